@@ -1,4 +1,4 @@
-//! The balancer: its set of endpoints, and the way from a request to one of them.
+//! The balancer: a set of endpoints, and the choice among them for each request.
 
 mod choose;
 
@@ -16,19 +16,21 @@ use crate::settings::{Algorithm, Candidate, Locality, Nearness, Settings};
 use crate::slot::{Pick, Slot};
 use crate::tables::Table;
 
-/// How often ejections are forgotten by one where success rates are not compared.
+/// If success rates are not compared: how often the count of an endpoint's past ejections decreases
+/// by one.
 const FORGET: Duration = Duration::from_secs(10);
 
-/// With fewer endpoints that were seen often enough nobody's success rate is compared: of two that differ
-/// nobody can say which one is odd.
+/// Success rates are compared among at least this many endpoints with enough requests. If only two
+/// differ, it is unknown which one is the outlier.
 const MIN_COMPARED: u32 = 3;
 
-/// How far below the others' success rate an endpoint must lie at least: where all others are
-/// perfect, any deviation is many standard deviations.
+/// An endpoint is ejected only if its success rate is lower than the others' by at least this. If
+/// all others are perfect, any deviation is many standard deviations.
 const MIN_GAP: f64 = 0.05;
 
-/// How many standard errors below it at least: what equals differ by, because each of them was seen
-/// for so many requests only. Four are exceeded by chance once in 30,000 comparisons.
+/// And by at least this many standard errors. Equally good endpoints differ by chance, because each
+/// has a limited number of requests. Chance exceeds four standard errors once in 30,000
+/// comparisons.
 const MIN_ERRORS: f64 = 4.0;
 
 /// Chooses among the endpoints of one service, for one worker.
@@ -37,14 +39,14 @@ pub struct Balancer<T> {
     settings: Settings,
     /// Nearest first.
     slots: Vec<Rc<Slot<T>>>,
-    /// By key, for sessions.
+    /// Indices of the slots sorted by key, for sessions.
     by_key: Vec<(u64, u32)>,
-    /// How many are on the node, and how many in the zone with these.
+    /// Number of endpoints on this node, and number of endpoints on this node or in this zone.
     near: [usize; 2],
     heaviest: u32,
-    /// While new ones grow to their share.
+    /// Until then some new endpoints have less than their full share.
     growing_until: Option<Instant>,
-    /// Whether they differ in weight.
+    /// Whether the endpoints differ in weight.
     weighted: bool,
     cursor: usize,
     table: Table,
@@ -53,29 +55,30 @@ pub struct Balancer<T> {
     rng: Rng,
 }
 
-/// What a request asks of the choice.
+/// Properties of a request that affect the choice.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Wanted {
-    /// The hash of what the request is to be kept together by, for [`Algorithm::RingHash`] and
+    /// Hash of the value by which requests are kept together, for [`Algorithm::RingHash`] and
     /// [`Algorithm::Maglev`]. Without it the choice is random.
     pub hash: Option<u64>,
-    /// The key of the endpoint that its session is on; it is taken while it is good.
+    /// Key of the endpoint that serves the request's session. It is chosen while it is good.
     pub session: Option<u64>,
 }
 
-/// Why there is no endpoint to be had.
+/// Why no endpoint can be chosen.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum NoPick {
     /// The service has no ready endpoint.
     #[error("no ready endpoint")]
     Empty,
-    /// The caller excluded all of them.
+    /// The caller excluded all endpoints.
     #[error("every endpoint has been tried")]
     Excluded,
-    /// All have failed within the last moments; see [`crate::LAST_RESORT`].
+    /// Connecting to every endpoint has failed recently; see [`crate::LAST_RESORT`].
     #[error("no endpoint can be connected to")]
     Failfast,
-    /// Each has as many requests in flight as it may; see [`Settings::endpoint_requests`].
+    /// Each endpoint has as many requests in flight as allowed; see
+    /// [`Settings::endpoint_requests`].
     #[error("every endpoint has as many requests as it may")]
     Full,
 }
@@ -104,32 +107,32 @@ impl<T> Balancer<T> {
         }
     }
 
-    /// How many endpoints there are, ejected ones included.
+    /// Number of endpoints, including ejected ones.
     #[must_use]
     pub fn len(&self) -> usize {
         self.slots.len()
     }
 
-    /// Whether there is none.
+    /// Whether there are no endpoints.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.slots.is_empty()
     }
 
-    /// How many endpoints are ejected.
+    /// Number of ejected endpoints.
     #[must_use]
     pub fn ejected(&self, now: Instant) -> usize {
         let out = |slot: &&Rc<Slot<T>>| slot.load.standing(now) != Standing::Good;
         self.slots.iter().filter(out).count()
     }
 
-    /// Ejections for failed requests so far.
+    /// Number of ejections for failed requests so far.
     #[must_use]
     pub fn ejections(&self) -> u64 {
         self.group.ejections()
     }
 
-    /// The endpoints with what is in flight on each, for `/config`.
+    /// The endpoints with the number of requests in flight on each, for `/config`.
     pub fn endpoints(&self) -> impl Iterator<Item = (&T, u32)> {
         let shown = |slot: &Rc<Slot<T>>| slot.load.in_flight();
         self.slots.iter().map(move |slot| (&*slot.endpoint, shown(slot)))
@@ -143,13 +146,13 @@ impl<T: Eq + Hash> Balancer<T> {
         Self::default()
     }
 
-    /// The same, with choices that a test can repeat.
+    /// A balancer without endpoints whose random choices a test can repeat.
     #[must_use]
     pub fn seeded(seed: u64) -> Self {
         Self::with_rng(Rng::seeded(seed))
     }
 
-    /// Chooses in another way from now on; what is known of the endpoints stays.
+    /// Uses other settings from now on. The state of the endpoints stays.
     pub fn configure(&mut self, settings: Settings) {
         let rebuild = settings.algorithm != self.settings.algorithm;
         self.settings = settings;
@@ -165,7 +168,7 @@ impl<T: Eq + Hash> Balancer<T> {
         }
     }
 
-    /// Replaces the endpoints, all of the same weight and none nearer than another.
+    /// Replaces the endpoints. All get the same weight and the same nearness.
     pub fn update(&mut self, endpoints: impl IntoIterator<Item = T>) {
         let candidate = |endpoint: T| {
             let mut hasher = DefaultHasher::new();
@@ -176,9 +179,10 @@ impl<T: Eq + Hash> Balancer<T> {
         self.replace(None, endpoints.into_iter().map(candidate));
     }
 
-    /// Replaces the endpoints. One that stays keeps its estimate, its ejection and what is in flight
-    /// on it; picks of one that goes stay valid until they are dropped. Duplicates count once. One
-    /// that comes to others starts slowly, if the settings say so.
+    /// Replaces the endpoints. An endpoint that stays keeps its estimate, its ejection and its
+    /// requests in flight. Picks of a removed endpoint stay valid until they are dropped.
+    /// Duplicates count once. An endpoint that joins an existing set starts slowly if the settings
+    /// say so.
     pub fn update_with(
         &mut self,
         now: Instant,
@@ -217,7 +221,7 @@ impl<T: Eq + Hash> Balancer<T> {
         self.arrange();
     }
 
-    /// Draws the conclusions from a new set.
+    /// Updates everything that is derived from the set of endpoints.
     fn arrange(&mut self) {
         self.slots.sort_by_key(|slot| slot.nearness);
         let up_to = |nearness| self.slots.partition_point(|slot| slot.nearness <= nearness);
@@ -250,7 +254,7 @@ impl<T: Eq + Hash> Balancer<T> {
         consecutive_failures.is_some() || success_rate.is_some()
     }
 
-    /// Ejects endpoints that succeed less often than the others, when it is time to compare.
+    /// Ejects endpoints that succeed less often than the others, if it is time to compare.
     fn compare(&mut self, now: Instant) {
         if !self.compares() || self.compare_at.is_some_and(|at| now < at) {
             return;
@@ -280,7 +284,8 @@ impl<T: Eq + Hash> Balancer<T> {
         }
         for slot in &self.slots {
             let Some((share, requests)) = seen(slot) else { continue };
-            // Itself among those it is compared with, one of few would never stand out.
+            // Compares with the others only. If the mean included the endpoint itself, an outlier
+            // among few endpoints would never stand out.
             let others = f64::from(n - 1);
             let mean = (sum - share) / others;
             let variance = ((squares - share * share) / others - mean * mean).max(0.0);
@@ -292,18 +297,19 @@ impl<T: Eq + Hash> Balancer<T> {
         }
     }
 
-    /// Chooses an endpoint that `excluded` does not hold for (those a retry has tried already).
+    /// Chooses an endpoint. Skips those for which `excluded` returns true, such as those that a
+    /// retry has tried already.
     ///
     /// # Errors
-    /// [`NoPick`], at once.
+    /// [`NoPick`], without waiting.
     pub fn pick(&mut self, now: Instant, excluded: impl Fn(&T) -> bool) -> Result<Pick<T>, NoPick> {
         self.pick_for(now, Wanted::default(), excluded)
     }
 
-    /// The same for a request with a hash or a session.
+    /// Chooses an endpoint for a request with a hash or a session.
     ///
     /// # Errors
-    /// [`NoPick`], at once.
+    /// [`NoPick`], without waiting.
     pub fn pick_for(
         &mut self,
         now: Instant,
@@ -357,7 +363,7 @@ impl<T: Eq + Hash> Balancer<T> {
         self.lower_of_two(all, now, may_try).ok_or(NoPick::Failfast)
     }
 
-    /// How many of the nearest endpoints to choose among, in the order to try them.
+    /// How many of the nearest endpoints to choose among, for each step. 0 skips the step.
     fn ranges(&self) -> [usize; 3] {
         let all = self.slots.len();
         let (node, zone) = (self.near[0], self.near[1]);

@@ -1,4 +1,4 @@
-//! What the endpoints of one balancer have in common.
+//! State that the endpoints of one balancer share.
 
 use std::cell::Cell;
 
@@ -6,15 +6,15 @@ use leno_types::traffic::Ejection;
 
 use crate::settings::Nearness;
 
-/// Shared by all slots, so that a pick can report without its balancer.
+/// Shared by all slots, so that a pick can report without access to its balancer.
 #[derive(Debug, Default)]
 pub(crate) struct Group {
     ejection: Cell<Ejection>,
     /// Endpoints in the set.
     total: Cell<usize>,
-    /// Those of them that are ejected for failed requests and have not proven themselves since.
+    /// Endpoints ejected for failed requests that no probe has brought back yet.
     ejected: Cell<usize>,
-    /// Ejections for failed requests so far.
+    /// Number of ejections for failed requests so far.
     ejections: Cell<u64>,
     /// Requests in flight, by nearness.
     in_flight: [Cell<u32>; 3],
@@ -29,13 +29,13 @@ impl Group {
         self.ejection.set(ejection);
     }
 
-    /// Begins to count a new set.
+    /// Sets the counts for a new set.
     pub(crate) fn set_total(&self, total: usize, ejected: usize) {
         self.total.set(total);
         self.ejected.set(ejected);
     }
 
-    /// Takes one more out, if that leaves enough of them.
+    /// Counts one more ejected endpoint, if that leaves enough others. Whether it did.
     pub(crate) fn may_eject(&self) -> bool {
         let (total, ejected) = (self.total.get(), self.ejected.get());
         let within = (ejected + 1) * 100 <= total * usize::from(self.ejection.get().max_percent);
@@ -62,7 +62,7 @@ impl Group {
         self.ejections.get()
     }
 
-    /// Whether so many are out that all are to be used.
+    /// Whether so many endpoints are ejected that all should be used.
     pub(crate) fn is_panic(&self) -> bool {
         let (total, left) = (self.total.get(), self.total.get() - self.ejected.get());
         left * 100 < total * usize::from(self.ejection.get().panic_percent)
@@ -78,7 +78,7 @@ impl Group {
         tier.set(tier.get() - 1);
     }
 
-    /// Requests in flight on endpoints as near as this or nearer.
+    /// Requests in flight on endpoints that are at least this near.
     pub(crate) fn in_flight(&self, nearness: Nearness) -> u64 {
         self.in_flight[..=nearness as usize].iter().map(|tier| u64::from(tier.get())).sum()
     }

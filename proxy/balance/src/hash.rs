@@ -1,5 +1,5 @@
-//! Hashes that are the same in every proxy and every version: what one of them learns to be where,
-//! another must find there.
+//! Hashes that are the same in every proxy and every version: all proxies must send the same
+//! request to the same endpoint.
 
 /// FNV-1a with 64 bits (Fowler, Noll, Vo), then mixed, because its low bits alone are poor.
 #[must_use]

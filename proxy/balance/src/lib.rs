@@ -1,11 +1,12 @@
 //! Balancing among the endpoints of one service, and their ejection.
 //!
-//! A [`Balancer`] belongs to one worker and one set of endpoints. By default it draws two endpoints at
-//! random and takes the one with the lower load: its latency estimate times the requests in flight on
-//! it. The estimate jumps to a peak at once and decays over seconds, so that an endpoint that turns slow
-//! is avoided after one response and tried again later. Answers without the work that was asked for never
-//! lower it: an endpoint that fails at once is not the fastest. [`Settings`] choose another [`Algorithm`],
-//! prefer near endpoints, give new ones their share slowly, and eject those that fail.
+//! A [`Balancer`] belongs to one worker and one set of endpoints. By default it draws two endpoints
+//! at random and chooses the one with the lower load: its latency estimate times its requests in
+//! flight. The estimate rises to a peak at once and decays over seconds. So an endpoint that
+//! becomes slow is avoided after one response and tried again later. A refusal never lowers the
+//! estimate: an endpoint that fails at once must not look fastest. [`Settings`] select another
+//! [`Algorithm`], prefer near endpoints, give new endpoints their share slowly, and eject endpoints
+//! that fail.
 //!
 //! ```text
 //! update(candidates) ──► Balancer ──pick──► Pick ──connected / observe[_refusal] / penalise──► estimate
@@ -13,13 +14,13 @@
 //!                                            └── connect_failed ──► ejection with back-off
 //! ```
 //!
-//! An endpoint that cannot be connected to is ejected: others are taken first for a time that doubles
-//! with each failure. When all are ejected so, each is tried once every [`LAST_RESORT`]; in between
-//! [`Balancer::pick`] refuses at once ([`NoPick::Failfast`]), so callers never queue. Ejections for
-//! failed requests never leave a service without an endpoint.
+//! An endpoint that cannot be connected to is ejected: others are preferred for a time that doubles
+//! with each failure. If all endpoints are ejected for this reason, each is tried once every
+//! [`LAST_RESORT`]. In between [`Balancer::pick`] returns [`NoPick::Failfast`] without waiting, so
+//! callers never queue. Ejections for failed requests never leave a service without an endpoint.
 //!
-//! It knows nothing of addresses, time sources or the runtime: an endpoint is any `T`, the caller
-//! says what time it is. A pick allocates nothing; tables of hashes are built with the set.
+//! The crate does not deal with addresses, clocks or the runtime: an endpoint is any `T`, and the
+//! caller passes the time. A pick allocates nothing; hash tables are built when the set changes.
 
 mod balancer;
 mod group;

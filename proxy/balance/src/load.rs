@@ -1,38 +1,39 @@
-//! What is known of one endpoint.
+//! The state of one endpoint: load, latency and failures.
 
 use std::cell::Cell;
 use std::time::{Duration, Instant};
 
 use leno_types::traffic::Ejection;
 
-/// The time in which a latency estimate falls to 1/e when nothing confirms it: long enough to
-/// remember a slow endpoint over some requests, short enough to try it again soon.
+/// The time in which an unconfirmed latency estimate decays to 1/e: long enough to remember a slow
+/// endpoint for some requests, short enough to try it again soon.
 pub const DECAY: Duration = Duration::from_secs(10);
 
 /// The latency that a failed request counts as.
 pub const PENALTY: Duration = Duration::from_secs(1);
 
-/// How long the first connect failure keeps other endpoints preferred; doubled by each further one.
+/// How long other endpoints are preferred after the first connect failure. Each further failure
+/// doubles it.
 pub const FIRST_EJECTION: Duration = Duration::from_millis(100);
 
-/// The longest ejection for connect failures: one request in ten seconds tries an endpoint that
-/// stays dead.
+/// The longest ejection for connect failures: an endpoint that stays dead gets one request in ten
+/// seconds.
 pub const MAX_EJECTION: Duration = Duration::from_secs(10);
 
-/// When all endpoints are ejected, how often each may be tried. It bounds both the connection
-/// attempts at a service that is down and how long its recovery goes unnoticed.
+/// How often each endpoint may be tried if all are ejected. It bounds the connection attempts to a
+/// service that is down, and how long its recovery goes unnoticed.
 pub const LAST_RESORT: Duration = Duration::from_millis(100);
 
-/// How long an estimate does not fade while requests wait for an answer: an endpoint that stalls
-/// must not look faster and faster. Bounded, or one long stream would keep an endpoint from being
-/// tried again.
+/// How long an estimate does not decay while requests wait for a response: an endpoint that stalls
+/// must not look faster and faster. Limited, because otherwise one long stream would keep an
+/// endpoint from being tried again.
 pub const STALL_HOLD: Duration = Duration::from_secs(30);
 
-/// Estimates below this are taken as equal to it, so that a fully decayed endpoint does not get
-/// a burst before its first response.
+/// Lower estimates count as this, so that an endpoint whose estimate has decayed completely gets no
+/// burst before its first response.
 const MIN_ESTIMATE_US: f64 = 10.0;
 
-/// Doublings of an ejection that are counted; its longest time is reached long before.
+/// Doublings of an ejection that are counted. The longest time is reached long before.
 const MAX_DOUBLINGS: u32 = 16;
 
 /// The load of one endpoint: requests in flight, latency estimate, failures.
@@ -42,19 +43,19 @@ pub(crate) struct Load {
     /// When the first of the requests in flight began.
     busy_from: Cell<Option<Instant>>,
     estimate: Cell<Option<Estimate>>,
-    /// The latency of its last good answer.
+    /// The latency of the last good response.
     worked_us: Cell<Option<f64>>,
-    /// What it has answered since was no work done.
+    /// All responses since the last good one were refusals.
     refuses: Cell<bool>,
-    /// It could not be connected to.
+    /// Connecting to it has failed.
     unreachable: Cell<Option<Unreachable>>,
-    /// Its requests failed.
+    /// Its requests have failed.
     ejected: Cell<Option<Ejected>>,
-    /// Failed requests in a row.
+    /// Consecutive failed requests.
     failures: Cell<u32>,
-    /// Ejections for failed requests that are not forgotten yet.
+    /// Recent ejections for failed requests. The count decreases over time.
     ejections: Cell<u32>,
-    /// Good and failed requests since endpoints were compared.
+    /// Good and failed requests since the last comparison of success rates.
     seen: Cell<(u32, u32)>,
 }
 
@@ -86,13 +87,13 @@ struct Ejected {
 /// Whether an endpoint may be picked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Standing {
-    /// Like any other.
+    /// Like any other endpoint.
     Good,
-    /// It fails requests: only in a panic, or when there is no good one.
+    /// Its requests fail: picked only in a panic, or if no endpoint is good.
     Ejected,
-    /// It could not be connected to: only when there is nothing else.
+    /// Connecting to it failed: picked only if nothing else is left.
     LastResort,
-    /// Not now.
+    /// Not to be picked now.
     Out,
 }
 
@@ -115,7 +116,8 @@ impl Load {
         }
     }
 
-    /// One more in flight. An endpoint on probation is kept for this one until it reports.
+    /// Counts one more request in flight. A probe of an ejected endpoint keeps other requests away
+    /// until it reports.
     pub(crate) fn enter(&self, now: Instant) {
         if self.in_flight.get() == 0 {
             self.busy_from.set(Some(now));
@@ -137,8 +139,8 @@ impl Load {
         self.in_flight.set(self.in_flight.get() - 1);
     }
 
-    /// Whether the first one's load per weight is lower. An endpoint with no estimate is compared by
-    /// what is in flight alone, so that new endpoints take their share from the start.
+    /// Whether the first endpoint's load per weight is lower. If an endpoint has no estimate, only
+    /// the requests in flight are compared, so that new endpoints get their share from the start.
     pub(crate) fn is_below(mine: (&Self, u32), others: (&Self, u32), now: Instant) -> bool {
         let (Some(a), Some(b)) = (mine.0.estimate_us(now), others.0.estimate_us(now)) else {
             return Self::has_fewer(mine, others);
@@ -148,7 +150,7 @@ impl Load {
         a * queue(mine) < b * queue(others)
     }
 
-    /// Whether fewer requests per weight are in flight on the first one.
+    /// Whether the first endpoint has fewer requests in flight per weight.
     pub(crate) fn has_fewer(mine: (&Self, u32), others: (&Self, u32)) -> bool {
         let cross = |a: &Self, weight: u32| u64::from(a.in_flight()) * u64::from(weight);
         cross(mine.0, others.1) < cross(others.0, mine.1)
@@ -170,14 +172,14 @@ impl Load {
         Some(faded_us)
     }
 
-    /// A good answer came after `latency`.
+    /// A good response arrived after `latency`.
     pub(crate) fn observe(&self, latency: Duration, now: Instant) {
         self.worked_us.set(Some(micros(latency)));
         self.refuses.set(false);
         self.estimate(latency, now);
     }
 
-    /// A request failed, or was given up: counts as an answer after `latency`.
+    /// A request failed or was cancelled: counts as a response after `latency`.
     pub(crate) fn estimate(&self, latency: Duration, now: Instant) {
         let new_us = micros(latency);
         let latency_us = match self.estimate.get() {
@@ -190,9 +192,9 @@ impl Load {
         self.estimate.set(Some(Estimate { latency_us, at: now }));
     }
 
-    /// An answer came after `latency`, and the work was not done: quickly refused is not quickly done. Until the
-    /// next good answer it looks no faster than when it last worked; one that never did, as if nothing were
-    /// known.
+    /// A response arrived after `latency` that refused the work. A quick refusal must not look like
+    /// quick work: until the next good response the estimate does not fall below the latency of the
+    /// last good one. Without any good response, the endpoint counts as one without an estimate.
     pub(crate) fn refuse(&self, latency: Duration, now: Instant) {
         self.refuses.set(true);
         if self.estimate.get().is_some_and(|old| micros(latency) > old.decayed_us(now)) {
@@ -204,8 +206,8 @@ impl Load {
         self.unreachable.set(None);
     }
 
-    /// An attempt that was begun at `begun` failed. Attempts that were under way when another one
-    /// failed belong to the same outage and do not lengthen the ejection.
+    /// An attempt to connect that began at `begun` failed. Attempts that were in progress when
+    /// another one failed belong to the same outage and do not prolong the ejection.
     pub(crate) fn connect_failed(&self, begun: Instant, now: Instant) {
         let failures = match self.unreachable.get() {
             Some(ejection) if begun < ejection.tried_at => return,
@@ -221,12 +223,12 @@ impl Load {
         self.unreachable.set(Some(Unreachable { failures, tried_at: now, until }));
     }
 
-    /// Whether it is out for failed requests and has not proven itself since.
+    /// Whether it was ejected for failed requests and no probe has brought it back yet.
     pub(crate) fn is_ejected(&self) -> bool {
         self.ejected.get().is_some()
     }
 
-    /// Whether a request that was begun at `begun` was the probe.
+    /// Whether the request that began at `begun` was the probe.
     pub(crate) fn was_probe(&self, begun: Instant) -> bool {
         let probe = self.ejected.get().and_then(|ejected| ejected.probe);
         probe.is_some_and(|probe| begun >= probe)
@@ -244,7 +246,7 @@ impl Load {
         self.ejected.set(None);
     }
 
-    /// Failures in a row, this one included.
+    /// Counts a failure. Returns the number of consecutive failures.
     pub(crate) fn count_failure(&self) -> u32 {
         let (good, failed) = self.seen.get();
         self.seen.set((good, failed.saturating_add(1)));
@@ -258,7 +260,8 @@ impl Load {
         self.failures.set(0);
     }
 
-    /// The share of good requests since the last comparison, and of how many, if there were enough.
+    /// The share of good requests since the last comparison, and the number of requests. `None` if
+    /// they are too few.
     pub(crate) fn success_rate(&self, minimum_requests: u32) -> Option<(f64, f64)> {
         let (good, failed) = self.seen.get();
         let all = good.saturating_add(failed);
@@ -266,7 +269,8 @@ impl Load {
         (all >= minimum_requests.max(1)).then(|| (f64::from(good) / all_f, all_f))
     }
 
-    /// Begins a new comparison; a while without an ejection makes the next one shorter.
+    /// Begins a new interval of comparison. Each interval without an ejection makes the next
+    /// ejection shorter.
     pub(crate) fn begin_interval(&self) {
         self.seen.set((0, 0));
         if self.ejected.get().is_none() {
@@ -284,7 +288,7 @@ fn micros(latency: Duration) -> f64 {
 }
 
 impl Estimate {
-    /// How much of an estimate is left after the time since.
+    /// The part of the estimate that is left after the time since.
     fn weight(&self, now: Instant) -> f64 {
         let since = now.saturating_duration_since(self.at);
         (-since.as_secs_f64() / DECAY.as_secs_f64()).exp()

@@ -1,4 +1,4 @@
-//! A small random number generator; balancing needs speed and spread, not secrecy.
+//! A small random number generator. Balancing needs speed and an even distribution, not secrecy.
 
 use std::hash::{BuildHasher, RandomState};
 
@@ -7,16 +7,16 @@ use std::hash::{BuildHasher, RandomState};
 pub struct Rng(u64);
 
 impl Rng {
-    /// A generator of its own for each user, so that proxies do not choose in step.
+    /// A generator with a random seed, so that proxies do not make the same choices.
     #[must_use]
     pub fn random() -> Self {
         Self::seeded(RandomState::new().hash_one(0))
     }
 
-    /// One whose numbers a test can repeat.
+    /// A generator whose numbers a test can repeat.
     #[must_use]
     pub fn seeded(seed: u64) -> Self {
-        // Zero is the one state that never leaves itself.
+        // From zero, the generator would only ever produce zero.
         Self(seed.max(1))
     }
 
@@ -34,7 +34,7 @@ impl Rng {
         usize::try_from((high * n as u64) >> 32).expect("below n")
     }
 
-    /// True `share` times of `of`, which must not be 0.
+    /// True with probability `share / of`. `of` must not be 0.
     pub fn chance(&mut self, share: u32, of: u32) -> bool {
         (((self.bits() >> 32) * u64::from(of)) >> 32) < u64::from(share)
     }

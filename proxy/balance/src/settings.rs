@@ -1,57 +1,58 @@
-//! What a balancer is told about its service and its endpoints.
+//! The settings of a balancer, and the properties of its endpoints.
 
 use std::time::Duration;
 
 use leno_types::traffic::Ejection;
 
-/// How an endpoint is chosen among those that may be.
+/// How to choose among the endpoints that may be chosen.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Algorithm {
-    /// The one of two random ones whose latency times requests in flight is lower.
+    /// Of two random endpoints, the one whose latency times requests in flight is lower.
     #[default]
     PeakEwma,
-    /// The one of two random ones with fewer requests in flight.
+    /// Of two random endpoints, the one with fewer requests in flight.
     LeastRequest,
-    /// One after the other, by weight.
+    /// One endpoint after the other, by weight.
     RoundRobin,
-    /// Any, by weight.
+    /// A random endpoint, by weight.
     Random,
-    /// By a hash of the request, on a ring of hashes of the endpoints.
+    /// By a hash of the request, on a ring of the endpoints' hashes.
     RingHash,
-    /// By a hash of the request, in a table that all endpoints fill in turns (Eisenbud and others,
-    /// NSDI 2016): more even than a ring, a little less stable.
+    /// By a hash of the request, in a table that the endpoints fill in turns (Eisenbud and others,
+    /// NSDI 2016): more even than a ring, slightly less stable.
     Maglev,
 }
 
-/// Everything that can be chosen for a service.
+/// Everything that can be configured for a service.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Settings {
-    /// How to choose.
+    /// The algorithm.
     pub algorithm: Algorithm,
-    /// The time in which a new endpoint grows to its share. Zero gives it at once.
+    /// The time in which a new endpoint grows to its full share. Zero gives it the full share at
+    /// once.
     pub slow_start: Duration,
     /// Which endpoints are preferred.
     pub locality: Locality,
-    /// When an endpoint that fails requests is left out.
+    /// When to eject endpoints whose requests fail.
     pub ejection: Ejection,
-    /// Most requests in flight on one endpoint; one more goes to another.
+    /// Most requests in flight on one endpoint. Further requests go to other endpoints.
     pub endpoint_requests: u32,
 }
 
-/// Which endpoints come first.
+/// Which endpoints are preferred.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Locality {
-    /// None (Kubernetes: no `trafficDistribution`).
+    /// No preference (Kubernetes: no `trafficDistribution`).
     #[default]
     Any,
-    /// Those of the zone (`PreferSameZone`, `PreferClose`).
+    /// Endpoints in the same zone (`PreferSameZone`, `PreferClose`).
     SameZone {
-        /// Requests in flight on each near endpoint, on average, from which others help.
+        /// Requests in flight per near endpoint, on average, above which others are used too.
         overflow: u32,
     },
-    /// Those of the node, then those of the zone (`PreferSameNode`).
+    /// Endpoints on the same node, then those in the same zone (`PreferSameNode`).
     SameNode {
-        /// As of [`Locality::SameZone`].
+        /// As in [`Locality::SameZone`].
         overflow: u32,
     },
 }
@@ -68,15 +69,15 @@ pub enum Nearness {
     Elsewhere,
 }
 
-/// An endpoint with what the balancer needs to know of it.
+/// An endpoint with its properties.
 #[derive(Clone, Copy, Debug)]
 pub struct Candidate<T> {
     /// The endpoint.
     pub endpoint: T,
-    /// What identifies it to every proxy; see [`crate::hash`].
+    /// Identifies the endpoint in every proxy; see [`crate::hash`].
     pub key: u64,
-    /// Its share in relation to the others'. 0 is taken as 1: an endpoint that takes none is not
-    /// in the set.
+    /// Its share relative to the others. 0 counts as 1: an endpoint without a share is not in the
+    /// set.
     pub weight: u32,
     /// How near it is.
     pub nearness: Nearness,

@@ -1,4 +1,4 @@
-//! One endpoint of a balancer, and one choice of it.
+//! One endpoint of a balancer, and a pick of it.
 
 use std::cell::Cell;
 use std::rc::Rc;
@@ -8,10 +8,11 @@ use crate::group::Group;
 use crate::load::{Load, PENALTY, Standing};
 use crate::settings::Nearness;
 
-/// Shares are cut into this many parts while an endpoint grows to its own.
+/// The full share of an endpoint, in parts. A growing endpoint has fewer of them.
 pub(crate) const FULL_SHARE: u32 = 1024;
 
-/// The least share of a new endpoint, of [`FULL_SHARE`]: a tenth, or it would never be seen to work.
+/// The initial share of a new endpoint, in parts of [`FULL_SHARE`]: a tenth. With less it would get
+/// too few requests to show that it works.
 const FIRST_SHARE: u32 = FULL_SHARE / 10;
 
 #[derive(Debug)]
@@ -20,17 +21,17 @@ pub(crate) struct Slot<T> {
     pub(crate) key: u64,
     pub(crate) nearness: Nearness,
     pub(crate) load: Load,
-    /// What round robin owes it.
+    /// Parts of a turn that round robin has collected for it.
     pub(crate) credit: Cell<u64>,
     weight: Cell<u32>,
-    /// When it came to others; none for one that was there from the start.
+    /// When it joined an existing set. `None` if it was in the first set.
     added: Option<Instant>,
     group: Rc<Group>,
-    /// Whether the set still holds it.
+    /// Whether it is still in the balancer's set.
     pub(crate) listed: Cell<bool>,
 }
 
-/// An endpoint that was chosen. It counts as in flight until it is dropped.
+/// A chosen endpoint. It counts as a request in flight until it is dropped.
 #[derive(Debug)]
 pub struct Pick<T> {
     slot: Rc<Slot<T>>,
@@ -65,7 +66,7 @@ impl<T> Slot<T> {
         self.weight.set(weight.max(1));
     }
 
-    /// How much of its share it gets now, of [`FULL_SHARE`]; grows evenly over `slow_start`.
+    /// Its current share, in parts of [`FULL_SHARE`]. It grows linearly over `slow_start`.
     pub(crate) fn share(&self, slow_start: Duration, now: Instant) -> u32 {
         let Some(added) = self.added else { return FULL_SHARE };
         let age = now.saturating_duration_since(added);
@@ -76,14 +77,15 @@ impl<T> Slot<T> {
         u32::try_from(grown).unwrap_or(FULL_SHARE).max(FIRST_SHARE)
     }
 
-    /// Whether its load per share is lower than the other's, with latency or without.
+    /// Whether its load per weight is lower than the other's, by latency and requests or by
+    /// requests alone.
     pub(crate) fn is_below(&self, other: &Self, by_latency: bool, now: Instant) -> bool {
         let mine = (&self.load, self.weight.get());
         let others = (&other.load, other.weight.get());
         if by_latency { Load::is_below(mine, others, now) } else { Load::has_fewer(mine, others) }
     }
 
-    /// Ejects it for failed requests, unless too many are out already.
+    /// Ejects it for failed requests, unless too many endpoints are ejected already.
     pub(crate) fn eject(&self, now: Instant) {
         if self.load.is_ejected() || !self.listed.get() || !self.group.may_eject() {
             return;
@@ -95,7 +97,7 @@ impl<T> Slot<T> {
     fn failed(&self, begun: Instant, now: Instant) {
         let ejection = self.group.ejection();
         if self.load.is_ejected() {
-            // What was under way when it was ejected says nothing new; a probe does.
+            // Requests that were in flight when it was ejected prove nothing new. The probe does.
             if self.load.was_probe(begun) {
                 self.group.note_ejection();
                 self.load.eject(ejection, now);
@@ -132,52 +134,52 @@ impl<T> Pick<T> {
         &self.slot.endpoint
     }
 
-    /// What identifies it to every proxy, for a session's cookie.
+    /// Identifies the endpoint in every proxy, for a session's cookie.
     #[must_use]
     pub fn key(&self) -> u64 {
         self.slot.key
     }
 
-    /// A connection to it was made: that it could not be connected to is over.
+    /// A connection was established: ends an ejection for connect failures.
     pub fn connected(&self) {
         self.slot.load.connected();
     }
 
-    /// No connection could be made: it is ejected for a while.
+    /// No connection could be established: ejects the endpoint for a while.
     pub fn connect_failed(&self, now: Instant) {
         self.slot.load.connect_failed(self.at, now);
     }
 
-    /// It answered after `latency`, so it is alive as well.
+    /// A response arrived after `latency`. It also proves that the endpoint can be connected to.
     pub fn observe(&self, latency: Duration, now: Instant) {
         self.slot.load.connected();
         self.slot.load.observe(latency, now);
     }
 
-    /// It answered after `latency`, so it is alive, but has not done what was asked for: how soon it said
-    /// so must not make it look fast.
+    /// A response arrived after `latency` that refused the work. It proves that the endpoint can be
+    /// connected to, but its speed must not make the endpoint look fast.
     pub fn observe_refusal(&self, latency: Duration, now: Instant) {
         self.slot.load.connected();
         self.slot.load.refuse(latency, now);
     }
 
-    /// It failed after the connection was made: counts as a slow answer.
+    /// The request failed on an established connection: counts as a slow response.
     pub fn penalise(&self, now: Instant) {
         self.slot.load.estimate(PENALTY, now);
     }
 
-    /// Its answer was good: failures in a row begin anew, and an ejection for failures ends if this
-    /// was the probe.
+    /// The response was good: resets the count of consecutive failures. If this was the probe, also
+    /// ends the ejection.
     pub fn succeeded(&self) {
         self.slot.succeeded(self.at);
     }
 
-    /// Its answer was none, or one that policy takes for a failure.
+    /// There was no response, or one that policy counts as a failure.
     pub fn failed(&self, now: Instant) {
         self.slot.failed(self.at, now);
     }
 
-    /// Whether it is ejected now, for whatever reason.
+    /// Whether it is ejected now, for any reason.
     #[must_use]
     pub fn is_ejected(&self, now: Instant) -> bool {
         self.slot.load.standing(now) != Standing::Good

@@ -1,57 +1,58 @@
-//! Tables that turn the hash of a request into an endpoint, the same one in every proxy.
+//! Tables that map a request's hash to an endpoint, the same one in every proxy.
 
 use crate::hash::{hash, mix};
 
-/// Points that an endpoint of the least weight has on a ring. More are more even: with 128 the
-/// shares differ by about 9 % (1 / sqrt(128)).
+/// Points on the ring of an endpoint with the lowest weight. More points give more even shares:
+/// with 128 they differ by about 9 % (1 / sqrt(128)).
 pub const POINTS_PER_ENDPOINT: u32 = 128;
 
-/// Most points on a ring: 1.5 MiB, of 1,000 endpoints with equal weights. With more of them each
+/// Most points on a ring: 1.5 MiB, for 1,000 endpoints with equal weights. With more endpoints each
 /// gets fewer points.
 pub const MAX_RING_POINTS: usize = 128_000;
 
-/// Places in a Maglev table: a prime, a hundred times what services usually have of endpoints, in
-/// 32 KiB. What is beyond as many endpoints has no place.
+/// Entries of a Maglev table: a prime, a hundred times the usual number of a service's endpoints,
+/// in 32 KiB. Endpoints beyond this number get no entry.
 pub const MAGLEV_ENTRIES: usize = 16_381;
 
-/// What a request's hash is looked up in.
+/// Maps a request's hash to an endpoint.
 #[derive(Debug, Default)]
 pub(crate) enum Table {
-    /// The algorithm needs none.
+    /// For algorithms without a table.
     #[default]
     None,
-    /// Points by ascending hash, each with the endpoint that the hashes up to it belong to.
+    /// Points in ascending order, each with the endpoint that owns the hashes up to it.
     Ring(Vec<(u64, u32)>),
-    /// An endpoint for each remainder.
+    /// The endpoint for each remainder of the hash.
     Maglev(Vec<u16>),
 }
 
 impl Table {
-    /// A ring; `endpoints` are the keys and weights.
+    /// Builds a ring from the endpoints' keys and weights.
     pub(crate) fn ring(endpoints: &[(u64, u32)]) -> Self {
         let least = endpoints.iter().map(|(_, weight)| *weight).min().unwrap_or(1).max(1);
         let points_of = |weight: u32, scale: u64| {
             u64::from(weight) * u64::from(POINTS_PER_ENDPOINT) / u64::from(least) / scale
         };
         let total: u64 = endpoints.iter().map(|(_, weight)| points_of(*weight, 1)).sum();
-        // A power of two, so that one endpoint more or less seldom changes the others' points.
+        // A power of two, so that one endpoint more or less seldom changes the other endpoints'
+        // points.
         let scale = total.div_ceil(MAX_RING_POINTS as u64).max(1).next_power_of_two();
         let mut ring = Vec::new();
         for (at, (key, weight)) in (0..).zip(endpoints) {
             let points = points_of(*weight, scale).max(1);
             ring.extend((0..points).map(|point| (mix(*key, point), at)));
         }
-        // Equal points are decided by the endpoint's own key, not by its place in the list.
+        // The endpoints' keys decide the order of equal points, and not their order in the list.
         ring.sort_unstable_by_key(|(point, at)| (*point, endpoints[*at as usize].0));
         Self::Ring(ring)
     }
 
-    /// A Maglev table; `endpoints` are the keys and weights.
+    /// Builds a Maglev table from the endpoints' keys and weights.
     pub(crate) fn maglev(endpoints: &[(u64, u32)]) -> Self {
         let endpoints = &endpoints[..endpoints.len().min(MAGLEV_ENTRIES)];
         let size = MAGLEV_ENTRIES as u64;
         let heaviest = endpoints.iter().map(|(_, weight)| *weight).max().unwrap_or(1).max(1);
-        // The order in which turns are taken must not depend on the order in the list.
+        // The order of turns must not depend on the order of the list.
         let mut order: Vec<usize> = (0..endpoints.len()).collect();
         order.sort_unstable_by_key(|at| endpoints[*at].0);
         let mut walks: Vec<Walk> = endpoints.iter().map(|(key, _)| Walk::new(*key)).collect();
@@ -79,7 +80,7 @@ impl Table {
         Self::Maglev(table.into_iter().flatten().collect())
     }
 
-    /// The endpoint for a hash; none where there is no table or no endpoint.
+    /// The endpoint for a hash. `None` if there is no table or no endpoint.
     pub(crate) fn look_up(&self, hash: u64) -> Option<usize> {
         match self {
             Self::None => None,
@@ -96,8 +97,8 @@ impl Table {
     }
 }
 
-/// The order in which an endpoint wants the places: an offset, then steps that a prime size makes
-/// reach all of them.
+/// The order in which an endpoint claims entries: an offset, then constant steps. Since the size is
+/// prime, the steps reach every entry.
 struct Walk {
     at: u64,
     step: u64,

@@ -1,4 +1,4 @@
-//! A pick allocates nothing, whichever way it is found.
+//! A pick allocates nothing, with any algorithm.
 #![expect(unsafe_code, reason = "counting allocations takes an allocator of our own")]
 
 use std::alloc::{GlobalAlloc, Layout, System};
@@ -16,17 +16,17 @@ thread_local! {
 
 struct Counting;
 
-// SAFETY: everything is left to the system's allocator; counting touches no memory it manages.
+// SAFETY: the system's allocator does all the work; counting touches no memory that it manages.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         // An error means that the thread is ending.
         let _ = ALLOCATIONS.try_with(|count| count.set(count.get() + 1));
-        // SAFETY: the caller keeps what `alloc` demands.
+        // SAFETY: the caller fulfils the contract of `alloc`.
         unsafe { System.alloc(layout) }
     }
 
     unsafe fn dealloc(&self, block: *mut u8, layout: Layout) {
-        // SAFETY: the caller keeps what `dealloc` demands.
+        // SAFETY: the caller fulfils the contract of `dealloc`.
         unsafe { System.dealloc(block, layout) }
     }
 }
@@ -51,7 +51,7 @@ fn a_pick_allocates_nothing() {
             assert_eq!(allocations, 0, "{endpoints} endpoints");
             drop(pick);
         }
-        // A retry, which leaves one out; of one endpoint nothing is left then.
+        // A retry excludes one endpoint. If there is only one, none is left.
         let (again, allocations) = allocated(|| balancer.pick(now, |endpoint| *endpoint == 0));
         assert_eq!(again.is_err(), endpoints == 1);
         assert_eq!(allocations, 0, "again, {endpoints} endpoints");

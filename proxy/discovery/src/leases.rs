@@ -44,7 +44,7 @@ pub struct Lease {
     pub limit: Arc<str>,
     /// Tokens that the worker may spend.
     pub tokens: u32,
-    /// How many proxies share the limit. 0 if the control plane has no such limit.
+    /// How many workers of all proxies share the limit. 0 if the control plane has no such limit.
     pub holders: u32,
 }
 

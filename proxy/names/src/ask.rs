@@ -1,4 +1,4 @@
-//! Asking resolvers over UDP, and over TCP where an answer did not fit.
+//! Queries resolvers over UDP, and over TCP if a response does not fit.
 
 use std::fs;
 use std::hash::{BuildHasher, RandomState};
@@ -12,59 +12,60 @@ use tokio::time::timeout;
 
 use crate::question::{Question, Said};
 
-/// Resolvers that are asked, one after the other: as many as the C library takes.
+/// Resolvers that are queried, one after the other: as many as the C library uses.
 pub const MAX_RESOLVERS: usize = 3;
-/// How long one resolver may take, over UDP and TCP together. A lost datagram is asked for again by
-/// the next resolver, or with the next attempt.
+/// How long one resolver may take, over UDP and TCP together. After a lost datagram the next
+/// resolver is queried, or the same one with the next attempt.
 const RESOLVER_BOUND: Duration = Duration::from_secs(2);
-/// Longest answer over UDP, in bytes: more than is asked for.
+/// Longest response over UDP, in bytes: more than the query allows.
 const MAX_DATAGRAM: usize = 4_096;
 
-/// Why there is no answer.
+/// Why there is no response.
 #[derive(Debug, thiserror::Error)]
 pub enum AskError {
-    /// It cannot be asked for.
+    /// The host is not a valid name.
     #[error("{0:?} is not a name")]
     NotAName(String),
-    /// There is nobody to ask.
+    /// There is no resolver to query.
     #[error("/etc/resolv.conf names no resolver")]
     NoResolver,
-    /// A resolver answers, but not the question.
+    /// A resolver responds with an error.
     #[error("the resolver says {0}")]
     Refused(&'static str),
-    /// The resolver is not reached.
+    /// The resolver cannot be reached.
     #[error("resolver {0}")]
     Io(SocketAddr, #[source] io::Error),
-    /// It did not answer in time.
+    /// The resolver did not respond in time.
     #[error("resolver {0} did not answer within {RESOLVER_BOUND:?}")]
     Timeout(SocketAddr),
 }
 
-/// Who is asked.
+/// The resolvers to query.
 #[derive(Clone, Debug)]
 pub struct Resolvers {
     servers: Vec<SocketAddr>,
 }
 
 impl Resolvers {
-    /// Those of `/etc/resolv.conf`, as it is now.
+    /// The resolvers in `/etc/resolv.conf` at this moment.
     #[must_use]
     pub fn of_machine() -> Self {
         Self::new(nameservers(&fs::read_to_string("/etc/resolv.conf").unwrap_or_default()))
     }
 
-    /// These, in this order; no more than [`MAX_RESOLVERS`].
+    /// Uses these resolvers in this order, at most [`MAX_RESOLVERS`].
     #[must_use]
     pub fn new(mut servers: Vec<SocketAddr>) -> Self {
         servers.truncate(MAX_RESOLVERS);
         Self { servers }
     }
 
-    /// What the first resolver that answers says; never [`Said::Truncated`].
+    /// The response of the first resolver that responds. Never [`Said::Truncated`].
     pub(crate) async fn ask(&self, host: &str, ipv6: bool) -> Result<Said, AskError> {
         let mut last = AskError::NoResolver;
         for server in &self.servers {
-            // The system seeds it: nobody outside can guess it, nor the port of the socket.
+            // The system seeds this, so that an attacker can guess neither the id nor the socket's
+            // port.
             let id = RandomState::new().hash_one(host) as u16;
             let question = Question::new(host, ipv6, id)?;
             match timeout(RESOLVER_BOUND, ask_one(*server, &question)).await {
@@ -99,7 +100,8 @@ async fn over_udp(server: SocketAddr, question: &Question, bytes: &[u8]) -> Resu
         SocketAddr::V4(_) => Ipv4Addr::UNSPECIFIED.into(),
         SocketAddr::V6(_) => Ipv6Addr::UNSPECIFIED.into(),
     };
-    // A socket a question: its port is another secret. Connected: only this server can answer.
+    // One socket per query, since its port is another secret. It is connected, so that only this
+    // server can respond.
     let socket = UdpSocket::bind((any, 0)).await.map_err(failed)?;
     socket.connect(server).await.map_err(failed)?;
     socket.send(bytes).await.map_err(failed)?;
@@ -112,11 +114,11 @@ async fn over_udp(server: SocketAddr, question: &Question, bytes: &[u8]) -> Resu
     }
 }
 
-/// Asks one resolver over TCP (RFC 1035 section 4.2.2) and returns its answer as it is. Takes as long as
-/// the resolver does: the caller bounds it.
+/// Queries one resolver over TCP (RFC 1035 section 4.2.2) and returns the bytes of its response.
+/// Has no time limit of its own; the caller sets one.
 ///
 /// # Errors
-/// The connection fails, or the question is longer than 65,535 bytes.
+/// The connection fails, or the query is longer than 65,535 bytes.
 pub async fn over_tcp(server: SocketAddr, question: &[u8]) -> io::Result<Vec<u8>> {
     let mut stream = TcpStream::connect(server).await?;
     let length = u16::try_from(question.len()).map_err(io::Error::other)?;
@@ -127,13 +129,13 @@ pub async fn over_tcp(server: SocketAddr, question: &[u8]) -> io::Result<Vec<u8>
     Ok(answer)
 }
 
-/// The `nameserver` lines of a resolv.conf(5), [`MAX_RESOLVERS`] at most.
+/// The `nameserver` lines of a resolv.conf(5), at most [`MAX_RESOLVERS`].
 #[must_use]
 pub fn nameservers(text: &str) -> Vec<SocketAddr> {
     let address = |line: &str| {
         let mut words = line.split_ascii_whitespace();
         let name = words.next().filter(|word| *word == "nameserver").and(words.next())?;
-        // A scope (`%eth0`) belongs to link-local resolvers, which std does not parse.
+        // Link-local resolvers have a scope (`%eth0`), which std does not parse. They are skipped.
         name.parse::<IpAddr>().ok().map(|ip| SocketAddr::new(ip, 53))
     };
     text.lines().filter_map(address).take(MAX_RESOLVERS).collect()

@@ -1,4 +1,4 @@
-//! Names that somebody watches, each kept up to date by a task.
+//! The names that a proxy watches. A task per name keeps its addresses up to date.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -13,54 +13,55 @@ use tokio::time::{Instant, sleep};
 use crate::ask::{AskError, Resolvers};
 use crate::question::Said;
 
-/// Most names watched at once; one more has no addresses. A mesh has tens of external services.
+/// Most names watched at once. Further names get no addresses. A mesh has tens of external
+/// services.
 pub const MAX_NAMES: usize = 1024;
-/// Bounds on how long an answer is used: a time to live of zero must not become a flood of questions,
-/// and one of a week must not outlive a move.
+/// Shortest and longest time that a response is used: a time to live of zero must not cause a flood
+/// of queries, and one of a week must not hide that a service has moved.
 const HOLD: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(300));
-/// First and longest wait after nobody has answered.
+/// First and longest wait after a failed resolution.
 const RETRY: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(30));
-/// How long addresses are used that nobody confirms: longer than an outage of resolvers, shorter than
-/// the memory of whoever gave the addresses to somebody else.
+/// How long addresses are used while no resolver confirms them. Longer than an outage of resolvers;
+/// short enough that the addresses are not used long after they were assigned to another host.
 const MAX_STALE: Duration = Duration::from_secs(6 * 3600);
 
-/// What is known of a name.
+/// The state of a name.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum Found {
-    /// Nobody has answered yet.
+    /// The first resolution has not ended yet.
     #[default]
     Pending,
-    /// Its addresses, IPv4 first.
+    /// The name's addresses, IPv4 first.
     Addresses(Arc<[IpAddr]>),
-    /// It has none: why, for metrics and logs.
+    /// The name has no addresses. The reason is for metrics and logs.
     Nothing(&'static str),
 }
 
-/// How questions went since the start.
+/// Results of resolutions since the start.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
-    /// Resolutions that came to addresses.
+    /// Resolutions that found addresses.
     pub resolved: u64,
-    /// Resolutions that came to "there is none".
+    /// Resolutions that found that there are no addresses.
     pub absent: u64,
-    /// Resolutions that nobody answered.
+    /// Resolutions that failed: no resolver responded, or one responded with an error.
     pub failed: u64,
-    /// Names watched now.
+    /// Names that are watched now.
     pub names: u64,
-    /// Names whose addresses are older than they should be now.
+    /// Names whose last resolution failed and whose old addresses are in use now.
     pub stale: u64,
-    /// Watches refused for [`MAX_NAMES`].
+    /// Watches that were refused because of [`MAX_NAMES`].
     pub refused: u64,
 }
 
-/// The names that a proxy watches, shared by its workers. Cheap to clone.
+/// The names that a proxy watches. Its workers share this. Cheap to clone.
 #[derive(Clone)]
 pub struct Names(Arc<Shared>);
 
 struct Shared {
     resolvers: Resolvers,
     known: Mutex<HashMap<Arc<str>, watch::Sender<Found>>>,
-    /// Changes with every answer that differs.
+    /// A version that increases whenever the state of any name changes.
     changes: watch::Sender<u64>,
     resolved: AtomicU64,
     absent: AtomicU64,
@@ -76,7 +77,7 @@ impl fmt::Debug for Names {
 }
 
 impl Names {
-    /// Nothing is asked before the first [`Names::watch`].
+    /// Sends no query before the first [`Names::watch`].
     #[must_use]
     pub fn new(resolvers: Resolvers) -> Self {
         Self(Arc::new(Shared {
@@ -91,11 +92,11 @@ impl Names {
         }))
     }
 
-    /// What is known of a host, now and later. The first watch begins a task on the runtime of the
-    /// caller, which ends when the last receiver is dropped.
+    /// Watches a host's addresses. The first watch starts a task on the caller's runtime; the task
+    /// ends after the last receiver is dropped.
     ///
     /// # Panics
-    /// Outside of a runtime.
+    /// If called outside of a runtime.
     #[must_use]
     pub fn watch(&self, host: &str) -> watch::Receiver<Found> {
         let host = host.trim_end_matches('.').to_ascii_lowercase();
@@ -116,13 +117,13 @@ impl Names {
         receiver
     }
 
-    /// Changes whenever any name has another answer.
+    /// Notifies whenever the state of any name changes.
     #[must_use]
     pub fn changes(&self) -> watch::Receiver<u64> {
         self.0.changes.subscribe()
     }
 
-    /// How it went so far.
+    /// Results of resolutions so far.
     #[must_use]
     pub fn counts(&self) -> Counts {
         let of = |number: &AtomicU64| number.load(Ordering::Relaxed);
@@ -138,12 +139,13 @@ impl Names {
 }
 
 impl Shared {
-    /// No change is left half done while the lock is held.
+    /// No panic can leave the map half changed, so a poisoned lock is safe to use.
     fn known(&self) -> MutexGuard<'_, HashMap<Arc<str>, watch::Sender<Found>>> {
         self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Both families; an error only where neither has addresses and one is not known.
+    /// Resolves IPv4 and IPv6. Returns an error only if one family failed and the other has no
+    /// addresses.
     async fn resolve(&self, host: &str) -> Result<Said, AskError> {
         let both = tokio::join!(self.resolvers.ask(host, false), self.resolvers.ask(host, true));
         let (mut addresses, mut hold) = (Vec::new(), Duration::MAX);
@@ -165,7 +167,7 @@ impl Shared {
         }
         match error {
             Some(error) if addresses.is_empty() => Err(error),
-            // The other family is asked for again soon.
+            // Resolves again soon, for the family that failed.
             Some(_) => Ok(Said::Addresses(addresses, hold.min(RETRY.1))),
             None if !addresses.is_empty() => Ok(Said::Addresses(addresses, hold)),
             None if no_name => Ok(Said::NoName(hold)),
@@ -184,9 +186,9 @@ impl Shared {
         }
     }
 
-    /// Forgets a name that nobody watches; whether it did.
+    /// Removes a name that has no receivers. Whether it did.
     fn forget(&self, host: &str, sender: &watch::Sender<Found>) -> bool {
-        // Under the lock nobody can begin to watch it meanwhile.
+        // While this holds the lock, no other task can begin to watch the name.
         let mut known = self.known();
         let unwatched = sender.receiver_count() == 0;
         if unwatched {
@@ -196,14 +198,14 @@ impl Shared {
     }
 }
 
-/// Keeps one name up to date until nobody watches it.
+/// Keeps one name up to date until it has no receivers.
 async fn keep(shared: Arc<Shared>, host: Arc<str>, sender: watch::Sender<Found>) {
     let mut retry = RETRY.0;
     let mut confirmed = Instant::now();
     let mut is_stale = false;
     loop {
         let said = shared.resolve(&host).await;
-        // Before anybody hears of the answer.
+        // Before receivers are notified, so that the counts never contradict what they see.
         if std::mem::replace(&mut is_stale, false) {
             shared.stale.fetch_sub(1, Ordering::Relaxed);
         }
@@ -250,7 +252,7 @@ async fn keep(shared: Arc<Shared>, host: Arc<str>, sender: watch::Sender<Found>)
     }
 }
 
-/// In an order of their own, so that a resolver that turns its answers round changes nothing.
+/// Sorts the addresses, so that a resolver that rotates its responses causes no change.
 fn sorted(mut addresses: Vec<IpAddr>) -> Arc<[IpAddr]> {
     addresses.sort_unstable();
     addresses.into()

@@ -1,19 +1,20 @@
-//! Addresses of names outside of the mesh, kept up to date while somebody needs them.
+//! Addresses of names outside of the mesh, kept up to date while they are watched.
 //!
 //! ```text
-//! Names.watch(host) ─► one task a name ─► resolvers of /etc/resolv.conf (A and AAAA)
-//!        │                   └─ sleeps for as long as the answer holds, asks again
-//!        └─ receiver of Found: no answer yet, addresses, or why there are none
+//! Names.watch(host) ─► one task per name ─► resolvers of /etc/resolv.conf (A and AAAA)
+//!        │                   └─ sleeps as long as the response is valid, then resolves again
+//!        └─ receiver of Found: no response yet, addresses, or why there are none
 //! ```
-//! An answer is used for its time to live, within bounds. When nobody answers, the last good addresses
-//! are kept (RFC 8767), for a bounded time; when the resolver says that there is no such name they are
-//! not. The task of a name ends when nobody watches it any more.
 //!
-//! It knows nothing of services and proxies. Every question says, in an option that other resolvers pass
-//! over, that it comes from a proxy: the resolver of the mesh itself answers an application with a virtual
-//! address where it would be wrong to answer so here.
+//! A response is used for its time to live, within limits. While no resolver responds, the last
+//! good addresses stay in use (RFC 8767), for a limited time. When a resolver reports that the name
+//! does not exist, they do not. The task of a name ends once the name has no receivers.
 //!
-//! Read first: [`Names`], then `question` (what is asked, and what counts as an answer).
+//! The crate does not deal with services or proxies. Every query has an option that marks it as
+//! coming from a proxy; other resolvers ignore it. The mesh's own resolver answers applications
+//! with a virtual address, and recognises by the option that a proxy needs the real ones.
+//!
+//! Read first: [`Names`], then `question` (what a query contains, and which responses count).
 
 mod ask;
 mod keep;

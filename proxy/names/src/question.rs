@@ -1,4 +1,4 @@
-//! One question and its answer, as bytes and as values; no I/O.
+//! One query and its response, as bytes and as values; no I/O.
 
 use std::collections::HashSet;
 use std::net::IpAddr;
@@ -10,31 +10,33 @@ use hickory_proto::rr::{Name, RData, Record, RecordType};
 
 use crate::ask::AskError;
 
-/// The code of the option that says that a proxy asks (RFC 6891 section 9: for local use).
+/// Code of the option that marks a query as coming from a proxy (RFC 6891 section 9: for local
+/// use).
 pub const PROXY_OPTION: u16 = 65_313;
-/// Most addresses used of one name: a service with more has a balancer of its own behind each.
+/// Most addresses used of one name. A service with more has load balancers behind its addresses.
 pub const MAX_ADDRESSES: usize = 64;
-/// Longest chain of aliases that is followed within an answer; real ones have two or three.
+/// Longest chain of aliases that is followed within a response. Real chains have two or three.
 const MAX_ALIASES: usize = 16;
-/// Longest answer over UDP that is asked for, in bytes: what fits every path (DNS flag day 2020).
+/// Longest response over UDP that the query allows, in bytes: it fits every path (DNS flag day
+/// 2020).
 const UDP_PAYLOAD: u16 = 1232;
-/// How long "there is none" holds where no record says it.
+/// How long a response without addresses is valid if it has no SOA record.
 const DEFAULT_NEGATIVE: Duration = Duration::from_secs(30);
 
-/// What a resolver says of one name and one family.
+/// What a resolver's response says about one name and one family.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Said {
-    /// These addresses, for so long.
+    /// The addresses, and how long they are valid.
     Addresses(Vec<IpAddr>, Duration),
-    /// The name has none of this family.
+    /// The name has no addresses of this family.
     None(Duration),
-    /// There is no such name.
+    /// The name does not exist.
     NoName(Duration),
-    /// It did not fit; to be asked again over TCP.
+    /// The response did not fit. Query again over TCP.
     Truncated,
 }
 
-/// A question for the addresses of `name` of one family.
+/// A query for the addresses of `name` in one family.
 #[derive(Clone, Debug)]
 pub(crate) struct Question {
     name: Name,
@@ -43,7 +45,7 @@ pub(crate) struct Question {
 }
 
 impl Question {
-    /// `id` must not be guessed by others. The name is taken as it is, never below a search domain.
+    /// `id` must be hard to guess. The name is absolute: no search domain is appended.
     pub(crate) fn new(host: &str, ipv6: bool, id: u16) -> Result<Self, AskError> {
         let mut name = Name::from_ascii(host).map_err(|_| AskError::NotAName(host.to_owned()))?;
         name.set_fqdn(true);
@@ -51,7 +53,7 @@ impl Question {
         Ok(Self { name, kind, id })
     }
 
-    /// As it is sent.
+    /// The encoded query.
     pub(crate) fn bytes(&self) -> Result<Vec<u8>, AskError> {
         let mut message = Message::query();
         message.metadata.id = self.id;
@@ -64,7 +66,7 @@ impl Question {
         message.to_vec().map_err(|_| AskError::NotAName(self.name.to_string()))
     }
 
-    /// Whether bytes are an answer to this very question: its id, and its name and kind in it.
+    /// Decodes `bytes` if they are the response to this very query: same id, name and type.
     pub(crate) fn is_answered_by(&self, bytes: &[u8]) -> Option<Message> {
         let message = Message::from_vec(bytes).ok()?;
         let asked = matches!(message.queries.as_slice(),
@@ -73,7 +75,7 @@ impl Question {
         (is_answer && asked && message.metadata.id == self.id).then_some(message)
     }
 
-    /// What an answer says.
+    /// What a response says.
     pub(crate) fn read(&self, message: &Message) -> Result<Said, AskError> {
         match message.metadata.response_code {
             _ if message.metadata.truncation => return Ok(Said::Truncated),
@@ -101,7 +103,7 @@ impl Question {
         Ok(Said::Addresses(addresses, Duration::from_secs(ttl.into())))
     }
 
-    /// The name and those that it is an alias of, with the shortest time to live on the way.
+    /// The name and all names that it is an alias of, with the shortest time to live in that chain.
     fn aliases(&self, answers: &[Record]) -> (HashSet<Name>, u32) {
         let (mut owners, mut ttl, mut at) = (HashSet::new(), u32::MAX, self.name.clone());
         owners.insert(at.clone());
@@ -119,7 +121,7 @@ impl Question {
     }
 }
 
-/// How long "there is none" holds (RFC 2308 section 5).
+/// How long a response without addresses is valid (RFC 2308 section 5).
 fn negative(message: &Message) -> Duration {
     let authority = message.authorities.iter().find_map(|record| match &record.data {
         RData::SOA(soa) => Some(record.ttl.min(soa.minimum)),
@@ -164,7 +166,7 @@ mod tests {
             record("api.example.com.", 20, RData::CNAME(CNAME(name("lb.example.net.")))),
             record("lb.example.net.", 300, RData::A("192.0.2.1".parse().unwrap())),
             record("lb.example.net.", 400, RData::A("192.0.2.2".parse().unwrap())),
-            // Of a name that nobody asked for: a resolver that says so may mean ill.
+            // For a name that was not queried: a malicious resolver could send this.
             record("other.example.net.", 1, RData::A("192.0.2.66".parse().unwrap())),
         ];
         let said = read(&answered(ResponseCode::NoError, answers, None)).unwrap();

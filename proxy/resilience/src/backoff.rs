@@ -5,11 +5,12 @@ use std::time::Duration;
 use leno_balance::Rng;
 use leno_types::traffic::Backoff;
 
-/// Doublings that are counted; the longest wait is reached long before.
+/// Doublings that are counted. The longest wait is reached long before.
 const MAX_DOUBLINGS: u32 = 16;
 
-/// The wait before retry `number`, from 0: doubled each time up to the bound, less a random part of
-/// its half, so that clients that failed together do not come back together.
+/// The wait before retry `number`, counted from 0. It doubles each time up to the maximum, minus a
+/// random part of up to half of it, so that clients that failed at the same time do not retry at
+/// the same time.
 #[must_use]
 pub fn delay(backoff: Backoff, number: u32, rng: &mut Rng) -> Duration {
     let full = backoff.base.saturating_mul(1 << number.min(MAX_DOUBLINGS)).min(backoff.max);

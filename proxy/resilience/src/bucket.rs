@@ -2,30 +2,30 @@
 
 use std::time::{Duration, Instant};
 
-/// How many requests are allowed: `requests` in each `per`, and `burst` of them at once.
+/// How many requests are allowed: `requests` per `per`, and `burst` of them at once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Rate {
     interval: Duration,
-    /// How far the bucket may run ahead.
+    /// How far ahead of the rate a burst may get.
     tolerance: Duration,
 }
 
-/// A token bucket as one point in time: when it will be full again (the generic cell rate
-/// algorithm of ATM, ITU-T I.371). It needs no timer, and a full one need not be kept.
+/// A token bucket, stored as the one point in time at which it will be full again (the generic cell
+/// rate algorithm of ATM, ITU-T I.371). It needs no timer, and a full bucket need not be stored.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct TokenBucket {
     full_at: Option<Instant>,
 }
 
 impl Rate {
-    /// None when nothing is allowed: `requests` is 0.
+    /// `None` if nothing is allowed: `requests` is 0.
     #[must_use]
     pub fn new(requests: u32, per: Duration, burst: u32) -> Option<Self> {
         let interval = per.checked_div(requests)?;
         Some(Self { interval, tolerance: interval.saturating_mul(burst.max(1) - 1) })
     }
 
-    /// The same in a share of the time, for one of several who share it.
+    /// An equal part of this rate, for one of `among` that share it. The burst takes the same time.
     #[must_use]
     pub fn divided(self, among: u32) -> Self {
         let interval = self.interval.saturating_mul(among.max(1));
@@ -37,7 +37,7 @@ impl TokenBucket {
     /// Takes a token.
     ///
     /// # Errors
-    /// How long until there is one.
+    /// The time until there is a token.
     pub fn take(&mut self, rate: Rate, now: Instant) -> Result<(), Duration> {
         let full_at = self.full_at.map_or(now, |full_at| full_at.max(now));
         let ahead = full_at.saturating_duration_since(now);
@@ -48,7 +48,7 @@ impl TokenBucket {
         Ok(())
     }
 
-    /// Whether it is full, so that a new one is the same.
+    /// Whether it is full, and so equals a new one.
     #[must_use]
     pub fn is_full(&self, now: Instant) -> bool {
         self.full_at.is_none_or(|full_at| full_at <= now)
@@ -84,7 +84,7 @@ mod tests {
     }
 
     proptest! {
-        /// In no time does more pass than the rate and one burst.
+        /// Within any time, no more requests pass than the rate and one burst allow.
         #[test]
         fn no_window_lets_more_through(
             requests in 1_u32..50, burst in 1_u32..20,

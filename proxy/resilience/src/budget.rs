@@ -1,18 +1,18 @@
-//! The retry budget: retries may be a share of the requests, and a few a second in any case, so that
-//! they help with failures that are few and do not add to an overload.
+//! The retry budget. Retries may be a share of the requests, plus a few per second. So they help
+//! against occasional failures and do not add to an overload.
 
 use std::time::Instant;
 
-/// Tokens that a budget may save up at least: about as many requests as fail together when one of
-/// a handful of endpoints ends.
+/// Tokens that any budget may save up: about as many requests as fail together when one of a
+/// handful of endpoints ends.
 pub const MIN_BURST: u32 = 100;
 
-/// A token, in parts that a percentage can be counted in.
+/// Parts of a token, so that a percentage of it is a whole number.
 const TOKEN: u64 = 1_000_000_000;
 
-/// A bucket of tokens, one for each retry. Requests pay in, time pays in, retries take out: over
-/// any time there are at most `percent` retries for each 100 requests, plus `min_per_second` for
-/// each second, plus what was saved up, which is bounded.
+/// A bucket of tokens, one for each retry. Requests and time add tokens, retries remove them. Over
+/// any time there are at most `percent` retries per 100 requests, plus `min_per_second` for each
+/// second, plus the saved tokens, whose number is limited.
 #[derive(Clone, Debug)]
 pub struct Budget {
     policy: leno_types::traffic::Budget,
@@ -21,13 +21,13 @@ pub struct Budget {
 }
 
 impl Budget {
-    /// A budget with one second's worth in it.
+    /// A budget with the tokens of one second.
     #[must_use]
     pub fn new(policy: leno_types::traffic::Budget) -> Self {
         Self { policy, tokens: u64::from(policy.min_per_second) * TOKEN, paid_at: None }
     }
 
-    /// The same budget by another policy, with what it has saved up.
+    /// A budget with another policy and the tokens of this one.
     #[must_use]
     pub fn with_policy(&self, policy: leno_types::traffic::Budget) -> Self {
         let mut budget = Self { policy, ..self.clone() };
@@ -35,19 +35,19 @@ impl Budget {
         budget
     }
 
-    /// What it was made from.
+    /// The policy of this budget.
     #[must_use]
     pub fn policy(&self) -> leno_types::traffic::Budget {
         self.policy
     }
 
-    /// A request came.
+    /// Adds the tokens for a request.
     pub fn request(&mut self, now: Instant) {
         self.pay(now);
         self.add(u64::from(self.policy.percent) * (TOKEN / 100));
     }
 
-    /// Takes a token for a retry; none is left where it says no.
+    /// Takes a token for a retry. `false`: none is left.
     #[must_use]
     pub fn take(&mut self, now: Instant) -> bool {
         self.pay(now);
@@ -59,7 +59,7 @@ impl Budget {
     fn pay(&mut self, now: Instant) {
         let since = now.saturating_duration_since(*self.paid_at.get_or_insert(now));
         let whole = u64::try_from(since.as_nanos()).unwrap_or(u64::MAX);
-        // A token is as many parts as a second has nanoseconds.
+        // A token has as many parts as a second has nanoseconds.
         self.add(whole.saturating_mul(u64::from(self.policy.min_per_second)));
         self.paid_at = Some(now);
     }
@@ -102,7 +102,7 @@ mod tests {
             retries += u32::from(budget.take(now));
             now += Duration::from_millis(1);
         }
-        // Ten at once and ten a second.
+        // Ten at once and ten per second.
         assert!((109..=110).contains(&retries), "{retries}");
     }
 
@@ -114,7 +114,7 @@ mod tests {
     }
 
     proptest! {
-        /// However requests come, retries stay within what the policy says and what was saved up.
+        /// However requests arrive, retries stay within the policy and the saved tokens.
         #[test]
         fn retries_stay_within_the_budget(
             percent in 0_u32..200, min_per_second in 0_u32..50,

@@ -1,20 +1,20 @@
-//! Faults on purpose, to see what clients make of them.
+//! Injected faults, for testing how clients handle them.
 
 use std::time::Duration;
 
 use leno_balance::Rng;
 use leno_types::traffic::{Faults, Share};
 
-/// What is done to one request.
+/// The faults to inject into one request.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Fault {
-    /// It is held up so long first.
+    /// Delay the request by this time first.
     pub delay: Option<Duration>,
-    /// It is answered with this status, and sent nowhere.
+    /// Answer with this status and do not forward the request.
     pub abort: Option<u16>,
 }
 
-/// Draws what is done to one request; each part by itself.
+/// Draws the faults of one request. Delay and abort are independent of each other.
 #[must_use]
 pub fn draw(faults: &Faults, rng: &mut Rng) -> Fault {
     let mut hit = |share: Share| rng.chance(share.0.min(Share::ALL.0), Share::ALL.0);

@@ -1,4 +1,4 @@
-//! How many may be under way at once, and how many may wait for that.
+//! Limits how many requests are in flight and how many may wait.
 
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
@@ -7,12 +7,12 @@ use std::pin::Pin;
 use std::rc::Rc;
 use std::task::{Context, Poll, Waker};
 
-/// A bound on what is under way, with a bounded queue before it; first come, first served.
+/// Limits the requests in flight, with a bounded queue before it. First come, first served.
 ///
 /// ```text
-/// enter ──(a place is free)──────────────► Permit ──drop──► the first that waits gets the place
-///   └──(room in the queue)──► waits ───────────┘
-///   └──(none)──► Full
+/// enter ──(below the limit)────────► Permit ──drop──► the first in the queue gets a permit
+///   └──(room in the queue)──► waits ──┘
+///   └──(queue full)──► Full
 /// ```
 #[derive(Debug)]
 pub struct Gate {
@@ -22,13 +22,13 @@ pub struct Gate {
     waiting: RefCell<VecDeque<Rc<Waiter>>>,
 }
 
-/// A place among those under way, given back when it is dropped.
+/// Permission for one request in flight. Dropping it admits the next request.
 #[derive(Debug)]
 pub struct Permit {
     gate: Rc<Gate>,
 }
 
-/// Neither a place nor room in the queue was left.
+/// The limit is reached and the queue is full.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Full;
 
@@ -39,7 +39,7 @@ struct Waiter {
 }
 
 impl Gate {
-    /// At most `limit` under way and `max_waiting` before them.
+    /// A gate for at most `limit` requests in flight and `max_waiting` in the queue.
     #[must_use]
     pub fn new(limit: u32, max_waiting: u32) -> Rc<Self> {
         Rc::new(Self {
@@ -50,36 +50,36 @@ impl Gate {
         })
     }
 
-    /// Changes the bounds; those that are under way or wait already stay.
+    /// Changes the limits. Requests that are in flight or in the queue stay.
     pub fn set(&self, limit: u32, max_waiting: u32) {
         self.limit.set(limit);
         self.max_waiting.set(max_waiting);
         self.admit();
     }
 
-    /// How many are under way.
+    /// Number of requests in flight.
     #[must_use]
     pub fn under_way(&self) -> u32 {
         self.under_way.get()
     }
 
-    /// How many wait.
+    /// Number of requests in the queue.
     #[must_use]
     pub fn waiting(&self) -> usize {
         self.waiting.borrow().len()
     }
 
-    /// A place at once, if one is free and nobody waits for it.
+    /// A permit at once. `None` if the limit is reached or other requests wait.
     #[must_use]
     pub fn try_enter(self: &Rc<Self>) -> Option<Permit> {
         let free = self.under_way.get() < self.limit.get() && self.waiting.borrow().is_empty();
         free.then(|| self.take())
     }
 
-    /// A place, as soon as one is free. Dropping the future leaves the queue.
+    /// Waits for a permit. Dropping the future leaves the queue.
     ///
     /// # Errors
-    /// [`Full`], at once.
+    /// [`Full`], without waiting.
     pub async fn enter(self: &Rc<Self>) -> Result<Permit, Full> {
         if let Some(permit) = self.try_enter() {
             return Ok(permit);
@@ -97,7 +97,7 @@ impl Gate {
         Permit { gate: Rc::clone(self) }
     }
 
-    /// Gives free places to those that wait.
+    /// Grants permits to waiting requests while the limit allows.
     fn admit(&self) {
         while self.under_way.get() < self.limit.get() {
             let Some(waiter) = self.waiting.borrow_mut().pop_front() else { return };
@@ -121,7 +121,7 @@ impl Drop for Permit {
     }
 }
 
-/// The wait of one; none once it has its place.
+/// A waiting request. `waiter` is `None` once it has its permit.
 struct Waiting<'a> {
     gate: &'a Rc<Gate>,
     waiter: Option<Rc<Waiter>>,
@@ -192,7 +192,7 @@ mod tests {
         drop(waiting.remove(1));
         assert_eq!(gate.waiting(), 2);
         drop(one);
-        // The place was given to the first, which gives up before it looks.
+        // The first waiter had been granted the permit, and is dropped before it sees that.
         drop(waiting.remove(0));
         let Poll::Ready(Ok(last)) = poll(waiting[0].as_mut()) else { panic!("no place") };
         drop(last);

@@ -1,36 +1,36 @@
-//! Adaptive concurrency: a bound on requests that follows what endpoints stand.
+//! Adaptive concurrency: a limit on requests that follows what the endpoints can serve.
 
 use std::time::{Duration, Instant};
 
-/// The least bound: with fewer requests nothing could be measured.
+/// The lowest limit: with fewer requests nothing could be measured.
 pub const MIN_LIMIT: u32 = 4;
 
-/// The most: as many as a worker's connections carry streams.
+/// The highest limit: as many streams as a worker's connections carry.
 pub const MAX_LIMIT: u32 = 10_000;
 
-/// What latencies are averaged over, at least, before the bound moves.
+/// Latencies are averaged over at least this time before the limit changes.
 const WINDOW: Duration = Duration::from_millis(100);
 
-/// And how many: fewer say little.
+/// And over at least this many responses, since fewer are not significant.
 const MIN_SAMPLES: u32 = 10;
 
-/// How long the least latency is remembered; then it is measured anew with few requests, because
-/// under load the best of late would drift with the load.
+/// How long the lowest latency is remembered. Then it is measured again with few requests in
+/// flight, because under load the lowest recent latency would rise with the load.
 const EPOCH: Duration = Duration::from_secs(30);
 
-/// How much longer requests may take than at best before the bound falls.
+/// How much longer than at best requests may take before the limit falls.
 const TOLERANCE: f64 = 1.5;
 
-/// How much of a step is taken at once.
+/// Part of a computed change that is applied at once.
 const SMOOTHING: f64 = 0.2;
 
-/// A bound that grows while latency is near the best that was seen lately and falls as it rises (the
+/// A limit that grows while latency is near the lowest recent one, and falls as latency rises (the
 /// idea of TCP Vegas and of Netflix' concurrency-limits).
 ///
 /// ```text
-///        ┌── every window: bound × clamp(best × 1.5 / latency, 0.5..1) + √bound
-/// Follow ┤
-///        └── every 30 s ──► Measure: the least bound for a window ──► best = its latency
+///        ┌── every window: limit × clamp(best × 1.5 / latency, 0.5..1) + √limit
+/// follow ┤
+///        └── every 30 s ──► measure: the lowest limit for a window ──► best = its latency
 /// ```
 #[derive(Clone, Debug)]
 pub struct Gradient {
@@ -46,29 +46,29 @@ struct Window {
     end: Instant,
     samples: u32,
     sum_us: f64,
-    /// Most requests that were under way.
+    /// The most requests in flight.
     most: u32,
 }
 
 impl Gradient {
-    /// A bound to begin with.
+    /// Starts with the limit `initial`.
     #[must_use]
     pub fn new(initial: u32) -> Self {
         let limit = f64::from(initial.clamp(MIN_LIMIT, MAX_LIMIT));
         Self { limit, window: None, best_us: None, epoch_end: None, measuring: false }
     }
 
-    /// The bound now.
+    /// The current limit.
     #[must_use]
     pub fn limit(&self) -> u32 {
-        // In bounds by construction.
+        // Always between MIN_LIMIT and MAX_LIMIT, so the cast does not overflow.
         if self.measuring { MIN_LIMIT } else { self.limit as u32 }
     }
 
-    /// A request was answered after `latency`, while so many were under way.
+    /// A response arrived after `latency`, while `under_way` requests were in flight.
     pub fn answered(&mut self, latency: Duration, under_way: u32, now: Instant) {
         if self.measuring && under_way > MIN_LIMIT {
-            // It began while there were more.
+            // More requests than wanted were in flight, so its latency does not count.
             return;
         }
         let new = Window { end: now + WINDOW, samples: 0, sum_us: 0.0, most: 0 };
@@ -84,7 +84,7 @@ impl Gradient {
         self.close(window, now);
     }
 
-    /// A request was refused for overload, or timed out.
+    /// A request was refused because of overload, or timed out.
     pub fn dropped(&mut self) {
         self.limit = (self.limit * 0.9).max(f64::from(MIN_LIMIT));
     }
@@ -104,7 +104,7 @@ impl Gradient {
         }
         let best_us = self.best_us.map_or(latency_us, |best| best.min(latency_us));
         self.best_us = Some(best_us);
-        // A bound that nobody comes near says nothing.
+        // Good latency justifies a higher limit only if the current one is nearly used.
         let used = f64::from(window.most) * 2.0 >= self.limit;
         let gradient = (best_us * TOLERANCE / latency_us).clamp(0.5, 1.0);
         if gradient >= 1.0 && !used {
@@ -120,8 +120,8 @@ impl Gradient {
 mod tests {
     use super::*;
 
-    /// An endpoint that serves `capacity` at once in 10 ms and makes the others wait, under more
-    /// requests than it can serve. The bounds after each second.
+    /// Simulates an endpoint that serves `capacity` requests at once in 10 ms each, under more
+    /// requests than it can serve. Returns the limit after each second.
     fn run(gradient: &mut Gradient, capacity: u32, seconds: u64, now: &mut Instant) -> Vec<u32> {
         let mut limits = Vec::new();
         for _ in 0..seconds * 20 {

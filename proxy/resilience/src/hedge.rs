@@ -1,4 +1,5 @@
-//! Hedged requests: another copy while the first one is late, and the first good answer wins.
+//! Hedged requests: while a request gets no response in time, copies of it are sent. The first good
+//! response wins.
 
 use std::time::{Duration, Instant};
 
@@ -7,50 +8,50 @@ use crate::budget::Budget;
 /// The copies of one request.
 ///
 /// ```text
-/// first copy ──(delay)──► another ──(delay)──► ... up to the bound, or the budget's end
-///     └──────────┴───────── first good answer: the others are dropped
-///     └──────────┴───────── a failure: not an answer while others are under way
+/// first copy ──(delay)──► another ──(delay)──► ... up to the limit, or the budget's end
+///     └──────────┴───────── good response: the other copies are dropped
+///     └──────────┴───────── failure: ignored while other copies are in flight
 /// ```
 ///
-/// What retries send again begins anew, with the copies that are left.
+/// When a retry sends the request again, the same begins again with the copies that are left.
 #[derive(Clone, Debug)]
 pub struct Hedge {
     delay: Duration,
-    /// Copies that may still be sent, beside the first and those that retries send.
+    /// Copies that may still be sent. The first copy and those that retries send do not count.
     left: u32,
     under_way: u32,
     next: Option<Instant>,
 }
 
-/// What to do with what a copy came to.
+/// What to do after a copy has ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Step {
-    /// The client gets it, the other copies are dropped.
+    /// Send its response to the client and drop the other copies.
     Take,
-    /// Others are still under way.
+    /// Wait for the other copies.
     Wait,
 }
 
 impl Hedge {
-    /// At most `copies` after the first, each so long after the one before.
+    /// Allows `copies` after the first, each `delay` after the one before.
     #[must_use]
     pub fn new(copies: u32, delay: Duration) -> Self {
         Self { delay, left: copies, under_way: 0, next: None }
     }
 
-    /// The first copy is sent, or what a retry sends.
+    /// The first copy, or that of a retry, was sent.
     pub fn begin(&mut self, now: Instant) {
         self.under_way = 1;
         self.next = self.after(now);
     }
 
-    /// When to ask for another copy.
+    /// When to call [`Hedge::another`].
     #[must_use]
     pub fn next(&self) -> Option<Instant> {
         self.next
     }
 
-    /// Whether another copy is to be sent now. Copies come out of the retry budget.
+    /// Whether to send another copy now. Each copy takes a token of the retry budget.
     #[must_use]
     pub fn another(&mut self, budget: &mut Budget, now: Instant) -> bool {
         if self.next.is_none_or(|next| now < next) {
@@ -66,18 +67,18 @@ impl Hedge {
         true
     }
 
-    /// No more copies beside those that are under way: there is no endpoint for them.
+    /// Sends no further copies, because no endpoint is left for them.
     pub fn stop(&mut self) {
         self.next = None;
     }
 
-    /// How many copies are under way.
+    /// Number of copies in flight.
     #[must_use]
     pub fn under_way(&self) -> u32 {
         self.under_way
     }
 
-    /// A copy has ended; `is_good`: with an answer that is no failure.
+    /// A copy has ended. `is_good`: with a response that is not a failure.
     pub fn ended(&mut self, is_good: bool) -> Step {
         self.under_way = self.under_way.saturating_sub(1);
         if is_good || self.under_way == 0 {

@@ -6,12 +6,12 @@ use std::time::{Duration, Instant};
 
 use crate::bucket::{Rate, TokenBucket};
 
-/// Keys of one limit that a worker keeps apart: 1.5 MiB at the most. Clients that make up values
-/// reach it; those whose buckets are full again are forgotten first, at no loss.
+/// Keys that a worker keeps for one limit: 1.5 MiB at most. Clients that invent values reach it.
+/// Keys whose buckets are full again are dropped first, without any effect.
 pub const MAX_KEYS: usize = 32_768;
 
-/// A token bucket for each key. A key is kept as its hash, whose seed nobody knows, so that
-/// neither its length nor its choice costs anything.
+/// A token bucket for each key. A key is stored as a hash with a secret seed, so that a client can
+/// cause no extra cost by long keys or by keys that collide.
 #[derive(Debug)]
 pub struct KeyedLimit {
     rate: Option<Rate>,
@@ -21,20 +21,20 @@ pub struct KeyedLimit {
     evicted: u64,
 }
 
-/// What a limit says of a request.
+/// The result for one request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
-    /// It may pass.
+    /// The request may pass.
     Pass,
-    /// It may not; another one may after this.
+    /// The request must be rejected. The client may retry after this time.
     Limited(Duration),
 }
 
-/// What a client whose limit is zero is told to wait.
+/// The time to wait that a client is told if the limit is zero.
 const NEVER: Duration = Duration::from_secs(3600);
 
 impl KeyedLimit {
-    /// A limit of `rate` for each key; of none, nothing passes. At most `most` keys are kept.
+    /// A limit of `rate` for each key. Without a rate nothing passes. At most `most` keys are kept.
     #[must_use]
     pub fn new(rate: Option<Rate>, most: usize) -> Self {
         let most = most.clamp(1, MAX_KEYS);
@@ -54,25 +54,26 @@ impl KeyedLimit {
         }
     }
 
-    /// Keys that were forgotten before their buckets were full: each may have passed a burst more.
+    /// Keys that were dropped before their buckets were full. Each of them may have passed one more
+    /// burst.
     #[must_use]
     pub fn evicted(&self) -> u64 {
         self.evicted
     }
 
-    /// Keys that are kept.
+    /// Number of keys kept.
     #[must_use]
     pub fn len(&self) -> usize {
         self.buckets.len()
     }
 
-    /// Whether none is.
+    /// Whether no keys are kept.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.buckets.is_empty()
     }
 
-    /// Forgets keys whose buckets are full. To be called every few seconds.
+    /// Drops keys whose buckets are full. Call it every few seconds.
     pub fn sweep(&mut self, now: Instant) {
         self.buckets.retain(|_, bucket| !bucket.is_full(now));
         if self.buckets.is_empty() {
@@ -80,8 +81,8 @@ impl KeyedLimit {
         }
     }
 
-    /// Where no bucket is full, a quarter goes, the fullest first, so that the search for them is
-    /// paid once for many keys.
+    /// Drops the keys with full buckets. If there are none, drops the quarter with the fullest
+    /// buckets, so that one search makes room for many keys.
     fn make_room(&mut self, now: Instant) {
         self.buckets.retain(|_, bucket| !bucket.is_full(now));
         if self.buckets.len() < self.most {
@@ -131,7 +132,7 @@ mod tests {
     #[test]
     fn a_flood_of_keys_keeps_the_bound_and_is_counted() {
         let (mut limit, now) = (limit(1, 5, 64), Instant::now());
-        // The one that is limited is the last to be forgotten.
+        // The key that uses up its limit is the last one to be dropped.
         while limit.check(b"greedy", now) == Verdict::Pass {}
         for key in 0..1_000_u32 {
             limit.check(&key.to_le_bytes(), now);

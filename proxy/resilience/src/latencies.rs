@@ -1,20 +1,20 @@
-//! How long responses take, as far as a percentile needs it.
+//! Recorded latencies, precise enough for percentiles.
 
 use std::time::Duration;
 
-/// Steps of a doubling: a percentile is told to a twelfth of itself.
+/// Buckets per doubling: a percentile is accurate to an eighth.
 const STEPS: u32 = 8;
-/// Doublings from a microsecond on: the last begins at 18 minutes.
+/// Doublings, starting at a microsecond. The last one begins at 18 minutes.
 const DOUBLINGS: u32 = 30;
 const BUCKETS: usize = (STEPS * DOUBLINGS) as usize;
 
-/// Times that must be known before a percentile is told: of fewer a tail says nothing.
+/// Latencies needed for a percentile: fewer have no significant tail.
 pub const MIN_SEEN: u32 = 100;
 
-/// With so many known all are halved, so that what was long ago counts less and less.
+/// At this number all counts are halved, so that old latencies count less and less.
 const MOST_SEEN: u32 = 2_000;
 
-/// Times that were seen, in buckets that grow with them. Old ones count less.
+/// A histogram of latencies whose buckets grow exponentially. Old latencies count less.
 #[derive(Clone, Debug)]
 pub struct Latencies {
     counts: Box<[u16; BUCKETS]>,
@@ -28,7 +28,7 @@ impl Default for Latencies {
 }
 
 impl Latencies {
-    /// One more.
+    /// Records one latency.
     pub fn observe(&mut self, latency: Duration) {
         if self.seen >= MOST_SEEN {
             self.counts.iter_mut().for_each(|count| *count /= 2);
@@ -38,8 +38,8 @@ impl Latencies {
         self.seen += 1;
     }
 
-    /// The time that this share of them, in tenths of a percent, did not exceed; none while too few
-    /// are known.
+    /// The latency that `tenths` (tenths of a percent) of all requests did not exceed. `None` while
+    /// fewer than [`MIN_SEEN`] are recorded.
     #[must_use]
     pub fn percentile(&self, tenths: u16) -> Option<Duration> {
         if self.seen < MIN_SEEN {
@@ -63,7 +63,7 @@ fn bucket(latency: Duration) -> usize {
     ((doubling * STEPS) as usize + step).min(BUCKETS - 1)
 }
 
-/// Where a bucket ends.
+/// The upper end of a bucket.
 fn end(bucket: usize) -> Duration {
     let (doubling, step) = (bucket as u64 / u64::from(STEPS), bucket as u64 % u64::from(STEPS));
     Duration::from_micros(((u64::from(STEPS) + step + 1) << doubling).div_ceil(u64::from(STEPS)))

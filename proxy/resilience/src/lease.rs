@@ -1,23 +1,25 @@
-//! A global rate limit, shared by proxies with leased tokens.
+//! A global rate limit that proxies share by leasing tokens.
 //!
-//! The control plane has one bucket for each limit ([`Allocator`]) and leases tokens from it for a short
-//! time; a proxy ([`Holder`]) spends what it was leased without asking, and asks again before that is
-//! used up or old. No request waits for the control plane: where nothing is leased, because there were no
-//! requests for a while, the first ones pass on credit, which the next tokens pay for.
+//! The control plane has one bucket for each limit ([`Allocator`]) and leases tokens from it for a
+//! short time. Each worker of a proxy ([`Holder`]) spends its tokens without asking, and asks again
+//! before they are used up or expire. No request waits for the control plane. If a worker has no
+//! tokens, because there were no requests for a while, the first requests pass on credit, and the
+//! next tokens pay for them.
 //!
 //! ```text
-//! Holder ──Ask { wanted, unused }──► Allocator: takes tokens from the bucket, at most a fair share
-//!        ◄──Grant { tokens, for, holders }──
+//! Holder ──Ask { wanted }──► Allocator: takes tokens from the bucket, at most a fair share
+//!        ◄──Grant { tokens, holders }──
 //! ```
 //!
-//! **Error bound.** A token is taken from the bucket before it is leased, and is worth nothing
-//! [`LEASE`] after the proxy has asked for it, so that in any time `t` all proxies together let through
-//! at most `rate × (t + LEASE + ASK_EVERY) + burst + MAX_CREDIT × holders`. Only the rates of clocks matter to that, not what
-//! they show. Towards the other side, tokens that a proxy holds and does not use are wasted: at most
-//! what it asked for, a quarter more than it needed in the time before. A control plane that starts
-//! anew leases nothing beyond the rate, because its buckets start empty. A proxy whose questions stay
-//! unanswered for [`LOST`] goes by a limit of its own: the rate divided by the number of holders that it was last
-//! told, or the whole rate where it was never told.
+//! **Error bound.** A token leaves the bucket before it is leased, and expires [`LEASE`] after the
+//! worker asked for it. So in any time `t` all proxies together let through at most `rate × (t +
+//! LEASE + ASK_EVERY) + burst + MAX_CREDIT × holders`. Only the rates of the clocks matter for
+//! this, not their values. In the other direction, tokens that a worker leases and does not use are
+//! lost: at most as many as it asked for, which is a quarter more than it needed in the period
+//! before. A control plane that restarts leases nothing beyond the rate, because its buckets start
+//! empty. A worker whose questions get no answer for [`LOST`] uses a limit of its own: the rate
+//! divided by the last known number of holders, or by the number of its proxy's workers if it never
+//! got an answer.
 
 mod allocator;
 mod holder;
@@ -27,36 +29,36 @@ use std::time::Duration;
 pub use allocator::{Allocator, MAX_HOLDERS};
 pub use holder::Holder;
 
-/// How long leased tokens may be spent. Short, because it is the error bound; long enough for a few
-/// round trips to the control plane.
+/// How long leased tokens are valid. Short, because it is part of the error bound; long enough for
+/// a few round trips to the control plane.
 pub const LEASE: Duration = Duration::from_millis(1_000);
 
-/// How often a proxy asks while it has requests to let through.
+/// How often a worker asks while it has requests.
 pub const ASK_EVERY: Duration = Duration::from_millis(250);
 
-/// How soon it asks again when it has had to refuse some.
+/// How soon a worker asks again if it had to reject requests.
 pub const ASK_SOON: Duration = Duration::from_millis(100);
 
-/// Requests that a proxy may let through before it has tokens for them: as many as come at once after a
-/// quiet time. It is a part of the error bound.
+/// Most requests that a worker may let through before it has tokens for them: as many as arrive at
+/// once after a quiet time. It is part of the error bound.
 pub const MAX_CREDIT: u32 = 8;
 
-/// How long questions stay unanswered until a proxy goes by itself.
+/// How long questions may get no answer before a worker uses a limit of its own.
 pub const LOST: Duration = Duration::from_secs(3);
 
-/// A proxy's question.
+/// A question to the control plane.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Ask {
-    /// Tokens that it expects to need within [`ASK_EVERY`], those it still has not counted.
+    /// Tokens that the worker expects to need within [`ASK_EVERY`], minus those that it still has.
     pub wanted: u32,
 }
 
-/// The answer.
+/// The answer to an [`Ask`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Grant {
-    /// Tokens leased.
+    /// Leased tokens.
     pub tokens: u32,
-    /// How many proxies share the limit now.
+    /// How many workers of all proxies share the limit now.
     pub holders: u32,
 }
 

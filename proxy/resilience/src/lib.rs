@@ -1,8 +1,8 @@
 //! Retries, hedging, faults, limits and rate limits, as decisions without I/O.
 //!
-//! Each part is a small state machine: the caller tells it what happened and what time it is, and is
-//! told what to do. None of them reads a clock, draws from a global source of randomness, allocates
-//! on the way of a request, or knows HTTP beyond statuses; all belong to one worker.
+//! Each part is a small state machine. The caller reports events and the time, and gets a decision.
+//! No part reads a clock, uses a global random source, allocates while a request is handled, or
+//! deals with HTTP beyond statuses. Each instance belongs to one worker.
 //!
 //! ```text
 //! request ─► RateLimits ─► Gate ─► Faults ─► try ─► Retry ─┬─ final
@@ -10,8 +10,8 @@
 //!                        Gradient             └─ Budget ◄──┘
 //! ```
 //!
-//! What policy says comes as the values of [`leno_types::traffic`]. A global rate limit is shared with
-//! leased tokens: [`lease::Holder`] in the proxy, [`lease::Allocator`] in the control plane.
+//! Policies arrive as the values of [`leno_types::traffic`]. Proxies share a global rate limit by
+//! leasing tokens: [`lease::Holder`] in the proxy, [`lease::Allocator`] in the control plane.
 //!
 //! Read first: [`Retry`], [`Budget`], [`TokenBucket`], [`lease`].
 

@@ -1,4 +1,4 @@
-//! Whether a request is sent again.
+//! Decides whether to send a request again.
 
 use std::time::{Duration, Instant};
 
@@ -13,61 +13,61 @@ use crate::budget::Budget;
 pub enum Ending {
     /// A response began.
     Status(u16),
-    /// A response that is gRPC's, with this `grpc-status` in its head.
+    /// A gRPC response began, with this `grpc-status` in its head.
     Grpc(u8),
-    /// There was no connection.
+    /// No connection could be established.
     ConnectFailed,
     /// The connection or stream ended before a response.
     Reset,
     /// The server refused the stream.
     RefusedStream,
-    /// The try took longer than it may.
+    /// The try exceeded its time limit.
     TimedOut,
 }
 
-/// What else is to be known of it.
+/// Facts about the request and the try.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Facts {
-    /// The method promises that sending it twice is like sending it once.
+    /// The method is idempotent: sending the request twice has the same effect as sending it once.
     pub is_idempotent: bool,
-    /// No application has seen it, whatever the method.
+    /// No application has seen the request, whatever its method is.
     pub is_unprocessed: bool,
-    /// The whole request is still here.
+    /// The whole request is still available.
     pub is_replayable: bool,
-    /// What the server asks for.
+    /// The server's `Retry-After`.
     pub retry_after: Option<Duration>,
-    /// What is left of the time for the request.
+    /// Time that is left for the request.
     pub time_left: Option<Duration>,
 }
 
-/// What to do.
+/// Whether to retry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Decision {
-    /// Send it again after this wait.
+    /// Send the request again after this wait.
     Again(Duration),
-    /// The client gets what there is.
+    /// The client gets the result of this try.
     Final(Why),
 }
 
 /// Why a request is not sent again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Why {
-    /// Policy does not take this for a failure.
+    /// Policy does not count this as a failure.
     NoFailure,
-    /// It was tried as often as policy says.
+    /// The number of attempts in the policy is used up.
     Attempts,
-    /// Sending it twice might do it twice.
+    /// The method is not idempotent, so a retry might repeat an effect.
     Method,
-    /// More of the body was sent than is kept.
+    /// More of the body was sent than was kept.
     Body,
-    /// The wait is longer than the time that is left, or than policy waits.
+    /// The wait is longer than the time left, or than the policy allows.
     Time,
-    /// Too many requests are retries already.
+    /// The retry budget is used up.
     Budget,
 }
 
 impl Why {
-    /// For metrics; none where nothing was to be retried.
+    /// For metrics. `None` if there was nothing to retry.
     #[must_use]
     pub const fn label(self) -> Option<&'static str> {
         match self {
@@ -81,21 +81,21 @@ impl Why {
     }
 }
 
-/// The retries of one request. It pays for them, or another's, with [`Budget::request`].
+/// The retries of one request. Its tokens come from [`Budget::request`], of this request or others.
 #[derive(Clone, Debug, Default)]
 pub struct Retry {
     made: u32,
 }
 
 impl Retry {
-    /// How many retries were decided on.
+    /// Number of retries so far.
     #[must_use]
     pub fn made(&self) -> u32 {
         self.made
     }
 
-    /// Decides after a try has ended so. A token of the budget is taken last, when nothing else
-    /// speaks against a retry.
+    /// Decides after a try has ended. Takes a token of the budget last, once nothing else prevents
+    /// a retry.
     pub fn decide(
         &mut self,
         policy: &Retries,
@@ -134,7 +134,7 @@ impl Retry {
     }
 }
 
-/// Whether policy takes this for a failure.
+/// Whether policy counts this as a failure.
 #[must_use]
 pub fn is_failure(policy: &Retries, ending: Ending) -> bool {
     match ending {

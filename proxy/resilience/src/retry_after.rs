@@ -6,8 +6,8 @@ const MONTHS: [&[u8]; 12] = [
     b"Jan", b"Feb", b"Mar", b"Apr", b"May", b"Jun", b"Jul", b"Aug", b"Sep", b"Oct", b"Nov", b"Dec",
 ];
 
-/// How long to wait by a `Retry-After` value: a number of seconds, or a date in the form that RFC 9110
-/// section 5.6.7 prefers. None where it is neither; a date that has passed is no wait.
+/// The wait that a `Retry-After` value demands: a number of seconds, or a date in the format that
+/// RFC 9110 section 5.6.7 prefers. `None` if it is neither. A past date means no wait.
 #[must_use]
 pub fn retry_after(value: &[u8], now: SystemTime) -> Option<Duration> {
     let value = value.trim_ascii();
@@ -25,7 +25,7 @@ fn number(digits: &[u8], at_most: usize) -> Option<u64> {
     (fits && all_digits).then(|| digits.iter().fold(0, add))
 }
 
-/// Seconds of Unix time of `Sun, 06 Nov 1994 08:49:37 GMT`.
+/// Unix time in seconds of a date such as `Sun, 06 Nov 1994 08:49:37 GMT`.
 fn imf_fixdate(text: &[u8]) -> Option<u64> {
     if text.len() != 29 || &text[3..5] != b", " || &text[25..] != b" GMT" {
         return None;
@@ -43,7 +43,7 @@ fn imf_fixdate(text: &[u8]) -> Option<u64> {
     Some(days(year, month, day) * 86_400 + hour * 3_600 + minute * 60 + second)
 }
 
-/// Days since 1970-01-01, in years that begin with March, so that the leap day is the last.
+/// Days since 1970-01-01. Years are counted from March, so that the leap day is the last day.
 fn days(year: u64, month: u64, day: u64) -> u64 {
     let year = if month > 2 { year } else { year - 1 };
     let of_year = (153 * ((month + 9) % 12) + 2) / 5 + day - 1;
@@ -60,7 +60,7 @@ mod tests {
 
     #[test]
     fn seconds_and_dates() {
-        // 1994-11-06 08:49:37 UTC, RFC 9110's own example.
+        // 1994-11-06 08:49:37 UTC, the example in RFC 9110.
         let now = at(784_111_777 - 5);
         let date = b"Sun, 06 Nov 1994 08:49:37 GMT";
         for (value, expected) in [

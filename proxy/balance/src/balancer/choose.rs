@@ -1,4 +1,4 @@
-//! The algorithms: each chooses among the nearest endpoints those that may be chosen.
+//! The algorithms. Each chooses among the nearest endpoints for which `may` holds.
 
 use std::hash::Hash;
 use std::rc::Rc;
@@ -9,16 +9,17 @@ use crate::hash::mix;
 use crate::settings::Algorithm;
 use crate::slot::{FULL_SHARE, Slot};
 
-/// Random endpoints looked at before all of them are: enough while most may be chosen, and cheaper
-/// than a walk.
+/// Random draws before all endpoints are examined: enough while most endpoints may be chosen, and
+/// cheaper than examining all.
 const DRAWS: usize = 8;
 
-/// Hashes tried for a request whose endpoint may not be chosen, before any other is: each spreads
-/// the requests of an endpoint that is out over all others, and the same request comes to the same one.
+/// Hashes tried for a request whose endpoint may not be chosen, before a random choice. Each
+/// further hash spreads the requests of an unavailable endpoint over all others, and always sends
+/// the same request to the same endpoint.
 const HASHES: u64 = 16;
 
 impl<T: Eq + Hash> Balancer<T> {
-    /// An endpoint that `may` be chosen, the nearest first.
+    /// Chooses an endpoint for which `may` holds, the nearest first.
     pub(super) fn choose(
         &mut self,
         now: Instant,
@@ -71,7 +72,7 @@ impl<T: Eq + Hash> Balancer<T> {
             .or_else(|| self.draw(self.slots.len(), now, may))
     }
 
-    /// The lower load of two random ones among the first `end`.
+    /// Draws two endpoints among the first `end` and chooses the one with the lower load.
     pub(super) fn lower_of_two(
         &mut self,
         end: usize,
@@ -85,7 +86,7 @@ impl<T: Eq + Hash> Balancer<T> {
         Some(if lower { b } else { a })
     }
 
-    /// Another one than `a`, or `a` where there is no other.
+    /// Draws an endpoint other than `a`. Returns `a` if there is none.
     fn draw_other(
         &mut self,
         end: usize,
@@ -104,7 +105,7 @@ impl<T: Eq + Hash> Balancer<T> {
         self.draw(end, now, other).unwrap_or(a)
     }
 
-    /// A random one among the first `end`, by weight and by how much of its share it gets.
+    /// A random endpoint among the first `end`, by weight and by the share that slow start allows.
     fn draw(&mut self, end: usize, now: Instant, may: impl Fn(&Slot<T>) -> bool) -> Option<usize> {
         if end == 1 {
             return may(&self.slots[0]).then_some(0);
@@ -120,7 +121,7 @@ impl<T: Eq + Hash> Balancer<T> {
         self.walk(end, now, may)
     }
 
-    /// Whether all get the same share.
+    /// Whether all endpoints get the same share.
     fn is_uniform(&mut self, now: Instant) -> bool {
         if self.growing_until.is_some_and(|until| now >= until) {
             self.growing_until = None;
@@ -128,7 +129,7 @@ impl<T: Eq + Hash> Balancer<T> {
         !self.weighted && self.growing_until.is_none()
     }
 
-    /// True as often as an endpoint's share is of the heaviest one's.
+    /// True with the probability of this endpoint's share relative to the heaviest endpoint's.
     fn accepts(&mut self, at: usize, now: Instant) -> bool {
         let slot = &self.slots[at];
         let share = slot.share(self.settings.slow_start, now);
@@ -136,7 +137,8 @@ impl<T: Eq + Hash> Balancer<T> {
         self.rng.chance(weight, self.heaviest) && self.rng.chance(share, FULL_SHARE)
     }
 
-    /// The same as drawing, by walking over all of the first `end`, twice rather than keep a list.
+    /// Does the same as `draw` by walking over the first `end` endpoints. It walks twice, which
+    /// avoids building a list.
     fn walk(&mut self, end: usize, now: Instant, may: impl Fn(&Slot<T>) -> bool) -> Option<usize> {
         let slow_start = self.settings.slow_start;
         let share = |slot: &Slot<T>| {
@@ -153,7 +155,8 @@ impl<T: Eq + Hash> Balancer<T> {
         })
     }
 
-    /// The next one among the first `end`, each as often as its share is of the heaviest one's.
+    /// The next endpoint in turn among the first `end`, each as often as its share relative to the
+    /// heaviest one's.
     fn next_in_turn(
         &mut self,
         end: usize,
@@ -161,8 +164,8 @@ impl<T: Eq + Hash> Balancer<T> {
         may: impl Fn(&Slot<T>) -> bool,
     ) -> Option<usize> {
         let full = u64::from(self.heaviest) * u64::from(FULL_SHARE);
-        // Two rounds give the heaviest its turn; where it may not be chosen, weights far below it
-        // are decided by a draw.
+        // Within two rounds the heaviest endpoint gets its turn. If it may not be chosen and the
+        // other weights are far below, a random draw decides.
         for _ in 0..2 * end {
             let at = self.cursor % end;
             self.cursor = at + 1;

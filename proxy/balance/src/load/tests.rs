@@ -69,7 +69,7 @@ fn an_estimate_does_not_fade_while_nobody_answers() {
     let later = now + Duration::from_secs(20);
     assert!((stalled.estimate_us(later).unwrap() - before).abs() < 1.0);
     assert!(other.estimate_us(later).unwrap() < before / 5.0);
-    // One long stream does not hold it for ever.
+    // A long stream stops the decay for a limited time only.
     let long_after = now + STALL_HOLD + DECAY * 2;
     assert!(stalled.estimate_us(long_after).unwrap() < before / 5.0);
 }

@@ -1,4 +1,4 @@
-//! How even the tables are, and what moves when an endpoint leaves.
+//! How even the tables are, and which requests move when an endpoint leaves.
 
 use proptest::prelude::*;
 
@@ -10,7 +10,7 @@ fn keys(n: u32, salt: u64) -> Vec<(u64, u32)> {
     (0..u64::from(n)).map(|at| (mix(at, salt), 1)).collect()
 }
 
-/// The key of the endpoint for each of many requests.
+/// For each of many requests, the key of its endpoint.
 fn owners(table: &Table, endpoints: &[(u64, u32)]) -> Vec<u64> {
     (0..REQUESTS).map(|r| endpoints[table.look_up(mix(r, 77)).unwrap()].0).collect()
 }
@@ -24,8 +24,8 @@ fn without(endpoints: &[(u64, u32)], at: usize) -> Vec<(u64, u32)> {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(24))]
 
-    /// When one of n leaves, only what it had moves: its share, which is 1/n give or take how even
-    /// the ring is.
+    /// When one of n endpoints leaves, only its own requests move: about 1/n of all, depending on
+    /// how even the ring is.
     #[test]
     fn a_ring_moves_only_what_the_leaving_endpoint_had(
         n in 2_u32..40, salt in any::<u64>(), leaves in any::<usize>(),
@@ -42,7 +42,7 @@ proptest! {
         prop_assert!(moved <= share * 3 / 2, "{} of {} moved, 1/n is {}", moved, REQUESTS, share);
     }
 
-    /// A Maglev table moves that share, and little of the others'.
+    /// A Maglev table moves the leaving endpoint's requests, and few of the others.
     #[test]
     fn a_maglev_table_moves_little_more_than_one_share(
         n in 2_u32..40, salt in any::<u64>(), leaves in any::<usize>(),
@@ -60,7 +60,7 @@ proptest! {
         prop_assert!(others <= REQUESTS as usize / 20, "{} of the others' moved", others);
     }
 
-    /// Proxies that were told the endpoints in another order agree.
+    /// Proxies that received the endpoints in different orders agree.
     #[test]
     fn the_order_of_the_list_does_not_matter(n in 1_u32..30, salt in any::<u64>()) {
         let endpoints = keys(n, salt);

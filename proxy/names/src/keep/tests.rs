@@ -1,4 +1,4 @@
-//! Names against a resolver that answers as it is told, over loopback.
+//! Names against a scripted resolver over loopback.
 
 use std::collections::VecDeque;
 use std::net::SocketAddr;
@@ -11,20 +11,20 @@ use tokio::net::{TcpListener, UdpSocket};
 use super::*;
 use crate::question::PROXY_OPTION;
 
-/// What the resolver says of IPv4; of IPv6 there is nothing.
+/// The resolver's response to a query for IPv4. It has no IPv6 addresses.
 #[derive(Clone, Debug)]
 enum Says {
     A(Vec<&'static str>, u32),
     NoName,
     Failure,
-    /// Over UDP that it is too long, and this over TCP.
+    /// A truncated response over UDP, and this address over TCP.
     OverTcp(&'static str),
 }
 
-/// How often it was asked for IPv4.
+/// Number of queries for IPv4.
 type Asked = Arc<AtomicU64>;
 
-/// Answers in this order; the last one again and again.
+/// Responds in this order, and repeats the last response.
 async fn resolver(says: Vec<Says>) -> (Resolvers, Asked) {
     let udp = UdpSocket::bind("127.0.0.1:0").await.unwrap();
     let address: SocketAddr = udp.local_addr().unwrap();
@@ -91,7 +91,7 @@ fn addresses(texts: &[&str]) -> Found {
     Found::Addresses(texts.iter().map(|text| text.parse().unwrap()).collect())
 }
 
-/// What is said next, and is not pending.
+/// Waits for the next change.
 async fn next(receiver: &mut watch::Receiver<Found>) -> Found {
     receiver.changed().await.unwrap();
     receiver.borrow_and_update().clone()
@@ -106,7 +106,7 @@ async fn an_answer_is_asked_for_again_when_its_time_is_over() {
     let mut found = names.watch("API.example.com.");
     assert_eq!(*found.borrow(), Found::Pending);
     assert_eq!(next(&mut found).await, addresses(&["192.0.2.1", "192.0.2.2"]));
-    // Another watch of the same name asks nobody.
+    // Another watch of the same name sends no query.
     let other = names.watch("api.example.com");
     assert_eq!(*other.borrow(), addresses(&["192.0.2.1", "192.0.2.2"]));
     assert_eq!(asked.load(Ordering::SeqCst), 1);
@@ -129,7 +129,7 @@ async fn the_last_good_answer_stays_while_nobody_answers() {
     let names = Names::new(resolvers);
     let mut found = names.watch("api.example.com");
     assert_eq!(next(&mut found).await, addresses(&["192.0.2.1"]));
-    // The next change is the one after the failures.
+    // The failures cause no change, so the next one is the new address.
     assert_eq!(next(&mut found).await, addresses(&["192.0.2.2"]));
     assert_eq!(asked.load(Ordering::SeqCst), 4);
     assert_eq!(names.counts().failed, 2);

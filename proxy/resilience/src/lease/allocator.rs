@@ -5,14 +5,15 @@ use std::time::{Duration, Instant};
 
 use super::{ASK_EVERY, Ask, Grant, LOST};
 
-/// Proxies that may share one limit. One more is answered with no tokens, so that it does not go by itself:
-/// it refuses all but its first request on credit until one of the others has left or fallen silent.
+/// Workers that may share one limit. One more gets answers without tokens, so that it does not use
+/// a limit of its own: it rejects everything but its first request on credit until another worker
+/// has left or stopped asking.
 pub const MAX_HOLDERS: usize = 10_000;
 
 /// One global limit.
 #[derive(Debug)]
 pub struct Allocator {
-    /// Tokens a second.
+    /// Tokens per second.
     rate: f64,
     burst: f64,
     tokens: f64,
@@ -27,8 +28,8 @@ struct Holding {
 }
 
 impl Allocator {
-    /// A limit of `requests` in each `per`. Starts empty: what was leased before a restart may
-    /// still be spent.
+    /// A limit of `requests` per `per`. The bucket starts empty, because tokens that were leased
+    /// before a restart may still be spent.
     #[must_use]
     pub fn new(requests: u32, per: Duration, burst: u32, now: Instant) -> Self {
         let rate = f64::from(requests) / per.as_secs_f64().max(1e-9);
@@ -36,7 +37,7 @@ impl Allocator {
         Self { rate, burst, tokens: 0.0, paid_at: now, holders: BTreeMap::new() }
     }
 
-    /// Answers proxy `holder`.
+    /// Answers a question of `holder`.
     pub fn ask(&mut self, holder: u64, ask: Ask, now: Instant) -> Grant {
         self.pay(now);
         self.holders.retain(|_, holding| now.saturating_duration_since(holding.asked_at) < LOST);
@@ -45,7 +46,7 @@ impl Allocator {
             return Grant { tokens: 0, holders: MAX_HOLDERS as u32 };
         }
         self.holders.insert(holder, Holding { wanted: ask.wanted, asked_at: now });
-        // What all of them can have in the time between two questions, saved tokens included.
+        // The tokens available until all holders have asked again, including saved ones.
         let between = (self.rate * ASK_EVERY.as_secs_f64()).max(1.0);
         let share = self.fair_share(between.max(self.tokens), now);
         let tokens = f64::from(ask.wanted).min(share).min(self.tokens).floor().max(0.0);
@@ -54,12 +55,12 @@ impl Allocator {
         Grant { tokens: tokens as u32, holders }
     }
 
-    /// Forgets a proxy that has ended.
+    /// Removes a holder that has ended.
     pub fn leave(&mut self, holder: u64) {
         self.holders.remove(&holder);
     }
 
-    /// How many proxies share it.
+    /// Number of holders that share the limit.
     #[must_use]
     pub fn holders(&self) -> usize {
         self.holders.len()
@@ -67,16 +68,16 @@ impl Allocator {
 
     fn pay(&mut self, now: Instant) {
         let since = now.saturating_duration_since(self.paid_at).as_secs_f64();
-        // What comes between two questions is saved up, too: they may all come at once.
+        // Also saves the tokens of one period, since all holders may ask at once after it.
         let most = self.burst + self.rate * ASK_EVERY.as_secs_f64();
         self.tokens = (self.tokens + since * self.rate).min(most);
         self.paid_at = now;
     }
 
-    /// The max-min fair share of `total`: those that want less than an equal part leave the rest to
-    /// the others.
+    /// The max-min fair share of `total`: holders that want less than an equal part leave the rest
+    /// to the others.
     fn fair_share(&self, total: f64, now: Instant) -> f64 {
-        // Who has not asked again wants nothing any more.
+        // A holder that has not asked again lately has no requests.
         let lately =
             |holding: &&Holding| now.saturating_duration_since(holding.asked_at) < ASK_EVERY * 2;
         let asking = self.holders.values().filter(lately);

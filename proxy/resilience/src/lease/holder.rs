@@ -1,4 +1,4 @@
-//! A proxy's side of a shared rate limit.
+//! One worker's side of a shared rate limit.
 
 use std::time::{Duration, Instant};
 
@@ -6,41 +6,41 @@ use super::{ASK_EVERY, ASK_SOON, Ask, Grant, LEASE, LOST, MAX_CREDIT};
 use crate::bucket::{Rate, TokenBucket};
 use crate::keyed::Verdict;
 
-/// How much more than was needed lately is asked for: what grows must not be held up until the next
-/// question.
+/// A worker asks for this many times its recent need, so that growing traffic is not held up until
+/// the next question.
 const HEADROOM: f64 = 1.25;
 
-/// Tokens that are asked for at least, so that a limit that was not used yet is there at once.
+/// Least number of tokens to ask for, so that a limit that was not used lately has some at once.
 const MIN_WANTED: u32 = 1;
 
-/// Leases kept apart: as many as may be alive at once.
+/// Leases that are kept: as many as can be valid at the same time.
 const MAX_LEASES: usize = (LEASE.as_millis() / ASK_SOON.as_millis()) as usize + 1;
 
 /// The tokens of one global limit that a worker may spend.
 ///
 /// ```text
-/// Leased ──(no answer for LOST)──► Alone: a bucket of its own ──(a grant)──► Leased
+/// leased ──(no answer for LOST)──► alone: a bucket of its own ──(a grant)──► leased
 /// ```
 #[derive(Debug)]
 pub struct Holder {
     rate: Option<Rate>,
     alone: TokenBucket,
     holders: u32,
-    /// Requests that passed on credit and are still to be paid for.
+    /// Requests that passed on credit and have not been paid for.
     debt: u32,
-    /// How many may be: until the control plane has said how many share the limit, one.
+    /// Most debt allowed. Until the control plane has sent the number of holders, one.
     credit: u32,
-    /// Of one proxy alone, in the time between two questions.
+    /// The credit of a sole holder: the requests of one period between questions.
     most_credit: u32,
     leases: [Lease; MAX_LEASES],
     asked_at: Option<Instant>,
-    /// Whether there was no answer yet.
+    /// Whether a question waits for its answer.
     is_asking: bool,
-    /// Since when questions have not been answered.
+    /// Since when questions have had no answer.
     unanswered_since: Option<Instant>,
-    /// Requests since the last question, let through or not.
+    /// Requests since the last question, passed or rejected.
     needed: u32,
-    /// Whether some of them were not.
+    /// Whether some of them were rejected.
     has_refused: bool,
 }
 
@@ -51,7 +51,7 @@ struct Lease {
 }
 
 impl Holder {
-    /// A limit of which nothing is leased yet, for one of this many workers of the proxy.
+    /// A limit without leased tokens, for one of `workers` workers of this proxy.
     #[must_use]
     pub fn new(requests: u32, per: Duration, workers: u16) -> Self {
         let a_second = f64::from(requests) / per.as_secs_f64().max(1e-9);
@@ -60,10 +60,11 @@ impl Holder {
             debt: 0,
             credit: u32::from(requests > 0),
             most_credit,
-            // A burst of its own would be one for each proxy.
+            // Without a burst, since every worker would have its own.
             rate: Rate::new(requests, per, 1),
             alone: TokenBucket::default(),
-            // Those of this proxy, until the control plane has said how many there are.
+            // The workers of this proxy, until the control plane has sent the number of all
+            // holders.
             holders: u32::from(workers.max(1)),
             leases: [Lease::default(); MAX_LEASES],
             asked_at: None,
@@ -77,7 +78,7 @@ impl Holder {
     /// Counts a request.
     pub fn check(&mut self, now: Instant) -> Verdict {
         self.needed = self.needed.saturating_add(1);
-        // The lease that ends first.
+        // Spends from the lease that expires first.
         let live =
             |lease: &&mut Lease| lease.tokens > 0 && lease.until.is_some_and(|until| now < until);
         if let Some(lease) = self.leases.iter_mut().filter(live).min_by_key(|lease| lease.until) {
@@ -99,15 +100,16 @@ impl Holder {
         }
     }
 
-    /// Whether the control plane has not answered for so long that the proxy goes by itself.
+    /// Whether the control plane has not answered for so long that this worker uses a limit of its
+    /// own.
     #[must_use]
     pub fn is_alone(&self, now: Instant) -> bool {
         let since = self.unanswered_since;
         since.is_some_and(|since| now.saturating_duration_since(since) >= LOST)
     }
 
-    /// A question, when one is due: every [`ASK_EVERY`] while there are requests. A question that
-    /// was not answered within [`LEASE`] is given up.
+    /// The next question, when one is due: every [`ASK_EVERY`] while there are requests. A question
+    /// without an answer within [`LEASE`] is abandoned.
     pub fn ask(&mut self, now: Instant) -> Option<Ask> {
         let since = self.asked_at.map(|at| now.saturating_duration_since(at));
         let wait = match (self.is_asking, self.has_refused) {
@@ -118,7 +120,7 @@ impl Holder {
         if self.needed == 0 || since.is_some_and(|since| since < wait) {
             return None;
         }
-        // As if the same went on until the next question.
+        // Assumes the same rate of requests until the next question.
         let since = since.unwrap_or(ASK_EVERY).max(ASK_SOON);
         let a_period = f64::from(self.needed) * ASK_EVERY.as_secs_f64() / since.as_secs_f64();
         let expected = (a_period * HEADROOM).ceil() as u32;
@@ -132,8 +134,8 @@ impl Holder {
         Some(Ask { wanted })
     }
 
-    /// The answer to the last question. The lease began when that was asked. One that comes after
-    /// the question was given up is not taken: its tokens are old.
+    /// Takes the answer to the last question. The lease counts from when the question was asked. An
+    /// answer to an abandoned question brings no tokens, because they are too old.
     pub fn granted(&mut self, grant: Grant) {
         self.unanswered_since = None;
         self.holders = grant.holders.max(1);

@@ -1,4 +1,4 @@
-//! Proxies, a control plane and a network between them, with a clock of their own.
+//! Simulated proxies, control plane and network, with a simulated clock.
 
 use std::collections::BinaryHeap;
 use std::time::Instant;
@@ -11,15 +11,15 @@ use crate::Verdict;
 
 const STEP: Duration = Duration::from_millis(5);
 
-/// Requests a second of each proxy, in thousandths, by time.
+/// Requests per second of each proxy, in thousandths, over time.
 type Demand<'a> = &'a dyn Fn(usize, Duration) -> u32;
 
 struct Network {
-    /// How long a message takes, at least and at most.
+    /// Shortest and longest delay of a message.
     delay_ms: (u64, u64),
-    /// Of each hundred, how many are lost.
+    /// Percentage of messages that are lost.
     lost_percent: u32,
-    /// When nothing comes through.
+    /// When all messages are lost.
     cut: Option<(Duration, Duration)>,
 }
 
@@ -35,10 +35,10 @@ struct World {
     network: Network,
     under_way: BinaryHeap<std::cmp::Reverse<(Instant, u64, Message)>>,
     number: u64,
-    /// When requests passed, of all proxies.
+    /// When requests passed, for all proxies together.
     passed: Vec<Duration>,
     by_proxy: Vec<u32>,
-    /// Whether a proxy went by itself.
+    /// Whether any proxy used a limit of its own.
     alone: bool,
 }
 
@@ -111,7 +111,7 @@ impl World {
         }
     }
 
-    /// The most that passed within any window of this length.
+    /// The most requests that passed within any window of this length.
     fn most_within(&self, window: Duration) -> usize {
         let mut first = 0;
         let mut most = 0;
@@ -147,11 +147,12 @@ fn the_limit_is_reached_and_not_passed() {
     assert!((13_500..=15_100).contains(&passed), "{passed} of 15000");
 }
 
-/// What a proxy gets of an equal part differs between runs because of when its questions come between those
-/// of the others: by 5.1 % (standard deviation of 200 runs of these 30 s, about 240 grants to each).
-/// So no bound on one run below 25 % (five deviations, once in 1.7 million draws of which there are
-/// 1,000) would say anything of the allocator. The mean of 100 runs has a deviation of 0.5 %: five of
-/// those, and up to 2.2 % for the order in which the simulation lets proxies of the same instant ask.
+/// A proxy's part differs between runs, because it depends on when its questions arrive between
+/// those of the others: by 5.1 % (standard deviation of 200 runs of these 30 s, about 240 grants to
+/// each). So only a tolerance of 25 % or more suits a single run (five deviations, exceeded by
+/// chance once in 1.7 million draws; there are 1,000). The mean of 100 runs has a deviation of 0.5
+/// %. Its tolerance is five of those, plus 2.2 % for the order in which the simulation lets proxies
+/// ask at the same instant.
 #[test]
 fn all_get_an_equal_part() {
     const RUNS: u64 = 100;
@@ -175,7 +176,7 @@ fn all_get_an_equal_part() {
 #[test]
 fn what_one_does_not_need_the_others_get() {
     let mut world = World::new(GOOD, 5);
-    // Two want twenty each, three want all they can get.
+    // Two proxies want twenty per second each; the other three want as much as they can get.
     let demand = |at, _| if at < 2 { 20_000 } else { 1_000_000 };
     world.run((500, 100), Duration::from_secs(30), &demand);
     world.assert_bound(500, 100);
@@ -208,12 +209,12 @@ fn without_a_control_plane_each_takes_its_part() {
     assert!((500 * 25 * 90 / 100..=500 * 25 + 100).contains(&passed), "{passed} in 25 s");
 }
 
-/// Far below the limit nothing is refused, however seldom requests come.
+/// Far below the limit no request is rejected, however rare requests are.
 #[test]
 fn seldom_requests_pass() {
     for (every_s, rate) in [(1, 100), (2, 100), (5, 3), (5, 100)] {
         let mut world = World::new(GOOD, 3);
-        // Of each proxy a request in so many seconds, two at a time.
+        // Each proxy gets two requests at a time, once in this many seconds.
         let demand = |_: usize, since: Duration| {
             let within = since.as_millis() % (every_s * 1_000) < STEP.as_millis() * 2;
             if within { 200_000 } else { 0 }
@@ -222,14 +223,16 @@ fn seldom_requests_pass() {
         let asked = 3 * 2 * 40 / usize::try_from(every_s).unwrap();
         let passed = world.passed.len();
         world.assert_bound(rate, rate);
-        // At first nobody knows how many share the limit, so that one of the two is refused. Of a rate
-        // like the number of proxies much is leased to those who do not use it.
+        // At first the number of holders is unknown, so one of each two requests is rejected. If
+        // the rate is as low as the number of proxies, most tokens are leased to proxies that do
+        // not use them.
         let least = if rate < 10 { asked / 4 } else { asked - 6 };
         assert!(passed >= least, "every {every_s} s at {rate}: {passed} of {asked}");
     }
 }
 
-/// What a proxy was leased goes with it, and no more: the others have the rate again.
+/// A proxy that ends takes its leased tokens with it, and nothing more: the others get the whole
+/// rate again.
 #[test]
 fn a_proxy_that_ends_takes_no_more_than_a_lease_with_it() {
     let mut world = World::new(GOOD, 5);
@@ -268,7 +271,8 @@ fn a_late_answer_brings_no_tokens() {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(40))]
 
-    /// Whatever the network and the demand do, the bound holds for all that hear of the control plane.
+    /// Whatever the network and the demand do, the bound holds as long as all proxies reach the
+    /// control plane.
     #[test]
     fn the_bound_always_holds(
         proxies in 1_usize..8, rate in 20_u32..500, burst in 1_u32..300,

@@ -129,8 +129,8 @@ fn endings() -> impl Strategy<Value = Ending> {
 }
 
 proptest! {
-    /// No request that an application may have seen is sent twice unless its method or policy
-    /// allows, none beyond its attempts, and none without its body.
+    /// A request that an application may have seen is sent twice only if its method or the policy
+    /// allows it. No request is sent beyond its attempts, or without its body.
     #[test]
     fn nothing_is_sent_twice_that_policy_does_not_allow(
         attempts in 0..5_u32, non_idempotent in any::<bool>(),

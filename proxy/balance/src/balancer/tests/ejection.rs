@@ -1,4 +1,5 @@
-//! Ejection for failed requests: who is out, for how long, and that somebody is always left.
+//! Ejection for failed requests: which endpoints are ejected, for how long, and that one endpoint
+//! is always left.
 
 use super::*;
 use crate::SuccessRate;
@@ -16,7 +17,8 @@ fn consecutive(failures: u32) -> Ejection {
     Ejection { consecutive_failures, max_percent: 100, panic_percent: 0, ..Ejection::default() }
 }
 
-/// Picks of `n` endpoints that fail as `fails` says; how many came to each.
+/// Picks among `n` endpoints, whose requests fail as `fails` says. Returns the number of picks of
+/// each.
 fn run(
     balancer: &mut Balancer<usize>,
     (n, picks): (usize, u32),
@@ -59,12 +61,12 @@ fn one_probe_ends_an_ejection_or_doubles_it() {
     let dead = |endpoint: usize, _| endpoint == 0;
     assert_eq!(run(&mut balancer, (3, 300), &mut now, dead)[0], 2);
     now += Duration::from_secs(10);
-    // One probe, which fails.
+    // There is one probe, and it fails.
     assert_eq!(run(&mut balancer, (3, 300), &mut now, dead)[0], 1);
     now += Duration::from_secs(11);
     assert_eq!(run(&mut balancer, (3, 300), &mut now, dead)[0], 0, "it lasts twice as long");
     now += Duration::from_secs(9);
-    // While a probe is under way, nothing else goes there.
+    // While a probe is in flight, the endpoint gets no other request.
     let probe = loop {
         let pick = balancer.pick(now, none).unwrap();
         if *pick.endpoint() == 0 {
@@ -104,12 +106,12 @@ fn the_share_of_the_ejected_is_bounded_and_a_panic_uses_all() {
     let panicking = Ejection { panic_percent: 50, ..consecutive(1) };
     let mut ten = balancer(10, panicking);
     let counts = run(&mut ten, (10, 5_000), &mut now, |endpoint, _| endpoint < 6);
-    // Four of ten are left, which is fewer than half: the others serve as well.
+    // Four of ten endpoints are left. That is fewer than half, so the ejected ones serve as well.
     assert_eq!(ten.ejected(now), 6);
     assert!(counts.iter().all(|n| *n > 400), "{counts:?}");
 }
 
-/// An endpoint that fails half of its requests, with successes in between.
+/// One endpoint fails half of its requests, with successes in between.
 #[test]
 fn a_success_rate_below_the_others_ejects() {
     for n in [3_usize, 10] {
@@ -122,7 +124,7 @@ fn a_success_rate_below_the_others_ejects() {
         assert!(first > 50, "of {n}: {first}");
         run(&mut balancer, (n, 50), &mut now, fails);
         assert_eq!((balancer.ejected(now), balancer.ejections()), (1, 1), "of {n}");
-        // Equals are left alone, whatever they are like.
+        // Endpoints with equal rates stay, whatever the rate is.
         let mut equal = self::balancer(n, ejection);
         run(&mut equal, (n, 20_000), &mut now, |_, number| number.is_multiple_of(2));
         assert_eq!(equal.ejections(), 0, "of {n}");
@@ -143,7 +145,7 @@ fn too_few_requests_are_no_reason() {
 }
 
 proptest! {
-    /// Whatever fails, some endpoint that was not found dead can always be picked.
+    /// Whatever fails, the balancer can always pick some endpoint that accepts connections.
     #[test]
     fn ejection_never_leaves_nobody(
         seed in any::<u64>(),

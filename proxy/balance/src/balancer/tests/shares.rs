@@ -1,4 +1,4 @@
-//! Shares: by weight, by hash, by session, by nearness, over time.
+//! Each endpoint's share of the picks: by weight, hash, session, nearness, and over time.
 
 use super::*;
 use crate::{hash, mix};
@@ -34,7 +34,7 @@ fn of(algorithm: Algorithm) -> Settings {
     Settings { algorithm, ..Settings::default() }
 }
 
-/// 100,000 picks: each share within five standard deviations of what the weights say.
+/// 100,000 picks: each share is within five standard deviations of its weight.
 #[test]
 fn picks_follow_weights_within_statistical_bounds() {
     let (now, weights, picks) = (Instant::now(), [1_u32, 2, 5, 8], 100_000_u32);
@@ -48,7 +48,8 @@ fn picks_follow_weights_within_statistical_bounds() {
             let mean = f64::from(picks) * share;
             let mut bound = 5.0 * (mean * (1.0 - share)).sqrt();
             if algorithm == Algorithm::RingHash {
-                // Which part of the ring they have is a matter of their points.
+                // The part of the ring that an endpoint owns depends on its points, which are
+                // random.
                 bound += mean * 0.25;
             } else if algorithm == Algorithm::Maglev {
                 bound += mean * 0.01;
@@ -84,7 +85,8 @@ fn a_hash_stays_with_its_endpoint_and_moves_only_with_it() {
             }
             before.push(endpoint);
         }
-        // One that cannot be connected to gives its requests to the others, each always to one.
+        // An endpoint that cannot be connected to passes its requests to the others, each request
+        // always to the same one.
         let lost = balancer.pick(now, |endpoint| *endpoint != 4).unwrap();
         lost.connect_failed(now);
         let mut taken_over = [0_u32; 10];
@@ -118,7 +120,7 @@ fn a_session_stays_while_its_endpoint_is_good() {
     first.connect_failed(now);
     let other = balancer.pick_for(now, session, none).unwrap();
     assert_ne!(other.endpoint(), first.endpoint());
-    // A cookie that names nobody is worth as much as none.
+    // A cookie with an unknown key is ignored.
     let unknown = Wanted { session: Some(1), hash: None };
     assert!(balancer.pick_for(now, unknown, none).is_ok());
 }
@@ -129,7 +131,7 @@ fn a_new_endpoint_grows_to_its_share() {
         let slow_start = Duration::from_secs(100);
         let mut balancer = balancer(Settings { slow_start, ..of(algorithm) }, (0..3).map(plain));
         let start = Instant::now();
-        // Those of the first set have their share at once.
+        // Endpoints of the first set get their full share at once.
         let first = counts(&mut balancer, 3, 3_000, start);
         assert!(first.iter().all(|n| (850..1_150).contains(n)), "{first:?}");
         balancer.update_with(start, (0..4).map(plain));
@@ -164,7 +166,8 @@ fn near_endpoints_come_first_and_others_help_when_these_are_busy() {
     let mut node = balancer(of(Locality::SameNode { overflow: 4 }), candidates());
     assert_eq!(counts(&mut node, 4, 100, now), [0, 0, 100, 0]);
 
-    // Four in flight on the node: then the zone, twelve in all; then everything.
+    // Four requests in flight on the node, then twelve in the zone including those, then all
+    // endpoints.
     let held: Vec<_> = (0..24).map(|_| node.pick(now, none).unwrap()).collect();
     let order: Vec<usize> = held.iter().map(|pick| *pick.endpoint()).collect();
     assert_eq!(order[..4], [2; 4]);
@@ -173,7 +176,7 @@ fn near_endpoints_come_first_and_others_help_when_these_are_busy() {
     drop(held);
     assert_eq!(counts(&mut node, 4, 100, now), [0, 0, 100, 0]);
 
-    // Where the near one is dead, the next nearest serve.
+    // If the near endpoint cannot be connected to, the next nearest serve.
     node.pick(now, |endpoint| *endpoint != 2).unwrap().connect_failed(now);
     let shares = counts(&mut node, 4, 100, now);
     assert_eq!((shares[0], shares[2]), (0, 0), "{shares:?}");

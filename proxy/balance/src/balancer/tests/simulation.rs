@@ -1,4 +1,5 @@
-//! A service under load with a clock of its own: what clients see of an endpoint that turns slow.
+//! A service under load with a simulated clock: what clients notice of an endpoint that becomes
+//! slow.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -10,13 +11,13 @@ use crate::Rng;
 type Time = u64;
 
 struct Service {
-    /// What each endpoint takes on average.
+    /// Mean latency of each endpoint.
     latency_us: Vec<f64>,
     rng: Rng,
 }
 
 impl Service {
-    /// Exponential, as of many independent steps, on a floor of a fifth.
+    /// Exponentially distributed, as if made of many independent steps, plus a minimum of a fifth.
     fn latency(&mut self, endpoint: usize) -> Time {
         let unit: f64 = (self.rng.bits() >> 11) as f64 / (1_u64 << 53) as f64;
         let drawn = -(1.0 - unit).ln() * 0.8 + 0.2;
@@ -29,7 +30,8 @@ struct Seen {
     shares: Vec<u32>,
 }
 
-/// `requests` at a constant rate, whatever the answers do; what took how long.
+/// Sends `requests` at a constant rate, whether responses have arrived or not. Returns the
+/// latencies and shares.
 fn run(latency_us: &[f64], gap_us: Time, requests: u32, algorithm: Algorithm) -> Seen {
     let mut service = Service { latency_us: latency_us.to_vec(), rng: Rng::seeded(3) };
     let mut balancer = Balancer::seeded(4);
@@ -73,7 +75,7 @@ fn one_of_three_twenty_times_slower_leaves_the_p99_within_half_of_what_it_was() 
         let ratio = with.p99_us as f64 / without.p99_us as f64;
         println!("a request every {gap_us} us: p99 {ratio:.3} of without, {:?}", with.shares);
         assert!(ratio < 1.5, "{ratio}: {} of {}", with.p99_us, without.p99_us);
-        // The same without looking at latency, so that this can be seen to matter.
+        // The same with a choice that ignores latency, to show that latency matters.
         let random = run(&[5.0 * MS, 5.0 * MS, 100.0 * MS], gap_us, 60_000, Algorithm::Random);
         assert!(random.p99_us as f64 / without.p99_us as f64 > 5.0);
     }
@@ -82,7 +84,7 @@ fn one_of_three_twenty_times_slower_leaves_the_p99_within_half_of_what_it_was() 
 #[test]
 fn an_endpoint_that_stalls_gets_little() {
     const NEVER: f64 = 1e12;
-    // From the start, when nothing is known of anybody.
+    // It stalls from the start, when the balancer has no estimates.
     let seen = run(&[5_000.0, 5_000.0, NEVER], 1_000, 60_000, Algorithm::PeakEwma);
     assert!(seen.shares[2] < 60_000 / 100, "{:?}", seen.shares);
     let least = run(&[5_000.0, 5_000.0, NEVER], 1_000, 60_000, Algorithm::LeastRequest);
@@ -108,7 +110,8 @@ fn an_endpoint_that_stalls_later_gets_little() {
     assert!((1..400).contains(&stalled), "{stalled} in 39 s");
 }
 
-/// Of 40,000 requests, those to the first of three, which refuses at once from the given one on.
+/// Sends 40,000 requests to three endpoints. The first one refuses at once from request `from` on.
+/// Returns how many of those it gets.
 fn sent_to_one_that_refuses(from: u32, refused: fn(&Pick<usize>, Duration, Instant)) -> u32 {
     let mut balancer = Balancer::seeded(4);
     balancer.update(0..3_usize);
@@ -133,7 +136,7 @@ fn an_endpoint_that_refuses_at_once_gets_no_more_than_its_share() {
         let all = 40_000 - from;
         let sent = sent_to_one_that_refuses(from, Pick::observe_refusal);
         assert!((all / 20..all * 2 / 5).contains(&sent), "{sent} of {all}");
-        // What it would get as the fastest of all, so that this can be seen to matter.
+        // What it would get if a quick refusal made it look fastest, to show that this matters.
         let sent = sent_to_one_that_refuses(from, Pick::observe);
         assert!(sent > all * 3 / 5, "{sent} of {all}");
     }
@@ -150,7 +153,7 @@ fn a_refusal_brings_no_peak_back_that_has_faded() {
         now += Duration::from_millis(2);
         answers(&pick, now);
     }
-    // The first fails once, in a second; a minute later it refuses.
+    // The first endpoint fails one request, which counts as a second. A minute later it refuses.
     let first = balancer.pick(now, |endpoint| *endpoint != 0).unwrap();
     first.penalise(now);
     drop(first);
