@@ -1,10 +1,10 @@
-//! Socket addresses with a role, so that two of them cannot be mixed up.
+//! Socket addresses with a role, so that the compiler detects a mix-up.
 
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
 
-/// Where the application meant to connect before capture steered the socket to its proxy
-/// (outbound), or the address a client dialled (inbound).
+/// The address that the application dialled before capture steered the socket into its proxy
+/// (outbound), or the address that a client dialled (inbound).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct OrigDst(pub SocketAddr);
 
@@ -14,8 +14,8 @@ impl fmt::Display for OrigDst {
     }
 }
 
-/// The same address with an IPv4-mapped IPv6 address (`::ffff:a.b.c.d`, RFC 4291 section 2.5.5.2)
-/// written as IPv4, and with flow label and scope cleared, so that equal destinations compare equal.
+/// Converts an IPv4-mapped IPv6 address (`::ffff:a.b.c.d`, RFC 4291 section 2.5.5.2) to IPv4, and
+/// clears flow label and scope, so that equal destinations compare equal.
 #[must_use]
 pub fn canonical(address: SocketAddr) -> SocketAddr {
     let ip = match address.ip() {

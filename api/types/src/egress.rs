@@ -1,23 +1,23 @@
-//! Whether a workload may call what the mesh does not know.
+//! Whether a workload may connect to destinations that the mesh does not know.
 
 use std::fmt;
 use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 
-/// What becomes of a workload's connections to addresses that are of no service and no workload of
-/// the mesh.
+/// What happens to a workload's connections to addresses that belong to no service and no workload
+/// of the mesh.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Egress {
-    /// They go there as they are.
+    /// They are relayed unchanged.
     #[default]
     Allow,
     /// They are refused.
     Deny,
 }
 
-/// A text that names no [`Egress`].
+/// A text that is not an [`Egress`].
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0:?} is not a way of egress: use allow or deny")]
 pub struct UnknownEgress(String);

@@ -9,11 +9,11 @@ use crate::name::{NameError, check_label, check_subdomain};
 /// Longest trust domain name accepted, in bytes (SPIFFE-ID section 2.1).
 const MAX_TRUST_DOMAIN: usize = 255;
 
-/// The name under which a mesh's identities are issued, for example `cluster.local`.
+/// The name of the mesh in its identities, for example `cluster.local`.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct TrustDomain(Arc<str>);
 
-/// Who a workload is: `spiffe://<trust-domain>/ns/<namespace>/sa/<service-account>`.
+/// The identity of a workload: `spiffe://<trust-domain>/ns/<namespace>/sa/<service-account>`.
 ///
 /// Compared and hashed as a whole; cheap to clone.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -56,8 +56,9 @@ impl TrustDomain {
         &self.0
     }
 
-    /// The SPIFFE ID of the control plane's own servers, as text. It is no [`Identity`]: no service account
-    /// has such a path, whatever it and its namespace are called, so none can be taken for the control plane.
+    /// The SPIFFE ID of the control plane's own servers, as text. It is not an [`Identity`]: no
+    /// service account has such a path, whatever its name and namespace, so that no workload can
+    /// pass for the control plane.
     #[must_use]
     pub fn control_plane(&self) -> String {
         format!("spiffe://{self}/leno/control-plane")
@@ -80,7 +81,7 @@ impl Identity {
     /// The identity of a service account in a trust domain.
     ///
     /// # Errors
-    /// [`IdentityError::Name`] where namespace or service account is not a Kubernetes name.
+    /// [`IdentityError::Name`] if namespace or service account is not a Kubernetes name.
     pub fn new(
         trust_domain: TrustDomain,
         namespace: &str,
@@ -95,7 +96,7 @@ impl Identity {
         })
     }
 
-    /// Who vouches for it.
+    /// The trust domain that it belongs to.
     #[must_use]
     pub fn trust_domain(&self) -> &TrustDomain {
         &self.trust_domain

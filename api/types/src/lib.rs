@@ -1,10 +1,10 @@
 //! Names, addresses and identities that every part of the mesh shares.
 //!
-//! Contracts only: no I/O, no policy, no wire format. A value of these types is valid by
-//! construction, so the parts that receive one never check it again.
+//! Data types only: no I/O, no policy, no wire format. A value of these types is valid by
+//! construction, so that code which receives one never checks it again.
 //!
-//! Start with [`Identity`] (who a workload is), [`ServiceName`] (what clients call) and
-//! [`Protocol`] (how a port is to be handled).
+//! Start with [`Identity`] (the identity of a workload), [`ServiceName`] (what clients call) and
+//! [`Protocol`] (how to handle a port).
 
 mod address;
 mod egress;

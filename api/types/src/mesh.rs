@@ -1,7 +1,8 @@
-//! What the control plane tells a proxy: services with their endpoints, workloads, server policy.
+//! The values that the control plane sends to proxies: services with endpoints, workloads, server
+//! policy.
 //!
-//! The index makes these values, `wire` carries them, discovery hands them to the planes as
-//! [`Resolution`]s. They are immutable: an update is a new value behind a new `Arc`.
+//! The index builds these values, `wire` encodes them, discovery passes them to the planes as
+//! [`Resolution`]s. They are immutable: an update is a new value in a new `Arc`.
 
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
@@ -10,7 +11,7 @@ use crate::routes::Route;
 use crate::traffic::{RateLimit, Traffic};
 use crate::{Egress, Identity, InstanceName, MtlsMode, Protocol, Removal, ServiceName};
 
-/// What stands behind one IP address.
+/// The service or workload at an IP address.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum Resolution {
     /// The control plane has not answered yet.
@@ -24,7 +25,7 @@ pub enum Resolution {
     Unknown,
 }
 
-/// A service as its clients need it.
+/// A service as its clients receive it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Service {
     /// Its name.
@@ -35,19 +36,19 @@ pub struct Service {
     pub ports: Vec<ServicePort>,
     /// Which endpoints clients prefer.
     pub distribution: Distribution,
-    /// Where requests to it go instead of its own endpoints: the routes that hold for the client
-    /// that this value was made for. None means that nobody has attached any.
+    /// The routes that apply to the client that receives this value; requests follow them instead
+    /// of going to the service's own endpoints. Empty if no route is attached.
     pub routes: Arc<[Arc<Route>]>,
     /// The policies of the service, and those of its routes.
     pub traffic: Arc<[Arc<Traffic>]>,
 }
 
-/// What a proxy asks about.
+/// What a proxy subscribes to.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Subject {
-    /// Whatever stands behind an address.
+    /// The service or workload at an address.
     Address(IpAddr),
-    /// A service, by its name: what routes refer to.
+    /// A service, by its name; routes refer to services by name.
     Service(ServiceName),
 }
 
@@ -62,85 +63,86 @@ impl From<IpAddr> for Subject {
 pub struct ServicePort {
     /// The number that clients dial.
     pub port: u16,
-    /// Its name, empty when it has none.
+    /// Its name, empty if it has none.
     pub name: Arc<str>,
-    /// What it carries, when declared.
+    /// The declared protocol.
     pub protocol: Protocol,
-    /// Where it can be served, ready endpoints only.
+    /// The endpoints that serve it; ready ones only.
     pub endpoints: Arc<[Endpoint]>,
-    /// What is known of those of its endpoints that are outside of the mesh.
+    /// Its endpoints outside of the mesh, if it has any, and TLS origination.
     pub external: Option<Arc<External>>,
 }
 
-/// What is outside of the mesh behind a port of a service.
+/// The endpoints of a port outside of the mesh.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct External {
-    /// Where it can be served, by names whose addresses the client finds out.
+    /// Endpoints known by DNS name; the client resolves their addresses.
     pub names: Vec<NamedEndpoint>,
-    /// How TLS is begun there, also with endpoints that have addresses and no identity; none means that
-    /// they are called as the application calls.
+    /// How the proxy originates TLS to these endpoints, and to endpoints of the port that have
+    /// addresses but no identity. `None` means that the application's bytes are relayed unchanged.
     pub tls: Option<Origination>,
 }
 
-/// A place outside of the mesh that has a name.
+/// An endpoint outside of the mesh that is known by DNS name.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NamedEndpoint {
-    /// The name in DNS, in full and without a dot at its end.
+    /// The fully qualified DNS name, without the trailing dot.
     pub host: Arc<str>,
-    /// The port there.
+    /// The port of the endpoint.
     pub port: u16,
 }
 
-/// How TLS is begun with a server outside of the mesh, and whom it must prove to be.
+/// How a proxy originates TLS to a server outside of the mesh, and how it verifies the server.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Origination {
-    /// Who says so, for messages: `BackendTLSPolicy <namespace>/<name>`.
+    /// The policy that sets it, for messages: `BackendTLSPolicy <namespace>/<name>`.
     pub source: Arc<str>,
-    /// What the server is asked for (RFC 6066 section 3) and, where there are no names, what its
-    /// certificate must be for.
+    /// The server name that the proxy requests (RFC 6066 section 3). If `names` is empty, the
+    /// certificate must be for this name.
     pub hostname: Arc<str>,
-    /// Who must have issued its certificate.
+    /// The authorities that may have issued the certificate.
     pub roots: Roots,
-    /// What its certificate must be for, one of these.
+    /// Alternative names: if there are any, the certificate must be for one of these.
     pub names: Arc<[SubjectName]>,
 }
 
-/// Authorities.
+/// Certificate authorities.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Roots {
-    /// Those that the proxy's machine trusts.
+    /// The authorities that the proxy's machine trusts.
     System,
-    /// These, in DER.
+    /// These authorities, in DER.
     Given(Arc<[Vec<u8>]>),
-    /// None that can be used, and why; nothing is sent then.
+    /// No usable authority, and the reason; no connection is made.
     Missing(Arc<str>),
 }
 
 /// A name in a certificate.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum SubjectName {
-    /// Of a host.
+    /// A host name.
     Host(Arc<str>),
-    /// A URI, compared as it is.
+    /// A URI, compared byte by byte.
     Uri(Arc<str>),
 }
 
-/// One place that serves a service's port.
+/// One endpoint of a service's port.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Endpoint {
-    /// The workload instance, when known.
+    /// The workload instance, if known.
     pub workload: Option<InstanceName>,
     /// Its addresses, at most one of each family, IPv4 first.
     pub addresses: Vec<IpAddr>,
     /// The port on the workload.
     pub port: u16,
-    /// Whom to expect over mTLS; none means plaintext (unmeshed, or mTLS disabled).
+    /// The identity that the client expects over mTLS; `None` means plaintext (unmeshed, or mTLS
+    /// disabled).
     pub identity: Option<Identity>,
-    /// Where it is, for clients that prefer near ones; empty where the service prefers none.
+    /// Its zone and node, for clients that prefer near ones; empty if the service prefers none.
     pub place: Place,
 }
 
-/// Where something runs; empty where nobody has said.
+/// Where an instance runs; a part is empty if unknown.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Place {
     /// The zone (`topology.kubernetes.io/zone`).
@@ -152,7 +154,7 @@ pub struct Place {
 /// Which endpoints of a service clients prefer (`trafficDistribution`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Distribution {
-    /// None.
+    /// No preference.
     #[default]
     Any,
     /// Those of the client's zone (`PreferSameZone`, `PreferClose`).
@@ -168,46 +170,47 @@ pub struct Workload {
     pub name: InstanceName,
     /// Its addresses.
     pub addresses: Vec<IpAddr>,
-    /// Whom to expect over mTLS; none means plaintext.
+    /// The identity that the client expects over mTLS; `None` means plaintext.
     pub identity: Option<Identity>,
-    /// What its ports carry, where declared.
+    /// The declared protocols of its ports.
     pub ports: Vec<PortProtocol>,
 }
 
 /// What a proxy enforces for its own workload.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ServerPolicy {
-    /// The workload it is for.
+    /// The workload that it is for.
     pub workload: InstanceName,
-    /// Whether plaintext is served.
+    /// Whether plaintext is accepted.
     pub mtls: MtlsMode,
-    /// The ports that the workload or a service names, and what they carry;
-    /// [`Protocol::Detect`] where nobody says. Of any other port nobody but the workload knows.
+    /// The ports that the workload or a service declares, with their protocols;
+    /// [`Protocol::Detect`] for a port without a declared protocol. Other ports may exist, but the
+    /// mesh does not know them.
     pub ports: Vec<PortProtocol>,
-    /// How many requests the workload takes.
+    /// The workload's rate limits.
     pub limits: Arc<[RateLimit]>,
-    /// Whether it may call what the mesh does not know.
+    /// Whether it may connect to destinations that the mesh does not know.
     pub egress: Egress,
-    /// Where it is.
+    /// The zone and node that it runs in.
     pub place: Place,
-    /// Whether it has been told to end. It still serves whoever comes, and closes their connections after
-    /// the next response, so that they go elsewhere before it is gone.
+    /// Whether it is terminating. It still serves new connections, but closes each connection after
+    /// its next response, so that clients move to other endpoints before it stops.
     pub ending: bool,
     /// How far the removal of the mesh has gone.
     pub removal: Removal,
 }
 
-/// A port number and what it carries.
+/// A port and its protocol.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PortProtocol {
     /// The port on the workload.
     pub port: u16,
-    /// What it carries.
+    /// The protocol.
     pub protocol: Protocol,
 }
 
 impl ServerPolicy {
-    /// Whether connections of HTTP are closed after their next response.
+    /// Whether HTTP connections are closed after their next response.
     #[must_use]
     pub fn closes(&self) -> bool {
         self.ending || self.removal == Removal::Released
@@ -223,13 +226,13 @@ impl Service {
 }
 
 impl Place {
-    /// Whether both are known to be on one node.
+    /// Whether both are known to be on the same node.
     #[must_use]
     pub fn shares_node(&self, other: &Self) -> bool {
         !self.node.is_empty() && self.node == other.node
     }
 
-    /// Whether both are known to be in one zone.
+    /// Whether both are known to be in the same zone.
     #[must_use]
     pub fn shares_zone(&self, other: &Self) -> bool {
         !self.zone.is_empty() && self.zone == other.zone
@@ -237,7 +240,8 @@ impl Place {
 }
 
 impl Endpoint {
-    /// The socket address to dial: of the family of `like` where the endpoint has one, else any.
+    /// The socket address to dial: of the same family as `like` if the endpoint has one, else of
+    /// the other.
     #[must_use]
     pub fn address(&self, like: IpAddr) -> Option<SocketAddr> {
         let same_family = |ip: &&IpAddr| ip.is_ipv4() == like.is_ipv4();
@@ -246,7 +250,7 @@ impl Endpoint {
     }
 }
 
-/// What is declared for `port`, [`Protocol::Detect`] when nothing is.
+/// The declared protocol of `port`; [`Protocol::Detect`] if none is declared.
 #[must_use]
 pub fn declared(ports: &[PortProtocol], port: u16) -> Protocol {
     ports.iter().find(|p| p.port == port).map_or(Protocol::Detect, |p| p.protocol)

@@ -1,24 +1,24 @@
-//! Whether a workload takes plaintext.
+//! Whether a workload accepts plaintext.
 
 use std::fmt;
 use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 
-/// What a workload's inbound side does with connections that carry no mesh identity.
+/// What a workload's inbound side does with connections without a mesh identity.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum MtlsMode {
-    /// Refuses them: only mTLS with an identity of the trust bundle gets through.
+    /// Refuses them: only mTLS with an identity that the trust bundle certifies is accepted.
     Strict,
-    /// Serves both; mTLS is used where both ends are meshed.
+    /// Accepts both; mTLS is used if both ends are meshed.
     #[default]
     Permissive,
     /// Uses no mTLS at all, not even between meshed workloads.
     Disabled,
 }
 
-/// A text that names no [`MtlsMode`].
+/// A text that is not an [`MtlsMode`].
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0:?} is not an mTLS mode: use strict, permissive or disabled")]
 pub struct UnknownMtlsMode(String);
@@ -34,7 +34,7 @@ impl MtlsMode {
         }
     }
 
-    /// The one of both that lets less plaintext through.
+    /// The mode of the two that accepts less plaintext.
     #[must_use]
     pub fn stricter(self, other: Self) -> Self {
         let rank = |mode| match mode {

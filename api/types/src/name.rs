@@ -6,11 +6,11 @@ use std::sync::Arc;
 
 /// Longest DNS label, in bytes (RFC 1035 section 2.3.4).
 const MAX_LABEL: usize = 63;
-/// Longest name of labels joined by dots, in bytes, as Kubernetes allows for objects that are no
-/// host of DNS themselves.
+/// Longest name of labels joined by dots, in bytes: the limit of Kubernetes for objects that are
+/// not DNS hosts themselves.
 const MAX_SUBDOMAIN: usize = 253;
 
-/// A service: the named front that clients call, `<namespace>/<name>`.
+/// The name of a service, `<namespace>/<name>`.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct ServiceName {
     /// The namespace, a DNS label.
@@ -19,7 +19,7 @@ pub struct ServiceName {
     pub name: Arc<str>,
 }
 
-/// One running instance of a workload, `<namespace>/<name>`: `shop/web-0`, or a pod's name.
+/// The name of a running workload instance, `<namespace>/<name>`: `shop/web-0`, or a pod's name.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct InstanceName {
     /// The namespace, a DNS label.
@@ -34,7 +34,7 @@ pub enum NameError {
     /// Not a DNS label.
     #[error("{text:?} is not a {what}: use 1 to 63 of a-z, 0-9 and '-', with no '-' at either end")]
     Label {
-        /// What the text should have named.
+        /// What the text was to name.
         what: &'static str,
         /// The text.
         text: String,
@@ -44,7 +44,7 @@ pub enum NameError {
         "{text:?} is not a {what}: use 1 to 253 of a-z, 0-9, '-' and '.', with a letter or digit at both ends of each part"
     )]
     Subdomain {
-        /// What the text should have named.
+        /// What the text was to name.
         what: &'static str,
         /// The text.
         text: String,
@@ -54,27 +54,27 @@ pub enum NameError {
     Form(String),
 }
 
-/// Checks that `text` is a DNS label (RFC 1123 section 2.1), as Kubernetes asks of names.
+/// Checks that `text` is a DNS label (RFC 1123 section 2.1), as Kubernetes requires of names.
 ///
 /// # Errors
-/// [`NameError::Label`], naming `what` it should have been.
+/// [`NameError::Label`], with `what` the text was to name.
 pub fn check_label(what: &'static str, text: &str) -> Result<(), NameError> {
     let good = text.len() <= MAX_LABEL && is_part(text);
     if good { Ok(()) } else { Err(NameError::Label { what, text: text.to_owned() }) }
 }
 
-/// Checks that `text` is a name as Kubernetes asks of objects that are no host of DNS: service
-/// accounts, endpoint slices. Its parts may be longer than a DNS label, the whole may not be longer
-/// than 253 bytes.
+/// Checks that `text` is a name as Kubernetes requires of objects that are not DNS hosts, such as
+/// service accounts and endpoint slices. Unlike in DNS, a part may be longer than 63 bytes; the
+/// whole name may have at most 253.
 ///
 /// # Errors
-/// [`NameError::Subdomain`], naming `what` it should have been.
+/// [`NameError::Subdomain`], with `what` the text was to name.
 pub fn check_subdomain(what: &'static str, text: &str) -> Result<(), NameError> {
     let good = text.len() <= MAX_SUBDOMAIN && text.split('.').all(is_part);
     if good { Ok(()) } else { Err(NameError::Subdomain { what, text: text.to_owned() }) }
 }
 
-/// What stands between two dots, of any length but none.
+/// Checks the part between two dots. It must not be empty.
 fn is_part(text: &str) -> bool {
     let allowed = |b: u8| matches!(b, b'a'..=b'z' | b'0'..=b'9' | b'-');
     !text.is_empty() && text.bytes().all(allowed) && !text.starts_with('-') && !text.ends_with('-')
@@ -86,7 +86,7 @@ macro_rules! namespaced {
             /// Checks both parts.
             ///
             /// # Errors
-            /// [`NameError::Label`] where a part is not a DNS label.
+            /// [`NameError::Label`] if a part is not a DNS label.
             pub fn new(namespace: &str, name: &str) -> Result<Self, NameError> {
                 check_label("namespace", namespace)?;
                 check_label($what, name)?;

@@ -1,7 +1,7 @@
-//! What somebody may have meant by a name that there is not.
+//! Suggestions for misspelt names.
 
-/// The candidate that is most like `word`, where one is like enough to be a slip of the pen: at most
-/// a third of its letters are other ones, missing, too many or swapped. Case does not count.
+/// The candidate most similar to `word`, if one is similar enough to be a typing mistake: at most a
+/// third of its letters are replaced, missing, added or swapped. Case is ignored.
 #[must_use]
 pub fn nearest<'c>(word: &str, candidates: impl IntoIterator<Item = &'c str>) -> Option<&'c str> {
     let letters = |text: &str| text.chars().flat_map(char::to_lowercase).collect::<Vec<char>>();
@@ -12,7 +12,8 @@ pub fn nearest<'c>(word: &str, candidates: impl IntoIterator<Item = &'c str>) ->
     near.min_by_key(|(distance, _)| *distance).map(|(_, one)| one)
 }
 
-/// Insertions, deletions, replacements and swaps of neighbours that make `b` of `a`.
+/// The number of insertions, deletions, replacements and swaps of neighbours that turn `a` into
+/// `b`.
 fn distance(a: &[char], b: &[char]) -> usize {
     let mut rows: [Vec<usize>; 3] = [Vec::new(), Vec::new(), (0..=b.len()).collect()];
     for (i, letter) in a.iter().enumerate() {

@@ -1,19 +1,19 @@
-//! What runs an instance.
+//! The object that created an instance.
 
 use std::fmt;
 
-/// The object that a workload's instances are made by, in their namespace: a `Deployment`, or the pod
-/// itself where nothing makes it.
+/// The object that created a workload's instances, in their namespace: for example a `Deployment`,
+/// or the pod itself if no other object created it.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Owner {
-    /// Its kind, as Kubernetes writes it.
+    /// Its kind in Kubernetes.
     pub kind: String,
     /// Its name.
     pub name: String,
 }
 
 impl fmt::Display for Owner {
-    /// As people type it for kubectl: `deploy/web`.
+    /// In the notation of kubectl: `deploy/web`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let kind = match self.kind.as_str() {
             "Deployment" => "deploy",

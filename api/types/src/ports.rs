@@ -1,4 +1,4 @@
-//! The ports and the user id that every part of the mesh agrees on.
+//! The ports and the user id that all parts of the mesh agree on.
 
 /// The proxy's outbound listener, on loopback.
 pub const OUTBOUND: u16 = 15001;
@@ -13,15 +13,17 @@ pub const AGENT_ADMIN: u16 = 15025;
 /// The user that proxies run as; capture by netfilter exempts it.
 pub const PROXY_UID: u32 = 2102;
 
-/// Where the kernel keeps, for each network namespace, the ports that it gives nobody by itself. Whoever
-/// is in the namespace may read it; only its owner may write it.
+/// The file with the ports that the kernel does not assign by itself, separate for each network
+/// namespace. Every process in the namespace may read it; only the owner of the namespace may write
+/// it.
 pub const RESERVED_FILE: &str = "/proc/sys/net/ipv4/ip_local_reserved_ports";
 
-/// What a node's agent reserves in a pod's namespace once it is captured: the mark by which a proxy
-/// knows, and no connection of an application gets a port of the mesh as its own.
+/// The ports that a node's agent reserves in a pod's namespace after capturing it. The reservation
+/// tells the pod's proxy that the pod is captured, and prevents an application's connection from
+/// getting one of the mesh's ports as its local port.
 pub const MARK: [u16; 3] = [OUTBOUND, INBOUND, ADMIN];
 
-/// Whether the ports of [`MARK`] are among these, as the kernel writes them: `8080,15001-15006`.
+/// Whether the ports of [`MARK`] are in this list, in the kernel's format: `8080,15001-15006`.
 #[must_use]
 pub fn are_marked(reserved: &str) -> bool {
     let ranges: Vec<(u16, u16)> = reserved.trim().split(',').filter_map(range).collect();

@@ -1,23 +1,23 @@
-//! How the bytes of a port are to be handled.
+//! How to handle the bytes of a port.
 
-/// What a port carries, as declared by `appProtocol` or left to detection.
+/// The protocol of a port, declared by `appProtocol` or left to detection.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Protocol {
-    /// Nothing declared: decided on the first bytes of a connection.
+    /// Not declared: the first bytes of each connection decide.
     #[default]
     Detect,
     /// HTTP/1.0 or HTTP/1.1.
     Http1,
     /// HTTP/2 with prior knowledge, gRPC included.
     Http2,
-    /// Anything else: relayed as bytes.
+    /// Any other protocol: relayed as bytes.
     Opaque,
 }
 
 impl Protocol {
-    /// Reads a Kubernetes `appProtocol` (KEP-1422 and KEP-3726), in any case, as the names of services
-    /// are (RFC 6335 section 5.1). What is not known, and TLS that the application does itself
-    /// (`https`, `kubernetes.io/wss`), is relayed as bytes, as is `tcp`.
+    /// Converts a Kubernetes `appProtocol` (KEP-1422 and KEP-3726). Case is ignored, as in service
+    /// names (RFC 6335 section 5.1). Unknown protocols, `tcp`, and TLS that the application itself
+    /// speaks (`https`, `kubernetes.io/wss`) are relayed as bytes.
     #[must_use]
     pub fn from_app_protocol(declared: Option<&str>) -> Self {
         const NAMES: [(&str, Protocol); 6] = [

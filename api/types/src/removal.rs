@@ -1,36 +1,36 @@
-//! How far a mesh that is being removed has gone.
+//! How far the removal of a mesh has gone.
 
 use std::fmt;
 use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 
-/// What workloads do for a mesh that is being removed while they run, so that no request of theirs fails of
-/// it. Each step holds what those before it hold, and is begun when all proxies have taken the one before.
+/// The steps of removing a mesh from running workloads without failing their requests. Each step
+/// includes those before it, and begins when all proxies have applied the one before.
 #[derive(
     Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
 )]
 #[serde(rename_all = "lowercase")]
 pub enum Removal {
-    /// Nothing: the mesh stays.
+    /// No removal.
     #[default]
     None,
-    /// They take plaintext as well, whatever their mTLS mode.
+    /// Servers accept plaintext as well, whatever their mTLS mode.
     Permissive,
-    /// They call each other in plaintext: a server may have lost its capture.
+    /// Clients connect in plaintext, because a server may no longer be captured.
     Plaintext,
-    /// They have lost their capture, and close their clients' connections after the next response: the
-    /// next ones pass no proxy.
+    /// Workloads are no longer captured. Proxies close their clients' connections after the next
+    /// response, so that new connections do not pass a proxy.
     Released,
 }
 
-/// A text that names no [`Removal`].
+/// A text that is not a [`Removal`].
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0:?} is no step of a removal: use none, permissive, plaintext or released")]
 pub struct UnknownRemoval(String);
 
 impl Removal {
-    /// All of them, in their order.
+    /// All steps, in order.
     pub const ALL: [Self; 4] = [Self::None, Self::Permissive, Self::Plaintext, Self::Released];
 
     /// The name used in YAML and in output.
@@ -44,7 +44,7 @@ impl Removal {
         }
     }
 
-    /// Its place in their order, for metrics: 0 for none, 3 for the last step.
+    /// Its position in the order, for metrics: 0 for none, 3 for the last step.
     #[must_use]
     pub const fn number(self) -> u8 {
         self as u8

@@ -1,89 +1,90 @@
-//! Routes as proxies are told them: data alone, references resolved.
+//! Routes as proxies receive them: data only, references resolved.
 //!
-//! The index makes these values of the Gateway API's objects, one list for a service and those who
-//! may call it; `leno-policy` compiles them into what requests are matched against.
+//! The index builds these values from the objects of the Gateway API, one list per service and
+//! group of clients. `leno-policy` compiles them into tables that requests are matched against.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use crate::ServiceName;
 
-/// One route, as far as it concerns one service.
+/// One route, with the parts that concern one service.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Route {
-    /// What it matches.
+    /// Its kind.
     pub kind: RouteKind,
     /// Its namespace.
     pub namespace: Arc<str>,
     /// Its name.
     pub name: Arc<str>,
-    /// When it was created, in seconds of Unix time; 0 where nobody has said. The oldest of two
-    /// that contradict each other holds.
+    /// When it was created, in seconds of Unix time; 0 if unknown. If two routes contradict each
+    /// other, the older one wins.
     pub created: u64,
-    /// The ports of the service that it attaches to; none means all.
+    /// The ports of the service that it attaches to; empty means all.
     pub ports: Vec<u16>,
-    /// Of [`RouteKind::Tls`]: the names of servers, in lower case, that clients ask for; one that
-    /// begins with `*.` means all below.
+    /// For [`RouteKind::Tls`]: the server names that it matches, in lower case. A name that begins
+    /// with `*.` matches all names below.
     pub hostnames: Vec<Arc<str>>,
     /// Its rules, in the order given.
     pub rules: Vec<Rule>,
 }
 
-/// What a route matches.
+/// The kind of a route, by what it matches.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum RouteKind {
     /// Connections that are relayed as bytes: `TCPRoute`.
     Tcp,
-    /// Those in which the client speaks TLS of its own: `TLSRoute`.
+    /// Connections with the client's own TLS: `TLSRoute`.
     Tls,
     /// HTTP requests: `HTTPRoute`.
     Http,
-    /// gRPC calls: `GRPCRoute`. Where both kinds attach to one port, this one holds (GEP-1294).
+    /// gRPC calls: `GRPCRoute`. It takes precedence over an `HTTPRoute` on the same port
+    /// (GEP-1294).
     Grpc,
 }
 
-/// Which requests, and what becomes of them.
+/// A set of requests, and what happens to them.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Rule {
-    /// Its name, where it has one.
+    /// Its name, if it has one.
     pub name: Option<Arc<str>>,
-    /// It applies to requests that match any of these; none means all.
+    /// It applies to requests that match any of these; empty means all requests.
     pub matches: Vec<Match>,
-    /// What is done to them.
+    /// Changes of these requests.
     pub filters: Vec<Filter>,
-    /// Where they go, by weight.
+    /// The backends that they go to, by weight.
     pub backends: Vec<Backend>,
-    /// How long they may take.
+    /// Their timeouts.
     pub timeouts: Timeouts,
-    /// When they are sent again; none means as policy says.
+    /// When they are retried; `None` means as the policy sets it.
     pub retry: Option<Retry>,
-    /// What keeps a client's requests together.
+    /// Keeps a client's requests on one endpoint.
     pub session: Option<Session>,
 }
 
 /// Conditions that must all hold.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Match {
-    /// Of the path.
+    /// The condition on the path.
     pub path: PathMatch,
-    /// The method; none means every one.
+    /// The method; `None` means all.
     pub method: Option<Arc<str>>,
-    /// Of headers.
+    /// Conditions on headers.
     pub headers: Vec<ValueMatch>,
-    /// Of query parameters.
+    /// Conditions on query parameters.
     pub query: Vec<ValueMatch>,
 }
 
-/// A condition of the path.
+/// A condition on the path.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum PathMatch {
-    /// Byte by byte.
+    /// Compared byte by byte.
     Exact(Arc<str>),
-    /// By elements from the left.
+    /// Compared by path elements, from the left.
     Prefix(Arc<str>),
-    /// By a regular expression that matches the whole path.
+    /// A regular expression that matches the whole path.
     Regex(Arc<str>),
-    /// `/<service>/<method>`, of gRPC; none means every one.
+    /// `/<service>/<method>` of gRPC; `None` means all.
     Grpc {
         /// The service with its package.
         service: Option<TextMatch>,
@@ -92,60 +93,60 @@ pub enum PathMatch {
     },
 }
 
-/// A condition of a text.
+/// A condition on a text.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum TextMatch {
-    /// Byte by byte.
+    /// Compared byte by byte.
     Exact(Arc<str>),
-    /// By a regular expression that matches the whole of it.
+    /// A regular expression that matches the whole text.
     Regex(Arc<str>),
 }
 
-/// A condition of a header or a query parameter.
+/// A condition on a header or a query parameter.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ValueMatch {
-    /// The name; of headers in any case.
+    /// The name; header names in any case.
     pub name: Arc<str>,
     /// The value.
     pub value: TextMatch,
 }
 
-/// What is done to a request, to its response, or in its place.
+/// A change of a request or its response, or an answer in place of the backend's.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Filter {
     /// Changes the request's headers.
     RequestHeaders(HeaderChanges),
     /// Changes the response's headers.
     ResponseHeaders(HeaderChanges),
-    /// Answers with another place.
+    /// Answers with a redirection.
     Redirect(Redirect),
     /// Changes host and path.
     Rewrite(Rewrite),
-    /// Sends a copy elsewhere.
+    /// Sends a copy to another backend.
     Mirror(Mirror),
-    /// Answers and marks requests of other origins.
+    /// Answers preflights, and sets CORS headers on responses.
     Cors(Cors),
 }
 
 /// Changes of headers.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct HeaderChanges {
-    /// In place of all of the same name.
+    /// Replaces all headers of the same name.
     pub set: Vec<(Arc<str>, Arc<str>)>,
-    /// To those of the same name.
+    /// Is added to headers of the same name.
     pub add: Vec<(Arc<str>, Arc<str>)>,
-    /// Left out.
+    /// Names of headers to remove.
     pub remove: Vec<Arc<str>>,
 }
 
 /// A redirection.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Redirect {
-    /// `http` or `https`; none means the request's.
+    /// `http` or `https`; `None` means the request's.
     pub scheme: Option<Arc<str>>,
-    /// The host; none means the request's.
+    /// The host; `None` means the request's.
     pub hostname: Option<Arc<str>>,
-    /// The path; none means the request's.
+    /// The path; `None` means the request's.
     pub path: Option<PathChange>,
     /// The port.
     pub port: Option<u16>,
@@ -153,64 +154,64 @@ pub struct Redirect {
     pub status: u16,
 }
 
-/// Another host and path on the way to the backend.
+/// Changes host and path before the request is forwarded.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Rewrite {
-    /// The host; none means the request's.
+    /// The host; `None` means the request's.
     pub hostname: Option<Arc<str>>,
-    /// The path; none means the request's.
+    /// The path; `None` means the request's.
     pub path: Option<PathChange>,
 }
 
-/// Another path.
+/// A replacement of a path.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum PathChange {
-    /// In place of the whole path.
+    /// Replaces the whole path.
     Full(Arc<str>),
-    /// In place of the prefix that was matched.
+    /// Replaces the prefix that was matched.
     Prefix(Arc<str>),
 }
 
-/// Copies of requests that nobody waits for.
+/// Sends copies of requests; the proxy does not wait for their responses.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Mirror {
-    /// Where to.
+    /// The backend.
     pub target: Target,
-    /// So many requests,
+    /// How many requests are copied
     pub numerator: u32,
-    /// of so many; never 0.
+    /// out of how many; never 0.
     pub denominator: u32,
 }
 
-/// What pages of other origins may do.
+/// What browsers may do with requests from pages of other origins.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Cors {
-    /// Origins that may; the host may begin with `*`.
+    /// The allowed origins; the host may begin with `*`.
     pub origins: Vec<Arc<str>>,
-    /// With cookies and other credentials.
+    /// Whether requests may have cookies and other credentials.
     pub credentials: bool,
-    /// By these methods.
+    /// The allowed methods.
     pub methods: Vec<Arc<str>>,
-    /// With these request headers.
+    /// The allowed request headers.
     pub headers: Vec<Arc<str>>,
-    /// Reading these response headers.
+    /// The response headers that pages may read.
     pub exposed: Vec<Arc<str>>,
-    /// For how many seconds a browser may remember that.
+    /// For how many seconds a browser may cache a preflight's response.
     pub max_age_s: u32,
 }
 
-/// Where a rule sends requests.
+/// A backend of a rule.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Backend {
-    /// What takes them.
+    /// The object that receives the requests.
     pub target: Target,
-    /// Its part of the sum of all weights.
+    /// Its share, relative to the sum of all weights.
     pub weight: u32,
-    /// What is done to requests that go there, after what the rule does to all.
+    /// Filters for requests to this backend, applied after the filters of the rule.
     pub filters: Vec<Filter>,
 }
 
-/// What takes requests.
+/// An object that receives requests.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Target {
     /// A port of a service.
@@ -220,55 +221,55 @@ pub enum Target {
         /// The number that clients dial.
         port: u16,
     },
-    /// Nothing: requests to it fail.
+    /// No usable object: requests to it fail.
     Invalid(InvalidTarget),
 }
 
-/// Why a reference leads nowhere.
+/// Why a reference is invalid.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum InvalidTarget {
-    /// There is no such service.
+    /// The service does not exist.
     NotFound,
     /// The service has no such port.
     NoSuchPort,
-    /// It is in another namespace, which has not granted it.
+    /// It is in another namespace, which has not granted the reference.
     NotGranted,
-    /// It is of a kind that takes no requests.
+    /// Its kind cannot receive requests.
     Kind,
 }
 
-/// How long a request may take; none means without end.
+/// How long a request may take; `None` means no limit.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Timeouts {
-    /// In all.
+    /// For the whole request.
     pub request: Option<Duration>,
-    /// Each time that it is sent to a backend.
+    /// For each attempt with a backend.
     pub backend_request: Option<Duration>,
 }
 
-/// When a request of a rule is sent again (GEP-1731).
+/// When a request of a rule is retried (GEP-1731).
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Retry {
-    /// Statuses that are taken for failures, beside what fails without a response.
+    /// Statuses that count as failures, in addition to failures without a response.
     pub codes: Vec<u16>,
-    /// Most tries after the first; none means one.
+    /// Most retries; `None` means one.
     pub attempts: Option<u32>,
-    /// The least wait before a try; none means as policy has it.
+    /// The shortest wait before a retry; `None` means as the policy sets it.
     pub backoff: Option<Duration>,
 }
 
-/// What keeps the requests of one client with one endpoint (GEP-1619).
+/// Keeps the requests of one client on one endpoint (GEP-1619).
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Session {
     /// The name of the cookie or header.
     pub name: Arc<str>,
-    /// It is a header of requests and responses, and not a cookie.
+    /// Whether it is a header of requests and responses instead of a cookie.
     pub is_header: bool,
-    /// How long a session lasts in all.
+    /// The longest life of a session.
     pub absolute: Option<Duration>,
-    /// How long it lasts without a request.
+    /// How long a session may be without a request.
     pub idle: Option<Duration>,
-    /// The cookie outlives the client's process.
+    /// Whether clients keep the cookie when they end.
     pub is_permanent: bool,
 }
 
@@ -280,7 +281,7 @@ impl Default for PathMatch {
 }
 
 impl RouteKind {
-    /// Whether it matches requests, and not connections.
+    /// Whether it matches requests; otherwise it matches connections.
     #[must_use]
     pub const fn is_of_requests(self) -> bool {
         matches!(self, Self::Http | Self::Grpc)
@@ -299,7 +300,7 @@ impl RouteKind {
 }
 
 impl InvalidTarget {
-    /// The reason as the Gateway API's `ResolvedRefs` condition has it.
+    /// The reason, as in the Gateway API's `ResolvedRefs` condition.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {

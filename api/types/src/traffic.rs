@@ -1,46 +1,46 @@
-//! Traffic policy and rate limits as proxies are told them: data alone, references resolved.
+//! Traffic policy and rate limits as proxies receive them: data only, references resolved.
 //!
-//! The index makes these values of `TrafficPolicy` and `RateLimitPolicy` documents, `leno-policy` says
-//! which of them hold for a request, and the planes do what they say. A part that a policy does not
-//! speak of is none, so that a policy of the whole service still holds for it.
+//! The index builds these values from `TrafficPolicy` and `RateLimitPolicy` documents,
+//! `leno-policy` decides which of them apply to a request, and the planes enforce them. A part that
+//! a policy does not set is `None`, so that a policy with a wider scope can set it.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use crate::routes::RouteKind;
 
-/// How clients treat a service, or what one route sends to it.
+/// How clients treat a service, or the requests of one route to it.
 ///
-/// Retries, timeouts, hedging and faults are of a request: those of the service that was dialled hold, and
-/// of the route that it follows. Limits, ejection and balancing are of endpoints: those of the service whose
-/// endpoints they are hold, whatever led there.
+/// Retries, timeouts, hedging and faults concern requests: those of the dialled service apply, and
+/// those of the route that the request follows. Limits, ejection and balancing concern endpoints:
+/// those of the service that the endpoints belong to apply, whatever route leads to them.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Traffic {
-    /// Where it comes from.
+    /// The document that it comes from.
     pub source: Source,
-    /// What of the service it is for.
+    /// The part of the service that it applies to.
     pub scope: Scope,
-    /// When a request is sent again.
+    /// When a request is retried.
     pub retries: Option<Retries>,
-    /// How long things may take.
+    /// Timeouts.
     pub timeouts: Timeouts,
-    /// When a request is sent a second time before the first has failed.
+    /// When a copy of a request is sent before the first has failed.
     pub hedging: Option<Hedging>,
-    /// How much may be under way at once.
+    /// Limits on concurrent connections and requests.
     pub limits: Option<Limits>,
-    /// When an endpoint that fails is left out.
+    /// When a failing endpoint is ejected.
     pub ejection: Option<Ejection>,
     /// How endpoints are chosen.
     pub balancing: Option<Balancing>,
-    /// What is made to fail on purpose.
+    /// Failures injected for tests.
     pub faults: Option<Faults>,
 }
 
-/// The document that a policy was written in.
+/// The document of a policy.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Source {
-    /// When it was created, in seconds of Unix time; 0 where nobody has said. The oldest of two for
-    /// the same scope holds.
+    /// When it was created, in seconds of Unix time; 0 if unknown. Of two policies with the same
+    /// scope, the older wins.
     pub created: u64,
     /// Its namespace.
     pub namespace: Arc<str>,
@@ -48,15 +48,16 @@ pub struct Source {
     pub name: Arc<str>,
 }
 
-/// What of a service a policy is for. The narrower one holds, part by part.
+/// The part of a service that a policy applies to. For each part of a policy, the narrowest scope
+/// wins.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Scope {
-    /// All of it.
+    /// The whole service.
     #[default]
     Service,
     /// One port.
     Port(u16),
-    /// What a route sends.
+    /// The requests of one route.
     Route {
         /// Its kind.
         kind: RouteKind,
@@ -64,36 +65,36 @@ pub enum Scope {
         namespace: Arc<str>,
         /// Its name.
         name: Arc<str>,
-        /// The rule of this name; none means all of them.
+        /// The rule of this name; `None` means all rules.
         rule: Option<Arc<str>>,
     },
 }
 
-/// When a request is sent again, to another endpoint if there is one.
+/// When a request is retried, on another endpoint if there is one.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Retries {
-    /// Most tries after the first.
+    /// Most retries.
     pub attempts: u32,
-    /// Responses that are taken for failures.
+    /// Response statuses that count as failures.
     pub statuses: Vec<StatusRange>,
-    /// gRPC statuses that are.
+    /// gRPC statuses that count as failures.
     pub grpc_statuses: Vec<u8>,
-    /// Failures without a response.
+    /// Failures without a response that cause a retry.
     pub on: Conditions,
-    /// Whether requests are sent again whose method does not promise that this changes nothing
-    /// (RFC 9110 section 9.2.2), and that may have reached the application.
+    /// Whether to retry requests with non-idempotent methods (RFC 9110 section 9.2.2), too, even if
+    /// the application may have received them.
     pub non_idempotent: bool,
-    /// How long one try may take until its response begins.
+    /// How long one attempt may take until its response begins.
     pub per_try_timeout: Option<Duration>,
-    /// How long to wait between tries.
+    /// How long to wait between attempts.
     pub backoff: Backoff,
     /// How many requests may be retries.
     pub budget: Budget,
-    /// The longest `Retry-After` that is waited for; with a longer one the response is passed on.
+    /// The longest `Retry-After` to wait for. A response with a longer one is passed to the client.
     pub max_retry_after: Duration,
 }
 
-/// Statuses from one to another, both included.
+/// A range of statuses, both ends included.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct StatusRange {
     /// The lowest.
@@ -111,16 +112,17 @@ pub struct Conditions {
     pub reset: bool,
     /// The server refused the stream, unprocessed.
     pub refused_stream: bool,
-    /// A try took too long.
+    /// An attempt took too long.
     pub timeout: bool,
 }
 
-/// The wait before a retry: doubled each time, up to a bound, less a random part of its half.
+/// The wait before a retry: doubled with each retry, up to a bound, minus a random part of up to
+/// half.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Backoff {
-    /// Before the first retry.
+    /// The wait before the first retry.
     pub base: Duration,
-    /// The longest.
+    /// The longest wait.
     pub max: Duration,
 }
 
@@ -133,121 +135,123 @@ pub struct Budget {
     pub min_per_second: u32,
 }
 
-/// How long things may take. None means that policy sets no bound.
+/// Timeouts. `None` means that the policy sets no limit.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Timeouts {
-    /// A request with all its tries, until the response is over.
+    /// For a request with all its attempts, until the end of the response.
     pub request: Option<Duration>,
-    /// Until the response begins, over all tries.
+    /// Until the response begins, over all attempts.
     pub response: Option<Duration>,
-    /// Without a byte in either direction.
+    /// For a period without any byte in either direction.
     pub idle: Option<Duration>,
-    /// An opaque connection, or one that was upgraded, from its first byte or the upgrade to
-    /// its last.
+    /// For an opaque or upgraded connection, from its first byte or the upgrade to its last byte.
     pub stream: Option<Duration>,
 }
 
-/// A second copy of a request, while the first is under way.
+/// Sends copies of a request while the first is still running.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Hedging {
-    /// How long to wait for a response before each further copy; the least wait where there is a
-    /// percentile.
+    /// How long to wait for a response before each further copy; with a percentile, the shortest
+    /// wait.
     pub delay: Duration,
-    /// The percentile of the times until responses began that is waited for, in tenths of a percent.
+    /// The wait as a percentile of recent times until a response began, in tenths of a percent.
     pub percentile: Option<u16>,
-    /// Most copies after the first.
+    /// Most copies, in addition to the first request.
     pub copies: u32,
-    /// Whether requests are copied whose method does not promise that this changes nothing.
+    /// Whether to copy requests with non-idempotent methods, too.
     pub non_idempotent: bool,
 }
 
-/// How much a worker may have under way at once. None means that policy sets no bound.
+/// Limits per worker. `None` means that the policy sets no limit.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Limits {
     /// Connections to all endpoints.
     pub connections: Option<u32>,
-    /// Requests that have an endpoint.
+    /// Requests with an endpoint assigned.
     pub requests: Option<u32>,
-    /// Requests that wait for a place among them.
+    /// Requests that wait for an endpoint.
     pub pending: Option<u32>,
     /// Requests on one endpoint.
     pub requests_per_endpoint: Option<u32>,
-    /// Whether the bound on requests follows what the endpoints stand.
+    /// Whether the limit on requests adapts to what the endpoints can serve.
     pub adaptive: bool,
 }
 
-/// When an endpoint that fails is left out.
+/// When a failing endpoint is ejected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Ejection {
-    /// Failures in a row that eject it, one or more; none never does.
+    /// The number of consecutive failures that ejects an endpoint, at least 1; `None` disables
+    /// this.
     pub consecutive_failures: Option<u32>,
-    /// Whether one that succeeds less often than the others is.
+    /// Ejects an endpoint that succeeds less often than the others; `None` disables this.
     pub success_rate: Option<SuccessRate>,
     /// How long the first ejection lasts; doubled by each further one.
     pub base: Duration,
-    /// The longest.
+    /// The longest ejection.
     pub max: Duration,
-    /// Most endpoints left out at once, in percent; one may always be, the last one never.
+    /// The largest share of ejected endpoints, in percent. One endpoint may always be ejected, the
+    /// last one never.
     pub max_percent: u8,
-    /// When fewer than so many percent are left, all are used again (panic): what fails then is
-    /// more likely the client, the network or what the service depends on.
+    /// If fewer than this percentage of endpoints is left, all are used again (panic): the cause is
+    /// then more likely the client, the network or a dependency of the service.
     pub panic_percent: u8,
 }
 
-/// Comparing endpoints by how often they succeed.
+/// Compares the success rates of endpoints.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SuccessRate {
-    /// How often they are compared, over what was seen since.
+    /// How often they are compared, by the requests since the last time.
     pub interval: Duration,
-    /// One with fewer requests is not judged.
+    /// Endpoints with fewer requests are not compared.
     pub minimum_requests: u32,
-    /// How far below the mean of the others one must lie, in hundredths of their standard deviation.
+    /// How far below the others' mean an endpoint must be, in hundredths of their standard
+    /// deviation.
     pub deviations_percent: u32,
 }
 
 /// How endpoints are chosen.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Balancing {
-    /// The way; none where a policy leaves it to the service.
+    /// The algorithm; `None` leaves it to a policy with a wider scope.
     pub algorithm: Option<Algorithm>,
-    /// The time in which a new endpoint grows to its share.
+    /// The time over which a new endpoint's share grows to its full size.
     pub slow_start: Option<Duration>,
     /// The cookie that keeps a session on its endpoint.
     pub session_cookie: Option<Arc<str>>,
-    /// Requests on each near endpoint, on average, from which others help.
+    /// How many requests each near endpoint must have, on average, before further ones are used.
     pub overflow: Option<u32>,
 }
 
 impl Balancing {
-    /// The way, where none is named as well.
+    /// The algorithm, or the default.
     #[must_use]
     pub fn algorithm(&self) -> &Algorithm {
         self.algorithm.as_ref().unwrap_or(&Algorithm::PeakEwma)
     }
 }
 
-/// A way to choose an endpoint.
+/// An algorithm that chooses an endpoint.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum Algorithm {
-    /// Latency times load, of two random ones.
+    /// The lower of latency times load, of two random endpoints.
     #[default]
     PeakEwma,
-    /// Load, of two random ones.
+    /// The lower load, of two random endpoints.
     LeastRequest,
-    /// In turns.
+    /// In turn.
     RoundRobin,
-    /// Random.
+    /// At random.
     Random,
-    /// By a hash on a ring.
+    /// By a consistent hash on a ring.
     RingHash(HashOn),
     /// By a hash in a Maglev table.
     Maglev(HashOn),
 }
 
-/// What requests are kept together by.
+/// What is hashed: requests with equal values go to the same endpoint.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum HashOn {
-    /// The value of a header, named in lower case.
+    /// The value of a header; its name is in lower case.
     Header(Arc<str>),
     /// The value of a cookie.
     Cookie(Arc<str>),
@@ -255,12 +259,12 @@ pub enum HashOn {
     Source,
 }
 
-/// What is made to fail on purpose.
+/// Failures injected for tests.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Faults {
-    /// Requests that are held up.
+    /// Requests that are delayed.
     pub delay: Option<Delay>,
-    /// Requests that are answered instead of sent.
+    /// Requests that the proxy answers instead of forwarding them.
     pub abort: Option<Abort>,
 }
 
@@ -273,41 +277,41 @@ pub struct Share(pub u32);
 pub struct Delay {
     /// How long.
     pub by: Duration,
-    /// Of how many requests.
+    /// The share of requests.
     pub share: Share,
 }
 
-/// An answer in place of the endpoint's.
+/// A response of the proxy, in place of the endpoint's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Abort {
-    /// Its status; a gRPC call gets what stands for it.
+    /// Its status; a gRPC call receives the corresponding gRPC status.
     pub status: u16,
-    /// Of how many requests.
+    /// The share of requests.
     pub share: Share,
 }
 
-/// How much a workload takes.
+/// A rate limit of a workload.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RateLimit {
-    /// Where it comes from.
+    /// The document that it comes from.
     pub source: Source,
-    /// The port of the workload; none means all.
+    /// The port of the workload; `None` means all.
     pub port: Option<u16>,
-    /// What counts together.
+    /// How requests are grouped for counting.
     pub key: LimitKey,
     /// Requests that are allowed in each period.
     pub requests: u32,
     /// The period.
     pub per: Duration,
-    /// Requests that may come at once.
+    /// How many requests may come at once.
     pub burst: u32,
     /// Whether all instances of the workload share it.
     pub is_global: bool,
 }
 
 impl RateLimit {
-    /// What all proxies call a limit that they share: everything that one policy is attached to has one
-    /// for each of its limits, whatever the ports.
+    /// The name of a limit that several proxies share. Each limit of a policy has one name, the
+    /// same for all targets and ports of the policy.
     #[must_use]
     pub fn shared_name(&self) -> String {
         let Source { namespace, name, .. } = &self.source;
@@ -316,31 +320,31 @@ impl RateLimit {
     }
 }
 
-/// What requests of a rate limit are counted together by.
+/// How requests are grouped for counting.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub enum LimitKey {
-    /// All of them.
+    /// All requests together.
     #[default]
     Workload,
-    /// Those of one client identity; of one address where it has none.
+    /// By the client's identity, or by its address if it has none.
     Client,
-    /// Those with one value of a header, named in lower case.
+    /// By the value of a header; its name is in lower case.
     Header(Arc<str>),
 }
 
 impl Share {
-    /// All.
+    /// All requests.
     pub const ALL: Self = Self(1_000_000);
 }
 
 impl StatusRange {
-    /// One status.
+    /// A single status.
     #[must_use]
     pub const fn one(status: u16) -> Self {
         Self { from: status, to: status }
     }
 
-    /// Whether it is among them.
+    /// Whether the range includes a status.
     #[must_use]
     pub const fn contains(self, status: u16) -> bool {
         self.from <= status && status <= self.to
@@ -348,21 +352,21 @@ impl StatusRange {
 }
 
 impl Default for Backoff {
-    /// 25 ms to 250 ms, as Gateway API's retries and the peers have it.
+    /// 25 ms to 250 ms, as in the Gateway API's retries and in other meshes.
     fn default() -> Self {
         Self { base: Duration::from_millis(25), max: Duration::from_millis(250) }
     }
 }
 
 impl Default for Budget {
-    /// A fifth of the requests and ten a second, as GEP-3388 has it.
+    /// 20 percent of the requests, and at least ten a second, as in GEP-3388.
     fn default() -> Self {
         Self { percent: 20, min_per_second: 10 }
     }
 }
 
 impl Default for Ejection {
-    /// Never, with the times and shares that hold once it is asked for.
+    /// No ejection. The times and shares apply once a policy enables it.
     fn default() -> Self {
         Self {
             consecutive_failures: None,

@@ -1,4 +1,4 @@
-//! From messages to the mesh's values, checked.
+//! Converts messages into the mesh's values, and checks them.
 
 mod endpoints;
 mod external;
@@ -19,28 +19,28 @@ pub use endpoints::ServiceUpdate;
 
 use crate::{ADDRESS_TYPE, MAX_PREFETCH, SERVER_POLICY_TYPE, USED_SERVICES_TYPE, proto};
 
-/// Most endpoints of one service over all its ports, ten times what a large service has.
+/// Most endpoints of one service, over all its ports: ten times the number of a large service.
 pub const MAX_ENDPOINTS: usize = 100_000;
 /// Most ports of one service or workload.
 const MAX_PORTS: usize = 1_000;
 /// Most addresses of one service or workload.
 const MAX_ADDRESSES: usize = 100;
 
-/// Why a message is no value of the mesh.
+/// Why a message is not a valid value of the mesh.
 #[derive(Debug, thiserror::Error)]
 pub enum DecodeError {
-    /// Not protobuf, or of another type than said.
+    /// The bytes are not a message of this type.
     #[error("not a {0}")]
     Message(&'static str, #[source] prost::DecodeError),
-    /// The resource is of a type that was not expected here.
+    /// The resource has an unexpected type.
     #[error("{found:?} came where {expected} was expected")]
     Type {
-        /// What should have come.
+        /// The expected type.
         expected: &'static str,
-        /// What came.
+        /// The actual type.
         found: String,
     },
-    /// A field that must be there is not.
+    /// A required field is missing.
     #[error("{0} is missing")]
     Missing(&'static str),
     /// A number is out of range.
@@ -48,7 +48,7 @@ pub enum DecodeError {
     Number {
         /// The field.
         field: &'static str,
-        /// What it says.
+        /// Its value.
         number: i64,
     },
     /// An address has neither 4 nor 16 bytes.
@@ -59,43 +59,43 @@ pub enum DecodeError {
     Length {
         /// The field.
         field: &'static str,
-        /// How many there are.
+        /// The actual length.
         length: usize,
-        /// How many there may be.
+        /// The largest allowed length.
         bound: usize,
     },
-    /// It changes a service that is not held.
+    /// The message changes a service that the proxy does not hold.
     #[error("a part of a service came, and the rest of it is not held")]
     NotHeld,
-    /// It changes endpoints of another version than is held.
+    /// The message changes endpoints of another version than the one that the proxy holds.
     #[error("a change of endpoints came for version {from:?}, and {held:?} is held")]
     Version {
         /// The version that the change is for.
         from: String,
-        /// The version that is held.
+        /// The version that the proxy holds.
         held: String,
     },
-    /// A name is none.
+    /// A name is invalid.
     #[error("bad name")]
     Name(#[from] NameError),
-    /// An identity is none.
+    /// An identity is invalid.
     #[error("bad identity")]
     Identity(#[from] IdentityError),
 }
 
-/// What an `Address` resource holds.
+/// The value of an `Address` resource.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Address {
-    /// A service, or parts of it.
+    /// A service, or changed parts of it.
     Service(ServiceUpdate),
     /// A workload.
     Workload(Workload),
 }
 
-/// Reads the value of an `Address` resource.
+/// Decodes the value of an `Address` resource.
 ///
 /// # Errors
-/// [`DecodeError`], naming the field at fault.
+/// [`DecodeError`], which names the invalid field.
 pub fn address(any: &proto::Any) -> Result<Address, DecodeError> {
     expect_type(any, ADDRESS_TYPE)?;
     let message = proto::Address::decode(any.value.clone())
@@ -109,10 +109,10 @@ pub fn address(any: &proto::Any) -> Result<Address, DecodeError> {
     }
 }
 
-/// Reads the value of a `ServerPolicy` resource.
+/// Decodes the value of a `ServerPolicy` resource.
 ///
 /// # Errors
-/// [`DecodeError`], naming the field at fault.
+/// [`DecodeError`], which names the invalid field.
 pub fn server_policy(any: &proto::Any) -> Result<ServerPolicy, DecodeError> {
     expect_type(any, SERVER_POLICY_TYPE)?;
     proto::ServerPolicy::decode(any.value.clone())
@@ -120,10 +120,10 @@ pub fn server_policy(any: &proto::Any) -> Result<ServerPolicy, DecodeError> {
         .try_into()
 }
 
-/// Reads the value of a `UsedServices` resource.
+/// Decodes the value of a `UsedServices` resource.
 ///
 /// # Errors
-/// [`DecodeError`], naming the field at fault.
+/// [`DecodeError`], which names the invalid field.
 pub fn used_services(any: &proto::Any) -> Result<Vec<ServiceName>, DecodeError> {
     expect_type(any, USED_SERVICES_TYPE)?;
     let message = proto::UsedServices::decode(any.value.clone())
@@ -133,7 +133,7 @@ pub fn used_services(any: &proto::Any) -> Result<Vec<ServiceName>, DecodeError> 
     names.map_err(DecodeError::Name)
 }
 
-/// Reads a resource of a response.
+/// Decodes a resource of a response.
 ///
 /// # Errors
 /// [`DecodeError::Message`].
@@ -144,7 +144,7 @@ pub fn resource(bytes: Bytes) -> Result<proto::Resource, DecodeError> {
 impl TryFrom<proto::Service> for Service {
     type Error = DecodeError;
 
-    /// All but endpoints.
+    /// All fields except endpoints.
     fn try_from(message: proto::Service) -> Result<Self, DecodeError> {
         let name: ServiceName = message.name.parse()?;
         bounded("service ports", message.ports.len(), MAX_PORTS)?;
@@ -158,7 +158,7 @@ impl TryFrom<proto::Service> for Service {
     }
 }
 
-/// One of a later version prefers none.
+/// A distribution of a later version means no preference.
 fn distribution(number: i32) -> Distribution {
     match proto::Distribution::try_from(number) {
         Ok(proto::Distribution::SameZone) => Distribution::SameZone,
@@ -191,7 +191,7 @@ impl TryFrom<proto::ServerPolicy> for ServerPolicy {
             Ok(proto::MtlsMode::Strict) => MtlsMode::Strict,
             Ok(proto::MtlsMode::Permissive) => MtlsMode::Permissive,
             Ok(proto::MtlsMode::Disabled) => MtlsMode::Disabled,
-            // A mode of a later version is refused rather than guessed.
+            // Reject a mode of a later version instead of guessing.
             Ok(proto::MtlsMode::Unspecified) | Err(_) => {
                 return Err(DecodeError::Number {
                     field: "mTLS mode",
@@ -201,7 +201,7 @@ impl TryFrom<proto::ServerPolicy> for ServerPolicy {
         };
         let egress = match proto::Egress::try_from(message.egress) {
             Ok(proto::Egress::Allow) => Egress::Allow,
-            // A way of a later version can only be a narrower one.
+            // A setting of a later version can only be more restrictive.
             Ok(proto::Egress::Deny) | Err(_) => Egress::Deny,
         };
         let removal = match proto::Removal::try_from(message.removal) {
@@ -209,7 +209,7 @@ impl TryFrom<proto::ServerPolicy> for ServerPolicy {
             Ok(proto::Removal::Permissive) => Removal::Permissive,
             Ok(proto::Removal::Plaintext) => Removal::Plaintext,
             Ok(proto::Removal::Released) => Removal::Released,
-            // A step of a later version is none that can be taken.
+            // The proxy cannot perform a step of a later version.
             Err(_) => {
                 let number = message.removal.into();
                 return Err(DecodeError::Number { field: "step of a removal", number });
@@ -265,7 +265,7 @@ fn port(number: u32) -> Result<u16, DecodeError> {
     }
 }
 
-/// A protocol of a later version is relayed as bytes, which is right for any.
+/// A protocol of a later version is relayed as bytes, which is correct for any protocol.
 fn protocol(number: i32) -> Protocol {
     match proto::Protocol::try_from(number) {
         Ok(proto::Protocol::Detect) => Protocol::Detect,

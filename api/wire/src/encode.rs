@@ -1,4 +1,4 @@
-//! From the mesh's values to messages. Never fails.
+//! Converts the mesh's values into messages. Never fails.
 
 mod endpoints;
 mod external;
@@ -17,7 +17,7 @@ pub use endpoints::{EndpointsUpdate, endpoints, endpoints_step, service_update};
 use crate::{ADDRESS_TYPE, SERVER_POLICY_TYPE, USED_SERVICES_TYPE, proto};
 
 impl From<&Service> for proto::Service {
-    /// All but endpoints.
+    /// All fields except endpoints.
     fn from(service: &Service) -> Self {
         Self {
             name: service.name.to_string(),
@@ -62,39 +62,39 @@ impl From<&ServerPolicy> for proto::ServerPolicy {
     }
 }
 
-/// A whole service as the value of a resource.
+/// Encodes a complete service as the value of a resource.
 #[must_use]
 pub fn service(service: &Service) -> proto::Any {
     service_update(Some(&front(service)), EndpointsUpdate::All(&endpoints(service)))
 }
 
-/// A service without its endpoints, for [`service_update`].
+/// Encodes a service without its endpoints, for [`service_update`].
 #[must_use]
 pub fn front(service: &Service) -> Bytes {
     proto::Service::from(service).encode_to_vec().into()
 }
 
-/// A workload as the value of a resource.
+/// Encodes a workload as the value of a resource.
 #[must_use]
 pub fn workload(workload: &Workload) -> proto::Any {
     address(proto::address::Kind::Workload(workload.into()))
 }
 
-/// A server policy as the value of a resource.
+/// Encodes a server policy as the value of a resource.
 #[must_use]
 pub fn server_policy(policy: &ServerPolicy) -> proto::Any {
     let value = proto::ServerPolicy::from(policy).encode_to_vec().into();
     proto::Any { type_url: SERVER_POLICY_TYPE.to_owned(), value }
 }
 
-/// Names of services as the value of a resource.
+/// Encodes names of services as the value of a resource.
 pub fn used_services(names: impl Iterator<Item = ServiceName>) -> proto::Any {
     let services = names.map(|name| name.to_string()).collect();
     let value = proto::UsedServices { services }.encode_to_vec().into();
     proto::Any { type_url: USED_SERVICES_TYPE.to_owned(), value }
 }
 
-/// A resource as a response carries it.
+/// Encodes a resource for a response.
 #[must_use]
 pub fn resource(resource: &proto::Resource) -> Bytes {
     resource.encode_to_vec().into()

@@ -1,11 +1,11 @@
 //! Discovery and identity on the wire: the only crate that sees protobuf.
 //!
-//! [`proto`] is generated from the files in `proto/`. Everything else converts between its
-//! messages and the values of [`leno_types::mesh`]: [`encode`] never fails, [`decode`] checks all
-//! that a peer may have got wrong and says which field it was. [`names`] are the resource names
-//! that client and server must agree on.
+//! [`proto`] is generated from the files in `proto/`. All other modules convert between its
+//! messages and the values of [`leno_types::mesh`]: [`encode`] never fails, [`decode`] checks
+//! everything that the sender may have got wrong and names the invalid field. [`names`] are the
+//! resource names that client and server have to agree on.
 //!
-//! It knows no sockets, no TLS and no state of a stream.
+//! It does not know sockets, TLS or the state of a stream.
 
 pub mod decode;
 pub mod encode;
@@ -31,17 +31,17 @@ pub const ADDRESS_TYPE: &str = "type.googleapis.com/leno.v1.Address";
 pub const SERVER_POLICY_TYPE: &str = "type.googleapis.com/leno.v1.ServerPolicy";
 /// `type_url` of [`proto::UsedServices`].
 pub const USED_SERVICES_TYPE: &str = "type.googleapis.com/leno.v1.UsedServices";
-/// `type_url` of a response without resources, with which the control plane asks the proxy to open
-/// another stream on another connection, and to use this one until then.
+/// `type_url` of a response without resources. With it the control plane requests that the proxy
+/// open another stream on another connection, and use this one until then.
 pub const RECONNECT_TYPE: &str = "type.googleapis.com/leno.v1.Reconnect";
-/// The version of the messages of discovery. It changes with every change that an older proxy or
-/// control plane would misread.
+/// The version of discovery's messages. It is increased with every change that an older proxy or
+/// control plane would misinterpret.
 pub const PROTOCOL: u32 = 1;
-/// Largest message of either direction, in bytes: one service with [`MAX_ENDPOINTS`] endpoints
+/// Largest message in either direction, in bytes: one service with [`MAX_ENDPOINTS`] endpoints
 /// takes about 5 MiB.
 pub const MAX_MESSAGE: usize = 16 << 20;
-/// Most services that a proxy fetches before its workload has used them; the others are fetched on
-/// first use. A workload with more dependencies than this is rare, and waits one round trip.
+/// Most services that a proxy fetches before its workload uses them; others are fetched on first
+/// use. A workload with more dependencies is rare, and waits for one round trip.
 pub const MAX_PREFETCH: usize = 256;
 /// Most addresses that one stream may subscribe to; twice what a proxy watches.
 pub const MAX_SUBSCRIPTIONS: usize = 32_768;

@@ -1,11 +1,11 @@
-//! Names of resources: what is subscribed to and what comes back.
+//! Names of resources, in subscriptions and in responses.
 
 use std::net::IpAddr;
 
 use leno_types::mesh::Subject;
 use leno_types::{InstanceName, ServiceName};
 
-/// The name under which whatever is at an address is subscribed to.
+/// The name that subscribes to the service or workload at an address.
 #[must_use]
 pub fn of_address(ip: IpAddr) -> String {
     format!("ip/{ip}")
@@ -17,7 +17,7 @@ pub fn address(name: &str) -> Option<IpAddr> {
     name.strip_prefix("ip/")?.parse().ok()
 }
 
-/// The name under which a subject is asked about.
+/// The name that subscribes to a subject.
 #[must_use]
 pub fn of_subject(subject: &Subject) -> String {
     match subject {
@@ -26,7 +26,7 @@ pub fn of_subject(subject: &Subject) -> String {
     }
 }
 
-/// What a name asks about; a service is asked about by the name of its resource.
+/// The subject of a name; a subscription to a service uses the name of its resource.
 #[must_use]
 pub fn subject(name: &str) -> Option<Subject> {
     match name.strip_prefix("service/") {

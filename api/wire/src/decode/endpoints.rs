@@ -1,4 +1,4 @@
-//! Services as they come: whole, or as changes of what is held.
+//! Services as they are received: complete, or as changes of the service that the proxy holds.
 
 use std::sync::Arc;
 
@@ -8,17 +8,17 @@ use leno_types::{Identity, InstanceName, ServiceName};
 use super::{DecodeError, MAX_ENDPOINTS, bounded, ips, port};
 use crate::proto;
 
-/// Most steps of one change; the control plane sends all endpoints rather than this many.
+/// Most steps of one change; the control plane sends all endpoints instead of a longer change.
 const MAX_STEPS: usize = 1_024;
 
-/// A service, or those parts of it that are different from what the proxy holds.
+/// A service, or those parts of it that differ from what the proxy holds.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ServiceUpdate(proto::ServiceUpdate);
 
 /// The endpoints of each port.
 type Lists = Vec<(u16, Vec<Endpoint>)>;
 
-/// Texts that endpoints refer to.
+/// Texts that endpoints refer to by position.
 struct SharedTexts {
     identities: Vec<Identity>,
     places: Vec<Arc<str>>,
@@ -31,17 +31,18 @@ impl From<proto::ServiceUpdate> for ServiceUpdate {
 }
 
 impl ServiceUpdate {
-    /// Whether everything but the endpoints is in it, and with it the addresses of the service.
+    /// Whether it contains all fields except the endpoints, among them the addresses of the
+    /// service.
     #[must_use]
     pub fn has_front(&self) -> bool {
         self.0.service.is_some()
     }
 
-    /// The service that the update makes of the one that is held, which is given with its version.
+    /// Applies the update to the service that the proxy holds, given with its version.
     ///
     /// # Errors
-    /// [`DecodeError::NotHeld`] and [`DecodeError::Version`] if it is an update of another one, else
-    /// the field at fault.
+    /// [`DecodeError::NotHeld`] and [`DecodeError::Version`] if it updates another service or
+    /// version; otherwise an error that names the invalid field.
     pub fn apply(self, held: Option<(&str, &Service)>) -> Result<Service, DecodeError> {
         use proto::service_update::Endpoints;
         let proto::ServiceUpdate { service, endpoints } = self.0;
@@ -144,7 +145,7 @@ fn take_step(
     Ok(())
 }
 
-/// An endpoint that is like another one but for its workload and addresses.
+/// An endpoint with the attributes of another one, but its own workload and addresses.
 fn alike(
     message: proto::Endpoint,
     like: Endpoint,
@@ -182,7 +183,7 @@ impl SharedTexts {
         })
     }
 
-    /// Empty for 0.
+    /// Position 0 is the empty text.
     fn place(&self, position: u32) -> Result<Arc<str>, DecodeError> {
         match position {
             0 => Ok(Arc::default()),
@@ -200,7 +201,7 @@ fn workload(text: &str, service: &ServiceName) -> Result<Option<InstanceName>, D
         false => InstanceName::new(&service.namespace, text)?,
     };
     if name.namespace == service.namespace {
-        // Thousands of endpoints share one allocation of the namespace.
+        // Thousands of endpoints can share the allocation of the namespace.
         name.namespace = service.namespace.clone();
     }
     Ok(Some(name))

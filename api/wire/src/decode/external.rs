@@ -1,15 +1,15 @@
-//! What is outside of the mesh, from messages.
+//! Decodes the endpoints outside of the mesh.
 
 use leno_types::mesh::{External, NamedEndpoint, Origination, Roots, SubjectName};
 
 use super::{DecodeError, bounded, port};
 use crate::proto;
 
-/// Most names behind one port, as many as a slice has endpoints.
+/// Most names behind one port: as many as a slice may have endpoints.
 const MAX_NAMES: usize = 1_000;
-/// Most authorities of one policy; a file of all public ones has some 150.
+/// Most authorities of one policy; a bundle of all public ones has about 150.
 const MAX_ROOTS: usize = 1_000;
-/// Most names that a certificate may be for.
+/// Most alternative names that a certificate may have.
 const MAX_SUBJECT_NAMES: usize = 100;
 
 pub(super) fn external(message: proto::External) -> Result<External, DecodeError> {
@@ -32,7 +32,8 @@ fn origination(message: proto::Origination) -> Result<Origination, DecodeError> 
             Roots::Given(given.der.iter().map(|der| der.to_vec()).collect())
         }
         Some(proto::origination::Roots::Missing(why)) => Roots::Missing(why.into()),
-        // Whoever trusts nobody cannot be told apart from whoever forgot to say whom.
+        // A policy without authorities cannot be told apart from a message in which they are
+        // missing.
         Some(proto::origination::Roots::System(false)) | None => {
             return Err(DecodeError::Missing("authorities of an external service"));
         }

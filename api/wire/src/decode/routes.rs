@@ -1,5 +1,5 @@
-//! Routes from messages. A route that says something that this proxy does not know is refused whole:
-//! to leave a condition or a filter out would send requests where nobody meant them to go.
+//! Decodes routes. A route with a field that this proxy does not know is rejected as a whole:
+//! ignoring a condition or a filter would send requests to the wrong place.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,7 +13,8 @@ use leno_types::routes::{
 use super::{DecodeError, bounded, port};
 use crate::proto;
 
-/// Most routes of one service, and of all lists below it: far more than upstream's own bounds.
+/// Most routes of one service, and most entries of each list in them: far more than the Gateway
+/// API's own bounds.
 const MAX_LIST: usize = 10_000;
 
 pub(super) fn routes(messages: Vec<proto::Route>) -> Result<Arc<[Arc<Route>]>, DecodeError> {

@@ -1,5 +1,5 @@
-//! Traffic policies and rate limits from messages. Bounds that policies are refused for are not checked
-//! again: a control plane that sends what is out of them harms its own mesh alone.
+//! Decodes traffic policies and rate limits. Bounds that validation of the documents has checked
+//! are not checked again: a control plane that sends values out of bounds harms only its own mesh.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,8 +14,8 @@ use leno_types::traffic::{
 use super::{DecodeError, bounded, port};
 use crate::proto;
 
-/// Most policies of one service, and most limits of one workload: every one that holds is looked at
-/// when they change, and every limit for every request.
+/// Most policies of one service, and most limits of one workload. All policies are evaluated when
+/// one changes, and all limits for every request.
 const MAX_POLICIES: usize = 1_000;
 /// Most entries of a list in a policy.
 const MAX_ENTRIES: usize = 100;
@@ -108,7 +108,7 @@ fn unknown(field: &'static str, number: impl Into<i64>) -> DecodeError {
     DecodeError::Number { field, number: number.into() }
 }
 
-/// A time that there must be: a limit or an interval of none would be a division by zero.
+/// A time that must not be zero: a limit or an interval of zero would cause a division by zero.
 fn span(milliseconds: u64) -> Duration {
     Duration::from_millis(milliseconds.max(1))
 }
@@ -198,7 +198,7 @@ fn balancing(message: proto::Balancing) -> Result<Balancing, DecodeError> {
         Ok(Name::Random) => Algorithm::Random,
         Ok(Name::RingHash) => Algorithm::RingHash(on),
         Ok(Name::Maglev) => Algorithm::Maglev(on),
-        // One of a later version is refused rather than guessed: sessions may depend on it.
+        // Reject an algorithm of a later version instead of guessing: sessions may depend on it.
         Err(_) => return Err(unknown("balancing algorithm", message.algorithm)),
     };
     Ok(Balancing {

@@ -1,4 +1,4 @@
-//! Endpoints of services, whole and as changes of what a proxy holds.
+//! Encodes endpoints of services, complete or as changes of what a proxy holds.
 
 use std::collections::{HashMap, HashSet};
 use std::hash::Hash;
@@ -14,19 +14,19 @@ use prost::encoding::{WireType, encode_key, encode_varint};
 use super::ips;
 use crate::{ADDRESS_TYPE, proto};
 
-/// What a response says of the endpoints of a service, encoded already.
+/// The endpoints of a service in a response, already encoded.
 #[derive(Clone, Copy, Debug)]
 pub enum EndpointsUpdate<'a> {
-    /// The proxy has them.
+    /// None: the proxy holds the current ones.
     None,
-    /// All, from [`endpoints`].
+    /// All endpoints, from [`endpoints`].
     All(&'a [u8]),
-    /// The version that the proxy has, and the steps from there, each from [`endpoints_step`].
+    /// The version that the proxy holds, and the steps from there, each from [`endpoints_step`].
     Delta(&'a str, &'a [Bytes]),
 }
 
-/// The parts of a service that a proxy does not have, as the value of a resource. `front` comes from
-/// [`super::front`]. The parts are copied as they are, so that each is encoded once.
+/// The parts of a service that a proxy does not hold, as the value of a resource. `front` comes
+/// from [`super::front`]. Encoded parts are copied unchanged, so that each is encoded only once.
 #[must_use]
 pub fn service_update(front: Option<&[u8]>, endpoints: EndpointsUpdate<'_>) -> proto::Any {
     let mut update = Vec::new();
@@ -48,7 +48,7 @@ pub fn service_update(front: Option<&[u8]>, endpoints: EndpointsUpdate<'_>) -> p
     proto::Any { type_url: ADDRESS_TYPE.to_owned(), value: address.into() }
 }
 
-/// The endpoints of a service, for [`service_update`].
+/// Encodes the endpoints of a service, for [`service_update`].
 #[must_use]
 pub fn endpoints(service: &Service) -> Bytes {
     let mut texts = SharedTexts::default();
@@ -63,8 +63,8 @@ pub fn endpoints(service: &Service) -> Bytes {
         .into()
 }
 
-/// What makes the endpoints of `new` of those of `old`, for [`service_update`]. `None` if their ports
-/// differ: then all endpoints are sent.
+/// Encodes the change from the endpoints of `old` to those of `new`, for [`service_update`]. `None`
+/// if their ports differ: all endpoints have to be sent then.
 #[must_use]
 pub fn endpoints_step(old: &Service, new: &Service) -> Option<Bytes> {
     let numbers = |service: &Service| service.ports.iter().map(|p| p.port).collect::<Vec<_>>();
@@ -84,8 +84,8 @@ pub fn endpoints_step(old: &Service, new: &Service) -> Option<Bytes> {
     Some(step.encode_to_vec().into())
 }
 
-/// The splices that make one list of the other. Endpoints that are in both lists in the same order
-/// are not mentioned; the result is right for any two lists.
+/// The splices that turn one list into the other. Endpoints that are in both lists in the same
+/// order are not mentioned; the result is correct for any two lists.
 fn changes(
     (old, new): (&[Endpoint], &[Endpoint]),
     port: u16,
@@ -112,7 +112,7 @@ fn changes(
             to += 1;
         }
         if (from, to) == (first_from, first_to) {
-            // Both lists have both, in another order.
+            // Both endpoints are in both lists, in a different order.
             from += usize::from(from < old_end);
             to += usize::from(to < new_end);
         }
@@ -135,7 +135,7 @@ fn changes(
     splices
 }
 
-/// The part of an endpoint that many share.
+/// The attributes that many endpoints share.
 type Attributes<'a> = (u16, Option<&'a Identity>, &'a Place);
 
 fn attributes(endpoint: &Endpoint) -> Attributes<'_> {
@@ -151,14 +151,14 @@ fn likes(old: &[Endpoint], needed: bool) -> HashMap<Attributes<'_>, u32> {
     likes
 }
 
-/// Texts that many endpoints share.
+/// Texts that endpoints share, sent once.
 #[derive(Default)]
 struct SharedTexts {
     identities: Texts<Identity>,
     places: Texts<Arc<str>>,
 }
 
-/// Texts in the order of their first use, which are referred to by their position, from 1.
+/// Texts in the order of their first use. Endpoints refer to them by position, from 1.
 struct Texts<T> {
     positions: HashMap<T, u32>,
     texts: Vec<String>,
@@ -195,13 +195,13 @@ impl SharedTexts {
         }
     }
 
-    /// 0 for an empty one.
+    /// The position of a text; 0 for the empty text.
     fn place(&mut self, text: &Arc<str>) -> u32 {
         if text.is_empty() { 0 } else { self.places.position(text) }
     }
 }
 
-/// Without the namespace if it is that of the service.
+/// The workload's name, without the namespace if that is the service's.
 fn workload(endpoint: &Endpoint, service: &ServiceName) -> String {
     match &endpoint.workload {
         None => String::new(),
@@ -214,7 +214,7 @@ fn number(number: usize) -> u32 {
     u32::try_from(number).expect("endpoints are fewer than 2^32")
 }
 
-/// One field of a message, with its key and length.
+/// Appends one field of a message, with its key and length.
 fn field(tag: u32, bytes: &[u8], into: &mut Vec<u8>) {
     encode_key(tag, WireType::LengthDelimited, into);
     encode_varint(bytes.len() as u64, into);

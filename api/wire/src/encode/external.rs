@@ -1,4 +1,4 @@
-//! What is outside of the mesh, to messages.
+//! Encodes the endpoints outside of the mesh.
 
 use leno_types::mesh::{External, Origination, Roots, SubjectName};
 

@@ -1,4 +1,4 @@
-//! Routes to messages.
+//! Encodes routes.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -51,7 +51,7 @@ fn rule(rule: &Rule) -> proto::Rule {
     }
 }
 
-/// A timeout of less than a millisecond is one.
+/// A timeout below a millisecond becomes one millisecond.
 fn milliseconds(timeout: Option<Duration>) -> u64 {
     timeout.map_or(0, |time| u64::try_from(time.as_millis()).unwrap_or(u64::MAX).max(1))
 }

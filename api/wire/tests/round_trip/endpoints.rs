@@ -1,4 +1,4 @@
-//! Changes of endpoints: applied to what is held, they make what the control plane has.
+//! Changes of endpoints, applied to what the proxy holds, yield what the control plane has.
 
 use std::sync::Arc;
 
@@ -28,7 +28,8 @@ fn service(lists: &[Vec<Endpoint>]) -> Service {
     }
 }
 
-/// Lists from a small set of endpoints, so that they share many, in any order and more than once.
+/// Lists from a small set of endpoints, so that two lists share many, in any order and with
+/// repetitions.
 fn lists() -> impl Strategy<Value = Vec<Vec<Vec<Endpoint>>>> {
     let pool = prop::collection::vec(endpoint(), 1..12);
     pool.prop_flat_map(|pool| {
@@ -43,7 +44,7 @@ proptest! {
         let states: Vec<Service> = states.iter().map(|lists| service(lists)).collect();
         let steps: Vec<Bytes> =
             states.windows(2).map(|pair| endpoints_step(&pair[0], &pair[1]).unwrap()).collect();
-        // One after the other, and from each state to the last at once.
+        // Step by step, and from each state to the last at once.
         for (nth, step) in steps.iter().enumerate() {
             let one = EndpointsUpdate::Delta("v", std::slice::from_ref(step));
             let held = Some(("f.v", &states[nth]));
@@ -54,7 +55,7 @@ proptest! {
     }
 }
 
-/// A service with 1,000 pods, and a pod in place of number 500.
+/// A service with 1,000 pods, and the same service with pod number 500 replaced.
 fn replaced() -> (Service, Service) {
     let pod = |name: String, last: u32| Endpoint {
         workload: Some(format!("shop/{name}").parse().unwrap()),
@@ -75,7 +76,7 @@ fn one_endpoint_of_a_thousand_is_tens_of_bytes() {
     let step = endpoints_step(&before, &after).unwrap();
     assert!(step.len() < 48, "{} bytes", step.len());
     assert!(encode::endpoints(&after).len() > 30_000);
-    // Routes and policy travel alone too.
+    // Routes and policy are sent without endpoints, too.
     let front = encode::front(&after);
     let update = service_update(Some(&front), EndpointsUpdate::None);
     assert_eq!(received(update, Some(("f.v", &after))), after);

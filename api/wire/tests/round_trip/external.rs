@@ -1,4 +1,4 @@
-//! What is outside of the mesh: a value of each kind, by a number.
+//! Generates one value of each kind of external endpoint, by a number.
 
 use std::sync::Arc;
 

@@ -1,4 +1,4 @@
-//! What is sent is received as the same value; what is garbage is an error.
+//! An encoded value is decoded as an equal value; garbage is an error.
 #![expect(clippy::unwrap_used, reason = "a failure here is a failed test")]
 
 mod endpoints;
@@ -77,7 +77,7 @@ prop_compose! {
     }
 }
 
-/// The service that an update makes of the one that is held.
+/// Applies an update to the service that the proxy holds.
 fn received(any: proto::Any, held: Option<(&str, &Service)>) -> Service {
     let decode::Address::Service(update) = decode::address(&any).unwrap() else {
         panic!("not a service: {any:?}");
@@ -183,7 +183,7 @@ fn what_a_peer_gets_wrong_is_named() {
     assert!(matches!(decode::address(&any), Err(decode::DecodeError::Type { .. })));
 }
 
-/// Why an update is refused.
+/// The error for an invalid update.
 fn refused_update(update: proto::ServiceUpdate, held: Option<(&str, &Service)>) -> String {
     decode::ServiceUpdate::from(update).apply(held).unwrap_err().to_string()
 }

@@ -1,4 +1,4 @@
-//! Routes of every shape.
+//! Generates routes of every shape.
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -1,5 +1,5 @@
-//! Traffic policies and rate limits of every shape. Times are of whole milliseconds, none is zero where
-//! that means that there is none.
+//! Generates traffic policies and rate limits of every shape. Times are in whole milliseconds, and
+//! not zero in fields where zero means that the time is not set.
 
 use std::sync::Arc;
 use std::time::Duration;
