@@ -1,8 +1,8 @@
-//! How long typical heads take, beside another implementation:
+//! How long typical heads take, compared with another implementation:
 //! `cargo run --release -p leno-hpack --example speed`.
 //!
-//! Each line is one connection in steady state; in every head the path and an identifier
-//! change. Printed is the fastest of several rounds, in nanoseconds a head.
+//! Each line is one connection in steady state. In every head the path and an identifier change. The
+//! program prints the fastest of several rounds, in nanoseconds per head.
 
 use std::hint::black_box;
 use std::time::Instant;
@@ -39,7 +39,7 @@ fn main() {
     }
 }
 
-/// Decode, encode from fresh blocks, both as a relay does; octets a head.
+/// Times to decode, to encode new blocks, and to do both like a relay; then octets per head.
 fn ours(heads: &[Pairs], coding: Coding) -> [f64; 4] {
     let blocks: Vec<Block> = heads.iter().map(|head| head.iter().cloned().collect()).collect();
     let mut encoder = Encoder::new(4096);

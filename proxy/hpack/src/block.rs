@@ -1,16 +1,16 @@
-//! A field section in memory: one buffer, and for each field where its name and value are.
+//! A field section in memory: one buffer, and the position of each field's name and value.
 
 use crate::hash;
 use crate::token::Token;
 
-/// A list of fields, in order; what a decoder makes and an encoder takes.
+/// A list of fields in order, the output of a decoder and the input of an encoder.
 ///
-/// Names and values are bytes and are not looked at. Pseudo-headers are the fields whose name
-/// begins with a colon: [`push`](Block::push) puts one behind the pseudo-headers at the front,
-/// while a decoded section keeps its own order, so that a malformed one can be told.
+/// Names and values are bytes that are not interpreted. Pseudo-headers are the fields whose name
+/// begins with a colon. [`push`](Block::push) inserts a pseudo-header after those at the front. A
+/// decoded section keeps its own order, so that a malformed one can be recognised.
 ///
-/// Edits move spans, not bytes: removed bytes stay in the buffer until [`clear`](Block::clear).
-/// A block holds less than 4 GiB; the methods that add to it panic beyond.
+/// Edits move spans, not bytes: removed bytes stay in the buffer until [`clear`](Block::clear). A
+/// block holds less than 4 GiB; methods that add to it panic beyond that.
 #[derive(Debug, Default)]
 pub struct Block {
     bytes: Vec<u8>,
@@ -18,10 +18,10 @@ pub struct Block {
     size: usize,
 }
 
-/// What RFC 7541 section 4.1 adds to the length of a field's name and value.
+/// RFC 7541 section 4.1 adds this to the length of a field's name and value.
 pub(crate) const FIELD_OVERHEAD: usize = 32;
 
-/// What is known about a field besides its bytes.
+/// Precomputed properties of a field.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Hints {
     /// Always computed.
@@ -64,23 +64,23 @@ impl<'a> Field<'a> {
         Self { name, value, sensitive: false, hints: Hints::of_name(name) }
     }
 
-    /// The name, as it came.
+    /// The name, unchanged.
     pub fn name(&self) -> &'a [u8] {
         self.name
     }
 
-    /// The value, as it came.
+    /// The value, unchanged.
     pub fn value(&self) -> &'a [u8] {
         self.value
     }
 
-    /// The number of the name, if it is well known.
+    /// The token of the name, if it is well known.
     pub fn token(&self) -> Token {
         self.hints.token
     }
 
-    /// Whether the field was sent as never indexed (RFC 7541 section 6.2.3), and must be passed
-    /// on so.
+    /// Whether the field was sent as never indexed (RFC 7541 section 6.2.3) and must be forwarded
+    /// as such.
     pub fn is_sensitive(&self) -> bool {
         self.sensitive
     }
@@ -90,7 +90,7 @@ impl<'a> Field<'a> {
         self.name.first() == Some(&b':')
     }
 
-    /// Its size by RFC 7541 section 4.1: name, value and 32.
+    /// Its size according to RFC 7541 section 4.1: name, value and 32.
     pub fn size(&self) -> usize {
         self.name.len() + self.value.len() + FIELD_OVERHEAD
     }
@@ -109,28 +109,28 @@ impl PartialEq for Field<'_> {
 impl Eq for Field<'_> {}
 
 impl Block {
-    /// An empty block with no buffer.
+    /// An empty block without a buffer.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// How many fields there are.
+    /// Number of fields.
     pub fn len(&self) -> usize {
         self.spans.len()
     }
 
-    /// Whether there is no field.
+    /// Whether there are no fields.
     pub fn is_empty(&self) -> bool {
         self.spans.is_empty()
     }
 
-    /// The sum of the fields' sizes by RFC 7541 section 4.1, which is what
-    /// `SETTINGS_MAX_HEADER_LIST_SIZE` counts.
+    /// The sum of the fields' sizes according to RFC 7541 section 4.1, to which
+    /// `SETTINGS_MAX_HEADER_LIST_SIZE` applies.
     pub fn size(&self) -> usize {
         self.size
     }
 
-    /// Bytes of memory that the block holds, used or not.
+    /// Bytes of memory that the block has allocated.
     pub fn capacity(&self) -> usize {
         self.bytes.capacity() + self.spans.capacity() * size_of::<Span>()
     }
@@ -152,44 +152,44 @@ impl Block {
         self.spans.get(index).map(|span| span.field(&self.bytes))
     }
 
-    /// The value of the first field of this name.
+    /// The value of the first field with this name.
     pub fn get(&self, name: &[u8]) -> Option<&[u8]> {
         let index = self.position(name)?;
         Some(self.spans[index].value(&self.bytes))
     }
 
-    /// Where the first field of this name is.
+    /// The index of the first field with this name.
     pub fn position(&self, name: &[u8]) -> Option<usize> {
         self.spans.iter().position(|span| span.name(&self.bytes) == name)
     }
 
-    /// The value of the first field of this well-known name; cheaper than [`get`](Block::get).
+    /// The value of the first field with this well-known name. Cheaper than [`get`](Block::get).
     pub fn find(&self, token: Token) -> Option<&[u8]> {
         let index = self.position_of(token)?;
         Some(self.spans[index].value(&self.bytes))
     }
 
-    /// Where the first field of this well-known name is.
+    /// The index of the first field with this well-known name.
     pub fn position_of(&self, token: Token) -> Option<usize> {
         self.spans.iter().position(|span| span.hints.token == token)
     }
 
-    /// How many pseudo-headers there are at the front.
+    /// Number of pseudo-headers at the front.
     pub fn leading_pseudo(&self) -> usize {
         self.iter().take_while(Field::is_pseudo).count()
     }
 
-    /// Adds a field at the end, or a pseudo-header behind the pseudo-headers at the front.
+    /// Adds a field at the end. A pseudo-header is added after the pseudo-headers at the front.
     pub fn push(&mut self, name: &[u8], value: &[u8]) {
         self.add(name, value, false);
     }
 
-    /// The same for a field whose value no table may ever keep (RFC 7541 section 7.1.3).
+    /// Adds a field whose value must not enter any table (RFC 7541 section 7.1.3).
     pub fn push_sensitive(&mut self, name: &[u8], value: &[u8]) {
         self.add(name, value, true);
     }
 
-    /// Adds a field of another block, without looking at its name again.
+    /// Adds a field of another block, without hashing its name again.
     pub fn push_field(&mut self, field: Field<'_>) {
         let start = self.bytes.len();
         self.bytes.extend_from_slice(field.name);
@@ -198,13 +198,13 @@ impl Block {
         self.keep_pseudo_first();
     }
 
-    /// Removes the field at `index`; those behind it move up. Panics if there is none.
+    /// Removes the field at `index`; the fields after it move up. Panics if there is none.
     pub fn remove(&mut self, index: usize) {
         let span = self.spans.remove(index);
         self.size -= span.size();
     }
 
-    /// Removes all fields of this name, and says how many there were.
+    /// Removes all fields with this name. Returns how many there were.
     pub fn remove_all(&mut self, name: &[u8]) -> usize {
         let before = self.len();
         self.retain(|field| field.name() != name);
@@ -223,7 +223,7 @@ impl Block {
         });
     }
 
-    /// Gives the field at `index` another value. Panics if there is no such field.
+    /// Replaces the value of the field at `index`. Panics if there is no such field.
     pub fn set_value(&mut self, index: usize, value: &[u8]) {
         let span = &mut self.spans[index];
         self.size = self.size - span.value_length as usize + value.len();
@@ -239,7 +239,7 @@ impl Block {
         span.hints.field_hash = 0;
     }
 
-    /// Makes this the only field of this name: in the place of the first, or added.
+    /// Makes this the only field with its name. It replaces the first one, or is added.
     pub fn set(&mut self, name: &[u8], value: &[u8]) {
         let Some(first) = self.position(name) else { return self.push(name, value) };
         self.set_value(first, value);
@@ -258,7 +258,7 @@ impl Block {
         self.keep_pseudo_first();
     }
 
-    /// Moves the last field, if it is a pseudo-header, behind those at the front.
+    /// If the last field is a pseudo-header, moves it after those at the front.
     fn keep_pseudo_first(&mut self) {
         let Some(last) = self.field(self.len().wrapping_sub(1)) else { return };
         if last.is_pseudo() {
@@ -267,12 +267,13 @@ impl Block {
         }
     }
 
-    /// Names and values in the order in which they were written, removed ones too.
+    /// Names and values in the order in which they were written, including removed ones.
     pub(crate) fn bytes(&self) -> &[u8] {
         &self.bytes
     }
 
-    /// Whether it is equal to the other one and laid out the same; cheaper to say than equality.
+    /// Whether both blocks have the same fields and the same layout. Cheaper than comparing for
+    /// equality.
     pub(crate) fn is_same(&self, other: &Self) -> bool {
         let same = |(a, b): (&Span, &Span)| a.place() == b.place();
         self.bytes == other.bytes
@@ -280,14 +281,14 @@ impl Block {
             && self.spans.iter().zip(&other.spans).all(same)
     }
 
-    /// The buffer, for a decoder that writes the next field's bytes behind all others and then
-    /// calls [`finish`](Block::finish), or truncates it again.
+    /// The buffer, for a decoder. It appends the bytes of the next field and then calls
+    /// [`finish`](Block::finish), or truncates the buffer again.
     pub(crate) fn bytes_mut(&mut self) -> &mut Vec<u8> {
         &mut self.bytes
     }
 
-    /// Makes a field, at the end, of the bytes from `start` on, of which the first `name_length`
-    /// are its name.
+    /// Adds a field made of the bytes from `start` on. The first `name_length` of them are its
+    /// name.
     pub(crate) fn finish(&mut self, start: usize, name_length: usize, hints: Hints, never: bool) {
         let value = start + name_length;
         let span = Span {
@@ -304,7 +305,7 @@ impl Block {
 }
 
 impl Span {
-    /// Everything but the hints, which follow from the bytes.
+    /// Everything except the hints, which are derived from the bytes.
     fn place(&self) -> (u32, u32, u32, u32, bool) {
         (self.name, self.name_length, self.value, self.value_length, self.sensitive)
     }
@@ -376,7 +377,7 @@ impl Clone for Block {
         Self { bytes: self.bytes.clone(), spans: self.spans.clone(), size: self.size }
     }
 
-    /// Keeps the memory that there is.
+    /// Reuses the allocated memory.
     fn clone_from(&mut self, other: &Self) {
         self.bytes.clone_from(&other.bytes);
         self.spans.clone_from(&other.spans);
@@ -384,7 +385,7 @@ impl Clone for Block {
     }
 }
 
-/// Blocks are equal if their fields are, in order.
+/// Blocks are equal if they have equal fields in the same order.
 impl PartialEq for Block {
     fn eq(&self, other: &Self) -> bool {
         self.iter().eq(other.iter())

@@ -1,62 +1,62 @@
-//! The decoder of one direction of one connection.
+//! The decoder for one direction of one connection.
 
 use crate::block::{Block, FIELD_OVERHEAD, Hints};
 use crate::table::{MAX_TABLE_BYTES, Table};
 use crate::token::{STATIC_ENTRIES, static_entry};
 use crate::{hash, huffman, integer};
 
-/// No section is longer, so that every offset fits 32 bits; HTTP/2 bounds it far below.
+/// Longest section, so that every offset fits 32 bits. HTTP/2 has a far lower limit.
 const MAX_SECTION_BYTES: usize = 1 << 24;
 
-/// What one section may put into a block.
+/// The limits of one section.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
-    /// The size of the list in bytes as RFC 9113 section 6.5.2 counts it for
-    /// `SETTINGS_MAX_HEADER_LIST_SIZE`: 32 and the length of name and value for each field.
+    /// Bytes of the list, counted as in RFC 9113 section 6.5.2 for `SETTINGS_MAX_HEADER_LIST_SIZE`:
+    /// 32 and the length of name and value for each field.
     pub list_bytes: usize,
-    /// The number of fields.
+    /// Number of fields.
     pub fields: usize,
 }
 
-/// How a section was decoded that had no error.
+/// The result of decoding a section without an error.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use]
 pub enum Outcome {
-    /// The block is the section.
+    /// The block contains the whole section.
     Complete,
-    /// The section goes beyond the limits: the block has the fields before that point, and the
-    /// rest was read for the sake of the table only. The stream can be refused and the
-    /// connection go on.
+    /// The section exceeds the limits. The block contains the fields before that point; the rest
+    /// was decoded only to update the table. The stream can be refused while the connection
+    /// continues.
     TooLarge,
 }
 
-/// Why a section cannot be decoded. The table is out of step with the peer's afterwards, so the
-/// connection must end with `COMPRESSION_ERROR` (RFC 9113 section 4.3).
+/// Why a section cannot be decoded. The table may now differ from the peer's, so the connection
+/// must end with `COMPRESSION_ERROR` (RFC 9113 section 4.3).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum DecodeError {
     /// The section ends within a field.
     #[error("the section ends within a field")]
     Truncated,
-    /// An integer is larger than 32 bits, or written with more octets than that takes.
+    /// An integer exceeds 32 bits, or is encoded with more octets than that needs.
     #[error("an integer is too long")]
     IntegerOverflow,
-    /// An index is 0 or beyond the table's end.
+    /// An index is 0 or beyond the end of the table.
     #[error("an index points to no entry")]
     InvalidIndex,
-    /// A Huffman-coded string has wrong padding, or the symbol EOS in it.
+    /// A Huffman-coded string has wrong padding or contains the symbol EOS.
     #[error("a Huffman-coded string is malformed")]
     InvalidHuffman,
-    /// The table's new size is above the limit that was set.
+    /// The table's new size exceeds the limit that was set.
     #[error("a table size update is above the limit")]
     SizeUpdateTooLarge,
-    /// The table's size changes elsewhere than at the beginning of the section, or more than
-    /// twice (RFC 7541 section 4.2).
+    /// A table size update is not at the beginning of the section, or is the third one there (RFC
+    /// 7541 section 4.2).
     #[error("a table size update is not at the beginning of the section, or the third there")]
     SizeUpdateMisplaced,
-    /// The limit was lowered, and the section does not begin with the update that must follow.
+    /// The limit was lowered, but the section does not begin with the required update.
     #[error("the table size update is missing that must follow a lower limit")]
     SizeUpdateMissing,
-    /// The section is far beyond the limits and made to be expensive.
+    /// The section exceeds the limits by far and is made to be expensive.
     #[error("the section expands to far more than is allowed")]
     Bomb,
 }
@@ -77,29 +77,29 @@ impl DecodeError {
     }
 }
 
-/// Decodes the sections that one peer sends on one connection.
+/// Decodes the sections that a peer sends on one connection.
 #[derive(Debug)]
 pub struct Decoder {
     table: Table,
     /// The largest size that the peer may choose.
     limit: usize,
-    /// Set when the limit went below the table's size: the lowest limit since the last section.
-    /// The next section must begin with an update to that or less.
+    /// Set if the limit was lowered below the table's size: the lowest limit since the last
+    /// section. The next section must begin with an update to at most this size.
     required: Option<usize>,
-    /// How often the size or its limit was changed, modulo 2^32.
+    /// How often the size or its limit has changed, modulo 2^32.
     changes: u32,
 }
 
 impl Decoder {
-    /// A decoder whose table has `max_table_bytes` at most. Until the peer has acknowledged a
-    /// `SETTINGS_HEADER_TABLE_SIZE` of ours it must be 4096; then
+    /// A decoder whose table holds at most `max_table_bytes`. This must be 4096 until the peer has
+    /// acknowledged our `SETTINGS_HEADER_TABLE_SIZE`; then call
     /// [`set_max_table`](Decoder::set_max_table).
     pub fn new(max_table_bytes: usize) -> Self {
         let limit = max_table_bytes.min(MAX_TABLE_BYTES);
         Self { table: Table::new(limit), limit, required: None, changes: 0 }
     }
 
-    /// Changes the limit, when the peer has acknowledged the setting.
+    /// Changes the limit. Call it when the peer has acknowledged the setting.
     pub fn set_max_table(&mut self, max_table_bytes: usize) {
         self.changes = self.changes.wrapping_add(1);
         self.limit = max_table_bytes.min(MAX_TABLE_BYTES);
@@ -109,8 +109,8 @@ impl Decoder {
         }
     }
 
-    /// A number that changes whenever the table, or its limit, does: the same section means the same
-    /// fields as long as this is the same.
+    /// A number that changes whenever the table or its limit does. While it stays the same, equal
+    /// sections decode to equal fields.
     pub fn version(&self) -> u64 {
         u64::from(self.changes) << 32 | u64::from(self.table.inserted())
     }
@@ -124,7 +124,8 @@ impl Decoder {
     /// cleared first.
     ///
     /// # Errors
-    /// The section is malformed or a bomb, and the connection must end; `block` is undefined.
+    /// The section is malformed or a bomb, and the connection must end. The contents of `block` are
+    /// unspecified.
     pub fn decode(
         &mut self,
         section: &[u8],
@@ -258,7 +259,7 @@ impl Decoder {
     }
 }
 
-/// What the first octet of a literal says.
+/// The first octet of a literal.
 struct Literal {
     first: u8,
     bits: u32,
@@ -272,21 +273,21 @@ impl Literal {
     }
 }
 
-/// The block being made, and how much it may still take.
+/// The block being built, and its remaining limits.
 struct Sink<'a> {
     block: &'a mut Block,
     list_bytes: usize,
     fields: usize,
-    /// A field did not fit: no other is taken.
+    /// A field did not fit, so no further field is added.
     full: bool,
-    /// Bytes of names that may still be copied out of the table once the sink is full. A name
-    /// there costs the peer a byte and this side its length, so it is the one thing that a
-    /// section could make expensive without end.
+    /// Bytes of names that may still be copied from the table after the sink is full. A reference
+    /// to a name costs the peer one byte and this side the length of the name. It is the only thing
+    /// in a section whose cost has no other limit.
     spare: usize,
 }
 
 impl Sink<'_> {
-    /// Whether a field whose name and value have `length` bytes still fits.
+    /// Whether a field whose name and value have `length` bytes in total still fits.
     fn admits(&mut self, length: usize) -> bool {
         let size = self.block.size() + length + FIELD_OVERHEAD;
         self.full |= size > self.list_bytes || self.block.len() >= self.fields;
@@ -294,7 +295,7 @@ impl Sink<'_> {
     }
 }
 
-/// Appends the string at the front of `rest` to `out` (RFC 7541 section 5.2).
+/// Appends the string at the start of `rest` to `out` (RFC 7541 section 5.2).
 fn string(rest: &mut &[u8], out: &mut Vec<u8>) -> Result<(), DecodeError> {
     let (&first, after) = rest.split_first().ok_or(DecodeError::Truncated)?;
     *rest = after;

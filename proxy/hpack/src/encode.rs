@@ -1,4 +1,4 @@
-//! The encoder of one direction of one connection.
+//! The encoder for one direction of one connection.
 
 use crate::block::{Block, FIELD_OVERHEAD, Field, Hints};
 use crate::index::Index;
@@ -10,20 +10,20 @@ use crate::{hash, huffman, integer};
 /// The size of a table before any setting (RFC 9113 section 6.5.2), in bytes.
 const INITIAL_TABLE_BYTES: usize = 4096;
 
-/// A cookie shorter than this could be guessed byte by byte if it were in the table.
+/// Shorter cookies never enter the table: an attacker could guess them byte by byte.
 const SHORT_COOKIE: usize = 20;
 
-/// A field larger than this part of the table is not kept: it would push out many small ones.
+/// A field larger than the table divided by this is not kept: it would evict many small ones.
 const LARGE_SHARE: usize = 2;
 
-/// How many hashes of fields that were not kept are remembered: some dozens of requests' worth,
-/// in half a kilobyte.
+/// Number of remembered hashes of fields that were not kept: those of some dozens of requests, in
+/// half a kilobyte.
 const SEEN: usize = 128;
 
-/// The longest string whose length takes one octet.
+/// The longest string whose length is encoded in one octet.
 const ONE_OCTET: usize = 126;
 
-/// How a literal begins: the bits above the prefix, and how long the prefix is.
+/// How a literal begins: the bits above the prefix, and the length of the prefix.
 struct Form {
     pattern: u8,
     bits: u32,
@@ -34,44 +34,44 @@ const KEPT: Form = Form { pattern: 0x40, bits: 6 };
 const NOT_KEPT: Form = Form { pattern: 0x00, bits: 4 };
 const NEVER_INDEXED: Form = Form { pattern: 0x10, bits: 4 };
 
-/// How strings are written.
+/// How strings are encoded.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Coding {
-    /// Huffman-coded where that is shorter.
+    /// Huffman-coded if that is shorter.
     #[default]
     Smaller,
-    /// As they are: more bytes, less work on both sides.
+    /// Without Huffman coding: more bytes, less work on both sides.
     Plain,
 }
 
-/// Encodes the sections that go to one peer on one connection.
+/// Encodes the sections that go to a peer on one connection.
 ///
-/// The table has what is likely to come again. A field marked sensitive, `authorization`,
-/// `proxy-authorization`, `set-cookie` and short cookies are written so that no table on the
-/// way keeps them (RFC 7541 section 7.1.3).
+/// The table keeps fields that are likely to repeat. Fields marked sensitive, `authorization`,
+/// `proxy-authorization`, `set-cookie` and short cookies are encoded so that no table on the way
+/// keeps them (RFC 7541 section 7.1.3).
 #[derive(Debug)]
 pub struct Encoder {
     table: Table,
-    /// The table's fields by their hash.
+    /// The fields in the table by their hash.
     fields: Index,
-    /// Its names that the static table has not, by theirs.
+    /// The names in the table that the static table lacks, by their hash.
     names: Index,
-    /// The hashes of fields that were seen and not kept, each in the place that it says.
+    /// Hashes of fields that were seen and not kept. The hash determines the position.
     seen: Box<[u32]>,
-    /// What this side allows itself, in bytes.
+    /// Our own limit on the table, in bytes.
     own_limit: usize,
-    /// The lowest size since the last section, and whether an update is due.
+    /// The lowest size since the last section, and whether to send an update.
     lowest: usize,
     update_due: bool,
     coding: Coding,
-    /// A literal was written since this was cleared.
+    /// A literal was encoded since this was reset.
     literal: bool,
     repeats: Repeats,
 }
 
 impl Encoder {
-    /// An encoder whose table takes `max_table_bytes` at most, whatever the peer allows. Until
-    /// [`set_max_table`](Encoder::set_max_table) the peer allows 4096.
+    /// An encoder whose table holds at most `max_table_bytes`, even if the peer allows more. The
+    /// peer allows 4096 until [`set_max_table`](Encoder::set_max_table) is called.
     pub fn new(max_table_bytes: usize) -> Self {
         let size = INITIAL_TABLE_BYTES.min(max_table_bytes);
         Self {
@@ -88,12 +88,13 @@ impl Encoder {
         }
     }
 
-    /// Chooses how strings are written from here on.
+    /// Sets how strings are encoded from now on.
     pub fn set_coding(&mut self, coding: Coding) {
         self.coding = coding;
     }
 
-    /// Takes the peer's `SETTINGS_HEADER_TABLE_SIZE`, in bytes. The next section says so.
+    /// Applies the peer's `SETTINGS_HEADER_TABLE_SIZE`, in bytes. The next section begins with the
+    /// update.
     pub fn set_max_table(&mut self, peer_limit: usize) {
         let size = peer_limit.min(self.own_limit);
         if size != self.table.max_size() {
@@ -101,7 +102,8 @@ impl Encoder {
             self.update_due = true;
             self.table.set_max_size(size);
             self.repeats.clear();
-            // Made again for the new size; the entries that stay are found no more, and leave.
+            // The indexes are built again for the new size. Entries that stay in the table cannot
+            // be found any more until they are evicted.
             (self.fields, self.names) = Default::default();
         }
     }
@@ -111,7 +113,7 @@ impl Encoder {
         self.table.size()
     }
 
-    /// Appends the section of these fields (a `&Block`, or any list of [`Field`]) to `out`.
+    /// Appends the section with these fields (a `&Block`, or any list of [`Field`]) to `out`.
     pub fn encode<'a>(&mut self, fields: impl IntoIterator<Item = Field<'a>>, out: &mut Vec<u8>) {
         if self.update_due {
             self.size_update(out);
@@ -121,8 +123,8 @@ impl Encoder {
         }
     }
 
-    /// Appends the section of a block. One that came before, and then took nothing but indices of
-    /// fields, is copied as long as no table has changed.
+    /// Appends the section of a block. If the same block was encoded before as indices of whole
+    /// fields alone, and the table has not changed since, that section is copied.
     pub fn encode_block(&mut self, block: &Block, out: &mut Vec<u8>) {
         let Some(hash) = Repeats::hash(block).filter(|_| !self.update_due) else {
             return self.encode(block, out);
@@ -134,13 +136,13 @@ impl Encoder {
         let start = out.len();
         self.literal = false;
         self.encode(block, out);
-        // A literal may be kept the next time; without one the table is the same, too.
+        // A literal may enter the table next time. Without a literal the table has not changed.
         if !self.literal {
             self.repeats.note(hash, block, (inserted, &out[start..]));
         }
     }
 
-    /// Frees what is remembered of sections, for a connection that has gone quiet.
+    /// Frees the cached sections. For a connection that has become idle.
     pub fn forget_repeats(&mut self) {
         self.repeats.clear();
     }
@@ -179,7 +181,7 @@ impl Encoder {
         }
     }
 
-    /// The index of the field's name, 0 if no table has it.
+    /// The index of the field's name. 0 if no table has it.
     fn name_index(&self, field: &Field<'_>) -> usize {
         let Hints { token, name_hash, .. } = field.hints();
         token.static_index().unwrap_or_else(|| {
@@ -189,9 +191,9 @@ impl Encoder {
         })
     }
 
-    /// Whether the table shall have this field. At once if it is of a kind that stays the same,
-    /// or brings a name that no table has; else when it is seen for the second time within a
-    /// while, so that values which change with every request push nothing out.
+    /// Whether to add this field to the table. Yes at once if its name usually has a stable value
+    /// or is in no table. Otherwise only when the field repeats within a while, so that values that
+    /// change with every request evict nothing.
     fn worth_keeping(&mut self, field: &Field<'_>, name_index: usize, field_hash: u32) -> bool {
         if field.size() * LARGE_SHARE > self.table.max_size() {
             return false;
@@ -238,10 +240,10 @@ impl Encoder {
     }
 }
 
-/// Writes the string in code, unless that is no shorter.
+/// Appends the Huffman-coded string. `false`, without appending, if that is not shorter.
 fn coded(text: &[u8], out: &mut Vec<u8>) -> bool {
     if text.len() <= ONE_OCTET {
-        // The length takes one octet in any case, so it can be filled in afterwards.
+        // The length takes one octet in any case, so it can be filled in later.
         let start = out.len();
         out.push(0);
         huffman::encode(text, out);
@@ -262,7 +264,7 @@ fn coded(text: &[u8], out: &mut Vec<u8>) -> bool {
     shorter
 }
 
-/// Whether fields of this name have the same value in most messages of a connection.
+/// Whether fields with this name usually have the same value in most messages of a connection.
 fn is_stable(token: Token) -> bool {
     matches!(
         token,

@@ -1,48 +1,48 @@
-//! The string code of HPACK (RFC 7541 section 5.2 and appendix B), several bits at a time.
+//! The Huffman code of HPACK (RFC 7541 section 5.2 and appendix B), decoded several bits at a time.
 
 mod code;
 
 use code::{EOS, FAST, FAST_BITS, FIRST_CODE, FIRST_RANK, LIMIT, MAX_LENGTH, PACKED, SYMBOLS};
 
-/// What was wrong with a Huffman-coded string: padding that is not the beginning of EOS, is
-/// longer than seven bits, or EOS itself.
+/// A malformed Huffman-coded string: it contains EOS, or its padding is longer than seven bits or
+/// is not a prefix of EOS.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Malformed;
 
-/// Lookups for which one refill is enough.
+/// Lookups per refill.
 const LOOKUPS: u32 = 56 / FAST_BITS;
 
-/// The shortest code, in bits, which bounds how many symbols a string may have.
+/// Length of the shortest code in bits. It bounds the number of symbols in a string.
 const MIN_LENGTH: usize = 5;
 
 /// Appends the decoded string to `out`. On an error `out` may have grown.
 pub(crate) fn decode(coded: &[u8], out: &mut Vec<u8>) -> Result<(), Malformed> {
     let start = out.len();
-    // A lookup writes two symbols even where it found one.
+    // A lookup always writes two symbols, even if it found only one.
     out.resize(start + coded.len() * 8 / MIN_LENGTH + 2, 0);
     let written = Window::new(coded).decode(&mut out[start..])?;
     out.truncate(start + written);
     Ok(())
 }
 
-/// A bit reader. The stream goes on with ones behind its end, as padding does.
+/// A bit reader. After the end it returns ones, as padding has.
 struct Window<'a> {
     rest: &'a [u8],
-    /// The next bits, the first on top.
+    /// The next bits; the first is the most significant one.
     bits: u64,
-    /// How many bits of `bits` are certain; those below may be there too.
+    /// Number of bits in `bits` that are valid. The bits below them may be valid too.
     held: u32,
-    /// Bits of the string that are not decoded.
+    /// Bits of the string that were not decoded yet.
     left: usize,
 }
 
-/// What a lookup in [`FAST`] could not do.
+/// Results that a lookup in [`FAST`] cannot give.
 enum Rare {
-    /// One symbol, found by other means, that may have taken more bits than a lookup.
+    /// One symbol, whose code may be longer than a lookup.
     Symbol(u8),
-    /// More bits have to be read first.
+    /// More bits must be read first.
     Refill,
-    /// The string ends here, well.
+    /// The string ends here correctly.
     End,
 }
 
@@ -57,7 +57,8 @@ impl<'a> Window<'a> {
             self.refill();
             for _ in 0..LOOKUPS {
                 let entry = FAST[(self.bits >> (64 - FAST_BITS)) as usize];
-                // Also true of a length of 0, which stands for a code too long for the table.
+                // This also holds for a length of 0, which stands for a code that is too long for
+                // the table.
                 if usize::from(entry.length).wrapping_sub(1) >= self.left {
                     match self.rare(entry)? {
                         Rare::Symbol(symbol) => {
@@ -76,8 +77,8 @@ impl<'a> Window<'a> {
         }
     }
 
-    /// Sees that at least 56 bits are held. Bits that were there already are read again, and are
-    /// the same.
+    /// Makes at least 56 bits valid. Bits that were there already are read again, with the same
+    /// value.
     fn refill(&mut self) {
         let next = self.rest.first_chunk::<8>().copied().unwrap_or_else(|| {
             let mut padded = [0xff; 8];
@@ -96,7 +97,7 @@ impl<'a> Window<'a> {
         self.left -= bits as usize;
     }
 
-    /// A long code, or what is at the end of the string.
+    /// Decodes a long code, or the end of the string.
     #[cold]
     fn rare(&mut self, entry: code::Fast) -> Result<Rare, Malformed> {
         if entry.length > 0 {
@@ -125,20 +126,20 @@ impl<'a> Window<'a> {
         if symbol == EOS { Err(Malformed) } else { Ok(Rare::Symbol(symbol as u8)) }
     }
 
-    /// No symbol is left: what is there must be padding.
+    /// Checks that the remaining bits are valid padding.
     fn end(&self) -> Result<Rare, Malformed> {
         let padding = self.left < 8 && self.bits.leading_ones() as usize >= self.left;
         if padding { Ok(Rare::End) } else { Err(Malformed) }
     }
 }
 
-/// The length of `plain` in code, in bytes.
+/// The length of `plain` after encoding, in bytes.
 pub(crate) fn encoded_length(plain: &[u8]) -> usize {
     let bits: usize = plain.iter().map(|&byte| (PACKED[usize::from(byte)] & 0xff) as usize).sum();
     bits.div_ceil(8)
 }
 
-/// Appends `plain` in code to `out`.
+/// Appends the encoded `plain` to `out`.
 pub(crate) fn encode(plain: &[u8], out: &mut Vec<u8>) {
     let (mut bits, mut held) = (0u64, 0u32);
     for &byte in plain {

@@ -1,14 +1,14 @@
-//! Where in an encoder's table a field or a name is.
+//! Finds fields and names in an encoder's table by their hash.
 
 use crate::table::{Entry, Table};
 
-/// Places in a set: a hash belongs to one set, and no more than these are looked at.
+/// Entries in a set. A hash belongs to one set, so a search examines at most this many.
 const WAYS: usize = 4;
 
-/// A set-associative cache from a hash to the number of the entry that was inserted last with
-/// it. It is never told of evictions: the number of a dropped entry is too old to be believed.
-/// If a set overflows, the oldest of its entries cannot be found any more, which costs the
-/// reader of the section a few bytes and nobody any time.
+/// A set-associative cache from a hash to the number of the newest entry with that hash. It is not
+/// notified of evictions: an evicted entry is recognised by its old number. If a set overflows, its
+/// oldest entry can no longer be found. Then the section gets a few bytes longer, at no cost in
+/// time.
 #[derive(Debug, Default)]
 pub(crate) struct Index {
     sets: Box<[Set]>,
@@ -19,12 +19,12 @@ type Set = [Place; WAYS];
 #[derive(Clone, Copy, Debug, Default)]
 struct Place {
     hash: u32,
-    /// How many entries had been inserted, this one counted, modulo 2^32.
+    /// How many entries had been inserted, including this one, modulo 2^32.
     number: u32,
 }
 
 impl Index {
-    /// An index for a table that never has more than `entries`.
+    /// An index for a table with at most `entries`.
     pub(crate) fn new(entries: usize) -> Self {
         let sets = (entries / WAYS).next_power_of_two();
         Self { sets: vec![Set::default(); sets].into() }
@@ -34,7 +34,8 @@ impl Index {
         self.sets.is_empty()
     }
 
-    /// The index in the table, 0 for the newest, of an entry with this hash for which `is` holds.
+    /// The index in the table of an entry with this hash for which `is` holds. 0 is the newest
+    /// entry.
     pub(crate) fn find(
         &self,
         hash: u32,
@@ -51,8 +52,8 @@ impl Index {
         })
     }
 
-    /// Notes the newest entry of the table, in the place of an earlier one with the same hash
-    /// or of the oldest.
+    /// Records the newest entry of the table. It replaces an earlier entry with the same hash, or
+    /// the oldest one of the set.
     pub(crate) fn note(&mut self, hash: u32, table: &Table) {
         let number = table.inserted();
         let last = self.sets.len() - 1;

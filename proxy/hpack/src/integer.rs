@@ -2,11 +2,11 @@
 
 use crate::decode::DecodeError;
 
-/// Octets after the prefix that a decoder takes: enough for 32 bits, more is an attack.
+/// Most octets after the prefix that a decoder accepts: enough for 32 bits. More are an attack.
 const MAX_CONTINUATION: usize = 5;
 
-/// Reads the integer whose first octet is `first`, with a prefix of `bits` bits; what follows
-/// the first octet is taken from `rest`.
+/// Decodes an integer with a prefix of `bits` bits. Its first octet is `first`; further octets are
+/// removed from `rest`.
 pub(crate) fn decode(first: u8, bits: u32, rest: &mut &[u8]) -> Result<usize, DecodeError> {
     let mask = (1u8 << bits) - 1;
     let prefix = first & mask;
@@ -28,7 +28,7 @@ fn decode_rest(prefix: u8, rest: &mut &[u8]) -> Result<usize, DecodeError> {
     Err(DecodeError::IntegerOverflow)
 }
 
-/// Writes `value` with a prefix of `bits` bits; `pattern` fills the bits above the prefix.
+/// Encodes `value` with a prefix of `bits` bits. `pattern` fills the bits above the prefix.
 pub(crate) fn encode(pattern: u8, bits: u32, value: usize, out: &mut Vec<u8>) {
     let mask = (1usize << bits) - 1;
     if value < mask {

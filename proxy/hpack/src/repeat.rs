@@ -1,16 +1,16 @@
-//! Sections that an encoder has written before, to be written again as they are.
+//! Sections that an encoder has written before and can copy.
 
 use crate::block::Block;
 use crate::hash;
 
-/// Sections remembered: the heads, responses and trailers of the calls that come again and again on
-/// one connection are a handful.
+/// Sections that are cached: calls that repeat on one connection have only a handful of different
+/// heads and trailers.
 const PLACES: usize = 8;
-/// Bytes of the fields of a block that is remembered, so that to compare one costs less than to
-/// encode it.
+/// Largest cached block, in bytes of its fields. Comparing a block of this size costs less than
+/// encoding it.
 const MAX_BYTES: usize = 512;
 
-/// What was written for some blocks. True as long as the encoder's table stays as it was.
+/// Sections of some blocks. An entry is valid as long as the encoder's table does not change.
 #[derive(Debug, Default)]
 pub(crate) struct Repeats {
     places: Box<[Place]>,
@@ -18,22 +18,22 @@ pub(crate) struct Repeats {
 
 #[derive(Clone, Debug, Default)]
 struct Place {
-    /// Of the block that was seen here last, whether it is remembered or not.
+    /// Hash of the block that was seen last in this slot, whether it is cached or not.
     hash: u32,
-    /// How many entries the table had ever got.
+    /// Number of entries that the table had ever received.
     inserted: u32,
     block: Block,
-    /// Empty: nothing is remembered.
+    /// Empty if nothing is cached.
     section: Vec<u8>,
 }
 
 impl Repeats {
-    /// Where this block has its place; none if it is too large for one.
+    /// The hash of a block, which determines its slot. `None` if the block is too large.
     pub(crate) fn hash(block: &Block) -> Option<u32> {
         (block.bytes().len() <= MAX_BYTES).then(|| hash::of_name(block.bytes()))
     }
 
-    /// What was written for this block while the table was the same.
+    /// The section of this block, if it was encoded while the table was the same.
     pub(crate) fn find(&self, hash: u32, block: &Block, inserted: u32) -> Option<&[u8]> {
         let place = self.places.get(hash as usize % PLACES)?;
         let same = place.hash == hash
@@ -43,8 +43,8 @@ impl Repeats {
         same.then_some(&place.section)
     }
 
-    /// Remembers what was written for a block, if that is not its first time here: heads that come
-    /// once are not worth a copy.
+    /// Caches the section of a block when the block arrives the second time in a row for its slot:
+    /// a block that comes once is not worth a copy.
     pub(crate) fn note(&mut self, hash: u32, block: &Block, (inserted, section): (u32, &[u8])) {
         if self.places.is_empty() {
             self.places = vec![Place::default(); PLACES].into();
@@ -60,7 +60,7 @@ impl Repeats {
         place.section.extend_from_slice(section);
     }
 
-    /// Forgets everything, with its memory.
+    /// Drops all entries and their memory.
     pub(crate) fn clear(&mut self) {
         self.places = Box::default();
     }

@@ -1,19 +1,19 @@
-//! The dynamic table (RFC 7541 section 2.3.2 and 4): newest entry first, bounded in bytes.
+//! The dynamic table (RFC 7541 sections 2.3.2 and 4): newest entry first, limited in bytes.
 
 use std::collections::VecDeque;
 
 use crate::block::{FIELD_OVERHEAD, Hints};
 
-/// Entries lie one behind the other in one buffer. Old ones are dropped by forgetting where they
-/// were; when the buffer is full, the living are moved to its front. As it may grow to twice the
-/// table's size, each byte that goes in is moved once at most.
+/// Entries are stored one after the other in one buffer. Evicting an entry only drops its position.
+/// When the buffer is full, the remaining entries are moved to its front. Since the buffer may grow
+/// to twice the table's size, each byte is moved at most once.
 #[derive(Debug, Default)]
 pub(crate) struct Table {
     bytes: Vec<u8>,
     entries: VecDeque<Entry>,
     size: usize,
     max_size: usize,
-    /// How many entries were ever inserted, modulo 2^32.
+    /// Number of entries that were ever inserted, modulo 2^32.
     inserted: u32,
 }
 
@@ -39,7 +39,7 @@ impl Entry {
     }
 }
 
-/// No table is larger, whatever a setting says: offsets fit 32 bits with room to spare.
+/// Largest table, whatever the settings allow: offsets fit 32 bits with room to spare.
 pub(crate) const MAX_TABLE_BYTES: usize = 1 << 24;
 
 impl Table {
@@ -59,7 +59,7 @@ impl Table {
         self.inserted
     }
 
-    /// Changes the size and drops what does not fit any more.
+    /// Changes the maximum size and evicts entries that no longer fit.
     pub(crate) fn set_max_size(&mut self, max_size: usize) {
         self.max_size = max_size.min(MAX_TABLE_BYTES);
         self.evict(0);
@@ -69,18 +69,18 @@ impl Table {
         }
     }
 
-    /// The entry at `index`, 0 being the newest.
+    /// The entry at `index`. 0 is the newest.
     pub(crate) fn get(&self, index: usize) -> Option<&Entry> {
         let place = self.entries.len().checked_sub(index + 1)?;
         self.entries.get(place)
     }
 
-    /// Name and value of an entry, one behind the other.
+    /// Name and value of an entry, one after the other.
     pub(crate) fn text(&self, entry: &Entry) -> &[u8] {
         &self.bytes[entry.start as usize..][..entry.length()]
     }
 
-    /// Whether an entry is this field.
+    /// Whether an entry equals this field.
     pub(crate) fn is(&self, entry: &Entry, name: &[u8], value: &[u8]) -> bool {
         let text = self.text(entry).split_at(entry.name_length());
         text == (name, value)
@@ -90,7 +90,7 @@ impl Table {
         &self.bytes[entry.start as usize..][..entry.name_length()]
     }
 
-    /// Makes a new entry. One larger than the table empties it and is not kept.
+    /// Inserts an entry. An entry larger than the table empties the table and is not kept.
     pub(crate) fn insert(&mut self, name: &[u8], value: &[u8], hints: Hints) {
         let size = name.len() + value.len() + FIELD_OVERHEAD;
         self.evict(size);
@@ -111,7 +111,7 @@ impl Table {
         self.inserted = self.inserted.wrapping_add(1);
     }
 
-    /// Drops the oldest entries until `room` bytes are free, or none is left.
+    /// Evicts the oldest entries until `room` bytes are free or the table is empty.
     fn evict(&mut self, room: usize) {
         while self.size + room > self.max_size {
             let Some(entry) = self.entries.pop_front() else { break };
@@ -122,9 +122,8 @@ impl Table {
         }
     }
 
-    /// Sees that `length` bytes can be appended: by moving the living entries to the front if
-    /// that frees half of the buffer, else by a larger buffer, which gets to twice the table's
-    /// size at most.
+    /// Makes room for `length` more bytes in the buffer. Moves the entries to the front if that
+    /// frees half of the buffer; else allocates a larger buffer, of at most twice the table's size.
     fn make_room(&mut self, length: usize) {
         let needed = self.bytes.len() + length;
         if needed <= self.bytes.capacity() {

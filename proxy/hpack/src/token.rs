@@ -1,19 +1,20 @@
-//! Well-known field names: the static table (RFC 7541 appendix A) and the names that HTTP/2 and
-//! a proxy look at.
+//! Well-known field names: those of the static table (RFC 7541 appendix A), and those that HTTP/2
+//! and the proxy handle.
 
 use crate::hash;
 
-/// The number of a well-known field name, so that code can `match` instead of comparing bytes.
+/// The number of a well-known field name, so that code can `match` on it instead of comparing
+/// bytes.
 ///
-/// Every field of a [`Block`](crate::Block) has one; [`Token::NONE`] is that of every other name.
-/// Names are compared as they are: a name with upper-case letters is not well known.
+/// Every field of a [`Block`](crate::Block) has one. All other names have [`Token::NONE`]. Case
+/// matters: a name with upper-case letters is not well known.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
 pub struct Token(pub(crate) u8);
 
-/// The first tokens are the static table's own index of the name, where it first occurs.
+/// Tokens up to this are equal to the index at which the static table has the name first.
 const STATIC: usize = 61;
 
-/// A name that is not well known does not need more than this many looks in [`BY_HASH`].
+/// Most slots of [`BY_HASH`] that a lookup examines before a name counts as not well known.
 const MAX_LOOKS: usize = 4;
 
 macro_rules! tokens {
@@ -124,7 +125,7 @@ impl Token {
         Token::NONE
     }
 
-    /// The name; empty for [`Token::NONE`].
+    /// The name. Empty for [`Token::NONE`].
     pub fn name(self) -> &'static str {
         NAME_OF[usize::from(self.0)]
     }
@@ -151,10 +152,10 @@ pub(crate) fn static_entry(index: usize) -> &'static StaticEntry {
     &ENTRIES[index - 1]
 }
 
-/// How many entries the static table has; the first of the dynamic table follows.
+/// Number of entries in the static table. The dynamic table follows them.
 pub(crate) const STATIC_ENTRIES: usize = STATIC;
 
-/// The index of the entry of the static table that is this field entirely.
+/// The index of the entry in the static table that has both this name and this value.
 pub(crate) fn static_field(token: Token, value: &[u8]) -> Option<usize> {
     let candidates = match token {
         Token::METHOD => 2..=3,
@@ -168,7 +169,7 @@ pub(crate) fn static_field(token: Token, value: &[u8]) -> Option<usize> {
     candidates.find(|&index| ENTRIES[index - 1].value.as_bytes() == value)
 }
 
-/// Entries that have a value, or are the second of their name.
+/// Entries with a value, and entries that repeat the name of the one before.
 const VALUES: [(usize, &str); 14] = [
     (2, "GET"),
     (3, "POST"),
@@ -230,7 +231,7 @@ const fn name_of() -> [&'static str; 256] {
     names
 }
 
-/// Open addressing by the hash of the name; 0 is an empty place.
+/// A hash table with open addressing, by the hash of the name. 0 marks an empty slot.
 static BY_HASH: [u8; 512] = by_hash();
 
 const fn by_hash() -> [u8; 512] {

@@ -12,17 +12,17 @@ thread_local! {
 
 struct Counting;
 
-// SAFETY: everything is left to the system's allocator; counting touches no memory it manages.
+// SAFETY: the system's allocator does all the work; counting touches no memory that it manages.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         // An error means that the thread is ending.
         let _ = ALLOCATIONS.try_with(|count| count.set(count.get() + 1));
-        // SAFETY: the caller keeps what `alloc` demands.
+        // SAFETY: the caller fulfils the contract of `alloc`.
         unsafe { System.alloc(layout) }
     }
 
     unsafe fn dealloc(&self, block: *mut u8, layout: Layout) {
-        // SAFETY: the caller keeps what `dealloc` demands.
+        // SAFETY: the caller fulfils the contract of `dealloc`.
         unsafe { System.dealloc(block, layout) }
     }
 }
@@ -32,8 +32,8 @@ static COUNTING: Counting = Counting;
 
 const LIMITS: Limits = Limits { list_bytes: 16_384, fields: 100 };
 
-/// From an application's encoder through a relay's decoder and encoder to a server's decoder,
-/// with values that come once, come again, and push others out of the tables.
+/// From an application's encoder through a relay's decoder and encoder to a server's decoder. Some
+/// values occur once, some repeat, and some evict others from the tables.
 #[test]
 fn a_relay_in_steady_state() {
     let mut client = Encoder::new(4096);

@@ -1,5 +1,5 @@
-//! Round trips of any fields, and the same sections read and written by other implementations:
-//! loona-hpack on its own, and the codec inside the `h2` crate on an in-memory connection.
+//! Round trips of arbitrary fields. Other implementations decode and encode the same sections:
+//! loona-hpack by itself, and the codec of the `h2` crate on an in-memory connection.
 
 #[path = "peers/h2_peer.rs"]
 mod h2_peer;
@@ -16,7 +16,7 @@ enum Step {
     Coding(Coding),
 }
 
-/// Few names and short values, so that entries are found again; some that are anything.
+/// Few names and short values, so that entries repeat; and some arbitrary ones.
 fn field() -> impl Strategy<Value = (Vec<u8>, Vec<u8>, bool)> {
     let name = prop_oneof![
         3 => prop::sample::select(vec![
@@ -82,7 +82,7 @@ proptest! {
             prop_assert_eq!(pairs(&block), pairs(&read));
             prop_assert_eq!(block.size(), read.size());
             prop_assert_eq!(decoder.table_size(), encoder.table_size());
-            // It refuses a section that is an update of the table's size and nothing else.
+            // The other decoder rejects a section that contains only an update of the table's size.
             let theirs = peer.decode(&section);
             prop_assert!(block.is_empty() || theirs.unwrap() == pairs(&block));
             for (sent, got) in block.iter().zip(&read) {

@@ -1,4 +1,5 @@
-//! The examples of RFC 7541 appendix C, read and, where the choices are the same, written.
+//! The examples of RFC 7541 appendix C. All are decoded; those with the same choices as ours are
+//! encoded too.
 #![expect(clippy::unwrap_used, reason = "tests")]
 
 use leno_hpack::{Block, Coding, Decoder, Encoder, Limits, Outcome};
@@ -7,7 +8,7 @@ const LIMITS: Limits = Limits { list_bytes: 65_536, fields: 100 };
 
 type Fields = &'static [(&'static str, &'static str)];
 
-/// Some sections that follow each other: the octets, the fields, the table's size afterwards.
+/// Consecutive sections: the octets, the fields, and the table's size afterwards.
 type Example = &'static [(&'static str, Fields, usize)];
 
 const GET: [Fields; 3] = [

@@ -1,4 +1,4 @@
-//! The access log: one line for each request and opaque connection. Off unless asked for.
+//! The access log: one line per request and per opaque connection. Off by default.
 
 mod log;
 
@@ -9,10 +9,10 @@ use crate::edge::EdgeLabels;
 
 pub use log::Log;
 
-/// Longest target or cause written; the rest is cut off.
+/// Longest target or cause in a line. The rest is cut off.
 pub(crate) const MAX_FIELD_BYTES: usize = 1024;
 
-/// The forms of a line.
+/// The formats of a line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Format {
     /// `key=value` pairs.
@@ -21,34 +21,35 @@ pub enum Format {
     Json,
 }
 
-/// What one line says.
+/// The contents of one line.
 #[derive(Clone, Debug)]
 pub struct Record<'a> {
-    /// Who called whom.
+    /// The client and the server.
     pub edge: &'a EdgeLabels,
-    /// The request's method, `TCP` for an opaque connection.
+    /// The request's method, or `TCP` for an opaque connection.
     pub method: &'a str,
-    /// What it came by, for example `HTTP/2`; of an opaque connection `TLS`, if that is what it is.
+    /// The protocol of the request, for example `HTTP/2`. For an opaque connection `TLS`, if it
+    /// carries TLS.
     pub protocol: Option<&'a str>,
     /// The request's target, or the original destination.
     pub target: &'a [u8],
-    /// The status of the response; none for an opaque connection.
+    /// The status of the response. `None` for an opaque connection.
     pub status: Option<u16>,
-    /// The `grpc-status`, of a gRPC call.
+    /// The `grpc-status` of a gRPC call.
     pub grpc_status: Option<u8>,
-    /// The host that a TLS connection names.
+    /// The host in the ClientHello of a TLS connection.
     pub server_name: Option<&'a str>,
     /// Bytes from the client and from the server.
     pub bytes: (u64, u64),
     /// From the head of the request to the end of the response.
     pub duration: Duration,
-    /// Why the mesh failed it, when it did.
+    /// Why the mesh failed the request or connection. `None` if it did not.
     pub error: Option<&'a str>,
 }
 
 impl Record<'_> {
-    /// The line, with its end. Bytes that are no printable ASCII are escaped, so that a request
-    /// cannot forge a second line.
+    /// The line, including its newline. All bytes except printable ASCII are escaped, so that a
+    /// request cannot forge a second line.
     #[must_use]
     pub fn line(&self, format: Format) -> String {
         let client = qualified(&self.edge.client_namespace, &self.edge.client);
@@ -110,7 +111,7 @@ fn qualified(namespace: &str, name: &str) -> String {
     if namespace.is_empty() { name.to_owned() } else { format!("{namespace}/{name}") }
 }
 
-/// Percent-escapes what would end or confuse a field of either form.
+/// Percent-escapes every byte that could end or distort a field in either format.
 fn escape(bytes: &[u8]) -> String {
     let mut text = String::with_capacity(bytes.len());
     for byte in bytes.iter().take(MAX_FIELD_BYTES) {

@@ -1,4 +1,4 @@
-//! One edge: a client, a server, and everything counted between them.
+//! One edge: a client, a server, and all counts between them.
 
 use std::cell::{Cell, RefCell};
 use std::sync::Arc;
@@ -6,24 +6,26 @@ use std::time::{Duration, Instant};
 
 use crate::histogram::Histogram;
 
-/// Statuses counted one by one; more of them on one edge are counted as 0. HTTP defines about 60.
+/// Statuses that one edge counts separately. Further statuses count as 0. HTTP defines about 60.
 const MAX_STATUSES: usize = 80;
-/// gRPC statuses counted one by one; more of them are counted as 2 (UNKNOWN). gRPC defines 17.
+/// gRPC statuses that one edge counts separately. Further ones count as 2 (UNKNOWN). gRPC defines
+/// 17.
 const MAX_GRPC_STATUSES: usize = 17;
-/// Causes counted one by one. They are constants of the code, so this is never reached.
+/// Causes that one edge counts separately. Causes are constants of the code, so this is never
+/// reached.
 const MAX_CAUSES: usize = 64;
 
-/// Which proxy counted, seen from its workload.
+/// The direction of the traffic, seen from the counting proxy's workload.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Direction {
-    /// The server's proxy.
+    /// Counted by the server's proxy.
     Inbound,
-    /// The client's proxy.
+    /// Counted by the client's proxy.
     Outbound,
 }
 
 impl Direction {
-    /// The label.
+    /// The value of the metric label.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {
@@ -33,10 +35,10 @@ impl Direction {
     }
 }
 
-/// Who calls whom. Parts that are not known are empty.
+/// The client and the server of an edge. Unknown parts are empty.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct EdgeLabels {
-    /// Which side counted.
+    /// Which of the two proxies counted.
     pub direction: Direction,
     /// The client workload; on the inbound side the service account of its identity.
     pub client: Arc<str>,
@@ -87,60 +89,60 @@ impl Edge {
         }
     }
 
-    /// Who calls whom on it.
+    /// The client and the server.
     #[must_use]
     pub fn labels(&self) -> &EdgeLabels {
         &self.labels
     }
 
-    /// A request was answered with `status`, by the server or by the mesh, after `duration`.
+    /// Counts a request. The server or the mesh answered it with `status` after `duration`.
     pub fn request(&self, status: u16, duration: Duration) {
         count(&mut self.statuses.borrow_mut(), status, 0, MAX_STATUSES);
         self.durations.borrow_mut().observe(duration);
     }
 
-    /// A gRPC call came to this `grpc-status`.
+    /// Counts a gRPC call that ended with this `grpc-status`.
     pub fn grpc(&self, status: u8) {
         count(&mut self.grpc.borrow_mut(), status, 2, MAX_GRPC_STATUSES);
     }
 
-    /// The mesh itself failed a request or connection, for `cause`.
+    /// Counts a request or connection that the mesh itself failed, by cause.
     pub fn error(&self, cause: &'static str) {
         count(&mut self.errors.borrow_mut(), cause, "other", MAX_CAUSES);
     }
 
-    /// An opaque connection was opened; [`Self::tcp_closed`] must follow.
+    /// Counts a new opaque connection. [`Self::tcp_closed`] must follow.
     pub fn tcp_opened(&self) {
         add(&self.tcp_opened, 1);
     }
 
-    /// An opaque connection ended.
+    /// Counts the end of an opaque connection.
     pub fn tcp_closed(&self) {
         add(&self.tcp_closed, 1);
     }
 
-    /// Bytes that the workload's side sent towards the server, or received from it.
+    /// Counts bytes from the client and bytes to the client.
     pub fn bytes(&self, read: u64, written: u64) {
         add(&self.read_bytes, read);
         add(&self.written_bytes, written);
     }
 
-    /// Bytes of a relay, from the client or towards it.
+    /// Counts bytes of a relay, from the client or to it.
     pub fn moved(&self, from_client: bool, count: u64) {
         add(if from_client { &self.read_bytes } else { &self.written_bytes }, count);
     }
 
-    /// No connection to the server could be made.
+    /// Counts a failed attempt to connect to the server.
     pub fn connect_failure(&self) {
         add(&self.connect_failures, 1);
     }
 
-    /// A request or connection was tried again on another endpoint or connection.
+    /// Counts a request or connection that was tried again on another endpoint or connection.
     pub fn retry(&self) {
         add(&self.retries, 1);
     }
 
-    /// Whether anything is still counted on it, as far as the edge can know.
+    /// Whether an opaque connection is open on this edge. Requests in flight are unknown here.
     pub(crate) fn is_open(&self) -> bool {
         self.tcp_opened.get() > self.tcp_closed.get()
     }
@@ -150,7 +152,7 @@ fn add(cell: &Cell<u64>, count: u64) {
     cell.set(cell.get() + count);
 }
 
-/// Finds the entry by a walk: an edge sees a handful of statuses.
+/// Searches the list for the entry, since an edge has only a handful of statuses.
 fn count<K: PartialEq>(entries: &mut Vec<(K, u64)>, key: K, other: K, bound: usize) {
     let key = if entries.len() < bound || entries.iter().any(|entry| entry.0 == key) {
         key

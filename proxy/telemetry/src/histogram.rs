@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-/// Upper bounds of the buckets, in seconds: six a decade from 0.1 ms to 10 s, so that a quantile
-/// read from them is off by less than a third of its value.
+/// Upper bounds of the buckets in seconds: six per decade from 0.1 ms to 10 s, so that a quantile
+/// that is read from them is off by less than a third of its value.
 pub const BUCKET_BOUNDS_S: [f64; 31] = [
     0.0001, 0.00015, 0.0002, 0.0003, 0.0005, 0.0007, 0.001, 0.0015, 0.002, 0.003, 0.005, 0.007,
     0.01, 0.015, 0.02, 0.03, 0.05, 0.07, 0.1, 0.15, 0.2, 0.3, 0.5, 0.7, 1.0, 1.5, 2.0, 3.0, 5.0,
@@ -12,10 +12,10 @@ pub const BUCKET_BOUNDS_S: [f64; 31] = [
 
 const BUCKETS: usize = BUCKET_BOUNDS_S.len() + 1;
 
-/// Counts by duration.
+/// Number of durations in each bucket.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Histogram {
-    /// Observations in each bucket, not cumulated; the last is over every bound.
+    /// Observations per bucket, not cumulated. The last bucket is above every bound.
     counts: [u64; BUCKETS],
     sum_us: u64,
 }
@@ -36,7 +36,7 @@ impl Histogram {
             self.sum_us.saturating_add(duration.as_micros().try_into().unwrap_or(u64::MAX));
     }
 
-    /// Adds the counts of another.
+    /// Adds the counts of another histogram.
     pub fn add(&mut self, other: &Self) {
         for (count, more) in self.counts.iter_mut().zip(&other.counts) {
             *count += more;
@@ -44,7 +44,7 @@ impl Histogram {
         self.sum_us = self.sum_us.saturating_add(other.sum_us);
     }
 
-    /// Upper bound and cumulated count of each bucket; the last bound is infinite.
+    /// Upper bound and cumulated count of each bucket. The last bound is infinite.
     pub fn cumulated(&self) -> impl Iterator<Item = (f64, u64)> + '_ {
         let bounds = BUCKET_BOUNDS_S.into_iter().chain([f64::INFINITY]);
         bounds.zip(self.counts.iter().scan(0, |total, count| {
@@ -53,13 +53,13 @@ impl Histogram {
         }))
     }
 
-    /// How many were observed.
+    /// Number of durations counted.
     #[must_use]
     pub fn count(&self) -> u64 {
         self.counts.iter().sum()
     }
 
-    /// Their sum, in seconds.
+    /// Sum of all durations, in seconds.
     #[must_use]
     pub fn sum_s(&self) -> f64 {
         Duration::from_micros(self.sum_us).as_secs_f64()

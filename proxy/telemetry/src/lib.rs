@@ -1,16 +1,16 @@
 //! Counters, histograms and the access log of the data plane.
 //!
-//! Each worker has a [`Registry`] of plain cells: counting costs an addition, no lock and no
-//! shared cache line. A connection asks once for its [`Edge`] (who calls whom, how) and counts on
-//! that. For `/metrics` every worker hands over a [`Snapshot`], the sum of which is rendered.
+//! Each worker has a [`Registry`] of plain cells: counting costs an addition, with no lock and no
+//! shared cache line. A connection looks up its [`Edge`] (client, server, mTLS) once and counts on
+//! it. For `/metrics` each worker sends a [`Snapshot`], and the sum of all snapshots is rendered.
 //!
 //! ```text
 //! worker: Registry ── edge(labels) ──► Edge: requests, durations, connections, bytes
 //!             └─ snapshot() ──► merge ──► render ──► /metrics
 //! ```
 //!
-//! Labels come from discovery and identities, never from requests, and the number of edges has a
-//! bound: what is over it is counted on one edge named `other`.
+//! Labels come from discovery and identities, never from requests. The number of edges is limited:
+//! further edges are counted on one edge named `other`.
 
 mod counter;
 mod edge;

@@ -11,23 +11,23 @@ use crate::counter::{Counter, Counters};
 use crate::edge::{Direction, Edge, EdgeLabels};
 use crate::snapshot::Snapshot;
 
-/// Most edges a worker counts one by one: the series budget. An edge is about 40 series and 500
-/// bytes, so this is some 10,000 series and a page of 2 MB at the worst; a workload calls tens of
-/// others.
+/// Most edges that a worker counts separately. An edge has about 40 series and 500 bytes, so this
+/// is at most some 10,000 series and a page of 2 MB. A workload calls tens of others.
 pub const MAX_EDGES: usize = 256;
-/// How long an edge is shown that nobody holds and nothing is counted on. Its counts are kept after
-/// that, until its place is needed, so that it goes on where it was when it is used again.
+/// How long an unused edge is shown: one without a handle and without open connections. Its counts
+/// are kept until the room is needed for another edge, so that they continue if the edge is used
+/// again.
 pub const EDGE_IDLE: Duration = Duration::from_secs(600);
 
-/// Most server names of TLS connections that a worker counts one by one; clients choose them, so that
-/// they must not fill the page. A workload calls tens of hosts.
+/// Most server names of TLS connections that a worker counts separately. Clients choose the names,
+/// so they must not fill the page. A workload calls tens of hosts.
 pub const MAX_TLS_NAMES: usize = 64;
 
-/// What a TLS connection is counted as that names no host, or one too many.
+/// Names for TLS connections without a server name, and for those beyond the limit.
 const NO_NAME: &str = "";
 const OTHER_NAME: &str = "other";
 
-/// A request in progress, as far as it is counted.
+/// A request that has begun, with everything needed to count and log its end.
 #[derive(Debug)]
 pub struct Begun {
     at: Instant,
@@ -35,37 +35,37 @@ pub struct Begun {
     request: Option<(Box<str>, Box<[u8]>)>,
 }
 
-/// How a request has ended.
+/// How a request ended.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Outcome {
-    /// The status that the client saw; 499 when it left before there was one.
+    /// The status that the client received. 499 if the client left before there was one.
     pub status: u16,
-    /// The `grpc-status` that it saw, of a gRPC call that came to one.
+    /// The `grpc-status` that the client received, if this was a gRPC call with one.
     pub grpc_status: Option<u8>,
-    /// Bytes from and to the client, heads included.
+    /// Bytes from and to the client, including heads.
     pub bytes: (u64, u64),
-    /// Why the mesh failed it, when it did.
+    /// Why the mesh failed the request. `None` if it did not.
     pub error: Option<&'static str>,
 }
 
-/// An opaque connection that has ended, for the access log.
+/// The end of an opaque connection, for the access log.
 #[derive(Clone, Copy, Debug)]
 pub struct Relay<'a> {
     /// The address that the client dialled.
     pub target: SocketAddr,
     /// Whether the client began with a ClientHello of its own.
     pub tls: bool,
-    /// The host that it named in it.
+    /// The host in that ClientHello.
     pub server_name: Option<&'a str>,
     /// Bytes from and to the client.
     pub bytes: (u64, u64),
-    /// From its first relayed byte to its end.
+    /// From the first relayed byte to the end.
     pub duration: Duration,
-    /// Why the mesh failed it, when it did.
+    /// Why the mesh failed the connection. `None` if it did not.
     pub error: Option<&'static str>,
 }
 
-/// Everything one worker counts. Shared within its thread by `Rc`.
+/// All counts of one worker. Shared within its thread by `Rc`.
 #[derive(Debug)]
 pub struct Registry {
     counters: Counters,
@@ -81,7 +81,7 @@ impl Default for Registry {
 }
 
 impl Registry {
-    /// An empty one.
+    /// An empty registry.
     #[must_use]
     pub fn new() -> Self {
         Self {
@@ -92,14 +92,14 @@ impl Registry {
         }
     }
 
-    /// With an access log, shared by all workers.
+    /// Adds an access log, which all workers share.
     #[must_use]
     pub fn with_access_log(self, access: Option<Log>) -> Self {
         Self { access, ..self }
     }
 
-    /// A request has begun, in this version of HTTP; its method and target are copied only for an
-    /// access log, and no more of them than it shows.
+    /// Starts a request with this version of HTTP. Its method and target are copied only if there
+    /// is an access log, and only as much of them as the log shows.
     #[must_use]
     pub fn begin(&self, protocol: &'static str, method: &str, target: &[u8]) -> Begun {
         let shown = &target[..target.len().min(MAX_FIELD_BYTES)];
@@ -107,7 +107,7 @@ impl Registry {
         Begun { at: Instant::now(), protocol, request }
     }
 
-    /// A request has ended: counts it on its edge and logs it.
+    /// Ends a request: counts it on its edge and logs it.
     pub fn end(&self, edge: &Edge, begun: &Begun, outcome: &Outcome) {
         let duration = begun.at.elapsed();
         edge.request(outcome.status, duration);
@@ -132,8 +132,8 @@ impl Registry {
         );
     }
 
-    /// A request could not be read, and was answered for `cause`: counts and logs it. What of its method,
-    /// target and version could be read is not known to be what was meant, so the log shows none.
+    /// Counts and logs a request that could not be parsed and was answered for `cause`. The log
+    /// shows no method, target or version, since the parsed parts may not be what the client meant.
     pub fn unreadable(&self, edge: &Edge, status: u16, cause: &'static str) {
         edge.error(cause);
         edge.request(status, Duration::ZERO);
@@ -155,7 +155,7 @@ impl Registry {
         );
     }
 
-    /// An opaque connection has ended, or was refused: logs it. Its bytes are counted as they move.
+    /// Logs an opaque connection that ended or was refused. Its bytes were counted as they moved.
     pub fn relayed(&self, edge: &EdgeLabels, relay: &Relay<'_>) {
         let Some(log) = &self.access else { return };
         self.log(
@@ -181,7 +181,7 @@ impl Registry {
         }
     }
 
-    /// A client has begun TLS of its own, and named this host if any.
+    /// Counts a TLS connection of a client by its server name, if it has one.
     pub fn tls_name(&self, direction: Direction, name: Option<&str>) {
         let mut names = self.tls_names.borrow_mut();
         let name = name.unwrap_or(NO_NAME);
@@ -190,18 +190,18 @@ impl Registry {
         *names.entry((direction, name.into())).or_default() += 1;
     }
 
-    /// Counts one of what belongs to no edge.
+    /// Adds one to a counter of the worker.
     pub fn count(&self, counter: Counter) {
         self.counters.add(counter, 1);
     }
 
-    /// Counts several.
+    /// Adds `count` to a counter of the worker.
     pub fn count_many(&self, counter: Counter, count: u64) {
         self.counters.add(counter, count);
     }
 
-    /// The edge with these labels; one look-up, to be kept by the connection. Over
-    /// [`MAX_EDGES`] it is the edge named `other` of the same direction.
+    /// The edge with these labels. This is a look-up, so a connection should keep the result.
+    /// Beyond [`MAX_EDGES`] it is the edge named `other` of the same direction.
     pub fn edge(&self, labels: &EdgeLabels) -> Rc<Edge> {
         let now = Instant::now();
         let mut edges = self.edges.borrow_mut();
@@ -224,7 +224,7 @@ impl Registry {
         )
     }
 
-    /// Everything counted so far, to be sent to another thread.
+    /// A copy of all counts, to be sent to another thread.
     pub fn snapshot(&self) -> Snapshot {
         self.snapshot_at(Instant::now())
     }
@@ -240,8 +240,8 @@ fn forget_idle(edges: &mut HashMap<EdgeLabels, Rc<Edge>>, now: Instant) {
     edges.retain(|_, edge| is_live(edge, now));
 }
 
-/// Whether a connection or an endpoint holds the edge, or did lately. The time of use is brought up
-/// to date here, where it costs the request path nothing.
+/// Whether a connection or an endpoint has a handle of the edge, or had one recently. The time of
+/// use is updated here, so that the request path need not do it.
 fn is_live(edge: &Rc<Edge>, now: Instant) -> bool {
     if Rc::strong_count(edge) > 1 || edge.is_open() {
         edge.used_at.set(now);

@@ -1,4 +1,4 @@
-//! Snapshots as Prometheus text or OpenMetrics.
+//! Renders snapshots as Prometheus text or OpenMetrics.
 
 use std::fmt::{self, Write};
 
@@ -6,17 +6,17 @@ use crate::counter::Counter;
 use crate::edge::EdgeLabels;
 use crate::snapshot::{EdgeCounts, Snapshot};
 
-/// A value that is measured when asked for.
+/// A value that is measured when the page is rendered.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Measured {
-    /// What kind of metric it is.
+    /// The kind of metric.
     pub kind: Kind,
-    /// The metric's name; of a counter without the suffix `_total`. Values of one metric stand side
-    /// by side.
+    /// The metric's name; for a counter without the suffix `_total`. Values of one metric must be
+    /// adjacent.
     pub name: &'static str,
-    /// The labels, as they stand between the braces; empty for none.
+    /// The labels, in the form between the braces. Empty if there are none.
     pub labels: &'static str,
-    /// What it says.
+    /// The text of the `# HELP` line.
     pub help: &'static str,
     /// The value.
     pub value: f64,
@@ -25,13 +25,13 @@ pub struct Measured {
 /// The kinds of a [`Measured`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
-    /// It goes up and down.
+    /// A value that rises and falls.
     Gauge,
-    /// It only grows, from zero at the start of the process.
+    /// A value that only grows, from zero at the start of the process.
     Counter,
 }
 
-/// Renders in the Prometheus text format, version 0.0.4, or as OpenMetrics 1.0.0 when `open`.
+/// Renders the Prometheus text format, version 0.0.4, or OpenMetrics 1.0.0 if `open`.
 #[must_use]
 pub fn render(snapshot: &Snapshot, measured: &[Measured], open: bool) -> String {
     let mut page = Page { text: String::with_capacity(16 * 1024), open };
@@ -170,7 +170,7 @@ struct Page {
 }
 
 impl Page {
-    /// OpenMetrics names a counter's family without the suffix of its samples.
+    /// Begins a counter. OpenMetrics names the family without the suffix of its samples.
     fn counter(&mut self, name: &str, help: &str) {
         if self.open {
             self.family(name, "counter", help);
@@ -199,11 +199,11 @@ impl Page {
     }
 }
 
-/// Labels between the braces.
+/// The labels between the braces.
 struct Labels<'a>(&'a EdgeLabels);
 
-/// A label's value. Names and identities hold nothing to escape, but a page that one odd name makes
-/// unreadable would be a page without any metric.
+/// The value of a label, escaped. Names and identities contain nothing to escape, but a single
+/// unescaped one would make the whole page unreadable.
 struct Value<'a>(&'a str);
 
 impl fmt::Display for Value<'_> {

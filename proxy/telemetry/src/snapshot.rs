@@ -1,4 +1,4 @@
-//! What a worker has counted, as a value that can cross threads and be added up.
+//! A copy of a worker's counts that can be sent to another thread and added to others.
 
 use std::collections::{BTreeMap, HashMap};
 use std::rc::Rc;
@@ -29,7 +29,7 @@ pub(crate) struct EdgeCounts {
     pub(crate) written_bytes: u64,
     pub(crate) connect_failures: u64,
     pub(crate) retries: u64,
-    /// Whether any worker has used it lately.
+    /// Whether any worker has used the edge recently.
     pub(crate) live: bool,
 }
 
@@ -48,14 +48,15 @@ impl Snapshot {
         Self { tls_names, ..self }
     }
 
-    /// With what HTTP/2 peers did that a bound exists for, by kind.
+    /// Adds the counts of HTTP/2 abuse, by kind.
     #[must_use]
     pub fn with_abuses(self, abuses: impl IntoIterator<Item = (&'static str, u64)>) -> Self {
         Self { abuses: abuses.into_iter().collect(), ..self }
     }
 
-    /// The edges that are shown: an edge that no worker uses any more is not. Leaving out what only
-    /// one worker has forgotten would make the sum fall, which reads as a restart of the counter.
+    /// The edges to show: those that any worker has used recently. Hiding only the counts of
+    /// workers that no longer use an edge would lower the sum, and Prometheus would take that for a
+    /// restart of the counter.
     pub(crate) fn shown(&self) -> impl Iterator<Item = (&EdgeLabels, &EdgeCounts)> {
         self.edges.iter().filter(|(_, counts)| counts.live)
     }

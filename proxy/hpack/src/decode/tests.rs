@@ -1,4 +1,4 @@
-//! What a decoder refuses, what it keeps in step with, and what a section may cost.
+//! What a decoder rejects, how its table stays in sync, and the cost of hostile sections.
 
 use super::*;
 use crate::{Encoder, Field};
@@ -29,12 +29,13 @@ fn malformed_sections() {
         (&[0x40, 0x01, b'a'], Truncated),
         (&[0x40, 0x01, b'a', 0x02, b'b'], Truncated),
         (&[0x40, 0x01, b'a', 0x81], Truncated),
-        // EOS; padding of zeros; eight bits of padding; a length of one that holds no symbol.
+        // EOS; padding with zeros; eight bits of padding; one byte that is too short for any
+        // symbol.
         (&[0x40, 0x01, b'a', 0x84, 0xff, 0xff, 0xff, 0xff], InvalidHuffman),
         (&[0x40, 0x01, b'a', 0x81, 0x00], InvalidHuffman),
         (&[0x40, 0x01, b'a', 0x82, 0x07, 0xff], InvalidHuffman),
         (&[0x40, 0x81, 0xff, 0x00], InvalidHuffman),
-        // 4097; after a field; a third.
+        // An update to 4097; an update after a field; a third update.
         (&[0x3f, 0xe2, 0x1f, 0x82], SizeUpdateTooLarge),
         (&[0x82, 0x20], SizeUpdateMisplaced),
         (&[0x82, 0x20, 0x82], SizeUpdateMisplaced),
@@ -67,7 +68,7 @@ fn a_lower_limit_must_be_followed_by_an_update() {
     decoder.set_max_table(100);
     decoder.set_max_table(200);
     assert_eq!(decoder.decode(&[0x82], &mut block, LIMITS), Err(DecodeError::SizeUpdateMissing));
-    // 150 is above the lowest limit, 100 is not, and then 200 may be chosen.
+    // 150 exceeds the lowest limit, 100 does not, and after 100 the size 200 is allowed.
     let above = [0x3f, 150 - 31, 0x82];
     let mut other = Decoder::new(4096);
     other.set_max_table(100);
@@ -128,7 +129,8 @@ fn a_name_may_come_from_the_entry_that_its_field_pushes_out() {
     assert!(block.iter().eq([expected, expected]));
 }
 
-/// One large entry, named again and again: 16 KiB of section would be 64 MiB of fields.
+/// One large entry is referenced again and again: 16 KiB of section would decode to 64 MiB of
+/// fields.
 #[test]
 fn a_bomb_of_indexed_fields_costs_its_own_length() {
     let mut decoder = Decoder::new(4096);
@@ -143,7 +145,7 @@ fn a_bomb_of_indexed_fields_costs_its_own_length() {
     assert!(block.capacity() < 4 * LIMITS.list_bytes, "{}", block.capacity());
 }
 
-/// The same with an entry's name, which goes into the table each time.
+/// An entry's name is referenced again and again, and each field enters the table.
 #[test]
 fn a_bomb_of_names_ends_the_connection() {
     let mut decoder = Decoder::new(4096);

@@ -1,4 +1,4 @@
-//! What an encoder keeps, and what it says about its table.
+//! What an encoder keeps in its table, and which updates of its size it sends.
 
 use super::*;
 use crate::{Block, Decoder, Limits, Outcome};
@@ -114,7 +114,7 @@ fn a_repeated_block_is_written_as_if_it_were_encoded_again() {
     for round in 0..40 {
         let block = match round % 8 {
             3 => &secret,
-            // New entries move the indices of those before.
+            // New entries change the indices of earlier ones.
             7 => &[("x-round", round.to_string())].into_iter().collect(),
             5 => &other,
             _ => &call,

@@ -1,8 +1,8 @@
-//! The code itself. It is canonical: codes of one length are consecutive in the order of their
-//! symbols, and the first of a length follows the last of the lengths before; so the lengths of
-//! appendix B say everything.
+//! The tables of the code. It is canonical: codes of the same length are consecutive in the order
+//! of their symbols, and the first code of a length follows the last code of the shorter lengths.
+//! So the lengths in appendix B determine all codes.
 
-/// The symbol that ends nothing: its first bits are the padding.
+/// The end-of-string symbol. It never occurs in a string; its first bits are the padding.
 pub(super) const EOS: u16 = 256;
 
 /// The longest code, in bits.
@@ -23,34 +23,34 @@ const LENGTH_LIST: [u8; 257] = [
     22, 25, 25, 24, 24, 26, 23, 26, 27, 26, 26, 27, 27, 27, 27, 27, 28, 27, 27, 27, 27, 27, 26, 30,
 ];
 
-/// By length: the first code of that length.
+/// The first code of each length.
 pub(super) static FIRST_CODE: [u32; MAX_LENGTH + 2] = FIRSTS.0;
 
-/// By length: how many symbols have shorter codes.
+/// For each length, the number of symbols with shorter codes.
 pub(super) static FIRST_RANK: [usize; MAX_LENGTH + 2] = FIRSTS.1;
 
-/// The symbols in the order of their codes.
+/// All symbols in the order of their codes.
 pub(super) static SYMBOLS: [u16; 257] = SYMBOL_LIST;
 
-/// By length: the codes of that length or less are those below this, in the top bits of 32.
+/// For each length, an exclusive upper bound of the codes up to that length, in the top bits of 32.
 pub(super) static LIMIT: [u64; MAX_LENGTH + 1] = LIMITS;
 
-/// By byte: its code, shifted left by 8, and the length of the code in bits.
+/// For each byte, its code shifted left by 8, plus the length of the code in bits.
 pub(super) static PACKED: [u64; 256] = packed();
 
-/// How many bits a lookup in [`FAST`] looks at: two letters of the short kind fit, and the table
-/// is a quarter of a small level 1 cache.
+/// Number of bits for a lookup in [`FAST`]. Two letters with short codes fit, and the table takes a
+/// quarter of a small level 1 cache.
 pub(super) const FAST_BITS: u32 = 11;
 
-/// By the next bits of a string: one or two symbols.
+/// The one or two symbols that the next bits of a string begin with.
 pub(super) static FAST: [Fast; 1 << FAST_BITS] = fast();
 
 /// An entry of [`FAST`].
 #[derive(Clone, Copy)]
 pub(super) struct Fast {
-    /// The second is only there if `length` is more than `first_length`.
+    /// The second symbol is valid only if `length` exceeds `first_length`.
     pub(super) symbols: [u8; 2],
-    /// The length of both codes together; 0 if even the first is longer than the lookup.
+    /// The length of both codes together. 0 if even the first code is longer than the lookup.
     pub(super) length: u8,
     /// The length of the first code.
     pub(super) first_length: u8,
@@ -104,7 +104,7 @@ const fn packed() -> [u64; 256] {
     packed
 }
 
-/// The symbol at the top of 32 bits and the length of its code, if that is `most` at most.
+/// The symbol at the top of 32 bits and the length of its code. `None` if that exceeds `most`.
 const fn symbol_of(top: u64, most: usize) -> Option<(u8, usize)> {
     let mut length = 1;
     while length <= most {

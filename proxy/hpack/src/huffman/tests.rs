@@ -1,4 +1,4 @@
-//! The code against the examples of the RFC and itself.
+//! The code, tested with the examples of the RFC and by round trips.
 
 use super::*;
 
@@ -31,7 +31,7 @@ fn every_pair_of_bytes() {
     }
 }
 
-/// Long codes and short ones in every order, across refills.
+/// Long and short codes in every order, across refills.
 #[test]
 fn long_and_short_codes_mixed() {
     let mut state = 1u32;
@@ -48,7 +48,7 @@ fn long_and_short_codes_mixed() {
 
 #[test]
 fn padding_and_eos() {
-    // '0' is 00000: three bits of padding, all ones.
+    // '0' is 00000, followed by three bits of padding, all ones.
     assert_eq!(plain(&[0x07]).unwrap(), b"0");
     assert_eq!(plain(&[0x06]), Err(Malformed), "padding that is not EOS's beginning");
     assert_eq!(plain(&[0x07, 0xff]), Err(Malformed), "padding of eleven bits");

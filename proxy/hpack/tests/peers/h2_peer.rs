@@ -1,5 +1,5 @@
-//! The `h2` crate as the client of an in-memory connection whose server side is a few frames
-//! written by hand: its encoder meets our decoder, our encoder its decoder.
+//! The `h2` crate as the client of an in-memory connection. The server's frames are built by hand
+//! from our codec: its encoder meets our decoder, and our encoder its decoder.
 
 use anyhow::{Context, bail, ensure};
 use http::{HeaderName, HeaderValue, Request};
@@ -18,7 +18,7 @@ const HEADER_TABLE_SIZE: u16 = 1;
 
 const REQUESTS: usize = 300;
 
-/// Fields of request or response `number`: some always the same, some new, some that return.
+/// The fields of request or response `number`: some constant, some new, some that return later.
 fn fields(number: usize, side: &str) -> Vec<(String, String)> {
     let mut fields = vec![
         ("content-type".into(), "application/json".into()),
@@ -39,7 +39,7 @@ struct Server {
     stream: DuplexStream,
     encoder: Encoder,
     decoder: Decoder,
-    /// The limit that our SETTINGS set, once they are acknowledged.
+    /// The table size in our SETTINGS, once the client has acknowledged them.
     table: usize,
 }
 

@@ -1,5 +1,5 @@
-//! Where the lines of the access log go: a thread of their own, so that a slow disk or terminal
-//! never holds a request up.
+//! Writes the access log in a thread of its own, so that a slow disk or terminal never delays a
+//! request.
 
 use std::io::{self, BufWriter, Write};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
@@ -8,11 +8,11 @@ use std::thread::{self, JoinHandle};
 use super::{Format, Record};
 
 /// Lines that may wait to be written, about 300 bytes each: a burst of some hundredths of a second
-/// at 100,000 requests a second. More are dropped and counted, because a log that cannot be written
-/// fast enough must not slow requests down.
+/// at 100,000 requests per second. Further lines are dropped and counted, because a log that is
+/// written too slowly must not slow requests down.
 const MAX_WAITING: usize = 4096;
 
-/// Takes the lines of all workers; each has a clone.
+/// Takes the lines of all workers. Each worker has a clone.
 #[derive(Clone, Debug)]
 pub struct Log {
     format: Format,
@@ -21,20 +21,20 @@ pub struct Log {
 
 impl Log {
     /// Starts the thread that writes to standard output. It ends with the process, or when standard
-    /// output is closed: then nobody reads it.
+    /// output is closed and so has no reader.
     ///
     /// # Errors
-    /// When no thread can be made.
+    /// If the thread cannot be started.
     pub fn start(format: Format) -> io::Result<Self> {
         let (log, _ends_with_the_process) = Self::to(io::stdout(), format)?;
         Ok(log)
     }
 
-    /// The same to anywhere. The thread ends, with everything written, when the last clone of the
-    /// log is dropped, or at the first line that cannot be written.
+    /// Starts a thread that writes to `out`. It ends when the last clone of the log is dropped and
+    /// everything is written, or at the first line that cannot be written.
     ///
     /// # Errors
-    /// When no thread can be made.
+    /// If the thread cannot be started.
     pub fn to<W>(out: W, format: Format) -> io::Result<(Self, JoinHandle<io::Result<()>>)>
     where
         W: Write + Send + 'static,
@@ -45,14 +45,15 @@ impl Log {
         Ok((Self { format, lines }, thread))
     }
 
-    /// Hands a line over; false when it had to be dropped.
+    /// Queues a line. `false`: the queue is full and the line was dropped.
     #[must_use]
     pub fn write(&self, record: &Record<'_>) -> bool {
         self.lines.try_send(record.line(self.format)).is_ok()
     }
 }
 
-/// Flushes whenever nothing waits, so that a line is seen at once and a burst is written in one go.
+/// Flushes whenever the queue is empty, so that a single line appears at once and a burst is
+/// written together.
 fn write(waiting: &Receiver<String>, out: impl Write) -> io::Result<()> {
     let mut out = BufWriter::new(out);
     while let Ok(line) = waiting.recv() {
@@ -73,7 +74,7 @@ mod tests {
     use super::*;
     use crate::{Direction, EdgeLabels};
 
-    /// Hands over what is written, and waits for each to be taken.
+    /// Passes each write to the test, and waits until the test has received it.
     struct Gate(mpsc::SyncSender<Vec<u8>>);
 
     impl Write for Gate {
@@ -87,7 +88,7 @@ mod tests {
         }
     }
 
-    /// Writes that many lines; how many were taken.
+    /// Writes this many lines. Returns how many were accepted.
     fn write_lines(log: &Log, lines: usize) -> usize {
         let edge = EdgeLabels {
             direction: Direction::Outbound,
@@ -132,7 +133,7 @@ mod tests {
     fn lines_that_cannot_be_written_in_time_are_dropped() {
         let (gate, written) = mpsc::sync_channel(0);
         let (log, thread) = Log::to(Gate(gate), Format::Json).unwrap();
-        // Nobody takes what is written yet: the queue and one buffer of the writer fill up.
+        // The test receives nothing yet, so the queue and one buffer of the writer fill up.
         let taken = write_lines(&log, 4 * MAX_WAITING);
         assert!((MAX_WAITING..2 * MAX_WAITING).contains(&taken), "{taken}");
         drop(log);
