@@ -1,12 +1,13 @@
-//! `leno bench run --context`: meshes of a Kubernetes cluster under the same load.
+//! `leno bench run --context`: measures meshes of a Kubernetes cluster under the same load.
 //!
 //! ```text
 //! round × mesh:  inventory ─ ledger ─ install ─┬─ namespace, pods ─ load ─ record ─ namespace gone ─┬─ remove ─ inventory
 //!                                              └──────────────── each scenario and step ────────────┘
 //! ```
-//! The client is a pod that makes load when it is told to by a port-forward (`station`); who used what is seen by
-//! a pod on each node that looks at processes (`watchers`, `meter`). What is made is in the ledger before it is made,
-//! and is taken back whatever happens; a run that was killed is taken back by the next one, or by [`clean`].
+//! The client is a pod that generates load on request, through a port-forward (`station`). A pod on
+//! each node reads the counters of its processes (`watchers`, `meter`). The ledger lists every
+//! change to the cluster before it is made. A run reverts its changes when it ends, even after an
+//! error; those of a killed run are reverted by the next run or by [`clean`].
 //!
 //! Read first: [`Run`], [`Mesh`], [`run`].
 
@@ -57,10 +58,11 @@ pub use mesh::Mesh;
 use nodes::Nodes;
 use turn::{Clock, Turn, turns};
 
-/// As whom objects are applied.
+/// The field manager that applies objects.
 const MANAGER: &str = "leno-bench";
-/// What whoever measures has to be allowed, in the whole cluster. To install a mesh more is needed. What is applied
-/// takes `create` where it is not there and `patch`, a port-forward `get` or `create` by how it is made.
+/// The rights in the whole cluster that a measurement needs; installing a mesh needs more. Applying
+/// an object needs `create` if it does not exist, and `patch`. A port-forward needs `get` or
+/// `create`, depending on its protocol.
 const RIGHTS: [Right; 31] = [
     ("list", "", "nodes"),
     ("create", "", "namespaces"),
@@ -81,12 +83,12 @@ const RIGHTS: [Right; 31] = [
     ("get", "", "configmaps"),
     ("list", "", "configmaps"),
     ("list", "apps", "deployments"),
-    // What changes while load is made.
+    // The objects that change during the load.
     ("create", "discovery.k8s.io", "endpointslices"),
     ("patch", "discovery.k8s.io", "endpointslices"),
     ("create", "gateway.networking.k8s.io", "httproutes"),
     ("patch", "gateway.networking.k8s.io", "httproutes"),
-    // Of what meshes make beyond their namespace.
+    // The kinds of objects that meshes create outside their namespace.
     ("list", "apiextensions.k8s.io", "customresourcedefinitions"),
     ("list", "rbac.authorization.k8s.io", "clusterroles"),
     ("list", "rbac.authorization.k8s.io", "clusterrolebindings"),
@@ -97,32 +99,34 @@ const RIGHTS: [Right; 31] = [
     ("list", "gateway.networking.k8s.io", "gatewayclasses"),
 ];
 
-/// Most missing rights that are named: whoever lacks more lacks most.
+/// The largest number of missing rights that an error names; a user who lacks more lacks most of
+/// them.
 const SHOWN: usize = 12;
 
-/// What to run in a cluster.
+/// The options of a run in a cluster.
 pub struct Run {
-    /// What is done, how often and how long; its meshes and generator are those of the lab.
+    /// The scenarios, rounds and durations. The meshes and generators in these options are not
+    /// used: they are for the lab.
     pub options: Options,
-    /// By whom; the baseline is added where it is missing.
+    /// The meshes to measure; the baseline is added if it is missing.
     pub meshes: Vec<Mesh>,
-    /// The image of the client and the services: `leno-bench` is its entrypoint.
+    /// The image of the client and the services, with `leno-bench` as its entrypoint.
     pub image: String,
-    /// The real application, in place of the suite's own services.
+    /// The real application instead of the suite's own services.
     pub real: Option<Images>,
-    /// What Leno is told when it is installed.
+    /// The values that Leno is installed with.
     pub values: Values,
-    /// The same in words, `NAME=VALUE`, for the records.
+    /// The same values as `NAME=VALUE`, for the records.
     pub told: Vec<String>,
-    /// Whether meshes are installed and removed; else those that are there are taken.
+    /// Whether meshes are installed and removed; otherwise the meshes of the cluster are measured.
     pub install: bool,
 }
 
-/// A cluster that is measured in.
+/// The cluster of a run.
 pub struct Ground {
     client: Client,
     target: Target,
-    /// What tells it from other clusters.
+    /// The UID that distinguishes the cluster from others.
     identity: String,
     namespace: String,
     nodes: Nodes,
@@ -130,13 +134,13 @@ pub struct Ground {
 }
 
 impl Ground {
-    /// Looks at a cluster: whether it can be measured in, and where. Nothing is made.
+    /// Checks whether a cluster can be used for measurements, and finds its nodes. Creates nothing.
     ///
     /// # Errors
-    /// Where it is not reached, a right is missing, or no node takes pods.
+    /// If the cluster is not reachable, a right is missing, or no node accepts pods.
     pub async fn open(target: &Target) -> Result<Self> {
         let Target { kubeconfig, context } = target.pinned();
-        // Whoever takes back what a run left may be in another directory.
+        // An absolute path, because `clean` may run in another directory.
         let kubeconfig = kubeconfig.map(std::path::absolute).transpose()?;
         let target = Target { kubeconfig, context };
         let client = leno_operate::connect(&target).await?;
@@ -154,13 +158,13 @@ impl Ground {
         Ok(Self { client, target, identity, namespace: namespace(), nodes, server_version })
     }
 
-    /// The processors of the nodes that are used.
+    /// The processors of the nodes in use.
     #[must_use]
     pub fn cpus(&self) -> usize {
         self.nodes.usable.iter().map(|one| one.node.cpus).sum()
     }
 
-    /// Refuses where another run is under way, or was killed.
+    /// Fails if another run is active or was killed.
     async fn is_free(&self) -> Result<()> {
         let all: Api<Namespace> = Api::all(self.client.clone());
         let (label, value) = manifests::MANAGED;
@@ -169,7 +173,7 @@ impl Ground {
         found.items.first().map_or(Ok(()), claim::refused)
     }
 
-    /// What a record says of this place.
+    /// The description of this cluster in a record.
     fn place(&self, run: &Run, (scenario, mesh): (&Scenario, Mesh), beside: &[String]) -> Cluster {
         let placement = nodes::Placement::of(&self.nodes.usable, scenario);
         Cluster {
@@ -190,19 +194,19 @@ impl Ground {
     }
 }
 
-/// A namespace that nobody has: of this moment and process.
+/// A unique name for a namespace, from the current time and the process ID.
 fn namespace() -> String {
     let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
     let now = now.map_or(0, |since| since.subsec_nanos());
     format!("leno-bench-{:05x}", (now ^ std::process::id().rotate_left(12)) & 0xf_ffff)
 }
 
-/// Runs all of it and writes a record for each measurement; what is done when it is interrupted is kept.
-/// `say` gets a line about each step.
+/// Runs everything and writes a record for each measurement. After an interrupt, the records made
+/// so far are kept. `say` receives one line for each step.
 ///
 /// # Errors
-/// When it cannot begin, is interrupted, a record cannot be written, or the cluster cannot be left as it was
-/// found. A measurement that fails is a record that says why.
+/// If the run cannot start, is interrupted, cannot write a record, or cannot restore the cluster. A
+/// measurement that fails is a record with the reason.
 pub async fn run(
     run: &mut Run,
     ground: Ground,
@@ -252,7 +256,7 @@ pub async fn run(
     flag_impossible(&out)
 }
 
-/// The records that are there, which have to be of the same cluster and applications.
+/// The existing records, which must be of the same cluster and applications.
 fn old_records(run: &Run, ground: &Ground) -> Result<Vec<Record>> {
     let options = &run.options;
     let old = record::there(&options.out)?;
@@ -277,18 +281,19 @@ fn old_records(run: &Run, ground: &Ground) -> Result<Vec<Record>> {
     Ok(old)
 }
 
-/// Where the records are, for whoever finds the namespace.
+/// The directory of the records and its host, for users who find the namespace.
 fn whose(out: &Path) -> Result<String> {
     let host = nix::unistd::gethostname().map(|name| name.to_string_lossy().into_owned());
     let host = host.unwrap_or_else(|_| "a machine without a name".to_owned());
     Ok(format!("{} (on {host})", std::path::absolute(out)?.display()))
 }
 
-/// The tools of the meshes that can be measured; of the others, records that say what is missing.
+/// The tools of the meshes that can be measured. For the other meshes, this writes records that
+/// name what is missing.
 ///
 /// # Errors
-/// Where a mesh is there that would be installed, or is not there that would be taken, or a node is not Ready that
-/// one would be waited for on.
+/// If a mesh to install is in the cluster already, a mesh to measure as it is does not exist, or a
+/// node that an installation would wait for is not Ready.
 async fn able(
     run: &Run,
     ground: &Ground,
@@ -340,7 +345,7 @@ async fn able(
     Ok(tools)
 }
 
-/// Refuses a mesh that whoever runs it may not install, before any of it is there.
+/// Checks that the user may install a mesh, before any of it is created.
 async fn may_install(
     run: &Run,
     ground: &Ground,
@@ -361,7 +366,7 @@ async fn may_install(
     )
 }
 
-/// A record of which only the circumstances are known.
+/// A record that only has the circumstances of the run.
 fn at(
     run: &Run,
     ground: &Ground,
@@ -376,13 +381,15 @@ fn at(
     record
 }
 
-/// Something is in the cluster, or in its nodes, that was not: the ledger says what, and stays.
+/// The cluster or its nodes still have something that was not there before. The ledger lists it and
+/// stays.
 #[derive(Clone, Debug, thiserror::Error)]
 #[error("the cluster is not as it was found; say leno bench clean {} once that is seen to", .0.display())]
 struct Kept(PathBuf);
 
-/// Takes back what a ledger has: the namespace of the measurements, then the mesh that was installed, then what
-/// that has left; the ledger in its directory has no mesh then. Harmless where it was done before.
+/// Reverts the changes in a ledger: removes the namespace of the measurements, then the installed
+/// mesh, then the objects that the mesh left behind. Afterwards the ledger in the directory has no
+/// mesh. Safe to repeat.
 async fn take_back(
     client: &Client,
     (ledger, out): (&mut Ledger, &Path),
@@ -396,7 +403,7 @@ async fn take_back(
             ledger.write(out)?;
         }
         if !ledger.unclean.is_empty() {
-            // The nodes are all that is left.
+            // Only the nodes are not clean.
             claim::release(client, &ledger.namespace).await?;
             bail!(
                 "Leno is not gone from every node ({}): run `leno-agent cleanup` there, and then remove {}, which \
@@ -410,8 +417,8 @@ async fn take_back(
     back.await.with_context(|| Kept(out.to_owned()))
 }
 
-/// Removes a mesh, where this run has made it, and what that leaves; the ledger has the nodes in which something is
-/// left.
+/// Removes a mesh that this run installed, and the objects that it leaves behind. Adds the nodes
+/// that are not clean to the ledger.
 async fn remove(
     client: &Client,
     (ledger, out): (&mut Ledger, &Path),
@@ -425,37 +432,37 @@ async fn remove(
         return Ok(());
     }
     say(&format!("{name}: being removed"));
-    // Tools may say by an error that there is nothing to remove, as linkerd does.
+    // Some tools fail if there is nothing to remove, as linkerd does.
     let something = Inventory::take(client).await?.has_new(mesh, before);
     if mesh.tool().is_none() || something {
         let tool = mesh.find()?;
         let target = &ledger.target();
         let installation = Installation { client, target, mesh, tool: tool.as_deref() };
-        // Until that has gone well, what it would be done again by stays.
+        // Until the removal succeeds, the objects that a second attempt needs stay in the cluster.
         ledger.unclean.extend(installation.remove(installed, say).await?);
         ledger.write(out)?;
     }
     inventory::restore(client, (&ledger.namespace, mesh, before), say).await
 }
 
-/// Lets go of a cluster in which nothing of a run is left.
+/// Releases a cluster in which nothing of the run is left.
 async fn let_go(client: &Client, ledger: &Ledger, out: &Path) -> Result<()> {
     claim::release(client, &ledger.namespace).await.with_context(|| Kept(out.to_owned()))?;
     Ok(Ledger::forget(out)?)
 }
 
-/// Takes back what a run left that was killed, by the ledger in the directory of its records; whether there was
-/// anything.
+/// Reverts the changes of a killed run, by the ledger in the directory of its records. Returns
+/// whether there were any.
 ///
 /// # Errors
-/// When a run is under way there, the cluster is not reached or is another than that of the ledger, or something
-/// does not go.
+/// If a run is active in the directory, the cluster is not reachable or not that of the ledger, or
+/// an object cannot be removed.
 pub async fn clean(out: &Path, say: &mut dyn FnMut(&str)) -> Result<bool> {
     let _held = claim::directory(out)?;
     finish(out, say).await
 }
 
-/// As [`clean`], in a directory that nobody else uses.
+/// As [`clean`], in a directory that this process has locked.
 async fn finish(out: &Path, say: &mut dyn FnMut(&str)) -> Result<bool> {
     let Some(mut ledger) = Ledger::read(out)? else { return Ok(false) };
     let reached = async {

@@ -1,8 +1,9 @@
-//! What a run has to itself: the directory of its records, the cluster, and the namespaces of the meshes that it
-//! installs.
+//! What a run claims for itself: the directory of its records, the cluster, and the namespaces of
+//! the meshes that it installs.
 //!
-//! A claim on the cluster is a namespace that is made and not applied: of two runs that make it at once, one is
-//! refused. It says of which run it is, so that nobody takes back what others have made.
+//! A claim on the cluster is a namespace that is created, not applied: if two runs create it at
+//! once, one of them fails. An annotation names its run, so that no run reverts the changes of
+//! another.
 
 use std::fs::{File, TryLockError};
 use std::path::Path;
@@ -18,27 +19,27 @@ use super::manifests::{MANAGED, RECORDS};
 use super::stage;
 use crate::error::{self, Attempt as _};
 
-/// The namespace that stands for the run that is under way in a cluster; nothing is in it.
+/// The empty namespace that represents the active run of a cluster.
 pub(super) const RUN: &str = "leno-bench";
-/// The annotation of a namespace that says which run has made it.
+/// The annotation that names the run that created a namespace.
 const OF: &str = "leno.dev/bench-run";
-/// As whom claims are made: what is applied to a namespace later leaves them alone.
+/// The field manager of claims. A later apply to the namespace by another manager keeps them.
 const CLAIMER: &str = "leno-bench-claim";
-/// The namespace that is as old as its cluster.
+/// The namespace that exists as long as its cluster.
 const FIRST: &str = "kube-system";
 
-/// Which run, and where its records are.
+/// A run, and the place of its records.
 #[derive(Clone, Copy)]
 pub(super) struct Claimant<'a> {
-    /// Its name, which no other run has.
+    /// The unique name of the run.
     pub(super) run: &'a str,
     pub(super) records: &'a str,
 }
 
-/// Has a directory to itself until what it gives is dropped, or the process ends.
+/// Locks a directory until the returned file is dropped or the process ends.
 ///
 /// # Errors
-/// When another process has it, or it cannot be locked.
+/// If another process has locked the directory, or it cannot be locked.
 pub(super) fn directory(out: &Path) -> error::Result<File> {
     let file = File::open(out)
         .attempt(|| format!("open directory {} (is it the --out of a run?)", out.display()))?;
@@ -53,14 +54,16 @@ pub(super) fn directory(out: &Path) -> error::Result<File> {
     }
 }
 
-/// What tells a cluster from all others, whatever a kubeconfig calls it: the UID of its oldest namespace.
+/// The identity of a cluster, independent of its name in a kubeconfig: the UID of its oldest
+/// namespace.
 pub(super) async fn identity(client: &Client) -> Result<String> {
     let all: Api<Namespace> = Api::all(client.clone());
     let first = all.get(FIRST).await.map_err(Error::api(format!("get Namespace {FIRST}")))?;
     first.uid().with_context(|| format!("namespace {FIRST} has no UID"))
 }
 
-/// Makes a namespace that is the run's; the one that is there where somebody was quicker.
+/// Creates a namespace that belongs to the run. Returns the existing one if another client has
+/// created it already.
 pub(super) async fn namespace(
     client: &Client,
     name: &str,
@@ -83,7 +86,7 @@ pub(super) async fn namespace(
     }
 }
 
-/// Whether a namespace that is there was made by a run; none where it is not there.
+/// Whether a namespace was created by this run; `None` if it does not exist.
 pub(super) async fn is_of(client: &Client, name: &str, run: &str) -> Result<Option<bool>, Error> {
     Ok(there(client, name).await?.map(|there| is_by(&there, run)))
 }
@@ -97,7 +100,7 @@ fn is_by(there: &Namespace, run: &str) -> bool {
     there.annotations().get(OF).is_some_and(|of| of == run)
 }
 
-/// Lets go of the cluster. Harmless where another run has it, or gets it meanwhile.
+/// Releases the cluster. Does nothing if another run has claimed it or claims it meanwhile.
 pub(super) async fn release(client: &Client, run: &str) -> Result<()> {
     match there(client, RUN).await? {
         Some(there) if is_by(&there, run) => stage::strike_exactly(client, &there).await,
@@ -105,7 +108,7 @@ pub(super) async fn release(client: &Client, run: &str) -> Result<()> {
     }
 }
 
-/// Refuses for the sake of a run whose namespace is there.
+/// The error that names the run of an existing namespace.
 pub(super) fn refused(there: &Namespace) -> Result<()> {
     let of = there.annotations().get(RECORDS);
     let of = of.map_or("a directory that it does not name", String::as_str);

@@ -1,12 +1,12 @@
-//! What is done to a mesh while load is made: a route, or the endpoints of a service, are another now and then,
-//! applied as its users do.
+//! Changes a mesh's configuration during the load: a route, or the endpoints of a service, applied
+//! as users do.
 //!
 //! ```text
 //! load:       ==========================
 //! revision:      1   2   3      4   5         one each period; a late write delays the next
 //! ```
-//! Endpoints are a slice of the suite's own for a service without selector, so that nobody stands between what is
-//! written and those who read it: the nodes' own proxies, and those of the meshes.
+//! Endpoints are written as the suite's own slice for a service without selector. So no controller
+//! delays them on their way to the consumers: the nodes' own proxies, and those of the meshes.
 
 use std::time::Duration;
 
@@ -27,54 +27,55 @@ use crate::record::{Mark, MarkKind};
 use crate::revision::{self, CHURNING};
 use crate::scenario::Scenario;
 
-/// How long one write may take: an API server that is slower is not disturbing anybody.
+/// The time limit of a write. An API server that is slower does not disturb the mesh.
 const WRITTEN: Duration = Duration::from_secs(10);
-/// How long the log of an application may take.
+/// The time limit for reading the log of an application.
 const READ: Duration = Duration::from_secs(30);
-/// Most bytes of it: more lines than there are revisions in an hour.
+/// The largest log that is read, in bytes: more lines than there are revisions in an hour.
 const LOG: i64 = 16 * 1024 * 1024;
-/// The label that says whose a slice is: no controller of the cluster's takes it for its own.
+/// The label that names the manager of a slice. No controller of the cluster touches slices of
+/// another manager.
 const SLICE_OF: (&str, &str) = ("endpointslice.kubernetes.io/managed-by", MANAGER);
-/// The definition of routes.
+/// The CustomResourceDefinition of routes.
 const ROUTES: &str = "httproutes.gateway.networking.k8s.io";
-/// The command that brings it.
+/// The command that installs it.
 const BRING_ROUTES: &str = "kubectl apply --server-side -f \
     https://github.com/kubernetes-sigs/gateway-api/releases/latest/download/standard-install.yaml";
 
-/// What changes while load is made, one revision after the other.
+/// The configuration that changes during the load, one revision after the other.
 #[derive(Debug)]
 pub(super) struct Revisions<'a> {
     namespace: &'a str,
     scenario: &'a Scenario,
     period: Duration,
-    /// Where each service is served, in their order, where that is what changes.
+    /// The endpoints of the services, in their order; empty unless endpoints change.
     endpoints: Vec<Value>,
 }
 
-/// What came of it.
+/// The results of the revisions.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Given {
-    /// Revisions that were written.
+    /// The number of written revisions.
     pub(super) revisions: u64,
-    /// Those that could not be, and why the last.
+    /// The number of failed writes, and the error of the last one.
     failed: Option<(u64, String)>,
-    /// Routes that the application has told of, or why that is not known.
+    /// The number of routes that the application has reported, or why it is unknown.
     arrived: Option<Result<u64, String>>,
 }
 
 impl<'a> Revisions<'a> {
-    /// Those of a scenario under a mesh; none where nothing changes. Without a mesh nobody takes routes, and the nodes
-    /// take endpoints.
+    /// The revisions of a scenario under a mesh; `None` if nothing changes. Without a mesh nothing
+    /// consumes routes, but the nodes consume endpoints.
     pub(super) fn of(mesh: Mesh, scenario: &'a Scenario, namespace: &'a str) -> Option<Self> {
         let period = scenario.disturbance?.period()?;
         let taken = mesh != Mesh::None || scenario.churns();
         taken.then_some(Self { namespace, scenario, period, endpoints: Vec::new() })
     }
 
-    /// Says where the services are served.
+    /// Sets the endpoints of the services.
     ///
     /// # Errors
-    /// When one has no pod with an address.
+    /// If a service has no pod with an address.
     pub(super) fn serve(&mut self, pods: &[Pod]) -> Result<()> {
         let endpoint = |nth: u32| {
             let name = self.scenario.service(nth);
@@ -85,7 +86,7 @@ impl<'a> Revisions<'a> {
         Ok(())
     }
 
-    /// A revision, of which 0 is the first.
+    /// The object of a revision; revision 0 is the first.
     pub(super) fn object(&self, revision: u64) -> Value {
         match self.scenario.churns() {
             true => self.slice(revision),
@@ -111,7 +112,7 @@ impl<'a> Revisions<'a> {
         "endpoints": endpoints})
     }
 
-    /// Gives one after the other for so long.
+    /// Writes one revision after the other for the given time.
     pub(super) async fn give(&self, client: &Client, time: Duration) -> Given {
         let write = async |revision| {
             let object = self.object(revision);
@@ -124,7 +125,7 @@ impl<'a> Revisions<'a> {
         give(self.period, time, write).await
     }
 
-    /// Looks which routes the application has told of, where it is routes that change.
+    /// Reads from the log which routes the application has reported, if routes change.
     pub(super) async fn look(&self, client: &Client, given: &mut Given) {
         if self.scenario.churns() {
             return;
@@ -143,12 +144,12 @@ impl<'a> Revisions<'a> {
 }
 
 impl Given {
-    /// How many routes came to work, where that is known.
+    /// The number of routes that took effect, if it is known.
     pub(super) fn arrived(&self) -> Option<u64> {
         self.arrived.as_ref().and_then(|arrived| arrived.as_ref().ok().copied())
     }
 
-    /// What is to be known of a measurement that was disturbed less than it should have been.
+    /// The mark for a measurement with an incomplete or ineffective disturbance.
     pub(super) fn mark(&self) -> Option<Mark> {
         let mut why = Vec::new();
         if let Some((count, last)) = &self.failed {
@@ -167,8 +168,8 @@ impl Given {
     }
 }
 
-/// Writes one revision after the other, one each period, for so long: one at a time, and one that is late delays the
-/// next, which is not made up for.
+/// Writes one revision in each period, for the given time. Writes do not overlap: a late write
+/// delays the next one, and missed revisions are not made up for.
 async fn give(
     period: Duration,
     time: Duration,
@@ -191,7 +192,7 @@ async fn give(
     given
 }
 
-/// Where a pod serves.
+/// The endpoint of a pod.
 fn endpoint(pod: &Pod) -> Option<Value> {
     let (spec, status) = (pod.spec.as_ref()?, pod.status.as_ref()?);
     let addresses = status.pod_ips.iter().flatten().map(|one| &one.ip).chain(&status.pod_ip);
@@ -207,7 +208,7 @@ fn endpoint(pod: &Pod) -> Option<Value> {
     Some(endpoint)
 }
 
-/// The definition of routes; none where the cluster has none.
+/// The definition of routes; `None` if the cluster has none.
 async fn definition(client: &Client) -> Result<Option<CustomResourceDefinition>, Error> {
     let all: Api<CustomResourceDefinition> = Api::all(client.clone());
     let asked = ListParams::default().fields(&format!("metadata.name={ROUTES}"));
@@ -215,12 +216,12 @@ async fn definition(client: &Client) -> Result<Option<CustomResourceDefinition>,
     Ok(found.items.into_iter().next())
 }
 
-/// Whether somebody has brought the Gateway API, in whatever version.
+/// Whether any version of the Gateway API is installed.
 pub(super) async fn defines_routes(client: &Client) -> Result<bool, Error> {
     Ok(definition(client).await?.is_some())
 }
 
-/// What a cluster lacks for routes to be pushed; none where it takes them.
+/// What a cluster needs before routes can be pushed; `None` if nothing is missing.
 pub(super) async fn lacks_routes(client: &Client) -> Result<Option<String>, Error> {
     let found = definition(client).await?;
     let mut versions = found.iter().flat_map(|one| &one.spec.versions);
@@ -250,7 +251,7 @@ mod tests {
             if revision % 2 == 1 { Err(format!("{revision} is lost")) } else { Ok(()) }
         };
         let given = give(PERIOD, PERIOD * 8, write).await;
-        // The second is done when the fifth would be due.
+        // The second write ends when the fifth revision would be due.
         assert_eq!(at, [(1, 100), (2, 200), (3, 500), (4, 600), (5, 700)]);
         assert_eq!(given.revisions, 2);
         let mark = given.mark().unwrap();

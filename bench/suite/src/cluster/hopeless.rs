@@ -1,4 +1,4 @@
-//! Pods that will not be ready, however long they are waited for: why, in Kubernetes' words.
+//! Detects pods that can never become ready, and gives the reason in Kubernetes' words.
 
 use std::time::{Duration, Instant};
 
@@ -8,23 +8,24 @@ use leno_operate::{statuses, unstartable};
 
 use super::manifests::CONTAINER;
 
-/// Why a container waits that has begun, or was about to, and ended: one of a mesh may do so until another part of it
-/// is there, one of the bench's own never should.
+/// Waiting reasons of a container that ended after its start or during it. A mesh's container may
+/// do so until another part of the mesh runs; a container of the bench never should.
 const ENDING: [&str; 3] = ["CreateContainerError", "RunContainerError", "CrashLoopBackOff"];
-/// Why a container of a mesh waits where a registry may have been away for a moment.
+/// Waiting reasons of a mesh's container that a temporary failure of the registry may explain.
 const FETCHING: [&str; 2] = ["ErrImagePull", "RegistryUnavailable"];
-/// Characters of what a container said last that are shown.
+/// How many of the last characters of a container's output are shown.
 const LAST: usize = 500;
-/// How long those of a mesh may end, or not be fetched, again and again.
+/// How long containers of a mesh may keep ending, or fail to be pulled.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Why a pod of the bench's own will not be ready.
+/// Why a pod of the bench can never become ready.
 pub(super) fn hopeless(pod: &Pod) -> Option<String> {
     let stuck = || unstartable(pod).map(|(container, waiting)| said(pod, container, waiting));
     refused(pod).or_else(|| ends(pod)).or_else(stuck)
 }
 
-/// Why a kubelet has not taken a pod, or has thrown it out: it has no containers then that could say more.
+/// Why a kubelet has rejected or evicted a pod. Such a pod has no containers whose states would
+/// name the reason.
 fn refused(pod: &Pod) -> Option<String> {
     let status = pod.status.as_ref().filter(|one| one.phase.as_deref() == Some("Failed"))?;
     let node = pod.spec.as_ref().and_then(|spec| spec.node_name.as_deref()).unwrap_or("unknown");
@@ -34,13 +35,13 @@ fn refused(pod: &Pod) -> Option<String> {
     Some(format!("pod {name} on node {node}: {reason}: {message}; make room on node {node}"))
 }
 
-/// How long pods of a mesh have been ending.
+/// Since when pods of a mesh have been ending.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Patience(Option<Instant>);
 
 impl Patience {
-    /// Why a mesh with these pods will not be ready: what can never begin is said at once, what ends again and
-    /// again after a minute.
+    /// Why a mesh with these pods will not become ready. A container that can never start is
+    /// reported at once, one that keeps ending after a minute.
     pub(super) fn ends_with(&mut self, pods: &[Pod], now: Instant) -> Option<String> {
         let stuck: Vec<_> = pods.iter().filter_map(|pod| Some((pod, unstartable(pod)?))).collect();
         let is_fetched = |waiting: &ContainerStateWaiting| {
@@ -63,7 +64,7 @@ impl Patience {
     }
 }
 
-/// What is said of the first container of a pod that ends again and again.
+/// The message about the first container of a pod that keeps ending.
 fn ends(pod: &Pod) -> Option<String> {
     statuses(pod).find_map(|container| {
         let waiting = container.state.as_ref()?.waiting.as_ref()?;
@@ -80,7 +81,7 @@ fn said(of: &Pod, container: &ContainerStatus, waiting: &ContainerStateWaiting) 
     format!("container {name} of pod {pod}, image {image}: {reason}: {message}{ended}{what}")
 }
 
-/// What a container last said before it ended, where that is known.
+/// The last output of a container that ended, if it is known.
 fn ended(container: &ContainerStatus) -> String {
     let last = container.last_state.as_ref().and_then(|last| last.terminated.as_ref());
     let Some(last) = last else { return String::new() };
@@ -90,12 +91,12 @@ fn ended(container: &ContainerStatus) -> String {
     format!("; it ended with code {}, and said: {words}", last.exit_code)
 }
 
-/// A text of several lines and colours in one line without any.
+/// Removes line breaks and colours from a text.
 fn plain(text: &str) -> String {
     let mut line = String::new();
     let mut chars = text.chars().peekable();
     while let Some(c) = chars.next() {
-        // A control sequence (ECMA-48, 5.4) ends with the first of these.
+        // A control sequence (ECMA-48, 5.4) ends with the first character in this range.
         if c == '\u{1b}' && chars.next_if_eq(&'[').is_some() {
             chars.by_ref().find(|end| ('@'..='~').contains(end));
         } else if !c.is_control() && !c.is_whitespace() {
@@ -108,7 +109,7 @@ fn plain(text: &str) -> String {
     line
 }
 
-/// The option that names the image of a container of the bench's own.
+/// The option that sets the image of a container of the bench.
 fn what_names(pod: &Pod, container: &str) -> &'static str {
     if container != CONTAINER {
         return "";
@@ -116,7 +117,7 @@ fn what_names(pod: &Pod, container: &str) -> &'static str {
     let containers = pod.spec.iter().flat_map(|spec| &spec.containers);
     let arguments = containers.filter(|one| one.name == container).flat_map(|one| &one.args);
     let arguments: Vec<&str> = arguments.flatten().map(String::as_str).collect();
-    // Other arguments are those of the user's own application.
+    // Other arguments are those of the real application.
     if let ["serve" | "station" | "watch", "--listen", ..] = arguments[..] {
         "; --image names one that the nodes can fetch or have, with leno-bench as its entrypoint"
     } else {
@@ -124,7 +125,7 @@ fn what_names(pod: &Pod, container: &str) -> &'static str {
     }
 }
 
-/// What a pod waits for, in its own words.
+/// What a pod is waiting for, in Kubernetes' words.
 pub(super) fn waits_for(pod: &Pod) -> Option<String> {
     let name = pod.name_any();
     let waiting = statuses(pod).find_map(|one| {

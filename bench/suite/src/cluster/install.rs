@@ -1,11 +1,12 @@
-//! A mesh comes into a cluster, and goes.
+//! Installs a mesh into a cluster, and removes it.
 //!
 //! ```text
 //! leno           the chart, applied in its order     leno_operate::Removal
 //! istio          istioctl install                    istioctl uninstall --purge
 //! linkerd        linkerd install --crds, install     what linkerd uninstall prints, deleted
 //! ```
-//! What any of them leaves is removed by what was there before (`inventory`).
+//! Objects that remain after the removal are found and removed by comparison with the state before
+//! (`inventory`).
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -27,10 +28,10 @@ use super::wait::{Seen, Wait};
 use super::{MANAGER, claim, disturb, tool};
 use crate::interrupt::Interrupt;
 
-/// How long a mesh may take to be ready: its images come from a registry.
+/// How long a mesh may take to become ready: its images come from a registry.
 const READY: Duration = Duration::from_secs(300);
 
-/// Kinds of which others' installations have objects.
+/// Kinds of objects that the installations of other meshes contain.
 const OTHERS: [(&str, &str); 15] = [
     ("", "namespaces"),
     ("", "serviceaccounts"),
@@ -49,21 +50,22 @@ const OTHERS: [(&str, &str); 15] = [
     ("admissionregistration.k8s.io", "validatingwebhookconfigurations"),
 ];
 
-/// What is done before something is brought into nodes.
+/// Called before objects are created that change nodes.
 pub(super) type Agents<'a> = &'a mut dyn FnMut() -> crate::error::Result<()>;
 
-/// A mesh that is being brought or taken away.
+/// The installation or removal of a mesh.
 pub(super) struct Installation<'a> {
     pub(super) client: &'a Client,
     pub(super) target: &'a Target,
     pub(super) mesh: Mesh,
-    /// What installs it, where that is somebody else's.
+    /// The mesh's own installer, if it has one.
     pub(super) tool: Option<&'a Path>,
 }
 
 impl Installation<'_> {
-    /// What whoever asks may not do of all that installing and removing it takes, in words; whoever makes roles needs
-    /// the rights that these give as well, which is seen only then.
+    /// The rights for installing and removing the mesh that the user lacks, in words. Creating a
+    /// role also needs the rights that the role grants; the API server only checks that at
+    /// creation.
     pub(super) async fn lacking(&self, values: &Values) -> Result<Vec<String>> {
         if self.mesh == Mesh::Leno {
             let text = leno_charts::render(values, NAMESPACE)?;
@@ -77,11 +79,12 @@ impl Installation<'_> {
         Ok(leno_operate::lacking(self.client, &rights).await?)
     }
 
-    /// Installs it, Leno with what it is told, and waits until it is ready. `agents` is called before what brings
-    /// it into nodes is made.
+    /// Installs the mesh and waits until it is ready; Leno is installed with `values`. `agents` is
+    /// called before objects are created that change nodes.
     ///
     /// # Errors
-    /// When it cannot be, or is not ready in time, or never will be, which says why. Half of it may be there then.
+    /// If the installation fails, is not ready in time, or can never become ready; the error gives
+    /// the reason. A part of it may exist then.
     pub(super) async fn install(
         &self,
         (values, agents): (&Values, Agents<'_>),
@@ -96,7 +99,8 @@ impl Installation<'_> {
             Mesh::Linkerd => {
                 let mut words = vec!["install", "--crds"];
                 if !disturb::defines_routes(self.client).await? {
-                    // It has its own for whoever has none, and refuses to lay them over somebody's.
+                    // Linkerd can install its own version of the Gateway API, but refuses if the
+                    // cluster has one already.
                     words.extend(["--set", "installGatewayAPI=true"]);
                 }
                 self.apply(&self.run(&words, interrupt)?, interrupt).await?;
@@ -113,7 +117,8 @@ impl Installation<'_> {
     ) -> Result<()> {
         let text = leno_charts::render(values, NAMESPACE)?;
         let mut documents = leno_operate::documents(&text)?;
-        // What says that something is installed, and so can be removed, before everything else.
+        // The objects that identify an installation come first, so that even a partial installation
+        // can be removed.
         documents.sort_by_key(|one| !is(one, "Namespace", NAMESPACE));
         documents[1..].sort_by_key(|one| !is(one, "ConfigMap", leno_charts::INSTALLED));
         let first = documents.iter().position(|one| one["kind"] == "DaemonSet");
@@ -145,10 +150,11 @@ impl Installation<'_> {
         Ok(())
     }
 
-    /// Waits until it is ready, where this program has installed it.
+    /// Waits until the mesh is ready, if this program has installed it.
     ///
     /// # Errors
-    /// When it is not in time, or never will be, which says why; when somebody interrupts.
+    /// If it is not ready in time, or can never become ready; the error gives the reason. Also
+    /// after an interrupt.
     pub(super) async fn ready(
         &self,
         interrupt: &Interrupt,
@@ -157,8 +163,9 @@ impl Installation<'_> {
         self.ready_on(&[], interrupt, say).await
     }
 
-    /// The same, and until each of its pods on these nodes is ready: of a mesh of which everything was killed, what the
-    /// nodes have is not ready as soon as a replica of each Deployment is.
+    /// As [`ready`](Self::ready), but also waits for each of the mesh's pods on these nodes. After
+    /// all pods of a mesh were killed, its pods on nodes may not be ready although each Deployment
+    /// has a ready replica.
     ///
     /// # Errors
     /// As [`ready`](Self::ready).
@@ -186,7 +193,7 @@ impl Installation<'_> {
         .await
     }
 
-    /// The pods in its namespace.
+    /// The pods in the mesh's namespace.
     async fn pods(&self) -> Result<Vec<Pod>, Error> {
         let Some(namespace) = self.mesh.namespace() else { return Ok(Vec::new()) };
         let pods: Api<Pod> = Api::namespaced(self.client.clone(), namespace);
@@ -194,18 +201,18 @@ impl Installation<'_> {
         Ok(found.map_err(Error::api(format!("list pods of {namespace}")))?.items)
     }
 
-    /// Takes it away, also where only half of it is there, and says what was done; the nodes in which something is
-    /// left, and why. `installed` says whether it may have been in any. What is left elsewhere is for the inventory
-    /// to find.
+    /// Removes the mesh, even a partial installation, and reports each step. Returns the nodes that
+    /// are not clean, with the reasons. `installed` has whether it may have changed any node. Other
+    /// objects that remain are left to the inventory.
     ///
     /// # Errors
-    /// When it does not go: what is needed to do it again is still there then.
+    /// If the removal fails; the objects that a second attempt needs still exist then.
     pub(super) async fn remove(
         &self,
         installed: &Installed,
         say: &mut dyn FnMut(&str),
     ) -> Result<Vec<String>> {
-        // Not to be interrupted: what is left would stay.
+        // Not interruptible: an interrupted removal would leave objects behind.
         let interrupt = Interrupt::default();
         match self.mesh {
             Mesh::None => {}
@@ -216,7 +223,7 @@ impl Installation<'_> {
             Mesh::Linkerd => {
                 let text = self.run(&["uninstall"], &interrupt)?;
                 if text.trim().is_empty() {
-                    // So it does where it may not, or cannot, list something.
+                    // It also prints nothing if it has no right to list objects, or listing fails.
                     bail!(
                         "linkerd uninstall names nothing to remove, and something of it is there"
                     );
@@ -241,24 +248,24 @@ impl Installation<'_> {
         let done = removal.run(|step| match step {
             Removed::NodeLeft(node, why) => left.push(format!("{node}: {why}")),
             Removed::NamespaceKept(name) => say(&format!("  namespace {name} was there: it stays")),
-            // Nobody but the suite's pods was in it, and those are gone.
+            // Only the suite's pods were meshed, and they have been removed.
             _ => {}
         });
         match done.await {
             Ok(()) => Ok(left),
-            // Interrupted before the first object: there is nothing in any node.
+            // The installation was interrupted before its first object, so no node was changed.
             Err(Error::Nothing(_)) => Ok(Vec::new()),
             Err(error) => Err(error.into()),
         }
     }
 }
 
-/// The pods on these nodes that are to be ready and are not; none where all are.
+/// The pods on these nodes that should be ready but are not; `None` if all are.
 fn unready(pods: &[Pod], nodes: &[&str]) -> Option<String> {
     let stays = |pod: &&Pod| {
         let node = pod.spec.as_ref().and_then(|spec| spec.node_name.as_deref());
         let phase = pod.status.as_ref().and_then(|status| status.phase.as_deref());
-        // What has ended for good, as that of a Job, will not be ready.
+        // A pod that has ended for good, such as that of a Job, will not become ready.
         let ended = matches!(phase, Some("Succeeded" | "Failed"));
         node.is_some_and(|node| nodes.contains(&node))
             && pod.metadata.deletion_timestamp.is_none()
@@ -273,7 +280,7 @@ fn is(document: &Value, kind: &str, name: &str) -> bool {
     document["kind"] == kind && document["metadata"]["name"] == name
 }
 
-/// What an installation of Leno lacks to be well; none where it is.
+/// Why an installation of Leno is not healthy; `None` if it is.
 async fn leno_lacks(client: &Client, namespace: &str) -> Result<Option<String>, Error> {
     let found = leno_operate::after(client, namespace).await?;
     let bad: Vec<String> = found
@@ -288,7 +295,7 @@ async fn leno_lacks(client: &Client, namespace: &str) -> Result<Option<String>, 
     Ok((!trusted).then(|| "the API server does not know whom to trust".to_owned()))
 }
 
-/// What a mesh lacks to be used; none where its control plane is ready.
+/// Why a mesh cannot be used; `None` if its control plane is ready.
 pub(super) async fn lacks(client: &Client, mesh: Mesh) -> Result<Option<String>, Error> {
     let Some(label) = mesh.control() else { return Ok(None) };
     let found = control(client, label).await?;
@@ -307,7 +314,8 @@ pub(super) async fn lacks(client: &Client, mesh: Mesh) -> Result<Option<String>,
     Ok((!waiting.is_empty()).then(|| format!("{} not ready", waiting.join(", "))))
 }
 
-/// A namespace that a mesh is in and that a run has not made; none where it is the run's own, or is not there.
+/// The namespace of a mesh that this run did not create; `None` if the run created all of them or
+/// there is none.
 pub(super) async fn somebody_elses(
     client: &Client,
     mesh: Mesh,
@@ -325,7 +333,7 @@ pub(super) async fn somebody_elses(
     Ok(None)
 }
 
-/// The namespace that the control plane of a mesh is in; its usual one where there is none.
+/// The namespace of a mesh's control plane, or its usual namespace if there is no control plane.
 pub(super) async fn system(client: &Client, mesh: Mesh) -> Result<Option<String>, Error> {
     let Some(label) = mesh.control() else { return Ok(None) };
     let found = control(client, label).await?;
@@ -333,7 +341,7 @@ pub(super) async fn system(client: &Client, mesh: Mesh) -> Result<Option<String>
     Ok(first.or_else(|| mesh.namespace().map(str::to_owned)))
 }
 
-/// The Deployments of a control plane, wherever they are.
+/// The Deployments of a control plane, in all namespaces.
 async fn control(client: &Client, label: &str) -> Result<Vec<Deployment>, Error> {
     let all: Api<Deployment> = Api::all(client.clone());
     let found = all.list(&ListParams::default().labels(label)).await;

@@ -1,5 +1,5 @@
-//! What a cluster has of the kinds by which a mesh reaches beyond its namespace. Taken before a mesh is installed
-//! and after it was removed, it says whether anything is left.
+//! Lists the objects of a cluster of those kinds that meshes create outside their namespace.
+//! Comparing the lists before the installation and after the removal of a mesh shows what is left.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -14,7 +14,7 @@ use super::mesh::Mesh;
 use super::wait::{Seen, Wait};
 use crate::interrupt::Interrupt;
 
-/// Kinds of the cluster's own objects that meshes make; those that it does not serve have none.
+/// Cluster-scoped kinds that meshes create. A kind that the cluster does not serve has no objects.
 const KINDS: [(&str, &str, &str); 9] = [
     ("", "v1", "Namespace"),
     ("apiextensions.k8s.io", "v1", "CustomResourceDefinition"),
@@ -26,28 +26,29 @@ const KINDS: [(&str, &str, &str); 9] = [
     ("admissionregistration.k8s.io", "v1", "ValidatingAdmissionPolicyBinding"),
     ("gateway.networking.k8s.io", "v1", "GatewayClass"),
 ];
-/// Most objects of a kind that are looked through: more than clusters have namespaces, of which each has one of some.
+/// The largest number of objects of one kind that are listed. It exceeds the number of namespaces,
+/// and some kinds have one object in each.
 const MOST: usize = 100_000;
-/// `ConfigMap`s that control planes keep in every namespace.
+/// `ConfigMap`s that control planes create in every namespace.
 const EVERYWHERE: [&str; 2] = ["leno-roots", "istio-ca-root-cert"];
-/// How long what a mesh made is looked for after it was removed: what its control plane makes in its last
-/// moments is there by then.
+/// How long objects of a removed mesh are searched for. By then, everything that its control plane
+/// creates in its last moments exists.
 const LEFT: Duration = Duration::from_secs(60);
 
-/// Objects by what people call them.
+/// Objects by display name.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Inventory(BTreeMap<String, Found>);
 
-/// An object that is there.
+/// An existing object.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Found {
     named: Named,
-    /// What tells it from another of its name.
+    /// The UID, which distinguishes it from other objects of its name.
     uid: String,
 }
 
 impl Inventory {
-    /// Takes it.
+    /// Lists the objects of a cluster.
     pub(super) async fn take(client: &Client) -> Result<Self> {
         let mut found = BTreeMap::new();
         for (group, version, kind) in KINDS {
@@ -59,24 +60,24 @@ impl Inventory {
         Ok(Self(found))
     }
 
-    /// What people call them.
+    /// The display names of all objects.
     pub(super) fn names(&self) -> Vec<String> {
         self.0.keys().cloned().collect()
     }
 
-    /// Those that a mesh made.
+    /// The objects that a mesh created.
     pub(super) fn of(&self, mesh: Mesh) -> Vec<&str> {
         let owned = self.0.iter().filter(|(_, object)| mesh.owns(&object.named));
         owned.map(|(name, _)| name.as_str()).collect()
     }
 
-    /// Whether there is anything that a mesh made and that was not there before, beside its namespace.
+    /// Whether there is a new object of a mesh, apart from its namespace.
     pub(super) fn has_new(&self, mesh: Mesh, before: &[String]) -> bool {
         let new = self.besides(before);
         new.into_iter().any(|one| one.named.kind != "Namespace" && mesh.owns(&one.named))
     }
 
-    /// Those that were not there before.
+    /// The objects that did not exist before.
     fn besides(&self, before: &[String]) -> Vec<&Found> {
         let new = |(name, _): &(&String, &Found)| !before.contains(name);
         self.0.iter().filter(new).map(|(_, object)| object).collect()
@@ -120,15 +121,16 @@ async fn list(
     Ok(())
 }
 
-/// Removes what is left of a mesh that was not there before, and says what else is new, which it leaves alone, as
-/// everything where somebody else than this run has installed the mesh since. Harmless where nothing is left.
+/// Removes the new objects of a mesh, and reports all other new objects, which it leaves alone. If
+/// a user has installed the mesh since the run removed it, everything is left alone. Harmless if
+/// nothing is left.
 pub(super) async fn restore(
     client: &Client,
     (run, mesh, before): (&str, Mesh, &[String]),
     say: &mut dyn FnMut(&str),
 ) -> Result<()> {
     let mut removed = Vec::new();
-    // Not to be interrupted: what is left would stay.
+    // Not interruptible: an interrupted removal would leave objects behind.
     let interrupt = Interrupt::default();
     let what = format!("remove what is left of {}", mesh.name());
     let wait = Wait { what: &what, limit: LEFT, interrupt: &interrupt, say: &mut |_| {} };

@@ -1,7 +1,8 @@
-//! What a run has made in a cluster, written down before it is made: whoever comes after a killed run can
-//! take it back.
+//! The ledger of a run's changes to a cluster, written before each change, so that the changes of a
+//! killed run can be reverted.
 //!
-//! One file, `cluster.json`, in the directory of the records. It is there exactly as long as something may be.
+//! It is one file, `cluster.json`, in the directory of the records. It exists exactly as long as
+//! there may be something to revert.
 
 use std::fs;
 use std::io;
@@ -13,49 +14,51 @@ use serde::{Deserialize, Serialize};
 use super::mesh::Mesh;
 use crate::error::{Attempt, Error, Result};
 
-/// The file's name.
+/// The name of the file.
 pub(super) const FILE: &str = "cluster.json";
 
-/// What may be in the cluster.
+/// The changes that may exist in the cluster.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Ledger {
-    /// The kubeconfig that was named.
+    /// The kubeconfig of the run.
     kubeconfig: Option<PathBuf>,
     /// Its context.
     context: Option<String>,
-    /// The UID of the cluster's namespace `kube-system`: another cluster may get the name of this one.
+    /// The UID of the cluster's namespace `kube-system`, because another cluster may get the same
+    /// name.
     cluster: String,
     /// The namespace of the measurements.
     pub(super) namespace: String,
-    /// The mesh that is being installed, is, or is being removed.
+    /// The mesh that is being installed, is installed, or is being removed.
     pub(super) mesh: Option<Installed>,
-    /// The nodes in which something of Leno was left, and why: nothing in the cluster says so once it is gone.
+    /// The nodes that still have something of Leno, and why. The cluster itself has no record of it
+    /// after the removal.
     #[serde(default)]
     pub(super) unclean: Vec<String>,
 }
 
-/// A mesh that this run brings.
+/// A mesh that this run installs.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Installed {
     pub(super) mesh: Mesh,
-    /// What there was before, as the inventory says it.
+    /// The objects that existed before, by their names in the inventory.
     pub(super) before: Vec<String>,
-    /// Whether it may have had something in nodes: written before what brings it there is made.
+    /// Whether it may have changed nodes; set before objects are created that do so.
     #[serde(default = "unknown")]
     pub(super) agents: bool,
-    /// Whether this process has just made it, and it has not been ready yet. Not written down: whoever reads it later
-    /// does not know what has become of it since.
+    /// Whether this process has just created the mesh, and it has not been ready yet. Not saved: a
+    /// later process cannot know what has happened since.
     #[serde(skip)]
     pub(super) fresh: bool,
 }
 
-/// What a ledger that does not say it has to be taken for.
+/// The default for old ledgers.
 const fn unknown() -> bool {
     true
 }
 
 impl Ledger {
-    /// Of a run that makes nothing but its namespaces yet, in the cluster of this UID.
+    /// The ledger of a run that only creates its namespaces so far, in the cluster with this UID.
     pub(super) fn new(target: &Target, cluster: &str, namespace: &str) -> Self {
         Self {
             kubeconfig: target.kubeconfig.clone(),
@@ -67,15 +70,15 @@ impl Ledger {
         }
     }
 
-    /// By what the cluster that it is about was reached.
+    /// The kubeconfig and the context of the cluster.
     pub(super) fn target(&self) -> Target {
         Target { kubeconfig: self.kubeconfig.clone(), context: self.context.clone() }
     }
 
-    /// Refuses a cluster that is not the one that it is about.
+    /// Checks that a cluster is the one of this ledger.
     ///
     /// # Errors
-    /// Names both, and what to do.
+    /// If it is another one; the error names both and says what to do.
     pub(super) fn check(&self, directory: &Path, cluster: &str) -> Result<()> {
         if self.cluster == cluster {
             return Ok(());
@@ -90,7 +93,7 @@ impl Ledger {
         )))
     }
 
-    /// The one in a directory; none where there is none.
+    /// Reads the ledger in a directory; `None` if there is none.
     pub(super) fn read(directory: &Path) -> Result<Option<Self>> {
         let path = directory.join(FILE);
         let text = match fs::read_to_string(&path) {
@@ -101,7 +104,7 @@ impl Ledger {
         serde_json::from_str(&text).map(Some).map_err(|error| Error::malformed(&path, error))
     }
 
-    /// Writes it, at once or not at all, and so that a crash of the machine does not lose it.
+    /// Writes the ledger atomically, and so that a crash of the machine does not lose it.
     pub(super) fn write(&self, directory: &Path) -> Result<()> {
         let path = directory.join(FILE);
         let draft = path.with_extension("draft");
@@ -115,7 +118,7 @@ impl Ledger {
         write().attempt(|| format!("write {}", path.display()))
     }
 
-    /// Removes it: nothing of the run is left.
+    /// Removes the ledger, when nothing of the run is left.
     pub(super) fn forget(directory: &Path) -> Result<()> {
         let path = directory.join(FILE);
         match fs::remove_file(&path) {
@@ -140,7 +143,7 @@ mod tests {
         ledger.mesh = Some(Installed { mesh, before, agents: false, fresh: true });
         ledger.write(directory.path()).unwrap();
         let found = Ledger::read(directory.path()).unwrap().unwrap();
-        // Whoever comes next has made nothing itself.
+        // A later process has created nothing itself.
         ledger.mesh.as_mut().unwrap().fresh = false;
         assert_eq!((&found, found.target().context.as_deref()), (&ledger, Some("c")));
         found.check(directory.path(), "u1").unwrap();

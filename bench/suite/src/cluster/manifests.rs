@@ -1,9 +1,10 @@
-//! The objects of one measurement: a namespace, and for each workload an account, a pod, and for those that are
-//! called a service; and a pod on each node that watches it.
+//! The objects of one measurement: a namespace; an account and a pod for each workload, and a
+//! service for those that are called; and a watcher pod on each node.
 //!
-//! Pods and not Deployments: what stands in the way of one, such as a webhook that does not answer, is the
-//! answer to whoever makes it. Every pod may be in a namespace where Pod Security is `restricted`; the namespace
-//! asks for none, since meshes put containers with more rights into pods, and whoever watches a node needs all.
+//! Workloads are pods and not Deployments, so that the client that creates one receives the error
+//! if something prevents it, such as a webhook that does not answer. The workload pods satisfy Pod
+//! Security `restricted`. The namespace does not enforce it, because meshes add containers with
+//! more rights to the pods, and watchers need all rights.
 
 mod real;
 mod watch;
@@ -23,30 +24,30 @@ use crate::station;
 
 pub(super) use watch::{is_watcher, watchers};
 
-/// The label of every object that the suite makes, by which an interrupted run is found.
+/// The label of all objects that the suite creates, by which an interrupted run is found.
 pub(super) const MANAGED: (&str, &str) = ("app.kubernetes.io/managed-by", "leno-bench");
-/// The annotation that says where the records of the run are, for whoever finds its namespace.
+/// The annotation that names the place of the run's records, for users who find its namespace.
 pub(super) const RECORDS: &str = "leno.dev/bench-records";
-/// The container of the suite's own in each pod.
+/// The suite's own container in each pod.
 pub(super) const CONTAINER: &str = "bench";
 /// The name of the port of each service.
 pub(super) const PORT_NAME: &str = "bench";
-/// The user of the pods: anybody, without a right.
+/// The user ID of the pods, which has no special rights.
 const USER: u32 = 65532;
 
-/// What the objects are made of.
+/// The inputs of the objects.
 #[derive(Clone, Copy)]
 pub(super) struct Plan<'a> {
     pub(super) namespace: &'a str,
     pub(super) mesh: Mesh,
     pub(super) scenario: &'a Scenario,
     pub(super) image: &'a str,
-    /// The real application, in place of the suite's own services.
+    /// The real application instead of the suite's own services.
     pub(super) real: Option<&'a Images>,
-    /// Where the records are.
+    /// The place of the records.
     pub(super) records: &'a str,
     pub(super) placement: &'a Placement,
-    /// What those who watch nodes ask for.
+    /// The token that watchers require.
     pub(super) token: &'a str,
 }
 
@@ -55,7 +56,8 @@ impl Plan<'_> {
     pub(super) fn namespace(&self) -> Value {
         let mut labels = json!({
             MANAGED.0: MANAGED.1,
-            // Every mesh's own containers may start in it, those of the baseline under the same rules.
+            // Containers of every mesh must be able to start here; the baseline's run under the
+            // same rules.
             "pod-security.kubernetes.io/enforce": "privileged",
         });
         if let Some((label, value)) = self.mesh.label() {
@@ -83,14 +85,14 @@ impl Plan<'_> {
         (0..self.scenario.services).map(service).collect()
     }
 
-    /// The service of which all others are endpoints that come and go, without selector: who serves it is written
-    /// by the suite.
+    /// The service whose endpoints come and go: all other services. It has no selector, because the
+    /// suite writes its endpoints.
     pub(super) fn churning(&self) -> Value {
         self.service(CHURNING, 0)
     }
 
-    /// A service that speaks what one of the scenario's does; IPv4 alone, as in the lab, so that every mesh takes
-    /// the same way.
+    /// A service with the protocol of one of the scenario's services. It is IPv4 only, as in the
+    /// lab, so that every mesh carries the same traffic.
     fn service(&self, name: &str, nth: u32) -> Value {
         json!({"apiVersion": "v1", "kind": "Service", "metadata": self.metadata(name),
         "spec": {
@@ -101,7 +103,8 @@ impl Plan<'_> {
         }})
     }
 
-    /// The workloads: who makes load, and the services with the addresses by which they call each other.
+    /// The workloads: the load generators, and the services with the addresses of the services they
+    /// call.
     pub(super) fn workloads(&self, addresses: &[SocketAddr]) -> Vec<Value> {
         let station = ["station", "--listen"].map(str::to_owned).to_vec();
         let station = [station, vec![format!("127.0.0.1:{}", station::PORT)]].concat();
@@ -169,7 +172,7 @@ impl Plan<'_> {
     }
 }
 
-/// The workloads of a scenario, those that make load first.
+/// The workloads of a scenario; those that generate load are first.
 pub(super) fn workloads_of(scenario: &Scenario) -> Vec<String> {
     let mut all = vec![CLIENT.to_owned()];
     all.extend(scenario.neighbour.map(|_| NEIGHBOUR.to_owned()));
@@ -184,7 +187,7 @@ pub(super) mod tests {
     use super::*;
     use crate::cluster::nodes::tests::two_nodes;
 
-    /// Every object of a small scenario with calls, under a mesh.
+    /// All objects of a small scenario with calls, under a mesh.
     fn objects(mesh: Mesh, scenario: &str) -> Vec<Value> {
         objects_of(mesh, scenario, None)
     }

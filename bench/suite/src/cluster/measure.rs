@@ -1,4 +1,4 @@
-//! One measurement in a cluster: pods, load, what everything used, and a record of it.
+//! One measurement in a cluster: pods, load, the resources they use, and the record.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -27,16 +27,17 @@ use crate::run::measure::{
 };
 use crate::scenario::Pace;
 
-/// How long a flood lasts beyond the measured time where nobody ends it, which is what ends it: before its end
-/// pods are reached through the API server several times, a minute each at most.
+/// How long the flood continues after the measured time if it is not stopped. Normally the bench
+/// stops it. Before that, it contacts pods through the API server several times, which may take a
+/// minute each.
 const FLOOD_MOST: Duration = Duration::from_secs(600);
-/// Between two looks while load is made: each costs its node some milliseconds.
+/// Time between two samples during the load; each takes some milliseconds on its node.
 const PERIOD: Duration = Duration::from_secs(1);
 
-/// How long the generator waits for its last answers, of a request that is sent at the end.
+/// How long the generator waits for the answer to a request that it sends at the very end.
 const LAST_ANSWERS: Duration = Duration::from_secs(10);
 
-/// Measures, and removes what it made, whatever became of it.
+/// Measures, and always removes what it created.
 pub(super) async fn measure(
     run: &Run,
     ground: &Ground,
@@ -46,7 +47,7 @@ pub(super) async fn measure(
 ) -> Result<Record> {
     let placement = Placement::of(&ground.nodes.usable, case.scenario);
     let measured = on_stage(run, ground, (case, record, &placement), interrupt, say).await;
-    // What it found is worth nothing to the next one if this stays.
+    // If the namespace cannot be removed, no further measurement would be valid.
     let struck =
         strike(&ground.client, &ground.namespace).await.context("the namespace of the bench stays");
     match (measured, struck) {
@@ -59,7 +60,7 @@ pub(super) async fn measure(
     }
 }
 
-/// Something of the suite's own is left, so that nothing more can be measured.
+/// Objects of the suite are left, so that nothing more can be measured.
 #[derive(Clone, Copy, Debug, thiserror::Error)]
 #[error("something is left in the cluster")]
 pub(super) struct Left;
@@ -77,7 +78,7 @@ async fn on_stage(
     let proxies: Vec<&str> = stage.proxies.iter().map(String::as_str).collect();
     record.mesh_version = [&case.version, &*proxies.join(", ")].join(" ").trim().to_owned();
     record.application_digests = stage.images().await?;
-    // What the first requests have touched is given back by then, by those who do that.
+    // By then, proxies that release the memory of their start have done so.
     pass(SETTLE, interrupt).await?;
     let listed = async || stage.watched(interrupt).await;
     let none = BTreeSet::new();
@@ -90,7 +91,8 @@ async fn on_stage(
     record.binary_bytes = idle.program_bytes();
     let rate = case.step.map(|rate| rate * options.scale);
     let plans = self::plans(&stage.addresses, case.scenario, options, rate)?;
-    // A kubelet waits before it starts a container the second time, which is what a restart is measured by.
+    // The kubelet delays the second restart of a container. The scenario that kills proxies
+    // measures a restart, so it must be the first one.
     if !kills(stage.mesh, stage.scenario) {
         record.start_up_ms = start_up(&stage, (&watched, &plans[0]), interrupt, say).await?;
     }
@@ -106,7 +108,8 @@ async fn on_stage(
         let warm: Vec<Plan> = plans.iter().map(warm).collect();
         stage.load(CLIENT, &warm, interrupt).await?;
     }
-    // Where the mesh's control plane is besides, nobody looks at the kernel without a mesh either.
+    // Counters of whole kernels are only read on nodes with workloads. A node that only has the
+    // mesh's control plane would not be counted without a mesh either.
     let whole: BTreeSet<String> = stage.roles.carriers.nodes().map(str::to_owned).collect();
     let (watched, before) = stage.watchers.before((listed, &whole), interrupt, say).await?;
     let mut seen = Watching::of(watched, whole);
@@ -123,7 +126,7 @@ async fn on_stage(
     Ok(record)
 }
 
-/// Writes down what was seen.
+/// Fills the record with the results.
 fn keep(
     record: &mut Record,
     stage: &Stage<'_>,
@@ -152,7 +155,7 @@ fn keep(
     record.marks.extend([given.mark(), killed.mark()].into_iter().flatten());
 }
 
-/// Refuses a mesh of whose proxies nothing would be known: they would cost nothing.
+/// Refuses a mesh whose proxies were not found: they would seem to cost nothing.
 fn are_counted(mesh: Mesh, proxies: u32) -> Result<()> {
     if mesh == Mesh::None || proxies > 0 {
         return Ok(());
@@ -166,7 +169,7 @@ fn are_counted(mesh: Mesh, proxies: u32) -> Result<()> {
     bail!("no proxy of {} runs{which}: what it uses cannot be said", mesh.name())
 }
 
-/// What is to be known of proxies of nodes that carry the flood as well.
+/// The mark for proxies of nodes that also carry the flood.
 fn shared(stage: &Stage<'_>) -> Option<Mark> {
     let shared = stage.roles.carriers.shared();
     let (kind, nodes) = (MarkKind::SharedProxies, shared.join(", "));
@@ -174,19 +177,19 @@ fn shared(stage: &Stage<'_>) -> Option<Mark> {
     (stage.mesh.carried().is_some() && !shared.is_empty()).then_some(Mark { kind, why })
 }
 
-/// What became of the measured load.
+/// The results of the measured load.
 struct Loaded {
     report: Report,
-    /// What is seen as soon as it was reported.
+    /// The figures that were read as soon as the load was reported.
     after: After,
     flooded: Option<Flooded>,
-    /// What the mesh was given meanwhile.
+    /// The revisions that the mesh received during the load.
     given: Given,
     killed: Killed,
 }
 
-/// The measured load, while the nodes are looked at now and then and the mesh is disturbed. Once it was reported
-/// nothing but an interrupt is an error.
+/// Runs the measured load. Meanwhile it samples the nodes and disturbs the mesh. After the report
+/// has arrived, only an interrupt is an error.
 async fn load(
     run: &Run,
     stage: &Stage<'_>,
@@ -210,7 +213,7 @@ async fn load(
     let watching = async {
         while begun.elapsed() < duration {
             if kills(stage.mesh, stage.scenario) {
-                // Whoever follows the killed has another ID.
+                // Containers that replace the killed ones have other IDs.
                 match stage.watched(interrupt).await {
                     Ok(now) => {
                         seen.meet(now);
@@ -225,7 +228,7 @@ async fn load(
             pass(next, interrupt).await?;
         }
         let report = stage.report((CLIENT, &id), interrupt).await?;
-        // A report that cannot be had for a while has ended in time all the same.
+        // The report may arrive late, but the load has ended in time.
         let ended = Instant::now().min(begun + duration + LAST_ANSWERS).into();
         let look = async |what: What<'_>| stage.watchers.after(what, interrupt).await;
         let answers = seen.end(stage.watched(interrupt), look).await?;
@@ -242,7 +245,7 @@ async fn load(
     Ok(Loaded { report, after, flooded, given, killed })
 }
 
-/// Ends the flood; what became of it, as far as that is known.
+/// Stops the flood and returns its results, as far as they are known.
 async fn end_flood(stage: &Stage<'_>, id: &str, interrupt: &Interrupt) -> Result<Flooded> {
     let of = (NEIGHBOUR, id);
     let known = |result: Result<_>| match result {

@@ -1,4 +1,5 @@
-//! The meshes of a cluster: by what their pods are told, what belongs to them, and who brings them.
+//! The meshes of a cluster: their labels and annotations, the objects that belong to them, and
+//! their installers.
 
 use std::path::PathBuf;
 
@@ -19,19 +20,19 @@ pub enum Mesh {
     None,
     /// Leno: strict mTLS, a proxy in each pod.
     Leno,
-    /// Istio with a sidecar in each pod.
+    /// Istio: a sidecar in each pod.
     Istio,
-    /// Istio with a proxy on each node.
+    /// Istio: a proxy on each node.
     IstioAmbient,
     /// Linkerd: a sidecar in each pod.
     Linkerd,
 }
 
-/// A program of somebody else's that installs and removes a mesh.
+/// Another project's program that installs and removes a mesh.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Tool {
     pub(super) name: &'static str,
-    /// The command that brings it.
+    /// The command that installs the program.
     bring: &'static str,
 }
 
@@ -45,14 +46,14 @@ const LINKERD: Tool = Tool {
 };
 
 impl Mesh {
-    /// All of them, none first.
+    /// All meshes, `None` first.
     pub const ALL: [Self; 5] =
         [Self::None, Self::Leno, Self::Istio, Self::IstioAmbient, Self::Linkerd];
 
-    /// The one of this name.
+    /// Looks up a mesh by its name.
     ///
     /// # Errors
-    /// When a cluster has none; says which there are.
+    /// If a cluster has no mesh of this name; the error lists the names.
     pub fn named(name: &str) -> Result<Self> {
         let found = Self::ALL.into_iter().find(|mesh| mesh.name() == name);
         found.ok_or_else(|| {
@@ -75,7 +76,7 @@ impl Mesh {
         }
     }
 
-    /// In one line.
+    /// A description in one line.
     #[must_use]
     pub const fn about(self) -> &'static str {
         match self {
@@ -87,24 +88,25 @@ impl Mesh {
         }
     }
 
-    /// Looks for what installs it; none where that is this program.
+    /// Looks for the mesh's installer; `None` if this program installs it.
     ///
     /// # Errors
-    /// What is missing, and the command that brings it.
+    /// The missing program, and the command that installs it.
     pub fn find(self) -> Result<Option<PathBuf>, Missing> {
         let Some(tool) = self.tool() else { return Ok(None) };
         let missing = || Missing { what: tool.name.to_owned(), bring: tool.bring.to_owned() };
         tools::find(tool.name).map(Some).ok_or_else(missing)
     }
 
-    /// Why it cannot carry a scenario on a cluster; none where it can.
+    /// Why the mesh cannot carry a scenario in a cluster; `None` if it can.
     #[must_use]
     pub fn unable(self, scenario: &Scenario) -> Option<&'static str> {
         match (self, scenario.disturbance?) {
             (Self::IstioAmbient, Disturbance::Push { .. }) => {
                 Some("ztunnel has no routes: those are its waypoint's, which is not installed")
             }
-            // Of a service without selector it has no endpoints that are pods (istio/istio#60951).
+            // For a service without selector, ztunnel has no endpoints that are pods
+            // (istio/istio#60951).
             (Self::IstioAmbient, Disturbance::Churn { .. }) => Some(
                 "ztunnel takes pods as endpoints by selectors alone, and what changes here is an EndpointSlice",
             ),
@@ -120,7 +122,7 @@ impl Mesh {
         }
     }
 
-    /// By what label a namespace says that it is part of the mesh.
+    /// The label of a namespace that is part of the mesh.
     pub(super) const fn label(self) -> Option<(&'static str, &'static str)> {
         match self {
             Self::None | Self::Linkerd => None,
@@ -130,7 +132,7 @@ impl Mesh {
         }
     }
 
-    /// By what annotation it says so.
+    /// The annotation of a namespace that is part of the mesh.
     pub(super) const fn annotation(self) -> Option<(&'static str, &'static str)> {
         match self {
             Self::Linkerd => Some(("linkerd.io/inject", "enabled")),
@@ -138,7 +140,7 @@ impl Mesh {
         }
     }
 
-    /// The container that it puts into pods; none where its proxies are elsewhere.
+    /// The container that the mesh adds to pods; `None` if its proxies are elsewhere.
     pub(super) const fn proxy(self) -> Option<&'static str> {
         match self {
             Self::None | Self::IstioAmbient => None,
@@ -156,7 +158,7 @@ impl Mesh {
         }
     }
 
-    /// By what labels pods are known that it has on nodes, in whatever namespace they are.
+    /// Label selectors of the mesh's pods on nodes, in all namespaces.
     pub(super) const fn on_nodes(self) -> &'static [&'static str] {
         match self {
             Self::None | Self::Linkerd => &[],
@@ -166,12 +168,12 @@ impl Mesh {
         }
     }
 
-    /// Whether it has something on every node, for which its installation waits.
+    /// Whether it has a pod on every node, which its installation waits for.
     pub(super) const fn is_on_every_node(self) -> bool {
         matches!(self, Self::Leno | Self::IstioAmbient)
     }
 
-    /// The namespace that it is installed in by this suite.
+    /// The namespace that this suite installs it in.
     pub(super) const fn namespace(self) -> Option<&'static str> {
         match self {
             Self::None => None,
@@ -181,7 +183,8 @@ impl Mesh {
         }
     }
 
-    /// Its control plane where it runs: what the labels of its Deployments are chosen by, which are all ready then.
+    /// The label selector of the control plane's Deployments; the mesh can be used when all of them
+    /// are ready.
     pub(super) const fn control(self) -> Option<&'static str> {
         match self {
             Self::None => None,
@@ -191,11 +194,12 @@ impl Mesh {
         }
     }
 
-    /// Whether an object was made by installing it: such things are looked for before, and removed after.
+    /// Whether an object was created by the mesh's installation. Such objects must not exist
+    /// before, and are removed after.
     pub(super) fn owns(self, object: &Named) -> bool {
         let name = object.name.as_str();
         if name == claim::RUN {
-            // The suite's own, as the rights that the guide gives it.
+            // This ClusterRole is the suite's own: the guide grants it to users of the bench.
             return false;
         }
         let begins = |beginnings: &[&str]| beginnings.iter().any(|one| name.starts_with(one));
@@ -215,7 +219,7 @@ impl Mesh {
         }
     }
 
-    /// What a pod of the mesh's own namespace does.
+    /// The role of a pod in the mesh's own namespace.
     pub(super) fn role_of(self, pod: &str) -> Role {
         let begins = |beginning: &str| pod.starts_with(beginning);
         match self {

@@ -1,10 +1,11 @@
-//! What everything of a measurement uses, as those see it who watch the nodes.
+//! The resources that a measurement uses, as reported by the watchers of the nodes.
 //!
 //! ```text
 //! pods' statuses ─► container IDs by role ─► looks of each node ─► a reading
 //! reading before ── readings under load ── reading after      ─► what was used
 //! ```
-//! A process counts by itself: what one had used when it ended stays counted as far as it was seen.
+//! Each process is counted separately: CPU time of a process that has ended still counts, up to the
+//! last sample.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -20,54 +21,54 @@ use crate::meter::{Used, under_load};
 use crate::record::{KernelPrograms, RssKib};
 use crate::watch::{Look, Process, Whole};
 
-/// Who uses it.
+/// The role of a container in a measurement.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Role {
     /// Proxies, beside workloads or of nodes.
     Proxy,
     Application,
     Generator,
-    /// Who floods another service, that service, and the proxies of both.
+    /// The client that floods another service, that service, and the proxies of both.
     Neighbour,
-    /// What captures traffic on each node.
+    /// Captures traffic on each node.
     Agent,
     Control,
 }
 
 impl Role {
-    /// Whether it carries none of the load.
+    /// Whether it carries no part of the load.
     fn is_beside(self) -> bool {
         matches!(self, Self::Agent | Self::Control)
     }
 }
 
-/// Who is who in a measurement.
+/// Assigns roles to the containers of a measurement.
 #[derive(Clone, Debug)]
 pub(super) struct Roles {
     pub(super) namespace: String,
     pub(super) mesh: Mesh,
-    /// The namespace of the mesh itself.
+    /// The namespace of the mesh.
     pub(super) system: Option<String>,
-    /// Other namespaces that what a mesh has on nodes is in.
+    /// Other namespaces with pods that the mesh has on nodes.
     pub(super) beside: BTreeSet<String>,
     /// The service that is flooded.
     pub(super) flooded: Option<String>,
-    /// The nodes that are watched.
+    /// The nodes that have a watcher.
     pub(super) nodes: BTreeSet<String>,
     pub(super) carriers: Carriers,
 }
 
-/// On which nodes a proxy of the node carries something, and whose: those of all others are idle.
+/// The nodes whose node proxies carry traffic, and which traffic; all other node proxies are idle.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Carriers {
-    /// Nodes with workloads that are measured.
+    /// Nodes with measured workloads.
     measured: BTreeSet<String>,
-    /// Nodes with whoever floods, or is flooded.
+    /// Nodes with the flooding client or the flooded service.
     flood: BTreeSet<String>,
 }
 
 impl Carriers {
-    /// By where workloads are.
+    /// From the nodes of the workloads.
     pub(super) fn of(places: BTreeMap<String, String>, flooded: Option<&str>) -> Self {
         let mut found = Self::default();
         for (workload, node) in places {
@@ -94,33 +95,34 @@ impl Carriers {
     }
 }
 
-/// A container that is watched.
+/// A container whose resources are counted.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Watched {
     pub(super) role: Role,
     /// `namespace/pod/container`.
     pub(super) name: String,
     pub(super) node: String,
-    /// As its runtime names it; a container that is restarted has another.
+    /// The runtime's container ID; a restarted container has another one.
     pub(super) id: String,
 }
 
 impl Watched {
-    /// Whether the load comes from its network namespace, and it is the suite's own.
+    /// Whether this is the suite's own client container, from whose network namespace the load
+    /// comes.
     pub(super) fn is_client(&self) -> bool {
         self.role == Role::Generator
     }
 }
 
 impl Roles {
-    /// Who a container of a pod is; none where it has nothing to do with the measurement.
+    /// The role of a container; `None` if it does not belong to the measurement.
     fn of(&self, node: &str, (namespace, pod, container): (&str, &str, &str)) -> Option<Role> {
         if namespace != self.namespace {
             let own = self.system.as_deref() == Some(namespace);
             let ours = own || self.beside.contains(namespace);
             return match ours.then(|| self.mesh.role_of(pod))? {
                 Role::Proxy => self.carriers.role_on(node),
-                // Whoever else is in such a namespace is none of the mesh's.
+                // Other pods in such a namespace do not belong to the mesh.
                 Role::Control if !own => None,
                 role => Some(role),
             };
@@ -136,7 +138,7 @@ impl Roles {
         })
     }
 
-    /// The running containers of a pod that are of the measurement and on a node that is watched.
+    /// The running containers of a pod that belong to the measurement, if its node has a watcher.
     pub(super) fn watched(&self, pod: &Pod) -> Vec<Watched> {
         let (namespace, name) = (pod.namespace().unwrap_or_default(), pod.name_any());
         let node = pod.spec.as_ref().and_then(|spec| spec.node_name.clone()).unwrap_or_default();
@@ -145,7 +147,7 @@ impl Roles {
         }
         let found = running(pod).filter_map(|one| {
             let role = self.of(&node, (&namespace, &name, &one.name))?;
-            // As in containerd://0123.
+            // For example containerd://0123.
             let (_, id) = one.container_id.as_ref()?.rsplit_once("://")?;
             let name = format!("{namespace}/{name}/{}", one.name);
             Some(Watched { role, name, node: node.clone(), id: id.to_owned() })
@@ -154,46 +156,48 @@ impl Roles {
     }
 }
 
-/// The containers of a pod that run.
+/// The running containers of a pod.
 pub(super) fn running(pod: &Pod) -> impl Iterator<Item = &ContainerStatus> {
     statuses(pod).filter(|one| one.state.as_ref().is_some_and(|state| state.running.is_some()))
 }
 
-/// A container as it was seen.
+/// The counters of a container.
 #[derive(Clone, Debug, PartialEq)]
 struct Container {
     whose: Watched,
-    /// Of which kernel its processes are.
+    /// The boot ID of the kernel that runs its processes.
     boot_id: String,
     processes: Vec<Process>,
 }
 
-/// One look at everything.
+/// The counters of all containers at one moment.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(super) struct Reading {
-    /// Those with processes, by their IDs.
+    /// The containers with processes, by their IDs.
     containers: BTreeMap<String, Container>,
-    /// The nodes that were looked at.
+    /// The nodes that reported.
     nodes: BTreeSet<String>,
-    /// When each kernel was looked at, by its boot's ID, in microseconds since its boot. Nodes may share one.
+    /// The time of each kernel's report by boot ID, in microseconds since boot. Nodes may share a
+    /// kernel.
     moments: BTreeMap<String, u64>,
-    /// Each kernel as a whole, where that was asked for.
+    /// The counters of whole kernels, if they were requested.
     kernels: BTreeMap<String, Whole>,
     /// Connections that leave the client's network namespace.
     connections: u64,
 }
 
-/// What was used of whom between two readings.
+/// The resources used between two readings, by role.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Between {
     pub(super) used: Used,
     pub(super) programs: KernelPrograms,
-    /// What ended or began meanwhile; control planes have tasks that come and go.
+    /// Containers that ended or started meanwhile. Control planes are not included, because they
+    /// have tasks that come and go.
     pub(super) broken: Vec<String>,
 }
 
 impl Reading {
-    /// Adds what was seen of a node.
+    /// Adds the report of a node.
     pub(super) fn add(&mut self, node: &str, look: Look, watched: &[Watched]) {
         let Look { boot_id, at_us, containers, connections, whole } = look;
         for (id, processes) in containers {
@@ -211,7 +215,7 @@ impl Reading {
         self.connections = self.connections.max(connections.unwrap_or_default());
     }
 
-    /// Adds what was seen of other nodes later.
+    /// Adds later reports of other nodes.
     pub(super) fn extend(&mut self, other: Self) {
         self.containers.extend(other.containers);
         self.nodes.extend(other.nodes);
@@ -228,17 +232,18 @@ impl Reading {
         self.containers.values().filter(move |one| one.whose.role == role)
     }
 
-    /// What of this has no process.
+    /// The first of these containers that has no process.
     pub(super) fn lacks<'a>(&self, watched: &'a [Watched]) -> Option<&'a Watched> {
         watched.iter().find(|one| !self.containers.contains_key(&one.id))
     }
 
-    /// How many proxies there are.
+    /// The number of proxies.
     pub(super) fn proxies(&self) -> u32 {
         u32::try_from(self.of(Role::Proxy).count()).unwrap_or(u32::MAX)
     }
 
-    /// Bytes of the proxies' program, the largest that runs in their containers; none where there is none.
+    /// The size in bytes of the proxies' program, the largest one in their containers; `None`
+    /// without proxies.
     pub(super) fn program_bytes(&self) -> Option<u64> {
         let all = self.of(Role::Proxy).flat_map(|one| &one.processes);
         all.map(|process| process.program_bytes).filter(|bytes| *bytes > 0).max()
@@ -258,14 +263,14 @@ impl Reading {
         self.connections
     }
 
-    /// The processors that all proxies kept busy since an earlier reading.
+    /// The number of processors that all proxies kept busy since an earlier reading.
     pub(super) fn proxies_cpus_since(&self, earlier: &Self) -> f64 {
         let used = between(&[earlier, self]).used;
         let ms = used.wall.as_secs_f64() * 1000.0;
         if ms > 0.0 { used.cpu.proxies / ms } else { 0.0 }
     }
 
-    /// What of it is not as in an earlier reading, where its node was looked at both times.
+    /// The containers that differ from an earlier reading, on nodes that both readings have.
     fn broken_since(&self, earlier: &Self) -> Vec<String> {
         let of = |reading: &Self| -> BTreeMap<String, String> {
             let all = reading.containers.values().map(|one| &one.whose);
@@ -290,9 +295,10 @@ impl Reading {
     }
 }
 
-/// What was used from the first of some readings to the last, which are in their order. A process that was not in
-/// the first counts from its beginning where that was later, and from first sight where it was not; one that is not
-/// in the last, as far as it was seen.
+/// The resources used from the first to the last reading; the readings are in order. A process that
+/// is not in the first reading counts from its start if it started later, and otherwise from the
+/// first reading that has it. A process that is not in the last reading counts up to the last one
+/// that has it.
 pub(super) fn between(readings: &[&Reading]) -> Between {
     let (Some(first), Some(last)) = (readings.first(), readings.last()) else {
         return Between::default();
@@ -304,8 +310,8 @@ pub(super) fn between(readings: &[&Reading]) -> Between {
     Between { used, programs, broken: last.broken_since(first) }
 }
 
-/// The file of samples: a line for each reading of which nothing is missing, with the memory of then and the CPU that
-/// was used since the first. The readings are in their order.
+/// The lines of the samples' file: one for each complete reading, with the memory at that time and
+/// the CPU time since the first reading. The readings are in order.
 pub(super) fn lines(first: &Reading, readings: &[(Duration, &Reading, bool)]) -> String {
     let mut tally = Tally::since(first);
     let mut text = String::new();
@@ -323,17 +329,17 @@ pub(super) fn lines(first: &Reading, readings: &[(Duration, &Reading, bool)]) ->
     text
 }
 
-/// What every process has used since a reading, as far as those that were added have seen it.
+/// Adds up what every process has used since the first reading, from the readings that were added.
 struct Tally<'r> {
     first: &'r Reading,
-    /// By container, process and its beginning.
+    /// The processes by container, process ID and start time.
     seen: BTreeMap<(&'r str, u32, u64), Counted<'r>>,
 }
 
-/// A process that is counted.
+/// A counted process.
 struct Counted<'r> {
     container: &'r Container,
-    /// What is not counted of it.
+    /// Its counters at the start, which do not count.
     from: Process,
     to: &'r Process,
 }
@@ -354,7 +360,8 @@ impl<'r> Tally<'r> {
                 let key = (id.as_str(), to.pid, to.began_us);
                 let counted =
                     self.seen.entry(key).or_insert_with(|| Counted { container, from: from(), to });
-                // A thread that has ended takes a part of what was seen with it.
+                // A thread that ends may take a part of the sum with it, so the sum never decreases
+                // here.
                 if to.cpu.total_us() >= counted.to.cpu.total_us() {
                     counted.to = to;
                 }
@@ -362,7 +369,7 @@ impl<'r> Tally<'r> {
         }
     }
 
-    /// Until `last`, the reading that was added last.
+    /// The resources used until `last`, which is the reading that was added last.
     fn used(&self, last: &Reading) -> Used {
         let mut used = Used::default();
         for Counted { container, from, to } in self.seen.values() {
@@ -393,7 +400,7 @@ impl<'r> Tally<'r> {
     }
 }
 
-/// What each kernel has used as a whole, once for all of its nodes.
+/// The resources that each kernel used as a whole. A kernel that several nodes share counts once.
 fn kernels((first, last): (&Reading, &Reading), used: &mut Used) -> KernelPrograms {
     let mut programs = KernelPrograms::default();
     let mut capacity = 0.0;
@@ -420,13 +427,14 @@ fn kernels((first, last): (&Reading, &Reading), used: &mut Used) -> KernelProgra
     }
     let wall = used.wall.as_secs_f64();
     used.processors = (capacity > 0.0).then(|| capacity / wall);
-    // Where one kernel's are not seen, the sum of the others would be taken for all.
+    // `None` if one kernel's threads are not visible: the sum of the others would look like the
+    // total.
     used.cpu.kernel_threads = threads.filter(|_| capacity > 0.0);
     programs
 }
 
-/// Memory of the proxies and of the control plane under load: the median and the most of what all of them had
-/// together, in the readings of which nothing is missing.
+/// Memory of the proxies and of the control plane under load: the median and the maximum of their
+/// sums in the complete readings.
 pub(super) fn memory(idle: &Reading, during: &[&Reading]) -> (RssKib, RssKib) {
     let of = |which: fn((u64, u64)) -> u64| {
         let under: Vec<f64> = during.iter().map(|one| which(one.memory_kib()) as f64).collect();

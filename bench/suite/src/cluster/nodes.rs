@@ -1,4 +1,5 @@
-//! Where pods are put: always in the same places, so that what differs between meshes is not who shared a node.
+//! Places pods on nodes, always in the same way, so that differences between meshes are not due to
+//! pods that share a node.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -13,14 +14,15 @@ use crate::lab::CLIENT;
 use crate::place::Node;
 use crate::scenario::Scenario;
 
-/// Most nodes that are used: as many as have a service each in most scenarios. Each is watched.
+/// The largest number of nodes in use; enough for one service per node in most scenarios. Each has
+/// a watcher.
 const MAX_NODES: usize = 11;
-/// The label that pods choose a node by.
+/// The label that pods select a node by.
 const HOSTNAME: &str = "kubernetes.io/hostname";
-/// The label that names a node's system.
+/// The label with a node's operating system.
 const SYSTEM: &str = "kubernetes.io/os";
 
-/// A node that takes pods.
+/// A node that accepts pods.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Usable {
     pub(super) node: Node,
@@ -31,16 +33,16 @@ pub(super) struct Usable {
 /// The nodes of a cluster.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Nodes {
-    /// Those that take any pod, by name.
+    /// The nodes that accept any pod, by name.
     pub(super) usable: Vec<Usable>,
-    /// Those that are not Ready, and should be.
+    /// The nodes that should be Ready but are not.
     pub(super) unready: Vec<String>,
 }
 
-/// Looks at the nodes.
+/// Lists the nodes of a cluster.
 ///
 /// # Errors
-/// When none takes pods, or they cannot be listed.
+/// If no node accepts pods, or the nodes cannot be listed.
 pub(super) async fn nodes(client: &Client) -> Result<Nodes> {
     let nodes: Api<Object> = Api::all(client.clone());
     let nodes = nodes.list(&ListParams::default()).await.map_err(Error::api("list nodes"))?;
@@ -58,10 +60,10 @@ pub(super) async fn nodes(client: &Client) -> Result<Nodes> {
     Ok(Nodes { unready: unready.map(|node| node.name_any()).collect(), usable: found })
 }
 
-/// The names of those that are Ready now, whether they take pods or not.
+/// The names of the Ready nodes, including those that do not accept pods.
 ///
 /// # Errors
-/// When they cannot be listed.
+/// If the nodes cannot be listed.
 pub(super) async fn ready(client: &Client) -> Result<BTreeSet<String>, Error> {
     let nodes: Api<Object> = Api::all(client.clone());
     let nodes = nodes.list(&ListParams::default()).await.map_err(Error::api("list nodes"))?;
@@ -107,7 +109,7 @@ fn of(node: &Object) -> Usable {
     }
 }
 
-/// A quantity of processors, such as `4` or `3920m`; 0 where it is none.
+/// Parses a quantity of processors, such as `4` or `3920m`; 0 if it is invalid.
 fn cpus(text: &str) -> usize {
     match text.strip_suffix('m') {
         Some(milli) => milli.parse::<usize>().map_or(0, |milli| milli.div_ceil(1000)),
@@ -115,7 +117,7 @@ fn cpus(text: &str) -> usize {
     }
 }
 
-/// A quantity of memory, such as `16384Ki`, in MiB; 0 where it is none.
+/// Parses a quantity of memory, such as `16384Ki`, and returns MiB; 0 if it is invalid.
 fn mebibytes(text: &str) -> u64 {
     let digits = text.trim_end_matches(|c: char| !c.is_ascii_digit());
     let count: u64 = digits.parse().unwrap_or(0);
@@ -128,14 +130,15 @@ fn mebibytes(text: &str) -> u64 {
     }
 }
 
-/// Which workload is where: the client on the first node, all others on the other nodes in turn.
+/// The node of each workload: the client is on the first node, the other workloads on the other
+/// nodes in turn.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Placement {
     places: BTreeMap<String, Usable>,
 }
 
 impl Placement {
-    /// Of a scenario's workloads; there is at least one node.
+    /// Places a scenario's workloads; `nodes` must not be empty.
     pub(super) fn of(nodes: &[Usable], scenario: &Scenario) -> Self {
         let others = if nodes.len() > 1 { &nodes[1..] } else { nodes };
         let places = workloads_of(scenario).into_iter().filter(|name| name != CLIENT);
@@ -150,7 +153,7 @@ impl Placement {
         self.places.get(workload).map(|node| node.host.as_str()).unwrap_or_default()
     }
 
-    /// The names of the nodes by workload.
+    /// The name of each workload's node.
     pub(super) fn names(&self) -> BTreeMap<String, String> {
         let name =
             |(workload, node): (&String, &Usable)| (workload.clone(), node.node.name.clone());

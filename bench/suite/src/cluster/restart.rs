@@ -1,5 +1,6 @@
-//! Everything of a mesh is killed in the middle of the load: its proxies, beside workloads or of nodes, and its control
-//! plane. Their kubelets start them again; what is lost meanwhile is for the client's report.
+//! Kills all containers of a mesh in the middle of the load: its proxies, beside workloads or on
+//! nodes, and its control plane. The kubelets start them again. Requests that fail meanwhile are in
+//! the client's report.
 
 use std::time::{Duration, Instant};
 
@@ -13,28 +14,29 @@ use crate::interrupt::{Interrupt, Interrupted};
 use crate::record::{Mark, MarkKind};
 use crate::scenario::{Disturbance, Scenario};
 
-/// How late it may be, and be of the same moment of the load.
+/// The largest delay that still counts as the planned moment of the load.
 const LATE: Duration = Duration::from_secs(1);
 
-/// What was killed.
+/// The result of the kill.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Killed {
-    /// The containers, as `namespace/pod/container`.
+    /// The killed containers, as `namespace/pod/container`.
     names: Vec<String>,
-    /// Why some of them may live on.
+    /// Why some of them may still run.
     failed: Option<String>,
 }
 
-/// Whether a scenario has everything of a mesh killed.
+/// Whether a scenario kills all containers of a mesh.
 pub(super) fn kills(mesh: Mesh, scenario: &Scenario) -> bool {
     mesh != Mesh::None && scenario.disturbance == Some(Disturbance::Restart)
 }
 
-/// Kills every proxy and the control plane when it is due, where that is what the scenario does. Whether it could is for
-/// a mark: the client makes load all the same. Who is killed is known before.
+/// Kills every proxy and the control plane at the given time, if the scenario does so. The
+/// containers are listed before that time. A failure only leads to a mark, because the load runs
+/// on.
 ///
 /// # Errors
-/// When somebody interrupts.
+/// After an interrupt.
 pub(super) async fn restart(
     stage: &Stage<'_>,
     due: Instant,
@@ -56,7 +58,7 @@ pub(super) async fn restart(
     }
 }
 
-/// Who is to be killed, as they run now.
+/// The running containers that must be killed.
 async fn chosen(stage: &Stage<'_>, interrupt: &Interrupt) -> Result<Vec<Watched>> {
     let mesh = stage.mesh;
     if let Some(other) = stage.somebody_elses(interrupt).await? {
@@ -67,8 +69,8 @@ async fn chosen(stage: &Stage<'_>, interrupt: &Interrupt) -> Result<Vec<Watched>
     Ok(doomed(stage.watched(interrupt).await?, &own))
 }
 
-/// Which containers are killed: what a restart of the mesh ends, in the namespaces that the run has made, and nothing of
-/// the workloads' own.
+/// Selects the containers to kill: those of the mesh that a restart ends, in the namespaces that
+/// the run created. The workloads' own containers are never selected.
 fn doomed(watched: Vec<Watched>, own: &[Option<&str>]) -> Vec<Watched> {
     let ends = |one: &Watched| {
         let namespace = one.name.split('/').next();
@@ -78,7 +80,8 @@ fn doomed(watched: Vec<Watched>, own: &[Option<&str>]) -> Vec<Watched> {
 }
 
 impl Killed {
-    /// Of those that were to be killed, whether that could be done, and how late it may have been at most.
+    /// The result for these containers: whether killing them succeeded, and how late it was at
+    /// most.
     fn of(doomed: &[Watched], done: Result<()>, late: Duration) -> Self {
         let failed = match done {
             Ok(()) if doomed.is_empty() => Some("nothing of the mesh was there to kill".to_owned()),
@@ -91,12 +94,12 @@ impl Killed {
         Self { names: doomed.iter().map(|one| one.name.clone()).collect(), failed }
     }
 
-    /// Where it could not be told who was there.
+    /// The result if the containers could not be listed.
     fn none(error: &anyhow::Error) -> Self {
         Self { names: Vec::new(), failed: Some(format!("nothing was killed: {error:#}")) }
     }
 
-    /// Whether this is why something is no longer as it was, which a text says that begins with its name.
+    /// Whether the kill explains a change, which is a text that starts with the container's name.
     pub(super) fn explains(&self, broken: &str) -> bool {
         let is_of = |name: &String| {
             broken.strip_prefix(name.as_str()).is_some_and(|rest| rest.starts_with(' '))
@@ -104,7 +107,7 @@ impl Killed {
         self.names.iter().any(is_of)
     }
 
-    /// What is to be known of a measurement in which not all was killed.
+    /// The mark for a measurement in which the kill was incomplete.
     pub(super) fn mark(&self) -> Option<Mark> {
         let kind = MarkKind::DisturbedLess;
         self.failed.clone().map(|why| Mark { kind, why })

@@ -1,5 +1,5 @@
-//! The place of one measurement in a cluster: a namespace with the client, the services, and what a mesh puts
-//! into their pods.
+//! The stage of one measurement in a cluster: a namespace with the client, the services, and the
+//! containers that a mesh adds to their pods.
 
 mod client;
 
@@ -31,16 +31,18 @@ use crate::record::{Mark, MarkKind};
 use crate::scenario::Scenario;
 use crate::watch;
 
-/// How long pods may take to be ready: their images come from a registry.
+/// How long pods may take to become ready: their images come from a registry.
 const READY: Duration = Duration::from_secs(300);
-/// How long it may take to list who runs: load goes on meanwhile, or has just ended.
+/// How long listing the containers may take: the load is running, or has just ended.
 const LISTED: Duration = Duration::from_secs(10);
-/// How long a webhook that was just installed may not answer yet: API servers learn of whom to trust one by one.
+/// How long a webhook may not answer after its installation: API servers load its trust bundle one
+/// after the other.
 const ADMITTED: Duration = Duration::from_secs(30);
-/// How long requests may fail after all pods are ready: nodes learn of services, and proxies of each other.
+/// How long requests may fail after all pods are ready: nodes must learn about services, and
+/// proxies about each other.
 const ANSWERED: Duration = Duration::from_secs(60);
 
-/// Pods under a mesh, ready for load. It is to be struck, whatever became of it.
+/// Pods under a mesh, ready for load. The caller must always remove it with [`strike`].
 pub(super) struct Stage<'a> {
     ground: &'a Ground,
     pub(super) mesh: Mesh,
@@ -50,19 +52,20 @@ pub(super) struct Stage<'a> {
     pub(super) proxies: BTreeSet<String>,
     pub(super) roles: Roles,
     pub(super) watchers: Watchers,
-    /// Nodes with a part of the control plane that are not watched.
+    /// Nodes without a watcher that run a part of the control plane.
     uncounted: BTreeSet<String>,
     /// Whether the services are a real application's.
     real: bool,
-    /// What changes while load is made.
+    /// The configuration that changes during the load.
     pub(super) revisions: Option<Revisions<'a>>,
 }
 
 impl<'a> Stage<'a> {
-    /// Makes everything, and waits until requests are answered.
+    /// Creates all objects, and waits until requests are answered.
     ///
     /// # Errors
-    /// When something cannot be made or is not ready in time, which says why. Some of it may be there then.
+    /// If an object cannot be created or does not become ready in time; the error gives the reason.
+    /// A part of the objects may exist then.
     pub(super) async fn set(
         (run, ground): (&Run, &'a Ground),
         (mesh, scenario, placement): (Mesh, &'a Scenario, &'a Placement),
@@ -120,7 +123,7 @@ impl<'a> Stage<'a> {
         Ok(stage)
     }
 
-    /// Makes the service whose endpoints come and go, to which all load goes.
+    /// Creates the service whose endpoints come and go; it receives the whole load.
     async fn churn(&mut self, service: &Value, pods: &[Pod]) -> Result<()> {
         let client = &self.ground.client;
         let revisions = self.revisions.as_mut().context("endpoints change under every mesh")?;
@@ -152,7 +155,7 @@ impl<'a> Stage<'a> {
         .await
     }
 
-    /// Checks that the mesh has done to the pods what it should, and nobody else has.
+    /// Checks that the mesh has added its proxy to the pods, and that no other mesh has.
     fn look_at(&mut self, pods: &[Pod]) -> Result<()> {
         for pod in pods {
             let name = pod.name_any();
@@ -196,8 +199,9 @@ impl<'a> Stage<'a> {
         Ok(())
     }
 
-    /// Waits until each service answers the client. Of a real application only those under load are asked: others may
-    /// not speak HTTP, and it takes longer until they have found each other.
+    /// Waits until each service answers the client. Of a real application, only the services under
+    /// load are probed: the others may not speak HTTP. Its services also take longer to find each
+    /// other.
     async fn answers(&self, interrupt: &Interrupt, say: &mut dyn FnMut(&str)) -> Result<()> {
         let address = |address: &SocketAddr| Load {
             protocol: self.scenario.protocol,
@@ -220,7 +224,7 @@ impl<'a> Stage<'a> {
         wait.until(async || {
             let report = self.load(crate::lab::CLIENT, &plans, interrupt).await?;
             let Some(far) = real::unanswered(&report) else { return Ok(Seen::There(())) };
-            // Some listen, and end when they do not find another.
+            // Some containers listen and then end because they do not find another service.
             if let Some(why) = self.ground.pods().await?.iter().find_map(hopeless) {
                 bail!("{why}");
             }
@@ -229,7 +233,8 @@ impl<'a> Stage<'a> {
         .await
     }
 
-    /// The images of a real application as their nodes have them, by service; none of the suite's own services.
+    /// The image IDs of a real application's services on their nodes; empty for the suite's own
+    /// services.
     pub(super) async fn images(&self) -> Result<BTreeMap<String, String>> {
         if !self.real {
             return Ok(BTreeMap::new());
@@ -241,7 +246,7 @@ impl<'a> Stage<'a> {
         Ok(ours.filter_map(|pod| Some((pod.name_any(), image_id(pod)?))).collect())
     }
 
-    /// Gives the mesh what changes while load is made for so long.
+    /// Writes the mesh's revisions for the given time.
     pub(super) async fn disturb(&self, time: Duration) -> Given {
         match &self.revisions {
             Some(revisions) => revisions.give(&self.ground.client, time).await,
@@ -249,14 +254,15 @@ impl<'a> Stage<'a> {
         }
     }
 
-    /// Looks what of it came to work, once the load has ended.
+    /// Reads how many of the revisions took effect, after the load has ended.
     pub(super) async fn arrived(&self, given: &mut Given) {
         if let Some(revisions) = &self.revisions {
             revisions.look(&self.ground.client, given).await;
         }
     }
 
-    /// Waits until the pods are ready again, one of whose containers has just been killed, and every service answers.
+    /// Waits until the pods are ready again after one of their containers was killed, and every
+    /// service answers.
     pub(super) async fn is_again(
         &self,
         killed: &Watched,
@@ -276,10 +282,10 @@ impl<'a> Stage<'a> {
         self.answers(interrupt, say).await
     }
 
-    /// The containers whose use counts, as they run now.
+    /// The containers whose resources count, as they run now.
     ///
     /// # Errors
-    /// When they cannot be listed within 10 s; when somebody interrupts.
+    /// If they cannot be listed within 10 s, or after an interrupt.
     pub(super) async fn watched(&self, interrupt: &Interrupt) -> Result<Vec<Watched>> {
         let listed = async {
             let mut pods = self.ground.pods().await?;
@@ -289,17 +295,17 @@ impl<'a> Stage<'a> {
         within(LISTED, listed, interrupt).await.context("who runs cannot be listed")
     }
 
-    /// A namespace that the mesh is in and that this run has not made.
+    /// A namespace of the mesh that this run did not create.
     ///
     /// # Errors
-    /// When that cannot be looked up within 10 s; when somebody interrupts.
+    /// If it cannot be looked up within 10 s, or after an interrupt.
     pub(super) async fn somebody_elses(&self, interrupt: &Interrupt) -> Result<Option<String>> {
         let Ground { client, namespace, .. } = self.ground;
         let asked = async { Ok(install::somebody_elses(client, self.mesh, namespace).await?) };
         within(LISTED, asked, interrupt).await.context("whose the mesh is cannot be told")
     }
 
-    /// What is to be known where a part of the control plane is on a node that is not watched.
+    /// The mark for a control plane that partly runs on nodes without a watcher.
     pub(super) fn uncounted(&self) -> Option<Mark> {
         let nodes: Vec<&str> = self.uncounted.iter().map(String::as_str).collect();
         let nodes = nodes.join(", ");
@@ -310,7 +316,7 @@ impl<'a> Stage<'a> {
 }
 
 impl Ground {
-    /// Applies an object, while a webhook that was just installed may not answer yet.
+    /// Applies an object, and retries while a newly installed webhook does not answer yet.
     async fn admit(&self, object: &Value, interrupt: &Interrupt) -> Result<()> {
         let begin = Instant::now();
         loop {
@@ -326,7 +332,7 @@ impl Ground {
         }
     }
 
-    /// The bench's own.
+    /// The pods of the bench.
     async fn pods(&self) -> Result<Vec<Pod>> {
         let pods: Api<Pod> = Api::namespaced(self.client.clone(), &self.namespace);
         let ours = ListParams::default().labels(&format!("{}={}", MANAGED.0, MANAGED.1));
@@ -334,7 +340,8 @@ impl Ground {
         Ok(found.items)
     }
 
-    /// Those of a mesh: of its namespace, and what it has on nodes, which may be in another.
+    /// The pods of a mesh: those in its namespace, and those on nodes, which may be in another
+    /// namespace.
     async fn pods_of(&self, mesh: Mesh, system: Option<&str>) -> Result<Vec<Pod>> {
         let client = &self.client;
         let mut pods = Vec::new();
@@ -352,8 +359,8 @@ impl Ground {
         Ok(pods)
     }
 
-    /// Who is who, and which nodes are to be watched; the images of proxies that are on nodes; and the nodes of the
-    /// control plane that are not to be watched.
+    /// The roles of the measurement, which include the nodes to watch; the images of proxies on
+    /// nodes; and the nodes of the control plane that cannot be watched.
     async fn roles(
         &self,
         (mesh, scenario, placement): (Mesh, &Scenario, &Placement),
@@ -383,8 +390,9 @@ impl Ground {
     }
 }
 
-/// The nodes that these pods of a control plane run on and are watched on; and those where nobody would answer, or the
-/// pod is about to go. A pod that does not run uses nothing.
+/// The nodes of these control plane pods: first those to watch, then those that cannot be watched
+/// because the node is not Ready or the pod is being deleted. A pod without running containers uses
+/// nothing and does not count.
 fn nodes_of(pods: &[Pod], ready: &BTreeSet<String>) -> (BTreeSet<String>, BTreeSet<String>) {
     let runs = |pod: &&Pod| running(pod).next().is_some();
     let (mut watched, mut others) = (BTreeSet::new(), BTreeSet::new());
@@ -398,11 +406,12 @@ fn nodes_of(pods: &[Pod], ready: &BTreeSet<String>) -> (BTreeSet<String>, BTreeS
     (watched, others)
 }
 
-/// Removes a namespace of the suite's own with everything in it, and waits until it is gone. Harmless where there is
-/// none, or somebody else has made one of its name since.
+/// Deletes a namespace of the suite with everything in it, and waits until it is gone. Harmless if
+/// it does not exist, or another user has created one of the same name since.
 ///
 /// # Errors
-/// When it does not go in time, with what holds it up in Kubernetes' words; when it is somebody else's.
+/// If it is not gone in time, with the obstacle in Kubernetes' words; or if the namespace is not
+/// the suite's own.
 pub(super) async fn strike(client: &Client, namespace: &str) -> Result<()> {
     let all: Api<Namespace> = Api::all(client.clone());
     let there = all.get_opt(namespace).await;
@@ -418,7 +427,7 @@ pub(super) async fn strike(client: &Client, namespace: &str) -> Result<()> {
     strike_exactly(client, &there).await
 }
 
-/// As [`strike`], of a namespace that was looked at, and no other of its name.
+/// As [`strike`], for exactly this namespace and not a new one of the same name.
 pub(super) async fn strike_exactly(client: &Client, there: &Namespace) -> Result<()> {
     let name = there.name_any();
     let one = Named {
@@ -437,7 +446,7 @@ pub(super) async fn strike_exactly(client: &Client, there: &Namespace) -> Result
     }
 }
 
-/// What keeps a namespace from going, as its conditions say.
+/// Why a namespace is not deleted yet, from its conditions.
 async fn held_up(client: &Client, namespace: &str) -> Option<String> {
     let all: Api<Namespace> = Api::all(client.clone());
     let conditions = all.get_opt(namespace).await.ok()??.status?.conditions?;
@@ -454,7 +463,7 @@ fn address(service: &Value) -> Result<SocketAddr> {
     Ok(SocketAddr::new(ip, port))
 }
 
-/// The containers that run in a pod, native sidecars among them, with their images.
+/// The running containers of a pod, including native sidecars, with their images.
 fn containers(pod: &Pod) -> impl Iterator<Item = (String, String)> {
     let spec = pod.spec.iter();
     spec.flat_map(|spec| {
@@ -465,7 +474,7 @@ fn containers(pod: &Pod) -> impl Iterator<Item = (String, String)> {
     })
 }
 
-/// Which image its node runs as a pod of the bench's own.
+/// The image ID that its node runs for a pod of the bench.
 fn image_id(pod: &Pod) -> Option<String> {
     let mut all = leno_operate::statuses(pod);
     let own = all.find(|status| status.name == CONTAINER)?;

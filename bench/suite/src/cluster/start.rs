@@ -1,4 +1,5 @@
-//! How long a proxy of a cluster takes from the start of its program to the first request that is served through it.
+//! Measures how long a proxy of a cluster takes from the start of its program to the first request
+//! that is served through it.
 //!
 //! ```text
 //! client:   ok ok ok ✗ ✗ ✗ ✗ ✗ ✗ ✗ ✗ ok        by the clock of the kernel of its node, as the other
@@ -18,16 +19,16 @@ use crate::lab::CLIENT;
 use crate::station::Probe;
 use crate::watch::Start;
 
-/// How long the client may take to notice that it was answered, which all services just have: one of its requests
-/// takes a quarter of that at most.
+/// How long the client may take to notice a success, after all services have answered. Each of its
+/// requests takes at most a quarter of that.
 const NOTICE: Duration = Duration::from_secs(1);
 
-/// Kills the client's proxy, which the kubelet starts again, and measures that, in milliseconds; none where there is
-/// none beside it, or it was too quick or too slow to be seen. The pods are ready again then, and containers have
-/// other IDs.
+/// Kills the client's proxy, which the kubelet starts again, and measures the time until it serves,
+/// in milliseconds. `None` if the client has no proxy, or the interruption was too short or too
+/// long to be seen. Afterwards the pods are ready again, and containers have other IDs.
 ///
 /// # Errors
-/// When the proxy cannot be killed or is not there again in time; when somebody interrupts.
+/// If the proxy cannot be killed or does not run again in time, or after an interrupt.
 pub(super) async fn start_up(
     stage: &Stage<'_>,
     (watched, plan): (&[Watched], &Plan),

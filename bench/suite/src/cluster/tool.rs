@@ -1,4 +1,4 @@
-//! The programs by which others install and remove their meshes.
+//! The programs of other projects that install and remove their meshes.
 
 use std::io::{Read as _, Seek as _, SeekFrom};
 use std::os::unix::process::CommandExt as _;
@@ -13,20 +13,20 @@ use nix::unistd::Pid;
 
 use crate::interrupt::Interrupt;
 
-/// How long one call may take: an installation waits for images and pods.
+/// The time limit of one call: an installation waits for images and pods.
 const LIMIT: Duration = Duration::from_secs(600);
-/// How long a program may take to end once it is asked to.
+/// How long a program may take to end after SIGTERM.
 const GRACE: Duration = Duration::from_secs(5);
-/// How often it is looked whether it has ended.
+/// How often the program's state is polled.
 const LOOK: Duration = Duration::from_millis(100);
-/// Bytes from the end of what it said that are shown when it fails.
+/// How many of the last bytes of its output an error shows.
 const SHOWN: usize = 2000;
 
-/// Runs a program against a cluster; what it printed.
+/// Runs a program against a cluster and returns its output.
 ///
 /// # Errors
-/// When it cannot be run, fails, takes more than ten minutes, or somebody interrupts: it is ended then,
-/// with whatever it has started.
+/// If it cannot be started, fails, takes more than ten minutes, or the run is interrupted. Then the
+/// program and all its children are ended.
 pub(super) fn run(
     program: &Path,
     words: &[&str],
@@ -44,7 +44,7 @@ pub(super) fn run(
     let name = format!("{} {}", program.display(), words.join(" "));
     let (out, errors) = (tempfile::tempfile()?, tempfile::tempfile()?);
     let mut child = command
-        // Ctrl-C is for the bench.
+        // Ctrl-C must only reach the bench.
         .process_group(0)
         .stdin(Stdio::null())
         .stdout(out.try_clone()?)
@@ -69,16 +69,17 @@ pub(super) fn run(
         let said = read(errors)?;
         let said = said.trim();
         let shown = said.char_indices().rev().nth(SHOWN).map_or(said, |(at, _)| &said[at..]);
-        // It is part of a line of progress, and of a report.
+        // One line, because it becomes part of a line of progress and of a report.
         let shown: Vec<&str> = shown.split_whitespace().collect();
         bail!("{name} ended with {status}: {}", shown.join(" "));
     }
     read(out)
 }
 
-/// Ends a program with everything that it has started, such as kubectl: first asked, then made to.
+/// Ends a program with all its children, such as kubectl: first with SIGTERM, then with SIGKILL.
 fn end(child: &mut Child) {
-    // Its group has its ID, and lives as long as one of it does. What is gone cannot be ended.
+    // The process group has the program's ID and exists as long as one of its members. A signal to
+    // a group that is gone fails.
     let group = Pid::from_raw(child.id().cast_signed());
     let begin = Instant::now();
     let _gone = killpg(group, Signal::SIGTERM);
@@ -117,7 +118,7 @@ mod tests {
     fn what_a_tool_has_started_ends_with_it() {
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("pid");
-        // The one that is started does not end because it is asked to.
+        // The child ignores SIGTERM.
         let script = format!(
             "sh -c 'trap : TERM; echo $$ >{}; while :; do sleep 1; done' & wait",
             file.display()
@@ -136,7 +137,7 @@ mod tests {
         });
         run(Path::new("sh"), &["-c", &script], &Target::default(), &interrupt).unwrap_err();
         let status = format!("/proc/{}/stat", pid.join().unwrap());
-        // Somebody else's child by now, who may not have taken note of its end yet.
+        // The child has another parent by now, which may not have reaped it yet.
         while let Ok(text) = std::fs::read_to_string(&status) {
             if text.contains(") Z ") {
                 break;

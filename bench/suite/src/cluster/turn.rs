@@ -1,4 +1,4 @@
-//! A mesh's turn in a round: it is installed, measured in every scenario, and removed.
+//! The turn of a mesh in a round: it is installed, measured in every scenario, and removed.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -22,19 +22,20 @@ use crate::scenario::{Disturbance, Scenario};
 pub(super) struct Case<'a> {
     pub(super) scenario: &'a Scenario,
     pub(super) mesh: Mesh,
-    /// What is known of the mesh's version beside the image of its proxies.
+    /// The known version of the mesh, in addition to the image of its proxies.
     pub(super) version: String,
     pub(super) step: Option<f64>,
 }
 
-/// A mesh's turn in a round: everything that is measured while it is installed.
+/// The turn of a mesh in a round, with all measurements that are made while it is installed.
 pub(super) struct Cases<'a> {
     pub(super) mesh: Mesh,
     round: u32,
     pub(super) cases: Vec<(&'a Scenario, Option<f64>)>,
 }
 
-/// The turns of all rounds, the baseline first in each, the others in turns; what has a record is left out.
+/// The turns of all rounds. The baseline is first in each round, and the other meshes rotate;
+/// measurements that have a record are left out.
 pub(super) fn turns<'a>(
     run: &'a Run,
     able: &BTreeMap<&'static str, Option<PathBuf>>,
@@ -64,7 +65,7 @@ pub(super) fn turns<'a>(
     turns
 }
 
-/// How far a run is.
+/// The progress of a run.
 pub(super) struct Clock {
     begun: Instant,
     done: usize,
@@ -72,12 +73,12 @@ pub(super) struct Clock {
 }
 
 impl Clock {
-    /// Of a run that begins now.
+    /// The clock of a run that starts now.
     pub(super) fn of(total: usize) -> Self {
         Self { begun: Instant::now(), done: 0, total }
     }
 
-    /// One more is done; how long the others will take.
+    /// Counts one more measurement; returns the progress and the estimated remaining time.
     fn next(&mut self) -> ((usize, usize), Duration) {
         self.done += 1;
         let left = self.begun.elapsed().mul_f64((self.total - self.done) as f64 / self.done as f64);
@@ -85,18 +86,18 @@ impl Clock {
     }
 }
 
-/// A turn that is taken.
+/// The context of a turn.
 pub(super) struct Turn<'a> {
     pub(super) run: &'a Run,
     pub(super) ground: &'a Ground,
     pub(super) turn: &'a Cases<'a>,
     pub(super) tool: Option<&'a Path>,
-    /// Meshes that were there before the run.
+    /// Meshes that were installed before the run.
     pub(super) beside: &'a [String],
 }
 
 impl Turn<'_> {
-    /// Installs, measures, removes.
+    /// Installs the mesh, measures, and removes it.
     pub(super) async fn take(
         &self,
         ledger: &mut Ledger,
@@ -122,10 +123,11 @@ impl Turn<'_> {
         }
     }
 
-    /// Installs the mesh; how that went is for its records.
+    /// Installs the mesh. The inner result is the outcome of the installation, which goes into its
+    /// records.
     ///
     /// # Errors
-    /// When somebody else has installed it since the run began, or what is about to be made cannot be written down.
+    /// If another user has installed the mesh since the run began, or the ledger cannot be written.
     async fn install(
         &self,
         ledger: &mut Ledger,
@@ -169,14 +171,15 @@ impl Turn<'_> {
         Ok(done)
     }
 
-    /// Why each of the cases cannot be measured here, which is known before anything is made; none where it can.
+    /// Why each of the cases cannot be measured here, `None` for those that can. This is known
+    /// before anything is created.
     async fn refused(&self) -> Result<Vec<Option<String>>> {
         let mesh = self.turn.mesh;
         let pushes = |scenario: &Scenario| {
             mesh != Mesh::None && matches!(scenario.disturbance, Some(Disturbance::Push { .. }))
         };
         let client = &self.ground.client;
-        // Linkerd's installation brings them where nobody has.
+        // Linkerd's installation includes the definitions if the cluster has none.
         let brings =
             mesh == Mesh::Linkerd && self.run.install && !disturb::defines_routes(client).await?;
         let lacks = match self.turn.cases.iter().any(|(scenario, _)| pushes(scenario)) {
@@ -220,7 +223,8 @@ impl Turn<'_> {
         Ok(())
     }
 
-    /// Waits until a mesh is there again of which everything was killed; why it is not.
+    /// Waits until a mesh is ready again after all its containers were killed; returns why it is
+    /// not.
     async fn is_back(
         &self,
         scenario: &Scenario,
@@ -270,7 +274,7 @@ impl Turn<'_> {
         }
     }
 
-    /// What is known of the mesh's version beside the image of its proxies.
+    /// The known version of the mesh, in addition to the image of its proxies.
     async fn version(&self) -> Result<String> {
         if self.turn.mesh != Mesh::Leno {
             return Ok(String::new());

@@ -1,4 +1,4 @@
-//! Waiting for something of a cluster, with a bound, and with a word about how far it is.
+//! Waits for a state of a cluster, with a time limit and reports of progress.
 
 use std::time::Duration;
 
@@ -7,23 +7,23 @@ use tokio::time::Instant;
 
 use crate::interrupt::Interrupt;
 
-/// Between two looks: each is a request or a few.
+/// Time between two polls; each makes one request or a few.
 const LOOK: Duration = Duration::from_millis(500);
-/// Between two words about how far it is.
+/// Time between two reports of progress.
 const WORD: Duration = Duration::from_secs(10);
 
-/// How long an interrupt may go unnoticed during a look.
+/// How long an interrupt may go unnoticed during a poll.
 const NOTICED: Duration = Duration::from_millis(100);
 
-/// What a look has shown.
+/// The result of a poll.
 pub(super) enum Seen<T> {
-    /// What was waited for.
+    /// The expected state.
     There(T),
-    /// It is not there yet; how far it is.
+    /// The state is not reached yet; the text describes the progress.
     NotYet(String),
 }
 
-/// What is waited for, how long, and who is told meanwhile.
+/// What to wait for, how long, and who receives reports of progress.
 pub(super) struct Wait<'a> {
     pub(super) what: &'a str,
     pub(super) limit: Duration,
@@ -32,11 +32,11 @@ pub(super) struct Wait<'a> {
 }
 
 impl Wait<'_> {
-    /// Looks until it is there.
+    /// Polls until the state is reached.
     ///
     /// # Errors
-    /// When it is not within the limit, which says how far it was; when a look fails; when somebody
-    /// interrupts.
+    /// If the state is not reached in time, in which case the error has the last progress; if a
+    /// poll fails; after an interrupt.
     pub(super) async fn until<T>(
         self,
         mut look: impl AsyncFnMut() -> Result<Seen<T>>,
@@ -65,7 +65,7 @@ impl Wait<'_> {
     }
 }
 
-/// Lets time pass, unless somebody interrupts.
+/// Sleeps, but returns early after an interrupt.
 pub(super) async fn pass(time: Duration, interrupt: &Interrupt) -> Result<()> {
     let end = Instant::now() + time;
     let left = || Some(end.duration_since(Instant::now())).filter(|left| !left.is_zero());
@@ -77,10 +77,10 @@ pub(super) async fn pass(time: Duration, interrupt: &Interrupt) -> Result<()> {
     Ok(())
 }
 
-/// What comes within a time.
+/// The result of a future within a time limit.
 ///
 /// # Errors
-/// When it does not come in time, or fails; when somebody interrupts.
+/// If the future does not complete in time, or fails, or after an interrupt.
 pub(super) async fn within<T>(
     time: Duration,
     what: impl Future<Output = Result<T>>,
@@ -95,7 +95,7 @@ pub(super) async fn within<T>(
     }
 }
 
-/// Waits until somebody interrupts.
+/// Waits for an interrupt.
 async fn raised(interrupt: &Interrupt) -> anyhow::Error {
     loop {
         if let Err(error) = interrupt.check() {

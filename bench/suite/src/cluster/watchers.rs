@@ -1,8 +1,10 @@
-//! Those who watch the nodes of a measurement: all are asked together, and what is to be done where one says nothing.
+//! The watchers of a measurement's nodes. They are queried concurrently; this module also decides
+//! what happens if one of them does not answer.
 //!
-//! Before the load each of them is waited for. During it what the others said is kept, and who said nothing is for a
-//! mark. After it the client has reported, so that nothing may take the measurement away: what does not come is
-//! missing, which is for a mark as well.
+//! Before the load, the bench waits for every watcher. During the load, it keeps the answers that
+//! arrive, and a watcher that does not answer leads to a mark. After the load, the client has
+//! reported and the measurement must not be lost; figures that do not arrive are missing, which
+//! also leads to a mark.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -17,19 +19,20 @@ use super::wait::{Seen, Wait, pass};
 use crate::interrupt::{Interrupt, Interrupted};
 use crate::watch::{Look, PORT, Question, Start};
 
-/// How long a watcher may take for a look under load: what it says later is of another moment.
+/// The time limit of a watcher's answer under load; a later answer would describe another moment.
 const ANSWER_UNDER_LOAD: Duration = Duration::from_secs(5);
-/// How long one is waited for before the load, and after it: its pod is ready, so that it is there in a moment.
+/// How long to wait for a watcher before the load and after it. Its pod is ready, so it normally
+/// answers at once.
 const ANSWERED: Duration = Duration::from_secs(60);
-/// Between two questions to one that said nothing.
+/// The pause before a watcher that did not answer is queried again.
 const AGAIN: Duration = Duration::from_millis(500);
 
-/// How the pods of watchers are asked.
+/// How requests reach the watcher pods.
 pub(super) trait Way {
     /// The status and the body of the answer to a method and a path.
     ///
     /// # Errors
-    /// When there is none, which says why.
+    /// If there is no answer; the error gives the reason.
     async fn ask(
         &self,
         pod: &PodName,
@@ -54,20 +57,20 @@ impl Way for Reach {
 pub(super) struct Watchers<W = Reach> {
     pub(super) reach: W,
     pub(super) namespace: String,
-    /// The pod that watches each node.
+    /// The watcher pod of each node.
     pub(super) pods: BTreeMap<String, String>,
 }
 
-/// What is looked at.
+/// The counters to read.
 #[derive(Clone, Copy)]
 pub(super) struct What<'a> {
     pub(super) watched: &'a [Watched],
-    /// The nodes whose kernels as a whole are, too.
+    /// The nodes whose whole kernels are read as well.
     pub(super) whole: &'a BTreeSet<String>,
 }
 
 impl What<'_> {
-    /// What a node is asked for.
+    /// The question to a node's watcher.
     fn question(&self, node: &str) -> Question {
         let here = || self.watched.iter().filter(|one| one.node == node);
         let client = here().find(|one| one.is_client());
@@ -83,19 +86,19 @@ impl What<'_> {
     }
 }
 
-/// What the watchers said to one question.
+/// The answers of the watchers to one question.
 #[derive(Debug, Default)]
 pub(super) struct Answers {
-    /// Of those that answered.
+    /// The counters from the watchers that answered.
     pub(super) reading: Reading,
-    /// The nodes whose watchers said nothing, and why.
+    /// The nodes whose watchers did not answer, and why.
     pub(super) silent: BTreeMap<String, String>,
-    /// When each of those that answered did.
+    /// When each answer arrived.
     pub(super) came: BTreeMap<String, Instant>,
 }
 
 impl Answers {
-    /// Adds what was said later.
+    /// Adds later answers.
     pub(super) fn extend(&mut self, later: Self) {
         self.reading.extend(later.reading);
         self.silent.extend(later.silent);
@@ -103,26 +106,27 @@ impl Answers {
     }
 }
 
-/// Why a watcher has not done what it was asked.
+/// Why a watcher has not carried out a request.
 #[derive(Debug)]
 struct Refusal {
-    /// Whether one of the containers has no process, so that it has done nothing.
+    /// Whether one of the containers has no process; then the watcher has done nothing.
     is_missing: bool,
     why: String,
 }
 
 impl<W: Way> Watchers<W> {
-    /// Asks all of them while load is made: what does not come within 5 s is missing.
+    /// Queries all watchers under load; answers that take longer than 5 s are missing.
     pub(super) async fn under_load(&self, watched: &[Watched]) -> Answers {
         let what = What { watched, whole: &BTreeSet::new() };
         self.ask(what, self.pods.keys(), ANSWER_UNDER_LOAD).await
     }
 
-    /// Whoever is `listed`, and a look of all watchers at them, before the load: each of them has a process.
+    /// Before the load: lists the containers and reads their counters, until each of them has a
+    /// process.
     ///
     /// # Errors
-    /// When there is none within 60 s, which says what is missing; when they cannot be listed; when somebody
-    /// interrupts.
+    /// If that takes longer than 60 s, in which case the error names what is missing; if the
+    /// containers cannot be listed; after an interrupt.
     pub(super) async fn before(
         &self,
         (mut listed, whole): (impl AsyncFnMut() -> Result<Vec<Watched>>, &BTreeSet<String>),
@@ -131,7 +135,7 @@ impl<W: Way> Watchers<W> {
     ) -> Result<(Vec<Watched>, Reading)> {
         let wait = Wait { what: "every container is seen", limit: ANSWERED, interrupt, say };
         wait.until(async || {
-            // Those that have ended since have no process.
+            // Listed again for each attempt, because containers that have ended have no process.
             let watched = listed().await?;
             let what = What { watched: &watched, whole };
             let answers = self.ask(what, self.pods.keys(), ANSWERED).await;
@@ -149,10 +153,10 @@ impl<W: Way> Watchers<W> {
         .await
     }
 
-    /// A look after the load of each that has something to look at, the first that comes within 60 s.
+    /// After the load: the first answer of each watcher with something to read, within 60 s.
     ///
     /// # Errors
-    /// When somebody interrupts.
+    /// After an interrupt.
     pub(super) async fn after(&self, what: What<'_>, interrupt: &Interrupt) -> Result<Answers> {
         let begin = Instant::now();
         let nodes = self.pods.keys().filter(|node| what.is_of(node));
@@ -166,7 +170,8 @@ impl<W: Way> Watchers<W> {
         Ok(answers)
     }
 
-    /// Asks those of some nodes together: what does not come within a time is missing.
+    /// Queries the watchers of some nodes concurrently; answers that do not arrive in time are
+    /// missing.
     async fn ask<'n>(
         &self,
         what: What<'_>,
@@ -198,12 +203,13 @@ impl<W: Way> Watchers<W> {
         serde_json::from_str(&body).map_err(|error| format!("its answer is no look: {error}"))
     }
 
-    /// Kills containers, on all their nodes at once, now. Where one of them has ended meanwhile none of its node is
-    /// killed: then who runs there is listed `again`.
+    /// Kills containers on all their nodes concurrently. If one of them has ended meanwhile, its
+    /// watcher kills none; then the containers of that node are listed `again` and the new list is
+    /// killed.
     ///
     /// # Errors
-    /// When a node's watcher has killed nothing within 5 s; on other nodes they may be killed then. When somebody
-    /// interrupts.
+    /// If a node's watcher has not confirmed within 5 s; containers on other nodes may be killed
+    /// then. Also after an interrupt.
     pub(super) async fn kill(
         &self,
         doomed: &[Watched],
@@ -251,15 +257,15 @@ impl<W: Way> Watchers<W> {
         }
     }
 
-    /// Kills a container; by what it is asked when its program ran again.
+    /// Kills a container and returns the path for querying when its program ran again.
     ///
     /// # Errors
-    /// When that cannot be told to its node, or it is not there.
+    /// If its node does not confirm in time.
     pub(super) async fn restart(&self, one: &Watched, interrupt: &Interrupt) -> Result<String> {
         let (node, path) = (&one.node, format!("/start/{}", unique_id()));
         let body = serde_json::to_string(&one.id)?;
         let begin = Instant::now();
-        // Done once, however often it is told.
+        // The request has an ID, so repeating it does not repeat the kill.
         while let Err(Refusal { why, .. }) = self.send(node, ("POST", &path), &body).await {
             if begin.elapsed() > ANSWER_UNDER_LOAD {
                 bail!("the watcher of node {node} does not say that it has killed: {why}");
@@ -269,10 +275,10 @@ impl<W: Way> Watchers<W> {
         Ok(path)
     }
 
-    /// What became of a restart.
+    /// The state of a restart.
     ///
     /// # Errors
-    /// When it is not known within 60 s.
+    /// If it is not known within 60 s.
     pub(super) async fn started(
         &self,
         (node, path): (&str, &str),
@@ -308,7 +314,7 @@ impl<W: Way> Watchers<W> {
     }
 }
 
-/// An ID that no other request of this run has.
+/// A unique ID for a request.
 pub(super) fn unique_id() -> String {
     let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
     since.unwrap_or_default().as_nanos().to_string()

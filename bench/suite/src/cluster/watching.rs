@@ -1,4 +1,5 @@
-//! What those who watch the nodes see of a measurement, while load is made and after it, and what is missing of that.
+//! The readings of a measurement during the load and after it, and the marks for figures that are
+//! missing.
 //!
 //! ```text
 //! before ── a look each second ── the load's end ── a look ── who ran? ── a look at who is new
@@ -16,40 +17,40 @@ use super::watchers::{Answers, What};
 use crate::interrupt::Interrupted;
 use crate::record::{Mark, MarkKind};
 
-/// How much later than the load's end a look may be: what everything uses until then is counted as well.
+/// How much later than the load's end a report may be: resources used until then count as well.
 const LATE: Duration = Duration::from_secs(5);
 
-/// What was seen while load was made.
+/// The readings during the load.
 #[derive(Debug, Default)]
 pub(super) struct Watching {
-    /// Whom the looks are at: everybody that ran at any of them.
+    /// The containers to read: all that were running at any of the listings.
     pub(super) watched: Vec<Watched>,
-    /// The nodes whose kernels are looked at as well, before the load and after it.
+    /// The nodes whose whole kernels are read before the load and after it.
     whole: BTreeSet<String>,
     pub(super) looks: Vec<UnderLoad>,
-    /// The nodes whose watchers said nothing: how often, and why the last time.
+    /// The nodes whose watchers did not answer: how often, and the last reason.
     silent: BTreeMap<String, (usize, String)>,
-    /// How often it was not known who runs under load, and why the last time.
+    /// How often the containers could not be listed under load, and the last reason.
     unmet: Option<(usize, String)>,
-    /// Why it is not known who runs after the load; none where it is.
+    /// Why the containers could not be listed after the load; `None` if they were.
     unlisted: Option<String>,
 }
 
-/// A look while load was made.
+/// A reading during the load.
 #[derive(Debug)]
 pub(super) struct UnderLoad {
     elapsed: Duration,
     pub(super) reading: Reading,
-    /// Whether nothing is missing of it.
+    /// Whether no figure is missing.
     is_complete: bool,
 }
 
-/// The look after the load.
+/// The reading after the load.
 #[derive(Debug)]
 pub(super) struct After {
-    /// From the beginning of the load.
+    /// The time since the start of the load.
     pub(super) elapsed: Duration,
-    /// When the load had ended.
+    /// The time at which the load ended.
     pub(super) ended: Instant,
     pub(super) answers: Answers,
 }
@@ -68,7 +69,7 @@ impl Watching {
         }
     }
 
-    /// Adds whoever has begun since, which are these.
+    /// Adds the containers in this list that are new, and returns them.
     pub(super) fn meet(&mut self, now: Vec<Watched>) -> &[Watched] {
         let known = self.watched.len();
         let new: Vec<Watched> = now.into_iter().filter(|one| !self.watched.contains(one)).collect();
@@ -76,15 +77,16 @@ impl Watching {
         &self.watched[known..]
     }
 
-    /// Keeps in mind that whoever has begun since is not known.
+    /// Records that the containers could not be listed under load.
     pub(super) fn unmet(&mut self, why: String) {
         let (times, last) = self.unmet.get_or_insert_default();
         *times += 1;
         *last = why;
     }
 
-    /// Looks after the load: first at those who are known, since whatever comes before a look is counted in it, and
-    /// then at whoever has begun since they were listed.
+    /// Reads the counters after the load. The known containers are first, because everything they
+    /// use before the reading counts as well. Containers that have started since the last listing
+    /// follow.
     pub(super) async fn end(
         &mut self,
         listed: impl Future<Output = Result<Vec<Watched>>>,
@@ -109,14 +111,14 @@ impl Watching {
         self.looks.iter().filter(|look| look.is_complete).map(|look| &look.reading)
     }
 
-    /// What was seen as lines of the file of samples.
+    /// The samples, as lines of their file.
     pub(super) fn lines(&self, before: &Reading, after: &After) -> String {
         let during = self.looks.iter().map(|one| (one.elapsed, &one.reading, one.is_complete));
         let last = (after.elapsed, &after.answers.reading, after.answers.silent.is_empty());
         lines(before, &during.chain([last]).collect::<Vec<_>>())
     }
 
-    /// What is to be known of figures that are not all there.
+    /// The marks for figures that are missing.
     pub(super) fn marks(&self, after: &After) -> Vec<Mark> {
         let of = self.looks.len();
         let said = self
@@ -147,7 +149,7 @@ impl Watching {
 }
 
 impl After {
-    /// The nodes whose looks came late, and how much.
+    /// The nodes whose reports came late, and by how much.
     fn late(&self) -> impl Iterator<Item = (&str, Duration)> {
         let late = self.answers.came.iter().map(|(node, at)| (&**node, *at - self.ended));
         late.filter(|(_, late)| *late > LATE)
@@ -188,7 +190,7 @@ mod tests {
         assert_eq!(marks, [Mark { kind: MarkKind::WatcherSilent, why: why.to_owned() }]);
         assert!(!marks[0].kind.invalidates());
         assert_eq!(seen.complete().count(), 1, "a sum of a part would be a dip");
-        // After the load there is no other moment to ask for.
+        // The reading after the load cannot be replaced by another one.
         let marks = seen.marks(&after(Answers { silent, ..Answers::default() }));
         assert_eq!((marks.len(), marks[1].kind), (2, MarkKind::FiguresMissing));
         assert!(marks[1].kind.invalidates() && marks[1].why.contains("on node n2"), "{marks:?}");

@@ -1,14 +1,15 @@
-//! The pod of a service of the real application: its image, by the rules that the file of images asks for.
+//! The pod of a service of the real application: its image, with the settings from the file of
+//! images.
 
 use serde_json::{Value, json};
 
 use super::{PORT_NAME, Plan};
 use crate::real::{Image, Privileges};
 
-/// How often a container may not listen yet, a second apart: the wait for the pods ends first.
+/// How often a startup probe may fail, at one per second. The wait for the pods ends before that.
 const STARTS: u32 = 600;
 
-/// Has a Service lead to where an image listens, by the port that others know.
+/// Points a Service at the port of an image, under the port that callers use.
 pub(super) fn listen(service: &mut Value, image: &Image) {
     let port = &mut service["spec"]["ports"][0];
     port["port"] = json!(image.service_port);
@@ -35,10 +36,12 @@ impl Plan<'_> {
             container["env"] = image.env.iter().map(one).collect();
         }
         container["ports"] = json!([{"name": PORT_NAME, "containerPort": image.port}]);
-        // Asked no more once it listens: databases count connections on which nothing is said.
+        // A startup probe, because no probe follows after it succeeds: databases count connections
+        // without data as errors.
         container["startupProbe"] = json!({"tcpSocket": {"port": image.port}, "periodSeconds": 1,
             "failureThreshold": STARTS});
-        // Where it ends, why is known after its namespace is gone.
+        // Puts the reason why a container ended into its status, which the bench reads before it
+        // removes the namespace.
         container["terminationMessagePolicy"] = json!("FallbackToLogsOnError");
         match image.privileges {
             Privileges::Restricted => {

@@ -1,6 +1,6 @@
-//! The pods that watch nodes, one on each.
+//! The watcher pods, one on each node.
 //!
-//! They see the processes of their node and may look into them and kill them, and are part of no mesh.
+//! They can see, inspect and kill the processes of their node, and are not part of any mesh.
 
 use std::collections::BTreeMap;
 
@@ -9,15 +9,15 @@ use serde_json::{Value, json};
 use super::{CONTAINER, Plan};
 use crate::watch;
 
-/// How their names begin: no workload's does.
+/// The prefix of their names, which no workload has.
 const BEGINNING: &str = "watch-";
 
-/// Whether a pod of the bench watches its node.
+/// Whether a pod of the bench is a watcher.
 pub(in crate::cluster) fn is_watcher(pod: &str) -> bool {
     pod.starts_with(BEGINNING)
 }
 
-/// The pods that watch these nodes, by the nodes' names.
+/// The names of the watcher pods, by node.
 pub(in crate::cluster) fn watchers<'a>(
     nodes: impl IntoIterator<Item = &'a String>,
 ) -> BTreeMap<String, String> {
@@ -35,7 +35,7 @@ impl Plan<'_> {
 
     fn watcher(&self, name: &str, node: &str) -> Value {
         let mut metadata = self.metadata(name);
-        // What each mesh leaves a pod alone by.
+        // Labels and annotations by which each mesh leaves a pod alone.
         for label in [
             ("leno.dev/inject", "disabled"),
             ("sidecar.istio.io/inject", "false"),
@@ -48,7 +48,7 @@ impl Plan<'_> {
         "spec": {
             "serviceAccountName": name,
             "automountServiceAccountToken": false,
-            // Nodes of a control plane take no other pods.
+            // Nodes of a control plane accept no pods without a toleration.
             "nodeName": node,
             "tolerations": [{"operator": "Exists"}],
             "hostPID": true,
@@ -60,7 +60,8 @@ impl Plan<'_> {
                 "imagePullPolicy": "IfNotPresent",
                 "args": ["watch", "--listen", format!("127.0.0.1:{}", watch::PORT)],
                 "env": [{"name": watch::TOKEN, "value": self.token}],
-                // The programs and namespaces of others' processes, signals to them, and the kernel's programs.
+                // The watcher needs the programs and namespaces of other processes, the right to
+                // signal them, and the kernel's eBPF programs.
                 "securityContext": {
                     "privileged": true,
                     "runAsNonRoot": false,

@@ -1,4 +1,4 @@
-//! Looks that are made up here, and what is made of two or more of them.
+//! Results from two or more readings that are made for the test.
 
 use leno_measure::usage::Cpu;
 use serde_json::json;
@@ -7,7 +7,7 @@ use super::*;
 use crate::counters::Machine;
 use crate::record::ContextSwitches;
 
-/// A second of a kernel's time.
+/// One second of a kernel's clock, in microseconds.
 const SECOND: u64 = 1_000_000;
 
 fn roles(mesh: Mesh) -> Roles {
@@ -22,10 +22,11 @@ fn roles(mesh: Mesh) -> Roles {
     }
 }
 
-/// Containers as `namespace/pod/container`, each with its ID, CPU in ms (a fourth of it in user mode) and memory in KiB.
+/// Containers as `namespace/pod/container`, each with its ID, CPU in ms (a quarter of it in user
+/// mode) and memory in KiB.
 type Pods<'a> = &'a [(&'a str, &'a str, u64, u64)];
 
-/// A look at containers of node `n1` at a second.
+/// A reading of containers on node `n1` at a given second.
 fn reading(roles: &Roles, second: u64, pods: Pods<'_>) -> Reading {
     let mut look = Look { boot_id: "k".into(), at_us: second * SECOND, ..Look::default() };
     let mut watched = Vec::new();
@@ -141,7 +142,7 @@ fn threads_of_kernels_that_one_node_does_not_see_are_none() {
     assert_eq!((threads(Some(1.0)), threads(None)), (Some(6.0), None));
 }
 
-/// A reading of one proxy of node `n1`, with the kernel as a whole or not.
+/// A reading of one proxy on node `n1`, with or without the whole kernel.
 fn of_proxy(second: u64, id: &str, cpu: Cpu, is_whole: bool) -> Reading {
     let mut reading =
         reading(&roles(Mesh::Leno), second, &[("leno-bench-1/client/leno-proxy", id, 0, 100)]);
@@ -155,7 +156,7 @@ fn of_proxy(second: u64, id: &str, cpu: Cpu, is_whole: bool) -> Reading {
 #[test]
 fn a_tick_of_user_time_is_not_counted_beside_what_the_sum_has_grown() {
     let at = |second, user_us, system_us| of_proxy(second, "1", Cpu { user_us, system_us }, true);
-    // run_time 153.2 ms and 155.2 ms, of which the tick has just been found to be the user's.
+    // The run times are 153.2 ms and 155.2 ms; a clock tick has just been assigned to user time.
     let (before, after) = (at(10, 100_000, 53_200), at(13, 110_000, 45_200));
     let used = between(&[&before, &after]).used;
     assert_eq!((used.cpu.proxies, used.proxy_user_ms), (2.0, 2.0));
@@ -238,10 +239,10 @@ fn a_container_that_ends_or_begins_meanwhile_is_said_and_counts_as_far_as_it_was
     let restarted = format!("{proxy} was restarted meanwhile");
     assert_eq!(since(&[(proxy, "new", 2, 1)]), (9.0 + 2.0, restarted));
     let other = "leno-bench-1/s0/leno-proxy";
-    // Its sum has fallen to 20 by a thread that has ended.
+    // The sum of the proxy has fallen to 20 because a thread has ended.
     let (used, begun) = since(&[(proxy, "1", 20, 1), (other, "new", 1, 1)]);
     assert!(used == 9.0 + 1.0 && begun == format!("{other} has begun meanwhile"), "{used} {begun}");
-    // What was there, and was seen late, is not charged for its whole life.
+    // A process that ran before but was seen late does not count with its whole life.
     let (used, _) = since(&[(proxy, "1", 29, 1), (other, "2", 5000, 1)]);
     assert_eq!(used, 9.0);
     // Control planes have tasks that come and go.
@@ -257,7 +258,7 @@ fn a_node_that_says_nothing_at_the_end_counts_as_far_as_it_was_seen() {
     let (before, during, nothing) = (at(10, 20), at(14, 90), Reading::default());
     let Between { used, broken, .. } = between(&[&before, &during, &nothing]);
     assert_eq!((used.cpu.proxies, broken), (70.0, vec![]), "nobody has seen it end");
-    // Another node's look of later does not take the first one's place.
+    // A later report of another node does not replace that of the first.
     let mut later = at(20, 100);
     later.extend(at(21, 100));
     assert_eq!(between(&[&before, &later]).used.wall, Duration::from_secs(10));
@@ -278,7 +279,7 @@ fn proxies_of_nodes_are_proxies_where_they_carry_something() {
     assert_eq!(of("n4", "istio-cni-node-x", "install-cni"), Some(Role::Agent));
     assert_eq!(of("n4", "istiod-1", "discovery"), Some(Role::Control));
     assert_eq!(roles.of("n1", ("kube-system", "kube-proxy", "kube-proxy")), None);
-    // Where the installation was told to put it, among others.
+    // The installation may be configured to put ztunnel in a namespace with other pods.
     roles.beside = BTreeSet::from(["kube-system".to_owned()]);
     let of = |pod, container| roles.of("n1", ("kube-system", pod, container));
     assert_eq!(of("ztunnel-x2x", "istio-proxy"), Some(Role::Proxy));

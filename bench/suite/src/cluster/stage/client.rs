@@ -1,4 +1,4 @@
-//! Who makes load in the pods of a stage: what they are told, and what they give back.
+//! The pods of a stage that generate load: requests to them, and their reports.
 
 use std::time::{Duration, Instant};
 
@@ -13,11 +13,12 @@ use crate::interrupt::Interrupt;
 use crate::lab::CLIENT;
 use crate::station::{self, Probe, State};
 
-/// How long a report may be late: the generator waits for its last answers, and is asked through the API server.
+/// How late a report may be: the generator waits for its last answers, and the request goes through
+/// the API server.
 const LATE: Duration = Duration::from_secs(60);
 
 impl Stage<'_> {
-    /// Has a workload make load, and waits for the report.
+    /// Lets a workload generate load, and waits for the report.
     pub(in crate::cluster) async fn load(
         &self,
         workload: &str,
@@ -30,8 +31,9 @@ impl Stage<'_> {
         self.report((workload, &id), interrupt).await
     }
 
-    /// Has a workload begin with load; by what it is asked for the report, and when it has begun. A station that has just
-    /// started may not listen yet, and an answer may be lost: the load is made once all the same, since the first time.
+    /// Starts load in a workload. Returns the ID for requesting the report, and the start time. A
+    /// new station may not listen yet, and an answer may be lost, so the request is repeated; the
+    /// load is made only once, and the time is that of the first request.
     pub(in crate::cluster) async fn begin(
         &self,
         workload: &str,
@@ -70,7 +72,7 @@ impl Stage<'_> {
         self.state(of, interrupt, false).await?.context("it is waited for")
     }
 
-    /// The report of load that has ended before it was told to; none where it goes on.
+    /// The report of load that has ended too early; `None` if it is still running.
     pub(in crate::cluster) async fn ended(
         &self,
         of: (&str, &str),
@@ -79,7 +81,7 @@ impl Stage<'_> {
         self.state(of, interrupt, true).await
     }
 
-    /// Ends load that goes on until then, and gives its report.
+    /// Stops load that has no end of its own, and returns its report.
     pub(in crate::cluster) async fn end(
         &self,
         (workload, id): (&str, &str),
@@ -90,7 +92,7 @@ impl Stage<'_> {
         let path = format!("/load/{id}");
         loop {
             match reach.send_to(&pod, station::PORT, ("DELETE", &path), "").await {
-                // Where the answer to an earlier one was lost, it has ended already.
+                // 404: the load has ended already, and the answer to an earlier request was lost.
                 Ok(reply) if matches!(reply.status, 202 | 404) => break,
                 Ok(reply) => bail!("pod {workload} ends no load: {} {}", reply.status, reply.body),
                 Err(error) if begin.elapsed() > LATE => return Err(error.into()),
@@ -100,7 +102,8 @@ impl Stage<'_> {
         self.report((workload, id), interrupt).await
     }
 
-    /// What became of load: its report, which is waited for unless it `may_run` on; none where it does.
+    /// The report of load. If the load still runs, this returns `None` if it `may_run`, and
+    /// otherwise waits.
     async fn state(
         &self,
         (workload, id): (&str, &str),
@@ -120,7 +123,8 @@ impl Stage<'_> {
                     Ok(State::Running) => "it has not ended".to_owned(),
                     Err(error) => error.to_string(),
                 },
-                // One that is cut off is asked again: the load is not, so that nothing is lost.
+                // After a lost connection the request is repeated. The load itself is not affected,
+                // so nothing is lost.
                 Err(error) => error.said(),
             };
             if begin.elapsed() > LATE {
@@ -138,7 +142,8 @@ impl Stage<'_> {
         (Reach::new(self.ground.client.clone()), PodName { namespace, name })
     }
 
-    /// Has the client send one request after the other, and waits until it is so far. It goes on with that.
+    /// Starts a probe of the client, and waits until it has come `far` enough. The probe continues
+    /// after that.
     pub(in crate::cluster) async fn probe(
         &self,
         plan: &Plan,
@@ -160,7 +165,7 @@ impl Stage<'_> {
         }
     }
 
-    /// Ends that; how far it came.
+    /// Stops the probe and returns its state.
     pub(in crate::cluster) async fn end_probe(&self, interrupt: &Interrupt) -> Result<Probe> {
         let begin = Instant::now();
         loop {
@@ -180,7 +185,7 @@ impl Stage<'_> {
     }
 }
 
-/// The moment that was so long ago.
+/// The time that long ago.
 fn begun(since: Duration) -> Instant {
     let now = Instant::now();
     now.checked_sub(since).unwrap_or(now)

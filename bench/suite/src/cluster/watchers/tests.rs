@@ -1,4 +1,4 @@
-//! Watchers behind an API server that nobody reaches, and such that answer from a script.
+//! Watchers behind an API server that is not reachable, and watchers that answer from a script.
 
 use std::cell::RefCell;
 use std::collections::VecDeque;
@@ -104,7 +104,7 @@ fn container(node: &str, role: Role) -> Watched {
 
 type Answer = Result<(u16, String), String>;
 
-/// Answers what it is told to, node by node, and writes down what it was asked.
+/// Returns scripted answers for each node, and records the requests.
 #[derive(Default)]
 struct Script {
     answers: RefCell<BTreeMap<String, VecDeque<Answer>>>,
@@ -136,7 +136,7 @@ fn script<const N: usize>(answers: [(&str, Vec<Answer>); N]) -> Watchers<Script>
 }
 
 impl Watchers<Script> {
-    /// What one was asked, less what is the same in all of it.
+    /// The requests to one node, without the parts that all requests share.
     fn asked(&self, node: &str) -> Vec<(String, String)> {
         let all = self.reach.asked.borrow();
         let of = all.iter().filter(|(pod, ..)| *pod == format!("watch-{node}"));
@@ -149,7 +149,7 @@ fn proxy(node: &str, id: &str) -> Watched {
     Watched { role: Role::Proxy, name, node: node.to_owned(), id: id.to_owned() }
 }
 
-/// A look at a node at which one container has a process, or none has.
+/// A report of a node on which one container has a process, or none has.
 fn look(id: Option<&str>) -> Answer {
     let process = crate::watch::Process { pid: 7, ..Default::default() };
     let containers = id.map(|id| (id.to_owned(), vec![process]));
@@ -170,7 +170,7 @@ async fn before_the_load_everybody_is_listed_anew_until_each_is_seen() {
     let lists = RefCell::new(0);
     let listed = async || {
         *lists.borrow_mut() += 1;
-        // The second was restarted when it was listed the third time.
+        // The second container was restarted before the third listing.
         let id = if *lists.borrow() == 3 { "c" } else { "b" };
         Ok(vec![proxy("n1", "a"), proxy("n2", id)])
     };
