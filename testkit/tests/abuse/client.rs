@@ -1,4 +1,4 @@
-//! The client: sends bytes as they are, and reads what comes with the testkit's own reader.
+//! The client: sends given bytes unchanged, and reads responses with the testkit's own parser.
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpStream};
@@ -7,9 +7,9 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail};
 use leno_testkit::http1::{Response, ResponseReader};
 
-/// How long the proxy may take to answer or end; far above what a loaded machine needs.
+/// How long the proxy may take to respond or close; far above what a loaded machine needs.
 const LIMIT: Duration = Duration::from_secs(20);
-/// Longest row that is also sent in single bytes; longer ones are about size, not about places.
+/// Longest row that is also sent byte by byte; longer ones test sizes, not positions.
 const MAX_CUT: usize = 4096;
 
 /// How bytes are sent.
@@ -17,19 +17,19 @@ const MAX_CUT: usize = 4096;
 pub(crate) enum Cut {
     /// In one write.
     Whole,
-    /// Each in a write, and as far as the kernel likes in a segment, of its own.
+    /// Each byte in its own write, and so usually in its own segment.
     Bytes,
 }
 
-/// What came back until the proxy ended the connection.
+/// Everything that the proxy sent until it closed the connection.
 #[derive(Debug)]
 pub(crate) struct Ended {
     pub(crate) responses: Vec<Response>,
-    /// Bytes that are no whole response.
+    /// Bytes that are not a complete response.
     pub(crate) rest: Vec<u8>,
 }
 
-/// Sends `bytes` and reads until the proxy ends the connection of itself.
+/// Sends `bytes` and reads until the proxy closes the connection itself.
 pub(crate) fn to_end(proxy: SocketAddr, bytes: &[u8], cut: Cut) -> Result<Ended> {
     let mut stream = connect(proxy)?;
     send(&mut stream, bytes, cut);
@@ -45,8 +45,8 @@ pub(crate) fn to_end(proxy: SocketAddr, bytes: &[u8], cut: Cut) -> Result<Ended>
     Ok(Ended { responses, rest })
 }
 
-/// Sends `bytes`, reads one response for each of `is_head` (whether its request was one), and then
-/// ends the connection; anything more that comes is an error.
+/// Sends `bytes`, reads one response for each entry of `is_head` (whether that request was a HEAD),
+/// and then closes the connection; any further byte is an error.
 pub(crate) fn statuses(
     proxy: SocketAddr,
     bytes: &[u8],
@@ -86,7 +86,8 @@ fn connect(proxy: SocketAddr) -> Result<TcpStream> {
     Ok(stream)
 }
 
-/// The proxy may refuse and end before it was sent everything: its answer says whether it should.
+/// Errors are ignored: the proxy may refuse and close before it has read everything, and its
+/// response decides the test.
 fn send(stream: &mut TcpStream, bytes: &[u8], cut: Cut) {
     let step = if cut == Cut::Bytes && bytes.len() <= MAX_CUT { 1 } else { bytes.len() };
     for piece in bytes.chunks(step) {
@@ -96,8 +97,8 @@ fn send(stream: &mut TcpStream, bytes: &[u8], cut: Cut) {
     }
 }
 
-/// Reads once; false at the end of the connection, also where that is a reset because the proxy
-/// left bytes unread.
+/// Reads once; false at the end of the connection, or at a reset, which the proxy causes by leaving
+/// bytes unread.
 fn read(stream: &mut TcpStream, into: &mut Vec<u8>) -> Result<bool> {
     let mut piece = [0_u8; 16 * 1024];
     match stream.read(&mut piece) {

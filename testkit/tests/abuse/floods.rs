@@ -1,5 +1,5 @@
-//! Floods of HTTP/2 against the real `leno-proxy` with the bounds it ships with: the connection
-//! ends, memory stays, a metric counts it, and another client is served all the while.
+//! HTTP/2 floods against the real `leno-proxy` with its default limits: the connection is closed,
+//! memory stays bounded, a metric counts the flood, and another client is served all the time.
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -14,9 +14,9 @@ use leno_testkit::{usage, wait};
 use crate::client::{self, Cut};
 use crate::frames::{self, PREFACE};
 
-/// Anonymous memory that a flood may cost, for good: buffers of one connection and of the pool.
+/// Anonymous memory that a flood may permanently cost: buffers of one connection and of the pool.
 const MEMORY_SLACK_KIB: u64 = 8 * 1024;
-/// How often a flood is repeated at most; each is cut off long before.
+/// Most repetitions of a flood; the proxy closes each one long before.
 const MAX_PIECES: usize = 100_000;
 /// How long a flood may go on; far above what a loaded machine needs.
 const LIMIT: Duration = Duration::from_secs(60);
@@ -25,16 +25,16 @@ const METRIC_LIMIT: Duration = Duration::from_secs(20);
 /// Another client's request.
 const MARKER: &[u8] = b"GET /?size=5 HTTP/1.1\r\nHost: marker\r\n\r\n";
 
-/// Frames of an attacker.
+/// The frames of an attacker.
 struct Flood {
-    /// `kind` of `leno_http2_abuse_total`; one of these, where it depends on how far the requests
-    /// have got.
+    /// The `kind` label of `leno_http2_abuse_total`; one of several if it depends on how far the
+    /// requests have got.
     kinds: &'static [&'static str],
-    /// Sent once, behind preface and SETTINGS.
+    /// Sent once, after preface and SETTINGS.
     begin: Vec<u8>,
-    /// Sent over and over, with the number of the piece.
+    /// Sent repeatedly, with the number of the repetition.
     piece: fn(u32) -> Vec<u8>,
-    /// Whether it ends the connection, or only its requests are refused.
+    /// Whether the proxy closes the connection, or only refuses the requests.
     ends: bool,
 }
 
@@ -42,8 +42,8 @@ fn floods() -> Vec<Flood> {
     let get = || frames::section(&frames::GET);
     vec![
         Flood {
-            // CVE-2023-44487. Streams that are still being ended count as open, and what comes
-            // beyond their bound is refused, for so long.
+            // CVE-2023-44487. A stream that is still being closed counts as open; while there are
+            // too many, further streams are refused.
             kinds: &["rapid-reset", "stream-errors"],
             begin: Vec::new(),
             piece: |nth| {
@@ -54,42 +54,42 @@ fn floods() -> Vec<Flood> {
             ends: true,
         },
         Flood {
-            // CVE-2024-24549 and its kin: a field section that never ends.
+            // CVE-2024-24549 and similar ones: a field section that never ends.
             kinds: &["continuation-flood"],
             begin: frames::frame(1, 1, 1, &get()),
             piece: |_| frames::frame(9, 0, 1, &frames::section(&[(b"a", b"b")])),
             ends: true,
         },
         Flood {
-            // CVE-2019-9515.
+            // SETTINGS flood, CVE-2019-9515.
             kinds: &["settings-flood"],
             begin: Vec::new(),
             piece: |_| frames::frame(4, 0, 0, &[0, 4, 0, 1, 0, 0]),
             ends: true,
         },
         Flood {
-            // CVE-2019-9512.
+            // Ping flood, CVE-2019-9512.
             kinds: &["ping-flood"],
             begin: Vec::new(),
             piece: |_| frames::frame(6, 0, 0, &[7; 8]),
             ends: true,
         },
         Flood {
-            // CVE-2019-9518.
+            // Empty frames flood, CVE-2019-9518.
             kinds: &["empty-frames"],
             begin: frames::frame(1, 4, 1, &frames::section(&frames::POST)),
             piece: |_| frames::frame(0, 0, 1, &[]),
             ends: true,
         },
         Flood {
-            // RFC 9113 section 6.9.1.
+            // A window beyond its limit (RFC 9113 section 6.9.1).
             kinds: &["window-overflow"],
             begin: Vec::new(),
             piece: |_| frames::frame(8, 0, 0, &0x7fff_ffff_u32.to_be_bytes()),
             ends: true,
         },
         Flood {
-            // CVE-2016-6581: one long entry of the dynamic table, referred to again and again.
+            // CVE-2016-6581: one long entry of the dynamic table, referenced very often.
             kinds: &["header-list"],
             begin: Vec::new(),
             piece: |nth| {
@@ -105,7 +105,7 @@ fn floods() -> Vec<Flood> {
     ]
 }
 
-/// Repetitions of a flood that only has its requests refused.
+/// Repetitions of a flood whose requests are only refused.
 const REFUSED_PIECES: usize = 500;
 
 #[test]
@@ -174,10 +174,11 @@ fn survive(side: Side, flood: &Flood) -> Result<()> {
 
 const METRICS: &[u8] = b"GET /metrics HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n";
 
-/// What counts a flood, by its kind.
+/// The metric that counts floods by kind.
 const ABUSE: &str = "leno_http2_abuse_total";
 
-/// The sum of the samples of `/metrics` that begin with the first of `sample` and have all others.
+/// The sum of the samples in `/metrics` that start with the first entry of `sample` and contain all
+/// others.
 pub(crate) fn counted(proxy: &Proxy, sample: &[&str]) -> Result<u64> {
     let page = client::to_end(proxy.admin(), METRICS, Cut::Whole)?;
     let text = page.responses.first().context("no metrics")?.text();
@@ -192,7 +193,7 @@ pub(crate) fn marked(proxy: &Proxy) -> Result<Vec<u16>> {
     client::statuses(proxy.address(), MARKER, &[false], Cut::Whole)
 }
 
-/// Sends a flood until the proxy ends the connection; how many pieces it took.
+/// Sends a flood until the proxy closes the connection; returns the number of repetitions.
 fn pour(proxy: SocketAddr, flood: &Flood) -> Result<usize> {
     let mut stream = TcpStream::connect(proxy)?;
     stream.set_nonblocking(true)?;

@@ -1,4 +1,4 @@
-//! HTTP/2 as an attacker writes it: frames and field sections byte by byte, nothing checked.
+//! HTTP/2 as an attacker writes it: frames and field sections byte by byte, without any checks.
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -6,10 +6,10 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 
-/// How long the proxy may take to answer; far above what a loaded machine needs.
+/// How long the proxy may take to respond; far above what a loaded machine needs.
 const LIMIT: Duration = Duration::from_secs(20);
 
-/// What a connection of HTTP/2 begins with (RFC 9113 section 3.4).
+/// The preface of an HTTP/2 connection (RFC 9113 section 3.4).
 pub(crate) const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 
 const DATA: u8 = 0;
@@ -24,19 +24,19 @@ const END_HEADERS: u8 = 4;
 /// Name and value of a field.
 pub(crate) type Field<'a> = (&'a [u8], &'a [u8]);
 
-/// The fields of a request that is in order.
+/// The fields of a valid GET request.
 pub(crate) const GET: [Field<'static>; 4] =
     [(b":method", b"GET"), (b":scheme", b"http"), (b":authority", b"a"), (b":path", b"/")];
 
-/// The same without a body in its answer.
+/// The fields of a valid HEAD request.
 pub(crate) const HEAD_ONLY: [Field<'static>; 4] =
     [(b":method", b"HEAD"), (b":scheme", b"http"), (b":authority", b"a"), (b":path", b"/")];
 
-/// The same of one with a body.
+/// The fields of a valid POST request.
 pub(crate) const POST: [Field<'static>; 4] =
     [(b":method", b"POST"), (b":scheme", b"http"), (b":authority", b"a"), (b":path", b"/")];
 
-/// What a client was told about its stream.
+/// The first message that a client gets about its stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Told {
     /// A response with this status.
@@ -45,12 +45,12 @@ pub(crate) enum Told {
     Reset(u32),
     /// GOAWAY with this code.
     GoAway(u32),
-    /// The connection ended with nothing said.
+    /// None: the proxy closed the connection.
     Ended,
 }
 
-/// Everything that a client sends for one request on stream 1: preface, SETTINGS, HEADERS, and
-/// DATA and trailers where there are some.
+/// All bytes of a client for one request on stream 1: preface, SETTINGS, HEADERS, and DATA and
+/// trailers if there are any.
 pub(crate) fn request(
     fields: &[Field<'_>],
     body: Option<&[u8]>,
@@ -76,7 +76,7 @@ pub(crate) fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8>
     [&head[..], payload].concat()
 }
 
-/// Every field as a literal without indexing, names and values as they are (RFC 7541 6.2.2).
+/// Every field as a literal without indexing, with unchanged name and value (RFC 7541 6.2.2).
 pub(crate) fn section(fields: &[Field<'_>]) -> Vec<u8> {
     let mut bytes = Vec::new();
     for (name, value) in fields {
@@ -89,7 +89,7 @@ pub(crate) fn section(fields: &[Field<'_>]) -> Vec<u8> {
     bytes
 }
 
-/// A length with 7 bits in its first byte (RFC 7541 5.1), no Huffman code.
+/// A length as an integer with a 7-bit prefix (RFC 7541 5.1), for a string without Huffman coding.
 pub(crate) fn integer(bytes: &mut Vec<u8>, mut value: usize) {
     if value < 127 {
         bytes.push(value as u8);
@@ -104,8 +104,8 @@ pub(crate) fn integer(bytes: &mut Vec<u8>, mut value: usize) {
     bytes.push(value as u8);
 }
 
-/// Whether a client's bytes are a connection of HTTP/2 that no stream was opened on: frames of stream
-/// 0 alone, each of them whole.
+/// Whether a client's bytes are an HTTP/2 connection on which no stream was opened: only complete
+/// frames of stream 0.
 pub(crate) fn asks_nothing(bytes: &[u8]) -> bool {
     let Some(mut frames) = bytes.strip_prefix(PREFACE) else { return false };
     while let Some((head, rest)) = frames.split_first_chunk::<9>() {
@@ -118,7 +118,7 @@ pub(crate) fn asks_nothing(bytes: &[u8]) -> bool {
     frames.is_empty()
 }
 
-/// Takes the whole frames out of `received`, and tells whether a stream was reset by one.
+/// Removes the complete frames from `received`, and returns whether one of them reset a stream.
 pub(crate) fn has_reset(received: &mut Vec<u8>) -> bool {
     let mut reset = false;
     while let Some(head) = received.first_chunk::<9>() {
@@ -132,11 +132,11 @@ pub(crate) fn has_reset(received: &mut Vec<u8>) -> bool {
     reset
 }
 
-/// Sends `bytes` and reads until stream 1 is answered, reset or gone.
+/// Sends `bytes` and reads until stream 1 has a response or a reset, or the connection is closed.
 pub(crate) fn ask(proxy: SocketAddr, bytes: &[u8]) -> Result<Told> {
     let mut stream = TcpStream::connect_timeout(&proxy, LIMIT)?;
     stream.set_read_timeout(Some(LIMIT))?;
-    // The proxy may end the connection before it was sent everything.
+    // The proxy may close the connection before it has read everything.
     let _ = stream.write_all(bytes);
     loop {
         let mut head = [0_u8; 9];
@@ -162,11 +162,11 @@ pub(crate) fn ask(proxy: SocketAddr, bytes: &[u8]) -> Result<Told> {
     }
 }
 
-/// The status, which is the first field of a response: indexed, or a literal with its name so.
+/// The status, which is the first field of a response: indexed, or a literal with an indexed name.
 fn status(section: &[u8]) -> Result<u16> {
-    /// Statuses in the static table from index 8 on.
+    /// The statuses in the static table, from index 8 on.
     const INDEXED: [u16; 7] = [200, 204, 206, 304, 400, 404, 500];
-    // A change of the table's size comes first.
+    // An update of the table's size may come first.
     let start = section.iter().position(|byte| byte & 0xe0 != 0x20).unwrap_or(section.len());
     match section[start..] {
         [byte @ 0x88..=0x8e, ..] => Ok(INDEXED[usize::from(byte - 0x88)]),
@@ -180,7 +180,7 @@ fn status(section: &[u8]) -> Result<u16> {
     }
 }
 
-/// Three digits by the Huffman code: 0, 1 and 2 have the five bits of their value, 3 to 9 six.
+/// Decodes three Huffman-coded digits: 0, 1 and 2 have five bits with their value, 3 to 9 have six.
 fn digits(coded: &[u8]) -> Result<u16> {
     let bits = coded.iter().fold(0_u32, |sum, byte| sum << 8 | u32::from(*byte));
     let mut left = coded.len() * 8;
@@ -208,8 +208,8 @@ fn a_status_is_read_in_every_form() {
     assert_eq!(status(&[0x88]).unwrap(), 200);
     assert_eq!(status(&[0x20, 0x8c]).unwrap(), 400);
     assert_eq!(status(b"\x08\x03501").unwrap(), 501);
-    // RFC 7541 C.6.1: 302.
+    // The Huffman-coded 302 of RFC 7541 C.6.1.
     assert_eq!(status(&[0x48, 0x82, 0x64, 0x02]).unwrap(), 302);
-    // RFC 7541 C.6.2: 307.
+    // The Huffman-coded 307 of RFC 7541 C.6.2.
     assert_eq!(status(&[0x48, 0x83, 0x64, 0x0e, 0xff]).unwrap(), 307);
 }

@@ -1,9 +1,9 @@
-//! Requests that mean harm, against the real `leno-proxy`: what each is answered with, and that
-//! the server behind never sees a byte of it that it should not.
+//! Malicious requests against the real `leno-proxy`: the response to each, and proof that the
+//! server behind the proxy never receives a byte that it should not.
 //!
-//! Every row says what was sent, the section that judges it and what becomes of it
-//! ([`row::Fate`]). Behind a row goes a request for `/smuggled` that nobody may ever serve, and
-//! after it another client's request, which must be served as if nothing had happened.
+//! Every row states the request, the section of the specification that decides, and the required
+//! outcome ([`row::Fate`]). After a row the attacker sends a request for `/smuggled`, which no
+//! server may ever see; then another client sends a request, which must be served as usual.
 //!
 //! ```text
 //!   rows ──► client ──► leno-proxy --static ──► recording server: every byte, by connection
@@ -30,7 +30,7 @@ use crate::frames::Told;
 use crate::row::{Fate, Row, SMUGGLED};
 use crate::server::{Seen, Server};
 
-/// Fewer are no table; what issue 3 asks for.
+/// Fewer rows than issue 3 requires mean that the table is broken.
 const FEWEST_ROWS: usize = 60;
 
 /// Sent by another client after each row.
@@ -51,14 +51,14 @@ fn the_inbound_side_in_one_piece() {
     run(Side::Inbound, Cut::Whole);
 }
 
-/// Only the mesh tells an application who its client is.
+/// Only the mesh may set the fields that tell an application who its client is.
 #[test]
 fn no_client_says_who_it_is() {
     let ways = |proxy: &Proxy| Ways { rows: proxy.address(), others: proxy.address() };
     play(&rows::forged(), Cut::Whole, |server| Proxy::start(Side::Inbound, server), ways);
 }
 
-/// What comes from another proxy becomes HTTP/1 for the application.
+/// HTTP/2 requests of another proxy are forwarded to the application as HTTP/1.
 #[test]
 fn requests_of_another_proxy_become_http1() {
     let ways = |tunnel: &Tunnel| Ways { rows: tunnel.address(), others: tunnel.proxy().address() };
@@ -76,22 +76,23 @@ fn rows_are_many_and_named_once() {
 }
 
 fn run(side: Side, cut: Cut) {
-    // Nothing is declared on the inbound side: what does not begin as HTTP is not taken for it.
+    // On the inbound side the protocol is detected, so rows that do not begin like HTTP are not
+    // parsed as HTTP.
     let http = |row: &Row| side != Side::Inbound || row.begins_as_http();
     let rows: Vec<Row> = rows::all().into_iter().filter(http).collect();
     let ways = |proxy: &Proxy| Ways { rows: proxy.address(), others: proxy.address() };
     play(&rows, cut, |server| Proxy::start(side, server), ways);
 }
 
-/// Where a proxy is asked.
+/// The addresses of a proxy.
 struct Ways {
-    /// By those who mean harm.
+    /// For the attacker.
     rows: SocketAddr,
-    /// By other clients.
+    /// For other clients.
     others: SocketAddr,
 }
 
-/// Plays `rows` against what `start` starts before a server.
+/// Runs `rows` against what `start` starts in front of a server.
 fn play<P>(
     rows: &[Row],
     cut: Cut,
@@ -111,7 +112,7 @@ fn play<P>(
                 }
             };
             match judge(&ways(&proxy), &server, row, cut) {
-                // One proxy for all: what a row has left behind in it would show in the next.
+                // All rows share one proxy: state that one row leaves behind would fail the next.
                 Ok(()) => place = Some((server, proxy)),
                 Err(error) => writeln!(failures, "{}, {}: {error:#}", row.name, row.section)?,
             }
@@ -122,7 +123,7 @@ fn play<P>(
     assert!(failures.is_empty(), "{cut:?}:\n{failures}");
 }
 
-/// Sends one row, then another client's request, and looks at what came out at both ends.
+/// Sends one row, then another client's request, and checks what arrived at both ends.
 fn judge(ways: &Ways, server: &Server, row: &Row, cut: Cut) -> Result<()> {
     let mut expected = row.expected();
     expected.push(MARKER.to_vec());
@@ -158,7 +159,8 @@ fn judge(ways: &Ways, server: &Server, row: &Row, cut: Cut) -> Result<()> {
     harmless(row, &expected, &seen)
 }
 
-/// The server saw the requests expected, and of a broken one no more than its sound beginning.
+/// Checks that the server received the expected requests, and of a broken one only its valid
+/// beginning.
 fn harmless(row: &Row, expected: &[Vec<u8>], seen: &Seen) -> Result<()> {
     ensure!(seen.requests == expected, "the server saw {seen:?}");
     let asking = |bytes: &&Vec<u8>| !frames::asks_nothing(bytes);

@@ -2,43 +2,43 @@
 
 use crate::frames::{PREFACE, Told};
 
-/// What an attacker wants a server to take for a request of its own. Goes behind every row that
-/// must not be served.
+/// The request that an attacker tries to smuggle past the proxy. Sent after every row that must not
+/// be served.
 pub(crate) const SMUGGLED: &[u8] = b"0\r\n\r\nGET /smuggled HTTP/1.1\r\nHost: a\r\n\r\n";
 
-/// The proper next request of a client whose first one is served.
+/// A valid second request of a client whose first one is served.
 const FOLLOWER: &[u8] = b"GET /follower HTTP/1.1\r\nHost: a\r\n\r\n";
 
-/// Anything longer is no method to a proxy that has to find out.
+/// A proxy that detects the protocol does not take a longer word for a method.
 const LONGEST_METHOD: usize = 24;
 
-/// A request, and what must become of it.
+/// A request, and its required outcome.
 #[derive(Clone, Debug)]
 pub(crate) struct Row {
     pub(crate) name: &'static str,
-    /// The section that judges it.
+    /// The section of the specification that decides.
     pub(crate) section: &'static str,
     pub(crate) request: Vec<u8>,
     pub(crate) fate: Fate,
 }
 
-/// What becomes of a request.
+/// The required outcome of a request.
 #[derive(Clone, Debug)]
 pub(crate) enum Fate {
-    /// The proxy answers with this status and ends the connection; the server sees nothing.
+    /// The proxy responds with this status and closes the connection; the server receives nothing.
     Refused(u16),
-    /// The head is good, the body breaks after `sound` bytes of the request: the server may see
-    /// those, and its connection ends with them.
+    /// The head is valid, and the body is invalid after `sound` bytes of the request. The server
+    /// may receive those bytes, and then its connection is closed.
     Broken { status: u16, sound: usize },
-    /// It is a proper request: the server sees exactly this one, in HTTP/1, and the next of an
-    /// HTTP/1 client as the next.
+    /// The request is valid: the server receives exactly this request as HTTP/1, and then an HTTP/1
+    /// client's next one.
     Served { forwarded: Vec<u8> },
-    /// HTTP/2: the client is told this about its stream; the server sees nothing.
+    /// HTTP/2: the client gets this message about its stream; the server receives nothing.
     Told(Told),
 }
 
 impl Row {
-    /// Every byte that the client sends.
+    /// All bytes that the client sends.
     pub(crate) fn sent(&self) -> Vec<u8> {
         let then = match self.fate {
             _ if self.is_http2() => &[],
@@ -57,7 +57,7 @@ impl Row {
         }
     }
 
-    /// What the server may see of a broken request.
+    /// The part of a broken request that the server may receive.
     pub(crate) fn sound(&self) -> &[u8] {
         match self.fate {
             Fate::Broken { sound, .. } => &self.request[..sound],
@@ -65,18 +65,18 @@ impl Row {
         }
     }
 
-    /// Whether the methods of a served request and its follower are HEAD.
+    /// Whether a served request and the one after it are HEAD requests.
     pub(crate) fn is_head(&self) -> [bool; 2] {
         [self.request.starts_with(b"HEAD "), false]
     }
 
-    /// Whether it is one of HTTP/2.
+    /// Whether it is an HTTP/2 request.
     pub(crate) fn is_http2(&self) -> bool {
         self.request.starts_with(PREFACE)
     }
 
-    /// Whether a proxy that has to find out takes it for HTTP/1: a method in capitals and no longer
-    /// than methods are, one space, a target, one space, the version.
+    /// Whether a proxy that detects the protocol takes it for HTTP/1: a method in capitals that is
+    /// not too long, one space, a target, one space, the version.
     pub(crate) fn begins_as_http(&self) -> bool {
         if self.is_http2() {
             return true;

@@ -1,4 +1,4 @@
-//! The table. Where the RFCs leave a choice, whatever two parsers could read differently is
+//! The table. Where the RFCs leave a choice, a request that two parsers could read differently is
 //! refused.
 
 mod body;
@@ -11,26 +11,26 @@ mod served;
 use crate::frames::Field;
 use crate::row::{Fate, Row};
 
-/// How a proxy says that a request was one of HTTP/1, with names in lower case.
+/// The field in which a proxy reports that the request was HTTP/1, with field names in lower case.
 const WAS_HTTP1: Field<'_> = (b"leno-h1", b"1.1 l");
 
-/// All rows of a client.
+/// All rows that a client sends.
 pub(crate) fn all() -> Vec<Row> {
     let fields = [fields::rows(), forged::of_the_mesh()].concat();
     [fields, head::rows(), body::rows(), served::rows(), h2::rows(&[])].concat()
 }
 
-/// Rows of a client of an application that write what the inbound side alone may write.
+/// Rows in which a client sets the fields that only the inbound side may set.
 pub(crate) fn forged() -> Vec<Row> {
     forged::of_identities()
 }
 
-/// All rows of another proxy, which become requests of HTTP/1.
+/// All rows that another proxy sends over HTTP/2, which are forwarded as HTTP/1.
 pub(crate) fn of_a_proxy() -> Vec<Row> {
     [h2::rows(&[WAS_HTTP1]), h2::served::rows(&[WAS_HTTP1])].concat()
 }
 
-/// A row that never gets past the proxy.
+/// A row that the proxy refuses.
 fn refused(name: &'static str, section: &'static str, status: u16, request: Vec<u8>) -> Row {
     Row { name, section, request, fate: Fate::Refused(status) }
 }

@@ -1,4 +1,5 @@
-//! The server behind the proxy: keeps every byte, answers only what the row says it should see.
+//! The server behind the proxy: records every byte, and responds only to the requests that a row
+//! expects.
 
 use std::collections::VecDeque;
 use std::io::{ErrorKind, Read, Write};
@@ -20,12 +21,12 @@ pub(crate) struct Server {
     thread: Option<JoinHandle<()>>,
 }
 
-/// What the server was sent.
+/// The bytes that the server received.
 #[derive(Clone, Default)]
 pub(crate) struct Seen {
-    /// Requests that it answered, in order.
+    /// The requests that it responded to, in order.
     pub(crate) requests: Vec<Vec<u8>>,
-    /// Everything else, a connection each.
+    /// All other bytes, one entry for each connection.
     pub(crate) fragments: Vec<Vec<u8>>,
 }
 
@@ -40,12 +41,12 @@ impl std::fmt::Debug for Seen {
 
 #[derive(Debug, Default)]
 struct Shared {
-    /// The requests to answer, and in which order.
+    /// The requests to respond to, in this order.
     script: VecDeque<Vec<u8>>,
     requests: Vec<Vec<u8>>,
-    /// Bytes of connections that ended.
+    /// Bytes of closed connections.
     abandoned: Vec<Vec<u8>>,
-    /// Bytes of connections that are open.
+    /// Bytes of open connections.
     unanswered: Vec<Vec<u8>>,
     ended: bool,
 }
@@ -65,12 +66,13 @@ impl Server {
         self.address
     }
 
-    /// From now on these requests are answered with 200, in this order, and nothing else is.
+    /// Sets the requests that are answered with 200 from now on, in this order; no other request is
+    /// answered.
     pub(crate) fn answer(&self, requests: &[Vec<u8>]) {
         lock(&self.shared).script = requests.iter().cloned().collect();
     }
 
-    /// What it was sent since it was last asked, up to the last request it answered.
+    /// The bytes received since the last call, up to the last request that was answered.
     pub(crate) fn take(&self) -> Seen {
         let mut shared = lock(&self.shared);
         let mut fragments = std::mem::take(&mut shared.abandoned);
@@ -82,7 +84,7 @@ impl Server {
 impl Drop for Server {
     fn drop(&mut self) {
         lock(&self.shared).ended = true;
-        // Wakes it.
+        // Wakes the server's thread.
         let _connection = TcpStream::connect(self.address);
         if let Some(thread) = self.thread.take() {
             // A panic of the server has printed its own message.
@@ -95,7 +97,7 @@ struct Connection {
     stream: TcpStream,
     bytes: Vec<u8>,
     ended: bool,
-    /// It is to be answered.
+    /// A response is to be sent.
     due: bool,
 }
 
@@ -103,7 +105,7 @@ fn lock(shared: &Mutex<Shared>) -> MutexGuard<'_, Shared> {
     shared.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// One thread for all connections: whatever was sent before the request that is answered has been
+/// One thread serves all connections, so that all bytes sent before the answered request have been
 /// read when it is answered.
 fn serve(listener: &TcpListener, shared: &Mutex<Shared>) {
     let mut connections: Vec<Connection> = Vec::new();
@@ -129,7 +131,7 @@ fn serve(listener: &TcpListener, shared: &Mutex<Shared>) {
         shared.unanswered = unused(false).collect();
         connections.retain_mut(|connection| {
             if std::mem::take(&mut connection.due) {
-                // A proxy that is gone fails the test by itself.
+                // If the proxy has closed the connection, the test fails elsewhere.
                 let _ = connection.stream.write_all(OK);
             }
             !connection.ended
@@ -141,11 +143,11 @@ fn wait(listener: &TcpListener, connections: &[Connection]) {
     let readable = PollFlags::POLLIN;
     let mut all = vec![PollFd::new(listener.as_fd(), readable)];
     all.extend(connections.iter().map(|c| PollFd::new(c.stream.as_fd(), readable)));
-    // A signal only makes it look once more.
+    // If a signal interrupts the call, the loop polls again.
     let _ = poll(&mut all, PollTimeout::NONE);
 }
 
-/// Whether a connection has come.
+/// Accepts a connection; whether there was one.
 fn accept(listener: &TcpListener, connections: &mut Vec<Connection>) -> bool {
     let Ok((stream, _)) = listener.accept() else { return false };
     stream.set_nonblocking(true).expect("a socket can be set so");
@@ -153,7 +155,7 @@ fn accept(listener: &TcpListener, connections: &mut Vec<Connection>) -> bool {
     true
 }
 
-/// Whether a byte or an end has come.
+/// Reads from all connections; whether any byte or end arrived.
 fn receive(connections: &mut [Connection]) -> bool {
     let mut any = false;
     let mut piece = [0_u8; 64 * 1024];

@@ -1,6 +1,6 @@
-//! Clients that are slow on purpose, against the real `leno-proxy` with the bounds it ships with:
-//! their connections end, memory stays, a metric counts it, and another client is served all the
-//! while.
+//! Deliberately slow clients against the real `leno-proxy` with its default limits: their
+//! connections are closed, memory stays bounded, a metric counts them, and another client is served
+//! all the time.
 
 use std::fs::{self, File};
 use std::io::{ErrorKind, Read, Write};
@@ -21,33 +21,33 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use crate::floods::{counted, marked};
 use crate::frames::{self, PREFACE, Told};
 
-/// Connections of each kind that is slow to ask.
+/// Connections of each kind that sends its request slowly.
 const SLOW: usize = 50;
-/// Connections of each kind that does not take its answer: the server holds each one whole.
+/// Connections of each kind that does not read its response: the server holds each response whole.
 const STALLED: usize = 10;
-/// The rhythm of the slow ones: each sends its next bytes then.
+/// The interval at which slow clients send their next bytes.
 const TICK: Duration = Duration::from_secs(2);
-/// Above the minute that a head may take.
+/// Longer than the minute that a head may take.
 const HEAD_LIMIT: Duration = Duration::from_secs(100);
-/// Above twice the five minutes that bytes may lie.
+/// Longer than twice the five minutes that bytes may wait for a reader.
 const STALL_LIMIT: Duration = Duration::from_secs(660);
-/// Anonymous memory that they may cost at any moment: windows and buffers of those that stall, then
-/// what the pools keep and the allocator has not given back yet.
+/// Anonymous memory that they may cost at any moment: first windows and buffers of stalled
+/// connections, then memory that the pools keep and the allocator has not returned yet.
 const MEMORY_SLACK_KIB: u64 = 16 * 1024;
-/// What the stalled ones ask for: more than the sockets between hold.
+/// The response size that stalled clients request: more than the sockets on the way buffer.
 const LARGE: u64 = 32 * 1024 * 1024;
 
 /// A kind of slow client.
 struct Slow {
     name: &'static str,
-    /// What a sample of `/metrics` says of it.
+    /// The sample in `/metrics` that counts it.
     sample: &'static [&'static str],
     begin: Vec<u8>,
-    /// Sent every [`TICK`], with the number of the tick.
+    /// The bytes to send at each [`TICK`], given the number of the tick.
     then: fn(usize) -> Vec<u8>,
-    /// Whether it takes what it is sent.
+    /// Whether it reads what it is sent.
     reads: bool,
-    /// Whether its stream ends, and the connection goes on.
+    /// Whether only its stream is reset and the connection stays open.
     stream: bool,
 }
 
@@ -78,7 +78,8 @@ fn slow_heads() -> Vec<Slow> {
             "a field section",
             http2,
             [opening(), frames::frame(1, 1, 1, &section)].concat(),
-            // A frame every ten seconds: as many as a section may have take longer than it may.
+            // One frame every ten seconds: the number of frames that a section may have would take
+            // longer than a section may take.
             |nth| match nth % 10 {
                 0 => frames::frame(9, 0, 1, &frames::section(&[(b"a", b"b")])),
                 _ => Vec::new(),
@@ -145,7 +146,7 @@ fn stalls_of_http2_end_after_minutes() -> Result<()> {
     survive((Side::Inbound, server.address()), &stalls_of_http2(), (STALLED, STALL_LIMIT))
 }
 
-/// Speaks HTTP/2 and answers with much.
+/// An HTTP/2 server with a large response.
 fn nginx(directory: &Path) -> Result<Listening> {
     let (address, root) = (free_address()?, directory.display().to_string());
     File::create(directory.join("index.html"))?.set_len(LARGE)?;
@@ -174,7 +175,7 @@ fn survive(
     let asks_http2 = kinds.iter().all(|kind| kind.begin.starts_with(PREFACE));
     let others = || -> Result<()> {
         if asks_http2 {
-            // nginx speaks nothing else.
+            // nginx accepts only HTTP/2 on this port.
             let get = frames::request(&frames::HEAD_ONLY, None, &[]);
             let told = frames::ask(proxy.address(), &get)?;
             ensure!(told == Told::Status(200), "another client was told {told:?}");
@@ -196,7 +197,7 @@ fn survive(
     while !open.is_empty() {
         let left = || open.iter().map(|(kind, _)| kind.name).collect::<Vec<_>>();
         ensure!(start.elapsed() < limit, "after {limit:?} there are still {:?}", left());
-        // The rhythm of the attack; nothing is waited for.
+        // The interval of the attack; not a wait for a condition.
         std::thread::sleep(TICK);
         tick += 1;
         others().context("meanwhile")?;
@@ -231,7 +232,7 @@ fn survive(
 /// One connection of a slow client.
 struct Attacker {
     stream: TcpStream,
-    /// Received and no whole frame yet.
+    /// Received bytes that are not a complete frame yet.
     unread: Vec<u8>,
 }
 
@@ -243,7 +244,7 @@ impl Attacker {
         Ok(Attacker { stream, unread: Vec::new() })
     }
 
-    /// Goes on, and tells whether the proxy has ended its stream or the connection.
+    /// Sends the next bytes, and returns whether the proxy has ended its stream or the connection.
     fn has_ended(&mut self, kind: &Slow, tick: usize) -> Result<bool> {
         let bytes = (kind.then)(tick);
         if !bytes.is_empty() && self.stream.write_all(&bytes).is_err() {
@@ -257,7 +258,8 @@ impl Attacker {
         Ok(frames::has_reset(&mut self.unread) || poll(&mut of, PollTimeout::ZERO)? > 0)
     }
 
-    /// Takes what is there, keeps it where that is asked for, and tells whether it was the end.
+    /// Reads all available bytes, keeps them if `keep` is set, and returns whether the connection
+    /// has ended.
     fn read(&mut self, keep: bool) -> bool {
         let mut piece = [0; 16 * 1024];
         loop {

@@ -1,5 +1,5 @@
-//! Thousands of clients that show nothing, or no identity, before one proxy: a client with an identity
-//! of the mesh and the workload's own connections do not notice them.
+//! Thousands of clients that send almost nothing, or have no identity, in front of one proxy: a
+//! meshed client and the workload's own connections are served as usual.
 
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpStream};
@@ -14,17 +14,18 @@ use socket2::{Domain, Socket, Type};
 use crate::frames::{self, Field, Told};
 
 const LIMIT: Duration = Duration::from_secs(30);
-/// Has room for 384 connections: three quarters of it are for new work, and each is charged 16 KiB.
+/// Enough for 384 connections: three quarters of it are for new work, and each connection is
+/// charged 16 KiB.
 const BUDGET: [&str; 2] = ["--memory-budget", "8Mi"];
 const MOST: f64 = 384.0;
-/// In each of them strangers come, then a client of the mesh and the workload itself connect again.
+/// In each round strangers connect, then a meshed client and the workload itself connect once more.
 const ROUNDS: u8 = 50;
-/// What strangers say, in each round four times from each address: nothing, a byte, no protocol at
-/// all, the beginning of TLS, a request line that does not end.
+/// The first bytes of strangers, in each round four times from each address: none, one byte, an
+/// unknown protocol, the beginning of TLS, an unfinished request line.
 const SAID: [&[u8]; 5] =
     [b"", b"G", b"\0\xff\x07garbage", b"\x16\x03\x01\x02\x00\x01\x00\x01", b"GET /aaaa"];
 const ADDRESSES: [u8; 2] = [2, 3];
-/// In each round, of clients that speak TLS and have no certificate.
+/// Clients in each round that complete a TLS handshake without a certificate.
 const NAMELESS: usize = 6;
 
 const GET: [Field<'static>; 5] = [
@@ -45,7 +46,7 @@ fn strangers_take_no_place_from_others_under_strict() {
     besiege("strict").expect("the mesh and the workload are served");
 }
 
-/// Lets strangers connect, which stay as long as they may.
+/// Connects strangers, which stay for as long as the proxy lets them.
 fn besiege(mtls: &str) -> Result<()> {
     let (_, hard) = getrlimit(Resource::RLIMIT_NOFILE)?;
     setrlimit(Resource::RLIMIT_NOFILE, hard, hard)?;
@@ -62,7 +63,7 @@ fn besiege(mtls: &str) -> Result<()> {
         for _ in 0..NAMELESS {
             strangers.push(TcpStream::connect(nameless.address())?);
         }
-        // Some say one byte more; who was refused hears of it now.
+        // Some send one more byte; those that were refused get an error now.
         for stranger in strangers.iter_mut().step_by(7) {
             let _refused = stranger.write(b"x");
         }
@@ -82,18 +83,18 @@ fn besiege(mtls: &str) -> Result<()> {
     Ok(())
 }
 
-/// A connection of a stranger's that has said this.
+/// Opens a stranger's connection that has sent `said`.
 fn knock(proxy: SocketAddr, from: u8, said: &[u8]) -> Result<TcpStream> {
     let socket = Socket::new(Domain::IPV4, Type::STREAM, None)?;
     socket.bind(&SocketAddr::from(([127, 0, 0, from], 0)).into())?;
     socket.connect_timeout(&proxy.into(), LIMIT).context("a stranger connects")?;
     let mut stream = TcpStream::from(socket);
-    // It may have been refused already.
+    // Fails if the proxy has refused the connection already.
     let _refused = stream.write_all(said);
     Ok(stream)
 }
 
-/// A request of the workload itself.
+/// Sends a request of the workload itself.
 fn own(tunnel: &Tunnel) -> Result<String> {
     let mut stream = TcpStream::connect_timeout(&tunnel.outbound(), LIMIT)?;
     stream.set_read_timeout(Some(LIMIT))?;

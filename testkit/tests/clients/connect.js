@@ -9,7 +9,7 @@ const http2 = require("http2");
 const LARGE = 3_000_000;
 const LIMIT_MS = 30_000;
 
-// Each tunnel sends back what comes, and says what it was asked for.
+// Each tunnel sends back what it receives, and reports the requested path in its response.
 function serve(port) {
   const server = http2.createServer({ settings: { enableConnectProtocol: true } });
   server.on("stream", (stream, headers) => {
@@ -60,7 +60,7 @@ function response(stream) {
   );
 }
 
-// As many bytes as were sent.
+// Waits for `length` bytes.
 function received(stream, length) {
   let bytes = Buffer.alloc(0);
   return within(

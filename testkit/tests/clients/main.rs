@@ -1,5 +1,5 @@
-//! Programs that people use, through a mesh: curl, wrk, nghttp and h2load of Debian, Python's
-//! websockets, Node's ws and its own HTTP/2 for extended CONNECT. It needs root.
+//! Widely used clients and servers through a mesh: Debian's curl, wrk, nghttp and h2load, Python's
+//! websockets, Node's ws, and Node's own HTTP/2 for extended CONNECT. Needs root.
 //!
 //! ```text
 //!   client ──► web          nginx, HTTP/1.1 and HTTP/2 with prior knowledge
@@ -22,7 +22,7 @@ use leno_testkit::{binaries, tools, wait};
 
 /// How long a server may take to listen.
 const START_LIMIT: Duration = Duration::from_secs(30);
-/// How long all cases of a script may take; each wait has thirty seconds of its own.
+/// How long all cases of a script may take; each wait in it is limited to thirty seconds.
 const CALL_LIMIT: Duration = Duration::from_secs(120);
 
 const MESH: &str = "
@@ -51,16 +51,16 @@ spec:
   ports: [{name: it, port: 9000, appProtocol: @PROTOCOL@}]
 ";
 
-/// A script that is server and client: its tool, who runs it, where that looks for the tool, and
-/// how many cases it plays.
+/// A script that is both server and client: its tool, its interpreter, the variable by which that
+/// finds the tool, and the number of its cases.
 struct Library {
     name: &'static str,
-    /// None where the program itself is enough.
+    /// `None` if the interpreter has everything that the script needs.
     tool: Option<&'static str>,
     program: &'static str,
     script: &'static str,
     variable: &'static str,
-    /// Of the directory of the tool.
+    /// The path below the tool's directory.
     path: &'static str,
     protocol: &'static str,
     cases: usize,
@@ -159,7 +159,7 @@ fn nginx(directory: &str) -> String {
     )
 }
 
-/// The script, where its library is, and what it says without a mesh.
+/// The script, the path of its library, and its output without a mesh.
 struct Scripted {
     library: &'static Library,
     script: String,
@@ -168,7 +168,7 @@ struct Scripted {
 }
 
 impl Scripted {
-    /// None where the library cannot be installed; the reason was printed.
+    /// `None` if the library cannot be installed; the reason was printed.
     fn install(library: &'static Library) -> Result<Option<Self>> {
         let path = match library.tool.map(tools::install_or_skip).transpose()? {
             Some(Some(path)) => path.join(library.path),
@@ -203,7 +203,7 @@ impl Scripted {
             .replace("@PATH@", &self.path)
     }
 
-    /// The same cases through the mesh say the same.
+    /// Runs the same cases through the mesh, and compares the output.
     fn through(&self, lab: &Lab) -> Result<()> {
         let Library { name, program, variable, .. } = self.library;
         let path = format!("{variable}={}", self.path);

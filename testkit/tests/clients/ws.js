@@ -19,7 +19,7 @@ function serve(port) {
     handleProtocols: (offered) => (offered.has("b") ? "b" : false),
     verifyClient: ({ req }, done) => (req.url === "/refused" ? done(false, 403, "no") : done(true)),
   };
-  // Sends back what comes; some words mean more.
+  // Echoes messages; some words have a special effect.
   new WebSocketServer(options).on("connection", (socket, request) => {
     if (request.url === "/greet") socket.send("hello");
     socket.on("message", (message, binary) => {
@@ -35,7 +35,7 @@ function serve(port) {
   });
 }
 
-// The next event of one of these kinds.
+// Waits for the next event of one of these kinds.
 function next(socket, ...kinds) {
   return new Promise((resolve, reject) => {
     const timer = setTimeout(() => reject(new Error(`no ${kinds} in time`)), LIMIT_MS);
@@ -121,7 +121,7 @@ async function call(host, port) {
   console.log(JSON.stringify(["the server speaks first", (await message(greeted)).toString()]));
   greeted.terminate();
   const refused = new WebSocket(`ws://${host}:${port}/refused`);
-  // It fails as well, after it has told why.
+  // An `error` event follows the response.
   refused.on("error", () => {});
   const [, response] = await next(refused, "unexpected-response");
   console.log(JSON.stringify(["refused", response.statusCode]));

@@ -1,4 +1,4 @@
-//! grpc-go's interop client and server.
+//! The interop client and server of grpc-go.
 
 use std::net::{SocketAddr, TcpStream};
 use std::path::PathBuf;
@@ -13,13 +13,13 @@ use leno_testkit::{tools, wait};
 
 use crate::{START_LIMIT, may_make_a_mesh};
 
-/// How long one case may take; the soaks may take a minute by themselves.
+/// How long one case may take; a soak case alone may take a minute.
 const CASE_LIMIT: Duration = Duration::from_secs(90);
 /// The server's port in the mesh.
 const PORT: u16 = 10_000;
 
-/// All cases of grpc-go's client but those that need somebody's credentials and `pick_first_unary`,
-/// for which its server does not say who it is.
+/// All cases of grpc-go's client, except those that need cloud credentials and `pick_first_unary`,
+/// for which the server does not report its name.
 const CASES: [&str; 18] = [
     "empty_unary",
     "large_unary",
@@ -41,7 +41,7 @@ const CASES: [&str; 18] = [
     "orca_oob",
 ];
 
-/// The balancer by which the client sees the load that the server reports (ORCA).
+/// The balancer with which the client reads the load that the server reports (ORCA).
 const ORCA: &str =
     r#"--service_config_json={"loadBalancingConfig":[{"test_backend_metrics_load_balancer":{}}]}"#;
 
@@ -59,7 +59,7 @@ spec:
   ports: [{name: grpc, port: 10000, appProtocol: grpc}]
 ";
 
-/// Each case, and what its client said if it failed.
+/// Each case, and the output of its client if it failed.
 type Verdicts = Vec<(&'static str, Option<String>)>;
 
 #[test]
@@ -103,8 +103,8 @@ fn a_mesh_changes_no_result() -> Result<()> {
     Ok(())
 }
 
-/// What the cases give is counted: OK, UNKNOWN of the two about statuses, UNIMPLEMENTED of the two
-/// about what is not there.
+/// Checks the counted statuses: OK, UNKNOWN from the two cases about statuses, UNIMPLEMENTED from
+/// the two about missing methods.
 fn statuses(metrics: &str, direction: &str) -> Result<()> {
     let of = format!("leno_grpc_responses_total{{direction=\"{direction}\"");
     for (status, fewest) in [("0", 20), ("2", 3), ("12", 2)] {
@@ -133,7 +133,7 @@ fn arguments((host, port): (&str, u16), case: &str) -> Vec<String> {
         format!("--server_host={host}"),
         format!("--server_port={port}"),
         format!("--test_case={case}"),
-        // One call after the other would measure the machine.
+        // A tighter limit would measure the machine, not the proxy.
         "--soak_per_iteration_max_acceptable_latency_ms=10000".into(),
         "--soak_overall_timeout_seconds=60".into(),
     ];
@@ -141,7 +141,7 @@ fn arguments((host, port): (&str, u16), case: &str) -> Vec<String> {
     arguments
 }
 
-/// The list is of cases that the two programs pass without anybody between them.
+/// Fails if any case failed: all listed cases pass when the two programs are connected directly.
 fn all_pass(verdicts: &Verdicts) -> Result<()> {
     let failed: Vec<_> = verdicts.iter().filter(|(_, said)| said.is_some()).collect();
     ensure!(failed.is_empty(), "{failed:#?}");
@@ -155,7 +155,7 @@ struct Programs {
 }
 
 impl Programs {
-    /// None where they cannot be installed; the reason was printed.
+    /// `None` if they cannot be installed; the reason was printed.
     fn install() -> Result<Option<Self>> {
         let directory = tools::install_or_skip("grpc-interop")?;
         Ok(directory.map(|directory| Programs {
@@ -164,7 +164,7 @@ impl Programs {
         }))
     }
 
-    /// Starts the server and waits until it listens; it ends with what is returned.
+    /// Starts the server and waits until it listens; dropping the returned value ends it.
     fn serve(&self, address: SocketAddr) -> Result<Running> {
         let port = address.port().to_string();
         let running = Running::start(Command::new(&self.server).args(["-port", &port]))?;

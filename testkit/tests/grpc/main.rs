@@ -1,9 +1,9 @@
-//! gRPC by three implementations, the same results directly, through one proxy and through a mesh:
-//! the interoperability tests of grpc-go (`go`), and cases of our own by Python's grpcio
-//! (`python`) and by tonic (`rust`).
+//! gRPC with three implementations, which must give the same results directly, through one proxy
+//! and through a mesh: the interoperability tests of grpc-go (`go`), and cases written here for
+//! Python's grpcio (`python`) and for tonic (`rust`).
 //!
-//! `scripts/tools.sh` installs the first two; where it cannot, the tests are skipped, which
-//! `LENO_REQUIRE=tools` refuses. The mesh needs root.
+//! `scripts/tools.sh` installs the first two. If it cannot, the tests are skipped, which fails
+//! under `LENO_REQUIRE=tools`. The mesh needs root.
 
 mod go;
 mod python;
@@ -17,7 +17,7 @@ use leno_testkit::tools;
 /// How long a server may take to listen.
 const START_LIMIT: Duration = Duration::from_secs(30);
 
-/// Whether this is root; if not, says so.
+/// Whether this process is root; if not, prints that the test is skipped.
 fn may_make_a_mesh() -> Result<bool> {
     let root = nix::unistd::geteuid().is_root();
     if !root {

@@ -13,9 +13,9 @@ use leno_testkit::{tools, wait};
 
 use crate::{START_LIMIT, may_make_a_mesh};
 
-/// How long all cases may take; each has thirty seconds of its own.
+/// How long all cases may take; each is limited to thirty seconds.
 const CALL_LIMIT: Duration = Duration::from_secs(120);
-/// Fewer lines mean that the client did not play all its cases.
+/// Fewer lines mean that the client did not run all its cases.
 const CASES: usize = 14;
 
 const MESH: &str = "
@@ -60,20 +60,20 @@ fn a_mesh_changes_no_result() -> Result<()> {
     let lab = Lab::start(&Options::new(Capture::Ebpf), &mesh, |_| Ok(()))?;
     let path = format!("PYTHONPATH={path}");
     let call = ["env", &path, "python3", &peer, "call", "server", "10000"];
-    // The client waits for the server by itself.
+    // The client itself waits for the server.
     let meshed = lab.explain(lab.text("client", &call))?;
     assert_eq!(meshed, direct);
     Ok(())
 }
 
-/// The script, and where its library is.
+/// The script, and the path of its library.
 struct Python {
     peer: PathBuf,
     path: PathBuf,
 }
 
 impl Python {
-    /// None where the library cannot be installed; the reason was printed.
+    /// `None` if the library cannot be installed; the reason was printed.
     fn install() -> Result<Option<Self>> {
         let peer = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/grpc/peer.py");
         Ok(tools::install_or_skip("grpcio")?.map(|path| Python { peer, path }))
@@ -85,7 +85,7 @@ impl Python {
         command
     }
 
-    /// Starts the server and waits until it listens; it ends with what is returned.
+    /// Starts the server and waits until it listens; dropping the returned value ends it.
     fn serve(&self, address: SocketAddr) -> Result<Running> {
         let running = Running::start(self.command().args(["serve", &address.port().to_string()]))?;
         wait::until("Python's server to listen", START_LIMIT, || {
@@ -94,7 +94,7 @@ impl Python {
         Ok(running)
     }
 
-    /// Plays all cases; a line for each.
+    /// Runs all cases; returns one line for each.
     fn call(&self, server: SocketAddr) -> Result<String> {
         let (host, port) = (server.ip().to_string(), server.port().to_string());
         command::text(self.command().args(["call", &host, &port]), CALL_LIMIT)

@@ -13,9 +13,9 @@ use leno_testkit::wait;
 
 use crate::{START_LIMIT, may_make_a_mesh};
 
-/// How long all cases may take; each has thirty seconds of its own.
+/// How long all cases may take; each is limited to thirty seconds.
 const CALL_LIMIT: Duration = Duration::from_secs(120);
-/// Fewer lines mean that the client did not play all its cases.
+/// Fewer lines mean that the client did not run all its cases.
 const CASES: usize = 12;
 
 const MESH: &str = "
@@ -110,7 +110,7 @@ spec:
   faults: {abort: {status: 503, percent: 100}}
 ";
 
-/// Each rule of a GRPCRoute has a policy of its own, which holds for its calls and for no others.
+/// Each rule of a GRPCRoute has its own policy, which applies to its calls and to no others.
 #[test]
 fn policies_of_a_grpc_route_hold_for_its_calls() -> Result<()> {
     let (prompt, late) = (free_address()?, free_address()?);
@@ -147,13 +147,14 @@ fn policies_of_a_grpc_route_hold_for_its_calls() -> Result<()> {
     Ok(())
 }
 
-/// What became of one call.
+/// Makes one call and returns its outcome.
 fn one(to: SocketAddr, path: &str) -> Result<String> {
     let (host, port) = (to.ip().to_string(), to.port().to_string());
     command::text(Command::new(peer()?).args(["one", &host, &port, path]), CALL_LIMIT)
 }
 
-/// The example, which cargo builds with the tests: `deps/..` is where this test is.
+/// The example program, which cargo builds with the tests; this test is in `deps`, the example in a
+/// sibling folder.
 fn peer() -> Result<PathBuf> {
     let this = std::env::current_exe()?;
     let build = this.parent().and_then(|deps| deps.parent()).context("a test is in deps")?;
@@ -166,12 +167,12 @@ fn peer() -> Result<PathBuf> {
     Ok(peer)
 }
 
-/// Starts the server and waits until it listens; it ends with what is returned.
+/// Starts the server and waits until it listens; dropping the returned value ends it.
 fn serve(address: SocketAddr) -> Result<Running> {
     serve_as(address, "")
 }
 
-/// The same under a name, which it tells.
+/// Like [`serve`], with a name that the server reports.
 fn serve_as(address: SocketAddr, name: &str) -> Result<Running> {
     let port = address.port().to_string();
     let running = Running::start(Command::new(peer()?).args(["serve", &port, name]))?;
@@ -179,7 +180,7 @@ fn serve_as(address: SocketAddr, name: &str) -> Result<Running> {
     Ok(running)
 }
 
-/// Plays all cases; a line for each.
+/// Runs all cases; returns one line for each.
 fn call(server: SocketAddr) -> Result<String> {
     let (host, port) = (server.ip().to_string(), server.port().to_string());
     command::text(Command::new(peer()?).args(["call", &host, &port]), CALL_LIMIT)

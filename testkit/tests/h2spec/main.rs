@@ -1,7 +1,7 @@
 //! h2spec, the conformance suite for HTTP/2 and HPACK, strict, against servers and through proxies.
 //!
-//! It is built from its Go module by `scripts/tools.sh`; without Go or a way to the module the
-//! tests are skipped, which `LENO_REQUIRE=tools` refuses.
+//! `scripts/tools.sh` builds it from its Go module. Without Go or access to the module the tests
+//! are skipped, which fails under `LENO_REQUIRE=tools`.
 //!
 //! ```text
 //!   h2spec ── cases ──► leno-proxy ──► nginx (h2c)
@@ -26,16 +26,16 @@ use tempfile::TempDir;
 
 use crate::suite::{Group, Suite};
 
-/// nginx answers `hello` on one address, once it has the whole request: many cases break the
-/// protocol after the head, and must do so before the stream is answered and gone. Its first
-/// server holds back the body, its second answers. Dropping it ends it.
+/// An nginx that responds `hello` once it has read the whole request: many cases violate the
+/// protocol after the head, and must do so before the stream has a response and is closed. Its
+/// first server buffers the body, its second one responds. Dropping it ends it.
 struct Nginx {
     server: Listening,
     _directory: TempDir,
 }
 
 impl Nginx {
-    /// `http2`: it speaks HTTP/2 with prior knowledge and nothing else.
+    /// With `http2` the server speaks only HTTP/2 with prior knowledge.
     fn start(http2: bool) -> Result<Self> {
         let nginx = binaries::require("nginx", "nginx")?;
         let directory = tempfile::tempdir()?;
@@ -69,7 +69,7 @@ impl Nginx {
 fn the_suite_tells_a_server_that_speaks_http2_from_one_that_does_not() -> Result<()> {
     let Some(suite) = Suite::install()? else { return Ok(()) };
     let outcome = suite.run(Nginx::start(true)?.address(), &[Group::Hpack])?;
-    // nginx is lax in a few corners that differ by its version.
+    // nginx is lenient in a few cases, which differ by its version.
     assert!(outcome.failed.len() < 4 && outcome.passed.len() >= 4, "{outcome:#?}");
     let outcome = suite.run(Nginx::start(false)?.address(), &Group::ALL)?;
     assert!(outcome.passed.is_empty() && outcome.failed.len() > 140, "{outcome:#?}");
@@ -77,11 +77,11 @@ fn the_suite_tells_a_server_that_speaks_http2_from_one_that_does_not() -> Result
 }
 
 /// Cases that the proxy may fail on a port of this `appProtocol`, each with the sentence of the RFC
-/// that allows it (docs/guide/protocols.md has them too). h2spec is of RFC 7540.
+/// that permits it (docs/guide/protocols.md lists them too). h2spec tests RFC 7540.
 const ALLOWED: &[(&str, &str)] = &[
-    // The port is of HTTP/1.1 first, which answers 400. RFC 9113 section 3.4: "A GOAWAY frame
-    // (Section 6.8) MAY be omitted in this case, since an invalid preface indicates that the peer is
-    // not using HTTP/2."
+    // The port accepts HTTP/1.1 too, and responds 400 as HTTP/1.1. RFC 9113 section 3.4: "A GOAWAY
+    // frame (Section 6.8) MAY be omitted in this case, since an invalid preface indicates that the
+    // peer is not using HTTP/2."
     ("http", "http2/3.5: Sends invalid connection preface"),
 ];
 

@@ -1,4 +1,5 @@
-//! h2spec in a workload of a mesh: what it says to the server travels in mTLS between two proxies.
+//! h2spec in a workload of a mesh: its requests to the server pass two proxies with mTLS between
+//! them.
 
 use std::fs;
 use std::time::Duration;
@@ -54,7 +55,7 @@ fn run(suite: &Suite, lab: &Lab) -> Result<()> {
         lab.spawn("client", &command)?.finish(RUN_LIMIT)
     })?;
     ensure!(outcome.failed.is_empty(), "{:#?}", outcome.failed);
-    // It was mTLS that it passed.
+    // The requests did use mTLS.
     let metrics = lab.metrics("client")?;
     let meshed = |line: &str| {
         line.starts_with("leno_requests_total{direction=\"outbound\"")
@@ -64,7 +65,7 @@ fn run(suite: &Suite, lab: &Lab) -> Result<()> {
     Ok(())
 }
 
-/// Answers once it has the whole request, as in [`crate::Nginx`].
+/// Responds once it has read the whole request, as in [`crate::Nginx`].
 fn nginx(directory: &str) -> String {
     format!(
         "daemon off; master_process off; user root; pid {directory}/nginx.pid;\n\

@@ -1,4 +1,4 @@
-//! Running h2spec and reading its JUnit report.
+//! Runs h2spec and parses its JUnit report.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
@@ -9,16 +9,16 @@ use std::time::Duration;
 use anyhow::{Context, Result, ensure};
 use leno_testkit::{command, tools};
 
-/// How long a case may wait for what it expects. A case that passes does not wait; so it is long
-/// enough for a loaded machine.
+/// How long a case may wait for an expected frame. A case that passes does not wait, so the limit
+/// suits a loaded machine.
 const CASE_LIMIT: Duration = Duration::from_secs(5);
-/// How long a run may take: every case at its limit.
+/// How long a run may take, if every case takes its limit.
 pub(crate) const RUN_LIMIT: Duration = Duration::from_secs(900);
 
 /// A part of the suite.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Group {
-    /// What every server has to be able to do.
+    /// Requirements on every server.
     Generic,
     /// RFC 9113 by section.
     Http2,
@@ -29,7 +29,7 @@ pub(crate) enum Group {
 impl Group {
     pub(crate) const ALL: [Group; 3] = [Group::Generic, Group::Http2, Group::Hpack];
 
-    /// How many cases it has at least: a run of fewer proves nothing.
+    /// Least number of cases in the group: a run with fewer proves nothing.
     fn cases(self) -> usize {
         match self {
             Group::Generic => 44,
@@ -51,7 +51,7 @@ impl Group {
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct Outcome {
     pub(crate) passed: BTreeSet<String>,
-    /// With what was expected and what came.
+    /// Each with the expected and the actual result.
     pub(crate) failed: BTreeMap<String, String>,
 }
 
@@ -61,13 +61,13 @@ pub(crate) struct Suite {
 }
 
 impl Suite {
-    /// None where it cannot be installed; the reason was printed.
+    /// `None` if it cannot be installed; the reason was printed.
     pub(crate) fn install() -> Result<Option<Self>> {
         let directory = tools::install_or_skip("h2spec")?;
         Ok(directory.map(|directory| Suite { program: directory.join("h2spec") }))
     }
 
-    /// Runs all cases of `groups`, the strict ones too, with prior knowledge.
+    /// Runs all cases of `groups`, including the strict ones, with prior knowledge.
     pub(crate) fn run(&self, server: SocketAddr, groups: &[Group]) -> Result<Outcome> {
         let server = (&*server.ip().to_string(), server.port());
         self.run_by(server, groups, |arguments| {
@@ -75,7 +75,7 @@ impl Suite {
         })
     }
 
-    /// The same by whoever runs the command that it is given, program first.
+    /// Like [`Self::run`]; `run` executes the command that it is given, program first.
     pub(crate) fn run_by(
         &self,
         (host, port): (&str, u16),
@@ -90,7 +90,7 @@ impl Suite {
         let options = ["--strict", "--host", host, "--port", &port, "--timeout", &limit];
         arguments.extend(options.map(String::from));
         arguments.extend(["--junit-report".into(), report.display().to_string()]);
-        // Its exit status says only whether all passed.
+        // The exit status only tells whether all cases passed.
         let output = run(&arguments)?;
         let said = String::from_utf8_lossy(&output.stdout);
         let xml = std::fs::read_to_string(&report)
@@ -105,7 +105,7 @@ impl Suite {
     }
 }
 
-/// The cases of a report: one that holds an element besides itself has not passed.
+/// Parses a report: a case with a failure, error or skip element has not passed.
 fn read(xml: &str) -> Outcome {
     let mut outcome = Outcome::default();
     for case in xml.split("<testcase ").skip(1) {

@@ -1,4 +1,4 @@
-//! The list of cases: what must hold of a mesh on one machine.
+//! The list of cases: the properties of a mesh on one machine.
 
 use anyhow::Result;
 use leno_testkit::lab::{Capture, Lab};
@@ -25,18 +25,18 @@ mod traffic;
 mod uplink;
 mod zones;
 
-/// One thing that must hold.
+/// One property, with its test.
 pub(crate) struct Case {
     pub(crate) name: &'static str,
     pub(crate) run: Run,
 }
 
-/// On which mesh a case runs.
+/// The mesh that a case runs on.
 #[derive(Clone, Copy)]
 pub(crate) enum Run {
-    /// On the mesh that all such cases of a backend share; leaves it as it was.
+    /// The mesh that all shared cases of a backend use; the case leaves it as it found it.
     Shared(fn(&Lab) -> Result<()>),
-    /// On meshes that it brings up by itself.
+    /// Meshes that the case starts itself.
     Alone(fn(Capture) -> Result<()>),
 }
 

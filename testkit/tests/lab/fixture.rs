@@ -1,14 +1,14 @@
-//! The mesh that most cases share, and what they find in it.
+//! The mesh that most cases share, and its workloads.
 //!
 //! ```text
 //!   client ──► nginx     Debian's, all addresses: HTTP declared; HTTP/2 on 81 (declared), 82 (not);
-//!                        gRPC declared on 83, where nobody listens; its own TLS on 443 (not
+//!                        gRPC declared on 83, where no server listens; its own TLS on 443 (not
 //!                        declared) and 444 (declared)
 //!          ──► web       leno-peer, 2 instances, HTTP declared
 //!          ──► detect    leno-peer, HTTP, nothing declared
 //!          ──► local     leno-peer, bound to 127.0.0.1 only
 //!          ──► echo      leno-peer, TCP, nothing declared
-//!          ──► banner    leno-peer, the server speaks first, nothing declared
+//!          ──► banner    leno-peer, the server sends first, nothing declared
 //!          ──► redis, postgres, mariadb   Debian's, bound to 127.0.0.1 only
 //!   plain  (no proxy)
 //! ```
@@ -31,7 +31,8 @@ const ANSWER_LIMIT: Duration = Duration::from_secs(60);
 
 /// The documents of the shared mesh.
 const MESH: &str = include_str!("mesh.yaml");
-/// Lets anyone in: the mesh says who talks to whom, and the database is the test's own.
+/// Admits every client without a password: the mesh restricts access, and the database is only for
+/// the test.
 const POSTGRES_HBA: &str = "host all all 0.0.0.0/0 trust\nhost all all ::/0 trust\n";
 
 /// The shared mesh of one backend.
@@ -43,7 +44,7 @@ pub(crate) struct Shared {
 enum State {
     NotYet,
     Up(Box<Lab>),
-    /// It did not come up: every case that needs it fails with that.
+    /// The start failed: every case that needs the mesh fails with this error.
     Failed(String),
     Ended,
 }
@@ -57,7 +58,7 @@ impl Shared {
         self.capture
     }
 
-    /// Runs `work` on the mesh, which is brought up by the first call.
+    /// Runs `work` on the mesh; the first call starts it.
     pub(crate) fn with(&self, work: fn(&Lab) -> Result<()>) -> Result<()> {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         if matches!(*state, State::NotYet) {
@@ -86,8 +87,8 @@ impl Shared {
     }
 }
 
-/// Waits until every server answers: programs listen some time after they were started, and the
-/// client's proxy hears of them a moment later.
+/// Waits until every server answers: programs listen some time after their start, and the client's
+/// proxy gets their endpoints a moment later.
 fn settled(lab: Lab) -> Result<Lab> {
     for service in ["nginx", "web", "detect", "local"] {
         answers(&lab, &["curl", "-sS", "--fail", "-m", "5", &format!("http://{service}/")])?;
@@ -117,7 +118,7 @@ fn answers(lab: &Lab, command: &[&str]) -> Result<()> {
     lab.explain(answered.with_context(|| format!("{command:?}: {last}")))
 }
 
-/// Makes what the programs of the mesh need: configuration and empty databases.
+/// Makes the configurations and empty databases of the mesh's programs.
 fn prepare(directory: &Path) -> Result<()> {
     for (program, package) in
         [("nginx", "nginx"), ("redis-server", "redis-server"), ("mariadbd", "mariadb-server")]
@@ -184,7 +185,7 @@ fn prepare_postgres(directory: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Where Debian keeps the server's programs: a directory a version.
+/// The directory with Debian's PostgreSQL programs; each version has its own.
 fn postgres_directory() -> Result<std::path::PathBuf> {
     let versions = fs::read_dir("/usr/lib/postgresql").into_iter().flatten().flatten();
     let mut found: Vec<_> = versions.map(|v| v.path().join("bin")).collect();
@@ -206,7 +207,7 @@ fn prepare_mariadb(directory: &Path) -> Result<()> {
     Ok(fs::write(directory.join("mariadb.sql"), grant)?)
 }
 
-/// Makes a directory that belongs to a user.
+/// Makes a directory owned by a user.
 fn own(directory: &Path, user: &str) -> Result<()> {
     fs::create_dir(directory)?;
     let user = nix::unistd::User::from_name(user)?.with_context(|| format!("no user {user}"))?;

@@ -1,11 +1,11 @@
 //! The network lab: the same list of cases under every capture backend.
 //!
-//! Most cases share one mesh a backend, brought up by the first that needs it; those that break
-//! things have a mesh of their own. Names are `BACKEND::GROUP::CASE`:
-//! `cargo test -p leno-testkit --test lab -- ebpf::http`.
+//! Most cases share one mesh for each backend, which the first of them starts; cases that break
+//! things start their own. Names are `BACKEND::GROUP::CASE`: `cargo test -p leno-testkit --test lab
+//! -- ebpf::http`.
 //!
-//! It needs root. Without, all cases are ignored, or fail when `LENO_REQUIRE` has `root`.
-//! `LENO_SOAK_SECONDS` is how long the soak lasts.
+//! Needs root. Without root all cases are ignored, or fail if `LENO_REQUIRE` has `root`.
+//! `LENO_SOAK_SECONDS` sets how long the soak lasts.
 
 mod cases;
 mod fixture;
@@ -23,7 +23,7 @@ use crate::fixture::Shared;
 
 fn main() -> ExitCode {
     let mut arguments = Arguments::from_args();
-    // Cases share two CPUs and one mesh: side by side they would measure each other.
+    // Cases share two CPUs and one mesh; in parallel they would disturb each other's measurements.
     arguments.test_threads = Some(1);
     let root = nix::unistd::geteuid().is_root();
     let required = std::env::var("LENO_REQUIRE").unwrap_or_default().contains("root");
@@ -40,14 +40,14 @@ fn main() -> ExitCode {
                 trials.push(Trial::test(name, run).with_ignored_flag(!root && !required));
             }
         }
-        // Ends the mesh before the next backend's begins.
+        // Ends the mesh before the next backend's mesh starts.
         let shared = Arc::clone(&shared);
         let end = move || shared.end().map_err(|error| failed(&error));
         let name = format!("{}::the_mesh_ends_and_leaves_nothing", capture.name());
         trials.push(Trial::test(name, end).with_ignored_flag(!root && !required));
     }
     let conclusion = libtest_mimic::run(&arguments, trials);
-    // A filter may have left out the cases that end the meshes.
+    // A filter may have excluded the cases that end the meshes.
     for mesh in meshes {
         if let Err(error) = mesh.end() {
             eprintln!("{error:#}");

@@ -1,10 +1,11 @@
-//! A network outside of the mesh: a namespace that the mesh's own can reach, and the programs in it.
+//! A network outside of the mesh: a namespace that is connected to the mesh's switch namespace, and
+//! the programs in it.
 //!
 //! ```text
 //!   instances ── bridge ── switch namespace ── 198.51.100.1 ═══ 198.51.100.2 ── outside
 //! ```
 //!
-//! Or the mesh's own cannot, and a namespace plays the machine that the mesh runs on:
+//! Or it is connected to a namespace that plays the machine on which the mesh runs:
 //!
 //! ```text
 //!   instances ── bridge ── switch namespace    machine ── 198.51.100.1 ═══ 198.51.100.2 ── outside
@@ -22,25 +23,25 @@ use leno_testkit::{binaries, netns};
 
 /// How long `ip` may take.
 const LIMIT: Duration = Duration::from_secs(10);
-/// The outside's address.
+/// The outside namespace's address.
 pub(crate) const ADDRESS: &str = "198.51.100.2";
 
-/// Where a mesh is started; dropping it removes it.
+/// A namespace that plays the machine on which a mesh is started; dropping it removes it.
 pub(crate) struct Machine(String);
 
-/// The namespace; dropping it ends its programs and removes it.
+/// The outside namespace; dropping it ends its programs and removes it.
 pub(crate) struct Outside {
     name: String,
     programs: Vec<Running>,
 }
 
 impl Outside {
-    /// Its address behind a machine's default route.
+    /// The address behind a machine's default route.
     pub(crate) const FAR: &str = "203.0.113.9";
-    /// Its second address.
+    /// The second address in the machine's network.
     pub(crate) const SECOND: &str = "198.51.100.3";
 
-    /// Makes it beside a mesh that runs.
+    /// Makes one that is connected to a running mesh.
     pub(crate) fn beside(lab: &Lab) -> Result<Self> {
         let outside = Outside { name: format!("{}-out", lab.name()), programs: Vec::new() };
         let (own, switch) = (outside.name.as_str(), format!("leno-{}", lab.name()));
@@ -60,7 +61,8 @@ impl Outside {
         Ok(outside)
     }
 
-    /// Makes it beside a machine, of which it knows one address and no network behind it.
+    /// Makes one that is connected to a machine; it has a route to one address of the machine, and
+    /// none to networks behind it.
     pub(crate) fn of(machine: &Machine) -> Result<Self> {
         let outside = Outside { name: format!("{}-out", machine.0), programs: Vec::new() };
         let own = outside.name.as_str();
@@ -83,17 +85,17 @@ impl Outside {
         Ok(outside)
     }
 
-    /// Has it send to a network by way of an address.
+    /// Adds a route to a network through an address.
     pub(crate) fn routes(&self, network: &str, by: &str) -> Result<()> {
         ip(&["-n", &self.name, "route", "add", network, "via", by])
     }
 
-    /// What a command prints that runs there.
+    /// The output of a command that runs in the namespace.
     pub(crate) fn says(&self, words: &[&str]) -> Result<String> {
         says(&self.name, words)
     }
 
-    /// Starts a program there; our binaries are found by their names.
+    /// Starts a program in the namespace; names that begin with `leno-` are binaries of this build.
     pub(crate) fn start(&mut self, words: &[&str]) -> Result<()> {
         let program = match words[0].starts_with("leno-") {
             true => binaries::ours(words[0])?,
@@ -108,7 +110,7 @@ impl Outside {
 }
 
 impl Machine {
-    /// Makes it: it has no way in or out, and does not forward.
+    /// Makes a machine without any network, which does not forward.
     pub(crate) fn new() -> Result<Self> {
         static NEXT: AtomicU32 = AtomicU32::new(0);
         let nth = NEXT.fetch_add(1, Ordering::Relaxed);
@@ -118,12 +120,12 @@ impl Machine {
         Ok(machine)
     }
 
-    /// Its namespace.
+    /// The name of its namespace.
     pub(crate) fn name(&self) -> &str {
         &self.0
     }
 
-    /// What a command prints that runs on it.
+    /// The output of a command that runs on the machine.
     pub(crate) fn says(&self, words: &[&str]) -> Result<String> {
         says(&self.0, words)
     }

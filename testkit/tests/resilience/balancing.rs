@@ -1,4 +1,4 @@
-//! Which endpoint is chosen, counted at the servers.
+//! Which endpoint is chosen; requests are counted at the servers.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -10,7 +10,7 @@ use crate::world::{Script, World};
 
 const GOOD: Script = |_| Act::Good;
 
-/// Users that requests are of, and requests of each.
+/// The number of users, and of requests of each user.
 const USERS: usize = 60;
 const EACH: usize = 3;
 
@@ -18,15 +18,15 @@ fn balancing(what: &str) -> String {
     format!("  balancing: {{{what}}}\n")
 }
 
-/// Whether `count` of `n` is what a chance of `share` explains: six standard deviations, which a run that
-/// is in order leaves once in 500 million.
+/// Whether `count` of `n` is within six standard deviations of a `share`; a correct run exceeds that once
+/// in 500 million.
 pub(crate) fn is_share(count: usize, n: usize, share: f64) -> bool {
     let (mean, variance) = (n as f64 * share, n as f64 * share * (1.0 - share));
     (count as f64 - mean).abs() <= 6.0 * variance.sqrt()
 }
 
-/// Requests of every user in turn, who say who they are by `header`; where they are kept. Each user has an
-/// endpoint, each endpoint some users.
+/// Sends requests of every user, who are identified by `header`; returns the endpoint of each user. Checks
+/// that each user has one endpoint and that each endpoint has some users.
 fn placed(world: &World, tag: &str, header: impl Fn(usize) -> String) -> Vec<usize> {
     for round in 0..EACH {
         for user in 0..USERS {
@@ -50,8 +50,8 @@ fn placed(world: &World, tag: &str, header: impl Fn(usize) -> String) -> Vec<usi
     places
 }
 
-/// One of three answers at once without doing anything: by latency it would be the fastest, and get two
-/// thirds of all.
+/// One of three endpoints refuses at once without doing any work. Judged by latency it would be the
+/// fastest, and would get two thirds of all requests.
 #[test]
 fn an_endpoint_that_refuses_at_once_gets_no_more_than_its_share() {
     const REQUESTS: usize = 300;
@@ -89,7 +89,8 @@ fn random_is_even_and_takes_no_turns() {
     );
 }
 
-/// One of two has a request under way for ever: the other one has fewer whenever it has answered.
+/// One of two endpoints has a request in progress forever, so the other one has fewer once it has
+/// responded.
 #[test]
 fn the_least_requests_are_what_counts() {
     let held = |algorithm: &str| {
@@ -107,7 +108,7 @@ fn the_least_requests_are_what_counts() {
             if world.counts()[0] > stalled.len() {
                 stalled.push(stream);
             } else {
-                // All of it: what is under way is no more than what stalls.
+                // Reads the whole response, so that only stalled requests stay in progress.
                 std::io::Read::read_to_end(&mut stream, &mut Vec::new()).expect("a response");
             }
         }
@@ -118,7 +119,7 @@ fn the_least_requests_are_what_counts() {
     assert!(is_share(held("Random"), 40, 0.5));
 }
 
-/// What counts is requests, not latency: of requests one after the other a slow endpoint gets as many.
+/// Requests count, not latency: of requests one after another a slow endpoint gets as many as a fast one.
 #[test]
 fn the_least_requests_are_not_the_least_latency() {
     let slow: Script = |_| Act::After(Duration::from_millis(20));
@@ -144,20 +145,20 @@ fn hashes_keep_users_together_by_header() {
         placed(&world, tag, |user| format!("X-User: {user}\r\n"))
     };
     for (tag, again, algorithm) in [("a", "b", "RingHash"), ("c", "d", "Maglev")] {
-        // Another proxy before the same servers agrees.
+        // Another proxy in front of the same servers chooses the same endpoints.
         assert_eq!(places(tag, algorithm), places(again, algorithm), "{algorithm}");
     }
     assert_ne!(places("e", "RingHash"), places("f", "Maglev"), "these are two ways");
 }
 
-/// The one whose name it is, among others; no cookie is made for those that have none.
+/// The hash uses the cookie of this name among others; requests without it get no cookie.
 #[test]
 fn hashes_keep_users_together_by_cookie() {
     for algorithm in ["RingHash", "Maglev"] {
         let what = format!("algorithm: {algorithm}, hash: {{cookie: user}}");
         let world = World::outbound(&balancing(&what), &[GOOD; 3]);
         placed(&world, "u", |user| format!("Cookie: xuser=1; user={user}; other=2\r\n"));
-        // Whoever has no such cookie goes anywhere.
+        // Requests without the cookie go to any endpoint.
         let before = world.counts();
         for _ in 0..120 {
             let answer = world.ask("GET", "anybody", "Cookie: xuser=1\r\n", "");
@@ -168,14 +169,14 @@ fn hashes_keep_users_together_by_cookie() {
     }
 }
 
-/// All requests of a workload go to one endpoint, and those of others elsewhere.
+/// All requests of one workload go to one endpoint, and those of other workloads to others.
 #[test]
 fn hashes_keep_workloads_together() {
     let servers: Vec<Faulty> = (0..3).map(|_| crate::world::server(GOOD)).collect();
     let addresses: Vec<_> = servers.iter().map(Faulty::address).collect();
     let what = balancing("algorithm: Maglev, hash: {source: true}");
     let mut used = BTreeSet::new();
-    // That so many have one place is a chance of 1 in 500 million.
+    // That this many workloads hash to one endpoint has a chance of 1 in 500 million.
     for number in 0..20 {
         let name = format!("client-{number}");
         let front =

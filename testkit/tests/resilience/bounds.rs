@@ -1,4 +1,4 @@
-//! How many requests an endpoint is given at once, and which of them wait.
+//! How many requests an endpoint gets at once, and which requests wait.
 
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Condvar, Mutex};
@@ -13,7 +13,7 @@ use crate::world::{self, World};
 
 const LIMIT: Duration = Duration::from_secs(30);
 
-/// Two are under way; of five that come then three wait, and are served when there is room.
+/// Two requests are in progress; of five more, three wait and are served once there is room.
 #[test]
 fn requests_wait_as_policy_allows_and_no_more() {
     let world = World::outbound(
@@ -47,7 +47,7 @@ fn requests_wait_as_policy_allows_and_no_more() {
     assert_eq!(world.metric(&["leno_errors_total", "overloaded"]), 2.0);
 }
 
-/// No more on one endpoint than policy allows, though others have none.
+/// No endpoint gets more than its bound, even if other endpoints are idle.
 #[test]
 fn an_endpoint_has_no_more_than_its_own_bound() {
     let world =
@@ -60,20 +60,20 @@ fn an_endpoint_has_no_more_than_its_own_bound() {
     drop(held);
 }
 
-/// A server that does so much at once, each in its time; the others wait for it.
+/// A server that processes only a few requests at once; further ones wait for it.
 #[derive(Default)]
 struct Narrow {
     working: Mutex<u32>,
     free: Condvar,
-    /// Requests that it has.
+    /// Requests that the server has received and not answered.
     inside: AtomicU32,
-    /// The most that it had since that was last asked.
+    /// The highest value of that since it was last reset.
     most: AtomicU32,
 }
 
 const WORKERS: u32 = 4;
 const WORK: Duration = Duration::from_millis(10);
-/// Clients at once, far more than it stands.
+/// Parallel clients, far more than the server can process at once.
 const CLIENTS: usize = 60;
 
 impl Narrow {
@@ -90,13 +90,13 @@ impl Narrow {
         Act::Good
     }
 
-    /// The most requests that it had at once under load, once that has gone on for a while.
+    /// The most requests that the server had at once under load, once that has settled.
     fn settled(self: &Arc<Self>, policy: &str) -> u32 {
         let narrow = Arc::clone(self);
         let address = "127.0.0.1:0".parse().expect("an address");
         let server = Faulty::start(address, move |_| narrow.work()).expect("loopback");
         let front = Front::outbound(policy, &[server.address()], &Around::default());
-        // How fast it is at best.
+        // Lets the proxy measure how fast the server is without load.
         for _ in 0..50 {
             assert!(world::get(&front, "alone").is_good());
         }
@@ -110,7 +110,7 @@ impl Narrow {
                     }
                 });
             }
-            // Until it has settled, or long enough to say that it does not.
+            // Ends once it has settled, or after a time in which it should have.
             let (began, mut most) = (Instant::now(), u32::MAX);
             while began.elapsed() < Duration::from_secs(20) && most > CLIENTS as u32 / 2 {
                 self.most.store(0, Ordering::SeqCst);
@@ -123,7 +123,8 @@ impl Narrow {
     }
 }
 
-/// With a bound that adapts the server has few requests, and the others wait before it; none is lost.
+/// With an adaptive limit the server has few requests at once, and the others wait in the proxy;
+/// none fails.
 #[test]
 fn an_adaptive_bound_follows_what_a_server_stands() {
     let most = Arc::<Narrow>::default().settled("  limits: {adaptive: true}\n");

@@ -1,5 +1,5 @@
-//! Every cause that the page of metrics lists is driven here, or it says why not: the answer, the access
-//! log and the metric name the same.
+//! Causes every error that the metrics page lists, or states why it cannot be caused here: the
+//! response, the access log and the metric must name the same cause.
 
 mod rows;
 
@@ -22,37 +22,37 @@ use rows::{ABSENT, BYTES, REQUESTS};
 
 const LIMIT: Duration = Duration::from_secs(30);
 
-/// What stands behind the proxy.
+/// The endpoints behind the proxy.
 #[derive(Clone, Copy)]
 pub(crate) enum Behind {
-    /// Endpoints of HTTP/1, or of bytes.
+    /// HTTP/1 or TCP endpoints.
     Servers(&'static [Script]),
-    /// Three of HTTP/2.
+    /// Three HTTP/2 endpoints.
     Streams(http2::Script),
-    /// So many where nobody listens.
+    /// This many endpoints at which no server listens.
     Refusing(usize),
-    /// One where connections are never made.
+    /// One endpoint at which a connection is never established.
     Silent,
 }
 
-/// One cause and what brings it about.
+/// One cause, and what triggers it.
 pub(crate) struct Row {
     pub(crate) cause: &'static str,
-    /// The spec of the service's policy, and more documents.
+    /// The spec of the service's policy; `more` has further documents.
     pub(crate) policy: &'static str,
     pub(crate) more: &'static str,
     pub(crate) protocol: &'static str,
     pub(crate) behind: Behind,
-    /// Requests that are under way before.
+    /// Requests that are in progress before.
     pub(crate) held: usize,
-    /// What the client says, and how often; the last answer counts.
+    /// The bytes that the client sends, and how often it sends them; the last response counts.
     pub(crate) said: &'static [u8],
     pub(crate) times: usize,
-    /// The status of the answer; none where it has begun already, or nobody can be told.
+    /// The status of the response; `None` if a response has begun already or the client cannot get one.
     pub(crate) status: Option<u16>,
 }
 
-/// What a row needs for as long as it runs.
+/// The servers and sockets that a row needs while it runs.
 struct Stage {
     servers: Vec<Faulty>,
     _streams: Vec<http2::Server>,
@@ -88,12 +88,12 @@ impl Stage {
             }
             Behind::Silent => {
                 let (socket, address) = bound();
-                // Room for one that nobody accepts; what comes then is not answered.
+                // Room for one connection that is never accepted; later SYNs are not answered.
                 socket.listen(0).expect("it listens");
                 for _ in 0..2 {
                     let client = Socket::new(Domain::IPV4, Type::STREAM, None).expect("a socket");
                     client.set_nonblocking(true).expect("a socket");
-                    // Under way, which is no error here.
+                    // The connection is still being established, which is no error here.
                     client.connect(&address.into()).unwrap_or_default();
                     clients.push(client);
                 }
@@ -108,22 +108,22 @@ impl Stage {
     }
 }
 
-/// What a client is answered that says this.
+/// The response to a client that sends these bytes.
 fn answer(to: SocketAddr, said: &[u8]) -> String {
     let mut stream = TcpStream::connect(to).expect("the proxy listens");
     stream.set_read_timeout(Some(LIMIT)).expect("a socket");
-    // It may be refused in the middle.
+    // The proxy may refuse before it has read everything.
     stream.write_all(said).unwrap_or_default();
     let mut bytes = Vec::new();
     let mut buffer = [0; 4096];
-    // What was cut or reset is over as well.
+    // A cut or reset connection ends the loop as well.
     while let Ok(count @ 1..) = stream.read(&mut buffer) {
         bytes.extend_from_slice(&buffer[..count]);
     }
     String::from_utf8_lossy(&bytes).into_owned()
 }
 
-/// The status of an answer and its cause.
+/// The status of a response, and its cause.
 fn told(answer: &str) -> Option<(u16, &str)> {
     let status = answer.split(' ').nth(1)?.parse().ok()?;
     let cause = answer.lines().find_map(|line| line.strip_prefix("leno-error: "))?;
@@ -131,7 +131,7 @@ fn told(answer: &str) -> Option<(u16, &str)> {
 }
 
 impl Row {
-    /// Brings it about and looks at all three places.
+    /// Triggers the cause, and checks all three places.
     fn run(&self) {
         let stage = Stage::new(self.behind);
         let around = Around { protocol: self.protocol, more: self.more, ..Around::default() };
@@ -161,7 +161,7 @@ impl Row {
         assert!(done.is_ok(), "{}: waited in vain for {what}", self.cause);
     }
 
-    /// The access log has a line that names it, and the metric counts it.
+    /// Checks that a line of the access log names the cause and that the metric counts it.
     fn is_counted(&self, front: &Front) {
         let metric = format!("cause=\"{}\"", self.cause);
         self.until("the metric", || front.metric(&["leno_errors_total{", &metric]) > 0.0);
@@ -177,7 +177,7 @@ impl Row {
     }
 }
 
-/// Several at a time: most of them wait.
+/// Runs several rows in parallel, because most of them wait for timeouts.
 fn drive(rows: &[Row]) {
     const AT_ONCE: usize = 8;
     for some in rows.chunks(AT_ONCE) {
@@ -201,7 +201,7 @@ fn connections_that_the_mesh_fails_say_why() {
     drive(BYTES);
 }
 
-/// The server's side: an application that does not listen, and a limit on requests.
+/// The inbound side: an application that does not listen, and a rate limit.
 #[test]
 fn the_servers_side_says_why() {
     let (_nobody, nowhere) = bound();
@@ -211,7 +211,7 @@ fn the_servers_side_says_why() {
         ("  limits: [{requests: 1, per: 1h}]\n", application.address(), "rate-limited", 429),
     ] {
         let front = Front::inbound(limits, to);
-        // One may pass.
+        // The first request may pass.
         answer(front.address(), rows::GET);
         let last = answer(front.address(), rows::GET);
         assert_eq!(told(&last), Some((status, cause)), "{last}");
@@ -224,7 +224,7 @@ fn source(path: &str) -> String {
     fs::read_to_string(root.join(path)).expect("a file of the project")
 }
 
-/// The causes of the page's table, but for its last row, which stands for the others.
+/// The causes in the page's table, except for its last row, which stands for several others.
 fn listed() -> BTreeSet<String> {
     let page = source("docs/guide/metrics.md");
     let (_, part) = page.split_once("### Causes").expect("the part");
@@ -236,7 +236,7 @@ fn listed() -> BTreeSet<String> {
         .collect()
 }
 
-/// The names that a file gives to what is wrong with a message.
+/// The labels that a source file gives to malformed messages.
 fn labels(path: &str) -> BTreeSet<String> {
     let text = source(path);
     let (_, body) = text.split_once("fn label(self)").expect("the names");

@@ -1,4 +1,4 @@
-//! The bound on connections to a service: who is refused, and what makes room.
+//! The limit on connections to a service: which requests are refused, and what makes room.
 
 use std::io::Read;
 use std::net::SocketAddr;
@@ -16,7 +16,7 @@ use crate::world::{Script, World, get, server};
 
 const LIMIT: Duration = Duration::from_secs(20);
 
-/// Requests under way hold their connections; one more is refused at once, and says why.
+/// Requests in progress hold their connections; one more is refused at once, with the cause.
 #[test]
 fn no_more_connections_are_made_than_policy_allows() {
     let stalls: Script = |_| Act::Stall;
@@ -31,12 +31,12 @@ fn no_more_connections_are_made_than_policy_allows() {
     assert_eq!((refused.status, refused.header("leno-error")), (503, Some("connections-in-use")));
     assert_eq!(world.seen().len(), 3);
     assert_eq!(world.metric(&["leno_errors_total", "connections-in-use"]), 1.0);
-    // Who leaves makes room.
+    // A client that leaves makes room.
     drop(held);
     wait::until("the clients that left to have made room", LIMIT, || {
         let mut next = world.send("GET", "next", "", "");
         next.set_read_timeout(Some(Duration::from_millis(100)))?;
-        // An answer is a refusal; the server says nothing.
+        // A response would be a refusal; the stalling server sends none.
         Ok(next.read(&mut [0]).is_err().then_some(()))
     })
     .unwrap();

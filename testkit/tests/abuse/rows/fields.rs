@@ -1,4 +1,4 @@
-//! Fields that two servers could understand differently.
+//! Fields that two servers could interpret differently.
 
 use super::{Row, refused};
 

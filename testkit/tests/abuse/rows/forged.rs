@@ -1,12 +1,13 @@
-//! Fields that only the mesh may write, written by a client: none of them reaches the server.
+//! Fields that only the mesh may set, sent by a client: none of them may reach the server.
 //!
-//! CGI turns `-` and `_` of a name into `_` (RFC 3875 section 4.1.18), so both spellings are meant.
+//! CGI turns both `-` and `_` of a name into `_` (RFC 3875 section 4.1.18), so both spellings are
+//! tested.
 
 use super::{Fate, Row};
 
 const SECTION: &str = "docs/guide/protocols.md";
 
-/// Fields with which proxies speak to each other.
+/// Fields that proxies exchange with each other.
 pub(super) fn of_the_mesh() -> Vec<Row> {
     vec![
         without("leno-error", b"leno-error: application-unreachable\r\n"),
@@ -15,7 +16,7 @@ pub(super) fn of_the_mesh() -> Vec<Row> {
     ]
 }
 
-/// Fields that say who the client is.
+/// Fields that identify the client.
 pub(super) fn of_identities() -> Vec<Row> {
     vec![
         without("an identity for Envoy's", b"X-Forwarded-Client-Cert: URI=spiffe://a/b\r\n"),
@@ -24,7 +25,7 @@ pub(super) fn of_identities() -> Vec<Row> {
     ]
 }
 
-/// A request with these lines, which goes on without them.
+/// A request with these lines, which must be forwarded without them.
 fn without(name: &'static str, lines: &[u8]) -> Row {
     let request =
         |lines: &[u8]| [b"GET /row HTTP/1.1\r\nHost: a\r\n", lines, b"X: y\r\n\r\n"].concat();

@@ -1,14 +1,14 @@
-//! Requests of HTTP/2 that mean harm to a server of HTTP/1 or HTTP/2 behind the proxy.
+//! HTTP/2 requests that would harm an HTTP/1 or HTTP/2 server behind the proxy.
 //!
-//! What is malformed ends its stream with PROTOCOL_ERROR (RFC 9113 8.1.1), and no server sees it.
-//! Who is served by a server of HTTP/1 is in [`served`].
+//! The proxy resets the stream of a malformed request with PROTOCOL_ERROR (RFC 9113 8.1.1), and no
+//! server receives it. Requests that an HTTP/1 server must receive are in [`served`].
 
 pub(super) mod served;
 
 use super::{Fate, Row};
 use crate::frames::{Field, Told, request};
 
-/// RFC 9113 section 7: PROTOCOL_ERROR.
+/// A reset with PROTOCOL_ERROR (RFC 9113 section 7).
 const MALFORMED: Fate = Fate::Told(Told::Reset(1));
 
 /// Name, section, the whole field section.
@@ -21,7 +21,7 @@ macro_rules! head {
 }
 use head;
 
-/// Fields besides a good head.
+/// Name, section, and a field that is added to a valid head.
 type Extra = (&'static str, &'static str, &'static [u8], &'static [u8]);
 
 const FIELDS: &[Extra] = &[
@@ -173,7 +173,7 @@ const SECTIONS: &[Section] = &[
     ),
 ];
 
-/// Name, section, fields besides a good POST, the body, trailers.
+/// Name, section, fields added to a valid POST, the body, trailers.
 type Body = (
     &'static str,
     &'static str,
@@ -240,7 +240,7 @@ const GET: &[Field<'static>] =
 const POST: &[Field<'static>] =
     head![b":method" => b"POST", b":scheme" => b"http", b":path" => b"/row", b":authority" => b"a"];
 
-/// What every request carries besides.
+/// All rows; `carried` is added to the fields of every request.
 pub(super) fn rows(carried: &[Field<'_>]) -> Vec<Row> {
     let malformed = |name, section, request| Row { name, section, request, fate: MALFORMED };
     let fields = FIELDS.iter().map(|(name, section, field, value)| {

@@ -1,4 +1,4 @@
-//! Request lines, targets and hosts that two servers could understand differently, and heads that
+//! Request lines, targets and hosts that two servers could interpret differently, and heads that
 //! are too large.
 
 use super::{Row, refused};

@@ -1,9 +1,9 @@
-//! Proper requests that look like harm: each reaches the server as exactly one request, and what
-//! ends at a hop does not go on.
+//! Valid requests that look harmful: each reaches the server as exactly one request, without the
+//! fields that end at a hop.
 
 use super::{Fate, Row};
 
-/// Name, section, the request, and how it goes on where that is not as it came.
+/// Name, section, the request, and the forwarded request if it differs.
 type Served = (&'static str, &'static str, &'static [u8], Option<&'static [u8]>);
 
 const BODIES: &[Served] = &[

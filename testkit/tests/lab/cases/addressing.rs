@@ -1,4 +1,4 @@
-//! What applications see of each other's addresses, and applications that are hard to reach.
+//! The addresses that applications see of each other, and applications that are hard to reach.
 
 use anyhow::{Context, Result, ensure};
 use leno_testkit::lab::Lab;
@@ -44,8 +44,8 @@ fn a_server_that_speaks_first_is_not_kept_waiting(lab: &Lab) -> Result<()> {
 
 fn bytes_are_relayed_both_ways_after_a_half_close(lab: &Lab) -> Result<()> {
     everywhere(lab, "echo", 9000, 9000, |host, port| {
-        // More than any buffer on the way, so that both directions flow at once; the echo's own
-        // socket buffers hold what is not read yet.
+        // More than any buffer on the way, so that both directions are busy at once; the echo's own
+        // socket buffers hold what the client has not read yet.
         let steps = [
             Step::Send("\0\u{1}binary".into()),
             Step::Expect("\0\u{1}binary".into()),
@@ -106,7 +106,7 @@ fn a_workload_calls_itself(lab: &Lab) -> Result<()> {
 }
 
 fn nothing_listens_and_the_client_is_told(lab: &Lab) -> Result<()> {
-    // HTTP: an answer of the mesh; anything else: the connection ends. Neither hangs.
+    // For HTTP the mesh responds, for other protocols the connection is closed. Neither hangs.
     let steps = [Step::Send("GET / HTTP/1.1\r\nHost: x\r\n\r\n".into()), Step::Response(false)];
     let address = lab.status()?.address("web-0", false)?.to_string();
     let transcript = lab.talk("client", &socket(&address, 8081), &steps);
@@ -119,7 +119,8 @@ fn nothing_listens_and_the_client_is_told(lab: &Lab) -> Result<()> {
 }
 
 fn load_is_spread_over_all_instances(lab: &Lab) -> Result<()> {
-    // At the same time: a single client in sequence may stay with the instance it found fastest.
+    // In parallel: a client that sends one request at a time may stay with the instance that was
+    // fastest.
     let urls: Vec<_> = (0..20).map(|i| format!("http://web/?nth={i}&delay_ms=100")).collect();
     let mut command = vec!["curl", "-sS", "--fail", "-m", "20", "-i", "-Z", "--parallel-immediate"];
     command.extend(urls.iter().map(String::as_str));

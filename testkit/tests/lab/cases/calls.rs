@@ -1,5 +1,5 @@
-//! Routes of HTTP/2 requests and gRPC calls through the control plane and two proxies, and routes
-//! that change while there is traffic.
+//! Routes for HTTP/2 requests and gRPC calls through the control plane and two proxies, and routes
+//! that change under traffic.
 //!
 //! ```text
 //!   client ──► web:80 (HTTP/2)  ──► v1, v2   nginx, which speaks HTTP/2 itself
@@ -18,16 +18,17 @@ use leno_testkit::{binaries, load, wait};
 
 use super::{Case, alone};
 
-/// How long a change may take to arrive.
+/// How long a change may take to reach a proxy.
 const HEAR_LIMIT: Duration = Duration::from_secs(20);
-/// Requests that show a weight.
+/// Requests by which a weight is measured.
 const WEIGHED: usize = 40;
-/// Changes of routes a second, and for how many seconds.
+/// Route changes in a second, and the seconds that they go on.
 const CHANGES_PER_S: u32 = 10;
 const CHANGING_S: u32 = 6;
-/// The rate of the issue, in requests a second; a machine that cannot make it takes less.
+/// The rate that the issue requires, in requests a second; a machine that cannot generate it gets
+/// less.
 const FULL_RATE: f64 = 2000.0;
-/// Which part of what the machine can do at most is asked of it.
+/// The share of the machine's maximum rate that is generated.
 const LOADED: f64 = 0.4;
 
 const MESH: &str = "
@@ -149,7 +150,7 @@ fn prepare(directory: &Path) -> Result<()> {
     Ok(())
 }
 
-/// `/slow/file` takes as long as routes change; every request is logged.
+/// `/slow/file` takes as long as the routes change; every request is logged.
 fn nginx(directory: &str, name: &str) -> String {
     format!(
         "daemon off; master_process off; user root; pid {directory}/{name}.pid;\n\
@@ -166,7 +167,8 @@ fn nginx(directory: &str, name: &str) -> String {
     )
 }
 
-/// Who answers an HTTP/2 request, or the status where that is not 200; with `leno-error` and body.
+/// The server that answers an HTTP/2 request, or the status if that is not 200; with `leno-error` and
+/// body.
 fn web(lab: &Lab, request: &[&str]) -> Result<String> {
     let format = "\n%{http_version} %{http_code} %header{x-served-by} %header{leno-error}";
     let curl = ["curl", "-sS", "-m", "20", "--http2-prior-knowledge", "-w", format];
@@ -175,7 +177,7 @@ fn web(lab: &Lab, request: &[&str]) -> Result<String> {
     Ok(format!("{} | {}", line.trim(), body.trim()).trim_end_matches([' ', '|']).to_owned())
 }
 
-/// What a gRPC client says of one call.
+/// The output of a gRPC client for one call.
 fn call(lab: &Lab, more: &[&str]) -> Result<String> {
     let peer = peer()?;
     let command = [&[&*peer, "one", "calls", "90"], more].concat();
@@ -211,7 +213,8 @@ fn http2_requests_follow_routes(capture: Capture) -> Result<()> {
         for (request, expected) in [
             (&["http://web/"][..], "2 200 v1 | HTTP/2.0 /"),
             (&["-H", "Version: two", "http://web/any"], "2 200 v2 | HTTP/2.0 /any"),
-            // Without a body: nginx that returns a text resets streams whose bodies it has not read.
+            // Without a body, because nginx resets a stream whose request body it has not read when it
+            // returns a text.
             (&["-X", "POST", "http://web/any"], "2 200 v2 | HTTP/2.0 /any"),
             (&["http://web/any?version=two"], "2 200 v2 | HTTP/2.0 /any?version=two"),
             (&["http://web/api/items?a=b"], "2 200 v1 | HTTP/2.0 /seen/items?a=b set"),
@@ -219,7 +222,7 @@ fn http2_requests_follow_routes(capture: Capture) -> Result<()> {
             (&["http://web/nobody"], invalid),
         ] {
             let said = web(&lab, request)?;
-            // The mesh's own answers have bodies for people.
+            // The bodies of the mesh's own responses are texts for users and are not compared.
             let head = said.split(" | ").next().unwrap_or_default();
             let same = said == expected || head == expected;
             ensure!(same, "{request:?}: {said:?} where {expected:?} is expected");
@@ -241,7 +244,7 @@ fn http2_requests_follow_routes(capture: Capture) -> Result<()> {
     lab.explain(cases())
 }
 
-/// The client is answered by the backend, and the other one sees the same request once.
+/// The client gets the response of the backend, and the mirror receives the same request once.
 fn copied(lab: &Lab) -> Result<()> {
     let said = web(lab, &["-X", "PUT", "http://web/copied?n=1"])?;
     ensure!(said.starts_with("2 200 v1 | HTTP/2.0 /copied?n=1"), "{said}");
@@ -287,7 +290,7 @@ fn grpc_calls_follow_routes(capture: Capture) -> Result<()> {
     lab.explain(cases())
 }
 
-/// MeshGRPCRouteRequestHeaderModifier: the server sends back the metadata that it has got.
+/// MeshGRPCRouteRequestHeaderModifier: the server returns the metadata that it received.
 fn mesh_grpc_route_request_header_modifier(capture: Capture) -> Result<()> {
     let changes = "
   - matches: [{method: {service: shop.Cart}}]
@@ -321,7 +324,8 @@ fn mesh_grpc_route_request_header_modifier(capture: Capture) -> Result<()> {
     lab.explain(cases())
 }
 
-/// The routes of both services at their `nth` change: the backends in turn, and a header that says so.
+/// The routes of both services after the `nth` change: alternating backends, and a header with the
+/// number.
 fn nth(nth: u32) -> String {
     let (web, calls) = if nth.is_multiple_of(2) { ("v1", "g1") } else { ("v2", "g2") };
     let marked = format!(
@@ -332,7 +336,7 @@ fn nth(nth: u32) -> String {
         + &route("GRPCRoute", "calls", &format!("{marked}[{{name: {calls}, port: 10000}}]\n"))
 }
 
-/// HTTP/2 requests, gRPC calls, streams and a slow response are under way while the routes of both
+/// HTTP/2 requests, gRPC calls, streams and a slow response are in progress while the routes of both
 /// services change.
 fn routes_that_change_ten_times_a_second_cut_no_stream_and_lose_no_request(
     capture: Capture,
@@ -347,7 +351,7 @@ fn routes_that_change_ten_times_a_second_cut_no_stream_and_lose_no_request(
         let most = run(&lab, "http2", "http://web/", ("max", "2s"))?.requests_per_s;
         let rate = FULL_RATE.min(most * LOADED);
         let seconds = format!("{}s", CHANGING_S + 2);
-        // Two thirds of it are requests, the rest calls and messages on streams that stay open.
+        // Two thirds of the rate are requests, the rest are calls and messages on long-lived streams.
         let (half, sixth) = (format!("{:.0}", rate * 2.0 / 3.0), format!("{:.0}", rate / 6.0));
         let loads = [
             ("http2", "http://web/", &half),
@@ -375,8 +379,8 @@ fn routes_that_change_ten_times_a_second_cut_no_stream_and_lose_no_request(
         }
         let slow = slow.finish(Duration::from_secs(60))?;
         ensure!(slow.status.success() && slow.stdout.len() == 600 << 10, "cut: {:?}", slow.status);
-        // On a machine that is too busy for the edits to settle, the control plane reads them once a
-        // second; most machines show all of them.
+        // The control plane reads once a second if the machine is too busy for edits to settle; most
+        // machines show all changes.
         ensure!(seen >= CHANGING_S as usize / 2, "only {seen} changes were seen");
         Ok(())
     };
@@ -409,8 +413,8 @@ fn run(lab: &Lab, protocol: &str, url: &str, pace: (&str, &str)) -> Result<load:
     lab.load("client", &load_of(protocol, url, pace))?.finish()
 }
 
-/// Routes that change in the state that the control plane reads: `leno up` itself waits for an edit to
-/// settle, which at this rate none does.
+/// Changes the routes in the state file that the control plane reads. `leno up` waits until edits have
+/// settled, which they never do at this rate.
 struct Changes {
     state: PathBuf,
     without: String,
@@ -429,12 +433,12 @@ impl Changes {
         Ok(fs::rename(draft, &self.state)?)
     }
 
-    /// Changes the routes at their rate.
+    /// Changes the routes at the required rate.
     fn make(&self) -> Result<()> {
         let begun = Instant::now();
         for change in 1..=CHANGES_PER_S * CHANGING_S {
             self.write(change)?;
-            // The rate is what is tested.
+            // The rate itself is tested, so this sleeps.
             let next = begun + Duration::from_secs(1) / CHANGES_PER_S * change;
             std::thread::sleep(next.saturating_duration_since(Instant::now()));
         }
@@ -442,8 +446,8 @@ impl Changes {
     }
 }
 
-/// Asks which change holds, for as long as they are made: on a connection of its own each time, since
-/// some versions of curl cannot use one of HTTP/2 twice.
+/// Requests the number of the current change for as long as changes are made. Each request has its own
+/// connection, because some versions of curl cannot reuse one of HTTP/2.
 const WATCH: [&str; 3] = [
     "sh",
     "-c",
@@ -451,7 +455,7 @@ const WATCH: [&str; 3] = [
      -w '%header{x-change}\\n' http://web/ || exit 1; sleep 0.03; done",
 ];
 
-/// How many changes were seen, none of them before one that was made earlier.
+/// The number of changes that were seen; fails if an older one was seen after a newer one.
 fn seen(watched: Running) -> Result<usize> {
     let output = watched.finish(Duration::from_secs(60))?;
     ensure!(output.status.success(), "{output:?}");
@@ -461,7 +465,7 @@ fn seen(watched: Running) -> Result<usize> {
     Ok(seen.iter().filter(|change| **change > 0).collect::<BTreeSet<_>>().len())
 }
 
-/// The change that an answer names.
+/// The number of the change that a response reports.
 fn changed(lab: &Lab) -> Result<String> {
     let curl = ["curl", "-sS", "-m", "20", "-o", "/dev/null", "--http2-prior-knowledge"];
     lab.text("client", &[&curl[..], &["-w", "%header{x-change}", "http://web/"]].concat())

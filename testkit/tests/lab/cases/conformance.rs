@@ -1,4 +1,4 @@
-//! Cases of the Gateway API's suite for meshes that the other groups have not.
+//! Cases of the Gateway API's mesh suite that the other groups do not cover.
 
 use anyhow::{Result, ensure};
 use leno_testkit::lab::{Capture, Lab, Options};
@@ -6,7 +6,7 @@ use leno_testkit::lab::{Capture, Lab, Options};
 use super::routes::{MESH, route, until_answered};
 use super::{Case, alone};
 
-/// A service of two ports, both of which `v1` serves.
+/// A service with two ports, both served by `v1`.
 const TWO_PORTS: &str = "---
 apiVersion: v1
 kind: Service
@@ -30,7 +30,7 @@ fn marked(value: &str) -> String {
     )
 }
 
-/// Who answers, and the header that a route sets.
+/// The status, the server that responds, and the header that a route sets.
 fn answer(lab: &Lab, who: &str, request: &[&str]) -> Result<String> {
     let format = "%{http_code} %header{x-served-by} %header{x-header-set}";
     let curl = ["curl", "-sS", "-m", "20", "-o", "/dev/null", "-w", format];
@@ -45,8 +45,8 @@ fn check(lab: &Lab, table: &[(&str, &[&str], &str)]) -> Result<()> {
     Ok(())
 }
 
-/// MeshBasic, MeshFrontend and MeshFrontendHostname: a producer's route holds for every client, for the
-/// address that is called and not for the host that is named.
+/// MeshBasic, MeshFrontend and MeshFrontendHostname: a producer's route applies to every client.
+/// The address that is called selects it, not the Host field.
 fn mesh_frontend(capture: Capture) -> Result<()> {
     let routes = route("front", "lab", &marked("set"));
     let lab = Lab::start(&Options::new(capture), &format!("{MESH}{routes}"), |_| Ok(()))?;
@@ -67,7 +67,8 @@ fn mesh_frontend(capture: Capture) -> Result<()> {
     lab.explain(cases())
 }
 
-/// MeshPorts: a route of one port concerns no other one, and one without a port all of them.
+/// MeshPorts: a route of one port does not affect other ports, and a route without a port applies
+/// to all.
 fn mesh_ports(capture: Capture) -> Result<()> {
     let routes = |parent: &str| {
         let of_two = route("ports", "lab", &marked("set"));
@@ -94,7 +95,7 @@ fn mesh_ports(capture: Capture) -> Result<()> {
     lab.explain(cases())
 }
 
-/// MeshHTTPRouteNamedRule: names change nothing of what rules do, and errors say them.
+/// MeshHTTPRouteNamedRule: names do not change the effect of rules, and errors mention them.
 fn mesh_http_route_named_rule(capture: Capture) -> Result<()> {
     let rules = "  - name: first
     matches: [{path: {value: /v1}}]

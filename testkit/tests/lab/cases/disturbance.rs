@@ -1,4 +1,4 @@
-//! Pieces that stop or die under load.
+//! Pieces of the mesh that stop or die under load.
 
 use std::process::Command;
 use std::time::Duration;
@@ -11,7 +11,7 @@ use nix::sys::signal::Signal;
 
 use super::{Case, alone};
 
-/// A client, three instances of a server, one of a detected service.
+/// A client, three instances of a server, one instance of a service whose protocol is detected.
 const MESH: &str = "
 apiVersion: leno.dev/v1alpha1
 kind: Workload
@@ -34,9 +34,9 @@ spec:
   ports: [{name: x, port: 9000}]
 ";
 
-/// How long the control plane may take to tell a proxy of an endpoint.
+/// How long the control plane may take to send an endpoint to a proxy.
 const HEAR_LIMIT: Duration = Duration::from_secs(20);
-/// Connections of the load, and so most requests that are in flight.
+/// Connections of the load, and so the most requests in flight.
 const CONNECTIONS: u64 = 8;
 
 pub(super) fn cases() -> Vec<Case> {
@@ -74,7 +74,7 @@ fn echoes(lab: &Lab) -> Result<()> {
     Ok(())
 }
 
-/// The next proxy of the client prefetches what the client has used.
+/// The client's next proxy prefetches what the client has used.
 fn proxy_of_client_killed(lab: &Lab) -> Result<()> {
     lab.kill(Piece::Proxy("client-0"), Signal::SIGKILL)?;
     lab.wait_for("the proxy of client-0 again", |s| {
@@ -82,7 +82,7 @@ fn proxy_of_client_killed(lab: &Lab) -> Result<()> {
     })
 }
 
-/// Waits until the client's proxy knows where `echo` is, without asking for it.
+/// Waits until the client's proxy has an endpoint of `echo`, without making it subscribe.
 fn heard_of_echo(lab: &Lab) -> Result<()> {
     let config = ["curl", "-sS", "--fail", "http://127.0.0.1:15020/config"];
     wait::until("the client's proxy to hear of echo", HEAR_LIMIT, || {
@@ -94,8 +94,8 @@ fn heard_of_echo(lab: &Lab) -> Result<()> {
     })
 }
 
-/// It hangs from right after the start of the client's proxy: what that proxy has not asked for yet, and workloads
-/// like its own have used, works all the same.
+/// The control plane hangs right after the client's proxy has started. Services that this proxy has not subscribed
+/// to yet, but that workloads like its own have used, still work.
 fn control_plane_stopped(lab: &Lab) -> Result<()> {
     lab.kill(Piece::Controller, Signal::SIGSTOP)?;
     let load = lab.load("client", &load_for("3s"))?;
@@ -133,7 +133,7 @@ fn proxy_killed(lab: &Lab) -> Result<()> {
     lab.wait_for("the proxy of web-2 again", |s| {
         s.ready() && s.instance("web-2").is_ok_and(|i| i.proxy_restarts > 0)
     })?;
-    // The client's own proxy: its connections end, new ones work once it is back.
+    // The client's own proxy: its connections are closed, and new ones work once it is back.
     lab.kill(Piece::Proxy("client-0"), Signal::SIGKILL)?;
     lab.wait_for("the proxy of client-0 again", |s| {
         s.ready() && s.instance("client-0").is_ok_and(|i| i.proxy_restarts > 1)
@@ -143,15 +143,15 @@ fn proxy_killed(lab: &Lab) -> Result<()> {
     Ok(())
 }
 
-/// In the default mode, which serves plaintext: also then there is nothing to be had past a proxy.
+/// In the default mode, which accepts plaintext: even then no connection bypasses a proxy that is down.
 fn nobody_gets_past_a_proxy_that_is_away(capture: Capture) -> Result<()> {
-    /// What curl exits with that cannot connect; 28 would be a connection that nobody answers.
+    /// The exit status of a curl that cannot connect; 28 would be a connection without a response.
     const COULD_NOT_CONNECT: Option<i32> = Some(7);
     let lab = Lab::start(&Options::new(capture), MESH, |_| Ok(()))?;
     let refused = || -> Result<()> {
         lab.reach("client", "web:8080")?;
         let address = lab.status()?.address("web-0", false)?;
-        // Without the control plane there is no certificate for a new proxy, which listens with one only.
+        // Without the control plane a new proxy gets no certificate, and it listens only once it has one.
         lab.kill(Piece::Controller, Signal::SIGSTOP)?;
         for proxy in ["client-0", "web-0"] {
             lab.kill(Piece::Proxy(proxy), Signal::SIGKILL)?;
@@ -186,19 +186,19 @@ fn nobody_gets_past_a_proxy_that_is_away(capture: Capture) -> Result<()> {
 }
 
 fn certificates_rotate_under_load(capture: Capture) -> Result<()> {
-    /// Rotation is due at 70 % of this, once within the load.
+    /// Certificates are renewed after 70 % of this, once during the load.
     const LIFETIME: std::time::Duration = std::time::Duration::from_secs(15);
     let options = Options { cert_lifetime: Some(LIFETIME), ..Options::new(capture) };
     let lab = Lab::start(&options, MESH, |_| Ok(()))?;
     let rotation = || -> Result<()> {
         lab.reach("client", "web:8080")?;
         let before = super::life::certificate(&lab, "web-0")?;
-        // Longer than the certificates live that it began with.
+        // Longer than the lifetime of the first certificates.
         let report = lab.load("client", &load_for("18s"))?.finish()?;
         ensure!(report.errors == 0, "{report:?}");
         let after = super::life::certificate(&lab, "web-0")?;
         ensure!(before != after, "the certificate is still {before}");
-        // New connections as well as old ones.
+        // Existing connections were tested above; these are new ones.
         let mut new = load_for("1s").to_vec();
         new.push("--new-connection");
         let report = lab.load("client", &new)?.finish()?;
@@ -208,13 +208,13 @@ fn certificates_rotate_under_load(capture: Capture) -> Result<()> {
     lab.explain(rotation())
 }
 
-/// The cable of one server is cut: there is no FIN and no reset. The requests that are under way to it end,
-/// and those that come later are served by the others.
+/// The link of one server is cut, without a FIN or a reset. Requests in progress on it end, and later ones are
+/// served by the other servers.
 fn a_server_that_loses_power_is_noticed(capture: Capture) -> Result<()> {
-    /// Requests at once; the proxy gives each server a part of them.
+    /// Parallel requests; the proxy sends a part of them to each server.
     const AT_ONCE: &str = "for i in $(seq 24); do curl -s -o /dev/null -m 50 \
         -w '%{http_code} %{time_total}\n' 'http://web:8080/?delay_ms=1500' & done; wait";
-    /// Seconds; the proxy takes up to 12, and nothing else that waits takes as long.
+    /// Seconds; the proxy takes up to 12, and every other timeout is longer than this.
     const NOTICED: f64 = 40.0;
     let lab = Lab::start(&Options::new(capture), MESH, |_| Ok(()))?;
     let at_once = || lab.text("client", &["bash", "-c", AT_ONCE]);
@@ -243,7 +243,7 @@ fn a_server_that_loses_power_is_noticed(capture: Capture) -> Result<()> {
     lab.explain(cut())
 }
 
-/// Takes the bridge's end of an instance's link down.
+/// Takes down the bridge's end of an instance's link.
 fn pull_cable(lab: &Lab, instance: &str) -> Result<()> {
     let ip = |arguments: &'static [&'static str], extra: &str| -> Result<String> {
         let mut command = Command::new("ip");

@@ -1,4 +1,4 @@
-//! What workloads call outside of the mesh.
+//! Connections of workloads to destinations outside of the mesh.
 
 use std::time::Duration;
 
@@ -14,7 +14,7 @@ pub(super) fn cases() -> Vec<Case> {
     vec![alone!(what_the_mesh_does_not_know_is_refused_by_one_line)]
 }
 
-/// How long a change may take from the file to the proxies.
+/// How long a change of the file may take to reach the proxies.
 const HEAR_LIMIT: Duration = Duration::from_secs(30);
 
 fn documents(annotations: &str) -> String {
@@ -31,7 +31,7 @@ fn documents(annotations: &str) -> String {
     )
 }
 
-/// Status and `leno-error` of a request.
+/// The status and `leno-error` of a request.
 fn asks(lab: &Lab, who: &str, url: &str, more: &[&str]) -> Result<String> {
     let shown = "%{http_code} %header{leno-error}";
     let curl = ["curl", "-s", "-m", "10", "-o", "/dev/null", "-w", shown];
@@ -65,7 +65,8 @@ fn what_the_mesh_does_not_know_is_refused_by_one_line(capture: Capture) -> Resul
         let said = lab.talk("client", &echo, steps)?;
         ensure!(said.failure().is_some(), "an opaque connection went through: {said:?}");
     }
-    // Everything else goes on: the mesh, DNS, the workload itself, and whoever is allowed.
+    // Everything else still works: the mesh, DNS, the workload itself, and a workload with its own
+    // permission.
     lab.reach("client", "web:8080")?;
     let address = lab.status()?.address("web-0", false)?;
     ensure!(asks(&lab, "client", &format!("http://{address}:8080/"), &[])? == "200");

@@ -1,4 +1,4 @@
-//! What crosses the bridge, and who is let in.
+//! What crosses the bridge, and which clients are served.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -15,13 +15,13 @@ use nix::sys::signal::Signal;
 use super::programs::socket;
 use super::{Case, alone, shared};
 
-/// In every request, response and value that is sent while packets are caught.
+/// Part of every request, response and value that is sent while packets are captured.
 const MARKER: &str = "leno-lab-marker-4711";
-/// Where proxies serve metrics, unencrypted and with nothing of the traffic in it.
+/// The port of the proxies' metrics, which are unencrypted and contain nothing of the traffic.
 const ADMIN_PORT: u16 = 15020;
-/// A request as printf(1) takes it.
+/// A request in the format of printf(1).
 const ASK: &str = r"GET /?size=5 HTTP/1.1\r\nHost: lab\r\nConnection: close\r\n\r\n";
-/// How long a proxy may be away after it was killed.
+/// How long a killed proxy may take to come back.
 const AWAY_LIMIT: Duration = Duration::from_secs(60);
 /// How long openssl may take.
 const OPENSSL_LIMIT: Duration = Duration::from_secs(20);
@@ -57,7 +57,8 @@ pub(super) fn cases() -> Vec<Case> {
 fn the_bridge_sees_tls_only(lab: &Lab) -> Result<()> {
     let sniffer = Sniffer::start(&lab.switch()?)?;
     for service in ["web", "detect"] {
-        // So many at once that the connections in the pool do not suffice and new ones are seen.
+        // More at once than there are pooled connections, so that new connections are captured as
+        // well.
         let url = format!("http://{service}/{MARKER}?size=100&delay_ms=300");
         let header = format!("x-marker: {MARKER}");
         let load = ["--url", &url, "--header", &header, "--rate", "100", "--connections", "30"];
@@ -81,7 +82,7 @@ fn the_bridge_sees_tls_only(lab: &Lab) -> Result<()> {
     for (service, port) in
         [("web", 8080), ("detect", 8080), ("redis", 6379), ("echo", 9000), ("banner", 9000)]
     {
-        // On the service's own port, so that network policies keep their meaning.
+        // On the service's own port, so that network policies still work.
         let meshed = |to: &SocketAddr| {
             let instances = status.instances.iter().filter(|i| i.workload == service);
             to.port() == port && instances.into_iter().any(|i| i.addresses.contains(&to.ip()))
@@ -94,7 +95,8 @@ fn the_bridge_sees_tls_only(lab: &Lab) -> Result<()> {
     Ok(())
 }
 
-/// What each direction of each connection began with, admin connections left out.
+/// The first bytes of each direction of each connection, classified; admin connections are left
+/// out.
 fn directions(segments: &[Segment]) -> BTreeMap<(SocketAddr, SocketAddr), Kind> {
     let mut begun: BTreeMap<_, Kind> = BTreeMap::new();
     let mut started: BTreeMap<(SocketAddr, SocketAddr), u32> = BTreeMap::new();
@@ -106,8 +108,9 @@ fn directions(segments: &[Segment]) -> BTreeMap<(SocketAddr, SocketAddr), Kind> 
         if s.syn {
             started.insert(direction, s.sequence.wrapping_add(1));
         }
-        // The middle of a record looks like anything, so only the beginning of a connection can tell
-        // what is not TLS. One that a pool has kept from before shows whole records.
+        // The middle of a record may look like anything, so only the first bytes of a connection show
+        // that it is not TLS. A pooled connection that was opened before the capture shows whole
+        // records.
         let from_its_beginning = started.get(&direction) == Some(&s.sequence);
         if !s.payload.is_empty() && (from_its_beginning || classify(&s.payload) == Kind::Tls) {
             begun.entry(direction).or_insert_with(|| classify(&s.payload));
@@ -123,7 +126,7 @@ fn permissive_serves_clients_without_identity(lab: &Lab) -> Result<()> {
     ensure!(from_plain.statuses() == [200], "{from_plain:?}");
     let from_bridge = from_bridge(lab, &address, &request)?;
     ensure!(from_bridge.statuses() == [200], "{from_bridge:?}");
-    // A service whose protocol is not known, and one whose server speaks first.
+    // A service whose protocol is unknown, and whose server sends first.
     let banner = lab.status()?.address("banner", false)?.to_string();
     let greeted =
         lab.talk("plain", &socket(&banner, 9000), &[Step::Expect("220 ready\r\n".into())])?;
@@ -131,7 +134,8 @@ fn permissive_serves_clients_without_identity(lab: &Lab) -> Result<()> {
     Ok(())
 }
 
-/// Who speaks the mesh's own protocol but proves no identity is served as who speaks none.
+/// A client that uses the mesh's own protocol without proving an identity is served like one in
+/// plaintext.
 fn permissive_serves_clients_of_another_authority_as_nobody(lab: &Lab) -> Result<()> {
     let web = lab.status()?.address("web-0", false)?.to_string();
     let before = inbound_requests(lab, &web)?;
@@ -141,20 +145,21 @@ fn permissive_serves_clients_of_another_authority_as_nobody(lab: &Lab) -> Result
             ensure!(answered.contains("HTTP/1.1 200"), "{shown:?} was refused: {answered}");
         }
     }
-    // All four came as requests: on a port of HTTP it does not help to say that they are bytes.
+    // All four were counted as requests: on an HTTP port a client cannot avoid HTTP parsing by
+    // negotiating raw bytes.
     let after = inbound_requests(lab, &web)?;
     ensure!(after.nobodys == before.nobodys + 4, "{before:?}, then {after:?}");
-    // Its certificate names the service account of a client of this mesh.
+    // The foreign certificate names the service account of a client of this mesh.
     ensure!(after.clients == before.clients, "{before:?}, then {after:?}");
     Ok(())
 }
 
-/// What the proxy at an address has counted of requests that it has let in.
+/// The requests that the proxy at an address has counted as served.
 #[derive(Debug)]
 struct Requests {
-    /// Of clients without an identity.
+    /// From clients without an identity.
     nobodys: u64,
-    /// Of clients with the identity of the workload `client`.
+    /// From clients with the identity of the workload `client`.
     clients: u64,
 }
 
@@ -195,7 +200,7 @@ fn strict(lab: &Lab) -> Result<()> {
         ("an unmeshed workload", lab.talk("plain", &socket(&address, 8080), &request)),
         ("the bridge itself", from_bridge(lab, &address, &request)),
     ] {
-        // Refused: no connection, a reset, or an answer of the mesh that it may not.
+        // Refused: no connection, a reset, or a response of the mesh that denies it.
         let served = outcome.as_ref().is_ok_and(|t| t.statuses().contains(&200));
         ensure!(!served, "{who} was served under strict: {outcome:?}");
     }
@@ -207,13 +212,14 @@ fn strict(lab: &Lab) -> Result<()> {
     }
     refused_while_the_proxy_is_away(lab, &address)?;
     lab.reach("client", "web:8080")?;
-    // Its own proxy's identity still gets through after all these.
+    // After all these, a meshed client is still served.
     let meshed = lab.talk("client", "web:8080", &request)?;
     ensure!(meshed.statuses() == [200], "a meshed client was refused: {meshed:?}");
     Ok(())
 }
 
-/// From the death of a proxy until the next one listens, nobody gets past it to the application.
+/// From the death of a proxy until the next one listens, no connection reaches the application
+/// directly.
 fn refused_while_the_proxy_is_away(lab: &Lab, address: &str) -> Result<()> {
     let before = lab.status()?.instance("web-0")?.proxy_restarts;
     lab.kill(Piece::Proxy("web-0"), Signal::SIGKILL)?;
@@ -232,12 +238,12 @@ fn get() -> Vec<Step> {
     vec![Step::Send(request.into()), Step::Response(false)]
 }
 
-/// A client on the bridge: no workload, no proxy, no capture.
+/// A client on the bridge: without workload, proxy or capture.
 fn from_bridge(lab: &Lab, address: &str, steps: &[Step]) -> Result<Transcript> {
     netns::inside(&lab.switch()?, || talk(&socket(address, 8080), steps))
 }
 
-/// What a client that is none of the mesh's shows.
+/// What a client from outside of the mesh presents.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Shown {
     /// A certificate of its own CA, with an identity of the mesh in it.
@@ -246,7 +252,8 @@ enum Shown {
     Nothing,
 }
 
-/// Speaks TLS with this ALPN or none, and asks for a page; gives all that openssl printed.
+/// Opens TLS with this ALPN, or none if it is empty, and requests a page; returns all output of
+/// openssl.
 fn foreign_client(lab: &Lab, address: &str, protocol: &str, shown: Shown) -> Result<String> {
     let openssl = binaries::require("openssl", "openssl")?;
     let (key, certificate) = (lab.directory().join("other.key"), lab.directory().join("other.crt"));

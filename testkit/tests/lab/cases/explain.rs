@@ -1,4 +1,4 @@
-//! `leno explain` and `leno analyze` beside the mesh that they speak of.
+//! `leno explain` and `leno analyze`, compared with the mesh that they describe.
 
 use std::process::Command;
 use std::time::Duration;
@@ -11,15 +11,15 @@ use serde_json::Value;
 use super::routes::{MESH, route, until_answered};
 use super::{Case, alone};
 
-/// How long a command that sends nothing may take.
+/// How long a command that sends no request may take.
 const LIMIT: Duration = Duration::from_secs(20);
-/// Requests sent at least for each question whose answer leaves a choice.
+/// Least number of requests for a question whose answer has several backends.
 const TRIES: usize = 12;
-/// Requests sent at most until every choice has been seen: the rarest, one in four, is missed
-/// by so many once in 10^12 runs.
+/// Most requests until every backend has been seen: the rarest one, with a share of one in four, is
+/// missed by this many once in 10^12 runs.
 const MOST_TRIES: usize = 100;
 
-/// Routes with every kind of outcome. `/seen` of the peers says what arrived.
+/// Routes with every kind of outcome. `/seen` of the peers returns what arrived.
 const RULES: &str = "
   - matches: [{path: {type: Exact, value: /v1}}]
     backendRefs: [{name: v1, port: 8080}]
@@ -48,7 +48,7 @@ const RULES: &str = "
     backendRefs: [{name: v1, port: 8080}]
 ";
 
-/// Who asks for what: a method, a URL, headers.
+/// The questions: the client, a method, a URL, headers.
 const QUESTIONS: [(&str, &[&str]); 21] = [
     ("client", &["GET", "http://web/v1"]),
     ("client", &["GET", "http://web/v1/more"]),
@@ -92,7 +92,7 @@ fn documents() -> String {
     format!("{MESH}{}{guest}", route("all", "lab", RULES))
 }
 
-/// Every question is asked of the mesh, of its file, and then the request is sent.
+/// Every question is put to the mesh and to its file, and then the request is sent.
 fn what_explain_says_is_what_happens(capture: Capture) -> Result<()> {
     let lab = Lab::start(&Options::new(capture), &documents(), |_| Ok(()))?;
     let cases = || -> Result<()> {
@@ -140,7 +140,7 @@ fn explained(leno: &mut Command, client: &str, request: &[&str]) -> Result<Value
     serde_json::from_str(&text).context("no JSON")
 }
 
-/// Sends the request, and holds what comes against what was said.
+/// Sends the request, and compares the outcome with the explanation.
 fn happens(lab: &Lab, client: &str, request: &[&str], said: &Value) -> Result<()> {
     let outcome = &said["outcome"];
     let choices = said["backends"]
@@ -166,9 +166,10 @@ fn happens(lab: &Lab, client: &str, request: &[&str], said: &Value) -> Result<()
     Ok(())
 }
 
-/// What a server says of a request, as the backend was explained.
+/// Compares what the server received with the explained backend.
 fn arrived(body: &str, backend: &Value) -> Result<()> {
-    // `/seen` says it; what the rewriting leaves behind it answers like any other path.
+    // Only `/seen` returns it; a rewritten path with anything after it is answered like any other
+    // path.
     if backend["target"] == "/seen" {
         let seen: Value = serde_json::from_str(body)?;
         ensure!(seen["target"] == backend["target"], "{seen:#}");
@@ -181,7 +182,7 @@ fn location(outcome: &Value) -> Option<&str> {
     headers.iter().find(|line| line[0] == "Location")?[1].as_str()
 }
 
-/// What came for a request.
+/// The outcome of a request.
 #[derive(Debug)]
 struct Sent {
     status: u64,
@@ -192,7 +193,8 @@ struct Sent {
 }
 
 impl Sent {
-    /// The part of the explanation that it agrees with: a backend by its place, or the outcome.
+    /// The part of the explanation that agrees with it: the index of a backend, or 0 for an outcome
+    /// without one.
     fn part(&self, said: &Value) -> Option<usize> {
         let outcome = &said["outcome"];
         if outcome["kind"] != "forwarded" {
@@ -226,8 +228,8 @@ fn send(lab: &Lab, client: &str, request: &[&str]) -> Result<Sent> {
     Ok(Sent { status: status.parse()?, served_by, leno_error, location, body: lines.join("\n") })
 }
 
-/// The mistakes that `leno analyze` finds in a file, and of the mesh that follows it, are the lines
-/// that `leno up` prints.
+/// `leno analyze` finds the same mistakes in a file and in the mesh that was started from it, and
+/// `leno up` prints them.
 fn up_warns_of_what_analyze_finds(capture: Capture) -> Result<()> {
     let lab = Lab::start(&Options::new(capture), &documents(), |_| Ok(()))?;
     let cases = || -> Result<()> {

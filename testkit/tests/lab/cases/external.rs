@@ -1,4 +1,4 @@
-//! Services outside of the mesh: by name, over TLS that the proxy begins.
+//! Services outside of the mesh: called by name, over TLS that the proxy originates.
 
 use std::fmt::Write as _;
 use std::fs;
@@ -18,14 +18,15 @@ pub(super) fn cases() -> Vec<Case> {
     vec![alone!(what_has_a_name_outside_is_a_service_over_tls)]
 }
 
-/// How long a change may take: the resolvers' answers hold for a second.
+/// How long a change may take; the TTL of DNS answers is one second.
 const LIMIT: Duration = Duration::from_secs(30);
-/// The name outside.
+/// The DNS name of the external server.
 const HOST: &str = "api.pay.example";
 /// How long `openssl` may take.
 const MAKE_LIMIT: Duration = Duration::from_secs(30);
 
-/// External services: their names, what they stand for, the ports, and whom their policy trusts.
+/// External services: their names, their external names, their ports, and the validation of their
+/// TLS policy.
 const SERVICES: [(&str, &str, &str, &str); 8] = [
     (
         "pay",
@@ -100,7 +101,7 @@ fn documents(authority: &str) -> Result<String> {
     Ok(text)
 }
 
-/// An authority, a certificate for [`HOST`] and a server's configuration.
+/// Makes an authority, a certificate for [`HOST`] and a server's configuration.
 fn prepare(directory: &Path) -> Result<String> {
     let openssl = |words: &[&str]| {
         let mut command = Command::new(binaries::require("openssl", "openssl")?);
@@ -133,7 +134,7 @@ fn prepare(directory: &Path) -> Result<String> {
     Ok(fs::read_to_string(directory.join("ca.crt"))?)
 }
 
-/// The last line of the body, or status and cause.
+/// The last line of the body, or the status and the cause.
 fn asks(lab: &Lab, who: &str, url: &str, more: &[&str]) -> Result<String> {
     let curl = ["curl", "-s", "-m", "15", "-w", "\n%{http_code} %header{leno-error}"];
     let said = lab.exec(who, &[&curl[..], more, &[url]].concat())?;
@@ -145,7 +146,7 @@ fn asks(lab: &Lab, who: &str, url: &str, more: &[&str]) -> Result<String> {
     }
 }
 
-/// Waits until a request is answered so.
+/// Waits until a request gets this response.
 fn comes(lab: &Lab, url: &str, expected: &str) -> Result<()> {
     let mut last = String::new();
     let came = wait::until(expected, LIMIT, || {
@@ -178,12 +179,13 @@ fn what_has_a_name_outside_is_a_service_over_tls(capture: Capture) -> Result<()>
     lab.explain(over_tls(&lab, files.path()))?;
     lab.explain(mistakes_are_named(&lab))?;
     lab.explain(names_are_answered(&lab))?;
-    // Retries of policy hold: each request comes twice, and only the second is good.
+    // The retries of a policy apply: each request is sent twice, and only the second try succeeds.
     for _ in 0..3 {
         let said = asks(&lab, "client", "http://flaky/", &[])?;
         ensure!(said == "ok", "not tried again: {said}");
     }
-    // A new address is used when the old answer has ended; and kept while nobody answers.
+    // A new address is used once the TTL of the old answer is over; the old one is kept while no
+    // resolver answers.
     resolver.set(HOST, at(Outside::SECOND)?);
     lab.explain(comes(&lab, "http://pay/", &format!("second {HOST} pay HTTP/1.1")))?;
     resolver.set(HOST, Says::Failure);
@@ -200,18 +202,18 @@ fn what_has_a_name_outside_is_a_service_over_tls(capture: Capture) -> Result<()>
     Ok(())
 }
 
-/// The application speaks in clear, and the server hears TLS for the right name.
+/// The application sends plaintext, and the server receives TLS for the right name.
 fn over_tls(lab: &Lab, files: &Path) -> Result<()> {
     comes(lab, "http://pay/", &format!("first {HOST} pay HTTP/1.1"))?;
-    // The name outside leads to the same service.
+    // The external name leads to the same service.
     comes(lab, &format!("http://{HOST}/"), &format!("first {HOST} {HOST} HTTP/1.1"))?;
     let said = asks(lab, "client", "http://pay/", &["--http2-prior-knowledge"])?;
     ensure!(said == format!("first {HOST} pay HTTP/2.0"), "over HTTP/2: {said}");
-    // An application that begins TLS itself is let through.
+    // TLS that the application itself originates is passed through.
     let authority = files.join("ca.crt").display().to_string();
     let said = asks(lab, "client", &format!("https://{HOST}/"), &["--cacert", &authority])?;
     ensure!(said == format!("first {HOST} {HOST} HTTP/2.0"), "its own TLS: {said}");
-    // So is one whose connection a TCPRoute sends there; for one in clear TLS is begun.
+    // So is TLS that a TCPRoute sends there; for plaintext the proxy originates TLS.
     let (own, to) = (format!("https://{HOST}/"), format!("{HOST}:443:front:443"));
     let own_tls = ["--cacert", &authority, "--connect-to", &to];
     let said = asks(lab, "client", &own, &own_tls)?;
@@ -236,11 +238,12 @@ fn mistakes_are_named(lab: &Lab) -> Result<()> {
         ("unproven", "external-authorities-missing", "make the ConfigMap"),
         ("nowhere", "external-unresolved", "externalName"),
         ("plainly", "external-tls-failed", "speak TLS"),
-        // A name may lead to the workload itself, which does not make it the server that is meant.
+        // A name may resolve to the workload's own address, which does not make it the intended
+        // server.
         ("inward", "external-tls-failed", "speak TLS"),
     ] {
         let mut said = String::new();
-        // A program inside may have begun to listen only now.
+        // The program outside may have started to listen only now.
         let named = wait::until(cause, LIMIT, || {
             said = asks(lab, "client", &format!("http://{service}/"), &[])?;
             let expected = format!("503 {cause}; remedy=");
@@ -257,7 +260,7 @@ fn mistakes_are_named(lab: &Lab) -> Result<()> {
     Ok(())
 }
 
-/// What applications are told of names.
+/// The addresses that applications get for names.
 fn names_are_answered(lab: &Lab) -> Result<()> {
     let resolved = |who: &str, name: &str| -> Result<String> {
         let said = lab.text(who, &["getent", "ahostsv4", name])?;
@@ -266,7 +269,8 @@ fn names_are_answered(lab: &Lab) -> Result<()> {
     let (service, host) = (resolved("client", "pay")?, resolved("client", HOST)?);
     ensure!(service.starts_with("10.96."), "the service is at {service}");
     ensure!(host.starts_with("10.96."), "the name outside is at {host}");
-    // Nothing routes such an address for a workload without a proxy.
+    // A workload without a proxy gets the real address, because no proxy would handle a virtual
+    // one.
     for name in ["pay", HOST] {
         let address = resolved("plain", name)?;
         ensure!(address == ADDRESS, "{name} is at {address} to a workload without a proxy");

@@ -1,6 +1,7 @@
-//! HTTP/1 as RFC 9112 has it, through two proxies: nothing desynchronised, nobody else harmed.
+//! HTTP/1 according to RFC 9112, through two proxies: no message is desynchronised, and no other
+//! client is affected.
 //!
-//! Each case runs against a service that declares HTTP and one where it is detected.
+//! Each case runs against a service that declares HTTP and one whose protocol is detected.
 
 use anyhow::{Context, Result, bail, ensure};
 use leno_testkit::lab::Lab;
@@ -32,7 +33,7 @@ pub(super) fn cases() -> Vec<Case> {
     ]
 }
 
-/// Follows `steps` against both services; `check` judges the transcript.
+/// Follows `steps` against both services; `check` inspects the transcript.
 fn both(lab: &Lab, steps: &[Step], check: impl Fn(&Transcript) -> Result<()>) -> Result<()> {
     for service in ["web:80", "detect:80"] {
         let transcript = lab.talk("client", service, steps)?;
@@ -49,7 +50,7 @@ fn get(target: &str) -> Step {
     send(&format!("GET {target} HTTP/1.1\r\nHost: lab\r\n\r\n"))
 }
 
-/// The script was followed to its end and gave these statuses.
+/// Checks that the script was followed to its end and that the responses had these statuses.
 fn statuses(transcript: &Transcript, wanted: &[u16]) -> Result<()> {
     ensure!(transcript.failure().is_none(), "the script was not followed to its end");
     ensure!(transcript.statuses() == wanted, "statuses are not {wanted:?}");
@@ -119,7 +120,7 @@ fn expect_100_continue(lab: &Lab) -> Result<()> {
         send(
             "POST /echo HTTP/1.1\r\nHost: lab\r\nExpect: 100-continue\r\nContent-Length: 5\r\n\r\n",
         ),
-        // Nothing of the body is sent before the server says so.
+        // The client sends no byte of the body before the interim response.
         Step::Expect("HTTP/1.1 100 Continue\r\n\r\n".into()),
         send("hello"),
         Step::Response(false),
@@ -199,7 +200,8 @@ fn keep_alive_and_close(lab: &Lab) -> Result<()> {
         );
         Ok(())
     })?;
-    // A server that closes: its client's connection may live on, and the next request is served.
+    // If the server closes its connection, the client's may stay open, and the next request is
+    // served.
     both(lab, &[get("/?close=1"), Step::Response(false)], |t| statuses(t, &[200]))
 }
 
@@ -210,7 +212,7 @@ fn http_1_0(lab: &Lab) -> Result<()> {
         ensure!(body(t, 0)?.0 == 7);
         Ok(())
     })?;
-    // A chunked response must not reach a client that cannot read it.
+    // A chunked response must not reach an HTTP/1.0 client.
     let chunked = [send("GET /?size=9&chunked=3 HTTP/1.0\r\n\r\n"), Step::Response(false)];
     both(lab, &chunked, |t| {
         statuses(t, &[200])?;
@@ -225,8 +227,8 @@ fn http_1_0(lab: &Lab) -> Result<()> {
     both(lab, &steps, |t| statuses(t, &[200]))
 }
 
-/// What HTTP/2 between the proxies would lose: absolute form, names as they were written, their
-/// order, a Host in other letters.
+/// Details that HTTP/2 between the proxies would lose: the absolute form, the case of names, their
+/// order, and a Host in capitals.
 fn heads_come_out_as_they_went_in(lab: &Lab) -> Result<()> {
     let heads = [
         "GET /?head=1 HTTP/1.1\r\nHost: lab\r\nX-API-Key: 1\r\nx-lower: 2\r\nX-Title: 3\r\n\r\n",
@@ -294,7 +296,7 @@ fn headers_of_64_kib_are_431(lab: &Lab) -> Result<()> {
         Step::Response(false),
     ];
     both(lab, &steps, |t| statuses(t, &[431]))?;
-    // 8 KiB is what programs send with large cookies.
+    // Applications with large cookies send 8 KiB.
     let steps = [
         send("GET /seen HTTP/1.1\r\nHost: lab\r\nCookie: "),
         Step::SendTimes("y".into(), 8 * 1024),
@@ -304,8 +306,8 @@ fn headers_of_64_kib_are_431(lab: &Lab) -> Result<()> {
     both(lab, &steps, |t| statuses(t, &[200]))
 }
 
-/// Requests that another server could read differently: each is refused, and what follows on the
-/// connection is never taken for a request.
+/// Requests that another server could parse differently. Each is refused, and the following bytes
+/// of the connection are never parsed as a request.
 const CONFLICTS: [&str; 8] = [
     "Content-Length: 5\r\nTransfer-Encoding: chunked",
     "Transfer-Encoding: chunked\r\nContent-Length: 5",
@@ -343,13 +345,13 @@ fn malformed_requests_are_400(lab: &Lab) -> Result<()> {
     Ok(())
 }
 
-/// The only answer is 400 and the connection ends.
+/// Checks that the only response is 400 and that the connection is closed.
 fn refused(lab: &Lab, steps: &[Step]) -> Result<()> {
     let mut steps = steps.to_vec();
     steps.push(Step::ReadToEnd);
     both(lab, &steps, |t| {
         ensure!(t.statuses() == [400], "not refused with 400");
-        // A reset after the answer is fine: bytes were left unread.
+        // A reset after the response is permitted, because the proxy left bytes unread.
         let silent = match t.events.get(1) {
             Some(Event::Bytes { len, .. }) => *len == 0,
             _ => true,
@@ -360,14 +362,14 @@ fn refused(lab: &Lab, steps: &[Step]) -> Result<()> {
 }
 
 fn a_response_cut_short_is_cut_short_for_the_client(lab: &Lab) -> Result<()> {
-    // A success must not be made of half a body. Where the end comes together with the beginning,
-    // nothing of it may have been passed on.
+    // Half a body must not become a successful response. If the server closes together with the
+    // beginning, the proxy may forward none of it.
     both(lab, &[get("/?size=100000&close=half"), Step::Response(false)], |t| {
         let told = t.failure().is_some() || t.statuses() == [502];
         ensure!(told, "half a response was passed off as whole");
         Ok(())
     })?;
-    // The server resets before it answers: the mesh says so.
+    // The server resets the connection before it responds: the mesh responds with an error.
     both(lab, &[get("/?reset=1"), Step::Response(false)], |t| {
         ensure!(t.failure().is_some() || t.statuses() == [502] || t.statuses() == [503]);
         Ok(())
@@ -398,7 +400,7 @@ fn a_bad_client_harms_no_other(lab: &Lab) -> Result<()> {
             Step::ReadToEnd,
         ],
     ] {
-        // What becomes of a bad client is its own business.
+        // The outcome for the bad client does not matter here.
         let _ = lab.talk("client", "web:80", &steps);
     }
     let report = load.finish()?;

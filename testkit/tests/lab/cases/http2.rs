@@ -1,6 +1,6 @@
-//! HTTP/2 and gRPC through two proxies, with the programs that people use.
+//! HTTP/2 and gRPC through two proxies, with widely used clients and servers.
 //!
-//! nginx speaks HTTP/2 on two ports: one declares it, on the other it is detected.
+//! nginx serves HTTP/2 on two ports: one declares it, on the other it is detected.
 
 use anyhow::{Context, Result, ensure};
 use leno_testkit::binaries;
@@ -9,9 +9,9 @@ use leno_testkit::sniff::Sniffer;
 
 use super::{Case, shared};
 
-/// In every request that is sent while packets are caught.
+/// Part of every request that is sent while packets are captured.
 const MARKER: &str = "leno-lab-marker-4712";
-/// The ports of the service `nginx` that speak HTTP/2.
+/// The HTTP/2 ports of the service `nginx`.
 const PORTS: [u16; 2] = [81, 82];
 
 pub(super) fn cases() -> Vec<Case> {
@@ -27,7 +27,7 @@ pub(super) fn cases() -> Vec<Case> {
     ]
 }
 
-/// What curl prints that knows that the server speaks HTTP/2.
+/// The output of a curl that uses HTTP/2 with prior knowledge.
 fn curl(lab: &Lab, who: &str, more: &[&str]) -> Result<String> {
     let known = ["curl", "-sS", "-m", "30", "--http2-prior-knowledge"];
     lab.text(who, &[&known[..], more].concat())
@@ -42,7 +42,8 @@ fn http2_arrives_as_http2(lab: &Lab) -> Result<()> {
     Ok(())
 }
 
-/// nginx ends each connection after 300 requests: what it has not begun to process goes on by another.
+/// nginx closes each connection after 300 requests: streams that it has not started to process are
+/// sent on another one.
 fn streams_side_by_side_are_all_answered(lab: &Lab) -> Result<()> {
     binaries::require("h2load", "nghttp2-client")?;
     for port in PORTS {
@@ -72,7 +73,7 @@ fn large_bodies_both_ways(lab: &Lab) -> Result<()> {
     Ok(())
 }
 
-/// Nobody but another proxy may say that a request was HTTP/1.
+/// Only another proxy may report that a request was HTTP/1.
 fn a_client_cannot_speak_for_the_mesh(lab: &Lab) -> Result<()> {
     let address = lab.status()?.address("nginx", false)?.to_string();
     for (who, host) in [("client", "nginx:81".to_owned()), ("plain", format!("{address}:8081"))] {
@@ -87,7 +88,7 @@ fn a_client_cannot_speak_for_the_mesh(lab: &Lab) -> Result<()> {
 fn the_bridge_sees_no_streams(lab: &Lab) -> Result<()> {
     let sniffer = Sniffer::start(&lab.switch()?)?;
     for port in PORTS {
-        // It answers once it has the body: curl takes an answer before that for an error.
+        // `/files` responds once it has the body; curl reports an earlier response as an error.
         let url = format!("http://nginx:{port}/files/{MARKER}-{port}");
         curl(lab, "client", &["--fail", "-X", "PUT", "-d", MARKER, &url])?;
     }
@@ -104,7 +105,7 @@ fn errors_of_the_mesh_are_grpc_statuses(lab: &Lab) -> Result<()> {
     let grpc =
         curl(lab, "client", &[&call[..], &["content-type: application/grpc", url]].concat())?;
     ensure!(grpc.starts_with("HTTP/2 200"), "{grpc}");
-    // That the only endpoint was tried, or that it failed just now.
+    // The `leno-error` says either that the only endpoint was tried, or that it failed just before.
     for line in ["grpc-status: 14", "leno-error: "] {
         ensure!(grpc.contains(line), "no {line:?} in {grpc}");
     }
@@ -134,7 +135,8 @@ fn unmeshed_clients_are_served_http2(lab: &Lab) -> Result<()> {
     Ok(())
 }
 
-/// Requests of many HTTP/1 connections travel as streams of one, and arrive as HTTP/1.
+/// Requests of many HTTP/1 connections are sent as streams of one HTTP/2 connection, and arrive as
+/// HTTP/1.
 fn http1_requests_share_a_connection(lab: &Lab) -> Result<()> {
     lab.text("client", &["curl", "-sS", "--fail", "-m", "10", "http://nginx/"])?;
     let before = handshakes(lab)?;
@@ -142,12 +144,12 @@ fn http1_requests_share_a_connection(lab: &Lab) -> Result<()> {
     let report = lab.load("client", &[&load[..], &["--duration", "1s"]].concat())?.finish()?;
     ensure!(report.errors == 0, "{report:?}");
     let after = handshakes(lab)?;
-    // The load may have dialled the service's other address, which has its own.
+    // The load may have dialled the service's other address, which gets its own connection.
     ensure!(after <= before + 1, "{} connections were made for them", after - before);
     Ok(())
 }
 
-/// TLS handshakes that the client's proxy has made.
+/// The number of TLS handshakes that the client's proxy has made.
 fn handshakes(lab: &Lab) -> Result<u64> {
     let metrics = lab.metrics("client")?;
     let name = "leno_tls_handshakes_total{direction=\"outbound\"} ";

@@ -1,4 +1,4 @@
-//! From the first request to the last trace: start, edit, kill, clean up.
+//! The life of a mesh: start, edit, kill, clean up.
 
 use std::collections::BTreeSet;
 use std::fs::Permissions;
@@ -15,7 +15,7 @@ use nix::sys::signal::Signal;
 use super::programs::socket;
 use super::{Case, alone, shared};
 
-/// The reference of every metric.
+/// The documentation of all metrics.
 const METRICS: &str = include_str!("../../../../docs/guide/metrics.md");
 
 /// How long openssl or curl may take.
@@ -62,7 +62,7 @@ fn the_first_request_comes_soon_and_edits_cut_nothing(capture: Capture) -> Resul
     let lab = Lab::start(&Options::new(capture), TWO, |_| Ok(()))?;
     let outcome = || -> Result<()> {
         let first = lab.reach("client", "web:8080")?;
-        // A figure, not a bound: machines differ. The aim is 2 s.
+        // Printed and not checked, because machines differ. The aim is 2 s.
         eprintln!(
             "{}: ready after {:?}, first request served {first:?} later",
             capture.name(),
@@ -74,8 +74,8 @@ fn the_first_request_comes_soon_and_edits_cut_nothing(capture: Capture) -> Resul
     lab.explain(outcome())
 }
 
-/// A build in a home directory that is closed to others: proxies run as a user that cannot look
-/// into it.
+/// A build in a home directory that other users cannot enter: proxies run as a user without access
+/// to it.
 fn programs_in_a_closed_directory_run(capture: Capture) -> Result<()> {
     let closed = tempfile::Builder::new().prefix("closed").tempdir_in(binaries::directory()?)?;
     std::fs::set_permissions(closed.path(), Permissions::from_mode(0o700))?;
@@ -87,7 +87,7 @@ fn programs_in_a_closed_directory_run(capture: Capture) -> Result<()> {
     lab.explain(lab.reach("client", "web:8080").map(|_| ()))
 }
 
-/// A stream that is open while the documents change lives on, and what is new works.
+/// A stream that is open while the documents change is not cut, and new workloads work.
 fn edit(lab: &Lab) -> Result<()> {
     let (open, go) = (lab.directory().join("open"), lab.directory().join("go"));
     let ask = "GET /upgrade HTTP/1.1\r\nHost: lab\r\nConnection: upgrade\r\nUpgrade: echo\r\n\r\n";
@@ -113,7 +113,7 @@ fn edit(lab: &Lab) -> Result<()> {
     let said = command::success("the old stream", stream.finish(STREAM_LIMIT)?)?;
     let transcript: Transcript = serde_json::from_str(&said)?;
     ensure!(transcript.failure().is_none(), "the old stream was cut: {transcript:?}");
-    // And back: what is gone is gone.
+    // The edit is reverted: what it added must be gone.
     lab.edit(TWO)?;
     lab.wait_for("the end of the new workload", |s| s.instance("echo-0").is_err())
 }
@@ -162,7 +162,7 @@ fn proxies_have_no_privilege(lab: &Lab) -> Result<()> {
             ensure!(status.contains(line), "{}: no {line:?} in {status}", instance.name);
         }
         ensure!(status.contains("CapBnd:\t0000000000000000"), "{}: {status}", instance.name);
-        // What a stolen proxy could do: it is of the same user as all others.
+        // An attack by a compromised proxy: it runs as the same user as all others.
         for look in [["cat", "environ"], ["ls", "root/"]] {
             let seen = as_proxy(&[look[0], &format!("/proc/{pid}/{}", look[1])])?;
             ensure!(!seen.status.success(), "{}: {look:?} shows {seen:?}", instance.name);
@@ -196,7 +196,7 @@ fn stat_tells_of_edges(lab: &Lab) -> Result<()> {
     Ok(())
 }
 
-/// Every series has its row, with the words of its HELP line, and there is no other row.
+/// Every metric has a row with the text of its HELP line, and there is no other row.
 fn the_reference_of_metrics_is_true(lab: &Lab) -> Result<()> {
     let url = "http://127.0.0.1:15020/metrics";
     let proxy = lab.metrics("web")?;
@@ -225,7 +225,7 @@ fn ask(lab: &Lab) -> Result<()> {
     Ok(())
 }
 
-/// The certificate that the proxy of an instance shows to clients, in PEM.
+/// The certificate that the proxy of an instance presents to clients, in PEM.
 pub(super) fn certificate(lab: &Lab, instance: &str) -> Result<String> {
     let address = lab.status()?.address(instance, false)?.to_string();
     let mut client = Command::new(binaries::require("openssl", "openssl")?);

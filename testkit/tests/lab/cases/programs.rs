@@ -1,5 +1,5 @@
-//! Unmodified programs, by service name, by service address and by workload address, over IPv4
-//! and IPv6. The databases listen on 127.0.0.1 only.
+//! Unmodified programs, addressed by service name, by service address and by workload address, over
+//! IPv4 and IPv6. The databases listen only on 127.0.0.1.
 
 use anyhow::{Context, Result, ensure};
 use leno_testkit::lab::Lab;
@@ -27,7 +27,7 @@ pub(super) fn cases() -> Vec<Case> {
     ]
 }
 
-/// Runs `work` with every way to say where `service` is: host and port.
+/// Runs `work` with every address of `service`: host and port.
 pub(super) fn everywhere(
     lab: &Lab,
     service: &str,
@@ -47,7 +47,7 @@ pub(super) fn everywhere(
     Ok(())
 }
 
-/// The service's own address, as DNS gives it to the client.
+/// The service's virtual address, which the client gets from DNS.
 pub(super) fn virtual_address(lab: &Lab, service: &str, ipv6: bool) -> Result<String> {
     let database = if ipv6 { "ahostsv6" } else { "ahostsv4" };
     let said = lab.text("client", &["getent", database, service])?;
@@ -55,7 +55,7 @@ pub(super) fn virtual_address(lab: &Lab, service: &str, ipv6: bool) -> Result<St
     Ok(address.to_string())
 }
 
-/// `host:port`, with brackets where the host needs them.
+/// `host:port`, with brackets if the host needs them.
 pub(super) fn socket(host: &str, port: u16) -> String {
     if host.contains(':') { format!("[{host}]:{port}") } else { format!("{host}:{port}") }
 }
@@ -69,12 +69,12 @@ fn curl_fetches_from_nginx(lab: &Lab) -> Result<()> {
     })
 }
 
-/// The client checks the server's own certificate, so nobody has opened its TLS on the way.
+/// The client verifies the server's own certificate, so no proxy has terminated its TLS.
 fn tls_of_the_applications_passes_as_it_is(lab: &Lab) -> Result<()> {
     let certificate = lab.directory().join("nginx.crt").display().to_string();
     for (port, metric) in [
         ("443", Some("leno_tls_passthrough_total{direction=\"outbound\",server_name=\"nginx\"} ")),
-        // Declared: nobody looks into it.
+        // TLS is declared on this port, so no proxy parses the ClientHello.
         ("444", None),
     ] {
         let counted = || -> Result<u64> {

@@ -8,9 +8,9 @@ use leno_testkit::wait;
 
 use super::{Case, alone};
 
-/// How long a change may take to arrive.
+/// How long a change may take to reach a proxy.
 pub(super) const HEAR_LIMIT: Duration = Duration::from_secs(20);
-/// Changes of the route while there is load.
+/// Changes of the route under load.
 const CHANGES: usize = 20;
 
 pub(super) const MESH: &str = "
@@ -56,7 +56,7 @@ pub(super) fn route(name: &str, namespace: &str, rules: &str) -> String {
     )
 }
 
-/// Who answers `who`, or the status where that is not 200; with what `leno-error` says.
+/// The status and the server that responds to `who`, and the `leno-error` if there is one.
 fn answered(lab: &Lab, who: &str, more: &[&str]) -> Result<String> {
     let format = "%{http_code} %header{x-served-by} %header{leno-error}";
     let curl = ["curl", "-sS", "-m", "20", "-o", "/dev/null", "-w", format];
@@ -93,7 +93,7 @@ fn mesh_traffic_split(capture: Capture) -> Result<()> {
         let invalid =
             "500  backend-invalid; reason=BackendNotFound; by=\"HTTPRoute lab/split rule 2\"";
         until_answered(&lab, "client", &["http://web/nobody"], invalid)?;
-        // The routes are of the Service alone: its backends are called as they are.
+        // The routes apply to the Service only; its backends are called without them.
         until_answered(&lab, "client", &["http://v1:8080/any"], "200 v1")?;
         until_answered(&lab, "guest", &["http://web.lab/v1"], "200 v2")?;
         lab.edit(&format!("{MESH}{split}"))?;
@@ -105,7 +105,7 @@ fn mesh_traffic_split(capture: Capture) -> Result<()> {
     lab.explain(cases())
 }
 
-/// A route that changes under load: no request is lost, and the last change holds.
+/// A route that changes under load: no request fails, and the last change applies.
 fn a_route_that_changes_loses_no_request(capture: Capture) -> Result<()> {
     let to = |place: usize| {
         let backend = ["v1", "v2"][place % 2];

@@ -1,4 +1,4 @@
-//! Many services and routes: what a proxy holds of them.
+//! Many services and routes: how many resources a proxy holds.
 //!
 //! ```text
 //!   client (lab) ──► three of them     1,000 services with 5,000 routes, and web (shop)
@@ -17,18 +17,18 @@ pub(super) fn cases() -> Vec<Case> {
     vec![alone!(a_proxy_holds_what_its_workload_uses)]
 }
 
-/// How long a change may take to arrive.
+/// How long a change may take to reach a proxy.
 const LIMIT: Duration = Duration::from_secs(60);
 /// Services of the large mesh, each with [`ROUTES`] routes: 5,000 in all.
 const SERVICES: usize = 1000;
 const ROUTES: usize = 5;
 /// Services that the client calls.
 const USED: usize = 3;
-/// Services and workloads that a proxy may hold: those called, the server behind them, its own workload, and
-/// what the name server of the mesh is.
+/// Most services and workloads that a proxy may hold: those that were called, the server behind
+/// them, its own workload, and the name server of the mesh.
 const HELD: f64 = (USED + 4) as f64;
-/// How much more memory a proxy may take in the large mesh, in KiB: what a page or two of the allocator differ,
-/// where 5,000 routes would be several MiB.
+/// How much more memory a proxy may use in the large mesh, in KiB: one or two pages of the
+/// allocator are noise, while 5,000 routes would take several MiB.
 const MORE_KIB: u64 = 1024;
 
 fn documents(services: usize) -> Result<String> {
@@ -60,14 +60,14 @@ fn documents(services: usize) -> Result<String> {
     Ok(text)
 }
 
-/// What proxies hold.
+/// The resources that proxies hold.
 #[derive(Debug)]
 struct Held {
-    /// Resources of the client's, which has called some of the services.
+    /// Resources of the client's proxy; the client has called some of the services.
     client: f64,
-    /// Resources of one in the namespace of the services, which has called none.
+    /// Resources of a proxy in the services' namespace, whose workload has called none.
     neighbour: f64,
-    /// Memory of the client's, in KiB.
+    /// Memory of the client's proxy, in KiB.
     memory: u64,
 }
 

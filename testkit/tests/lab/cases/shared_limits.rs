@@ -1,4 +1,5 @@
-//! Rate limits that proxies share: counted at the servers, with the control plane and without.
+//! Rate limits that proxies share: requests are counted at the servers, with the control plane and
+//! without it.
 
 use std::time::{Duration, Instant};
 
@@ -13,15 +14,15 @@ pub(super) fn cases() -> Vec<Case> {
     vec![alone!(a_limit_that_proxies_share_holds_for_all_of_them)]
 }
 
-/// Requests a second of the limit, and how many at once.
+/// The limit's requests per second, and its burst.
 const RATE: f64 = 60.0;
 const BURST: f64 = 10.0;
 const SERVERS: [&str; 3] = ["web-0", "web-1", "web-2"];
-/// How long until proxies go by themselves, with room for a busy machine.
+/// How long it takes until proxies enforce limits on their own, with room for a busy machine.
 const ALONE_LIMIT: Duration = Duration::from_secs(30);
 
-/// Each server gets its third, far over a third of the limit: what latency balances may leave one with so
-/// little that it refuses nothing.
+/// Each server gets a third of the requests, far more than a third of the limit. Balancing by
+/// latency could leave one server with so few that it refuses none.
 const MESH: &str = "
 apiVersion: leno.dev/v1alpha1
 kind: Workload
@@ -51,7 +52,7 @@ spec:
   limits: [{requests: 60, burst: 10, scope: Global}]
 ";
 
-/// Requests that reached the servers, in all.
+/// Requests that reached the servers, in total.
 fn seen(lab: &Lab) -> Result<usize> {
     let mut sum = 0;
     for server in SERVERS {
@@ -61,7 +62,8 @@ fn seen(lab: &Lab) -> Result<usize> {
     Ok(sum)
 }
 
-/// Asks for four times as much as may pass; how many did, and in which time.
+/// Sends four times as many requests as may pass; returns how many passed, and the time that this
+/// took.
 fn load(lab: &Lab, duration: &str) -> Result<(usize, f64)> {
     let before = seen(lab)?;
     let began = Instant::now();
@@ -71,7 +73,7 @@ fn load(lab: &Lab, duration: &str) -> Result<(usize, f64)> {
     Ok((seen(lab)? - before, took))
 }
 
-/// A number of a proxy's metrics.
+/// The value of a proxy's metric.
 fn number(lab: &Lab, who: &str, name: &str) -> Result<f64> {
     let metrics = lab.metrics(who)?;
     let line = metrics.lines().find_map(|line| line.strip_prefix(&format!("{name} ")));
@@ -93,7 +95,8 @@ fn together(lab: &Lab) -> Result<()> {
     let (passed, took) = load(lab, "8s")?;
     let most = RATE * (took + 1.25) + BURST + 8.0 * SERVERS.len() as f64;
     ensure!(passed as f64 <= most, "{passed} requests passed in {took:.1} s, more than {most:.0}");
-    // Each by itself would let through what is the limit of all.
+    // Proxies that did not share would each let the whole limit pass, which the check above catches.
+    // They must not refuse too many either.
     ensure!(passed as f64 >= RATE * 8.0 * 0.5, "only {passed} requests passed in {took:.1} s");
     for server in SERVERS {
         let limited = number(lab, server, "leno_rate_limited_total")?;
@@ -105,7 +108,7 @@ fn together(lab: &Lab) -> Result<()> {
     Ok(())
 }
 
-/// A control plane that stands still answers nobody, and nobody starts another.
+/// A stopped control plane answers no proxy, and no supervisor restarts it.
 fn alone(lab: &Lab) -> Result<()> {
     lab.kill(Piece::Controller, Signal::SIGSTOP)?;
     let outcome = without_control_plane(lab);

@@ -1,4 +1,4 @@
-//! Twice what the proxies can carry, for a while: memory and descriptors stay.
+//! Twice the load that the proxies can carry, for a while: memory and descriptors must not grow.
 
 use std::time::{Duration, Instant};
 
@@ -23,13 +23,14 @@ spec:
 ";
 
 const PROXIES: [Piece<'static>; 2] = [Piece::Proxy("client-0"), Piece::Proxy("web-0")];
-/// How long the soak lasts unless `LENO_SOAK_SECONDS` says otherwise; CI says 60.
+/// How long the soak lasts unless `LENO_SOAK_SECONDS` is set; CI sets 60.
 const DEFAULT_SECONDS: u64 = 5;
-/// Growth that is no leak: the allocator's own caches settle.
+/// Growth that is not a leak: the allocator's own caches are still filling.
 const MEMORY_SLACK_KIB: u64 = 1024;
-/// Descriptors that may differ between two idle moments: a reconnect to the control plane.
+/// Descriptors that may differ between two idle moments, for example by a reconnect to the control
+/// plane.
 const DESCRIPTOR_SLACK: u64 = 4;
-/// Between two looks at the proxies.
+/// The time between two samples of the proxies.
 const SAMPLE: Duration = Duration::from_millis(500);
 /// How long connections may take to be closed after the load.
 const CLOSE_LIMIT: Duration = Duration::from_secs(20);
@@ -62,7 +63,7 @@ fn soak(lab: &Lab, capture: Capture) -> Result<()> {
     ensure!(report.requests > report.errors, "no request was answered: {report:?}");
     let after = wait_idle(lab, Some(&warm))?;
     for (nth, piece) in PROXIES.iter().enumerate() {
-        // Pages of code come and go with their use; growth is memory of its own.
+        // Only anonymous memory counts: pages of code are mapped and unmapped with their use.
         let at: Vec<u64> = samples.iter().map(|s| s[nth].anonymous_kib).collect();
         let (settled, end) = (at.len() / 3, at.len() * 2 / 3);
         let early = at[..=end].iter().skip(settled).max().copied().unwrap_or_default();
@@ -93,20 +94,20 @@ fn usage(lab: &Lab) -> Result<Vec<Usage>> {
     PROXIES.iter().map(|piece| lab.usage(*piece)).collect()
 }
 
-/// What the proxies use while the load lasts.
+/// Samples of the proxies' usage during the load.
 fn sample(lab: &Lab, duration: Duration) -> Result<Vec<Vec<Usage>>> {
     let start = Instant::now();
     let mut samples = vec![usage(lab)?];
     while start.elapsed() < duration {
-        // The pause is the measurement's own period; nothing is awaited.
+        // The sampling period; this is not a wait for a condition.
         std::thread::sleep(SAMPLE);
         samples.push(usage(lab)?);
     }
     Ok(samples)
 }
 
-/// Waits until the proxies hold no more descriptors than at an idle moment before; the first
-/// time, until their number has stayed the same for a second.
+/// Waits until the proxies hold no more descriptors than at an earlier idle moment; the first time,
+/// until their number has been stable for a second.
 fn wait_idle(lab: &Lab, before: Option<&[Usage]>) -> Result<Vec<Usage>> {
     let mut last = (Instant::now(), usage(lab)?);
     wait::until("the connections to be closed", CLOSE_LIMIT, || {

@@ -1,4 +1,5 @@
-//! What applications that trust loopback see of clients, and what link-local addresses reach.
+//! The client addresses that applications which trust loopback see, and the reach of link-local
+//! addresses.
 
 use std::fs;
 use std::path::Path;
@@ -21,7 +22,7 @@ pub(super) fn cases() -> Vec<Case> {
 /// How long a program may take from its start to its first answer.
 const ANSWER_LIMIT: Duration = Duration::from_secs(60);
 
-/// Redis and nginx listen on IPv4 alone: an IPv6 client reaches them by the proxy's IPv4 connection.
+/// Redis and nginx listen only on IPv4: the proxy connects an IPv6 client to them over IPv4.
 const MESH: &str = "
 apiVersion: leno.dev/v1alpha1
 kind: Workload
@@ -158,7 +159,7 @@ fn link_local_addresses_do_not_pass_strict(capture: Capture) -> Result<()> {
 
 fn does_not_pass(lab: &Lab) -> Result<()> {
     for (from, to) in [("plain", "web"), ("client", "plain")] {
-        // The address of eth0 with the interface, as the other side dials it.
+        // The link-local address of eth0 with the interface, in the form that the other side dials.
         let interfaces = lab.text(to, &["cat", "/proc/net/if_inet6"])?;
         let link_local =
             interfaces.lines().find(|line| line.starts_with("fe80")).context("no fe80")?;
@@ -168,14 +169,15 @@ fn does_not_pass(lab: &Lab) -> Result<()> {
         let (_, after) =
             hardware.split_once("link/ether 02:6c:65:6e:").context("no hardware address")?;
         let number = after.get(..5).context("a hardware address has six octets")?.replace(':', "");
-        // RFC 4291, appendix A: the hardware address with ff:fe in its middle and one bit inverted.
+        // The address that RFC 4291, appendix A derives: the hardware address with ff:fe in its
+        // middle and one bit inverted.
         let guessed = format!("fe80000000000000006c65fffe6e{number}");
         ensure!(!link_local.starts_with(&guessed), "{to}: {link_local} follows from {hardware}");
         let url = format!("http://[{}%25eth0]:8080/", words.join(":"));
-        // A veth drops nothing: what passes, passes at once.
+        // A veth drops no packets: a connection that is permitted is made at once.
         let said = lab.exec(from, &["curl", "-sS", "-g", "-m", "3", &url])?;
         let code = said.status.code();
-        // Refused (7) or timed out (28), and no other failure, such as of the URL.
+        // Refused (7) or timed out (28), and no other failure, such as a malformed URL.
         ensure!(matches!(code, Some(7 | 28)), "{from} called {url}: {code:?} {said:?}");
     }
     lab.reach("client", "web:8080").map(drop)

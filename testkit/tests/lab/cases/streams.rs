@@ -1,8 +1,9 @@
-//! Routes of connections: TLS by the server that the client asks for, anything else by weight.
+//! Routes for connections: TLS by the server name that the client sends, other connections by
+//! weight.
 //!
 //! ```text
 //!   client ──► secure:443 ──► v1, v2   openssl s_server, each with its own certificate
-//!          ──► bytes:9000 ──► v1, v2   leno-peer, which speaks first and says its name
+//!          ──► bytes:9000 ──► v1, v2   leno-peer, which sends its name first
 //! ```
 
 use std::collections::BTreeSet;
@@ -16,11 +17,11 @@ use leno_testkit::{binaries, command, wait};
 
 use super::{Case, alone};
 
-/// How long a change may take to arrive.
+/// How long a change may take to reach a proxy.
 const HEAR_LIMIT: Duration = Duration::from_secs(20);
-/// How long a program that makes a certificate may take.
+/// How long openssl may take to make a certificate.
 const LIMIT: Duration = Duration::from_secs(20);
-/// What nobody answers.
+/// The output for a connection that is refused.
 const REFUSED: &str = "";
 
 const MESH: &str = "
@@ -106,7 +107,7 @@ fn prepare(directory: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Whose certificate comes, if one does.
+/// The subject of the server's certificate, if one is received.
 fn tls(lab: &Lab, name: &str) -> Result<String> {
     let asked =
         if name.is_empty() { "-noservername".to_owned() } else { format!("-servername {name}") };
@@ -118,7 +119,7 @@ fn tls(lab: &Lab, name: &str) -> Result<String> {
     Ok(subject.rsplit(['=', ' ']).next().unwrap_or_default().trim().to_owned())
 }
 
-/// What the server says to a client that says nothing, if anything comes.
+/// The greeting that a client without any input receives, if there is one.
 fn banner(lab: &Lab, service: &str) -> Result<String> {
     let script = format!("timeout 10 head -c 2 </dev/tcp/{service} 2>/dev/null || true");
     Ok(lab.text("client", &["bash", "-c", &script])?.trim().to_owned())
@@ -133,7 +134,8 @@ fn until(expected: &str, mut look: impl FnMut() -> Result<String>) -> Result<()>
     heard.with_context(|| format!("{last:?} where {expected:?} is expected"))
 }
 
-/// TLSRouteSimpleSameNamespace, TLSRouteInvalidBackendRefNonexistent, and a TCPRoute for the rest.
+/// TLSRouteSimpleSameNamespace, TLSRouteInvalidBackendRefNonexistent, and a TCPRoute for all other
+/// connections.
 fn tls_connections_follow_the_name_that_they_ask_for(capture: Capture) -> Result<()> {
     let named = |names: &str| ("secure", format!("  hostnames: [{names}]\n"));
     let tls_route = |name: &str, names: &str, to: &str| {
@@ -160,7 +162,7 @@ fn tls_connections_follow_the_name_that_they_ask_for(capture: Capture) -> Result
             let said = tls(&lab, name)?;
             ensure!(said == expected, "{name:?}: {said:?} where {expected:?} is expected");
         }
-        // What no name takes follows a TCPRoute, and without routes the service's own endpoints.
+        // Other names follow a TCPRoute; without routes, the service's own endpoints are used.
         let rest = route("TCPRoute", "rest", ("secure", ""), "{name: v2, port: 8443}");
         lab.edit(&format!("{MESH}{routes}{rest}"))?;
         until("v2", || tls(&lab, "other.org"))?;
@@ -173,15 +175,15 @@ fn tls_connections_follow_the_name_that_they_ask_for(capture: Capture) -> Result
     lab.explain(cases())
 }
 
-/// TCPRouteWeightedRouting, TCPRouteInvalidBackendRefNonexistent: the server speaks first, so that
-/// nothing of the client's may be waited for.
+/// TCPRouteWeightedRouting, TCPRouteInvalidBackendRefNonexistent. The server sends first, so the
+/// proxy must not wait for bytes of the client.
 fn tcp_connections_follow_weights(capture: Capture) -> Result<()> {
     let to =
         |backends: &str| format!("{MESH}{}", route("TCPRoute", "split", ("bytes", ""), backends));
     let lab = Lab::start(&Options::new(capture), &to("{name: b2, port: 9000}"), prepare)?;
     let cases = || -> Result<()> {
         until("b2", || banner(&lab, "bytes/9000"))?;
-        // The route is of the service alone.
+        // The route applies to the service only.
         until("b1", || banner(&lab, "b1/9000"))?;
         lab.edit(&to(
             "{name: b1, port: 9000}, {name: b2, port: 9000}, {name: nobody, port: 9000}",
@@ -205,8 +207,8 @@ fn tcp_connections_follow_weights(capture: Capture) -> Result<()> {
     lab.explain(cases())
 }
 
-/// HTTP on a port that declares nothing follows the `HTTPRoute`, all else the `TCPRoute`; without the
-/// first, the second holds for HTTP, too.
+/// On a port without a declared protocol, HTTP follows the `HTTPRoute` and other connections the
+/// `TCPRoute`. Without the `HTTPRoute`, the `TCPRoute` applies to HTTP, too.
 fn requests_and_connections_share_a_port(capture: Capture) -> Result<()> {
     const SHARED: &str = "---
 apiVersion: leno.dev/v1alpha1
@@ -245,7 +247,7 @@ spec: {selector: {app: b2}, ports: [{name: any, port: 9000}]}
         until("200 web", http)?;
         until("hello", echoed)?;
         lab.edit(&documents)?;
-        // The echo sends the request back, which is no response.
+        // The echo server returns the request, which curl rejects as a response.
         until("000", http)?;
         until("hello", echoed)
     };

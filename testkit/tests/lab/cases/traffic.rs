@@ -1,4 +1,4 @@
-//! Traffic policies and rate limits through the control plane, from YAML, changed while they hold.
+//! Traffic policies and rate limits from YAML through the control plane, changed while they apply.
 
 mod growing;
 mod mesh;
@@ -13,11 +13,11 @@ use super::{Case, alone};
 use growing::a_new_endpoint_grows_to_its_share;
 use mesh::Bed;
 
-/// How long a change may take to arrive.
+/// How long a change may take to reach a proxy.
 const HEAR_LIMIT: Duration = Duration::from_secs(20);
-/// Requests that are counted.
+/// Requests of one measurement.
 const REQUESTS: usize = 200;
-/// Changes of a policy while there is load.
+/// Changes of a policy under load.
 const CHANGES: usize = 10;
 
 pub(super) fn cases() -> Vec<Case> {
@@ -29,7 +29,7 @@ pub(super) fn cases() -> Vec<Case> {
     ]
 }
 
-/// Retries, timeouts, ejection, faults and limits, one after the other on one mesh.
+/// Retries, timeouts, ejection, faults and limits, one after another on one mesh.
 fn clients_get_what_policy_promises(capture: Capture) -> Result<()> {
     let bed = Bed::start(capture, &mesh::ALL)?;
     let cases = || -> Result<()> {
@@ -47,7 +47,8 @@ fn clients_get_what_policy_promises(capture: Capture) -> Result<()> {
     bed.lab.explain(cases())
 }
 
-/// Of six endpoints one fails half, one stalls, one closes, one answers what is no HTTP.
+/// Of six endpoints one fails half of its requests, one stalls, one closes, and one responds with bytes
+/// that are not HTTP.
 fn retries_keep_faults_from_clients(bed: &Bed) -> Result<()> {
     let policy = "  retries:\n    attempts: 4\n    on: [5xx, reset, timeout]\n    \
         perTryTimeout: 200ms\n    backoff: 1ms\n    budget: {percent: 100, minPerSecond: 100}\n";
@@ -62,7 +63,7 @@ fn retries_keep_faults_from_clients(bed: &Bed) -> Result<()> {
     Ok(())
 }
 
-/// A POST is sent once under the same policy, whatever becomes of it.
+/// A POST is sent once under the same policy, whatever its outcome.
 fn what_may_change_something_is_sent_once(bed: &Bed) -> Result<()> {
     let answers = bed.ask_many("client", "http://mixed/post", 30, &["-X", "POST"])?;
     ensure!(answers.iter().any(|answer| answer != "200"), "{answers:?}");
@@ -75,7 +76,7 @@ fn what_may_change_something_is_sent_once(bed: &Bed) -> Result<()> {
     Ok(())
 }
 
-/// All endpoints fail: what comes to them is the requests and what the budget allows.
+/// All endpoints fail: they receive the requests, and the retries that the budget allows.
 fn retries_stay_in_their_budget(bed: &Bed) -> Result<()> {
     bed.policy_holds(
         "failing",
@@ -85,7 +86,7 @@ fn retries_stay_in_their_budget(bed: &Bed) -> Result<()> {
     )?;
     let (before, began) = (bed.seen(&["failing-0"])?.len(), Instant::now());
     let answers = bed.ask_many("client", "http://failing/it", REQUESTS, &[])?;
-    // A second's worth is there at the beginning.
+    // The budget starts with one second's worth.
     let seconds = began.elapsed().as_secs_f64() + 1.0;
     ensure!(answers.iter().all(|answer| answer == "503"), "{answers:?}");
     let retries = (bed.seen(&["failing-0"])?.len() - before - REQUESTS) as f64;
@@ -94,9 +95,9 @@ fn retries_stay_in_their_budget(bed: &Bed) -> Result<()> {
     Ok(())
 }
 
-/// Between two proxies that have proven who they are: an application that has processed a POST answers
-/// as a proxy does that cannot connect to its application. The POST is not sent to the other replica,
-/// and no endpoint is left out for it.
+/// Between two proxies with mTLS: an application that has processed a POST sends the same response as a
+/// proxy that cannot connect to its application. The POST is not sent to the other replica, and no
+/// endpoint is ejected for it.
 fn no_application_speaks_as_its_proxy(bed: &Bed) -> Result<()> {
     const POSTS: usize = 20;
     let answers = bed.ask_many("client", "http://forging/post", POSTS, &["-X", "POST"])?;
@@ -116,7 +117,8 @@ fn tries_end_in_time(bed: &Bed) -> Result<()> {
     bed.until("client", &["http://stalling/"], "504 deadline")
 }
 
-/// One of three endpoints is late each time: what goes there in its turn is answered by another.
+/// One of three endpoints is always slow: requests that are sent to it are answered by a hedge to
+/// another one.
 fn late_requests_are_copied(bed: &Bed) -> Result<()> {
     const COPIED: usize = 60;
     let policy = "  hedging: {delay: 15ms}\n  \
@@ -132,7 +134,7 @@ fn late_requests_are_copied(bed: &Bed) -> Result<()> {
     Ok(())
 }
 
-/// One of three endpoints fails all: three requests see it at most.
+/// One of three endpoints fails every request: it receives at most three.
 fn what_fails_is_left_out(bed: &Bed) -> Result<()> {
     let ejection = "  ejection: {consecutiveFailures: 3, base: 1h, max: 1h}\n";
     bed.policy_holds("third", "RoundRobin", ejection)?;
@@ -146,12 +148,12 @@ fn what_fails_is_left_out(bed: &Bed) -> Result<()> {
     Ok(())
 }
 
-/// A policy of a rule of a route, and what it does not speak of.
+/// A policy of one rule of a route, and requests that the policy does not cover.
 fn faults_are_made_for_one_rule(bed: &Bed) -> Result<()> {
     bed.edit("teapot", mesh::FAULTS_OF_A_RULE)?;
     bed.until("client", &["http://good/teapot"], "418 fault-abort")?;
     bed.until("client", &["http://good/other"], "200")?;
-    // The route's request goes to no endpoint.
+    // The aborted request reaches no endpoint.
     let seen = bed.seen(&["good-0"])?;
     bed.until("client", &["http://good/teapot"], "418 fault-abort")?;
     ensure!(bed.seen(&["good-0"])? == seen, "an aborted request was sent");
@@ -168,9 +170,9 @@ fn what_is_over_a_limit_is_refused(bed: &Bed) -> Result<()> {
     })
 }
 
-/// One of three endpoints is 20 times slower: so few requests go there that 99 of 100 do not see it.
+/// One of three endpoints is 20 times slower: at most one request of 100 goes there.
 fn a_slow_endpoint_is_avoided(bed: &Bed) -> Result<()> {
-    // Not as the case of copies left it.
+    // Replaces the policy that the case of hedges set.
     bed.policy_holds("uneven", "PeakEwma", "")?;
     let load = ["--url", "http://uneven/", "--rate", "300", "--connections", "4"];
     let warm = bed.lab.load("client", &[&load[..], &["--duration", "1s"]].concat())?.finish()?;
@@ -185,7 +187,7 @@ fn a_slow_endpoint_is_avoided(bed: &Bed) -> Result<()> {
     Ok(())
 }
 
-/// Per workload, per client, per header, and until the policy goes.
+/// Limits per workload, per client and per header, and after the policy is removed.
 fn workloads_take_what_rate_limits_say(capture: Capture) -> Result<()> {
     let bed = Bed::start(capture, &["good"])?;
     let statuses = |who: &str, url: &str, count, more: &[&str]| -> Result<(usize, usize)> {
@@ -202,7 +204,7 @@ fn workloads_take_what_rate_limits_say(capture: Capture) -> Result<()> {
         let wait = bed.lab.text("client", &[&["curl", "-sS"][..], &wait].concat())?;
         let wait: u32 = wait.trim().parse().with_context(|| format!("Retry-After: {wait:?}"))?;
         ensure!((1..=720).contains(&wait), "Retry-After: {wait}");
-        // Whoever it is that asks: the limit is the workload's.
+        // The limit applies to the workload, whichever client sends the request.
         ensure!(statuses("other", "http://good/", 3, &[])? == (0, 3));
 
         let service = "[{group: '', kind: Service, name: good, sectionName: http}]";
@@ -225,7 +227,7 @@ fn workloads_take_what_rate_limits_say(capture: Capture) -> Result<()> {
     bed.lab.explain(cases())
 }
 
-/// A policy that changes under load: no request is lost, and the last change holds.
+/// A policy that changes under load: no request fails, and the last change applies.
 fn a_policy_that_changes_loses_no_request(capture: Capture) -> Result<()> {
     let bed = Bed::start(capture, &["good"])?;
     let cases = || -> Result<()> {
@@ -249,7 +251,7 @@ fn a_policy_that_changes_loses_no_request(capture: Capture) -> Result<()> {
                     ),
                 ),
             )?;
-            // Which change holds is told by the cookie that it names.
+            // The cookie's name shows which change applies.
             let name = format!("c{change}=");
             bed.until_heard("the change", || {
                 let head = bed.lab.text("client", &["curl", "-sSI", "-m", "5", "http://good/"])?;
@@ -264,12 +266,13 @@ fn a_policy_that_changes_loses_no_request(capture: Capture) -> Result<()> {
 }
 
 impl Bed {
-    /// Waits until something is so.
+    /// Waits until a condition holds.
     fn until_heard(&self, what: &str, look: impl FnMut() -> Result<Option<()>>) -> Result<()> {
         wait::until(what, HEAR_LIMIT, look)
     }
 
-    /// Waits until status and `leno-error` are these. What comes by an earlier policy is not waited for.
+    /// Waits until a request gets this status and `leno-error`. Each request takes at most a second, so
+    /// that one under an earlier policy does not delay the wait.
     fn until(&self, who: &str, more: &[&str], expected: &str) -> Result<()> {
         let mut last = String::new();
         let heard = self.until_heard("the answer", || {
@@ -279,7 +282,7 @@ impl Bed {
         heard.with_context(|| format!("{who} {more:?}: {last:?} where {expected:?} is expected"))
     }
 
-    /// Status and `leno-error` of a request that waits for a second.
+    /// The status and `leno-error` of a request that is given one second.
     fn answered(&self, who: &str, more: &[&str]) -> Result<String> {
         let format = "%{http_code} %header{leno-error}";
         let curl = ["curl", "-sS", "-m", "1", "-o", "/dev/null", "-w", format];

@@ -1,4 +1,4 @@
-//! The way out of the machine: `leno up --uplink` on a machine that a namespace plays.
+//! Connections out of the machine: `leno up --uplink` on a machine that a namespace plays.
 
 use std::net::Ipv4Addr;
 use std::path::Path;
@@ -24,14 +24,14 @@ pub(super) fn cases() -> Vec<Case> {
     ]
 }
 
-/// How long something outside may take to be known and to answer.
+/// How long an external name or address may take to be reachable.
 const LIMIT: Duration = Duration::from_secs(30);
-/// A name outside.
+/// The DNS name of an external server.
 const HOST: &str = "far.example";
-/// Requests where one must do.
+/// How often a request is repeated that must always succeed.
 const MANY: u32 = 20;
 
-/// Whether the machine lets others change its routes.
+/// The sysctl by which the machine accepts ICMP redirects.
 const REDIRECTS: &str = "/proc/sys/net/ipv4/conf/all/accept_redirects";
 
 const MESH: &str = "
@@ -51,7 +51,7 @@ metadata: {name: far, namespace: lab}
 spec: {type: ExternalName, externalName: far.example, ports: [{port: 80, appProtocol: http}]}
 ";
 
-/// A machine with a network outside, and a resolver on it.
+/// A machine with a network outside, and a resolver on the machine.
 struct World {
     outside: Outside,
     machine: Machine,
@@ -65,7 +65,7 @@ impl World {
         outside.start(&["leno-peer", "http", "--listen", "0.0.0.0:80", "--name", "outside"])?;
         let resolver = netns::inside(&netns::path(machine.name()), Resolver::start)?;
         resolver.set(HOST, Says::Addresses(vec![Outside::FAR.parse()?], 1));
-        // What the kernel would set when forwarding goes off.
+        // The value that the kernel sets when forwarding is disabled.
         machine.says(&["sh", "-c", &format!("echo 0 > {REDIRECTS}")])?;
         Ok(World { outside, machine, resolver })
     }
@@ -84,7 +84,7 @@ impl World {
         Ok(self.machine.says(&["cat", "/proc/sys/net/ipv4/ip_forward"])?.trim() == "1")
     }
 
-    /// What meshes have made on the machine.
+    /// The interfaces and tables that meshes have made on the machine.
     fn made(&self) -> Result<String> {
         let links = self.machine.says(&["ip", "-o", "link"])?;
         let tables = self.machine.says(&["nft", "list", "tables"])?;
@@ -101,7 +101,7 @@ impl World {
         Ok(())
     }
 
-    /// Runs `leno` on the machine, for the mesh of this name, and finds no other program.
+    /// Runs `leno` on the machine for the mesh of this name, with an empty PATH.
     fn alone(&self, name: &str, words: &[&str]) -> Result<std::process::Output> {
         let mut leno = Command::new(binaries::ours("leno")?);
         leno.arg(words[0]).args(["--name", name]).args(&words[1..]).env("PATH", "/nonexistent");
@@ -110,7 +110,7 @@ impl World {
     }
 }
 
-/// Status, who served it, and the cause where the mesh answers.
+/// The status, the server that responds, and the cause if the mesh responds.
 fn asks(lab: &Lab, who: &str, url: &str) -> Result<String> {
     let shown = "%{http_code} %header{x-served-by} %header{leno-error}";
     let said = lab.exec(who, &["curl", "-s", "-m", "10", "-o", "/dev/null", "-w", shown, url])?;
@@ -126,8 +126,8 @@ fn comes(lab: &Lab, who: &str, url: &str, expected: &str) -> Result<()> {
     lab.explain(came.with_context(|| format!("{who}, {url}: {last:?} in place of {expected:?}")))
 }
 
-/// By address and by name, near and behind the machine's default route, with a proxy and without. The
-/// servers know no way back but to the machine's own address.
+/// By address and by name, in the machine's own network and behind its default route, with a proxy
+/// and without. The servers only have a route to the machine's own address.
 fn workloads_reach_what_the_machine_does(capture: Capture) -> Result<()> {
     let world = World::new()?;
     let lab = world.up(capture, true)?;
@@ -143,7 +143,8 @@ fn workloads_reach_what_the_machine_does(capture: Capture) -> Result<()> {
         let said = asks(&lab, "client", "http://far/")?;
         ensure!(said == "200 outside", "{said}");
     }
-    // Nobody comes in by it, not even who has a route: what is not asked for is dropped, not refused.
+    // The uplink admits no connection from outside, not even from a host with a route to it: such
+    // packets are dropped, not refused.
     let ends =
         world.machine.says(&["ip", "-o", "-4", "address", "show", "to", "169.254.96.0/20"])?;
     let near = ends.split_whitespace().nth(3).and_then(|end| end.split('/').next());
@@ -163,7 +164,7 @@ fn workloads_reach_what_the_machine_does(capture: Capture) -> Result<()> {
     Ok(())
 }
 
-/// Two meshes side by side, of which one is killed; whoever cleans up runs in another namespace.
+/// Two meshes side by side, one of which is killed; the cleanup runs in another namespace.
 fn the_last_mesh_puts_the_machine_back(capture: Capture) -> Result<()> {
     let world = World::new()?;
     ensure!(!world.forwards()?, "a new namespace forwards");
@@ -184,7 +185,8 @@ fn the_last_mesh_puts_the_machine_back(capture: Capture) -> Result<()> {
     Ok(())
 }
 
-/// Both at once, and one beside another that has come as far as its table and not to its record.
+/// Two meshes end at once; and one ends beside another that had made its table but not its record
+/// yet.
 fn meshes_that_end_together_put_the_machine_back(capture: Capture) -> Result<()> {
     let world = World::new()?;
     let (first, second) = (world.up(capture, true)?, world.up(capture, true)?);
@@ -208,7 +210,7 @@ fn meshes_that_end_together_put_the_machine_back(capture: Capture) -> Result<()>
     world.is_as_before()
 }
 
-/// Without `nft`, and where another mesh of the same name has its way out.
+/// Without `nft`, and while another mesh of the same name has an uplink.
 fn a_start_that_fails_leaves_nothing_and_takes_nothing(capture: Capture) -> Result<()> {
     let world = World::new()?;
     let lab = world.up(capture, true)?;

@@ -1,4 +1,4 @@
-//! Zones: workloads say theirs by a label, and services ask for near endpoints.
+//! Zones: workloads declare theirs by a label, and services prefer near endpoints.
 //!
 //! ```text
 //!   zone a: here ──► web ──► near (zone a), far (zone b)      counted at the servers
@@ -17,9 +17,9 @@ pub(super) fn cases() -> Vec<Case> {
     vec![alone!(near_endpoints_serve_and_far_ones_help)]
 }
 
-/// How long a change may take to arrive.
+/// How long a change may take to reach a proxy.
 const LIMIT: Duration = Duration::from_secs(30);
-/// Requests of one look.
+/// Requests of one measurement.
 const REQUESTS: usize = 40;
 
 /// A workload with a zone.
@@ -56,7 +56,7 @@ fn service(name: &str, distribution: &str) -> String {
     )
 }
 
-/// All of it, with the near server of `web` or without.
+/// All documents, with or without the near server of `web`.
 fn documents(distribution: &str, with_near: bool) -> String {
     let idle = "command: ['@BIN@/leno-peer', idle]";
     let near = if with_near { server("web-near", "a", "good") } else { String::new() };
@@ -73,13 +73,13 @@ fn documents(distribution: &str, with_near: bool) -> String {
     .concat()
 }
 
-/// Requests that came to a server.
+/// The number of requests that reached a server.
 fn seen(lab: &Lab, server: &str) -> Result<usize> {
     let told = lab.text(server, &["curl", "-sS", "-m", "20", "http://127.0.0.1:8081/"])?;
     Ok(told.lines().filter(|line| !line.is_empty()).count())
 }
 
-/// Sends [`REQUESTS`], all of which must be answered well, and counts what came to each server.
+/// Sends [`REQUESTS`], which must all succeed, and returns how many reached each server.
 fn sends(lab: &Lab, who: &str, servers: [&str; 2]) -> Result<[usize; 2]> {
     let count = || -> Result<[usize; 2]> { Ok([seen(lab, servers[0])?, seen(lab, servers[1])?]) };
     let before = count()?;
@@ -92,7 +92,7 @@ fn sends(lab: &Lab, who: &str, servers: [&str; 2]) -> Result<[usize; 2]> {
     Ok([after[0] - before[0], after[1] - before[1]])
 }
 
-/// Waits until the share of both servers is so; a change takes a moment to arrive.
+/// Waits until both servers get this share; a change takes a moment to reach the proxy.
 fn shared(lab: &Lab, who: &str, is_so: impl Fn([usize; 2]) -> bool) -> Result<()> {
     let mut last = [0, 0];
     let come = wait::until("the share of the servers", LIMIT, || {
@@ -110,13 +110,14 @@ fn near_endpoints_serve_and_far_ones_help(capture: Capture) -> Result<()> {
     }
     shared(&lab, "here", |share| share == [REQUESTS, 0])?;
     shared(&lab, "there", |share| share == [0, REQUESTS])?;
-    // Without a preference all serve.
+    // Without a preference all endpoints serve.
     lab.edit(&documents("", true))?;
     shared(&lab, "here", |share| share == [REQUESTS / 2, REQUESTS / 2])?;
     lab.edit(&documents("trafficDistribution: PreferSameZone", true))?;
     shared(&lab, "here", |share| share == [REQUESTS, 0])?;
     lab.explain(busy_ones_are_helped(&lab))?;
-    // The near zone goes: its requests are served from afar, none is lost meanwhile.
+    // The near zone is removed: its requests are served by the far zone, and none fails in the
+    // meantime.
     let far = seen(&lab, "web-far")?;
     let load = lab.load("here", &["--url", "http://web/", "--rate", "50", "--duration", "6s"])?;
     lab.edit(&documents("trafficDistribution: PreferSameZone", false))?;
@@ -129,7 +130,7 @@ fn near_endpoints_serve_and_far_ones_help(capture: Capture) -> Result<()> {
     lab.end()
 }
 
-/// Two requests that stay on the near server are as many as it is to have: others are helped from afar.
+/// Two requests that stay on the near server fill it; further ones overflow to the far server.
 fn busy_ones_are_helped(lab: &Lab) -> Result<()> {
     let asks = ["curl", "-s", "-m", "60", "-o", "/dev/null", "http://busy/"];
     let held = [lab.spawn("here", &asks)?, lab.spawn("here", &asks)?];
@@ -137,7 +138,7 @@ fn busy_ones_are_helped(lab: &Lab) -> Result<()> {
         Ok((seen(lab, "busy-near")? == 2).then_some(()))
     })?;
     ensure!(seen(lab, "busy-far")? == 0, "the far server was asked before the near one was busy");
-    // Each worker of the proxy counts its own.
+    // Each worker of the proxy counts its own requests.
     let more = (0..8).map(|_| lab.spawn("here", &asks)).collect::<Result<Vec<_>>>()?;
     wait::until(
         "the far server to help",

@@ -1,4 +1,4 @@
-//! The causes, and what brings them about.
+//! The causes, and what triggers each of them.
 
 use leno_testkit::peer::Act;
 
@@ -6,13 +6,13 @@ use super::{Behind, Row};
 use crate::http2::Does;
 use crate::world::Script;
 
-/// A request in order.
+/// A valid request that may be retried.
 pub(super) const GET: &[u8] = b"GET /it HTTP/1.1\r\nHost: web\r\nConnection: close\r\n\r\n";
-/// One that is sent once.
+/// A valid request that must not be retried.
 const POST: &[u8] =
     b"POST /it HTTP/1.1\r\nHost: web\r\nContent-Length: 2\r\nConnection: close\r\n\r\nok";
-/// The start of HTTP/2 and one request (RFC 9113; the fields by RFC 7541 C.4, without Huffman's code):
-/// POST, http, /, web. Then GOAWAY, so that the connection ends with it.
+/// An HTTP/2 preface and one request (RFC 9113; the fields by RFC 7541 C.4, without Huffman
+/// coding): POST, http, /, web. Then GOAWAY, so that the proxy closes the connection after it.
 const STREAM: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\
     \x00\x00\x00\x04\x00\x00\x00\x00\x00\
     \x00\x00\x08\x01\x05\x00\x00\x00\x01\x83\x86\x84\x41\x03web\
@@ -21,7 +21,7 @@ const STREAM: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\
 const GOOD: Behind = Behind::Servers(&[|_| Act::Good]);
 const STALLS: Behind = Behind::Servers(&[|_| Act::Stall]);
 
-/// A request to a good server, which is answered with a status of the mesh's.
+/// A request to a working server that the mesh answers with an error.
 pub(super) const ROW: Row = Row {
     cause: "",
     policy: "  timeouts: {request: 1m}\n",
@@ -34,17 +34,17 @@ pub(super) const ROW: Row = Row {
     status: Some(503),
 };
 
-/// A client whose request is none, or is cut short.
+/// A client whose request is invalid or cut short.
 const fn bad(cause: &'static str, status: u16, said: &'static [u8]) -> Row {
     Row { cause, said, status: Some(status), ..ROW }
 }
 
-/// A server whose answer is none. The status is 502 where the client can still be told.
+/// A server whose response is invalid. The status is 502 if no response has been forwarded yet.
 const fn babbles(cause: &'static str, behind: &'static [Script], status: Option<u16>) -> Row {
     Row { cause, behind: Behind::Servers(behind), said: POST, status, ..ROW }
 }
 
-/// What a policy does with a request.
+/// A request that a policy rejects.
 const fn by_policy(cause: &'static str, policy: &'static str, behind: Behind, status: u16) -> Row {
     Row { cause, policy, behind, status: Some(status), ..ROW }
 }
@@ -62,7 +62,7 @@ spec:
 ";
 
 pub(super) const REQUESTS: &[Row] = &[
-    // What endpoints are there.
+    // Causes by the available endpoints.
     Row { cause: "no-endpoints", behind: Behind::Servers(&[]), ..ROW },
     Row { cause: "endpoints-tried", behind: Behind::Refusing(1), ..ROW },
     Row { cause: "connect-refused", behind: Behind::Refusing(3), ..ROW },
@@ -73,7 +73,7 @@ pub(super) const REQUESTS: &[Row] = &[
         policy: "  retries: {attempts: 1, on: [5xx]}\n",
         ..ROW
     },
-    // What policy and routes say.
+    // Causes by policy and routes.
     Row { held: 1, ..by_policy("endpoints-full", "  limits: {requestsPerEndpoint: 1}\n", STALLS, 503) },
     Row { held: 1, ..by_policy("connections-in-use", "  limits: {connections: 1}\n", STALLS, 503) },
     Row { held: 1, ..by_policy("overloaded", "  limits: {requests: 1, pending: 0}\n", STALLS, 503) },
@@ -84,7 +84,7 @@ pub(super) const REQUESTS: &[Row] = &[
     Row { more: ROUTES, ..bad("no-route-matches", 404, GET) },
     Row { more: ROUTES, ..bad("no-backend", 500, b"GET /none HTTP/1.1\r\nHost: web\r\nConnection: close\r\n\r\n") },
     Row { more: ROUTES, ..bad("backend-invalid", 500, b"GET /invalid HTTP/1.1\r\nHost: web\r\nConnection: close\r\n\r\n") },
-    // What servers do.
+    // Causes by the behaviour of servers.
     babbles("closed", &[|_| Act::Close], Some(502)),
     babbles("broken", &[|_| Act::Reset], Some(502)),
     babbles("closed", &[|_| Act::CutBody], None),
@@ -107,7 +107,7 @@ pub(super) const REQUESTS: &[Row] = &[
         status: None,
         ..ROW
     },
-    // What clients send.
+    // Causes by the bytes of clients.
     bad("request-line", 400, b"GET  /it HTTP/1.1\r\nHost: web\r\n\r\n"),
     bad("version", 505, b"GET /it HTTP/1.2\r\nHost: web\r\n\r\n"),
     bad("bare-lf", 400, b"GET /it HTTP/1.1\r\nHost: web\nX: y\r\n\r\n"),
@@ -164,7 +164,7 @@ pub(super) const REQUESTS: &[Row] = &[
     ),
 ];
 
-/// A body that is none; the server waits for all of it.
+/// An invalid chunked body; the server waits for all of it.
 const fn chunked(cause: &'static str, said: &'static [u8]) -> Row {
     Row { behind: STALLS, ..bad(cause, 400, said) }
 }
@@ -179,7 +179,7 @@ spec:
   rules: [{backendRefs: [{name: web, port: 80}]}]
 ";
 
-/// Of connections nobody can be told.
+/// TCP connections, whose clients cannot be sent a response.
 const CONNECTION: Row = Row { protocol: "tcp", said: b"anything", status: None, ..ROW };
 
 pub(super) const BYTES: &[Row] = &[
@@ -200,7 +200,7 @@ pub(super) const BYTES: &[Row] = &[
     Row { cause: "client-silent", more: TLS_ROUTE, said: b"", ..CONNECTION },
 ];
 
-/// What is not driven here, and where it is.
+/// Causes that are not triggered here, each with the reason or the test that triggers it.
 pub(super) const ABSENT: &[(&str, &str)] = &[
     ("answer-too-large", "no request within the bounds of a head makes an answer of 256 KiB"),
     ("memory-budget", "needs a proxy with next to no memory: proxy/app/tests/memory.rs"),

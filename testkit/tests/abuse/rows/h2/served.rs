@@ -1,10 +1,10 @@
-//! Proper requests of HTTP/2 that look like harm to a server of HTTP/1: each reaches it as exactly
-//! one request. They come from another proxy, whose client has spoken HTTP/1.
+//! Valid HTTP/2 requests that look harmful to an HTTP/1 server: each reaches the server as exactly
+//! one request. They come from another proxy, whose client has sent HTTP/1.
 
 use super::{Fate, Field, GET, POST, Row, head};
 use crate::frames::{Told, request};
 
-/// Name, section, the field section, body, trailers, and how it goes on in HTTP/1.
+/// Name, section, the field section, body, trailers, and the forwarded HTTP/1 request.
 type Served = (
     &'static str,
     &'static str,
@@ -129,7 +129,7 @@ const BODIES: &[Served] = &[
     ),
 ];
 
-/// What every request carries besides.
+/// All rows; `carried` is added to the fields of every request.
 pub(in super::super) fn rows(carried: &[Field<'_>]) -> Vec<Row> {
     let row = |(name, section, head, body, trailers, forwarded): &Served| {
         let fate = Fate::Served { forwarded: forwarded.to_vec() };

@@ -1,14 +1,15 @@
-//! An endpoint that comes to others grows to its share.
+//! An endpoint that joins others grows to its share.
 
 use anyhow::{Result, ensure};
 use leno_testkit::lab::Capture;
 
 use super::mesh::{self, Bed};
 
-/// Requests that are counted at a time.
+/// Requests of one measurement.
 const REQUESTS: usize = 300;
 
-/// How many of them the new one gets, and six standard deviations of a chance of `share`.
+/// Checks that the new endpoint's count is within six standard deviations of a `share` of the
+/// requests.
 fn is_share(count: usize, share: f64) -> Result<()> {
     let (mean, variance) = (REQUESTS as f64 * share, REQUESTS as f64 * share * (1.0 - share));
     let off = (count as f64 - mean).abs();
@@ -16,7 +17,8 @@ fn is_share(count: usize, share: f64) -> Result<()> {
     Ok(())
 }
 
-/// While it is new it gets a tenth of what the old one does; once the time is over, as much.
+/// During slow start the new endpoint gets a tenth of what the old one gets; afterwards it gets as
+/// much.
 pub(super) fn a_new_endpoint_grows_to_its_share(capture: Capture) -> Result<()> {
     let bed = Bed::start(capture, &["good"])?;
     let cases = || -> Result<()> {
@@ -39,7 +41,7 @@ pub(super) fn a_new_endpoint_grows_to_its_share(capture: Capture) -> Result<()> 
             Ok(bed.seen(&["later-0"])?.len() - before)
         };
         is_share(more()?, 0.1 / 1.1)?;
-        // It has been there for longer than this.
+        // The endpoint has existed for longer than this.
         policy("1ms")?;
         bed.until_heard("the share to have grown", || Ok(is_share(more()?, 0.5).ok()))?;
         is_share(more()?, 0.5)

@@ -1,4 +1,4 @@
-//! A mesh whose servers fail as they are told, and its policies.
+//! A mesh whose servers fail as scripted, and its policies.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -10,13 +10,13 @@ use leno_testkit::wait;
 
 use super::HEAR_LIMIT;
 
-/// Where servers tell what came.
+/// The address where servers list the requests that they received.
 const TELL: &str = "127.0.0.1:8081";
 
-/// The instances behind `uneven`; one of them is slow.
+/// The instances of the service `uneven`; one of them is slow.
 pub(super) const UNEVEN: [&str; 3] = ["slow-0", "even-0", "even-1"];
 
-/// Servers: their names, the services they are behind, replicas, and what they do.
+/// Servers: their names, their services, replicas, and their scripts.
 const SERVERS: [(&str, &str, u32, &str); 13] = [
     ("good", "good", 1, "good"),
     ("half", "mixed", 1, "503,good"),
@@ -37,7 +37,7 @@ const SERVERS: [(&str, &str, u32, &str); 13] = [
 pub(super) const ALL: [&str; 7] =
     ["good", "mixed", "failing", "stalling", "third", "uneven", "forging"];
 
-/// A rule of a route that is answered before it goes anywhere.
+/// A rule of a route with a fault that answers before any endpoint is chosen.
 pub(super) const FAULTS_OF_A_RULE: &str = "---
 apiVersion: gateway.networking.k8s.io/v1
 kind: HTTPRoute
@@ -59,23 +59,23 @@ spec:
   faults: {abort: {status: 418, percent: 100}}
 ";
 
-/// The mesh, and the documents that cases have put into it.
+/// The mesh, and the documents that cases have added.
 pub(super) struct Bed {
     pub(super) lab: Lab,
     services: &'static [&'static str],
     more: RefCell<BTreeMap<String, String>>,
-    /// Policies that were put in.
+    /// The number of policies that were added.
     policies: Cell<u32>,
 }
 
 impl Bed {
-    /// Brings it up with the servers of some services.
+    /// Starts the mesh with the servers of these services.
     pub(super) fn start(capture: Capture, services: &'static [&'static str]) -> Result<Self> {
         let lab = Lab::start(&Options::new(capture), &documents(services), |_| Ok(()))?;
         Ok(Self { lab, services, more: RefCell::default(), policies: Cell::default() })
     }
 
-    /// Replaces the documents of this name.
+    /// Replaces the documents that were added under this name.
     pub(super) fn edit(&self, name: &str, yaml: &str) -> Result<()> {
         let mut more = self.more.borrow_mut();
         more.insert(name.to_owned(), yaml.to_owned());
@@ -89,7 +89,8 @@ impl Bed {
         self.edit(service, &traffic(service, &target, spec))
     }
 
-    /// The same with a way of balancing, and waits until it holds: the cookie of its sessions tells.
+    /// Like [`Self::policy`], with a balancing algorithm; waits until the policy applies, which the
+    /// name of its session cookie shows.
     pub(super) fn policy_holds(&self, service: &str, way: &str, spec: &str) -> Result<()> {
         let cookie = format!("policy{}", self.policies.replace(self.policies.get() + 1));
         self.policy(
@@ -105,7 +106,8 @@ impl Bed {
         })
     }
 
-    /// The statuses of requests, one after the other on one connection, whose paths end in numbers.
+    /// Sends requests one after another on one connection, to paths that end in a number; returns
+    /// their statuses.
     pub(super) fn ask_many(
         &self,
         who: &str,
@@ -130,7 +132,7 @@ impl Bed {
         Ok(seen)
     }
 
-    /// The instances behind `mixed`.
+    /// The instances of the service `mixed`.
     pub(super) fn mixed(&self) -> [&'static str; 6] {
         ["half-0", "stall-0", "close-0", "garbage-0", "well-0", "well-1"]
     }
@@ -176,7 +178,7 @@ fn documents(services: &[&str]) -> String {
     text
 }
 
-/// One more server behind a service.
+/// One more server of a service.
 pub(super) fn server(name: &str, service: &str, acts: &str) -> String {
     let mut text = String::new();
     push(&mut text, name, &spec(1, acts), service);
