@@ -8,7 +8,7 @@
 //! ```text
 //!   wrk, h2load, leno-load ──► proxy under test (CPU 0) ──► nginx, h2 or echo server
 //!        (CPU 1)                 │                             (CPU 1)
-//!                                └── /proc/PID/stat before and after: CPU a request
+//!                                └── /proc/PID/stat before and after: CPU per request
 //! ```
 //! Except for the cost of matching ([`matching`]), these commands treat every proxy as a black box:
 //! a command, a configuration that the bench writes, and a port. Tables are made from records alone

@@ -1,7 +1,7 @@
 //! Routes that change many times a second under load: whether a request is lost or a stream cut.
 //!
 //! ```text
-//!   leno-load ──► proxy ═══ mTLS ═══► proxy ──► v1 or v2, whichever the route says by now
+//!   leno-load ──► proxy ═══ mTLS ═══► proxy ──► v1 or v2, as the current route says
 //! ```
 
 use std::fs;

@@ -1,7 +1,7 @@
 //! The lab in which measurements run: the namespaces of `leno up`, with or without its proxies.
 //!
 //! ```text
-//! client ── bridge ── s0, s1, ...     each a namespace with an application of the suite
+//! client ── bridge ── s0, s1, ...     each in a namespace, with an application of the suite
 //! ```
 //! The client does nothing by itself: the load generator runs in its place.
 

@@ -7,7 +7,7 @@
 //! ```text
 //!  scenario × mesh × round ─► lab or cluster ─► load ─► record ─┬─► report, compare
 //!                                                               ├─► cost, claims
-//!  published samples ─► resources                               └─► (a file a run, units in the names)
+//!  published samples ─► resources                               └─► (one file per run, units in the names)
 //! ```
 //!
 //! The crate does not parse the command line, and it treats every mesh as a black box: a

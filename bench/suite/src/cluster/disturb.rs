@@ -3,7 +3,7 @@
 //!
 //! ```text
 //! load:       ==========================
-//! revision:      1   2   3      4   5         one each period; a late write delays the next
+//! revision:      1   2   3      4   5         one per period; a late write delays the next
 //! ```
 //! Endpoints are written as the suite's own slice for a service without selector. So no controller
 //! delays them on their way to the consumers: the nodes' own proxies, and those of the meshes.

@@ -3,7 +3,7 @@
 //! ```text
 //! leno           the chart, applied in its order     leno_operate::Removal
 //! istio          istioctl install                    istioctl uninstall --purge
-//! linkerd        linkerd install --crds, install     what linkerd uninstall prints, deleted
+//! linkerd        linkerd install --crds, install     deletes what linkerd uninstall prints
 //! ```
 //! Objects that remain after the removal are found and removed by comparison with the state before
 //! (`inventory`).

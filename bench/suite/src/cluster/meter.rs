@@ -1,8 +1,8 @@
 //! The resources that a measurement uses, as reported by the watchers of the nodes.
 //!
 //! ```text
-//! pods' statuses ─► container IDs by role ─► looks of each node ─► a reading
-//! reading before ── readings under load ── reading after      ─► what was used
+//! pods' statuses ─► container IDs by role ─► each watcher's report ─► a reading
+//! reading before ── readings under load ── reading after          ─► resources used
 //! ```
 //! Each process is counted separately: CPU time of a process that has ended still counts, up to the
 //! last sample.

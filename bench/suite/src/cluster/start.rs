@@ -2,7 +2,7 @@
 //! that is served through it.
 //!
 //! ```text
-//! client:   ok ok ok ✗ ✗ ✗ ✗ ✗ ✗ ✗ ✗ ok        by the clock of the kernel of its node, as the other
+//! client:   ok ok ok ✗ ✗ ✗ ✗ ✗ ✗ ✗ ✗ ok        both lines by CLOCK_MONOTONIC of their node
 //! watcher:          kill ....... exec
 //! ```
 

@@ -2,7 +2,7 @@
 //! missing.
 //!
 //! ```text
-//! before ── a look each second ── the load's end ── a look ── who ran? ── a look at who is new
+//! before ── one reading a second ── end of load ── reading ── list containers ── reading of new ones
 //!                                                  late: a mark
 //! ```
 

@@ -1,7 +1,7 @@
 //! Proxies of other meshes beside each workload of the lab, captured in the same way as Leno's own.
 //!
 //! ```text
-//! place ─► certificates, configuration ─► capture ─► proxy (user 2102, its cgroup, the namespace)
+//! start ─► certificates, configuration ─► capture ─► proxy (user 2102, its cgroup, the namespace)
 //! ```
 
 #![expect(unsafe_code, reason = "a process enters its namespace between fork and exec")]

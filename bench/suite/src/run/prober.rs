@@ -1,8 +1,8 @@
 //! Measures how long a proxy takes from its start to the first request that is served through it.
 //!
 //! ```text
-//! prober:  ok ok ok ✗ ✗ ✗ ✗ ok ── says when
-//! bench:         end, exec          (both by the clock of the kernel)
+//! prober:  ok ok ok ✗ ✗ ✗ ✗ ok ── prints the time
+//! bench:         kill, exec         (both on CLOCK_MONOTONIC)
 //! ```
 
 use std::io::{BufRead, BufReader, Write};

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! kill ── kubelet, runtime ── runc ── exec of the same program ── first request served
-//!                                     seen here                  seen by the station
+//!                                     detected by the watcher     detected by the station
 //! ```
 //! Both times are on CLOCK_MONOTONIC, which all pods of a node share.
 

@@ -2,8 +2,9 @@
 //! the minimum that a proxy needs.
 //!
 //! ```text
-//! Certify ─► a certificate    GetProfile(10.89.0.3:8080) ─► that endpoint, its identity, HTTP/2
-//! WatchPort(8080) ─► its protocol; every client with an identity of the mesh may
+//! Certify                      ─► a certificate
+//! GetProfile(10.89.0.3:8080)   ─► that endpoint, its identity, HTTP/2
+//! WatchPort(8080)              ─► its protocol; every client with an identity of the mesh is authorized
 //! ```
 
 use std::convert::Infallible;
