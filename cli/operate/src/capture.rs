@@ -1,4 +1,4 @@
-//! What the agents of nodes say of captures.
+//! The captures that the agents of nodes report.
 
 use k8s_openapi::api::core::v1::Pod;
 use kube::api::ListParams;
@@ -15,20 +15,20 @@ use crate::{AGENTS, Error};
 /// The capture of one pod.
 #[derive(Debug)]
 pub struct PodCapture {
-    /// What Kubernetes says of the pod.
+    /// The pod's state in Kubernetes.
     pub seen: Seen,
-    /// What the agent of its node says: its page `/captures`, of that pod alone.
+    /// The report of its node's agent: the page `/captures`, for that pod only.
     pub agent: Result<Value, Error>,
-    /// What its proxy says in `/config`: whether it is captured; none where it does not know.
+    /// Whether it is captured, from its proxy's `/config`; `None` if the proxy cannot tell.
     pub proxy: Result<Option<bool>, Error>,
 }
 
-/// Looks at the capture of a pod, which is named as for [`diagnose`](crate::diagnose); `system` is the namespace
-/// of the agents.
+/// Queries the capture of a pod, which is named as for [`diagnose`](crate::diagnose). `system` is
+/// the namespace of the agents.
 ///
 /// # Errors
-/// Where there is no such pod, it has no proxy or its node's network, it is on no node, or it may not be seen. That
-/// its node's agent does not answer, or its proxy, is part of the answer.
+/// The pod does not exist, has no proxy, uses its node's network, is on no node, or the user may
+/// not get it. If its agent or its proxy does not answer, the result contains that error.
 pub async fn pod_capture(
     client: &Client,
     system: &str,
@@ -59,10 +59,10 @@ pub async fn pod_capture(
     Ok(PodCapture { seen, agent, proxy })
 }
 
-/// What the agent of a node says of all of its pods that have a proxy: its page `/captures`.
+/// The report of a node's agent on all pods of the node that have a proxy: its page `/captures`.
 ///
 /// # Errors
-/// Where there is no such agent, it may not be asked, or it does not answer.
+/// The node has no agent, the user may not query it, or it does not answer.
 pub async fn node_captures(client: &Client, system: &str, node: &str) -> Result<Value, Error> {
     ask(client, system, node, "/captures").await
 }
@@ -79,7 +79,7 @@ async fn ask(client: &Client, system: &str, node: &str, path: &str) -> Result<Va
     }
 }
 
-/// The agent of a node: the one that is ready, where one is being replaced.
+/// The agent's pod on a node. While it is being replaced, the ready one.
 async fn agent(client: &Client, system: &str, node: &str) -> Result<PodName, Error> {
     let pods: Api<Pod> = Api::namespaced(client.clone(), system);
     let which = ListParams::default().labels(AGENTS).fields(&format!("spec.nodeName={node}"));

@@ -1,4 +1,4 @@
-//! Whether a cluster can have an installation, and whether the one that it has is well.
+//! Checks whether a cluster can have an installation, and whether its installation is healthy.
 
 use k8s_openapi::api::admissionregistration::v1::{MutatingWebhook, MutatingWebhookConfiguration};
 use k8s_openapi::api::apps::v1::{DaemonSet, Deployment};
@@ -17,13 +17,13 @@ use crate::rights::{Right, lacking};
 use crate::uncaptured::captures;
 use crate::{Error, installed};
 
-/// Oldest Kubernetes, `1.<this>`: pods are refused and admitted by v1 of what the mesh uses since then.
+/// Oldest Kubernetes version, `1.<this>`: since then it has v1 of the APIs that the mesh uses.
 const OLDEST_MINOR: u32 = 26;
-/// Oldest Kubernetes with native sidecars in its defaults (KEP-753).
+/// Oldest Kubernetes version that enables native sidecars by default (KEP-753).
 const NATIVE_SIDECARS: u32 = 29;
-/// Kinds of the Gateway API by which traffic is routed.
+/// Kinds of the Gateway API that route traffic.
 const ROUTES: [&str; 2] = ["httproutes", "grpcroutes"];
-/// What whoever installs has to be allowed: verb, group, resource.
+/// The rights that an installation needs: verb, group, resource.
 const RIGHTS: [Right; 9] = [
     ("create", "", "namespaces"),
     ("create", "apps", "daemonsets"),
@@ -36,33 +36,33 @@ const RIGHTS: [Right; 9] = [
     ("create", "admissionregistration.k8s.io", "validatingwebhookconfigurations"),
 ];
 
-/// One thing that was looked at.
+/// The result of one check.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Finding {
-    /// What.
+    /// The subject of the check.
     pub subject: String,
-    /// How it is.
+    /// The result.
     pub level: Level,
-    /// In words, with what to do where it is not well.
+    /// The result in words, with a remedy if there is a problem.
     pub text: String,
 }
 
-/// How something is.
+/// The level of a result.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Level {
-    /// As it should be.
+    /// No problem.
     Good,
-    /// Something of the mesh will not work.
+    /// A part of the mesh will not work.
     Warning,
     /// The mesh will not work.
     Bad,
-    /// It could not be looked at.
+    /// The check could not be made.
     Unknown,
 }
 
 impl Level {
-    /// Whether whoever asks may go on: what is not known may be as bad as can be.
+    /// Whether a user can proceed. An unknown result counts as bad.
     #[must_use]
     pub const fn is_well(self) -> bool {
         matches!(self, Self::Good | Self::Warning)
@@ -75,10 +75,10 @@ impl Finding {
     }
 }
 
-/// Whether Leno can be installed.
+/// Checks whether Leno can be installed.
 ///
 /// # Errors
-/// When the API server does not answer.
+/// The API server does not answer.
 pub async fn before(client: &Client, namespace: &str) -> Result<Vec<Finding>, Error> {
     let mut found = vec![version(client).await?];
     for right in lacking(client, &RIGHTS).await? {
@@ -103,10 +103,10 @@ pub async fn before(client: &Client, namespace: &str) -> Result<Vec<Finding>, Er
     Ok(found)
 }
 
-/// Whether what is installed is well.
+/// Checks whether the installation is healthy.
 ///
 /// # Errors
-/// When the API server does not answer.
+/// The API server does not answer.
 pub async fn after(client: &Client, namespace: &str) -> Result<Vec<Finding>, Error> {
     let mut found = vec![version(client).await?];
     let Some(there) = installed(client, namespace).await? else {
@@ -133,7 +133,7 @@ pub async fn after(client: &Client, namespace: &str) -> Result<Vec<Finding>, Err
     Ok(found)
 }
 
-/// A finding that says which right is missing, where one is.
+/// Turns the error for a missing right into a finding that names the right.
 fn known(subject: &str, found: Result<Finding, Error>) -> Result<Finding, Error> {
     match found {
         Err(error) if error.is_forbidden() => {
@@ -144,14 +144,15 @@ fn known(subject: &str, found: Result<Finding, Error>) -> Result<Finding, Error>
     }
 }
 
-/// Whether a removal was begun and not finished: nothing is encrypted then. With the step, as far as it is known.
+/// Whether a removal was started but not finished, so that traffic is not encrypted. Also returns
+/// the step, if it is known.
 async fn removal(client: &Client, namespace: &str) -> Result<(Removal, Option<Finding>), Error> {
     const SUBJECT: &str = "removal";
     let notes = match notes(client, namespace).await {
         Ok(notes) => notes,
         Err(error) => return Ok((Removal::None, Some(known(SUBJECT, Err(error))?))),
     };
-    // As it stands there: a step that this version does not know is one all the same.
+    // Any text counts: a step that this version does not know is a removal, too.
     let Some(said) = notes.get(REMOVAL_ANNOTATION) else { return Ok((Removal::None, None)) };
     let step = match said.parse() {
         Ok(Removal::None) => return Ok((Removal::None, None)),
@@ -183,7 +184,7 @@ async fn removal(client: &Client, namespace: &str) -> Result<(Removal, Option<Fi
     Ok((step, Some(Finding::new(SUBJECT, Level::Bad, text))))
 }
 
-/// Whether pods with a proxy are captured, as their proxies say; none where there are none.
+/// Whether the proxies of pods report that the pods are captured; `None` if there are no such pods.
 async fn pods(client: &Client, step: Removal) -> Option<Finding> {
     let captures = match captures(client).await {
         Ok(captures) => captures,
@@ -195,7 +196,7 @@ async fn pods(client: &Client, step: Removal) -> Option<Finding> {
     let gap = captures.gap();
     Some(match (captures.lack(step), gap) {
         (Some(lack), gap) => {
-            // Of a mesh that goes it is no defect.
+            // Not a defect while the mesh is being removed.
             let level = if step >= Removal::Plaintext { Level::Warning } else { Level::Bad };
             let parts: Vec<String> = [lack].into_iter().chain(gap).collect();
             Finding::new("pods", level, parts.join("; "))
@@ -227,11 +228,11 @@ async fn version(client: &Client) -> Result<Finding, Error> {
     })
 }
 
-/// Whether the API server knows whom to trust when it asks the control plane: until then no pod is made that
-/// should have a proxy.
+/// Whether the API server has the certificate authority of the control plane's webhook. Without it,
+/// no pod is created in namespaces whose pods get a proxy.
 ///
 /// # Errors
-/// When the API server does not answer.
+/// The API server does not answer.
 pub async fn is_trusted(client: &Client) -> Result<bool, Error> {
     let all: Api<MutatingWebhookConfiguration> = Api::all(client.clone());
     let found = all.get_opt(INJECTOR).await.map_err(Error::api("get the injector"))?;

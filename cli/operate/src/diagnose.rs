@@ -1,4 +1,4 @@
-//! One pod's proxy: what Kubernetes says of it, and what it says itself.
+//! The state of one pod's proxy, from Kubernetes and from the proxy itself.
 
 use k8s_openapi::api::core::v1::{Container, ContainerStatus, Pod};
 use kube::{Api, Client};
@@ -12,33 +12,33 @@ use crate::Error;
 use crate::pods::{all, name, phase, statuses};
 use crate::reach::{PodName, Reach};
 
-/// What Kubernetes says of a proxy's pod.
+/// The state of a proxy's pod in Kubernetes.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Seen {
     /// Its namespace.
     pub namespace: String,
     /// Its name.
     pub name: String,
-    /// What made it, as `deploy/web`.
+    /// The object that created it, such as `deploy/web`.
     pub owner: String,
-    /// Where it runs; empty while it is nowhere.
+    /// Its node; empty if it is not scheduled yet.
     pub node: String,
     /// `Running`, `Pending` and the like.
     pub phase: String,
     /// The proxy's image.
     pub image: String,
-    /// How often its proxy was started again.
+    /// How often its proxy was restarted.
     pub restarts: i32,
-    /// Why the proxy is not running, where it is not.
+    /// Why the proxy is not running, if it is not.
     pub waiting: Option<String>,
-    /// How it asks to be captured.
+    /// The capture mode that it requests.
     pub capture: String,
 }
 
 /// A pod's proxy.
 #[derive(Debug)]
 pub struct Diagnosis {
-    /// What Kubernetes says.
+    /// The state in Kubernetes.
     pub seen: Seen,
     /// The proxy's `/ready`.
     pub ready: Result<Reply, Error>,
@@ -46,12 +46,13 @@ pub struct Diagnosis {
     pub config: Result<Reply, Error>,
 }
 
-/// Looks at the proxy of a pod: `wanted` is its name, with or without `pod/`, or that of what made it
-/// (`deploy/web`: its first pod that has a proxy and is ready). Without a namespace it is the kubeconfig's.
+/// Queries the proxy of a pod. `wanted` is the pod's name, with or without `pod/`, or its owner's
+/// name (`deploy/web`: the owner's first pod with a proxy that is ready). The default namespace is
+/// the kubeconfig's.
 ///
 /// # Errors
-/// Where there is no such pod, it has no proxy, or it may not be seen. A proxy that does not answer is part
-/// of the answer.
+/// The pod does not exist, has no proxy, or the user may not get it. If the proxy does not answer,
+/// the result contains that error.
 pub async fn diagnose(
     client: &Client,
     namespace: Option<&str>,
@@ -68,7 +69,7 @@ pub async fn diagnose(
     Ok(Diagnosis { seen: seen(&pod, at), ready, config })
 }
 
-/// The pod that is meant.
+/// The pod with this name or owner.
 pub(crate) async fn find(client: &Client, namespace: &str, wanted: &str) -> Result<Pod, Error> {
     let (kind, called) = wanted.split_once('/').unwrap_or(("pod", wanted));
     if matches!(kind, "pod" | "pods" | "po") {
@@ -79,7 +80,7 @@ pub(crate) async fn find(client: &Client, namespace: &str, wanted: &str) -> Resu
         }
     }
     let mut pods = all(client, Some(namespace)).await?;
-    // Whoever can answer first.
+    // Prefer the pod whose proxy is most likely to answer.
     let ends = |pod: &Pod| pod.metadata.deletion_timestamp.is_some();
     pods.sort_by_key(|pod| (!is_meshed(pod), phase(pod) != "Running", ends(pod), !is_ready(pod)));
     let made_by = |pod: &Pod| {
@@ -133,7 +134,7 @@ fn not_running(status: &ContainerStatus) -> Option<String> {
     Some(format!("ended with {}", ended.exit_code))
 }
 
-/// A label counts before an annotation.
+/// The capture mode of a pod; a label wins over an annotation.
 fn capture(pod: &Pod) -> String {
     let metadata = &pod.metadata;
     let said = [&metadata.labels, &metadata.annotations];

@@ -1,13 +1,17 @@
-//! Pods that have a proxy leave the mesh while they serve: step by step, each when all have taken the last.
+//! Moves pods with a proxy out of the mesh while they serve: step by step, each step after all
+//! proxies have applied the one before.
 //!
-//! The control plane reads the step from an annotation of its own namespace and tells the proxies, who say
-//! in `/config` which one they have taken. They are asked as by all commands, by a port-forward.
+//! The command writes the step to an annotation of the control plane's namespace. The control plane
+//! reads it and sends it to the proxies. Each proxy reports in `/config` which step it has applied;
+//! as in all commands, the query uses a port-forward.
 //!
-//! Whoever installs the mesh meanwhile has the control plane take the step back, which it does where it finds
-//! the webhooks: both are looked at in each round, and before what cannot be taken back.
+//! If a user installs the mesh meanwhile, the new webhooks exist, and the control plane takes the
+//! step back as soon as it finds them. The removal checks for both in each round, and before each
+//! action that cannot be undone.
 //!
-//! Of several removals at a time the one that began last goes on, for one that was killed must not keep anybody
-//! from it; those before it end at their next look. Each writes the number of its run, and by that they know.
+//! If several removals run at the same time, the one that started last wins; otherwise a killed
+//! removal would block all later ones. Each removal writes an identifier of its run to an
+//! annotation, and stops when it finds another one's.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::pin::pin;
@@ -30,34 +34,34 @@ use crate::pods::{all, name, phase};
 use crate::reach::{PodName, Reach};
 use crate::removal::CONTROLLER;
 
-/// The webhooks that put proxies into pods: what a removal deletes first.
+/// The webhooks that inject proxies into pods; a removal deletes them first.
 pub(crate) const INJECTOR: &str = "leno-injector";
-/// Longest wait for all proxies to take a step: the control plane tells them within a second, and one that
-/// has lost it connects again within a few.
+/// Longest wait until all proxies have applied a step. The control plane sends it within a second,
+/// and a disconnected proxy reconnects within a few.
 const LIMIT: Duration = Duration::from_secs(30);
-/// Between two rounds: each lists all pods.
+/// Pause between two rounds; each round lists all pods.
 const LOOK: Duration = Duration::from_secs(1);
 /// Longest wait for the answer of one proxy.
 const ANSWER: Duration = Duration::from_secs(3);
-/// Proxies asked at a time, so that the API server has other things to do as well.
+/// Proxies queried at the same time; bounded to limit the load on the API server.
 const AT_ONCE: usize = 32;
-/// Times that a step is written before it is an error: as often somebody else has changed the namespace in
-/// between.
+/// How often a step is written before a conflict counts as an error. A conflict means that another
+/// client changed the namespace between read and write.
 const TRIES: usize = 5;
 
 /// The pods of a cluster that have a proxy, on their way out of the mesh.
 pub(crate) struct Leaving<'a> {
     client: &'a Client,
-    /// Of the control plane.
+    /// The control plane's namespace.
     namespace: &'a str,
     reach: Reach,
-    /// What tells this run from others.
+    /// Identifies this run.
     run: String,
-    /// Whether that is written.
+    /// Whether the identifier has been written.
     begun: bool,
-    /// What was said last by it.
+    /// The last step that this run has written.
     step: Removal,
-    /// Those that have not taken a step in time: they are not waited for again.
+    /// Pods that did not apply a step in time; later steps do not wait for them.
     untold: BTreeSet<PodName>,
 }
 
@@ -75,8 +79,8 @@ impl<'a> Leaving<'a> {
         }
     }
 
-    /// Whether there is a control plane that can tell them. One that is there and not ready, as while it is
-    /// replaced, is waited for.
+    /// Whether there is a control plane that can send steps to proxies. Waits for one that exists
+    /// but is not ready, for example because it is being replaced.
     pub(crate) async fn can(&self) -> Result<bool, Error> {
         let begin = Instant::now();
         loop {
@@ -97,8 +101,9 @@ impl<'a> Leaving<'a> {
         all.get_opt(CONTROLLER).await.map_err(Error::api("get the control plane"))
     }
 
-    /// Has all pods take a step; those that do not in time, each said once. A removal that was interrupted
-    /// goes on where it was: a step back would have some speak mTLS again to others without a capture.
+    /// Makes all pods apply a step; returns those that do not in time. A pod is returned only once.
+    /// After an interrupted removal, an earlier step is skipped: stepping back would make some
+    /// proxies use mTLS again with servers that are no longer captured.
     pub(crate) async fn take(&mut self, step: Removal) -> Result<Vec<PodName>, Error> {
         self.say(step).await?;
         let list = async || {
@@ -112,16 +117,16 @@ impl<'a> Leaving<'a> {
         Ok(left)
     }
 
-    /// Begins this run where there is no control plane that could tell anybody of a step.
+    /// Starts this run without a step, if there is no control plane that could send one.
     pub(crate) async fn begin(&mut self) -> Result<(), Error> {
         self.say(Removal::None).await
     }
 
-    /// That nobody has installed the mesh again, the control plane has not taken the removal back, and no other
-    /// removal has begun since.
+    /// Checks that the mesh was not installed again, that the control plane has not taken the
+    /// removal back, and that no other removal has started since.
     ///
     /// # Errors
-    /// Where somebody has, or it did, or one has.
+    /// One of these has happened.
     pub(crate) async fn holds(&self) -> Result<(), Error> {
         if is_injected(self.client).await? {
             let what = format!("MutatingWebhookConfiguration {INJECTOR} is there again");
@@ -137,15 +142,17 @@ impl<'a> Leaving<'a> {
         Ok(())
     }
 
-    /// That no other removal has begun since this one, or has ended it; with what the namespace says.
+    /// Checks that no other removal has started or finished since this one; returns the namespace's
+    /// annotations.
     ///
     /// # Errors
-    /// Where one has.
+    /// Another removal has.
     pub(crate) async fn is_latest(&self) -> Result<BTreeMap<String, String>, Error> {
         let notes = notes(self.client, self.namespace).await?;
         match notes.get(REMOVAL_RUN_ANNOTATION) {
             Some(run) if *run != self.run => Err(Error::Another("goes on with this removal")),
-            // A control plane that is there has taken the last step back, and its number with it.
+            // If the control plane still exists, it has itself removed the annotations to take the
+            // removal back.
             None if self.controller().await?.is_none() => {
                 Err(Error::Another("has ended this removal"))
             }
@@ -153,7 +160,7 @@ impl<'a> Leaving<'a> {
         }
     }
 
-    /// Takes the word back, in a namespace that stays.
+    /// Removes the annotations, from a namespace that is kept.
     pub(crate) async fn unsay(&self) -> Result<(), Error> {
         let nothing = json!({REMOVAL_ANNOTATION: null, REMOVAL_RUN_ANNOTATION: null});
         let patch = json!({"metadata": {"annotations": nothing}});
@@ -162,7 +169,7 @@ impl<'a> Leaving<'a> {
         done.map(drop).map_err(Error::api(format!("annotate Namespace {}", self.namespace)))
     }
 
-    /// How many pods of each namespace have a proxy.
+    /// How many pods with a proxy each namespace has.
     pub(crate) async fn left(&self) -> Result<BTreeMap<String, usize>, Error> {
         let mut left = BTreeMap::new();
         for pod in with_proxy(self.client).await? {
@@ -171,14 +178,14 @@ impl<'a> Leaving<'a> {
         Ok(left)
     }
 
-    /// The step that was said last.
+    /// The last step that was written by any run.
     pub(crate) async fn said(&self) -> Result<Removal, Error> {
         Ok(leno_resources::removal(&notes(self.client, self.namespace).await?))
     }
 
-    /// Says a step, or a later one again that was said already. Written it is in any case, and only over what
-    /// was read: the control plane may just now be about to take back what it has read before, and another removal
-    /// may have begun.
+    /// Writes a step, or a later one if that was already written. It is written even if unchanged,
+    /// and only over the version that was read: the control plane may be about to take back the
+    /// step, based on an earlier version, and another removal may have started.
     async fn say(&mut self, step: Removal) -> Result<(), Error> {
         let all: Api<Namespace> = Api::all(self.client.clone());
         let what = || format!("annotate Namespace {}", self.namespace);
@@ -210,8 +217,9 @@ impl<'a> Leaving<'a> {
         }
     }
 
-    /// Whether the pod's proxy says so. One that does not answer has not, unless its pod ends: that is
-    /// then in no list any more. That it may not be asked is an error: nobody would be told apart then.
+    /// Whether the pod's proxy reports the step. If it does not answer, the answer is no; if its
+    /// pod is terminating, it will be missing from the next list. A missing right to query it is an
+    /// error, because then the state of no proxy is known.
     async fn has_taken(&self, pod: &PodName, step: Removal) -> Result<bool, Error> {
         match timeout(ANSWER, self.reach.get(pod, "/config")).await {
             Ok(Ok(reply)) => Ok(taken(&reply.body).is_some_and(|taken| taken >= step)),
@@ -221,15 +229,15 @@ impl<'a> Leaving<'a> {
     }
 }
 
-/// Asks those that are listed, again and again, until all have taken a step or [`LIMIT`] is over: those that
-/// are not known to have by then.
+/// Queries the listed pods repeatedly, until all have applied a step or [`LIMIT`] is over. Returns
+/// those that are not known to have applied it.
 async fn all_take(
     list: impl AsyncFn() -> Result<Vec<PodName>, Error>,
     ask: impl AsyncFn(&PodName) -> Result<bool, Error>,
 ) -> Result<Vec<PodName>, Error> {
     let end = Instant::now() + LIMIT;
     let (mut taken, mut left) = (BTreeSet::new(), None);
-    // The list is as bounded as the answers are.
+    // Listing has the same time limit as querying.
     while let Ok(listed) = timeout_at(end, list()).await {
         let asked: Vec<PodName> = listed?.into_iter().filter(|pod| !taken.contains(pod)).collect();
         let mut now: BTreeSet<PodName> = asked.iter().cloned().collect();
@@ -252,20 +260,20 @@ async fn all_take(
     left.ok_or_else(|| Error::Late("list pods of all namespaces".to_owned(), LIMIT.as_secs()))
 }
 
-/// The running pods that have a proxy and a network of their own.
+/// The running pods that have a proxy and their own network.
 pub(crate) async fn with_proxy(client: &Client) -> Result<Vec<PodName>, Error> {
     let pods = all(client, None).await?;
     Ok(pods.iter().filter(|pod| phase(pod) == "Running" && leaves(pod)).map(name).collect())
 }
 
-/// Whether the webhooks that put proxies into pods are there.
+/// Whether the webhooks that inject proxies into pods exist.
 pub(crate) async fn is_injected(client: &Client) -> Result<bool, Error> {
     let all: Api<MutatingWebhookConfiguration> = Api::all(client.clone());
     let found = all.get_metadata_opt(INJECTOR).await;
     Ok(found.map_err(Error::api(format!("get {INJECTOR}")))?.is_some())
 }
 
-/// The annotations of a namespace; none where there is no such namespace.
+/// The annotations of a namespace; empty if it does not exist.
 pub(crate) async fn notes(
     client: &Client,
     namespace: &str,
@@ -276,13 +284,13 @@ pub(crate) async fn notes(
     Ok(found.and_then(|found| found.metadata.annotations).unwrap_or_default())
 }
 
-/// The step that a proxy's `/config` names; none where it is one of a version that does not know any.
+/// The step in a proxy's `/config`; `None` if the proxy's version does not report one.
 fn taken(config: &str) -> Option<Removal> {
     let config: Value = serde_json::from_str(config).ok()?;
     config.pointer("/policy/removal")?.as_str()?.parse().ok()
 }
 
-/// Whether a pod has a proxy through which its connections go: those of a node's network do not.
+/// Whether a pod's connections pass its proxy. Those of a pod in its node's network do not.
 fn leaves(pod: &Pod) -> bool {
     let has_own_network = pod.spec.as_ref().is_some_and(|spec| spec.host_network != Some(true));
     is_meshed(pod) && has_own_network
@@ -329,7 +337,7 @@ mod tests {
             round.set(round.get() + 1);
             Ok(if round.get() < 3 { pods(3) } else { pods(2) })
         };
-        // One at once, one in the second round, one never.
+        // One pod applies it at once, one in the second round, one never.
         let ask = async |pod: &PodName| {
             Ok(pod.name == "web-0" || (pod.name == "web-1" && round.get() > 1))
         };

@@ -1,16 +1,17 @@
-//! What the command line does in a Kubernetes cluster: asks it, looks at an installation, takes it away.
+//! What the command line does in a Kubernetes cluster: query it, check an installation, remove it.
 //!
-//! What is installed is the chart's concern (`leno-charts`) and is applied by kubectl or Helm; this crate
-//! asks the cluster what is there. [`installed`] is what an installation was told, [`check`] whether it
-//! is well, or whether there can be one, [`Removal`] how it goes without a trace, also on the nodes.
+//! The chart (`leno-charts`) defines what is installed, and kubectl or Helm applies it; this crate
+//! queries what is in the cluster. [`installed`] returns the values of an installation, [`check`]
+//! checks whether it is healthy or whether one is possible, and [`Removal`] removes all of it, from
+//! the nodes as well.
 //!
 //! ```text
 //! leno upgrade    installed() ── values ──► the chart ──► YAML
 //! leno check      check()     ── findings
 //! leno explain    Known       ── objects ──► the analysis of files
 //! leno stat       scrape()    ── proxies, each through the API server ──► the figures of `leno up`
-//! leno diagnostics  diagnose(), pod_capture() ── one proxy's pod, and the proxy itself or its node's agent
-//! leno bug-report report()    ── all of that in one archive, scrubbed
+//! leno diagnostics  diagnose(), pod_capture() ── one pod's proxy, and its node's agent
+//! leno bug-report report()    ── all of these in one archive, without secrets
 //! leno uninstall  Removal     ── webhooks, pods leave, agents, nodes, everything else
 //! ```
 
@@ -56,24 +57,24 @@ pub use stat::scrape;
 /// The label of the agents' pods.
 const AGENTS: &str = "app.kubernetes.io/name=leno-agent";
 
-/// Which cluster.
+/// Selects a cluster.
 #[derive(Clone, Debug, Default)]
 pub struct Target {
-    /// The kubeconfig; without it, `KUBECONFIG` or `~/.kube/config`.
+    /// The kubeconfig file; default: `KUBECONFIG` or `~/.kube/config`.
     pub kubeconfig: Option<PathBuf>,
-    /// Its context; without it, the current one.
+    /// Its context; default: the current one.
     pub context: Option<String>,
 }
 
 impl Target {
-    /// What it is called: its context.
+    /// A name for the cluster: that of its context.
     #[must_use]
     pub fn name(&self) -> String {
         self.pinned().context.unwrap_or_else(|| "cluster".to_owned())
     }
 
-    /// The same, by the name of its context, so that it stays the same when the kubeconfig gets another
-    /// current one; as it is where no kubeconfig can be read.
+    /// The same target with its context named explicitly, so that it stays the same if the
+    /// kubeconfig's current context changes. Unchanged if no kubeconfig can be read.
     #[must_use]
     pub fn pinned(&self) -> Self {
         let current = || {
@@ -86,8 +87,8 @@ impl Target {
         Self { kubeconfig: self.kubeconfig.clone(), context: self.context.clone().or_else(current) }
     }
 
-    /// Whether any cluster is named: by this, or where this names none, by `KUBECONFIG`, `~/.kube/config`
-    /// or the pod that this runs in.
+    /// Whether a cluster is selected: by this target, or else by `KUBECONFIG`, `~/.kube/config` or
+    /// the pod that this process runs in.
     #[must_use]
     pub fn is_there(&self) -> bool {
         self.kubeconfig.is_some()
@@ -101,36 +102,36 @@ impl Target {
 /// A client of the cluster.
 ///
 /// # Errors
-/// Where no cluster is named, or what names it cannot be used.
+/// No cluster is selected, or its configuration cannot be used.
 pub async fn connect(target: &Target) -> Result<Client, Error> {
     let file = target.kubeconfig.as_deref().map(Path::new);
     Ok(leno_sources::connect(file, target.context.as_deref()).await?)
 }
 
-/// An installation that is there.
+/// An existing installation.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Installed {
     /// Its version.
     pub version: String,
-    /// What it was told, as JSON.
+    /// Its values, as JSON.
     pub values: String,
 }
 
 impl Installed {
-    /// What it was told.
+    /// Its values.
     ///
     /// # Errors
-    /// Where this version has no such value.
+    /// This version does not have one of the values.
     pub fn told(&self) -> Result<Values, Error> {
         let name = format!("what {} was told", self.version);
         Ok(Values::load(&[(name, self.values.clone())], &[])?)
     }
 }
 
-/// What is installed in `namespace`, none where nothing is.
+/// The installation in `namespace`, if there is one.
 ///
 /// # Errors
-/// When the API server does not answer, or does not let us look.
+/// The API server does not answer, or the user lacks the right.
 pub async fn installed(client: &Client, namespace: &str) -> Result<Option<Installed>, Error> {
     let maps: Api<ConfigMap> = Api::namespaced(client.clone(), namespace);
     let map = maps.get_opt(INSTALLED).await;

@@ -1,4 +1,4 @@
-//! What a cluster's mesh is made of, for questions about it.
+//! The objects and settings of a cluster's mesh, for explanations and analysis.
 
 use kube::Client;
 use leno_charts::{Egress, Mtls};
@@ -9,31 +9,32 @@ use leno_types::TrustDomain;
 
 use crate::{Error, installed, namespaces};
 
-/// The objects of a cluster, and what its control plane was told.
+/// The objects of a cluster, and the settings of its control plane.
 #[derive(Clone, Debug)]
 pub struct Known {
     /// Its objects.
     pub read: Read,
-    /// What the control plane was told.
+    /// The settings of the control plane.
     pub settings: Settings,
-    /// What is not known, in words.
+    /// What is unknown, in words.
     pub gaps: Vec<String>,
 }
 
-/// Which objects are read.
+/// The extent of the objects to read.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Extent {
     /// All.
     Cluster,
-    /// All, or where that is not allowed, those of this namespace.
+    /// All of them, or, without the right to that, those of this namespace.
     AtLeast(String),
 }
 
 impl Known {
-    /// Reads the objects that the control plane in the namespace `system` follows.
+    /// Reads the objects that the control plane in the namespace `system` watches.
     ///
     /// # Errors
-    /// Where they cannot be read. That the control plane's own namespace cannot be is a gap.
+    /// The objects cannot be read. If the control plane's own namespace cannot be read, that is a
+    /// gap instead.
     pub async fn read(client: &Client, extent: &Extent, system: &str) -> Result<Self, Error> {
         let mut gaps = Vec::new();
         let read = match (leno_sources::read(client, None).await.map_err(unread), extent) {
@@ -71,10 +72,10 @@ impl Known {
             .filter_map(|key: ObjectKey| (key.kind == Kind::Namespace).then_some(key.name))
     }
 
-    /// Checks that a namespace is there, where namespaces could be read at all.
+    /// Checks that a namespace exists, if namespaces could be read at all.
     ///
     /// # Errors
-    /// [`Error::NoNamespace`] where it is not.
+    /// [`Error::NoNamespace`] if it does not.
     pub fn has_namespace(&self, wanted: &str) -> Result<(), Error> {
         let known: Vec<String> = self.namespaces().collect();
         if known.is_empty() || known.iter().any(|one| one == wanted) {
@@ -88,12 +89,12 @@ fn unread(ReadError { kind, source }: ReadError) -> Error {
     Error::api(format!("list objects of kind {kind}"))(source)
 }
 
-/// What is assumed of a cluster's control plane that nothing is known of.
+/// The assumed settings of a control plane whose settings are unknown.
 fn assumed() -> Settings {
     Settings { writers: Writers::Tenants, ..Settings::default() }
 }
 
-/// What the control plane in a namespace was told; none where there is none.
+/// The settings of the control plane in a namespace; `None` if there is no installation.
 async fn told(client: &Client, system: &str) -> Result<Option<Settings>, Error> {
     let Some(there) = installed(client, system).await? else { return Ok(None) };
     let values = there.told()?;

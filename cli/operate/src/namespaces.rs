@@ -1,5 +1,5 @@
-//! Whether a namespace is there, for a word that is mistyped must not look like one where nothing is; and what
-//! namespaces say of their pods.
+//! Checks that a namespace exists, so that a mistyped name is not taken for an empty namespace; and
+//! reads the capture modes of namespaces.
 
 use std::collections::BTreeMap;
 
@@ -13,36 +13,37 @@ use leno_types::nearest;
 use crate::Error;
 use crate::objects::paged;
 
-/// Most namespaces among which one is looked for that was meant.
+/// How many namespaces are compared with a mistyped name at most.
 const KNOWN: u32 = 500;
 
-/// Checks that a namespace is there, as far as whoever asks may know.
+/// Checks that a namespace exists. Succeeds if the user lacks the right to know.
 ///
 /// # Errors
-/// [`Error::NoNamespace`] where it is not, and where the API server does not answer.
+/// [`Error::NoNamespace`] if it does not; another error if the API server does not answer.
 pub(crate) async fn check(client: &Client, wanted: &str) -> Result<(), Error> {
     let all: Api<Namespace> = Api::all(client.clone());
     let found = all.get_opt(wanted).await.map_err(Error::api(format!("get Namespace {wanted}")));
     match found {
         Ok(Some(_)) => Ok(()),
         Ok(None) => {
-            // It is only a hint, and the right to it may be missing.
+            // The list only serves a hint, and the right to it may be missing.
             let known = all.list_metadata(&ListParams::default().limit(KNOWN)).await;
             let known = known.map(|list| list.items).unwrap_or_default();
             let known: Vec<String> =
                 known.into_iter().filter_map(|one| one.metadata.name).collect();
             Err(none(wanted, known.iter().map(String::as_str)))
         }
-        // Pods of a namespace may be listed without the right to see the namespace itself.
+        // A user may list the pods of a namespace without the right to get the namespace itself.
         Err(error) if error.is_forbidden() => Ok(()),
         Err(error) => Err(error),
     }
 }
 
-/// What namespaces say of how their pods are captured, by their names; a label counts before an annotation.
+/// The capture modes that namespaces set for their pods, by namespace; a label wins over an
+/// annotation.
 ///
 /// # Errors
-/// Where they cannot be listed.
+/// The namespaces cannot be listed.
 pub async fn captures(client: &Client) -> Result<BTreeMap<String, String>, Error> {
     let all: Api<Namespace> = Api::all(client.clone());
     let list = async |asked: &ListParams| all.list_metadata(asked).await;
@@ -55,7 +56,7 @@ pub async fn captures(client: &Client) -> Result<BTreeMap<String, String>, Error
     Ok(found.map_err(Error::api("list namespaces"))?.into_iter().filter_map(capture).collect())
 }
 
-/// That there is none, with the one of `known` that may have been meant.
+/// The error for a missing namespace, with the most similar one of `known` as a hint.
 pub(crate) fn none<'a>(wanted: &str, known: impl Iterator<Item = &'a str>) -> Error {
     let hint = match nearest(wanted, known) {
         Some(meant) => format!(": did you mean {meant}?"),

@@ -1,4 +1,4 @@
-//! Objects of any kind, as the chart's documents name them.
+//! Objects of any kind, identified as in the chart's documents.
 
 use std::time::{Duration, Instant};
 
@@ -13,17 +13,17 @@ use serde_json::Value;
 
 use crate::Error;
 
-/// Longest wait for an object to go: namespaces empty within it.
+/// Longest wait until an object is deleted; deleting a namespace's contents takes less.
 const LIMIT: Duration = Duration::from_secs(180);
-/// Longest wait for a kind that was just defined to be served.
+/// Longest wait until the API server serves a newly defined kind.
 const SERVED: Duration = Duration::from_secs(30);
-/// Between two looks.
+/// Pause between two queries.
 const LOOK: Duration = Duration::from_millis(300);
 
-/// Objects of one answer of the API server.
+/// Objects per page of a list.
 const PAGE: u32 = 500;
 
-/// One object that a document names.
+/// The identity of an object in a document.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Named {
     /// The group of its kind; empty for those of Kubernetes' core.
@@ -32,35 +32,36 @@ pub struct Named {
     pub version: String,
     /// Its kind.
     pub kind: String,
-    /// Its namespace; none where it is the cluster's.
+    /// Its namespace; `None` for a cluster-scoped object.
     pub namespace: Option<String>,
     /// Its name.
     pub name: String,
 }
 
-/// The objects that a text of YAML documents names, in their order.
+/// The objects that a text of YAML documents names, in order.
 ///
 /// # Errors
-/// Where the text is not YAML, or one of its documents names no object.
+/// The text is not YAML, or one of its documents names no object.
 pub fn named(text: &str) -> Result<Vec<Named>, Error> {
     documents(text)?.iter().map(one).collect()
 }
 
-/// The documents of a text of YAML.
+/// The documents of a YAML text.
 ///
 /// # Errors
-/// Where it is not YAML.
+/// The text is not YAML.
 pub fn documents(text: &str) -> Result<Vec<Value>, Error> {
     let all: Vec<Value> =
         serde_saphyr::from_multiple(text).map_err(|error| Error::Document(error.to_string()))?;
     Ok(all.into_iter().filter(|one| !one.is_null()).collect())
 }
 
-/// Applies an object as `kubectl apply --server-side --force-conflicts` does, as `who`, and gives back what is
-/// stored. A kind whose definition was applied just before is waited for.
+/// Applies an object like `kubectl apply --server-side --force-conflicts`, with field manager
+/// `who`; returns the stored object. If its kind was defined only just before, waits until the API
+/// server serves the kind.
 ///
 /// # Errors
-/// Where the document names no object, or the API server does not take it.
+/// The document names no object, or the API server rejects it.
 pub async fn apply(client: &Client, document: &Value, who: &str) -> Result<Value, Error> {
     let named = one(document)?;
     let api = named.api(client);
@@ -80,15 +81,15 @@ pub async fn apply(client: &Client, document: &Value, who: &str) -> Result<Value
     }
 }
 
-/// Whether a kind is there in every cluster, so that there is nothing to wait for.
+/// Whether every cluster has this kind, so that waiting for it is pointless.
 fn is_core(named: &Named) -> bool {
     named.group.is_empty() || !named.group.contains('.') || named.group.ends_with(".k8s.io")
 }
 
-/// All that a list has, asked for by pages: those of the page that reaches `most` are the last.
+/// Reads a list page by page, up to and including the page that reaches `most` items.
 ///
 /// # Errors
-/// Of the page that is not given.
+/// A page cannot be read.
 pub async fn paged<K: Clone>(
     asked: ListParams,
     most: usize,
@@ -106,15 +107,16 @@ pub async fn paged<K: Clone>(
     }
 }
 
-/// Removes an object and waits until it is gone; whether it was there.
+/// Deletes an object and waits until it is gone; returns whether it existed.
 ///
 /// # Errors
-/// Where the API server does not do it, or it does not go within three minutes.
+/// The API server rejects the request, or the object is not gone within three minutes.
 pub async fn delete(client: &Client, one: &Named) -> Result<bool, Error> {
     remove(client, one, None).await
 }
 
-/// As [`delete`], and only the object of this UID: one that somebody else has made in its place stays.
+/// Like [`delete`], but only the object with this UID: an object that was created in its place
+/// stays.
 ///
 /// # Errors
 /// As [`delete`].
@@ -152,7 +154,7 @@ async fn remove(client: &Client, one: &Named, uid: Option<&str>) -> Result<bool,
     }
 }
 
-/// One object of a text of YAML documents, typed.
+/// One object of a text of YAML documents, decoded.
 pub(crate) fn find<T: DeserializeOwned>(text: &str, kind: &str, name: &str) -> Option<T> {
     let wanted = |one: &Value| one["kind"] == kind && one["metadata"]["name"] == name;
     serde_json::from_value(documents(text).ok()?.into_iter().find(wanted)?).ok()
@@ -173,7 +175,7 @@ fn one(document: &Value) -> Result<Named, Error> {
 }
 
 impl Named {
-    /// The way to objects of its kind and namespace.
+    /// The API client for objects of its kind and namespace.
     #[must_use]
     pub fn api(&self, client: &Client) -> Api<DynamicObject> {
         let kind = GroupVersionKind::gvk(&self.group, &self.version, &self.kind);
@@ -184,7 +186,7 @@ impl Named {
         }
     }
 
-    /// As people name it.
+    /// Its name in messages.
     #[must_use]
     pub fn said(&self) -> String {
         match &self.namespace {
@@ -194,7 +196,7 @@ impl Named {
     }
 }
 
-/// Whether an error says that there is no such thing.
+/// Whether an error means that the object does not exist.
 #[must_use]
 pub fn is_absent(error: &kube::Error) -> bool {
     matches!(error, kube::Error::Api(status) if status.code == 404)

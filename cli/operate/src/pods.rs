@@ -1,4 +1,4 @@
-//! The pods of a cluster, as far as the mesh is concerned.
+//! The pods of a cluster, with the properties that concern the mesh.
 
 use k8s_openapi::api::core::v1::{ContainerState, ContainerStateWaiting, ContainerStatus, Pod};
 use kube::api::ListParams;
@@ -10,15 +10,15 @@ use crate::Error;
 use crate::objects::paged;
 use crate::reach::PodName;
 
-/// Most pods that are looked at: what Kubernetes itself is made for (150,000 pods in a cluster).
+/// Most pods that are read: the largest cluster that Kubernetes supports has 150,000.
 const MAX_PODS: usize = 150_000;
 
-/// A pod that runs.
+/// A running pod.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Running {
     /// Its name.
     pub name: PodName,
-    /// What made it.
+    /// The object that created it.
     pub owner: Owner,
     /// Whether it has a proxy.
     pub meshed: bool,
@@ -26,10 +26,10 @@ pub struct Running {
     pub ready: bool,
 }
 
-/// The pods that run in a namespace, or in all.
+/// The running pods of a namespace, or of all namespaces.
 ///
 /// # Errors
-/// Where they cannot be listed.
+/// The pods cannot be listed.
 pub async fn running(client: &Client, namespace: Option<&str>) -> Result<Vec<Running>, Error> {
     let pods = all(client, namespace).await?;
     Ok(pods.iter().filter(|pod| phase(pod) == "Running").map(of).collect())
@@ -44,7 +44,7 @@ pub(crate) async fn all(client: &Client, namespace: Option<&str>) -> Result<Vec<
     pods.await.map_err(Error::api(what))
 }
 
-/// `Running`, `Pending` and the like; empty where nobody has said.
+/// `Running`, `Pending` and the like; empty if unknown.
 pub(crate) fn phase(pod: &Pod) -> &str {
     pod.status.as_ref().and_then(|status| status.phase.as_deref()).unwrap_or_default()
 }
@@ -56,7 +56,8 @@ pub(crate) fn name(pod: &Pod) -> PodName {
     }
 }
 
-/// What is said of a pod's containers: those that serve, then those that came before them, with native sidecars.
+/// The statuses of a pod's containers: first the regular ones, then init containers and native
+/// sidecars.
 pub fn statuses(pod: &Pod) -> impl Iterator<Item = &ContainerStatus> {
     pod.status.iter().flat_map(|status| {
         let first = status.container_statuses.iter().flatten();
@@ -64,7 +65,8 @@ pub fn statuses(pod: &Pod) -> impl Iterator<Item = &ContainerStatus> {
     })
 }
 
-/// Why a container waits that cannot begin, however long it is waited for: what it is made from is wrong or not there.
+/// Reasons for which a container will never start, however long it waits: its image or its
+/// configuration is wrong or missing.
 const UNSTARTABLE: [&str; 6] = [
     "ErrImageNeverPull",
     "ErrImagePull",
@@ -74,7 +76,7 @@ const UNSTARTABLE: [&str; 6] = [
     "CreateContainerConfigError",
 ];
 
-/// The container of a pod that cannot begin, and why; none where all can.
+/// The container of a pod that cannot start, and why; `None` if all can.
 pub fn unstartable(pod: &Pod) -> Option<(&ContainerStatus, &ContainerStateWaiting)> {
     statuses(pod).find_map(|one| {
         let waiting = one.state.as_ref()?.waiting.as_ref()?;
@@ -83,7 +85,7 @@ pub fn unstartable(pod: &Pod) -> Option<(&ContainerStatus, &ContainerStateWaitin
     })
 }
 
-/// Whether a container of a pod runs, or ever has.
+/// Whether a container of a pod runs, or has ever run.
 pub(crate) fn has_run(pod: &Pod) -> bool {
     let ran = |state: &ContainerState| state.running.is_some() || state.terminated.is_some();
     statuses(pod).any(|one| {

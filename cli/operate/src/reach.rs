@@ -1,4 +1,4 @@
-//! Admin servers of pods, through the API server: what `kubectl port-forward` does.
+//! Reaches the admin servers of pods through the API server, like `kubectl port-forward`.
 
 use std::fmt;
 use std::time::Duration;
@@ -14,23 +14,24 @@ use tokio::time::timeout;
 
 use crate::Error;
 
-/// Proxies asked at once: each is a connection to the API server and, through it, to a kubelet. Sixteen need
-/// seconds for a thousand proxies, and are no load for either.
+/// Proxies queried at the same time: each query is a connection to the API server and, through it,
+/// to a kubelet. Sixteen take seconds for a thousand proxies, and are no load for either.
 const AT_ONCE: usize = 16;
-/// How long the way to a pod may take, and its answer: an admin server's own bound, and as much again for the
-/// API server and the kubelet.
+/// How long connecting to a pod and its answer may take: an admin server's own bound, and as much
+/// again for the API server and the kubelet.
 const BOUND: Duration = ANSWER_BOUND.saturating_mul(2);
 
-/// The way to the admin servers of a cluster's pods. Needs `get` and `create` on `pods/portforward`.
+/// Sends requests to the admin servers of a cluster's pods. Needs `get` and `create` on
+/// `pods/portforward`.
 #[derive(Clone)]
 pub struct Reach {
     client: Client,
-    /// What the servers are shown that ask for it.
+    /// The token for servers that require one.
     token: Option<String>,
 }
 
-/// A way that ends with whoever uses it: by itself it would wait for the other end, for minutes where
-/// that is silent.
+/// A port-forward that is aborted when it is dropped. By itself it would wait for the other end,
+/// for minutes if that is silent.
 struct Way(Portforwarder);
 
 impl Drop for Way {
@@ -39,7 +40,7 @@ impl Drop for Way {
     }
 }
 
-/// Which pod.
+/// The namespace and name of a pod.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct PodName {
     /// Its namespace.
@@ -56,27 +57,27 @@ impl fmt::Display for PodName {
 }
 
 impl Reach {
-    /// Through this client. Nothing is asked yet.
+    /// Uses this client. Sends no request yet.
     #[must_use]
     pub fn new(client: Client) -> Self {
         Self { client, token: None }
     }
 
-    /// The same, to servers that ask for a token (`Authorization: Bearer`).
+    /// Adds a token for servers that require one (`Authorization: Bearer`).
     #[must_use]
     pub fn with_token(self, token: String) -> Self {
         Self { token: Some(token), ..self }
     }
 
-    /// A page of a proxy.
+    /// Fetches a page from a proxy.
     ///
     /// # Errors
-    /// Where the API server does not let us through, or the proxy does not answer in time.
+    /// The API server does not permit it, or the proxy does not answer in time.
     pub async fn get(&self, pod: &PodName, path: &str) -> Result<Reply, Error> {
         self.get_from(pod, ports::ADMIN, path).await
     }
 
-    /// A page of an admin server on another port than a proxy's.
+    /// Fetches a page from an admin server on another port than a proxy's.
     ///
     /// # Errors
     /// As [`get`](Self::get).
@@ -84,7 +85,7 @@ impl Reach {
         self.send_to(pod, port, ("GET", path), "").await
     }
 
-    /// Sends something to an HTTP server that a pod has on its loopback.
+    /// Sends a request to an HTTP server on a pod's loopback interface.
     ///
     /// # Errors
     /// As [`get`](Self::get).
@@ -106,7 +107,7 @@ impl Reach {
             match send_as(stream, self.token.as_deref(), (method, path), body).await {
                 Ok(reply) => Ok(reply),
                 Err(error) => {
-                    // The kubelet says why, where it has not got through.
+                    // If the kubelet could not connect to the pod, it sends the reason.
                     let said = match refused {
                         Some(said) => timeout(ANSWER_BOUND, said).await.ok().flatten(),
                         None => None,
@@ -119,7 +120,8 @@ impl Reach {
         timeout(BOUND, asked).await.unwrap_or_else(|_| Err(late()))
     }
 
-    /// What `read` makes of a page of each of many proxies, as soon as that is there, in any order.
+    /// Fetches a page from each of many proxies, and yields the result of `read` for each as soon
+    /// as the page has arrived, in any order.
     pub async fn each<'a, T>(
         &self,
         pods: impl IntoIterator<Item = &'a PodName>,

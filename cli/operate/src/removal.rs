@@ -1,6 +1,6 @@
-//! An installation goes: first what stands in the way of pods, then pods leave the mesh, then what is in the
-//! nodes goes, then the rest. Nothing goes before all of it is allowed, and nothing more once somebody
-//! installs the mesh beside it.
+//! Removes an installation: first the webhooks that pods depend on, then pods leave the mesh, then
+//! the agents' traces on the nodes, then the rest. Nothing is deleted before all rights are
+//! checked, and nothing more once a user installs the mesh at the same time.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
@@ -21,56 +21,56 @@ use crate::{AGENTS, Error, PodName, installed};
 mod needs;
 mod nodes;
 
-/// The agents.
+/// The agents' DaemonSet.
 const AGENT: &str = "leno-agent";
-/// The ConfigMap of roots that the control plane keeps in every namespace while it runs.
+/// The ConfigMap of roots that a running control plane keeps in every namespace.
 const ROOTS: &str = "leno-roots";
-/// What the control plane runs as.
+/// The control plane's Deployment.
 pub(crate) const CONTROLLER: &str = "leno-controller";
-/// The label by which a namespace says that it was made for Leno.
+/// The label of a namespace that was created for Leno.
 const PART_OF: (&str, &str) = ("app.kubernetes.io/part-of", "leno");
-/// The label of the pods that clean, and how their names begin: a node's follows.
+/// The label of the pods that clean nodes, and the prefix of their names; the node's name follows.
 const CLEANUP: (&str, &str) = ("leno.dev/task", "cleanup");
 const CLEANS: &str = "leno-cleanup-";
-/// Longest wait for one step on all nodes: its kubelet ends and starts a pod within seconds.
+/// Longest wait for one step on all nodes: a kubelet stops and starts a pod within seconds.
 const NODE_LIMIT: Duration = Duration::from_secs(60);
-/// Between two looks.
+/// Pause between two queries.
 const LOOK: Duration = Duration::from_millis(300);
 
-/// What is said while it goes.
+/// A progress report of the removal.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Removed {
-    /// An object is gone.
+    /// An object was deleted.
     Object(String),
-    /// Nothing of the mesh is left in the kernel, the CNI configuration and the folders of a node.
+    /// A node's kernel, CNI configuration and folders contain nothing of the mesh any more.
     Node(String),
-    /// A node did not say that it is clean, and why.
+    /// A node did not report that it is clean, and why.
     NodeLeft(String, String),
-    /// There is no control plane that could tell the pods that the mesh goes: requests between them may fail
-    /// until they are restarted.
+    /// There is no control plane that could announce the removal to pods: requests between them may
+    /// fail until they are restarted.
     Unannounced,
-    /// A pod has not been told that the mesh goes: requests that it sends or gets meanwhile may fail.
+    /// A pod did not apply a step of the removal: requests from it or to it may fail meanwhile.
     Untold(PodName),
-    /// Pods that still have a proxy, which goes with them, by their namespaces.
+    /// How many pods still have a proxy, by namespace. They keep it until they are restarted.
     Proxies(BTreeMap<String, usize>),
-    /// The namespace stays: it was not made for Leno.
+    /// The namespace is kept, because it was not created for Leno.
     NamespaceKept(String),
 }
 
-/// Takes an installation away.
+/// Removes an installation.
 pub struct Removal {
     client: Client,
     namespace: String,
-    /// Whether our definitions stay, and with them everybody's policies.
+    /// Whether Leno's CustomResourceDefinitions are kept, and with them all users' policies.
     keep_definitions: bool,
     /// Whether agents may have run.
     had_agents: bool,
-    /// Whether the pods of the agents that are there now are all that there ever were.
+    /// Whether no other pods of agents have run on the nodes than the present ones.
     fresh: bool,
 }
 
 impl Removal {
-    /// Of what is installed in `namespace`.
+    /// Removes the installation in `namespace`.
     #[must_use]
     pub fn new(client: Client, namespace: &str, keep_definitions: bool) -> Self {
         Self {
@@ -82,26 +82,27 @@ impl Removal {
         }
     }
 
-    /// Of an installation that was given up before its agents were made: nothing of it is in any node, unless
-    /// there are agents all the same.
+    /// For an installation that was abandoned before its agents were created: the nodes are not
+    /// cleaned, unless there are agents after all.
     #[must_use]
     pub fn without_agents(self) -> Self {
         Self { had_agents: false, ..self }
     }
 
-    /// Of an installation that whoever asks has made a moment ago and whose agents have not become ready: nothing
-    /// is in the nodes where none has begun. Of any other nobody can say so: an agent's pod that cannot begin
-    /// may be in the place of one that ran, as after an upgrade to an image that is nowhere.
+    /// For an installation that the caller itself has just created and whose agents have not become
+    /// ready: a node whose agent has never started needs no cleaning. For any other installation
+    /// this cannot be known, because the pod of an agent that cannot start may have replaced one
+    /// that ran, for example after an upgrade to an image that does not exist.
     #[must_use]
     pub fn fresh(self) -> Self {
         Self { fresh: true, ..self }
     }
 
-    /// What whoever asks may not do of all that it takes to apply these documents in the namespace, and to take them
-    /// away again, in words.
+    /// The rights that the user lacks to apply these documents in the namespace, and to remove them
+    /// again, in words.
     ///
     /// # Errors
-    /// When the API server does not answer, or the text is no documents.
+    /// The API server does not answer, or the text is not YAML.
     pub async fn lacking_with(&self, documents: &str) -> Result<Vec<String>, Error> {
         let all = named(documents)?;
         let mut needs = needs::applied(all.iter());
@@ -112,18 +113,18 @@ impl Removal {
         Ok(lacking)
     }
 
-    /// Removes everything, and says each step. What is not there any more is passed over, and what says
-    /// that something is installed goes last, so that it can be done again after it was interrupted.
+    /// Removes everything, and reports each step. Objects that no longer exist are skipped. The
+    /// record of the installation is deleted last, so that an interrupted removal can be repeated.
     ///
     /// # Errors
-    /// Where nothing is installed in the namespace, when the API server does not do it, when something does
-    /// not go in time, and when somebody installs the mesh meanwhile. Where a right is missing, before anything
-    /// is changed. A node that cannot be cleaned is said, and is no error.
+    /// Nothing is installed in the namespace; the API server rejects a request; an object is not
+    /// gone in time; or a user installs the mesh meanwhile. A missing right is an error before
+    /// anything is changed. A node that cannot be cleaned is reported, and is not an error.
     pub async fn run(&self, mut say: impl FnMut(Removed)) -> Result<(), Error> {
         let there = installed(&self.client, &self.namespace).await?;
         let there = there.ok_or_else(|| Error::Nothing(self.namespace.clone()))?;
         let values = Values::load(&[("what was told".to_owned(), there.values)], &[]);
-        // One of another version may have told what is not known here.
+        // The record of another version may have values that this version does not know.
         let text = render(&values.unwrap_or_else(|_| Values::defaults()), &self.namespace)?;
         let mut all = named(&text)?;
         all.reverse();
@@ -159,16 +160,18 @@ impl Removal {
             untold.into_iter().for_each(|pod| say(Removed::Untold(pod)));
         }
         leaving.holds().await?;
-        // Its leader puts back what goes next.
+        // The control plane goes first: its leader would create the roots again.
         self.delete(&self.ours("apps", "Deployment", CONTROLLER), &mut say).await?;
         self.controllers_end().await?;
         self.roots(&mut say).await?;
-        // The webhooks once more: those that came in the last moment would be asked of nobody.
+        // Delete the webhooks once more: if some were created in the last moment, no control plane
+        // would answer them.
         for one in webhooks.iter().chain(&rest) {
             self.delete(one, &mut say).await?;
         }
         say(Removed::Proxies(leaving.left().await?));
-        // Another that has begun meanwhile finds what says so, and that something is installed.
+        // If another removal has started meanwhile, it still finds its annotations and the record
+        // of the installation.
         leaving.is_latest().await?;
         leaving.unsay().await?;
         self.delete(&self.ours("", "ConfigMap", INSTALLED), &mut say).await?;
@@ -192,7 +195,8 @@ impl Removal {
         Ok(())
     }
 
-    /// Ends the agents, then has each node forget them; stops where somebody installs the mesh beside.
+    /// Deletes the agents, then cleans each node; stops if a user installs the mesh at the same
+    /// time.
     async fn nodes(
         &self,
         text: &str,
@@ -206,7 +210,7 @@ impl Removal {
             return Ok(());
         }
         let idle = if self.fresh { self.never_begun().await? } else { BTreeSet::new() };
-        // Gone already where a removal was interrupted; the nodes may not be clean all the same.
+        // After an interrupted removal the DaemonSet may be gone already, but the nodes not clean.
         let agent = there.or_else(|| objects::find(text, "DaemonSet", AGENT));
         let Some(spec) = agent.and_then(|agent| agent.spec?.template.spec) else { return Ok(()) };
         self.delete(&self.ours("apps", "DaemonSet", AGENT), say).await?;
@@ -215,20 +219,21 @@ impl Removal {
         let wanted = spec.node_selector.clone().unwrap_or_default();
         let nodes: Vec<Node> =
             nodes.items.into_iter().filter(|node| is_in(node, &wanted)).collect();
-        // Those of a removal that was interrupted may have ended before a new installation began.
+        // The cleaning pods of an interrupted removal may have succeeded before a new installation
+        // began.
         let cleanup = format!("{}={}", CLEANUP.0, CLEANUP.1);
         leaving.is_latest().await?;
         self.forget(&cleanup).await?;
         let earlier = ListParams::default().labels(&cleanup);
         self.none_left(&earlier, "a pod that cleaned earlier").await?;
-        // Nothing is in those whose agent has never begun, where that is known.
+        // Skip the nodes whose agent is known never to have started.
         let (untouched, nodes): (Vec<Node>, Vec<Node>) =
             nodes.into_iter().partition(|node| idle.contains(&node.name_any()));
         untouched.iter().for_each(|node| say(Removed::Node(node.name_any())));
         let on_nodes = nodes::OnNodes { removal: self, agent: &spec, leaving };
         let cleaned = nodes::clean(&nodes, &on_nodes, say);
         match cleaned.await {
-            // They are that one's by now.
+            // The cleaning pods belong to the other removal by now.
             Err(error @ Error::Another(_)) => return Err(error),
             cleaned => {
                 leaving.is_latest().await?;
@@ -239,8 +244,8 @@ impl Removal {
         self.forget(AGENTS).await
     }
 
-    /// The nodes whose agent's pod cannot begin and never has, as with an image that is not there: nothing is in
-    /// them, unless other pods were before it.
+    /// The nodes whose agent's pod cannot start and never has, for example because its image does
+    /// not exist. Such a node has nothing to clean, unless other agent pods ran on it before.
     async fn never_begun(&self) -> Result<BTreeSet<String>, Error> {
         let pods = self.pods().list(&ListParams::default().labels(AGENTS)).await;
         let pods = pods.map_err(Error::api("list the agents"))?;
@@ -255,7 +260,7 @@ impl Removal {
         Ok(&idle - &ran)
     }
 
-    /// Removes pods at once, also those on nodes that do not answer.
+    /// Deletes pods immediately, even on nodes that do not answer.
     async fn forget(&self, label: &str) -> Result<(), Error> {
         let at_once = DeleteParams { grace_period_seconds: Some(0), ..DeleteParams::default() };
         let which = ListParams::default().labels(label);
@@ -264,8 +269,8 @@ impl Removal {
         Ok(())
     }
 
-    /// Waits until the control plane's pods have ended. One on a node that does not answer is not waited for
-    /// longer: it does nothing there that could be seen here.
+    /// Waits until the control plane's pods have ended. A pod on a node that does not answer is not
+    /// waited for any longer: it cannot change anything in the cluster.
     async fn controllers_end(&self) -> Result<(), Error> {
         let ours = ListParams::default().labels(&format!("app.kubernetes.io/name={CONTROLLER}"));
         match self.none_left(&ours, "the control plane").await {
@@ -274,7 +279,7 @@ impl Removal {
         }
     }
 
-    /// Waits until there are no such pods in the namespace.
+    /// Waits until the namespace has no such pods.
     async fn none_left(&self, which: &ListParams, what: &str) -> Result<(), Error> {
         let pods = self.pods();
         let begin = Instant::now();
@@ -301,7 +306,7 @@ impl Removal {
         Ok(())
     }
 
-    /// What has to be allowed for these to go, and what is done besides.
+    /// The rights to delete these objects, and for the other actions of a removal.
     async fn needs<'a>(&self, gone: impl Iterator<Item = &'a Named>) -> Result<Vec<Need>, Error> {
         let mut needs = needs::all(&self.namespace, gone);
         if self.there().await?.as_ref().is_some_and(is_ours) {
@@ -316,7 +321,7 @@ impl Removal {
         found.map_err(Error::api(format!("get Namespace {}", self.namespace)))
     }
 
-    /// Removes the namespace, unless somebody else made it.
+    /// Deletes the namespace if it was created for Leno.
     async fn namespace(&self, say: &mut impl FnMut(Removed)) -> Result<(), Error> {
         let Some(there) = self.there().await? else { return Ok(()) };
         if !is_ours(&there) {
@@ -341,7 +346,7 @@ fn is_in(node: &Node, selector: &BTreeMap<String, String>) -> bool {
     selector.iter().all(|(key, value)| node.labels().get(key) == Some(value))
 }
 
-/// Waits for the next look, until the limit.
+/// Waits for the next query; an error after the limit.
 async fn pause(
     begin: Instant,
     limit: Duration,

@@ -1,4 +1,4 @@
-//! What is gathered for a report of a defect: one archive, without secrets.
+//! Gathers a bug report: one archive, without secrets.
 
 mod archive;
 mod gather;
@@ -19,36 +19,36 @@ use gather::{Gathered, Place};
 /// What goes into a report.
 #[derive(Clone, Debug)]
 pub struct Wanted {
-    /// Whose workloads: these namespaces, or where there is none, all that have proxies.
+    /// The namespaces whose workloads are included; if empty, all that have proxies.
     pub namespaces: Vec<String>,
-    /// Where the control plane is.
+    /// The namespace of the control plane.
     pub system: String,
-    /// Most proxies whose state and log are in it; those that are not ready come first.
+    /// Most proxies whose state and log are included; those that are not ready come first.
     pub proxies: usize,
-    /// Where it is written; nothing must be there.
+    /// The file to write; it must not exist.
     pub file: PathBuf,
 }
 
-/// The first page of a report.
+/// The summary of a report.
 #[derive(Debug, Serialize)]
 struct Summary<'a> {
     leno: &'a str,
     kubernetes: Option<String>,
     installed: Option<String>,
-    /// What the installation was told, as JSON.
+    /// The values of the installation, as JSON.
     values: Option<String>,
     namespaces: &'a BTreeSet<String>,
     meshed_pods: usize,
     proxies: usize,
-    /// What is not in here, and why.
+    /// What could not be included, and why.
     missing: &'a [String],
 }
 
-/// Writes a report, and returns what could not be gathered.
+/// Writes a report; returns what could not be gathered.
 ///
 /// # Errors
-/// Where the file cannot be written, there is no such namespace, or no pod can be listed. What else cannot be read is missing in it, and
-/// said.
+/// The file cannot be written, a namespace does not exist, or pods cannot be listed. Anything else
+/// that cannot be read is missing from the report, which notes it.
 pub async fn report(client: &Client, wanted: &Wanted) -> Result<Vec<String>, Error> {
     let folder = folder(&wanted.file);
     let failed = |error| Error::File(wanted.file.clone(), error);
@@ -81,7 +81,7 @@ pub async fn report(client: &Client, wanted: &Wanted) -> Result<Vec<String>, Err
     Ok(missing)
 }
 
-/// What all of it lies in, once unpacked.
+/// The folder that contains all files once unpacked.
 fn folder(file: &Path) -> String {
     let name = file.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
     let name = name.trim_end_matches(".tar.gz").trim_end_matches(".tgz");

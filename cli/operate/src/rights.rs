@@ -1,4 +1,4 @@
-//! Whether whoever asks may do something, as the API server answers beforehand.
+//! Asks the API server in advance which actions the user may do.
 
 use futures_util::stream::{self, StreamExt as _, TryStreamExt as _};
 use k8s_openapi::api::authorization::v1::{
@@ -9,13 +9,14 @@ use kube::{Api, Client};
 
 use crate::Error;
 
-/// Questions asked at a time: each is one short request.
+/// Reviews requested at the same time; each is one short request.
 const AT_ONCE: usize = 16;
 
-/// A right: verb, group (empty for Kubernetes' core), and resource, with its subresource after a slash.
+/// A right: verb, group (empty for Kubernetes' core), and resource, optionally with a subresource
+/// after a slash.
 pub type Right = (&'static str, &'static str, &'static str);
 
-/// Something that is to be done: to objects of a namespace or of all, and to one of them or any.
+/// An action that needs a right: on one object or any, in one namespace or all.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Need {
     verb: &'static str,
@@ -32,18 +33,18 @@ impl From<&Right> for Need {
 }
 
 impl Need {
-    /// In all namespaces, to any of them. The resource may have a subresource after a slash.
+    /// In all namespaces, on any object. The resource may have a subresource after a slash.
     pub(crate) fn new(verb: &'static str, group: &str, resource: &str) -> Self {
         let (group, resource) = (group.to_owned(), resource.to_owned());
         Self { verb, group, resource, namespace: None, name: None }
     }
 
-    /// In this namespace; in all where it is none.
+    /// In this namespace; in all for `None`.
     pub(crate) fn inside(self, namespace: Option<&str>) -> Self {
         Self { namespace: namespace.map(str::to_owned), ..self }
     }
 
-    /// To the object of this name.
+    /// On the object of this name.
     pub(crate) fn named(self, name: &str) -> Self {
         Self { name: Some(name.to_owned()), ..self }
     }
@@ -82,15 +83,15 @@ impl Need {
     }
 }
 
-/// Those of these rights, in the whole cluster, that whoever asks lacks, in words.
+/// Those of these rights, in the whole cluster, that the user lacks, in words.
 ///
 /// # Errors
-/// When the API server does not answer.
+/// The API server does not answer.
 pub async fn lacking(client: &Client, rights: &[Right]) -> Result<Vec<String>, Error> {
     unmet(client, rights.iter().map(Need::from).collect()).await
 }
 
-/// What whoever asks may not do of this, in words, in the same order.
+/// Those of these actions that the user may not do, in words, in the same order.
 pub(crate) async fn unmet(client: &Client, needs: Vec<Need>) -> Result<Vec<String>, Error> {
     let asked = stream::iter(needs).map(async |need: Need| {
         let allowed = need.is_allowed(client).await?;

@@ -1,4 +1,4 @@
-//! What the proxies of a cluster have counted.
+//! The counters of a cluster's proxies.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::time::Instant;
@@ -10,18 +10,18 @@ use crate::pods::{self, Running};
 use crate::reach::{PodName, Reach};
 use crate::{Error, namespaces};
 
-/// Most proxies that are asked for one report: at sixteen at once a minute or so. Of each some kilobytes are
-/// kept, for as many edges as it has.
+/// Most proxies that are queried for one report; with sixteen at a time that takes about a minute.
+/// Some kilobytes are kept for each, depending on the number of its edges.
 const MAX_PROXIES: usize = 5_000;
 
-/// Asks every proxy of a cluster, or those of one namespace, and calls the mesh `mesh`.
+/// Queries every proxy of a cluster, or those of one namespace. The report names the mesh `mesh`.
 ///
 /// # Errors
-/// Where there is no such namespace, the pods cannot be listed, there are too many, or no proxy at all may
-/// be asked. One that does not answer is noted and harms nothing.
+/// The namespace does not exist, the pods cannot be listed, there are too many, or the user may
+/// query no proxy. A proxy that does not answer is noted.
 pub async fn scrape(client: &Client, namespace: Option<&str>, mesh: &str) -> Result<Scrape, Error> {
     let running = match (pods::running(client, None).await, namespace) {
-        // What else there is would only have given servers elsewhere the names of their workloads.
+        // The pods of other namespaces only serve to name the workloads of servers there.
         (Err(error), Some(namespace)) if error.is_forbidden() => {
             pods::running(client, Some(namespace)).await?
         }
@@ -69,7 +69,8 @@ pub async fn scrape(client: &Client, namespace: Option<&str>, mesh: &str) -> Res
     Ok(Scrape::new(mesh, at, all.collect()))
 }
 
-/// The names, with their namespaces, that workloads of several kinds have: `deploy/web` and `sts/web` are two.
+/// The names, with namespaces, that workloads of several kinds share: `deploy/web` and `sts/web`
+/// are two.
 fn alike(running: &[Running]) -> BTreeSet<(&str, &str)> {
     let (mut kinds, mut alike) = (BTreeMap::new(), BTreeSet::new());
     for one in running {

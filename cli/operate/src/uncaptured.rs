@@ -1,4 +1,4 @@
-//! Pods with a proxy past which everything goes: their proxies say so of themselves.
+//! Finds pods whose traffic bypasses their proxy; the proxies report it.
 
 use std::collections::BTreeSet;
 use std::pin::pin;
@@ -14,32 +14,33 @@ use crate::Error;
 use crate::leaving::with_proxy;
 use crate::reach::{PodName, Reach};
 
-/// How long all of them are asked: some thousands that answer, or two hundred that do not.
+/// How long all of them may take: enough for some thousands that answer, or two hundred that do
+/// not.
 const LIMIT: Duration = Duration::from_secs(30);
 /// Longest wait for the answer of one proxy.
 const ANSWER: Duration = Duration::from_secs(5);
-/// Proxies asked at a time, so that the API server has other things to do as well.
+/// Proxies queried at the same time; bounded to limit the load on the API server.
 const AT_ONCE: usize = 32;
-/// Most pods that are named.
+/// Most pods that a message names.
 const NAMED: usize = 10;
 
-/// What is known of the capture of all pods that have a proxy and run.
+/// The state of capture of all running pods with a proxy.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct Captures {
-    /// How many there are.
+    /// How many such pods there are.
     pub(crate) pods: usize,
-    /// Those whose proxy serves, and is not captured.
+    /// The pods whose proxy serves but is not captured.
     pub(crate) missing: Vec<PodName>,
-    /// How many proxies have not answered.
+    /// How many proxies did not answer.
     pub(crate) silent: usize,
-    /// How many were left out when [`LIMIT`] was over.
+    /// How many proxies were not queried before [`LIMIT`] was over.
     pub(crate) unasked: usize,
 }
 
-/// Asks the proxies of a cluster, by port-forwards, for half a minute at the most.
+/// Queries the proxies of a cluster through port-forwards, for at most half a minute.
 ///
 /// # Errors
-/// Where pods cannot be listed, or proxies may not be asked.
+/// The pods cannot be listed, or the user may not query proxies.
 pub(crate) async fn captures(client: &Client) -> Result<Captures, Error> {
     let pods = with_proxy(client).await?;
     let reach = Reach::new(client.clone());
@@ -47,7 +48,8 @@ pub(crate) async fn captures(client: &Client) -> Result<Captures, Error> {
         .await
 }
 
-/// Asks whether a pod with a proxy is not captured, until all were asked or [`LIMIT`] is over.
+/// Queries whether each pod with a proxy is uncaptured, until all were queried or [`LIMIT`] is
+/// over.
 async fn of_all(
     pods: &[PodName],
     ask: impl AsyncFn(&PodName) -> Result<bool, Error>,
@@ -71,7 +73,8 @@ async fn of_all(
 }
 
 impl Captures {
-    /// Which pods have none, and what to do, while a step of a removal holds or none; none where all have one.
+    /// The pods that are not captured, with a remedy that depends on the step of a removal; `None`
+    /// if all are captured.
     pub(crate) fn lack(&self, step: Removal) -> Option<String> {
         if self.missing.is_empty() {
             return None;
@@ -107,7 +110,7 @@ impl Captures {
         ))
     }
 
-    /// Of which proxies it is not known; none where of all it is.
+    /// The number of pods whose state is unknown, and why; `None` if all are known.
     pub(crate) fn gap(&self) -> Option<String> {
         let Self { pods, silent, unasked, .. } = self;
         let silent = (*silent > 0).then(|| {
@@ -124,8 +127,8 @@ impl Captures {
     }
 }
 
-/// Whether a proxy's `/config` says that it serves without being captured. One that waits to be captured
-/// holds its pod back meanwhile; one of an older version does not say.
+/// Whether a proxy's `/config` reports that it serves without being captured. A proxy that still
+/// waits for its capture is not ready, and an older version does not report it.
 fn is_missing(config: &str) -> bool {
     let Ok(config) = serde_json::from_str::<Value>(config) else { return false };
     config["ready"] == true && config["captured"] == false
@@ -185,7 +188,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn many_silent_proxies_are_left_out_once_the_time_is_over_and_counted() {
         let begin = Instant::now();
-        // The last of them would answer.
+        // Only the last of them would answer.
         let ask = async |pod: &PodName| {
             if pod.name != "web-1999" {
                 std::future::pending::<()>().await;

@@ -1,4 +1,4 @@
-//! The client side of every service: plain HTTP/1.1 by name, connections kept.
+//! The client side of every service: plain HTTP/1.1 by service name, with kept connections.
 
 use std::cell::RefCell;
 use std::time::Duration;
@@ -15,7 +15,8 @@ use tokio::net::TcpStream;
 
 use crate::setting;
 
-/// Idle connections kept to one service; more simultaneous calls open more and drop them after.
+/// Idle connections kept per service. Further simultaneous calls open more, which are closed
+/// afterwards.
 const MAX_IDLE: usize = 64;
 /// Largest response read; the whole catalog is under 4 KiB.
 const MAX_BODY: usize = 1024 * 1024;
@@ -30,7 +31,8 @@ pub(crate) struct Remote {
 }
 
 impl Remote {
-    /// The service `name`, at the URL in the environment variable `NAME_URL` or by its name.
+    /// The service `name`, at the URL in the environment variable `<NAME>_URL`, or else by its
+    /// name.
     pub(crate) fn from_env(name: &str) -> Result<Self> {
         let variable = format!("{}_URL", name.to_uppercase());
         let url = setting(&variable, &format!("http://{name}:8080"));
@@ -43,12 +45,12 @@ impl Remote {
         Ok(Remote { authority, idle: RefCell::default() })
     }
 
-    /// GETs `path` and reads the JSON of the answer.
+    /// GETs `path` and parses the JSON response.
     pub(crate) async fn get<T: DeserializeOwned>(&self, path: &str) -> Result<T> {
         self.call(Method::GET, path, Bytes::new()).await
     }
 
-    /// Sends `body` with `method` to `path` and reads the JSON of the answer.
+    /// Sends `body` with `method` to `path` and parses the JSON response.
     pub(crate) async fn call<T: DeserializeOwned>(
         &self,
         method: Method,
@@ -101,7 +103,7 @@ impl Remote {
         let stream = TcpStream::connect(&self.authority).await?;
         stream.set_nodelay(true)?;
         let (sender, connection) = handshake(TokioIo::new(stream)).await?;
-        // Ends when the connection does; a failure shows at the request that it carried.
+        // The task ends with the connection; a failure is reported by the request in progress.
         tokio::task::spawn_local(async move {
             let _ = connection.await;
         });

@@ -1,4 +1,4 @@
-//! `cart`: what each user means to buy, kept in Redis.
+//! `cart`: each user's cart, stored in Redis.
 
 use anyhow::{Context, Result};
 use hyper::Method;
@@ -8,7 +8,7 @@ use crate::redis::Redis;
 use crate::serve::{Ask, Reply, Service, is_word};
 use crate::setting;
 
-/// Most entries of one cart; the oldest fall out.
+/// Most entries of one cart; the oldest are dropped.
 const MAX_ENTRIES: usize = 20;
 
 /// One entry of a cart.

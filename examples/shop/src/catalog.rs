@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::serve::{Ask, Reply, Service};
 
-/// One thing to buy.
+/// A product.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Product {
     pub(crate) id: String,

@@ -1,7 +1,7 @@
 //! `shop`: six small HTTP services in one binary, an example application for the mesh.
 //!
-//! It knows nothing of any mesh: services call each other by plain `http://name:8080` URLs, and
-//! the environment may say otherwise. Each service is one process with one thread.
+//! It knows nothing about meshes: services call each other at plain `http://name:8080` URLs, which
+//! the environment can override. Each service is one process with one thread.
 //!
 //! ```text
 //!   web ─┬─► catalog ◄─┐

@@ -1,4 +1,4 @@
-//! `payment`: takes the money, so to speak.
+//! `payment`: pretends to charge the user.
 
 use std::cell::Cell;
 
@@ -8,14 +8,14 @@ use serde::{Deserialize, Serialize};
 
 use crate::serve::{Ask, Reply, Service};
 
-/// What is to be paid.
+/// An amount to pay.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct Bill {
     pub(crate) user: String,
     pub(crate) amount_cents: u64,
 }
 
-/// That it was paid.
+/// The confirmation of a payment.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct Receipt {
     pub(crate) number: u64,

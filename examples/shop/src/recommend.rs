@@ -1,4 +1,4 @@
-//! `recommend`: three products that go with one, picked from the catalog.
+//! `recommend`: three products from the catalog that go with a given one.
 
 use anyhow::Result;
 

@@ -9,7 +9,7 @@ use tokio::net::TcpStream;
 
 /// Idle connections kept.
 const MAX_IDLE: usize = 32;
-/// Largest string and longest array taken from the server; a cart is far smaller.
+/// Longest string and array accepted from the server; a cart is far smaller.
 const MAX_LENGTH: usize = 64 * 1024;
 /// How long one command may take.
 const LIMIT: Duration = Duration::from_secs(5);
@@ -33,7 +33,7 @@ impl Redis {
         Ok(())
     }
 
-    /// All of the list `key`.
+    /// All entries of the list `key`.
     pub(crate) async fn list(&self, key: &str) -> Result<Vec<String>> {
         self.command(&["LRANGE", key, "0", "-1"]).await
     }
@@ -51,7 +51,7 @@ impl Redis {
             Err(_) => bail!("{}: no answer in {LIMIT:?}", what()),
         };
         if reply.is_err() {
-            // The server may have restarted: what is idle is as dead as this one.
+            // The server may have restarted, so that the idle connections are broken, too.
             self.idle.borrow_mut().clear();
         }
         reply
@@ -86,7 +86,7 @@ fn encode(words: &[&str]) -> Vec<u8> {
     out.into_bytes()
 }
 
-/// One reply: a status, a number, a string or a list of strings, as a list.
+/// Reads one reply, a status, a number, a string or a list of strings, and returns it as a list.
 async fn read_reply(stream: &mut BufStream<TcpStream>) -> Result<Vec<String>> {
     let head = read_line(stream).await?;
     let (kind, rest) = head.split_at_checked(1).context("an empty reply")?;

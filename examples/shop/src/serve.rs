@@ -1,4 +1,4 @@
-//! The server side of every service: requests in, replies out, one thread.
+//! The server side of every service: parses requests and sends replies, in one thread.
 
 use std::net::SocketAddr;
 use std::rc::Rc;
@@ -21,10 +21,10 @@ use crate::setting;
 const MAX_BODY: usize = 64 * 1024;
 /// How long a client may take to send a request head.
 const HEAD_LIMIT: Duration = Duration::from_secs(30);
-/// Pause after a failed accept (out of descriptors), so that it does not spin.
+/// Pause after a failed accept, such as without free descriptors, to avoid a busy loop.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
-/// What a service is asked.
+/// A request to a service.
 #[derive(Debug)]
 pub(crate) struct Ask {
     pub(crate) method: Method,
@@ -35,7 +35,7 @@ pub(crate) struct Ask {
 }
 
 impl Ask {
-    /// The path in its parts.
+    /// The segments of the path.
     pub(crate) fn parts(&self) -> Vec<&str> {
         self.path.split('/').filter(|part| !part.is_empty()).collect()
     }
@@ -47,14 +47,14 @@ impl Ask {
     }
 }
 
-/// Whether `text` can be put into a path or a key as it is.
+/// Whether `text` is safe in a path or a key.
 pub(crate) fn is_word(text: &str) -> bool {
     !text.is_empty()
         && text.len() <= 64
         && text.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'-' || b == b'_')
 }
 
-/// What a service answers.
+/// The response of a service.
 #[derive(Debug)]
 pub(crate) enum Reply {
     Json(Vec<u8>),
@@ -70,7 +70,7 @@ impl Reply {
     }
 }
 
-/// One service of the shop. An error is answered with 502: something it depends on has failed.
+/// One service of the shop. An error becomes a 502, because a dependency of the service has failed.
 pub(crate) trait Service: 'static {
     /// Its name in the log.
     const NAME: &'static str;
@@ -79,7 +79,7 @@ pub(crate) trait Service: 'static {
     fn answer(&self, ask: Ask) -> impl Future<Output = Result<Reply>>;
 }
 
-/// Serves until the process is ended.
+/// Serves until the process is killed.
 pub(crate) async fn run<S: Service>(service: S) -> Result<()> {
     let address: SocketAddr = setting("SHOP_LISTEN", "[::]:8080").parse().context("SHOP_LISTEN")?;
     let listener =
@@ -91,7 +91,7 @@ pub(crate) async fn run<S: Service>(service: S) -> Result<()> {
             tokio::time::sleep(ACCEPT_PAUSE).await;
             continue;
         };
-        // Fails only on a connection that is already gone.
+        // Fails only if the connection is already closed.
         let _ = stream.set_nodelay(true);
         let service = Rc::clone(&service);
         tokio::task::spawn_local(async move {
@@ -100,7 +100,7 @@ pub(crate) async fn run<S: Service>(service: S) -> Result<()> {
                 .timer(TokioTimer::new())
                 .header_read_timeout(HEAD_LIMIT)
                 .serve_connection(TokioIo::new(stream), handler);
-            // A client that breaks its connection harms nobody else.
+            // An error on one connection does not affect other clients.
             let _ = connection.await;
         });
     }

@@ -1,4 +1,4 @@
-//! `web`: the front. One page needs three services, asked at the same time.
+//! `web`: the front end. One page needs three services, which it calls at the same time.
 
 use std::fmt::Write as _;
 
@@ -12,7 +12,7 @@ use crate::catalog::Product;
 use crate::payment::Receipt;
 use crate::serve::{Ask, Reply, Service};
 
-/// Bought by `POST /buy` without a product.
+/// The product of a `POST /buy` without one.
 const DEFAULT_PRODUCT: &str = "gauze";
 
 /// The service.
@@ -24,7 +24,7 @@ pub(crate) struct Web {
     checkout: Remote,
 }
 
-/// What the page shows.
+/// The contents of the page.
 #[derive(Serialize)]
 struct Page {
     user: String,
@@ -68,7 +68,7 @@ impl Web {
         Reply::json(&entry)
     }
 
-    /// Puts a product into the cart and pays for all that is in it.
+    /// Puts a product into the cart and pays for the whole cart.
     async fn buy(&self, ask: &Ask) -> Result<Reply> {
         self.add(ask).await?;
         let path = format!("/checkouts/{}", user(ask));
@@ -96,7 +96,7 @@ fn user(ask: &Ask) -> &str {
     ask.word("user").unwrap_or("guest")
 }
 
-/// The page for people. All that is written into it are our own words and a checked user name.
+/// The page as HTML. It contains only the shop's own texts and a validated user name.
 fn html(page: &Page) -> Result<Reply> {
     let mut out = String::from(
         "<!doctype html><meta charset=\"utf-8\"><title>The loom shop</title>\n<h1>The loom shop</h1>\n",

@@ -1,4 +1,4 @@
-//! The whole shop as ordinary processes over a real Redis, with no mesh.
+//! The whole shop as ordinary processes with a real Redis, without a mesh.
 
 #![expect(clippy::unwrap_used, reason = "a test ends where its set-up fails")]
 
@@ -10,15 +10,15 @@ use std::time::Duration;
 use leno_testkit::peer::{Event, Step, talk};
 use leno_testkit::{binaries, wait};
 
-/// How long a process may take to listen.
+/// How long a process may take until it listens.
 const START_LIMIT: Duration = Duration::from_secs(20);
 
-/// A process that ends with the test.
+/// A process that is killed at the end of the test.
 struct Process(Child);
 
 impl Drop for Process {
     fn drop(&mut self) {
-        // Both fail only if it has ended by itself.
+        // Both fail only if the process has already exited.
         let _ = self.0.kill();
         let _ = self.0.wait();
     }
@@ -45,7 +45,7 @@ impl Shop {
         self.environment.push(("REDIS_ADDRESS".into(), free.to_string()));
     }
 
-    /// Starts a service on a free port and tells the next ones where it is.
+    /// Starts a service on a free port, and sets its address in the environment of the next ones.
     fn service(&mut self, name: &str) -> String {
         let mut child = Command::new(env!("CARGO_BIN_EXE_shop"))
             .arg(name)
@@ -108,7 +108,7 @@ fn what_is_wrong_is_said() {
     assert_eq!(ask(&catalog, "POST /products HTTP/1.1\r\nContent-Length: 0").0, 405);
     let payment = shop.service("payment");
     assert_eq!(ask(&payment, "POST /payments HTTP/1.1\r\nContent-Length: 0").0, 400);
-    // Nothing listens where the catalog should be.
+    // No process listens at the catalog's address.
     let free = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
     shop.environment.push(("CATALOG_URL".into(), format!("http://{free}")));
     let recommend = shop.service("recommend");

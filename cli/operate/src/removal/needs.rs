@@ -1,4 +1,5 @@
-//! What has to be allowed to take an installation away, so that none is left halfway for want of a right.
+//! The rights that a removal needs. They are checked first, so that no removal stops halfway for
+//! lack of one.
 
 use kube::api::{ApiResource, GroupVersionKind};
 use leno_charts::INSTALLED;
@@ -7,26 +8,27 @@ use super::{AGENT, CONTROLLER, ROOTS};
 use crate::objects::Named;
 use crate::rights::Need;
 
-/// All that is asked of the API server on the way, of these objects and besides.
+/// The rights for all requests of a removal: for these objects, and for its other actions.
 pub(super) fn all<'a>(namespace: &str, gone: impl Iterator<Item = &'a Named>) -> Vec<Need> {
     let ours = Some(namespace);
     let mut needs: Vec<Need> = gone.flat_map(of).collect();
     let besides = [
-        // The step, and whether the mesh was installed meanwhile.
+        // To write the step, and to check whether the mesh was installed meanwhile.
         Need::new("get", "", "namespaces").named(namespace),
         Need::new("patch", "", "namespaces").named(namespace),
-        // Proxies are asked whether they have taken it.
+        // To query which step proxies have applied.
         Need::new("list", "", "pods"),
         Need::new("get", "", "pods/portforward"),
         Need::new("create", "", "pods/portforward"),
         Need::new("list", "", "nodes"),
         Need::new("get", "apps", "deployments").inside(ours).named(CONTROLLER),
         Need::new("get", "apps", "daemonsets").inside(ours).named(AGENT),
-        // Pods that clean the nodes.
+        // For the pods that clean the nodes.
         Need::new("get", "", "pods").inside(ours),
         Need::new("create", "", "pods").inside(ours),
         Need::new("deletecollection", "", "pods").inside(ours),
-        // What says that something is installed goes last, and roots wherever they are.
+        // For the record of the installation, which is deleted last, and the roots in all
+        // namespaces.
         Need::new("get", "", "configmaps").inside(ours).named(INSTALLED),
         Need::new("delete", "", "configmaps").inside(ours).named(INSTALLED),
         Need::new("list", "", "configmaps"),
@@ -36,13 +38,13 @@ pub(super) fn all<'a>(namespace: &str, gone: impl Iterator<Item = &'a Named>) ->
     needs
 }
 
-/// Objects are applied: made where they are not there, else changed.
+/// The rights to apply objects: to create or to change each.
 pub(super) fn applied<'a>(made: impl Iterator<Item = &'a Named>) -> Vec<Need> {
     let verbs = |one: &'a Named| ["create", "patch"].map(|verb| to(verb, one));
     made.flat_map(verbs).collect()
 }
 
-/// An object is deleted, and looked for until it is gone.
+/// The rights to delete an object, and to wait until it is gone.
 fn of(one: &Named) -> [Need; 2] {
     ["delete", "get"].map(|verb| to(verb, one))
 }
@@ -51,6 +53,6 @@ fn to(verb: &'static str, one: &Named) -> Need {
     let kind = GroupVersionKind::gvk(&one.group, &one.version, &one.kind);
     let resource = ApiResource::from_gvk(&kind).plural;
     let need = Need::new(verb, &one.group, &resource).inside(one.namespace.as_deref());
-    // What is made has no name yet, for whoever decides.
+    // RBAC cannot restrict `create` by name.
     if verb == "create" { need } else { need.named(&one.name) }
 }

@@ -1,9 +1,10 @@
-//! Nodes are cleaned, all at once: on each its agent ends, and then a last pod takes away what that has set up.
+//! Cleans all nodes at the same time. On each node the agent ends, then a pod removes what the
+//! agent has set up.
 //!
 //! ```text
 //!  not ready ─────────────────────────────────────────────► left
-//!  agent ends ──► pod cleans ──► clean      each within NODE_LIMIT, of all nodes together
-//!      └──────────────┴── too late, or the pod cannot be made ──► left
+//!  agent ends ──► pod cleans ──► clean      each within NODE_LIMIT, for all nodes together
+//!      └──────────────┴── too late, or the pod cannot be created ──► left
 //! ```
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -18,22 +19,22 @@ use crate::leaving::Leaving;
 use crate::pods::{phase, unstartable};
 use crate::{AGENTS, Error};
 
-/// What is seen and done on nodes.
+/// The operations on nodes.
 pub(super) trait Cleaner {
-    /// That cleaning may go on.
+    /// Checks that the removal may go on.
     async fn holds(&self) -> Result<(), Error>;
-    /// The nodes on which an agent is.
+    /// The nodes that have a pod of the agent.
     async fn agents(&self) -> Result<BTreeSet<String>, Error>;
-    /// Makes the pod that cleans a node, unless it is there.
+    /// Creates the pod that cleans a node, unless it exists.
     async fn start(&self, node: &str) -> Result<(), Error>;
-    /// The phases of these pods, by their nodes.
+    /// The phases of these pods, by node.
     async fn phases(&self) -> Result<BTreeMap<String, String>, Error>;
 }
 
-/// Cleans nodes, and says of each what became of it.
+/// Cleans nodes, and reports the result for each.
 ///
 /// # Errors
-/// Where the API server does not answer, or cleaning may not go on.
+/// The API server does not answer, or the removal may not go on.
 pub(super) async fn clean(
     nodes: &[Node],
     on_nodes: &impl Cleaner,
@@ -47,7 +48,7 @@ pub(super) async fn clean(
     let mut begun = BTreeSet::new();
     let mut until = Instant::now() + NODE_LIMIT;
     while !waiting.is_empty() {
-        // Whoever is late is looked at once more when it is.
+        // After the deadline, query once more before giving up.
         let late = Instant::now() >= until;
         on_nodes.holds().await?;
         let agents = on_nodes.agents().await?;
@@ -86,8 +87,8 @@ pub(super) async fn clean(
     Ok(())
 }
 
-/// Says which nodes are clean, and leaves the others, whose pods are made again where somebody has removed them; with
-/// the phases of their pods.
+/// Reports the nodes that are clean. Creates the pods of the others again if another client has
+/// deleted them. Returns the phases of the pods.
 async fn finish(
     begun: &mut BTreeSet<String>,
     on_nodes: &impl Cleaner,
@@ -99,7 +100,7 @@ async fn finish(
     let phases = on_nodes.phases().await?;
     let is_clean = |node: &String| phases.get(node).is_some_and(|phase| phase == "Succeeded");
     begun.extract_if(.., |node| is_clean(node)).for_each(|node| say(Removed::Node(node)));
-    // As a removal does that does not know yet that this one goes on with its pods.
+    // A removal that has not yet noticed that this one replaced it deletes the pods.
     let missing: Vec<String> = begun.extract_if(.., |node| !phases.contains_key(node)).collect();
     for node in missing {
         on_nodes.holds().await?;
@@ -119,7 +120,7 @@ fn is_ready(node: &Node) -> bool {
 /// The nodes of a cluster.
 pub(super) struct OnNodes<'a> {
     pub(super) removal: &'a Removal,
-    /// As the agents' pods were described.
+    /// The specification of the agents' pods.
     pub(super) agent: &'a PodSpec,
     pub(super) leaving: &'a Leaving<'a>,
 }
@@ -151,7 +152,7 @@ impl Cleaner for OnNodes<'_> {
         let pod = Pod { metadata, spec: Some(spec), status: None };
         match self.removal.pods().create(&PostParams::default(), &pod).await {
             Ok(_) => Ok(()),
-            // Another removal's, which this one goes on with: it does the same.
+            // It belongs to another removal that this one has replaced; it does the same.
             Err(kube::Error::Api(status)) if status.code == 409 => Ok(()),
             Err(error) => Err(Error::api(format!("create Pod {name}"))(error)),
         }
@@ -177,12 +178,12 @@ mod tests {
 
     use super::*;
 
-    /// Nodes on which agents or pods never end, where their names say so.
+    /// Nodes on which agents or pods never end if their names say so.
     #[derive(Default)]
     struct Nodes {
         made: RefCell<BTreeSet<String>>,
         interrupted: bool,
-        /// How often somebody else still removes all pods.
+        /// How often another client still deletes all pods.
         removals: Cell<usize>,
     }
 

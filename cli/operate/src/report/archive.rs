@@ -1,4 +1,4 @@
-//! The archive: files with no secrets in them, no larger than it may be.
+//! Writes the archive, within a size limit, and removes secrets from its files.
 
 use std::fs::{File, OpenOptions};
 use std::io;
@@ -14,22 +14,22 @@ use serde_json::Value;
 use super::object::cleaned;
 use super::scrub::scrubbed;
 
-/// Most bytes of all files, before they are packed: a report is sent by mail and looked at by people.
+/// Most bytes of all files before compression: a report is sent by mail and read by people.
 const MAX_BYTES: usize = 128 << 20;
-/// Who may read what is written: whoever has made it.
+/// Only the user who creates the file may read it.
 const MODE: u32 = 0o600;
 
-/// An archive that is being written. Whatever comes in is scrubbed here, so that nothing passes by.
+/// An archive that is being written. Every file is scrubbed here, so that none can bypass it.
 pub(crate) struct Archive {
     tar: tar::Builder<GzEncoder<File>>,
-    /// What all names begin with.
+    /// The prefix of all names.
     folder: String,
     made: u64,
     bytes: usize,
 }
 
 impl Archive {
-    /// A new file, which must not be there.
+    /// Creates a new file, which must not exist.
     pub(crate) fn create(path: &Path, folder: &str) -> io::Result<Self> {
         let file = OpenOptions::new().write(true).create_new(true).mode(MODE).open(path)?;
         let made = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
@@ -37,23 +37,23 @@ impl Archive {
         Ok(Self { tar, folder: folder.to_owned(), made, bytes: 0 })
     }
 
-    /// Adds a text; whether there was room.
+    /// Adds a text; returns whether there was room.
     pub(crate) fn text(&mut self, name: &str, text: &str) -> io::Result<bool> {
         self.add(name, scrubbed(text).as_bytes())
     }
 
-    /// Adds objects of a cluster.
+    /// Adds objects of a cluster; returns whether there was room.
     pub(crate) fn objects(&mut self, name: &str, objects: Vec<Value>) -> io::Result<bool> {
         let all: Vec<Value> = objects.into_iter().map(cleaned).collect();
         self.add(name, &serde_json::to_vec_pretty(&all)?)
     }
 
-    /// Adds what this program has found out.
+    /// Adds a value that this program has computed.
     pub(crate) fn found(&mut self, name: &str, value: &impl Serialize) -> io::Result<bool> {
         self.text(name, &serde_json::to_string_pretty(value)?)
     }
 
-    /// Writes the end.
+    /// Writes the end of the archive.
     pub(crate) fn finish(self) -> io::Result<()> {
         self.tar.into_inner()?.finish()?.sync_all()
     }

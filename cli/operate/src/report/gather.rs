@@ -1,4 +1,5 @@
-//! Reads everything for a report; what cannot be read is noted, and the rest goes on.
+//! Reads everything for a report. If something cannot be read, that is noted, and the rest is still
+//! read.
 
 use std::collections::BTreeSet;
 use std::io;
@@ -22,11 +23,12 @@ use crate::pods::{all, name, phase, statuses};
 use crate::reach::{PodName, Reach};
 use crate::{Error, namespaces};
 
-/// Logs read at once.
+/// Logs read at the same time.
 const AT_ONCE: usize = 8;
-/// Most lines of one log, its newest: some hours of a component that is not at its wits' end.
+/// Most lines of one log, its newest: some hours for a component without problems.
 const LOG_LINES: i64 = 2_000;
-/// Longest wait for one log: 2,000 lines of the longest that a container runtime writes are 32 MiB.
+/// Longest wait for one log: 2,000 lines of the greatest length that a container runtime writes are
+/// 32 MiB.
 const LOG_BOUND: Duration = Duration::from_secs(30);
 /// Most objects of one kind.
 const MAX_OBJECTS: usize = 2_000;
@@ -35,7 +37,7 @@ const MAX_EVENTS: u32 = 500;
 /// The parts of the control plane, by the names of their pods, and the ports of their admin servers.
 const PARTS: [(&str, u16); 2] =
     [("leno-controller", ports::ADMIN), ("leno-agent", ports::AGENT_ADMIN)];
-/// What an installation has: API version and kind.
+/// The kinds of objects in an installation's namespace: API version and kind.
 const INSTALLED: [(&str, &str); 8] = [
     ("apps/v1", "Deployment"),
     ("apps/v1", "DaemonSet"),
@@ -46,7 +48,7 @@ const INSTALLED: [(&str, &str); 8] = [
     ("coordination.k8s.io/v1", "Lease"),
     ("policy/v1", "PodDisruptionBudget"),
 ];
-/// What of it belongs to no namespace, by the beginnings of its names.
+/// Its cluster-scoped objects: API version, kind and prefix of the name.
 const OF_THE_CLUSTER: [(&str, &str, &str); 4] = [
     ("admissionregistration.k8s.io/v1", "MutatingWebhookConfiguration", "leno-"),
     ("admissionregistration.k8s.io/v1", "ValidatingWebhookConfiguration", "leno-"),
@@ -54,14 +56,14 @@ const OF_THE_CLUSTER: [(&str, &str, &str); 4] = [
     ("v1", "Namespace", ""),
 ];
 
-/// Where it is looked.
+/// The namespaces and pods that the report covers.
 pub(super) struct Place {
     pub(super) system: String,
-    /// Those of workloads.
+    /// Namespaces of workloads.
     pub(super) namespaces: BTreeSet<String>,
-    /// How many pods have a proxy there.
+    /// How many pods in them have a proxy.
     pub(super) meshed: usize,
-    /// The pods that have one, as many as are looked at.
+    /// The pods with a proxy that are included.
     pub(super) proxies: Vec<Pod>,
     /// The pods of the control plane and of the agents.
     parts: Vec<Pod>,
@@ -79,12 +81,12 @@ impl Place {
                 }
             }
         }
-        // A system that may not be seen is found out by whatever is asked of it next.
+        // If the user may not list these pods, later requests to the namespace report that.
         let parts = all(client, Some(&wanted.system)).await.unwrap_or_default();
-        // The namespace may have others' pods, too.
+        // The namespace may contain other applications' pods.
         let parts: Vec<Pod> = parts.into_iter().filter(|pod| part_of(pod).is_some()).collect();
         let mut proxies: Vec<Pod> = pods.into_iter().filter(is_meshed).collect();
-        // Those that do not work come first, and those that have done their work last.
+        // Pods that are not ready come first, finished ones last.
         let mut namespaces: BTreeSet<String> = wanted.namespaces.iter().cloned().collect();
         namespaces.extend(proxies.iter().map(|pod| name(pod).namespace));
         namespaces.remove(&wanted.system);
@@ -95,7 +97,7 @@ impl Place {
     }
 }
 
-/// What was gathered so far.
+/// The archive, and what is missing from it so far.
 pub(super) struct Gathered {
     pub(super) archive: Archive,
     pub(super) missing: Vec<String>,
@@ -106,7 +108,7 @@ impl Gathered {
         Self { archive, missing: Vec::new() }
     }
 
-    /// The value, or a note that it is missing.
+    /// Returns the value, or notes that it is missing.
     pub(super) fn or_missing<T>(&mut self, read: Result<T, Error>) -> Option<T> {
         read.map_err(|error| self.missing.push(error.said())).ok()
     }
@@ -117,7 +119,7 @@ impl Gathered {
         }
     }
 
-    /// Our objects, and what people attach to the mesh.
+    /// Leno's own objects, and the users' objects that concern the mesh.
     pub(super) async fn objects(&mut self, client: &Client, place: &Place) -> io::Result<()> {
         for (version, kind) in INSTALLED {
             let read = list(client, (version, kind), Some(&place.system)).await;
@@ -149,7 +151,7 @@ impl Gathered {
         Ok(())
     }
 
-    /// Objects of one kind, where there are any.
+    /// Adds the objects of one kind, if there are any.
     fn kind(
         &mut self,
         file: &str,
@@ -167,7 +169,7 @@ impl Gathered {
         Ok(())
     }
 
-    /// What Kubernetes has told of lately.
+    /// Adds the recent events.
     pub(super) async fn events(&mut self, client: &Client, place: &Place) -> io::Result<()> {
         for namespace in place.namespaces.iter().chain([&place.system]) {
             let api: Api<Event> = Api::namespaced(client.clone(), namespace);
@@ -200,8 +202,8 @@ impl Gathered {
         Ok(())
     }
 
-    /// The newest lines of the logs of the control plane, the agents and the proxies, and of those that each
-    /// has left when it was started again.
+    /// Adds the newest lines of the logs of the control plane, the agents and the proxies, and of
+    /// the logs from before their last restart.
     pub(super) async fn logs(&mut self, client: &Client, place: &Place) -> io::Result<()> {
         let of_parts = place.parts.iter().flat_map(|pod| wanted_logs(pod, |_| true));
         let of_proxies =
@@ -219,7 +221,7 @@ impl Gathered {
         Ok(())
     }
 
-    /// What the admin servers say.
+    /// Adds the pages of the admin servers.
     pub(super) async fn states(&mut self, client: &Client, place: &Place) -> io::Result<()> {
         let reach = Reach::new(client.clone());
         let runs = |pod: &&Pod| phase(pod) == "Running";
@@ -247,7 +249,7 @@ impl Gathered {
     }
 }
 
-/// The pages of a pod's admin server.
+/// The pages of a pod's admin server that are included.
 fn pages_of(pod: &Pod) -> &'static [&'static str] {
     match part_of(pod) {
         _ if is_meshed(pod) => &["ready", "config", "metrics"],
@@ -256,7 +258,7 @@ fn pages_of(pod: &Pod) -> &'static [&'static str] {
     }
 }
 
-/// The port of a pod's admin server, by its containers' names or what made it.
+/// The port of a pod's admin server, determined by its containers or its labels.
 fn port_of(pod: &Pod) -> Option<u16> {
     if is_meshed(pod) {
         return Some(ports::ADMIN);
@@ -264,7 +266,7 @@ fn port_of(pod: &Pod) -> Option<u16> {
     part_of(pod)
 }
 
-/// The port of the admin server of a pod of the control plane or of an agent; none of others.
+/// The port of the admin server of a control plane's or agent's pod; `None` for other pods.
 fn part_of(pod: &Pod) -> Option<u16> {
     let part = pod.metadata.labels.as_ref()?.get("app.kubernetes.io/name")?;
     PARTS.into_iter().find(|(name, _)| name == part).map(|(_, port)| port)
@@ -274,7 +276,7 @@ fn part_of(pod: &Pod) -> Option<u16> {
 struct Log {
     pod: PodName,
     container: String,
-    /// Of the run before this one.
+    /// The log from before the last restart.
     previous: bool,
 }
 
@@ -291,8 +293,8 @@ fn wanted_logs(pod: &Pod, wanted: impl Fn(&str) -> bool) -> Vec<Log> {
 }
 
 impl Log {
-    /// The file that the log becomes, what came of the log, and whether that is all; none where there is none, as
-    /// of a container that waits.
+    /// Reads a log. Returns its file in the report, what was read, and whether that is all; `None`
+    /// if there is no log, for example of a waiting container.
     async fn read(self, client: Client) -> (String, (Option<String>, Result<(), Error>)) {
         let Self { pod: PodName { namespace, name }, container, previous } = self;
         let which = if previous { ".previous" } else { "" };
@@ -319,7 +321,7 @@ impl Log {
     }
 }
 
-/// Objects of a kind; none where the cluster has no such kind.
+/// Objects of a kind; empty if the cluster does not have the kind.
 async fn list(
     client: &Client,
     (version, kind): (&str, &str),

@@ -1,14 +1,15 @@
-//! Objects without what is somebody's own: values of environments, of headers, of annotations.
+//! Removes users' private values from objects: values of environment variables, headers,
+//! annotations.
 
 use serde_json::{Map, Value};
 
 use super::scrub::{REMOVED, scrubbed};
 
-/// How the images of containers begin whose commands are Leno's own.
+/// The prefix of the names of Leno's own containers, whose commands are kept.
 const OURS: &str = "leno-";
-/// Annotations that are kept: the mesh's own, and what Kubernetes says of its rollouts.
+/// Annotations that are kept: the mesh's own, and those of Kubernetes about rollouts.
 const KEPT: [&str; 3] = ["leno.dev/", "deployment.kubernetes.io/", "prometheus.io/"];
-/// Parts of names whose texts go, whatever they hold.
+/// Parts of field names whose texts are removed, whatever they contain.
 const NAMES: [&str; 9] = [
     "password",
     "passwd",
@@ -23,10 +24,10 @@ const NAMES: [&str; 9] = [
 
 /// Endings of such names.
 const ENDINGS: [&str; 4] = ["secret", "token", "secretkey", "pass"];
-/// Fields that hold settings of somebody else's, by whatever names.
+/// Fields that contain other software's settings under arbitrary names.
 const OPAQUE: [&str; 2] = ["volumeattributes", "options"];
 
-/// The object as it may leave the cluster.
+/// The object in the form that may leave the cluster.
 pub(crate) fn cleaned(mut object: Value) -> Value {
     if let Some(metadata) = object.get_mut("metadata") {
         without_notes(metadata);
@@ -43,7 +44,8 @@ pub(crate) fn cleaned(mut object: Value) -> Value {
     object
 }
 
-/// Without what kubectl and others keep there, which repeats the object as somebody wrote it.
+/// Removes what kubectl and other tools store in the metadata, which repeats the object as it was
+/// written.
 fn without_notes(metadata: &mut Value) {
     let Some(fields) = metadata.as_object_mut() else { return };
     fields.remove("managedFields");
@@ -66,7 +68,7 @@ fn walk(value: &mut Value) {
 }
 
 fn of_fields(fields: &mut Map<String, Value>) {
-    // A variable of an environment, a header, a parameter of a query: its name says enough.
+    // An environment variable, a header, or a query parameter: keep the name only.
     if fields.contains_key("name") && fields.get("value").is_some_and(|value| !value.is_null()) {
         fields.insert("value".to_owned(), REMOVED.into());
     }
@@ -82,7 +84,7 @@ fn of_fields(fields: &mut Map<String, Value>) {
             && (NAMES.iter().any(|part| plain.contains(part))
                 || ENDINGS.iter().any(|end| plain.ends_with(end)));
         let is_opaque = value.is_object() && OPAQUE.contains(&&*plain);
-        // The end of somebody's own log, where `terminationMessagePolicy` asks for it.
+        // With `terminationMessagePolicy`, this can be the end of the application's log.
         let last_word = value.pointer_mut("/terminated/message");
         if let Some(last_word) = last_word.filter(|_| is_container && !is_ours) {
             *last_word = REMOVED.into();

@@ -1,47 +1,49 @@
-//! Secrets out of texts: whatever looks like one goes, also where it is none.
+//! Removes secrets from texts: anything that looks like one, even if it is not.
 
 use std::sync::LazyLock;
 
 use regex::bytes::{Captures, Regex};
 
-/// What stands where something was.
+/// The replacement of removed text.
 pub(crate) const REMOVED: &str = "(removed)";
-/// Names whose values are nobody else's.
+/// Names whose values are private.
 const NAMES: &str = r"(?:password|passwd|passphrase|pwd|pass|secret(?:[-_]?key)?|token|api[-_]?key|access[-_]?key|private[-_]?key|authorization|cookie|credential|signature|session[-_]?id|jwt|bearer|(?:auth|signing|encryption|account)[-_]?key|x-amz-[a-z-]+)s?(?:[-_](?:value|base))?";
 
-/// Expressions, each with what is kept of its matches by the names `before` and `after`.
+/// The expressions; the groups `before` and `after` of a match are kept.
 static EXPRESSIONS: LazyLock<Vec<Regex>> = LazyLock::new(|| {
     let all = [
-        // A private key, also one whose end is cut off, and in JSON, where its lines are `\n`.
+        // A private key, even with its end cut off, or in JSON with `\n` between its lines.
         r"(?s-u)-----BEGIN [A-Z0-9 ]*PRIVATE KEY-----.*?(?:-----END [A-Z0-9 ]*PRIVATE KEY-----|\z)".to_owned(),
-        // JSON Web Tokens, service accounts' among them, wherever they stand.
+        // JSON Web Tokens anywhere, among them those of service accounts.
         r"(?-u)eyJ[A-Za-z0-9_=-]{6,}(?:\.[A-Za-z0-9_=-]*){0,4}".to_owned(),
-        // The value of a header, to the end of its line or string: `Authorization: Basic dXNlcjpwYXNz`.
+        // The value of a header, to the end of its line or string: `Authorization: Basic
+        // dXNlcjpwYXNz`.
         r#"(?i-u)(?P<before>\b(?:proxy-)?authorization\\?["']?\s*[:=]\s*\\?["']?)[^"'\r\n\\]+"#.to_owned(),
         r#"(?i-u)(?P<before>\b(?:set-)?cookie2?\\?["']?\s*[:=]\s*\\?["']?)[^"'\r\n\\]+"#.to_owned(),
         r"(?i-u)(?P<before>\b(?:bearer|basic|digest|negotiate)\s+)[A-Za-z0-9._~+/=-]{6,}".to_owned(),
-        // A name with its value: of a query, a form, an environment, a flag, YAML, JSON, JSON in a string.
+        // A name with its value: in a query, a form, an environment, a flag, YAML, JSON, JSON in a
+        // string.
         format!(r#"(?i-u)(?P<before>[a-z0-9_.-]*{NAMES}\\?["']?\s*(?:[:=]|%3d)\s*\\?")(?:\\.|[^"\\])+"#),
         format!(r#"(?i-u)(?P<before>[a-z0-9_.-]*{NAMES}["']?\s*(?:[:=]|%3d)\s*')(?:\\.|[^'\\])+"#),
         format!(r#"(?i-u)(?P<before>[a-z0-9_.-]*{NAMES}(?:\s*=\s*|:\s+|:|%3d))[^\s"'&\\]+"#),
         format!(
             r#"(?im-u)(?P<before>(?:^|[\s"'\[])--?[a-z0-9-]*{NAMES}(?:\s+|["'],\s*["']))[^\s"'-][^\s"']*"#
         ),
-        // Who asks, in a URL.
+        // User name and password in a URL.
         r#"(?i-u)(?P<before>[a-z][a-z0-9+.-]*://)[^\s"'<>/:@]*:[^\s"'<>]*(?P<after>@)"#.to_owned(),
-        // Keys of well-known services, by their beginnings.
+        // Keys of well-known services, recognised by their prefixes.
         r"(?-u)\b(?:AKIA|ASIA)[0-9A-Z]{16}\b".to_owned(),
         r"(?-u)\b(?:gh[pousr]|github_pat|glpat|xox[abeoprs]|sk|pk|rk|hvs|npm|dop_v1)[-_.][A-Za-z0-9_-]{16,}".to_owned(),
         r"(?-u)\bAIza[0-9A-Za-z_-]{30,}".to_owned(),
     ];
     all.iter().map(|one| Regex::new(one).expect("a test compiles them")).collect()
 });
-/// What may be a key or a certificate in base64 or hexadecimal digits: an image's digest is none.
+/// A possible key or certificate in base64 or hexadecimal digits; an image's digest is kept.
 static LONG: LazyLock<Regex> = LazyLock::new(|| {
     Regex::new(r"(?-u)(?P<before>sha256:)?[A-Za-z0-9+/_]{40,}={0,2}").expect("a test compiles it")
 });
 
-/// The text without what may be a secret.
+/// The text without possible secrets.
 pub(crate) fn scrubbed(text: &str) -> String {
     let mut bytes = text.as_bytes().to_vec();
     for expression in &*EXPRESSIONS {
@@ -62,7 +64,7 @@ fn kept(found: &Captures<'_>) -> Vec<u8> {
     [part("before"), REMOVED.as_bytes(), part("after")].concat()
 }
 
-/// Whether digits and letters are mixed, as in no word that a person has made and no path.
+/// Whether digits and letters are mixed as in no natural word and no path.
 fn is_mixed(text: &[u8]) -> bool {
     let digits = text.iter().filter(|byte| byte.is_ascii_digit()).count();
     let letters = text.iter().filter(|byte| byte.is_ascii_alphabetic()).count();
@@ -74,7 +76,7 @@ fn is_mixed(text: &[u8]) -> bool {
 mod tests {
     use super::*;
 
-    /// Secrets in the shapes that they have in logs and objects.
+    /// Secrets in the forms that occur in logs and objects.
     const PLANTED: [(&str, &str); 39] = [
         ("password=hunter2-a", "hunter2-a"),
         ("DB_PASSWORD: hunter2-b", "hunter2-b"),

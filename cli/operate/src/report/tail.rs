@@ -1,4 +1,4 @@
-//! The end of a log: what came last before a report tells most.
+//! Reads the end of a log: the newest lines tell most.
 
 use std::io;
 use std::time::Duration;
@@ -8,13 +8,13 @@ use tokio::time::timeout;
 
 /// Most bytes of one log.
 const MAX_BYTES: usize = 1 << 20;
-/// What is read at once, in bytes.
+/// Bytes per read.
 const CHUNK: usize = 64 << 10;
-/// What stands where a log's beginning was.
+/// Marks the removed beginning of a log.
 const CUT: &str = "(what was before is left out)\n";
 
-/// The last bytes of a text, in whole lines; what is no UTF-8 among them is replaced. What came of a log that
-/// breaks off or takes longer than `within` is given too, with why it ends there.
+/// The last bytes of a text, in whole lines; invalid UTF-8 is replaced. If the log breaks off or
+/// takes longer than `within`, returns what was read so far, with the reason.
 pub(super) async fn tail(log: impl AsyncRead, within: Duration) -> (String, io::Result<()>) {
     let late = || io::Error::new(io::ErrorKind::TimedOut, format!("no end after {within:?}"));
     let mut kept = Kept::default();
@@ -22,11 +22,11 @@ pub(super) async fn tail(log: impl AsyncRead, within: Duration) -> (String, io::
     (kept.text(read.is_ok()), read)
 }
 
-/// The end of what was read.
+/// The end of the text that was read.
 #[derive(Default)]
 struct Kept {
     bytes: Vec<u8>,
-    /// Something before it was left out.
+    /// Whether an earlier part was dropped.
     is_cut: bool,
 }
 
@@ -40,21 +40,22 @@ impl Kept {
                 return Ok(());
             }
             self.bytes.extend_from_slice(&chunk[..count]);
-            // Moved only once for as much as is kept.
+            // Cutting at twice the size moves each byte only once on average.
             if self.bytes.len() > 2 * MAX_BYTES {
                 self.cut();
             }
         }
     }
 
-    /// Takes away what is too much, from the beginning.
+    /// Drops the beginning if there are too many bytes.
     fn cut(&mut self) {
         let over = self.bytes.len().saturating_sub(MAX_BYTES);
         self.bytes.drain(..over);
         self.is_cut |= over > 0;
     }
 
-    /// Half a line is none, and might have lost the name of a secret.
+    /// Drops incomplete lines at both ends: half a line may lack the name of a secret, and
+    /// scrubbing would miss the secret.
     fn text(mut self, is_whole: bool) -> String {
         self.cut();
         let text = String::from_utf8_lossy(&self.bytes);
