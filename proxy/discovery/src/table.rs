@@ -2,8 +2,8 @@
 //!
 //! ```text
 //!   ip/10.96.0.1 --alias--> service/shop/web --> resource (version, value)
-//!   ip/10.96.0.9 --absent: the control plane said that nothing is there
-//!   a service that is asked about by its name needs no alias
+//!   ip/10.96.0.9 --absent: the control plane has nothing at this address
+//!   a service that is watched by name needs no alias
 //! ```
 
 use std::collections::{BTreeSet, HashMap, HashSet};

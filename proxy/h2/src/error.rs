@@ -20,7 +20,7 @@ pub enum Abuse {
     SettingsFlood,
     /// Too many PING frames.
     PingFlood,
-    /// Frames that carry nothing: empty DATA, PRIORITY, WINDOW_UPDATE, unknown kinds.
+    /// Frames without content: empty DATA, PRIORITY, WINDOW_UPDATE, unknown kinds.
     EmptyFrames,
     /// Replies that the peer does not read.
     UnreadReplies,

@@ -1,4 +1,4 @@
-//! HTTP/2 (RFC 9113) for a relay: connections in both roles, whose streams can be joined.
+//! HTTP/2 (RFC 9113) for a relay: connections in both roles, whose streams can be linked.
 //!
 //! ```text
 //! client ══ Driver ══ Accept ──► Request ─┐            ┌── Client::open ══ Driver ══ server

@@ -63,8 +63,9 @@ pub struct Limits {
     pub send_bytes: usize,
     /// Interim responses (1xx) that may be queued for the reader of a stream.
     pub interim_heads: usize,
-    /// Resets by the peer that are tolerated at once, and then per second. A client that cancels a
-    /// few thousand requests per second is slow, not hostile.
+    /// Resets by the peer that are tolerated at once, and then per second. Each stream that ends
+    /// without a reset gives one back. A client that cancels slow requests stays below this, a
+    /// rapid-reset attack does not.
     pub resets: u32,
     /// Frames without content (empty DATA, PRIORITY, PING, ...) that are tolerated at once, and
     /// then per second. gRPC's bandwidth estimation sends a PING per round trip.

@@ -30,7 +30,7 @@ pub struct Linked {
 ///
 /// Heads are not forwarded: call this for the request once the stream to the server is open, and
 /// for the response once its head was sent. The two connections must have opposite roles;
-/// otherwise, and for streams that are over, this does nothing.
+/// otherwise this does nothing. If one of the streams was reset already, this resets the other.
 pub fn forward(from: &Stream, to: &Stream) {
     if Rc::ptr_eq(&from.conn, &to.conn) {
         return;

@@ -3,8 +3,8 @@
 
 use std::time::Instant;
 
-/// Tokens that any budget may save up: about as many requests as fail together when one of a
-/// handful of endpoints ends.
+/// Every budget may save up at least this many tokens: about as many requests fail together when
+/// one of a handful of endpoints ends.
 pub const MIN_BURST: u32 = 100;
 
 /// Parts of a token, so that a percentage of it is a whole number.

@@ -1,17 +1,17 @@
-//! Counts of a whole worker, which belong to no edge.
+//! Counters of a worker as a whole, for events that belong to no edge.
 
 use std::cell::Cell;
 
 macro_rules! counters {
     ($($(#[doc = $doc:literal])+ $variant:ident = $name:literal $labels:literal,)+) => {
-        /// What is counted for a worker as a whole.
+        /// A counter of a worker as a whole.
         #[derive(Clone, Copy, Debug, PartialEq, Eq)]
         pub enum Counter {
             $($(#[doc = $doc])+ $variant,)+
         }
 
         impl Counter {
-            /// All of them, those of one metric side by side.
+            /// All counters. Those of one metric are adjacent.
             pub const ALL: &'static [Self] = &[$(Self::$variant),+];
 
             /// The metric's name without the suffix `_total`.
@@ -20,13 +20,13 @@ macro_rules! counters {
                 match self { $(Self::$variant => $name),+ }
             }
 
-            /// The labels, as they stand between the braces.
+            /// The labels, in the form between the braces.
             #[must_use]
             pub const fn labels(self) -> &'static str {
                 match self { $(Self::$variant => $labels),+ }
             }
 
-            /// What it says, for `# HELP`.
+            /// The text of the `# HELP` line: the doc comments below, joined.
             #[must_use]
             pub fn help(self) -> &'static str {
                 match self { $(Self::$variant => concat!($($doc),+)),+ }

@@ -1,4 +1,5 @@
-//! A connection to an endpoint: mTLS if the endpoint is meshed, else plain TCP.
+//! A connection to an endpoint: TLS if the endpoint is meshed or an external service that uses TLS,
+//! else plain TCP.
 
 use std::fmt;
 use std::io::{self, IoSlice};
@@ -26,7 +27,7 @@ pub struct Channel {
 enum Way {
     /// TCP without TLS.
     Plain(TcpStream),
-    /// mTLS with another proxy.
+    /// mTLS with another proxy, or TLS with a server outside of the mesh.
     Mesh(MeshStream),
 }
 
@@ -37,7 +38,7 @@ impl Channel {
         Self { _guard: Some(guard), ..self }
     }
 
-    /// The mTLS connection. `None` if this is plain TCP.
+    /// The TLS connection. `None` if this is plain TCP.
     pub fn mesh_mut(&mut self) -> Option<&mut MeshStream> {
         match &mut self.way {
             Way::Plain(_) => None,
@@ -47,7 +48,8 @@ impl Channel {
 }
 
 impl Channel {
-    /// The identity that the server has proven. `None` for plain TCP.
+    /// The identity that the server has proven. `None` for plain TCP, and for servers outside of
+    /// the mesh.
     #[must_use]
     pub fn identity(&self) -> Option<&Identity> {
         match &self.way {
@@ -58,7 +60,7 @@ impl Channel {
 }
 
 impl Channel {
-    /// The protocol inside the mTLS connection. `None` for plain TCP.
+    /// The protocol inside the TLS connection. `None` for plain TCP.
     #[must_use]
     pub fn alpn(&self) -> Option<Alpn> {
         match &self.way {

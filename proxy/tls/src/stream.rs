@@ -1,4 +1,4 @@
-//! An mTLS connection between two proxies.
+//! A TLS connection with another proxy, or with a server outside of the mesh.
 
 use std::io::{self, IoSlice};
 use std::pin::Pin;
