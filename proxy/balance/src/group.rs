@@ -35,7 +35,7 @@ impl Group {
         self.ejected.set(ejected);
     }
 
-    /// Counts one more ejected endpoint, if that leaves enough others. Whether it did.
+    /// Counts one more ejected endpoint, if that leaves enough others. Returns whether it did.
     pub(crate) fn may_eject(&self) -> bool {
         let (total, ejected) = (self.total.get(), self.ejected.get());
         let within = (ejected + 1) * 100 <= total * usize::from(self.ejection.get().max_percent);

@@ -229,7 +229,7 @@ impl Watches {
         used.map(|(subject, _)| subject.clone()).collect()
     }
 
-    /// Drops addresses that have had no receiver for [`IDLE`]. Whether there were any.
+    /// Drops addresses that have had no receiver for [`IDLE`]. Returns whether there were any.
     pub(crate) fn sweep(&mut self) -> bool {
         let now = Instant::now();
         let mut over = Vec::new();

@@ -118,7 +118,8 @@ impl<S: Io> Driver<S> {
         Poll::Pending
     }
 
-    /// Reads what is available, up to [`READS`] times. Whether more could be read at once.
+    /// Reads what is available, up to [`READS`] times. Returns whether there may be more to read at
+    /// once.
     fn poll_reads(&mut self, cx: &mut Context<'_>) -> Result<bool, ConnError> {
         for _ in 0..READS {
             let broken = |error: io::Error| ConnError::io(error.kind(), "the connection broke");

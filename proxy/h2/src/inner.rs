@@ -299,7 +299,7 @@ impl Inner {
         }
     }
 
-    /// Sends RST_STREAM, unless the stream is over. Whether it did.
+    /// Sends RST_STREAM, unless the stream is over. Returns whether it did.
     pub(crate) fn rst(&mut self, key: Key, code: Code) -> bool {
         let Some(slot) = self.streams.get(key).filter(|slot| !slot.is_over()) else { return false };
         let id = slot.id;

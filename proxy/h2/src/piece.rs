@@ -152,7 +152,8 @@ impl Piece {
         self.start = (self.start + count).min(self.end);
     }
 
-    /// Appends `bytes` if nothing else refers to the chunk and there is room. Whether it did.
+    /// Appends `bytes` if nothing else refers to the chunk and there is room. Returns whether it
+    /// did.
     pub(crate) fn try_append(&mut self, bytes: &[u8]) -> bool {
         let end = self.end + bytes.len();
         let room = self.chunk.unique().and_then(|chunk| chunk.get_mut(self.end..end));

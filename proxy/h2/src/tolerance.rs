@@ -17,7 +17,7 @@ impl Tolerance {
         Self { budget, left: budget, refilled: None }
     }
 
-    /// Takes one from the budget. Whether there was one left.
+    /// Takes one from the budget. Returns whether there was one left.
     pub(crate) fn take(&mut self) -> bool {
         if self.left == 0 {
             self.refill();

@@ -186,7 +186,7 @@ impl Shared {
         }
     }
 
-    /// Removes a name that has no receivers. Whether it did.
+    /// Removes a name that has no receivers. Returns whether it did.
     fn forget(&self, host: &str, sender: &watch::Sender<Found>) -> bool {
         // While this holds the lock, no other task can begin to watch the name.
         let mut known = self.known();

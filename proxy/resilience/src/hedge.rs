@@ -39,7 +39,7 @@ impl Hedge {
         Self { delay, left: copies, under_way: 0, next: None }
     }
 
-    /// The first copy, or that of a retry, was sent.
+    /// Notes that the first copy of a try was sent, by the request itself or by a retry.
     pub fn begin(&mut self, now: Instant) {
         self.under_way = 1;
         self.next = self.after(now);
