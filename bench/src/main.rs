@@ -42,7 +42,7 @@ use clap::{Parser, Subcommand, ValueEnum};
 
 /// Measures meshes, or none, under the same load, and reports what they cost
 ///
-/// Everything is made from the records of a run, one JSON file each, so that a report can be made
+/// Every report is made from the records of a run, one JSON file each, so that it can be made
 /// again, checked, and compared with another machine's.
 #[derive(Parser)]
 #[command(

@@ -52,7 +52,7 @@ pub(crate) struct Record {
     pub(crate) left_out: Option<String>,
 }
 
-/// Resident memory at named moments; 0 where it was not measured.
+/// Resident memory at named moments; 0 if it was not measured.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub(crate) struct RssKib {

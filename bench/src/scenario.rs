@@ -13,7 +13,7 @@ pub(crate) enum Scenario {
     /// Kept connections, 10 KiB responses.
     #[value(name = "keepalive-10k")]
     Keepalive10k,
-    /// A new connection for each request, 1 KiB responses.
+    /// A new connection for each request, with 1 KiB responses.
     NewConnection,
     /// Responses of 1 MiB.
     #[value(name = "download-1m")]

@@ -37,7 +37,7 @@ pub(crate) enum Command {
     Station(in_cluster::Station),
     #[command(hide = true)]
     Watch(in_cluster::Watch),
-    /// Measures a start for a run
+    /// Measures the start of a proxy for a run
     #[command(hide = true)]
     Probe,
 }

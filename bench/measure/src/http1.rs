@@ -50,7 +50,7 @@ pub enum Malformed {
     Head,
     /// Conflicting or several lengths, or one that is not a number.
     Length,
-    /// A chunk size or the end of a chunk is wrong.
+    /// The size or the end of a chunk is malformed.
     Chunk,
     /// The connection ended inside a response.
     Truncated,
@@ -264,7 +264,8 @@ impl ResponseReader {
     }
 }
 
-/// The first line of `input` without its CRLF, and its length with it.
+/// The first line of `input` without its CRLF, and its length including it; `None` if more input is
+/// needed.
 fn line(input: &[u8], otherwise: Malformed) -> Result<Option<(&[u8], usize)>, Malformed> {
     match input.iter().position(|b| *b == b'\n') {
         Some(end) if end > 0 && input[end - 1] == b'\r' => Ok(Some((&input[..end - 1], end + 1))),

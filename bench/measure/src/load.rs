@@ -7,7 +7,7 @@
 //! ```text
 //!   clock ── due ──► backlog ── free connection ──► request ── response ──► histogram
 //!              └───────────────── latency ───────────────────────┘
-//!              └─── lag ───┘ (only where a connection was free: the generator's own delay)
+//!              └─── lag ───┘ (only if a connection was free: the generator's own delay)
 //! ```
 
 pub mod clock;

@@ -44,7 +44,7 @@ impl AddAssign for Cpu {
     }
 }
 
-/// What a process or a cgroup holds at one moment.
+/// The resources of a process or a cgroup at one moment.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Usage {
     /// CPU time since its start.

@@ -29,7 +29,7 @@ const WINDOW: u32 = 1 << 20;
 /// Send HTTP/2 requests at a fixed rate and print the results as JSON.
 #[derive(clap::Args, Clone, Debug)]
 pub(crate) struct Plan {
-    /// Where to, http://host:port/path
+    /// The URL to request, http://host:port/path
     url: String,
     /// Connections that take turns
     #[arg(long, default_value_t = 4)]

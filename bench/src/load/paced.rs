@@ -16,7 +16,7 @@ use super::{H2_CONNECTIONS, Origin};
 pub(crate) struct Pace {
     /// Requests a second.
     pub(crate) rate: f64,
-    /// Load before the measurement.
+    /// How long to generate load before the measurement.
     pub(crate) warm_up: Duration,
     /// How long to measure.
     pub(crate) duration: Duration,

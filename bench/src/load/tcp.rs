@@ -10,7 +10,7 @@ use tokio::task::JoinSet;
 
 use super::{Count, Origin};
 
-/// Bytes of a round trip: a small command and its answer.
+/// Bytes of a round trip in each direction: a small command and its answer.
 const ROUND_TRIP: usize = 64;
 /// Bytes of one read or write in bulk.
 const BLOCK: usize = 64 * 1024;
@@ -19,7 +19,7 @@ const MIB: u64 = 1 << 20;
 /// Send bytes to an echo in a closed loop and print the counts as JSON.
 #[derive(clap::Args, Clone, Debug)]
 pub(crate) struct Plan {
-    /// Where to, host:port
+    /// The echo server, host:port
     address: String,
     /// Send as many bytes as possible, instead of 64 in each direction
     #[arg(long)]

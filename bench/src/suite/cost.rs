@@ -19,7 +19,7 @@ pub(crate) struct Cost {
     #[arg(required_unless_present = "print_prices")]
     directory: Option<PathBuf>,
 
-    /// A table of prices in place of the built-in one
+    /// A file with a table of prices, instead of the built-in one
     #[arg(long, value_name = "FILE")]
     prices: Option<PathBuf>,
 
@@ -27,7 +27,7 @@ pub(crate) struct Cost {
     #[arg(long, value_name = "NAME")]
     machine: Option<String>,
 
-    /// Prints the built-in table, to be edited and given with --prices
+    /// Prints the built-in table, for you to edit and pass with --prices
     #[arg(long)]
     print_prices: bool,
 

@@ -18,8 +18,8 @@ use super::columns;
     after_help = "Examples:\n  leno bench list\n  leno bench list --application faces >images.yaml"
 )]
 pub(crate) struct List {
-    /// Prints the images of a scenario's real application instead, to be edited and given to `leno bench run` with
-    /// --application in a cluster
+    /// Prints the file of images for a scenario's real application instead, for you to edit and
+    /// pass to `leno bench run` with --application in a cluster
     #[arg(long, value_name = "SCENARIO")]
     application: Option<String>,
 }

@@ -28,7 +28,7 @@ pub(crate) struct Report {
     #[arg(short, long, value_enum, default_value_t)]
     output: Form,
 
-    /// A table of prices in place of the built-in one
+    /// A file with a table of prices, instead of the built-in one
     #[arg(long, value_name = "FILE")]
     prices: Option<PathBuf>,
 

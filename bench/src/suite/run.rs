@@ -35,11 +35,12 @@ use leno_console::{duration, print, within};
                   leno bench run faces --context staging --image registry.example/leno-bench:1 --application images.yaml --out faces"
 )]
 pub(crate) struct Run {
-    /// Scenarios of `leno bench list`; of one that is measured at several rates, faces@60,600 names some
+    /// Scenarios of `leno bench list`; for a scenario with several rates, faces@60,600 selects some
+    /// of them
     #[arg(required = true, value_name = "SCENARIO[@RATE,..]")]
     scenarios: Vec<String>,
 
-    /// Meshes of `leno bench list`; none is always added
+    /// Meshes of `leno bench list`; the mesh "none" is always added
     #[arg(long = "mesh", value_delimiter = ',', default_value = "none,leno", value_name = "MESH")]
     meshes: Vec<String>,
 

@@ -121,11 +121,11 @@ impl Check {
 enum Percentile {
     /// The median.
     P50,
-    /// The 75th.
+    /// The 75th percentile.
     P75,
-    /// The 95th.
+    /// The 95th percentile.
     P95,
-    /// The 99th.
+    /// The 99th percentile.
     P99,
 }
 

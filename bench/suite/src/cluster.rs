@@ -9,7 +9,7 @@
 //! change to the cluster before it is made. A run reverts its changes when it ends, even after an
 //! error; those of a killed run are reverted by the next run or by [`clean`].
 //!
-//! Read first: [`Run`], [`Mesh`], [`run`].
+//! Read [`Run`], [`Mesh`] and [`run`] first.
 
 mod claim;
 mod disturb;

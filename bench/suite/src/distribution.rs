@@ -4,7 +4,7 @@ use leno_measure::load::Bucket;
 
 use crate::record::{Latency, Quantile};
 
-/// Points of a spectrum for each further nine.
+/// Points of a spectrum per further nine of the quantile.
 const PER_NINE: u32 = 12;
 
 /// The percentiles of sorted buckets.

@@ -13,7 +13,7 @@
 //! The crate does not parse the command line, and it treats every mesh as a black box: a
 //! configuration, a command and a version.
 //!
-//! Read first: [`scenario::Scenario`], [`mesh::Mesh`], [`run`], [`cluster`], [`record::Record`].
+//! Read [`scenario::Scenario`], [`mesh::Mesh`], [`run`], [`cluster`] and [`record::Record`] first.
 
 mod counters;
 mod error;

@@ -24,7 +24,7 @@ pub fn write(svg: &str, file: &Path) -> Result<()> {
     }
 }
 
-/// Whether PNG files can be made here.
+/// Whether the program for PNG files is installed.
 #[must_use]
 pub fn draws_png() -> bool {
     Command::new(CONVERTER).arg("--version").output().is_ok_and(|output| output.status.success())

@@ -1,4 +1,4 @@
-//! A timer that wakes on the microsecond; tokio's own rounds up to the next millisecond.
+//! A timer with microsecond precision; tokio's own rounds up to the next millisecond.
 
 #![expect(
     unsafe_code,
@@ -28,7 +28,7 @@ impl AsRawFd for Timer {
 }
 
 impl Clock {
-    /// A timer that is not set.
+    /// Creates a timer that is not armed.
     pub fn new() -> Result<Self> {
         let flags = TimerFlags::TFD_NONBLOCK | TimerFlags::TFD_CLOEXEC;
         let timer = Timer(TimerFd::new(ClockId::CLOCK_MONOTONIC, flags)?);

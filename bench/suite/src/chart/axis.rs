@@ -3,7 +3,7 @@
 /// How values are distributed along an axis.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Scale {
-    /// Evenly, from 0.
+    /// A linear scale that starts at 0.
     Linear,
     /// Quantiles: each further nine takes the same space.
     LogNines,

@@ -24,9 +24,9 @@ pub struct Series {
     pub name: String,
     /// Its colour.
     pub colour: &'static str,
-    /// Drawn as dots.
+    /// Points, drawn as dots.
     pub points: Vec<(f64, f64)>,
-    /// Drawn as a line.
+    /// Points, connected by a line.
     pub curve: Vec<(f64, f64)>,
 }
 

@@ -22,7 +22,7 @@ pub(super) const FILE: &str = "cluster.json";
 pub(super) struct Ledger {
     /// The kubeconfig of the run.
     kubeconfig: Option<PathBuf>,
-    /// Its context.
+    /// The context in that kubeconfig.
     context: Option<String>,
     /// The UID of the cluster's namespace `kube-system`, because another cluster may get the same
     /// name.

@@ -71,7 +71,7 @@ impl Plan<'_> {
             "metadata": {"name": self.namespace, "labels": labels, "annotations": annotations}})
     }
 
-    /// The services, in their order.
+    /// The Service objects of the scenario's services, in their order.
     pub(super) fn services(&self) -> Vec<Value> {
         let service = |nth: u32| {
             let name = self.scenario.service(nth);

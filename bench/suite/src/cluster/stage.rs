@@ -54,7 +54,7 @@ pub(super) struct Stage<'a> {
     pub(super) watchers: Watchers,
     /// Nodes without a watcher that run a part of the control plane.
     uncounted: BTreeSet<String>,
-    /// Whether the services are a real application's.
+    /// Whether the services are those of a real application.
     real: bool,
     /// The configuration that changes during the load.
     pub(super) revisions: Option<Revisions<'a>>,

@@ -29,7 +29,8 @@ const AGAIN: Duration = Duration::from_millis(500);
 
 /// How requests reach the watcher pods.
 pub(super) trait Way {
-    /// The status and the body of the answer to a method and a path.
+    /// Sends a request with a method, a path and a body. Returns the status and the body of the
+    /// answer.
     ///
     /// # Errors
     /// If there is no answer; the error gives the reason.

@@ -47,7 +47,7 @@ pub(super) fn run(lab: &Lab, plan: &Plan, interrupt: &Interrupt) -> Result<Repor
 struct Said {
     #[serde(rename = "ActualQPS")]
     actual_qps: f64,
-    /// Nanoseconds.
+    /// In nanoseconds.
     actual_duration: f64,
     duration_histogram: Durations,
     #[serde(default)]
@@ -63,7 +63,7 @@ struct Durations {
 /// One line of its log.
 #[derive(Debug, Deserialize)]
 struct Request {
-    /// Seconds.
+    /// In seconds.
     latency: f64,
     ok: bool,
     /// The status. Fortio counts a redirect as a failure, all other generators as an answer.

@@ -64,7 +64,7 @@ fn read(plan: &Plan, text: &str) -> Option<Report> {
     (report.requests_per_s > 0.0).then_some(report)
 }
 
-/// 12.34us, 1.2ms, 3.00s, 1.5m.
+/// Parses a time such as 12.34us, 1.2ms, 3.00s or 1.5m.
 fn microseconds(text: &str) -> Option<f64> {
     let digits = text.find(|c: char| !c.is_ascii_digit() && c != '.')?;
     let number: f64 = text[..digits].parse().ok()?;

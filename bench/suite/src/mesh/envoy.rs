@@ -29,7 +29,6 @@ const ENDPOINTS: &str = "endpoints.yaml";
 /// The file of the pushed routes.
 const ROUTES: &str = "routes.yaml";
 
-/// Envoy.
 #[derive(Debug)]
 pub(super) struct Envoy {
     pub(super) given: Option<PathBuf>,

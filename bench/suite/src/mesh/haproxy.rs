@@ -11,7 +11,6 @@ use super::{Configuration, Found, Hop, Mesh, Missing, tools};
 use crate::application::PUSHED;
 use crate::scenario::Scenario;
 
-/// HAProxy.
 #[derive(Debug)]
 pub(super) struct Haproxy;
 

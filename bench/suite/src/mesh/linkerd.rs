@@ -21,7 +21,6 @@ pub(super) const CONTROL: u16 = 8086;
 /// The address range of the lab, for which the proxy looks up endpoints.
 const NETWORKS: &str = "10.0.0.0/8";
 
-/// linkerd2-proxy.
 #[derive(Debug)]
 pub(super) struct Linkerd {
     pub(super) given: Option<PathBuf>,

@@ -15,7 +15,6 @@ use crate::scenario::Scenario;
 /// Debian packages nginx's TCP proxy as a separate module.
 const STREAM: &str = "/usr/lib/nginx/modules/ngx_stream_module.so";
 
-/// nginx.
 #[derive(Debug)]
 pub(super) struct Nginx;
 

@@ -16,7 +16,6 @@ const HBONE: u16 = 15008;
 const BRING: &str = "build istio/ztunnel with `cargo build --release --no-default-features \
                      --features tls-aws-lc,testing` and name the binary with --ztunnel PATH";
 
-/// ztunnel.
 #[derive(Debug)]
 pub(super) struct Ztunnel {
     pub(super) given: Option<PathBuf>,
