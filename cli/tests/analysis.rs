@@ -1,4 +1,4 @@
-//! `leno explain` and `leno analyze` of files, from the command line.
+//! `leno explain` and `leno analyze` on files, from the command line.
 
 use std::fs;
 use std::path::PathBuf;
@@ -97,7 +97,7 @@ fn mistakes_decide_the_exit_code() {
     assert!(out(&bad).starts_with(place), "{}", out(&bad));
     assert!(out(&bad).ends_with("; did you mean cart?\n1 error, 0 warnings\n"), "{}", out(&bad));
 
-    // What does not parse is a finding, too.
+    // A document that does not parse is a finding, too.
     let misspelt = analyze(&["-o", "json"], &SHOP.replace("backendRefs", "backendRef"));
     assert_eq!(misspelt.status.code(), Some(1));
     let report: serde_json::Value = serde_json::from_slice(&misspelt.stdout).expect("JSON");

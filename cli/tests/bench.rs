@@ -20,7 +20,7 @@ fn text(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).into_owned()
 }
 
-/// Whether this is root; where it has to be, that it is not is a failure.
+/// Whether the tests run as root. Not being root is a failure if root is required.
 fn is_root() -> bool {
     if nix::unistd::geteuid().is_root() {
         return true;
@@ -78,7 +78,7 @@ fn a_run_measures_every_mesh_and_its_report_says_so() {
         );
         // 10 services at 20 requests/s each.
         assert_eq!(record.requests, 200, "{}", record.mesh);
-        // The application works for 10 ms.
+        // Each request takes the application 10 ms.
         assert!(record.latency_us.p50 >= 10_000, "{:?}", record.latency_us);
         assert!(record.cpu_ms.application > 0.0 && record.cpu_ms.generator > 0.0);
     }
@@ -94,7 +94,7 @@ fn a_run_measures_every_mesh_and_its_report_says_so() {
     if leno.capture == "ebpf" {
         assert!(leno.kernel_programs.runs > 0 && leno.kernel_programs.ms > 0.0, "{leno:?}");
     }
-    // The prober saw it go and come back.
+    // The prober saw the application stop and start again.
     assert!(leno.start_up_ms.is_some_and(|ms| ms > 0.0 && ms < 20_000.0), "{:?}", leno.start_up_ms);
     report(&out);
     resume(&out);
@@ -121,12 +121,12 @@ fn report(out: &Path) {
     assert_eq!(counted, 200, "every request is in the raw data");
     assert!(leno(&["compare", &out_text, &out_text]).status.success());
     assert!(text(&leno(&["claims", &out_text]).stdout).contains("not measurable here"));
-    // On a machine too busy for a valid run there is nothing to price.
+    // A machine too busy for a valid run yields no record that could be priced.
     assert!(text(&leno(&["cost", &out_text]).stdout).contains("MACHINE"));
     assert!(text(&leno(&["cost", "--print-prices"]).stdout).contains("m6g.large"));
 }
 
-/// What is there is not measured again, and never overwritten by accident.
+/// Existing records are not measured again, and never overwritten by accident.
 fn resume(out: &Path) {
     let out_text = out.display().to_string();
     let again = leno(&["run", "http-1k", "--out", &out_text]);
@@ -147,7 +147,7 @@ fn resume(out: &Path) {
     );
 }
 
-/// What a scenario gives to a mesh meanwhile comes to work, and costs no request.
+/// Configuration that a scenario changes during the run takes effect, and no request fails.
 #[test]
 fn configurations_arrive_under_load_and_neighbours_are_kept_apart() {
     if !is_root() {
@@ -172,7 +172,7 @@ fn configurations_arrive_under_load_and_neighbours_are_kept_apart() {
     }
     let (push, churn) = (of("push", "leno"), of("churn", "leno"));
     assert!(push.revisions > 1 && churn.revisions > 1, "{push:?}");
-    // Those that follow each other closely become one.
+    // Revisions in quick succession may be merged into one.
     let arrived = push.revisions_arrived.unwrap_or_default();
     assert!((2..=push.revisions).contains(&arrived), "{arrived} of {}", push.revisions);
     assert_eq!((of("push", "none").revisions, of("push", "none").revisions_arrived), (0, None));
@@ -182,8 +182,8 @@ fn configurations_arrive_under_load_and_neighbours_are_kept_apart() {
     assert!(!flooded.marks.iter().any(|mark| mark.kind == MarkKind::FloodEnded), "{flooded:?}");
 }
 
-/// What stands for a real application: programs that listen where they are told, and find each other by what they are
-/// told.
+/// Stands in for a real application: programs that listen at the address in their environment, and
+/// find each other by addresses in their environment.
 #[test]
 fn a_folder_of_programs_is_measured_in_place_of_our_own_services() {
     if !is_root() {
@@ -230,7 +230,7 @@ fn a_folder_of_programs_is_measured_in_place_of_our_own_services() {
     assert!(said.contains(&format!("faces is the real application ({folder}")), "{said}");
 }
 
-/// Whether a tool of Debian's is there; where it has to be, that it is not is a failure.
+/// Whether a tool of Debian's is installed. A missing tool is a failure if it is required.
 fn has(tool: &str) -> bool {
     if Command::new(tool).arg("--version").output().is_ok() {
         return true;
@@ -240,8 +240,8 @@ fn has(tool: &str) -> bool {
     false
 }
 
-/// The records of one run without a mesh, or under each of these, by ours and another generator: by mesh, in their
-/// order. Its report puts them side by side.
+/// The records of one run without a mesh, or under each of these meshes, by Leno's generator and by
+/// another one, in the order of the meshes. The report shows them side by side.
 fn beside((scenario, meshes): (&str, &str), other: &str) -> Vec<(Record, Record)> {
     let directory = tempfile::tempdir().expect("a directory of its own");
     let records = runs(directory.path(), (scenario, &format!("leno,{other}")), meshes);
@@ -250,7 +250,7 @@ fn beside((scenario, meshes): (&str, &str), other: &str) -> Vec<(Record, Record)
         let found = records.iter().find(is_it);
         let what = format!("{mesh} by {generator}");
         let found = found.unwrap_or_else(|| panic!("no record of {what}")).clone();
-        // On a machine that is busy with other things ours may find no rate that is fast enough.
+        // On a busy machine Leno's generator may find no rate that meets the latency bound.
         let slow =
             found.left_out.as_ref().is_some_and(|why| why.contains("kept the 99th percentile"));
         assert!(found.left_out.is_none() || slow, "{what}: {:?}", found.left_out);
@@ -271,7 +271,8 @@ fn beside((scenario, meshes): (&str, &str), other: &str) -> Vec<(Record, Record)
     meshes.split(',').map(both).collect()
 }
 
-/// The command that the guide begins with, and whether our generator is to be believed under each of its meshes.
+/// The first command of the guide, and whether Leno's generator can be trusted under each of its
+/// meshes.
 #[test]
 fn envoy_is_measured_beside_leno_and_fortio_sees_what_we_see() {
     if !is_root() {
@@ -287,7 +288,7 @@ fn envoy_is_measured_beside_leno_and_fortio_sees_what_we_see() {
         let mesh = &ours.mesh;
         assert_eq!(ours.rate_per_s, theirs.rate_per_s, "{mesh}: the same rate");
         for record in [&ours, &theirs].into_iter().filter(|record| record.mesh != run_baseline()) {
-            // Beside each of 10 services and the client.
+            // One for each of 10 services, and one for the client.
             assert_eq!(record.proxies, 11, "{mesh}");
             assert!(record.cpu_us_per_request() > 0.0 && record.rss_kib.idle > 0, "{record:?}");
             assert!(record.binary_bytes > Some(0) && record.start_up_ms.is_some(), "{record:?}");
@@ -295,7 +296,8 @@ fn envoy_is_measured_beside_leno_and_fortio_sees_what_we_see() {
         }
         assert_ne!(see_the_same(&ours, &theirs), Some(false), "{mesh}");
     }
-    // Of a machine that is never quiet for two seconds nothing is known, which must not look like a pass.
+    // A machine that is never quiet for two seconds yields no comparison, which must not look like
+    // a pass.
     let quiet = (0..QUIET_TRIES).find_map(|_| {
         let (ours, theirs) = beside(("http-1k", run_baseline()), "fortio").remove(0);
         see_the_same(&ours, &theirs)
@@ -309,11 +311,11 @@ fn envoy_is_measured_beside_leno_and_fortio_sees_what_we_see() {
     }
 }
 
-/// How often generators are compared until the machine is quiet.
+/// How often generators are compared before the machine counts as never quiet.
 const QUIET_TRIES: usize = 5;
 
-/// Whether two generators agree, who do within a tenth on a quiet machine; none where another used the machine
-/// meanwhile, or one of them was the bottleneck.
+/// Whether two generators agree: on a quiet machine they do within a tenth. `None` if another
+/// process used the machine meanwhile, or if one of the generators was the bottleneck.
 fn see_the_same(ours: &Record, theirs: &Record) -> Option<bool> {
     let disturbed = |record: &Record| {
         let disturbs = |kind| matches!(kind, MarkKind::GeneratorLimited | MarkKind::BusyMachine);
@@ -334,7 +336,8 @@ fn h2load_and_wrk_are_put_beside_our_generator() {
     assert_eq!((ours.rate_per_s, theirs.rate_per_s), (Some(100.0), Some(100.0)));
     assert!(ours.latency_us.p50 > 0 && theirs.latency_us.p50 > 0);
     let (ours, theirs) = beside(("saturation", run_baseline()), "wrk").remove(0);
-    // Ours looks for the highest rate under a bound; a closed loop has none.
+    // Leno's generator searches for the highest rate within a latency bound; a closed loop has no
+    // rate.
     assert_eq!((ours.rate_per_s.is_none(), theirs.rate_per_s), (ours.left_out.is_some(), None));
 }
 
@@ -389,7 +392,8 @@ fn what_is_missing_is_a_record_with_the_command_that_brings_it() {
 /// How long a run may take to its first record, on a slow machine.
 const FIRST_RECORD: Duration = Duration::from_secs(120);
 
-/// Whether a name is that of a lab, or of something of it: not of one whose number begins like its own.
+/// Whether a name belongs to this lab, and not to one whose number merely begins with the same
+/// digits.
 fn is_of(name: &str, lab: &str) -> bool {
     name.match_indices(lab).any(|(at, _)| {
         let rest = &name[at + lab.len()..];
@@ -406,7 +410,7 @@ fn the_name_of_a_lab_is_not_that_of_another_whose_number_is_longer() {
     }
 }
 
-/// What an interrupted run has measured is kept, and of its lab nothing.
+/// An interrupted run keeps its records, and leaves nothing of its lab.
 #[test]
 fn an_interrupted_run_keeps_what_is_done_and_leaves_no_lab() {
     if !is_root() {
@@ -456,7 +460,7 @@ fn wrong_words_are_answered_with_the_right_ones() {
     for word in ["http-1k", "leno-iptables", "haproxy", "fortio"] {
         assert!(listed.contains(word), "{word}");
     }
-    // What a mesh cannot carry, and what a cluster cannot.
+    // Combinations that a mesh or a cluster does not support.
     for line in [
         "not churn, push: the stand-in for its control plane tells everything once",
         "not push: ztunnel has no routes: those are its waypoint's, which is Envoy",

@@ -22,7 +22,7 @@ fn leno(arguments: &[&str], input: &str) -> Output {
     command.args(arguments).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
     let mut child = command.spawn().expect("leno can be run");
     let mut stdin = child.stdin.take().expect("it is a pipe");
-    // It may have ended already, over its arguments.
+    // The process may have exited already because of its arguments.
     let _ = stdin.write_all(input.as_bytes());
     drop(stdin);
     child.wait_with_output().expect("it ends")

@@ -1,16 +1,17 @@
-//! One question to an admin server, over a connection that is there.
+//! One request to an admin server, over an established connection.
 
 use std::io;
 use std::time::Duration;
 
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
 
-/// Longest answer that is read, in bytes: the metrics of a proxy at its series budget are smaller.
+/// Longest response that is read, in bytes: the metrics of a proxy at its series budget are
+/// smaller.
 const MAX_ANSWER: u64 = 8 * 1024 * 1024;
-/// How long an admin server may take for an answer.
+/// How long an admin server may take to respond.
 pub const ANSWER_BOUND: Duration = Duration::from_secs(5);
 
-/// An answer of an admin server.
+/// The response of an admin server.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Reply {
     /// The HTTP status.
@@ -19,10 +20,10 @@ pub struct Reply {
     pub body: String,
 }
 
-/// Asks for a page. The answer is to be waited for no longer than [`ANSWER_BOUND`].
+/// Requests a page. Callers should not wait for the response longer than [`ANSWER_BOUND`].
 ///
 /// # Errors
-/// Where the connection fails or ends before the answer does, or the answer is not HTTP or too large.
+/// The connection fails or ends before the response does, or the response is not HTTP or too large.
 pub async fn ask(
     stream: impl AsyncRead + AsyncWrite + Unpin,
     method: &str,
@@ -31,7 +32,7 @@ pub async fn ask(
     send(stream, (method, path), "").await
 }
 
-/// The same, with a body.
+/// Like [`ask`], with a body.
 ///
 /// # Errors
 /// As [`ask`].
@@ -43,7 +44,7 @@ pub async fn send(
     send_as(stream, None, what, body).await
 }
 
-/// The same, as whoever has a token, where there is one.
+/// Like [`send`], with a token if there is one.
 ///
 /// # Errors
 /// As [`ask`].
@@ -53,7 +54,7 @@ pub async fn send_as(
     (method, path): (&str, &str),
     body: &str,
 ) -> io::Result<Reply> {
-    // The answer to HTTP/1.0 ends with the connection and is never chunked.
+    // A response to HTTP/1.0 ends with the connection and is never chunked.
     let length = body.len();
     let by = token.map(|token| format!("Authorization: Bearer {token}\r\n")).unwrap_or_default();
     let head = format!(
@@ -62,19 +63,20 @@ pub async fn send_as(
     stream.write_all((head + body).as_bytes()).await?;
     let mut answer = Vec::new();
     let mut rest = stream.take(MAX_ANSWER);
-    // A relay on the way may not tell that the other end has closed.
+    // A relay in between may not report that the server has closed the connection, so stop at
+    // Content-Length.
     while missing(&answer) != Some(0) && rest.read_buf(&mut answer).await? > 0 {}
     if rest.limit() == 0 {
         return Err(io::Error::new(io::ErrorKind::InvalidData, "the answer is too large"));
     }
-    // Figures of half a page would be taken for all of them.
+    // The figures of half a page would be taken for all figures.
     if missing(&answer).is_some_and(|bytes| bytes > 0) {
         return Err(io::Error::new(io::ErrorKind::UnexpectedEof, "the answer ended early"));
     }
     parse(&answer)
 }
 
-/// How many bytes of an answer are still to come; none where its head does not say so, or is not whole.
+/// How many bytes of a response are missing; `None` if its head is incomplete or has no length.
 fn missing(answer: &[u8]) -> Option<usize> {
     const END: &[u8] = b"\r\n\r\n";
     let head = answer.windows(END.len()).position(|bytes| bytes == END)?;
@@ -111,7 +113,7 @@ mod tests {
     #[tokio::test]
     async fn an_answer_that_is_whole_is_not_waited_for() {
         let (ours, mut theirs) = tokio::io::duplex(1024);
-        // Never closed: it is there until the end of the test.
+        // The connection stays open until the end of the test.
         theirs.write_all(b"HTTP/1.0 200 OK\r\nContent-Length: 6\r\n\r\nready\n").await.unwrap();
         let reply = ask(ours, "GET", "/ready").await.unwrap();
         assert_eq!((reply.status, &*reply.body), (200, "ready\n"));

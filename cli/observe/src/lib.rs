@@ -1,10 +1,12 @@
-//! What proxies say of themselves, and what is made of it for people.
+//! Turns the data of proxies into reports for people.
 //!
-//! [`admin`] asks a proxy's admin server over a connection that somebody else has made: from a network
-//! namespace of `leno up`, or through the API server of a cluster. [`metrics`] reads the Prometheus text that
-//! it answers with. [`stat`] makes workloads and edges of two such answers of all proxies of a mesh.
+//! [`admin`] queries a proxy's admin server over a connection that the caller has made: from a
+//! network namespace of `leno up`, or through the API server of a cluster. [`metrics`] parses the
+//! Prometheus text of the response. [`stat`] computes workloads and edges from two such responses
+//! of each proxy of a mesh.
 //!
-//! It does not know where a proxy runs, nor how it is reached: so `leno stat` is the same for both.
+//! It does not know where a proxy runs or how to reach it, so that `leno stat` is the same for
+//! both.
 //!
 //! ```text
 //! connection ─► admin ─► metrics ─┬─► Scrape ─┐

@@ -1,4 +1,4 @@
-//! Reading the Prometheus text format, and quantiles of its histograms.
+//! Parses the Prometheus text format, and computes quantiles of its histograms.
 
 use std::collections::BTreeMap;
 
@@ -13,8 +13,8 @@ pub struct Sample {
     pub value: f64,
 }
 
-/// Reads an exposition. A line that cannot be understood is passed over, so that a newer proxy does
-/// not blind an older `leno stat`.
+/// Parses an exposition. A line that cannot be parsed is skipped, so that an older `leno stat` can
+/// read a newer proxy.
 #[must_use]
 pub fn parse(text: &str) -> Vec<Sample> {
     text.lines().filter_map(sample).collect()
@@ -41,7 +41,7 @@ fn sample(line: &str) -> Option<Sample> {
     Some(Sample { name: name.to_owned(), labels, value })
 }
 
-/// `label="value"` and what follows it; `\\`, `\"` and `\n` are escapes.
+/// Parses `label="value"` and returns the rest; `\\`, `\"` and `\n` are escapes.
 fn pair(text: &str) -> Option<(String, String, &str)> {
     let (label, quoted) = text.split_once("=\"")?;
     let mut value = String::new();
@@ -98,7 +98,7 @@ impl Histogram {
         }
     }
 
-    /// The increase since `before`; none where a bucket has fewer observations than it had.
+    /// The increase since `before`; `None` if a bucket has fewer observations than before.
     #[must_use]
     pub fn since(&self, before: &Self) -> Option<Self> {
         let mut since = self.clone();
@@ -112,14 +112,14 @@ impl Histogram {
         Some(since)
     }
 
-    /// How many observations there are.
+    /// The number of observations.
     #[must_use]
     pub fn count(&self) -> f64 {
         self.buckets.last_key_value().map_or(0.0, |(_, count)| *count)
     }
 
-    /// The value below which the share `q` of the observations lies, interpolated within its
-    /// bucket as Prometheus' `histogram_quantile` does. None when there is no observation.
+    /// The value below which the share `q` of the observations lies, interpolated within its bucket
+    /// like Prometheus' `histogram_quantile`. `None` without observations.
     #[must_use]
     pub fn quantile(&self, q: f64) -> Option<f64> {
         let total = self.count();

@@ -1,5 +1,5 @@
-//! Who calls whom, how often, how fast, how well, and whether encrypted, from what the
-//! proxies counted over a window of time.
+//! Which workload calls which, how often, how fast, how successfully and whether encrypted,
+//! computed from the counters of proxies over a window of time.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Instant;
@@ -12,9 +12,9 @@ pub use counted::Counted;
 
 use counted::{Ends, Name, Sum};
 
-/// What a client without identity is called.
+/// The name of a client without an identity.
 const UNMESHED: &str = "(unmeshed)";
-/// What a server that the mesh does not know is called.
+/// The name of a server that the mesh does not know.
 const OUTSIDE: &str = "(outside)";
 
 /// One instance of a workload.
@@ -22,7 +22,7 @@ const OUTSIDE: &str = "(outside)";
 pub struct Instance {
     /// Its namespace.
     pub namespace: String,
-    /// What it is an instance of.
+    /// The workload that it belongs to.
     pub workload: String,
     /// Its name.
     pub name: String,
@@ -32,13 +32,13 @@ pub struct Instance {
     pub ready: bool,
 }
 
-/// What a proxy has counted, or why it has not answered; none where it was not asked.
+/// A proxy's counters, or why it did not answer; `None` if it was not queried.
 pub type Answer = Option<Result<Counted, String>>;
 
-/// What all proxies of a mesh had counted, each when it answered.
+/// The counters of all proxies of a mesh, each at the time of its answer.
 #[derive(Clone, Debug)]
 pub struct Scrape {
-    /// When they were asked.
+    /// When the proxies were queried.
     at: Instant,
     mesh: String,
     instances: Vec<Instance>,
@@ -48,13 +48,13 @@ pub struct Scrape {
     silent: Vec<String>,
 }
 
-/// What happened between two moments.
+/// The difference between two scrapes.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Report {
     /// The name of the mesh: of `leno up`, or the cluster's context.
     pub mesh: String,
-    /// The time between both. The figures of a proxy are those of its own time, from one answer of it to the
-    /// next.
+    /// The time between the two scrapes. The figures of each proxy refer to its own time, from one
+    /// of its answers to the next.
     pub window_s: f64,
     /// Every workload, by namespace and name.
     pub workloads: Vec<WorkloadReport>,
@@ -71,7 +71,7 @@ pub struct WorkloadReport {
     pub namespace: String,
     /// Its name.
     pub name: String,
-    /// How many instances it should have.
+    /// How many instances it has.
     pub instances: usize,
     /// How many of them take traffic.
     pub ready: usize,
@@ -126,7 +126,7 @@ pub struct Latency {
     pub p99: Option<f64>,
 }
 
-/// What is added up for a workload or an edge, of proxies that were asked at different times.
+/// Sums over proxies that were queried at different times, for a workload or an edge.
 #[derive(Clone, Debug, Default)]
 struct Total {
     sum: Sum,
@@ -139,7 +139,7 @@ struct Total {
 /// Client, server, and whether mTLS.
 type EdgeKey = (Name, Name, bool);
 
-/// What one proxy has counted between two ends, since it was asked before.
+/// What one proxy has counted between two ends since it was last queried.
 struct Increase<'a> {
     ends: &'a Ends,
     sum: Sum,
@@ -147,7 +147,7 @@ struct Increase<'a> {
 }
 
 impl Scrape {
-    /// What was answered, to questions asked at `at`. One that did not answer is noted and harms nothing.
+    /// The answers to queries at the time `at`. A proxy that did not answer is recorded as silent.
     #[must_use]
     pub fn new(mesh: &str, at: Instant, answers: Vec<(Instance, Answer)>) -> Self {
         let (mut instances, mut counted, mut silent) = (Vec::new(), BTreeMap::new(), Vec::new());
@@ -163,14 +163,14 @@ impl Scrape {
         Self { at, mesh: mesh.to_owned(), instances, counted, silent }
     }
 
-    /// What happened since `before`.
+    /// The difference between `before` and this scrape.
     #[must_use]
     pub fn since(&self, before: &Self) -> Report {
         report(self, before)
     }
 
-    /// What each proxy has counted since `before`. Of a proxy that was there and did not answer then nothing
-    /// is known; one that was not there yet has counted since then.
+    /// The increase of each proxy's counters since `before`. A proxy that existed but did not
+    /// answer then is left out. All counts of a proxy that did not exist then are new.
     fn increases<'a>(&'a self, before: &'a Self) -> impl Iterator<Item = Increase<'a>> {
         let meshed = before.instances.iter().filter(|one| one.meshed);
         let were_there: BTreeSet<(&str, &str)> =
@@ -194,7 +194,7 @@ impl Scrape {
 }
 
 impl Report {
-    /// What of it concerns one namespace: its workloads, and edges that begin or end there.
+    /// Reduces the report to one namespace: its workloads, and edges that begin or end there.
     #[must_use]
     pub fn of_namespace(mut self, namespace: &str) -> Self {
         self.workloads.retain(|one| one.namespace == namespace);
@@ -231,7 +231,7 @@ fn report(now: &Scrape, before: &Scrape) -> Report {
             edges.entry(key).or_default().add(&increase);
         }
     }
-    // Plaintext between two meshed workloads was counted at the client's side already.
+    // Plaintext between two meshed workloads was already counted on the client's side.
     for (server, total) in unmeshed {
         let known = edges
             .iter()
@@ -278,7 +278,7 @@ fn workloads(instances: &[Instance], servers: &BTreeMap<Name, Total>) -> Vec<Wor
     found.into_values().collect()
 }
 
-/// Which workload an instance is of.
+/// The workload of each instance.
 struct Names<'a>(BTreeMap<(&'a str, &'a str), &'a str>);
 
 impl<'a> Names<'a> {

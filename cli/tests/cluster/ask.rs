@@ -1,4 +1,4 @@
-//! What `leno explain` and `leno analyze` answer of a cluster.
+//! `leno explain` and `leno analyze` on a cluster.
 
 use leno_testkit_api::binary;
 use leno_testkit_api::objects::{http_route, pod, traffic_policy};

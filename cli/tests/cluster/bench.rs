@@ -1,5 +1,5 @@
-//! `leno bench run` in a cluster that has no node: what it makes, what it says where it cannot go on, and that
-//! nothing of it is left.
+//! `leno bench run` in a cluster without kubelets: what it creates, its errors when it cannot go
+//! on, and that it removes everything.
 
 mod disturbing;
 mod restoring;
@@ -17,9 +17,9 @@ use serde_json::{Value, json};
 
 use crate::shop::said;
 
-/// How the names of the bench's namespaces begin.
+/// The prefix of the bench's namespaces.
 const OURS: &str = "leno-bench-";
-/// Kinds by which meshes reach beyond their namespace.
+/// Kinds of objects that meshes create outside of their namespace.
 const KINDS: [&str; 6] = [
     "v1 Namespace",
     "apiextensions.k8s.io/v1 CustomResourceDefinition",
@@ -29,7 +29,7 @@ const KINDS: [&str; 6] = [
     "admissionregistration.k8s.io/v1 ValidatingWebhookConfiguration",
 ];
 
-/// A pod that waits for its image for ever.
+/// A pod that waits for its image forever.
 fn unpulled() -> Value {
     json!({"containerStatuses": [{"name": "bench", "image": "nowhere.example/leno-bench:1", "imageID": "",
         "ready": false, "restartCount": 0,
@@ -54,7 +54,7 @@ struct Bench {
 }
 
 impl Bench {
-    /// A cluster with two nodes that nobody runs.
+    /// A cluster with two nodes, but no kubelets.
     async fn open(kube: &Path) -> Self {
         let bed = Bed::start(kube).await;
         for name in ["n1", "n2"] {
@@ -64,10 +64,11 @@ impl Bench {
                     "conditions": [{"type": "Ready", "status": "True"}]}});
             bed.apply(node.clone()).await;
             bed.set_status(node.clone()).await;
-            // Again, without the taint that the API server gives to new nodes, and a controller takes away.
+            // Applied again without the taint that the API server adds to new nodes; a controller
+            // usually removes it.
             bed.apply(node).await;
         }
-        // The one by which the bench tells clusters apart, and the last that the API server makes by itself.
+        // The bench identifies the cluster by the first; the API server creates the second last.
         for name in ["kube-system", "default"] {
             let namespace =
                 json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}});
@@ -88,12 +89,12 @@ impl Bench {
         tokio::task::spawn_blocking(move || command.output().unwrap()).await.unwrap()
     }
 
-    /// A run of `faces`, one second, one round.
+    /// Runs `faces` for one second, one round.
     async fn run(&self, more: &[&str]) -> Output {
         self.run_of("faces", more).await
     }
 
-    /// A run of a scenario, one second, one round.
+    /// Runs a scenario for one second, one round.
     async fn run_of(&self, scenario: &str, more: &[&str]) -> Output {
         let (file, out) = (self.kubeconfig.to_str().unwrap(), self.out.to_str().unwrap());
         let words = ["run", scenario, "--kubeconfig", file, "--rounds", "1", "--duration", "1s"];
@@ -114,7 +115,7 @@ impl Bench {
         found.unwrap_or_else(|| panic!("no record of {mesh}")).left_out.clone().unwrap_or_default()
     }
 
-    /// A script in place of somebody's tool, which writes down how it was called.
+    /// Installs a script in place of a tool; it logs how it was called.
     fn tool(&self, name: &str, script: &str) {
         let path = self.tools.join(name);
         let log = self.tools.join("calls");
@@ -123,15 +124,15 @@ impl Bench {
         fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).unwrap();
     }
 
-    /// How tools were called, less which cluster they were told.
+    /// The calls of tools, without the arguments that select the cluster.
     fn calls(&self) -> Vec<String> {
         let text = fs::read_to_string(self.tools.join("calls")).unwrap_or_default();
         let of = |line: &str| line.split(" --kubeconfig").next().unwrap_or_default().to_owned();
         text.lines().map(of).collect()
     }
 
-    /// Makes an object whenever a tool has been called so, a number of times, and says so by a file: as the tool
-    /// itself would.
+    /// Creates an object each time a tool has been called like this, a number of times, and then a
+    /// file that tells the script so: as if the tool itself had created the object.
     async fn makes_when(&self, (call, times): (&str, usize), done: &Path, object: Value) {
         for nth in 1..=times {
             let called = || self.calls().iter().filter(|one| one.starts_with(call)).count();
@@ -141,7 +142,7 @@ impl Bench {
         }
     }
 
-    /// The kubeconfig of an account that is made in the namespace `default`.
+    /// The kubeconfig of a new service account in the namespace `default`.
     async fn account(&self, name: &str) -> PathBuf {
         let account = json!({"apiVersion": "v1", "kind": "ServiceAccount",
             "metadata": {"name": name, "namespace": "default"}});
@@ -152,7 +153,7 @@ impl Bench {
 
     async fn everything(&self) -> Vec<String> {
         let all = self.bed.names(&KINDS).await;
-        // Some of which the API server makes when it comes to it.
+        // Without those that the API server creates at some time by itself.
         all.into_iter().filter(|name| !name.starts_with("Namespace kube-")).collect()
     }
 }
@@ -241,7 +242,7 @@ async fn a_run_that_is_interrupted_takes_back_what_it_has_made() {
     let Some(kube) = binary() else { return };
     let bench = Bench::open(&kube).await;
     let before = bench.everything().await;
-    // Its image runs, and is not reached: there is no node.
+    // The pod counts as running, but cannot be reached, because there is no kubelet.
     let _hands = Hands::begin(&bench.bed, OURS, ready());
     let mut command = Command::new(env!("CARGO_BIN_EXE_leno"));
     command.env_remove("KUBECONFIG").env("HOME", "/nonexistent");
@@ -282,14 +283,14 @@ async fn a_run_that_is_interrupted_takes_back_what_it_has_made() {
 async fn a_mesh_that_is_there_is_neither_installed_over_nor_removed() {
     let Some(kube) = binary() else { return };
     let bench = Bench::open(&kube).await;
-    // Leno's own images are not looked for beside one that has no tag.
+    // Leno's own images cannot be derived from one without a tag.
     let image = ["--image", "nowhere.example/leno@sha256:00"];
     let missing =
         bench.run(&[&["--mesh", "none,linkerd", "--no-install"], &image[..]].concat()).await;
     assert_eq!(missing.status.code(), Some(2));
     let text = said(&missing);
     assert!(text.contains("linkerd is not there, or not ready (there is no Deployment"), "{text}");
-    // A control plane is there when all of it is.
+    // A control plane counts as present only when all its parts are ready.
     let namespace =
         json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "linkerd"}});
     bench.bed.apply(namespace).await;
@@ -334,8 +335,8 @@ async fn others_are_installed_by_their_own_tools_and_taken_back_after_a_failure(
     assert!(bench.why("linkerd").contains("linkerd is missing: curl"), "{}", bench.why("linkerd"));
     fs::remove_dir_all(&bench.out).unwrap();
 
-    // One installs, fails, and removes what it knows of; the other prints what is to be applied, and then finds
-    // that definitions are missing.
+    // The first tool creates something, fails, and removes what it knows of. The second prints
+    // documents to apply; then a CustomResourceDefinition turns out to be missing.
     let made = bench.tools.join("made");
     let script = format!(
         "[ $1 = uninstall ] || {{ until [ -e {0} ]; do sleep 0.1; done; rm {0}; echo no room >&2; exit 1; }}",
@@ -377,7 +378,7 @@ async fn others_are_installed_by_their_own_tools_and_taken_back_after_a_failure(
     assert_eq!(bench.everything().await, before);
     assert!(!bench.out.join("cluster.json").exists());
 
-    // One that has made nothing finds nothing to remove, which it calls an error.
+    // A tool that has created nothing finds nothing to uninstall, and reports that as an error.
     fs::remove_dir_all(&bench.out).unwrap();
     let nothing = "[ $1 = install ] && echo no Gateway API >&2 || echo No resources found to uninstall >&2; exit 1";
     bench.tool("linkerd", nothing);
@@ -399,7 +400,7 @@ async fn whoever_may_not_measure_is_told_which_rights_are_missing() {
     for word in ["list nodes", "create pods/portforward", "docs/guide/bench.md"] {
         assert!(text.contains(word), "{word} is not in {text}");
     }
-    // Those that the guide names are enough.
+    // The rights in the guide suffice.
     let guide = include_str!("../../../docs/guide/bench.md");
     let (_, role) = guide.split_once("```yaml\n").unwrap();
     bench.bed.apply_yaml(role.split_once("```").unwrap().0).await;
@@ -412,7 +413,7 @@ async fn whoever_may_not_measure_is_told_which_rights_are_missing() {
     assert!(run.status.success(), "{}", said(&run));
     assert!(bench.why("none").contains("ErrImagePull"), "{}", bench.why("none"));
 
-    // To measure, and not to install.
+    // They suffice for measuring, but not for installing.
     let before = bench.everything().await;
     bench.tool("linkerd", "exit 1");
     for (mesh, right) in [("leno", "create clusterroles.rbac"), ("linkerd", "create secrets")] {

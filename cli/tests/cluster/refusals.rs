@@ -1,4 +1,4 @@
-//! What is said where a cluster cannot be asked.
+//! The errors for a cluster that cannot be queried.
 
 use std::net::TcpListener;
 
@@ -61,7 +61,7 @@ async fn a_cluster_that_is_not_named_or_not_there_is_told_of() {
 fn no_mesh_at_all_is_told_of_with_the_ways_to_name_one() {
     let text = said(&leno(&QUESTION));
     assert!(text.contains("no mesh runs here, ") && text.contains("--kubeconfig FILE"), "{text}");
-    // Nobody listens: the port was given back.
+    // No server listens there: the port was closed again.
     let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
     let file = tempfile::NamedTempFile::new().unwrap();
     let config = json!({"apiVersion": "v1", "kind": "Config", "current-context": "c",

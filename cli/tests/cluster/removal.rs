@@ -1,4 +1,4 @@
-//! `leno uninstall` where something is in its way, and what `leno check` says of a removal.
+//! `leno uninstall` when it cannot proceed, and how `leno check` reports a removal.
 
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
@@ -11,7 +11,7 @@ use crate::shop::{Shop, json_of, leno_at, out, said};
 
 const UNINSTALL: [&str; 2] = ["uninstall", "--yes"];
 
-/// What `leno install` prints of webhooks.
+/// The webhooks in the output of `leno install`.
 fn webhooks() -> String {
     let all = leno_charts::render(&Values::defaults(), NAMESPACE).unwrap();
     let webhook = |document: &&str| document.contains("WebhookConfiguration\n");
@@ -40,7 +40,8 @@ async fn set_step(bed: &Bed, step: Value) {
     bed.merge(namespace(), json!({"metadata": {"annotations": {"leno.dev/removal": step}}})).await;
 }
 
-/// The shop, with a control plane that counts as ready: its pods' proxies are asked, and cannot be reached.
+/// The shop, with a control plane that counts as ready. Its pods' proxies are queried, but cannot
+/// be reached.
 async fn shop(kube: &Path) -> Shop {
     let shop = Shop::open(kube, &[]).await;
     let mut controller = of_apps("Deployment", "leno-controller");
@@ -49,7 +50,7 @@ async fn shop(kube: &Path) -> Shop {
     shop
 }
 
-/// A removal that waits for proxies; ended with the test.
+/// A removal that waits for proxies; killed at the end of the test.
 struct Running(Option<Child>);
 
 impl Running {
@@ -71,7 +72,7 @@ impl Running {
         running
     }
 
-    /// What it says where it ends with an error.
+    /// Its error message.
     fn refusal(mut self) -> String {
         let output = self.0.take().unwrap().wait_with_output().unwrap();
         let text = said(&output);
@@ -83,7 +84,7 @@ impl Running {
 impl Drop for Running {
     fn drop(&mut self) {
         if let Some(child) = &mut self.0 {
-            // Ended already, where the test went wrong.
+            // The process has exited already, unless the test failed.
             let _ = child.kill();
             let _ = child.wait();
         }
@@ -107,7 +108,8 @@ async fn a_removal_ends_where_the_mesh_is_installed_beside_it() {
         assert!(shop.bed.get(kept.clone()).await.is_some(), "{kept}");
     }
 
-    // The control plane has found the webhooks and taken the step back, whoever has removed them since.
+    // The control plane has found the webhooks and taken the step back, even if they have been
+    // deleted since.
     set_step(&shop.bed, json!("plaintext")).await;
     let removal = Running::begin(&shop).await;
     assert_eq!(
@@ -131,7 +133,7 @@ async fn of_two_removals_the_one_that_began_last_goes_on_and_the_other_says_so()
     assert!(text.contains("another leno uninstall goes on with this removal"), "{text}");
     assert!(text.contains("repeat leno uninstall") && !text.contains("installed again"), "{text}");
 
-    // As a removal does in the end.
+    // A removal does this at its end.
     shop.bed.delete(of_apps("Deployment", "leno-controller")).await;
     let nothing = json!({"leno.dev/removal": null, "removal.leno.dev/run": null});
     shop.bed.merge(namespace(), json!({"metadata": {"annotations": nothing}})).await;
@@ -140,7 +142,7 @@ async fn of_two_removals_the_one_that_began_last_goes_on_and_the_other_says_so()
     assert!(shop.bed.get(of_apps("DaemonSet", "leno-agent")).await.is_some());
 }
 
-/// Whatever the guide says that `leno uninstall` needs.
+/// The rights that `leno uninstall` needs according to the guide.
 fn rights() -> Vec<Value> {
     let rule = |group: &str, resources: &[&str], verbs: &[&str]| json!({"apiGroups": [group], "resources": resources, "verbs": verbs});
     let both = ["get", "delete"];
@@ -191,7 +193,8 @@ async fn a_removal_that_lacks_a_right_changes_nothing_and_one_that_has_them_ends
     assert!(shop.bed.get(injector()).await.is_some());
     assert_eq!(annotation(&shop.bed, "leno.dev/removal").await, None);
 
-    // Where the definitions stay, it is no right that is needed. Nobody runs here who could be told.
+    // If the definitions are kept, the right to delete them is not needed. No pod has to be told of
+    // the removal.
     let mut enough = rights();
     enough.retain(|rule| rule["apiGroups"] != json!(["apiextensions.k8s.io"]));
     let enough = shop.allowed("enough", json!(enough)).await;
@@ -217,12 +220,13 @@ async fn a_node_whose_agent_cannot_begin_is_not_taken_for_clean() {
         let metadata = json!({"name": pod, "namespace": "shop"});
         shop.bed.delete(json!({"apiVersion": "v1", "kind": "Pod", "metadata": metadata})).await;
     }
-    // Nobody is to be told of it, and nobody runs who would end a namespace.
+    // No pod has to be told of the removal, and no controller would finish deleting a namespace.
     shop.bed.delete(of_apps("Deployment", "leno-controller")).await;
     let mut own = namespace();
     own["metadata"]["labels"] = json!({"app.kubernetes.io/part-of": "others"});
     shop.bed.merge(own.clone(), own).await;
-    // As after an upgrade to an image that is nowhere: the pod is a new one, and the one before it has captured pods.
+    // As after an upgrade to an image that does not exist: this pod is new, and the one before it
+    // captured pods.
     let node = json!({"apiVersion": "v1", "kind": "Node",
         "metadata": {"name": "n1", "labels": {"kubernetes.io/os": "linux"}},
         "status": {"conditions": [{"type": "Ready", "status": "Unknown"}]}});
@@ -255,7 +259,7 @@ async fn what_can_be_done_about_a_removal_is_said_for_each_step_of_it() {
     };
     let (none, pods) = finding();
     assert_eq!(none, None);
-    // Their proxies do not run.
+    // The proxies do not run.
     assert_eq!(pods["level"], "warning");
     assert!(pods["text"].as_str().unwrap().starts_with("3 of 3 proxies do not answer"), "{pods}");
 
@@ -308,7 +312,7 @@ async fn a_check_that_lacks_a_right_names_it_and_says_the_rest() {
         assert!(text.contains(missing), "{subject}: {text}");
     }
 
-    // What is not known is not well, also where nothing is known to be bad.
+    // An unknown state does not count as healthy, even if no problem is known.
     set_step(&shop.bed, Value::Null).await;
     let answer = leno_at(&weak, &["check", "-o", "json"]);
     assert_eq!(answer.status.code(), Some(1), "{}", said(&answer));

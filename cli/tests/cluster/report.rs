@@ -1,5 +1,5 @@
-//! `leno bug-report` of an API server alone, and what `leno inject`, `leno stat` and `leno diagnostics` say of
-//! one.
+//! `leno bug-report` with only an API server, and `leno inject`, `leno stat` and `leno diagnostics`
+//! with one.
 
 use std::fs;
 use std::process::Command;
@@ -10,10 +10,10 @@ use serde_json::{Value, json};
 
 use crate::shop::{Shop, by, leno, leno_at, out, said};
 
-/// A word that stands in every secret that is planted.
+/// A word in every planted secret.
 const PLANTED: &str = "hunter2";
 
-/// A pod with a secret wherever people put one.
+/// A pod with a secret in every field where users put one.
 fn careless() -> Value {
     let mut pod = by(pod("till-0", "10.244.0.20"), "StatefulSet", "till");
     let jwt = format!("eyJhbGciOiJSUzI1NiJ9.eyJzdWIiOiI{PLANTED}In0.{PLANTED}");
@@ -82,7 +82,7 @@ async fn a_report_has_what_helps_and_none_of_the_secrets_that_were_planted() {
         |name: &str| fs::read_to_string(root.join(name)).unwrap_or_else(|e| panic!("{name}: {e}"));
     for name in ["system/Deployment.json", "system/MutatingWebhookConfiguration.json", "check.json"]
     {
-        // Webhooks are not applied to an API server that could not reach them.
+        // Webhooks are not applied, because the API server could not reach them.
         assert_eq!(root.join(name).exists(), !name.contains("Webhook"), "{name}");
     }
     let summary: Value = serde_json::from_str(&read("report.json")).unwrap();
@@ -206,7 +206,7 @@ async fn why_the_capture_of_a_pod_is_not_known_is_said_with_a_remedy() {
         (code, &report["capture"], &report["pod"]["node"]),
         (Some(1), &Value::Null, &json!("n1"))
     );
-    // Nobody runs it, so that the way to it ends at its node.
+    // The agent does not run: the port-forward ends at its node.
     let asked = "ask pod leno-system/leno-agent-x for /captures?pod=shop/placed: ";
     assert!(report["unknown"][0].as_str().unwrap().starts_with(asked), "{report}");
 }

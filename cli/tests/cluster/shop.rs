@@ -1,4 +1,4 @@
-//! A small shop in a cluster, and the command line that asks about it.
+//! A small shop in a cluster, and the command line against it.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
@@ -8,14 +8,14 @@ use leno_testkit_api::objects::{http_route_definition, pod, service, slice};
 use leno_testkit_api::{Bed, until};
 use serde_json::{Value, json};
 
-/// `leno` with these words; nothing but them says which cluster.
+/// Runs `leno` with these arguments; only they can select the cluster.
 pub(crate) fn leno(words: &[&str]) -> Output {
     let mut command = Command::new(env!("CARGO_BIN_EXE_leno"));
     command.env_remove("KUBECONFIG").env("HOME", "/nonexistent").args(words).output().unwrap()
 }
 
-/// The same, against the cluster of a kubeconfig. Those words are put first, for some commands end in words of
-/// another sort.
+/// Runs `leno` against the cluster of a kubeconfig. Its flag goes first, because some commands end
+/// in free words.
 pub(crate) fn leno_at(kubeconfig: &Path, words: &[&str]) -> Output {
     let (command, rest) = words.split_first().unwrap();
     let file = kubeconfig.to_str().unwrap();
@@ -35,7 +35,7 @@ pub(crate) fn json_of(output: &Output) -> Value {
         .unwrap_or_else(|error| panic!("{error}: {}{}", out(output), said(output)))
 }
 
-/// What is installed, less what would be asked of webhooks that nobody serves.
+/// The installation without its webhooks, which no server would answer.
 fn installation(settings: &[&str]) -> String {
     let settings: Vec<String> = settings.iter().map(|one| (*one).to_owned()).collect();
     let values = Values::load(&[], &settings).unwrap();
@@ -44,8 +44,8 @@ fn installation(settings: &[&str]) -> String {
     all.split("---\n").filter(webhook).collect::<Vec<_>>().join("---\n")
 }
 
-/// The shop: two pods of the Deployment `web`, one of the StatefulSet `cart`, a pod without a proxy, and
-/// services of the first two.
+/// The shop: two pods of the Deployment `web`, one of the StatefulSet `cart`, a pod without a
+/// proxy, and services for the first two.
 pub(crate) struct Shop {
     pub(crate) bed: Bed,
     pub(crate) admin: PathBuf,
@@ -83,13 +83,13 @@ impl Shop {
         shop
     }
 
-    /// A pod as a node would run it.
+    /// Creates a pod, with a status as its node would report it.
     pub(crate) async fn run(&self, pod: Value) {
         self.bed.apply(pod.clone()).await;
         self.bed.set_status(pod).await;
     }
 
-    /// A kubeconfig of a service account that has these rights in the whole cluster.
+    /// A kubeconfig of a service account with these rights in the whole cluster.
     pub(crate) async fn allowed(&self, name: &str, rules: Value) -> PathBuf {
         let account = json!({"name": name, "namespace": "office"});
         self.bed
@@ -109,14 +109,14 @@ impl Shop {
         self.token_of(name).await
     }
 
-    /// A kubeconfig of a service account of `office`.
+    /// A kubeconfig of a service account in the namespace `office`.
     pub(crate) async fn token_of(&self, name: &str) -> PathBuf {
         let token = self.bed.token(("office", name), None, None).await;
         self.bed.kubeconfig(&format!("{name}.kubeconfig"), self.bed.port, &token)
     }
 }
 
-/// The pod, made by something.
+/// The pod, with this owner.
 pub(crate) fn by(mut pod: Value, kind: &str, name: &str) -> Value {
     let metadata = &mut pod["metadata"];
     metadata["ownerReferences"] = json!([{"apiVersion": "apps/v1", "kind": kind, "name": name,

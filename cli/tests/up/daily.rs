@@ -1,4 +1,4 @@
-//! The commands of every day, on a mesh in the background.
+//! The everyday commands, on a mesh in the background.
 
 use std::io::{BufRead as _, BufReader};
 use std::process::{Output, Stdio};
@@ -21,7 +21,7 @@ metadata: {name: job, namespace: batch, labels: {leno.dev/inject: disabled}}
 spec: {command: [sleep, infinity]}
 ";
 
-/// Fails at once, each time.
+/// A workload that fails immediately, each time.
 const FAILING: &str = "---
 apiVersion: leno.dev/v1alpha1
 kind: Workload
@@ -48,7 +48,7 @@ fn a_mesh_in_the_background_is_listed_read_restarted_and_ended() {
     assert!(said.starts_with(&start) && said.contains(", 3 of 3 instances ready after "), "{said}");
     assert!(said.ends_with(" s: leno ps, leno logs -f, leno down\n"), "{said}");
 
-    // A second one of the name is refused.
+    // A second mesh of the same name is refused.
     let again = mesh.detached(&[]);
     let owner = said.split(['(', ')']).nth(1).unwrap();
     let refused = format!(
@@ -144,7 +144,7 @@ fn check_and_ps_say_why_a_workload_does_not_run() {
 
 #[test]
 fn published_and_forwarded_ports_lead_to_the_application() {
-    // Free now, and of no use to a program that asks for any port until the mesh has it.
+    // The port is free now, and other programs are unlikely to get it before the mesh does.
     let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
     let yaml = format!(
         "apiVersion: leno.dev/v1alpha1\nkind: Workload\nmetadata: {{name: web, namespace: shop, labels: \

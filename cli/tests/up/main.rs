@@ -1,7 +1,8 @@
-//! `leno up` with unmeshed workloads: what it makes, how it is used, and that nothing is left.
+//! `leno up` with unmeshed workloads: what it creates, how it is used, and that it removes
+//! everything.
 //!
-//! Unmeshed, so that neither proxy nor control plane is needed; with them the network lab of
-//! `testkit` goes through the same and more.
+//! The workloads are unmeshed, so that neither proxy nor control plane is needed. The network lab
+//! of `testkit` tests the same and more with them.
 
 mod daily;
 mod mesh;
@@ -70,7 +71,7 @@ fn names_of_every_form_lead_to_the_workload_over_both_families() {
     assert_eq!(name, "web-0.peers.shop.svc.cluster.local.");
     let absent = mesh.text("client", &["dig", "nothing.shop.svc.cluster.local"]);
     assert!(absent.contains("status: NXDOMAIN"), "{absent}");
-    // Over TCP as well.
+    // Also over TCP.
     let tcp = mesh.text("client", &["dig", "+tcp", "+short", "web.shop.svc.cluster.local"]);
     assert_eq!(tcp, address);
 }
@@ -97,11 +98,12 @@ fn a_command_runs_as_the_workload() {
 #[test]
 fn what_leads_out_of_the_mesh_is_refused_at_once() {
     let Some(mesh) = started() else { return };
-    // Of no mesh (RFC 5737), and of a VIP that nothing routes for an unmeshed workload.
+    // An address outside of the mesh (RFC 5737), and a VIP, which is not routed for an unmeshed
+    // workload.
     for address in ["192.0.2.1", "10.96.200.1"] {
         let url = format!("http://{address}:8080/");
         let done = mesh.exec("client", &["curl", "-sS", "-m", "20", &url]);
-        // 7 is a refusal, 28 would be a time-out.
+        // 7 is a refused connection, 28 would be a timeout.
         assert_eq!(done.status.code(), Some(7), "{done:?}");
     }
 }
@@ -134,7 +136,7 @@ fn an_interrupted_mesh_leaves_nothing() {
 
 #[test]
 fn a_killed_mesh_is_removed_with_all_its_processes() {
-    // A grandchild outlives the application that the kernel kills together with leno.
+    // The kernel kills leno's children together with it, but not its grandchildren.
     let yaml = two().replace("[sleep, infinity]", "[sh, -c, \"sleep 1000 & sleep 1001\"]");
     let Some(mut mesh) = root(|| Mesh::start(&yaml)) else { return };
     mesh.kill();
@@ -180,7 +182,7 @@ fn a_secret_of_the_shell_reaches_only_the_workloads_that_name_it() {
     assert!(has(&client, "LENO_TEST_SECRET=hidden"), "{client:?}");
     assert!(has(&client, "FROM_FILE=of a file"), "{client:?}");
     assert!(!has(&client, "OTHER_SECRET"), "{client:?}");
-    // A command has the environment of its workload, not that of the shell that starts it.
+    // A command has its workload's environment, not that of the shell that runs `leno exec`.
     assert!(mesh.text("client", &["env"]).contains("LENO_TEST_SECRET=hidden"));
     assert!(!mesh.text("web", &["env"]).contains("hidden"));
 }
@@ -241,7 +243,7 @@ fn replicas_are_started_again_one_after_the_other() {
     mesh.wait_for("web-0 to be started again", || {
         mesh.try_application("web-0").is_some_and(|pid| pid != before[0])
     });
-    // It was not touched while the other one was away, and is the next.
+    // web-1 was not touched while web-0 was down; it is replaced next.
     let said = "| Workload shop/web changed; 2 instances are replaced, one at a time\n";
     assert!(mesh.log().contains(said), "{}", mesh.log());
     mesh.wait_for("web-1 to be started again", || {
@@ -250,7 +252,7 @@ fn replicas_are_started_again_one_after_the_other() {
         mesh.try_application("web-1").is_some_and(|pid| pid != before[1])
     });
     mesh.wait_for("web-1 to take traffic", || mesh.takes_traffic("web-1"));
-    // Who has talked to it before still reaches it: no neighbour entry is out of date.
+    // A client that has connected before still reaches it: no neighbour entry is stale.
     for instance in ["web-0", "web-1"] {
         let url = format!("http://{instance}.web:8080/");
         let done = mesh.exec("client", &["curl", "-sSf", "-m", "2", "-o", "/dev/null", &url]);
@@ -261,11 +263,11 @@ fn replicas_are_started_again_one_after_the_other() {
 
 #[test]
 fn an_instance_takes_traffic_once_it_listens() {
-    // Nobody listens on 8081: the wait for it ends with a word.
+    // No server listens on 8081: the wait ends with a message.
     let late = two().replace("port: 8080, appProtocol: http", "port: 8081");
     let Some(mesh) = root(|| Mesh::start(&late)) else { return };
     mesh.wait_for_line("web-0 does not listen on port 8081 after 5 s");
-    // With a port that it listens on it is reached as soon as it is called ready.
+    // With a port that it listens on, it can be reached as soon as it is reported ready.
     let Some(mesh) = root(|| Mesh::start(&two())) else { return };
     let done = mesh.exec("client", &["curl", "-sSf", "-o", "/dev/null", "http://web:8080/"]);
     assert!(done.status.success(), "{done:?}");
@@ -336,7 +338,7 @@ fn what_cannot_start_says_why() {
     let Some(mesh) = root(|| Mesh::start_unready(&yaml)) else { return };
     mesh.wait_for_line("lost-0: cannot start sleep: its workingDir ");
     mesh.wait_for_line("absent-0: cannot start no-such-program: PATH has no such program");
-    // The others run.
+    // The other workloads run.
     mesh.wait_for("web-0", || mesh.takes_traffic("web-0"));
 }
 
@@ -344,7 +346,7 @@ fn what_cannot_start_says_why() {
 fn many_instances_fit_a_small_limit_of_descriptors() {
     let many = two().replace("[sleep, infinity]}", "[sleep, infinity], replicas: 20}");
     let Some(mesh) = root(|| Mesh::with_descriptors(&many, 64)) else { return };
-    // An application keeps the limit that was given to leno.
+    // An application keeps the limit that leno itself started with.
     assert!(mesh.takes_traffic("client-19"));
     let limits = format!("/proc/{}/limits", mesh.application("client-19"));
     let limits = std::fs::read_to_string(limits).unwrap();
@@ -356,7 +358,7 @@ fn many_instances_fit_a_small_limit_of_descriptors() {
 fn a_mesh_outlives_that_its_state_cannot_be_written() {
     let Some(mesh) = started() else { return };
     let web = mesh.application("web-0");
-    // A directory where the draft of mesh.json goes.
+    // A directory in place of the temporary file for mesh.json.
     let obstacle = mesh.layout().directory().join(".mesh.json.new");
     std::fs::create_dir(&obstacle).unwrap();
     mesh.kill_process(mesh.application("client-0"));

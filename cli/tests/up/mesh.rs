@@ -1,4 +1,4 @@
-//! One mesh, brought up by the real command and removed at the end.
+//! A mesh that the real command starts, and that is removed at the end of the test.
 
 #![expect(clippy::unwrap_used, reason = "test code")]
 
@@ -14,19 +14,19 @@ use leno_local::status::Status;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
-/// How long anything may take before the test fails.
+/// How long any wait may take before the test fails.
 const LIMIT: Duration = Duration::from_secs(30);
-/// How often it is looked at.
+/// Pause between two checks.
 const LOOK: Duration = Duration::from_millis(20);
 
-/// A mesh with a name of its own.
+/// A mesh with a unique name.
 pub(crate) struct Mesh {
     layout: Layout,
     directory: tempfile::TempDir,
     up: Option<Child>,
 }
 
-/// Runs `make` as root; otherwise says that the test is skipped, unless that is forbidden.
+/// Runs `make` as root; otherwise skips the test with a message, or fails if root is required.
 pub(crate) fn root<T>(make: impl FnOnce() -> T) -> Option<T> {
     if nix::unistd::geteuid().is_root() {
         return Some(make());
@@ -38,14 +38,14 @@ pub(crate) fn root<T>(make: impl FnOnce() -> T) -> Option<T> {
 }
 
 impl Mesh {
-    /// Starts one and waits until all of it takes traffic.
+    /// Starts a mesh and waits until all instances take traffic.
     pub(crate) fn start(yaml: &str) -> Self {
         let mut mesh = Self::new(yaml);
         mesh.restart();
         mesh
     }
 
-    /// Starts one from a shell with these variables, beside these files.
+    /// Starts a mesh from a shell with these variables, with these files beside its documents.
     pub(crate) fn start_with(yaml: &str, shell: &[(&str, &str)], files: &[(&str, &str)]) -> Self {
         let mut mesh = Self::new(yaml);
         for (name, text) in files {
@@ -58,12 +58,12 @@ impl Mesh {
         mesh
     }
 
-    /// The documents of one, which is not started.
+    /// The documents of a mesh that is not started.
     pub(crate) fn draft(yaml: &str) -> Self {
         Self::new(yaml)
     }
 
-    /// Runs `leno up -d` with more arguments until that comes back.
+    /// Runs `leno up -d` with further arguments until it returns.
     pub(crate) fn detached(&self, more: &[&str]) -> Output {
         let mut up = self.leno(&["up", "-d", "--name", self.name(), "--grace", "5s"]);
         up.args(more).arg(self.file()).output().unwrap()
@@ -76,14 +76,14 @@ impl Mesh {
         (mesh, output)
     }
 
-    /// Starts one and does not wait for all of it.
+    /// Starts a mesh without waiting until all instances take traffic.
     pub(crate) fn start_unready(yaml: &str) -> Self {
         let mut mesh = Self::new(yaml);
         mesh.spawn(mesh.leno(&["up"]));
         mesh
     }
 
-    /// Starts one from a process that may open few descriptors.
+    /// Starts a mesh from a process with a low limit on descriptors.
     pub(crate) fn with_descriptors(yaml: &str, limit: u32) -> Self {
         let mut mesh = Self::new(yaml);
         let mut shell = Command::new("sh");
@@ -123,7 +123,7 @@ impl Mesh {
         mesh
     }
 
-    /// Starts `leno up` (again) and waits until everything takes traffic.
+    /// Starts `leno up` (again) and waits until all instances take traffic.
     pub(crate) fn restart(&mut self) {
         self.spawn(self.leno(&["up"]));
         self.wait_for_line(" ready after ");
@@ -163,7 +163,7 @@ impl Mesh {
         fs::rename(draft, self.file()).unwrap();
     }
 
-    /// The command, with its first arguments.
+    /// The `leno` command with these arguments.
     pub(crate) fn leno(&self, arguments: &[&str]) -> Command {
         let mut command = Command::new(env!("CARGO_BIN_EXE_leno"));
         command.args(arguments);
@@ -178,7 +178,7 @@ impl Mesh {
         exec.args(command).stdin(Stdio::null()).output().unwrap()
     }
 
-    /// What a command that succeeds prints.
+    /// The output of a command that succeeds.
     pub(crate) fn text(&self, who: &str, command: &[&str]) -> String {
         let output = self.exec(who, command);
         assert!(output.status.success(), "{command:?}: {output:?}\n{}", self.log());
@@ -190,7 +190,7 @@ impl Mesh {
         String::from_utf8_lossy(&output.stdout).into_owned()
     }
 
-    /// The process of an instance's application.
+    /// The process id of an instance's application.
     pub(crate) fn application(&self, instance: &str) -> i32 {
         self.try_application(instance).unwrap_or_else(|| panic!("no {instance}\n{}", self.log()))
     }
@@ -228,14 +228,14 @@ impl Mesh {
         kill(Pid::from_raw(pid), Signal::SIGKILL).unwrap();
     }
 
-    /// Kills `leno up` without a warning.
+    /// Kills `leno up` with SIGKILL.
     pub(crate) fn kill(&mut self) {
         let mut up = self.up.take().unwrap();
         up.kill().unwrap();
         up.wait().unwrap();
     }
 
-    /// Waits for the end of `leno up`.
+    /// Waits until `leno up` exits.
     pub(crate) fn ended(&mut self) -> ExitStatus {
         let mut up = self.up.take().unwrap();
         let deadline = Instant::now() + LIMIT;
@@ -248,7 +248,7 @@ impl Mesh {
         }
     }
 
-    /// Everything of the mesh that is on this machine.
+    /// All traces of the mesh on this machine.
     pub(crate) fn remains(&self) -> Vec<String> {
         let own = format!("leno-{}", self.name());
         let of_mesh = |name: &String| *name == own || name.starts_with(&format!("{own}."));
@@ -266,10 +266,10 @@ impl Mesh {
         }
         let mark = format!("/leno/{}/", self.name());
         for entry in fs::read_dir("/proc").unwrap().flatten() {
-            // It may have ended since the directory was read.
+            // The process may have ended since the directory was read.
             let group = fs::read_to_string(entry.path().join("cgroup")).unwrap_or_default();
             let name = entry.file_name().to_string_lossy().into_owned();
-            // A zombie is whoever's it was left to.
+            // Zombies do not count: their new parent has to reap them.
             if group.contains(&mark) && name.parse().is_ok_and(|pid| Process::find(pid).is_some()) {
                 found.push(format!("process {name}"));
             }
@@ -289,11 +289,11 @@ impl Mesh {
 impl Drop for Mesh {
     fn drop(&mut self) {
         if let Some(mut up) = self.up.take() {
-            // The test is over: what counts is that nothing stays.
+            // The test is over; only removing everything matters now.
             let _gone = up.kill();
             let _gone = up.wait();
         } else if let Ok(status) = Status::read(&self.layout) {
-            // In the background: as an assertion that failed has left it.
+            // The mesh runs in the background, because an assertion failed before it was stopped.
             let _gone = kill(Pid::from_raw(status.owner), Signal::SIGKILL);
         }
         let _left = leno_local::cleanup::cleanup(Some(self.name()));

@@ -1,4 +1,5 @@
-//! What one proxy has counted, reduced to what a report needs: a mesh has thousands of them.
+//! The counters of one proxy, reduced to those that a report needs, because a mesh has thousands of
+//! proxies.
 
 use std::collections::BTreeMap;
 use std::time::Instant;
@@ -8,7 +9,7 @@ use crate::metrics::{self, Histogram, Sample};
 
 /// Counter of requests, by edge and status.
 const REQUESTS: &str = "leno_requests_total";
-/// Their durations, by edge.
+/// Durations of these requests, by edge.
 const DURATIONS: &str = "leno_request_duration_seconds_bucket";
 /// Opaque connections open now, by edge.
 const OPEN: &str = "leno_tcp_open_connections";
@@ -20,17 +21,17 @@ const FAILURE: u16 = 500;
 /// Namespace and name: of an instance, or of a workload.
 pub(super) type Name = (String, String);
 
-/// What one proxy had counted when it answered.
+/// The counters of one proxy at the time of its answer.
 #[derive(Clone, Debug)]
 pub struct Counted {
     pub(super) at: Instant,
     pub(super) edges: BTreeMap<Ends, Sum>,
 }
 
-/// Between whom, as the proxy names them: instances.
+/// The client and the server of a counter, as the proxy names them: instances.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Ends {
-    /// Counted at the server's side.
+    /// Whether the server's side has counted.
     pub(super) inbound: bool,
     pub(super) client: Name,
     pub(super) server: Name,
@@ -38,7 +39,7 @@ pub(super) struct Ends {
     pub(super) encrypted: bool,
 }
 
-/// What is counted between two ends.
+/// The counters between two ends.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(super) struct Sum {
     pub(super) requests: f64,
@@ -49,10 +50,10 @@ pub(super) struct Sum {
 }
 
 impl Counted {
-    /// What an answer to `/metrics` says that has come just now.
+    /// The counters in a response to `/metrics` that has just arrived.
     ///
     /// # Errors
-    /// Where it is no such answer, in words.
+    /// The response is not a page of metrics; the text says why.
     pub fn of(reply: &Reply) -> Result<Self, String> {
         Self::at(reply, Instant::now())
     }
@@ -72,7 +73,7 @@ impl Counted {
 }
 
 impl Ends {
-    /// Those of a sample; none where it is of something else.
+    /// The ends in a sample's labels; `None` for other metrics.
     fn of(sample: &Sample) -> Option<Self> {
         let is_known =
             |name: &str| [REQUESTS, DURATIONS, OPEN].contains(&name) || BYTES.contains(&name);
@@ -123,8 +124,8 @@ impl Sum {
         self.tcp_bytes += other.tcp_bytes;
     }
 
-    /// The increase of what is counted, and what is open now. Counters that are lower than they were began
-    /// anew with their proxy.
+    /// The increase of the counters, and the present gauges. A counter below its previous value was
+    /// reset when its proxy restarted.
     pub(super) fn since(&self, before: &Self) -> Self {
         let durations = self.durations.since(&before.durations);
         let grown = [
@@ -145,7 +146,7 @@ impl Sum {
         }
     }
 
-    /// Whether anything was counted, or is open.
+    /// Whether there are counts or open connections.
     pub(super) fn any(&self) -> bool {
         self.requests > 0.0 || self.tcp_open > 0.0 || self.tcp_bytes > 0.0
     }

@@ -14,7 +14,7 @@ fn instances() -> Vec<Instance> {
     vec![instance("cart", 0), instance("cart", 1), instance("web", 0)]
 }
 
-/// What was answered some seconds after `begin`, by the instances in their order: metrics, where there are any.
+/// The answers of the instances, in order, each some seconds after `begin`: metrics, or no answer.
 fn scrape(begin: Instant, answered: &[(u64, Option<&str>)]) -> Scrape {
     let answer = |(seconds, text): &(u64, Option<&str>)| {
         let text = text.ok_or_else(|| "nothing".to_owned())?;
@@ -80,7 +80,7 @@ fn a_client_without_identity_has_an_edge_of_its_own() {
     assert_eq!(report.edges[0].client, UNMESHED);
     assert_eq!(report.edges[0].signals.mtls, Some(false));
 
-    // Unless it was a meshed client under disabled mTLS, which counted it itself.
+    // Not if it was a meshed client under disabled mTLS, which has counted the requests itself.
     let labels = edge("outbound", "web-0", "cart-0", false);
     let text = text + &format!("leno_requests_total{{{labels},status=\"200\"}} 20\n");
     let report = over_ten_seconds(&text);

@@ -1,4 +1,5 @@
-//! What changes of a mesh under load is taken by a real API server, and what a cluster lacks for it is said.
+//! A real API server accepts the changes that the bench makes to a mesh under load, and the bench
+//! reports what a cluster lacks for them.
 
 use std::fs;
 use std::process::{Command, Stdio};
@@ -11,7 +12,7 @@ use serde_json::{Value, json};
 use super::{Bench, OURS, unpulled};
 use crate::shop::said;
 
-/// A control plane of Linkerd that is ready, of which nothing runs.
+/// A control plane of Linkerd that counts as ready, without running.
 async fn linkerd(bench: &Bench) {
     let namespace =
         json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "linkerd"}});
@@ -49,7 +50,7 @@ async fn a_route_is_pushed_where_routes_are_defined() {
     let run = bench.run_of("push", &["--mesh", "none,linkerd", "--no-install"]).await;
     assert!(run.status.success(), "{}", said(&run));
     assert!(bench.why("linkerd").contains("ErrImagePull"), "{}", bench.why("linkerd"));
-    // Nobody empties namespaces here: the only route is that of the mesh.
+    // No controller empties namespaces here, so the mesh's route is left.
     let routes = bench.bed.names(&["gateway.networking.k8s.io/v1 HTTPRoute"]).await;
     assert_eq!(routes, ["HTTPRoute pushed"]);
 }
@@ -59,7 +60,7 @@ async fn endpoints_of_a_service_without_selector_are_those_of_the_pods() {
     let Some(kube) = binary() else { return };
     let bench = Bench::open(&kube).await;
     let before = bench.everything().await;
-    // They run, and are not reached: there is no node.
+    // The pods count as running, but cannot be reached, because there is no kubelet.
     let ready = json!({"phase": "Running", "podIPs": [{"ip": "10.1.2.3"}], "podIP": "10.1.2.3",
         "conditions": [{"type": "Ready", "status": "True"}]});
     let _hands = Hands::begin(&bench.bed, OURS, ready);
@@ -109,7 +110,7 @@ async fn a_mesh_that_others_may_use_is_not_killed() {
     assert!(run.status.success(), "{}", said(&run));
     let why = bench.why("linkerd");
     assert!(why.contains("may be of use to others: leave --no-install out"), "{why}");
-    // Without a mesh nothing is killed.
+    // Without a mesh there is nothing to kill.
     assert!(bench.why("none").contains("ErrImagePull"), "{}", bench.why("none"));
     let (namespace, _) = hands.seen().unwrap();
     let annotations = namespace.metadata.annotations.unwrap();

@@ -1,4 +1,4 @@
-//! What a run has made is taken back, by itself or by whoever comes next, and what others have made is not.
+//! A run's objects are removed, by the run itself or by a later command; other objects are kept.
 
 use std::fs;
 
@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use super::{Bench, OURS, role, unpulled};
 use crate::shop::said;
 
-/// The run that was killed.
+/// The namespace of the run that was killed.
 const RUN: &str = "leno-bench-abcde";
 
 fn namespace(name: &str) -> Value {
@@ -16,7 +16,7 @@ fn namespace(name: &str) -> Value {
 }
 
 impl Bench {
-    /// Leaves the ledger of a run that was killed while a mesh was there, in this cluster.
+    /// Writes the ledger of a run that was killed in this cluster while a mesh was installed.
     async fn killed(&self, mesh: &str, before: &[String]) {
         let cluster = self.bed.get(namespace("kube-system")).await.unwrap().metadata.uid;
         self.ledger(json!({"kubeconfig": self.kubeconfig, "context": "test", "cluster": cluster,
@@ -28,7 +28,7 @@ impl Bench {
         fs::write(self.out.join("cluster.json"), ledger.to_string()).unwrap();
     }
 
-    /// Applies what an installation of Leno has of some kinds, its namespace as that of a run.
+    /// Applies some kinds of Leno's objects. The namespace is marked as that of a run, if given.
     async fn half_of_leno(&self, kinds: &[&str], run: Option<&str>) {
         let values = leno_charts::Values::defaults();
         let text = leno_charts::render(&values, leno_charts::NAMESPACE).unwrap();
@@ -55,7 +55,7 @@ async fn what_a_killed_run_left_is_taken_back_by_whoever_comes_next() {
     let Some(kube) = binary() else { return };
     let bench = Bench::open(&kube).await;
     let before = bench.everything().await;
-    // What is there of a run that was killed while it installed Leno.
+    // The remains of a run that was killed while it installed Leno.
     bench.killed("leno", &before).await;
     let label = json!({"app.kubernetes.io/managed-by": "leno-bench"});
     let namespace = json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "leno-bench-abcde",
@@ -64,7 +64,7 @@ async fn what_a_killed_run_left_is_taken_back_by_whoever_comes_next() {
     bench.half_of_leno(&["ClusterRole", "CustomResourceDefinition"], None).await;
     assert!(bench.everything().await.len() > before.len() + 3);
     let _hands = Hands::begin(&bench.bed, OURS, unpulled());
-    // Another run does not begin beside it.
+    // Another run refuses to start meanwhile.
     let elsewhere = bench.bed.directory.path().join("elsewhere");
     let file = bench.kubeconfig.to_str().unwrap();
     let other = ["run", "http-1k", "--kubeconfig", file, "--out", elsewhere.to_str().unwrap()];
@@ -114,7 +114,7 @@ async fn what_somebody_made_in_between_under_the_same_name_is_not_removed() {
     assert!(bench.bed.get(role("x")).await.is_none());
     assert!(!leno_operate::delete_exactly(client, one, &uid).await.unwrap());
 
-    // A namespace that has the name of a killed run's, and not its label.
+    // A namespace with the name of the killed run's, but without its label.
     bench.bed.apply(namespace(RUN)).await;
     let before = bench.everything().await;
     bench.killed("leno", &before).await;
@@ -129,7 +129,7 @@ async fn a_mesh_that_somebody_installed_since_is_left_alone() {
     let Some(kube) = binary() else { return };
     let bench = Bench::open(&kube).await;
     let before = bench.everything().await;
-    // Killed before anything was made, and then somebody else installed it.
+    // The run was killed before it created anything, and another user installed Leno afterwards.
     bench.killed("leno", &before).await;
     bench.half_of_leno(&["Namespace", "ClusterRole"], None).await;
     let there = bench.everything().await;
@@ -170,7 +170,7 @@ async fn a_mesh_that_is_installed_during_a_run_is_neither_installed_over_nor_rem
     assert!(!bench.out.join("cluster.json").exists(), "nothing of the run is left");
 }
 
-/// An agent on a node, whose image is nowhere.
+/// An agent on a node, with an image that does not exist.
 fn agent(node: &str) -> Value {
     json!({"apiVersion": "v1", "kind": "Pod",
         "metadata": {"name": format!("leno-agent-{node}"), "namespace": leno_charts::NAMESPACE,
@@ -223,7 +223,7 @@ async fn what_never_had_an_agent_is_in_no_node() {
     bench.half_of_leno(&["Namespace", "ConfigMap", "ClusterRole"], Some(RUN)).await;
     bench.ledger(json!({"kubeconfig": bench.kubeconfig, "context": "test", "cluster": cluster,
         "namespace": RUN, "mesh": {"mesh": "leno", "before": before, "agents": false}}));
-    // Nobody runs pods: a node that was asked would not say that it is clean.
+    // There is no kubelet: a pod that should clean a node would never succeed.
     let (code, text) = bench.clean().await;
     assert_eq!(code, Some(0), "{text}");
     assert_eq!(bench.everything().await, before);
@@ -235,7 +235,7 @@ async fn what_a_removal_needs_stays_until_it_has_gone_well_and_nodes_are_not_for
     let mut bench = Bench::open(&kube).await;
     let before = bench.everything().await;
     let _hands = Hands::begin(&bench.bed, OURS, unpulled());
-    // Whoever may do everything but remove services.
+    // May do everything except delete services.
     let everything = json!({"apiGroups": ["*"], "resources": ["*"],
         "verbs": ["get", "list", "create", "patch", "update"]});
     let kinds = [
@@ -278,7 +278,8 @@ async fn what_a_removal_needs_stays_until_it_has_gone_well_and_nodes_are_not_for
     let mut claim = namespace("leno-bench");
     claim["metadata"]["annotations"] = json!({"leno.dev/bench-run": RUN});
     bench.bed.apply(claim).await;
-    // Nobody runs pods, so that no node says that it is clean; the second time that is all that is known.
+    // There is no kubelet, so no node reports that it is clean. The second time, the ledger has
+    // nothing else left.
     bench.kubeconfig = administrator;
     bench.killed("leno", &before).await;
     let mut last = String::new();
