@@ -74,8 +74,8 @@ fn cause(reply: &Reply) -> Option<&str> {
     reply.headers.get("leno-error").and_then(|cause| cause.to_str().ok())
 }
 
-/// Requests of HTTP/2 share the connections there are, however many come at once; another endpoint gets
-/// one as long as policy allows.
+/// HTTP/2 requests share the existing connections, however many arrive at once; another endpoint gets a
+/// connection as long as policy allows it.
 #[test]
 fn requests_of_http2_share_the_connections_that_policy_allows() {
     let spec = "  balancing: {algorithm: RoundRobin}\n  limits: {connections: 2}\n";
@@ -102,8 +102,8 @@ fn requests_of_http2_share_the_connections_that_policy_allows() {
     );
 }
 
-/// A connection on which nothing comes any more gives its place to another one, once requests have waited
-/// in vain.
+/// A connection on which no bytes arrive any more is replaced by another one, once requests have timed out
+/// on it.
 #[test]
 fn a_connection_that_is_stuck_makes_room() {
     let script: http2::Script = |connection, number| match (connection, number) {
@@ -126,7 +126,7 @@ fn a_connection_that_is_stuck_makes_room() {
     assert_eq!(server.connections(), 2);
 }
 
-/// A server that is only slow keeps its connection: others are answered on it meanwhile.
+/// The connection of a server that is only slow is kept: other requests are answered on it in the meantime.
 #[test]
 fn a_connection_that_answers_others_is_kept() {
     let server = Server::start(|_, number| if number == 0 { Does::Stall } else { Does::Good });
@@ -142,11 +142,11 @@ fn a_connection_that_answers_others_is_kept() {
     assert_eq!(server.connections(), 1);
 }
 
-/// Seven of eight endpoints have ended, which nobody has told the proxy: each says so at once, and the first
-/// request already reaches the one that is left.
+/// Seven of eight endpoints have ended, and discovery has not removed them: each refuses at once, and the
+/// first request reaches the one that is left.
 #[test]
 fn endpoints_that_end_together_fail_no_request() {
-    // Bound, so that nobody else gets the port; nobody listens.
+    // Bound, so that no other program gets the port, but not listening.
     let gone: Vec<Socket> = (0..7)
         .map(|_| {
             let socket = Socket::new(Domain::IPV4, Type::STREAM, None).unwrap();
@@ -164,7 +164,8 @@ fn endpoints_that_end_together_fail_no_request() {
             let front = Front::outbound(spec, &addresses, &Around::default());
             let begun = Instant::now();
             let answer = get(&front, "first");
-            // One that a busy machine made slow has three tries, as it should.
+            // A busy machine may slow down an attempt enough to use up the request's three tries, so slow
+            // rounds do not count.
             if begun.elapsed() < Duration::from_millis(400) {
                 quick += 1;
                 assert!(answer.is_good(), "{spec}{answer:?}");

@@ -1,5 +1,5 @@
-//! Requests that some servers take and no detection knows, before an application with a limit on
-//! requests and nothing declared about its port.
+//! Requests that some servers accept and that detection does not recognise, for an application with
+//! a rate limit and no declared protocol.
 
 use std::io::{Read, Write};
 
@@ -7,7 +7,7 @@ use leno_testkit::peer::Act;
 
 use crate::world::World;
 
-/// Beginnings that nginx, Node.js, Go or Python serve.
+/// Request lines that nginx, Node.js, Go or Python accept.
 const BEGINNINGS: [&str; 9] = [
     "\r\nGET /it HTTP/1.1",
     "\nGET /it HTTP/1.1",
@@ -30,7 +30,7 @@ fn no_request_passes_a_limit_on_a_port_that_is_found_out() {
             format!("{beginning}\r\nHost: web\r\nx-id: {number}\r\nConnection: close\r\n\r\n");
         client.write_all(request.as_bytes()).expect("the proxy reads");
         let mut answer = Vec::new();
-        // The proxy closes with bytes unread, which is a reset.
+        // The proxy closes with unread bytes, which causes a reset.
         let _reset = client.read_to_end(&mut answer);
         let answer = String::from_utf8_lossy(&answer);
         let status = answer.split(' ').nth(1).unwrap_or_default();
@@ -40,7 +40,7 @@ fn no_request_passes_a_limit_on_a_port_that_is_found_out() {
     assert!(world.metric(&["leno_errors_total", "request-line"]) >= 5.0);
 }
 
-/// A protocol of bytes is not served there either, and says so.
+/// Another protocol than HTTP is not served there either, and the client gets an error.
 #[test]
 fn what_is_no_http_does_not_reach_a_limited_application() {
     let world = World::inbound("  limits: [{requests: 1000}]\n", |_| Act::Good);

@@ -1,4 +1,4 @@
-//! Endpoints that are left out because their requests fail, and how they come back.
+//! Endpoints that are ejected because their requests fail, and how they come back.
 
 use std::io::Read;
 use std::time::Duration;
@@ -17,7 +17,8 @@ fn ejections(world: &World) -> f64 {
     world.metric(&["leno_ejections_total"])
 }
 
-/// One of four fails half of its requests, never three in a row: it is left out for that alone.
+/// One of four endpoints fails half of its requests, never three in a row: its success rate alone
+/// ejects it.
 #[test]
 fn an_endpoint_that_succeeds_less_often_is_left_out() {
     let world = World::outbound(
@@ -42,7 +43,7 @@ fn an_endpoint_that_succeeds_less_often_is_left_out() {
     assert_eq!(ejections(&world), 1.0, "the others are good");
 }
 
-/// The same endpoints without that word of policy all go on.
+/// Without `successRate` in the policy the same endpoints all stay.
 #[test]
 fn success_rates_are_compared_by_policy_alone() {
     let world = World::outbound(
@@ -57,8 +58,8 @@ fn success_rates_are_compared_by_policy_alone() {
     assert_eq!(ejections(&world), 0.0);
 }
 
-/// Three failures, one more when it is tried, an answer that is long under way, and good ones: while the
-/// one request is with it that it gets, nothing else goes there.
+/// The endpoint fails three times, once more when it is tried again, then stalls, and then
+/// succeeds. While its single trial request is in progress, it gets no other one.
 #[test]
 fn an_endpoint_comes_back_by_one_good_answer() {
     let bad: Script = |number| match number {
@@ -76,7 +77,7 @@ fn an_endpoint_comes_back_by_one_good_answer() {
         world.get("before");
     }
     assert_eq!(seen(), 3);
-    // Tried once, in vain: out again, as one more ejection.
+    // The trial request fails: the endpoint is ejected again, which counts as one more ejection.
     wait::until("it to be tried", LIMIT, || {
         world.get("first");
         Ok((seen() > 3).then_some(()))
@@ -91,19 +92,20 @@ fn an_endpoint_comes_back_by_one_good_answer() {
     let mut held = None;
     wait::until("it to be tried again", LIMIT, || {
         let mut stream = world.send("GET", "second", "", "");
-        // One that is only slow is asked for once more.
+        // The request is repeated if this one was only slow.
         stream.set_read_timeout(Some(Duration::from_millis(300)))?;
         let answered = stream.read(&mut [0]).is_ok();
         held = (!answered).then_some(stream);
         Ok((seen() > 4).then_some(()))
     })
     .unwrap();
-    // Its four seconds are far from over.
+    // The four seconds of the second ejection are far from over.
     for number in 0..30 {
         assert!(world.get(&number.to_string()).is_good());
     }
     assert_eq!((seen(), ejections(&world)), (5, 2.0), "it gets one request");
-    // That one comes to nothing, and says nothing of the endpoint; the next one is good.
+    // The trial request is cancelled, which decides nothing about the endpoint; the next one
+    // succeeds.
     drop(held);
     wait::until("it to be back", LIMIT, || {
         assert!(world.get("third").is_good());
@@ -118,7 +120,8 @@ fn an_endpoint_comes_back_by_one_good_answer() {
     assert_eq!(more, [10; 3]);
 }
 
-/// Two of three fail. Where policy would rather have all than a third, all are used again.
+/// Two of three endpoints fail. If the policy prefers all endpoints to a third of them, all are
+/// used again.
 #[test]
 fn with_too_few_left_all_are_used() {
     let fails: Script = |_| Act::Status(503);

@@ -1,5 +1,5 @@
-//! Many clients at once, against endpoints of which most are broken, each in its own way: what the
-//! clients see is what policy promises, and what the servers see what it allows.
+//! Many parallel clients and endpoints of which most are broken, each in its own way: clients see what
+//! policy promises, and servers see no more than it allows.
 
 use std::collections::BTreeSet;
 use std::thread;
@@ -13,8 +13,8 @@ use crate::{counted, fails_half};
 const CLIENTS: u32 = 8;
 const REQUESTS: u32 = 60;
 
-/// Half of the requests, none in time, half of each body and then the end or a reset, garbage; and two
-/// that serve.
+/// One fails half of its requests, one stalls, two cut each body by a close or a reset, one sends
+/// garbage, and two work.
 const SERVERS: &[Script] = &[
     fails_half,
     |_| Act::Stall,
@@ -24,14 +24,14 @@ const SERVERS: &[Script] = &[
     |_| Act::Good,
     |_| Act::Good,
 ];
-/// The places of those that cut bodies.
+/// The indexes of the servers that cut bodies.
 const CUTTERS: [usize; 2] = [2, 3];
-/// Failures in a row for which an endpoint is left out.
+/// Consecutive failures after which an endpoint is ejected.
 const FAILURES: u32 = 3;
-/// After the first, in these policies.
+/// Retries in these policies, beside the first try.
 const ATTEMPTS: u32 = 5;
 
-/// Asks so often from several clients at once; what became of each request.
+/// Sends [`REQUESTS`] requests from each of several parallel clients; returns the response to each.
 fn load(world: &World, method: &'static str) -> Vec<(String, Answer)> {
     thread::scope(|scope| {
         let client = |client: u32| {
@@ -49,8 +49,8 @@ fn load(world: &World, method: &'static str) -> Vec<(String, Answer)> {
     })
 }
 
-/// A body that is cut has begun already, so that nobody can send its request again; everything else is
-/// mended by retries, and an endpoint that cuts is left out after three.
+/// A response that is cut has begun already, so its request cannot be sent again. Retries hide all
+/// other failures from clients, and an endpoint that cuts bodies is ejected after three.
 #[test]
 fn clients_see_what_policy_promises() {
     let (percent, per_second) = (100, 50);
@@ -70,7 +70,7 @@ fn clients_see_what_policy_promises() {
     let mut cut = BTreeSet::new();
     for place in CUTTERS {
         let seen = world.backends[place].seen();
-        // As many as were under way when it was left out come on top.
+        // Requests that were in progress at the ejection come on top.
         assert!(!seen.is_empty() && seen.len() <= (FAILURES + CLIENTS) as usize, "{seen:?}");
         cut.extend(seen);
     }
@@ -85,7 +85,7 @@ fn clients_see_what_policy_promises() {
     assert_eq!(world.metric(&["leno_retries_total"]), retries);
 }
 
-/// The same without a word about what may change something: each is sent once.
+/// Under a policy that does not allow non-idempotent retries, each POST is sent once.
 #[test]
 fn under_faults_nothing_is_sent_twice_that_may_change_something() {
     let world = World::outbound(
@@ -105,8 +105,8 @@ fn under_faults_nothing_is_sent_twice_that_may_change_something() {
     }
 }
 
-/// One of three takes twenty times as long: it gets few of the requests, where turns would give it a
-/// third.
+/// One of three endpoints takes twenty times as long: it gets few of the requests, while round robin
+/// would give it a third.
 #[test]
 fn an_endpoint_that_is_slow_gets_few_requests() {
     let fast: Script = |_| Act::After(Duration::from_millis(5));
@@ -123,7 +123,7 @@ fn an_endpoint_that_is_slow_gets_few_requests() {
     assert!(in_turns > 0.3, "{in_turns} of the requests");
 }
 
-/// Clients that say nothing are let go after ten seconds, and are counted.
+/// Connections of clients that send nothing are closed after ten seconds, and are counted.
 #[test]
 fn silent_clients_are_let_go() {
     let world = World::outbound_with(
@@ -138,7 +138,7 @@ fn silent_clients_are_let_go() {
     let mut clients: Vec<_> = (0..3).map(|_| world.connect()).collect();
     for client in &mut clients {
         let mut byte = [0];
-        // Reset, or closed: nothing comes.
+        // The connection is reset or closed, and no byte arrives.
         let read = std::io::Read::read(client, &mut byte);
         assert!(matches!(read, Ok(0) | Err(_)), "{read:?}");
     }

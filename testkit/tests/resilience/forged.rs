@@ -1,10 +1,10 @@
-//! Applications and clients that write the mesh's own headers.
+//! Applications and clients that send the mesh's own headers.
 
 use leno_testkit::peer::{Act, FORGED};
 
 use crate::world::{Answer, World};
 
-/// An application that has processed a request, and says as a proxy would that it has not.
+/// An application that has processed a request, and claims as a proxy would that it has not.
 const FORGES: fn(u32) -> Act = |_| Act::Says(FORGED);
 
 fn assert_is_the_applications(answer: &Answer) {
@@ -12,8 +12,8 @@ fn assert_is_the_applications(answer: &Answer) {
     assert!(answer.is_whole && !answer.head.contains("\r\nleno"), "{}", answer.head);
 }
 
-/// No endpoint here has proven an identity: what they say as a proxy is not believed, and the
-/// client does not see it.
+/// The endpoints here have not proven an identity, so the proxy ignores their mesh headers and does
+/// not forward them to the client.
 #[test]
 fn an_application_cannot_have_a_request_sent_again() {
     let world = World::outbound("  timeouts: {request: 1m}\n", &[FORGES, FORGES]);
@@ -26,8 +26,8 @@ fn an_application_cannot_have_a_request_sent_again() {
     assert_eq!(world.metric(&["leno_errors_total", "failfast"]), 0.0);
 }
 
-/// The proxy of the application itself removes it, so that the proxies of clients, which believe
-/// it, never see it.
+/// The application's own proxy removes the headers, so that the proxies of clients, which would
+/// trust them, never receive them.
 #[test]
 fn an_application_cannot_speak_as_its_proxy() {
     let world = World::inbound("  limits: [{requests: 1000}]\n", FORGES);

@@ -1,4 +1,4 @@
-//! The proxy with a policy, as clients of either version of HTTP see it.
+//! A proxy with a policy, for clients of both HTTP versions.
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -9,32 +9,32 @@ use leno_testkit::proxy::Proxy;
 /// How long a client waits for anything.
 const LIMIT: Duration = Duration::from_secs(30);
 
-/// A proxy before servers.
+/// A proxy in front of servers.
 pub(crate) struct Front {
     proxy: Proxy,
 }
 
-/// What is said beside the policy of a proxy's service.
+/// Further settings of the proxy, its service and its endpoints.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Around<'a> {
-    /// The proxy's name; `test-0` where it says nothing.
+    /// The proxy's name; `test-0` if empty.
     pub(crate) name: &'a str,
     /// Labels of the proxy.
     pub(crate) own: &'a str,
-    /// What endpoints say, in the order of the servers.
+    /// Further fields of the endpoints, in the order of the servers.
     pub(crate) servers: &'a [&'a str],
     /// The service's `trafficDistribution`.
     pub(crate) distribution: &'a str,
-    /// Its `appProtocol`; `http` where it says nothing.
+    /// The service's `appProtocol`; `http` if empty.
     pub(crate) protocol: &'a str,
     /// More documents.
     pub(crate) more: &'a str,
-    /// A panic that the proxy is asked for.
+    /// The panic that the proxy causes on purpose.
     pub(crate) panic: &'a str,
 }
 
 impl Front {
-    /// The outbound side, with the `spec` of a TrafficPolicy but for its targets.
+    /// The outbound side. `spec` is that of a TrafficPolicy without its targets.
     pub(crate) fn outbound(spec: &str, servers: &[SocketAddr], around: &Around<'_>) -> Self {
         let proxy = Proxy::start_panicking("text", around.panic, |address, admin| {
             let side = format!("outbound: {{listen: \"{address}\", service: \"t/web:80\"}}");
@@ -59,7 +59,7 @@ impl Front {
         Self { proxy: proxy.expect("leno-proxy starts") }
     }
 
-    /// The inbound side before an application, with the `limits` of a RateLimitPolicy.
+    /// The inbound side in front of an application, with the `limits` of a RateLimitPolicy.
     pub(crate) fn inbound(limits: &str, application: SocketAddr) -> Self {
         let proxy = Proxy::start_logging("text", |address, admin| {
             let mut documents = proxy_document(
@@ -75,12 +75,12 @@ impl Front {
         Self { proxy: proxy.expect("leno-proxy starts") }
     }
 
-    /// What it has printed so far.
+    /// Everything that it has printed so far.
     pub(crate) fn log(&self) -> String {
         self.proxy.log().expect("its log")
     }
 
-    /// Where it accepts.
+    /// The address that it accepts on.
     pub(crate) fn address(&self) -> SocketAddr {
         self.proxy.address()
     }
@@ -92,7 +92,7 @@ impl Front {
         stream
     }
 
-    /// The sum of the series whose lines hold all of these parts.
+    /// The sum of the samples whose lines contain all of these parts.
     pub(crate) fn metric(&self, parts: &[&str]) -> f64 {
         let mut stream = TcpStream::connect(self.proxy.admin()).expect("the admin server listens");
         stream.write_all(b"GET /metrics HTTP/1.0\r\n\r\n").expect("it reads");

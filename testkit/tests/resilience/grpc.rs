@@ -1,4 +1,4 @@
-//! gRPC calls: tried again by their code, and sent where routes say.
+//! gRPC calls: retried by their status, and routed by weight.
 
 use http::Request;
 
@@ -20,12 +20,12 @@ fn call(front: &Front, id: &str) -> Reply {
     http2::ask(front.address(), request, Upload::default())
 }
 
-/// The status of a call.
+/// The gRPC status of a call.
 fn code(reply: &Reply) -> Option<&str> {
     reply.headers.get("grpc-status").and_then(|status| status.to_str().ok())
 }
 
-/// How many calls the servers have seen.
+/// How many calls have reached the servers.
 fn seen(servers: &[Server]) -> usize {
     servers.iter().map(|server| server.seen().len()).sum()
 }
@@ -36,7 +36,8 @@ fn retries(on: &str, more: &str) -> String {
 
 const FREE: &str = "    nonIdempotent: true\n    budget: {percent: 100, minPerSecond: 1000}\n";
 
-/// One of two always says UNAVAILABLE: with a word of policy its calls are served by the other.
+/// One of two servers always returns UNAVAILABLE: if the policy names that status, its calls are
+/// retried on the other one.
 #[test]
 fn calls_are_tried_again_by_their_code() {
     let unavailable: http2::Script = |_, _| Does::Grpc(14);
@@ -45,11 +46,11 @@ fn calls_are_tried_again_by_their_code() {
     for (on, more, first, expected) in [
         ("UNAVAILABLE", FREE, unavailable, true),
         ("RESOURCE_EXHAUSTED, UNAVAILABLE", FREE, unavailable, true),
-        // Another code, and one that policy does not name.
+        // A status that the policy does not name.
         ("UNAVAILABLE", FREE, internal, false),
-        // A status of HTTP is none of a call.
+        // HTTP statuses in the policy do not apply to the status of a call.
         ("503, 5xx", FREE, unavailable, false),
-        // A POST is sent once without a word about it.
+        // A gRPC call is a POST, which is sent once unless the policy allows more.
         ("UNAVAILABLE", "    budget: {percent: 100, minPerSecond: 1000}\n", unavailable, false),
     ] {
         let servers = [Server::start(first), Server::start(good)];
@@ -64,7 +65,7 @@ fn calls_are_tried_again_by_their_code() {
     }
 }
 
-/// All calls fail: the servers see what clients have sent and what the budget allows.
+/// All calls fail: the servers receive the clients' calls and the retries that the budget allows.
 #[test]
 fn calls_are_tried_again_within_the_budget() {
     let unavailable: http2::Script = |_, _| Does::Grpc(14);

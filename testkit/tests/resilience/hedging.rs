@@ -1,5 +1,5 @@
-//! Requests whose response is late: what is sent again meanwhile, what the client gets, and what
-//! becomes of the copies that lose.
+//! Requests whose response is late: which copies are sent, which response the client gets, and what
+//! happens to the copies that lose.
 
 use std::io::{Read, Write};
 use std::time::{Duration, Instant};
@@ -38,7 +38,7 @@ fn an_endpoint_that_stalls_is_not_waited_for() {
     assert!(copies > 0.0);
     assert_eq!(world.metric(&["leno_hedges_total"]), copies);
     assert_eq!(world.metric(&["leno_hedges_total", "won"]), copies);
-    // Those that lose are called off: nobody waits for them any more.
+    // Copies that lose are cancelled.
     let stalled = world.backends[0].seen().len();
     wait::until("the copies that lost to be given up", LONG, || {
         Ok((world.backends[0].given_up() == stalled).then_some(()))
@@ -61,7 +61,7 @@ fn no_more_copies_are_sent_than_policy_allows() {
         let hedges = world.metric(&["leno_hedges_total"]);
         assert_eq!(hedges, f64::from(3 * copies));
     }
-    // Nor more than there are endpoints.
+    // Nor more copies than there are endpoints.
     let world = World::outbound(&policy("{delay: 10ms, copies: 3}", FREE), &[late, late]);
     assert!(world.get("1").is_good());
     assert_eq!(world.seen().len(), 2);
@@ -87,14 +87,14 @@ fn what_may_change_something_is_sent_once() {
     assert!(counted(&seen).values().all(|times| *times <= 2), "{:?}", counted(&seen));
     assert!(seen.len() > 6, "no copy was sent");
 
-    // A body that is too long to be kept twice is sent once.
+    // A body that is too long to be kept for a copy is sent once.
     let world = World::outbound(&allowed, servers);
     assert!(world.ask("POST", "long", "", &"x".repeat(200_000)).is_good());
     assert_eq!(world.seen().len(), 1);
     assert_eq!(world.metric(&["leno_hedges_denied_total", "body"]), 1.0);
 }
 
-/// All endpoints are late, all the time: what they see more is what the budget allows.
+/// All endpoints are always late: they receive only as many more requests as the budget allows.
 #[test]
 fn copies_come_out_of_the_retry_budget() {
     let policy = policy("{delay: 1ms}", "{percent: 10, minPerSecond: 2}");
@@ -111,7 +111,7 @@ fn copies_come_out_of_the_retry_budget() {
     assert!(world.metric(&["leno_hedges_denied_total", "budget"]) > 0.0);
 }
 
-/// A failure is no answer while another copy is under way; where all fail the last one is.
+/// A failure is not forwarded while another copy is in progress; if all fail, the last failure is.
 #[test]
 fn a_failure_waits_for_a_better_answer() {
     let fails: Script = |_| Act::StatusAfter(503, Duration::from_millis(150));
@@ -128,7 +128,8 @@ fn a_failure_waits_for_a_better_answer() {
     assert_eq!(world.seen().len(), 2);
 }
 
-/// What follows on the client's connection is the next request, however the one before was sent.
+/// The next bytes on the client's connection are parsed as the next request, whichever copy
+/// answered the one before.
 #[test]
 fn a_connection_goes_on_after_a_copy_has_answered() {
     let hedging = policy("{delay: 20ms, nonIdempotent: true}", FREE);
@@ -144,13 +145,14 @@ fn a_connection_goes_on_after_a_copy_has_answered() {
     client.write_all(pipelined.as_bytes()).unwrap();
     client.write_all(b"GET /it HTTP/1.1\r\nHost: web\r\nConnection: close\r\n\r\n").unwrap();
     let mut text = String::new();
-    // More than seven would never end.
+    // Without the limit, a further response would make this read forever.
     client.take(20_000).read_to_string(&mut text).unwrap();
     assert_eq!(text.matches("HTTP/1.1 200 OK").count(), 7, "{text}");
     assert_eq!(text.matches("\r\n\r\nok").count(), 7, "{text}");
 }
 
-/// A percentile is known after a hundred responses; from then on what is later than most is copied.
+/// A percentile is available after a hundred responses; from then on requests later than that are
+/// copied.
 #[test]
 fn a_percentile_is_learned() {
     let first: Script = |number| if number < 80 { Act::Good } else { Act::Stall };
@@ -163,7 +165,8 @@ fn a_percentile_is_learned() {
     assert!(counted(&world.seen()).values().all(|times| *times <= 2));
 }
 
-/// The copy that answers is called off with its client, although it has nothing to write.
+/// The copy that is answering is cancelled when its client leaves, although no bytes are being
+/// written then.
 #[test]
 fn a_client_that_leaves_in_the_middle_of_a_response_is_noticed() {
     let half: Script = |_| Act::StallBody;
@@ -182,11 +185,11 @@ fn a_client_that_leaves_in_the_middle_of_a_response_is_noticed() {
     .unwrap();
 }
 
-/// What has become of every copy is counted, also where the first has failed before the client left.
+/// The outcome of every copy is counted, even if the first one failed before the client left.
 #[test]
 fn copies_of_a_client_that_leaves_are_counted() {
     let closes: Script = |_| Act::CloseAfter(Duration::from_millis(300));
-    // One of the two is asked first.
+    // Either server may be tried first.
     for servers in [[closes, |_| Act::Stall], [|_| Act::Stall, closes]] {
         let world = World::outbound(&policy("{delay: 10ms}", FREE), &servers);
         let client = world.send("GET", "1", "", "");
@@ -195,7 +198,7 @@ fn copies_of_a_client_that_leaves_are_counted() {
             Ok((failed && world.seen().len() == 2).then_some(()))
         })
         .unwrap();
-        // Without a word to the server, as a program that is killed with something unread.
+        // Closes with a reset, as a killed program with unread bytes does.
         let at_once = nix::libc::linger { l_onoff: 1, l_linger: 0 };
         setsockopt(&client, sockopt::Linger, &at_once).unwrap();
         drop(client);

@@ -1,4 +1,4 @@
-//! Servers and clients of HTTP/2 by the `h2` crate, which shares no code with the proxy.
+//! HTTP/2 servers and clients built with the `h2` crate, which shares no code with the proxy.
 
 use std::future::pending;
 use std::net::SocketAddr;
@@ -19,34 +19,34 @@ use tokio::time::{sleep, timeout};
 /// How long a client waits for anything.
 pub(crate) const LIMIT: Duration = Duration::from_secs(30);
 
-/// One way to treat a request.
+/// What the server does with a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Does {
-    /// 200 with a small body.
+    /// Responds 200 with a small body.
     Good,
-    /// The same once the request's body has come.
+    /// Responds 200 with a small body once it has read the request's body.
     AfterBody,
-    /// 200 with so many bytes, as fast as they are taken.
+    /// Responds 200 with this many bytes, as fast as the client's window allows.
     Large(usize),
-    /// Nothing, for as long as the client waits; a request's body is not read.
+    /// Sends nothing for as long as the client waits, and does not read the request's body.
     Stall,
-    /// A head and half of a body, then nothing.
+    /// Sends a head and half of a body, then nothing.
     Quiet,
-    /// So many pieces of a body, each after this wait.
+    /// Sends this many pieces of a body, each after this wait.
     Trickle(u32, Duration),
-    /// Sends back what comes: what extended CONNECT is answered with.
+    /// Sends back what it receives: the response to extended CONNECT.
     Echo,
-    /// A gRPC status without a message.
+    /// Responds with a gRPC status and no message.
     Grpc(u8),
-    /// Takes no stream (REFUSED_STREAM).
+    /// Refuses the stream (REFUSED_STREAM).
     Refuse,
     /// Ends the stream without an error and without a response.
     CutOff,
-    /// The server does nothing on this connection any more, whatever comes.
+    /// Stops reading and writing on this connection.
     Freeze,
 }
 
-/// What is done with a request: the connection's number and the request's, both from 0.
+/// Chooses what to do with a request, given the number of its connection and its own, both from 0.
 pub(crate) type Script = fn(usize, usize) -> Does;
 
 /// A server; its thread ends with the process.
@@ -68,13 +68,13 @@ struct State {
 pub(crate) struct Reply {
     pub(crate) status: u16,
     pub(crate) headers: HeaderMap,
-    /// Of the body.
+    /// Length of the body.
     pub(crate) bytes: usize,
-    /// Why it ended early.
+    /// Why the response ended early.
     pub(crate) error: Option<String>,
 }
 
-/// The body of a request: so many pieces, each after a wait.
+/// The body of a request: this many pieces, each after a wait.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Upload {
     pub(crate) pieces: u32,
@@ -100,7 +100,7 @@ impl Server {
                     state.open.fetch_add(1, Ordering::Relaxed);
                     let state = Arc::clone(&state);
                     tokio::spawn(async move {
-                        // A client that breaks its connection is the test's business.
+                        // A broken connection is checked by the test, not here.
                         serve(stream, number, script, &state).await.unwrap_or_default();
                         state.open.fetch_sub(1, Ordering::Relaxed);
                     });
@@ -110,12 +110,13 @@ impl Server {
         server
     }
 
-    /// The `x-id` of all requests that came, in their order; their paths where they had none.
+    /// The `x-id` of all requests, in the order of their arrival; the path of a request without
+    /// that header.
     pub(crate) fn seen(&self) -> Vec<String> {
         self.state.seen.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// How many connections were made to it.
+    /// How many connections the server has accepted.
     pub(crate) fn connections(&self) -> usize {
         self.state.connections.load(Ordering::Relaxed)
     }
@@ -180,7 +181,7 @@ async fn answer(does: Does, body: RecvStream, mut respond: SendResponse<Bytes>) 
     Ok(())
 }
 
-/// Sends so many bytes within the windows.
+/// Sends this many bytes, as the flow-control windows allow.
 async fn send_all(mut send: SendStream<Bytes>, mut left: usize) -> Result<()> {
     while left > 0 {
         send.reserve_capacity(left.min(16 * 1024));
@@ -209,7 +210,7 @@ async fn echo(mut body: RecvStream, mut send: SendStream<Bytes>) -> Result<()> {
     Ok(send.send_data(Bytes::new(), true)?)
 }
 
-/// The bytes of a body.
+/// Reads a body; returns its length.
 async fn receive(mut body: RecvStream) -> Result<usize> {
     let mut count = 0;
     while let Some(bytes) = body.data().await {
@@ -220,7 +221,7 @@ async fn receive(mut body: RecvStream) -> Result<usize> {
     Ok(count)
 }
 
-/// A request on a connection of its own.
+/// Sends a request on its own connection.
 pub(crate) fn ask(to: SocketAddr, request: Request<()>, upload: Upload) -> Reply {
     let asked = async {
         let (mut sender, connection) = connect(to).await?;
@@ -228,7 +229,7 @@ pub(crate) fn ask(to: SocketAddr, request: Request<()>, upload: Upload) -> Reply
         sender = sender.ready().await?;
         let (response, send) = sender.send_request(request, upload.pieces == 0)?;
         if upload.pieces > 0 {
-            // What the proxy resets is seen in the response.
+            // If the proxy resets the stream, the response shows it.
             tokio::spawn(async move { trickle(send, upload).await.unwrap_or_default() });
         }
         let response = response.await?;
@@ -248,7 +249,7 @@ pub(crate) fn ask(to: SocketAddr, request: Request<()>, upload: Upload) -> Reply
 /// How long an upload may take before it counts as stuck; far above what a loaded machine needs.
 const UPLOAD_LIMIT: Duration = Duration::from_secs(5);
 
-/// Uploads so many bytes on a connection of its own.
+/// Uploads this many bytes on its own connection.
 pub(crate) fn upload(to: SocketAddr, request: Request<()>, bytes: usize) -> Reply {
     let asked = async {
         let (sender, connection) = connect(to).await?;
@@ -269,7 +270,7 @@ pub(crate) struct Held {
     _end: tokio::sync::oneshot::Sender<()>,
 }
 
-/// Runs a client in a thread of its own until what it returns is dropped.
+/// Runs a client on its own thread until the returned value is dropped.
 fn hold<T>(client: impl AsyncFnOnce() -> Result<T> + Send + 'static) -> Result<Held> {
     let (end, ended) = tokio::sync::oneshot::channel();
     let (begin, begun) = std::sync::mpsc::channel();
@@ -289,7 +290,8 @@ fn hold<T>(client: impl AsyncFnOnce() -> Result<T> + Send + 'static) -> Result<H
     Ok(Held { _end: end })
 }
 
-/// Asks so many times on one connection, grants no window for the responses, and keeps them.
+/// Sends `count` requests on one connection, grants no window for the responses, and keeps the
+/// streams open.
 pub(crate) fn hold_responses(to: SocketAddr, count: usize) -> Result<Held> {
     hold(async move || {
         let stream = TcpStream::connect(to).await?;
@@ -307,7 +309,7 @@ pub(crate) fn hold_responses(to: SocketAddr, count: usize) -> Result<Held> {
     })
 }
 
-/// Begins so many uploads, each on a connection of its own and larger than all windows together.
+/// Starts `count` uploads, each on its own connection and larger than all windows together.
 pub(crate) fn hold_uploads(to: SocketAddr, count: usize) -> Result<Held> {
     const BYTES: usize = 64 << 20;
     hold(async move || {
@@ -334,14 +336,14 @@ pub(crate) async fn connect(to: SocketAddr) -> Result<Connecting> {
     Ok(h2::client::handshake(stream).await?)
 }
 
-/// Opens a tunnel by extended CONNECT (RFC 8441) and sends pieces through it until it ends or `upload` is
-/// over; how many came back, and why it ended early.
+/// Opens a tunnel by extended CONNECT (RFC 8441) and sends pieces through it until it ends or
+/// `upload` is complete. Returns how many pieces came back, and why it ended early.
 pub(crate) fn tunnel(to: SocketAddr, upload: Upload) -> (u32, Option<String>) {
     let mut returned = 0;
     let tunnel = async {
         let (mut sender, connection) = connect(to).await?;
         tokio::spawn(async move { connection.await.unwrap_or_default() });
-        // The proxy's SETTINGS are here once it has answered something.
+        // After a first response the proxy's SETTINGS have arrived.
         let first = Request::builder().uri("http://web/first").body(())?;
         sender = sender.ready().await?;
         receive(sender.send_request(first, true)?.0.await?.into_body()).await?;

@@ -1,4 +1,4 @@
-//! Near endpoints first, and the others when those have more than they should.
+//! Near endpoints are used first, and others once the near ones are too busy.
 
 use std::time::Duration;
 
@@ -12,7 +12,7 @@ const LIMIT: Duration = Duration::from_secs(20);
 
 const GOOD: Script = |_| Act::Good;
 
-/// Two zones, and two nodes in the first.
+/// Two zones, and two nodes in the first zone.
 const PLACES: Around<'static> = Around {
     name: "",
     own: "topology.kubernetes.io/zone: a, kubernetes.io/hostname: n1",
@@ -42,7 +42,7 @@ fn near_endpoints_are_preferred_where_the_service_asks_for_it() {
     }
 }
 
-/// Requests that stay on near endpoints, two on each, send the next ones farther.
+/// Once near endpoints have two requests each in progress, further requests go farther.
 #[test]
 fn busy_near_endpoints_are_helped_by_others() {
     let stalls: Script = |_| Act::Stall;
@@ -54,7 +54,7 @@ fn busy_near_endpoints_are_helped_by_others() {
         Ok((world.counts() == [2, 2, 0]).then_some(()))
     })
     .unwrap();
-    // Now all are chosen among: what goes far is answered.
+    // Now all endpoints are candidates; requests that go to the far one are answered.
     let more: Vec<_> =
         (0..9).map(|number| world.send("GET", &format!("more-{number}"), "", "")).collect();
     wait::until("the far one to have helped", LIMIT, || Ok((world.counts()[2] == 3).then_some(())))
@@ -62,7 +62,7 @@ fn busy_near_endpoints_are_helped_by_others() {
     drop((held, more));
 }
 
-/// Where no near one is left the others serve.
+/// If no near endpoint is left, the others serve.
 #[test]
 fn without_a_near_endpoint_all_are_used() {
     let far = Around { own: "topology.kubernetes.io/zone: c", ..PLACES };

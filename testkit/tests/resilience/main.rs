@@ -1,5 +1,5 @@
-//! Traffic policy and rate limits, kept by the real `leno-proxy`: what clients see, and what was
-//! counted at the servers.
+//! Traffic policies and rate limits, enforced by the real `leno-proxy`: what clients see, and what
+//! was counted at the servers.
 //!
 //! ```text
 //!   client ──► leno-proxy --static, with a policy ──► servers that fail, stall, cut and babble
@@ -48,7 +48,7 @@ pub(crate) fn fails_half(number: u32) -> Act {
 }
 
 /// An endpoint that fails half of its requests, one that stalls, one that closes and one that sends
-/// garbage, beside two good ones: with three retries every request is served.
+/// garbage, beside two that work: with four retries every request is served.
 #[test]
 fn retries_keep_the_faults_of_endpoints_from_clients() {
     let world = World::outbound(
@@ -76,7 +76,7 @@ fn retries_keep_the_faults_of_endpoints_from_clients() {
     assert_eq!(world.metric(&["leno_retries_total"]), f64::from(retries));
 }
 
-/// What may change something is sent once, whatever becomes of it.
+/// A POST is sent once, whatever its outcome.
 #[test]
 fn no_request_is_sent_twice_that_policy_does_not_allow() {
     let faulty: &[Script] =
@@ -94,7 +94,7 @@ fn no_request_is_sent_twice_that_policy_does_not_allow() {
     assert!(failed > 0);
     assert!(world.metric(&["leno_retries_denied_total", "method"]) > 0.0);
 
-    // With a word of policy it is sent again.
+    // If the policy allows it, it is sent again.
     let allowed = format!("{retries}    nonIdempotent: true\n");
     let world = World::outbound(&allowed, &[fails_half, |_| Act::Good]);
     for number in 0..60 {
@@ -112,7 +112,7 @@ fn without_a_policy_nothing_that_was_answered_is_sent_again() {
     assert_eq!(world.seen().len(), 100);
 }
 
-/// All servers fail: the servers see the requests and what the budget allows, no more.
+/// All servers fail: they receive the requests and the retries that the budget allows.
 #[test]
 fn retries_stay_within_the_budget() {
     let world = World::outbound(
@@ -156,7 +156,7 @@ fn timeouts_end_what_stalls() {
     assert_eq!((answer.status, answer.header("leno-error")), (504, Some("deadline")));
 }
 
-/// One of three cuts every body, which no retry can mend: it is ejected.
+/// One of three endpoints cuts every body, which no retry can repair: it is ejected.
 #[test]
 fn an_endpoint_that_fails_is_left_out() {
     for bad in [(|_| Act::CutBody) as Script, |_| Act::Status(500), |_| Act::Garbage] {
@@ -281,7 +281,7 @@ fn a_workload_takes_what_its_rate_limit_says() {
     }
 }
 
-/// A body that is larger than what is kept is sent once, and that is counted.
+/// A body that is too large to be kept is sent once, and that is counted.
 #[test]
 fn a_body_that_is_not_kept_is_not_sent_again() {
     let world = World::outbound(
@@ -293,7 +293,7 @@ fn a_body_that_is_not_kept_is_not_sent_again() {
     let large = "x".repeat(4_000_000);
     let mut stream = world.send("POST", "large", "", &large);
     let mut answer = Vec::new();
-    // The server has closed while the body was under way, or not.
+    // The server may close while the body is being sent.
     let _cut = stream.read_to_end(&mut answer);
     let seen = world.seen();
     let counts = counted(&seen);

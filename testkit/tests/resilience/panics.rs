@@ -1,4 +1,5 @@
-//! What a panic ends: one request, one connection, or the proxy where it would serve no more.
+//! What a panic ends: one request, one connection, or the whole proxy if it could not serve any
+//! more.
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
@@ -15,17 +16,17 @@ use crate::front::{Around, Front};
 use crate::http2::{self, Does};
 use crate::world;
 
-/// How long the proxy may take to give back what a panicked task held.
+/// How long the proxy may take to release what a panicked task held.
 const LIMIT: Duration = Duration::from_secs(20);
 
-/// Panics of one proxy: more than there are places for requests, and than are logged one by one.
+/// Panics of one proxy: more than the limit on requests, and more than are logged individually.
 const PANICS: usize = 20;
 
 const POLICY: &str = "  limits: {requests: 3, pending: 0}\n";
 
 const HEAD: &str = "HTTP/1.1\r\nHost: web\r\nx-id: 1\r\n";
 
-/// Whatever comes until the connection ends, by a reset or in order.
+/// Reads until the connection ends, by a reset or a close.
 fn rest(mut stream: TcpStream) -> String {
     let mut bytes = Vec::new();
     let _reset = stream.read_to_end(&mut bytes);
@@ -38,7 +39,7 @@ fn begin(front: &Front, request: &str) -> TcpStream {
     stream
 }
 
-/// Everything but `left` requests was given back, and so many panics were counted.
+/// Checks that all but `left` requests were released, and that this many panics were counted.
 fn settled(front: &Front, panics: usize, left: f64) {
     wait::until("the proxy to have nothing more in progress", LIMIT, || {
         Ok((front.metric(&["leno_busy"]) == left).then_some(()))
@@ -95,8 +96,8 @@ fn a_panic_ends_a_stream_of_http2_alone() -> Result<()> {
     Ok(())
 }
 
-/// A panic within the encoder of a connection to a server leaves its table half changed: that
-/// connection ends, and the next requests have another one.
+/// A panic within the encoder of a server's connection leaves its table half changed: the proxy
+/// closes that connection, and the next requests use another one.
 #[test]
 fn a_panic_within_a_shared_connection_ends_that_connection() {
     let server = http2::Server::start(|_, _| Does::AfterBody);
@@ -119,7 +120,7 @@ fn a_panic_within_a_shared_connection_ends_that_connection() {
     settled(&front, 1, 0.0);
 }
 
-/// Without its loop a worker would be there and serve nothing: the process ends and says why.
+/// A worker without its event loop would serve nothing: the process ends and logs why.
 #[test]
 fn a_panic_of_a_worker_ends_the_process() -> Result<()> {
     let started = Proxy::start_panicking("off", "sweep=", |address, admin| {

@@ -1,4 +1,4 @@
-//! What is done to a share of the requests: as many as the percentage says.
+//! Actions on a share of the requests hit as many as the percentage requires.
 
 use std::time::Duration;
 
@@ -25,7 +25,7 @@ fn faults_hit_their_share() {
     assert!(is_share(delayed as usize, REQUESTS, 0.355), "{delayed} were delayed");
 }
 
-/// A request that is delayed is served, as late as policy says.
+/// A delayed request is served after the configured delay.
 #[test]
 fn a_delay_is_as_long_as_it_says() {
     let world = World::outbound("  faults: {delay: {by: 300ms, percent: 100}}\n", &[|_| Act::Good]);
@@ -34,7 +34,7 @@ fn a_delay_is_as_long_as_it_says() {
     assert!(began.elapsed() >= Duration::from_millis(300), "{:?}", began.elapsed());
 }
 
-/// Copies of a share of the requests, by percent and by fraction, each sent once.
+/// A share of the requests is mirrored, by percent and by fraction, each once.
 #[test]
 fn mirrors_get_their_share() {
     for (share, chance) in

@@ -1,5 +1,5 @@
-//! Clients that do not read and servers that do not: their streams share connections with those of
-//! others, which are served all the while.
+//! Clients and servers that do not read: their streams share connections with those of others,
+//! which are served all the time.
 
 use http::Request;
 use leno_testkit::wait;
@@ -7,11 +7,11 @@ use leno_testkit::wait;
 use crate::front::{Around, Front};
 use crate::http2::{self, Does, LIMIT, Server, Upload};
 
-/// Streams of each client that does not read: far more than a connection's window holds.
+/// Streams of each client that does not read: far more data than a connection's window holds.
 const STREAMS: usize = 60;
 /// Uploads that the server does not read.
 const UPLOADS: usize = 40;
-/// Bytes of a response: many windows of a stream.
+/// Length of a response: many times the window of a stream.
 const LARGE: usize = 3 << 20;
 
 fn front(server: &Server) -> Front {
@@ -23,7 +23,7 @@ fn request(method: &str) -> Request<()> {
     Request::builder().method(method).uri("http://web/").body(()).expect("a request")
 }
 
-/// Two clients grant no window for responses of which the proxy could hold several MiB.
+/// Two clients grant no window for responses, of which the proxy could buffer several MiB.
 #[test]
 fn clients_without_a_window_do_not_keep_others_from_their_responses() {
     let server = Server::start(|_, _| Does::Large(LARGE));
@@ -38,8 +38,8 @@ fn clients_without_a_window_do_not_keep_others_from_their_responses() {
     drop(stalled);
 }
 
-/// The server's own window for the connection is used up by what it does not read: another connection
-/// is opened.
+/// Uploads that the server does not read use up its connection window: the proxy opens another
+/// connection.
 #[test]
 fn uploads_that_are_not_read_do_not_keep_others_from_uploading() {
     let script = |_, place| if place < UPLOADS { Does::Stall } else { Does::AfterBody };
@@ -51,7 +51,7 @@ fn uploads_that_are_not_read_do_not_keep_others_from_uploading() {
     })
     .unwrap();
     wait::until("an upload of another client", LIMIT, || {
-        // What comes before the proxy has noticed may still meet the connection that is stuck.
+        // Requests that arrive before the proxy has noticed may still use the stuck connection.
         let reply = http2::upload(front.address(), request("POST"), LARGE);
         Ok((reply.status == 200).then_some(()))
     })

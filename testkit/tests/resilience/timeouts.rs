@@ -1,4 +1,4 @@
-//! Times that policy bounds beyond a single response: without a byte, and of connections in all.
+//! Timeouts of policy beyond that of a response: idleness, and the total time of connections.
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -12,11 +12,11 @@ use crate::front::{Around, Front};
 use crate::http2::{self, Does, Upload};
 use crate::world::World;
 
-/// The policy's bound where it is to be reached.
+/// The timeout in the policy, where it should be reached.
 const SHORT: &str = "200ms";
-/// A bound that pieces which come ten times as fast never reach, on any machine.
+/// A timeout that pieces which arrive ten times as often never reach, on any machine.
 const LONG: Duration = Duration::from_secs(2);
-/// Enough of them to last longer than twice the bound.
+/// Enough of them to last longer than twice that timeout.
 const PIECES: Upload = Upload { pieces: 30, every: Duration::from_millis(200) };
 
 fn idle(bound: &str) -> String {
@@ -34,7 +34,8 @@ fn get(path: &str) -> Request<()> {
     Request::builder().uri(format!("http://web{path}")).body(()).expect("a request")
 }
 
-/// Says a piece and waits for it, `pieces` times; how many came back, and how it ended early.
+/// Sends a piece and waits for it to come back, `pieces` times; returns how many did, and the error
+/// that ended it early.
 fn talk(stream: &mut TcpStream, what: Upload) -> (u32, Option<ErrorKind>) {
     for number in 0..what.pieces {
         sleep(what.every);
@@ -47,7 +48,7 @@ fn talk(stream: &mut TcpStream, what: Upload) -> (u32, Option<ErrorKind>) {
     (what.pieces, None)
 }
 
-/// A connection that another protocol has taken over.
+/// Opens a connection and upgrades it to an echo protocol.
 fn upgraded(to: SocketAddr) -> TcpStream {
     let mut stream = TcpStream::connect(to).expect("the proxy listens");
     stream.set_read_timeout(Some(Duration::from_secs(30))).expect("a socket");
@@ -116,15 +117,16 @@ fn what_moves_slowly_goes_on_in_http2() {
     }
 }
 
-/// What became of a connection of bytes, or of one that was upgraded, on which pieces go to and fro.
+/// A TCP or upgraded connection on which pieces are echoed, and its expected outcome.
 struct Row {
     timeouts: &'static str,
     what: Upload,
-    /// Why the mesh ends it.
+    /// The cause if the mesh ends it: for a TCP connection, and for an upgraded one.
     cause: Option<(&'static str, &'static str)>,
 }
 
-/// Ten pieces come within the bound on idleness, in all longer than the others.
+/// Each piece arrives within the idle timeout, but all together take longer than the other
+/// timeouts.
 const ROWS: [Row; 4] = [
     Row { timeouts: "{idle: 2s}", what: PIECES, cause: None },
     Row {
@@ -145,7 +147,7 @@ impl Row {
         format!("  timeouts: {}\n", self.timeouts)
     }
 
-    /// The pieces went through, or did not and it was counted why.
+    /// Checks that the pieces went through, or that they did not and the cause was counted.
     fn holds(&self, front: &Front, returned: u32, ended: bool, upgraded: bool) {
         let at = format!("{}: {returned} pieces", self.timeouts);
         let cause = self.cause.map(|(opaque, other)| if upgraded { other } else { opaque });

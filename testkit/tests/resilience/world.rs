@@ -1,4 +1,4 @@
-//! A proxy with a policy before several servers, and its client.
+//! A proxy with a policy in front of several servers, and its client.
 
 use std::fmt::Write as _;
 use std::io::{Read, Write};
@@ -8,56 +8,56 @@ use leno_testkit::peer::{Act, Faulty};
 
 use crate::front::{Around, Front};
 
-/// What a server does with request number `n` of its own, from 0.
+/// Chooses what a server does with its request number `n`, from 0.
 pub(crate) type Script = fn(u32) -> Act;
 
-/// A proxy before servers.
+/// A proxy in front of servers.
 pub(crate) struct World {
     pub(crate) backends: Vec<Faulty>,
     front: Front,
 }
 
-/// A response; none of it where the connection ended without one.
+/// A response; empty if the connection ended without one.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Answer {
     pub(crate) status: u16,
     pub(crate) head: String,
-    /// All of the body came.
+    /// Whether the whole body was received.
     pub(crate) is_whole: bool,
 }
 
 impl World {
-    /// The outbound side, with the `spec` of a TrafficPolicy but for its targets.
+    /// The outbound side. `spec` is that of a TrafficPolicy without its targets.
     pub(crate) fn outbound(spec: &str, scripts: &[Script]) -> Self {
         Self::within(spec, scripts, &Around::default())
     }
 
-    /// The same with more documents.
+    /// Like [`Self::outbound`], with more documents.
     pub(crate) fn outbound_with(spec: &str, scripts: &[Script], more: &str) -> Self {
         Self::within(spec, scripts, &Around { more, ..Around::default() })
     }
 
-    /// The same with more about the proxy, its service and the endpoints.
+    /// Like [`Self::outbound`], with further settings of the proxy, its service and its endpoints.
     pub(crate) fn within(spec: &str, scripts: &[Script], around: &Around<'_>) -> Self {
         let backends: Vec<Faulty> = scripts.iter().map(|script| server(*script)).collect();
         let addresses: Vec<_> = backends.iter().map(Faulty::address).collect();
         Self { front: Front::outbound(spec, &addresses, around), backends }
     }
 
-    /// The same before servers that others use as well.
+    /// Like [`Self::outbound`], in front of servers that other proxies use as well.
     pub(crate) fn before(spec: &str, servers: &[Faulty]) -> Self {
         let addresses: Vec<_> = servers.iter().map(Faulty::address).collect();
         let front = Front::outbound(spec, &addresses, &Around::default());
         Self { front, backends: servers.to_vec() }
     }
 
-    /// The inbound side before one server, with the `limits` of a RateLimitPolicy.
+    /// The inbound side in front of one server, with the `limits` of a RateLimitPolicy.
     pub(crate) fn inbound(limits: &str, script: Script) -> Self {
         let backend = server(script);
         Self { front: Front::inbound(limits, backend.address()), backends: vec![backend] }
     }
 
-    /// Sends a request with this `x-id` on a connection of its own and reads the response.
+    /// Sends a request with this `x-id` on its own connection and reads the response.
     pub(crate) fn ask(&self, method: &str, id: &str, headers: &str, body: &str) -> Answer {
         Answer::read(self.send(method, id, headers, body))
     }
@@ -67,7 +67,7 @@ impl World {
         self.front.connect()
     }
 
-    /// The same without reading.
+    /// Like [`Self::ask`], without reading the response.
     pub(crate) fn send(&self, method: &str, id: &str, headers: &str, body: &str) -> TcpStream {
         send(&self.front, (method, id, headers), body)
     }
@@ -76,7 +76,7 @@ impl World {
         self.ask("GET", id, "", "")
     }
 
-    /// The sum of the series whose lines hold all of these parts.
+    /// The sum of the samples whose lines contain all of these parts.
     pub(crate) fn metric(&self, parts: &[&str]) -> f64 {
         self.front.metric(parts)
     }
@@ -92,7 +92,7 @@ impl World {
     }
 }
 
-/// Asks a proxy.
+/// Sends a GET to a proxy and reads the response.
 pub(crate) fn get(front: &Front, id: &str) -> Answer {
     Answer::read(send(front, ("GET", id, ""), ""))
 }
@@ -113,7 +113,7 @@ fn send(front: &Front, (method, id, headers): (&str, &str, &str), body: &str) ->
 impl Answer {
     fn read(mut stream: TcpStream) -> Self {
         let mut bytes = Vec::new();
-        // A response that was cut ends in an error, or without all of its body.
+        // Reading a response that was cut fails, or ends before the whole body.
         let read = stream.read_to_end(&mut bytes);
         Self::parse(&bytes, read.is_ok())
     }

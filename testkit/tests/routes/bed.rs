@@ -1,4 +1,4 @@
-//! A proxy before three servers, with routes.
+//! A proxy in front of three servers, with routes.
 
 use std::net::SocketAddr;
 
@@ -9,7 +9,7 @@ use leno_testkit::proxy::Proxy;
 use crate::client;
 use crate::echo::Echo;
 
-/// `echo` is what the proxy's client calls; routes send its requests to the others.
+/// A proxy whose clients call `echo`; routes send their requests to the other two servers.
 pub(crate) struct Bed {
     pub(crate) proxy: Proxy,
     pub(crate) echo: Echo,
@@ -18,12 +18,12 @@ pub(crate) struct Bed {
 }
 
 impl Bed {
-    /// With these documents beside the services.
+    /// Starts a proxy with these documents in addition to the services.
     pub(crate) fn start(documents: &str) -> Result<Self> {
         Self::start_logging("off", documents)
     }
 
-    /// The same with an access log in this form.
+    /// Like [`Self::start`], with an access log in this form.
     pub(crate) fn start_logging(form: &str, documents: &str) -> Result<Self> {
         let (echo, v1, v2) =
             (Echo::start("echo")?, Echo::start("echo-v1")?, Echo::start("echo-v2")?);
@@ -45,7 +45,7 @@ impl Bed {
         Ok(Self { proxy, echo, v1, v2 })
     }
 
-    /// With one route whose rules are these.
+    /// Starts a proxy with one route that has these rules.
     pub(crate) fn with_rules(rules: &str) -> Result<Self> {
         Self::start(&http_route("route", rules))
     }
@@ -54,7 +54,7 @@ impl Bed {
         client::send(self.proxy.address(), request)
     }
 
-    /// The status of a response and, of one that a server sent, who it was.
+    /// The name of the server that responded with 200, or the status.
     pub(crate) fn outcome(&self, request: &str) -> Result<String> {
         let response = self.send(request)?;
         let text = response.text();
@@ -79,7 +79,7 @@ pub(crate) fn http_route(name: &str, rules: &str) -> String {
     )
 }
 
-/// A service before one server.
+/// A service with one server as its endpoint.
 pub(crate) fn service((name, vip): (&str, &str), server: SocketAddr, protocol: &str) -> String {
     let (ip, port) = (server.ip(), server.port());
     format!(

@@ -11,7 +11,8 @@ use leno_testkit::proxy::Proxy;
 /// How long any response may take.
 const LIMIT: Duration = Duration::from_secs(20);
 
-/// Sends `GET /path` with headers `name: value`, one a line, and reads the response.
+/// Sends `request`, a line such as `GET /path` and header lines `name: value`, and reads the
+/// response.
 pub(crate) fn send(to: SocketAddr, request: &str) -> Result<Response> {
     let mut lines = request.lines();
     let first = lines.next().context("an empty request")?;

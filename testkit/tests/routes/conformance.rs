@@ -1,11 +1,11 @@
-//! The list of the conformance suite's cases, and the tests that it names.
+//! The cases of the conformance suite, and the tests that cover them.
 
 use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// The cases of Gateway API v1.6.3 (`ShortName` in conformance/tests) that are about routes of the kinds
-/// that a mesh follows.
+/// The cases of Gateway API v1.6.3 (`ShortName` in conformance/tests) about the kinds of routes
+/// that a mesh supports.
 const UPSTREAM: [&str; 102] = [
     "GRPCExactMethodMatching",
     "GRPCRouteHeaderMatching",
@@ -111,7 +111,7 @@ const UPSTREAM: [&str; 102] = [
     "TLSRouteTerminateSimpleSameNamespace",
 ];
 
-/// What the months after it have added, as of monthly-2026.06.
+/// Cases that were added later, as of monthly-2026.06.
 const LATER: [&str; 5] = [
     "GRPCRouteRequestHeaderModifier",
     "HTTPRouteBackendURLRewrite",
@@ -124,14 +124,14 @@ fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("..")
 }
 
-/// The sources of a suite, as one text.
+/// The sources in a folder, as one text.
 fn sources(folder: &str) -> String {
     let files = fs::read_dir(root().join(folder)).expect("a folder of tests");
     let text = |file: fs::DirEntry| fs::read_to_string(file.path()).unwrap_or_default();
     files.flatten().map(text).collect()
 }
 
-/// Every case has a test, which is there, or a reason why it has none.
+/// The documentation names an existing test for every case, or a reason why there is none.
 #[test]
 fn every_case_of_the_suite_has_a_test_or_a_reason() {
     let page = fs::read_to_string(root().join("docs/guide/conformance.md")).expect("the page");

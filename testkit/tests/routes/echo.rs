@@ -1,4 +1,4 @@
-//! A server that answers every request with what it saw of it.
+//! A server that responds to every request with what it received.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -8,14 +8,14 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 
-/// Ends with its process; each connection has a thread.
+/// The server ends with its process; each connection has a thread.
 #[derive(Clone, Debug)]
 pub(crate) struct Echo {
     pub(crate) address: SocketAddr,
     seen: Arc<Mutex<Vec<Seen>>>,
 }
 
-/// One request as the server saw it.
+/// One request as the server received it.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Seen {
     pub(crate) line: String,
@@ -40,30 +40,30 @@ impl Echo {
         thread::spawn(move || {
             for stream in listener.incoming().flatten() {
                 let echo = of_thread.clone();
-                // A connection that breaks concerns nobody but its client.
+                // A broken connection is noticed by its client.
                 thread::spawn(move || echo.serve(name, stream).ok());
             }
         });
         Ok(echo)
     }
 
-    /// How many requests it has seen.
+    /// How many requests the server has received.
     pub(crate) fn count(&self) -> usize {
         self.seen.lock().expect("no holder panics").len()
     }
 
-    /// What it has seen, oldest first.
+    /// The requests, oldest first.
     pub(crate) fn seen(&self) -> Vec<Seen> {
         self.seen.lock().expect("no holder panics").clone()
     }
 
-    /// How many requests it has seen whose target is this.
+    /// How many requests with this target the server has received.
     pub(crate) fn tries(&self, target: &str) -> usize {
         self.seen().iter().filter(|seen| seen.line.split(' ').nth(1) == Some(target)).count()
     }
 
-    /// What a request is answered with that is to fail: `after=N` has so many of its target fail,
-    /// with the status of `code`.
+    /// Whether a request is to fail, and with which status: `after=N` fails the first N requests
+    /// with the same target, with the status in `code`, or by closing the connection.
     fn fails(&self, target: &str) -> Option<Option<u64>> {
         let after = number(target, "after")?;
         (self.tries(target) as u64 <= after).then(|| number(target, "code"))
@@ -83,7 +83,7 @@ impl Echo {
                 if let Some(delay) = number(path, "delay") {
                     thread::sleep(Duration::from_millis(delay));
                 }
-                // Without a status the connection ends.
+                // Without a status the server closes the connection.
                 let Some(status) = failing else { return Ok(()) };
                 write!(out, "HTTP/1.1 {status} X\r\nContent-Length: 0\r\n\r\n")?;
                 continue;

@@ -1,8 +1,8 @@
-//! Routes of the Gateway API through the real `leno-proxy --static`, under the names of upstream's
-//! conformance suite.
+//! Routes of the Gateway API through the real `leno-proxy --static`; the tests are named after the
+//! cases of the upstream conformance suite.
 //!
 //! ```text
-//!   client ──► leno-proxy (everything goes to t/echo) ──► echo, echo-v1, echo-v2: they say what they saw
+//!   client ──► leno-proxy (all requests are for t/echo) ──► echo, echo-v1, echo-v2: they return what they received
 //! ```
 
 mod bed;

@@ -1,4 +1,4 @@
-//! Backends of all kinds, and what becomes of a rule of which a part leads nowhere.
+//! Backends of all kinds, and rules of which some backends are invalid.
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
@@ -12,10 +12,10 @@ use leno_testkit::wait;
 use super::causes::{field, lines};
 use crate::bed::{Bed, http_route, service};
 
-/// How long anything may take.
+/// How long any step may take.
 const LIMIT: Duration = Duration::from_secs(20);
 
-/// A service that a grant of its namespace is needed for.
+/// A service in another namespace, to which references need a grant.
 const THIRD: &str = "---
 apiVersion: v1
 kind: Service
@@ -23,7 +23,8 @@ metadata: {name: far, namespace: third}
 spec: {clusterIP: 10.96.0.20, ports: [{port: 80}]}
 ";
 
-/// HTTPRouteServiceTypes: with an address of their own and without, endpoints that somebody else writes.
+/// HTTPRouteServiceTypes: headless and with a virtual address, each with an EndpointSlice that is not made
+/// by a selector.
 #[test]
 fn http_route_service_types() -> Result<()> {
     let rules = "
@@ -38,7 +39,7 @@ fn http_route_service_types() -> Result<()> {
     Ok(())
 }
 
-/// HTTPRouteBackendProtocolWebSocket: what both ends say after the switch goes through as it is.
+/// HTTPRouteBackendProtocolWebSocket: after the upgrade the bytes of both ends pass unchanged.
 #[test]
 fn http_route_backend_protocol_web_socket() -> Result<()> {
     let server = Server::start(Backend::default())?;
@@ -58,7 +59,7 @@ fn http_route_backend_protocol_web_socket() -> Result<()> {
         head.push(byte[0]);
     }
     assert!(head.starts_with(b"HTTP/1.1 101 "), "{}", String::from_utf8_lossy(&head));
-    // A frame of text (RFC 6455), and what is no frame at all.
+    // A WebSocket text frame (RFC 6455), and bytes that are no frame.
     for said in [&b"\x81\x05hello"[..], b"GET / HTTP/1.1\r\n\r\n"] {
         stream.write_all(said)?;
         let mut heard = vec![0; said.len()];
@@ -66,12 +67,12 @@ fn http_route_backend_protocol_web_socket() -> Result<()> {
         assert_eq!(heard, said);
     }
     assert_eq!((bed.echo.count(), bed.v1.count(), bed.v2.count()), (0, 0, 0));
-    // Other paths follow no rule.
+    // No rule matches other paths.
     assert_eq!(bed.outcome("GET /else")?, "404");
     Ok(())
 }
 
-/// HTTPRouteRequestHeaderModifierBackendWeights: each backend's requests carry its own header.
+/// HTTPRouteRequestHeaderModifierBackendWeights: the requests to each backend carry its own header.
 #[test]
 fn http_route_request_header_modifier_backend_weights() -> Result<()> {
     let of = |name: &str| {
@@ -94,7 +95,8 @@ fn http_route_request_header_modifier_backend_weights() -> Result<()> {
     Ok(())
 }
 
-/// HTTPRoutePartiallyInvalidViaInvalidReferenceGrant: other rules hold, and so does the rest of one rule.
+/// HTTPRoutePartiallyInvalidViaInvalidReferenceGrant: other rules apply, and so do the valid backends of
+/// the same rule.
 #[test]
 fn http_route_partially_invalid() -> Result<()> {
     let rules = "
@@ -105,7 +107,7 @@ fn http_route_partially_invalid() -> Result<()> {
   - matches: [{path: {value: /v2}}]
     backendRefs: [{name: echo-v2, port: 80}]
 ";
-    // It is for other routes.
+    // The grant is for another kind of route.
     let grant = "---\napiVersion: gateway.networking.k8s.io/v1beta1\nkind: ReferenceGrant\n\
         metadata: {name: grant, namespace: third}\nspec:\n  \
         from: [{group: gateway.networking.k8s.io, kind: GRPCRoute, namespace: t}]\n  \
@@ -131,8 +133,8 @@ fn http_route_partially_invalid() -> Result<()> {
 }
 
 /// HTTPRouteInvalidParentRefNotMatchingListenerPort, HTTPRouteInvalidParentRefNotMatchingSectionName,
-/// HTTPRouteInvalidParentRefSectionNameNotMatchingPort, of the ports of a Service: what names none of
-/// them changes nothing.
+/// HTTPRouteInvalidParentRefSectionNameNotMatchingPort, applied to the ports of a Service: a route that
+/// matches none of them has no effect.
 #[test]
 fn http_route_parent_ports() -> Result<()> {
     let rules = "  - backendRefs: [{name: echo-v1, port: 80}]\n";
@@ -154,7 +156,7 @@ fn http_route_parent_ports() -> Result<()> {
     Ok(())
 }
 
-/// The start of a TLS connection (RFC 8446 section 4.1.2) that asks for a host.
+/// A ClientHello (RFC 8446 section 4.1.2) with this server name.
 fn client_hello(host: &str) -> Vec<u8> {
     let sized = |bytes: &[u8]| {
         let length = u16::try_from(bytes.len()).expect("it is short").to_be_bytes();
@@ -177,8 +179,8 @@ fn client_hello(host: &str) -> Vec<u8> {
 }
 
 /// TCPRouteInvalidCrossNamespaceBackendRef, TCPRouteReferenceGrant, TLSRouteInvalidReferenceGrant,
-/// TLSRouteInvalidBackendRefUnknownKind: a connection whose backend is not granted is refused; one that is
-/// granted has no endpoint here.
+/// TLSRouteInvalidBackendRefUnknownKind: a connection is refused if its backend is not granted. The
+/// granted backend has no endpoint here.
 #[test]
 fn connections_lead_where_they_are_granted() -> Result<()> {
     let far = "{name: far, namespace: third, port: 80}";
@@ -211,7 +213,7 @@ fn connections_lead_where_they_are_granted() -> Result<()> {
         })?;
         let mut client = TcpStream::connect(proxy.address())?;
         client.set_read_timeout(Some(LIMIT))?;
-        // It may be refused before it has said anything.
+        // The proxy may refuse before it has read anything.
         client.write_all(&client_hello("db.example")).unwrap_or_default();
         assert!(!matches!(client.read(&mut [0]), Ok(1..)), "{kind} {granted} {backend}");
         wait::until("a line of the access log", LIMIT, || {

@@ -1,4 +1,4 @@
-//! What the mesh answers itself: `leno-error`, the access log and the metric name the same cause.
+//! Responses of the mesh itself: `leno-error`, the access log and the metric name the same cause.
 
 use std::io::{ErrorKind, Read};
 use std::net::{TcpListener, TcpStream};
@@ -13,7 +13,7 @@ use serde_json::Value;
 use crate::bed::Bed;
 use crate::client;
 
-/// How long a line may take to be written, and a count to be shown.
+/// How long a line may take to be written, and a count to be exported.
 const LIMIT: Duration = Duration::from_secs(20);
 
 const DOCUMENTS: &str = "
@@ -44,7 +44,8 @@ spec:
   faults: {abort: {status: 418, percent: 100}}
 ";
 
-/// A request as it is sent, the status and the cause of the answer, and the method and the target in the log.
+/// The bytes of a request, the status and the cause of the response, and the method and the target
+/// in the log.
 const REQUESTS: [(&str, u16, &str, [&str; 2]); 7] = [
     ("GET /none HTTP/1.1\r\nHost: echo\r\n\r\n", 500, "no-backend", ["GET", "/none"]),
     ("GET /else HTTP/1.1\r\nHost: echo\r\n\r\n", 404, "no-route-matches", ["GET", "/else"]),
@@ -60,7 +61,7 @@ const REQUESTS: [(&str, u16, &str, [&str; 2]); 7] = [
     ("CONNECT echo:80 HTTP/1.1\r\nHost: echo:80\r\n\r\n", 501, "connect", ["", ""]),
 ];
 
-/// The fields of the lines of an access log that tell of an error.
+/// The fields of the access log's lines that report an error.
 pub(super) fn lines(form: &str, log: &str) -> Vec<Vec<(String, String)>> {
     let fields = |line: &str| -> Vec<(String, String)> {
         if form == "json" {
@@ -79,7 +80,7 @@ pub(super) fn field<'a>(line: &'a [(String, String)], key: &str) -> Option<&'a s
     line.iter().find(|(name, _)| name == key).map(|(_, value)| value.as_str())
 }
 
-/// The one line of this cause.
+/// The only line with this cause.
 fn line(proxy: &Proxy, form: &str, cause: &str) -> Result<Vec<(String, String)>> {
     let mut log = String::new();
     let found = wait::until("a line of the access log", LIMIT, || {
@@ -92,7 +93,7 @@ fn line(proxy: &Proxy, form: &str, cause: &str) -> Result<Vec<(String, String)>>
     found.with_context(|| format!("{cause}: {log}"))
 }
 
-/// Waits until the proxy has counted one of this cause, and no second.
+/// Waits until the proxy has counted exactly one error of this cause.
 fn counted(proxy: &Proxy, cause: &str) -> Result<()> {
     let mut counts = String::new();
     let found = wait::until("a count", LIMIT, || {
@@ -130,7 +131,8 @@ fn causes_of_requests_are_in_the_access_log() -> Result<()> {
     ["text", "json"].into_iter().try_for_each(requests_agree)
 }
 
-/// Requests that cannot be read, at the server's side, which takes what is no HTTP/1 for bytes.
+/// Malformed requests at the inbound side, which forwards bytes that do not look like HTTP/1 as
+/// opaque.
 #[test]
 fn causes_of_requests_are_in_the_access_log_of_the_servers_side() -> Result<()> {
     let listener = TcpListener::bind("127.0.0.1:0")?;
@@ -153,7 +155,7 @@ fn causes_of_requests_are_in_the_access_log_of_the_servers_side() -> Result<()> 
     Ok(())
 }
 
-/// Nobody can be told over a connection of bytes: it is reset, logged and counted.
+/// A TCP client cannot be sent an error: the connection is reset, logged and counted.
 #[test]
 fn refused_connections_are_in_the_access_log() -> Result<()> {
     for (backends, cause) in [
@@ -174,7 +176,8 @@ fn refused_connections_are_in_the_access_log() -> Result<()> {
                  rules: [{{backendRefs: {backends}}}]\n"
             )
         })?;
-        // The start has connected once, too, to see that it listens.
+        // The helper that started the proxy has connected once, too, to find out whether it
+        // listens.
         let mut client = TcpStream::connect(proxy.address())?;
         client.set_read_timeout(Some(LIMIT))?;
         let ended = client.read(&mut [0]).map_err(|error| error.kind());

@@ -1,4 +1,4 @@
-//! What is changed on the way.
+//! Filters that change requests and responses.
 
 use std::time::Duration;
 
@@ -8,7 +8,7 @@ use leno_testkit::wait;
 use crate::bed::Bed;
 use crate::client;
 
-/// How long a copy may take to arrive.
+/// How long a mirrored request may take to arrive.
 const LIMIT: Duration = Duration::from_secs(20);
 
 const CHANGES: &str = "
@@ -145,7 +145,7 @@ fn http_route_cors() -> Result<()> {
     assert_eq!(response.header("access-control-allow-origin"), Some("https://www.foo.com"));
     assert_eq!(response.header("access-control-expose-headers"), Some("x-header-3"));
     assert_eq!(response.header("vary"), Some("Origin"));
-    // What is no preflight is the application's.
+    // An OPTIONS that is no preflight is forwarded to the application.
     assert_eq!(bed.outcome("OPTIONS /\nOrigin: https://www.foo.com")?, "echo-v1");
     Ok(())
 }
@@ -179,7 +179,7 @@ fn http_route_request_mirror() -> Result<()> {
     assert_eq!(lines, ["GET /first HTTP/1.1", "POST /body HTTP/1.1", "POST /second HTTP/1.1"]);
     assert!(seen.iter().all(|seen| seen.header("x-header-set") == "set"));
     assert_eq!(seen.iter().map(|seen| seen.body.len()).sum::<usize>(), 1000);
-    // One that is too large is served all the same, and counted.
+    // A request that is too large to be mirrored is still served, and is counted.
     let body = "x".repeat(100_000);
     let post =
         format!("POST /large HTTP/1.1\r\nHost: echo\r\nContent-Length: 100000\r\n\r\n{body}");

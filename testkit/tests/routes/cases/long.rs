@@ -1,4 +1,4 @@
-//! Answers of the mesh's own that are as long as the requests that they are made of.
+//! Responses of the mesh itself that are as long as the requests that they repeat.
 
 use std::net::SocketAddr;
 
@@ -9,7 +9,7 @@ use tokio::net::TcpStream;
 use crate::bed::Bed;
 use crate::client;
 
-/// A redirect of everything below `/moved`, and CORS that echoes origins elsewhere.
+/// A redirect of everything below `/moved`, and elsewhere CORS that repeats the origin.
 const RULES: &str = "
   - matches: [{path: {value: /moved}}]
     filters: [{type: RequestRedirect, requestRedirect: {scheme: https}}]
@@ -19,7 +19,8 @@ const RULES: &str = "
     backendRefs: [{name: echo-v1, port: 80}]
 ";
 
-/// A request, the status of its answer, and the header of it that echoes the request.
+/// A request, the status of its response, and the response header that repeats a part of the
+/// request.
 struct Row {
     method: &'static str,
     host: String,
@@ -35,7 +36,7 @@ fn redirected(host: usize, path: usize) -> Row {
     Row { method: "GET", host, path, headers: Vec::new(), status: 302, echo }
 }
 
-/// A preflight (OPTIONS) is answered by the proxy, a GET by the application behind it.
+/// The proxy responds to a preflight (OPTIONS), the application to a GET.
 fn from_origin(method: &'static str, origin: usize, asked: usize) -> Row {
     let origin = format!("https://{}", "o".repeat(origin));
     let mut headers = vec![("origin", origin.clone())];
@@ -50,7 +51,7 @@ fn from_origin(method: &'static str, origin: usize, asked: usize) -> Row {
     Row { method, host: "echo".to_owned(), path: "/".to_owned(), headers, status, echo }
 }
 
-/// Around the sizes of buffers (4, 16 and 64 KiB), and up to the bounds of a head.
+/// Lengths around the sizes of buffers (4, 16 and 64 KiB), and up to the limits of a head.
 fn rows() -> Vec<Row> {
     vec![
         redirected(4, 1_000),
@@ -66,7 +67,8 @@ fn rows() -> Vec<Row> {
     ]
 }
 
-/// A proxy that rendered such an answer into a buffer of 16 KiB ended with all its connections.
+/// Regression: rendering such a response into a buffer of 16 KiB ended the proxy with all its
+/// connections.
 #[test]
 fn an_answer_as_long_as_its_request_ends_no_proxy() -> Result<()> {
     let bed = Bed::with_rules(RULES)?;
@@ -91,7 +93,7 @@ fn an_answer_as_long_as_its_request_ends_no_proxy() -> Result<()> {
     Ok(())
 }
 
-/// Those that the proxy answers itself, on one connection of HTTP/2.
+/// Sends the requests that the proxy itself answers, on one HTTP/2 connection.
 async fn http2(to: SocketAddr) -> Result<()> {
     let stream = TcpStream::connect(to).await?;
     let (mut requests, connection) = h2::client::handshake(stream).await?;

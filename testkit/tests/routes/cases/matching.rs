@@ -1,4 +1,4 @@
-//! Which backend a request goes to.
+//! Which backend a request is sent to.
 
 use anyhow::Result;
 
@@ -55,7 +55,7 @@ fn mesh_traffic_split() {
     );
 }
 
-/// MeshHTTPRouteQueryParamMatching, HTTPRouteMethodMatching, with expressions beside.
+/// MeshHTTPRouteQueryParamMatching, HTTPRouteMethodMatching, and regular expressions.
 #[test]
 fn mesh_http_route_query_param_matching() {
     check(
@@ -83,7 +83,7 @@ fn mesh_http_route_query_param_matching() {
     );
 }
 
-/// MeshHTTPRouteSimpleSameNamespace: a route without rules that says where to.
+/// MeshHTTPRouteSimpleSameNamespace: a rule without matches that names a backend.
 #[test]
 fn mesh_http_route_simple_same_namespace() {
     check("  - backendRefs: [{name: echo-v1, port: 80}]\n", &[("GET /any", "echo-v1")]);

@@ -1,4 +1,4 @@
-//! Requests that are answered with another place.
+//! Requests that the mesh redirects.
 
 use anyhow::Result;
 

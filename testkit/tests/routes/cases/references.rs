@@ -1,4 +1,4 @@
-//! References that lead nowhere, and those that must be granted.
+//! References to objects that do not exist, and references that need a grant.
 
 use anyhow::Result;
 
@@ -11,8 +11,9 @@ metadata: {name: far, namespace: third}
 spec: {clusterIP: 10.96.0.20, ports: [{port: 80}]}
 ";
 
-/// HTTPRouteNoBackendRefs, HTTPRouteInvalidNonExistentBackendRef, HTTPRouteInvalidBackendRefUnknownKind,
-/// HTTPRouteInvalidCrossNamespaceBackendRef: 500, and the answer says why.
+/// HTTPRouteNoBackendRefs, HTTPRouteInvalidNonExistentBackendRef,
+/// HTTPRouteInvalidBackendRefUnknownKind, HTTPRouteInvalidCrossNamespaceBackendRef: status 500, and
+/// the response states the reason.
 #[test]
 fn http_route_invalid_backend_refs() -> Result<()> {
     let rules = "
@@ -73,14 +74,14 @@ fn http_route_reference_grant() -> Result<()> {
              to: [{{group: \"\", kind: Service{name}}}]\n"
         );
         let bed = Bed::start(&(http_route("route", rules) + THIRD + &grant))?;
-        // The service has no endpoint: 503 says that the reference is good.
+        // The service has no endpoint: 503 means that the reference is valid.
         let response = bed.send("GET /")?;
         assert_eq!(response.status, status, "{kind} {namespace} {name}");
     }
     Ok(())
 }
 
-/// MeshPorts: a route of another port, and of another service, changes nothing.
+/// MeshPorts: a route of another port, or of another service, has no effect.
 #[test]
 fn mesh_ports() -> Result<()> {
     let rules = "  - backendRefs: [{name: echo-v1, port: 80}]\n";
