@@ -203,8 +203,8 @@ mod tests {
             memory_gib: 8.0,
             dollars_per_hour: 0.1,
         };
-        // A tenth of a processor of two, and a hundredth of the memory: the larger share is a
-        // twentieth.
+        // 0.1 of two processors is a twentieth, and the memory is a hundredth: the larger share
+        // counts.
         let busy = Use { cpus: 0.1, rss_kib: 0.08 * KIB_PER_GIB };
         assert!((price.a_year(busy) - 0.05 * 0.1 * 8760.0 * 100.0).abs() < 1e-9);
         let large = Use { cpus: 0.001, rss_kib: 0.8 * KIB_PER_GIB };

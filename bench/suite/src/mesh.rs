@@ -1,5 +1,5 @@
-//! The meshes, behind one trait. Leno's mesh is a lab with its proxies; of another mesh, the lab
-//! runs a proxy beside each workload and captures its traffic with Leno's own capture.
+//! The meshes, behind one trait. Leno's mesh is a lab with its own proxies. For another mesh, the
+//! lab runs a proxy of that mesh beside each workload and captures its traffic with Leno's capture.
 
 mod certificates;
 mod envoy;
@@ -65,8 +65,8 @@ pub trait Mesh {
         None
     }
 
-    /// The configuration of the proxy beside one workload; `None` if the mesh configures its
-    /// proxies itself.
+    /// The configuration of the proxy beside one workload; `None` if the lab runs Leno's own
+    /// proxies or none.
     fn configure(&self, hop: &Hop<'_>) -> Option<Configuration> {
         let _ = hop;
         None

@@ -22,7 +22,7 @@ use crate::statistics::median;
 /// Time between two samples of memory: short enough for peaks of a few seconds, at less than 0.1 %
 /// of a CPU.
 const PERIOD: Duration = Duration::from_millis(250);
-/// Connections are counted in one of so many samples, because counting is expensive if there are
+/// Connections are counted once in this many samples, because counting is expensive if there are
 /// many.
 const LOOKS_PER_COUNT: u32 = 2;
 

@@ -32,9 +32,9 @@ pub struct Cell {
     pub rounds: usize,
     /// Whether the figures of those rounds are valid.
     pub valid: bool,
-    /// Requests a second, median.
+    /// Requests a second; the median of the rounds.
     pub requests_per_s: f64,
-    /// Failed requests, sum.
+    /// Failed requests; the sum over the rounds.
     pub errors: u64,
     /// Latency in milliseconds, medians of the rounds: p50, p95, p99, p99.9.
     pub latency_ms: [f64; 4],

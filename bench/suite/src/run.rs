@@ -45,7 +45,7 @@ pub struct Options {
     pub application: Option<PathBuf>,
     /// The directory of the records.
     pub out: PathBuf,
-    /// Skips measurements that have a record already.
+    /// Skips measurements that have figures already.
     pub resume: bool,
 }
 
@@ -275,8 +275,8 @@ pub(crate) fn line(record: &Record, (done, total): (usize, usize), left: Duratio
     )
 }
 
-/// Writes a record with its mark for impossible figures, so that it is marked even if the run is
-/// interrupted later.
+/// Marks a record if its figures are impossible, and writes it. So it has its mark even if the run
+/// is interrupted later.
 pub(crate) fn write(out: &Path, record: &mut Record) -> Result<()> {
     record.marks.extend(impossible(out, record)?);
     record.write(out)?;

@@ -224,7 +224,7 @@ impl<'a> Stage<'a> {
         wait.until(async || {
             let report = self.load(crate::lab::CLIENT, &plans, interrupt).await?;
             let Some(far) = real::unanswered(&report) else { return Ok(Seen::There(())) };
-            // Some containers listen and then end because they do not find another service.
+            // Some containers listen first, and end later because they do not find another service.
             if let Some(why) = self.ground.pods().await?.iter().find_map(hopeless) {
                 bail!("{why}");
             }

@@ -90,7 +90,7 @@ fn agreement(all: &[&Record], ours: &[&Record]) -> Agreement {
     let of = |figure: &dyn Fn(&Record) -> f64| {
         median(&rounds.iter().map(|record| figure(record)).collect::<Vec<_>>())
     };
-    // Failed rounds have no latency to compare.
+    // Only valid rounds are compared: failed requests have no latency.
     let mut both = pairs(&good, ours);
     let apart = both.iter().find_map(|(theirs, own)| why_apart(own, theirs));
     both.retain(|(theirs, own)| why_apart(own, theirs).is_none());

@@ -117,7 +117,7 @@ fn table(rows: &[Vec<String>]) -> String {
 /// One line per record, with the names of the records' own fields.
 ///
 /// # Errors
-/// If a line cannot be written, which only happens without memory.
+/// If a line cannot be written, which only happens when memory runs out.
 pub fn csv(records: &[Record]) -> Result<String> {
     let failed = |error: csv::Error| Error::Refused(format!("cannot write CSV: {error}"));
     let mut writer = csv::Writer::from_writer(Vec::new());

@@ -95,7 +95,8 @@ impl Killed {
     pub(super) fn follow(mut self, limit: Duration) -> Start {
         let begun = Instant::now();
         while begun.elapsed() < limit {
-            // Read before the scan: the duration of the scan must not be part of the start.
+            // Read before the scan. A time after it would leave the duration of the scan out of the
+            // start.
             let at = match clock_gettime(ClockId::CLOCK_MONOTONIC) {
                 Ok(now) => Duration::from(now).as_nanos() as u64,
                 Err(error) => return Start::Failed(error.to_string()),
