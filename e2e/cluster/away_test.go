@@ -7,10 +7,11 @@ import (
 	"time"
 )
 
-// awayFor is how long the control plane is away: longer than anything waits for it.
+// awayFor is how long the control plane is away: longer than any component waits for it.
 const awayFor = 2 * time.Minute
 
-// controllerIsAway: pods go meanwhile, and nobody tells their clients. New ones with a proxy are not made.
+// controllerIsAway removes the control plane. Pods end meanwhile, and no update tells their
+// clients' proxies; new pods with a proxy are not created.
 func (m mesh) controllerIsAway() {
 	m.must(run1(m.administer("scale", "-n", "load", "deployment/server", "--replicas=4")))
 	m.wait("rollout", "status", "deployment/server", "-n", "load")
@@ -23,7 +24,7 @@ func (m mesh) controllerIsAway() {
 			return nil
 		})
 		gone := time.Now()
-		// Two of four end, one after the other; pods without a proxy come and go.
+		// Two of four servers end, one after the other; pods without a proxy start and end.
 		for nth := range 2 {
 			pods := strings.Fields(m.output(m.t, "get", "pods", "-n", "load", "-l", "app=server", "-o", "jsonpath={.items[*].metadata.name}"))
 			m.must(run1(m.administer("delete", "pod", "-n", "load", pods[0])))
@@ -37,7 +38,7 @@ func (m mesh) controllerIsAway() {
 			return nil
 		})
 		for remaining := awayFor - time.Since(gone); remaining > 0; remaining = awayFor - time.Since(gone) {
-			time.Sleep(remaining) // minutes of load are what is tested
+			time.Sleep(remaining) // minutes under load are the test itself
 		}
 		m.must(run1(m.administer("scale", "-n", "leno-system", "deployment/leno-controller", "--replicas=1")))
 		m.wait("rollout", "status", "deployment/leno-controller", "-n", "leno-system")
@@ -47,7 +48,7 @@ func (m mesh) controllerIsAway() {
 	})
 }
 
-// plainPod starts a pod without a proxy, and ends it.
+// plainPod starts a pod without a proxy, and deletes it.
 func (m mesh) plainPod(name string) {
 	m.must(m.apply(fmt.Sprintf("apiVersion: v1\nkind: Pod\nmetadata: {name: %s}\nspec: {terminationGracePeriodSeconds: 0, "+
 		"containers: [{name: application, image: %s, imagePullPolicy: Never, %s}]}\n", name, boxImage, sleeps)))

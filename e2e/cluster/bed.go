@@ -14,14 +14,14 @@ import (
 	"time"
 )
 
-// name prefixes every namespace and cgroup of the cluster. CLUSTER_NAME gives it another, none of
-// which is the beginning of the other, so that two clusters run beside each other.
+// name prefixes every namespace and cgroup of the cluster. CLUSTER_NAME sets another one, so that
+// two clusters can run beside each other; neither name may be a prefix of the other.
 var name = cmp.Or(os.Getenv("CLUSTER_NAME"), "leno-e2e")
 
-// maxNodes is what the addresses below have room for.
+// maxNodes is the number of nodes that the addresses below have room for.
 const maxNodes = 9
 
-// Addresses, of both families, that exist in the cluster's own namespaces alone.
+// Addresses of both families, which exist only in the cluster's own namespaces.
 const (
 	serviceRange = "10.96.0.0/16,fd00:96::/112"
 	apiAddress   = "10.96.0.1"
@@ -32,12 +32,12 @@ const (
 
 // bed is one cluster: its files, and through them its processes.
 type bed struct {
-	state string // where its files are
-	kube  string // the components' binary
+	state string // the folder of its files
+	kube  string // the binary with the components
 	self  string // this binary
 	nodes []node
 	start time.Time
-	ended sync.Map // how daemons that have ended did, by their processes
+	ended sync.Map // how daemons have ended, by their process ids
 }
 
 // node is one machine of the cluster.
@@ -46,7 +46,7 @@ type node struct {
 	number int
 }
 
-// record is what a later command has to know of a running cluster.
+// record is the part of a running cluster's state that later commands read.
 type record struct {
 	Nodes int
 }
@@ -95,7 +95,7 @@ func (n node) name() string               { return fmt.Sprintf("n%d", n.number) 
 func (n node) namespace() string          { return name + "-" + n.name() }
 func (n node) file(path ...string) string { return n.bed.file(append([]string{n.name()}, path...)...) }
 
-// address is the node's own, on the bridge.
+// address is the node's address on the bridge.
 func (n node) address() netip.Addr {
 	return netip.AddrFrom4([4]byte{172, 31, 0, byte(10 + n.number)})
 }
@@ -107,7 +107,7 @@ func (n node) address6() netip.Addr {
 func (n node) pods() string  { return fmt.Sprintf("10.244.%d.0/24", n.number) }
 func (n node) pods6() string { return fmt.Sprintf("fd00:244:0:%d::/64", n.number) }
 
-// up starts a cluster and waits until it is whole; what fails leaves nothing running.
+// up starts a cluster and waits until it is complete; if a step fails, nothing is left running.
 func (b *bed) up(ctx context.Context, count int) (err error) {
 	if len(b.nodes) > 0 {
 		return errors.New("a cluster is up: end it with cluster down")
@@ -146,13 +146,13 @@ func (b *bed) up(ctx context.Context, count int) (err error) {
 	return nil
 }
 
-// down ends what up has started, also half of it, and removes what it made.
+// down ends a cluster, even one that was only started in part, and removes everything it made.
 func (b *bed) down() error {
 	left := errors.Join(killAll(tree()), removeNetwork(), removeCgroups())
 	if left != nil {
 		return left
 	}
-	// Mounts of the nodes' namespaces have gone with their last process.
+	// Mounts in the nodes' namespaces have ended with the last process in them.
 	if err := os.RemoveAll(b.state); err != nil {
 		return err
 	}
@@ -160,7 +160,7 @@ func (b *bed) down() error {
 	return nil
 }
 
-// kubectl runs on the first node, as the administrator.
+// kubectl runs kubectl on the first node, as the administrator.
 func (b *bed) kubectl(arguments ...string) error {
 	return attached(b.administer(arguments...))
 }
@@ -170,7 +170,7 @@ func (b *bed) administer(arguments ...string) *exec.Cmd {
 	return b.node(1).command(all...)
 }
 
-// load brings images into every node.
+// load imports images on every node.
 func (b *bed) load(files []string) error {
 	for _, n := range b.nodes {
 		for _, file := range files {
@@ -186,7 +186,7 @@ func (b *bed) load(files []string) error {
 	return nil
 }
 
-// run1 runs a command whose output matters only when it fails.
+// run1 runs a command whose output is only needed if it fails.
 func run1(command *exec.Cmd) error {
 	if output, err := command.CombinedOutput(); err != nil {
 		return fmt.Errorf("%s: %w: %s", command, err, output)
@@ -194,10 +194,11 @@ func run1(command *exec.Cmd) error {
 	return nil
 }
 
-// errEnded is the end of a process that should have lived on: nothing more is to be waited for.
+// errEnded reports that a process ended which should have kept running; waiting longer is
+// pointless.
 var errEnded = errors.New("has ended")
 
-// until looks again and again until there is no error, as long as limit lasts.
+// until calls look repeatedly until it returns no error, for at most limit.
 func until(ctx context.Context, what string, limit time.Duration, look func() error) error {
 	deadline := time.Now().Add(limit)
 	for {
@@ -216,5 +217,5 @@ func until(ctx context.Context, what string, limit time.Duration, look func() er
 	}
 }
 
-// lookPause is between two looks at something that is awaited.
+// lookPause is the pause between two polls.
 const lookPause = 50 * time.Millisecond

@@ -17,14 +17,14 @@ import (
 	"time"
 )
 
-// benchImage is leno-bench, which is what `leno bench` measures with.
+// benchImage contains leno-bench, with which `leno bench` measures.
 const benchImage = "registry.local/leno-bench:1"
 
-// benchLimit is how long a run of the bench may take: each of its measurements has pods of its own, and a start.
+// benchLimit is how long a run of the bench may take: each of its measurements starts its own pods.
 const benchLimit = 20 * time.Minute
 
-// TestBench measures no mesh and Leno with `leno bench`, which has to leave the cluster as it was. It needs what
-// TestMesh needs.
+// TestBench measures no mesh and Leno with `leno bench`, which must leave the cluster as it found it. It has the
+// requirements of TestMesh.
 func TestBench(t *testing.T) {
 	binaries := os.Getenv("CLUSTER_BIN")
 	if binaries == "" {
@@ -52,7 +52,7 @@ func TestBench(t *testing.T) {
 	}
 }
 
-// measured is a record of the bench, as far as it is looked at.
+// measured holds the fields of a bench record that the tests check.
 type measured struct {
 	Scenario, Mesh string
 	MeshVersion    string `json:"mesh_version"`
@@ -79,14 +79,14 @@ type measured struct {
 		Nodes     []struct{ Name, Kubelet string }
 		Placement map[string]string
 		Found     bool
-		// Application is that of the file of images.
+		// Application comes from the file of images.
 		Application struct {
 			Services map[string]struct{ Image string }
 		}
 	}
 }
 
-// bench is `leno bench run` in this cluster, with records in a folder.
+// bench is a `leno bench run` in this cluster that writes its records to a folder.
 func (m mesh) bench(out string, more ...string) *exec.Cmd {
 	ctx, cancel := context.WithTimeout(m.t.Context(), benchLimit)
 	m.t.Cleanup(cancel)
@@ -125,7 +125,7 @@ func (m mesh) isMeasured() {
 	}
 }
 
-// isGood looks whether figures are there; how large they are says nothing about a cluster on two cores.
+// isGood checks that figures exist; their size means nothing in a cluster on two cores.
 func (m mesh) isGood(one measured) {
 	if one.LeftOut != "" || one.Requests != 1000 || one.Errors > 10 {
 		m.t.Errorf("%s: %d requests, %d errors, %q", one.Mesh, one.Requests, one.Errors, one.LeftOut)
@@ -136,11 +136,11 @@ func (m mesh) isGood(one measured) {
 			m.t.Errorf("%s: nothing was restarted, and everything was watched: %s: %s", one.Mesh, mark.Kind, mark.Why)
 		}
 	}
-	// The application works for 10 ms.
+	// The application takes 10 ms for a response.
 	if one.Latency["p50"] < 10_000 || one.CPU["application"] <= 0 || one.CPU["generator"] <= 0 {
 		m.t.Errorf("%s: %v, CPU %v", one.Mesh, one.Latency, one.CPU)
 	}
-	// Both nodes are one machine, which is counted once, over little more than the five seconds of the load.
+	// Both nodes are the same machine, which counts once, for little more than the five seconds of the load.
 	if one.CPU["machine"] <= 0 || one.CPU["machine"] > float64(runtime.NumCPU())*10_000 || one.Connections == 0 {
 		m.t.Errorf("%s: CPU %v, %d connections", one.Mesh, one.CPU, one.Connections)
 	}
@@ -165,7 +165,7 @@ func (m mesh) isGood(one measured) {
 	}
 }
 
-// routes is a definition of HTTPRoute: any spec and status. No mesh of the bench brings one.
+// routes is a definition of HTTPRoute with any spec and status. No mesh of the bench installs one.
 const routes = `apiVersion: apiextensions.k8s.io/v1
 kind: CustomResourceDefinition
 metadata:
@@ -186,7 +186,7 @@ spec:
 
 func (m mesh) isDisturbed() {
 	out := m.t.TempDir()
-	// Nobody has defined what is pushed.
+	// The pushed kind is not defined in the cluster.
 	said, err := m.bench(out, "push", "--mesh", "none,leno", "--rounds", "1").CombinedOutput()
 	m.t.Logf("leno bench run push:\n%s", said)
 	m.must(err)
@@ -212,7 +212,7 @@ func (m mesh) isDisturbed() {
 	}
 }
 
-// isWellDisturbed looks whether a mesh was given something under load, and lost next to nothing by it.
+// isWellDisturbed checks that a mesh got updates under load, and that hardly any request failed.
 func (m mesh) isWellDisturbed(one measured) {
 	what := one.Scenario + " under " + one.Mesh
 	if one.LeftOut != "" || one.Requests == 0 || one.Errors*100 > one.Requests {
@@ -223,7 +223,7 @@ func (m mesh) isWellDisturbed(one measured) {
 			m.t.Errorf("%s is marked %s: %s", what, mark.Kind, mark.Why)
 		}
 	}
-	// Without a mesh nobody takes a route; of endpoints the nodes are told.
+	// Without a mesh no component receives a route; endpoints are sent to the nodes.
 	pushed := one.Scenario == "push"
 	if given := one.Revisions > 0; given != (!pushed || one.Mesh == "leno") {
 		m.t.Errorf("%s: %d revisions", what, one.Revisions)
@@ -235,7 +235,7 @@ func (m mesh) isWellDisturbed(one measured) {
 
 func (m mesh) isKilled() {
 	out := m.t.TempDir()
-	// Twice as long as its proxies may take to be there again, and what needs the mesh after it.
+	// Twice as long as its proxies may take to come back; churn, which needs the mesh, runs after it.
 	said, err := m.bench(out, "restart", "churn", "--mesh", "none,leno", "--rounds", "1", "--duration", "30s").CombinedOutput()
 	m.t.Logf("leno bench run restart churn:\n%s", said)
 	m.must(err)
@@ -250,7 +250,7 @@ func (m mesh) isKilled() {
 			m.isWellDisturbed(one)
 			continue
 		}
-		// Half of them before the kill: more were answered after it.
+		// Half of the requests were sent before the kill: if more were answered, some were answered after it.
 		answered := one.Requests - one.Errors
 		if one.LeftOut != "" || one.Requests != 600 || answered <= one.Requests/2 {
 			m.t.Errorf("restart under %s: %d of %d answered, %q", one.Mesh, answered, one.Requests, one.LeftOut)
@@ -269,7 +269,7 @@ func (m mesh) isKilled() {
 	}
 }
 
-// samplesRise looks whether CPU only grows in the samples of a run, also where proxies are killed.
+// samplesRise checks that CPU time never decreases in the samples of a run, even if proxies are killed.
 func (m mesh) samplesRise(out string) {
 	files, err := filepath.Glob(filepath.Join(out, "raw", "*.usage.csv"))
 	m.must(err)
@@ -340,7 +340,7 @@ func (m mesh) isMeasuredAsItIs() {
 			m.t.Errorf("%+v", one)
 		}
 	}
-	// It is still there, and well.
+	// The mesh is still installed and healthy.
 	if said, err := m.leno("check", "--cluster").CombinedOutput(); err != nil {
 		m.t.Errorf("leno check --cluster: %v\n%s", err, said)
 	}
@@ -351,8 +351,8 @@ func (m mesh) isMeasuredAsItIs() {
 	m.benchLeavesNothing()
 }
 
-// realIsMeasured has Faces measured by the file that is printed for it, with images that are made here: of ./load, or
-// of the real programs face, smiley and color in the folder that CLUSTER_FACES names.
+// realIsMeasured measures Faces with the file that `leno bench list` prints for it. The images are made here, from
+// ./load or from the real programs face, smiley and color in the folder that CLUSTER_FACES names.
 func (m mesh) realIsMeasured() {
 	text, err := m.leno("bench", "list", "--application", "faces").Output()
 	m.must(err)
@@ -383,7 +383,7 @@ func (m mesh) realIsMeasured() {
 	if err != nil || !strings.Contains(string(report), "faces is the real application (color registry.local/faces-color:1") {
 		m.t.Errorf("leno bench report: %v\n%s", err, report)
 	}
-	// What ends is said with its own last words, for its namespace is gone then.
+	// The report quotes the last output of a container that ends, because its namespace is removed by then.
 	const color = "image: registry.local/faces-color:1"
 	wrong := strings.Replace(images, color, color+"\n    privileges: image\n    args: [--nothing]", 1)
 	out = m.t.TempDir()
@@ -399,14 +399,14 @@ func (m mesh) realIsMeasured() {
 	m.benchLeavesNothing()
 }
 
-// fileOf writes a file of images.
+// fileOf writes a file of images, and returns its path.
 func (m mesh) fileOf(text string) string {
 	file := filepath.Join(m.t.TempDir(), "images.yaml")
 	m.must(os.WriteFile(file, []byte(text), 0o600))
 	return file
 }
 
-// loadFaces makes the images of Faces, and brings them to the nodes.
+// loadFaces makes the images of Faces, and imports them on the nodes.
 func (m mesh) loadFaces() {
 	programs, given := os.LookupEnv("CLUSTER_FACES")
 	if !given {
@@ -428,7 +428,7 @@ func (m mesh) loadFaces() {
 	}
 }
 
-// limited is the kubeconfig of an account that has the rights which the guide names, and no other.
+// limited is the kubeconfig of an account with exactly the rights that the guide lists.
 func (m mesh) limited() string {
 	guide, err := os.ReadFile("../../docs/guide/bench.md")
 	m.must(err)
@@ -470,7 +470,7 @@ func (m mesh) records(out string) []measured {
 	return records
 }
 
-// benchLeavesNothing also looks for namespaces of the bench, whose names have leno in them as well.
+// benchLeavesNothing also checks for pods of the bench, whose namespaces have leno in their names.
 func (m mesh) benchLeavesNothing() {
 	m.nothingIsLeft()
 	if left := grep(m.output(m.t, "get", "pods", "-A", "-o", "name"), "leno"); left != "" {

@@ -13,13 +13,13 @@ import (
 	"time"
 )
 
-// cgroups is where the hierarchies are mounted: one (v2), or one for each controller (v1).
+// cgroups is where the hierarchies are mounted: a single one (v2), or one for each controller (v1).
 const cgroups = "/sys/fs/cgroup"
 
-// killLimit is how long processes may take to be gone after they were killed.
+// killLimit is how long killed processes may take to end.
 const killLimit = 20 * time.Second
 
-// hierarchies gives the roots of all hierarchies.
+// hierarchies returns the roots of all hierarchies.
 func hierarchies() ([]string, error) {
 	if _, err := os.Stat(filepath.Join(cgroups, "cgroup.controllers")); err == nil {
 		return []string{cgroups}, nil
@@ -34,7 +34,7 @@ func hierarchies() ([]string, error) {
 	return roots, err
 }
 
-// tracking is the hierarchy by which processes of the cluster are found again.
+// tracking is the hierarchy in which the processes of the cluster are found.
 func tracking() string {
 	v1 := filepath.Join(cgroups, "pids")
 	if _, err := os.Stat(v1); err == nil {
@@ -43,7 +43,7 @@ func tracking() string {
 	return cgroups
 }
 
-// makeCgroups makes a node's tree in every hierarchy; the kubelet puts pods into it.
+// makeCgroups makes a node's tree in every hierarchy; the kubelet adds pods to it.
 func (n node) makeCgroups() error {
 	all, err := hierarchies()
 	if err != nil {
@@ -57,21 +57,21 @@ func (n node) makeCgroups() error {
 	return os.MkdirAll(n.daemons(), 0o755)
 }
 
-// tree is the cgroup of everything on a node, pods included.
+// tree is the cgroup of all processes on a node, including those of pods.
 func (n node) tree() string { return filepath.Join(tree(), n.name()) }
 
 // daemons is the cgroup of a node's own processes.
 func (n node) daemons() string { return filepath.Join(tracking(), name, n.name(), "daemons") }
 
-// tree is the cgroup of everything of the cluster, pods included.
+// tree is the cgroup of all processes of the cluster, including those of pods.
 func tree() string { return filepath.Join(tracking(), name) }
 
-// processes gives all processes below a cgroup.
+// processes returns all processes in a cgroup and below it.
 func processes(root string) ([]int, error) {
 	var found []int
 	err := filepath.WalkDir(root, func(path string, entry fs.DirEntry, err error) error {
 		if errors.Is(err, fs.ErrNotExist) {
-			return nil // Gone meanwhile.
+			return nil // It was removed in the meantime.
 		}
 		if err != nil || entry.Name() != "cgroup.procs" {
 			return err
@@ -95,7 +95,8 @@ func processes(root string) ([]int, error) {
 	return found, err
 }
 
-// killAll ends every process below a cgroup, however often they start others.
+// killAll kills every process below a cgroup, and repeats that for processes that were started
+// meanwhile.
 func killAll(root string) error {
 	for deadline := time.Now().Add(killLimit); ; time.Sleep(lookPause) {
 		left, err := processes(root)
@@ -113,7 +114,7 @@ func killAll(root string) error {
 	}
 }
 
-// removeCgroups removes a tree of the cluster's from all hierarchies, leaves first.
+// removeCgroups removes a tree of the cluster from all hierarchies, leaves first.
 func removeCgroups(below ...string) error {
 	all, err := hierarchies()
 	if err != nil {

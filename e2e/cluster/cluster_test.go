@@ -12,10 +12,10 @@ import (
 	"time"
 )
 
-// podLimit is how long pods may take to do what a test waits for.
+// podLimit is how long pods may take to reach a state that a test waits for.
 const podLimit = 2 * time.Minute
 
-// boxImage has busybox's server and curl.
+// boxImage contains busybox's HTTP server and curl.
 const boxImage = "registry.local/box:1"
 
 const application = `
@@ -64,7 +64,7 @@ spec:
       containers: [{name: once, image: registry.local/box:1, imagePullPolicy: Never, command: ["true"]}]
 `
 
-// TestCluster looks at what a mesh needs of a cluster.
+// TestCluster checks the features of a cluster that a mesh needs.
 func TestCluster(t *testing.T) {
 	b := startCluster(t)
 	if err := b.apply(application); err != nil {
@@ -125,13 +125,14 @@ func TestCluster(t *testing.T) {
 	})
 }
 
-// leaveOut skips a test that lacks something, and fails it where LENO_REQUIRE has cluster.
+// leaveOut skips a test because something is missing; it fails the test if LENO_REQUIRE has
+// cluster.
 func leaveOut(t *testing.T, lacks string) {
 	t.Helper()
 	leaveOutOf(t, "cluster", lacks)
 }
 
-// leaveOutOf skips a test that lacks something, and fails it where LENO_REQUIRE has that part.
+// leaveOutOf skips a test because something is missing; it fails the test if LENO_REQUIRE has part.
 func leaveOutOf(t *testing.T, part, lacks string) {
 	t.Helper()
 	if slices.Contains(strings.Split(os.Getenv("LENO_REQUIRE"), ","), part) {
@@ -140,8 +141,9 @@ func leaveOutOf(t *testing.T, part, lacks string) {
 	t.Skip("SKIPPED: " + lacks)
 }
 
-// startCluster brings up two nodes with the image of the tests' applications; when the test ends,
-// nothing of them may be left. It needs root and CLUSTER_KUBE, the components' binary.
+// startCluster starts two nodes with the image of the tests' applications, and checks at the end of
+// the test that nothing of them is left. It needs root and CLUSTER_KUBE, the binary with the
+// components.
 func startCluster(t *testing.T) *bed {
 	t.Helper()
 	kube := os.Getenv("CLUSTER_KUBE")
@@ -152,7 +154,7 @@ func startCluster(t *testing.T) *bed {
 	if err != nil {
 		t.Fatal(err)
 	}
-	// The test is not the command that the nodes' processes are: it is built beside.
+	// The nodes' processes need the cluster command, not the test binary, so it is built here.
 	b.self = filepath.Join(t.TempDir(), "cluster")
 	build := exec.Command("go", "build", "-o", b.self, ".")
 	build.Env = append(os.Environ(), "CGO_ENABLED=0")

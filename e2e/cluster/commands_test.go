@@ -10,10 +10,10 @@ import (
 	"strings"
 )
 
-// planted is a word that stands in every secret of the pods below.
+// planted is part of every secret of the pods below.
 const planted = "hunter2"
 
-// till is a shop's part whose manifest and answers are full of secrets, and a client that calls it without end.
+// till is a service whose manifest and responses are full of secrets, and a client that calls it continuously.
 const till = `
 apiVersion: v1
 kind: Service
@@ -62,7 +62,7 @@ spec:
   rules: [{backendRefs: [{name: till, port: 80}]}]
 `
 
-// commands: what `leno` says of a mesh on one machine, it says of this one.
+// commands checks that the commands of `leno` report the same about this mesh as about one on a single machine.
 func (m mesh) commands() {
 	objects := till
 	if grep(m.output(m.t, "get", "customresourcedefinitions", "-o", "name"), "httproutes") == "" {
@@ -167,7 +167,7 @@ func (m mesh) diagnoses() {
 	if !found {
 		m.t.Errorf("the endpoint of till is not in %s", output)
 	}
-	// The services that a workload can call are not for the network to know.
+	// The list of services that a workload can call must not be readable from the network.
 	outside := m.inside("stranger", "curl", "-s", "-m", "5", "http://"+m.output(m.t, "get", "pods", "-n", "shop",
 		"-l", "app=shopper", "-o", "jsonpath={.items[0].status.podIP}")+":15020/config")
 	if !strings.Contains(outside, "served on loopback only") {
@@ -179,7 +179,8 @@ func (m mesh) diagnoses() {
 	}
 }
 
-// diagnosesCapture: the agent of a pod's node says by what the pod is captured, and to nobody who asks from elsewhere.
+// diagnosesCapture checks that the agent of a pod's node reports how the pod is captured, and only to clients on the
+// node.
 func (m mesh) diagnosesCapture() {
 	output, err := m.leno("diagnostics", "capture", "-n", "shop", "deploy/shopper", "-o", "json").Output()
 	if err != nil {
@@ -244,7 +245,7 @@ func (m mesh) reports() {
 	}
 }
 
-// problem is what a command has said of its failure.
+// problem is the standard error of a failed command.
 func problem(err error) string {
 	if exit, ok := err.(*exec.ExitError); ok {
 		return ": " + string(exit.Stderr)

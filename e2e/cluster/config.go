@@ -7,7 +7,8 @@ import (
 	"text/template"
 )
 
-// Images that are made from binaries here. The name of a registry is required, and never asked.
+// Images that are made here from binaries. A registry is a required part of the name, but is never
+// contacted.
 const (
 	pauseImage = "registry.local/pause:1"
 	kubeImage  = "registry.local/kube:1"
@@ -16,7 +17,7 @@ const (
 //go:embed config
 var config embed.FS
 
-// settings are what the files in config/ leave open.
+// settings are the values for the templates in config/.
 type settings struct {
 	Name, Pods, Pods6, CgroupRoot string
 	PKI, DNS, PodRange            string
@@ -31,7 +32,7 @@ func (n node) settings() settings {
 	}
 }
 
-// render fills in one of the files in config/.
+// render renders one of the templates in config/.
 func (n node) render(file string) (string, error) {
 	parsed, err := template.New(file).Option("missingkey=error").ParseFS(config, "config/"+file)
 	if err != nil {

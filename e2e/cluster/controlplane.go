@@ -6,10 +6,11 @@ import (
 	"time"
 )
 
-// apiLimit is how long the API server may take, on a busy machine.
+// apiLimit is how long the API server may take to be ready, on a busy machine.
 const apiLimit = 2 * time.Minute
 
-// startControlPlane starts etcd, the API server and, once it is ready, what watches it.
+// startControlPlane starts etcd, the API server and, once that is ready, the components that watch
+// it.
 func (b *bed) startControlPlane(ctx context.Context) error {
 	n := b.node(1)
 	pki := func(file string) string { return b.file("pki", file) }
@@ -18,7 +19,7 @@ func (b *bed) startControlPlane(ctx context.Context) error {
 		"--listen-client-urls=http://127.0.0.1:2379", "--advertise-client-urls=http://127.0.0.1:2379",
 		"--listen-peer-urls=http://127.0.0.1:2380", "--initial-advertise-peer-urls=http://127.0.0.1:2380",
 		"--initial-cluster=n1=http://127.0.0.1:2380",
-		// Nothing of a test cluster has to survive a loss of power.
+		// The data of a test cluster need not survive a power failure.
 		"--unsafe-no-fsync",
 	); err != nil {
 		return err
@@ -57,7 +58,8 @@ func (b *bed) startControlPlane(ctx context.Context) error {
 	return b.startControllers(n)
 }
 
-// startControllers starts what would end at once before the API server has its roles.
+// startControllers starts the components that would exit if the API server had not created its
+// roles yet.
 func (b *bed) startControllers(n node) error {
 	common := func(user string) []string {
 		kubeconfig := b.file("pki", user+".kubeconfig")

@@ -9,24 +9,24 @@ import (
 	"time"
 )
 
-// answeredAfter is how many requests of each kind have to be answered after something has happened before
-// it counts as over.
+// answeredAfter is how many requests of each kind must be answered after an event before the event
+// counts as over.
 const answeredAfter = 3 * perSecond
 
-// answerLimit is longer than ./load waits for an answer (load/ask.go).
+// answerLimit is longer than ./load waits for a response (load/ask.go).
 const answerLimit = 25 * time.Second
 
-// count is what became of the requests of one kind, as ./load counts them.
+// count holds the outcomes of the requests of one kind, as ./load counts them.
 type count struct {
 	Answered int
 	Failed   map[string]int
 	Examples []string
 }
 
-// counts are those of one client, by kind.
+// counts are the outcomes of one client, by kind of request.
 type counts map[string]count
 
-// underLoad does something while all clients ask, and expects all to be answered.
+// underLoad calls what while all clients send requests, and expects every request to be answered.
 func (m mesh) underLoad(what func()) {
 	m.t.Helper()
 	m.allAnswered(m.counts())
@@ -52,7 +52,7 @@ func (m mesh) underLoad(what func()) {
 	m.t.Logf("%d requests were answered, %d were not", total+failed, failed)
 }
 
-// allAnswered waits until each kind has been answered some more.
+// allAnswered waits until more requests of each kind have been answered.
 func (m mesh) allAnswered(since map[string]counts) {
 	m.t.Helper()
 	m.until("all clients are answered", func() error {
@@ -67,7 +67,7 @@ func (m mesh) allAnswered(since map[string]counts) {
 	})
 }
 
-// counts are what all clients have counted.
+// counts returns the outcomes of all clients.
 func (m mesh) counts() map[string]counts {
 	m.t.Helper()
 	all := map[string]counts{}

@@ -15,11 +15,11 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// forwardLimit is how long the forwarder may take until it listens.
+// forwardLimit is how long the forwarder may take to listen.
 const forwardLimit = 10 * time.Second
 
-// startForward makes the API server reachable on this machine's loopback, for programs that are not
-// in a node. The connection is dialled inside the node's namespace: no packet crosses its border.
+// startForward makes the API server reachable on this machine's loopback, for programs outside of
+// the nodes. The forwarder dials from inside the node's namespace, so no packet crosses its border.
 func (b *bed) startForward(ctx context.Context) error {
 	n := b.node(1)
 	ready := b.file("api-address")
@@ -38,8 +38,8 @@ func (b *bed) startForward(ctx context.Context) error {
 	return b.writeKubeconfig(b.file("kubeconfig"), "admin", "https://"+strings.TrimSpace(address))
 }
 
-// forward listens on a free port of loopback, writes the address to a file, and joins every
-// connection with one to the API server in the other namespace.
+// forward listens on a free loopback port, writes the address to a file, and connects every
+// connection to the API server in the other namespace.
 func forward(ctx context.Context, arguments []string) error {
 	if len(arguments) != 2 {
 		return errors.New("forward NAMESPACE FILE")
@@ -86,7 +86,8 @@ func join(near net.Conn, namespace *os.File) {
 	<-ended
 }
 
-// relay copies to the end and passes the end on; a connection that broke ends here as well.
+// relay copies until the end, and then shuts down the other direction; if either connection breaks,
+// it closes both.
 func relay(to, from net.Conn) {
 	if _, err := io.Copy(to, from); err != nil {
 		to.Close()
@@ -98,7 +99,7 @@ func relay(to, from net.Conn) {
 	}
 }
 
-// dialInside connects from another network namespace, where the socket then stays.
+// dialInside connects from another network namespace; the socket stays in that namespace.
 func dialInside(namespace *os.File, address string) (net.Conn, error) {
 	type outcome struct {
 		connection net.Conn
@@ -106,13 +107,14 @@ func dialInside(namespace *os.File, address string) (net.Conn, error) {
 	}
 	done := make(chan outcome)
 	go func() {
-		// Never unlocked: the thread ends with this goroutine, and with it its namespace.
+		// Never unlocked: the thread ends with this goroutine, so no other goroutine runs in its
+		// namespace.
 		runtime.LockOSThread()
 		if err := unix.Setns(int(namespace.Fd()), unix.CLONE_NEWNET); err != nil {
 			done <- outcome{nil, err}
 			return
 		}
-		// A loopback address, so no resolver and no other goroutine is asked.
+		// A loopback address needs no resolver, which would run on another thread.
 		connection, err := net.Dial("tcp", address)
 		done <- outcome{connection, err}
 	}()

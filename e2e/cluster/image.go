@@ -14,20 +14,20 @@ import (
 	"time"
 )
 
-// image is a container image of one layer, made from files, without a container engine.
+// image is a container image with one layer, made from files without a container engine.
 type image struct {
 	name       string // repository:tag
 	entrypoint []string
 	user       string
-	files      map[string]string // path in the image: file of this machine
-	platform   platform          // this machine's, if not told
-	root       string            // where the libraries of that platform are, if not those of this machine
+	files      map[string]string // path in the image: file on this machine
+	platform   platform          // this machine's if it is empty
+	root       string            // the folder with the libraries of that platform; empty for this machine's
 }
 
-// epoch is the time of everything in an image, so that the same content gives the same digest.
+// epoch is the time of all files in an image, so that the same content has the same digest.
 var epoch = time.Unix(0, 0).UTC()
 
-// imageCommand is `cluster image`.
+// imageCommand implements `cluster image`.
 func imageCommand(arguments []string) error {
 	flags := flag.NewFlagSet("cluster image", flag.ContinueOnError)
 	flags.Usage = func() {
@@ -76,7 +76,7 @@ func (b *bed) makeImages() ([]string, error) {
 	return files, nil
 }
 
-// manifest is an image for one platform (manifest.md).
+// manifest describes an image for one platform (manifest.md).
 type manifest struct {
 	SchemaVersion int          `json:"schemaVersion"`
 	MediaType     string       `json:"mediaType"`
@@ -84,7 +84,7 @@ type manifest struct {
 	Layers        []descriptor `json:"layers"`
 }
 
-// description is what runs, and as whom (config.md).
+// description configures the process that runs, and its user (config.md).
 type description struct {
 	platform
 	Created time.Time `json:"created"`
@@ -103,7 +103,7 @@ type rootfs struct {
 	DiffIDs []string `json:"diff_ids"`
 }
 
-// write makes a tar of an OCI layout with this one image.
+// write makes a tar of an OCI layout that contains only this image.
 func (i *image) write(out string) error {
 	if i.platform == (platform{}) {
 		i.platform = here()
@@ -136,7 +136,7 @@ func (i *image) write(out string) error {
 	return made.write(out)
 }
 
-// layer is the tar of the files and of the directories above them.
+// layer is a tar of the files and of the directories above them.
 func (i *image) layer() ([]byte, error) {
 	var buffer bytes.Buffer
 	archive := tar.NewWriter(&buffer)
@@ -182,7 +182,7 @@ func addFile(archive *tar.Writer, name, source string) error {
 	return err
 }
 
-// parents gives the directories above a path, outermost first, without the root.
+// parents returns the directories above a path, outermost first, without the root.
 func parents(inside string) []string {
 	var all []string
 	for directory := path.Dir(inside); directory != "/"; directory = path.Dir(directory) {

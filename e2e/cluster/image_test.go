@@ -17,7 +17,7 @@ import (
 
 var amd64, arm64 = platform{"linux", "amd64"}, platform{"linux", "arm64"}
 
-// TestImageOfAnotherArchitecture makes an image from a root that is not this machine's.
+// TestImageOfAnotherArchitecture makes an image from the libraries of another platform.
 func TestImageOfAnotherArchitecture(t *testing.T) {
 	root := t.TempDir()
 	put(t, root+"/usr/sbin/tool", program(elf.EM_AARCH64, "/lib/ld-linux-aarch64.so.1", "libfirst.so.1"))
@@ -42,7 +42,7 @@ func TestImageOfAnotherArchitecture(t *testing.T) {
 	made.check(t, arm64)
 }
 
-// TestImageRefusesWhatDoesNotFit names what an image cannot be made of.
+// TestImageRefusesWhatDoesNotFit checks the errors for files that an image cannot contain.
 func TestImageRefusesWhatDoesNotFit(t *testing.T) {
 	root := t.TempDir()
 	put(t, root+"/x86", program(elf.EM_X86_64, ""))
@@ -63,7 +63,7 @@ func TestImageRefusesWhatDoesNotFit(t *testing.T) {
 	refused(t, nameless.write(filepath.Join(t.TempDir(), "a.tar")), "is not REPOSITORY:TAG")
 }
 
-// TestImageForSeveralPlatforms joins images: one entry, an index, with a manifest for each platform.
+// TestImageForSeveralPlatforms joins images into one index with a manifest for each platform.
 func TestImageForSeveralPlatforms(t *testing.T) {
 	first, second := simple(t, "local/a:1", amd64), simple(t, "local/a:1", arm64)
 	out := filepath.Join(t.TempDir(), "both.tar")
@@ -92,7 +92,7 @@ func TestImageForSeveralPlatforms(t *testing.T) {
 		imageFor(t, out, platform).check(t, platform)
 	}
 
-	// What is joined can be joined again, and alone.
+	// A joined image can be joined again, even alone.
 	again := filepath.Join(t.TempDir(), "again.tar")
 	if err := run([]string{"index", "--out", again, out}); err != nil {
 		t.Fatal(err)
@@ -102,7 +102,7 @@ func TestImageForSeveralPlatforms(t *testing.T) {
 	}
 }
 
-// TestImageRefusesToJoin names what does not belong together.
+// TestImageRefusesToJoin checks the errors for images that do not belong together.
 func TestImageRefusesToJoin(t *testing.T) {
 	first, second, other := simple(t, "a:1", amd64), simple(t, "a:1", arm64), simple(t, "b:1", arm64)
 	_, err := joinImages([]string{first, second, first})
@@ -124,7 +124,7 @@ func TestImageRefusesToJoin(t *testing.T) {
 	refused(t, err, "is missing or damaged")
 }
 
-// simple makes an image of one program that loads nothing.
+// simple makes an image with one program that loads no library.
 func simple(t *testing.T, name string, platform platform) string {
 	t.Helper()
 	folder := t.TempDir()
@@ -138,14 +138,14 @@ func simple(t *testing.T, name string, platform platform) string {
 	return out
 }
 
-// unpacked is an image for one platform, read without the code that writes it.
+// unpacked is an image for one platform, parsed by code that is independent of the code that writes images.
 type unpacked struct {
 	running
 	files map[string][]byte
 	modes map[string]int64
 }
 
-// imageFor reads what an image has for a platform.
+// imageFor reads the part of an image for a platform.
 func imageFor(t *testing.T, file string, wanted platform) unpacked {
 	t.Helper()
 	read := layoutOf(t, file)
@@ -199,7 +199,8 @@ func imageFor(t *testing.T, file string, wanted platform) unpacked {
 	return made
 }
 
-// check expects the entrypoint to be there, every program to be of the platform, and what they load to be there.
+// check expects that the entrypoint exists, that every program is for the platform, and that their libraries
+// exist.
 func (u unpacked) check(t *testing.T, platform platform) {
 	t.Helper()
 	if len(u.Entrypoint) == 0 || u.files[u.Entrypoint[0]] == nil {
@@ -245,7 +246,7 @@ func (u unpacked) check(t *testing.T, platform platform) {
 	}
 }
 
-// program makes a file of ELF that names its interpreter and the libraries that it loads, and has no code.
+// program makes an ELF file that names an interpreter and libraries, and has no code.
 func program(machine elf.Machine, interpreter string, libraries ...string) []byte {
 	names, dynamic := []byte{0}, new(bytes.Buffer)
 	for _, library := range libraries {
@@ -304,7 +305,7 @@ func layoutOf(t *testing.T, file string) layout {
 	return read
 }
 
-// blobOf gives what a descriptor names, of the digest and size that it says.
+// blobOf returns the blob that a descriptor names, after checking its digest and size.
 func blobOf(t *testing.T, from layout, described descriptor) []byte {
 	t.Helper()
 	content := from["blobs/"+strings.Replace(described.Digest, ":", "/", 1)]

@@ -24,13 +24,13 @@ const (
 	indexType    = "application/vnd.oci.image.index.v1+json"
 )
 
-// nameKey is the annotation by which containerd knows an image.
+// nameKey is the annotation in which containerd reads an image's name.
 const nameKey = "io.containerd.image.name"
 
-// layout is an OCI layout of one name: the files of its tar.
+// layout is an OCI layout with one image: the files of its tar, by name.
 type layout map[string][]byte
 
-// descriptor names a blob (OCI image specification, descriptor.md).
+// descriptor identifies a blob (OCI image specification, descriptor.md).
 type descriptor struct {
 	MediaType   string            `json:"mediaType"`
 	Digest      string            `json:"digest"`
@@ -39,7 +39,7 @@ type descriptor struct {
 	Annotations map[string]string `json:"annotations,omitempty"`
 }
 
-// index is a list of manifests, or of lists (image-index.md).
+// index is a list of manifests or of other indexes (image-index.md).
 type index struct {
 	SchemaVersion int          `json:"schemaVersion"`
 	MediaType     string       `json:"mediaType"`
@@ -48,7 +48,7 @@ type index struct {
 
 func indexOf(manifests ...descriptor) index { return index{2, indexType, manifests} }
 
-// indexCommand is `cluster index`.
+// indexCommand implements `cluster index`.
 func indexCommand(arguments []string) error {
 	flags := flag.NewFlagSet("cluster index", flag.ContinueOnError)
 	flags.Usage = func() {
@@ -71,7 +71,7 @@ func indexCommand(arguments []string) error {
 	return joined.write(*out)
 }
 
-// joinImages makes of images for one platform each, or for several, one layout.
+// joinImages joins images for one or several platforms each into one layout.
 func joinImages(sources []string) (layout, error) {
 	joined := layout{}
 	var name string
@@ -113,8 +113,8 @@ func joinImages(sources []string) (layout, error) {
 	return joined, joined.name(name, listed)
 }
 
-// image gives the name of a layout's image and its manifests, one for each platform. What they name is there,
-// whole and unchanged.
+// image returns the name of the layout's image and its manifests, one for each platform. It checks
+// that the blobs that they name are complete and unchanged.
 func (l layout) image() (string, []descriptor, error) {
 	var top index
 	if err := json.Unmarshal(l["index.json"], &top); err != nil {
@@ -146,7 +146,7 @@ func (l layout) image() (string, []descriptor, error) {
 	return one.Annotations[nameKey], manifests, nil
 }
 
-// name makes a blob the one image of the layout.
+// name makes a manifest or index the only image of the layout.
 func (l layout) name(name string, described descriptor) error {
 	repository, tag, found := strings.Cut(path.Base(name), ":")
 	if !found || repository == "" {
@@ -159,7 +159,7 @@ func (l layout) name(name string, described descriptor) error {
 	return err
 }
 
-// blob adds content and gives what names it.
+// blob adds content and returns its descriptor.
 func (l layout) blob(mediaType string, content []byte) descriptor {
 	digest := digest(content)
 	l["blobs/sha256/"+digest] = content
@@ -171,7 +171,7 @@ func (l layout) object(mediaType string, value any) (descriptor, error) {
 	return l.blob(mediaType, content), err
 }
 
-// open gives what a descriptor names.
+// open returns the content that a descriptor identifies.
 func (l layout) open(described descriptor) ([]byte, error) {
 	hash, _ := strings.CutPrefix(described.Digest, "sha256:")
 	content, found := l["blobs/sha256/"+hash]

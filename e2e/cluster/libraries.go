@@ -10,8 +10,8 @@ import (
 	"strings"
 )
 
-// addLibraries adds to an image what its dynamically linked programs load: their interpreter and
-// their libraries, at the places that the interpreter searches.
+// addLibraries adds the interpreter and the libraries of an image's dynamically linked programs, at
+// the paths that the interpreter searches.
 func (i *image) addLibraries() error {
 	var open []string
 	for _, source := range i.files {
@@ -34,8 +34,8 @@ func (i *image) addLibraries() error {
 	return nil
 }
 
-// loadedBy gives the interpreter and the libraries that a file asks for; none where it is no program. One
-// for another platform than the image's is an error.
+// loadedBy returns the interpreter and the libraries that a file names; nil if it is not an ELF
+// file. A file for another platform than the image's is an error.
 func (i *image) loadedBy(source string) ([]string, error) {
 	file, err := elf.Open(source)
 	var malformed *elf.FormatError
@@ -73,7 +73,8 @@ func (i *image) loadedBy(source string) ([]string, error) {
 	return needed, nil
 }
 
-// find looks for a library where Debian's interpreter does, and gives its place in the image.
+// find searches for a library in the folders that Debian's interpreter searches, and returns its
+// path in the image.
 func (i *image) find(library string) (string, error) {
 	triple := machines[i.platform.Architecture].triple
 	for _, folder := range []string{"/lib/" + triple, "/usr/lib/" + triple, "/lib64", "/lib", "/usr/lib"} {
@@ -85,5 +86,5 @@ func (i *image) find(library string) (string, error) {
 	return "", fmt.Errorf("there is no library %s for %v in %s", library, i.platform, i.source("/"))
 }
 
-// source is the file of this machine that has a library of the image.
+// source is the file on this machine with a library of the image.
 func (i *image) source(inside string) string { return i.root + inside }

@@ -17,13 +17,13 @@ import (
 	"time"
 )
 
-// emulators run programs of one architecture on a machine of another (Debian's qemu-user-static).
+// emulators run programs of one architecture on a machine of another one (Debian's qemu-user-static).
 var emulators = map[string]string{"amd64": "qemu-x86_64-static", "arm64": "qemu-aarch64-static"}
 
-// question is what a program of an image is asked, and a word of what it answers.
+// question is a command of an image's program, and a part of its output.
 type question struct {
 	command, answer string
-	// What it fails with in qemu, if it does.
+	// The error of the command in qemu, if it fails there.
 	emulated string
 }
 
@@ -36,13 +36,13 @@ var questions = map[string][]question{
 		{command: "/leno-cni", answer: `"supportedVersions"`},
 		{command: "/usr/sbin/ip6tables-restore --version", answer: "nf_tables"},
 		{command: "/usr/sbin/iptables-save --version", answer: "nf_tables"},
-		// It has all its libraries by then: qemu has no sockets of netfilter.
+		// By then it has loaded all its libraries; qemu does not support netfilter's sockets.
 		{command: "/usr/sbin/nft --version", answer: "nftables", emulated: "Unable to initialize Netlink socket"},
 	},
 }
 
-// TestMadeImages holds the images in the folder CLUSTER_IMAGES against what they have to have, brings them
-// into a containerd, and runs their programs from there, those of another architecture in qemu. It needs root.
+// TestMadeImages checks the content of the images in the folder CLUSTER_IMAGES, imports them into a containerd,
+// and runs their programs from there; those for another architecture run in qemu. It needs root.
 func TestMadeImages(t *testing.T) {
 	folder := os.Getenv("CLUSTER_IMAGES")
 	if folder == "" || os.Geteuid() != 0 {
@@ -72,13 +72,13 @@ func TestMadeImages(t *testing.T) {
 	}
 }
 
-// leaveOutImages is leaveOut for what LENO_REQUIRE calls images.
+// leaveOutImages is leaveOut for the requirement images of LENO_REQUIRE.
 func leaveOutImages(t *testing.T, lacks string) {
 	t.Helper()
 	leaveOutOf(t, "images", lacks)
 }
 
-// emulated gives what runs programs of a platform; nothing where this machine does.
+// emulated returns the emulator for a platform; empty if this machine can run its programs.
 func emulated(t *testing.T, platform platform) string {
 	t.Helper()
 	if platform == here() {
@@ -92,15 +92,15 @@ func emulated(t *testing.T, platform platform) string {
 	return path
 }
 
-// containerdLimit is how long containerd may take to answer, on a busy machine.
+// containerdLimit is how long containerd may take to respond, on a busy machine.
 const containerdLimit = time.Minute
 
-// containerd is one of its own, that ends with the test.
+// containerd is a daemon that ends with the test.
 type containerd struct{ socket string }
 
 func startContainerd(t *testing.T) containerd {
 	t.Helper()
-	// Short, for the paths of sockets are.
+	// A short path, because the paths of sockets are limited.
 	folder, err := os.MkdirTemp("", "leno-images")
 	if err != nil {
 		t.Fatal(err)
@@ -144,7 +144,7 @@ func (c containerd) run(t *testing.T, arguments ...string) {
 	}
 }
 
-// mounted gives the folder where an image's files are, of one platform, as containerd has unpacked them.
+// mounted returns the folder with the files of an image for one platform, unpacked by containerd.
 func (c containerd) mounted(t *testing.T, name string, platform platform) string {
 	t.Helper()
 	folder := t.TempDir()
@@ -157,10 +157,10 @@ func (c containerd) mounted(t *testing.T, name string, platform platform) string
 	return folder
 }
 
-// container is an image's files, and who runs them.
+// container is the files of an image, and the emulator and user that run them.
 type container struct{ root, emulator, user string }
 
-// works expects the programs of an image to do what they are for, as far as they can here.
+// works runs the programs of an image, and checks their output as far as they can run here.
 func (c container) works(t *testing.T, image string) {
 	t.Helper()
 	for _, ask := range questions[image] {
@@ -180,7 +180,7 @@ func (c container) works(t *testing.T, image string) {
 	}
 }
 
-// command is a program of the image, in its root and as its user.
+// command is a program of the image, with the image as its root and the image's user.
 func (c container) command(t *testing.T, arguments ...string) *exec.Cmd {
 	t.Helper()
 	if c.emulator != "" {
@@ -253,7 +253,7 @@ func (c container) servesRequest(t *testing.T) {
 	}
 }
 
-// proxyDocuments have places for the admin address, the address that it listens at, and twice the server's port.
+// proxyDocuments is a template for the admin address, the listener's address, and twice the server's port.
 const proxyDocuments = `
 apiVersion: leno.dev/v1alpha1
 kind: Proxy
@@ -278,7 +278,7 @@ ports: [{name: http, port: %s, appProtocol: http}]
 endpoints: [{addresses: [127.0.0.1], conditions: {ready: true}}]
 `
 
-// freeAddress is one that nobody listens at.
+// freeAddress returns an address on which no program listens.
 func freeAddress(t *testing.T) string {
 	t.Helper()
 	listener, err := net.Listen("tcp", "127.0.0.1:0")

@@ -1,5 +1,5 @@
-// Command cluster runs a real Kubernetes cluster on one Linux machine, for tests: every node is a
-// network, mount and UTS namespace, joined to the others by a bridge with no way out.
+// Command cluster runs a real Kubernetes cluster on one Linux machine, for tests. Every node is a
+// network, mount and UTS namespace; a bridge without a way out joins them.
 package main
 
 import (
@@ -115,7 +115,7 @@ func attached(command *exec.Cmd) error {
 	return command.Run()
 }
 
-// pause holds a pod's namespaces until it is told to end.
+// pause holds a pod's namespaces until it is signalled to end.
 func pause(ctx context.Context) error {
 	children := make(chan os.Signal, 1)
 	signal.Notify(children, syscall.SIGCHLD)
@@ -129,7 +129,7 @@ func pause(ctx context.Context) error {
 	}
 }
 
-// reap takes the orphans of a pod whose processes share one namespace.
+// reap reaps the orphans of a pod whose containers share one PID namespace.
 func reap() {
 	for {
 		if pid, err := syscall.Wait4(-1, nil, syscall.WNOHANG, nil); pid <= 0 || err != nil {

@@ -13,7 +13,7 @@ import (
 	"testing"
 )
 
-// Images of the mesh, made from the binaries in the folder that CLUSTER_BIN names.
+// The mesh's images, made from the binaries in the folder that CLUSTER_BIN names.
 const (
 	proxyImage      = "registry.local/leno-proxy:1"
 	controllerImage = "registry.local/leno-controller:1"
@@ -24,9 +24,10 @@ const (
 type workload struct {
 	name, capture string
 	node          int
-	// What runs in it, as YAML lists of containers without their names and images; server by default.
+	// YAML lists of init containers and containers without their names and images; application is
+	// server by default.
 	before, after, application string
-	more                       string // of the pod's spec
+	more                       string // further fields of the pod's spec
 }
 
 const (
@@ -79,14 +80,15 @@ func service(name string) string {
 	return fmt.Sprintf("apiVersion: v1\nkind: Service\nmetadata: {name: %s}\nspec: {selector: {app: %[1]s}, ports: [{port: 80, targetPort: 8080}]}\n", name)
 }
 
-// mesh is a cluster with the mesh's control plane, as one part of the test uses it.
+// mesh is a cluster with the mesh's control plane, used by one part of the test.
 type mesh struct {
 	*bed
 	t *testing.T
 }
 
-// TestMesh runs pods with hand-written proxies on a real cluster, whose connections the agents of its
-// nodes capture. It needs root, CLUSTER_KUBE, and CLUSTER_BIN: a folder with the mesh's binaries.
+// TestMesh runs pods with hand-written proxies on a real cluster, where the agents of the nodes
+// capture their connections. It needs root, CLUSTER_KUBE, and CLUSTER_BIN: a folder with the mesh's
+// binaries.
 func TestMesh(t *testing.T) {
 	binaries := os.Getenv("CLUSTER_BIN")
 	if binaries == "" {
@@ -119,14 +121,15 @@ func TestMesh(t *testing.T) {
 	}
 }
 
-// stranger starts a pod without a proxy, which asks what the mesh should refuse.
+// stranger starts a pod without a proxy, which sends requests that the mesh should refuse.
 func (m mesh) stranger() {
 	m.must(m.apply(fmt.Sprintf("apiVersion: v1\nkind: Pod\nmetadata: {name: stranger}\nspec: {terminationGracePeriodSeconds: 0, nodeSelector: {kubernetes.io/hostname: n1}, "+
 		"containers: [{name: application, image: %s, imagePullPolicy: Never, %s}]}\n", boxImage, sleeps)))
 	m.ready("stranger")
 }
 
-// startsEarly: the agent is not there yet, so that nobody captures the pod before its containers start.
+// startsEarly starts a pod before the agent, so that it is not captured before its containers
+// start.
 func (m mesh) startsEarly() {
 	early := workload{name: "early", capture: "auto", node: 1, application: serves}
 	m.must(m.apply(early.pod() + "---\n" + service("early")))
@@ -174,7 +177,7 @@ func (m mesh) talk(backend string) {
 func (m mesh) initContainersAndJobs() {
 	const look = `command: [sh, -c, "curl -sf -m 5 http://server-ebpf"]`
 	for _, backend := range []string{"ebpf", "nftables"} {
-		// Whoever is not captured is answered there.
+		// A client that is not captured would get a response from that port.
 		before := `command: [sh, -c, "curl -s -m 5 http://` + m.address("server-ebpf") + `:15020/live; test $? = 7"]`
 		job := workload{name: "job-" + backend, capture: backend, node: 1, before: before, after: look, application: look, more: "restartPolicy: Never"}
 		text := strings.ReplaceAll(job.template(), "\n", "\n    ")
@@ -189,7 +192,7 @@ func (m mesh) initContainersAndJobs() {
 	}
 }
 
-// requests is how many are made while something happens to the agents.
+// requests is how many are sent while the agents are disturbed.
 const requests = 400
 
 func (m mesh) agentIsKilled() {
@@ -220,7 +223,8 @@ func (m mesh) agentIsKilled() {
 	}
 }
 
-// sandboxIsMadeAgain kills all processes of a pod: the kubelet makes it another network namespace.
+// sandboxIsMadeAgain kills all processes of a pod, so that the kubelet makes another network
+// namespace for it.
 func (m mesh) sandboxIsMadeAgain() {
 	for _, backend := range []string{"ebpf", "nftables"} {
 		server := "server-" + backend
@@ -263,7 +267,7 @@ func (m mesh) agentIsAway() {
 	m.ready("late")
 }
 
-// shop is what people have: nothing of it knows the mesh.
+// shop is an ordinary application: nothing in its manifests refers to the mesh.
 const shop = `
 apiVersion: v1
 kind: Namespace
@@ -344,13 +348,13 @@ func (m mesh) uninstall() {
 		m.t.Fatalf("leno uninstall: %v\n%s", err, said)
 	}
 	m.nothingIsLeft()
-	// What ran goes on, past its proxy.
+	// Running applications keep working, without their proxies.
 	m.until("the shop answers without the mesh", func() error {
 		return m.fetch("stranger", m.output(m.t, "get", "service", "web", "-n", "shop", "-o", "jsonpath={.spec.clusterIP}"))
 	})
 }
 
-// nothingIsLeft looks for what an installation makes, on the nodes and in the cluster.
+// nothingIsLeft checks that nothing of an installation is left on the nodes and in the cluster.
 func (m mesh) nothingIsLeft() {
 	for node := 1; node <= 2; node++ {
 		left := m.command(node, "sh", "-c", "grep -l leno-cni /etc/cni/net.d/*; ls -d /opt/cni/bin/leno-cni /sys/fs/bpf/leno/* /run/leno/agent.sock /run/leno/pods/* 2>/dev/null; true")
@@ -372,21 +376,21 @@ func (m mesh) nothingIsLeft() {
 	}
 }
 
-// startAgent starts the agents as they are installed, and waits until they are ready.
+// startAgent installs the agents, and waits until they are ready.
 func (m mesh) startAgent() {
 	m.must(m.apply(m.agents()))
 	m.agentIsThere()
 }
 
-// agents are the agents as they are installed.
+// agents is the manifest of the agents, as it is installed.
 func (m mesh) agents() string {
 	return m.installation(func(kind string) bool { return kind == "DaemonSet" })
 }
 
-// kindOf finds the kind of a document.
+// kindOf matches the kind of a document.
 var kindOf = regexp.MustCompile(`(?m)^kind: (\S+)$`)
 
-// installation is what `leno install` prints of the kinds that are wanted.
+// installation is the output of `leno install`, with only the kinds that wanted accepts.
 func (m mesh) installation(wanted func(kind string) bool) string {
 	m.t.Helper()
 	output, err := m.leno("install", "--set=image.registry=registry.local", "--set=image.tag=1",
@@ -401,7 +405,7 @@ func (m mesh) installation(wanted func(kind string) bool) string {
 	return strings.Join(parts, "\n---\n")
 }
 
-// leno is the command line, as the cluster's administrator.
+// leno is a command of `leno`, run as the cluster's administrator.
 func (m mesh) leno(arguments ...string) *exec.Cmd {
 	command := exec.CommandContext(m.t.Context(), filepath.Join(os.Getenv("CLUSTER_BIN"), "leno"), arguments...)
 	command.Env = append(os.Environ(), "KUBECONFIG="+m.file("kubeconfig"))
@@ -431,7 +435,7 @@ func (m mesh) loadImages(binaries string) {
 	m.must(m.load(files))
 }
 
-// copyRoots brings the mesh's roots to where proxies read them.
+// copyRoots copies the mesh's roots into the ConfigMap that proxies read.
 func (m mesh) copyRoots() {
 	encoded := m.output(m.t, "get", "secret", "leno-ca", "-n", "leno-system", "-o", `jsonpath={.data.ca\.pem}`)
 	roots, err := base64.StdEncoding.DecodeString(encoded)
@@ -444,7 +448,7 @@ func (m mesh) address(pod string) string {
 	return m.output(m.t, "get", "pod", pod, "-o", "jsonpath={.status.podIP}")
 }
 
-// inside runs a command in a pod; what it says, also where it fails.
+// inside runs a command in a pod, and returns its output even if it fails.
 func (m mesh) inside(pod string, command ...string) string {
 	output, _ := m.administer(append([]string{"exec", pod, "-c", "application", "--"}, command...)...).CombinedOutput()
 	return string(output)
@@ -454,14 +458,14 @@ func (m mesh) fetch(pod, host string) error {
 	return run1(m.administer("exec", pod, "-c", "application", "--", "curl", "-sf", "-m", "5", "-o", "/dev/null", "http://"+host))
 }
 
-// command runs a command on a node; what it says.
+// command runs a command on a node, and returns its output.
 func (m mesh) command(node int, command ...string) string {
 	output, err := m.node(node).command(command...).Output()
 	m.must(err)
 	return strings.TrimSpace(string(output))
 }
 
-// metric is a value that a node's agent shows; -1 where there is none.
+// metric is a value from the metrics of a node's agent; 0 if the series is missing.
 func (m mesh) metric(node int, series string) float64 {
 	m.t.Helper()
 	text := m.command(node, "curl", "-s", "-m", "5", "http://localhost:15025/metrics")

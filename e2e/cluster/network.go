@@ -10,13 +10,15 @@ import (
 	"strings"
 )
 
-// switchNamespace holds the bridge that joins the nodes. It has no other link: nothing leaves it.
+// switchNamespace contains the bridge that joins the nodes. It has no other link, so no packet
+// leaves it.
 var switchNamespace = name + "-switch"
 
-// namespaces is where iproute2 keeps the names of network namespaces.
+// namespaces is where iproute2 keeps network namespaces by name.
 const namespaces = "/run/netns"
 
-// makeNetwork makes the switch and the nodes' network namespaces, and the routes between their pods.
+// makeNetwork makes the switch and the nodes' network namespaces, and the routes between their
+// pods.
 func (b *bed) makeNetwork(context.Context) error {
 	commands := []string{
 		"netns add " + switchNamespace,
@@ -32,7 +34,7 @@ func (b *bed) makeNetwork(context.Context) error {
 	return ip(commands)
 }
 
-// links are the arguments of ip that make the network namespace of a node, its link and its routes.
+// links returns the arguments of ip that make a node's network namespace, its link and its routes.
 func (n node) links() []string {
 	in := "-n " + n.namespace() + " "
 	commands := []string{
@@ -43,7 +45,8 @@ func (n node) links() []string {
 		in + fmt.Sprintf("addr add %s/64 dev eth0 nodad", n.address6()),
 		in + "link set eth0 up",
 		in + "link set lo up",
-		// Without a default route nobody could dial a virtual address, which netfilter then rewrites.
+		// Without a default route, connecting to a virtual address would fail before netfilter could
+		// rewrite it.
 		in + "route add default via 172.31.0.1",
 		in + "-6 route add default via fd00:172::1",
 	}
@@ -68,7 +71,7 @@ func ip(commands []string) error {
 	return nil
 }
 
-// removeNetwork removes the namespaces of any cluster of this name, and with them their links.
+// removeNetwork removes the namespaces of any cluster with this name, and so their links.
 func removeNetwork() error {
 	found, err := filepath.Glob(filepath.Join(namespaces, name+"-*"))
 	if err != nil {
@@ -81,7 +84,7 @@ func removeNetwork() error {
 	return failed
 }
 
-// writeSysctl sets a kernel parameter of the network namespace of this process.
+// writeSysctl sets a kernel parameter in this process's network namespace.
 func writeSysctl(key, value string) error {
 	return os.WriteFile(filepath.Join("/proc/sys", strings.ReplaceAll(key, ".", "/")), []byte(value), 0o644)
 }

@@ -17,20 +17,20 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// nodeLimit is how long the namespaces of a node may take.
+// nodeLimit is how long the namespaces of a node may take to be made.
 const nodeLimit = 10 * time.Second
 
-// descriptors is how many a daemon may have open (as many as are allowed without privilege here).
+// descriptors is how many a daemon may open (as many as are allowed here without privilege).
 const descriptors = 20000
 
-// own are the directories that every node has of its own.
+// own lists the directories of which every node has its own.
 var own = []string{
 	"/var/lib/kubelet", "/var/lib/containerd", "/var/lib/cni", "/etc/cni", "/opt/cni/bin", "/etc/kubernetes",
 	"/var/log/pods", "/var/log/containers",
 }
 
-// sysctls are parameters of the whole machine that a kubelet wants to set: it is shown the values it
-// wants, and the machine keeps its own.
+// sysctls are parameters of the whole machine that a kubelet would set. It is shown the values that
+// it wants, and the machine keeps its own.
 var sysctls = map[string]string{
 	"vm/overcommit_memory":      "1",
 	"vm/panic_on_oom":           "0",
@@ -40,7 +40,7 @@ var sysctls = map[string]string{
 	"kernel/keys/root_maxbytes": "25000000",
 }
 
-// startNodes starts for each node a process that holds its mount and UTS namespaces.
+// startNodes starts a process for each node, which holds its mount and UTS namespaces.
 func (b *bed) startNodes(ctx context.Context) error {
 	for _, n := range b.nodes {
 		if err := errors.Join(n.makeCgroups(), os.MkdirAll(n.file("log"), 0o755)); err != nil {
@@ -73,18 +73,18 @@ func (n node) awaitInit(ctx context.Context) error {
 	})
 }
 
-// command is a command in the namespaces of the node.
+// command is a command in the node's namespaces.
 func (n node) command(arguments ...string) *exec.Cmd {
 	pid, err := os.ReadFile(n.file("node.pid"))
 	if err != nil {
-		// The command says so when it is run.
+		// The error is reported when the command is run.
 		return &exec.Cmd{Path: "nsenter", Err: fmt.Errorf("there is no node %d: is the cluster up?", n.number)}
 	}
 	enter := []string{"--target", string(pid), "--mount", "--net", "--uts", "--"}
 	return exec.Command("nsenter", append(enter, arguments...)...)
 }
 
-// start starts a daemon in the namespaces of the node.
+// start starts a daemon in the node's namespaces.
 func (n node) start(daemon string, arguments ...string) error {
 	command := n.command(arguments...)
 	if command.Err != nil {
@@ -113,13 +113,14 @@ func (n node) launch(daemon string, arguments []string) error {
 	return os.WriteFile(n.file(daemon+".pid"), []byte(pid), 0o644)
 }
 
-// pid is the process of a daemon that was started last; empty where there was none.
+// pid is the process id of the daemon's last start; empty if it was never started.
 func (n node) pid(daemon string) string {
 	text, _ := os.ReadFile(n.file(daemon + ".pid"))
 	return string(text)
 }
 
-// await waits for something that a daemon does; its last words go into the error.
+// await waits for a condition that a daemon brings about; an error includes the end of the daemon's
+// log.
 func (n node) await(ctx context.Context, daemon, what string, limit time.Duration, look func() error) error {
 	err := until(ctx, what, limit, func() error {
 		if how, ended := n.bed.ended.Load(n.pid(daemon)); ended {
@@ -133,7 +134,7 @@ func (n node) await(ctx context.Context, daemon, what string, limit time.Duratio
 	return nil
 }
 
-// logTail gives the last lines of a daemon's log, for errors.
+// logTail returns the last lines of a daemon's log, for errors.
 func (n node) logTail(daemon string) string {
 	text, err := os.ReadFile(n.file("log", daemon+".log"))
 	if err != nil {
@@ -143,7 +144,7 @@ func (n node) logTail(daemon string) string {
 	return strings.Join(lines[max(0, len(lines)-10):], "\n")
 }
 
-// nodeInit runs in the fresh namespaces of a node, fills them and holds them.
+// nodeInit runs in a node's new namespaces, sets them up and holds them.
 func nodeInit(ctx context.Context, arguments []string) error {
 	if len(arguments) != 2 {
 		return errors.New("node-init STATE NUMBER")
@@ -167,7 +168,7 @@ func nodeInit(ctx context.Context, arguments []string) error {
 	return nil
 }
 
-// mountSys shows the node's own network namespace in /sys, over the machine's cgroups.
+// mountSys mounts a /sys of the node's own network namespace, with the machine's cgroups in it.
 func (n node) mountSys() error {
 	keep := n.file("cgroups")
 	if err := os.MkdirAll(keep, 0o755); err != nil {
@@ -196,7 +197,8 @@ func (n node) mountRun() error {
 	return errors.Join(os.MkdirAll("/run/netns", 0o755), os.MkdirAll("/run/lock", 0o755))
 }
 
-// mountOwn gives the node its own directories, and a resolver that nobody answers at.
+// mountOwn mounts the node's own directories, and a resolv.conf that names an address without a
+// resolver.
 func (n node) mountOwn() error {
 	for _, directory := range own {
 		source := n.file("root", directory)
@@ -219,7 +221,7 @@ func (n node) hideSysctls() error {
 	return nil
 }
 
-// overlay shows other content in the place of a file.
+// overlay shows other content in place of a file.
 func (n node) overlay(path, content string) error {
 	source := n.file("overlay-" + filepath.Base(path))
 	if err := os.WriteFile(source, []byte(content), 0o644); err != nil {
@@ -231,7 +233,7 @@ func (n node) overlay(path, content string) error {
 	return nil
 }
 
-// setNetwork lets the node forward between pods, and to ports of its own loopback (NodePort).
+// setNetwork enables forwarding between pods, and to ports of the node's own loopback (NodePort).
 func (n node) setNetwork() error {
 	wanted := [][2]string{
 		{"net.ipv4.ip_forward", "1"},
@@ -245,7 +247,7 @@ func (n node) setNetwork() error {
 			return err
 		}
 	}
-	// There only with the module br_netfilter; without it bridged packets pass no netfilter anyhow.
+	// Exists only with the module br_netfilter; without it bridged packets bypass netfilter anyway.
 	err := writeSysctl("net.bridge.bridge-nf-call-iptables", "1")
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil
@@ -253,7 +255,8 @@ func (n node) setNetwork() error {
 	return err
 }
 
-// shareMounts lets mounts of volumes reach pods. Last: the mounts before would have spread as well.
+// shareMounts makes mounts of volumes visible in pods. It runs last, because earlier mounts would
+// have spread as well.
 func shareMounts() error {
 	return unix.Mount("", "/", "", unix.MS_SHARED|unix.MS_REC, "")
 }

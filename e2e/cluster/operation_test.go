@@ -9,14 +9,14 @@ import (
 	"testing"
 )
 
-// loadImage is a server and clients that count (./load).
+// loadImage contains the server and the counting client of ./load.
 const loadImage = "registry.local/load:1"
 
-// perSecond is how many requests of each kind a client begins in a second: as many as proxies built for
-// debugging bear on two cores that have a whole cluster on them.
+// perSecond is how many requests of each kind a client sends in a second: as many as debug builds of the proxies
+// can serve on two cores that also run a whole cluster.
 const perSecond = 30
 
-// deployment is one of servers, with a service of the same name.
+// deployment is a Deployment of servers, and a Service of the same name.
 func deployment(namespace, name, more string) string {
 	return fmt.Sprintf(`---
 apiVersion: v1
@@ -45,7 +45,7 @@ spec:
 `, name, loadImage, more, namespace)
 }
 
-// client asks for as long as it is there.
+// client is a pod that sends requests as long as it runs.
 func client(namespace string, targets ...string) string {
 	return fmt.Sprintf(`---
 apiVersion: v1
@@ -58,12 +58,12 @@ spec:
 `, namespace, loadImage, perSecond, strings.Join(targets, `", "`))
 }
 
-// clients are the namespaces that have one.
+// clients are the namespaces with a client.
 var clients = []string{"load", "outside"}
 
 // operated is what is put under load: servers in namespaces of the mesh, a client beside them, and one outside
-// of the mesh. `server` ends as soon as it is told to; `patient` waits, as whoever has clients outside of a mesh
-// has to, until nobody is sent to it any more; `steady` is strict, and nobody ends it.
+// of the mesh. `server` ends as soon as it is signalled. `patient` waits until no new connections are routed to
+// it, as servers with clients outside of a mesh must. `steady` is strict, and is not restarted under load.
 func operated() string {
 	const namespaces = `
 apiVersion: v1
@@ -86,8 +86,8 @@ metadata: {name: outside}
 		client("outside", "http1=http1:http://patient.load/", "http2=http2:http://patient.load/", "connect=connect:http://patient.load/")
 }
 
-// TestOperation does to a mesh under load what is done to meshes that serve: no request may fail of it. It
-// needs what TestMesh needs.
+// TestOperation performs the usual operations on a mesh under load; none may fail a request. It has the
+// requirements of TestMesh.
 func TestOperation(t *testing.T) {
 	binaries := os.Getenv("CLUSTER_BIN")
 	if binaries == "" {
@@ -128,7 +128,7 @@ func TestOperation(t *testing.T) {
 	}
 }
 
-// loadLoad builds the image of server and client, and brings it to the nodes.
+// loadLoad builds the image of server and client, and imports it on the nodes.
 func (m mesh) loadLoad() {
 	program := filepath.Join(m.t.TempDir(), "load")
 	build := exec.Command("go", "build", "-o", program, "./load")
@@ -164,7 +164,7 @@ func (m mesh) restartsAgents() {
 	})
 }
 
-// upgradesProxies installs proxies of another image, and gives them to pods as anybody does.
+// upgradesProxies installs another proxy image, and restarts pods to use it, as an operator would.
 func (m mesh) upgradesProxies() {
 	const other = "registry.local/leno-proxy:2"
 	for _, n := range m.nodes {
@@ -173,7 +173,7 @@ func (m mesh) upgradesProxies() {
 	m.underLoad(func() {
 		m.must(run1(m.administer("set", "env", "-n", "leno-system", "deployment/leno-controller", "LENO_PROXY_IMAGE="+other)))
 		m.wait("rollout", "status", "deployment/leno-controller", "-n", "leno-system")
-		// The replica that goes answers for the webhook until then, with the image that it knows.
+		// Until it ends, the old replica answers the webhook with the old image.
 		m.settled("leno-system")
 		m.restart("load", "deployment/server")
 		m.restart("load", "deployment/patient")
@@ -199,7 +199,7 @@ func (m mesh) restartsController() {
 	m.must(run1(m.administer("scale", "-n", "leno-system", "deployment/leno-controller", "--replicas=1")))
 }
 
-// scale waits until there are as many servers as are wanted.
+// scale sets the number of servers, and waits until they are ready.
 func (m mesh) scale(deployment string, replicas int) {
 	m.must(run1(m.administer("scale", "-n", "load", "deployment/"+deployment, fmt.Sprint("--replicas=", replicas))))
 	m.wait("rollout", "status", "deployment/"+deployment, "-n", "load")
@@ -210,7 +210,7 @@ func (m mesh) restart(namespace, what string) {
 	m.wait("rollout", "status", what, "-n", namespace)
 }
 
-// settled waits until no pod of a namespace is ending.
+// settled waits until no pod in a namespace is ending.
 func (m mesh) settled(namespace string) {
 	m.until("no pod of "+namespace+" is ending", func() error {
 		ending := strings.Fields(m.output(m.t, "get", "pods", "-n", namespace, "-o", "jsonpath={.items[*].metadata.deletionTimestamp}"))

@@ -17,7 +17,7 @@ import (
 	"time"
 )
 
-// validity of certificates: no test cluster lives as long.
+// validity of certificates: longer than any test cluster lives.
 const validity = 30 * 24 * time.Hour
 
 // authority signs the certificates of the cluster.
@@ -152,8 +152,8 @@ func (b *bed) writePEM(file, kind string, der []byte) error {
 	return os.WriteFile(b.file("pki", file), pem.EncodeToMemory(&pem.Block{Type: kind, Bytes: der}), 0o600)
 }
 
-// makeTokenKey makes the key that signs the tokens of service accounts: RSA, which every verifier of
-// their OpenID configuration takes.
+// makeTokenKey makes the key that signs service account tokens: RSA, which every verifier of their
+// OpenID configuration supports.
 func (b *bed) makeTokenKey() error {
 	key, err := rsa.GenerateKey(rand.Reader, 2048)
 	if err != nil {
@@ -169,7 +169,7 @@ func (b *bed) makeTokenKey() error {
 	return b.writePEM("tokens.key", "RSA PRIVATE KEY", x509.MarshalPKCS1PrivateKey(key))
 }
 
-// writeKubeconfig lets whoever has it talk to the API server as the owner of a certificate.
+// writeKubeconfig writes a kubeconfig that authenticates to the API server with a certificate.
 func (b *bed) writeKubeconfig(path, pair, server string) error {
 	var encoded [3]string
 	for nth, file := range []string{"ca.crt", pair + ".crt", pair + ".key"} {

@@ -6,16 +6,16 @@ import (
 	"runtime"
 )
 
-// platform is what an image is for, in the words of the OCI image specification.
+// platform is the platform of an image, in the terms of the OCI image specification.
 type platform struct {
 	OS           string `json:"os"`
 	Architecture string `json:"architecture"`
 }
 
-// machines are the architectures that images are made for.
+// machines lists the architectures for which images can be made.
 var machines = map[string]struct {
 	elf    elf.Machine
-	triple string // of the folders that Debian keeps its libraries in
+	triple string // of the folders in which Debian keeps libraries
 }{
 	"amd64": {elf.EM_X86_64, "x86_64-linux-gnu"},
 	"arm64": {elf.EM_AARCH64, "aarch64-linux-gnu"},
@@ -26,7 +26,7 @@ func here() platform { return platform{"linux", runtime.GOARCH} }
 
 func (p platform) String() string { return p.OS + "/" + p.Architecture }
 
-// Set reads linux/arm64 (flag.Value).
+// Set parses a platform such as linux/arm64 (flag.Value).
 func (p *platform) Set(text string) error {
 	for architecture := range machines {
 		if known := (platform{"linux", architecture}); text == known.String() {

@@ -10,10 +10,10 @@ import (
 	"time"
 )
 
-// nodeReboots: a node loses its processes, its network and what its kernel keeps, and starts again with its disk.
+// nodeReboots ends a node's processes, its network and its kernel state, and starts it again with its disk.
 func (m mesh) nodeReboots() {
 	const number = 2
-	// One on each node, so that the other answers meanwhile.
+	// There is one server on each node, so the other one keeps serving.
 	pods := m.meshedOn(number)
 	if len(pods) == 0 {
 		m.t.Fatal("no pod of the node has a proxy")
@@ -35,7 +35,7 @@ func (m mesh) nodeReboots() {
 			return nil
 		})
 	}
-	// Those that a client was answered by before are asked again.
+	// Clients must get responses again from all servers that served them before.
 	m.allAnswered(m.counts())
 	if count := m.metric(number, `leno_agent_captures_total\{backend="ebpf",origin="cni"\}`); int(count) < len(pods) {
 		m.t.Errorf("%v pods of %d were captured before they started", count, len(pods))
@@ -45,11 +45,12 @@ func (m mesh) nodeReboots() {
 			m.t.Errorf("a stranger was answered by %s under strict mTLS", ip)
 		}
 	}
-	// What was asked of pods while they were gone fails until then, and is no part of what is done next.
+	// Requests that were sent to pods while those were down still fail until then; the next part must not count
+	// them.
 	time.Sleep(answerLimit)
 }
 
-// meshedOn gives the pods of a node that have a proxy and stay: those of Jobs end by themselves.
+// meshedOn returns the pods of a node with a proxy, except those of Jobs, which end by themselves.
 func (m mesh) meshedOn(number int) []string {
 	all := m.output(m.t, "get", "pods", "-A", "--field-selector=status.phase=Running,spec.nodeName="+m.node(number).name(), "-o",
 		`jsonpath={range .items[?(@.spec.initContainers[0].name=="leno-proxy")]}{.metadata.namespace}/{.metadata.name}={.metadata.ownerReferences[0].kind} {end}`)
@@ -62,7 +63,7 @@ func (m mesh) meshedOn(number int) []string {
 	return stay
 }
 
-// reboot ends everything of a node but its disk, and starts it again.
+// reboot ends everything of a node except its disk, and starts it again.
 func (n node) reboot(ctx context.Context) error {
 	if err := errors.Join(
 		killAll(n.tree()),
@@ -72,7 +73,7 @@ func (n node) reboot(ctx context.Context) error {
 	); err != nil {
 		return err
 	}
-	// The kernel ends a namespace, and its links, one after the other, when nothing of it is in use any more.
+	// The kernel removes a namespace and then its links, once no process or socket uses it any more.
 	if err := until(ctx, "the node's link is gone", podLimit, func() error {
 		if exec.Command("ip", "-n", switchNamespace, "link", "show", n.name()).Run() == nil {
 			return errors.New("it is there")

@@ -6,7 +6,7 @@ import (
 	"strings"
 )
 
-// stubborn is a pod that can be captured only before its proxy listens.
+// stubborn is a pod that can only be captured before its proxy listens.
 const stubborn = `
 apiVersion: v1
 kind: Pod
@@ -17,8 +17,9 @@ spec:
   containers: [{name: application, image: ` + loadImage + `, imagePullPolicy: Never, args: [serve]}]
 `
 
-// isKept: a removal that ends once the nodes have lost their captures, and a mesh that is installed again. What
-// runs serves on, gets its captures back before anybody speaks mTLS to it, and is told of where it does not.
+// isKept interrupts a removal once the nodes have released their captures, and installs the mesh again. Running
+// pods keep serving and are captured again before any client uses mTLS to them; `leno check` lists those that
+// cannot be.
 func (m mesh) isKept() {
 	m.must(m.apply(stubborn))
 	m.wait("wait", "--for=condition=Ready", "pod/stubborn", "-n", "load")
@@ -29,7 +30,7 @@ func (m mesh) isKept() {
 			m.t.Fatalf("the removal was interrupted at step %q", step)
 		}
 		m.checks(false, "being removed, or the removal was given up")
-		// The image of the proxies was set by hand since.
+		// The proxies' image was changed by hand, which conflicts with the installation.
 		m.must(m.apply(m.installation(func(string) bool { return true }), "--force-conflicts"))
 		m.wait("rollout", "status", "deployment/leno-controller", "-n", "leno-system")
 		m.agentIsThere()
@@ -52,7 +53,7 @@ func (m mesh) isKept() {
 	m.must(run1(m.administer("delete", "pod", "stubborn", "-n", "load")))
 	m.checks(true, "all captured")
 
-	// As the guide says: restarted, pods are captured as they were.
+	// After a restart pods are captured as before, as the guide says.
 	for _, namespace := range clients {
 		m.must(run1(m.administer("delete", "pod", "client", "-n", namespace)))
 	}
@@ -67,7 +68,7 @@ func (m mesh) isKept() {
 	m.settled("load")
 }
 
-// removalIsInterrupted begins a removal and kills it when both nodes are clean.
+// removalIsInterrupted starts a removal, and kills it once both nodes are clean.
 func (m mesh) removalIsInterrupted() {
 	removal := m.leno("uninstall", "--yes")
 	output, err := removal.StderrPipe()
@@ -80,19 +81,19 @@ func (m mesh) removalIsInterrupted() {
 			cleaned++
 		}
 	}
-	_ = removal.Process.Kill() // has ended already, where it did not clean both
+	_ = removal.Process.Kill() // has ended already if it did not clean both nodes
 	_ = removal.Wait()         // was killed
 	if cleaned < 2 || strings.Contains(said, "untold") {
 		m.t.Fatalf("leno uninstall:\n%s", said)
 	}
 }
 
-// removalStep is how far a removal has gone, as the control plane's namespace says.
+// removalStep is the step that a removal has reached, from an annotation of the control plane's namespace.
 func (m mesh) removalStep() string {
 	return m.output(m.t, "get", "namespace", "leno-system", "-o", `jsonpath={.metadata.annotations.leno\.dev/removal}`)
 }
 
-// checks expects leno check to find all well or not, and to say this.
+// checks expects `leno check` to succeed or fail, and to print these texts.
 func (m mesh) checks(well bool, wanted ...string) {
 	m.t.Helper()
 	m.until("leno check", func() error {
@@ -109,7 +110,8 @@ func (m mesh) checks(well bool, wanted ...string) {
 	})
 }
 
-// isTakenOver: a removal beside which another one begins ends, and the other goes on where it was.
+// isTakenOver starts a second removal beside a first one: the first ends, and the second continues from its
+// step.
 func (m mesh) isTakenOver() {
 	first := m.leno("uninstall", "--yes")
 	output, err := first.StderrPipe()
@@ -129,7 +131,7 @@ func (m mesh) isTakenOver() {
 	m.removed(second, err)
 }
 
-// removed is what a removal says that leaves nothing.
+// removed checks the output of a removal that leaves nothing.
 func (m mesh) removed(said []byte, err error) {
 	m.t.Helper()
 	if err != nil {
@@ -145,12 +147,12 @@ func (m mesh) removed(said []byte, err error) {
 	}
 }
 
-// isRemoved: what runs serves on, its connections too, and nothing is left of the mesh but proxies in pods that
-// run, which pass nothing on any more.
+// isRemoved removes the mesh: running pods keep serving, also over open connections, and nothing of the mesh is
+// left except proxies in running pods, through which no connection is routed.
 func (m mesh) isRemoved() {
 	m.underLoad(m.isTakenOver)
 	m.nothingIsLeft()
-	// Proxies that are told of nothing any more must not stand between a client and servers that change.
+	// Proxies that get no more updates must not stand between clients and servers that change.
 	m.underLoad(func() {
 		m.restart("load", "deployment/patient")
 		m.settled("load")

@@ -6,7 +6,7 @@ import (
 	"strings"
 )
 
-// shapes are services and workloads as people have them; nothing of them knows the mesh, which is strict.
+// shapes are ordinary kinds of services and workloads; nothing in them refers to the mesh, which is strict.
 const shapes = `
 apiVersion: v1
 kind: Namespace
@@ -78,7 +78,7 @@ spec:
   containers: [{name: application, image: ` + boxImage + `, imagePullPolicy: Never, command: [sleep, infinity]}]
 `
 
-// takesShapes: every kind of service is called with mTLS, and nothing of what is said is on a wire.
+// takesShapes calls every kind of service with mTLS, and checks that no plaintext crosses a link.
 func (m mesh) takesShapes() {
 	m.must(m.apply(shapes))
 	m.wait("rollout", "status", "statefulset/db", "-n", "shapes")
@@ -99,10 +99,10 @@ func (m mesh) takesShapes() {
 	})
 }
 
-// secret is in every request, and must be on no wire.
+// secret is part of every request, and must not be readable on any link.
 const secret = "not-for-everybody"
 
-// call asks from the client of the shapes; what it is answered.
+// call sends a request from the client of the shapes, and returns the name of the server that responded.
 func (m mesh) call(arguments ...string) string {
 	m.t.Helper()
 	command := append([]string{"exec", "-n", "shapes", "client", "-c", "application", "--",
@@ -134,7 +134,8 @@ func (m mesh) callsPorts() {
 	m.call("http://many:82/")
 	m.call("--http2-prior-knowledge", "http://many:82/")
 	m.call("http://alias/")
-	// Port 83 gives every byte back and waits for more: curl takes its own request for an answer of HTTP/0.9.
+	// Port 83 echoes every byte and keeps the connection open: curl reads its own request as an HTTP/0.9
+	// response.
 	echo, _ := m.administer("exec", "-n", "shapes", "client", "-c", "application", "--",
 		"curl", "-s", "--http0.9", "-m", "2", "-d", secret, "http://many:83/").CombinedOutput()
 	if !strings.HasPrefix(string(echo), "POST / HTTP/1.1") {
@@ -142,7 +143,7 @@ func (m mesh) callsPorts() {
 	}
 }
 
-// callsFamilies calls by either family, virtual addresses and pods' own.
+// callsFamilies calls virtual addresses and pods' addresses over both address families.
 func (m mesh) callsFamilies() {
 	addresses := strings.Fields(m.output(m.t, "get", "service", "many", "-n", "shapes", "-o", "jsonpath={.spec.clusterIPs[*]}"))
 	for _, ip := range strings.Fields(m.output(m.t, "get", "pod", "db-0", "-n", "shapes", "-o", "jsonpath={.status.podIPs[*].ip}")) {
@@ -163,7 +164,7 @@ func (m mesh) callsFamilies() {
 	}
 }
 
-// keepsSessions: of two servers one answers a client always.
+// keepsSessions checks that always the same one of two servers serves a client.
 func (m mesh) keepsSessions() {
 	servers := map[string]int{}
 	const times = 12
@@ -175,8 +176,8 @@ func (m mesh) keepsSessions() {
 	}
 }
 
-// isSeenInClear says the secret where no mesh is, so that it is known that it would have been seen, and then
-// looks for it in what the mesh has said before.
+// isSeenInClear searches the links for the secret in the mesh's traffic. It also sends the secret without a
+// mesh, to prove that the search would have found it.
 func (m mesh) isSeenInClear(wires []*wire) {
 	for nth, wire := range wires {
 		for _, packet := range wire.with(secret) {
@@ -202,7 +203,7 @@ func (m mesh) isSeenInClear(wires []*wire) {
 	})
 }
 
-// allIsMutual: no proxy of the shapes has served anybody without an identity.
+// allIsMutual checks that no proxy of the shapes has served a client without an identity.
 func (m mesh) allIsMutual() {
 	for _, ip := range strings.Fields(m.output(m.t, "get", "pods", "-n", "shapes", "-l", "app=db", "-o", "jsonpath={.items[*].status.podIP}")) {
 		text := m.inside("stranger", "curl", "-s", "-m", "5", "http://"+ip+":15020/metrics")

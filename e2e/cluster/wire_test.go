@@ -10,21 +10,21 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// tlsRecord begins a record of application data (RFC 8446, 5.1).
+// tlsRecord is the beginning of a record of application data (RFC 8446, 5.1).
 const tlsRecord = "\x17\x03\x03"
 
-// maxPacket is what is read of one packet: more than the links carry, also where the kernel has put several
-// together.
+// maxPacket is the most that is read of one packet: more than the links carry, even if the kernel
+// has merged several.
 const maxPacket = 1 << 16
 
-// maxSeen bounds what is kept of all packets.
+// maxSeen limits the bytes that are kept of all packets.
 const maxSeen = 64 << 20
 
-// loopback is the number that this link has in every namespace.
+// loopback is the index of this link in every namespace.
 const loopback = 1
 
-// wire sees what all links of a node carry but its loopback, which is nobody's to listen on: the kubelet hands
-// on there what kubectl exec says.
+// wire records the packets on all links of a node except its loopback, where the kubelet forwards
+// the streams of kubectl exec and no other machine could listen.
 type wire struct {
 	socket int
 	mutex  sync.Mutex
@@ -33,7 +33,7 @@ type wire struct {
 	done   chan struct{}
 }
 
-// tap looks at the links of a node from now on.
+// tap records the packets on a node's links from now on.
 func (m mesh) tap(n node) *wire {
 	namespace, err := os.Open(filepath.Join(namespaces, n.namespace()))
 	m.must(err)
@@ -41,7 +41,8 @@ func (m mesh) tap(n node) *wire {
 	opened := make(chan *wire)
 	failed := make(chan error)
 	go func() {
-		// Never unlocked: the thread ends with this goroutine, and with it its namespace.
+		// Never unlocked: the thread ends with this goroutine, so no other goroutine runs in its
+		// namespace.
 		runtime.LockOSThread()
 		if err := unix.Setns(int(namespace.Fd()), unix.CLONE_NEWNET); err != nil {
 			failed <- err
@@ -60,7 +61,7 @@ func (m mesh) tap(n node) *wire {
 		m.t.Fatalf("the links of %s cannot be looked at: %v", n.name(), err)
 		return nil
 	case w := <-opened:
-		// A read that nothing ends would outlive the test.
+		// A read without a timeout could outlive the test.
 		m.must(unix.SetsockoptTimeval(w.socket, unix.SOL_SOCKET, unix.SO_RCVTIMEO, &unix.Timeval{Usec: 200_000}))
 		stop := make(chan struct{})
 		m.t.Cleanup(func() { close(stop); <-w.done })
@@ -81,7 +82,7 @@ func (w *wire) read(stop chan struct{}) {
 		}
 		n, from, err := unix.Recvfrom(w.socket, packet, 0)
 		if err != nil {
-			continue // nothing came
+			continue // nothing arrived
 		}
 		if link, known := from.(*unix.SockaddrLinklayer); known && link.Ifindex == loopback {
 			continue
@@ -95,7 +96,7 @@ func (w *wire) read(stop chan struct{}) {
 	}
 }
 
-// with gives the packets that have had this in them.
+// with returns the packets that contain what.
 func (w *wire) with(what string) [][]byte {
 	w.mutex.Lock()
 	defer w.mutex.Unlock()
@@ -108,5 +109,5 @@ func (w *wire) with(what string) [][]byte {
 	return found
 }
 
-// htons is a number in the order of the network.
+// htons converts a number to network byte order.
 func htons(number uint16) uint16 { return number<<8 | number>>8 }

@@ -11,13 +11,14 @@ import (
 )
 
 const (
-	// runtimeLimit is how long containerd may take until it answers.
+	// runtimeLimit is how long containerd may take to respond.
 	runtimeLimit = 30 * time.Second
 	// readyLimit is how long a node may take to be Ready, and the cluster's DNS to be available.
 	readyLimit = 2 * time.Minute
 )
 
-// startWorkers starts on every node what runs pods, and waits until all are Ready.
+// startWorkers starts the container runtime and the kubelet on every node, and waits until all
+// nodes are Ready.
 func (b *bed) startWorkers(ctx context.Context) error {
 	images, err := b.makeImages()
 	if err != nil {
@@ -74,7 +75,8 @@ func (n node) awaitRuntime(ctx context.Context) error {
 	})
 }
 
-// linkPlugins puts the machine's CNI plugins into the node's own folder, to which others may add.
+// linkPlugins links the machine's CNI plugins into the node's own folder, to which other programs
+// may add plugins.
 func (n node) linkPlugins() error {
 	plugins, err := filepath.Glob("/usr/lib/cni/*")
 	if err != nil {
@@ -88,8 +90,8 @@ func (n node) linkPlugins() error {
 	return nil
 }
 
-// startKubelet makes the Node with the addresses that its network has, and starts its kubelet and
-// its kube-proxy.
+// startKubelet creates the Node with the addresses of its network, and starts its kubelet and
+// kube-proxy.
 func (n node) startKubelet() error {
 	object, err := n.render("node.yaml")
 	if err != nil {
@@ -127,14 +129,14 @@ func (n node) isReady() error {
 	return nil
 }
 
-// apply brings objects into the cluster.
+// apply applies objects to the cluster.
 func (b *bed) apply(objects string, flags ...string) error {
 	command := b.administer(append([]string{"apply", "--server-side", "-f", "-"}, flags...)...)
 	command.Stdin = strings.NewReader(objects)
 	return run1(command)
 }
 
-// startDNS runs CoreDNS as a pod, out of the components' binary.
+// startDNS runs CoreDNS as a pod, from the binary with the components.
 func (b *bed) startDNS(ctx context.Context) error {
 	objects, err := b.node(1).render("dns.yaml")
 	if err != nil {

@@ -38,27 +38,27 @@ var (
 
 const (
 	registry = "registry.local"
-	// echoImage is what the suite's manifests name.
+	// echoImage is the image that the suite's manifests name.
 	echoImage = "registry.k8s.io/gateway-api/echo-advanced:v1.5.1"
-	// applyLimit is how long definitions take to be served after they were made, and more.
+	// applyLimit is how long applied definitions may take to be served, with room.
 	applyLimit = 30 * time.Second
-	// goneLimit is for the pods of an earlier run to end, and their namespaces with them.
+	// goneLimit is how long the pods and namespaces of an earlier run may take to end.
 	goneLimit = 2 * time.Minute
-	// meshLimit is for the control plane and the agents to be ready on a busy machine.
+	// meshLimit is how long the control plane and the agents may take to be ready on a busy machine.
 	meshLimit = 5 * time.Minute
 )
 
-// namespaces are the suite's.
+// namespaces are those of the suite.
 var namespaces = []string{suite.MeshNamespace, suite.MeshConsumerNamespace}
 
-// cluster is the one under test: that of KUBECONFIG, or one that ends with the test.
+// cluster is the cluster under test: that of KUBECONFIG, or one that ends with the test.
 type cluster struct {
 	t   *testing.T
 	own bool
 	client.Client
 }
 
-// newCluster gives the cluster and what the suite needs to know of it.
+// newCluster returns the cluster, and the suite's options for it.
 func newCluster(t *testing.T) (*cluster, suite.ConformanceOptions) {
 	made := &cluster{t: t, own: os.Getenv("KUBECONFIG") == ""}
 	if made.own {
@@ -69,7 +69,7 @@ func newCluster(t *testing.T) (*cluster, suite.ConformanceOptions) {
 	return made, options
 }
 
-// start brings up a cluster of two nodes with the images that are needed.
+// start starts a cluster of two nodes with the required images.
 func (c *cluster) start() {
 	state := filepath.Join(c.t.TempDir(), "cluster")
 	c.t.Cleanup(func() { c.run(*tool, "down", "--state", state, "--kube", *kube) })
@@ -99,11 +99,12 @@ func (c *cluster) start() {
 	c.run(*tool, load...)
 }
 
-// netfilter is what the agent captures by where eBPF is not chosen, as in the image of `make images`.
+// netfilter returns the files with which the agent captures without eBPF, as in the image of `make
+// images`.
 func (c *cluster) netfilter() []string {
 	files, err := filepath.Glob("/usr/lib/*-linux-gnu/xtables/*.so")
 	require.NoError(c.t, err)
-	// The multi-call program has one name for each of its calls.
+	// The multi-call program is called by several names.
 	for _, name := range []string{"nft", "iptables", "iptables-save", "iptables-restore", "ip6tables", "ip6tables-save", "ip6tables-restore"} {
 		files = append(files, "/usr/sbin/"+name)
 	}
@@ -113,7 +114,7 @@ func (c *cluster) netfilter() []string {
 	return files
 }
 
-// applyDefinitions applies the Gateway API's definitions, of the suite's release.
+// applyDefinitions applies the Gateway API's definitions from the suite's release.
 func (c *cluster) applyDefinitions() {
 	folder := filepath.Join(strings.TrimSpace(c.output("go", "list", "-m", "-f", "{{.Dir}}", "sigs.k8s.io/gateway-api")),
 		"config", "crd", *channel)
@@ -127,8 +128,8 @@ func (c *cluster) applyDefinitions() {
 	}
 }
 
-// install installs Leno with nothing in clear, as `leno install | kubectl apply` does. A cluster that
-// is not this test's own has it already.
+// install installs Leno with strict mTLS, as `leno install | kubectl apply` does. A cluster that is not
+// this test's own has it already.
 func (c *cluster) install() {
 	leno := filepath.Join(*mesh, "leno")
 	if c.own {
@@ -145,7 +146,7 @@ func (c *cluster) install() {
 	c.t.Logf("%s", said)
 }
 
-// awaitGone waits for the namespaces that an earlier run has removed to be gone.
+// awaitGone waits until the namespaces that an earlier run has deleted are gone.
 func (c *cluster) awaitGone() {
 	for _, name := range namespaces {
 		err := wait.PollUntilContextTimeout(c.t.Context(), time.Second, goneLimit, true, func(ctx context.Context) (bool, error) {
@@ -157,7 +158,7 @@ func (c *cluster) awaitGone() {
 	}
 }
 
-// awaitDeclaration waits for the control plane to say of the mesh that it does all of this, and no more.
+// awaitDeclaration waits until the control plane declares exactly these features of the mesh.
 func (c *cluster) awaitDeclaration(wanted []features.FeatureName) {
 	var mesh meshv1alpha1.XMesh
 	var found []features.FeatureName
@@ -174,7 +175,7 @@ func (c *cluster) awaitDeclaration(wanted []features.FeatureName) {
 	require.NoError(c.t, err, "XMesh %s has %v, not %v", meshName, found, wanted)
 }
 
-// removeNamespaces removes what the suite and the check of statuses have left.
+// removeNamespaces removes the namespaces of the suite and of the check of statuses.
 func (c *cluster) removeNamespaces() {
 	for _, name := range namespaces {
 		object := corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: name}}
@@ -184,7 +185,7 @@ func (c *cluster) removeNamespaces() {
 	}
 }
 
-// apply applies objects on the server's side.
+// apply applies objects with server-side apply.
 func (c *cluster) apply(text []byte) {
 	c.t.Helper()
 	reader := yaml.NewYAMLReader(bufio.NewReader(bytes.NewReader(text)))
@@ -225,7 +226,7 @@ func (c *cluster) output(program string, arguments ...string) string {
 	return string(output)
 }
 
-// version is Leno's own.
+// version is the version of Leno.
 func version(t *testing.T) string {
 	output, err := exec.CommandContext(t.Context(), filepath.Join(*mesh, "leno"), "--version").Output()
 	require.NoError(t, err)

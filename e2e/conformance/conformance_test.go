@@ -1,8 +1,8 @@
 // Package conformance runs the Gateway API's own suite for meshes, unmodified, against Leno in a real
-// cluster, and writes its report.
+// cluster, and writes the suite's report.
 //
-// Every case for meshes runs: the features that the suite knows of meshes, and those that its cases ask
-// for beside them, are all claimed, and a case that is skipped is a failure.
+// Every case for meshes runs: all mesh features that the suite defines, and the further features that
+// its cases require, are claimed. A skipped case is a failure.
 package conformance
 
 import (
@@ -23,7 +23,7 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// The suite has a flag for nearly everything; these are beside them.
+// Flags in addition to those of the suite.
 var (
 	out     = flag.String("out", "", "folder for the report and the list of cases; none are written by default")
 	channel = flag.String("channel", standard, "channel of the Gateway API; with experimental the mesh is asked what it can do")
@@ -32,7 +32,7 @@ var (
 const (
 	standard     = "standard"
 	experimental = "experimental"
-	// meshName is the XMesh that the control plane makes.
+	// meshName is the XMesh that the control plane creates.
 	meshName = "leno"
 )
 
@@ -43,7 +43,7 @@ func TestMesh(t *testing.T) {
 	cluster.awaitGone()
 	if *channel == experimental {
 		cluster.awaitDeclaration(options.SupportedFeatures)
-		// The suite asks the mesh when it is told nothing.
+		// Without any claimed features, the suite reads them from the mesh.
 		options.SupportedFeatures, options.MeshName, options.GatewayClassName = nil, meshName, ""
 	}
 	report := filepath.Join(t.TempDir(), "report.yaml")
@@ -70,7 +70,7 @@ func TestMesh(t *testing.T) {
 	cluster.checkStatuses()
 }
 
-// optionsOf claims everything that the suite can ask of a mesh.
+// optionsOf claims every feature that the suite has for meshes.
 func optionsOf(t *testing.T) suite.ConformanceOptions {
 	options := conformance.DefaultOptions(t)
 	options.ConformanceProfiles = []suite.ConformanceProfileName{
@@ -89,12 +89,12 @@ func optionsOf(t *testing.T) suite.ConformanceOptions {
 	return options
 }
 
-// reportName is what the Gateway API's repository calls such a file.
+// reportName is the name of such a report in the Gateway API's repository.
 func reportName(t *testing.T) string {
 	return fmt.Sprintf("%s-%s-default-report.yaml", *channel, version(t))
 }
 
-// results are the cases for meshes and what became of each.
+// results are the cases for meshes and the outcome of each.
 type results struct {
 	all []result
 }
@@ -104,7 +104,7 @@ type result struct {
 	outcome string
 }
 
-// record is called by the suite after each of its cases, those for gateways among them.
+// record is called by the suite after each of its cases, including those for gateways.
 func (r *results) record(t *testing.T, test suite.ConformanceTest, _ *suite.ConformanceTestSuite) {
 	if !slices.Contains(test.Features, features.SupportMesh) {
 		return
@@ -118,7 +118,7 @@ func (r *results) record(t *testing.T, test suite.ConformanceTest, _ *suite.Conf
 	r.all = append(r.all, result{test: test, outcome: outcome})
 }
 
-// judge requires that every case for meshes ran and passed, or the only one that was asked for.
+// judge requires that every case for meshes ran and passed, or the only one that was selected.
 func (r *results) judge(t *testing.T, only string) {
 	for _, test := range meshtests.MeshConformanceTests {
 		if only != "" && only != test.ShortName {
@@ -133,7 +133,7 @@ func (r *results) judge(t *testing.T, only string) {
 	}
 }
 
-// table is a page that lists the cases, the features that each is about, and what became of it.
+// table is a page that lists the cases, the features of each, and the outcome.
 func (r *results) table() string {
 	var text strings.Builder
 	text.WriteString("# Cases for meshes\n\nWritten by `make conformance`.\n\n| case | features | |\n|---|---|---|\n")
@@ -148,8 +148,9 @@ func (r *results) table() string {
 	return text.String()
 }
 
-// judge requires that the report has nothing skipped or failed, and no feature left unclaimed. Of a
-// profile that has no case for an extended feature the suite says nothing extended: MESH-GRPC, so far.
+// judge requires that the report contains no skipped or failed case and no unclaimed feature. For a
+// profile without any case for an extended feature (so far MESH-GRPC), the suite reports nothing
+// extended.
 func judge(t *testing.T, written []byte) {
 	var report confv1.ConformanceReport
 	require.NoError(t, yaml.Unmarshal(written, &report))

@@ -22,11 +22,11 @@ import (
 
 const (
 	controllerName = "leno.dev/controller"
-	// statusLimit is for statuses to follow; they take a second.
+	// statusLimit is how long statuses may take to follow; usually they take a second.
 	statusLimit = 30 * time.Second
 )
 
-// route is what an HTTPRoute and a GRPCRoute have in common.
+// route holds the fields that an HTTPRoute and a GRPCRoute have in common.
 type route struct {
 	metav1.ObjectMeta `json:"metadata"`
 	Spec              struct {
@@ -38,9 +38,9 @@ type route struct {
 	Status gatewayv1.RouteStatus `json:"status"`
 }
 
-// checkStatuses applies the routes of all cases for meshes and requires that the status of each is what
-// the specification has it say, for the suite does not look at it. Two of them replace others of their
-// names, so that their generation is not the first.
+// checkStatuses applies the routes of all cases for meshes, and requires that the status of each is
+// what the specification demands, because the suite does not check it. Two of them replace others of
+// the same name, so their generation is not the first.
 func (c *cluster) checkStatuses() {
 	files, err := fs.Glob(conformance.Manifests, "tests/mesh/*.yaml")
 	require.NoError(c.t, err)
@@ -55,12 +55,13 @@ func (c *cluster) checkStatuses() {
 			seen += c.awaitStatuses(namespace, kind)
 		}
 	}
-	// All but the one that replaces another's.
+	// All but the one that replaces another one.
 	require.GreaterOrEqual(c.t, seen, len(files)-1)
 	c.t.Logf("%d routes have the status that they should", seen)
 }
 
-// awaitStatuses waits for the routes of a namespace to say what they should; how many there are.
+// awaitStatuses waits until the routes of a namespace have the right statuses, and returns their
+// number.
 func (c *cluster) awaitStatuses(namespace, kind string) int {
 	routes := unstructured.UnstructuredList{}
 	routes.SetGroupVersionKind(gatewayv1.SchemeGroupVersion.WithKind(kind))
@@ -70,7 +71,7 @@ func (c *cluster) awaitStatuses(namespace, kind string) int {
 		for _, found := range routes.Items {
 			wrong = errors.Join(wrong, c.checkStatus(ctx, found))
 		}
-		// That time is up is no news of the last look.
+		// After the timeout, errors only report the timeout.
 		if ctx.Err() == nil {
 			last = wrong
 		}
@@ -80,7 +81,7 @@ func (c *cluster) awaitStatuses(namespace, kind string) int {
 	return len(routes.Items)
 }
 
-// checkStatus says what is wrong with the status of a route of the suite.
+// checkStatus returns what is wrong with the status of one of the suite's routes.
 func (c *cluster) checkStatus(ctx context.Context, found unstructured.Unstructured) error {
 	var route route
 	if err := runtime.DefaultUnstructuredConverter.FromUnstructured(found.Object, &route); err != nil {
@@ -110,7 +111,7 @@ func (c *cluster) checkStatus(ctx context.Context, found unstructured.Unstructur
 	return nil
 }
 
-// resolved is whether there is a Service for every backend; one of the suite's is not there by intent.
+// resolved returns whether every backend's Service exists; the suite omits one on purpose.
 func (c *cluster) resolved(ctx context.Context, route route) (metav1.ConditionStatus, error) {
 	for _, rule := range route.Spec.Rules {
 		for _, backend := range rule.BackendRefs {

@@ -1,5 +1,5 @@
-// Command kube is every component of a Kubernetes cluster in one binary: the name it is called by,
-// or its first argument, says which.
+// Command kube contains every component of a Kubernetes cluster in one binary; the name by which it
+// is called, or its first argument, chooses one.
 package main
 
 import (
@@ -22,7 +22,7 @@ import (
 	scheduler "k8s.io/kubernetes/cmd/kube-scheduler/app"
 	kubelet "k8s.io/kubernetes/cmd/kubelet/app"
 
-	// What the Corefile of the cluster may name.
+	// The plugins that the cluster's Corefile may use.
 	_ "github.com/coredns/coredns/plugin/cache"
 	_ "github.com/coredns/coredns/plugin/errors"
 	_ "github.com/coredns/coredns/plugin/health"
@@ -34,7 +34,7 @@ import (
 	_ "k8s.io/component-base/metrics/prometheus/version"
 )
 
-// components holds what runs under each name.
+// components maps each name to the component's main function.
 var components = map[string]func(){
 	"coredns":                 coremain.Run,
 	"etcd":                    func() { etcdmain.Main(os.Args) },

@@ -15,22 +15,22 @@ import (
 )
 
 const (
-	// answerLimit is how long an answer may take: much longer than any takes on a busy machine.
+	// answerLimit is how long a response may take: much longer than any takes on a busy machine.
 	answerLimit = 20 * time.Second
-	// maxUnderWay is how many requests of one kind may be under way: one more is counted as failed.
+	// maxUnderWay is how many requests of one kind may be in progress; one more counts as failed.
 	maxUnderWay = 1000
 	// maxExamples is how many failures are kept with their time.
 	maxExamples = 20
 )
 
-// count is what became of the requests of one kind.
+// count holds the outcomes of the requests of one kind.
 type count struct {
 	Answered int
 	Failed   map[string]int
 	Examples []string
 }
 
-// counts are those of all kinds, by their names.
+// counts holds the outcomes of all kinds, by their names.
 type counts struct {
 	mutex sync.Mutex
 	all   map[string]*count
@@ -53,10 +53,10 @@ func (c *counts) add(name string, err error) {
 func (c *counts) ServeHTTP(response http.ResponseWriter, _ *http.Request) {
 	c.mutex.Lock()
 	defer c.mutex.Unlock()
-	_ = json.NewEncoder(response).Encode(c.all) // whoever asked has left
+	_ = json.NewEncoder(response).Encode(c.all) // fails only if the client has left
 }
 
-// ask asks every target at a rate, in a second, until it is told to end.
+// ask sends requests to every target at a rate, in requests a second, until ctx is cancelled.
 func ask(ctx context.Context, rate string, targets []string) error {
 	perSecond, err := strconv.Atoi(rate)
 	if err != nil || perSecond < 1 {
@@ -74,7 +74,7 @@ func ask(ctx context.Context, rate string, targets []string) error {
 			go func() {
 				for ctx.Err() == nil {
 					counted.add(name, talk(ctx, address, perSecond, func() { counted.add(name, nil) }))
-					<-time.After(time.Second / time.Duration(perSecond)) // connections, too, are made at the rate
+					<-time.After(time.Second / time.Duration(perSecond)) // new connections are made at the rate, too
 				}
 			}()
 			continue
@@ -99,7 +99,7 @@ func ask(ctx context.Context, rate string, targets []string) error {
 	return nil
 }
 
-// every begins one after the other at a rate, whether or not those before it have ended.
+// every calls begin at a rate, whether or not earlier calls have ended.
 func every(ctx context.Context, perSecond int, begin func(underWay int)) {
 	var mutex sync.Mutex
 	underWay := 0
@@ -124,7 +124,7 @@ func every(ctx context.Context, perSecond int, begin func(underWay int)) {
 	}
 }
 
-// questionOf gives what is asked each time.
+// questionOf returns the function that makes one request.
 func questionOf(kind, address string) (func() error, error) {
 	if kind == "dial" {
 		return func() error { return dial(address) }, nil
@@ -149,15 +149,15 @@ func clientOf(kind string) (*http.Client, error) {
 	return &http.Client{Transport: transport, Timeout: answerLimit}, nil
 }
 
-// request posts, so that nobody between sends again what a server may have seen. The client itself does what any
-// client does: over HTTP/2, send again what the server says it has not processed (RFC 9113, 8.7); over HTTP/1,
-// where a server cannot close an idle connection in a way that no request crosses, send again what went over one that
-// was closed without a response (RFC 9112, 9.3.1).
+// request sends a POST, so that no proxy repeats a request that a server may have processed. The client itself
+// retries as any client does: over HTTP/2 if the server reports that it has not processed the request (RFC 9113,
+// 8.7); over HTTP/1 if the connection was closed without a response (RFC 9112, 9.3.1), because a server that closes
+// an idle connection cannot prevent a request from crossing the close.
 func request(client *http.Client, address, kind string) error {
 	const words = "a few bytes"
 	var body io.Reader = strings.NewReader(words)
 	if kind == "connect" {
-		body = io.NopCloser(body) // of a type that cannot be sent twice
+		body = io.NopCloser(body) // of a type that cannot be read twice
 	}
 	question, err := http.NewRequest(http.MethodPost, address, body)
 	if err != nil {
@@ -165,7 +165,7 @@ func request(client *http.Client, address, kind string) error {
 	}
 	question.ContentLength = int64(len(words))
 	if kind == "http1" {
-		question.Header["Idempotency-Key"] = nil // not sent, and means to Go's client what it says
+		question.Header["Idempotency-Key"] = nil // not sent; tells Go's client that the request may be retried
 	}
 	answer, err := client.Do(question)
 	if err != nil {
@@ -181,7 +181,7 @@ func request(client *http.Client, address, kind string) error {
 	return nil
 }
 
-// withoutPorts is an error without the address of this end, which differs each time.
+// withoutPorts returns the text of an error without this side's address, which differs each time.
 func withoutPorts(err error) string {
 	text := err.Error()
 	var of *net.OpError
@@ -191,7 +191,7 @@ func withoutPorts(err error) string {
 	return text
 }
 
-// talk sends lines over one connection and waits for each to come back. Why the connection ended.
+// talk sends lines over one connection and waits for each to come back. It returns why the connection ended.
 func talk(ctx context.Context, address string, perSecond int, answered func()) error {
 	connection, err := net.DialTimeout("tcp", address, answerLimit)
 	if err != nil {
@@ -210,7 +210,7 @@ func talk(ctx context.Context, address string, perSecond int, answered func()) e
 	return nil
 }
 
-// dial sends a line over a connection of its own.
+// dial sends a line over a new connection.
 func dial(address string) error {
 	connection, err := net.DialTimeout("tcp", address, answerLimit)
 	if err != nil {

@@ -11,14 +11,14 @@ import (
 	"os"
 )
 
-// facesAddress is where each part of Faces listens, as the real ones do.
+// facesAddress is the address on which each part of Faces listens, as the original programs do.
 const facesAddress = ":8000"
 
-// color is a gRPC message that says so: no compression, and its length, before a string that is the first field.
+// color is a gRPC message with the string blue as its first field, after the prefix: no compression, and the length.
 var color = []byte("\x00\x00\x00\x00\x06\x0a\x04blue")
 
-// faces is a part of Faces: a page that asks for a smiley over HTTP and for a colour over gRPC, and fails where one of
-// them does, or one of these two.
+// faces serves a part of Faces: smiley over HTTP, color over gRPC, or face, a page that requests the other two and
+// fails if one of them does.
 func faces(ctx context.Context, part string) error {
 	handler := map[string]http.HandlerFunc{"face": face, "smiley": smiley, "color": colour}[part]
 	server := http.Server{Addr: facesAddress, Handler: handler, Protocols: new(http.Protocols)}
@@ -36,7 +36,7 @@ func smiley(response http.ResponseWriter, request *http.Request) {
 		http.NotFound(response, request)
 		return
 	}
-	_ = json.NewEncoder(response).Encode(map[string]string{"smiley": "grinning"}) // whoever asked has left
+	_ = json.NewEncoder(response).Encode(map[string]string{"smiley": "grinning"}) // fails only if the client has left
 }
 
 func colour(response http.ResponseWriter, request *http.Request) {
@@ -46,11 +46,11 @@ func colour(response http.ResponseWriter, request *http.Request) {
 	}
 	response.Header().Set("Content-Type", "application/grpc")
 	response.Header().Set("Trailer", "Grpc-Status")
-	_, _ = response.Write(color) // whoever asked has left
+	_, _ = response.Write(color) // fails only if the client has left
 	response.Header().Set("Grpc-Status", "0")
 }
 
-// clients of a page are made once: each of its requests goes over connections that are kept.
+// The clients of the page are shared by all of its requests, so that connections are reused.
 var httpClient, grpcClient = clientOfPage("http1"), clientOfPage("http2")
 
 func clientOfPage(kind string) *http.Client {
@@ -86,7 +86,7 @@ func askSmiley(path string) error {
 }
 
 func askColor() error {
-	question := bytes.NewReader(make([]byte, 5)) // a message with nothing in it
+	question := bytes.NewReader(make([]byte, 5)) // an empty message
 	address := "http://" + os.Getenv("COLOR_SERVICE") + "/ColorService/Center"
 	answer, err := grpcClient.Post(address, "application/grpc", question)
 	if err != nil {

@@ -1,11 +1,12 @@
-// Command load is what runs in the pods of the tests that put a mesh under load: a server, and a client that
-// asks at a constant rate whatever becomes of the answers, and counts what fails and why.
+// Command load runs in the pods of tests that put a mesh under load. It is a server, and a client that sends
+// requests at a constant rate, whatever their outcome, and counts failures by reason.
 //
-//	load serve                      HTTP/1 and HTTP/2 on port 8080, lines of bytes come back on 8081
-//	load ask RATE NAME=KIND:TARGET  asks for ever; KIND is http1, http2, connect (HTTP/1, a connection for each),
-//	                                lines (all over one connection) or dial (a line, and a connection for each)
-//	load counts                     prints what the client of this pod has counted, as JSON
-//	load face | smiley | color      a part of Faces on port 8000: a page that asks the other two
+//	load serve                      HTTP/1 and HTTP/2 on port 8080, a TCP echo on 8081
+//	load ask RATE NAME=KIND:TARGET  sends requests until it is ended; KIND is http1, http2, connect (HTTP/1, a new
+//	                                connection for each), lines (all over one connection) or dial (a line over a new
+//	                                connection each)
+//	load counts                     prints the outcomes that the client in this pod has counted, as JSON
+//	load face | smiley | color      a part of Faces on port 8000: face requests the other two
 package main
 
 import (
@@ -20,7 +21,7 @@ import (
 	"time"
 )
 
-// countsAddress is where a client shows what it has counted, to its own pod.
+// countsAddress is where a client serves its counts, to its own pod only.
 const countsAddress = "127.0.0.1:9090"
 
 func main() {

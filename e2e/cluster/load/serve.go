@@ -12,14 +12,14 @@ import (
 )
 
 const (
-	// work is how long an answer takes, so that requests are under way when something ends.
+	// work is how long a response takes, so that requests are in progress when a pod or proxy ends.
 	work = 5 * time.Millisecond
-	// finish is how long requests under way are given once the server is told to end.
+	// finish is how long requests in progress may take once the server is told to end.
 	finish = 5 * time.Second
 )
 
-// serve ends as servers of most frameworks do: when it is told to, it takes no more connections at once,
-// and finishes what is under way.
+// serve ends as servers of most frameworks do: on a signal it stops accepting at once, and finishes
+// the requests in progress.
 func serve(ctx context.Context) error {
 	hostname, err := os.Hostname()
 	if err != nil {
@@ -29,7 +29,7 @@ func serve(ctx context.Context) error {
 	mux := http.NewServeMux()
 	mux.HandleFunc("/ready", func(http.ResponseWriter, *http.Request) {})
 	mux.HandleFunc("/", func(response http.ResponseWriter, request *http.Request) {
-		_, _ = io.Copy(io.Discard, request.Body) // a client that breaks off has no answer
+		_, _ = io.Copy(io.Discard, request.Body) // a client that has left gets no response
 		time.Sleep(work)
 		_, _ = io.WriteString(response, answer)
 	})
@@ -54,7 +54,7 @@ func serve(ctx context.Context) error {
 	return <-ended
 }
 
-// echo gives every client its bytes back, until it is closed.
+// echo sends every client its bytes back, until the listener is closed.
 func echo(listener net.Listener) {
 	for {
 		connection, err := listener.Accept()
@@ -63,7 +63,7 @@ func echo(listener net.Listener) {
 		}
 		go func() {
 			defer connection.Close()
-			_, _ = io.Copy(connection, connection) // it ends with its client
+			_, _ = io.Copy(connection, connection) // ends with the client's connection
 		}()
 	}
 }

@@ -1,5 +1,5 @@
-// Command api is what the tests of the control plane need of Kubernetes: etcd and the API server in
-// one binary, whose first argument says which.
+// Command api contains the parts of Kubernetes that the control plane's tests need, etcd and the
+// API server, in one binary; the first argument chooses one.
 package main
 
 import (
