@@ -1,15 +1,15 @@
-//! The Helm chart of Leno, rendered without Helm: what `leno install` prints.
+//! The Helm chart of Leno, rendered without Helm: the output of `leno install`.
 //!
-//! `charts/leno` is an ordinary chart and the only place where an installation is described. It keeps to
-//! a small part of Helm's template language, so that [`render`] can make the same documents of it;
-//! `tests/helm.rs` holds both against each other.
+//! `charts/leno` is an ordinary chart, and the only description of an installation. It uses a small part of
+//! Helm's template language, so that [`render`] can make the same documents from it; `tests/helm.rs` compares the
+//! two.
 //!
 //! ```text
 //! values.yaml <- files <- NAME=VALUE   =  Values
 //! templates/*.yaml + Values            -> documents, as text
 //! ```
 //!
-//! Nothing here talks to a cluster.
+//! This crate does not connect to a cluster.
 
 #[cfg(test)]
 mod schema;
@@ -24,12 +24,12 @@ pub use values::{
     Webhook,
 };
 
-/// The namespace that Leno is installed in, if nobody says otherwise.
+/// The default namespace of Leno.
 pub const NAMESPACE: &str = "leno-system";
 
-/// The chart's values, with what each is for.
+/// The chart's default values, with their documentation.
 pub const VALUES: &str = include_str!("../leno/values.yaml");
-/// The ConfigMap in which an installation keeps what it was told ([`INSTALLED_VALUES`]), for the next one.
+/// The ConfigMap in which an installation keeps its values ([`INSTALLED_VALUES`]), for the next upgrade.
 pub const INSTALLED: &str = "leno-installed";
 /// The key of the values, as JSON, in [`INSTALLED`].
 pub const INSTALLED_VALUES: &str = "values.json";
@@ -44,10 +44,10 @@ const TEMPLATES: [(&str, &str); 6] = [
     ("agent.yaml", include_str!("../leno/templates/agent.yaml")),
 ];
 
-/// Why there are no documents.
+/// Why the chart cannot be rendered.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Error {
-    /// What was asked for is not of the chart.
+    /// A file, setting or value is invalid.
     #[error("{0}: {1}")]
     Values(String, String),
     /// The chart is broken.
@@ -58,7 +58,7 @@ pub enum Error {
 /// The documents of an installation in `namespace`, the namespace itself first.
 ///
 /// # Errors
-/// A template that is not understood: the chart is broken.
+/// A template uses an unsupported construct: the chart is broken.
 pub fn render(values: &Values, namespace: &str) -> Result<String, Error> {
     let names = json!({
         "Values": values,

@@ -1,4 +1,5 @@
-//! `values.schema.json`, by which Helm checks values, is that of the type that checks them here.
+//! Checks that `values.schema.json`, with which Helm validates values, matches the type of the
+//! values.
 
 use crate::Values;
 

@@ -1,9 +1,9 @@
-//! The part of Helm's template language that the chart uses, and nothing else of it.
+//! The part of Helm's template language that the chart uses.
 //!
-//! `{{ .Values.a.b }}`, `.Release.Namespace` and `.Chart.AppVersion`, with `| quote` or `| toJson` after it;
-//! `{{ if X }}`, `{{ else }}`, `{{ end }}`, where X is such a value, `not X`, or `eq X "text"`; comments; and
-//! `{{-`, `-}}`, which take the blanks before and after away. What is not understood is an error, so that a
-//! template cannot mean one thing to Helm and another here.
+//! `{{ .Values.a.b }}`, `.Release.Namespace` and `.Chart.AppVersion`, optionally with `| quote` or `|
+//! toJson`; `{{ if X }}`, `{{ else }}`, `{{ end }}`, where X is such a value, `not X`, or `eq X "text"`;
+//! comments; and `{{-`, `-}}`, which remove the white space before and after. Anything else is an error, so
+//! that a template cannot mean one thing to Helm and another here.
 
 use serde_json::Value;
 
@@ -15,13 +15,13 @@ pub struct TemplateError {
     reason: String,
 }
 
-/// Renders `template` with what its names stand for.
+/// Renders `template`; `names` contains the values of its names.
 ///
 /// # Errors
-/// What is not of the part of the language that is known here, or names a value that is not there.
+/// If the template uses an unsupported construct, or names a value that does not exist.
 pub(crate) fn render(template: &str, names: &Value) -> Result<String, TemplateError> {
     let mut out = String::with_capacity(template.len());
-    // Of each `if` around: whether it is taken, and whether its `else` has been seen.
+    // For each enclosing `if`: whether the current branch is shown, and whether its `else` was seen.
     let mut open: Vec<(bool, bool)> = Vec::new();
     let mut line = 1;
     for piece in pieces(template)? {
@@ -58,7 +58,7 @@ pub(crate) fn render(template: &str, names: &Value) -> Result<String, TemplateEr
     }
 }
 
-/// Text, or what stands in braces.
+/// A piece of text, or an action in braces.
 struct Piece<'a> {
     source: &'a str,
     shown: &'a str,

@@ -1,49 +1,49 @@
-//! What an installation can be told: the chart's values, typed.
+//! The chart's values, typed.
 
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
 use crate::{Error, VALUES};
 
-/// Everything that `values.yaml` has, which says what each is for.
+/// All values of `values.yaml`, which documents them.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Values {
-    /// Where images come from.
+    /// The registry, tag and pull policy of the images.
     pub image: Image,
     /// The trust domain of identities.
     pub trust_domain: String,
-    /// What workloads do with plaintext where no annotation says.
+    /// How workloads treat plaintext without an annotation.
     pub mtls: Mtls,
-    /// Whether workloads may call what the mesh does not know, where no annotation says.
+    /// Whether workloads without an annotation may connect to destinations outside of the mesh.
     pub egress: Egress,
-    /// Three replicas of the control plane on different nodes.
+    /// Run three replicas of the control plane on different nodes.
     pub ha: bool,
     /// The control plane.
     pub controller: Controller,
     /// The agents of the nodes.
     pub agent: Agent,
-    /// The proxies that are put into pods.
+    /// The proxies that are injected into pods.
     pub proxy: Proxy,
-    /// What the API server asks the control plane.
+    /// The webhooks by which the API server calls the control plane.
     pub webhook: Webhook,
 }
 
-/// Where images come from.
+/// The registry, tag and pull policy of the images.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Image {
-    /// What comes before their names, without the slash; may be empty.
+    /// The prefix of their names, without the slash; may be empty.
     pub registry: String,
-    /// Their tag; Leno's version where empty.
+    /// Their tag; Leno's version if empty.
     pub tag: String,
-    /// When a node fetches them.
+    /// When a node pulls them.
     pub pull_policy: PullPolicy,
 }
 
-/// When a node fetches an image.
+/// When a node pulls an image.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 #[expect(missing_docs, reason = "Kubernetes' own words")]
@@ -53,27 +53,27 @@ pub enum PullPolicy {
     Never,
 }
 
-/// What workloads do with plaintext.
+/// How workloads treat plaintext.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "lowercase")]
 pub enum Mtls {
     /// It is refused.
     Strict,
-    /// It is served, and encrypted where both sides can.
+    /// It is served; connections are encrypted if both sides have a proxy.
     Permissive,
-    /// All is plaintext.
+    /// All connections are plaintext.
     Disabled,
 }
 
-/// What workloads may call.
+/// The destinations that workloads may connect to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "lowercase")]
 pub enum Egress {
-    /// Anything.
+    /// Any destination.
     Allow,
-    /// What the mesh knows.
+    /// Only destinations in the mesh.
     Deny,
 }
 
@@ -82,13 +82,13 @@ pub enum Egress {
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Controller {
-    /// How many replicas; 0 means one, or three with `ha`.
+    /// Number of replicas; 0 means one, or three with `ha`.
     pub replicas: u32,
-    /// How long workloads' certificates hold.
+    /// The lifetime of workloads' certificates.
     pub cert_lifetime: String,
-    /// What is logged.
+    /// The log filter.
     pub log: String,
-    /// What it asks of a node, and may use there (Kubernetes' `ResourceRequirements`).
+    /// Its requests and limits (Kubernetes' `ResourceRequirements`).
     pub resources: Map<String, Value>,
 }
 
@@ -97,30 +97,30 @@ pub struct Controller {
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Agent {
-    /// Where the nodes keep their CNI configuration.
+    /// The nodes' folder of CNI configurations.
     pub cni_configuration: String,
-    /// Where they keep their CNI plugins.
+    /// The nodes' folder of CNI plugins.
     pub cni_plugins: String,
-    /// Where their kubelet keeps its pods.
+    /// The nodes' folder of the kubelet.
     pub kubelet: String,
-    /// What is logged.
+    /// The log filter.
     pub log: String,
-    /// What they ask of a node, and may use there (Kubernetes' `ResourceRequirements`).
+    /// Their requests and limits (Kubernetes' `ResourceRequirements`).
     pub resources: Map<String, Value>,
 }
 
-/// The proxies that are put into pods.
+/// The proxies that are injected into pods.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Proxy {
-    /// As what they run.
+    /// The kind of container that they run as.
     pub shape: Shape,
-    /// What is logged.
+    /// The log filter.
     pub log: String,
 }
 
-/// As what a proxy runs in a pod.
+/// The kind of container that a proxy runs as.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "lowercase")]
@@ -131,27 +131,27 @@ pub enum Shape {
     Container,
 }
 
-/// What the API server asks the control plane.
+/// The webhooks by which the API server calls the control plane.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Webhook {
-    /// What becomes of pods while nobody answers.
+    /// What happens to pods while no controller answers.
     pub failure_policy: FailurePolicy,
 }
 
-/// What becomes of pods that should have a proxy while no controller answers.
+/// What happens to pods that should have a proxy while no controller answers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub enum FailurePolicy {
-    /// They are not made.
+    /// They are not created.
     Fail,
-    /// They are made without one.
+    /// They are created without a proxy.
     Ignore,
 }
 
 impl Values {
-    /// The values that the chart has.
+    /// The chart's default values.
     ///
     /// # Panics
     /// Never: a test reads them.
@@ -161,11 +161,12 @@ impl Values {
         serde_json::from_value(text).expect("values.yaml has what the chart wants")
     }
 
-    /// The chart's values, changed by files (in their order) and then by settings, `controller.log=debug`.
+    /// The chart's values, changed by files (in their order) and then by settings such as
+    /// `controller.log=debug`.
     ///
     /// # Errors
-    /// A file that is no YAML, a setting without `=`, a name that the chart does not have, or a value that
-    /// its name cannot have.
+    /// If a file is not YAML, a setting has no `=`, the chart does not have a name, or a value has
+    /// the wrong type.
     pub fn load(files: &[(String, String)], settings: &[String]) -> Result<Self, Error> {
         let mut values = serde_json::to_value(Self::defaults()).expect("values are plain data");
         for (name, text) in files {
@@ -181,7 +182,7 @@ impl Values {
                 .split_once('=')
                 .ok_or_else(|| Error::Values(setting.clone(), "write NAME=VALUE".to_owned()))?;
             let there = values.pointer(&format!("/{}", path.replace('.', "/")));
-            // A tag may look like a number.
+            // Stays a text even if it looks like a number, as a tag may.
             let is_text = there.is_some_and(Value::is_string) && text != "null";
             let value = if is_text { Value::from(text) } else { plain(text) };
             let change = path
@@ -196,7 +197,7 @@ impl Values {
 }
 
 impl Image {
-    /// The image called `name` of an installation of `version`, as the chart names it.
+    /// The image `name` of an installation of `version`, under the name that the chart gives it.
     #[must_use]
     pub fn named(&self, name: &str, version: &str) -> String {
         let tag = if self.tag.is_empty() { version } else { &self.tag };
@@ -211,7 +212,7 @@ fn check(values: &Value) -> Result<(), String> {
     serde_json::from_value::<Values>(values.clone()).map(drop).map_err(|error| error.to_string())
 }
 
-/// A setting's value as Helm's `--set` takes it: truth, number or text.
+/// Parses a setting's value as Helm's `--set` does: boolean, null, number or text.
 fn plain(value: &str) -> Value {
     match value {
         "true" => Value::Bool(true),
@@ -221,7 +222,7 @@ fn plain(value: &str) -> Value {
     }
 }
 
-/// Puts `changes` into `values`, map by map, as Helm does.
+/// Merges `changes` into `values`, map by map, as Helm does.
 fn merge(values: &mut Value, changes: Value) {
     match (values, changes) {
         (Value::Object(values), Value::Object(changes)) => {

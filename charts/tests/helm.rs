@@ -1,4 +1,4 @@
-//! The chart as Helm renders it is the chart as `leno install` prints it.
+//! The chart rendered by Helm equals the chart rendered by `leno install`.
 //!
 //! Needs `helm`, or LENO_HELM with its path.
 #![expect(clippy::unwrap_used, reason = "a test may panic")]
@@ -10,7 +10,7 @@ use serde_json::Value;
 
 const CHART: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/leno");
 
-/// What installations are told: nothing, all of it, and the corners of the template language.
+/// The settings of the tested installations: none, all, and special cases of the template language.
 const SETTINGS: [&[&str]; 4] = [
     &[],
     &["ha=true"],
@@ -48,7 +48,7 @@ fn helm_and_leno_render_the_same() {
         let settings: Vec<String> = settings.iter().map(|&one| one.to_owned()).collect();
         let ours = render(&Values::load(&[], &settings).unwrap(), NAMESPACE).unwrap();
         let mut ours = documents(&ours);
-        // A chart does not make the namespace that it is installed in.
+        // A chart does not contain the namespace that it is installed in.
         ours.retain(|one| one["kind"] != "Namespace");
         assert!(ours.len() > 10);
         let name = |one: &Value| format!("{} {}", one["kind"], one["metadata"]["name"]);
@@ -107,12 +107,13 @@ fn an_image_is_named_as_the_templates_do() {
     }
 }
 
-/// The documents of a YAML text, by kind and name: Helm prints them in an order of its own.
+/// The documents of a YAML text, sorted by kind and name, because Helm prints them in its own
+/// order.
 fn documents(text: &str) -> Vec<Value> {
     let all: Vec<Value> = serde_saphyr::from_multiple(text).unwrap();
     let mut all: Vec<Value> = all.into_iter().filter(|one| !one.is_null()).collect();
     all.sort_by_key(|one| format!("{} {}", one["kind"], one["metadata"]["name"]));
-    // What was told is told again inside a text, in an order of its own.
+    // The installed values are JSON within a text, with their keys in different orders.
     for one in &mut all {
         if let Some(Value::String(text)) = one.pointer("/data/values.json").cloned() {
             one["data"]["values.json"] = serde_json::from_str(&text).unwrap();
