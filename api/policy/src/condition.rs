@@ -188,7 +188,7 @@ impl Path {
 }
 
 impl Path {
-    /// The literal prefix that alone decides the match, if there is one; for gRPC, the service.
+    /// The literal prefix under which the match is indexed, if it has one; for gRPC, `/<service>`.
     pub(crate) fn prefix(&self) -> Option<Box<[u8]>> {
         match self {
             Self::Prefix(prefix) => Some(prefix.clone()),

@@ -46,8 +46,9 @@ pub fn effective(policies: &[Arc<Traffic>], port: u16, route: Option<RuleOf<'_>>
 }
 
 /// Adds the retries that the rule itself sets (GEP-1731), which take precedence over those of any
-/// policy. Fields that the rule does not set keep the policy's value, most importantly the budget.
-/// Without a policy, the number of attempts is the only bound, as the Gateway API specifies.
+/// policy. The rule has no fields for budget, non-idempotent methods, timeout per attempt and
+/// longest `Retry-After`: these keep the policy's values. Without a policy, the number of attempts
+/// is the only bound, as the Gateway API specifies.
 #[must_use]
 pub fn with_rule(mut traffic: Traffic, rule: &Rule) -> Traffic {
     let Some(retry) = &rule.retry else { return traffic };

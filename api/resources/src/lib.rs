@@ -10,7 +10,7 @@
 //! The crate does not know what the objects mean to the mesh; the index does.
 //!
 //! ```text
-//! text -> tree (every node knows its place) -> decode (typed, unknown fields) -> check (meaning)
+//! text -> tree (every node has a position) -> decode (typed, unknown fields) -> check (meaning)
 //! ```
 //!
 //! Read first: [`Object`], [`Located`], [`Problem`].

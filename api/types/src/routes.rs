@@ -254,7 +254,7 @@ pub struct Retry {
     pub codes: Vec<u16>,
     /// Most retries; `None` means one.
     pub attempts: Option<u32>,
-    /// The shortest wait before a retry; `None` means as the policy sets it.
+    /// The shortest wait before a retry; `None` means the default backoff.
     pub backoff: Option<Duration>,
 }
 

@@ -16,7 +16,7 @@ pub const STAND_IN_V6: Ipv6Addr = Ipv6Addr::new(0x100, 0, 0, 1, 0, 0, 0, 8);
 /// The level of the socket option that passes the client's address. The kernel itself has no such
 /// level and answers `ENOPROTOOPT`.
 pub const CLIENT_LEVEL: i32 = 0x4c65_6e6f;
-/// The option: a `sockaddr_in6`, IPv4 in IPv4-mapped form.
+/// The socket option. Its value is a `sockaddr_in6`; an IPv4 address is in IPv4-mapped form.
 pub const CLIENT_OPTION: i32 = 1;
 
 /// The stand-in address of the same family as `other`.

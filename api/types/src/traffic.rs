@@ -131,7 +131,7 @@ pub struct Backoff {
 pub struct Budget {
     /// Retries for each 100 requests.
     pub percent: u32,
-    /// Retries a second that are always allowed.
+    /// Retries per second that are always allowed.
     pub min_per_second: u32,
 }
 
@@ -185,7 +185,7 @@ pub struct Ejection {
     pub consecutive_failures: Option<u32>,
     /// Ejects an endpoint that succeeds less often than the others; `None` disables this.
     pub success_rate: Option<SuccessRate>,
-    /// How long the first ejection lasts; doubled by each further one.
+    /// How long the first ejection lasts; each further one lasts twice as long as the last.
     pub base: Duration,
     /// The longest ejection.
     pub max: Duration,

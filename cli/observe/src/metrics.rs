@@ -84,7 +84,7 @@ impl PartialOrd for Bound {
 }
 
 impl Histogram {
-    /// Adds `count` to the bucket up to `bound`; `le` of a `_bucket` sample.
+    /// Adds `count` to the bucket up to `bound`, which is the label `le` of a `_bucket` sample.
     pub fn add(&mut self, bound: f64, count: f64) {
         if !bound.is_nan() {
             *self.buckets.entry(Bound(bound)).or_default() += count;

@@ -101,21 +101,21 @@ pub struct EdgeReport {
 /// The golden signals.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Signals {
-    /// The share of requests that did not fail, 0 to 1; none without requests.
+    /// The share of requests that did not fail, 0 to 1; `None` without requests.
     pub success_rate: Option<f64>,
-    /// Requests a second.
+    /// Requests per second.
     pub requests_per_s: f64,
     /// Time from a request's head to the end of its response.
     pub latency_ms: Latency,
     /// Opaque connections open at the end of the window.
     pub tcp_open: f64,
-    /// Bytes of opaque connections a second, both directions.
+    /// Bytes of opaque connections per second, in both directions together.
     pub tcp_bytes_per_s: f64,
-    /// Whether all of it was mTLS; none when there was nothing.
+    /// Whether all of the traffic used mTLS; `None` without traffic.
     pub mtls: Option<bool>,
 }
 
-/// Quantiles in milliseconds; none without requests.
+/// Quantiles in milliseconds; `None` without requests.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 pub struct Latency {
     /// Median.
@@ -136,7 +136,7 @@ struct Total {
     plain: bool,
 }
 
-/// Client, server, and whether mTLS.
+/// Client, server, and whether the traffic used mTLS.
 type EdgeKey = (Name, Name, bool);
 
 /// What one proxy has counted between two ends since it was last queried.

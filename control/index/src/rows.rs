@@ -19,7 +19,7 @@ use leno_resources::{
 use leno_types::mesh::{Distribution, Place};
 use leno_types::{Egress, Identity, InstanceName, MtlsMode, Protocol, ServiceName, TrustDomain};
 
-/// A front: VIPs and ports.
+/// A service: its VIPs and ports.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct ServiceRow {
     pub(crate) vips: Vec<IpAddr>,

@@ -8,8 +8,8 @@
 //! The crate does not know what objects mean to the mesh; the index does.
 //!
 //! ```text
-//! inotify -> settle -> load and check all -> diff to the last good state -> Update -> index
-//! watches of all kinds -> collect until quiet ----------------------------> Update -> index
+//! inotify -> wait until settled -> load, check -> diff to last good state -> Update -> index
+//! watches of all kinds -> collect until no event arrives -----------------> Update -> index
 //! ```
 //!
 //! Read first: [`Update`], [`FilesSource`], [`KubernetesSource`].
