@@ -94,7 +94,7 @@ fn a_run_measures_every_mesh_and_its_report_says_so() {
     if leno.capture == "ebpf" {
         assert!(leno.kernel_programs.runs > 0 && leno.kernel_programs.ms > 0.0, "{leno:?}");
     }
-    // The prober saw the application stop and start again.
+    // The prober saw the proxies stop and start again.
     assert!(leno.start_up_ms.is_some_and(|ms| ms > 0.0 && ms < 20_000.0), "{:?}", leno.start_up_ms);
     report(&out);
     resume(&out);

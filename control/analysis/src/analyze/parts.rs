@@ -1,5 +1,5 @@
-//! Parts of policies without effect: HTTP settings on opaque ports, and settings that another
-//! policy of the same target overrides.
+//! Parts of policies without effect: HTTP settings on opaque ports, and settings that another policy
+//! of the same target has, too.
 
 use std::collections::BTreeMap;
 
