@@ -128,7 +128,7 @@ async fn decide(
     added.map(|backend| Some(backend.to_string())).map_err(|failed| failed.to_string())
 }
 
-/// A pod that only the plugin knows, and of which it knows only that it has a proxy.
+/// A pod that the API server has not reported: the plugin has only found out that it has a proxy.
 fn assumed(request: &Request) -> Option<Pod> {
     Some(Pod {
         namespace: request.namespace.clone(),

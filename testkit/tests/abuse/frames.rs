@@ -45,7 +45,7 @@ pub(crate) enum Told {
     Reset(u32),
     /// GOAWAY with this code.
     GoAway(u32),
-    /// None: the proxy closed the connection.
+    /// Neither: the proxy closed the connection.
     Ended,
 }
 

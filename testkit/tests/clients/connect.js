@@ -1,7 +1,7 @@
 // Extended CONNECT (RFC 8441) with Node's own HTTP/2.
 //
 //   connect.js serve PORT        serves until it is killed
-//   connect.js call HOST PORT    plays every case, prints what it saw of each as one line of JSON
+//   connect.js call HOST PORT    runs every case, prints the outcome of each as one line of JSON
 "use strict";
 
 const http2 = require("http2");

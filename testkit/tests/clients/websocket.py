@@ -1,7 +1,7 @@
 """A WebSocket server and client of Python's websockets.
 
 websocket.py serve PORT         serves until it is killed
-websocket.py call HOST PORT     plays every case, prints what it saw of each as one line of JSON
+websocket.py call HOST PORT     runs every case, prints the outcome of each as one line of JSON
 """
 
 import hashlib
@@ -19,7 +19,7 @@ LIMIT_S = 30
 
 
 def session(socket):
-    """Sends back what comes; some words mean more."""
+    """Echoes messages; some words have a special effect."""
     path = socket.request.path
     if path == "/greet":
         socket.send("hello")
@@ -53,7 +53,7 @@ def run(port):
 
 
 def closed(socket):
-    """How the other side ended it."""
+    """The code and the reason with which the other side closed."""
     try:
         socket.recv(timeout=LIMIT_S)
     except ConnectionClosed as end:

@@ -1,7 +1,7 @@
 // A WebSocket server and client of Node's ws.
 //
 //   ws.js serve PORT        serves until it is killed
-//   ws.js call HOST PORT    plays every case, prints what it saw of each as one line of JSON
+//   ws.js call HOST PORT    runs every case, prints the outcome of each as one line of JSON
 "use strict";
 
 const { createHash } = require("crypto");

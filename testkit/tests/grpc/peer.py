@@ -1,7 +1,7 @@
-"""A gRPC server and client of Python's grpcio: messages are bytes, so that nothing is generated.
+"""A gRPC server and client of Python's grpcio: messages are bytes, so that no code is generated.
 
 peer.py serve PORT         serves until it is killed
-peer.py call HOST PORT     plays every case, prints what it saw of each as one line of JSON
+peer.py call HOST PORT     runs every case, prints the outcome of each as one line of JSON
 """
 
 import json
@@ -18,7 +18,7 @@ LIMIT_S = 30
 
 
 def echo(request, context):
-    """Answers with the message; metadata come back as initial and trailing ones."""
+    """Returns the message; metadata are returned as initial and trailing metadata."""
     sent = [(k, v) for k, v in context.invocation_metadata() if k.startswith("x-")]
     context.send_initial_metadata(sent)
     context.set_trailing_metadata([(k + "-trailing" if not k.endswith("-bin") else k, v) for k, v in sent])
@@ -30,7 +30,7 @@ def fail(request, context):
 
 
 def sleep(_request, context):
-    """Answers when the client has given up."""
+    """Responds only after the client has cancelled."""
     while context.is_active():
         time.sleep(0.01)
     return b""
@@ -74,7 +74,7 @@ def serve(port):
 
 
 def status(call):
-    """What a failed call says."""
+    """The status and the details of a failed call."""
     try:
         call()
     except grpc.RpcError as error:
@@ -101,7 +101,7 @@ def cancelled(channel):
 
 
 def both_streams(channel):
-    """Each message goes when the one before was answered."""
+    """Sends each message after the one before was answered."""
     words = queue.SimpleQueue()
     words.put(b"one")
     answers = []
