@@ -86,7 +86,7 @@ impl Listening {
         Ok(server)
     }
 
-    /// Where it accepts.
+    /// The address that it accepts on.
     #[must_use]
     pub fn address(&self) -> SocketAddr {
         self.address

@@ -354,7 +354,7 @@ impl Lab {
         })
     }
 
-    /// Asks `leno up` to end and waits for it.
+    /// Signals `leno up` to end, and waits until it has.
     pub fn end(&self) -> Result<()> {
         if self.ended()?.is_none() {
             kill(Pid::from_raw(i32::try_from(self.owner())?), Signal::SIGINT)?;

@@ -34,7 +34,7 @@ pub(crate) struct Admin {
 }
 
 impl Admin {
-    /// Why the agent cannot do its work, if it cannot.
+    /// Why the agent is not ready, if it is not.
     fn not_ready(&self) -> Option<&'static str> {
         let metrics = &self.keeper.metrics;
         if self.installs && !metrics.installed.load(Ordering::Relaxed) {

@@ -55,7 +55,7 @@ pub(crate) struct Capture {
     failure: Option<Failed>,
 }
 
-/// How far a pod is.
+/// The state of a pod's capture.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "snake_case")]
 enum State {

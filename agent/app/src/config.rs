@@ -11,8 +11,8 @@ const ADMIN: SocketAddr = SocketAddr::new(IpAddr::V6(Ipv6Addr::UNSPECIFIED), por
 
 /// The agent of a node in the Leno service mesh: captures the pods that have a proxy.
 ///
-/// It runs once on each node, as root. No request passes it: what it sets up stays in the kernel when
-/// it ends, and the next one takes it over.
+/// It runs once on each node, as root. No request passes through it: when it ends, the kernel keeps
+/// what it has set up, and the next agent takes that over.
 #[derive(Clone, Debug, Parser)]
 #[command(name = "leno-agent", version, max_term_width = 100)]
 pub(crate) struct Flags {
@@ -26,15 +26,15 @@ pub(crate) struct Flags {
     #[arg(long = "node", env = "LENO_NODE", value_name = "NAME", default_value = "")]
     pub(crate) name: String,
 
-    /// The cluster's address and credentials; without it KUBECONFIG's, or the pod's own
+    /// Kubeconfig with the cluster's address and credentials; by default the pod's own
     #[arg(long, env = "KUBECONFIG", value_name = "FILE")]
     pub(crate) kubeconfig: Option<PathBuf>,
 
-    /// Where /metrics, /ready and /live are served
+    /// Address that serves /metrics, /ready and /live
     #[arg(long, env = "LENO_ADMIN", value_name = "ADDRESS", default_value_t = ADMIN)]
     pub(crate) admin: SocketAddr,
 
-    /// The plugin's binary that is installed; by default leno-cni beside this one
+    /// CNI plugin's binary to install; by default leno-cni beside this program
     #[arg(long, env = "LENO_CNI_BINARY", value_name = "FILE")]
     pub(crate) cni_binary: Option<PathBuf>,
 
@@ -42,7 +42,7 @@ pub(crate) struct Flags {
     #[arg(long, env = "LENO_KUBELET", value_name = "FOLDER", default_value = "/var/lib/kubelet")]
     pub(crate) kubelet: PathBuf,
 
-    /// Namespaces whose pods pass without the agent where the plugin cannot see their volumes
+    /// Namespaces whose pods start without the agent even if the plugin cannot read their volumes
     #[arg(
         long,
         env = "LENO_EXEMPT",
@@ -52,7 +52,7 @@ pub(crate) struct Flags {
     )]
     pub(crate) exempt: Vec<String>,
 
-    /// What is logged to standard error, for example info or leno_agent=debug
+    /// Filter of the log on standard error, for example info or leno_agent=debug
     #[arg(long, env = "LENO_LOG", default_value = "info")]
     pub(crate) log: String,
 }

@@ -3,7 +3,7 @@
 //! ```text
 //!  CNI plugin ──/run/leno/agent.sock──► server ─┐
 //!  API server ──pods of this node─────► follow ─┴► keeper ──► leno-capture ──► the kernel
-//!                                  install: the plugin's place in the node's chain
+//!                                  install: the plugin's entry in the node's chain
 //! ```
 //! A pod is captured when its sandbox is made, before any of its containers starts. A pod that
 //! started while no agent ran is found by its processes. No request passes through the agent: when it

@@ -6,7 +6,7 @@ use std::time::Duration;
 /// What failed. The cause is the `source`.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// The kernel programs.
+    /// The kernel programs could not be loaded, attached or removed.
     #[error(transparent)]
     Bpf(#[from] leno_bpf::Error),
     /// A system call on a file, a namespace or a process failed.

@@ -8,32 +8,32 @@ use leno_testkit::load::{self, Pace, Plan, Report};
 
 /// Send requests at a constant rate and report latency without coordinated omission.
 ///
-/// Exits 1 when a request failed, 2 when the load could not be made.
+/// Exits 1 when a request failed, 2 when the load could not be generated.
 #[derive(Parser)]
 #[command(name = "leno-load", version)]
 struct Args {
-    /// Where to, http://host[:port]/path
+    /// Target, http://host[:port]/path
     #[arg(long)]
     url: String,
     /// Requests a second; "max" sends as fast as the responses come (closed loop)
     #[arg(long, default_value = "100")]
     rate: String,
-    /// Connections at most
+    /// Most connections
     #[arg(long, default_value_t = 16)]
     connections: usize,
     /// How long to measure, such as 10s, 500ms, 2m
     #[arg(long, default_value = "10s", value_parser = duration)]
     duration: Duration,
-    /// Load before that, not measured
+    /// Load before the measurement
     #[arg(long, default_value = "0s", value_parser = duration)]
     warm_up: Duration,
     /// How long one request may take
     #[arg(long, default_value = "10s", value_parser = duration)]
     timeout: Duration,
-    /// What is spoken
+    /// Protocol of the requests
     #[arg(long, value_enum, default_value_t = Spoken::Http1)]
     protocol: Spoken,
-    /// Requests under way at once on each connection, where the protocol can
+    /// Parallel requests on each connection, if the protocol supports it
     #[arg(long, default_value_t = 1)]
     streams: usize,
     /// Method of the request
@@ -45,13 +45,13 @@ struct Args {
     /// A new connection for each request
     #[arg(long)]
     new_connection: bool,
-    /// Have each connection carry a request before the first that is due
+    /// Send one request on each connection before the first one that is due
     #[arg(long)]
     primed: bool,
-    /// Another header field, "name: value"
+    /// Further header field, "name: value"
     #[arg(long = "header")]
     headers: Vec<String>,
-    /// Threads that make the load
+    /// Threads that generate the load
     #[arg(long, default_value_t = 1)]
     threads: usize,
     /// How to print the report

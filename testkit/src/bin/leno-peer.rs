@@ -27,8 +27,7 @@ enum Command {
         #[arg(long)]
         tell: SocketAddr,
         /// What to do with each request in turn: good, stall, cut, close, garbage, forged, a
-        /// status,
-        /// after:MILLISECONDS
+        /// status, after:MILLISECONDS
         #[arg(long, value_delimiter = ',', required = true)]
         acts: Vec<Act>,
     },

@@ -31,7 +31,7 @@ pub struct Connection {
     pub window: Option<u32>,
     /// The client shuts down its sending direction after the last request.
     pub half_closes: bool,
-    /// What it asks for.
+    /// Its requests, in order.
     pub requests: Vec<Request>,
     /// Changes to the bytes that it sends.
     pub mutations: Vec<Mutation>,

@@ -246,7 +246,7 @@ fn from_bridge(lab: &Lab, address: &str, steps: &[Step]) -> Result<Transcript> {
 /// What a client from outside of the mesh presents.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Shown {
-    /// A certificate of its own CA, with an identity of the mesh in it.
+    /// A certificate from another CA, with an identity of the mesh.
     OtherAuthority,
     /// No certificate.
     Nothing,
