@@ -30,8 +30,8 @@ static __always_inline bool is_by_proxy(void)
 	return (__u32)bpf_get_current_uid_gid() == config.proxy_uid;
 }
 
-/* Whether the proxy made this socket. sock_ops programs may run outside of its system calls, so the
- * socket's owner is read.
+/* Whether the proxy made this socket. A sock_ops program cannot query which task makes the system call,
+ * so the socket's owner is read.
  */
 static __always_inline bool is_of_proxy(struct bpf_sock_ops *ops)
 {

@@ -76,7 +76,7 @@ pub struct Options {
     pub cert_lifetime: Option<Duration>,
     /// The network namespace that the mesh is started in; `None` for the test's own.
     pub machine: Option<String>,
-    /// Whether workloads can connect to destinations outside of the mesh.
+    /// Whether the mesh has an uplink, by which workloads reach destinations outside of the machine.
     pub uplink: bool,
     /// The resolver for names outside of the mesh; `None` for the host's resolvers.
     pub resolver: Option<SocketAddr>,

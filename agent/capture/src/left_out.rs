@@ -9,8 +9,7 @@ use crate::captured::Workload;
 /// TCP is never captured and not listed here.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct LeftOut {
-    /// Connections from outside to these ports go straight to the application or the proxy's admin
-    /// server.
+    /// Connections from outside to these ports go straight to the program that listens there.
     pub inbound_ports: Vec<u16>,
     /// Connections to these prefixes bypass the proxy, on every port.
     pub outbound_to: Vec<String>,

@@ -75,8 +75,7 @@ fn read() -> Result<String, Error> {
     fs::read_to_string(RESERVED_FILE).map_err(Error::io(format!("read {RESERVED_FILE}")))
 }
 
-/// Writes the list. The kernel ignores a write of zero bytes, so an empty list is written as a line
-/// break.
+/// Writes the list. An empty one needs the line break, because writing zero bytes changes nothing.
 fn write(reserved: &str) -> Result<(), Error> {
     let written = fs::write(RESERVED_FILE, format!("{reserved}\n"));
     written.map_err(Error::io(format!("write {RESERVED_FILE}")))

@@ -31,8 +31,8 @@ const COUNTED: &[Counter] = &[
 const LINK_LOCAL: &str =
     "ip6 daddr fe80::/10 meta l4proto != ipv6-icmp ct state != { established, related }";
 
-/// Matches a TCP packet that does not begin a connection: all flags but a lone SYN, the only ones that listeners
-/// accept.
+/// Matches a TCP packet that does not begin a connection: listeners only accept one with SYN and without FIN, RST
+/// and ACK.
 const NOT_FIRST: &str = "tcp flags & (fin | syn | rst | ack) != syn";
 
 /// Installs the rules in one transaction, in place of older ones.

@@ -140,7 +140,7 @@ fn try_ebpf() -> Result<(), Error> {
     Ok(())
 }
 
-/// A workload that no pod has, with values that make every rule appear.
+/// A made-up workload, with values that make every rule appear.
 fn nobody() -> Workload {
     Workload {
         name: "probe".to_owned(),

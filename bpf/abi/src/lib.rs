@@ -24,7 +24,8 @@ pub const MAX_INFLIGHT: u32 = 8192;
 /// Most listeners that are kept for one port (`LISTENERS_PER_SLOT`).
 pub const LISTENERS_PER_SLOT: u32 = 16;
 
-/// An address and port; IPv4 in IPv4-mapped form. Multi-byte fields are in network byte order.
+/// An address and port; IPv4 in IPv4-mapped form. `ip` and `port` are in network byte order, `family`
+/// is in the machine's.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SocketAddress {

@@ -25,7 +25,7 @@ const ROUNDS: u8 = 50;
 const SAID: [&[u8]; 5] =
     [b"", b"G", b"\0\xff\x07garbage", b"\x16\x03\x01\x02\x00\x01\x00\x01", b"GET /aaaa"];
 const ADDRESSES: [u8; 2] = [2, 3];
-/// Clients in each round that complete a TLS handshake without a certificate.
+/// Clients in each round that use TLS without a certificate.
 const NAMELESS: usize = 6;
 
 const GET: [Field<'static>; 5] = [
