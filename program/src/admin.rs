@@ -2,7 +2,7 @@
 
 use std::convert::Infallible;
 use std::fmt::Display;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
 use futures_util::StreamExt;
@@ -17,7 +17,7 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream};
 
 use crate::content::{PROMETHEUS, TEXT};
-use crate::places::Places;
+use crate::shares::Shares;
 
 /// How many connections are served at once at most; scrapes and probes need a handful.
 const MAX_CONNECTIONS: usize = 64;
@@ -43,18 +43,24 @@ pub struct Ends {
     pub called: SocketAddr,
 }
 
+/// Places for the connections of an admin server.
+#[must_use]
+pub fn connections() -> Shares<IpAddr> {
+    Shares::new(MAX_CONNECTIONS, MAX_OF_ADDRESS)
+}
+
 /// Serves until the future is dropped; all connections share one task.
 pub async fn serve<A, F>(listener: TcpListener, answer: A)
 where
     A: Fn(Request<Incoming>, Ends) -> F,
     F: Future<Output = Answer>,
 {
-    let places = Places::new(MAX_CONNECTIONS, MAX_OF_ADDRESS);
+    let shares = connections();
     let mut connections = FuturesUnordered::new();
     loop {
         tokio::select! {
-            (stream, client, place) = places.accept(&listener) => {
-                connections.push(place.hold(connection(stream, client, &answer)));
+            (stream, client, share) = shares.accept(&listener) => {
+                connections.push(share.hold(connection(stream, client, &answer)));
             }
             Some(_ended) = connections.next() => {}
         }

@@ -3,7 +3,7 @@
 //! ```text
 //!  start   flags ─► log ─► the program ─► exit code
 //!  listen  a listener, even on machines without IPv6
-//!  places  connections of a listener, bounded in total and per client ────┐
+//!  shares  connections of a listener, bounded in total and per client ────┐
 //!  admin   HTTP/1 for scrapes and probes, on such a listener ◄────────────┘
 //! ```
 //! The responses of a program, and all that is specific to it, are its own. No code here is on the
@@ -11,14 +11,14 @@
 
 mod admin;
 mod listen;
-mod places;
+mod shares;
 mod start;
 
 pub use admin::{
-    Answer, Ends, answer_pages, readiness, refuse_method, respond, serve, serve_stream,
+    Answer, Ends, answer_pages, connections, readiness, refuse_method, respond, serve, serve_stream,
 };
 pub use listen::listen;
-pub use places::{Place, Places};
+pub use shares::{Share, Shares};
 pub use start::{Failure, run};
 
 /// Content types of responses.

@@ -16,7 +16,7 @@ use hyper::{Method, Request, StatusCode};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use leno_admission::{Answer, Enclosing, Review, Settings, is_unjudged, judge};
 use leno_program::content::{JSON, TEXT};
-use leno_program::{Answer as Reply, Places, respond};
+use leno_program::{Answer as Reply, Shares, respond};
 use leno_serve::Credentials;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream};
@@ -345,12 +345,12 @@ pub(crate) async fn serve(
 ) -> anyhow::Result<()> {
     let acceptor = TlsAcceptor::from(Arc::new(credentials.open_config()?));
     tokio::spawn(async move { credentials.keep_fresh().await });
-    let places = Places::new(MAX_CONNECTIONS, MAX_OF_ADDRESS);
+    let shares = Shares::new(MAX_CONNECTIONS, MAX_OF_ADDRESS);
     tokio::spawn(async move {
         loop {
-            let (stream, client, place) = places.accept(&listener).await;
+            let (stream, client, share) = shares.accept(&listener).await;
             let (acceptor, webhook) = (acceptor.clone(), Arc::clone(&webhook));
-            tokio::spawn(place.hold(async move {
+            tokio::spawn(share.hold(async move {
                 if let Err(error) = connection(stream, &acceptor, webhook).await {
                     tracing::debug!(%client, %error, "a webhook's connection ended");
                 }

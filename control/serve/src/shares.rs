@@ -1,21 +1,16 @@
-//! Who holds the connections of the listener, so that no client takes them all.
+//! The listener's connections are shared among clients, so that no client takes them all.
 //!
 //! ```text
 //! accepted ─► unproven, by address ─► certificate shown ─► proven, by identity and address
 //!                    └─ none within UNPROVEN_TIME: closed
 //! ```
-//! Where all places are held, the holder of most of them loses its oldest to the one that asks.
+//! When all places are held, the holder with the most loses its oldest to the client that connects.
 
-use std::collections::{BTreeMap, HashMap};
-use std::hash::Hash;
 use std::net::IpAddr;
-use std::pin::Pin;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
 use leno_types::Identity;
-use tokio::sync::oneshot;
 
 /// How long a connection without a certificate lives. A proxy opens one for its first certificate, gets it in
 /// milliseconds, and waits 5 s for it at most.
@@ -48,155 +43,63 @@ impl Default for Bounds {
     }
 }
 
-/// All connections, by their holders.
-#[derive(Clone, Debug, Default)]
+/// The connections that are open.
+#[derive(Clone, Debug)]
 pub(crate) struct Shares {
-    bounds: Bounds,
-    held: Arc<Mutex<Held>>,
-}
-
-#[derive(Debug, Default)]
-struct Held {
-    next: u64,
-    unproven: Holders<IpAddr>,
-    proven: Holders<Identity>,
-    /// Proven connections from each address.
-    addresses: HashMap<IpAddr, usize>,
-}
-
-/// Connections by their holder and, of one holder, by age. The end of a sender cuts its connection.
-#[derive(Debug)]
-struct Holders<K> {
-    count: usize,
-    of: HashMap<K, BTreeMap<u64, oneshot::Sender<()>>>,
+    unproven: leno_program::Shares<IpAddr>,
+    proven: leno_program::Shares<Identity>,
+    /// Proven connections by address. The bound of `proven` holds for all of them, so here none is cut.
+    addresses: leno_program::Shares<IpAddr>,
 }
 
 /// The right to one connection, until it is dropped or lost.
 #[derive(Debug)]
-pub(crate) struct Share {
-    number: u64,
-    address: IpAddr,
-    identity: Option<Identity>,
-    lost: oneshot::Receiver<()>,
-    held: Arc<Mutex<Held>>,
+pub(crate) enum Share {
+    /// Of a connection that has shown no certificate.
+    Unproven { address: IpAddr, share: leno_program::Share<IpAddr> },
+    /// Of a connection that has shown one.
+    Proven { share: leno_program::Share<Identity>, _of_address: leno_program::Share<IpAddr> },
+}
+
+impl Default for Shares {
+    fn default() -> Self {
+        Self::new(Bounds::default())
+    }
 }
 
 impl Shares {
-    #[cfg(test)]
     fn new(bounds: Bounds) -> Self {
-        Self { bounds, held: Arc::default() }
+        Self {
+            unproven: leno_program::Shares::new(bounds.unproven, bounds.unproven_of_address),
+            proven: leno_program::Shares::new(bounds.proven, bounds.of_identity),
+            addresses: leno_program::Shares::new(usize::MAX, bounds.of_address),
+        }
     }
 
     /// A share for a connection that was accepted. `None` if its address has as many as it may.
     pub(crate) fn unproven(&self, address: IpAddr) -> Option<Share> {
         let address = address.to_canonical();
-        let mut held = lock(&self.held);
-        if held.unproven.count_of(&address) >= self.bounds.unproven_of_address {
-            return None;
-        }
-        if held.unproven.count >= self.bounds.unproven {
-            held.unproven.cut_oldest_of_largest();
-        }
-        let number = held.number();
-        let lost = held.unproven.insert(address, number);
-        Some(Share { number, address, identity: None, lost, held: Arc::clone(&self.held) })
+        self.unproven.take(address).map(|share| Share::Unproven { address, share })
     }
 
     /// The share of the same connection once it has shown a certificate. `None` if the identity or the address
     /// has as many as it may.
     pub(crate) fn proven(&self, share: Share, identity: Identity) -> Option<Share> {
-        let address = share.address;
+        let Share::Unproven { address, share } = share else { return Some(share) };
         drop(share);
-        let mut held = lock(&self.held);
-        let of_address = held.addresses.get(&address).copied().unwrap_or_default();
-        if held.proven.count_of(&identity) >= self.bounds.of_identity
-            || of_address >= self.bounds.of_address
-        {
-            return None;
-        }
-        if held.proven.count >= self.bounds.proven {
-            held.proven.cut_oldest_of_largest();
-        }
-        *held.addresses.entry(address).or_default() += 1;
-        let number = held.number();
-        let lost = held.proven.insert(identity.clone(), number);
-        let identity = Some(identity);
-        Some(Share { number, address, identity, lost, held: Arc::clone(&self.held) })
-    }
-}
-
-impl Held {
-    fn number(&mut self) -> u64 {
-        self.next += 1;
-        self.next
-    }
-}
-
-impl<K> Default for Holders<K> {
-    fn default() -> Self {
-        Self { count: 0, of: HashMap::new() }
-    }
-}
-
-impl<K: Clone + Eq + Hash> Holders<K> {
-    fn count_of(&self, holder: &K) -> usize {
-        self.of.get(holder).map_or(0, BTreeMap::len)
-    }
-
-    fn insert(&mut self, holder: K, number: u64) -> oneshot::Receiver<()> {
-        let (sender, lost) = oneshot::channel();
-        self.of.entry(holder).or_default().insert(number, sender);
-        self.count += 1;
-        lost
-    }
-
-    fn remove(&mut self, holder: &K, number: u64) {
-        let Some(held) = self.of.get_mut(holder) else { return };
-        if held.remove(&number).is_some() {
-            self.count -= 1;
-        }
-        if held.is_empty() {
-            self.of.remove(holder);
-        }
-    }
-
-    /// Only where all are held, so that its time, linear in the holders, is spent seldom.
-    fn cut_oldest_of_largest(&mut self) {
-        let largest = self.of.iter().max_by_key(|(_, held)| held.len());
-        let oldest =
-            largest.and_then(|(holder, held)| Some((holder.clone(), *held.keys().next()?)));
-        if let Some((holder, number)) = oldest {
-            self.remove(&holder, number);
-        }
+        let of_address = self.addresses.take(address)?;
+        Some(Share::Proven { share: self.proven.take(identity)?, _of_address: of_address })
     }
 }
 
 impl Share {
     /// Ready once the share is lost to another client.
     pub(crate) fn poll_lost(&mut self, context: &mut Context<'_>) -> Poll<()> {
-        Pin::new(&mut self.lost).poll(context).map(drop)
-    }
-}
-
-impl Drop for Share {
-    fn drop(&mut self) {
-        let mut held = lock(&self.held);
-        let Some(identity) = &self.identity else {
-            return held.unproven.remove(&self.address, self.number);
-        };
-        held.proven.remove(identity, self.number);
-        if let Some(count) = held.addresses.get_mut(&self.address) {
-            *count -= 1;
-            if *count == 0 {
-                held.addresses.remove(&self.address);
-            }
+        match self {
+            Self::Unproven { share, .. } => share.poll_lost(context),
+            Self::Proven { share, .. } => share.poll_lost(context),
         }
     }
-}
-
-/// Every change is whole, so that what a panic left behind is still sound.
-fn lock(held: &Mutex<Held>) -> MutexGuard<'_, Held> {
-    held.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 #[cfg(test)]
@@ -235,7 +138,7 @@ mod tests {
             "the oldest of the largest holder"
         );
         drop((many, third));
-        assert_eq!(lock(&shares.held).unproven.count, 1);
+        assert_eq!(shares.unproven.held(), 1);
     }
 
     #[test]
@@ -250,8 +153,8 @@ mod tests {
         let _c = proven("c", 5).unwrap();
         assert!(is_lost(&mut many[0]), "the oldest of the identity that has most");
         drop(many);
-        assert_eq!(lock(&shares.held).unproven.count, 0, "a share is proven or unproven");
-        assert_eq!(lock(&shares.held).addresses.len(), 2);
+        assert_eq!(shares.unproven.held(), 0, "a share is proven or unproven");
+        assert_eq!(shares.addresses.held(), 2);
         let _more: Vec<Share> = (0..2).map(|_| proven("d", 4).unwrap()).collect();
         assert!(proven("e", 4).is_none(), "as many as one address may have");
     }
