@@ -72,7 +72,7 @@ enum Command {
     /// that of both proxies together. Latency is that of an open loop, from the moment a request
     /// was due.
     Mesh(MeshArgs),
-    /// Resident memory of one proxy: idle, and with connections open
+    /// Private, proportional and resident memory of proxies: idle, with connections open, and after them
     Memory(MemoryArgs),
     /// Effect of one slow endpoint of three on latency, for each balancing algorithm
     ///
@@ -189,9 +189,12 @@ struct MemoryArgs {
     /// Which proxies
     #[arg(long, value_delimiter = ',', default_value = "leno,haproxy,nginx")]
     proxies: Vec<proxy::Contender>,
-    /// Idle connections to hold open
+    /// Idle connections to hold open to each proxy; each has carried a request
     #[arg(long, default_value_t = 500)]
     connections: usize,
+    /// Proxies of each kind that run beside each other, as on a node; figures are those of all together
+    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=200))]
+    copies: u16,
     /// Where the records go
     #[arg(long, default_value = "target/bench-memory.json")]
     out: PathBuf,
@@ -221,7 +224,9 @@ fn run(command: Command) -> Result<bool> {
             };
             mesh::run(&args.proxies, capture, !args.rounds.no_pin, &options)?;
         }
-        Command::Memory(args) => memory::run(&args.proxies, args.connections, &args.out)?,
+        Command::Memory(args) => {
+            memory::run(&args.proxies, args.copies.into(), args.connections, &args.out)?
+        }
         Command::Balance(args) => return balance::run(args),
         Command::Match(args) => return Ok(matching::run(args)),
         Command::Routes(args) => return routes::run(args),

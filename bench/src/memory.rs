@@ -1,4 +1,4 @@
-//! Resident memory of one proxy: idle, with idle connections open, and after they closed.
+//! Memory of proxies: idle, with idle connections open, and after they closed.
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -7,24 +7,30 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use leno_testkit::http1::ResponseReader;
+use leno_testkit::usage::Memory;
 
 use crate::backend::Backends;
 use crate::process::Place;
 use crate::proxy::{Contender, Proxy};
-use crate::record::{self, Record, RssKib};
+use crate::record::{self, Moments, Record};
 use crate::report;
 use crate::scenario::Work;
 
 /// The time limit of a request while connections are opened.
 const REQUEST_LIMIT: Duration = Duration::from_secs(5);
 
-/// Measures each proxy in turn, writes the records and prints the table.
-pub(crate) fn run(proxies: &[Contender], connections: usize, out: &Path) -> Result<()> {
+/// Measures each proxy in turn, `copies` of it beside each other, writes the records and prints the table.
+pub(crate) fn run(
+    proxies: &[Contender],
+    copies: usize,
+    connections: usize,
+    out: &Path,
+) -> Result<()> {
     let backends = Backends::start(&[Work::Http1], Place::Anywhere)?;
     let backend = backends.address(Work::Http1)?;
     let mut records = Vec::new();
     for contender in proxies {
-        match measure(*contender, backend, connections) {
+        match measure(*contender, copies, backend, connections) {
             Ok(record) => records.push(record),
             Err(error) => eprintln!("{contender}: left out: {error:#}"),
         }
@@ -35,37 +41,58 @@ pub(crate) fn run(proxies: &[Contender], connections: usize, out: &Path) -> Resu
     Ok(())
 }
 
-fn measure(contender: Contender, backend: SocketAddr, connections: usize) -> Result<Record> {
-    let proxy = Proxy::start(contender, Work::Http1, backend, Place::Anywhere)?;
-    let process = proxy.process.as_ref().context("there is no process to measure")?;
-    let idle = process.usage()?;
-    // Each connection has carried a request, as the connections of a pool have.
-    let open: Vec<TcpStream> = (0..connections)
-        .map(|_| {
+fn measure(
+    contender: Contender,
+    copies: usize,
+    backend: SocketAddr,
+    connections: usize,
+) -> Result<Record> {
+    let proxies = (0..copies)
+        .map(|_| Proxy::start(contender, Work::Http1, backend, Place::Anywhere))
+        .collect::<Result<Vec<_>>>()?;
+    let idle = memory(&proxies)?;
+    let mut open = Vec::new();
+    for proxy in &proxies {
+        // Each connection has carried a request, as the connections of a pool have.
+        for _ in 0..connections {
             let mut stream = TcpStream::connect(proxy.address)?;
             stream.set_read_timeout(Some(REQUEST_LIMIT))?;
             request(&mut stream)?;
-            Ok(stream)
-        })
-        .collect::<Result<_>>()?;
-    let connections_open = process.usage()?.rss_kib;
+            open.push(stream);
+        }
+    }
+    let connections_open = memory(&proxies)?;
     drop(open);
-    request(&mut TcpStream::connect(proxy.address)?)?;
-    let connections_closed = process.usage()?.rss_kib;
+    for proxy in &proxies {
+        request(&mut TcpStream::connect(proxy.address)?)?;
+    }
+    let connections_closed = memory(&proxies)?;
+    let moments = |of: fn(Memory) -> u64| Moments {
+        idle: of(idle),
+        connections_open: of(connections_open),
+        connections_closed: of(connections_closed),
+    };
     Ok(Record {
         bench: "memory".into(),
         scenario: format!("{connections} connections"),
         proxy: contender.to_string(),
-        version: proxy.version.clone(),
+        version: proxies.first().map(|proxy| proxy.version.clone()).unwrap_or_default(),
         connections,
-        rss_kib: RssKib {
-            idle: idle.rss_kib,
-            idle_anonymous: idle.anonymous_kib,
-            connections_open,
-            connections_closed,
-        },
+        copies,
+        rss_kib: moments(|memory| memory.rss_kib),
+        pss_kib: moments(|memory| memory.pss_kib),
+        private_kib: moments(|memory| memory.private_kib),
         ..Record::default()
     })
+}
+
+/// The memory of all of them together.
+fn memory(proxies: &[Proxy]) -> Result<Memory> {
+    let mut sum = Memory::default();
+    for proxy in proxies {
+        sum += proxy.process.as_ref().context("there is no process to measure")?.memory()?;
+    }
+    Ok(sum)
 }
 
 fn request(stream: &mut TcpStream) -> Result<()> {

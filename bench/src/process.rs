@@ -83,11 +83,11 @@ impl Process {
             .collect())
     }
 
-    /// The usage of the process and its children together.
-    pub(crate) fn usage(&self) -> Result<usage::Usage> {
-        let mut sum = usage::Usage::default();
+    /// The memory of the process and its children together.
+    pub(crate) fn memory(&self) -> Result<usage::Memory> {
+        let mut sum = usage::Memory::default();
         for pid in self.pids()? {
-            sum += usage::of_process(pid)?;
+            sum += usage::memory_of_process(pid)?;
         }
         Ok(sum)
     }

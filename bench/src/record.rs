@@ -45,17 +45,23 @@ pub(crate) struct Record {
     pub(crate) latency_us: Option<Latency>,
     /// Whether the generator could not keep its schedule.
     pub(crate) generator_limited: bool,
+    /// Proxies that run beside each other; figures of memory are those of all together.
+    pub(crate) copies: usize,
     /// Resident memory.
-    pub(crate) rss_kib: RssKib,
+    pub(crate) rss_kib: Moments,
+    /// Proportional memory: pages of several processes are divided among them.
+    pub(crate) pss_kib: Moments,
+    /// Memory that no other process shares.
+    pub(crate) private_kib: Moments,
     /// Why this was not measured; then all figures above are 0.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) left_out: Option<String>,
 }
 
-/// Resident memory at named moments; 0 if it was not measured.
+/// Memory in KiB at named moments; 0 if it was not measured.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
-pub(crate) struct RssKib {
+pub(crate) struct Moments {
     /// Before any connection.
     pub(crate) idle: u64,
     /// The private part of it: heap and stacks, no file pages.

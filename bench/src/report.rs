@@ -105,22 +105,26 @@ fn ratio(records: &[&Record], reference: Option<&Vec<&Record>>) -> String {
 
 fn memory_table(out: &mut String, records: &[&Record]) {
     out.push_str(
-        "\n**Resident memory, KiB**\n\n| proxy | idle | of it no file | connections open | after they closed | \
-         connections |\n|---|---|---|---|---|---|\n",
+        "\n**Memory, KiB** (private: shared with no other process; proportional: shared pages divided among \
+         their processes)\n\n| proxies | connections each | kind | idle | connections open | after they closed |\n\
+         |---|---|---|---|---|---|\n",
     );
     for r in records {
-        let m = r.rss_kib;
-        writeln!(
-            out,
-            "| {} | {} | {} | {} | {} | {} |",
-            r.proxy,
-            m.idle,
-            m.idle_anonymous,
-            m.connections_open,
-            m.connections_closed,
-            r.connections
-        )
-        .expect("writing to a string cannot fail");
+        let kinds =
+            [("private", r.private_kib), ("proportional", r.pss_kib), ("resident", r.rss_kib)];
+        for (kind, at) in kinds {
+            writeln!(
+                out,
+                "| {} {} | {} | {kind} | {} | {} | {} |",
+                r.copies,
+                r.proxy,
+                r.connections,
+                at.idle,
+                at.connections_open,
+                at.connections_closed,
+            )
+            .expect("writing to a string cannot fail");
+        }
     }
 }
 

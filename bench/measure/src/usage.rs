@@ -85,6 +85,38 @@ pub fn of_process(pid: u32) -> Result<Usage> {
     })
 }
 
+/// The memory of a process by how much of it is its own, in KiB.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Memory {
+    /// Resident: every page that is mapped, shared ones counted whole by each process.
+    pub rss_kib: u64,
+    /// Proportional: a page that n processes map counts as 1/n, so that a sum over processes is what
+    /// the machine pays.
+    pub pss_kib: u64,
+    /// Private: pages that no other process maps now, and that would be free without this one.
+    pub private_kib: u64,
+}
+
+impl AddAssign for Memory {
+    fn add_assign(&mut self, other: Memory) {
+        self.rss_kib += other.rss_kib;
+        self.pss_kib += other.pss_kib;
+        self.private_kib += other.private_kib;
+    }
+}
+
+/// The memory of one process, from /proc/PID/smaps_rollup (Linux 4.14). The kernel walks all pages for
+/// it, so this is for single moments, not for sampling under load.
+pub fn memory_of_process(pid: u32) -> Result<Memory> {
+    let path = format!("/proc/{pid}/smaps_rollup");
+    let page = fs::read_to_string(&path).with_context(|| format!("cannot read {path}"))?;
+    Ok(Memory {
+        rss_kib: kib(&page, "Rss:")?,
+        pss_kib: kib(&page, "Pss:")?,
+        private_kib: kib(&page, "Private_Clean:")? + kib(&page, "Private_Dirty:")?,
+    })
+}
+
 /// The resident memory of one process in KiB; 0 for a zombie.
 pub fn rss_of_process(pid: u32) -> Result<u64> {
     kib(&status(&Path::new("/proc").join(pid.to_string()))?, "VmRSS:")
@@ -196,6 +228,15 @@ mod tests {
         while cpu_of_process(std::process::id()).unwrap().total_us() <= before.cpu.total_us() {
             spin = spin.wrapping_add(1);
         }
+    }
+
+    #[test]
+    fn private_memory_is_part_of_the_proportional_and_that_of_the_resident() {
+        let memory = memory_of_process(std::process::id()).unwrap();
+        assert!(memory.private_kib > 0, "{memory:?}");
+        assert!(memory.private_kib <= memory.pss_kib, "{memory:?}");
+        assert!(memory.pss_kib <= memory.rss_kib, "{memory:?}");
+        assert!(memory_of_process(u32::MAX).is_err());
     }
 
     #[test]

@@ -17,7 +17,6 @@ mod fixed;
 mod hook;
 mod known;
 mod panics;
-mod resident;
 mod run;
 mod setup;
 mod state;

@@ -13,14 +13,13 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::Notify;
 use tokio::task::LocalSet;
 
-use crate::admin::caller::Caller;
-use crate::admin::socket;
+use crate::admin::{server, socket};
 use crate::config::Flags;
 use crate::confine::confine;
 use crate::setup::Setup;
 use crate::state::State;
 use crate::worker::Worker;
-use crate::{admin, capture, control, fixed, resident};
+use crate::{capture, control, fixed};
 
 /// How long a draining proxy goes on at least: others learn within this time that it is going.
 const DRAIN_MIN: Duration = Duration::from_millis(500);
@@ -73,11 +72,7 @@ async fn serve(
         let listener = leno_program::listen(address)
             .await
             .with_context(|| format!("listening on {address} for /metrics, /ready and so on"))?;
-        let state = Rc::clone(&state);
-        tokio::task::spawn_local(leno_program::serve(listener, move |request, ends| {
-            let state = Rc::clone(&state);
-            async move { admin::answer(&request, Caller::of(&ends), &state).await }
-        }));
+        tokio::task::spawn_local(server::serve(listener, Rc::clone(&state)));
     }
     if let Some(socket) = socket {
         tokio::task::spawn_local(socket::serve(socket, Rc::clone(&state)));
@@ -88,7 +83,6 @@ async fn serve(
         started = start(&setup, &state) => started?,
         () = signals.first() => return Ok(()),
     }
-    tokio::task::spawn_local(resident::keep_small());
     tokio::select! {
         () = signals.first() => {}
         () = state.drain_asked.notified() => {}
