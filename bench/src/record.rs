@@ -64,8 +64,6 @@ pub(crate) struct Record {
 pub(crate) struct Moments {
     /// Before any connection.
     pub(crate) idle: u64,
-    /// The private part of it: heap and stacks, no file pages.
-    pub(crate) idle_anonymous: u64,
     /// With idle connections open.
     pub(crate) connections_open: u64,
     /// After they were closed.

@@ -5,9 +5,11 @@ use hyper::header::{ACCEPT, USER_AGENT};
 use hyper::{Method, Request, StatusCode};
 use leno_program::content::{JSON, PROMETHEUS, TEXT};
 use leno_program::{Answer, readiness, refuse_method, respond};
+use leno_transport::test_panic;
 
 pub(crate) mod caller;
 pub(crate) mod probe;
+pub(crate) mod server;
 pub(crate) mod socket;
 
 use crate::state::State;
@@ -16,6 +18,7 @@ use caller::Caller;
 const OPENMETRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 
 pub(crate) async fn answer(request: &Request<Incoming>, caller: Caller, state: &State) -> Answer {
+    test_panic("admin", request.uri().path().as_bytes());
     if let Some(refused) = caller.refuse(request) {
         tracing::debug!(?caller, path = request.uri().path(), "admin request refused");
         return refused;

@@ -7,7 +7,8 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use leno_discovery::{Directory, Status};
 use leno_h2::Open;
 use leno_names::{Counts, Names};
-use leno_telemetry::{Kind, Measured, Snapshot, render};
+use leno_telemetry::{Counter, Kind, Measured, Registry, render};
+use leno_transport::panics;
 use leno_types::mesh::ServerPolicy;
 use leno_types::{InstanceName, Removal, ports};
 use serde_json::json;
@@ -84,7 +85,10 @@ impl State {
 
     pub(crate) async fn metrics(&self, open: bool) -> String {
         let workers = self.workers.borrow().clone();
-        let mut sum = Snapshot::default();
+        // Panics of the admin server's own tasks: they run on this thread.
+        let control = Registry::new();
+        control.count_many(Counter::Panics, panics());
+        let mut sum = control.snapshot();
         for worker in workers {
             if let Some(snapshot) = worker.snapshot().await {
                 sum.add(snapshot);

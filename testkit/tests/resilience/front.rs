@@ -85,6 +85,11 @@ impl Front {
         self.proxy.address()
     }
 
+    /// Where its admin server listens.
+    pub(crate) fn admin(&self) -> SocketAddr {
+        self.proxy.admin()
+    }
+
     /// A connection to it.
     pub(crate) fn connect(&self) -> TcpStream {
         let stream = TcpStream::connect(self.proxy.address()).expect("the proxy listens");

@@ -120,6 +120,22 @@ fn a_panic_within_a_shared_connection_ends_that_connection() {
     settled(&front, 1, 0.0);
 }
 
+/// A fault in the admin server is reachable from the network as well, and must not end the proxy.
+#[test]
+fn a_panic_of_the_admin_server_ends_that_connection_alone() {
+    let server = world::server(|_| Act::Good);
+    let around = Around { panic: "admin=/live", ..Around::default() };
+    let front = Front::outbound(POLICY, &[server.address()], &around);
+    for _ in 0..PANICS {
+        let mut probe = TcpStream::connect(front.admin()).expect("the admin server listens");
+        probe.write_all(b"GET /live HTTP/1.1\r\nHost: localhost\r\n\r\n").expect("it reads");
+        assert_eq!(rest(probe), "", "a request that panicked was answered");
+    }
+    let answer = rest(begin(&front, &format!("GET / {HEAD}Connection: close\r\n\r\n")));
+    assert!(answer.starts_with("HTTP/1.1 200 "), "the proxy serves no more: {answer}");
+    settled(&front, PANICS, 0.0);
+}
+
 /// A worker without its event loop would serve nothing: the process ends and logs why.
 #[test]
 fn a_panic_of_a_worker_ends_the_process() -> Result<()> {

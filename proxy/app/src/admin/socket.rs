@@ -8,6 +8,7 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use anyhow::Context;
+use leno_transport::spawn_contained;
 use tokio::net::{UnixListener, UnixStream};
 
 use super::caller::Caller;
@@ -52,11 +53,16 @@ pub(crate) async fn serve(listener: UnixListener, state: Rc<State>) {
             tracing::warn!("connection to the admin socket refused: not this user's, nor root's");
             continue;
         }
-        let answer = |request| {
-            let state = Rc::clone(&state);
-            async move { super::answer(&request, Caller::Socket, &state).await }
-        };
-        leno_program::serve_stream(stream, "the admin socket", answer).await;
+        let state = Rc::clone(&state);
+        let served = spawn_contained(async move {
+            let answer = |request| {
+                let state = Rc::clone(&state);
+                async move { super::answer(&request, Caller::Socket, &state).await }
+            };
+            leno_program::serve_stream(stream, "the admin socket", answer).await;
+        });
+        // An error is its panic, which is logged and counted: the next connection is served.
+        let _ = served.await;
     }
 }
 

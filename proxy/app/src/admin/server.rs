@@ -1,0 +1,31 @@
+//! The admin server over TCP. A panic while a request is answered ends that connection, not the proxy.
+
+use std::rc::Rc;
+
+use hyper::Request;
+use hyper::body::Incoming;
+use leno_program::{Ends, connections, serve_stream};
+use leno_transport::spawn_contained;
+use tokio::net::TcpListener;
+
+use super::caller::Caller;
+use crate::state::State;
+
+/// Serves until it is dropped, each connection in a task of its own.
+pub(crate) async fn serve(listener: TcpListener, state: Rc<State>) {
+    let shares = connections();
+    loop {
+        let (stream, client, share) = shares.accept(&listener).await;
+        let Ok(called) = stream.local_addr() else { continue };
+        let caller = Caller::of(&Ends { client, called });
+        let state = Rc::clone(&state);
+        spawn_contained(async move {
+            let answer = |request: Request<Incoming>| {
+                let state = Rc::clone(&state);
+                async move { super::answer(&request, caller, &state).await }
+            };
+            // `None`: another client needed the place more.
+            let _ = share.hold(serve_stream(stream, client, answer)).await;
+        });
+    }
+}
