@@ -25,7 +25,7 @@ test: ## every test; without root, those that need neither root nor the kernel's
 	@scripts/deps.sh test
 	@scripts/test.sh
 
-lint: ## formatting, clippy, file sizes, dependency direction, plain words
+lint: ## formatting, clippy, file sizes, dependency direction, plain words, links
 	@scripts/deps.sh lint
 	@scripts/lint.sh
 

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Formatting, clippy, go vet, file sizes, dependency direction, plain words, shell syntax.
+# Formatting, clippy, go vet, file sizes, dependency direction, plain words, links, shell syntax.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -10,6 +10,7 @@ deny=()
 cargo clippy --workspace --all-targets --quiet "${deny[@]}"
 scripts/lint-tree.sh
 scripts/lint-words.sh
+scripts/lint-links.sh
 for script in scripts/*.sh .ci/run; do bash -n "$script"; done
 PATH="/usr/local/go/bin:$PATH"
 unformatted=$(gofmt -l e2e)
