@@ -103,6 +103,8 @@ impl<N: AsRef<[u8]>, V: AsRef<[u8]>> FromIterator<(N, V)> for Head {
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Facts {
     pub(crate) content_length: Option<u64>,
+    /// `content-length` is there more than once, with one value.
+    pub(crate) length_repeated: bool,
     /// `:method` is HEAD: the response has no body whatever its content-length is.
     pub(crate) is_head: bool,
     /// 0 for a request.
@@ -144,7 +146,7 @@ pub(crate) fn check_request(block: &Block, connect_protocol: bool) -> Result<Fac
         }
     } else if seen & seen::SCHEME == 0 || seen & seen::PATH == 0 {
         return Err("no :scheme or no :path");
-    } else if !is_path(values.path, values.method) || !is_scheme(values.scheme) {
+    } else if !is_path(&values) || !is_scheme(values.scheme) {
         return Err("a malformed :path or :scheme");
     }
     if seen & seen::AUTHORITY != 0 && !is_authority(values.authority) {
@@ -170,6 +172,17 @@ pub(crate) fn check_response(block: &Block) -> Result<Facts, &'static str> {
         return Err("101 in HTTP/2");
     }
     Ok(facts)
+}
+
+/// Removes fields that a valid section has and that must not be forwarded: a `content-length` that
+/// repeats another (RFC 9110 section 8.6), or that is in a response without content (1xx, 204).
+pub(crate) fn remove_lengths(block: &mut Block, facts: &Facts) {
+    let mut keep = !matches!(facts.status, 100..200 | 204);
+    if facts.content_length.is_some() && (facts.length_repeated || !keep) {
+        block.retain(|field| {
+            field.token() != Token::CONTENT_LENGTH || std::mem::replace(&mut keep, false)
+        });
+    }
 }
 
 /// Checks trailers (RFC 9113 section 8.1).
@@ -253,10 +266,10 @@ fn check_field<'a>(
         }
         Token::CONTENT_LENGTH => {
             let length = number(field.value()).ok_or("a malformed content-length")?;
-            if facts.content_length.is_some_and(|before| before != length) {
-                return Err("two different content-lengths");
+            match facts.content_length.replace(length) {
+                Some(before) if before != length => return Err("two different content-lengths"),
+                before => facts.length_repeated |= before.is_some(),
             }
-            facts.content_length = Some(length);
             Ok(())
         }
         _ => Ok(()),
@@ -355,10 +368,12 @@ fn is_scheme(bytes: &[u8]) -> bool {
         && bytes.iter().all(|b| b.is_ascii_alphanumeric() || matches!(b, b'+' | b'-' | b'.'))
 }
 
-fn is_path(bytes: &[u8], method: &[u8]) -> bool {
-    match bytes.first() {
-        Some(b'/') => all(bytes, TARGET),
-        Some(b'*') => bytes.len() == 1 && method == b"OPTIONS",
+/// `*` is the target of OPTIONS, and of an extended CONNECT that stands for an OPTIONS with `Upgrade`,
+/// which only a proxy of the mesh may send: its user checks that.
+fn is_path(values: &Pseudo<'_>) -> bool {
+    match values.path {
+        [b'/', ..] => all(values.path, TARGET),
+        b"*" => values.method == b"OPTIONS" || values.method == b"CONNECT",
         _ => false,
     }
 }

@@ -43,6 +43,7 @@ mod slot;
 mod stall;
 mod stream;
 mod tolerance;
+mod trailers;
 
 pub use code::Code;
 pub use conn::{Accept, Client, Opening, Request, client, server};
@@ -54,7 +55,6 @@ pub use limits::Limits;
 pub use link::{Link, Linked, forward, link};
 pub use live::{Open, open_counts};
 pub use piece::{Piece, trim_chunks};
-pub use reserved::{
-    LONGEST_IDENTITY, is_identity_field, is_mesh_field, is_reserved, remove_reserved,
-};
+pub use reserved::{is_identity_field, is_mesh_field, is_reserved, remove_reserved};
 pub use stream::Stream;
+pub use trailers::may_be_trailer;

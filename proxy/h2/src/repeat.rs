@@ -110,7 +110,8 @@ fn hash(section: &[u8]) -> Option<u64> {
 mod tests {
     use super::*;
 
-    const FACTS: Facts = Facts { content_length: Some(7), is_head: false, status: 200 };
+    const FACTS: Facts =
+        Facts { content_length: Some(7), length_repeated: false, is_head: false, status: 200 };
 
     fn found(repeats: &Repeats, section: &[u8], of: (u64, Kind)) -> Option<(Head, Facts)> {
         let mut head = Head::new();

@@ -12,9 +12,6 @@ const MESH: &[u8] = b"leno-";
 /// Linkerd the second.
 const IDENTITY: [&[u8]; 2] = [b"x-forwarded-client-cert", b"l5d-client-id"];
 
-/// The longest name that [`is_reserved`] recognises by its whole length.
-pub const LONGEST_IDENTITY: usize = IDENTITY[0].len();
-
 /// Whether a field is the mesh's own, as `leno-error` is: its name begins with `leno-`, in any
 /// case.
 #[must_use]

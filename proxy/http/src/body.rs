@@ -4,7 +4,7 @@ mod chunked;
 
 use std::ops::Range;
 
-use crate::head::Framing;
+use crate::head::{ConnectionOptions, Framing, RequestHead, ResponseHead};
 use chunked::Chunked;
 
 /// What a body is made of, for the relay and for the translation to another version of HTTP.
@@ -13,10 +13,26 @@ use chunked::Chunked;
 pub enum Event {
     /// Content, without framing.
     Data(Range<usize>),
-    /// A piece of the trailer section: lines as sent, possibly cut anywhere.
+    /// Whole lines of the trailer section, as sent.
     Trailers(Range<usize>),
+    /// A line of the trailer section that must not be forwarded: a field that trailers may not carry
+    /// (RFC 9110 section 6.5.1), or one that the head's `Connection` names.
+    RemovedTrailer(Range<usize>),
     /// The message is complete.
     End,
+}
+
+impl Event {
+    /// The same event in bytes that begin `by` bytes earlier.
+    fn shifted(self, by: usize) -> Self {
+        let shift = |range: Range<usize>| range.start + by..range.end + by;
+        match self {
+            Self::Data(range) => Self::Data(shift(range)),
+            Self::Trailers(range) => Self::Trailers(shift(range)),
+            Self::RemovedTrailer(range) => Self::RemovedTrailer(shift(range)),
+            Self::End => Self::End,
+        }
+    }
 }
 
 /// Why a body's framing was refused.
@@ -35,7 +51,7 @@ pub enum BodyError {
     TrailersTooLarge,
     #[error("a malformed trailer")]
     Trailer,
-    #[error("a trailer that only a head may have")]
+    #[error("a trailer that frames or routes the message, or that only the mesh may send")]
     TrailerForbidden,
     #[error("the body is not as long as its head says")]
     Length,
@@ -80,10 +96,28 @@ enum State {
 impl BodyWalker {
     /// At the first byte of a body framed so.
     pub fn new(framing: Framing) -> Self {
+        Self::with_options(framing, None)
+    }
+
+    /// At the first byte of a request's body; `bytes` are those the head was parsed from.
+    pub(crate) fn of_request(head: &RequestHead, bytes: &[u8]) -> Self {
+        let fields = (&head.headers, &head.meaning);
+        let framing = head.framing();
+        Self::with_options(framing, ConnectionOptions::of_head(fields, framing, bytes))
+    }
+
+    /// At the first byte of a response's body, which is framed so; `bytes` are those the head was
+    /// parsed from.
+    pub(crate) fn of_response(head: &ResponseHead, bytes: &[u8], framing: Framing) -> Self {
+        let fields = (&head.headers, &head.meaning);
+        Self::with_options(framing, ConnectionOptions::of_head(fields, framing, bytes))
+    }
+
+    fn with_options(framing: Framing, options: Option<ConnectionOptions>) -> Self {
         let state = match framing {
             Framing::None | Framing::Length(0) => State::Done,
             Framing::Length(length) => State::Length(length),
-            Framing::Chunked => State::Chunked(Chunked::default()),
+            Framing::Chunked => State::Chunked(Chunked::new(options)),
             Framing::UntilClose => State::UntilClose,
         };
         Self { state }
@@ -103,7 +137,8 @@ impl BodyWalker {
     }
 
     /// The next event in `bytes`, and how many of them it and the framing before it take up.
-    /// `None`: all of them are framing, and more are needed. Nothing follows `End`.
+    /// `None`: more bytes are needed; the counted ones are framing, the others are the beginning of a
+    /// trailer line and are to be passed again. Nothing follows `End`.
     pub fn next(&mut self, bytes: &[u8]) -> Result<(usize, Option<Event>), BodyError> {
         match &mut self.state {
             State::Done => Ok((0, Some(Event::End))),
@@ -127,11 +162,16 @@ impl BodyWalker {
         }
     }
 
-    /// How many of `bytes` belong to the body, framing and all.
+    /// How many of `bytes` belong to the body, framing included. While the body is not
+    /// [done](Self::is_done), the rest is the beginning of a trailer line and is to be passed again.
     pub fn walk(&mut self, bytes: &[u8]) -> Result<usize, BodyError> {
         let mut at = 0;
-        while at < bytes.len() && !self.is_done() {
-            at += self.next(&bytes[at..])?.0;
+        while !self.is_done() {
+            let (count, event) = self.next(bytes.get(at..).unwrap_or_default())?;
+            at += count;
+            if event.is_none() {
+                break;
+            }
         }
         Ok(at)
     }

@@ -169,18 +169,25 @@ impl Call {
         }
     }
 
-    /// What is wrong with it beyond what HTTP/2 forbids: policies are about hosts, and servers
-    /// disagree about what is no plain one. CONNECT is served as what RFC 8441 made of it alone.
+    /// Checks what HTTP/2 permits and the mesh refuses. CONNECT must be extended (RFC 8441). Policies
+    /// are about hosts, and servers read anything but a plain one in different ways.
     pub(crate) fn check(&self) -> Result<(), HeadError> {
         let connect = self.head.find(Token::METHOD) == Some(b"CONNECT");
         let hosts = [self.head.find(Token::AUTHORITY), self.head.find(Token::HOST)];
         if connect && self.head.find(Token::PROTOCOL).is_none() {
             Err(HeadError::Connect)
+        } else if self.is_asterisk() && self.method() != b"OPTIONS" {
+            Err(HeadError::Target)
         } else if hosts.into_iter().flatten().all(is_authority) {
             Ok(())
         } else {
             Err(HeadError::HostMalformed)
         }
+    }
+
+    /// Whether the target is `*`.
+    pub(crate) fn is_asterisk(&self) -> bool {
+        self.head.find(Token::PATH) == Some(b"*")
     }
 
     /// Whether it is an extended CONNECT (RFC 8441).

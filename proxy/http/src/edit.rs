@@ -5,7 +5,7 @@ use smallvec::SmallVec;
 
 use crate::head::{
     Connection, Header, Headers, Known, Meaning, RequestHead, ResponseHead, TOKEN, Transfer,
-    Version, is_text, tokens, trim,
+    Upgrade, Version, is_text, tokens, trim,
 };
 
 mod block;
@@ -135,20 +135,26 @@ impl<'a> Plan<'a> {
         planner.finish(head.len(), &hop, edits)
     }
 
-    /// For a client whose connection stays open if `keep`; `to_version` is the client's.
+    /// For a final response, or a `101`.
     pub(crate) fn response(
         head: &ResponseHead,
         bytes: &[u8],
         edits: &Edits<'a>,
-        (keep, to_version): (bool, Version),
+        to: ToClient,
     ) -> Self {
+        // A 426 must say what to upgrade to (RFC 9110 section 15.5.22). Other responses that offer an
+        // upgrade speak of this hop, unless the client has asked.
+        let wanted_protocol = to.wants_upgrade && head.meaning.upgrade == Upgrade::Other;
+        let keep_upgrade = wanted_protocol || head.status == 426;
         let wanted = Connection {
-            close: !keep,
-            keep_alive: keep && head.version.min(to_version) == Version::Http10,
-            upgrade: head.meaning.connection.upgrade,
+            close: !to.keep,
+            keep_alive: to.keep && head.version.min(to.version) == Version::Http10,
+            upgrade: head.meaning.connection.upgrade && keep_upgrade,
             ..Connection::default()
         };
-        let hop = Hop::new(&head.meaning, wanted, true).with_reserved(edits);
+        let hop = Hop::new(&head.meaning, wanted, keep_upgrade)
+            .without_framing(head.is_unframed())
+            .with_reserved(edits);
         if edits.is_empty() && !hop.changes_anything() {
             return Self::default();
         }
@@ -157,18 +163,30 @@ impl<'a> Plan<'a> {
         planner.finish(head.len(), &hop, edits)
     }
 
-    /// For an interim response, which goes on as received but for the mesh's own headers: the mesh
-    /// sends none with it.
+    /// For an interim response other than `101`. The mesh sends no headers of its own with it.
     pub(crate) fn interim(head: &ResponseHead, bytes: &[u8]) -> Self {
-        if !head.meaning.mesh {
+        let edits = Edits::default();
+        let hop = Hop::new(&head.meaning, Connection::default(), false)
+            .without_framing(true)
+            .with_reserved(&edits);
+        if !hop.changes_anything() {
             return Self::default();
         }
         let mut planner = Planner::new(bytes);
-        for header in head.headers.iter().filter(|header| header.known == Known::Mesh) {
-            planner.drop_range(header.name.start as usize, header.end as usize);
-        }
-        Plan { pieces: planner.pieces, resume: planner.done }
+        planner.headers(&head.headers, &hop, &edits);
+        planner.finish(head.len(), &hop, &edits)
     }
+}
+
+/// What a response's head depends on besides the server.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct ToClient {
+    /// The client's connection stays open.
+    pub(crate) keep: bool,
+    /// The client's version.
+    pub(crate) version: Version,
+    /// The client has asked for another protocol.
+    pub(crate) wants_upgrade: bool,
 }
 
 /// What the hop itself demands (RFC 9110 section 7.6.1).
@@ -178,6 +196,7 @@ struct Hop<'m> {
     line: Option<&'static [u8]>,
     keep_lines: bool,
     keep_upgrade: bool,
+    keep_framing: bool,
     keep_mesh: bool,
     keep_identity: bool,
 }
@@ -194,7 +213,20 @@ impl<'m> Hop<'m> {
             && !(given.keep_alive && wanted.close);
         let keep_lines = may_stay && given.lines > 0;
         let line = if may_stay { None } else { connection_line(wanted) };
-        Self { meaning, line, keep_lines, keep_upgrade, keep_mesh: true, keep_identity: true }
+        Self {
+            meaning,
+            line,
+            keep_lines,
+            keep_upgrade,
+            keep_framing: true,
+            keep_mesh: true,
+            keep_identity: true,
+        }
+    }
+
+    /// Leaves out Content-Length and Transfer-Encoding if `unframed`.
+    fn without_framing(self, unframed: bool) -> Self {
+        Self { keep_framing: !unframed, ..self }
     }
 
     /// With what `edits` say about headers that only the mesh may set.
@@ -204,7 +236,9 @@ impl<'m> Hop<'m> {
 
     fn changes_anything(&self) -> bool {
         let meaning = self.meaning;
+        let framed = meaning.length.is_some() || meaning.transfer != Transfer::Absent;
         self.line.is_some()
+            || framed && !self.keep_framing
             || meaning.connection.lines > 0 && !self.keep_lines
             || meaning.hop_by_hop
             || meaning.length_repeated
@@ -272,6 +306,7 @@ impl<'a, 'b> Planner<'a, 'b> {
                 Known::KeepAlive | Known::ProxyConnection | Known::Http2Settings => false,
                 Known::Te => is_trailers(header, self.bytes),
                 Known::Upgrade => hop.keep_upgrade,
+                Known::ContentLength | Known::TransferEncoding if !hop.keep_framing => false,
                 Known::ContentLength => {
                     let first = !std::mem::replace(&mut length_seen, true);
                     first && hop.meaning.transfer == Transfer::Absent

@@ -62,8 +62,8 @@ pub enum Cause {
     /// A reused connection was given up by the server, with 408, before it saw the request.
     #[error("the server had given up the idle connection")]
     Stale,
-    /// `101 Switching Protocols` without an `Upgrade` in the request.
-    #[error("switched protocols without having been asked")]
+    /// `101 Switching Protocols` to a protocol that the request does not ask for.
+    #[error("the server switched to a protocol that the request does not ask for")]
     UnaskedUpgrade,
     /// The worker's memory is used up; nothing of the request was forwarded.
     #[error("no memory is left for another request")]

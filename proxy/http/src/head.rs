@@ -2,9 +2,11 @@
 //! connection.
 
 mod fields;
+mod options;
 mod request;
 mod response;
 mod text;
+mod upgrade;
 mod view;
 
 use smallvec::SmallVec;
@@ -13,9 +15,11 @@ pub use request::RequestHead;
 pub use response::ResponseHead;
 pub use view::{RequestView, ResponseView};
 
-pub(crate) use fields::{Connection, Meaning, Transfer};
+pub(crate) use fields::{Connection, Meaning, Transfer, Upgrade};
+pub(crate) use options::ConnectionOptions;
 pub(crate) use request::{absolute, in_target, is_authority, without_port};
-pub(crate) use text::{TOKEN, is_text, tokens, trim};
+pub(crate) use text::{TOKEN, is_text, text_end, tokens, trim};
+pub(crate) use upgrade::grants;
 
 use crate::limits::Limits;
 

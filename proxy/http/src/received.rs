@@ -1,6 +1,7 @@
 //! The bytes a connection has received and not yet used up.
 
 use std::io;
+use std::ops::Range;
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 
@@ -62,6 +63,13 @@ impl Received {
             self.end = 0;
             self.buffer = Buffer::default();
         }
+    }
+
+    /// Removes bytes from the middle. Positions before them stay.
+    pub(crate) fn remove(&mut self, range: Range<usize>) {
+        self.buffer.copy_within(self.start + range.end..self.end, self.start + range.start);
+        self.end -= range.len();
+        self.consume(0);
     }
 
     /// Ends a message: the next one starts with a modest buffer again.

@@ -61,8 +61,10 @@ fn messages<H>(
         let (length, framing) = framing(&head);
         let mut walker = BodyWalker::new(framing);
         let mut body = 0;
-        for piece in rest[length..].chunks(step) {
-            match walker.walk(piece) {
+        let bytes = &rest[length..];
+        let ends = (step..bytes.len()).step_by(step).chain([bytes.len()]);
+        for end in ends {
+            match walker.walk(&bytes[body..end]) {
                 Ok(count) => body += count,
                 Err(error) => {
                     found.push(Found::Body(error));

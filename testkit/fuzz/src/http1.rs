@@ -92,8 +92,8 @@ fn messages<H>(
 fn body(bytes: &[u8], framing: Framing, step: usize) -> Result<Option<usize>, BodyError> {
     let mut walker = BodyWalker::new(framing);
     let mut length = 0;
-    for piece in bytes.chunks(step) {
-        length += walker.walk(piece)?;
+    for end in (step..bytes.len()).step_by(step).chain([bytes.len()]) {
+        length += walker.walk(&bytes[length..end])?;
         if walker.is_done() {
             break;
         }

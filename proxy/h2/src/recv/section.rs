@@ -13,6 +13,7 @@ use crate::live;
 use crate::repeat::Kind;
 use crate::reserved::{is_reserved, remove_reserved};
 use crate::slot::{Key, Progress};
+use crate::trailers::may_be_trailer;
 
 /// Bytes of the priority fields of HEADERS. They are ignored.
 const PRIORITY_BYTES: usize = 5;
@@ -149,6 +150,13 @@ impl Inner {
             Kind::Response => head::check_response(&fields),
             Kind::Trailers => head::check_trailers(&fields),
         };
+        match &checked {
+            Ok(_) if kind == Kind::Trailers => {
+                fields.retain(|field| may_be_trailer(field.name()));
+            }
+            Ok(facts) => head::remove_lengths(&mut fields, facts),
+            Err(_) => {}
+        }
         if let (Outcome::Complete, Ok(facts)) = (outcome, checked)
             && before == self.decoder.version()
         {

@@ -1,42 +1,36 @@
-//! Chunked framing (RFC 9112 section 7.1), taken strictly: whatever two parsers could read
-//! differently is refused.
+//! Chunked framing (RFC 9112 section 7.1), parsed strictly: bytes that two parsers could read
+//! differently are refused.
 
-use leno_h2::{LONGEST_IDENTITY, is_reserved};
+use leno_h2::{is_reserved, may_be_trailer};
 
 use super::{BodyError, Event};
-use crate::head::{TOKEN, is_text};
+use crate::head::{ConnectionOptions, TOKEN, is_text, text_end};
 
 /// Digits of a chunk's size. 15 cannot overflow, and no chunk is longer.
 const SIZE_DIGITS: u8 = 15;
 
-/// How many bytes of chunk framing may come in excess of what the data justifies, so that
-/// nobody makes us carry extensions instead of content. Go's net/http counts alike.
+/// How many bytes of chunk framing may come in excess of what the data justifies, so that a sender
+/// cannot make the proxy carry extensions instead of content. Go's net/http counts alike.
 const EXCESS_BYTES: u64 = 16 * 1024;
 
 /// Framing bytes that each chunk may have for free: its size and line ends.
 const FREE_PER_CHUNK: u64 = 32;
 
 /// Bytes of a trailer section; servers commonly take 8 KiB of headers.
-const TRAILER_BYTES: u16 = 16 * 1024;
+const TRAILER_BYTES: usize = 16 * 1024;
 
-/// Trailers that would change the framing or the meaning of the message if they were merged
-/// into its head (RFC 9110 section 6.5.1).
-const FORBIDDEN: [&str; 3] = ["content-length", "host", "transfer-encoding"];
-
-/// Bytes of a name that are kept: one more than the longest name that is recognised has.
-const NAME_KEPT: usize = LONGEST_IDENTITY + 1;
+/// Trailers that end the message as malformed: a parser that merges them into the head reads another
+/// length or another host than this one. Other trailers that RFC 9110 section 6.5.1 forbids are removed.
+const REFUSED: [&str; 3] = ["content-length", "host", "transfer-encoding"];
 
 /// ```text
 ///       ┌──────────────(CRLF)──────────────┐
 ///       ▼                                  │
 /// Size ──► [Extension] ──► SizeLf ──► Data ──► DataCr ──► DataLf
 ///                             │
-///                             └─(size 0)─► TrailerStart ──► TrailerName ──► TrailerValue
-///                                             │   ▲                             │
-///                                             │   └───── TrailerLf ◄────────────┘
-///                                             └─► EndLf ──► (End)
+///                             └─(size 0)─► Trailers ──(empty line)──► (End)
 /// ```
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum State {
     Size,
     Extension,
@@ -44,11 +38,7 @@ enum State {
     Data,
     DataCr,
     DataLf,
-    TrailerStart,
-    TrailerName,
-    TrailerValue,
-    TrailerLf,
-    EndLf,
+    Trailers,
 }
 
 #[derive(Debug, Clone)]
@@ -59,29 +49,26 @@ pub(super) struct Chunked {
     /// Bytes of the current chunk that are still to come.
     left: u64,
     excess: u64,
-    trailer_bytes: u16,
-    name: [u8; NAME_KEPT],
-    name_length: u8,
+    /// Bytes of trailer lines taken so far.
+    trailer_bytes: usize,
+    /// Fields that the head's `Connection` names: they end at this hop, as trailers too.
+    options: Option<ConnectionOptions>,
 }
 
-impl Default for Chunked {
-    fn default() -> Self {
-        Self {
-            state: State::Size,
-            digits: 0,
-            left: 0,
-            excess: 0,
-            trailer_bytes: 0,
-            name: [0; NAME_KEPT],
-            name_length: 0,
-        }
-    }
+/// One whole line of the trailer section.
+struct TrailerLine {
+    length: usize,
+    is_forwarded: bool,
 }
 
 impl Chunked {
+    pub(super) fn new(options: Option<ConnectionOptions>) -> Self {
+        Self { state: State::Size, digits: 0, left: 0, excess: 0, trailer_bytes: 0, options }
+    }
+
     /// As [`BodyWalker::next`](super::BodyWalker::next).
     pub(super) fn next(&mut self, bytes: &[u8]) -> Result<(usize, Option<Event>), BodyError> {
-        if self.in_trailers() {
+        if self.state == State::Trailers {
             return self.next_trailers(bytes);
         }
         for (at, byte) in bytes.iter().enumerate() {
@@ -95,22 +82,14 @@ impl Chunked {
                 return Ok((at + count, Some(Event::Data(at..at + count))));
             }
             self.framing_byte(*byte)?;
-            if self.in_trailers() {
-                let (count, event) = self.next_trailers(&bytes[at + 1..])?;
-                let shifted = match event {
-                    Some(Event::Trailers(range)) => {
-                        Some(Event::Trailers(range.start + at + 1..range.end + at + 1))
-                    }
-                    other => other,
-                };
-                return Ok((at + 1 + count, shifted));
+            if self.state == State::Trailers {
+                let start = at + 1;
+                let (count, event) = self.next_trailers(&bytes[start..])?;
+                let event = event.map(|event| event.shifted(start));
+                return Ok((start + count, event));
             }
         }
         Ok((bytes.len(), None))
-    }
-
-    fn in_trailers(&self) -> bool {
-        self.state >= State::TrailerStart
     }
 
     fn framing_byte(&mut self, byte: u8) -> Result<(), BodyError> {
@@ -145,68 +124,68 @@ impl Chunked {
     fn chunk_begins(&mut self) -> State {
         self.digits = 0;
         if self.left == 0 {
-            return State::TrailerStart;
+            return State::Trailers;
         }
         self.excess = self.excess.saturating_sub(FREE_PER_CHUNK.saturating_add(self.left));
         State::Data
     }
 
+    /// Takes whole lines only, because the end of a name decides whether its line is forwarded. The
+    /// caller passes what is left of a line again, with the bytes that follow.
     fn next_trailers(&mut self, bytes: &[u8]) -> Result<(usize, Option<Event>), BodyError> {
-        for (at, byte) in bytes.iter().enumerate() {
-            if self.state == State::EndLf {
-                if *byte != b'\n' {
-                    return Err(BodyError::Trailer);
-                }
-                return Ok((at + 1, Some(Event::End)));
+        let mut at = 0;
+        while let Some(rest) = bytes.get(at..).filter(|rest| !matches!(rest, [] | [b'\r'])) {
+            if rest.starts_with(b"\r\n") {
+                return Ok(if at > 0 { self.trailers(at) } else { (2, Some(Event::End)) });
             }
-            // The CRLF that ends the section is no trailer; what came before it is told first.
-            if self.state == State::TrailerStart && *byte == b'\r' {
-                if at > 0 {
-                    return Ok((at, Some(Event::Trailers(0..at))));
+            let room = TRAILER_BYTES.saturating_sub(self.trailer_bytes).saturating_sub(at);
+            let window = rest.get(..room).unwrap_or(rest);
+            let Some(line) = self.trailer_line(window)? else {
+                if window.len() == room {
+                    return Err(BodyError::TrailersTooLarge);
                 }
-                self.state = State::EndLf;
-                continue;
+                break;
+            };
+            if !line.is_forwarded && at == 0 {
+                self.trailer_bytes += line.length;
+                return Ok((line.length, Some(Event::RemovedTrailer(0..line.length))));
             }
-            self.trailer_byte(*byte)?;
+            if !line.is_forwarded {
+                break;
+            }
+            at += line.length;
         }
-        let event = (!bytes.is_empty() && self.state != State::EndLf)
-            .then_some(Event::Trailers(0..bytes.len()));
-        Ok((bytes.len(), event))
+        Ok(if at > 0 { self.trailers(at) } else { (0, None) })
     }
 
-    fn trailer_byte(&mut self, byte: u8) -> Result<(), BodyError> {
-        self.trailer_bytes += 1;
-        if self.trailer_bytes > TRAILER_BYTES {
-            return Err(BodyError::TrailersTooLarge);
-        }
-        self.state = match (self.state, byte) {
-            (State::TrailerStart, _) if TOKEN[byte as usize] => {
-                self.name_length = 0;
-                self.keep_name(byte)
-            }
-            (State::TrailerName, _) if TOKEN[byte as usize] => self.keep_name(byte),
-            (State::TrailerName, b':') => {
-                let name = &self.name[..NAME_KEPT.min(self.name_length.into())];
-                let forbidden =
-                    FORBIDDEN.iter().any(|bad| name.eq_ignore_ascii_case(bad.as_bytes()));
-                if forbidden || is_reserved(name) {
-                    return Err(BodyError::TrailerForbidden);
-                }
-                State::TrailerValue
-            }
-            (State::TrailerValue, b'\r') => State::TrailerLf,
-            (State::TrailerValue, _) if is_text(byte) => State::TrailerValue,
-            (State::TrailerLf, b'\n') => State::TrailerStart,
-            _ => return Err(BodyError::Trailer),
+    /// The first `length` bytes are lines that are forwarded.
+    fn trailers(&mut self, length: usize) -> (usize, Option<Event>) {
+        self.trailer_bytes += length;
+        (length, Some(Event::Trailers(0..length)))
+    }
+
+    /// The line at the start of `bytes`. `None`: its end is still to come.
+    fn trailer_line(&self, bytes: &[u8]) -> Result<Option<TrailerLine>, BodyError> {
+        let Some(colon) = bytes.iter().position(|byte| !TOKEN[usize::from(*byte)]) else {
+            return Ok(None);
         };
-        Ok(())
-    }
-
-    fn keep_name(&mut self, byte: u8) -> State {
-        if let Some(slot) = self.name.get_mut(self.name_length as usize) {
-            *slot = byte;
+        let (name, rest) = bytes.split_at(colon);
+        if name.is_empty() || rest.first() != Some(&b':') {
+            return Err(BodyError::Trailer);
         }
-        self.name_length = self.name_length.saturating_add(1);
-        State::TrailerName
+        let refused = REFUSED.iter().any(|refused| name.eq_ignore_ascii_case(refused.as_bytes()));
+        if refused || is_reserved(name) {
+            return Err(BodyError::TrailerForbidden);
+        }
+        let end = text_end(bytes, colon + 1);
+        match bytes.get(end..).unwrap_or_default() {
+            [] | [b'\r'] => Ok(None),
+            [b'\r', b'\n', ..] => {
+                let is_named = self.options.as_ref().is_some_and(|options| options.contain(name));
+                let is_forwarded = may_be_trailer(name) && !is_named;
+                Ok(Some(TrailerLine { length: end + 2, is_forwarded }))
+            }
+            _ => Err(BodyError::Trailer),
+        }
     }
 }

@@ -10,7 +10,8 @@ fn request(text: &str, edits: &Edits<'_>) -> String {
 fn response(text: &str, keep: bool, to_version: Version) -> String {
     let mut head = ResponseHead::default();
     assert!(head.parse(text.as_bytes(), &Limits::default()).unwrap(), "{text}");
-    render(&Plan::response(&head, text.as_bytes(), &Edits::default(), (keep, to_version)), text)
+    let to = ToClient { keep, version: to_version, wants_upgrade: text.contains("Upgrade: x") };
+    render(&Plan::response(&head, text.as_bytes(), &Edits::default(), to), text)
 }
 
 fn render(plan: &Plan<'_>, text: &str) -> String {
@@ -122,11 +123,12 @@ fn a_response_says_what_becomes_of_the_clients_connection() {
         ),
         (
             "HTTP/1.1",
-            "Upgrade: h2\r\nConnection: Upgrade\r\n",
+            "Upgrade: x\r\nConnection: Upgrade\r\n",
             true,
             Http11,
-            "Upgrade: h2\r\nConnection: Upgrade\r\n",
+            "Upgrade: x\r\nConnection: Upgrade\r\n",
         ),
+        ("HTTP/1.1", "Upgrade: h2\r\nConnection: Upgrade\r\n", true, Http11, ""),
     ];
     for (version, given, keep, to_version, expected) in cases {
         let text = format!("{version} 200 OK\r\n{given}\r\nbody");

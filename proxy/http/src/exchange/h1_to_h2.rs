@@ -114,7 +114,7 @@ impl<'r, 'a, C: Io, J: Judge> Relay<'r, 'a, C, J> {
             to_server: None,
             to_head: request.is_head,
             protocol: None,
-            walker: BodyWalker::new(request.framing()),
+            walker: BodyWalker::of_request(request, client.received.bytes()),
             at: request.len(),
             used: false,
             total: request.len() as u64,
@@ -262,6 +262,7 @@ impl<'r, 'a, C: Io, J: Judge> Relay<'r, 'a, C, J> {
                     server.send_data(Piece::copied(&bytes[range]), self.walker.is_done());
                 }
                 Some(Event::Trailers(range)) => self.trailers.extend_from_slice(&bytes[range]),
+                Some(Event::RemovedTrailer(_)) => {}
                 Some(Event::End) if self.trailers.is_empty() => {
                     server.send_data(Piece::default(), true)
                 }

@@ -131,9 +131,11 @@ struct Relay<'r, 'a, J> {
 impl<J: Judge> Relay<'_, '_, J> {
     /// Sends the request's head.
     fn open(&mut self) -> Result<(), Failure> {
-        // One that has closed says nothing of what it takes: no stream can be opened, which is retried.
-        let takes =
-            self.order.mesh || self.server.takes_connect_protocol() || !self.server.is_open();
+        // A connection that has closed does not report what it takes: opening a stream fails there, and
+        // is retried. Servers outside of the mesh know no CONNECT of `*`.
+        let takes = self.order.mesh
+            || !self.call.is_asterisk()
+                && (self.server.takes_connect_protocol() || !self.server.is_open());
         let checked = match self.call.check() {
             Ok(()) if self.call.is_extended_connect() && !takes => Err(HeadError::Connect),
             checked => checked,

@@ -5,10 +5,9 @@ use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 
 use crate::Io;
-use crate::body::{BodyError, BodyWalker};
+use crate::body::{BodyError, BodyWalker, Event};
 use crate::conn::poll_write_some;
 use crate::edit::{Piece, Plan};
-use crate::head::Framing;
 use crate::received::Received;
 
 /// Slices of one vectored write. A head with more edits takes a second write.
@@ -39,10 +38,10 @@ pub(super) struct Pump<'a> {
 }
 
 impl<'a> Pump<'a> {
-    /// For a message whose head takes up the first `head` bytes.
-    pub(super) fn new(head: usize, plan: Plan<'a>, framing: Framing) -> Self {
+    /// For a message whose head takes up the first `head` bytes, followed by the body of `walker`.
+    pub(super) fn new(head: usize, plan: Plan<'a>, walker: BodyWalker) -> Self {
         Self {
-            walker: BodyWalker::new(framing),
+            walker,
             written: plan.resume,
             plan,
             pieces_written: 0,
@@ -55,11 +54,24 @@ impl<'a> Pump<'a> {
         }
     }
 
-    /// Looks at bytes that came in. Those behind the message's end stay where they are.
-    pub(super) fn approve(&mut self, received: &Received) -> Result<(), BodyError> {
-        let count = self.walker.walk(&received.bytes()[self.approved..])?;
-        self.approved += count;
-        self.total += count as u64;
+    /// Looks at bytes that came in, and removes trailers that are not forwarded. Bytes behind the
+    /// message's end stay where they are.
+    pub(super) fn approve(&mut self, received: &mut Received) -> Result<(), BodyError> {
+        while !self.walker.is_done() {
+            let bytes = received.bytes().get(self.approved..).unwrap_or_default();
+            let (count, event) = self.walker.next(bytes)?;
+            self.total += count as u64;
+            self.approved += count;
+            match event {
+                Some(Event::RemovedTrailer(range)) => {
+                    let start = self.approved - range.len();
+                    received.remove(start..self.approved);
+                    self.approved = start;
+                }
+                Some(_) => {}
+                None => break,
+            }
+        }
         Ok(())
     }
 

@@ -12,6 +12,7 @@ use super::outcome::{lost, outlasted, timed_out, to_go_on};
 use super::pump::Pump;
 use super::{Exchange, Judge, Order};
 use crate::Io;
+use crate::body::BodyWalker;
 use crate::conn::Conn;
 use crate::edit::Plan;
 use crate::failure::{Cause, Failure, Place};
@@ -98,11 +99,12 @@ impl<'r, 'a, C: Io, S: Io, J: Judge> Relay<'r, 'a, C, S, J> {
         } else {
             Plan::request(request, client.received.bytes(), &order.request)
         };
+        let walker = BodyWalker::of_request(request, client.received.bytes());
         Self {
             to_head: request.is_head,
-            up: Pump::new(request.len(), plan, request.framing()),
+            up: Pump::new(request.len(), plan, walker),
             up_state: Up::Sending,
-            down: Pump::new(0, Plan::default(), Framing::None),
+            down: Pump::new(0, Plan::default(), BodyWalker::new(Framing::None)),
             down_state: Down::Head,
             head: ResponseHead::default(),
             continued: false,
@@ -233,7 +235,7 @@ impl<'r, 'a, C: Io, S: Io, J: Judge> Relay<'r, 'a, C, S, J> {
 
     fn approve_up(&mut self) -> Result<(), Failure> {
         let refused = |error| Failure::new(Place::Client, Cause::Body(error));
-        self.up.approve(&self.client.received).map_err(refused)
+        self.up.approve(&mut self.client.received).map_err(refused)
     }
 
     /// The response is over; the request may not be.

@@ -52,9 +52,22 @@ impl ResponseHead {
         self.status < 200
     }
 
-    /// Whether the server means to take more requests on its connection.
+    /// Whether the server means to take more requests on its connection, and they could be told
+    /// apart from this response.
     pub fn keep_alive(&self) -> bool {
-        self.meaning.keeps_alive(self.version)
+        self.meaning.keeps_alive(self.version) && !self.has_faulty_framing()
+    }
+
+    /// Whether it is HTTP/1.0 with Transfer-Encoding, after which the connection must end (RFC 9112
+    /// section 6.1): recipients of HTTP/1.0 may have read the chunks as content.
+    pub(crate) fn has_faulty_framing(&self) -> bool {
+        self.version == Version::Http10 && self.meaning.transfer != Transfer::Absent
+    }
+
+    /// Whether it has no content and must not have fields that frame one (RFC 9112 section 6.1, RFC
+    /// 9110 section 8.6). Others without content, such as 304, may say what the content would be.
+    pub(crate) fn is_unframed(&self) -> bool {
+        self.is_interim() || self.status == 204
     }
 
     /// How the end of the body is found (RFC 9112 section 6.3); `to_head` when the request's

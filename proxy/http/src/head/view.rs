@@ -89,8 +89,19 @@ impl<'a> RequestView<'a> {
         find(self.headers(), name)
     }
 
+    /// The values of all headers of this name, whatever its case.
+    pub(crate) fn values(
+        &self,
+        name: &'static str,
+    ) -> impl Iterator<Item = &'a [u8]> + Clone + use<'a> {
+        let named = move |(given, value): (&str, &'a [u8])| {
+            given.eq_ignore_ascii_case(name).then_some(value)
+        };
+        self.headers().filter_map(named)
+    }
+
     /// All headers in the order sent, without the pseudo-headers of HTTP/2.
-    pub fn headers(&self) -> impl Iterator<Item = (&'a str, &'a [u8])> + use<'a> {
+    pub fn headers(&self) -> impl Iterator<Item = (&'a str, &'a [u8])> + Clone + use<'a> {
         match self.0 {
             Request::Http1(head, bytes) => Headers::Http1(head.headers.iter(), bytes),
             Request::Http2(block, _) => Headers::Http2(block.iter()),
@@ -160,8 +171,19 @@ impl<'a> ResponseView<'a> {
         find(self.headers(), name)
     }
 
+    /// The values of all headers of this name, whatever its case.
+    pub(crate) fn values(
+        &self,
+        name: &'static str,
+    ) -> impl Iterator<Item = &'a [u8]> + Clone + use<'a> {
+        let named = move |(given, value): (&str, &'a [u8])| {
+            given.eq_ignore_ascii_case(name).then_some(value)
+        };
+        self.headers().filter_map(named)
+    }
+
     /// All headers in the order sent, without the pseudo-headers of HTTP/2.
-    pub fn headers(&self) -> impl Iterator<Item = (&'a str, &'a [u8])> + use<'a> {
+    pub fn headers(&self) -> impl Iterator<Item = (&'a str, &'a [u8])> + Clone + use<'a> {
         match self.0 {
             Response::Http1(head, bytes) => Headers::Http1(head.headers.iter(), bytes),
             Response::Http2(block, _) => Headers::Http2(block.iter()),
@@ -169,6 +191,7 @@ impl<'a> ResponseView<'a> {
     }
 }
 
+#[derive(Clone)]
 enum Headers<'a> {
     Http1(std::slice::Iter<'a, Header>, &'a [u8]),
     Http2(Fields<'a>),

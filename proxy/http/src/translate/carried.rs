@@ -6,7 +6,8 @@
 //!          │   ││ │         │      └ names that are not in the style
 //!          │   ││ │         └ method of a request to upgrade
 //!          │   ││ └ Host where it differs from the authority
-//!          │   │└ a: absolute form, e: without a path, n: no Host, u: switched protocols
+//!          │   │└ a: absolute form, e: without a path, n: no Host, u: switched protocols,
+//!          │   │   z: a request to upgrade with Content-Length: 0
 //!          │   └ style of names: T Title-Case, l lower-case
 //!          └ version
 //! ```
@@ -36,6 +37,8 @@ pub(crate) struct Carried<'a> {
     pub(crate) no_path: bool,
     pub(crate) no_host: bool,
     pub(crate) switched: bool,
+    /// `Content-Length: 0`, which an extended CONNECT cannot have.
+    pub(crate) zero_length: bool,
     pub(crate) host: Option<&'a [u8]>,
     pub(crate) method: Option<&'a [u8]>,
     pub(crate) reason: Option<&'a [u8]>,
@@ -62,6 +65,7 @@ impl<'a> Carried<'a> {
                 b'e' => carried.no_path = true,
                 b'n' => carried.no_host = true,
                 b'u' => carried.switched = true,
+                b'z' => carried.zero_length = true,
                 _ => return None,
             }
         }

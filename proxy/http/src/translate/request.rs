@@ -31,16 +31,20 @@ pub(crate) fn to_h2(
 ) -> Result<(Head, bool), HeadError> {
     let mut block = Head::new();
     let method = head.method.of(bytes);
-    // A body would come before the other protocol, which HTTP/2 cannot say.
-    let upgrade = if to.connect && head.upgrade() && head.framing() == Framing::None {
-        protocol(head, bytes)
-    } else {
-        None
-    };
     let target = head.target.of(bytes);
     let (scheme, authority, path) = match absolute(target) {
         Some((scheme, authority, path)) => (scheme, Some(authority), path),
         None => (&b"http"[..], None, target),
+    };
+    // `*` is no path of a CONNECT to servers outside of the mesh (RFC 9113 section 8.3.1), and a body
+    // would come before the other protocol, which HTTP/2 cannot express. Without the upgrade the
+    // request means the same (RFC 9110 section 7.8).
+    let is_asterisk = path == b"*" || path.is_empty() && method == b"OPTIONS";
+    let connect = to.mesh || to.connect && !is_asterisk;
+    let upgrade = if connect && head.upgrade() && head.framing() == Framing::None {
+        protocol(head, bytes)
+    } else {
+        None
     };
     let host = head.meaning.host.map(|host| host.of(bytes));
     let authority = authority.or(host).filter(|authority| !authority.is_empty());
@@ -59,6 +63,10 @@ pub(crate) fn to_h2(
         block.push(b":protocol", protocol);
     }
     push_headers(&mut block, (&head.headers, &head.meaning), bytes, edits);
+    if upgrade.is_some() {
+        // It would be the length of what the other protocol sends.
+        block.remove_all(b"content-length");
+    }
     if upgrade.is_some() && !to.mesh && block.find(Token::PROTOCOL) == Some(b"websocket") {
         block.remove_all(b"sec-websocket-key");
     }
@@ -71,6 +79,9 @@ pub(crate) fn to_h2(
         }
         if is_absolute && !path.starts_with(b"/") {
             value.push(b'e');
+        }
+        if upgrade.is_some() && head.meaning.length.is_some() {
+            value.push(b'z');
         }
         match host {
             None => value.push(b'n'),
@@ -143,7 +154,10 @@ pub(crate) fn to_h1(
     if method.is_empty() || !method.iter().all(|byte| TOKEN[usize::from(*byte)]) {
         return Err(HeadError::RequestLine);
     }
-    let length = content_length(block, protocol.is_some())?;
+    let length = match protocol {
+        Some(_) => carried.filter(|carried| carried.zero_length).map(|_| 0),
+        None => content_length(block, false)?,
+    };
     let framing = match length {
         _ if protocol.is_some() => Framing::None,
         Some(0) => Framing::None,

@@ -21,6 +21,7 @@ pub(crate) fn to_h2(
     carry: bool,
 ) -> Result<Head, HeadError> {
     match head.meaning.transfer {
+        _ if head.is_unframed() => {}
         Transfer::CodedChunked => return Err(HeadError::TransferCoding),
         Transfer::Malformed => return Err(HeadError::TransferEncoding),
         Transfer::Absent | Transfer::Chunked => {}
@@ -30,7 +31,7 @@ pub(crate) fn to_h2(
     let status = if switched { 200 } else { head.status };
     block.push(b":status", &digits(status));
     push_headers(&mut block, (&head.headers, &head.meaning), bytes, edits);
-    if head.is_interim() || status == 204 {
+    if head.is_unframed() {
         block.remove_all(b"content-length");
     }
     if !head.is_interim() || switched {

@@ -1,11 +1,10 @@
 //! Trailer sections.
 
-use leno_h2::Head;
+use leno_h2::{Head, may_be_trailer};
 use leno_hpack::Block;
 use smallvec::SmallVec;
 
 use super::lines::check;
-use crate::edit::ends_at_hop;
 use crate::head::trim;
 
 /// Trailers of chunked framing, whose lines were checked as they came, as fields.
@@ -14,7 +13,7 @@ pub(crate) fn to_h2(lines: &[u8]) -> Head {
     for line in lines.split(|byte| *byte == b'\n') {
         let Some(colon) = line.iter().position(|byte| *byte == b':') else { continue };
         let name = line[..colon].to_ascii_lowercase();
-        if !ends_at_hop(&name) && name != b"te" {
+        if may_be_trailer(&name) {
             let value = line[colon + 1..].strip_suffix(b"\r").unwrap_or(&line[colon + 1..]);
             block.push(&name, trim(value));
         }
@@ -22,13 +21,12 @@ pub(crate) fn to_h2(lines: &[u8]) -> Head {
     block
 }
 
-/// Fields as the trailers of chunked framing, behind the last chunk. What only a head may have
-/// is left out.
+/// Fields as the trailers of chunked framing, behind the last chunk. Fields that only a head may have
+/// are left out.
 pub(crate) fn to_h1(block: &Block, out: &mut SmallVec<[u8; 16]>) {
     for field in block {
         let name = field.name();
-        let forbidden = matches!(name, b"content-length" | b"host") || ends_at_hop(name);
-        if !forbidden && !field.is_pseudo() && check(&field).is_ok() {
+        if may_be_trailer(name) && !field.is_pseudo() && check(&field).is_ok() {
             out.extend_from_slice(name);
             out.extend_from_slice(b": ");
             out.extend_from_slice(field.value());

@@ -3,9 +3,12 @@
 
 mod abuse;
 mod endings;
+mod exact;
 mod exchange;
 mod h2;
+mod matrix;
 mod memory;
+mod pairs;
 mod properties;
 mod support;
 mod tcp;

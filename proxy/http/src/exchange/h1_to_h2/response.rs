@@ -157,7 +157,7 @@ impl<C: Io, J: Judge> Relay<'_, '_, C, J> {
         }
         to.empty = server.is_ended_without_rest();
         let body_begun = self.total > self.request.len() as u64;
-        // Whether the body will come after all, nobody can know.
+        // Without a 100 the client may or may not send the body.
         let withheld = self.request.expect_continue() && !self.continued && !body_begun;
         to.keep &= !withheld;
         if withheld {

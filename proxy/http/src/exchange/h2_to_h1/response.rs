@@ -4,6 +4,7 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use leno_h2::{Head, Piece};
+use leno_hpack::Token;
 use tokio::time::Instant;
 
 use super::{Down, Relay, Up};
@@ -13,7 +14,7 @@ use crate::edit::Edits;
 use crate::exchange::outcome::client_reset;
 use crate::exchange::{Judge, Judgement};
 use crate::failure::{Cause, Failure, Place};
-use crate::head::{Framing, HeadError, ResponseHead};
+use crate::head::{Framing, HeadError, ResponseHead, grants};
 use crate::translate::{response, trailers, websocket};
 use crate::writer::Rendered;
 
@@ -64,6 +65,7 @@ impl<S: Io, J: Judge> Relay<'_, '_, S, J> {
                     client.send_data(Piece::copied(&bytes[range]), self.walker.is_done());
                 }
                 Some(Event::Trailers(range)) => self.trailers.extend_from_slice(&bytes[range]),
+                Some(Event::RemovedTrailer(_)) => {}
                 Some(Event::End) if self.trailers.is_empty() => {
                     client.send_data(Piece::default(), true)
                 }
@@ -163,21 +165,29 @@ impl<S: Io, J: Judge> Relay<'_, '_, S, J> {
         let framing = self.head.framing(self.to_head);
         self.keep_server = self.head.keep_alive() && framing != Framing::UntilClose;
         if self.expects_continue && !self.continued && !self.call.has_begun() {
-            // Whether the body will come after all, nobody can know.
+            // Without a 100 the client may or may not send the body.
             self.up = Up::Broken;
         }
         self.call.stop_holding();
         self.exchange.response_bytes = self.head.len() as u64;
+        let bytes = self.server.received.bytes();
+        self.walker = BodyWalker::of_response(&self.head, bytes, framing);
         let head = self.translate(true)?;
-        self.walker = BodyWalker::new(framing);
         let end = self.walker.is_done();
         self.send_head(&head, end)?;
         self.down = if end { Down::Done } else { Down::Body };
         Ok(())
     }
 
+    /// Whether a 101 names the protocol that the request asks for.
+    fn is_granted(&self) -> bool {
+        let response = self.head.view(self.server.received.bytes());
+        let protocol = self.call.head().find(Token::PROTOCOL);
+        grants(response.values("upgrade"), protocol.into_iter())
+    }
+
     fn begin_upgrade(&mut self) -> Result<(), Failure> {
-        if !self.upgrade || self.up != Up::Done {
+        if !self.upgrade || self.up != Up::Done || !self.is_granted() {
             return Err(Failure::new(Place::Server, Cause::UnaskedUpgrade));
         }
         if let Some(key) = self.websocket_key {

@@ -8,11 +8,11 @@ use tokio::time::Instant;
 use super::{Down, End, Relay, Up};
 use crate::Io;
 use crate::body::BodyWalker;
-use crate::edit::Plan;
+use crate::edit::{Plan, ToClient};
 use crate::exchange::pump::Pump;
 use crate::exchange::{Judge, Judgement};
 use crate::failure::{Cause, Failure, Place};
-use crate::head::{Framing, ResponseHead, Version};
+use crate::head::{Framing, ResponseHead, Version, grants};
 
 impl<'a, C: Io, S: Io, J: Judge> Relay<'_, 'a, C, S, J> {
     pub(super) fn poll_down(&mut self, cx: &mut Context<'_>) -> Result<(), Failure> {
@@ -70,7 +70,7 @@ impl<'a, C: Io, S: Io, J: Judge> Relay<'_, 'a, C, S, J> {
 
     fn approve_down(&mut self) -> Result<(), Failure> {
         let refused = |error| Failure::new(Place::Server, Cause::Body(error));
-        self.down.approve(&self.server.received).map_err(refused)
+        self.down.approve(&mut self.server.received).map_err(refused)
     }
 
     fn server_ended(&mut self, cause: Cause) -> Result<(), Failure> {
@@ -116,7 +116,7 @@ impl<'a, C: Io, S: Io, J: Judge> Relay<'_, 'a, C, S, J> {
     fn begin_interim(&mut self) {
         self.continued |= self.head.status() == 100;
         let plan = Plan::interim(&self.head, self.server.received.bytes());
-        self.replace_down(plan, Framing::None);
+        self.replace_down(plan, BodyWalker::new(Framing::None));
         if self.request.version() == Version::Http10 {
             // HTTP/1.0 knows no interim responses (RFC 9110 section 15.2).
             self.down.discard();
@@ -142,18 +142,24 @@ impl<'a, C: Io, S: Io, J: Judge> Relay<'_, 'a, C, S, J> {
             self.head.meaning.keep_alive_timeout.map(|timeout| Duration::from_secs(timeout.into()));
         let framing = self.head.framing(self.to_head);
         self.keep_server = self.head.keep_alive() && framing != Framing::UntilClose;
-        // Whether the body will come after all, nobody can know.
+        // Without a 100 the client may or may not send the body.
         let withheld = self.request.expect_continue() && !self.continued && !self.body_begun();
         self.keep_client = self.request.keep_alive()
             && !self.order.close_client
             && framing != Framing::UntilClose
+            && !self.head.has_faulty_framing()
             && !withheld;
         if withheld {
             self.up_state = Up::Broken;
         }
-        let to = (self.keep_client, self.request.version());
+        let to = ToClient {
+            keep: self.keep_client,
+            version: self.request.version(),
+            wants_upgrade: self.request.upgrade(),
+        };
         let plan = Plan::response(&self.head, bytes, &self.order.response, to);
-        self.replace_down(plan, framing);
+        let walker = BodyWalker::of_response(&self.head, bytes, framing);
+        self.replace_down(plan, walker);
         self.down_state = Down::Body;
         if self.up_state == Up::Done {
             self.up.release(&mut self.client.received);
@@ -161,9 +167,16 @@ impl<'a, C: Io, S: Io, J: Judge> Relay<'_, 'a, C, S, J> {
         self.approve_down()
     }
 
-    fn replace_down(&mut self, plan: Plan<'a>, framing: Framing) {
+    fn replace_down(&mut self, plan: Plan<'a>, walker: BodyWalker) {
         self.moves += self.down.moved;
-        self.down = Pump::new(self.head.len(), plan, framing);
+        self.down = Pump::new(self.head.len(), plan, walker);
+    }
+
+    /// Whether a 101 names a protocol that the request asks for.
+    fn is_granted(&self) -> bool {
+        let response = self.head.view(self.server.received.bytes());
+        let request = self.request.view(self.client.received.bytes());
+        grants(response.values("upgrade"), request.values("upgrade"))
     }
 
     fn body_begun(&self) -> bool {
@@ -171,7 +184,7 @@ impl<'a, C: Io, S: Io, J: Judge> Relay<'_, 'a, C, S, J> {
     }
 
     fn begin_upgrade(&mut self) -> Result<(), Failure> {
-        if !self.request.upgrade() || self.up_state != Up::Done {
+        if !self.request.upgrade() || self.up_state != Up::Done || !self.is_granted() {
             return Err(Failure::new(Place::Server, Cause::UnaskedUpgrade));
         }
         self.exchange.status = Some(101);
@@ -186,9 +199,9 @@ impl<'a, C: Io, S: Io, J: Judge> Relay<'_, 'a, C, S, J> {
             self.end_to_server = End::Wanted;
         }
         let bytes = self.server.received.bytes();
-        let to = (true, Version::Http11);
+        let to = ToClient { keep: true, version: Version::Http11, wants_upgrade: true };
         let plan = Plan::response(&self.head, bytes, &self.order.response, to);
-        self.replace_down(plan, Framing::UntilClose);
+        self.replace_down(plan, BodyWalker::new(Framing::UntilClose));
         self.down_state = Down::Body;
         self.approve_down()
     }

@@ -39,6 +39,10 @@ fn requests_come_out_as_they_went_in() {
         "GET /chat HTTP/1.1\r\nHost: a\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n\
          Connection: Upgrade\r\nUpgrade: websocket\r\n\r\n",
         "POST /tcp HTTP/1.1\r\nHost: a\r\nConnection: Upgrade\r\nUpgrade: tcp\r\n\r\n",
+        "POST /tcp HTTP/1.1\r\nHost: a\r\nConnection: Upgrade\r\nUpgrade: tcp\r\n\
+         Content-Length: 0\r\n\r\n",
+        "OPTIONS * HTTP/1.1\r\nHost: a\r\nConnection: Upgrade\r\nUpgrade: x\r\n\r\n",
+        "OPTIONS http://a HTTP/1.1\r\nHost: a\r\nConnection: Upgrade\r\nUpgrade: x\r\n\r\n",
     ];
     run(async {
         for request in same {

@@ -38,6 +38,7 @@ pub(crate) struct Settings {
     pub(crate) deadline: Option<Duration>,
     /// Of the response's beginning.
     pub(crate) response_within: Option<Duration>,
+    pub(crate) upgraded_for: Option<Duration>,
     pub(crate) mesh: bool,
     pub(crate) from_mesh: bool,
     pub(crate) draining: bool,
@@ -58,6 +59,7 @@ impl Default for Settings {
             pipe: 64 * 1024,
             deadline: None,
             response_within: None,
+            upgraded_for: None,
             mesh: false,
             from_mesh: false,
             draining: false,
@@ -83,6 +85,7 @@ impl Settings {
             deadline: self.deadline.map(|after| Instant::now() + after),
             response_by: self.response_within.map(|after| Instant::now() + after),
             close_client: self.draining,
+            upgraded_for: self.upgraded_for,
             mesh: self.mesh,
             ..Order::new(&self.limits)
         }
@@ -268,12 +271,12 @@ pub(crate) async fn server(servers: &mut Servers) -> Wire {
     Wire(servers.recv().await.expect("the proxy makes a connection"))
 }
 
-fn call(settings: &Settings, request: Request) -> Call {
+pub(crate) fn call(settings: &Settings, request: Request) -> Call {
     if settings.from_mesh { Call::from_mesh(request) } else { Call::new(request) }
 }
 
 /// Reports an exchange; the call if it is to be tried again.
-fn conclude(
+pub(crate) fn conclude(
     report: &mpsc::UnboundedSender<Exchange>,
     done: Exchange,
     last: bool,
