@@ -86,12 +86,13 @@ impl<'c, S: Io> ConnCopies<'c, S> {
         Conn::with_received(late, client.request())
     }
 
-    /// Ready when the client has broken off. That it only sends no more is no reason to stop.
+    /// Ready when the client has closed its connection, or broken it. A client that only sends no more
+    /// still waits for its response.
     pub fn poll_gone(&mut self, cx: &mut Context<'_>) -> Poll<Failure> {
         let Some(mut client) = self.client.take() else { return Poll::Pending };
-        let gone = client.poll_broken(cx);
+        let gone = client.poll_gone(cx);
         self.client.replace(Some(client));
-        gone.map(|error| Failure::new(Place::Client, Cause::Broken(error)))
+        gone.map(|cause| Failure::new(Place::Client, cause))
     }
 
     /// All copies have ended, `winner` with a response for the client. Where none has, nothing is to be
@@ -114,12 +115,19 @@ impl<S: Io> Client<'_, S> {
         &self.received.bytes()[..self.length]
     }
 
-    /// Ready when the client has broken off. What it sends is kept, as far as there is room.
-    fn poll_broken(&mut self, cx: &mut Context<'_>) -> Poll<io::Error> {
+    /// Ready when the client has closed its connection, or broken it. Bytes that it sends are kept, as
+    /// far as there is room.
+    fn poll_gone(&mut self, cx: &mut Context<'_>) -> Poll<Cause> {
         while !*self.read_closed && self.received.has_room() {
             match ready!(self.received.poll_fill(self.io, cx)) {
-                Ok(count) => *self.read_closed = count == 0,
-                Err(error) => return Poll::Ready(error),
+                Ok(0) => {
+                    *self.read_closed = true;
+                    if self.io.has_left() {
+                        return Poll::Ready(Cause::Closed);
+                    }
+                }
+                Ok(_) => {}
+                Err(error) => return Poll::Ready(Cause::Broken(error)),
             }
         }
         Poll::Pending
@@ -208,7 +216,8 @@ impl<S: Io> AsyncWrite for Late<'_, S> {
 impl<S: Io> Io for Late<'_, S> {
     fn poll_read_ready(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         let Some(client) = self.client() else { return Poll::Pending };
-        if let Poll::Ready(error) = client.poll_broken(cx) {
+        // The relay finds out by itself that the client has closed its connection.
+        if let Poll::Ready(Cause::Broken(error)) = client.poll_gone(cx) {
             return Poll::Ready(Err(error));
         }
         if client.has_ended() { Poll::Ready(Ok(())) } else { Poll::Pending }

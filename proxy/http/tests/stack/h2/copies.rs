@@ -1,12 +1,15 @@
 //! Copies of one request on several connections.
 
 use std::future::poll_fn;
+use std::time::Duration;
 
 use leno_h2::{Code, Stream};
-use leno_http::{Call, Conn, Place, Ticket, h1_to_h2, h2_to_h2};
+use leno_http::{Call, Conn, Limits, Place, Ticket, h1_to_h2, h2_to_h2};
 use tokio::io::{AsyncReadExt, AsyncWriteExt, duplex};
+use tokio::time::timeout;
 
 use super::support::{Settings, body, h2_back, h2_front, head, lines, next, request, run};
+use crate::pairs::pipe;
 
 async fn answer(stream: &mut Stream) {
     stream.send_head(&head([(":status", "103")]), false);
@@ -71,6 +74,33 @@ fn a_client_that_gives_up_is_noticed() {
         let failure = poll_fn(|cx| copies.poll_gone(cx)).await;
         assert_eq!(failure.place, Place::Client);
         copies.finish(None);
+    });
+}
+
+#[test]
+fn a_client_of_http1_that_closes_is_noticed() {
+    run(async {
+        for closes in [true, false] {
+            let (near, mut far) = pipe(1000);
+            far.send("GET / HTTP/1.1\r\nHost: a\r\n\r\n").await;
+            let mut client = Conn::new(near);
+            let limits = Limits::default();
+            let request = client.read_request(&limits).await.unwrap().unwrap();
+            assert!(client.hold(&request, 100).await.is_some());
+            let mut copies = client.copies(&request);
+            let far = if closes {
+                drop(far);
+                None
+            } else {
+                // It sends no more, and waits for its response.
+                far.finish().await;
+                Some(far)
+            };
+            let gone = timeout(Duration::from_secs(1), poll_fn(|cx| copies.poll_gone(cx))).await;
+            let place = gone.ok().map(|failure| failure.place);
+            assert_eq!(place, closes.then_some(Place::Client));
+            drop(far);
+        }
     });
 }
 
