@@ -153,6 +153,8 @@ struct Planes {
     admission: Rc<Admission>,
     /// Panics of this thread that are counted in the registry.
     panics: Cell<u64>,
+    /// Answers of this thread that were not read and are counted in the registry.
+    unread_answers: Cell<u64>,
 }
 
 async fn serve(
@@ -245,7 +247,15 @@ impl Planes {
             application: plan.application,
             workers: plan.workers,
         });
-        Self { outbound, inbound, registry, activity, admission, panics: Cell::new(0) }
+        Self {
+            outbound,
+            inbound,
+            registry,
+            activity,
+            admission,
+            panics: Cell::new(0),
+            unread_answers: Cell::new(0),
+        }
     }
 
     /// Takes what the control plane says of the workload, once it has said anything.
@@ -263,6 +273,9 @@ impl Planes {
                 let abuses = leno_h2::abuse_counts().map(|(abuse, count)| (abuse.label(), count));
                 let counted = self.panics.replace(panics());
                 self.registry.count_many(Counter::Panics, panics().saturating_sub(counted));
+                let unread = leno_http::unread_answers();
+                let counted = self.unread_answers.replace(unread);
+                self.registry.count_many(Counter::AnswersUnread, unread.saturating_sub(counted));
                 let _given_up = answer.send(self.registry.snapshot().with_abuses(abuses));
             }
             Command::Load(answer) => {

@@ -1,5 +1,9 @@
 //! Responses that the mesh makes itself.
 
+mod write;
+
+pub use write::unread_answers;
+
 use leno_h2::{Head, Piece};
 
 use crate::edit::{HeaderLine, ends_at_hop};

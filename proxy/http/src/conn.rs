@@ -170,7 +170,8 @@ impl<S: Io> Conn<S> {
     }
 
     /// Sends a response of our own, to `request` or to bytes that are none. Whether the
-    /// connection can be used further; the response says so too.
+    /// connection can be used further; the response says so too. An error if the client does not read
+    /// the response in time.
     pub async fn respond(
         &mut self,
         request: Option<&RequestHead>,
@@ -188,9 +189,7 @@ impl<S: Io> Conn<S> {
             .render(connection, to_head)
             .or_else(|_| Answer::error(500, ANSWER_TOO_LARGE).render(connection, to_head))
             .map_err(io::Error::other)?;
-        self.write_all(rendered.bytes()).await?;
-        self.write_all(rest).await?;
-        poll_fn(|cx| Pin::new(&mut self.io).poll_flush(cx)).await?;
+        self.write_answer(rendered.bytes(), rest).await?;
         if let Some(used) = used {
             self.received.consume(used);
             self.received.settle();
@@ -205,18 +204,6 @@ impl<S: Io> Conn<S> {
         let body = self.received.bytes().get(request.len()..)?;
         let length = walker.walk(body).ok()?;
         walker.is_done().then_some(request.len() + length)
-    }
-
-    /// Writes bytes as they are, for a protocol of the caller's own.
-    pub async fn write_all(&mut self, mut bytes: &[u8]) -> io::Result<()> {
-        while !bytes.is_empty() {
-            let count = poll_fn(|cx| Pin::new(&mut self.io).poll_write(cx, bytes)).await?;
-            if count == 0 {
-                return Err(io::ErrorKind::WriteZero.into());
-            }
-            bytes = &bytes[count..];
-        }
-        Ok(())
     }
 
     /// Whether a pooled connection to a server may take another request: nothing came while it

@@ -46,7 +46,7 @@ mod tasks;
 mod translate;
 mod writer;
 
-pub use answer::Answer;
+pub use answer::{Answer, unread_answers};
 pub use body::{BodyError, BodyWalker, Event};
 pub use call::Call;
 pub use clients::{ClientError, ClientPool, Lent, MAX_CLIENTS, STREAM_WAIT};

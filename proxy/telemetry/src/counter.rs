@@ -144,6 +144,8 @@ counters! {
     RateLimitAlone = "leno_rate_limit_alone" "",
     /// Keys of a rate limit that were forgotten because its bound on keys was reached.
     RateLimitKeysEvicted = "leno_rate_limit_keys_evicted" "",
+    /// Answers of the proxy's own that clients of HTTP/1 did not read within 30 s; their connections were reset.
+    AnswersUnread = "leno_answers_unread" "",
     /// Tasks of one connection or request that panicked and ended alone: a fault of the proxy's.
     Panics = "leno_panics" "",
     /// Edges counted as `other` because the bound on edges was reached.

@@ -1,7 +1,7 @@
 //! Exchanges that end badly, and what becomes of both connections.
 
 use crate::support::{Lab, Settings};
-use leno_http::{Answer, Cause, Conn, HeaderLine, Limits, Place, pool_stats};
+use leno_http::{Answer, Cause, Conn, HeaderLine, Limits, Place, pool_stats, unread_answers};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::time::Duration;
 
@@ -299,6 +299,22 @@ async fn an_answer_of_ours_keeps_what_can_be_kept() {
     let _server = lab.server().await;
     let rest = lab.client.rest().await;
     assert!(rest.ends_with("\r\nConnection: close\r\n\r\n"), "{rest}");
+}
+
+/// A client that sends requests and reads nothing does not keep its place.
+#[tokio::test(start_paused = true)]
+async fn an_answer_that_its_client_does_not_read_is_given_up() {
+    let (near, mut far) = tokio::io::duplex(1000);
+    let mut client = Conn::new(near);
+    far.write_all(GET.as_bytes()).await.unwrap();
+    let request = client.read_request(&Limits::default()).await.unwrap().unwrap();
+    let page = vec![b'x'; 100_000];
+    let answer =
+        Answer { status: 200, cause: None, headers: &[], content_type: "text/plain", body: &page };
+    let (begun, unread) = (tokio::time::Instant::now(), unread_answers());
+    let error = client.respond(Some(&request), &answer).await.unwrap_err();
+    assert_eq!(error.kind(), std::io::ErrorKind::TimedOut);
+    assert_eq!((begun.elapsed().as_secs(), unread_answers() - unread), (30, 1));
 }
 
 #[tokio::test(start_paused = true)]

@@ -1,0 +1,62 @@
+//! Writing an answer to a client of HTTP/1, within a time of its own.
+
+use std::cell::Cell;
+use std::future::poll_fn;
+use std::io::{self, IoSlice};
+use std::pin::Pin;
+use std::task::{Context, Poll, ready};
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use crate::Io;
+use crate::conn::{Conn, poll_write_some};
+
+/// How long a client may take to read an answer of the mesh's own: an error, or a page of the admin
+/// server. Such answers mostly fit into the socket's buffer. A client that needs longer does not read,
+/// and would keep its place among the connections for ever.
+pub(crate) const ANSWER_WRITE: Duration = Duration::from_secs(30);
+
+thread_local! {
+    static UNREAD: Cell<u64> = const { Cell::new(0) };
+}
+
+/// Answers of the calling thread that their clients did not read in time.
+pub fn unread_answers() -> u64 {
+    UNREAD.get()
+}
+
+impl<S: Io> Conn<S> {
+    /// Writes a head and a body.
+    ///
+    /// # Errors
+    /// The connection broke, or the client did not read all of it within [`ANSWER_WRITE`].
+    pub(crate) async fn write_answer(&mut self, head: &[u8], body: &[u8]) -> io::Result<()> {
+        let deadline = Instant::now() + ANSWER_WRITE;
+        let mut parts = [IoSlice::new(head), IoSlice::new(body)];
+        let (mut left, _) = parts.split_at_mut(if body.is_empty() { 1 } else { 2 });
+        poll_fn(|cx| {
+            let written = poll_write_parts(&mut self.io, &mut left, cx);
+            if written.is_ready() {
+                return written;
+            }
+            ready!(self.alarm.poll_at(deadline, cx));
+            UNREAD.set(UNREAD.get().wrapping_add(1));
+            Poll::Ready(Err(io::ErrorKind::TimedOut.into()))
+        })
+        .await
+    }
+}
+
+/// Writes what is `left`. Ready when it is written and flushed.
+fn poll_write_parts<S: Io>(
+    io: &mut S,
+    left: &mut &mut [IoSlice<'_>],
+    cx: &mut Context<'_>,
+) -> Poll<io::Result<()>> {
+    while !left.is_empty() {
+        let count = ready!(poll_write_some(io, left, cx))?;
+        IoSlice::advance_slices(left, count);
+    }
+    Pin::new(io).poll_flush(cx)
+}
