@@ -207,6 +207,11 @@ impl Call {
         self.stream.as_mut()
     }
 
+    /// How the client has ended its stream early, if it has.
+    pub(crate) fn reset_reason(&self) -> Option<Reset> {
+        self.stream.as_ref().and_then(Stream::reset_reason)
+    }
+
     pub(crate) fn take_stream(&mut self) -> Option<Stream> {
         self.stream.take()
     }

@@ -34,7 +34,7 @@ pub async fn h1_to_h2<C: Io, J: Judge>(
 ) -> Exchange {
     test_panic("request", request.target.of(client.received.bytes()));
     let mut relay = Relay::new(client, request, server, order);
-    let outcome = match relay.open() {
+    let outcome = match poll_fn(|cx| Poll::Ready(relay.open(cx))).await {
         Ok(()) => poll_fn(|cx| relay.poll(cx)).await,
         Err(failure) => Err(failure),
     };
@@ -136,9 +136,13 @@ impl<'r, 'a, C: Io, J: Judge> Relay<'r, 'a, C, J> {
     }
 
     /// Sends the request's head.
-    fn open(&mut self) -> Result<(), Failure> {
+    fn open(&mut self, cx: &mut Context<'_>) -> Result<(), Failure> {
         if self.client.lost {
             return Err(Failure::new(Place::Client, Cause::Closed));
+        }
+        if self.request.framing() == Framing::None {
+            // A client that has left between two tries is not served.
+            self.read_ahead(cx)?;
         }
         let mesh = self.order.mesh;
         let to = request::ToH2 { mesh, connect: mesh || self.server.takes_connect_protocol() };
@@ -316,6 +320,11 @@ impl<'r, 'a, C: Io, J: Judge> Relay<'r, 'a, C, J> {
         if self.up != Up::Done || self.exchange.upgraded {
             return Ok(());
         }
+        self.read_ahead(cx)
+    }
+
+    /// Reads what the client sends behind its request, as far as there is room.
+    fn read_ahead(&mut self, cx: &mut Context<'_>) -> Result<(), Failure> {
         while !self.client.read_closed && self.client.received.has_room() {
             match self.client.received.poll_fill(&mut self.client.io, cx) {
                 Poll::Pending => break,

@@ -12,7 +12,7 @@ use leno_transport::test_panic;
 use tokio::time::Instant;
 
 use super::bounds::{Bounds, Reached};
-use super::outcome::{admit, client_reset, lost, outlasted, timed_out, to_go_on};
+use super::outcome::{admit, client_reset, is_waited_for, lost, outlasted, timed_out, to_go_on};
 use super::outgoing::Outgoing;
 use super::{Exchange, Judge, Order};
 use crate::Io;
@@ -125,6 +125,7 @@ impl<'r, 'a, S: Io, J: Judge> Relay<'r, 'a, S, J> {
         let refused = |error: HeadError| Failure::new(Place::Client, Cause::Head(error));
         let call = &*self.call;
         call.check().map_err(refused)?;
+        is_waited_for(call)?;
         admit()?;
         let empty = call.is_empty();
         let rendered = if self.order.request.is_empty() {

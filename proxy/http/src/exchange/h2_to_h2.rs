@@ -9,7 +9,8 @@ use leno_transport::test_panic;
 use tokio::time::Instant;
 
 use super::outcome::{
-    admit, client_reset, linked, not_opened, outlasted, server_reset, timed_out, to_go_on,
+    admit, client_reset, is_waited_for, linked, not_opened, outlasted, server_reset, timed_out,
+    to_go_on,
 };
 use super::{Exchange, Judge, Judgement, Order};
 use crate::alarm::PooledAlarm;
@@ -141,6 +142,7 @@ impl<J: Judge> Relay<'_, '_, J> {
             checked => checked,
         };
         checked.map_err(|error| Failure::new(Place::Client, Cause::Head(error)))?;
+        is_waited_for(self.call)?;
         admit()?;
         let end = self.call.is_empty();
         let carried = self.call.carried().filter(|_| self.order.mesh);

@@ -5,11 +5,17 @@ use std::io;
 use leno_h2::{Code, Linked, OpenError, Reset, ResetBy};
 use leno_transport::budget;
 
+use crate::call::Call;
 use crate::failure::{Cause, Failure, Place};
 
 /// A request that begins while the worker's memory is used up is not taken.
 pub(super) fn admit() -> Result<(), Failure> {
     if budget::admits() { Ok(()) } else { Err(Failure::new(Place::Us, Cause::MemoryBudget)) }
+}
+
+/// A client that has left between two tries is not served.
+pub(super) fn is_waited_for(call: &Call) -> Result<(), Failure> {
+    call.reset_reason().map_or(Ok(()), |reset| Err(client_reset(reset)))
 }
 
 /// The client's stream ended before its time.

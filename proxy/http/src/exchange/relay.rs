@@ -129,6 +129,10 @@ impl<'r, 'a, C: Io, S: Io, J: Judge> Relay<'r, 'a, C, S, J> {
         }
         if self.moves() == 0 && self.up_state == Up::Sending {
             self.approve_up()?;
+            if self.up.walker.is_done() {
+                // A client that has left between two tries is not served.
+                self.read_ahead(cx)?;
+            }
         }
         loop {
             self.poll_up(cx)?;
@@ -158,9 +162,12 @@ impl<'r, 'a, C: Io, S: Io, J: Judge> Relay<'r, 'a, C, S, J> {
         exchange.request_bytes = self.up.total;
         exchange.response_bytes = self.down.total;
         exchange.failure = outcome.err();
-        if exchange.failure.is_some() {
+        if let Some(failure) = &exchange.failure {
             self.client.lost |= self.up.used;
-            self.server.lost = true;
+            // Nothing was sent for a client that had left before.
+            exchange.server_reusable =
+                failure.place == Place::Client && self.up.moved == 0 && self.server.is_quiet();
+            self.server.lost |= !exchange.server_reusable;
             if exchange.upgraded {
                 // Its end would look like the other protocol's own.
                 self.server.io.reset_on_drop();
@@ -265,6 +272,16 @@ impl<'r, 'a, C: Io, S: Io, J: Judge> Relay<'r, 'a, C, S, J> {
         if self.up_state != Up::Done || self.exchange.upgraded {
             return Ok(());
         }
+        self.read_ahead(cx)?;
+        let more_requests = !self.up.is_last(&self.client.received);
+        if self.client.read_closed && !more_requests && self.end_to_server == End::Open {
+            self.end_to_server = End::Wanted;
+        }
+        Ok(())
+    }
+
+    /// Reads what the client sends behind its request, as far as there is room.
+    fn read_ahead(&mut self, cx: &mut Context<'_>) -> Result<(), Failure> {
         while !self.client.read_closed && self.client.received.has_room() {
             match self.client.received.poll_fill(&mut self.client.io, cx) {
                 Poll::Pending => break,
@@ -276,10 +293,6 @@ impl<'r, 'a, C: Io, S: Io, J: Judge> Relay<'r, 'a, C, S, J> {
                     return Err(Failure::new(Place::Client, Cause::Broken(error)));
                 }
             }
-        }
-        let more_requests = !self.up.is_last(&self.client.received);
-        if self.client.read_closed && !more_requests && self.end_to_server == End::Open {
-            self.end_to_server = End::Wanted;
         }
         Ok(())
     }

@@ -693,11 +693,15 @@ impl Bed {
 
     /// The next request at the server. Over HTTP/1 each comes on a connection of its own.
     pub(crate) async fn app(&mut self) -> App {
+        self.next_app().await.expect("the proxy sends a request")
+    }
+
+    /// The same; none if the proxy has ended.
+    pub(crate) async fn next_app(&mut self) -> Option<App> {
         match &mut self.apps {
-            Apps::H1(apps) => App::H1(apps.recv().await.expect("the proxy makes a connection")),
+            Apps::H1(apps) => apps.recv().await.map(App::H1),
             Apps::H2(accept) => {
-                let request = accept.accept().await.expect("the proxy sends a request");
-                App::H2(request.head, request.stream)
+                accept.accept().await.map(|request| App::H2(request.head, request.stream))
             }
         }
     }
@@ -731,15 +735,23 @@ async fn serve_h1(
     let limits = &settings.limits;
     let mut client = Conn::new(client);
     while let Ok(Some(request)) = client.read_request(limits).await {
-        let mut order = settings.order();
-        let done = match &server {
-            Server::H1(connect) => {
-                let (near, far) = pipe(settings.pipe);
-                // An error: the test is over.
-                let _ = connect.send(far);
-                exchange(&mut client, &request, &mut Conn::new(near), &mut order).await
+        let mut tries = 0;
+        let done = loop {
+            let mut order = settings.order();
+            let done = match &server {
+                Server::H1(connect) => {
+                    let (near, far) = pipe(settings.pipe);
+                    // An error: the test is over.
+                    let _ = connect.send(far);
+                    exchange(&mut client, &request, &mut Conn::new(near), &mut order).await
+                }
+                Server::H2(server) => h1_to_h2(&mut client, &request, server, &mut order).await,
+            };
+            tries += 1;
+            if tries == settings.tries || !done.failure.as_ref().is_some_and(|it| it.retryable) {
+                break done;
             }
-            Server::H2(server) => h1_to_h2(&mut client, &request, server, &mut order).await,
+            let _ = report.send(done);
         };
         let after = client.conclude(&request, &done).await;
         // Not every test looks.
@@ -764,12 +776,17 @@ async fn serve_h2(
         let (settings, connect, report) = (settings.clone(), connect.clone(), report.clone());
         spawn_local(async move {
             let mut call = call(&settings, request);
-            let (near, far) = pipe(settings.pipe);
-            // An error: the test is over.
-            let _ = connect.send(far);
-            let mut server = Conn::new(near);
-            let done = h2_to_h1(&mut call, &mut server, &mut settings.order()).await;
-            conclude(&report, done, true, call);
+            for left in (0..settings.tries).rev() {
+                let (near, far) = pipe(settings.pipe);
+                // An error: the test is over.
+                let _ = connect.send(far);
+                let mut server = Conn::new(near);
+                let done = h2_to_h1(&mut call, &mut server, &mut settings.order()).await;
+                match conclude(&report, done, left == 0, call) {
+                    Some(kept) => call = kept,
+                    None => return,
+                }
+            }
         });
     }
 }
