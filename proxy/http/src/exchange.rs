@@ -1,6 +1,7 @@
 //! One request and its response, relayed between two connections in both directions at once.
 
 mod bounds;
+mod client;
 mod h1_to_h2;
 mod h2_to_h1;
 mod h2_to_h2;
@@ -22,7 +23,7 @@ use tokio::time::Instant;
 use crate::Io;
 use crate::conn::Conn;
 use crate::edit::Edits;
-use crate::failure::Failure;
+use crate::failure::{Cause, Failure, Place};
 use crate::head::{RequestHead, ResponseView};
 use crate::limits::Limits;
 
@@ -83,6 +84,20 @@ impl<'a, J> Order<'a, J> {
             upgraded_for: self.upgraded_for,
             limits: self.limits,
             judge,
+        }
+    }
+}
+
+impl<J: Judge> Order<'_, J> {
+    /// Has the judge see a final response. `replayable`: the request is still held whole, and nothing
+    /// of a response was forwarded.
+    fn examine(&mut self, response: ResponseView<'_>, replayable: bool) -> Result<(), Failure> {
+        match self.judge.judge(response, replayable) {
+            Judgement::Forward => Ok(()),
+            Judgement::Refuse => {
+                let failure = Failure::new(Place::Server, Cause::Refused);
+                Err(Failure { retryable: replayable, ..failure })
+            }
         }
     }
 }

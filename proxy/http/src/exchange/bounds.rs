@@ -1,8 +1,14 @@
-//! The waits of an exchange, all on the client's one timer.
+//! The waits of an exchange, all on one timer.
+
+use std::task::{Context, Poll};
 
 use leno_transport::SILENCE;
 use tokio::time::Instant;
 
+use super::Order;
+use super::outcome::{outlasted, timed_out, to_go_on};
+use crate::alarm::Alarm;
+use crate::failure::{Cause, Failure, Place};
 use crate::limits::Limits;
 
 /// `moves` in the methods is a number that grows with every byte moved; comparing it spares
@@ -18,8 +24,27 @@ pub(super) struct Bounds {
     silence: (Instant, u64),
 }
 
+/// Where an exchange stands that has to wait.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Standing {
+    /// Grows with every byte that moves.
+    pub(super) moves: u64,
+    /// The side that takes none of the bytes which wait for it.
+    pub(super) blocked: Option<Place>,
+    /// The rest of the request still goes out.
+    pub(super) sending: bool,
+    /// No response has begun.
+    pub(super) silent: bool,
+    /// The request is still here whole.
+    pub(super) replayable: bool,
+    /// Another protocol has taken over.
+    pub(super) upgraded: bool,
+    /// When the exchange must be over.
+    pub(super) deadline: Option<Instant>,
+}
+
 /// Which bound an alarm stands for.
-pub(super) enum Reached {
+enum Reached {
     /// None: something moved since the alarm was set.
     Nothing,
     Stall,
@@ -46,8 +71,45 @@ impl Bounds {
         self.linger.get_or_insert_with(|| (Instant::now() + limits.linger, moves));
     }
 
+    /// Ready when the exchange must end: with a failure, or because it has lingered long enough. While
+    /// nothing moves, `examine` finds out from time to time whether one of the connections is lost.
+    pub(super) fn poll<J>(
+        &mut self,
+        (alarm, cx): (&mut Alarm, &mut Context<'_>),
+        order: &Order<'_, J>,
+        now: Standing,
+        examine: impl Fn() -> Result<(), Failure>,
+    ) -> Poll<Result<(), Failure>> {
+        let Standing { moves, blocked, sending, silent, .. } = now;
+        let deadline = order.ends_at(now.deadline, silent);
+        loop {
+            let until = self.next(moves, blocked.is_some(), deadline, order.limits);
+            if alarm.poll_at(until, cx).is_pending() {
+                return Poll::Pending;
+            }
+            let failure = match self.reached(until, moves, sending, order.limits) {
+                Reached::Nothing => continue,
+                Reached::Silence => {
+                    examine()?;
+                    continue;
+                }
+                Reached::Linger => return Poll::Ready(Ok(())),
+                Reached::Deadline if now.upgraded => outlasted(),
+                Reached::Deadline => {
+                    let late = order.is_late(until, now.deadline, silent);
+                    let of_server = silent || blocked == Some(Place::Server);
+                    timed_out(late, of_server, now.replayable)
+                }
+                Reached::Stall => {
+                    Failure::new(to_go_on(blocked, silent && !sending), Cause::Stalled)
+                }
+            };
+            return Poll::Ready(Err(failure));
+        }
+    }
+
     /// When to look again. `blocked`: bytes wait for a side to take them.
-    pub(super) fn next(
+    fn next(
         &mut self,
         moves: u64,
         blocked: bool,
@@ -68,13 +130,7 @@ impl Bounds {
 
     /// What it means that `until` has come. `sending`: the rest of a request still goes out, so
     /// that lingering goes on as long as it moves.
-    pub(super) fn reached(
-        &mut self,
-        until: Instant,
-        moves: u64,
-        sending: bool,
-        limits: &Limits,
-    ) -> Reached {
+    fn reached(&mut self, until: Instant, moves: u64, sending: bool, limits: &Limits) -> Reached {
         if self.deadline == Some(until) {
             return Reached::Deadline;
         }

@@ -12,8 +12,9 @@ use leno_transport::test_panic;
 use smallvec::SmallVec;
 use tokio::time::Instant;
 
-use super::bounds::{Bounds, Reached};
-use super::outcome::{lost, not_opened, outlasted, timed_out, to_go_on};
+use super::bounds::{Bounds, Standing};
+use super::client::{After, Down, Up, check_left};
+use super::outcome::{lost, not_opened};
 use super::outgoing::Outgoing;
 use super::{Exchange, Judge, Order};
 use crate::Io;
@@ -39,38 +40,6 @@ pub async fn h1_to_h2<C: Io, J: Judge>(
         Err(failure) => Err(failure),
     };
     relay.conclude(outcome)
-}
-
-/// The request's direction.
-///
-/// ```text
-/// Sending ──(END_STREAM)─────────────────► Done
-///    └─(server wants no more, or the client kept the body back)─► Broken
-///                            └─(response over, client stays)─► Discarding ──► Done
-/// ```
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Up {
-    Sending,
-    Broken,
-    /// The rest of the body is read and thrown away, to find the next request.
-    Discarding,
-    Done,
-}
-
-/// The response's direction.
-///
-/// ```text
-/// ┌──(1xx written)────┐
-/// ▼                   │
-/// Head ──(1xx)──► Interim
-///  └──(final)──► Body ──► Done
-/// ```
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Down {
-    Head,
-    Interim,
-    Body,
-    Done,
 }
 
 struct Relay<'r, 'a, C, J> {
@@ -142,7 +111,7 @@ impl<'r, 'a, C: Io, J: Judge> Relay<'r, 'a, C, J> {
         }
         if self.request.framing() == Framing::None {
             // A client that has left between two tries is not served.
-            self.read_ahead(cx)?;
+            self.client.read_ahead(cx)?;
         }
         let mesh = self.order.mesh;
         let to = request::ToH2 { mesh, connect: mesh || self.server.takes_connect_protocol() };
@@ -198,14 +167,7 @@ impl<'r, 'a, C: Io, J: Judge> Relay<'r, 'a, C, J> {
         }
         let moves = self.moves();
         self.bounds.begin_linger(moves, self.order.limits);
-        match self.up {
-            Up::Broken if !self.keep_client => After::Over,
-            Up::Broken => {
-                self.up = Up::Discarding;
-                After::Again
-            }
-            _ => After::Wait,
-        }
+        self.up.after_response(self.keep_client)
     }
 
     fn poll_up(&mut self, cx: &mut Context<'_>) -> Result<(), Failure> {
@@ -320,64 +282,29 @@ impl<'r, 'a, C: Io, J: Judge> Relay<'r, 'a, C, J> {
         if self.up != Up::Done || self.exchange.upgraded {
             return Ok(());
         }
-        self.read_ahead(cx)
-    }
-
-    /// Reads what the client sends behind its request, as far as there is room.
-    fn read_ahead(&mut self, cx: &mut Context<'_>) -> Result<(), Failure> {
-        while !self.client.read_closed && self.client.received.has_room() {
-            match self.client.received.poll_fill(&mut self.client.io, cx) {
-                Poll::Pending => break,
-                Poll::Ready(Ok(count)) => {
-                    self.client.read_closed = count == 0;
-                    self.check_client()?;
-                }
-                Poll::Ready(Err(error)) => {
-                    return Err(Failure::new(Place::Client, Cause::Broken(error)));
-                }
-            }
-        }
-        Ok(())
-    }
-
-    /// A client that has closed its connection gets no response; one that only sends no more does.
-    fn check_client(&self) -> Result<(), Failure> {
-        let may_have_left = self.client.read_closed || self.up == Up::Sending;
-        if may_have_left && !self.exchange.upgraded && self.client.io.has_left() {
-            return Err(Failure::new(Place::Client, Cause::Closed));
-        }
-        Ok(())
+        self.client.read_ahead(cx)
     }
 
     fn poll_bounds(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Failure>> {
-        let moves = self.moves();
         let blocked = self.down != Down::Done && !self.out.is_empty();
-        let sending = self.up == Up::Sending;
-        let silent = self.exchange.first_byte.is_none();
-        let place = to_go_on(blocked.then_some(Place::Client), silent && !sending);
-        let deadline = self.order.ends_at(self.order.deadline, silent);
-        loop {
-            let until = self.bounds.next(moves, blocked, deadline, self.order.limits);
-            if self.client.alarm.poll_at(until, cx).is_pending() {
-                return Poll::Pending;
+        let now = Standing {
+            moves: self.moves(),
+            blocked: blocked.then_some(Place::Client),
+            sending: self.up == Up::Sending,
+            silent: self.exchange.first_byte.is_none(),
+            replayable: !self.used,
+            upgraded: self.exchange.upgraded,
+            deadline: self.order.deadline,
+        };
+        let may_have_left = (self.client.read_closed || now.sending) && !now.upgraded;
+        let client = &self.client.io;
+        let examine = || {
+            if may_have_left {
+                check_left(client)?;
             }
-            let failure = match self.bounds.reached(until, moves, sending, self.order.limits) {
-                Reached::Nothing => continue,
-                Reached::Silence => {
-                    self.check_client()?;
-                    lost(self.client.io.is_unanswered(), false, false)?;
-                    continue;
-                }
-                Reached::Linger => return Poll::Ready(Ok(())),
-                Reached::Deadline if self.exchange.upgraded => outlasted(),
-                Reached::Deadline => {
-                    let late = self.order.is_late(until, self.order.deadline, silent);
-                    timed_out(late, silent, !self.used)
-                }
-                Reached::Stall => Failure::new(place, Cause::Stalled),
-            };
-            return Poll::Ready(Err(failure));
-        }
+            lost(client.is_unanswered(), false, false)
+        };
+        self.bounds.poll((&mut self.client.alarm, cx), self.order, now, examine)
     }
 
     /// Grows with everything that moves.
@@ -404,12 +331,4 @@ impl<'r, 'a, C: Io, J: Judge> Relay<'r, 'a, C, J> {
         self.client.lost |= !self.exchange.client_reusable;
         self.exchange
     }
-}
-
-/// What is left to do after the response.
-enum After {
-    Over,
-    /// The request's direction has something to do at once.
-    Again,
-    Wait,
 }

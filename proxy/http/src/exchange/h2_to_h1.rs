@@ -11,8 +11,8 @@ use leno_hpack::Token;
 use leno_transport::test_panic;
 use tokio::time::Instant;
 
-use super::bounds::{Bounds, Reached};
-use super::outcome::{admit, client_reset, is_waited_for, lost, outlasted, timed_out, to_go_on};
+use super::bounds::{Bounds, Standing};
+use super::outcome::{admit, client_reset, is_waited_for, lost};
 use super::outgoing::Outgoing;
 use super::{Exchange, Judge, Order};
 use crate::Io;
@@ -224,34 +224,19 @@ impl<'r, 'a, S: Io, J: Judge> Relay<'r, 'a, S, J> {
     }
 
     fn poll_bounds(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Failure>> {
-        let moves = self.moves();
         let blocked = self.up == Up::Sending && !self.out.is_empty();
-        let sending = self.up == Up::Sending;
-        let silent = self.exchange.first_byte.is_none();
-        let place = to_go_on(blocked.then_some(Place::Server), silent && !sending);
-        let deadline = self.order.ends_at(self.deadline, silent);
-        loop {
-            let until = self.bounds.next(moves, blocked, deadline, self.order.limits);
-            if self.server.alarm.poll_at(until, cx).is_pending() {
-                return Poll::Pending;
-            }
-            let failure = match self.bounds.reached(until, moves, sending, self.order.limits) {
-                Reached::Nothing => continue,
-                Reached::Silence => {
-                    let replayable = silent && self.call.is_replayable();
-                    lost(false, self.server.io.is_unanswered(), replayable)?;
-                    continue;
-                }
-                Reached::Linger => return Poll::Ready(Ok(())),
-                Reached::Deadline if self.exchange.upgraded => outlasted(),
-                Reached::Deadline => {
-                    let late = self.order.is_late(until, self.deadline, silent);
-                    timed_out(late, silent || blocked, self.call.is_replayable())
-                }
-                Reached::Stall => Failure::new(place, Cause::Stalled),
-            };
-            return Poll::Ready(Err(failure));
-        }
+        let now = Standing {
+            moves: self.moves(),
+            blocked: blocked.then_some(Place::Server),
+            sending: self.up == Up::Sending,
+            silent: self.exchange.first_byte.is_none(),
+            replayable: self.call.is_replayable(),
+            upgraded: self.exchange.upgraded,
+            deadline: self.deadline,
+        };
+        let server = &self.server.io;
+        let examine = || lost(false, server.is_unanswered(), now.silent && now.replayable);
+        self.bounds.poll((&mut self.server.alarm, cx), self.order, now, examine)
     }
 
     /// Grows with everything that moves.

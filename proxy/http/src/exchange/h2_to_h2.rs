@@ -12,7 +12,7 @@ use super::outcome::{
     admit, client_reset, is_waited_for, linked, not_opened, outlasted, server_reset, timed_out,
     to_go_on,
 };
-use super::{Exchange, Judge, Judgement, Order};
+use super::{Exchange, Judge, Order};
 use crate::alarm::PooledAlarm;
 use crate::call::{Call, Part, take_internal};
 use crate::edit::{INTERNAL, edit_block};
@@ -254,10 +254,7 @@ impl<J: Judge> Relay<'_, '_, J> {
         if !interim {
             let replayable = self.call.is_replayable() && !self.exchange.response_started;
             let view = ResponseView::of_http2(&head, status);
-            if self.order.judge.judge(view, replayable) == Judgement::Refuse {
-                let failure = Failure::new(Place::Server, Cause::Refused);
-                return Err(Failure { retryable: replayable, ..failure });
-            }
+            self.order.examine(view, replayable)?;
             self.call.claim();
             self.exchange.status = Some(status);
             self.exchange.response_bytes = head.size() as u64;

@@ -7,8 +7,9 @@ use std::task::{Context, Poll};
 
 use tokio::time::Instant;
 
-use super::bounds::{Bounds, Reached};
-use super::outcome::{lost, outlasted, timed_out, to_go_on};
+use super::bounds::{Bounds, Standing};
+use super::client::{After, Down, Up, check_left};
+use super::outcome::lost;
 use super::pump::Pump;
 use super::{Exchange, Judge, Order};
 use crate::Io;
@@ -17,40 +18,6 @@ use crate::conn::Conn;
 use crate::edit::Plan;
 use crate::failure::{Cause, Failure, Place};
 use crate::head::{Framing, RequestHead, ResponseHead};
-
-/// The request's direction.
-///
-/// ```text
-/// Sending ──(all written)────────────────► Done
-///    └─(server takes no more, or the client kept the body back)─► Broken
-///                                           └─(response over, client stays)─► Discarding ──► Done
-/// ```
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Up {
-    Sending,
-    /// Writing failed, and the server may still have said why; or a final response came in place
-    /// of a 100.
-    Broken,
-    /// The rest of the body is read and thrown away, to find the next request.
-    Discarding,
-    Done,
-}
-
-/// The response's direction.
-///
-/// ```text
-/// ┌──(1xx forwarded)──┐
-/// ▼                   │
-/// Head ──(1xx)──► Interim
-///  └──(final)──► Body ──► Done
-/// ```
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Down {
-    Head,
-    Interim,
-    Body,
-    Done,
-}
 
 /// Whether the client's half-close goes on to the server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -131,7 +98,7 @@ impl<'r, 'a, C: Io, S: Io, J: Judge> Relay<'r, 'a, C, S, J> {
             self.approve_up()?;
             if self.up.walker.is_done() {
                 // A client that has left between two tries is not served.
-                self.read_ahead(cx)?;
+                self.client.read_ahead(cx)?;
             }
         }
         loop {
@@ -255,14 +222,7 @@ impl<'r, 'a, C: Io, S: Io, J: Judge> Relay<'r, 'a, C, S, J> {
         }
         let moves = self.moves();
         self.bounds.begin_linger(moves, self.order.limits);
-        match self.up_state {
-            Up::Broken if !self.keep_client => After::Over,
-            Up::Broken => {
-                self.up_state = Up::Discarding;
-                After::Again
-            }
-            Up::Sending | Up::Discarding | Up::Done => After::Wait,
-        }
+        self.up_state.after_response(self.keep_client)
     }
 
     /// While a response is awaited or under way: takes up early requests as far as there is room,
@@ -272,36 +232,10 @@ impl<'r, 'a, C: Io, S: Io, J: Judge> Relay<'r, 'a, C, S, J> {
         if self.up_state != Up::Done || self.exchange.upgraded {
             return Ok(());
         }
-        self.read_ahead(cx)?;
+        self.client.read_ahead(cx)?;
         let more_requests = !self.up.is_last(&self.client.received);
         if self.client.read_closed && !more_requests && self.end_to_server == End::Open {
             self.end_to_server = End::Wanted;
-        }
-        Ok(())
-    }
-
-    /// Reads what the client sends behind its request, as far as there is room.
-    fn read_ahead(&mut self, cx: &mut Context<'_>) -> Result<(), Failure> {
-        while !self.client.read_closed && self.client.received.has_room() {
-            match self.client.received.poll_fill(&mut self.client.io, cx) {
-                Poll::Pending => break,
-                Poll::Ready(Ok(count)) => {
-                    self.client.read_closed = count == 0;
-                    self.check_client()?;
-                }
-                Poll::Ready(Err(error)) => {
-                    return Err(Failure::new(Place::Client, Cause::Broken(error)));
-                }
-            }
-        }
-        Ok(())
-    }
-
-    /// A client that has closed its connection gets no response; one that only sends no more does.
-    fn check_client(&self) -> Result<(), Failure> {
-        let may_have_left = self.client.read_closed || self.up_state == Up::Sending;
-        if may_have_left && !self.exchange.upgraded && self.client.io.has_left() {
-            return Err(Failure::new(Place::Client, Cause::Closed));
         }
         Ok(())
     }
@@ -334,45 +268,28 @@ impl<'r, 'a, C: Io, S: Io, J: Judge> Relay<'r, 'a, C, S, J> {
         } else {
             None
         };
-        let silent = self.exchange.first_byte.is_none();
-        let deadline = self.order.ends_at(self.order.deadline, silent);
-        let sending = self.up_state == Up::Sending;
-        let place = to_go_on(blocked, silent && !sending);
-        loop {
-            let until = self.bounds.next(moves, blocked.is_some(), deadline, self.order.limits);
-            if self.client.alarm.poll_at(until, cx).is_pending() {
-                return Poll::Pending;
+        let now = Standing {
+            moves,
+            blocked,
+            sending: self.up_state == Up::Sending,
+            silent: self.exchange.first_byte.is_none(),
+            replayable: !self.up.used,
+            upgraded: self.exchange.upgraded,
+            deadline: self.order.deadline,
+        };
+        let may_have_left = (self.client.read_closed || now.sending) && !now.upgraded;
+        let (client, server) = (&self.client.io, &self.server.io);
+        let examine = || {
+            if may_have_left {
+                check_left(client)?;
             }
-            match self.bounds.reached(until, moves, sending, self.order.limits) {
-                Reached::Nothing => {}
-                Reached::Silence => {
-                    self.check_client()?;
-                    let (client, server) = (&self.client.io, &self.server.io);
-                    lost(client.is_unanswered(), server.is_unanswered(), silent && !self.up.used)?;
-                }
-                Reached::Linger => return Poll::Ready(Ok(())),
-                Reached::Deadline if self.exchange.upgraded => {
-                    return Poll::Ready(Err(outlasted()));
-                }
-                Reached::Deadline => {
-                    let late = self.order.is_late(until, self.order.deadline, silent);
-                    return Poll::Ready(Err(timed_out(late, silent, !self.up.used)));
-                }
-                Reached::Stall => return Poll::Ready(Err(Failure::new(place, Cause::Stalled))),
-            }
-        }
+            lost(client.is_unanswered(), server.is_unanswered(), now.silent && now.replayable)
+        };
+        self.bounds.poll((&mut self.client.alarm, cx), self.order, now, examine)
     }
 
     /// Grows with every byte that moves.
     fn moves(&self) -> u64 {
         self.moves + self.up.moved + self.down.moved
     }
-}
-
-/// What is left to do after the response.
-enum After {
-    Over,
-    /// The request's direction has something to do at once.
-    Again,
-    Wait,
 }

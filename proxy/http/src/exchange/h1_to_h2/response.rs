@@ -6,13 +6,14 @@ use leno_h2::{Head, Piece, is_mesh_field, remove_reserved};
 use smallvec::SmallVec;
 use tokio::time::Instant;
 
-use super::{Down, Relay, Up};
+use super::Relay;
 use crate::Io;
 use crate::body::{BodyError, BodyWalker};
 use crate::call::take_internal;
 use crate::edit::edit_block;
+use crate::exchange::Judge;
+use crate::exchange::client::{Down, Up};
 use crate::exchange::outcome::server_reset;
-use crate::exchange::{Judge, Judgement};
 use crate::failure::{Cause, Failure, Place};
 use crate::grpc;
 use crate::head::{Framing, HeadError, ResponseView, Version};
@@ -139,10 +140,7 @@ impl<C: Io, J: Judge> Relay<'_, '_, C, J> {
         let replayable = !self.used && !self.exchange.response_started;
         let mut to = self.to_h1(&head, carried.as_deref());
         let view = ResponseView::of_http2(&head, to.status);
-        if self.order.judge.judge(view, replayable) == Judgement::Refuse {
-            let failure = Failure::new(Place::Server, Cause::Refused);
-            return Err(Failure { retryable: replayable, ..failure });
-        }
+        self.order.examine(view, replayable)?;
         self.exchange.status = Some(to.status);
         self.exchange.response_bytes = head.size() as u64;
         self.exchange.grpc_status = grpc::status_in(&head);

@@ -11,8 +11,8 @@ use super::{Down, Relay, Up};
 use crate::Io;
 use crate::body::{BodyWalker, Event};
 use crate::edit::Edits;
+use crate::exchange::Judge;
 use crate::exchange::outcome::client_reset;
-use crate::exchange::{Judge, Judgement};
 use crate::failure::{Cause, Failure, Place};
 use crate::head::{Framing, HeadError, ResponseHead, grants};
 use crate::translate::{response, trailers, websocket};
@@ -149,10 +149,7 @@ impl<S: Io, J: Judge> Relay<'_, '_, S, J> {
             return Err(Failure { retryable, unprocessed: true, ..failure });
         }
         let view = self.head.view(self.server.received.bytes());
-        if self.order.judge.judge(view, replayable) == Judgement::Refuse {
-            let failure = Failure::new(Place::Server, Cause::Refused);
-            return Err(Failure { retryable: replayable, ..failure });
-        }
+        self.order.examine(view, replayable)?;
         self.call.claim();
         let status = self.head.status();
         if self.upgrade && self.call.carried().is_none() && (200..300).contains(&status) {

@@ -5,12 +5,13 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use super::{Down, End, Relay, Up};
+use super::{End, Relay};
 use crate::Io;
 use crate::body::BodyWalker;
 use crate::edit::{Plan, ToClient};
+use crate::exchange::Judge;
+use crate::exchange::client::{Down, Up};
 use crate::exchange::pump::Pump;
-use crate::exchange::{Judge, Judgement};
 use crate::failure::{Cause, Failure, Place};
 use crate::head::{Framing, ResponseHead, Version, grants};
 
@@ -133,10 +134,7 @@ impl<'a, C: Io, S: Io, J: Judge> Relay<'_, 'a, C, S, J> {
         }
         let bytes = self.server.received.bytes();
         let view = self.head.view(bytes);
-        if self.order.judge.judge(view, replayable) == Judgement::Refuse {
-            let failure = Failure::new(Place::Server, Cause::Refused);
-            return Err(Failure { retryable: replayable, ..failure });
-        }
+        self.order.examine(view, replayable)?;
         self.exchange.status = Some(self.head.status());
         self.exchange.server_idle =
             self.head.meaning.keep_alive_timeout.map(|timeout| Duration::from_secs(timeout.into()));
