@@ -19,11 +19,11 @@ use crate::grpc;
 use crate::head::{HeadError, RequestView, is_authority};
 use crate::translate::Carried;
 
-/// How much later than the client's own deadline ours is. The client keeps it by itself, and what
-/// it sees is to be the same with a mesh and without; ours ends what a client has left behind.
+/// How much later than the client's own deadline the proxy ends the call. The client keeps its deadline
+/// by itself, and should see the same with a mesh and without; the proxy ends what clients leave behind.
 const DEADLINE_GRACE: Duration = Duration::from_millis(100);
 
-/// Bytes of a request's body that are kept for another try until the response begins: what a
+/// Bytes of a request's body that are held for another try until the response begins: as many as a
 /// stream may queue anyway, and more than most calls send.
 const HELD_BYTES: usize = 64 * 1024;
 
@@ -34,7 +34,7 @@ pub struct Call {
     head: Head,
     /// Until the relay is left to the connections.
     stream: Option<Stream>,
-    /// Of a copy: where the stream is until this copy's response is the one that goes to the client.
+    /// For a copy: holds the stream until this copy's response is the one that goes to the client.
     aside: Option<Rc<RefCell<Option<Stream>>>>,
     /// The value of the mesh's own header, from another proxy.
     carried: Option<SmallVec<[u8; 32]>>,
@@ -59,12 +59,12 @@ pub(crate) enum Part {
 }
 
 impl Call {
-    /// A request of an application, or of anybody else who is not to be trusted.
+    /// A request of a client that is not trusted, such as an application.
     pub fn new(request: Request) -> Self {
         Self::with(request, false)
     }
 
-    /// A request of another proxy of the mesh, whose identity was checked: it may say what the
+    /// A request of another proxy of the mesh, whose identity was checked: it may report what the
     /// request was in HTTP/1.
     pub fn from_mesh(request: Request) -> Self {
         Self::with(request, true)
@@ -104,10 +104,9 @@ impl Call {
         RequestView::of_http2(&self.head, self.method())
     }
 
-    /// What the method is in HTTP/1.
+    /// The method that the request has in HTTP/1.
     fn method(&self) -> &[u8] {
         match self.head.find(Token::METHOD).unwrap_or_default() {
-            // What the translation makes of it.
             b"CONNECT" if self.is_extended_connect() => {
                 let carried = self.carried().and_then(Carried::parse);
                 carried.and_then(|carried| carried.method).unwrap_or(b"GET")
@@ -121,17 +120,17 @@ impl Call {
         self.grpc
     }
 
-    /// Whether another proxy of the mesh says that it was an HTTP/1 request.
+    /// Whether another proxy of the mesh reports that it was an HTTP/1 request.
     pub fn was_http1(&self) -> bool {
         self.carried.is_some()
     }
 
-    /// A little after the client's `grpc-timeout` runs out. An exchange ends at it.
+    /// When an exchange must end: a little after the client's `grpc-timeout` runs out.
     pub fn deadline(&self) -> Option<Instant> {
         self.deadline
     }
 
-    /// Answers with a response of our own. Of a gRPC call it is one without a message
+    /// Answers with a response of the proxy's own. A gRPC call gets one without a message
     /// ("Trailers-Only"), whose `grpc-status` stands for the answer's status.
     pub fn respond(mut self, answer: &Answer<'_>) {
         let to_head = self.head.find(Token::METHOD) == Some(b"HEAD");
@@ -148,8 +147,7 @@ impl Call {
     }
 
     /// Ends the call after an exchange: answers it if the exchange has failed and nothing of a
-    /// response was sent, resets it if a response was cut. To be tried again first where that
-    /// is possible.
+    /// response was sent, resets it if a response was cut. The caller tries again first where it can.
     pub fn conclude(self, done: &Exchange) {
         match &done.failure {
             None => {}
@@ -220,7 +218,7 @@ impl Call {
         self.stream = stream;
     }
 
-    /// A copy of a call that is here whole, without its stream, which is in `aside`.
+    /// A copy of a call that is here whole. The client's stream is in `aside`.
     pub(crate) fn copied(&self, aside: &Rc<RefCell<Option<Stream>>>) -> Self {
         Self {
             head: self.head.clone(),
@@ -237,7 +235,7 @@ impl Call {
         }
     }
 
-    /// The response goes to the client: of a copy, the client is its own now.
+    /// The response goes to the client: a copy takes the client's stream.
     pub(crate) fn claim(&mut self) {
         if let Some(aside) = self.aside.take() {
             self.stream = aside.take();
@@ -265,7 +263,7 @@ impl Call {
     }
 
     /// The next part of the body behind the `at` held pieces that were read already. Gives
-    /// credit for what it returns: whoever takes it must wait for room first.
+    /// credit for what it returns, so the caller must wait for room first.
     pub(crate) fn poll_part(
         &mut self,
         at: &mut usize,
@@ -306,8 +304,7 @@ impl Call {
         self.ended
     }
 
-    /// Reads and holds one more part of the body, whatever is held already; whether there is more to
-    /// be had.
+    /// Reads and holds one more part of the body, however much is held already. Whether more may come.
     pub(crate) fn poll_held(&mut self, cx: &mut Context<'_>) -> Poll<bool> {
         let Some(stream) = &mut self.stream else { return Poll::Ready(false) };
         match std::task::ready!(stream.poll_data(cx)) {
@@ -322,7 +319,7 @@ impl Call {
                 self.trailers = stream.trailers();
                 Poll::Ready(true)
             }
-            // The relay will meet it again.
+            // The relay meets the reset again.
             Err(_) => Poll::Ready(false),
         }
     }
@@ -334,7 +331,7 @@ impl Call {
     }
 }
 
-/// Removes the mesh's own header; what it said if it was there once.
+/// Removes the mesh's own header. Its value, if the header was there exactly once.
 pub(crate) fn take_internal(head: &mut Block) -> Option<SmallVec<[u8; 32]>> {
     let index = head.position(INTERNAL)?;
     let value = head.field(index).map(|field| SmallVec::from_slice(field.value()));

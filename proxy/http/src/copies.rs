@@ -23,8 +23,8 @@ use crate::failure::{Cause, Failure, Place};
 use crate::head::RequestHead;
 use crate::received::Received;
 
-/// Whether a copy is the one whose response goes to the client. To be set before the
-/// [`Judge`](crate::Judge) lets the response pass.
+/// Whether a copy is the one whose response goes to the client. The caller sets it before its
+/// [`Judge`](crate::Judge) forwards the response.
 pub type Ticket = Rc<Cell<bool>>;
 
 /// The client, of copies of its request.
@@ -39,7 +39,8 @@ pub struct ConnCopies<'c, S> {
     exchanges: &'c mut u64,
 }
 
-/// A client's connection as a copy sees it: what the copy says is heard once it has the ticket.
+/// A client's connection as a copy sees it: what the copy writes reaches the client once it has the
+/// ticket.
 #[derive(Debug)]
 pub struct Late<'c, S> {
     client: Shared<Client<'c, S>>,
@@ -73,10 +74,10 @@ impl<S: Io> Conn<S> {
 }
 
 impl<'c, S: Io> ConnCopies<'c, S> {
-    /// One more copy; there is none once one answers the client.
+    /// One more copy.
     ///
     /// # Panics
-    /// Where one does.
+    /// If a copy answers the client already.
     #[must_use]
     pub fn copy(&self, ticket: &Ticket) -> Conn<Late<'c, S>> {
         let client = Rc::clone(&self.client);
@@ -95,11 +96,11 @@ impl<'c, S: Io> ConnCopies<'c, S> {
         gone.map(|cause| Failure::new(Place::Client, cause))
     }
 
-    /// All copies have ended, `winner` with a response for the client. Where none has, nothing is to be
-    /// done: the request is here as it was.
+    /// Call it when all copies have ended, `winner` with a response for the client. Without a winner
+    /// the request is here as it was, and there is nothing to do.
     pub fn finish(self, winner: Conn<Late<'c, S>>, done: &Exchange) {
         let client = winner.io.mine.or_else(|| self.client.take());
-        // Else the client is still to be answered, for which its request is wanted.
+        // Otherwise the client is still to be answered, which takes its request.
         if let Some(client) = client.filter(|_| done.response_started || done.failure.is_none()) {
             client.received.consume(client.length);
             client.received.settle();
@@ -157,8 +158,8 @@ impl<'c, S> Late<'c, S> {
     }
 }
 
-/// The request is here whole, and what follows it is another request, which this one does not see. That
-/// the client has left, or sends no more, it does.
+/// The request is here whole, and bytes behind it belong to another request, which this copy does not
+/// see. It does see that the client has left, or sends no more.
 impl<S: Io> AsyncRead for Late<'_, S> {
     fn poll_read(
         mut self: Pin<&mut Self>,
@@ -170,7 +171,7 @@ impl<S: Io> AsyncRead for Late<'_, S> {
     }
 }
 
-/// What is written before the copy has its ticket are interim responses, which nobody hears.
+/// Before the copy has its ticket it writes interim responses only, which are dropped.
 impl<S: Io> AsyncWrite for Late<'_, S> {
     fn poll_write(
         mut self: Pin<&mut Self>,
@@ -250,7 +251,7 @@ impl CallCopies<'_> {
         self.call.copied(&self.stream)
     }
 
-    /// Ready when the client has given up.
+    /// Ready when the client has reset its stream, or its connection has ended.
     pub fn poll_gone(&mut self, cx: &mut Context<'_>) -> Poll<Failure> {
         let Some(mut stream) = self.stream.take() else { return Poll::Pending };
         let gone = match stream.poll_closed(cx) {

@@ -1,5 +1,5 @@
-//! Heads are forwarded as received but for the edits planned here: what HTTP demands of a hop,
-//! and what the caller asks for.
+//! Heads are forwarded as received, except for the edits planned here: those that HTTP demands of a
+//! hop, and those of the caller.
 
 use smallvec::SmallVec;
 
@@ -21,7 +21,7 @@ pub struct HeaderLine {
     name_length: usize,
 }
 
-/// Headers that say where a message or a connection ends, which no edit may change.
+/// Headers that frame a message or control a connection. No edit may change them.
 const FRAMING: [&str; 3] = ["connection", "content-length", "transfer-encoding"];
 
 /// The header cannot be set: a byte that it cannot hold, or a name that the engine itself sets.
@@ -114,7 +114,7 @@ pub(crate) struct Plan<'a> {
 }
 
 impl<'a> Plan<'a> {
-    /// For a server with whom the connection is to stay open, whatever the client does after.
+    /// For a server whose connection is to stay open, whatever the client asks of its own.
     pub(crate) fn request(head: &RequestHead, bytes: &[u8], edits: &Edits<'a>) -> Self {
         let upgrade = head.upgrade();
         let wanted = Connection {
@@ -189,7 +189,7 @@ pub(crate) struct ToClient {
     pub(crate) wants_upgrade: bool,
 }
 
-/// What the hop itself demands (RFC 9110 section 7.6.1).
+/// The changes that the hop itself demands (RFC 9110 section 7.6.1).
 struct Hop<'m> {
     meaning: &'m Meaning,
     /// The `Connection` line to send in place of those received.
@@ -229,7 +229,7 @@ impl<'m> Hop<'m> {
         Self { keep_framing: !unframed, ..self }
     }
 
-    /// With what `edits` say about headers that only the mesh may set.
+    /// Takes from `edits` which headers that only the mesh may set are kept.
     fn with_reserved(self, edits: &Edits<'_>) -> Self {
         Self { keep_mesh: edits.keep_mesh, keep_identity: !edits.remove_identity, ..self }
     }
@@ -318,7 +318,7 @@ impl<'a, 'b> Planner<'a, 'b> {
                     !hop.meaning.connection.others || !named(headers, header, self.bytes)
                 }
             };
-            // The framing is not the caller's to remove.
+            // The caller cannot remove the framing.
             let framing = matches!(header.known, Known::ContentLength | Known::TransferEncoding);
             if !stays || !framing && edits.removes(header.name.of(self.bytes)) {
                 self.drop_range(header.name.start as usize, header.end as usize);

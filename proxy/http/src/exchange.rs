@@ -27,7 +27,7 @@ use crate::failure::{Cause, Failure, Place};
 use crate::head::{RequestHead, ResponseView};
 use crate::limits::Limits;
 
-/// What the caller wants of an exchange.
+/// How the caller wants an exchange to go.
 #[derive(Debug)]
 pub struct Order<'a, J = ()> {
     /// Changes to the request's head.
@@ -36,15 +36,15 @@ pub struct Order<'a, J = ()> {
     pub response: Edits<'a>,
     /// When the exchange must be over.
     pub deadline: Option<Instant>,
-    /// When a response must have begun. The request can then be tried elsewhere, if it is still
+    /// When a response must have begun. After that the request can be tried elsewhere, if it is still
     /// here whole.
     pub response_by: Option<Instant>,
-    /// Close the client's connection after this response, because we are draining. Of HTTP/1
-    /// only: a connection that streams share is drained by whom it belongs to.
+    /// Close the client's connection after this response, because the proxy drains. For HTTP/1 only: the
+    /// owner of an HTTP/2 connection drains it.
     pub close_client: bool,
-    /// The server is another proxy of the mesh: what HTTP/2 cannot say about an HTTP/1 message
-    /// goes along in a header of the mesh's own, from which the other proxy makes it again what
-    /// it was. Towards anybody else that header is left out.
+    /// The server is another proxy of the mesh: a header of the mesh's own carries what HTTP/2 cannot
+    /// express of an HTTP/1 message, and the other proxy restores the message from it. Other servers do
+    /// not get that header.
     pub mesh: bool,
     /// How long the exchange may go on once another protocol has taken over, in place of `deadline`.
     pub upgraded_for: Option<Duration>,
@@ -72,7 +72,7 @@ impl<'a> Order<'a> {
 }
 
 impl<'a, J> Order<'a, J> {
-    /// With another judge.
+    /// The same with another judge.
     pub fn judged_by<K>(self, judge: K) -> Order<'a, K> {
         Order {
             request: self.request,
@@ -103,39 +103,39 @@ impl<J: Judge> Order<'_, J> {
 }
 
 impl<J> Order<'_, J> {
-    /// When an exchange must be over, or have come further; `silent`: no response has begun.
+    /// When an exchange must be over, or a response must have begun. `silent`: none has.
     fn ends_at(&self, deadline: Option<Instant>, silent: bool) -> Option<Instant> {
         let response_by = self.response_by.filter(|_| silent);
         [deadline, response_by].into_iter().flatten().min()
     }
 
-    /// Another protocol has taken over: nothing that was said of the request holds any more. When it must
-    /// be over.
+    /// Another protocol has taken over: the request's deadlines hold no longer. Returns when the exchange
+    /// must be over.
     fn upgraded(&mut self) -> Option<Instant> {
         self.response_by = None;
         self.deadline = self.upgraded_for.and_then(|within| Instant::now().checked_add(within));
         self.deadline
     }
 
-    /// Whether that was for want of a response.
+    /// Whether the wait until `until` was for a response to begin.
     fn is_late(&self, until: Instant, deadline: Option<Instant>, silent: bool) -> bool {
         silent && self.response_by == Some(until) && deadline != Some(until)
     }
 }
 
-/// Decides on a final response when its head is here and nothing of it was forwarded.
+/// Decides on a final response when its head is here and nothing was forwarded of it.
 pub trait Judge {
     /// `replayable`: the request is still held whole, so that after a refusal it can be sent to
     /// another server.
     fn judge(&mut self, response: ResponseView<'_>, replayable: bool) -> Judgement;
 }
 
-/// What a [`Judge`] says.
+/// What a [`Judge`] decides.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Judgement {
     /// The response goes to the client.
     Forward,
-    /// It does not: the exchange fails with [`Cause::Refused`](crate::Cause::Refused).
+    /// The response is dropped, and the exchange fails with [`Cause::Refused`](crate::Cause::Refused).
     Refuse,
 }
 
@@ -161,22 +161,22 @@ pub struct Exchange {
     pub started: Instant,
     /// When the first byte of a response came.
     pub first_byte: Option<Instant>,
-    /// Bytes of the request as received, head and framing included. After an upgrade also what
-    /// followed. Of HTTP/2: the decoded size of the head (RFC 7541 section 4.1) and the content.
+    /// Bytes of the request as received, head and framing included, and those that follow an upgrade.
+    /// For HTTP/2: the decoded size of the head (RFC 7541 section 4.1) and the content.
     pub request_bytes: u64,
     /// The same of the final response.
     pub response_bytes: u64,
-    /// Something was written to the client: no answer of our own can be sent any more.
+    /// Something was written to the client: the proxy can send no answer of its own any more.
     pub response_started: bool,
-    /// The client's connection stands at the start of the next request, or the stream ended well.
+    /// The client's connection stands at the start of the next request, or its stream ended in order.
     pub client_reusable: bool,
     /// The server's connection can take another request.
     pub server_reusable: bool,
-    /// How long the server says it keeps an idle connection (`Keep-Alive: timeout=`).
+    /// How long the server announces to keep an idle connection (`Keep-Alive: timeout=`).
     pub server_idle: Option<Duration>,
     /// Another protocol took over.
     pub upgraded: bool,
-    /// The `grpc-status` of a gRPC call, once it was seen; 2 (unknown) where it is no number.
+    /// The `grpc-status` of a gRPC call, once it was received; 2 (unknown) if it is no number.
     pub grpc_status: Option<u8>,
     /// Why it ended early.
     pub failure: Option<Failure>,

@@ -10,11 +10,11 @@ use crate::head::HeadError;
 /// Where a failure arose.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Place {
-    /// The client broke the protocol, or off.
+    /// The client broke the protocol, or its connection ended.
     Client,
-    /// The server did.
+    /// The server did the same.
     Server,
-    /// A bound of ours was reached.
+    /// The proxy reached one of its bounds.
     Us,
 }
 
@@ -59,7 +59,7 @@ pub enum Cause {
     /// No byte moved for [`Limits::stall`](crate::Limits::stall).
     #[error("nothing moved for too long")]
     Stalled,
-    /// A reused connection was given up by the server, with 408, before it saw the request.
+    /// The server closed a reused connection, with 408, before it saw the request.
     #[error("the server had given up the idle connection")]
     Stale,
     /// `101 Switching Protocols` to a protocol that the request does not ask for.
@@ -115,14 +115,14 @@ impl Cause {
 #[derive(Debug, thiserror::Error)]
 #[error("{}: {cause}", place.label())]
 pub struct Failure {
-    /// Who is to blame.
+    /// Where it arose.
     pub place: Place,
-    /// What happened.
+    /// What failed.
     #[source]
     pub cause: Cause,
-    /// No response, or none that is HTTP, was seen and the whole request as received so far is still held,
-    /// so that the same request can be tried on another connection (if the method is idempotent
-    /// or the server is known not to have acted).
+    /// No response, or none that is HTTP, was received, and the whole request as received so far is still
+    /// held: it can be tried on another connection, if the method is idempotent or the server is known
+    /// not to have acted.
     pub retryable: bool,
     /// The server has certainly not acted on the request, so that it may be sent again whatever
     /// its method is, provided that it is `retryable`.
@@ -134,7 +134,7 @@ impl Failure {
         Self { place, cause, retryable: false, unprocessed: false }
     }
 
-    /// The status that tells the client, if it is still there to be told.
+    /// The status of the answer to the client, if the client is still there.
     pub fn status(&self) -> Option<u16> {
         match (self.place, &self.cause) {
             (Place::Client, Cause::Head(error)) => Some(error.status()),
@@ -182,7 +182,7 @@ mod tests {
         ]
     }
 
-    /// A cause that is new is to be in the list above, too, and on the page.
+    /// A new cause belongs into the list above as well, and on the page.
     fn is_listed(cause: &Cause) -> bool {
         match cause {
             // Their names are those of what is wrong with the message.
@@ -211,7 +211,7 @@ mod tests {
         }
     }
 
-    /// Who can still be told is told, with a status of the mesh's.
+    /// A client that is still there gets an answer of the mesh's own.
     #[test]
     fn every_failure_that_is_not_the_clients_has_a_status() {
         for place in [Place::Server, Place::Us] {

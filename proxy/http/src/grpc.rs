@@ -47,7 +47,7 @@ pub fn grpc_status_of(http_status: u16) -> u8 {
     }
 }
 
-/// The status of an error of ours. A deadline that has passed has a status of its own.
+/// The status of an error of the mesh's own. A deadline that has passed has a status of its own.
 pub(crate) fn status_of_error(http_status: u16, cause: &str) -> u8 {
     if http_status == 504 && matches!(cause, "deadline" | "response-timeout") {
         DEADLINE_EXCEEDED

@@ -9,8 +9,8 @@ use crate::conn::Conn;
 use crate::head::{RequestHead, Version};
 
 impl<S: Io> Conn<S> {
-    /// Waits until all of `request` is here; its bytes, with all that frames its body. None where it
-    /// is longer than `limit`, or does not come to its end. Whatever was read stays for the relay.
+    /// Waits until all of `request` is here. Returns its bytes, framing included; `None` if it is longer
+    /// than `limit`, or does not come to its end. The relay still finds all that was read.
     pub async fn hold(&mut self, request: &RequestHead, limit: usize) -> Option<&[u8]> {
         let length = loop {
             if let Some(length) = self.whole_request(request) {
@@ -31,17 +31,17 @@ impl<S: Io> Conn<S> {
 }
 
 impl Call {
-    /// Waits until all of the call is here; what it would be in HTTP/1. None where its body is longer
-    /// than `limit`, or does not come to its end, or has trailers. Whatever was read stays for the
-    /// relay.
+    /// Waits until all of the call is here. Returns what it would be in HTTP/1; `None` if its body is
+    /// longer than `limit`, does not come to its end, or has trailers. The relay still finds all that
+    /// was read.
     pub async fn hold(&mut self, limit: usize) -> Option<Vec<u8>> {
         let whole = poll_fn(|cx| self.poll_hold(limit, cx)).await;
         (whole && self.trailers().is_none()).then(|| self.text())
     }
 
-    /// Waits until all of the call is here, to be copied. Not where its body is longer than `limit`, or
-    /// does not come to its end, nor where it asks for another protocol. Whatever was read stays for
-    /// the relay.
+    /// Waits until all of the call is here, to be copied. `false` if its body is longer than `limit`,
+    /// does not come to its end, or if it asks for another protocol. The relay still finds all that was
+    /// read.
     pub async fn hold_whole(&mut self, limit: usize) -> bool {
         !self.is_extended_connect() && poll_fn(|cx| self.poll_hold(limit, cx)).await
     }

@@ -29,7 +29,8 @@ pub struct Limits {
     /// Holds streams that are relayed between two connections of HTTP/2 to `stall`, too, once their
     /// response has begun. Not by itself: a watch may be quiet for hours, and costs next to nothing.
     pub stall_streams: bool,
-    /// How long a side may leave bytes lying that are ready for it. They hold a buffer of ours.
+    /// How long a side may take none of the bytes that are ready for it. They hold one of the proxy's
+    /// buffers.
     pub write_stall: Duration,
     /// How long to wait for the rest of a request whose response is already complete, counted
     /// from the last byte of it that the server took, and for the client to close after us. A

@@ -50,7 +50,7 @@ pub async fn serve<S: Io>(
                 if let Some(status) = failure.status() {
                     let cause = failure.cause.label();
                     refused(status, cause);
-                    // The client may be gone already; there is nobody else to tell.
+                    // An error: the client has left already.
                     let _gone = client.respond(None, &Answer::error(status, cause)).await;
                 }
                 break;

@@ -11,8 +11,8 @@ use crate::alarm::Alarm;
 use crate::failure::{Cause, Failure, Place};
 use crate::limits::Limits;
 
-/// `moves` in the methods is a number that grows with every byte moved; comparing it spares
-/// reading the clock whenever one does.
+/// `moves` in the methods is a number that grows with every byte moved. Comparing it saves reading the
+/// clock for each of them.
 #[derive(Debug)]
 pub(super) struct Bounds {
     stall_until: Instant,
@@ -43,7 +43,7 @@ pub(super) struct Standing {
     pub(super) deadline: Option<Instant>,
 }
 
-/// Which bound an alarm stands for.
+/// Which bound was reached when the alarm fired.
 enum Reached {
     /// None: something moved since the alarm was set.
     Nothing,
@@ -108,7 +108,7 @@ impl Bounds {
         }
     }
 
-    /// When to look again. `blocked`: bytes wait for a side to take them.
+    /// When to set the alarm. `blocked`: bytes wait for a side to take them.
     fn next(
         &mut self,
         moves: u64,
@@ -128,8 +128,8 @@ impl Bounds {
         [blocked, linger, deadline].into_iter().flatten().fold(first, Instant::min)
     }
 
-    /// What it means that `until` has come. `sending`: the rest of a request still goes out, so
-    /// that lingering goes on as long as it moves.
+    /// Which bound `until` stands for. `sending`: the rest of a request still goes out, so that lingering
+    /// goes on as long as it moves.
     fn reached(&mut self, until: Instant, moves: u64, sending: bool, limits: &Limits) -> Reached {
         if self.deadline == Some(until) {
             return Reached::Deadline;

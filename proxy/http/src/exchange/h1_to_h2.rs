@@ -26,7 +26,7 @@ use crate::translate::{request, trailers};
 
 /// Relays `request`, which [`Conn::read_request`] has just found on `client`, to a new stream of
 /// `server` and the response back. After a retryable failure the same request can be relayed to
-/// another server. Waits for no room on `server`: see [`leno_h2::Client::ready`].
+/// another server. Does not wait for a free stream on `server`: see [`leno_h2::Client::ready`].
 pub async fn h1_to_h2<C: Io, J: Judge>(
     client: &mut Conn<C>,
     request: &RequestHead,
@@ -52,7 +52,7 @@ struct Relay<'r, 'a, C, J> {
     /// The protocol that an extended CONNECT asks for.
     protocol: Option<SmallVec<[u8; 16]>>,
     walker: BodyWalker,
-    /// Bytes of the client's that belong to the request and were passed on.
+    /// Received bytes that belong to the request and were passed on.
     at: usize,
     /// Some of them were used up, so that the request cannot be sent again.
     used: bool,
@@ -63,7 +63,7 @@ struct Relay<'r, 'a, C, J> {
     down: Down,
     continued: bool,
     keep_client: bool,
-    /// After an upgrade: the server has ended, and so have we towards the client.
+    /// After an upgrade: the server has ended its direction, and the client was told.
     shut: bool,
     bounds: Bounds,
     /// Reads so far.
@@ -155,7 +155,7 @@ impl<'r, 'a, C: Io, J: Judge> Relay<'r, 'a, C, J> {
     /// The response is over; the request may not be.
     fn after_response(&mut self, cx: &mut Context<'_>) -> After {
         if self.exchange.upgraded {
-            // A failure to say that nothing more comes shows when the client is read.
+            // If the shutdown fails, reading from the client reports it.
             if !self.shut {
                 self.shut = Pin::new(&mut self.client.io).poll_shutdown(cx).is_ready();
             }
@@ -184,7 +184,7 @@ impl<'r, 'a, C: Io, J: Judge> Relay<'r, 'a, C, J> {
             if matches!(self.up, Up::Done | Up::Broken) {
                 return Ok(());
             }
-            // What was sent is held for a retry as long as that costs no larger buffer.
+            // Bytes that were sent are held for a retry as long as that takes no larger buffer.
             if self.down != Down::Head || !self.client.received.has_room() {
                 self.release();
             }
@@ -205,14 +205,14 @@ impl<'r, 'a, C: Io, J: Judge> Relay<'r, 'a, C, J> {
         }
     }
 
-    /// Sends what was received of the body. Whether more is to be read: not while the server has
-    /// enough.
+    /// Sends the part of the body that was received. Whether to read more: not while the server grants
+    /// no more room.
     fn send(&mut self, cx: &mut Context<'_>) -> Result<bool, Failure> {
         let Some(server) = &mut self.to_server else { return Ok(false) };
         loop {
             match server.poll_capacity(cx) {
                 Poll::Ready(Ok(())) => {}
-                // The reason is seen where the response is awaited.
+                // Waiting for the response yields the reason.
                 Poll::Ready(Err(_)) => {
                     self.up = Up::Broken;
                     return Ok(true);
@@ -267,7 +267,7 @@ impl<'r, 'a, C: Io, J: Judge> Relay<'r, 'a, C, J> {
         self.up = Up::Done;
     }
 
-    /// Uses up what was passed on.
+    /// Drops the bytes that were passed on.
     fn release(&mut self) {
         if self.at > 0 {
             self.client.received.consume(self.at);
@@ -276,8 +276,8 @@ impl<'r, 'a, C: Io, J: Judge> Relay<'r, 'a, C, J> {
         }
     }
 
-    /// While a response is awaited or under way: takes up early requests as far as there is room,
-    /// and sees that the client has broken off. That it only sends no more is no reason to stop.
+    /// While a response is awaited or under way: reads early requests as far as there is room, and
+    /// notices that the client has left. A client that only sends no more is still served.
     fn watch_client(&mut self, cx: &mut Context<'_>) -> Result<(), Failure> {
         if self.up != Up::Done || self.exchange.upgraded {
             return Ok(());

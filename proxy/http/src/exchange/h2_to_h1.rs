@@ -25,8 +25,8 @@ use crate::head::{Framing, HeadError, ResponseHead};
 use crate::translate::request::{self, Http1Request};
 use crate::translate::websocket;
 
-/// Relays a request to an HTTP/1 server, and the response back. What [`h2_to_h2`](super::h2_to_h2)
-/// says of the call holds here too, and what [`exchange`](super::exchange()) says of the server.
+/// Relays a request to an HTTP/1 server, and the response back. The call is handled as in
+/// [`h2_to_h2`](super::h2_to_h2), the server as in [`exchange`](super::exchange()).
 pub async fn h2_to_h1<S: Io, J: Judge>(
     call: &mut Call,
     server: &mut Conn<S>,
@@ -45,7 +45,8 @@ pub async fn h2_to_h1<S: Io, J: Judge>(
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Up {
     Sending,
-    /// The server takes no more, and may still say why; or nobody knows whether the body comes.
+    /// Sending failed, and the server may still have said why; or a final response came in place of a
+    /// 100, so that the client may or may not send the body.
     Broken,
     Done,
 }
@@ -78,7 +79,7 @@ struct Relay<'r, 'a, S, J> {
     trailers: Vec<u8>,
     down: Down,
     keep_server: bool,
-    /// After an upgrade: the client has ended, and so must we towards the server.
+    /// After an upgrade: the client has ended its direction, and the server was told.
     shut: bool,
     write_error: Option<std::io::Error>,
     deadline: Option<Instant>,
@@ -159,7 +160,7 @@ impl<'r, 'a, S: Io, J: Judge> Relay<'r, 'a, S, J> {
                 return Poll::Ready(Ok(()));
             }
             if !self.exchange.upgraded {
-                // What the client still sends may be worth something to the server.
+                // The server may still use what the client sends.
                 let moves = self.moves();
                 self.bounds.begin_linger(moves, self.order.limits);
             }
@@ -168,7 +169,7 @@ impl<'r, 'a, S: Io, J: Judge> Relay<'r, 'a, S, J> {
         {
             return Poll::Ready(Err(client_reset(reset)));
         }
-        // A failure to say that nothing more comes shows when the server is read.
+        // If the shutdown fails, reading from the server reports it.
         if self.exchange.upgraded
             && self.up == Up::Done
             && !self.shut
@@ -214,7 +215,7 @@ impl<'r, 'a, S: Io, J: Judge> Relay<'r, 'a, S, J> {
         }
     }
 
-    /// The client has reset its stream; that matters while it has not got its response.
+    /// The client has reset its stream. That matters until its response is complete.
     fn client_gone(&mut self, reset: Reset) -> Result<(), Failure> {
         if self.down == Down::Done && !self.exchange.upgraded {
             self.up = Up::Broken;
@@ -252,11 +253,11 @@ impl<'r, 'a, S: Io, J: Judge> Relay<'r, 'a, S, J> {
         let mut exchange = self.exchange;
         exchange.failure = outcome.err();
         if exchange.failure.is_some() {
-            // Nothing was sent of what could not be translated, or taken.
+            // Nothing was sent of a request that could not be translated or admitted.
             exchange.server_reusable = !self.opened && self.server.is_quiet();
             self.server.lost |= self.opened;
             if exchange.upgraded {
-                // Its end would look like the other protocol's own.
+                // An orderly end would look like the other protocol's own.
                 self.server.io.reset_on_drop();
             }
             return exchange;

@@ -22,9 +22,9 @@ use crate::head::{HeadError, ResponseView};
 use crate::translate::SWITCHED;
 
 /// Relays a request to a new stream of `server`, and the response back. After a retryable failure
-/// the same call can be relayed to another server; otherwise it is to be answered with
-/// [`Call::respond`] if nothing of a response was sent, and else to be ended with
-/// [`Call::abort`]. Waits for no room on `server`: see [`leno_h2::Client::ready`].
+/// the same call can be relayed to another server. Otherwise the caller answers it with
+/// [`Call::respond`] if nothing of a response was sent, and ends it with [`Call::abort`] if something
+/// was. Does not wait for a free stream on `server`: see [`leno_h2::Client::ready`].
 pub async fn h2_to_h2<J: Judge>(
     call: &mut Call,
     server: &Client,
@@ -33,7 +33,7 @@ pub async fn h2_to_h2<J: Judge>(
     test_panic("request", call.view().target());
     let deadline = [order.deadline, call.deadline()].into_iter().flatten().min();
     if call.is_extended_connect() && !order.mesh {
-        // RFC 8441 section 3: not before the server has said that it takes it.
+        // RFC 8441 section 3: only once the server has announced that it accepts it.
         if let Err(failure) = settle(call, server, deadline).await {
             return Exchange { failure: Some(failure), ..Exchange::new(Instant::now()) };
         }
@@ -61,7 +61,7 @@ pub async fn h2_to_h2<J: Judge>(
     relay.conclude(outcome)
 }
 
-/// Waits for the server's SETTINGS, as long as there is time and the client is there.
+/// Waits for the server's SETTINGS, until the deadline and as long as the client is there.
 async fn settle(
     call: &mut Call,
     server: &Client,
@@ -121,9 +121,9 @@ struct Relay<'r, 'a, J> {
     held_at: usize,
     down: Down,
     deadline: Option<Instant>,
-    /// When something must have moved; none is never.
+    /// When something must have moved. `None`: never.
     stall_until: Option<Instant>,
-    /// How much had moved when that was last looked at.
+    /// How much had moved at the last look.
     stall_moves: u64,
     alarm: PooledAlarm,
     exchange: Exchange,
@@ -178,7 +178,7 @@ impl<J: Judge> Relay<'_, '_, J> {
                     match stream.poll_closed(cx) {
                         Poll::Ready(None) => return Poll::Ready(Ok(())),
                         Poll::Ready(Some(reset)) => return Poll::Ready(Err(client_reset(reset))),
-                        // The request goes on; but the response is complete, so it is called off.
+                        // The response is complete, so the rest of the request is cancelled.
                         Poll::Pending if self.up != Up::Done => return Poll::Ready(Ok(())),
                         Poll::Pending => Poll::Pending,
                     }
@@ -201,7 +201,7 @@ impl<J: Judge> Relay<'_, '_, J> {
         }
     }
 
-    /// Passes the request's body on until the response begins. What fits is held for another try.
+    /// Passes the request's body on until the response begins. What fits is held for a retry.
     fn poll_up(&mut self, cx: &mut Context<'_>) -> Result<(), Failure> {
         while self.up == Up::Sending {
             let Some(server) = &mut self.to_server else { break };
@@ -346,8 +346,8 @@ impl<J: Judge> Relay<'_, '_, J> {
         Ok(Poll::Ready(()))
     }
 
-    /// A silent server is waited for with a bound of its own; what stalls later is bounded by the
-    /// connections, unless somebody asks for more.
+    /// The wait for a response to begin has a bound here. Later stalls are bounded by the connections,
+    /// unless [`Limits::stall_streams`](crate::Limits::stall_streams) is set.
     fn poll_bounds(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Failure>> {
         let silent = self.exchange.first_byte.is_none();
         let blocked = (silent && self.blocked).then_some(Place::Server);
@@ -389,7 +389,7 @@ impl<J: Judge> Relay<'_, '_, J> {
     fn conclude(mut self, outcome: Result<(), Failure>) -> Exchange {
         let head_bytes = self.call.head().size() as u64;
         if let (Down::Linked(both), Err(_)) = (&self.down, &outcome) {
-            // It was given up before its end.
+            // It ended early.
             let (received, sent) = both.bytes();
             self.exchange.request_bytes = received;
             self.exchange.response_bytes += sent;
@@ -401,7 +401,7 @@ impl<J: Judge> Relay<'_, '_, J> {
         }
         self.exchange.request_bytes += head_bytes;
         if let (Err(_), Some(server)) = (&outcome, self.to_server.take()) {
-            // Not wanted any more; a stream that is over is only dropped.
+            // The response is not needed any more. A stream that is over is only dropped.
             server.reset(Code::CANCEL);
         }
         self.exchange.client_reusable = outcome.is_ok();

@@ -26,8 +26,8 @@ pub(super) fn client_reset(reset: Reset) -> Failure {
     Failure::new(Place::Client, Cause::Reset(reset))
 }
 
-/// The server's stream did. `replayable`: nothing of a response was seen, and the request is
-/// still here.
+/// The server's stream ended before its time. `replayable`: nothing of a response was received, and the
+/// request is still here.
 pub(super) fn server_reset(reset: Reset, replayable: bool) -> Failure {
     if reset.is_stall() {
         return Failure::new(Place::Client, Cause::Stalled);
@@ -48,24 +48,25 @@ pub(super) fn not_opened(error: OpenError, replayable: bool) -> Failure {
     }
 }
 
-/// Who is to go on where nothing moves. `blocked`: who takes none of the bytes that wait for it; `waits`: the server has all of
-/// the request that it will get, and has not begun to answer. A client that is silent in the middle of its own
-/// request holds up the server, not the other way round.
+/// Which side a stall is blamed on. `blocked`: the side that takes none of the bytes which wait for it.
+/// `waits`: the server has all of the request that it will get, and has not begun to answer. A client
+/// that is silent in the middle of its own request holds up the server, not the other way round.
 pub(super) fn to_go_on(blocked: Option<Place>, waits: bool) -> Place {
     blocked.unwrap_or(if waits { Place::Server } else { Place::Us })
 }
 
-/// A deadline has passed, or no response has begun in time. `silent`: none has begun, which is the server's
-/// matter also while the request is open: a stream of messages, or a body that waits to be asked for, may be
-/// answered before it ends. `replayable`: the request is still here.
-pub(super) fn timed_out(is_late: bool, silent: bool, replayable: bool) -> Failure {
-    let place = if silent { Place::Server } else { Place::Us };
+/// A deadline has passed, or no response has begun in time. `of_server`: the server is blamed, because
+/// no response has begun or because it takes no bytes. That holds while the request is open, too: a
+/// stream of messages, or a body that waits for a 100, may be answered before it ends. `replayable`: the
+/// request is still here.
+pub(super) fn timed_out(is_late: bool, of_server: bool, replayable: bool) -> Failure {
+    let place = if of_server { Place::Server } else { Place::Us };
     let cause = if is_late { Cause::Late } else { Cause::Deadline };
     Failure { retryable: is_late && replayable, ..Failure::new(place, cause) }
 }
 
-/// The machine of the client or the server is lost, where one of both is. `replayable`: nothing of a
-/// response was seen, and the request is still here.
+/// Fails if the machine of the client or the server seems to be lost. `replayable`: nothing of a
+/// response was received, and the request is still here.
 pub(super) fn lost(client: bool, server: bool, replayable: bool) -> Result<(), Failure> {
     let place = match (client, server) {
         (false, false) => return Ok(()),
@@ -84,7 +85,7 @@ pub(super) fn outlasted() -> Failure {
 /// How linked streams ended.
 pub(super) fn linked(linked: &Linked) -> Result<(), Failure> {
     match (linked.client, linked.server) {
-        // A reset of one is followed by ours of the other.
+        // A reset of one is followed by the proxy's reset of the other.
         (Some(client), _) if client.by != ResetBy::Us => Err(client_reset(client)),
         // The side that holds the bytes ends both; the client's stream is reset with the same code.
         (_, Some(server)) if server.is_stall() => Err(server_reset(server, false)),

@@ -19,7 +19,7 @@ use crate::edit::Plan;
 use crate::failure::{Cause, Failure, Place};
 use crate::head::{Framing, RequestHead, ResponseHead};
 
-/// Whether the client's half-close goes on to the server.
+/// Whether one side's half-close was passed on to the other.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum End {
     Open,
@@ -122,7 +122,7 @@ impl<'r, 'a, C: Io, S: Io, J: Judge> Relay<'r, 'a, C, S, J> {
         self.poll_bounds(cx)
     }
 
-    /// Draws the conclusions for both connections.
+    /// Reports how the exchange went and what both connections are good for.
     pub(super) fn conclude(mut self, outcome: Result<(), Failure>) -> Exchange {
         let request_over = self.up_state == Up::Done && self.up.walker.is_done();
         let mut exchange = self.exchange;
@@ -136,7 +136,7 @@ impl<'r, 'a, C: Io, S: Io, J: Judge> Relay<'r, 'a, C, S, J> {
                 failure.place == Place::Client && self.up.moved == 0 && self.server.is_quiet();
             self.server.lost |= !exchange.server_reusable;
             if exchange.upgraded {
-                // Its end would look like the other protocol's own.
+                // An orderly end would look like the other protocol's own.
                 self.server.io.reset_on_drop();
             }
             return exchange;
@@ -183,7 +183,7 @@ impl<'r, 'a, C: Io, S: Io, J: Judge> Relay<'r, 'a, C, S, J> {
                 self.up_state = Up::Done;
                 return Ok(());
             }
-            // What was written is held for a retry as long as that costs no larger buffer.
+            // Written bytes are held for a retry as long as that takes no larger buffer.
             if self.down_state != Down::Head || !self.client.received.has_room() {
                 self.up.release(&mut self.client.received);
             }
@@ -225,9 +225,8 @@ impl<'r, 'a, C: Io, S: Io, J: Judge> Relay<'r, 'a, C, S, J> {
         self.up_state.after_response(self.keep_client)
     }
 
-    /// While a response is awaited or under way: takes up early requests as far as there is room,
-    /// and passes the client's half-close on, so that the server sees what it would see without
-    /// us.
+    /// While a response is awaited or under way: reads early requests as far as there is room, and
+    /// passes the client's half-close on, so that the server sees what it would see without a proxy.
     fn watch_client(&mut self, cx: &mut Context<'_>) -> Result<(), Failure> {
         if self.up_state != Up::Done || self.exchange.upgraded {
             return Ok(());
@@ -241,7 +240,7 @@ impl<'r, 'a, C: Io, S: Io, J: Judge> Relay<'r, 'a, C, S, J> {
     }
 
     fn poll_ends(&mut self, cx: &mut Context<'_>) {
-        // A failure to say that nothing more comes shows when the other direction is read.
+        // If the shutdown fails, reading the other direction reports it.
         if self.end_to_server == End::Wanted
             && self.up_state == Up::Done
             && Pin::new(&mut self.server.io).poll_shutdown(cx).is_ready()

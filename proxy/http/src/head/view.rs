@@ -55,7 +55,7 @@ impl<'a> RequestView<'a> {
         self.path_and_query().1
     }
 
-    /// Whom the request is for, `host` or `host:port`: the target's authority, else the Host
+    /// The host that the request is for, `host` or `host:port`: the target's authority, else the Host
     /// header (RFC 9112 section 3.2.2, RFC 9113 section 8.3.1). Empty when the client gave none.
     pub fn authority(&self) -> &'a str {
         text(match self.0 {

@@ -59,7 +59,7 @@ impl<'c> Lines<'c> {
     }
 }
 
-/// What would break out of a line of HTTP/1, whoever has let it through.
+/// Refuses what would break out of a line of HTTP/1, even if an earlier check has let it through.
 pub(super) fn check(field: &Field<'_>) -> Result<(), HeadError> {
     let name = field.name();
     if name.is_empty() || !name.iter().all(|byte| TOKEN[*byte as usize]) {

@@ -1,4 +1,4 @@
-//! Clients and servers that mean harm: each is refused, and nobody else sees a byte of it.
+//! Hostile clients and servers: each is refused, and no other connection sees a byte of it.
 
 use leno_http::Place;
 

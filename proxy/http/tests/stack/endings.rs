@@ -294,7 +294,7 @@ async fn an_answer_of_ours_keeps_what_can_be_kept() {
             )
             .await;
     }
-    // Of a body that is not all here, nobody knows where it ends.
+    // The end of a body that is not all here is unknown.
     lab.client.send("HEAD / HTTP/1.1\r\nHost: a\r\nContent-Length: 3\r\n\r\nab").await;
     let _server = lab.server().await;
     let rest = lab.client.rest().await;

@@ -15,6 +15,7 @@ use tokio::io::{
 };
 use tokio::sync::mpsc;
 use tokio::task::spawn_local;
+use tokio::time::sleep;
 
 use crate::h2::support::{Done, Settings, call, conclude, h2_back, h2_front, serve_h2_h2};
 
@@ -346,7 +347,7 @@ pub(crate) struct Message {
     /// Heads, the last one with the message's pseudo-headers.
     pub(crate) h2: &'static [&'static [(&'static str, &'static str)]],
     pub(crate) data: &'static str,
-    /// None where the list is empty.
+    /// Empty: there is no trailer section.
     pub(crate) trailers: &'static [(&'static str, &'static str)],
 }
 
@@ -752,6 +753,7 @@ async fn serve_h1(
                 break done;
             }
             let _ = report.send(done);
+            sleep(settings.back_off).await;
         };
         let after = client.conclude(&request, &done).await;
         // Not every test looks.
@@ -786,6 +788,7 @@ async fn serve_h2(
                     Some(kept) => call = kept,
                     None => return,
                 }
+                sleep(settings.back_off).await;
             }
         });
     }

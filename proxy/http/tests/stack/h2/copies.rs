@@ -43,12 +43,12 @@ fn the_copy_that_answers_has_the_client_and_the_other_is_reset() {
         let (mut order, mut other) = (settings.order(), settings.order());
         let race = async {
             tokio::select! {
-                _ = h2_to_h2(&mut late, &first, &mut other) => panic!("nobody has answered it"),
+                _ = h2_to_h2(&mut late, &first, &mut other) => panic!("no server has answered it"),
                 done = h2_to_h2(&mut winner, &second, &mut order) => done,
             }
         };
         let user = async {
-            // Of copies nobody hears interim responses.
+            // Interim responses to copies are dropped.
             assert_eq!(asked.head().await.unwrap().status(), Some(200));
             assert_eq!(body(&mut asked).await.unwrap(), b"ok");
             assert_eq!(lines(&asked.trailers().unwrap()), "x-down: 2\n");

@@ -467,7 +467,7 @@ fn a_server_that_does_not_upgrade() {
             assert_eq!(up.head().await.unwrap().status(), Some(status), "{response}");
             assert!(!done.recv().await.unwrap().upgraded);
         }
-        // Nobody asked for it.
+        // The client has not asked for it.
         let (user, mut servers, mut done) = h2_h1(Settings::default());
         let mut up = user.open(&request("GET", "/"), true).unwrap();
         let mut app = server(&mut servers).await;

@@ -351,7 +351,7 @@ fn grpc_errors_statuses_and_deadlines() {
             body(&mut up).await.unwrap();
             assert_eq!(done.recv().await.unwrap().grpc_status, Some(if only { 5 } else { 7 }));
         }
-        // Errors of ours.
+        // Errors of the proxy's own.
         let mut up = user.open(&call, true).unwrap();
         next(&mut app).await.1.reset(Code::REFUSED_STREAM);
         assert_eq!(
@@ -427,7 +427,7 @@ fn extended_connect_waits_no_longer_than_its_deadline_and_its_client() {
             let deadline = (!leaves).then_some(Duration::from_secs(1));
             let settings = Settings { deadline, ..Settings::default() };
             let (user, accept) = h2_front(&settings);
-            // Nobody speaks at the other end.
+            // The other end sends nothing.
             let (near, _far) = tokio::io::duplex(settings.pipe);
             let (server, driver) = leno_h2::client(near, &Rc::new(settings.h2.clone()));
             spawn_local(driver.run());

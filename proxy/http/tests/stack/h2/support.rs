@@ -13,7 +13,7 @@ use leno_http::{
 use tokio::io::{DuplexStream, duplex};
 use tokio::sync::mpsc;
 use tokio::task::spawn_local;
-use tokio::time::Instant;
+use tokio::time::{Instant, sleep};
 
 use crate::support::Wire;
 
@@ -48,6 +48,8 @@ pub(crate) struct Settings {
     /// Refuse responses of this status and try again.
     pub(crate) retry_on: Option<u16>,
     pub(crate) tries: usize,
+    /// How long the proxy waits between two tries.
+    pub(crate) back_off: Duration,
 }
 
 impl Default for Settings {
@@ -68,6 +70,7 @@ impl Default for Settings {
             target: None,
             retry_on: None,
             tries: 3,
+            back_off: Duration::ZERO,
         }
     }
 }
@@ -137,6 +140,7 @@ pub(crate) fn serve_h2_h2(settings: Settings, mut accept: Accept, server: Client
                         Some(kept) => call = kept,
                         None => return,
                     }
+                    sleep(settings.back_off).await;
                 }
             });
         }
@@ -236,7 +240,7 @@ pub(crate) fn serve_h2(settings: Settings, mut accept: Accept) -> (Servers, Done
                     let pooled = pool.borrow_mut().pop();
                     let mut server = pooled.unwrap_or_else(|| {
                         let (near, far) = duplex(settings.pipe);
-                        // Nobody takes it when the test is over.
+                        // An error: the test is over.
                         let _ = connect.send(far);
                         Conn::new(near)
                     });
