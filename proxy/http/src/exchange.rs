@@ -9,6 +9,7 @@ mod outcome;
 mod outgoing;
 mod pump;
 mod relay;
+mod server;
 
 pub use h1_to_h2::h1_to_h2;
 pub use h2_to_h1::h2_to_h1;

@@ -390,6 +390,26 @@ fn a_server_that_breaks_off() {
     }
 }
 
+/// Another server may answer better, and policy decides whether it is asked.
+#[test]
+fn a_server_whose_response_is_no_http() {
+    in_all_pairs(settings, async |pair, mut bed| {
+        bed.user.ask(Some(3), "abc").await;
+        let mut app = bed.app().await;
+        app.request().await;
+        match &mut app {
+            App::H1(far) => far.send("+OK POP3 ready\r\n").await,
+            App::H2(_, stream) => {
+                let malformed: leno_h2::Head = [(":status", "20x")].into_iter().collect();
+                stream.send_head(&malformed, true);
+            }
+        }
+        assert!(bed.user.response().await.heads[0].starts_with("502\n"), "{pair:?}");
+        let failure = bed.done().await.failure.unwrap();
+        assert!(failure.retryable && failure.place == Place::Server, "{pair:?}: {failure}");
+    });
+}
+
 /// A response of which the client takes nothing does not wait for ever, and the client can tell that
 /// it is not whole.
 #[test]

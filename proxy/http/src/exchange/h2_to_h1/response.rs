@@ -1,7 +1,6 @@
 //! The response's direction, from HTTP/1 to a stream.
 
 use std::task::{Context, Poll};
-use std::time::Duration;
 
 use leno_h2::{Head, Piece};
 use leno_hpack::Token;
@@ -13,8 +12,9 @@ use crate::body::{BodyWalker, Event};
 use crate::edit::Edits;
 use crate::exchange::Judge;
 use crate::exchange::outcome::client_reset;
+use crate::exchange::server::{refused_head, server_lost};
 use crate::failure::{Cause, Failure, Place};
-use crate::head::{Framing, HeadError, ResponseHead, grants};
+use crate::head::{Framing, ResponseHead, grants};
 use crate::translate::{response, trailers, websocket};
 use crate::writer::Rendered;
 
@@ -93,18 +93,16 @@ impl<S: Io, J: Judge> Relay<'_, '_, S, J> {
             self.down = Down::Done;
             return Ok(());
         }
-        let cause = match self.write_error.take() {
-            Some(error) => Cause::Broken(error),
-            None => cause,
-        };
         let retryable = self.exchange.first_byte.is_none() && self.call.is_replayable();
-        Err(Failure { retryable, ..Failure::new(Place::Server, cause) })
+        Err(server_lost(cause, self.write_error.take(), retryable))
     }
 
     /// Whether a head was there, and the direction's state has moved on.
     fn parse_head(&mut self) -> Result<bool, Failure> {
+        let retryable = self.call.is_replayable() && !self.exchange.response_started;
+        let refused = |error| refused_head(error, retryable);
         let bytes = self.server.received.bytes();
-        if bytes.is_empty() || !self.head.parse(bytes, self.order.limits).map_err(refused_head)? {
+        if bytes.is_empty() || !self.head.parse(bytes, self.order.limits).map_err(refused)? {
             return Ok(false);
         }
         if self.head.status() == 101 {
@@ -126,7 +124,8 @@ impl<S: Io, J: Judge> Relay<'_, '_, S, J> {
         let edits = if edited { &self.order.response } else { &none };
         let carry = self.call.carried().is_some();
         let bytes = self.server.received.bytes();
-        let head = response::to_h2(&self.head, bytes, edits, carry).map_err(refused_head)?;
+        let refused = |error| refused_head(error, false);
+        let head = response::to_h2(&self.head, bytes, edits, carry).map_err(refused)?;
         self.server.received.consume(self.head.len());
         Ok(head)
     }
@@ -143,11 +142,7 @@ impl<S: Io, J: Judge> Relay<'_, '_, S, J> {
 
     fn begin_response(&mut self) -> Result<(), Failure> {
         let replayable = self.call.is_replayable() && !self.exchange.response_started;
-        if self.head.status() == 408 && self.server.exchanges > 0 && !self.head.keep_alive() {
-            let retryable = replayable && self.up == Up::Done;
-            let failure = Failure::new(Place::Server, Cause::Stale);
-            return Err(Failure { retryable, unprocessed: true, ..failure });
-        }
+        self.server.check_stale(&self.head, replayable && self.up == Up::Done)?;
         let view = self.head.view(self.server.received.bytes());
         self.order.examine(view, replayable)?;
         self.call.claim();
@@ -156,11 +151,8 @@ impl<S: Io, J: Judge> Relay<'_, '_, S, J> {
             // The client would take it for another protocol.
             return Err(Failure::new(Place::Server, Cause::UpgradeIgnored));
         }
-        self.exchange.status = Some(status);
-        self.exchange.server_idle =
-            self.head.meaning.keep_alive_timeout.map(|timeout| Duration::from_secs(timeout.into()));
         let framing = self.head.framing(self.to_head);
-        self.keep_server = self.head.keep_alive() && framing != Framing::UntilClose;
+        self.keep_server = self.exchange.begin_response(&self.head, framing);
         if self.expects_continue && !self.continued && !self.call.has_begun() {
             // Without a 100 the client may or may not send the body.
             self.up = Up::Broken;
@@ -211,8 +203,4 @@ impl<S: Io, J: Judge> Relay<'_, '_, S, J> {
         self.down = Down::Body;
         Ok(())
     }
-}
-
-fn refused_head(error: HeadError) -> Failure {
-    Failure::new(Place::Server, Cause::Head(error))
 }

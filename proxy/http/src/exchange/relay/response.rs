@@ -1,7 +1,6 @@
 //! The response's direction of an exchange.
 
 use std::task::{Context, Poll};
-use std::time::Duration;
 
 use tokio::time::Instant;
 
@@ -12,6 +11,7 @@ use crate::edit::{Plan, ToClient};
 use crate::exchange::Judge;
 use crate::exchange::client::{Down, Up};
 use crate::exchange::pump::Pump;
+use crate::exchange::server::{refused_head, server_lost};
 use crate::failure::{Cause, Failure, Place};
 use crate::head::{Framing, ResponseHead, Version, grants};
 
@@ -85,21 +85,14 @@ impl<'a, C: Io, S: Io, J: Judge> Relay<'_, 'a, C, S, J> {
             }
             return Ok(());
         }
-        let cause = match self.write_error.take() {
-            Some(error) => Cause::Broken(error),
-            None => cause,
-        };
         let retryable = self.exchange.first_byte.is_none() && !self.up.used;
-        Err(Failure { retryable, ..Failure::new(Place::Server, cause) })
+        Err(server_lost(cause, self.write_error.take(), retryable))
     }
 
     /// Whether a head was there, and the direction's state has moved on.
     fn parse_head(&mut self) -> Result<bool, Failure> {
         let retryable = !self.up.used && !self.exchange.response_started;
-        let refused = |error| {
-            let failure = Failure::new(Place::Server, Cause::Head(error));
-            Failure { retryable, ..failure }
-        };
+        let refused = |error| refused_head(error, retryable);
         let bytes = self.server.received.bytes();
         if bytes.is_empty() || !self.head.parse(bytes, self.order.limits).map_err(refused)? {
             return Ok(false);
@@ -127,19 +120,12 @@ impl<'a, C: Io, S: Io, J: Judge> Relay<'_, 'a, C, S, J> {
 
     fn begin_response(&mut self) -> Result<(), Failure> {
         let replayable = !self.up.used && !self.exchange.response_started;
-        if self.head.status() == 408 && self.server.exchanges > 0 && !self.head.keep_alive() {
-            let retryable = replayable && self.up.walker.is_done();
-            let failure = Failure::new(Place::Server, Cause::Stale);
-            return Err(Failure { retryable, unprocessed: true, ..failure });
-        }
+        self.server.check_stale(&self.head, replayable && self.up.walker.is_done())?;
         let bytes = self.server.received.bytes();
         let view = self.head.view(bytes);
         self.order.examine(view, replayable)?;
-        self.exchange.status = Some(self.head.status());
-        self.exchange.server_idle =
-            self.head.meaning.keep_alive_timeout.map(|timeout| Duration::from_secs(timeout.into()));
         let framing = self.head.framing(self.to_head);
-        self.keep_server = self.head.keep_alive() && framing != Framing::UntilClose;
+        self.keep_server = self.exchange.begin_response(&self.head, framing);
         // Without a 100 the client may or may not send the body.
         let withheld = self.request.expect_continue() && !self.continued && !self.body_begun();
         self.keep_client = self.request.keep_alive()
