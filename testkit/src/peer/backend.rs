@@ -59,8 +59,10 @@ impl Backend {
                 setsockopt(&wire.stream, sockopt::Linger, &linger { l_onoff: 1, l_linger: 0 })?;
                 return Ok(());
             }
-            if request.path() == "/upgrade" && request.header("upgrade").is_some() {
-                return upgrade(&mut wire).await;
+            if let Some(protocol) = request.header("upgrade")
+                && request.path() == "/upgrade"
+            {
+                return upgrade(&mut wire, protocol).await;
             }
             let open = self.respond(&mut wire, &request).await?;
             if !open {
@@ -164,10 +166,12 @@ async fn send_chunks(
     Ok(stream.write_all(&out).await?)
 }
 
-/// Switches to a protocol that echoes bytes.
-async fn upgrade(wire: &mut Wire) -> Result<()> {
-    let head = b"HTTP/1.1 101 Switching Protocols\r\nConnection: upgrade\r\nUpgrade: echo\r\n\r\n";
-    wire.stream.write_all(head).await?;
+/// Switches to the protocol that the client asks for, and echoes bytes.
+async fn upgrade(wire: &mut Wire, protocol: &str) -> Result<()> {
+    let head = format!(
+        "HTTP/1.1 101 Switching Protocols\r\nConnection: upgrade\r\nUpgrade: {protocol}\r\n\r\n"
+    );
+    wire.stream.write_all(head.as_bytes()).await?;
     wire.stream.write_all(&std::mem::take(&mut wire.buffer)).await?;
     super::server::echo(&mut wire.stream).await
 }
