@@ -1,4 +1,4 @@
-//! Responses that the mesh makes itself.
+//! Responses of the mesh's own.
 
 mod write;
 
@@ -11,7 +11,7 @@ use crate::grpc;
 use crate::head::HeadError;
 use crate::writer::{Rendered, Writer};
 
-/// A response of our own: an error, or a page of the admin server.
+/// A response of the proxy's own: an error, or a page of the admin server.
 #[derive(Debug, Clone, Copy)]
 pub struct Answer<'a> {
     /// The status code.
@@ -22,7 +22,7 @@ pub struct Answer<'a> {
     pub headers: &'a [HeaderLine],
     /// The `Content-Type` of `body`.
     pub content_type: &'a str,
-    /// The body. Empty for an error: then one line of text is made from status and cause.
+    /// The body. For an error it may be empty: one line of text is made from status and cause.
     pub body: &'a [u8],
 }
 
@@ -41,9 +41,8 @@ impl<'a> Answer<'a> {
     /// The head, with as much of the body as fits into its buffer, and the rest of the body.
     /// `connection` is the `Connection` line or empty; `to_head`: the request's method was HEAD.
     ///
-    /// A header may hold what a request has sent, such as the target of a redirect or an origin of
-    /// CORS, so that the head has no size of its own: the buffer grows, within the bound of
-    /// [`Writer`].
+    /// A header may hold parts of a request, such as the target of a redirect or an origin of CORS, so
+    /// the size of the head is not known before: the buffer grows, within the bound of [`Writer`].
     pub(crate) fn render(
         &self,
         connection: &str,
@@ -143,7 +142,7 @@ impl<'a> Answer<'a> {
         }
     }
 
-    /// Whether its head tells the length of a body (RFC 9110 section 8.6).
+    /// Whether its head has a Content-Length (RFC 9110 section 8.6).
     fn has_length(&self) -> bool {
         !matches!(self.status, 100..=199 | 204)
     }

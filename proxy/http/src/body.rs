@@ -7,8 +7,8 @@ use std::ops::Range;
 use crate::head::{ConnectionOptions, Framing, RequestHead, ResponseHead};
 use chunked::Chunked;
 
-/// What a body is made of, for the relay and for the translation to another version of HTTP.
-/// A message is a head and then these; codecs of other versions yield the same events.
+/// One part of a body, for the relay and for the translation to another version of HTTP. A message is
+/// a head and then these.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Event {
     /// Content, without framing.
@@ -73,7 +73,7 @@ impl BodyError {
     }
 }
 
-/// Walks over the bytes of one body as they arrive, cut anywhere, and stops behind its last one.
+/// Walks over the bytes of one body as they arrive, cut anywhere, and stops behind the last one.
 ///
 /// ```text
 /// Length(n) ──(n bytes)──────────────────► Done

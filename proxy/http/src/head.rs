@@ -1,5 +1,4 @@
-//! Heads of messages: spans into the received bytes, and what their headers mean for the
-//! connection.
+//! Heads of messages: spans into the received bytes, and what their headers mean for the connection.
 
 mod fields;
 mod options;
@@ -62,7 +61,7 @@ pub enum Framing {
     UntilClose,
 }
 
-/// A place in a head, counted from the head's first byte.
+/// A range in a head, counted from the head's first byte.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) struct Span {
     pub(crate) start: u16,
@@ -90,7 +89,7 @@ pub(crate) struct Header {
     pub(crate) known: Known,
 }
 
-/// Headers the engine itself acts on.
+/// Headers that the engine itself acts on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Known {
     Other,
@@ -213,8 +212,8 @@ impl HeadError {
     }
 }
 
-/// Where parsing a head has got to. Lines are parsed once, however the bytes arrive, so that a
-/// head that comes byte by byte costs no more than its length.
+/// How far a head is parsed. Each line is parsed once, however the bytes arrive, so that a head that
+/// comes byte by byte costs no more than its length.
 ///
 /// ```text
 /// first line ──► headers ──(empty line)──► done
@@ -229,7 +228,7 @@ pub(crate) struct Progress {
 }
 
 impl Progress {
-    /// Whether new bytes can have changed anything since the last attempt.
+    /// Whether new bytes may complete a line since the last attempt.
     fn worth_a_look(&mut self, bytes: &[u8], limit: usize) -> bool {
         let fresh = bytes.get(self.seen..).unwrap_or_default();
         let look = self.seen == 0 || bytes.len() >= limit || fresh.contains(&b'\n');

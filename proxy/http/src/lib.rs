@@ -1,9 +1,9 @@
-//! The HTTP engine of the data plane: heads parsed once in place, forwarded with edits or told in
-//! the other version of HTTP; bodies passed on as they come.
+//! The HTTP engine of the data plane: heads are parsed once in place and forwarded with edits, or
+//! translated to the other version of HTTP; bodies are passed on as they arrive.
 //!
 //! A worker reads a request from a client's [`Conn`], decides where it goes from its
 //! [`RequestView`], and hands both connections to [`exchange`], which relays the request and the
-//! response at the same time and says how it went and what each connection is still good for.
+//! response at the same time and reports how it went and whether each connection can be used again.
 //!
 //! ```text
 //!            read_request                     exchange
@@ -15,12 +15,12 @@
 //! [`leno_h2::Client`]. [`h1_to_h2`], [`h2_to_h1`] and [`h2_to_h2`] do for them what [`exchange`]
 //! does for HTTP/1, with the same [`Order`] and the same [`Exchange`] as the result.
 //!
-//! The engine knows HTTP and nothing of routes, policies, pools or TLS: a stream is whatever
-//! implements [`Io`]. Both sides are taken strictly by RFC 9112; what two parsers could
-//! understand differently is refused, and no byte behind a message's end goes out with it.
+//! The engine knows HTTP and nothing of routes, policies, pools or TLS: a stream is any type that
+//! implements [`Io`]. Both sides are held strictly to RFC 9112: what two parsers could read in
+//! different ways is refused, and no byte behind a message's end goes out with it.
 //!
-//! An idle connection holds no buffer, a busy one a pooled buffer a direction, and an exchange in
-//! steady state makes four system calls on data and no allocation. Read first: [`Conn`],
+//! An idle connection holds no buffer, a busy one holds a pooled buffer for each direction, and an
+//! exchange in steady state makes four system calls on data and no allocation. Read first: [`Conn`],
 //! [`exchange`], [`BodyWalker`], whose events HTTP/2 shares.
 
 mod alarm;

@@ -1,4 +1,4 @@
-//! The bytes a connection has received and not yet used up.
+//! The bytes that a connection has received and not yet consumed.
 
 use std::io;
 use std::ops::Range;
@@ -11,9 +11,9 @@ use tokio::io::ReadBuf;
 use crate::Io;
 use crate::pool::{Buffer, Class};
 
-/// A buffer that is there only while it holds bytes. It grows with the stream and shrinks again:
-/// a read that fills it makes the next one larger, a read that uses an eighth makes it smaller. While
-/// the worker's budget is short, the next one is the smallest.
+/// A buffer that exists only while it holds bytes. It grows with the stream and shrinks again: a read
+/// that fills it makes the next one larger, a read that uses less than an eighth makes it smaller.
+/// While the worker's budget is short, the next one is the smallest.
 #[derive(Debug)]
 pub(crate) struct Received {
     buffer: Buffer,
@@ -54,7 +54,7 @@ impl Received {
         self.is_empty() || self.end - self.start < self.buffer.len()
     }
 
-    /// Uses up the first `count` bytes; gives the buffer back when none is left.
+    /// Drops the first `count` bytes, and returns the buffer to the pool when none is left.
     pub(crate) fn consume(&mut self, count: usize) {
         self.start += count;
         debug_assert!(self.start <= self.end);

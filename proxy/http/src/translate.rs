@@ -23,8 +23,8 @@ use crate::head::{Header, Headers, Known, Meaning, Transfer, tokens};
 /// Room for a name without an allocation.
 type Name = SmallVec<[u8; 64]>;
 
-/// The header lines of an HTTP/1 head that go on from hop to hop, as fields.
-/// `edits` say which of those go on that only the mesh may set.
+/// The end-to-end header lines of an HTTP/1 head, as fields. `edits` tell which of those that only the
+/// mesh may set are forwarded.
 fn push_headers(
     block: &mut Block,
     (headers, meaning): (&Headers, &Meaning),

@@ -15,14 +15,14 @@ use crate::head::Framing;
 use crate::translate::trailers;
 use crate::writer::Rendered;
 
-/// Pieces of content in one write: what a connection's reader leaves behind in one go.
+/// Pieces of content in one write: as many as one read of a connection usually yields.
 const PIECES: usize = 8;
-/// Slices of one write: the head, the size of the chunk, the pieces, what follows.
+/// Slices of one write: the head, the size of the chunk, the pieces, the tail.
 const SLICES: usize = PIECES + 3;
 /// The digits of a chunk's size and the line's end.
 const SIZE_LINE: usize = 18;
 
-/// What is written at once: `head size-line pieces tail`, each of them perhaps empty.
+/// A batch that is written at once: `head size-line pieces tail`, each of which may be empty.
 #[derive(Debug)]
 pub(super) struct Outgoing {
     framing: Framing,
@@ -44,7 +44,7 @@ pub(super) struct Outgoing {
 }
 
 impl Outgoing {
-    /// Nothing.
+    /// An empty batch.
     pub(super) fn new() -> Self {
         Self {
             framing: Framing::None,
@@ -62,14 +62,14 @@ impl Outgoing {
         }
     }
 
-    /// A message, when the one before was written. It ends with its head if it has no body.
+    /// Begins a message, once the one before was written. It ends with its head if it has no body.
     pub(super) fn begin(&mut self, head: Rendered, framing: Framing) {
         self.head = head;
         self.framing = framing;
         self.ended = framing == Framing::None;
     }
 
-    /// Whether more content can join what is about to be written.
+    /// Whether more content can join the batch.
     pub(super) fn has_room(&self) -> bool {
         !self.sealed && !self.ended && self.pieces.len() < PIECES
     }
@@ -146,7 +146,7 @@ impl Outgoing {
         Poll::Ready(Ok(content))
     }
 
-    /// Frames the content of the batch as one chunk, if chunks are wanted.
+    /// Frames the content of the batch as one chunk, if the message is chunked.
     fn seal(&mut self) {
         self.sealed = true;
         if self.framing != Framing::Chunked || self.content == 0 {

@@ -1,4 +1,4 @@
-//! One direction of an exchange: what may be forwarded of a message, and what was.
+//! One direction of an exchange: the bytes of a message that may be forwarded, and those that were.
 
 use std::io::{self, IoSlice};
 use std::pin::Pin;
@@ -85,14 +85,14 @@ impl<'a> Pump<'a> {
         self.written < self.approved || self.pieces_written < self.plan.pieces.len()
     }
 
-    /// Takes everything approved as written.
+    /// Counts everything approved as written, without writing it.
     pub(super) fn discard(&mut self) {
         self.pieces_written = self.plan.pieces.len();
         self.written = self.approved;
         self.unflushed = false;
     }
 
-    /// Uses up what was written.
+    /// Drops written bytes from the source.
     pub(super) fn release(&mut self, received: &mut Received) {
         if self.written > 0 && self.pieces_written == self.plan.pieces.len() {
             received.consume(self.written);

@@ -1,11 +1,11 @@
-//! Header lines, and what those that concern the connection and the body mean together.
+//! Header lines, and what those about the connection and the body mean together.
 
 use leno_h2::{is_identity_field, is_mesh_field};
 
 use super::text::text_end;
 use super::{Framing, HeadError, Header, Known, Span, TOKEN, Version, tokens};
 
-/// What stands at the start of a line.
+/// What a line is.
 pub(super) enum Line {
     /// The line's end has not been received.
     Unfinished,
@@ -76,7 +76,7 @@ fn known(name: &[u8]) -> Known {
         .map_or_else(|| reserved(name), |(_, known)| *known)
 }
 
-/// Names that only the mesh may set. Most names are told apart by their first letter.
+/// Recognises names that only the mesh may set. The first letter rules out most names.
 #[inline]
 fn reserved(name: &[u8]) -> Known {
     match name.first() {
@@ -110,7 +110,7 @@ pub(crate) enum Transfer {
     Malformed,
 }
 
-/// What the headers say about the connection and the body.
+/// What the headers mean for the connection and the body.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) struct Meaning {
     pub(crate) connection: Connection,
@@ -136,7 +136,7 @@ pub(crate) struct Meaning {
 pub(crate) enum Upgrade {
     #[default]
     Absent,
-    /// To HTTP/2 in clear text: a second protocol that no policy would see. Never passed on.
+    /// To HTTP/2 in clear text: a second protocol that no policy would see. Never forwarded.
     Http2,
     Other,
 }
@@ -234,8 +234,8 @@ impl Meaning {
 }
 
 impl Transfer {
-    /// With one more line. Only the one line `chunked` is taken as such: lists that come to the
-    /// same are where servers disagree.
+    /// Adds one more line. Only the single line `chunked` counts as chunked, because servers disagree
+    /// about lists that mean the same.
     fn then(self, value: &[u8]) -> Self {
         let chunked = |token: &[u8]| token.eq_ignore_ascii_case(b"chunked");
         let count = tokens(value).filter(|token| chunked(token)).count();

@@ -23,8 +23,8 @@ pub struct RequestHead {
 }
 
 impl RequestHead {
-    /// Takes the bytes received so far, beginning with the head, and says whether the head is
-    /// complete. To be called with more bytes until it is.
+    /// Parses the bytes received so far, which begin with the head. Whether the head is complete; call
+    /// it again with more bytes until it is.
     pub fn parse(&mut self, bytes: &[u8], limits: &Limits) -> Result<bool, HeadError> {
         let limit = if self.progress.first_line_done {
             head_limit(limits)
@@ -130,7 +130,7 @@ impl RequestHead {
         Ok(true)
     }
 
-    /// What can be said only of the whole head.
+    /// Checks what depends on the whole head.
     fn check(&mut self, bytes: &[u8]) -> Result<(), HeadError> {
         if self.method.of(bytes) == b"CONNECT" {
             return Err(HeadError::Connect);
@@ -165,8 +165,8 @@ impl RequestHead {
     }
 }
 
-/// Visible characters, and what is above ASCII because many clients send it and all servers
-/// take it; but no fragment, which servers cut at different places.
+/// Visible characters, and bytes above ASCII because many clients send them and all servers accept
+/// them. No fragment, which servers cut at different places.
 pub(crate) fn in_target(byte: u8) -> bool {
     byte > 0x20 && byte != 0x7f && byte != b'#'
 }
@@ -189,8 +189,8 @@ pub(crate) fn absolute(target: &[u8]) -> Option<(&[u8], &[u8], &[u8])> {
 /// Digits of the largest port.
 const PORT_DIGITS: usize = 5;
 
-/// A host, or a host and a port (RFC 3986 section 3.2), no user name; or nothing at all. Servers
-/// disagree about what the host is of anything else, and policies are about hosts.
+/// Whether it is empty, a host, or a host and a port (RFC 3986 section 3.2), without a user name. Servers
+/// disagree about the host of anything else, and policies are about hosts.
 pub(crate) fn is_authority(authority: &[u8]) -> bool {
     let host = match authority.strip_prefix(b"[") {
         Some(literal) => {
@@ -218,7 +218,8 @@ pub(crate) fn is_authority(authority: &[u8]) -> bool {
     }
 }
 
-/// The name of a host (RFC 3986 section 3.2.2); no comma, which would make a list of it.
+/// Whether it is the name of a host (RFC 3986 section 3.2.2), without commas, which would make it a
+/// list.
 fn is_name(name: &[u8]) -> bool {
     let mut bytes = name.iter();
     while let Some(byte) = bytes.next() {

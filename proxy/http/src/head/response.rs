@@ -106,7 +106,7 @@ impl ResponseHead {
             return Err(HeadError::StatusLine);
         }
         self.status = digits.iter().fold(0, |sum, digit| sum * 10 + u16::from(digit - b'0'));
-        // Many servers leave out the space before an empty reason.
+        // Many servers omit the space before an empty reason.
         let reason = match window.get(12) {
             None => return unfinished,
             Some(b' ') => 13,

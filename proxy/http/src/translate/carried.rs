@@ -1,4 +1,4 @@
-//! What HTTP/2 loses of an HTTP/1 head, in one header between two proxies of the mesh.
+//! One header between two proxies of the mesh carries what HTTP/2 loses of an HTTP/1 head.
 //!
 //! ```text
 //! leno-h1: 1.1 Ta h=host:80 m=POST X-API-Key r=Reason
@@ -12,13 +12,13 @@
 //!          └ version
 //! ```
 //!
-//! For most clients it is the same for every request, so that it takes one byte.
+//! Most clients cause the same value with every request, so that HPACK sends it in one byte.
 
 use smallvec::SmallVec;
 
 use crate::head::{Header, TOKEN, Version, is_text};
 
-/// Said of a response of HTTP/2 to a client of HTTP/1 that has asked for another protocol.
+/// The value for a response of HTTP/2 that grants an HTTP/1 client another protocol.
 pub(crate) const SWITCHED: &[u8] = b"1.1 Tu";
 /// Names kept that are not in the style.
 const NAMES: usize = 16;
@@ -28,7 +28,7 @@ const NAME_BYTES: usize = 512;
 /// The header's value while it is made.
 pub(crate) type Value = SmallVec<[u8; 64]>;
 
-/// The header, read.
+/// The parsed header.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Carried<'a> {
     pub(crate) version: Version,
@@ -47,7 +47,7 @@ pub(crate) struct Carried<'a> {
 }
 
 impl<'a> Carried<'a> {
-    /// `None` where it is not what a proxy writes.
+    /// `None` if no proxy writes such a value.
     pub(crate) fn parse(value: &'a [u8]) -> Option<Self> {
         let (head, rest) = value.split_at_checked(4)?;
         let version = match head {

@@ -13,7 +13,7 @@ use crate::head::{
 };
 use crate::writer::Rendered;
 
-/// What becomes of an HTTP/1 request besides its head.
+/// What the translation of an HTTP/1 request depends on besides its head.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct ToH2 {
     /// The server is a proxy of the mesh.
@@ -128,12 +128,12 @@ pub(crate) struct Http1Request {
     pub(crate) framing: Framing,
     /// Asks for another protocol.
     pub(crate) upgrade: bool,
-    /// The key that was made up for it.
+    /// The key that was made for it, if the client sent none.
     pub(crate) websocket_key: Option<[u8; websocket::KEY_BYTES]>,
 }
 
-/// The head of an HTTP/2 request as HTTP/1. `empty`: it has no body. `carried` is what another
-/// proxy of the mesh said of it.
+/// The head of an HTTP/2 request as HTTP/1. `empty`: it has no body. `carried`: the value of the header
+/// that another proxy of the mesh has added.
 pub(crate) fn to_h1(
     block: &Block,
     carried: Option<&[u8]>,

@@ -69,7 +69,7 @@ pub(crate) struct ToH1<'a> {
     pub(crate) to_head: bool,
     /// There is no body.
     pub(crate) empty: bool,
-    /// What another proxy of the mesh said.
+    /// The value of the header that another proxy of the mesh has added.
     pub(crate) carried: Option<&'a [u8]>,
 }
 
@@ -118,8 +118,8 @@ pub(crate) fn to_h1(block: &Block, to: ToH1<'_>) -> Result<Http1Response, HeadEr
     Ok(Http1Response { head: lines.finish()?, framing, keep })
 }
 
-/// The `101` that the response to an extended CONNECT stands for. `accept`: what a WebSocket
-/// client expects, if the server has not said it.
+/// The `101` that the response to an extended CONNECT stands for. `accept`: the Sec-WebSocket-Accept that
+/// a WebSocket client expects, for servers that have not sent one.
 pub(crate) fn to_switch(
     block: &Block,
     protocol: &[u8],
