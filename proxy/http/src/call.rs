@@ -13,7 +13,7 @@ use smallvec::SmallVec;
 use tokio::time::Instant;
 
 use crate::answer::Answer;
-use crate::edit::INTERNAL;
+use crate::edit::{Edits, INTERNAL, edit_block};
 use crate::exchange::Exchange;
 use crate::grpc;
 use crate::head::{HeadError, RequestView, is_authority};
@@ -195,6 +195,13 @@ impl Call {
 
     pub(crate) fn head(&self) -> &Block {
         &self.head
+    }
+
+    /// The head with `edits`.
+    pub(crate) fn edited_head(&self, edits: &Edits<'_>) -> Head {
+        let mut head = self.head.clone();
+        edit_block(&mut head, edits);
+        head
     }
 
     pub(crate) fn carried(&self) -> Option<&[u8]> {

@@ -5,6 +5,7 @@ mod client;
 mod h1_to_h2;
 mod h2_to_h1;
 mod h2_to_h2;
+mod incoming;
 mod outcome;
 mod outgoing;
 mod pump;

@@ -14,15 +14,16 @@ use tokio::time::Instant;
 
 use super::bounds::{Bounds, Standing};
 use super::client::{After, Down, Up, check_left};
+use super::incoming::Incoming;
 use super::outcome::{lost, not_opened};
 use super::outgoing::Outgoing;
 use super::{Exchange, Judge, Order};
 use crate::Io;
-use crate::body::{BodyWalker, Event};
+use crate::body::BodyWalker;
 use crate::conn::Conn;
 use crate::failure::{Cause, Failure, Place};
 use crate::head::{Framing, RequestHead};
-use crate::translate::{request, trailers};
+use crate::translate::request;
 
 /// Relays `request`, which [`Conn::read_request`] has just found on `client`, to a new stream of
 /// `server` and the response back. After a retryable failure the same request can be relayed to
@@ -51,13 +52,12 @@ struct Relay<'r, 'a, C, J> {
     to_head: bool,
     /// The protocol that an extended CONNECT asks for.
     protocol: Option<SmallVec<[u8; 16]>>,
-    walker: BodyWalker,
+    body: Incoming,
     /// Received bytes that belong to the request and were passed on.
     at: usize,
     /// Some of them were used up, so that the request cannot be sent again.
     used: bool,
     total: u64,
-    trailers: Vec<u8>,
     up: Up,
     out: Outgoing,
     down: Down,
@@ -83,11 +83,10 @@ impl<'r, 'a, C: Io, J: Judge> Relay<'r, 'a, C, J> {
             to_server: None,
             to_head: request.is_head,
             protocol: None,
-            walker: BodyWalker::of_request(request, client.received.bytes()),
+            body: Incoming::new(BodyWalker::of_request(request, client.received.bytes())),
             at: request.len(),
             used: false,
             total: request.len() as u64,
-            trailers: Vec::new(),
             up: Up::Sending,
             out: Outgoing::new(),
             down: Down::Head,
@@ -192,7 +191,7 @@ impl<'r, 'a, C: Io, J: Judge> Relay<'r, 'a, C, J> {
                 Poll::Pending => return Ok(()),
                 Poll::Ready(Ok(0)) => {
                     self.client.read_closed = true;
-                    if !self.walker.finish() {
+                    if !self.body.walker.finish() {
                         return Err(Failure::new(Place::Client, Cause::Closed));
                     }
                     self.end_sending();
@@ -221,27 +220,13 @@ impl<'r, 'a, C: Io, J: Judge> Relay<'r, 'a, C, J> {
             }
             let bytes = &self.client.received.bytes()[self.at..];
             let refused = |error| Failure::new(Place::Client, Cause::Body(error));
-            let (count, event) = self.walker.next(bytes).map_err(refused)?;
-            let more = event.is_none();
-            match event {
-                Some(Event::Data(range)) => {
-                    server.send_data(Piece::copied(&bytes[range]), self.walker.is_done());
-                }
-                Some(Event::Trailers(range)) => self.trailers.extend_from_slice(&bytes[range]),
-                Some(Event::RemovedTrailer(_)) => {}
-                Some(Event::End) if self.trailers.is_empty() => {
-                    server.send_data(Piece::default(), true)
-                }
-                Some(Event::End) => server.send_trailers(trailers::to_h2(&self.trailers)),
-                None => {}
-            }
+            let (count, goes_on) = self.body.send(bytes, server).map_err(refused)?;
             self.at += count;
             self.total += count as u64;
-            if self.walker.is_done() {
+            if self.body.walker.is_done() {
                 self.up = Up::Done;
-                return Ok(true);
             }
-            if more {
+            if !goes_on {
                 return Ok(true);
             }
         }
@@ -250,10 +235,10 @@ impl<'r, 'a, C: Io, J: Judge> Relay<'r, 'a, C, J> {
     fn discard(&mut self) -> Result<(), Failure> {
         let refused = |error| Failure::new(Place::Client, Cause::Body(error));
         let bytes = &self.client.received.bytes()[self.at..];
-        let count = self.walker.walk(bytes).map_err(refused)?;
+        let count = self.body.walker.walk(bytes).map_err(refused)?;
         self.at += count;
         self.total += count as u64;
-        if self.walker.is_done() {
+        if self.body.walker.is_done() {
             self.up = Up::Done;
         }
         Ok(())
@@ -326,7 +311,7 @@ impl<'r, 'a, C: Io, J: Judge> Relay<'r, 'a, C, J> {
         self.release();
         self.client.received.settle();
         self.client.exchanges += 1;
-        let request_over = self.up == Up::Done && self.walker.is_done();
+        let request_over = self.up == Up::Done && self.body.walker.is_done();
         self.exchange.client_reusable = self.keep_client && request_over && !self.exchange.upgraded;
         self.client.lost |= !self.exchange.client_reusable;
         self.exchange

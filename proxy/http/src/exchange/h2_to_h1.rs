@@ -6,12 +6,13 @@ use std::future::poll_fn;
 use std::pin::Pin;
 use std::task::{Context, Poll};
 
-use leno_h2::{Head, Reset};
+use leno_h2::Reset;
 use leno_hpack::Token;
 use leno_transport::test_panic;
 use tokio::time::Instant;
 
 use super::bounds::{Bounds, Standing};
+use super::incoming::Incoming;
 use super::outcome::{admit, client_reset, is_waited_for, lost};
 use super::outgoing::Outgoing;
 use super::{Exchange, Judge, Order};
@@ -19,7 +20,6 @@ use crate::Io;
 use crate::body::{BodyError, BodyWalker};
 use crate::call::{Call, Part};
 use crate::conn::Conn;
-use crate::edit::edit_block;
 use crate::failure::{Cause, Failure, Place};
 use crate::head::{Framing, HeadError, ResponseHead};
 use crate::translate::request::{self, Http1Request};
@@ -75,8 +75,7 @@ struct Relay<'r, 'a, S, J> {
     held_at: usize,
     up: Up,
     head: ResponseHead,
-    walker: BodyWalker,
-    trailers: Vec<u8>,
+    body: Incoming,
     down: Down,
     keep_server: bool,
     /// After an upgrade: the client has ended its direction, and the server was told.
@@ -105,8 +104,7 @@ impl<'r, 'a, S: Io, J: Judge> Relay<'r, 'a, S, J> {
             held_at: 0,
             up: Up::Sending,
             head: ResponseHead::default(),
-            walker: BodyWalker::new(Framing::None),
-            trailers: Vec::new(),
+            body: Incoming::new(BodyWalker::new(Framing::None)),
             down: Down::Head,
             keep_server: false,
             shut: false,
@@ -132,9 +130,7 @@ impl<'r, 'a, S: Io, J: Judge> Relay<'r, 'a, S, J> {
         let rendered = if self.order.request.is_empty() {
             request::to_h1(call.head(), call.carried(), empty)
         } else {
-            let mut head = Head::new();
-            call.head().iter().for_each(|field| head.push_field(field));
-            edit_block(&mut head, &self.order.request);
+            let head = call.edited_head(&self.order.request);
             request::to_h1(&head, call.carried(), empty)
         };
         let Http1Request { head, framing, upgrade, websocket_key } = rendered.map_err(refused)?;

@@ -149,9 +149,7 @@ impl<J: Judge> Relay<'_, '_, J> {
         let opened = if self.order.request.is_empty() && carried.is_none() {
             self.server.open(self.call.head(), end)
         } else {
-            let mut head = Head::new();
-            self.call.head().iter().for_each(|field| head.push_field(field));
-            edit_block(&mut head, &self.order.request);
+            let mut head = self.call.edited_head(&self.order.request);
             if let Some(carried) = carried {
                 head.push(INTERNAL, carried);
             }

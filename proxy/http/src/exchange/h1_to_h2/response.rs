@@ -13,6 +13,7 @@ use crate::call::take_internal;
 use crate::edit::edit_block;
 use crate::exchange::Judge;
 use crate::exchange::client::{Down, Up};
+use crate::exchange::incoming::Incoming;
 use crate::exchange::outcome::server_reset;
 use crate::failure::{Cause, Failure, Place};
 use crate::grpc;
@@ -193,7 +194,7 @@ impl<C: Io, J: Judge> Relay<'_, '_, C, J> {
         self.out.begin(rendered, Framing::UntilClose);
         self.down = Down::Body;
         self.release();
-        self.walker = BodyWalker::new(Framing::UntilClose);
+        self.body = Incoming::new(BodyWalker::new(Framing::UntilClose));
         self.up = Up::Sending;
         if self.client.read_closed && self.client.received.is_empty() {
             self.end_sending();

@@ -8,14 +8,15 @@ use tokio::time::Instant;
 
 use super::{Down, Relay, Up};
 use crate::Io;
-use crate::body::{BodyWalker, Event};
+use crate::body::BodyWalker;
 use crate::edit::Edits;
 use crate::exchange::Judge;
+use crate::exchange::incoming::Incoming;
 use crate::exchange::outcome::client_reset;
 use crate::exchange::server::{refused_head, server_lost};
 use crate::failure::{Cause, Failure, Place};
 use crate::head::{Framing, ResponseHead, grants};
-use crate::translate::{response, trailers, websocket};
+use crate::translate::{response, websocket};
 use crate::writer::Rendered;
 
 impl<S: Io, J: Judge> Relay<'_, '_, S, J> {
@@ -57,28 +58,13 @@ impl<S: Io, J: Judge> Relay<'_, '_, S, J> {
             }
             let bytes = self.server.received.bytes();
             let refused = |error| Failure::new(Place::Server, Cause::Body(error));
-            let (count, event) = self.walker.next(bytes).map_err(refused)?;
-            let more = event.is_none();
-            match event {
-                Some(Event::Data(range)) => {
-                    // Chunks may be followed by trailers, so their end comes by itself.
-                    client.send_data(Piece::copied(&bytes[range]), self.walker.is_done());
-                }
-                Some(Event::Trailers(range)) => self.trailers.extend_from_slice(&bytes[range]),
-                Some(Event::RemovedTrailer(_)) => {}
-                Some(Event::End) if self.trailers.is_empty() => {
-                    client.send_data(Piece::default(), true)
-                }
-                Some(Event::End) => client.send_trailers(trailers::to_h2(&self.trailers)),
-                None => {}
-            }
+            let (count, goes_on) = self.body.send(bytes, client).map_err(refused)?;
             self.exchange.response_bytes += count as u64;
             self.server.received.consume(count);
-            if self.walker.is_done() {
+            if self.body.walker.is_done() {
                 self.down = Down::Done;
-                return Ok(true);
             }
-            if more {
+            if !goes_on {
                 return Ok(true);
             }
         }
@@ -86,7 +72,7 @@ impl<S: Io, J: Judge> Relay<'_, '_, S, J> {
 
     fn server_ended(&mut self, cause: Cause) -> Result<(), Failure> {
         self.server.read_closed = true;
-        if self.down == Down::Body && matches!(cause, Cause::Closed) && self.walker.finish() {
+        if self.down == Down::Body && matches!(cause, Cause::Closed) && self.body.walker.finish() {
             if let Some(client) = self.call.stream() {
                 client.send_data(Piece::default(), true);
             }
@@ -160,9 +146,9 @@ impl<S: Io, J: Judge> Relay<'_, '_, S, J> {
         self.call.stop_holding();
         self.exchange.response_bytes = self.head.len() as u64;
         let bytes = self.server.received.bytes();
-        self.walker = BodyWalker::of_response(&self.head, bytes, framing);
+        self.body = Incoming::new(BodyWalker::of_response(&self.head, bytes, framing));
         let head = self.translate(true)?;
-        let end = self.walker.is_done();
+        let end = self.body.walker.is_done();
         self.send_head(&head, end)?;
         self.down = if end { Down::Done } else { Down::Body };
         Ok(())
@@ -199,7 +185,7 @@ impl<S: Io, J: Judge> Relay<'_, '_, S, J> {
         self.send_head(&head, false)?;
         self.out.begin(Rendered::default(), Framing::UntilClose);
         self.up = Up::Sending;
-        self.walker = BodyWalker::new(Framing::UntilClose);
+        self.body = Incoming::new(BodyWalker::new(Framing::UntilClose));
         self.down = Down::Body;
         Ok(())
     }
