@@ -23,7 +23,7 @@ declare -A rank=(
   [leno]=6
   [leno-testkit]=1 [leno-testkit-api]=1 [leno-fuzz]=5
 )
-same_rank_ok=" leno-resources:leno-policy leno-h2:leno-transport leno-http:leno-h2 leno-http:leno-transport leno-tls:leno-transport leno-tls:leno-http leno-resilience:leno-balance leno-sources:leno-index leno-bpf:leno-bpf-abi "
+same_rank_ok=" leno-resources:leno-policy leno-h2:leno-transport leno-http:leno-h2 leno-http:leno-transport leno-tls:leno-transport leno-resilience:leno-balance leno-sources:leno-index leno-bpf:leno-bpf-abi "
 for manifest in $(git ls-files '*/Cargo.toml'); do
   name=$(awk -F'"' '/^name = / {print $2; exit}' "$manifest")
   [ -n "${rank[$name]:-}" ] || { fail "$manifest: give $name a rank in scripts/lint-tree.sh"; continue; }

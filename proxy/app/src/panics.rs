@@ -3,15 +3,15 @@
 use std::panic::{PanicHookInfo, set_hook};
 use std::process::abort;
 
-use leno_transport::{Verdict, judge_panic};
+use leno_transport::{PanicVerdict, judge_panic};
 
 /// Logs every panic that is not one of many, and aborts the process unless a contained task has
 /// panicked (see [`leno_transport::spawn_contained`]).
 pub(crate) fn install() {
     set_hook(Box::new(|panic| match judge_panic() {
-        Verdict::EndTask { log: true } => log(panic, "a task panicked; its connection ends"),
-        Verdict::EndTask { log: false } => {}
-        Verdict::EndProcess => {
+        PanicVerdict::EndTask { log: true } => log(panic, "a task panicked; its connection ends"),
+        PanicVerdict::EndTask { log: false } => {}
+        PanicVerdict::EndProcess => {
             log(panic, "the proxy panicked and ends");
             abort();
         }

@@ -19,7 +19,7 @@ use leno_telemetry::{Counter, Registry, Snapshot};
 use leno_tls::{Acceptor, Connector};
 use leno_transport::budget::{self, Budget, Charge};
 use leno_transport::{
-    Activity, Admission, Directions, Listener, Stream, panics, spawn_contained, test_panic,
+    Activity, Admission, Directions, Io, Listener, panics, spawn_contained, test_panic,
 };
 use leno_types::InstanceName;
 use leno_types::mesh::ServerPolicy;
@@ -305,7 +305,7 @@ impl Planes {
             return Some(Charge::new(CONNECTION_BYTES));
         }
         self.registry.count(refused);
-        stream.abort();
+        stream.reset_on_drop();
         None
     }
 
@@ -314,7 +314,7 @@ impl Planes {
         let Some(charge) = self.charge(&mut stream, Counter::OutboundMemoryBudget) else { return };
         let Ok(admitted) = self.admission.outbound() else {
             self.registry.count(Counter::OutboundConnectionLimit);
-            stream.abort();
+            stream.reset_on_drop();
             return;
         };
         let planes = Rc::clone(self);

@@ -6,12 +6,12 @@ use std::rc::Rc;
 use std::task::{Context, Poll};
 
 use leno_hpack::{Block, Token};
+use leno_transport::Io;
 
 use crate::driver::Driver;
 use crate::error::OpenError;
 use crate::head::Head;
 use crate::inner::{Guarded, Inner, Phase, Shared};
-use crate::io::Io;
 use crate::limits::Limits;
 use crate::stream::Stream;
 

@@ -5,14 +5,13 @@ use std::io::{self, IoSlice};
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 
-use leno_transport::budget;
+use leno_transport::{Io, budget};
 use tokio::io::ReadBuf;
 
 use crate::clock::Clock;
 use crate::error::{Abuse, ConnError, count};
 use crate::frame;
 use crate::inner::{Inner, Phase, Shared};
-use crate::io::Io;
 use crate::out::SLICES;
 use crate::piece::{Chunk, Class};
 

@@ -80,8 +80,8 @@ pub struct Limits {
     /// byte, while bytes wait for it. Takes effect after one to two times this duration.
     pub write_stall: Duration,
     /// How long the peer may send nothing while streams are open before
-    /// [`Io::is_unanswered`](crate::Io::is_unanswered) is consulted. Takes effect after one to two
-    /// times this duration.
+    /// [`Io::is_unanswered`](leno_transport::Io::is_unanswered) is consulted. Takes effect after one to
+    /// two times this duration.
     pub silence: Duration,
     /// After [`silence`](Self::silence), send a PING, and end the connection if nothing arrives
     /// within the same time again. Only between proxies of the mesh: gRPC servers treat a PING

@@ -6,8 +6,8 @@ use std::pin::Pin;
 use std::rc::Rc;
 use std::task::Poll;
 
-use leno_h2::{Client, Io};
-use leno_transport::spawn_contained;
+use leno_h2::Client;
+use leno_transport::{Io, spawn_contained};
 use tokio::sync::oneshot;
 use tokio::time::{Duration, Instant};
 

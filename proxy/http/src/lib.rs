@@ -37,7 +37,6 @@ mod grpc;
 mod head;
 mod hold;
 mod limits;
-mod opening;
 mod pool;
 mod received;
 mod reuse;
@@ -57,9 +56,8 @@ pub use exchange::{Exchange, Judge, Judgement, Order, exchange, h1_to_h2, h2_to_
 pub use failure::{Cause, Failure, Place};
 pub use grpc::{grpc_status_of, grpc_timeout};
 pub use head::{Framing, HeadError, RequestHead, RequestView, ResponseHead, ResponseView, Version};
-pub use leno_h2::Io;
+pub use leno_transport::Io;
 pub use limits::{Limits, MAX_HEAD_BYTES};
-pub use opening::opening;
 pub use pool::{PoolStats, pool_stats, trim_pool};
 pub use reuse::{CONN_IDLE, ConnPool, MAX_IDLE_CONNS, is_idempotent};
 pub use serve::{After, serve, serve_streams};

@@ -1,8 +1,8 @@
-//! Who is on a connection, and what it carries: another proxy, or somebody without a mesh identity.
+//! Which client is on a connection, and what the connection carries.
 //!
 //! A proxy always speaks first: its ClientHello names a protocol of the mesh. So do the clients of
 //! HTTP. A client that is silent may be one whose server speaks first, and then both wait: `race`
-//! connects to the application and lets whoever speaks first decide. Nothing that the client says
+//! connects to the application, and the side that speaks first decides. Nothing that the client sends
 //! reaches the application before it is known what it is.
 //!
 //! ```text
@@ -10,17 +10,16 @@
 //!  none: race ─┬─ client ────┴─ anything else ─► HTTP, or bytes (strict: reset)
 //!              └─ application ─► bytes
 //! ```
+//!
+//! How long each step may take is in [`Waits`].
 
 use std::io;
 use std::net::IpAddr;
 use std::time::Duration;
 
-use leno_http::Version;
 use leno_telemetry::{Counter, Direction};
-use leno_tls::{Alpn, ClientIdentity, MeshStream, Sniffed, sniff};
-use leno_transport::{
-    ConnectError, Counted, Detected, Prefixed, Stream, detect_first, hello_first, read_first,
-};
+use leno_tls::{Alpn, ClientIdentity, MeshStream, offers_mesh};
+use leno_transport::{ConnectError, Counted, Io, OwnTls, Peeked, Verdict, Waits};
 use leno_types::mesh::Resolution;
 use leno_types::{Identity, MtlsMode, Protocol};
 use tokio::net::TcpStream;
@@ -28,150 +27,131 @@ use tokio::time::timeout;
 
 use crate::Shared;
 use crate::application::Application;
-use crate::opaque::Tls;
-use crate::race::{First, race};
+use crate::race::{FirstSpeaker, race};
 
-/// How long any client may stay silent before its address is looked up and its application asked. A
-/// client that speaks first mostly sends with or right after the handshake.
-const GRACE: Duration = Duration::from_millis(10);
-/// Longest wait for a ClientHello to become whole, and for the first byte of one where nothing else
-/// is expected: a proxy may be busy.
-const HELLO_TIMEOUT: Duration = Duration::from_secs(5);
-/// Longest wait for the look-up; after it the client is taken for unmeshed.
+/// Longest wait for the look-up of a client's address; after it the client counts as unmeshed.
 const RESOLVE_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// A connection that may go on to the application.
 #[derive(Debug)]
 pub(crate) enum Accepted {
-    /// From another proxy, or from somebody who speaks its protocol without an identity.
+    /// From another proxy, or from a client that speaks its protocol without an identity.
     Mesh { stream: MeshStream, identity: Option<Identity>, protocol: Protocol },
-    /// Requests of a client without an identity; `first` was read already.
-    Http { stream: TcpStream, first: Vec<u8>, version: Version },
+    /// Requests of a client without an identity, of either version.
+    Http { client: Peeked<TcpStream>, protocol: Protocol },
     /// A client that is silent, of an application that cannot be connected to.
-    Unreachable { stream: TcpStream, error: ConnectError },
-    /// Bytes of such a client, and of the application where it has been asked already.
-    Opaque { stream: Prefixed<TcpStream>, server: Option<Prefixed<TcpStream>>, tls: Tls },
+    Unreachable { client: Peeked<TcpStream>, error: ConnectError },
+    /// Bytes of such a client, and the application where it is connected to already.
+    Opaque { client: Peeked<TcpStream>, server: Option<Peeked<TcpStream>>, tls: OwnTls },
 }
 
 impl Accepted {
     /// Resets the client's connection.
-    pub(crate) fn abort(self) {
+    pub(crate) fn reset(self) {
         match self {
-            Self::Mesh { mut stream, .. } => stream.abort(),
-            Self::Http { mut stream, .. } | Self::Unreachable { mut stream, .. } => stream.abort(),
-            Self::Opaque { mut stream, .. } => stream.abort(),
+            Self::Mesh { mut stream, .. } => stream.reset_on_drop(),
+            Self::Http { client, .. }
+            | Self::Unreachable { client, .. }
+            | Self::Opaque { client, .. } => client.reset(),
         }
     }
+}
+
+/// What a port's policy lets a client do.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct PortRules {
+    pub(crate) mtls: MtlsMode,
+    /// What the port is declared to carry.
+    pub(crate) declared: Protocol,
 }
 
 /// `None`: the client has left, or was refused and reset.
 pub(crate) async fn accept(
     shared: &Shared,
     application: &Application,
-    mut stream: TcpStream,
-    client: IpAddr,
-    (mtls, declared): (MtlsMode, Protocol),
+    stream: TcpStream,
+    address: IpAddr,
+    rules: PortRules,
 ) -> Option<Accepted> {
-    let first = match mtls {
-        MtlsMode::Strict => only_mesh(&mut stream).await,
-        _ => first_bytes(shared, application, &mut stream, client, (mtls, declared)).await,
-    };
-    let (mut first, server) = match first {
-        Ok(First::Client { first, server }) => (first, server),
-        Ok(First::Server { server, said }) => {
-            shared.parts.registry.count(Counter::InboundDetectedServerFirst);
-            let stream = Prefixed::new(Vec::new(), stream);
-            let server = Some(Prefixed::new(said, server));
-            return Some(Accepted::Opaque { stream, server, tls: Tls::default() });
+    let registry = &shared.parts.registry;
+    let mut client = Peeked::from(stream);
+    let speaker = match rules.mtls {
+        // Only proxies are served, which speak first. A client that is silent for too long is refused
+        // as one that is no proxy.
+        MtlsMode::Strict => {
+            client.speaks(Waits::MESHED.first_byte).await.map(|_| FirstSpeaker::Client(None))
         }
-        Ok(First::Unreachable(error)) => return Some(Accepted::Unreachable { stream, error }),
-        Ok(First::Nobody) => return None,
-        // Whoever broke off, the client is told in the same way.
-        Err(error) => {
-            tracing::debug!(%error, "broke off before it was clear what it is");
-            stream.abort();
-            return None;
-        }
+        _ => first_speaker(shared, application, &mut client, address, rules).await,
     };
-    // Somebody has begun something, which a drain waits for.
+    let server = match speaker {
+        Ok(FirstSpeaker::Client(server)) => server,
+        Ok(FirstSpeaker::Server(server)) => {
+            registry.count(Counter::InboundDetectedServerFirst);
+            let tls = OwnTls::default();
+            return Some(Accepted::Opaque { client, server: Some(server), tls });
+        }
+        Ok(FirstSpeaker::Unreachable(error)) => {
+            return Some(Accepted::Unreachable { client, error });
+        }
+        Ok(FirstSpeaker::Neither) => return None,
+        // The client sees the same whichever side broke.
+        Err(error) => return broke_off(client, &error),
+    };
+    // A client has begun something, which a drain waits for.
     let _busy = shared.parts.activity.enter();
-    let sniffed = match mtls {
-        MtlsMode::Disabled => Ok(Sniffed::Other),
-        _ => timeout(HELLO_TIMEOUT, sniff_first(&mut stream, &mut first))
-            .await
-            .unwrap_or(Ok(Sniffed::Other)),
+    let detected = match rules.mtls {
+        MtlsMode::Disabled => Ok(Verdict::Opaque),
+        _ => client.detect(Protocol::Opaque, &Waits::MESHED).await,
     };
-    match sniffed {
-        Ok(Sniffed::Mesh) => {
-            shared.parts.registry.count(Counter::InboundDetectedMesh);
-            handshake(shared, Prefixed::new(first, stream), mtls).await
+    match detected {
+        Ok(Verdict::Tls(Some(hello))) if offers_mesh(&hello) => {
+            registry.count(Counter::InboundDetectedMesh);
+            handshake(shared, client, rules.mtls).await
         }
-        Ok(_) if mtls != MtlsMode::Strict => {
-            plaintext(shared, (stream, first, server), application, declared).await
+        Ok(_) if rules.mtls != MtlsMode::Strict => {
+            plaintext(shared, client, server, application, rules).await
         }
         Ok(_) => {
-            shared.parts.registry.count(Counter::InboundPlaintextRefused);
-            tracing::info!(%client, "refused: no mesh identity, and mTLS is strict");
-            stream.abort();
+            registry.count(Counter::InboundPlaintextRefused);
+            tracing::info!(client = %address, "refused: no mesh identity, and mTLS is strict");
+            client.reset();
             None
         }
-        Err(error) => {
-            tracing::debug!(%error, "a client broke off");
-            stream.abort();
-            None
-        }
+        Err(error) => broke_off(client, &error),
     }
 }
 
-/// Under strict nobody but a proxy is served, which speaks first.
-async fn only_mesh(stream: &mut TcpStream) -> io::Result<First> {
-    let mut first = Vec::new();
-    // A client that is silent for too long is refused as one that says something else.
-    timeout(HELLO_TIMEOUT, read_first(stream, &mut first)).await.unwrap_or(Ok(0))?;
-    Ok(First::Client { first, server: None })
+fn broke_off<T>(client: Peeked<TcpStream>, error: &io::Error) -> Option<T> {
+    tracing::debug!(%error, "a connection broke before its protocol was clear");
+    client.reset();
+    None
 }
 
-/// Waits for either side to speak; nothing is held meanwhile.
-async fn first_bytes(
+/// Waits for either side to speak; no memory is held meanwhile.
+async fn first_speaker(
     shared: &Shared,
     application: &Application,
-    stream: &mut TcpStream,
-    client: IpAddr,
-    (mtls, declared): (MtlsMode, Protocol),
-) -> io::Result<First> {
+    client: &mut Peeked<TcpStream>,
+    address: IpAddr,
+    PortRules { mtls, declared }: PortRules,
+) -> io::Result<FirstSpeaker> {
     let client_first = matches!(declared, Protocol::Http1 | Protocol::Http2);
-    let grace = match (mtls, declared) {
+    let longest = match (mtls, declared) {
         (MtlsMode::Disabled, Protocol::Opaque) => Duration::ZERO,
         _ if client_first => shared.parts.limits.idle,
-        _ => GRACE,
+        _ => Waits::INBOUND.first_byte,
     };
-    let mut first = Vec::new();
-    let mut spoken = timeout(grace, read_first(stream, &mut first)).await;
-    if spoken.is_err() && mtls != MtlsMode::Disabled && is_meshed(shared, client).await {
-        spoken = timeout(HELLO_TIMEOUT, read_first(stream, &mut first)).await;
+    if client.speaks(longest).await?
+        || mtls != MtlsMode::Disabled
+            && is_meshed(shared, address).await
+            && client.speaks(Waits::MESHED.first_byte).await?
+    {
+        return Ok(FirstSpeaker::Client(None));
     }
-    match spoken {
-        Ok(read) => read.map(|_| First::Client { first, server: None }),
-        Err(_silent) if client_first => Ok(First::Nobody),
-        Err(_silent) => race(shared, application, stream).await,
-    }
+    if client_first { Ok(FirstSpeaker::Neither) } else { race(shared, application, client).await }
 }
 
-/// Reads until it is clear whether this is mesh TLS; the end makes it something else. Can be dropped
-/// and called again.
-async fn sniff_first(stream: &mut TcpStream, first: &mut Vec<u8>) -> io::Result<Sniffed> {
-    loop {
-        match sniff(first) {
-            Sniffed::NeedMore if read_first(stream, first).await? == 0 => {
-                return Ok(Sniffed::Other);
-            }
-            Sniffed::NeedMore => {}
-            decided => return Ok(decided),
-        }
-    }
-}
-
-/// Whether the address is one of a meshed workload, as far as discovery can say.
+/// Whether the address is one of a meshed workload, as far as discovery has answered.
 async fn is_meshed(shared: &Shared, client: IpAddr) -> bool {
     let mut resolution = shared.parts.directory.look_up(client);
     let answered = resolution.wait_for(|now| !matches!(now, Resolution::Pending));
@@ -185,17 +165,13 @@ async fn is_meshed(shared: &Shared, client: IpAddr) -> bool {
 }
 
 /// Under permissive a client without an identity is served here as it would be in plaintext.
-async fn handshake(
-    shared: &Shared,
-    stream: Prefixed<TcpStream>,
-    mtls: MtlsMode,
-) -> Option<Accepted> {
+async fn handshake(shared: &Shared, client: Peeked<TcpStream>, mtls: MtlsMode) -> Option<Accepted> {
     let registry = &shared.parts.registry;
     let required = match mtls {
         MtlsMode::Permissive => ClientIdentity::Optional,
         MtlsMode::Strict | MtlsMode::Disabled => ClientIdentity::Required,
     };
-    match shared.parts.tls.accept(stream, required).await {
+    match shared.parts.tls.accept(client, required).await {
         Ok(stream) => {
             registry.count(Counter::InboundHandshake);
             if let Some(reason) = stream.unproven() {
@@ -217,101 +193,62 @@ async fn handshake(
     }
 }
 
-/// A client without an identity that has sent `first`, or its end: HTTP or bytes?
+/// A client without an identity that has sent bytes, or its end: HTTP or bytes?
 async fn plaintext(
     shared: &Shared,
-    (mut stream, mut first, server): (TcpStream, Vec<u8>, Option<TcpStream>),
+    mut client: Peeked<TcpStream>,
+    server: Option<TcpStream>,
     application: &Application,
-    declared: Protocol,
+    PortRules { mtls, declared }: PortRules,
 ) -> Option<Accepted> {
-    let read = match what(shared, &mut stream, &mut first, declared).await {
-        Ok(carried) => hello(shared, &mut stream, &mut first, carried).await,
-        Err(error) => Err(error),
+    let detected = match declared {
+        Protocol::Opaque => Ok(Verdict::Opaque),
+        declared => client.detect(declared, &waits(shared, mtls, declared)).await,
     };
-    let (carried, tls) = match read {
-        Ok(read) => read,
-        Err(error) => {
-            tracing::debug!(%error, "a client broke off");
-            stream.abort();
-            return None;
+    let verdict = match detected {
+        // A part of a request line or of the preface, and no more. Relayed as bytes it could go on past
+        // all policies of requests.
+        Ok(Verdict::Undecided) => Verdict::Http1,
+        Ok(verdict) => verdict,
+        Err(error) => return broke_off(client, &error),
+    };
+    let registry = &shared.parts.registry;
+    let (counter, protocol) = match &verdict {
+        Verdict::Http1 => (Counter::InboundDetectedHttp1, Protocol::Http1),
+        Verdict::Http2 => (Counter::InboundDetectedHttp2, Protocol::Http2),
+        Verdict::Tls(_) => (Counter::InboundDetectedTls, Protocol::Opaque),
+        // The client has left without a byte, where it should have spoken.
+        Verdict::Silent => return None,
+        _ => (Counter::InboundDetectedOpaque, Protocol::Opaque),
+    };
+    registry.count(counter);
+    let tls = match &verdict {
+        Verdict::Tls(hello) => {
+            let tls = OwnTls::begun(hello.as_ref());
+            registry.tls_name(Direction::Inbound, tls.server_name.as_deref());
+            tls
         }
+        _ => OwnTls::default(),
     };
-    let counter = match carried {
-        Carried::Http(Version::Http2) => Counter::InboundDetectedHttp2,
-        Carried::Http(_) => Counter::InboundDetectedHttp1,
-        Carried::Tls => Counter::InboundDetectedTls,
-        Carried::Bytes => Counter::InboundDetectedOpaque,
-        Carried::Nothing => return None,
-    };
-    shared.parts.registry.count(counter);
-    match carried {
-        Carried::Http(version) => {
-            if version != Version::Http2
-                && let Some(server) = server
-            {
-                // Nothing was said on it.
-                application.server.pool.put(leno_http::Conn::new(Counted::new(server)), None);
-            }
-            Some(Accepted::Http { stream, first, version })
+    match protocol {
+        Protocol::Opaque => {
+            Some(Accepted::Opaque { client, server: server.map(Peeked::from), tls })
         }
         _ => {
-            let stream = Prefixed::new(first, stream);
-            let server = server.map(|server| Prefixed::new(Vec::new(), server));
-            Some(Accepted::Opaque { stream, server, tls })
+            if let Some(server) = server.filter(|_| protocol == Protocol::Http1) {
+                // Nothing was sent on it.
+                application.server.pool.put(leno_http::Conn::new(Counted::new(server)), None);
+            }
+            Some(Accepted::Http { client, protocol })
         }
     }
 }
 
-/// What a connection carries.
-#[derive(Clone, Copy)]
-enum Carried {
-    Http(Version),
-    /// An application's own TLS.
-    Tls,
-    Bytes,
-    /// The client has left without a word, where it should have spoken.
-    Nothing,
-}
-
-async fn what(
-    shared: &Shared,
-    stream: &mut TcpStream,
-    first: &mut Vec<u8>,
-    declared: Protocol,
-) -> io::Result<Carried> {
-    let version = match declared {
-        Protocol::Http1 => Version::Http11,
-        Protocol::Http2 => Version::Http2,
-        Protocol::Opaque => return Ok(Carried::Bytes),
-        Protocol::Detect => {
-            return Ok(match detect_first(stream, first).await? {
-                Detected::Http2Preface => Carried::Http(Version::Http2),
-                Detected::TlsClientHello => Carried::Tls,
-                Detected::Opaque => Carried::Bytes,
-                Detected::Http1 => Carried::Http(Version::Http11),
-                // A request line, a preface or a ClientHello that does not go on. Taken for bytes it
-                // could go on past everything that requests are held to.
-                Detected::NeedMore if first.first() == Some(&0x16) => Carried::Tls,
-                Detected::NeedMore => Carried::Http(Version::Http11),
-            });
-        }
-    };
-    let opening = leno_http::opening(stream, first, version, &shared.parts.limits).await?;
-    Ok(opening.map_or(Carried::Nothing, Carried::Http))
-}
-
-/// Reads whom a client wants to speak TLS with.
-async fn hello(
-    shared: &Shared,
-    stream: &mut TcpStream,
-    first: &mut Vec<u8>,
-    carried: Carried,
-) -> io::Result<(Carried, Tls)> {
-    if !matches!(carried, Carried::Tls) {
-        return Ok((carried, Tls::default()));
+fn waits(shared: &Shared, mtls: MtlsMode, declared: Protocol) -> Waits {
+    let limits = &shared.parts.limits;
+    match (declared, mtls) {
+        (Protocol::Http1 | Protocol::Http2, _) => Waits::declared_http(limits.idle, limits.head),
+        (_, MtlsMode::Disabled) => Waits::INBOUND_DISABLED,
+        _ => Waits::INBOUND,
     }
-    let hello = hello_first(stream, first).await?;
-    let name = hello.as_ref().and_then(|hello| hello.server_name());
-    shared.parts.registry.tls_name(Direction::Inbound, name);
-    Ok((carried, Tls { is_tls: true, server_name: name.map(Into::into) }))
 }

@@ -7,7 +7,7 @@ use leno_http::{
     h2_to_h1, h2_to_h2, is_idempotent, serve_streams,
 };
 use leno_telemetry::{Begun, Counter, Edge, Outcome};
-use leno_transport::{ConnectError, Counted};
+use leno_transport::{ConnectError, Counted, Peeked};
 
 use crate::Shared;
 use crate::application::{Application, NoStream};
@@ -26,15 +26,16 @@ const MAX_TRIES: usize = 3;
 /// gRPC's DEADLINE_EXCEEDED.
 const GRPC_DEADLINE_EXCEEDED: u8 = 4;
 
-/// Serves the requests of an HTTP/1 client until it is done; `first` was read already.
+/// Serves the requests of an HTTP/1 client until it is done.
 pub(crate) async fn serve_http1<S: Io>(
     shared: &Shared,
     application: &Application,
     (edge, key): (&Edge, &Key),
-    client: S,
-    first: &[u8],
+    client: Peeked<S>,
 ) {
-    let client = Conn::with_received(client, first);
+    let (first, client) = client.into_parts();
+    let client = Conn::with_received(client, &first);
+    drop(first);
     let forward = async |client: &mut Conn<S>, request: &RequestHead| {
         let _busy = shared.parts.activity.enter();
         forward(shared, application, (edge, key), (client, request)).await
@@ -58,9 +59,10 @@ pub(crate) async fn serve_http2<S: Io>(
     shared: &Rc<Shared>,
     application: &Rc<Application>,
     (edge, key): (&Rc<Edge>, Rc<Key>),
-    (client, first): (S, &[u8]),
+    client: Peeked<S>,
     is_mesh: bool,
 ) {
+    let (first, client) = client.into_parts();
     let begin = |request| {
         let call = if is_mesh { Call::from_mesh(request) } else { Call::new(request) };
         let call = call.without_identity();
@@ -69,7 +71,7 @@ pub(crate) async fn serve_http2<S: Io>(
         shared.tasks.run(job, serve_call);
     };
     let drained = shared.parts.activity.drained();
-    let served = serve_streams(client, first, &shared.h2_limits, begin, drained).await;
+    let served = serve_streams(client, &first, &shared.h2_limits, begin, drained).await;
     if let Err(error) = served {
         edge.error(error.label());
         tracing::debug!(%error, "a client's connection ended");

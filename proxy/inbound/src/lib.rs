@@ -30,21 +30,21 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use leno_discovery::Directory;
-use leno_http::{Io, Limits, Tasks, Version};
+use leno_http::{Limits, Tasks};
 use leno_telemetry::{Counter, Direction, Edge, EdgeLabels, Registry};
 use leno_tls::{Acceptor, MeshStream};
 use leno_transport::{
-    Activity, Admitted, ClientAddress, Refusal, Shown, Stream, original_destination,
+    Activity, Admitted, ClientAddress, Io, OwnTls, Peeked, Refusal, Shown, Verdict, Waits,
+    original_destination,
 };
 use leno_types::mesh::{ServerPolicy, declared};
 use leno_types::{Identity, InstanceName, MtlsMode, OrigDst, Protocol, canonical};
 use tokio::net::TcpStream;
 use tokio::sync::watch;
 
-use accept::Accepted;
+use accept::{Accepted, PortRules};
 use application::{Application, Server};
 use limit::{Key, RateLimits};
-use opaque::Tls;
 
 /// Most pools of connections to the application that are kept apart: one for each of its ports, which
 /// are a handful, and client, where it sees the client's address. Further clients have no idle
@@ -54,14 +54,14 @@ const MAX_SERVERS: usize = 4096;
 /// The original destination and, where the application sees the client's address, the client.
 type ServerKey = (SocketAddr, Option<IpAddr>);
 
-/// What the inbound side of one worker is made of.
+/// The parts of one worker's inbound side.
 #[derive(Debug)]
 pub struct Parts {
     /// The workload that is served.
     pub workload: InstanceName,
-    /// Who clients are, by their address.
+    /// Looks up clients by their address.
     pub directory: Directory,
-    /// What to enforce; while there is none, [`MtlsMode::Strict`].
+    /// The policy to enforce; before it has come, [`MtlsMode::Strict`].
     pub policy: watch::Receiver<Option<Arc<ServerPolicy>>>,
     /// mTLS with other proxies; without it nothing is terminated.
     pub tls: Acceptor,
@@ -71,9 +71,9 @@ pub struct Parts {
     pub activity: Rc<Activity>,
     /// Bounds of the HTTP engine.
     pub limits: Limits,
-    /// Where the application is, whatever the original destination.
+    /// The application's address, in place of original destinations.
     pub application: Option<SocketAddr>,
-    /// How many workers share what the policy allows.
+    /// How many workers share the limits of the policy.
     pub workers: u16,
 }
 
@@ -81,7 +81,7 @@ pub struct Parts {
 #[derive(Debug)]
 pub struct Inbound {
     shared: Rc<Shared>,
-    /// What the application sees of its clients.
+    /// Which client address the application sees.
     client_address: Rc<ClientAddress>,
     servers: RefCell<HashMap<ServerKey, Rc<Server>>>,
 }
@@ -90,15 +90,15 @@ pub struct Inbound {
 pub(crate) struct Shared {
     pub(crate) parts: Parts,
     pub(crate) h2_limits: Rc<leno_h2::Limits>,
-    /// Those that serve requests of HTTP/2 clients.
+    /// The tasks that serve requests of HTTP/2 clients.
     pub(crate) tasks: Rc<Tasks<http::Job>>,
     /// How many requests the policy allows.
     limits: RefCell<Rc<RateLimits>>,
-    /// Tells when the policy has changed.
+    /// Reports changes of the policy.
     limited: RefCell<watch::Receiver<Option<Arc<ServerPolicy>>>>,
 }
 
-/// Who is on a connection, and for what.
+/// The client of a connection.
 #[derive(Debug)]
 pub(crate) struct Client {
     pub(crate) identity: Option<Identity>,
@@ -132,98 +132,94 @@ impl Inbound {
             Err(error) => {
                 parts.registry.count(Counter::InboundDestinationMissing);
                 tracing::warn!(%error, "no original destination: is the workload captured?");
-                stream.abort();
+                stream.reset_on_drop();
                 return;
             }
         };
-        let (mtls, declared) = self.shared.policy_for(destination.port());
+        let rules = self.shared.rules_for(destination.port());
         let client = Client { identity: None, address: canonical(address) };
         let application = self.application(destination, client.address);
         let from = client.address.ip();
-        let accepted = accept::accept(&self.shared, &application, stream, from, (mtls, declared));
+        let accepted = accept::accept(&self.shared, &application, stream, from, rules);
         let Some(accepted) = accepted.await else { return };
-        if let Err(refusal) = admit(&admitted, &accepted, mtls) {
+        if let Err(refusal) = admit(&admitted, &accepted, rules.mtls) {
             self.shared.refuse(&client, refusal);
-            return accepted.abort();
+            return accepted.reset();
         }
         match accepted {
             Accepted::Mesh { stream, identity, protocol } => {
                 let client = Client { identity, ..client };
-                self.of_mesh(&client, &application, stream, (protocol, declared)).await;
+                self.of_mesh(&client, &application, stream, (protocol, rules.declared)).await;
             }
-            Accepted::Http { stream, first, version } => {
+            Accepted::Http { client: stream, protocol } => {
                 let edge = self.shared.edge(&client);
                 let key = Key::new(&client, application.dialled().port());
-                let client = (stream, &first[..]);
-                self.requests((&edge, key, false), &application, client, version).await;
+                self.requests((&edge, key, false), &application, stream, protocol).await;
             }
-            Accepted::Opaque { stream, server, tls } => {
+            Accepted::Opaque { client: stream, server, tls } => {
                 let edge = self.shared.edge(&client);
                 opaque::serve(&self.shared, &application, &edge, stream, (server, tls)).await;
             }
-            Accepted::Unreachable { mut stream, error } => {
+            Accepted::Unreachable { client: stream, error } => {
                 let edge = self.shared.edge(&client);
                 opaque::unreachable(&self.shared, &edge, &error, application.dialled());
-                stream.abort();
+                stream.reset();
             }
         }
     }
 
-    /// Serves another proxy, by what it says is inside; of a port of HTTP by what is.
+    /// Serves another proxy: the protocol that it has agreed on, or, on a port of HTTP where it has agreed
+    /// on bytes, the version that they begin with.
     async fn of_mesh(
         &self,
         client: &Client,
         application: &Rc<Application>,
-        mut stream: MeshStream,
+        stream: MeshStream,
         (protocol, declared): (Protocol, Protocol),
     ) {
         let edge = self.shared.edge(client);
-        let is_mesh = client.identity.is_some();
+        let mut is_mesh = client.identity.is_some();
         let key = Key::new(client, application.dialled().port());
-        let version = match (protocol, declared) {
-            (Protocol::Http2, _) => Version::Http2,
-            (Protocol::Http1, _) => Version::Http11,
-            (_, Protocol::Http1 | Protocol::Http2) => {
-                let version =
-                    if declared == Protocol::Http1 { Version::Http11 } else { Version::Http2 };
-                let mut first = Vec::new();
+        let mut stream = Peeked::from(stream);
+        let protocol = match (protocol, declared) {
+            (Protocol::Opaque, Protocol::Http1 | Protocol::Http2) => {
+                // No header of the mesh is believed in what is sent as bytes.
+                is_mesh = false;
                 let limits = &self.shared.parts.limits;
-                // What is said to be bytes is no mesh's HTTP: no header of the mesh is believed.
-                match leno_http::opening(&mut stream, &mut first, version, limits).await {
-                    Ok(Some(version)) => {
-                        let client = (stream, &first[..]);
-                        self.requests((&edge, key, false), application, client, version).await;
-                    }
-                    Ok(None) => {}
+                let waits = Waits::declared_http(limits.idle, limits.head);
+                match stream.detect(declared, &waits).await {
+                    Ok(Verdict::Http1) => Protocol::Http1,
+                    Ok(Verdict::Http2) => Protocol::Http2,
+                    // It has left, or was silent.
+                    Ok(_) => return,
                     Err(error) => {
-                        tracing::debug!(%error, "a client broke off");
-                        stream.abort();
+                        tracing::debug!(%error, "a client's connection broke");
+                        return stream.reset();
                     }
                 }
-                return;
             }
-            _ => {
-                let server = (None, Tls::default());
+            (Protocol::Opaque, _) => {
+                let server = (None, OwnTls::default());
                 return opaque::serve(&self.shared, application, &edge, stream, server).await;
             }
+            (protocol, _) => protocol,
         };
-        self.requests((&edge, key, is_mesh), application, (stream, &[]), version).await;
+        self.requests((&edge, key, is_mesh), application, stream, protocol).await;
     }
 
-    /// Serves the requests of a client, of which `first` was read already.
+    /// Serves the requests of a client, of either version.
     async fn requests<S: Io>(
         &self,
         (edge, key, is_mesh): (&Rc<Edge>, Key, bool),
         application: &Rc<Application>,
-        (stream, first): (S, &[u8]),
-        version: Version,
+        client: Peeked<S>,
+        version: Protocol,
     ) {
-        if version == Version::Http2 {
+        if version == Protocol::Http2 {
             let counted = (edge, Rc::new(key));
-            http::serve_http2(&self.shared, application, counted, (stream, first), is_mesh).await;
+            http::serve_http2(&self.shared, application, counted, client, is_mesh).await;
         } else {
-            let counted = (&**edge, &key);
-            http::serve_http1(&self.shared, application, counted, stream, first).await;
+            http::serve_http1(&self.shared, application, (&**edge, &key), client).await;
         }
     }
 
@@ -279,7 +275,7 @@ impl Inbound {
     }
 }
 
-/// Under `disabled` no client can prove an identity, so none needs to.
+/// Under `disabled` no client can prove an identity, so that none has to.
 fn admit(admitted: &Admitted, accepted: &Accepted, mtls: MtlsMode) -> Result<(), Refusal> {
     match accepted {
         Accepted::Mesh { identity: Some(_), .. } => admitted.prove(),
@@ -289,7 +285,7 @@ fn admit(admitted: &Admitted, accepted: &Accepted, mtls: MtlsMode) -> Result<(),
 }
 
 impl Shared {
-    /// Counts a client that finds no place.
+    /// Counts a client for whose connection there is no room.
     fn refuse(&self, client: &Client, refusal: Refusal) {
         self.parts.registry.count(match refusal {
             Refusal::Limit => Counter::InboundConnectionLimit,
@@ -299,21 +295,23 @@ impl Shared {
         tracing::debug!(client = %client.address, ?refusal, "a connection is refused");
     }
 
-    /// Whether plaintext is served on `port`, and what it carries as far as that is known.
+    /// The rules of `port`.
     ///
     /// Where requests are limited, a port carries HTTP unless something else is declared. Servers take
     /// for requests what no detection does (a line end or a space first, two spaces, a method in
     /// lower case); relayed as bytes, such a request would pass the limit.
-    fn policy_for(&self, port: u16) -> (MtlsMode, Protocol) {
+    fn rules_for(&self, port: u16) -> PortRules {
         let policy = self.parts.policy.borrow();
-        let Some(policy) = &*policy else { return (MtlsMode::Strict, Protocol::Detect) };
+        let Some(policy) = &*policy else {
+            return PortRules { mtls: MtlsMode::Strict, declared: Protocol::Detect };
+        };
         let is_limited =
             || policy.limits.iter().any(|limit| limit.port.is_none_or(|of| of == port));
-        let protocol = match declared(&policy.ports, port) {
+        let declared = match declared(&policy.ports, port) {
             Protocol::Detect if is_limited() => Protocol::Http1,
             declared => declared,
         };
-        (policy.mtls, protocol)
+        PortRules { mtls: policy.mtls, declared }
     }
 
     /// How many requests the policy allows now. Costs one comparison while nothing changes.
@@ -334,9 +332,8 @@ impl Shared {
         Rc::clone(&self.limits.borrow())
     }
 
-    /// Whether somebody names the port as one of the workload's: itself, a service, or whoever has
-    /// configured where the application is. On any other port what listens on loopback only is
-    /// nobody else's to reach.
+    /// Whether a port is declared: by the workload, by a service, or by the configured address of the
+    /// application. On any other port a program that listens on loopback only is out of reach for clients.
     fn is_named(&self, port: u16) -> bool {
         let of_policy = |policy: &Arc<ServerPolicy>| policy.ports.iter().any(|p| p.port == port);
         self.parts.application.is_some()

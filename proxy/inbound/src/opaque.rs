@@ -4,39 +4,32 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use leno_telemetry::{Edge, Relay};
-use leno_transport::{ConnectError, Ended, Prefixed, RELAY_IDLE, Side, Stream};
+use leno_transport::{ConnectError, Ended, Io, OwnTls, Peeked, RELAY_IDLE, Side};
 use tokio::net::TcpStream;
 
 use crate::Shared;
 use crate::application::Application;
 
-/// Said in metrics and the access log when the application cannot be connected to.
+/// In metrics and the access log when the application cannot be connected to.
 const APPLICATION_UNREACHABLE: &str = "application-unreachable";
 
-/// Whether a client has begun TLS of its own, and with whom.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct Tls {
-    pub(crate) is_tls: bool,
-    pub(crate) server_name: Option<Box<str>>,
-}
-
 /// Relays until both directions have ended, over `server` where the application was connected to.
-pub(crate) async fn serve<S: Stream>(
+pub(crate) async fn serve<S: Io>(
     shared: &Shared,
     application: &Application,
     edge: &Edge,
-    mut client: S,
-    (server, tls): (Option<Prefixed<TcpStream>>, Tls),
+    client: Peeked<S>,
+    (server, tls): (Option<Peeked<TcpStream>>, OwnTls),
 ) {
     let _busy = shared.parts.activity.enter();
     let target = application.dialled();
     let server = match server {
         Some(server) => server,
         None => match application.connect().await {
-            Ok(server) => Prefixed::new(Vec::new(), server),
+            Ok(server) => server.into(),
             Err(error) => {
                 unreachable(shared, edge, &error, target);
-                client.abort();
+                client.reset();
                 return;
             }
         },

@@ -2,24 +2,26 @@
 
 use std::io;
 
-use leno_transport::{ConnectError, RELAY_IDLE, Stream, is_server_preface, read_first};
+use leno_transport::{
+    ConnectError, Opening, Peeked, RELAY_IDLE, Speaker, Verdict, Waits, first_to_speak, judge,
+};
+use leno_types::Protocol;
 use tokio::net::TcpStream;
-use tokio::time::timeout;
 
 use crate::Shared;
 use crate::application::Application;
 
-/// Who has spoken, or ended, first.
+/// Which side has spoken, or ended, first.
 #[derive(Debug)]
-pub(crate) enum First {
-    /// The client. The application was connected to meanwhile, and was silent.
-    Client { first: Vec<u8>, server: Option<TcpStream> },
+pub(crate) enum FirstSpeaker {
+    /// The client, and the application where it was connected to meanwhile and was silent.
+    Client(Option<TcpStream>),
     /// The application, so that the connection carries bytes.
-    Server { server: TcpStream, said: Vec<u8> },
+    Server(Peeked<TcpStream>),
     /// The application cannot be connected to, and the client was silent until then.
     Unreachable(ConnectError),
     /// Neither side, for as long as an idle connection is kept.
-    Nobody,
+    Neither,
 }
 
 /// Connects to the application and waits for either side. Neither holds memory meanwhile.
@@ -29,36 +31,30 @@ pub(crate) enum First {
 pub(crate) async fn race(
     shared: &Shared,
     application: &Application,
-    client: &mut TcpStream,
-) -> io::Result<First> {
-    let mut first = Vec::new();
+    client: &mut Peeked<TcpStream>,
+) -> io::Result<FirstSpeaker> {
     if !application.speaks_http2_first() {
         let mut server = match application.connect().await {
-            Ok(server) => server,
-            Err(error) => return Ok(First::Unreachable(error)),
+            Ok(server) => Peeked::from(server),
+            Err(error) => return Ok(FirstSpeaker::Unreachable(error)),
         };
-        let mut said = Vec::new();
-        let spoken = timeout(RELAY_IDLE, async {
-            tokio::select! {
-                biased;
-                read = read_first(client, &mut first) => read.map(|_| true),
-                read = read_first(&mut server, &mut said) => read.map(|_| false),
-            }
-        });
-        // Both are as silent as on an idle relay.
-        let Ok(by_client) = spoken.await else { return Ok(First::Nobody) };
-        if by_client? {
-            return Ok(First::Client { first, server: Some(server) });
+        // Both may be as silent as on an idle relay.
+        let Some((speaker, read)) = first_to_speak(client, &mut server, RELAY_IDLE).await else {
+            return Ok(FirstSpeaker::Neither);
+        };
+        let ended = read? == 0;
+        if speaker == Speaker::Client {
+            return Ok(FirstSpeaker::Client(Some(server.into_parts().1)));
         }
-        if !is_server_preface(&said) {
-            return Ok(First::Server { server, said });
+        let (bytes, elapsed) = (server.bytes(), Waits::INBOUND.first_byte);
+        let opening = Opening { speaker, bytes, ended, elapsed };
+        if judge(Protocol::Detect, &Waits::INBOUND, opening) != Verdict::Http2 {
+            return Ok(FirstSpeaker::Server(server));
         }
         // An HTTP/2 client gets a connection of its own.
         application.note_http2_first();
-        server.abort();
+        server.reset();
     }
-    match timeout(shared.parts.limits.idle, read_first(client, &mut first)).await {
-        Ok(read) => read.map(|_| First::Client { first, server: None }),
-        Err(_silent) => Ok(First::Nobody),
-    }
+    let spoke = client.speaks(shared.parts.limits.idle).await?;
+    Ok(if spoke { FirstSpeaker::Client(None) } else { FirstSpeaker::Neither })
 }

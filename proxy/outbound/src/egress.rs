@@ -4,27 +4,25 @@
 //! client ─► first bytes ─┬─ HTTP ─► every request is answered 403
 //!                        └─ else, or silent ─► reset
 //! ```
-//! The server is never dialled.
+//! The server is never connected to.
 
 use std::net::SocketAddr;
 use std::rc::Rc;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use leno_telemetry::{Outcome, Relay};
-use leno_transport::{Detected, Stream, detect_first, read_first};
-use leno_types::Egress;
+use leno_transport::{OwnTls, Peeked, Verdict, Waits};
 use leno_types::mesh::ServerPolicy;
+use leno_types::{Egress, Protocol};
 use tokio::net::TcpStream;
 use tokio::sync::watch;
-use tokio::time::timeout;
 
 use crate::Shared;
 use crate::destination::Destination;
-use crate::first::tls_of;
+use crate::first::note_tls;
 use crate::forward::grpc_status;
 use crate::http;
-use crate::opaque::Tls;
 use crate::request::Request;
 use crate::routes::MeshAnswer;
 
@@ -34,10 +32,6 @@ pub(crate) const DENIED: &str = "egress-denied";
 /// DNS over TCP always passes: a long answer must not break what a short one, over UDP and so unseen,
 /// would not. It is the one destination that every workload needs before it can name another.
 const DNS: u16 = 53;
-
-/// How long a client may take to show that it speaks HTTP, so that it is told why. One that speaks
-/// first does with or right after the handshake; any other waits for a server that is never dialled.
-const SPEAK_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// What the control plane says of the workload's egress.
 #[derive(Debug)]
@@ -56,43 +50,28 @@ impl EgressPolicy {
 }
 
 /// Refuses a connection; requests of HTTP are told why.
-pub(crate) async fn refuse(
-    shared: &Rc<Shared>,
-    destination: &Rc<Destination>,
-    mut client: TcpStream,
-) {
+pub(crate) async fn refuse(shared: &Rc<Shared>, destination: &Rc<Destination>, client: TcpStream) {
     let began = Instant::now();
-    let (mut first, mut tls) = (Vec::new(), Tls::default());
-    let said = async {
-        read_first(&mut client, &mut first).await?;
-        let detected = detect_first(&mut client, &mut first).await?;
-        if matches!(detected, Detected::TlsClientHello) {
-            tls = tls_of(shared, &mut client, &mut first).await?;
-        }
-        Ok::<_, std::io::Error>(detected)
+    let mut client = Peeked::from(client);
+    let tls = match client.detect(Protocol::Detect, &Waits::DENIED).await {
+        Ok(Verdict::Http1) => return http::serve_http1(shared, destination, client).await,
+        Ok(Verdict::Http2) => return http::serve_http2(shared, destination, client).await,
+        Ok(Verdict::Tls(hello)) => note_tls(shared, hello),
+        _ => OwnTls::default(),
     };
-    match timeout(SPEAK_TIMEOUT, said).await {
-        Ok(Ok(Detected::Http1)) => {
-            return http::serve_http1(shared, destination, client, &first).await;
-        }
-        Ok(Ok(Detected::Http2Preface)) => {
-            return http::serve_http2(shared, destination, client, &first).await;
-        }
-        _ => {}
-    }
     let edge = shared.registry.edge(&shared.outside());
     edge.error(DENIED);
     let relay = Relay {
         target: destination.original(),
         tls: tls.is_tls,
         server_name: tls.server_name.as_deref(),
-        bytes: (first.len() as u64, 0),
+        bytes: (client.bytes().len() as u64, 0),
         duration: began.elapsed(),
         error: Some(DENIED),
     };
     shared.registry.relayed(edge.labels(), &relay);
     tracing::debug!(destination = %destination.original(), "refused: not in the mesh, and egress is denied");
-    client.abort();
+    client.reset();
 }
 
 /// The answer to a request of a connection that is refused; counts it.
@@ -105,7 +84,7 @@ pub(crate) fn denied<R: Request>(
     unrouted(shared, request, answer, DENIED)
 }
 
-/// Counts a request that goes nowhere, since discovery knows no service there, and gives its answer back.
+/// Counts a request to an address at which discovery has no service, and returns its answer.
 pub(crate) fn unrouted<R: Request>(
     shared: &Shared,
     request: &R,
@@ -114,7 +93,7 @@ pub(crate) fn unrouted<R: Request>(
 ) -> MeshAnswer {
     let head = request.view();
     let version = head.version().as_str();
-    // The path alone would not say whom the workload wanted.
+    // The path alone would not name the server.
     let target = match head.target().starts_with(b"/") {
         true => [b"http://", head.authority().as_bytes(), head.target()].concat(),
         false => head.target().to_vec(),
@@ -130,6 +109,8 @@ pub(crate) fn unrouted<R: Request>(
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use leno_discovery::Directory;
     use leno_telemetry::Registry;
     use leno_telemetry::access::{Format, Log};
@@ -139,8 +120,8 @@ mod tests {
 
     use super::*;
 
-    /// What a workload whose egress is denied hears at an address that nobody knows, and what is written
-    /// of it.
+    /// What a workload whose egress is denied receives at an address outside of the mesh, and what is
+    /// counted and logged.
     struct Heard {
         said: std::io::Result<String>,
         metrics: String,
@@ -169,7 +150,7 @@ mod tests {
         };
         let (said, ()) = tokio::join!(asks, refuse(&outbound.shared, &destination, server));
         let metrics = leno_telemetry::render(&outbound.shared.registry.snapshot(), &[], false);
-        // Then nobody writes any more.
+        // Then no writer is left.
         drop((destination, outbound));
         writing.join().unwrap().unwrap();
         let mut log = String::new();

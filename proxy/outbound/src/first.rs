@@ -1,69 +1,50 @@
 //! Connections whose protocol is decided on the first bytes: HTTP/1, HTTP/2, or anything else.
 //!
-//! A client that speaks first is waited for only for [`GRACE`]; then a connection to an endpoint
-//! is opened as well, and whoever speaks first decides. A server that speaks first therefore
-//! waits at most that long, once: the next connections to its service open at once. Servers of
-//! HTTP/2 that send their settings at once decide nothing.
+//! The client is waited for only for a moment ([`Waits::OUTBOUND`]); then a connection to an endpoint
+//! is opened as well, and the side that speaks first decides. A server that speaks first therefore
+//! waits at most that long, once: the next connections to its service are opened at once. A server of
+//! HTTP/2 that sends its settings at once is no server that speaks first.
 
 use std::io;
 use std::rc::Rc;
-use std::time::Duration;
 
-use leno_http::Version;
 use leno_telemetry::{Counter, Direction};
 use leno_transport::{
-    Detected, RELAY_IDLE, Stream, detect_first, hello_first, is_server_preface, read_first,
+    ClientHello, Opening, OwnTls, Peeked, RELAY_IDLE, Speaker, Verdict, Waits, first_to_speak,
+    judge,
 };
+use leno_types::Protocol;
 use tokio::net::TcpStream;
-use tokio::time::timeout;
 
 use crate::Shared;
 use crate::backends::Backends;
 use crate::destination::Destination;
 use crate::http;
-use crate::opaque::{self, Attempts, Opened, Tls};
+use crate::opaque::{self, Attempts, Opened};
 use crate::streams::{self, CLIENT_SILENT};
-
-/// How long a client may stay silent before the endpoint is asked too. A client that speaks first
-/// mostly sends with or right after the handshake.
-const GRACE: Duration = Duration::from_millis(5);
-/// How long it may where TLS is begun for clients that do not do so themselves: one that does speaks with
-/// or right after the handshake.
-const OWN_TLS_WAIT: Duration = Duration::from_secs(1);
-/// How long it may where routes of requests and of connections meet on one port, so that nothing can
-/// be opened before it speaks: as long as a handshake may take.
-const SPEAK_TIMEOUT: Duration = Duration::from_secs(10);
 
 pub(crate) async fn serve(
     shared: &Rc<Shared>,
     destination: &Rc<Destination>,
     backends: &Rc<Backends>,
-    mut client: TcpStream,
+    client: TcpStream,
 ) {
-    let grace = match (backends.server_speaks_first(), backends.originates_tls()) {
-        (true, _) => Duration::ZERO,
-        (false, true) => OWN_TLS_WAIT,
-        (false, false) => GRACE,
+    let by_route = backends.streams().is_some();
+    let waits = match (backends.server_speaks_first(), backends.originates_tls()) {
+        _ if by_route => Waits::BY_ROUTE,
+        (true, _) => Waits::SERVER_FIRST,
+        (false, true) => Waits::ORIGINATED,
+        (false, false) => Waits::OUTBOUND,
     };
-    let mut first = Vec::new();
-    match timeout(grace, read_first(&mut client, &mut first)).await {
-        Ok(Ok(_)) => by_first_bytes(shared, destination, backends, (first, client), None).await,
-        Ok(Err(_)) => client.abort(),
-        // Where a connection goes depends on whether it is of HTTP: only the client can tell.
-        Err(_silent) if backends.streams().is_some() => {
-            match timeout(SPEAK_TIMEOUT, read_first(&mut client, &mut first)).await {
-                Ok(Ok(_)) => {
-                    by_first_bytes(shared, destination, backends, (first, client), None).await;
-                }
-                Ok(Err(_)) => client.abort(),
-                Err(_silent) => {
-                    let said = (destination.original(), &Tls::default(), first.len());
-                    opaque::refused(shared, backends, said, CLIENT_SILENT);
-                    client.abort();
-                }
-            }
+    let mut client = Peeked::from(client);
+    match client.detect(Protocol::Detect, &waits).await {
+        Ok(Verdict::Silent) if by_route => {
+            let tls = OwnTls::default();
+            opaque::refused(shared, backends, (destination.original(), &tls, 0), CLIENT_SILENT);
+            client.reset();
         }
-        Err(_silent) => race(shared, destination, backends, client).await,
+        Ok(Verdict::Silent) => race(shared, destination, backends, client).await,
+        detected => follow(shared, (destination, backends), (client, detected), None).await,
     }
 }
 
@@ -72,38 +53,30 @@ pub(crate) async fn serve_outside(
     shared: &Rc<Shared>,
     destination: &Rc<Destination>,
     backends: &Rc<Backends>,
-    mut client: TcpStream,
+    client: TcpStream,
 ) {
-    let mut first = Vec::new();
-    match own_tls(shared, &mut client, &mut first).await {
+    let mut client = Peeked::from(client);
+    match own_tls(shared, &mut client, &Waits::ORIGINATED).await {
         Ok(tls) => {
             let attempts = Attempts::new(shared, backends, destination.original());
-            attempts.relay(None, (first, client), tls).await;
+            attempts.relay(None, client, tls.unwrap_or_default()).await;
         }
-        Err(error) => {
-            tracing::debug!(%error, "a client broke off");
-            client.abort();
-        }
+        Err(error) => broke_off(client, &error),
     }
 }
 
-/// Whether a client that has said nothing yet begins TLS itself. One that stays silent waits for the
-/// server to speak, inside TLS.
+/// Whether a client begins TLS itself; `None` if it is silent, perhaps because the server speaks first,
+/// inside TLS.
 pub(crate) async fn own_tls(
     shared: &Shared,
-    client: &mut TcpStream,
-    first: &mut Vec<u8>,
-) -> io::Result<Tls> {
-    let mut tls = Tls::default();
-    let said = async {
-        read_first(client, first).await?;
-        if detect_first(client, first).await? == Detected::TlsClientHello {
-            tls = tls_of(shared, client, first).await?;
-        }
-        Ok::<_, io::Error>(())
-    };
-    timeout(OWN_TLS_WAIT, said).await.unwrap_or(Ok(()))?;
-    Ok(tls)
+    client: &mut Peeked<TcpStream>,
+    waits: &Waits,
+) -> io::Result<Option<OwnTls>> {
+    Ok(match client.detect(Protocol::Opaque, waits).await? {
+        Verdict::Silent => None,
+        Verdict::Tls(hello) => Some(note_tls(shared, hello)),
+        _ => Some(OwnTls::default()),
+    })
 }
 
 /// A service that declares HTTP, whose clients speak first. Either version is served, as servers do
@@ -111,149 +84,121 @@ pub(crate) async fn own_tls(
 pub(crate) async fn serve_http(
     shared: &Rc<Shared>,
     destination: &Rc<Destination>,
-    declared: Version,
-    mut client: TcpStream,
+    declared: Protocol,
+    mut client: Peeked<TcpStream>,
 ) {
-    let mut first = Vec::new();
-    match leno_http::opening(&mut client, &mut first, declared, &shared.limits).await {
-        Ok(Some(Version::Http2)) => {
-            http::serve_http2(shared, destination, client, &first).await;
-        }
-        Ok(Some(_)) => http::serve_http1(shared, destination, client, &first).await,
-        Ok(None) => {}
-        Err(error) => {
-            tracing::debug!(%error, "a client broke off");
-            client.abort();
-        }
+    let waits = Waits::declared_http(shared.limits.idle, shared.limits.head);
+    match client.detect(declared, &waits).await {
+        Ok(Verdict::Http2) => http::serve_http2(shared, destination, client).await,
+        Ok(Verdict::Http1) => http::serve_http1(shared, destination, client).await,
+        // It has left, or was silent.
+        Ok(_) => {}
+        Err(error) => broke_off(client, &error),
     }
 }
 
-/// The client has said something, or ended. It is relayed over `opened` where that is there and it
+/// The client has sent something, or ended. It is relayed over `opened` where that is there and it
 /// speaks no HTTP.
-async fn by_first_bytes(
+async fn follow(
     shared: &Rc<Shared>,
-    destination: &Rc<Destination>,
-    backends: &Rc<Backends>,
-    (mut first, mut client): (Vec<u8>, TcpStream),
+    (destination, backends): (&Rc<Destination>, &Rc<Backends>),
+    (client, detected): (Peeked<TcpStream>, io::Result<Verdict>),
     opened: Option<(Attempts<'_>, Opened)>,
 ) {
-    let mut tls = Tls::default();
-    let detected = match detect_first(&mut client, &mut first).await {
-        Ok(Detected::TlsClientHello) => {
-            tls_of(shared, &mut client, &mut first).await.map(|read| tls = read)
-        }
-        Ok(Detected::Http1) => {
+    let tls = match detected {
+        Ok(Verdict::Http1) => {
             drop(opened);
             shared.registry.count(Counter::OutboundDetectedHttp1);
-            return http::serve_http1(shared, destination, client, &first).await;
+            return http::serve_http1(shared, destination, client).await;
         }
-        Ok(Detected::Http2Preface) => {
+        Ok(Verdict::Http2) => {
             drop(opened);
             shared.registry.count(Counter::OutboundDetectedHttp2);
-            return http::serve_http2(shared, destination, client, &first).await;
+            return http::serve_http2(shared, destination, client).await;
         }
-        // What is undecided is let through as it is: the server's own proxy enforces what it must.
+        Ok(Verdict::Tls(hello)) => note_tls(shared, hello),
+        // What is undecided is passed on as bytes: the server's own proxy enforces its policies.
         Ok(_) => {
             shared.registry.count(Counter::OutboundDetectedOpaque);
-            Ok(())
+            OwnTls::default()
         }
-        Err(error) => Err(error),
+        Err(error) => {
+            if let Some((_, opened)) = opened {
+                opened.server.reset();
+            }
+            return broke_off(client, &error);
+        }
     };
-    if let Err(error) = detected {
-        tracing::debug!(%error, "a client broke off");
-        if let Some((_, mut opened)) = opened {
-            opened.channel.abort();
-        }
-        return client.abort();
-    }
+    let original = destination.original();
     if let Some(streams) = backends.streams() {
         drop(opened);
-        let (original, said) = (destination.original(), (first, client));
-        return streams::relay(shared, (&streams, backends), original, said, tls).await;
+        return streams::relay(shared, (&streams, backends), original, client, tls).await;
     }
     let (attempts, opened) = match opened {
         Some((attempts, opened)) => (attempts, Some(opened)),
-        None => (Attempts::new(shared, backends, destination.original()), None),
+        None => (Attempts::new(shared, backends, original), None),
     };
-    attempts.relay(opened, (first, client), tls).await;
+    attempts.relay(opened, client, tls).await;
 }
 
-/// Whom a client wants to speak TLS with, of which a ClientHello has begun.
-pub(crate) async fn tls_of(
-    shared: &Shared,
-    client: &mut TcpStream,
-    first: &mut Vec<u8>,
-) -> io::Result<Tls> {
-    let hello = hello_first(client, first).await?;
-    let name = hello.as_ref().and_then(|hello| hello.server_name());
+/// Resets a client whose connection broke before its protocol was clear.
+pub(crate) fn broke_off(client: Peeked<TcpStream>, error: &io::Error) {
+    tracing::debug!(%error, "a client's connection broke");
+    client.reset();
+}
+
+/// Counts TLS that a client has begun, by the name of its server.
+pub(crate) fn note_tls(shared: &Shared, hello: Option<ClientHello>) -> OwnTls {
+    let tls = OwnTls::begun(hello.as_ref());
     shared.registry.count(Counter::OutboundDetectedTls);
-    shared.registry.tls_name(Direction::Outbound, name);
-    Ok(Tls { is_tls: true, server_name: name.map(Into::into) })
+    shared.registry.tls_name(Direction::Outbound, tls.server_name.as_deref());
+    tls
 }
 
-/// Both are silent: opens a connection and lets the one decide who speaks first.
+/// Both are silent: opens a connection and waits for the side that speaks first.
 async fn race(
     shared: &Rc<Shared>,
     destination: &Rc<Destination>,
     backends: &Rc<Backends>,
-    mut client: TcpStream,
+    mut client: Peeked<TcpStream>,
 ) {
     let mut attempts = Attempts::new(shared, backends, destination.original());
     loop {
-        let Some(mut opened) = attempts.open().await else {
-            client.abort();
-            return;
-        };
-        let (mut from_client, mut from_server) = (Vec::new(), Vec::new());
-        let spoken = timeout(RELAY_IDLE, async {
-            tokio::select! {
-                biased;
-                read = read_first(&mut client, &mut from_client) => First::Client(read),
-                read = read_first(&mut opened.channel, &mut from_server) => First::Server(read),
-            }
-        });
-        let Ok(first) = spoken.await else {
-            // Both are as silent as on an idle relay.
-            client.abort();
-            opened.channel.abort();
-            return;
-        };
+        let Some(mut opened) = attempts.open().await else { return client.reset() };
+        let first = first_to_speak(&mut client, &mut opened.server, RELAY_IDLE).await;
         match first {
-            First::Client(Ok(_)) => {
+            Some((Speaker::Client, Ok(_))) => {
                 backends.learn(false);
-                let (said, opened) = ((from_client, client), Some((attempts, opened)));
-                return by_first_bytes(shared, destination, backends, said, opened).await;
+                let detected = client.detect(Protocol::Detect, &Waits::OUTBOUND).await;
+                let opened = Some((attempts, opened));
+                return follow(shared, (destination, backends), (client, detected), opened).await;
             }
-            First::Server(Ok(_)) if is_server_preface(&from_server) => {
-                backends.learn(false);
-                opened.channel.abort();
-                // Or it would stay open as long as the client does.
-                drop(opened);
-                return serve_http(shared, destination, Version::Http2, client).await;
-            }
-            First::Server(Ok(n)) => {
-                // One that ends before it has said anything has not shown what it speaks.
+            Some((Speaker::Server, Ok(n))) => {
+                let bytes = opened.server.bytes();
+                let (speaker, elapsed) = (Speaker::Server, Waits::OUTBOUND.first_byte);
+                let opening = Opening { speaker, bytes, ended: n == 0, elapsed };
+                if judge(Protocol::Detect, &Waits::OUTBOUND, opening) == Verdict::Http2 {
+                    backends.learn(false);
+                    // Its place among the connections of the service is free at once.
+                    opened.reset();
+                    return serve_http(shared, destination, Protocol::Http2, client).await;
+                }
+                // One that ends before it has sent anything has not shown what it speaks.
                 if n > 0 {
                     backends.learn(true);
                 } else {
                     opened.penalise();
                 }
                 shared.registry.count(Counter::OutboundDetectedServerFirst);
-                return opened.relay(attempts, client, from_server).await;
+                return opened.relay(attempts, client).await;
             }
-            First::Client(Err(_)) => {
-                client.abort();
-                opened.channel.abort();
-                return;
+            // Nothing was sent to it, so that another endpoint may take its place.
+            Some((Speaker::Server, Err(error))) => attempts.give_up(&opened, &error),
+            // The client's connection broke, or both are as silent as on an idle relay.
+            Some((Speaker::Client, Err(_))) | None => {
+                opened.reset();
+                return client.reset();
             }
-            // Nothing was said to it, so that another one may take its place.
-            First::Server(Err(error)) => attempts.give_up(&opened, &error),
         }
     }
-}
-
-/// Who has spoken, or ended, first.
-enum First {
-    Client(io::Result<usize>),
-    Server(io::Result<usize>),
 }

@@ -1,7 +1,7 @@
-//! The time until a server says something, in which another one may still take its place.
+//! The time until a server sends something, in which another one may still take its place.
 //!
 //! ```text
-//!   client ──► held ──► server      what the client says goes on at once, and is kept
+//!   client ──► kept ──► server      what the client sends goes on at once, and is kept
 //!                  ◄─── server      its first bytes: it has accepted, the relay goes on
 //!                  ◄─✕─ server      it has refused this proxy: what is kept goes to the next one
 //! ```
@@ -12,105 +12,85 @@ use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
-use leno_transport::Side;
-use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use leno_transport::{Peeked, Speaker};
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::time::timeout;
 
 /// How long a refusal is waited for, which comes one round trip after the handshake. A connection
 /// that is silent after that time holds nothing.
 const GREETING: Duration = Duration::from_secs(1);
 
-/// The most bytes of the client's kept. One that has more to say before it hears anything is
-/// uploading; should it be refused then, it is reset.
+/// The most bytes of the client kept. One that sends more before it receives anything is uploading; if
+/// the server's proxy refuses then, the client is reset.
 const MAX_HELD: usize = 16 * 1024;
-
-/// What is read at a time.
-const CHUNK: usize = 2048;
 
 /// What has become of the connection to the server.
 #[derive(Debug)]
 pub(crate) enum Greeting {
-    /// It goes on: this many of the held bytes were sent, these came back.
-    Going { sent: usize, from_server: Vec<u8> },
-    /// It broke after this many of the held bytes were sent.
+    /// It goes on: this many of the client's bytes were sent.
+    Going { sent: usize },
+    /// It broke after this many of the client's bytes were sent.
     Broken { sent: usize, error: io::Error },
     /// The client's connection broke.
     ClientBroke(io::Error),
 }
 
-/// Passes on what the client says, `held` first, and appends it to `held`, until the server says
-/// something or the time is over.
-pub(crate) async fn greet<S, C>(server: &mut S, client: &mut C, held: &mut Vec<u8>) -> Greeting
+/// Passes on what the client sends, and keeps it, until the server sends something or the time is over.
+pub(crate) async fn greet<S, C>(server: &mut Peeked<S>, client: &mut Peeked<C>) -> Greeting
 where
     S: AsyncRead + AsyncWrite + Unpin,
     C: AsyncRead + Unpin,
 {
-    let mut exchange = Exchange { server, client, held, sent: 0 };
-    let heard = timeout(GREETING, poll_fn(|cx| exchange.poll(cx))).await;
-    let sent = exchange.sent;
-    match heard {
-        Ok(Ok(from_server)) => Greeting::Going { sent, from_server },
-        Err(_quiet) => Greeting::Going { sent, from_server: Vec::new() },
-        Ok(Err((Side::A, error))) => Greeting::ClientBroke(error),
-        Ok(Err((Side::B, error))) => Greeting::Broken { sent, error },
+    let mut sent = 0;
+    let greeted = timeout(GREETING, poll_fn(|cx| poll_greet(server, client, &mut sent, cx))).await;
+    match greeted {
+        Ok(Ok(())) | Err(_) => Greeting::Going { sent },
+        Ok(Err((Speaker::Client, error))) => Greeting::ClientBroke(error),
+        Ok(Err((Speaker::Server, error))) => Greeting::Broken { sent, error },
     }
 }
 
-/// The client's is side A, as in the relay that follows.
-struct Exchange<'a, S, C> {
-    server: &'a mut S,
-    client: &'a mut C,
-    held: &'a mut Vec<u8>,
-    /// Of `held`.
-    sent: usize,
-}
-
-impl<S, C> Exchange<'_, S, C>
+/// Ready when the server has sent something, and where the relay is to go on without: at either side's
+/// end, which it reads again, or when as much is kept as may be.
+fn poll_greet<S, C>(
+    server: &mut Peeked<S>,
+    client: &mut Peeked<C>,
+    sent: &mut usize,
+    cx: &mut Context<'_>,
+) -> Poll<Result<(), (Speaker, io::Error)>>
 where
     S: AsyncRead + AsyncWrite + Unpin,
     C: AsyncRead + Unpin,
 {
-    /// Ready with the server's first bytes; with none where the relay is to go on without them: at
-    /// either side's end, which it will see again, or when `held` is full.
-    fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Result<Vec<u8>, (Side, io::Error)>> {
-        let server_broke = |error| (Side::B, error);
-        loop {
-            if let Poll::Ready(heard) = read(self.server, cx) {
-                return Poll::Ready(heard.map_err(server_broke));
-            }
-            if self.sent < self.held.len() {
-                let written = Pin::new(&mut *self.server).poll_write(cx, &self.held[self.sent..]);
-                match ready!(written) {
-                    Ok(n) => self.sent += n,
-                    // Why it does not take any more may have come meanwhile.
-                    Err(error) => {
-                        let reason = match read(self.server, cx) {
-                            Poll::Ready(Err(reason)) => reason,
-                            _ => error,
-                        };
-                        return Poll::Ready(Err(server_broke(reason)));
-                    }
+    let server_broke = |error| (Speaker::Server, error);
+    loop {
+        if let Poll::Ready(read) = server.poll_peek(cx) {
+            return Poll::Ready(read.map(drop).map_err(server_broke));
+        }
+        let kept = client.bytes();
+        if *sent < kept.len() {
+            let written = Pin::new(server.stream_mut()).poll_write(cx, &kept[*sent..]);
+            match ready!(written) {
+                Ok(n) => *sent += n,
+                // Why it takes no more may have come meanwhile.
+                Err(error) => {
+                    let reason = match server.poll_peek(cx) {
+                        Poll::Ready(Err(reason)) => reason,
+                        _ => error,
+                    };
+                    return Poll::Ready(Err(server_broke(reason)));
                 }
-                continue;
             }
-            ready!(Pin::new(&mut *self.server).poll_flush(cx)).map_err(server_broke)?;
-            if self.held.len() >= MAX_HELD {
-                return Poll::Ready(Ok(Vec::new()));
-            }
-            let said = ready!(read(self.client, cx)).map_err(|error| (Side::A, error))?;
-            if said.is_empty() {
-                return Poll::Ready(Ok(said));
-            }
-            self.held.extend_from_slice(&said);
+            continue;
+        }
+        ready!(Pin::new(server.stream_mut()).poll_flush(cx)).map_err(server_broke)?;
+        if kept.len() >= MAX_HELD {
+            return Poll::Ready(Ok(()));
+        }
+        if ready!(client.poll_peek(cx)).map_err(|error| (Speaker::Client, error))? == 0 {
+            return Poll::Ready(Ok(()));
         }
     }
-}
-
-fn read(from: &mut (impl AsyncRead + Unpin), cx: &mut Context<'_>) -> Poll<io::Result<Vec<u8>>> {
-    let mut chunk = [0; CHUNK];
-    let mut space = ReadBuf::new(&mut chunk);
-    ready!(Pin::new(from).poll_read(cx, &mut space))?;
-    Poll::Ready(Ok(space.filled().to_vec()))
 }
 
 #[cfg(test)]

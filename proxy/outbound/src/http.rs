@@ -3,6 +3,7 @@
 use std::rc::Rc;
 
 use leno_http::{Call, Conn, RequestHead, serve_streams};
+use leno_transport::Peeked;
 use tokio::net::TcpStream;
 
 use crate::Shared;
@@ -11,14 +12,15 @@ use crate::external::with_remedy;
 use crate::forward::{Forwarded, forward};
 use crate::request::OfHttp1;
 
-/// Serves the requests of an HTTP/1 client until it is done; `first` was read already.
+/// Serves the requests of an HTTP/1 client until it is done.
 pub(crate) async fn serve_http1(
     shared: &Rc<Shared>,
     destination: &Destination,
-    client: TcpStream,
-    first: &[u8],
+    client: Peeked<TcpStream>,
 ) {
-    let client = Conn::with_received(client, first);
+    let (first, client) = client.into_parts();
+    let client = Conn::with_received(client, &first);
+    drop(first);
     let forward = async |client: &mut Conn<TcpStream>, head: &RequestHead| {
         let _busy = shared.activity.enter();
         match forward(shared, destination, &mut OfHttp1 { client, head, of_http2: false }).await {
@@ -31,7 +33,7 @@ pub(crate) async fn serve_http1(
         Route::Backends(backends) => {
             shared.registry.unreadable(backends.nobody(), status, cause);
         }
-        // Refused by policy, and no request either; or the address has become another's meanwhile.
+        // Refused by policy, and not a request either; or the address has changed its owner meanwhile.
         _ => {
             let edge = shared.registry.edge(&shared.outside());
             shared.registry.unreadable(&edge, status, cause);
@@ -41,7 +43,7 @@ pub(crate) async fn serve_http1(
     leno_http::serve(client, (&shared.limits, leave), forward, refused).await;
 }
 
-/// A request of an HTTP/2 client, with what it is served by.
+/// A request of an HTTP/2 client, and where it goes.
 pub(crate) type Job = (Rc<Shared>, Rc<Destination>, leno_h2::Request);
 
 async fn serve_call((shared, destination, request): Job) {
@@ -54,19 +56,19 @@ async fn serve_call((shared, destination, request): Job) {
     }
 }
 
-/// The same of an HTTP/2 client, whose requests are served side by side.
+/// Serves the requests of an HTTP/2 client, side by side.
 pub(crate) async fn serve_http2(
     shared: &Rc<Shared>,
     destination: &Rc<Destination>,
-    client: TcpStream,
-    first: &[u8],
+    client: Peeked<TcpStream>,
 ) {
+    let (first, client) = client.into_parts();
     let begin = |request| {
         let job = (Rc::clone(shared), Rc::clone(destination), request);
         shared.tasks.run(job, serve_call);
     };
     let drained = shared.activity.drained();
-    let served = serve_streams(client, first, &shared.h2_limits, begin, drained).await;
+    let served = serve_streams(client, &first, &shared.h2_limits, begin, drained).await;
     if let Err(error) = served {
         if let Route::Backends(backends) = destination.route_now() {
             backends.nobody().error(error.label());

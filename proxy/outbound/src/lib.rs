@@ -1,11 +1,11 @@
 //! What a proxy does with connections that its workload opens.
 //!
-//! [`Outbound::serve`] takes an accepted connection, recovers where it was meant to go, finds out
-//! what stands there, and either proxies its requests one by one or relays its bytes. It knows
+//! [`Outbound::serve`] takes an accepted connection, recovers its original destination, finds out
+//! what is there, and either proxies its requests one by one or relays its bytes. It knows
 //! nothing of listeners, threads or the inbound side.
 //!
 //! ```text
-//! accepted ─► original destination ─► Destination ─┬─ unknown to the mesh ─► relayed as it is, or refused
+//! accepted ─► original destination ─► Destination ─┬─ unknown to the mesh ─► relayed in plaintext, or refused
 //!                                                  └─ Backends ─┬─ HTTP ─► routes ─► a pick a request
 //!                                                               └─ opaque ─► routes ─► a pick a connection
 //! ```
@@ -41,11 +41,11 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use leno_discovery::Directory;
-use leno_http::{Limits, Tasks, Version};
+use leno_http::{Limits, Tasks};
 use leno_names::Names;
 use leno_telemetry::{Counter, Direction, EdgeLabels, Registry};
 use leno_tls::Connector;
-use leno_transport::{Activity, LocalAddresses, Stream, original_destination};
+use leno_transport::{Activity, Io, LocalAddresses, original_destination};
 use leno_types::mesh::{Place, Resolution, ServerPolicy};
 use leno_types::{InstanceName, OrigDst, Protocol, Removal, canonical};
 use tokio::net::TcpStream;
@@ -55,12 +55,12 @@ use destination::{Destination, Destinations, Route};
 use egress::EgressPolicy;
 use targets::Targets;
 
-/// What the outbound side of one worker is made of.
+/// The parts of one worker's outbound side.
 #[derive(Debug)]
 pub struct Parts {
-    /// The workload whose connections these are.
+    /// The workload that opens the connections.
     pub workload: InstanceName,
-    /// What stands behind an address.
+    /// Looks up addresses.
     pub directory: Directory,
     /// mTLS towards other proxies.
     pub tls: Connector,
@@ -70,9 +70,9 @@ pub struct Parts {
     pub activity: Rc<Activity>,
     /// Bounds of the HTTP engine.
     pub limits: Limits,
-    /// Addresses of what is outside of the mesh.
+    /// Resolves names outside of the mesh.
     pub names: Names,
-    /// Where everything accepted goes, whatever its original destination.
+    /// Where all connections go, in place of their original destinations.
     pub fixed: Option<Fixed>,
 }
 
@@ -93,18 +93,18 @@ pub struct Outbound {
     shared: Rc<Shared>,
 }
 
-/// As many streams on a connection as other proxies take, from the first on: their settings come
+/// As many streams on a connection as other proxies allow, from the first on: their settings come
 /// after the first requests were sent.
 fn http2_limits() -> leno_h2::Limits {
     let limits = leno_h2::Limits::default();
     leno_h2::Limits { opened_streams: limits.concurrent_streams, ..limits }
 }
 
-/// What every connection needs.
+/// What all connections of the worker use.
 #[derive(Debug)]
 pub(crate) struct Shared {
     pub(crate) client: Arc<str>,
-    /// Whether what the mesh does not know may be called.
+    /// Whether addresses outside of the mesh may be connected to.
     pub(crate) egress: EgressPolicy,
     pub(crate) client_namespace: Arc<str>,
     pub(crate) tls: Connector,
@@ -116,20 +116,21 @@ pub(crate) struct Shared {
     /// The same for connections to other proxies.
     pub(crate) mesh_limits: Rc<leno_h2::Limits>,
     pub(crate) local: LocalAddresses,
-    /// Those that serve requests of HTTP/2 clients.
+    /// The tasks that serve requests of HTTP/2 clients.
     pub(crate) tasks: Rc<Tasks<http::Job>>,
-    /// What routes send requests to.
+    /// The services that routes send requests to.
     pub(crate) targets: Targets,
     random: Cell<u64>,
     /// Copies of requests under way.
     pub(crate) mirrors: Cell<usize>,
-    /// The workload that requests come from, as hashes take it.
+    /// The workload that requests come from, for hashes.
     pub(crate) source: String,
-    /// Where it is, as far as is known.
+    /// Its node and zone, as far as is known.
     pub(crate) place: RefCell<Place>,
-    /// The mesh is being removed, and everybody is called in plaintext, whoever discovery still expects.
+    /// The mesh is being removed: all connections are plaintext, even to endpoints that discovery still marks
+    /// as meshed.
     pub(crate) is_leaving: Cell<bool>,
-    /// How often one of both has changed.
+    /// How often one of these two has changed.
     pub(crate) moved: Cell<u64>,
 }
 
@@ -143,7 +144,7 @@ impl Shared {
         mixed ^ (mixed >> 31)
     }
 
-    /// Who calls whom where the server is nobody of the mesh.
+    /// The labels of connections to servers outside of the mesh.
     pub(crate) fn outside(&self) -> EdgeLabels {
         EdgeLabels {
             direction: Direction::Outbound,
@@ -191,9 +192,9 @@ impl Outbound {
         Self { destinations, fixed, shared }
     }
 
-    /// Takes what the control plane says of the workload as a client: where it is, for services that prefer
-    /// near endpoints, and whether the mesh is removed so far that it calls everybody in plaintext. That holds
-    /// from here on, also for addresses of which discovery has not said so yet.
+    /// Takes the control plane's settings for the workload as a client: where it is, for services that prefer
+    /// near endpoints, and whether the removal of the mesh has come so far that all its connections are
+    /// plaintext, even before discovery reports the endpoints as unmeshed.
     pub fn follow(&self, policy: &ServerPolicy) {
         let is_leaving = policy.removal >= Removal::Plaintext;
         let has_moved = *self.shared.place.borrow() != policy.place;
@@ -213,7 +214,7 @@ impl Outbound {
                 Err(error) => {
                     self.shared.registry.count(Counter::OutboundDestinationMissing);
                     tracing::warn!(%error, "no original destination: is the workload captured?");
-                    stream.abort();
+                    stream.reset_on_drop();
                     return;
                 }
             },
@@ -235,11 +236,9 @@ impl Outbound {
                 }
             }
             Route::Backends(backends) => match backends.protocol() {
-                Protocol::Http1 => {
-                    first::serve_http(&self.shared, &destination, Version::Http11, stream).await;
-                }
-                Protocol::Http2 => {
-                    first::serve_http(&self.shared, &destination, Version::Http2, stream).await;
+                declared @ (Protocol::Http1 | Protocol::Http2) => {
+                    let client = stream.into();
+                    first::serve_http(&self.shared, &destination, declared, client).await;
                 }
                 Protocol::Detect => {
                     first::serve(&self.shared, &destination, &backends, stream).await;
@@ -258,16 +257,16 @@ impl Outbound {
                     destination = %destination.original(),
                     "refused: the control plane does not say what is there, and it may be in the mesh"
                 );
-                stream.abort();
+                stream.reset_on_drop();
             }
             Route::NoSuchPort => {
                 tracing::debug!(destination = %destination.original(), "the service has no such port");
-                stream.abort();
+                stream.reset_on_drop();
             }
         }
     }
 
-    /// Closes idle connections that are too old and forgets destinations that nobody uses. To be
+    /// Closes idle connections that are too old and forgets unused destinations. To be
     /// called every few seconds.
     pub fn sweep(&self) {
         self.destinations.sweep();
@@ -285,7 +284,7 @@ pub(crate) mod tests {
 
     use super::*;
 
-    /// What a workload is told that is told nothing in particular.
+    /// The default policy of a workload.
     pub(crate) fn policy() -> ServerPolicy {
         ServerPolicy {
             workload: InstanceName::new("shop", "web-0").unwrap(),
@@ -299,7 +298,7 @@ pub(crate) mod tests {
         }
     }
 
-    /// An outbound side that nobody connects to.
+    /// An outbound side without connections.
     pub(crate) fn outbound(directory: Directory) -> Outbound {
         outbound_counted_by(directory, Rc::default())
     }

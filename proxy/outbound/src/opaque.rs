@@ -10,9 +10,10 @@ use leno_balance::Pick;
 use leno_telemetry::{Edge, Relay};
 use leno_tls::{Alpn, Channel, refused_by_server};
 use leno_transport::{
-    CONNECT_TIMEOUT, Detected, Ended, Prefixed, RELAY_IDLE, Relayed, Side, Stream, detect,
-    read_first,
+    CONNECT_TIMEOUT, Ended, OwnTls, Peeked, RELAY_IDLE, Relayed, Side, Speaker, Verdict, Waits,
+    first_to_speak,
 };
+use leno_types::Protocol;
 use smallvec::SmallVec;
 use tokio::net::TcpStream;
 
@@ -21,22 +22,15 @@ use crate::backends::{Backends, Remote};
 use crate::connect::{
     CONNECT_FAILED, OpenError, REFUSED_BY_SERVER, open as open_channel, to_own_application,
 };
-use crate::first::tls_of;
+use crate::first::note_tls;
 use crate::greeting::{Greeting, greet};
 use crate::tries::{TRIES, Unreached};
 
 /// Counted where policy ends a connection.
 pub(crate) const STREAM_TIMEOUT: &str = "stream-timeout";
 
-/// Counted where a server ends before it has said anything, and bytes of the client's are with it.
+/// Counted where a server ends before it has sent anything, and has bytes of the client.
 pub(crate) const SERVER_SILENT: &str = "server-silent";
-
-/// Whether a client has begun TLS of its own, and with whom.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct Tls {
-    pub(crate) is_tls: bool,
-    pub(crate) server_name: Option<Box<str>>,
-}
 
 /// The endpoints tried for one connection of a client, of which the first that does not refuse it
 /// serves it.
@@ -46,7 +40,7 @@ pub(crate) struct Attempts<'a> {
     backends: &'a Backends,
     /// What the client dialled.
     original: SocketAddr,
-    tls: Tls,
+    tls: OwnTls,
     tried: SmallVec<[SocketAddr; TRIES]>,
     unreached: Unreached,
     /// There is no other try.
@@ -55,23 +49,24 @@ pub(crate) struct Attempts<'a> {
     last: Option<(Rc<Edge>, &'static str)>,
 }
 
-/// A connection to an endpoint that has not said anything yet.
+/// A connection to an endpoint that has not sent anything yet.
 #[derive(Debug)]
 pub(crate) struct Opened {
     pick: Pick<Remote>,
     /// How long it may last, and how long it may move nothing.
     within: Option<Duration>,
     idle: Duration,
-    pub(crate) channel: Channel,
+    pub(crate) server: Peeked<Channel>,
 }
 
-/// To an address that the mesh does not know, as it is.
-pub(crate) async fn direct(shared: &Shared, original: SocketAddr, mut client: TcpStream) {
+/// To an address that the mesh does not know, in plaintext.
+pub(crate) async fn direct(shared: &Shared, original: SocketAddr, client: TcpStream) {
+    let client = Peeked::from(client);
     match leno_transport::connect(original, CONNECT_TIMEOUT).await {
-        Ok(server) => outside(shared, original, client, server).await,
+        Ok(server) => outside(shared, original, client, server.into()).await,
         Err(error) => {
             tracing::debug!(%error, "not in the mesh, and not reachable");
-            client.abort();
+            client.reset();
         }
     }
 }
@@ -81,34 +76,32 @@ pub(crate) async fn direct(shared: &Shared, original: SocketAddr, mut client: Tc
 async fn outside(
     shared: &Shared,
     original: SocketAddr,
-    mut client: TcpStream,
-    mut server: TcpStream,
+    mut client: Peeked<TcpStream>,
+    mut server: Peeked<TcpStream>,
 ) {
-    let (mut first, mut said) = (Vec::new(), Vec::new());
-    let mut tls = Tls::default();
-    let mut read = tokio::select! {
-        biased;
-        read = read_first(&mut client, &mut first) => read.map(drop),
-        read = read_first(&mut server, &mut said) => read.map(drop),
+    let detected = match first_to_speak(&mut client, &mut server, RELAY_IDLE).await {
+        Some((Speaker::Client, Ok(_))) => client.detect(Protocol::Opaque, &Waits::OUTBOUND).await,
+        Some((_, read)) => read.map(|_| Verdict::Opaque),
+        None => Err(io::ErrorKind::TimedOut.into()),
     };
-    if detect(&first) == Detected::TlsClientHello {
-        read = tls_of(shared, &mut client, &mut first).await.map(|read| tls = read);
-    }
-    if let Err(error) = read {
-        tracing::debug!(%error, "broke off before anything was said");
-        client.abort();
-        return server.abort();
-    }
+    let tls = match detected {
+        Ok(Verdict::Tls(hello)) => note_tls(shared, hello),
+        Ok(_) => OwnTls::default(),
+        Err(error) => {
+            tracing::debug!(%error, "a connection broke before any byte was relayed");
+            client.reset();
+            return server.reset();
+        }
+    };
     let _busy = shared.activity.enter();
     let started = leno_transport::now();
-    let (client, server) = (Prefixed::new(first, client), Prefixed::new(said, server));
     let relayed = leno_transport::relay(client, server, RELAY_IDLE, ()).await;
     shared.registry.relayed(&shared.outside(), &relay_of(original, &tls, started, &relayed));
 }
 
 fn relay_of<'a>(
     target: SocketAddr,
-    tls: &'a Tls,
+    tls: &'a OwnTls,
     started: Instant,
     relayed: &Relayed,
 ) -> Relay<'a> {
@@ -123,12 +116,12 @@ fn relay_of<'a>(
     }
 }
 
-/// Counts and logs a connection that is refused before an endpoint is chosen, with the bytes that its client
-/// has said.
+/// Counts and logs a connection that is refused before an endpoint is chosen, with the number of bytes that
+/// its client has sent.
 pub(crate) fn refused(
     shared: &Shared,
     backends: &Backends,
-    (target, tls, said): (SocketAddr, &Tls, usize),
+    (target, tls, said): (SocketAddr, &OwnTls, usize),
     cause: &'static str,
 ) {
     let edge = backends.nobody();
@@ -136,8 +129,13 @@ pub(crate) fn refused(
     shared.registry.relayed(edge.labels(), &unserved(target, tls, said, cause));
 }
 
-/// A connection that came to nothing.
-fn unserved<'a>(target: SocketAddr, tls: &'a Tls, said: usize, cause: &'static str) -> Relay<'a> {
+/// A connection that no endpoint served.
+fn unserved<'a>(
+    target: SocketAddr,
+    tls: &'a OwnTls,
+    said: usize,
+    cause: &'static str,
+) -> Relay<'a> {
     Relay {
         target,
         tls: tls.is_tls,
@@ -149,19 +147,18 @@ fn unserved<'a>(target: SocketAddr, tls: &'a Tls, said: usize, cause: &'static s
 }
 
 /// To an address of this very workload.
-pub(crate) async fn own(shared: &Shared, original: SocketAddr, mut client: TcpStream) {
+pub(crate) async fn own(shared: &Shared, original: SocketAddr, client: TcpStream) {
+    let client = Peeked::from(client);
     match to_own_application(original).await {
-        Ok(server) => plain(shared, client, server).await,
+        Ok(server) => {
+            let _busy = shared.activity.enter();
+            leno_transport::relay(client, server.into(), RELAY_IDLE, ()).await;
+        }
         Err(error) => {
             tracing::debug!(%error, "the workload called itself where it does not listen");
-            client.abort();
+            client.reset();
         }
     }
-}
-
-async fn plain(shared: &Shared, client: TcpStream, server: TcpStream) {
-    let _busy = shared.activity.enter();
-    leno_transport::relay(client, server, RELAY_IDLE, ()).await;
 }
 
 /// To an endpoint of `backends`, for a client that dialled `original`.
@@ -172,7 +169,7 @@ pub(crate) async fn relay(
     client: TcpStream,
 ) {
     let attempts = Attempts::new(shared, backends, original);
-    attempts.relay(None, (Vec::new(), client), Tls::default()).await;
+    attempts.relay(None, client.into(), OwnTls::default()).await;
 }
 
 impl<'a> Attempts<'a> {
@@ -181,7 +178,7 @@ impl<'a> Attempts<'a> {
             shared,
             backends,
             original,
-            tls: Tls::default(),
+            tls: OwnTls::default(),
             tried: SmallVec::new(),
             unreached: Unreached::default(),
             is_over: false,
@@ -189,8 +186,8 @@ impl<'a> Attempts<'a> {
         }
     }
 
-    /// Opens a connection, to another endpoint after a failure; none when there is no other one, which is
-    /// logged.
+    /// Opens a connection, to another endpoint after a failure; `None` when there is no other one, which
+    /// is logged.
     pub(crate) async fn open(&mut self) -> Option<Opened> {
         loop {
             if self.is_over {
@@ -218,7 +215,7 @@ impl<'a> Attempts<'a> {
                     let policy = self.backends.requests();
                     let within = policy.stream_timeout();
                     let idle = policy.idle_timeout().unwrap_or(RELAY_IDLE);
-                    return Some(Opened { pick, within, idle, channel });
+                    return Some(Opened { pick, within, idle, server: channel.into() });
                 }
                 // Of none of its endpoints; an idle one makes room.
                 Err(error @ OpenError::Full) => {
@@ -236,16 +233,16 @@ impl<'a> Attempts<'a> {
         }
     }
 
-    /// Notes that a connection broke before the endpoint had anything to do with it.
+    /// Notes that a connection broke before the endpoint had received anything.
     pub(crate) fn give_up(&mut self, opened: &Opened, error: &io::Error) {
         tracing::debug!(%error, "endpoint left out");
         let refused = refused_by_server(error).is_some();
-        // It can be connected to, which alone would make it good again at the next try.
+        // It accepts connections, which alone would count as success at the next try.
         opened.penalise();
         self.leave_out(&opened.pick, if refused { REFUSED_BY_SERVER } else { CONNECT_FAILED });
     }
 
-    /// Counts and logs that the connection came to nothing at an endpoint.
+    /// Counts and logs that an endpoint did not serve the connection.
     fn fail(&self, edge: &Edge, said: usize, cause: &'static str) {
         edge.error(cause);
         let unserved = unserved(self.original, &self.tls, said, cause);
@@ -273,8 +270,8 @@ impl<'a> Attempts<'a> {
     pub(crate) async fn relay(
         mut self,
         mut opened: Option<Opened>,
-        (mut from_client, mut client): (Vec<u8>, TcpStream),
-        tls: Tls,
+        mut client: Peeked<TcpStream>,
+        tls: OwnTls,
     ) {
         let _busy = self.shared.activity.enter();
         self.tls = tls;
@@ -283,19 +280,18 @@ impl<'a> Attempts<'a> {
                 Some(opened) => Some(opened),
                 None => self.open().await,
             };
-            let Some(mut next) = next else { return client.abort() };
-            let Some(server) = next.channel.mesh_mut() else {
-                // Nobody who might refuse stands before the application.
-                let client = Prefixed::new(from_client, client);
-                return next.relay(self, client, Vec::new()).await;
-            };
-            match greet(server, &mut client, &mut from_client).await {
-                Greeting::Going { sent, from_server } => {
+            let Some(mut next) = next else { return client.reset() };
+            if next.server.stream().alpn().is_none() {
+                // No proxy that might refuse stands before the application.
+                return next.relay(self, client).await;
+            }
+            match greet(&mut next.server, &mut client).await {
+                Greeting::Going { sent } => {
                     next.pick.endpoint().edge(self.shared).moved(true, sent as u64);
-                    let client = Prefixed::new(from_client.split_off(sent), client);
-                    return next.relay_after(self, (sent, client), from_server).await;
+                    client.consume(sent);
+                    return next.relay_after(self, (sent, client)).await;
                 }
-                // It has taken nothing.
+                // The server has taken no byte.
                 Greeting::Broken { sent, error }
                     if sent == 0 || refused_by_server(&error).is_some() =>
                 {
@@ -304,12 +300,12 @@ impl<'a> Attempts<'a> {
                 Greeting::Broken { sent, error } => {
                     next.pick.penalise(leno_transport::now());
                     self.fail(next.pick.endpoint().edge(self.shared), sent, SERVER_SILENT);
-                    tracing::debug!(%error, "broke before the server had said anything");
-                    return client.abort();
+                    tracing::debug!(%error, "broke before the server had sent anything");
+                    return client.reset();
                 }
                 Greeting::ClientBroke(error) => {
                     tracing::debug!(%error, "the client left");
-                    return next.channel.abort();
+                    return next.reset();
                 }
             }
         }
@@ -317,41 +313,35 @@ impl<'a> Attempts<'a> {
 }
 
 impl Opened {
-    /// Notes that the server ended without a word, for which there was no other reason.
+    /// Resets the connection to the endpoint.
+    pub(crate) fn reset(self) {
+        self.server.reset();
+    }
+
+    /// Notes that the server ended without a byte, for which there was no other reason.
     pub(crate) fn penalise(&self) {
         self.pick.penalise(leno_transport::now());
     }
 
     /// Relays until both directions have ended.
-    pub(crate) async fn relay<C: Stream>(
-        self,
-        attempts: Attempts<'_>,
-        client: C,
-        from_server: Vec<u8>,
-    ) {
-        self.relay_after(attempts, (0, client), from_server).await;
+    pub(crate) async fn relay(self, attempts: Attempts<'_>, client: Peeked<TcpStream>) {
+        self.relay_after(attempts, (0, client)).await;
     }
 
-    /// The same after `sent` bytes of the client's.
-    async fn relay_after<C: Stream>(
-        self,
-        attempts: Attempts<'_>,
-        (sent, client): (usize, C),
-        from_server: Vec<u8>,
-    ) {
+    /// The same after `sent` bytes of the client.
+    async fn relay_after(self, attempts: Attempts<'_>, (sent, client): (usize, Peeked<TcpStream>)) {
         let shared = attempts.shared;
         let started = leno_transport::now();
         let _busy = shared.activity.enter();
         let edge = Rc::clone(self.pick.endpoint().edge(shared));
         edge.tcp_opened();
-        let server = Prefixed::new(from_server, self.channel);
         let bytes = Cell::new((sent as u64, 0));
         let moved = |side, n| {
             let (n, (from, to)) = (n as u64, bytes.get());
             bytes.set(if side == Side::A { (from + n, to) } else { (from, to + n) });
             edge.moved(side == Side::A, n);
         };
-        let relay = leno_transport::relay(client, server, self.idle, moved);
+        let relay = leno_transport::relay(client, self.server, self.idle, moved);
         let relayed = match self.within {
             None => Ok(relay.await),
             Some(within) => tokio::time::timeout(within, relay).await,
@@ -365,7 +355,7 @@ impl Opened {
             tracing::debug!("opaque connection ended: policy gives it no more time");
             return;
         };
-        // A client that leaves without a word, as a port check does, says nothing of the server.
+        // A client that leaves without a byte, as a port check does, is no sign of a bad server.
         let asked = relayed.a_to_b > 0 || sent > 0;
         let broke = matches!(relayed.ended, Ended::Failed { side: Side::B, .. });
         if relayed.b_to_a == 0 && (asked || broke) {

@@ -1,18 +1,13 @@
 //! A connection to an endpoint for one request: its own, or a stream's place on a shared one.
 
 use std::cell::Cell;
-use std::io;
-use std::pin::Pin;
 use std::rc::Rc;
-use std::task::{Context, Poll, ready};
 
-use leno_h2::Io;
 use leno_http::{
     Cause, ClientError, ClientPool, Conn, Exchange, Failure, Judge, Lent, Order, Place,
 };
 use leno_telemetry::Counter;
-use leno_tls::{Alpn, Channel, refused_by_server};
-use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use leno_tls::{Alpn, Channel};
 use tokio::time::Instant;
 
 use crate::Shared;
@@ -150,15 +145,15 @@ fn count(shared: &Shared, reused: bool) {
 async fn over_http2(
     shared: &Shared,
     remote: &Remote,
-) -> Result<Option<(Watched, Refused)>, Rc<OpenError>> {
+) -> Result<Option<(Channel, Refused)>, Rc<OpenError>> {
     let channel = connect::open(shared, remote, Alpn::HTTP, false).await?;
     if channel.alpn() == Some(Alpn::Http1) {
         remote.http1_only.set(true);
         remote.pool.put(Conn::new(channel), None);
         return Ok(None);
     }
-    let refused = Refused::default();
-    Ok(Some((Watched { channel, refused: Rc::clone(&refused) }, refused)))
+    let refused = channel.refused();
+    Ok(Some((channel, refused)))
 }
 
 impl Server {
@@ -200,79 +195,5 @@ impl Server {
         {
             remote.pool.put(conn, done.server_idle);
         }
-    }
-}
-
-/// A connection that remembers that the server has refused the own certificate: its users only
-/// learn that it has ended.
-pub(crate) struct Watched {
-    channel: Channel,
-    refused: Refused,
-}
-
-impl Watched {
-    fn note<T>(&self, outcome: io::Result<T>) -> io::Result<T> {
-        if let Err(error) = &outcome
-            && refused_by_server(error).is_some()
-        {
-            self.refused.set(true);
-        }
-        outcome
-    }
-}
-
-impl AsyncRead for Watched {
-    fn poll_read(
-        mut self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        out: &mut ReadBuf<'_>,
-    ) -> Poll<io::Result<()>> {
-        let outcome = ready!(Pin::new(&mut self.channel).poll_read(cx, out));
-        Poll::Ready(self.note(outcome))
-    }
-}
-
-impl AsyncWrite for Watched {
-    fn poll_write(
-        mut self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        bytes: &[u8],
-    ) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.channel).poll_write(cx, bytes)
-    }
-
-    fn poll_write_vectored(
-        mut self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        slices: &[io::IoSlice<'_>],
-    ) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.channel).poll_write_vectored(cx, slices)
-    }
-
-    fn is_write_vectored(&self) -> bool {
-        self.channel.is_write_vectored()
-    }
-
-    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.channel).poll_flush(cx)
-    }
-
-    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.channel).poll_shutdown(cx)
-    }
-}
-
-impl Io for Watched {
-    fn poll_read_ready(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        let outcome = ready!(Io::poll_read_ready(&mut self.channel, cx));
-        Poll::Ready(self.note(outcome))
-    }
-
-    fn reset_on_drop(&mut self) {
-        self.channel.reset_on_drop();
-    }
-
-    fn is_unanswered(&self) -> bool {
-        self.channel.is_unanswered()
     }
 }

@@ -8,39 +8,34 @@
 use std::net::SocketAddr;
 use std::rc::Rc;
 use std::sync::Arc;
-use std::time::Duration;
 
 use leno_policy::{StreamDecision, StreamTable};
-use leno_transport::{Detected, Stream, detect_first, read_first};
+use leno_transport::{OwnTls, Peeked, Waits};
 use leno_types::mesh::Service;
 use leno_types::routes::{Route, Target};
 use tokio::net::TcpStream;
-use tokio::time::timeout;
 
 use crate::Shared;
 use crate::backends::Backends;
 use crate::destination::{self, Destination};
-use crate::first::{own_tls, tls_of};
-use crate::opaque::{self, Attempts, Tls};
+use crate::first::{broke_off, own_tls};
+use crate::opaque::{self, Attempts};
 
 /// For metrics and the access log.
 pub(crate) const CLIENT_SILENT: &str = "client-silent";
 /// For `leno-error` as well: discovery does not know the backend chosen any more.
 pub(crate) const BACKEND_GONE: &str = "backend-gone";
 
-/// How long a client may take to say which server it asks for: as long as a handshake may.
-const HELLO_TIMEOUT: Duration = Duration::from_secs(10);
-
 /// What connections to one port of a service follow.
 #[derive(Debug)]
 pub(crate) struct Streams {
     table: StreamTable,
-    /// By rule, then by backend; none where the reference is invalid.
+    /// By rule, then by backend; `None` where the reference is invalid.
     targets: Vec<Vec<Option<Rc<Destination>>>>,
 }
 
 impl Streams {
-    /// The routes of a port; none where there are none.
+    /// The routes of a port; `None` if it has no routes.
     pub(crate) fn new(shared: &Rc<Shared>, service: &Service, port: u16) -> Option<Rc<Self>> {
         let routes: &[Arc<Route>] = &service.routes;
         let table = StreamTable::compile(routes, port)?;
@@ -68,72 +63,63 @@ pub(crate) async fn serve(
     shared: &Rc<Shared>,
     (streams, backends): (&Rc<Streams>, &Backends),
     original: SocketAddr,
-    mut client: TcpStream,
+    client: TcpStream,
 ) {
-    let mut first = Vec::new();
+    let mut client = Peeked::from(client);
     if !streams.table.asks_for_names() {
         // The server may be the one to speak first.
-        return relay(shared, (streams, backends), original, (first, client), Tls::default()).await;
+        let tls = OwnTls::default();
+        return relay(shared, (streams, backends), original, client, tls).await;
     }
-    let said = async {
-        read_first(&mut client, &mut first).await?;
-        match detect_first(&mut client, &mut first).await? {
-            Detected::TlsClientHello => tls_of(shared, &mut client, &mut first).await,
-            _ => Ok(Tls::default()),
+    match own_tls(shared, &mut client, &Waits::BY_ROUTE).await {
+        Ok(Some(tls)) => relay(shared, (streams, backends), original, client, tls).await,
+        Ok(None) => {
+            let tls = OwnTls::default();
+            opaque::refused(shared, backends, (original, &tls, 0), CLIENT_SILENT);
+            client.reset();
         }
-    };
-    match timeout(HELLO_TIMEOUT, said).await {
-        Ok(Ok(tls)) => {
-            relay(shared, (streams, backends), original, (first, client), tls).await;
-        }
-        Ok(Err(error)) => {
-            tracing::debug!(%error, "a client broke off");
-            client.abort();
-        }
-        Err(_silent) => {
-            let said = (original, &Tls::default(), first.len());
-            opaque::refused(shared, backends, said, CLIENT_SILENT);
-            client.abort();
-        }
+        Err(error) => broke_off(client, &error),
     }
 }
 
-/// Relays a connection whose client has said `first` to where its route leads.
+/// Relays a connection to where its route leads.
 pub(crate) async fn relay(
     shared: &Rc<Shared>,
     (streams, backends): (&Rc<Streams>, &Backends),
     original: SocketAddr,
-    (mut first, mut client): (Vec<u8>, TcpStream),
-    mut tls: Tls,
+    mut client: Peeked<TcpStream>,
+    mut tls: OwnTls,
 ) {
     let decision = streams.table.decide(tls.server_name.as_deref(), shared.random());
     let StreamDecision::Backend(rule, place) = decision else {
         if let Some(refusal) = decision.refusal() {
-            opaque::refused(shared, backends, (original, &tls, first.len()), refusal.cause);
+            opaque::refused(
+                shared,
+                backends,
+                (original, &tls, client.bytes().len()),
+                refusal.cause,
+            );
             tracing::debug!(%original, %refusal, "a connection is refused");
         }
-        return client.abort();
+        return client.reset();
     };
     let target = streams.targets[rule][place].as_ref();
     let target = target.expect("a backend that is chosen has a service");
     match target.route().await {
         destination::Route::Backends(chosen) => {
             // Nothing was read for the route's sake, but whether TLS is begun depends on it.
-            if first.is_empty() && chosen.originates_tls() {
-                match own_tls(shared, &mut client, &mut first).await {
-                    Ok(own) => tls = own,
-                    Err(error) => {
-                        tracing::debug!(%error, "a client broke off");
-                        return client.abort();
-                    }
+            if client.bytes().is_empty() && chosen.originates_tls() {
+                match own_tls(shared, &mut client, &Waits::ORIGINATED).await {
+                    Ok(own) => tls = own.unwrap_or_default(),
+                    Err(error) => return broke_off(client, &error),
                 }
             }
             let attempts = Attempts::new(shared, &chosen, original);
-            attempts.relay(None, (first, client), tls).await;
+            attempts.relay(None, client, tls).await;
         }
         _ => {
-            opaque::refused(shared, backends, (original, &tls, first.len()), BACKEND_GONE);
-            client.abort();
+            opaque::refused(shared, backends, (original, &tls, client.bytes().len()), BACKEND_GONE);
+            client.reset();
         }
     }
 }

@@ -1,30 +1,31 @@
 //! A connection to an endpoint: TLS if the endpoint is meshed or an external service that uses TLS,
 //! else plain TCP.
 
+use std::cell::Cell;
 use std::fmt;
 use std::io::{self, IoSlice};
 use std::pin::Pin;
 use std::rc::Rc;
 use std::task::{Context, Poll};
 
-use leno_http::Io;
-use leno_transport::Stream;
-use leno_types::Identity;
+use leno_transport::Io;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 
-use crate::{Alpn, MeshStream};
+use crate::{Alpn, MeshStream, refused_by_server};
 
 /// A connection of either kind, so that one pool and one relay serve both.
 #[derive(Debug)]
 pub struct Channel {
-    way: Way,
+    kind: ChannelKind,
+    /// Set once the server's proxy has refused this proxy's certificate.
+    refused: Rc<Cell<bool>>,
     /// Dropped together with the connection.
     _guard: Option<Rc<dyn fmt::Debug>>,
 }
 
 #[derive(Debug)]
-enum Way {
+enum ChannelKind {
     /// TCP without TLS.
     Plain(TcpStream),
     /// mTLS with another proxy, or TLS with a server outside of the mesh.
@@ -32,53 +33,52 @@ enum Way {
 }
 
 impl Channel {
+    fn new(kind: ChannelKind) -> Self {
+        Self { kind, refused: Rc::default(), _guard: None }
+    }
+
     /// Keeps `guard` for as long as the connection is open.
     #[must_use]
     pub fn guarded(self, guard: Rc<dyn fmt::Debug>) -> Self {
         Self { _guard: Some(guard), ..self }
     }
 
-    /// The TLS connection. `None` if this is plain TCP.
-    pub fn mesh_mut(&mut self) -> Option<&mut MeshStream> {
-        match &mut self.way {
-            Way::Plain(_) => None,
-            Way::Mesh(mesh) => Some(mesh),
-        }
-    }
-}
-
-impl Channel {
-    /// The identity that the server has proven. `None` for plain TCP, and for servers outside of
-    /// the mesh.
-    #[must_use]
-    pub fn identity(&self) -> Option<&Identity> {
-        match &self.way {
-            Way::Plain(_) => None,
-            Way::Mesh(mesh) => mesh.identity(),
-        }
-    }
-}
-
-impl Channel {
     /// The protocol inside the TLS connection. `None` for plain TCP.
     #[must_use]
     pub fn alpn(&self) -> Option<Alpn> {
-        match &self.way {
-            Way::Plain(_) => None,
-            Way::Mesh(mesh) => Some(mesh.alpn()),
+        match &self.kind {
+            ChannelKind::Plain(_) => None,
+            ChannelKind::Mesh(mesh) => Some(mesh.alpn()),
         }
+    }
+
+    /// Whether the server's proxy has refused this proxy's certificate, now or later: the users of a
+    /// connection that is shared only learn that it has ended.
+    #[must_use]
+    pub fn refused(&self) -> Rc<Cell<bool>> {
+        Rc::clone(&self.refused)
+    }
+
+    /// Notes a refusal, which comes with a read.
+    fn note<T>(&self, read: Poll<io::Result<T>>) -> Poll<io::Result<T>> {
+        if let Poll::Ready(Err(error)) = &read
+            && refused_by_server(error).is_some()
+        {
+            self.refused.set(true);
+        }
+        read
     }
 }
 
 impl From<TcpStream> for Channel {
     fn from(tcp: TcpStream) -> Self {
-        Self { way: Way::Plain(tcp), _guard: None }
+        Self::new(ChannelKind::Plain(tcp))
     }
 }
 
 impl From<MeshStream> for Channel {
     fn from(mesh: MeshStream) -> Self {
-        Self { way: Way::Mesh(mesh), _guard: None }
+        Self::new(ChannelKind::Mesh(mesh))
     }
 }
 
@@ -88,9 +88,13 @@ impl AsyncRead for Channel {
         cx: &mut Context<'_>,
         out: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
-        match &mut self.get_mut().way {
-            Way::Plain(tcp) => Pin::new(tcp).poll_read(cx, out),
-            Way::Mesh(mesh) => Pin::new(mesh).poll_read(cx, out),
+        let this = self.get_mut();
+        match &mut this.kind {
+            ChannelKind::Plain(tcp) => Pin::new(tcp).poll_read(cx, out),
+            ChannelKind::Mesh(mesh) => {
+                let read = Pin::new(mesh).poll_read(cx, out);
+                this.note(read)
+            }
         }
     }
 }
@@ -101,9 +105,9 @@ impl AsyncWrite for Channel {
         cx: &mut Context<'_>,
         bytes: &[u8],
     ) -> Poll<io::Result<usize>> {
-        match &mut self.get_mut().way {
-            Way::Plain(tcp) => Pin::new(tcp).poll_write(cx, bytes),
-            Way::Mesh(mesh) => Pin::new(mesh).poll_write(cx, bytes),
+        match &mut self.get_mut().kind {
+            ChannelKind::Plain(tcp) => Pin::new(tcp).poll_write(cx, bytes),
+            ChannelKind::Mesh(mesh) => Pin::new(mesh).poll_write(cx, bytes),
         }
     }
 
@@ -112,9 +116,9 @@ impl AsyncWrite for Channel {
         cx: &mut Context<'_>,
         slices: &[IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
-        match &mut self.get_mut().way {
-            Way::Plain(tcp) => Pin::new(tcp).poll_write_vectored(cx, slices),
-            Way::Mesh(mesh) => Pin::new(mesh).poll_write_vectored(cx, slices),
+        match &mut self.get_mut().kind {
+            ChannelKind::Plain(tcp) => Pin::new(tcp).poll_write_vectored(cx, slices),
+            ChannelKind::Mesh(mesh) => Pin::new(mesh).poll_write_vectored(cx, slices),
         }
     }
 
@@ -123,56 +127,40 @@ impl AsyncWrite for Channel {
     }
 
     fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        match &mut self.get_mut().way {
-            Way::Plain(tcp) => Pin::new(tcp).poll_flush(cx),
-            Way::Mesh(mesh) => Pin::new(mesh).poll_flush(cx),
+        match &mut self.get_mut().kind {
+            ChannelKind::Plain(tcp) => Pin::new(tcp).poll_flush(cx),
+            ChannelKind::Mesh(mesh) => Pin::new(mesh).poll_flush(cx),
         }
     }
 
     fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        match &mut self.get_mut().way {
-            Way::Plain(tcp) => Pin::new(tcp).poll_shutdown(cx),
-            Way::Mesh(mesh) => Pin::new(mesh).poll_shutdown(cx),
-        }
-    }
-}
-
-impl Stream for Channel {
-    fn plain(&self) -> Option<&TcpStream> {
-        match &self.way {
-            Way::Plain(tcp) => Some(tcp),
-            Way::Mesh(_) => None,
-        }
-    }
-
-    fn socket(&self) -> Option<&TcpStream> {
-        match &self.way {
-            Way::Plain(tcp) => Some(tcp),
-            Way::Mesh(mesh) => mesh.socket(),
-        }
-    }
-
-    fn abort(&mut self) {
-        match &mut self.way {
-            Way::Plain(tcp) => tcp.abort(),
-            Way::Mesh(mesh) => mesh.abort(),
+        match &mut self.get_mut().kind {
+            ChannelKind::Plain(tcp) => Pin::new(tcp).poll_shutdown(cx),
+            ChannelKind::Mesh(mesh) => Pin::new(mesh).poll_shutdown(cx),
         }
     }
 }
 
 impl Io for Channel {
     fn poll_read_ready(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        match &mut self.way {
-            Way::Plain(tcp) => Io::poll_read_ready(tcp, cx),
-            Way::Mesh(mesh) => Io::poll_read_ready(mesh, cx),
+        let ready = match &mut self.kind {
+            ChannelKind::Plain(tcp) => Io::poll_read_ready(tcp, cx),
+            ChannelKind::Mesh(mesh) => mesh.poll_read_ready(cx),
+        };
+        self.note(ready)
+    }
+
+    fn plain(&self) -> Option<&TcpStream> {
+        match &self.kind {
+            ChannelKind::Plain(tcp) => Some(tcp),
+            ChannelKind::Mesh(_) => None,
         }
     }
 
-    fn reset_on_drop(&mut self) {
-        self.abort();
-    }
-
-    fn is_unanswered(&self) -> bool {
-        self.socket().is_some_and(leno_transport::is_unanswered)
+    fn socket(&self) -> Option<&TcpStream> {
+        match &self.kind {
+            ChannelKind::Plain(tcp) => Some(tcp),
+            ChannelKind::Mesh(mesh) => mesh.socket(),
+        }
     }
 }

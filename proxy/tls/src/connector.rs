@@ -6,7 +6,7 @@ use std::future::poll_fn;
 use std::sync::Arc;
 use std::time::Duration;
 
-use leno_transport::Prefixed;
+use leno_transport::Peeked;
 use leno_types::Identity;
 use rustls::client::UnbufferedClientConnection;
 use rustls::server::UnbufferedServerConnection;
@@ -85,7 +85,6 @@ impl Connector {
         let server = ServerName::IpAddress(tcp.peer_addr()?.ip().into());
         let alpns = offered.iter().map(|alpn| alpn.as_bytes().to_vec()).collect();
         let session = UnbufferedClientConnection::new_with_alpn(client, server, alpns)?;
-        let tcp = Prefixed::new(Vec::new(), tcp);
         let tls = in_time(Tls::new(tcp, Session::Client(session))).await?;
         let session = tls.common();
         let alpn = agreed(session)
@@ -130,7 +129,7 @@ impl Acceptor {
     /// refused.
     pub async fn accept(
         &self,
-        tcp: Prefixed<TcpStream>,
+        tcp: impl Into<Peeked<TcpStream>>,
         client: ClientIdentity,
     ) -> Result<MeshStream, HandshakeError> {
         let current = current(&self.current)?;

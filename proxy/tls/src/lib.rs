@@ -41,7 +41,7 @@ pub use error::{HandshakeError, refused_by_server};
 pub use keyring::Keyring;
 pub use originate::{OriginationError, Originator};
 pub use refusal::Refusal;
-pub use sniff::{Sniffed, sniff};
+pub use sniff::offers_mesh;
 pub use stream::{Alpn, MeshStream};
 
 #[cfg(test)]

@@ -4,7 +4,6 @@ use std::fs;
 use std::future::poll_fn;
 use std::sync::{Arc, OnceLock};
 
-use leno_transport::Prefixed;
 use leno_types::mesh::{Origination, Roots, SubjectName};
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
 use rustls::client::{
@@ -106,7 +105,7 @@ impl Originator {
         });
         let (config, name) = (Arc::clone(&self.config), self.name.clone());
         let session = UnbufferedClientConnection::new_with_alpn(config, name, alpns.collect())?;
-        let mut tls = Tls::new(Prefixed::new(Vec::new(), tcp), Session::Client(session));
+        let mut tls = Tls::new(tcp, Session::Client(session));
         let handshake = poll_fn(|cx| tls.poll_handshake(cx));
         let done = tokio::time::timeout(HANDSHAKE_TIMEOUT, handshake).await;
         done.map_err(|_| HandshakeError::Timeout)??;

@@ -1,28 +1,11 @@
-//! Distinguishes mTLS of the mesh from an application's own TLS by the first bytes.
+//! Distinguishes mTLS of the mesh from an application's own TLS by the ClientHello.
 
-use leno_transport::Hello;
+use leno_transport::ClientHello;
 
 use crate::stream::Alpn;
 
-/// What the first bytes of a connection are.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Sniffed {
-    /// A ClientHello that offers a protocol of the mesh.
-    Mesh,
-    /// Anything else, including an application's own TLS.
-    Other,
-    /// Too few bytes to decide.
-    NeedMore,
-}
-
-/// Distinguishes mTLS of the mesh from everything else, with as few bytes as possible. More bytes
-/// never change a decision.
+/// Whether a client offers a protocol of the mesh, as only other proxies do.
 #[must_use]
-pub fn sniff(bytes: &[u8]) -> Sniffed {
-    let is_mesh = |name: &[u8]| Alpn::from_bytes(name).is_some();
-    match Hello::read(bytes) {
-        Hello::NeedMore => Sniffed::NeedMore,
-        Hello::Read(hello) if hello.protocols().any(is_mesh) => Sniffed::Mesh,
-        Hello::Read(_) | Hello::Unreadable => Sniffed::Other,
-    }
+pub fn offers_mesh(hello: &ClientHello) -> bool {
+    hello.protocols().any(|name| Alpn::from_bytes(name).is_some())
 }

@@ -1,14 +1,6 @@
 //! A TLS connection with another proxy, or with a server outside of the mesh.
 
-use std::io::{self, IoSlice};
-use std::pin::Pin;
-use std::task::{Context, Poll};
-
-use leno_http::Io;
-use leno_transport::Stream;
 use leno_types::Identity;
-use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
-use tokio::net::TcpStream;
 
 use crate::tls::Tls;
 
@@ -58,7 +50,7 @@ impl Alpn {
 /// have none, and a server outside of the mesh has a name instead.
 #[derive(Debug)]
 pub struct MeshStream {
-    tls: Box<Tls>,
+    pub(crate) tls: Box<Tls>,
     /// The peer's identity, or for metrics and logs the reason why it has none.
     identity: Result<Identity, &'static str>,
     alpn: Alpn,
@@ -102,79 +94,5 @@ impl MeshStream {
     #[cfg(test)]
     pub(crate) fn is_idle(&self) -> bool {
         self.tls.is_idle()
-    }
-
-    /// The socket below.
-    #[must_use]
-    pub fn tcp(&self) -> &TcpStream {
-        self.tls.tcp()
-    }
-}
-
-impl AsyncRead for MeshStream {
-    fn poll_read(
-        mut self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        out: &mut ReadBuf<'_>,
-    ) -> Poll<io::Result<()>> {
-        Pin::new(&mut *self.tls).poll_read(cx, out)
-    }
-}
-
-impl AsyncWrite for MeshStream {
-    fn poll_write(
-        mut self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        bytes: &[u8],
-    ) -> Poll<io::Result<usize>> {
-        Pin::new(&mut *self.tls).poll_write(cx, bytes)
-    }
-
-    fn poll_write_vectored(
-        mut self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        slices: &[IoSlice<'_>],
-    ) -> Poll<io::Result<usize>> {
-        Pin::new(&mut *self.tls).poll_write_vectored(cx, slices)
-    }
-
-    fn is_write_vectored(&self) -> bool {
-        self.tls.is_write_vectored()
-    }
-
-    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut *self.tls).poll_flush(cx)
-    }
-
-    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut *self.tls).poll_shutdown(cx)
-    }
-}
-
-impl Stream for MeshStream {
-    fn plain(&self) -> Option<&TcpStream> {
-        None
-    }
-
-    fn socket(&self) -> Option<&TcpStream> {
-        Some(self.tls.tcp())
-    }
-
-    fn abort(&mut self) {
-        self.tls.abort();
-    }
-}
-
-impl Io for MeshStream {
-    fn poll_read_ready(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        self.tls.poll_read_ready(cx)
-    }
-
-    fn reset_on_drop(&mut self) {
-        self.abort();
-    }
-
-    fn is_unanswered(&self) -> bool {
-        self.socket().is_some_and(leno_transport::is_unanswered)
     }
 }

@@ -11,7 +11,7 @@ mod outside;
 
 use std::time::Duration;
 
-use leno_transport::{CONNECT_TIMEOUT, Listener, Prefixed};
+use leno_transport::{CONNECT_TIMEOUT, Io, Listener};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
@@ -19,11 +19,11 @@ use crate::*;
 use ca::{CART, Ca, Clock, WEB, identity};
 
 /// Both ends of a new connection: the client's, then the server's.
-async fn pair() -> (TcpStream, Prefixed<TcpStream>) {
+async fn pair() -> (TcpStream, TcpStream) {
     let listener = Listener::bind("127.0.0.1:0".parse().unwrap()).unwrap();
     let near = leno_transport::connect(listener.address(), CONNECT_TIMEOUT).await.unwrap();
     let (far, _) = listener.accept().await.unwrap();
-    (near, Prefixed::new(Vec::new(), far))
+    (near, far)
 }
 
 /// Two workloads of one mesh: web, the client, and cart, the server.

@@ -8,11 +8,12 @@ use std::io::{self, IoSlice};
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 
-use leno_transport::{Buffer, Prefixed, Stream, budget};
+use leno_transport::{Buffer, Io, Peeked, budget};
 use rustls::CommonState;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 
+use crate::MeshStream;
 use crate::session::{Incoming, MAX_PLAINTEXT, MAX_RECORD, Outgoing, Plaintext, Session, Step};
 
 /// A connection before, during and after its handshake.
@@ -31,8 +32,8 @@ pub(crate) struct Tls {
 
 impl Tls {
     /// Boxed, since rustls keeps a kilobyte of state and connections are moved often.
-    pub(crate) fn new(tcp: Prefixed<TcpStream>, session: Session) -> Box<Self> {
-        let (read, tcp) = tcp.into_parts();
+    pub(crate) fn new(tcp: impl Into<Peeked<TcpStream>>, session: Session) -> Box<Self> {
+        let (read, tcp) = tcp.into().into_parts();
         Box::new(Self {
             tcp,
             session,
@@ -43,14 +44,6 @@ impl Tls {
             peer_closed: false,
             closed: false,
         })
-    }
-
-    pub(crate) fn tcp(&self) -> &TcpStream {
-        &self.tcp
-    }
-
-    pub(crate) fn abort(&mut self) {
-        self.tcp.abort();
     }
 
     pub(crate) fn common(&self) -> &CommonState {
@@ -209,15 +202,26 @@ impl Tls {
             }
         }
     }
+
+    /// Encrypts, and sends as much as the socket accepts. The rest is sent before the next write.
+    fn encrypt(&mut self, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        let mut buffer = Buffer::take();
+        self.session.encrypt(&mut self.incoming, bytes, &mut buffer).map_err(io::Error::other)?;
+        self.outgoing.put(buffer);
+        match self.poll_send(cx) {
+            Poll::Ready(Err(error)) => Poll::Ready(Err(error)),
+            Poll::Ready(Ok(())) | Poll::Pending => Poll::Ready(Ok(bytes.len())),
+        }
+    }
 }
 
-impl AsyncRead for Tls {
+impl AsyncRead for MeshStream {
     fn poll_read(
         self: Pin<&mut Self>,
         cx: &mut Context<'_>,
         out: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
-        let this = self.get_mut();
+        let this = &mut *self.get_mut().tls;
         let read = this.poll_decrypted(cx, out);
         if budget::is_short() {
             // The reader may not return for the rest for a long time.
@@ -230,13 +234,13 @@ impl AsyncRead for Tls {
     }
 }
 
-impl AsyncWrite for Tls {
+impl AsyncWrite for MeshStream {
     fn poll_write(
         self: Pin<&mut Self>,
         cx: &mut Context<'_>,
         bytes: &[u8],
     ) -> Poll<io::Result<usize>> {
-        let this = self.get_mut();
+        let this = &mut *self.get_mut().tls;
         ready!(this.poll_open(cx))?;
         let n = bytes.len().min(MAX_PLAINTEXT);
         this.encrypt(cx, &bytes[..n])
@@ -247,7 +251,7 @@ impl AsyncWrite for Tls {
         cx: &mut Context<'_>,
         slices: &[IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
-        let this = self.get_mut();
+        let this = &mut *self.get_mut().tls;
         ready!(this.poll_open(cx))?;
         let mut filled = slices.iter().filter(|slice| !slice.is_empty());
         let first = filled.next().map_or(&[][..], |slice| slice);
@@ -269,11 +273,11 @@ impl AsyncWrite for Tls {
     }
 
     fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        self.get_mut().poll_send(cx)
+        self.get_mut().tls.poll_send(cx)
     }
 
     fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        let this = self.get_mut();
+        let this = &mut *self.get_mut().tls;
         if !this.closed {
             ready!(this.poll_open(cx))?;
             let mut buffer = Buffer::take();
@@ -286,15 +290,12 @@ impl AsyncWrite for Tls {
     }
 }
 
-impl Tls {
-    /// Encrypts, and sends as much as the socket accepts. The rest is sent before the next write.
-    fn encrypt(&mut self, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
-        let mut buffer = Buffer::take();
-        self.session.encrypt(&mut self.incoming, bytes, &mut buffer).map_err(io::Error::other)?;
-        self.outgoing.put(buffer);
-        match self.poll_send(cx) {
-            Poll::Ready(Err(error)) => Poll::Ready(Err(error)),
-            Poll::Ready(Ok(())) | Poll::Pending => Poll::Ready(Ok(bytes.len())),
-        }
+impl Io for MeshStream {
+    fn poll_read_ready(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        self.tls.poll_read_ready(cx)
+    }
+
+    fn socket(&self) -> Option<&TcpStream> {
+        Some(&self.tls.tcp)
     }
 }

@@ -1,273 +1,136 @@
-//! What a connection carries, told from its first bytes.
+//! What a connection carries, decided from its first bytes, the time, and the side that spoke first.
+//!
+//! [`judge`] is a pure function; [`Peeked`](crate::Peeked) reads for it, and [`Waits`] has all times.
+//!
+//! ```text
+//! no byte ──► Wait ─┬─ in time ─► bytes ─► Wait ─┬─ clear ───► Http1, Http2, Tls, Opaque
+//!                   └─ late ────► Silent         └─ too late ► Tls or Undecided
+//! ```
+//!
+//! A verdict other than [`Verdict::Wait`] does not change when more bytes follow.
+
+mod protocol;
+mod waits;
 
 use std::time::Duration;
 
-/// The most bytes that are looked at. A request line longer than this is taken for HTTP/1, whose
-/// own bounds then answer it.
-pub const MAX_DETECT: usize = 8 * 1024;
+use leno_types::Protocol;
 
-/// How long first bytes that could still be several protocols are held back for more of them; after
-/// it the connection is opaque. Long enough for a lost segment to be sent again (the minimum of the
-/// kernel is 200 ms), short enough that an odd protocol only loses a moment once.
-pub const DETECT_TIMEOUT: Duration = Duration::from_millis(500);
+use crate::hello::{ClientHello, Hello};
+use protocol::{Detected, client_hello, detect, is_preface, is_server_preface};
+pub use waits::Waits;
 
-/// The longest method name: the longest registered one (`UPDATEREDIRECTREF`) has 17 letters.
-const MAX_METHOD: usize = 24;
-
-/// RFC 9113 section 3.4.
-const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
-
-/// Length of a frame's header (RFC 9113 section 4.1), and of one setting (section 6.5.1).
-const FRAME_HEADER: usize = 9;
-const SETTING: u32 = 6;
-
-/// The most settings of a server's first frame: nine are registered, and some send unknown ones.
-const MAX_SETTINGS: u32 = 32;
-
-/// What follows the target of a request line.
-const VERSION: &[u8] = b"HTTP/1.";
-
-/// The verdict on the first bytes.
+/// The side of a connection that spoke first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Detected {
-    /// An HTTP/1.0 or HTTP/1.1 request.
+pub enum Speaker {
+    /// The side that opened the connection.
+    Client,
+    /// The side that accepted it.
+    Server,
+}
+
+/// The beginning of a connection, so far.
+#[derive(Clone, Copy, Debug)]
+pub struct Opening<'a> {
+    /// Which side's bytes these are; the client, while there are none.
+    pub speaker: Speaker,
+    /// The bytes that it has sent.
+    pub bytes: &'a [u8],
+    /// It sends no more.
+    pub ended: bool,
+    /// Since the wait for the first byte began; once it has come, since then.
+    pub elapsed: Duration,
+}
+
+/// What a connection carries.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Verdict {
+    /// It is not clear yet: to be judged again when more bytes have come, or after this time.
+    Wait(Duration),
+    /// The client has sent nothing in time, or has ended without a byte where it has to speak first.
+    Silent,
+    /// HTTP/1.0 or HTTP/1.1.
     Http1,
     /// HTTP/2 with prior knowledge.
-    Http2Preface,
-    /// A TLS ClientHello, the mesh's or the application's own.
-    TlsClientHello,
+    Http2,
+    /// TLS. `None`: its ClientHello cannot be read, or was not whole in time.
+    Tls(Option<ClientHello>),
     /// None of these.
     Opaque,
-    /// Too few bytes to tell.
-    NeedMore,
+    /// The client has sent a part of what may be HTTP, and then nothing in time.
+    Undecided,
 }
 
-impl Detected {
-    /// The label in metrics.
-    #[must_use]
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Http1 => "http1",
-            Self::Http2Preface => "http2",
-            Self::TlsClientHello => "tls",
-            Self::Opaque => "opaque",
-            Self::NeedMore => "undecided",
-        }
-    }
-}
-
-/// Tells the protocol from the first bytes that a client sent.
+/// Decides what a connection carries.
 ///
-/// A decision never changes when more bytes follow. HTTP/1 is decided once the request line has
-/// shown its version, since other text protocols begin with upper-case words too (`GET key` is
-/// a Redis inline command); most clients send the line in one piece, so that costs no wait.
+/// `expected` limits the choice. [`Protocol::Detect`]: any. [`Protocol::Http1`] and [`Protocol::Http2`]:
+/// either version of HTTP, as servers serve both on one port; what is neither is of the expected one,
+/// whose own rules then answer it. [`Protocol::Opaque`]: TLS or not.
 #[must_use]
-pub fn detect(bytes: &[u8]) -> Detected {
-    match bytes.first() {
-        None => Detected::NeedMore,
-        Some(0x16) => client_hello(bytes),
-        Some(b'A'..=b'Z') => match starts(bytes, PREFACE) {
-            Some(true) => Detected::Http2Preface,
-            // "PRI" is the beginning of other words as well; both must rule it out.
-            None => Detected::NeedMore,
-            Some(false) => request_line(bytes),
+pub fn judge(expected: Protocol, waits: &Waits, opening: Opening<'_>) -> Verdict {
+    let Opening { speaker, bytes, ended, .. } = opening;
+    if speaker == Speaker::Server {
+        // Servers of HTTP/2 may send their SETTINGS at once; their clients speak first all the same.
+        return if is_server_preface(bytes) { Verdict::Http2 } else { Verdict::Opaque };
+    }
+    match expected {
+        Protocol::Http1 | Protocol::Http2 if bytes.is_empty() && ended => Verdict::Silent,
+        _ if bytes.is_empty() && ended => Verdict::Opaque,
+        _ if bytes.is_empty() => opening.wait(waits.first_byte, || Verdict::Silent),
+        Protocol::Http1 | Protocol::Http2 => http_version(bytes, expected).unwrap_or_else(|| {
+            let declared = || declared(expected);
+            if ended { declared() } else { opening.wait(waits.protocol, declared) }
+        }),
+        Protocol::Opaque => tls(client_hello(bytes), waits, opening),
+        Protocol::Detect => match detect(bytes) {
+            Detected::Http1 => Verdict::Http1,
+            Detected::Http2Preface => Verdict::Http2,
+            Detected::NeedMore if client_hello(bytes) == Detected::Opaque => match ended {
+                true => Verdict::Opaque,
+                false => opening.wait(waits.protocol, || Verdict::Undecided),
+            },
+            detected => tls(detected, waits, opening),
         },
-        Some(_) => Detected::Opaque,
     }
 }
 
-/// Whether a client speaks HTTP/2 with prior knowledge, by its preface (RFC 9113 section 3.4); none
-/// while the bytes are a part of it. No request of HTTP/1 begins so.
-#[must_use]
-pub fn is_preface(bytes: &[u8]) -> Option<bool> {
-    starts(bytes, PREFACE)
-}
-
-/// Whether a server's first bytes are those of HTTP/2: its SETTINGS, which some send before they
-/// have heard of their client (RFC 9113 section 3.4). They say nothing about who speaks first.
-#[must_use]
-pub fn is_server_preface(bytes: &[u8]) -> bool {
-    const SETTINGS: u8 = 4;
-    let Some(header) = bytes.first_chunk::<FRAME_HEADER>() else { return false };
-    let length = u32::from_be_bytes([0, header[0], header[1], header[2]]);
-    let [kind, flags, stream @ ..] =
-        [header[3], header[4], header[5], header[6], header[7], header[8]];
-    length.is_multiple_of(SETTING)
-        && length <= MAX_SETTINGS * SETTING
-        && (kind, flags, stream) == (SETTINGS, 0, [0; 4])
-}
-
-/// Whether `bytes` begin with `whole`; none while they are a part of it.
-fn starts(bytes: &[u8], whole: &[u8]) -> Option<bool> {
-    let n = bytes.len().min(whole.len());
-    if bytes[..n] != whole[..n] {
-        return Some(false);
-    }
-    (n == whole.len()).then_some(true)
-}
-
-/// A TLS record (RFC 8446 section 5.1) of type handshake that begins with a ClientHello.
-fn client_hello(bytes: &[u8]) -> Detected {
-    let good = |(at, byte): (usize, &u8)| match at {
-        0 => *byte == 0x16,
-        1 => *byte == 3,
-        2 => *byte <= 4,
-        3 => *byte <= 0x40,
-        4 => bytes[3] != 0 || *byte != 0,
-        _ => *byte == 1,
-    };
-    if !bytes.iter().enumerate().take(6).all(good) {
-        Detected::Opaque
-    } else if bytes.len() < 6 {
-        Detected::NeedMore
-    } else {
-        Detected::TlsClientHello
+impl Opening<'_> {
+    /// The rest of a wait, or the verdict when it is over.
+    fn wait(&self, longest: Duration, over: impl FnOnce() -> Verdict) -> Verdict {
+        let left = longest.saturating_sub(self.elapsed);
+        if left.is_zero() { over() } else { Verdict::Wait(left) }
     }
 }
 
-/// `METHOD SP target SP HTTP/1.` (RFC 9112 section 3), in ASCII capitals as all registered methods.
-fn request_line(bytes: &[u8]) -> Detected {
-    let undecided = if bytes.len() < MAX_DETECT { Detected::NeedMore } else { Detected::Http1 };
-    let in_method = |byte: &u8| byte.is_ascii_uppercase() || matches!(byte, b'-' | b'_');
-    let Some(method) = bytes.iter().position(|byte| !in_method(byte)) else {
-        return if bytes.len() > MAX_METHOD { Detected::Opaque } else { Detected::NeedMore };
-    };
-    if method > MAX_METHOD || bytes[method] != b' ' {
-        return Detected::Opaque;
+/// Reads the ClientHello of bytes that are, or may become, TLS.
+fn tls(detected: Detected, waits: &Waits, opening: Opening<'_>) -> Verdict {
+    if detected == Detected::Opaque {
+        return Verdict::Opaque;
     }
-    let rest = &bytes[method + 1..bytes.len().min(MAX_DETECT)];
-    let Some(target) = rest.iter().position(|byte| *byte <= b' ' || *byte == 0x7f) else {
-        return undecided;
-    };
-    if target == 0 || rest[target] != b' ' {
-        return Detected::Opaque;
+    match Hello::read(opening.bytes) {
+        Hello::Read(hello) => Verdict::Tls(Some(hello)),
+        Hello::NeedMore if !opening.ended => opening.wait(waits.hello, || Verdict::Tls(None)),
+        // A client that ends before the first bytes were clear has not begun TLS.
+        Hello::NeedMore if detected == Detected::NeedMore => Verdict::Opaque,
+        Hello::NeedMore | Hello::Unreadable => Verdict::Tls(None),
     }
-    match starts(&rest[target + 1..], VERSION) {
-        Some(true) => Detected::Http1,
-        Some(false) => Detected::Opaque,
-        None => undecided,
+}
+
+/// The version of HTTP that bytes begin; `None` while both are possible.
+fn http_version(bytes: &[u8], expected: Protocol) -> Option<Verdict> {
+    if is_preface(bytes)? {
+        return Some(Verdict::Http2);
     }
+    match (expected, detect(bytes)) {
+        (Protocol::Http2, Detected::NeedMore) => None,
+        (Protocol::Http2, Detected::Http1) => Some(Verdict::Http1),
+        _ => Some(declared(expected)),
+    }
+}
+
+fn declared(expected: Protocol) -> Verdict {
+    if expected == Protocol::Http2 { Verdict::Http2 } else { Verdict::Http1 }
 }
 
 #[cfg(test)]
-mod tests {
-    use proptest::prelude::*;
-
-    use super::*;
-
-    #[test]
-    fn known_beginnings() {
-        use Detected::{Http1, Http2Preface, NeedMore, Opaque, TlsClientHello};
-        let cases: &[(&[u8], Detected)] = &[
-            (b"", NeedMore),
-            (b"GET / HTTP/1.1\r\nHost: web\r\n\r\n", Http1),
-            (b"GET /a?b=c HTTP/1.", Http1),
-            (b"GET / HTTP/1", NeedMore),
-            (b"M-SEARCH * HTTP/1.1\r\n", Http1),
-            (b"CONNECT web:443 HTTP/1.1\r\n", Http1),
-            (b"GET http://web/ HTTP/1.0\r\n", Http1),
-            (b"G", NeedMore),
-            (b"GET / HTTP/2.0\r\n", Opaque),
-            (b"GET /\r\n", Opaque),
-            (b"GET key\r\n", Opaque),
-            (b"GET  / HTTP/1.1\r\n", Opaque),
-            (b"PING\r\n", Opaque),
-            (b"EHLO mail.example\r\n", Opaque),
-            (b"SSH-2.0-OpenSSH_9.2\r\n", Opaque),
-            (b"get / HTTP/1.1\r\n", Opaque),
-            (b"*1\r\n$4\r\nPING\r\n", Opaque),
-            (b"\0\0\0\x08\x04\xd2\x16\x2f", Opaque),
-            (b"PRI", NeedMore),
-            (PREFACE, Http2Preface),
-            (b"PRI * HTTP/2.0\r\n\r\nXX", Opaque),
-            (b"PRINT / HTTP/1.1\r\n", Http1),
-            (b"\x16\x03\x01\x02\x00\x01\x00", TlsClientHello),
-            (b"\x16\x03\x01", NeedMore),
-            (b"\x16\x03\x01\x02\x00\x02", Opaque),
-            (b"\x16\x03\x01\x00\x00\x01", Opaque),
-            // Cut into records of one byte (RFC 8446 section 5.1).
-            (b"\x16\x03\x01\x00\x01\x01\x16\x03\x01", TlsClientHello),
-            (b"\x16\x02", Opaque),
-        ];
-        for (bytes, expected) in cases {
-            let shown = String::from_utf8_lossy(bytes);
-            assert_eq!(detect(bytes), *expected, "{shown:?}");
-        }
-    }
-
-    #[test]
-    fn an_endless_request_line_is_left_to_http() {
-        let mut line = b"GET /".to_vec();
-        line.resize(MAX_DETECT - 1, b'a');
-        assert_eq!(detect(&line), Detected::NeedMore);
-        line.push(b'a');
-        assert_eq!(detect(&line), Detected::Http1);
-    }
-
-    #[test]
-    fn a_server_that_sends_its_settings_at_once_speaks_http2() {
-        // grpc-go's, Node's empty one, and greetings of others.
-        let grpc = b"\0\0\x06\x04\0\0\0\0\0\0\x05\0\0\x40\0";
-        assert!(is_server_preface(grpc));
-        assert!(is_server_preface(b"\0\0\0\x04\0\0\0\0\0"));
-        for other in [
-            &b""[..],
-            b"\0\0\0\x04\0\0\0\0",
-            b"\0\0\x05\x04\0\0\0\0\0\0\x05\0\0\x40",
-            b"\0\0\0\x04\x01\0\0\0\0",
-            b"\0\0\0\x04\0\0\0\0\x01",
-            b"\x4a\0\0\0\x0a5.5.5-10.11",
-            b"220 ready\r\n",
-            b"HTTP/1.1 408 Request Timeout\r\n",
-        ] {
-            assert!(!is_server_preface(other), "{}", other.escape_ascii());
-        }
-    }
-
-    fn beginnings() -> impl Strategy<Value = Vec<u8>> {
-        prop_oneof![
-            proptest::collection::vec(any::<u8>(), 0..64),
-            "[A-Z_-]{1,26}[ ]{0,2}[!-~]{0,20}[ \r]?(HTTP/1\\.1|HTTP/2\\.0|HTTP)?[ -~\r\n]{0,9}"
-                .prop_map(String::into_bytes),
-            (0..=PREFACE.len(), proptest::collection::vec(any::<u8>(), 0..9))
-                .prop_map(|(n, rest)| [&PREFACE[..n], &rest].concat()),
-            (0..6usize, proptest::collection::vec(any::<u8>(), 0..9)).prop_map(|(n, rest)| [
-                &b"\x16\x03\x01\x02\x00\x01"[..n],
-                &rest
-            ]
-            .concat()),
-        ]
-    }
-
-    proptest! {
-        #[test]
-        fn a_decision_is_final(bytes in beginnings()) {
-            let mut decided = None;
-            for n in 0..=bytes.len() {
-                let now = detect(&bytes[..n]);
-                if let Some(before) = decided {
-                    prop_assert_eq!(now, before, "after {} bytes", n);
-                } else if now != Detected::NeedMore {
-                    decided = Some(now);
-                }
-            }
-        }
-
-        #[test]
-        fn no_bytes_are_undecided_at_the_bound(bytes in beginnings(), filler in any::<u8>()) {
-            let mut long = bytes;
-            long.resize(MAX_DETECT, filler);
-            prop_assert_ne!(detect(&long), Detected::NeedMore);
-        }
-
-        #[test]
-        fn every_request_line_is_http(
-            method in "[A-Z][A-Z-]{0,16}",
-            target in "[!-~]{1,200}",
-            version in "HTTP/1\\.[01]",
-        ) {
-            let line = format!("{method} {target} {version}\r\n");
-            prop_assert_eq!(detect(line.as_bytes()), Detected::Http1);
-        }
-    }
-}
+mod tests;

@@ -1,4 +1,4 @@
-//! What a TLS ClientHello says in clear: the server's name and the protocols offered.
+//! What a TLS ClientHello contains in clear: the server's name and the protocols offered.
 //!
 //! ```text
 //! record (type 22, version, length) ─┬─ handshake message (type 1, 24-bit length) ─► extensions
@@ -10,7 +10,7 @@
 
 use std::borrow::Cow;
 
-use crate::first::MAX_FIRST;
+use crate::peeked::MAX_PEEKED;
 
 /// The longest server name: that of a host in the DNS (RFC 1035 section 2.3.4), written with dots.
 const MAX_NAME: usize = 253;
@@ -38,14 +38,32 @@ pub struct ClientHello {
     protocols: Vec<u8>,
 }
 
-/// What is known after some bytes of a connection.
+/// Whether a client has begun TLS of its own, and with which server.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct OwnTls {
+    /// It has.
+    pub is_tls: bool,
+    /// The server's name, where the ClientHello has one.
+    pub server_name: Option<Box<str>>,
+}
+
+impl OwnTls {
+    /// TLS that a client has begun; `hello` is `None` if its ClientHello cannot be read.
+    #[must_use]
+    pub fn begun(hello: Option<&ClientHello>) -> Self {
+        let name = hello.and_then(ClientHello::server_name);
+        Self { is_tls: true, server_name: name.map(Into::into) }
+    }
+}
+
+/// The first bytes of a connection, read as a ClientHello.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Hello {
     /// Too few bytes to tell.
     NeedMore,
-    /// Not a ClientHello, a malformed one, or one longer than [`MAX_FIRST`].
+    /// Not a ClientHello, a malformed one, or one longer than [`MAX_PEEKED`].
     Unreadable,
-    /// All of it.
+    /// It is whole.
     Read(ClientHello),
 }
 
@@ -66,23 +84,23 @@ impl ClientHello {
 
 impl Hello {
     /// Reads the first bytes of a connection. A verdict never changes when more bytes follow, and
-    /// there is one once [`MAX_FIRST`] are here.
+    /// there is one once [`MAX_PEEKED`] are here.
     #[must_use]
     pub fn read(bytes: &[u8]) -> Self {
-        match message(&bytes[..bytes.len().min(MAX_FIRST)]) {
+        match message(&bytes[..bytes.len().min(MAX_PEEKED)]) {
             Ok(Some(message)) => parse(&message).map_or(Self::Unreadable, Self::Read),
-            Ok(None) if bytes.len() < MAX_FIRST => Self::NeedMore,
+            Ok(None) if bytes.len() < MAX_PEEKED => Self::NeedMore,
             Ok(None) | Err(Malformed) => Self::Unreadable,
         }
     }
 }
 
-/// The bytes are not what they should be.
+/// The bytes are no ClientHello.
 struct Malformed;
 
 /// The handshake message without its header, once all of it is here.
 fn message(mut bytes: &[u8]) -> Result<Option<Cow<'_, [u8]>>, Malformed> {
-    let mut found: Cow<'_, [u8]> = Cow::Borrowed(&[]);
+    let mut joined: Cow<'_, [u8]> = Cow::Borrowed(&[]);
     loop {
         check_record_header(bytes)?;
         let Some((header, rest)) = bytes.split_at_checked(RECORD_HEADER) else { return Ok(None) };
@@ -91,21 +109,21 @@ fn message(mut bytes: &[u8]) -> Result<Option<Cow<'_, [u8]>>, Malformed> {
             return Err(Malformed);
         }
         let (part, rest) = rest.split_at(length.min(rest.len()));
-        if found.is_empty() {
-            found = Cow::Borrowed(part);
+        if joined.is_empty() {
+            joined = Cow::Borrowed(part);
         } else {
-            found.to_mut().extend_from_slice(part);
+            joined.to_mut().extend_from_slice(part);
         }
-        if found.first().is_some_and(|kind| *kind != CLIENT_HELLO) {
+        if joined.first().is_some_and(|kind| *kind != CLIENT_HELLO) {
             return Err(Malformed);
         }
-        if let Some(header) = found.first_chunk::<MESSAGE_HEADER>() {
+        if let Some(header) = joined.first_chunk::<MESSAGE_HEADER>() {
             let length = u32::from_be_bytes([0, header[1], header[2], header[3]]) as usize;
-            if length > MAX_FIRST {
+            if length > MAX_PEEKED {
                 return Err(Malformed);
             }
-            if found.len() >= MESSAGE_HEADER + length {
-                return Ok(Some(cut(found, MESSAGE_HEADER..MESSAGE_HEADER + length)));
+            if joined.len() >= MESSAGE_HEADER + length {
+                return Ok(Some(cut(joined, MESSAGE_HEADER..MESSAGE_HEADER + length)));
             }
         }
         if part.len() < length {
@@ -115,7 +133,7 @@ fn message(mut bytes: &[u8]) -> Result<Option<Cow<'_, [u8]>>, Malformed> {
     }
 }
 
-/// As much of it as is here.
+/// Checks as much of the header as has come.
 fn check_record_header(bytes: &[u8]) -> Result<(), Malformed> {
     let good = bytes.first().is_none_or(|kind| *kind == HANDSHAKE)
         && bytes.get(1).is_none_or(|major| *major == 3)
@@ -162,7 +180,7 @@ fn parse(message: &[u8]) -> Option<ClientHello> {
     Some(hello)
 }
 
-/// The host of the one name there is. Outer none: malformed.
+/// The host of the only name. The outer `None`: malformed.
 fn server_name(body: &[u8]) -> Option<Option<Box<str>>> {
     let mut rest = Reader(body);
     let mut names = Reader(rest.vector16()?);
@@ -191,7 +209,7 @@ fn protocols(body: &[u8]) -> Option<Vec<u8>> {
     (rest.0.is_empty() && !list.is_empty()).then(|| list.to_vec())
 }
 
-/// Takes bytes from the front, as far as there are any.
+/// Takes bytes from the front.
 struct Reader<'a>(&'a [u8]);
 
 impl<'a> Reader<'a> {
@@ -219,4 +237,4 @@ impl<'a> Reader<'a> {
 }
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;

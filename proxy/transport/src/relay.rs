@@ -21,7 +21,7 @@ use std::io;
 use std::task::Poll;
 use std::time::Duration;
 
-use crate::Stream;
+use crate::{Io, Peeked};
 use direction::Direction;
 pub(crate) use pipe::trim_pipes;
 use watch::{Seen, Watch};
@@ -110,19 +110,19 @@ impl Ended {
     }
 }
 
-/// Moves bytes between `a` and `b` until both directions have ended, one has failed, or nothing has
+/// Moves bytes between `a` and `b`, those read already first, until both directions have ended, one has failed, or nothing has
 /// moved for `idle` (found within twice that time).
 ///
 /// An idle relay holds no buffer. Between two plain sockets, a direction that has moved more than
 /// 256 KiB goes on in the kernel (`splice`). Dropping the future closes both connections.
-pub async fn relay<A, B, O>(mut a: A, mut b: B, idle: Duration, mut observer: O) -> Relayed
+pub async fn relay<A, B, O>(a: Peeked<A>, b: Peeked<B>, idle: Duration, mut observer: O) -> Relayed
 where
-    A: Stream,
-    B: Stream,
+    A: Io,
+    B: Io,
     O: Observer,
 {
-    let mut forth = Direction::default();
-    let mut back = Direction::default();
+    let ((from_a, mut a), (from_b, mut b)) = (a.into_parts(), b.into_parts());
+    let (mut forth, mut back) = (Direction::holding(from_a), Direction::holding(from_b));
     let mut watch = std::pin::pin!(Watch::new(idle));
     let ended = poll_fn(|cx| {
         let before = (forth.moved(), back.moved());
@@ -143,8 +143,8 @@ where
     })
     .await;
     if !matches!(ended, Ended::Closed) {
-        a.abort();
-        b.abort();
+        a.reset_on_drop();
+        b.reset_on_drop();
     }
     Relayed { a_to_b: forth.moved(), b_to_a: back.moved(), ended }
 }

@@ -44,7 +44,7 @@ pub fn panics() -> u64 {
 
 /// What a panic hook is to do about a panic on the calling thread.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Verdict {
+pub enum PanicVerdict {
     /// It ends its task. `log`: it is one of those that are logged.
     EndTask {
         /// Whether to log it.
@@ -56,14 +56,14 @@ pub enum Verdict {
 
 /// Judges a panic on the calling thread and counts it. To be called once for each, by the hook.
 #[must_use]
-pub fn judge_panic() -> Verdict {
+pub fn judge_panic() -> PanicVerdict {
     // Neither fails but while the thread ends, when no task runs.
     if !CONTAINED.try_with(Cell::get).unwrap_or(false) {
-        return Verdict::EndProcess;
+        return PanicVerdict::EndProcess;
     }
     let count = PANICS.get().saturating_add(1);
     PANICS.set(count);
-    Verdict::EndTask { log: count <= LOGGED || count.is_power_of_two() }
+    PanicVerdict::EndTask { log: count <= LOGGED || count.is_power_of_two() }
 }
 
 /// Panics if the environment variable `LENO_TEST_PANIC` is `point=subject`, for tests of what a
@@ -125,7 +125,7 @@ mod tests {
     use super::*;
 
     /// Judges a panic when it is dropped, as a hook would judge one that happened there.
-    struct Judged(Option<oneshot::Sender<Verdict>>);
+    struct Judged(Option<oneshot::Sender<PanicVerdict>>);
 
     impl Drop for Judged {
         fn drop(&mut self) {
@@ -139,7 +139,7 @@ mod tests {
     fn only_a_panic_of_a_contained_task_ends_its_task_alone() {
         let runtime = Builder::new_current_thread().build_local(LocalOptions::default()).unwrap();
         runtime.block_on(async {
-            assert_eq!(judge_panic(), Verdict::EndProcess);
+            assert_eq!(judge_panic(), PanicVerdict::EndProcess);
             let plain = spawn_local(async { judge_panic() });
             let (report, dropped) = oneshot::channel();
             let held = Judged(Some(report));
@@ -148,15 +148,15 @@ mod tests {
                 tokio::task::yield_now().await;
                 for count in 1..=40 {
                     let log = count <= LOGGED || count == 32;
-                    assert_eq!(judge_panic(), Verdict::EndTask { log }, "{count}");
+                    assert_eq!(judge_panic(), PanicVerdict::EndTask { log }, "{count}");
                 }
             });
-            assert_eq!(plain.await.unwrap(), Verdict::EndProcess);
+            assert_eq!(plain.await.unwrap(), PanicVerdict::EndProcess);
             contained.await.unwrap();
             // What it held was dropped as a part of it.
-            assert_eq!(dropped.await.unwrap(), Verdict::EndTask { log: false });
+            assert_eq!(dropped.await.unwrap(), PanicVerdict::EndTask { log: false });
             assert_eq!(panics(), 41);
-            assert_eq!(judge_panic(), Verdict::EndProcess);
+            assert_eq!(judge_panic(), PanicVerdict::EndProcess);
         });
     }
 
@@ -166,7 +166,7 @@ mod tests {
         runtime.block_on(async {
             let ended = spawn_contained(async { panic!("wanted by this test") }).await;
             assert!(ended.unwrap_err().is_panic());
-            assert_eq!(judge_panic(), Verdict::EndProcess);
+            assert_eq!(judge_panic(), PanicVerdict::EndProcess);
         });
     }
 }

@@ -10,6 +10,8 @@ use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 
+use crate::Io;
+
 /// Longest wait for the reset of a connection whose end has been read: a system call of the application's,
 /// on a busy machine.
 const RESET_WAIT: Duration = Duration::from_millis(50);
@@ -30,12 +32,6 @@ impl Counted {
     #[must_use]
     pub fn new(stream: TcpStream) -> Self {
         Self { stream, written: 0, ended: false }
-    }
-
-    /// The socket below.
-    #[must_use]
-    pub fn socket(&self) -> &TcpStream {
-        &self.stream
     }
 
     /// Counts from here on, as everything before has been answered.
@@ -122,6 +118,16 @@ impl AsyncWrite for Counted {
 
     fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         Pin::new(&mut self.stream).poll_shutdown(cx)
+    }
+}
+
+impl Io for Counted {
+    fn poll_read_ready(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        self.stream.poll_read_ready(cx)
+    }
+
+    fn socket(&self) -> Option<&TcpStream> {
+        Some(&self.stream)
     }
 }
 

@@ -1,24 +1,36 @@
 //! Protocol detection and the ClientHello: a verdict must not change when more bytes follow, and
 //! there must be one once the bound is reached.
 
-use leno_transport::{Detected, Hello, MAX_DETECT, MAX_FIRST, detect};
+use std::time::Duration;
+
+use leno_transport::{Hello, MAX_PEEKED, Opening, Speaker, Verdict, Waits, judge};
+use leno_types::Protocol;
 
 /// Long inputs are only cut at every such position and at each of the first 64, to save time.
 const STEP: usize = 97;
 
+const EXPECTED: [Protocol; 4] =
+    [Protocol::Detect, Protocol::Http1, Protocol::Http2, Protocol::Opaque];
+
 pub(crate) fn run(bytes: &[u8]) {
-    let (mut detected, mut hello) = (None, None);
-    let cuts = (0..=bytes.len()).filter(|cut| *cut < 64 || cut % STEP == 0 || *cut == bytes.len());
+    let mut verdicts: [Option<Verdict>; EXPECTED.len()] = Default::default();
+    let mut hello = None;
+    let cuts = (1..=bytes.len()).filter(|cut| *cut < 64 || cut % STEP == 0 || *cut == bytes.len());
     for cut in cuts {
-        let now = detect(&bytes[..cut]);
-        assert!(now != Detected::NeedMore || cut < MAX_DETECT, "undecided at the bound");
-        match detected {
-            Some(before) => assert_eq!(now, before, "another verdict after {cut} bytes"),
-            None if now != Detected::NeedMore => detected = Some(now),
-            None => {}
+        let (speaker, elapsed) = (Speaker::Client, Duration::ZERO);
+        let opening = Opening { speaker, bytes: &bytes[..cut], ended: false, elapsed };
+        for (expected, verdict) in EXPECTED.into_iter().zip(&mut verdicts) {
+            let now = judge(expected, &Waits::OUTBOUND, opening);
+            let is_final = !matches!(now, Verdict::Wait(_));
+            assert!(is_final || cut < MAX_PEEKED, "undecided at the bound");
+            match verdict {
+                Some(before) => assert_eq!(now, *before, "another verdict after {cut} bytes"),
+                None if is_final => *verdict = Some(now),
+                None => {}
+            }
         }
         let now = Hello::read(&bytes[..cut]);
-        assert!(now != Hello::NeedMore || cut < MAX_FIRST, "an endless ClientHello");
+        assert!(now != Hello::NeedMore || cut < MAX_PEEKED, "an endless ClientHello");
         match &hello {
             Some(before) => assert_eq!(&now, before, "another ClientHello after {cut} bytes"),
             None if now != Hello::NeedMore => hello = Some(now),
@@ -26,7 +38,6 @@ pub(crate) fn run(bytes: &[u8]) {
         }
     }
     if let Some(Hello::Read(read)) = hello {
-        assert_eq!(detected, Some(Detected::TlsClientHello));
         if let Some(name) = read.server_name() {
             let allowed = |b: u8| {
                 b.is_ascii_lowercase() || b.is_ascii_digit() || matches!(b, b'-' | b'_' | b'.')
@@ -34,5 +45,6 @@ pub(crate) fn run(bytes: &[u8]) {
             assert!(!name.is_empty() && name.bytes().all(allowed), "{name:?}");
         }
         assert!(read.protocols().all(|protocol| !protocol.is_empty()));
+        assert_eq!(verdicts[0], Some(Verdict::Tls(Some(read))));
     }
 }

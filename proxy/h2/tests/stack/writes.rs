@@ -6,7 +6,7 @@ use std::pin::Pin;
 use std::rc::Rc;
 use std::task::{Context, Poll};
 
-use leno_h2::Io;
+use leno_transport::Io;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, DuplexStream, ReadBuf};
 
 use crate::script::{END_HEADERS, END_STREAM, GET, HEADERS, PREFACE, Peer, SETTINGS, frame};

@@ -5,7 +5,8 @@ use std::pin::{Pin, pin};
 use std::rc::Rc;
 use std::task::{Context, Poll, Waker};
 
-use leno_h2::{ConnError, Io, Request};
+use leno_h2::{ConnError, Request};
+use leno_transport::Io;
 
 use crate::answer::Answer;
 use crate::call::Call;

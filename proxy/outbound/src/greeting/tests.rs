@@ -3,9 +3,9 @@
 use leno_tls::{
     Alpn, ClientIdentity, Credentials, HandshakeError, Keyring, MeshStream, refused_by_server,
 };
-use leno_transport::Prefixed;
+use leno_transport::MAX_PEEKED;
 use rcgen::{BasicConstraints, CertificateParams, IsCa, Issuer, KeyPair, SanType};
-use tokio::io::{AsyncReadExt, AsyncWriteExt, duplex};
+use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream, ReadBuf, duplex};
 use tokio::net::{TcpListener, TcpStream};
 
 use super::*;
@@ -53,51 +53,60 @@ impl AsyncWrite for Breaking {
     }
 }
 
-/// What becomes of a server that breaks after so many bytes, and what is held then.
+/// A client that has sent `first` already, and its other end.
+fn client(first: &[u8]) -> (Peeked<DuplexStream>, DuplexStream) {
+    let (client, far) = duplex(4 * MAX_HELD);
+    (Peeked::with_bytes(client, first.to_vec()), far)
+}
+
+/// A server, and its other end.
+fn server(room: usize) -> (Peeked<DuplexStream>, DuplexStream) {
+    let (server, beyond) = duplex(room);
+    (server.into(), beyond)
+}
+
+/// What becomes of a server that breaks after so many bytes, and what is kept then.
 async fn broken(after: usize) -> (Greeting, Vec<u8>) {
     let with = Some(io::ErrorKind::ConnectionReset.into());
-    let mut server = Breaking { after, taken: 0, with };
-    let (mut client, mut far) = duplex(64);
+    let mut server = Peeked::from(Breaking { after, taken: 0, with });
+    let (mut client, mut far) = client(b"hello");
     far.write_all(b" world").await.unwrap();
-    let mut held = b"hello".to_vec();
-    (greet(&mut server, &mut client, &mut held).await, held)
+    (greet(&mut server, &mut client).await, client.bytes().to_vec())
 }
 
 #[tokio::test]
 async fn what_the_server_says_ends_it_and_what_the_client_said_has_gone_on() {
-    let (mut server, mut beyond) = duplex(64);
-    let (mut client, mut far) = duplex(64);
+    let (mut server, mut beyond) = server(64);
+    let (mut client, mut far) = client(b"hello");
     far.write_all(b" world").await.unwrap();
-    let mut held = b"hello".to_vec();
     let answers = async {
         let mut heard = [0; 11];
         beyond.read_exact(&mut heard).await.unwrap();
         beyond.write_all(b"yes?").await.unwrap();
         heard
     };
-    let (greeting, heard) = tokio::join!(greet(&mut server, &mut client, &mut held), answers);
+    let (greeting, heard) = tokio::join!(greet(&mut server, &mut client), answers);
     assert_eq!(&heard, b"hello world");
-    let Greeting::Going { sent: 11, from_server } = greeting else { panic!("{greeting:?}") };
-    assert_eq!(from_server, b"yes?");
+    assert!(matches!(greeting, Greeting::Going { sent: 11 }), "{greeting:?}");
+    assert_eq!(server.bytes(), b"yes?");
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_server_that_stays_silent_is_waited_for_within_a_bound() {
-    let (mut server, _beyond) = duplex(3);
-    let (mut client, _far) = duplex(64);
-    let mut held = b"hello".to_vec();
-    let greeting = greet(&mut server, &mut client, &mut held).await;
+    let (mut server, _beyond) = server(3);
+    let (mut client, _far) = client(b"hello");
+    let greeting = greet(&mut server, &mut client).await;
     // As much as it takes is sent; the rest is the relay's.
-    assert!(matches!(greeting, Greeting::Going { sent: 3, .. }), "{greeting:?}");
+    assert!(matches!(greeting, Greeting::Going { sent: 3 }), "{greeting:?}");
 }
 
 #[tokio::test]
 async fn a_break_loses_nothing_of_what_the_client_said() {
     for after in [0, 5, 11] {
-        let (greeting, held) = broken(after).await;
+        let (greeting, kept) = broken(after).await;
         let Greeting::Broken { sent, .. } = greeting else { panic!("{greeting:?}") };
         assert_eq!(sent, after);
-        assert!(b"hello world".starts_with(&held) && held.len() >= 5.max(after), "{held:?}");
+        assert!(b"hello world".starts_with(&kept) && kept.len() >= 5.max(after), "{kept:?}");
     }
 }
 
@@ -129,47 +138,43 @@ async fn a_server_that_refuses_the_certificate_says_so_whatever_was_sent() {
     let (web, cart) = (keyring(&mesh, WEB, &root), keyring(&mesh, CART, &other));
     let (connector, acceptor) = (web.connector(), cart.acceptor());
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-    for length in [0, 1, 2 * CHUNK, MAX_HELD - 1].repeat(8) {
+    for length in [0, 1, 4096, MAX_HELD - 1].repeat(8) {
         let near = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
         let (far, _) = listener.accept().await.unwrap();
         let refusing = async {
-            let far = Prefixed::new(Vec::new(), far);
             let refused = acceptor.accept(far, ClientIdentity::Required).await.unwrap_err();
             assert!(matches!(refused, HandshakeError::Refused(_)), "{refused}");
         };
         let greeted = async {
             let cart = CART.parse().unwrap();
-            let mut server: MeshStream =
-                connector.connect(near, &cart, &[Alpn::Opaque]).await.unwrap();
-            let (mut client, _far) = duplex(64);
-            let mut held = vec![7; length];
-            (greet(&mut server, &mut client, &mut held).await, held)
+            let server: MeshStream = connector.connect(near, &cart, &[Alpn::Opaque]).await.unwrap();
+            let (mut client, _far) = client(&vec![7; length]);
+            let greeting = greet(&mut server.into(), &mut client).await;
+            (greeting, client.bytes().len())
         };
-        let ((greeting, held), ()) = tokio::join!(greeted, refusing);
+        let ((greeting, kept), ()) = tokio::join!(greeted, refusing);
         let Greeting::Broken { error, .. } = greeting else { panic!("{greeting:?}") };
         assert!(refused_by_server(&error).is_some(), "{length} bytes: {error}");
-        assert_eq!(held.len(), length);
+        assert_eq!(kept, length);
     }
 }
 
 #[tokio::test]
 async fn what_is_held_is_bounded() {
-    let (mut server, mut beyond) = duplex(4 * MAX_HELD);
-    let (mut client, mut far) = duplex(4 * MAX_HELD);
+    let (mut server, mut beyond) = server(4 * MAX_HELD);
+    let (mut client, mut far) = client(b"");
     far.write_all(&vec![7; 3 * MAX_HELD]).await.unwrap();
-    let mut held = Vec::new();
-    let greeting = greet(&mut server, &mut client, &mut held).await;
-    let Greeting::Going { sent, .. } = greeting else { panic!("{greeting:?}") };
-    assert!(sent == held.len() && (MAX_HELD..MAX_HELD + CHUNK).contains(&sent), "{sent}");
+    let greeting = greet(&mut server, &mut client).await;
+    let Greeting::Going { sent } = greeting else { panic!("{greeting:?}") };
+    assert!(sent == client.bytes().len() && (MAX_HELD..=MAX_PEEKED).contains(&sent), "{sent}");
     beyond.read_exact(&mut vec![0; sent]).await.unwrap();
 }
 
 #[tokio::test]
 async fn the_clients_end_is_left_to_the_relay() {
-    let (mut server, _beyond) = duplex(64);
-    let (mut client, far) = duplex(64);
+    let (mut server, _beyond) = server(64);
+    let (mut client, far) = client(b"hello");
     drop(far);
-    let mut held = b"hello".to_vec();
-    let greeting = greet(&mut server, &mut client, &mut held).await;
-    assert!(matches!(greeting, Greeting::Going { sent: 5, .. }), "{greeting:?}");
+    let greeting = greet(&mut server, &mut client).await;
+    assert!(matches!(greeting, Greeting::Going { sent: 5 }), "{greeting:?}");
 }

@@ -4,8 +4,7 @@
 use std::io::IoSlice;
 use std::os::fd::AsFd;
 
-use leno_http::Io;
-use leno_transport::{Ended, RELAY_IDLE, Stream};
+use leno_transport::{Ended, RELAY_IDLE};
 
 use super::*;
 
@@ -18,10 +17,10 @@ async fn relayed() -> (TcpStream, TcpStream, tokio::task::JoinHandle<Ended>) {
     let (client, server) = Mesh::new().connected(Alpn::Opaque).await;
     let (near, a) = pair().await;
     let (b, far) = pair().await;
-    let first = tokio::spawn(leno_transport::relay(a, client, RELAY_IDLE, ()));
-    tokio::spawn(leno_transport::relay(server, b, RELAY_IDLE, ()));
+    let first = tokio::spawn(leno_transport::relay(a.into(), client.into(), RELAY_IDLE, ()));
+    tokio::spawn(leno_transport::relay(server.into(), b.into(), RELAY_IDLE, ()));
     let ended = tokio::spawn(async move { first.await.unwrap().ended });
-    (near, far.into_parts().1, ended)
+    (near, far, ended)
 }
 
 #[tokio::test]
@@ -144,7 +143,7 @@ async fn a_reset_crosses_two_proxies() {
     let (mut near, mut far, ended) = relayed().await;
     near.write_all(b"x").await.unwrap();
     assert_eq!(far.read_u8().await.unwrap(), b'x');
-    near.abort();
+    near.reset_on_drop();
     drop(near);
     let error = far.read_u8().await.unwrap_err();
     assert_eq!(error.kind(), std::io::ErrorKind::ConnectionReset);
@@ -161,17 +160,22 @@ async fn a_lasting_relay() {
     for in_channel in [false, true] {
         let (client, _server) = mesh.connected(Alpn::Opaque).await;
         let (_application, near) = pair().await;
-        let tcp = client.tcp().as_fd().try_clone_to_owned().unwrap();
+        let tcp = client.socket().unwrap().as_fd().try_clone_to_owned().unwrap();
         let socket = socket2::Socket::from(tcp);
         assert!(!socket.keepalive().unwrap());
         tokio::time::pause();
         let relay = match in_channel {
             true => {
-                let relay = leno_transport::relay(near, Channel::from(client), RELAY_IDLE, ());
+                let relay = leno_transport::relay(
+                    near.into(),
+                    Channel::from(client).into(),
+                    RELAY_IDLE,
+                    (),
+                );
                 tokio::task::spawn_local(async move { drop(relay.await) })
             }
             false => {
-                let relay = leno_transport::relay(near, client, RELAY_IDLE, ());
+                let relay = leno_transport::relay(near.into(), client.into(), RELAY_IDLE, ());
                 tokio::task::spawn_local(async move { drop(relay.await) })
             }
         };
@@ -186,7 +190,7 @@ async fn a_lasting_relay() {
 async fn a_cut_stream_is_not_taken_for_its_end() {
     let (client, mut server) = Mesh::new().connected(Alpn::Opaque).await;
     // FIN without close_notify, which an attacker on the path could send.
-    socket2::SockRef::from(client.tcp()).shutdown(std::net::Shutdown::Write).unwrap();
+    socket2::SockRef::from(client.socket().unwrap()).shutdown(std::net::Shutdown::Write).unwrap();
     let error = server.read_u8().await.unwrap_err();
     assert_eq!(error.kind(), std::io::ErrorKind::UnexpectedEof);
 }

@@ -2,7 +2,6 @@
 
 use std::sync::Arc;
 
-use leno_transport::Prefixed;
 use rustls::client::ResolvesClientCert;
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
 use rustls::crypto::aws_lc_rs::default_provider;
@@ -114,10 +113,10 @@ pub(super) async fn connect_without_key(
 
 /// Accepts as a server with any certificate.
 pub(super) async fn accept(
-    tcp: Prefixed<TcpStream>,
+    tcp: TcpStream,
     (chain, key): Certified,
     alpn: &str,
-) -> std::io::Result<server::TlsStream<Prefixed<TcpStream>>> {
+) -> std::io::Result<server::TlsStream<TcpStream>> {
     let mut roots = RootCertStore::empty();
     roots.add(super::ca::Ca::new("nobody").root).unwrap();
     let provider = Arc::new(default_provider());

@@ -4,8 +4,6 @@ use std::future::poll_fn;
 use std::pin::Pin;
 use std::task::Poll;
 
-use leno_http::Io;
-
 use leno_transport::budget::{self, Budget, Charge, MIN_BUDGET};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
@@ -28,8 +26,7 @@ fn in_thread<F: Future<Output = ()>>(act: impl FnOnce() -> F + Send + 'static) {
 /// A connection whose records the test forwards: the client, the socket behind it, the socket
 /// before the server, and the server.
 async fn tapped(mesh: &Mesh) -> (MeshStream, TcpStream, TcpStream, MeshStream) {
-    let (near, tap) = pair().await;
-    let mut tap = tap.into_parts().1;
+    let (near, mut tap) = pair().await;
     let (mut other_tap, far) = pair().await;
     let cart = identity(CART);
     let handshake = async {
@@ -69,7 +66,7 @@ fn a_record_that_has_begun_holds_what_has_come_of_it() {
         let mut record = [0; 100];
         let n = tap.read(&mut record).await.unwrap();
         to.write_all(&record[..1]).await.unwrap();
-        server.tcp().readable().await.unwrap();
+        server.socket().unwrap().readable().await.unwrap();
         assert_eq!(read_now(&mut server).await, None);
         assert_eq!(budget::charged(), 1);
         to.write_all(&record[1..n]).await.unwrap();
@@ -91,7 +88,7 @@ fn a_connection_that_waits_between_requests_holds_the_rest_of_its_read() {
         }
         let n = records.len() / 2 + 3;
         to.write_all(&records[..n]).await.unwrap();
-        server.tcp().readable().await.unwrap();
+        server.socket().unwrap().readable().await.unwrap();
         assert_eq!(read_now(&mut server).await.unwrap(), b"hello");
         let ready = poll_fn(|cx| Poll::Ready(Io::poll_read_ready(&mut server, cx))).await;
         assert!(ready.is_pending());

@@ -8,7 +8,7 @@ use tokio::io::{AsyncWrite, ReadBuf};
 
 use super::pipe::{self, Pipe};
 use super::{Ended, Side};
-use crate::{Buffer, Stream, budget};
+use crate::{Buffer, Io, budget};
 
 /// After how many bytes a direction between plain sockets goes on with `splice`: a pipe costs two
 /// descriptors and two more system calls for each piece, which small streams never earn back.
@@ -69,6 +69,12 @@ impl Failed {
 }
 
 impl Direction {
+    /// One whose first bytes were read already.
+    pub(super) fn holding(bytes: Vec<u8>) -> Self {
+        let held = (!bytes.is_empty()).then(|| Buffer::holding(bytes));
+        Self { held, ..Self::default() }
+    }
+
     /// Bytes written so far.
     pub(super) fn moved(&self) -> u64 {
         self.moved
@@ -82,7 +88,7 @@ impl Direction {
     }
 
     /// Moves what can be moved now; ready when this direction has ended.
-    pub(super) fn poll<R: Stream, W: Stream>(
+    pub(super) fn poll<R: Io, W: Io>(
         &mut self,
         cx: &mut Context<'_>,
         from: &mut R,
@@ -102,7 +108,7 @@ impl Direction {
         }
     }
 
-    fn poll_copy<R: Stream, W: Stream>(
+    fn poll_copy<R: Io, W: Io>(
         &mut self,
         cx: &mut Context<'_>,
         from: &mut R,
@@ -175,7 +181,7 @@ impl Direction {
         Poll::Pending
     }
 
-    fn poll_splice<R: Stream, W: Stream>(
+    fn poll_splice<R: Io, W: Io>(
         &mut self,
         cx: &mut Context<'_>,
         from: &mut R,

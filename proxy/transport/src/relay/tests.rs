@@ -11,7 +11,7 @@ use tokio::time::Instant;
 mod exact;
 
 use super::*;
-use crate::{CONNECT_TIMEOUT, Listener, Prefixed, connect};
+use crate::{CONNECT_TIMEOUT, Listener, Peeked, connect};
 
 /// A client, a server, and the relay between them.
 struct Chain {
@@ -30,7 +30,7 @@ async fn pair() -> (TcpStream, TcpStream) {
 async fn chain() -> Chain {
     let (client, a) = pair().await;
     let (b, server) = pair().await;
-    let relay = tokio::spawn(relay(a, b, RELAY_IDLE, ()));
+    let relay = tokio::spawn(relay(a.into(), b.into(), RELAY_IDLE, ()));
     Chain { client, server, relay }
 }
 
@@ -84,7 +84,7 @@ async fn a_reset_stays_a_reset_in_both_directions() {
         aborting.write_all(b"x").await.unwrap();
         let mut byte = [0];
         other.read_exact(&mut byte).await.unwrap();
-        aborting.abort();
+        aborting.reset_on_drop();
         drop(aborting);
         let error = other.read(&mut byte).await.unwrap_err();
         assert_eq!(error.kind(), io::ErrorKind::ConnectionReset);
@@ -159,7 +159,7 @@ async fn an_idle_relay_ends_and_a_busy_one_does_not() {
     let (mut client, a) = tokio::io::duplex(64);
     let (b, mut server) = tokio::io::duplex(64);
     let idle = Duration::from_secs(60);
-    let relay = tokio::spawn(relay(a, b, idle, ()));
+    let relay = tokio::spawn(relay(a.into(), b.into(), idle, ()));
     let mut byte = [0];
     for _ in 0..10 {
         tokio::time::advance(Duration::from_secs(50)).await;
@@ -185,8 +185,8 @@ async fn a_prefix_and_the_observer_see_every_byte() {
             Side::B => (up, down + n),
         });
     };
-    let a = Prefixed::new(b"first ".to_vec(), a);
-    let relayed = relay(a, b, RELAY_IDLE, observer);
+    let a = Peeked::with_bytes(a, b"first ".to_vec());
+    let relayed = relay(a, b.into(), RELAY_IDLE, observer);
     let talk = async {
         client.write_all(b"second").await.unwrap();
         client.shutdown().await.unwrap();

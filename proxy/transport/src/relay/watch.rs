@@ -9,7 +9,7 @@ use socket2::SockRef;
 use tokio::time::{Instant, Sleep};
 
 use super::{Ended, Side};
-use crate::Stream;
+use crate::Io;
 use crate::liveness::{PROBING, SILENCE, is_unanswered};
 
 /// How often a side that is neither read nor written is asked for its errors, and one that bytes were
@@ -61,7 +61,7 @@ impl Watch {
     }
 
     /// Ready when the relay is to end: idle for too long, or a side has failed.
-    pub(super) fn poll<A: Stream, B: Stream>(
+    pub(super) fn poll<A: Io, B: Io>(
         self: Pin<&mut Self>,
         cx: &mut Context<'_>,
         seen: Seen,
@@ -102,19 +102,19 @@ impl Watch {
     }
 }
 
-fn failed<A: Stream, B: Stream>(a: &A, b: &B, deaf: bool) -> Option<(Side, io::Error)> {
+fn failed<A: Io, B: Io>(a: &A, b: &B, deaf: bool) -> Option<(Side, io::Error)> {
     let of_a = error_of(a, deaf).map(|error| (Side::A, error));
     of_a.or_else(|| error_of(b, deaf).map(|error| (Side::B, error)))
 }
 
 /// Why the connection is broken, if it is. Errors of a socket that is read and written show there.
-fn error_of(stream: &impl Stream, deaf: bool) -> Option<io::Error> {
+fn error_of(stream: &impl Io, deaf: bool) -> Option<io::Error> {
     let socket = stream.socket()?;
     let error = if deaf { socket.take_error().unwrap_or_else(Some) } else { None };
     error.or_else(|| is_unanswered(socket).then(|| io::ErrorKind::TimedOut.into()))
 }
 
-fn keep_alive(stream: &impl Stream) {
+fn keep_alive(stream: &impl Io) {
     if let Some(socket) = stream.socket() {
         // It fails only for a connection that is gone, which shows by itself.
         let _gone = SockRef::from(socket).set_tcp_keepalive(&PROBING);

@@ -72,7 +72,7 @@ async fn a_reset_in_the_middle_of_bulk_stays_a_reset() {
             other.read_to_end(&mut rest).await.unwrap_err()
         });
         let mut aborting = writer.await.unwrap();
-        aborting.abort();
+        aborting.reset_on_drop();
         drop(aborting);
         assert_eq!(drain.await.unwrap().kind(), ErrorKind::ConnectionReset);
         let expected = if from_client { Side::A } else { Side::B };
@@ -103,7 +103,7 @@ async fn a_reset_is_noticed_although_the_other_side_does_not_read() {
         sent += wrote.unwrap();
     }
     assert!(sent > BULK, "{sent}");
-    client.abort();
+    client.reset_on_drop();
     drop(client);
     let done = relay.await.unwrap();
     assert_eq!(done.ended.reason(), "reset");
@@ -122,7 +122,7 @@ async fn a_reset_is_noticed_after_a_half_close() {
             if from_client { (client, server) } else { (server, client) };
         aborting.shutdown().await.unwrap();
         assert_eq!(other.read(&mut [0]).await.unwrap(), 0);
-        aborting.abort();
+        aborting.reset_on_drop();
         drop(aborting);
         let done = relay.await.unwrap();
         assert_eq!(done.ended.reason(), "reset");
@@ -136,7 +136,7 @@ async fn the_hosts_of_a_relay_that_lasts_are_asked_whether_they_are_there() {
     let (b, _server) = pair().await;
     let socket = |tcp: &TcpStream| Socket::from(tcp.as_fd().try_clone_to_owned().unwrap());
     let sockets = [socket(&a), socket(&b)];
-    let relay = tokio::spawn(relay(a, b, RELAY_IDLE, ()));
+    let relay = tokio::spawn(relay(a.into(), b.into(), RELAY_IDLE, ()));
     // What is accepted has it from its listener.
     assert_eq!(sockets.each_ref().map(|socket| socket.keepalive().unwrap()), [true, false]);
     tokio::time::sleep(Duration::from_secs(5)).await;

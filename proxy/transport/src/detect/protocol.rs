@@ -1,0 +1,249 @@
+//! The protocol of a connection, by the bytes that its client has sent.
+
+/// The most bytes that are examined. A request line longer than this counts as HTTP/1, whose own
+/// bounds then answer it.
+pub(super) const MAX_DETECT: usize = 8 * 1024;
+
+/// The longest method name: the longest registered one (`UPDATEREDIRECTREF`) has 17 letters.
+const MAX_METHOD: usize = 24;
+
+/// RFC 9113 section 3.4.
+const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
+
+/// Length of a frame's header (RFC 9113 section 4.1), and of one setting (section 6.5.1).
+const FRAME_HEADER: usize = 9;
+const SETTING: u32 = 6;
+
+/// The most settings of a server's first frame: nine are registered, and some send unknown ones.
+const MAX_SETTINGS: u32 = 32;
+
+/// What follows the target of a request line.
+const VERSION: &[u8] = b"HTTP/1.";
+
+/// What bytes are the beginning of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Detected {
+    /// An HTTP/1.0 or HTTP/1.1 request.
+    Http1,
+    /// HTTP/2 with prior knowledge.
+    Http2Preface,
+    /// A TLS ClientHello, the mesh's or the application's own.
+    TlsClientHello,
+    /// None of these.
+    Opaque,
+    /// Too few bytes to tell.
+    NeedMore,
+}
+
+/// Recognises the protocol by the first bytes that a client sent.
+///
+/// A decision never changes when more bytes follow. HTTP/1 is decided once the request line has
+/// shown its version, since other text protocols begin with upper-case words too (`GET key` is
+/// a Redis inline command); most clients send the line in one piece, so that costs no wait.
+pub(super) fn detect(bytes: &[u8]) -> Detected {
+    match bytes.first() {
+        None => Detected::NeedMore,
+        Some(0x16) => client_hello(bytes),
+        Some(b'A'..=b'Z') => match starts(bytes, PREFACE) {
+            Some(true) => Detected::Http2Preface,
+            // "PRI" is the beginning of other words as well; both must rule it out.
+            None => Detected::NeedMore,
+            Some(false) => request_line(bytes),
+        },
+        Some(_) => Detected::Opaque,
+    }
+}
+
+/// Whether a client speaks HTTP/2 with prior knowledge, by its preface (RFC 9113 section 3.4); `None`
+/// while the bytes are a part of it. No request of HTTP/1 begins so.
+pub(super) fn is_preface(bytes: &[u8]) -> Option<bool> {
+    starts(bytes, PREFACE)
+}
+
+/// Whether a server's first bytes are those of HTTP/2: its SETTINGS, which some servers send before
+/// their client's preface has arrived (RFC 9113 section 3.4).
+pub(super) fn is_server_preface(bytes: &[u8]) -> bool {
+    const SETTINGS: u8 = 4;
+    let Some(header) = bytes.first_chunk::<FRAME_HEADER>() else { return false };
+    let length = u32::from_be_bytes([0, header[0], header[1], header[2]]);
+    let [kind, flags, stream @ ..] =
+        [header[3], header[4], header[5], header[6], header[7], header[8]];
+    length.is_multiple_of(SETTING)
+        && length <= MAX_SETTINGS * SETTING
+        && (kind, flags, stream) == (SETTINGS, 0, [0; 4])
+}
+
+/// Whether `bytes` begin with `whole`; `None` while they are a part of it.
+fn starts(bytes: &[u8], whole: &[u8]) -> Option<bool> {
+    let n = bytes.len().min(whole.len());
+    if bytes[..n] != whole[..n] {
+        return Some(false);
+    }
+    (n == whole.len()).then_some(true)
+}
+
+/// A TLS record (RFC 8446 section 5.1) of type handshake that begins with a ClientHello.
+pub(super) fn client_hello(bytes: &[u8]) -> Detected {
+    let good = |(at, byte): (usize, &u8)| match at {
+        0 => *byte == 0x16,
+        1 => *byte == 3,
+        2 => *byte <= 4,
+        3 => *byte <= 0x40,
+        4 => bytes[3] != 0 || *byte != 0,
+        _ => *byte == 1,
+    };
+    if !bytes.iter().enumerate().take(6).all(good) {
+        Detected::Opaque
+    } else if bytes.len() < 6 {
+        Detected::NeedMore
+    } else {
+        Detected::TlsClientHello
+    }
+}
+
+/// `METHOD SP target SP HTTP/1.` (RFC 9112 section 3), in ASCII capitals as all registered methods.
+fn request_line(bytes: &[u8]) -> Detected {
+    let undecided = if bytes.len() < MAX_DETECT { Detected::NeedMore } else { Detected::Http1 };
+    let in_method = |byte: &u8| byte.is_ascii_uppercase() || matches!(byte, b'-' | b'_');
+    let Some(method) = bytes.iter().position(|byte| !in_method(byte)) else {
+        return if bytes.len() > MAX_METHOD { Detected::Opaque } else { Detected::NeedMore };
+    };
+    if method > MAX_METHOD || bytes[method] != b' ' {
+        return Detected::Opaque;
+    }
+    let rest = &bytes[method + 1..bytes.len().min(MAX_DETECT)];
+    let Some(target) = rest.iter().position(|byte| *byte <= b' ' || *byte == 0x7f) else {
+        return undecided;
+    };
+    if target == 0 || rest[target] != b' ' {
+        return Detected::Opaque;
+    }
+    match starts(&rest[target + 1..], VERSION) {
+        Some(true) => Detected::Http1,
+        Some(false) => Detected::Opaque,
+        None => undecided,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn known_beginnings() {
+        use Detected::{Http1, Http2Preface, NeedMore, Opaque, TlsClientHello};
+        let cases: &[(&[u8], Detected)] = &[
+            (b"", NeedMore),
+            (b"GET / HTTP/1.1\r\nHost: web\r\n\r\n", Http1),
+            (b"GET /a?b=c HTTP/1.", Http1),
+            (b"GET / HTTP/1", NeedMore),
+            (b"M-SEARCH * HTTP/1.1\r\n", Http1),
+            (b"CONNECT web:443 HTTP/1.1\r\n", Http1),
+            (b"GET http://web/ HTTP/1.0\r\n", Http1),
+            (b"G", NeedMore),
+            (b"GET / HTTP/2.0\r\n", Opaque),
+            (b"GET /\r\n", Opaque),
+            (b"GET key\r\n", Opaque),
+            (b"GET  / HTTP/1.1\r\n", Opaque),
+            (b"PING\r\n", Opaque),
+            (b"EHLO mail.example\r\n", Opaque),
+            (b"SSH-2.0-OpenSSH_9.2\r\n", Opaque),
+            (b"get / HTTP/1.1\r\n", Opaque),
+            (b"*1\r\n$4\r\nPING\r\n", Opaque),
+            (b"\0\0\0\x08\x04\xd2\x16\x2f", Opaque),
+            (b"PRI", NeedMore),
+            (PREFACE, Http2Preface),
+            (b"PRI * HTTP/2.0\r\n\r\nXX", Opaque),
+            (b"PRINT / HTTP/1.1\r\n", Http1),
+            (b"\x16\x03\x01\x02\x00\x01\x00", TlsClientHello),
+            (b"\x16\x03\x01", NeedMore),
+            (b"\x16\x03\x01\x02\x00\x02", Opaque),
+            (b"\x16\x03\x01\x00\x00\x01", Opaque),
+            // Cut into records of one byte (RFC 8446 section 5.1).
+            (b"\x16\x03\x01\x00\x01\x01\x16\x03\x01", TlsClientHello),
+            (b"\x16\x02", Opaque),
+        ];
+        for (bytes, expected) in cases {
+            let shown = String::from_utf8_lossy(bytes);
+            assert_eq!(detect(bytes), *expected, "{shown:?}");
+        }
+    }
+
+    #[test]
+    fn an_endless_request_line_counts_as_http() {
+        let mut line = b"GET /".to_vec();
+        line.resize(MAX_DETECT - 1, b'a');
+        assert_eq!(detect(&line), Detected::NeedMore);
+        line.push(b'a');
+        assert_eq!(detect(&line), Detected::Http1);
+    }
+
+    #[test]
+    fn a_server_that_sends_its_settings_at_once_speaks_http2() {
+        // grpc-go's, Node's empty one, and greetings of others.
+        let grpc = b"\0\0\x06\x04\0\0\0\0\0\0\x05\0\0\x40\0";
+        assert!(is_server_preface(grpc));
+        assert!(is_server_preface(b"\0\0\0\x04\0\0\0\0\0"));
+        for other in [
+            &b""[..],
+            b"\0\0\0\x04\0\0\0\0",
+            b"\0\0\x05\x04\0\0\0\0\0\0\x05\0\0\x40",
+            b"\0\0\0\x04\x01\0\0\0\0",
+            b"\0\0\0\x04\0\0\0\0\x01",
+            b"\x4a\0\0\0\x0a5.5.5-10.11",
+            b"220 ready\r\n",
+            b"HTTP/1.1 408 Request Timeout\r\n",
+        ] {
+            assert!(!is_server_preface(other), "{}", other.escape_ascii());
+        }
+    }
+
+    fn beginnings() -> impl Strategy<Value = Vec<u8>> {
+        prop_oneof![
+            proptest::collection::vec(any::<u8>(), 0..64),
+            "[A-Z_-]{1,26}[ ]{0,2}[!-~]{0,20}[ \r]?(HTTP/1\\.1|HTTP/2\\.0|HTTP)?[ -~\r\n]{0,9}"
+                .prop_map(String::into_bytes),
+            (0..=PREFACE.len(), proptest::collection::vec(any::<u8>(), 0..9))
+                .prop_map(|(n, rest)| [&PREFACE[..n], &rest].concat()),
+            (0..6usize, proptest::collection::vec(any::<u8>(), 0..9)).prop_map(|(n, rest)| [
+                &b"\x16\x03\x01\x02\x00\x01"[..n],
+                &rest
+            ]
+            .concat()),
+        ]
+    }
+
+    proptest! {
+        #[test]
+        fn a_decision_is_final(bytes in beginnings()) {
+            let mut decided = None;
+            for n in 0..=bytes.len() {
+                let now = detect(&bytes[..n]);
+                if let Some(before) = decided {
+                    prop_assert_eq!(now, before, "after {} bytes", n);
+                } else if now != Detected::NeedMore {
+                    decided = Some(now);
+                }
+            }
+        }
+
+        #[test]
+        fn no_bytes_are_undecided_at_the_bound(bytes in beginnings(), filler in any::<u8>()) {
+            let mut long = bytes;
+            long.resize(MAX_DETECT, filler);
+            prop_assert_ne!(detect(&long), Detected::NeedMore);
+        }
+
+        #[test]
+        fn every_request_line_is_http(
+            method in "[A-Z][A-Z-]{0,16}",
+            target in "[!-~]{1,200}",
+            version in "HTTP/1\\.[01]",
+        ) {
+            let line = format!("{method} {target} {version}\r\n");
+            prop_assert_eq!(detect(line.as_bytes()), Detected::Http1);
+        }
+    }
+}
