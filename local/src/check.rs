@@ -146,7 +146,8 @@ fn times(number: u32) -> String {
 fn application(instance: &InstanceStatus) -> Finding {
     let closed = instance.pid.map_or(Vec::new(), |pid| listening::closed(pid, &instance.ports));
     let text = state(instance, &closed, Timestamp::now().as_millisecond());
-    let healthy = instance.phase == Phase::Running && closed.is_empty();
+    let serves = instance.phase == Phase::Running && instance.trouble.reason.is_none();
+    let healthy = (serves && closed.is_empty()) || instance.phase == Phase::Completed;
     Finding { subject: format!("{}/{}", instance.namespace, instance.name), healthy, text }
 }
 
@@ -159,7 +160,11 @@ pub fn state(instance: &InstanceStatus, closed: &[u16], now_unix_ms: i64) -> Str
     if !closed.is_empty() {
         text += &format!(", does not listen on {}", listening::shown(closed));
     }
+    if let Some(reason) = &trouble.reason {
+        text += &format!(", {reason}");
+    }
     match &trouble.ended {
+        _ if instance.phase == Phase::Completed => {}
         Some(how) if instance.phase != Phase::Running => {
             text += &format!(": {how}");
             if trouble.times > 1 {
@@ -268,10 +273,16 @@ mod tests {
         let failing = Trouble {
             ended: Some("exited with 3".into()),
             times: 3,
+            reason: None,
             next_try_unix_ms: Some(10_000),
             last_line: "no database".into(),
         };
         let none = Trouble::default;
+        let not_ready = Trouble {
+            reason: Some("not ready: GET / on port 8080 answers 503".into()),
+            ..Trouble::default()
+        };
+        let over = Trouble { times: 1, next_try_unix_ms: None, ..failing.clone() };
         for (of, closed, expected) in [
             (instance(Phase::Running, 0, none()), vec![], "running"),
             (
@@ -289,6 +300,17 @@ mod tests {
                 vec![],
                 "waiting: exited with 3, 3 times in a row, next try in 4 s; last line: no database",
             ),
+            (
+                instance(Phase::Running, 0, not_ready),
+                vec![],
+                "running, not ready: GET / on port 8080 answers 503",
+            ),
+            (
+                instance(Phase::Ended, 0, over.clone()),
+                vec![],
+                "ended: exited with 3; last line: no database",
+            ),
+            (instance(Phase::Completed, 0, over), vec![], "completed"),
         ] {
             assert_eq!(state(&of, &closed, 6_500), expected);
         }

@@ -13,13 +13,14 @@ use tokio::task::JoinHandle;
 
 use crate::backoff::Backoff;
 use crate::cgroup::Cgroup;
-use crate::enclosure::{Credentials, Enclosure};
+use crate::credentials::Credentials;
+use crate::enclosure::Enclosure;
 use crate::error::Result;
 use crate::instance::{Mesh, after};
 use crate::plan::subnet;
 use crate::process::{Running, Task, describe};
 use crate::program::Program;
-use crate::supervise::{Event, Stop, keep_running};
+use crate::supervise::{Event, Rules, Stop, keep_running};
 use crate::up::Options;
 
 /// How long it may take to end; it holds nothing that is not on disk.
@@ -79,7 +80,7 @@ pub fn start(
             mesh.output.say(&text);
         };
         let backoff = Backoff::eager(Instant::now());
-        keep_running(start, backoff, (stop, Stop::All), GRACE, report).await;
+        keep_running(start, Rules::always(backoff, GRACE), (stop, Stop::All), report).await;
     });
     Ok(Controller { pid, task })
 }

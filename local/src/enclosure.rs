@@ -1,6 +1,4 @@
-//! What surrounds a process of an instance: control group, network, names of files and host, user.
-
-#![expect(unsafe_code, reason = "prctl(PR_CAPBSET_DROP) has no safe wrapper")]
+//! What surrounds a process of an instance: control groups, network, files, the name of the host.
 
 use std::ffi::{CString, OsStr};
 use std::fs::{self, File};
@@ -12,41 +10,33 @@ use nix::mount::{MsFlags, mount};
 use nix::sched::{CloneFlags, setns, unshare};
 use nix::sys::prctl;
 use nix::sys::signal::Signal;
-use nix::unistd::{
-    Gid, Pid, Uid, User, getgrouplist, getppid, setgid, setgroups, sethostname, setuid,
-};
+use nix::sys::statvfs::{FsFlags, statvfs};
+use nix::unistd::{Pid, getppid, sethostname};
 
 use crate::cgroup::Cgroup;
-use crate::descriptors::Descriptors;
 use crate::error::{Attempt, Error, Result};
 use crate::netns::Netns;
+use crate::plan::Volume;
 use crate::record;
-
-/// The kernel numbers capabilities from 0; this is above the highest there may be (a 64-bit set).
-const CAPABILITIES: libc::c_ulong = 64;
 
 /// What a process enters between fork and exec. Everything is prepared beforehand, so that
 /// [`Enclosure::enter`] makes system calls and nothing else: no allocation, no lock.
 #[derive(Debug)]
 pub struct Enclosure {
-    cgroup: File,
+    cgroups: Vec<File>,
     netns: File,
     files: Vec<(CString, CString)>,
+    volumes: Vec<Mount>,
     hostname: CString,
 }
 
-/// Whom a process runs as, and what it may.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Credentials {
-    uid: Uid,
-    gid: Gid,
-    groups: Vec<Gid>,
-    /// A process of the mesh's own: no capability can ever be gained, not by a set-user-ID program
-    /// either, and as many descriptors as the system permits.
-    confined: bool,
-    /// Home directory, for the environment.
-    home: Option<PathBuf>,
-    name: Option<String>,
+/// A volume as the system calls want it.
+#[derive(Debug)]
+struct Mount {
+    from: CString,
+    onto: CString,
+    /// The flags that make it read-only, where it is.
+    read_only: Option<MsFlags>,
 }
 
 /// How a process ends with its parent.
@@ -64,19 +54,43 @@ impl Enclosure {
         files: &[(PathBuf, PathBuf)],
         hostname: &str,
     ) -> Result<Self> {
-        let text = |bytes: &[u8]| {
-            CString::new(bytes).map_err(|_| Error::Refused("a path holds a NUL byte".into()))
-        };
-        let pair = |(from, onto): &(PathBuf, PathBuf)| {
-            Ok((text(from.as_os_str().as_bytes())?, text(onto.as_os_str().as_bytes())?))
-        };
+        let pair = |(from, onto): &(PathBuf, PathBuf)| Ok((text(from)?, text(onto)?));
         let path = netns.path();
         Ok(Self {
-            cgroup: cgroup.entry()?,
+            cgroups: vec![cgroup.entry()?],
             netns: File::open(&path).attempt(|| format!("cannot open {}", path.display()))?,
             files: files.iter().map(pair).collect::<Result<_>>()?,
-            hostname: text(hostname.as_bytes())?,
+            volumes: Vec::new(),
+            hostname: text(Path::new(hostname))?,
         })
+    }
+
+    /// The same, with these groups of other hierarchies.
+    ///
+    /// # Errors
+    /// When one is gone.
+    pub fn within_groups(mut self, groups: &[Cgroup]) -> Result<Self> {
+        for group in groups {
+            self.cgroups.push(group.entry()?);
+        }
+        Ok(self)
+    }
+
+    /// The same, with these volumes, each over what was there before it.
+    ///
+    /// # Errors
+    /// When a file or directory, or the place for it, is not there.
+    pub fn with_volumes(mut self, volumes: &[Volume]) -> Result<Self> {
+        for (index, volume) in volumes.iter().enumerate() {
+            check_volume(volume, &volumes[..index])?;
+            let read_only = match volume.read_only {
+                true => Some(read_only_flags(&volume.from)?),
+                false => None,
+            };
+            let (from, onto) = (text(&volume.from)?, text(&volume.onto)?);
+            self.volumes.push(Mount { from, onto, read_only });
+        }
+        Ok(self)
     }
 
     /// Moves the calling process in. Safe between fork and exec.
@@ -84,7 +98,9 @@ impl Enclosure {
     /// # Errors
     /// The system's reason.
     pub fn enter(&self) -> io::Result<()> {
-        (&self.cgroup).write_all(b"0")?;
+        for mut cgroup in &self.cgroups {
+            cgroup.write_all(b"0")?;
+        }
         setns(&self.netns, CloneFlags::CLONE_NEWNET)?;
         unshare(CloneFlags::CLONE_NEWNS | CloneFlags::CLONE_NEWUTS)?;
         // Unmounts of the host arrive here, mounts made here stay here.
@@ -94,101 +110,73 @@ impl Enclosure {
             let bind = MsFlags::MS_BIND;
             mount(Some(from.as_c_str()), onto.as_c_str(), None::<&str>, bind, None::<&str>)?;
         }
+        self.volumes.iter().try_for_each(Mount::make)?;
         sethostname(OsStr::from_bytes(self.hostname.as_bytes()))?;
         Ok(())
     }
 }
 
-impl Credentials {
-    /// Those of whoever called `leno`: the user behind sudo, or the user of this process.
-    #[must_use]
-    pub fn invoking() -> Self {
-        let number = |name: &str| std::env::var(name).ok()?.parse().ok();
-        match (number("SUDO_UID"), number("SUDO_GID")) {
-            (Some(uid), Some(gid)) if uid != 0 && nix::unistd::geteuid().is_root() => {
-                Self::of_user(Uid::from_raw(uid), Gid::from_raw(gid))
+impl Mount {
+    fn make(&self) -> io::Result<()> {
+        let (from, onto) = (Some(self.from.as_c_str()), self.onto.as_c_str());
+        match self.read_only {
+            None => {
+                mount(from, onto, None::<&str>, MsFlags::MS_BIND | MsFlags::MS_REC, None::<&str>)?
             }
-            _ => Self {
-                uid: nix::unistd::getuid(),
-                gid: nix::unistd::getgid(),
-                groups: nix::unistd::getgroups().unwrap_or_default(),
-                confined: false,
-                home: None,
-                name: None,
-            },
-        }
-    }
-
-    /// A user of the mesh's own, with no group but its own and no way to any privilege.
-    #[must_use]
-    pub fn confined(id: u32) -> Self {
-        Self {
-            uid: Uid::from_raw(id),
-            gid: Gid::from_raw(id),
-            groups: Vec::new(),
-            confined: true,
-            home: None,
-            name: None,
-        }
-    }
-
-    /// Root, which owns the mesh's files, without any of root's capabilities.
-    #[must_use]
-    pub fn powerless_root() -> Self {
-        Self::confined(0)
-    }
-
-    /// The user id.
-    #[must_use]
-    pub fn uid(&self) -> u32 {
-        self.uid.as_raw()
-    }
-
-    /// What the environment says about the user, where it differs from this process's.
-    pub fn environment(&self) -> impl Iterator<Item = (&'static str, &OsStr)> {
-        let home = self.home.as_deref().map(|home| ("HOME", home.as_os_str()));
-        let name = self.name.as_deref().map(OsStr::new);
-        let user = name.map(|name| ("USER", name));
-        let logname = name.map(|name| ("LOGNAME", name));
-        [home, user, logname].into_iter().flatten()
-    }
-
-    fn of_user(uid: Uid, gid: Gid) -> Self {
-        let user = User::from_uid(uid).ok().flatten();
-        let groups = user.as_ref().and_then(|user| {
-            let name = CString::new(user.name.as_bytes()).ok()?;
-            getgrouplist(&name, gid).ok()
-        });
-        Self {
-            uid,
-            gid,
-            groups: groups.unwrap_or_else(|| vec![gid]),
-            confined: false,
-            home: user.as_ref().map(|user| user.dir.clone()),
-            name: user.map(|user| user.name),
-        }
-    }
-
-    /// Makes the calling process run as this user. Safe between fork and exec.
-    ///
-    /// # Errors
-    /// The system's reason.
-    pub fn assume(&self) -> io::Result<()> {
-        if self.confined {
-            Descriptors::raise()?;
-            drop_capabilities();
-        }
-        // A process that is not root keeps what it has; leno up refuses that case before.
-        if nix::unistd::geteuid().is_root() {
-            setgroups(&self.groups)?;
-            setgid(self.gid)?;
-            setuid(self.uid)?;
-        }
-        if self.confined {
-            prctl::set_no_new_privs()?;
+            // Without what is mounted below it, which would stay writable.
+            Some(flags) => {
+                mount(from, onto, None::<&str>, MsFlags::MS_BIND, None::<&str>)?;
+                mount(None::<&str>, onto, None::<&str>, flags, None::<&str>)?;
+            }
         }
         Ok(())
     }
+}
+
+fn text(path: &Path) -> Result<CString> {
+    let bytes = path.as_os_str().as_bytes();
+    CString::new(bytes).map_err(|_| Error::Refused("a path holds a NUL byte".into()))
+}
+
+/// Refuses a volume that cannot be mounted, with what to do; `before` are those that are mounted
+/// before it.
+fn check_volume(volume: &Volume, before: &[Volume]) -> Result<()> {
+    let Volume { from, onto, .. } = volume;
+    // The place may be inside of another volume.
+    let covering = before.iter().rev().find_map(|other| {
+        let rest = onto.strip_prefix(&other.onto).ok()?;
+        Some(if rest.as_os_str().is_empty() { other.from.clone() } else { other.from.join(rest) })
+    });
+    let place = covering.unwrap_or_else(|| onto.clone());
+    let missing = |what: String| Error::Refused(format!("{what} does not exist: make it first"));
+    let source =
+        fs::metadata(from).map_err(|_| missing(format!("the volume {}", from.display())))?;
+    let target =
+        fs::metadata(&place).map_err(|_| missing(format!("the mountPath {}", onto.display())))?;
+    if source.is_dir() != target.is_dir() {
+        let (from, onto) = (from.display(), onto.display());
+        return Err(Error::Refused(format!(
+            "the volume {from} cannot be mounted at {onto}: one is a directory, the other is not"
+        )));
+    }
+    Ok(())
+}
+
+/// What a read-only mount of `path` is mounted again with: without the limits that its file system is
+/// mounted with, it would have more rights than before.
+fn read_only_flags(path: &Path) -> Result<MsFlags> {
+    let vfs = statvfs(path).attempt(|| format!("cannot look at {}", path.display()))?;
+    let mut flags = MsFlags::MS_BIND | MsFlags::MS_REMOUNT | MsFlags::MS_RDONLY;
+    for (held, kept) in [
+        (FsFlags::ST_NOSUID, MsFlags::MS_NOSUID),
+        (FsFlags::ST_NODEV, MsFlags::MS_NODEV),
+        (FsFlags::ST_NOEXEC, MsFlags::MS_NOEXEC),
+    ] {
+        if vfs.flags().contains(held) {
+            flags |= kept;
+        }
+    }
+    Ok(flags)
 }
 
 impl Tether {
@@ -207,14 +195,6 @@ impl Tether {
     pub fn tie(self) -> io::Result<()> {
         prctl::set_pdeathsig(Signal::SIGKILL)?;
         if getppid() == self.0 { Ok(()) } else { Err(io::ErrorKind::BrokenPipe.into()) }
-    }
-}
-
-fn drop_capabilities() {
-    for capability in 0..CAPABILITIES {
-        // SAFETY: PR_CAPBSET_DROP takes a number and touches no memory; a number that the kernel
-        // does not know gives EINVAL, and one that may not be dropped is not held anyway.
-        unsafe { libc::prctl(libc::PR_CAPBSET_DROP, capability, 0, 0, 0) };
     }
 }
 

@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-use crate::enclosure::Credentials;
+use crate::credentials::Credentials;
 use crate::error::{Attempt, Error, Result};
 use crate::plan::Instance;
 

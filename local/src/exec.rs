@@ -6,7 +6,8 @@ use std::os::unix::process::CommandExt as _;
 use std::process::Command;
 
 use crate::cgroup::Cgroup;
-use crate::enclosure::{Credentials, Enclosure};
+use crate::credentials::Credentials;
+use crate::enclosure::Enclosure;
 use crate::error::{Attempt, Error, Result};
 use crate::layout::Layout;
 use crate::netns::Netns;
@@ -63,7 +64,9 @@ fn prepare(
     }
     let netns = Netns::open(&surroundings.netns)?;
     let group = Cgroup::at(surroundings.cgroup.clone());
-    let credentials = Credentials::invoking();
+    let credentials = Credentials::of(&surroundings.account).map_err(|(_, reason)| {
+        Error::Refused(format!("cannot become {}: {reason}", instance.name))
+    })?;
     let mut process = Command::new(program);
     process.args(arguments);
     process.env_clear();
@@ -71,7 +74,10 @@ fn prepare(
     // Of the caller's environment, what describes the terminal that the command writes to.
     let terminal = TERMINAL.iter().filter_map(|name| Some((name, std::env::var_os(name)?)));
     process.envs(terminal);
-    let enclosure = Enclosure::new(&group, &netns, &surroundings.files, &instance.name)?;
+    let limits: Vec<Cgroup> = surroundings.limits.iter().cloned().map(Cgroup::at).collect();
+    let enclosure = Enclosure::new(&group, &netns, &surroundings.files, &instance.name)?
+        .within_groups(&limits)?
+        .with_volumes(&surroundings.volumes)?;
     let what = || format!("cannot become {}", instance.name);
     enclosure.enter().attempt(what)?;
     credentials.assume().attempt(what)?;

@@ -90,7 +90,7 @@ async fn carry(mut client: TcpStream, target: &Target) -> Result<()> {
 }
 
 /// Connects inside the namespace: to loopback, else to the addresses.
-async fn connect(target: &Target) -> Result<TcpStream> {
+pub(crate) async fn connect(target: &Target) -> Result<TcpStream> {
     let netns = Netns::open(&target.netns)?;
     let loopback = [IpAddr::from(Ipv4Addr::LOCALHOST), IpAddr::from(Ipv6Addr::LOCALHOST)];
     let mut reason = io::Error::from(io::ErrorKind::AddrNotAvailable);

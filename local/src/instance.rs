@@ -7,44 +7,46 @@
 //!              └─────────────────────────────────┘ └── each is started again by itself
 //! ```
 
+mod application;
+mod health;
+
 use std::cell::RefCell;
-use std::ffi::OsString;
-use std::path::PathBuf;
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
 use leno_capture::{Backend, Captured};
+use leno_resources::Condition;
 use leno_types::InstanceName;
 use tokio::sync::{mpsc, watch};
 
 use crate::admin::Admin;
 use crate::backoff::Backoff;
 use crate::cgroup::Cgroup;
+use crate::credentials::Credentials;
 use crate::descriptors::Descriptors;
-use crate::enclosure::{Credentials, Enclosure, Names, write_files};
+use crate::enclosure::{Enclosure, Names, write_files};
 use crate::environment::Environment;
 use crate::error::{Attempt, Error, Result};
 use crate::layout::Layout;
-use crate::listening;
+use crate::limits::{self, Limited};
 use crate::netns::Netns;
 use crate::network::Switch;
-use crate::output::{Origin, Output};
+use crate::output::Output;
 use crate::plan::Instance;
-use crate::process::{Running, Task, describe};
+use crate::process::{Running, describe};
 use crate::program::Program;
 use crate::proxy;
 use crate::record::{Made, Record};
 use crate::status::Surroundings;
-use crate::supervise::{Event, Stop, keep_running};
+use crate::supervise::{Event, Rules, Stop, keep_running};
 
 /// How often a proxy that is not ready is asked again: it is ready within milliseconds of having
 /// its identity.
 const READY_POLL: Duration = Duration::from_millis(10);
-/// How long a proxy may take before somebody is told that it is not ready, and how often again.
+/// How long a proxy may take before a line says that it is not ready, and how often again.
 const READY_PATIENCE: Duration = Duration::from_secs(10);
-/// How long an application may take until it listens on the ports it declares. Kubernetes waits for
-/// a readiness probe without end; here nobody declares one, so the wait has an end.
-const LISTEN_BOUND: Duration = Duration::from_secs(5);
 /// The longest a proxy may take to finish what is under way once its application has ended, and
 /// with it every request it could still answer.
 const DRAIN_BOUND: Duration = Duration::from_secs(5);
@@ -72,8 +74,36 @@ pub struct Mesh {
     pub environment: Environment,
     /// How many descriptors applications may have: as many as whoever called leno.
     pub descriptors: Descriptors,
+    /// How far the workloads have come, for those that wait for others.
+    pub stages: watch::Sender<Stages>,
     /// What instances report.
     pub changes: mpsc::Sender<(InstanceName, Change)>,
+}
+
+/// How far workloads have come, by namespace and name.
+pub type Stages = BTreeMap<(String, String), Stage>;
+
+/// How far all instances of a workload have come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Stage {
+    /// Their processes have been started.
+    pub started: bool,
+    /// They take traffic.
+    pub ready: bool,
+    /// Their processes have exited with 0.
+    pub completed: bool,
+}
+
+impl Stage {
+    /// Whether they have come as far as that. What has completed was ready, if only for a moment.
+    #[must_use]
+    pub fn has_reached(self, condition: Condition) -> bool {
+        match condition {
+            Condition::Started => self.started,
+            Condition::Ready => self.ready || self.completed,
+            Condition::Completed => self.completed,
+        }
+    }
 }
 
 /// What an instance reports about itself.
@@ -81,10 +111,15 @@ pub struct Mesh {
 pub enum Change {
     /// It is set up; its application may start.
     Placed(Box<Surroundings>, Option<Backend>),
+    /// Its application is not started yet: what it waits for, or what runs before it.
+    Starting(String),
     /// Its application was started, as this process.
     Started(i32),
-    /// Its application listens on all of its ports, or has had time to.
+    /// Its application takes traffic: its readiness probe says so, or it listens on all of its ports
+    /// or has had time to.
     Running,
+    /// Its application runs, but takes no traffic: why.
+    NotReady(String),
     /// Its application ended in this way and is started again after a wait.
     Ended {
         /// How, `exited with 3`.
@@ -93,6 +128,15 @@ pub enum Change {
         last_line: String,
         /// The wait.
         wait: Duration,
+    },
+    /// Its application, or an init command, ended in this way and is not started again.
+    Over {
+        /// How, `exited with 3`.
+        how: String,
+        /// The last line that it printed.
+        last_line: String,
+        /// Whether it has done what it was for.
+        completed: bool,
     },
     /// Its application was asked to end.
     Stopping,
@@ -123,6 +167,7 @@ struct Place {
     netns: Netns,
     group: Cgroup,
     app: Cgroup,
+    limited: Limited,
     proxy: Cgroup,
     files: Vec<(PathBuf, PathBuf)>,
     captured: Option<Captured>,
@@ -190,9 +235,11 @@ impl Life {
             addresses: instance.addresses,
             server: subnet.gateway().v4.into(),
         };
+        let app = Cgroup::create(group.join("app"))?;
         let mut place = Place {
             netns,
-            app: Cgroup::create(group.join("app"))?,
+            limited: self.limit(&app)?,
+            app,
             proxy: Cgroup::create(group.join("proxy"))?,
             group: Cgroup::at(group),
             files: write_files(&mesh.layout.instance(&instance.name), &names)?,
@@ -202,6 +249,15 @@ impl Life {
             place.captured = Some(self.capture(&place).await?);
         }
         Ok(place)
+    }
+
+    /// Limits what the processes of a group may use.
+    fn limit(&self, group: &Cgroup) -> Result<Limited> {
+        let Self { mesh, instance, .. } = self;
+        let mounts = limits::mounts().attempt(|| "cannot read the mounts".to_owned())?;
+        let machine = limits::Machine { root: &mesh.hierarchy, mounts: &mounts };
+        let record = |made: &Path| self.record(Made::Cgroup(made.to_owned()));
+        Limited::apply(instance.launch.limits, machine, group, record)
     }
 
     async fn capture(&self, place: &Place) -> Result<Captured> {
@@ -251,93 +307,6 @@ impl Life {
         tokio::join!(self.proxy(place, ready), application);
     }
 
-    async fn application(&self, place: &Place) {
-        let Self { mesh, instance, .. } = self;
-        let name = instance.name.to_string();
-        let origin = mesh.output.origin(&instance.label, &name, &instance.workload);
-        let start = || self.task(place)?.start(&mesh.output, &origin);
-        let (events, mut happened) = mpsc::unbounded_channel();
-        let backoff = Backoff::patient(Instant::now());
-        let until = (self.stop.clone(), Stop::Applications);
-        let process = async {
-            // The receiver is polled beside the process and ends after it.
-            let report = |event| drop(events.send(event));
-            keep_running(start, backoff, until, mesh.grace, report).await;
-            drop(events);
-        };
-        let listen = async {
-            // The process that was started and does not listen yet.
-            let mut silent = None;
-            loop {
-                let event = tokio::select! {
-                    event = happened.recv() => event,
-                    () = self.until_listening(silent.unwrap_or_default()), if silent.is_some() => {
-                        silent = None;
-                        self.report(Change::Running).await;
-                        continue;
-                    }
-                };
-                let Some(event) = event else { break };
-                silent = if let Event::Started(pid) = event { Some(pid) } else { None };
-                self.application_event(event, &origin).await;
-            }
-        };
-        tokio::join!(process, listen);
-    }
-
-    /// Comes back when the application listens on the ports it declares, or takes so long that
-    /// traffic may as well find that out by itself.
-    async fn until_listening(&self, pid: i32) {
-        let closed = listening::until(pid, &self.instance.listening, LISTEN_BOUND).await;
-        if !closed.is_empty() {
-            let label = &self.instance.label;
-            let seconds = LISTEN_BOUND.as_secs();
-            let ports = listening::shown(&closed);
-            self.say(&format!(
-                "{label} does not listen on {ports} after {seconds} s; it takes traffic all the same"
-            ));
-        }
-    }
-
-    async fn application_event(&self, event: Event, origin: &Origin) {
-        let label = &self.instance.label;
-        match event {
-            Event::Started(pid) => self.report(Change::Started(pid)).await,
-            Event::Ended(status, wait) => {
-                let (how, last_line) = (describe(status), origin.last_line());
-                self.say(&format!("{label} {how}; starting it again {}", after(wait)));
-                self.report(Change::Ended { how, last_line, wait }).await;
-            }
-            Event::Failed(error, wait) => {
-                self.complain(&error);
-                self.say(&format!("{label}: trying again {}", after(wait)));
-                let (how, last_line) = (error.chain(), origin.last_line());
-                self.report(Change::Ended { how, last_line, wait }).await;
-            }
-            Event::Stopping => self.report(Change::Stopping).await,
-            Event::Stopped => {}
-        }
-    }
-
-    fn task(&self, place: &Place) -> Result<Task> {
-        let instance = &self.instance;
-        let launch = &instance.launch;
-        let files = &place.files;
-        let credentials = Credentials::invoking();
-        let environment = self.mesh.environment.of_instance(instance, &credentials)?;
-        Ok(Task {
-            command: launch.command.iter().map(OsString::from).collect(),
-            environment: environment
-                .into_iter()
-                .map(|(name, value)| (name.into(), value.into()))
-                .collect(),
-            directory: Some(launch.directory.clone()),
-            enclosure: Enclosure::new(&place.app, &place.netns, files, &instance.name.name)?,
-            credentials,
-            descriptors: Some(self.mesh.descriptors),
-        })
-    }
-
     /// Keeps the proxy running; `ready` follows whether it serves.
     async fn proxy(&self, place: &Place, ready: watch::Sender<bool>) {
         let Self { mesh, instance, .. } = self;
@@ -362,7 +331,7 @@ impl Life {
         let process = async {
             // The receiver is polled beside the process and ends after it.
             let report = |event| drop(events.send(event));
-            keep_running(start, backoff, until, DRAIN_BOUND, report).await;
+            keep_running(start, Rules::always(backoff, DRAIN_BOUND), until, report).await;
             drop(events);
         };
         tokio::join!(process, self.watch_proxy(place, ready, happened));
@@ -395,7 +364,7 @@ impl Life {
                     self.say(&format!("the proxy of {label} {how}; starting it again {when}"));
                 }
                 Event::Failed(error, _) => self.complain(error),
-                Event::Stopping | Event::Stopped => {}
+                Event::Over(_) | Event::Stopping | Event::Stopped => {}
             }
             if !alive && ready.send_replace(false) {
                 self.proxy_serves(false, starts).await;
@@ -433,11 +402,17 @@ impl Life {
     /// Removes everything of the instance.
     async fn remove(&self) -> Result<()> {
         let Self { mesh, instance, .. } = self;
+        let limiting = self.limiting_groups();
+        let limited = limiting.clone();
         let group = Cgroup::at(mesh.layout.instance_cgroup(&mesh.hierarchy, &instance.name));
         let directory = mesh.layout.instance(&instance.name);
         let removed = tokio::task::spawn_blocking(move || {
             group.kill()?;
             group.remove()?;
+            for group in limited.into_iter().map(Cgroup::at) {
+                group.kill()?;
+                group.remove()?;
+            }
             match std::fs::remove_dir_all(&directory) {
                 Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
                     Err(error).attempt(|| format!("cannot remove {}", directory.display()))
@@ -453,19 +428,32 @@ impl Life {
         if instance.launch.meshed {
             made.push(Made::Capture(name));
         }
+        made.extend(limiting.into_iter().map(Made::Cgroup));
         mesh.record.borrow_mut().remove(&made)
+    }
+
+    /// The groups that limit its processes, as recorded.
+    fn limiting_groups(&self) -> Vec<PathBuf> {
+        let Self { mesh, instance, .. } = self;
+        let group = mesh.layout.instance_cgroup(&mesh.hierarchy, &instance.name).join("app");
+        let below = group.strip_prefix(&mesh.hierarchy).unwrap_or(&group).to_owned();
+        let record = mesh.record.borrow();
+        record.cgroups().filter(|path| path.ends_with(&below)).cloned().collect()
     }
 
     fn surroundings(&self, place: &Place) -> Surroundings {
         let environment = &self.mesh.environment;
+        let credentials = Credentials::of(&self.instance.launch.account);
+        let credentials = credentials.unwrap_or_else(|_| Credentials::invoking());
         Surroundings {
             netns: place.netns.name().to_owned(),
             cgroup: place.app.path().to_owned(),
+            limits: place.limited.groups.iter().map(|one| one.path().to_owned()).collect(),
             files: place.files.clone(),
-            // A file that cannot be read is reported when the application starts.
-            environment: environment
-                .of_instance(&self.instance, &Credentials::invoking())
-                .unwrap_or_default(),
+            volumes: self.instance.launch.volumes.clone(),
+            account: self.instance.launch.account.clone(),
+            // A file that cannot be read, or a user that is gone, is reported when the application starts.
+            environment: environment.of_instance(&self.instance, &credentials).unwrap_or_default(),
             directory: self.instance.launch.directory.clone(),
         }
     }

@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 
 use k8s_openapi::jiff::Timestamp;
-use tokio::io::{AsyncBufReadExt as _, AsyncRead, BufReader};
+use tokio::io::{AsyncBufReadExt as _, AsyncRead, AsyncReadExt as _, BufReader};
 use tokio::sync::mpsc;
 
 use crate::log::LogFile;
@@ -168,12 +168,36 @@ impl Origin {
     }
 
     fn remember(&self, text: &[u8]) {
-        let text = text[..text.len().min(MAX_LAST)].trim_ascii();
-        if !text.is_empty() {
-            let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
-            *last = String::from_utf8_lossy(text).into_owned();
+        remember(&self.last, text);
+    }
+}
+
+/// Keeps a line that is not empty, shortened.
+fn remember(last: &Mutex<String>, text: &[u8]) {
+    let text = text[..text.len().min(MAX_LAST)].trim_ascii();
+    if !text.is_empty() {
+        *last.lock().unwrap_or_else(PoisonError::into_inner) =
+            String::from_utf8_lossy(text).into_owned();
+    }
+}
+
+/// Reads `source` to its end and keeps its last line that is not empty in `last`.
+pub(crate) async fn last_line(source: Option<impl AsyncRead + Unpin>, last: Arc<Mutex<String>>) {
+    let Some(mut source) = source else { return };
+    let (mut line, mut chunk) = (Vec::with_capacity(MAX_LAST), [0; 4096]);
+    while let Ok(read @ 1..) = source.read(&mut chunk).await {
+        for byte in &chunk[..read] {
+            match byte {
+                b'\n' => {
+                    remember(&last, &line);
+                    line.clear();
+                }
+                byte if line.len() < MAX_LAST => line.push(*byte),
+                _ => {}
+            }
         }
     }
+    remember(&last, &line);
 }
 
 impl Line {

@@ -1,9 +1,12 @@
 //! From documents to what is to run: instances with addresses, services with VIPs and endpoints.
 //!
-//! Pure: nothing is started, and the same documents over the same earlier plan give the same plan.
+//! Nothing is started and nothing made, and the same documents over the same earlier plan give the same
+//! plan; of the machine it asks only whether it has the users that documents name.
 //! An edit keeps every address whose owner stays.
 
 mod aliases;
+mod depends;
+mod launch;
 mod render;
 mod services;
 mod settings;
@@ -14,7 +17,6 @@ mod zone;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
-use std::path::PathBuf;
 use std::sync::Arc;
 
 use k8s_openapi::api::discovery::v1::EndpointSlice;
@@ -25,6 +27,7 @@ use leno_types::{Egress, InstanceName, MtlsMode, ServiceName};
 use crate::addresses::{Addresses, Allocation, Subnet};
 use crate::network;
 
+pub use launch::{Launch, Probe, Question, RunAs, Volume};
 use services::Service;
 
 /// What is to run.
@@ -62,27 +65,6 @@ pub struct Instance {
     pub mtls: MtlsMode,
     /// What is started; another one needs a restart, everything else does not.
     pub launch: Launch,
-}
-
-/// What is started for an instance.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Launch {
-    /// Program and arguments.
-    pub command: Vec<String>,
-    /// Its own variables.
-    pub environment: BTreeMap<String, String>,
-    /// Files of variables, absolute.
-    pub environment_files: Vec<PathBuf>,
-    /// Variables taken from the shell of `leno up`.
-    pub inherited: Vec<String>,
-    /// Where it starts, absolute.
-    pub directory: PathBuf,
-    /// What its identity names.
-    pub service_account: String,
-    /// Whether it gets a proxy.
-    pub meshed: bool,
-    /// How its traffic is captured.
-    pub capture: Choice,
 }
 
 /// What holds where documents say nothing.
@@ -131,6 +113,8 @@ impl Plan {
         draft.resolve_aliases();
         draft.name_instances();
         draft.check_published();
+        draft.check_dependencies();
+        draft.problems.sort_by(|a, b| (&a.file, a.place).cmp(&(&b.file, b.place)));
         if draft.problems.is_empty() { Ok(draft.plan) } else { Err(draft.problems) }
     }
 
@@ -156,9 +140,12 @@ impl Plan {
 
 impl Draft<'_> {
     fn problem(&mut self, of: &Located<Object>, path: &str, reason: String) {
+        let objects = &self.documents.objects;
+        let index = objects.iter().position(|one| std::ptr::eq(one, of));
+        let outline = index.and_then(|index| self.documents.outlines.get(index));
         self.problems.push(Problem {
             file: of.file.clone(),
-            place: of.place,
+            place: outline.map_or(of.place, |outline| outline.place(path)),
             path: path.to_owned(),
             reason,
         });

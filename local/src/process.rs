@@ -3,21 +3,26 @@
 #![expect(unsafe_code, reason = "pre_exec runs between fork and exec")]
 
 use std::collections::BTreeMap;
-use std::ffi::{OsStr, OsString};
+use std::ffi::{CString, OsStr, OsString};
 use std::io;
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{ExitStatus, Stdio};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use nix::sys::signal::{Signal, kill};
-use nix::unistd::Pid;
+use nix::sys::signal::{Signal, kill, killpg};
+use nix::unistd::{Pid, chdir};
 use tokio::process::{Child, Command};
 
+use crate::credentials::Credentials;
 use crate::descriptors::Descriptors;
-use crate::enclosure::{Credentials, Enclosure, Tether};
+use crate::enclosure::{Enclosure, Tether};
 use crate::error::{Attempt, Error, Result};
-use crate::output::{Origin, Output};
+use crate::output::{self, Origin, Output};
+
+/// How long the last lines of a command that has ended may take.
+const LAST_LINES: Duration = Duration::from_millis(50);
 
 /// A command line with its surroundings.
 #[derive(Debug)]
@@ -59,6 +64,46 @@ impl Task {
     /// As [`start`](Self::start).
     pub fn start_with(self, stdout: &Output, stderr: &Output, origin: &Origin) -> Result<Running> {
         let (to_stdout, to_stderr) = (stdout, stderr);
+        let mut running = self.spawn()?;
+        if let Some(stdout) = running.child.stdout.take() {
+            let (output, origin) = (to_stdout.clone(), origin.clone());
+            tokio::spawn(async move { output.copy(&origin, stdout).await });
+        }
+        if let Some(stderr) = running.child.stderr.take() {
+            let (output, origin) = (to_stderr.clone(), origin.clone());
+            tokio::spawn(async move { output.copy(&origin, stderr).await });
+        }
+        Ok(running)
+    }
+
+    /// Runs the process to its end and prints nothing: how it ended, and the last line that it printed.
+    /// Dropping the future kills it and its children, unless those left its process group.
+    ///
+    /// # Errors
+    /// As [`start`](Self::start).
+    pub async fn finish(self) -> Result<(ExitStatus, String)> {
+        let mut running = self.spawn()?;
+        let group = ProcessGroup(running.pid);
+        let last = Arc::new(Mutex::new(String::new()));
+        let (stdout, stderr) = (running.child.stdout.take(), running.child.stderr.take());
+        let readers = [
+            tokio::spawn(output::last_line(stdout, last.clone())),
+            tokio::spawn(output::last_line(stderr, last.clone())),
+        ];
+        let status = running.ended().await;
+        // It was reaped: its number may be another group's from here on.
+        std::mem::forget(group);
+        for mut reader in readers {
+            // A child that it left in the background holds the pipe open.
+            if tokio::time::timeout(LAST_LINES, &mut reader).await.is_err() {
+                reader.abort();
+            }
+        }
+        let line = last.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        Ok((status?, line))
+    }
+
+    fn spawn(self) -> Result<Running> {
         let program = self
             .command
             .first()
@@ -68,10 +113,7 @@ impl Task {
         command.args(&self.command[1..]);
         command.env_clear();
         command.envs(&self.environment);
-        let directory = self.directory.clone();
-        if let Some(directory) = &directory {
-            command.current_dir(directory);
-        }
+        let directory = self.directory.clone().unwrap_or_else(|| PathBuf::from("/"));
         command
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
@@ -81,8 +123,12 @@ impl Task {
             .kill_on_drop(true);
         let Self { enclosure, credentials, descriptors, .. } = self;
         let tether = Tether::to_this_process();
+        let start = CString::new(directory.as_os_str().as_bytes())
+            .map_err(|_| Error::Refused("a path holds a NUL byte".into()))?;
         let prepare = move || {
             enclosure.enter()?;
+            // It may be in a volume.
+            chdir(start.as_c_str())?;
             descriptors.map_or(Ok(()), Descriptors::set)?;
             credentials.assume()?;
             tether.tie()
@@ -90,19 +136,9 @@ impl Task {
         // SAFETY: `prepare` makes system calls on descriptors and strings that were made before the
         // fork; it neither allocates nor takes a lock.
         unsafe { command.pre_exec(prepare) };
-        let directory = directory.unwrap_or_else(|| PathBuf::from("/"));
-        let mut child =
-            command.spawn().map_err(|reason| not_started(&program, &directory, reason))?;
+        let child = command.spawn().map_err(|reason| not_started(&program, &directory, reason))?;
         let id = child.id().and_then(|id| id.try_into().ok());
         let pid = Pid::from_raw(id.expect("a child that was not waited for has an id"));
-        if let Some(stdout) = child.stdout.take() {
-            let (output, origin) = (to_stdout.clone(), origin.clone());
-            tokio::spawn(async move { output.copy(&origin, stdout).await });
-        }
-        if let Some(stderr) = child.stderr.take() {
-            let (output, origin) = (to_stderr.clone(), origin.clone());
-            tokio::spawn(async move { output.copy(&origin, stderr).await });
-        }
         Ok(Running { child, pid })
     }
 }
@@ -123,20 +159,30 @@ impl Running {
         self.child.wait().await.attempt(|| format!("cannot wait for process {pid}"))
     }
 
-    /// Asks it to end and waits up to `grace`, then kills it.
+    /// Asks it to end with `signal` and waits up to `grace`, then kills it.
     ///
     /// # Errors
     /// When the system cannot wait for it.
-    pub async fn end(&mut self, grace: Duration) -> Result<ExitStatus> {
+    pub async fn end(&mut self, signal: Signal, grace: Duration) -> Result<ExitStatus> {
         if self.child.id().is_some() {
             // It is not reaped yet, so the number is still its own.
-            let _ = kill(self.pid, Signal::SIGTERM);
+            let _ = kill(self.pid, signal);
         }
         if let Ok(status) = tokio::time::timeout(grace, self.ended()).await {
             return status;
         }
         self.child.start_kill().attempt(|| format!("cannot kill process {}", self.pid))?;
         self.ended().await
+    }
+}
+
+/// The processes that a command started, killed when it is dropped.
+struct ProcessGroup(Pid);
+
+impl Drop for ProcessGroup {
+    fn drop(&mut self) {
+        // A group without members is gone.
+        let _ = killpg(self.0, Signal::SIGKILL);
     }
 }
 
@@ -154,8 +200,8 @@ pub(crate) fn not_started(program: &OsStr, directory: &Path, reason: io::Error) 
              sudo, `sudo env PATH=$PATH leno ...` keeps your PATH)"
         ),
         io::ErrorKind::PermissionDenied => format!(
-            "cannot start {name} in {place}: the user who runs leno up must be able to run the \
-             one and to enter the other"
+            "cannot start {name} in {place}: the user of the workload, the one who runs leno up where \
+             it names none, must be able to run the one and to enter the other"
         ),
         _ => format!("cannot start {name} in {place}"),
     };
@@ -195,6 +241,6 @@ mod tests {
         );
         assert_eq!(said("/bin/absent", "/", missing), "cannot start /bin/absent in /");
         let denied = said("run", "/root", io::ErrorKind::PermissionDenied);
-        assert!(denied.contains("cannot start run in /root: the user"), "{denied}");
+        assert!(denied.contains("cannot start run in /root: the user of the workload"), "{denied}");
     }
 }

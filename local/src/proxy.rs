@@ -7,7 +7,8 @@ use std::path::{Path, PathBuf};
 
 use leno_types::ports;
 
-use crate::enclosure::{Credentials, Enclosure};
+use crate::credentials::Credentials;
+use crate::enclosure::Enclosure;
 use crate::plan::{Instance, subnet};
 use crate::process::Task;
 use crate::program::Program;

@@ -133,6 +133,11 @@ impl Record {
         write_atomically(&self.layout.record(), &to_json(&self.contents), 0o600)
     }
 
+    /// The control groups.
+    pub fn cgroups(&self) -> impl Iterator<Item = &PathBuf> {
+        self.contents.made.iter().filter_map(Made::cgroup)
+    }
+
     /// Removes everything, the mesh's directory last.
     ///
     /// # Errors
@@ -381,10 +386,9 @@ fn remove_made(made: &[Made]) -> Result<()> {
         let group = Cgroup::at(path.clone());
         group.kill()?;
         group.remove()?;
-        if let Some(parent) = path.parent() {
-            // Shared by all meshes: goes with the last one.
-            let _ = fs::remove_dir(parent);
-        }
+        // Shared by all instances or meshes: go with the last one.
+        let parents = path.ancestors().skip(1);
+        let _ = parents.take_while(|parent| fs::remove_dir(parent).is_ok()).count();
     }
     let captured: Vec<&str> = made.iter().filter_map(Made::capture).collect();
     if !captured.is_empty() {

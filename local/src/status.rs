@@ -11,6 +11,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::error::{Attempt, Error, Result};
 use crate::layout::Layout;
+use crate::plan::{RunAs, Volume};
 use crate::record;
 
 /// A running mesh.
@@ -90,11 +91,17 @@ pub enum Phase {
     Stopping,
     /// It could not be set up.
     Failed,
+    /// The application exited with 0 and is not started again.
+    Completed,
+    /// The application failed and is not started again.
+    Ended,
 }
 
 /// What is wrong with an application, as `leno up` has seen it.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Trouble {
+    /// Why it takes no traffic although nothing has ended: `not ready: GET / on port 80 answers 503`.
+    pub reason: Option<String>,
     /// How it ended last, `exited with 3`.
     pub ended: Option<String>,
     /// How often it ended in that way in a row.
@@ -112,8 +119,14 @@ pub struct Surroundings {
     pub netns: String,
     /// The application's control group.
     pub cgroup: PathBuf,
+    /// Groups of other hierarchies that limit it.
+    pub limits: Vec<PathBuf>,
     /// Files laid over the system's own: from, onto.
     pub files: Vec<(PathBuf, PathBuf)>,
+    /// Files and directories that it sees at other places.
+    pub volumes: Vec<Volume>,
+    /// The user and the group that the application runs as.
+    pub account: RunAs,
     /// The application's whole environment.
     pub environment: BTreeMap<String, String>,
     /// Where the application starts.
@@ -130,7 +143,17 @@ impl Phase {
             Self::Waiting => "waiting",
             Self::Stopping => "stopping",
             Self::Failed => "failed",
+            Self::Completed => "completed",
+            Self::Ended => "ended",
         }
+    }
+}
+
+impl InstanceStatus {
+    /// Whether nothing more is waited for: it takes traffic, or has done what it was for.
+    #[must_use]
+    pub fn settled(&self) -> bool {
+        self.ready || self.phase == Phase::Completed
     }
 }
 

@@ -3,6 +3,8 @@
 use std::process::ExitStatus;
 use std::time::{Duration, Instant};
 
+use leno_resources::Restart;
+use nix::sys::signal::Signal;
 use tokio::sync::watch;
 
 use crate::backoff::Backoff;
@@ -30,6 +32,8 @@ pub enum Event {
     Started(i32),
     /// It ended by itself and will be started again after this time.
     Ended(ExitStatus, Duration),
+    /// It ended by itself and is not started again.
+    Over(ExitStatus),
     /// It could not be started or waited for, and will be started again after this time.
     Failed(Error, Duration),
     /// It was asked to end.
@@ -38,15 +42,47 @@ pub enum Event {
     Stopped,
 }
 
+/// How a process is kept running.
+#[derive(Debug)]
+pub struct Rules {
+    /// The waits between its starts.
+    pub backoff: Backoff,
+    /// When it is started again.
+    pub restart: Restart,
+    /// What asks it to end.
+    pub signal: Signal,
+    /// How long it may take to end.
+    pub grace: Duration,
+    /// The process that is to be ended and started again, although nothing is wrong with its end.
+    pub condemned: watch::Receiver<Option<i32>>,
+}
+
+impl Rules {
+    /// For a part of the mesh: started again whenever it ends.
+    #[must_use]
+    pub fn always(backoff: Backoff, grace: Duration) -> Self {
+        let condemned = watch::channel(None).1;
+        Self { backoff, restart: Restart::Always, signal: Signal::SIGTERM, grace, condemned }
+    }
+
+    fn is_over(&self, status: ExitStatus) -> bool {
+        match self.restart {
+            Restart::Always => false,
+            Restart::OnFailure => status.success(),
+            Restart::Never => true,
+        }
+    }
+}
+
 /// Starts a process with `start`, and again with waits whenever it ends, until `stop` reaches
-/// `until`; then asks it to end and gives it `grace`. [`Stop::Now`] kills it.
+/// `until`; then asks it to end and gives it its grace. [`Stop::Now`] kills it. Returns how it ended
+/// where the rules have it not started again, before `stop` was reached.
 pub async fn keep_running(
     mut start: impl FnMut() -> Result<Running>,
-    mut backoff: Backoff,
+    mut rules: Rules,
     (stop, until): (watch::Receiver<Stop>, Stop),
-    grace: Duration,
     mut report: impl FnMut(Event),
-) {
+) -> Option<ExitStatus> {
     let reached = |level: Stop| {
         let mut stop = stop.clone();
         async move {
@@ -55,28 +91,45 @@ pub async fn keep_running(
         }
     };
     while *stop.borrow() < until {
-        backoff.started(Instant::now());
+        rules.backoff.started(Instant::now());
         let wait = match start() {
             Err(error) => {
-                let wait = backoff.ended(Instant::now());
+                let wait = rules.backoff.ended(Instant::now());
                 report(Event::Failed(error, wait));
                 wait
             }
             Ok(mut process) => {
-                report(Event::Started(process.pid()));
-                let ended = tokio::select! {
-                    ended = process.ended() => ended,
+                let pid = process.pid();
+                report(Event::Started(pid));
+                let (signal, grace) = (rules.signal, rules.grace);
+                let (ended, condemned) = tokio::select! {
+                    ended = process.ended() => (ended, false),
+                    () = is_condemned(&mut rules.condemned, pid) => {
+                        let ended = tokio::select! {
+                            ended = process.end(signal, grace) => ended,
+                            () = reached(Stop::Now) => break,
+                        };
+                        (ended, true)
+                    }
                     () = reached(until) => {
                         report(Event::Stopping);
                         tokio::select! {
                             // Either way it is over; a process that is left is killed by the drop.
-                            _ = process.end(grace) => {}
+                            _ = process.end(signal, grace) => {}
                             () = reached(Stop::Now) => {}
                         }
                         break;
                     }
                 };
-                let wait = backoff.ended(Instant::now());
+                if let Ok(status) = ended
+                    // A process that was ended because it did not live has failed, whatever it says.
+                    && (rules.restart == Restart::Never || !condemned)
+                    && rules.is_over(status)
+                {
+                    report(Event::Over(status));
+                    return Some(status);
+                }
+                let wait = rules.backoff.ended(Instant::now());
                 match ended {
                     Ok(status) => report(Event::Ended(status, wait)),
                     Err(error) => report(Event::Failed(error, wait)),
@@ -90,4 +143,13 @@ pub async fn keep_running(
         }
     }
     report(Event::Stopped);
+    None
+}
+
+/// Comes back when the process is condemned.
+async fn is_condemned(condemned: &mut watch::Receiver<Option<i32>>, pid: i32) {
+    if condemned.wait_for(|condemned| *condemned == Some(pid)).await.is_err() {
+        // Without a sender no process is.
+        std::future::pending::<()>().await;
+    }
 }

@@ -3,6 +3,7 @@
 mod gateway;
 mod kubernetes;
 mod own;
+mod process;
 mod traffic;
 
 use std::collections::{BTreeMap, BTreeSet};

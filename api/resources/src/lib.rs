@@ -26,6 +26,7 @@ mod metadata;
 mod object;
 mod parse;
 mod problem;
+mod process;
 mod proxy;
 mod ratelimit;
 mod traffic;
@@ -45,6 +46,10 @@ pub use metadata::{
 pub use object::{Kind, Object, ObjectKey, to_yaml};
 pub use parse::{Documents, Ignored, Outline, parse};
 pub use problem::{Located, Place, Problem};
+pub use process::{
+    Account, Condition, Cpu, Dependency, ExecCommand, GrpcCheck, HttpGet, HttpHeader, Limits,
+    Memory, PortRef, Probe, Resources, Restart, Scheme, StopSignal, TcpSocket, Volume,
+};
 pub use proxy::{
     InboundSpec, OutboundSpec, Proxy, ProxyIdentity, ProxySpec, ServiceReference,
     ServiceReferenceError,

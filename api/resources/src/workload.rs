@@ -7,7 +7,11 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use leno_types::Protocol;
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 
+use crate::duration::Duration;
 use crate::metadata::Metadata;
+use crate::process::{
+    Account, Dependency, ExecCommand, Probe, Resources, Restart, StopSignal, Volume,
+};
 
 /// Most replicas of one workload: each is a network namespace, a proxy and a process on one
 /// machine.
@@ -55,6 +59,39 @@ pub struct WorkloadSpec {
     /// The ports it serves.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub ports: Vec<WorkloadPort>,
+    /// The user that it runs as; default: the user who started `leno up`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub user: Option<Account>,
+    /// The group that it runs as; default: the user's own.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub group: Option<Account>,
+    /// Files and directories that it sees at other places.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub volumes: Vec<Volume>,
+    /// What it may use.
+    #[serde(default, skip_serializing_if = "Resources::is_empty")]
+    pub resources: Resources,
+    /// Commands that run before it, one after the other; each must exit with 0.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub init: Vec<ExecCommand>,
+    /// When it is started again after its end.
+    #[serde(default, skip_serializing_if = "Restart::is_default")]
+    pub restart: Restart,
+    /// The signal that asks it to end; default: SIGTERM.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub stop_signal: Option<StopSignal>,
+    /// How long it may take to end; default: `--grace` of `leno up`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub stop_grace_period: Option<Duration>,
+    /// Workloads that come first, by name or `namespace/name`.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub depends_on: BTreeMap<String, Dependency>,
+    /// Whether it takes traffic; default: once it listens on its ports.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub readiness: Option<Probe>,
+    /// Whether it is alive; if not, it is started again.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub liveness: Option<Probe>,
 }
 
 /// One port of a workload.

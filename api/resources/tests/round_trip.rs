@@ -3,7 +3,9 @@
 use std::collections::BTreeMap;
 
 use leno_resources::{
-    InstanceStatus, Metadata, Object, PublishedPort, Workload, WorkloadPort, WorkloadSpec,
+    Account, Condition, Cpu, Dependency, ExecCommand, GrpcCheck, HttpGet, HttpHeader,
+    InstanceStatus, Limits, Memory, Metadata, Object, PortRef, Probe, PublishedPort, Resources,
+    Restart, Scheme, StopSignal, TcpSocket, Volume, Workload, WorkloadPort, WorkloadSpec,
     WorkloadStatus, parse, to_yaml,
 };
 use proptest::prelude::*;
@@ -61,7 +63,78 @@ fn text() -> impl Strategy<Value = String> {
 }
 
 prop_compose! {
+    fn probe()(
+        way in 0..4,
+        name in prop::option::of(Just("p0".to_owned())),
+        port in 1_u16..,
+        word in "[a-z]{1,8}",
+        seconds in 1_u32..=3600,
+        threshold in 1_u32..=100,
+    ) -> Probe {
+        let port = name.map_or(PortRef::Number(port), PortRef::Name);
+        let mut probe = Probe {
+            http_get: None,
+            grpc: None,
+            tcp_socket: None,
+            exec: None,
+            initial_delay_seconds: seconds - 1,
+            period_seconds: seconds,
+            timeout_seconds: seconds,
+            success_threshold: 1,
+            failure_threshold: threshold,
+        };
+        match way {
+            0 => probe.http_get = Some(HttpGet {
+                path: format!("/{word}"),
+                port,
+                scheme: (threshold % 2 == 0).then_some(Scheme::Http),
+                http_headers: vec![HttpHeader { name: word, value: "a b: c".to_owned() }],
+            }),
+            1 => probe.grpc = Some(GrpcCheck { port, service: word }),
+            2 => probe.tcp_socket = Some(TcpSocket { port }),
+            _ => probe.exec = Some(ExecCommand { command: vec![word] }),
+        }
+        probe
+    }
+}
+
+prop_compose! {
+    /// How the process is run; a probe may name the port `p0`, which [`spec`] gives it.
+    fn process()(
+        user in prop::option::of("[a-z]{1,8}|[0-9]{1,5}"),
+        group in prop::option::of("[a-z]{1,8}"),
+        mount in prop::option::of("[a-z]{1,8}"),
+        read_only in any::<bool>(),
+        cpu in prop::option::of(10_u32..100_000),
+        memory in prop::option::of(1_u64 << 20..1 << 50),
+        init in prop::collection::vec("[a-z]{1,8}", 0..3),
+        restart in prop::sample::select(vec![Restart::Always, Restart::OnFailure, Restart::Never]),
+        signal in prop::option::of(Just(StopSignal("SIGQUIT"))),
+        before in prop::option::of(label()),
+        readiness in prop::option::of(probe()),
+        liveness in prop::option::of(probe()),
+    ) -> WorkloadSpec {
+        let volume = |name: String| Volume { mount_path: format!("/srv/{name}"), path: name, read_only };
+        WorkloadSpec {
+            user: user.map(Account),
+            group: group.map(Account),
+            volumes: mount.map(volume).into_iter().collect(),
+            resources: Resources { limits: Limits { cpu: cpu.map(Cpu), memory: memory.map(Memory) } },
+            init: init.into_iter().map(|word| ExecCommand { command: vec![word] }).collect(),
+            restart,
+            stop_signal: signal,
+            stop_grace_period: signal.map(|_| leno_resources::Duration(std::time::Duration::from_millis(1500))),
+            depends_on: before.into_iter().map(|name| (name, Dependency { condition: Condition::Completed })).collect(),
+            readiness,
+            liveness,
+            ..WorkloadSpec::default()
+        }
+    }
+}
+
+prop_compose! {
     fn spec()(
+        process in process(),
         service_account in label(),
         replicas in 0_u32..=250,
         program in "[a-z]{1,8}",
@@ -79,6 +152,10 @@ prop_compose! {
             published: (port % 2 == 0)
                 .then(|| PublishedPort(std::net::SocketAddr::from(([127, 0, 0, 1], port)))),
         };
+        let mut ports: Vec<WorkloadPort> = ports.into_iter().enumerate().map(port).collect();
+        if ports.is_empty() {
+            ports.push(WorkloadPort { name: "p0".to_owned(), port: 80, ..WorkloadPort::default() });
+        }
         WorkloadSpec {
             service_account,
             replicas,
@@ -87,7 +164,8 @@ prop_compose! {
             env_file,
             inherit_env,
             working_dir,
-            ports: ports.into_iter().enumerate().map(port).collect(),
+            ports,
+            ..process
         }
     }
 }

@@ -12,7 +12,7 @@ use super::{Output, RunningMesh, print, print_json, table};
 
 /// Lists the instances of a mesh of `leno up`: process, addresses, ports, and what is wrong
 ///
-/// Exits 1 where one of them does not take traffic. Needs root.
+/// Exits 1 where one of them neither takes traffic nor has completed. Needs root.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:\n  sudo leno ps\n  sudo leno ps -n shop -o json")]
 pub(crate) struct Ps {
@@ -56,7 +56,7 @@ pub(crate) fn run(ps: &Ps) -> Result<bool> {
     } else {
         print(&text(&rows, now))?;
     }
-    Ok(rows.iter().all(|row| row.ready))
+    Ok(instances.iter().all(|instance| instance.settled()))
 }
 
 fn row(instance: &InstanceStatus, now_unix_ms: i64) -> Row<'_> {

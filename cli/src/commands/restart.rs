@@ -51,7 +51,7 @@ pub(crate) fn run(restart: &Restart) -> Result<bool> {
     let begun_unix_ms = begun.duration_since(UNIX_EPOCH).unwrap_or_default().as_millis();
     let begun_unix_ms = i64::try_from(begun_unix_ms).unwrap_or(i64::MAX);
     let again = |one: &InstanceStatus| {
-        one.ready && one.started_unix_ms.is_some_and(|started| started >= begun_unix_ms)
+        one.settled() && one.started_unix_ms.is_some_and(|started| started >= begun_unix_ms)
     };
     loop {
         let status = Status::read(&layout)?;

@@ -6,6 +6,7 @@
 
 mod daily;
 mod mesh;
+mod process;
 
 use std::process::Stdio;
 

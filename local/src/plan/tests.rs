@@ -103,7 +103,7 @@ spec: {clusterIP: 10.96.0.1, ports: [{port: 80}]}
 
     let outside = asking.replace("10.96.0.1", "192.0.2.1");
     let text = problems(&outside);
-    assert!(text.starts_with("/srv/mesh.yaml:1:1: spec.clusterIP: 192.0.2.1"), "{text}");
+    assert!(text.starts_with("/srv/mesh.yaml:4:19: spec.clusterIP: 192.0.2.1"), "{text}");
     let twice = asking.to_owned() + &asking.replace("zoo", "zoo2");
     assert!(problems(&twice).contains("is the VIP of shop/zoo already"));
 }
@@ -347,14 +347,14 @@ fn aliases_that_lead_nowhere_are_refused() {
         + &alias("b", "a.shop.svc.cluster.local", ", ports: [{port: 80}]");
     assert_eq!(
         problems(&cycle),
-        "/srv/mesh.yaml:24:1: spec.externalName: leads back to itself: shop/a -> shop/b -> shop/a\n\
-         /srv/mesh.yaml:29:1: spec.externalName: leads back to itself: shop/b -> shop/a -> shop/b"
+        "/srv/mesh.yaml:27:42: spec.externalName: leads back to itself: shop/a -> shop/b -> shop/a\n\
+         /srv/mesh.yaml:32:42: spec.externalName: leads back to itself: shop/b -> shop/a -> shop/b"
     );
     let port =
         SHOP.to_owned() + &alias("a", "front.shop.svc.cluster.local", ", ports: [{port: 81}]");
     assert_eq!(
         problems(&port),
-        "/srv/mesh.yaml:24:1: spec.ports[0]: shop/front has no port 81; it has 80"
+        "/srv/mesh.yaml:27:80: spec.ports[0]: shop/front has no port 81; it has 80"
     );
 }
 
@@ -368,7 +368,7 @@ fn a_port_of_udp_with_a_virtual_address_is_refused() {
     };
     assert_eq!(
         problems(&service("")),
-        "/srv/mesh.yaml:24:1: spec.ports[0].protocol: the address of a Service carries TCP alone, no UDP: \
+        "/srv/mesh.yaml:27:59: spec.ports[0].protocol: the address of a Service carries TCP alone, no UDP: \
          make it headless (clusterIP: None), so that clients call the instances themselves"
     );
     assert_eq!(plan(&service("clusterIP: None, ")).services.len(), 4);

@@ -1,12 +1,11 @@
 //! Instances from `Workload` documents.
 
 use std::net::SocketAddr;
-use std::path::{Path, PathBuf};
 
-use leno_resources::{EGRESS_ANNOTATION, Located, MTLS_ANNOTATION, Object, STDIN, Workload};
+use leno_resources::{EGRESS_ANNOTATION, Located, MTLS_ANNOTATION, Object, Workload};
 use leno_types::InstanceName;
 
-use super::{Draft, Instance, Launch, settings};
+use super::{Draft, Instance, settings};
 use crate::addresses::Subnet;
 
 impl Draft<'_> {
@@ -54,18 +53,7 @@ impl Draft<'_> {
             let reason = "leno up gives every instance a proxy of its own: use mode sidecar";
             self.problem(located, "metadata.annotations", reason.to_owned());
         }
-        let files = workload.spec.env_file.iter().map(String::as_str);
-        let working_dir = workload.spec.working_dir.as_deref().unwrap_or(".");
-        let launch = Launch {
-            command: workload.spec.command.clone(),
-            environment: workload.spec.env.clone(),
-            environment_files: files.map(|file| beside(&located.file, file)).collect(),
-            inherited: workload.spec.inherit_env.clone(),
-            directory: beside(&located.file, working_dir),
-            service_account: workload.spec.service_account.clone(),
-            meshed: settings.meshed,
-            capture: settings.capture,
-        };
+        let launch = self.launch(located, workload, &settings);
         let mut resolved = workload.clone();
         let mode = settings.mtls.as_str().to_owned();
         resolved.metadata.annotations.insert(MTLS_ANNOTATION.to_owned(), mode);
@@ -107,31 +95,4 @@ impl Draft<'_> {
 fn published(workload: &Workload) -> Vec<(SocketAddr, u16)> {
     let ports = workload.spec.ports.iter();
     ports.filter_map(|port| Some((port.published?.0, port.port))).collect()
-}
-
-/// A path that a document names: relative to the directory of its file.
-fn beside(file: &str, wanted: &str) -> PathBuf {
-    let base = match file {
-        STDIN => Path::new("."),
-        file => Path::new(file).parent().unwrap_or(Path::new(".")),
-    };
-    let path = base.join(wanted);
-    let absolute = std::path::absolute(&path).unwrap_or(path);
-    // Without the `.` that joining leaves, so that messages read well.
-    absolute.components().collect()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn paths_are_relative_to_the_file() {
-        assert_eq!(beside("/srv/shop/mesh.yaml", "."), Path::new("/srv/shop"));
-        assert_eq!(beside("/srv/shop/mesh.yaml", "web"), Path::new("/srv/shop/web"));
-        assert_eq!(beside("/srv/shop/mesh.yaml", "/tmp"), Path::new("/tmp"));
-        let here = std::env::current_dir().unwrap();
-        assert_eq!(beside("mesh.yaml", "."), here);
-        assert_eq!(beside("-", "."), here);
-    }
 }

@@ -24,7 +24,7 @@ use crate::controller::{self, Controller};
 use crate::dns::Zone;
 use crate::error::{Error, Result};
 use crate::forward::Target;
-use crate::instance::{self, Change, Mesh};
+use crate::instance::{self, Change, Mesh, Stage, Stages};
 use crate::orders::{self, Order};
 use crate::plan::{Defaults, Plan, subnet};
 use crate::publish::{Published, Publisher};
@@ -193,7 +193,7 @@ impl<'a> Up<'a> {
             Member {
                 name: instance.name.clone(),
                 workload: instance.workload.to_string(),
-                ready: life.is_some_and(Life::ready),
+                settled: life.is_some_and(Life::settled),
                 ending: life.is_some_and(|life| life.ending),
                 outdated: life.is_some_and(|life| !self.plan.wants(&life.instance))
                     || self.restarts.contains(&instance.name),
@@ -275,6 +275,12 @@ impl<'a> Up<'a> {
             }
         }
         self.zone.send_replace(Arc::new(self.plan.zone(&ready)));
+        let stages = self.stages();
+        self.mesh.stages.send_if_modified(|now| {
+            let changed = *now != stages;
+            *now = stages;
+            changed
+        });
         self.publisher.follow(&self.published(&ready));
         self.status(&ready).write(layout)
     }
@@ -409,7 +415,7 @@ impl<'a> Up<'a> {
             plan.instances.get(name)?;
             let life = lives.get(name);
             let as_wanted = |life: &Life| plan.wants(&life.instance) && !restarts.contains(name);
-            Some(life.is_some_and(|life| life.ready() && as_wanted(life)))
+            Some(life.is_some_and(|life| life.settled() && as_wanted(life)))
         };
         for line in self.replacements.proceed(Instant::now(), state) {
             self.say(&line);
@@ -436,15 +442,38 @@ impl<'a> Up<'a> {
         self.say(&format!("mesh {mesh}: {instances}, {services}, {capture}"));
     }
 
-    /// Says once that everything takes traffic.
+    /// Says once that everything takes traffic, or has completed.
     fn announce(&mut self) {
         let ready = self.ready().len();
-        if !self.announced && ready > 0 && ready == self.plan.instances.len() {
+        let completed = self.lives.values().filter(|life| life.phase == Phase::Completed).count();
+        let all = self.plan.instances.len();
+        if !self.announced && all > 0 && ready + completed == all {
             self.announced = true;
             let after = self.begun.elapsed().as_secs_f64();
-            let ready = counted(ready, "instance");
-            self.say(&format!("{ready} ready after {after:.2} s"));
+            let mut said = counted(ready, "instance") + " ready";
+            if completed > 0 {
+                said += &format!(", {completed} completed");
+            }
+            self.say(&format!("{said} after {after:.2} s"));
         }
+    }
+
+    /// How far each workload has come.
+    fn stages(&self) -> Stages {
+        let mut stages = Stages::new();
+        for instance in self.plan.instances.values() {
+            let key = (instance.name.namespace.to_string(), instance.workload.to_string());
+            let life = self.lives.get(&instance.name);
+            let is = |of: &dyn Fn(&Life) -> bool| life.is_some_and(of);
+            let completed = is(&|life| life.phase == Phase::Completed);
+            let (started, ready) = (is(&Life::started), is(&Life::settled));
+            let none = Stage { started: true, ready: true, completed: true };
+            let stage = stages.entry(key).or_insert(none);
+            stage.started &= started;
+            stage.ready &= ready;
+            stage.completed &= completed;
+        }
+        stages
     }
 
     fn say(&self, text: &str) {
@@ -458,7 +487,9 @@ impl<'a> Up<'a> {
     /// When something is left; `leno cleanup` and the next run remove it.
     pub(super) async fn end(mut self, signals: &mut Signals, received: &mut Changes) -> Result<()> {
         self.say("stopping; once more to stop at once");
-        let deadline = tokio::time::Instant::now() + self.options.grace + LATE;
+        let graces = self.lives.values().filter_map(|life| life.instance.launch.grace);
+        let grace = graces.chain([self.options.grace]).max().unwrap_or_default();
+        let deadline = tokio::time::Instant::now() + grace + LATE;
         for level in [Stop::Applications, Stop::All] {
             self.reach(level);
             let done = |up: &Self| match level {

@@ -115,6 +115,7 @@ impl Foundation {
             grace: options.grace,
             environment: self.environment,
             descriptors: given.descriptors,
+            stages: watch::Sender::default(),
             changes: given.changes,
         };
         (Rc::new(mesh), self.zone)

@@ -60,7 +60,18 @@ impl Life {
 
     /// Whether it takes traffic.
     pub(super) fn ready(&self) -> bool {
-        self.phase == Phase::Running && self.proxy_ready && !self.ending
+        let serves = self.phase == Phase::Running && self.trouble.reason.is_none();
+        serves && self.proxy_ready && !self.ending
+    }
+
+    /// Whether nothing more is waited for: it takes traffic, or has done what it was for.
+    pub(super) fn settled(&self) -> bool {
+        self.ready() || (self.phase == Phase::Completed && !self.ending)
+    }
+
+    /// Whether its application has been started.
+    pub(super) fn started(&self) -> bool {
+        self.started
     }
 
     /// Where its end is told from.
@@ -83,8 +94,24 @@ impl Life {
                 self.pid = Some(pid);
                 self.started_unix_ms = Some(Timestamp::now().as_millisecond());
                 self.trouble.next_try_unix_ms = None;
+                self.trouble.reason = None;
             }
-            Change::Running => self.phase = Phase::Running,
+            Change::Starting(reason) => {
+                self.phase = Phase::Starting;
+                self.trouble.next_try_unix_ms = None;
+                self.trouble.reason = Some(reason);
+            }
+            Change::Running => {
+                self.phase = Phase::Running;
+                self.trouble.reason = None;
+            }
+            Change::NotReady(reason) => self.trouble.reason = Some(reason),
+            Change::Over { how, last_line, completed } => {
+                self.phase = if completed { Phase::Completed } else { Phase::Ended };
+                self.pid = None;
+                self.trouble =
+                    Trouble { ended: Some(how), times: 1, last_line, ..Trouble::default() };
+            }
             Change::Ended { how, last_line, wait } => {
                 self.phase = Phase::Waiting;
                 self.pid = None;
@@ -95,6 +122,7 @@ impl Life {
                     times: if again { self.trouble.times + 1 } else { 1 },
                     next_try_unix_ms: Some(Timestamp::now().as_millisecond().saturating_add(wait)),
                     last_line,
+                    reason: None,
                 };
             }
             Change::Stopping => self.phase = Phase::Stopping,

@@ -1,5 +1,5 @@
 //! In which order instances are started again after an edit: one of a workload at a time, and only
-//! while all others of it take traffic, so that nobody finds the workload gone.
+//! while all others of it take traffic, so that no client finds the workload gone.
 
 use std::collections::BTreeMap;
 
@@ -11,8 +11,8 @@ pub(super) struct Member {
     pub(super) name: InstanceName,
     /// Its workload, in its namespace.
     pub(super) workload: String,
-    /// It takes traffic.
-    pub(super) ready: bool,
+    /// It takes traffic, or has completed.
+    pub(super) settled: bool,
     /// It is on its way to its end.
     pub(super) ending: bool,
     /// It was started in another way than is wanted now.
@@ -28,10 +28,10 @@ pub(super) fn next(members: &[Member]) -> Vec<InstanceName> {
     let mut ended = Vec::new();
     for members in workloads.into_values() {
         let outdated = |member: &&&Member| member.outdated && !member.ending;
-        // One that takes no traffic is missed by nobody.
-        let idle = members.iter().filter(outdated).filter(|member| !member.ready);
+        // No client misses one that takes no traffic.
+        let idle = members.iter().filter(outdated).filter(|member| !member.settled);
         ended.extend(idle.map(|member| member.name.clone()));
-        if members.iter().all(|member| member.ready) {
+        if members.iter().all(|member| member.settled) {
             ended.extend(members.iter().find(outdated).map(|member| member.name.clone()));
         }
     }
@@ -47,7 +47,7 @@ mod tests {
         let member = |(index, state): (usize, char)| Member {
             name: InstanceName::new("shop", &format!("web-{index}")).unwrap(),
             workload: "web".into(),
-            ready: state.eq_ignore_ascii_case(&'r'),
+            settled: state.eq_ignore_ascii_case(&'r'),
             ending: state.eq_ignore_ascii_case(&'e'),
             outdated: state.is_ascii_uppercase(),
         };
@@ -77,7 +77,7 @@ mod tests {
         let member = |workload: &str| Member {
             name: InstanceName::new("shop", &format!("{workload}-0")).unwrap(),
             workload: workload.into(),
-            ready: true,
+            settled: true,
             ending: false,
             outdated: true,
         };

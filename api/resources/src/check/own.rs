@@ -31,24 +31,12 @@ pub(super) fn workload(check: &mut Check<'_>, at: &Cursor<'_>, workload: &Worklo
     }
     command(check, &spec, workload);
     ports(check, &spec.key("ports"), workload);
+    super::process::spec(check, &spec, wanted);
     instances(check, &at.key("status").key("instances"), workload);
 }
 
 fn command(check: &mut Check<'_>, spec: &Cursor<'_>, workload: &Workload) {
-    let command = &workload.spec.command;
-    let at = spec.key("command");
-    match command.first() {
-        None => check.fail(&at, "is empty: name the program to run"),
-        Some(program) if program.is_empty() => {
-            check.fail(&at.index(0), "is empty: name the program to run");
-        }
-        Some(_) => {}
-    }
-    for (index, word) in command.iter().enumerate() {
-        if word.contains('\0') {
-            check.fail(&at.index(index), "has a NUL byte");
-        }
-    }
+    words(check, &spec.key("command"), &workload.spec.command);
     for (name, value) in &workload.spec.env {
         let at = spec.key("env").key(name);
         if name.is_empty() || name.contains(['=', '\0']) {
@@ -74,6 +62,22 @@ fn command(check: &mut Check<'_>, spec: &Cursor<'_>, workload: &Workload) {
     if workload.spec.working_dir.as_deref().is_some_and(|dir| dir.is_empty() || dir.contains('\0'))
     {
         check.fail(&spec.key("workingDir"), "is not a directory's name");
+    }
+}
+
+/// A program and its arguments.
+pub(super) fn words(check: &mut Check<'_>, at: &Cursor<'_>, command: &[String]) {
+    match command.first() {
+        None => check.fail(at, "is empty: name the program to run"),
+        Some(program) if program.is_empty() => {
+            check.fail(&at.index(0), "is empty: name the program to run");
+        }
+        Some(_) => {}
+    }
+    for (index, word) in command.iter().enumerate() {
+        if word.contains('\0') {
+            check.fail(&at.index(index), "has a NUL byte");
+        }
     }
 }
 

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, Result, bail};
 use leno_local::layout::Layout;
 use leno_local::record;
-use leno_local::status::{InstanceStatus, Status};
+use leno_local::status::{InstanceStatus, Phase, Status};
 
 use crate::commands::print;
 
@@ -55,12 +55,23 @@ pub(super) fn start(mesh: &str, reads_stdin: bool, patience: Option<Duration>) -
         }
         match of_child(&layout, &child) {
             Some(status) if patience.is_none() => return started(&status, begun),
-            Some(status) if status.instances.iter().all(|one| one.ready) => {
+            Some(status) if status.instances.iter().all(InstanceStatus::settled) => {
                 return started(&status, begun);
+            }
+            Some(status) if patience.is_some() && ended(&status).is_some() => {
+                let ended = ended(&status).context("it was there just now")?;
+                bail!(
+                    "mesh {mesh} runs, but {}/{} has ended for good: {}; `leno logs {}` has what it \
+                     printed, `leno down` ends the mesh",
+                    ended.namespace,
+                    ended.name,
+                    ended.trouble.ended.as_deref().unwrap_or("it failed"),
+                    ended.name,
+                );
             }
             Some(status) if patience.is_some_and(|patience| begun.elapsed() > patience) => {
                 let waiting: Vec<&InstanceStatus> =
-                    status.instances.iter().filter(|one| !one.ready).collect();
+                    status.instances.iter().filter(|one| !one.settled()).collect();
                 let names: Vec<String> =
                     waiting.iter().map(|one| format!("{}/{}", one.namespace, one.name)).collect();
                 bail!(
@@ -73,6 +84,11 @@ pub(super) fn start(mesh: &str, reads_stdin: bool, patience: Option<Duration>) -
     }
 }
 
+/// An instance that is not started again although it failed.
+fn ended(status: &Status) -> Option<&InstanceStatus> {
+    status.instances.iter().find(|one| one.phase == Phase::Ended)
+}
+
 /// The status of the mesh, once it is the child's.
 fn of_child(layout: &Layout, child: &Child) -> Option<Status> {
     let status = Status::read(layout).ok()?;
@@ -82,10 +98,12 @@ fn of_child(layout: &Layout, child: &Child) -> Option<Status> {
 fn started(status: &Status, begun: Instant) -> Result<bool> {
     let (mesh, owner) = (&status.mesh, status.owner);
     let ready = status.instances.iter().filter(|one| one.ready).count();
+    let completed = status.instances.iter().filter(|one| one.phase == Phase::Completed).count();
+    let completed = if completed > 0 { format!(", {completed} completed") } else { String::new() };
     let (all, seconds) = (status.instances.len(), begun.elapsed().as_secs_f64());
     print(&format!(
-        "mesh {mesh} runs in the background (process {owner}), {ready} of {all} instances ready after \
-         {seconds:.1} s: leno ps, leno logs -f, leno down\n"
+        "mesh {mesh} runs in the background (process {owner}), {ready} of {all} instances ready{completed} \
+         after {seconds:.1} s: leno ps, leno logs -f, leno down\n"
     ))?;
     Ok(true)
 }

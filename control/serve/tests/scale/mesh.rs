@@ -174,12 +174,8 @@ impl Mesh {
             spec: WorkloadSpec {
                 service_account: account(service),
                 replicas: 1,
-                command: Vec::new(),
-                env: BTreeMap::new(),
-                env_file: Vec::new(),
-                inherit_env: Vec::new(),
-                working_dir: None,
                 ports: vec![port],
+                ..WorkloadSpec::default()
             },
             status: Some(WorkloadStatus { instances: vec![instance] }),
         }))

@@ -1,0 +1,142 @@
+//! Checks of how the process of a `Workload` is run.
+
+use std::path::{Component, Path};
+
+use super::own::words;
+use super::{Check, Cursor, Name, did_you_mean};
+use crate::process::{PortRef, Probe, Scheme, Volume};
+use crate::workload::WorkloadSpec;
+
+/// Most workloads that one depends on, most init commands and most volumes of one workload.
+const MAX_PARTS: usize = 50;
+/// Longest time between two probes, in seconds.
+const MAX_SECONDS: u32 = 3600;
+/// Most answers in a row that a probe waits for.
+const MAX_THRESHOLD: u32 = 100;
+/// Longest grace, in seconds: as `leno up --grace`.
+const MAX_GRACE_SECONDS: u64 = 86_400;
+/// Where an instance finds what Leno lays there, or what programs need to run at all.
+const KEPT: [&str; 5] = ["/proc", "/sys", "/etc/resolv.conf", "/etc/hosts", "/etc/nsswitch.conf"];
+
+pub(super) fn spec(check: &mut Check<'_>, at: &Cursor<'_>, spec: &WorkloadSpec) {
+    for (field, number) in [
+        ("init", spec.init.len()),
+        ("volumes", spec.volumes.len()),
+        ("dependsOn", spec.depends_on.len()),
+    ] {
+        if number > MAX_PARTS {
+            check.fail(&at.key(field), format!("{number} are more than {MAX_PARTS}"));
+        }
+    }
+    for (index, init) in spec.init.iter().enumerate() {
+        words(check, &at.key("init").index(index).key("command"), &init.command);
+    }
+    for (index, one) in spec.volumes.iter().enumerate() {
+        volume(check, &at.key("volumes").index(index), one);
+    }
+    for name in spec.depends_on.keys() {
+        let at = at.key("dependsOn").key(name);
+        for part in name.splitn(2, '/') {
+            check.name(&at, part, Name::Label);
+        }
+    }
+    if let Some(grace) = spec.stop_grace_period
+        && grace.0.as_secs() > MAX_GRACE_SECONDS
+    {
+        check.fail(&at.key("stopGracePeriod"), format!("{grace} is more than 24h"));
+    }
+    if let Some(readiness) = &spec.readiness {
+        probe(check, &at.key("readiness"), readiness, spec);
+    }
+    if let Some(liveness) = &spec.liveness {
+        probe(check, &at.key("liveness"), liveness, spec);
+        if liveness.success_threshold != 1 {
+            let reason = "is 1 for liveness: one success shows that the process lives";
+            check.fail(&at.key("liveness").key("successThreshold"), reason);
+        }
+    }
+}
+
+fn volume(check: &mut Check<'_>, at: &Cursor<'_>, volume: &Volume) {
+    let from = at.key("path");
+    if volume.path.is_empty() || volume.path.contains('\0') {
+        check.fail(&from, "is not the name of a file or directory");
+    }
+    let onto = at.key("mountPath");
+    let path = Path::new(&volume.mount_path);
+    let plain = |part: Component<'_>| matches!(part, Component::RootDir | Component::Normal(_));
+    if !path.is_absolute() || !path.components().all(plain) || volume.mount_path.contains('\0') {
+        let reason = format!("{:?} is not an absolute path without ..", volume.mount_path);
+        return check.fail(&onto, reason);
+    }
+    if let Some(kept) = KEPT.iter().find(|kept| Path::new(kept).starts_with(path)) {
+        check.fail(&onto, format!("would hide {kept}: mount it below, or elsewhere"));
+    }
+}
+
+fn probe(check: &mut Check<'_>, at: &Cursor<'_>, probe: &Probe, spec: &WorkloadSpec) {
+    let kinds = [
+        probe.http_get.is_some(),
+        probe.grpc.is_some(),
+        probe.tcp_socket.is_some(),
+        probe.exec.is_some(),
+    ];
+    match kinds.iter().filter(|given| **given).count() {
+        1 => {}
+        0 => check.fail(at, "probes nothing: write httpGet, grpc, tcpSocket or exec"),
+        _ => check.fail(at, "probes in several ways: keep one of httpGet, grpc, tcpSocket, exec"),
+    }
+    if let Some(get) = &probe.http_get {
+        let at = at.key("httpGet");
+        port(check, &at.key("port"), &get.port, spec);
+        let printable = |text: &str| text.bytes().all(|byte| byte.is_ascii_graphic());
+        if !get.path.starts_with('/') || !printable(&get.path) {
+            let reason = format!("{:?} is not a path: write /ready", get.path);
+            check.fail(&at.key("path"), reason);
+        }
+        if get.scheme == Some(Scheme::Https) {
+            let reason = "https is not probed: use exec with a command such as curl -k";
+            check.fail(&at.key("scheme"), reason);
+        }
+        for (index, header) in get.http_headers.iter().enumerate() {
+            let at = at.key("httpHeaders").index(index);
+            if header.name.is_empty() || !printable(&header.name) || header.name.contains(':') {
+                check.fail(&at.key("name"), format!("{:?} is not a header's name", header.name));
+            }
+            if header.value.contains(['\r', '\n', '\0']) {
+                check.fail(&at.key("value"), "has a line break or a NUL byte");
+            }
+        }
+    }
+    if let Some(grpc) = &probe.grpc {
+        port(check, &at.key("grpc").key("port"), &grpc.port, spec);
+    }
+    if let Some(socket) = &probe.tcp_socket {
+        port(check, &at.key("tcpSocket").key("port"), &socket.port, spec);
+    }
+    if let Some(exec) = &probe.exec {
+        words(check, &at.key("exec").key("command"), &exec.command);
+    }
+    for (field, value, bounds) in [
+        ("initialDelaySeconds", probe.initial_delay_seconds, (0, MAX_SECONDS)),
+        ("periodSeconds", probe.period_seconds, (1, MAX_SECONDS)),
+        ("timeoutSeconds", probe.timeout_seconds, (1, MAX_SECONDS)),
+        ("successThreshold", probe.success_threshold, (1, MAX_THRESHOLD)),
+        ("failureThreshold", probe.failure_threshold, (1, MAX_THRESHOLD)),
+    ] {
+        let (least, most) = bounds;
+        if !(least..=most).contains(&value) {
+            check.fail(&at.key(field), format!("{value} is not from {least} to {most}"));
+        }
+    }
+}
+
+fn port(check: &mut Check<'_>, at: &Cursor<'_>, port: &PortRef, spec: &WorkloadSpec) {
+    let PortRef::Name(name) = port else { return };
+    let names = || spec.ports.iter().map(|port| port.name.as_str()).filter(|name| !name.is_empty());
+    if names().any(|one| one == name) {
+        return;
+    }
+    let meant = did_you_mean(name, names());
+    check.fail(at, format!("{name:?} is not the name of a port of this workload{meant}"));
+}

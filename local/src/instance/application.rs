@@ -1,0 +1,280 @@
+//! The application of an instance: what it waits for, its init commands, its process.
+
+use std::cell::{Cell, RefCell};
+use std::ffi::OsString;
+use std::pin::Pin;
+use std::process::ExitStatus;
+use std::time::Instant;
+
+use leno_resources::Restart;
+use nix::sys::signal::Signal;
+use tokio::sync::{mpsc, watch};
+
+use super::{Change, Life, Place, after};
+use crate::backoff::Backoff;
+use crate::credentials::Credentials;
+use crate::enclosure::Enclosure;
+use crate::error::{Error, Result};
+use crate::output::Origin;
+use crate::process::{Task, describe};
+use crate::supervise::{Event, Rules, Stop, keep_running};
+
+/// What is known of the application's process while it runs.
+#[derive(Debug, Default)]
+pub(super) struct Watched {
+    /// The process that is to be ended because it does not live.
+    pub(super) condemned: watch::Sender<Option<i32>>,
+    /// Why.
+    pub(super) reason: RefCell<Option<String>>,
+    /// Processes that the kernel has killed because they were over the limit of memory.
+    killed: Cell<u64>,
+}
+
+impl Life {
+    /// Waits for what it depends on, runs the init commands and then the application, until it is
+    /// stopped.
+    pub(super) async fn application(&self, place: &Place) {
+        let Self { mesh, instance, .. } = self;
+        let name = instance.name.to_string();
+        let origin = mesh.output.origin(&instance.label, &name, &instance.workload);
+        if !self.dependencies().await {
+            return;
+        }
+        for number in 0..instance.launch.init.len() {
+            if !self.initialise(place, &origin, number).await {
+                return;
+            }
+        }
+        self.keep_application(place, &origin).await;
+    }
+
+    /// Waits until the workloads that come first have come as far as is wanted; false when the
+    /// instance is stopped before.
+    async fn dependencies(&self) -> bool {
+        let (mut stages, mut stop) = (self.mesh.stages.subscribe(), self.stop.clone());
+        let wanted = &self.instance.launch.depends_on;
+        let mut reported = None;
+        loop {
+            let missing = {
+                let stages = stages.borrow_and_update();
+                let mut missing = wanted.iter().filter(|(key, condition)| {
+                    !stages.get(key).is_some_and(|stage| stage.has_reached(**condition))
+                });
+                missing.next().map(|((namespace, name), condition)| {
+                    let own = *self.instance.name.namespace == **namespace;
+                    let name = if own { name.clone() } else { format!("{namespace}/{name}") };
+                    format!("waits for {name} to be {condition}")
+                })
+            };
+            let Some(missing) = missing else { return true };
+            if reported.as_ref() != Some(&missing) {
+                self.report(Change::Starting(missing.clone())).await;
+                reported = Some(missing);
+            }
+            tokio::select! {
+                changed = stages.changed() => if changed.is_err() { return false },
+                _ = stop.wait_for(|now| *now >= Stop::Applications) => return false,
+            }
+        }
+    }
+
+    /// Runs an init command until it succeeds; false when the instance is stopped before.
+    async fn initialise(&self, place: &Place, origin: &Origin, number: usize) -> bool {
+        let launch = &self.instance.launch;
+        let command = &launch.init[number];
+        let start = || self.task(place, command)?.start(&self.mesh.output, origin);
+        let restart = match launch.restart {
+            Restart::Never => Restart::Never,
+            Restart::Always | Restart::OnFailure => Restart::OnFailure,
+        };
+        let rules = Rules { restart, ..self.rules(watch::channel(None).1) };
+        let (events, mut happened) = mpsc::unbounded_channel();
+        let until = (self.stop.clone(), Stop::Applications);
+        let process = async {
+            // The receiver is polled beside the process and ends after it.
+            let report = |event| drop(events.send(event));
+            let ended = keep_running(start, rules, until, report).await;
+            drop(events);
+            ended
+        };
+        let what = format!("init command {} of {}", number + 1, launch.init.len());
+        let reports = async {
+            while let Some(event) = happened.recv().await {
+                self.init_event(event, &what, &command.join(" "), origin).await;
+            }
+        };
+        match tokio::join!(process, reports).0 {
+            Some(status) if status.success() => true,
+            Some(_) => {
+                self.stopped().await;
+                false
+            }
+            None => false,
+        }
+    }
+
+    async fn init_event(&self, event: Event, what: &str, command: &str, origin: &Origin) {
+        let label = &self.instance.label;
+        let last_line = || origin.last_line();
+        match event {
+            Event::Started(_) => {
+                self.report(Change::Starting(format!("runs {what}: {command}"))).await
+            }
+            Event::Ended(status, wait) => {
+                let how = format!("{what} {}", describe(status));
+                self.say(&format!("{label}: {how}; running it again {}", after(wait)));
+                self.report(Change::Ended { how, last_line: last_line(), wait }).await;
+            }
+            Event::Over(status) if status.success() => {}
+            Event::Over(status) => {
+                let how = format!("{what} {}", describe(status));
+                self.say(&format!("{label}: {how}; it is not run again"));
+                self.report(Change::Over { how, last_line: last_line(), completed: false }).await;
+            }
+            Event::Failed(error, wait) => self.cannot_start(&error, last_line(), wait).await,
+            Event::Stopping => self.report(Change::Stopping).await,
+            Event::Stopped => {}
+        }
+    }
+
+    async fn keep_application(&self, place: &Place, origin: &Origin) {
+        let watched = Watched::default();
+        let command = &self.instance.launch.command;
+        let start = || self.task(place, command)?.start(&self.mesh.output, origin);
+        let rules = self.rules(watched.condemned.subscribe());
+        let (events, mut happened) = mpsc::unbounded_channel();
+        let until = (self.stop.clone(), Stop::Applications);
+        let process = async {
+            // The receiver is polled beside the process and ends after it.
+            let report = |event| drop(events.send(event));
+            let ended = keep_running(start, rules, until, report).await;
+            drop(events);
+            ended
+        };
+        let reports = async {
+            // Follows the process that runs.
+            let mut following = idle();
+            loop {
+                let event = tokio::select! {
+                    event = happened.recv() => event,
+                    () = &mut following => {
+                        following = idle();
+                        continue;
+                    }
+                };
+                let Some(event) = event else { break };
+                following = match event {
+                    Event::Started(pid) => Box::pin(self.follow(place, pid, &watched)),
+                    _ => idle(),
+                };
+                self.application_event(event, place, origin, &watched).await;
+            }
+        };
+        if tokio::join!(process, reports).0.is_some() {
+            // Its proxy serves its outbound connections no more, but what it was can be looked at.
+            self.stopped().await;
+        }
+    }
+
+    fn rules(&self, condemned: watch::Receiver<Option<i32>>) -> Rules {
+        let launch = &self.instance.launch;
+        Rules {
+            backoff: Backoff::patient(Instant::now()),
+            restart: launch.restart,
+            signal: launch.stop_signal,
+            grace: launch.grace.unwrap_or(self.mesh.grace),
+            condemned,
+        }
+    }
+
+    async fn application_event(
+        &self,
+        event: Event,
+        place: &Place,
+        origin: &Origin,
+        watched: &Watched,
+    ) {
+        let label = &self.instance.label;
+        match event {
+            Event::Started(pid) => self.report(Change::Started(pid)).await,
+            Event::Ended(status, wait) => {
+                let how = how_it_ended(status, place, watched);
+                let last_line = origin.last_line();
+                self.say(&format!("{label} {how}; starting it again {}", after(wait)));
+                self.report(Change::Ended { how, last_line, wait }).await;
+            }
+            Event::Over(status) => {
+                let how = how_it_ended(status, place, watched);
+                let (last_line, completed) = (origin.last_line(), status.success());
+                match completed {
+                    true => self.say(&format!("{label} has completed")),
+                    false => self.say(&format!("{label} {how}; it is not started again")),
+                }
+                self.report(Change::Over { how, last_line, completed }).await;
+            }
+            Event::Failed(error, wait) => {
+                self.cannot_start(&error, origin.last_line(), wait).await;
+            }
+            Event::Stopping => self.report(Change::Stopping).await,
+            Event::Stopped => {}
+        }
+    }
+
+    async fn cannot_start(&self, error: &Error, last_line: String, wait: std::time::Duration) {
+        self.complain(error);
+        self.say(&format!("{}: trying again {}", self.instance.label, after(wait)));
+        self.report(Change::Ended { how: error.chain(), last_line, wait }).await;
+    }
+
+    /// A command that runs as the application does.
+    pub(super) fn task(&self, place: &Place, command: &[String]) -> Result<Task> {
+        let instance = &self.instance;
+        let launch = &instance.launch;
+        let credentials = Credentials::of(&launch.account)
+            .map_err(|(_, reason)| Error::Refused(format!("cannot start it: {reason}")))?;
+        let environment = self.mesh.environment.of_instance(instance, &credentials)?;
+        let enclosure =
+            Enclosure::new(&place.app, &place.netns, &place.files, &instance.name.name)?
+                .within_groups(&place.limited.groups)?
+                .with_volumes(&launch.volumes)?;
+        Ok(Task {
+            command: command.iter().map(OsString::from).collect(),
+            environment: environment
+                .into_iter()
+                .map(|(name, value)| (name.into(), value.into()))
+                .collect(),
+            directory: Some(launch.directory.clone()),
+            enclosure,
+            credentials,
+            descriptors: Some(self.mesh.descriptors),
+        })
+    }
+
+    /// Comes back when the application is to end.
+    async fn stopped(&self) {
+        let mut stop = self.stop.clone();
+        // A sender that is gone is the end of the mesh.
+        let _ = stop.wait_for(|now| *now >= Stop::Applications).await;
+    }
+}
+
+/// What is followed while no process runs.
+fn idle<'a>() -> Pin<Box<dyn Future<Output = ()> + 'a>> {
+    Box::pin(std::future::pending())
+}
+
+/// How the application ended, in words.
+fn how_it_ended(status: ExitStatus, place: &Place, watched: &Watched) -> String {
+    if let Some(reason) = watched.reason.take() {
+        // What it has started may hold its ports.
+        place.app.signal(Signal::SIGKILL);
+        return format!("was not alive ({reason})");
+    }
+    let before = watched.killed.replace(place.limited.killed());
+    match place.limited.memory() {
+        Some(limit) if place.limited.killed() > before => {
+            format!("{} (over its limit of {limit} of memory)", describe(status))
+        }
+        _ => describe(status),
+    }
+}

@@ -1,0 +1,131 @@
+//! Whether an application takes traffic and lives: its ports and its probes.
+
+use std::time::Duration;
+
+use super::application::Watched;
+use super::{Change, Life, Place};
+use crate::forward::Target;
+use crate::listening;
+use crate::plan::Probe;
+use crate::probe::Prober;
+
+/// How long an application without a readiness probe may take until it listens on the ports it
+/// declares: then traffic may as well find out by itself.
+const LISTEN_BOUND: Duration = Duration::from_secs(5);
+/// First wait between two readiness probes of an application that has not been ready yet; it doubles
+/// up to the period, so that a mesh starts as fast as its applications.
+const FIRST_WAIT: Duration = Duration::from_millis(50);
+/// How long an application may take to become ready before a line says why it is not.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+impl Life {
+    /// Reports whether the process takes traffic, and condemns it when it does not live.
+    pub(super) async fn follow(&self, place: &Place, pid: i32, watched: &Watched) {
+        tokio::join!(self.readiness(place, pid), self.liveness(place, pid, watched));
+    }
+
+    async fn readiness(&self, place: &Place, pid: i32) {
+        let Some(probe) = &self.instance.launch.readiness else {
+            self.until_listening(pid).await;
+            return self.report(Change::Running).await;
+        };
+        let label = &self.instance.label;
+        tokio::time::sleep(probe.delay).await;
+        let begun = tokio::time::Instant::now();
+        let (mut was_ready, mut ready, mut complained) = (false, false, false);
+        let (mut successes, mut failures) = (0, 0);
+        let mut wait = FIRST_WAIT.min(probe.period);
+        loop {
+            match self.ask(place, pid, probe).await {
+                Ok(()) => {
+                    (successes, failures) = (successes + 1, 0);
+                    if !ready && successes >= probe.successes {
+                        if was_ready {
+                            self.say(&format!("{label} is ready again"));
+                        }
+                        (ready, was_ready) = (true, true);
+                        self.report(Change::Running).await;
+                    }
+                }
+                Err(reason) => {
+                    (successes, failures) = (0, failures + 1);
+                    if ready && failures >= probe.failures {
+                        ready = false;
+                        let times = times_in_a_row(failures);
+                        self.say(&format!(
+                            "{label} is not ready any more: {reason}{times}; it takes no traffic until it is"
+                        ));
+                    }
+                    if !ready {
+                        let times = times_in_a_row(failures);
+                        self.report(Change::NotReady(format!("not ready: {reason}{times}"))).await;
+                    }
+                    if !was_ready && !complained && begun.elapsed() >= PATIENCE {
+                        complained = true;
+                        self.say(&format!("{label} is not ready: {reason}"));
+                    }
+                }
+            }
+            tokio::time::sleep(if was_ready { probe.period } else { wait }).await;
+            wait = (wait * 2).min(probe.period);
+        }
+    }
+
+    async fn liveness(&self, place: &Place, pid: i32, watched: &Watched) {
+        let Some(probe) = &self.instance.launch.liveness else { return };
+        tokio::time::sleep(probe.delay).await;
+        let mut failures = 0;
+        loop {
+            match self.ask(place, pid, probe).await {
+                Ok(()) => failures = 0,
+                Err(reason) => {
+                    failures += 1;
+                    if failures >= probe.failures {
+                        let reason = format!("{reason}{}", times_in_a_row(failures));
+                        self.say(&format!(
+                            "{} is not alive: {reason}; ending it",
+                            self.instance.label
+                        ));
+                        self.report(Change::NotReady(format!("not alive: {reason}"))).await;
+                        watched.reason.replace(Some(reason));
+                        watched.condemned.send_replace(Some(pid));
+                        return;
+                    }
+                }
+            }
+            tokio::time::sleep(probe.period).await;
+        }
+    }
+
+    async fn ask(&self, place: &Place, pid: i32, probe: &Probe) -> Result<(), String> {
+        let target = Target {
+            instance: self.instance.name.to_string(),
+            netns: place.netns.name().to_owned(),
+            addresses: self.instance.addresses.iter().collect(),
+            port: 0,
+        };
+        let task = |command: &[String]| self.task(place, command);
+        Prober { probe, target, pid, task }.ask().await
+    }
+
+    /// Comes back when the application listens on the ports it declares, or takes so long that
+    /// traffic may as well find that out by itself.
+    async fn until_listening(&self, pid: i32) {
+        let closed = listening::until(pid, &self.instance.listening, LISTEN_BOUND).await;
+        if !closed.is_empty() {
+            let label = &self.instance.label;
+            let seconds = LISTEN_BOUND.as_secs();
+            let ports = listening::shown(&closed);
+            self.say(&format!(
+                "{label} does not listen on {ports} after {seconds} s; it takes traffic all the same"
+            ));
+        }
+    }
+}
+
+fn times_in_a_row(number: u32) -> String {
+    match number {
+        0 | 1 => String::new(),
+        _ => format!(", {number} times in a row"),
+    }
+}

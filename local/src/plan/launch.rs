@@ -1,0 +1,234 @@
+//! How the application of an instance is started, from its `Workload` document.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use leno_capture::Choice;
+use leno_resources::{
+    Account, Condition, GrpcCheck, HttpGet, Limits, Located, Object, PortRef, Restart, STDIN,
+    TcpSocket, Workload,
+};
+use nix::sys::signal::Signal;
+use serde::{Deserialize, Serialize};
+
+use super::Draft;
+use super::settings::Settings;
+use crate::credentials::Credentials;
+
+/// What is started for an instance.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Launch {
+    /// Program and arguments.
+    pub command: Vec<String>,
+    /// Its own variables.
+    pub environment: BTreeMap<String, String>,
+    /// Files of variables, absolute.
+    pub environment_files: Vec<PathBuf>,
+    /// Variables taken from the shell of `leno up`.
+    pub inherited: Vec<String>,
+    /// Where it starts, absolute.
+    pub directory: PathBuf,
+    /// What its identity names.
+    pub service_account: String,
+    /// Whether it gets a proxy.
+    pub meshed: bool,
+    /// How its traffic is captured.
+    pub capture: Choice,
+    /// The user and the group that it runs as.
+    pub account: RunAs,
+    /// Files and directories that it sees at other places.
+    pub volumes: Vec<Volume>,
+    /// What it may use.
+    pub limits: Limits,
+    /// Commands that run before it.
+    pub init: Vec<Vec<String>>,
+    /// When it is started again.
+    pub restart: Restart,
+    /// The signal that asks it to end.
+    pub stop_signal: Signal,
+    /// How long it may take to end; `None` is `leno up --grace`.
+    pub grace: Option<Duration>,
+    /// What must have happened before it starts: workloads by namespace and name.
+    pub depends_on: BTreeMap<(String, String), Condition>,
+    /// Whether it takes traffic; `None`: once it listens.
+    pub readiness: Option<Probe>,
+    /// Whether it lives.
+    pub liveness: Option<Probe>,
+}
+
+/// A user and a group of this machine, by name or number; `None` is that of the caller of `leno up`.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RunAs {
+    /// The user.
+    pub user: Option<String>,
+    /// The group.
+    pub group: Option<String>,
+}
+
+/// A file or directory that is bound to another place.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Volume {
+    /// The file or directory, absolute.
+    pub from: PathBuf,
+    /// The place, absolute.
+    pub onto: PathBuf,
+    /// Whether it may not be written to there.
+    pub read_only: bool,
+}
+
+/// Whether an instance is well.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Probe {
+    /// How that is asked.
+    pub question: Question,
+    /// From the start of the process to the first probe.
+    pub delay: Duration,
+    /// Between two probes.
+    pub period: Duration,
+    /// How long an answer may take.
+    pub timeout: Duration,
+    /// Successes in a row that make it well again.
+    pub successes: u32,
+    /// Failures in a row that count.
+    pub failures: u32,
+}
+
+/// How an instance is asked.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Question {
+    /// By a request.
+    Http {
+        /// The application's port.
+        port: u16,
+        /// Path and query.
+        path: String,
+        /// Headers beside those that every request has.
+        headers: Vec<(String, String)>,
+    },
+    /// By a call of the health service.
+    Grpc {
+        /// The application's port.
+        port: u16,
+        /// The service that is asked for.
+        service: String,
+    },
+    /// By a connection to a port.
+    Tcp(u16),
+    /// By a command.
+    Exec(Vec<String>),
+}
+
+impl Draft<'_> {
+    /// What is started for each instance of a workload.
+    pub(super) fn launch(
+        &mut self,
+        located: &Located<Object>,
+        workload: &Workload,
+        settings: &Settings,
+    ) -> Launch {
+        let spec = &workload.spec;
+        let account = self.account(located, (spec.user.as_ref(), spec.group.as_ref()));
+        let beside = |file: &str| beside(&located.file, file);
+        let volume = |volume: &leno_resources::Volume| Volume {
+            from: beside(&volume.path),
+            onto: PathBuf::from(&volume.mount_path),
+            read_only: volume.read_only,
+        };
+        let probe = |probe: &leno_resources::Probe| of_probe(probe, workload);
+        let signal = spec.stop_signal.map(|signal| signal.0.parse());
+        Launch {
+            command: spec.command.clone(),
+            environment: spec.env.clone(),
+            environment_files: spec.env_file.iter().map(|file| beside(file)).collect(),
+            inherited: spec.inherit_env.clone(),
+            directory: beside(spec.working_dir.as_deref().unwrap_or(".")),
+            service_account: spec.service_account.clone(),
+            meshed: settings.meshed,
+            capture: settings.capture,
+            account,
+            volumes: spec.volumes.iter().map(volume).collect(),
+            limits: spec.resources.limits,
+            init: spec.init.iter().map(|init| init.command.clone()).collect(),
+            restart: spec.restart,
+            // Every name that documents may have is one of Linux.
+            stop_signal: signal.and_then(Result::ok).unwrap_or(Signal::SIGTERM),
+            grace: spec.stop_grace_period.map(|grace| grace.0),
+            depends_on: super::depends::wanted(workload),
+            readiness: spec.readiness.as_ref().and_then(probe),
+            liveness: spec.liveness.as_ref().and_then(probe),
+        }
+    }
+
+    /// The account of a workload; one that this machine does not have is a problem.
+    fn account(
+        &mut self,
+        located: &Located<Object>,
+        (user, group): (Option<&Account>, Option<&Account>),
+    ) -> RunAs {
+        let text = |account: Option<&Account>| account.map(|account| account.0.clone());
+        let account = RunAs { user: text(user), group: text(group) };
+        if let Err((field, reason)) = Credentials::of(&account) {
+            self.problem(located, &format!("spec.{field}"), reason);
+        }
+        account
+    }
+}
+
+/// A probe with its port as a number; `None` for one that documents may not have.
+fn of_probe(probe: &leno_resources::Probe, workload: &Workload) -> Option<Probe> {
+    let port = |port: &PortRef| match port {
+        PortRef::Number(number) => Some(*number),
+        PortRef::Name(name) => {
+            let named = workload.spec.ports.iter().find(|port| port.name == *name);
+            named.map(|port| port.port)
+        }
+    };
+    let seconds = |seconds: u32| Duration::from_secs(seconds.into());
+    let question = match (&probe.http_get, &probe.grpc, &probe.tcp_socket, &probe.exec) {
+        (Some(HttpGet { path, port: at, http_headers, .. }), ..) => {
+            let headers = http_headers.iter().map(|one| (one.name.clone(), one.value.clone()));
+            Question::Http { port: port(at)?, path: path.clone(), headers: headers.collect() }
+        }
+        (_, Some(GrpcCheck { port: at, service }), ..) => {
+            Question::Grpc { port: port(at)?, service: service.clone() }
+        }
+        (_, _, Some(TcpSocket { port: at }), _) => Question::Tcp(port(at)?),
+        (.., exec) => Question::Exec(exec.as_ref()?.command.clone()),
+    };
+    Some(Probe {
+        question,
+        delay: seconds(probe.initial_delay_seconds),
+        period: seconds(probe.period_seconds),
+        timeout: seconds(probe.timeout_seconds),
+        successes: probe.success_threshold,
+        failures: probe.failure_threshold,
+    })
+}
+
+/// A path that a document names: relative to the directory of its file.
+fn beside(file: &str, wanted: &str) -> PathBuf {
+    let base = match file {
+        STDIN => Path::new("."),
+        file => Path::new(file).parent().unwrap_or(Path::new(".")),
+    };
+    let path = base.join(wanted);
+    let absolute = std::path::absolute(&path).unwrap_or(path);
+    // Without the `.` that joining leaves, so that messages read well.
+    absolute.components().collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn paths_are_relative_to_the_file() {
+        assert_eq!(beside("/srv/shop/mesh.yaml", "."), Path::new("/srv/shop"));
+        assert_eq!(beside("/srv/shop/mesh.yaml", "web"), Path::new("/srv/shop/web"));
+        assert_eq!(beside("/srv/shop/mesh.yaml", "/tmp"), Path::new("/tmp"));
+        let here = std::env::current_dir().unwrap();
+        assert_eq!(beside("mesh.yaml", "."), here);
+        assert_eq!(beside("-", "."), here);
+    }
+}
