@@ -11,6 +11,7 @@ pub(crate) mod diagnostics;
 pub(crate) mod down;
 pub(crate) mod exec;
 pub(crate) mod explain;
+pub(crate) mod guard;
 pub(crate) mod inject;
 pub(crate) mod install;
 pub(crate) mod lines;

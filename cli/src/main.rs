@@ -10,7 +10,7 @@ use clap::{CommandFactory, Parser, Subcommand};
 
 use commands::{
     analyze, bench, bug_report, check, cleanup, completion, demo, diagnostics, down, exec, explain,
-    inject, install, logs, port_forward, ps, restart, stat, uninstall, up, upgrade,
+    guard, inject, install, logs, port_forward, ps, restart, stat, uninstall, up, upgrade,
 };
 
 /// A service mesh for one machine or many: encrypts, authenticates, balances and measures the
@@ -37,6 +37,8 @@ enum Command {
     Stat(stat::Stat),
     Check(check::Check),
     Explain(explain::Explain),
+    #[command(hide = true)]
+    Guard(guard::Guard),
     Analyze(analyze::Analyze),
     Diagnostics(diagnostics::Diagnostics),
     BugReport(bug_report::BugReport),
@@ -69,6 +71,7 @@ fn main() -> ExitCode {
         Command::Stat(stat) => stat::run(&stat),
         Command::Check(check) => check::run(&check),
         Command::Explain(explain) => explain::run(&explain),
+        Command::Guard(guard) => guard::run(&guard),
         Command::Analyze(analyze) => analyze::run(&analyze),
         Command::BugReport(bug_report) => bug_report::run(&bug_report),
         Command::Diagnostics(diagnostics) => diagnostics::run(&diagnostics),

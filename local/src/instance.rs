@@ -29,6 +29,7 @@ use crate::descriptors::Descriptors;
 use crate::enclosure::{Enclosure, Names, write_files};
 use crate::environment::Environment;
 use crate::error::{Attempt, Error, Result};
+use crate::guard::Guard;
 use crate::layout::Layout;
 use crate::limits::{self, Limited};
 use crate::netns::Netns;
@@ -74,6 +75,8 @@ pub struct Mesh {
     pub environment: Environment,
     /// How many descriptors applications may have: as many as whoever called leno.
     pub descriptors: Descriptors,
+    /// Ends all processes if this one is killed.
+    pub guard: Guard,
     /// How far the workloads have come, for those that wait for others.
     pub stages: watch::Sender<Stages>,
     /// What instances report.

@@ -33,6 +33,7 @@ pub mod enclosure;
 pub mod environment;
 pub mod exec;
 pub mod forward;
+pub mod guard;
 pub mod instance;
 pub mod layout;
 pub mod limits;

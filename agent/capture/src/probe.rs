@@ -157,7 +157,9 @@ fn nobody() -> Workload {
 fn bpffs() -> Result<Option<PathBuf>, Error> {
     let found = mounts::mounts().map_err(Error::io("read /proc/self/mountinfo"))?;
     let usual = ["/sys/fs/bpf", "/run/leno/bpf"].map(Path::new);
-    let used = |m: &mounts::Mount| m.kind == "bpf" && m.writable && usual.contains(&m.at.as_path());
+    let used = |m: &mounts::Mount| {
+        m.kind == "bpf" && m.writable && usual.contains(&m.at.as_path()) && m.is_visible()
+    };
     Ok(found.into_iter().find(used).map(|m| m.at))
 }
 

@@ -3,6 +3,7 @@
 use std::fs::{self, File};
 use std::io;
 use std::os::unix::ffi::OsStringExt;
+use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
 use nix::fcntl::{Flock, FlockArg};
@@ -16,6 +17,8 @@ pub const PRIVATE: &str = "/run/leno";
 /// One line of mountinfo, with only the fields that are used here (proc(5)).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Mount {
+    /// The device number of the file system: major, minor.
+    pub device: (u32, u32),
     /// The directory of the file system that is mounted; `/` if all of it is.
     pub root: PathBuf,
     /// The mount point.
@@ -34,13 +37,14 @@ pub fn mounts() -> io::Result<Vec<Mount>> {
     Ok(fs::read("/proc/self/mountinfo")?.split(|b| *b == b'\n').filter_map(parse).collect())
 }
 
-/// A writable mount of the whole file system of this type: the first of `preferred` that is one,
-/// else any.
+/// A writable mount of the whole file system of this type, with no other mount over it: the first of
+/// `preferred` that is one, else any.
 ///
 /// # Errors
 /// When `/proc/self/mountinfo` cannot be read.
 pub fn find(kind: &str, preferred: &[&str]) -> io::Result<Option<PathBuf>> {
-    let whole = |m: &Mount| m.kind == kind && m.writable && m.root == Path::new("/");
+    let whole =
+        |m: &Mount| m.kind == kind && m.writable && m.root == Path::new("/") && m.is_visible();
     let found: Vec<PathBuf> = mounts()?.into_iter().filter(whole).map(|m| m.at).collect();
     let best = preferred.iter().map(Path::new).find(|path| found.iter().any(|at| at == path));
     Ok(best.map(Path::to_path_buf).or_else(|| found.into_iter().next()))
@@ -60,7 +64,7 @@ pub fn mount_privately(kind: &str, name: &str) -> Result<PathBuf, Error> {
     let _turn = Flock::lock(lock, FlockArg::LockExclusive)
         .map_err(|(_, errno)| Error::io(action())(errno.into()))?;
     let mounted = mounts().map_err(Error::io("read /proc/self/mountinfo"))?;
-    if mounted.iter().any(|m| m.at == at && m.kind == kind) {
+    if mounted.iter().any(|m| m.at == at && m.kind == kind && m.is_visible()) {
         return Ok(at);
     }
     let flags = MsFlags::MS_NOSUID | MsFlags::MS_NODEV | MsFlags::MS_NOEXEC;
@@ -69,14 +73,25 @@ pub fn mount_privately(kind: &str, name: &str) -> Result<PathBuf, Error> {
     Ok(at)
 }
 
+impl Mount {
+    /// Whether its directory leads to it: another mount, there or on a directory above, may hide it.
+    #[must_use]
+    pub fn is_visible(&self) -> bool {
+        let seen = fs::metadata(&self.at).map(|found| found.dev());
+        seen.is_ok_and(|dev| (libc::major(dev), libc::minor(dev)) == self.device)
+    }
+}
+
 /// Parses `36 35 98:0 /root /at rw,noatime shared:1 - kind source rw`.
 fn parse(line: &[u8]) -> Option<Mount> {
-    let mut fields = line.split(|b| *b == b' ').skip(3);
+    let mut fields = line.split(|b| *b == b' ').skip(2);
+    let (major, minor) = std::str::from_utf8(fields.next()?).ok()?.split_once(':')?;
+    let device = (major.parse().ok()?, minor.parse().ok()?);
     let root = unescape(fields.next()?);
     let at = unescape(fields.next()?);
     let writable = fields.next()?.split(|b| *b == b',').any(|option| option == b"rw");
     let kind = fields.skip_while(|field| *field != b"-").nth(1)?;
-    Some(Mount { root, at, kind: String::from_utf8_lossy(kind).into_owned(), writable })
+    Some(Mount { device, root, at, kind: String::from_utf8_lossy(kind).into_owned(), writable })
 }
 
 /// Decodes mountinfo's escapes: space, tab, newline and backslash are written as `\` and three
@@ -108,8 +123,13 @@ mod tests {
     fn a_line_of_mountinfo() {
         let line =
             b"41 31 0:38 / /a\\040b rw,relatime shared:7 master:1 - cgroup2 none rw,nsdelegate";
-        let expected =
-            Mount { root: "/".into(), at: "/a b".into(), kind: "cgroup2".into(), writable: true };
+        let expected = Mount {
+            device: (0, 38),
+            root: "/".into(),
+            at: "/a b".into(),
+            kind: "cgroup2".into(),
+            writable: true,
+        };
         assert_eq!(parse(line), Some(expected));
         let bare = b"41 31 0:38 /sub /x ro - bpf bpf rw";
         let mount = parse(bare).unwrap();

@@ -27,7 +27,8 @@ impl PinRoot {
     pub fn find() -> Result<Self, Error> {
         let mounted = mounts::mounts().map_err(Error::io("read /proc/self/mountinfo"))?;
         let usual = Path::new("/sys/fs/bpf");
-        if mounted.iter().any(|m| m.at == usual && m.kind == "bpf" && m.writable) {
+        if mounted.iter().any(|m| m.at == usual && m.kind == "bpf" && m.writable && m.is_visible())
+        {
             return Self::at(usual);
         }
         Self::at(&mounts::mount_privately("bpf", "bpf")?)

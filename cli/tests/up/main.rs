@@ -5,6 +5,7 @@
 //! of `testkit` tests the same and more with them.
 
 mod daily;
+mod machine;
 mod mesh;
 mod process;
 
@@ -146,6 +147,21 @@ fn a_killed_mesh_is_removed_with_all_its_processes() {
     let cleanup = mesh.leno(&["cleanup", "--name", mesh.name()]).output().unwrap();
     assert!(cleanup.status.success(), "{cleanup:?}");
     assert_eq!(mesh.remains(), [""; 0]);
+}
+
+#[test]
+fn the_kill_of_a_mesh_ends_grandchildren_too() {
+    // The group that one of them left is of no avail either: it is the control group that counts.
+    let yaml =
+        two().replace("[sleep, infinity]", "[sh, -c, \"setsid sleep 1000 & exec sleep 1001\"]");
+    let Some(mut mesh) = root(|| Mesh::start(&yaml)) else { return };
+    let processes = |mesh: &Mesh| mesh.remains().iter().any(|thing| thing.starts_with("process "));
+    assert!(processes(&mesh));
+    mesh.kill();
+    mesh.wait_for("every process to end", || !processes(&mesh));
+    // A mesh of the same name is not the guard's business.
+    mesh.restart();
+    assert!(mesh.exec("client", &["true"]).status.success());
 }
 
 #[test]

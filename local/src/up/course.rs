@@ -527,7 +527,10 @@ impl<'a> Up<'a> {
         };
         drop(mesh.switch);
         let left = |error: Error| Error::Refused(format!("{}: run `leno cleanup`", error.chain()));
-        mesh.record.into_inner().remove_all().map_err(left)
+        let removed = mesh.record.into_inner().remove_all().map_err(left);
+        // Its group is gone now, unless something is left in it.
+        drop(mesh.guard);
+        removed
     }
 
     fn reach(&mut self, level: Stop) {

@@ -16,6 +16,7 @@ use crate::descriptors::Descriptors;
 use crate::dns::{self, Zone};
 use crate::environment::Environment;
 use crate::error::{Attempt, Result};
+use crate::guard::Guard;
 use crate::instance::{Change, Mesh};
 use crate::layout::Layout;
 use crate::netns::Netns;
@@ -32,6 +33,7 @@ const DNS: u16 = 53;
 
 /// What was laid.
 pub(super) struct Foundation {
+    guard: Guard,
     hierarchy: PathBuf,
     switch: Switch,
     proxy: proxy::Settings,
@@ -59,7 +61,7 @@ pub(super) async fn lay(
     let hierarchy = leno_capture::cgroup2_root()?;
     let group = layout.cgroup(&hierarchy);
     record.add(Made::Cgroup(group.clone()))?;
-    Cgroup::create(group)?;
+    let guard = Guard::start(&Cgroup::create(group)?)?;
     let name = layout.switch_netns();
     record.add(Made::Netns(name.clone()))?;
     let switch = Switch::create(Netns::create(&name)?, &subnet()).await?;
@@ -92,7 +94,7 @@ pub(super) async fn lay(
         access_log: options.access_log.clone(),
     };
     let environment = Environment::of_shell(&options.env_files)?;
-    Ok(Foundation { hierarchy, switch, proxy, zone, environment, notes })
+    Ok(Foundation { guard, hierarchy, switch, proxy, zone, environment, notes })
 }
 
 impl Foundation {
@@ -115,6 +117,7 @@ impl Foundation {
             grace: options.grace,
             environment: self.environment,
             descriptors: given.descriptors,
+            guard: self.guard,
             stages: watch::Sender::default(),
             changes: given.changes,
         };
