@@ -115,6 +115,10 @@ impl Kind {
         Self::Proxy,
     ];
 
+    /// The kinds of the Gateway API that attach to services and route their traffic.
+    pub const ROUTES: [Self; 4] =
+        [Self::HttpRoute, Self::GrpcRoute, Self::TlsRoute, Self::TcpRoute];
+
     /// `kind` in YAML.
     #[must_use]
     pub const fn as_str(self) -> &'static str {

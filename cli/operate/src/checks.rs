@@ -1,5 +1,7 @@
 //! Checks whether a cluster can have an installation, and whether its installation is healthy.
 
+use std::collections::BTreeSet;
+
 use k8s_openapi::api::admissionregistration::v1::{MutatingWebhook, MutatingWebhookConfiguration};
 use k8s_openapi::api::apps::v1::{DaemonSet, Deployment};
 use k8s_openapi::api::core::v1::Node;
@@ -7,7 +9,7 @@ use kube::api::ListParams;
 use kube::{Api, Client};
 use serde::Serialize;
 
-use leno_resources::REMOVAL_ANNOTATION;
+use leno_resources::{Kind, REMOVAL_ANNOTATION};
 use leno_types::Removal;
 
 use crate::leaving::{INJECTOR, is_injected, notes};
@@ -21,8 +23,6 @@ use crate::{Error, installed};
 const OLDEST_MINOR: u32 = 26;
 /// Oldest Kubernetes version that enables native sidecars by default (KEP-753).
 const NATIVE_SIDECARS: u32 = 29;
-/// Kinds of the Gateway API that route traffic.
-const ROUTES: [&str; 2] = ["httproutes", "grpcroutes"];
 /// The rights that an installation needs: verb, group, resource.
 const RIGHTS: [Right; 9] = [
     ("create", "", "namespaces"),
@@ -242,21 +242,39 @@ pub async fn is_trusted(client: &Client) -> Result<bool, Error> {
 }
 
 async fn gateway_api(client: &Client) -> Result<Finding, Error> {
-    const REMEDY: &str =
-        "routes are not followed until it is installed: gateway-api.sigs.k8s.io/guides";
-    let served = match client.list_api_group_resources("gateway.networking.k8s.io/v1").await {
-        Ok(list) => list.resources.into_iter().map(|one| one.name).collect(),
-        Err(error) if is_absent(&error) => Vec::new(),
-        Err(error) => return Err(Error::Api("list the Gateway API's kinds".to_owned(), error)),
+    let versions: BTreeSet<&str> =
+        Kind::ROUTES.into_iter().flat_map(Kind::api_versions).copied().collect();
+    let mut served = Vec::new();
+    for version in versions {
+        match client.list_api_group_resources(version).await {
+            Ok(list) => served.extend(list.resources.into_iter().map(|one| (version, one.kind))),
+            Err(error) if is_absent(&error) => {}
+            Err(error) => return Err(Error::Api("list the Gateway API's kinds".to_owned(), error)),
+        }
+    }
+    Ok(of_routes(&served))
+}
+
+/// Whether every kind of route is served in a version that the control plane reads. `served` has
+/// the `apiVersion` and the kind of what the API server has.
+fn of_routes(served: &[(&str, String)]) -> Finding {
+    const SUBJECT: &str = "Gateway API";
+    let is_served = |route: &Kind| {
+        let read = route.api_versions();
+        served.iter().any(|(version, kind)| read.contains(version) && kind == route.as_str())
     };
-    let missing: Vec<&str> =
-        ROUTES.into_iter().filter(|route| !served.iter().any(|one| one == route)).collect();
-    Ok(if missing.is_empty() {
-        Finding::new("Gateway API", Level::Good, "v1 is served")
-    } else {
-        let text = format!("{} are not served: {REMEDY}", missing.join(" and "));
-        Finding::new("Gateway API", Level::Warning, text)
-    })
+    let (there, missing): (Vec<Kind>, Vec<Kind>) = Kind::ROUTES.into_iter().partition(is_served);
+    let names =
+        |kinds: &[Kind]| kinds.iter().map(|kind| kind.as_str()).collect::<Vec<_>>().join(", ");
+    if missing.is_empty() {
+        return Finding::new(SUBJECT, Level::Good, format!("serves {}", names(&there)));
+    }
+    let text = format!(
+        "the API server does not serve {}: the mesh follows such routes once the Gateway API's definitions of them \
+         are installed, gateway-api.sigs.k8s.io/guides",
+        names(&missing)
+    );
+    Finding::new(SUBJECT, Level::Warning, text)
 }
 
 async fn controller(client: &Client, namespace: &str) -> Result<Finding, Error> {
@@ -295,4 +313,32 @@ async fn agents(client: &Client, namespace: &str) -> Result<Finding, Error> {
         names.join(", ")
     );
     Ok(Finding::new("node agents", Level::Bad, text))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn served(kinds: &[(&'static str, &str)]) -> Vec<(&'static str, String)> {
+        kinds.iter().map(|(version, kind)| (*version, (*kind).to_owned())).collect()
+    }
+
+    #[test]
+    fn every_kind_of_route_that_is_not_served_is_named() {
+        const V1: &str = "gateway.networking.k8s.io/v1";
+        let standard = served(&[(V1, "Gateway"), (V1, "HTTPRoute"), (V1, "GRPCRoute")]);
+        let finding = of_routes(&standard);
+        assert_eq!(finding.level, Level::Warning, "{finding:?}");
+        let start = "the API server does not serve TLSRoute, TCPRoute: ";
+        assert!(finding.text.starts_with(start), "{finding:?}");
+
+        // Versions that the control plane reads count, others do not.
+        let alpha = "gateway.networking.k8s.io/v1alpha2";
+        let more = served(&[(alpha, "TLSRoute"), (alpha, "TCPRoute")]);
+        let all: Vec<_> = standard.into_iter().chain(more).collect();
+        let finding = of_routes(&all);
+        assert_eq!(finding.level, Level::Good, "{finding:?}");
+        let early = served(&[(alpha, "HTTPRoute"), (alpha, "GRPCRoute")]);
+        assert!(of_routes(&early).text.contains(" HTTPRoute, GRPCRoute, "), "{early:?}");
+    }
 }

@@ -107,17 +107,17 @@ fn problem(problem: &Problem) -> String {
     }
 }
 
-/// Whether nobody else reads objects of this kind.
+/// Whether Leno defines objects of this kind, so that no other program reads them.
 fn is_ours(object: &Value) -> bool {
     let version = object.get("apiVersion").and_then(Value::text).unwrap_or_default();
     version.split_once('/').is_some_and(|(group, _)| group == GROUP)
 }
 
-/// Routes are for gateways, too, and those may read fields that we do not.
+/// Whether the mesh is the reader of this object: not of a route that attaches to gateways alone, whose
+/// fields Leno need not know.
 fn is_of_the_mesh(object: &Value) -> bool {
     let kind = object.get("kind").and_then(Value::text).unwrap_or_default();
-    let routes = [Kind::HttpRoute, Kind::GrpcRoute, Kind::TlsRoute, Kind::TcpRoute];
-    if !routes.iter().any(|route| route.as_str() == kind) {
+    if !Kind::ROUTES.iter().any(|route| route.as_str() == kind) {
         return true;
     }
     let parents = object.at(&["spec", "parentRefs"]).map_or(&[][..], Value::items);
@@ -127,7 +127,7 @@ fn is_of_the_mesh(object: &Value) -> bool {
     })
 }
 
-/// The object as somebody would write it.
+/// The object as a user would write it.
 fn document(review: &Review) -> Value {
     let object = &review.object;
     let mut metadata = Value::map();

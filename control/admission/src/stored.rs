@@ -26,7 +26,6 @@ const MAX_GRANTS: usize = 64;
 /// The fields that refer to other objects.
 const REFERRING: [&str; 5] =
     ["parentRefs", "backendRefs", "backendRef", "targetRefs", "caCertificateRefs"];
-const ROUTES: [Kind; 4] = [Kind::HttpRoute, Kind::GrpcRoute, Kind::TlsRoute, Kind::TcpRoute];
 
 /// All objects that a judgement may look at, by kind, namespace and name. Endpoints and pods, which are
 /// many, are none of them.
@@ -147,7 +146,7 @@ impl StoredObjects {
                     && parents.contains(&parent.name.as_str())
             })
         };
-        let routes = ROUTES.into_iter().flat_map(|kind| self.of(kind, namespace));
+        let routes = Kind::ROUTES.into_iter().flat_map(|kind| self.of(kind, namespace));
         let routes = routes.filter(|(_, object)| attaches(object)).take(MAX_RIVALS);
         found.extend(routes.map(|(key, object)| (key.clone(), Arc::clone(object))));
     }

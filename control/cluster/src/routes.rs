@@ -87,7 +87,7 @@ impl RouteStatuses {
                 Change::Upsert(object) => object.key().kind,
                 Change::Delete(key) => key.kind,
             };
-            let is_route = is_route(kind);
+            let is_route = Kind::ROUTES.contains(&kind);
             concerned |= is_route || matches!(kind, Kind::Service | Kind::ReferenceGrant);
             match change {
                 Change::Upsert(object) if is_route => {
@@ -236,10 +236,6 @@ impl RouteStatuses {
         // Whole entries only: what a panic left behind is still sound.
         self.routes.lock().unwrap_or_else(PoisonError::into_inner)
     }
-}
-
-fn is_route(kind: Kind) -> bool {
-    matches!(kind, Kind::HttpRoute | Kind::GrpcRoute | Kind::TlsRoute | Kind::TcpRoute)
 }
 
 /// The status that a route should have, where it has another.
