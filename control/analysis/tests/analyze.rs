@@ -418,10 +418,34 @@ fn parts_of_policies_without_effect_are_found() {
         + &policy("b", cart, "  retries: {on: [reset]}\n  limits: {requests: 5}\n");
     assert_eq!(
         shown(&both),
-        ["warning[policy-conflict] spec.retries: TrafficPolicy shop/a has retries for Service \
-          shop/cart, too, and only one of both holds; put them into one policy; else the older one \
-          holds, and of two as old the first by name"]
+        [
+            "warning[policy-conflict] spec.retries: has no effect: TrafficPolicy shop/a sets retries for \
+          Service shop/cart, too, and takes precedence because it is first by name; remove retries \
+          here, or put both policies into one"
+        ]
     );
+    // Every timeout is a part of its own.
+    let apart = policy("a", cart, "  timeouts: {request: 1s, idle: 1m}\n")
+        + &policy("b", cart, "  timeouts: {response: 1s, idle: 2m}\n");
+    let conflicts = shown(&apart);
+    let start = "warning[policy-conflict] spec.timeouts.idle: ";
+    assert!(conflicts.len() == 1 && conflicts[0].starts_with(start), "{conflicts:?}");
+}
+
+#[test]
+fn of_two_conflicting_policies_the_newer_one_is_reported() {
+    let created = |name: &str, day: u32| {
+        policy(name, "{group: '', kind: Service, name: cart}", "  retries: {on: [5xx]}\n").replace(
+            "namespace: shop",
+            &format!("namespace: shop, creationTimestamp: 2026-01-0{day}T00:00:00Z"),
+        )
+    };
+    let conflicts = findings(&(created("a", 2) + &created("b", 1)));
+    assert_eq!(conflicts.len(), 1, "{conflicts:?}");
+    assert_eq!(conflicts[0].object, "TrafficPolicy shop/a");
+    let reason = "has no effect: TrafficPolicy shop/b sets retries for Service shop/cart, too, and takes \
+                  precedence because it is older";
+    assert_eq!(conflicts[0].reason, reason);
 }
 
 #[test]

@@ -129,8 +129,10 @@ impl RateLimitPolicy {
 }
 
 fn source(metadata: &crate::Metadata) -> Source {
+    let created = metadata.creation_timestamp.as_ref();
+    let created = created.and_then(|time| u64::try_from(time.0.as_second()).ok());
     Source {
-        created: 0,
+        created: created.unwrap_or(0),
         namespace: metadata.namespace.as_str().into(),
         name: metadata.name.as_str().into(),
     }

@@ -2,28 +2,16 @@
 //! of the same target has, too.
 
 use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
 
+use leno_policy::Part;
 use leno_resources::{Object, PolicyTarget, TrafficPolicy};
 use leno_types::mesh::ServicePort;
+use leno_types::traffic::{Scope, Source, Traffic};
 use leno_types::{Protocol, ServiceName};
 
 use super::finding::{Findings, Wrong};
 use crate::mesh::Mesh;
-
-/// The parts that a policy sets.
-fn parts(policy: &TrafficPolicy) -> Vec<&'static str> {
-    let spec = &policy.spec;
-    let all = [
-        ("retries", spec.retries.is_some()),
-        ("timeouts", spec.timeouts.is_some()),
-        ("hedging", spec.hedging.is_some()),
-        ("limits", spec.limits.is_some()),
-        ("ejection", spec.ejection.is_some()),
-        ("balancing", spec.balancing.is_some()),
-        ("faults", spec.faults.is_some()),
-    ];
-    all.into_iter().filter(|(_, is_there)| *is_there).map(|(part, _)| part).collect()
-}
 
 /// The fields of a policy that apply to HTTP requests and so have no effect on opaque connections.
 fn of_requests(policy: &TrafficPolicy) -> Vec<&'static str> {
@@ -48,40 +36,44 @@ fn of_requests(policy: &TrafficPolicy) -> Vec<&'static str> {
 
 /// Finds the parts without effect.
 pub(super) fn without_effect(mesh: &Mesh, findings: &mut Findings<'_>) {
-    // By target and part: the first policy, by name, that sets the part.
-    let mut first: BTreeMap<(String, &'static str), String> = BTreeMap::new();
-    let mut policies: Vec<(usize, &TrafficPolicy)> = findings
+    // By target and part: the policy that takes precedence.
+    let mut winners: BTreeMap<(String, Part), Source> = BTreeMap::new();
+    let mut policies: Vec<(usize, &TrafficPolicy, Traffic)> = findings
         .objects()
         .filter_map(|(at, object)| match object {
-            Object::TrafficPolicy(policy) => Some((at, &**policy)),
+            Object::TrafficPolicy(policy) => Some((at, &**policy, policy.traffic(Scope::Service))),
             _ => None,
         })
         .collect();
-    policies.sort_by_key(|(_, policy)| (&policy.metadata.namespace, &policy.metadata.name));
-    for (at, policy) in policies {
+    // The order in which proxies apply policies of the same target: the older first, then by name.
+    policies.sort_by(|(.., one), (.., other)| one.source.cmp(&other.source));
+    for (at, policy, traffic) in policies {
         for target in &policy.spec.target_refs {
             on_bytes(mesh, findings, (at, policy), target);
-            for part in parts(policy) {
-                let key = (shown(policy, target), part);
-                let Some(other) = first.get(&key) else {
-                    first.insert(key, policy.metadata.name.clone());
-                    continue;
-                };
-                let namespace = &policy.metadata.namespace;
-                let reason = format!(
-                    "TrafficPolicy {namespace}/{other} has {part} for {}, too, and only one of both \
-                     holds",
-                    key.0
-                );
-                let remedy =
-                    "put them into one policy; else the older one holds, and of two as old \
-                              the first by name"
-                        .to_owned();
-                let wrong = Wrong::warning("policy-conflict", reason, remedy);
-                findings.push(at, &format!("spec.{part}"), wrong);
+            for part in Part::ALL.into_iter().filter(|part| part.is_in(&traffic)) {
+                match winners.entry((shown(policy, target), part)) {
+                    Entry::Vacant(entry) => drop(entry.insert(traffic.source.clone())),
+                    Entry::Occupied(entry) => {
+                        let wrong = outranked(entry.key(), entry.get(), &traffic.source);
+                        findings.push(at, &format!("spec.{}", part.as_str()), wrong);
+                    }
+                }
             }
         }
     }
+}
+
+/// The part of a policy that does not hold because `winner` sets it for the same target.
+fn outranked((target, part): &(String, Part), winner: &Source, policy: &Source) -> Wrong {
+    let Source { namespace, name, .. } = winner;
+    let why = if winner.created < policy.created { "is older" } else { "is first by name" };
+    let part = part.as_str();
+    let reason = format!(
+        "has no effect: TrafficPolicy {namespace}/{name} sets {part} for {target}, too, and takes \
+         precedence because it {why}"
+    );
+    let remedy = format!("remove {part} here, or put both policies into one");
+    Wrong::warning("policy-conflict", reason, remedy)
 }
 
 fn on_bytes(

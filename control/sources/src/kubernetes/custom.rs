@@ -34,15 +34,8 @@ pub(super) fn object(kind: Kind, given: DynamicObject) -> Result<Object, NoObjec
     });
     // These kinds resolve conflicts by age (GEP-1426, GEP-713 and the Gateway API's rules on
     // conflicts; two Workloads with one address, too), so that they keep the creation time.
-    if matches!(
-        kind,
-        Kind::HttpRoute
-            | Kind::GrpcRoute
-            | Kind::TlsRoute
-            | Kind::TcpRoute
-            | Kind::BackendTlsPolicy
-            | Kind::Workload
-    ) {
+    let has_age = matches!(kind, Kind::BackendTlsPolicy | Kind::TrafficPolicy | Kind::Workload);
+    if has_age || Kind::ROUTES.contains(&kind) {
         metadata["creationTimestamp"] = json!(given.metadata.creation_timestamp);
     }
     // The status is written in the version that the object was read in.
@@ -144,6 +137,8 @@ impl Seen {
 
 #[cfg(test)]
 mod tests {
+    use leno_types::traffic::Scope;
+
     use super::*;
 
     fn route(spec: &str) -> DynamicObject {
@@ -167,6 +162,19 @@ mod tests {
         assert_eq!(read.metadata.resource_version.as_deref(), Some("7"));
         assert_eq!(read.metadata.uid, None);
         assert_eq!(read.status.unwrap().parents[0].controller_name, "example.com/other");
+    }
+
+    #[test]
+    fn a_traffic_policy_is_read_with_its_age() {
+        let given = serde_json::from_str(
+            r#"{"apiVersion":"leno.dev/v1alpha1","kind":"TrafficPolicy","metadata":{"name":"p",
+                "namespace":"shop","creationTimestamp":"2026-01-02T03:04:05Z"},"spec":{
+                "targetRefs":[{"group":"","kind":"Service","name":"web"}],
+                "timeouts":{"request":"1s"}}}"#,
+        )
+        .unwrap();
+        let Ok(Object::TrafficPolicy(read)) = object(Kind::TrafficPolicy, given) else { panic!() };
+        assert_eq!(read.traffic(Scope::Service).source.created, 1_767_323_045);
     }
 
     #[test]
