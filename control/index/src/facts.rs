@@ -146,7 +146,10 @@ impl Facts {
                 })
                 .is_some()
             }
-            Object::ConfigMap(object) => self.put_authorities(&key, object, touched),
+            Object::ConfigMap(object) => {
+                self.put_authorities(&key, object, touched);
+                true
+            }
             Object::RateLimitPolicy(policy) => {
                 let row = rows::policies::rate_limits(policy);
                 self.touch_limited(&row.targets, touched);

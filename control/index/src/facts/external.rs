@@ -15,16 +15,15 @@ use crate::rows::policies::TargetRow;
 pub(super) type Authorities = BTreeMap<ObjectKey, Result<Vec<Vec<u8>>, &'static str>>;
 
 impl Facts {
-    /// Inserts the authorities of a `ConfigMap`. Always true: a policy may refer to it later.
+    /// Inserts the authorities of a `ConfigMap`, or why it has none: a policy may refer to it later.
     pub(super) fn put_authorities(
         &mut self,
         key: &ObjectKey,
         object: &ConfigMap,
         touched: &mut Touched,
-    ) -> bool {
+    ) {
         self.authorities.insert(key.clone(), external::authorities(object));
         self.touch_referring_to(key, touched);
-        true
     }
 
     pub(super) fn remove_authorities(&mut self, key: &ObjectKey, touched: &mut Touched) {
