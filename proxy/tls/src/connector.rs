@@ -1,7 +1,6 @@
 //! Handshakes of clients and servers.
 
 use std::cell::RefCell;
-use std::collections::HashMap;
 use std::future::poll_fn;
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,11 +9,12 @@ use leno_transport::Peeked;
 use leno_types::Identity;
 use rustls::client::UnbufferedClientConnection;
 use rustls::server::UnbufferedServerConnection;
-use rustls::{ClientConfig, CommonState, HandshakeKind};
+use rustls::{CommonState, HandshakeKind};
 use rustls_pki_types::ServerName;
 use tokio::net::TcpStream;
 use tokio::sync::watch;
 
+use crate::clients::ClientConfigs;
 use crate::session::Session;
 use crate::stream::{Alpn, MeshStream};
 use crate::tls::Tls;
@@ -24,24 +24,13 @@ use crate::{HandshakeError, Refusal, TlsConfigs};
 /// How long a handshake may take, on either side: two round trips, a lost segment and a busy peer.
 pub const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// The most identities whose sessions a worker caches. Beyond that it drops all of them, which
-/// costs full handshakes.
-const MAX_IDENTITIES: usize = 1024;
-
 type Current = watch::Receiver<Option<Arc<TlsConfigs>>>;
 
 /// Opens mTLS connections to other proxies. Each worker has its own clone.
 #[derive(Clone, Debug)]
 pub struct Connector {
     current: Current,
-    clients: RefCell<Clients>,
-}
-
-/// The client configurations by server identity, all built from the credentials in `of`.
-#[derive(Clone, Debug, Default)]
-struct Clients {
-    of: Option<Arc<TlsConfigs>>,
-    by_identity: HashMap<Identity, Arc<ClientConfig>>,
+    clients: RefCell<ClientConfigs>,
 }
 
 /// Accepts mTLS connections from other proxies. Each worker has its own clone.
@@ -94,22 +83,6 @@ impl Connector {
             proven(session, &current)?.check_identity(expected)?;
         }
         Ok(MeshStream::new(tls, Ok(expected.clone()), alpn))
-    }
-}
-
-impl Clients {
-    fn get(&mut self, current: &Arc<TlsConfigs>, expected: &Identity) -> Arc<ClientConfig> {
-        let same = self.of.as_ref().is_some_and(|of| Arc::ptr_eq(of, current));
-        if !same || self.by_identity.len() >= MAX_IDENTITIES {
-            self.by_identity.clear();
-            self.of = Some(Arc::clone(current));
-        }
-        if let Some(client) = self.by_identity.get(expected) {
-            return Arc::clone(client);
-        }
-        let client = current.client(expected.clone());
-        self.by_identity.insert(expected.clone(), Arc::clone(&client));
-        client
     }
 }
 

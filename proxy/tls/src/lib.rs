@@ -20,6 +20,7 @@
 //! further policy and issues no certificates.
 
 mod channel;
+mod clients;
 mod configs;
 mod connector;
 mod credentials;

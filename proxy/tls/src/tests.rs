@@ -3,6 +3,7 @@
 mod bytes;
 mod ca;
 mod certificates;
+mod clients;
 mod first;
 mod liar;
 mod memory;
