@@ -18,7 +18,7 @@ use std::net::IpAddr;
 use std::time::Duration;
 
 use leno_telemetry::{Counter, Direction};
-use leno_tls::{Alpn, ClientIdentity, MeshStream, offers_mesh};
+use leno_tls::{Alpn, ClientIdentity, TlsStream, offers_mesh};
 use leno_transport::{ConnectError, Counted, Io, OwnTls, Peeked, Verdict, Waits};
 use leno_types::mesh::Resolution;
 use leno_types::{Identity, MtlsMode, Protocol};
@@ -36,7 +36,7 @@ const RESOLVE_TIMEOUT: Duration = Duration::from_secs(1);
 #[derive(Debug)]
 pub(crate) enum Accepted {
     /// From another proxy, or from a client that speaks its protocol without an identity.
-    Mesh { stream: MeshStream, identity: Option<Identity>, protocol: Protocol },
+    Mesh { stream: TlsStream, identity: Option<Identity>, protocol: Protocol },
     /// Requests of a client without an identity, of either version.
     Http { client: Peeked<TcpStream>, protocol: Protocol },
     /// A client that is silent, of an application that cannot be connected to.

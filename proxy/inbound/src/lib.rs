@@ -32,7 +32,7 @@ use std::sync::Arc;
 use leno_discovery::Directory;
 use leno_http::{Limits, Tasks};
 use leno_telemetry::{Counter, Direction, Edge, EdgeLabels, Registry};
-use leno_tls::{Acceptor, MeshStream};
+use leno_tls::{Acceptor, TlsStream};
 use leno_transport::{
     Activity, Admitted, ClientAddress, Io, OwnTls, Peeked, Refusal, Shown, Verdict, Waits,
     original_destination,
@@ -174,7 +174,7 @@ impl Inbound {
         &self,
         client: &Client,
         application: &Rc<Application>,
-        stream: MeshStream,
+        stream: TlsStream,
         (protocol, declared): (Protocol, Protocol),
     ) {
         let edge = self.shared.edge(client);

@@ -9,7 +9,7 @@ use leno_discovery::Directory;
 use leno_http::Limits;
 use leno_inbound::{Inbound, Parts};
 use leno_telemetry::{Registry, render};
-use leno_tls::{Alpn, Credentials, Keyring, MeshStream};
+use leno_tls::{Alpn, Credentials, Keyring, TlsStream};
 use leno_transport::{Admission, Directions};
 use leno_types::mesh::{Place, PortProtocol, Resolution, ServerPolicy};
 use leno_types::traffic::{LimitKey, RateLimit, Source};
@@ -42,7 +42,7 @@ fn keyring() -> Keyring {
 }
 
 /// A connection of another proxy, the application behind it, and what is counted.
-async fn connect(declared: Protocol, says: Alpn) -> (MeshStream, TcpListener, Rc<Registry>) {
+async fn connect(declared: Protocol, says: Alpn) -> (TlsStream, TcpListener, Rc<Registry>) {
     connect_limited(declared, says, &[]).await
 }
 
@@ -51,7 +51,7 @@ async fn connect_limited(
     declared: Protocol,
     says: Alpn,
     limits: &[RateLimit],
-) -> (MeshStream, TcpListener, Rc<Registry>) {
+) -> (TlsStream, TcpListener, Rc<Registry>) {
     let application = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = application.local_addr().unwrap();
     let workload = InstanceName::new("shop", "web-0").unwrap();

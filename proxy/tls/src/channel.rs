@@ -12,7 +12,7 @@ use leno_transport::Io;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 
-use crate::{Alpn, MeshStream, refused_by_server};
+use crate::{Alpn, TlsStream, refused_by_server};
 
 /// A connection of either kind, so that one pool and one relay serve both.
 #[derive(Debug)]
@@ -29,7 +29,7 @@ enum ChannelKind {
     /// TCP without TLS.
     Plain(TcpStream),
     /// mTLS with another proxy, or TLS with a server outside of the mesh.
-    Mesh(MeshStream),
+    Tls(TlsStream),
 }
 
 impl Channel {
@@ -48,7 +48,7 @@ impl Channel {
     pub fn alpn(&self) -> Option<Alpn> {
         match &self.kind {
             ChannelKind::Plain(_) => None,
-            ChannelKind::Mesh(mesh) => Some(mesh.alpn()),
+            ChannelKind::Tls(tls) => Some(tls.alpn()),
         }
     }
 
@@ -76,9 +76,9 @@ impl From<TcpStream> for Channel {
     }
 }
 
-impl From<MeshStream> for Channel {
-    fn from(mesh: MeshStream) -> Self {
-        Self::new(ChannelKind::Mesh(mesh))
+impl From<TlsStream> for Channel {
+    fn from(tls: TlsStream) -> Self {
+        Self::new(ChannelKind::Tls(tls))
     }
 }
 
@@ -91,8 +91,8 @@ impl AsyncRead for Channel {
         let this = self.get_mut();
         match &mut this.kind {
             ChannelKind::Plain(tcp) => Pin::new(tcp).poll_read(cx, out),
-            ChannelKind::Mesh(mesh) => {
-                let read = Pin::new(mesh).poll_read(cx, out);
+            ChannelKind::Tls(tls) => {
+                let read = Pin::new(tls).poll_read(cx, out);
                 this.note(read)
             }
         }
@@ -107,7 +107,7 @@ impl AsyncWrite for Channel {
     ) -> Poll<io::Result<usize>> {
         match &mut self.get_mut().kind {
             ChannelKind::Plain(tcp) => Pin::new(tcp).poll_write(cx, bytes),
-            ChannelKind::Mesh(mesh) => Pin::new(mesh).poll_write(cx, bytes),
+            ChannelKind::Tls(tls) => Pin::new(tls).poll_write(cx, bytes),
         }
     }
 
@@ -118,7 +118,7 @@ impl AsyncWrite for Channel {
     ) -> Poll<io::Result<usize>> {
         match &mut self.get_mut().kind {
             ChannelKind::Plain(tcp) => Pin::new(tcp).poll_write_vectored(cx, slices),
-            ChannelKind::Mesh(mesh) => Pin::new(mesh).poll_write_vectored(cx, slices),
+            ChannelKind::Tls(tls) => Pin::new(tls).poll_write_vectored(cx, slices),
         }
     }
 
@@ -129,14 +129,14 @@ impl AsyncWrite for Channel {
     fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         match &mut self.get_mut().kind {
             ChannelKind::Plain(tcp) => Pin::new(tcp).poll_flush(cx),
-            ChannelKind::Mesh(mesh) => Pin::new(mesh).poll_flush(cx),
+            ChannelKind::Tls(tls) => Pin::new(tls).poll_flush(cx),
         }
     }
 
     fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         match &mut self.get_mut().kind {
             ChannelKind::Plain(tcp) => Pin::new(tcp).poll_shutdown(cx),
-            ChannelKind::Mesh(mesh) => Pin::new(mesh).poll_shutdown(cx),
+            ChannelKind::Tls(tls) => Pin::new(tls).poll_shutdown(cx),
         }
     }
 }
@@ -145,7 +145,7 @@ impl Io for Channel {
     fn poll_read_ready(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         let ready = match &mut self.kind {
             ChannelKind::Plain(tcp) => Io::poll_read_ready(tcp, cx),
-            ChannelKind::Mesh(mesh) => mesh.poll_read_ready(cx),
+            ChannelKind::Tls(tls) => tls.poll_read_ready(cx),
         };
         self.note(ready)
     }
@@ -153,14 +153,14 @@ impl Io for Channel {
     fn plain(&self) -> Option<&TcpStream> {
         match &self.kind {
             ChannelKind::Plain(tcp) => Some(tcp),
-            ChannelKind::Mesh(_) => None,
+            ChannelKind::Tls(_) => None,
         }
     }
 
     fn socket(&self) -> Option<&TcpStream> {
         match &self.kind {
             ChannelKind::Plain(tcp) => Some(tcp),
-            ChannelKind::Mesh(mesh) => mesh.socket(),
+            ChannelKind::Tls(tls) => tls.socket(),
         }
     }
 }

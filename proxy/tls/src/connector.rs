@@ -16,7 +16,7 @@ use tokio::sync::watch;
 
 use crate::clients::ClientConfigs;
 use crate::session::Session;
-use crate::stream::{Alpn, MeshStream};
+use crate::stream::{Alpn, TlsStream};
 use crate::tls::Tls;
 use crate::verify::Svid;
 use crate::{HandshakeError, Refusal, TlsConfigs};
@@ -67,7 +67,7 @@ impl Connector {
         tcp: TcpStream,
         expected: &Identity,
         offered: &[Alpn],
-    ) -> Result<MeshStream, HandshakeError> {
+    ) -> Result<TlsStream, HandshakeError> {
         let current = current(&self.current)?;
         let client = self.clients.borrow_mut().get(&current, expected);
         // rustls looks up sessions by the server's address.
@@ -82,7 +82,7 @@ impl Connector {
         if session.handshake_kind() == Some(HandshakeKind::Resumed) {
             proven(session, &current)?.check_identity(expected)?;
         }
-        Ok(MeshStream::new(tls, Ok(expected.clone()), alpn))
+        Ok(TlsStream::new(tls, Ok(expected.clone()), alpn))
     }
 }
 
@@ -104,7 +104,7 @@ impl Acceptor {
         &self,
         tcp: impl Into<Peeked<TcpStream>>,
         client: ClientIdentity,
-    ) -> Result<MeshStream, HandshakeError> {
+    ) -> Result<TlsStream, HandshakeError> {
         let current = current(&self.current)?;
         let config = match client {
             ClientIdentity::Required => current.server(),
@@ -127,7 +127,7 @@ impl Acceptor {
                 current.identify(chain).map_err(|error| error.reason())
             }
         };
-        Ok(MeshStream::new(tls, identity, alpn))
+        Ok(TlsStream::new(tls, identity, alpn))
     }
 }
 

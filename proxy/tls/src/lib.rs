@@ -2,11 +2,11 @@
 //!
 //! A [`Keyring`] holds this workload's [`Credentials`]. Rotating them swaps a pointer and closes no
 //! connection. Each worker gets a [`Connector`] and an [`Acceptor`] from it. Both yield a
-//! [`MeshStream`], which has the peer's identity and the protocol inside ([`Alpn`]).
+//! [`TlsStream`], which has the peer's identity and the protocol inside ([`Alpn`]).
 //!
 //! ```text
-//! Credentials ─rotate─► Keyring ─┬─ Connector.connect(tcp, expected identity, ALPNs) ─► MeshStream
-//!                                └─ Acceptor.accept(tcp with the bytes read)        ─► MeshStream
+//! Credentials ─rotate─► Keyring ─┬─ Connector.connect(tcp, expected identity, ALPNs) ─► TlsStream
+//!                                └─ Acceptor.accept(tcp with the bytes read)        ─► TlsStream
 //! first bytes ─► sniff ─► Mesh | Other | NeedMore
 //! ```
 //!
@@ -43,7 +43,7 @@ pub use keyring::Keyring;
 pub use originate::{OriginationError, Originator};
 pub use refusal::Refusal;
 pub use sniff::offers_mesh;
-pub use stream::{Alpn, MeshStream};
+pub use stream::{Alpn, TlsStream};
 
 #[cfg(test)]
 mod tests;

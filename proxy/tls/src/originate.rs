@@ -25,7 +25,7 @@ use x509_parser::prelude::FromDer;
 
 use crate::connector::HANDSHAKE_TIMEOUT;
 use crate::session::Session;
-use crate::stream::{Alpn, MeshStream};
+use crate::stream::{Alpn, TlsStream};
 use crate::tls::Tls;
 use crate::{HandshakeError, Refusal};
 
@@ -97,7 +97,7 @@ impl Originator {
         &self,
         tcp: TcpStream,
         offered: &[Alpn],
-    ) -> Result<MeshStream, HandshakeError> {
+    ) -> Result<TlsStream, HandshakeError> {
         let alpns = offered.iter().filter_map(|alpn| match alpn {
             Alpn::Http2 => Some(HTTP2.to_vec()),
             Alpn::Http1 => Some(HTTP1.to_vec()),
@@ -115,7 +115,7 @@ impl Originator {
             _ if offered.contains(&Alpn::Http1) => Alpn::Http1,
             _ => Alpn::Opaque,
         };
-        Ok(MeshStream::new(tls, Err("outside"), alpn))
+        Ok(TlsStream::new(tls, Err("outside"), alpn))
     }
 }
 

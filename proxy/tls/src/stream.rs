@@ -49,14 +49,14 @@ impl Alpn {
 /// is known, with two exceptions: a client accepted under [`crate::ClientIdentity::Optional`] may
 /// have none, and a server outside of the mesh has a name instead.
 #[derive(Debug)]
-pub struct MeshStream {
+pub struct TlsStream {
     pub(crate) tls: Box<Tls>,
     /// The peer's identity, or for metrics and logs the reason why it has none.
     identity: Result<Identity, &'static str>,
     alpn: Alpn,
 }
 
-impl MeshStream {
+impl TlsStream {
     pub(crate) fn new(tls: Box<Tls>, identity: Result<Identity, &'static str>, alpn: Alpn) -> Self {
         Self { tls, identity, alpn }
     }

@@ -50,7 +50,7 @@ impl Mesh {
     async fn handshake(
         &self,
         alpn: Alpn,
-    ) -> (Result<MeshStream, HandshakeError>, Result<MeshStream, HandshakeError>) {
+    ) -> (Result<TlsStream, HandshakeError>, Result<TlsStream, HandshakeError>) {
         self.handshake_with(alpn, ClientIdentity::Required).await
     }
 
@@ -58,7 +58,7 @@ impl Mesh {
         &self,
         alpn: Alpn,
         client: ClientIdentity,
-    ) -> (Result<MeshStream, HandshakeError>, Result<MeshStream, HandshakeError>) {
+    ) -> (Result<TlsStream, HandshakeError>, Result<TlsStream, HandshakeError>) {
         let (near, far) = pair().await;
         let cart = identity(CART);
         let offered = [alpn];
@@ -67,11 +67,11 @@ impl Mesh {
     }
 
     /// Makes a handshake that succeeds and exchanges some bytes, so that the ticket has arrived.
-    async fn connected(&self, alpn: Alpn) -> (MeshStream, MeshStream) {
+    async fn connected(&self, alpn: Alpn) -> (TlsStream, TlsStream) {
         self.connected_with(alpn, ClientIdentity::Required).await
     }
 
-    async fn connected_with(&self, alpn: Alpn, client: ClientIdentity) -> (MeshStream, MeshStream) {
+    async fn connected_with(&self, alpn: Alpn, client: ClientIdentity) -> (TlsStream, TlsStream) {
         let (client, server) = self.handshake_with(alpn, client).await;
         let (mut client, mut server) = (client.unwrap(), server.unwrap());
         echo(&mut client, &mut server).await;
@@ -79,7 +79,7 @@ impl Mesh {
     }
 }
 
-async fn echo(client: &mut MeshStream, server: &mut MeshStream) {
+async fn echo(client: &mut TlsStream, server: &mut TlsStream) {
     let mut bytes = [0; 4];
     client.write_all(b"ping").await.unwrap();
     client.flush().await.unwrap();

@@ -13,7 +13,7 @@ use rustls::CommonState;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 
-use crate::MeshStream;
+use crate::TlsStream;
 use crate::session::{Incoming, MAX_PLAINTEXT, MAX_RECORD, Outgoing, Plaintext, Session, Step};
 
 /// A connection before, during and after its handshake.
@@ -215,7 +215,7 @@ impl Tls {
     }
 }
 
-impl AsyncRead for MeshStream {
+impl AsyncRead for TlsStream {
     fn poll_read(
         self: Pin<&mut Self>,
         cx: &mut Context<'_>,
@@ -234,7 +234,7 @@ impl AsyncRead for MeshStream {
     }
 }
 
-impl AsyncWrite for MeshStream {
+impl AsyncWrite for TlsStream {
     fn poll_write(
         self: Pin<&mut Self>,
         cx: &mut Context<'_>,
@@ -290,7 +290,7 @@ impl AsyncWrite for MeshStream {
     }
 }
 
-impl Io for MeshStream {
+impl Io for TlsStream {
     fn poll_read_ready(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         self.tls.poll_read_ready(cx)
     }

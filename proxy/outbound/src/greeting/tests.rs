@@ -1,7 +1,7 @@
 //! What a server may do before it has said anything, over pipes in memory.
 
 use leno_tls::{
-    Alpn, ClientIdentity, Credentials, HandshakeError, Keyring, MeshStream, refused_by_server,
+    Alpn, ClientIdentity, Credentials, HandshakeError, Keyring, TlsStream, refused_by_server,
 };
 use leno_transport::MAX_PEEKED;
 use rcgen::{BasicConstraints, CertificateParams, IsCa, Issuer, KeyPair, SanType};
@@ -147,7 +147,7 @@ async fn a_server_that_refuses_the_certificate_says_so_whatever_was_sent() {
         };
         let greeted = async {
             let cart = CART.parse().unwrap();
-            let server: MeshStream = connector.connect(near, &cart, &[Alpn::Opaque]).await.unwrap();
+            let server: TlsStream = connector.connect(near, &cart, &[Alpn::Opaque]).await.unwrap();
             let (mut client, _far) = client(&vec![7; length]);
             let greeting = greet(&mut server.into(), &mut client).await;
             (greeting, client.bytes().len())

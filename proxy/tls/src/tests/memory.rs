@@ -25,7 +25,7 @@ fn in_thread<F: Future<Output = ()>>(act: impl FnOnce() -> F + Send + 'static) {
 
 /// A connection whose records the test forwards: the client, the socket behind it, the socket
 /// before the server, and the server.
-async fn tapped(mesh: &Mesh) -> (MeshStream, TcpStream, TcpStream, MeshStream) {
+async fn tapped(mesh: &Mesh) -> (TlsStream, TcpStream, TcpStream, TlsStream) {
     let (near, mut tap) = pair().await;
     let (mut other_tap, far) = pair().await;
     let cart = identity(CART);
@@ -46,7 +46,7 @@ async fn tapped(mesh: &Mesh) -> (MeshStream, TcpStream, TcpStream, MeshStream) {
 }
 
 /// Reads what is available. `None` if the read would wait.
-async fn read_now(stream: &mut MeshStream) -> Option<Vec<u8>> {
+async fn read_now(stream: &mut TlsStream) -> Option<Vec<u8>> {
     let mut bytes = [0; 100];
     let mut space = ReadBuf::new(&mut bytes);
     let read = poll_fn(|cx| Poll::Ready(Pin::new(&mut *stream).poll_read(cx, &mut space))).await;
