@@ -167,13 +167,16 @@ fn log_of(directory: &TempDir) -> PathBuf {
     directory.path().join("log")
 }
 
-/// A port of 127.0.0.1 that is reserved for the proxy while the socket is held. Two proxies with the same
-/// port would share its connections (`SO_REUSEPORT`), and a test could be answered by the other test's
-/// proxy.
-fn reserved() -> Result<(SocketAddr, Socket)> {
+/// A port of 127.0.0.1 that is reserved, while the socket is held, for a program that the test starts
+/// with it. Two proxies with the same port would share its connections (`SO_REUSEPORT`), and a test could
+/// be answered by the other test's proxy.
+///
+/// The program must set `SO_REUSEADDR` before it binds, as tokio, Go and leno-proxy do; until it listens,
+/// connections are refused.
+pub fn reserved() -> Result<(SocketAddr, Socket)> {
     let socket = Socket::new(Domain::IPV4, Type::STREAM, None)?;
-    // The proxy may bind the port too, because this socket does not listen. The kernel does not assign it
-    // to programs that ask for any free port.
+    // The program may bind the port too, because this socket does not listen. The kernel does not assign
+    // it to programs that ask for any free port.
     socket.set_reuse_address(true)?;
     socket.set_reuse_port(true)?;
     socket.bind(&SocketAddr::from(([127, 0, 0, 1], 0)).into())?;

@@ -1,7 +1,6 @@
 //! The errors for a cluster that cannot be queried.
 
-use std::net::TcpListener;
-
+use leno_testkit::proxy::reserved;
 use leno_testkit_api::binary;
 use serde_json::json;
 
@@ -61,8 +60,9 @@ async fn a_cluster_that_is_not_named_or_not_there_is_told_of() {
 fn no_mesh_at_all_is_told_of_with_the_ways_to_name_one() {
     let text = said(&leno(&QUESTION));
     assert!(text.contains("no mesh runs here, ") && text.contains("--kubeconfig FILE"), "{text}");
-    // No server listens there: the port was closed again.
-    let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    // No server listens there, and while this socket is bound, the kernel assigns its port to no other program.
+    let (address, _reservation) = reserved().unwrap();
+    let port = address.port();
     let file = tempfile::NamedTempFile::new().unwrap();
     let config = json!({"apiVersion": "v1", "kind": "Config", "current-context": "c",
         "clusters": [{"name": "c", "cluster": {"server": format!("http://127.0.0.1:{port}")}}],

@@ -3,6 +3,8 @@
 use std::io::{BufRead as _, BufReader};
 use std::process::{Output, Stdio};
 
+use leno_testkit::proxy::reserved;
+
 use crate::mesh::{Mesh, root};
 
 const MESH: &str = "
@@ -144,8 +146,9 @@ fn check_and_ps_say_why_a_workload_does_not_run() {
 
 #[test]
 fn published_and_forwarded_ports_lead_to_the_application() {
-    // The port is free now, and other programs are unlikely to get it before the mesh does.
-    let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    // While this socket is bound, the kernel assigns its port to no other program; `leno up` may bind it.
+    let (address, _reservation) = reserved().unwrap();
+    let free = address.port();
     let yaml = format!(
         "apiVersion: leno.dev/v1alpha1\nkind: Workload\nmetadata: {{name: web, namespace: shop, labels: \
          {{leno.dev/inject: disabled}}}}\nspec:\n  command: [python3, -m, http.server, --bind, 127.0.0.1, \
