@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use leno_capture::Backend;
 
-const FAILING: &str = "Pods that could not be captured when that was tried last.";
+const FAILING: &str = "Pods whose last capture failed.";
 
 /// Why a pod could not be captured; each is a label.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -114,12 +114,12 @@ impl Metrics {
                 (format!("{{backend=\"{backend}\",origin=\"{}\"}}", origin.name()), *count as f64)
             })
             .collect();
-        family("captures_total", "counter", "Captures made or taken over.", captures);
+        family("captures_total", "counter", "Captures made or adopted.", captures);
         let failures = lock(&self.failures)
             .iter()
             .map(|(reason, count)| (format!("{{reason=\"{}\"}}", reason.name()), *count as f64))
             .collect();
-        family("capture_failures_total", "counter", "Pods that could not be captured.", failures);
+        family("capture_failures_total", "counter", "Captures that failed.", failures);
         let (sum, count) = *lock(&self.seconds);
         let rows =
             vec![("_sum".to_owned(), sum.as_secs_f64()), ("_count".to_owned(), count as f64)];
@@ -130,7 +130,7 @@ impl Metrics {
                 (format!("{{command=\"{command}\",result=\"{result}\"}}"), *count as f64)
             })
             .collect();
-        family("cni_requests_total", "counter", "What the CNI plugin asked.", requests);
+        family("cni_requests_total", "counter", "Requests of the CNI plugin.", requests);
         let flag = |value: &AtomicBool| {
             vec![(String::new(), f64::from(u8::from(value.load(Ordering::Relaxed))))]
         };
@@ -145,7 +145,7 @@ impl Metrics {
         family(
             "plugin_installations_total",
             "counter",
-            "Times that the CNI plugin was put there.",
+            "Times that the CNI plugin was installed.",
             number(&self.installations),
         );
         family(

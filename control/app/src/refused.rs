@@ -64,7 +64,7 @@ pub(crate) fn render(state: &State, text: &mut String) {
     // Writing to a String cannot fail.
     let _ = write!(
         text,
-        "# HELP leno_control_refused_endpoints Endpoints that are ignored, by the reason.\n\
+        "# HELP leno_control_refused_endpoints Endpoints that are ignored, by reason.\n\
          # TYPE leno_control_refused_endpoints gauge\n"
     );
     for reason in REASONS {

@@ -54,14 +54,14 @@ impl Reloads {
         // Writing to a String cannot fail.
         let _ = write!(
             text,
-            "# HELP leno_control_reloads_total Times that the documents were read again.\n\
+            "# HELP leno_control_reloads_total Times that the documents were reloaded.\n\
              # TYPE leno_control_reloads_total counter\n\
              leno_control_reloads_total{{result=\"good\"}} {good}\n\
              leno_control_reloads_total{{result=\"refused\"}} {refused}\n\
-             # HELP leno_control_last_reload_good Whether the last reading was taken in.\n\
+             # HELP leno_control_last_reload_good Whether the last reload was applied.\n\
              # TYPE leno_control_last_reload_good gauge\n\
              leno_control_last_reload_good {last}\n\
-             # HELP leno_control_last_good_reload_seconds When documents were last taken in.\n\
+             # HELP leno_control_last_good_reload_seconds When documents were last applied.\n\
              # TYPE leno_control_last_good_reload_seconds gauge\n\
              leno_control_last_good_reload_seconds {last_good}\n"
         );

@@ -146,7 +146,7 @@ impl Webhook {
     /// Appends what was counted, as Prometheus text.
     pub(crate) fn render(&self, text: &mut String) {
         text.push_str(
-            "# HELP leno_control_reviews_total Objects reviewed for the API server, by the result.\n\
+            "# HELP leno_control_reviews_total Objects reviewed for the API server, by result.\n\
              # TYPE leno_control_reviews_total counter\n",
         );
         for (kind, counts) in Kind::ALL.into_iter().zip(&self.counts) {

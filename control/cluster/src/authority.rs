@@ -132,7 +132,7 @@ impl Keeper {
             // Writing to a String cannot fail.
             let _ = write!(
                 text,
-                "# HELP leno_control_authority_current Whether the Secret holds what is signed with.\n\
+                "# HELP leno_control_authority_current Whether the Secret contains the authority that certificates are signed with.\n\
                  # TYPE leno_control_authority_current gauge\n\
                  leno_control_authority_current {}\n",
                 u8::from(current.load(Ordering::Relaxed))

@@ -174,7 +174,7 @@ impl RemovalReconciler {
 
     /// Appends what was counted, as Prometheus text.
     pub fn render(&self, text: &mut String) {
-        let help = "Looks whether a removal is to be taken back, by the result.";
+        let help = "Checks whether a removal must be reverted, by result.";
         let results = self.counts.each_ref().map(|(outcome, count)| (outcome.as_str(), count));
         counts::render(text, ("removal_looks_total", help), &results);
     }

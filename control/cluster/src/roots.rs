@@ -78,7 +78,7 @@ impl Roots {
 
     /// Appends what was counted, as Prometheus text.
     pub fn render(&self, text: &mut String) {
-        let help = "ConfigMaps of roots written, by the result.";
+        let help = "ConfigMaps of roots written, by result.";
         let results = [("written", &self.written), ("failed", &self.failed)];
         counts::render(text, ("roots_writes_total", help), &results);
     }

@@ -145,7 +145,7 @@ impl RouteStatuses {
     /// Appends what was counted, as Prometheus text.
     pub fn render(&self, text: &mut String) {
         let Counts { written, conflicts, failed } = &self.counts;
-        let help = "Statuses of routes written, by the result.";
+        let help = "Statuses of routes written, by result.";
         let results = [("written", written), ("conflict", conflicts), ("failed", failed)];
         counts::render(text, ("status_writes_total", help), &results);
     }

@@ -90,7 +90,7 @@ impl TokenReviewer {
     /// Appends what was counted, as Prometheus text.
     pub fn render(&self, text: &mut String) {
         let Counts { accepted, refused, failed, cached, unsigned } = &self.counts;
-        let help = "Tokens that proxies showed, by what became of them.";
+        let help = "Reviews of tokens that proxies presented, by result.";
         let results = [
             ("accepted", accepted),
             ("refused", refused),

@@ -62,7 +62,7 @@ impl WebhookConfigurations {
 
     /// Appends what was counted, as Prometheus text.
     pub fn render(&self, text: &mut String) {
-        let help = "Times that the roots of webhooks were put right, by the result.";
+        let help = "Times that the roots in webhook configurations were corrected, by result.";
         let results = [("written", &self.written), ("failed", &self.failed)];
         counts::render(text, ("webhook_roots_total", help), &results);
     }

@@ -86,7 +86,7 @@ impl XMeshReconciler {
 
     /// Appends what was counted, as Prometheus text.
     pub fn render(&self, text: &mut String) {
-        let help = "Times that an XMesh was written, by the result.";
+        let help = "Times that an XMesh was written, by result.";
         let results = [("written", &self.written), ("failed", &self.failed)];
         counts::render(text, ("mesh_writes_total", help), &results);
     }

@@ -106,27 +106,27 @@ impl State {
         measured.extend([
             gauge(
                 "leno_connections_open",
-                "Connections accepted and not ended, both directions.",
+                "Open connections that the proxy has accepted, in both directions.",
                 load.connections as f64,
             ),
             gauge(
                 "leno_memory_charged_bytes",
-                "Memory that buffers and connections are charged.",
+                "Memory that buffers and connections use, by the proxy's own accounting.",
                 load.charged as f64,
             ),
             gauge("leno_busy", "Requests and relays in progress.", load.busy as f64),
             gauge("process_start_time_seconds", "When the proxy started.", unix(self.started)),
             gauge(
                 "leno_removal",
-                "How far the removal of the mesh has gone: 0 not begun, \
-                 1 plaintext is taken, 2 it is spoken, 3 connections are closed.",
+                "Step of the mesh's removal: 0 none, 1 plaintext is accepted, 2 plaintext is sent, \
+                 3 connections are closed.",
                 self.removal().number().into(),
             ),
         ]);
         if let Some(budget) = self.budget() {
             measured.push(gauge(
                 "leno_memory_budget_bytes",
-                "Memory that buffers and connections may take.",
+                "Memory that buffers and connections may use.",
                 budget as f64,
             ));
         }
@@ -255,20 +255,28 @@ fn discovery(status: &Status) -> Vec<Measured> {
         ),
         gauge(
             "leno_discovery_age_seconds",
-            "Time since the control plane was last heard from.",
+            "Time since the last message of the control plane.",
             status.age.as_secs_f64(),
         ),
-        gauge("leno_discovery_addresses", "Addresses watched.", status.addresses as f64),
-        gauge("leno_discovery_resources", "Services and workloads held.", status.resources as f64),
+        gauge(
+            "leno_discovery_addresses",
+            "Addresses that the proxy is subscribed to.",
+            status.addresses as f64,
+        ),
+        gauge(
+            "leno_discovery_resources",
+            "Services and workloads that the proxy has received.",
+            status.resources as f64,
+        ),
         count("leno_discovery_connects", "Streams opened to the control plane.", status.connects),
         count(
             "leno_discovery_nacks",
-            "Responses of the control plane that could not be used as they were.",
+            "Responses of the control plane that the proxy rejected.",
             status.nacks,
         ),
         count(
             "leno_discovery_watches_refused",
-            "Addresses not watched because the bound on them was reached.",
+            "Addresses not subscribed to because the limit on their number was reached.",
             status.refused,
         ),
     ]
@@ -296,7 +304,7 @@ fn names(counts: &Counts) -> Vec<Measured> {
         kind: Kind::Counter,
         name: "leno_names_resolved",
         labels,
-        help: "Resolutions of names outside of the mesh, by what came of them.",
+        help: "Resolutions of names outside of the mesh, by result.",
         value: value as f64,
     };
     vec![
@@ -307,7 +315,7 @@ fn names(counts: &Counts) -> Vec<Measured> {
         ),
         gauge(
             "leno_names_stale",
-            "Names whose addresses are older than they should be, since no resolver answers.",
+            "Names whose addresses are out of date because no resolver answers.",
             counts.stale as f64,
         ),
         resolved(r#"result="addresses""#, counts.resolved),
@@ -324,7 +332,7 @@ fn probes(counts: [u64; 3]) -> impl Iterator<Item = Measured> {
         kind: Kind::Counter,
         name: "leno_probes",
         labels,
-        help: "Probes of the kubelet that the application was asked, by what came of them.",
+        help: "Probes of the kubelet that the proxy forwarded to the application, by result.",
         value: value as f64,
     })
 }

@@ -36,49 +36,49 @@ macro_rules! counters {
 }
 
 counters! {
-    /// Connections by what their first bytes were taken for.
+    /// Connections by the protocol that was detected from their first bytes.
     OutboundDetectedHttp1 = "leno_detect" r#"direction="outbound",result="http1""#,
-    /// Connections by what their first bytes were taken for.
+    /// Connections by the protocol that was detected from their first bytes.
     OutboundDetectedHttp2 = "leno_detect" r#"direction="outbound",result="http2""#,
-    /// Connections by what their first bytes were taken for.
+    /// Connections by the protocol that was detected from their first bytes.
     OutboundDetectedTls = "leno_detect" r#"direction="outbound",result="tls""#,
-    /// Connections by what their first bytes were taken for.
+    /// Connections by the protocol that was detected from their first bytes.
     OutboundDetectedOpaque = "leno_detect" r#"direction="outbound",result="opaque""#,
-    /// Connections by what their first bytes were taken for.
+    /// Connections by the protocol that was detected from their first bytes.
     OutboundDetectedServerFirst = "leno_detect" r#"direction="outbound",result="server_first""#,
-    /// Connections by what their first bytes were taken for.
+    /// Connections by the protocol that was detected from their first bytes.
     InboundDetectedHttp1 = "leno_detect" r#"direction="inbound",result="http1""#,
-    /// Connections by what their first bytes were taken for.
+    /// Connections by the protocol that was detected from their first bytes.
     InboundDetectedHttp2 = "leno_detect" r#"direction="inbound",result="http2""#,
-    /// Connections by what their first bytes were taken for.
+    /// Connections by the protocol that was detected from their first bytes.
     InboundDetectedTls = "leno_detect" r#"direction="inbound",result="tls""#,
-    /// Connections by what their first bytes were taken for.
+    /// Connections by the protocol that was detected from their first bytes.
     InboundDetectedOpaque = "leno_detect" r#"direction="inbound",result="opaque""#,
-    /// Connections by what their first bytes were taken for.
+    /// Connections by the protocol that was detected from their first bytes.
     InboundDetectedServerFirst = "leno_detect" r#"direction="inbound",result="server_first""#,
-    /// Connections by what their first bytes were taken for.
+    /// Connections by the protocol that was detected from their first bytes.
     InboundDetectedMesh = "leno_detect" r#"direction="inbound",result="mesh""#,
-    /// Connections refused because the control plane did not say whose their address is.
+    /// Connections refused because discovery did not resolve their address.
     OutboundUnresolved = "leno_unresolved_refused" r#"direction="outbound""#,
-    /// Connections whose original destination could not be found.
+    /// Connections closed because their original destination is unknown.
     OutboundDestinationMissing = "leno_original_destination_missing" r#"direction="outbound""#,
-    /// Connections whose original destination could not be found.
+    /// Connections closed because their original destination is unknown.
     InboundDestinationMissing = "leno_original_destination_missing" r#"direction="inbound""#,
-    /// Connections refused because a bound was reached: on connections, or on memory.
+    /// Connections refused because a limit on connections or on memory was reached.
     OutboundConnectionLimit = "leno_connections_refused" r#"direction="outbound",reason="limit""#,
-    /// Connections refused because a bound was reached: on connections, or on memory.
+    /// Connections refused because a limit on connections or on memory was reached.
     InboundConnectionLimit = "leno_connections_refused" r#"direction="inbound",reason="limit""#,
-    /// Connections refused because a bound was reached: on connections, or on memory.
+    /// Connections refused because a limit on connections or on memory was reached.
     InboundSilentEvicted = "leno_connections_refused" r#"direction="inbound",reason="silent""#,
-    /// Connections refused because a bound was reached: on connections, or on memory.
+    /// Connections refused because a limit on connections or on memory was reached.
     InboundUnprovenLimit = "leno_connections_refused" r#"direction="inbound",reason="unproven""#,
-    /// Connections refused because a bound was reached: on connections, or on memory.
+    /// Connections refused because a limit on connections or on memory was reached.
     InboundSourceLimit = "leno_connections_refused" r#"direction="inbound",reason="source""#,
-    /// Connections refused because a bound was reached: on connections, or on memory.
+    /// Connections refused because a limit on connections or on memory was reached.
     OutboundMemoryBudget = "leno_connections_refused" r#"direction="outbound",reason="memory-budget""#,
-    /// Connections refused because a bound was reached: on connections, or on memory.
+    /// Connections refused because a limit on connections or on memory was reached.
     InboundMemoryBudget = "leno_connections_refused" r#"direction="inbound",reason="memory-budget""#,
-    /// Connections that carry no mesh identity, refused under strict mTLS.
+    /// Connections without a mesh identity that strict mTLS refused.
     InboundPlaintextRefused = "leno_plaintext_refused" r#"direction="inbound""#,
     /// TLS handshakes between proxies that failed.
     OutboundHandshakeFailed = "leno_tls_handshake_failures" r#"direction="outbound""#,
@@ -92,65 +92,65 @@ counters! {
     ExternalHandshakeFailed = "leno_external_tls_handshake_failures" "",
     /// TLS handshakes with servers outside of the mesh that succeeded.
     ExternalHandshake = "leno_external_tls_handshakes" "",
-    /// Requests by whether their connection to the server had been used before.
+    /// Requests by whether they reused a connection to the server or opened one.
     OutboundPoolReused = "leno_pool_requests" r#"direction="outbound",connection="reused""#,
-    /// Requests by whether their connection to the server had been used before.
+    /// Requests by whether they reused a connection to the server or opened one.
     OutboundPoolOpened = "leno_pool_requests" r#"direction="outbound",connection="new""#,
-    /// Requests by whether their connection to the server had been used before.
+    /// Requests by whether they reused a connection to the server or opened one.
     InboundPoolReused = "leno_pool_requests" r#"direction="inbound",connection="reused""#,
-    /// Requests by whether their connection to the server had been used before.
+    /// Requests by whether they reused a connection to the server or opened one.
     InboundPoolOpened = "leno_pool_requests" r#"direction="inbound",connection="new""#,
-    /// Requests that waited for a stream because all connections to their server were in full use.
+    /// Requests that waited because all HTTP/2 connections to their server had as many streams as allowed.
     OutboundStreamWaited = "leno_http2_stream_waits" r#"direction="outbound""#,
-    /// Requests that waited for a stream because all connections to their server were in full use.
+    /// Requests that waited because all HTTP/2 connections to their server had as many streams as allowed.
     InboundStreamWaited = "leno_http2_stream_waits" r#"direction="inbound""#,
-    /// Copies of requests that routes asked for, by what became of them.
+    /// Copies of requests for the mirrors of routes, by result.
     OutboundMirrorSent = "leno_mirrored_requests" r#"direction="outbound",result="sent""#,
-    /// Copies of requests that routes asked for, by what became of them.
+    /// Copies of requests for the mirrors of routes, by result.
     OutboundMirrorFailed = "leno_mirrored_requests" r#"direction="outbound",result="failed""#,
-    /// Copies of requests that routes asked for, by what became of them.
+    /// Copies of requests for the mirrors of routes, by result.
     OutboundMirrorTooLarge = "leno_mirrored_requests" r#"direction="outbound",result="too_large""#,
-    /// Copies of requests that routes asked for, by what became of them.
+    /// Copies of requests for the mirrors of routes, by result.
     OutboundMirrorTooMany = "leno_mirrored_requests" r#"direction="outbound",result="too_many""#,
-    /// Requests that policy would have tried again, by why they were not.
+    /// Failed requests that the policy says to retry but that were not retried, by reason.
     RetriesOverAttempts = "leno_retries_denied" r#"reason="attempts""#,
-    /// Requests that policy would have tried again, by why they were not.
+    /// Failed requests that the policy says to retry but that were not retried, by reason.
     RetriesOfMethod = "leno_retries_denied" r#"reason="method""#,
-    /// Requests that policy would have tried again, by why they were not.
+    /// Failed requests that the policy says to retry but that were not retried, by reason.
     RetriesWithoutBody = "leno_retries_denied" r#"reason="body""#,
-    /// Requests that policy would have tried again, by why they were not.
+    /// Failed requests that the policy says to retry but that were not retried, by reason.
     RetriesWithoutTime = "leno_retries_denied" r#"reason="time""#,
-    /// Requests that policy would have tried again, by why they were not.
+    /// Failed requests that the policy says to retry but that were not retried, by reason.
     RetriesOverBudget = "leno_retries_denied" r#"reason="budget""#,
-    /// Further copies of requests whose response was late, by what became of them.
+    /// Additional copies of requests whose response was late (hedging), by result.
     HedgesWon = "leno_hedges" r#"result="won""#,
-    /// Further copies of requests whose response was late, by what became of them.
+    /// Additional copies of requests whose response was late (hedging), by result.
     HedgesLost = "leno_hedges" r#"result="lost""#,
-    /// Requests that policy would have sent a further copy of, by why it was not sent.
+    /// Additional copies of late requests that were not sent, by reason.
     HedgesOverBudget = "leno_hedges_denied" r#"reason="budget""#,
-    /// Requests that policy would have sent a further copy of, by why it was not sent.
+    /// Additional copies of late requests that were not sent, by reason.
     HedgesWithoutBody = "leno_hedges_denied" r#"reason="body""#,
-    /// Requests that policy would have sent a further copy of, by why it was not sent.
+    /// Additional copies of late requests that were not sent, by reason.
     HedgesWithoutEndpoint = "leno_hedges_denied" r#"reason="endpoints""#,
-    /// Requests that policy made to fail on purpose, by how.
+    /// Faults that a policy injected into requests, by kind.
     FaultsDelayed = "leno_faults" r#"kind="delay""#,
-    /// Requests that policy made to fail on purpose, by how.
+    /// Faults that a policy injected into requests, by kind.
     FaultsAborted = "leno_faults" r#"kind="abort""#,
-    /// Endpoints left out because their requests failed.
+    /// Endpoints ejected from load balancing because their requests failed.
     Ejections = "leno_ejections" "",
     /// Requests refused by a rate limit.
     RateLimited = "leno_rate_limited" "",
-    /// Requests counted by the proxy's own share of a shared rate limit, since the control plane is away.
+    /// Requests counted against the proxy's own part of a shared rate limit because the control plane is not reachable.
     RateLimitAlone = "leno_rate_limit_alone" "",
-    /// Keys of a rate limit that were forgotten because its bound on keys was reached.
+    /// Keys of a rate limit that were evicted because the limit on their number was reached.
     RateLimitKeysEvicted = "leno_rate_limit_keys_evicted" "",
     /// Answers of the proxy's own that clients of HTTP/1 did not read within 30 s; their connections were reset.
     AnswersUnread = "leno_answers_unread" "",
-    /// Tasks of one connection or request that panicked and ended alone: a fault of the proxy's.
+    /// Tasks of one connection or request that panicked, a bug of the proxy; the other tasks go on.
     Panics = "leno_panics" "",
-    /// Edges counted as `other` because the bound on edges was reached.
+    /// Times that an edge was counted as `other` because the limit on the number of edges was reached.
     EdgesOverBudget = "leno_series_over_budget" "",
-    /// Lines of the access log that were dropped because it could not be written fast enough.
+    /// Lines of the access log that were dropped because they could not be written fast enough.
     AccessLogDropped = "leno_access_log_dropped" "",
 }
 

@@ -45,13 +45,16 @@ pub fn render(snapshot: &Snapshot, measured: &[Measured], open: bool) -> String 
         }
     }
     worker_counters(&mut page, snapshot);
-    page.counter("leno_http2_abuse", "What HTTP/2 peers did that a bound exists for, by kind.");
+    page.counter(
+        "leno_http2_abuse",
+        "Times that an HTTP/2 peer reached a limit against abuse, by kind.",
+    );
     for (kind, count) in &snapshot.abuses {
         page.line(format_args!("leno_http2_abuse_total{{kind=\"{kind}\"}} {count}"));
     }
     page.counter(
         "leno_tls_passthrough",
-        "Connections of applications' own TLS, by the host named.",
+        "Connections with TLS of the application, by the host name in the ClientHello (SNI).",
     );
     for ((direction, name), count) in &snapshot.tls_names {
         let (direction, name) = (direction.as_str(), Value(name));
@@ -87,7 +90,7 @@ fn requests(page: &mut Page, snapshot: &Snapshot) {
             page.sample("leno_requests_total", labels, status, count);
         }
     }
-    page.counter("leno_grpc_responses", "gRPC calls that came to a status, by grpc-status.");
+    page.counter("leno_grpc_responses", "gRPC calls that ended with a status, by grpc-status.");
     for (labels, counts) in snapshot.shown() {
         for (status, count) in &counts.grpc {
             let status = format_args!(",grpc_status=\"{status}\"");
@@ -129,7 +132,7 @@ fn connections(page: &mut Page, snapshot: &Snapshot) {
         ("leno_connect_failures", "Connections to a server that could not be made.", |edge| {
             edge.connect_failures
         }),
-        ("leno_retries", "Requests and connections tried again.", |edge| edge.retries),
+        ("leno_retries", "Retries of requests and of connections.", |edge| edge.retries),
     ];
     for (name, help, read) in families {
         page.counter(name, help);

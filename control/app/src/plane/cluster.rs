@@ -153,7 +153,7 @@ fn render_lead(leads: bool, text: &mut String) {
     // Writing to a String cannot fail.
     let _ = write!(
         text,
-        "# HELP leno_control_leader Whether this replica is the one that writes.\n\
+        "# HELP leno_control_leader Whether this replica is the leader, which writes status.\n\
          # TYPE leno_control_leader gauge\n\
          leno_control_leader {}\n",
         u8::from(leads)

@@ -104,11 +104,11 @@ impl Followed {
         let stale = self.stale().unwrap_or_default().as_secs_f64();
         let state = self.state();
         let of_kinds: [Series; 5] = [
-            ("objects", "gauge", "Objects followed.", |kind| kind.objects as u64),
-            ("lists_total", "counter", "Times that all objects were read.", |kind| kind.lists),
+            ("objects", "gauge", "Objects read from the cluster.", |kind| kind.objects as u64),
+            ("lists_total", "counter", "Times that all objects were listed.", |kind| kind.lists),
             ("watch_failures_total", "counter", "Failed reads and watches.", |kind| kind.failures),
-            ("refused_total", "counter", "Objects not understood.", |kind| kind.refused),
-            ("unfollowed", "gauge", "Whether a kind cannot be followed now.", |kind| {
+            ("refused_total", "counter", "Objects rejected as invalid.", |kind| kind.refused),
+            ("unfollowed", "gauge", "Whether the watch of a kind is failing now.", |kind| {
                 kind.failing_since.is_some().into()
             }),
         ];
@@ -124,10 +124,10 @@ impl Followed {
         let (updates, waited) = (state.updates, state.waited.as_secs_f64());
         let _ = write!(
             text,
-            "# HELP leno_control_cluster_stale_seconds How old what is known of the cluster may be.\n\
+            "# HELP leno_control_cluster_stale_seconds Greatest age that the control plane's view of the cluster may have.\n\
              # TYPE leno_control_cluster_stale_seconds gauge\n\
              leno_control_cluster_stale_seconds {stale:.3}\n\
-             # HELP leno_control_cluster_lag_seconds From an event of a watch to its update.\n\
+             # HELP leno_control_cluster_lag_seconds Time from an event of a watch to the update that contains it.\n\
              # TYPE leno_control_cluster_lag_seconds summary\n\
              leno_control_cluster_lag_seconds_sum {waited:.6}\n\
              leno_control_cluster_lag_seconds_count {updates}\n"
