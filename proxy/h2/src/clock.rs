@@ -77,10 +77,12 @@ impl Clock {
         while self.poll_next(cx).is_ready() {
             let now = Instant::now();
             if self.urgent.is_some_and(|(at, _)| at <= now) {
-                return Err(ConnError::abused(Abuse::SlowHead, "something took too long"));
+                let what =
+                    "the peer did not complete its preface, a frame or a header section in time";
+                return Err(ConnError::abused(Abuse::SlowHead, what));
             }
             if self.settings_at.is_some_and(|at| at <= now) {
-                let what = "our settings were not acknowledged";
+                let what = "the peer did not acknowledge our SETTINGS in time";
                 return Err(ConnError::abused(Abuse::SettingsTimeout, what));
             }
             if self.drain_at.is_some_and(|at| at <= now) {
@@ -139,7 +141,7 @@ impl Clock {
     /// have something to send.
     fn look(&mut self, inner: &mut Inner) -> Result<(), ConnError> {
         if !std::mem::replace(&mut inner.moved, false) && !inner.out.is_empty() {
-            let what = "the other side takes no bytes";
+            let what = "the peer reads no bytes from its socket";
             return Err(ConnError::abused(Abuse::WriteStall, what));
         }
         for place in 0..inner.streams.places() {
@@ -217,7 +219,7 @@ impl Silence {
             return Ok(false);
         }
         if silent && self.pinged {
-            let what = "the other side does not answer a PING";
+            let what = "the peer does not answer a PING";
             return Err(ConnError::abused(Abuse::PingTimeout, what));
         }
         self.pinged = silent && inner.limits.ping;

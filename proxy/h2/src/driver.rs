@@ -82,7 +82,10 @@ impl<S: Io> Driver<S> {
             let mut inner = self.conn.borrow_mut();
             inner.notified = false;
             if inner.half_changed {
-                return Poll::Ready(Err(ConnError::io(io::ErrorKind::Other, "a task panicked")));
+                return Poll::Ready(Err(ConnError::io(
+                    io::ErrorKind::Other,
+                    "a task of this connection panicked",
+                )));
             }
         }
         if self.inbox.end > self.inbox.start && self.inbox.want == 0 {
@@ -96,7 +99,7 @@ impl<S: Io> Driver<S> {
             let urgent = inner.reading.is_urgent() || partial;
             if self.clock.poll(&mut inner, urgent, cx)? && self.io.is_unanswered() {
                 count(Abuse::Unanswered);
-                let what = "the other machine acknowledges nothing";
+                let what = "the peer's machine acknowledges no packets";
                 return Poll::Ready(Err(ConnError::io(io::ErrorKind::TimedOut, what)));
             }
         }
@@ -121,7 +124,9 @@ impl<S: Io> Driver<S> {
     /// once.
     fn poll_reads(&mut self, cx: &mut Context<'_>) -> Result<bool, ConnError> {
         for _ in 0..READS {
-            let broken = |error: io::Error| ConnError::io(error.kind(), "the connection broke");
+            let broken = |error: io::Error| {
+                ConnError::io(error.kind(), "the connection broke while reading")
+            };
             match self.io.poll_read_ready(cx) {
                 Poll::Pending => {
                     self.inbox.park();
@@ -140,7 +145,10 @@ impl<S: Io> Driver<S> {
                     let clean = inner.open == 0 && inner.reading.is_between_frames();
                     return Err(match clean && self.inbox.is_empty() {
                         true => ConnError { io: None, ..ConnError::io(kind, "") },
-                        false => ConnError::io(kind, "the connection ended with streams on it"),
+                        false => ConnError::io(
+                            kind,
+                            "the peer closed the connection with streams or a frame unfinished",
+                        ),
                     });
                 }
                 Poll::Ready(Ok(_)) => {
@@ -175,7 +183,7 @@ impl<S: Io> Driver<S> {
         }
         self.deferred = false;
         poll_write(&mut self.io, &mut inner, cx)
-            .map_err(|error| ConnError::io(error.kind(), "the connection broke"))
+            .map_err(|error| ConnError::io(error.kind(), "the connection broke while writing"))
     }
 
     /// Begins the end of the connection: queues a GOAWAY where one is due.

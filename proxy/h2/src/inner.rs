@@ -242,7 +242,10 @@ impl Inner {
     pub(crate) fn reply(&mut self, frame: &[u8]) -> Result<(), ConnError> {
         self.replies = if self.out.is_empty() { 0 } else { self.replies } + frame.len();
         if self.replies > self.limits.reply_bytes {
-            return Err(ConnError::abused(Abuse::UnreadReplies, "replies are not read"));
+            return Err(ConnError::abused(
+                Abuse::UnreadReplies,
+                "the peer does not read the replies that it causes",
+            ));
         }
         self.put(frame);
         Ok(())
@@ -253,7 +256,7 @@ impl Inner {
         if self.empty_frames.take() {
             return Ok(());
         }
-        Err(ConnError::abused(abuse, "too many frames that carry nothing"))
+        Err(ConnError::abused(abuse, "the peer sent too many frames without content"))
     }
 
     pub(crate) fn wake_accept(&mut self) {
@@ -281,7 +284,7 @@ impl Inner {
         if self.stream_errors.take() {
             return Ok(());
         }
-        Err(ConnError::abused(Abuse::StreamErrors, "too many streams that had to be reset"))
+        Err(ConnError::abused(Abuse::StreamErrors, "the peer caused too many stream errors"))
     }
 
     /// Refuses a stream because memory is short. This does not count as one of the stream errors
@@ -634,7 +637,10 @@ mod tests {
                 panic!("wanted by this test");
             });
             assert!(panicked.await.unwrap_err().is_panic());
-            assert_eq!(driver.await.unwrap().unwrap_err().what, "a task panicked");
+            assert_eq!(
+                driver.await.unwrap().unwrap_err().what,
+                "a task of this connection panicked"
+            );
             assert_eq!(other.head().await.unwrap_err().by, ResetBy::Connection);
             assert!(!client.is_open());
             // The server saw the connection break, and no half-written frame.

@@ -81,7 +81,10 @@ impl Inner {
             let bytes = &chunk[at..end];
             let common = bytes.len().min(PREFACE.len());
             if bytes[..common] != PREFACE[..common] {
-                return Err(ConnError::broke(Code::PROTOCOL_ERROR, "not the preface of HTTP/2"));
+                return Err(ConnError::broke(
+                    Code::PROTOCOL_ERROR,
+                    "the first bytes are not the preface of HTTP/2",
+                ));
             }
             if common < PREFACE.len() {
                 return Ok(Used { start: at, want: PREFACE.len() });
@@ -187,15 +190,19 @@ impl Inner {
     /// The stream of a frame that needs one. `None`: ignore the frame.
     fn stream_of(&mut self, head: FrameHead) -> Result<Option<Key>, ConnError> {
         if head.id == 0 {
-            return Err(ConnError::broke(Code::PROTOCOL_ERROR, "a frame that needs a stream"));
+            return Err(ConnError::broke(
+                Code::PROTOCOL_ERROR,
+                "a frame of a stream has stream identifier 0",
+            ));
         }
         if let Some(key) = self.streams.key(head.id) {
             return Ok(Some(key));
         }
         match self.absent(head.id) {
-            Absent::Idle => {
-                Err(ConnError::broke(Code::PROTOCOL_ERROR, "a frame for a stream not yet opened"))
-            }
+            Absent::Idle => Err(ConnError::broke(
+                Code::PROTOCOL_ERROR,
+                "a frame for a stream that is not open yet",
+            )),
             Absent::Reset | Absent::Closed { .. } => Ok(None),
         }
     }
@@ -211,6 +218,6 @@ fn unpadded(head: FrameHead, payload: &[u8]) -> Result<&[u8], ConnError> {
     };
     match rest.len().checked_sub(usize::from(*padding)) {
         Some(len) => Ok(&rest[..len]),
-        None => Err(ConnError::broke(Code::PROTOCOL_ERROR, "more padding than frame")),
+        None => Err(ConnError::broke(Code::PROTOCOL_ERROR, "the padding is longer than the frame")),
     }
 }

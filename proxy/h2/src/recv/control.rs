@@ -11,7 +11,10 @@ impl Inner {
     pub(super) fn on_priority(&mut self, head: FrameHead, payload: &[u8]) -> Result<(), ConnError> {
         self.empty_frame(Abuse::EmptyFrames)?;
         if head.id == 0 {
-            return Err(ConnError::broke(Code::PROTOCOL_ERROR, "PRIORITY without a stream"));
+            return Err(ConnError::broke(
+                Code::PROTOCOL_ERROR,
+                "PRIORITY with stream identifier 0",
+            ));
         }
         if payload.len() != 5 {
             if self.streams.key(head.id).is_none() {
@@ -50,18 +53,24 @@ impl Inner {
         }
         self.end_stream(key, Reset { code, by: ResetBy::Peer, unprocessed });
         if !self.client && !self.resets.take() {
-            return Err(ConnError::abused(Abuse::RapidReset, "streams opened and reset too fast"));
+            return Err(ConnError::abused(
+                Abuse::RapidReset,
+                "the peer opened and reset streams too fast",
+            ));
         }
         Ok(())
     }
 
     pub(super) fn on_settings(&mut self, head: FrameHead, payload: &[u8]) -> Result<(), ConnError> {
         if head.id != 0 {
-            return Err(ConnError::broke(Code::PROTOCOL_ERROR, "SETTINGS with a stream"));
+            return Err(ConnError::broke(
+                Code::PROTOCOL_ERROR,
+                "SETTINGS with a stream identifier",
+            ));
         }
         if head.has(flag::ACK) {
             if !payload.is_empty() {
-                let what = "an acknowledgement with settings in it";
+                let what = "a SETTINGS acknowledgement with a payload";
                 return Err(ConnError::broke(Code::FRAME_SIZE_ERROR, what));
             }
             self.reading.acknowledged = true;
@@ -92,7 +101,8 @@ impl Inner {
         for (key, slot) in self.streams.iter_mut() {
             slot.send_window += by;
             if slot.send_window > i64::from(MAX_31) {
-                let what = "a stream's window past its bound";
+                let what =
+                    "SETTINGS_INITIAL_WINDOW_SIZE makes a stream's window larger than 2^31-1";
                 return Err(ConnError::abused(Abuse::WindowOverflow, what));
             }
             if slot.send_window > 0 && !slot.queue.is_empty() && !slot.in_ring {
@@ -110,7 +120,7 @@ impl Inner {
 
     pub(super) fn on_ping(&mut self, head: FrameHead, payload: &[u8]) -> Result<(), ConnError> {
         if head.id != 0 {
-            return Err(ConnError::broke(Code::PROTOCOL_ERROR, "PING with a stream"));
+            return Err(ConnError::broke(Code::PROTOCOL_ERROR, "PING with a stream identifier"));
         }
         let Some(opaque) = payload.first_chunk().filter(|_| payload.len() == 8) else {
             return Err(ConnError::broke(Code::FRAME_SIZE_ERROR, "PING of a wrong length"));
@@ -127,7 +137,7 @@ impl Inner {
 
     pub(super) fn on_goaway(&mut self, head: FrameHead, payload: &[u8]) -> Result<(), ConnError> {
         if head.id != 0 {
-            return Err(ConnError::broke(Code::PROTOCOL_ERROR, "GOAWAY with a stream"));
+            return Err(ConnError::broke(Code::PROTOCOL_ERROR, "GOAWAY with a stream identifier"));
         }
         self.empty_frame(Abuse::EmptyFrames)?;
         let (Some(last), Some(code)) = (number31(payload, 0), payload.get(4..8)) else {
@@ -149,7 +159,7 @@ impl Inner {
             }
         }
         if code != Code::NO_ERROR {
-            let what = "the other side ended the connection with an error";
+            let what = "the peer ended the connection with an error";
             return Err(ConnError { by_peer: true, ..ConnError::broke(code, what) });
         }
         self.wake_driver();
@@ -176,11 +186,14 @@ impl Inner {
 
     fn grow_connection(&mut self, credit: u32) -> Result<(), ConnError> {
         if credit == 0 {
-            return Err(ConnError::broke(Code::PROTOCOL_ERROR, "WINDOW_UPDATE of nothing"));
+            return Err(ConnError::broke(
+                Code::PROTOCOL_ERROR,
+                "WINDOW_UPDATE with an increment of 0",
+            ));
         }
         self.send_window += i64::from(credit);
         if self.send_window > i64::from(MAX_31) {
-            let what = "the connection's window past its bound";
+            let what = "WINDOW_UPDATE makes the connection's window larger than 2^31-1";
             return Err(ConnError::abused(Abuse::WindowOverflow, what));
         }
         if self.ring.is_empty() {

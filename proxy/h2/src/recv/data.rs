@@ -28,7 +28,7 @@ impl Inner {
         let whole = i64::from(head.len);
         self.recv_window -= whole;
         if self.recv_window < 0 {
-            let what = "more DATA than the connection's window";
+            let what = "DATA exceeds the connection's window";
             return Err(ConnError::abused(Abuse::WindowOverflow, what));
         }
         let end = head.has(flag::END_STREAM);

@@ -73,7 +73,7 @@ impl Inner {
         // purpose.
         let most = self.limits.header_list_bytes as usize * 2;
         if section.frames > self.limits.continuations || section.bytes.len() > most {
-            let what = "a field section without end";
+            let what = "a header section has too many CONTINUATION frames or bytes";
             return Err(ConnError::abused(Abuse::ContinuationFlood, what));
         }
         if !head.has(flag::END_HEADERS) {
@@ -137,10 +137,9 @@ impl Inner {
             list_bytes: self.limits.header_list_bytes as usize,
             fields: self.limits.header_fields,
         };
-        let outcome = self
-            .decoder
-            .decode(section, &mut fields, limits)
-            .map_err(|_| ConnError::abused(Abuse::Hpack, "a field section cannot be decoded"))?;
+        let outcome = self.decoder.decode(section, &mut fields, limits).map_err(|_| {
+            ConnError::abused(Abuse::Hpack, "a header section cannot be decoded (HPACK)")
+        })?;
         if kind == Kind::Trailers {
             // The mesh sends no trailers of its own, so these come from an application.
             remove_reserved(&mut fields, is_reserved);
