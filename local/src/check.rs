@@ -7,6 +7,7 @@ use k8s_openapi::jiff::Timestamp;
 use leno_types::ports;
 use serde::Serialize;
 
+use leno_observe::ejected::Ejected;
 use leno_observe::metrics::{self, Sample};
 
 use crate::admin::Admin;
@@ -210,6 +211,11 @@ async fn proxy(instance: &InstanceStatus, switch: &Netns) -> Finding {
             Some(left) if left > 0.0 => text += &format!(", certificate holds {}", roughly(left)),
             Some(_) => text += ", certificate has expired",
             None => {}
+        }
+        let ejected = Ejected::of(&samples);
+        if !ejected.is_empty() {
+            let endpoints: Vec<String> = ejected.iter().map(Ejected::endpoint).collect();
+            text += &format!(", ejects {}", endpoints.join(", "));
         }
         if value(&samples, CONNECTED) == Some(0.0) {
             text += match healthy {

@@ -15,5 +15,6 @@
 //! Read first: [`stat::Scrape`], [`stat::Report`].
 
 pub mod admin;
+pub mod ejected;
 pub mod metrics;
 pub mod stat;

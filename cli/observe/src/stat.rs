@@ -8,6 +8,8 @@ use serde::Serialize;
 
 mod counted;
 
+use crate::ejected::Ejected;
+
 pub use counted::Counted;
 
 use counted::{Ends, Name, Sum};
@@ -60,6 +62,8 @@ pub struct Report {
     pub workloads: Vec<WorkloadReport>,
     /// Every edge, by client and server.
     pub edges: Vec<EdgeReport>,
+    /// Endpoints that proxies eject now.
+    pub ejected: Vec<Ejected>,
     /// Instances whose proxy did not answer, with the reason.
     pub silent: Vec<String>,
 }
@@ -202,6 +206,8 @@ impl Report {
             [&edge.client_namespace, &edge.server_namespace].map(|one| one == namespace)
         };
         self.edges.retain(|edge| of(edge).contains(&true));
+        self.ejected
+            .retain(|one| one.client_namespace == namespace || one.server_namespace == namespace);
         let place = format!("{namespace}/");
         self.silent.retain(|one| one.starts_with(&place));
         self
@@ -255,6 +261,7 @@ fn report(now: &Scrape, before: &Scrape) -> Report {
         window_s: now.at.duration_since(before.at).as_secs_f64(),
         workloads: workloads(&now.instances, &servers),
         edges: edges.into_iter().filter_map(edge).collect(),
+        ejected: now.counted.values().flat_map(|one| one.ejected.clone()).collect(),
         silent: now.silent.clone(),
     }
 }

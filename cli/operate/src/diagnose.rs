@@ -44,6 +44,8 @@ pub struct Diagnosis {
     pub ready: Result<Reply, Error>,
     /// The proxy's `/config`.
     pub config: Result<Reply, Error>,
+    /// The proxy's `/metrics`.
+    pub metrics: Result<Reply, Error>,
 }
 
 /// Queries the proxy of a pod. `wanted` is the pod's name, with or without `pod/`, or its owner's
@@ -65,8 +67,12 @@ pub async fn diagnose(
         return Err(Error::NoProxy(at.to_string()));
     }
     let reach = Reach::new(client.clone());
-    let (ready, config) = tokio::join!(reach.get(&at, "/ready"), reach.get(&at, "/config"));
-    Ok(Diagnosis { seen: seen(&pod, at), ready, config })
+    let (ready, config, metrics) = tokio::join!(
+        reach.get(&at, "/ready"),
+        reach.get(&at, "/config"),
+        reach.get(&at, "/metrics")
+    );
+    Ok(Diagnosis { seen: seen(&pod, at), ready, config, metrics })
 }
 
 /// The pod with this name or owner.

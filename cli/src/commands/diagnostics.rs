@@ -10,6 +10,7 @@ use leno_local::layout::Layout;
 use leno_local::netns::Netns;
 use leno_local::status::{InstanceStatus, Status};
 use leno_observe::admin::Reply;
+use leno_observe::ejected::Ejected;
 use leno_operate::{Diagnosis, Seen, Target};
 use serde::Serialize;
 use serde_json::Value;
@@ -63,6 +64,8 @@ struct Report {
     not_ready: Option<String>,
     /// What it says of itself.
     config: Option<Value>,
+    /// Endpoints that it ejects now; `None` where that is not known.
+    ejected: Option<Vec<Ejected>>,
     /// Why that is not known; none where it is.
     unknown: Option<String>,
 }
@@ -101,22 +104,30 @@ fn of_machine(proxy: &Proxy, mesh: &str) -> Result<Report> {
         let netns = Netns::open(&instance.surroundings.netns)?;
         let admin = Admin::within(&netns);
         let (ready, config) = (admin.get("/ready").await, admin.get("/config").await);
-        Ok(report(
+        let metrics = admin.get("/metrics").await;
+        let report = report(
             None,
             ready.map_err(|error| error.chain()),
             config.map_err(|error| error.chain()),
-        ))
+        );
+        Ok(Report { ejected: metrics.ok().as_ref().and_then(ejected), ..report })
     })
 }
 
 fn of_cluster(proxy: &Proxy, target: &Target) -> Result<Report> {
-    let Diagnosis { seen, ready, config } = block_on(async {
+    let Diagnosis { seen, ready, config, metrics } = block_on(async {
         let client = leno_operate::connect(target).await?;
         let namespace = proxy.namespace.as_deref();
         Ok(leno_operate::diagnose(&client, namespace, &proxy.pod).await?)
     })?;
     let said = |error: leno_operate::Error| error.said();
-    Ok(report(Some(seen), ready.map_err(said), config.map_err(said)))
+    let report = report(Some(seen), ready.map_err(said), config.map_err(said));
+    Ok(Report { ejected: metrics.ok().as_ref().and_then(ejected), ..report })
+}
+
+/// The endpoints that a proxy ejects, of an answer to `/metrics`.
+fn ejected(reply: &Reply) -> Option<Vec<Ejected>> {
+    (reply.status == 200).then(|| Ejected::of(&leno_observe::metrics::parse(&reply.body)))
 }
 
 fn report(
@@ -133,7 +144,7 @@ fn report(
         Ok(config) => (Some(config), None),
         Err(reason) => (None, Some(reason)),
     };
-    Report { pod, not_ready, config, unknown }
+    Report { pod, not_ready, config, ejected: None, unknown }
 }
 
 /// What an answer to `/config` says.

@@ -117,6 +117,12 @@ fn show(report: &Report, output: Output) -> anyhow::Result<()> {
         true => format!("no traffic in {:.1} s\n", report.window_s),
         false => table::edges(report),
     };
+    for ejected in &report.ejected {
+        text += &format!("\n{ejected}");
+    }
+    if !report.ejected.is_empty() {
+        text += "\n";
+    }
     super::print(&text)?;
     for silent in &report.silent {
         eprintln!("leno: no answer from the proxy of {silent}");

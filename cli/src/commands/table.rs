@@ -111,6 +111,7 @@ mod tests {
             window_s: 1.0,
             workloads: vec![workload(from, "web"), workload(to, server)],
             edges: vec![edge],
+            ejected: Vec::new(),
             silent: Vec::new(),
         }
     }

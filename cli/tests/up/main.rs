@@ -5,6 +5,7 @@
 //! of `testkit` tests the same and more with them.
 
 mod daily;
+mod ejected;
 mod machine;
 mod mesh;
 mod process;

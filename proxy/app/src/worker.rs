@@ -276,6 +276,8 @@ impl Planes {
                 let unread = leno_http::unread_answers();
                 let counted = self.unread_answers.replace(unread);
                 self.registry.count_many(Counter::AnswersUnread, unread.saturating_sub(counted));
+                // Ejections end by themselves: those of now are told.
+                self.outbound.sweep();
                 let _given_up = answer.send(self.registry.snapshot().with_abuses(abuses));
             }
             Command::Load(answer) => {

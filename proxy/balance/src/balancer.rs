@@ -137,6 +137,13 @@ impl<T> Balancer<T> {
         let shown = |slot: &Rc<Slot<T>>| slot.load.in_flight();
         self.slots.iter().map(move |slot| (&*slot.endpoint, shown(slot)))
     }
+
+    /// The endpoints that are ejected at `now`, each with the reason, for metrics: `unreachable` if no
+    /// connection to it could be made, `failing` if its requests failed.
+    pub fn ejected_endpoints(&self, now: Instant) -> impl Iterator<Item = (&T, &'static str)> {
+        let reason = move |slot: &Rc<Slot<T>>| slot.load.standing(now).reason();
+        self.slots.iter().filter_map(move |slot| Some((&*slot.endpoint, reason(slot)?)))
+    }
 }
 
 impl<T: Eq + Hash> Balancer<T> {

@@ -97,6 +97,17 @@ pub(crate) enum Standing {
     Out,
 }
 
+impl Standing {
+    /// Why it is ejected; `None` where it is not.
+    pub(crate) const fn reason(self) -> Option<&'static str> {
+        match self {
+            Self::Good => None,
+            Self::Ejected => Some("failing"),
+            Self::LastResort | Self::Out => Some("unreachable"),
+        }
+    }
+}
+
 impl Load {
     pub(crate) fn in_flight(&self) -> u32 {
         self.in_flight.get()

@@ -1,6 +1,7 @@
 //! The endpoints behind one destination: balanced, with their pools and counts.
 
 use std::cell::{Cell, OnceCell, RefCell};
+use std::fmt;
 use std::hash::{Hash, Hasher};
 use std::net::{IpAddr, SocketAddr};
 use std::rc::Rc;
@@ -12,9 +13,9 @@ use leno_policy::effective;
 use leno_resilience::Gate;
 use leno_telemetry::{Counter, Direction, Edge, EdgeLabels};
 use leno_tls::Channel;
-use leno_types::Protocol;
 use leno_types::mesh::{Distribution, Endpoint, External, Service};
 use leno_types::traffic::Traffic;
+use leno_types::{InstanceName, Protocol};
 
 use crate::Shared;
 use crate::external::{Outside, UNREACHABLE};
@@ -55,8 +56,29 @@ pub(crate) struct Backends {
     unresolved: Cell<Option<&'static str>>,
     /// Why TLS with an endpoint outside of the mesh failed lately; none since it was begun with one.
     failure: Cell<Option<&'static str>>,
+    /// The last endpoint whose application was not reached.
+    unreached: RefCell<Option<UnreachedEndpoint>>,
     /// Counts what failed before an endpoint was chosen.
     nobody: OnceCell<Rc<Edge>>,
+}
+
+/// An endpoint whose application was not reached, and why.
+#[derive(Clone, Debug)]
+pub(crate) struct UnreachedEndpoint {
+    cause: &'static str,
+    workload: Option<InstanceName>,
+    address: SocketAddr,
+}
+
+impl fmt::Display for UnreachedEndpoint {
+    /// As parameters of a header: `last="connect-refused"; endpoint="shop/web-0"`.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { cause, workload, address } = self;
+        match workload {
+            Some(name) => write!(f, "last=\"{cause}\"; endpoint=\"{name}\""),
+            None => write!(f, "last=\"{cause}\"; endpoint=\"{address}\""),
+        }
+    }
 }
 
 /// The service's part of an edge's labels.
@@ -142,6 +164,7 @@ impl Backends {
             outside: RefCell::new(None),
             unresolved: Cell::new(None),
             failure: Cell::new(None),
+            unreached: RefCell::new(None),
             nobody: OnceCell::new(),
         }
     }
@@ -174,6 +197,20 @@ impl Backends {
             NoPick::Full => None,
         };
         outside.unwrap_or_else(|| cause(reason))
+    }
+
+    /// Keeps which endpoint's application was not reached, for what [`cause`](Self::cause) does not say.
+    pub(crate) fn note_unreached(&self, remote: &Remote, cause: &'static str) {
+        let workload = remote.endpoint.workload.clone();
+        let unreached = UnreachedEndpoint { cause, workload, address: remote.address };
+        self.unreached.replace(Some(unreached));
+    }
+
+    /// The endpoint that was not reached last, where that is why none could be picked.
+    pub(crate) fn unreached(&self, reason: NoPick) -> Option<UnreachedEndpoint> {
+        let tells = matches!(reason, NoPick::Excluded | NoPick::Failfast);
+        let plain = self.cause(reason) == cause(reason);
+        self.unreached.borrow().clone().filter(|_| tells && plain)
     }
 
     /// A connection to an endpoint was made, or was not for this cause.
@@ -352,6 +389,10 @@ impl Backends {
         for (remote, _in_flight) in self.balancer.borrow().endpoints() {
             remote.pool.sweep();
             remote.clients.sweep();
+        }
+        let now = leno_transport::now();
+        for (remote, reason) in self.balancer.borrow().ejected_endpoints(now) {
+            remote.edge(&self.shared).ejected(reason);
         }
         if let Some(routes) = &*self.routes.borrow() {
             routes.sweep();

@@ -211,7 +211,7 @@ impl<'a, R: Hedgeable> Attempts<'a, R> {
             let pick = match self.pick() {
                 Ok(pick) => pick,
                 Err(reason) if self.waits_for_endpoints(reason).await => continue,
-                Err(reason) => return self.nowhere(503, self.backends.cause(reason)),
+                Err(reason) => return self.not_picked(reason),
             };
             let forwarded = match &self.hedge {
                 None => self.attempt(pick).await,
@@ -314,6 +314,7 @@ impl<'a, R: Hedgeable> Attempts<'a, R> {
         };
         pick.endpoint().edge(self.shared).retry();
         if !same_endpoint {
+            self.backends.note_unreached(pick.endpoint(), cause);
             self.tried.push(pick.endpoint().address);
         }
         (!self.goes_on(self.tries)).then(|| self.failed(&pick, 503, cause))
@@ -369,6 +370,7 @@ impl<'a, R: Hedgeable> Attempts<'a, R> {
         edge.error(cause);
         if error.is_of_endpoint() {
             edge.connect_failure();
+            self.backends.note_unreached(pick.endpoint(), cause);
             pick.connect_failed(leno_transport::now());
             self.tried.push(pick.endpoint().address);
             let others = !self.plan.decides() || self.backends.has_others(&self.tried);
@@ -475,6 +477,16 @@ impl<'a, R: Hedgeable> Attempts<'a, R> {
         let edge = pick.endpoint().edge(self.shared);
         self.shared.registry.end(edge, &self.begun, &self.outcome(status, cause));
         Forwarded::Failed(status, cause)
+    }
+
+    /// No endpoint could be picked: which one was not reached last is said with the cause.
+    fn not_picked(&self, reason: NoPick) -> Forwarded {
+        let cause = self.backends.cause(reason);
+        let failed = self.nowhere(503, cause);
+        match self.backends.unreached(reason) {
+            Some(last) => Forwarded::Answered(MeshAnswer::unreached(cause, &last)),
+            None => failed,
+        }
     }
 
     /// It goes to no endpoint.

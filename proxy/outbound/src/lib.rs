@@ -266,9 +266,10 @@ impl Outbound {
         }
     }
 
-    /// Closes idle connections that are too old and forgets unused destinations. To be
-    /// called every few seconds.
+    /// Closes idle connections that are too old, forgets destinations that no connection uses, and
+    /// notes which endpoints are ejected. To be called every few seconds.
     pub fn sweep(&self) {
+        self.shared.registry.forget_ejected();
         self.destinations.sweep();
         self.shared.tasks.sweep();
         if let Some(fixed) = &self.fixed {

@@ -68,6 +68,7 @@ pub struct Edge {
     pub(crate) written_bytes: Cell<u64>,
     pub(crate) connect_failures: Cell<u64>,
     pub(crate) retries: Cell<u64>,
+    pub(crate) ejected: Cell<Option<&'static str>>,
     pub(crate) used_at: Cell<Instant>,
 }
 
@@ -85,6 +86,7 @@ impl Edge {
             written_bytes: Cell::new(0),
             connect_failures: Cell::new(0),
             retries: Cell::new(0),
+            ejected: Cell::new(None),
             used_at: Cell::new(now),
         }
     }
@@ -140,6 +142,12 @@ impl Edge {
     /// Counts a request or connection that was tried again on another endpoint or connection.
     pub fn retry(&self) {
         add(&self.retries, 1);
+    }
+
+    /// The server is an endpoint that this worker ejects now, for `reason`; until
+    /// [`forget_ejected`](crate::Registry::forget_ejected).
+    pub fn ejected(&self, reason: &'static str) {
+        self.ejected.set(Some(reason));
     }
 
     /// Whether an opaque connection is open on this edge. Requests in flight are unknown here.

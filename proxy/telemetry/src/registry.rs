@@ -224,6 +224,11 @@ impl Registry {
         )
     }
 
+    /// Forgets which endpoints are ejected, before those that are now say so.
+    pub fn forget_ejected(&self) {
+        self.edges.borrow().values().for_each(|edge| edge.ejected.set(None));
+    }
+
     /// A copy of all counts, to be sent to another thread.
     pub fn snapshot(&self) -> Snapshot {
         self.snapshot_at(Instant::now())

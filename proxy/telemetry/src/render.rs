@@ -44,6 +44,17 @@ pub fn render(snapshot: &Snapshot, measured: &[Measured], open: bool) -> String 
             page.sample("leno_errors_total", labels, cause, count);
         }
     }
+    page.family(
+        "leno_endpoint_ejected",
+        "gauge",
+        "Workers of this proxy that eject the endpoint now, by reason.",
+    );
+    for (labels, counts) in snapshot.shown() {
+        for (reason, workers) in &counts.ejected {
+            let reason = format_args!(",reason=\"{reason}\"");
+            page.sample("leno_endpoint_ejected", labels, reason, workers);
+        }
+    }
     worker_counters(&mut page, snapshot);
     page.counter(
         "leno_http2_abuse",

@@ -29,6 +29,8 @@ pub(crate) struct EdgeCounts {
     pub(crate) written_bytes: u64,
     pub(crate) connect_failures: u64,
     pub(crate) retries: u64,
+    /// Workers that eject the server now, by reason.
+    pub(crate) ejected: BTreeMap<&'static str, u64>,
     /// Whether any worker has used the edge recently.
     pub(crate) live: bool,
 }
@@ -96,6 +98,7 @@ impl EdgeCounts {
             written_bytes: edge.written_bytes.get(),
             connect_failures: edge.connect_failures.get(),
             retries: edge.retries.get(),
+            ejected: edge.ejected.get().into_iter().map(|reason| (reason, 1)).collect(),
             live: true,
         }
     }
@@ -117,6 +120,9 @@ impl EdgeCounts {
         self.written_bytes += other.written_bytes;
         self.connect_failures += other.connect_failures;
         self.retries += other.retries;
+        for (reason, workers) in &other.ejected {
+            *self.ejected.entry(reason).or_default() += workers;
+        }
         self.live |= other.live;
     }
 }

@@ -201,6 +201,27 @@ fn connections_that_the_mesh_fails_say_why() {
     drive(BYTES);
 }
 
+/// That all endpoints were tried, or have failed just now, says less than which one failed last, and why.
+#[test]
+fn an_answer_without_an_endpoint_names_the_one_that_failed_last() {
+    for (count, cause) in [(1, "endpoints-tried"), (3, "failfast")] {
+        let stage = Stage::new(Behind::Refusing(count));
+        let front = Front::outbound("", &stage.addresses, &Around::default());
+        let mut last = String::new();
+        for _ in 0..2 {
+            last = answer(front.address(), rows::GET);
+            if count == 1 {
+                break;
+            }
+        }
+        let line = last.lines().find(|line| line.starts_with("leno-error: ")).expect("a cause");
+        let said = |address: &SocketAddr| {
+            format!("leno-error: {cause}; last=\"connect-refused\"; endpoint=\"{address}\"")
+        };
+        assert!(stage.addresses.iter().any(|address| line == said(address)), "{line}");
+    }
+}
+
 /// The inbound side: an application that does not listen, and a rate limit.
 #[test]
 fn the_servers_side_says_why() {

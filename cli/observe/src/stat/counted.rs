@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use std::time::Instant;
 
 use crate::admin::Reply;
+use crate::ejected::Ejected;
 use crate::metrics::{self, Histogram, Sample};
 
 /// Counter of requests, by edge and status.
@@ -26,6 +27,8 @@ pub(super) type Name = (String, String);
 pub struct Counted {
     pub(super) at: Instant,
     pub(super) edges: BTreeMap<Ends, Sum>,
+    /// Endpoints that it ejects.
+    pub(super) ejected: Vec<Ejected>,
 }
 
 /// The client and the server of a counter, as the proxy names them: instances.
@@ -63,12 +66,13 @@ impl Counted {
             return Err(format!("HTTP {}", reply.status));
         }
         let mut edges: BTreeMap<Ends, Sum> = BTreeMap::new();
-        for sample in metrics::parse(&reply.body) {
-            if let Some(ends) = Ends::of(&sample) {
-                edges.entry(ends).or_default().take(&sample);
+        let samples = metrics::parse(&reply.body);
+        for sample in &samples {
+            if let Some(ends) = Ends::of(sample) {
+                edges.entry(ends).or_default().take(sample);
             }
         }
-        Ok(Self { at, edges })
+        Ok(Self { at, edges, ejected: Ejected::of(&samples) })
     }
 }
 

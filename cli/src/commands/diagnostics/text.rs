@@ -25,6 +25,9 @@ pub(super) fn text(report: &Report) -> String {
     if let Some(config) = &report.config {
         of_config(&mut lines, config);
     }
+    for endpoint in report.ejected.iter().flatten() {
+        lines.add("ejects", &endpoint.endpoint());
+    }
     if let Some(reason) = &report.unknown {
         lines.add("proxy", &format!("does not say what it believes: {reason}"));
     }
@@ -163,7 +166,13 @@ mod tests {
                     {"workload": "shop/cart-0", "addresses": ["10.0.0.1"], "port": 8080, "identity": null}]}]}],
         });
         let not_ready = Some("draining".to_owned());
-        let text = text(&Report { pod: None, not_ready, config: Some(config), unknown: None });
+        let text = text(&Report {
+            pod: None,
+            not_ready,
+            config: Some(config),
+            ejected: None,
+            unknown: None,
+        });
         for line in [
             "ready        draining\n",
             "identity     spiffe://a/ns/shop/sa/web, ENDED ",
@@ -179,7 +188,8 @@ mod tests {
     #[test]
     fn a_proxy_that_is_ready_and_does_not_say_what_it_believes_is_told_of() {
         let unknown = Some("HTTP 404: use /metrics".to_owned());
-        let text = text(&Report { pod: None, not_ready: None, config: None, unknown });
+        let text =
+            text(&Report { pod: None, not_ready: None, config: None, ejected: None, unknown });
         let expected = "ready        yes\nproxy        does not say what it believes: HTTP 404: use /metrics\n";
         assert_eq!(text, expected);
     }

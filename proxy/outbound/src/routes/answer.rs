@@ -5,6 +5,8 @@ use std::net::SocketAddr;
 use leno_http::{Answer, HeaderLine};
 use leno_policy::Refusal;
 
+use crate::backends::UnreachedEndpoint;
+
 /// An answer in place of a backend's.
 #[derive(Debug)]
 pub(crate) struct MeshAnswer {
@@ -26,6 +28,11 @@ impl MeshAnswer {
     pub(crate) fn egress_denied(cause: &'static str, destination: SocketAddr) -> Self {
         let shown = Some(format!("{cause}; destination=\"{destination}\""));
         Self { status: 403, error: Some(cause), shown, headers: Vec::new() }
+    }
+
+    /// A request that no endpoint was left for, with the one that was not reached last.
+    pub(crate) fn unreached(cause: &'static str, last: &UnreachedEndpoint) -> Self {
+        Self { shown: Some(format!("{cause}; {last}")), ..Self::error(503, cause) }
     }
 
     /// An error that routes make.

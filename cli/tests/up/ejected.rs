@@ -1,0 +1,55 @@
+//! What is said of an endpoint that is not reached: to the client, and by the commands.
+
+use crate::mesh::{Mesh, root};
+
+/// `wrong` declares a port that it does not listen on.
+const MESH: &str = "
+apiVersion: leno.dev/v1alpha1
+kind: Workload
+metadata: {name: wrong, namespace: s}
+spec: {command: [sleep, infinity], ports: [{port: 8080, appProtocol: http}]}
+---
+apiVersion: leno.dev/v1alpha1
+kind: Workload
+metadata: {name: client, namespace: s}
+spec: {command: [sleep, infinity]}
+";
+
+#[test]
+fn an_endpoint_that_is_not_reached_is_named_with_the_reason() {
+    let Some(mesh) = root(|| Mesh::start(MESH)) else { return };
+    let ask = || mesh.text("client", &["curl", "-si", "-m", "10", "http://wrong:8080/"]);
+    let header = |answer: &str| {
+        let line = answer.lines().find(|line| line.starts_with("leno-error: "));
+        line.unwrap_or_default().trim().to_owned()
+    };
+    let first = ask();
+    let last = "last=\"application-unreachable\"; endpoint=\"s/wrong-0\"";
+    assert_eq!(header(&first), format!("leno-error: endpoints-tried; {last}"), "{first}");
+
+    let of = |arguments: &[&str]| {
+        let output = mesh.leno(arguments).output().unwrap();
+        String::from_utf8_lossy(&output.stdout).into_owned()
+    };
+    let name = mesh.name();
+    let endpoint = "s/wrong-0 of wrong (unreachable)";
+    // Each look is within the time for which the endpoint is ejected.
+    let said = |what: &str, text: &dyn Fn() -> String, part: &str| {
+        mesh.wait_for(what, || {
+            ask();
+            text().contains(part)
+        });
+    };
+    said("check", &|| mesh.check(), &format!(", ejects {endpoint}"));
+    said(
+        "stat",
+        &|| of(&["stat", "--name", name, "--window", "100ms"]),
+        &format!("\ns/client-0 ejects {endpoint}\n"),
+    );
+    said("diagnostics", &|| of(&["diagnostics", "proxy", "--name", name, "client-0"]), endpoint);
+    let json: serde_json::Value =
+        serde_json::from_str(&of(&["stat", "--name", name, "--window", "100ms", "-o", "json"]))
+            .unwrap();
+    assert!(json["ejected"].is_array(), "{json}");
+    assert!(mesh.check().contains("does not listen on port 8080"), "{}", mesh.check());
+}
