@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use leno_types::ports;
 
@@ -29,6 +30,8 @@ pub struct Settings {
     pub log: String,
     /// The form of the access log: `off`, `text` or `json`.
     pub access_log: String,
+    /// How long a response may take to begin, where no policy says; zero for no bound.
+    pub response_wait: Duration,
 }
 
 impl Settings {
@@ -43,7 +46,8 @@ impl Settings {
     ) -> Task {
         let name = &instance.name;
         let control = format!("https://{}:{}", subnet().gateway().v4, ports::CONTROL);
-        let environment: [(&str, &str); 10] = [
+        let response_wait = self.response_wait.as_secs().to_string();
+        let environment: [(&str, &str); 11] = [
             ("LENO_NAME", &name.name),
             ("LENO_NAMESPACE", &name.namespace),
             ("LENO_SERVICE_ACCOUNT", &instance.launch.service_account),
@@ -52,6 +56,7 @@ impl Settings {
             ("LENO_ROOTS", &self.roots.to_string_lossy()),
             ("LENO_TOKEN", &token.to_string_lossy()),
             ("LENO_WORKERS", "1"),
+            ("LENO_RESPONSE_WAIT", &response_wait),
             ("LENO_LOG", &self.log),
             ("LENO_ACCESS_LOG", &self.access_log),
         ];

@@ -60,6 +60,8 @@ pub struct Options {
     pub grace: Duration,
     /// Files of variables for all applications.
     pub env_files: Vec<PathBuf>,
+    /// How long a response may take to begin, where no policy says; zero for no bound.
+    pub response_wait: Duration,
     /// How lines are shown.
     pub style: Style,
     /// What proxies and the control plane log.

@@ -69,14 +69,14 @@ impl Proxy {
         Self::start_once_more((arguments, ""), documents)
     }
 
-    /// Like [`Self::start_logging`], with a panic that the proxy, which must be a debug build, causes on
+    /// Like [`Self::start_given`], with a panic that the proxy, which must be a debug build, causes on
     /// purpose: see `LENO_TEST_PANIC` in `leno_transport::test_panic`.
     pub fn start_panicking(
-        form: &str,
+        arguments: &[&str],
         panic: &str,
         documents: impl Fn(SocketAddr, SocketAddr) -> String,
     ) -> Result<Self> {
-        Self::start_once_more((&["--access-log", form], panic), documents)
+        Self::start_once_more((arguments, panic), documents)
     }
 
     /// Retries with other ports while a reserved one is taken.

@@ -68,6 +68,11 @@ pub(crate) struct Up {
     #[arg(long, default_value = "10s", value_name = "DURATION", value_parser = grace)]
     grace: Duration,
 
+    /// How long an HTTP response may take to begin while no byte moves, where no TrafficPolicy says, up
+    /// to 1d; 0 for no such bound
+    #[arg(long, default_value = "5m", value_name = "DURATION", value_parser = grace)]
+    response_wait: Duration,
+
     /// Lines NAME=VALUE, for the environment of every workload; repeat for several files
     #[arg(long = "env-file", value_name = "FILE")]
     env_files: Vec<PathBuf>,
@@ -152,6 +157,10 @@ pub(crate) fn run(up: &Up) -> Result<bool> {
         cert_lifetime: up.cert_lifetime,
         grace: up.grace,
         env_files: up.env_files.clone(),
+        // Part of a second would be none.
+        response_wait: Duration::from_secs(
+            up.response_wait.as_secs() + u64::from(up.response_wait.subsec_nanos() > 0),
+        ),
         style: Style {
             colour: !no_colour && std::io::stdout().is_terminal(),
             times: up.timestamps,

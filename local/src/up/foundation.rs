@@ -92,6 +92,7 @@ pub(super) async fn lay(
         roots: layout.roots(),
         log: options.log.clone(),
         access_log: options.access_log.clone(),
+        response_wait: options.response_wait,
     };
     let environment = Environment::of_shell(&options.env_files)?;
     Ok(Foundation { guard, hierarchy, switch, proxy, zone, environment, notes })

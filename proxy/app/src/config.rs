@@ -104,6 +104,11 @@ pub(crate) struct Flags {
     #[arg(long, env = "LENO_DRAIN_TIMEOUT", value_name = "SECONDS", default_value_t = 30)]
     pub(crate) drain_timeout_s: u64,
 
+    /// How long, in seconds, an HTTP response may take to begin while no byte moves, where no
+    /// TrafficPolicy says; 0 for no such bound
+    #[arg(long, env = "LENO_RESPONSE_WAIT", value_name = "SECONDS", default_value_t = 300)]
+    pub(crate) response_wait_s: u64,
+
     /// What is logged to standard error, for example info or leno_outbound=debug
     #[arg(long, env = "LENO_LOG", default_value = "warn")]
     pub(crate) log: String,

@@ -12,7 +12,7 @@ use tokio::sync::watch;
 use tokio::task::spawn_local;
 
 use crate::config::Flags;
-use crate::setup::{IdentityState, Setup, access_log, budget, drain_timeout};
+use crate::setup::{IdentityState, Setup, access_log, budget, drain_timeout, response_wait};
 
 /// Longest wait, once there is a policy, for the services that like workloads use.
 const PREFETCH_WAIT: Duration = Duration::from_secs(1);
@@ -51,6 +51,7 @@ pub(crate) fn setup(flags: &Flags) -> anyhow::Result<Setup> {
         identity: identity_seen,
         probes: flags.probes.clone(),
         drain_timeout: drain_timeout(flags),
+        response_wait: response_wait(flags),
         access_log: access_log(flags)?,
         budget: budget(flags),
     })

@@ -17,7 +17,7 @@ use leno_types::{Egress, InstanceName, MtlsMode, Removal, ServiceName};
 use tokio::sync::watch;
 
 use crate::config::Flags;
-use crate::setup::{IdentityState, Setup, access_log, budget, drain_timeout};
+use crate::setup::{IdentityState, Setup, access_log, budget, drain_timeout, response_wait};
 
 /// Reads the documents and makes of them what a control plane would have said.
 pub(crate) fn setup(flags: &Flags, file: &Path) -> anyhow::Result<Setup> {
@@ -87,6 +87,7 @@ pub(crate) fn setup(flags: &Flags, file: &Path) -> anyhow::Result<Setup> {
         identity: watch::Sender::new(identity).subscribe(),
         probes: flags.probes.clone(),
         drain_timeout: drain_timeout(flags),
+        response_wait: response_wait(flags),
         access_log: access_log(flags)?,
         budget: budget(flags),
     })

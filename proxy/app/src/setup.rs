@@ -48,6 +48,8 @@ pub(crate) struct Setup {
     pub(crate) identity: watch::Receiver<IdentityState>,
     pub(crate) probes: Probes,
     pub(crate) drain_timeout: Duration,
+    /// How long a response may take to begin while nothing moves, where no policy says.
+    pub(crate) response_wait: Duration,
     pub(crate) access_log: Option<Log>,
     pub(crate) budget: Budget,
 }
@@ -78,7 +80,7 @@ impl Setup {
             policy: self.policy.clone(),
             connector: self.keyring.connector(),
             acceptor: self.keyring.acceptor(),
-            limits: Limits::default(),
+            limits: Limits { response_wait: self.response_wait, ..Limits::default() },
             outbound: self.outbound.clone(),
             inbound: self.inbound.clone(),
             fixed: self.fixed.clone(),
@@ -93,6 +95,14 @@ impl Setup {
 
 pub(crate) fn drain_timeout(flags: &Flags) -> Duration {
     Duration::from_secs(flags.drain_timeout_s)
+}
+
+/// Zero is no bound of its own.
+pub(crate) fn response_wait(flags: &Flags) -> Duration {
+    match flags.response_wait_s {
+        0 => Duration::MAX,
+        seconds => Duration::from_secs(seconds),
+    }
 }
 
 pub(crate) fn access_log(flags: &Flags) -> anyhow::Result<Option<Log>> {

@@ -243,7 +243,8 @@ impl Planes {
             tls: plan.acceptor,
             registry: Rc::clone(&registry),
             activity: Rc::clone(&activity),
-            limits: plan.limits,
+            // The client's proxy, which knows its policy, waits for the response.
+            limits: Limits { response_wait: plan.limits.stall, ..plan.limits },
             application: plan.application,
             workers: plan.workers,
         });

@@ -26,6 +26,10 @@ pub struct Limits {
     /// How long an exchange may go on with no byte moved in either direction. It ends between
     /// one and two times this. As long as the idle wait, for long polls.
     pub stall: Duration,
+    /// How long an exchange may go on with no byte moved while its response has not begun, where that
+    /// is less than `stall`: a server that hangs answers no client, while a download that pauses has
+    /// begun. It ends between one and two times this.
+    pub response_wait: Duration,
     /// Holds streams that are relayed between two connections of HTTP/2 to `stall`, too, once their
     /// response has begun. Not by itself: a watch may be quiet for hours, and costs next to nothing.
     pub stall_streams: bool,
@@ -49,10 +53,19 @@ impl Default for Limits {
             idle: Duration::from_secs(3600),
             head: Duration::from_secs(60),
             stall: Duration::from_secs(3600),
+            response_wait: Duration::from_secs(3600),
             stall_streams: false,
             write_stall: Duration::from_secs(300),
             linger: Duration::from_secs(2),
             linger_bytes: 1024 * 1024,
         }
+    }
+}
+
+impl Limits {
+    /// How long nothing may move, `silent` while no response has begun.
+    #[must_use]
+    pub fn stall_while(&self, silent: bool) -> Duration {
+        if silent { self.stall.min(self.response_wait) } else { self.stall }
     }
 }

@@ -112,6 +112,9 @@ pub(crate) struct Shared {
     pub(crate) registry: Rc<Registry>,
     pub(crate) activity: Rc<Activity>,
     pub(crate) limits: Limits,
+    /// The same for gRPC, where a stream that pushes may have nothing to say for hours, and servers
+    /// send a head with the first message.
+    pub(crate) grpc_limits: Limits,
     pub(crate) h2_limits: Rc<leno_h2::Limits>,
     /// The same for connections to other proxies.
     pub(crate) mesh_limits: Rc<leno_h2::Limits>,
@@ -171,6 +174,7 @@ impl Outbound {
             names: parts.names,
             registry: parts.registry,
             activity: parts.activity,
+            grpc_limits: Limits { response_wait: parts.limits.stall, ..parts.limits.clone() },
             limits: parts.limits,
             h2_limits: Rc::new(http2_limits()),
             mesh_limits: Rc::new(leno_h2::Limits { ping: true, ..http2_limits() }),

@@ -31,31 +31,37 @@ pub(crate) struct Around<'a> {
     pub(crate) more: &'a str,
     /// The panic that the proxy causes on purpose.
     pub(crate) panic: &'a str,
+    /// Further arguments of the proxy.
+    pub(crate) arguments: &'a [&'a str],
 }
 
 impl Front {
     /// The outbound side. `spec` is that of a TrafficPolicy without its targets.
     pub(crate) fn outbound(spec: &str, servers: &[SocketAddr], around: &Around<'_>) -> Self {
-        let proxy = Proxy::start_panicking("text", around.panic, |address, admin| {
-            let side = format!("outbound: {{listen: \"{address}\", service: \"t/web:80\"}}");
-            let protocol = if around.protocol.is_empty() { "http" } else { around.protocol };
-            let mut documents = proxy_document((admin, around.name, around.own), &side);
-            documents += &service(protocol);
-            if !around.distribution.is_empty() {
-                documents += &format!("  trafficDistribution: {}\n", around.distribution);
-            }
-            for (number, server) in servers.iter().enumerate() {
-                let place = around.servers.get(number);
-                let place = place.map(|place| format!(", {place}")).unwrap_or_default();
-                documents += &slice(number, *server, (protocol, &place));
-            }
-            documents += "---\napiVersion: leno.dev/v1alpha1\nkind: TrafficPolicy\n\
+        let proxy = Proxy::start_panicking(
+            &[&["--access-log", "text"], around.arguments].concat(),
+            around.panic,
+            |address, admin| {
+                let side = format!("outbound: {{listen: \"{address}\", service: \"t/web:80\"}}");
+                let protocol = if around.protocol.is_empty() { "http" } else { around.protocol };
+                let mut documents = proxy_document((admin, around.name, around.own), &side);
+                documents += &service(protocol);
+                if !around.distribution.is_empty() {
+                    documents += &format!("  trafficDistribution: {}\n", around.distribution);
+                }
+                for (number, server) in servers.iter().enumerate() {
+                    let place = around.servers.get(number);
+                    let place = place.map(|place| format!(", {place}")).unwrap_or_default();
+                    documents += &slice(number, *server, (protocol, &place));
+                }
+                documents += "---\napiVersion: leno.dev/v1alpha1\nkind: TrafficPolicy\n\
                 metadata: {name: p, namespace: t}\nspec:\n  \
                 targetRefs: [{group: \"\", kind: Service, name: web}]\n";
-            documents += spec;
-            documents += around.more;
-            documents
-        });
+                documents += spec;
+                documents += around.more;
+                documents
+            },
+        );
         Self { proxy: proxy.expect("leno-proxy starts") }
     }
 

@@ -21,6 +21,7 @@ const PLACES: Around<'static> = Around {
     protocol: "",
     more: "",
     panic: "",
+    arguments: &[],
 };
 
 #[test]

@@ -139,7 +139,7 @@ fn a_panic_of_the_admin_server_ends_that_connection_alone() {
 /// A worker without its event loop would serve nothing: the process ends and logs why.
 #[test]
 fn a_panic_of_a_worker_ends_the_process() -> Result<()> {
-    let started = Proxy::start_panicking("off", "sweep=", |address, admin| {
+    let started = Proxy::start_panicking(&[], "sweep=", |address, admin| {
         format!(
             "apiVersion: leno.dev/v1alpha1\nkind: Proxy\nmetadata: {{name: test, namespace: t}}\n\
              spec:\n  workers: 2\n  admin: \"{admin}\"\n  mtls: disabled\n  \

@@ -190,3 +190,38 @@ fn tunnels_of_http2_last_as_long_as_policy_allows() {
         row.holds(&front, returned, ended.is_some(), true);
     }
 }
+
+/// A server that hangs: the client hears so after the default wait, unless policy speaks of such times.
+/// One that has begun to answer, or that still takes the request, is waited for.
+#[test]
+fn a_server_that_hangs_is_not_waited_for_without_end() {
+    let around = Around { arguments: &["--response-wait", "1"], ..Around::default() };
+    let server = |script| crate::world::server(script);
+    let answered = |spec: &str, script: crate::world::Script, limit: Duration| {
+        let server = server(script);
+        let front = Front::outbound(spec, &[server.address()], &around);
+        let mut stream = front.connect();
+        stream.set_read_timeout(Some(limit)).expect("a socket");
+        stream
+            .write_all(b"GET / HTTP/1.1\r\nHost: web\r\nConnection: close\r\n\r\n")
+            .expect("it reads");
+        let mut answer = Vec::new();
+        // What was read before the time was over is kept.
+        let _over = stream.read_to_end(&mut answer);
+        String::from_utf8_lossy(&answer).into_owned()
+    };
+    let begun = Instant::now();
+    let hung = answered("  timeouts: {stream: 1h}\n", |_| Act::Stall, Duration::from_secs(30));
+    assert!(
+        hung.starts_with("HTTP/1.1 504 ") && hung.contains("leno-error: stalled\r\n"),
+        "{hung}"
+    );
+    let after = begun.elapsed().as_secs_f64();
+    assert!((1.0..20.0).contains(&after), "after {after} s");
+    // Longer than twice the wait.
+    let limit = Duration::from_secs(3);
+    let allowed = answered("  timeouts: {response: 1h}\n", |_| Act::Stall, limit);
+    assert_eq!(allowed, "", "a policy is in the place of the default");
+    let begun = answered("  timeouts: {stream: 1h}\n", |_| Act::StallBody, limit);
+    assert!(begun.starts_with("HTTP/1.1 200 ") && !begun.contains("leno-error"), "{begun}");
+}

@@ -57,7 +57,7 @@ enum Reached {
 impl Bounds {
     pub(super) fn new(started: Instant, limits: &Limits) -> Self {
         Self {
-            stall_until: started + limits.stall,
+            stall_until: started + limits.stall_while(true),
             stall_moves: 0,
             blocked: None,
             linger: None,
@@ -87,7 +87,7 @@ impl Bounds {
             if alarm.poll_at(until, cx).is_pending() {
                 return Poll::Pending;
             }
-            let failure = match self.reached(until, moves, sending, order.limits) {
+            let failure = match self.reached(until, moves, (sending, silent), order.limits) {
                 Reached::Nothing => continue,
                 Reached::Silence => {
                     examine()?;
@@ -129,8 +129,14 @@ impl Bounds {
     }
 
     /// Which bound `until` stands for. `sending`: the rest of a request still goes out, so that lingering
-    /// goes on as long as it moves.
-    fn reached(&mut self, until: Instant, moves: u64, sending: bool, limits: &Limits) -> Reached {
+    /// goes on as long as it moves. `silent`: no response has begun.
+    fn reached(
+        &mut self,
+        until: Instant,
+        moves: u64,
+        (sending, silent): (bool, bool),
+        limits: &Limits,
+    ) -> Reached {
         if self.deadline == Some(until) {
             return Reached::Deadline;
         }
@@ -155,7 +161,7 @@ impl Bounds {
             return Reached::Stall;
         }
         self.stall_moves = moves;
-        self.stall_until = Instant::now() + limits.stall;
+        self.stall_until = Instant::now() + limits.stall_while(silent);
         Reached::Nothing
     }
 }

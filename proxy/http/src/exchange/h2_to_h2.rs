@@ -42,7 +42,7 @@ pub async fn h2_to_h2<J: Judge>(
     let mut relay = Relay {
         exchange: Exchange::new(started),
         deadline,
-        stall_until: started.checked_add(order.limits.stall),
+        stall_until: started.checked_add(order.limits.stall_while(true)),
         stall_moves: 0,
         alarm: PooledAlarm::take(),
         call,
@@ -371,7 +371,7 @@ impl<J: Judge> Relay<'_, '_, J> {
             if std::mem::replace(&mut self.stall_moves, moves) == moves {
                 return Poll::Ready(Err(Failure::new(place, Cause::Stalled)));
             }
-            self.stall_until = Instant::now().checked_add(self.order.limits.stall);
+            self.stall_until = Instant::now().checked_add(self.order.limits.stall_while(silent));
         }
     }
 

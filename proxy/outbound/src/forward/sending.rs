@@ -45,7 +45,11 @@ impl Sending<'_> {
             Some(applied) => applied.session_line(pick.key()),
             None => self.endpoints.session_line(self.wanted, pick.key()),
         };
-        let mut order = Order::new(self.policy.limits(&self.shared.limits)).judged_by(judge);
+        let otherwise = match request.is_grpc() {
+            true => &self.shared.grpc_limits,
+            false => &self.shared.limits,
+        };
+        let mut order = Order::new(self.policy.limits(otherwise)).judged_by(judge);
         order.close_client = self.shared.activity.is_draining();
         order.mesh = server.is_mesh;
         order.deadline = deadline;

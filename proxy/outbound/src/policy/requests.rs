@@ -64,11 +64,7 @@ impl RequestPolicy {
             hedging: traffic.hedging,
             latencies: by_percentile.then(|| known.unwrap_or_default()),
             faults: traffic.faults,
-            limits: traffic.timeouts.idle.map(|stall| Limits {
-                stall,
-                stall_streams: true,
-                ..limits.clone()
-            }),
+            limits: changed(&traffic.timeouts, limits),
             budget: RefCell::new(budget),
             rng: RefCell::new(Rng::random()),
         }
@@ -298,4 +294,17 @@ fn ending(response: ResponseView<'_>) -> (Ending, Option<u8>) {
 
 fn number(value: &[u8]) -> Option<u8> {
     std::str::from_utf8(value).ok()?.parse().ok()
+}
+
+/// The bounds of the HTTP engine, where policy changes them: one that says how long a response may take
+/// is in the place of the default wait for it.
+fn changed(timeouts: &Timeouts, limits: &Limits) -> Option<Limits> {
+    let response_wait = limits.stall;
+    match timeouts.idle {
+        Some(stall) => Some(Limits { stall, response_wait, stall_streams: true, ..limits.clone() }),
+        None if timeouts.response.is_some() || timeouts.request.is_some() => {
+            Some(Limits { response_wait, ..limits.clone() })
+        }
+        None => None,
+    }
 }

@@ -185,6 +185,7 @@ fn limits(input: &mut Input<'_>) -> Limits {
         idle: seconds(input),
         head: seconds(input),
         stall: seconds(input),
+        response_wait: Limits::default().response_wait,
         stall_streams: input.one_in(2),
         write_stall: seconds(input),
         linger: Duration::from_secs(2),
