@@ -312,4 +312,39 @@ mod tests {
             assert_eq!(status, expected);
         }
     }
+
+    /// Answers one call with this message, if any, and this status in the trailers.
+    async fn health(message: &'static [u8], status: &'static str) -> TcpStream {
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        tokio::spawn(async move {
+            let (stream, _) = listener.accept().await.unwrap();
+            let mut connection = h2::server::handshake(stream).await.unwrap();
+            while let Some(Ok((request, mut respond))) = connection.accept().await {
+                assert_eq!(request.uri().path(), "/grpc.health.v1.Health/Check");
+                let head = http::Response::builder().header("content-type", "application/grpc");
+                let trailers = [("grpc-status", status)].into_iter().map(|(name, value)| {
+                    (http::HeaderName::from_static(name), http::HeaderValue::from_static(value))
+                });
+                let mut body = respond.send_response(head.body(()).unwrap(), false).unwrap();
+                body.send_data(Bytes::from_static(message), false).unwrap();
+                body.send_trailers(trailers.collect()).unwrap();
+            }
+        });
+        TcpStream::connect(address).await.unwrap()
+    }
+
+    #[tokio::test]
+    async fn a_server_of_grpc_is_asked_for_its_health() {
+        let serving = health(&[0, 0, 0, 0, 2, 8, 1], "0").await;
+        assert_eq!(grpc_health(serving, "shop.Cart").await, Ok(()));
+        for (message, status, reason) in [
+            (&[0, 0, 0, 0, 2, 8, 2][..], "0", "answers NOT_SERVING"),
+            (&[], "0", "does not answer as a health service does"),
+            (&[], "5", "answers with the gRPC status 5 (the server does not know the service)"),
+        ] {
+            let answer = grpc_health(health(message, status).await, "").await;
+            assert_eq!(answer, Err(reason.to_owned()));
+        }
+    }
 }

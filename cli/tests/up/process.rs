@@ -380,3 +380,19 @@ fn probes_of_grpc_and_tcp_find_out_about_the_application() {
     });
     assert!(!mesh.takes_traffic("none-0") && !mesh.takes_traffic("http1-0"));
 }
+
+/// Meshed: the proxies and the control plane of the same build are beside `leno`.
+#[test]
+fn the_example_starts_in_its_order_and_serves() {
+    let Some(mesh) =
+        root(|| Mesh::start_unready(include_str!("../../../examples/notes/notes.yaml")))
+    else {
+        return;
+    };
+    mesh.wait_for_line("| fill-0 has completed\n");
+    mesh.wait_for_line("| 2 instances ready, 1 completed after ");
+    let page = mesh.text("web", &["curl", "-sf", "http://web:8080/"]);
+    assert!(page.contains("Directory listing"), "{page}");
+    let check = mesh.leno(&["check", "--name", mesh.name()]).output().unwrap();
+    assert!(check.status.success(), "{check:?}");
+}
