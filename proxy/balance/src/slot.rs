@@ -134,6 +134,12 @@ impl<T> Pick<T> {
         &self.slot.endpoint
     }
 
+    /// The endpoint, for what may outlive the choice.
+    #[must_use]
+    pub fn shared_endpoint(&self) -> &Rc<T> {
+        &self.slot.endpoint
+    }
+
     /// Identifies the endpoint in every proxy, for a session's cookie.
     #[must_use]
     pub fn key(&self) -> u64 {

@@ -15,6 +15,7 @@ use tokio::time::Instant;
 use crate::answer::Answer;
 use crate::edit::{Edits, INTERNAL, edit_block};
 use crate::exchange::Exchange;
+use crate::failure::{Cause, Failure, Place};
 use crate::grpc;
 use crate::head::{HeadError, RequestView, is_authority};
 use crate::translate::Carried;
@@ -193,6 +194,14 @@ impl Call {
         self.head.find(Token::PROTOCOL).is_some()
     }
 
+    /// Ready when the client has reset its request, or its connection has ended.
+    pub fn poll_gone(&mut self, cx: &mut Context<'_>) -> Poll<Failure> {
+        match &mut self.stream {
+            Some(stream) => poll_gone(stream, cx),
+            None => Poll::Pending,
+        }
+    }
+
     pub(crate) fn head(&self) -> &Block {
         &self.head
     }
@@ -335,6 +344,14 @@ impl Call {
     pub(crate) fn stop_holding(&mut self) {
         self.used = true;
         self.held.clear();
+    }
+}
+
+/// Ready when the client has reset the stream.
+pub(crate) fn poll_gone(stream: &mut Stream, cx: &mut Context<'_>) -> Poll<Failure> {
+    match stream.poll_closed(cx) {
+        Poll::Ready(Some(reset)) => Poll::Ready(Failure::new(Place::Client, Cause::Reset(reset))),
+        _ => Poll::Pending,
     }
 }
 

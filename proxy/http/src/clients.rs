@@ -39,10 +39,10 @@ impl<T> Lent<T> {
     }
 }
 
-/// Why no connection could be had.
+/// Why there is no connection.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ClientError<E> {
-    /// None could be made.
+    /// The attempt to connect failed.
     Connect(E),
     /// All of them were in full use for [`STREAM_WAIT`].
     Full,
@@ -50,20 +50,29 @@ pub enum ClientError<E> {
 
 /// The connections of one worker to one server that speaks HTTP/2.
 ///
-/// Requests share the first connection that has room; those that come while it is being made wait
+/// Requests share the first connection that has room; those that come while one is being made wait
 /// for it together. Where all are full, or strained ([`Client::is_strained`]), another one is made,
-/// up to [`MAX_CLIENTS`].
+/// one at a time, up to [`MAX_CLIENTS`].
+///
+/// Each is made in a task of its own, which goes on when the requests that wait for it have left: a
+/// request whose deadline is shorter than a handshake fails, and the next one finds the connection.
 #[derive(Debug)]
 pub struct ClientPool<T, E> {
     limits: Rc<leno_h2::Limits>,
-    kept: RefCell<Vec<Kept<T>>>,
+    state: Rc<PoolState<T, E>>,
+}
+
+/// What the pool and the task that connects for it share.
+#[derive(Debug)]
+struct PoolState<T, E> {
+    connections: RefCell<Vec<PooledClient<T>>>,
     connecting: Cell<bool>,
-    /// Those who wait for the connection that is being made; bounded by the requests taken.
-    waiting: RefCell<Vec<oneshot::Sender<Made<E>>>>,
+    /// Requests that wait for the connection that is being made; bounded by the requests taken.
+    waiting: RefCell<Vec<oneshot::Sender<Attempt<E>>>>,
 }
 
 #[derive(Debug)]
-struct Kept<T> {
+struct PooledClient<T> {
     client: Client,
     tag: T,
     /// It was lent since the last sweep.
@@ -71,57 +80,57 @@ struct Kept<T> {
     idle_since: Cell<Instant>,
 }
 
-/// What became of a connection that was to be made.
+/// What became of an attempt to connect.
 #[derive(Debug, Clone)]
-enum Made<E> {
+enum Attempt<E> {
     Connected,
     /// The server speaks no HTTP/2.
-    Other,
+    OtherProtocol,
     Failed(E),
 }
 
-impl<T: Clone, E: Clone> ClientPool<T, E> {
+impl<T: Clone + 'static, E: Clone + 'static> ClientPool<T, E> {
     /// Without connections; `limits` for those to come.
     #[must_use]
     pub fn new(limits: Rc<leno_h2::Limits>) -> Self {
-        Self {
-            limits,
-            kept: RefCell::default(),
-            connecting: Cell::new(false),
-            waiting: RefCell::default(),
-        }
+        Self { limits, state: Rc::default() }
     }
 
     /// A connection with room for a stream, which is to be opened before anything is awaited.
-    /// `connect` makes one where that is needed: `None` when the server turned out to speak no
-    /// HTTP/2, which all who wait are told.
+    /// `connect` makes one where that is needed, within a time of its own: `None` when the server turned
+    /// out to speak no HTTP/2, which all requests that wait learn.
     ///
     /// # Errors
-    /// [`ClientError`]. When making a connection fails, all who wait for it fail.
-    pub async fn get<S: Io + 'static>(
+    /// [`ClientError`]. When making a connection fails, all requests that wait for it fail.
+    pub async fn get<S, C>(
         &self,
-        connect: impl AsyncFnOnce() -> Result<Option<(S, T)>, E>,
-    ) -> Result<Option<Lent<T>>, ClientError<E>> {
+        connect: impl Fn() -> C,
+    ) -> Result<Option<Lent<T>>, ClientError<E>>
+    where
+        S: Io + 'static,
+        C: Future<Output = Result<Option<(S, T)>, E>> + 'static,
+    {
         let (mut reused, mut waited) = (true, false);
         loop {
             if let Some(lent) = self.lend(reused, waited, |client| !client.is_strained()) {
                 return Ok(Some(lent));
             }
-            if self.connecting.get() {
-                let (made, outcome) = oneshot::channel();
-                self.waiting.borrow_mut().push(made);
-                match outcome.await {
-                    Ok(Made::Failed(error)) => return Err(ClientError::Connect(error)),
-                    Ok(Made::Other) => return Ok(None),
-                    // Whoever was making it has gone: somebody else must.
-                    Ok(Made::Connected) | Err(_) => reused = false,
+            let is_connecting = self.state.connecting.get();
+            if is_connecting || self.state.connections.borrow().len() < MAX_CLIENTS {
+                let (attempt, outcome) = oneshot::channel();
+                self.state.waiting.borrow_mut().push(attempt);
+                if !is_connecting {
+                    self.connect(connect());
                 }
-            } else if self.kept.borrow().len() < MAX_CLIENTS {
-                let made = self.make(connect).await;
-                return match made {
-                    Err(error) => self.lend(reused, waited, |_| true).map(Some).ok_or(error),
-                    made => made,
-                };
+                match outcome.await {
+                    Ok(Attempt::Failed(error)) => {
+                        let strained = self.lend(reused, waited, |_| true);
+                        return strained.map(Some).ok_or(ClientError::Connect(error));
+                    }
+                    Ok(Attempt::OtherProtocol) => return Ok(None),
+                    // The task that connected may have panicked: the next attempt is another one.
+                    Ok(Attempt::Connected) | Err(_) => reused = false,
+                }
             } else if let Some(lent) = self.lend(reused, waited, |_| true) {
                 return Ok(Some(lent));
             } else {
@@ -131,70 +140,59 @@ impl<T: Clone, E: Clone> ClientPool<T, E> {
         }
     }
 
-    /// Closes what nobody has used for [`CONN_IDLE`]. To be called every few seconds.
+    /// Closes connections that no request has used for [`CONN_IDLE`]. To be called every few seconds.
     pub fn sweep(&self) {
         let now = Instant::now();
-        self.kept.borrow_mut().retain(|kept| {
-            if kept.used.replace(false) || kept.client.streams() > 0 {
-                kept.idle_since.set(now);
+        self.state.connections.borrow_mut().retain(|pooled| {
+            if pooled.used.replace(false) || pooled.client.streams() > 0 {
+                pooled.idle_since.set(now);
             }
-            kept.client.is_open() && now < kept.idle_since.get() + CONN_IDLE
+            pooled.client.is_open() && now < pooled.idle_since.get() + CONN_IDLE
         });
     }
 
     /// Whether there is no connection that takes requests, and none is being made.
     pub fn is_empty(&self) -> bool {
-        !self.connecting.get() && !self.kept.borrow().iter().any(|kept| kept.client.is_open())
+        let connections = self.state.connections.borrow();
+        !self.state.connecting.get() && !connections.iter().any(|pooled| pooled.client.is_open())
     }
 
     /// The first connection with room that `suits`, so that those not needed grow old.
     fn lend(&self, reused: bool, waited: bool, suits: impl Fn(&Client) -> bool) -> Option<Lent<T>> {
-        let mut kept = self.kept.borrow_mut();
-        kept.retain(|kept| kept.client.is_open());
-        let found = kept.iter().find(|kept| kept.client.has_room() && suits(&kept.client))?;
-        found.used.set(true);
-        let (client, tag) = (found.client.clone(), found.tag.clone());
-        Some(Lent { client, reused, waited, tag })
+        let mut connections = self.state.connections.borrow_mut();
+        connections.retain(|pooled| pooled.client.is_open());
+        let suitable =
+            |pooled: &&PooledClient<T>| pooled.client.has_room() && suits(&pooled.client);
+        let pooled = connections.iter().find(suitable)?;
+        pooled.used.set(true);
+        Some(Lent { client: pooled.client.clone(), reused, waited, tag: pooled.tag.clone() })
     }
 
-    async fn make<S: Io + 'static>(
-        &self,
-        connect: impl AsyncFnOnce() -> Result<Option<(S, T)>, E>,
-    ) -> Result<Option<Lent<T>>, ClientError<E>> {
-        let making = Making::begin(self);
-        match connect().await {
-            Ok(Some((stream, tag))) => {
-                let (client, driver) = leno_h2::client(stream, &self.limits);
-                spawn_contained(async move {
-                    if let Err(error) = driver.run().await {
-                        tracing::debug!(%error, "a connection to a server ended");
-                    }
-                });
-                let idle_since = Cell::new(Instant::now());
-                let used = Cell::new(true);
-                let lent =
-                    Lent { client: client.clone(), reused: false, waited: false, tag: tag.clone() };
-                self.kept.borrow_mut().push(Kept { client, tag, used, idle_since });
-                making.end(&Made::Connected);
-                Ok(Some(lent))
-            }
-            Ok(None) => {
-                making.end(&Made::Other);
-                Ok(None)
-            }
-            Err(error) => {
-                making.end(&Made::Failed(error.clone()));
-                Err(ClientError::Connect(error))
-            }
-        }
+    /// Connects in a task of its own. It ends with the attempt, whose time the caller bounds.
+    fn connect<S, C>(&self, connecting: C)
+    where
+        S: Io + 'static,
+        C: Future<Output = Result<Option<(S, T)>, E>> + 'static,
+    {
+        let (state, limits) = (Rc::clone(&self.state), Rc::clone(&self.limits));
+        state.connecting.set(true);
+        spawn_contained(async move {
+            let under_way = UnderWay { state };
+            let attempt = match connecting.await {
+                Ok(Some((stream, tag))) => under_way.keep(stream, tag, &limits),
+                Ok(None) => Attempt::OtherProtocol,
+                Err(error) => Attempt::Failed(error),
+            };
+            under_way.end(&attempt);
+        });
     }
 
     /// Waits until one of the connections may have room.
     async fn room(&self) -> Result<(), ClientError<E>> {
         let clients: Vec<Client> =
-            self.kept.borrow().iter().map(|kept| kept.client.clone()).collect();
+            self.state.connections.borrow().iter().map(|pooled| pooled.client.clone()).collect();
         let mut openings: Vec<_> = clients.iter().map(Client::ready).collect();
-        // One that has closed meanwhile is left out by the next look.
+        // A connection that has closed meanwhile is left out by the next try.
         let any = poll_fn(|cx| {
             let ready = openings.iter_mut().any(|opening| Pin::new(opening).poll(cx).is_ready());
             if ready { Poll::Ready(()) } else { Poll::Pending }
@@ -203,33 +201,53 @@ impl<T: Clone, E: Clone> ClientPool<T, E> {
     }
 }
 
-/// A connection being made. Dropped before its end, because the request has gone, it leaves the
-/// making to the next one.
-struct Making<'a, T, E> {
-    pool: &'a ClientPool<T, E>,
+/// A connection that is being made, until it is dropped.
+struct UnderWay<T, E> {
+    state: Rc<PoolState<T, E>>,
 }
 
-impl<'a, T, E> Making<'a, T, E> {
-    fn begin(pool: &'a ClientPool<T, E>) -> Self {
-        pool.connecting.set(true);
-        Self { pool }
+impl<T, E: Clone> UnderWay<T, E> {
+    /// Adds the connection to the pool, which may have been dropped meanwhile.
+    fn keep<S: Io + 'static>(&self, stream: S, tag: T, limits: &Rc<leno_h2::Limits>) -> Attempt<E> {
+        if Rc::strong_count(&self.state) == 1 {
+            return Attempt::Connected;
+        }
+        let (client, driver) = leno_h2::client(stream, limits);
+        spawn_contained(async move {
+            if let Err(error) = driver.run().await {
+                tracing::debug!(%error, "a connection to a server ended");
+            }
+        });
+        let (used, idle_since) = (Cell::new(true), Cell::new(Instant::now()));
+        let pooled = PooledClient { client, tag, used, idle_since };
+        self.state.connections.borrow_mut().push(pooled);
+        Attempt::Connected
     }
 
-    fn end(self, made: &Made<E>)
-    where
-        E: Clone,
-    {
-        for waiting in self.pool.waiting.take() {
-            // It may have given up.
-            let _gone = waiting.send(made.clone());
+    fn end(self, attempt: &Attempt<E>) {
+        self.state.connecting.set(false);
+        for waiting in self.state.waiting.take() {
+            // The request may have left.
+            let _left = waiting.send(attempt.clone());
         }
     }
 }
 
-impl<T, E> Drop for Making<'_, T, E> {
+/// Requests that still wait, because the attempt panicked, make another one.
+impl<T, E> Drop for UnderWay<T, E> {
     fn drop(&mut self) {
-        self.pool.connecting.set(false);
-        self.pool.waiting.take();
+        self.state.connecting.set(false);
+        self.state.waiting.take();
+    }
+}
+
+impl<T, E> Default for PoolState<T, E> {
+    fn default() -> Self {
+        Self {
+            connections: RefCell::default(),
+            connecting: Cell::new(false),
+            waiting: RefCell::default(),
+        }
     }
 }
 

@@ -169,6 +169,26 @@ impl<S: Io> Conn<S> {
         }
     }
 
+    /// Ready when the client has left, or its connection broke, while its request waits for a server.
+    /// What it sends meanwhile is kept, as far as there is room.
+    pub fn poll_gone(&mut self, cx: &mut Context<'_>) -> Poll<Failure> {
+        while !self.read_closed && self.received.has_room() {
+            match ready!(self.received.poll_fill(&mut self.io, cx)) {
+                Ok(0) => {
+                    self.read_closed = true;
+                    if self.io.has_left() {
+                        return Poll::Ready(Failure::new(Place::Client, Cause::Closed));
+                    }
+                }
+                Ok(_) => {}
+                Err(error) => {
+                    return Poll::Ready(Failure::new(Place::Client, Cause::Broken(error)));
+                }
+            }
+        }
+        Poll::Pending
+    }
+
     /// Sends a response of our own, to `request` or to bytes that are none. Whether the
     /// connection can be used further; the response says so too. An error if the client does not read
     /// the response in time.

@@ -16,7 +16,7 @@ use leno_h2::Stream;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 use crate::Io;
-use crate::call::Call;
+use crate::call::{Call, poll_gone};
 use crate::conn::Conn;
 use crate::exchange::Exchange;
 use crate::failure::{Cause, Failure, Place};
@@ -254,12 +254,7 @@ impl CallCopies<'_> {
     /// Ready when the client has reset its stream, or its connection has ended.
     pub fn poll_gone(&mut self, cx: &mut Context<'_>) -> Poll<Failure> {
         let Some(mut stream) = self.stream.take() else { return Poll::Pending };
-        let gone = match stream.poll_closed(cx) {
-            Poll::Ready(Some(reset)) => {
-                Poll::Ready(Failure::new(Place::Client, Cause::Reset(reset)))
-            }
-            _ => Poll::Pending,
-        };
+        let gone = poll_gone(&mut stream, cx);
         self.stream.replace(Some(stream));
         gone
     }

@@ -93,9 +93,12 @@ impl Application {
     /// A connection with room for a stream, shared with other requests, by HTTP/2 with prior
     /// knowledge.
     pub(crate) async fn stream(&self, deadline: Option<Instant>) -> Result<Lent<()>, NoStream> {
-        let connect = async || match self.connect().await {
-            Ok(stream) => Ok(Some((stream, ()))),
-            Err(error) => Err(Rc::new(error)),
+        let connect = || {
+            let application = Self::new(self.client.clone(), Rc::clone(&self.server));
+            async move {
+                let connected = application.connect().await;
+                connected.map(|stream| Some((stream, ()))).map_err(Rc::new)
+            }
         };
         let lent = self.server.clients.get(connect);
         let lent = match deadline {

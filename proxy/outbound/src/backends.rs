@@ -8,7 +8,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use leno_balance::{Balancer, Candidate, Nearness, NoPick, Pick, Wanted, hash};
-use leno_http::ConnPool;
+use leno_http::Dialer;
 use leno_policy::effective;
 use leno_resilience::Gate;
 use leno_telemetry::{Counter, Direction, Edge, EdgeLabels};
@@ -18,6 +18,7 @@ use leno_types::traffic::Traffic;
 use leno_types::{InstanceName, Protocol};
 
 use crate::Shared;
+use crate::connect::OpenError;
 use crate::external::{Outside, UNREACHABLE};
 use crate::policy::{EndpointPolicy, RequestPolicy};
 use crate::routes::Routes;
@@ -93,7 +94,8 @@ pub(crate) struct ServiceLabels {
 pub(crate) struct Remote {
     pub(crate) endpoint: Endpoint,
     pub(crate) address: SocketAddr,
-    pub(crate) pool: ConnPool<Channel>,
+    /// Connections of HTTP/1.
+    pub(crate) pool: Dialer<Channel, OpenError>,
     /// Those to all endpoints of the service.
     pub(crate) connections: Rc<Gate>,
     /// Connections that requests share.
@@ -340,7 +342,7 @@ impl Backends {
     /// one.
     pub(crate) fn close_idle(&self) -> bool {
         let balancer = self.balancer.borrow();
-        balancer.endpoints().any(|(remote, _)| remote.pool.take().is_some())
+        balancer.endpoints().any(|(remote, _)| remote.pool.idle().take().is_some())
     }
 
     /// Whether there are endpoints that are none of `tried`.
@@ -387,7 +389,7 @@ impl Backends {
     pub(crate) fn sweep(&self) {
         self.count_ejections();
         for (remote, _in_flight) in self.balancer.borrow().endpoints() {
-            remote.pool.sweep();
+            remote.pool.idle().sweep();
             remote.clients.sweep();
         }
         let now = leno_transport::now();
@@ -415,7 +417,7 @@ impl Backends {
         let limits = if is_mesh { &self.shared.mesh_limits } else { &self.shared.h2_limits };
         Remote {
             address,
-            pool: ConnPool::default(),
+            pool: Dialer::default(),
             connections: Rc::clone(&self.connections),
             clients: Clients::new(Rc::clone(limits)),
             outside: self.outside.borrow().clone().filter(|_| endpoint.identity.is_none()),

@@ -20,6 +20,9 @@ pub(crate) const REFUSED_BY_SERVER: &str = "refused-by-server";
 /// The same: no connection to the endpoint, for a reason that has no name of its own.
 pub(crate) const CONNECT_FAILED: &str = "connect-failed";
 
+/// The same: there was no connection in time.
+pub(crate) const CONNECT_TIMEOUT_CAUSE: &str = "connect-timeout";
+
 /// Why there is no connection. Nothing of the request was sent, so another endpoint can be tried.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum OpenError {
@@ -40,7 +43,7 @@ impl OpenError {
     pub(crate) fn cause(&self) -> &'static str {
         match self {
             Self::Connect(ConnectError::Refused(_)) => "connect-refused",
-            Self::Connect(ConnectError::Timeout(..)) => "connect-timeout",
+            Self::Connect(ConnectError::Timeout(..)) => CONNECT_TIMEOUT_CAUSE,
             Self::Connect(ConnectError::Unreachable(..)) => UNREACHABLE,
             Self::Connect(_) => CONNECT_FAILED,
             Self::Handshake(..) => "tls-handshake-failed",

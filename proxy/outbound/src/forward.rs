@@ -66,7 +66,7 @@ pub(crate) enum Forwarded {
 
 /// One request being forwarded.
 struct Attempts<'a, R> {
-    shared: &'a Shared,
+    shared: &'a Rc<Shared>,
     backends: &'a Backends,
     policy: &'a RequestPolicy,
     endpoints: &'a EndpointPolicy,
@@ -265,9 +265,15 @@ impl<'a, R: Hedgeable> Attempts<'a, R> {
         let sending = self.sending();
         let deadline = sending.deadline();
         let response_by = self.plan.response_by(self.policy);
-        let got = server::get(self.shared, pick.endpoint(), self.request, deadline).await;
+        let got = server::get(self.shared, pick.shared_endpoint(), self.request, deadline).await;
         let mut server = match got {
             Ok(server) => server,
+            Err(GetError::ClientGone(failure)) => {
+                pick.endpoint().edge(self.shared).error(failure.cause.label());
+                let done = Exchange::ended(failure);
+                self.count(&pick, &done);
+                return Some(Forwarded::Done(done));
+            }
             Err(error) => {
                 self.backends.opened(Some(error.cause()));
                 return self.not_connected(&pick, &error).await;

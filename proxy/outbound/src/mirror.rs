@@ -104,7 +104,7 @@ impl Copy {
             let mut request =
                 OfHttp1::<DuplexStream> { client, head: &head, of_http2: self.of_http2 };
             let pick = backends.pick(&[]).ok()?;
-            let found = server::get(&self.shared, pick.endpoint(), &request, None).await;
+            let found = server::get(&self.shared, pick.shared_endpoint(), &mut request, None).await;
             let mut server = found.ok()?;
             let mut order = Order::new(&self.shared.limits);
             order.mesh = server.is_mesh && !self.of_http2;

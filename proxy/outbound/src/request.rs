@@ -25,6 +25,9 @@ pub(crate) trait Request {
     /// When it must be over, by what the client says.
     fn deadline(&self) -> Option<Instant>;
 
+    /// Ready when the client has left while the request waits for a server.
+    fn poll_gone(&mut self, cx: &mut Context<'_>) -> Poll<Failure>;
+
     /// What it is in HTTP/1, once all of it has come; none where it is longer than `limit` bytes.
     async fn copy(&mut self, limit: usize) -> Option<Vec<u8>>;
 
@@ -54,6 +57,10 @@ impl<S: Io> Request for OfHttp1<'_, S> {
 
     fn is_http2(&self) -> bool {
         self.of_http2
+    }
+
+    fn poll_gone(&mut self, cx: &mut Context<'_>) -> Poll<Failure> {
+        self.client.poll_gone(cx)
     }
 
     async fn copy(&mut self, limit: usize) -> Option<Vec<u8>> {
@@ -92,6 +99,10 @@ impl Request for Call {
 
     fn is_grpc(&self) -> bool {
         Call::is_grpc(self)
+    }
+
+    fn poll_gone(&mut self, cx: &mut Context<'_>) -> Poll<Failure> {
+        Call::poll_gone(self, cx)
     }
 
     async fn copy(&mut self, limit: usize) -> Option<Vec<u8>> {
@@ -171,6 +182,11 @@ impl<S: Io> Request for CopyOfHttp1<'_, S> {
 
     fn deadline(&self) -> Option<Instant> {
         None
+    }
+
+    /// The client is put aside for all copies ([`Copies::poll_gone`]).
+    fn poll_gone(&mut self, _cx: &mut Context<'_>) -> Poll<Failure> {
+        Poll::Pending
     }
 
     async fn copy(&mut self, limit: usize) -> Option<Vec<u8>> {

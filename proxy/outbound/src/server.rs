@@ -1,18 +1,22 @@
 //! A connection to an endpoint for one request: its own, or a stream's place on a shared one.
 
 use std::cell::Cell;
+use std::future::{Future, poll_fn};
+use std::pin::pin;
 use std::rc::Rc;
+use std::task::Poll;
 
 use leno_http::{
-    Cause, ClientError, ClientPool, Conn, Exchange, Failure, Judge, Lent, Order, Place,
+    Cause, ClientError, ClientPool, Conn, DIAL_WAIT, DialError, Exchange, Failure, Judge, Lent,
+    Order, Place,
 };
 use leno_telemetry::Counter;
 use leno_tls::{Alpn, Channel};
-use tokio::time::Instant;
+use tokio::time::{Instant, sleep_until};
 
 use crate::Shared;
 use crate::backends::Remote;
-use crate::connect::{self, OpenError};
+use crate::connect::{self, CONNECT_TIMEOUT_CAUSE, OpenError};
 use crate::request::Request;
 
 /// The connections to one endpoint that its requests share.
@@ -27,30 +31,34 @@ pub(crate) struct Server {
     pub(crate) reused: bool,
     /// Another proxy is on the other side.
     pub(crate) is_mesh: bool,
-    way: Way,
-    /// What the shared connection had heard before this request.
+    connection: Connection,
+    /// What the shared connection had received before this request.
     heard: u64,
 }
 
-enum Way {
-    /// A connection to itself.
+enum Connection {
+    /// For this request alone.
     Http1(Conn<Channel>),
-    /// A stream of a connection that others share.
+    /// Shared with other requests.
     Http2(Lent<Refused>),
 }
 
-/// Said in `leno-error` when every stream of every connection to the server stayed in use.
+/// In `leno-error` when every stream of every connection to the server stayed in use.
 pub(crate) const STREAMS_IN_USE: &str = "streams-in-use";
 
-/// Why there is none. Nothing of the request was sent, so that it can go elsewhere.
+/// Why there is no connection. Nothing of the request was sent, so that it can go elsewhere.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum GetError {
     #[error("{0}")]
     Connect(Rc<OpenError>),
     #[error("all streams of all connections are in use")]
     Full,
+    #[error("no connection within {:?}, since many others are being made", DIAL_WAIT)]
+    Late,
     #[error("the client's deadline has passed")]
     Deadline,
+    #[error("the client has left")]
+    ClientGone(Failure),
 }
 
 impl GetError {
@@ -59,7 +67,9 @@ impl GetError {
         match self {
             Self::Connect(error) => error.cause(),
             Self::Full => STREAMS_IN_USE,
+            Self::Late => CONNECT_TIMEOUT_CAUSE,
             Self::Deadline => "deadline",
+            Self::ClientGone(failure) => failure.cause.label(),
         }
     }
 
@@ -85,6 +95,15 @@ impl From<OpenError> for GetError {
     }
 }
 
+impl From<DialError<OpenError>> for GetError {
+    fn from(error: DialError<OpenError>) -> Self {
+        match error {
+            DialError::Failed(error) => error.into(),
+            DialError::Late => Self::Late,
+        }
+    }
+}
+
 impl From<ClientError<Rc<OpenError>>> for GetError {
     fn from(error: ClientError<Rc<OpenError>>) -> Self {
         match error {
@@ -97,43 +116,58 @@ impl From<ClientError<Rc<OpenError>>> for GetError {
 /// A connection to an endpoint: pooled, or a new one. To another proxy requests of both versions
 /// share one HTTP/2 connection; an unmeshed server is spoken to as the client speaks. `deadline` is the
 /// mesh's own, beside the client's.
+///
+/// The wait ends with either deadline and when the client leaves. A connection that is being made then is
+/// for the next request.
 pub(crate) async fn get<R: Request>(
-    shared: &Shared,
-    remote: &Remote,
-    request: &R,
+    shared: &Rc<Shared>,
+    remote: &Rc<Remote>,
+    request: &mut R,
     deadline: Option<Instant>,
 ) -> Result<Server, GetError> {
-    let found = find(shared, remote, request.is_http2());
-    match [request.deadline(), deadline].into_iter().flatten().min() {
-        None => found.await,
-        Some(deadline) => match tokio::time::timeout_at(deadline, found).await {
-            Ok(found) => found,
-            Err(_) => Err(GetError::Deadline),
-        },
-    }
+    let deadline = [request.deadline(), deadline].into_iter().flatten().min();
+    let mut server = pin!(connect(shared, remote, request.is_http2()));
+    let mut late = pin!(deadline.map(sleep_until));
+    poll_fn(|cx| {
+        if let Poll::Ready(server) = server.as_mut().poll(cx) {
+            return Poll::Ready(server);
+        }
+        if let Poll::Ready(failure) = request.poll_gone(cx) {
+            return Poll::Ready(Err(GetError::ClientGone(failure)));
+        }
+        match late.as_mut().as_pin_mut() {
+            Some(late) => late.poll(cx).map(|()| Err(GetError::Deadline)),
+            None => Poll::Pending,
+        }
+    })
+    .await
 }
 
-async fn find(shared: &Shared, remote: &Remote, http2: bool) -> Result<Server, GetError> {
+async fn connect(
+    shared: &Rc<Shared>,
+    remote: &Rc<Remote>,
+    http2: bool,
+) -> Result<Server, GetError> {
     let is_mesh = connect::is_mesh(shared, remote);
     if (is_mesh || http2) && !remote.http1_only.get() {
-        let connect = async || over_http2(shared, remote).await;
-        let lent = remote.clients.get(connect).await?;
+        let lent = remote.clients.get(|| over_http2(Rc::clone(shared), Rc::clone(remote))).await?;
         if let Some(lent) = lent {
             count(shared, lent.reused);
             if lent.waited {
                 shared.registry.count(Counter::OutboundStreamWaited);
             }
-            let heard = lent.client.heard();
-            return Ok(Server { reused: lent.reused, is_mesh, way: Way::Http2(lent), heard });
+            let (reused, heard) = (lent.reused, lent.client.heard());
+            return Ok(Server { reused, is_mesh, connection: Connection::Http2(lent), heard });
         }
     }
-    if let Some(pooled) = remote.pool.take() {
-        count(shared, true);
-        return Ok(Server { reused: true, is_mesh, way: Way::Http1(pooled), heard: 0 });
-    }
-    let channel = connect::open(shared, remote, &[Alpn::Http1], false).await?;
-    count(shared, false);
-    Ok(Server { reused: false, is_mesh, way: Way::Http1(Conn::new(channel)), heard: 0 })
+    let (reused, conn) = match remote.pool.idle().take() {
+        Some(pooled) => (true, pooled),
+        None => {
+            (false, remote.pool.dial(|| over_http1(Rc::clone(shared), Rc::clone(remote))).await?)
+        }
+    };
+    count(shared, reused);
+    Ok(Server { reused, is_mesh, connection: Connection::Http1(conn), heard: 0 })
 }
 
 fn count(shared: &Shared, reused: bool) {
@@ -141,19 +175,23 @@ fn count(shared: &Shared, reused: bool) {
     shared.registry.count(counter);
 }
 
-/// A connection for streams. None where the other proxy takes only HTTP/1, which is remembered.
+/// Opens a connection for streams. `None` where the other proxy takes only HTTP/1, which is remembered.
 async fn over_http2(
-    shared: &Shared,
-    remote: &Remote,
+    shared: Rc<Shared>,
+    remote: Rc<Remote>,
 ) -> Result<Option<(Channel, Refused)>, Rc<OpenError>> {
-    let channel = connect::open(shared, remote, Alpn::HTTP, false).await?;
+    let channel = connect::open(&shared, &remote, Alpn::HTTP, false).await?;
     if channel.alpn() == Some(Alpn::Http1) {
         remote.http1_only.set(true);
-        remote.pool.put(Conn::new(channel), None);
+        remote.pool.idle().put(Conn::new(channel), None);
         return Ok(None);
     }
     let refused = channel.refused();
     Ok(Some((channel, refused)))
+}
+
+async fn over_http1(shared: Rc<Shared>, remote: Rc<Remote>) -> Result<Channel, OpenError> {
+    connect::open(&shared, &remote, &[Alpn::Http1], false).await
 }
 
 impl Server {
@@ -163,15 +201,15 @@ impl Server {
         request: &mut R,
         order: &mut Order<'_, J>,
     ) -> Exchange {
-        match &mut self.way {
-            Way::Http1(conn) => request.to_http1(conn, order).await,
-            Way::Http2(lent) => request.to_http2(&lent.client, order).await,
+        match &mut self.connection {
+            Connection::Http1(conn) => request.to_http1(conn, order).await,
+            Connection::Http2(lent) => request.to_http2(&lent.client, order).await,
         }
     }
 
     /// Whether the server's proxy has refused the own certificate on a shared connection.
     pub(crate) fn was_refused(&self) -> bool {
-        matches!(&self.way, Way::Http2(lent) if lent.tag.get())
+        matches!(&self.connection, Connection::Http2(lent) if lent.tag.get())
     }
 
     /// A request has failed. If it has waited in vain and nothing else has come meanwhile either, the shared
@@ -179,7 +217,7 @@ impl Server {
     /// on it have ended.
     pub(crate) fn judge(&self, failure: &Failure) {
         let over_time = matches!(failure.cause, Cause::Stalled | Cause::Late | Cause::Deadline);
-        if let Way::Http2(lent) = &self.way
+        if let Connection::Http2(lent) = &self.connection
             && over_time
             && failure.place == Place::Server
             && lent.client.heard() == self.heard
@@ -190,10 +228,10 @@ impl Server {
 
     /// Keeps what can be used again.
     pub(crate) fn give_back(self, remote: &Remote, done: &Exchange) {
-        if let Way::Http1(conn) = self.way
+        if let Connection::Http1(conn) = self.connection
             && done.server_reusable
         {
-            remote.pool.put(conn, done.server_idle);
+            remote.pool.idle().put(conn, done.server_idle);
         }
     }
 }

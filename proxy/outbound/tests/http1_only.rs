@@ -7,6 +7,7 @@ use std::net::SocketAddr;
 use std::process::Command;
 use std::rc::Rc;
 use std::sync::Arc;
+use std::time::Duration;
 
 use leno_discovery::Directory;
 use leno_http::Limits;
@@ -15,6 +16,7 @@ use leno_outbound::{Fixed, Outbound, Parts};
 use leno_telemetry::Registry;
 use leno_tls::{Credentials, Keyring};
 use leno_types::mesh::{Distribution, Endpoint, Place, Resolution, Service, ServicePort};
+use leno_types::traffic::{Timeouts, Traffic};
 use leno_types::{InstanceName, Protocol, ServiceName};
 use nix::sched::{CloneFlags, unshare};
 use rcgen::{BasicConstraints, CertificateParams, IsCa, Issuer, KeyPair, SanType};
@@ -24,6 +26,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{Barrier, watch};
 use tokio::task::{LocalSet, spawn_local};
+use tokio::time::sleep;
 use tokio_rustls::TlsAcceptor;
 
 const WEB: &str = "spiffe://cluster.local/ns/shop/sa/web";
@@ -70,8 +73,9 @@ impl Authority {
 /// The requests that the server has seen, each connection's in a list of its own.
 type Seen = Rc<RefCell<Vec<Vec<String>>>>;
 
-/// The other proxy: TLS with `leno-h1` alone, and an answer to each request, which it repeats.
-async fn server(certified: Certified) -> (SocketAddr, Seen) {
+/// The other proxy: TLS with `leno-h1` alone, whose handshake takes so long, and an answer to each request,
+/// which it repeats.
+async fn server(certified: Certified, handshake: Duration) -> (SocketAddr, Seen) {
     let mut config = rustls::ServerConfig::builder_with_provider(Arc::new(default_provider()))
         .with_protocol_versions(&[&rustls::version::TLS13])
         .unwrap()
@@ -88,6 +92,7 @@ async fn server(certified: Certified) -> (SocketAddr, Seen) {
             let (tcp, _) = listener.accept().await.unwrap();
             let (acceptor, seen) = (acceptor.clone(), Rc::clone(&all));
             spawn_local(async move {
+                sleep(handshake).await;
                 let mut stream = acceptor.accept(tcp).await.unwrap();
                 assert_eq!(stream.get_ref().1.alpn_protocol(), Some(&b"leno-h1"[..]));
                 let nth = seen.borrow().len();
@@ -114,7 +119,7 @@ async fn head(stream: &mut (impl AsyncReadExt + Unpin)) -> Option<String> {
     Some(String::from_utf8(head).unwrap())
 }
 
-fn outbound(keyring: &Keyring, server: SocketAddr) -> Rc<Outbound> {
+fn outbound(keyring: &Keyring, server: SocketAddr, request: Option<Duration>) -> Rc<Outbound> {
     let endpoint = Endpoint {
         workload: None,
         addresses: vec![server.ip()],
@@ -122,6 +127,7 @@ fn outbound(keyring: &Keyring, server: SocketAddr) -> Rc<Outbound> {
         identity: Some(CART.parse().unwrap()),
         place: Place::default(),
     };
+    let timeouts = Timeouts { request, ..Timeouts::default() };
     let service = Service {
         name: ServiceName::new("shop", "cart").unwrap(),
         vips: Vec::new(),
@@ -134,7 +140,7 @@ fn outbound(keyring: &Keyring, server: SocketAddr) -> Rc<Outbound> {
             external: None,
         }],
         routes: [].into(),
-        traffic: [].into(),
+        traffic: [Arc::new(Traffic { timeouts, ..Traffic::default() })].into(),
     };
     let resolution = watch::Sender::new(Resolution::Service(Arc::new(service))).subscribe();
     Rc::new(Outbound::new(Parts {
@@ -195,8 +201,8 @@ fn apart<F: Future<Output = ()>>(test: impl FnOnce() -> F + Send + 'static) {
 fn requests_travel_one_at_a_time_over_connections_that_are_kept() {
     apart(|| async {
         let authority = Authority::new();
-        let (address, seen) = server(authority.certify(CART)).await;
-        let outbound = outbound(&authority.keyring(WEB), address);
+        let (address, seen) = server(authority.certify(CART), Duration::ZERO).await;
+        let outbound = outbound(&authority.keyring(WEB), address, None);
         let mut one = client(&outbound).await;
         ask(&mut one, "/1").await;
         ask(&mut one, "/2").await;
@@ -211,8 +217,8 @@ fn requests_travel_one_at_a_time_over_connections_that_are_kept() {
 fn clients_that_ask_at_once_before_anything_is_known_are_all_answered() {
     apart(|| async {
         let authority = Authority::new();
-        let (address, seen) = server(authority.certify(CART)).await;
-        let outbound = outbound(&authority.keyring(WEB), address);
+        let (address, seen) = server(authority.certify(CART), Duration::ZERO).await;
+        let outbound = outbound(&authority.keyring(WEB), address, None);
         let start = Rc::new(Barrier::new(AT_ONCE));
         let mut clients = Vec::new();
         for nth in 0..AT_ONCE {
@@ -227,5 +233,29 @@ fn clients_that_ask_at_once_before_anything_is_known_are_all_answered() {
             client.await.unwrap();
         }
         assert_eq!(seen.borrow().iter().map(Vec::len).sum::<usize>(), AT_ONCE);
+    });
+}
+
+/// The first request fails at its deadline, and its handshake goes on for the second.
+#[test]
+fn a_deadline_shorter_than_the_handshake_fails_one_request_only() {
+    apart(|| async {
+        let authority = Authority::new();
+        let handshake = Duration::from_millis(400);
+        let (address, seen) = server(authority.certify(CART), handshake).await;
+        let deadline = Some(Duration::from_millis(150));
+        let outbound = outbound(&authority.keyring(WEB), address, deadline);
+        let mut one = client(&outbound).await;
+        one.write_all(b"GET /1 HTTP/1.1\r\nHost: cart\r\n\r\n").await.unwrap();
+        let answer = head(&mut one).await.unwrap();
+        assert!(answer.starts_with("HTTP/1.1 504 "), "{answer}");
+        let finished = async {
+            while seen.borrow().is_empty() {
+                sleep(Duration::from_millis(1)).await;
+            }
+        };
+        tokio::time::timeout(10 * handshake, finished).await.unwrap();
+        ask(&mut client(&outbound).await, "/2").await;
+        assert_eq!(*seen.borrow(), [["GET /2 HTTP/1.1"]]);
     });
 }

@@ -8,6 +8,7 @@
 mod balancing;
 mod bounds;
 mod causes;
+mod connecting;
 mod connections;
 mod detection;
 mod ejection;

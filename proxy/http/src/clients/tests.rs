@@ -1,7 +1,9 @@
 //! Servers in memory that answer every request with 200.
 
+use std::future::{Ready, ready};
+
 use leno_h2::Head;
-use tokio::io::DuplexStream;
+use tokio::io::{AsyncReadExt, DuplexStream};
 use tokio::task::{LocalSet, spawn_local};
 
 use super::*;
@@ -30,6 +32,16 @@ fn server(limits: &Rc<leno_h2::Limits>) -> DuplexStream {
     near
 }
 
+type Made = Result<Option<(DuplexStream, u32)>, &'static str>;
+
+const FAILED: Made = Err("refused");
+
+/// Connects to a [`server`] at once.
+fn to_server(limits: &Rc<leno_h2::Limits>, tag: u32) -> impl Fn() -> Ready<Made> {
+    let limits = Rc::clone(limits);
+    move || ready(Ok(Some((server(&limits), tag))))
+}
+
 fn request() -> Head {
     let mut head = Head::new();
     for (name, value) in
@@ -49,15 +61,16 @@ async fn those_who_come_together_share_one_connection() {
     local(async {
         let limits = limits(100);
         let pool = Pool::new(Rc::clone(&limits));
-        let made = Cell::new(0);
-        let get = async || {
-            let connect = async || {
+        let made = Rc::new(Cell::new(0));
+        let connect = || {
+            let (limits, made) = (Rc::clone(&limits), Rc::clone(&made));
+            async move {
                 tokio::task::yield_now().await;
                 made.set(made.get() + 1);
                 Ok(Some((server(&limits), made.get())))
-            };
-            pool.get(connect).await.unwrap().unwrap()
+            }
         };
+        let get = async || pool.get(connect).await.unwrap().unwrap();
         let (one, two, three) = tokio::join!(get(), get(), get());
         assert_eq!((made.get(), one.tag, two.tag, three.tag), (1, 1, 1, 1));
         assert!(!one.reused && !two.reused && !three.reused);
@@ -71,8 +84,7 @@ async fn a_full_connection_gets_a_second_one_and_a_closed_one_is_replaced() {
     local(async {
         let limits = limits(1);
         let pool = Pool::new(Rc::clone(&limits));
-        let get =
-            async |tag| pool.get(async || Ok(Some((server(&limits), tag)))).await.unwrap().unwrap();
+        let get = async |tag| pool.get(to_server(&limits, tag)).await.unwrap().unwrap();
         let one = get(1).await;
         let _stream = one.client.open(&request(), true).unwrap();
         let two = get(2).await;
@@ -90,10 +102,10 @@ async fn their_number_is_bounded_and_so_is_the_wait() {
         let pool = Pool::new(Rc::clone(&limits));
         let mut streams = Vec::new();
         for _ in 0..MAX_CLIENTS {
-            let lent = pool.get(async || Ok(Some((server(&limits), 0)))).await.unwrap().unwrap();
+            let lent = pool.get(to_server(&limits, 0)).await.unwrap().unwrap();
             streams.push(lent.client.open(&request(), true).unwrap());
         }
-        let more = async || pool.get::<DuplexStream>(async || Err("another one")).await;
+        let more = async || pool.get(|| ready(FAILED)).await;
         assert_eq!(more().await.unwrap_err(), ClientError::Full);
         let waiting = async {
             tokio::task::yield_now().await;
@@ -106,25 +118,63 @@ async fn their_number_is_bounded_and_so_is_the_wait() {
 }
 
 #[tokio::test]
-async fn a_failure_is_told_to_all_who_wait_and_one_who_leaves_is_replaced() {
+async fn a_failure_fails_all_requests_that_wait_for_it() {
     local(async {
         let pool = Pool::new(limits(1));
         let failing = async || {
-            let connect = async || {
+            let connect = || async {
                 tokio::task::yield_now().await;
-                Err("refused")
+                FAILED
             };
-            pool.get::<DuplexStream>(connect).await.unwrap_err()
+            pool.get(connect).await.unwrap_err()
         };
         let (one, two) = tokio::join!(failing(), failing());
         assert_eq!((one, two), (ClientError::Connect("refused"), ClientError::Connect("refused")));
-        // The first goes away while it makes the connection.
-        let never = pool.get::<DuplexStream>(async || std::future::pending().await);
-        let gone = tokio::time::timeout(Duration::from_millis(1), never);
-        let second = pool.get(async || Ok(Some((server(&limits(1)), 7))));
-        let (gone, second) = tokio::join!(gone, second);
-        assert!(gone.is_err());
-        assert_eq!(second.unwrap().unwrap().tag, 7);
+    })
+    .await;
+}
+
+/// Deadlines of 150 ms, of which the second begins when the handshake of 400 ms is half done.
+#[tokio::test(start_paused = true)]
+async fn a_connection_outlives_the_request_that_it_is_made_for() {
+    local(async {
+        let (pool, limits) = (Pool::new(limits(1)), limits(1));
+        let made = Rc::new(Cell::new(0));
+        let connect = || {
+            let (limits, made) = (Rc::clone(&limits), Rc::clone(&made));
+            async move {
+                made.set(made.get() + 1);
+                tokio::time::sleep(Duration::from_millis(400)).await;
+                Ok(Some((server(&limits), made.get())))
+            }
+        };
+        for _ in 0..2 {
+            let late = tokio::time::timeout(Duration::from_millis(150), pool.get(connect)).await;
+            assert!(late.is_err() && !pool.is_empty());
+        }
+        let third = tokio::time::timeout(Duration::from_millis(150), pool.get(connect)).await;
+        assert_eq!((third.unwrap().unwrap().unwrap().tag, made.get()), (1, 1));
+    })
+    .await;
+}
+
+/// As when the endpoint goes from its set.
+#[tokio::test(start_paused = true)]
+async fn a_pool_that_is_dropped_keeps_no_connection() {
+    local(async {
+        let pool = Pool::new(limits(1));
+        let (stream, mut far) = tokio::io::duplex(64);
+        let stream = Rc::new(Cell::new(Some(stream)));
+        let connect = || {
+            let stream = Rc::clone(&stream);
+            async move {
+                tokio::time::sleep(Duration::from_millis(400)).await;
+                Ok(stream.take().map(|stream| (stream, 0)))
+            }
+        };
+        assert!(tokio::time::timeout(Duration::from_millis(150), pool.get(connect)).await.is_err());
+        drop(pool);
+        assert_eq!(far.read(&mut [0; 64]).await.unwrap(), 0);
     })
     .await;
 }
@@ -133,7 +183,8 @@ async fn a_failure_is_told_to_all_who_wait_and_one_who_leaves_is_replaced() {
 async fn a_server_without_http2_is_told_to_all() {
     local(async {
         let pool = Pool::new(limits(1));
-        let get = async || pool.get::<DuplexStream>(async || Ok(None)).await.unwrap().is_none();
+        let other = || ready(Ok(None::<(DuplexStream, u32)>));
+        let get = async || pool.get(other).await.unwrap().is_none();
         assert!(get().await && get().await && pool.is_empty());
     })
     .await;
@@ -144,7 +195,7 @@ async fn what_nobody_uses_is_closed() {
     local(async {
         let limits = limits(10);
         let pool = Pool::new(Rc::clone(&limits));
-        let lent = pool.get(async || Ok(Some((server(&limits), 0)))).await.unwrap().unwrap();
+        let lent = pool.get(to_server(&limits, 0)).await.unwrap().unwrap();
         let stream = lent.client.open(&request(), true).unwrap();
         drop(lent);
         for _ in 0..4 {

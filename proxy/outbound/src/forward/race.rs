@@ -202,10 +202,11 @@ impl<'a> Race<'a> {
         let run = Box::pin(async move {
             let (shared, deadline) = (self.sending.shared, self.sending.deadline());
             let times = (deadline, self.plan.borrow().response_by(self.policy));
-            let mut server = match server::get(shared, to.endpoint(), &copy, deadline).await {
-                Ok(server) => server,
-                Err(error) => return Ended::NotConnected(error),
-            };
+            let mut server =
+                match server::get(shared, to.shared_endpoint(), &mut copy, deadline).await {
+                    Ok(server) => server,
+                    Err(error) => return Ended::NotConnected(error),
+                };
             connected.set(true);
             let is_mesh = server.is_mesh;
             let judge = |response: ResponseView<'_>, is_replayable: bool| {

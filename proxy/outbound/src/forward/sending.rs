@@ -1,5 +1,6 @@
 //! What one try is sent with, whichever copy of the request it is.
 
+use std::rc::Rc;
 use std::time::Instant;
 
 use leno_balance::{Pick, Wanted};
@@ -15,7 +16,7 @@ use crate::server::Server;
 /// What the tries of a request have in common.
 #[derive(Clone, Copy)]
 pub(super) struct Sending<'a> {
-    pub(super) shared: &'a Shared,
+    pub(super) shared: &'a Rc<Shared>,
     pub(super) policy: &'a RequestPolicy,
     pub(super) endpoints: &'a EndpointPolicy,
     pub(super) wanted: Wanted,

@@ -1,0 +1,300 @@
+//! HTTP/1 connections to a server, each made in a task of its own.
+//!
+//! ```text
+//! request ─► waiting ─┬─ connected ──► the request that has waited longest
+//!                     ├─ failed ─────► the same
+//!                     └─ too many connect already: waits for one of them to end
+//! connected, and no request waits any more ─► the pool, for the next one
+//! ```
+
+use std::cell::{Cell, RefCell};
+use std::collections::VecDeque;
+use std::future::Future;
+use std::rc::Rc;
+use std::time::Duration;
+
+use leno_transport::{Io, spawn_contained};
+use tokio::sync::oneshot;
+use tokio::time::{Instant, timeout_at};
+
+use crate::conn::Conn;
+use crate::reuse::{ConnPool, MAX_IDLE_CONNS};
+
+/// Most connections to one server that are being made at a time: as many as the pool keeps if all of
+/// their requests leave.
+pub const MAX_CONNECTING: usize = MAX_IDLE_CONNS;
+
+/// Longest wait for a new connection: that for a connection and its handshake, and a moment to wait for
+/// other attempts to end.
+pub const DIAL_WAIT: Duration = Duration::from_secs(10);
+
+/// Why there is no new connection.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum DialError<E> {
+    /// An attempt failed.
+    Failed(E),
+    /// There was none within [`DIAL_WAIT`].
+    Late,
+}
+
+/// The HTTP/1 connections of one worker to one server: idle ones, and those that are being made.
+///
+/// A request that leaves, because its deadline has passed or its client has gone, leaves its attempt
+/// under way; the connection goes to the next request that waits, or to the idle ones.
+#[derive(Debug)]
+pub struct Dialer<S, E> {
+    state: Rc<DialerState<S, E>>,
+}
+
+#[derive(Debug)]
+struct DialerState<S, E> {
+    idle: ConnPool<S>,
+    connecting: Cell<usize>,
+    /// Bounded by the requests taken.
+    waiting: RefCell<VecDeque<oneshot::Sender<Dialed<S, E>>>>,
+}
+
+/// What a request that waits receives.
+#[derive(Debug)]
+enum Dialed<S, E> {
+    Connected(Conn<S>),
+    Failed(E),
+    /// An attempt has ended, so that it may make its own.
+    Turn,
+}
+
+impl<S, E> Default for Dialer<S, E> {
+    fn default() -> Self {
+        let (connecting, waiting) = (Cell::new(0), RefCell::default());
+        Self { state: Rc::new(DialerState { idle: ConnPool::default(), connecting, waiting }) }
+    }
+}
+
+impl<S: Io + 'static, E: 'static> Dialer<S, E> {
+    /// The idle connections.
+    pub fn idle(&self) -> &ConnPool<S> {
+        &self.state.idle
+    }
+
+    /// A connection that was not used before. `connect` makes one, within a time of its own.
+    ///
+    /// # Errors
+    /// [`DialError`]; nothing of the request was sent.
+    pub async fn dial<C>(&self, connect: impl Fn() -> C) -> Result<Conn<S>, DialError<E>>
+    where
+        C: Future<Output = Result<S, E>> + 'static,
+    {
+        let deadline = Instant::now() + DIAL_WAIT;
+        loop {
+            let (sender, receiver) = oneshot::channel();
+            let mut waiter = Waiter { state: &self.state, receiver };
+            if self.state.enqueue(sender) {
+                self.state.connecting.set(self.state.connecting.get() + 1);
+                let under_way = UnderWay { state: Rc::clone(&self.state) };
+                let connecting = connect();
+                spawn_contained(async move { under_way.end(connecting.await) });
+            }
+            match timeout_at(deadline, &mut waiter.receiver).await {
+                Ok(Ok(Dialed::Connected(conn))) => return Ok(conn),
+                Ok(Ok(Dialed::Failed(error))) => return Err(DialError::Failed(error)),
+                Ok(Ok(Dialed::Turn) | Err(_)) => {}
+                Err(_late) => return Err(DialError::Late),
+            }
+        }
+    }
+}
+
+impl<S, E> DialerState<S, E> {
+    /// Adds a request to those that wait; whether it needs an attempt of its own.
+    fn enqueue(&self, sender: oneshot::Sender<Dialed<S, E>>) -> bool {
+        let mut waiting = self.waiting.borrow_mut();
+        waiting.retain(|sender| !sender.is_closed());
+        waiting.push_back(sender);
+        self.connecting.get() < waiting.len().min(MAX_CONNECTING)
+    }
+
+    /// Gives an outcome to a request that waits: the one that has waited longest, or, of a turn, the last
+    /// one, since the attempts under way are for those before it.
+    fn give(&self, mut dialed: Dialed<S, E>)
+    where
+        S: Io,
+    {
+        loop {
+            let next = match dialed {
+                Dialed::Turn => self.waiting.borrow_mut().pop_back(),
+                _ => self.waiting.borrow_mut().pop_front(),
+            };
+            match (next, dialed) {
+                (Some(sender), given) => match sender.send(given) {
+                    Ok(()) => return,
+                    // This request has left.
+                    Err(returned) => dialed = returned,
+                },
+                (None, Dialed::Connected(conn)) => {
+                    tracing::debug!("a connection outlived the request that it was made for");
+                    return self.idle.put(conn, None);
+                }
+                (None, _) => return,
+            }
+        }
+    }
+}
+
+/// A request that waits. What it was given and has not taken when it leaves goes to the next one.
+struct Waiter<'a, S: Io, E> {
+    state: &'a DialerState<S, E>,
+    receiver: oneshot::Receiver<Dialed<S, E>>,
+}
+
+impl<S: Io, E> Drop for Waiter<'_, S, E> {
+    fn drop(&mut self) {
+        self.receiver.close();
+        if let Ok(dialed) = self.receiver.try_recv() {
+            self.state.give(dialed);
+        }
+    }
+}
+
+/// A connection that is being made, until it is dropped.
+struct UnderWay<S: Io, E> {
+    state: Rc<DialerState<S, E>>,
+}
+
+impl<S: Io, E> UnderWay<S, E> {
+    fn end(self, outcome: Result<S, E>) {
+        self.state.give(match outcome {
+            Ok(stream) => Dialed::Connected(Conn::new(stream)),
+            Err(error) => Dialed::Failed(error),
+        });
+    }
+}
+
+impl<S: Io, E> Drop for UnderWay<S, E> {
+    fn drop(&mut self) {
+        let connecting = self.state.connecting.get() - 1;
+        self.state.connecting.set(connecting);
+        self.state.waiting.borrow_mut().retain(|sender| !sender.is_closed());
+        // Some requests have no attempt of their own: one of them is to make one.
+        if self.state.waiting.borrow().len() > connecting {
+            self.state.give(Dialed::Turn);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::io::{DuplexStream, duplex};
+    use tokio::task::{LocalSet, yield_now};
+    use tokio::time::{sleep, timeout};
+
+    use super::*;
+
+    type Pool = Dialer<DuplexStream, &'static str>;
+
+    async fn local<T>(work: impl Future<Output = T>) -> T {
+        LocalSet::new().run_until(work).await
+    }
+
+    async fn after(wait: Duration) -> Result<DuplexStream, &'static str> {
+        sleep(wait).await;
+        let (near, far) = duplex(64);
+        // It stays open.
+        std::mem::forget(far);
+        Ok(near)
+    }
+
+    const HANDSHAKE: Duration = Duration::from_millis(300);
+    const DEADLINE: Duration = Duration::from_millis(150);
+
+    #[tokio::test(start_paused = true)]
+    async fn an_attempt_outlives_its_request_and_serves_the_next() {
+        local(async {
+            let (pool, made) = (Pool::default(), Rc::new(Cell::new(0)));
+            let connect = || {
+                made.set(made.get() + 1);
+                after(HANDSHAKE)
+            };
+            assert!(timeout(DEADLINE, pool.dial(connect)).await.is_err());
+            // The second comes while the first one's attempt is under way.
+            assert!(timeout(DEADLINE + DEADLINE, pool.dial(connect)).await.unwrap().is_ok());
+            assert_eq!(made.get(), 1);
+            assert!(timeout(DEADLINE, pool.dial(connect)).await.is_err());
+            sleep(HANDSHAKE).await;
+            assert_eq!((made.get(), pool.idle().len(), pool.state.connecting.get()), (2, 1, 0));
+        })
+        .await;
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn the_attempts_of_requests_that_left_are_bounded() {
+        local(async {
+            let (pool, made) = (Pool::default(), Rc::new(Cell::new(0)));
+            let connect = || {
+                made.set(made.get() + 1);
+                after(HANDSHAKE)
+            };
+            for _ in 0..10 {
+                let all: Vec<_> = (0..MAX_CONNECTING).map(|_| pool.dial(connect)).collect();
+                let all = futures(all);
+                assert!(timeout(Duration::from_millis(1), all).await.is_err());
+            }
+            assert_eq!((made.get(), pool.state.connecting.get()), (MAX_CONNECTING, MAX_CONNECTING));
+            sleep(HANDSHAKE).await;
+            assert_eq!((pool.idle().len(), pool.state.connecting.get()), (MAX_IDLE_CONNS, 0));
+        })
+        .await;
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn requests_beyond_the_bound_have_their_turn() {
+        local(async {
+            let (pool, made) = (Pool::default(), Rc::new(Cell::new(0)));
+            let connect = || {
+                made.set(made.get() + 1);
+                after(HANDSHAKE)
+            };
+            let all: Vec<_> = (0..MAX_CONNECTING + 3).map(|_| pool.dial(connect)).collect();
+            let began = Instant::now();
+            assert!(futures(all).await.iter().all(Result::is_ok));
+            assert_eq!((made.get(), began.elapsed()), (MAX_CONNECTING + 3, 2 * HANDSHAKE));
+            assert_eq!(pool.state.connecting.get(), 0);
+        })
+        .await;
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn each_failure_fails_one_request() {
+        local(async {
+            let pool = Pool::default();
+            let fails = || async {
+                yield_now().await;
+                Err("refused")
+            };
+            let (one, two) = tokio::join!(pool.dial(fails), pool.dial(fails));
+            for outcome in [one, two] {
+                assert_eq!(outcome.err(), Some(DialError::Failed("refused")));
+            }
+            let never = pool.dial(std::future::pending);
+            assert_eq!(never.await.err(), Some(DialError::Late));
+        })
+        .await;
+    }
+
+    /// All of them, side by side.
+    async fn futures<F: Future>(all: Vec<F>) -> Vec<F::Output> {
+        let mut all: Vec<_> = all.into_iter().map(|one| (Box::pin(one), None)).collect();
+        std::future::poll_fn(|cx| {
+            for (one, output) in &mut all {
+                if output.is_none()
+                    && let std::task::Poll::Ready(done) = one.as_mut().poll(cx)
+                {
+                    *output = Some(done);
+                }
+            }
+            let over = all.iter().all(|(_, output)| output.is_some());
+            if over { std::task::Poll::Ready(()) } else { std::task::Poll::Pending }
+        })
+        .await;
+        all.into_iter().filter_map(|(_, output)| output).collect()
+    }
+}

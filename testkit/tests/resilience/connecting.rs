@@ -1,0 +1,114 @@
+//! Requests that have less time than it takes to connect, and clients that leave meanwhile.
+#![expect(clippy::unwrap_used, reason = "tests")]
+
+use std::io::{ErrorKind, Read, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::time::{Duration, Instant};
+
+use leno_testkit::wait;
+use socket2::{Domain, Socket, Type};
+
+use crate::front::{Around, Front};
+use crate::world::get;
+
+const LIMIT: Duration = Duration::from_secs(20);
+
+/// A server whose queue of connections is full: the kernel drops each SYN, and the proxy's is sent again
+/// after a second. So connecting takes a second if there is room by then.
+struct Full {
+    listener: TcpListener,
+    _queued: TcpStream,
+}
+
+impl Full {
+    fn new() -> Self {
+        let socket = Socket::new(Domain::IPV4, Type::STREAM, None).unwrap();
+        socket.bind(&SocketAddr::from(([127, 0, 0, 1], 0)).into()).unwrap();
+        // One more than this is queued.
+        socket.listen(0).unwrap();
+        let listener = TcpListener::from(socket);
+        let queued = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        Self { listener, _queued: queued }
+    }
+
+    fn front(&self, spec: &str) -> Front {
+        Front::outbound(spec, &[self.listener.local_addr().unwrap()], &Around::default())
+    }
+
+    /// Makes room, and takes the proxy's connection.
+    fn accept(&self) -> TcpStream {
+        self.listener.accept().unwrap();
+        self.listener.set_nonblocking(true).unwrap();
+        let accepted =
+            wait::until("the proxy's connection", LIMIT, || match self.listener.accept() {
+                Ok((stream, _)) => Ok(Some(stream)),
+                Err(error) if error.kind() == ErrorKind::WouldBlock => Ok(None),
+                Err(error) => Err(error.into()),
+            });
+        let stream = accepted.unwrap();
+        stream.set_nonblocking(false).unwrap();
+        stream
+    }
+
+    fn assert_no_more(&self) {
+        assert_eq!(self.listener.accept().unwrap_err().kind(), ErrorKind::WouldBlock);
+    }
+}
+
+/// Answers one request.
+fn answer(mut stream: &TcpStream) {
+    let mut head = Vec::new();
+    while !head.ends_with(b"\r\n\r\n") {
+        let mut byte = [0];
+        stream.read_exact(&mut byte).unwrap();
+        head.extend(byte);
+    }
+    stream.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok").unwrap();
+}
+
+/// The first request fails at its deadline; the connection that was being made for it is finished, and
+/// serves the second.
+#[test]
+fn a_deadline_shorter_than_connecting_fails_one_request_only() {
+    let server = Full::new();
+    let front = server.front("  timeouts: {request: 150ms}\n");
+    let late = get(&front, "1");
+    assert_eq!((late.status, late.header("leno-error")), (504, Some("deadline")));
+    let accepted = server.accept();
+    let serves = std::thread::spawn(move || {
+        answer(&accepted);
+        accepted
+    });
+    let served = get(&front, "2");
+    assert!(served.is_good(), "{served:?}");
+    let _open = serves.join().unwrap();
+    server.assert_no_more();
+    // Of the two requests one had a connection.
+    assert_eq!(front.metric(&["leno_pool_requests", "outbound"]), 1.0);
+}
+
+/// A client that leaves ends its request at once, long before the second that connecting takes.
+#[test]
+fn a_client_that_leaves_while_the_proxy_connects_ends_its_request() {
+    let server = Full::new();
+    let front = server.front("  timeouts: {}\n");
+    let mut client = front.connect();
+    client.write_all(b"GET /1 HTTP/1.1\r\nHost: web\r\n\r\n").unwrap();
+    // It is connecting: the client gets no answer.
+    client.set_read_timeout(Some(Duration::from_millis(100))).unwrap();
+    client.read(&mut [0]).unwrap_err();
+    let left = Instant::now();
+    drop(client);
+    wait::until("the request to end", LIMIT, || {
+        Ok((front.metric(&["leno_errors_total", "\"closed\""]) == 1.0).then_some(()))
+    })
+    .unwrap();
+    let ended = left.elapsed();
+    assert!(ended < Duration::from_millis(500), "{ended:?}");
+    // The connection is finished, and is for the next request.
+    let accepted = server.accept();
+    let serves = std::thread::spawn(move || answer(&accepted));
+    assert!(get(&front, "2").is_good());
+    serves.join().unwrap();
+    server.assert_no_more();
+}
