@@ -28,6 +28,8 @@ pub const REMOVAL_ANNOTATION: &str = "leno.dev/removal";
 /// earlier sees that it was superseded, and writes nothing more. The prefix is not `leno.dev/`,
 /// because every version rejects unknown keys with that prefix.
 pub const REMOVAL_RUN_ANNOTATION: &str = "removal.leno.dev/run";
+/// The condition of a control plane's pod: whether it follows all kinds of objects that it should.
+pub const KINDS_CONDITION: &str = "leno.dev/KindsFollowed";
 /// The label of an `EndpointSlice` that names its service (Kubernetes' own).
 pub const SERVICE_NAME_LABEL: &str = "kubernetes.io/service-name";
 

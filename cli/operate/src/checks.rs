@@ -19,6 +19,8 @@ use crate::rights::{Right, lacking};
 use crate::uncaptured::captures;
 use crate::{Error, installed};
 
+mod kinds;
+
 /// Oldest Kubernetes version, `1.<this>`: since then it has v1 of the APIs that the mesh uses.
 const OLDEST_MINOR: u32 = 26;
 /// Oldest Kubernetes version that enables native sidecars by default (KEP-753).
@@ -128,6 +130,10 @@ pub async fn after(client: &Client, namespace: &str) -> Result<Vec<Finding>, Err
     found.extend(said);
     found.push(known("Gateway API", gateway_api(client).await)?);
     found.push(known("control plane", controller(client, namespace).await)?);
+    match kinds::kinds(client, namespace).await {
+        Ok(kinds) => found.extend(kinds),
+        Err(error) => found.push(known("kinds of objects", Err(error))?),
+    }
     found.push(known("node agents", agents(client, namespace).await)?);
     found.extend(pods(client, step).await);
     Ok(found)

@@ -9,6 +9,7 @@
 //!  ConfigMaps   <- roots       what proxies check the control plane by, in every namespace, by it
 //!  webhooks     <- webhooks    what the API server checks the control plane by, by it
 //!  XMesh        <- xmesh       what the mesh says of itself, by it
+//!  its own pod  <- kinds       whether it follows all kinds of objects, by each replica
 //!  a removal    <- removal     taken back, step by step, if the mesh was installed again, by it
 //! ```
 //!
@@ -24,6 +25,7 @@
 
 mod authority;
 mod counts;
+mod kinds;
 mod lease;
 mod removal;
 mod roots;
@@ -33,6 +35,7 @@ mod webhooks;
 mod xmesh;
 
 pub use authority::{AuthorityError, Keeper, SECRET, authority};
+pub use kinds::{FailingKind, KindsReporter};
 pub use kube::Client;
 pub use lease::{Elector, LEASE};
 pub use removal::{Halfway, Look, RemovalReconciler};

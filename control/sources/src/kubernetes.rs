@@ -24,7 +24,7 @@ mod watch;
 
 use crate::Update;
 pub use connect::{ConnectError, connect};
-pub use followed::Followed;
+pub use followed::{Followed, UnfollowedKind};
 pub use pod::{PROXY_CONTAINER, is_meshed, is_ready, owner};
 pub use read::{Read, ReadError, Unread, read};
 

@@ -6,12 +6,12 @@ use std::sync::Arc;
 use anyhow::Context;
 
 use leno_cluster::{
-    Client, Elector, RemovalReconciler, Roots, RouteStatuses, TokenReviewer, WebhookConfigurations,
-    XMeshReconciler, authority,
+    Client, Elector, FailingKind, KindsReporter, RemovalReconciler, Roots, RouteStatuses,
+    TokenReviewer, WebhookConfigurations, XMeshReconciler, authority,
 };
 use leno_identity::Authority;
 use leno_serve::{Credentials, State};
-use leno_sources::{KubernetesSource, UPDATES, connect};
+use leno_sources::{Followed, KubernetesSource, UPDATES, UnfollowedKind, connect};
 use tokio::sync::{mpsc, watch};
 
 use super::{Hook, Plane, Source};
@@ -51,6 +51,13 @@ pub(super) async fn open(
     let last = tokio::spawn(elector.run(move |heard_it| heard.answered(heard_it), stop.clone()));
     let (sender, updates) = mpsc::channel(UPDATES);
     tokio::spawn(source.run(sender));
+    let reporter = Arc::new(KindsReporter::new(client.clone(), &cluster.namespace, &name));
+    let looked_at = Arc::clone(&followed);
+    let report = start(
+        reporter,
+        |part| async move { part.run(move || failing(&looked_at)).await },
+        KindsReporter::render,
+    );
     let led = led(&client, cluster, &authority, (state, &statuses), &leads);
     let stored = Arc::new(AdmissionObjects::default());
     let webhook = Arc::new(Webhook::new(
@@ -76,7 +83,7 @@ pub(super) async fn open(
         Box::new(move |text| webhook.render(text)),
         Box::new(move |text| render_lead(*leads.borrow(), text)),
     ];
-    let metrics = metrics.into_iter().chain(led).collect();
+    let metrics = metrics.into_iter().chain([report]).chain(led).collect();
     let source = Source {
         updates,
         statuses: Some(statuses),
@@ -85,6 +92,14 @@ pub(super) async fn open(
         last: Some(last),
     };
     Ok(Plane { authority, authenticator: reviews, source, metrics, details, webhook: Some(hook) })
+}
+
+/// The kinds that cannot be followed; `None` until each was read or refused once.
+fn failing(followed: &Followed) -> Option<Vec<FailingKind>> {
+    let of =
+        |one: UnfollowedKind| FailingKind { kind: one.kind, time: one.time, reason: one.reason };
+    let kinds = || followed.unfollowed().into_iter().map(of).collect();
+    (!followed.is_starting()).then(kinds)
 }
 
 /// Starts what only the leader does. Each part waits until this replica leads; what each appends to the

@@ -8,6 +8,7 @@
 
 mod admission;
 mod declaration;
+mod kinds;
 mod operate;
 mod outside;
 mod proxy;

@@ -8,7 +8,7 @@ use leno_testkit_api::{Bed, binary};
 use serde_json::{Value, json};
 
 /// The command line, built beside the controller (`cargo build -p leno`).
-fn leno(kubeconfig: &Path, words: &[&str]) -> Output {
+pub(crate) fn leno(kubeconfig: &Path, words: &[&str]) -> Output {
     let path = PathBuf::from(env!("CARGO_BIN_EXE_leno-controller")).with_file_name("leno");
     let mut command = Command::new(&path);
     command.args(words).arg("--kubeconfig").arg(kubeconfig);
@@ -17,13 +17,13 @@ fn leno(kubeconfig: &Path, words: &[&str]) -> Output {
         .unwrap_or_else(|error| panic!("{}: {error}: cargo build -p leno", path.display()))
 }
 
-fn findings(output: &Output) -> Vec<(String, String)> {
+pub(crate) fn findings(output: &Output) -> Vec<(String, String)> {
     let all: Vec<Value> = serde_json::from_slice(&output.stdout).unwrap();
     let text = |value: &Value| value.as_str().unwrap().to_owned();
     all.iter().map(|one| (text(&one["subject"]), text(&one["level"]))).collect()
 }
 
-fn pair(subject: &str, level: &str) -> (String, String) {
+pub(crate) fn pair(subject: &str, level: &str) -> (String, String) {
     (subject.to_owned(), level.to_owned())
 }
 

@@ -36,6 +36,17 @@ struct Kind {
     reason: String,
 }
 
+/// A kind whose objects cannot be followed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct UnfollowedKind {
+    /// The kind, as Kubernetes writes it.
+    pub kind: &'static str,
+    /// For how long.
+    pub time: Duration,
+    /// What the API server answered last, or that it does not answer.
+    pub reason: String,
+}
+
 /// How many characters of an error are kept at most: the API server may answer with any text.
 const MAX_REASON: usize = 300;
 
@@ -79,6 +90,26 @@ impl Followed {
         } else {
             state.silent_since.get_or_insert_with(Instant::now);
         }
+    }
+
+    /// The kinds whose last list or watch failed. Kinds that have not been tried yet are not among them.
+    #[must_use]
+    pub fn unfollowed(&self) -> Vec<UnfollowedKind> {
+        let state = self.state();
+        let kinds = WATCHED.iter().zip(&state.kinds);
+        let failed = kinds.filter(|(_, kind)| !kind.reason.is_empty());
+        let unfollowed = failed.filter_map(|(watched, kind)| {
+            let time = kind.failing_since?.elapsed();
+            Some(UnfollowedKind { kind: watched.as_str(), time, reason: kind.reason.clone() })
+        });
+        unfollowed.collect()
+    }
+
+    /// Whether a kind has been neither read nor refused yet.
+    #[must_use]
+    pub fn is_starting(&self) -> bool {
+        let untried = |kind: &Kind| kind.failing_since.is_some() && kind.reason.is_empty();
+        self.state().kinds.iter().any(untried)
     }
 
     /// Appends a line per kind in words: how many objects are watched, or why the watch fails.
@@ -219,6 +250,8 @@ mod tests {
     fn what_is_known_is_stale_while_any_kind_is_not_followed_or_the_server_is_silent() {
         let followed = Followed::default();
         assert!(followed.stale().is_some(), "nothing was read yet");
+        assert_eq!(followed.unfollowed(), [], "nothing has failed yet");
+        assert!(followed.is_starting());
         for nth in 0..WATCHED.len() {
             followed.listed(nth);
             assert!(!followed.reached(nth), "the first time is no return");
@@ -232,8 +265,16 @@ mod tests {
         assert_eq!(lines[0], "Namespace: followed, 0 objects");
         assert!(lines[3].starts_with("Pod: not followed for 0 s"), "{text}");
         assert!(lines[3].ends_with("conversion webhook failed"), "{text}");
+        let unfollowed = followed.unfollowed();
+        assert_eq!(unfollowed.len(), 1);
+        assert_eq!(
+            (unfollowed[0].kind, &*unfollowed[0].reason),
+            ("Pod", "conversion webhook failed")
+        );
         assert!(followed.stale().is_some());
+        assert!(!followed.is_starting(), "a kind that failed has been tried");
         assert!(followed.reached(3), "it is followed again");
+        assert_eq!(followed.unfollowed(), []);
         assert_eq!(followed.stale(), None);
         followed.answered(false);
         assert!(followed.stale().is_some());

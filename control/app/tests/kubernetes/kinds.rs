@@ -1,0 +1,68 @@
+//! Whether a replica follows all kinds of objects, as users learn of it.
+
+use leno_testkit_api::objects::http_route_definition;
+use leno_testkit_api::{Bed, binary, until};
+use serde_json::{Value, json};
+
+use crate::operate::{findings, leno, pair};
+use crate::replica::Replica;
+use crate::{cluster, leads};
+
+/// The pod that a replica of this name runs in.
+fn own_pod(name: &str) -> Value {
+    json!({"apiVersion": "v1", "kind": "Pod",
+        "metadata": {"name": name, "namespace": "leno-system",
+            "labels": {"app.kubernetes.io/name": "leno-controller"}},
+        "spec": {"containers": [{"name": "controller", "image": "c"}],
+            "serviceAccountName": "controller", "automountServiceAccountToken": false},
+        "status": {"phase": "Running", "conditions": [{"type": "Ready", "status": "True"}]}})
+}
+
+/// Waits until the condition of a pod has this status; its message.
+async fn says(bed: &Bed, pod: &str, status: &str) -> String {
+    until(&format!("KindsFollowed={status} of {pod}"), async || {
+        let pod = bed.get(own_pod(pod)).await?;
+        let conditions = pod.data["status"]["conditions"].as_array()?;
+        assert!(conditions.iter().any(|one| one["type"] == "Ready"), "others stay: {conditions:?}");
+        let ours = conditions.iter().find(|one| one["type"] == "leno.dev/KindsFollowed")?;
+        (ours["status"] == status).then(|| ours["message"].as_str().unwrap_or("").to_owned())
+    })
+    .await
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_right_that_is_missing_is_said_by_the_pods_condition_and_by_check_until_it_is_given() {
+    let Some(kube) = binary() else { return };
+    let (bed, kubeconfig) = cluster(&kube).await;
+    bed.apply(http_route_definition()).await;
+    let role = json!({"apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRole",
+        "metadata": {"name": "leno-controller"}});
+    let whole = bed.get(role.clone()).await.unwrap().data["rules"].clone();
+    let mut rules = whole.clone();
+    let gateway = json!(["gateway.networking.k8s.io"]);
+    rules.as_array_mut().unwrap().retain(|rule| rule["apiGroups"] != gateway);
+    bed.merge(role.clone(), json!({"rules": rules})).await;
+    bed.apply(own_pod("controller-0")).await;
+    bed.set_status(own_pod("controller-0")).await;
+    let replica = Replica::start("controller-0", &kubeconfig);
+
+    let said = says(&bed, "controller-0", "False").await;
+    assert!(said.contains("HTTPRoute cannot be followed: "), "{said}");
+    assert!(said.contains("forbidden") && said.contains("leno upgrade | kubectl"), "{said}");
+    assert!(!said.contains("Service cannot"), "{said}");
+    let check = || findings(&leno(&bed.administrator(), &["check", "-o", "json"]));
+    assert!(check().contains(&pair("kinds of objects", "warning")));
+
+    bed.merge(role, json!({"rules": whole})).await;
+    assert_eq!(says(&bed, "controller-0", "True").await, "");
+    assert!(check().contains(&pair("kinds of objects", "good")));
+    // Two verdicts, two writes: nothing is written while nothing changes.
+    let written = "leno_control_condition_writes_total{result=\"written\"}";
+    until("both writes are counted", async || {
+        (replica.metric(written).await as u64 >= 2).then_some(())
+    })
+    .await;
+    leads(&replica).await;
+    assert_eq!(replica.metric(written).await as u64, 2);
+    replica.end();
+}
