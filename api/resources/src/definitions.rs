@@ -21,9 +21,37 @@ struct Definition {
     plural: &'static str,
     short: &'static str,
     about: &'static str,
-    columns: &'static [(&'static str, &'static str)],
+    columns: &'static [Column],
     spec: Value,
     status: Option<Value>,
+}
+
+/// What `kubectl get` prints of an object.
+struct Column {
+    name: &'static str,
+    kind: &'static str,
+    path: &'static str,
+    /// Whether it is printed with `-o wide` only.
+    wide: bool,
+}
+
+const TARGET: Column = text("Target", ".spec.targetRefs[*].name");
+/// Of several targets the first counts: the control plane puts those that fail first.
+const ACCEPTED: Column =
+    text("Accepted", r#".status.ancestors[*].conditions[?(@.type=="Accepted")].status"#);
+const PROGRAMMED: Column =
+    text("Programmed", r#".status.ancestors[*].conditions[?(@.type=="Programmed")].status"#);
+const REASON: Column =
+    text("Reason", r#".status.ancestors[*].conditions[?(@.status=="False")].reason"#);
+const MESSAGE: Column = Column {
+    wide: true,
+    ..text("Message", r#".status.ancestors[*].conditions[?(@.status=="False")].message"#)
+};
+const REPLICAS: Column = Column { kind: "integer", ..text("Replicas", ".spec.replicas") };
+const OF_POLICIES: [Column; 5] = [TARGET, ACCEPTED, PROGRAMMED, REASON, MESSAGE];
+
+const fn text(name: &'static str, path: &'static str) -> Column {
+    Column { name, kind: "string", path, wide: false }
 }
 
 fn definitions() -> Vec<Definition> {
@@ -33,9 +61,9 @@ fn definitions() -> Vec<Definition> {
             plural: "ratelimitpolicies",
             short: "rlp",
             about: "How many requests the workloads that it is attached to take.",
-            columns: &[("Target", ".spec.targetRefs[*].name")],
+            columns: &OF_POLICIES,
             spec: schema_of::<RateLimitPolicySpec>(),
-            status: None,
+            status: Some(policy_status()),
         },
         Definition {
             kind: "TrafficPolicy",
@@ -43,16 +71,16 @@ fn definitions() -> Vec<Definition> {
             short: "tp",
             about: "How clients treat what it is attached to: retries, timeouts, limits, balancing, \
                     ejection, hedging, faults.",
-            columns: &[("Target", ".spec.targetRefs[*].name")],
+            columns: &OF_POLICIES,
             spec: schema_of::<TrafficPolicySpec>(),
-            status: None,
+            status: Some(policy_status()),
         },
         Definition {
             kind: "Workload",
             plural: "workloads",
             short: "wl",
             about: "A local process, or a machine outside of Kubernetes.",
-            columns: &[("Replicas", ".spec.replicas")],
+            columns: &[REPLICAS],
             spec: schema_of::<WorkloadSpec>(),
             status: Some(schema_of::<WorkloadStatus>()),
         },
@@ -70,9 +98,12 @@ impl Definition {
         if let Some(status) = &self.status {
             properties["status"] = status.clone();
         }
-        let columns = self.columns.iter().map(|(name, path)| {
-            let kind = if *name == "Replicas" { "integer" } else { "string" };
-            json!({"name": name, "type": kind, "jsonPath": path})
+        let columns = self.columns.iter().map(|Column { name, kind, path, wide }| {
+            let mut column = json!({"name": name, "type": kind, "jsonPath": path});
+            if *wide {
+                column["priority"] = json!(1);
+            }
+            column
         });
         let columns = columns
             .chain([
@@ -114,12 +145,60 @@ impl Definition {
             },
         });
         if self.status.is_some() {
-            // A right to the resource does not include its status, which requires a right to
-            // `workloads/status`.
+            // A right to the resource does not include its status, which requires a right to the subresource
+            // `status`.
             document["spec"]["versions"][0]["subresources"] = json!({"status": {}});
         }
         document
     }
+}
+
+/// The schema of `PolicyStatus`, with the bounds of GEP-713 and of Kubernetes' conditions.
+fn policy_status() -> Value {
+    let text = |most: u32| json!({"type": "string", "maxLength": most});
+    let condition = json!({
+        "type": "object",
+        "description": "Whether the policy is accepted, or what it says is sent to proxies, and why not.",
+        "required": ["type", "status", "reason", "message", "lastTransitionTime"],
+        "properties": {
+            "type": text(316),
+            "status": {"type": "string", "enum": ["True", "False", "Unknown"]},
+            "reason": text(1_024),
+            "message": text(32_768),
+            "lastTransitionTime": {"type": "string", "format": "date-time"},
+            "observedGeneration": {"type": "integer", "format": "int64", "minimum": 0},
+        },
+    });
+    let target = json!({
+        "type": "object",
+        "description": "What the policy is attached to.",
+        "required": ["name"],
+        "properties": {
+            "group": text(253), "kind": text(63), "namespace": text(63), "name": text(253),
+            "sectionName": text(253), "port": {"type": "integer"},
+        },
+    });
+    let ancestor = json!({
+        "type": "object",
+        "required": ["ancestorRef", "controllerName"],
+        "properties": {
+            "ancestorRef": target,
+            "controllerName": text(253),
+            "conditions": {
+                "type": "array", "maxItems": 8, "items": condition,
+                "x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["type"],
+            },
+        },
+    });
+    json!({
+        "type": "object",
+        "description": "What the control plane has made of the policy.",
+        "required": ["ancestors"],
+        "properties": {"ancestors": {
+            "type": "array", "maxItems": 16, "items": ancestor,
+            "description": "One entry a target; those that fail first.",
+        }},
+    })
 }
 
 /// The schema of a type in the form that Kubernetes requires ("structural": every value has one

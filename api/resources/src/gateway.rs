@@ -3,6 +3,7 @@
 mod filter;
 mod grpc;
 mod http;
+mod policy;
 mod reference;
 mod stream;
 mod tls;
@@ -17,12 +18,13 @@ pub use http::{
     HttpRouteSpec, HttpTimeouts, MatchType, PathMatch, PathMatchType, SessionPersistence,
     SessionPersistenceType,
 };
+pub use policy::{PolicyAncestorStatus, PolicyStatus};
 pub use reference::{
     BackendObject, BackendRef, GATEWAY_GROUP, GrantFrom, GrantTo, ParentRef, ReferenceGrant,
     ReferenceGrantSpec, RouteParentStatus, RouteStatus,
 };
 pub use stream::{StreamRule, TcpRoute, TcpRouteSpec, TlsRoute, TlsRouteSpec};
 pub use tls::{
-    AUTHORITIES_KEY, AuthorityRef, BackendTlsPolicy, BackendTlsPolicySpec, PolicyAncestorStatus,
-    PolicyStatus, SubjectAltName, SubjectAltNameType, TlsValidation, only_authorities,
+    AUTHORITIES_KEY, AuthorityRef, BackendTlsPolicy, BackendTlsPolicySpec, SubjectAltName,
+    SubjectAltNameType, TlsValidation, only_authorities,
 };

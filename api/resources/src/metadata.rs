@@ -64,6 +64,12 @@ pub struct Metadata {
     /// wins.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub creation_timestamp: Option<Time>,
+    /// The number of the API server's version of the spec; `None` in files.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub generation: Option<i64>,
+    /// The API server's version of the object, which a new status replaces; `None` in files.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub resource_version: Option<String>,
 }
 
 impl Metadata {

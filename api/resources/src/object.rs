@@ -5,9 +5,11 @@ use std::fmt;
 use k8s_openapi::api::core::v1::{ConfigMap, Namespace, Service, ServiceAccount};
 use k8s_openapi::api::discovery::v1::EndpointSlice;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Deserializer, Serialize};
 
-use crate::gateway::{BackendTlsPolicy, GrpcRoute, HttpRoute, ReferenceGrant, TcpRoute, TlsRoute};
+use crate::gateway::{
+    BackendTlsPolicy, GrpcRoute, HttpRoute, PolicyStatus, ReferenceGrant, TcpRoute, TlsRoute,
+};
 use crate::metadata::Metadata;
 use crate::proxy::{Proxy, ProxySpec};
 use crate::ratelimit::{RateLimitPolicy, RateLimitPolicySpec};
@@ -219,6 +221,25 @@ impl Object {
     }
 }
 
+impl Object {
+    /// A policy from a document, unchecked. `None` if it cannot be read, and for other kinds.
+    pub fn unchecked_policy<'de, D: Deserializer<'de>>(kind: Kind, document: D) -> Option<Self> {
+        match kind {
+            Kind::TrafficPolicy => {
+                StatusDocument::<TrafficPolicySpec, _>::deserialize(document).ok().map(Into::into)
+            }
+            Kind::RateLimitPolicy => {
+                StatusDocument::<RateLimitPolicySpec, _>::deserialize(document).ok().map(Into::into)
+            }
+            Kind::BackendTlsPolicy => {
+                let read = BackendTlsPolicy::deserialize(document).ok();
+                read.map(|policy| Self::BackendTlsPolicy(Box::new(policy)))
+            }
+            _ => None,
+        }
+    }
+}
+
 /// Formats the object as one YAML document; [`crate::parse`] reads it back as an equal object.
 #[must_use]
 pub fn to_yaml(object: &Object) -> String {
@@ -234,34 +255,30 @@ pub fn to_yaml(object: &Object) -> String {
         Object::TcpRoute(object) => serde_saphyr::to_string(object),
         Object::ReferenceGrant(object) => serde_saphyr::to_string(object),
         Object::BackendTlsPolicy(object) => serde_saphyr::to_string(object),
-        Object::TrafficPolicy(object) => own(Kind::TrafficPolicy, &object.metadata, &object.spec),
-        Object::RateLimitPolicy(object) => {
-            own(Kind::RateLimitPolicy, &object.metadata, &object.spec)
+        Object::TrafficPolicy(object) => {
+            let kind = Kind::TrafficPolicy;
+            own(kind, &object.metadata, &object.spec, object.status.as_ref())
         }
-        Object::Workload(object) => serde_saphyr::to_string(&Document {
-            api_version: Kind::Workload.api_version(),
-            kind: Kind::Workload.as_str(),
-            metadata: &object.metadata,
-            spec: &object.spec,
-            status: object.status.as_ref(),
-        }),
-        Object::Proxy(object) => own(Kind::Proxy, &object.metadata, &object.spec),
+        Object::RateLimitPolicy(object) => {
+            let kind = Kind::RateLimitPolicy;
+            own(kind, &object.metadata, &object.spec, object.status.as_ref())
+        }
+        Object::Workload(object) => {
+            own(Kind::Workload, &object.metadata, &object.spec, object.status.as_ref())
+        }
+        Object::Proxy(object) => own(Kind::Proxy, &object.metadata, &object.spec, None::<&()>),
     };
     text.expect("these types hold texts, numbers, lists and maps with text keys only")
 }
 
-fn own<S: Serialize>(
+fn own<S: Serialize, T: Serialize>(
     kind: Kind,
     metadata: &Metadata,
     spec: &S,
+    status: Option<&T>,
 ) -> Result<String, serde_saphyr::SerializeError> {
-    serde_saphyr::to_string(&Document::<_, ()> {
-        api_version: kind.api_version(),
-        kind: kind.as_str(),
-        metadata,
-        spec,
-        status: None,
-    })
+    let (api_version, kind) = (kind.api_version(), kind.as_str());
+    serde_saphyr::to_string(&Document { api_version, kind, metadata, spec, status })
 }
 
 /// A document of Leno's own API group, for writing.
@@ -276,18 +293,20 @@ struct Document<'a, S, T> {
     status: Option<&'a T>,
 }
 
-/// The `Workload` document, for reading.
+/// A document of Leno's own group with a status, for reading.
 #[derive(Deserialize)]
-#[serde(rename_all = "camelCase")]
-pub(crate) struct WorkloadDocument {
+pub(crate) struct StatusDocument<S, T> {
     #[serde(rename = "apiVersion")]
     _api_version: String,
     #[serde(rename = "kind")]
     _kind: String,
     metadata: Metadata,
-    spec: WorkloadSpec,
-    status: Option<WorkloadStatus>,
+    spec: S,
+    status: Option<T>,
 }
+
+/// The `Workload` document, for reading.
+pub(crate) type WorkloadDocument = StatusDocument<WorkloadSpec, WorkloadStatus>;
 
 /// A document of Leno's own API group without a status, for reading.
 #[derive(Deserialize)]
@@ -316,16 +335,16 @@ impl From<OwnDocument<ProxySpec>> for Object {
     }
 }
 
-impl From<OwnDocument<TrafficPolicySpec>> for Object {
-    fn from(document: OwnDocument<TrafficPolicySpec>) -> Self {
-        let OwnDocument { metadata, spec, .. } = document;
-        Self::TrafficPolicy(Box::new(TrafficPolicy { metadata, spec }))
+impl From<StatusDocument<TrafficPolicySpec, PolicyStatus>> for Object {
+    fn from(document: StatusDocument<TrafficPolicySpec, PolicyStatus>) -> Self {
+        let StatusDocument { metadata, spec, status, .. } = document;
+        Self::TrafficPolicy(Box::new(TrafficPolicy { metadata, spec, status }))
     }
 }
 
-impl From<OwnDocument<RateLimitPolicySpec>> for Object {
-    fn from(document: OwnDocument<RateLimitPolicySpec>) -> Self {
-        let OwnDocument { metadata, spec, .. } = document;
-        Self::RateLimitPolicy(Box::new(RateLimitPolicy { metadata, spec }))
+impl From<StatusDocument<RateLimitPolicySpec, PolicyStatus>> for Object {
+    fn from(document: StatusDocument<RateLimitPolicySpec, PolicyStatus>) -> Self {
+        let StatusDocument { metadata, spec, status, .. } = document;
+        Self::RateLimitPolicy(Box::new(RateLimitPolicy { metadata, spec, status }))
     }
 }

@@ -9,10 +9,11 @@ use serde::de::DeserializeOwned;
 use crate::check;
 use crate::decode::{Decoded, decode};
 use crate::gateway::{
-    BackendTlsPolicy, GATEWAY_GROUP, GrpcRoute, HttpRoute, ReferenceGrant, TcpRoute, TlsRoute,
+    BackendTlsPolicy, GATEWAY_GROUP, GrpcRoute, HttpRoute, PolicyStatus, ReferenceGrant, TcpRoute,
+    TlsRoute,
 };
 use crate::metadata::DEFAULT_NAMESPACE;
-use crate::object::{Kind, Object, ObjectKey, OwnDocument, WorkloadDocument};
+use crate::object::{Kind, Object, ObjectKey, OwnDocument, StatusDocument, WorkloadDocument};
 use crate::problem::{Located, Place, Problem};
 use crate::proxy::ProxySpec;
 use crate::ratelimit::RateLimitPolicySpec;
@@ -253,8 +254,12 @@ fn object(kind: Kind, file: &Arc<str>, node: &Node, problems: &mut Vec<Problem>)
             Object::ReferenceGrant(Box::new(object))
         }
         Kind::Workload => reader.decode::<WorkloadDocument>()?.into(),
-        Kind::TrafficPolicy => reader.decode::<OwnDocument<TrafficPolicySpec>>()?.into(),
-        Kind::RateLimitPolicy => reader.decode::<OwnDocument<RateLimitPolicySpec>>()?.into(),
+        Kind::TrafficPolicy => {
+            reader.decode::<StatusDocument<TrafficPolicySpec, PolicyStatus>>()?.into()
+        }
+        Kind::RateLimitPolicy => {
+            reader.decode::<StatusDocument<RateLimitPolicySpec, PolicyStatus>>()?.into()
+        }
         Kind::Proxy => reader.decode::<OwnDocument<ProxySpec>>()?.into(),
     };
     let whole = reader.whole;

@@ -3,6 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use crate::duration::Duration;
+use crate::gateway::PolicyStatus;
 use crate::metadata::Metadata;
 use crate::traffic::PolicyTarget;
 
@@ -10,12 +11,14 @@ use crate::traffic::PolicyTarget;
 pub const MAX_LIMITS: usize = 16;
 
 /// Rate limits of the workloads that it is attached to, `leno.dev/v1alpha1`.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct RateLimitPolicy {
     /// Its name, labels and annotations.
     pub metadata: Metadata,
     /// The limits.
     pub spec: RateLimitPolicySpec,
+    /// What controllers report about it.
+    pub status: Option<PolicyStatus>,
 }
 
 /// The parts of a [`RateLimitPolicy`].

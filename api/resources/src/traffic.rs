@@ -8,6 +8,7 @@ use serde::de::{self, Deserializer, Visitor};
 use serde::{Deserialize, Serialize};
 
 use crate::duration::Duration;
+use crate::gateway::PolicyStatus;
 use crate::metadata::Metadata;
 
 pub(crate) use meaning::RetryOn;
@@ -20,6 +21,8 @@ pub struct TrafficPolicy {
     pub metadata: Metadata,
     /// The settings.
     pub spec: TrafficPolicySpec,
+    /// What controllers report about it.
+    pub status: Option<PolicyStatus>,
 }
 
 /// What a policy is attached to: an object of the policy's own namespace (GEP-713).

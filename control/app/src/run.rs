@@ -161,17 +161,18 @@ impl Source {
                 if let Some(stored) = &self.stored {
                     stored.note(&changes);
                 }
-                let judged = self.statuses.as_ref().filter(|statuses| statuses.note(&changes));
+                let statuses = self.statuses.as_ref();
+                let noted = statuses.map(|statuses| (statuses, statuses.note(&changes)));
                 state.apply(changes);
                 self.refused.update(state);
-                if let Some(statuses) = judged {
-                    statuses.changed();
+                if let Some((statuses, bearing)) = noted {
+                    statuses.applied(bearing);
                 }
                 reloads.took();
             }
             Update::Misread(misread) => {
                 if let Some(statuses) = &self.statuses {
-                    statuses.misread(misread.into_iter().map(|one| (one.route, one.reason)));
+                    statuses.misread(misread.into_iter().map(|one| (one.object, one.reason)));
                 }
             }
             Update::Refused(problems) => {

@@ -5,7 +5,7 @@
 //!  Secret       <- authority   one pair for all replicas, made by the first of them
 //!  TokenReview  <- tokens      whose token a proxy shows
 //!  Lease        <- lease       which replica may write
-//!  routes       <- routes      their status, by that replica
+//!  routes and policies  <- statuses  their status, by that replica
 //!  ConfigMaps   <- roots       what proxies check the control plane by, in every namespace, by it
 //!  webhooks     <- webhooks    what the API server checks the control plane by, by it
 //!  XMesh        <- xmesh       what the mesh says of itself, by it
@@ -20,7 +20,7 @@
 //! It does not know what objects mean (`leno-index`, `leno-status`), how they are followed
 //! (`leno-sources`) or how proxies are served (`leno-serve`).
 //!
-//! Read first: [`authority`], [`TokenReviewer`], [`Elector`], [`RouteStatuses`], [`Roots`],
+//! Read first: [`authority`], [`TokenReviewer`], [`Elector`], [`Statuses`], [`Roots`],
 //! [`WebhookConfigurations`], [`XMeshReconciler`], [`RemovalReconciler`].
 
 mod authority;
@@ -29,7 +29,7 @@ mod kinds;
 mod lease;
 mod removal;
 mod roots;
-mod routes;
+mod statuses;
 mod tokens;
 mod webhooks;
 mod xmesh;
@@ -40,7 +40,7 @@ pub use kube::Client;
 pub use lease::{Elector, LEASE};
 pub use removal::{Halfway, Look, RemovalReconciler};
 pub use roots::{CONFIG_MAP, Roots};
-pub use routes::RouteStatuses;
+pub use statuses::Statuses;
 pub use tokens::{AUDIENCE, TokenReviewer};
 pub use webhooks::{INJECTOR, VALIDATOR, WebhookConfigurations};
 pub use xmesh::{FEATURES, MESH, XMeshReconciler};

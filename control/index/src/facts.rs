@@ -258,6 +258,20 @@ impl Facts {
         Some(ObjectKey { kind, namespace: name.namespace.to_string(), name: workload.to_owned() })
     }
 
+    /// Whether a `Workload` exists, with instances or without.
+    pub(crate) fn is_owner(&self, key: &ObjectKey) -> bool {
+        self.owned.contains_key(key)
+    }
+
+    /// The instances of an object.
+    pub(crate) fn instances_of(&self, key: &ObjectKey) -> &[InstanceName] {
+        self.owned.get(key).map_or(&[], Vec::as_slice)
+    }
+
+    pub(crate) fn backend_tls(&self) -> &Attached<BackendTlsRow> {
+        &self.backend_tls
+    }
+
     /// The slices of a service, ordered by name.
     pub(crate) fn slices(&self, service: &ServiceName) -> impl Iterator<Item = &SliceRow> {
         self.slices.get(service).into_iter().flat_map(BTreeMap::values)

@@ -45,7 +45,7 @@ pub enum Writers {
 /// The control plane's tables.
 #[derive(Clone, Debug)]
 pub struct Index {
-    facts: Facts,
+    pub(crate) facts: Facts,
     tables: Tables,
 }
 

@@ -22,10 +22,12 @@ mod build;
 mod change;
 mod facts;
 mod index;
+mod policies;
 mod rows;
 mod tables;
 
 pub use change::{Change, Changed};
 pub use facts::{Refusal, RefusedEndpoint, RefusedEndpoints};
 pub use index::{Index, Settings, Writers};
+pub use policies::{Proxies, TargetState};
 pub use tables::Address;

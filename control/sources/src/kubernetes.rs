@@ -257,7 +257,7 @@ pub(crate) enum NoObject {
     Bad {
         key: ObjectKey,
         reason: String,
-        /// For a route: the object whose status is to report the mistake.
-        route: Option<Box<Object>>,
+        /// For a route or a policy: the object whose status is to report the mistake.
+        outline: Option<Box<Object>>,
     },
 }

@@ -36,15 +36,15 @@ pub enum Update {
     Changes(Vec<Change>),
     /// The newest state as a whole is refused; the last good one stays in effect.
     Refused(Vec<Problem>),
-    /// Invalid routes of a cluster, each judged separately; their last good states stay in effect.
+    /// Invalid routes and policies of a cluster, each judged separately; their last good states stay in effect.
     Misread(Vec<Misread>),
 }
 
-/// An invalid route.
+/// An invalid route or policy.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Misread {
-    /// The route, reduced to its parents and its status.
-    pub route: Object,
+    /// The object, reduced to what it attaches to and its status.
+    pub object: Object,
     /// Why it is invalid.
     pub reason: String,
 }

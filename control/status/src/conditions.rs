@@ -1,4 +1,4 @@
-//! The two conditions, and what each may say.
+//! The conditions, and what each may say.
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 
@@ -6,6 +6,9 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 pub const ACCEPTED: &str = "Accepted";
 /// Whether its references lead to ports of services that it may refer to.
 pub const RESOLVED: &str = "ResolvedRefs";
+
+/// Whether proxies are sent what a policy says.
+pub const PROGRAMMED: &str = "Programmed";
 
 /// The route asks for something that is not done.
 pub(crate) const UNSUPPORTED: &str = "UnsupportedValue";
@@ -18,16 +21,19 @@ pub(crate) struct Wrong {
     pub(crate) message: String,
 }
 
+/// What is found of a condition: it holds, perhaps with something to add, or it does not.
+pub(crate) type Found = Result<String, Wrong>;
+
 /// A condition that begins to hold now, unless its predecessor said the same already.
 pub(crate) fn condition(
     kind: &'static str,
-    found: Result<(), Wrong>,
+    found: Found,
     generation: Option<i64>,
     (before, now): (Option<&Condition>, &Time),
 ) -> Condition {
     let (status, reason, message) = match found {
         // A condition that holds has its own name as its reason.
-        Ok(()) => ("True", kind, String::new()),
+        Ok(message) => ("True", kind, message),
         Err(Wrong { reason, message }) => ("False", reason, message),
     };
     let since = before.filter(|before| before.status == status);

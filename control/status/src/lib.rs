@@ -1,24 +1,29 @@
-//! What the status of a route should say, of each Service that it attaches to.
+//! What the status of a route or a policy should say, of each object that it attaches to.
 //!
 //! [`status`] compares what a route asks for with what the index holds, and gives the two conditions
 //! that the Gateway API specifies: `Accepted` (does it attach?) and `ResolvedRefs` (do its references
-//! lead somewhere?); [`refused`] is for a route that is not understood. What others have said of the route stays as it is, and where nothing is to be
-//! changed there is no answer, so that nobody writes in vain.
+//! lead somewhere?). [`policy_status`] does the same for policies, by the conditions of GEP-713: `Accepted`, and
+//! `Programmed` (are there proxies that apply it?). [`refused`] and [`refused_policy`] are for objects that are not
+//! understood. Entries of other controllers stay as they are. A status that would not change is `None`, so that it is
+//! not written.
 //!
-//! It knows neither where routes come from nor how a status is written: objects, the index and a
+//! It knows neither where objects come from nor how a status is written: objects, the index and a
 //! moment in, a value out.
 //!
 //! ```text
-//! route, index -> attached? (parent) -> resolved? (references) -> conditions -> merged with the old
+//! route, index  -> attached? (parent) -> resolved? (references) -> conditions -> merged with the old
+//! policy, index -> target there? rivals? proxies? (policy)      -> conditions -> merged with the old
 //! ```
 //!
-//! Read first: [`status`], [`CONTROLLER`].
+//! Read first: [`status`], [`policy_status`], [`CONTROLLER`].
 
 mod conditions;
 mod parent;
+mod policy;
 mod references;
 mod route;
 mod status;
 
-pub use conditions::{ACCEPTED, RESOLVED};
+pub use conditions::{ACCEPTED, PROGRAMMED, RESOLVED};
+pub use policy::{policy_status, refused_policy};
 pub use status::{CONTROLLER, refused, status};

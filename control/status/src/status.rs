@@ -5,7 +5,7 @@ use leno_index::Index;
 use leno_resources::Object;
 use leno_resources::gateway::{ParentRef, RouteParentStatus, RouteStatus};
 
-use crate::conditions::{ACCEPTED, RESOLVED, UNSUPPORTED, Wrong, condition};
+use crate::conditions::{ACCEPTED, Found, RESOLVED, UNSUPPORTED, Wrong, condition};
 use crate::parent::accepted;
 use crate::references::resolved;
 use crate::route::Route;
@@ -19,7 +19,7 @@ pub const CONTROLLER: &str = "leno.dev/controller";
 /// Most entries of a status: what the Gateway API's definitions let a route have.
 const MAX_PARENTS: usize = 32;
 /// Longest message, in characters; a condition may have 32 KiB of it, and people read the beginning.
-const MESSAGE: usize = 1_024;
+pub(crate) const MESSAGE: usize = 1_024;
 
 /// What the status of a route that is not understood should be, by the same rules as [`status`]: it is
 /// not accepted, for `reason`, which is said as it is.
@@ -43,8 +43,8 @@ pub fn status(index: &Index, object: &Object, now: &Time) -> Option<RouteStatus>
     let route = Route::new(object)?;
     merged(&route, |parent, before| {
         let found = vec![
-            (ACCEPTED, accepted(index, &route, parent)),
-            (RESOLVED, resolved(index, &route, parent)),
+            (ACCEPTED, accepted(index, &route, parent).map(|()| String::new())),
+            (RESOLVED, resolved(index, &route, parent).map(|()| String::new())),
         ];
         judged(&route, parent, found, (before, now))
     })
@@ -79,7 +79,7 @@ fn merged(
 fn judged(
     route: &Route<'_>,
     parent: &ParentRef,
-    found: Vec<(&'static str, Result<(), Wrong>)>,
+    found: Vec<(&'static str, Found)>,
     (before, now): (&[Condition], &Time),
 ) -> RouteParentStatus {
     let of = |(kind, found): (&'static str, _)| {

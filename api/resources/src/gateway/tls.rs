@@ -3,10 +3,10 @@
 use std::collections::BTreeMap;
 
 use k8s_openapi::api::core::v1::ConfigMap;
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, ObjectMeta};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use serde::{Deserialize, Serialize};
 
-use super::ParentRef;
+use super::PolicyStatus;
 use crate::traffic::PolicyTarget;
 
 /// The key in a `ConfigMap` that holds the authorities' certificates, in PEM (GEP-1897).
@@ -97,27 +97,6 @@ pub enum SubjectAltNameType {
     /// `uri`.
     #[serde(rename = "URI")]
     Uri,
-}
-
-/// What controllers report about a policy.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase", default)]
-pub struct PolicyStatus {
-    /// One entry per target and controller.
-    pub ancestors: Vec<PolicyAncestorStatus>,
-}
-
-/// What one controller reports about a policy for one target.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
-pub struct PolicyAncestorStatus {
-    /// The target.
-    pub ancestor_ref: ParentRef,
-    /// The controller.
-    pub controller_name: String,
-    /// Whether the policy is accepted, and if not, why.
-    #[serde(default)]
-    pub conditions: Vec<Condition>,
 }
 
 /// Removes everything but certificates of authorities from a `ConfigMap`.

@@ -6,8 +6,8 @@ use std::sync::Arc;
 use anyhow::Context;
 
 use leno_cluster::{
-    Client, Elector, FailingKind, KindsReporter, RemovalReconciler, Roots, RouteStatuses,
-    TokenReviewer, WebhookConfigurations, XMeshReconciler, authority,
+    Client, Elector, FailingKind, KindsReporter, RemovalReconciler, Roots, Statuses, TokenReviewer,
+    WebhookConfigurations, XMeshReconciler, authority,
 };
 use leno_identity::Authority;
 use leno_serve::{Credentials, State};
@@ -41,7 +41,7 @@ pub(super) async fn open(
     let followed = source.followed();
     let reviews =
         Arc::new(TokenReviewer::new(client.clone(), &cluster.token_audience, trust_domain.clone()));
-    let statuses = Arc::new(RouteStatuses::new(client.clone()));
+    let statuses = Arc::new(Statuses::new(client.clone()));
 
     let (name, run) = (replica(cluster)?, run()?);
     let authority = Arc::new(authority);
@@ -108,7 +108,7 @@ fn led(
     client: &Client,
     cluster: &Cluster,
     authority: &Authority,
-    (state, statuses): (&Arc<State>, &Arc<RouteStatuses>),
+    (state, statuses): (&Arc<State>, &Arc<Statuses>),
     leads: &watch::Receiver<bool>,
 ) -> Vec<Render> {
     let namespace = cluster.namespace.as_str();
@@ -121,7 +121,7 @@ fn led(
         start(
             Arc::clone(statuses),
             |part| async move { part.run(&of_statuses, first).await },
-            RouteStatuses::render,
+            Statuses::render,
         ),
         start(
             Arc::new(RemovalReconciler::new(client.clone(), namespace)),

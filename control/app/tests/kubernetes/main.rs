@@ -11,6 +11,7 @@ mod declaration;
 mod kinds;
 mod operate;
 mod outside;
+mod policies;
 mod proxy;
 mod relay;
 mod removal;

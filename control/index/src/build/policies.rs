@@ -131,7 +131,7 @@ fn port<'a>(service: &'a ServiceRow, section: &str) -> Option<&'a ServicePortRow
 }
 
 /// Whether a section names this port, by name or by number.
-pub(super) fn is_named(port: &ServicePortRow, section: &str) -> bool {
+pub(crate) fn is_named(port: &ServicePortRow, section: &str) -> bool {
     *port.name == *section || section.parse() == Ok(port.number)
 }
 

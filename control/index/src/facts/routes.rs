@@ -29,9 +29,15 @@ impl RouteFacts {
     }
 
     /// The services that a route attaches to.
-    pub(super) fn parents(&self, route: &ObjectKey) -> impl Iterator<Item = &ServiceName> {
+    pub(crate) fn parents(&self, route: &ObjectKey) -> impl Iterator<Item = &ServiceName> {
         let parents = self.routes.get(route).into_iter().flat_map(|row| &row.parents);
         parents.map(|parent| &parent.service)
+    }
+
+    /// The names of a route's rules; `None` if no such route attaches to a service.
+    pub(crate) fn rule_names(&self, route: &ObjectKey) -> Option<impl Iterator<Item = &str>> {
+        let row = self.routes.get(route)?;
+        Some(row.route.rules.iter().filter_map(|rule| rule.name.as_deref()))
     }
 
     /// Whether routes of a kind in a namespace may refer to a service of another namespace.

@@ -44,7 +44,7 @@ pub(crate) fn rate_limits(policy: &RateLimitPolicy) -> RateLimitRow {
 }
 
 /// `None` for a kind that policies cannot attach to; the reader of documents rejects these.
-pub(super) fn row(target: &PolicyTarget, namespace: &str) -> Option<TargetRow> {
+pub(crate) fn row(target: &PolicyTarget, namespace: &str) -> Option<TargetRow> {
     let kind = match target.kind.as_str() {
         "Service" => {
             let name = ServiceName::new(namespace, &target.name).ok()?;

@@ -246,7 +246,7 @@ prop_compose! {
         let retries = Some(RetriesSpec { attempts: Some(attempts), ..RetriesSpec::default() });
         let spec = TrafficPolicySpec { target_refs, retries, ..TrafficPolicySpec::default() };
         let metadata = metadata(&namespace, &name);
-        Object::TrafficPolicy(Box::new(TrafficPolicy { metadata, spec }))
+        Object::TrafficPolicy(Box::new(TrafficPolicy { metadata, spec, status: None }))
     }
 }
 
@@ -260,7 +260,7 @@ prop_compose! {
         let limit = RateLimitSpec { requests, per: None, burst: None, by: None, scope: None };
         let spec = RateLimitPolicySpec { target_refs, limits: vec![limit] };
         let metadata = metadata(&namespace, &name);
-        Object::RateLimitPolicy(Box::new(RateLimitPolicy { metadata, spec }))
+        Object::RateLimitPolicy(Box::new(RateLimitPolicy { metadata, spec, status: None }))
     }
 }
 

@@ -22,7 +22,7 @@ const UNREADABLE: Duration = Duration::from_secs(15);
 pub(super) struct Collector {
     kinds: [State; WATCHED.len()],
     pending: Pending,
-    /// The newest state of each invalid route that was not reported yet.
+    /// The newest state of each invalid route and policy that was not reported yet.
     misread: BTreeMap<ObjectKey, Misread>,
     /// Whether the first update, with all kinds, was sent.
     begun: bool,
@@ -145,8 +145,8 @@ impl Collector {
         Some(self.pending.take()).filter(|changes| !changes.is_empty())
     }
 
-    /// The invalid routes that were not reported yet. Call it after [`changes`](Self::changes), and
-    /// report them after those changes; nothing before the first update.
+    /// The invalid routes and policies that were not reported yet. Call it after
+    /// [`changes`](Self::changes), and report them after those changes; nothing before the first update.
     pub(super) fn misread(&mut self) -> Vec<Misread> {
         if !self.begun {
             return Vec::new();
@@ -278,7 +278,7 @@ mod tests {
     }
 
     fn kept(name: &str, reason: &str) -> (Event, Misread) {
-        let misread = Misread { route: namespace(name), reason: reason.to_owned() };
+        let misread = Misread { object: namespace(name), reason: reason.to_owned() };
         (Event::Kept(namespace(name).key(), Some(misread.clone())), misread)
     }
 

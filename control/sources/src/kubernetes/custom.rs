@@ -1,9 +1,10 @@
 //! Kinds that a cluster has while their CustomResourceDefinitions are installed.
 
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::api::{ApiResource, DynamicObject, GroupVersionKind};
 use kube::{Api, Client};
-use leno_resources::gateway::RouteStatus;
-use leno_resources::{DEFAULT_NAMESPACE, Kind, Object, ObjectKey, Problem, parse};
+use leno_resources::{DEFAULT_NAMESPACE, Kind, Metadata, Object, ObjectKey, Problem, parse};
+use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
 use super::{NoObject, Scope};
@@ -26,18 +27,15 @@ pub(super) fn object(kind: Kind, given: DynamicObject) -> Result<Object, NoObjec
     let name = given.metadata.name.unwrap_or_default();
     let namespace = given.metadata.namespace.unwrap_or_else(|| DEFAULT_NAMESPACE.to_owned());
     let key = ObjectKey { kind, namespace: namespace.clone(), name: name.clone() };
-    let mut metadata = json!({
+    // The age decides between objects with one claim: the older one wins (GEP-1426, GEP-713 and the Gateway API's rules
+    // on conflicts); of two Workloads with one address, too.
+    let metadata = json!({
         "name": name,
         "namespace": namespace,
         "labels": given.metadata.labels.unwrap_or_default(),
         "annotations": given.metadata.annotations.unwrap_or_default(),
+        "creationTimestamp": given.metadata.creation_timestamp,
     });
-    // These kinds resolve conflicts by age (GEP-1426, GEP-713 and the Gateway API's rules on
-    // conflicts; two Workloads with one address, too), so that they keep the creation time.
-    let has_age = matches!(kind, Kind::BackendTlsPolicy | Kind::TrafficPolicy | Kind::Workload);
-    if has_age || Kind::ROUTES.contains(&kind) {
-        metadata["creationTimestamp"] = json!(given.metadata.creation_timestamp);
-    }
     // The status is written in the version that the object was read in.
     let read_as = given.types.map(|types| types.api_version);
     let known = |read: &String| kind.api_versions().contains(&read.as_str());
@@ -67,12 +65,12 @@ pub(super) fn object(kind: Kind, given: DynamicObject) -> Result<Object, NoObjec
             .ok_or_else(|| NoObject::Bad {
                 key,
                 reason: "it is none of Leno's".to_owned(),
-                route: None,
+                outline: None,
             }),
         Err(problems) => {
             let lines: Vec<String> = problems.iter().map(said).collect();
-            let route = outline(kind, document).map(|route| Box::new(seen.attach(route)));
-            Err(NoObject::Bad { key, reason: lines.join("; "), route })
+            let outline = outline(kind, document).map(|object| Box::new(seen.attach(object)));
+            Err(NoObject::Bad { key, reason: lines.join("; "), outline })
         }
     }
 }
@@ -86,8 +84,14 @@ fn said(problem: &Problem) -> String {
     }
 }
 
-/// An invalid route, reduced to its names and its parents; `None` if even those are invalid.
+/// An invalid route or policy, reduced to its names and what it attaches to; `None` if even those are
+/// invalid.
 fn outline(kind: Kind, mut document: Value) -> Option<Object> {
+    if matches!(kind, Kind::TrafficPolicy | Kind::RateLimitPolicy | Kind::BackendTlsPolicy) {
+        let targets = document["spec"]["targetRefs"].take();
+        document["spec"] = json!({"targetRefs": targets});
+        return Object::unchecked_policy(kind, document);
+    }
     let parents = document["spec"]["parentRefs"].take();
     document["spec"] = json!({"parentRefs": parents, "hostnames": [], "rules": []});
     match kind {
@@ -99,7 +103,7 @@ fn outline(kind: Kind, mut document: Value) -> Option<Object> {
     }
 }
 
-/// The fields of a route that writing its status needs.
+/// The fields of a route or a policy that writing its status needs.
 struct Seen {
     /// The generation that the status refers to.
     generation: Option<i64>,
@@ -110,28 +114,61 @@ struct Seen {
 }
 
 impl Seen {
-    /// Adds the fields to a route. A present status that cannot be parsed must not be replaced, so
+    /// Adds the fields to a route or a policy. A present status that cannot be parsed must not be replaced, so
     /// that no resource version is added either.
     fn attach(self, mut object: Object) -> Object {
-        let (metadata, status) = match &mut object {
-            Object::HttpRoute(route) => (&mut route.metadata, &mut route.status),
-            Object::GrpcRoute(route) => (&mut route.metadata, &mut route.status),
-            Object::TlsRoute(route) => (&mut route.metadata, &mut route.status),
-            Object::TcpRoute(route) => (&mut route.metadata, &mut route.status),
-            _ => return object,
-        };
-        metadata.generation = self.generation;
-        match self.status.map(serde_json::from_value::<RouteStatus>).transpose() {
-            Ok(said) => {
-                *status = said;
-                metadata.resource_version = self.version;
+        let key = object.key();
+        match &mut object {
+            Object::HttpRoute(route) => self.of_route(&key, &mut route.metadata, &mut route.status),
+            Object::GrpcRoute(route) => self.of_route(&key, &mut route.metadata, &mut route.status),
+            Object::TlsRoute(route) => self.of_route(&key, &mut route.metadata, &mut route.status),
+            Object::TcpRoute(route) => self.of_route(&key, &mut route.metadata, &mut route.status),
+            Object::BackendTlsPolicy(policy) => {
+                self.of_route(&key, &mut policy.metadata, &mut policy.status);
             }
-            Err(error) => {
-                let (name, namespace) = (&metadata.name, &metadata.namespace);
-                tracing::warn!(?namespace, ?name, %error, "the route's status cannot be read");
+            Object::TrafficPolicy(policy) => {
+                self.of_policy(&key, &mut policy.metadata, &mut policy.status);
             }
+            Object::RateLimitPolicy(policy) => {
+                self.of_policy(&key, &mut policy.metadata, &mut policy.status);
+            }
+            _ => {}
         }
         object
+    }
+
+    fn of_route<S: DeserializeOwned>(
+        self,
+        key: &ObjectKey,
+        metadata: &mut ObjectMeta,
+        status: &mut Option<S>,
+    ) {
+        metadata.generation = self.generation;
+        metadata.resource_version = self.read(key, status);
+    }
+
+    fn of_policy<S: DeserializeOwned>(
+        self,
+        key: &ObjectKey,
+        metadata: &mut Metadata,
+        status: &mut Option<S>,
+    ) {
+        metadata.generation = self.generation;
+        metadata.resource_version = self.read(key, status);
+    }
+
+    /// Reads the status; the version that a new one replaces.
+    fn read<S: DeserializeOwned>(self, key: &ObjectKey, status: &mut Option<S>) -> Option<String> {
+        match self.status.map(serde_json::from_value::<S>).transpose() {
+            Ok(said) => {
+                *status = said;
+                self.version
+            }
+            Err(error) => {
+                tracing::warn!(%key, %error, "the object's status cannot be read");
+                None
+            }
+        }
     }
 }
 
@@ -180,14 +217,43 @@ mod tests {
     #[test]
     fn what_is_not_understood_says_which_object_and_why() {
         let spec = r#"{"parentRefs":[{"group":"","kind":"Service","name":"web"}],"rule":[]}"#;
-        let Err(NoObject::Bad { key, reason, route }) = object(Kind::HttpRoute, route(spec)) else {
-            panic!()
-        };
+        let bad = object(Kind::HttpRoute, route(spec));
+        let Err(NoObject::Bad { key, reason, outline }) = bad else { panic!() };
         assert_eq!((&*key.namespace, &*key.name), ("shop", "r"));
         assert!(reason.starts_with("spec.rule "), "{reason}");
-        let Some(Object::HttpRoute(route)) = route.as_deref() else { panic!("{route:?}") };
+        let Some(Object::HttpRoute(route)) = outline.as_deref() else { panic!("{outline:?}") };
         assert_eq!(route.metadata.generation, Some(4));
         assert_eq!(route.metadata.resource_version.as_deref(), Some("7"));
         assert_eq!(route.spec.parent_refs.as_ref().unwrap()[0].name, "web");
+    }
+
+    fn policy(spec: &str) -> DynamicObject {
+        serde_json::from_str(&format!(
+            r#"{{"apiVersion":"leno.dev/v1alpha1","kind":"TrafficPolicy","metadata":{{
+                "name":"p","namespace":"shop","uid":"u","resourceVersion":"7","generation":4,
+                "creationTimestamp":"2026-01-02T03:04:05Z","managedFields":[]}},
+                "spec":{spec},"status":{{"ancestors":[{{"ancestorRef":{{"name":"web"}},
+                "controllerName":"leno.dev/controller","conditions":[]}}]}}}}"#
+        ))
+        .unwrap()
+    }
+
+    #[test]
+    fn a_policy_is_read_with_its_age_and_what_its_status_is_written_by() {
+        let spec =
+            r#"{"targetRefs":[{"group":"","kind":"Service","name":"web"}],"RETRIES":{"on":[503]}}"#;
+        let read = object(Kind::TrafficPolicy, policy(&spec.replace("RETRIES", "retries")));
+        let Ok(Object::TrafficPolicy(read)) = read else { panic!("{read:?}") };
+        assert!(read.metadata.creation_timestamp.is_some());
+        let version = read.metadata.resource_version.as_deref();
+        assert_eq!((read.metadata.generation, version), (Some(4), Some("7")));
+        assert_eq!(read.status.unwrap().ancestors[0].ancestor_ref.name, "web");
+
+        let bad = object(Kind::TrafficPolicy, policy(&spec.replace("RETRIES", "retrys")));
+        let Err(NoObject::Bad { outline: Some(outline), reason, .. }) = bad else { panic!() };
+        assert!(reason.starts_with("spec.retrys "), "{reason}");
+        let Object::TrafficPolicy(outline) = *outline else { panic!("{outline:?}") };
+        assert_eq!(outline.spec.target_refs[0].name, "web");
+        assert_eq!(outline.metadata.resource_version.as_deref(), Some("7"));
     }
 }

@@ -57,6 +57,7 @@ pub(super) fn workload(pod: &Pod) -> Result<Object, NoObject> {
             labels: text(&pod.metadata.labels),
             annotations: text(&pod.metadata.annotations),
             creation_timestamp: pod.metadata.creation_timestamp.clone(),
+            ..Metadata::default()
         },
         spec: WorkloadSpec {
             service_account: spec.service_account_name.clone().unwrap_or_else(|| "default".into()),

@@ -39,7 +39,7 @@ pub(crate) enum Event {
     Begin,
     /// An object was created or modified.
     Put(Object),
-    /// An object exists but is invalid: its last good state stays in effect. For a route, with the
+    /// An object exists but is invalid: its last good state stays in effect. For a route or a policy, with the
     /// mistake that its status reports.
     Kept(ObjectKey, Option<Misread>),
     /// An object was deleted.
@@ -255,10 +255,10 @@ fn made(made: Result<Object, NoObject>, followed: &Followed, nth: usize) -> Even
     match made {
         Ok(object) => Event::Put(object),
         Err(NoObject::Absent(key)) => Event::Gone(key),
-        Err(NoObject::Bad { key, reason, route }) => {
+        Err(NoObject::Bad { key, reason, outline }) => {
             followed.refused(nth);
             tracing::warn!(%key, reason, "is not understood; its last good state holds");
-            Event::Kept(key, route.map(|route| Misread { route: *route, reason }))
+            Event::Kept(key, outline.map(|object| Misread { object: *object, reason }))
         }
     }
 }

@@ -20,7 +20,7 @@ fn misread() -> (Object, String) {
 struct Bed {
     server: TcpListener,
     state: std::sync::Arc<State>,
-    statuses: std::sync::Arc<RouteStatuses>,
+    statuses: std::sync::Arc<Statuses>,
 }
 
 impl Bed {
@@ -28,14 +28,15 @@ impl Bed {
         let server = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = format!("http://{}", server.local_addr().unwrap());
         let client = Client::try_from(kube::Config::new(address.parse().unwrap())).unwrap();
-        let statuses = std::sync::Arc::new(RouteStatuses::new(client));
+        let statuses = std::sync::Arc::new(Statuses::new(client));
         statuses.misread([misread()]);
         Self { server, state: State::new(Index::new(Settings::default())), statuses }
     }
 
     /// Writes what is due; the connection that it is written on has been read from.
     async fn write(&self) -> (tokio::task::JoinHandle<bool>, TcpStream) {
-        let (statuses, mut due) = (self.statuses.clone(), self.statuses.due(&self.state));
+        let (statuses, mut due) =
+            (self.statuses.clone(), self.statuses.due(&self.state, Which::All));
         assert_eq!(due.len(), 1);
         let due = due.remove(0);
         let write = tokio::spawn(async move { statuses.write_one(due).await });
@@ -53,7 +54,7 @@ async fn a_write_without_an_answer_is_given_up_and_tried_again() {
     let left = timeout(ANSWER * 2, write).await.expect("the write ends").unwrap();
     assert!(left, "it is tried again");
     assert_eq!(bed.statuses.counts.failed.load(Ordering::Relaxed), 1);
-    assert_eq!(bed.statuses.due(&bed.state).len(), 1);
+    assert_eq!(bed.statuses.due(&bed.state, Which::All).len(), 1);
 }
 
 #[tokio::test]
@@ -70,9 +71,44 @@ async fn a_status_that_is_refused_waits_for_another_version_of_its_route() {
     connection.write_all(answer.as_bytes()).await.unwrap();
     assert!(!write.await.unwrap(), "it is not tried again");
     assert_eq!(bed.statuses.counts.failed.load(Ordering::Relaxed), 1);
-    assert!(bed.statuses.due(&bed.state).is_empty());
+    assert!(bed.statuses.due(&bed.state, Which::All).is_empty());
     bed.statuses.misread([misread()]);
-    assert_eq!(bed.statuses.due(&bed.state).len(), 1, "the route is another");
+    assert_eq!(bed.statuses.due(&bed.state, Which::All).len(), 1, "the route is another");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_thousand_statuses_are_written_at_a_bounded_rate() {
+    let bed = Bed::new().await;
+    // Not the leader: each write ends at once, so that only the pace takes time.
+    let (_leads, receiver) = watch::channel(false);
+    let due = |number: usize| Due {
+        key: ObjectKey { name: format!("r{number}"), ..misread().0.key() },
+        api_version: String::new(),
+        version: String::new(),
+        status: Value::Null,
+    };
+    let begin = tokio::time::Instant::now();
+    bed.statuses.write((0..1_000).map(due).collect(), &receiver).await;
+    assert!(begin.elapsed() >= PACE * 999, "{:?}", begin.elapsed());
+}
+
+#[test]
+fn endpoints_concern_policies_alone_and_config_maps_all() {
+    let state = State::new(Index::new(Settings::default()));
+    let config = kube::Config::new("http://127.0.0.1:1".parse().unwrap());
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let _entered = runtime.enter();
+    let statuses = Statuses::new(Client::try_from(config).unwrap());
+    let gone = |kind: Kind| {
+        let (namespace, name) = ("shop".to_owned(), "web".to_owned());
+        [Change::Delete(ObjectKey { kind, namespace, name })]
+    };
+    let endpoints = statuses.note(&gone(Kind::EndpointSlice));
+    assert_eq!(endpoints, Bearing { all: false, endpoints: true });
+    assert!(statuses.note(&gone(Kind::ConfigMap)).all);
+    statuses.misread([misread()]);
+    assert_eq!(statuses.due(&state, Which::All).len(), 1);
+    assert!(statuses.due(&state, Which::Policies).is_empty(), "a route depends on no endpoint");
 }
 
 #[tokio::test]

@@ -1,0 +1,341 @@
+//! Writes the status of routes and policies, while this replica leads.
+
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use futures_util::{StreamExt, stream};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+use k8s_openapi::jiff::Timestamp;
+use kube::api::{ApiResource, DynamicObject, GroupVersionKind, Patch, PatchParams};
+use kube::{Api, Client};
+use leno_index::{Change, Index};
+use leno_resources::{Kind, Metadata, Object, ObjectKey};
+use leno_serve::State;
+use serde_json::{Value, json};
+use tokio::sync::{Notify, watch};
+use tokio::time::{MissedTickBehavior, timeout};
+
+use crate::counts;
+
+/// Whose the written fields are, for the API server.
+const FIELD_MANAGER: &str = "leno-controller";
+/// How long changes are gathered before objects are judged again: a rollout changes many things at once,
+/// and people read a status after this.
+const GATHER: Duration = Duration::from_millis(100);
+/// How often policies are judged again after changes of endpoints alone, which a large mesh has all the time.
+const ENDPOINTS: Duration = Duration::from_secs(2);
+/// Writes at once.
+const AT_ONCE: usize = 8;
+/// Least time between the beginnings of two writes: 100 a second. A new leader may find thousands to be written, and
+/// the API server has other clients.
+const PACE: Duration = Duration::from_millis(10);
+/// Longest wait for the answer to a write: an API server that is well has answered long before.
+const ANSWER: Duration = Duration::from_secs(10);
+/// Pause before writes that failed are tried again.
+const PAUSE: Duration = Duration::from_secs(2);
+/// Objects judged at one look into the index, which takes no change meanwhile.
+const JUDGED: usize = 256;
+
+/// Keeps what routes and policies say of themselves, and writes what the mesh says of them.
+pub struct Statuses {
+    client: Client,
+    /// The objects as last read, with the version that a status replaces.
+    objects: Mutex<BTreeMap<ObjectKey, Judged>>,
+    /// Something has changed that a status may depend on.
+    changed: Notify,
+    /// Endpoints have changed, on which the status of policies may depend.
+    endpoints: AtomicBool,
+    counts: Counts,
+}
+
+#[derive(Debug, Default)]
+struct Counts {
+    written: AtomicU64,
+    conflicts: AtomicU64,
+    failed: AtomicU64,
+}
+
+/// A route or a policy, and why it is not understood where it is not.
+#[derive(Clone)]
+struct Judged {
+    object: Object,
+    misread: Option<String>,
+    /// Whether the API server has refused the status: it will do so again, until the object is another.
+    refused: bool,
+}
+
+/// What changes may have a bearing on.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[must_use]
+pub struct Bearing {
+    /// The status of any object.
+    all: bool,
+    /// The status of those that depend on endpoints.
+    endpoints: bool,
+}
+
+/// A status to be written.
+struct Due {
+    key: ObjectKey,
+    api_version: String,
+    /// What it replaces.
+    version: String,
+    status: Value,
+}
+
+/// Which objects are to be judged.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Which {
+    All,
+    /// Those whose status depends on endpoints.
+    Policies,
+}
+
+impl Statuses {
+    /// Knows no object yet.
+    #[must_use]
+    pub fn new(client: Client) -> Self {
+        Self {
+            client,
+            objects: Mutex::default(),
+            changed: Notify::new(),
+            endpoints: AtomicBool::new(false),
+            counts: Counts::default(),
+        }
+    }
+
+    /// Takes note of changes. To be called before they are applied to the state, and followed by
+    /// [`applied`](Self::applied) with what it returns.
+    pub fn note(&self, changes: &[Change]) -> Bearing {
+        let mut bearing = Bearing::default();
+        let mut objects = self.objects();
+        for change in changes {
+            let kind = match change {
+                Change::Upsert(object) => object.key().kind,
+                Change::Delete(key) => key.kind,
+            };
+            let judged = is_judged(kind);
+            let others = [Kind::Service, Kind::ReferenceGrant, Kind::ConfigMap];
+            bearing.all |= judged || others.contains(&kind);
+            bearing.endpoints |= matches!(kind, Kind::EndpointSlice | Kind::Workload);
+            match change {
+                Change::Upsert(object) if judged => {
+                    let one = Judged { object: object.clone(), misread: None, refused: false };
+                    objects.insert(object.key(), one);
+                }
+                Change::Delete(key) if judged => {
+                    objects.remove(key);
+                }
+                _ => {}
+            }
+        }
+        bearing
+    }
+
+    /// Says that the changes that were noted are in the state now.
+    pub fn applied(&self, bearing: Bearing) {
+        if bearing.endpoints {
+            self.endpoints.store(true, Ordering::Relaxed);
+        }
+        if bearing.all {
+            self.changed.notify_one();
+        }
+    }
+
+    /// Takes note of objects that are not understood, each with the reason.
+    pub fn misread(&self, misread: impl IntoIterator<Item = (Object, String)>) {
+        let mut objects = self.objects();
+        for (object, reason) in misread {
+            let one = Judged { object, misread: Some(reason), refused: false };
+            objects.insert(one.object.key(), one);
+        }
+        drop(objects);
+        self.changed.notify_one();
+    }
+
+    /// Writes while `leads` says so, until its sender ends.
+    pub async fn run(&self, state: &State, mut leads: watch::Receiver<bool>) {
+        let mut endpoints = tokio::time::interval(ENDPOINTS);
+        endpoints.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        loop {
+            if leads.wait_for(|leads| *leads).await.is_err() {
+                return;
+            }
+            // A new leader judges everything: its predecessor may have left anything undone.
+            let mut which = Which::All;
+            loop {
+                let due = self.due(state, which);
+                let left = self.write(due, &leads).await;
+                tokio::select! {
+                    () = self.changed.notified() => which = Which::All,
+                    () = tokio::time::sleep(PAUSE), if left => which = Which::All,
+                    () = self.endpoints_changed(&mut endpoints) => which = Which::Policies,
+                    ended = leads.wait_for(|leads| !*leads) => match ended {
+                        Ok(_) => break,
+                        Err(_) => return,
+                    },
+                }
+                tokio::time::sleep(GATHER).await;
+            }
+        }
+    }
+
+    /// Returns at the first tick after endpoints have changed.
+    async fn endpoints_changed(&self, ticks: &mut tokio::time::Interval) {
+        loop {
+            ticks.tick().await;
+            if self.endpoints.swap(false, Ordering::Relaxed) {
+                return;
+            }
+        }
+    }
+
+    /// Appends what was counted, as Prometheus text.
+    pub fn render(&self, text: &mut String) {
+        let Counts { written, conflicts, failed } = &self.counts;
+        let help = "Statuses of routes and policies written, by result.";
+        let results = [("written", written), ("conflict", conflicts), ("failed", failed)];
+        counts::render(text, ("status_writes_total", help), &results);
+    }
+
+    fn due(&self, state: &State, which: Which) -> Vec<Due> {
+        let now = Time(Timestamp::now());
+        let objects = self.objects();
+        let wanted = |one: &&Judged| {
+            !one.refused && (which == Which::All || is_policy(one.object.key().kind))
+        };
+        let all: Vec<Judged> = objects.values().filter(wanted).cloned().collect();
+        drop(objects);
+        let judge = |index: &Index, some: &[Judged]| -> Vec<Due> {
+            some.iter().filter_map(|one| due(index, one, &now)).collect()
+        };
+        all.chunks(JUDGED).flat_map(|some| state.look(|index| judge(index, some))).collect()
+    }
+
+    /// Whether some are left to be tried again.
+    async fn write(&self, due: Vec<Due>, leads: &watch::Receiver<bool>) -> bool {
+        let mut pace = tokio::time::interval(PACE);
+        pace.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let paced = stream::unfold((due.into_iter(), pace), |(mut due, mut pace)| async move {
+            let one = due.next()?;
+            pace.tick().await;
+            Some((one, (due, pace)))
+        });
+        let writes = paced.map(|due| async move {
+            if !*leads.borrow() {
+                return false;
+            }
+            self.write_one(due).await
+        });
+        let written = writes.buffer_unordered(AT_ONCE);
+        written.fold(false, |left, again| async move { left || again }).await
+    }
+
+    async fn write_one(&self, due: Due) -> bool {
+        let Due { key, api_version, version, status } = due;
+        let (group, api) = api_version.split_once('/').unwrap_or(("", &api_version));
+        let kind = GroupVersionKind::gvk(group, api, key.kind.as_str());
+        let resource = ApiResource::from_gvk(&kind);
+        let api: Api<DynamicObject> =
+            Api::namespaced_with(self.client.clone(), &key.namespace, &resource);
+        // The list has one owner for the API server, so that it is replaced as a whole, and only in the
+        // version that was read: what others have added meanwhile is not lost.
+        let patch = json!({"metadata": {"resourceVersion": version}, "status": status});
+        let params =
+            PatchParams { field_manager: Some(FIELD_MANAGER.to_owned()), ..PatchParams::default() };
+        let count = |counter: &AtomicU64| {
+            counter.fetch_add(1, Ordering::Relaxed);
+        };
+        let patch = Patch::Merge(&patch);
+        let write = api.patch_status(&key.name, &params, &patch);
+        let Ok(written) = timeout(ANSWER, write).await else {
+            count(&self.counts.failed);
+            tracing::warn!(object = %key, "no answer to the status in {ANSWER:?}; trying again");
+            return true;
+        };
+        match written {
+            Ok(_) => {
+                count(&self.counts.written);
+                tracing::info!(object = %key, "status written");
+                false
+            }
+            // Its newest version, or its end, is on its way to us.
+            Err(kube::Error::Api(status)) if matches!(status.code, 404 | 409) => {
+                count(&self.counts.conflicts);
+                false
+            }
+            Err(kube::Error::Api(status)) if matches!(status.code, 400 | 422) => {
+                count(&self.counts.failed);
+                let reason = &status.message;
+                tracing::warn!(object = %key, reason, "the status is refused; it waits for the object to change");
+                self.refuse(&key, &version);
+                false
+            }
+            Err(error) => {
+                count(&self.counts.failed);
+                let error: &dyn std::error::Error = &error;
+                tracing::warn!(object = %key, error, "the status cannot be written; trying again");
+                true
+            }
+        }
+    }
+
+    /// Notes that the status of this version of an object is not to be written again.
+    fn refuse(&self, key: &ObjectKey, version: &str) {
+        if let Some(one) = self.objects().get_mut(key) {
+            let read = written(&one.object);
+            one.refused = read.is_some_and(|(_, read)| read == version);
+        }
+    }
+
+    fn objects(&self) -> MutexGuard<'_, BTreeMap<ObjectKey, Judged>> {
+        // Whole entries only: what a panic left behind is still sound.
+        self.objects.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+fn is_judged(kind: Kind) -> bool {
+    is_policy(kind) || Kind::ROUTES.contains(&kind)
+}
+
+fn is_policy(kind: Kind) -> bool {
+    matches!(kind, Kind::TrafficPolicy | Kind::RateLimitPolicy | Kind::BackendTlsPolicy)
+}
+
+/// The status that an object should have, where it has another.
+fn due(index: &Index, Judged { object, misread, .. }: &Judged, now: &Time) -> Option<Due> {
+    let key = object.key();
+    let status = match (is_policy(key.kind), misread) {
+        (false, None) => json!(leno_status::status(index, object, now)?),
+        (false, Some(reason)) => json!(leno_status::refused(object, reason, now)?),
+        (true, None) => json!(leno_status::policy_status(index, object, now)?),
+        (true, Some(reason)) => json!(leno_status::refused_policy(object, reason, now)?),
+    };
+    let (api_version, version) = written(object)?;
+    let (api_version, version) = (api_version.to_owned(), version.to_owned());
+    Some(Due { key, api_version, version, status })
+}
+
+/// The `apiVersion` that an object was read in, and the version that a new status replaces.
+fn written(object: &Object) -> Option<(&str, &str)> {
+    let (api_version, metadata) = match object {
+        Object::HttpRoute(route) => (&route.api_version, &route.metadata),
+        Object::GrpcRoute(route) => (&route.api_version, &route.metadata),
+        Object::TlsRoute(route) => (&route.api_version, &route.metadata),
+        Object::TcpRoute(route) => (&route.api_version, &route.metadata),
+        Object::BackendTlsPolicy(policy) => (&policy.api_version, &policy.metadata),
+        Object::TrafficPolicy(policy) => return own(Kind::TrafficPolicy, &policy.metadata),
+        Object::RateLimitPolicy(policy) => return own(Kind::RateLimitPolicy, &policy.metadata),
+        _ => return None,
+    };
+    Some((api_version, metadata.resource_version.as_deref()?))
+}
+
+fn own(kind: Kind, metadata: &Metadata) -> Option<(&'static str, &str)> {
+    Some((kind.api_version(), metadata.resource_version.as_deref()?))
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,171 @@
+//! What becomes of a policy at what it is attached to: whether that exists, which policies are for the same, and
+//! whether proxies apply it.
+
+use leno_resources::PolicyTarget;
+use leno_types::mesh::{Resolution, Subject};
+use leno_types::traffic::{Source, Traffic};
+use leno_types::{InstanceName, ServiceName};
+
+use crate::build::policies::is_named;
+use crate::facts::Facts;
+use crate::index::Index;
+use crate::rows::policies::{TargetRow, row};
+
+/// Whether what a policy is attached to exists.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum TargetState {
+    /// It exists.
+    Found,
+    /// There is no such object.
+    NoObject,
+    /// The object has no such port or rule.
+    NoSection,
+}
+
+/// Which of a target's instances have a proxy.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Proxies {
+    /// The target has no instance.
+    NoInstance,
+    /// None of them.
+    None,
+    /// Some of them.
+    Some,
+    /// All of them.
+    All,
+}
+
+impl Index {
+    /// Whether the target of a policy in `namespace` exists.
+    #[must_use]
+    pub fn target(&self, namespace: &str, target: &PolicyTarget) -> TargetState {
+        match row(target, namespace) {
+            None => TargetState::NoObject,
+            Some(TargetRow::Service(name, section)) => match self.facts.service(&name) {
+                None => TargetState::NoObject,
+                Some(_) if section.is_none() => TargetState::Found,
+                Some(_) => match place(&self.facts, &name, section.as_deref()) {
+                    Some(_) => TargetState::Found,
+                    None => TargetState::NoSection,
+                },
+            },
+            Some(TargetRow::Object(key, section)) if key.kind == leno_resources::Kind::Workload => {
+                match (self.facts.is_owner(&key), section) {
+                    (false, _) => TargetState::NoObject,
+                    (true, Some(_)) => TargetState::NoSection,
+                    (true, None) => TargetState::Found,
+                }
+            }
+            Some(TargetRow::Object(key, section)) => match self.facts.routes().rule_names(&key) {
+                None => TargetState::NoObject,
+                Some(mut rules) => match section {
+                    Some(section) if !rules.any(|rule| *rule == *section) => TargetState::NoSection,
+                    _ => TargetState::Found,
+                },
+            },
+        }
+    }
+
+    /// The traffic policies that are attached to the same as this target of a policy in `namespace`: the one that
+    /// goes before the others first.
+    #[must_use]
+    pub fn traffic_at(&self, namespace: &str, target: &PolicyTarget) -> Vec<&Traffic> {
+        let Some(wanted) = row(target, namespace) else { return Vec::new() };
+        let facts = &self.facts;
+        let is_there = |targets: &[TargetRow]| targets.iter().any(|one| same(facts, one, &wanted));
+        let mut found: Vec<&Traffic> = match &wanted {
+            TargetRow::Service(name, _) => {
+                let rows = facts.traffic().of_service(name).filter(|row| is_there(&row.targets));
+                rows.map(|row| &row.traffic).collect()
+            }
+            TargetRow::Object(key, _) => {
+                let rows = facts.traffic().of_object(key).filter(|row| is_there(&row.targets));
+                rows.map(|row| &row.traffic).collect()
+            }
+        };
+        found.sort_by_key(|traffic| &traffic.source);
+        found
+    }
+
+    /// Whether clients of any service are sent this traffic policy. One of a route goes where the route goes.
+    #[must_use]
+    pub fn sends(&self, namespace: &str, target: &PolicyTarget, source: &Source) -> bool {
+        let services: Vec<ServiceName> = match row(target, namespace) {
+            None => Vec::new(),
+            Some(TargetRow::Service(name, _)) => vec![name],
+            Some(TargetRow::Object(key, _)) => self.facts.routes().parents(&key).cloned().collect(),
+        };
+        services.into_iter().any(|name| {
+            let resolved = self.resolve(&Subject::Service(name), namespace);
+            let Resolution::Service(service) = resolved else { return false };
+            service.traffic.iter().any(|traffic| traffic.source == *source)
+        })
+    }
+
+    /// The name of the `BackendTLSPolicy` that goes before all others at this target.
+    #[must_use]
+    pub fn tls_at(&self, namespace: &str, target: &PolicyTarget) -> Option<&str> {
+        let wanted = row(target, namespace)?;
+        let TargetRow::Service(name, _) = &wanted else { return None };
+        let rows = self.facts.backend_tls().of_service(name);
+        let rows = rows.filter(|row| row.targets.iter().any(|one| same(&self.facts, one, &wanted)));
+        rows.min_by_key(|row| &row.precedence).map(|row| row.precedence.1.as_str())
+    }
+
+    /// Which of the instances behind a target of a policy in `namespace` have a proxy.
+    #[must_use]
+    pub fn proxies_at(&self, namespace: &str, target: &PolicyTarget) -> Proxies {
+        let has_proxy =
+            |name: &InstanceName| self.facts.instance(name).is_some_and(|row| row.meshed);
+        match row(target, namespace) {
+            Some(TargetRow::Service(name, section)) => {
+                let wanted = place(&self.facts, &name, section.as_deref());
+                let service = self.service(&name);
+                let ports = service.iter().flat_map(|service| &service.ports);
+                let ports = ports.filter(|port| section.is_none() || wanted == Some(port.port));
+                // Endpoints that are no instance of the mesh have no proxy.
+                proxies(
+                    ports
+                        .flat_map(|port| port.endpoints.iter())
+                        .map(|endpoint| endpoint.workload.as_ref().is_some_and(has_proxy)),
+                )
+            }
+            Some(TargetRow::Object(key, _)) => {
+                proxies(self.facts.instances_of(&key).iter().map(has_proxy))
+            }
+            None => Proxies::NoInstance,
+        }
+    }
+}
+
+fn proxies(have: impl Iterator<Item = bool>) -> Proxies {
+    let mut found = Proxies::NoInstance;
+    for has in have {
+        found = match (found, has) {
+            (Proxies::NoInstance | Proxies::All, true) => Proxies::All,
+            (Proxies::NoInstance | Proxies::None, false) => Proxies::None,
+            _ => return Proxies::Some,
+        };
+    }
+    found
+}
+
+/// The number of a port of a service that a section names.
+fn place(facts: &Facts, service: &ServiceName, section: Option<&str>) -> Option<u16> {
+    let section = section?;
+    let ports = &facts.service(service)?.ports;
+    ports.iter().find(|port| is_named(port, section)).map(|port| port.number)
+}
+
+/// Whether two targets are the same. A port has a name and a number.
+fn same(facts: &Facts, one: &TargetRow, other: &TargetRow) -> bool {
+    match (one, other) {
+        (TargetRow::Service(one, first), TargetRow::Service(other, second)) => {
+            let port = |section: &Option<String>| place(facts, one, section.as_deref());
+            one == other
+                && (first == second || (port(first).is_some() && port(first) == port(second)))
+        }
+        (TargetRow::Object(..), TargetRow::Object(..)) => one == other,
+        _ => false,
+    }
+}

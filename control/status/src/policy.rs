@@ -1,0 +1,335 @@
+//! The status of policies: `TrafficPolicy`, `RateLimitPolicy`, `BackendTLSPolicy` (GEP-713).
+//!
+//! Each target has an entry among the ancestors, since a policy may hold for one and not for another. Entries with
+//! a condition that does not hold come first, where `kubectl get` prints them.
+
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
+use leno_index::{Index, Proxies, TargetState};
+use leno_resources::gateway::{BackendTlsPolicy, ParentRef, PolicyAncestorStatus, PolicyStatus};
+use leno_resources::{Object, PolicyTarget};
+use leno_types::ServiceName;
+use leno_types::mesh::{External, Roots};
+use leno_types::traffic::{Source, Traffic};
+
+use crate::conditions::{ACCEPTED, Found, PROGRAMMED, RESOLVED, Wrong, condition};
+use crate::status::{CONTROLLER, MESSAGE};
+
+#[cfg(test)]
+mod tests;
+
+/// Most entries of a status (GEP-713).
+const MAX_ANCESTORS: usize = 16;
+
+/// The policy is not understood.
+const INVALID: &str = "Invalid";
+/// A target does not exist.
+const NOT_FOUND: &str = "TargetNotFound";
+/// Another policy holds for the same target.
+const CONFLICTED: &str = "Conflicted";
+/// None of the authorities of a `BackendTLSPolicy` can be used (GEP-1897).
+const NO_CERTIFICATE: &str = "NoValidCACertificate";
+/// One of the authorities of a `BackendTLSPolicy` is not there, or has no certificate (GEP-1897).
+const BAD_REFERENCE: &str = "InvalidCACertificateRef";
+/// The condition `Accepted` says why.
+const NOT_ACCEPTED: &str = "NotAccepted";
+/// No proxy is there that would apply the policy.
+const NO_PROXY: &str = "NoProxy";
+/// The route that the policy is attached to attaches to no Service.
+const NOT_ATTACHED: &str = "RouteNotAttached";
+/// Policies of narrower targets hold everywhere.
+const OVERRIDDEN: &str = "Overridden";
+/// Every endpoint has a proxy, to which connections are of the mesh's own TLS.
+const MESHED: &str = "Meshed";
+
+/// A policy as written.
+struct Policy<'o> {
+    object: &'o Object,
+    namespace: &'o str,
+    name: &'o str,
+    generation: Option<i64>,
+    targets: &'o [PolicyTarget],
+    said: Option<&'o PolicyStatus>,
+}
+
+impl<'o> Policy<'o> {
+    /// Reads an object; `None` if it is no policy.
+    fn new(object: &'o Object) -> Option<Self> {
+        let (metadata, targets, said) = match object {
+            Object::TrafficPolicy(policy) => {
+                (&policy.metadata, &policy.spec.target_refs, &policy.status)
+            }
+            Object::RateLimitPolicy(policy) => {
+                (&policy.metadata, &policy.spec.target_refs, &policy.status)
+            }
+            Object::BackendTlsPolicy(policy) => {
+                let metadata = &policy.metadata;
+                return Some(Self {
+                    object,
+                    namespace: metadata.namespace.as_deref().unwrap_or_default(),
+                    name: metadata.name.as_deref().unwrap_or_default(),
+                    generation: metadata.generation,
+                    targets: &policy.spec.target_refs,
+                    said: policy.status.as_ref(),
+                });
+            }
+            _ => return None,
+        };
+        let (namespace, name) = (metadata.namespace.as_str(), metadata.name.as_str());
+        let (generation, said) = (metadata.generation, said.as_ref());
+        Some(Self { object, namespace, name, generation, targets, said })
+    }
+}
+
+/// What the status of a policy that is not understood should be: it is not accepted, for `reason`. `None` if the
+/// status is so already.
+#[must_use]
+pub fn refused_policy(object: &Object, reason: &str, now: &Time) -> Option<PolicyStatus> {
+    let policy = Policy::new(object)?;
+    merged(&policy, now, |_| {
+        let message = format!("not understood: {reason}; what the policy said before holds");
+        vec![(ACCEPTED, wrong(INVALID, message.chars().take(MESSAGE).collect::<String>()))]
+    })
+}
+
+/// What the status of a policy should be. `None` if it is so already, and for objects that are no policies.
+#[must_use]
+pub fn policy_status(index: &Index, object: &Object, now: &Time) -> Option<PolicyStatus> {
+    let policy = Policy::new(object)?;
+    merged(&policy, now, |target| found(index, &policy, target))
+}
+
+/// The whole status: the entries of other controllers, and one of this controller for each target.
+fn merged(
+    policy: &Policy<'_>,
+    now: &Time,
+    find: impl Fn(&PolicyTarget) -> Vec<(&'static str, Found)>,
+) -> Option<PolicyStatus> {
+    let said = policy.said.map(|status| status.ancestors.as_slice()).unwrap_or_default();
+    let mut ours: Vec<PolicyAncestorStatus> = Vec::new();
+    for target in policy.targets {
+        let ancestor_ref = ancestor(policy.namespace, target);
+        if ours.iter().any(|entry| entry.ancestor_ref == ancestor_ref) {
+            continue;
+        }
+        let before = said.iter().find(|entry| {
+            entry.controller_name == CONTROLLER && entry.ancestor_ref == ancestor_ref
+        });
+        let before = before.map(|entry| entry.conditions.as_slice()).unwrap_or_default();
+        let of = |(kind, found): (&'static str, Found)| {
+            let before = before.iter().find(|condition| condition.type_ == kind);
+            condition(kind, found, policy.generation, (before, now))
+        };
+        let conditions: Vec<Condition> = find(target).into_iter().map(of).collect();
+        let controller_name = CONTROLLER.to_owned();
+        ours.push(PolicyAncestorStatus { ancestor_ref, controller_name, conditions });
+    }
+    let holds =
+        |entry: &PolicyAncestorStatus| entry.conditions.iter().all(|one| one.status == "True");
+    ours.sort_by_key(holds);
+    // Entries of other controllers keep their places: their writers may do the same.
+    let mut ours = ours.into_iter();
+    let mut ancestors: Vec<PolicyAncestorStatus> = Vec::with_capacity(said.len());
+    for entry in said {
+        if entry.controller_name == CONTROLLER {
+            ancestors.extend(ours.next());
+        } else {
+            ancestors.push(entry.clone());
+        }
+    }
+    ancestors.extend(ours);
+    ancestors.truncate(MAX_ANCESTORS);
+    (ancestors != said).then_some(PolicyStatus { ancestors })
+}
+
+/// A target as an ancestor of the policy.
+fn ancestor(namespace: &str, target: &PolicyTarget) -> ParentRef {
+    ParentRef {
+        group: Some(target.group.clone()),
+        kind: Some(target.kind.clone()),
+        namespace: Some(namespace.to_owned()),
+        name: target.name.clone(),
+        section_name: target.section_name.clone(),
+        port: None,
+    }
+}
+
+fn found(index: &Index, policy: &Policy<'_>, target: &PolicyTarget) -> Vec<(&'static str, Found)> {
+    let is_there = exists(index, policy, target);
+    match policy.object {
+        Object::BackendTlsPolicy(written) => match is_there {
+            Ok(()) => tls(index, policy, written, target),
+            Err(wrong) => {
+                let resolved = (RESOLVED, Ok(String::new()));
+                vec![(ACCEPTED, Err(wrong)), resolved, (PROGRAMMED, not_accepted())]
+            }
+        },
+        Object::TrafficPolicy(_) => {
+            let accepted = is_there.and_then(|()| rivals(index, policy, target));
+            let programmed = match &accepted {
+                Ok(_) => sent(index, policy, target),
+                Err(_) => not_accepted(),
+            };
+            vec![(ACCEPTED, accepted), (PROGRAMMED, programmed)]
+        }
+        _ => {
+            let accepted = is_there.map(|()| String::new());
+            let programmed = match &accepted {
+                Ok(_) => limited(index, policy, target),
+                Err(_) => not_accepted(),
+            };
+            vec![(ACCEPTED, accepted), (PROGRAMMED, programmed)]
+        }
+    }
+}
+
+fn exists(index: &Index, policy: &Policy<'_>, target: &PolicyTarget) -> Result<(), Wrong> {
+    let PolicyTarget { kind, name, section_name, .. } = target;
+    let whole = format!("{kind} {}/{name}", policy.namespace);
+    let message = match index.target(policy.namespace, target) {
+        TargetState::Found => return Ok(()),
+        TargetState::NoObject if kind.ends_with("Route") => {
+            format!("there is no {whole} that attaches to a Service")
+        }
+        TargetState::NoObject => format!("there is no {whole}"),
+        TargetState::NoSection => {
+            let part = if kind.ends_with("Route") { "rule" } else { "port" };
+            format!("{whole} has no {part} {}", section_name.as_deref().unwrap_or_default())
+        }
+    };
+    Err(Wrong { reason: NOT_FOUND, message })
+}
+
+/// Whether other traffic policies of the same target leave anything of this one. Of each part the older policy
+/// holds, then the first by name.
+fn rivals(index: &Index, policy: &Policy<'_>, target: &PolicyTarget) -> Found {
+    let all = index.traffic_at(policy.namespace, target);
+    let is_own = |traffic: &Source| *traffic.name == *policy.name;
+    let Some(own) = all.iter().position(|traffic| is_own(&traffic.source)) else {
+        return Ok(String::new());
+    };
+    let own_parts = parts(all[own]);
+    let mut lost: Vec<(&str, &Source)> = Vec::new();
+    for part in &own_parts {
+        if let Some(holder) = all[..own].iter().find(|one| parts(one).contains(part)) {
+            lost.push((part, &holder.source));
+        }
+    }
+    let said = |(part, by): &(&str, &Source)| format!("{part}: TrafficPolicy {} holds", by.name);
+    let message = lost.iter().map(said).collect::<Vec<_>>().join("; ");
+    if !lost.is_empty() && lost.len() == own_parts.len() {
+        let message = format!("older policies of the same target hold in all parts: {message}");
+        return wrong(CONFLICTED, message);
+    }
+    Ok(message)
+}
+
+/// The parts of a policy, as far as each of them holds by itself.
+fn parts(traffic: &Traffic) -> Vec<&'static str> {
+    let Traffic { retries, hedging, limits, ejection, balancing, faults, timeouts, .. } = traffic;
+    let all = [
+        ("retries", retries.is_some()),
+        ("hedging", hedging.is_some()),
+        ("limits", limits.is_some()),
+        ("ejection", ejection.is_some()),
+        ("balancing", balancing.is_some()),
+        ("faults", faults.is_some()),
+        ("timeouts.request", timeouts.request.is_some()),
+        ("timeouts.response", timeouts.response.is_some()),
+        ("timeouts.idle", timeouts.idle.is_some()),
+        ("timeouts.stream", timeouts.stream.is_some()),
+    ];
+    all.into_iter().filter(|(_, is_there)| *is_there).map(|(part, _)| part).collect()
+}
+
+/// Whether clients are sent a traffic policy.
+fn sent(index: &Index, policy: &Policy<'_>, target: &PolicyTarget) -> Found {
+    let all = index.traffic_at(policy.namespace, target);
+    let own = all.iter().find(|traffic| *traffic.source.name == *policy.name);
+    match own {
+        Some(own) if index.sends(policy.namespace, target, &own.source) => Ok(String::new()),
+        _ => {
+            let PolicyTarget { kind, name, .. } = target;
+            let message = format!("{kind} {name} holds for no Service: its own status says why");
+            wrong(NOT_ATTACHED, message)
+        }
+    }
+}
+
+/// Whether a proxy limits the requests of a target.
+fn limited(index: &Index, policy: &Policy<'_>, target: &PolicyTarget) -> Found {
+    match index.proxies_at(policy.namespace, target) {
+        Proxies::All => Ok(String::new()),
+        Proxies::Some => {
+            Ok("some instances have no proxy: what they take is not limited".to_owned())
+        }
+        Proxies::None => wrong(NO_PROXY, "no instance has a proxy: nothing is limited"),
+        Proxies::NoInstance => wrong(NO_PROXY, "there is no ready instance"),
+    }
+}
+
+fn tls(
+    index: &Index,
+    policy: &Policy<'_>,
+    written: &BackendTlsPolicy,
+    target: &PolicyTarget,
+) -> Vec<(&'static str, Found)> {
+    let holder = index.tls_at(policy.namespace, target);
+    if let Some(holder) = holder.filter(|holder| *holder != policy.name) {
+        let message = format!("BackendTLSPolicy {holder} is older and for the same");
+        let resolved = (RESOLVED, Ok(String::new()));
+        return vec![
+            (ACCEPTED, wrong(CONFLICTED, message)),
+            resolved,
+            (PROGRAMMED, not_accepted()),
+        ];
+    }
+    let name = ServiceName::new(policy.namespace, &target.name).ok();
+    let service = name.and_then(|name| index.service(&name));
+    let source = format!("BackendTLSPolicy {}/{}", policy.namespace, policy.name);
+    let is_own =
+        |external: &&External| external.tls.as_ref().is_some_and(|tls| *tls.source == *source);
+    let ports = service.iter().flat_map(|service| &service.ports);
+    let mut own =
+        ports.filter(|port| port.external.as_deref().is_some_and(|one| is_own(&one))).peekable();
+    if own.peek().is_none() {
+        let message = "policies of its ports hold at each of them";
+        return vec![
+            (ACCEPTED, Ok(String::new())),
+            (RESOLVED, Ok(String::new())),
+            (PROGRAMMED, wrong(OVERRIDDEN, message)),
+        ];
+    }
+    let own: Vec<_> = own.collect();
+    let roots = own[0].external.as_deref().and_then(|one| one.tls.as_ref()).map(|tls| &tls.roots);
+    if let Some(Roots::Missing(why)) = roots {
+        // The reason of GEP-1897 is for policies without any authority; of several references the index names the
+        // first that cannot be used.
+        let several = written.spec.validation.ca_certificate_refs.iter().flatten().count() > 1;
+        let accepted = if several { Ok(String::new()) } else { wrong(NO_CERTIFICATE, &**why) };
+        let message = format!("{why}: nothing is sent to {}", target.name);
+        return vec![
+            (ACCEPTED, accepted),
+            (RESOLVED, wrong(BAD_REFERENCE, &**why)),
+            (PROGRAMMED, wrong(BAD_REFERENCE, message)),
+        ];
+    }
+    let named =
+        own.iter().any(|port| port.external.as_deref().is_some_and(|one| !one.names.is_empty()));
+    let mut endpoints = own.iter().flat_map(|port| port.endpoints.iter()).peekable();
+    let is_meshed =
+        !named && endpoints.peek().is_some() && endpoints.all(|one| one.identity.is_some());
+    let programmed = if is_meshed {
+        wrong(MESHED, "every endpoint has a proxy, with which there is mTLS in any case")
+    } else {
+        Ok(String::new())
+    };
+    vec![(ACCEPTED, Ok(String::new())), (RESOLVED, Ok(String::new())), (PROGRAMMED, programmed)]
+}
+
+fn not_accepted() -> Found {
+    wrong(NOT_ACCEPTED, "see the condition Accepted")
+}
+
+fn wrong(reason: &'static str, message: impl Into<String>) -> Found {
+    Err(Wrong { reason, message: message.into() })
+}
