@@ -20,8 +20,8 @@ use serde_json::json;
 
 pub use template::TemplateError;
 pub use values::{
-    Agent, Controller, Egress, FailurePolicy, Image, Mtls, Proxy, PullPolicy, Shape, Values,
-    Webhook,
+    Agent, Controller, Digests, Egress, FailurePolicy, Image, Mtls, Proxy, PullPolicy, PullSecret,
+    Shape, Values, Webhook,
 };
 
 /// The default namespace of Leno.
@@ -43,6 +43,9 @@ const TEMPLATES: [(&str, &str); 6] = [
     ("webhook.yaml", include_str!("../leno/templates/webhook.yaml")),
     ("agent.yaml", include_str!("../leno/templates/agent.yaml")),
 ];
+
+/// The template that only Helm reads: the hook by which `helm uninstall` is refused.
+const HOOK: &str = include_str!("../leno/templates/uninstall.yaml");
 
 /// Why the chart cannot be rendered.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -80,4 +83,13 @@ pub fn render(values: &Values, namespace: &str) -> Result<String, Error> {
         out.push_str(rendered.trim_start());
     }
     Ok(out)
+}
+
+/// The hook by which `helm uninstall` of a release is refused, as Helm renders it.
+///
+/// # Errors
+/// A template that is not understood: the chart is broken.
+pub fn helm_hook(namespace: &str, release: &str) -> Result<String, Error> {
+    let names = json!({"Release": {"Namespace": namespace, "Name": release}});
+    template::render(HOOK, &names).map_err(|error| Error::Template("uninstall.yaml", error))
 }

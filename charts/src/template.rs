@@ -1,7 +1,7 @@
 //! The part of Helm's template language that the chart uses.
 //!
-//! `{{ .Values.a.b }}`, `.Release.Namespace` and `.Chart.AppVersion`, optionally with `| quote` or `|
-//! toJson`; `{{ if X }}`, `{{ else }}`, `{{ end }}`, where X is such a value, `not X`, or `eq X "text"`;
+//! `{{ .Values.a.b }}`, `.Release.Namespace`, `.Release.Name` and `.Chart.AppVersion`, optionally with
+//! `| quote` or `| toJson`; `{{ if X }}`, `{{ else }}`, `{{ end }}`, where X is such a value, `not X`, or `eq X "text"`;
 //! comments; and `{{-`, `-}}`, which remove the white space before and after. Anything else is an error, so
 //! that a template cannot mean one thing to Helm and another here.
 

@@ -39,8 +39,34 @@ pub struct Image {
     pub registry: String,
     /// Their tag; Leno's version if empty.
     pub tag: String,
+    /// Their digests, which go before the tag.
+    pub digests: Digests,
     /// When a node pulls them.
     pub pull_policy: PullPolicy,
+    /// By which nodes log in to the registry.
+    pub pull_secrets: Vec<PullSecret>,
+}
+
+/// Digests of the images, `sha256:...`; empty where the tag names the image.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct Digests {
+    /// Of `leno-proxy`.
+    pub proxy: String,
+    /// Of `leno-controller`.
+    pub controller: String,
+    /// Of `leno-agent`.
+    pub agent: String,
+}
+
+/// A Secret with credentials of a registry.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct PullSecret {
+    /// Its name.
+    pub name: String,
 }
 
 /// When a node pulls an image.
@@ -88,6 +114,12 @@ pub struct Controller {
     pub cert_lifetime: String,
     /// The log filter.
     pub log: String,
+    /// The labels of the nodes that it may run on.
+    pub node_selector: Map<String, Value>,
+    /// The taints of nodes that it may run on all the same (Kubernetes' `Toleration`s).
+    pub tolerations: Vec<Map<String, Value>>,
+    /// Near what it is to run (Kubernetes' `Affinity`).
+    pub affinity: Map<String, Value>,
     /// Its requests and limits (Kubernetes' `ResourceRequirements`).
     pub resources: Map<String, Value>,
 }
@@ -105,6 +137,12 @@ pub struct Agent {
     pub kubelet: String,
     /// The log filter.
     pub log: String,
+    /// The labels of the nodes that have one.
+    pub node_selector: Map<String, Value>,
+    /// The taints of nodes that have one all the same (Kubernetes' `Toleration`s).
+    pub tolerations: Vec<Map<String, Value>>,
+    /// Which nodes have one (Kubernetes' `Affinity`).
+    pub affinity: Map<String, Value>,
     /// Their requests and limits (Kubernetes' `ResourceRequirements`).
     pub resources: Map<String, Value>,
 }
@@ -201,9 +239,16 @@ impl Image {
     #[must_use]
     pub fn named(&self, name: &str, version: &str) -> String {
         let tag = if self.tag.is_empty() { version } else { &self.tag };
+        let digest = match name {
+            "leno-proxy" => self.digests.proxy.as_str(),
+            "leno-controller" => self.digests.controller.as_str(),
+            "leno-agent" => self.digests.agent.as_str(),
+            _ => "",
+        };
+        let which = if digest.is_empty() { format!(":{tag}") } else { format!("@{digest}") };
         match self.registry.as_str() {
-            "" => format!("{name}:{tag}"),
-            registry => format!("{registry}/{name}:{tag}"),
+            "" => format!("{name}{which}"),
+            registry => format!("{registry}/{name}{which}"),
         }
     }
 }

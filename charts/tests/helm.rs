@@ -11,11 +11,18 @@ use serde_json::Value;
 const CHART: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/leno");
 
 /// The settings of the tested installations: none, all, and special cases of the template language.
-const SETTINGS: [&[&str]; 4] = [
+const SETTINGS: [&[&str]; 5] = [
     &[],
     &["ha=true"],
     &["controller.replicas=2", "image.registry=example.org/mesh", "image.tag=x", "mtls=strict"],
     &["ha=true", "controller.log=a=b", "egress=deny"],
+    &[
+        "image.registry=example.org/mesh",
+        "image.digests.controller=sha256:0123",
+        "image.digests.proxy=sha256:4567",
+        "controller.nodeSelector.pool=system",
+        "agent.nodeSelector.disk=ssd",
+    ],
 ];
 
 #[test]
@@ -45,6 +52,11 @@ fn helm_and_leno_render_the_same() {
         let error = String::from_utf8_lossy(&output.stderr);
         assert!(output.status.success(), "{settings:?}: {error}");
         let theirs = documents(&String::from_utf8(output.stdout).unwrap());
+        let (hooks, theirs): (Vec<Value>, Vec<Value>) = theirs
+            .into_iter()
+            .partition(|one| !one["metadata"]["annotations"]["helm.sh/hook"].is_null());
+        let hook = leno_charts::helm_hook(NAMESPACE, "leno").unwrap();
+        assert_eq!(hooks, documents(&hook));
         let settings: Vec<String> = settings.iter().map(|&one| one.to_owned()).collect();
         let ours = render(&Values::load(&[], &settings).unwrap(), NAMESPACE).unwrap();
         let mut ours = documents(&ours);
@@ -97,7 +109,10 @@ fn files_and_settings_change_what_they_name_alone() {
 
 #[test]
 fn an_image_is_named_as_the_templates_do() {
-    for settings in [&[][..], &["image.registry=r.test/leno"], &["image.registry=", "image.tag=7"]]
+    let digest: &[&str] =
+        &["image.registry=r.test", "image.digests.proxy=sha256:ab", "image.tag=7"];
+    for settings in
+        [&[][..], &["image.registry=r.test/leno"], &["image.registry=", "image.tag=7"], digest]
     {
         let settings: Vec<String> = settings.iter().map(|one| (*one).to_owned()).collect();
         let values = Values::load(&[], &settings).unwrap();
@@ -105,6 +120,55 @@ fn an_image_is_named_as_the_templates_do() {
         let text = leno_charts::render(&values, leno_charts::NAMESPACE).unwrap();
         assert!(text.contains(&format!("value: \"{name}\"")), "{name} is not in\n{text}");
     }
+}
+
+#[test]
+fn each_part_runs_where_it_is_told_and_is_pulled_with_what_it_is_given() {
+    let file = "
+image:
+  pullSecrets: [{name: regcred}]
+  digests: {agent: 'sha256:ab'}
+controller:
+  nodeSelector: {pool: system}
+  tolerations: [{key: system, operator: Exists}]
+  affinity: {nodeAffinity: {}}
+agent:
+  nodeSelector: {pool: apps, kubernetes.io/os: null}
+  tolerations: []
+";
+    let values = Values::load(&[("v".to_owned(), file.to_owned())], &[]).unwrap();
+    let all = documents(&render(&values, NAMESPACE).unwrap());
+    let pod = |kind: &str| {
+        let found = all.iter().find(|one| one["kind"] == kind).unwrap();
+        found["spec"]["template"]["spec"].clone()
+    };
+    let (controller, agent) = (pod("Deployment"), pod("DaemonSet"));
+    for pod in [&controller, &agent] {
+        assert_eq!(pod["imagePullSecrets"], serde_json::json!([{"name": "regcred"}]));
+    }
+    let linux = serde_json::json!({"kubernetes.io/os": "linux", "pool": "system"});
+    assert_eq!(controller["nodeSelector"], linux);
+    assert_eq!(controller["tolerations"][0]["key"], "system");
+    assert_eq!(controller["affinity"], serde_json::json!({"nodeAffinity": {}}));
+    assert_eq!(agent["nodeSelector"], serde_json::json!({"pool": "apps"}));
+    assert_eq!(agent["tolerations"], serde_json::json!([]));
+    let image = |pod: &Value| pod["containers"][0]["image"].as_str().unwrap().to_owned();
+    assert_eq!(image(&agent), "leno-agent@sha256:ab");
+    assert!(image(&controller).starts_with("leno-controller:"));
+    let wrong = Values::load(&[("v".to_owned(), "image: {pullSecrets: [a]}".to_owned())], &[]);
+    assert!(wrong.is_err(), "a Secret is named by its field `name`");
+}
+
+#[test]
+fn helm_is_told_what_to_run_instead_and_install_prints_no_hook() {
+    let hook = &documents(&leno_charts::helm_hook("mesh", "one").unwrap())[0];
+    assert_eq!(hook["metadata"]["annotations"]["helm.sh/hook"], "pre-delete");
+    let message = hook["data"].as_object().unwrap().keys().next().unwrap();
+    assert!(message.contains("leno uninstall --namespace mesh;"), "{message}");
+    assert!(message.contains("helm uninstall --no-hooks one"), "{message}");
+    assert!(message.len() < 253, "the API server would refuse it for its length");
+    let printed = render(&Values::defaults(), NAMESPACE).unwrap();
+    assert!(!printed.contains("helm.sh/hook:"));
 }
 
 /// The documents of a YAML text, sorted by kind and name, because Helm prints them in its own

@@ -40,8 +40,8 @@ pub use duration::{Duration, DurationError};
 pub use load::{MAX_FILE_BYTES, STDIN, holds_no_file, is_document, load};
 pub use metadata::{
     CAPTURE_ANNOTATION, DEFAULT_NAMESPACE, EGRESS_ANNOTATION, INJECT_ANNOTATION, KINDS_CONDITION,
-    MODE_ANNOTATION, MTLS_ANNOTATION, Metadata, NODE_LABEL, REMOVAL_ANNOTATION, REMOVAL_RUN_ANNOTATION,
-    SERVICE_NAME_LABEL, ZONE_LABEL, egress, mtls_mode, place, removal,
+    MODE_ANNOTATION, MTLS_ANNOTATION, Metadata, NODE_LABEL, REMOVAL_ANNOTATION,
+    REMOVAL_RUN_ANNOTATION, SERVICE_NAME_LABEL, ZONE_LABEL, egress, mtls_mode, place, removal,
 };
 pub use object::{Kind, Object, ObjectKey, to_yaml};
 pub use parse::{Documents, Ignored, Outline, parse};

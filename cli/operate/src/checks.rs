@@ -20,14 +20,17 @@ use crate::uncaptured::captures;
 use crate::{Error, installed};
 
 mod kinds;
+mod platform;
 
 /// Oldest Kubernetes version, `1.<this>`: since then it has v1 of the APIs that the mesh uses.
 const OLDEST_MINOR: u32 = 26;
 /// Oldest Kubernetes version that enables native sidecars by default (KEP-753).
 const NATIVE_SIDECARS: u32 = 29;
 /// The rights that an installation needs: verb, group, resource.
-const RIGHTS: [Right; 9] = [
+const RIGHTS: [Right; 11] = [
     ("create", "", "namespaces"),
+    ("create", "", "resourcequotas"),
+    ("create", "networking.k8s.io", "networkpolicies"),
     ("create", "apps", "daemonsets"),
     ("create", "apps", "deployments"),
     ("create", "apiextensions.k8s.io", "customresourcedefinitions"),
@@ -91,7 +94,13 @@ pub async fn before(client: &Client, namespace: &str) -> Result<Vec<Finding>, Er
         found.push(Finding::new("rights", Level::Good, "enough to install"));
     }
     found.push(gateway_api(client).await?);
-    found.push(match installed(client, namespace).await? {
+    let there = installed(client, namespace).await?;
+    let told = there.as_ref().and_then(|there| there.told().ok());
+    match platform::platform(client, namespace, told.as_ref()).await {
+        Ok(particular) => found.extend(particular),
+        Err(error) => found.push(known("platform", Err(error))?),
+    }
+    found.push(match there {
         None => Finding::new("installation", Level::Good, format!("none in {namespace} yet")),
         Some(there) => Finding::new(
             "installation",

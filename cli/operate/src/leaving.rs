@@ -36,9 +36,9 @@ use crate::removal::CONTROLLER;
 
 /// The webhooks that inject proxies into pods; a removal deletes them first.
 pub(crate) const INJECTOR: &str = "leno-injector";
-/// Longest wait until all proxies have applied a step. The control plane sends it within a second,
-/// and a disconnected proxy reconnects within a few.
-const LIMIT: Duration = Duration::from_secs(30);
+/// How long proxies have to apply a step. The control plane sends it within a second, and a disconnected proxy
+/// reconnects within a few. [`limit`] adds the time to query all of them.
+const BASE: Duration = Duration::from_secs(30);
 /// Pause between two rounds; each round lists all pods.
 const LOOK: Duration = Duration::from_secs(1);
 /// Longest wait for the answer of one proxy.
@@ -89,7 +89,7 @@ impl<'a> Leaving<'a> {
                 return Ok(true);
             }
             let wanted = found.spec.and_then(|spec| spec.replicas);
-            if wanted == Some(0) || begin.elapsed() > LIMIT {
+            if wanted == Some(0) || begin.elapsed() > BASE {
                 return Ok(false);
             }
             tokio::time::sleep(LOOK).await;
@@ -229,17 +229,35 @@ impl<'a> Leaving<'a> {
     }
 }
 
-/// Queries the listed pods repeatedly, until all have applied a step or [`LIMIT`] is over. Returns
+/// Longest wait until so many proxies have applied a step: each of them can be queried once more after [`BASE`], even if
+/// all that are queried before it are silent. So a proxy of a large mesh does not count as untold because others are
+/// silent.
+fn limit(proxies: usize) -> Duration {
+    BASE.saturating_add(round(proxies))
+}
+
+/// Longest time to query so many proxies once.
+fn round(proxies: usize) -> Duration {
+    let rounds = u32::try_from(proxies.div_ceil(AT_ONCE)).unwrap_or(u32::MAX);
+    ANSWER.saturating_mul(rounds)
+}
+
+/// Queries the listed pods repeatedly, until all have applied a step or [`limit`] of the first list is over. Returns
 /// those that are not known to have applied it.
 async fn all_take(
     list: impl AsyncFn() -> Result<Vec<PodName>, Error>,
     ask: impl AsyncFn(&PodName) -> Result<bool, Error>,
 ) -> Result<Vec<PodName>, Error> {
-    let end = Instant::now() + LIMIT;
+    let begin = Instant::now();
+    let mut end = begin + limit(0);
     let (mut taken, mut left) = (BTreeSet::new(), None);
     // Listing has the same time limit as querying.
     while let Ok(listed) = timeout_at(end, list()).await {
-        let asked: Vec<PodName> = listed?.into_iter().filter(|pod| !taken.contains(pod)).collect();
+        let listed = listed?;
+        if left.is_none() {
+            end = begin + limit(listed.len());
+        }
+        let asked: Vec<PodName> = listed.into_iter().filter(|pod| !taken.contains(pod)).collect();
         let mut now: BTreeSet<PodName> = asked.iter().cloned().collect();
         let ask = &ask;
         let answers = asked.into_iter().map(|pod| async move { (ask(&pod).await, pod) });
@@ -250,6 +268,8 @@ async fn all_take(
                 taken.insert(pod);
             }
         }
+        // A few silent ones do not take the time of all.
+        end = end.min((begin + BASE).max(Instant::now()) + round(now.len()));
         let all_have = now.is_empty();
         left = Some(now.into_iter().collect());
         if all_have || Instant::now() >= end {
@@ -257,7 +277,7 @@ async fn all_take(
         }
         tokio::time::sleep(LOOK).await;
     }
-    left.ok_or_else(|| Error::Late("list pods of all namespaces".to_owned(), LIMIT.as_secs()))
+    left.ok_or_else(|| Error::Late("list pods of all namespaces".to_owned(), BASE.as_secs()))
 }
 
 /// The running pods that have a proxy and their own network.
@@ -298,7 +318,7 @@ fn leaves(pod: &Pod) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use std::cell::Cell;
+    use std::cell::{Cell, RefCell};
 
     use super::*;
 
@@ -316,18 +336,52 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn many_silent_proxies_make_a_step_no_longer() {
+    async fn the_bound_of_a_step_grows_with_the_mesh_and_each_proxy_is_asked_within_it() {
         let begin = Instant::now();
-        let slow = async |_: &PodName| {
+        let asked = RefCell::new(BTreeSet::new());
+        let slow = async |pod: &PodName| {
+            asked.borrow_mut().insert(pod.clone());
             tokio::time::sleep(ANSWER).await;
             Ok(false)
         };
         let left = all_take(async || Ok(pods(2_000)), slow).await.unwrap();
-        assert_eq!(left.len(), 2_000);
-        assert_eq!(begin.elapsed(), LIMIT);
+        assert_eq!((left.len(), asked.borrow().len()), (2_000, 2_000));
+        assert_eq!(begin.elapsed(), limit(2_000));
+        assert!(limit(2_000) < Duration::from_secs(240), "{:?}", limit(2_000));
+        let now = Instant::now();
         let never = all_take(std::future::pending, slow).await;
-        assert!(matches!(never, Err(Error::Late(..))), "nobody knows who is left");
-        assert_eq!(begin.elapsed(), LIMIT * 2);
+        assert!(matches!(never, Err(Error::Late(..))), "who is left is not known");
+        assert_eq!(now.elapsed(), BASE);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_few_silent_proxies_of_a_large_mesh_take_the_time_of_a_few() {
+        let begin = Instant::now();
+        let ask = async |pod: &PodName| {
+            if pod.name.len() > "web-2".len() {
+                return Ok(true);
+            }
+            tokio::time::sleep(ANSWER).await;
+            Ok(false)
+        };
+        let left = all_take(async || Ok(pods(2_000)), ask).await.unwrap();
+        assert_eq!(left.len(), 10);
+        assert_eq!(begin.elapsed(), limit(10));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_proxy_behind_many_silent_ones_is_not_left_untold() {
+        let last = |pod: &PodName| pod.name == "web-1999";
+        let ask = async |pod: &PodName| {
+            if last(pod) {
+                return Ok(true);
+            }
+            tokio::time::sleep(ANSWER).await;
+            Ok(false)
+        };
+        let left = all_take(async || Ok(pods(2_000)), ask).await.unwrap();
+        assert_eq!(left.len(), 1_999);
+        assert!(!left.iter().any(last), "it has taken the step");
     }
 
     #[tokio::test(start_paused = true)]

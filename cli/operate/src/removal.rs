@@ -20,6 +20,7 @@ use crate::{AGENTS, Error, PodName, installed};
 
 mod needs;
 mod nodes;
+mod placement;
 
 /// The agents' DaemonSet.
 const AGENT: &str = "leno-agent";
@@ -216,9 +217,8 @@ impl Removal {
         self.delete(&self.ours("apps", "DaemonSet", AGENT), say).await?;
         let nodes: Api<Node> = Api::all(self.client.clone());
         let nodes = nodes.list(&ListParams::default()).await.map_err(Error::api("list nodes"))?;
-        let wanted = spec.node_selector.clone().unwrap_or_default();
         let nodes: Vec<Node> =
-            nodes.items.into_iter().filter(|node| is_in(node, &wanted)).collect();
+            nodes.items.into_iter().filter(|node| placement::may_run(&spec, node)).collect();
         // The cleaning pods of an interrupted removal may have succeeded before a new installation
         // began.
         let cleanup = format!("{}={}", CLEANUP.0, CLEANUP.1);
@@ -340,10 +340,6 @@ impl Removal {
 /// Whether a namespace was made for Leno.
 fn is_ours(namespace: &Namespace) -> bool {
     namespace.labels().get(PART_OF.0).map(String::as_str) == Some(PART_OF.1)
-}
-
-fn is_in(node: &Node, selector: &BTreeMap<String, String>) -> bool {
-    selector.iter().all(|(key, value)| node.labels().get(key) == Some(value))
 }
 
 /// Waits for the next query; an error after the limit.

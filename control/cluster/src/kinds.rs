@@ -102,9 +102,9 @@ impl KindsReporter {
         let condition = json!({"type": KINDS_CONDITION, "status": status, "reason": reason,
             "message": message, "lastTransitionTime": Time(since)});
         // A strategic merge: conditions of other types stay.
-        let patch = json!({"status": {"conditions": [condition]}});
+        let patch = Patch::Strategic(json!({"status": {"conditions": [condition]}}));
         let params = PatchParams::default();
-        let write = self.pods.patch_status(&self.pod, &params, &Patch::Strategic(&patch));
+        let write = self.pods.patch_status(&self.pod, &params, &patch);
         let failure = match timeout(ANSWER, write).await {
             Ok(Ok(_)) => {
                 self.written.fetch_add(1, Ordering::Relaxed);

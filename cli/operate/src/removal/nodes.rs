@@ -3,11 +3,12 @@
 //!
 //! ```text
 //!  not ready ─────────────────────────────────────────────► left
-//!  agent ends ──► pod cleans ──► clean      each within NODE_LIMIT, for all nodes together
+//!  agent ends ──► pod cleans ──► clean      each within limit(), for all nodes together
 //!      └──────────────┴── too late, or the pod cannot be created ──► left
 //! ```
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
 
 use k8s_openapi::api::core::v1::{Node, Pod, PodSpec};
 use kube::ResourceExt as _;
@@ -18,6 +19,14 @@ use super::{CLEANS, CLEANUP, LOOK, NODE_LIMIT, Removal, Removed};
 use crate::leaving::Leaving;
 use crate::pods::{phase, unstartable};
 use crate::{AGENTS, Error};
+
+/// What each node adds to the limit of a step: a cluster's controllers delete and create 20 pods a second or more.
+const EACH_NODE: Duration = Duration::from_millis(50);
+
+/// Longest wait for one step on so many nodes.
+fn limit(nodes: usize) -> Duration {
+    NODE_LIMIT.saturating_add(EACH_NODE.saturating_mul(u32::try_from(nodes).unwrap_or(u32::MAX)))
+}
 
 /// The operations on nodes.
 pub(super) trait Cleaner {
@@ -46,7 +55,8 @@ pub(super) async fn clean(
     }
     let mut waiting: BTreeSet<String> = ready.iter().map(|node| node.name_any()).collect();
     let mut begun = BTreeSet::new();
-    let mut until = Instant::now() + NODE_LIMIT;
+    let limit = limit(nodes.len());
+    let mut until = Instant::now() + limit;
     while !waiting.is_empty() {
         // After the deadline, query once more before giving up.
         let late = Instant::now() >= until;
@@ -65,11 +75,11 @@ pub(super) async fn clean(
         }
         sleep(LOOK).await;
     }
-    let late = |what: String| Error::Late(what, NODE_LIMIT.as_secs()).said();
+    let late = |what: String| Error::Late(what, limit.as_secs()).said();
     for node in waiting {
         say(Removed::NodeLeft(node, late("its agent does not end".to_owned())));
     }
-    until = Instant::now() + NODE_LIMIT;
+    until = Instant::now() + limit;
     while !begun.is_empty() {
         let is_late = Instant::now() >= until;
         on_nodes.holds().await?;
@@ -256,9 +266,10 @@ mod tests {
         .unwrap();
         assert_eq!((cleaned, left.len()), (25, 76));
         assert_eq!(clean_at, Some(begin), "nobody waits for what others wait for");
-        assert!(begin.elapsed() <= (NODE_LIMIT + LOOK) * 2, "{:?}", begin.elapsed());
-        assert_eq!(left["agent-0"], "its agent does not end: waited for 60 s");
-        assert_eq!(left["pod-1"], "Pod leno-cleanup-pod-1 is Pending: waited for 60 s");
+        assert!(begin.elapsed() <= (limit(nodes.len()) + LOOK) * 2, "{:?}", begin.elapsed());
+        assert_eq!(left["agent-0"], "its agent does not end: waited for 65 s");
+        assert_eq!(left["pod-1"], "Pod leno-cleanup-pod-1 is Pending: waited for 65 s");
+        assert_eq!(limit(5_000), Duration::from_secs(310), "the bound grows with the cluster");
         assert!(left["refused-2"].starts_with("create: "), "{}", left["refused-2"]);
         assert_eq!(left["away"], "it is not ready");
     }

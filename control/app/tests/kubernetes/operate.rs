@@ -42,6 +42,22 @@ async fn the_command_line_knows_what_is_installed_and_how_it_is() {
         ("installation", "good"),
     ];
     assert_eq!(findings(&before), wanted.map(|(subject, level)| pair(subject, level)));
+
+    // Cilium as it is by default, and as Leno needs it.
+    let mut cilium = json!({"apiVersion": "v1", "kind": "ConfigMap",
+        "metadata": {"name": "cilium-config", "namespace": "kube-system"},
+        "data": {"kube-proxy-replacement": "true"}});
+    bed.apply(cilium.clone()).await;
+    let refused = leno(&admin, &["check", "--pre", "-o", "json"]);
+    assert_eq!(refused.status.code(), Some(1));
+    assert!(findings(&refused).contains(&pair("Cilium", "bad")));
+    assert!(findings(&refused).contains(&pair("Cilium", "warning")));
+    cilium["data"] = json!({"kube-proxy-replacement": "true", "cni-exclusive": "false",
+        "bpf-lb-sock-hostns-only": "true"});
+    bed.apply(cilium).await;
+    let mended = leno(&admin, &["check", "--pre", "-o", "json"]);
+    assert!(mended.status.success());
+    assert!(!findings(&mended).iter().any(|(subject, _)| subject == "Cilium"));
     let nothing = leno(&admin, &["upgrade"]);
     assert_eq!(nothing.status.code(), Some(2));
     assert!(
@@ -80,6 +96,18 @@ async fn the_command_line_knows_what_is_installed_and_how_it_is() {
     let unasked = leno(&admin, &["uninstall"]);
     assert_eq!(unasked.status.code(), Some(2));
     assert!(String::from_utf8_lossy(&unasked.stderr).contains("say --yes"));
+}
+
+/// Helm makes the hook before it removes anything, and stops if the API server does not take it.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn no_api_server_takes_the_hook_by_which_helm_uninstall_is_refused() {
+    let Some(kube) = binary() else { return };
+    let bed = Bed::start(&kube).await;
+    let hook = leno_charts::helm_hook("default", "one").unwrap();
+    let hook: Vec<Value> = serde_saphyr::from_multiple(&hook).unwrap();
+    let refused = bed.tried(&hook[0]).await.unwrap_err();
+    assert!(refused.contains("run: leno uninstall --namespace default;"), "{refused}");
+    assert!(refused.contains("helm uninstall --no-hooks one"), "{refused}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

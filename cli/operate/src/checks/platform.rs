@@ -1,0 +1,206 @@
+//! What is particular about a cluster, so that Leno, or the cluster, has to be told of the other.
+
+use std::collections::BTreeMap;
+
+use k8s_openapi::api::core::v1::{ConfigMap, Node};
+use kube::api::ListParams;
+use kube::{Api, Client};
+use leno_charts::Values;
+
+use super::{Finding, Level};
+use crate::Error;
+use crate::objects::is_absent;
+
+/// Nodes that are looked at: those of one cluster are of one distribution.
+const NODES: u32 = 20;
+/// Where Cilium keeps its configuration.
+const CILIUM: (&str, &str) = ("kube-system", "cilium-config");
+/// The group of what OpenShift lets pods do.
+const OPENSHIFT: &str = "security.openshift.io";
+/// The page that says more.
+const PAGE: &str = "docs/guide/platforms.md";
+
+/// What is known of a cluster.
+#[derive(Debug, Default)]
+struct Platform {
+    groups: Vec<String>,
+    cilium: Option<BTreeMap<String, String>>,
+    nodes: Vec<Node>,
+}
+
+/// What has to be done before Leno works in this cluster, given what an installation was told. Nothing if there is
+/// nothing particular about it.
+pub(super) async fn platform(
+    client: &Client,
+    namespace: &str,
+    told: Option<&Values>,
+) -> Result<Vec<Finding>, Error> {
+    let groups = client.list_api_groups().await.map_err(Error::api("list the API groups"))?;
+    let maps: Api<ConfigMap> = Api::namespaced(client.clone(), CILIUM.0);
+    let cilium = match maps.get_opt(CILIUM.1).await {
+        Err(error) if is_absent(&error) => None,
+        cilium => cilium.map_err(Error::api("get Cilium's configuration"))?,
+    };
+    let nodes: Api<Node> = Api::all(client.clone());
+    let nodes = nodes.list(&ListParams::default().limit(NODES)).await;
+    let platform = Platform {
+        groups: groups.groups.into_iter().map(|group| group.name).collect(),
+        cilium: cilium.map(|map| map.data.unwrap_or_default()),
+        nodes: nodes.map_err(Error::api("list nodes"))?.items,
+    };
+    let defaults = Values::defaults();
+    Ok(platform.findings(namespace, told.unwrap_or(&defaults)))
+}
+
+impl Platform {
+    fn findings(&self, namespace: &str, told: &Values) -> Vec<Finding> {
+        let all = [
+            self.exclusive(),
+            self.socket_balancing(),
+            self.openshift(namespace),
+            self.folders(told),
+        ];
+        all.into_iter().flatten().collect()
+    }
+
+    /// Cilium removes other plugins from the nodes' configuration unless it is told not to.
+    fn exclusive(&self) -> Option<Finding> {
+        let cilium = self.cilium.as_ref()?;
+        let exclusive = cilium.get("cni-exclusive").is_none_or(|value| value == "true");
+        let text = format!(
+            "it removes the plugin leno-cni from each node, so that pods with a proxy wait for their capture: set \
+             cni.exclusive=false in Cilium's Helm values ({PAGE})"
+        );
+        exclusive.then(|| Finding::new("Cilium", Level::Bad, text))
+    }
+
+    /// A connection to a Service's address gets a pod's address before netfilter rules see it.
+    fn socket_balancing(&self) -> Option<Finding> {
+        let cilium = self.cilium.as_ref()?;
+        let is =
+            |key: &str| cilium.get(key).is_some_and(|value| value == "true" || value == "strict");
+        let everywhere = !is("bpf-lb-sock-hostns-only");
+        let text = format!(
+            "it balances Services in the sockets of pods: where pods are captured by nftables or iptables, routes and \
+             policies of Services do not hold. Set socketLB.hostNamespaceOnly=true in Cilium's Helm values ({PAGE})"
+        );
+        let balances = is("bpf-lb-sock") || is("kube-proxy-replacement");
+        (balances && everywhere).then(|| Finding::new("Cilium", Level::Warning, text))
+    }
+
+    fn openshift(&self, namespace: &str) -> Option<Finding> {
+        let text = format!(
+            "its SecurityContextConstraints refuse Leno's pods until they are granted: oc adm policy \
+             add-scc-to-user privileged -z agent -n {namespace}; oc adm policy add-scc-to-user nonroot-v2 -z \
+             controller -n {namespace}; and nonroot-v2 for the service accounts of pods with a proxy ({PAGE})"
+        );
+        let is_openshift = self.groups.iter().any(|group| group == OPENSHIFT);
+        is_openshift.then(|| Finding::new("OpenShift", Level::Warning, text))
+    }
+
+    /// Distributions that keep CNI plugins or their configuration elsewhere than most.
+    fn folders(&self, told: &Values) -> Option<Finding> {
+        let label = |name: &str| {
+            let mut nodes = self.nodes.iter();
+            nodes
+                .any(|node| node.metadata.labels.as_ref().is_some_and(|all| all.contains_key(name)))
+        };
+        let version = |part: &str| {
+            self.nodes.iter().any(|node| {
+                let node = node.status.as_ref().and_then(|status| status.node_info.as_ref());
+                node.is_some_and(|node| node.kubelet_version.contains(part))
+            })
+        };
+        let defaults = Values::defaults().agent;
+        let is_told = told.agent.cni_plugins != defaults.cni_plugins;
+        if is_told {
+            return None;
+        }
+        let (name, settings) = if label("cloud.google.com/gke-nodepool") {
+            ("GKE", "--set agent.cniPlugins=/home/kubernetes/bin")
+        } else if version("+k3s") {
+            (
+                "k3s",
+                "--set agent.cniConfiguration=/var/lib/rancher/k3s/agent/etc/cni/net.d --set \
+                 agent.cniPlugins=/var/lib/rancher/k3s/data/current/bin",
+            )
+        } else if label("microk8s.io/cluster") {
+            (
+                "MicroK8s",
+                "--set agent.cniConfiguration=/var/snap/microk8s/current/args/cni-network --set \
+                 agent.cniPlugins=/var/snap/microk8s/current/opt/cni/bin",
+            )
+        } else {
+            return None;
+        };
+        let text = format!(
+            "it keeps CNI plugins in a folder of its own: leno install {settings} ({PAGE})"
+        );
+        Some(Finding::new(name, Level::Warning, text))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn node(labels: serde_json::Value, version: &str) -> Node {
+        serde_json::from_value(json!({"metadata": {"labels": labels}, "status": {"nodeInfo": {
+            "architecture": "", "bootID": "", "containerRuntimeVersion": "", "kernelVersion": "",
+            "kubeProxyVersion": "", "kubeletVersion": version, "machineID": "", "operatingSystem": "",
+            "osImage": "", "systemUUID": ""}}}))
+        .unwrap()
+    }
+
+    fn said(platform: &Platform, told: &Values) -> Vec<(String, Level)> {
+        let all = platform.findings("mesh", told).into_iter();
+        all.map(|one| (one.subject, one.level)).collect()
+    }
+
+    fn cilium(pairs: &[(&str, &str)]) -> Platform {
+        let pairs = pairs.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned()));
+        Platform { cilium: Some(pairs.collect()), ..Platform::default() }
+    }
+
+    #[test]
+    fn cilium_has_to_leave_other_plugins_and_the_sockets_of_pods_alone() {
+        let told = Values::defaults();
+        let bad = ("Cilium".to_owned(), Level::Bad);
+        let warning = ("Cilium".to_owned(), Level::Warning);
+        assert_eq!(said(&Platform::default(), &told), []);
+        assert_eq!(said(&cilium(&[]), &told), [bad.clone()], "it is exclusive by default");
+        assert_eq!(said(&cilium(&[("cni-exclusive", "false")]), &told), []);
+        let all = [("cni-exclusive", "true"), ("kube-proxy-replacement", "true")];
+        assert_eq!(said(&cilium(&all), &told), [bad, warning.clone()]);
+        let sockets = [("cni-exclusive", "false"), ("bpf-lb-sock", "true")];
+        assert_eq!(said(&cilium(&sockets), &told), [warning]);
+        let good = [
+            ("cni-exclusive", "false"),
+            ("bpf-lb-sock", "true"),
+            ("bpf-lb-sock-hostns-only", "true"),
+        ];
+        assert_eq!(said(&cilium(&good), &told), []);
+    }
+
+    #[test]
+    fn what_is_particular_of_a_distribution_is_said_until_the_installation_was_told() {
+        let told = Values::defaults();
+        let group = Platform { groups: vec![OPENSHIFT.to_owned()], ..Platform::default() };
+        assert_eq!(said(&group, &told), [("OpenShift".to_owned(), Level::Warning)]);
+        assert!(group.findings("mesh", &told)[0].text.contains("-z agent -n mesh"));
+        for (name, node) in [
+            ("GKE", node(json!({"cloud.google.com/gke-nodepool": "a"}), "v1.34.0-gke.1")),
+            ("k3s", node(json!({}), "v1.34.0+k3s1")),
+            ("MicroK8s", node(json!({"microk8s.io/cluster": "true"}), "v1.34.0")),
+        ] {
+            let platform = Platform { nodes: vec![node], ..Platform::default() };
+            assert_eq!(said(&platform, &told), [(name.to_owned(), Level::Warning)]);
+            let settings = ["agent.cniPlugins=/elsewhere".to_owned()];
+            assert_eq!(said(&platform, &Values::load(&[], &settings).unwrap()), []);
+        }
+        let usual = Platform { nodes: vec![node(json!({}), "v1.34.0")], ..Platform::default() };
+        assert_eq!(said(&usual, &told), []);
+    }
+}
