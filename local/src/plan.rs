@@ -165,7 +165,8 @@ impl Draft<'_> {
                 | Object::ConfigMap(_)
                 | Object::BackendTlsPolicy(_)
                 | Object::TrafficPolicy(_)
-                | Object::RateLimitPolicy(_) => {
+                | Object::RateLimitPolicy(_)
+                | Object::PodExemption(_) => {
                     self.plan.others.push(located.value.clone());
                 }
                 Object::EndpointSlice(slice) => self.plan.slices.push((**slice).clone()),

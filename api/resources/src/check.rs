@@ -43,6 +43,7 @@ pub(crate) fn object(object: &Object, file: &Arc<str>, node: &Node, whole: bool)
         Object::TrafficPolicy(object) => traffic::traffic_policy(&mut check, &at, object),
         Object::RateLimitPolicy(object) => traffic::rate_limit_policy(&mut check, &at, object),
         Object::Workload(object) => own::workload(&mut check, &at, object),
+        Object::PodExemption(object) => own::pod_exemption(&mut check, &at, object),
         Object::Proxy(object) => own::proxy(&mut check, &at, object),
     }
     check.problems

@@ -7,6 +7,7 @@ use schemars::generate::SchemaSettings;
 use schemars::{JsonSchema, SchemaGenerator};
 use serde_json::{Map, Value, json};
 
+use crate::exemption::PodExemptionSpec;
 use crate::ratelimit::RateLimitPolicySpec;
 use crate::traffic::TrafficPolicySpec;
 use crate::workload::{WorkloadSpec, WorkloadStatus};
@@ -48,6 +49,7 @@ const MESSAGE: Column = Column {
     ..text("Message", r#".status.ancestors[*].conditions[?(@.status=="False")].message"#)
 };
 const REPLICAS: Column = Column { kind: "integer", ..text("Replicas", ".spec.replicas") };
+const SETTINGS: Column = text("Settings", ".spec.settings");
 const OF_POLICIES: [Column; 5] = [TARGET, ACCEPTED, PROGRAMMED, REASON, MESSAGE];
 
 const fn text(name: &'static str, path: &'static str) -> Column {
@@ -74,6 +76,15 @@ fn definitions() -> Vec<Definition> {
             columns: &OF_POLICIES,
             spec: schema_of::<TrafficPolicySpec>(),
             status: Some(policy_status()),
+        },
+        Definition {
+            kind: "PodExemption",
+            plural: "podexemptions",
+            short: "pex",
+            about: "Which pods may set less than their namespace says.",
+            columns: &[SETTINGS],
+            spec: schema_of::<PodExemptionSpec>(),
+            status: None,
         },
         Definition {
             kind: "Workload",
@@ -282,7 +293,8 @@ fn definitions_are_those_of_the_types() {
 /// Every field of the documents is in the schema: an API server drops unknown fields.
 #[test]
 fn schemas_have_what_documents_have() {
-    let spec = &definitions()[1].document()["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]
+    let policies = definitions().into_iter().find(|one| one.kind == "TrafficPolicy").unwrap();
+    let spec = &policies.document()["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]
         ["spec"];
     let retries = &spec["properties"]["retries"];
     assert_eq!(retries["properties"]["perTryTimeout"]["type"], "string");

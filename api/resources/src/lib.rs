@@ -20,6 +20,7 @@ mod decode;
 #[cfg(test)]
 mod definitions;
 mod duration;
+mod exemption;
 pub mod gateway;
 mod load;
 mod metadata;
@@ -37,6 +38,7 @@ pub use k8s_openapi::api::core::v1::{ConfigMap, Namespace, Service, ServiceAccou
 pub use k8s_openapi::api::discovery::v1::EndpointSlice;
 
 pub use duration::{Duration, DurationError};
+pub use exemption::{ExemptSetting, MAX_EXEMPTIONS, PodExemption, PodExemptionSpec, PodSelector};
 pub use load::{MAX_FILE_BYTES, STDIN, holds_no_file, is_document, load};
 pub use metadata::{
     CAPTURE_ANNOTATION, DEFAULT_NAMESPACE, EGRESS_ANNOTATION, INJECT_ANNOTATION, KINDS_CONDITION,

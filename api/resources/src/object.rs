@@ -7,6 +7,7 @@ use k8s_openapi::api::discovery::v1::EndpointSlice;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use serde::{Deserialize, Deserializer, Serialize};
 
+use crate::exemption::{PodExemption, PodExemptionSpec};
 use crate::gateway::{
     BackendTlsPolicy, GrpcRoute, HttpRoute, PolicyStatus, ReferenceGrant, TcpRoute, TlsRoute,
 };
@@ -45,6 +46,8 @@ pub enum Object {
     TrafficPolicy(Box<TrafficPolicy>),
     /// Rate limits of a workload.
     RateLimitPolicy(Box<RateLimitPolicy>),
+    /// Which pods may set less than their namespace says.
+    PodExemption(Box<PodExemption>),
     /// A local process.
     Workload(Box<Workload>),
     /// A static proxy.
@@ -80,6 +83,8 @@ pub enum Kind {
     TrafficPolicy,
     /// `leno.dev/v1alpha1` `RateLimitPolicy`.
     RateLimitPolicy,
+    /// `leno.dev/v1alpha1` `PodExemption`.
+    PodExemption,
     /// `leno.dev/v1alpha1` `Workload`.
     Workload,
     /// `leno.dev/v1alpha1` `Proxy`.
@@ -99,7 +104,7 @@ pub struct ObjectKey {
 
 impl Kind {
     /// Every kind.
-    pub const ALL: [Self; 15] = [
+    pub const ALL: [Self; 16] = [
         Self::Namespace,
         Self::Service,
         Self::ServiceAccount,
@@ -113,6 +118,7 @@ impl Kind {
         Self::BackendTlsPolicy,
         Self::TrafficPolicy,
         Self::RateLimitPolicy,
+        Self::PodExemption,
         Self::Workload,
         Self::Proxy,
     ];
@@ -138,6 +144,7 @@ impl Kind {
             Self::BackendTlsPolicy => "BackendTLSPolicy",
             Self::TrafficPolicy => "TrafficPolicy",
             Self::RateLimitPolicy => "RateLimitPolicy",
+            Self::PodExemption => "PodExemption",
             Self::Workload => "Workload",
             Self::Proxy => "Proxy",
         }
@@ -170,9 +177,11 @@ impl Kind {
             Self::HttpRoute | Self::ReferenceGrant => {
                 &["gateway.networking.k8s.io/v1", "gateway.networking.k8s.io/v1beta1"]
             }
-            Self::TrafficPolicy | Self::RateLimitPolicy | Self::Workload | Self::Proxy => {
-                &["leno.dev/v1alpha1"]
-            }
+            Self::TrafficPolicy
+            | Self::RateLimitPolicy
+            | Self::PodExemption
+            | Self::Workload
+            | Self::Proxy => &["leno.dev/v1alpha1"],
         }
     }
 }
@@ -215,6 +224,7 @@ impl Object {
             Self::BackendTlsPolicy(object) => of_meta(Kind::BackendTlsPolicy, &object.metadata),
             Self::TrafficPolicy(object) => of_own(Kind::TrafficPolicy, &object.metadata),
             Self::RateLimitPolicy(object) => of_own(Kind::RateLimitPolicy, &object.metadata),
+            Self::PodExemption(object) => of_own(Kind::PodExemption, &object.metadata),
             Self::Workload(object) => of_own(Kind::Workload, &object.metadata),
             Self::Proxy(object) => of_own(Kind::Proxy, &object.metadata),
         }
@@ -265,6 +275,9 @@ pub fn to_yaml(object: &Object) -> String {
         }
         Object::Workload(object) => {
             own(Kind::Workload, &object.metadata, &object.spec, object.status.as_ref())
+        }
+        Object::PodExemption(object) => {
+            own(Kind::PodExemption, &object.metadata, &object.spec, None::<&()>)
         }
         Object::Proxy(object) => own(Kind::Proxy, &object.metadata, &object.spec, None::<&()>),
     };
@@ -326,6 +339,13 @@ impl From<WorkloadDocument> for Object {
             spec: document.spec,
             status: document.status,
         }))
+    }
+}
+
+impl From<OwnDocument<PodExemptionSpec>> for Object {
+    fn from(document: OwnDocument<PodExemptionSpec>) -> Self {
+        let OwnDocument { metadata, spec, .. } = document;
+        Self::PodExemption(Box::new(PodExemption { metadata, spec }))
     }
 }
 

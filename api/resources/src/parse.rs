@@ -8,6 +8,7 @@ use serde::de::DeserializeOwned;
 
 use crate::check;
 use crate::decode::{Decoded, decode};
+use crate::exemption::PodExemptionSpec;
 use crate::gateway::{
     BackendTlsPolicy, GATEWAY_GROUP, GrpcRoute, HttpRoute, PolicyStatus, ReferenceGrant, TcpRoute,
     TlsRoute,
@@ -260,6 +261,7 @@ fn object(kind: Kind, file: &Arc<str>, node: &Node, problems: &mut Vec<Problem>)
         Kind::RateLimitPolicy => {
             reader.decode::<StatusDocument<RateLimitPolicySpec, PolicyStatus>>()?.into()
         }
+        Kind::PodExemption => reader.decode::<OwnDocument<PodExemptionSpec>>()?.into(),
         Kind::Proxy => reader.decode::<OwnDocument<ProxySpec>>()?.into(),
     };
     let whole = reader.whole;

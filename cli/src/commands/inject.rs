@@ -123,7 +123,10 @@ pub(crate) fn inject(inject: &Inject) -> Result<bool> {
     let text = inject.text.read()?;
     let (settings, mut captures) = inject.told()?;
     captures.read(&text);
-    let enclosing = |namespace: Option<&str>| Enclosing { capture: captures.of(namespace) };
+    let enclosing = |namespace: Option<&str>| Enclosing {
+        capture: captures.of(namespace),
+        ..Enclosing::default()
+    };
     inject.text.run(&text, "injected", |document| inject_document(document, &settings, enclosing))
 }
 

@@ -55,7 +55,7 @@ pub enum InjectError {
     /// It is no pod, or a part of it is not what it should be.
     #[error("{0} is not {1}")]
     Form(&'static str, &'static str),
-    /// A label or an annotation of ours says what it cannot say.
+    /// One of Leno's labels or annotations has an invalid value.
     #[error("the annotation or label {name}: {reason}")]
     Annotation {
         /// Its name.
@@ -111,6 +111,17 @@ pub enum InjectError {
 pub struct Enclosing {
     /// What its namespace says of `leno.dev/capture`.
     pub capture: Option<String>,
+    /// The settings of the namespace that the pod cannot loosen.
+    pub floor: Floor,
+}
+
+/// What a namespace says and its pods cannot loosen.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Floor {
+    /// Its pods have a proxy, also those that decline.
+    pub inject: bool,
+    /// They are captured in the way that it names.
+    pub capture: bool,
 }
 
 /// Puts the proxy into a pod or the template of one.
@@ -123,7 +134,7 @@ pub fn inject(
     enclosing: &Enclosing,
 ) -> Result<Outcome, InjectError> {
     let settings = settings.of_pod(pod)?;
-    if let Some(left) = left(pod, &settings)? {
+    if let Some(left) = left(pod, &settings, enclosing.floor)? {
         if left == Left::Meshed {
             check_captured(pod)?;
         }
@@ -131,6 +142,7 @@ pub fn inject(
     }
     check(pod)?;
     check_captured(pod)?;
+    check_capture(pod, enclosing)?;
     if settings.shape == Shape::Container && has_init_containers(pod) {
         return Err(InjectError::Before);
     }
@@ -214,7 +226,7 @@ fn one_of<'p>(
 }
 
 /// Why the pod is left as it is, where it is.
-fn left(pod: &Value, settings: &Settings) -> Result<Option<Left>, InjectError> {
+fn left(pod: &Value, settings: &Settings, floor: Floor) -> Result<Option<Left>, InjectError> {
     let spec = pod.get("spec").ok_or(InjectError::Form("spec", "a map"))?;
     let mut containers = spec.list("containers").iter().chain(spec.list("initContainers"));
     let on_windows = || {
@@ -234,13 +246,44 @@ fn left(pod: &Value, settings: &Settings) -> Result<Option<Left>, InjectError> {
             containers.any(|one| one.get("name").and_then(Value::text) == Some(CONTAINER)),
             Left::Meshed,
         ),
-        (asked == Some("disabled"), Left::Disabled),
+        (asked == Some("disabled") && !floor.inject, Left::Disabled),
         (matches!(spec.get("hostNetwork"), Some(Value::Bool(true))), Left::HostNetwork),
         (annotations.is_some_and(|all| all.get(MIRROR).is_some()), Left::Mirror),
         (on_windows(), Left::Windows),
         (ends(), Left::Ends),
     ];
     Ok(reasons.into_iter().find_map(|(holds, left)| holds.then_some(left)))
+}
+
+/// Whether a pod declines a proxy.
+pub(crate) fn declines(pod: &Value) -> bool {
+    setting(pod, INJECT_ANNOTATION).and_then(Value::text) == Some("disabled")
+}
+
+impl Enclosing {
+    /// Whether a pod sets nothing that it may not set.
+    #[must_use]
+    pub fn suits(&self, pod: &Value) -> bool {
+        !(self.floor.inject && declines(pod)) && self.contradicted(pod).is_none()
+    }
+
+    /// What a pod and its namespace set as their capture, if the two differ and the pod may not choose.
+    fn contradicted<'a>(&'a self, pod: &'a Value) -> Option<(&'a str, &'a str)> {
+        let of_namespace = self.capture.as_deref().filter(|_| self.floor.capture)?;
+        let own = setting(pod, CAPTURE_ANNOTATION)?.text()?;
+        (own != of_namespace && of_namespace != "auto").then_some((own, of_namespace))
+    }
+}
+
+/// Whether a pod sets no other capture than its namespace, where it may not choose. Such a pod is rejected, not
+/// changed: its setting may be a label, and a ReplicaSet selects its pods by labels.
+fn check_capture(pod: &Value, enclosing: &Enclosing) -> Result<(), InjectError> {
+    let Some((own, of_namespace)) = enclosing.contradicted(pod) else { return Ok(()) };
+    let reason = format!(
+        "{own} contradicts its namespace, which says {of_namespace}: remove it from the pod, or have an \
+         administrator create a PodExemption with settings: [capture]"
+    );
+    Err(InjectError::Annotation { name: CAPTURE_ANNOTATION.to_owned(), reason })
 }
 
 /// Whether the pod can have a proxy.

@@ -32,7 +32,7 @@ mod uninject;
 mod value;
 mod workload;
 
-pub use inject::{Enclosing, InjectError, Left, Outcome, inject, patch};
+pub use inject::{Enclosing, Floor, InjectError, Left, Outcome, inject, patch};
 pub use judge::{is_unjudged, judge};
 pub use leno_resources::CAPTURE_ANNOTATION;
 pub use review::{Answer, Review, ReviewError};

@@ -2,7 +2,7 @@
 
 use data_encoding::BASE64;
 
-use crate::inject::{Enclosing, Outcome, inject, patch};
+use crate::inject::{Enclosing, Outcome, declines, inject, patch};
 use crate::settings::Settings;
 use crate::value::Value;
 
@@ -71,7 +71,15 @@ impl Review {
         let mut pod = self.object.clone();
         match inject(&mut pod, settings, enclosing) {
             Ok(Outcome::Injected) => {
-                Answer { patch: Some(patch(&self.object, &pod)), ..Answer::default() }
+                let warning = || {
+                    format!(
+                        "leno.dev/inject: disabled has no effect: namespace {} says enabled; an administrator \
+                         can create a PodExemption with settings: [inject]",
+                        self.namespace
+                    )
+                };
+                let warnings = declines(&pod).then(warning).into_iter().collect();
+                Answer { patch: Some(patch(&self.object, &pod)), warnings, ..Answer::default() }
             }
             Ok(Outcome::Left(_)) => Answer::default(),
             Err(error) => Answer::denied(format!("the pod cannot have a proxy: {error}")),
@@ -168,7 +176,7 @@ mod tests {
 
     #[test]
     fn what_the_namespace_says_of_capture_is_copied_where_the_pod_says_nothing() {
-        let enclosing = Enclosing { capture: Some("iptables".to_owned()) };
+        let enclosing = Enclosing { capture: Some("iptables".to_owned()), ..Enclosing::default() };
         for (own, expected) in [(None, Some("iptables")), (Some("ebpf"), None)] {
             let labels = own.map(|own| json!({"leno.dev/capture": own}));
             let review = review(json!({"metadata": {"labels": labels},
@@ -178,6 +186,50 @@ mod tests {
             let copied = annotations.get("leno.dev/capture").and_then(Value::text);
             assert_eq!(copied, expected);
         }
+    }
+
+    #[test]
+    fn a_pod_loosens_what_its_namespace_says_only_if_it_is_exempt() {
+        const NAMESPACE: &str = "apiVersion: v1\nkind: Namespace\nmetadata: {name: shop, \
+            labels: {leno.dev/inject: enabled}, annotations: {leno.dev/capture: ebpf}}\n";
+        const EXEMPTION: &str = "---\napiVersion: leno.dev/v1alpha1\nkind: PodExemption\n\
+            metadata: {name: batch, namespace: shop}\n\
+            spec: {selector: {matchLabels: {app: batch}}, settings: [inject, capture]}\n";
+        let stored = |objects: &str| {
+            let mut stored = crate::StoredObjects::default();
+            let parsed = leno_resources::parse("", objects).unwrap();
+            parsed.objects.iter().for_each(|located| stored.put(&located.value));
+            stored
+        };
+        let (plain, exempting) = (stored(NAMESPACE), stored(&format!("{NAMESPACE}{EXEMPTION}")));
+        let pod = |app: &str, key: &str, value: &str| {
+            review(json!({"metadata": {"labels": {"app": app}, "annotations": {key: value}},
+                "spec": {"containers": [{"name": "web"}]}}))
+        };
+        let answer = |stored: &crate::StoredObjects, review: &Review| {
+            review.inject(&Settings::default(), &stored.enclosing(review).unwrap())
+        };
+        let declines = |app: &str| pod(app, "leno.dev/inject", "disabled");
+        let has_proxy = |answer: &Answer| answer.patch.is_some();
+        for app in ["web", "batch"] {
+            let answer = answer(&plain, &declines(app));
+            assert!(has_proxy(&answer), "{app}");
+            assert!(answer.warnings[0].contains("settings: [inject]"), "{:?}", answer.warnings);
+        }
+        assert!(has_proxy(&answer(&exempting, &declines("web"))), "the selector is of another");
+        assert_eq!(answer(&exempting, &declines("batch")), Answer::default());
+
+        let captured = |app: &str| pod(app, "leno.dev/capture", "iptables");
+        for (stored, app) in [(&plain, "web"), (&plain, "batch"), (&exempting, "web")] {
+            let denied = answer(stored, &captured(app)).denied.unwrap();
+            assert!(denied.contains("contradicts its namespace, which says ebpf"), "{denied}");
+        }
+        assert!(has_proxy(&answer(&exempting, &captured("batch"))));
+        assert!(has_proxy(&answer(&plain, &pod("web", "leno.dev/capture", "ebpf"))));
+        let auto = stored(&NAMESPACE.replace("capture: ebpf", "capture: auto"));
+        assert!(has_proxy(&answer(&auto, &captured("web"))), "the namespace leaves the choice");
+        let open = stored(&NAMESPACE.replace("inject: enabled", "inject: disabled"));
+        assert!(!has_proxy(&answer(&open, &declines("web"))), "the namespace asks for no proxy");
     }
 
     #[test]

@@ -8,9 +8,12 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use leno_resources::gateway::ParentRef;
-use leno_resources::{CAPTURE_ANNOTATION, Kind, Object, ObjectKey};
+use leno_resources::{
+    CAPTURE_ANNOTATION, ExemptSetting, INJECT_ANNOTATION, Kind, MAX_EXEMPTIONS, Object, ObjectKey,
+};
 use leno_types::nearest;
 
+use crate::inject::{Enclosing, Floor};
 use crate::review::Review;
 use crate::value::Value;
 
@@ -57,13 +60,30 @@ impl StoredObjects {
         self.0.remove(key);
     }
 
-    /// What a namespace says of `leno.dev/capture`. `None` if the namespace is not known.
+    /// What is around the pod of a review. `None` if its namespace is not known.
     #[must_use]
-    pub fn capture(&self, namespace: &str) -> Option<Option<String>> {
-        let key = key(Kind::Namespace, "", namespace);
+    pub fn enclosing(&self, review: &Review) -> Option<Enclosing> {
+        let key = key(Kind::Namespace, "", &review.namespace);
         let Object::Namespace(found) = self.0.get(&key)?.as_ref() else { return None };
         let maps = [&found.metadata.labels, &found.metadata.annotations];
-        Some(maps.into_iter().flatten().find_map(|map| map.get(CAPTURE_ANNOTATION).cloned()))
+        let said = |name: &str| maps.into_iter().flatten().find_map(|map| map.get(name).cloned());
+        let label = |name: &str| review.object.at(&["metadata", "labels", name])?.text();
+        let exempt = |setting: ExemptSetting| {
+            let mut all = self.of(Kind::PodExemption, &review.namespace).take(MAX_EXEMPTIONS);
+            all.any(|(_, object)| match object.as_ref() {
+                Object::PodExemption(one) => one.exempts(setting, label),
+                _ => false,
+            })
+        };
+        // The API server selects namespaces by their labels alone.
+        let labels = found.metadata.labels.as_ref();
+        let enabled = labels.and_then(|labels| labels.get(INJECT_ANNOTATION));
+        let floor = Floor {
+            inject: enabled.is_some_and(|value| value == "enabled")
+                && !exempt(ExemptSetting::Inject),
+            capture: !exempt(ExemptSetting::Capture),
+        };
+        Some(Enclosing { capture: said(CAPTURE_ANNOTATION), floor })
     }
 
     /// The objects that a judgement of this review looks at.

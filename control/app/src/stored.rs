@@ -3,7 +3,7 @@
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use leno_admission::{Review, StoredObjects};
+use leno_admission::{Enclosing, Review, StoredObjects};
 use leno_index::Change;
 use leno_resources::Object;
 use tokio::sync::Notify;
@@ -11,6 +11,9 @@ use tokio::time::timeout;
 
 /// Longest wait for a namespace that a review names and the watch has not delivered yet.
 const WAIT: Duration = Duration::from_secs(2);
+
+/// How long a pod that may not set what it sets waits for an exemption that was stored just before the pod.
+const GRACE: Duration = Duration::from_millis(500);
 
 /// The objects, shared by all reviews.
 #[derive(Debug, Default)]
@@ -38,22 +41,29 @@ impl AdmissionObjects {
         self.stored().neighbours(review)
     }
 
-    /// What a namespace says of `leno.dev/capture`. `None` if the namespace stays unknown for a while.
-    pub(crate) async fn capture(&self, namespace: &str) -> Option<Option<String>> {
-        let found = async {
-            loop {
-                let changed = self.changed.notified();
-                tokio::pin!(changed);
-                // From here on, so that no change is missed between the look-up and the wait.
-                changed.as_mut().enable();
-                let capture = self.stored().capture(namespace);
-                if let Some(capture) = capture {
-                    return capture;
-                }
-                changed.await;
+    /// What is around the pod of a review. `None` if its namespace stays unknown for a while.
+    pub(crate) async fn enclosing(&self, review: &Review) -> Option<Enclosing> {
+        let enclosing = timeout(WAIT, self.found(review, |_| true)).await.ok()?;
+        if enclosing.suits(&review.object) {
+            return Some(enclosing);
+        }
+        let exempt = timeout(GRACE, self.found(review, |one| one.suits(&review.object))).await;
+        Some(exempt.unwrap_or(enclosing))
+    }
+
+    /// Waits until what is around a pod is known and as wanted.
+    async fn found(&self, review: &Review, is_wanted: impl Fn(&Enclosing) -> bool) -> Enclosing {
+        loop {
+            let changed = self.changed.notified();
+            tokio::pin!(changed);
+            // Enabled before the look-up, so that no change between the two is missed.
+            changed.as_mut().enable();
+            let enclosing = self.stored().enclosing(review);
+            if let Some(enclosing) = enclosing.filter(&is_wanted) {
+                return enclosing;
             }
-        };
-        timeout(WAIT, found).await.ok()
+            changed.await;
+        }
     }
 
     fn stored(&self) -> MutexGuard<'_, StoredObjects> {

@@ -14,7 +14,7 @@ use hyper::header::{CONNECTION, HeaderValue};
 use hyper::service::service_fn;
 use hyper::{Method, Request, StatusCode};
 use hyper_util::rt::{TokioIo, TokioTimer};
-use leno_admission::{Answer, Enclosing, Review, Settings, is_unjudged, judge};
+use leno_admission::{Answer, Review, Settings, is_unjudged, judge};
 use leno_program::content::{JSON, TEXT};
 use leno_program::{Answer as Reply, Shares, respond};
 use leno_serve::Credentials;
@@ -254,10 +254,10 @@ impl Webhook {
         let review = Review::parse(&body)?;
         drop((body, turn));
         // Without a turn: a review of a namespace that does not exist keeps no other waiting.
-        let capture = self.stored.capture(&review.namespace).await;
-        let capture = capture.ok_or_else(|| Failure::Namespace(review.namespace.clone()))?;
+        let enclosing = self.stored.enclosing(&review).await;
+        let enclosing = enclosing.ok_or_else(|| Failure::Namespace(review.namespace.clone()))?;
         let _turn = lane.turn().await?;
-        let answer = review.inject(&self.settings, &Enclosing { capture });
+        let answer = review.inject(&self.settings, &enclosing);
         let text = review.answered(&answer);
         Ok((answer, text))
     }

@@ -1,6 +1,7 @@
 //! The rows of all objects, and the references between them.
 
 mod addresses;
+mod exemptions;
 mod external;
 mod policies;
 mod routes;
@@ -8,7 +9,7 @@ mod routes;
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
-use leno_resources::{Object, ObjectKey, egress, mtls_mode, removal};
+use leno_resources::{ExemptSetting, Object, ObjectKey, PodExemption, egress, mtls_mode, removal};
 use leno_types::{Egress, Identity, InstanceName, MtlsMode, Removal, ServiceName};
 
 use crate::index::{Settings, Writers};
@@ -19,6 +20,7 @@ use crate::rows::{self, InstanceRow, ServiceRow, SliceRow};
 pub use addresses::{Refusal, RefusedEndpoint, RefusedEndpoints};
 
 use addresses::Addresses;
+use exemptions::Exemptions;
 use external::Authorities;
 use policies::Attached;
 use routes::RouteFacts;
@@ -46,6 +48,7 @@ pub(crate) struct Facts {
     backend_tls: Attached<BackendTlsRow>,
     authorities: Authorities,
     addresses: Addresses,
+    exemptions: Exemptions,
 }
 
 /// What a namespace sets for its workloads.
@@ -88,6 +91,7 @@ impl Facts {
             backend_tls: Attached::default(),
             authorities: Authorities::default(),
             addresses: Addresses::default(),
+            exemptions: Exemptions::default(),
         }
     }
 
@@ -156,12 +160,25 @@ impl Facts {
                 self.rate_limits.put(&key, row);
                 true
             }
+            Object::PodExemption(exemption) => self.put_exemption(&key, exemption, touched),
             // Discovery does not use service accounts and static proxies.
             Object::ServiceAccount(_) | Object::Proxy(_) => true,
         };
         if !taken {
             tracing::debug!(object = %key, "left out: nothing in it for the mesh");
         }
+    }
+
+    /// Inserts an exemption, which the mesh always uses.
+    fn put_exemption(
+        &mut self,
+        key: &ObjectKey,
+        exemption: &PodExemption,
+        touched: &mut Touched,
+    ) -> bool {
+        self.exemptions.put(key, exemption);
+        self.touch_namespace(&key.namespace, touched);
+        true
     }
 
     /// Inserts a route or a grant; returns whether the mesh uses it.
@@ -224,6 +241,11 @@ impl Facts {
             Kind::RateLimitPolicy => {
                 if let Some(row) = self.rate_limits.remove(key) {
                     self.touch_limited(&row.targets, touched);
+                }
+            }
+            Kind::PodExemption => {
+                if self.exemptions.remove(key) {
+                    self.touch_namespace(&key.namespace, touched);
                 }
             }
             Kind::ServiceAccount | Kind::Proxy => {}
@@ -319,13 +341,14 @@ impl Facts {
     }
 
     /// What an instance's proxy does with plaintext. A tenant's pod can be stricter than its
-    /// namespace or, without a namespace setting, than the mesh; it cannot be looser.
+    /// namespace or, without a namespace setting, than the mesh; it cannot be looser, unless a `PodExemption` of
+    /// its namespace allows it.
     pub(crate) fn mode(&self, name: &InstanceName, row: &InstanceRow) -> MtlsMode {
         let of_namespace = self.namespaces.get(&*name.namespace).and_then(|row| row.mtls);
         let floor = of_namespace.unwrap_or(self.settings.default_mtls);
         let mode = match row.mtls {
             None => floor,
-            Some(own) if self.settings.writers == Writers::Tenants => own.stricter(floor),
+            Some(own) if self.has_floor(name, row, ExemptSetting::Mtls) => own.stricter(floor),
             Some(own) => own,
         };
         if mode == MtlsMode::Strict && self.removal >= Removal::Permissive {
@@ -346,9 +369,19 @@ impl Facts {
         let floor = of_namespace.unwrap_or(self.settings.default_egress);
         match row.egress {
             None => floor,
-            Some(_) if self.settings.writers == Writers::Tenants && floor == Egress::Deny => floor,
+            Some(_)
+                if floor == Egress::Deny && self.has_floor(name, row, ExemptSetting::Egress) =>
+            {
+                floor
+            }
             Some(own) => own,
         }
+    }
+
+    /// Whether an instance may not set less than its namespace says.
+    fn has_floor(&self, name: &InstanceName, row: &InstanceRow, setting: ExemptSetting) -> bool {
+        let exempt = || self.exemptions.exempt(&name.namespace, setting, row.labels.as_deref());
+        self.settings.writers == Writers::Tenants && !exempt()
     }
 
     /// The identity that a client expects of an instance over mTLS; `None` means plaintext.

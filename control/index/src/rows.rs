@@ -7,6 +7,7 @@ pub(crate) mod external;
 pub(crate) mod policies;
 pub(crate) mod routes;
 
+use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::sync::Arc;
 
@@ -84,6 +85,8 @@ pub(crate) struct InstanceRow {
     pub(crate) meshed: bool,
     pub(crate) mtls: Option<MtlsMode>,
     pub(crate) egress: Option<Egress>,
+    /// Its labels, if it sets something that a `PodExemption` may let it set.
+    pub(crate) labels: Option<Arc<BTreeMap<String, String>>>,
     pub(crate) identity: Identity,
     pub(crate) ports: Arc<[InstancePortRow]>,
     pub(crate) place: Place,
@@ -206,6 +209,9 @@ pub(crate) fn instances(
         .collect();
     let instances = status.iter().flat_map(|status| &status.instances);
     let created = metadata.created();
+    let (mtls, egress) = (mtls_mode(&metadata.annotations), egress(&metadata.annotations));
+    let sets = mtls.is_some() || egress.is_some();
+    let labels = sets.then(|| Arc::new(metadata.labels.clone()));
     let row = |instance: &leno_resources::InstanceStatus| {
         let origin = match &instance.pod {
             Some(_) => Origin::Pod { ending: instance.ending, created },
@@ -218,8 +224,9 @@ pub(crate) fn instances(
             shares_node: instance.pod.as_ref().is_some_and(|pod| pod.shared),
             addresses: addresses(instance.addresses.iter().copied()),
             meshed: instance.meshed,
-            mtls: mtls_mode(&metadata.annotations),
-            egress: egress(&metadata.annotations),
+            mtls,
+            egress,
+            labels: labels.clone(),
             identity: identity.clone(),
             ports: ports.clone(),
             place: place(&metadata.labels),

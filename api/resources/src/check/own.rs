@@ -5,12 +5,27 @@ use std::collections::BTreeSet;
 use leno_types::MtlsMode;
 
 use super::{Check, Cursor, Name};
+use crate::exemption::PodExemption;
 use crate::metadata::Metadata;
 use crate::proxy::Proxy;
 use crate::workload::{MAX_PORTS, MAX_REPLICAS, Workload};
 
 /// Most worker threads of one proxy: more cores than one proxy can use.
 const MAX_WORKERS: u32 = 256;
+
+pub(super) fn pod_exemption(check: &mut Check<'_>, at: &Cursor<'_>, object: &PodExemption) {
+    metadata(check, at, &object.metadata);
+    let at = at.key("spec").key("settings");
+    let settings = &object.spec.settings;
+    if settings.is_empty() {
+        check.fail(&at, "is empty: name inject, capture, mtls or egress");
+    }
+    for (index, setting) in settings.iter().enumerate() {
+        if settings[..index].contains(setting) {
+            check.fail(&at.index(index), "is the same as an earlier one");
+        }
+    }
+}
 
 pub(super) fn workload(check: &mut Check<'_>, at: &Cursor<'_>, workload: &Workload) {
     metadata(check, at, &workload.metadata);

@@ -170,7 +170,11 @@ mod tests {
         let bad = ("Cilium".to_owned(), Level::Bad);
         let warning = ("Cilium".to_owned(), Level::Warning);
         assert_eq!(said(&Platform::default(), &told), []);
-        assert_eq!(said(&cilium(&[]), &told), [bad.clone()], "it is exclusive by default");
+        assert_eq!(
+            said(&cilium(&[]), &told),
+            std::slice::from_ref(&bad),
+            "it is exclusive by default"
+        );
         assert_eq!(said(&cilium(&[("cni-exclusive", "false")]), &told), []);
         let all = [("cni-exclusive", "true"), ("kube-proxy-replacement", "true")];
         assert_eq!(said(&cilium(&all), &told), [bad, warning.clone()]);

@@ -87,11 +87,30 @@ async fn pods_get_their_proxy_as_they_are_made_from_whichever_replica_answers() 
     assert_eq!((&probe["path"], &probe["port"]), (&json!("/probe/web/liveness"), &json!(15020)));
 
     let made = async |pod: Value| bed.tried(&pod).await.unwrap();
-    let disabled = made(pod("shop", json!({"leno.dev/inject": "disabled"}))).await;
-    assert_eq!(proxy_of(&disabled), None);
+    // What its namespace says is a floor, which an exemption lifts.
+    let disabled = pod("shop", json!({"leno.dev/inject": "disabled"}));
     let mut annotated = pod("shop", json!({}));
     annotated["metadata"]["annotations"] = json!({"leno.dev/inject": "disabled"});
+    let mut contradicting = pod("shop", json!({}));
+    contradicting["metadata"]["annotations"] = json!({"leno.dev/capture": "ebpf"});
+    assert!(proxy_of(&made(disabled.clone()).await).is_some());
+    assert!(proxy_of(&made(annotated.clone()).await).is_some());
+    let refused = bed.tried(&contradicting).await.unwrap_err();
+    assert!(refused.contains("contradicts its namespace, which says iptables"), "{refused}");
+    let exemption = json!({"apiVersion": "leno.dev/v1alpha1", "kind": "PodExemption",
+        "metadata": {"name": "some", "namespace": "shop"},
+        "spec": {"selector": {"matchLabels": {"leno.dev/inject": "disabled"}}, "settings": ["inject"]}});
+    bed.apply(exemption.clone()).await;
+    // At once: a pod that is made right after its exemption is exempt.
+    assert_eq!(proxy_of(&made(disabled.clone()).await), None);
+    assert!(proxy_of(&made(annotated.clone()).await).is_some(), "it selects by labels");
+    let mut all = exemption.clone();
+    all["metadata"]["name"] = json!("all");
+    all["spec"] = json!({"selector": {}, "settings": ["inject", "capture"]});
+    bed.apply(all.clone()).await;
     assert_eq!(proxy_of(&made(annotated).await), None);
+    assert!(proxy_of(&made(contradicting).await).is_some());
+    bed.delete(all).await;
     assert_eq!(proxy_of(&made(pod("plain", json!({}))).await), None);
     let asking = pod("plain", json!({"leno.dev/inject": "enabled"}));
     assert!(proxy_of(&made(asking.clone()).await).is_some());
@@ -111,7 +130,7 @@ async fn pods_get_their_proxy_as_they_are_made_from_whichever_replica_answers() 
     );
     let counted =
         |result| format!("leno_control_reviews_total{{webhook=\"inject\",result=\"{result}\"}}");
-    assert_eq!(first.metric(&counted("denied")).await as u64, 1);
+    assert_eq!(first.metric(&counted("denied")).await as u64, 2);
 
     // The one that follows answers as well: the roots are the same.
     let second = Replica::start("controller-1", &kubeconfig);
@@ -130,7 +149,8 @@ async fn pods_get_their_proxy_as_they_are_made_from_whichever_replica_answers() 
     let refused = bed.tried(&pod("shop", json!({}))).await.unwrap_err();
     assert!(refused.contains("namespaces.inject.leno.dev"), "{refused}");
     made(pod("plain", json!({}))).await;
-    made(pod("shop", json!({"leno.dev/inject": "disabled"}))).await;
+    // Whether a pod may decline is the controller's to say.
+    assert!(bed.tried(&disabled).await.is_err());
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

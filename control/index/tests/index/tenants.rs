@@ -242,3 +242,40 @@ fn a_pods_annotations_tighten_and_never_loosen_what_its_namespace_says() {
     let lifted = effective(closed(), &loosened, "");
     assert_eq!(lifted, (MtlsMode::Disabled, Egress::Allow), "a namespace may loosen");
 }
+
+#[test]
+fn an_exemption_lets_the_pods_that_it_selects_loosen_what_it_names_while_it_is_there() {
+    let exemption = |labels: &str, settings: &str| {
+        format!(
+            "apiVersion: leno.dev/v1alpha1\nkind: PodExemption\n\
+             metadata: {{name: some, namespace: shop}}\n\
+             spec: {{selector: {{matchLabels: {{{labels}}}}}, settings: [{settings}]}}\n"
+        )
+    };
+    let settings = Settings {
+        default_mtls: MtlsMode::Strict,
+        default_egress: Egress::Deny,
+        ..Settings::default()
+    };
+    let mut index = Index::new(Settings { writers: Writers::Tenants, ..settings });
+    let with = "{name: web, namespace: shop, labels: {app: web}, \
+                annotations: {leno.dev/mtls: permissive, leno.dev/egress: allow}}";
+    put_pods(&mut index, &SHOP.replacen("{name: web, namespace: shop}", with, 1), false);
+    let effective = |index: &Index| {
+        let policy = index.server_policy(&"shop/web-0".parse().unwrap()).unwrap();
+        (policy.mtls, policy.egress)
+    };
+    let tight = (MtlsMode::Strict, Egress::Deny);
+    assert_eq!(effective(&index), tight);
+    put(&mut index, &exemption("app: other", "mtls, egress"));
+    assert_eq!(effective(&index), tight, "it is for other pods");
+    let changed = put(&mut index, &exemption("app: web", "mtls"));
+    assert!(!changed.policies.is_empty(), "the proxy is sent its new policy");
+    assert_eq!(effective(&index), (MtlsMode::Permissive, Egress::Deny));
+    put(&mut index, &exemption("", "mtls, egress"));
+    assert_eq!(effective(&index), (MtlsMode::Permissive, Egress::Allow), "all pods");
+    let foreign = exemption("", "mtls, egress").replace("namespace: shop", "namespace: evil");
+    index.apply(Change::Delete(objects(&exemption("", "mtls"))[0].key()));
+    put(&mut index, &foreign);
+    assert_eq!(effective(&index), tight, "one of another namespace is nothing to it");
+}

@@ -6,9 +6,11 @@ use std::collections::BTreeMap;
 
 use serde_json::{Value, json};
 
-use super::{CONTAINER, Plan};
+use super::{CONTAINER, Mesh, Plan};
 use crate::watch;
 
+/// The label by which a pod declines Leno's proxy.
+const DECLINES: (&str, &str) = ("leno.dev/inject", "disabled");
 /// The prefix of their names, which no workload has.
 const BEGINNING: &str = "watch-";
 
@@ -26,21 +28,28 @@ pub(in crate::cluster) fn watchers<'a>(
 }
 
 impl Plan<'_> {
-    /// The watchers, each with its account.
+    /// The watchers, each with its account, after what lets them decline a proxy.
     pub(in crate::cluster) fn watchers(&self, watchers: &BTreeMap<String, String>) -> Vec<Value> {
         let both =
             |(node, name): (&String, &String)| [self.account(name), self.watcher(name, node)];
-        watchers.iter().flat_map(both).collect()
+        let exemption = (self.mesh == Mesh::Leno).then(|| self.exemption());
+        exemption.into_iter().chain(watchers.iter().flat_map(both)).collect()
+    }
+
+    /// Leno's namespaces decide whether their pods may decline.
+    fn exemption(&self) -> Value {
+        let selector = json!({"matchLabels": {DECLINES.0: DECLINES.1}});
+        json!({"apiVersion": "leno.dev/v1alpha1", "kind": "PodExemption",
+            "metadata": {"name": "watchers", "namespace": self.namespace},
+            "spec": {"selector": selector, "settings": ["inject"]}})
     }
 
     fn watcher(&self, name: &str, node: &str) -> Value {
         let mut metadata = self.metadata(name);
         // Labels and annotations by which each mesh leaves a pod alone.
-        for label in [
-            ("leno.dev/inject", "disabled"),
-            ("sidecar.istio.io/inject", "false"),
-            ("istio.io/dataplane-mode", "none"),
-        ] {
+        for label in
+            [DECLINES, ("sidecar.istio.io/inject", "false"), ("istio.io/dataplane-mode", "none")]
+        {
             metadata["labels"][label.0] = json!(label.1);
         }
         metadata["annotations"] = json!({"linkerd.io/inject": "disabled"});

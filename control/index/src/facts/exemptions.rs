@@ -1,0 +1,38 @@
+//! Which pods may set less than their namespace says.
+
+use std::collections::BTreeMap;
+
+use leno_resources::{ExemptSetting, MAX_EXEMPTIONS, ObjectKey, PodExemption};
+
+/// The exemptions of each namespace, by name.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Exemptions(BTreeMap<String, BTreeMap<ObjectKey, PodExemption>>);
+
+impl Exemptions {
+    pub(super) fn put(&mut self, key: &ObjectKey, exemption: &PodExemption) {
+        let of_namespace = self.0.entry(key.namespace.clone()).or_default();
+        of_namespace.insert(key.clone(), exemption.clone());
+    }
+
+    /// Whether it was there.
+    pub(super) fn remove(&mut self, key: &ObjectKey) -> bool {
+        let Some(of_namespace) = self.0.get_mut(&key.namespace) else { return false };
+        let was_there = of_namespace.remove(key).is_some();
+        if of_namespace.is_empty() {
+            self.0.remove(&key.namespace);
+        }
+        was_there
+    }
+
+    /// Whether a pod of a namespace, with these labels, may set this for itself.
+    pub(super) fn exempt(
+        &self,
+        namespace: &str,
+        setting: ExemptSetting,
+        labels: Option<&BTreeMap<String, String>>,
+    ) -> bool {
+        let label = |key: &str| labels?.get(key).map(String::as_str);
+        let all = self.0.get(namespace).into_iter().flat_map(BTreeMap::values);
+        all.take(MAX_EXEMPTIONS).any(|one| one.exempts(setting, label))
+    }
+}
