@@ -51,6 +51,9 @@ pub(crate) fn run(check: &Check) -> Result<bool> {
     };
     let layout = Layout::new(&name)?;
     let found = block_on(async { Ok(leno_local::check::Check::run(&layout).await?) })?;
+    if found.mesh.is_none() && check.mesh.name.is_some() {
+        return Err(Error::NotRunning { mesh: name, running: leno_local::record::running() }.into());
+    }
     if check.output == Output::Json {
         print_json(&found)?;
     } else {

@@ -41,7 +41,7 @@ pub(crate) struct Logs {
     follow: bool,
 
     /// The newest lines only
-    #[arg(long, value_name = "LINES")]
+    #[arg(long, value_name = "LINES", value_parser = lines)]
     tail: Option<usize>,
 
     /// Begins each line with its time
@@ -51,6 +51,10 @@ pub(crate) struct Logs {
     /// What their proxies have printed, instead
     #[arg(long)]
     proxy: bool,
+}
+
+fn lines(text: &str) -> Result<usize, String> {
+    text.parse().map_err(|_| "write how many lines, such as 20".to_owned())
 }
 
 pub(crate) fn run(logs: &Logs) -> Result<bool> {

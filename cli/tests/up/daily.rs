@@ -125,9 +125,14 @@ fn what_is_not_there_is_named_with_what_is() {
         assert_eq!((output.status.code(), err(&output)), (Some(code), expected), "{command:?}");
     }
     // Other tests may run meshes of their own.
-    let nope = mesh.leno(&["ps", "--name", "nope"]).output().unwrap();
-    let said = err(&nope);
-    assert!(said.starts_with("leno: no mesh nope here: ") && said.contains(name), "{said}");
+    for command in ["ps", "check"] {
+        let nope = mesh.leno(&[command, "--name", "nope"]).output().unwrap();
+        let said = err(&nope);
+        assert!(said.starts_with("leno: no mesh nope here: ") && said.contains(name), "{said}");
+        assert_eq!(nope.status.code(), Some(2), "{command}");
+    }
+    let tail = mesh.leno(&["logs", "--tail", "x"]).output().unwrap();
+    assert!(err(&tail).contains("write how many lines, such as 20"), "{}", err(&tail));
 }
 
 #[test]

@@ -56,11 +56,14 @@ pub enum Abuse {
     /// Sent bytes were retransmitted again and again and never acknowledged while streams were
     /// open: the remote machine is lost.
     Unanswered,
+    /// More interim responses (1xx) at once than may wait for the reader of a stream. The surplus is
+    /// dropped, and the stream goes on.
+    InterimHeads,
 }
 
 impl Abuse {
     /// All kinds, in the order of their numbers.
-    pub const ALL: [Self; 21] = [
+    pub const ALL: [Self; 22] = [
         Self::RapidReset,
         Self::StreamErrors,
         Self::ContinuationFlood,
@@ -82,6 +85,7 @@ impl Abuse {
         Self::HeldBytes,
         Self::PingTimeout,
         Self::Unanswered,
+        Self::InterimHeads,
     ];
 
     /// A name for metrics and logs.
@@ -109,6 +113,7 @@ impl Abuse {
             Self::HeldBytes => "held-bytes",
             Self::PingTimeout => "ping-timeout",
             Self::Unanswered => "unanswered",
+            Self::InterimHeads => "interim-heads",
         }
     }
 }

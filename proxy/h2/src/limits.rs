@@ -61,7 +61,7 @@ pub struct Limits {
     pub reply_bytes: usize,
     /// Bytes of DATA that the user of a stream may queue beyond what the windows allow.
     pub send_bytes: usize,
-    /// Interim responses (1xx) that may be queued for the reader of a stream.
+    /// Interim responses (1xx) that may be queued for the reader of a stream; more are dropped.
     pub interim_heads: usize,
     /// Resets by the peer that are tolerated at once, and then per second. Each stream that ends
     /// without a reset gives one back. A client that cancels slow requests stays below this, a

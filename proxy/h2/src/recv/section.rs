@@ -244,7 +244,15 @@ impl Inner {
         let Some(slot) = self.streams.get_mut(key) else { return Ok(()) };
         let malformed = match checked {
             Err(_) => true,
-            Ok(Facts { status: 100..200, .. }) => end || slot.heads.len() >= most,
+            Ok(Facts { status: 100..200, .. }) if end => true,
+            // A server may send its interim responses in one burst with the final one, before the
+            // reader runs. They cannot be held back by a window as a body can, and only the final
+            // one must arrive, so the surplus is dropped.
+            Ok(Facts { status: 100..200, .. }) if slot.heads.len() >= most => {
+                count(Abuse::InterimHeads);
+                return Ok(());
+            }
+            Ok(Facts { status: 100..200, .. }) => false,
             Ok(facts) => {
                 let no_body = slot.is_head || facts.status == 204 || facts.status == 304;
                 slot.body_left = if no_body { Some(0) } else { facts.content_length };
