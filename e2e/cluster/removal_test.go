@@ -29,7 +29,7 @@ func (m mesh) isKept() {
 		if step := m.removalStep(); step != "plaintext" && step != "released" {
 			m.t.Fatalf("the removal was interrupted at step %q", step)
 		}
-		m.checks(false, "being removed, or the removal was given up")
+		m.checks(false, "being removed, or the removal was interrupted")
 		// The proxies' image was changed by hand, which conflicts with the installation.
 		m.must(m.apply(m.installation(func(string) bool { return true }), "--force-conflicts"))
 		m.wait("rollout", "status", "deployment/leno-controller", "-n", "leno-system")

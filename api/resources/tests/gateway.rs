@@ -220,14 +220,14 @@ fn a_policy_of_tls_is_taken_and_written_as_it_is() {
 #[test]
 fn mistakes_in_a_policy_of_tls_say_where_and_what_to_do() {
     for (from, to, expected) in [
-        ("kind: Service", "kind: Pod", "targetRefs[0].kind: Pod of group \"\" is no target"),
+        ("kind: Service", "kind: Pod", "targetRefs[0].kind: Pod of group \"\" cannot be a target"),
         ("hostname: api.example.com", "hostname: ''", "validation.hostname: is missing"),
         ("hostname: api.example.com", "hostname: 192.0.2.1", "validation.hostname: is an address"),
-        ("kind: ConfigMap", "kind: Secret", "caCertificateRefs[0].kind: is not ConfigMap"),
+        ("kind: ConfigMap", "kind: Secret", "caCertificateRefs[0].kind: is not a ConfigMap"),
         (
             "    caCertificateRefs: [{group: '', kind: ConfigMap, name: ca}]\n",
             "",
-            "spec.validation: trusts nobody: give caCertificateRefs",
+            "spec.validation: trusts no authority: set caCertificateRefs",
         ),
         (
             "name: ca}]",

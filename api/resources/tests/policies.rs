@@ -161,17 +161,17 @@ const OF_TRAFFIC: &[(&str, &str, &str)] = &[
     (
         "kind: Service, name: cart",
         "kind: Secret, name: cart",
-        "p.yaml:6:23: spec.targetRefs[0].kind: Secret of group \"\" is no target: use Service of group",
+        "p.yaml:6:23: spec.targetRefs[0].kind: Secret of group \"\" cannot be a target: use Service of group",
     ),
     ("attempts: 3", "attempts: 11", "p.yaml:8:15: spec.retries.attempts: is not from 1 to 10"),
-    ("5xx", "2xx", "spec.retries.on[4]: \"2xx\" is no failure: use connect-failure"),
-    ("UNAVAILABLE", "OK", "spec.retries.on[6]: \"OK\" is no failure"),
+    ("5xx", "2xx", "spec.retries.on[4]: \"2xx\" is not a failure that can be retried: use"),
+    ("UNAVAILABLE", "OK", "spec.retries.on[6]: \"OK\" is not a failure"),
     (
         "perTryTimeout: 250ms",
         "perTryTimeout: 250",
         "spec.retries.perTryTimeout: 250 has no unit: write a duration, such as 10s",
     ),
-    ("perTryTimeout: 250ms", "perTryTimeout: 0s", "spec.retries.perTryTimeout: is no time"),
+    ("perTryTimeout: 250ms", "perTryTimeout: 0s", "spec.retries.perTryTimeout: is 0"),
     (
         "perTryTimeout: 250ms",
         "perTryTimeout: 11s",
@@ -181,32 +181,32 @@ const OF_TRAFFIC: &[(&str, &str, &str)] = &[
     ("percent: 25", "percent: 1001", "spec.retries.budget.percent: is more than 1000"),
     ("copies: 2", "copies: 9", "spec.hedging.copies: is not from 1 to 3"),
     ("percentile: 99.5", "percentile: 10", "spec.hedging.percentile: 10 is not from 50 to 99.9"),
-    ("delay: 50ms, percentile: 99.5, ", "", "spec.hedging: does not say when"),
-    ("connections: 9", "connections: 0", "spec.limits.connections: 0 lets nothing through"),
-    ("overflow: 8", "overflow: 0", "spec.balancing.overflow: 0 would prefer nobody"),
+    ("delay: 50ms, percentile: 99.5, ", "", "spec.hedging: has no condition for a copy"),
+    ("connections: 9", "connections: 0", "spec.limits.connections: 0 rejects everything"),
+    ("overflow: 8", "overflow: 0", "spec.balancing.overflow: 0 would prefer no endpoint"),
     (
         "group: '', kind: Service,",
         "group: gateway.networking.k8s.io, kind: HTTPRoute,",
-        "spec.ejection: is of endpoints, which a route has none of",
+        "spec.ejection: applies to endpoints, and a route has none",
     ),
-    ("requests: 200", "requests: 0", "spec.limits.requests: 0 lets nothing through"),
+    ("requests: 200", "requests: 0", "spec.limits.requests: 0 rejects everything"),
     (
         "requests: 200, pending: 50, requestsPerEndpoint: 20, adaptive: true",
         "pending: 50",
-        "spec.limits.pending: nothing waits without a bound",
+        "spec.limits.pending: has no effect without a limit",
     ),
     (
         "consecutiveFailures: 5",
         "consecutiveFailures: 0",
-        "spec.ejection.consecutiveFailures: 0 would eject everybody",
+        "spec.ejection.consecutiveFailures: 0 would eject every endpoint",
     ),
     ("maxPercent: 40", "maxPercent: 101", "spec.ejection.maxPercent: 101 is not from 0 to 100"),
-    ("algorithm: Maglev", "algorithm: Random", "spec.balancing.hash: is not looked at"),
-    ("    hash: {header: X-User}\n", "", "spec.balancing.algorithm: has no hash: say what"),
+    ("algorithm: Maglev", "algorithm: Random", "spec.balancing.hash: has no effect"),
+    ("    hash: {header: X-User}\n", "", "spec.balancing.algorithm: needs a key to hash"),
     (
         "{header: X-User}",
         "{header: X-User, source: true}",
-        "spec.balancing.hash: names not one thing",
+        "spec.balancing.hash: must have exactly one key",
     ),
     (
         "{header: X-User}",
@@ -228,13 +228,13 @@ const OF_LIMITS: &[(&str, &str, &str)] = &[
     (
         "kind: Workload",
         "kind: Service",
-        "spec.targetRefs[0].kind: Service of group \"leno.dev\" is no target",
+        "spec.targetRefs[0].kind: Service of group \"leno.dev\" cannot be a target",
     ),
-    ("burst: 3", "burst: 0", "spec.limits[1].burst: 0 lets nothing through"),
+    ("burst: 3", "burst: 0", "spec.limits[1].burst: 0 rejects every request"),
     ("per: 1m", "per: 25h", "spec.limits[1].per: is longer than 24h"),
-    ("{client: true}", "{client: true, header: X}", "spec.limits[2].by: names not one key"),
+    ("{client: true}", "{client: true, header: X}", "spec.limits[2].by: must have exactly one key"),
     ("scope: Instance", "scope: Everywhere", "spec.limits[2].scope: \"Everywhere\" is not one of "),
-    ("scope: Instance", "scope: Global", "spec.limits[2].by: is not looked at with scope: Global"),
+    ("scope: Instance", "scope: Global", "spec.limits[2].by: has no effect with scope: Global"),
     (
         "name: cart}]",
         "name: cart, sectionName: x}]",
@@ -256,7 +256,7 @@ fn every_mistake_says_where_and_what_to_do() {
     }
     let nothing = "apiVersion: leno.dev/v1alpha1\nkind: TrafficPolicy\nmetadata: {name: p}\nspec:\n  \
         targetRefs: [{group: '', kind: Service, name: web}]\n";
-    refused(nothing, "spec: says nothing: give retries");
+    refused(nothing, "spec: sets nothing: set retries");
     refused(
         &nothing.replace("[{group: '', kind: Service, name: web}]", "[]"),
         "spec.targetRefs: is empty",

@@ -148,7 +148,7 @@ impl Ground {
         let lacking = leno_operate::lacking(&client, &RIGHTS).await?;
         if !lacking.is_empty() {
             bail!(
-                "whoever the kubeconfig names may not {}; docs/guide/bench.md has the rights that are needed",
+                "the user of the kubeconfig may not {}; docs/guide/bench.md has the rights that are needed",
                 lacking.join(", ")
             );
         }
@@ -359,9 +359,9 @@ async fn may_install(
     let (name, count) = (mesh.name(), lacking.len());
     let more = if count > SHOWN { format!(" and {} more", count - SHOWN) } else { String::new() };
     bail!(
-        "whoever the kubeconfig names may not install {name}, or not remove it: not allowed to {}{more}; nothing \
-         was made. Run it as an administrator, have {name} installed and measure it with --no-install, or leave it \
-         out of --mesh",
+        "the user of the kubeconfig may not install {name} and remove it again: not allowed to {}{more}; \
+         nothing was created. Run the bench as an administrator, or install {name} and measure it with --no-install, or leave \
+         it out of --mesh",
         lacking[..count.min(SHOWN)].join(", ")
     )
 }

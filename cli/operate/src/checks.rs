@@ -106,7 +106,7 @@ pub async fn before(client: &Client, namespace: &str) -> Result<Vec<Finding>, Er
             "installation",
             Level::Warning,
             format!(
-                "{} is in {namespace} already: `leno upgrade` keeps what it was told",
+                "{} is in {namespace} already: `leno upgrade` keeps its settings",
                 there.version
             ),
         ),
@@ -152,7 +152,7 @@ pub async fn after(client: &Client, namespace: &str) -> Result<Vec<Finding>, Err
 fn known(subject: &str, found: Result<Finding, Error>) -> Result<Finding, Error> {
     match found {
         Err(error) if error.is_forbidden() => {
-            let text = format!("it is not known how that is: {}", error.said());
+            let text = format!("unknown: {}", error.said());
             Ok(Finding::new(subject, Level::Unknown, text))
         }
         found => found,
@@ -174,8 +174,9 @@ async fn removal(client: &Client, namespace: &str) -> Result<(Removal, Option<Fi
         Ok(step) => step,
         Err(_unknown) => {
             let text = format!(
-                "at step {said:?}, which leno {} does not know: use the leno that has begun it. If nobody removes \
-                 the mesh, take the step away: kubectl annotate namespace {namespace} {REMOVAL_ANNOTATION}-",
+                "at step {said:?}, which leno {} does not know: use the version of leno that began the removal. If no \
+                 removal is running, remove the annotation: kubectl annotate namespace {namespace} \
+                 {REMOVAL_ANNOTATION}-",
                 env!("CARGO_PKG_VERSION")
             );
             return Ok((Removal::None, Some(Finding::new(SUBJECT, Level::Bad, text))));
@@ -183,15 +184,16 @@ async fn removal(client: &Client, namespace: &str) -> Result<(Removal, Option<Fi
     };
     let text = match is_injected(client).await {
         Ok(true) => format!(
-            "is being taken back, for the mesh was installed again, and is at step {step} yet: it goes on as \
-             soon as node agents are ready on all nodes; kubectl -n {namespace} logs deployment/{CONTROLLER}"
+            "the control plane reverts it, because the mesh was installed again; it is still at step {step}, and \
+             continues once the node agents are ready on all nodes: kubectl -n {namespace} logs \
+             deployment/{CONTROLLER}"
         ),
         Ok(false) => format!(
-            "at step {step}: the mesh is being removed, or the removal was given up. If it was, finish it with \
+            "at step {step}: the mesh is being removed, or the removal was interrupted. If it was, finish it with \
              leno uninstall, or keep the mesh with leno upgrade | kubectl apply --server-side -f -"
         ),
         Err(error) if error.is_forbidden() => format!(
-            "at step {step}: whether the mesh is being removed or was installed again is not known: {}",
+            "at step {step}; it is unknown whether the mesh was installed again meanwhile: {}",
             error.said()
         ),
         Err(error) => return Err(error),
@@ -204,7 +206,7 @@ async fn pods(client: &Client, step: Removal) -> Option<Finding> {
     let captures = match captures(client).await {
         Ok(captures) => captures,
         Err(error) => {
-            let text = format!("whether they are captured is not known: {}", error.said());
+            let text = format!("it is unknown whether they are captured: {}", error.said());
             return Some(Finding::new("pods", Level::Unknown, text));
         }
     };

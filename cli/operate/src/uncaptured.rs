@@ -82,9 +82,9 @@ impl Captures {
         let missing = self.missing.len();
         if step >= Removal::Plaintext {
             return Some(format!(
-                "{missing} of {} pods with a proxy are not captured: a removal takes that from them, and while it \
-                 is at step {step} nobody speaks mTLS to them. None has to be restarted for it before the mesh is \
-                 installed again",
+                "{missing} of {} pods with a proxy are not captured: the removal of the mesh ends their capture, and \
+                 at step {step} no client uses mTLS to reach them. Restart them only once the mesh is installed \
+                 again",
                 self.pods
             ));
         }
@@ -114,12 +114,12 @@ impl Captures {
     pub(crate) fn gap(&self) -> Option<String> {
         let Self { pods, silent, unasked, .. } = self;
         let silent = (*silent > 0).then(|| {
-            format!("{silent} of {pods} proxies do not answer, and may not be captured: leno stat names them")
+            format!("{silent} of {pods} proxies do not answer, so that their capture is unknown: leno stat names them")
         });
         let unasked = (*unasked > 0).then(|| {
             let limit = LIMIT.as_secs();
             format!(
-                "{unasked} of {pods} proxies were not asked, for the others took all of {limit} s"
+                "{unasked} of {pods} proxies were not queried within {limit} s: the others answered too slowly"
             )
         });
         let gaps: Vec<String> = [silent, unasked].into_iter().flatten().collect();
@@ -170,13 +170,13 @@ mod tests {
         }
     }
     #[test]
-    fn nobody_is_told_to_restart_pods_for_mtls_that_nobody_speaks() {
+    fn during_a_removal_that_has_ended_mtls_no_pod_is_to_be_restarted() {
         let pod = PodName { namespace: "shop".into(), name: "web-0".into() };
         let captures = Captures { pods: 2, missing: vec![pod], ..Captures::default() };
         for step in [Removal::Plaintext, Removal::Released] {
             let text = captures.lack(step).unwrap();
             assert!(text.starts_with("1 of 2 pods with a proxy are not captured"), "{text}");
-            assert!(text.contains("nobody speaks mTLS") && !text.contains("rollout"), "{text}");
+            assert!(text.contains("no client uses mTLS") && !text.contains("rollout"), "{text}");
         }
     }
 
@@ -201,7 +201,7 @@ mod tests {
         assert!(some.silent >= AT_ONCE, "{some:?}");
         assert_eq!(some.silent + some.unasked, 2_000);
         let gap = some.gap().unwrap();
-        assert!(gap.contains(" do not answer") && gap.contains(" were not asked"), "{gap}");
+        assert!(gap.contains(" do not answer") && gap.contains(" were not queried"), "{gap}");
 
         let all =
             of_all(&pods(2_000), async |pod: &PodName| Ok(pod.name == "web-7")).await.unwrap();

@@ -421,7 +421,8 @@ async fn whoever_may_not_measure_is_told_which_rights_are_missing() {
         let refused = bench.run(&["--mesh", &format!("none,{mesh}")]).await;
         assert_eq!(refused.status.code(), Some(2));
         let text = said(&refused);
-        for word in [&format!("may not install {mesh}"), right, "--no-install", "nothing was made"]
+        for word in
+            [&format!("may not install {mesh}"), right, "--no-install", "nothing was created"]
         {
             assert!(text.contains(word), "{word} is not in {text}");
         }

@@ -264,9 +264,9 @@ async fn what_can_be_done_about_a_removal_is_said_for_each_step_of_it() {
     assert!(pods["text"].as_str().unwrap().starts_with("3 of 3 proxies do not answer"), "{pods}");
 
     for (step, webhooks_are_there, wanted) in [
-        ("permissive", false, "being removed, or the removal was given up"),
+        ("permissive", false, "being removed, or the removal was interrupted"),
         ("half", false, "kubectl annotate namespace leno-system leno.dev/removal-"),
-        ("plaintext", true, "is being taken back"),
+        ("plaintext", true, "the control plane reverts it"),
     ] {
         set_step(&shop.bed, json!(step)).await;
         if webhooks_are_there {
@@ -301,7 +301,7 @@ async fn a_check_that_lacks_a_right_names_it_and_says_the_rest() {
         (one["level"].as_str().unwrap().to_owned(), one["text"].as_str().unwrap().to_owned())
     };
     for (subject, level, missing) in [
-        ("removal", "bad", "at step plaintext: whether the mesh is being removed or"),
+        ("removal", "bad", "at step plaintext; it is unknown whether the mesh was installed again"),
         ("removal", "bad", "cannot get resource \"mutatingwebhookconfigurations\""),
         ("node agents", "unknown", "cannot get resource \"daemonsets\""),
         ("pods", "unknown", "cannot list resource \"pods\""),

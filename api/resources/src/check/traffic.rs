@@ -58,7 +58,7 @@ pub(super) fn traffic_policy(check: &mut Check<'_>, at: &Cursor<'_>, policy: &Tr
     if is_empty(policy) {
         check.fail(
             &at,
-            "says nothing: give retries, timeouts, hedging, limits, ejection, balancing or faults",
+            "sets nothing: set retries, timeouts, hedging, limits, ejection, balancing or faults",
         );
     }
 }
@@ -74,8 +74,8 @@ fn not_of_routes(check: &mut Check<'_>, at: &Cursor<'_>, spec: &TrafficPolicySpe
         ("balancing", spec.balancing.is_some()),
     ] {
         if is_there {
-            let reason = "is of endpoints, which a route has none of: \
-                          attach it to their Service, in a policy of its own";
+            let reason = "applies to endpoints, and a route has none: set it in another policy, attached \
+                          to their Service";
             check.fail(&at.key(key), reason);
         }
     }
@@ -109,20 +109,23 @@ pub(super) fn rate_limit_policy(check: &mut Check<'_>, at: &Cursor<'_>, policy: 
 fn rate_limit(check: &mut Check<'_>, at: &Cursor<'_>, limit: &RateLimitSpec) {
     positive(check, &at.key("per"), limit.per);
     if limit.per.is_some_and(|per| per.0 > MAX_PERIOD) {
-        check.fail(&at.key("per"), "is longer than 24h: counts live in the memory of proxies");
+        check.fail(
+            &at.key("per"),
+            "is longer than 24h: proxies keep counts in memory only, so use 24h or less",
+        );
     }
     if limit.burst == Some(0) && limit.requests > 0 {
-        check.fail(&at.key("burst"), "0 lets nothing through: use 1 or more, or requests: 0");
+        check.fail(&at.key("burst"), "0 rejects every request: use 1 or more, or requests: 0");
     }
     if limit.scope == Some(LimitScope::Global) && limit.by.is_some() {
-        let reason = "is not looked at with scope: Global, which counts all requests together: leave \
-                      one of the two out";
+        let reason = "has no effect with scope: Global, which counts all requests together: remove one \
+                      of the two";
         check.fail(&at.key("by"), reason);
     }
     if let Some(by) = &limit.by {
         let at = at.key("by");
         if by.client == by.header.is_some() {
-            check.fail(&at, "names not one key: use either client: true or header: NAME");
+            check.fail(&at, "must have exactly one key: use either client: true or header: NAME");
         }
         token(check, &at.key("header"), by.header.as_deref());
     }
@@ -143,7 +146,7 @@ fn targets(
     kinds: &[(&str, &str)],
 ) {
     if targets.is_empty() {
-        check.fail(at, "is empty: a policy that is attached to nothing does nothing");
+        check.fail(at, "is empty, so that the policy has no effect: name at least one target");
     }
     if targets.len() > MAX_TARGETS {
         check.fail(at, format!("{} are more than {MAX_TARGETS}", targets.len()));
@@ -155,12 +158,12 @@ fn targets(
         if !kinds.iter().any(|kind| known(&kind)) {
             let list: Vec<_> = kinds.iter().map(|(g, k)| format!("{k} of group {g:?}")).collect();
             let (group, kind) = (&target.group, &target.kind);
-            let reason = format!("{kind} of group {group:?} is no target: use {}", list.join(", "));
+            let reason =
+                format!("{kind} of group {group:?} cannot be a target: use {}", list.join(", "));
             check.fail(&at.key("kind"), reason);
         }
         if target.section_name.is_some() && target.kind == "Workload" {
-            let reason =
-                "names a port of a Service or a rule of a route, which a Workload has none of";
+            let reason = "names a port of a Service or a rule of a route; remove it for a Workload";
             check.fail(&at.key("sectionName"), reason);
         }
         if targets[..index].contains(target) {
@@ -175,7 +178,7 @@ fn retries(check: &mut Check<'_>, at: &Cursor<'_>, retries: &RetriesSpec) {
     }
     let on = at.key("on");
     if retries.on.is_empty() {
-        check.fail(&on, "is empty: say what is tried again, such as [connect-failure, 503]");
+        check.fail(&on, "is empty: name the failures to retry, such as [connect-failure, 503]");
     }
     if retries.on.len() > MAX_ON {
         check.fail(&on, format!("{} are more than {MAX_ON}", retries.on.len()));
@@ -184,7 +187,7 @@ fn retries(check: &mut Check<'_>, at: &Cursor<'_>, retries: &RetriesSpec) {
         let text = &trigger.0;
         if RetryOn::parse(text).is_none() {
             let reason = format!(
-                "{text:?} is no failure: use connect-failure, reset, refused-stream, timeout, a status from 400 on, 4xx, 5xx, or a gRPC status such as UNAVAILABLE"
+                "{text:?} is not a failure that can be retried: use connect-failure, reset, refused-stream, timeout, a status of 400 to 599, 4xx, 5xx, or a gRPC status such as UNAVAILABLE"
             );
             check.fail(&on.index(index), reason);
         }
@@ -198,7 +201,10 @@ fn retries(check: &mut Check<'_>, at: &Cursor<'_>, retries: &RetriesSpec) {
     }
     let budget = retries.budget.as_ref();
     if budget.is_some_and(|budget| budget.percent.is_some_and(|percent| percent > 1000)) {
-        check.fail(&at.key("budget").key("percent"), "is more than 1000: ten retries a request");
+        check.fail(
+            &at.key("budget").key("percent"),
+            "is more than 1000, which is ten retries per request",
+        );
     }
 }
 
@@ -206,7 +212,7 @@ fn hedging(check: &mut Check<'_>, at: &Cursor<'_>, hedging: &HedgingSpec) {
     positive(check, &at.key("delay"), hedging.delay);
     match hedging.percentile {
         None if hedging.delay.is_none() => {
-            check.fail(at, "does not say when: give delay, percentile or both");
+            check.fail(at, "has no condition for a copy: set delay, percentile or both");
         }
         Some(percentile) if !(50.0..=99.9).contains(&percentile) => {
             check.fail(&at.key("percentile"), format!("{percentile} is not from 50 to 99.9"));
@@ -236,7 +242,10 @@ fn timeouts(
     if let (Some(request), Some(per_try)) = (timeouts.request, per_try)
         && request.0 < per_try.0
     {
-        check.fail(&at.key("request"), "is shorter than retries.perTryTimeout, which never comes");
+        check.fail(
+            &at.key("request"),
+            "is shorter than retries.perTryTimeout, which then has no effect",
+        );
     }
 }
 
@@ -247,20 +256,23 @@ fn limits(check: &mut Check<'_>, at: &Cursor<'_>, limits: &LimitsSpec) {
         ("requestsPerEndpoint", limits.requests_per_endpoint),
     ] {
         if limit == Some(0) {
-            check.fail(&at.key(key), "0 lets nothing through: use 1 or more, or leave it out");
+            check.fail(&at.key(key), "0 rejects everything: use 1 or more, or leave it out");
         }
     }
     if limits.pending.is_some() && limits.requests.is_none() && !limits.adaptive {
-        check.fail(&at.key("pending"), "nothing waits without a bound: give requests, too");
+        check.fail(
+            &at.key("pending"),
+            "has no effect without a limit on requests: set requests, too",
+        );
     }
 }
 
 fn ejection(check: &mut Check<'_>, at: &Cursor<'_>, ejection: &EjectionSpec) {
     if ejection.consecutive_failures.is_none() && ejection.success_rate.is_none() {
-        check.fail(at, "ejects nobody: give consecutiveFailures or successRate");
+        check.fail(at, "ejects no endpoint: set consecutiveFailures or successRate");
     }
     if ejection.consecutive_failures == Some(0) {
-        check.fail(&at.key("consecutiveFailures"), "0 would eject everybody: use 1 or more");
+        check.fail(&at.key("consecutiveFailures"), "0 would eject every endpoint: use 1 or more");
     }
     positive(check, &at.key("base"), ejection.base);
     positive(check, &at.key("max"), ejection.max);
@@ -281,26 +293,30 @@ fn balancing(check: &mut Check<'_>, at: &Cursor<'_>, balancing: &BalancingSpec) 
         Some(hash) => {
             let at = at.key("hash");
             if !by_hash {
-                check.fail(&at, "is not looked at: set algorithm to RingHash or Maglev");
+                check.fail(&at, "has no effect: set algorithm to RingHash or Maglev");
             }
             hash_on(check, &at, hash);
         }
         None if by_hash => {
-            let reason = "has no hash: say what requests are kept together by: hash: {header: NAME}, {cookie: NAME} or {source: true}";
+            let reason =
+                "needs a key to hash: set hash to {header: NAME}, {cookie: NAME} or {source: true}";
             check.fail(&at.key("algorithm"), reason);
         }
         None => {}
     }
     token(check, &at.key("sessionCookie"), balancing.session_cookie.as_deref());
     if balancing.overflow == Some(0) {
-        check.fail(&at.key("overflow"), "0 would prefer nobody: use 1 or more, or leave it out");
+        check.fail(
+            &at.key("overflow"),
+            "0 would prefer no endpoint: use 1 or more, or leave it out",
+        );
     }
 }
 
 fn hash_on(check: &mut Check<'_>, at: &Cursor<'_>, hash: &HashSpec) {
     let given = [hash.header.is_some(), hash.cookie.is_some(), hash.source];
     if given.into_iter().filter(|given| *given).count() != 1 {
-        check.fail(at, "names not one thing: use one of header, cookie and source");
+        check.fail(at, "must have exactly one key: use one of header, cookie and source");
     }
     token(check, &at.key("header"), hash.header.as_deref());
     token(check, &at.key("cookie"), hash.cookie.as_deref());
@@ -326,7 +342,7 @@ fn faults(check: &mut Check<'_>, at: &Cursor<'_>, faults: &FaultsSpec) {
 
 fn positive(check: &mut Check<'_>, at: &Cursor<'_>, duration: Option<Duration>) {
     if duration.is_some_and(|duration| duration.0.is_zero()) {
-        check.fail(at, "is no time: use 1ms or more, or leave it out");
+        check.fail(at, "is 0: use 1ms or more, or leave it out");
     }
 }
 

@@ -292,7 +292,9 @@ async fn leno_lacks(client: &Client, namespace: &str) -> Result<Option<String>, 
         return Ok(Some(bad.join("; ")));
     }
     let trusted = leno_operate::is_trusted(client).await?;
-    Ok((!trusted).then(|| "the API server does not know whom to trust".to_owned()))
+    Ok((!trusted).then(|| {
+        "the webhook that injects proxies has no certificate authority yet (caBundle)".to_owned()
+    }))
 }
 
 /// Why a mesh cannot be used; `None` if its control plane is ready.

@@ -161,7 +161,7 @@ pub(super) async fn restore(
         Err(namespace) => {
             let name = mesh.name();
             say(&format!(
-                "  somebody has installed {name} since (namespace {namespace}): it stays"
+                "  another user has installed {name} meanwhile (namespace {namespace}): it stays"
             ));
             return Ok(());
         }

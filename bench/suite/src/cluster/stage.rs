@@ -440,7 +440,10 @@ pub(super) async fn strike_exactly(client: &Client, there: &Namespace) -> Result
     match leno_operate::delete_exactly(client, &one, &there.uid().unwrap_or_default()).await {
         Err(error @ Error::Late(..)) => {
             let why = held_up(client, &name).await;
-            bail!("{error}: {}; remove it by hand", why.unwrap_or_else(|| "nobody says why".into()))
+            bail!(
+                "{error}: {}; remove it by hand",
+                why.unwrap_or_else(|| "its status has no reason".into())
+            )
         }
         other => Ok(other.map(drop)?),
     }

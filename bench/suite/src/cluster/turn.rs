@@ -138,8 +138,8 @@ impl Turn<'_> {
         let (client, out, name) = (&self.ground.client, &self.run.options.out, mesh.name());
         let refused = |what: &str| {
             anyhow!(
-                "somebody has installed {name} since the run began, or a part of it ({what}): it stays as it is; \
-                 remove it and go on with --resume, or measure it with --no-install"
+                "another user has installed {name}, or a part of it ({what}), since the run began: the bench does not \
+                 change it. Remove it and continue with --resume, or measure it with --no-install"
             )
         };
         let there = Inventory::take(client).await?;

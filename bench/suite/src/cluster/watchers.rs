@@ -304,7 +304,8 @@ impl<W: Way> Watchers<W> {
 
     async fn send(&self, node: &str, what: (&str, &str), body: &str) -> Result<String, Refusal> {
         let other = |why| Refusal { is_missing: false, why };
-        let name = self.pods.get(node).ok_or_else(|| other("nobody watches it".to_owned()))?;
+        let name =
+            self.pods.get(node).ok_or_else(|| other("the node has no watcher".to_owned()))?;
         let pod = PodName { namespace: self.namespace.clone(), name: name.clone() };
         match self.reach.ask(&pod, what, body).await.map_err(other)? {
             (200 | 202, body) => Ok(body),

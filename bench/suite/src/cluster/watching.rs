@@ -126,13 +126,15 @@ impl Watching {
             .iter()
             .map(|(node, (times, why))| format!("{times} of {of} times of node {node}: {why}"));
         let unmet = self.unmet.iter().map(|(times, why)| {
-            format!("{times} of {of} times whoever had begun meanwhile was not known: {why}")
+            format!(
+                "{times} of {of} times the pods that had started meanwhile were not known: {why}"
+            )
         });
         let said: Vec<String> = said.chain(unmet).collect();
         let silent = (!said.is_empty())
             .then(|| Mark { kind: MarkKind::WatcherSilent, why: said.join("; ") });
         let missing = after.answers.silent.iter().map(|(node, why)| {
-            format!("what was used on node {node} at the end is not known: {why}")
+            format!("the resources used on node {node} until the end are not known: {why}")
         });
         let late = after.late().map(|(node, late)| {
             let late = late.as_secs();
@@ -169,7 +171,7 @@ mod tests {
         seen.add(Duration::from_secs(1), Answers::default());
         seen.unmet("it is away".into());
         let marks = seen.marks(&after(Answers::default()));
-        let why = "1 of 1 times whoever had begun meanwhile was not known: it is away";
+        let why = "1 of 1 times the pods that had started meanwhile were not known: it is away";
         assert_eq!(marks, [Mark { kind: MarkKind::WatcherSilent, why: why.to_owned() }]);
     }
 

@@ -169,7 +169,7 @@ async fn what_is_not_understood_is_denied_and_what_leads_nowhere_is_a_warning() 
 
     let denied = until("the policy is denied", async || bed.tried(&broken).await.err()).await;
     assert!(denied.contains("validate.leno.dev"), "{denied}");
-    assert!(denied.contains("spec: says nothing"), "{denied}");
+    assert!(denied.contains("spec: sets nothing"), "{denied}");
     let good = traffic_policy("web", &json!({"timeouts": {"request": "1s"}}));
     assert_eq!(warnings(&bed, &good, "leno.dev/v1alpha1", "trafficpolicies").await, [""; 0]);
 

@@ -32,7 +32,7 @@ pub(super) fn session(check: &mut Check<'_>, at: &Cursor<'_>, session: &SessionP
         [("absoluteTimeout", session.absolute_timeout), ("idleTimeout", session.idle_timeout)]
     {
         if timeout.is_some_and(|timeout| timeout.0.is_zero()) {
-            check.fail(&at.key(key), "is no time: leave it out for a session without this end");
+            check.fail(&at.key(key), "is 0: leave it out for a session that does not expire");
         }
     }
     let Some(config) = session.cookie_config else { return };

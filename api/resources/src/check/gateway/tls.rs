@@ -25,7 +25,8 @@ pub(in crate::check) fn backend_tls_policy(
     let spec = at.key("spec");
     let targets = spec.key("targetRefs");
     if policy.spec.target_refs.is_empty() {
-        check.fail(&targets, "is empty: a policy that is attached to nothing does nothing");
+        check
+            .fail(&targets, "is empty, so that the policy has no effect: name at least one target");
     }
     most(check, &targets, policy.spec.target_refs.len(), MAX_TARGETS);
     for (index, target) in policy.spec.target_refs.iter().enumerate() {
@@ -34,7 +35,7 @@ pub(in crate::check) fn backend_tls_policy(
         if !target.group.is_empty() || target.kind != "Service" {
             let (kind, group) = (&target.kind, &target.group);
             let reason =
-                format!("{kind} of group {group:?} is no target: use Service of group \"\"");
+                format!("{kind} of group {group:?} cannot be a target: use Service of group \"\"");
             check.fail(&at.key("kind"), reason);
         }
         if policy.spec.target_refs[..index].contains(target) {
@@ -47,16 +48,18 @@ pub(in crate::check) fn backend_tls_policy(
 fn validation(check: &mut Check<'_>, at: &Cursor<'_>, wanted: &TlsValidation) {
     let references = wanted.ca_certificate_refs.as_deref().unwrap_or_default();
     match (references.is_empty(), &wanted.well_known_ca_certificates) {
-        (true, None) => check
-            .fail(at, "trusts nobody: give caCertificateRefs, or wellKnownCACertificates: System"),
+        (true, None) => check.fail(
+            at,
+            "trusts no authority: set caCertificateRefs, or wellKnownCACertificates: System",
+        ),
         (false, Some(_)) => check.fail(
             &at.key("wellKnownCACertificates"),
-            "contradicts caCertificateRefs: give one of the two",
+            "contradicts caCertificateRefs: set one of the two only",
         ),
         _ => {}
     }
     if wanted.well_known_ca_certificates.as_deref().is_some_and(|text| text != "System") {
-        check.fail(&at.key("wellKnownCACertificates"), "is not System");
+        check.fail(&at.key("wellKnownCACertificates"), "is not System, the only value");
     }
     let list = at.key("caCertificateRefs");
     most(check, &list, references.len(), MAX_REFERENCES);
@@ -64,7 +67,10 @@ fn validation(check: &mut Check<'_>, at: &Cursor<'_>, wanted: &TlsValidation) {
         let at = list.index(index);
         check.name(&at.key("name"), &reference.name, Name::Subdomain);
         if !reference.group.is_empty() || reference.kind != "ConfigMap" {
-            check.fail(&at.key("kind"), "is not ConfigMap of group \"\", which has it as ca.crt");
+            check.fail(
+                &at.key("kind"),
+                "is not a ConfigMap of group \"\" (with the authorities in ca.crt)",
+            );
         }
     }
     host(check, &at.key("hostname"), &wanted.hostname);
@@ -100,9 +106,9 @@ fn subject_name(check: &mut Check<'_>, at: &Cursor<'_>, name: &SubjectAltName) {
 
 fn host(check: &mut Check<'_>, at: &Cursor<'_>, text: &str) {
     if text.is_empty() {
-        check.fail(at, "is missing: name the server that is asked for");
+        check.fail(at, "is missing: set the host name of the server");
     } else if text.parse::<IpAddr>().is_ok() {
-        check.fail(at, "is an address: servers are asked for by name (RFC 6066 section 3)");
+        check.fail(at, "is an address: TLS needs a host name (RFC 6066 section 3)");
     } else if let Err(error) = check_subdomain("host name", text) {
         check.fail(at, error.to_string());
     }

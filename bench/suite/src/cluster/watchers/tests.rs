@@ -235,7 +235,7 @@ async fn a_kill_that_nobody_confirms_has_a_bound_and_says_why() {
     let error = watchers.kill(&doomed, again, &Interrupt::default()).await.unwrap_err().to_string();
     assert!(error.contains("node n2") && error.contains("it says no more"), "{error}");
     let nobody = watchers.kill(&[proxy("n3", "a")], again, &Interrupt::default()).await;
-    assert!(nobody.unwrap_err().to_string().contains("nobody watches it"));
+    assert!(nobody.unwrap_err().to_string().contains("the node has no watcher"));
 }
 
 #[tokio::test(start_paused = true)]
