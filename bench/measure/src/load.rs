@@ -28,7 +28,7 @@ use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 
 use record::Tally;
-pub use record::{Bucket, Latency, MAX_LAG_US, MAX_LATENCY_US, Report};
+pub use record::{Bucket, Latency, MAX_BUSY, MAX_LAG_US, MAX_LATENCY_US, Report};
 
 /// The largest number of connections of one plan; far above what a test asks one proxy to hold.
 pub const MAX_CONNECTIONS: usize = 20_000;

@@ -6,7 +6,8 @@ use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, bail, ensure};
+use leno_local::listening;
 use leno_testkit::command::Running;
 use leno_testkit::lab::{Lab, Piece};
 use leno_testkit::{binaries, wait};
@@ -111,7 +112,10 @@ fn proxy(lab: &Lab, who: &str, contender: Contender, hop: &Hop) -> Result<Runnin
     let running = Running::start(&mut as_workload)?;
     let pid = running.pid();
     let listens = wait::until(&format!("{contender} to listen"), START_LIMIT, || {
-        Ok(listens(pid, hop.address.port())?.then_some(()))
+        // The kernel removes the tables of a process together with the process.
+        ensure!(Path::new(&format!("/proc/{pid}/net/tcp")).exists(), "the proxy has ended");
+        let closed = listening::closed(i32::try_from(pid)?, &[hop.address.port()]);
+        Ok(closed.is_empty().then_some(()))
     });
     match listens {
         Ok(()) => Ok(running),
@@ -126,32 +130,4 @@ fn proxy_command(lab: &Lab, contender: Contender, hop: &Hop, root: &str) -> Resu
     let root = lab.directory().join(root);
     fs::create_dir_all(&root)?;
     proxy::command(contender, hop, &root)?.context("this one is no process")
-}
-
-/// Whether a socket listens on `port` in the network namespace of a process.
-fn listens(pid: u32, port: u16) -> Result<bool> {
-    /// The kernel's `TCP_LISTEN`.
-    const LISTEN: &str = "0A";
-    let sockets = Path::new("/proc").join(pid.to_string()).join("net/tcp");
-    let text = fs::read_to_string(&sockets).context("the proxy has ended")?;
-    let port = format!(":{port:04X}");
-    Ok(text.lines().any(|line| {
-        let mut fields = line.split_whitespace().skip(1);
-        let (local, state) = (fields.next(), fields.nth(1));
-        local.is_some_and(|local| local.ends_with(&port)) && state == Some(LISTEN)
-    }))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn who_listens_is_seen() {
-        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
-        let port = listener.local_addr().unwrap().port();
-        assert!(listens(std::process::id(), port).unwrap());
-        drop(listener);
-        assert!(!listens(std::process::id(), port).unwrap());
-    }
 }

@@ -2,7 +2,7 @@
 
 mod fortio;
 mod h2load;
-mod wrk;
+pub mod wrk;
 
 use std::fmt;
 use std::io::{self, BufRead};

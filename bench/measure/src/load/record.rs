@@ -16,7 +16,7 @@ pub const MAX_LATENCY_US: u64 = 120_000_000;
 pub const MAX_LAG_US: u64 = 500;
 /// The generator counts as the bottleneck if one of its threads is on a CPU for more than this
 /// share of the time.
-const MAX_BUSY: f64 = 0.95;
+pub const MAX_BUSY: f64 = 0.95;
 /// The error label of a request that still waited for a free connection at the end.
 pub(super) const UNSENT: &str = "unsent";
 /// The error label of a request that was due while the backlog was full.

@@ -3,6 +3,7 @@
 use super::{Check, Moment, Percentile};
 use crate::cost::{Price, Use};
 use crate::record::Record;
+use crate::run::measure::MAX_ERRORS;
 use crate::statistics::median;
 
 /// A figure holds if the measured one is within this factor of it, in either direction. The
@@ -14,8 +15,6 @@ const USUAL: &str = "http-1k";
 /// The share of a rate that must be answered for the rate to count as sustained; the missing part
 /// is the last requests of a run.
 const KEPT: f64 = 0.95;
-/// The share of requests that may fail at a sustained rate; a run with more is marked.
-const MAX_ERRORS: f64 = 0.01;
 /// A figure that only records of a cluster have.
 const IDLE_CPU: &str = "idle CPU";
 /// Names of lab meshes, and of the cluster meshes that run the same proxy.

@@ -26,14 +26,15 @@ pub(super) fn run(lab: &Lab, plan: &Plan, interrupt: &Interrupt) -> Result<Repor
     }
     let said = lab::run(command.arg(&plan.url), "", interrupt)?;
     let text = String::from_utf8_lossy(&said);
-    read(plan, &text).with_context(|| format!("cannot read what wrk printed: {text}"))
+    let report = parse(&text).with_context(|| format!("cannot read what wrk printed: {text}"))?;
+    Ok(Report { url: plan.url.clone(), connections: plan.connections, ..report })
 }
 
-/// Parses wrk's output. It has four percentiles; each stands for the requests since the one before
-/// it.
-fn read(plan: &Plan, text: &str) -> Option<Report> {
-    let mut report =
-        Report { url: plan.url.clone(), connections: plan.connections, ..Report::default() };
+/// Parses wrk's output: counts, and its four percentiles if it was started with `--latency`. Each
+/// percentile stands for the requests since the one before it. `None` if there is no rate in it.
+#[must_use]
+pub fn parse(text: &str) -> Option<Report> {
+    let mut report = Report::default();
     let mut quantiles: Vec<(f64, u64)> = Vec::new();
     for line in text.lines().map(str::trim) {
         if let Some((number, rest)) = line.split_once(" requests in ") {
@@ -80,8 +81,6 @@ fn microseconds(text: &str) -> Option<f64> {
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
     use super::*;
 
     #[test]
@@ -90,10 +89,11 @@ mod tests {
             99%    3.50ms\n  1000 requests in 4.02s, 84.31MB read\n  \
             Socket errors: connect 1, read 2, write 3, timeout 4\n  \
             Non-2xx or 3xx responses: 5\nRequests/sec:  248.76\n";
-        let report = read(&Plan::new("http://a/", 1.0, Duration::from_secs(4)), text).unwrap();
+        let report = parse(text).unwrap();
         assert_eq!((report.requests, report.errors), (1000, 15));
+        assert!((report.requests_per_s - 248.76).abs() < 1e-9, "{report:?}");
         assert_eq!(report.buckets[0], Bucket { us: 500, count: 500 });
         assert_eq!(report.buckets.last(), Some(&Bucket { us: 3500, count: 90 }));
-        assert!(read(&Plan::new("http://a/", 1.0, Duration::from_secs(4)), "no").is_none());
+        assert!(parse("unable to connect").is_none());
     }
 }

@@ -20,6 +20,7 @@ use leno_capture::{Captured, Choice, Report, Workload};
 use leno_local::cgroup::Cgroup;
 use leno_local::credentials::Credentials;
 use leno_local::enclosure::{Enclosure, Tether};
+use leno_local::listening;
 use leno_local::netns::Netns;
 use leno_local::status::InstanceStatus;
 use leno_measure::load::Protocol;
@@ -317,7 +318,7 @@ impl Sidecar {
         loop {
             interrupt.check()?;
             let Some((child, log)) = &mut self.process else { bail!("it was not started") };
-            if listens(child.id(), self.port) {
+            if listening::closed(i32::try_from(child.id())?, &[self.port]).is_empty() {
                 if let Some(captured) = &mut self.captured {
                     captured.set_listening(true)?;
                 }
@@ -353,18 +354,6 @@ fn named(instance: &InstanceStatus) -> Option<(String, Ipv4Addr)> {
         IpAddr::V6(_) => None,
     })?;
     Some((instance.workload.clone(), address))
-}
-
-/// Whether a socket in the network namespace of a process listens on a port (proc(5): the second
-/// field is the local address, the fourth the state, and 0A is listening).
-fn listens(pid: u32, port: u16) -> bool {
-    let table = fs::read_to_string(format!("/proc/{pid}/net/tcp")).unwrap_or_default();
-    table.lines().any(|line| {
-        let fields: Vec<&str> = line.split_ascii_whitespace().collect();
-        let local = fields.get(1).and_then(|local| local.rsplit_once(':'));
-        let same = local.and_then(|(_, hex)| u16::from_str_radix(hex, 16).ok()) == Some(port);
-        same && fields.get(3) == Some(&"0A")
-    })
 }
 
 fn said(log: &File) -> String {

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 use leno_bpf::Counting;
-use leno_measure::load::{Bucket, Pace, Plan, Report};
+use leno_measure::load::{Bucket, MAX_BUSY, Pace, Plan, Report};
 
 use super::{Case, Options, prober};
 use crate::distribution;
@@ -20,8 +20,8 @@ use crate::real;
 use crate::record::{KernelPrograms, Mark, MarkKind, RAW, Record, RssKib};
 use crate::scenario::{self, Disturbance, Neighbour, Scenario};
 
-/// The share of failed requests above which a run is marked.
-const MAX_ERRORS: f64 = 0.01;
+/// The share of failed requests above which a run is marked, and a rate is not sustained.
+pub(crate) const MAX_ERRORS: f64 = 0.01;
 /// The share of the machine used by other programs above which a run is marked.
 const MAX_OTHERS: f64 = 0.10;
 /// The share of stolen time above which a run is marked.
@@ -29,9 +29,6 @@ const MAX_STEAL: f64 = 0.02;
 /// The generator counts as the bottleneck if its own delay is more than this share of the latency,
 /// both at the 99th percentile.
 const MAX_LAG: f64 = 0.1;
-/// The generator counts as the bottleneck if one of its threads is on a CPU for more than this
-/// share of the time.
-const MAX_BUSY: f64 = 0.95;
 /// How long the neighbour floods before the measurement starts.
 pub(crate) const FLOOD_LEAD: Duration = Duration::from_millis(300);
 /// How long the flood continues after the measured time if it is not stopped. Normally the bench
