@@ -122,6 +122,32 @@ mod tests {
     }
 
     #[test]
+    fn a_long_legend_moves_the_plot_down() {
+        let mut many = chart(Scale::Linear);
+        let one = many.series[0].clone();
+        let named = |count: usize| {
+            (0..count).map(|_| Series { name: "haproxy (invalid)".into(), ..one.clone() }).collect()
+        };
+        let number = |svg: &str, before: &str| {
+            let (_, rest) = svg.split_once(before)?;
+            rest.split(['"', ')']).next()?.parse::<f64>().ok()
+        };
+        many.series = named(8);
+        let svg = many.svg();
+        assert_eq!((number(&svg, "height=\""), number(&svg, "translate(0 ")), (Some(HEIGHT), None));
+        many.series = named(24);
+        let svg = many.svg();
+        let lower = number(&svg, "translate(0 ").unwrap();
+        assert_eq!(number(&svg, "height=\""), Some(HEIGHT + lower));
+        let lowest = svg.match_indices("width=\"14\"").map(|(at, _)| {
+            let (_, y) = svg[..at].rsplit_once("y=\"").unwrap();
+            y.split('"').next().unwrap().parse::<f64>().unwrap()
+        });
+        let lowest = lowest.max_by(f64::total_cmp).unwrap();
+        assert!(lowest + 6.0 < TOP + lower, "{lowest} {lower}");
+    }
+
+    #[test]
     fn every_colour_of_the_frame_has_one_for_the_dark() {
         for colour in ["#333", "#fff", "#111", "#e6e6e6", "#777", "#222"] {
             assert!(DARK.contains(&format!("='{colour}'")), "{colour}");

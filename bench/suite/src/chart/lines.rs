@@ -47,9 +47,11 @@ impl Frame<'_> {
     }
 }
 
-/// Top of the legend and the height of its lines; there is space for two lines.
+/// Top of the legend and the height of its lines.
 const LEGEND: f64 = 32.0;
 const LEGEND_LINE: f64 = 14.0;
+/// Lines of the legend above the plot. With more lines the chart is higher and the plot lower.
+const LEGEND_LINES: usize = 2;
 
 impl Chart {
     /// The chart as SVG.
@@ -61,13 +63,16 @@ impl Chart {
             x: (&self.x, self.x.end(most(|point| point.0))),
             y: (&self.y, self.y.end(most(|point| point.1))),
         };
-        let mut svg = open(&self.title, (WIDTH, HEIGHT));
-        svg += &self.axes(&frame);
+        let (legend, lines) = self.legend();
+        let mut plot = self.axes(&frame);
         for series in &self.series {
-            svg += &draw(series, &frame);
+            plot += &draw(series, &frame);
         }
-        svg += &self.legend();
-        svg + "</svg>\n"
+        let lower = lines.saturating_sub(LEGEND_LINES) as f64 * LEGEND_LINE;
+        if lower > 0.0 {
+            plot = format!("<g transform=\"translate(0 {lower:.0})\">\n{plot}</g>\n");
+        }
+        open(&self.title, (WIDTH, HEIGHT + lower)) + &plot + &legend + "</svg>\n"
     }
 
     fn axes(&self, frame: &Frame<'_>) -> String {
@@ -96,14 +101,15 @@ impl Chart {
         svg
     }
 
-    fn legend(&self) -> String {
+    /// The names of the series with their colours, and how many lines they take.
+    fn legend(&self) -> (String, usize) {
         let mut svg = String::new();
-        let (mut x, mut y) = (LEFT, LEGEND);
+        let (mut x, mut y, mut lines) = (LEFT, LEGEND, 1);
         for series in &self.series {
             // The approximate width of a letter in this font size.
             let width = 40.0 + series.name.chars().count() as f64 * 6.8;
             if x > LEFT && x + width > WIDTH {
-                (x, y) = (LEFT, y + LEGEND_LINE);
+                (x, y, lines) = (LEFT, y + LEGEND_LINE, lines + 1);
             }
             let _ = writeln!(
                 svg,
@@ -113,7 +119,7 @@ impl Chart {
             svg += &text((x + 20.0, y + 6.0), "start", &series.name);
             x += width;
         }
-        svg
+        (svg, lines)
     }
 }
 
