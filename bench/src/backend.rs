@@ -12,7 +12,7 @@ use leno_testkit::binaries;
 use tempfile::TempDir;
 
 use crate::load::Payloads;
-use crate::process::{Place, Process, free_address};
+use crate::process::{Pinning, Process, free_address};
 use crate::scenario::Work;
 
 /// The servers of a bench; dropping it stops them.
@@ -24,7 +24,7 @@ pub(crate) struct Backends {
 
 impl Backends {
     /// Starts one server for each kind of work.
-    pub(crate) fn start(works: &[Work], place: Place) -> Result<Self> {
+    pub(crate) fn start(works: &[Work], place: Pinning) -> Result<Self> {
         let directory = memory_directory()?;
         let mut servers = Vec::new();
         for work in works {

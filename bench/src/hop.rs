@@ -5,14 +5,14 @@ use anyhow::Result;
 use crate::backend::Backends;
 use crate::load::{Origin, Target};
 use crate::measure::{self, Options, Subject};
-use crate::process::Place;
+use crate::process::Pinning;
 use crate::proxy::{Contender, Proxy};
 
 /// Runs all rounds with each of `proxies`. If `pin`, the proxy under test has one CPU and all other
 /// processes have the others.
 pub(crate) fn run(proxies: &[Contender], pin: bool, options: &Options) -> Result<()> {
     let (place, rest) =
-        if pin { (Place::Proxy, Place::Rest) } else { (Place::Anywhere, Place::Anywhere) };
+        if pin { (Pinning::Proxy, Pinning::Rest) } else { (Pinning::Anywhere, Pinning::Anywhere) };
     // This thread starts the generators, which inherit its CPU affinity.
     rest.apply(0)?;
     let works = options.works();

@@ -115,10 +115,10 @@ impl Target {
         let connections = connections_of(scenario, connections);
         match scenario {
             Scenario::NewConnection => {
-                wrk::run(origin, &url, connections, duration, wrk::Ask::Close)
+                wrk::run(origin, &url, connections, duration, wrk::WrkRequests::Close)
             }
             Scenario::Upload1m => {
-                let script = wrk::Ask::Script(&self.payloads.upload);
+                let script = wrk::WrkRequests::Script(&self.payloads.upload);
                 wrk::run(origin, &url, connections, duration, script)
             }
             Scenario::H2 | Scenario::GrpcUnary => {
@@ -129,7 +129,7 @@ impl Target {
                 let bulk = scenario == Scenario::TcpBulk;
                 tcp::start(origin, &tcp::Plan::new(&self.address, bulk, connections, duration))
             }
-            _ => wrk::run(origin, &url, connections, duration, wrk::Ask::Keep),
+            _ => wrk::run(origin, &url, connections, duration, wrk::WrkRequests::Keep),
         }
     }
 

@@ -10,7 +10,7 @@ use leno_testkit::http1::ResponseReader;
 use leno_testkit::usage::Memory;
 
 use crate::backend::Backends;
-use crate::process::Place;
+use crate::process::Pinning;
 use crate::proxy::{Contender, Proxy};
 use crate::record::{self, Moments, Record};
 use crate::report;
@@ -26,7 +26,7 @@ pub(crate) fn run(
     connections: usize,
     out: &Path,
 ) -> Result<()> {
-    let backends = Backends::start(&[Work::Http1], Place::Anywhere)?;
+    let backends = Backends::start(&[Work::Http1], Pinning::Anywhere)?;
     let backend = backends.address(Work::Http1)?;
     let mut records = Vec::new();
     for contender in proxies {
@@ -48,7 +48,7 @@ fn measure(
     connections: usize,
 ) -> Result<Record> {
     let proxies = (0..copies)
-        .map(|_| Proxy::start(contender, Work::Http1, backend, Place::Anywhere))
+        .map(|_| Proxy::start(contender, Work::Http1, backend, Pinning::Anywhere))
         .collect::<Result<Vec<_>>>()?;
     let idle = memory(&proxies)?;
     let mut open = Vec::new();

@@ -23,7 +23,7 @@ use leno_testkit::usage;
 use crate::backend::write_nginx;
 use crate::load::Payloads;
 use crate::measure::{self, Options};
-use crate::process::Place;
+use crate::process::Pinning;
 use crate::proxy::Contender;
 use crate::scenario::Work;
 
@@ -50,7 +50,7 @@ pub(crate) fn run(
         bail!("leno up makes network namespaces, which takes root: run this as root");
     }
     let (place, rest) =
-        if pin { (Place::Proxy, Place::Rest) } else { (Place::Anywhere, Place::Anywhere) };
+        if pin { (Pinning::Proxy, Pinning::Rest) } else { (Pinning::Anywhere, Pinning::Anywhere) };
     // This thread starts the mesh and the generators, which inherit its CPU affinity.
     rest.apply(0)?;
     let works = options.works();
@@ -136,7 +136,7 @@ fn prepare(directory: &Path, works: &[Work]) -> Result<()> {
     Ok(())
 }
 
-impl Place {
+impl Pinning {
     /// Moves every thread of a process to this place.
     fn apply_to_threads(self, pid: u32) -> Result<()> {
         for thread in usage::threads_of_process(pid)? {

@@ -17,7 +17,7 @@ const END_LIMIT: Duration = Duration::from_secs(5);
 
 /// The CPUs that a process may use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Place {
+pub(crate) enum Pinning {
     /// The CPU of the proxy under test.
     Proxy,
     /// All other CPUs.
@@ -26,15 +26,15 @@ pub(crate) enum Place {
     Anywhere,
 }
 
-impl Place {
+impl Pinning {
     /// Pins process `pid` to these CPUs; 0 is this thread and everything that it starts.
     pub(crate) fn apply(self, pid: i32) -> Result<()> {
         let cpus = std::thread::available_parallelism()?.get();
         let wanted: Vec<usize> = match self {
-            Place::Anywhere => return Ok(()),
+            Pinning::Anywhere => return Ok(()),
             _ if cpus < 2 => return Ok(()),
-            Place::Proxy => vec![0],
-            Place::Rest => (1..cpus).collect(),
+            Pinning::Proxy => vec![0],
+            Pinning::Rest => (1..cpus).collect(),
         };
         let mut set = CpuSet::new();
         for cpu in wanted {
@@ -53,7 +53,7 @@ pub(crate) struct Process {
 
 impl Process {
     /// Starts `command` at `place` and waits until it accepts connections on `address`.
-    pub(crate) fn start(mut command: Command, place: Place, address: SocketAddr) -> Result<Self> {
+    pub(crate) fn start(mut command: Command, place: Pinning, address: SocketAddr) -> Result<Self> {
         let name = command.get_program().to_string_lossy().into_owned();
         let log = tempfile::tempfile()?;
         let child = command

@@ -12,7 +12,7 @@ use leno_testkit::binaries;
 use tempfile::TempDir;
 
 use crate::backend::memory_directory;
-use crate::process::{Place, Process, free_address};
+use crate::process::{Pinning, Process, free_address};
 use crate::scenario::Work;
 
 mod configuration;
@@ -103,7 +103,7 @@ impl Proxy {
         contender: Contender,
         work: Work,
         backend: SocketAddr,
-        place: Place,
+        place: Pinning,
     ) -> Result<Self> {
         let directory = memory_directory()?;
         let (accept, connect) = (Leg::plain(work), Leg::plain(work));

@@ -34,7 +34,7 @@ pub(crate) enum Command {
     #[command(hide = true)]
     Generate(run::Generate),
     #[command(hide = true)]
-    Station(in_cluster::Station),
+    Station(in_cluster::StationArgs),
     #[command(hide = true)]
     Watch(in_cluster::Watch),
     /// Measures the start of a proxy for a run

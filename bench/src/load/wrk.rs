@@ -12,7 +12,7 @@ use super::{Count, Origin};
 
 /// The kind of request.
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum Ask<'a> {
+pub(crate) enum WrkRequests<'a> {
     /// GET, on connections that are kept open.
     Keep,
     /// GET, on a new connection for each request.
@@ -27,15 +27,15 @@ pub(crate) fn run(
     url: &str,
     connections: usize,
     duration: Duration,
-    ask: Ask<'_>,
+    ask: WrkRequests<'_>,
 ) -> Result<Count> {
     let mut command = origin.command(binaries::require("wrk", "wrk")?);
     command.args(["-t", "1", "-c", &connections.to_string()]);
     command.args(["-d", &format!("{}s", duration.as_secs().max(1))]);
     match ask {
-        Ask::Keep => {}
-        Ask::Close => drop(command.args(["-H", "Connection: close"])),
-        Ask::Script(file) => drop(command.arg("-s").arg(file)),
+        WrkRequests::Keep => {}
+        WrkRequests::Close => drop(command.args(["-H", "Connection: close"])),
+        WrkRequests::Script(file) => drop(command.arg("-s").arg(file)),
     }
     let output = command.arg(url).output().context("cannot run wrk")?;
     let text = String::from_utf8_lossy(&output.stdout);

@@ -6,7 +6,7 @@ use std::net::SocketAddr;
 use anyhow::{Context, Result, bail};
 use clap::Args;
 use leno_charts::Values;
-use leno_suite::cluster::{self, Ground, Mesh};
+use leno_suite::cluster::{self, BenchCluster, Mesh};
 use leno_suite::interrupt::Interrupt;
 use leno_suite::real::Images;
 use leno_suite::run::Options;
@@ -18,7 +18,7 @@ use leno_console::{Cluster, block_on};
 /// The cluster to measure in, instead of the lab on this machine.
 #[derive(Debug, Args)]
 #[command(next_help_heading = "In a cluster")]
-pub(crate) struct Place {
+pub(crate) struct ClusterOptions {
     /// Measures in the cluster that the kubeconfig names
     #[arg(long)]
     cluster: bool,
@@ -42,7 +42,7 @@ pub(crate) struct Place {
     set: Vec<String>,
 }
 
-impl Place {
+impl ClusterOptions {
     /// Whether a cluster is named.
     pub(super) fn is_named(&self) -> bool {
         self.cluster || self.which.is_named()
@@ -80,9 +80,9 @@ impl Place {
         };
         let values = Values::load(&[], &told);
         let values = values.context("see `leno install --show-values` for what there is")?;
-        let mut run = cluster::Run { options, meshes, image, real, values, told, install };
+        let mut run = cluster::ClusterRun { options, meshes, image, real, values, told, install };
         block_on(async {
-            let ground = Ground::open(&self.which.target()).await?;
+            let ground = BenchCluster::open(&self.which.target()).await?;
             run.options.scale = scale.unwrap_or_else(|| scenario::usual_scale(ground.cpus()));
             say_scale(run.options.scale);
             cluster::run(&mut run, ground, interrupt, &mut |line| eprintln!("{line}")).await
@@ -130,13 +130,13 @@ fn beside(image: &str) -> Option<(&str, &str)> {
 
 /// Generates load in a cluster on request
 #[derive(Debug, Args)]
-pub(crate) struct Station {
+pub(crate) struct StationArgs {
     /// Where to listen
     #[arg(long)]
     listen: SocketAddr,
 }
 
-pub(super) fn station(args: &Station) -> Result<Infallible> {
+pub(super) fn station(args: &StationArgs) -> Result<Infallible> {
     station::serve(args.listen)
 }
 
@@ -161,7 +161,7 @@ mod tests {
 
     #[test]
     fn what_leno_is_told_is_refused_where_nobody_installs_it() {
-        let place = Place {
+        let place = ClusterOptions {
             cluster: true,
             which: Cluster { kubeconfig: None, context: None },
             image: None,

@@ -97,7 +97,7 @@ pub(crate) struct Run {
     resume: bool,
 
     #[command(flatten)]
-    cluster: super::in_cluster::Place,
+    cluster: super::in_cluster::ClusterOptions,
 }
 
 fn measured(text: &str) -> Result<Duration, String> {

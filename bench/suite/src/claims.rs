@@ -76,7 +76,7 @@ enum Check {
         #[serde(default)]
         scenario: Option<String>,
         mesh: String,
-        moment: Moment,
+        moment: MemoryMoment,
         mb: f64,
     },
     /// Time from exec to the first served request.
@@ -132,7 +132,7 @@ enum Percentile {
 /// The moment of a memory measurement.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
-enum Moment {
+enum MemoryMoment {
     /// Before the load.
     Idle,
     /// The highest value under load.

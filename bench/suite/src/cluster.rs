@@ -9,7 +9,7 @@
 //! change to the cluster before it is made. A run reverts its changes when it ends, even after an
 //! error; those of a killed run are reverted by the next run or by [`clean`].
 //!
-//! Read [`Run`], [`Mesh`] and [`run`] first.
+//! Read [`ClusterRun`], [`Mesh`] and [`run`] first.
 
 mod claim;
 mod disturb;
@@ -56,7 +56,7 @@ use inventory::Inventory;
 use ledger::{Installed, Ledger};
 pub use mesh::Mesh;
 use nodes::Nodes;
-use turn::{Clock, Turn, turns};
+use turn::{Clock, TurnContext, turns};
 
 /// The field manager that applies objects.
 const MANAGER: &str = "leno-bench";
@@ -104,7 +104,7 @@ const RIGHTS: [Right; 31] = [
 const SHOWN: usize = 12;
 
 /// The options of a run in a cluster.
-pub struct Run {
+pub struct ClusterRun {
     /// The scenarios, rounds and durations. The meshes and generators in these options are not
     /// used: they are for the lab.
     pub options: Options,
@@ -123,7 +123,7 @@ pub struct Run {
 }
 
 /// The cluster of a run.
-pub struct Ground {
+pub struct BenchCluster {
     client: Client,
     target: Target,
     /// The UID that distinguishes the cluster from others.
@@ -133,7 +133,7 @@ pub struct Ground {
     server_version: String,
 }
 
-impl Ground {
+impl BenchCluster {
     /// Checks whether a cluster can be used for measurements, and finds its nodes. Creates nothing.
     ///
     /// # Errors
@@ -174,7 +174,12 @@ impl Ground {
     }
 
     /// The description of this cluster in a record.
-    fn place(&self, run: &Run, (scenario, mesh): (&Scenario, Mesh), beside: &[String]) -> Cluster {
+    fn place(
+        &self,
+        run: &ClusterRun,
+        (scenario, mesh): (&Scenario, Mesh),
+        beside: &[String],
+    ) -> Cluster {
         let placement = nodes::Placement::of(&self.nodes.usable, scenario);
         Cluster {
             context: self.target.name(),
@@ -208,8 +213,8 @@ fn namespace() -> String {
 /// If the run cannot start, is interrupted, cannot write a record, or cannot restore the cluster. A
 /// measurement that fails is a record with the reason.
 pub async fn run(
-    run: &mut Run,
-    ground: Ground,
+    run: &mut ClusterRun,
+    ground: BenchCluster,
     interrupt: &Interrupt,
     say: &mut dyn FnMut(&str),
 ) -> Result<()> {
@@ -230,7 +235,7 @@ pub async fn run(
     let mut clock = Clock::of(turns.iter().map(|turn| turn.cases.len()).sum());
     let turns = turns.iter().map(|turn| {
         let tool = tools.get(turn.mesh.name()).and_then(Option::as_deref);
-        Turn { run, ground: &ground, turn, tool, beside: &beside }
+        TurnContext { run, ground: &ground, turn, tool, beside: &beside }
     });
     let mut ledger = Ledger::new(&ground.target, &ground.identity, &ground.namespace);
     ledger.write(&out)?;
@@ -246,7 +251,7 @@ pub async fn run(
         Ok(())
     };
     let done: Result<()> = done.await;
-    if done.as_ref().is_err_and(anyhow::Error::is::<Kept>) {
+    if done.as_ref().is_err_and(anyhow::Error::is::<NotRestored>) {
         return done;
     }
     match (done, let_go(&ground.client, &ledger, &out).await) {
@@ -257,7 +262,7 @@ pub async fn run(
 }
 
 /// The existing records, which must be of the same cluster and applications.
-fn old_records(run: &Run, ground: &Ground) -> Result<Vec<Record>> {
+fn old_records(run: &ClusterRun, ground: &BenchCluster) -> Result<Vec<Record>> {
     let options = &run.options;
     let old = record::there(&options.out)?;
     let same = |cluster: &Cluster| cluster.uid == ground.identity;
@@ -295,8 +300,8 @@ fn whose(out: &Path) -> Result<String> {
 /// If a mesh to install is in the cluster already, a mesh to measure as it is does not exist, or a
 /// node that an installation would wait for is not Ready.
 async fn able(
-    run: &Run,
-    ground: &Ground,
+    run: &ClusterRun,
+    ground: &BenchCluster,
     (there, beside, old): (&Inventory, &[String], &[Record]),
     say: &mut dyn FnMut(&str),
 ) -> Result<BTreeMap<&'static str, Option<PathBuf>>> {
@@ -347,8 +352,8 @@ async fn able(
 
 /// Checks that the user may install a mesh, before any of it is created.
 async fn may_install(
-    run: &Run,
-    ground: &Ground,
+    run: &ClusterRun,
+    ground: &BenchCluster,
     (mesh, tool): (Mesh, Option<&Path>),
 ) -> Result<()> {
     let (client, target) = (&ground.client, &ground.target);
@@ -360,7 +365,7 @@ async fn may_install(
     let more = if count > SHOWN { format!(" and {} more", count - SHOWN) } else { String::new() };
     bail!(
         "the user of the kubeconfig may not install {name} and remove it again: not allowed to {}{more}; \
-         nothing was created. Run the bench as an administrator, or install {name} and measure it with --no-install, or leave \
+         nothing was created. ClusterRun the bench as an administrator, or install {name} and measure it with --no-install, or leave \
          it out of --mesh",
         lacking[..count.min(SHOWN)].join(", ")
     )
@@ -368,8 +373,8 @@ async fn may_install(
 
 /// A record that only has the circumstances of the run.
 fn at(
-    run: &Run,
-    ground: &Ground,
+    run: &ClusterRun,
+    ground: &BenchCluster,
     (scenario, mesh, round, step): (&Scenario, Mesh, u32, Option<f64>),
     beside: &[String],
 ) -> Record {
@@ -385,7 +390,7 @@ fn at(
 /// stays.
 #[derive(Clone, Debug, thiserror::Error)]
 #[error("the cluster is not as it was found; say leno bench clean {} once that is seen to", .0.display())]
-struct Kept(PathBuf);
+struct NotRestored(PathBuf);
 
 /// Reverts the changes in a ledger: removes the namespace of the measurements, then the installed
 /// mesh, then the objects that the mesh left behind. Afterwards the ledger in the directory has no
@@ -414,7 +419,7 @@ async fn take_back(
         }
         Ok(())
     };
-    back.await.with_context(|| Kept(out.to_owned()))
+    back.await.with_context(|| NotRestored(out.to_owned()))
 }
 
 /// Removes a mesh that this run installed, and the objects that it leaves behind. Adds the nodes
@@ -447,7 +452,7 @@ async fn remove(
 
 /// Releases a cluster in which nothing of the run is left.
 async fn let_go(client: &Client, ledger: &Ledger, out: &Path) -> Result<()> {
-    claim::release(client, &ledger.namespace).await.with_context(|| Kept(out.to_owned()))?;
+    claim::release(client, &ledger.namespace).await.with_context(|| NotRestored(out.to_owned()))?;
     Ok(Ledger::forget(out)?)
 }
 

@@ -29,12 +29,12 @@ pub struct Comparison {
     /// any figure.
     pub caveats: Vec<String>,
     /// The figures.
-    pub rows: Vec<Row>,
+    pub rows: Vec<ComparisonRow>,
 }
 
 /// One figure of one mesh in one scenario.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct Row {
+pub struct ComparisonRow {
     /// The scenario.
     pub scenario: String,
     /// The mesh.
@@ -74,7 +74,15 @@ pub fn compare(before: &[Record], after: &[Record]) -> Comparison {
             let mean = |values: &[f64]| crate::statistics::mean(&values[..shown]);
             let (scenario, mesh) = (case.0.clone(), case.1.clone());
             let (before, after) = (mean(&old), mean(&new));
-            rows.push(Row { scenario, mesh, figure: name, before, after, rounds: shown, ratio });
+            rows.push(ComparisonRow {
+                scenario,
+                mesh,
+                figure: name,
+                before,
+                after,
+                rounds: shown,
+                ratio,
+            });
         }
     }
     Comparison { caveats, rows }

@@ -40,7 +40,7 @@ pub trait Mesh {
     ///
     /// # Errors
     /// What is missing, and the command that installs it.
-    fn find(&self) -> Result<Found, Missing>;
+    fn find(&self) -> Result<MeshPrograms, Missing>;
 
     /// Why the mesh cannot carry a scenario; `None` if it can.
     fn unable(&self, scenario: &Scenario) -> Option<&'static str> {
@@ -85,7 +85,7 @@ pub enum Captured {
 
 /// The programs of a mesh.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Found {
+pub struct MeshPrograms {
     /// The proxy; `None` without one.
     pub program: Option<PathBuf>,
     /// The version, as the program prints it.

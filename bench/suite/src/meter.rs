@@ -28,7 +28,7 @@ const LOOKS_PER_COUNT: u32 = 2;
 
 /// The components of a running lab: their cgroups and processes.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Parts {
+pub(crate) struct LabComponents {
     proxies: Vec<PathBuf>,
     applications: Vec<PathBuf>,
     generator: Vec<PathBuf>,
@@ -53,7 +53,7 @@ pub(crate) struct Reading {
 
 /// The usage between two readings.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Used {
+pub(crate) struct ResourceUse {
     pub(crate) cpu: CpuMs,
     pub(crate) proxy_user_ms: f64,
     pub(crate) switches: ContextSwitches,
@@ -64,10 +64,10 @@ pub(crate) struct Used {
     pub(crate) elsewhere_ms: f64,
 }
 
-impl Parts {
+impl LabComponents {
     pub(crate) fn of(lab: &Lab, scenario: &Scenario) -> Result<Self> {
         let status: Status = lab.status()?;
-        let mut parts = Parts { agent: lab.agent(), ..Parts::default() };
+        let mut parts = LabComponents { agent: lab.agent(), ..LabComponents::default() };
         parts.control = status.controller.and_then(|pid| u32::try_from(pid).ok());
         let flooded = scenario.neighbour.map(|neighbour| scenario.service(neighbour.service));
         for instance in &status.instances {
@@ -159,11 +159,11 @@ impl Parts {
 
 impl Reading {
     /// The usage since this reading.
-    pub(crate) fn since(&self, parts: &Parts) -> Result<Used> {
+    pub(crate) fn since(&self, parts: &LabComponents) -> Result<ResourceUse> {
         let now = parts.read()?;
         let (new, old) = (now.cpu, self.cpu);
         let less = |new: f64, old: f64| (new - old).max(0.0);
-        Ok(Used {
+        Ok(ResourceUse {
             processors: None,
             elsewhere_ms: 0.0,
             cpu: CpuMs {
@@ -209,7 +209,7 @@ pub(crate) struct Sampled {
 }
 
 impl Sampler {
-    pub(crate) fn start(parts: &Parts, file: &Path) -> Result<Self> {
+    pub(crate) fn start(parts: &LabComponents, file: &Path) -> Result<Self> {
         let mut file =
             File::create(file).with_context(|| format!("cannot write {}", file.display()))?;
         writeln!(file, "{USAGE}")?;

@@ -96,13 +96,13 @@ fn look_into(folder: &Path, scenarios: &[Scenario], java: bool) -> Result<()> {
         is_one(scenario)?;
         for nth in 0..scenario.services {
             match found(folder, &scenario.service(nth))? {
-                Found::Jar(jar) if !java => {
+                ServiceProgram::Jar(jar) if !java => {
                     return Err(Error::Refused(format!(
                         "java is missing, which {} is run with: apt-get install -y default-jre-headless",
                         jar.display()
                     )));
                 }
-                Found::Program(_) | Found::Jar(_) => {}
+                ServiceProgram::Program(_) | ServiceProgram::Jar(_) => {}
             }
         }
     }
@@ -110,13 +110,13 @@ fn look_into(folder: &Path, scenarios: &[Scenario], java: bool) -> Result<()> {
 }
 
 /// The program of a service in a folder.
-enum Found {
+enum ServiceProgram {
     Program(PathBuf),
     Jar(PathBuf),
 }
 
 /// The program of this name in a folder, or else the jar.
-fn found(folder: &Path, name: &str) -> Result<Found> {
+fn found(folder: &Path, name: &str) -> Result<ServiceProgram> {
     let (program, jar) = (folder.join(name), folder.join(format!("{name}.jar")));
     if program.is_file() {
         let metadata = program.metadata().attempt(|| format!("read {}", program.display()))?;
@@ -124,10 +124,10 @@ fn found(folder: &Path, name: &str) -> Result<Found> {
             let program = program.display();
             return Err(Error::Refused(format!("{program} cannot be run: chmod +x {program}")));
         }
-        return Ok(Found::Program(program));
+        return Ok(ServiceProgram::Program(program));
     }
     if jar.is_file() {
-        return Ok(Found::Jar(jar));
+        return Ok(ServiceProgram::Jar(jar));
     }
     let folder = folder.display();
     Err(Error::Refused(format!("{folder} has no program {name} and no {name}.jar")))
@@ -141,8 +141,8 @@ fn found(folder: &Path, name: &str) -> Result<Found> {
 pub(crate) fn program(folder: &Path, scenario: &Scenario, nth: u32) -> Result<String> {
     let name = scenario.service(nth);
     let words = match found(folder, &name)? {
-        Found::Program(program) => vec![program],
-        Found::Jar(jar) => vec![PathBuf::from("java"), PathBuf::from("-jar"), jar],
+        ServiceProgram::Program(program) => vec![program],
+        ServiceProgram::Jar(jar) => vec![PathBuf::from("java"), PathBuf::from("-jar"), jar],
     };
     // JSON is valid YAML.
     let command = serde_json::to_string(&words)
@@ -160,7 +160,7 @@ pub(crate) fn program(folder: &Path, scenario: &Scenario, nth: u32) -> Result<St
 /// The digest of each service's program or jar in the folder.
 pub(crate) fn digests(folder: &Path, scenario: &Scenario) -> Result<BTreeMap<String, String>> {
     let one = |name: String| {
-        let (Found::Program(file) | Found::Jar(file)) = found(folder, &name)?;
+        let (ServiceProgram::Program(file) | ServiceProgram::Jar(file)) = found(folder, &name)?;
         Ok((name, digest::of(&file)?))
     };
     (0..scenario.services).map(|nth| one(scenario.service(nth))).collect()

@@ -19,7 +19,7 @@ use serde::Serialize;
 use crate::error::Result;
 use crate::statistics::{deviation, mean, quadratic};
 
-pub use read::{Run, read};
+pub use read::{SampleRun, read};
 
 /// Rounding error of sums of a few hundred samples, relative to their size. Values that differ by
 /// less count as equal.
@@ -87,7 +87,7 @@ pub fn analyse(folders: &[impl AsRef<Path>]) -> Result<Analysis> {
 
 /// Analyses every column of these runs.
 #[must_use]
-pub fn columns(runs: &[Run]) -> BTreeMap<String, Column> {
+pub fn columns(runs: &[SampleRun]) -> BTreeMap<String, Column> {
     let mut found: BTreeMap<String, Vec<RunMean>> = BTreeMap::new();
     for run in runs {
         for (name, samples) in &run.columns {

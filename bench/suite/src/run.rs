@@ -13,7 +13,7 @@ use crate::compare;
 use crate::generator::Generator;
 use crate::interrupt::{Interrupt, Interrupted};
 use crate::machine::Machine;
-use crate::mesh::{Found, Mesh, NONE};
+use crate::mesh::{Mesh, MeshPrograms, NONE};
 use crate::real;
 use crate::record::{self, Mark, MarkKind, RAW, Record};
 use crate::scenario::Scenario;
@@ -53,7 +53,7 @@ pub struct Options {
 struct Case<'a> {
     scenario: &'a Scenario,
     mesh: &'a dyn Mesh,
-    found: &'a Found,
+    found: &'a MeshPrograms,
     generator: Generator,
     round: u32,
     /// The step of a scenario that is measured at several rates.
@@ -148,7 +148,7 @@ pub(crate) fn prepare_out(options: &Options) -> Result<()> {
 }
 
 /// All measurements: the baseline is first in each round, and the other meshes rotate.
-fn cases<'a>(options: &'a Options, able: &'a [(&'a dyn Mesh, Found)]) -> Vec<Case<'a>> {
+fn cases<'a>(options: &'a Options, able: &'a [(&'a dyn Mesh, MeshPrograms)]) -> Vec<Case<'a>> {
     let mut cases = Vec::new();
     let (base, others): (Vec<_>, Vec<_>) = able.iter().partition(|(mesh, _)| mesh.name() == NONE);
     for round in 0..options.rounds {
@@ -356,7 +356,7 @@ pub(crate) mod tests {
         let mut options = options(&["leno", "envoy"], directory.path());
         prepare(&mut options).unwrap();
         let able: Vec<_> =
-            options.meshes.iter().map(|mesh| (mesh.as_ref(), Found::default())).collect();
+            options.meshes.iter().map(|mesh| (mesh.as_ref(), MeshPrograms::default())).collect();
         let order: Vec<&str> = cases(&options, &able).iter().map(|case| case.mesh.name()).collect();
         assert_eq!(order, ["none", "leno", "envoy", "none", "envoy", "leno"]);
     }
@@ -369,7 +369,7 @@ pub(crate) mod tests {
         options.rounds = 1;
         prepare(&mut options).unwrap();
         let able: Vec<_> =
-            options.meshes.iter().map(|mesh| (mesh.as_ref(), Found::default())).collect();
+            options.meshes.iter().map(|mesh| (mesh.as_ref(), MeshPrograms::default())).collect();
         let all = cases(&options, &able);
         let names: Vec<String> = all.iter().map(|case| begun(&options, case).name()).collect();
         let wanted = ["none.r0", "none.fortio.r0", "leno.r0", "leno.fortio.r0"];

@@ -35,7 +35,7 @@ const PROBE: Duration = Duration::from_secs(60);
 /// The state of the plans with a given ID.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub(crate) enum State {
+pub(crate) enum LoadState {
     /// There are no such plans, or others have replaced them.
     #[default]
     Idle,
@@ -72,26 +72,26 @@ pub(crate) enum Probe {
 /// # Errors
 /// If the address is not a loopback address, or the server cannot listen on it.
 pub fn serve(listen: SocketAddr) -> Result<Infallible> {
-    let (state, probes) = (Shared::default(), Probes::default());
+    let (state, probes) = (SharedPlans::default(), Probes::default());
     loopback::serve(listen, move |request| answer(request, state.clone(), probes.clone()))
 }
 
 /// The plans that were received last.
 #[derive(Debug, Default)]
-struct Last {
+struct ReceivedPlans {
     id: String,
-    state: State,
+    state: LoadState,
     stop: Stop,
     /// When they were received.
     begun: Option<Instant>,
 }
 
-type Shared = Arc<Mutex<Last>>;
+type SharedPlans = Arc<Mutex<ReceivedPlans>>;
 
 /// The number of probes so far, and the state of the last one.
 type Probes = Arc<Mutex<(u64, Probe)>>;
 
-async fn answer(request: Request<Incoming>, state: Shared, probes: Probes) -> Answer {
+async fn answer(request: Request<Incoming>, state: SharedPlans, probes: Probes) -> Answer {
     let id = request.uri().path().strip_prefix("/load/").map(str::to_owned);
     let probe = request.uri().path() == "/probe";
     match (request.method(), id) {
@@ -105,7 +105,7 @@ async fn answer(request: Request<Incoming>, state: Shared, probes: Probes) -> An
         }
         (&Method::GET, Some(id)) => {
             let last = lock(&state);
-            let state = if last.id == id { last.state.clone() } else { State::Idle };
+            let state = if last.id == id { last.state.clone() } else { LoadState::Idle };
             (StatusCode::OK, json(&state))
         }
         (&Method::POST, Some(id)) => match body(request, MAX_PLANS).await {
@@ -114,7 +114,7 @@ async fn answer(request: Request<Incoming>, state: Shared, probes: Probes) -> An
         },
         (&Method::DELETE, Some(id)) => {
             let last = lock(&state);
-            if last.id == id && last.state == State::Running {
+            if last.id == id && last.state == LoadState::Running {
                 last.stop.stop();
                 (StatusCode::ACCEPTED, String::new())
             } else {
@@ -130,7 +130,7 @@ async fn answer(request: Request<Incoming>, state: Shared, probes: Probes) -> An
 
 /// Starts the load of these plans on a thread that ends with it. If the load of this ID was started
 /// already, this only reports it.
-fn begin(id: String, plans: &[u8], state: &Shared) -> (StatusCode, String) {
+fn begin(id: String, plans: &[u8], state: &SharedPlans) -> (StatusCode, String) {
     let plans: Vec<Plan> = match serde_json::from_slice(plans) {
         Ok(plans) => plans,
         Err(error) => return (StatusCode::BAD_REQUEST, format!("no plans of load: {error}")),
@@ -140,17 +140,22 @@ fn begin(id: String, plans: &[u8], state: &Shared) -> (StatusCode, String) {
         let since = locked.begun.map_or(0, |begun| begun.elapsed().as_millis());
         return (StatusCode::ACCEPTED, since.to_string());
     }
-    if locked.state == State::Running {
+    if locked.state == LoadState::Running {
         return (StatusCode::CONFLICT, "other load is made already".to_owned());
     }
     let stop = Stop::default();
-    *locked = Last { id, state: State::Running, stop: stop.clone(), begun: Some(Instant::now()) };
+    *locked = ReceivedPlans {
+        id,
+        state: LoadState::Running,
+        stop: stop.clone(),
+        begun: Some(Instant::now()),
+    };
     drop(locked);
     let state = state.clone();
     std::thread::spawn(move || {
         let made = match load::run_until(&plans, &stop) {
-            Ok(report) => State::Done(Box::new(report)),
-            Err(error) => State::Failed(format!("{error:#}")),
+            Ok(report) => LoadState::Done(Box::new(report)),
+            Err(error) => LoadState::Failed(format!("{error:#}")),
         };
         lock(&state).state = made;
     });
@@ -210,7 +215,7 @@ mod tests {
     async fn station() -> SocketAddr {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
-        let (state, probes) = (Shared::default(), Probes::default());
+        let (state, probes) = (SharedPlans::default(), Probes::default());
         let answers = move |request| answer(request, state.clone(), probes.clone());
         tokio::spawn(loopback::accept(listener, answers));
         address
@@ -221,10 +226,10 @@ mod tests {
         send(stream, (method, &format!("/load/{id}")), body).await.unwrap()
     }
 
-    async fn state(address: SocketAddr, id: &str) -> State {
+    async fn state(address: SocketAddr, id: &str) -> LoadState {
         loop {
             let state = serde_json::from_str(&ask(address, ("GET", id), "").await.body).unwrap();
-            if state != State::Running {
+            if state != LoadState::Running {
                 return state;
             }
         }
@@ -292,7 +297,7 @@ mod tests {
             assert_eq!(ask(station, ("POST", id), &text).await.status, 202);
             assert_eq!(ask(station, ("DELETE", "other"), "").await.status, 404);
             assert_eq!(ask(station, ("DELETE", id), "").await.status, 202);
-            let State::Done(report) = state(station, id).await else { panic!("not done") };
+            let LoadState::Done(report) = state(station, id).await else { panic!("not done") };
             assert!(report.duration_s < 3600.0, "{report:?}");
             assert_eq!(ask(station, ("DELETE", id), "").await.status, 404, "it has ended");
         }
@@ -301,7 +306,7 @@ mod tests {
     #[tokio::test]
     async fn plans_are_taken_one_after_the_other_and_their_report_is_kept() {
         let station = self::station().await;
-        assert_eq!(state(station, "a").await, State::Idle);
+        assert_eq!(state(station, "a").await, LoadState::Idle);
         // The kernel refuses these connections: each request is an error, and is counted.
         let nobody = TcpListener::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap();
         let plan = Plan::new(format!("http://{nobody}/"), 100.0, Duration::from_secs(1));
@@ -311,7 +316,7 @@ mod tests {
         let again = ask(station, ("POST", "a"), &text).await;
         assert_eq!(again.status, 202, "of somebody cut off");
         again.body.parse::<u64>().expect("for how long it goes on already");
-        let State::Done(report) = state(station, "a").await else { panic!("not done") };
+        let LoadState::Done(report) = state(station, "a").await else { panic!("not done") };
         assert_eq!((report.requests, report.errors), (100, 100));
         assert_eq!(
             ask(station, ("POST", "a"), &text).await.status,
@@ -319,14 +324,14 @@ mod tests {
             "late, and not made again"
         );
         let again = ask(station, ("GET", "a"), "").await.body;
-        assert_eq!(serde_json::from_str::<State>(&again).unwrap(), State::Done(report));
-        assert_eq!(state(station, "b").await, State::Idle);
+        assert_eq!(serde_json::from_str::<LoadState>(&again).unwrap(), LoadState::Done(report));
+        assert_eq!(state(station, "b").await, LoadState::Idle);
         let wrong = ask(station, ("POST", "c"), "[1]").await;
         assert_eq!(wrong.status, 400);
         assert!(wrong.body.contains("no plans"), "{}", wrong.body);
         let nowhere = Plan { connections: 0, ..plan };
         let text = serde_json::to_string(&[nowhere]).unwrap();
         assert_eq!(ask(station, ("POST", "d"), &text).await.status, 202);
-        assert!(matches!(state(station, "d").await, State::Failed(_)));
+        assert!(matches!(state(station, "d").await, LoadState::Failed(_)));
     }
 }

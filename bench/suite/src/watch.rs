@@ -31,7 +31,7 @@ use leno_bpf::Counting;
 
 use crate::loopback::{self, Answer, body, json, lock};
 
-pub(crate) use look::{Look, Process, Question, Whole};
+pub(crate) use look::{NodeCounters, Process, Question, Whole};
 pub(crate) use start::Start;
 
 /// The port of every watcher.
@@ -76,13 +76,13 @@ struct Watcher {
     start: (String, Start),
 }
 
-type Shared = Arc<Mutex<Watcher>>;
+type SharedWatcher = Arc<Mutex<Watcher>>;
 
 /// The handler for clients that present the token.
 fn answerer(
     token: &str,
 ) -> impl Fn(Request<Incoming>) -> BoxFuture<'static, Answer> + Clone + use<> {
-    let (watcher, shown) = (Shared::default(), format!("Bearer {token}"));
+    let (watcher, shown) = (SharedWatcher::default(), format!("Bearer {token}"));
     move |request: Request<Incoming>| -> BoxFuture<'static, Answer> {
         let value = request.headers().get(AUTHORIZATION);
         if value.is_none_or(|value| value.as_bytes() != shown.as_bytes()) {
@@ -93,7 +93,7 @@ fn answerer(
     }
 }
 
-async fn answer(request: Request<Incoming>, watcher: Shared) -> Answer {
+async fn answer(request: Request<Incoming>, watcher: SharedWatcher) -> Answer {
     let (method, path) = (request.method().clone(), request.uri().path().to_owned());
     match body(request, MAX_BODY).await {
         Ok(body) => route((&method, &path), &body, &watcher),
@@ -101,7 +101,7 @@ async fn answer(request: Request<Incoming>, watcher: Shared) -> Answer {
     }
 }
 
-fn route((method, path): (&Method, &str), body: &[u8], watcher: &Shared) -> Answer {
+fn route((method, path): (&Method, &str), body: &[u8], watcher: &SharedWatcher) -> Answer {
     let id = |of: &str| path.strip_prefix(of).filter(|id| !id.is_empty()).map(str::to_owned);
     let done = match (method, path) {
         (&Method::POST, "/look") => look(body, watcher),
@@ -127,7 +127,7 @@ fn unknown() -> Answer {
     (StatusCode::NOT_FOUND, "POST /look, /kill/ID, /start/ID or GET /start/ID".to_owned())
 }
 
-fn look(body: &[u8], watcher: &Shared) -> Result<Answer, Answer> {
+fn look(body: &[u8], watcher: &SharedWatcher) -> Result<Answer, Answer> {
     let question: Question = parse(body)?;
     let asked = question.containers.iter().chain(&question.connections_of);
     asked.map(String::as_str).try_for_each(is_id)?;
@@ -141,7 +141,7 @@ fn look(body: &[u8], watcher: &Shared) -> Result<Answer, Answer> {
     Ok((StatusCode::OK, json(&seen.map_err(failed)?)))
 }
 
-fn kill(id: String, body: &[u8], watcher: &Shared) -> Result<Answer, Answer> {
+fn kill(id: String, body: &[u8], watcher: &SharedWatcher) -> Result<Answer, Answer> {
     let containers: Vec<String> = parse(body)?;
     containers.iter().map(String::as_str).try_for_each(is_id)?;
     let mut watcher = lock(watcher);
@@ -153,7 +153,7 @@ fn kill(id: String, body: &[u8], watcher: &Shared) -> Result<Answer, Answer> {
 }
 
 /// Kills a container. A thread then waits until its program runs again or the time limit is over.
-fn begin(id: String, body: &[u8], watcher: &Shared) -> Result<Answer, Answer> {
+fn begin(id: String, body: &[u8], watcher: &SharedWatcher) -> Result<Answer, Answer> {
     let container: String = parse(body)?;
     is_id(&container)?;
     let mut locked = lock(watcher);

@@ -30,7 +30,7 @@ pub(super) fn message(size: usize) -> Result<Vec<u8>> {
 
 /// A slot carries one stream at a time on a connection that several slots share.
 pub(super) struct Slot {
-    shared: Rc<Shared>,
+    shared: Rc<SharedConnection>,
     /// The stream that stays open, for [`Protocol::GrpcStream`].
     stays: Option<Streaming>,
     /// Only the first slot of a connection reports how often the connection was opened.
@@ -38,7 +38,7 @@ pub(super) struct Slot {
 }
 
 /// A connection, which may be closed.
-struct Shared {
+struct SharedConnection {
     dialler: Mutex<Dialler>,
     target: Rc<Target>,
     sender: RefCell<Option<SendRequest<Bytes>>>,
@@ -79,7 +79,7 @@ impl Receive {
 impl Slot {
     /// All slots of one connection.
     pub(super) fn all(dialler: Dialler, streams: usize) -> impl Iterator<Item = Self> {
-        let shared = Rc::new(Shared {
+        let shared = Rc::new(SharedConnection {
             target: Rc::clone(&dialler.target),
             dialler: Mutex::new(dialler),
             sender: RefCell::default(),
@@ -159,7 +159,7 @@ impl Slot {
     }
 }
 
-impl Shared {
+impl SharedConnection {
     /// A sender of the connection; opens the connection if it is closed.
     async fn sender(&self) -> Result<SendRequest<Bytes>, Failure> {
         // The lock is held while the connection is opened, so that only one is opened.

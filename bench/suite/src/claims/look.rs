@@ -1,6 +1,6 @@
 //! How a claim is checked: which records are evidence, and what they show.
 
-use super::{Check, Moment, Percentile};
+use super::{Check, MemoryMoment, Percentile};
 use crate::cost::{Price, Use};
 use crate::record::Record;
 use crate::run::measure::MAX_ERRORS;
@@ -22,7 +22,7 @@ const IN_A_CLUSTER: [(&str, &str); 3] =
     [("envoy", "istio"), ("linkerd2-proxy", "linkerd"), ("ztunnel", "istio-ambient")];
 
 /// Whether the claim holds and what was measured, or why neither can be decided.
-type Seen = Result<(bool, String), String>;
+type CheckOutcome = Result<(bool, String), String>;
 
 /// The input of all checks.
 pub(super) struct Measured<'a> {
@@ -32,7 +32,7 @@ pub(super) struct Measured<'a> {
 
 /// Selects the records that are evidence.
 #[derive(Clone, Copy)]
-struct Wanted<'a> {
+struct EvidenceFilter<'a> {
     /// `None` accepts any scenario and prefers the usual one.
     scenario: Option<&'a str>,
     step: Option<f64>,
@@ -48,7 +48,7 @@ struct Figure {
 }
 
 impl Measured<'_> {
-    pub(super) fn look(&self, check: &Check) -> Seen {
+    pub(super) fn look(&self, check: &Check) -> CheckOutcome {
         match check {
             Check::Latency { scenario, step, mesh, quantile, ms } => {
                 near(&self.latency(wanted(scenario, *step, mesh), *quantile)?, *ms, "ms")
@@ -92,7 +92,7 @@ impl Measured<'_> {
             Check::IdleCpu { mesh, cpus } => near(&self.idle_cpu(mesh)?, *cpus, "processors"),
             Check::MemoryOrder { scenario, rising } => self.memory_order(scenario, rising),
             Check::Memory { scenario, mesh, moment, mb } => {
-                let wanted = Wanted { scenario: scenario.as_deref(), step: None, mesh };
+                let wanted = EvidenceFilter { scenario: scenario.as_deref(), step: None, mesh };
                 near(&self.memory(wanted, *moment)?, *mb, "MB")
             }
             Check::StartUp { mesh, ms } => {
@@ -116,7 +116,7 @@ impl Measured<'_> {
         }
     }
 
-    fn dollars(&self, machine: &str, (cpus, mb): (f64, f64), claimed: f64) -> Seen {
+    fn dollars(&self, machine: &str, (cpus, mb): (f64, f64), claimed: f64) -> CheckOutcome {
         let price = self.prices.iter().find(|price| price.name == machine);
         let price = price.ok_or_else(|| format!("{machine} is not in the table of prices"))?;
         let value = price.a_year(Use { cpus, rss_kib: mb * 1e6 / 1024.0 });
@@ -125,7 +125,7 @@ impl Measured<'_> {
     }
 
     /// Which of two meshes is faster; only runs that reached the rate to each service count.
-    fn leads(&self, scenario: &str, (one, other): (&str, &str), rate_per_s: f64) -> Seen {
+    fn leads(&self, scenario: &str, (one, other): (&str, &str), rate_per_s: f64) -> CheckOutcome {
         let reached = |record: &Record| record.requests_per_s / f64::from(record.services.max(1));
         let p99 = |mesh| {
             let wanted = wanted(scenario, None, mesh);
@@ -150,7 +150,7 @@ impl Measured<'_> {
 
     /// Whether a step is sustained, over all rounds. A round with too many errors counts as
     /// evidence, just as one without. A round whose generator was the bottleneck does not count.
-    fn keeps(&self, wanted: Wanted<'_>, claimed: bool) -> Seen {
+    fn keeps(&self, wanted: EvidenceFilter<'_>, claimed: bool) -> CheckOutcome {
         let tells = |record: &&Record| {
             record.left_out.is_none()
                 && record.marks.iter().all(|mark| {
@@ -183,7 +183,7 @@ impl Measured<'_> {
     /// Whether the memory of all proxies together rises from one mesh to the next. Only loads with
     /// valid records of all meshes count: a mesh that fails at the highest load would otherwise
     /// seem to use the least memory.
-    fn memory_order(&self, scenario: &str, rising: &[String]) -> Seen {
+    fn memory_order(&self, scenario: &str, rising: &[String]) -> CheckOutcome {
         let runs = rising.iter().map(|mesh| self.evidence(wanted(scenario, None, mesh)));
         let runs = runs.collect::<Result<Vec<_>, String>>()?;
         let in_all = |step: Option<f64>| {
@@ -221,18 +221,18 @@ impl Measured<'_> {
     }
 
     /// Memory of one proxy, in MB.
-    fn memory(&self, wanted: Wanted<'_>, moment: Moment) -> Result<Figure, String> {
+    fn memory(&self, wanted: EvidenceFilter<'_>, moment: MemoryMoment) -> Result<Figure, String> {
         self.median(wanted, "memory", |record| {
             let rss = match moment {
-                Moment::Idle => record.rss_kib.idle,
-                Moment::Peak => record.rss_kib.peak,
+                MemoryMoment::Idle => record.rss_kib.idle,
+                MemoryMoment::Peak => record.rss_kib.peak,
             };
             let each = rss as f64 * 1024.0 / 1e6 / f64::from(record.proxies.max(1));
             (record.proxies > 0 && rss > 0).then_some(each)
         })
     }
 
-    fn latency(&self, wanted: Wanted<'_>, quantile: Percentile) -> Result<Figure, String> {
+    fn latency(&self, wanted: EvidenceFilter<'_>, quantile: Percentile) -> Result<Figure, String> {
         let mut figure = self.median(wanted, "latency", |record| Some(ms(record, quantile)))?;
         figure.load = self.evidence(wanted)?.first().and_then(|record| load(record));
         Ok(figure)
@@ -241,7 +241,7 @@ impl Measured<'_> {
     /// The median over all valid rounds.
     fn median(
         &self,
-        wanted: Wanted<'_>,
+        wanted: EvidenceFilter<'_>,
         what: &str,
         figure: impl Fn(&Record) -> Option<f64>,
     ) -> Result<Figure, String> {
@@ -256,7 +256,7 @@ impl Measured<'_> {
 
     /// The valid rounds of a mesh, at least one. They are recorded under the mesh's own name or
     /// under its name in a cluster; `leno` also accepts every capture.
-    fn evidence(&self, wanted: Wanted<'_>) -> Result<Vec<&Record>, String> {
+    fn evidence(&self, wanted: EvidenceFilter<'_>) -> Result<Vec<&Record>, String> {
         let valid: Vec<&Record> = self.named(wanted).filter(|record| record.valid()).collect();
         let usual = valid.iter().find(|record| record.scenario == USUAL).or(valid.first());
         let Some(first) = usual else { return Err(self.missing(wanted)) };
@@ -266,8 +266,8 @@ impl Measured<'_> {
     }
 
     /// The records of a mesh, valid or not.
-    fn named(&self, wanted: Wanted<'_>) -> impl Iterator<Item = &Record> {
-        let Wanted { scenario, step, mesh } = wanted;
+    fn named(&self, wanted: EvidenceFilter<'_>) -> impl Iterator<Item = &Record> {
+        let EvidenceFilter { scenario, step, mesh } = wanted;
         let is_own = move |name: &str| {
             name == mesh
                 || (mesh == "leno" && name.starts_with("leno-"))
@@ -281,8 +281,8 @@ impl Measured<'_> {
     }
 
     /// Why there is no evidence, and the command that makes some.
-    fn missing(&self, wanted: Wanted<'_>) -> String {
-        let Wanted { scenario, step, mesh } = wanted;
+    fn missing(&self, wanted: EvidenceFilter<'_>) -> String {
+        let EvidenceFilter { scenario, step, mesh } = wanted;
         let marked: Vec<&Record> =
             self.named(wanted).filter(|record| record.left_out.is_none()).collect();
         if let Some(why) =
@@ -323,13 +323,13 @@ impl Figure {
     }
 }
 
-fn wanted<'a>(scenario: &'a str, step: Option<f64>, mesh: &'a str) -> Wanted<'a> {
-    Wanted { scenario: Some(scenario), step, mesh }
+fn wanted<'a>(scenario: &'a str, step: Option<f64>, mesh: &'a str) -> EvidenceFilter<'a> {
+    EvidenceFilter { scenario: Some(scenario), step, mesh }
 }
 
 /// Accepts records of any scenario.
-fn anywhere(mesh: &str) -> Wanted<'_> {
-    Wanted { scenario: None, step: None, mesh }
+fn anywhere(mesh: &str) -> EvidenceFilter<'_> {
+    EvidenceFilter { scenario: None, step: None, mesh }
 }
 
 fn ms(record: &Record, quantile: Percentile) -> f64 {
@@ -355,13 +355,13 @@ fn share_of_errors(record: &Record) -> f64 {
     record.errors as f64 / record.requests.max(1) as f64
 }
 
-fn less((one, other): (Figure, Figure), percent: f64, unit: &str) -> Seen {
+fn less((one, other): (Figure, Figure), percent: f64, unit: &str) -> CheckOutcome {
     let seen = (1.0 - one.value / other.value) * 100.0;
     let text = format!("{} % less: {} and {}", digits(seen), one.text(unit), other.text(unit));
     Ok((is_near(seen, percent), text))
 }
 
-fn near(seen: &Figure, claimed: f64, unit: &str) -> Seen {
+fn near(seen: &Figure, claimed: f64, unit: &str) -> CheckOutcome {
     Ok((is_near(seen.value, claimed), seen.text(unit)))
 }
 

@@ -54,7 +54,7 @@ pub(super) struct Revisions<'a> {
 
 /// The results of the revisions.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct Given {
+pub(super) struct RevisionResults {
     /// The number of written revisions.
     pub(super) revisions: u64,
     /// The number of failed writes, and the error of the last one.
@@ -113,7 +113,7 @@ impl<'a> Revisions<'a> {
     }
 
     /// Writes one revision after the other for the given time.
-    pub(super) async fn give(&self, client: &Client, time: Duration) -> Given {
+    pub(super) async fn give(&self, client: &Client, time: Duration) -> RevisionResults {
         let write = async |revision| {
             let object = self.object(revision);
             let written = leno_operate::apply(client, &object, MANAGER);
@@ -126,7 +126,7 @@ impl<'a> Revisions<'a> {
     }
 
     /// Reads from the log which routes the application has reported, if routes change.
-    pub(super) async fn look(&self, client: &Client, given: &mut Given) {
+    pub(super) async fn look(&self, client: &Client, given: &mut RevisionResults) {
         if self.scenario.churns() {
             return;
         }
@@ -143,7 +143,7 @@ impl<'a> Revisions<'a> {
     }
 }
 
-impl Given {
+impl RevisionResults {
     /// The number of routes that took effect, if it is known.
     pub(super) fn arrived(&self) -> Option<u64> {
         self.arrived.as_ref().and_then(|arrived| arrived.as_ref().ok().copied())
@@ -174,11 +174,11 @@ async fn give(
     period: Duration,
     time: Duration,
     mut write: impl AsyncFnMut(u64) -> Result<(), String>,
-) -> Given {
+) -> RevisionResults {
     let begun = Instant::now();
     let mut due = interval_at(begun + period, period);
     due.set_missed_tick_behavior(MissedTickBehavior::Delay);
-    let mut given = Given::default();
+    let mut given = RevisionResults::default();
     for revision in 1.. {
         due.tick().await;
         if begun.elapsed() >= time {
@@ -261,7 +261,7 @@ mod tests {
 
     #[test]
     fn what_did_not_come_to_work_is_a_mark() {
-        let of = |arrived| Given { revisions: 40, arrived, ..Given::default() };
+        let of = |arrived| RevisionResults { revisions: 40, arrived, ..RevisionResults::default() };
         assert_eq!((of(None).mark(), of(Some(Ok(1))).mark()), (None, None));
         assert_eq!(of(Some(Ok(38))).arrived(), Some(38));
         let none = of(Some(Ok(0))).mark().unwrap();

@@ -24,7 +24,7 @@ use serde_json::Value;
 use super::hopeless::Patience;
 use super::ledger::Installed;
 use super::mesh::Mesh;
-use super::wait::{Seen, Wait};
+use super::wait::{PollResult, Wait};
 use super::{MANAGER, claim, disturb, tool};
 use crate::interrupt::Interrupt;
 
@@ -188,7 +188,7 @@ impl Installation<'_> {
                 mesh => lacks(self.client, mesh).await?,
             };
             let missing = missing.or_else(|| unready(&pods, nodes));
-            Ok(missing.map_or(Seen::There(()), Seen::NotYet))
+            Ok(missing.map_or(PollResult::There(()), PollResult::NotYet))
         })
         .await
     }

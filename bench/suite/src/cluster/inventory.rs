@@ -11,7 +11,7 @@ use leno_operate::{Error, Named, is_absent, paged};
 
 use super::install;
 use super::mesh::Mesh;
-use super::wait::{Seen, Wait};
+use super::wait::{PollResult, Wait};
 use crate::interrupt::Interrupt;
 
 /// Cluster-scoped kinds that meshes create. A kind that the cluster does not serve has no objects.
@@ -37,11 +37,11 @@ const LEFT: Duration = Duration::from_secs(60);
 
 /// Objects by display name.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct Inventory(BTreeMap<String, Found>);
+pub(super) struct Inventory(BTreeMap<String, ExistingObject>);
 
 /// An existing object.
 #[derive(Clone, Debug, PartialEq, Eq)]
-struct Found {
+struct ExistingObject {
     named: Named,
     /// The UID, which distinguishes it from other objects of its name.
     uid: String,
@@ -78,8 +78,8 @@ impl Inventory {
     }
 
     /// The objects that did not exist before.
-    fn besides(&self, before: &[String]) -> Vec<&Found> {
-        let new = |(name, _): &(&String, &Found)| !before.contains(name);
+    fn besides(&self, before: &[String]) -> Vec<&ExistingObject> {
+        let new = |(name, _): &(&String, &ExistingObject)| !before.contains(name);
         self.0.iter().filter(new).map(|(_, object)| object).collect()
     }
 }
@@ -88,7 +88,7 @@ async fn list(
     client: &Client,
     (group, version, kind): (&str, &str, &str),
     name: Option<&str>,
-    found: &mut BTreeMap<String, Found>,
+    found: &mut BTreeMap<String, ExistingObject>,
 ) -> Result<()> {
     let resource = ApiResource::from_gvk(&GroupVersionKind::gvk(group, version, kind));
     let api: Api<DynamicObject> = Api::all_with(client.clone(), &resource);
@@ -116,7 +116,7 @@ async fn list(
             name: object.name_any(),
         };
         let uid = object.uid().unwrap_or_default();
-        found.insert(named.said(), Found { named, uid });
+        found.insert(named.said(), ExistingObject { named, uid });
     }
     Ok(())
 }
@@ -136,21 +136,21 @@ pub(super) async fn restore(
     let wait = Wait { what: &what, limit: LEFT, interrupt: &interrupt, say: &mut |_| {} };
     let now = wait.until(async || {
         let now = Inventory::take(client).await?;
-        let left: Vec<Found> =
+        let left: Vec<ExistingObject> =
             now.besides(before).into_iter().filter(|one| mesh.owns(&one.named)).cloned().collect();
         if left.is_empty() {
-            return Ok(Seen::There(Ok(now)));
+            return Ok(PollResult::There(Ok(now)));
         }
         if let Some(namespace) = install::somebody_elses(client, mesh, run).await? {
-            return Ok(Seen::There(Err(namespace)));
+            return Ok(PollResult::There(Err(namespace)));
         }
-        for Found { named, uid } in &left {
+        for ExistingObject { named, uid } in &left {
             if leno_operate::delete_exactly(client, named, uid).await? {
                 removed.push(named.said());
             }
         }
         let names: Vec<String> = left.iter().map(|one| one.named.said()).collect();
-        Ok(Seen::NotYet(names.join(", ")))
+        Ok(PollResult::NotYet(names.join(", ")))
     });
     let now = now.await?;
     for name in removed {

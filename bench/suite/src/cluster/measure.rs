@@ -8,17 +8,17 @@ use anyhow::{Context, Result, bail};
 use leno_measure::load::{Plan, Report};
 
 use super::Mesh;
-use super::disturb::Given;
-use super::meter::{Between, Reading, between, memory};
+use super::disturb::RevisionResults;
+use super::meter::{Reading, UsageByRole, between, memory};
 use super::nodes::Placement;
 use super::restart::{Killed, kills, restart};
-use super::stage::{Stage, strike};
+use super::stage::{ClusterStage, strike};
 use super::start::start_up;
-use super::turn::Case;
+use super::turn::ClusterCase;
 use super::wait::pass;
 use super::watchers::What;
-use super::watching::{After, Watching};
-use super::{Ground, Run};
+use super::watching::{AfterLoad, Watching};
+use super::{BenchCluster, ClusterRun};
 use crate::interrupt::{Interrupt, Interrupted};
 use crate::lab::{CLIENT, NEIGHBOUR};
 use crate::record::{Mark, MarkKind, RAW, Record};
@@ -39,9 +39,9 @@ const LAST_ANSWERS: Duration = Duration::from_secs(10);
 
 /// Measures, and always removes what it created.
 pub(super) async fn measure(
-    run: &Run,
-    ground: &Ground,
-    (case, record): (&Case<'_>, Record),
+    run: &ClusterRun,
+    ground: &BenchCluster,
+    (case, record): (&ClusterCase<'_>, Record),
     interrupt: &Interrupt,
     say: &mut dyn FnMut(&str),
 ) -> Result<Record> {
@@ -53,9 +53,9 @@ pub(super) async fn measure(
     match (measured, struck) {
         (Ok(mut record), Err(error)) => {
             crate::run::write(&run.options.out, &mut record)?;
-            Err(error.context(Left))
+            Err(error.context(ObjectsLeft))
         }
-        (Err(error), Err(left)) => Err(error.context(format!("{left:#}")).context(Left)),
+        (Err(error), Err(left)) => Err(error.context(format!("{left:#}")).context(ObjectsLeft)),
         (measured, Ok(())) => measured,
     }
 }
@@ -63,18 +63,18 @@ pub(super) async fn measure(
 /// Objects of the suite are left, so that nothing more can be measured.
 #[derive(Clone, Copy, Debug, thiserror::Error)]
 #[error("something is left in the cluster")]
-pub(super) struct Left;
+pub(super) struct ObjectsLeft;
 
 async fn on_stage(
-    run: &Run,
-    ground: &Ground,
-    (case, mut record, placement): (&Case<'_>, Record, &Placement),
+    run: &ClusterRun,
+    ground: &BenchCluster,
+    (case, mut record, placement): (&ClusterCase<'_>, Record, &Placement),
     interrupt: &Interrupt,
     say: &mut dyn FnMut(&str),
 ) -> Result<Record> {
     let options = &run.options;
     let place = (case.mesh, case.scenario, placement);
-    let stage = Stage::set((run, ground), place, interrupt, say).await?;
+    let stage = ClusterStage::set((run, ground), place, interrupt, say).await?;
     let proxies: Vec<&str> = stage.proxies.iter().map(String::as_str).collect();
     record.mesh_version = [&case.version, &*proxies.join(", ")].join(" ").trim().to_owned();
     record.application_digests = stage.images().await?;
@@ -129,7 +129,7 @@ async fn on_stage(
 /// Fills the record with the results.
 fn keep(
     record: &mut Record,
-    stage: &Stage<'_>,
+    stage: &ClusterStage<'_>,
     (idle, before, seen): (&Reading, &Reading, &Watching),
     Loaded { report, after, flooded, given, killed }: &Loaded,
 ) {
@@ -138,7 +138,7 @@ fn keep(
     record.crossing_connections = complete.iter().map(|one| one.connections()).max().unwrap_or(0);
     let during = seen.looks.iter().map(|look| &look.reading);
     let readings = [before].into_iter().chain(during).chain([&after.answers.reading]);
-    let Between { used, programs, mut broken } = between(&readings.collect::<Vec<_>>());
+    let UsageByRole { used, programs, mut broken } = between(&readings.collect::<Vec<_>>());
     record.kernel_programs = programs;
     record.revisions = given.revisions;
     record.revisions_arrived = given.arrived();
@@ -170,7 +170,7 @@ fn are_counted(mesh: Mesh, proxies: u32) -> Result<()> {
 }
 
 /// The mark for proxies of nodes that also carry the flood.
-fn shared(stage: &Stage<'_>) -> Option<Mark> {
+fn shared(stage: &ClusterStage<'_>) -> Option<Mark> {
     let shared = stage.roles.carriers.shared();
     let (kind, nodes) = (MarkKind::SharedProxies, shared.join(", "));
     let why = format!("the proxies of {nodes} carry the flood as well");
@@ -181,18 +181,18 @@ fn shared(stage: &Stage<'_>) -> Option<Mark> {
 struct Loaded {
     report: Report,
     /// The figures that were read as soon as the load was reported.
-    after: After,
+    after: AfterLoad,
     flooded: Option<Flooded>,
     /// The revisions that the mesh received during the load.
-    given: Given,
+    given: RevisionResults,
     killed: Killed,
 }
 
 /// Runs the measured load. Meanwhile it samples the nodes and disturbs the mesh. After the report
 /// has arrived, only an interrupt is an error.
 async fn load(
-    run: &Run,
-    stage: &Stage<'_>,
+    run: &ClusterRun,
+    stage: &ClusterStage<'_>,
     (plans, seen): (&[Plan], &mut Watching),
     interrupt: &Interrupt,
 ) -> Result<Loaded> {
@@ -232,7 +232,7 @@ async fn load(
         let ended = Instant::now().min(begun + duration + LAST_ANSWERS).into();
         let look = async |what: What<'_>| stage.watchers.after(what, interrupt).await;
         let answers = seen.end(stage.watched(interrupt), look).await?;
-        let after = After { elapsed: begun.elapsed(), ended, answers };
+        let after = AfterLoad { elapsed: begun.elapsed(), ended, answers };
         anyhow::Ok((report, after))
     };
     let disturbed = async { Ok(stage.disturb(duration.saturating_sub(begun.elapsed())).await) };
@@ -246,7 +246,7 @@ async fn load(
 }
 
 /// Stops the flood and returns its results, as far as they are known.
-async fn end_flood(stage: &Stage<'_>, id: &str, interrupt: &Interrupt) -> Result<Flooded> {
+async fn end_flood(stage: &ClusterStage<'_>, id: &str, interrupt: &Interrupt) -> Result<Flooded> {
     let of = (NEIGHBOUR, id);
     let known = |result: Result<_>| match result {
         Err(error) if error.is::<Interrupted>() => Err(error),
@@ -266,8 +266,8 @@ async fn end_flood(stage: &Stage<'_>, id: &str, interrupt: &Interrupt) -> Result
 
 /// The highest rate that keeps the 99th percentile under a bound.
 async fn search(
-    run: &Run,
-    stage: &Stage<'_>,
+    run: &ClusterRun,
+    stage: &ClusterStage<'_>,
     bound: Duration,
     interrupt: &Interrupt,
 ) -> Result<f64> {

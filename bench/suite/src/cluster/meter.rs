@@ -17,9 +17,9 @@ use leno_operate::statuses;
 use super::manifests::{CONTAINER, is_watcher};
 use super::mesh::Mesh;
 use crate::lab::{CLIENT, NEIGHBOUR};
-use crate::meter::{Used, under_load};
+use crate::meter::{ResourceUse, under_load};
 use crate::record::{KernelPrograms, RssKib};
-use crate::watch::{Look, Process, Whole};
+use crate::watch::{NodeCounters, Process, Whole};
 
 /// The role of a container in a measurement.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -188,8 +188,8 @@ pub(super) struct Reading {
 
 /// The resources used between two readings, by role.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Between {
-    pub(super) used: Used,
+pub(super) struct UsageByRole {
+    pub(super) used: ResourceUse,
     pub(super) programs: KernelPrograms,
     /// Containers that ended or started meanwhile. Control planes are not included, because they
     /// have tasks that come and go.
@@ -198,8 +198,8 @@ pub(super) struct Between {
 
 impl Reading {
     /// Adds the report of a node.
-    pub(super) fn add(&mut self, node: &str, look: Look, watched: &[Watched]) {
-        let Look { boot_id, at_us, containers, connections, whole } = look;
+    pub(super) fn add(&mut self, node: &str, look: NodeCounters, watched: &[Watched]) {
+        let NodeCounters { boot_id, at_us, containers, connections, whole } = look;
         for (id, processes) in containers {
             let Some(whose) = watched.iter().find(|one| one.id == id && one.node == node) else {
                 continue;
@@ -299,15 +299,15 @@ impl Reading {
 /// is not in the first reading counts from its start if it started later, and otherwise from the
 /// first reading that has it. A process that is not in the last reading counts up to the last one
 /// that has it.
-pub(super) fn between(readings: &[&Reading]) -> Between {
+pub(super) fn between(readings: &[&Reading]) -> UsageByRole {
     let (Some(first), Some(last)) = (readings.first(), readings.last()) else {
-        return Between::default();
+        return UsageByRole::default();
     };
     let mut tally = Tally::since(first);
     readings.iter().for_each(|reading| tally.add(reading));
     let mut used = tally.used(last);
     let programs = kernels((first, last), &mut used);
-    Between { used, programs, broken: last.broken_since(first) }
+    UsageByRole { used, programs, broken: last.broken_since(first) }
 }
 
 /// The lines of the samples' file: one for each complete reading, with the memory at that time and
@@ -370,8 +370,8 @@ impl<'r> Tally<'r> {
     }
 
     /// The resources used until `last`, which is the reading that was added last.
-    fn used(&self, last: &Reading) -> Used {
-        let mut used = Used::default();
+    fn used(&self, last: &Reading) -> ResourceUse {
+        let mut used = ResourceUse::default();
         for Counted { container, from, to } in self.seen.values() {
             let cpu = to.cpu - from.cpu;
             let role = container.whose.role;
@@ -401,7 +401,7 @@ impl<'r> Tally<'r> {
 }
 
 /// The resources that each kernel used as a whole. A kernel that several nodes share counts once.
-fn kernels((first, last): (&Reading, &Reading), used: &mut Used) -> KernelPrograms {
+fn kernels((first, last): (&Reading, &Reading), used: &mut ResourceUse) -> KernelPrograms {
     let mut programs = KernelPrograms::default();
     let mut capacity = 0.0;
     let mut threads = Some(0.0);

@@ -8,7 +8,7 @@ use anyhow::{Result, bail};
 
 use super::mesh::Mesh;
 use super::meter::{Role, Watched};
-use super::stage::Stage;
+use super::stage::ClusterStage;
 use super::wait::pass;
 use crate::interrupt::{Interrupt, Interrupted};
 use crate::record::{Mark, MarkKind};
@@ -38,7 +38,7 @@ pub(super) fn kills(mesh: Mesh, scenario: &Scenario) -> bool {
 /// # Errors
 /// After an interrupt.
 pub(super) async fn restart(
-    stage: &Stage<'_>,
+    stage: &ClusterStage<'_>,
     due: Instant,
     interrupt: &Interrupt,
 ) -> Result<Killed> {
@@ -59,7 +59,7 @@ pub(super) async fn restart(
 }
 
 /// The running containers that must be killed.
-async fn chosen(stage: &Stage<'_>, interrupt: &Interrupt) -> Result<Vec<Watched>> {
+async fn chosen(stage: &ClusterStage<'_>, interrupt: &Interrupt) -> Result<Vec<Watched>> {
     let mesh = stage.mesh;
     if let Some(other) = stage.somebody_elses(interrupt).await? {
         let mesh = mesh.name();

@@ -15,12 +15,12 @@ use leno_measure::load::{Pace, Plan as Load};
 use leno_operate::{Error, Named, Reach, is_ready};
 use serde_json::Value;
 
-use super::disturb::{Given, Revisions};
+use super::disturb::{RevisionResults, Revisions};
 use super::hopeless::{hopeless, waits_for};
 use super::manifests::{CONTAINER, MANAGED, Plan, is_watcher, watchers, workloads_of};
 use super::mesh::Mesh;
-use super::wait::{Seen, Wait, within};
-use super::{Ground, MANAGER, Run, install, nodes, whose};
+use super::wait::{PollResult, Wait, within};
+use super::{BenchCluster, ClusterRun, MANAGER, install, nodes, whose};
 use crate::application::PORT;
 use crate::cluster::meter::{Carriers, Role, Roles, Watched, running};
 use crate::cluster::nodes::Placement;
@@ -43,8 +43,8 @@ const ADMITTED: Duration = Duration::from_secs(30);
 const ANSWERED: Duration = Duration::from_secs(60);
 
 /// Pods under a mesh, ready for load. The caller must always remove it with [`strike`].
-pub(super) struct Stage<'a> {
-    ground: &'a Ground,
+pub(super) struct ClusterStage<'a> {
+    ground: &'a BenchCluster,
     pub(super) mesh: Mesh,
     pub(super) scenario: &'a Scenario,
     pub(super) addresses: Vec<SocketAddr>,
@@ -60,14 +60,14 @@ pub(super) struct Stage<'a> {
     pub(super) revisions: Option<Revisions<'a>>,
 }
 
-impl<'a> Stage<'a> {
+impl<'a> ClusterStage<'a> {
     /// Creates all objects, and waits until requests are answered.
     ///
     /// # Errors
     /// If an object cannot be created or does not become ready in time; the error gives the reason.
     /// A part of the objects may exist then.
     pub(super) async fn set(
-        (run, ground): (&Run, &'a Ground),
+        (run, ground): (&ClusterRun, &'a BenchCluster),
         (mesh, scenario, placement): (Mesh, &'a Scenario, &'a Placement),
         interrupt: &Interrupt,
         say: &mut dyn FnMut(&str),
@@ -146,11 +146,11 @@ impl<'a> Stage<'a> {
             }
             let ready = found.iter().filter(|pod| is_ready(pod)).count();
             if ready == wanted {
-                return Ok(Seen::There(found));
+                return Ok(PollResult::There(found));
             }
             let why = found.iter().filter(|pod| !is_ready(pod)).find_map(waits_for);
             let why = why.map(|why| format!("; {why}")).unwrap_or_default();
-            Ok(Seen::NotYet(format!("{ready} of {wanted} ready{why}")))
+            Ok(PollResult::NotYet(format!("{ready} of {wanted} ready{why}")))
         })
         .await
     }
@@ -223,12 +223,12 @@ impl<'a> Stage<'a> {
         let wait = Wait { what, limit, interrupt, say };
         wait.until(async || {
             let report = self.load(crate::lab::CLIENT, &plans, interrupt).await?;
-            let Some(far) = real::unanswered(&report) else { return Ok(Seen::There(())) };
+            let Some(far) = real::unanswered(&report) else { return Ok(PollResult::There(())) };
             // Some containers listen first, and end later because they do not find another service.
             if let Some(why) = self.ground.pods().await?.iter().find_map(hopeless) {
                 bail!("{why}");
             }
-            Ok(Seen::NotYet(far))
+            Ok(PollResult::NotYet(far))
         })
         .await
     }
@@ -247,15 +247,15 @@ impl<'a> Stage<'a> {
     }
 
     /// Writes the mesh's revisions for the given time.
-    pub(super) async fn disturb(&self, time: Duration) -> Given {
+    pub(super) async fn disturb(&self, time: Duration) -> RevisionResults {
         match &self.revisions {
             Some(revisions) => revisions.give(&self.ground.client, time).await,
-            None => Given::default(),
+            None => RevisionResults::default(),
         }
     }
 
     /// Reads how many of the revisions took effect, after the load has ended.
-    pub(super) async fn arrived(&self, given: &mut Given) {
+    pub(super) async fn arrived(&self, given: &mut RevisionResults) {
         if let Some(revisions) = &self.revisions {
             revisions.look(&self.ground.client, given).await;
         }
@@ -275,7 +275,7 @@ impl<'a> Stage<'a> {
             let now = self.watched(interrupt).await?;
             let is_new = |one: &Watched| one.name == killed.name && one.id != killed.id;
             let there = now.iter().any(is_new);
-            Ok(if there { Seen::There(()) } else { Seen::NotYet(killed.name.clone()) })
+            Ok(if there { PollResult::There(()) } else { PollResult::NotYet(killed.name.clone()) })
         })
         .await?;
         self.ready(interrupt, &mut *say).await?;
@@ -300,7 +300,7 @@ impl<'a> Stage<'a> {
     /// # Errors
     /// If it cannot be looked up within 10 s, or after an interrupt.
     pub(super) async fn somebody_elses(&self, interrupt: &Interrupt) -> Result<Option<String>> {
-        let Ground { client, namespace, .. } = self.ground;
+        let BenchCluster { client, namespace, .. } = self.ground;
         let asked = async { Ok(install::somebody_elses(client, self.mesh, namespace).await?) };
         within(LISTED, asked, interrupt).await.context("whose the mesh is cannot be told")
     }
@@ -315,7 +315,7 @@ impl<'a> Stage<'a> {
     }
 }
 
-impl Ground {
+impl BenchCluster {
     /// Applies an object, and retries while a newly installed webhook does not answer yet.
     async fn admit(&self, object: &Value, interrupt: &Interrupt) -> Result<()> {
         let begin = Instant::now();

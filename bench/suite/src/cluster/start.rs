@@ -12,7 +12,7 @@ use anyhow::{Context as _, Result};
 use leno_measure::load::Plan;
 
 use super::meter::Watched;
-use super::stage::Stage;
+use super::stage::ClusterStage;
 use super::wait::pass;
 use crate::interrupt::Interrupt;
 use crate::lab::CLIENT;
@@ -30,7 +30,7 @@ const NOTICE: Duration = Duration::from_secs(1);
 /// # Errors
 /// If the proxy cannot be killed or does not run again in time, or after an interrupt.
 pub(super) async fn start_up(
-    stage: &Stage<'_>,
+    stage: &ClusterStage<'_>,
     (watched, plan): (&[Watched], &Plan),
     interrupt: &Interrupt,
     say: &mut dyn FnMut(&str),

@@ -10,16 +10,16 @@ use super::claim::{self, Claimant};
 use super::install::{self, Installation};
 use super::inventory::Inventory;
 use super::ledger::{Installed, Ledger};
-use super::measure::{self, Left};
+use super::measure::{self, ObjectsLeft};
 use super::restart::kills;
-use super::{Ground, Mesh, Run, at, disturb, take_back, whose};
+use super::{BenchCluster, ClusterRun, Mesh, at, disturb, take_back, whose};
 use crate::interrupt::{Interrupt, Interrupted};
 use crate::record::Record;
 use crate::run::{blank, is_measured, line, write};
 use crate::scenario::{Disturbance, Scenario};
 
 /// One measurement to make.
-pub(super) struct Case<'a> {
+pub(super) struct ClusterCase<'a> {
     pub(super) scenario: &'a Scenario,
     pub(super) mesh: Mesh,
     /// The known version of the mesh, in addition to the image of its proxies.
@@ -28,7 +28,7 @@ pub(super) struct Case<'a> {
 }
 
 /// The turn of a mesh in a round, with all measurements that are made while it is installed.
-pub(super) struct Cases<'a> {
+pub(super) struct MeshTurn<'a> {
     pub(super) mesh: Mesh,
     round: u32,
     pub(super) cases: Vec<(&'a Scenario, Option<f64>)>,
@@ -37,10 +37,10 @@ pub(super) struct Cases<'a> {
 /// The turns of all rounds. The baseline is first in each round, and the other meshes rotate;
 /// measurements that have a record are left out.
 pub(super) fn turns<'a>(
-    run: &'a Run,
+    run: &'a ClusterRun,
     able: &BTreeMap<&'static str, Option<PathBuf>>,
     old: &[Record],
-) -> Vec<Cases<'a>> {
+) -> Vec<MeshTurn<'a>> {
     let others: Vec<Mesh> =
         run.meshes.iter().copied().filter(|mesh| able.contains_key(mesh.name())).collect();
     let mut turns = Vec::new();
@@ -58,7 +58,7 @@ pub(super) fn turns<'a>(
                 })
                 .collect();
             if !cases.is_empty() {
-                turns.push(Cases { mesh, round, cases });
+                turns.push(MeshTurn { mesh, round, cases });
             }
         }
     }
@@ -87,16 +87,16 @@ impl Clock {
 }
 
 /// The context of a turn.
-pub(super) struct Turn<'a> {
-    pub(super) run: &'a Run,
-    pub(super) ground: &'a Ground,
-    pub(super) turn: &'a Cases<'a>,
+pub(super) struct TurnContext<'a> {
+    pub(super) run: &'a ClusterRun,
+    pub(super) ground: &'a BenchCluster,
+    pub(super) turn: &'a MeshTurn<'a>,
     pub(super) tool: Option<&'a Path>,
     /// Meshes that were installed before the run.
     pub(super) beside: &'a [String],
 }
 
-impl Turn<'_> {
+impl TurnContext<'_> {
     /// Installs the mesh, measures, and removes it.
     pub(super) async fn take(
         &self,
@@ -134,7 +134,7 @@ impl Turn<'_> {
         interrupt: &Interrupt,
         say: &mut dyn FnMut(&str),
     ) -> Result<Result<()>> {
-        let Cases { mesh, round, .. } = *self.turn;
+        let MeshTurn { mesh, round, .. } = *self.turn;
         let (client, out, name) = (&self.ground.client, &self.run.options.out, mesh.name());
         let refused = |what: &str| {
             anyhow!(
@@ -252,20 +252,20 @@ impl Turn<'_> {
         interrupt: &Interrupt,
         say: &mut dyn FnMut(&str),
     ) -> Result<Record> {
-        let Cases { mesh, round, .. } = *self.turn;
+        let MeshTurn { mesh, round, .. } = *self.turn;
         let mut record = at(self.run, self.ground, (scenario, mesh, round, step), self.beside);
         if left_out.is_some() {
             record.left_out = left_out;
             return Ok(record);
         }
         let measured = async {
-            let case = Case { scenario, mesh, version: self.version().await?, step };
+            let case = ClusterCase { scenario, mesh, version: self.version().await?, step };
             let all = (&case, record.clone());
             measure::measure(self.run, self.ground, all, interrupt, say).await
         };
         match measured.await {
             Ok(record) => Ok(record),
-            Err(error) if error.is::<Interrupted>() || error.is::<Left>() => Err(error),
+            Err(error) if error.is::<Interrupted>() || error.is::<ObjectsLeft>() => Err(error),
             Err(error) => {
                 interrupt.check()?;
                 record.left_out = Some(format!("{error:#}"));
@@ -294,9 +294,9 @@ mod tests {
     use crate::run::Options;
     use crate::run::tests::options;
 
-    fn a_run(meshes: &[Mesh], scenarios: &[&str]) -> Run {
+    fn a_run(meshes: &[Mesh], scenarios: &[&str]) -> ClusterRun {
         let scenarios = scenarios.iter().map(|name| crate::scenario::find(name).unwrap());
-        Run {
+        ClusterRun {
             options: Options { scenarios: scenarios.collect(), ..options(&[], Path::new("")) },
             meshes: meshes.to_vec(),
             image: "leno:1".into(),

@@ -16,7 +16,7 @@ const WORD: Duration = Duration::from_secs(10);
 const NOTICED: Duration = Duration::from_millis(100);
 
 /// The result of a poll.
-pub(super) enum Seen<T> {
+pub(super) enum PollResult<T> {
     /// The expected state.
     There(T),
     /// The state is not reached yet; the text describes the progress.
@@ -39,7 +39,7 @@ impl Wait<'_> {
     /// poll fails; after an interrupt.
     pub(super) async fn until<T>(
         self,
-        mut look: impl AsyncFnMut() -> Result<Seen<T>>,
+        mut look: impl AsyncFnMut() -> Result<PollResult<T>>,
     ) -> Result<T> {
         let begin = Instant::now();
         let mut said = begin;
@@ -49,8 +49,8 @@ impl Wait<'_> {
                 error = raised(self.interrupt) => return Err(error),
             };
             let far = match seen {
-                Seen::There(found) => return Ok(found),
-                Seen::NotYet(far) => far,
+                PollResult::There(found) => return Ok(found),
+                PollResult::NotYet(far) => far,
             };
             if begin.elapsed() > self.limit {
                 bail!("{}: waited for {} s: {far}", self.what, self.limit.as_secs());
@@ -121,10 +121,14 @@ mod tests {
         let mut looks = 0;
         let found = wait(Duration::from_secs(60)).until(async || {
             looks += 1;
-            Ok(if looks == 2 { Seen::There(looks) } else { Seen::NotYet("1 of 2".into()) })
+            Ok(if looks == 2 {
+                PollResult::There(looks)
+            } else {
+                PollResult::NotYet("1 of 2".into())
+            })
         });
         assert_eq!(found.await.unwrap(), 2);
-        let never = async || Ok(Seen::<()>::NotYet("1 of 2 ready".into()));
+        let never = async || Ok(PollResult::<()>::NotYet("1 of 2 ready".into()));
         let error = wait(Duration::ZERO).until(never).await.unwrap_err().to_string();
         assert_eq!(error, "pods: waited for 0 s: 1 of 2 ready");
         interrupt.raise();
@@ -143,7 +147,7 @@ mod tests {
         let error = within(limit, never(), &interrupt).await.unwrap_err();
         assert!(error.is::<crate::interrupt::Interrupted>(), "{error}");
         let wait = Wait { what: "pods", limit, interrupt: &interrupt, say: &mut |_| {} };
-        let look = async || std::future::pending::<Result<Seen<()>>>().await;
+        let look = async || std::future::pending::<Result<PollResult<()>>>().await;
         let error = wait.until(look).await.unwrap_err();
         assert!(error.is::<crate::interrupt::Interrupted>(), "{error}");
     }

@@ -15,9 +15,9 @@ use leno_operate::{PodName, Reach};
 use tokio::time::{Instant, timeout};
 
 use super::meter::{Reading, Watched};
-use super::wait::{Seen, Wait, pass};
+use super::wait::{PollResult, Wait, pass};
 use crate::interrupt::{Interrupt, Interrupted};
-use crate::watch::{Look, PORT, Question, Start};
+use crate::watch::{NodeCounters, PORT, Question, Start};
 
 /// The time limit of a watcher's answer under load; a later answer would describe another moment.
 const ANSWER_UNDER_LOAD: Duration = Duration::from_secs(5);
@@ -28,7 +28,7 @@ const ANSWERED: Duration = Duration::from_secs(60);
 const AGAIN: Duration = Duration::from_millis(500);
 
 /// How requests reach the watcher pods.
-pub(super) trait Way {
+pub(super) trait WatcherTransport {
     /// Sends a request with a method, a path and a body. Returns the status and the body of the
     /// answer.
     ///
@@ -42,7 +42,7 @@ pub(super) trait Way {
     ) -> Result<(u16, String), String>;
 }
 
-impl Way for Reach {
+impl WatcherTransport for Reach {
     async fn ask(
         &self,
         pod: &PodName,
@@ -115,7 +115,7 @@ struct Refusal {
     why: String,
 }
 
-impl<W: Way> Watchers<W> {
+impl<W: WatcherTransport> Watchers<W> {
     /// Queries all watchers under load; answers that take longer than 5 s are missing.
     pub(super) async fn under_load(&self, watched: &[Watched]) -> Answers {
         let what = What { watched, whole: &BTreeSet::new() };
@@ -141,15 +141,15 @@ impl<W: Way> Watchers<W> {
             let what = What { watched: &watched, whole };
             let answers = self.ask(what, self.pods.keys(), ANSWERED).await;
             if let Some((node, why)) = answers.silent.iter().next() {
-                return Ok(Seen::NotYet(format!("the watcher of node {node}: {why}")));
+                return Ok(PollResult::NotYet(format!("the watcher of node {node}: {why}")));
             }
             if let Some(Watched { name, node, .. }) = answers.reading.lacks(&watched) {
-                return Ok(Seen::NotYet(format!(
+                return Ok(PollResult::NotYet(format!(
                     "no process of {name} is seen on node {node}: those of runtimes in a virtual machine (Kata, \
                      gVisor) are not, and such pods cannot be measured"
                 )));
             }
-            Ok(Seen::There((watched, answers.reading)))
+            Ok(PollResult::There((watched, answers.reading)))
         })
         .await
     }
@@ -197,7 +197,7 @@ impl<W: Way> Watchers<W> {
         answers
     }
 
-    async fn look(&self, node: &str, what: What<'_>) -> Result<Look, String> {
+    async fn look(&self, node: &str, what: What<'_>) -> Result<NodeCounters, String> {
         let text =
             serde_json::to_string(&what.question(node)).map_err(|error| error.to_string())?;
         let body = self.send(node, ("POST", "/look"), &text).await.map_err(|one| one.why)?;

@@ -47,7 +47,7 @@ pub(super) struct UnderLoad {
 
 /// The reading after the load.
 #[derive(Debug)]
-pub(super) struct After {
+pub(super) struct AfterLoad {
     /// The time since the start of the load.
     pub(super) elapsed: Duration,
     /// The time at which the load ended.
@@ -112,14 +112,14 @@ impl Watching {
     }
 
     /// The samples, as lines of their file.
-    pub(super) fn lines(&self, before: &Reading, after: &After) -> String {
+    pub(super) fn lines(&self, before: &Reading, after: &AfterLoad) -> String {
         let during = self.looks.iter().map(|one| (one.elapsed, &one.reading, one.is_complete));
         let last = (after.elapsed, &after.answers.reading, after.answers.silent.is_empty());
         lines(before, &during.chain([last]).collect::<Vec<_>>())
     }
 
     /// The marks for figures that are missing.
-    pub(super) fn marks(&self, after: &After) -> Vec<Mark> {
+    pub(super) fn marks(&self, after: &AfterLoad) -> Vec<Mark> {
         let of = self.looks.len();
         let said = self
             .silent
@@ -150,7 +150,7 @@ impl Watching {
     }
 }
 
-impl After {
+impl AfterLoad {
     /// The nodes whose reports came late, and by how much.
     fn late(&self) -> impl Iterator<Item = (&str, Duration)> {
         let late = self.answers.came.iter().map(|(node, at)| (&**node, *at - self.ended));
@@ -175,8 +175,8 @@ mod tests {
         assert_eq!(marks, [Mark { kind: MarkKind::WatcherSilent, why: why.to_owned() }]);
     }
 
-    fn after(answers: Answers) -> After {
-        After { elapsed: Duration::from_secs(3), ended: Instant::now(), answers }
+    fn after(answers: Answers) -> AfterLoad {
+        AfterLoad { elapsed: Duration::from_secs(3), ended: Instant::now(), answers }
     }
 
     #[test]

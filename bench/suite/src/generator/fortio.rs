@@ -36,7 +36,7 @@ pub(super) fn run(lab: &Lab, plan: &Plan, interrupt: &Interrupt) -> Result<Repor
         command.arg("-keepalive=false");
     }
     let said = lab::run(command.arg(&plan.url), "", interrupt)?;
-    let report: Said = serde_json::from_slice(&said).context("fortio did not report")?;
+    let report: FortioReport = serde_json::from_slice(&said).context("fortio did not report")?;
     let log = fs::read_to_string(log.path()).context("fortio wrote no log")?;
     Ok(report.read(&log, plan, rate))
 }
@@ -44,7 +44,7 @@ pub(super) fn run(lab: &Lab, plan: &Plan, interrupt: &Interrupt) -> Result<Repor
 /// The fields of its report that are used.
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "PascalCase")]
-struct Said {
+struct FortioReport {
     #[serde(rename = "ActualQPS")]
     actual_qps: f64,
     /// In nanoseconds.
@@ -77,7 +77,7 @@ impl Request {
     }
 }
 
-impl Said {
+impl FortioReport {
     fn read(self, log: &str, plan: &Plan, rate: f64) -> Report {
         let failed: BTreeMap<String, u64> = self
             .ret_codes
@@ -127,7 +127,7 @@ mod tests {
             {\"latency\":0.0105,\"ok\":true}\n\
             {\"latency\":0.02,\"ok\":false,\"details\":\"302\"}\n\
             {\"latency\":9,\"ok\":false,\"details\":\"503\"}\n";
-        let said: Said = serde_json::from_str(text).unwrap();
+        let said: FortioReport = serde_json::from_str(text).unwrap();
         let report = said.read(log, &Plan::new("http://a/", 100.0, Duration::from_secs(2)), 100.0);
         assert_eq!((report.requests, report.errors), (200, 2));
         let answered = [Bucket { us: 10_500, count: 2 }, Bucket { us: 20_000, count: 1 }];
@@ -142,7 +142,7 @@ mod tests {
         let mut plan = Plan::new("http://a/", 20.0, Duration::from_secs(5));
         plan.connections = 16;
         assert_eq!(wanted(&plan, 20.0), 96.0, "6 on each, not 6.25");
-        let said = |count| Said {
+        let said = |count| FortioReport {
             actual_qps: 17.3,
             actual_duration: 5.5e9,
             duration_histogram: Durations { count },

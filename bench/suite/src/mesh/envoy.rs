@@ -9,7 +9,7 @@ use std::process::Command;
 
 use leno_types::ports::{INBOUND, OUTBOUND};
 
-use super::{Configuration, Found, Hop, Mesh, Missing, tools};
+use super::{Configuration, Hop, Mesh, MeshPrograms, Missing, tools};
 use crate::application::PUSHED;
 
 /// The path at which `scripts/tools.sh envoy` installs the binary of the Python package.
@@ -39,7 +39,7 @@ impl Mesh for Envoy {
         "envoy"
     }
 
-    fn find(&self) -> Result<Found, Missing> {
+    fn find(&self) -> Result<MeshPrograms, Missing> {
         let program = match &self.given {
             Some(given) if given.is_file() => given.clone(),
             Some(given) => {
@@ -56,7 +56,7 @@ impl Mesh for Envoy {
         };
         let program = behind(&program).unwrap_or(program);
         let version = tools::version(&program, "--version");
-        Ok(Found { program: Some(program), version })
+        Ok(MeshPrograms { program: Some(program), version })
     }
 
     fn configure(&self, hop: &Hop<'_>) -> Option<Configuration> {

@@ -7,7 +7,7 @@ use leno_measure::load::Protocol;
 use leno_types::ports::{INBOUND, OUTBOUND};
 use nix::sys::signal::Signal;
 
-use super::{Configuration, Found, Hop, Mesh, Missing, tools};
+use super::{Configuration, Hop, Mesh, MeshPrograms, Missing, tools};
 use crate::application::PUSHED;
 use crate::scenario::Scenario;
 
@@ -19,12 +19,12 @@ impl Mesh for Haproxy {
         "haproxy"
     }
 
-    fn find(&self) -> Result<Found, Missing> {
+    fn find(&self) -> Result<MeshPrograms, Missing> {
         let bring = "apt-get install -y haproxy".to_owned();
         let program =
             tools::find("haproxy").ok_or(Missing { what: "haproxy".to_owned(), bring })?;
         let version = tools::version(&program, "-v");
-        Ok(Found { program: Some(program), version })
+        Ok(MeshPrograms { program: Some(program), version })
     }
 
     fn unable(&self, scenario: &Scenario) -> Option<&'static str> {

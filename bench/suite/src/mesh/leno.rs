@@ -2,7 +2,7 @@
 
 use leno_capture::Choice;
 
-use super::{Found, Mesh, Missing, NONE, tools};
+use super::{Mesh, MeshPrograms, Missing, NONE, tools};
 
 /// No proxy.
 #[derive(Debug)]
@@ -13,8 +13,8 @@ impl Mesh for None {
         NONE
     }
 
-    fn find(&self) -> Result<Found, Missing> {
-        Ok(Found::default())
+    fn find(&self) -> Result<MeshPrograms, Missing> {
+        Ok(MeshPrograms::default())
     }
 }
 
@@ -42,7 +42,7 @@ impl Mesh for Leno {
         &self.name
     }
 
-    fn find(&self) -> Result<Found, Missing> {
+    fn find(&self) -> Result<MeshPrograms, Missing> {
         let missing =
             |what: &str| Missing { what: what.to_owned(), bring: "make build".to_owned() };
         for program in ["leno-proxy", "leno-controller"] {
@@ -51,7 +51,7 @@ impl Mesh for Leno {
         let program =
             leno_local::program::find("leno-proxy").ok_or_else(|| missing("leno-proxy"))?;
         let version = tools::version(&program, "--version");
-        Ok(Found { program: Some(program), version })
+        Ok(MeshPrograms { program: Some(program), version })
     }
 
     fn own(&self) -> Option<Choice> {

@@ -11,7 +11,7 @@ use std::sync::Arc;
 use leno_types::ports::{INBOUND, OUTBOUND};
 
 use super::certificates::Authority;
-use super::{Configuration, Found, Hop, Mesh, Missing};
+use super::{Configuration, Hop, Mesh, MeshPrograms, Missing};
 use crate::scenario::{Disturbance, Scenario};
 
 pub(super) use control::{Control, Running};
@@ -36,7 +36,7 @@ impl Mesh for Linkerd {
         "linkerd2-proxy"
     }
 
-    fn find(&self) -> Result<Found, Missing> {
+    fn find(&self) -> Result<MeshPrograms, Missing> {
         let found = self.given.clone().filter(|given| given.is_file());
         let program = found.ok_or_else(|| Missing {
             what: self
@@ -49,7 +49,7 @@ impl Mesh for Linkerd {
         })?;
         // The program has no version flag, and would start.
         let named = program.file_name().map(|name| name.to_string_lossy().into_owned());
-        Ok(Found { version: named.unwrap_or_default(), program: Some(program) })
+        Ok(MeshPrograms { version: named.unwrap_or_default(), program: Some(program) })
     }
 
     fn unable(&self, scenario: &Scenario) -> Option<&'static str> {

@@ -8,7 +8,7 @@ use leno_measure::load::Protocol;
 use leno_types::ports::{INBOUND, OUTBOUND};
 use nix::sys::signal::Signal;
 
-use super::{Configuration, Found, Hop, Mesh, Missing, tools};
+use super::{Configuration, Hop, Mesh, MeshPrograms, Missing, tools};
 use crate::application::PUSHED;
 use crate::scenario::Scenario;
 
@@ -23,11 +23,11 @@ impl Mesh for Nginx {
         "nginx"
     }
 
-    fn find(&self) -> Result<Found, Missing> {
+    fn find(&self) -> Result<MeshPrograms, Missing> {
         let bring = "apt-get install -y nginx-light".to_owned();
         let program = tools::find("nginx").ok_or(Missing { what: "nginx".to_owned(), bring })?;
         let version = tools::version(&program, "-v");
-        Ok(Found { program: Some(program), version })
+        Ok(MeshPrograms { program: Some(program), version })
     }
 
     fn unable(&self, scenario: &Scenario) -> Option<&'static str> {

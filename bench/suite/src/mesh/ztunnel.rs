@@ -7,7 +7,7 @@
 use std::fmt::Write as _;
 use std::path::PathBuf;
 
-use super::{Captured, Configuration, Found, Hop, Mesh, Missing, tools};
+use super::{Captured, Configuration, Hop, Mesh, MeshPrograms, Missing, tools};
 use crate::scenario::{Disturbance, Scenario};
 
 /// The port for HBONE.
@@ -26,14 +26,14 @@ impl Mesh for Ztunnel {
         "ztunnel"
     }
 
-    fn find(&self) -> Result<Found, Missing> {
+    fn find(&self) -> Result<MeshPrograms, Missing> {
         let found = self.given.clone().filter(|given| given.is_file());
         let program = found.ok_or_else(|| Missing {
             what: self.given.as_ref().map_or("ztunnel".into(), |path| path.display().to_string()),
             bring: BRING.to_owned(),
         })?;
         let version = tools::version(&program, "version");
-        Ok(Found { program: Some(program), version })
+        Ok(MeshPrograms { program: Some(program), version })
     }
 
     fn unable(&self, scenario: &Scenario) -> Option<&'static str> {

@@ -14,7 +14,7 @@ const TIME: &str = "timestamp";
 
 /// One file: a run at a rate.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Run {
+pub struct SampleRun {
     /// Requests a second.
     pub rate: Rate,
     /// The number of the run.
@@ -27,13 +27,13 @@ pub struct Run {
 ///
 /// # Errors
 /// If the folder cannot be read or has no such file, or a cell is not a number.
-pub fn read(folder: &Path) -> Result<Vec<Run>> {
+pub fn read(folder: &Path) -> Result<Vec<SampleRun>> {
     let entries = fs::read_dir(folder).attempt(|| format!("read folder {}", folder.display()))?;
     let mut runs = Vec::new();
     for entry in entries {
         let entry = entry.attempt(|| format!("read folder {}", folder.display()))?;
         if let Some((rate, number)) = entry.file_name().to_str().and_then(parse_name) {
-            runs.push(Run { rate, number, columns: table(&entry.path())? });
+            runs.push(SampleRun { rate, number, columns: table(&entry.path())? });
         }
     }
     if runs.is_empty() {

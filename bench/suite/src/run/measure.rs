@@ -15,7 +15,7 @@ use crate::generator::{self, Generator};
 use crate::interrupt::Interrupt;
 use crate::lab::{Lab, Running};
 use crate::mesh::Sidecars;
-use crate::meter::{Parts, Sampler, Used};
+use crate::meter::{LabComponents, ResourceUse, Sampler};
 use crate::real;
 use crate::record::{KernelPrograms, Mark, MarkKind, RAW, Record, RssKib};
 use crate::scenario::{self, Disturbance, Neighbour, Scenario};
@@ -47,11 +47,11 @@ pub(crate) const USAGE: &str =
 const SEARCH_STEPS: u32 = 5;
 
 /// A lab with everything that a mesh needs. The sidecars are dropped before the namespaces.
-struct Stage {
+struct LabStage {
     sidecars: Option<Sidecars>,
     lab: Lab,
     addresses: Vec<SocketAddrV4>,
-    parts: Parts,
+    parts: LabComponents,
 }
 
 /// Why the generator cannot make this load. This is known before the lab exists.
@@ -68,7 +68,7 @@ pub(super) fn measure(
     mut record: Record,
     interrupt: &Interrupt,
 ) -> Result<Record> {
-    let mut stage = Stage::set(options, case, interrupt)?;
+    let mut stage = LabStage::set(options, case, interrupt)?;
     record.capture = stage.capture()?;
     record.proxies = stage.parts.proxies();
     let program = case.found.program.as_deref();
@@ -90,7 +90,7 @@ pub(super) fn measure(
     if record.proxies > 0 {
         record.start_up_ms =
             prober::start_up(&stage.lab, stage.sidecars.as_mut(), &plans[0], interrupt)?;
-        stage.parts = Parts::of(&stage.lab, case.scenario)?;
+        stage.parts = LabComponents::of(&stage.lab, case.scenario)?;
     }
     let plans = match &case.scenario.pace {
         scenario::Pace::SearchP99Ms(bound) if case.generator.keeps_rates(&plans[0]) => {
@@ -110,7 +110,7 @@ pub(super) fn measure(
     let programs = stage.parts.kernel_programs();
     let before = stage.parts.read()?;
     let sampler = Sampler::start(&stage.parts, &usage)?;
-    let meters = |parts: &Parts| -> Result<_> {
+    let meters = |parts: &LabComponents| -> Result<_> {
         let used = before.since(parts)?;
         Ok((used, parts.kernel_programs(), sampler.stop()?))
     };
@@ -141,7 +141,7 @@ pub(super) fn measure(
     Ok(record)
 }
 
-impl Stage {
+impl LabStage {
     fn set(options: &Options, case: &Case<'_>, interrupt: &Interrupt) -> Result<Self> {
         let name = format!("bench-{}", std::process::id());
         let what = (case.scenario, options.application.as_deref());
@@ -157,8 +157,8 @@ impl Stage {
             }
             _ => None,
         };
-        let parts = Parts::of(&lab, case.scenario)?;
-        Ok(Stage { sidecars, lab, addresses, parts })
+        let parts = LabComponents::of(&lab, case.scenario)?;
+        Ok(LabStage { sidecars, lab, addresses, parts })
     }
 
     /// Waits until the real application answers.
@@ -191,11 +191,11 @@ impl Stage {
         &mut self,
         options: &Options,
         (case, plans): (&Case<'_>, &[Plan]),
-        meters: impl FnOnce(&Parts) -> Result<T> + Send,
+        meters: impl FnOnce(&LabComponents) -> Result<T> + Send,
         interrupt: &Interrupt,
     ) -> Result<((Report, T), Beside)> {
         let flood = self.flood(case.scenario, options)?;
-        let Stage { sidecars, lab, parts, .. } = self;
+        let LabStage { sidecars, lab, parts, .. } = self;
         let (lab, parts, generator) = (&*lab, &*parts, case.generator);
         let load = || -> Result<((Report, T), Option<Flooded>)> {
             let mut flood = flood.map(|plan| generator::flood(lab, &plan)).transpose()?;
@@ -482,7 +482,7 @@ pub(crate) fn failing(report: &Report) -> bool {
     report.requests == 0 || report.errors as f64 > report.requests as f64 * MAX_ERRORS
 }
 
-pub(crate) fn fill(record: &mut Record, report: &Report, used: &Used) {
+pub(crate) fn fill(record: &mut Record, report: &Report, used: &ResourceUse) {
     record.rate_per_s = report.rate_per_s;
     record.connections = report.connections;
     record.duration_s = report.duration_s;
@@ -502,7 +502,7 @@ pub(crate) fn fill(record: &mut Record, report: &Report, used: &Used) {
 }
 
 /// The marks for these figures.
-pub(crate) fn marks(record: &Record, report: &Report, used: &Used) -> Vec<Mark> {
+pub(crate) fn marks(record: &Record, report: &Report, used: &ResourceUse) -> Vec<Mark> {
     let mut marks = Vec::new();
     let mut mark = |kind, why| marks.push(Mark { kind, why });
     let answered = report.requests.saturating_sub(report.errors);
@@ -579,25 +579,25 @@ mod tests {
         }
     }
 
-    fn kinds(report: &Report, used: &Used) -> Vec<MarkKind> {
+    fn kinds(report: &Report, used: &ResourceUse) -> Vec<MarkKind> {
         marks(&record(), report, used).into_iter().map(|mark| mark.kind).collect()
     }
 
     #[test]
     fn a_good_run_has_no_mark() {
-        assert_eq!(kinds(&report(), &Used::default()), []);
+        assert_eq!(kinds(&report(), &ResourceUse::default()), []);
     }
 
     #[test]
     fn failures_mark_a_run_by_how_many_there_are() {
         let mut report = report();
         report.errors = 10;
-        assert_eq!(kinds(&report, &Used::default()), [], "1 % is not over 1 %");
+        assert_eq!(kinds(&report, &ResourceUse::default()), [], "1 % is not over 1 %");
         report.errors = 11;
         report.errors_by_kind = BTreeMap::from([("reset".into(), 11)]);
-        assert_eq!(kinds(&report, &Used::default()), [MarkKind::Errors]);
+        assert_eq!(kinds(&report, &ResourceUse::default()), [MarkKind::Errors]);
         report.errors = 1000;
-        assert_eq!(kinds(&report, &Used::default()), [MarkKind::DeadTarget]);
+        assert_eq!(kinds(&report, &ResourceUse::default()), [MarkKind::DeadTarget]);
     }
 
     #[test]
@@ -605,12 +605,12 @@ mod tests {
         let mut late = report();
         late.generator_limited = true;
         late.lag_us.p99 = 600;
-        assert_eq!(kinds(&late, &Used::default()), [MarkKind::GeneratorLimited]);
+        assert_eq!(kinds(&late, &ResourceUse::default()), [MarkKind::GeneratorLimited]);
         late.lag_us.p99 = 100;
-        assert_eq!(kinds(&late, &Used::default()), [], "a twentieth of the latency");
+        assert_eq!(kinds(&late, &ResourceUse::default()), [], "a twentieth of the latency");
         let mut busy = report();
         busy.generator_busy = 0.97;
-        assert_eq!(kinds(&busy, &Used::default()), [MarkKind::GeneratorLimited]);
+        assert_eq!(kinds(&busy, &ResourceUse::default()), [MarkKind::GeneratorLimited]);
     }
 
     /// Runs a search in which `capacity` requests a second are answered in time.
@@ -672,24 +672,24 @@ mod tests {
     #[test]
     fn a_busy_machine_marks_a_run() {
         let cpu = CpuMs { machine: 6000.0, proxies: 2000.0, ..CpuMs::default() };
-        let used = Used { cpu, wall: Duration::from_secs(10), ..Used::default() };
+        let used = ResourceUse { cpu, wall: Duration::from_secs(10), ..ResourceUse::default() };
         assert_eq!(kinds(&report(), &used), [MarkKind::BusyMachine]);
         let cpu = CpuMs { machine: 6000.0, proxies: 5000.0, ..CpuMs::default() };
-        let used = Used { cpu, wall: Duration::from_secs(10), ..Used::default() };
+        let used = ResourceUse { cpu, wall: Duration::from_secs(10), ..ResourceUse::default() };
         assert_eq!(kinds(&report(), &used), []);
         // CPU that proxies used on an uncounted machine is not part of the counted machine's.
-        let elsewhere = Used { elsewhere_ms: 3000.0, ..used };
+        let elsewhere = ResourceUse { elsewhere_ms: 3000.0, ..used };
         assert_eq!(kinds(&report(), &elsewhere), [MarkKind::BusyMachine]);
         let why = |kernel_threads| {
             let cpu = CpuMs { kernel_threads, ..cpu };
-            marks(&record(), &report(), &Used { cpu, ..elsewhere }).remove(0).why
+            marks(&record(), &report(), &ResourceUse { cpu, ..elsewhere }).remove(0).why
         };
         assert_eq!(why(Some(600.0)), "others used 17 % of the machine");
         let unseen =
             "others, or threads of the kernel, which are not seen here, used 20 % of the machine";
         assert_eq!(why(None), unseen);
         let cpu = CpuMs { steal: 500.0, ..CpuMs::default() };
-        let used = Used { cpu, wall: Duration::from_secs(10), ..Used::default() };
+        let used = ResourceUse { cpu, wall: Duration::from_secs(10), ..ResourceUse::default() };
         assert_eq!(kinds(&report(), &used), [MarkKind::BusyMachine]);
     }
 }

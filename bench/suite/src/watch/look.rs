@@ -28,7 +28,7 @@ pub(crate) struct Question {
 
 /// The counters at one moment.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub(crate) struct Look {
+pub(crate) struct NodeCounters {
     /// The boot ID of the kernel; two looks with the same ID share the kernel's counters.
     pub(crate) boot_id: String,
     /// The time, in microseconds since boot.
@@ -71,7 +71,7 @@ pub(crate) struct Whole {
 ///
 /// # Errors
 /// If the kernel's boot ID or its counters cannot be read.
-pub(super) fn look(question: &Question) -> Result<Look> {
+pub(super) fn look(question: &Question) -> Result<NodeCounters> {
     let boot_id = fs::read_to_string("/proc/sys/kernel/random/boot_id");
     let boot_id = boot_id.context("cannot read the boot's ID")?.trim().to_owned();
     let asked = question.containers.iter().chain(&question.connections_of);
@@ -83,7 +83,7 @@ pub(super) fn look(question: &Question) -> Result<Look> {
     };
     let containers = wanted.map(of).filter(|(_, all): &(_, Vec<_>)| !all.is_empty()).collect();
     let client = question.connections_of.as_ref().and_then(|id| pids.get(id)?.first());
-    Ok(Look {
+    Ok(NodeCounters {
         boot_id,
         at_us,
         containers,

@@ -107,14 +107,18 @@ async fn whoever_shows_another_token_or_none_is_told_nothing_and_kills_nothing()
     assert!(refused.contains(TOKEN), "{refused}");
 }
 
-async fn look(address: SocketAddr, question: &Question) -> Look {
+async fn look(address: SocketAddr, question: &Question) -> NodeCounters {
     let reply = ask(address, ("POST", "/look"), question).await;
     assert_eq!(reply.status, 200, "{}", reply.body);
     serde_json::from_str(&reply.body).unwrap()
 }
 
 /// Reads counters until they satisfy `wanted`.
-async fn until(address: SocketAddr, question: &Question, wanted: impl Fn(&Look) -> bool) -> Look {
+async fn until(
+    address: SocketAddr,
+    question: &Question,
+    wanted: impl Fn(&NodeCounters) -> bool,
+) -> NodeCounters {
     loop {
         let seen = look(address, question).await;
         if wanted(&seen) {
@@ -135,16 +139,17 @@ async fn processes_of_a_container_are_counted_each_by_itself() {
         connections_of: Some(one.clone()),
         whole: false,
     };
-    let two = |look: &Look| look.containers.get(&one).is_some_and(|all| all.len() == 2);
+    let two = |look: &NodeCounters| look.containers.get(&one).is_some_and(|all| all.len() == 2);
     let before = until(watcher, &question, two).await;
     assert!(!before.containers.contains_key(&none), "it has no process");
     assert!(before.connections.is_some() && before.whole.is_none());
-    let spins = |look: &Look| {
+    let spins = |look: &NodeCounters| {
         let found = look.containers.get(&one).into_iter().flatten();
         let mut found = found.filter(|process| process.pid == child.id());
         found.next().unwrap().clone()
     };
-    let busier = |look: &Look| two(look) && spins(look).cpu.user_us > spins(&before).cpu.user_us;
+    let busier =
+        |look: &NodeCounters| two(look) && spins(look).cpu.user_us > spins(&before).cpu.user_us;
     let after = until(watcher, &Question { whole: true, ..question }, busier).await;
     assert!(after.at_us > before.at_us && after.boot_id == before.boot_id);
     let (process, whole) = (spins(&after), after.whole.unwrap());

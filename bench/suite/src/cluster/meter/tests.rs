@@ -28,7 +28,8 @@ type Pods<'a> = &'a [(&'a str, &'a str, u64, u64)];
 
 /// A reading of containers on node `n1` at a given second.
 fn reading(roles: &Roles, second: u64, pods: Pods<'_>) -> Reading {
-    let mut look = Look { boot_id: "k".into(), at_us: second * SECOND, ..Look::default() };
+    let mut look =
+        NodeCounters { boot_id: "k".into(), at_us: second * SECOND, ..NodeCounters::default() };
     let mut watched = Vec::new();
     for (name, id, ms, kib) in pods {
         let [namespace, pod, container] = name.split('/').collect::<Vec<_>>()[..] else {
@@ -82,7 +83,7 @@ fn what_is_used_between_two_looks_is_kept_apart_by_who_used_it() {
         )
     };
     let (before, after) = (at(10, 1), at(20, 3));
-    let Between { used, programs, broken } = between(&[&before, &after]);
+    let UsageByRole { used, programs, broken } = between(&[&before, &after]);
     assert_eq!(broken, [""; 0]);
     let cpu = used.cpu;
     assert_eq!((cpu.generator, cpu.proxies, cpu.application), (20.0, 120.0, 60.0));
@@ -112,7 +113,11 @@ fn nodes_of_one_kernel_count_it_once_and_those_of_two_add_up() {
         for (node, boot_id) in ["n1", "n2"].into_iter().zip(boot_ids) {
             let whole = Some(whole(second as f64 * 100.0));
             let (boot_id, at_us) = (boot_id.to_owned(), second * SECOND);
-            reading.add(node, Look { boot_id, at_us, whole, ..Look::default() }, &[]);
+            reading.add(
+                node,
+                NodeCounters { boot_id, at_us, whole, ..NodeCounters::default() },
+                &[],
+            );
         }
         reading
     };
@@ -130,7 +135,7 @@ fn threads_of_kernels_that_one_node_does_not_see_are_none() {
         let whole = Some(Whole { machine, kernel_threads_ms, ..Whole::default() });
         let (boot_id, at_us) = (node.to_owned(), second * SECOND);
         let mut reading = Reading::default();
-        reading.add(node, Look { boot_id, at_us, whole, ..Look::default() }, &[]);
+        reading.add(node, NodeCounters { boot_id, at_us, whole, ..NodeCounters::default() }, &[]);
         reading
     };
     let threads = |other: Option<f64>| {
@@ -231,7 +236,7 @@ fn a_container_that_ends_or_begins_meanwhile_is_said_and_counts_as_far_as_it_was
     let during = reading(&roles, 14, &[(proxy, "1", 29, 1)]);
     let since = |pods: Pods<'_>| {
         let after = reading(&roles, 20, pods);
-        let Between { used, broken, .. } = between(&[&before, &during, &after]);
+        let UsageByRole { used, broken, .. } = between(&[&before, &during, &after]);
         (used.cpu.proxies, broken.join("; "))
     };
     assert_eq!(since(&[(proxy, "1", 30, 1)]), (10.0, String::new()));
@@ -256,7 +261,7 @@ fn a_node_that_says_nothing_at_the_end_counts_as_far_as_it_was_seen() {
     let proxy = "leno-bench-1/client/leno-proxy";
     let at = |second, ms| reading(&roles, second, &[(proxy, "1", ms, 1)]);
     let (before, during, nothing) = (at(10, 20), at(14, 90), Reading::default());
-    let Between { used, broken, .. } = between(&[&before, &during, &nothing]);
+    let UsageByRole { used, broken, .. } = between(&[&before, &during, &nothing]);
     assert_eq!((used.cpu.proxies, broken), (70.0, vec![]), "nobody has seen it end");
     // A later report of another node does not replace that of the first.
     let mut later = at(20, 100);

@@ -6,18 +6,18 @@ use anyhow::{Context as _, Result, bail};
 use leno_measure::load::{Plan, Report};
 use leno_operate::{PodName, Reach};
 
-use super::Stage;
+use super::ClusterStage;
 use crate::cluster::wait::pass;
 use crate::cluster::watchers::unique_id;
 use crate::interrupt::Interrupt;
 use crate::lab::CLIENT;
-use crate::station::{self, Probe, State};
+use crate::station::{self, LoadState, Probe};
 
 /// How late a report may be: the generator waits for its last answers, and the request goes through
 /// the API server.
 const LATE: Duration = Duration::from_secs(60);
 
-impl Stage<'_> {
+impl ClusterStage<'_> {
     /// Lets a workload generate load, and waits for the report.
     pub(in crate::cluster) async fn load(
         &self,
@@ -116,11 +116,11 @@ impl Stage<'_> {
         loop {
             let why = match reach.send_to(&pod, station::PORT, ("GET", &path), "").await {
                 Ok(reply) => match serde_json::from_str(&reply.body) {
-                    Ok(State::Done(report)) => return Ok(Some(*report)),
-                    Ok(State::Failed(why)) => bail!("pod {workload} made no load: {why}"),
-                    Ok(State::Idle) => bail!("pod {workload} was restarted while it made load"),
-                    Ok(State::Running) if may_run => return Ok(None),
-                    Ok(State::Running) => "it has not ended".to_owned(),
+                    Ok(LoadState::Done(report)) => return Ok(Some(*report)),
+                    Ok(LoadState::Failed(why)) => bail!("pod {workload} made no load: {why}"),
+                    Ok(LoadState::Idle) => bail!("pod {workload} was restarted while it made load"),
+                    Ok(LoadState::Running) if may_run => return Ok(None),
+                    Ok(LoadState::Running) => "it has not ended".to_owned(),
                     Err(error) => error.to_string(),
                 },
                 // After a lost connection the request is repeated. The load itself is not affected,

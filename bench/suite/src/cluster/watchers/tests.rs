@@ -111,7 +111,7 @@ struct Script {
     asked: RefCell<Vec<(String, String, String)>>,
 }
 
-impl Way for Script {
+impl WatcherTransport for Script {
     async fn ask(&self, pod: &PodName, (method, path): (&str, &str), body: &str) -> Answer {
         let asked = (pod.name.clone(), format!("{method} {path}"), body.to_owned());
         self.asked.borrow_mut().push(asked);
@@ -153,7 +153,7 @@ fn proxy(node: &str, id: &str) -> Watched {
 fn look(id: Option<&str>) -> Answer {
     let process = crate::watch::Process { pid: 7, ..Default::default() };
     let containers = id.map(|id| (id.to_owned(), vec![process]));
-    let look = Look {
+    let look = NodeCounters {
         boot_id: "k".into(),
         containers: containers.into_iter().collect(),
         ..Default::default()
