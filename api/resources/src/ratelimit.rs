@@ -26,9 +26,9 @@ pub struct RateLimitPolicy {
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase", default)]
 pub struct RateLimitPolicySpec {
-    /// What it is for: Services (the workloads behind them), Workloads.
+    /// What the policy applies to: Workloads, and the workloads behind Services, of its namespace.
     pub target_refs: Vec<PolicyTarget>,
-    /// All of them hold.
+    /// The limits. A request must be within all of them.
     pub limits: Vec<RateLimitSpec>,
 }
 
@@ -37,40 +37,40 @@ pub struct RateLimitPolicySpec {
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct RateLimitSpec {
-    /// Requests in each period; 0 lets none through.
+    /// The number of requests in each period; 0 rejects all requests.
     pub requests: u32,
-    /// The period; 1s where not given.
+    /// The period. The default is 1s.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub per: Option<Duration>,
-    /// Requests that may come at once; as many as in a period where not given.
+    /// The number of requests that are accepted at once after a pause. The default is `requests`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub burst: Option<u32>,
-    /// What is counted together; everything where not given.
+    /// The key of requests: those with the same key are counted together. By default all requests are.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub by: Option<LimitBy>,
-    /// Who shares it; each instance has its own where not given.
+    /// Which instances share the limit. By default each instance has its own.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub scope: Option<LimitScope>,
 }
 
-/// What requests are counted together by: one of these.
+/// The key of requests: exactly one of these.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase", default)]
 pub struct LimitBy {
-    /// The client's identity, or its address where it has none.
+    /// Whether the client's identity is the key, or its address if it has no identity.
     pub client: bool,
-    /// The value of a header.
+    /// The name of the header whose value is the key.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub header: Option<String>,
 }
 
-/// Who shares a limit.
+/// Which instances share a limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub enum LimitScope {
-    /// Each instance of the workload has its own.
+    /// Each instance of the workload has its own limit.
     Instance,
-    /// All instances share one, by tokens leased from the control plane.
+    /// All instances of the workload share one limit; proxies lease tokens from the control plane.
     Global,
 }

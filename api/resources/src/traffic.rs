@@ -47,62 +47,63 @@ pub struct PolicyTarget {
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase", default)]
 pub struct TrafficPolicySpec {
-    /// What it is for: Services, HTTPRoutes, GRPCRoutes.
+    /// What the policy applies to: Services, HTTPRoutes and GRPCRoutes of its namespace.
     pub target_refs: Vec<PolicyTarget>,
-    /// When a request is sent again.
+    /// When a failed request is retried.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub retries: Option<RetriesSpec>,
-    /// How long things may take.
+    /// How long requests and connections may take.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub timeouts: Option<TimeoutsSpec>,
-    /// When a second copy of a request is sent.
+    /// When another copy of a late request is sent.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub hedging: Option<HedgingSpec>,
-    /// How much may be under way at once, of each proxy's worker.
+    /// Limits on concurrent connections and requests, of each worker of a proxy.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub limits: Option<LimitsSpec>,
-    /// When an endpoint that fails is left out.
+    /// When a failing endpoint is ejected from load balancing.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub ejection: Option<EjectionSpec>,
-    /// How endpoints are chosen.
+    /// How an endpoint is chosen for each request.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub balancing: Option<BalancingSpec>,
-    /// What is made to fail on purpose.
+    /// Faults that are injected into requests, for tests.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub faults: Option<FaultsSpec>,
 }
 
-/// When a request is sent again.
+/// When a failed request is retried.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase", default)]
 pub struct RetriesSpec {
-    /// Most tries after the first; 1 where not given.
+    /// The maximum number of retries of a request. The default is 1, the maximum 10.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub attempts: Option<u32>,
-    /// What is taken for a failure: `connect-failure`, `reset`, `refused-stream`, `timeout`, a status
-    /// (`503`), a class of them (`5xx`), or a gRPC status by its name (`UNAVAILABLE`).
+    /// The failures that are retried: `connect-failure`, `reset`, `refused-stream`, `timeout`, a status
+    /// (`503`), a class of statuses (`5xx`), or a gRPC status by its name (`UNAVAILABLE`).
     pub on: Vec<RetryTrigger>,
-    /// Whether requests that may change something are sent again, too.
+    /// Whether requests whose method is not idempotent, such as POST, are retried, too.
     pub non_idempotent: bool,
-    /// How long one try may take until its response begins.
+    /// How long each attempt may take until its response begins.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub per_try_timeout: Option<Duration>,
-    /// The wait before the first retry.
+    /// The wait before the first retry. It doubles with each further retry, less a random part of up to a
+    /// half. The default is 25ms.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub backoff: Option<Duration>,
-    /// The longest wait.
+    /// The longest wait between retries. The default is 250ms.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub max_backoff: Option<Duration>,
-    /// The longest `Retry-After` that is waited for.
+    /// The longest `Retry-After` of a response that is waited for. The default is 5s.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub max_retry_after: Option<Duration>,
-    /// How many requests may be retries.
+    /// The retry budget: how many requests may be retries.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub budget: Option<BudgetSpec>,
 }
 
-/// One thing that is taken for a failure. A status may be written as a number.
+/// A failure that is retried. A status may be written as a number.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 #[cfg_attr(test, schemars(extend("x-kubernetes-int-or-string" = true)))]
@@ -133,204 +134,208 @@ impl<'de> Deserialize<'de> for RetryTrigger {
     }
 }
 
-/// How many requests may be retries, of each proxy's worker.
+/// The retry budget of each worker of a proxy: how many requests may be retries.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase", default)]
 pub struct BudgetSpec {
-    /// For each 100 requests; 20 where not given.
+    /// Retries per 100 requests. The default is 20.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub percent: Option<u32>,
-    /// A second, in any case; 10 where not given.
+    /// Retries per second that are allowed in any case. The default is 10.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub min_per_second: Option<u32>,
 }
 
-/// How long things may take; without a bound where not given.
+/// How long requests and connections may take. A timeout that is not set is not enforced.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase", default)]
 pub struct TimeoutsSpec {
-    /// A request with all its tries, until the response is over.
+    /// Timeout of a request with all its retries, until the response ends.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub request: Option<Duration>,
-    /// Until the response begins.
+    /// Timeout until the response begins.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub response: Option<Duration>,
-    /// Without a byte in either direction.
+    /// How long a request or connection may be open without a byte in either direction.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub idle: Option<Duration>,
-    /// An opaque connection or an upgraded stream, in all.
+    /// How long an opaque connection or an upgraded request may be open.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub stream: Option<Duration>,
 }
 
-/// A second copy of a request that is late.
+/// When another copy of a late request is sent, to another endpoint. The first good response wins.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct HedgingSpec {
-    /// How late; at least so late where there is a percentile.
+    /// How late the response must be. With `percentile` too, both must be exceeded.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub delay: Option<Duration>,
-    /// Later than so many of a hundred responses were, as this worker has seen them.
+    /// The percentile of the response times that the worker has measured, which the response must exceed:
+    /// from 50 to 99.9.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub percentile: Option<f64>,
-    /// Most copies after the first; 1 where not given.
+    /// The maximum number of additional copies. The default is 1, the maximum 3.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub copies: Option<u32>,
-    /// Whether requests that may change something are copied, too.
+    /// Whether requests whose method is not idempotent, such as POST, are copied, too.
     #[serde(default)]
     pub non_idempotent: bool,
 }
 
-/// How much may be under way at once; without a bound where not given.
+/// Limits on concurrent connections and requests, of each worker of a proxy. A limit that is not set is
+/// not enforced.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase", default)]
 pub struct LimitsSpec {
-    /// Connections to all endpoints.
+    /// The maximum number of connections to all endpoints together.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub connections: Option<u32>,
-    /// Requests to all endpoints.
+    /// The maximum number of concurrent requests to all endpoints together.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub requests: Option<u32>,
-    /// Requests that wait for one of these to end.
+    /// The maximum number of requests that wait for one of `requests` to end. The default is 1024.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub pending: Option<u32>,
-    /// Requests to one endpoint.
+    /// The maximum number of concurrent requests to each endpoint.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub requests_per_endpoint: Option<u32>,
-    /// Whether the bound on requests follows what the endpoints stand.
+    /// Whether the limit on requests adapts to the latency of the endpoints.
     pub adaptive: bool,
 }
 
-/// When an endpoint that fails is left out.
+/// When a failing endpoint is ejected from load balancing.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase", default)]
 pub struct EjectionSpec {
-    /// Failures in a row.
+    /// The number of consecutive failures that ejects an endpoint.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub consecutive_failures: Option<u32>,
-    /// Comparing endpoints by how often they succeed.
+    /// Ejects endpoints that succeed less often than the others.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub success_rate: Option<SuccessRateSpec>,
-    /// How long the first ejection lasts; 1s where not given.
+    /// How long the first ejection lasts; each further one lasts longer. The default is 1s.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub base: Option<Duration>,
-    /// The longest; 1m where not given.
+    /// The longest ejection. The default is 1m.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub max: Option<Duration>,
-    /// Most endpoints left out at once; 50 where not given.
+    /// The maximum percentage of endpoints that are ejected at the same time. The default is 50.
     #[serde(skip_serializing_if = "Option::is_none", deserialize_with = "percent")]
     pub max_percent: Option<u8>,
-    /// With fewer left, all are used again; 30 where not given.
+    /// If less than this percentage of endpoints is available, all endpoints are used, also ejected ones.
+    /// The default is 30.
     #[serde(skip_serializing_if = "Option::is_none", deserialize_with = "percent")]
     pub panic_percent: Option<u8>,
 }
 
-/// Comparing endpoints by how often they succeed.
+/// Ejects endpoints that succeed less often than the others.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase", default)]
 pub struct SuccessRateSpec {
-    /// How often; 10s where not given.
+    /// How often endpoints are compared. The default is 10s.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub interval: Option<Duration>,
-    /// One with fewer requests is not judged; 50 where not given.
+    /// How many requests an endpoint must have had in an interval to be compared. The default is 50.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub minimum_requests: Option<u32>,
-    /// How many standard deviations below the mean; 1.9 where not given.
+    /// How many standard deviations below the mean success rate an endpoint is ejected. The default is 1.9.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub deviations: Option<f64>,
 }
 
-/// How endpoints are chosen.
+/// How an endpoint is chosen for each request.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase", default)]
 pub struct BalancingSpec {
-    /// The way; [`AlgorithmName::PeakEwma`] where not given.
+    /// The algorithm. The default is `PeakEwma`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub algorithm: Option<AlgorithmName>,
-    /// What requests are kept together by, for a ring of hashes and for Maglev.
+    /// The key of requests, for `RingHash` and `Maglev`: requests with the same key go to the same endpoint.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub hash: Option<HashSpec>,
-    /// The cookie that keeps a session on its endpoint.
+    /// The name of a cookie that keeps the requests of a session on one endpoint.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub session_cookie: Option<String>,
-    /// The time in which a new endpoint grows to its share.
+    /// The time over which a new endpoint receives more and more requests, up to its full share.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub slow_start: Option<Duration>,
-    /// Requests on each near endpoint, on average, from which others help.
+    /// The average number of requests on each near endpoint above which endpoints farther away receive
+    /// requests, too.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub overflow: Option<u32>,
 }
 
-/// A way to choose an endpoint.
+/// An algorithm that chooses an endpoint.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub enum AlgorithmName {
-    /// Latency times load, of two random ones.
+    /// Of two random endpoints, the one with less latency times load.
     PeakEwma,
-    /// Load, of two random ones.
+    /// Of two random endpoints, the one with fewer requests.
     LeastRequest,
-    /// In turns.
+    /// Each endpoint in turn.
     RoundRobin,
-    /// Random.
+    /// A random endpoint.
     Random,
-    /// By a hash on a ring.
+    /// By a hash of the key, on a ring.
     RingHash,
-    /// By a hash in a Maglev table.
+    /// By a hash of the key, in a Maglev table.
     Maglev,
 }
 
-/// What requests are kept together by: one of these.
+/// The key of requests: exactly one of these.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase", default)]
 pub struct HashSpec {
-    /// The value of a header.
+    /// The name of the header whose value is the key.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub header: Option<String>,
-    /// The value of a cookie.
+    /// The name of the cookie whose value is the key.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cookie: Option<String>,
-    /// The client's address.
+    /// Whether the client's address is the key.
     pub source: bool,
 }
 
-/// What is made to fail on purpose.
+/// Faults that are injected into requests, for tests.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase", default)]
 pub struct FaultsSpec {
-    /// Requests that are held up.
+    /// Delays a share of the requests.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub delay: Option<DelaySpec>,
-    /// Requests that are answered instead of sent.
+    /// Answers a share of the requests without sending them.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub abort: Option<AbortSpec>,
 }
 
-/// Requests that are held up.
+/// Delays a share of the requests.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct DelaySpec {
-    /// How long.
+    /// How long each of these requests is delayed.
     pub by: Duration,
-    /// How many of each hundred, in steps of a ten-thousandth.
+    /// The percentage of requests, in steps of 0.0001.
     pub percent: f64,
 }
 
-/// Requests that are answered instead of sent.
+/// Answers a share of the requests without sending them.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct AbortSpec {
-    /// With this status.
+    /// The HTTP status of the answer.
     pub status: u16,
-    /// How many of each hundred, in steps of a ten-thousandth.
+    /// The percentage of requests, in steps of 0.0001.
     pub percent: f64,
 }
 

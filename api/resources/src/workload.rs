@@ -39,24 +39,24 @@ pub struct WorkloadSpec {
     /// The service account that its identity names.
     #[serde(default = "default_service_account")]
     pub service_account: String,
-    /// How many instances, at most [`MAX_REPLICAS`].
+    /// The number of instances: 1 by default, at most 250.
     #[serde(default = "default_replicas")]
     pub replicas: u32,
-    /// Program and arguments.
+    /// The program and its arguments.
     pub command: Vec<String>,
-    /// Environment variables.
+    /// Environment variables of the program.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub env: BTreeMap<String, String>,
-    /// Files of lines `NAME=VALUE`, relative to the document's own directory; `env` wins over them.
+    /// Files with lines `NAME=VALUE`, relative to the document's directory; `env` takes precedence.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub env_file: Vec<String>,
-    /// Variables taken from the shell of `leno up`: a name, `PREFIX_*`, or `*` for all.
+    /// Variables that are copied from the environment of `leno up`: a name, `PREFIX_*`, or `*` for all.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub inherit_env: Vec<String>,
-    /// Where the command runs, relative to the document's own directory.
+    /// The working directory of the program, relative to the document's directory.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub working_dir: Option<String>,
-    /// The ports it serves.
+    /// The ports that the program listens on.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub ports: Vec<WorkloadPort>,
     /// The user that it runs as; default: the user who started `leno up`.
@@ -99,16 +99,17 @@ pub struct WorkloadSpec {
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct WorkloadPort {
-    /// Its name; may be empty when it is the only one.
+    /// Its name; may be empty if the workload has no other port.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub name: String,
     /// Its number.
     #[serde(deserialize_with = "port")]
     pub port: u16,
-    /// What it carries, as in a Kubernetes `Service`.
+    /// The protocol, as in a Kubernetes `Service`. Without it proxies detect the protocol.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub app_protocol: Option<String>,
-    /// The port of this machine that leads to it, on loopback; with an address, `0.0.0.0:8080`, there.
+    /// A port of this machine that is forwarded to this port: `8080` on 127.0.0.1, or an address with a
+    /// port, such as `0.0.0.0:8080`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub published: Option<PublishedPort>,
 }
@@ -175,11 +176,11 @@ impl schemars::JsonSchema for PublishedPort {
     }
 }
 
-/// The instances that run.
+/// The running instances.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct WorkloadStatus {
-    /// By ascending number.
+    /// The running instances, by ascending number.
     #[serde(default)]
     pub instances: Vec<InstanceStatus>,
 }
@@ -195,10 +196,10 @@ pub struct InstanceStatus {
     /// Whether it has a proxy.
     #[serde(default)]
     pub meshed: bool,
-    /// Whether it takes traffic.
+    /// Whether it accepts traffic.
     #[serde(default)]
     pub ready: bool,
-    /// Whether it has been told to end.
+    /// Whether it is terminating.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub ending: bool,
     /// Set if the instance is a pod. Never read from a document: only the source that read the pod from the
