@@ -8,7 +8,7 @@ use leno_types::routes::{Cors, InvalidTarget, Redirect, RouteKind};
 use crate::choice::Choice;
 use crate::cors;
 use crate::request::Request;
-use crate::table::{Found, RouteTable, TableRule};
+use crate::table::{MatchedRule, RouteTable, TableRule};
 
 /// What happens to a request.
 #[derive(Clone, Copy, Debug)]
@@ -16,13 +16,13 @@ pub enum Decision<'t> {
     /// No rule matches the request; it is refused.
     NoRule,
     /// The request is a CORS preflight, which the proxy answers.
-    Preflight(Found<'t>, &'t Cors),
+    Preflight(MatchedRule<'t>, &'t Cors),
     /// The proxy answers with a redirection.
-    Redirect(Found<'t>, &'t Redirect),
+    Redirect(MatchedRule<'t>, &'t Redirect),
     /// It goes to this backend, by its position in the rule.
-    Backend(Found<'t>, usize),
+    Backend(MatchedRule<'t>, usize),
     /// It fails: the chosen backend is invalid, or there is no backend to choose.
-    Nowhere(Found<'t>, Option<InvalidTarget>),
+    Nowhere(MatchedRule<'t>, Option<InvalidTarget>),
 }
 
 /// An error response of the mesh. Displays as the value of `leno-error`.

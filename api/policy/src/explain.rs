@@ -7,13 +7,13 @@ use leno_types::routes::{Match, PathMatch, TextMatch, ValueMatch};
 
 use crate::condition::{Condition, Mismatch};
 use crate::request::Request;
-use crate::table::{Found, RouteTable, TableRule};
+use crate::table::{MatchedRule, RouteTable, TableRule};
 
 /// What happens to a request, and why.
 #[derive(Clone, Debug)]
 pub struct Explanation<'t> {
     /// The rule that it follows, as from [`RouteTable::find`].
-    pub found: Option<Found<'t>>,
+    pub found: Option<MatchedRule<'t>>,
     /// The matches that were evaluated, in the order of precedence, up to and including the one
     /// that holds.
     pub considered: Vec<Considered<'t>>,
@@ -100,7 +100,7 @@ impl fmt::Display for TableRule {
 fn describe(f: &mut fmt::Formatter<'_>, mismatch: Mismatch, wanted: &Match) -> fmt::Result {
     let value = |f: &mut fmt::Formatter<'_>, what, list: &[ValueMatch], index| {
         let Some(wanted): Option<&ValueMatch> = list.get(index) else { return Ok(()) };
-        write!(f, "the {what} {} is not {}", wanted.name, Shown(&wanted.value))
+        write!(f, "the {what} {} is not {}", wanted.name, DisplayedMatch(&wanted.value))
     };
     match mismatch {
         Mismatch::Path => match &wanted.path {
@@ -111,7 +111,7 @@ fn describe(f: &mut fmt::Formatter<'_>, mismatch: Mismatch, wanted: &Match) -> f
                 f.write_str("the call is not of")?;
                 for (what, text) in [("service", service), ("method", method)] {
                     if let Some(text) = text {
-                        write!(f, " {what} {}", Shown(text))?;
+                        write!(f, " {what} {}", DisplayedMatch(text))?;
                     }
                 }
                 Ok(())
@@ -125,9 +125,9 @@ fn describe(f: &mut fmt::Formatter<'_>, mismatch: Mismatch, wanted: &Match) -> f
     }
 }
 
-struct Shown<'a>(&'a TextMatch);
+struct DisplayedMatch<'a>(&'a TextMatch);
 
-impl fmt::Display for Shown<'_> {
+impl fmt::Display for DisplayedMatch<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.0 {
             TextMatch::Exact(text) => write!(f, "{text:?}"),

@@ -48,4 +48,4 @@ pub use request::Request;
 pub use shadow::Shadowed;
 pub use standing::{Part, Standing, Verdict, standings};
 pub use streams::{StreamDecision, StreamShadowed, StreamTable};
-pub use table::{Found, Ignored, RouteTable, TableRule};
+pub use table::{Ignored, MatchedRule, RouteTable, TableRule};

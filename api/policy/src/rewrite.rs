@@ -35,7 +35,7 @@ fn path(change: &PathChange, path: &[u8], prefix: Option<usize>) -> Vec<u8> {
 
 /// The original URL of a request, as far as a redirection keeps it.
 #[derive(Clone, Copy, Debug)]
-pub struct Place<'r> {
+pub struct RequestUrl<'r> {
     /// `http` or `https`.
     pub scheme: &'r str,
     /// `host` or `host:port`.
@@ -50,7 +50,7 @@ pub struct Place<'r> {
 
 /// The `Location` header of a redirection.
 #[must_use]
-pub fn location(redirect: &Redirect, place: &Place<'_>, prefix: Option<usize>) -> Vec<u8> {
+pub fn location(redirect: &Redirect, place: &RequestUrl<'_>, prefix: Option<usize>) -> Vec<u8> {
     let scheme = redirect.scheme.as_deref().unwrap_or(place.scheme);
     let (host, _) = split_authority(place.authority);
     let host = redirect.hostname.as_deref().unwrap_or(host);
@@ -124,7 +124,7 @@ mod tests {
 
     #[test]
     fn redirections_keep_what_is_not_replaced() {
-        let place = Place {
+        let place = RequestUrl {
             scheme: "http",
             authority: "web.shop:8080",
             port: 8080,

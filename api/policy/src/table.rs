@@ -48,7 +48,7 @@ pub struct TableRule {
 
 /// The rule that a request follows.
 #[derive(Clone, Copy, Debug)]
-pub struct Found<'t> {
+pub struct MatchedRule<'t> {
     /// The rule.
     pub rule: &'t TableRule,
     /// Its position in [`RouteTable::rules`].
@@ -175,7 +175,7 @@ impl RouteTable {
     /// The rule that a request follows. `None` means that the request is refused with 404: routes
     /// replace what would happen without routes (GEP-1294, "Route presence").
     #[must_use]
-    pub fn find(&self, request: &impl Request) -> Option<Found<'_>> {
+    pub fn find(&self, request: &impl Request) -> Option<MatchedRule<'_>> {
         let path = request.path();
         let first = |list: &List| {
             list.first(&self.conditions, request, |one| one.check_rest(request).is_ok())
@@ -212,12 +212,12 @@ impl RouteTable {
         &self.listed
     }
 
-    pub(crate) fn found(&self, condition: &Condition) -> Found<'_> {
+    pub(crate) fn found(&self, condition: &Condition) -> MatchedRule<'_> {
         let prefix = match &condition.path {
             Path::Prefix(prefix) => Some(prefix.len()),
             _ => None,
         };
-        Found { rule: &self.rules[condition.rule], place: condition.rule, prefix }
+        MatchedRule { rule: &self.rules[condition.rule], place: condition.rule, prefix }
     }
 
     fn add(&mut self, route: &Arc<Route>) {

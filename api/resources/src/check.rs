@@ -14,7 +14,7 @@ use leno_types::{check_label, check_subdomain};
 
 use crate::metadata::{SETTINGS, allowed_values};
 use crate::object::Object;
-use crate::problem::{Place, Problem};
+use crate::problem::{Position, Problem};
 use crate::tree::{Node, Value};
 
 /// The prefix of Leno's own annotations and labels.
@@ -68,7 +68,7 @@ struct Check<'a> {
 /// A field of the document. A field that is not written has the position of its parent.
 struct Cursor<'a> {
     node: Option<&'a Node>,
-    place: Place,
+    place: Position,
     path: String,
 }
 

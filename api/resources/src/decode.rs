@@ -10,7 +10,7 @@ use serde::de::value::{StrDeserializer, StringDeserializer};
 use serde::de::{self, DeserializeOwned, Deserializer, IntoDeserializer, Visitor};
 
 use crate::check::did_you_mean;
-use crate::problem::Place;
+use crate::problem::Position;
 use crate::tree::{Key, Node, Value};
 
 /// Most failures that one document reports: the document is decoded again for each.
@@ -30,7 +30,7 @@ pub(crate) struct Decoded<T> {
 #[derive(Clone, Debug)]
 pub(crate) struct Failure {
     /// Its position and path, once known: the innermost node sets it.
-    pub(crate) at: Option<(Place, String)>,
+    pub(crate) at: Option<(Position, String)>,
     pub(crate) reason: String,
     /// The missing field, if one is missing.
     missing: Option<&'static str>,
@@ -39,7 +39,7 @@ pub(crate) struct Failure {
 /// A field that the type does not have.
 #[derive(Clone, Debug)]
 pub(crate) struct UnknownField {
-    pub(crate) place: Place,
+    pub(crate) place: Position,
     pub(crate) path: String,
     /// A similar field of the type.
     pub(crate) meant: Option<&'static str>,

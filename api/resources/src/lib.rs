@@ -47,7 +47,7 @@ pub use metadata::{
 };
 pub use object::{Kind, Object, ObjectKey, to_yaml};
 pub use parse::{Documents, Ignored, Outline, parse};
-pub use problem::{Located, Place, Problem};
+pub use problem::{Located, Position, Problem};
 pub use process::{
     Account, Condition, Cpu, Dependency, ExecCommand, GrpcCheck, HttpGet, HttpHeader, Limits,
     Memory, PortRef, Probe, Resources, Restart, Scheme, StopSignal, TcpSocket, Volume,

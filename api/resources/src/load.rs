@@ -5,7 +5,7 @@ use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 
 use crate::parse::{Documents, duplicates, parse};
-use crate::problem::{Place, Problem};
+use crate::problem::{Position, Problem};
 
 /// Largest file read, in MiB: 10,000 endpoints take about 4 MiB.
 const MAX_FILE_MIB: u64 = 32;
@@ -100,7 +100,7 @@ fn read(path: &Path) -> Result<String, Problem> {
 fn not_utf8(path: &Path, before: &[u8], byte: u8) -> Problem {
     let before = String::from_utf8_lossy(before);
     let last = before.rsplit('\n').next().unwrap_or_default();
-    let place = Place {
+    let place = Position {
         line: before.matches('\n').count() as u64 + 1,
         column: last.chars().count() as u64 + 1,
     };

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
-use leno_types::mesh::Place;
+use leno_types::mesh::Topology;
 use leno_types::{Egress, MtlsMode, Removal};
 use serde::{Deserialize, Serialize};
 
@@ -40,9 +40,9 @@ pub const NODE_LABEL: &str = "kubernetes.io/hostname";
 
 /// The zone and node that labels state.
 #[must_use]
-pub fn place(labels: &BTreeMap<String, String>) -> Place {
+pub fn place(labels: &BTreeMap<String, String>) -> Topology {
     let of = |label: &str| labels.get(label).map(String::as_str).unwrap_or_default().into();
-    Place { zone: of(ZONE_LABEL), node: of(NODE_LABEL) }
+    Topology { zone: of(ZONE_LABEL), node: of(NODE_LABEL) }
 }
 
 /// Name, namespace, labels and annotations of a document of Leno's own API group.

@@ -15,7 +15,7 @@ use crate::gateway::{
 };
 use crate::metadata::DEFAULT_NAMESPACE;
 use crate::object::{Kind, Object, ObjectKey, OwnDocument, StatusDocument, WorkloadDocument};
-use crate::problem::{Located, Place, Problem};
+use crate::problem::{Located, Position, Problem};
 use crate::proxy::ProxySpec;
 use crate::ratelimit::RateLimitPolicySpec;
 use crate::traffic::TrafficPolicySpec;
@@ -58,7 +58,7 @@ impl Outline {
     /// The position of a field such as `spec.rules[0].backendRefs[1].name`. If the document does
     /// not have the field, the position of its innermost parent that exists.
     #[must_use]
-    pub fn place(&self, path: &str) -> Place {
+    pub fn place(&self, path: &str) -> Position {
         self.0.find(path).place
     }
 }
@@ -302,7 +302,7 @@ impl Reader<'_> {
         value
     }
 
-    fn push(&mut self, place: Place, path: String, reason: String) {
+    fn push(&mut self, place: Position, path: String, reason: String) {
         self.problems.push(Problem { file: self.file.clone(), place, path, reason });
     }
 }

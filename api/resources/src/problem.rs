@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 /// A position in a file: lines and columns count from 1; line 0 means the file as a whole.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct Place {
+pub struct Position {
     /// The line.
     pub line: u64,
     /// The column, in characters.
@@ -20,7 +20,7 @@ pub struct Located<T> {
     /// The file, as given by the user.
     pub file: Arc<str>,
     /// The start of its document.
-    pub place: Place,
+    pub place: Position,
 }
 
 /// One reason to reject a text.
@@ -31,7 +31,7 @@ pub struct Problem {
     /// The file, as given by the user.
     pub file: Arc<str>,
     /// The position in the file.
-    pub place: Place,
+    pub place: Position,
     /// The field, for example `spec.ports[0].port`; empty for a document as a whole.
     pub path: String,
     /// What is wrong, and how to correct it.
@@ -44,14 +44,14 @@ impl Problem {
     pub fn of_file(file: &str, reason: impl Into<String>) -> Self {
         Self {
             file: file.into(),
-            place: Place::default(),
+            place: Position::default(),
             path: String::new(),
             reason: reason.into(),
         }
     }
 }
 
-impl fmt::Display for Place {
+impl fmt::Display for Position {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}:{}", self.line, self.column)
     }

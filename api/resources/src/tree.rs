@@ -7,7 +7,7 @@ use serde::Deserialize;
 use serde::de::{Deserializer, Error, MapAccess, SeqAccess, Visitor};
 use serde_saphyr::{DuplicateKeyPolicy, Spanned, from_str_multiple_with_options};
 
-use crate::problem::{Place, Problem};
+use crate::problem::{Position, Problem};
 
 /// Deepest nesting of a document: Kubernetes' own types need about 15.
 const MAX_DEPTH: usize = 48;
@@ -23,7 +23,7 @@ const MAX_ALIASED_EVENTS: usize = 100_000;
 /// One value of a document.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Node {
-    pub(crate) place: Place,
+    pub(crate) place: Position,
     pub(crate) value: Value,
 }
 
@@ -44,7 +44,7 @@ pub(crate) enum Value {
 
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Key {
-    pub(crate) place: Place,
+    pub(crate) place: Position,
     pub(crate) text: String,
 }
 
@@ -94,7 +94,7 @@ fn refused(
             return nodes;
         }
     }
-    let mut place = error.location().map_or_else(Place::default, place_of);
+    let mut place = error.location().map_or_else(Position::default, place_of);
     let message = error.to_string();
     // The position is already printed in front of the reason.
     let suffix = format!(" at line {}, column {}", place.line, place.column);
@@ -109,13 +109,13 @@ fn refused(
 
 /// The tab in the indentation of the line at which the parser failed, or of a neighbouring line:
 /// the position of some errors is before the tab, of others after it.
-fn tab_indent(text: &str, line: u64) -> Option<Place> {
+fn tab_indent(text: &str, line: u64) -> Option<Position> {
     let indent =
         |text: &str| text.chars().take_while(|c| c.is_whitespace()).position(|c| c == '\t');
     let wanted = |number: u64| {
         let index = usize::try_from(number.checked_sub(1)?).ok()?;
         let column = indent(text.lines().nth(index)?)?;
-        Some(Place { line: number, column: column as u64 + 1 })
+        Some(Position { line: number, column: column as u64 + 1 })
     };
     wanted(line).or_else(|| wanted(line + 1)).or_else(|| wanted(line.checked_sub(1)?))
 }
@@ -152,8 +152,8 @@ fn remove_repeated(file: &str, node: &mut Node, path: &str, problems: &mut Vec<P
     }
 }
 
-fn place_of(location: serde_saphyr::Location) -> Place {
-    Place { line: location.line(), column: location.column() }
+fn place_of(location: serde_saphyr::Location) -> Position {
+    Position { line: location.line(), column: location.column() }
 }
 
 impl Node {

@@ -1,6 +1,6 @@
 //! Which documents the parser accepts, and the errors of the others.
 
-use leno_resources::{Kind, Object, Place, load, parse, to_yaml};
+use leno_resources::{Kind, Object, Position, load, parse, to_yaml};
 use leno_types::{MtlsMode, Protocol};
 
 const MESH: &str = "\
@@ -201,7 +201,7 @@ fn names_settings_and_duplicates_are_checked() {
 #[test]
 fn broken_yaml_has_a_place() {
     let error = parse("a.yaml", "a: 1\nb: [1, 2\nc: 3\n").unwrap_err();
-    assert!(error[0].place > Place { line: 1, column: 1 }, "{error:?}");
+    assert!(error[0].place > Position { line: 1, column: 1 }, "{error:?}");
     let error = parse("a.yaml", "apiVersion: v1\nkind: A\nkind: B\n").unwrap_err();
     // Both mistakes: the kind that does not exist, and the key that is given twice.
     let lines: Vec<_> = error.iter().map(|problem| problem.place.line).collect();

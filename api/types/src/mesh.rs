@@ -139,12 +139,12 @@ pub struct Endpoint {
     /// disabled).
     pub identity: Option<Identity>,
     /// Its zone and node, for clients that prefer near ones; empty if the service prefers none.
-    pub place: Place,
+    pub place: Topology,
 }
 
 /// Where an instance runs; a part is empty if unknown.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
-pub struct Place {
+pub struct Topology {
     /// The zone (`topology.kubernetes.io/zone`).
     pub zone: Arc<str>,
     /// The node (`kubernetes.io/hostname`).
@@ -192,7 +192,7 @@ pub struct ServerPolicy {
     /// Whether it may connect to destinations that the mesh does not know.
     pub egress: Egress,
     /// The zone and node that it runs in.
-    pub place: Place,
+    pub place: Topology,
     /// Whether it is terminating. It still serves new connections, but closes each connection after
     /// its next response, so that clients move to other endpoints before it stops.
     pub ending: bool,
@@ -225,7 +225,7 @@ impl Service {
     }
 }
 
-impl Place {
+impl Topology {
     /// Whether both are known to be on the same node.
     #[must_use]
     pub fn shares_node(&self, other: &Self) -> bool {

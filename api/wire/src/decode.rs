@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use leno_types::mesh::{
-    Distribution, Place, PortProtocol, ServerPolicy, Service, ServicePort, Workload,
+    Distribution, PortProtocol, ServerPolicy, Service, ServicePort, Topology, Workload,
 };
 use leno_types::{Egress, IdentityError, MtlsMode, NameError, Protocol, Removal, ServiceName};
 use prost::Message;
@@ -221,7 +221,7 @@ impl TryFrom<proto::ServerPolicy> for ServerPolicy {
             egress,
             ports: ports(&message.ports)?,
             limits: traffic::rate_limits(message.limits)?,
-            place: Place { zone: message.zone.into(), node: message.node.into() },
+            place: Topology { zone: message.zone.into(), node: message.node.into() },
             ending: message.ending,
             removal,
         })

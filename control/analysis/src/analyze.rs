@@ -13,7 +13,7 @@ mod services;
 use std::sync::Arc;
 
 use leno_index::Settings;
-use leno_resources::{Documents, Located, Object, ObjectKey, Place};
+use leno_resources::{Documents, Located, Object, ObjectKey, Position};
 
 pub use finding::{Finding, Severity};
 
@@ -48,7 +48,7 @@ pub fn analyze_stored(
     let nowhere = |(_, object): (ObjectKey, &Object)| Located {
         value: object.clone(),
         file: Arc::default(),
-        place: Place::default(),
+        place: Position::default(),
     };
     let objects = of.into_iter().map(nowhere).collect();
     found(&mesh, &Documents { objects, ..Documents::default() }, false)

@@ -9,7 +9,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use leno_types::mesh::{
-    Distribution, Endpoint, Place, PortProtocol, ServerPolicy, Service, ServicePort, Workload,
+    Distribution, Endpoint, PortProtocol, ServerPolicy, Service, ServicePort, Topology, Workload,
 };
 use leno_types::{InstanceName, Protocol, ServiceName};
 
@@ -184,7 +184,7 @@ struct Families {
     v4: Option<IpAddr>,
     v6: Option<IpAddr>,
     /// Empty if the service distributes to any endpoint, wherever it is.
-    place: Place,
+    place: Topology,
 }
 
 /// The ready endpoints of a port, ordered by their names alone. If none is ready, the terminating

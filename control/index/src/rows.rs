@@ -17,7 +17,7 @@ use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 use leno_resources::{
     EndpointSlice, SERVICE_NAME_LABEL, Service, Workload, egress, mtls_mode, place,
 };
-use leno_types::mesh::{Distribution, Place};
+use leno_types::mesh::{Distribution, Topology};
 use leno_types::{Egress, Identity, InstanceName, MtlsMode, Protocol, ServiceName, TrustDomain};
 
 /// A service: its VIPs and ports.
@@ -75,7 +75,7 @@ pub(crate) struct EndpointRow {
     /// `None` outside of the mesh.
     pub(crate) instance: Option<InstanceName>,
     /// The zone and node whose clients should prefer it.
-    pub(crate) place: Place,
+    pub(crate) place: Topology,
 }
 
 /// One running instance: a pod, or one of a `Workload`.
@@ -89,7 +89,7 @@ pub(crate) struct InstanceRow {
     pub(crate) labels: Option<Arc<BTreeMap<String, String>>>,
     pub(crate) identity: Identity,
     pub(crate) ports: Arc<[InstancePortRow]>,
-    pub(crate) place: Place,
+    pub(crate) place: Topology,
     /// It is terminating.
     pub(crate) ending: bool,
     pub(crate) origin: Origin,
@@ -239,12 +239,12 @@ pub(crate) fn instances(
 
 /// The zone and node whose clients should prefer an endpoint: those in its hints, else those that
 /// it runs in. Only the first zone of a hint counts; Kubernetes sets one.
-fn near(endpoint: &Endpoint) -> Place {
+fn near(endpoint: &Endpoint) -> Topology {
     let hints = endpoint.hints.as_ref();
     let zone = hints.and_then(|hints| Some(&hints.for_zones.as_ref()?.first()?.name));
     let node = hints.and_then(|hints| Some(&hints.for_nodes.as_ref()?.first()?.name));
     let text = |text: Option<&String>| text.map(String::as_str).unwrap_or_default().into();
-    Place {
+    Topology {
         zone: text(zone.or(endpoint.zone.as_ref())),
         node: text(node.or(endpoint.node_name.as_ref())),
     }

@@ -11,7 +11,7 @@ use leno_inbound::{Inbound, Parts};
 use leno_telemetry::{Registry, render};
 use leno_tls::Keyring;
 use leno_transport::{Activity, Admission, Directions};
-use leno_types::mesh::{Place, PortProtocol, Resolution, ServerPolicy};
+use leno_types::mesh::{PortProtocol, Resolution, ServerPolicy, Topology};
 use leno_types::{InstanceName, MtlsMode, Protocol};
 use socket2::SockRef;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -56,7 +56,7 @@ impl Lab {
             ports,
             limits: [].into(),
             egress: leno_types::Egress::Allow,
-            place: Place::default(),
+            place: Topology::default(),
             ending: false,
             removal: leno_types::Removal::None,
         };

@@ -11,7 +11,7 @@ use leno_inbound::{Inbound, Parts};
 use leno_telemetry::{Registry, render};
 use leno_tls::{Alpn, Credentials, Keyring, TlsStream};
 use leno_transport::{Admission, Directions};
-use leno_types::mesh::{Place, PortProtocol, Resolution, ServerPolicy};
+use leno_types::mesh::{PortProtocol, Resolution, ServerPolicy, Topology};
 use leno_types::traffic::{LimitKey, RateLimit, Source};
 use leno_types::{InstanceName, MtlsMode, Protocol};
 use rcgen::{BasicConstraints, CertificateParams, IsCa, Issuer, KeyPair, SanType};
@@ -62,7 +62,7 @@ async fn connect_limited(
         ports,
         limits: limits.into(),
         egress: leno_types::Egress::Allow,
-        place: Place::default(),
+        place: Topology::default(),
         ending: false,
         removal: leno_types::Removal::None,
     };

@@ -465,7 +465,7 @@ mod tests {
     use leno_discovery::Directory;
     use leno_types::Identity;
     use leno_types::TrustDomain;
-    use leno_types::mesh::{Place, Resolution};
+    use leno_types::mesh::{Resolution, Topology};
 
     use super::*;
 
@@ -486,7 +486,7 @@ mod tests {
                     addresses: vec![ip],
                     port: 80,
                     identity: Some(identity.clone()),
-                    place: Place::default(),
+                    place: Topology::default(),
                 }],
             );
             let pick = backends.pick(&[]).unwrap();

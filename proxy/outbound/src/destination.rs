@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use leno_discovery::Directory;
-use leno_types::mesh::{Distribution, Endpoint, Place, Resolution, Workload, declared};
+use leno_types::mesh::{Distribution, Endpoint, Resolution, Topology, Workload, declared};
 use tokio::sync::watch;
 use tokio::time::Instant;
 
@@ -306,7 +306,7 @@ impl Destination {
             addresses: vec![self.original.ip()],
             port: self.original.port(),
             identity: workload.identity.clone(),
-            place: Place::default(),
+            place: Topology::default(),
         }
     }
 }

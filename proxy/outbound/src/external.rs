@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use leno_names::{Found, Names};
 use leno_tls::{OriginationError, Originator};
-use leno_types::mesh::{Endpoint, NamedEndpoint, Origination, Place};
+use leno_types::mesh::{Endpoint, NamedEndpoint, Origination, Topology};
 use tokio::sync::watch;
 
 /// The names among the endpoints of a destination, and what is known of each.
@@ -56,7 +56,7 @@ impl Resolved {
                     addresses: vec![*ip],
                     port: name.port,
                     identity: None,
-                    place: Place::default(),
+                    place: Topology::default(),
                 });
             }
         }

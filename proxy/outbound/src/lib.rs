@@ -46,7 +46,7 @@ use leno_names::Names;
 use leno_telemetry::{Counter, Direction, EdgeLabels, Registry};
 use leno_tls::Connector;
 use leno_transport::{Activity, Io, LocalAddresses, original_destination};
-use leno_types::mesh::{Place, Resolution, ServerPolicy};
+use leno_types::mesh::{Resolution, ServerPolicy, Topology};
 use leno_types::{InstanceName, OrigDst, Protocol, Removal, canonical};
 use tokio::net::TcpStream;
 use tokio::sync::watch;
@@ -129,7 +129,7 @@ pub(crate) struct Shared {
     /// The workload that requests come from, for hashes.
     pub(crate) source: String,
     /// Its node and zone, as far as is known.
-    pub(crate) place: RefCell<Place>,
+    pub(crate) place: RefCell<Topology>,
     /// The mesh is being removed: all connections are plaintext, even to endpoints that discovery still marks
     /// as meshed.
     pub(crate) is_leaving: Cell<bool>,
@@ -297,7 +297,7 @@ pub(crate) mod tests {
             ports: Vec::new(),
             limits: [].into(),
             egress: Egress::Allow,
-            place: Place::default(),
+            place: Topology::default(),
             ending: false,
             removal: Removal::None,
         }

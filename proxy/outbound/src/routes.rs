@@ -18,7 +18,9 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use leno_http::RequestView;
-use leno_policy::{Found, RouteTable, RuleOf, TableRule, cors, effective, rewrite, with_rule};
+use leno_policy::{
+    MatchedRule, RouteTable, RuleOf, TableRule, cors, effective, rewrite, with_rule,
+};
 use leno_types::mesh::Service;
 use leno_types::routes::Redirect;
 use leno_types::traffic::{Scope, Traffic};
@@ -141,9 +143,9 @@ impl Routes {
         &self,
         redirect: &Redirect,
         view: RequestView<'_>,
-        found: &Found<'_>,
+        found: &MatchedRule<'_>,
     ) -> MeshAnswer {
-        let place = rewrite::Place {
+        let place = rewrite::RequestUrl {
             scheme: "http",
             authority: view.authority(),
             port: self.port,

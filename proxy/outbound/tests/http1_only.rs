@@ -15,7 +15,7 @@ use leno_names::{Names, Resolvers};
 use leno_outbound::{Fixed, Outbound, Parts};
 use leno_telemetry::Registry;
 use leno_tls::{Credentials, Keyring};
-use leno_types::mesh::{Distribution, Endpoint, Place, Resolution, Service, ServicePort};
+use leno_types::mesh::{Distribution, Endpoint, Resolution, Service, ServicePort, Topology};
 use leno_types::traffic::{Timeouts, Traffic};
 use leno_types::{InstanceName, Protocol, ServiceName};
 use nix::sched::{CloneFlags, unshare};
@@ -125,7 +125,7 @@ fn outbound(keyring: &Keyring, server: SocketAddr, request: Option<Duration>) ->
         addresses: vec![server.ip()],
         port: server.port(),
         identity: Some(CART.parse().unwrap()),
-        place: Place::default(),
+        place: Topology::default(),
     };
     let timeouts = Timeouts { request, ..Timeouts::default() };
     let service = Service {

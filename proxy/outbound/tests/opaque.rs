@@ -13,7 +13,7 @@ use leno_names::{Names, Resolvers};
 use leno_outbound::{Fixed, Outbound, Parts};
 use leno_telemetry::Registry;
 use leno_tls::Keyring;
-use leno_types::mesh::{Distribution, Endpoint, Place, Resolution, Service, ServicePort};
+use leno_types::mesh::{Distribution, Endpoint, Resolution, Service, ServicePort, Topology};
 use leno_types::{InstanceName, Protocol, ServiceName};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
@@ -29,7 +29,7 @@ fn outbound(protocol: Protocol, endpoints: &[SocketAddr]) -> Outbound {
         addresses: vec![address.ip()],
         port: address.port(),
         identity: None,
-        place: Place::default(),
+        place: Topology::default(),
     };
     let service = Service {
         name: ServiceName::new("shop", "db").unwrap(),

@@ -3,7 +3,7 @@
 use leno_policy::cors::{actual, is_preflight, preflight};
 use leno_types::routes::Cors;
 
-use crate::support::{Sent, sent};
+use crate::support::{TestRequest, sent};
 
 fn list(items: &[&str]) -> Vec<std::sync::Arc<str>> {
     items.iter().map(|item| (*item).into()).collect()
@@ -39,7 +39,7 @@ fn shown(lines: Vec<leno_policy::cors::Line>) -> Vec<String> {
     lines.into_iter().map(line).collect()
 }
 
-fn asking(origin: &str) -> Sent {
+fn asking(origin: &str) -> TestRequest {
     sent(&format!(
         "OPTIONS /cors origin={origin} access-control-request-method=PUT access-control-request-headers=x-a"
     ))

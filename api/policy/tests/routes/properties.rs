@@ -7,7 +7,7 @@ use leno_policy::{Choice, Request, RouteTable, Weights, sampled};
 use leno_types::routes::{PathMatch, Route, Rule};
 use proptest::prelude::*;
 
-use crate::support::{Sent, backend, goes, matched, route, rule, sent, table};
+use crate::support::{TestRequest, backend, goes, matched, route, rule, sent, table};
 
 const WORDS: [&str; 18] = [
     "=/",
@@ -58,7 +58,7 @@ fn routes() -> impl Strategy<Value = Vec<Route>> {
     })
 }
 
-fn request() -> impl Strategy<Value = Sent> {
+fn request() -> impl Strategy<Value = TestRequest> {
     let path = prop::sample::select(vec![
         "/", "/a", "/a/", "/a/b", "/a/b/c", "/ab", "/b", "/c", "*", "//", "/a//b", "/a/c",
     ]);
@@ -69,7 +69,7 @@ fn request() -> impl Strategy<Value = Sent> {
 }
 
 /// The specification as a reference implementation: of all matches that hold, the first by rank.
-fn by_the_book(routes: &[Arc<Route>], request: &Sent) -> Option<(String, usize)> {
+fn by_the_book(routes: &[Arc<Route>], request: &TestRequest) -> Option<(String, usize)> {
     let mut held = Vec::new();
     for route in routes {
         for (index, rule) in route.rules.iter().enumerate() {
@@ -104,7 +104,7 @@ fn by_the_book(routes: &[Arc<Route>], request: &Sent) -> Option<(String, usize)>
     held.into_iter().next().map(|(_, tie)| (tie.2, tie.3))
 }
 
-fn found(table: &RouteTable, request: &Sent) -> Option<(String, usize)> {
+fn found(table: &RouteTable, request: &TestRequest) -> Option<(String, usize)> {
     table.find(request).map(|found| (found.rule.route().name.to_string(), found.rule.index()))
 }
 
@@ -149,7 +149,7 @@ proptest! {
 
     #[test]
     fn no_request_panics(target in "[/a*?&=%]{0,40}", method in "[A-Z]{0,7}") {
-        let request = Sent { method, target, headers: Vec::new() };
+        let request = TestRequest { method, target, headers: Vec::new() };
         let rules = WORDS.map(|word| rule(&[word], "v1"));
         let _ = table(vec![route("all", rules.to_vec())]).find(&request);
         prop_assert!(request.query().is_none() || request.target.contains('?'));

@@ -10,13 +10,13 @@ use leno_types::routes::{
 
 /// A request: `GET /path?query` and headers.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Sent {
+pub(crate) struct TestRequest {
     pub(crate) method: String,
     pub(crate) target: String,
     pub(crate) headers: Vec<(String, String)>,
 }
 
-impl Request for Sent {
+impl Request for TestRequest {
     fn method(&self) -> &str {
         &self.method
     }
@@ -36,7 +36,7 @@ impl Request for Sent {
 }
 
 /// `GET /path name=value name=value`.
-pub(crate) fn sent(text: &str) -> Sent {
+pub(crate) fn sent(text: &str) -> TestRequest {
     let mut words = text.split(' ');
     let mut next = || words.next().unwrap_or_default().to_owned();
     let (method, target) = (next(), next());
@@ -44,7 +44,7 @@ pub(crate) fn sent(text: &str) -> Sent {
         let (name, value) = word.split_once('=').expect("name=value");
         (name.to_owned(), value.to_owned())
     };
-    Sent { method, target, headers: words.map(header).collect() }
+    TestRequest { method, target, headers: words.map(header).collect() }
 }
 
 /// Conditions, all of which must hold: `=/path`, `/prefix`, `~pattern`, `method:GET`, `name=value`,

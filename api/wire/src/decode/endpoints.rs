@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use leno_types::mesh::{Endpoint, Place, Service};
+use leno_types::mesh::{Endpoint, Service, Topology};
 use leno_types::{Identity, InstanceName, ServiceName};
 
 use super::{DecodeError, MAX_ENDPOINTS, bounded, ips, port};
@@ -179,7 +179,7 @@ impl SharedTexts {
             addresses: addresses(&message)?,
             port: port(message.port)?,
             identity,
-            place: Place { zone: self.place(message.zone)?, node: self.place(message.node)? },
+            place: Topology { zone: self.place(message.zone)?, node: self.place(message.node)? },
         })
     }
 

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use bytes::{BufMut, Bytes};
 use leno_types::Identity;
 use leno_types::ServiceName;
-use leno_types::mesh::{Endpoint, Place, Service, ServicePort};
+use leno_types::mesh::{Endpoint, Service, ServicePort, Topology};
 use prost::Message;
 use prost::encoding::{WireType, encode_key, encode_varint};
 
@@ -136,7 +136,7 @@ fn changes(
 }
 
 /// The attributes that many endpoints share.
-type Attributes<'a> = (u16, Option<&'a Identity>, &'a Place);
+type Attributes<'a> = (u16, Option<&'a Identity>, &'a Topology);
 
 fn attributes(endpoint: &Endpoint) -> Attributes<'_> {
     (endpoint.port, endpoint.identity.as_ref(), &endpoint.place)

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use leno_types::mesh::{Distribution, Endpoint, Place, Service, ServicePort};
+use leno_types::mesh::{Distribution, Endpoint, Service, ServicePort, Topology};
 use leno_types::{Identity, Protocol, TrustDomain};
 use leno_wire::encode::{self, EndpointsUpdate, endpoints_step, service_update};
 use leno_wire::{Bytes, proto};
@@ -62,7 +62,7 @@ fn replaced() -> (Service, Service) {
         addresses: vec![std::net::Ipv4Addr::from(0x0a00_0000 + last).into()],
         port: 8080,
         identity: Some(Identity::new(TrustDomain::default(), "shop", "web").unwrap()),
-        place: Place { zone: "eu-1a".into(), node: "node-17".into() },
+        place: Topology { zone: "eu-1a".into(), node: "node-17".into() },
     };
     let mut pods: Vec<_> = (0..1_000).map(|nth| pod(format!("web-5d8f7b-{nth:04}"), nth)).collect();
     let before = service(&[pods.clone()]);

@@ -10,7 +10,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use bytes::Bytes;
 use leno_types::mesh::{
-    Distribution, Endpoint, Place, PortProtocol, ServerPolicy, Service, ServicePort, Workload,
+    Distribution, Endpoint, PortProtocol, ServerPolicy, Service, ServicePort, Topology, Workload,
 };
 use leno_types::{Identity, InstanceName, MtlsMode, Protocol, ServiceName, TrustDomain};
 use leno_wire::{decode, encode, proto};
@@ -37,9 +37,9 @@ fn identity() -> impl Strategy<Value = Identity> {
     )
 }
 
-fn place() -> impl Strategy<Value = Place> {
+fn place() -> impl Strategy<Value = Topology> {
     let text = || prop::sample::select(vec!["", "a", "b"]);
-    (text(), text()).prop_map(|(zone, node)| Place { zone: zone.into(), node: node.into() })
+    (text(), text()).prop_map(|(zone, node)| Topology { zone: zone.into(), node: node.into() })
 }
 
 prop_compose! {

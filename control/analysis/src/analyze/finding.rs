@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::fmt;
 use std::sync::Arc;
 
-use leno_resources::{Documents, Ignored, Located, Object, ObjectKey, Place, Problem};
+use leno_resources::{Documents, Ignored, Located, Object, ObjectKey, Position, Problem};
 use serde::Serialize;
 
 /// How bad a finding is.
@@ -121,7 +121,7 @@ impl<'d> Findings<'d> {
     }
 
     /// The file and position of a part of an object.
-    pub(super) fn place(&self, at: usize, path: &str) -> (Arc<str>, Place) {
+    pub(super) fn place(&self, at: usize, path: &str) -> (Arc<str>, Position) {
         let located = &self.documents.objects[at];
         let place = self.documents.outlines.get(at).map(|outline| outline.place(path));
         (Arc::clone(&located.file), place.unwrap_or(located.place))

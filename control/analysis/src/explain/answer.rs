@@ -1,7 +1,7 @@
 //! The answer, as words for people and fields that programs may rely on.
 
 use leno_types::Protocol;
-use leno_types::mesh::{Endpoint, Place, Service, ServicePort, Workload};
+use leno_types::mesh::{Endpoint, Service, ServicePort, Topology, Workload};
 use leno_types::routes::HeaderChanges;
 use serde::Serialize;
 
@@ -354,7 +354,7 @@ impl BackendAnswer {
             addresses: workload.addresses.clone(),
             port,
             identity: workload.identity.clone(),
-            place: Place::default(),
+            place: Topology::default(),
         };
         let endpoints = EndpointAnswer::of(&endpoint).into_iter().collect();
         Self { endpoints, ..Self::empty(workload.name.to_string(), port, 1.0) }

@@ -1,7 +1,7 @@
 //! What routes do with a request, decided by the same table that proxies use.
 
 use leno_policy::{
-    Changes, Considered, Decision, Found, Ignored, Request as _, RouteTable, TableRule, cors,
+    Changes, Considered, Decision, Ignored, MatchedRule, Request as _, RouteTable, TableRule, cors,
     rewrite,
 };
 use leno_types::ServiceName;
@@ -83,7 +83,7 @@ impl Mesh {
         sender: &Sender,
         table: &RouteTable,
         question: &Question,
-        found: &Found<'_>,
+        found: &MatchedRule<'_>,
     ) -> Vec<BackendAnswer> {
         let rule = found.rule.rule();
         let total = found.rule.weights().total();
@@ -192,7 +192,7 @@ fn ignored(ignored: &Ignored) -> String {
 }
 
 /// The outcome if every share of the requests fails.
-fn nowhere(table: &RouteTable, found: &Found<'_>, backends: &[BackendAnswer]) -> Outcome {
+fn nowhere(table: &RouteTable, found: &MatchedRule<'_>, backends: &[BackendAnswer]) -> Outcome {
     let targets = found.rule.rule().backends.iter().zip(backends);
     let mut chosen = targets.filter(|(_, shown)| shown.share > 0.0);
     let reason = chosen.find_map(|(backend, _)| match backend.target {
@@ -208,8 +208,8 @@ fn nowhere(table: &RouteTable, found: &Found<'_>, backends: &[BackendAnswer]) ->
     Outcome::refused(refusal.status, refusal.to_string(), text)
 }
 
-fn redirected(redirect: &Redirect, question: &Question, found: &Found<'_>) -> Outcome {
-    let place = rewrite::Place {
+fn redirected(redirect: &Redirect, question: &Question, found: &MatchedRule<'_>) -> Outcome {
+    let place = rewrite::RequestUrl {
         scheme: "http",
         authority: question.authority(),
         port: question.port,

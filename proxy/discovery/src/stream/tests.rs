@@ -1,7 +1,7 @@
 //! Which responses are acknowledged, which are rejected, and what stays in use.
 
 use leno_types::mesh::{
-    Distribution, Endpoint, Place, Resolution, ServerPolicy, Service, ServicePort,
+    Distribution, Endpoint, Resolution, ServerPolicy, Service, ServicePort, Topology,
 };
 use leno_types::{MtlsMode, Protocol};
 use leno_wire::{encode, proto};
@@ -45,7 +45,7 @@ fn served(last: u8) -> Service {
         addresses: vec![[10, 0, 0, last].into()],
         port: 80,
         identity: None,
-        place: Place::default(),
+        place: Topology::default(),
     };
     let port = ServicePort {
         port: 80,
@@ -120,7 +120,7 @@ fn policy(workload: &str, mtls: MtlsMode) -> proto::Any {
         ports: Vec::new(),
         limits: [].into(),
         egress: leno_types::Egress::Allow,
-        place: Place::default(),
+        place: Topology::default(),
         ending: false,
         removal: leno_types::Removal::None,
     })

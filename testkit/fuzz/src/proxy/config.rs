@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use leno_http::Limits;
-use leno_types::mesh::{Distribution, Endpoint, Place, Service, ServicePort};
+use leno_types::mesh::{Distribution, Endpoint, Service, ServicePort, Topology};
 use leno_types::routes::{
     Backend, Cors, Filter, HeaderChanges, Match, Mirror, PathChange, PathMatch, Redirect, Retry,
     Rewrite, Route, RouteKind, Rule, Session, Target, TextMatch, Timeouts, ValueMatch,
@@ -169,7 +169,7 @@ fn endpoint(service: usize, nth: usize) -> Endpoint {
         addresses: vec![address.ip()],
         port: address.port(),
         identity: None,
-        place: Place::default(),
+        place: Topology::default(),
     }
 }
 

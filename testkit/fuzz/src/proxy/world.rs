@@ -14,7 +14,7 @@ use leno_outbound::{Fixed, Outbound};
 use leno_telemetry::Registry;
 use leno_tls::Keyring;
 use leno_transport::{Activity, Admission, Directions, budget, scripted};
-use leno_types::mesh::{Place, PortProtocol, Resolution, ServerPolicy, Subject};
+use leno_types::mesh::{PortProtocol, Resolution, ServerPolicy, Subject, Topology};
 use leno_types::{Egress, InstanceName, MtlsMode, Protocol, Removal};
 use tokio::net::TcpStream;
 use tokio::runtime::Handle;
@@ -354,7 +354,7 @@ fn planes(case: &Case, activity: &Rc<Activity>) -> (Rc<Outbound>, Rc<Inbound>) {
         ports: vec![PortProtocol { port: application.port(), protocol: config.protocol }],
         limits: config.rate_limits.clone().into(),
         egress: Egress::Allow,
-        place: Place::default(),
+        place: Topology::default(),
         ending: false,
         removal: Removal::None,
     };
