@@ -69,7 +69,7 @@ pub(crate) fn instance(facts: &Facts, name: &InstanceName) -> Option<(Workload, 
 }
 
 /// One address of one port of a service.
-struct Served<'a> {
+struct ServedAddress<'a> {
     endpoint: &'a EndpointRow,
     number: u16,
 }
@@ -80,7 +80,7 @@ fn places<'a>(
     facts: &'a Facts,
     service: &'a ServiceName,
     port: &'a ServicePortRow,
-) -> impl Iterator<Item = Served<'a>> {
+) -> impl Iterator<Item = ServedAddress<'a>> {
     facts.slices(service).flat_map(move |slice| {
         let served = slice_port(slice, port);
         let endpoints = slice.endpoints.iter();
@@ -88,7 +88,7 @@ fn places<'a>(
         accepted.filter_map(move |endpoint| {
             let instance = endpoint.instance.as_ref().and_then(|name| facts.instance(name));
             let number = target_number(port, served?, instance)?;
-            Some(Served { endpoint, number })
+            Some(ServedAddress { endpoint, number })
         })
     })
 }
@@ -173,7 +173,7 @@ fn instance_ports(facts: &Facts, name: &InstanceName, row: &InstanceRow) -> Vec<
 /// What endpoints are grouped by: addresses of one instance form one endpoint, and an address
 /// without an instance is an endpoint of its own.
 #[derive(PartialEq, Eq, PartialOrd, Ord)]
-enum Whose {
+enum EndpointKey {
     Instance(InstanceName),
     Unknown(IpAddr),
 }
@@ -194,13 +194,15 @@ fn endpoints(
     name: &ServiceName,
     (port, distribution): (&ServicePortRow, Distribution),
 ) -> Arc<[Endpoint]> {
-    let mut found: BTreeMap<(Whose, u16), Families> = BTreeMap::new();
+    let mut found: BTreeMap<(EndpointKey, u16), Families> = BTreeMap::new();
     let any_ready = places(facts, name, port).any(|place| place.endpoint.ready);
     let serves = |row: &EndpointRow| if any_ready { row.ready } else { row.lingers };
-    for Served { endpoint, number } in places(facts, name, port).filter(|p| serves(p.endpoint)) {
+    for ServedAddress { endpoint, number } in
+        places(facts, name, port).filter(|p| serves(p.endpoint))
+    {
         let whose = match &endpoint.instance {
-            Some(instance) => Whose::Instance(instance.clone()),
-            None => Whose::Unknown(endpoint.ip),
+            Some(instance) => EndpointKey::Instance(instance.clone()),
+            None => EndpointKey::Unknown(endpoint.ip),
         };
         let families = found.entry((whose, number)).or_default();
         let family = if endpoint.ip.is_ipv4() { &mut families.v4 } else { &mut families.v6 };
@@ -209,10 +211,10 @@ fn endpoints(
             families.place.clone_from(&endpoint.place);
         }
     }
-    let endpoint = |((whose, port), families): ((Whose, u16), Families)| {
+    let endpoint = |((whose, port), families): ((EndpointKey, u16), Families)| {
         let workload = match whose {
-            Whose::Instance(instance) => Some(instance),
-            Whose::Unknown(_) => None,
+            EndpointKey::Instance(instance) => Some(instance),
+            EndpointKey::Unknown(_) => None,
         };
         let identity = workload.as_ref().and_then(|name| facts.identity(name)).cloned();
         let addresses = families.v4.into_iter().chain(families.v6).collect();

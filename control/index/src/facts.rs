@@ -64,7 +64,7 @@ impl NamespaceRow {
 
 /// What one change can affect.
 #[derive(Debug, Default)]
-pub(crate) struct Touched {
+pub(crate) struct AffectedNames {
     /// Services whose own rows changed.
     pub(crate) services: BTreeSet<ServiceName>,
     /// Instances whose own rows, or mode, changed.
@@ -96,7 +96,7 @@ impl Facts {
     }
 
     /// Inserts an object, replacing any other of the same key.
-    pub(crate) fn put(&mut self, object: &Object, touched: &mut Touched) {
+    pub(crate) fn put(&mut self, object: &Object, touched: &mut AffectedNames) {
         let key = object.key();
         self.remove(&key, touched);
         let taken = match object {
@@ -174,7 +174,7 @@ impl Facts {
         &mut self,
         key: &ObjectKey,
         exemption: &PodExemption,
-        touched: &mut Touched,
+        touched: &mut AffectedNames,
     ) -> bool {
         self.exemptions.put(key, exemption);
         self.touch_namespace(&key.namespace, touched);
@@ -182,7 +182,7 @@ impl Facts {
     }
 
     /// Inserts a route or a grant; returns whether the mesh uses it.
-    fn put_route(&mut self, key: &ObjectKey, object: &Object, touched: &mut Touched) -> bool {
+    fn put_route(&mut self, key: &ObjectKey, object: &Object, touched: &mut AffectedNames) -> bool {
         let routes = &mut self.routes;
         let taken = match object {
             Object::HttpRoute(route) => {
@@ -205,7 +205,7 @@ impl Facts {
         taken.is_some()
     }
 
-    pub(crate) fn remove(&mut self, key: &ObjectKey, touched: &mut Touched) {
+    pub(crate) fn remove(&mut self, key: &ObjectKey, touched: &mut AffectedNames) {
         use leno_resources::Kind;
         match key.kind {
             Kind::Namespace => {
@@ -397,7 +397,7 @@ impl Facts {
         key: &ObjectKey,
         service: ServiceName,
         row: SliceRow,
-        touched: &mut Touched,
+        touched: &mut AffectedNames,
     ) {
         for endpoint in &row.endpoints {
             let Some(instance) = endpoint.instance.as_ref() else { continue };
@@ -412,7 +412,7 @@ impl Facts {
         touched.services.insert(service);
     }
 
-    fn remove_slice(&mut self, key: &ObjectKey, touched: &mut Touched) {
+    fn remove_slice(&mut self, key: &ObjectKey, touched: &mut AffectedNames) {
         let Some(service) = self.slice_services.remove(key) else {
             return;
         };
@@ -451,7 +451,7 @@ impl Facts {
         &mut self,
         key: &ObjectKey,
         rows: Vec<(InstanceName, InstanceRow)>,
-        touched: &mut Touched,
+        touched: &mut AffectedNames,
     ) {
         let names = rows.iter().map(|(name, _)| name.clone()).collect();
         for (name, row) in rows {
@@ -462,7 +462,7 @@ impl Facts {
         self.owned.insert(key.clone(), names);
     }
 
-    fn remove_instances(&mut self, key: &ObjectKey, touched: &mut Touched) {
+    fn remove_instances(&mut self, key: &ObjectKey, touched: &mut AffectedNames) {
         for name in self.owned.remove(key).unwrap_or_default() {
             let claims = self.instances.get_mut(&name);
             let row = claims.and_then(|claims| claims.remove(key));
@@ -476,7 +476,7 @@ impl Facts {
         }
     }
 
-    fn touch_service(&self, name: &ServiceName, touched: &mut Touched) {
+    fn touch_service(&self, name: &ServiceName, touched: &mut AffectedNames) {
         let endpoints = self.slices(name).flat_map(|slice| &slice.endpoints);
         touched.served.extend(endpoints.filter_map(|endpoint| endpoint.instance.clone()));
         touched.services.insert(name.clone());
@@ -485,7 +485,7 @@ impl Facts {
 
     /// A policy of clients has changed: touches the services that it, or the route that it targets,
     /// applies to.
-    fn touch_targets(&self, targets: &[TargetRow], touched: &mut Touched) {
+    fn touch_targets(&self, targets: &[TargetRow], touched: &mut AffectedNames) {
         for target in targets {
             match target {
                 TargetRow::Service(name, _) => drop(touched.services.insert(name.clone())),
@@ -498,7 +498,7 @@ impl Facts {
 
     /// A rate limit has changed: touches the workloads that it targets, or that are behind its
     /// services.
-    fn touch_limited(&self, targets: &[TargetRow], touched: &mut Touched) {
+    fn touch_limited(&self, targets: &[TargetRow], touched: &mut AffectedNames) {
         for target in targets {
             match target {
                 TargetRow::Service(name, _) => {
@@ -516,7 +516,7 @@ impl Facts {
         self.settings.namespace.as_deref() == Some(namespace)
     }
 
-    fn set_removal(&mut self, removal: Removal, touched: &mut Touched) {
+    fn set_removal(&mut self, removal: Removal, touched: &mut AffectedNames) {
         if self.removal != removal {
             self.removal = removal;
             touched.services.extend(self.services.keys().cloned());
@@ -524,7 +524,7 @@ impl Facts {
         }
     }
 
-    fn touch_namespace(&self, namespace: &str, touched: &mut Touched) {
+    fn touch_namespace(&self, namespace: &str, touched: &mut AffectedNames) {
         let first = InstanceName { namespace: namespace.into(), name: "".into() };
         let names = self.instances.range(first..).map(|(name, _)| name);
         touched.instances.extend(names.take_while(|n| &*n.namespace == namespace).cloned());

@@ -11,7 +11,7 @@ use leno_types::{Egress, Identity, InstanceName, MtlsMode, Removal, ServiceName,
 
 use crate::build;
 use crate::change::{Change, Changed};
-use crate::facts::{Facts, RefusedEndpoints, Touched};
+use crate::facts::{AffectedNames, Facts, RefusedEndpoints};
 use crate::tables::{Address, Rebuilt, Tables};
 
 /// Settings of the whole mesh.
@@ -64,7 +64,7 @@ impl Index {
     /// Applies several changes as one; states in between are not reported. Of two changes of one
     /// object, the later one wins.
     pub fn apply_all(&mut self, changes: Vec<Change>) -> Changed {
-        let mut touched = Touched::default();
+        let mut touched = AffectedNames::default();
         for change in changes {
             match change {
                 Change::Upsert(object) => self.facts.put(&object, &mut touched),
@@ -174,8 +174,8 @@ impl Index {
         self.tables.aliases(address)
     }
 
-    fn rebuild(&mut self, touched: Touched) -> Changed {
-        let Touched { mut services, instances, mut served } = touched;
+    fn rebuild(&mut self, touched: AffectedNames) -> Changed {
+        let AffectedNames { mut services, instances, mut served } = touched;
         for instance in &instances {
             services.extend(self.facts.services_naming(instance).cloned());
         }

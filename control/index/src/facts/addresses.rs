@@ -11,7 +11,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use leno_types::{InstanceName, ServiceName};
 
-use super::{Facts, Touched};
+use super::{AffectedNames, Facts};
 use crate::index::Writers;
 use crate::rows::{EndpointRow, InstanceRow, Origin, SliceRow};
 
@@ -155,7 +155,7 @@ impl Addresses {
     }
 
     /// Touches every instance and service whose answer at this address may change.
-    fn touch(&self, ip: IpAddr, touched: &mut Touched) {
+    fn touch(&self, ip: IpAddr, touched: &mut AffectedNames) {
         for claim in self.claims.get(&ip).into_iter().flatten() {
             if let Claim::Instance(_, name) = claim {
                 touched.instances.insert(name.clone());
@@ -242,7 +242,12 @@ impl Facts {
         }
     }
 
-    pub(super) fn claim_service(&mut self, name: &ServiceName, add: bool, touched: &mut Touched) {
+    pub(super) fn claim_service(
+        &mut self,
+        name: &ServiceName,
+        add: bool,
+        touched: &mut AffectedNames,
+    ) {
         let Some(row) = self.services.get(name).filter(|_| self.checks_claims()) else { return };
         for ip in row.vips.clone() {
             self.change_claim(ip, Claim::Service(name.clone()), add, touched);
@@ -253,7 +258,7 @@ impl Facts {
         &mut self,
         (name, row): (&InstanceName, &InstanceRow),
         add: bool,
-        touched: &mut Touched,
+        touched: &mut AffectedNames,
     ) {
         if !self.checks_claims() {
             return;
@@ -292,7 +297,7 @@ impl Facts {
         }
     }
 
-    fn change_claim(&mut self, ip: IpAddr, claim: Claim, add: bool, touched: &mut Touched) {
+    fn change_claim(&mut self, ip: IpAddr, claim: Claim, add: bool, touched: &mut AffectedNames) {
         self.addresses.touch(ip, touched);
         if add {
             self.addresses.claim(ip, claim);

@@ -7,7 +7,7 @@ use leno_resources::{ConfigMap, ObjectKey};
 use leno_types::ServiceName;
 use leno_types::mesh::{Origination, Roots};
 
-use super::{Facts, Touched};
+use super::{AffectedNames, Facts};
 use crate::rows::external::{self, BackendTlsRow};
 use crate::rows::policies::TargetRow;
 
@@ -20,19 +20,19 @@ impl Facts {
         &mut self,
         key: &ObjectKey,
         object: &ConfigMap,
-        touched: &mut Touched,
+        touched: &mut AffectedNames,
     ) {
         self.authorities.insert(key.clone(), external::authorities(object));
         self.touch_referring_to(key, touched);
     }
 
-    pub(super) fn remove_authorities(&mut self, key: &ObjectKey, touched: &mut Touched) {
+    pub(super) fn remove_authorities(&mut self, key: &ObjectKey, touched: &mut AffectedNames) {
         if self.authorities.remove(key).is_some() {
             self.touch_referring_to(key, touched);
         }
     }
 
-    fn touch_referring_to(&self, key: &ObjectKey, touched: &mut Touched) {
+    fn touch_referring_to(&self, key: &ObjectKey, touched: &mut AffectedNames) {
         let refers = |row: &&BackendTlsRow| {
             row.namespace == key.namespace && row.authorities.contains(&key.name)
         };

@@ -6,7 +6,7 @@ use leno_resources::ObjectKey;
 use leno_types::ServiceName;
 use leno_types::routes::RouteKind;
 
-use super::Touched;
+use super::AffectedNames;
 use crate::rows::routes::{GrantRow, RouteRow};
 
 /// The rows of routes, and an index from services to them.
@@ -46,7 +46,7 @@ impl RouteFacts {
         grants.into_iter().any(|grant| grant.allows(kind, from, &to.name))
     }
 
-    pub(super) fn put(&mut self, key: &ObjectKey, row: RouteRow, touched: &mut Touched) {
+    pub(super) fn put(&mut self, key: &ObjectKey, row: RouteRow, touched: &mut AffectedNames) {
         for parent in &row.parents {
             self.attached.entry(parent.service.clone()).or_default().insert(key.clone());
             touched.services.insert(parent.service.clone());
@@ -57,7 +57,7 @@ impl RouteFacts {
         self.routes.insert(key.clone(), row);
     }
 
-    pub(super) fn remove(&mut self, key: &ObjectKey, touched: &mut Touched) {
+    pub(super) fn remove(&mut self, key: &ObjectKey, touched: &mut AffectedNames) {
         let Some(row) = self.routes.remove(key) else { return };
         for parent in &row.parents {
             forget(&mut self.attached, &parent.service, key);
@@ -70,7 +70,7 @@ impl RouteFacts {
 
     /// A service was created, changed or deleted: references to it may have become valid or
     /// invalid.
-    pub(super) fn touch_referring(&self, service: &ServiceName, touched: &mut Touched) {
+    pub(super) fn touch_referring(&self, service: &ServiceName, touched: &mut AffectedNames) {
         let keys = self.referring.get(service).into_iter().flatten();
         for row in keys.filter_map(|key| self.routes.get(key)) {
             touched.services.extend(row.parents.iter().map(|parent| parent.service.clone()));
@@ -81,13 +81,13 @@ impl RouteFacts {
         &mut self,
         key: &ObjectKey,
         (namespace, row): (String, GrantRow),
-        touched: &mut Touched,
+        touched: &mut AffectedNames,
     ) {
         self.touch_namespace(&namespace, touched);
         self.grants.entry(namespace).or_default().insert(key.clone(), row);
     }
 
-    pub(super) fn remove_grant(&mut self, key: &ObjectKey, touched: &mut Touched) {
+    pub(super) fn remove_grant(&mut self, key: &ObjectKey, touched: &mut AffectedNames) {
         let Some(grants) = self.grants.get_mut(&key.namespace) else { return };
         if grants.remove(key).is_none() {
             return;
@@ -99,7 +99,7 @@ impl RouteFacts {
     }
 
     /// References into a namespace may have become valid or invalid.
-    fn touch_namespace(&self, namespace: &str, touched: &mut Touched) {
+    fn touch_namespace(&self, namespace: &str, touched: &mut AffectedNames) {
         let first = ServiceName { namespace: namespace.into(), name: "".into() };
         let services = self.referring.range(first..).map(|(name, _)| name);
         for service in services.take_while(|name| &*name.namespace == namespace) {
