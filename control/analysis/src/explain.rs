@@ -22,7 +22,7 @@ use leno_types::{Egress, Protocol};
 use crate::mesh::Mesh;
 use crate::sender::{Sender, Unanswerable};
 use host::Host;
-use question::Wanted;
+use question::ClientProtocol;
 
 impl Mesh {
     /// Explains what happens to a request.
@@ -78,14 +78,14 @@ impl Mesh {
         let routed = !service.vips.is_empty();
         let table = routed.then(|| RouteTable::compile(&service.routes, port.port)).flatten();
         let streams = routed.then(|| StreamTable::compile(&service.routes, port.port)).flatten();
-        let bytes = port.protocol == Protocol::Opaque || question.wanted == Wanted::Bytes;
+        let bytes = port.protocol == Protocol::Opaque || question.wanted == ClientProtocol::Bytes;
         if let Some(streams) = &streams
             && (bytes || table.is_none())
         {
             return self.by_streams(answer, sender, streams, question);
         }
         if bytes {
-            answer.outcome = Outcome::relayed(question.wanted == Wanted::Bytes);
+            answer.outcome = Outcome::relayed(question.wanted == ClientProtocol::Bytes);
             answer.backends = vec![BackendAnswer::of_port(service, port, 1.0)];
             return;
         }
@@ -158,8 +158,9 @@ fn at_workload(
         .notes
         .push("an instance is called by its own address: routes are of Services".to_owned());
     let backend = BackendAnswer::of_workload(workload, question.port);
-    answer.outcome = match protocol == Protocol::Opaque || question.wanted == Wanted::Bytes {
-        true => Outcome::relayed(question.wanted == Wanted::Bytes),
+    answer.outcome = match protocol == Protocol::Opaque || question.wanted == ClientProtocol::Bytes
+    {
+        true => Outcome::relayed(question.wanted == ClientProtocol::Bytes),
         false => Outcome::forwarded(std::slice::from_ref(&backend)),
     };
     answer.backends = vec![backend];

@@ -58,40 +58,40 @@ fn instead(meant: Option<&str>, known: &[String]) -> String {
 }
 
 /// Prefixes of a name, as in kubectl, and the workloads that each selects.
-const KINDS: [(&str, Meant); 28] = [
-    ("workload", Meant::Any),
-    ("workloads", Meant::Any),
-    ("deploy", Meant::By("Deployment")),
-    ("deployment", Meant::By("Deployment")),
-    ("deployments", Meant::By("Deployment")),
-    ("sts", Meant::By("StatefulSet")),
-    ("statefulset", Meant::By("StatefulSet")),
-    ("statefulsets", Meant::By("StatefulSet")),
-    ("ds", Meant::By("DaemonSet")),
-    ("daemonset", Meant::By("DaemonSet")),
-    ("daemonsets", Meant::By("DaemonSet")),
-    ("rs", Meant::By("ReplicaSet")),
-    ("replicaset", Meant::By("ReplicaSet")),
-    ("replicasets", Meant::By("ReplicaSet")),
-    ("job", Meant::By("Job")),
-    ("jobs", Meant::By("Job")),
-    ("cj", Meant::By("CronJob")),
-    ("cronjob", Meant::By("CronJob")),
-    ("cronjobs", Meant::By("CronJob")),
-    ("rc", Meant::By("ReplicationController")),
-    ("replicationcontroller", Meant::By("ReplicationController")),
-    ("replicationcontrollers", Meant::By("ReplicationController")),
-    ("po", Meant::Instance),
-    ("pod", Meant::Instance),
-    ("pods", Meant::Instance),
-    ("sa", Meant::Account),
-    ("serviceaccount", Meant::Account),
-    ("serviceaccounts", Meant::Account),
+const KINDS: [(&str, SenderScope); 28] = [
+    ("workload", SenderScope::Any),
+    ("workloads", SenderScope::Any),
+    ("deploy", SenderScope::By("Deployment")),
+    ("deployment", SenderScope::By("Deployment")),
+    ("deployments", SenderScope::By("Deployment")),
+    ("sts", SenderScope::By("StatefulSet")),
+    ("statefulset", SenderScope::By("StatefulSet")),
+    ("statefulsets", SenderScope::By("StatefulSet")),
+    ("ds", SenderScope::By("DaemonSet")),
+    ("daemonset", SenderScope::By("DaemonSet")),
+    ("daemonsets", SenderScope::By("DaemonSet")),
+    ("rs", SenderScope::By("ReplicaSet")),
+    ("replicaset", SenderScope::By("ReplicaSet")),
+    ("replicasets", SenderScope::By("ReplicaSet")),
+    ("job", SenderScope::By("Job")),
+    ("jobs", SenderScope::By("Job")),
+    ("cj", SenderScope::By("CronJob")),
+    ("cronjob", SenderScope::By("CronJob")),
+    ("cronjobs", SenderScope::By("CronJob")),
+    ("rc", SenderScope::By("ReplicationController")),
+    ("replicationcontroller", SenderScope::By("ReplicationController")),
+    ("replicationcontrollers", SenderScope::By("ReplicationController")),
+    ("po", SenderScope::Instance),
+    ("pod", SenderScope::Instance),
+    ("pods", SenderScope::Instance),
+    ("sa", SenderScope::Account),
+    ("serviceaccount", SenderScope::Account),
+    ("serviceaccounts", SenderScope::Account),
 ];
 
 /// The workloads among which a name is looked up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Meant {
+enum SenderScope {
     /// All of them, and their instances.
     Any,
     /// Those created by objects of a kind, if their owners are known.
@@ -120,17 +120,17 @@ struct Candidate {
 }
 
 impl Candidate {
-    fn is(&self, meant: Meant, name: &str) -> bool {
+    fn is(&self, meant: SenderScope, name: &str) -> bool {
         let instance = || self.sender.instance.as_ref().is_some_and(|one| *one.name == *name);
         let workload = self.sender.workload == name;
         match meant {
-            Meant::Any => workload || instance(),
-            Meant::By(kind) => match &self.owner {
+            SenderScope::Any => workload || instance(),
+            SenderScope::By(kind) => match &self.owner {
                 Some(owner) => owner.kind == kind && owner.name == name,
                 None => workload || instance(),
             },
-            Meant::Instance => instance() || (self.owner.is_none() && workload),
-            Meant::Account => self.account == name,
+            SenderScope::Instance => instance() || (self.owner.is_none() && workload),
+            SenderScope::Account => self.account == name,
         }
     }
 
@@ -158,9 +158,9 @@ impl Mesh {
         let (namespace, meant, name) = match wanted.split_once('/') {
             Some((word, name)) => match kind(word) {
                 Some((_, meant)) => (namespace, meant, name),
-                None => (Some(word), Meant::Any, name),
+                None => (Some(word), SenderScope::Any, name),
             },
-            None => (namespace, Meant::Any, wanted),
+            None => (namespace, SenderScope::Any, wanted),
         };
         if self.workloads().next().is_none() && self.owners.is_empty() {
             // These documents are for a cluster, and the cluster's workloads are not in them.
@@ -181,13 +181,13 @@ impl Mesh {
         }
         // An instance of exactly this name wins over anything else with the name.
         if let Some(exact) = found.iter().position(|one| {
-            meant == Meant::Any
+            meant == SenderScope::Any
                 && one.sender.instance.as_ref().is_some_and(|own| *own.name == *name)
         }) {
             return Ok(found.swap_remove(exact).sender.clone());
         }
         let owners: BTreeSet<&Owner> = found.iter().filter_map(|one| one.owner.as_ref()).collect();
-        if meant != Meant::Account && owners.len() > 1 {
+        if meant != SenderScope::Account && owners.len() > 1 {
             let owners = owners.into_iter().map(ToString::to_string).collect();
             return Err(Unanswerable::Several { wanted: name.to_owned(), owners });
         }

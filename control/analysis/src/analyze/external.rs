@@ -7,7 +7,7 @@ use leno_resources::gateway::BackendTlsPolicy;
 use leno_types::mesh::{Roots, Service, ServicePort};
 use leno_types::{Protocol, ServiceName};
 
-use super::finding::{Findings, Wrong};
+use super::finding::{Findings, Mistake};
 use crate::mesh::Mesh;
 
 /// The port of HTTP (RFC 9110 section 4.2.1).
@@ -40,7 +40,7 @@ fn policy(mesh: &Mesh, findings: &mut Findings<'_>, (at, policy): (usize, &Backe
         if let Some(why) = service.ports.iter().find_map(missing) {
             let remedy = "make it, with certificates in PEM under the key ca.crt".to_owned();
             let reason = format!("{why}, so that nothing is sent to {name}");
-            let wrong = Wrong::error("authorities-missing", reason, remedy);
+            let wrong = Mistake::error("authorities-missing", reason, remedy);
             findings.push(at, "spec.validation.caCertificateRefs", wrong);
             return;
         }
@@ -53,7 +53,7 @@ fn policy(mesh: &Mesh, findings: &mut Findings<'_>, (at, policy): (usize, &Backe
                  policy holds for nothing"
             );
             let remedy = "attach it to a Service of something outside of the mesh".to_owned();
-            let wrong = Wrong::warning("tls-of-the-mesh", reason, remedy);
+            let wrong = Mistake::warning("tls-of-the-mesh", reason, remedy);
             findings.push(at, &format!("spec.targetRefs[{index}]"), wrong);
         }
     }
@@ -84,7 +84,7 @@ fn in_clear(findings: &mut Findings<'_>, at: usize, service: &Service) {
             "attach a BackendTLSPolicy with hostname {host}, or declare appProtocol: https if the \
              application speaks TLS itself"
         );
-        findings.push(at, "spec.ports", Wrong::warning("external-in-clear", reason, remedy));
+        findings.push(at, "spec.ports", Mistake::warning("external-in-clear", reason, remedy));
     }
 }
 
@@ -108,6 +108,6 @@ fn cut_off(findings: &mut Findings<'_>, at: usize, service: &leno_resources::Ser
          the listed ports alone"
     );
     let remedy = "list port 443 as well: {name: https, port: 443, appProtocol: https}".to_owned();
-    let wrong = Wrong::warning("https-cut-off", reason, remedy);
+    let wrong = Mistake::warning("https-cut-off", reason, remedy);
     findings.push(at, &format!("spec.ports[{index}]"), wrong);
 }

@@ -52,14 +52,14 @@ impl Finding {
 }
 
 /// What is wrong with a part of a document.
-pub(super) struct Wrong {
+pub(super) struct Mistake {
     pub(super) severity: Severity,
     pub(super) code: &'static str,
     pub(super) reason: String,
     pub(super) remedy: String,
 }
 
-impl Wrong {
+impl Mistake {
     pub(super) fn error(code: &'static str, reason: String, remedy: String) -> Self {
         Self { severity: Severity::Error, code, reason, remedy }
     }
@@ -127,9 +127,9 @@ impl<'d> Findings<'d> {
         (Arc::clone(&located.file), place.unwrap_or(located.place))
     }
 
-    pub(super) fn push(&mut self, at: usize, path: &str, wrong: Wrong) {
+    pub(super) fn push(&mut self, at: usize, path: &str, wrong: Mistake) {
         let (file, place) = self.place(at, path);
-        let Wrong { severity, code, reason, remedy } = wrong;
+        let Mistake { severity, code, reason, remedy } = wrong;
         let object = self.documents.objects[at].value.key().to_string();
         let (line, column, path) = (place.line, place.column, path.to_owned());
         let finding = Finding { severity, code, file, line, column, object, path, reason, remedy };
@@ -137,8 +137,8 @@ impl<'d> Findings<'d> {
     }
 
     /// A mistake in a document that is none of Leno's objects; these findings come last.
-    pub(super) fn push_ignored(&mut self, located: &Located<Ignored>, wrong: Wrong) {
-        let Wrong { severity, code, reason, remedy } = wrong;
+    pub(super) fn push_ignored(&mut self, located: &Located<Ignored>, wrong: Mistake) {
+        let Mistake { severity, code, reason, remedy } = wrong;
         let (object, path) = (located.value.kind.clone(), String::new());
         let (file, line, column) =
             (Arc::clone(&located.file), located.place.line, located.place.column);

@@ -2,7 +2,7 @@
 
 use leno_resources::{Ignored, Located};
 
-use super::finding::{Findings, Wrong};
+use super::finding::{Findings, Mistake};
 
 /// The API groups of other meshes, and the mesh that each belongs to.
 const GROUPS: [(&str, &str); 10] = [
@@ -49,7 +49,7 @@ pub(super) fn foreign(findings: &mut Findings<'_>) {
     }
 }
 
-fn of_other_mesh(located: &Located<Ignored>) -> Option<Wrong> {
+fn of_other_mesh(located: &Located<Ignored>) -> Option<Mistake> {
     let Ignored { api_version, kind } = &located.value;
     let (group, _) = api_version.split_once('/')?;
     let (_, mesh) = GROUPS.into_iter().find(|(known, _)| *known == group)?;
@@ -61,10 +61,10 @@ fn of_other_mesh(located: &Located<Ignored>) -> Option<Wrong> {
             "HTTPLocalRateLimitPolicy" => "write a RateLimitPolicy of leno.dev/v1alpha1",
             _ => "write it as a policy of leno.dev, then remove it from these files",
         };
-        Wrong::error("policy-of-another-mesh", reason, remedy.to_owned())
+        Mistake::error("policy-of-another-mesh", reason, remedy.to_owned())
     } else {
         let reason = format!("Leno does not read {kind} of {mesh}: it has no effect here");
         let remedy = "write it as a document of the Gateway API or of leno.dev".to_owned();
-        Wrong::warning("document-of-another-mesh", reason, remedy)
+        Mistake::warning("document-of-another-mesh", reason, remedy)
     })
 }

@@ -3,7 +3,7 @@
 use leno_resources::gateway::{BackendObject, BackendRef, ReferenceGrant, RouteFilter};
 use leno_resources::{Object, ObjectKey};
 
-use super::finding::{Findings, Wrong};
+use super::finding::{Findings, Mistake};
 use crate::mesh::Mesh;
 
 /// A reference from one namespace to another.
@@ -22,7 +22,7 @@ pub(super) fn grants(mesh: &Mesh, findings: &mut Findings<'_>) {
         if !used {
             let reason = "no route refers to what this grants".to_owned();
             let remedy = "check kind, namespace and name of both ends, or remove it".to_owned();
-            findings.push(at, "spec", Wrong::warning("grant-unused", reason, remedy));
+            findings.push(at, "spec", Mistake::warning("grant-unused", reason, remedy));
         }
     }
 }

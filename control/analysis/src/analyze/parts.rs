@@ -10,7 +10,7 @@ use leno_types::mesh::ServicePort;
 use leno_types::traffic::{Scope, Source, Traffic};
 use leno_types::{Protocol, ServiceName};
 
-use super::finding::{Findings, Wrong};
+use super::finding::{Findings, Mistake};
 use crate::mesh::Mesh;
 
 /// The fields of a policy that apply to HTTP requests and so have no effect on opaque connections.
@@ -64,7 +64,7 @@ pub(super) fn without_effect(mesh: &Mesh, findings: &mut Findings<'_>) {
 }
 
 /// The part of a policy that does not hold because `winner` sets it for the same target.
-fn outranked((target, part): &(String, Part), winner: &Source, policy: &Source) -> Wrong {
+fn outranked((target, part): &(String, Part), winner: &Source, policy: &Source) -> Mistake {
     let Source { namespace, name, .. } = winner;
     let why = if winner.created < policy.created { "is older" } else { "is first by name" };
     let part = part.as_str();
@@ -73,7 +73,7 @@ fn outranked((target, part): &(String, Part), winner: &Source, policy: &Source) 
          precedence because it {why}"
     );
     let remedy = format!("remove {part} here, or put both policies into one");
-    Wrong::warning("policy-conflict", reason, remedy)
+    Mistake::warning("policy-conflict", reason, remedy)
 }
 
 fn on_bytes(
@@ -100,7 +100,7 @@ fn on_bytes(
             shown(policy, target)
         );
         let remedy = "remove it, or declare appProtocol: http, http2 or grpc".to_owned();
-        let wrong = Wrong::warning("policy-on-bytes", reason, remedy);
+        let wrong = Mistake::warning("policy-on-bytes", reason, remedy);
         findings.push(at, &format!("spec.{field}"), wrong);
     }
 }

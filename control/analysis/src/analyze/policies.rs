@@ -4,7 +4,7 @@ use leno_resources::{Kind, Object, ObjectKey, PolicyTarget, TrafficPolicy};
 use leno_types::mesh::Service;
 use leno_types::{ServiceName, nearest};
 
-use super::finding::{Findings, Wrong};
+use super::finding::{Findings, Mistake};
 use super::routes::instead;
 use crate::mesh::Mesh;
 
@@ -45,7 +45,7 @@ fn repeated(findings: &mut Findings<'_>, at: usize, policy: &TrafficPolicy) {
         sent.join(", ")
     );
     let remedy = "leave nonIdempotent out, or retry on connect-failure and refused-stream alone";
-    let wrong = Wrong::warning("retries-repeat-writes", reason, remedy.to_owned());
+    let wrong = Mistake::warning("retries-repeat-writes", reason, remedy.to_owned());
     findings.push(at, "spec.retries.nonIdempotent", wrong);
 }
 
@@ -60,7 +60,7 @@ fn target(
             "there is no {} {namespace}/{}, so that the policy holds for nothing",
             target.kind, target.name
         );
-        Wrong::error("target-not-found", reason, remedy)
+        Mistake::error("target-not-found", reason, remedy)
     };
     let name = format!("{path}.name");
     if target.kind != Kind::Service.as_str() {
@@ -90,7 +90,7 @@ fn target(
         let reason =
             format!("{service} has no port {section}, so that the policy holds for nothing");
         let remedy = format!("it has {}", super::routes::ports(&known));
-        let wrong = Wrong::error("target-port-not-found", reason, remedy);
+        let wrong = Mistake::error("target-port-not-found", reason, remedy);
         findings.push(at, &format!("{path}.sectionName"), wrong);
     }
 }

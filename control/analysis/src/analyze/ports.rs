@@ -4,7 +4,7 @@ use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 use leno_resources::{Object, Service, Workload};
 use leno_types::nearest;
 
-use super::finding::{Findings, Wrong};
+use super::finding::{Findings, Mistake};
 use crate::mesh::Mesh;
 
 /// Values of `appProtocol` that decide how a port is served, and names of protocols that are
@@ -106,7 +106,7 @@ fn protocols<'a>(
             Some(meant) => format!("did you mean {meant}?"),
             None => "declare http, http2, grpc, https, tls or tcp, or leave it out".to_owned(),
         };
-        let wrong = Wrong::warning("protocol-unknown", reason, remedy);
+        let wrong = Mistake::warning("protocol-unknown", reason, remedy);
         findings.push(at, &format!("spec.ports[{index}].appProtocol"), wrong);
     }
 }
@@ -147,7 +147,7 @@ fn targets(mesh: &Mesh, findings: &mut Findings<'_>, (at, service): (usize, &Ser
         let written = if port.target_port.is_some() { "targetPort" } else { "port" };
         let reason = format!("no selected workload has a port {number}");
         let remedy = format!("they have {}: set targetPort, or declare it there", has.join(", "));
-        let wrong = Wrong::warning("target-port-of-no-workload", reason, remedy);
+        let wrong = Mistake::warning("target-port-of-no-workload", reason, remedy);
         findings.push(at, &format!("spec.ports[{index}].{written}"), wrong);
     }
 }
@@ -159,7 +159,7 @@ fn of_nodes(findings: &mut Findings<'_>, at: usize, service: &Service) {
     let reason = format!("`leno up` opens no port of this machine for a Service of type {kind}");
     let remedy =
         "give a port of the Workload `published: PORT`, or use leno port-forward".to_owned();
-    findings.push(at, "spec.type", Wrong::warning("port-of-nodes", reason, remedy));
+    findings.push(at, "spec.type", Mistake::warning("port-of-nodes", reason, remedy));
 }
 
 fn spec_ports(service: &Service) -> &[k8s_openapi::api::core::v1::ServicePort] {

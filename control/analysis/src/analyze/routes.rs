@@ -11,37 +11,37 @@ use leno_types::mesh::{Resolution, Service, Subject};
 use leno_types::routes::{Filter, InvalidTarget, Route, RouteKind, Rule, Target};
 use leno_types::{Protocol, ServiceName, nearest};
 
-use super::finding::{Findings, Wrong};
+use super::finding::{Findings, Mistake};
 use crate::mesh::Mesh;
 
 /// The fields that all kinds of routes have.
-struct Written<'d> {
+struct DeclaredRoute<'d> {
     /// The position of its document.
     at: usize,
     key: ObjectKey,
     kind: RouteKind,
     parents: &'d [ParentRef],
     hostnames: bool,
-    rules: Vec<WrittenRule<'d>>,
+    rules: Vec<DeclaredRule<'d>>,
 }
 
-struct WrittenRule<'d> {
+struct DeclaredRule<'d> {
     filters: &'d [RouteFilter],
     backends: &'d [BackendRef],
 }
 
-impl<'d> Written<'d> {
+impl<'d> DeclaredRoute<'d> {
     fn new(at: usize, object: &'d Object) -> Option<Self> {
         let key = object.key();
         let rule = |filters: &'d Option<Vec<RouteFilter>>,
                     backends: &'d Option<Vec<BackendRef>>| {
-            WrittenRule {
+            DeclaredRule {
                 filters: filters.as_deref().unwrap_or_default(),
                 backends: backends.as_deref().unwrap_or_default(),
             }
         };
         let stream_rule =
-            |rule: &'d StreamRule| WrittenRule { filters: &[], backends: &rule.backend_refs };
+            |rule: &'d StreamRule| DeclaredRule { filters: &[], backends: &rule.backend_refs };
         let (kind, parents, hostnames, rules) = match object {
             Object::HttpRoute(route) => {
                 let rules = route.spec.rules.iter().flatten();
@@ -82,7 +82,7 @@ impl<'d> Written<'d> {
 
 /// Checks where routes attach and what they refer to.
 pub(super) fn references(mesh: &Mesh, findings: &mut Findings<'_>) {
-    let written = findings.objects().filter_map(|(at, object)| Written::new(at, object));
+    let written = findings.objects().filter_map(|(at, object)| DeclaredRoute::new(at, object));
     for route in written.collect::<Vec<_>>() {
         attachment(mesh, findings, &route);
         for (index, rule) in route.rules.iter().enumerate() {
@@ -104,7 +104,7 @@ pub(super) fn references(mesh: &Mesh, findings: &mut Findings<'_>) {
 }
 
 /// The route as it is attached to a parent, with its references resolved.
-fn resolved(mesh: &Mesh, route: &Written<'_>, parent: &ParentRef) -> Option<Arc<Route>> {
+fn resolved(mesh: &Mesh, route: &DeclaredRoute<'_>, parent: &ParentRef) -> Option<Arc<Route>> {
     let service = service_for(mesh, &route.parent_name(parent)?, &route.key.namespace)?;
     let same = |other: &&Arc<Route>| {
         other.kind == route.kind
@@ -121,17 +121,17 @@ fn service_for(mesh: &Mesh, name: &ServiceName, client: &str) -> Option<Arc<Serv
     }
 }
 
-fn attachment(mesh: &Mesh, findings: &mut Findings<'_>, route: &Written<'_>) {
+fn attachment(mesh: &Mesh, findings: &mut Findings<'_>, route: &DeclaredRoute<'_>) {
     if !route.parents.iter().any(ParentRef::is_service) {
         let reason = "attaches to no Service, so that nothing in a mesh follows it".to_owned();
         let remedy = "name one: parentRefs: [{group: \"\", kind: Service, name: ...}]".to_owned();
-        let wrong = Wrong::warning("route-of-nothing", reason, remedy);
+        let wrong = Mistake::warning("route-of-nothing", reason, remedy);
         return findings.push(route.at, "spec.parentRefs", wrong);
     }
     if route.hostnames {
         let reason = "hostnames mean nothing to a route of a Service".to_owned();
         let remedy = "match the header Host instead".to_owned();
-        let wrong = Wrong::warning("hostnames-unused", reason, remedy);
+        let wrong = Mistake::warning("hostnames-unused", reason, remedy);
         findings.push(route.at, "spec.hostnames", wrong);
     }
     for (index, parent) in route.parents.iter().enumerate() {
@@ -145,13 +145,13 @@ fn attachment(mesh: &Mesh, findings: &mut Findings<'_>, route: &Written<'_>) {
 fn parent(
     mesh: &Mesh,
     findings: &mut Findings<'_>,
-    route: &Written<'_>,
+    route: &DeclaredRoute<'_>,
     (path, parent): (&str, &ParentRef),
 ) {
     let Some(name) = route.parent_name(parent) else { return };
     let Some(service) = mesh.index.service(&name) else {
         let reason = format!("there is no Service {name}, so that the route holds for nothing");
-        let wrong = Wrong::error("parent-not-found", reason, instead(mesh, &name));
+        let wrong = Mistake::error("parent-not-found", reason, instead(mesh, &name));
         return findings.push(route.at, &format!("{path}.name"), wrong);
     };
     let number = parent.port.and_then(|port| u16::try_from(port).ok());
@@ -165,25 +165,25 @@ fn parent(
         let field = if section.is_some() { "sectionName" } else { "port" };
         let reason = format!("{name} has no such port, so that the route holds for nothing");
         let remedy = format!("it has {}", ports(&service));
-        let wrong = Wrong::error("parent-port-not-found", reason, remedy);
+        let wrong = Mistake::error("parent-port-not-found", reason, remedy);
         return findings.push(route.at, &format!("{path}.{field}"), wrong);
     }
     if is_headless(mesh, &name) {
         let reason =
             format!("{name} is headless: its instances are called one by one, without routes");
         let remedy = "give the Service an address: leave out clusterIP: None".to_owned();
-        findings.push(route.at, path, Wrong::warning("parent-headless", reason, remedy));
+        findings.push(route.at, path, Mistake::warning("parent-headless", reason, remedy));
     }
     if route.kind.is_of_requests() && named.iter().all(|port| port.protocol == Protocol::Opaque) {
         let reason = format!("the port of {name} is relayed as bytes, so that no request is seen");
         let remedy = "set its appProtocol to http, http2 or grpc".to_owned();
-        findings.push(route.at, path, Wrong::warning("parent-opaque", reason, remedy));
+        findings.push(route.at, path, Mistake::warning("parent-opaque", reason, remedy));
     } else if route.kind == RouteKind::Grpc
         && named.iter().all(|port| port.protocol == Protocol::Http1)
     {
         let reason = format!("the port of {name} is HTTP/1.1, which carries no gRPC");
         let remedy = "set its appProtocol to grpc".to_owned();
-        findings.push(route.at, path, Wrong::warning("grpc-over-http1", reason, remedy));
+        findings.push(route.at, path, Mistake::warning("grpc-over-http1", reason, remedy));
     }
 }
 
@@ -201,30 +201,30 @@ fn is_headless(mesh: &Mesh, name: &ServiceName) -> bool {
 /// A rule without any backend or answer of its own.
 fn targets_given(
     findings: &mut Findings<'_>,
-    route: &Written<'_>,
+    route: &DeclaredRoute<'_>,
     index: usize,
-    rule: &WrittenRule<'_>,
+    rule: &DeclaredRule<'_>,
 ) {
     let path = format!("spec.rules[{index}]");
     let redirects = rule.filters.iter().any(|filter| filter.request_redirect.is_some());
     if rule.backends.is_empty() && !redirects {
         let reason = "the rule names no backend: what it matches is answered 500".to_owned();
         let remedy = "add backendRefs, or a RequestRedirect".to_owned();
-        findings.push(route.at, &path, Wrong::error("no-backend", reason, remedy));
+        findings.push(route.at, &path, Mistake::error("no-backend", reason, remedy));
     }
     let zero = |backend: &BackendRef| backend.weight == Some(0);
     if !rule.backends.is_empty() && rule.backends.iter().all(zero) {
         let reason = "all weights are zero: what the rule matches is answered 500".to_owned();
         let remedy = "give one of them a weight, or leave weights out".to_owned();
         let path = format!("{path}.backendRefs");
-        findings.push(route.at, &path, Wrong::error("weights-zero", reason, remedy));
+        findings.push(route.at, &path, Mistake::error("weights-zero", reason, remedy));
     }
 }
 
 /// The invalid references of a resolved rule, with their paths and the objects that are written
 /// there.
 fn invalid<'d>(
-    route: &Written<'d>,
+    route: &DeclaredRoute<'d>,
     index: usize,
     rule: &Rule,
 ) -> Vec<(String, InvalidTarget, BackendObject)> {
@@ -261,17 +261,22 @@ fn mirrors(
 }
 
 /// The finding for an invalid reference, with a valid one as its remedy.
-fn dangling(mesh: &Mesh, route: &Written<'_>, to: BackendObject, reason: InvalidTarget) -> Wrong {
+fn dangling(
+    mesh: &Mesh,
+    route: &DeclaredRoute<'_>,
+    to: BackendObject,
+    reason: InvalidTarget,
+) -> Mistake {
     let namespace = to.namespace.as_deref().unwrap_or(&route.key.namespace);
     let name = format!("{namespace}/{}", to.name);
     let service = ServiceName::new(namespace, &to.name).ok();
     match reason {
-        InvalidTarget::Kind => Wrong::error(
+        InvalidTarget::Kind => Mistake::error(
             "backend-kind",
             format!("a {} takes no requests here", to.kind.as_deref().unwrap_or("Service")),
             "refer to a Service of the core group".to_owned(),
         ),
-        InvalidTarget::NotFound => Wrong::error(
+        InvalidTarget::NotFound => Mistake::error(
             "backend-not-found",
             format!("there is no Service {name}: its part of the requests is answered 500"),
             service.map(|name| instead(mesh, &name)).unwrap_or_default(),
@@ -283,9 +288,9 @@ fn dangling(mesh: &Mesh, route: &Written<'_>, to: BackendObject, reason: Invalid
                 None => format!("says no port of {name}: its part is answered 500"),
             };
             let remedy = known.map(|service| format!("it has {}", ports(&service)));
-            Wrong::error("port-not-found", reason, remedy.unwrap_or_default())
+            Mistake::error("port-not-found", reason, remedy.unwrap_or_default())
         }
-        InvalidTarget::NotGranted => Wrong::error(
+        InvalidTarget::NotGranted => Mistake::error(
             "reference-not-granted",
             format!("{namespace} does not let routes of {} refer to it", route.key.namespace),
             format!(
@@ -389,7 +394,7 @@ fn table(
             let reason =
                 format!("a GRPCRoute holds port {port} of {service}, so this counts for nothing");
             let remedy = "attach the two kinds to different ports".to_owned();
-            findings.push(at, "spec", Wrong::warning("kind-displaced", reason, remedy));
+            findings.push(at, "spec", Mistake::warning("kind-displaced", reason, remedy));
         }
     }
 }
@@ -410,7 +415,7 @@ fn stream(
         let by = key_of(&shadowed.by);
         let reason = format!("no connection to port {port} of {service} follows this: {by} has it");
         let remedy = "the older route holds, then the first by name: remove one of both".to_owned();
-        findings.push(at, &path, Wrong::warning("routes-conflict", reason, remedy));
+        findings.push(at, &path, Mistake::warning("routes-conflict", reason, remedy));
     }
 }
 
@@ -428,7 +433,7 @@ fn unreached(
     findings: &Findings<'_>,
     (rule, by): (&TableRule, &[(&TableRule, usize)]),
     (service, port): (&ServiceName, u16),
-) -> Wrong {
+) -> Mistake {
     let mut named: Vec<String> = Vec::new();
     for (by, place) in by {
         let path = format!("spec.rules[{}].matches[{place}]", by.index());
@@ -448,8 +453,8 @@ fn unreached(
     let same_route = |rule: &TableRule, by: &TableRule| key_of(rule.route()) == key_of(by.route());
     if by.iter().all(|(by, _)| same_route(rule, by)) {
         let remedy = "remove it, or have it ask for more".to_owned();
-        return Wrong::warning("match-shadowed", reason, remedy);
+        return Mistake::warning("match-shadowed", reason, remedy);
     }
     let remedy = "the older route holds, then the first by name: remove one of both".to_owned();
-    Wrong::warning("routes-conflict", reason, remedy)
+    Mistake::warning("routes-conflict", reason, remedy)
 }

@@ -6,7 +6,7 @@ use std::net::IpAddr;
 use leno_resources::{EndpointSlice, Object, SERVICE_NAME_LABEL};
 use leno_types::ServiceName;
 
-use super::finding::{Findings, Wrong};
+use super::finding::{Findings, Mistake};
 use super::routes::instead;
 use crate::mesh::Mesh;
 
@@ -29,7 +29,7 @@ pub(super) fn services(mesh: &Mesh, findings: &mut Findings<'_>) {
                 if !selected && !has_endpoints(mesh, object) {
                     let reason = "the selector matches no workload of the namespace".to_owned();
                     let remedy = "give the workload these labels, or select others".to_owned();
-                    let wrong = Wrong::warning("selects-nothing", reason, remedy);
+                    let wrong = Mistake::warning("selects-nothing", reason, remedy);
                     findings.push(at, "spec.selector", wrong);
                 }
             }
@@ -57,7 +57,7 @@ fn refused(mesh: &Mesh, findings: &mut Findings<'_>, (at, slice): (usize, &Endpo
     for one in refused.first.iter().filter(|one| addresses.contains(&one.address)) {
         let reason = format!("the endpoint {} is ignored: {}", one.address, one.reason);
         let remedy = "select pods of the namespace, or use an address outside of the cluster";
-        let wrong = Wrong::warning("endpoint-refused", reason, remedy.to_owned());
+        let wrong = Mistake::warning("endpoint-refused", reason, remedy.to_owned());
         findings.push(at, "endpoints", wrong);
     }
 }
@@ -81,14 +81,14 @@ fn of_nobody(mesh: &Mesh, findings: &mut Findings<'_>, (at, slice): (usize, &End
     let Some(name) = labels.and_then(|labels| labels.get(SERVICE_NAME_LABEL)) else {
         let reason = "belongs to no Service".to_owned();
         let remedy = format!("label it {SERVICE_NAME_LABEL}: NAME");
-        let wrong = Wrong::warning("endpoints-of-nobody", reason, remedy);
+        let wrong = Mistake::warning("endpoints-of-nobody", reason, remedy);
         return findings.push(at, "metadata", wrong);
     };
     let namespace = slice.metadata.namespace.as_deref().unwrap_or_default();
     let Ok(name) = ServiceName::new(namespace, name) else { return };
     if mesh.index.service(&name).is_none() {
         let reason = format!("there is no Service {name}");
-        let wrong = Wrong::warning("endpoints-of-nobody", reason, instead(mesh, &name));
+        let wrong = Mistake::warning("endpoints-of-nobody", reason, instead(mesh, &name));
         findings.push(at, "metadata.labels", wrong);
     }
 }

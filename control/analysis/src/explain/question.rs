@@ -19,7 +19,7 @@ pub struct Question {
     pub target: String,
     /// Headers, in the order given.
     pub headers: Vec<(String, String)>,
-    pub(crate) wanted: Wanted,
+    pub(crate) wanted: ClientProtocol,
     /// Whether the client itself speaks TLS.
     tls: bool,
     /// `host`, with the port if it is not the scheme's default.
@@ -28,7 +28,7 @@ pub struct Question {
 
 /// What the client sends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Wanted {
+pub(crate) enum ClientProtocol {
     /// An HTTP request.
     Http,
     /// Bytes that are not HTTP to the mesh, such as the client's own TLS.
@@ -99,8 +99,8 @@ impl Question {
             headers.push(("content-type".to_owned(), "application/grpc".to_owned()));
         }
         let wanted = match url.scheme.as_str() {
-            "http" | "grpc" => Wanted::Http,
-            _ => Wanted::Bytes,
+            "http" | "grpc" => ClientProtocol::Http,
+            _ => ClientProtocol::Bytes,
         };
         let default = if grpc { "POST" } else { "GET" };
         Ok(Self {
