@@ -304,14 +304,14 @@ impl Scalar for Memory {
 /// none, or too large.
 fn decimal(text: &str, factor: u64) -> Option<u64> {
     let (whole, fraction) = text.split_once('.').unwrap_or((text, ""));
-    let digits = |text: &str| text.len() <= 15 && text.bytes().all(|byte| byte.is_ascii_digit());
-    if whole.is_empty() || !digits(whole) || !digits(fraction) || text.ends_with('.') {
+    let digits = |text: &str, most| text.len() <= most && text.bytes().all(|b| b.is_ascii_digit());
+    if whole.is_empty() || !digits(whole, 18) || !digits(fraction, 15) || text.ends_with('.') {
         return None;
     }
     let part: u128 = if fraction.is_empty() { 0 } else { fraction.parse().ok()? };
     let scale = 10_u128.pow(u32::try_from(fraction.len()).ok()?);
     let sum = whole.parse::<u128>().ok()? * scale + part;
-    u64::try_from(sum * u128::from(factor) / scale).ok()
+    u64::try_from(sum.checked_mul(factor.into())? / scale).ok()
 }
 
 impl Scalar for Account {

@@ -120,3 +120,15 @@ fn a_probe_that_is_misspelt_names_what_was_meant() {
         ["mesh.yaml:6:33: spec.readiness.tcpSocket.port: 0 is not a port: use 1 to 65535"]
     );
 }
+
+#[test]
+fn an_amount_of_memory_may_be_written_in_bytes_up_to_a_pebibyte_and_more() {
+    let memory = |text: &str| {
+        let spec = spec(&format!("  command: [a]\n  resources: {{limits: {{memory: {text}}}}}\n"));
+        spec.resources.limits.memory.unwrap().0
+    };
+    assert_eq!(memory("1000000000000001"), 1_000_000_000_000_001);
+    assert_eq!(memory("1.5Ti"), 3 << 39);
+    let found = problems("  command: [a]\n  resources: {limits: {memory: 999999999999999999Ti}}\n");
+    assert!(found[0].contains("is not an amount of memory"), "{found:?}");
+}
