@@ -206,7 +206,7 @@ fn connections_that_the_mesh_fails_say_why() {
 fn an_answer_without_an_endpoint_names_the_one_that_failed_last() {
     for (count, cause) in [(1, "endpoints-tried"), (3, "failfast")] {
         let stage = Stage::new(Behind::Refusing(count));
-        let front = Front::outbound("", &stage.addresses, &Around::default());
+        let front = Front::outbound(rows::ROW.policy, &stage.addresses, &Around::default());
         let mut last = String::new();
         for _ in 0..2 {
             last = answer(front.address(), rows::GET);

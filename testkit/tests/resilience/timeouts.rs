@@ -195,7 +195,7 @@ fn tunnels_of_http2_last_as_long_as_policy_allows() {
 /// One that has begun to answer, or that still takes the request, is waited for.
 #[test]
 fn a_server_that_hangs_is_not_waited_for_without_end() {
-    let around = Around { arguments: &["--response-wait", "1"], ..Around::default() };
+    let around = Around { arguments: &["--response-wait-s", "1"], ..Around::default() };
     let server = |script| crate::world::server(script);
     let answered = |spec: &str, script: crate::world::Script, limit: Duration| {
         let server = server(script);
