@@ -14,6 +14,7 @@ use std::time::Duration;
 use nix::sys::signal::{Signal, kill, killpg};
 use nix::unistd::{Pid, chdir};
 use tokio::process::{Child, Command};
+use tokio::task::JoinHandle;
 
 use crate::credentials::Credentials;
 use crate::descriptors::Descriptors;
@@ -23,6 +24,9 @@ use crate::output::{self, Origin, Output};
 
 /// How long the last lines of a command that has ended may take.
 const LAST_LINES: Duration = Duration::from_millis(50);
+
+/// How long the output of a process that has ended may take to be printed.
+const PRINTED: Duration = Duration::from_millis(250);
 
 /// A command line with its surroundings.
 #[derive(Debug)]
@@ -46,6 +50,8 @@ pub struct Task {
 pub struct Running {
     child: Child,
     pid: Pid,
+    /// Tasks that print its output until the pipes end.
+    readers: Vec<JoinHandle<()>>,
 }
 
 impl Task {
@@ -67,11 +73,11 @@ impl Task {
         let mut running = self.spawn()?;
         if let Some(stdout) = running.child.stdout.take() {
             let (output, origin) = (to_stdout.clone(), origin.clone());
-            tokio::spawn(async move { output.copy(&origin, stdout).await });
+            running.readers.push(tokio::spawn(async move { output.copy(&origin, stdout).await }));
         }
         if let Some(stderr) = running.child.stderr.take() {
             let (output, origin) = (to_stderr.clone(), origin.clone());
-            tokio::spawn(async move { output.copy(&origin, stderr).await });
+            running.readers.push(tokio::spawn(async move { output.copy(&origin, stderr).await }));
         }
         Ok(running)
     }
@@ -139,7 +145,7 @@ impl Task {
         let child = command.spawn().map_err(|reason| not_started(&program, &directory, reason))?;
         let id = child.id().and_then(|id| id.try_into().ok());
         let pid = Pid::from_raw(id.expect("a child that was not waited for has an id"));
-        Ok(Running { child, pid })
+        Ok(Running { child, pid, readers: Vec::new() })
     }
 }
 
@@ -157,6 +163,19 @@ impl Running {
     pub async fn ended(&mut self) -> Result<ExitStatus> {
         let pid = self.pid;
         self.child.wait().await.attempt(|| format!("cannot wait for process {pid}"))
+    }
+
+    /// After its end: waits until its last lines are printed. A child that it left in the background
+    /// may hold the pipes open, so not for longer than [`PRINTED`]; the lines are printed all the same.
+    pub(crate) async fn printed(&mut self) {
+        let readers = std::mem::take(&mut self.readers);
+        let all = async {
+            for reader in readers {
+                // An error is the end of the runtime, or a panic that is logged.
+                let _ = reader.await;
+            }
+        };
+        let _ = tokio::time::timeout(PRINTED, all).await;
     }
 
     /// Asks it to end with `signal` and waits up to `grace`, then kills it.

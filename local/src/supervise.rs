@@ -121,6 +121,8 @@ pub async fn keep_running(
                         break;
                     }
                 };
+                // What is reported has the last line.
+                process.printed().await;
                 if let Ok(status) = ended
                     // A process that was ended because it did not live has failed, whatever it says.
                     && (rules.restart == Restart::Never || !condemned)

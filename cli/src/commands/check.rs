@@ -51,13 +51,20 @@ pub(crate) fn run(check: &Check) -> Result<bool> {
     };
     let layout = Layout::new(&name)?;
     let found = block_on(async { Ok(leno_local::check::Check::run(&layout).await?) })?;
-    if found.mesh.is_none() && check.mesh.name.is_some() {
-        return Err(Error::NotRunning { mesh: name, running: leno_local::record::running() }.into());
-    }
     if check.output == Output::Json {
         print_json(&found)?;
     } else {
-        print(&text(&found, &name))?;
+        print(&text(&found))?;
+    }
+    match (&found.mesh, &check.mesh.name) {
+        (None, Some(_)) => {
+            let running = leno_local::record::running();
+            return Err(Error::NotRunning { mesh: name, running }.into());
+        }
+        (None, None) if check.output == Output::Table => {
+            print(&format!("\nno mesh {name} here: `leno up FILE` starts one\n"))?;
+        }
+        _ => {}
     }
     Ok(found.healthy())
 }
@@ -89,7 +96,7 @@ fn row_of(finding: &leno_operate::Finding) -> (String, String) {
     (format!("{mark} {}", finding.subject), finding.text.clone())
 }
 
-fn text(found: &leno_local::check::Check, name: &str) -> String {
+fn text(found: &leno_local::check::Check) -> String {
     let machine = &found.machine;
     let missing: Vec<&str> =
         machine.capabilities.iter().filter(|one| !one.held).map(|one| one.name).collect();
@@ -112,16 +119,13 @@ fn text(found: &leno_local::check::Check, name: &str) -> String {
     let chosen = machine.chosen.map_or_else(|| "none".to_owned(), |chosen| chosen.to_string());
     rows.push(("capture".to_owned(), format!("{chosen}: {}", machine.why)));
     let mut text = columns(&rows);
-    match &found.mesh {
-        None => text += &format!("\nno mesh {name} here: `leno up FILE` starts one\n"),
-        Some(findings) => {
-            let row = |finding: &Finding| {
-                let mark = if finding.healthy { "ok " } else { "BAD" };
-                (format!("{mark} {}", finding.subject), finding.text.clone())
-            };
-            let rows: Vec<(String, String)> = findings.iter().map(row).collect();
-            text += &format!("\n{}", columns(&rows));
-        }
+    if let Some(findings) = &found.mesh {
+        let row = |finding: &Finding| {
+            let mark = if finding.healthy { "ok " } else { "BAD" };
+            (format!("{mark} {}", finding.subject), finding.text.clone())
+        };
+        let rows: Vec<(String, String)> = findings.iter().map(row).collect();
+        text += &format!("\n{}", columns(&rows));
     }
     text
 }
