@@ -8,6 +8,7 @@
 #   scripts/tools.sh fortio         Istio's load generator, a Go module
 #   scripts/tools.sh grpcio         Python's gRPC, from PyPI
 #   scripts/tools.sh websockets     Python's WebSocket, from PyPI
+#   scripts/tools.sh site           mkdocs-material, which makes the site of the documentation, from PyPI
 #   scripts/tools.sh ws             Node's WebSocket, from npm
 #
 # What is there already costs nothing. LENO_TOOLS is another place for them.
@@ -81,6 +82,7 @@ for tool in "$@"; do
     grpcio) install grpcio "$grpcio" from_pypi \
       "grpcio==$grpcio" "typing-extensions==$typing_extensions" ;;
     websockets) install websockets "$websockets" from_pypi "websockets==$websockets" ;;
+    site) install site "$(sha256sum <scripts/site-requirements.txt)" from_pypi -r "$PWD/scripts/site-requirements.txt" ;;
     ws) install ws "$ws" from_npm "ws@$ws" ;;
     *) echo "no such tool: $tool" >&2; exit 64 ;;
   esac

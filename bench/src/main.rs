@@ -242,3 +242,16 @@ fn run(command: Command) -> Result<bool> {
     }
     Ok(true)
 }
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory as _;
+
+    use super::*;
+
+    #[test]
+    fn the_reference_has_every_option() {
+        let page = leno_testkit::reference::page(Args::command(), "leno bench");
+        leno_testkit::reference::check("leno-bench.md", &page);
+    }
+}

@@ -101,6 +101,12 @@ mod tests {
     }
 
     #[test]
+    fn the_reference_has_every_command() {
+        let page = leno_testkit::reference::page(Cli::command(), "leno");
+        leno_testkit::reference::check("leno.md", &page);
+    }
+
+    #[test]
     fn every_command_and_option_says_what_it_is() {
         for command in Cli::command().get_subcommands() {
             assert!(command.get_about().is_some(), "{} has no help", command.get_name());

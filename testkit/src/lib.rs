@@ -12,6 +12,7 @@
 //! - [`proxy`]: `leno-proxy` alone, configured by a file, in front of one server.
 //! - [`tunnel`]: the same behind mTLS, as another proxy would reach it.
 //! - [`lab`]: drives the real `leno up` and cleans up after it.
+//! - [`reference`]: pages of `docs/reference` that are written from code.
 //! - [`sniff`]: packets that crossed the bridge, captured by tcpdump and classified by an own
 //!   reader of pcap files.
 //!
@@ -29,6 +30,7 @@ pub mod lab;
 pub mod netns;
 pub mod peer;
 pub mod proxy;
+pub mod reference;
 pub mod resolver;
 pub mod sniff;
 pub mod tools;

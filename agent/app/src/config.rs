@@ -103,3 +103,16 @@ pub(crate) enum Task {
     /// first, it would put them back
     Cleanup,
 }
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory as _;
+
+    use super::*;
+
+    #[test]
+    fn the_reference_has_every_option() {
+        let page = leno_testkit::reference::page(Flags::command(), "leno-agent");
+        leno_testkit::reference::check("leno-agent.md", &page);
+    }
+}

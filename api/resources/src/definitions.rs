@@ -3,6 +3,8 @@
 //! The test below compares them with `charts/leno/templates/definitions.yaml`; `LENO_UPDATE=1`
 //! writes that file.
 
+mod reference;
+
 use schemars::generate::SchemaSettings;
 use schemars::{JsonSchema, SchemaGenerator};
 use serde_json::{Map, Value, json};

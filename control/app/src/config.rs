@@ -225,7 +225,15 @@ fn lifetime(text: &str) -> anyhow::Result<Duration> {
 
 #[cfg(test)]
 mod tests {
+    use clap::CommandFactory as _;
+
     use super::*;
+
+    #[test]
+    fn the_reference_has_every_option() {
+        let page = leno_testkit::reference::page(Flags::command(), "leno-controller");
+        leno_testkit::reference::check("leno-controller.md", &page);
+    }
 
     #[test]
     fn a_lifetime_has_a_unit_and_bounds() {

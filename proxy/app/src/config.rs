@@ -146,3 +146,16 @@ fn default_inbound() -> Vec<SocketAddr> {
 fn default_admin() -> SocketAddr {
     SocketAddr::from(([0u16; 8], ports::ADMIN))
 }
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory as _;
+
+    use super::*;
+
+    #[test]
+    fn the_reference_has_every_option() {
+        let page = leno_testkit::reference::page(Flags::command(), "leno-proxy");
+        leno_testkit::reference::check("leno-proxy.md", &page);
+    }
+}
