@@ -3,45 +3,93 @@
 #
 # Tests that need root, the kernel's BPF or a Debian server say so and are skipped without it.
 # LENO_REQUIRE=root,bpf,... (CI sets it) turns such a skip into a failure.
+#
+# Test binaries run side by side (scripts/test-pool.sh). What compiles meanwhile, etcd and the API server for the tests
+# of the control plane, the documentation's tests, and the command in LENO_TEST_BESIDE (CI: clippy), uses only the time
+# that the tests leave of the processors.
 set -uo pipefail
+cd "$(dirname "$0")/.."
+export PATH="/usr/local/go/bin:$PATH"
 
-log=$(mktemp)
-trap 'rm -f "$log"' EXIT
-# With the tests, whose dependencies have features of their own: without them tokio and all above it is built twice.
-cargo build --workspace --bins --tests || exit 1
+queue=$(mktemp -d)
+background=
+trap '[ -z "$background" ] || kill "$background" 2>/dev/null; rm -rf "$queue"' EXIT
+log=$queue/log
+beside=${LENO_TEST_BESIDE:-}
+unset LENO_TEST_BESIDE
+
+# One build of everything: with the tests, whose dependencies have features of their own, else tokio and all above it
+# would be built twice.
+cargo build --workspace --bins --tests --examples || exit 1
+host=$(rustc -vV | awk '/^host: / {print $2}') host=${host//-/_}
+export LENO_TEST_QUEUE=$queue
+env "CARGO_TARGET_${host^^}_RUNNER=$PWD/scripts/test-queue.sh" \
+  cargo test --workspace --lib --bins --tests >"$queue/cargo.out" 2>&1 || { cat "$queue/cargo.out"; exit 1; }
+unset LENO_TEST_QUEUE
+
+go_version=$(go env GOVERSION 2>/dev/null)
+new_go() { [[ $go_version =~ ^go1\.([0-9]+) ]] && [ "${BASH_REMATCH[1]}" -ge 21 ]; }
 
 # What the control plane's tests need of Kubernetes, where Go can build it: 1.21 and later fetch the version
 # that the module asks for, Debian 12 has an older one. Without it those tests say that they are skipped.
-go_version=$(PATH="/usr/local/go/bin:$PATH" go env GOVERSION 2>/dev/null)
-if [ -z "${CLUSTER_KUBE:-}" ] && [[ $go_version =~ ^go1\.([0-9]+) ]] && [ "${BASH_REMATCH[1]}" -ge 21 ]; then
-  if kube=$(scripts/cluster.sh api); then
-    export CLUSTER_KUBE=$kube
-  else
+# Its path is in api.done, which is empty if there is none.
+kubernetes() {
+  local kube=${CLUSTER_KUBE:-}
+  if [ -z "$kube" ] && new_go && ! kube=$(scripts/cluster.sh api 2>"$queue/api.log"); then
+    cat "$queue/api.log" >&2
     echo "test: etcd and the API server cannot be built; their tests are skipped" >&2
+    kube=
   fi
-fi
-
-cargo test --workspace --no-fail-fast 2>&1 | tee "$log"
-code=${PIPESTATUS[0]}
+  printf %s "$kube" >"$queue/api.new"
+  mv "$queue/api.new" "$queue/api.done"
+}
 
 # What makes images is written in Go, as are its tests. A machine of CI may have an old Go, or nowhere to fetch modules
 # from: without them it is a skip, which is counted, and a failure only where what is built by Go as well is required.
-cluster_go() { (cd e2e/cluster && PATH="/usr/local/go/bin:$PATH" CGO_ENABLED=0 go "$@"); }
-lacks=
-if ! [[ $go_version =~ ^go1\.([0-9]+) ]] || [ "${BASH_REMATCH[1]}" -lt 21 ]; then
-  lacks="Go 1.21 or newer (found: ${go_version:-none})"
-elif ! cluster_go list -deps -test . >/dev/null; then
-  lacks="the modules of e2e/cluster, which cannot be fetched"
-fi
-if [ -z "$lacks" ]; then
-  cluster_go test -count=1 -v -run '^TestImage' . 2>&1 | tee -a "$log"
-  [ "${PIPESTATUS[0]}" = 0 ] || code=1
-elif [[ ",${LENO_REQUIRE:-}," == *,kubernetes,* ]]; then
-  echo "--- FAIL: TestImage: LENO_REQUIRE has kubernetes, and making images is not tested without $lacks" | tee -a "$log"
-  code=1
-else
-  echo "--- SKIP: TestImage: making images is not tested without $lacks" | tee -a "$log"
-fi
+cluster_go() { (cd e2e/cluster && CGO_ENABLED=0 go "$@"); }
+images() {
+  local lacks=
+  if ! new_go; then
+    lacks="Go 1.21 or newer (found: ${go_version:-none})"
+  elif ! cluster_go list -deps -test . >/dev/null; then
+    lacks="the modules of e2e/cluster, which cannot be fetched"
+  fi
+  if [ -z "$lacks" ]; then
+    cluster_go test -count=1 -v -run '^TestImage' .
+  elif [[ ",${LENO_REQUIRE:-}," == *,kubernetes,* ]]; then
+    echo "--- FAIL: TestImage: LENO_REQUIRE has kubernetes, and making images is not tested without $lacks"
+    return 1
+  else
+    echo "--- SKIP: TestImage: making images is not tested without $lacks"
+  fi
+}
+
+# Runs a step of the background and keeps its output and its exit code for the end.
+step() { # name, command...
+  local code=0
+  "${@:2}" >"$queue/$1.step" 2>&1 </dev/null || code=$?
+  echo "$code" >"$queue/$1.ended"
+}
+(
+  chrt --idle --pid 0 "$BASHPID" 2>/dev/null || true
+  kubernetes
+  step documentation cargo test --workspace --doc --no-fail-fast
+  step images images
+  [ -z "$beside" ] || step beside bash -c "$beside"
+) &
+background=$!
+
+scripts/test-pool.sh "$queue" 2>&1 | tee "$log"
+code=${PIPESTATUS[0]}
+wait "$background"
+for name in documentation images ${beside:+beside}; do
+  cat "$queue/$name.step" | tee -a "$log"
+  if [ "$(cat "$queue/$name.ended" 2>/dev/null)" != 0 ]; then
+    # The sum below counts it also where it has no count of its own, or did not come so far.
+    grep -qE '^test result: FAILED|^--- FAIL' "$queue/$name.step" || echo "--- FAIL: $name" | tee -a "$log"
+    code=1
+  fi
+done
 
 # A test that skips prints a line that starts so (the runner shows it only when asked to).
 awk -v code="$code" '
