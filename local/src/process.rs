@@ -11,6 +11,7 @@ use std::process::{ExitStatus, Stdio};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use futures_util::future::join_all;
 use nix::sys::signal::{Signal, kill, killpg};
 use nix::unistd::{Pid, chdir};
 use tokio::process::{Child, Command};
@@ -92,18 +93,13 @@ impl Task {
         let group = ProcessGroup(running.pid);
         let last = Arc::new(Mutex::new(String::new()));
         let (stdout, stderr) = (running.child.stdout.take(), running.child.stderr.take());
-        let readers = [
-            tokio::spawn(output::last_line(stdout, last.clone())),
-            tokio::spawn(output::last_line(stderr, last.clone())),
-        ];
+        running.readers.push(tokio::spawn(output::last_line(stdout, last.clone())));
+        running.readers.push(tokio::spawn(output::last_line(stderr, last.clone())));
         let status = running.ended().await;
         // It was reaped: its number may be another group's from here on.
         std::mem::forget(group);
-        for mut reader in readers {
-            // A child that it left in the background holds the pipe open.
-            if tokio::time::timeout(LAST_LINES, &mut reader).await.is_err() {
-                reader.abort();
-            }
+        for reader in running.read_out(LAST_LINES).await {
+            reader.abort();
         }
         let line = last.lock().unwrap_or_else(PoisonError::into_inner).clone();
         Ok((status?, line))
@@ -165,17 +161,20 @@ impl Running {
         self.child.wait().await.attempt(|| format!("cannot wait for process {pid}"))
     }
 
-    /// After its end: waits until its last lines are printed. A child that it left in the background
-    /// may hold the pipes open, so not for longer than [`PRINTED`]; the lines are printed all the same.
+    /// After its end: waits until its last lines are printed. Those of a child that it left in the
+    /// background are printed all the same.
     pub(crate) async fn printed(&mut self) {
-        let readers = std::mem::take(&mut self.readers);
-        let all = async {
-            for reader in readers {
-                // An error is the end of the runtime, or a panic that is logged.
-                let _ = reader.await;
-            }
-        };
-        let _ = tokio::time::timeout(PRINTED, all).await;
+        self.read_out(PRINTED).await;
+    }
+
+    /// After its end: waits until its output is read, up to `limit`, because a child that it left in the
+    /// background may hold the pipes open. Returns the tasks that still read.
+    async fn read_out(&mut self, limit: Duration) -> Vec<JoinHandle<()>> {
+        let mut readers = std::mem::take(&mut self.readers);
+        // A reader's own error is the end of the runtime, or a panic that is logged.
+        let _ = tokio::time::timeout(limit, join_all(&mut readers)).await;
+        readers.retain(|reader| !reader.is_finished());
+        readers
     }
 
     /// Asks it to end with `signal` and waits up to `grace`, then kills it.

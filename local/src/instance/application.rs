@@ -82,21 +82,13 @@ impl Life {
     async fn initialise(&self, place: &Place, origin: &Origin, number: usize) -> bool {
         let launch = &self.instance.launch;
         let command = &launch.init[number];
-        let start = || self.task(place, command)?.start(&self.mesh.output, origin);
         let restart = match launch.restart {
             Restart::Never => Restart::Never,
             Restart::Always | Restart::OnFailure => Restart::OnFailure,
         };
         let rules = Rules { restart, ..self.rules(watch::channel(None).1) };
         let (events, mut happened) = mpsc::unbounded_channel();
-        let until = (self.stop.clone(), Stop::Applications);
-        let process = async {
-            // The receiver is polled beside the process and ends after it.
-            let report = |event| drop(events.send(event));
-            let ended = keep_running(start, rules, until, report).await;
-            drop(events);
-            ended
-        };
+        let process = self.supervise((place, origin), command, rules, events);
         let what = format!("init command {} of {}", number + 1, launch.init.len());
         let reports = async {
             while let Some(event) = happened.recv().await {
@@ -140,17 +132,9 @@ impl Life {
     async fn keep_application(&self, place: &Place, origin: &Origin) {
         let watched = Watched::default();
         let command = &self.instance.launch.command;
-        let start = || self.task(place, command)?.start(&self.mesh.output, origin);
         let rules = self.rules(watched.condemned.subscribe());
         let (events, mut happened) = mpsc::unbounded_channel();
-        let until = (self.stop.clone(), Stop::Applications);
-        let process = async {
-            // The receiver is polled beside the process and ends after it.
-            let report = |event| drop(events.send(event));
-            let ended = keep_running(start, rules, until, report).await;
-            drop(events);
-            ended
-        };
+        let process = self.supervise((place, origin), command, rules, events);
         let reports = async {
             // Follows the process that runs.
             let mut following = idle();
@@ -174,6 +158,20 @@ impl Life {
             // Its proxy serves its outbound connections no more, but what it was can be looked at.
             self.stopped().await;
         }
+    }
+
+    /// Keeps a process running as `rules` say and sends what happens to it. The channel ends with it.
+    async fn supervise(
+        &self,
+        (place, origin): (&Place, &Origin),
+        command: &[String],
+        rules: Rules,
+        events: mpsc::UnboundedSender<Event>,
+    ) -> Option<ExitStatus> {
+        let start = || self.task(place, command)?.start(&self.mesh.output, origin);
+        let until = (self.stop.clone(), Stop::Applications);
+        // The receiver is polled beside this and ends after it.
+        keep_running(start, rules, until, |event| drop(events.send(event))).await
     }
 
     fn rules(&self, condemned: watch::Receiver<Option<i32>>) -> Rules {
