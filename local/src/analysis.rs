@@ -115,7 +115,7 @@ fn plan(documents: &Documents) -> Result<Plan, Vec<Problem>> {
 }
 
 fn objects(plan: &Plan) -> Vec<Object> {
-    plan.objects(&plan.instances.keys().cloned().collect())
+    plan.objects(&plan.all_ready())
 }
 
 fn refused(problems: &[Problem]) -> Error {

@@ -32,6 +32,7 @@ use crate::error::{Attempt, Error, Result};
 use crate::guard::Guard;
 use crate::layout::Layout;
 use crate::limits::{self, Limited};
+use crate::listening::OneFamily;
 use crate::netns::Netns;
 use crate::network::Switch;
 use crate::output::Output;
@@ -121,6 +122,9 @@ pub enum Change {
     /// Its application takes traffic: its readiness probe says so, or it listens on all of its ports
     /// or has had time to.
     Running,
+    /// Ports of it are open in one family alone, and no others are. Only of an instance without a proxy: a
+    /// proxy is reached in both families.
+    Families(OneFamily),
     /// Its application runs, but takes no traffic: why.
     NotReady(String),
     /// Its application ended in this way and is started again after a wait.

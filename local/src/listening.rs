@@ -3,6 +3,7 @@
 
 use std::collections::BTreeSet;
 use std::fs;
+use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
 /// How often it is looked.
@@ -39,36 +40,111 @@ pub fn closed(pid: i32, ports: &[u16]) -> Vec<u16> {
     if ports.is_empty() {
         return Vec::new();
     }
-    // A process that has ended has no tables, and its ports are closed.
-    let table = |name| fs::read_to_string(format!("/proc/{pid}/net/{name}")).unwrap_or_default();
-    let open: BTreeSet<u16> =
-        [table("tcp"), table("tcp6")].iter().flat_map(|table| listening(table)).collect();
+    let open: BTreeSet<u16> = listeners(pid).iter().map(SocketAddr::port).collect();
     ports.iter().copied().filter(|port| !open.contains(port)).collect()
 }
 
-/// The ports with a listener, of `/proc/net/tcp` or `tcp6` (proc(5)): the second field is the local
-/// address, the fourth the state.
-fn listening(table: &str) -> impl Iterator<Item = u16> {
+/// Those of `ports` that clients on other machines reach in one family alone, because the process
+/// in the network namespace of process `pid` listens in that one only.
+#[must_use]
+pub fn one_family(pid: i32, ports: &[u16]) -> OneFamily {
+    let mut families = OneFamily::default();
+    if ports.is_empty() {
+        return families;
+    }
+    let listeners = listeners(pid);
+    for port in ports {
+        let own = || listeners.iter().filter(|one| one.port() == *port && !one.ip().is_loopback());
+        // A socket on [::] serves both families, unless it has IPV6_V6ONLY, which the tables do not show.
+        let v4 = own().any(|one| one.is_ipv4() || one.ip().is_unspecified());
+        let v6 = own().any(SocketAddr::is_ipv6);
+        match (v4, v6) {
+            (true, false) => _ = families.v4.insert(*port),
+            (false, true) => _ = families.v6.insert(*port),
+            _ => {}
+        }
+    }
+    families
+}
+
+/// Ports that are open in one family alone.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct OneFamily {
+    v4: BTreeSet<u16>,
+    v6: BTreeSet<u16>,
+}
+
+impl OneFamily {
+    /// Whether the port is open in the other family than that of `address`, and closed in this one.
+    #[must_use]
+    pub fn closes(&self, address: IpAddr, port: u16) -> bool {
+        let other = if address.is_ipv4() { &self.v6 } else { &self.v4 };
+        other.contains(&port)
+    }
+}
+
+/// Where processes in the network namespace of process `pid` listen. A process that has ended has
+/// no tables, and so no listeners.
+fn listeners(pid: i32) -> Vec<SocketAddr> {
+    let table = |name| fs::read_to_string(format!("/proc/{pid}/net/{name}")).unwrap_or_default();
+    [table("tcp"), table("tcp6")].iter().flat_map(|table| listening(table)).collect()
+}
+
+/// The listeners in `/proc/net/tcp` or `tcp6` (proc(5)): the second field is the local address, the
+/// fourth the state.
+fn listening(table: &str) -> impl Iterator<Item = SocketAddr> {
     table.lines().filter_map(|line| {
         let mut fields = line.split_ascii_whitespace().skip(1);
         let local = fields.next()?;
         let state = fields.nth(1)?;
-        let (_, port) = local.rsplit_once(':')?;
-        (state == LISTEN).then(|| u16::from_str_radix(port, 16).ok()).flatten()
+        let (address, port) = local.rsplit_once(':')?;
+        let port = u16::from_str_radix(port, 16).ok()?;
+        (state == LISTEN).then(|| Some(SocketAddr::new(ip(address)?, port))).flatten()
     })
+}
+
+/// An address as the kernel prints it: each 32 bits of it as a number of this machine's byte order.
+fn ip(text: &str) -> Option<IpAddr> {
+    let mut bytes = Vec::new();
+    for start in (0..text.len()).step_by(8) {
+        let word = u32::from_str_radix(text.get(start..start + 8)?, 16).ok()?;
+        bytes.extend(word.to_ne_bytes());
+    }
+    let v4 = <[u8; 4]>::try_from(bytes.as_slice()).map(IpAddr::from);
+    let v6 = || <[u8; 16]>::try_from(bytes.as_slice()).map(IpAddr::from);
+    v4.or_else(|_| v6()).ok().map(|ip| ip.to_canonical())
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
+    #[cfg(target_endian = "little")]
     #[test]
     fn the_kernels_table_is_read() {
         let table = "  sl  local_address rem_address   st tx_queue rx_queue\n   \
              0: 0100007F:1F90 00000000:0000 0A 00000000:00000000 00:00000000\n   \
              1: 0200590A:C350 0300590A:0050 01 00000000:00000000 00:00000000\n   \
              2: 00000000000000000000000001000000:0050 00000000000000000000000000000000:0000 0A 0\n";
-        assert_eq!(listening(table).collect::<Vec<_>>(), [8080, 80]);
+        let found: Vec<String> = listening(table).map(|one| one.to_string()).collect();
+        assert_eq!(found, ["127.0.0.1:8080", "[::1]:80"]);
+    }
+
+    #[test]
+    fn a_port_that_is_open_in_one_family_alone_is_found_out() {
+        let bind = |address: &str| {
+            let listener = std::net::TcpListener::bind(address).unwrap();
+            let port = listener.local_addr().unwrap().port();
+            (listener, port)
+        };
+        let (four, both, loopback) = (bind("0.0.0.0:0"), bind("[::]:0"), bind("127.0.0.1:0"));
+        let own = std::process::id().try_into().unwrap();
+        let found = one_family(own, &[four.1, both.1, loopback.1, 0]);
+        let (v4, v6): (IpAddr, IpAddr) = ("10.0.0.1".parse().unwrap(), "fd00::1".parse().unwrap());
+        assert!(found.closes(v6, four.1) && !found.closes(v4, four.1), "{found:?}");
+        for port in [both.1, loopback.1, 0] {
+            assert!(!found.closes(v6, port) && !found.closes(v4, port), "{port}: {found:?}");
+        }
     }
 
     #[tokio::test]

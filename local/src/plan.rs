@@ -25,6 +25,7 @@ use leno_resources::{Documents, Located, Object, Problem, Workload};
 use leno_types::{Egress, InstanceName, MtlsMode, ServiceName};
 
 use crate::addresses::{Addresses, Allocation, Subnet};
+use crate::listening::OneFamily;
 use crate::network;
 
 pub use launch::{Launch, Probe, Question, RunAs, Volume};
@@ -67,6 +68,9 @@ pub struct Instance {
     pub launch: Launch,
 }
 
+/// The instances that take traffic, each with its ports that are open in one family alone.
+pub type Ready = BTreeMap<InstanceName, OneFamily>;
+
 /// What holds where documents say nothing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Defaults {
@@ -96,6 +100,12 @@ struct Draft<'a> {
 }
 
 impl Plan {
+    /// All instances, as if each took traffic in both families.
+    #[must_use]
+    pub fn all_ready(&self) -> Ready {
+        self.instances.keys().map(|name| (name.clone(), OneFamily::default())).collect()
+    }
+
     /// Makes the plan for these documents; addresses of `before` are kept.
     ///
     /// # Errors

@@ -6,6 +6,7 @@
 
 mod daily;
 mod ejected;
+mod families;
 mod machine;
 mod mesh;
 mod process;

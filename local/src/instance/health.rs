@@ -5,7 +5,7 @@ use std::time::Duration;
 use super::application::Watched;
 use super::{Change, Life, Place};
 use crate::forward::Target;
-use crate::listening;
+use crate::listening::{self, OneFamily};
 use crate::plan::Probe;
 use crate::probe::Prober;
 
@@ -15,19 +15,52 @@ const LISTEN_BOUND: Duration = Duration::from_secs(5);
 /// First wait between two readiness probes of an application that has not been ready yet; it doubles
 /// up to the period, so that a mesh starts as fast as its applications.
 const FIRST_WAIT: Duration = Duration::from_millis(50);
+/// How often it is looked in which families an application without a proxy listens: it may bind the
+/// second one later.
+const FAMILIES_POLL: Duration = Duration::from_secs(1);
 /// How long an application may take to become ready before a line says why it is not.
 const PATIENCE: Duration = Duration::from_secs(10);
 
 impl Life {
     /// Reports whether the process takes traffic, and condemns it when it does not live.
     pub(super) async fn follow(&self, place: &Place, pid: i32, watched: &Watched) {
-        tokio::join!(self.readiness(place, pid), self.liveness(place, pid, watched));
+        tokio::join!(
+            self.readiness(place, pid),
+            self.liveness(place, pid, watched),
+            self.families(pid)
+        );
+    }
+
+    /// Reports it when ports come to be open in other families than before.
+    async fn families(&self, pid: i32) {
+        let ports = &self.instance.listening;
+        if self.instance.launch.meshed || ports.is_empty() {
+            return;
+        }
+        let mut known = OneFamily::default();
+        loop {
+            let now = listening::one_family(pid, ports);
+            if now != known {
+                self.report(Change::Families(now.clone())).await;
+                known = now;
+            }
+            tokio::time::sleep(FAMILIES_POLL).await;
+        }
+    }
+
+    /// Reports that it takes traffic, and first in which families, so that no client is sent elsewhere.
+    async fn running(&self, pid: i32) {
+        if !self.instance.launch.meshed {
+            let families = listening::one_family(pid, &self.instance.listening);
+            self.report(Change::Families(families)).await;
+        }
+        self.report(Change::Running).await;
     }
 
     async fn readiness(&self, place: &Place, pid: i32) {
         let Some(probe) = &self.instance.launch.readiness else {
             self.until_listening(pid).await;
-            return self.report(Change::Running).await;
+            return self.running(pid).await;
         };
         let label = &self.instance.label;
         tokio::time::sleep(probe.delay).await;
@@ -44,7 +77,7 @@ impl Life {
                             self.say(&format!("{label} is ready again"));
                         }
                         (ready, was_ready) = (true, true);
-                        self.report(Change::Running).await;
+                        self.running(pid).await;
                     }
                 }
                 Err(reason) => {

@@ -1,7 +1,7 @@
 //! What the control plane reads: the documents with everything filled in that a cluster would have
 //! filled in.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::net::IpAddr;
 
 use k8s_openapi::api::core::v1::ObjectReference;
@@ -13,15 +13,15 @@ use leno_resources::{
     InstanceStatus, Kind, NODE_LABEL, Object, SERVICE_NAME_LABEL, Workload, WorkloadStatus,
     ZONE_LABEL, to_yaml,
 };
-use leno_types::{InstanceName, ServiceName};
+use leno_types::ServiceName;
 
 use super::services::{Endpoint, Service};
-use super::{Instance, Plan};
+use super::{Instance, Plan, Ready};
 
 impl Plan {
     /// The documents as YAML; `ready` are the instances that take traffic.
     #[must_use]
-    pub fn render(&self, ready: &BTreeSet<InstanceName>) -> String {
+    pub fn render(&self, ready: &Ready) -> String {
         let objects = self.objects(ready);
         let documents: Vec<String> =
             objects.iter().map(|object| to_yaml(object).trim_end().to_owned() + "\n").collect();
@@ -30,7 +30,7 @@ impl Plan {
 
     /// The same as objects.
     #[must_use]
-    pub fn objects(&self, ready: &BTreeSet<InstanceName>) -> Vec<Object> {
+    pub fn objects(&self, ready: &Ready) -> Vec<Object> {
         let mut objects: Vec<Object> = self.others.clone();
         objects.extend(self.services.values().map(|s| Object::Service(Box::new(s.object.clone()))));
         objects.extend(self.slices.iter().map(|s| Object::EndpointSlice(Box::new(s.clone()))));
@@ -53,7 +53,7 @@ impl Plan {
                 name: instance.name.name.to_string(),
                 addresses: instance.addresses.iter().collect(),
                 meshed: instance.launch.meshed,
-                ready: ready.contains(&instance.name),
+                ready: ready.contains_key(&instance.name),
                 ending: false,
                 pod: None,
             };
@@ -65,40 +65,42 @@ impl Plan {
     }
 
     /// The slices of a service's own endpoints: one for each family and each set of port numbers,
-    /// because named ports may differ from workload to workload.
+    /// because named ports may differ from workload to workload. A port that is open in one family alone is
+    /// in the slices of that one.
     fn slices_of(
         &self,
         name: &ServiceName,
         service: &Service,
-        ready: &BTreeSet<InstanceName>,
+        ready: &Ready,
     ) -> Vec<EndpointSlice> {
-        let mut groups: BTreeMap<&[Option<u16>], Vec<&Endpoint>> = BTreeMap::new();
-        for endpoint in &service.endpoints {
-            groups.entry(&endpoint.ports).or_default().push(endpoint);
-        }
         let mut slices = Vec::new();
-        for (index, (ports, endpoints)) in groups.into_iter().enumerate() {
-            for family in [Family::V4, Family::V6] {
-                let endpoint = |endpoint: &&Endpoint| {
-                    let instance = self.instances.get(&endpoint.instance)?;
-                    let address = instance.addresses.iter().find(|a| family.has(*a))?;
-                    let ready = service.lists_unready || ready.contains(&instance.name);
-                    Some(SliceEndpoint {
-                        zone: self.label(instance, ZONE_LABEL),
-                        node_name: self.label(instance, NODE_LABEL),
-                        ..slice_endpoint(instance, address, ready)
-                    })
+        for family in [Family::V4, Family::V6] {
+            let mut groups: BTreeMap<Vec<Option<u16>>, Vec<SliceEndpoint>> = BTreeMap::new();
+            for Endpoint { instance, ports } in &service.endpoints {
+                let Some(instance) = self.instances.get(instance) else { continue };
+                let Some(address) = instance.addresses.iter().find(|a| family.has(*a)) else {
+                    continue;
                 };
-                let found: Vec<_> = endpoints.iter().filter_map(endpoint).collect();
-                if found.is_empty() {
+                let families = ready.get(&instance.name);
+                let open = |port: &u16| !families.is_some_and(|of| of.closes(address, *port));
+                let open: Vec<_> = ports.iter().map(|port| port.filter(open)).collect();
+                if open.iter().all(Option::is_none) && ports.iter().any(Option::is_some) {
                     continue;
                 }
+                let ready = service.lists_unready || families.is_some();
+                groups.entry(open).or_default().push(SliceEndpoint {
+                    zone: self.label(instance, ZONE_LABEL),
+                    node_name: self.label(instance, NODE_LABEL),
+                    ..slice_endpoint(instance, address, ready)
+                });
+            }
+            for (index, (ports, endpoints)) in groups.into_iter().enumerate() {
                 let suffix = format!("{}-{index}", family.label());
                 slices.push(EndpointSlice {
                     address_type: family.address_type().to_owned(),
-                    endpoints: Some(found),
+                    endpoints: Some(endpoints),
                     metadata: slice_metadata(name, &suffix),
-                    ports: Some(slice_ports(service, ports)),
+                    ports: Some(slice_ports(service, &ports)),
                 });
             }
         }

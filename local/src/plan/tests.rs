@@ -54,10 +54,6 @@ fn instance(name: &str) -> InstanceName {
     name.parse().unwrap()
 }
 
-fn all(plan: &Plan) -> BTreeSet<InstanceName> {
-    plan.instances.keys().cloned().collect()
-}
-
 fn workload(name: &str, rest: &str) -> String {
     format!(
         "apiVersion: leno.dev/v1alpha1\nkind: Workload\nmetadata: {{name: {name}, namespace: \
@@ -130,7 +126,7 @@ metadata: {name: old, namespace: shop, labels: {app: web}}
 spec: {command: [run], ports: [{name: http, port: 9090}]}
 ";
     let plan = plan(&(SHOP.to_owned() + other));
-    let yaml = plan.render(&all(&plan));
+    let yaml = plan.render(&plan.all_ready());
     let read = leno_resources::parse("state.yaml", &yaml).unwrap();
     let mut seen = BTreeSet::new();
     for located in read.objects {
@@ -158,7 +154,7 @@ spec: {command: [run], ports: [{name: http, port: 9090}]}
 #[test]
 fn what_is_rendered_is_read_back_and_says_who_is_ready() {
     let plan = plan(SHOP);
-    let ready = [instance("shop/web-0")].into();
+    let ready = Ready::from([(instance("shop/web-0"), OneFamily::default())]);
     let yaml = plan.render(&ready);
     let read = leno_resources::parse("state.yaml", &yaml).unwrap();
     let workload = read.objects.iter().find_map(|located| match &located.value {
@@ -183,7 +179,7 @@ fn what_is_rendered_is_read_back_and_says_who_is_ready() {
 fn endpoints_are_where_their_workload_says() {
     let labels = "labels: {app: web, topology.kubernetes.io/zone: a, kubernetes.io/hostname: n1}";
     let plan = plan(&SHOP.replacen("labels: {app: web}", labels, 1));
-    let read = leno_resources::parse("state.yaml", &plan.render(&all(&plan))).unwrap();
+    let read = leno_resources::parse("state.yaml", &plan.render(&plan.all_ready())).unwrap();
     let mut found = 0;
     for located in read.objects {
         let Object::EndpointSlice(slice) = located.value else { continue };
@@ -199,7 +195,7 @@ fn endpoints_are_where_their_workload_says() {
 #[test]
 fn names_follow_readiness() {
     let plan = plan(SHOP);
-    let ask = |ready: &BTreeSet<InstanceName>, name: &str| {
+    let ask = |ready: &Ready, name: &str| {
         let name = Name::from_ascii(name).unwrap();
         let client: IpAddr = "10.89.0.2".parse().unwrap();
         match plan.zone(ready).answer(&name, RecordType::A, (client, false)) {
@@ -207,10 +203,10 @@ fn names_follow_readiness() {
             other => vec![format!("{other:?}")],
         }
     };
-    let one = [instance("shop/web-1")].into();
+    let one = Ready::from([(instance("shop/web-1"), OneFamily::default())]);
     assert_eq!(ask(&one, "peers.shop.svc.cluster.local."), ["10.89.0.3"]);
     assert_eq!(ask(&one, "front.shop.svc.cluster.local."), ["10.96.0.1"]);
-    assert_eq!(ask(&all(&plan), "peers.shop.svc.cluster.local."), ["10.89.0.2", "10.89.0.3"]);
+    assert_eq!(ask(&plan.all_ready(), "peers.shop.svc.cluster.local."), ["10.89.0.2", "10.89.0.3"]);
 }
 
 #[test]
@@ -277,7 +273,7 @@ fn what_the_control_plane_reads_is_taken_with_the_longest_names() {
     let long = "w".repeat(61);
     let text = workload(&long, "ports: [{port: 80}]").replace("shop", &"n".repeat(63));
     let plan = plan(&text);
-    let rendered = plan.render(&plan.instances.keys().cloned().collect());
+    let rendered = plan.render(&plan.all_ready());
     let read = leno_resources::parse("state.yaml", &rendered);
     assert!(read.is_ok(), "{:?}\n{rendered}", read.unwrap_err());
 }
@@ -293,7 +289,7 @@ fn a_name_outside_has_an_address_where_it_has_ports() {
     let with = |ports: &str| plan(&format!("{SHOP}---\n{}", pay.replace("PORTS", ports)));
     let ask = |plan: &Plan, name: &str, client: &str| {
         let name = Name::from_ascii(name).unwrap();
-        let zone = plan.zone(&all(plan));
+        let zone = plan.zone(&plan.all_ready());
         match zone.answer(&name, RecordType::A, (client.parse().unwrap(), false)) {
             Answer::Records(records) => records.iter().map(|r| r.data.to_string()).collect(),
             other => format!("{other:?}"),
@@ -305,7 +301,7 @@ fn a_name_outside_has_an_address_where_it_has_ports() {
     assert!(vip.starts_with("10.96."), "{vip}");
     assert_eq!(ask(&external, "api.example.com.", meshed), vip);
     assert!(ask(&external, "api.example.com.", elsewhere).contains("Elsewhere"));
-    let rendered = external.render(&all(&external));
+    let rendered = external.render(&external.all_ready());
     assert!(rendered.contains(&format!("clusterIP: \"{vip}\"")), "{rendered}");
     let alias = with("ports: []");
     assert!(ask(&alias, "pay.shop.svc.cluster.local.", meshed).contains("Alias"));

@@ -1,20 +1,19 @@
 //! What DNS says about a plan.
 
-use std::collections::BTreeSet;
 use std::net::IpAddr;
 
 use k8s_openapi::api::discovery::v1::EndpointSlice;
 use leno_resources::SERVICE_NAME_LABEL;
-use leno_types::{InstanceName, ServiceName};
+use leno_types::ServiceName;
 
-use super::Plan;
 use super::services::{Endpoint, Service};
+use super::{Plan, Ready};
 use crate::dns::{EndpointNames, PortName, ServiceNames, Zone};
 
 impl Plan {
     /// The names; `ready` are the instances that take traffic.
     #[must_use]
-    pub fn zone(&self, ready: &BTreeSet<InstanceName>) -> Zone {
+    pub fn zone(&self, ready: &Ready) -> Zone {
         let services = self.services.iter().map(|(name, service)| {
             let key = (name.namespace.to_string(), name.name.to_string());
             (key, self.names(name, service, ready))
@@ -27,18 +26,20 @@ impl Plan {
         Zone::new(services, addresses)
     }
 
-    fn names(
-        &self,
-        name: &ServiceName,
-        service: &Service,
-        ready: &BTreeSet<InstanceName>,
-    ) -> ServiceNames {
+    fn names(&self, name: &ServiceName, service: &Service, ready: &Ready) -> ServiceNames {
         let own = service.endpoints.iter().filter_map(|endpoint| {
             let instance = self.instances.get(&endpoint.instance)?;
-            let listed = service.lists_unready || ready.contains(&instance.name);
+            let families = ready.get(&instance.name);
+            let listed = service.lists_unready || families.is_some();
+            // An address on which all ports are closed would only cost clients a try.
+            let open = |address: &IpAddr| {
+                let mut ports = endpoint.ports.iter().flatten().peekable();
+                ports.peek().is_none()
+                    || ports.any(|port| !families.is_some_and(|of| of.closes(*address, *port)))
+            };
             listed.then(|| EndpointNames {
                 host: instance.name.name.to_string(),
-                addresses: instance.addresses.iter().collect(),
+                addresses: instance.addresses.iter().filter(open).collect(),
                 ports: endpoint_ports(service, endpoint),
             })
         });

@@ -26,7 +26,7 @@ use crate::error::{Error, Result};
 use crate::forward::Target;
 use crate::instance::{self, Change, Mesh, Stage, Stages};
 use crate::orders::{self, Order};
-use crate::plan::{Defaults, Plan, subnet};
+use crate::plan::{Defaults, Plan, Ready, subnet};
 use crate::publish::{Published, Publisher};
 use crate::record;
 use crate::status::{InstanceStatus, Phase, Status};
@@ -150,7 +150,7 @@ impl<'a> Up<'a> {
         }
         self.plan = plan;
         self.objects = edit::objects(documents);
-        let wanted = self.published(&BTreeSet::new());
+        let wanted = self.published(&Ready::new());
         let listening = self.publisher.listen(&wanted).await;
         self.publisher.follow(&self.published(&self.ready()));
         if let Err(error) = listening {
@@ -246,9 +246,9 @@ impl<'a> Up<'a> {
         }
     }
 
-    fn ready(&self) -> BTreeSet<InstanceName> {
+    fn ready(&self) -> Ready {
         let ready = self.lives.iter().filter(|(_, life)| life.ready());
-        ready.map(|(name, _)| name.clone()).collect()
+        ready.map(|(name, life)| (name.clone(), life.families.clone())).collect()
     }
 
     /// Tells the control plane, DNS and the other commands how things are. What cannot be written is
@@ -286,12 +286,12 @@ impl<'a> Up<'a> {
     }
 
     /// What is published, with the instances that take traffic.
-    fn published(&self, ready: &BTreeSet<InstanceName>) -> Published {
+    fn published(&self, ready: &Ready) -> Published {
         let mut all = Published::new();
         for instance in self.plan.instances.values() {
             for (address, port) in &instance.published {
                 let targets = all.entry(*address).or_default();
-                if ready.contains(&instance.name) {
+                if ready.contains_key(&instance.name) {
                     targets.push(Target {
                         instance: instance.name.to_string(),
                         netns: self.mesh.layout.netns(&instance.name),
@@ -304,7 +304,7 @@ impl<'a> Up<'a> {
         all
     }
 
-    fn status(&self, ready: &BTreeSet<InstanceName>) -> Status {
+    fn status(&self, ready: &Ready) -> Status {
         let instances = self.plan.instances.values().map(|instance| {
             let life = self.lives.get(&instance.name);
             InstanceStatus {
@@ -316,7 +316,7 @@ impl<'a> Up<'a> {
                 mtls: instance.mtls,
                 capture: life.and_then(|life| life.capture.clone()),
                 phase: life.map_or(Phase::Starting, |life| life.phase),
-                ready: ready.contains(&instance.name),
+                ready: ready.contains_key(&instance.name),
                 restarts: life.map_or(0, |life| life.restarts),
                 pid: life.and_then(|life| life.pid),
                 started_unix_ms: life.and_then(|life| life.started_unix_ms),

@@ -7,6 +7,7 @@ use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
 use crate::instance::{self, Change, Mesh};
+use crate::listening::OneFamily;
 use crate::plan::Instance;
 use crate::status::{Phase, Surroundings, Trouble};
 use crate::supervise::Stop;
@@ -22,6 +23,8 @@ pub(super) struct Life {
     pub(super) pid: Option<i32>,
     /// When that process was started, in milliseconds since 1970.
     pub(super) started_unix_ms: Option<i64>,
+    /// Which of its ports are open in one family alone.
+    pub(super) families: OneFamily,
     pub(super) trouble: Trouble,
     pub(super) proxy_restarts: u32,
     pub(super) capture: Option<String>,
@@ -47,6 +50,7 @@ impl Life {
             restarts: 0,
             pid: None,
             started_unix_ms: None,
+            families: OneFamily::default(),
             trouble: Trouble::default(),
             proxy_restarts: 0,
             capture: None,
@@ -105,6 +109,7 @@ impl Life {
                 self.phase = Phase::Running;
                 self.trouble.reason = None;
             }
+            Change::Families(families) => self.families = families,
             Change::NotReady(reason) => self.trouble.reason = Some(reason),
             Change::Over { how, last_line, completed } => {
                 self.phase = if completed { Phase::Completed } else { Phase::Ended };
