@@ -2,13 +2,17 @@
 
 use std::path::{Path, PathBuf};
 
-use leno_analysis::{Finding, Mesh, Severity, analyze};
+use leno_analysis::{Finding, Mesh, Severity, WayOut, analyze};
 use leno_capture::Choice;
+use leno_observe::ejected::Ejected;
+use leno_observe::metrics;
 use leno_resources::{Documents, Kind, Object, Problem};
 use leno_types::{Egress, MtlsMode};
 
+use crate::admin::Admin;
 use crate::error::{Error, Result};
 use crate::layout::Layout;
+use crate::netns::Netns;
 use crate::network;
 use crate::plan::{Defaults, Plan};
 use crate::status::Status;
@@ -19,7 +23,7 @@ use crate::status::Status;
 /// [`Error::NotRunning`], and where its state cannot be read.
 pub fn running(mesh: &str) -> Result<Mesh> {
     let layout = Layout::new(mesh)?;
-    Status::read(&layout)?;
+    let status = Status::read(&layout)?;
     let state = layout.state().join("state.yaml");
     if !state.exists() {
         let reason =
@@ -27,13 +31,34 @@ pub fn running(mesh: &str) -> Result<Mesh> {
         return Err(Error::Refused(reason));
     }
     let documents = leno_resources::load(&[state]).map_err(|problems| refused(&problems))?;
+    let way_out = if status.uplink { WayOut::Open } else { WayOut::None };
     let mesh_of = Mesh::new(documents.objects.into_iter().map(|located| located.value).collect());
+    let mesh_of = mesh_of.with_way_out(way_out);
     // Where things are written is in the files that it follows, if they are still what they were.
     let written = files_of(mesh).ok().and_then(|files| leno_resources::load(&files).ok());
     Ok(match written {
         Some(written) => mesh_of.written_in(&written),
         None => mesh_of,
     })
+}
+
+/// The endpoints that the proxies of a workload of a mesh eject now. A proxy that does not answer reports none.
+///
+/// # Errors
+/// [`Error::NotRunning`], and where there is no such workload.
+pub async fn ejected(mesh: &str, namespace: &str, workload: &str) -> Result<Vec<Ejected>> {
+    let status = Status::read(&Layout::new(mesh)?)?;
+    let mut all = Vec::new();
+    for instance in status.meant(Some(namespace), Some(workload))? {
+        if !instance.meshed {
+            continue;
+        }
+        let netns = Netns::open(&instance.surroundings.netns)?;
+        if let Ok(reply) = Admin::within(&netns).get("/metrics").await {
+            all.extend(Ejected::of(&metrics::parse(&reply.body)));
+        }
+    }
+    Ok(all)
 }
 
 /// The mesh that files would make, every instance of it ready.
@@ -43,7 +68,7 @@ pub fn running(mesh: &str) -> Result<Mesh> {
 pub fn of_files(files: &[PathBuf]) -> Result<Mesh> {
     let documents = leno_resources::load(files).map_err(|problems| refused(&problems))?;
     let plan = plan(&documents).map_err(|problems| refused(&problems))?;
-    Ok(Mesh::new(objects(&plan)).written_in(&documents))
+    Ok(Mesh::new(objects(&plan)).with_way_out(WayOut::WithUplink).written_in(&documents))
 }
 
 /// The files that a mesh follows.

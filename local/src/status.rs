@@ -29,6 +29,8 @@ pub struct Status {
     pub gateway: IpAddr,
     /// The namespace of the bridge.
     pub switch_netns: String,
+    /// Whether there is a way out of the mesh.
+    pub uplink: bool,
     /// Why the last edit of the files was refused, none when it was taken.
     pub refused_edit: Option<String>,
     /// The files that it follows, absolute; `-` is standard input.
@@ -309,6 +311,7 @@ mod tests {
             needs_controller: false,
             gateway: IpAddr::from([10, 89, 0, 1]),
             switch_netns: "leno-default".into(),
+            uplink: false,
             refused_edit: None,
             files: Vec::new(),
             instances: vec![

@@ -54,7 +54,7 @@ pub(crate) fn run(explain: &Explain) -> Result<bool> {
         Question::parse(explain.namespace.as_deref(), &explain.client, &explain.request)?;
     let explanation = match explain.files.as_slice() {
         [] => match explain.mesh.choose()? {
-            Chosen::Machine(name) => leno_local::analysis::running(&name)?.explain(&question)?,
+            Chosen::Machine(name) => of_machine(&name, &question)?,
             Chosen::Cluster(target) => of_cluster(explain, &target, &question)?,
         },
         files => leno_local::analysis::of_files(files)?.explain(&question)?,
@@ -65,6 +65,18 @@ pub(crate) fn run(explain: &Explain) -> Result<bool> {
         print(&text::text(&explanation))?;
     }
     Ok(true)
+}
+
+/// By the state of the control plane, and what the client's proxies eject now.
+fn of_machine(name: &str, question: &Question) -> Result<Explanation> {
+    let mut explanation = leno_local::analysis::running(name)?.explain(question)?;
+    let (namespace, workload) = (&explanation.client.namespace, &explanation.client.workload);
+    let ejected =
+        block_on(async { Ok(leno_local::analysis::ejected(name, namespace, workload).await?) })?;
+    for one in ejected {
+        explanation.eject((&one.server_namespace, &one.service), &one.server, &one.reason);
+    }
+    Ok(explanation)
 }
 
 fn of_cluster(explain: &Explain, target: &Target, question: &Question) -> Result<Explanation> {

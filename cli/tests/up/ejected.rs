@@ -47,6 +47,11 @@ fn an_endpoint_that_is_not_reached_is_named_with_the_reason() {
         &format!("\ns/client-0 ejects {endpoint}\n"),
     );
     said("diagnostics", &|| of(&["diagnostics", "proxy", "--name", name, "client-0"]), endpoint);
+    said(
+        "explain",
+        &|| of(&["explain", "--name", name, "client", "--", "http://wrong:8080/"]),
+        ", ejected: unreachable)",
+    );
     let json: serde_json::Value =
         serde_json::from_str(&of(&["stat", "--name", name, "--window", "100ms", "-o", "json"]))
             .unwrap();

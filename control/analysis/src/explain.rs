@@ -17,7 +17,7 @@ pub use question::{Question, QuestionError};
 use leno_policy::{RouteTable, StreamTable};
 use leno_resources::Object;
 use leno_types::mesh::{Service, Workload, declared};
-use leno_types::{Egress, Protocol};
+use leno_types::{Egress, InstanceName, MtlsMode, Protocol};
 
 use crate::mesh::Mesh;
 use crate::sender::{Sender, Unanswerable};
@@ -32,24 +32,68 @@ impl Mesh {
     pub fn explain(&self, question: &Question) -> Result<Explanation, Unanswerable> {
         let sender = self.sender(question.namespace.as_deref(), &question.client)?;
         let mut answer = Explanation::new(&sender, question);
-        if !sender.meshed {
-            answer.outcome = Outcome::unmeshed();
+        let Some(host) = self.real_name(&question.host, &sender.namespace, &mut answer.notes)
+        else {
+            answer.outcome = Outcome::closed("the name leads back to itself: it has no address");
             return Ok(answer);
-        }
-        match self.host(&question.host, &sender.namespace) {
+        };
+        match self.host(&host, &sender.namespace) {
+            host if !sender.meshed => self.from_unmeshed(&mut answer, &host, question),
             Host::Service(service) => self.at_service(&mut answer, &sender, &service, question),
             Host::Workload(workload) => at_workload(&mut answer, &sender, &workload, question),
             Host::Unknown { meant } => {
+                let bytes = question.wanted == ClientProtocol::Bytes;
                 answer.outcome = match self.egress(&sender) {
-                    Egress::Allow => Outcome::outside(),
-                    Egress::Deny => Outcome::egress_denied(),
+                    Egress::Allow => Outcome::outside(self.way_out),
+                    Egress::Deny => Outcome::egress_denied(bytes),
                 };
                 let known = meant.map(|meant| format!("did you mean {meant}?"));
-                let note = format!("nothing in the mesh is called {}", question.host);
+                let note = format!("nothing in the mesh is called {host}");
                 answer.notes.push(known.map_or(note.clone(), |known| format!("{note}: {known}")));
             }
         }
         Ok(answer)
+    }
+
+    /// What becomes of a request of a client without a proxy: only the servers' proxies have a say.
+    fn from_unmeshed(&self, answer: &mut Explanation, host: &Host, question: &Question) {
+        let instances: Vec<InstanceName> = match host {
+            Host::Workload(workload) => vec![workload.name.clone()],
+            Host::Service(service) => {
+                let port = service.port(question.port).into_iter();
+                let endpoints = port.flat_map(|port| port.endpoints.iter());
+                endpoints.filter_map(|endpoint| endpoint.workload.clone()).collect()
+            }
+            Host::Unknown { .. } => Vec::new(),
+        };
+        let is_strict = |name: &&InstanceName| {
+            self.index.server_policy(name).is_some_and(|policy| policy.mtls == MtlsMode::Strict)
+        };
+        let strict = instances.iter().filter(is_strict).count();
+        let is_empty = match host {
+            Host::Service(service) => service
+                .port(question.port)
+                .is_some_and(|port| port.endpoints.is_empty() && port.external.is_none()),
+            _ => false,
+        };
+        answer.outcome = match strict {
+            0 if is_empty => {
+                Outcome::closed("the connection fails: nothing behind the Service takes traffic")
+            }
+            0 => Outcome::unmeshed(),
+            _ if strict == instances.len() => Outcome::closed(
+                "the connection is reset: the client has no proxy, and the server's takes mTLS alone \
+                 (leno.dev/mtls: strict)",
+            ),
+            _ => {
+                answer.notes.push(format!(
+                    "{strict} of {} instances take mTLS alone (leno.dev/mtls: strict), and reset the \
+                     connections of this client",
+                    instances.len()
+                ));
+                Outcome::unmeshed()
+            }
+        };
     }
 
     fn at_service(

@@ -27,5 +27,5 @@ pub use explain::{
     BackendAnswer, Client, ConsideredMatch, Destination, EndpointAnswer, Explanation, HeaderEdits,
     MirrorAnswer, Outcome, PolicyAnswer, Question, QuestionError, RuleAnswer, TimeoutsAnswer,
 };
-pub use mesh::Mesh;
+pub use mesh::{Mesh, WayOut};
 pub use sender::Unanswerable;

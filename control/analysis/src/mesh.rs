@@ -19,6 +19,19 @@ pub struct Mesh {
     /// `Workload`.
     pub(crate) owners: HashMap<InstanceName, Owner>,
     default_egress: Egress,
+    pub(crate) way_out: WayOut,
+}
+
+/// Whether instances can reach addresses outside of the mesh, policies aside.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum WayOut {
+    /// By the network of the cluster or the machine.
+    #[default]
+    Open,
+    /// Only if `leno up` gets `--uplink`, which documents do not say.
+    WithUplink,
+    /// `leno up` runs without `--uplink`.
+    None,
 }
 
 impl Mesh {
@@ -34,13 +47,22 @@ impl Mesh {
         let default_egress = settings.default_egress;
         let mut index = Index::new(settings);
         index.apply_all(objects.iter().cloned().map(Change::Upsert).collect());
-        Self { index, objects, places: HashMap::new(), owners: HashMap::new(), default_egress }
+        let way_out = WayOut::default();
+        let (places, owners) = (HashMap::new(), HashMap::new());
+        Self { index, objects, places, owners, default_egress, way_out }
     }
 
     /// Sets the owners of instances, so that questions can name a client by its owner.
     #[must_use]
     pub fn owned(mut self, owners: impl IntoIterator<Item = (InstanceName, Owner)>) -> Self {
         self.owners = owners.into_iter().collect();
+        self
+    }
+
+    /// Sets whether instances can reach addresses outside of the mesh.
+    #[must_use]
+    pub fn with_way_out(mut self, way_out: WayOut) -> Self {
+        self.way_out = way_out;
         self
     }
 

@@ -334,6 +334,7 @@ impl<'a> Up<'a> {
             needs_controller: self.controller.is_some(),
             gateway: IpAddr::V4(subnet().gateway().v4),
             switch_netns: self.mesh.layout.switch_netns(),
+            uplink: self.options.uplink,
             refused_edit: self.refused_edit.clone(),
             files: self.options.files.iter().map(absolute).collect(),
             instances: instances.collect(),

@@ -106,7 +106,9 @@ fn backend(lines: &mut Lines, one: &BackendAnswer) {
             (None, Some(tls)) => format!("TLS with {tls}"),
             (None, None) => "plaintext".to_owned(),
         };
-        lines.add("", &format!("  {who} {} ({how})", endpoint.address));
+        let ejected = endpoint.ejected.as_ref().map(|reason| format!(", ejected: {reason}"));
+        let ejected = ejected.unwrap_or_default();
+        lines.add("", &format!("  {who} {} ({how}{ejected})", endpoint.address));
     }
     if one.endpoints.len() > MAX_ENDPOINTS {
         lines.add("", &format!("  and {} more", one.endpoints.len() - MAX_ENDPOINTS));

@@ -7,6 +7,7 @@ use serde::Serialize;
 
 use super::policies::PolicyAnswer;
 use super::question::Question;
+use crate::mesh::WayOut;
 use crate::sender::Sender;
 
 /// What happens to one request.
@@ -161,6 +162,8 @@ pub struct EndpointAnswer {
     /// The server name that the proxy requests over TLS, and the policy that sets it; `None` means
     /// that the proxy originates no TLS.
     pub tls: Option<String>,
+    /// Why the client's proxy leaves it out for now, if known: `unreachable` or `failing`.
+    pub ejected: Option<String>,
 }
 
 /// How long a request may take; `None` means without limit.
@@ -200,13 +203,32 @@ impl Explanation {
             target: question.target.clone(),
             destination: Destination::outside(question.port),
             rule: None,
-            outcome: Outcome::outside(),
+            outcome: Outcome::outside(WayOut::Open),
             backends: Vec::new(),
             timeouts: TimeoutsAnswer::default(),
             policies: Vec::new(),
             considered: Vec::new(),
             ignored: Vec::new(),
             notes: Vec::new(),
+        }
+    }
+}
+
+impl Explanation {
+    /// Takes in that a proxy of the client ejects an instance behind a service, or called by its own
+    /// address if `service` is empty.
+    pub fn eject(&mut self, (namespace, service): (&str, &str), instance: &str, reason: &str) {
+        let workload = format!("{namespace}/{instance}");
+        let wanted = format!("{namespace}/{service}");
+        for backend in &mut self.backends {
+            if backend.service != wanted && !(service.is_empty() && backend.service == workload) {
+                continue;
+            }
+            for endpoint in &mut backend.endpoints {
+                if endpoint.workload.as_deref() == Some(&*workload) {
+                    endpoint.ejected = Some(reason.to_owned());
+                }
+            }
         }
     }
 }
@@ -245,13 +267,34 @@ impl Outcome {
         Self { kind, status, leno_error, headers, text: text.to_owned() }
     }
 
-    pub(super) fn outside() -> Self {
-        Self::new("outside", "goes there as it is: the mesh knows nothing of that address")
+    pub(super) fn outside(way_out: WayOut) -> Self {
+        match way_out {
+            WayOut::Open => {
+                Self::new("outside", "goes there unchanged: the mesh knows nothing of that address")
+            }
+            WayOut::WithUplink => Self::new(
+                "outside",
+                "goes there unchanged if `leno up` has --uplink, else it is refused: the mesh knows nothing \
+                 of that address",
+            ),
+            WayOut::None => Self::new(
+                "failed",
+                "is refused: the mesh knows nothing of that address, and `leno up` runs without --uplink, so \
+                 nothing leaves the mesh",
+            ),
+        }
     }
 
-    pub(super) fn egress_denied() -> Self {
+    /// `bytes`: the client sends something else than HTTP requests.
+    pub(super) fn egress_denied(bytes: bool) -> Self {
+        if bytes {
+            return Self::closed(
+                "the connection is reset: the mesh knows nothing of that address, and leno.dev/egress of the \
+                 client says deny",
+            );
+        }
         let text = "is answered 403: the mesh knows nothing of that address, and leno.dev/egress of the \
-                    client says deny; what is not of HTTP is reset";
+                    client says deny";
         let (status, leno_error) = (Some(403), Some("egress-denied".to_owned()));
         Self { status, leno_error, ..Self::new("answered", text) }
     }
@@ -263,7 +306,7 @@ impl Outcome {
         )
     }
 
-    /// A connection that a route refuses.
+    /// A connection that is refused or reset.
     pub(super) fn closed(text: &str) -> Self {
         Self::new("failed", text)
     }
@@ -338,6 +381,7 @@ impl BackendAnswer {
                 address: format!("{}:{}", name.host, name.port),
                 identity: None,
                 tls: None,
+                ejected: None,
             }));
             let tls = external.tls.as_ref();
             let tls = tls.map(|tls| format!("{}, by {}", tls.hostname, tls.source));
@@ -370,6 +414,7 @@ impl EndpointAnswer {
             address: address.to_string(),
             identity: endpoint.identity.as_ref().map(ToString::to_string),
             tls: None,
+            ejected: None,
         })
     }
 }

@@ -11,6 +11,9 @@ use crate::mesh::Mesh;
 /// The domain of all names in the mesh.
 const DOMAIN: &str = "svc.cluster.local";
 
+/// Most aliases of a chain, as resolvers have it.
+const MAX_ALIASES: usize = 8;
+
 /// What a host name stands for.
 pub(super) enum Host {
     Service(Arc<Service>),
@@ -33,14 +36,54 @@ impl Mesh {
             };
         }
         let host = host.trim_end_matches('.');
-        let searched = [
-            format!("{host}.{client}.{DOMAIN}"),
-            format!("{host}.{DOMAIN}"),
-            format!("{host}.cluster.local"),
-            host.to_owned(),
-        ];
+        let searched = searched(host, client);
         let found = searched.iter().find_map(|name| self.full_name(name, client));
         found.unwrap_or_else(|| Host::Unknown { meant: self.like(host, client) })
+    }
+
+    /// The name at the end of a chain of `ExternalName` services without ports, which are aliases in DNS
+    /// alone; a note for each. `None` for a chain without an end.
+    pub(super) fn real_name(
+        &self,
+        host: &str,
+        client: &str,
+        notes: &mut Vec<String>,
+    ) -> Option<String> {
+        let mut host = host.to_owned();
+        for _ in 0..MAX_ALIASES {
+            let Some((alias, next)) = self.alias(&host, client) else { return Some(host) };
+            notes.push(format!("the Service {alias} is another name for {next}"));
+            host = next;
+        }
+        None
+    }
+
+    /// The service that has a name, and the name that it stands for, if it is an alias without ports.
+    fn alias(&self, host: &str, client: &str) -> Option<(ServiceName, String)> {
+        let names = searched(host.trim_end_matches('.'), client);
+        let named = names.iter().find_map(|name| {
+            let (service, namespace) =
+                name.strip_suffix(DOMAIN)?.strip_suffix('.')?.split_once('.')?;
+            self.objects.iter().find_map(|object| match object {
+                leno_resources::Object::Service(object) => {
+                    let metadata = &object.metadata;
+                    let is_it = metadata.name.as_deref() == Some(service)
+                        && metadata.namespace.as_deref() == Some(namespace);
+                    is_it.then_some(object)
+                }
+                _ => None,
+            })
+        })?;
+        let spec = named.spec.as_ref()?;
+        let has_ports = spec.ports.as_ref().is_some_and(|ports| !ports.is_empty());
+        let to = spec
+            .external_name
+            .as_deref()
+            .filter(|_| spec.type_.as_deref() == Some("ExternalName") && !has_ports)?;
+        let metadata = &named.metadata;
+        let name =
+            ServiceName::new(metadata.namespace.as_deref()?, metadata.name.as_deref()?).ok()?;
+        Some((name, to.trim_end_matches('.').to_ascii_lowercase()))
     }
 
     fn full_name(&self, name: &str, client: &str) -> Option<Host> {
@@ -89,4 +132,14 @@ impl Mesh {
             _ => None,
         })
     }
+}
+
+/// A name, completed with each of the search domains of a client's resolver.
+fn searched(host: &str, client: &str) -> [String; 4] {
+    [
+        format!("{host}.{client}.{DOMAIN}"),
+        format!("{host}.{DOMAIN}"),
+        format!("{host}.cluster.local"),
+        host.to_owned(),
+    ]
 }
