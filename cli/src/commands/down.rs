@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use anyhow::{Result, bail};
 use clap::Args;
-use leno_local::layout::Layout;
+use leno_local::layout::{DEFAULT_MESH, Layout};
 use leno_local::record::{self, Process};
 use leno_local::status::Status;
 use nix::sys::signal::{Signal, kill};
@@ -17,7 +17,9 @@ const POLL: Duration = Duration::from_millis(50);
 
 /// Ends a mesh that `leno up` runs, as Ctrl-C in its terminal does, and waits until it is gone
 ///
-/// Applications get SIGTERM and the time of --grace; proxies finish what is under way. Needs root.
+/// Applications get SIGTERM and the time of --grace; proxies finish what is under way. Without --name it ends the
+/// mesh named default, else the only one that runs, and says which; where several run and none is named default,
+/// it refuses and names them. Needs root.
 #[derive(Debug, Args)]
 #[command(after_help = "Example:\n  sudo leno down")]
 pub(crate) struct Down {
@@ -36,6 +38,9 @@ pub(crate) fn run(down: &Down) -> Result<bool> {
     let Some(owner) = record::owner(&layout) else {
         bail!("mesh {name} has just ended");
     };
+    if down.mesh.name.is_none() && name != DEFAULT_MESH {
+        print(&format!("ending mesh {name}, the only one that runs here\n"))?;
+    }
     // The first signal ends the mesh in order, the second one at once.
     terminate(owner)?;
     let mut killed = !down.now;

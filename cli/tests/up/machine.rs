@@ -25,3 +25,36 @@ fn a_bpffs_that_another_mount_hides_is_not_used() {
         assert_eq!(found, "not mounted; will be, below /run/leno", "hidden by a mount at {hiding}");
     }
 }
+
+/// Runs a script where no other mesh is visible. `$0` is `leno`, `$1` an empty folder with `mesh.yaml`.
+fn alone(yaml: &str, script: &str) -> std::process::Output {
+    let directory = tempfile::tempdir().unwrap();
+    std::fs::write(directory.path().join("mesh.yaml"), yaml).unwrap();
+    let script = format!(
+        "mkdir -p /run/leno && mount -t tmpfs none /run/leno && cd \"$1\" && {{ {script}; }}"
+    );
+    let mut command = Command::new("unshare");
+    command.args(["--mount", "sh", "-c", &script, env!("CARGO_BIN_EXE_leno")]);
+    command.arg(directory.path()).output().unwrap()
+}
+
+#[test]
+fn down_without_a_name_ends_the_only_mesh_and_says_which_or_none_of_several() {
+    let Some(()) = root(|| ()) else { return };
+    let yaml = "apiVersion: leno.dev/v1alpha1\nkind: Workload\nmetadata: {name: web, labels: \
+                {leno.dev/inject: disabled}}\nspec: {command: [sleep, infinity]}\n";
+    let (one, two) = (format!("d{}a", std::process::id()), format!("d{}b", std::process::id()));
+    let script = format!(
+        "$0 up --wait --name {one} mesh.yaml >/dev/null && $0 up --wait --name {two} mesh.yaml >/dev/null; \
+         $0 down; echo $?; $0 down --name {two}; $0 down; echo $?"
+    );
+    let done = alone(yaml, &script);
+    let said = String::from_utf8_lossy(&done.stdout).into_owned();
+    let expected = format!(
+        "2\nmesh {two} has ended, 1 instance\nending mesh {one}, the only one that runs here\n\
+         mesh {one} has ended, 1 instance\n0\n"
+    );
+    assert_eq!(said, expected, "{done:?}");
+    let refused = String::from_utf8_lossy(&done.stderr).into_owned();
+    assert!(refused.contains(&one) && refused.contains(&two), "{refused}");
+}
