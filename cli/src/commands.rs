@@ -16,6 +16,7 @@ pub(crate) mod inject;
 pub(crate) mod install;
 pub(crate) mod lines;
 pub(crate) mod logs;
+pub(crate) mod open;
 pub(crate) mod port_forward;
 pub(crate) mod ps;
 pub(crate) mod restart;

@@ -10,7 +10,7 @@ use clap::{CommandFactory, Parser, Subcommand};
 
 use commands::{
     analyze, bench, bug_report, check, cleanup, completion, demo, diagnostics, down, exec, explain,
-    guard, inject, install, logs, port_forward, ps, restart, stat, uninstall, up, upgrade,
+    guard, inject, install, logs, open, port_forward, ps, restart, stat, uninstall, up, upgrade,
 };
 
 /// A service mesh for one machine or many: encrypts, authenticates, balances and measures the
@@ -33,6 +33,7 @@ enum Command {
     Logs(logs::Logs),
     Restart(restart::Restart),
     PortForward(port_forward::PortForward),
+    Open(open::Open),
     Exec(exec::Exec),
     Stat(stat::Stat),
     Check(check::Check),
@@ -67,6 +68,7 @@ fn main() -> ExitCode {
         Command::Logs(logs) => logs::run(&logs),
         Command::Restart(restart) => restart::run(&restart),
         Command::PortForward(port_forward) => port_forward::run(&port_forward),
+        Command::Open(open) => open::run(&open),
         Command::Exec(exec) => return exec::run(&exec),
         Command::Stat(stat) => stat::run(&stat),
         Command::Check(check) => check::run(&check),

@@ -74,6 +74,12 @@ impl Credentials {
         self.uid.as_raw()
     }
 
+    /// The group id.
+    #[must_use]
+    pub fn gid(&self) -> u32 {
+        self.gid.as_raw()
+    }
+
     /// What the environment says about the user, where it differs from this process's.
     pub fn environment(&self) -> impl Iterator<Item = (&'static str, &OsStr)> {
         let home = self.home.as_deref().map(|home| ("HOME", home.as_os_str()));

@@ -63,29 +63,40 @@ fn ports(text: &str) -> Result<Ports, String> {
 pub(crate) fn run(port_forward: &PortForward) -> Result<bool> {
     let layout = Layout::new(&port_forward.mesh.name()?)?;
     let (namespace, wanted) = (port_forward.namespace.as_deref(), &port_forward.workload);
-    // Looked up for each connection: an instance may be started again meanwhile.
-    let target = |port: u16| -> leno_local::Result<Target> {
-        let status = Status::read(&layout)?;
-        let instance = status.find(namespace, wanted)?;
-        Ok(Target {
-            instance: format!("{}/{}", instance.namespace, instance.name),
-            netns: instance.surroundings.netns.clone(),
-            addresses: instance.addresses.clone(),
-            port,
-        })
-    };
+    let target = |port: u16| target(&layout, namespace, wanted, port);
     block_on(async {
         let mut serving = Vec::new();
         for Ports { here, there } in &port_forward.ports {
             let to = target(*there)?.instance;
             let listener = forward::bind(SocketAddr::new(port_forward.address, *here)).await?;
             print(&format!("{} -> {to} port {there}\n", listener.local_addr()?))?;
-            let report = |text: String| leno_console::complain("leno", &anyhow::Error::msg(text));
             serving.push(forward::serve(listener, || target(*there), report));
         }
         join_all(serving).await;
         Ok(true)
     })
+}
+
+/// Where connections to a port of a workload go. Looked up for each: an instance may be started again meanwhile.
+pub(super) fn target(
+    layout: &Layout,
+    namespace: Option<&str>,
+    wanted: &str,
+    port: u16,
+) -> leno_local::Result<Target> {
+    let status = Status::read(layout)?;
+    let instance = status.find(namespace, wanted)?;
+    Ok(Target {
+        instance: format!("{}/{}", instance.namespace, instance.name),
+        netns: instance.surroundings.netns.clone(),
+        addresses: instance.addresses.clone(),
+        port,
+    })
+}
+
+/// Prints why a connection failed.
+pub(super) fn report(text: String) {
+    leno_console::complain("leno", &anyhow::Error::msg(text));
 }
 
 #[cfg(test)]

@@ -9,6 +9,7 @@ mod ejected;
 mod families;
 mod machine;
 mod mesh;
+mod open;
 mod process;
 
 use std::process::Stdio;

@@ -1,0 +1,159 @@
+//! `leno open`.
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::os::unix::process::CommandExt as _;
+use std::process::{Command, Stdio};
+
+use anyhow::{Context as _, Result};
+use clap::Args;
+use leno_local::credentials::Credentials;
+use leno_local::forward;
+use leno_local::layout::Layout;
+use leno_local::status::{InstanceStatus, Status};
+
+use super::{RunningMesh, block_on, port_forward, print};
+
+/// Opens a workload of `leno up` in a browser: by its published port, else by a forwarded one until Ctrl-C
+///
+/// The browser is the program that the variable BROWSER names, else xdg-open, and runs as the user behind sudo.
+/// Needs root.
+#[derive(Debug, Args)]
+#[command(
+    after_help = "Examples:\n  sudo leno open web\n  sudo leno open web 9090 --path /metrics\n  \
+                        sudo leno open web --no-browser"
+)]
+pub(crate) struct Open {
+    /// An instance (web-1) or a workload (web), which means its first instance
+    workload: String,
+
+    /// The port of the workload [default: the first that is published, else the first]
+    #[arg(value_parser = clap::value_parser!(u16).range(1..))]
+    port: Option<u16>,
+
+    #[command(flatten)]
+    mesh: RunningMesh,
+
+    /// Namespace of the workload; not needed where its name is in one namespace only
+    #[arg(short, long, value_name = "NAME")]
+    namespace: Option<String>,
+
+    /// Path and query
+    #[arg(long, default_value = "/", value_parser = path)]
+    path: String,
+
+    /// The port speaks HTTPS
+    #[arg(long)]
+    https: bool,
+
+    /// Prints the address alone
+    #[arg(long)]
+    no_browser: bool,
+}
+
+fn path(text: &str) -> Result<String, String> {
+    match text.starts_with('/') {
+        true => Ok(text.to_owned()),
+        false => Err("a path begins with /, such as /admin".to_owned()),
+    }
+}
+
+pub(crate) fn run(open: &Open) -> Result<bool> {
+    let layout = Layout::new(&open.mesh.name()?)?;
+    let status = Status::read(&layout)?;
+    let instance = status.find(open.namespace.as_deref(), &open.workload)?;
+    match way(instance, open.port)? {
+        Way::Published(address) => {
+            show(open, address)?;
+            Ok(true)
+        }
+        Way::Forwarded(port) => block_on(async {
+            let target =
+                || port_forward::target(&layout, open.namespace.as_deref(), &open.workload, port);
+            let listener = forward::bind((Ipv4Addr::LOCALHOST, 0).into()).await?;
+            show(open, listener.local_addr()?)?;
+            forward::serve(listener, target, port_forward::report).await;
+            Ok(true)
+        }),
+    }
+}
+
+/// How this machine reaches a port.
+#[derive(Debug, PartialEq, Eq)]
+enum Way {
+    /// At an address that is published.
+    Published(SocketAddr),
+    /// By a forwarded port; this is the workload's.
+    Forwarded(u16),
+}
+
+fn way(instance: &InstanceStatus, wanted: Option<u16>) -> Result<Way> {
+    let mut published = instance.published.iter();
+    let published = published.find(|(_, port)| wanted.is_none_or(|wanted| wanted == *port));
+    if let Some((address, _)) = published {
+        return Ok(Way::Published(here(*address)));
+    }
+    let port = wanted.or(instance.ports.first().copied());
+    let name = &instance.name;
+    port.map(Way::Forwarded)
+        .with_context(|| format!("{name} declares no port: name one, `leno open {name} 8080`"))
+}
+
+/// An address that a browser on this machine can call.
+fn here(address: SocketAddr) -> SocketAddr {
+    let ip = match address.ip() {
+        IpAddr::V4(ip) if ip.is_unspecified() => Ipv4Addr::LOCALHOST.into(),
+        IpAddr::V6(ip) if ip.is_unspecified() => Ipv6Addr::LOCALHOST.into(),
+        ip => ip,
+    };
+    SocketAddr::new(ip, address.port())
+}
+
+/// Prints the URL and starts the browser.
+fn show(open: &Open, address: SocketAddr) -> Result<()> {
+    let scheme = if open.https { "https" } else { "http" };
+    let url = format!("{scheme}://{address}{}", open.path);
+    print(&format!("{url}\n"))?;
+    if open.no_browser {
+        return Ok(());
+    }
+    if let Err(error) = browse(&url) {
+        // The address is of use without a browser, too.
+        leno_console::complain("leno", &error);
+    }
+    Ok(())
+}
+
+/// Starts the browser and does not wait for its end.
+fn browse(url: &str) -> Result<()> {
+    let program = std::env::var_os("BROWSER").filter(|program| !program.is_empty());
+    let program = program.unwrap_or_else(|| "xdg-open".into());
+    let user = Credentials::invoking();
+    let mut browser = Command::new(&program);
+    browser.arg(url).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+    browser.envs(user.environment());
+    // Ctrl-C ends the forwarded port, not the browser.
+    browser.process_group(0);
+    if nix::unistd::geteuid().is_root() && user.uid() != 0 {
+        browser.gid(user.gid()).uid(user.uid());
+    }
+    browser.spawn().with_context(|| {
+        format!(
+            "cannot start the browser {}: open the address yourself, or name a program with BROWSER",
+            program.display()
+        )
+    })?;
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_address_of_all_interfaces_is_called_on_loopback() {
+        let shown = |text: &str| here(text.parse().unwrap()).to_string();
+        assert_eq!(shown("0.0.0.0:8080"), "127.0.0.1:8080");
+        assert_eq!(shown("[::]:8080"), "[::1]:8080");
+        assert_eq!(shown("192.0.2.1:80"), "192.0.2.1:80");
+    }
+}

@@ -1,0 +1,69 @@
+//! `leno open`: a browser that is a script.
+
+use std::fs;
+use std::io::{BufRead as _, BufReader};
+use std::os::unix::fs::PermissionsExt as _;
+use std::process::{Command, Stdio};
+
+use leno_testkit::proxy::reserved;
+
+use crate::mesh::{Mesh, root};
+
+#[test]
+fn a_workload_is_opened_by_its_published_port_or_by_a_forwarded_one() {
+    // While this socket is bound, the kernel assigns its port to no other program; `leno up` may bind it.
+    let (address, _reservation) = reserved().unwrap();
+    let free = address.port();
+    let yaml = format!(
+        "apiVersion: leno.dev/v1alpha1\nkind: Workload\nmetadata: {{name: web, namespace: shop, labels: \
+         {{leno.dev/inject: disabled}}}}\nspec:\n  command: [python3, -m, http.server, '8080']\n  ports: \
+         [{{name: a, port: 8080, published: '0.0.0.0:{free}'}}]\n---\n\
+         apiVersion: leno.dev/v1alpha1\nkind: Workload\nmetadata: {{name: none, namespace: shop, labels: \
+         {{leno.dev/inject: disabled}}}}\nspec: {{command: [sleep, infinity]}}\n"
+    );
+    let Some(mesh) = root(|| Mesh::start(&yaml)) else { return };
+    let (opened, browser) = (mesh.directory().join("opened"), mesh.directory().join("browser"));
+    fs::write(
+        &browser,
+        format!("#!/bin/sh\necho \"$1\" > {0}.new && mv {0}.new {0}\n", opened.display()),
+    )
+    .unwrap();
+    fs::set_permissions(&browser, fs::Permissions::from_mode(0o755)).unwrap();
+    let open = |words: &[&str]| {
+        let mut open = mesh.leno(&["open", "--name", mesh.name()]);
+        open.args(words).env("BROWSER", &browser);
+        open
+    };
+    let url = format!("http://127.0.0.1:{free}/a?b=c\n");
+    let done = open(&["web", "--path", "/a?b=c"]).output().unwrap();
+    assert_eq!(String::from_utf8_lossy(&done.stdout), url, "{done:?}");
+    mesh.wait_for("the browser", || fs::read_to_string(&opened).is_ok_and(|text| text == url));
+
+    // No such browser: the address is printed all the same.
+    let done = open(&["web", "--https"]).env("BROWSER", "/no/browser").output().unwrap();
+    assert_eq!(String::from_utf8_lossy(&done.stdout), format!("https://127.0.0.1:{free}/\n"));
+    let said = String::from_utf8_lossy(&done.stderr).into_owned();
+    assert!(said.contains("open the address yourself, or name a program with BROWSER"), "{said}");
+
+    let done = open(&["none"]).output().unwrap();
+    assert_eq!(done.status.code(), Some(2));
+    assert_eq!(
+        String::from_utf8_lossy(&done.stderr),
+        "leno: none-0 declares no port: name one, `leno open none-0 8080`\n"
+    );
+
+    // Without a published port it forwards a free one until it ends.
+    mesh.edit(&yaml.replace(&format!(", published: '0.0.0.0:{free}'"), ""));
+    mesh.wait_for("the port to be closed", || {
+        let ps = mesh.leno(&["ps", "--name", mesh.name()]).output().unwrap();
+        !String::from_utf8_lossy(&ps.stdout).contains("->8080")
+    });
+    mesh.wait_for("web-0 to take traffic", || mesh.takes_traffic("web-0"));
+    let mut forward = open(&["web", "--no-browser"]).stdout(Stdio::piped()).spawn().unwrap();
+    let mut url = String::new();
+    BufReader::new(forward.stdout.take().unwrap()).read_line(&mut url).unwrap();
+    let got = Command::new("curl").args(["-sf", "-o", "/dev/null", url.trim()]).status().unwrap();
+    forward.kill().unwrap();
+    forward.wait().unwrap();
+    assert!(got.success(), "{url}");
+}
