@@ -50,7 +50,7 @@ pub use objects::{Named, apply, delete, delete_exactly, documents, is_absent, na
 pub use pods::{Running, running, statuses, unstartable};
 pub use reach::{PodName, Reach};
 pub use removal::{Removal, Removed};
-pub use report::{Wanted, report};
+pub use report::{Archive, Wanted, report};
 pub use rights::{Right, lacking};
 pub use stat::scrape;
 

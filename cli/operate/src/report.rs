@@ -7,13 +7,13 @@ mod scrub;
 mod tail;
 
 use std::collections::BTreeSet;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use kube::Client;
 use serde::Serialize;
 
 use crate::{Error, after, installed, namespaces};
-use archive::Archive;
+pub use archive::Archive;
 use gather::{Gathered, Place};
 
 /// What goes into a report.
@@ -50,10 +50,9 @@ struct Summary<'a> {
 /// The file cannot be written, a namespace does not exist, or pods cannot be listed. Anything else
 /// that cannot be read is missing from the report, which notes it.
 pub async fn report(client: &Client, wanted: &Wanted) -> Result<Vec<String>, Error> {
-    let folder = folder(&wanted.file);
     let failed = |error| Error::File(wanted.file.clone(), error);
     let place = Place::find(client, wanted).await?;
-    let archive = Archive::create(&wanted.file, &folder).map_err(failed)?;
+    let archive = Archive::create(&wanted.file).map_err(failed)?;
     let mut gathered = Gathered::new(archive);
     gathered.objects(client, &place).await.map_err(failed)?;
     gathered.events(client, &place).await.map_err(failed)?;
@@ -79,11 +78,4 @@ pub async fn report(client: &Client, wanted: &Wanted) -> Result<Vec<String>, Err
     gathered.archive.found("report.json", &summary).map_err(failed)?;
     gathered.archive.finish().map_err(failed)?;
     Ok(missing)
-}
-
-/// The folder that contains all files once unpacked.
-fn folder(file: &Path) -> String {
-    let name = file.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
-    let name = name.trim_end_matches(".tar.gz").trim_end_matches(".tgz");
-    if name.is_empty() { "leno-bug-report".to_owned() } else { name.to_owned() }
 }

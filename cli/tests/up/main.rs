@@ -11,6 +11,7 @@ mod machine;
 mod mesh;
 mod open;
 mod process;
+mod report;
 
 use std::process::Stdio;
 

@@ -20,7 +20,7 @@ const MAX_BYTES: usize = 128 << 20;
 const MODE: u32 = 0o600;
 
 /// An archive that is being written. Every file is scrubbed here, so that none can bypass it.
-pub(crate) struct Archive {
+pub struct Archive {
     tar: tar::Builder<GzEncoder<File>>,
     /// The prefix of all names.
     folder: String,
@@ -29,32 +29,47 @@ pub(crate) struct Archive {
 }
 
 impl Archive {
-    /// Creates a new file, which must not exist.
-    pub(crate) fn create(path: &Path, folder: &str) -> io::Result<Self> {
+    /// Creates a new file, which must not exist. Its name is that of the folder in it.
+    ///
+    /// # Errors
+    /// When the file exists or cannot be created.
+    pub fn create(path: &Path) -> io::Result<Self> {
         let file = OpenOptions::new().write(true).create_new(true).mode(MODE).open(path)?;
         let made = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
         let tar = tar::Builder::new(GzEncoder::new(file, Compression::default()));
-        Ok(Self { tar, folder: folder.to_owned(), made, bytes: 0 })
+        Ok(Self { tar, folder: folder(path), made, bytes: 0 })
     }
 
     /// Adds a text; returns whether there was room.
-    pub(crate) fn text(&mut self, name: &str, text: &str) -> io::Result<bool> {
+    ///
+    /// # Errors
+    /// When the archive cannot be written.
+    pub fn text(&mut self, name: &str, text: &str) -> io::Result<bool> {
         self.add(name, scrubbed(text).as_bytes())
     }
 
-    /// Adds objects of a cluster; returns whether there was room.
-    pub(crate) fn objects(&mut self, name: &str, objects: Vec<Value>) -> io::Result<bool> {
+    /// Adds objects of a mesh; returns whether there was room.
+    ///
+    /// # Errors
+    /// When the archive cannot be written.
+    pub fn objects(&mut self, name: &str, objects: Vec<Value>) -> io::Result<bool> {
         let all: Vec<Value> = objects.into_iter().map(cleaned).collect();
         self.add(name, &serde_json::to_vec_pretty(&all)?)
     }
 
-    /// Adds a value that this program has computed.
-    pub(crate) fn found(&mut self, name: &str, value: &impl Serialize) -> io::Result<bool> {
+    /// Adds a value that this program has computed; returns whether there was room.
+    ///
+    /// # Errors
+    /// When the archive cannot be written.
+    pub fn found(&mut self, name: &str, value: &impl Serialize) -> io::Result<bool> {
         self.text(name, &serde_json::to_string_pretty(value)?)
     }
 
     /// Writes the end of the archive.
-    pub(crate) fn finish(self) -> io::Result<()> {
+    ///
+    /// # Errors
+    /// When it cannot be written.
+    pub fn finish(self) -> io::Result<()> {
         self.tar.into_inner()?.finish()?.sync_all()
     }
 
@@ -71,4 +86,11 @@ impl Archive {
         self.tar.append_data(&mut header, path, bytes)?;
         Ok(true)
     }
+}
+
+/// The folder that contains all files once unpacked.
+fn folder(file: &Path) -> String {
+    let name = file.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
+    let name = name.trim_end_matches(".tar.gz").trim_end_matches(".tgz");
+    if name.is_empty() { "leno-bug-report".to_owned() } else { name.to_owned() }
 }
