@@ -7,6 +7,7 @@
 mod daily;
 mod ejected;
 mod families;
+mod laptop;
 mod machine;
 mod mesh;
 mod open;

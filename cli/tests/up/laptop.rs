@@ -1,0 +1,110 @@
+//! A laptop: Docker's bridge and rules, a VPN's route to 10.0.0.0/8, IPv6 off, no systemd, and control groups of
+//! version 1 alone. It is played by namespaces of its own; its kernel is this machine's.
+
+use std::process::Command;
+
+use crate::mesh::root;
+
+/// `web` and `client` have proxies if `@INJECT@` says so.
+const MESH: &str = "
+apiVersion: v1
+kind: Namespace
+metadata: {name: s, annotations: {leno.dev/inject: @INJECT@}}
+---
+apiVersion: leno.dev/v1alpha1
+kind: Workload
+metadata: {name: web, namespace: s}
+spec:
+  command: [python3, -m, http.server, '8080']
+  ports: [{port: 8080, appProtocol: http, published: 18080}]
+---
+apiVersion: leno.dev/v1alpha1
+kind: Workload
+metadata: {name: client, namespace: s}
+spec: {command: [sleep, infinity]}
+";
+
+/// What Docker and the VPN leave. 10.8.0.1, the VPN's far end, and 10.20.30.40 behind it serve files on port 80.
+const LAPTOP: &str = r#"
+set -e
+mkdir -p /run/leno
+mount -t tmpfs none /run/leno
+[ ! -d /run/systemd ] || mount -t tmpfs none /run/systemd
+grep cgroup /proc/self/mounts | while read -r kind place rest; do
+  case $rest in cgroup2*) umount -l "$place" ;; esac
+done
+ip link set lo up
+echo 1 >/proc/sys/net/ipv6/conf/all/disable_ipv6
+echo 1 >/proc/sys/net/ipv6/conf/default/disable_ipv6
+ip link add docker0 type bridge
+ip address add 172.17.0.1/16 dev docker0
+ip link set docker0 up
+iptables -P FORWARD DROP
+iptables -N DOCKER-USER
+iptables -A FORWARD -j DOCKER-USER
+iptables -A FORWARD -o docker0 -m conntrack --ctstate RELATED,ESTABLISHED -j ACCEPT
+iptables -A FORWARD -i docker0 ! -o docker0 -j ACCEPT
+iptables -t nat -A POSTROUTING -s 172.17.0.0/16 ! -o docker0 -j MASQUERADE
+unshare --net sleep 600 >/dev/null 2>&1 &
+far=$!
+while [ "$(readlink /proc/$far/ns/net)" = "$(readlink /proc/self/ns/net)" ]; do sleep 0.05; done
+ip link add tun9 type veth peer name eth0 netns $far
+ip address add 10.8.0.2/24 dev tun9
+ip link set tun9 up
+ip route add 10.0.0.0/8 via 10.8.0.1
+far() { nsenter --net=/proc/$far/ns/net "$@"; }
+far ip link set lo up
+far ip address add 10.8.0.1/24 dev eth0
+far ip address add 10.20.30.40/32 dev eth0
+far ip link set eth0 up
+mkdir -p "$1/far" && cd "$1/far"
+nsenter --net=/proc/$far/ns/net python3 -m http.server 80 >/dev/null 2>&1 &
+served=$!
+trap '"$0" down --now --name "$2" >/dev/null 2>&1 || true; kill $far $served' EXIT
+cd "$1"
+status() { curl -s -o /dev/null -m 15 -w '%{http_code}' "$@" || true; }
+inside() { "$0" exec --name "$2" client -- curl -s -o /dev/null -m 15 -w '%{http_code}' "$3" || true; }
+"#;
+
+/// The output of a script on the laptop. `$0` is `leno`, `$1` a folder with `mesh.yaml`, `$2` a mesh's name.
+fn laptop(inject: &str, script: &str) -> Option<(String, String)> {
+    root(|| ())?;
+    let directory = tempfile::tempdir().unwrap();
+    std::fs::write(directory.path().join("mesh.yaml"), MESH.replace("@INJECT@", inject)).unwrap();
+    let mut command = Command::new("unshare");
+    command.args(["--mount", "--net", "bash", "-c", &format!("{LAPTOP}{script}")]);
+    command.args([env!("CARGO_BIN_EXE_leno")]).arg(directory.path());
+    command.arg(format!("l{}{}", std::process::id(), &inject[..1]));
+    let output = command.output().unwrap();
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    Some((text(&output.stdout), text(&output.stderr)))
+}
+
+/// Calls inside the mesh, into it, and out of it.
+const CALLS: &str = r#"
+"$0" up --wait --uplink --name "$2" mesh.yaml >up.log 2>&1 || cat up.log
+echo "web $(inside - "$2" http://web:8080/)"
+echo "published $(status http://127.0.0.1:18080/)"
+echo "without the rules $(inside - "$2" http://10.20.30.40/)"
+"$0" logs --name "$2" leno
+eval "$("$0" logs --name "$2" leno | sed -n 's/.*; to let the mesh out: //p')"
+echo "vpn $(inside - "$2" http://10.8.0.1/)"
+echo "behind it $(inside - "$2" http://10.20.30.40/)"
+"$0" down --name "$2"
+"#;
+
+#[test]
+fn a_mesh_works_on_a_laptop_or_says_what_to_do() {
+    for inject in ["enabled", "disabled"] {
+        let Some((said, errors)) = laptop(inject, CALLS) else { return };
+        let has = |line: &str| said.lines().any(|one| one.starts_with(line));
+        let shown = format!("{inject}:\n{said}\n{errors}");
+        assert!(has("web 200") && has("published 200"), "{shown}");
+        // Docker drops what is forwarded: the mesh names the chain and the commands to type.
+        assert!(said.contains("(chain FORWARD of table ip filter)"), "{shown}");
+        assert!(!has("without the rules 200"), "{shown}");
+        assert!(said.contains("this machine has a route to 10.0.0.0/8 through tun9: "), "{shown}");
+        assert!(has("vpn 200") && has("behind it 200"), "{shown}");
+        assert!(said.contains("has ended, 2 instances"), "{shown}");
+    }
+}
