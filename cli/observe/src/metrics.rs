@@ -112,6 +112,11 @@ impl Histogram {
         Some(since)
     }
 
+    /// Upper bound and cumulated count of each bucket, by rising bounds.
+    pub fn cumulated(&self) -> impl Iterator<Item = (f64, f64)> + '_ {
+        self.buckets.iter().map(|(Bound(bound), count)| (*bound, *count))
+    }
+
     /// The number of observations.
     #[must_use]
     pub fn count(&self) -> f64 {

@@ -4,15 +4,17 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Instant;
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 mod counted;
+mod growth;
 
 use crate::ejected::Ejected;
 
-pub use counted::Counted;
+pub use counted::{Counted, Counts, Name};
+pub use growth::{EdgeGrowth, Growth, WorkloadGrowth};
 
-use counted::{Ends, Name, Sum};
+use counted::Ends;
 
 /// The name of a client without an identity.
 const UNMESHED: &str = "(unmeshed)";
@@ -120,7 +122,7 @@ pub struct Signals {
 }
 
 /// Quantiles in milliseconds; `None` without requests.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Latency {
     /// Median.
     pub p50: Option<f64>,
@@ -133,7 +135,7 @@ pub struct Latency {
 /// Sums over proxies that were queried at different times, for a workload or an edge.
 #[derive(Clone, Debug, Default)]
 struct Total {
-    sum: Sum,
+    sum: Counts,
     requests_per_s: f64,
     tcp_bytes_per_s: f64,
     encrypted: bool,
@@ -146,7 +148,7 @@ type EdgeKey = (Name, Name, bool);
 /// What one proxy has counted between two ends since it was last queried.
 struct Increase<'a> {
     ends: &'a Ends,
-    sum: Sum,
+    sum: Counts,
     seconds: f64,
 }
 
@@ -214,7 +216,13 @@ impl Report {
     }
 }
 
-fn report(now: &Scrape, before: &Scrape) -> Report {
+/// What the servers, and the edges between clients and servers, have counted.
+struct Grown {
+    servers: BTreeMap<Name, Total>,
+    edges: BTreeMap<EdgeKey, Total>,
+}
+
+fn grown(now: &Scrape, before: &Scrape) -> Grown {
     let names = Names::of(&now.instances);
     let mut servers: BTreeMap<Name, Total> = BTreeMap::new();
     let mut edges: BTreeMap<EdgeKey, Total> = BTreeMap::new();
@@ -247,6 +255,11 @@ fn report(now: &Scrape, before: &Scrape) -> Report {
             edges.insert((client, server, false), total);
         }
     }
+    Grown { servers, edges }
+}
+
+fn report(now: &Scrape, before: &Scrape) -> Report {
+    let Grown { servers, edges } = grown(now, before);
     let edge = |((client, server, _), total): (EdgeKey, Total)| {
         total.any().then(|| EdgeReport {
             client_namespace: client.0,
@@ -304,8 +317,8 @@ impl Total {
     fn add(&mut self, Increase { ends, sum, seconds }: &Increase<'_>) {
         self.sum.add(sum);
         if *seconds > 0.0 {
-            self.requests_per_s += sum.requests / seconds;
-            self.tcp_bytes_per_s += sum.tcp_bytes / seconds;
+            self.requests_per_s += sum.requests() / seconds;
+            self.tcp_bytes_per_s += sum.tcp_bytes() / seconds;
         }
         if sum.any() {
             self.encrypted |= ends.encrypted;
@@ -320,9 +333,9 @@ impl Total {
     fn signals(&self) -> Signals {
         let sum = &self.sum;
         let milliseconds = |q| sum.durations.quantile(q).map(|seconds| seconds * 1000.0);
-        let succeeded = 1.0 - sum.failures / sum.requests;
+        let succeeded = 1.0 - sum.failures() / sum.requests();
         Signals {
-            success_rate: (sum.requests > 0.0).then_some(succeeded),
+            success_rate: (sum.requests() > 0.0).then_some(succeeded),
             requests_per_s: self.requests_per_s,
             latency_ms: Latency {
                 p50: milliseconds(0.50),

@@ -14,21 +14,37 @@ const REQUESTS: &str = "leno_requests_total";
 const DURATIONS: &str = "leno_request_duration_seconds_bucket";
 /// Opaque connections open now, by edge.
 const OPEN: &str = "leno_tcp_open_connections";
-/// Bytes of opaque connections, by edge: both directions.
-const BYTES: [&str; 2] = ["leno_tcp_read_bytes_total", "leno_tcp_written_bytes_total"];
-/// Lowest status that counts as a failure of the server.
-const FAILURE: u16 = 500;
+/// Opaque connections opened, by edge.
+const OPENED: &str = "leno_tcp_open_total";
+/// Bytes of opaque connections, by edge: from the client, and to it.
+const READ: &str = "leno_tcp_read_bytes_total";
+const WRITTEN: &str = "leno_tcp_written_bytes_total";
+/// Connections to a server that could not be made, by edge.
+const UNCONNECTED: &str = "leno_connect_failures_total";
+/// Retries, by edge.
+const RETRIES: &str = "leno_retries_total";
+/// What the mesh itself failed, by edge and cause.
+const ERRORS: &str = "leno_errors_total";
+/// Workers that eject the endpoint now, by edge and reason.
+const EJECTED: &str = "leno_endpoint_ejected";
+/// Whether the control plane is connected.
+const CONNECTED: &str = "leno_discovery_connected";
+/// All that are by edge.
+const KNOWN: [&str; 10] =
+    [REQUESTS, DURATIONS, OPEN, OPENED, READ, WRITTEN, UNCONNECTED, RETRIES, ERRORS, EJECTED];
 
 /// Namespace and name: of an instance, or of a workload.
-pub(super) type Name = (String, String);
+pub type Name = (String, String);
 
 /// The counters of one proxy at the time of its answer.
 #[derive(Clone, Debug)]
 pub struct Counted {
     pub(super) at: Instant,
-    pub(super) edges: BTreeMap<Ends, Sum>,
+    pub(super) edges: BTreeMap<Ends, Counts>,
     /// Endpoints that it ejects.
     pub(super) ejected: Vec<Ejected>,
+    /// Whether it has lost the control plane.
+    pub(super) detached: bool,
 }
 
 /// The client and the server of a counter, as the proxy names them: instances.
@@ -44,12 +60,27 @@ pub(super) struct Ends {
 
 /// The counters between two ends.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub(super) struct Sum {
-    pub(super) requests: f64,
-    pub(super) failures: f64,
-    pub(super) durations: Histogram,
-    pub(super) tcp_open: f64,
-    pub(super) tcp_bytes: f64,
+pub struct Counts {
+    /// Requests by the class of their status: the first is 1xx, or a status that is none.
+    pub classes: [f64; 5],
+    /// Durations of the requests.
+    pub durations: Histogram,
+    /// Opaque connections open now.
+    pub tcp_open: f64,
+    /// Opaque connections opened.
+    pub tcp_opened: f64,
+    /// Bytes of opaque connections from the client.
+    pub read_bytes: f64,
+    /// Bytes of opaque connections to the client.
+    pub written_bytes: f64,
+    /// Connections to the server that could not be made.
+    pub connect_failures: f64,
+    /// Retries of requests and of connections.
+    pub retries: f64,
+    /// Workers that eject the endpoint now.
+    pub ejected: f64,
+    /// Requests and connections that the mesh itself failed, by cause.
+    pub causes: BTreeMap<String, f64>,
 }
 
 impl Counted {
@@ -65,23 +96,22 @@ impl Counted {
         if reply.status != 200 {
             return Err(format!("HTTP {}", reply.status));
         }
-        let mut edges: BTreeMap<Ends, Sum> = BTreeMap::new();
+        let mut edges: BTreeMap<Ends, Counts> = BTreeMap::new();
         let samples = metrics::parse(&reply.body);
         for sample in &samples {
             if let Some(ends) = Ends::of(sample) {
                 edges.entry(ends).or_default().take(sample);
             }
         }
-        Ok(Self { at, edges, ejected: Ejected::of(&samples) })
+        let detached = samples.iter().any(|one| one.name == CONNECTED && one.value == 0.0);
+        Ok(Self { at, edges, ejected: Ejected::of(&samples), detached })
     }
 }
 
 impl Ends {
     /// The ends in a sample's labels; `None` for other metrics.
     fn of(sample: &Sample) -> Option<Self> {
-        let is_known =
-            |name: &str| [REQUESTS, DURATIONS, OPEN].contains(&name) || BYTES.contains(&name);
-        if !is_known(&sample.name) {
+        if !KNOWN.contains(&sample.name.as_str()) {
             return None;
         }
         let label = |name: &str| sample.labels.get(name).cloned().unwrap_or_default();
@@ -100,58 +130,135 @@ impl Ends {
     }
 }
 
-impl Sum {
+impl Counts {
+    /// The number of requests.
+    #[must_use]
+    pub fn requests(&self) -> f64 {
+        self.classes.iter().sum()
+    }
+
+    /// The requests that failed: statuses from 500.
+    #[must_use]
+    pub fn failures(&self) -> f64 {
+        self.classes[4]
+    }
+
+    /// Bytes of opaque connections, in both directions together.
+    #[must_use]
+    pub fn tcp_bytes(&self) -> f64 {
+        self.read_bytes + self.written_bytes
+    }
+
     fn take(&mut self, sample: &Sample) {
         let label = |name: &str| sample.labels.get(name).map_or("", String::as_str);
+        let value = sample.value;
         match sample.name.as_str() {
             REQUESTS => {
-                self.requests += sample.value;
-                if label("status").parse().is_ok_and(|status: u16| status >= FAILURE) {
-                    self.failures += sample.value;
-                }
+                let class = label("status").parse().map_or(0, |status: usize| status / 100);
+                self.classes[class.clamp(1, 5) - 1] += value;
             }
             DURATIONS => {
                 if let Ok(bound) = label("le").parse() {
-                    self.durations.add(bound, sample.value);
+                    self.durations.add(bound, value);
                 }
             }
-            OPEN => self.tcp_open += sample.value,
-            _ => self.tcp_bytes += sample.value,
+            OPEN => self.tcp_open += value,
+            OPENED => self.tcp_opened += value,
+            READ => self.read_bytes += value,
+            WRITTEN => self.written_bytes += value,
+            UNCONNECTED => self.connect_failures += value,
+            RETRIES => self.retries += value,
+            EJECTED => self.ejected += value,
+            _ => *self.causes.entry(label("cause").to_owned()).or_default() += value,
         }
     }
 
-    pub(super) fn add(&mut self, other: &Self) {
-        self.requests += other.requests;
-        self.failures += other.failures;
-        self.durations.add_all(&other.durations);
+    /// Adds all counts of another.
+    pub fn add(&mut self, other: &Self) {
+        for (own, more) in self.fields().into_iter().zip(other.values()) {
+            *own += more;
+        }
         self.tcp_open += other.tcp_open;
-        self.tcp_bytes += other.tcp_bytes;
+        self.ejected += other.ejected;
+        self.durations.add_all(&other.durations);
+        for (cause, count) in &other.causes {
+            *self.causes.entry(cause.clone()).or_default() += count;
+        }
     }
 
     /// The increase of the counters, and the present gauges. A counter below its previous value was
     /// reset when its proxy restarted.
     pub(super) fn since(&self, before: &Self) -> Self {
-        let durations = self.durations.since(&before.durations);
-        let grown = [
-            (self.requests, before.requests),
-            (self.failures, before.failures),
-            (self.tcp_bytes, before.tcp_bytes),
-        ];
-        let Some(durations) = durations.filter(|_| grown.iter().all(|(now, then)| now >= then))
-        else {
-            return self.clone();
-        };
-        Self {
-            requests: self.requests - before.requests,
-            failures: self.failures - before.failures,
-            durations,
-            tcp_open: self.tcp_open,
-            tcp_bytes: self.tcp_bytes - before.tcp_bytes,
+        let mut grown = self.clone();
+        let Some(durations) = self.durations.since(&before.durations) else { return grown };
+        grown.durations = durations;
+        for (now, then) in grown.fields().into_iter().zip(before.values()) {
+            if *now < then {
+                return self.clone();
+            }
+            *now -= then;
         }
+        for (cause, then) in &before.causes {
+            let now = grown.causes.entry(cause.clone()).or_default();
+            if *now < *then {
+                return self.clone();
+            }
+            *now -= then;
+        }
+        grown.causes.retain(|_, count| *count > 0.0);
+        grown
     }
 
-    /// Whether there are counts or open connections.
+    /// The counters without the gauges.
+    pub(super) fn idle(&self) -> Self {
+        Self { tcp_open: 0.0, ejected: 0.0, ..self.clone() }
+    }
+
+    /// The counters, which only grow.
+    fn fields(&mut self) -> [&mut f64; 10] {
+        let [informational, good, redirected, refused, failed] = &mut self.classes;
+        [
+            informational,
+            good,
+            redirected,
+            refused,
+            failed,
+            &mut self.tcp_opened,
+            &mut self.read_bytes,
+            &mut self.written_bytes,
+            &mut self.connect_failures,
+            &mut self.retries,
+        ]
+    }
+
+    /// The same in the same order.
+    fn values(&self) -> [f64; 10] {
+        let [informational, good, redirected, refused, failed] = self.classes;
+        [
+            informational,
+            good,
+            redirected,
+            refused,
+            failed,
+            self.tcp_opened,
+            self.read_bytes,
+            self.written_bytes,
+            self.connect_failures,
+            self.retries,
+        ]
+    }
+
+    /// Whether traffic passed, or connections are open.
     pub(super) fn any(&self) -> bool {
-        self.requests > 0.0 || self.tcp_open > 0.0 || self.tcp_bytes > 0.0
+        self.requests() > 0.0 || self.tcp_open > 0.0 || self.tcp_bytes() > 0.0
+    }
+
+    /// Whether anything at all was counted, attempts that failed included.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        !self.any()
+            && self.ejected == 0.0
+            && self.causes.is_empty()
+            && self.values().iter().all(|count| *count == 0.0)
     }
 }

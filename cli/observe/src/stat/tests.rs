@@ -158,3 +158,46 @@ fn whoever_does_not_answer_is_named() {
     let reply = Reply { status: 503, body: String::new() };
     assert_eq!(Counted::of(&reply).unwrap_err(), "HTTP 503");
 }
+
+#[test]
+fn an_edge_that_was_hidden_for_a_while_counts_what_is_new_alone() {
+    let labels = edge("outbound", "web-0", "cart-0", true);
+    let count = |number: u32| format!("leno_requests_total{{{labels},status=\"200\"}} {number}\n");
+    let begin = Instant::now();
+    let first = scrape(begin, &[(0, Some("")), (0, Some("")), (0, Some(&count(40)))]);
+    let mut idle = scrape(begin, &[(5, Some("")), (5, Some("")), (5, Some(""))]);
+    idle.remember(&first);
+    let mut silent = scrape(begin, &[(10, Some("")), (10, Some("")), (10, None)]);
+    silent.remember(&idle);
+    let again = scrape(begin, &[(15, Some("")), (15, Some("")), (15, Some(&count(43)))]);
+    assert_eq!(idle.growth(&first).edges, []);
+    assert_eq!(silent.growth(&idle).edges, []);
+    assert_eq!(silent.growth(&idle).silent, ["shop/web-0: nothing"]);
+    let growth = again.growth(&silent);
+    let [edge] = growth.edges.as_slice() else { panic!("{growth:?}") };
+    assert_eq!(edge.counts.classes, [0.0, 3.0, 0.0, 0.0, 0.0]);
+}
+
+#[test]
+fn growth_has_classes_causes_and_attempts_that_failed() {
+    let labels = edge("outbound", "web-0", "cart-0", true);
+    let report = format!(
+        "leno_requests_total{{{labels},status=\"503\"}} 2\n\
+         leno_requests_total{{{labels},status=\"404\"}} 1\n\
+         leno_errors_total{{{labels},cause=\"no-endpoints\"}} 2\n\
+         leno_connect_failures_total{{{labels}}} 5\n"
+    );
+    let begin = Instant::now();
+    let before = scrape(begin, &[(0, Some("")); 3]);
+    let now = scrape(begin, &[(5, Some("")), (5, Some("")), (5, Some(&report))]);
+    let growth = now.growth(&before);
+    let [edge] = growth.edges.as_slice() else { panic!("{growth:?}") };
+    assert_eq!(
+        (edge.client.1.as_str(), edge.server.1.as_str(), edge.encrypted),
+        ("web", "cart", true)
+    );
+    assert_eq!(edge.counts.classes, [0.0, 0.0, 0.0, 1.0, 2.0]);
+    assert_eq!(edge.counts.causes, [("no-endpoints".to_owned(), 2.0)].into());
+    assert_eq!(edge.counts.connect_failures, 5.0);
+    assert_eq!(growth.workloads.len(), 2, "idle ones as well");
+}

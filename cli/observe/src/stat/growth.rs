@@ -1,0 +1,105 @@
+//! What was counted between two scrapes, as counts rather than rates: a history is made of them.
+
+use std::collections::BTreeMap;
+
+use super::{Counted, Counts, Grown, Name, Scrape, grown};
+
+/// What all proxies of a mesh have counted between two scrapes.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Growth {
+    /// The time between the scrapes.
+    pub seconds: f64,
+    /// Every workload that is there, by namespace and name.
+    pub workloads: Vec<WorkloadGrowth>,
+    /// Every edge on which something was counted.
+    pub edges: Vec<EdgeGrowth>,
+    /// Instances whose proxy did not answer, with the reason.
+    pub silent: Vec<String>,
+    /// Instances whose proxy has lost the control plane.
+    pub detached: Vec<String>,
+}
+
+/// A workload as a server.
+#[derive(Clone, Debug, PartialEq)]
+pub struct WorkloadGrowth {
+    /// Its namespace and name.
+    pub name: Name,
+    /// How many instances it has.
+    pub instances: u32,
+    /// How many of them take traffic.
+    pub ready: u32,
+    /// Whether it has proxies.
+    pub meshed: bool,
+    /// What its proxies have counted of the requests that it answered.
+    pub counts: Counts,
+}
+
+/// A client workload and a server workload.
+#[derive(Clone, Debug, PartialEq)]
+pub struct EdgeGrowth {
+    /// Namespace and name of the client.
+    pub client: Name,
+    /// Namespace and name of the server.
+    pub server: Name,
+    /// Whether the connections between their proxies are mTLS.
+    pub encrypted: bool,
+    /// What was counted.
+    pub counts: Counts,
+}
+
+impl Scrape {
+    /// Takes over what `before` has and this scrape has not: the counters of proxies that did not answer,
+    /// and of edges that a proxy no longer shows because they are idle. Without them the next answer
+    /// would look like that many new requests.
+    pub fn remember(&mut self, before: &Self) {
+        for instance in &self.instances {
+            let name = (instance.namespace.clone(), instance.name.clone());
+            let Some(earlier) = before.counted.get(&name) else { continue };
+            let now = self.counted.entry(name).or_insert_with(|| Counted {
+                at: earlier.at,
+                edges: BTreeMap::new(),
+                ejected: Vec::new(),
+                detached: false,
+            });
+            for (ends, counts) in &earlier.edges {
+                now.edges.entry(ends.clone()).or_insert_with(|| counts.idle());
+            }
+        }
+    }
+
+    fn detached(&self) -> Vec<String> {
+        let all = self.counted.iter().filter(|(_, counted)| counted.detached);
+        all.map(|((namespace, name), _)| format!("{namespace}/{name}")).collect()
+    }
+
+    /// What was counted between `before` and this scrape.
+    #[must_use]
+    pub fn growth(&self, before: &Self) -> Growth {
+        let Grown { mut servers, edges } = grown(self, before);
+        let mut workloads: BTreeMap<Name, WorkloadGrowth> = BTreeMap::new();
+        for instance in &self.instances {
+            let name = (instance.namespace.clone(), instance.workload.clone());
+            let one = workloads.entry(name.clone()).or_insert_with(|| WorkloadGrowth {
+                counts: servers.remove(&name).map(|total| total.sum).unwrap_or_default(),
+                name,
+                instances: 0,
+                ready: 0,
+                meshed: false,
+            });
+            one.instances += 1;
+            one.ready += u32::from(instance.ready);
+            one.meshed |= instance.meshed;
+        }
+        let edge = |((client, server, encrypted), total): (super::EdgeKey, super::Total)| {
+            let counts = total.sum;
+            (!counts.is_empty()).then_some(EdgeGrowth { client, server, encrypted, counts })
+        };
+        Growth {
+            seconds: self.at.duration_since(before.at).as_secs_f64(),
+            workloads: workloads.into_values().collect(),
+            edges: edges.into_iter().filter_map(edge).collect(),
+            silent: self.silent.clone(),
+            detached: self.detached(),
+        }
+    }
+}
