@@ -18,6 +18,16 @@ quick() {
   [ -z "$unformatted" ] || { echo "gofmt would change: $unformatted" >&2; exit 1; }
 }
 
+# The committed page of the dashboard is what its sources make.
+page() {
+  local code=0
+  scripts/web.sh check || code=$?
+  [ "$code" != 0 ] || return 0
+  [ "$code" = 3 ] || exit "$code"
+  [[ ",${LENO_REQUIRE:-}," != *,tools,* ]] || { echo "LENO_REQUIRE has tools" >&2; exit 1; }
+  echo "lint: dashboard/web left out"
+}
+
 slow() {
   # A warning fails the build in CI alone: a newer compiler's new lint stops no one from trying a change.
   deny=()
@@ -32,6 +42,7 @@ slow() {
   else
     echo "lint: go vet left out: it needs Go 1.21 or newer"
   fi
+  page
 }
 
 case ${1-all} in

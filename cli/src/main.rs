@@ -9,8 +9,9 @@ use std::process::ExitCode;
 use clap::{CommandFactory, Parser, Subcommand};
 
 use commands::{
-    analyze, bench, bug_report, check, cleanup, completion, demo, diagnostics, down, exec, explain,
-    guard, inject, install, logs, open, port_forward, ps, restart, stat, uninstall, up, upgrade,
+    analyze, bench, bug_report, check, cleanup, completion, dashboard, demo, diagnostics, down,
+    exec, explain, guard, inject, install, logs, observer, open, port_forward, ps, restart, stat,
+    uninstall, up, upgrade,
 };
 
 /// A service mesh for one machine or many: encrypts, authenticates, balances and measures the
@@ -36,10 +37,13 @@ enum Command {
     Open(open::Open),
     Exec(exec::Exec),
     Stat(stat::Stat),
+    Dashboard(dashboard::Dashboard),
     Check(check::Check),
     Explain(explain::Explain),
     #[command(hide = true)]
     Guard(guard::Guard),
+    #[command(hide = true)]
+    Observer(observer::Observer),
     Analyze(analyze::Analyze),
     Diagnostics(diagnostics::Diagnostics),
     BugReport(bug_report::BugReport),
@@ -71,6 +75,8 @@ fn main() -> ExitCode {
         Command::Open(open) => open::run(&open),
         Command::Exec(exec) => return exec::run(&exec),
         Command::Stat(stat) => stat::run(&stat),
+        Command::Dashboard(dashboard) => dashboard::run(&dashboard),
+        Command::Observer(observer) => observer::run(&observer),
         Command::Check(check) => check::run(&check),
         Command::Explain(explain) => explain::run(&explain),
         Command::Guard(guard) => guard::run(&guard),

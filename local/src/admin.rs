@@ -15,7 +15,8 @@ use crate::netns::Netns;
 /// Which admin server, and from where.
 #[derive(Clone, Copy, Debug)]
 pub struct Admin<'a> {
-    netns: &'a Netns,
+    /// The namespace to ask from; `None` for the one of this process.
+    netns: Option<&'a Netns>,
     address: SocketAddr,
     bound: Duration,
 }
@@ -30,7 +31,13 @@ impl<'a> Admin<'a> {
     /// The proxy of the instance at `address`, reached from `netns`.
     #[must_use]
     pub fn at(netns: &'a Netns, address: IpAddr) -> Self {
-        Self { netns, address: SocketAddr::new(address, ports::ADMIN), bound: ANSWER_BOUND }
+        Self { netns: Some(netns), ..Self::here(address) }
+    }
+
+    /// The proxy of the instance at `address`, reached from the namespace of this process.
+    #[must_use]
+    pub fn here(address: IpAddr) -> Self {
+        Self { netns: None, address: SocketAddr::new(address, ports::ADMIN), bound: ANSWER_BOUND }
     }
 
     /// The same, with another bound on how long an answer may take.
@@ -50,15 +57,17 @@ impl<'a> Admin<'a> {
     /// When the server cannot be reached or does not answer in time.
     pub async fn get(&self, path: &str) -> Result<Reply> {
         let Self { netns, address, bound } = self;
-        let what = || format!("cannot ask http://{address}{path} from {}", netns.name());
-        let socket = netns.within(|| {
+        let from = netns.map_or_else(String::new, |netns| format!(" from {}", netns.name()));
+        let what = || format!("cannot ask http://{address}{path}{from}");
+        let make = || {
             let flags = SockFlag::SOCK_NONBLOCK | SockFlag::SOCK_CLOEXEC;
             let family = match address {
                 SocketAddr::V4(_) => AddressFamily::Inet,
                 SocketAddr::V6(_) => AddressFamily::Inet6,
             };
             socket(family, SockType::Stream, flags, SockProtocol::Tcp).attempt(what)
-        })?;
+        };
+        let socket = netns.map_or_else(make, |netns| netns.within(make))?;
         let socket = TcpSocket::from_std_stream(socket.into());
         let asked = async { ask(socket.connect(*address).await?, "GET", path).await };
         let answer = tokio::time::timeout(*bound, asked).await;

@@ -27,6 +27,8 @@ const RESERVED: &[&str] = &["bpf", "cgroup2"];
 ///   mesh.json            what runs, for exec, stat and check
 ///   log, log.1           the newest lines that were printed
 ///   control.sock         where the owner takes orders
+///   observer.sock        where the observer answers
+///   history              what the observer remembers
 ///   state/state.yaml     what the controller reads
 ///   control/             the certificate authority
 ///   roots.pem            what proxies check the control plane against
@@ -119,6 +121,18 @@ impl Layout {
     #[must_use]
     pub fn orders(&self) -> PathBuf {
         self.directory.join("control.sock")
+    }
+
+    /// Where the observer answers.
+    #[must_use]
+    pub fn observer(&self) -> PathBuf {
+        self.directory.join("observer.sock")
+    }
+
+    /// What the observer remembers.
+    #[must_use]
+    pub fn history(&self) -> PathBuf {
+        self.directory.join("history")
     }
 
     /// The directory that the controller watches.

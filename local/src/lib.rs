@@ -4,6 +4,7 @@
 //! ```text
 //! files ─► plan ─► up (course) ─┬─► instance: namespace, links, groups, capture, proxy, application
 //!                               ├─► controller, over state/state.yaml
+//!                               ├─► observer: the history of what the proxies count
 //!                               ├─► DNS, over a zone
 //!                               └─► mesh.json ─► exec, stat, check
 //! ```
@@ -41,6 +42,7 @@ pub mod listening;
 pub mod log;
 pub mod netns;
 pub mod network;
+pub mod observer;
 pub mod orders;
 pub mod output;
 pub mod plan;

@@ -10,6 +10,9 @@ use crate::error::{Error, Result};
 use crate::layout::Layout;
 use crate::record::make_place;
 
+/// The name of the program with all commands.
+const OWN: &str = "leno";
+
 /// An executable and where it is laid.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Program {
@@ -18,6 +21,22 @@ pub struct Program {
 }
 
 impl Program {
+    /// This program itself, and the place where it is laid. Where its file was replaced meanwhile, it is the
+    /// one that has taken its place.
+    ///
+    /// # Errors
+    /// As [`prepare`](Self::prepare).
+    pub fn own(layout: &Layout) -> Result<Self> {
+        match std::env::current_exe().ok().filter(|own| own.is_file()) {
+            None => Self::prepare(layout, OWN),
+            Some(found) => {
+                let laid = layout.program(OWN);
+                make_place(&laid)?;
+                Ok(Self { found, laid })
+            }
+        }
+    }
+
     /// Finds the program `name` and makes the place where it is laid.
     ///
     /// # Errors

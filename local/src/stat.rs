@@ -3,7 +3,7 @@
 use std::net::IpAddr;
 use std::time::{Duration, Instant};
 
-use futures_util::future::join_all;
+use futures_util::{StreamExt as _, stream};
 use leno_observe::stat::{Counted, Instance, Scrape};
 
 use crate::admin::Admin;
@@ -14,6 +14,8 @@ use crate::status::Status;
 
 /// How long a proxy may take to answer: the others answer within milliseconds and wait for it.
 const BOUND: Duration = Duration::from_secs(1);
+/// How many are asked at once: their answers are held in memory meanwhile.
+const AT_ONCE: usize = 64;
 
 /// Asks every proxy of the mesh.
 ///
@@ -22,11 +24,7 @@ const BOUND: Duration = Duration::from_secs(1);
 pub async fn scrape(layout: &Layout) -> Result<Scrape> {
     let status = Status::read(layout)?;
     let switch = Netns::open(&status.switch_netns)?;
-    let at = Instant::now();
-    let asked = status.instances.iter().map(|instance| {
-        let address = instance.addresses.first().copied();
-        let admin = Admin::at(&switch, address.unwrap_or(IpAddr::from([0, 0, 0, 0])));
-        let admin = admin.bounded(BOUND);
+    let instances = status.instances.iter().map(|instance| {
         let named = Instance {
             namespace: instance.namespace.clone(),
             workload: instance.workload.clone(),
@@ -34,13 +32,28 @@ pub async fn scrape(layout: &Layout) -> Result<Scrape> {
             meshed: instance.meshed,
             ready: instance.ready,
         };
+        (named, instance.addresses.first().copied())
+    });
+    Ok(ask(&status.mesh, instances, |address| Admin::at(&switch, address)).await)
+}
+
+/// Asks the proxies of these instances, a bounded number at once.
+pub(crate) async fn ask<'a>(
+    mesh: &str,
+    instances: impl Iterator<Item = (Instance, Option<IpAddr>)>,
+    admin: impl Fn(IpAddr) -> Admin<'a>,
+) -> Scrape {
+    let at = Instant::now();
+    let asked = instances.map(|(instance, address)| {
+        let admin = admin(address.unwrap_or(IpAddr::from([0, 0, 0, 0]))).bounded(BOUND);
         async move {
-            let answer = if named.meshed { Some(admin.get("/metrics").await) } else { None };
+            let answer = if instance.meshed { Some(admin.get("/metrics").await) } else { None };
             let read = |answer: Result<_>| {
                 answer.map_err(|error| error.chain()).and_then(|reply| Counted::of(&reply))
             };
-            (named, answer.map(read))
+            (instance, answer.map(read))
         }
     });
-    Ok(Scrape::new(&status.mesh, at, join_all(asked).await))
+    let answers = stream::iter(asked).buffered(AT_ONCE).collect().await;
+    Scrape::new(mesh, at, answers)
 }

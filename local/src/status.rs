@@ -33,10 +33,23 @@ pub struct Status {
     pub uplink: bool,
     /// Why the last edit of the files was refused, none when it was taken.
     pub refused_edit: Option<String>,
+    /// The last edits of the files, the newest last.
+    pub edits: Vec<Edit>,
     /// The files that it follows, absolute; `-` is standard input.
     pub files: Vec<PathBuf>,
     /// The instances, by namespace and name.
     pub instances: Vec<InstanceStatus>,
+}
+
+/// An edit of the files of a mesh.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Edit {
+    /// When it was taken or refused, in milliseconds since 1970.
+    pub at_unix_ms: u64,
+    /// Whether it was refused.
+    pub refused: bool,
+    /// What it changed, an object each, or why it was refused.
+    pub lines: Vec<String>,
 }
 
 /// A running instance.
@@ -313,6 +326,7 @@ mod tests {
             switch_netns: "leno-default".into(),
             uplink: false,
             refused_edit: None,
+            edits: Vec::new(),
             files: Vec::new(),
             instances: vec![
                 instance("bank", "web", 0),

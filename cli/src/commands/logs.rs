@@ -125,7 +125,7 @@ fn wanted(logs: &Logs, status: &Status) -> Result<Option<Vec<String>>> {
     let mut own = Vec::new();
     for workload in &logs.workloads {
         match workload.as_str() {
-            "leno" | "controller" => own.push(workload.clone()),
+            "leno" | "controller" | "observer" => own.push(workload.clone()),
             workload => add(Some(workload))?,
         }
     }

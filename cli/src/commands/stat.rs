@@ -15,9 +15,10 @@ use leno_console::{duration, within};
 ///
 /// The figures are those of a window of time, from what the proxies of the mesh that runs here, or of a
 /// cluster, count. JSON output has workloads[] and edges[] with success_rate (0 to 1), requests_per_s and
-/// latency_ms.
+/// latency_ms. With --since they are those of the time up to now, from the history that `leno up` keeps.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:\n  sudo leno stat --window 5s -o json\n  \
+                  sudo leno stat --since 10m\n  \
                   leno stat --context prod -n shop")]
 pub(crate) struct Stat {
     #[command(flatten)]
@@ -30,6 +31,10 @@ pub(crate) struct Stat {
     /// How long to look, from 100ms to 1h
     #[arg(long, default_value = "2s", value_name = "DURATION", value_parser = window)]
     window: Duration,
+
+    /// The time up to now instead of the time from now, from 5s to 24h
+    #[arg(long, value_name = "DURATION", value_parser = since, conflicts_with_all = ["window", "watch"])]
+    since: Option<Duration>,
 
     /// Goes on until Ctrl-C, a report for each window
     #[arg(short, long)]
@@ -45,6 +50,11 @@ fn window(text: &str) -> Result<Duration, String> {
     within(duration(text)?, (Duration::from_millis(100), Duration::from_hours(1)))
 }
 
+/// What the history holds.
+fn since(text: &str) -> Result<Duration, String> {
+    within(duration(text)?, (leno_dashboard::hub::TICK, Duration::from_hours(24)))
+}
+
 pub(crate) fn run(stat: &Stat) -> Result<bool> {
     match stat.mesh.choose()? {
         Chosen::Machine(name) => {
@@ -55,8 +65,14 @@ pub(crate) fn run(stat: &Stat) -> Result<bool> {
             if let Some(namespace) = &stat.namespace {
                 Status::read(&layout)?.has_namespace(namespace)?;
             }
+            if let Some(since) = stat.since {
+                return past(stat, &layout, since);
+            }
             let take = async || Ok(leno_local::stat::scrape(&layout).await?);
             block_on(reports(stat, take, |report| report))
+        }
+        Chosen::Cluster(_) if stat.since.is_some() => {
+            anyhow::bail!("--since is for a mesh of `leno up`: a cluster has no history yet")
         }
         Chosen::Cluster(target) => block_on(async {
             let client = leno_operate::connect(&target).await?;
@@ -65,6 +81,19 @@ pub(crate) fn run(stat: &Stat) -> Result<bool> {
             reports(stat, take, meshed).await
         }),
     }
+}
+
+/// The report of the time up to now.
+fn past(stat: &Stat, layout: &Layout, since: Duration) -> Result<bool> {
+    let target = format!("/api/v1/topology?window={}", since.as_millis());
+    let topology = block_on(async { Ok(leno_local::observer::ask(layout, &target).await?) })?;
+    let report = super::past::report(topology);
+    let report = match &stat.namespace {
+        Some(namespace) => report.of_namespace(namespace),
+        None => report,
+    };
+    show(&report, stat.output)?;
+    Ok(true)
 }
 
 /// A cluster may run much that is none of the mesh's.

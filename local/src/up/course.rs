@@ -25,11 +25,12 @@ use crate::dns::Zone;
 use crate::error::{Error, Result};
 use crate::forward::Target;
 use crate::instance::{self, Change, Mesh, Stage, Stages};
+use crate::observer::{self, Observer};
 use crate::orders::{self, Order};
 use crate::plan::{Defaults, Plan, Ready, subnet};
 use crate::publish::{Published, Publisher};
 use crate::record;
-use crate::status::{InstanceStatus, Phase, Status};
+use crate::status::{Edit, InstanceStatus, Phase, Status};
 use crate::supervise::Stop;
 use crate::watch::Files;
 
@@ -40,6 +41,8 @@ const NOTICE: Duration = Duration::from_millis(300);
 const LATE: Duration = Duration::from_secs(6);
 /// When what could not be written is tried again: a full `/run` is somebody's to clear.
 const REWRITE: Duration = Duration::from_secs(1);
+/// Most edits that are remembered here; the observer keeps those of a day, and looks every few seconds.
+const MAX_EDITS: usize = 32;
 
 /// A mesh while it runs.
 pub(super) struct Up<'a> {
@@ -59,10 +62,12 @@ pub(super) struct Up<'a> {
     zone: watch::Sender<Arc<Zone>>,
     controller: Option<Controller>,
     controller_changed: Rc<Notify>,
+    observer: Option<Observer>,
     /// The control plane ends last, so that no proxy misses it.
     controller_stop: watch::Sender<Stop>,
     stop: Stop,
     refused_edit: Option<String>,
+    edits: Vec<Edit>,
     /// The last attempt to write failed.
     unwritten: bool,
     /// What was written last, so that nothing is written that nobody needs to read.
@@ -98,9 +103,11 @@ impl<'a> Up<'a> {
             zone,
             controller: None,
             controller_changed: Rc::default(),
+            observer: None,
             controller_stop: watch::channel(Stop::No).0,
             stop: Stop::No,
             refused_edit: None,
+            edits: Vec::new(),
             unwritten: false,
             rendered: String::new(),
             begun,
@@ -182,6 +189,8 @@ impl<'a> Up<'a> {
             let changed = self.controller_changed.clone();
             self.controller = Some(controller::start(&self.mesh, self.options, stop, changed)?);
             self.publish();
+            let stop = self.controller_stop.subscribe();
+            self.observer = Some(observer::start(&self.mesh, stop)?);
         }
         Ok(())
     }
@@ -336,6 +345,7 @@ impl<'a> Up<'a> {
             switch_netns: self.mesh.layout.switch_netns(),
             uplink: self.options.uplink,
             refused_edit: self.refused_edit.clone(),
+            edits: self.edits.clone(),
             files: self.options.files.iter().map(absolute).collect(),
             instances: instances.collect(),
         }
@@ -351,9 +361,9 @@ impl<'a> Up<'a> {
             Ok((documents, plan)) => {
                 let affected = self.affected(&plan);
                 self.refused_edit = None;
-                for line in edit::changes(&self.objects, &edit::objects(&documents), &affected) {
-                    self.say(&line);
-                }
+                let lines = edit::changes(&self.objects, &edit::objects(&documents), &affected);
+                lines.iter().for_each(|line| self.say(line));
+                self.remember(edit::edit(false, lines));
                 self.replacements.begin(&affected, Instant::now());
                 if let Err(error) = self.adopt(plan, &documents).await {
                     self.say(&format!("{}: edit again to try again", error.chain()));
@@ -362,10 +372,19 @@ impl<'a> Up<'a> {
             Err(error) => {
                 let reason = error.chain();
                 self.say(&format!("edit refused, the last good state stays:\n{reason}"));
+                self.remember(edit::edit(true, reason.lines().map(str::to_owned).collect()));
                 self.refused_edit = Some(reason);
                 self.publish();
             }
         }
+    }
+
+    /// Keeps an edit for those that ask when what changed.
+    fn remember(&mut self, edit: Edit) {
+        if self.edits.len() == MAX_EDITS {
+            self.edits.remove(0);
+        }
+        self.edits.push(edit);
     }
 
     /// What becomes of the instances when `plan` is adopted.
@@ -519,6 +538,9 @@ impl<'a> Up<'a> {
         raise(&self.controller_stop, Stop::All);
         if let Some(controller) = self.controller.take() {
             controller.ended().await;
+        }
+        if let Some(observer) = self.observer.take() {
+            observer.ended().await;
         }
         drop(self.zone);
         // With it the last outputs that are not tasks'.

@@ -1,10 +1,12 @@
 //! What an edit of the files changes, in words, and how far its replacements have come.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::time::Instant;
+use std::time::{Instant, SystemTime};
 
 use leno_resources::{Documents, Kind, Object, ObjectKey};
 use leno_types::InstanceName;
+
+use crate::status::Edit;
 
 /// Most objects that an edit names one by one.
 const MAX_NAMED: usize = 20;
@@ -69,6 +71,14 @@ pub(super) fn changes(before: &Objects, after: &Objects, affected: &[Affected]) 
         lines.push(format!("and {more} more objects"));
     }
     lines
+}
+
+/// An edit at this moment.
+pub(super) fn edit(refused: bool, mut lines: Vec<String>) -> Edit {
+    lines.truncate(MAX_NAMED + 1);
+    let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+    let at_unix_ms = u64::try_from(now.as_millis()).unwrap_or(u64::MAX);
+    Edit { at_unix_ms, refused, lines }
 }
 
 /// What becomes of the instances that an object is about.

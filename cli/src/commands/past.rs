@@ -1,0 +1,50 @@
+//! The answer of an observer as the report of `leno stat`.
+
+use leno_dashboard::api::{Edge, Mtls, Signals as Observed, Topology, Workload};
+use leno_observe::stat::{EdgeReport, Report, Signals, WorkloadReport};
+
+/// The report of a window of the history.
+pub(crate) fn report(topology: Topology) -> Report {
+    Report {
+        mesh: topology.mesh,
+        window_s: topology.observed_s,
+        workloads: topology.workloads.into_iter().map(workload).collect(),
+        edges: topology.edges.into_iter().map(edge).collect(),
+        ejected: Vec::new(),
+        silent: Vec::new(),
+    }
+}
+
+fn workload(workload: Workload) -> WorkloadReport {
+    WorkloadReport {
+        namespace: workload.namespace,
+        name: workload.name,
+        instances: workload.instances as usize,
+        ready: workload.ready as usize,
+        meshed: workload.meshed,
+        // A workload's own figures do not tell its clients apart.
+        signals: signals(&workload.signals, None),
+    }
+}
+
+fn edge(edge: Edge) -> EdgeReport {
+    EdgeReport {
+        client_namespace: edge.client_namespace,
+        client: edge.client,
+        server_namespace: edge.server_namespace,
+        server: edge.server,
+        signals: signals(&edge.signals, Some(edge.mtls == Mtls::All)),
+    }
+}
+
+fn signals(observed: &Observed, mtls: Option<bool>) -> Signals {
+    let passed = observed.requests > 0 || observed.tcp_opened > 0 || observed.tcp_open > 0;
+    Signals {
+        success_rate: observed.success_rate,
+        requests_per_s: observed.requests_per_s,
+        latency_ms: observed.latency_ms,
+        tcp_open: leno_dashboard::tally::float(observed.tcp_open),
+        tcp_bytes_per_s: observed.tcp_read_bytes_per_s + observed.tcp_written_bytes_per_s,
+        mtls: mtls.filter(|_| passed),
+    }
+}

@@ -1,0 +1,272 @@
+//! What the interface answers: the types of its JSON, which `dashboard/web/src/api.ts` has as well.
+//!
+//! | path | answer | parameters |
+//! |---|---|---|
+//! | `/api/v1/overview` | [`Overview`] | |
+//! | `/api/v1/topology` | [`Topology`] | `at`, `window` |
+//! | `/api/v1/series` | [`Points`] | `workload` or `client` and `server`, `from`, `to`, `step` |
+//! | `/api/v1/changes` | [`Changes`] | `from`, `to` |
+//!
+//! Times are milliseconds since 1970, spans milliseconds. A name is `namespace/name`.
+
+use leno_observe::stat::Latency;
+use serde::{Deserialize, Serialize};
+
+use crate::history::Mark;
+
+/// The mesh now.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Overview {
+    /// Its name.
+    pub mesh: String,
+    /// The time of the answer.
+    pub now_ms: u64,
+    /// The begin of the history; `None` while there is none.
+    pub from_ms: Option<u64>,
+    /// Its end.
+    pub to_ms: Option<u64>,
+    /// The time between two observations.
+    pub step_ms: u64,
+    /// How much memory the history takes.
+    pub history_bytes: u64,
+    /// Counts that were lost because there were too many workloads and edges.
+    pub lost: u64,
+    /// The state of the mesh at the last observation.
+    #[serde(flatten)]
+    pub state: State,
+}
+
+/// What is known of the mesh beside the counts of its proxies.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct State {
+    /// Whether the control plane runs.
+    pub control_plane: ControlPlane,
+    /// Instances whose proxy has lost the control plane.
+    pub detached: Vec<String>,
+    /// Instances whose proxy did not answer, with the reason.
+    pub silent: Vec<String>,
+    /// Instances that take no traffic, with the reason.
+    pub unready: Vec<Unready>,
+    /// Why the last edit of the documents was refused.
+    pub refused_edit: Option<String>,
+}
+
+/// The control plane.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum ControlPlane {
+    /// It runs.
+    Running,
+    /// It does not run: proxies serve on what they were told last.
+    Away,
+    /// No workload has a proxy.
+    #[default]
+    NotNeeded,
+}
+
+/// An instance that takes no traffic.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Unready {
+    /// Its namespace.
+    pub namespace: String,
+    /// Its workload.
+    pub workload: String,
+    /// Its name.
+    pub instance: String,
+    /// Why, where that is known.
+    pub reason: String,
+}
+
+/// Workloads and edges over a window of time.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Topology {
+    /// The name of the mesh.
+    pub mesh: String,
+    /// The begin of the window.
+    pub from_ms: u64,
+    /// Its end.
+    pub to_ms: u64,
+    /// How much of it was observed; rates are over this time.
+    pub observed_s: f64,
+    /// The workloads, by namespace and name.
+    pub workloads: Vec<Workload>,
+    /// The edges, by client and server.
+    pub edges: Vec<Edge>,
+    /// What is broken, the worst first.
+    pub problems: Vec<Problem>,
+}
+
+/// A workload as a server.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Workload {
+    /// Its namespace.
+    pub namespace: String,
+    /// Its name.
+    pub name: String,
+    /// How many instances it had at the end.
+    pub instances: u32,
+    /// How many of them took traffic.
+    pub ready: u32,
+    /// Whether it has proxies.
+    pub meshed: bool,
+    /// The requests that it answered.
+    #[serde(flatten)]
+    pub signals: Signals,
+}
+
+/// A client and a server.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Edge {
+    /// The client's namespace, empty for clients without a proxy.
+    pub client_namespace: String,
+    /// The client.
+    pub client: String,
+    /// The server's namespace, empty outside of the mesh.
+    pub server_namespace: String,
+    /// The server.
+    pub server: String,
+    /// Whether the connections between their proxies were mTLS.
+    pub mtls: Mtls,
+    /// The requests and connections between them.
+    #[serde(flatten)]
+    pub signals: Signals,
+}
+
+/// How much of an edge's traffic was mTLS.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Mtls {
+    /// All of it.
+    All,
+    /// A part of it.
+    Partly,
+    /// Nothing.
+    None,
+}
+
+/// What was counted.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Signals {
+    /// The share of requests that did not fail, 0 to 1; `None` without requests.
+    pub success_rate: Option<f64>,
+    /// Requests.
+    pub requests: u64,
+    /// Requests per second.
+    pub requests_per_s: f64,
+    /// Requests by the class of their status, 1xx first.
+    pub statuses: [u64; 5],
+    /// Time from a request's head to the end of its response.
+    pub latency_ms: Latency,
+    /// Opaque connections opened.
+    pub tcp_opened: u64,
+    /// Opaque connections open at the end.
+    pub tcp_open: u64,
+    /// Bytes of opaque connections from the client, per second.
+    pub tcp_read_bytes_per_s: f64,
+    /// Bytes of opaque connections to the client, per second.
+    pub tcp_written_bytes_per_s: f64,
+    /// Connections to the server that could not be made.
+    pub connect_failures: u64,
+    /// Retries of requests and of connections.
+    pub retries: u64,
+    /// Workers of the client's proxies that eject the server at the end.
+    pub ejected: u64,
+    /// What the mesh itself failed, the most frequent cause first.
+    pub causes: Vec<Cause>,
+}
+
+/// A cause of `leno_errors_total`, and how often it was.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Cause {
+    /// Its name.
+    pub cause: String,
+    /// How often.
+    pub count: u64,
+}
+
+/// Something that is broken.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Problem {
+    /// How bad it is.
+    pub severity: Severity,
+    /// What is broken.
+    pub about: About,
+    /// In one sentence.
+    pub title: String,
+    /// What shows it, a line each.
+    pub evidence: Vec<String>,
+    /// Since when, where the history has its begin.
+    pub since_ms: Option<u64>,
+    /// What changed shortly before, the newest first: where to look, not a proof.
+    pub changes: Vec<Mark>,
+}
+
+/// How bad a [`Problem`] is, the worst first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Severity {
+    /// Requests or connections fail, or a part of the mesh is away.
+    Bad,
+    /// Nothing fails for it yet.
+    Warning,
+}
+
+/// What a [`Problem`] is about.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(tag = "kind", rename_all = "snake_case")]
+pub enum About {
+    /// The control plane.
+    ControlPlane,
+    /// The documents.
+    Documents,
+    /// A workload.
+    Workload {
+        /// Its namespace.
+        namespace: String,
+        /// Its name.
+        name: String,
+    },
+    /// An edge.
+    Edge {
+        /// The client's namespace.
+        client_namespace: String,
+        /// The client.
+        client: String,
+        /// The server's namespace.
+        server_namespace: String,
+        /// The server.
+        server: String,
+    },
+    /// Proxies that do not answer.
+    Proxies,
+}
+
+/// A workload or an edge over time.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Points {
+    /// The time between two points.
+    pub step_ms: u64,
+    /// The points, in order; a span without an observation has none.
+    pub points: Vec<Point>,
+}
+
+/// A span of time.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Point {
+    /// Its end.
+    pub at_ms: u64,
+    /// How much of it was observed, in seconds.
+    pub observed_s: f64,
+    /// Instances that took traffic at its end, of a workload.
+    pub ready: Option<u32>,
+    /// What was counted.
+    #[serde(flatten)]
+    pub signals: Signals,
+}
+
+/// What changed.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Changes {
+    /// The changes, in order.
+    pub changes: Vec<Mark>,
+}

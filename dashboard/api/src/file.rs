@@ -1,0 +1,219 @@
+//! The history on disk, so that it survives a restart: a log of records, written as a whole now and then.
+//!
+//! ```text
+//!  "leno history 1\n"  ( kind  length  payload  CRC-32 of kind, length and payload )*
+//! ```
+//! A record that a killed process left unfinished ends the file; what is before it counts.
+
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Write as _};
+use std::os::unix::fs::OpenOptionsExt as _;
+use std::path::{Path, PathBuf};
+
+use flate2::Crc;
+
+use crate::bytes::{Reader, put};
+use crate::frame::Frame;
+use crate::history::{History, MAX_BYTES, Mark};
+use crate::series::Fresh;
+
+const MAGIC: &[u8] = b"leno history 1\n";
+const SUBJECT: u8 = b's';
+const CAUSE: u8 = b'c';
+const FRAME: u8 = b'f';
+const MARK: u8 = b'm';
+
+/// Longest file that is read: whatever a history may hold, and what was appended to it since.
+const MAX_FILE: u64 = 3 * MAX_BYTES as u64;
+/// A file that was appended to until it is this many times as long as the history is replaced by one without what is old.
+const SLACK: u64 = 2;
+/// And this many bytes more, so that a small one is not written all the time.
+const MIN_SLACK: u64 = 1024 * 1024;
+
+/// Where a history is kept.
+#[derive(Debug)]
+pub struct Store {
+    path: PathBuf,
+    file: Option<File>,
+    length: u64,
+}
+
+impl Store {
+    /// The store at `path`, and the history that is in it; an empty one where there is none, or where the
+    /// file is none of this version.
+    ///
+    /// # Errors
+    /// When the file is there and cannot be read.
+    pub fn open(path: PathBuf, now_ms: u64) -> io::Result<(Self, History)> {
+        let bytes = match fs::metadata(&path) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Vec::new(),
+            Ok(of) if of.len() > MAX_FILE => Vec::new(),
+            Ok(_) => fs::read(&path)?,
+            Err(error) => return Err(error),
+        };
+        let mut history = History::default();
+        if let Some(mut rest) = bytes.strip_prefix(MAGIC) {
+            while let Some(left) = record(&mut history, rest) {
+                rest = left;
+            }
+        }
+        history.restored(now_ms);
+        Ok((Self { path, file: None, length: 0 }, history))
+    }
+
+    /// Writes what changed since the last call.
+    ///
+    /// # Errors
+    /// When the disk refuses; the next call writes the whole history.
+    pub fn save(&mut self, history: &mut History) -> io::Result<()> {
+        let (changes, fresh) = history.take_changes();
+        let whole = changes.all || self.length > SLACK * history.size() as u64 + MIN_SLACK;
+        let Some(file) = self.file.as_mut().filter(|_| !whole) else {
+            return self.write(history);
+        };
+        let mut bytes = Vec::new();
+        names(&mut bytes, fresh);
+        let (frames, marks) = history.last(changes);
+        frames.for_each(|frame| put_frame(&mut bytes, frame));
+        marks.for_each(|mark| put_mark(&mut bytes, mark));
+        let written = file.write_all(&bytes);
+        self.length += bytes.len() as u64;
+        if written.is_err() {
+            self.file = None;
+        }
+        written
+    }
+
+    /// Replaces the file.
+    fn write(&mut self, history: &History) -> io::Result<()> {
+        self.file = None;
+        let mut bytes = MAGIC.to_vec();
+        names(&mut bytes, history.names().records());
+        let draft = self.path.with_extension("new");
+        let mut options = OpenOptions::new();
+        let mut file = options.write(true).create(true).truncate(true).mode(0o600).open(&draft)?;
+        file.write_all(&bytes)?;
+        self.length = bytes.len() as u64;
+        let (frames, marks) = history.all();
+        for frame in frames {
+            bytes.clear();
+            put_frame(&mut bytes, frame);
+            file.write_all(&bytes)?;
+            self.length += bytes.len() as u64;
+        }
+        bytes.clear();
+        marks.for_each(|mark| put_mark(&mut bytes, mark));
+        file.write_all(&bytes)?;
+        self.length += bytes.len() as u64;
+        fs::rename(&draft, &self.path)?;
+        self.file = Some(file);
+        Ok(())
+    }
+
+    /// Where it is.
+    #[must_use]
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+}
+
+fn names(bytes: &mut Vec<u8>, names: impl IntoIterator<Item = Fresh>) {
+    for name in names {
+        match name {
+            Fresh::Subject(payload) => put_record(bytes, SUBJECT, &payload),
+            Fresh::Cause(payload) => put_record(bytes, CAUSE, &payload),
+        }
+    }
+}
+
+fn put_frame(bytes: &mut Vec<u8>, frame: &Frame) {
+    let mut payload = Vec::new();
+    put(&mut payload, frame.end_ms);
+    put(&mut payload, frame.millis);
+    payload.extend_from_slice(frame.bytes());
+    put_record(bytes, FRAME, &payload);
+}
+
+fn put_mark(bytes: &mut Vec<u8>, mark: &Mark) {
+    let payload = serde_json::to_vec(mark).expect("a mark has only text keys");
+    put_record(bytes, MARK, &payload);
+}
+
+fn put_record(bytes: &mut Vec<u8>, kind: u8, payload: &[u8]) {
+    let start = bytes.len();
+    bytes.push(kind);
+    put(bytes, payload.len() as u64);
+    bytes.extend_from_slice(payload);
+    let sum = sum(&bytes[start..]);
+    bytes.extend_from_slice(&sum.to_le_bytes());
+}
+
+fn sum(bytes: &[u8]) -> u32 {
+    let mut crc = Crc::new();
+    crc.update(bytes);
+    crc.sum()
+}
+
+/// Takes the first record in, and returns what is after it; `None` where it is not whole.
+fn record<'a>(history: &mut History, bytes: &'a [u8]) -> Option<&'a [u8]> {
+    let (kind, rest) = bytes.split_first()?;
+    let mut reader = Reader::new(rest);
+    let length = reader.small()?;
+    let (payload, after) = reader.rest().split_at_checked(length)?;
+    let (expected, after) = after.split_first_chunk()?;
+    let whole = bytes.len() - after.len() - expected.len();
+    if sum(&bytes[..whole]) != u32::from_le_bytes(*expected) {
+        return None;
+    }
+    match *kind {
+        SUBJECT => history.names_mut().read_subject(payload)?,
+        CAUSE => history.names_mut().read_cause(payload)?,
+        FRAME => {
+            let mut reader = Reader::new(payload);
+            let (end_ms, millis) = (reader.number()?, reader.number()?);
+            history.restore(Frame::packed(end_ms, millis, reader.rest())?);
+        }
+        MARK => history.mark(serde_json::from_slice(payload).ok()?),
+        // Of a newer version.
+        _ => {}
+    }
+    Some(after)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::history::MarkKind;
+    use crate::testing::{edge, growth};
+
+    fn reopened(path: &Path, now_ms: u64) -> History {
+        Store::open(path.to_owned(), now_ms).unwrap().1
+    }
+
+    #[test]
+    fn a_history_survives_its_file_whole_and_cut() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("history");
+        let (mut store, mut history) = Store::open(path.clone(), 0).unwrap();
+        for tick in 1..=10 {
+            history.push(tick * 5_000, &growth(5.0, vec![edge("web", "cart", tick as f64)]));
+            if tick == 4 {
+                let lines = vec!["Service shop/cart changed".to_owned()];
+                history.mark(Mark { at_ms: 20_000, kind: MarkKind::Documents, lines });
+            }
+            store.save(&mut history).unwrap();
+        }
+        let again = reopened(&path, 50_000);
+        let sums = |history: &History| history.window(0, 60_000).tallies;
+        assert_eq!(sums(&again), sums(&history));
+        assert_eq!(sums(&again).len(), 1);
+        assert_eq!(again.marks(0, 60_000).count(), 1);
+        assert_eq!(again.size(), history.size());
+
+        let bytes = fs::read(&path).unwrap();
+        fs::write(&path, &bytes[..bytes.len() - 1]).unwrap();
+        assert_eq!(reopened(&path, 50_000).end_ms(), Some(45_000), "the last frame is cut");
+        fs::write(&path, b"something else").unwrap();
+        assert_eq!(reopened(&path, 50_000).end_ms(), None);
+    }
+}

@@ -1,0 +1,248 @@
+//! The dashboard for a browser: the page, and the interface of an observer behind it.
+//!
+//! A page of another site must not read it. Without a token it answers only where `Host` is this machine,
+//! so that a name that resolves here (DNS rebinding) does not help; no answer permits another origin.
+
+use std::net::{IpAddr, SocketAddr};
+use std::path::PathBuf;
+
+use data_encoding::HEXLOWER;
+use hyper::body::Incoming;
+use hyper::header::{AUTHORIZATION, HOST, HeaderName, HeaderValue};
+use hyper::{Method, Request, StatusCode};
+use leno_observe::admin::{ANSWER_BOUND, Reply, ask};
+use leno_program::content::{JSON, TEXT};
+use leno_program::{Answer, refuse_method, respond};
+use tokio::net::{TcpListener, UnixStream};
+
+use crate::serve::{ROOT, refuse};
+
+/// The page, built from `dashboard/web` by `scripts/web.sh`.
+const PAGE: [(&str, &str, &[u8]); 4] = [
+    ("/", "text/html; charset=utf-8", include_bytes!("../../web/dist/index.html")),
+    ("/app.js", "text/javascript; charset=utf-8", include_bytes!("../../web/dist/app.js")),
+    ("/app.css", "text/css; charset=utf-8", include_bytes!("../../web/dist/app.css")),
+    ("/icon.svg", "image/svg+xml", include_bytes!("../../web/dist/icon.svg")),
+];
+
+/// What a browser may do with every answer: nothing is fetched from elsewhere, and no page frames it.
+const HEADERS: [(&str, &str); 6] = [
+    (
+        "content-security-policy",
+        "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; \
+         connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
+    ),
+    ("cross-origin-opener-policy", "same-origin"),
+    ("cross-origin-resource-policy", "same-origin"),
+    ("x-content-type-options", "nosniff"),
+    ("referrer-policy", "no-referrer"),
+    ("cache-control", "no-store"),
+];
+
+/// A dashboard.
+#[derive(Clone, Debug)]
+pub struct Front {
+    observer: PathBuf,
+    token: Option<String>,
+}
+
+impl Front {
+    /// The dashboard of the observer whose socket is at `observer`, for browsers that come to `listen`:
+    /// those of other machines have to show a token.
+    ///
+    /// # Errors
+    /// When the system has no random numbers.
+    pub fn new(observer: PathBuf, listen: IpAddr) -> Result<Self, NoRandomness> {
+        let token = match listen.is_loopback() {
+            true => None,
+            false => {
+                let mut bytes = [0; 16];
+                aws_lc_rs::rand::fill(&mut bytes).map_err(|_| NoRandomness)?;
+                Some(HEXLOWER.encode(&bytes))
+            }
+        };
+        Ok(Self { observer, token })
+    }
+
+    /// Where a browser finds it, with the token in the part of the address that is never sent.
+    #[must_use]
+    pub fn address(&self, listen: SocketAddr) -> String {
+        match &self.token {
+            None => format!("http://{listen}/"),
+            Some(token) => format!("http://{listen}/#token={token}"),
+        }
+    }
+
+    /// Serves until the future is dropped.
+    pub async fn serve(&self, listener: TcpListener) {
+        leno_program::serve(listener, |request, _| self.answer(request)).await;
+    }
+
+    async fn answer(&self, request: Request<Incoming>) -> Answer {
+        let mut answer = match self.refusal(&request) {
+            Some(refused) => refused,
+            None => self.page(&request).await,
+        };
+        for (name, value) in HEADERS {
+            let name = HeaderName::from_static(name);
+            answer.headers_mut().insert(name, HeaderValue::from_static(value));
+        }
+        answer
+    }
+
+    fn refusal(&self, request: &Request<Incoming>) -> Option<Answer> {
+        if let Some(refused) = refuse_method(request.method(), &Method::GET) {
+            return Some(refused);
+        }
+        let header = |name| request.headers().get(name).and_then(|value| value.to_str().ok());
+        match &self.token {
+            None => (!header(HOST).is_some_and(is_this_machine)).then(|| {
+                let why = "call the dashboard by the address that leno has printed\n";
+                respond(StatusCode::MISDIRECTED_REQUEST, TEXT, why)
+            }),
+            Some(_) if !request.uri().path().starts_with("/api/") => None,
+            Some(token) => {
+                let shown = header(AUTHORIZATION).and_then(|value| value.strip_prefix("Bearer "));
+                let same = |shown: &str| {
+                    let (shown, token) = (shown.as_bytes(), token.as_bytes());
+                    aws_lc_rs::constant_time::verify_slices_are_equal(shown, token).is_ok()
+                };
+                (!shown.is_some_and(same)).then(|| {
+                    let why = "open the whole address that leno has printed: it has the token";
+                    refuse(StatusCode::UNAUTHORIZED, why)
+                })
+            }
+        }
+    }
+
+    async fn page(&self, request: &Request<Incoming>) -> Answer {
+        let path = request.uri().path();
+        if path.starts_with(ROOT) {
+            let target = request.uri().path_and_query().map_or(path, |whole| whole.as_str());
+            return self.relay(target).await;
+        }
+        match PAGE.iter().find(|(known, ..)| *known == path) {
+            Some((_, kind, bytes)) => respond(StatusCode::OK, kind, *bytes),
+            None => respond(StatusCode::NOT_FOUND, TEXT, "there is no such page\n"),
+        }
+    }
+
+    async fn relay(&self, target: &str) -> Answer {
+        let asked = async { ask(UnixStream::connect(&self.observer).await?, "GET", target).await };
+        let why = match tokio::time::timeout(ANSWER_BOUND, asked).await {
+            Ok(Ok(Reply { status, body })) => {
+                let status = StatusCode::from_u16(status).unwrap_or(StatusCode::BAD_GATEWAY);
+                return respond(status, JSON, body);
+            }
+            Ok(Err(error)) => error.to_string(),
+            Err(_) => "no answer in time".to_owned(),
+        };
+        refuse(StatusCode::BAD_GATEWAY, &format!("the history of the mesh is away: {why}"))
+    }
+}
+
+/// There are no random numbers for a token.
+#[derive(Clone, Copy, Debug, thiserror::Error)]
+#[error("the system has no random numbers for the token of the dashboard")]
+pub struct NoRandomness;
+
+/// Whether the value of `Host` is an address of this machine's own or `localhost`.
+fn is_this_machine(host: &str) -> bool {
+    let name = match host.strip_prefix('[') {
+        Some(rest) => rest.split(']').next().unwrap_or_default(),
+        None => host.rsplit_once(':').map_or(host, |(name, _)| name),
+    };
+    let address = name.parse().is_ok_and(|address: IpAddr| address.is_loopback());
+    address || name.eq_ignore_ascii_case("localhost")
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::Ipv4Addr;
+
+    use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+    use tokio::net::{TcpStream, UnixListener};
+
+    use super::*;
+
+    async fn get(front: Front, target: &str, headers: &str) -> String {
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let asked = async {
+            let mut stream = TcpStream::connect(address).await.unwrap();
+            let head = format!("{target} HTTP/1.1\r\nConnection: close\r\n{headers}\r\n");
+            stream.write_all(head.as_bytes()).await.unwrap();
+            let mut answer = Vec::new();
+            stream.read_to_end(&mut answer).await.unwrap();
+            String::from_utf8_lossy(&answer).into_owned()
+        };
+        tokio::select! {
+            () = front.serve(listener) => unreachable!("it serves until it is dropped"),
+            answer = asked => answer,
+        }
+    }
+
+    fn front(listen: &str) -> (tempfile::TempDir, Front) {
+        let directory = tempfile::tempdir().unwrap();
+        let socket = directory.path().join("observer.sock");
+        let front = Front::new(socket.clone(), listen.parse().unwrap()).unwrap();
+        let listener = UnixListener::bind(socket).unwrap();
+        tokio::spawn(async move {
+            while let Ok((mut stream, _)) = listener.accept().await {
+                let answer = b"HTTP/1.0 200 OK\r\nContent-Length: 2\r\n\r\n{}";
+                stream.write_all(answer).await.unwrap();
+                stream.read_to_end(&mut Vec::new()).await.unwrap();
+            }
+        });
+        (directory, front)
+    }
+
+    #[tokio::test]
+    async fn on_loopback_only_this_machine_is_answered() {
+        let (_directory, front) = front("127.0.0.1");
+        for (target, host, status) in [
+            ("GET /", "localhost:7788", "200"),
+            ("GET /app.js", "127.0.0.1:7788", "200"),
+            ("GET /api/v1/overview", "[::1]:7788", "200"),
+            ("GET /", "evil.example", "421"),
+            ("GET /api/v1/overview", "127.0.0.1.evil.example:7788", "421"),
+            ("POST /api/v1/overview", "localhost", "405"),
+            ("GET /../etc/passwd", "localhost", "404"),
+        ] {
+            let answer = get(front.clone(), target, &format!("Host: {host}\r\n")).await;
+            assert!(answer.starts_with(&format!("HTTP/1.1 {status} ")), "{target} {host} {answer}");
+            assert!(answer.contains("content-security-policy: default-src 'none'"), "{answer}");
+            assert!(!answer.contains("access-control-allow"), "{answer}");
+        }
+        let nameless = get(front, "GET /", "").await;
+        assert!(nameless.starts_with("HTTP/1.1 4"), "{nameless}");
+    }
+
+    #[tokio::test]
+    async fn off_loopback_the_interface_wants_the_token() {
+        let (_directory, front) = front("192.0.2.1");
+        let token = front.token.clone().unwrap();
+        let listen: SocketAddr = "192.0.2.1:80".parse().unwrap();
+        assert_eq!(front.address(listen), format!("http://192.0.2.1:80/#token={token}"));
+        let get = |target: &'static str, by: String| {
+            let front = front.clone();
+            async move { get(front, target, &format!("Host: mesh.example\r\n{by}")).await }
+        };
+        let api = "GET /api/v1/overview";
+        assert!(get("GET /", String::new()).await.starts_with("HTTP/1.1 200 "));
+        assert!(get(api, String::new()).await.starts_with("HTTP/1.1 401 "));
+        let wrong = "Authorization: Bearer 00\r\n".to_owned();
+        assert!(get(api, wrong).await.starts_with("HTTP/1.1 401 "));
+        let right = format!("Authorization: Bearer {token}\r\n");
+        assert!(get(api, right).await.starts_with("HTTP/1.1 200 "));
+    }
+
+    #[tokio::test]
+    async fn an_observer_that_is_away_is_said() {
+        let (directory, front) = front("127.0.0.1");
+        drop(directory);
+        let answer = get(front, "GET /api/v1/overview", "Host: localhost\r\n").await;
+        assert!(answer.starts_with("HTTP/1.1 502 "), "{answer}");
+        assert!(answer.contains("{\"error\":\"the history of the mesh is away: "), "{answer}");
+    }
+}

@@ -1,0 +1,309 @@
+//! The last day of a mesh: an hour in frames of a few seconds, and what is older in frames of ten minutes.
+//!
+//! ```text
+//!  growth ─► push ─► fine: 5 s each ──(older than an hour)──► coarse: 10 min each ──(a day)──► dropped
+//! ```
+//! Memory is bounded by [`MAX_BYTES`]: above it fine frames are made coarse before their time.
+
+use std::collections::{BTreeMap, VecDeque};
+
+use leno_observe::stat::Growth;
+use serde::{Deserialize, Serialize};
+
+use crate::frame::Frame;
+use crate::series::{Series, Subject};
+use crate::tally::{Instances, Tally};
+
+/// How long frames stay as fine as they were made.
+const FINE_MS: u64 = 60 * 60 * 1000;
+/// The length of coarse frames.
+const SLOT_MS: u64 = 10 * 60 * 1000;
+/// How far the history reaches.
+const REACH_MS: u64 = 24 * 60 * 60 * 1000;
+/// Most memory of all frames. With the names of 16,384 series and the making of one coarse frame it stays
+/// below 64 MiB.
+pub const MAX_BYTES: usize = 52 * 1024 * 1024;
+/// Most marks: about one a minute for a day.
+pub const MAX_MARKS: usize = 1_500;
+/// Most lines of a mark, and their longest, in bytes.
+const MAX_LINES: usize = 20;
+const MAX_LINE: usize = 400;
+
+/// Something that changed, at a moment.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Mark {
+    /// When, in milliseconds since 1970.
+    pub at_ms: u64,
+    /// What kind of change.
+    pub kind: MarkKind,
+    /// What changed, a line each.
+    pub lines: Vec<String>,
+}
+
+/// The kinds of a [`Mark`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum MarkKind {
+    /// Documents were added, changed or removed.
+    Documents,
+    /// An edit of documents was refused.
+    Refused,
+    /// An instance was started again.
+    Instance,
+    /// The control plane went away or came back.
+    ControlPlane,
+}
+
+/// What was counted between two moments.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Window {
+    /// How much of the time was observed, in seconds.
+    pub(crate) seconds: f64,
+    /// The end of the last frame.
+    pub(crate) end_ms: u64,
+    pub(crate) tallies: BTreeMap<u32, Tally>,
+}
+
+/// The last day of a mesh.
+#[derive(Debug, Default)]
+pub struct History {
+    series: Series,
+    coarse: VecDeque<Frame>,
+    fine: VecDeque<Frame>,
+    marks: VecDeque<Mark>,
+    /// The sizes of all frames.
+    bytes: usize,
+    lost: u64,
+    changes: Changes,
+}
+
+/// What a file does not have yet.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Changes {
+    /// Frames at the end.
+    pub(crate) frames: usize,
+    /// Marks at the end.
+    pub(crate) marks: usize,
+    /// Numbers have other names now: the file is to be written as a whole.
+    pub(crate) all: bool,
+}
+
+impl History {
+    /// Takes in what was counted until `now_ms`.
+    pub fn push(&mut self, now_ms: u64, growth: &Growth) {
+        // A clock that was set back must not make two frames of one moment.
+        let end_ms = self.end_ms().map_or(now_ms, |end| now_ms.max(end + 1));
+        let mut tallies: BTreeMap<u32, Tally> = BTreeMap::new();
+        let mut take = |subject: Option<u32>, tally: Tally| match subject {
+            Some(series) => tallies.entry(series).or_default().join(&tally),
+            None => self.lost += 1,
+        };
+        for one in &growth.workloads {
+            let mut tally = Tally::of(&one.counts, |cause| self.series.cause(cause));
+            let (all, ready, meshed) = (one.instances, one.ready, one.meshed);
+            tally.instances = Some(Instances { all, ready, meshed });
+            take(self.series.number(Subject::Workload(one.name.clone())), tally);
+        }
+        for one in &growth.edges {
+            let tally = Tally::of(&one.counts, |cause| self.series.cause(cause));
+            let (client, server) = (one.client.clone(), one.server.clone());
+            let subject = Subject::Edge { client, server, encrypted: one.encrypted };
+            take(self.series.number(subject), tally);
+        }
+        #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "saturates")]
+        let millis = (growth.seconds * 1000.0) as u64;
+        let of = tallies.iter().map(|(series, tally)| (*series, tally));
+        self.append(Frame::pack(end_ms, millis, of));
+        self.age(end_ms);
+        if self.series.is_full() {
+            self.forget_names();
+        }
+    }
+
+    /// Takes in a change.
+    pub fn mark(&mut self, mut mark: Mark) {
+        mark.lines.truncate(MAX_LINES);
+        for line in &mut mark.lines {
+            line.truncate(line.floor_char_boundary(MAX_LINE));
+        }
+        if self.marks.len() == MAX_MARKS {
+            self.marks.pop_front();
+        }
+        self.marks.push_back(mark);
+        self.changes.marks = (self.changes.marks + 1).min(self.marks.len());
+    }
+
+    /// The changes after `from_ms`, up to `to_ms`.
+    pub fn marks(&self, from_ms: u64, to_ms: u64) -> impl Iterator<Item = &Mark> {
+        self.marks.iter().filter(move |mark| from_ms < mark.at_ms && mark.at_ms <= to_ms)
+    }
+
+    /// Whether this change was taken in before.
+    pub fn has_mark(&self, mark: &Mark) -> bool {
+        self.marks.iter().rev().any(|known| known.at_ms == mark.at_ms && known.kind == mark.kind)
+    }
+
+    /// The begin of the first frame, in milliseconds since 1970.
+    #[must_use]
+    pub fn begin_ms(&self) -> Option<u64> {
+        self.frames().next().map(|frame| frame.end_ms.saturating_sub(frame.millis))
+    }
+
+    /// The end of the last frame.
+    #[must_use]
+    pub fn end_ms(&self) -> Option<u64> {
+        self.fine.back().or(self.coarse.back()).map(|frame| frame.end_ms)
+    }
+
+    /// The memory that frames, names and marks occupy, in bytes.
+    #[must_use]
+    pub fn size(&self) -> usize {
+        let lines = self.marks.iter().flat_map(|mark| &mark.lines);
+        let marks: usize = lines.map(|line| line.capacity() + size_of::<String>()).sum();
+        self.bytes + self.series.size() + marks + self.marks.capacity() * size_of::<Mark>()
+    }
+
+    /// Counts of workloads and edges that were lost because there were too many of them.
+    #[must_use]
+    pub fn lost(&self) -> u64 {
+        self.lost
+    }
+
+    /// How many frames end after `from_ms`, up to `to_ms`.
+    #[must_use]
+    pub fn frames_between(&self, from_ms: u64, to_ms: u64) -> usize {
+        self.between(from_ms, to_ms).count()
+    }
+
+    pub(crate) fn names(&self) -> &Series {
+        &self.series
+    }
+
+    /// The frames that end after `from_ms`, up to `to_ms`.
+    pub(crate) fn between(&self, from_ms: u64, to_ms: u64) -> impl Iterator<Item = &Frame> {
+        self.frames().filter(move |frame| from_ms < frame.end_ms && frame.end_ms <= to_ms)
+    }
+
+    /// What was counted after `from_ms`, up to `to_ms`.
+    pub(crate) fn window(&self, from_ms: u64, to_ms: u64) -> Window {
+        let mut window = Window::default();
+        let mut millis = 0;
+        for frame in self.between(from_ms, to_ms) {
+            millis += frame.millis;
+            window.end_ms = frame.end_ms;
+            let first = window.tallies.is_empty();
+            // A frame is damaged in memory only by a bug; its file was checked when it was read.
+            let _ = frame.each(|series, tally| {
+                if first {
+                    window.tallies.insert(series, tally);
+                } else {
+                    window.tallies.entry(series).or_default().add(&tally);
+                }
+            });
+        }
+        window.seconds = crate::tally::float(millis) / 1000.0;
+        window
+    }
+
+    fn frames(&self) -> impl DoubleEndedIterator<Item = &Frame> {
+        self.coarse.iter().chain(&self.fine)
+    }
+
+    fn append(&mut self, frame: Frame) {
+        self.bytes += frame.size();
+        self.fine.push_back(frame);
+        self.changes.frames += 1;
+    }
+
+    /// Makes old frames coarse, and drops those that are too old.
+    fn age(&mut self, now_ms: u64) {
+        let old = |slot_end: u64| slot_end + FINE_MS <= now_ms;
+        while let Some(slot) = self.fine.front().map(slot_end) {
+            let newest = self.fine.back().map(slot_end);
+            if !old(slot) && (self.bytes <= MAX_BYTES || newest == Some(slot)) {
+                break;
+            }
+            self.coarsen(slot);
+        }
+        while let Some(frame) = self.coarse.front()
+            && (frame.end_ms + REACH_MS <= now_ms || self.bytes > MAX_BYTES)
+        {
+            self.bytes -= frame.size();
+            self.coarse.pop_front();
+        }
+    }
+
+    /// Makes one frame of those of the first slot.
+    fn coarsen(&mut self, slot: u64) {
+        let (mut tallies, mut end_ms, mut millis) = (BTreeMap::<u32, Tally>::new(), 0, 0);
+        while let Some(frame) = self.fine.pop_front_if(|frame| slot_end(frame) == slot) {
+            self.bytes -= frame.size();
+            (end_ms, millis) = (frame.end_ms, millis + frame.millis);
+            let _ = frame.each(|series, tally| tallies.entry(series).or_default().add(&tally));
+        }
+        let of = tallies.iter().map(|(series, tally)| (*series, tally));
+        let frame = Frame::pack(end_ms, millis, of);
+        self.bytes += frame.size();
+        self.coarse.push_back(frame);
+    }
+
+    /// Frees the numbers of workloads and edges that are in no frame.
+    fn forget_names(&mut self) {
+        let mut used = vec![false; crate::series::MAX_SERIES];
+        for frame in self.coarse.iter().chain(&self.fine) {
+            let _ = frame.each(|series, _| {
+                if let Some(used) = used.get_mut(series as usize) {
+                    *used = true;
+                }
+            });
+        }
+        self.series.keep(|series| used.get(series as usize).copied().unwrap_or(false));
+        self.changes.all = true;
+    }
+
+    /// What a file does not have since the last call, and new names.
+    pub(crate) fn take_changes(&mut self) -> (Changes, Vec<crate::series::Fresh>) {
+        (std::mem::take(&mut self.changes), self.series.take_fresh())
+    }
+
+    /// The last frames and marks.
+    pub(crate) fn last(
+        &self,
+        changes: Changes,
+    ) -> (impl Iterator<Item = &Frame>, impl Iterator<Item = &Mark>) {
+        let frames = self.fine.len().saturating_sub(changes.frames);
+        let marks = self.marks.len().saturating_sub(changes.marks);
+        (self.fine.range(frames..), self.marks.range(marks..))
+    }
+
+    /// All frames and marks.
+    pub(crate) fn all(&self) -> (impl Iterator<Item = &Frame>, impl Iterator<Item = &Mark>) {
+        (self.frames(), self.marks.iter())
+    }
+
+    /// Takes in a frame of a file. Those of one slot and more are coarse.
+    pub(crate) fn restore(&mut self, frame: Frame) {
+        self.bytes += frame.size();
+        self.fine.push_back(frame);
+    }
+
+    pub(crate) fn names_mut(&mut self) -> &mut Series {
+        &mut self.series
+    }
+
+    /// Ages what was read from a file.
+    pub(crate) fn restored(&mut self, now_ms: u64) {
+        let now_ms = self.end_ms().unwrap_or(0).max(now_ms);
+        self.age(now_ms);
+        self.changes = Changes { all: true, ..Changes::default() };
+        let _ = self.series.take_fresh();
+    }
+}
+
+/// The end of the slot of coarse frames that a frame belongs to.
+fn slot_end(frame: &Frame) -> u64 {
+    frame.end_ms.div_ceil(SLOT_MS) * SLOT_MS
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,76 @@
+use super::*;
+use crate::testing::{edge, growth};
+
+const TICK: u64 = 5_000;
+
+fn requests(history: &History, from_ms: u64, to_ms: u64) -> u64 {
+    history.window(from_ms, to_ms).tallies.values().map(Tally::requests).sum()
+}
+
+fn filled(ticks: std::ops::RangeInclusive<u64>) -> History {
+    let mut history = History::default();
+    for tick in ticks {
+        history.push(tick * TICK, &growth(5.0, vec![edge("web", "cart", 1.0)]));
+    }
+    history
+}
+
+#[test]
+fn what_gets_old_becomes_coarse_and_no_count_is_lost() {
+    // Three hours.
+    let history = filled(1..=2_160);
+    assert!((720..=840).contains(&history.fine.len()), "{}", history.fine.len());
+    assert!((11..=12).contains(&history.coarse.len()), "{}", history.coarse.len());
+    let end = history.end_ms().unwrap();
+    assert_eq!(requests(&history, 0, end), 2_160);
+    assert_eq!(requests(&history, end - 60_000, end), 12);
+    assert_eq!(history.window(0, end).seconds, 10_800.0);
+    assert_eq!(history.begin_ms(), Some(0));
+}
+
+#[test]
+fn a_day_is_kept_and_no_more() {
+    let mut history = filled(1..=240);
+    let later = REACH_MS + 20 * 60_000;
+    history.push(later, &growth(5.0, vec![edge("web", "cart", 3.0)]));
+    assert_eq!(requests(&history, 0, later), 3);
+}
+
+#[test]
+fn a_clock_that_was_set_back_makes_no_two_frames_of_one_moment() {
+    let mut history = filled(100..=101);
+    history.push(7, &growth(5.0, vec![edge("web", "cart", 1.0)]));
+    let ends: Vec<u64> = history.frames().map(|frame| frame.end_ms).collect();
+    assert_eq!(ends, [500_000, 505_000, 505_001]);
+}
+
+#[test]
+fn numbers_of_edges_that_are_gone_are_given_again() {
+    let mut history = History::default();
+    let mut at = 0;
+    // Each hour and a half there are other edges; a day of them is more than there is room for.
+    for round in 0..40 {
+        at += 90 * 60_000;
+        let edges = (0..1_000).map(|nth| edge("web", &format!("cart-{round}-{nth}"), 1.0));
+        history.push(at, &growth(5.0, edges.collect()));
+    }
+    assert!(history.lost() > 0, "16 rounds fit, and 17 are within a day");
+    at += 2 * REACH_MS;
+    for _ in 0..2 {
+        at += TICK;
+        history.push(at, &growth(5.0, vec![edge("web", "cart", 1.0)]));
+    }
+    assert_eq!(requests(&history, at - TICK, at), 1, "there is room again");
+}
+
+#[test]
+fn marks_are_bounded() {
+    let mut history = History::default();
+    for at_ms in 1..=(MAX_MARKS as u64 + 5) {
+        let lines = vec!["ä".repeat(MAX_LINE); MAX_LINES + 1];
+        history.mark(Mark { at_ms, kind: MarkKind::Documents, lines });
+    }
+    assert_eq!(history.marks(0, u64::MAX).count(), MAX_MARKS);
+    let last = history.marks(0, u64::MAX).last().unwrap();
+    assert_eq!((last.lines.len(), last.lines[0].len()), (MAX_LINES, MAX_LINE));
+}

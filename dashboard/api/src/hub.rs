@@ -1,0 +1,151 @@
+//! The history of a mesh together with its state, for a collector that writes and connections that read.
+
+use std::io;
+use std::path::PathBuf;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, SystemTime};
+
+use leno_observe::stat::Growth;
+
+use crate::api::{Changes, ControlPlane, Overview, Points, State, Topology};
+use crate::file::Store;
+use crate::history::{History, Mark, MarkKind};
+use crate::problems::problems;
+use crate::query::{self, Wanted};
+
+/// The time between two observations.
+pub const TICK: Duration = Duration::from_secs(5);
+/// The window of a topology where none is asked for.
+const WINDOW_MS: u64 = 60_000;
+/// The span of a series or of changes where none is asked for.
+const SPAN_MS: u64 = 60 * 60_000;
+
+/// What is known of one mesh.
+#[derive(Debug)]
+pub struct Hub {
+    mesh: String,
+    known: Mutex<Inner>,
+}
+
+#[derive(Debug)]
+struct Inner {
+    history: History,
+    store: Store,
+    state: State,
+}
+
+impl Hub {
+    /// The hub of a mesh, with the history that is in the file at `path`.
+    ///
+    /// # Errors
+    /// When the file is there and cannot be read.
+    pub fn open(mesh: &str, path: PathBuf) -> io::Result<Self> {
+        let (store, history) = Store::open(path, now_ms())?;
+        let known = Mutex::new(Inner { history, store, state: State::default() });
+        Ok(Self { mesh: mesh.to_owned(), known })
+    }
+
+    /// Takes in an observation: what proxies have counted since the one before, the state of the mesh, and
+    /// changes, of which those that are known already count once.
+    ///
+    /// # Errors
+    /// When the file cannot be written. The observation is taken in, and the next one is written with it.
+    pub fn take(&self, growth: Option<&Growth>, state: State, marks: Vec<Mark>) -> io::Result<()> {
+        let now_ms = now_ms();
+        let mut known = self.lock();
+        let Inner { history, store, state: before } = &mut *known;
+        for mark in marks {
+            if !history.has_mark(&mark) {
+                history.mark(mark);
+            }
+        }
+        if let Some(line) = control_plane_change(before.control_plane, state.control_plane) {
+            let lines = vec![line.to_owned()];
+            history.mark(Mark { at_ms: now_ms, kind: MarkKind::ControlPlane, lines });
+        }
+        *before = state;
+        if let Some(growth) = growth {
+            history.push(now_ms, growth);
+        }
+        store.save(history)
+    }
+
+    /// The mesh now.
+    #[must_use]
+    pub fn overview(&self) -> Overview {
+        let known = self.lock();
+        Overview {
+            mesh: self.mesh.clone(),
+            now_ms: now_ms(),
+            from_ms: known.history.begin_ms(),
+            to_ms: known.history.end_ms(),
+            step_ms: tick_ms(),
+            history_bytes: known.history.size() as u64,
+            lost: known.history.lost(),
+            state: known.state.clone(),
+        }
+    }
+
+    /// Workloads and edges in the window before `at_ms`, or before now.
+    #[must_use]
+    pub fn topology(&self, at_ms: Option<u64>, window_ms: Option<u64>) -> Topology {
+        let known = self.lock();
+        let to_ms = at_ms.unwrap_or_else(now_ms);
+        let from_ms = to_ms.saturating_sub(window_ms.unwrap_or(WINDOW_MS).max(tick_ms()));
+        let window = known.history.window(from_ms, to_ms);
+        let state = at_ms.is_none().then_some(&known.state);
+        let topology = query::topology(&known.history, &self.mesh, &window);
+        let problems = problems(&known.history, &topology, &window, state);
+        Topology { from_ms, to_ms, problems, ..topology }
+    }
+
+    /// One workload or edge over time; `None` where the history does not know it.
+    #[must_use]
+    pub fn series(&self, wanted: &Wanted, span: Span, step_ms: Option<u64>) -> Option<Points> {
+        query::series(&self.lock().history, wanted, span.bounds(), (step_ms, tick_ms()))
+    }
+
+    /// What changed.
+    #[must_use]
+    pub fn changes(&self, span: Span) -> Changes {
+        let (from_ms, to_ms) = span.bounds();
+        Changes { changes: self.lock().history.marks(from_ms, to_ms).cloned().collect() }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Inner> {
+        self.known.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// A span of time that was asked for.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Span {
+    /// Its begin.
+    pub from_ms: Option<u64>,
+    /// Its end; now where none is asked for.
+    pub to_ms: Option<u64>,
+}
+
+impl Span {
+    fn bounds(self) -> (u64, u64) {
+        let to_ms = self.to_ms.unwrap_or_else(now_ms);
+        (self.from_ms.unwrap_or(to_ms.saturating_sub(SPAN_MS)).min(to_ms), to_ms)
+    }
+}
+
+fn control_plane_change(before: ControlPlane, now: ControlPlane) -> Option<&'static str> {
+    match (before, now) {
+        (ControlPlane::Running, ControlPlane::Away) => Some("the control plane went away"),
+        (ControlPlane::Away, ControlPlane::Running) => Some("the control plane came back"),
+        _ => None,
+    }
+}
+
+fn tick_ms() -> u64 {
+    u64::try_from(TICK.as_millis()).unwrap_or(u64::MAX)
+}
+
+fn now_ms() -> u64 {
+    let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+    u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
+}

@@ -1,0 +1,30 @@
+//! What a mesh did in the last day, in bounded memory, and the read-only interface to it.
+//!
+//! ```text
+//!  proxies ─► Growth ─► Hub ─┬─► History: frames by time ─► Store, a file
+//!   (every 5 s, leno-observe) └─► serve: JSON ◄─ Front: page, Host, token ◄─ browser
+//!                                      ▲
+//!                                      └─ leno stat --since
+//! ```
+//!
+//! It does not know how proxies are reached or what runs a mesh: a collector gives [`hub::Hub`] what was
+//! counted, and the state of the mesh beside it, so that `leno up` and a cluster have the same dashboard.
+//!
+//! Read first: [`history::History`], [`api`].
+
+pub mod api;
+mod bytes;
+mod file;
+mod frame;
+pub mod front;
+pub mod history;
+pub mod hub;
+mod problems;
+pub mod query;
+pub mod series;
+pub mod serve;
+pub mod tally;
+#[cfg(test)]
+mod testing;
+
+pub use file::Store;

@@ -1,0 +1,235 @@
+//! Answers from a history.
+
+use std::collections::BTreeMap;
+
+use leno_observe::stat::{Latency, Name};
+
+use crate::api::{Cause, Edge, Mtls, Point, Points, Signals, Topology, Workload};
+use crate::history::{History, Window};
+use crate::series::{Series, Subject};
+use crate::tally::{Tally, float};
+
+/// Most points of an answer: a day in steps of a minute.
+const MAX_POINTS: u64 = 1_440;
+/// Points where no step is asked for: one for each few pixels of a chart.
+const USUAL_POINTS: u64 = 240;
+
+/// What a series is asked of.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Wanted {
+    /// A workload as a server.
+    Workload(Name),
+    /// A client and a server, with mTLS or without.
+    Edge(Name, Name),
+}
+
+/// An edge with mTLS and without it.
+#[derive(Debug, Default)]
+pub(crate) struct Both {
+    pub(crate) sum: Tally,
+    encrypted: bool,
+    plain: bool,
+}
+
+impl Both {
+    fn mtls(&self) -> Mtls {
+        match (self.encrypted, self.plain) {
+            (true, false) => Mtls::All,
+            (true, true) => Mtls::Partly,
+            _ => Mtls::None,
+        }
+    }
+}
+
+/// The edges of a window by client and server.
+pub(crate) fn edges(names: &Series, window: &Window) -> BTreeMap<(Name, Name), Both> {
+    let mut edges: BTreeMap<(Name, Name), Both> = BTreeMap::new();
+    for (series, tally) in &window.tallies {
+        let Some(Subject::Edge { client, server, encrypted }) = names.subject(*series) else {
+            continue;
+        };
+        let both = edges.entry((client.clone(), server.clone())).or_default();
+        both.sum.join(tally);
+        // Attempts that found no server were not in plaintext.
+        let passed = tally.requests() > tally.errors() || tally.tcp_opened + tally.tcp_open > 0;
+        both.encrypted |= *encrypted;
+        both.plain |= !encrypted && passed;
+    }
+    edges
+}
+
+/// Workloads and edges after `from_ms`, up to `to_ms`, without problems.
+pub(crate) fn topology(history: &History, mesh: &str, window: &Window) -> Topology {
+    let names = history.names();
+    let workload = |(series, tally): (&u32, &Tally)| {
+        let Some(Subject::Workload((namespace, name))) = names.subject(*series) else {
+            return None;
+        };
+        let instances = tally.instances.unwrap_or_default();
+        Some(Workload {
+            namespace: namespace.clone(),
+            name: name.clone(),
+            instances: instances.all,
+            ready: instances.ready,
+            meshed: instances.meshed,
+            signals: signals(names, tally, window.seconds),
+        })
+    };
+    let mut workloads: Vec<Workload> = window.tallies.iter().filter_map(workload).collect();
+    workloads.sort_by(|a, b| (&a.namespace, &a.name).cmp(&(&b.namespace, &b.name)));
+    let edge = |((client, server), both): ((Name, Name), Both)| Edge {
+        client_namespace: client.0,
+        client: client.1,
+        server_namespace: server.0,
+        server: server.1,
+        mtls: both.mtls(),
+        signals: signals(names, &both.sum, window.seconds),
+    };
+    Topology {
+        mesh: mesh.to_owned(),
+        from_ms: 0,
+        to_ms: 0,
+        observed_s: window.seconds,
+        workloads,
+        edges: edges(names, window).into_iter().map(edge).collect(),
+        problems: Vec::new(),
+    }
+}
+
+/// One workload or edge over time, in steps; `None` where the history does not know it.
+pub(crate) fn series(
+    history: &History,
+    wanted: &Wanted,
+    (from_ms, to_ms): (u64, u64),
+    (step_ms, tick_ms): (Option<u64>, u64),
+) -> Option<Points> {
+    let names = history.names();
+    let numbers: Vec<u32> = subjects(wanted).iter().filter_map(|one| names.find(one)).collect();
+    if numbers.is_empty() {
+        return None;
+    }
+    let span = to_ms.saturating_sub(from_ms);
+    let step_ms = step_ms.unwrap_or(span / USUAL_POINTS).max(span / MAX_POINTS).max(tick_ms);
+    let mut steps: BTreeMap<u64, (u64, u64, Tally)> = BTreeMap::new();
+    for frame in history.between(from_ms, to_ms) {
+        let nth = (frame.end_ms - from_ms - 1) / step_ms;
+        let (end_ms, millis, sum) = steps.entry(nth).or_default();
+        (*end_ms, *millis) = (frame.end_ms, *millis + frame.millis);
+        let mut now = Tally::default();
+        // A frame is damaged in memory only by a bug; its file was checked when it was read.
+        let _ = frame.each(|series, tally| {
+            if numbers.contains(&series) {
+                now.join(&tally);
+            }
+        });
+        sum.add(&now);
+    }
+    let point = |(at_ms, millis, tally): &(u64, u64, Tally)| {
+        let observed_s = float(*millis) / 1000.0;
+        Point {
+            at_ms: *at_ms,
+            observed_s,
+            ready: tally.instances.map(|instances| instances.ready),
+            signals: signals(names, tally, observed_s),
+        }
+    };
+    Some(Points { step_ms, points: steps.values().map(point).collect() })
+}
+
+fn subjects(wanted: &Wanted) -> Vec<Subject> {
+    match wanted {
+        Wanted::Workload(name) => vec![Subject::Workload(name.clone())],
+        Wanted::Edge(client, server) => [true, false]
+            .map(|encrypted| Subject::Edge {
+                client: client.clone(),
+                server: server.clone(),
+                encrypted,
+            })
+            .into(),
+    }
+}
+
+/// Rates of a tally over the time in which it was counted.
+pub(crate) fn signals(names: &Series, tally: &Tally, seconds: f64) -> Signals {
+    let requests = tally.requests();
+    let rate = |count: u64| if seconds > 0.0 { float(count) / seconds } else { 0.0 };
+    let named = |(cause, count): &(u32, u64)| Cause {
+        cause: names.cause_name(*cause).to_owned(),
+        count: *count,
+    };
+    let mut causes: Vec<Cause> = tally.causes.iter().map(named).collect();
+    causes.sort_by(|a, b| b.count.cmp(&a.count).then_with(|| a.cause.cmp(&b.cause)));
+    Signals {
+        success_rate: (requests > 0).then(|| 1.0 - float(tally.failures()) / float(requests)),
+        requests,
+        requests_per_s: rate(requests),
+        statuses: tally.classes,
+        latency_ms: Latency {
+            p50: tally.durations.quantile_ms(0.50),
+            p95: tally.durations.quantile_ms(0.95),
+            p99: tally.durations.quantile_ms(0.99),
+        },
+        tcp_opened: tally.tcp_opened,
+        tcp_open: tally.tcp_open,
+        tcp_read_bytes_per_s: rate(tally.read_bytes),
+        tcp_written_bytes_per_s: rate(tally.written_bytes),
+        connect_failures: tally.connect_failures,
+        retries: tally.retries,
+        ejected: tally.ejected,
+        causes,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::{edge, growth, workload};
+
+    fn history() -> History {
+        let mut history = History::default();
+        for tick in 1..=12 {
+            let mut plain = edge("web", "cart", 1.0);
+            plain.encrypted = tick < 12;
+            plain.counts.classes[4] = 1.0;
+            plain.counts.causes = [("no-endpoints".to_owned(), 1.0)].into();
+            let mut now = growth(5.0, vec![edge("web", "cart", 9.0), plain]);
+            now.workloads = vec![workload("cart", (2, u32::from(tick < 7) + 1))];
+            history.push(tick * 5_000, &now);
+        }
+        history
+    }
+
+    #[test]
+    fn a_window_is_rates_and_shares() {
+        let history = history();
+        let of = |from, to| topology(&history, "default", &history.window(from, to));
+        let minute = of(0, 60_000);
+        let [edge] = minute.edges.as_slice() else { panic!("{minute:?}") };
+        assert_eq!(edge.mtls, Mtls::Partly);
+        assert_eq!((edge.signals.requests, edge.signals.requests_per_s), (132, 2.2));
+        assert_eq!(edge.signals.success_rate, Some(1.0 - 12.0 / 132.0));
+        let causes = [Cause { cause: "no-endpoints".to_owned(), count: 12 }];
+        assert_eq!(edge.signals.causes, causes);
+        assert_eq!((minute.workloads[0].instances, minute.workloads[0].ready), (2, 1));
+        assert_eq!(of(0, 30_000).workloads[0].ready, 2);
+        assert_eq!(of(0, 30_000).edges[0].mtls, Mtls::All);
+        assert!(of(100_000, 200_000).edges.is_empty());
+    }
+
+    #[test]
+    fn a_series_has_its_steps() {
+        let history = history();
+        let wanted = Wanted::Edge(
+            ("shop".to_owned(), "web".to_owned()),
+            ("shop".to_owned(), "cart".to_owned()),
+        );
+        let points = series(&history, &wanted, (0, 60_000), (Some(20_000), 5_000)).unwrap();
+        let all: Vec<(u64, u64)> =
+            points.points.iter().map(|one| (one.at_ms, one.signals.requests)).collect();
+        assert_eq!(all, [(20_000, 44), (40_000, 44), (60_000, 44)]);
+        let finest = series(&history, &wanted, (0, 60_000), (None, 5_000)).unwrap();
+        assert_eq!((finest.step_ms, finest.points.len()), (5_000, 12));
+        let unknown = Wanted::Workload(("shop".to_owned(), "db".to_owned()));
+        assert_eq!(series(&history, &unknown, (0, 60_000), (None, 5_000)), None);
+    }
+}

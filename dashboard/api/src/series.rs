@@ -1,0 +1,202 @@
+//! The numbers of workloads, edges and causes in frames.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use leno_observe::stat::Name;
+
+use crate::bytes::{Reader, put, put_text};
+
+/// Most workloads and edges that are told apart; the counts of more are lost, and counted as lost.
+/// A mesh of 1,000 workloads and 10,000 edges, each with and without mTLS for half of them, fits.
+pub const MAX_SERIES: usize = 16_384;
+/// Most causes; they are constants of the proxies' code.
+const MAX_CAUSES: usize = 256;
+/// The name of every further cause.
+const OTHER_CAUSE: &str = "other";
+
+/// What a series is about.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Subject {
+    /// A workload as a server, by namespace and name.
+    Workload(Name),
+    /// A client and a server.
+    Edge {
+        /// Namespace and name of the client.
+        client: Name,
+        /// Namespace and name of the server.
+        server: Name,
+        /// Whether the connections between their proxies are mTLS.
+        encrypted: bool,
+    },
+}
+
+/// Numbers for subjects and causes. A number that no frame uses any more is given again.
+#[derive(Debug, Default)]
+pub(crate) struct Series {
+    subjects: Vec<Option<Arc<Subject>>>,
+    numbers: HashMap<Arc<Subject>, u32>,
+    free: Vec<u32>,
+    causes: Vec<String>,
+    /// Records of names that no file has yet.
+    fresh: Vec<Fresh>,
+}
+
+/// A name that has a number since a moment ago.
+#[derive(Clone, Debug)]
+pub(crate) enum Fresh {
+    Subject(Vec<u8>),
+    Cause(Vec<u8>),
+}
+
+impl Series {
+    /// The number of a subject; `None` where there are too many.
+    pub(crate) fn number(&mut self, subject: Subject) -> Option<u32> {
+        if let Some(number) = self.numbers.get(&subject) {
+            return Some(*number);
+        }
+        let number = match self.free.pop() {
+            Some(number) => number,
+            None if self.subjects.len() < MAX_SERIES => {
+                self.subjects.push(None);
+                u32::try_from(self.subjects.len() - 1).ok()?
+            }
+            None => return None,
+        };
+        self.fresh.push(Fresh::Subject(record(number, &subject)));
+        self.assign(number, subject);
+        Some(number)
+    }
+
+    /// The names that are new since the last call.
+    pub(crate) fn take_fresh(&mut self) -> Vec<Fresh> {
+        std::mem::take(&mut self.fresh)
+    }
+
+    fn assign(&mut self, number: u32, subject: Subject) {
+        let subject = Arc::new(subject);
+        self.numbers.insert(subject.clone(), number);
+        self.subjects[number as usize] = Some(subject);
+    }
+
+    pub(crate) fn find(&self, subject: &Subject) -> Option<u32> {
+        self.numbers.get(subject).copied()
+    }
+
+    pub(crate) fn subject(&self, number: u32) -> Option<&Subject> {
+        self.subjects.get(number as usize)?.as_deref()
+    }
+
+    pub(crate) fn cause(&mut self, name: &str) -> u32 {
+        let name = if self.causes.len() < MAX_CAUSES { name } else { OTHER_CAUSE };
+        let known = self.causes.iter().position(|known| known == name);
+        let number = known.unwrap_or_else(|| {
+            self.fresh.push(Fresh::Cause(name.as_bytes().to_vec()));
+            self.causes.push(name.to_owned());
+            self.causes.len() - 1
+        });
+        u32::try_from(number).unwrap_or(u32::MAX)
+    }
+
+    pub(crate) fn cause_name(&self, number: u32) -> &str {
+        self.causes.get(number as usize).map_or(OTHER_CAUSE, String::as_str)
+    }
+
+    pub(crate) fn is_full(&self) -> bool {
+        self.free.is_empty() && self.subjects.len() >= MAX_SERIES
+    }
+
+    /// Frees the numbers that `used` refuses.
+    pub(crate) fn keep(&mut self, used: impl Fn(u32) -> bool) {
+        for (number, subject) in (0_u32..).zip(&mut self.subjects) {
+            if used(number) {
+                continue;
+            }
+            if let Some(subject) = subject.take() {
+                self.numbers.remove(&subject);
+                self.free.push(number);
+            }
+        }
+    }
+
+    /// What the names occupy, about: texts, and three words for each entry of a table.
+    pub(crate) fn size(&self) -> usize {
+        let name = |name: &Name| name.0.capacity() + name.1.capacity();
+        let texts = |subject: &Arc<Subject>| match &**subject {
+            Subject::Workload(own) => name(own),
+            Subject::Edge { client, server, .. } => name(client) + name(server),
+        };
+        let all: usize = self.subjects.iter().flatten().map(texts).sum();
+        all + self.numbers.len() * (size_of::<Subject>() + 6 * size_of::<usize>())
+    }
+
+    /// Every subject and cause, as [`read_subject`](Self::read_subject) and
+    /// [`read_cause`](Self::read_cause) read them.
+    pub(crate) fn records(&self) -> impl Iterator<Item = Fresh> {
+        let subjects = (0_u32..).zip(&self.subjects);
+        let subjects = subjects.filter_map(|(number, subject)| Some((number, subject.as_ref()?)));
+        let subjects = subjects.map(|(number, subject)| Fresh::Subject(record(number, subject)));
+        let causes = self.causes.iter().map(|cause| Fresh::Cause(cause.clone().into_bytes()));
+        subjects.chain(causes)
+    }
+
+    pub(crate) fn read_subject(&mut self, bytes: &[u8]) -> Option<()> {
+        let mut reader = Reader::new(bytes);
+        let number = reader.small()?;
+        let name = |reader: &mut Reader<'_>| Some((text(reader)?, text(reader)?));
+        let subject = match reader.number()? {
+            0 => Subject::Workload(name(&mut reader)?),
+            form @ 1..=2 => Subject::Edge {
+                client: name(&mut reader)?,
+                server: name(&mut reader)?,
+                encrypted: form == 2,
+            },
+            _ => return None,
+        };
+        if number >= MAX_SERIES {
+            return None;
+        }
+        while self.subjects.len() <= number {
+            self.free.push(self.subjects.len().try_into().ok()?);
+            self.subjects.push(None);
+        }
+        let number = number.try_into().ok()?;
+        self.free.retain(|free| *free != number);
+        if let Some(earlier) = self.subjects[number as usize].take() {
+            self.numbers.remove(&earlier);
+        }
+        self.assign(number, subject);
+        Some(())
+    }
+
+    pub(crate) fn read_cause(&mut self, bytes: &[u8]) -> Option<()> {
+        let name = std::str::from_utf8(bytes).ok()?;
+        (self.causes.len() < MAX_CAUSES + 1).then(|| self.causes.push(name.to_owned()))
+    }
+}
+
+fn record(number: u32, subject: &Subject) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    put(&mut bytes, u64::from(number));
+    match subject {
+        Subject::Workload(name) => {
+            put(&mut bytes, 0);
+            put_name(&mut bytes, name);
+        }
+        Subject::Edge { client, server, encrypted } => {
+            put(&mut bytes, 1 + u64::from(*encrypted));
+            put_name(&mut bytes, client);
+            put_name(&mut bytes, server);
+        }
+    }
+    bytes
+}
+
+fn text(reader: &mut Reader<'_>) -> Option<String> {
+    reader.text().map(str::to_owned)
+}
+
+fn put_name(bytes: &mut Vec<u8>, (namespace, name): &Name) {
+    put_text(bytes, namespace);
+    put_text(bytes, name);
+}

@@ -1,0 +1,173 @@
+//! The interface over HTTP: GET, JSON, nothing that changes anything.
+
+use std::borrow::Cow;
+use std::collections::HashMap;
+
+use hyper::{Method, StatusCode};
+use leno_observe::stat::Name;
+use leno_program::content::JSON;
+use leno_program::{Answer, refuse_method, respond};
+use serde::Serialize;
+
+use crate::hub::{Hub, Span};
+use crate::query::Wanted;
+
+/// Where the interface is.
+pub const ROOT: &str = "/api/v1/";
+
+/// Answers one request.
+#[must_use]
+pub fn answer(hub: &Hub, method: &Method, path: &str, query: Option<&str>) -> Answer {
+    if let Some(refused) = refuse_method(method, &Method::GET) {
+        return refused;
+    }
+    let asked = Asked::of(query.unwrap_or_default());
+    let answered = match path.strip_prefix(ROOT) {
+        Some("overview") => asked.only(&[]).map(|()| json(&hub.overview())),
+        Some("topology") => asked.only(&["at", "window"]).and_then(|()| topology(hub, &asked)),
+        Some("series") => {
+            let known = ["workload", "client", "server", "from", "to", "step"];
+            asked.only(&known).and_then(|()| series(hub, &asked))
+        }
+        Some("changes") => {
+            asked.only(&["from", "to"]).and_then(|()| Ok(json(&hub.changes(asked.span()?))))
+        }
+        _ => Err((StatusCode::NOT_FOUND, format!("{path} is no page of the interface"))),
+    };
+    answered.unwrap_or_else(|(status, why)| refuse(status, &why))
+}
+
+/// Why a request is refused.
+type Refusal = (StatusCode, String);
+
+fn topology(hub: &Hub, asked: &Asked<'_>) -> Result<Answer, Refusal> {
+    Ok(json(&hub.topology(asked.number("at")?, asked.number("window")?)))
+}
+
+fn series(hub: &Hub, asked: &Asked<'_>) -> Result<Answer, Refusal> {
+    let wanted = match (asked.name("workload")?, asked.name("client")?, asked.name("server")?) {
+        (Some(workload), None, None) => Wanted::Workload(workload),
+        (None, Some(client), Some(server)) => Wanted::Edge(client, server),
+        _ => return Err(bad("say a workload, or a client and a server")),
+    };
+    match hub.series(&wanted, asked.span()?, asked.number("step")?) {
+        Some(points) => Ok(json(&points)),
+        None => Err((StatusCode::NOT_FOUND, "the history knows nothing of it".to_owned())),
+    }
+}
+
+/// The parameters of a request.
+#[derive(Debug)]
+struct Asked<'a>(HashMap<Cow<'a, str>, Cow<'a, str>>);
+
+impl<'a> Asked<'a> {
+    fn of(query: &'a str) -> Self {
+        Self(form_urlencoded::parse(query.as_bytes()).collect())
+    }
+
+    fn only(&self, known: &[&str]) -> Result<(), Refusal> {
+        match self.0.keys().find(|name| !known.contains(&&***name)) {
+            None => Ok(()),
+            Some(name) => Err(bad(&format!("there is no parameter {name:?}"))),
+        }
+    }
+
+    fn number(&self, name: &str) -> Result<Option<u64>, Refusal> {
+        let wrong = |_| bad(&format!("{name} is not a number of milliseconds"));
+        self.0.get(name).map(|text| text.parse().map_err(wrong)).transpose()
+    }
+
+    fn span(&self) -> Result<Span, Refusal> {
+        Ok(Span { from_ms: self.number("from")?, to_ms: self.number("to")? })
+    }
+
+    /// `namespace/name`; the namespace is empty for what is outside of the mesh.
+    fn name(&self, parameter: &str) -> Result<Option<Name>, Refusal> {
+        let Some(text) = self.0.get(parameter) else { return Ok(None) };
+        let wrong = || bad(&format!("{parameter} is not namespace/name"));
+        let (namespace, name) = text.split_once('/').ok_or_else(wrong)?;
+        Ok(Some((namespace.to_owned(), name.to_owned())))
+    }
+}
+
+fn bad(why: &str) -> Refusal {
+    (StatusCode::BAD_REQUEST, why.to_owned())
+}
+
+fn json(value: &impl Serialize) -> Answer {
+    respond(StatusCode::OK, JSON, serde_json::to_vec(value).expect("answers have only text keys"))
+}
+
+/// An error of the interface: an object with one field, `error`.
+pub(crate) fn refuse(status: StatusCode, why: &str) -> Answer {
+    let body = serde_json::json!({ "error": why });
+    respond(status, JSON, body.to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::api::{ControlPlane, State};
+    use crate::history::{Mark, MarkKind};
+    use crate::testing::{edge, growth};
+    use http_body_util::BodyExt as _;
+
+    fn hub() -> (tempfile::TempDir, Hub) {
+        let directory = tempfile::tempdir().unwrap();
+        let hub = Hub::open("default", directory.path().join("history")).unwrap();
+        let state = |control_plane| State { control_plane, ..State::default() };
+        let mark = Mark {
+            at_ms: 1_000,
+            kind: MarkKind::Documents,
+            lines: vec!["Service shop/cart changed".to_owned()],
+        };
+        let growth = growth(5.0, vec![edge("web", "cart", 50.0)]);
+        hub.take(Some(&growth), state(ControlPlane::Running), vec![mark.clone()]).unwrap();
+        hub.take(None, state(ControlPlane::Away), vec![mark]).unwrap();
+        (directory, hub)
+    }
+
+    async fn get(hub: &Hub, target: &str) -> (u16, serde_json::Value) {
+        let (path, query) = target.split_once('?').unwrap_or((target, ""));
+        let answer = answer(hub, &Method::GET, path, Some(query));
+        let status = answer.status().as_u16();
+        let body = answer.into_body().collect().await.unwrap().to_bytes();
+        (status, serde_json::from_slice(&body).unwrap())
+    }
+
+    #[tokio::test]
+    async fn every_page_is_json() {
+        let (_directory, hub) = hub();
+        let (status, overview) = get(&hub, "/api/v1/overview").await;
+        assert_eq!((status, &overview["control_plane"]), (200, &"away".into()));
+        let (status, topology) = get(&hub, "/api/v1/topology?window=60000").await;
+        assert_eq!((status, &topology["edges"][0]["requests_per_s"]), (200, &10.0.into()));
+        assert_eq!(topology["problems"][0]["about"]["kind"], "control_plane");
+        let target = "/api/v1/series?client=shop%2Fweb&server=shop/cart";
+        let (status, series) = get(&hub, target).await;
+        assert_eq!((status, &series["points"][0]["requests"]), (200, &50.into()));
+        let (_, changes) = get(&hub, "/api/v1/changes?from=0").await;
+        let kinds: Vec<_> =
+            changes["changes"].as_array().unwrap().iter().map(|one| &one["kind"]).collect();
+        assert_eq!(kinds, ["documents", "control_plane"]);
+    }
+
+    #[tokio::test]
+    async fn what_is_not_understood_is_refused_with_the_reason() {
+        let (_directory, hub) = hub();
+        for (target, status, why) in [
+            ("/api/v1/nothing", 404, "no page"),
+            ("/api/v1/topology?at=now", 400, "at is not a number"),
+            ("/api/v1/topology?namespace=shop", 400, "no parameter \"namespace\""),
+            ("/api/v1/series?workload=web", 400, "namespace/name"),
+            ("/api/v1/series", 400, "say a workload"),
+            ("/api/v1/series?workload=shop/db", 404, "knows nothing"),
+        ] {
+            let (got, body) = get(&hub, target).await;
+            assert_eq!(got, status, "{target}: {body}");
+            assert!(body["error"].as_str().unwrap().contains(why), "{target}: {body}");
+        }
+        let post = answer(&hub, &Method::POST, "/api/v1/overview", None);
+        assert_eq!(post.status(), StatusCode::METHOD_NOT_ALLOWED);
+    }
+}

@@ -1,0 +1,31 @@
+//! What the tests of several modules need.
+
+use leno_observe::stat::{Counts, EdgeGrowth, Growth, WorkloadGrowth};
+
+pub(crate) fn growth(seconds: f64, edges: Vec<EdgeGrowth>) -> Growth {
+    Growth { seconds, edges, ..Growth::default() }
+}
+
+/// An edge in the namespace `shop` with this many good requests.
+pub(crate) fn edge(client: &str, server: &str, requests: f64) -> EdgeGrowth {
+    let mut counts = Counts { classes: [0.0, requests, 0.0, 0.0, 0.0], ..Counts::default() };
+    counts.durations.add(0.005, requests);
+    counts.durations.add(f64::INFINITY, requests);
+    EdgeGrowth {
+        client: ("shop".to_owned(), client.to_owned()),
+        server: ("shop".to_owned(), server.to_owned()),
+        encrypted: true,
+        counts,
+    }
+}
+
+/// A workload in the namespace `shop` with these instances, all and ready.
+pub(crate) fn workload(name: &str, (instances, ready): (u32, u32)) -> WorkloadGrowth {
+    WorkloadGrowth {
+        name: ("shop".to_owned(), name.to_owned()),
+        instances,
+        ready,
+        meshed: true,
+        counts: Counts::default(),
+    }
+}

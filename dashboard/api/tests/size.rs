@@ -1,0 +1,118 @@
+//! How much memory the history of a large mesh takes: a day of 1,000 workloads and 10,000 edges, every one
+//! of which carries requests all the time.
+
+#![expect(unsafe_code, reason = "an allocator that counts")]
+
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use leno_dashboard::history::{History, MAX_BYTES};
+use leno_observe::stat::{Counts, EdgeGrowth, Growth, WorkloadGrowth};
+
+/// What a history may take.
+const BOUND: usize = 64 * 1024 * 1024;
+const WORKLOADS: u64 = 1_000;
+const EDGES: u64 = 10_000;
+/// Distances of the frames: fine for the last hour and a slot, and one for each coarse frame before.
+const FINE_MS: u64 = 5_000;
+const COARSE_MS: u64 = 600_000;
+const DAY_MS: u64 = 24 * 3_600_000;
+
+static LIVE: AtomicUsize = AtomicUsize::new(0);
+
+struct Counting;
+
+// SAFETY: every call goes to the system's allocator as it is.
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        LIVE.fetch_add(layout.size(), Ordering::Relaxed);
+        // SAFETY: the caller's promise.
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
+        LIVE.fetch_sub(layout.size(), Ordering::Relaxed);
+        // SAFETY: the caller's promise.
+        unsafe { System.dealloc(pointer, layout) }
+    }
+}
+
+#[global_allocator]
+static ALLOCATOR: Counting = Counting;
+
+/// A small generator (xorshift), so that every run has the same traffic.
+struct Random(u64);
+
+impl Random {
+    fn below(&mut self, bound: u64) -> u64 {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        (self.0 >> 16) % bound
+    }
+}
+
+/// Around 20 requests with some spread, one of a hundred of which fails, over five buckets of duration.
+fn counts(random: &mut Random, seconds: u64) -> Counts {
+    let mut counts = Counts::default();
+    let scale = (seconds / 5).max(1);
+    let mut cumulated = 0.0;
+    for (bound, share) in [(0.001, 3), (0.0015, 8), (0.002, 6), (0.003, 3), (0.005, 2)] {
+        cumulated += ((share + random.below(3)) * scale) as f64;
+        counts.durations.add(bound, cumulated);
+    }
+    counts.durations.add(f64::INFINITY, cumulated);
+    counts.classes[1] = cumulated;
+    if random.below(100) == 0 {
+        counts.classes[4] = 1.0;
+        counts.causes = [("application-unreachable".to_owned(), 1.0)].into();
+    }
+    counts
+}
+
+fn growth(random: &mut Random, seconds: u64) -> Growth {
+    let name = |nth: u64| (format!("namespace-{}", nth % 20), format!("workload-{nth}"));
+    let workload = |nth| WorkloadGrowth {
+        name: name(nth),
+        instances: 3,
+        ready: 3,
+        meshed: true,
+        counts: counts(random, seconds),
+    };
+    let workloads = (0..WORKLOADS).map(workload).collect();
+    let edge = |nth| EdgeGrowth {
+        client: name(nth % WORKLOADS),
+        server: name(nth / WORKLOADS * 97 % WORKLOADS + 1),
+        encrypted: true,
+        counts: counts(random, seconds),
+    };
+    let edges = (0..EDGES).map(edge).collect();
+    Growth { seconds: seconds as f64, workloads, edges, ..Growth::default() }
+}
+
+#[test]
+fn a_day_of_a_large_mesh_takes_no_more_than_its_bound() {
+    let mut random = Random(0x2545_f491_4f6c_dd1d);
+    // Frames are packed one by one, so that the same traffic again takes as much as other traffic.
+    let fine: Vec<Growth> = (0..6).map(|_| growth(&mut random, FINE_MS / 1000)).collect();
+    let coarse: Vec<Growth> = (0..2).map(|_| growth(&mut random, COARSE_MS / 1000)).collect();
+    let before = LIVE.load(Ordering::Relaxed);
+    let mut history = History::default();
+    let fine_from = DAY_MS - 3_600_000 - COARSE_MS;
+    let (mut at, mut largest) = (COARSE_MS, 0);
+    let mut turn = 0;
+    while at < DAY_MS {
+        let (step, of) = if at >= fine_from { (FINE_MS, &fine) } else { (COARSE_MS, &coarse) };
+        at += step;
+        turn += 1;
+        history.push(at, &of[turn % of.len()]);
+        largest = largest.max(LIVE.load(Ordering::Relaxed) - before);
+    }
+    let own = history.size();
+    println!("measured {largest} bytes, by its own account {own}");
+    assert!(largest <= BOUND, "{largest} bytes, of which frames may be {MAX_BYTES}");
+    assert!(own * 10 >= largest * 8, "its own account leaves much out");
+    assert_eq!(history.lost(), 0);
+    // An hour of the finest frames fits: nothing was made coarse before its time.
+    assert_eq!(history.frames_between(DAY_MS - 3_600_000, DAY_MS), 720);
+}

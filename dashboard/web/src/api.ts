@@ -1,0 +1,152 @@
+// What the interface answers: the types of dashboard/api/src/api.rs. It is read, never written.
+
+export type ControlPlane = "running" | "away" | "not_needed";
+export type Mtls = "all" | "partly" | "none";
+export type Severity = "bad" | "warning";
+export type MarkKind = "documents" | "refused" | "instance" | "control_plane";
+
+export interface Overview {
+  mesh: string;
+  now_ms: number;
+  from_ms: number | null;
+  to_ms: number | null;
+  step_ms: number;
+  history_bytes: number;
+  lost: number;
+  control_plane: ControlPlane;
+  detached: string[];
+  silent: string[];
+  refused_edit: string | null;
+}
+
+export interface Signals {
+  success_rate: number | null;
+  requests: number;
+  requests_per_s: number;
+  statuses: [number, number, number, number, number];
+  latency_ms: { p50: number | null; p95: number | null; p99: number | null };
+  tcp_opened: number;
+  tcp_open: number;
+  tcp_read_bytes_per_s: number;
+  tcp_written_bytes_per_s: number;
+  connect_failures: number;
+  retries: number;
+  ejected: number;
+  causes: { cause: string; count: number }[];
+}
+
+export interface Workload extends Signals {
+  namespace: string;
+  name: string;
+  instances: number;
+  ready: number;
+  meshed: boolean;
+}
+
+export interface Edge extends Signals {
+  client_namespace: string;
+  client: string;
+  server_namespace: string;
+  server: string;
+  mtls: Mtls;
+}
+
+export type About =
+  | { kind: "control_plane" }
+  | { kind: "documents" }
+  | { kind: "proxies" }
+  | { kind: "workload"; namespace: string; name: string }
+  | { kind: "edge"; client_namespace: string; client: string; server_namespace: string; server: string };
+
+export interface Problem {
+  severity: Severity;
+  about: About;
+  title: string;
+  evidence: string[];
+  since_ms: number | null;
+  /** What changed shortly before, the newest first. */
+  changes: Mark[];
+}
+
+export interface Topology {
+  mesh: string;
+  from_ms: number;
+  to_ms: number;
+  observed_s: number;
+  workloads: Workload[];
+  edges: Edge[];
+  problems: Problem[];
+}
+
+export interface Point extends Signals {
+  at_ms: number;
+  observed_s: number;
+  ready: number | null;
+}
+
+export interface Points {
+  step_ms: number;
+  points: Point[];
+}
+
+export interface Mark {
+  at_ms: number;
+  kind: MarkKind;
+  lines: string[];
+}
+
+/** The token of an address that leno has printed; it goes into no history and to no server but this one. */
+function takeToken(): string | null {
+  const found = /^#token=([0-9a-f]+)$/.exec(location.hash);
+  if (found?.[1]) {
+    sessionStorage.setItem("leno-token", found[1]);
+    history.replaceState(null, "", location.pathname);
+  }
+  return sessionStorage.getItem("leno-token");
+}
+
+const token = takeToken();
+
+/** An answer that is an error, in words for the page. */
+export class Refused extends Error {
+  constructor(
+    readonly status: number,
+    message: string,
+  ) {
+    super(message);
+  }
+}
+
+async function get<T>(path: string, parameters: Record<string, string | number | undefined>, signal: AbortSignal): Promise<T> {
+  const query = new URLSearchParams();
+  for (const [name, value] of Object.entries(parameters)) {
+    if (value !== undefined) query.set(name, String(value));
+  }
+  const headers: Record<string, string> = token ? { Authorization: `Bearer ${token}` } : {};
+  let response: Response;
+  try {
+    response = await fetch(`/api/v1/${path}?${query}`, { headers, signal });
+  } catch (error) {
+    if (signal.aborted) throw error;
+    throw new Refused(0, "leno dashboard does not answer: it has ended, or this machine is off the network");
+  }
+  const body: unknown = await response.json().catch(() => null);
+  if (!response.ok) {
+    const said = body && typeof body === "object" && "error" in body ? String(body.error) : response.statusText;
+    throw new Refused(response.status, said);
+  }
+  return body as T;
+}
+
+export const overview = (signal: AbortSignal) => get<Overview>("overview", {}, signal);
+
+export const topology = (at: number | undefined, window: number, signal: AbortSignal) =>
+  get<Topology>("topology", { at, window }, signal);
+
+export type Wanted = { workload: string } | { client: string; server: string };
+
+export const series = (wanted: Wanted, from: number, to: number, signal: AbortSignal) =>
+  get<Points>("series", { ...wanted, from: Math.floor(from), to: Math.ceil(to) }, signal);
+
+export const changes = (from: number, to: number, signal: AbortSignal) =>
+  get<{ changes: Mark[] }>("changes", { from: Math.floor(from), to: Math.ceil(to) }, signal);

@@ -1,0 +1,121 @@
+// The frame of every page: the mesh, its state, the time, and the page itself.
+
+import { useEffect, useRef } from "preact/hooks";
+
+import * as api from "./api";
+import { useLoaded } from "./load";
+import { ChangesPage } from "./pages/changes";
+import { EdgePage } from "./pages/edge";
+import { MeshPage } from "./pages/mesh";
+import { WorkloadPage } from "./pages/workload";
+import { change, href, usePlace, type Place } from "./route";
+import { StateBar } from "./state";
+import { Timeline } from "./timeline";
+
+/** The proxies are observed this often. */
+const TICK = 5_000;
+
+export function App() {
+  const place = usePlace();
+  const search = useRef<HTMLInputElement>(null);
+  const overview = useLoaded("overview", TICK, api.overview);
+  const topology = useLoaded(`topology ${place.at} ${place.window}`, place.at === undefined ? TICK : null, (signal) =>
+    api.topology(place.at, place.window, signal),
+  );
+  const from = overview.value?.from_ms ?? null;
+  const changes = useLoaded(`changes ${from !== null}`, TICK, async (signal) =>
+    from === null ? { changes: [] } : api.changes(from - 1, Date.now() + TICK, signal),
+  );
+  useKeys(place, search);
+
+  const mesh = overview.value?.mesh;
+  useEffect(() => {
+    const page = place.parts.slice(1).filter((part) => part !== "").join(" ");
+    document.title = [page, mesh, "Leno"].filter(Boolean).join(" · ");
+  }, [mesh, place]);
+
+  return (
+    <>
+      <header class="bar">
+        <a class="brand" href={href("/", place)}>
+          Leno <span class="mesh">{mesh}</span>
+        </a>
+        <nav aria-label="pages">
+          <a href={href("/", place)} aria-current={place.parts.length === 0 ? "page" : undefined}>
+            Mesh
+          </a>
+          <a href={href("/changes", place)} aria-current={place.parts[0] === "changes" ? "page" : undefined}>
+            Changes
+          </a>
+        </nav>
+        <label class="search">
+          <span class="unseen">Search workloads</span>
+          <input
+            ref={search}
+            type="search"
+            placeholder="Search workloads  ( / )"
+            value={place.search}
+            onInput={(event) => change(place, { search: event.currentTarget.value })}
+          />
+        </label>
+      </header>
+      {overview.value && (
+        <Timeline overview={overview.value} marks={changes.value?.changes ?? []} place={place} />
+      )}
+      <main>
+        <StateBar overview={overview} failed={overview.error ?? topology.error} />
+        {topology.value && (
+          <Page place={place} topology={topology.value} marks={changes.value?.changes ?? []} now={overview.value?.now_ms ?? Date.now()} begin={from ?? 0} />
+        )}
+        {!topology.value && !topology.error && <p class="quiet">Loading…</p>}
+      </main>
+    </>
+  );
+}
+
+export interface PageProps {
+  place: Place;
+  topology: api.Topology;
+  marks: api.Mark[];
+  now: number;
+  /** Where the history begins. */
+  begin: number;
+}
+
+function Page(props: PageProps) {
+  const [kind, ...names] = props.place.parts;
+  switch (kind) {
+    case undefined:
+      return <MeshPage {...props} />;
+    case "changes":
+      return <ChangesPage {...props} />;
+    case "workload":
+      return <WorkloadPage {...props} namespace={names[0] ?? ""} name={names[1] ?? ""} />;
+    case "edge":
+      return <EdgePage {...props} client={[names[0] ?? "", names[1] ?? ""]} server={[names[2] ?? "", names[3] ?? ""]} />;
+    default:
+      return <p>There is no such page. <a href={href("/", props.place)}>To the mesh</a></p>;
+  }
+}
+
+/** `/` searches, `l` follows the present, Escape goes back to the whole mesh. */
+function useKeys(place: Place, search: { current: HTMLInputElement | null }) {
+  useEffect(() => {
+    const pressed = (event: KeyboardEvent) => {
+      const typing = event.target instanceof HTMLInputElement && event.target.type === "search";
+      if (event.ctrlKey || event.metaKey || event.altKey) return;
+      if (event.key === "Escape") {
+        if (typing) search.current?.blur();
+        if (place.search !== "" || place.namespace !== "") change(place, { search: "", namespace: "" });
+        else if (place.parts.length > 0) location.hash = href("/", place);
+      } else if (!typing && event.key === "/") {
+        event.preventDefault();
+        search.current?.focus();
+      } else if (!typing && event.key === "l") {
+        change(place, { at: undefined });
+      }
+    };
+    addEventListener("keydown", pressed);
+    return () => removeEventListener("keydown", pressed);
+  }, [place]);
+}

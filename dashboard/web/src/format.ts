@@ -1,0 +1,70 @@
+// Figures and names as people read them.
+
+import type { About, Edge, Signals } from "./api";
+
+export const percent = (share: number | null) => (share === null ? "–" : `${(share * 100).toFixed(share > 0.9995 && share < 1 ? 3 : share === 1 ? 0 : 2)} %`);
+
+export function rate(perSecond: number): string {
+  if (perSecond === 0) return "0";
+  if (perSecond < 10) return perSecond.toFixed(2);
+  if (perSecond < 1000) return perSecond.toFixed(perSecond < 100 ? 1 : 0);
+  return `${(perSecond / 1000).toFixed(1)} k`;
+}
+
+export function milliseconds(ms: number | null): string {
+  if (ms === null) return "–";
+  if (ms >= 1000) return `${(ms / 1000).toFixed(2)} s`;
+  return `${ms.toFixed(ms < 10 ? 2 : ms < 100 ? 1 : 0)} ms`;
+}
+
+export function bytes(perSecond: number): string {
+  const units = ["B/s", "KiB/s", "MiB/s", "GiB/s"];
+  let unit = 0;
+  while (perSecond >= 1024 && unit < units.length - 1) {
+    perSecond /= 1024;
+    unit += 1;
+  }
+  return `${perSecond.toFixed(unit === 0 ? 0 : 1)} ${units[unit]}`;
+}
+
+const two = (number: number) => String(number).padStart(2, "0");
+
+export function clock(ms: number): string {
+  const time = new Date(ms);
+  return `${two(time.getHours())}:${two(time.getMinutes())}:${two(time.getSeconds())}`;
+}
+
+export function ago(ms: number, now: number): string {
+  const seconds = Math.max(0, Math.round((now - ms) / 1000));
+  if (seconds < 120) return `${seconds} s ago`;
+  if (seconds < 7200) return `${Math.round(seconds / 60)} min ago`;
+  return `${Math.round(seconds / 3600)} h ago`;
+}
+
+/** `shop/web`, or a name that belongs to no namespace. */
+export const full = (namespace: string, name: string) => (namespace === "" ? name : `${namespace}/${name}`);
+
+export const mtls = (edge: Edge) => ({ all: "mTLS", partly: "partly mTLS", none: "plaintext" })[edge.mtls];
+
+/** How an edge or a workload is: the colour and the word of it. */
+export type Health = "good" | "bad" | "warning" | "idle";
+
+export function health(signals: Signals): Health {
+  const { success_rate: success, connect_failures, causes, requests } = signals;
+  if (success !== null && success < 0.99) return "bad";
+  if (requests === 0 && (connect_failures > 0 || causes.length > 0)) return "bad";
+  if (signals.ejected > 0 || (success !== null && success < 1)) return "warning";
+  return requests > 0 || signals.tcp_opened > 0 || signals.tcp_open > 0 ? "good" : "idle";
+}
+
+/** Where the page of something is. */
+export const workloadPage = (namespace: string, name: string) => `/workload/${encodeURIComponent(namespace)}/${encodeURIComponent(name)}`;
+
+export const edgePage = (edge: { client_namespace: string; client: string; server_namespace: string; server: string }) =>
+  `/edge/${[edge.client_namespace, edge.client, edge.server_namespace, edge.server].map((part) => encodeURIComponent(part === "" ? "-" : part)).join("/")}`;
+
+export function aboutPage(about: About): string | null {
+  if (about.kind === "workload") return workloadPage(about.namespace, about.name);
+  if (about.kind === "edge") return edgePage(about);
+  return null;
+}

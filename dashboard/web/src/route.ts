@@ -1,0 +1,63 @@
+// Where the page is: the part of the address after `#`, so that it can be shared and the back button works.
+// `#/edge/shop/web/shop/cart?at=1700000000000&window=300000&q=cart`
+
+import { useEffect, useState } from "preact/hooks";
+
+export interface Place {
+  parts: string[];
+  /** The moment that is shown; undefined follows the present. */
+  at: number | undefined;
+  /** The length of the window before it. */
+  window: number;
+  /** What names have to contain. */
+  search: string;
+  namespace: string;
+}
+
+const WINDOW = 60_000;
+
+function read(): Place {
+  const [path = "", query = ""] = location.hash.replace(/^#/, "").split("?");
+  const parameters = new URLSearchParams(query);
+  const number = (name: string) => {
+    const value = Number(parameters.get(name));
+    return Number.isFinite(value) && value > 0 ? value : undefined;
+  };
+  return {
+    parts: path.split("/").filter((part) => part !== "").map((part) => (part === "-" ? "" : decodeURIComponent(part))),
+    at: number("at"),
+    window: number("window") ?? WINDOW,
+    search: parameters.get("q") ?? "",
+    namespace: parameters.get("ns") ?? "",
+  };
+}
+
+/** The address of a page, with the moment and the filters of this one. */
+export function href(path: string, place: Place, change: Partial<Place> = {}): string {
+  const { at, window, search, namespace } = { ...place, ...change };
+  const parameters = new URLSearchParams();
+  if (at !== undefined) parameters.set("at", String(Math.round(at)));
+  if (window !== WINDOW) parameters.set("window", String(window));
+  if (search !== "") parameters.set("q", search);
+  if (namespace !== "") parameters.set("ns", namespace);
+  const query = parameters.toString();
+  return `#${path}${query === "" ? "" : `?${query}`}`;
+}
+
+export const here = (place: Place) => `/${place.parts.map((part) => (part === "" ? "-" : encodeURIComponent(part))).join("/")}`;
+
+/** Goes on with another moment or filter on the same page; what is dragged makes no entries of the history. */
+export function change(place: Place, to: Partial<Place>): void {
+  history.replaceState(null, "", href(here(place), place, to));
+  dispatchEvent(new HashChangeEvent("hashchange"));
+}
+
+export function usePlace(): Place {
+  const [place, setPlace] = useState(read);
+  useEffect(() => {
+    const moved = () => setPlace(read());
+    addEventListener("hashchange", moved);
+    return () => removeEventListener("hashchange", moved);
+  }, []);
+  return place;
+}

@@ -1,0 +1,83 @@
+// Edges and workloads as tables: the same as the picture, for keyboards and screen readers.
+
+import type { ComponentChildren } from "preact";
+
+import type { Edge, Signals, Workload } from "./api";
+import { bytes, edgePage, full, health, milliseconds, mtls, percent, rate, workloadPage } from "./format";
+import { href, type Place } from "./route";
+
+/** More rows help no reader; the search narrows them. */
+const MAX_ROWS = 200;
+
+function Table({ id, heading, columns, rows, left }: { id: string; heading: string; columns: string[]; rows: ComponentChildren[]; left: number }) {
+  return (
+    <div class="table">
+      <h2 id={id}>{heading}</h2>
+      <div class="wide" tabIndex={0} role="region" aria-labelledby={id}>
+        <table>
+          <thead>
+            <tr>
+              {columns.map((column) => (
+                <th key={column} scope="col">
+                  {column}
+                </th>
+              ))}
+            </tr>
+          </thead>
+          <tbody>{rows}</tbody>
+        </table>
+      </div>
+      {rows.length === 0 && <p class="quiet">None in this window.</p>}
+      {left > 0 && <p class="quiet">{left} more: search for a name.</p>}
+    </div>
+  );
+}
+
+const Figures = ({ of }: { of: Signals }) => (
+  <>
+    <td class="number">{percent(of.success_rate)}</td>
+    <td class="number">{rate(of.requests_per_s)}</td>
+    <td class="number">{milliseconds(of.latency_ms.p50)}</td>
+    <td class="number">{milliseconds(of.latency_ms.p99)}</td>
+  </>
+);
+
+const Dot = ({ of }: { of: Signals }) => {
+  const is = health(of);
+  return <span class={`dot ${is}`} title={is} role="img" aria-label={is} />;
+};
+
+export function EdgeTable({ edges, place, heading = "Edges" }: { edges: Edge[]; place: Place; heading?: string }) {
+  const weight = (edge: Edge) => ({ bad: 0, warning: 1, good: 2, idle: 3 })[health(edge)];
+  const sorted = [...edges].sort((a, b) => weight(a) - weight(b) || b.requests_per_s - a.requests_per_s);
+  const rows = sorted.slice(0, MAX_ROWS).map((edge) => (
+    <tr key={edgePage(edge)}>
+      <td>
+        <Dot of={edge} />{" "}
+        <a href={href(edgePage(edge), place)}>
+          {full(edge.client_namespace, edge.client)} → {full(edge.server_namespace, edge.server)}
+        </a>
+      </td>
+      <Figures of={edge} />
+      <td class="number">{edge.tcp_open > 0 || edge.tcp_opened > 0 ? bytes(edge.tcp_read_bytes_per_s + edge.tcp_written_bytes_per_s) : "–"}</td>
+      <td class={edge.mtls}>{mtls(edge)}</td>
+    </tr>
+  ));
+  return <Table id={heading.toLowerCase().replaceAll(" ", "-")} heading={heading} columns={["Client → server", "Success", "Requests/s", "p50", "p99", "TCP", "Encryption"]} rows={rows} left={edges.length - rows.length} />;
+}
+
+export function WorkloadTable({ workloads, place }: { workloads: Workload[]; place: Place }) {
+  const rows = workloads.slice(0, MAX_ROWS).map((one) => (
+    <tr key={full(one.namespace, one.name)}>
+      <td>
+        <Dot of={one} /> <a href={href(workloadPage(one.namespace, one.name), place)}>{full(one.namespace, one.name)}</a>
+      </td>
+      <td class={one.ready < one.instances ? "number bad" : "number"}>
+        {one.ready}/{one.instances}
+      </td>
+      <Figures of={one} />
+      <td>{one.meshed ? "meshed" : "no proxy"}</td>
+    </tr>
+  ));
+  return <Table id="workloads" heading="Workloads" columns={["Workload", "Ready", "Success", "Requests/s", "p50", "p99", "Proxy"]} rows={rows} left={workloads.length - rows.length} />;
+}

@@ -1,0 +1,179 @@
+//! The observer of a mesh: a process of its own that asks the proxies every few seconds what they have
+//! counted, remembers a day of it, and answers the dashboard and `leno stat --since`.
+//!
+//! ```text
+//!  leno up ── mesh.json ──► leno observer ◄── /metrics of every proxy
+//!                               │
+//!                 history ◄─────┴─────► observer.sock ◄── leno dashboard, leno stat
+//! ```
+//! It runs in the namespace of the bridge, as root without any capability: a fault in it harms neither the
+//! mesh nor the control plane, and its memory is its own (decision 054).
+
+mod watch;
+
+use std::cell::Cell;
+use std::collections::BTreeMap;
+use std::fs::Permissions;
+use std::io;
+use std::os::unix::fs::PermissionsExt as _;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use leno_dashboard::hub::Hub;
+use leno_observe::admin;
+use serde::de::DeserializeOwned;
+use tokio::net::{UnixListener, UnixStream};
+use tokio::sync::{Semaphore, watch as channel};
+use tokio::task::JoinHandle;
+
+use crate::backoff::Backoff;
+use crate::cgroup::Cgroup;
+use crate::credentials::Credentials;
+use crate::enclosure::Enclosure;
+use crate::error::{Attempt, Error, Result};
+use crate::instance::{Mesh, after};
+use crate::layout::Layout;
+use crate::process::{Running, Task, describe};
+use crate::program::Program;
+use crate::status::Status;
+use crate::supervise::{Event, Rules, Stop, keep_running};
+
+/// How long it may take to end; it holds nothing that is not on disk.
+const GRACE: Duration = Duration::from_secs(1);
+/// Most questions that are answered at once; more wait.
+const MAX_CONNECTIONS: usize = 32;
+
+/// The running observer. It is started again whenever it ends.
+#[derive(Debug)]
+pub struct Observer {
+    task: JoinHandle<()>,
+}
+
+impl Observer {
+    /// Comes back when it has ended, as the mesh's stop has it.
+    pub async fn ended(self) {
+        // A panic has been printed, and the process ends with the mesh's control group.
+        let _ = self.task.await;
+    }
+}
+
+/// Starts the observer and keeps it running until `stop` reaches [`Stop::All`].
+///
+/// # Errors
+/// When its control group cannot be made.
+pub fn start(mesh: &Rc<Mesh>, stop: channel::Receiver<Stop>) -> Result<Observer> {
+    let group = Cgroup::create(mesh.layout.cgroup(&mesh.hierarchy).join("observer"))?;
+    let mesh = mesh.clone();
+    let task = tokio::task::spawn_local(async move {
+        let origin = mesh.output.origin("observer", "observer", "observer");
+        let start = || -> Result<Running> { task(&mesh, &group)?.start(&mesh.output, &origin) };
+        // The same fault again and again is told of once.
+        let told = Cell::new(false);
+        let report = |event| {
+            let text = match event {
+                Event::Ended(status, wait) => {
+                    let how = describe(status);
+                    format!("the observer {how}; starting it again {}", after(wait))
+                }
+                Event::Failed(error, _) => error.chain(),
+                _ => return,
+            };
+            if !told.replace(true) {
+                mesh.output.say(&text);
+            }
+        };
+        let rules = Rules::always(Backoff::eager(Instant::now()), GRACE);
+        keep_running(start, rules, (stop, Stop::All), report).await;
+    });
+    Ok(Observer { task })
+}
+
+fn task(mesh: &Mesh, group: &Cgroup) -> Result<Task> {
+    let program = Program::own(&mesh.layout)?;
+    Ok(Task {
+        command: vec![program.path().into(), "observer".into(), mesh.layout.mesh().into()],
+        environment: BTreeMap::new(),
+        directory: Some("/".into()),
+        enclosure: Enclosure::new(
+            group,
+            mesh.switch.netns(),
+            &[program.file()],
+            mesh.layout.mesh(),
+        )?,
+        credentials: Credentials::powerless_root(),
+        descriptors: None,
+    })
+}
+
+/// Observes the mesh of this layout until the process ends.
+///
+/// # Errors
+/// When the history cannot be read, or the socket cannot be made.
+pub async fn observe(layout: &Layout) -> Result<()> {
+    let path = layout.history();
+    let hub = Hub::open(layout.mesh(), path.clone());
+    let hub = Arc::new(hub.attempt(|| format!("cannot read {}", path.display()))?);
+    let listener = listen(layout)?;
+    tokio::select! {
+        () = watch::watch(layout, &hub) => Ok(()),
+        () = serve(listener, &hub) => Ok(()),
+    }
+}
+
+/// Asks the observer of a running mesh, for example for `/api/v1/topology`.
+///
+/// # Errors
+/// When the mesh does not run, or the observer does not answer.
+pub async fn ask<T: DeserializeOwned>(layout: &Layout, target: &str) -> Result<T> {
+    Status::read(layout)?;
+    let path = layout.observer();
+    let what = || format!("the observer of mesh {} does not answer", layout.mesh());
+    let asked = async { admin::ask(UnixStream::connect(&path).await?, "GET", target).await };
+    let answer = tokio::time::timeout(admin::ANSWER_BOUND, asked).await;
+    let reply = answer.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into())).attempt(what)?;
+    if reply.status != 200 {
+        return Err(Error::Refused(format!("{}: {}", what(), reply.body)));
+    }
+    serde_json::from_str(&reply.body).map_err(|source| Error::Damaged { path, source })
+}
+
+fn listen(layout: &Layout) -> Result<UnixListener> {
+    let path = layout.observer();
+    let bind = || {
+        // One that was killed has left its own.
+        match std::fs::remove_file(&path) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+            _ => {}
+        }
+        let listener = UnixListener::bind(&path)?;
+        std::fs::set_permissions(&path, Permissions::from_mode(0o600))?;
+        Ok(listener)
+    };
+    bind().attempt(|| format!("cannot listen on {}", path.display()))
+}
+
+async fn serve(listener: UnixListener, hub: &Arc<Hub>) {
+    let places = Arc::new(Semaphore::new(MAX_CONNECTIONS));
+    loop {
+        let Ok(place) = places.clone().acquire_owned().await else { return };
+        let stream = match listener.accept().await {
+            Ok((stream, _)) => stream,
+            Err(error) => {
+                // For want of descriptors: connections that end give theirs back.
+                tracing::warn!(%error, "cannot accept");
+                tokio::time::sleep(Duration::from_millis(100)).await;
+                continue;
+            }
+        };
+        let hub = hub.clone();
+        tokio::spawn(async move {
+            leno_program::serve_stream(stream, "observer.sock", async |request| {
+                let (path, query) = (request.uri().path(), request.uri().query());
+                leno_dashboard::serve::answer(&hub, request.method(), path, query)
+            })
+            .await;
+            drop(place);
+        });
+    }
+}

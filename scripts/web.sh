@@ -1,0 +1,36 @@
+#!/usr/bin/env bash
+# The page of the dashboard, from dashboard/web to dashboard/web/dist, which is in the repository so that no build of
+# leno needs Node or a registry (decision 054).
+#
+#   scripts/web.sh build    types, and the bundle
+#   scripts/web.sh check    exits 1 where what is in the repository is not what the sources make
+#
+# It exits 3 where it cannot be built here.
+set -euo pipefail
+cd "$(dirname "$0")/../dashboard/web"
+
+cannot() {
+  echo "dashboard/web: $*" >&2
+  exit 3
+}
+[[ $(node --version 2>/dev/null) =~ ^v([0-9]+) ]] && [ "${BASH_REMATCH[1]}" -ge 20 ] || cannot "needs Node 20 or newer"
+command -v npm >/dev/null || cannot "needs npm"
+# What the lock file has, once for each state of it; nothing of the packages is run at their installation.
+lock=$(sha256sum package-lock.json)
+if [ "$(cat node_modules/.lock 2>/dev/null)" != "$lock" ]; then
+  npm ci --silent --no-audit --no-fund --ignore-scripts || cannot "its packages cannot be installed"
+  echo "$lock" >node_modules/.lock
+fi
+npx tsc --noEmit
+case ${1:-build} in
+  build) npx vite build --logLevel warn ;;
+  check)
+    made=$(mktemp -d)
+    trap 'rm -rf "$made"' EXIT
+    npx vite build --logLevel warn --outDir "$made/dist"
+    diff -r dist "$made/dist" >/dev/null || {
+      echo "dashboard/web/dist is not what dashboard/web makes: scripts/web.sh build, and commit it" >&2
+      exit 1
+    } ;;
+  *) echo "scripts/web.sh: $1: say build or check" >&2; exit 64 ;;
+esac
