@@ -1,0 +1,115 @@
+#!/usr/bin/env bash
+# Runs examples/stacks with proxies and without, and compares what each application sees of its client with the
+# addresses of the client's instance. Prints a line for each, as scripts/test.sh counts them. Needs root; a stack whose
+# programs are missing is skipped, or fails where LENO_REQUIRE has servers.
+#
+#   scripts/stacks-test.sh     with the programs in target/debug
+#
+# gRPC and WebSockets have tests of their own, testkit/tests/grpc and testkit/tests/clients.
+set -uo pipefail
+cd "$(dirname "$0")/.."
+
+PATH="$PATH:/usr/sbin:/sbin:/usr/local/go/bin"
+leno=${CARGO_TARGET_DIR:-$PWD/target}/debug/leno
+mesh=stacks$$
+folder=$(mktemp -d)
+code=0
+
+# The workload, the programs that it and its client need, what the answer is beside the client's address, @, and how the
+# client asks. 192.0.0.8 is what a proxy shows a server that listens on IPv4 alone of a client that dials IPv6.
+stacks() {
+  cat <<'END'
+flask|flask|@|curl -sf http://flask:8080/
+node|node|@|curl -sf http://node:8080/
+go|go|@ HTTP/1.1|curl -sf http://go:8080/
+go|go|@ HTTP/2.0|curl -sf --http2-prior-knowledge http://go:8081/
+java|java|@|curl -sf http://java:8080/
+greeter|python3|220 @|exec 3<>/dev/tcp/greeter/2525; read -r -u 3 -t 10 line; echo "${line%?}"
+protected|redis-server|DENIED Redis is running in protected mode|redis-cli -h protected ping | grep -o "^DENIED Redis is running in protected mode"
+redis|redis-server|@|redis-cli -h redis client info | sed -E "s/.* addr=(.*):[0-9]+ laddr.*/\1/; s/[][]//g"
+postgres|psql|@|psql -h postgres -U postgres -Atc "select host(inet_client_addr())"
+names|python3,dig|@|dig +short @names-0.names.stacks.svc.cluster.local -p 5353 any.example TXT | tr -d "\""
+END
+}
+
+required() { [[ ",${LENO_REQUIRE:-}," == *",$1,"* ]]; }
+passed() { echo "--- PASS: stacks: $1"; }
+failed() { echo "--- FAIL: stacks: $1"; code=1; }
+skipped() { if required "$2"; then failed "$1, and LENO_REQUIRE has $2"; else echo "--- SKIP: stacks: $1"; fi; }
+
+finish() {
+  "$leno" down --now --name "$mesh" >/dev/null 2>&1
+  rm -rf "$folder"
+}
+
+# What is missing of a list of programs.
+missing_of() {
+  local program
+  for program in ${1//,/ }; do
+    case $program in
+      flask) python3 -c 'import flask' 2>/dev/null || echo Flask ;;
+      *) command -v "$program" >/dev/null || echo "$program" ;;
+    esac
+  done
+}
+
+# The example without the workloads named in $1, and with the line $2 at its end.
+documents() {
+  awk -v RS='\n---\n' -v skip=" $1 " '{
+    name = $0
+    sub(/^.*metadata: \{name: /, "", name); sub(/,.*/, "", name)
+    if (index(skip, " " name " ") == 0) printf "%s\n---\n", $0
+  }' examples/stacks/stacks.yaml
+  echo "$2"
+}
+
+# Runs the stacks; $1 says how in the lines that are printed.
+run() {
+  local how=$1 without=$2 own workload needs answer asks seen address expected
+  if ! "$leno" up --wait --wait-timeout 180s --name "$mesh" "$folder/stacks.yaml" >"$folder/log" 2>&1; then
+    failed "the mesh $how does not run: $(cat "$folder/log")"
+    "$leno" down --now --name "$mesh" >/dev/null 2>&1
+    return
+  fi
+  own=$("$leno" ps --name "$mesh" -n stacks -o json | python3 -c '
+import json, sys
+print(*(a for i in json.load(sys.stdin) if i["name"] == "client-0" for a in i["addresses"]))')
+  while IFS='|' read -r workload needs answer asks; do
+    [[ " $without " == *" $workload "* ]] && continue
+    seen=$("$leno" exec --name "$mesh" client -- bash -c "$asks" 2>&1 </dev/null |
+      sed 's/::ffff://; s/:0:0:0:0:0:0:/::/' | tail -n 1)
+    expected=
+    for address in $own $([[ $how == with ]] && [ "$workload" = greeter ] && echo 192.0.0.8); do
+      [ "$seen" = "${answer//@/$address}" ] && expected=$address
+    done
+    if [ -n "$expected" ]; then
+      passed "$workload $how proxies: $seen"
+    else
+      failed "$workload $how proxies: $seen, where $answer is expected, with one of $own"
+    fi
+  done < <(stacks)
+  "$leno" down --name "$mesh" >/dev/null || failed "the mesh $how proxies does not end"
+}
+
+if [ "$(id -u)" != 0 ]; then
+  skipped "needs root" root
+  exit "$code"
+fi
+[ -x "$leno" ] || { echo "there is no $leno: cargo build --workspace --bins" >&2; exit 1; }
+trap finish EXIT
+without=
+while IFS='|' read -r workload needs _; do
+  lacks=$(missing_of "$needs" | paste -sd' ')
+  [ -n "$lacks" ] || continue
+  skipped "$workload: $lacks is missing; scripts/deps.sh test installs it" servers
+  without+=" $workload"
+done < <(stacks)
+# PostgreSQL does not run as root: its user reads nothing here, but is refused a folder that it cannot enter.
+chmod 755 "$folder"
+cp examples/stacks/* "$folder"
+documents "$without" "" >"$folder/stacks.yaml"
+run with "$without"
+documents "$without" "{apiVersion: v1, kind: Namespace, metadata: {name: stacks, annotations: {leno.dev/inject: disabled}}}" \
+  >"$folder/stacks.yaml"
+run without "$without"
+exit "$code"
