@@ -50,6 +50,8 @@ test="$bench
   mariadbd mariadb-server mariadb-server
   psql postgresql postgresql-server
   python3 python3 python3
+  flask python3-flask python3-flask
+  java default-jdk-headless java-latest-openjdk-headless
   openssl openssl openssl
   dig bind9-dnsutils bind-utils
   go golang golang

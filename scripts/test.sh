@@ -82,7 +82,9 @@ background=$!
 scripts/test-pool.sh "$queue" 2>&1 | tee "$log"
 code=${PIPESTATUS[0]}
 wait "$background"
-for name in documentation images ${beside:+beside}; do
+# It starts databases and compilers, which is for a machine that does nothing else.
+step stacks scripts/stacks-test.sh
+for name in documentation images stacks ${beside:+beside}; do
   cat "$queue/$name.step" | tee -a "$log"
   if [ "$(cat "$queue/$name.ended" 2>/dev/null)" != 0 ]; then
     # The sum below counts it also where it has no count of its own, or did not come so far.
