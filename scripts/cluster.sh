@@ -6,7 +6,7 @@
 #   scripts/cluster.sh kubectl get pods -A
 #   scripts/cluster.sh down
 #   scripts/cluster.sh api              the path of etcd and the API server as one binary, built here
-#   scripts/cluster.sh api-test         the controller and leno against etcd and the API server alone
+#   scripts/cluster.sh api-test         the controller, the agent and leno against etcd and the API server alone
 #
 # The first build compiles Kubernetes: 10 minutes on two idle cores, seconds when nothing has changed.
 set -euo pipefail
@@ -24,7 +24,7 @@ if [[ "${1-}" == api || "${1-}" == api-test ]]; then
   [ -e "$target/api" ] || echo "building etcd and the API server $kubernetes: once, 4 minutes or more" >&2
   (cd e2e/cluster/kube && go build -trimpath -ldflags '-s -w' -o "$target/api" ./api)
   [ "$1" = api-test ] || { echo "$target/api"; exit; }
-  CLUSTER_KUBE="$target/api" exec cargo test -p leno-controller -p leno --test kubernetes --test cluster -- --nocapture "${@:2}"
+  CLUSTER_KUBE="$target/api" exec cargo test -p leno-controller -p leno-agent -p leno --test kubernetes --test cluster -- --nocapture "${@:2}"
 fi
 
 [ "$(id -u)" = 0 ] || { echo "a cluster is made of namespaces, which need root: type sudo make cluster-up" >&2; exit 1; }

@@ -17,7 +17,7 @@ lanes=${LENO_TEST_LANES:-$((($(nproc) + 1) / 2))}
 # What starts meshes, captures, or looks at all of the machine's meshes, the longest first.
 meshes=(leno-testkit-lab leno-up leno-docs leno-testkit-clients leno-testkit-grpc leno-testkit-h2spec leno-bench
   leno-capture-kernel leno-agent-leno_agent leno-local-leno_local leno-cni-leno_cni)
-api_servers=(leno-controller-kubernetes leno-cluster)
+api_servers=(leno-controller-kubernetes leno-cluster leno-agent-kubernetes)
 # Others that take long: these begin first, so that none is left running alone at the end.
 long=(leno-testkit-resilience leno-testkit-abuse leno-serve-scale leno-fuzz-corpus)
 
@@ -26,7 +26,7 @@ run() { # job
   name=$(basename "${job%.job}") name=${name#*-}
   # What only this run has: the API server, once it is built.
   case $name in
-    leno-controller-kubernetes | leno-cluster)
+    leno-controller-kubernetes | leno-cluster | leno-agent-kubernetes)
       until [ -e "$queue/api.done" ]; do sleep 0.2; done
       [ -s "$queue/api.done" ] && export CLUSTER_KUBE=$(<"$queue/api.done") ;;
   esac

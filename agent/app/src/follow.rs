@@ -1,57 +1,62 @@
 //! The pods of the node, as the API server reports them.
 
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 use std::pin::pin;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use futures_util::TryStreamExt;
+use futures_util::StreamExt;
 use k8s_openapi::api::core::v1::Pod as Object;
-use kube::runtime::watcher::{self, Event};
-use kube::{Api, Client};
+use leno_kube::{Api, Client, Event, Reflection, Report, Selection, watch};
 use tokio::sync::mpsc;
 
 use crate::metrics::{Metrics, lock};
 use crate::pod::Pod;
 
-/// Wait after a failed watch: this long after the API server is back, the agent notices.
-const PAUSE: Duration = Duration::from_secs(1);
+/// The longest wait after a failed watch, without the jitter. Every node has an agent, and a pod that starts meanwhile is
+/// captured by the CNI plugin's call.
+const LONGEST_WAIT: Duration = Duration::from_secs(15);
 /// Most pods that are kept. A kubelet runs 110 unless configured otherwise, and a thousand at most.
 const MAX_PODS: usize = 4096;
 /// Longest wait for the API server when the CNI plugin reports a pod that is not cached yet.
 const ASK_LIMIT: Duration = Duration::from_secs(3);
 
+/// A namespace, and a name in it.
+type Key = (String, String);
+
 /// The pods of the node that the agent has cached.
 #[derive(Debug, Default)]
 pub(crate) struct Pods {
-    known: Mutex<HashMap<(String, String), Pod>>,
+    cached: Mutex<Reflection<Key, Pod>>,
 }
 
 impl Pods {
     /// All cached pods.
     pub(crate) fn all(&self) -> Vec<Pod> {
-        lock(&self.known).values().cloned().collect()
+        lock(&self.cached).values().values().cloned().collect()
     }
 
     fn find(&self, namespace: &str, name: &str) -> Option<Pod> {
-        lock(&self.known).get(&(namespace.to_owned(), name.to_owned())).cloned()
+        lock(&self.cached).values().get(&(namespace.to_owned(), name.to_owned())).cloned()
     }
 
-    /// Adds or replaces a pod; whether it is new or differs from the cached one.
-    pub(crate) fn put(&self, pod: Pod) -> bool {
-        let mut known = lock(&self.known);
-        let key = (pod.namespace.clone(), pod.name.clone());
-        if known.len() >= MAX_PODS && !known.contains_key(&key) {
-            tracing::error!(pod = format!("{}/{}", key.0, key.1), "more pods than are followed");
-            return false;
+    /// Applies an event of the watch.
+    pub(crate) fn take(&self, event: Event<Pod>) {
+        let mut cached = lock(&self.cached);
+        if let Event::InitApply(pod) | Event::Apply(pod) = &event
+            && !has_place(cached.values(), pod)
+        {
+            let (namespace, name) = (&pod.namespace, &pod.name);
+            tracing::error!(pod = format!("{namespace}/{name}"), "more pods than are followed");
+            return;
         }
-        known.insert(key, pod.clone()).as_ref() != Some(&pod)
+        cached.take(event, |pod| ((pod.namespace.clone(), pod.name.clone()), Some(pod)));
     }
+}
 
-    fn remove(&self, pod: &Pod) {
-        lock(&self.known).remove(&(pod.namespace.clone(), pod.name.clone()));
-    }
+fn has_place(cached: &BTreeMap<Key, Pod>, pod: &Pod) -> bool {
+    cached.len() < MAX_PODS || cached.contains_key(&(pod.namespace.clone(), pod.name.clone()))
 }
 
 /// One change that the API server reported.
@@ -98,67 +103,59 @@ impl Cluster {
         }
     }
 
-    /// Follows the node's pods until the receiver is dropped. Each pod that is new or different is
-    /// sent; a full channel delays the watch.
+    /// Follows the node's pods until the receiver is dropped. Each meshed pod of an event is sent; a full channel delays
+    /// the watch.
     pub(crate) async fn follow(self, changed: mpsc::Sender<Change>) {
-        let api = Api::<Object>::all(self.client.clone());
-        let config = watcher::Config::default().fields(&format!("spec.nodeName={}", self.node));
-        while !changed.is_closed() {
-            let mut events = pin!(watcher::watcher(api.clone(), config.clone()));
-            let mut listed = Vec::new();
-            loop {
-                match events.try_next().await {
-                    Ok(Some(event)) => {
-                        if !self.take(event, &mut listed, &changed).await {
-                            return;
-                        }
-                    }
-                    Ok(None) => break,
-                    Err(error) => {
-                        self.metrics.followed.store(false, Ordering::Relaxed);
-                        self.metrics.watch_failures.fetch_add(1, Ordering::Relaxed);
-                        let error = crate::keeper::chain(&error);
-                        tracing::warn!(error, "pods cannot be followed; tried again");
-                        break;
+        let fields = format!("spec.nodeName={}", self.node);
+        let selection = Selection { fields, longest_wait: LONGEST_WAIT, ..Selection::default() };
+        let mut reports = pin!(watch(Api::<Object>::all(self.client.clone()), selection));
+        while let Some(report) = reports.next().await {
+            match report {
+                Report::Event(event) => {
+                    if !self.take(event, &changed).await {
+                        return;
                     }
                 }
+                Report::Resumed => self.metrics.followed.store(true, Ordering::Relaxed),
+                Report::Failed(error) => {
+                    self.metrics.followed.store(false, Ordering::Relaxed);
+                    self.metrics.watch_failures.fetch_add(1, Ordering::Relaxed);
+                    let error = crate::keeper::chain(&error);
+                    tracing::warn!(error, "pods cannot be followed; tried again");
+                }
             }
-            tokio::time::sleep(PAUSE).await;
         }
     }
 
     /// Applies one event; false once the receiver is dropped.
-    async fn take(
-        &self,
-        event: Event<Object>,
-        listed: &mut Vec<(String, String)>,
-        changed: &mpsc::Sender<Change>,
-    ) -> bool {
-        let pod = match event {
-            Event::Init => {
-                listed.clear();
-                return true;
-            }
+    async fn take(&self, event: Event<Object>, changed: &mpsc::Sender<Change>) -> bool {
+        let (event, change) = match event {
+            Event::Init => (Event::Init, None),
             Event::InitApply(object) => {
                 let pod = Pod::new(&object);
-                listed.push((pod.namespace.clone(), pod.name.clone()));
-                pod
+                (Event::InitApply(pod.clone()), changes(pod))
             }
-            Event::InitDone => {
-                lock(&self.pods.known).retain(|key, _| listed.contains(key));
-                self.metrics.followed.store(true, Ordering::Relaxed);
-                return changed.send(Change::Listed).await.is_ok();
+            Event::InitDone => (Event::InitDone, Some(Change::Listed)),
+            Event::Apply(object) => {
+                let pod = Pod::new(&object);
+                (Event::Apply(pod.clone()), changes(pod))
             }
-            Event::Apply(object) => Pod::new(&object),
-            Event::Delete(object) => {
-                self.pods.remove(&Pod::new(&object));
-                return true;
-            }
+            Event::Delete(object) => (Event::Delete(Pod::new(&object)), None),
         };
-        self.pods.put(pod.clone());
-        // Sent even if no field that is kept here differs: its processes may have started since.
-        !pod.meshed || changed.send(Change::Pod(Box::new(pod))).await.is_ok()
+        if !matches!(event, Event::Init | Event::InitApply(_)) {
+            self.metrics.followed.store(true, Ordering::Relaxed);
+        }
+        self.pods.take(event);
+        match change {
+            Some(change) => changed.send(change).await.is_ok(),
+            None => !changed.is_closed(),
+        }
     }
+}
+
+/// A meshed pod is sent even if no field that is kept here differs: its processes may have started since.
+fn changes(pod: Pod) -> Option<Change> {
+    pod.meshed.then(|| Change::Pod(Box::new(pod)))
 }
 
 #[cfg(test)]
@@ -174,19 +171,17 @@ mod tests {
     fn no_more_pods_are_kept_than_the_bound() {
         let pods = Pods::default();
         for number in 0..=MAX_PODS {
-            pods.put(pod(&format!("p{number}"), "u"));
+            pods.take(Event::Apply(pod(&format!("p{number}"), "u")));
         }
         assert_eq!(pods.all().len(), MAX_PODS);
-        assert!(pods.put(pod("p0", "another")), "one that is known is still replaced");
-        assert_eq!(pods.find("n", "p0").unwrap().uid, "another");
-        assert!(!pods.put(pod("p0", "another")));
+        pods.take(Event::Apply(pod("p0", "another")));
+        assert_eq!(pods.find("n", "p0").unwrap().uid, "another", "a cached pod is still replaced");
     }
 
     #[tokio::test]
     async fn that_all_pods_were_told_of_comes_after_all_of_them() {
-        let nowhere = kube::Config::new("http://127.0.0.1:1".parse().unwrap());
         let cluster = Cluster {
-            client: Client::try_from(nowhere).unwrap(),
+            client: leno_kube::connect_to("http://127.0.0.1:1".parse().unwrap()).unwrap(),
             node: "n1".to_owned(),
             pods: Arc::default(),
             metrics: Arc::default(),
@@ -197,9 +192,8 @@ mod tests {
         )
         .unwrap();
         let (sender, mut changed) = mpsc::channel(2);
-        let mut listed = Vec::new();
         for event in [Event::Init, Event::InitApply(object.clone()), Event::InitDone] {
-            assert!(cluster.take(event, &mut listed, &sender).await);
+            assert!(cluster.take(event, &sender).await);
         }
         assert_eq!(changed.recv().await, Some(Change::Pod(Box::new(Pod::new(&object)))));
         assert_eq!(changed.recv().await, Some(Change::Listed));

@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use anyhow::{Context, bail};
 use leno_capture::Report;
+use leno_kube::connect;
 use leno_program::Ends;
-use leno_sources::connect;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::mpsc;
 use tokio::time::Instant;
@@ -51,6 +51,7 @@ pub(crate) async fn run(flags: Flags) -> anyhow::Result<()> {
     let admin_listener = leno_program::listen(flags.admin)
         .await
         .with_context(|| format!("listening on {} for /metrics and /ready", flags.admin))?;
+    tracing::info!(address = %admin_listener.local_addr()?, "serving /metrics, /ready and /live");
     let mut terminate = signal(SignalKind::terminate())?;
     let mut interrupt = signal(SignalKind::interrupt())?;
 

@@ -37,10 +37,10 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result, bail};
 use k8s_openapi::api::core::v1::Namespace;
-use kube::api::ListParams;
-use kube::{Api, Client};
 use leno_charts::Values;
-use leno_operate::{Error, Right, Target};
+use leno_kube::api::ListParams;
+use leno_kube::{Api, Client, Right};
+use leno_operate::{Error, Target};
 
 use crate::error::Attempt as _;
 use crate::interrupt::Interrupt;

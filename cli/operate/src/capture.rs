@@ -1,8 +1,8 @@
 //! The captures that the agents of nodes report.
 
 use k8s_openapi::api::core::v1::Pod;
-use kube::api::ListParams;
-use kube::{Api, Client};
+use leno_kube::api::ListParams;
+use leno_kube::{Api, Client};
 use leno_sources::{is_meshed, is_ready};
 use leno_types::ports;
 use serde_json::Value;

@@ -5,8 +5,8 @@ use std::collections::BTreeSet;
 use k8s_openapi::api::admissionregistration::v1::{MutatingWebhook, MutatingWebhookConfiguration};
 use k8s_openapi::api::apps::v1::{DaemonSet, Deployment};
 use k8s_openapi::api::core::v1::Node;
-use kube::api::ListParams;
-use kube::{Api, Client};
+use leno_kube::api::ListParams;
+use leno_kube::{Api, Client, Right};
 use serde::Serialize;
 
 use leno_resources::{Kind, REMOVAL_ANNOTATION};
@@ -15,9 +15,8 @@ use leno_types::Removal;
 use crate::leaving::{INJECTOR, is_injected, notes};
 use crate::objects::is_absent;
 use crate::removal::CONTROLLER;
-use crate::rights::{Right, lacking};
 use crate::uncaptured::captures;
-use crate::{Error, installed};
+use crate::{Error, installed, lacking};
 
 mod kinds;
 mod platform;

@@ -1,7 +1,7 @@
 //! The state of one pod's proxy, from Kubernetes and from the proxy itself.
 
 use k8s_openapi::api::core::v1::{Container, ContainerStatus, Pod};
-use kube::{Api, Client};
+use leno_kube::{Api, Client};
 use leno_observe::admin::Reply;
 use leno_resources::CAPTURE_ANNOTATION;
 use leno_sources::{PROXY_CONTAINER, is_meshed, is_ready, owner};

@@ -5,7 +5,7 @@
 pub enum Error {
     /// The cluster cannot be reached.
     #[error(transparent)]
-    Connect(#[from] leno_sources::ConnectError),
+    Connect(#[from] leno_kube::ConnectError),
     /// The API server rejects the user's credentials.
     #[error("{0}: the API server does not accept the credentials of the kubeconfig")]
     Unknown(String),
@@ -22,7 +22,7 @@ pub enum Error {
     Silent(String, String),
     /// The API server rejects the request.
     #[error("{0}: the API server does not do it")]
-    Api(String, #[source] kube::Error),
+    Api(String, #[source] leno_kube::Error),
     /// A pod, or its node, was reached, but the pod does not answer.
     #[error("{0}: {1}")]
     Pod(String, String),
@@ -104,14 +104,14 @@ pub enum Error {
 
 impl Error {
     /// Converts an error of the Kubernetes client during the operation `what`.
-    pub fn api(what: impl Into<String>) -> impl FnOnce(kube::Error) -> Self {
+    pub fn api(what: impl Into<String>) -> impl FnOnce(leno_kube::Error) -> Self {
         let what = what.into();
         move |error| match error {
-            kube::Error::Api(status) if status.code == 403 => {
+            leno_kube::Error::Api(status) if status.code == 403 => {
                 Self::Forbidden { what, said: status.message }
             }
-            kube::Error::Api(status) if status.code == 401 => Self::Unknown(what),
-            kube::Error::HyperError(_) | kube::Error::Service(_) => {
+            leno_kube::Error::Api(status) if status.code == 401 => Self::Unknown(what),
+            leno_kube::Error::HyperError(_) | leno_kube::Error::Service(_) => {
                 Self::Silent(what, innermost(&error))
             }
             error => Self::Api(what, error),
@@ -138,7 +138,7 @@ impl Error {
 }
 
 /// The innermost cause of an error: the outer ones only state that a request failed.
-fn innermost(error: &kube::Error) -> String {
+fn innermost(error: &leno_kube::Error) -> String {
     let mut inner: &dyn std::error::Error = error;
     while let Some(source) = inner.source() {
         inner = source;

@@ -21,8 +21,8 @@ use futures_util::stream::{self, StreamExt as _};
 use k8s_openapi::api::admissionregistration::v1::MutatingWebhookConfiguration;
 use k8s_openapi::api::apps::v1::Deployment;
 use k8s_openapi::api::core::v1::{Namespace, Pod};
-use kube::api::{Patch, PatchParams};
-use kube::{Api, Client};
+use leno_kube::api::{Patch, PatchParams};
+use leno_kube::{Api, Client};
 use leno_resources::{REMOVAL_ANNOTATION, REMOVAL_RUN_ANNOTATION};
 use leno_sources::is_meshed;
 use leno_types::Removal;
@@ -207,7 +207,9 @@ impl<'a> Leaving<'a> {
             let patch = json!({"metadata": {"resourceVersion": version, "annotations": said}});
             let params = PatchParams::default();
             match all.patch(self.namespace, &params, &Patch::Merge(&patch)).await {
-                Err(kube::Error::Api(status)) if status.code == 409 && tries < TRIES => tries += 1,
+                Err(leno_kube::Error::Api(status)) if status.code == 409 && tries < TRIES => {
+                    tries += 1
+                }
                 Err(error) => return Err(Error::api(what())(error)),
                 Ok(_) => {
                     (self.begun, self.step) = (true, step);

@@ -8,7 +8,7 @@
 //! ```text
 //! leno upgrade    installed() ── values ──► the chart ──► YAML
 //! leno check      check()     ── findings
-//! leno explain    Known       ── objects ──► the analysis of files
+//! leno explain    ClusterObjects ── objects ──► the analysis of files
 //! leno stat       scrape()    ── proxies, each through the API server ──► the figures of `leno up`
 //! leno diagnostics  diagnose(), pod_capture() ── one pod's proxy, and its node's agent
 //! leno bug-report report()    ── all of these in one archive, without secrets
@@ -27,16 +27,14 @@ mod pods;
 mod reach;
 mod removal;
 mod report;
-mod rights;
 mod stat;
 mod uncaptured;
 
 use std::path::{Path, PathBuf};
 
 use k8s_openapi::api::core::v1::ConfigMap;
-use kube::config::Kubeconfig;
-use kube::{Api, Client};
 use leno_charts::{INSTALLED, INSTALLED_VALUES, Values};
+use leno_kube::{Api, Client, Need, Right};
 
 pub use capture::{PodCapture, node_captures, pod_capture};
 pub use checks::{Finding, Level, after, before, is_trusted};
@@ -44,14 +42,13 @@ pub use diagnose::{Diagnosis, Seen, diagnose};
 pub use error::Error;
 pub use leno_resources::ObjectKey;
 pub use leno_sources::is_ready;
-pub use mesh::{Extent, Known};
+pub use mesh::{ClusterObjects, Extent};
 pub use namespaces::captures;
 pub use objects::{Named, apply, delete, delete_exactly, documents, is_absent, named, paged};
 pub use pods::{Running, running, statuses, unstartable};
 pub use reach::{PodName, Reach};
 pub use removal::{Removal, Removed};
 pub use report::{Archive, Wanted, report};
-pub use rights::{Right, lacking};
 pub use stat::scrape;
 
 /// The label of the agents' pods.
@@ -77,13 +74,7 @@ impl Target {
     /// kubeconfig's current context changes. Unchanged if no kubeconfig can be read.
     #[must_use]
     pub fn pinned(&self) -> Self {
-        let current = || {
-            let read = match &self.kubeconfig {
-                Some(path) => Kubeconfig::read_from(path),
-                None => Kubeconfig::read(),
-            };
-            read.ok().and_then(|file| file.current_context)
-        };
+        let current = || leno_kube::current_context(self.kubeconfig.as_deref());
         Self { kubeconfig: self.kubeconfig.clone(), context: self.context.clone().or_else(current) }
     }
 
@@ -99,13 +90,26 @@ impl Target {
     }
 }
 
+/// Those of these rights, in the whole cluster, that the user lacks, in words.
+///
+/// # Errors
+/// The API server does not answer.
+pub async fn lacking(client: &Client, rights: &[Right]) -> Result<Vec<String>, Error> {
+    unmet(client, rights.iter().map(Need::from).collect()).await
+}
+
+/// Those of these actions that the user may not do, in words, in the same order.
+async fn unmet(client: &Client, needs: Vec<Need>) -> Result<Vec<String>, Error> {
+    leno_kube::unmet(client, needs).await.map_err(Error::api("ask what is allowed"))
+}
+
 /// A client of the cluster.
 ///
 /// # Errors
 /// No cluster is selected, or its configuration cannot be used.
 pub async fn connect(target: &Target) -> Result<Client, Error> {
     let file = target.kubeconfig.as_deref().map(Path::new);
-    Ok(leno_sources::connect(file, target.context.as_deref()).await?)
+    Ok(leno_kube::connect(file, target.context.as_deref()).await?)
 }
 
 /// An existing installation.

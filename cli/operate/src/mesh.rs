@@ -1,8 +1,8 @@
 //! The objects and settings of a cluster's mesh, for explanations and analysis.
 
-use kube::Client;
 use leno_charts::{Egress, Mtls};
 use leno_index::{Settings, Writers};
+use leno_kube::Client;
 use leno_resources::{Kind, Object, ObjectKey};
 use leno_sources::{Read, ReadError};
 use leno_types::TrustDomain;

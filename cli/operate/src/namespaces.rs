@@ -4,9 +4,9 @@
 use std::collections::BTreeMap;
 
 use k8s_openapi::api::core::v1::Namespace;
-use kube::api::ListParams;
-use kube::core::PartialObjectMeta;
-use kube::{Api, Client};
+use leno_kube::api::ListParams;
+use leno_kube::core::PartialObjectMeta;
+use leno_kube::{Api, Client};
 use leno_resources::CAPTURE_ANNOTATION;
 use leno_types::nearest;
 

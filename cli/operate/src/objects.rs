@@ -2,12 +2,12 @@
 
 use std::time::{Duration, Instant};
 
-use kube::api::{
-    ApiResource, DeleteParams, DynamicObject, GroupVersionKind, ListParams, Patch, PatchParams,
-    Preconditions, PropagationPolicy,
+use leno_kube::api::{
+    ApiResource, DeleteParams, DynamicObject, GroupVersionKind, ListParams, Preconditions,
+    PropagationPolicy,
 };
-use kube::core::ObjectList;
-use kube::{Api, Client};
+use leno_kube::core::ObjectList;
+use leno_kube::{Api, Client, is_status};
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
@@ -65,10 +65,9 @@ pub fn documents(text: &str) -> Result<Vec<Value>, Error> {
 pub async fn apply(client: &Client, document: &Value, who: &str) -> Result<Value, Error> {
     let named = one(document)?;
     let api = named.api(client);
-    let params = PatchParams::apply(who).force();
     let begin = Instant::now();
     loop {
-        match api.patch(&named.name, &params, &Patch::Apply(document)).await {
+        match leno_kube::apply(&api, who, &named.name, document).await {
             Ok(stored) => {
                 return serde_json::to_value(stored)
                     .map_err(|error| Error::Document(error.to_string()));
@@ -93,8 +92,8 @@ fn is_core(named: &Named) -> bool {
 pub async fn paged<K: Clone>(
     asked: ListParams,
     most: usize,
-    list: impl AsyncFn(&ListParams) -> Result<ObjectList<K>, kube::Error>,
-) -> Result<Vec<K>, kube::Error> {
+    list: impl AsyncFn(&ListParams) -> Result<ObjectList<K>, leno_kube::Error>,
+) -> Result<Vec<K>, leno_kube::Error> {
     let mut asked = asked.limit(PAGE);
     let mut found = Vec::new();
     loop {
@@ -135,7 +134,7 @@ async fn remove(client: &Client, one: &Named, uid: Option<&str>) -> Result<bool,
     match api.delete(&one.name, &background).await {
         Ok(_) => {}
         Err(error) if is_absent(&error) => return Ok(false),
-        Err(kube::Error::Api(status)) if uid.is_some() && status.code == 409 => return Ok(false),
+        Err(error) if uid.is_some() && is_status(&error, 409) => return Ok(false),
         Err(error) => return Err(Error::api(format!("delete {}", one.said()))(error)),
     }
     let begin = Instant::now();
@@ -198,8 +197,8 @@ impl Named {
 
 /// Whether an error means that the object does not exist.
 #[must_use]
-pub fn is_absent(error: &kube::Error) -> bool {
-    matches!(error, kube::Error::Api(status) if status.code == 404)
+pub fn is_absent(error: &leno_kube::Error) -> bool {
+    is_status(error, 404)
 }
 
 #[cfg(test)]

@@ -1,8 +1,8 @@
 //! The pods of a cluster, with the properties that concern the mesh.
 
 use k8s_openapi::api::core::v1::{ContainerState, ContainerStateWaiting, ContainerStatus, Pod};
-use kube::api::ListParams;
-use kube::{Api, Client};
+use leno_kube::api::ListParams;
+use leno_kube::{Api, Client};
 use leno_sources::{is_meshed, is_ready, owner};
 use leno_types::Owner;
 

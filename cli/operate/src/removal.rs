@@ -7,16 +7,15 @@ use std::time::{Duration, Instant};
 
 use k8s_openapi::api::apps::v1::DaemonSet;
 use k8s_openapi::api::core::v1::{ConfigMap, Namespace, Node, Pod};
-use kube::api::{DeleteParams, ListParams};
-use kube::{Api, Client, ResourceExt as _};
 use leno_charts::{INSTALLED, Values, render};
+use leno_kube::api::{DeleteParams, ListParams};
+use leno_kube::{Api, Client, Need, ResourceExt as _};
 use leno_types::Removal as Step;
 
 use crate::leaving::Leaving;
 use crate::objects::{self, Named, named};
 use crate::pods::{has_run, unstartable};
-use crate::rights::{Need, unmet};
-use crate::{AGENTS, Error, PodName, installed};
+use crate::{AGENTS, Error, PodName, installed, unmet};
 
 mod needs;
 mod nodes;

@@ -9,7 +9,7 @@ mod tail;
 use std::collections::BTreeSet;
 use std::path::PathBuf;
 
-use kube::Client;
+use leno_kube::Client;
 use serde::Serialize;
 
 use crate::{Error, after, installed, namespaces};

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::time::Instant;
 
-use kube::Client;
+use leno_kube::Client;
 use leno_observe::stat::{Answer, Counted, Instance, Scrape};
 
 use crate::pods::{self, Running};

@@ -5,7 +5,7 @@ use std::pin::pin;
 use std::time::Duration;
 
 use futures_util::stream::{self, StreamExt as _};
-use kube::Client;
+use leno_kube::Client;
 use leno_types::Removal;
 use serde_json::Value;
 use tokio::time::{Instant, timeout, timeout_at};

@@ -8,9 +8,9 @@ use std::time::Duration;
 
 use k8s_openapi::ByteString;
 use k8s_openapi::api::core::v1::Secret;
-use kube::api::{ObjectMeta, PostParams};
-use kube::{Api, Client};
 use leno_identity::{Authority, OpenError, RootPair};
+use leno_kube::api::{ObjectMeta, PostParams};
+use leno_kube::{Api, Client, is_status};
 use leno_types::TrustDomain;
 
 /// The Secret's name; its namespace is the control plane's.
@@ -100,7 +100,7 @@ async fn attempt(
     secrets: &Api<Secret>,
     namespace: &str,
     trust_domain: &TrustDomain,
-) -> Result<Option<Opened>, kube::Error> {
+) -> Result<Option<Opened>, leno_kube::Error> {
     let open = |source| AuthorityError::Open { namespace: namespace.to_owned(), source };
     if let Some(secret) = secrets.get_opt(SECRET).await? {
         let kept = PathBuf::from(format!("Secret {namespace}/{SECRET}"));
@@ -119,7 +119,7 @@ async fn attempt(
             tracing::info!(namespace, secret = SECRET, "a new authority was made");
             Ok(Some(Ok((made, pair))))
         }
-        Err(kube::Error::Api(status)) if status.code == 409 => Ok(None),
+        Err(error) if is_status(&error, 409) => Ok(None),
         Err(error) => Err(error),
     }
 }
@@ -154,7 +154,7 @@ impl Keeper {
         }
     }
 
-    async fn look(&self) -> Result<bool, kube::Error> {
+    async fn look(&self) -> Result<bool, leno_kube::Error> {
         let namespace = self.namespace.as_str();
         let Some(found) = self.secrets.get_opt(SECRET).await? else {
             self.secrets.create(&PostParams::default(), &secret(self.pair.clone())).await?;

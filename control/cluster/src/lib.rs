@@ -4,7 +4,6 @@
 //! ```text
 //!  Secret       <- authority   one pair for all replicas, made by the first of them
 //!  TokenReview  <- tokens      whose token a proxy shows
-//!  Lease        <- lease       which replica may write
 //!  routes and policies  <- statuses  their status, by that replica
 //!  ConfigMaps   <- roots       what proxies check the control plane by, in every namespace, by it
 //!  webhooks     <- webhooks    what the API server checks the control plane by, by it
@@ -18,15 +17,14 @@
 //! that was read.
 //!
 //! It does not know what objects mean (`leno-index`, `leno-status`), how they are followed
-//! (`leno-sources`) or how proxies are served (`leno-serve`).
+//! (`leno-sources`), how the API server is reached (`leno-kube`) or how proxies are served (`leno-serve`).
 //!
-//! Read first: [`authority`], [`TokenReviewer`], [`Elector`], [`Statuses`], [`Roots`],
-//! [`WebhookConfigurations`], [`XMeshReconciler`], [`RemovalReconciler`].
+//! Read first: [`authority`], [`TokenReviewer`], [`Statuses`], [`Roots`], [`WebhookConfigurations`],
+//! [`XMeshReconciler`], [`RemovalReconciler`].
 
 mod authority;
 mod counts;
 mod kinds;
-mod lease;
 mod removal;
 mod roots;
 mod statuses;
@@ -36,8 +34,6 @@ mod xmesh;
 
 pub use authority::{AuthorityError, Keeper, SECRET, authority};
 pub use kinds::{FailingKind, KindsReporter};
-pub use kube::Client;
-pub use lease::{Elector, LEASE};
 pub use removal::{Halfway, Look, RemovalReconciler};
 pub use roots::{CONFIG_MAP, Roots};
 pub use statuses::Statuses;

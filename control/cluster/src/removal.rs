@@ -6,8 +6,8 @@ use std::time::Duration;
 use k8s_openapi::api::admissionregistration::v1::MutatingWebhookConfiguration;
 use k8s_openapi::api::apps::v1::DaemonSet;
 use k8s_openapi::api::core::v1::Namespace;
-use kube::api::{Patch, PatchParams};
-use kube::{Api, Client, Error};
+use leno_kube::api::{Patch, PatchParams};
+use leno_kube::{Api, Client, Error, is_status};
 use leno_resources::{REMOVAL_ANNOTATION, REMOVAL_RUN_ANNOTATION, removal};
 use leno_serve::State;
 use leno_types::Removal;
@@ -262,7 +262,7 @@ impl RemovalReconciler {
         let patch = Patch::Merge(&patch);
         match namespaces.patch_metadata(&self.namespace, &PatchParams::default(), &patch).await {
             Ok(_) => Ok(true),
-            Err(Error::Api(status)) if status.code == 409 => Ok(false),
+            Err(error) if is_status(&error, 409) => Ok(false),
             Err(error) => Err(error),
         }
     }

@@ -1,14 +1,11 @@
 //! What proxies check the control plane by, in every namespace, kept while this replica leads.
 
-use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use futures_util::{StreamExt, TryStreamExt, stream};
+use futures_util::{StreamExt, stream};
 use k8s_openapi::api::core::v1::{ConfigMap, Namespace};
-use kube::api::{Patch, PatchParams};
-use kube::runtime::{WatchStreamExt, watcher};
-use kube::{Api, Client};
+use leno_kube::{Api, Client, Event, Reflection, Report, Selection, apply, is_status, watch};
 use serde_json::json;
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep_until, timeout};
@@ -23,8 +20,8 @@ const KEY: &str = "roots.pem";
 const FIELD_MANAGER: &str = "leno-controller";
 /// Writes at once.
 const AT_ONCE: usize = 8;
-/// Most writes of one round, over all namespaces: where somebody else keeps changing them, so do we, and
-/// no faster than this.
+/// Most writes of one round, over all namespaces: if another client keeps changing them, this
+/// is how fast they are changed back.
 const A_ROUND: usize = 100;
 /// Longest wait for one answer of the API server.
 const ANSWER: Duration = Duration::from_secs(5);
@@ -41,20 +38,19 @@ pub struct Roots {
     failed: AtomicU64,
 }
 
-/// What is there.
+/// The namespaces and their ConfigMaps.
 #[derive(Debug, Default)]
-struct Found {
-    namespaces: BTreeSet<String>,
-    /// By namespace, whether it says what it should.
-    maps: BTreeMap<String, bool>,
-    /// Both were listed.
-    listed: (bool, bool),
+struct Observed {
+    /// By name; one that is being deleted is left out, since it takes no new object.
+    namespaces: Reflection<String, ()>,
+    /// By namespace, whether the ConfigMap has the roots.
+    maps: Reflection<String, bool>,
 }
 
-/// What has changed.
-enum Event {
-    Namespace(watcher::Event<Namespace>),
-    Map(watcher::Event<ConfigMap>),
+/// A report of one of the two watches.
+enum Observation {
+    Namespace(Report<Namespace>),
+    Map(Report<ConfigMap>),
 }
 
 impl Roots {
@@ -87,43 +83,38 @@ impl Roots {
         let namespaces: Api<Namespace> = Api::all(self.client.clone());
         let maps: Api<ConfigMap> = Api::all(self.client.clone());
         // By name, which is also what the right to it is given by.
-        let named = watcher::Config::default().fields(&format!("metadata.name={CONFIG_MAP}"));
-        let namespaces = watcher(namespaces, watcher::Config::default()).default_backoff();
-        let maps = watcher(maps, named).default_backoff();
-        let events = stream::select(
-            namespaces.map_ok(Event::Namespace).boxed(),
-            maps.map_ok(Event::Map).boxed(),
+        let maps = watch(maps, Selection::named(CONFIG_MAP));
+        let namespaces = watch(namespaces, Selection::default());
+        let mut observations = stream::select(
+            namespaces.map(Observation::Namespace).boxed(),
+            maps.map(Observation::Map).boxed(),
         );
-        let (mut events, mut found) = (events, Found::default());
+        let mut observed = Observed::default();
         let (mut earliest, mut due) = (Instant::now(), None);
         loop {
             tokio::select! {
-                event = events.next() => match event {
-                    Some(Ok(event)) => found.take(event, &self.roots_pem),
-                    Some(Err(error)) => {
-                        let error: &dyn std::error::Error = &error;
-                        tracing::warn!(error, "the ConfigMaps of roots cannot be followed; trying again");
-                    }
+                observation = observations.next() => match observation {
+                    Some(observation) => observed.take(observation, &self.roots_pem),
                     None => return,
                 },
                 () = sleep_until(due.unwrap_or(earliest)), if due.is_some() => {
                     due = None;
                     earliest = Instant::now() + PAUSE;
-                    self.write_all(&mut found).await;
+                    self.write_all(&mut observed).await;
                 }
             }
-            if due.is_none() && !found.due().is_empty() {
+            if due.is_none() && !observed.due().is_empty() {
                 due = Some(earliest.max(Instant::now() + GATHER));
             }
         }
     }
 
-    async fn write_all(&self, found: &mut Found) {
-        let round: Vec<String> = found.due().into_iter().take(A_ROUND).collect();
+    async fn write_all(&self, observed: &mut Observed) {
+        let round: Vec<String> = observed.due().into_iter().take(A_ROUND).collect();
         let writes = round.into_iter().map(|namespace| self.write(namespace));
         let written: Vec<_> = stream::iter(writes).buffer_unordered(AT_ONCE).collect().await;
         for namespace in written.into_iter().flatten() {
-            found.maps.insert(namespace, true);
+            observed.maps.insert(namespace, true);
         }
     }
 
@@ -136,15 +127,14 @@ impl Roots {
             "data": {KEY: self.roots_pem},
         });
         // Applied, it is made where there is none, by the right to this name alone.
-        let params = PatchParams::apply(FIELD_MANAGER).force();
-        let patch = Patch::Apply(&map);
-        let failure = match timeout(ANSWER, maps.patch(CONFIG_MAP, &params, &patch)).await {
+        let written = apply(&maps, FIELD_MANAGER, CONFIG_MAP, &map);
+        let failure = match timeout(ANSWER, written).await {
             Ok(Ok(_)) => {
                 self.written.fetch_add(1, Ordering::Relaxed);
                 return Some(namespace);
             }
             // It ends, or is gone: the watch tells of it.
-            Ok(Err(kube::Error::Api(status))) if status.code == 404 => return None,
+            Ok(Err(error)) if is_status(&error, 404) => return None,
             Ok(Err(error)) => error.to_string(),
             Err(_elapsed) => "no answer".to_owned(),
         };
@@ -154,69 +144,51 @@ impl Roots {
     }
 }
 
-impl Found {
-    fn take(&mut self, event: Event, roots_pem: &str) {
-        match event {
-            Event::Namespace(event) => match event {
-                watcher::Event::Init => {
-                    // What is not listed yet is not missing.
-                    self.listed.0 = false;
-                    self.namespaces.clear();
-                }
-                watcher::Event::InitApply(one) | watcher::Event::Apply(one) => self.namespace(&one),
-                watcher::Event::Delete(one) => {
-                    let name = one.metadata.name.unwrap_or_default();
-                    self.namespaces.remove(&name);
-                }
-                watcher::Event::InitDone => self.listed.0 = true,
-            },
-            Event::Map(event) => match event {
-                watcher::Event::Init => {
-                    self.listed.1 = false;
-                    self.maps.clear();
-                }
-                watcher::Event::InitApply(one) | watcher::Event::Apply(one) => {
-                    let said = one.data.as_ref().and_then(|data| data.get(KEY));
-                    let good = said.is_some_and(|said| said == roots_pem);
-                    self.maps.insert(one.metadata.namespace.unwrap_or_default(), good);
-                }
-                watcher::Event::Delete(one) => {
-                    self.maps.remove(&one.metadata.namespace.unwrap_or_default());
-                }
-                watcher::Event::InitDone => self.listed.1 = true,
-            },
-        }
+impl Observed {
+    fn take(&mut self, observation: Observation, roots_pem: &str) {
+        let failed = match observation {
+            Observation::Namespace(Report::Event(event)) => {
+                return self.namespaces.take(event, |one| {
+                    let ending = one.metadata.deletion_timestamp.is_some();
+                    (one.metadata.name.unwrap_or_default(), (!ending).then_some(()))
+                });
+            }
+            Observation::Map(Report::Event(event)) => {
+                return self.maps.take(event, |one| {
+                    let pem = one.data.as_ref().and_then(|data| data.get(KEY));
+                    let current = pem.is_some_and(|pem| pem == roots_pem);
+                    (one.metadata.namespace.unwrap_or_default(), Some(current))
+                });
+            }
+            Observation::Namespace(Report::Failed(error))
+            | Observation::Map(Report::Failed(error)) => error,
+            Observation::Namespace(Report::Resumed) | Observation::Map(Report::Resumed) => return,
+        };
+        let error: &dyn std::error::Error = &failed;
+        tracing::warn!(error, "the ConfigMaps of roots cannot be followed; trying again");
     }
 
-    /// One that ends takes nothing new.
-    fn namespace(&mut self, one: &Namespace) {
-        let name = one.metadata.name.clone().unwrap_or_default();
-        if one.metadata.deletion_timestamp.is_some() {
-            self.namespaces.remove(&name);
-        } else {
-            self.namespaces.insert(name);
-        }
-    }
-
-    /// The namespaces without the roots, once it is known which those are.
+    /// The namespaces without the roots, once both are listed.
     fn due(&self) -> Vec<String> {
-        if self.listed != (true, true) {
+        if !self.namespaces.is_complete() || !self.maps.is_complete() {
             return Vec::new();
         }
-        let good = |name: &&String| self.maps.get(*name) == Some(&true);
-        self.namespaces.iter().filter(|name| !good(name)).cloned().collect()
+        let current = |name: &&String| self.maps.values().get(*name) == Some(&true);
+        self.namespaces.values().keys().filter(|name| !current(name)).cloned().collect()
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeMap;
+
     use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 
     use super::*;
 
     #[test]
-    fn a_list_that_begins_anew_makes_nothing_due() {
-        let mut found = Found::default();
+    fn a_list_that_begins_again_makes_nothing_due_before_its_end() {
+        let mut observed = Observed::default();
         let map = ConfigMap {
             metadata: ObjectMeta { namespace: Some("shop".to_owned()), ..ObjectMeta::default() },
             data: Some(BTreeMap::from([(KEY.to_owned(), "roots".to_owned())])),
@@ -227,17 +199,20 @@ mod tests {
             ..Namespace::default()
         };
         let mut list = |again: bool| {
-            found.take(Event::Map(watcher::Event::Init), "roots");
-            assert_eq!(found.due(), [""; 0], "the maps are being listed");
+            let mut take = |observation| {
+                observed.take(observation, "roots");
+                observed.due()
+            };
+            let map_event = |event| Observation::Map(Report::Event(event));
+            let namespace_event = |event| Observation::Namespace(Report::Event(event));
+            take(namespace_event(Event::Init));
+            take(namespace_event(Event::InitApply(namespace.clone())));
+            take(namespace_event(Event::InitDone));
+            assert_eq!(take(map_event(Event::Init)), [""; 0], "the maps are being listed");
             if again {
-                found.take(Event::Map(watcher::Event::InitApply(map.clone())), "roots");
+                take(map_event(Event::InitApply(map.clone())));
             }
-            found.take(Event::Map(watcher::Event::InitDone), "roots");
-            found.take(Event::Namespace(watcher::Event::Init), "roots");
-            found.take(Event::Namespace(watcher::Event::InitApply(namespace.clone())), "roots");
-            assert_eq!(found.due(), [""; 0], "the namespaces are being listed");
-            found.take(Event::Namespace(watcher::Event::InitDone), "roots");
-            found.due()
+            take(map_event(Event::InitDone))
         };
         assert_eq!(list(true), [""; 0]);
         assert_eq!(list(true), [""; 0]);

@@ -8,9 +8,9 @@ use std::time::Duration;
 use futures_util::{StreamExt, stream};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use k8s_openapi::jiff::Timestamp;
-use kube::api::{ApiResource, DynamicObject, GroupVersionKind, Patch, PatchParams};
-use kube::{Api, Client};
 use leno_index::{Change, Index};
+use leno_kube::api::{ApiResource, DynamicObject, GroupVersionKind, Patch, PatchParams};
+use leno_kube::{Api, Client};
 use leno_resources::{Kind, Metadata, Object, ObjectKey};
 use leno_serve::State;
 use serde_json::{Value, json};
@@ -262,11 +262,11 @@ impl Statuses {
                 false
             }
             // Its newest version, or its end, is on its way to us.
-            Err(kube::Error::Api(status)) if matches!(status.code, 404 | 409) => {
+            Err(leno_kube::Error::Api(status)) if matches!(status.code, 404 | 409) => {
                 count(&self.counts.conflicts);
                 false
             }
-            Err(kube::Error::Api(status)) if matches!(status.code, 400 | 422) => {
+            Err(leno_kube::Error::Api(status)) if matches!(status.code, 400 | 422) => {
                 count(&self.counts.failed);
                 let reason = &status.message;
                 tracing::warn!(object = %key, reason, "the status is refused; it waits for the object to change");

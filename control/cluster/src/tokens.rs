@@ -7,8 +7,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant, SystemTime};
 
 use k8s_openapi::api::authentication::v1::{TokenReview, TokenReviewSpec, TokenReviewStatus};
-use kube::api::PostParams;
-use kube::{Api, Client};
+use leno_kube::api::PostParams;
+use leno_kube::{Api, Client};
 use leno_serve::{Answer, Authenticator, Proven, Refused};
 use leno_types::{Identity, InstanceName, TrustDomain};
 use tokio::sync::Semaphore;
@@ -68,7 +68,7 @@ enum NoReview {
     #[error("the API server did not answer within {ANSWER:?}")]
     Late,
     #[error("the API server reviews no token")]
-    Failed(#[from] kube::Error),
+    Failed(#[from] leno_kube::Error),
 }
 
 impl TokenReviewer {
@@ -125,7 +125,7 @@ impl TokenReviewer {
             let reviewed = self.review(token, turns).await.map_err(|error| {
                 count(&self.counts.failed);
                 let denied = matches!(&error,
-                    NoReview::Failed(kube::Error::Api(status)) if matches!(status.code, 401 | 403));
+                    NoReview::Failed(leno_kube::Error::Api(status)) if matches!(status.code, 401 | 403));
                 let error = Arc::new(error);
                 if denied { Refused::Broken(error) } else { Refused::Unavailable(error) }
             })?;

@@ -8,8 +8,8 @@ use data_encoding::BASE64;
 use k8s_openapi::api::admissionregistration::v1::{
     MutatingWebhookConfiguration, ValidatingWebhookConfiguration,
 };
-use kube::api::{Patch, PatchParams};
-use kube::{Api, Client, Resource};
+use leno_kube::api::{Patch, PatchParams};
+use leno_kube::{Api, Client, Resource};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
@@ -93,12 +93,12 @@ impl WebhookConfigurations {
         api: &Api<K>,
         name: &str,
         path: Option<&str>,
-    ) -> Result<bool, kube::Error>
+    ) -> Result<bool, leno_kube::Error>
     where
         K: Clone + Debug + DeserializeOwned + Serialize,
     {
         let Some(found) = api.get_opt(name).await? else { return Ok(false) };
-        let found = serde_json::to_value(&found).map_err(kube::Error::SerdeError)?;
+        let found = serde_json::to_value(&found).map_err(leno_kube::Error::SerdeError)?;
         let Some(patch) = patch(&found, &self.bundle, path) else { return Ok(false) };
         api.patch(name, &PatchParams::default(), &Patch::Strategic(&patch)).await?;
         Ok(true)

@@ -5,10 +5,10 @@ use std::time::Duration;
 
 use k8s_openapi::api::rbac::v1::ClusterRole;
 use k8s_openapi::jiff::Timestamp;
-use kube::api::{
+use leno_kube::api::{
     ApiResource, DynamicObject, GroupVersionKind, ListParams, Patch, PatchParams, PostParams,
 };
-use kube::{Api, Client, Error};
+use leno_kube::{Api, Client, Error, is_status};
 use leno_status::CONTROLLER;
 use serde_json::{Value, json};
 use tokio::sync::watch;
@@ -97,7 +97,7 @@ impl XMeshReconciler {
         let api: Api<DynamicObject> = Api::all_with(self.client.clone(), &resource);
         let mut all = match api.list(&ListParams::default().limit(MOST)).await {
             Ok(all) => all.items,
-            Err(error) if is(&error, 404) => return Ok(()),
+            Err(error) if is_status(&error, 404) => return Ok(()),
             Err(error) => return Err(error),
         };
         if !all.iter().any(|one| one.metadata.name.as_deref() == Some(MESH)) {
@@ -115,7 +115,7 @@ impl XMeshReconciler {
             match written {
                 Ok(_) => self.written.fetch_add(1, Ordering::Relaxed),
                 // Another version, or none, is there already: judged at the next look.
-                Err(error) if is(&error, 409) || is(&error, 404) => continue,
+                Err(error) if is_status(&error, 409) || is_status(&error, 404) => continue,
                 Err(error) => return Err(error),
             };
         }
@@ -134,16 +134,11 @@ impl XMeshReconciler {
         let owners: Api<ClusterRole> = Api::all(self.client.clone());
         let owner = owners.get_opt(OWNER).await?;
         made.metadata.owner_references =
-            owner.and_then(|owner| kube::Resource::owner_ref(&owner, &())).map(|it| vec![it]);
+            owner.and_then(|owner| leno_kube::Resource::owner_ref(&owner, &())).map(|it| vec![it]);
         let made = api.create(&PostParams::default(), &made).await?;
         tracing::info!(name = MESH, "the XMesh was made");
         Ok(made)
     }
-}
-
-/// Whether the API server has answered so.
-fn is(error: &Error, code: u16) -> bool {
-    matches!(error, Error::Api(status) if status.code == code)
 }
 
 /// What the status of an `XMesh` should be. `None` if it is right already, or the object is another mesh's.

@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use k8s_openapi::api::core::v1::{ConfigMap, Namespace, Pod, Service};
 use k8s_openapi::api::discovery::v1::EndpointSlice;
-use kube::core::NamespaceResourceScope;
-use kube::{Api, Client, Resource};
+use leno_kube::core::NamespaceResourceScope;
+use leno_kube::{Api, Client, Resource};
 use leno_resources::gateway::only_authorities;
 use leno_resources::{Kind, Object, ObjectKey};
 use serde::de::DeserializeOwned;
@@ -15,7 +15,6 @@ use tokio::sync::mpsc;
 use tokio::time::{Instant, timeout_at};
 
 mod collector;
-mod connect;
 mod custom;
 mod followed;
 mod pod;
@@ -23,7 +22,6 @@ mod read;
 mod watch;
 
 use crate::Update;
-pub use connect::{ConnectError, connect};
 pub use followed::{Followed, UnfollowedKind};
 pub use pod::{PROXY_CONTAINER, is_meshed, is_ready, owner};
 pub use read::{Read, ReadError, Unread, read};
@@ -118,10 +116,10 @@ impl KubernetesSource {
     pub async fn run(self, updates: mpsc::Sender<Update>) {
         let (sender, mut events) = mpsc::channel(EVENTS);
         for (nth, watched) in WATCHED.into_iter().enumerate() {
-            let teller =
-                KindEvents { nth, events: sender.clone(), followed: Arc::clone(&self.followed) };
+            let events = sender.clone();
+            let reporter = KindEvents { nth, events, followed: Arc::clone(&self.followed) };
             let client = self.client.clone();
-            tokio::spawn(async move { watched.each(client, &Scope::All, teller).await });
+            tokio::spawn(async move { watched.each(client, &Scope::All, reporter).await });
         }
         drop(sender);
         let mut collector = Collector::default();

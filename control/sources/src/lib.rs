@@ -21,8 +21,8 @@ mod kubernetes;
 pub use diff::diff;
 pub use files::{DEBOUNCE, FilesSource, OpenError, UPDATES, read_once};
 pub use kubernetes::{
-    ConnectError, Followed, KubernetesSource, PROXY_CONTAINER, Read, ReadError, UnfollowedKind,
-    Unread, connect, is_meshed, is_ready, owner, read,
+    Followed, KubernetesSource, PROXY_CONTAINER, Read, ReadError, UnfollowedKind, Unread,
+    is_meshed, is_ready, owner, read,
 };
 
 use leno_index::Change;

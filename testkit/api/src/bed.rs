@@ -6,15 +6,16 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use kube::api::{
+use leno_kube::api::{
     Api, ApiResource, DeleteParams, DynamicObject, GroupVersionKind, ListParams, Patch,
     PatchParams, PostParams,
 };
-use kube::config::{KubeConfigOptions, Kubeconfig};
-use kube::{Client, Config};
+use leno_kube::{Client, apply, connect};
 use rcgen::{KeyPair, PKCS_ECDSA_P256_SHA256};
 use serde_json::{Value, json};
 use tempfile::TempDir;
+
+use crate::audit::{self, Read};
 
 /// How long any wait may take, on a busy machine.
 pub const LIMIT: Duration = Duration::from_secs(60);
@@ -94,12 +95,14 @@ impl Bed {
             .unwrap();
         // The API server does not accept port 0, so it gets one that was free a moment ago.
         let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+        audit::write_policy(path);
         let server = Some(api_server(kube, path, port));
         until("the API server's certificate", async || {
             path.join("certs/apiserver.crt").metadata().ok().filter(|file| file.len() > 0)
         })
         .await;
-        let admin = client(&kubeconfig(path, port, ADMIN)).await;
+        let own = kubeconfig(path, "bed.kubeconfig", port, ADMIN);
+        let admin = connect(Some(&own), None).await.unwrap();
         let mut bed = Self { kube: kube.to_owned(), port, etcd, server, admin, directory };
         bed.ready().await;
         bed
@@ -118,6 +121,11 @@ impl Bed {
         self.ready().await;
     }
 
+    /// The lists and watches of this program that the API server has answered so far, in order.
+    pub fn reads(&self, program: &str) -> Vec<Read> {
+        audit::reads(self.directory.path(), program)
+    }
+
     /// Writes the kubeconfig of the administrator.
     pub fn administrator(&self) -> PathBuf {
         self.kubeconfig("admin.kubeconfig", self.port, ADMIN)
@@ -125,17 +133,13 @@ impl Bed {
 
     /// Writes a kubeconfig with this token; `port` is the server's own or one that forwards to it.
     pub fn kubeconfig(&self, name: &str, port: u16, token: &str) -> PathBuf {
-        let path = self.directory.path().join(name);
-        let text = serde_json::to_string(&kubeconfig(self.directory.path(), port, token));
-        fs::write(&path, text.unwrap()).unwrap();
-        path
+        kubeconfig(self.directory.path(), name, port, token)
     }
 
     /// Creates the object, or changes it to what is given here.
     pub async fn apply(&self, object: Value) {
         let (api, name) = self.api(&object);
-        let params = PatchParams::apply("test").force();
-        let applied = api.patch(&name, &params, &Patch::Apply(&object)).await;
+        let applied = apply(&api, "test", &name, &object).await;
         applied.unwrap_or_else(|error| panic!("{object}: {error}"));
     }
 
@@ -287,6 +291,8 @@ fn api_server(kube: &Path, path: &Path, port: u16) -> Child {
         .arg(file("service-account-key-file", "tokens.pub"))
         .arg(file("service-account-signing-key-file", "tokens.key"))
         .arg(file("token-auth-file", "admin.csv"))
+        .arg(file("audit-policy-file", audit::POLICY))
+        .arg(file("audit-log-path", audit::LOG))
         .args(["--service-account-issuer=https://kubernetes.default.svc"])
         .args(["--service-cluster-ip-range=10.96.0.0/16", "--authorization-mode=RBAC"])
         .arg("--allow-privileged=true")
@@ -298,23 +304,20 @@ fn api_server(kube: &Path, path: &Path, port: u16) -> Child {
         .unwrap()
 }
 
-fn kubeconfig(path: &Path, port: u16, token: &str) -> Kubeconfig {
-    serde_json::from_value(json!({
+/// Writes a kubeconfig with this token.
+fn kubeconfig(directory: &Path, name: &str, port: u16, token: &str) -> PathBuf {
+    let config = json!({
         "apiVersion": "v1",
         "kind": "Config",
         "clusters": [{"name": "test", "cluster": {
             "server": format!("https://127.0.0.1:{port}"),
-            "certificate-authority": path.join("certs/apiserver.crt"),
+            "certificate-authority": directory.join("certs/apiserver.crt"),
         }}],
         "users": [{"name": "test", "user": {"token": token}}],
         "contexts": [{"name": "test", "context": {"cluster": "test", "user": "test"}}],
         "current-context": "test",
-    }))
-    .unwrap()
-}
-
-async fn client(config: &Kubeconfig) -> Client {
-    let options = KubeConfigOptions::default();
-    let config = Config::from_custom_kubeconfig(config.clone(), &options).await.unwrap();
-    Client::try_from(config).unwrap()
+    });
+    let path = directory.join(name);
+    fs::write(&path, config.to_string()).unwrap();
+    path
 }

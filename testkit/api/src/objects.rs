@@ -1,6 +1,6 @@
 //! Kubernetes objects of a small shop.
 
-use kube::api::DynamicObject;
+use leno_kube::api::DynamicObject;
 use serde_json::{Value, json};
 
 /// A service of the shop; the API server chooses its address.

@@ -36,9 +36,8 @@ fn keeper_of_one(folder: &Path) -> Keeper {
 }
 
 fn cluster() -> Cluster {
-    let nowhere = kube::Config::new("http://127.0.0.1:1".parse().unwrap());
     Cluster {
-        client: kube::Client::try_from(nowhere).unwrap(),
+        client: leno_kube::connect_to("http://127.0.0.1:1".parse().unwrap()).unwrap(),
         node: "n1".to_owned(),
         pods: Arc::default(),
         metrics: Arc::default(),
@@ -72,7 +71,7 @@ async fn a_pod_that_failed_once_leaves_the_agent_unready_and_one_that_always_fai
     let folder = tempfile::tempdir().unwrap();
     let keeper = Arc::new(keeper_of_one(folder.path()));
     let cluster = cluster();
-    cluster.pods.put(pod());
+    cluster.pods.take(leno_kube::Event::Apply(pod()));
     let (sender, changed) = mpsc::channel(MAX_CHANGES);
     sender.send(Change::Pod(Box::new(pod()))).await.unwrap();
     sender.send(Change::Listed).await.unwrap();

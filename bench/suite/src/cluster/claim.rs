@@ -10,8 +10,8 @@ use std::path::Path;
 
 use anyhow::{Context, Result, bail};
 use k8s_openapi::api::core::v1::Namespace;
-use kube::api::PostParams;
-use kube::{Api, Client, ResourceExt as _};
+use leno_kube::api::PostParams;
+use leno_kube::{Api, Client, ResourceExt as _};
 use leno_operate::Error;
 use serde_json::json;
 
@@ -78,7 +78,7 @@ pub(super) async fn namespace(
     let params = PostParams { field_manager: Some(CLAIMER.to_owned()), ..PostParams::default() };
     match all.create(&params, &one).await {
         Ok(_) => Ok(None),
-        Err(kube::Error::Api(status)) if status.is_already_exists() => {
+        Err(leno_kube::Error::Api(status)) if status.is_already_exists() => {
             let there = all.get_opt(name).await;
             Ok(Some(there.map_err(Error::api(format!("get Namespace {name}")))?.unwrap_or(one)))
         }

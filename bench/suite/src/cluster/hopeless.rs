@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use k8s_openapi::api::core::v1::{ContainerStateWaiting, ContainerStatus, Pod};
-use kube::ResourceExt as _;
+use leno_kube::ResourceExt as _;
 use leno_operate::{statuses, unstartable};
 
 use super::manifests::CONTAINER;

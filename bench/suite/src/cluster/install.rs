@@ -15,10 +15,10 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail};
 use k8s_openapi::api::apps::v1::Deployment;
 use k8s_openapi::api::core::v1::Pod;
-use kube::api::ListParams;
-use kube::{Api, Client, ResourceExt as _};
 use leno_charts::{NAMESPACE, Values};
-use leno_operate::{Error, Removal, Removed, Right, Target, is_ready};
+use leno_kube::api::ListParams;
+use leno_kube::{Api, Client, ResourceExt as _, Right};
+use leno_operate::{Error, Removal, Removed, Target, is_ready};
 use serde_json::Value;
 
 use super::hopeless::Patience;

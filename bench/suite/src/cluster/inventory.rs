@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use anyhow::{Result, anyhow};
-use kube::api::{ApiResource, DynamicObject, GroupVersionKind, ListParams};
-use kube::{Api, Client, ResourceExt as _};
+use leno_kube::api::{ApiResource, DynamicObject, GroupVersionKind, ListParams};
+use leno_kube::{Api, Client, ResourceExt as _};
 use leno_operate::{Error, Named, is_absent, paged};
 
 use super::install;

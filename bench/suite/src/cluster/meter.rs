@@ -11,7 +11,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use k8s_openapi::api::core::v1::{ContainerStatus, Pod};
-use kube::ResourceExt as _;
+use leno_kube::ResourceExt as _;
 use leno_operate::statuses;
 
 use super::manifests::{CONTAINER, is_watcher};

@@ -5,8 +5,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use anyhow::{Result, bail};
 use k8s_openapi::api::core::v1::Node as Object;
-use kube::api::ListParams;
-use kube::{Api, Client, ResourceExt as _};
+use leno_kube::api::ListParams;
+use leno_kube::{Api, Client, ResourceExt as _};
 use leno_operate::Error;
 
 use super::manifests::workloads_of;

@@ -9,8 +9,8 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 use k8s_openapi::api::core::v1::{Namespace, Pod};
-use kube::api::ListParams;
-use kube::{Api, Client, ResourceExt as _};
+use leno_kube::api::ListParams;
+use leno_kube::{Api, Client, ResourceExt as _};
 use leno_measure::load::{Pace, Plan as Load};
 use leno_operate::{Error, Named, Reach, is_ready};
 use serde_json::Value;

@@ -1,8 +1,8 @@
 //! Whether the control plane follows all kinds of objects, as the conditions of its pods say.
 
 use k8s_openapi::api::core::v1::{Pod, PodCondition};
-use kube::api::ListParams;
-use kube::{Api, Client};
+use leno_kube::api::ListParams;
+use leno_kube::{Api, Client};
 use leno_resources::KINDS_CONDITION;
 
 use super::{Finding, Level};

@@ -3,9 +3,9 @@
 use std::collections::BTreeMap;
 
 use k8s_openapi::api::core::v1::{ConfigMap, Node};
-use kube::api::ListParams;
-use kube::{Api, Client};
 use leno_charts::Values;
+use leno_kube::api::ListParams;
+use leno_kube::{Api, Client};
 
 use super::{Finding, Level};
 use crate::Error;

@@ -1,12 +1,12 @@
 //! The rights that a removal needs. They are checked first, so that no removal stops halfway for
 //! lack of one.
 
-use kube::api::{ApiResource, GroupVersionKind};
 use leno_charts::INSTALLED;
+use leno_kube::Need;
+use leno_kube::api::{ApiResource, GroupVersionKind};
 
 use super::{AGENT, CONTROLLER, ROOTS};
 use crate::objects::Named;
-use crate::rights::Need;
 
 /// The rights for all requests of a removal: for these objects, and for its other actions.
 pub(super) fn all<'a>(namespace: &str, gone: impl Iterator<Item = &'a Named>) -> Vec<Need> {

@@ -11,8 +11,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use k8s_openapi::api::core::v1::{Node, Pod, PodSpec};
-use kube::ResourceExt as _;
-use kube::api::{ListParams, ObjectMeta, PostParams};
+use leno_kube::ResourceExt as _;
+use leno_kube::api::{ListParams, ObjectMeta, PostParams};
 use tokio::time::{Instant, sleep};
 
 use super::{CLEANS, CLEANUP, LOOK, NODE_LIMIT, Removal, Removed};
@@ -163,7 +163,7 @@ impl Cleaner for OnNodes<'_> {
         match self.removal.pods().create(&PostParams::default(), &pod).await {
             Ok(_) => Ok(()),
             // It belongs to another removal that this one has replaced; it does the same.
-            Err(kube::Error::Api(status)) if status.code == 409 => Ok(()),
+            Err(leno_kube::Error::Api(status)) if status.code == 409 => Ok(()),
             Err(error) => Err(Error::api(format!("create Pod {name}"))(error)),
         }
     }

@@ -3,7 +3,7 @@
 //! Taints are left out: a node that was tainted later may have had an agent before.
 
 use k8s_openapi::api::core::v1::{Node, NodeSelectorRequirement, NodeSelectorTerm, PodSpec};
-use kube::ResourceExt as _;
+use leno_kube::ResourceExt as _;
 
 /// Whether a pod like this may run on a node: by its node selector and by what its affinity requires.
 pub(super) fn may_run(pod: &PodSpec, node: &Node) -> bool {

@@ -8,8 +8,8 @@ use std::time::Duration;
 use futures_util::StreamExt as _;
 use futures_util::stream;
 use k8s_openapi::api::core::v1::{Event, Pod};
-use kube::api::{ApiResource, DynamicObject, GroupVersionKind, ListParams, LogParams};
-use kube::{Api, Client};
+use leno_kube::api::{ApiResource, DynamicObject, GroupVersionKind, ListParams, LogParams};
+use leno_kube::{Api, Client};
 use leno_resources::Kind;
 use leno_sources::{PROXY_CONTAINER, is_meshed, is_ready};
 use leno_types::ports;
@@ -313,7 +313,7 @@ impl Log {
                 let (text, read) = tail(log, LOG_BOUND).await;
                 (Some(text), read.map_err(|error| Error::Pod(what, error.to_string())))
             }
-            Ok(Err(kube::Error::Api(status))) if status.code == 400 => (None, Ok(())),
+            Ok(Err(leno_kube::Error::Api(status))) if status.code == 400 => (None, Ok(())),
             Ok(Err(error)) => (None, Err(Error::api(what)(error))),
             Err(_) => (None, Err(Error::Late(what, LOG_BOUND.as_secs()))),
         };

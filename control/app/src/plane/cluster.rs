@@ -6,12 +6,13 @@ use std::sync::Arc;
 use anyhow::Context;
 
 use leno_cluster::{
-    Client, Elector, FailingKind, KindsReporter, RemovalReconciler, Roots, Statuses, TokenReviewer,
+    FailingKind, KindsReporter, RemovalReconciler, Roots, Statuses, TokenReviewer,
     WebhookConfigurations, XMeshReconciler, authority,
 };
 use leno_identity::Authority;
+use leno_kube::{Client, Elector, connect};
 use leno_serve::{Credentials, State};
-use leno_sources::{Followed, KubernetesSource, UPDATES, UnfollowedKind, connect};
+use leno_sources::{Followed, KubernetesSource, UPDATES, UnfollowedKind};
 use tokio::sync::{mpsc, watch};
 
 use super::{Hook, Plane, Source};
@@ -25,6 +26,8 @@ use crate::webhook::{VALIDATE, Webhook};
 const RUN_BYTES: usize = 8;
 /// The control plane's Service, by which the API server calls it.
 const SERVICE: &str = "leno-controller";
+/// The Lease of the replica that writes, in the control plane's namespace.
+const LEASE: &str = "leno-controller";
 
 pub(super) async fn open(
     cluster: &Cluster,
@@ -45,7 +48,7 @@ pub(super) async fn open(
 
     let (name, run) = (replica(cluster)?, run()?);
     let authority = Arc::new(authority);
-    let elector = Elector::new(client.clone(), &cluster.namespace, (&name, &run));
+    let elector = Elector::new(client.clone(), (&cluster.namespace, LEASE), (&name, &run));
     let leads = elector.leads();
     let heard = Arc::clone(&followed);
     let last = tokio::spawn(elector.run(move |heard_it| heard.answered(heard_it), stop.clone()));

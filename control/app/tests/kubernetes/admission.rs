@@ -1,7 +1,7 @@
 //! What the API server asks the controller, and what the leader keeps for it.
 
 use http::Request;
-use kube::api::Patch;
+use leno_kube::api::Patch;
 use leno_testkit_api::objects::{http_route, http_route_definition, service, traffic_policy};
 use leno_testkit_api::{Bed, binary, until};
 use serde_json::{Value, json};

@@ -10,10 +10,10 @@ mod admission;
 mod declaration;
 mod kinds;
 mod operate;
+mod outages;
 mod outside;
 mod policies;
 mod proxy;
-mod relay;
 mod removal;
 mod replica;
 mod scale;
@@ -28,9 +28,8 @@ use leno_charts::{NAMESPACE, Values};
 use leno_testkit_api::objects::{
     condition, http_route, http_route_definition, pod, service, slice,
 };
-use leno_testkit_api::{Bed, binary, until};
+use leno_testkit_api::{Bed, Relay, binary, until};
 use proxy::Proxy;
-use relay::Relay;
 use replica::Replica;
 
 /// What the guide says of metrics in a cluster, and everywhere.

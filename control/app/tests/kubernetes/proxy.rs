@@ -4,7 +4,7 @@ use std::fs;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use leno_discovery::{Certificate, Client, Directory, IdentityClient, Settings};
+use leno_discovery::{Certificate, Client, Directory, IdentityClient, Settings, Status};
 use leno_testkit_api::{Bed, LIMIT, until};
 use leno_types::mesh::{Resolution, Roots};
 use leno_types::{ServiceName, TrustDomain};
@@ -64,7 +64,12 @@ impl Proxy {
     }
 
     pub(crate) fn is_connected(&self) -> bool {
-        self.directory.status().connected
+        self.status().connected
+    }
+
+    /// The state of its stream.
+    pub(crate) fn status(&self) -> Status {
+        self.directory.status()
     }
 }
 

@@ -1,7 +1,7 @@
 //! A removal of the mesh that was given up, and is taken back.
 
-use kube::api::Patch;
 use leno_cluster::{Halfway, Look, RemovalReconciler};
+use leno_kube::api::Patch;
 use leno_testkit_api::{Bed, binary, until};
 use leno_types::Removal;
 use serde_json::{Value, json};

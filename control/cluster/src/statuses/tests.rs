@@ -27,7 +27,7 @@ impl Bed {
     async fn new() -> Self {
         let server = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = format!("http://{}", server.local_addr().unwrap());
-        let client = Client::try_from(kube::Config::new(address.parse().unwrap())).unwrap();
+        let client = leno_kube::connect_to(address.parse().unwrap()).unwrap();
         let statuses = std::sync::Arc::new(Statuses::new(client));
         statuses.misread([misread()]);
         Self { server, state: State::new(Index::new(Settings::default())), statuses }
@@ -95,10 +95,10 @@ async fn a_thousand_statuses_are_written_at_a_bounded_rate() {
 #[test]
 fn endpoints_concern_policies_alone_and_config_maps_all() {
     let state = State::new(Index::new(Settings::default()));
-    let config = kube::Config::new("http://127.0.0.1:1".parse().unwrap());
+    let nowhere = "http://127.0.0.1:1".parse().unwrap();
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     let _entered = runtime.enter();
-    let statuses = Statuses::new(Client::try_from(config).unwrap());
+    let statuses = Statuses::new(leno_kube::connect_to(nowhere).unwrap());
     let gone = |kind: Kind| {
         let (namespace, name) = ("shop".to_owned(), "web".to_owned());
         [Change::Delete(ObjectKey { kind, namespace, name })]

@@ -9,7 +9,7 @@ use aws_lc_rs::signature::{
 };
 use data_encoding::BASE64URL_NOPAD;
 use http::Request;
-use kube::Client;
+use leno_kube::Client;
 use serde::Deserialize;
 use tokio::sync::Mutex;
 use tokio::time::timeout;
@@ -112,10 +112,10 @@ impl ClusterKeys {
         read.check(token)
     }
 
-    async fn fetch(&self) -> Result<Vec<VerifyingKey>, kube::Error> {
-        let request = Request::get(JWKS).body(Vec::new()).map_err(kube::Error::HttpError)?;
+    async fn fetch(&self) -> Result<Vec<VerifyingKey>, leno_kube::Error> {
+        let request = Request::get(JWKS).body(Vec::new()).map_err(leno_kube::Error::HttpError)?;
         let text = self.client.request_text(request).await?;
-        parse(&text).map_err(kube::Error::SerdeError)
+        parse(&text).map_err(leno_kube::Error::SerdeError)
     }
 }
 

@@ -1,8 +1,8 @@
 //! Kinds that a cluster has while their CustomResourceDefinitions are installed.
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
-use kube::api::{ApiResource, DynamicObject, GroupVersionKind};
-use kube::{Api, Client};
+use leno_kube::api::{ApiResource, DynamicObject, GroupVersionKind};
+use leno_kube::{Api, Client};
 use leno_resources::{DEFAULT_NAMESPACE, Kind, Metadata, Object, ObjectKey, Problem, parse};
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};

@@ -191,11 +191,6 @@ impl Followed {
         kind.failing_since.take().is_some() && again
     }
 
-    /// Whether the watch of a kind fails.
-    pub(super) fn is_failing(&self, nth: usize) -> bool {
-        self.state().kinds[nth].failing_since.is_some()
-    }
-
     /// Whether a kind was ever listed completely.
     pub(super) fn has_listed(&self, nth: usize) -> bool {
         self.state().kinds[nth].lists > 0

@@ -5,8 +5,8 @@ use std::sync::{Mutex, PoisonError};
 
 use futures_util::future::try_join_all;
 use k8s_openapi::api::core::v1::{Namespace, Pod};
-use kube::api::ListParams;
-use kube::{Api, Client, Resource};
+use leno_kube::api::ListParams;
+use leno_kube::{Api, Client, Resource, is_status};
 use leno_resources::{Object, ObjectKey};
 use leno_types::{InstanceName, Owner};
 use serde::de::DeserializeOwned;
@@ -44,7 +44,7 @@ pub struct ReadError {
     /// The kind's name in Kubernetes.
     pub kind: &'static str,
     /// The API server's error, or why it does not answer.
-    pub source: kube::Error,
+    pub source: leno_kube::Error,
 }
 
 /// Reads all objects of the mesh; with `namespace`, those of that namespace and the namespace
@@ -69,12 +69,16 @@ pub async fn read(client: &Client, namespace: Option<&str>) -> Result<Read, Read
     Ok(sum)
 }
 
-async fn of_kind(client: Client, watched: Watched, scope: &Scope) -> Result<Read, kube::Error> {
+async fn of_kind(
+    client: Client,
+    watched: Watched,
+    scope: &Scope,
+) -> Result<Read, leno_kube::Error> {
     match (watched, scope) {
         (Watched::Core(leno_resources::Kind::Namespace), Scope::Namespace(name)) => {
             let found = match Api::<Namespace>::all(client).get_opt(name).await {
                 // Without the right to read it, go on without the namespace's annotations.
-                Err(kube::Error::Api(status)) if status.code == 403 => None,
+                Err(error) if is_status(&error, 403) => None,
                 found => found?,
             };
             let objects = found.map(|one| Object::Namespace(Box::new(one)));
@@ -106,7 +110,7 @@ struct Reader {
 }
 
 impl Visit for Reader {
-    type Output = Result<Read, kube::Error>;
+    type Output = Result<Read, leno_kube::Error>;
 
     async fn visit<K>(
         self,
@@ -124,7 +128,7 @@ async fn list<K>(
     versions: Vec<Api<K>>,
     make: impl Fn(K) -> Result<Object, NoObject>,
     page: u32,
-) -> Result<Read, kube::Error>
+) -> Result<Read, leno_kube::Error>
 where
     K: Clone + Debug + DeserializeOwned,
 {
@@ -136,7 +140,7 @@ where
             let page = match api.list(&asked).await {
                 Ok(page) => page,
                 // Try the next version; if there is none, the cluster does not have the kind.
-                Err(kube::Error::Api(status)) if status.code == 404 => break,
+                Err(error) if is_status(&error, 404) => break,
                 Err(error) => return Err(error),
             };
             let more = page.metadata.continue_.filter(|token| !token.is_empty());
@@ -157,7 +161,7 @@ where
             if pages == MAX_PAGES {
                 let objects = read.objects.len();
                 let why = format!("there are more than {objects} objects of the kind");
-                return Err(kube::Error::Service(why.into()));
+                return Err(leno_kube::Error::Service(why.into()));
             }
         }
     }

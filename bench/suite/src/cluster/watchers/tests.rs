@@ -9,8 +9,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::{Context, Poll};
 
 use http::{Request, Response};
-use kube::Client;
-use kube::client::Body;
+use leno_kube::Client;
+use leno_kube::client::Body;
 
 use super::*;
 use crate::cluster::meter::Role;

@@ -3,11 +3,13 @@
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use http::HeaderValue;
+use http::header::USER_AGENT;
 use kube::config::{KubeConfigOptions, Kubeconfig, KubeconfigError};
 use kube::{Client, Config};
 
 /// The longest wait for a connection to the API server, which is in the same cluster.
-pub(super) const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
+pub(crate) const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 /// How long the API server may be silent while a response is outstanding: more than the 290 s after
 /// which it ends a watch without events.
 const READ_TIMEOUT: Duration = Duration::from_secs(300);
@@ -54,7 +56,7 @@ pub async fn connect(
         (Some(path), _) => ConnectError::File(path.to_owned(), error),
         (None, context) => ConnectError::Context(context.unwrap_or_default().to_owned(), error),
     };
-    let mut config = match (kubeconfig, context) {
+    let config = match (kubeconfig, context) {
         (None, None) => Config::infer().await?,
         (path, context) => {
             let read = path.map_or_else(Kubeconfig::read, Kubeconfig::read_from);
@@ -63,13 +65,40 @@ pub async fn connect(
             Config::from_custom_kubeconfig(file, &options).await.map_err(failed)?
         }
     };
+    client(config)
+}
+
+/// A client for the server at this address, without TLS and credentials, such as the one of a test.
+///
+/// # Errors
+/// The address cannot be used.
+pub fn connect_to(address: http::Uri) -> Result<Client, ConnectError> {
+    client(Config::new(address))
+}
+
+/// The current context of this kubeconfig, or of the one that `KUBECONFIG` or `~/.kube/config` names. `None` if there
+/// is none, or it cannot be read.
+#[must_use]
+pub fn current_context(kubeconfig: Option<&Path>) -> Option<String> {
+    kubeconfig.map_or_else(Kubeconfig::read, Kubeconfig::read_from).ok()?.current_context
+}
+
+fn client(mut config: Config) -> Result<Client, ConnectError> {
     config.connect_timeout = Some(CONNECT_TIMEOUT);
     config.read_timeout = Some(READ_TIMEOUT);
     // Silence on a connection without an outstanding request does not count.
     config.reset_reader_on_write = true;
     // Callers have their own intervals for retries.
     config.default_retry = false;
+    config.headers.extend(user_agent().map(|agent| (USER_AGENT, agent)));
     Ok(Client::try_from(config)?)
+}
+
+/// By what the logs of the API server name this program, as in `leno-agent/0.1.0`.
+fn user_agent() -> Option<HeaderValue> {
+    let program = std::env::current_exe().ok()?;
+    let name = program.file_name()?.to_str()?;
+    HeaderValue::from_str(&format!("{name}/{}", env!("CARGO_PKG_VERSION"))).ok()
 }
 
 fn has_context(file: &Kubeconfig, wanted: Option<&str>) -> Result<(), ConnectError> {

@@ -6,14 +6,16 @@ use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
 /// Relays connections to a port of loopback; all of them end with it.
-pub(crate) struct Relay {
-    pub(crate) port: u16,
+pub struct Relay {
+    /// Its own port.
+    pub port: u16,
     open: watch::Sender<bool>,
     running: JoinHandle<()>,
 }
 
 impl Relay {
-    pub(crate) async fn start(to: u16) -> Self {
+    /// Starts one to this port.
+    pub async fn start(to: u16) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let port = listener.local_addr().unwrap().port();
         let (open, opened) = watch::channel(true);
@@ -27,7 +29,7 @@ impl Relay {
                         copy_bidirectional(&mut client, &mut server).await
                     };
                     tokio::select! {
-                        // How a connection ends is the matter of its ends.
+                        // Its two ends see how it ends.
                         _ = relayed => {}
                         _ = opened.wait_for(|open| !open) => {}
                     }
@@ -38,7 +40,7 @@ impl Relay {
     }
 
     /// Ends all connections and refuses new ones, or lets them through again.
-    pub(crate) fn open(&self, open: bool) {
+    pub fn open(&self, open: bool) {
         self.open.send_replace(open);
     }
 }

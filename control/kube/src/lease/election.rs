@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 pub(super) struct Record {
     /// The version of the object, which every write changes.
     pub(super) version: String,
-    /// Who leads; empty where nobody does.
+    /// The replica that leads; empty if none does.
     pub(super) holder: String,
     /// How long a term lasts.
     pub(super) term: Duration,
@@ -19,7 +19,7 @@ pub(super) struct Record {
 pub(super) enum Step {
     /// There is no Lease: create it.
     Create,
-    /// Nobody leads: write ourselves into it.
+    /// No replica leads: write this one into it.
     Take,
     /// We lead: say so again.
     Renew,
@@ -77,7 +77,7 @@ mod tests {
     }
 
     #[test]
-    fn a_lease_that_is_not_there_or_nobodys_is_taken() {
+    fn a_lease_that_does_not_exist_or_is_empty_is_taken() {
         let mut election = Election::new("a".to_owned());
         let now = Instant::now();
         assert_eq!(election.step(None, now), Step::Create);

@@ -5,9 +5,7 @@ use k8s_openapi::api::authorization::v1::{
     ResourceAttributes, SelfSubjectAccessReview, SelfSubjectAccessReviewSpec,
 };
 use kube::api::PostParams;
-use kube::{Api, Client};
-
-use crate::Error;
+use kube::{Api, Client, Error};
 
 /// Reviews requested at the same time; each is one short request.
 const AT_ONCE: usize = 16;
@@ -18,7 +16,7 @@ pub type Right = (&'static str, &'static str, &'static str);
 
 /// An action that needs a right: on one object or any, in one namespace or all.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Need {
+pub struct Need {
     verb: &'static str,
     group: String,
     resource: String,
@@ -34,18 +32,21 @@ impl From<&Right> for Need {
 
 impl Need {
     /// In all namespaces, on any object. The resource may have a subresource after a slash.
-    pub(crate) fn new(verb: &'static str, group: &str, resource: &str) -> Self {
+    #[must_use]
+    pub fn new(verb: &'static str, group: &str, resource: &str) -> Self {
         let (group, resource) = (group.to_owned(), resource.to_owned());
         Self { verb, group, resource, namespace: None, name: None }
     }
 
     /// In this namespace; in all for `None`.
-    pub(crate) fn inside(self, namespace: Option<&str>) -> Self {
+    #[must_use]
+    pub fn inside(self, namespace: Option<&str>) -> Self {
         Self { namespace: namespace.map(str::to_owned), ..self }
     }
 
     /// On the object of this name.
-    pub(crate) fn named(self, name: &str) -> Self {
+    #[must_use]
+    pub fn named(self, name: &str) -> Self {
         Self { name: Some(name.to_owned()), ..self }
     }
 
@@ -78,21 +79,15 @@ impl Need {
             ..SelfSubjectAccessReview::default()
         };
         let asked = Api::all(client.clone()).create(&PostParams::default(), &review).await;
-        let asked = asked.map_err(Error::api("ask what is allowed"))?;
-        Ok(asked.status.is_some_and(|status| status.allowed))
+        Ok(asked?.status.is_some_and(|status| status.allowed))
     }
 }
 
-/// Those of these rights, in the whole cluster, that the user lacks, in words.
+/// Those of these actions that the user may not do, in words, in the same order.
 ///
 /// # Errors
 /// The API server does not answer.
-pub async fn lacking(client: &Client, rights: &[Right]) -> Result<Vec<String>, Error> {
-    unmet(client, rights.iter().map(Need::from).collect()).await
-}
-
-/// Those of these actions that the user may not do, in words, in the same order.
-pub(crate) async fn unmet(client: &Client, needs: Vec<Need>) -> Result<Vec<String>, Error> {
+pub async fn unmet(client: &Client, needs: Vec<Need>) -> Result<Vec<String>, Error> {
     let asked = stream::iter(needs).map(async |need: Need| {
         let allowed = need.is_allowed(client).await?;
         Ok::<_, Error>((!allowed).then(|| need.said()))

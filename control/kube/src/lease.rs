@@ -1,7 +1,5 @@
 //! Which of the replicas writes: the one whose name is in a Lease.
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use k8s_openapi::api::coordination::v1::{Lease, LeaseSpec};
@@ -14,10 +12,8 @@ use tokio::time::timeout;
 
 mod election;
 
+use crate::is_status;
 use election::{Election, Record, Step};
-
-/// The Lease's name; its namespace is the control plane's.
-pub const LEASE: &str = "leno-controller";
 
 /// How long a leader that says nothing more still counts as one, for the others. As long as
 /// Kubernetes' own components have it.
@@ -35,11 +31,12 @@ const RELEASED: i32 = 1;
 /// Takes part in choosing the leader of the replicas.
 pub struct Elector {
     leases: Api<Lease>,
+    /// The name of the Lease.
+    lease: String,
     election: Election,
     leads: watch::Sender<bool>,
     /// Until when we lead by what the API server has last heard of us.
     until: Option<Instant>,
-    terms: Arc<AtomicU64>,
 }
 
 /// What a read and a write of the Lease came to.
@@ -49,16 +46,17 @@ enum Outcome {
 }
 
 impl Elector {
-    /// Of the Lease in `namespace`; `name` is the replica's, and `run` what tells this start of it from
+    /// Of the Lease of this namespace and name; `name` is the replica's, and `run` what tells this start of it from
     /// others.
     #[must_use]
-    pub fn new(client: Client, namespace: &str, (name, run): (&str, &str)) -> Self {
+    pub fn new(client: Client, lease: (&str, &str), (name, run): (&str, &str)) -> Self {
+        let (namespace, lease) = (lease.0, lease.1.to_owned());
         Self {
             leases: Api::namespaced(client, namespace),
+            lease,
             election: Election::new(format!("{name}_{run}")),
             leads: watch::Sender::new(false),
             until: None,
-            terms: Arc::default(),
         }
     }
 
@@ -105,7 +103,6 @@ impl Elector {
             if turned {
                 let (me, verb) = (self.election.me(), if leads { "begins" } else { "ends" });
                 tracing::info!(me, "the lead of this replica {verb}");
-                self.terms.fetch_add(u64::from(leads), Ordering::Relaxed);
             }
             *led = leads;
             turned
@@ -113,7 +110,7 @@ impl Elector {
     }
 
     async fn look(&mut self) -> Result<Outcome, kube::Error> {
-        let found = self.leases.get_opt(LEASE).await?;
+        let found = self.leases.get_opt(&self.lease).await?;
         let step = self.election.step(found.as_ref().map(record), Instant::now());
         let now = MicroTime(Timestamp::now());
         let fresh = || LeaseSpec {
@@ -126,7 +123,8 @@ impl Elector {
         let written = match (step, found) {
             (Step::Wait, _) => return Ok(Outcome::Follows),
             (Step::Create, _) | (_, None) => {
-                let metadata = ObjectMeta { name: Some(LEASE.to_owned()), ..ObjectMeta::default() };
+                let metadata =
+                    ObjectMeta { name: Some(self.lease.clone()), ..ObjectMeta::default() };
                 let lease = Lease { metadata, spec: Some(fresh()) };
                 self.leases.create(&PostParams::default(), &lease).await
             }
@@ -134,22 +132,22 @@ impl Elector {
                 let transitions = lease.spec.as_ref().and_then(|spec| spec.lease_transitions);
                 let transitions = transitions.unwrap_or(0).saturating_add(1);
                 lease.spec = Some(LeaseSpec { lease_transitions: Some(transitions), ..fresh() });
-                self.leases.replace(LEASE, &PostParams::default(), &lease).await
+                self.leases.replace(&self.lease, &PostParams::default(), &lease).await
             }
             (Step::Renew, Some(mut lease)) => {
                 lease.spec.get_or_insert_default().renew_time = Some(now);
-                self.leases.replace(LEASE, &PostParams::default(), &lease).await
+                self.leases.replace(&self.lease, &PostParams::default(), &lease).await
             }
         };
         match written {
             Ok(_) => Ok(Outcome::Leads),
             // Another was first, by the version of the Lease.
-            Err(kube::Error::Api(status)) if status.code == 409 => Ok(Outcome::Follows),
+            Err(error) if is_status(&error, 409) => Ok(Outcome::Follows),
             Err(error) => Err(error),
         }
     }
 
-    /// Leaves the Lease to whoever looks next, and acts as leader no more before that.
+    /// Ends the lead of this replica, and then empties the Lease, which the next replica that reads it takes.
     async fn release(mut self) {
         if !*self.leads.borrow() {
             return;
@@ -157,14 +155,14 @@ impl Elector {
         self.until = None;
         self.tell();
         let released = async {
-            let Some(mut lease) = self.leases.get_opt(LEASE).await? else { return Ok(()) };
+            let Some(mut lease) = self.leases.get_opt(&self.lease).await? else { return Ok(()) };
             if self.election.step(Some(record(&lease)), Instant::now()) != Step::Renew {
                 return Ok(());
             }
             let spec = lease.spec.get_or_insert_default();
             spec.holder_identity = Some(String::new());
             spec.lease_duration_seconds = Some(RELEASED);
-            self.leases.replace(LEASE, &PostParams::default(), &lease).await.map(drop)
+            self.leases.replace(&self.lease, &PostParams::default(), &lease).await.map(drop)
         };
         let released: Result<Result<(), kube::Error>, _> = timeout(ANSWER, released).await;
         if !matches!(released, Ok(Ok(()))) {

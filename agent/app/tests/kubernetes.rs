@@ -1,0 +1,173 @@
+//! The real agent against a real API server and etcd, through outages of both kinds: the way to the server is cut, and
+//! the server restarts.
+//!
+//! Needs `CLUSTER_KUBE` (`scripts/cluster.sh api`); without it the test says that it is skipped, and fails where
+//! `LENO_REQUIRE` has `kubernetes`. The agent has no capability here, so that it captures no pod and touches nothing of
+//! the machine.
+#![expect(clippy::unwrap_used, reason = "a test may panic")]
+
+use std::collections::BTreeSet;
+use std::io::{Read as _, Write as _};
+use std::net::TcpStream;
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+
+use leno_charts::{NAMESPACE, Values};
+use leno_testkit_api::objects::pod;
+use leno_testkit_api::{Bed, Relay, binary, until};
+use serde_json::{Value, json};
+
+/// The node of the agent.
+const NODE: &str = "n1";
+
+/// An agent; killed when this is dropped.
+struct Agent {
+    child: Child,
+    log: std::path::PathBuf,
+}
+
+impl Agent {
+    fn start(directory: &Path, kubeconfig: &Path) -> Self {
+        let log = directory.join("agent.log");
+        // Without capabilities. Only root has any, and only root may drop them so.
+        let mut command = if nix::unistd::geteuid().is_root() {
+            let mut command = Command::new("setpriv");
+            command.args(["--bounding-set=-all", "--inh-caps=-all", "--no-new-privs"]);
+            command.arg(env!("CARGO_BIN_EXE_leno-agent"));
+            command
+        } else {
+            Command::new(env!("CARGO_BIN_EXE_leno-agent"))
+        };
+        let child = command
+            .args(["--node", NODE, "--admin", "127.0.0.1:0"])
+            .args([Path::new("--kubeconfig"), kubeconfig])
+            .args([Path::new("--state"), &directory.join("state")])
+            .args([Path::new("--cgroups"), &directory.join("cgroups")])
+            .env("NO_COLOR", "1")
+            .stdin(Stdio::null())
+            .stderr(std::fs::File::create(&log).unwrap())
+            .spawn()
+            .unwrap();
+        Self { child, log }
+    }
+
+    async fn page(&self, path: &str) -> String {
+        let address = until("the agent serves its pages", async || {
+            let log = std::fs::read_to_string(&self.log).unwrap();
+            let line = log.lines().find(|line| line.contains("serving /metrics"))?;
+            Some(line.split("address=").nth(1)?.split_whitespace().next()?.to_owned())
+        })
+        .await;
+        let mut stream = TcpStream::connect(address).unwrap();
+        write!(stream, "GET {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n").unwrap();
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).unwrap();
+        answer
+    }
+
+    /// Whether it follows the node's pods.
+    async fn follows(&self) -> bool {
+        self.page("/metrics").await.contains("\nleno_agent_pods_followed 1\n")
+    }
+
+    /// The meshed pods that it has cached.
+    async fn pods(&self) -> BTreeSet<String> {
+        let answer = self.page("/captures").await;
+        let (_, body) = answer.split_once("\r\n\r\n").unwrap();
+        let page: Value = serde_json::from_str(body).unwrap();
+        let pods = page["pods"].as_array().unwrap().iter();
+        pods.map(|pod| pod["name"].as_str().unwrap().to_owned()).collect()
+    }
+
+    async fn sees(&self, names: &[&str]) {
+        let wanted: BTreeSet<String> = names.iter().map(|name| (*name).to_owned()).collect();
+        until(&format!("the agent has {names:?}"), async || {
+            (self.pods().await == wanted).then_some(())
+        })
+        .await;
+    }
+}
+
+impl Drop for Agent {
+    fn drop(&mut self) {
+        // Fails if it has ended already.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+        if std::thread::panicking() {
+            eprintln!("{}", std::fs::read_to_string(&self.log).unwrap_or_default());
+        }
+    }
+}
+
+fn of_node(name: &str, node: &str) -> Value {
+    let mut pod = pod(name, "10.244.0.7");
+    pod["spec"]["nodeName"] = json!(node);
+    pod
+}
+
+/// A cluster with the agent's rights, and its token.
+async fn cluster(bed: &Bed) -> String {
+    for name in [NAMESPACE, "shop"] {
+        bed.apply(json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}}))
+            .await;
+    }
+    let chart = leno_charts::render(&Values::defaults(), NAMESPACE).unwrap();
+    let is_right = |document: &&str| {
+        document.contains("leno-agent") && document.contains("rbac.authorization.k8s.io/v1\n")
+    };
+    let rights: Vec<&str> = chart.split("---\n").filter(is_right).collect();
+    bed.apply_yaml(&rights.join("---\n")).await;
+    for (namespace, name) in [(NAMESPACE, "agent"), ("shop", "web")] {
+        let metadata = json!({"name": name, "namespace": namespace});
+        bed.apply(json!({"apiVersion": "v1", "kind": "ServiceAccount", "metadata": metadata}))
+            .await;
+    }
+    bed.token((NAMESPACE, "agent"), None, None).await
+}
+
+/// How often the agent has read all pods of its node.
+fn whole_reads(bed: &Bed) -> usize {
+    let reads = bed.reads("leno-agent");
+    let own = format!("spec.nodeName%3D{NODE}");
+    assert!(reads.iter().all(|read| read.query.contains(&own)), "pods of its own node: {reads:?}");
+    assert!(reads.iter().all(|read| !read.is_list), "streams of the server's cache: {reads:?}");
+    reads.iter().filter(|read| read.is_whole()).count()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_outage_costs_no_list_and_a_restart_of_the_api_server_one() {
+    let Some(kube) = binary() else { return };
+    let mut bed = Bed::start(&kube).await;
+    let token = cluster(&bed).await;
+    let relay = Relay::start(bed.port).await;
+    let kubeconfig = bed.kubeconfig("agent.kubeconfig", relay.port, &token);
+    for (name, node) in [("first", NODE), ("gone", NODE), ("elsewhere", "n2")] {
+        bed.apply(of_node(name, node)).await;
+    }
+    let directory = tempfile::tempdir().unwrap();
+    let agent = Agent::start(directory.path(), &kubeconfig);
+    agent.sees(&["first", "gone"]).await;
+    assert_eq!(whole_reads(&bed), 1);
+
+    // The way to the server is cut: the watch continues from its last version.
+    relay.open(false);
+    until("the cut is noticed", async || (!agent.follows().await).then_some(())).await;
+    bed.apply(of_node("second", NODE)).await;
+    relay.open(true);
+    agent.sees(&["first", "gone", "second"]).await;
+    assert!(agent.follows().await);
+    assert_eq!(whole_reads(&bed), 1, "nothing was read again");
+
+    // The server restarts meanwhile: its new process does not have the version that the watch continues from (410), and
+    // no event reports what was deleted before.
+    relay.open(false);
+    until("the cut is noticed", async || (!agent.follows().await).then_some(())).await;
+    bed.delete(of_node("gone", NODE)).await;
+    bed.stop();
+    bed.restart().await;
+    assert_eq!(agent.pods().await.len(), 3, "the pods of before stay");
+    relay.open(true);
+    agent.sees(&["first", "second"]).await;
+    until("pods are followed", async || agent.follows().await.then_some(())).await;
+    assert_eq!(whole_reads(&bed), 2, "all pods were read once more");
+}

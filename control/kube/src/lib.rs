@@ -1,0 +1,31 @@
+//! How Leno talks to a Kubernetes API server: the only crate that makes a client.
+//!
+//! ```text
+//!  connect     a client: from a kubeconfig or the pod's service account, with time-outs and a user agent
+//!  watch       the objects of a kind and their changes, through outages, with jittered waits
+//!  Reflection  what a watch has reported, by key
+//!  apply       an object as a document says, by server-side apply
+//!  Elector     which replica leads, by a Lease
+//!  unmet       which actions RBAC does not permit
+//! ```
+//!
+//! Other crates name the types of `kube` through this one, so that `kube` and its features are chosen in one place
+//! (`scripts/lint-tree.sh`). It does not know which objects Leno has, or what they mean.
+//!
+//! Read first: [`connect`], [`watch`].
+
+mod apply;
+mod connect;
+mod lease;
+mod reflection;
+mod rights;
+mod watch;
+
+pub use kube::{Api, Client, Error, Resource, ResourceExt, api, client, core};
+
+pub use apply::{apply, is_status};
+pub use connect::{ConnectError, connect, connect_to, current_context};
+pub use lease::Elector;
+pub use reflection::Reflection;
+pub use rights::{Need, Right, unmet};
+pub use watch::{Event, Report, Selection, WatchError, watch};

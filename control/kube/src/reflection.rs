@@ -1,0 +1,94 @@
+//! What a watch has reported.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use crate::Event;
+
+/// A value for each object of a watch, by key. While the objects are listed again, the values of before stay; at the
+/// end of the list those of objects that were not in it are removed.
+#[derive(Clone, Debug)]
+pub struct Reflection<K, V> {
+    values: BTreeMap<K, V>,
+    /// The keys in the list so far, while a list is under way.
+    listed: Option<BTreeSet<K>>,
+    complete: bool,
+}
+
+impl<K, V> Default for Reflection<K, V> {
+    fn default() -> Self {
+        Self { values: BTreeMap::new(), listed: None, complete: false }
+    }
+}
+
+impl<K: Ord + Clone, V> Reflection<K, V> {
+    /// Takes an event. `reduce` makes of an object its key and what to keep of it; `None` keeps nothing.
+    pub fn take<O>(&mut self, event: Event<O>, reduce: impl FnOnce(O) -> (K, Option<V>)) {
+        match event {
+            Event::Init => self.listed = Some(BTreeSet::new()),
+            Event::InitApply(object) => {
+                let (key, value) = reduce(object);
+                self.listed.get_or_insert_default().insert(key.clone());
+                self.put(key, value);
+            }
+            Event::InitDone => {
+                let listed = self.listed.take().unwrap_or_default();
+                self.values.retain(|key, _| listed.contains(key));
+                self.complete = true;
+            }
+            Event::Apply(object) => {
+                let (key, value) = reduce(object);
+                self.put(key, value);
+            }
+            Event::Delete(object) => {
+                self.values.remove(&reduce(object).0);
+            }
+        }
+    }
+
+    /// The values by key.
+    pub fn values(&self) -> &BTreeMap<K, V> {
+        &self.values
+    }
+
+    /// Sets the value of an object before the watch reports it, as after a write.
+    pub fn insert(&mut self, key: K, value: V) {
+        self.values.insert(key, value);
+    }
+
+    /// Whether all objects were listed once: an object without a value does not exist then.
+    pub fn is_complete(&self) -> bool {
+        self.complete
+    }
+
+    fn put(&mut self, key: K, value: Option<V>) {
+        match value {
+            Some(value) => drop(self.values.insert(key, value)),
+            None => drop(self.values.remove(&key)),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_second_list_removes_what_is_not_in_it_and_only_at_its_end() {
+        let mut reflection = Reflection::default();
+        let mut take = |event| {
+            reflection.take(event, |(key, value): (&str, Option<u8>)| (key, value));
+            (reflection.is_complete(), reflection.values().clone().into_iter().collect::<Vec<_>>())
+        };
+        take(Event::Init);
+        take(Event::InitApply(("a", Some(1))));
+        assert_eq!(take(Event::InitApply(("b", Some(2)))), (false, vec![("a", 1), ("b", 2)]));
+        assert_eq!(take(Event::InitDone), (true, vec![("a", 1), ("b", 2)]));
+        assert_eq!(take(Event::Apply(("a", Some(3)))).1, [("a", 3), ("b", 2)]);
+        assert_eq!(take(Event::Init).1, [("a", 3), ("b", 2)]);
+        assert_eq!(take(Event::InitApply(("a", Some(3)))).1, [("a", 3), ("b", 2)]);
+        assert_eq!(take(Event::InitDone), (true, vec![("a", 3)]));
+        assert_eq!(take(Event::Apply(("a", None))).1, []);
+        assert_eq!(take(Event::Apply(("c", Some(4)))).1, [("c", 4)]);
+        assert_eq!(take(Event::Delete(("c", None))).1, []);
+    }
+}

@@ -1,0 +1,258 @@
+//! The objects of a kind, and their changes.
+//!
+//! ```text
+//!            ┌───────────────── expired (410): wait, then list again ◄────────┐
+//!            ▼                                                                │
+//!  list: Init, InitApply.., InitDone ──► watch: Apply, Delete .. ──► cut ──► wait, then watch from
+//!    ▲                        │                                               the last version
+//!    └── failed: Failed, wait ┘
+//! ```
+//! The list is a stream of the API server's cache where the server can send one (KEP-3157, on by default since
+//! Kubernetes 1.34). After an outage of the API server a watch goes on from its last version, and lists again only
+//! if the server no longer has that version.
+
+use std::fmt::Debug;
+use std::time::Duration;
+
+use backon::{BackoffBuilder, ExponentialBackoff, ExponentialBuilder};
+use futures_util::stream::{self, BoxStream, Stream, StreamExt};
+use kube::runtime::watcher;
+use kube::{Api, Resource};
+use serde::de::DeserializeOwned;
+use tokio::time::{sleep, timeout};
+
+use crate::connect::CONNECT_TIMEOUT;
+
+pub use kube::runtime::watcher::{Error as WatchError, Event};
+
+/// The shortest wait after a failure. Each further failure doubles it.
+const FIRST_WAIT: Duration = Duration::from_millis(400);
+/// Answers in a row to the request for a stream of a kind that are errors, after which the kind is listed instead. A
+/// server that cannot fill its cache, as when a conversion webhook fails, answers a list with the reason. A server that
+/// starts has filled its cache before.
+const STREAM_TRIES: u32 = 5;
+
+/// What to watch, and how patiently.
+#[derive(Clone, Debug)]
+pub struct Selection {
+    /// A field selector; empty for all objects.
+    pub fields: String,
+    /// Objects in one page, if the server cannot stream a list: a page is in memory as a whole.
+    pub page: u32,
+    /// The longest wait after a failure, without the jitter, which adds up to as much again.
+    pub longest_wait: Duration,
+}
+
+impl Default for Selection {
+    /// All objects, for a client of which there are few: the watch goes on at most 8 s after the API server is back.
+    fn default() -> Self {
+        Self { fields: String::new(), page: 500, longest_wait: Duration::from_secs(4) }
+    }
+}
+
+impl Selection {
+    /// The object of this name, in each namespace of the watch.
+    #[must_use]
+    pub fn named(name: &str) -> Self {
+        Self { fields: format!("metadata.name={name}"), ..Self::default() }
+    }
+
+    fn config(&self, streams: bool) -> watcher::Config {
+        let config = watcher::Config::default().page_size(self.page);
+        let config = if streams { config.streaming_lists() } else { config };
+        if self.fields.is_empty() {
+            return config;
+        }
+        // A list of few objects comes from the server's cache, whose index finds them; etcd would read all objects.
+        // The cache has no pages.
+        let config = config.fields(&self.fields).any_semantic();
+        watcher::Config { page_size: None, ..config }
+    }
+
+    fn waits(&self) -> ExponentialBackoff {
+        let waits = ExponentialBuilder::new().with_min_delay(FIRST_WAIT).with_jitter();
+        waits.with_max_delay(self.longest_wait).with_factor(2.0).without_max_times().build()
+    }
+
+    /// If neither a failure nor an event follows a failure for this long, the watch has been resumed.
+    fn settled(&self) -> Duration {
+        self.longest_wait * 2 + CONNECT_TIMEOUT
+    }
+}
+
+/// What a watch yields.
+#[derive(Debug)]
+pub enum Report<K> {
+    /// A change, or a part of a list.
+    Event(Event<K>),
+    /// The list or the watch has failed, and is retried after a wait.
+    Failed(WatchError),
+    /// The watch works again after a failure, and had nothing to report.
+    Resumed,
+}
+
+impl<K> Report<K> {
+    /// The same report, of what `of` makes of the object.
+    pub fn map<V>(self, of: impl FnOnce(K) -> V) -> Report<V> {
+        match self {
+            Self::Event(event) => Report::Event(match event {
+                Event::Init => Event::Init,
+                Event::InitApply(object) => Event::InitApply(of(object)),
+                Event::InitDone => Event::InitDone,
+                Event::Apply(object) => Event::Apply(of(object)),
+                Event::Delete(object) => Event::Delete(of(object)),
+            }),
+            Self::Failed(error) => Report::Failed(error),
+            Self::Resumed => Report::Resumed,
+        }
+    }
+}
+
+/// Watches objects. The stream never ends.
+pub fn watch<K>(api: Api<K>, selection: Selection) -> impl Stream<Item = Report<K>> + Send
+where
+    K: Resource + Clone + Debug + DeserializeOwned + Send + 'static,
+{
+    stream::unfold(Watch::new(api, selection), async |mut watch| Some((watch.next().await, watch)))
+}
+
+struct Watch<K> {
+    api: Api<K>,
+    selection: Selection,
+    events: BoxStream<'static, Result<Event<K>, WatchError>>,
+    /// Whether lists are requested as streams.
+    streams: bool,
+    /// Requests for a stream in a row that were answered with an error.
+    refusals: u32,
+    waits: ExponentialBackoff,
+    /// The wait before the next request.
+    wait: Option<Duration>,
+    /// From the start of a list to its end.
+    listing: bool,
+    failing: bool,
+}
+
+impl<K> Watch<K>
+where
+    K: Resource + Clone + Debug + DeserializeOwned + Send + 'static,
+{
+    fn new(api: Api<K>, selection: Selection) -> Self {
+        let events = watcher::watcher(api.clone(), selection.config(true)).boxed();
+        let waits = selection.waits();
+        let (streams, refusals, wait, listing, failing) = (true, 0, None, true, false);
+        Self { api, selection, events, streams, refusals, waits, wait, listing, failing }
+    }
+
+    /// Begins with a list.
+    fn begin(&mut self) {
+        let config = self.selection.config(self.streams);
+        self.events = watcher::watcher(self.api.clone(), config).boxed();
+        self.listing = true;
+    }
+
+    async fn next(&mut self) -> Report<K> {
+        loop {
+            if let Some(wait) = self.wait.take() {
+                sleep(wait).await;
+            }
+            let next = self.events.next();
+            // A watch that is resumed reports nothing until an object changes.
+            let next = if self.failing && !self.listing {
+                let Ok(next) = timeout(self.selection.settled(), next).await else {
+                    self.failing = false;
+                    return Report::Resumed;
+                };
+                next
+            } else {
+                next.await
+            };
+            match next {
+                Some(Ok(event)) => return self.event(event),
+                Some(Err(error)) => {
+                    if let Some(failed) = self.failed(error) {
+                        return failed;
+                    }
+                }
+                // kube's watcher never ends.
+                None => self.begin(),
+            }
+        }
+    }
+
+    fn event(&mut self, event: Event<K>) -> Report<K> {
+        self.listing = matches!(event, Event::Init | Event::InitApply(_));
+        // A list may fail after its start as before.
+        if !self.listing {
+            self.failing = false;
+            self.refusals = 0;
+            self.waits = self.selection.waits();
+        }
+        Report::Event(event)
+    }
+
+    /// `None` if there is nothing to report.
+    fn failed(&mut self, error: WatchError) -> Option<Report<K>> {
+        if is_expired(&error) {
+            tracing::debug!(%error, "the version of the watch has expired; listing again");
+            // All clients of a server that has restarted come to this at once: the wait spreads them.
+            self.wait = self.waits.next();
+            self.begin();
+            return None;
+        }
+        if self.streams && self.listing {
+            match stream_refusal(&error) {
+                Some(StreamRefusal::Unsupported) => {
+                    self.streams = false;
+                    self.begin();
+                    return None;
+                }
+                Some(StreamRefusal::Broken) => {
+                    self.refusals += 1;
+                    if self.refusals == STREAM_TRIES {
+                        self.streams = false;
+                        self.begin();
+                    }
+                }
+                None => {}
+            }
+        }
+        self.failing = true;
+        self.wait = self.waits.next();
+        Some(Report::Failed(error))
+    }
+}
+
+/// Why a server does not stream a list that it may send in another way.
+enum StreamRefusal {
+    /// It rejects the parameters.
+    Unsupported,
+    /// It has failed, or its cache is not filled.
+    Broken,
+}
+
+fn stream_refusal(error: &WatchError) -> Option<StreamRefusal> {
+    let code = match error {
+        WatchError::WatchStartFailed(kube::Error::Api(status)) => status.code,
+        WatchError::WatchError(status) => status.code,
+        _ => return None,
+    };
+    match code {
+        400 | 422 => Some(StreamRefusal::Unsupported),
+        429 | 500.. => Some(StreamRefusal::Broken),
+        // A list would be answered the same: no right, no such kind.
+        _ => None,
+    }
+}
+
+/// Whether the server no longer has the version to watch from (410 Gone).
+fn is_expired(error: &WatchError) -> bool {
+    const GONE: u16 = 410;
+    match error {
+        WatchError::WatchError(status) => status.code == GONE,
+        WatchError::WatchStartFailed(kube::Error::Api(status)) => status.code == GONE,
+        _ => false,
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,146 @@
+//! Watches of a scripted server. Each request comes on a connection of its own.
+
+use k8s_openapi::api::core::v1::ConfigMap;
+use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
+use tokio::net::{TcpListener, TcpStream};
+
+use super::*;
+use crate::connect_to;
+
+/// The end of a streamed list.
+const LISTED: &str = r#"{"type":"BOOKMARK","object":{"kind":"ConfigMap","apiVersion":"v1","metadata":{
+    "resourceVersion":"7","annotations":{"k8s.io/initial-events-end":"true"}}}}"#;
+const ADDED: &str = r#"{"type":"ADDED","object":{"kind":"ConfigMap","apiVersion":"v1","metadata":{
+    "name":"one","namespace":"n","resourceVersion":"6"}}}"#;
+const EXPIRED: &str = r#"{"type":"ERROR","object":{"kind":"Status","apiVersion":"v1",
+    "status":"Failure","message":"too old resource version","reason":"Expired","code":410}}"#;
+const LIST: &str = r#"{"kind":"ConfigMapList","apiVersion":"v1","metadata":{"resourceVersion":"7"},
+    "items":[{"metadata":{"name":"one","namespace":"n","resourceVersion":"6"}}]}"#;
+
+struct Server(TcpListener);
+
+impl Server {
+    async fn start(selection: Selection) -> (Self, BoxStream<'static, Report<ConfigMap>>) {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = format!("http://{}", listener.local_addr().unwrap());
+        let client = connect_to(address.parse().unwrap()).unwrap();
+        (Self(listener), watch(Api::all(client), selection).boxed())
+    }
+
+    /// The target of the next request, which is answered with these documents, a line each.
+    async fn answer(&self, status: &str, documents: &[&str]) -> String {
+        let (mut stream, _) = self.0.accept().await.unwrap();
+        let target = target(&mut stream).await;
+        let lines: String = documents.iter().map(|one| one.replace('\n', "") + "\n").collect();
+        let head = "content-type: application/json\r\nconnection: close";
+        let answer = format!("HTTP/1.1 {status}\r\n{head}\r\n\r\n{lines}");
+        stream.write_all(answer.as_bytes()).await.unwrap();
+        target
+    }
+
+    async fn refuse(&self, code: u16) -> String {
+        let status = format!(
+            r#"{{"kind":"Status","apiVersion":"v1","status":"Failure","message":"no","code":{code}}}"#
+        );
+        self.answer(&format!("{code} No"), &[&status]).await
+    }
+}
+
+async fn target(stream: &mut TcpStream) -> String {
+    let mut lines = BufReader::new(stream).lines();
+    let first = lines.next_line().await.unwrap().unwrap();
+    while lines.next_line().await.unwrap().is_some_and(|line| !line.is_empty()) {}
+    first.split(' ').nth(1).unwrap().to_owned()
+}
+
+/// The events as far as a whole list, by their kind and the object's name.
+async fn listed(reports: &mut BoxStream<'static, Report<ConfigMap>>) -> Vec<String> {
+    let mut all = Vec::new();
+    loop {
+        match reports.next().await.unwrap() {
+            Report::Event(Event::Init) => all.clear(),
+            Report::Event(Event::InitApply(map)) => all.push(map.metadata.name.unwrap()),
+            Report::Event(Event::InitDone) => return all,
+            other => panic!("{other:?}"),
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_version_that_has_expired_is_listed_again_without_a_failure() {
+    let (server, mut reports) = Server::start(Selection::default()).await;
+    let first = server.answer("200 OK", &[ADDED, LISTED, EXPIRED]);
+    let (first, all) = tokio::join!(first, listed(&mut reports));
+    assert!(first.contains("sendInitialEvents=true") && !first.contains("limit"), "{first}");
+    assert_eq!(all, ["one"]);
+    let (second, all) = tokio::join!(server.answer("200 OK", &[LISTED]), listed(&mut reports));
+    assert!(second.contains("sendInitialEvents=true"), "{second}");
+    assert_eq!(all, [""; 0]);
+}
+
+#[tokio::test]
+async fn a_watch_that_is_cut_goes_on_from_its_last_version() {
+    let (server, mut reports) = Server::start(Selection::default()).await;
+    let (_, all) = tokio::join!(server.answer("200 OK", &[ADDED, LISTED]), listed(&mut reports));
+    assert_eq!(all, ["one"]);
+    let next = async { reports.next().await.unwrap() };
+    let (second, report) = tokio::join!(server.refuse(503), next);
+    assert!(second.contains("resourceVersion=7") && !second.contains("sendInitial"), "{second}");
+    assert!(matches!(report, Report::Failed(_)), "{report:?}");
+    let next = async { reports.next().await.unwrap() };
+    let (third, report) = tokio::join!(server.answer("200 OK", &[ADDED]), next);
+    assert!(third.contains("resourceVersion=7") && !third.contains("sendInitial"), "{third}");
+    assert!(matches!(report, Report::Event(Event::Apply(_))), "{report:?}");
+}
+
+#[tokio::test]
+async fn a_server_that_cannot_stream_lists_is_asked_for_pages_or_for_the_list_of_its_cache() {
+    let few = Selection { fields: "spec.nodeName=n1".to_owned(), ..Selection::default() };
+    for (selection, expected) in [(Selection::default(), "limit=500"), (few, "resourceVersion=0")] {
+        let (server, mut reports) = Server::start(selection).await;
+        let requests = async {
+            server.refuse(422).await;
+            server.answer("200 OK", &[LIST]).await
+        };
+        let (second, all) = tokio::join!(requests, listed(&mut reports));
+        assert!(second.contains(expected) && !second.contains("watch"), "{second}");
+        assert_eq!(all, ["one"]);
+    }
+}
+
+#[tokio::test]
+async fn a_server_that_fails_every_stream_of_a_kind_is_asked_why_by_a_list() {
+    let impatient = Selection { longest_wait: Duration::from_millis(1), ..Selection::default() };
+    let (server, mut reports) = Server::start(impatient).await;
+    for _ in 0..STREAM_TRIES {
+        let next = async { reports.next().await.unwrap() };
+        let (request, report) = tokio::join!(server.refuse(429), next);
+        assert!(request.contains("sendInitialEvents=true"), "{request}");
+        assert!(matches!(report, Report::Failed(_)), "{report:?}");
+    }
+    let (request, all) = tokio::join!(server.answer("200 OK", &[LIST]), listed(&mut reports));
+    assert!(request.contains("limit=500"), "{request}");
+    assert_eq!(all, ["one"]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_watch_without_news_after_a_failure_is_resumed_and_a_list_is_not() {
+    let client = connect_to("http://127.0.0.1:1".parse().unwrap()).unwrap();
+    let mut watch = Watch::<ConfigMap>::new(Api::all(client), Selection::default());
+    watch.events = stream::pending().boxed();
+    watch.failing = true;
+    let long = Selection::default().settled() * 10;
+    assert!(timeout(long, watch.next()).await.is_err(), "the list is not complete");
+    watch.listing = false;
+    assert!(matches!(timeout(long, watch.next()).await, Ok(Report::Resumed)));
+    assert!(timeout(long, watch.next()).await.is_err(), "that is reported once");
+}
+
+#[test]
+fn waits_grow_to_a_bound_and_are_never_the_same_for_all() {
+    let longest = Selection::default().longest_wait;
+    let waits: Vec<Duration> = Selection::default().waits().take(40).collect();
+    assert!((FIRST_WAIT..=FIRST_WAIT * 2).contains(&waits[0]), "{waits:?}");
+    assert!(waits[8..].iter().all(|wait| (longest..=longest * 2).contains(wait)), "{waits:?}");
+    assert!(waits[8..].iter().any(|wait| *wait != waits[8]), "{waits:?}");
+}
