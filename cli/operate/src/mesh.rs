@@ -11,7 +11,7 @@ use crate::{Error, installed, namespaces};
 
 /// The objects of a cluster, and the settings of its control plane.
 #[derive(Clone, Debug)]
-pub struct Known {
+pub struct ClusterObjects {
     /// Its objects.
     pub read: Read,
     /// The settings of the control plane.
@@ -29,7 +29,7 @@ pub enum Extent {
     AtLeast(String),
 }
 
-impl Known {
+impl ClusterObjects {
     /// Reads the objects that the control plane in the namespace `system` watches.
     ///
     /// # Errors

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Result, bail};
 use clap::Args;
 use leno_analysis::{Finding, Severity};
-use leno_operate::{Extent, Known, Target};
+use leno_operate::{ClusterObjects, Extent, Target};
 use serde::Serialize;
 
 use super::{AnyMesh, Chosen, Output, block_on, print, print_json};
@@ -121,7 +121,7 @@ fn of_cluster(analyze: &Analyze, target: &Target, namespaces: &[String]) -> Resu
     let known = block_on(async {
         let client = leno_operate::connect(target).await?;
         let system = &analyze.mesh.system_namespace;
-        let known = Known::read(&client, &Extent::Cluster, system).await?;
+        let known = ClusterObjects::read(&client, &Extent::Cluster, system).await?;
         namespaces.iter().try_for_each(|one| known.has_namespace(one))?;
         Ok(known)
     })?;

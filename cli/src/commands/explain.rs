@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use anyhow::Result;
 use clap::Args;
 use leno_analysis::{Explanation, Mesh, Question};
-use leno_operate::{Extent, Known, Target};
+use leno_operate::{ClusterObjects, Extent, Target};
 
 use super::{AnyMesh, Chosen, Output, block_on, print, print_json};
 
@@ -86,7 +86,7 @@ fn of_cluster(explain: &Explain, target: &Target, question: &Question) -> Result
     };
     let known = block_on(async {
         let client = leno_operate::connect(target).await?;
-        let known = Known::read(&client, &extent, &explain.mesh.system_namespace).await?;
+        let known = ClusterObjects::read(&client, &extent, &explain.mesh.system_namespace).await?;
         explain.namespace.iter().try_for_each(|one| known.has_namespace(one))?;
         Ok(known)
     })?;

@@ -40,7 +40,7 @@ pub(crate) struct Hook {
 pub(crate) struct Source {
     pub(crate) updates: mpsc::Receiver<Update>,
     /// What takes note of changes beside the index.
-    pub(crate) statuses: Option<Arc<leno_cluster::Statuses>>,
+    pub(crate) statuses: Option<Arc<leno_cluster::StatusReconciler>>,
     /// What the webhooks look at.
     pub(crate) stored: Option<Arc<AdmissionObjects>>,
     /// The endpoints that were logged as ignored.

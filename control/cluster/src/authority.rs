@@ -6,12 +6,16 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use futures_util::StreamExt;
+use futures_util::stream::BoxStream;
 use k8s_openapi::ByteString;
 use k8s_openapi::api::core::v1::Secret;
 use leno_identity::{Authority, OpenError, RootPair};
 use leno_kube::api::{ObjectMeta, PostParams};
-use leno_kube::{Api, Client, is_status};
+use leno_kube::{Api, Client, Reflection, Report, Selection, is_status};
 use leno_types::TrustDomain;
+
+use crate::reconcile::{Reconciler, run};
 
 /// The Secret's name; its namespace is the control plane's.
 pub const SECRET: &str = "leno-ca";
@@ -21,8 +25,6 @@ const CERTIFICATE: &str = "ca.pem";
 const KEY: &str = "ca-key.pem";
 /// Pause after the API server did not answer or refused: without an authority there is nothing to do.
 const PAUSE: Duration = Duration::from_secs(2);
-/// How often the Secret is looked at again.
-const LOOK: Duration = Duration::from_secs(10);
 
 /// Why the Secret gives no authority. Asking again does not help.
 #[derive(Debug, thiserror::Error)]
@@ -48,13 +50,15 @@ pub enum AuthorityError {
     },
 }
 
-/// Sees to it that the Secret holds what this replica signs with: a replica that starts without the
-/// Secret would sign with something else, and half of the mesh would not know the other half.
-pub struct Keeper {
+/// Keeps the Secret: a replica that starts without it would sign with another authority, and half of the mesh would
+/// not know the other half.
+pub struct AuthorityReconciler {
     secrets: Api<Secret>,
     namespace: String,
     pair: RootPair,
     current: Arc<AtomicBool>,
+    /// The certificate in the Secret; `None` if it holds no pair.
+    found: Reflection<(), Option<String>>,
 }
 
 /// What a Secret that was read or made gives.
@@ -70,14 +74,16 @@ pub async fn authority(
     client: &Client,
     namespace: &str,
     trust_domain: &TrustDomain,
-) -> Result<(Authority, Keeper), AuthorityError> {
+) -> Result<(Authority, AuthorityReconciler), AuthorityError> {
     let secrets: Api<Secret> = Api::namespaced(client.clone(), namespace);
     loop {
         match attempt(&secrets, namespace, trust_domain).await {
             Ok(Some(opened)) => {
                 let (authority, pair) = opened?;
                 let (namespace, current) = (namespace.to_owned(), Arc::new(AtomicBool::new(true)));
-                return Ok((authority, Keeper { secrets, namespace, pair, current }));
+                let found = Reflection::default();
+                let reconciler = AuthorityReconciler { secrets, namespace, pair, current, found };
+                return Ok((authority, reconciler));
             }
             // Another replica was first: what it made is to be read.
             Ok(None) => {}
@@ -124,7 +130,7 @@ async fn attempt(
     }
 }
 
-impl Keeper {
+impl AuthorityReconciler {
     /// What appends, as Prometheus text, whether the Secret holds what this replica signs with.
     pub fn render(&self) -> impl Fn(&mut String) + Send + Sync + use<> {
         let current = Arc::clone(&self.current);
@@ -140,37 +146,76 @@ impl Keeper {
         }
     }
 
-    /// Looks at the Secret from time to time, for ever; puts it back where it is gone.
+    /// Watches the Secret, and creates it again if it is deleted, until the process ends.
     pub async fn run(self) {
-        loop {
-            tokio::time::sleep(LOOK).await;
-            match self.look().await {
-                Ok(current) => self.current.store(current, Ordering::Relaxed),
-                Err(error) => {
-                    let error: &dyn std::error::Error = &error;
-                    tracing::debug!(error, "the authority's Secret cannot be looked at");
-                }
-            }
-        }
+        run(self).await;
     }
 
-    async fn look(&self) -> Result<bool, leno_kube::Error> {
-        let namespace = self.namespace.as_str();
-        let Some(found) = self.secrets.get_opt(SECRET).await? else {
-            self.secrets.create(&PostParams::default(), &secret(self.pair.clone())).await?;
-            tracing::warn!(namespace, secret = SECRET, "the authority was gone and is put back");
-            return Ok(true);
-        };
-        let same = pair(&found, namespace)
-            .is_ok_and(|found| found.certificate_pem == self.pair.certificate_pem);
+    /// Reports whether the Secret holds what this replica signs with.
+    fn compare(&self) {
+        let Some(found) = self.found.values().get(&()) else { return };
+        let same = found.as_ref() == Some(&self.pair.certificate_pem);
         if !same && self.current.load(Ordering::Relaxed) {
             tracing::error!(
-                namespace,
+                namespace = self.namespace,
                 secret = SECRET,
                 "holds another authority than this replica signs with: restart all replicas"
             );
         }
-        Ok(same)
+        self.current.store(same, Ordering::Relaxed);
+    }
+}
+
+impl Reconciler for AuthorityReconciler {
+    type Observation = Report<Secret>;
+
+    fn watches(&self) -> BoxStream<'static, Self::Observation> {
+        leno_kube::watch(self.secrets.clone(), Selection::named(SECRET)).boxed()
+    }
+
+    fn observe(&mut self, report: Self::Observation) {
+        match report {
+            Report::Event(event) => {
+                let namespace = &self.namespace;
+                self.found.take(event, |secret| {
+                    let found = pair(&secret, namespace).ok().map(|found| found.certificate_pem);
+                    ((), Some(found))
+                });
+                self.compare();
+            }
+            Report::Resumed => {}
+            Report::Failed(error) => {
+                let error: &dyn std::error::Error = &error;
+                tracing::warn!(error, "the authority's Secret cannot be followed; trying again");
+            }
+        }
+    }
+
+    fn is_due(&self) -> bool {
+        self.found.is_complete() && self.found.values().is_empty()
+    }
+
+    async fn reconcile(&mut self) -> bool {
+        let namespace = self.namespace.as_str();
+        match self.secrets.create(&PostParams::default(), &secret(self.pair.clone())).await {
+            Ok(_) => {
+                tracing::warn!(
+                    namespace,
+                    secret = SECRET,
+                    "the authority was gone and is put back"
+                );
+                self.found.insert((), Some(self.pair.certificate_pem.clone()));
+                self.compare();
+                true
+            }
+            // Another replica was first, and the watch is about to report it.
+            Err(error) if is_status(&error, 409) => false,
+            Err(error) => {
+                let error: &dyn std::error::Error = &error;
+                tracing::warn!(error, "the authority's Secret cannot be put back; trying again");
+                false
+            }
+        }
     }
 }
 

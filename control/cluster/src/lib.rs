@@ -19,12 +19,15 @@
 //! It does not know what objects mean (`leno-index`, `leno-status`), how they are followed
 //! (`leno-sources`), how the API server is reached (`leno-kube`) or how proxies are served (`leno-serve`).
 //!
-//! Read first: [`authority`], [`TokenReviewer`], [`Statuses`], [`Roots`], [`WebhookConfigurations`],
+//! What is kept by watching objects runs as a `Reconciler` (`reconcile`).
+//!
+//! Read first: [`authority`], [`TokenReviewer`], [`StatusReconciler`], [`RootsReconciler`], [`WebhookReconciler`],
 //! [`XMeshReconciler`], [`RemovalReconciler`].
 
 mod authority;
 mod counts;
 mod kinds;
+mod reconcile;
 mod removal;
 mod roots;
 mod statuses;
@@ -32,11 +35,11 @@ mod tokens;
 mod webhooks;
 mod xmesh;
 
-pub use authority::{AuthorityError, Keeper, SECRET, authority};
+pub use authority::{AuthorityError, AuthorityReconciler, SECRET, authority};
 pub use kinds::{FailingKind, KindsReporter};
-pub use removal::{Halfway, Look, RemovalReconciler};
-pub use roots::{CONFIG_MAP, Roots};
-pub use statuses::Statuses;
+pub use removal::{Halfway, RemovalProgress, RemovalReconciler};
+pub use roots::{CONFIG_MAP, RootsReconciler};
+pub use statuses::StatusReconciler;
 pub use tokens::{AUDIENCE, TokenReviewer};
-pub use webhooks::{INJECTOR, VALIDATOR, WebhookConfigurations};
+pub use webhooks::{INJECTOR, VALIDATOR, WebhookReconciler};
 pub use xmesh::{FEATURES, MESH, XMeshReconciler};

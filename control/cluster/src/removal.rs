@@ -92,7 +92,7 @@ impl Outcome {
 
 /// What there is to take back.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Look {
+pub enum RemovalProgress {
     /// Nothing: no step holds.
     Over,
     /// Nothing: a step holds, and the mesh was not installed since.
@@ -183,10 +183,10 @@ impl RemovalReconciler {
     async fn one(&self, since: &mut Option<(Removal, Instant)>) -> Outcome {
         let done = timeout(ANSWERS, async {
             let seen = match self.look().await? {
-                Look::Halfway(seen) => seen,
+                RemovalProgress::Halfway(seen) => seen,
                 nothing => {
                     *since = None;
-                    let over = nothing == Look::Over;
+                    let over = nothing == RemovalProgress::Over;
                     return Ok(if over { Outcome::Over } else { Outcome::Removed });
                 }
             };
@@ -230,20 +230,20 @@ impl RemovalReconciler {
     ///
     /// # Errors
     /// When the API server does not answer, or does not let us look.
-    pub async fn look(&self) -> Result<Look, Error> {
+    pub async fn look(&self) -> Result<RemovalProgress, Error> {
         // In this order: webhooks of before the removal are gone when its step is known.
         let namespaces: Api<Namespace> = Api::all(self.client.clone());
         let metadata = namespaces.get_metadata(&self.namespace).await?.metadata;
         let step = removal(&metadata.annotations.unwrap_or_default());
-        let Some(to) = back(step) else { return Ok(Look::Over) };
+        let Some(to) = back(step) else { return Ok(RemovalProgress::Over) };
         let webhooks: Api<MutatingWebhookConfiguration> = Api::all(self.client.clone());
         if webhooks.get_opt(INJECTOR).await?.is_none() {
-            return Ok(Look::Removed);
+            return Ok(RemovalProgress::Removed);
         }
         let agents: Api<DaemonSet> = Api::namespaced(self.client.clone(), &self.namespace);
         let captures = agents.get_opt(AGENT).await?.as_ref().is_some_and(are_ready);
         let version = metadata.resource_version;
-        Ok(Look::Halfway(Halfway { step, to, captures, version }))
+        Ok(RemovalProgress::Halfway(Halfway { step, to, captures, version }))
     }
 
     /// Goes back a step, unless the namespace was changed since it was read, as by a removal that begins

@@ -3,14 +3,16 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use futures_util::{StreamExt, stream};
+use futures_util::StreamExt;
+use futures_util::stream::{self, BoxStream};
 use k8s_openapi::api::core::v1::{ConfigMap, Namespace};
-use leno_kube::{Api, Client, Event, Reflection, Report, Selection, apply, is_status, watch};
+use leno_kube::{Api, Client, Reflection, Report, Selection, apply, is_status};
 use serde_json::json;
 use tokio::sync::watch;
-use tokio::time::{Instant, sleep_until, timeout};
+use tokio::time::timeout;
 
 use crate::counts;
+use crate::reconcile::{Reconciler, while_leading};
 
 /// The ConfigMap's name, in every namespace.
 pub const CONFIG_MAP: &str = "leno-roots";
@@ -20,18 +22,13 @@ const KEY: &str = "roots.pem";
 const FIELD_MANAGER: &str = "leno-controller";
 /// Writes at once.
 const AT_ONCE: usize = 8;
-/// Most writes of one round, over all namespaces: if another client keeps changing them, this
-/// is how fast they are changed back.
+/// Most writes of one round, over all namespaces.
 const A_ROUND: usize = 100;
 /// Longest wait for one answer of the API server.
 const ANSWER: Duration = Duration::from_secs(5);
-/// From one round of writes to the next.
-const PAUSE: Duration = Duration::from_secs(1);
-/// How long changes are gathered: a namespace and what is in it come at once.
-const GATHER: Duration = Duration::from_millis(20);
 
 /// Keeps the roots in a ConfigMap of every namespace.
-pub struct Roots {
+pub struct RootsReconciler {
     client: Client,
     roots_pem: String,
     written: AtomicU64,
@@ -39,8 +36,8 @@ pub struct Roots {
 }
 
 /// The namespaces and their ConfigMaps.
-#[derive(Debug, Default)]
-struct Observed {
+struct Observed<'a> {
+    own: &'a RootsReconciler,
     /// By name; one that is being deleted is left out, since it takes no new object.
     namespaces: Reflection<String, ()>,
     /// By namespace, whether the ConfigMap has the roots.
@@ -53,7 +50,7 @@ enum Observation {
     Map(Report<ConfigMap>),
 }
 
-impl Roots {
+impl RootsReconciler {
     /// Of these roots, in PEM.
     #[must_use]
     pub fn new(client: Client, roots_pem: &str) -> Self {
@@ -61,15 +58,9 @@ impl Roots {
         Self { client, roots_pem: roots_pem.to_owned(), written, failed }
     }
 
-    /// Watches, and writes while `leads` says so, until its sender ends. Watches that fail are tried
-    /// again for ever.
-    pub async fn run(&self, mut leads: watch::Receiver<bool>) {
-        while leads.wait_for(|leads| *leads).await.is_ok() {
-            tokio::select! {
-                () = self.keep() => {}
-                ended = leads.wait_for(|leads| !*leads) => if ended.is_err() { return },
-            }
-        }
+    /// Watches, and writes while `leads` says so, until its sender ends.
+    pub async fn run(&self, leads: watch::Receiver<bool>) {
+        while_leading(leads, || Observed::new(self)).await;
     }
 
     /// Appends what was counted, as Prometheus text.
@@ -77,45 +68,6 @@ impl Roots {
         let help = "ConfigMaps of roots written, by result.";
         let results = [("written", &self.written), ("failed", &self.failed)];
         counts::render(text, ("roots_writes_total", help), &results);
-    }
-
-    async fn keep(&self) {
-        let namespaces: Api<Namespace> = Api::all(self.client.clone());
-        let maps: Api<ConfigMap> = Api::all(self.client.clone());
-        // By name, which is also what the right to it is given by.
-        let maps = watch(maps, Selection::named(CONFIG_MAP));
-        let namespaces = watch(namespaces, Selection::default());
-        let mut observations = stream::select(
-            namespaces.map(Observation::Namespace).boxed(),
-            maps.map(Observation::Map).boxed(),
-        );
-        let mut observed = Observed::default();
-        let (mut earliest, mut due) = (Instant::now(), None);
-        loop {
-            tokio::select! {
-                observation = observations.next() => match observation {
-                    Some(observation) => observed.take(observation, &self.roots_pem),
-                    None => return,
-                },
-                () = sleep_until(due.unwrap_or(earliest)), if due.is_some() => {
-                    due = None;
-                    earliest = Instant::now() + PAUSE;
-                    self.write_all(&mut observed).await;
-                }
-            }
-            if due.is_none() && !observed.due().is_empty() {
-                due = Some(earliest.max(Instant::now() + GATHER));
-            }
-        }
-    }
-
-    async fn write_all(&self, observed: &mut Observed) {
-        let round: Vec<String> = observed.due().into_iter().take(A_ROUND).collect();
-        let writes = round.into_iter().map(|namespace| self.write(namespace));
-        let written: Vec<_> = stream::iter(writes).buffer_unordered(AT_ONCE).collect().await;
-        for namespace in written.into_iter().flatten() {
-            observed.maps.insert(namespace, true);
-        }
     }
 
     /// The namespace, where it has the roots now.
@@ -144,28 +96,9 @@ impl Roots {
     }
 }
 
-impl Observed {
-    fn take(&mut self, observation: Observation, roots_pem: &str) {
-        let failed = match observation {
-            Observation::Namespace(Report::Event(event)) => {
-                return self.namespaces.take(event, |one| {
-                    let ending = one.metadata.deletion_timestamp.is_some();
-                    (one.metadata.name.unwrap_or_default(), (!ending).then_some(()))
-                });
-            }
-            Observation::Map(Report::Event(event)) => {
-                return self.maps.take(event, |one| {
-                    let pem = one.data.as_ref().and_then(|data| data.get(KEY));
-                    let current = pem.is_some_and(|pem| pem == roots_pem);
-                    (one.metadata.namespace.unwrap_or_default(), Some(current))
-                });
-            }
-            Observation::Namespace(Report::Failed(error))
-            | Observation::Map(Report::Failed(error)) => error,
-            Observation::Namespace(Report::Resumed) | Observation::Map(Report::Resumed) => return,
-        };
-        let error: &dyn std::error::Error = &failed;
-        tracing::warn!(error, "the ConfigMaps of roots cannot be followed; trying again");
+impl<'a> Observed<'a> {
+    fn new(own: &'a RootsReconciler) -> Self {
+        Self { own, namespaces: Reflection::default(), maps: Reflection::default() }
     }
 
     /// The namespaces without the roots, once both are listed.
@@ -178,17 +111,71 @@ impl Observed {
     }
 }
 
+impl Reconciler for Observed<'_> {
+    type Observation = Observation;
+
+    fn watches(&self) -> BoxStream<'static, Observation> {
+        let namespaces: Api<Namespace> = Api::all(self.own.client.clone());
+        let maps: Api<ConfigMap> = Api::all(self.own.client.clone());
+        let namespaces = leno_kube::watch(namespaces, Selection::default());
+        // By name, which is also what the right to it is given by.
+        let maps = leno_kube::watch(maps, Selection::named(CONFIG_MAP));
+        stream::select(namespaces.map(Observation::Namespace), maps.map(Observation::Map)).boxed()
+    }
+
+    fn observe(&mut self, observation: Observation) {
+        let failed = match observation {
+            Observation::Namespace(Report::Event(event)) => {
+                return self.namespaces.take(event, |one| {
+                    let ending = one.metadata.deletion_timestamp.is_some();
+                    (one.metadata.name.unwrap_or_default(), (!ending).then_some(()))
+                });
+            }
+            Observation::Map(Report::Event(event)) => {
+                return self.maps.take(event, |one| {
+                    let pem = one.data.as_ref().and_then(|data| data.get(KEY));
+                    let current = pem.is_some_and(|pem| *pem == self.own.roots_pem);
+                    (one.metadata.namespace.unwrap_or_default(), Some(current))
+                });
+            }
+            Observation::Namespace(Report::Failed(error))
+            | Observation::Map(Report::Failed(error)) => error,
+            Observation::Namespace(Report::Resumed) | Observation::Map(Report::Resumed) => return,
+        };
+        let error: &dyn std::error::Error = &failed;
+        tracing::warn!(error, "the ConfigMaps of roots cannot be followed; trying again");
+    }
+
+    fn is_due(&self) -> bool {
+        !self.due().is_empty()
+    }
+
+    async fn reconcile(&mut self) -> bool {
+        let round: Vec<String> = self.due().into_iter().take(A_ROUND).collect();
+        let writes = round.into_iter().map(|namespace| self.own.write(namespace));
+        let written: Vec<_> = stream::iter(writes).buffer_unordered(AT_ONCE).collect().await;
+        let all = written.iter().all(Option::is_some);
+        for namespace in written.into_iter().flatten() {
+            self.maps.insert(namespace, true);
+        }
+        all
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use std::collections::BTreeMap;
 
     use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+    use leno_kube::Event;
 
     use super::*;
 
-    #[test]
-    fn a_list_that_begins_again_makes_nothing_due_before_its_end() {
-        let mut observed = Observed::default();
+    #[tokio::test]
+    async fn a_list_that_begins_again_makes_nothing_due_before_its_end() {
+        let client = leno_kube::connect_to("http://127.0.0.1:1".parse().unwrap()).unwrap();
+        let own = RootsReconciler::new(client, "roots");
+        let mut observed = Observed::new(&own);
         let map = ConfigMap {
             metadata: ObjectMeta { namespace: Some("shop".to_owned()), ..ObjectMeta::default() },
             data: Some(BTreeMap::from([(KEY.to_owned(), "roots".to_owned())])),
@@ -200,7 +187,7 @@ mod tests {
         };
         let mut list = |again: bool| {
             let mut take = |observation| {
-                observed.take(observation, "roots");
+                observed.observe(observation);
                 observed.due()
             };
             let map_event = |event| Observation::Map(Report::Event(event));

@@ -39,7 +39,7 @@ const PAUSE: Duration = Duration::from_secs(2);
 const JUDGED: usize = 256;
 
 /// Keeps what routes and policies say of themselves, and writes what the mesh says of them.
-pub struct Statuses {
+pub struct StatusReconciler {
     client: Client,
     /// The objects as last read, with the version that a status replaces.
     objects: Mutex<BTreeMap<ObjectKey, Judged>>,
@@ -93,7 +93,7 @@ enum Which {
     Policies,
 }
 
-impl Statuses {
+impl StatusReconciler {
     /// Knows no object yet.
     #[must_use]
     pub fn new(client: Client) -> Self {

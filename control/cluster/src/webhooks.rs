@@ -5,11 +5,13 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use data_encoding::BASE64;
+use futures_util::StreamExt;
+use futures_util::stream::{self, BoxStream};
 use k8s_openapi::api::admissionregistration::v1::{
     MutatingWebhookConfiguration, ValidatingWebhookConfiguration,
 };
 use leno_kube::api::{Patch, PatchParams};
-use leno_kube::{Api, Client, Resource};
+use leno_kube::{Api, Client, Reflection, Report, Resource, Selection};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
@@ -17,22 +19,20 @@ use tokio::sync::watch;
 use tokio::time::timeout;
 
 use crate::counts;
+use crate::reconcile::{Reconciler, while_leading};
 
 /// The configuration of the webhook that puts proxies into pods.
 pub const INJECTOR: &str = "leno-injector";
 /// The configuration of the webhook that judges objects.
 pub const VALIDATOR: &str = "leno-validator";
 
-/// How often the configurations are looked at: whoever applies them anew takes the roots out, and until
-/// they are back no pod can be made.
-const LOOK: Duration = Duration::from_secs(3);
 /// Longest wait for one answer of the API server.
 const ANSWER: Duration = Duration::from_secs(5);
 
 /// Keeps in the webhooks' configurations the roots that the API server checks our certificate by, and the
 /// path by which the API server proves to `/validate` who it is. It creates no configuration: without one
 /// there is no webhook.
-pub struct WebhookConfigurations {
+pub struct WebhookReconciler {
     client: Client,
     /// The roots, PEM in base64.
     bundle: String,
@@ -42,7 +42,14 @@ pub struct WebhookConfigurations {
     failed: AtomicU64,
 }
 
-impl WebhookConfigurations {
+/// The configurations, by name, as JSON.
+struct Observed<'a> {
+    own: &'a WebhookReconciler,
+    injector: Reflection<(), Value>,
+    validator: Reflection<(), Value>,
+}
+
+impl WebhookReconciler {
     /// Of these roots, in PEM, and this path of the webhook that judges objects.
     #[must_use]
     pub fn new(client: Client, roots_pem: &str, validate: &str) -> Self {
@@ -51,13 +58,9 @@ impl WebhookConfigurations {
         Self { client, bundle, validate: validate.to_owned(), written, failed }
     }
 
-    /// Writes while `leads` says so, until its sender ends.
-    pub async fn run(&self, mut leads: watch::Receiver<bool>) {
-        while leads.wait_for(|leads| *leads).await.is_ok() {
-            self.keep::<MutatingWebhookConfiguration>(INJECTOR, None).await;
-            self.keep::<ValidatingWebhookConfiguration>(VALIDATOR, Some(&self.validate)).await;
-            tokio::time::sleep(LOOK).await;
-        }
+    /// Watches, and writes while `leads` says so, until its sender ends.
+    pub async fn run(&self, leads: watch::Receiver<bool>) {
+        while_leading(leads, || Observed::new(self)).await;
     }
 
     /// Appends what was counted, as Prometheus text.
@@ -67,42 +70,102 @@ impl WebhookConfigurations {
         counts::render(text, ("webhook_roots_total", help), &results);
     }
 
-    async fn keep<K>(&self, name: &str, path: Option<&str>)
+    /// Writes a patch; the configuration as it is stored then.
+    async fn write<K>(&self, name: &str, patch: &Value) -> Option<Value>
     where
         K: Resource<DynamicType = ()> + Clone + Debug + DeserializeOwned + Serialize,
     {
         let api: Api<K> = Api::all(self.client.clone());
-        let done = timeout(ANSWER * 2, self.put_right(&api, name, path)).await;
-        let failure = match done {
-            Ok(Ok(false)) => return,
-            Ok(Ok(true)) => {
+        let (params, patch) = (PatchParams::default(), Patch::Strategic(patch));
+        let failure = match timeout(ANSWER, api.patch(name, &params, &patch)).await {
+            Ok(Ok(stored)) => {
                 self.written.fetch_add(1, Ordering::Relaxed);
                 tracing::info!(name, "the roots of the webhook were put right");
-                return;
+                return Some(as_json(&stored));
             }
             Ok(Err(error)) => error.to_string(),
             Err(_elapsed) => "no answer".to_owned(),
         };
         self.failed.fetch_add(1, Ordering::Relaxed);
         tracing::warn!(name, failure, "the roots of the webhook cannot be put right; trying again");
+        None
+    }
+}
+
+impl<'a> Observed<'a> {
+    fn new(own: &'a WebhookReconciler) -> Self {
+        Self { own, injector: Reflection::default(), validator: Reflection::default() }
     }
 
-    /// Whether there was something to put right.
-    async fn put_right<K>(
-        &self,
-        api: &Api<K>,
-        name: &str,
-        path: Option<&str>,
-    ) -> Result<bool, leno_kube::Error>
-    where
-        K: Clone + Debug + DeserializeOwned + Serialize,
-    {
-        let Some(found) = api.get_opt(name).await? else { return Ok(false) };
-        let found = serde_json::to_value(&found).map_err(leno_kube::Error::SerdeError)?;
-        let Some(patch) = patch(&found, &self.bundle, path) else { return Ok(false) };
-        api.patch(name, &PatchParams::default(), &Patch::Strategic(&patch)).await?;
-        Ok(true)
+    fn injector_patch(&self) -> Option<Value> {
+        patch(self.injector.values().get(&())?, &self.own.bundle, None)
     }
+
+    fn validator_patch(&self) -> Option<Value> {
+        patch(self.validator.values().get(&())?, &self.own.bundle, Some(&self.own.validate))
+    }
+}
+
+impl Reconciler for Observed<'_> {
+    /// The webhook's name, and a report of its configuration.
+    type Observation = (&'static str, Report<Value>);
+
+    fn watches(&self) -> BoxStream<'static, Self::Observation> {
+        let injector = follow::<MutatingWebhookConfiguration>(&self.own.client, INJECTOR);
+        let validator = follow::<ValidatingWebhookConfiguration>(&self.own.client, VALIDATOR);
+        stream::select(injector, validator).boxed()
+    }
+
+    fn observe(&mut self, (name, report): Self::Observation) {
+        let reflection = if name == INJECTOR { &mut self.injector } else { &mut self.validator };
+        match report {
+            Report::Event(event) => reflection.take(event, |found| ((), Some(found))),
+            Report::Resumed => {}
+            Report::Failed(error) => {
+                self.own.failed.fetch_add(1, Ordering::Relaxed);
+                let error: &dyn std::error::Error = &error;
+                tracing::warn!(name, error, "the webhook cannot be followed; trying again");
+            }
+        }
+    }
+
+    fn is_due(&self) -> bool {
+        self.injector_patch().is_some() || self.validator_patch().is_some()
+    }
+
+    async fn reconcile(&mut self) -> bool {
+        let mut all = true;
+        if let Some(patch) = self.injector_patch() {
+            match self.own.write::<MutatingWebhookConfiguration>(INJECTOR, &patch).await {
+                Some(stored) => self.injector.insert((), stored),
+                None => all = false,
+            }
+        }
+        if let Some(patch) = self.validator_patch() {
+            match self.own.write::<ValidatingWebhookConfiguration>(VALIDATOR, &patch).await {
+                Some(stored) => self.validator.insert((), stored),
+                None => all = false,
+            }
+        }
+        all
+    }
+}
+
+/// Watches one configuration.
+fn follow<K>(
+    client: &Client,
+    name: &'static str,
+) -> BoxStream<'static, (&'static str, Report<Value>)>
+where
+    K: Resource<DynamicType = ()> + Clone + Debug + DeserializeOwned + Serialize + Send + 'static,
+{
+    let api: Api<K> = Api::all(client.clone());
+    let reports = leno_kube::watch(api, Selection::named(name));
+    reports.map(move |report| (name, report.map(|found| as_json(&found)))).boxed()
+}
+
+fn as_json(object: &impl Serialize) -> Value {
+    serde_json::to_value(object).expect("an object of Kubernetes is JSON")
 }
 
 /// What has to be changed in a configuration for its webhooks to have these roots, and this path of our

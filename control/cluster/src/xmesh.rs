@@ -3,18 +3,23 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+use futures_util::StreamExt;
+use futures_util::stream::BoxStream;
 use k8s_openapi::api::rbac::v1::ClusterRole;
 use k8s_openapi::jiff::Timestamp;
 use leno_kube::api::{
-    ApiResource, DynamicObject, GroupVersionKind, ListParams, Patch, PatchParams, PostParams,
+    ApiResource, DynamicObject, GroupVersionKind, Patch, PatchParams, PostParams,
 };
-use leno_kube::{Api, Client, Error, is_status};
+use leno_kube::{
+    Api, Client, Error, Event, Reflection, Report, Resource, Selection, WatchError, is_status,
+};
 use leno_status::CONTROLLER;
 use serde_json::{Value, json};
 use tokio::sync::watch;
 use tokio::time::timeout;
 
 use crate::counts;
+use crate::reconcile::{Reconciler, while_leading};
 
 /// The object that is made where there is none.
 pub const MESH: &str = "leno";
@@ -43,12 +48,10 @@ pub const FEATURES: [&str; 17] = [
 /// The part of an installation that the object belongs to: with it the API server's garbage collection
 /// removes the object.
 const OWNER: &str = "leno-controller";
-/// How often objects are looked at. Nothing waits for them but people, and programs that ask once.
-const LOOK: Duration = Duration::from_secs(10);
-/// Longest wait for all answers of the API server at one look.
+/// Longest wait for all answers of the API server in one round.
 const ANSWERS: Duration = Duration::from_secs(20);
-/// Most objects looked at: a mesh needs one.
-const MOST: u32 = 32;
+/// Most objects that are kept: a mesh needs one.
+const MOST: usize = 32;
 
 /// Creates our `XMesh` and keeps the status of each that names this controller up to date. If the
 /// kind is not installed there is nothing to do.
@@ -68,20 +71,9 @@ impl XMeshReconciler {
         Self { client, instance, written: AtomicU64::new(0), failed: AtomicU64::new(0) }
     }
 
-    /// Writes while `leads` says so, until its sender ends.
-    pub async fn run(&self, mut leads: watch::Receiver<bool>) {
-        while leads.wait_for(|leads| *leads).await.is_ok() {
-            let failure = match timeout(ANSWERS, self.keep()).await {
-                Ok(Ok(())) => None,
-                Ok(Err(error)) => Some(error.to_string()),
-                Err(_elapsed) => Some("no answer".to_owned()),
-            };
-            if let Some(failure) = failure {
-                self.failed.fetch_add(1, Ordering::Relaxed);
-                tracing::warn!(failure, "XMesh cannot be kept; trying again");
-            }
-            tokio::time::sleep(LOOK).await;
-        }
+    /// Watches, and writes while `leads` says so, until its sender ends.
+    pub async fn run(&self, leads: watch::Receiver<bool>) {
+        while_leading(leads, || Observed { own: self, meshes: Reflection::default() }).await;
     }
 
     /// Appends what was counted, as Prometheus text.
@@ -91,54 +83,128 @@ impl XMeshReconciler {
         counts::render(text, ("mesh_writes_total", help), &results);
     }
 
-    async fn keep(&self) -> Result<(), Error> {
-        let kind = GroupVersionKind::gvk("gateway.networking.x-k8s.io", "v1alpha1", "XMesh");
-        let resource = ApiResource::from_gvk_with_plural(&kind, "xmeshes");
-        let api: Api<DynamicObject> = Api::all_with(self.client.clone(), &resource);
-        let mut all = match api.list(&ListParams::default().limit(MOST)).await {
-            Ok(all) => all.items,
-            Err(error) if is_status(&error, 404) => return Ok(()),
-            Err(error) => return Err(error),
-        };
-        if !all.iter().any(|one| one.metadata.name.as_deref() == Some(MESH)) {
-            all.push(self.create(&api, &resource).await?);
-        }
-        for one in all {
-            let now = Timestamp::now();
-            let name = one.metadata.name.as_deref().unwrap_or_default();
-            let Some(status) = status(&one, &self.instance, &now.to_string()) else { continue };
-            // Only in the version that was read: what others have said meanwhile is not lost.
-            let version = &one.metadata.resource_version;
-            let patch = json!({"metadata": {"resourceVersion": version}, "status": status});
-            let written =
-                api.patch_status(name, &PatchParams::default(), &Patch::Merge(&patch)).await;
-            match written {
-                Ok(_) => self.written.fetch_add(1, Ordering::Relaxed),
-                // Another version, or none, is there already: judged at the next look.
-                Err(error) if is_status(&error, 409) || is_status(&error, 404) => continue,
-                Err(error) => return Err(error),
-            };
-        }
-        Ok(())
-    }
-
-    async fn create(
-        &self,
-        api: &Api<DynamicObject>,
-        resource: &ApiResource,
-    ) -> Result<DynamicObject, Error> {
-        let mut made = DynamicObject::new(MESH, resource)
+    async fn create(&self, api: &Api<DynamicObject>) -> Result<DynamicObject, Error> {
+        let mut made = DynamicObject::new(MESH, &resource())
             .data(json!({"spec": {"controllerName": CONTROLLER}}));
         let labels = [("app.kubernetes.io/part-of".to_owned(), "leno".to_owned())];
         made.metadata.labels = Some(labels.into());
         let owners: Api<ClusterRole> = Api::all(self.client.clone());
         let owner = owners.get_opt(OWNER).await?;
         made.metadata.owner_references =
-            owner.and_then(|owner| leno_kube::Resource::owner_ref(&owner, &())).map(|it| vec![it]);
+            owner.and_then(|owner| owner.owner_ref(&())).map(|it| vec![it]);
         let made = api.create(&PostParams::default(), &made).await?;
         tracing::info!(name = MESH, "the XMesh was made");
         Ok(made)
     }
+
+    fn failed(&self, failure: &str) {
+        self.failed.fetch_add(1, Ordering::Relaxed);
+        tracing::warn!(failure, "XMesh cannot be kept; trying again");
+    }
+}
+
+fn resource() -> ApiResource {
+    let kind = GroupVersionKind::gvk("gateway.networking.x-k8s.io", "v1alpha1", "XMesh");
+    ApiResource::from_gvk_with_plural(&kind, "xmeshes")
+}
+
+/// The objects, by name.
+struct Observed<'a> {
+    own: &'a XMeshReconciler,
+    meshes: Reflection<String, DynamicObject>,
+}
+
+impl Observed<'_> {
+    fn api(&self) -> Api<DynamicObject> {
+        Api::all_with(self.own.client.clone(), &resource())
+    }
+
+    /// Whether all objects are known, and ours is not among them.
+    fn lacks_ours(&self) -> bool {
+        self.meshes.is_complete() && !self.meshes.values().contains_key(MESH)
+    }
+
+    /// The statuses to be written: each with the object's name and the version that it replaces.
+    fn due(&self) -> Vec<(String, Value)> {
+        let now = Timestamp::now().to_string();
+        let patch = |(name, mesh): (&String, &DynamicObject)| {
+            let status = status(mesh, &self.own.instance, &now)?;
+            // Only in the version that was read: what others have written meanwhile is not lost.
+            let version = &mesh.metadata.resource_version;
+            let patch = json!({"metadata": {"resourceVersion": version}, "status": status});
+            Some((name.clone(), patch))
+        };
+        self.meshes.values().iter().filter_map(patch).collect()
+    }
+
+    /// Returns whether all is written.
+    async fn write(&mut self) -> Result<bool, Error> {
+        let api = self.api();
+        if self.lacks_ours() {
+            let made = self.own.create(&api).await?;
+            self.meshes.insert(MESH.to_owned(), made);
+        }
+        let mut all = true;
+        for (name, patch) in self.due() {
+            let patch = Patch::Merge(&patch);
+            match api.patch_status(&name, &PatchParams::default(), &patch).await {
+                Ok(stored) => {
+                    self.own.written.fetch_add(1, Ordering::Relaxed);
+                    self.meshes.insert(name, stored);
+                }
+                // The watch is about to report another version, or the end.
+                Err(error) if is_status(&error, 409) || is_status(&error, 404) => all = false,
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(all)
+    }
+}
+
+impl Reconciler for Observed<'_> {
+    type Observation = Report<DynamicObject>;
+
+    fn watches(&self) -> BoxStream<'static, Self::Observation> {
+        leno_kube::watch(self.api(), Selection::default()).boxed()
+    }
+
+    fn observe(&mut self, report: Self::Observation) {
+        match report {
+            Report::Event(event) => {
+                if let Event::InitApply(mesh) | Event::Apply(mesh) = &event
+                    && self.meshes.values().len() >= MOST
+                    && !self.meshes.values().contains_key(&name(mesh))
+                {
+                    return;
+                }
+                self.meshes.take(event, |mesh| (name(&mesh), Some(mesh)));
+            }
+            Report::Resumed => {}
+            // The kind is not installed.
+            Report::Failed(
+                WatchError::InitialListFailed(error) | WatchError::WatchStartFailed(error),
+            ) if is_status(&error, 404) => {}
+            Report::Failed(error) => self.own.failed(&error.to_string()),
+        }
+    }
+
+    fn is_due(&self) -> bool {
+        self.lacks_ours() || !self.due().is_empty()
+    }
+
+    async fn reconcile(&mut self) -> bool {
+        let own = self.own;
+        match timeout(ANSWERS, self.write()).await {
+            Ok(Ok(all)) => return all,
+            Ok(Err(error)) => own.failed(&error.to_string()),
+            Err(_elapsed) => own.failed("no answer"),
+        }
+        false
+    }
+}
+
+fn name(mesh: &DynamicObject) -> String {
+    mesh.metadata.name.clone().unwrap_or_default()
 }
 
 /// What the status of an `XMesh` should be. `None` if it is right already, or the object is another mesh's.

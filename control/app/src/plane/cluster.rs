@@ -6,8 +6,8 @@ use std::sync::Arc;
 use anyhow::Context;
 
 use leno_cluster::{
-    FailingKind, KindsReporter, RemovalReconciler, Roots, Statuses, TokenReviewer,
-    WebhookConfigurations, XMeshReconciler, authority,
+    FailingKind, KindsReporter, RemovalReconciler, RootsReconciler, StatusReconciler,
+    TokenReviewer, WebhookReconciler, XMeshReconciler, authority,
 };
 use leno_identity::Authority;
 use leno_kube::{Client, Elector, connect};
@@ -37,14 +37,14 @@ pub(super) async fn open(
 ) -> anyhow::Result<Plane> {
     let trust_domain = &config.trust_domain;
     let client = connect(cluster.kubeconfig.as_deref(), None).await?;
-    let (authority, keeper) = authority(&client, &cluster.namespace, trust_domain).await?;
-    let render_keeper = keeper.render();
-    tokio::spawn(keeper.run());
+    let (authority, secret) = authority(&client, &cluster.namespace, trust_domain).await?;
+    let render_secret = secret.render();
+    tokio::spawn(secret.run());
     let source = KubernetesSource::new(client.clone());
     let followed = source.followed();
     let reviews =
         Arc::new(TokenReviewer::new(client.clone(), &cluster.token_audience, trust_domain.clone()));
-    let statuses = Arc::new(Statuses::new(client.clone()));
+    let statuses = Arc::new(StatusReconciler::new(client.clone()));
 
     let (name, run) = (replica(cluster)?, run()?);
     let authority = Arc::new(authority);
@@ -78,7 +78,7 @@ pub(super) async fn open(
     let details: Vec<Render> = vec![Box::new(move |text| described.describe(text))];
     let metrics: Vec<Render> = vec![
         Box::new(move |text| followed.render(text)),
-        Box::new(render_keeper),
+        Box::new(render_secret),
         Box::new({
             let reviews = Arc::clone(&reviews);
             move |text| reviews.render(text)
@@ -111,20 +111,20 @@ fn led(
     client: &Client,
     cluster: &Cluster,
     authority: &Authority,
-    (state, statuses): (&Arc<State>, &Arc<Statuses>),
+    (state, statuses): (&Arc<State>, &Arc<StatusReconciler>),
     leads: &watch::Receiver<bool>,
 ) -> Vec<Render> {
     let namespace = cluster.namespace.as_str();
-    let roots = Roots::new(client.clone(), authority.roots_pem());
+    let roots = RootsReconciler::new(client.clone(), authority.roots_pem());
     let path = format!("{VALIDATE}/{}", authority.webhook_secret());
-    let hooks = WebhookConfigurations::new(client.clone(), authority.roots_pem(), &path);
+    let hooks = WebhookReconciler::new(client.clone(), authority.roots_pem(), &path);
     let (of_statuses, of_removal) = (Arc::clone(state), Arc::clone(state));
     let [first, second, third, fourth, fifth] = std::array::from_fn(|_| leads.clone());
     vec![
         start(
             Arc::clone(statuses),
             |part| async move { part.run(&of_statuses, first).await },
-            Statuses::render,
+            StatusReconciler::render,
         ),
         start(
             Arc::new(RemovalReconciler::new(client.clone(), namespace)),
@@ -136,11 +136,15 @@ fn led(
             |part| async move { part.run(third).await },
             XMeshReconciler::render,
         ),
-        start(Arc::new(roots), |part| async move { part.run(fourth).await }, Roots::render),
+        start(
+            Arc::new(roots),
+            |part| async move { part.run(fourth).await },
+            RootsReconciler::render,
+        ),
         start(
             Arc::new(hooks),
             |part| async move { part.run(fifth).await },
-            WebhookConfigurations::render,
+            WebhookReconciler::render,
         ),
     ]
 }

@@ -1,6 +1,6 @@
 //! A removal of the mesh that was given up, and is taken back.
 
-use leno_cluster::{Halfway, Look, RemovalReconciler};
+use leno_cluster::{Halfway, RemovalProgress, RemovalReconciler};
 use leno_kube::api::Patch;
 use leno_testkit_api::{Bed, binary, until};
 use leno_types::Removal;
@@ -101,7 +101,7 @@ async fn a_look_from_before_a_removal_began_again_takes_nothing_back() {
     let (bed, _) = cluster(&kube).await;
     say(&bed, json!({"leno.dev/removal": "plaintext", "removal.leno.dev/run": "1"})).await;
     let stays = RemovalReconciler::new(bed.admin.clone(), "leno-system");
-    assert_eq!(stays.look().await.unwrap(), Look::Removed, "nobody has installed it");
+    assert_eq!(stays.look().await.unwrap(), RemovalProgress::Removed, "nobody has installed it");
     // Nobody calls them.
     install(&bed, 1).await;
     agents(&bed, 2).await;
@@ -114,12 +114,16 @@ async fn a_look_from_before_a_removal_began_again_takes_nothing_back() {
     assert!(stays.write(&halfway(&stays).await).await.unwrap());
     assert_eq!(notes(&bed).await["leno.dev/removal"], "permissive");
     assert!(stays.write(&halfway(&stays).await).await.unwrap());
-    assert_eq!(stays.look().await.unwrap(), Look::Over, "it is no removal that would be counted");
+    assert_eq!(
+        stays.look().await.unwrap(),
+        RemovalProgress::Over,
+        "it is no removal that would be counted"
+    );
 }
 
 async fn halfway(stays: &RemovalReconciler) -> Halfway {
     match stays.look().await.unwrap() {
-        Look::Halfway(seen) => seen,
+        RemovalProgress::Halfway(seen) => seen,
         nothing => panic!("{nothing:?}"),
     }
 }

@@ -20,7 +20,7 @@ fn misread() -> (Object, String) {
 struct Bed {
     server: TcpListener,
     state: std::sync::Arc<State>,
-    statuses: std::sync::Arc<Statuses>,
+    statuses: std::sync::Arc<StatusReconciler>,
 }
 
 impl Bed {
@@ -28,7 +28,7 @@ impl Bed {
         let server = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = format!("http://{}", server.local_addr().unwrap());
         let client = leno_kube::connect_to(address.parse().unwrap()).unwrap();
-        let statuses = std::sync::Arc::new(Statuses::new(client));
+        let statuses = std::sync::Arc::new(StatusReconciler::new(client));
         statuses.misread([misread()]);
         Self { server, state: State::new(Index::new(Settings::default())), statuses }
     }
@@ -98,7 +98,7 @@ fn endpoints_concern_policies_alone_and_config_maps_all() {
     let nowhere = "http://127.0.0.1:1".parse().unwrap();
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     let _entered = runtime.enter();
-    let statuses = Statuses::new(leno_kube::connect_to(nowhere).unwrap());
+    let statuses = StatusReconciler::new(leno_kube::connect_to(nowhere).unwrap());
     let gone = |kind: Kind| {
         let (namespace, name) = ("shop".to_owned(), "web".to_owned());
         [Change::Delete(ObjectKey { kind, namespace, name })]
