@@ -32,7 +32,7 @@ fn injector() -> Value {
 }
 
 /// A namespace with a service account `web`.
-async fn namespace(bed: &Bed, name: &str, labels: Value, annotations: Value) {
+pub(crate) async fn namespace(bed: &Bed, name: &str, labels: Value, annotations: Value) {
     let metadata = json!({"name": name, "labels": labels, "annotations": annotations});
     bed.apply(json!({"apiVersion": "v1", "kind": "Namespace", "metadata": metadata})).await;
     let metadata = json!({"name": "web", "namespace": name});
@@ -40,7 +40,7 @@ async fn namespace(bed: &Bed, name: &str, labels: Value, annotations: Value) {
 }
 
 /// A pod that Pod Security lets into a `restricted` namespace.
-fn pod(namespace: &str, labels: Value) -> Value {
+pub(crate) fn pod(namespace: &str, labels: Value) -> Value {
     json!({"apiVersion": "v1", "kind": "Pod",
     "metadata": {"name": "web", "namespace": namespace, "labels": labels},
     "spec": {
@@ -55,13 +55,13 @@ fn pod(namespace: &str, labels: Value) -> Value {
 }
 
 /// The image of the pod's proxy, where it has one.
-fn proxy_of(pod: &Value) -> Option<&str> {
+pub(crate) fn proxy_of(pod: &Value) -> Option<&str> {
     let first = &pod["spec"]["initContainers"][0];
     (first["name"] == "leno-proxy").then(|| first["image"].as_str().unwrap())
 }
 
 /// Waits until pods of the namespace get a proxy, and returns one that did.
-async fn injected(bed: &Bed, pod: &Value) -> Value {
+pub(crate) async fn injected(bed: &Bed, pod: &Value) -> Value {
     until("the pod gets a proxy", async || {
         let tried = bed.tried(pod).await.ok()?;
         proxy_of(&tried).is_some().then_some(tried)

@@ -1,0 +1,73 @@
+//! Pods that are created while many routes are applied at once.
+
+use std::time::Duration;
+
+use futures_util::StreamExt as _;
+use futures_util::future::join_all;
+use futures_util::stream::FuturesUnordered;
+use leno_testkit_api::objects::{http_route, http_route_definition, service};
+use leno_testkit_api::{binary, until};
+use serde_json::json;
+use tokio::time::{MissedTickBehavior, interval};
+
+use crate::admission::{injected, install, namespace, pod, proxy_of};
+use crate::cluster;
+use crate::replica::Replica;
+
+/// Routes that are applied at once.
+const ROUTES: usize = 200;
+/// The time from one pod to the next: 20 a second.
+const BETWEEN_PODS: Duration = Duration::from_millis(50);
+/// Pods that are created at least, even if all routes are applied before.
+const PODS: usize = 40;
+/// Most memory of the controller, of which the tests' builds need a third when idle.
+const MOST_KIB: u64 = 256 * 1024;
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn every_pod_gets_its_proxy_while_two_hundred_routes_are_applied_at_once() {
+    let Some(kube) = binary() else { return };
+    let (bed, kubeconfig) = cluster(&kube).await;
+    bed.apply(http_route_definition()).await;
+    until("the kind is served", async || bed.serves(&http_route("r", "web")).await).await;
+    bed.apply(service("web", 80)).await;
+    let replica = Replica::start("controller-0", &kubeconfig);
+    install(&bed, replica.webhook().await).await;
+    namespace(&bed, "team", json!({"leno.dev/inject": "enabled"}), json!({})).await;
+    injected(&bed, &pod("team", json!({}))).await;
+
+    let routes = async {
+        join_all((0..ROUTES).map(|nth| bed.apply(http_route(&format!("r{nth}"), "web")))).await;
+        until("all routes are judged", async || {
+            let written = "leno_control_status_writes_total{result=\"written\"}";
+            (replica.metric(written).await as usize >= ROUTES).then_some(())
+        })
+        .await;
+    };
+    let mut routes = Box::pin(routes);
+    let (mut ticks, mut pods, mut applied) = (interval(BETWEEN_PODS), Vec::new(), false);
+    ticks.set_missed_tick_behavior(MissedTickBehavior::Skip);
+    let bed = &bed;
+    let tried = async |nth: usize| {
+        let mut pod = pod("team", json!({}));
+        pod["metadata"]["name"] = json!(format!("web-{nth}"));
+        bed.tried(&pod).await
+    };
+    let mut created = FuturesUnordered::new();
+    while !applied || pods.len() + created.len() < PODS {
+        tokio::select! {
+            () = &mut routes, if !applied => applied = true,
+            _ = ticks.tick() => created.push(tried(pods.len() + created.len())),
+            Some(pod) = created.next() => pods.push(pod),
+        }
+    }
+    pods.extend(created.collect::<Vec<_>>().await);
+    drop(routes);
+    for pod in &pods {
+        let pod = pod.as_ref().unwrap();
+        assert!(proxy_of(pod).is_some(), "a pod without its proxy: {pod}");
+    }
+    let resident = replica.rss_kib();
+    println!("{} pods created, {resident} KiB resident", pods.len());
+    assert!(resident < MOST_KIB, "{resident} KiB are resident");
+    replica.end();
+}
