@@ -146,6 +146,9 @@ agent:
     for pod in [&controller, &agent] {
         assert_eq!(pod["imagePullSecrets"], serde_json::json!([{"name": "regcred"}]));
     }
+    let env = controller["containers"][0]["env"].as_array().unwrap();
+    let secrets = env.iter().find(|one| one["name"] == "LENO_PROXY_PULL_SECRETS").unwrap();
+    assert_eq!(secrets["value"], r#"[{"name":"regcred"}]"#, "pods with a proxy get it too");
     let linux = serde_json::json!({"kubernetes.io/os": "linux", "pool": "system"});
     assert_eq!(controller["nodeSelector"], linux);
     assert_eq!(controller["tolerations"][0]["key"], "system");

@@ -226,6 +226,7 @@ impl Inject {
         let settings = Settings {
             image: told.image.named("leno-proxy", &there.version),
             pull_policy: policy.as_str().map(str::to_owned),
+            pull_secrets: told.image.pull_secrets.into_iter().map(|one| one.name).collect(),
             trust_domain: told.trust_domain,
             control: DEFAULT_CONTROL.replace(NAMESPACE, system),
             log: Some(told.proxy.log),

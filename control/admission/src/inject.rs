@@ -14,6 +14,10 @@ use crate::{CONTAINER, ROOTS, TOKEN_VOLUME, ports};
 /// What injection has made of a pod beside the proxy, for its inverse: the lists and maps that were
 /// not there, and the annotations, by name, with commas between.
 pub(crate) const RECORD: &str = "leno.dev/injected";
+/// In the record, before the name of a Secret that was added.
+pub(crate) const PULL_SECRET: &str = "pull-secret=";
+/// The field of a pod with the Secrets that its images are pulled with.
+pub(crate) const PULL_SECRETS: &str = "imagePullSecrets";
 /// Which container `kubectl logs` and `exec` mean (Kubernetes' own).
 pub(crate) const DEFAULT_CONTAINER: &str = "kubectl.kubernetes.io/default-container";
 /// What a pod that the kubelet has from a file bears (Kubernetes' own).
@@ -160,13 +164,14 @@ pub fn inject(
     };
     list.insert(0, proxy);
     if new {
-        made.push("initContainers");
+        made.push("initContainers".to_owned());
     }
     let (list, new) = spec.list_in("volumes");
     list.extend(volumes());
     if new {
-        made.push("volumes");
+        made.push("volumes".to_owned());
     }
+    add_pull_secrets(spec, &settings, &mut made);
     annotate(&mut injected, (&settings, enclosing), first, made);
     *pod = injected;
     Ok(Outcome::Injected)
@@ -175,12 +180,13 @@ pub fn inject(
 /// What has to be done to `before` for it to be `after`, as a JSON patch (RFC 6902) of whole fields.
 #[must_use]
 pub fn patch(before: &Value, after: &Value) -> Value {
-    const FIELDS: [&[&str]; 5] = [
+    const FIELDS: [&[&str]; 6] = [
         &["metadata"],
         &["metadata", "annotations"],
         &["spec", "initContainers"],
         &["spec", "containers"],
         &["spec", "volumes"],
+        &["spec", "imagePullSecrets"],
     ];
     let mut changes = Vec::new();
     let whole = before.get("metadata").is_none();
@@ -296,7 +302,7 @@ fn check(pod: &Value) -> Result<(), InjectError> {
             return Err(InjectError::Form(name, "a map"));
         }
     }
-    for list in ["containers", "initContainers", "volumes"] {
+    for list in ["containers", "initContainers", "volumes", "imagePullSecrets"] {
         if spec.get(list).is_some_and(|given| !matches!(given, Value::List(_))) {
             return Err(InjectError::Form(list, "a list"));
         }
@@ -369,6 +375,27 @@ pub(crate) fn each_container<E>(
     Ok(())
 }
 
+/// Adds the Secrets that the image of the proxy is pulled with, unless the pod has them: by itself, or by its service
+/// account, whose Secrets the API server has added before.
+fn add_pull_secrets(spec: &mut Value, settings: &Settings, made: &mut Vec<String>) {
+    let has = |wanted: &str| spec.list(PULL_SECRETS).iter().any(|secret| name(secret) == wanted);
+    let missing: Vec<String> =
+        settings.pull_secrets.iter().filter(|wanted| !has(wanted.as_str())).cloned().collect();
+    if missing.is_empty() {
+        return;
+    }
+    let (list, new) = spec.list_in(PULL_SECRETS);
+    for wanted in missing {
+        let mut secret = Value::map();
+        secret.set("name", wanted.as_str());
+        list.push(secret);
+        made.push(PULL_SECRET.to_owned() + &wanted);
+    }
+    if new {
+        made.push(PULL_SECRETS.to_owned());
+    }
+}
+
 /// The container that people mean who name none: the first.
 fn default_container(spec: &Value) -> Option<String> {
     let first = spec.list("containers").first()?;
@@ -380,24 +407,24 @@ fn annotate(
     pod: &mut Value,
     (settings, enclosing): (&Settings, &Enclosing),
     first: Option<String>,
-    mut made: Vec<&'static str>,
+    mut made: Vec<String>,
 ) {
     let mut all = Vec::new();
     if let (None, Some(capture)) = (setting(pod, CAPTURE_ANNOTATION), &enclosing.capture) {
         all.push((CAPTURE_ANNOTATION, capture.clone()));
-        made.push("capture");
+        made.push("capture".to_owned());
     }
     let said = pod.at(&["metadata", "annotations", DEFAULT_CONTAINER]).is_some();
     if let (Shape::Container, false, Some(first)) = (settings.shape, said, first) {
         all.push((DEFAULT_CONTAINER, first));
-        made.push("default-container");
+        made.push("default-container".to_owned());
     }
     for map in ["metadata", "annotations"] {
         let path: &[&str] = if map == "metadata" { &["metadata"] } else { &["metadata", map] };
         if pod.at(path).is_some() {
             continue;
         }
-        made.push(map);
+        made.push(map.to_owned());
         match pod.get_mut("metadata") {
             Some(metadata) => metadata.set(map, Value::map()),
             None => pod.set(map, Value::map()),

@@ -25,6 +25,8 @@ pub struct Settings {
     pub image: String,
     /// When the image is pulled, as Kubernetes calls it; without it, as Kubernetes has it.
     pub pull_policy: Option<String>,
+    /// The Secrets, in the namespace of each pod, by which its node logs in to the registry of the image.
+    pub pull_secrets: Vec<String>,
     /// The trust domain of the mesh.
     pub trust_domain: String,
     /// Where the control plane is, an `https` URL.
@@ -80,6 +82,7 @@ impl Default for Settings {
         Self {
             image: concat!("leno-proxy:", env!("CARGO_PKG_VERSION")).to_owned(),
             pull_policy: None,
+            pull_secrets: Vec::new(),
             trust_domain: "cluster.local".to_owned(),
             control: DEFAULT_CONTROL.to_owned(),
             resources: Resources::default(),
@@ -142,6 +145,19 @@ impl Resources {
         }
         resources
     }
+}
+
+/// The names in a list of Secrets as a pod has it: `[{"name": NAME}]`.
+///
+/// # Errors
+/// The text is not such a list.
+pub fn pull_secrets(json: &str) -> Result<Vec<String>, serde_json::Error> {
+    #[derive(serde::Deserialize)]
+    struct PullSecret {
+        name: String,
+    }
+    let secrets: Vec<PullSecret> = serde_json::from_str(json)?;
+    Ok(secrets.into_iter().map(|one| one.name).collect())
 }
 
 /// Whether a text is a quantity, as Kubernetes writes them: digits, perhaps a fraction, perhaps a unit.

@@ -2,7 +2,7 @@
 
 use leno_resources::CAPTURE_ANNOTATION;
 
-use crate::inject::{DEFAULT_CONTAINER, RECORD, each_container};
+use crate::inject::{DEFAULT_CONTAINER, PULL_SECRET, PULL_SECRETS, RECORD, each_container};
 use crate::probes::{Probes, VARIABLE};
 use crate::value::Value;
 use crate::{CONTAINER, ROOTS, TOKEN_VOLUME};
@@ -33,6 +33,8 @@ pub fn uninject(pod: &mut Value) -> Result<bool, UninjectError> {
         without(spec, list, &[CONTAINER], made(list));
     }
     without(spec, "volumes", &[TOKEN_VOLUME, ROOTS], made("volumes"));
+    let secrets = record.split(',').filter_map(|one| one.strip_prefix(PULL_SECRET));
+    without(spec, PULL_SECRETS, &secrets.collect::<Vec<_>>(), made(PULL_SECRETS));
     let _: Result<(), std::convert::Infallible> = each_container(spec, |container| {
         probes.put_back(container);
         Ok(())

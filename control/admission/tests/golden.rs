@@ -109,6 +109,31 @@ fn uninjecting_gives_back_what_was_injected() {
 }
 
 #[test]
+fn secrets_of_the_registry_are_added_once_and_taken_out_again() {
+    let pod = |secrets: &str| {
+        format!(
+            "apiVersion: v1\nkind: Pod\nmetadata: {{name: web}}\nspec:\n{secrets}  containers: [{{name: web}}]\n"
+        )
+    };
+    let pull_secrets = leno_admission::pull_secrets(r#"[{"name":"a"},{"name":"b"}]"#).unwrap();
+    let settings = Settings { pull_secrets, ..Settings::default() };
+    for (secrets, expected) in [("", ["a", "b"]), ("  imagePullSecrets: [{name: b}]\n", ["b", "a"])]
+    {
+        let text = pod(secrets);
+        let out = rewrite(&text, None, |document| {
+            note(inject_document(document, &settings, |_| Enclosing::default()), &mut Vec::new())
+        });
+        let out = out.unwrap();
+        let spec = values(&out).remove(0).get("spec").unwrap().clone();
+        let list = spec.list("imagePullSecrets").iter();
+        let names: Vec<_> = list.map(|one| one.get("name").unwrap().text().unwrap()).collect();
+        assert_eq!(names, expected);
+        assert_eq!(values(&uninjected(&out)), values(&text));
+    }
+    assert!(leno_admission::pull_secrets(r#"["a"]"#).is_err());
+}
+
+#[test]
 fn yaml_and_json_say_the_same() {
     for (file, text) in texts() {
         let unchanged = |_: &mut Value| false;

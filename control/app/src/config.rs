@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use anyhow::{Context, bail};
 use clap::Parser;
-use leno_admission::{Settings as Proxies, Shape};
+use leno_admission::{Settings as Proxies, Shape, pull_secrets};
 use leno_identity::{MAX_LIFETIME, MIN_LIFETIME};
 use leno_types::{Egress, MtlsMode, TrustDomain};
 
@@ -60,6 +60,11 @@ pub(crate) struct Flags {
     #[arg(long, env = "LENO_PROXY_PULL_POLICY", value_name = "POLICY",
           value_parser = ["Always", "IfNotPresent", "Never"])]
     pub(crate) proxy_pull_policy: Option<String>,
+
+    /// The Secrets, in the namespace of each pod, by which its node logs in to that image's registry, as a pod lists
+    /// them: [{"name": NAME}]; only with --kubernetes
+    #[arg(long, env = "LENO_PROXY_PULL_SECRETS", value_name = "JSON", default_value = "[]")]
+    pub(crate) proxy_pull_secrets: String,
 
     /// As what proxies run in pods: a native sidecar, or an ordinary container for Kubernetes before
     /// 1.29; only with --kubernetes
@@ -165,6 +170,8 @@ impl Config {
             let proxies = Proxies {
                 image: flags.proxy_image,
                 pull_policy: flags.proxy_pull_policy,
+                pull_secrets: pull_secrets(&flags.proxy_pull_secrets)
+                    .context("--proxy-pull-secrets")?,
                 trust_domain: flags.trust_domain,
                 control: format!("https://leno-controller.{}.svc:15010", flags.namespace),
                 log: flags.proxy_log,

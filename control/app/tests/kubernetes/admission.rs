@@ -83,6 +83,16 @@ async fn pods_get_their_proxy_as_they_are_made_from_whichever_replica_answers() 
     let web = injected(&bed, &pod("shop", json!({}))).await;
     assert_eq!(proxy_of(&web), Some("registry.test/proxy:1"));
     assert_eq!(web["metadata"]["annotations"]["leno.dev/capture"], "iptables");
+    assert_eq!(web["spec"]["imagePullSecrets"], json!([{"name": "regcred"}]));
+    let account = json!({"apiVersion": "v1", "kind": "ServiceAccount",
+        "metadata": {"name": "own", "namespace": "shop"},
+        "imagePullSecrets": [{"name": "regcred"}, {"name": "mine"}]});
+    bed.apply(account).await;
+    let mut own = pod("shop", json!({}));
+    own["spec"]["serviceAccountName"] = json!("own");
+    let own = injected(&bed, &own).await;
+    let both = json!([{"name": "regcred"}, {"name": "mine"}]);
+    assert_eq!(own["spec"]["imagePullSecrets"], both, "its service account's, once");
     let probe = &web["spec"]["containers"][0]["livenessProbe"]["httpGet"];
     assert_eq!((&probe["path"], &probe["port"]), (&json!("/probe/web/liveness"), &json!(15020)));
 

@@ -26,6 +26,7 @@ impl Replica {
             .args(["--kubernetes", "--name", name, "--log", "info,leno_cluster=debug"])
             .args(["--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0", "--cert-lifetime", "1h"])
             .args(["--webhook", "127.0.0.1:0", "--proxy-image", "registry.test/proxy:1"])
+            .args(["--proxy-pull-secrets", r#"[{"name":"regcred"}]"#])
             .arg("--kubeconfig")
             .arg(kubeconfig)
             .env("NO_COLOR", "1")
