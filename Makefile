@@ -5,7 +5,7 @@ CARGO ?= cargo
 TARGET := $(or $(CARGO_TARGET_DIR),target)
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-programs test lint build release bench-http bench-balance bench-mesh scale fuzz images images-test e2e conformance docs reference cluster-up cluster-down clean
+.PHONY: help demo demo-programs test lint build release bench-http bench-balance bench-mesh scale fuzz images images-test e2e conformance dist docs reference nightly cluster-up cluster-down clean
 
 # The programs that a mesh on one machine is made of, and the shop and the load of the demo.
 MESH := -p leno -p leno-proxy -p leno-controller -p leno-example-shop -p leno-testkit \
@@ -73,6 +73,11 @@ e2e: ## the mesh on a real cluster of two nodes (needs root and Go; the first ru
 conformance: ## the Gateway API's suite for meshes, as it is, on such a cluster; writes docs/conformance
 	@scripts/conformance.sh
 
+dist: ## static programs as archives and .deb, with manual pages, completions, checksums, install.sh; and their test
+	@scripts/deps.sh build
+	@scripts/dist.sh
+	@scripts/dist-test.sh
+
 docs: ## the documentation as a site in target/site, its links and code blocks checked (needs Python)
 	@scripts/docs.sh
 
@@ -80,6 +85,9 @@ reference: ## docs/reference, written from the code
 	@scripts/deps.sh build
 	LENO_UPDATE=1 $(CARGO) test -p leno-resources -p leno-http -p leno -p leno-proxy -p leno-controller -p leno-agent \
 		-p leno-bench --lib --bins the_reference_has
+
+nightly: ## what takes hours: e2e, conformance, fuzz, scale, images, docs, dist; writes docs/status.md (needs root and Go)
+	@scripts/nightly.sh
 
 cluster-up: ## a real Kubernetes cluster in namespaces of this machine (needs root; NODES=1)
 	@scripts/cluster.sh up --nodes $(or $(NODES),1)

@@ -61,7 +61,7 @@ for platform in "${platforms[@]}"; do
   image leno-bench 65532:65532 "/leno-bench=$binaries/leno-bench"
 done
 
-for name in leno-proxy leno-controller leno-agent leno; do
+for name in leno-proxy leno-controller leno-agent leno-bench; do
   "$out/image-tool" index --out "$out/$name.tar" "$parts/$name"/*.tar
   printf '%s  %s  %s  %s\n' "$(du -h "$out/$name.tar" | cut -f1)" "$prefix$name:$tag" "${platforms[*]}" "$out/$name.tar"
 done

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Builds what images are made of for one platform, and prints the folder that has it:
 #
-#   scripts/programs.sh linux/arm64             optimised; leno-proxy, leno-controller and leno-cni load no library
+#   scripts/programs.sh linux/arm64             optimised; all but leno-agent load no library
 #   scripts/programs.sh linux/arm64 --debug     what `cargo build` makes, with the libraries that it loads
 #
 # For another architecture than this machine's it is clang that compiles C and links, against Debian's libraries of
@@ -40,12 +40,27 @@ if [ "$triple" != "$host" ] || [ $machine = aarch64 ]; then
   fi
   export RUSTFLAGS="${RUSTFLAGS-} -Clink-arg=-fuse-ld=lld -Clink-arg=-B$lld"
 fi
-[ "$profile" = debug ] || export RUSTC_WORKSPACE_WRAPPER=$PWD/scripts/static-rustc.sh
+if [ "$profile" = release ]; then
+  export RUSTC_WORKSPACE_WRAPPER=$PWD/scripts/static-rustc.sh
+  compiler=(cc)
+  [ "$triple" = "$host" ] || compiler=(clang "--target=$gnu" "--sysroot=$root")
+  for library in libelf.a libz.a; do
+    file=$("${compiler[@]}" "-print-file-name=$library")
+    [ "$file" != "$library" ] && continue
+    echo "$library is missing: Debian's libelf-dev and zlib1g-dev have it, Fedora's elfutils-libelf-devel-static and" \
+      "zlib-ng-compat-static" >&2
+    exit 1
+  done
+  # libelf since 0.189 reads sections that zstd has compressed.
+  if grep -q ZSTD_decompress "$("${compiler[@]}" -print-file-name=libelf.a)"; then
+    export RUSTFLAGS="${RUSTFLAGS-} -Clink-arg=-l:libzstd.a"
+  fi
+fi
 # A target is named in any case, so that what a build runs itself is built without all that.
 cargo build "${flags[@]}" --target "$triple" --bins \
   -p leno-proxy -p leno-controller -p leno-cni -p leno-agent -p leno -p leno-bench >&2
 folder=${CARGO_TARGET_DIR:-target}/$triple/$profile
-for program in leno-proxy leno-controller leno-cni; do
+for program in leno-proxy leno-controller leno-cni leno leno-bench; do
   [ "$profile" = release ] || break
   # By itself, so that this ends where readelf is not there or cannot read the file.
   headers=$(readelf --program-headers "$folder/$program")

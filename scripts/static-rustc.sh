@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # The RUSTC_WORKSPACE_WRAPPER of scripts/programs.sh: links the programs that load no library so. RUSTFLAGS would
-# say it of a whole build, and others of it load libelf: two builds take twice as long.
-for name in leno_proxy leno_controller leno_cni; do
+# say it of a whole build, and the agent loads libelf: two builds take twice as long.
+for name in leno_proxy leno_controller leno_cni leno leno_bench; do
   case "$*" in *"--crate-name $name "*"--crate-type bin"*) set -- "$@" -C target-feature=+crt-static ;; esac
 done
 exec "$@"

@@ -17,6 +17,7 @@ pub(crate) mod inject;
 pub(crate) mod install;
 pub(crate) mod lines;
 pub(crate) mod logs;
+pub(crate) mod man;
 pub(crate) mod observer;
 pub(crate) mod open;
 mod past;

@@ -10,8 +10,8 @@ use clap::{CommandFactory, Parser, Subcommand};
 
 use commands::{
     analyze, bench, bug_report, check, cleanup, completion, dashboard, demo, diagnostics, down,
-    exec, explain, guard, inject, install, logs, observer, open, port_forward, ps, restart, stat,
-    uninstall, up, upgrade,
+    exec, explain, guard, inject, install, logs, man, observer, open, port_forward, ps, restart,
+    stat, uninstall, up, upgrade,
 };
 
 /// A service mesh for one machine or many: encrypts, authenticates, balances and measures the
@@ -56,6 +56,8 @@ enum Command {
     Uninstall(uninstall::Uninstall),
     Cleanup(cleanup::Cleanup),
     Completion(completion::Completion),
+    #[command(hide = true)]
+    Man(man::Man),
     /// Prints the version
     Version,
 }
@@ -92,6 +94,7 @@ fn main() -> ExitCode {
         Command::Uninstall(uninstall) => uninstall::run(&uninstall),
         Command::Cleanup(cleanup) => cleanup::run(&cleanup),
         Command::Completion(completion) => completion::run(&completion, &mut Cli::command()),
+        Command::Man(man) => man::run(&man, Cli::command()),
         Command::Version => {
             commands::print(&format!("leno {}\n", env!("CARGO_PKG_VERSION"))).map(|()| true)
         }

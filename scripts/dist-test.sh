@@ -1,0 +1,94 @@
+#!/usr/bin/env bash
+# Tests what scripts/dist.sh has made: install.sh installs the archive and its programs run; it refuses one that was
+# changed; it removes what it installed; the .deb has the same programs. As root, also: the programs run in an empty
+# root, and start a mesh.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+dist=$(cd "${CARGO_TARGET_DIR:-target}/dist" 2>/dev/null && pwd) || { echo "there is no release: scripts/dist.sh" >&2; exit 1; }
+work=$(mktemp -d)
+mesh=dist-$$
+prefix=$work/prefix
+finish() {
+  [ ! -x "$prefix/bin/leno" ] || "$prefix/bin/leno" down --name "$mesh" --now >/dev/null 2>&1 || true
+  rm -rf "$work"
+}
+trap finish EXIT
+passed=0 skipped=0
+pass() { echo "--- PASS: $1"; passed=$((passed + 1)); }
+fail() { echo "--- FAIL: $1" >&2; exit 1; }
+
+(cd "$dist" && sha256sum --check --strict --quiet SHA256SUMS) || fail "SHA256SUMS holds"
+for file in "$dist"/*; do
+  file=$(basename "$file")
+  [ "$file" = SHA256SUMS ] || grep -q "  $file\$" "$dist/SHA256SUMS" || fail "SHA256SUMS has $file"
+done
+pass "SHA256SUMS has every file"
+
+"$dist/install.sh" --prefix "$prefix" --sha256 "$(sha256sum "$dist/SHA256SUMS" | cut -d' ' -f1)"
+version=$("$prefix/bin/leno" version)
+version=${version#leno }
+for program in leno leno-proxy leno-controller leno-bench; do
+  [[ $("$prefix/bin/$program" --version) == *" $version" ]] || fail "$program is of version $version"
+done
+"$prefix/bin/leno" analyze examples/shop/shop.yaml >/dev/null || fail "leno analyze accepts the shop"
+pass "install.sh installs programs that run"
+
+gzip --decompress --stdout "$prefix/share/man/man1/leno-up.1.gz" | grep -q '^\.SH OPTIONS' || fail "leno-up(1) has options"
+bash -n "$prefix/share/bash-completion/completions/leno" || fail "the completions of bash are bash"
+grep -q '^#compdef leno' "$prefix/share/zsh/site-functions/_leno" || fail "the completions of zsh are zsh's"
+grep -q 'complete -c leno' "$prefix/share/fish/vendor_completions.d/leno.fish" || fail "the completions of fish are fish's"
+pass "manual pages and completions are there"
+
+"$dist/install.sh" --prefix "$prefix" >/dev/null || fail "installing again works"
+"$prefix/bin/leno" version >/dev/null
+"$dist/install.sh" --prefix "$prefix" --uninstall >/dev/null
+[ -z "$(find "$prefix" -type f)" ] || fail "--uninstall leaves $(find "$prefix" -type f)"
+pass "install.sh installs again, and removes everything"
+
+cp -r "$dist" "$work/changed"
+archive=$(basename "$(ls "$work"/changed/leno-*-linux-"$(dpkg --print-architecture 2>/dev/null || echo amd64)".tar.gz)")
+printf x >>"$work/changed/$archive"
+if said=$("$dist/install.sh" --from "$work/changed" --prefix "$prefix" 2>&1); then fail "a changed archive is refused"; fi
+[[ $said == *"damaged or was changed"* ]] || fail "the refusal says why: $said"
+[ -z "$(find "$prefix" -type f)" ] || fail "a changed archive installs nothing"
+if "$dist/install.sh" --sha256 "$(printf %064d 0)" --prefix "$prefix" 2>/dev/null; then fail "a wrong --sha256 is refused"; fi
+if "$dist/install.sh" --from http://127.0.0.1:1 --prefix "$prefix" 2>/dev/null; then fail "plain http is refused"; fi
+pass "install.sh refuses what was changed"
+
+if command -v dpkg-deb >/dev/null; then
+  deb=$(ls "$dist/leno_"*"_$(dpkg --print-architecture).deb")
+  [ "$(dpkg-deb --field "$deb" Version)" = "$version" ] || fail "the package has version $version"
+  dpkg-deb --extract "$deb" "$work/root"
+  tar --extract --gzip --file "$dist/$archive" --directory "$work"
+  for program in leno leno-proxy leno-controller leno-bench; do
+    cmp "$work/root/usr/bin/$program" "$work/${archive%.tar.gz}/bin/$program" || fail "the package has the archive's $program"
+  done
+  pass "the .deb has the archive's programs"
+fi
+
+# A program that loads a library has an interpreter.
+loads_none() {
+  local headers
+  headers=$(readelf --program-headers "$1") && [[ $headers != *INTERP* ]]
+}
+if [ "$(id -u)" != 0 ]; then
+  echo "--- SKIP: a mesh of the installed programs: needs root"
+  skipped=$((skipped + 1))
+else
+  "$dist/install.sh" --prefix "$prefix" >/dev/null
+  if loads_none "$prefix/bin/leno"; then
+    chroot "$prefix" /bin/leno version >/dev/null || fail "leno runs where nothing else is"
+    pass "leno runs in a root without any library"
+  fi
+  "$prefix/bin/leno" up --wait --name "$mesh" - <<'END'
+apiVersion: leno.dev/v1alpha1
+kind: Workload
+metadata: {name: sleeper}
+spec: {command: [sleep, infinity]}
+END
+  "$prefix/bin/leno" ps --name "$mesh" | grep -q sleeper-0 || fail "the mesh has its workload"
+  "$prefix/bin/leno" down --name "$mesh"
+  pass "the installed programs run a mesh"
+fi
+printf '\n%d passed, 0 failed, %d skipped\n' "$passed" "$skipped"
