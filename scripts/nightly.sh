@@ -1,0 +1,85 @@
+#!/usr/bin/env bash
+# Runs what takes too long for every change, and writes when each passed last into docs/status.md:
+#
+#   scripts/nightly.sh                  everything: hours (needs root, and Go for most)
+#   scripts/nightly.sh fuzz scale       these alone
+#
+# One that fails does not stop the others; the exit code is 1 if any has failed. Logs: nightly/ of the target directory.
+set -uo pipefail
+cd "$(dirname "$0")/.."
+
+steps=(e2e conformance fuzz scale images docs dist)
+page=docs/status.md
+logs=${CARGO_TARGET_DIR:-target}/nightly
+mkdir -p "$logs"
+[ $# -gt 0 ] || set -- "${steps[@]}"
+
+run() { # step
+  case $1 in
+    e2e | conformance | scale | docs | dist) make --no-print-directory "$1" ;;
+    fuzz) FUZZ_SECONDS=${FUZZ_SECONDS:-600} make --no-print-directory fuzz ;;
+    images) make --no-print-directory images images-test ;;
+    *) echo "there is no step $1: ${steps[*]}" >&2; return 64 ;;
+  esac
+}
+
+# What the log says of how much was done: counts of tests, of fuzzing, or nothing.
+told() { # log
+  awk '
+    /^--- PASS:/ {passed++} /^--- FAIL:/ {failed++} /^--- SKIP:/ {skipped++}
+    /^test result:/ {passed += $4; failed += $6; skipped += $8}
+    /^stat::number_of_executed_units:/ {inputs += $2; targets++}
+    END {
+      if (passed + failed + skipped) printf "%d passed, %d failed, %d skipped", passed, failed, skipped
+      if (targets) printf "%d targets, %.1f million inputs", targets, inputs / 1e6
+    }' "$1"
+}
+
+row() { # step: what it is
+  case $1 in
+    e2e) echo '`make e2e`: the mesh on a cluster of two nodes' ;;
+    conformance) echo '`make conformance`: the suite of Gateway API' ;;
+    fuzz) echo '`make fuzz`: every parser, and the whole proxy' ;;
+    scale) echo '`make scale`: discovery for 50,000 pods' ;;
+    images) echo '`make images images-test`: images, run by containerd' ;;
+    docs) echo '`make docs`: links and code blocks of the site' ;;
+    dist) echo '`make dist`: archives and packages, installed and run' ;;
+  esac
+}
+
+failed=0
+for step in "$@"; do
+  echo "nightly: $step"
+  began=$SECONDS code=0
+  run "$step" >"$logs/$step.log" 2>&1 || code=$?
+  [ "$code" != 64 ] || { cat "$logs/$step.log" >&2; exit 64; }
+  result=passed
+  if [ "$code" != 0 ]; then result="**failed** ($code)" failed=1; tail -20 "$logs/$step.log" >&2; fi
+  minutes=$(( (SECONDS - began + 59) / 60 ))
+  echo "| $(row "$step") | $result | $(date -u +%F) | $(git rev-parse --short HEAD) | $minutes min | $(told "$logs/$step.log") |" \
+    >"$logs/$step.row"
+done
+
+# Steps that did not run today keep their row.
+{
+  cat <<END
+# Status
+
+What takes too long for every change, and when it ran last. \`make nightly\` writes this page; \`scripts/nightly.sh NAME...\`
+runs some of it. Last run: $(date -u +%F), Linux $(uname -r), $(nproc) processors.
+
+| | result | date | commit | took | |
+|---|---|---|---|---|---|
+END
+  for step in "${steps[@]}"; do
+    start="| $(row "$step") |"
+    if [[ " $* " == *" $step "* ]]; then
+      cat "$logs/$step.row"
+    else
+      grep -F -- "$start" "$page" 2>/dev/null || echo "$start not yet | | | | |"
+    fi
+  done
+} >"$page.new"
+mv "$page.new" "$page"
+echo "nightly: $page"
+exit "$failed"
