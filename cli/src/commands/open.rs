@@ -61,12 +61,12 @@ pub(crate) fn run(open: &Open) -> Result<bool> {
     let layout = Layout::new(&open.mesh.name()?)?;
     let status = Status::read(&layout)?;
     let instance = status.find(open.namespace.as_deref(), &open.workload)?;
-    match way(instance, open.port)? {
-        Way::Published(address) => {
+    match access(instance, open.port)? {
+        Access::Published(address) => {
             show(open, address)?;
             Ok(true)
         }
-        Way::Forwarded(port) => block_on(async {
+        Access::Forwarded(port) => block_on(async {
             let target =
                 || port_forward::target(&layout, open.namespace.as_deref(), &open.workload, port);
             let listener = forward::bind((Ipv4Addr::LOCALHOST, 0).into()).await?;
@@ -79,22 +79,22 @@ pub(crate) fn run(open: &Open) -> Result<bool> {
 
 /// How this machine reaches a port.
 #[derive(Debug, PartialEq, Eq)]
-enum Way {
+enum Access {
     /// At an address that is published.
     Published(SocketAddr),
     /// By a forwarded port; this is the workload's.
     Forwarded(u16),
 }
 
-fn way(instance: &InstanceStatus, wanted: Option<u16>) -> Result<Way> {
+fn access(instance: &InstanceStatus, wanted: Option<u16>) -> Result<Access> {
     let mut published = instance.published.iter();
     let published = published.find(|(_, port)| wanted.is_none_or(|wanted| wanted == *port));
     if let Some((address, _)) = published {
-        return Ok(Way::Published(here(*address)));
+        return Ok(Access::Published(here(*address)));
     }
     let port = wanted.or(instance.ports.first().copied());
     let name = &instance.name;
-    port.map(Way::Forwarded)
+    port.map(Access::Forwarded)
         .with_context(|| format!("{name} declares no port: name one, `leno open {name} 8080`"))
 }
 

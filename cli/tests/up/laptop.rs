@@ -1,6 +1,8 @@
 //! A laptop: Docker's bridge and rules, a VPN's route to 10.0.0.0/8, IPv6 off, no systemd, and control groups of
 //! version 1 alone. It is played by namespaces of its own; its kernel is this machine's.
 
+#![expect(clippy::unwrap_used, reason = "test code")]
+
 use std::process::Command;
 
 use crate::mesh::root;

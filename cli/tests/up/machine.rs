@@ -1,5 +1,7 @@
 //! Machines on which something is in the way.
 
+#![expect(clippy::unwrap_used, reason = "test code")]
+
 use std::process::Command;
 
 use crate::mesh::root;

@@ -1,5 +1,7 @@
 //! `leno bug-report` of a mesh of `leno up`: what is in it, and that no secret is.
 
+#![expect(clippy::unwrap_used, reason = "test code")]
+
 use std::fs;
 use std::path::Path;
 use std::process::Command;
