@@ -81,18 +81,8 @@ async fn pods_get_their_proxy_as_they_are_made_from_whichever_replica_answers() 
     namespace(&bed, "plain", json!({}), json!({})).await;
 
     let web = injected(&bed, &pod("shop", json!({}))).await;
-    assert_eq!(proxy_of(&web), Some("registry.test/proxy:1"));
     assert_eq!(web["metadata"]["annotations"]["leno.dev/capture"], "iptables");
-    assert_eq!(web["spec"]["imagePullSecrets"], json!([{"name": "regcred"}]));
-    let account = json!({"apiVersion": "v1", "kind": "ServiceAccount",
-        "metadata": {"name": "own", "namespace": "shop"},
-        "imagePullSecrets": [{"name": "regcred"}, {"name": "mine"}]});
-    bed.apply(account).await;
-    let mut own = pod("shop", json!({}));
-    own["spec"]["serviceAccountName"] = json!("own");
-    let own = injected(&bed, &own).await;
-    let both = json!([{"name": "regcred"}, {"name": "mine"}]);
-    assert_eq!(own["spec"]["imagePullSecrets"], both, "its service account's, once");
+    has_the_image_and_its_secrets(&bed, &web).await;
     let probe = &web["spec"]["containers"][0]["livenessProbe"]["httpGet"];
     assert_eq!((&probe["path"], &probe["port"]), (&json!("/probe/web/liveness"), &json!(15020)));
 
@@ -161,6 +151,22 @@ async fn pods_get_their_proxy_as_they_are_made_from_whichever_replica_answers() 
     made(pod("plain", json!({}))).await;
     // Whether a pod may decline is the controller's to say.
     assert!(bed.tried(&disabled).await.is_err());
+}
+
+/// Asserts that a pod has the proxy's image and was given its Secrets, and that one whose service account has them is not
+/// given them again.
+async fn has_the_image_and_its_secrets(bed: &Bed, web: &Value) {
+    assert_eq!(proxy_of(web), Some("registry.test/proxy:1"));
+    assert_eq!(web["spec"]["imagePullSecrets"], json!([{"name": "regcred"}]));
+    let account = json!({"apiVersion": "v1", "kind": "ServiceAccount",
+        "metadata": {"name": "own", "namespace": "shop"},
+        "imagePullSecrets": [{"name": "regcred"}, {"name": "mine"}]});
+    bed.apply(account).await;
+    let mut own = pod("shop", json!({}));
+    own["spec"]["serviceAccountName"] = json!("own");
+    let own = injected(bed, &own).await;
+    let both = json!([{"name": "regcred"}, {"name": "mine"}]);
+    assert_eq!(own["spec"]["imagePullSecrets"], both, "its service account's, once");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
