@@ -186,8 +186,10 @@ async fn checked(
 fn http_and_https_are_asked_as_the_kubelet_would() {
     let directory = tempfile::tempdir().unwrap();
     let Some((_nginx, http, https)) = nginx(&directory) else { return };
-    let get =
-        |path: &str, port: u16| json!({"httpGet": {"path": path, "port": "http"}, "port": port});
+    let get = |path: &str, port: u16| {
+        let asked = json!({"path": path, "port": "http"});
+        json!({"httpGet": asked, "port": port, "timeoutSeconds": LIMIT.as_secs()})
+    };
     let mut secure = get("/good", https);
     secure["httpGet"]["scheme"] = json!("HTTPS");
     let mut named = get("/named", http);
@@ -236,14 +238,18 @@ fn http_and_https_are_asked_as_the_kubelet_would() {
 #[test]
 fn grpc_and_tcp_are_asked_and_silence_has_an_end() {
     let port = health().port();
-    let check = |service: &str| json!({"grpc": {"port": port, "service": service}, "port": port});
+    let patience = LIMIT.as_secs();
+    let check = |service: &str| {
+        let asked = json!({"port": port, "service": service});
+        json!({"grpc": asked, "port": port, "timeoutSeconds": patience})
+    };
     let silent = TcpListener::bind("127.0.0.1:0").unwrap();
     let silent_port = silent.local_addr().unwrap().port();
     let proxy = Proxy::start(&json!({
-        "all/liveness": {"grpc": {"port": port}, "port": port},
+        "all/liveness": {"grpc": {"port": port}, "port": port, "timeoutSeconds": patience},
         "stock/liveness": check("shop.Stock"), "ill/liveness": check("shop.Ill"),
         "other/liveness": check("shop.Other"),
-        "tcp/liveness": {"tcpSocket": {"port": port}, "port": port},
+        "tcp/liveness": {"tcpSocket": {"port": port}, "port": port, "timeoutSeconds": patience},
         "dead/liveness": {"tcpSocket": {"port": 1}, "port": free().port()},
         "silent/liveness": {"httpGet": {"path": "/"}, "port": silent_port, "timeoutSeconds": 1},
         "silent/readiness": {"grpc": {}, "port": silent_port, "timeoutSeconds": 1},
