@@ -6,6 +6,7 @@
 //! [`RouteTable::explain`] evaluates the same conditions and reports for each why it failed, and
 //! [`RouteTable::shadowed`] finds the matches that no request can reach. [`StreamTable`] is the
 //! same for connections that are relayed as bytes.
+//! [`authorization`] decides whether a client may connect, and whether a request is permitted.
 //! What follows from a rule is beside it: [`Choice`] (the backend, by weight), [`Changes`] (its
 //! filters, merged), [`rewrite`] (targets and redirections), [`cors`]. [`effective`] merges the
 //! [traffic policies](leno_types::traffic) that apply to a request.
@@ -18,6 +19,7 @@
 //!                          └─ explain(request) ─► every match, in the order of precedence
 //! ```
 
+pub mod authorization;
 pub mod cors;
 pub mod rewrite;
 

@@ -16,6 +16,7 @@ mod owner;
 mod protocol;
 mod removal;
 
+pub mod authorization;
 pub mod mesh;
 pub mod ports;
 pub mod routes;

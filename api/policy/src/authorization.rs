@@ -1,0 +1,238 @@
+//! Whether a client may connect, and whether its requests are permitted.
+//!
+//! [`AuthorizationTable`] is compiled from the policies that select one workload. A connection is
+//! evaluated once: [`AuthorizationTable::connection`] keeps the rules that match the client and the
+//! port. [`AuthorizationTable::decide`] then evaluates only what these rules require of a request;
+//! it uses no regular expression, and allocates nothing unless a path has escapes and more than
+//! 256 bytes.
+//!
+//! ```text
+//! Authorization ─ compile ─► AuthorizationTable ─ connection(client, port) ─► ConnectionRules
+//!                                   └─ decide(rules, request) ─► permitted, or denied and why
+//!
+//! deny rule matches ─► denied
+//! allow policy selects the port ─► permitted if an allow rule matches, else denied
+//! otherwise ─► the namespace's default
+//! ```
+
+mod compile;
+mod connection;
+mod decide;
+mod host;
+mod path;
+mod paths;
+
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use leno_types::Identity;
+use leno_types::authorization::{Action, ClientMatch, DefaultAuthorization, HeaderMatch};
+use leno_types::traffic::Source;
+
+pub use connection::ConnectionRules;
+pub use path::{AmbiguousPath, ambiguity};
+
+use paths::PathTable;
+
+/// The policies of a workload, compiled.
+#[derive(Debug)]
+pub struct AuthorizationTable {
+    policies: Vec<CompiledPolicy>,
+    /// One for each combination of a rule and a condition of its `to`; denials first.
+    entries: Vec<Entry>,
+    /// The distinct values of `from`.
+    clients: Vec<Vec<ClientMatch>>,
+    paths: PathTable,
+    methods: Vec<Arc<str>>,
+    /// The distinct hosts without wildcard, sorted.
+    hosts: Vec<Arc<str>>,
+    headers: Vec<HeaderMatch>,
+    default: DefaultAuthorization,
+    trust_domain: Arc<str>,
+    namespace: Arc<str>,
+    is_usable: bool,
+}
+
+/// A policy of the table, by position.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct PolicyIndex(pub(crate) u32);
+
+#[derive(Debug)]
+struct CompiledPolicy {
+    source: Source,
+    action: Action,
+    /// `None` means all.
+    ports: Option<Arc<[u16]>>,
+}
+
+/// A client, a port, and what they require of a request.
+#[derive(Debug)]
+struct Entry {
+    policy: PolicyIndex,
+    action: Action,
+    /// Position in the table's clients; `None` means every client.
+    clients: Option<u32>,
+    /// `None` means all.
+    ports: Option<Box<[u16]>>,
+    request: RequestConditions,
+}
+
+/// What an entry requires of a request or of TLS of the application. An empty part requires
+/// nothing.
+#[derive(Debug, Default)]
+struct RequestConditions {
+    /// Positions in the table's methods.
+    methods: Box<[u32]>,
+    /// Positions in the table's hosts.
+    hosts: Box<[u32]>,
+    /// The part of each host with a wildcard that follows the asterisk, such as `.example.com`.
+    wildcards: Box<[Arc<str>]>,
+    /// The table's paths lead to the entry.
+    has_paths: bool,
+    /// Method of a gRPC call.
+    grpc_method: Option<Arc<str>>,
+    /// Positions in the table's headers.
+    headers: Box<[u32]>,
+    server_names: Box<[Arc<str>]>,
+}
+
+/// The client of a connection, and the port that it has connected to.
+#[derive(Clone, Copy, Debug)]
+pub struct ConnectionView<'a> {
+    /// Its identity, if it has proven one.
+    pub identity: Option<&'a Identity>,
+    /// Its address, with IPv4 in its own form.
+    pub address: IpAddr,
+    /// The workload's port.
+    pub port: u16,
+}
+
+/// A request, as authorization sees it: what reaches the application.
+pub trait AuthorizationRequest {
+    /// The method, as sent.
+    fn method(&self) -> &str;
+
+    /// The path, as sent and without its query; `*` if the request has no path.
+    fn path(&self) -> &[u8];
+
+    /// The authority, `host` or `host:port`; empty if the request has none.
+    fn authority(&self) -> &str;
+
+    /// Calls `see` with the value of each header line of that name, ignoring case. Lines that the
+    /// proxy removes do not count.
+    fn each_value(&self, name: &str, see: &mut dyn FnMut(&[u8]));
+}
+
+/// The server name of TLS that an application's client has begun.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ServerNameView<'a> {
+    /// The connection carries no TLS of the application.
+    NoTls,
+    /// TLS with this name.
+    Name(&'a str),
+    /// TLS without a name, or with one that cannot be read.
+    Unknown,
+}
+
+/// Whether a connection or a request is permitted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum AuthorizationDecision {
+    /// It is, by this policy; by the default if `None`.
+    Permitted(Option<PolicyIndex>),
+    /// It is not.
+    Denied(Denial),
+}
+
+/// Why a connection or a request is denied.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Denial {
+    /// A deny policy matches.
+    Policy(PolicyIndex),
+    /// Allow policies select the port, and none matches.
+    NotAllowed,
+    /// No allow policy selects the port, and the default does not permit the client.
+    Default,
+    /// Policies depend on the path, which servers do not read alike.
+    Path(AmbiguousPath),
+    /// The proxy cannot apply the policies.
+    Unusable,
+}
+
+impl Denial {
+    /// A name for metrics and logs.
+    #[must_use]
+    pub const fn label(self) -> &'static str {
+        match self {
+            Self::Policy(_) => "policy",
+            Self::NotAllowed => "not-allowed",
+            Self::Default => "default",
+            Self::Path(_) => "ambiguous-path",
+            Self::Unusable => "unusable",
+        }
+    }
+}
+
+impl PolicyIndex {
+    /// The position, from 0.
+    #[must_use]
+    pub const fn position(self) -> usize {
+        self.0 as usize
+    }
+}
+
+impl AuthorizationTable {
+    /// The documents of the policies, in the order of their positions.
+    pub fn sources(&self) -> impl Iterator<Item = &Source> {
+        self.policies.iter().map(|policy| &policy.source)
+    }
+
+    /// The document of a policy.
+    #[must_use]
+    pub fn source(&self, policy: PolicyIndex) -> Option<&Source> {
+        self.policies.get(policy.position()).map(|policy| &policy.source)
+    }
+
+    /// Whether the rules of a port depend on requests, so that what it carries must be read as
+    /// requests.
+    #[must_use]
+    pub fn reads_requests(&self, port: u16) -> bool {
+        self.entries.iter().any(|entry| entry.is_for(port) && entry.request.reads_requests())
+    }
+
+    /// Whether the rules of a port depend on the server name of TLS.
+    #[must_use]
+    pub fn reads_server_names(&self, port: u16) -> bool {
+        let reads = |entry: &Entry| !entry.request.server_names.is_empty();
+        self.entries.iter().any(|entry| entry.is_for(port) && reads(entry))
+    }
+
+    /// Whether everything is permitted and nothing is audited.
+    #[must_use]
+    pub fn is_open(&self) -> bool {
+        let all = self.default == DefaultAuthorization::All;
+        self.policies.is_empty() && all && self.is_usable
+    }
+}
+
+impl Entry {
+    fn is_for(&self, port: u16) -> bool {
+        self.ports.as_ref().is_none_or(|ports| ports.contains(&port))
+    }
+}
+
+impl RequestConditions {
+    /// Whether they require something of a request.
+    fn reads_requests(&self) -> bool {
+        !self.methods.is_empty()
+            || !self.hosts.is_empty()
+            || !self.wildcards.is_empty()
+            || self.has_paths
+            || self.grpc_method.is_some()
+            || !self.headers.is_empty()
+    }
+
+    /// Whether they require nothing.
+    fn is_empty(&self) -> bool {
+        !self.reads_requests() && self.server_names.is_empty()
+    }
+}

@@ -1,0 +1,160 @@
+//! Compiles the policies of a workload into a table.
+
+use std::collections::HashMap;
+use std::hash::Hash;
+use std::sync::Arc;
+
+use leno_types::authorization::{
+    Action, Authorization, AuthorizationPolicy, ClientMatch, HeaderMatch, PathMatch, RequestMatch,
+    SegmentMatch,
+};
+
+use super::paths::PathTable;
+use super::{AuthorizationTable, CompiledPolicy, Entry, PolicyIndex, RequestConditions};
+
+/// The distinct values of one kind, each with its position.
+struct Interned<T>(HashMap<T, u32>, Vec<T>);
+
+impl<T: Clone + Eq + Hash> Interned<T> {
+    fn new() -> Self {
+        Self(HashMap::new(), Vec::new())
+    }
+
+    fn position(&mut self, value: &T) -> u32 {
+        if let Some(known) = self.0.get(value) {
+            return *known;
+        }
+        let position = self.1.len() as u32;
+        self.0.insert(value.clone(), position);
+        self.1.push(value.clone());
+        position
+    }
+}
+
+struct Compiler {
+    entries: Vec<Entry>,
+    clients: Interned<Vec<ClientMatch>>,
+    methods: Interned<Arc<str>>,
+    headers: Interned<HeaderMatch>,
+    hosts: Vec<Arc<str>>,
+    paths: Vec<(SegmentMatch, u32)>,
+}
+
+impl AuthorizationTable {
+    /// Compiles what a workload of this namespace permits.
+    #[must_use]
+    pub fn new(authorization: &Authorization, namespace: &str) -> Self {
+        let Authorization { policies, default, trust_domain, unusable } = authorization;
+        let mut compiler = Compiler {
+            entries: Vec::new(),
+            clients: Interned::new(),
+            methods: Interned::new(),
+            headers: Interned::new(),
+            hosts: sorted_hosts(policies),
+            paths: Vec::new(),
+        };
+        for action in [Action::Deny, Action::Allow, Action::Audit] {
+            for (index, policy) in policies.iter().enumerate() {
+                if policy.action == action {
+                    compiler.policy(PolicyIndex(index as u32), policy);
+                }
+            }
+        }
+        let row = |policy: &AuthorizationPolicy| CompiledPolicy {
+            source: policy.source.clone(),
+            action: policy.action,
+            ports: policy.ports.clone(),
+        };
+        Self {
+            policies: policies.iter().map(row).collect(),
+            paths: PathTable::new(&compiler.paths),
+            entries: compiler.entries,
+            clients: compiler.clients.1,
+            methods: compiler.methods.1,
+            hosts: compiler.hosts,
+            headers: compiler.headers.1,
+            default: *default,
+            trust_domain: trust_domain.as_str().into(),
+            namespace: namespace.into(),
+            is_usable: unusable.is_none(),
+        }
+    }
+}
+
+impl Compiler {
+    fn policy(&mut self, index: PolicyIndex, policy: &AuthorizationPolicy) {
+        for rule in policy.rules.iter() {
+            let clients = (!rule.from.is_empty()).then(|| self.clients.position(&rule.from));
+            let any = RequestMatch::default();
+            let to = if rule.to.is_empty() { std::slice::from_ref(&any) } else { &rule.to };
+            for request in to {
+                self.request((index, policy), clients, request);
+            }
+        }
+    }
+
+    /// A condition whose paths are of both kinds makes one entry of each kind.
+    fn request(
+        &mut self,
+        (index, policy): (PolicyIndex, &AuthorizationPolicy),
+        clients: Option<u32>,
+        request: &RequestMatch,
+    ) {
+        let of_policy = policy.ports.as_deref();
+        let ports: Option<Box<[u16]>> = match (of_policy, request.ports.as_slice()) {
+            (None, []) => None,
+            (Some(ports), []) => Some(ports.into()),
+            (None, ports) => Some(ports.into()),
+            (Some(of_policy), ports) => {
+                let both = ports.iter().copied().filter(|port| of_policy.contains(port));
+                Some(both.collect())
+            }
+        };
+        let segments = request.paths.iter().filter_map(|path| match path {
+            PathMatch::Segment(segment) => Some(segment),
+            PathMatch::GrpcMethod(_) => None,
+        });
+        let segments: Vec<&SegmentMatch> = segments.collect();
+        if !segments.is_empty() || request.paths.is_empty() {
+            let at = self.entries.len() as u32;
+            self.paths.extend(segments.iter().map(|segment| ((*segment).clone(), at)));
+            let has_paths = !segments.is_empty();
+            let request = RequestConditions { has_paths, ..self.conditions(request) };
+            let (policy, action, ports) = (index, policy.action, ports.clone());
+            self.entries.push(Entry { policy, action, clients, ports, request });
+        }
+        for path in &request.paths {
+            let PathMatch::GrpcMethod(method) = path else { continue };
+            let grpc_method = Some(Arc::clone(method));
+            let request = RequestConditions { grpc_method, ..self.conditions(request) };
+            let (policy, action, ports) = (index, policy.action, ports.clone());
+            self.entries.push(Entry { policy, action, clients, ports, request });
+        }
+    }
+
+    /// What a condition requires besides its paths.
+    fn conditions(&mut self, request: &RequestMatch) -> RequestConditions {
+        let RequestMatch { methods, hosts, headers, server_names, .. } = request;
+        let of_host = |host: &Arc<str>| self.hosts.binary_search(host).ok().map(|at| at as u32);
+        let endings = hosts.iter().filter_map(|host| host.strip_prefix('*')).map(Into::into);
+        RequestConditions {
+            hosts: hosts.iter().filter_map(of_host).collect(),
+            wildcards: endings.collect(),
+            methods: methods.iter().map(|method| self.methods.position(method)).collect(),
+            headers: headers.iter().map(|header| self.headers.position(header)).collect(),
+            server_names: server_names.as_slice().into(),
+            has_paths: false,
+            grpc_method: None,
+        }
+    }
+}
+
+/// The distinct hosts without wildcard, sorted.
+fn sorted_hosts(policies: &[AuthorizationPolicy]) -> Vec<Arc<str>> {
+    let requests = policies.iter().flat_map(|policy| policy.rules.iter()).flat_map(|rule| &rule.to);
+    let hosts = requests.flat_map(|request| &request.hosts).filter(|host| !host.starts_with('*'));
+    let mut hosts: Vec<Arc<str>> = hosts.cloned().collect();
+    hosts.sort_unstable();
+    hosts.dedup();
+    hosts
+}

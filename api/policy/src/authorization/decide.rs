@@ -1,0 +1,241 @@
+//! The decision on one request, or on one connection that is relayed as bytes.
+
+use leno_types::authorization::{Action, HeaderMatch};
+use smallvec::SmallVec;
+
+use super::path::{self, Decoded};
+use super::{
+    AuthorizationDecision, AuthorizationRequest, AuthorizationTable, ConnectionRules, Denial,
+    Entry, PolicyIndex, ServerNameView, host,
+};
+
+/// How many conditions on headers are evaluated once per request; further ones each time.
+const REMEMBERED: u32 = 64;
+
+/// The audit policies that match a request; few do.
+type Audited = SmallVec<[PolicyIndex; 4]>;
+
+/// What conditions refer to, found once per request.
+struct Facts<'t, 'r, R> {
+    table: &'t AuthorizationTable,
+    request: &'r R,
+    path: Option<&'r [u8]>,
+    host: &'r str,
+    /// Positions in the table.
+    method: Option<u32>,
+    known_host: Option<u32>,
+    /// For the first conditions on headers: whether they were evaluated, for any line and for all
+    /// lines, and the results.
+    evaluated: [u64; 2],
+    results: [u64; 2],
+}
+
+impl AuthorizationTable {
+    /// Decides on a request. `audited` is called with each audit policy that matches it.
+    pub fn decide<R: AuthorizationRequest>(
+        &self,
+        rules: &ConnectionRules,
+        request: &R,
+        mut audited: impl FnMut(PolicyIndex),
+    ) -> AuthorizationDecision {
+        if !self.is_usable {
+            return AuthorizationDecision::Denied(Denial::Unusable);
+        }
+        let mut buffer = Decoded::new();
+        let path = path::canonical(request.path(), &mut buffer);
+        let mut facts = Facts::new(self, rules, request, path.ok());
+        let (mut denied, mut allowed) = (rules.denied, rules.allowed);
+        let mut also: Audited = rules.audited.iter().copied().collect();
+        let (is_denied, is_allowed) = (denied.is_some(), allowed.is_some());
+        let mut see = |at: u32| {
+            let Some(entry) = self.entries.get(at as usize) else { return };
+            let is_needed = match entry.action {
+                Action::Deny => !is_denied && denied.is_none_or(|before| entry.policy < before),
+                Action::Allow => !is_allowed && allowed.is_none_or(|before| entry.policy < before),
+                Action::Audit => !also.contains(&entry.policy),
+            };
+            if is_needed && facts.fulfil(entry) {
+                match entry.action {
+                    Action::Deny => denied = Some(entry.policy),
+                    Action::Allow => allowed = Some(entry.policy),
+                    Action::Audit => also.push(entry.policy),
+                }
+            }
+        };
+        rules.pathless.iter().for_each(|at| see(*at));
+        if let Ok(path) = path {
+            self.paths.each(path, |at| {
+                if rules.matches(at) {
+                    see(at);
+                }
+            });
+        }
+        also.into_iter().for_each(&mut audited);
+        match (denied, path) {
+            (Some(policy), _) => AuthorizationDecision::Denied(Denial::Policy(policy)),
+            (None, Err(why)) if rules.reads_path => {
+                AuthorizationDecision::Denied(Denial::Path(why))
+            }
+            (None, _) => rules.concluded(allowed),
+        }
+    }
+
+    /// Decides on a connection that is relayed as bytes. A deny rule that requires something of
+    /// requests matches it, because nothing shows that it does not; such an allow rule does not.
+    pub fn decide_opaque(
+        &self,
+        rules: &ConnectionRules,
+        name: ServerNameView<'_>,
+        mut audited: impl FnMut(PolicyIndex),
+    ) -> AuthorizationDecision {
+        if !self.is_usable {
+            return AuthorizationDecision::Denied(Denial::Unusable);
+        }
+        let (mut denied, mut allowed) = (rules.denied, rules.allowed);
+        let mut also: Audited = rules.audited.iter().copied().collect();
+        for (entry, at) in self.entries.iter().zip(0..) {
+            if !rules.matches(at) {
+                continue;
+            }
+            let conditions = &entry.request;
+            let is_uncertain = conditions.reads_requests();
+            let names = &conditions.server_names;
+            let (surely, perhaps) = match name {
+                _ if names.is_empty() => (true, true),
+                ServerNameView::NoTls => (false, false),
+                ServerNameView::Unknown => (false, true),
+                ServerNameView::Name(name) => {
+                    let is = names.iter().any(|one| host::matches(one, host::bare(name)));
+                    (is, is)
+                }
+            };
+            match entry.action {
+                Action::Deny if perhaps => denied = denied.or(Some(entry.policy)),
+                Action::Allow if surely && !is_uncertain => {
+                    allowed = allowed.or(Some(entry.policy));
+                }
+                Action::Audit if surely && !is_uncertain && !also.contains(&entry.policy) => {
+                    also.push(entry.policy);
+                }
+                _ => {}
+            }
+        }
+        also.into_iter().for_each(&mut audited);
+        match denied {
+            Some(policy) => AuthorizationDecision::Denied(Denial::Policy(policy)),
+            None => rules.concluded(allowed),
+        }
+    }
+}
+
+impl ConnectionRules {
+    /// The decision where no deny rule matches.
+    fn concluded(&self, allowed: Option<PolicyIndex>) -> AuthorizationDecision {
+        match allowed {
+            Some(policy) => AuthorizationDecision::Permitted(Some(policy)),
+            None if self.is_selected => AuthorizationDecision::Denied(Denial::NotAllowed),
+            None if self.is_default => AuthorizationDecision::Permitted(None),
+            None => AuthorizationDecision::Denied(Denial::Default),
+        }
+    }
+}
+
+impl<'t, 'r, R: AuthorizationRequest> Facts<'t, 'r, R> {
+    fn new(
+        table: &'t AuthorizationTable,
+        rules: &ConnectionRules,
+        request: &'r R,
+        path: Option<&'r [u8]>,
+    ) -> Self {
+        let method = if rules.reads_method { request.method() } else { "" };
+        let known = table.methods.iter().position(|one| **one == *method);
+        let host = if rules.reads_host { host::bare(request.authority()) } else { "" };
+        let known_host = if rules.reads_host {
+            table.hosts.binary_search_by(|one| host::compare(one, host)).ok()
+        } else {
+            None
+        };
+        Self {
+            table,
+            request,
+            path,
+            host,
+            method: known.map(|at| at as u32),
+            known_host: known_host.map(|at| at as u32),
+            evaluated: [0; 2],
+            results: [0; 2],
+        }
+    }
+
+    /// Whether the request fulfils what an entry requires, besides paths of the table.
+    fn fulfil(&mut self, entry: &Entry) -> bool {
+        let conditions = &entry.request;
+        if !conditions.server_names.is_empty() {
+            // A connection that carries requests has no TLS of the application.
+            return false;
+        }
+        let is_any = |list: &[u32], one: Option<u32>| one.is_some_and(|one| list.contains(&one));
+        if !conditions.methods.is_empty() && !is_any(&conditions.methods, self.method) {
+            return false;
+        }
+        if !(conditions.hosts.is_empty() && conditions.wildcards.is_empty())
+            && !is_any(&conditions.hosts, self.known_host)
+            && !conditions.wildcards.iter().any(|ending| host::ends_with(self.host, ending))
+        {
+            return false;
+        }
+        if let Some(method) = &conditions.grpc_method
+            && !self.path.is_some_and(|path| is_call_of(path, method))
+        {
+            return false;
+        }
+        let of_all = entry.action == Action::Allow;
+        conditions.headers.iter().all(|at| self.header(*at, of_all))
+    }
+
+    fn header(&mut self, at: u32, of_all: bool) -> bool {
+        let Some(condition) = self.table.headers.get(at as usize) else { return false };
+        if at >= REMEMBERED {
+            return has_header(self.request, condition, of_all);
+        }
+        let (kind, bit) = (usize::from(of_all), 1_u64 << at);
+        if self.evaluated[kind] & bit == 0 {
+            self.evaluated[kind] |= bit;
+            if has_header(self.request, condition, of_all) {
+                self.results[kind] |= bit;
+            }
+        }
+        self.results[kind] & bit != 0
+    }
+}
+
+/// Whether a path is `/service/method`.
+fn is_call_of(path: &[u8], method: &str) -> bool {
+    let mut segments = path.split(|byte| *byte == b'/');
+    segments.next() == Some(b"")
+        && segments.next().is_some_and(|service| !service.is_empty())
+        && segments.next() == Some(method.as_bytes())
+        && segments.next().is_none()
+}
+
+fn has_header(request: &impl AuthorizationRequest, condition: &HeaderMatch, of_all: bool) -> bool {
+    let HeaderMatch { name, values } = condition;
+    let is_value = |text: &[u8]| values.iter().any(|value| value.as_bytes() == text);
+    let (mut any, mut all, mut is_present) = (false, true, false);
+    request.each_value(name, &mut |line| {
+        is_present = true;
+        let mut elements = line.split(|byte| *byte == b',').map(<[u8]>::trim_ascii);
+        if is_value(line) {
+            any = true;
+        } else if of_all {
+            all &= elements.all(is_value);
+        } else {
+            any |= elements.any(is_value);
+        }
+    });
+    match (values.is_empty(), of_all) {
+        (true, _) => is_present,
+        (false, true) => is_present && all,
+        (false, false) => any,
+    }
+}

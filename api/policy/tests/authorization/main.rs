@@ -1,0 +1,299 @@
+//! The compiled table against an evaluator that reads the policies as they are written, on generated
+//! policies, clients and requests. `LENO_AUTHORIZATION_CASES` sets how many.
+#![expect(clippy::unwrap_used, reason = "tests")]
+
+mod naive;
+
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use leno_policy::authorization::{
+    AuthorizationDecision, AuthorizationRequest, AuthorizationTable, ConnectionView, Denial,
+    ServerNameView,
+};
+use leno_types::authorization::{
+    Action, Authorization, AuthorizationPolicy, ClientMatch, DefaultAuthorization, HeaderMatch,
+    IpBlock, PathMatch, RequestMatch, Rule, SegmentMatch,
+};
+use leno_types::traffic::Source;
+use leno_types::{Identity, TrustDomain};
+
+/// Decisions that are compared if the environment says nothing.
+const CASES: usize = 100_000;
+/// Decisions for each generated set of policies.
+const PER_SET: usize = 50;
+
+const NAMESPACE: &str = "shop";
+const PORTS: [u16; 3] = [80, 81, 443];
+const METHODS: [&str; 4] = ["GET", "POST", "get", "DELETE"];
+const HOSTS: [&str; 5] = ["web", "api.example.com", "*.example.com", "*.com", "example.com"];
+const AUTHORITIES: [&str; 7] =
+    ["web", "WEB:80", "api.example.com.", "a.b.Example.com:1", "example.com", "", "[fd00::1]:80"];
+const SEGMENTS: [&str; 5] = ["a", "b", "admin", "a-x", "C"];
+const VALUES: [&str; 5] = ["1", "2", "1,2", "1, 3", ""];
+const NAMES: [&str; 2] = ["x-role", "x-team"];
+const TRICKS: [&str; 12] = [
+    "//admin",
+    "/a/../admin",
+    "/a%2Fadmin",
+    "/%61dmin",
+    "/a;x/admin",
+    "/admin%00",
+    "/a\\admin",
+    "/a/./b",
+    "/%252e/a",
+    "*",
+    "/a/%c0%af",
+    "/admin#x",
+];
+
+/// Pseudo-random numbers (xorshift64*), the same in each run.
+struct Dice(u64);
+
+impl Dice {
+    fn below(&mut self, bound: usize) -> usize {
+        self.0 ^= self.0 >> 12;
+        self.0 ^= self.0 << 25;
+        self.0 ^= self.0 >> 27;
+        (self.0.wrapping_mul(0x2545_f491_4f6c_dd1d) >> 33) as usize % bound
+    }
+
+    fn one_in(&mut self, bound: usize) -> bool {
+        self.below(bound) == 0
+    }
+
+    fn pick<T: Copy>(&mut self, list: &[T]) -> T {
+        list[self.below(list.len())]
+    }
+
+    /// None to two values, mostly none.
+    fn some<T>(&mut self, mut make: impl FnMut(&mut Self) -> T) -> Vec<T> {
+        let count = [0, 0, 0, 1, 2][self.below(5)];
+        (0..count).map(|_| make(self)).collect()
+    }
+}
+
+pub(crate) struct Request {
+    pub(crate) method: &'static str,
+    pub(crate) path: String,
+    pub(crate) authority: &'static str,
+    pub(crate) headers: Vec<(&'static str, &'static str)>,
+}
+
+impl AuthorizationRequest for Request {
+    fn method(&self) -> &str {
+        self.method
+    }
+
+    fn path(&self) -> &[u8] {
+        self.path.as_bytes()
+    }
+
+    fn authority(&self) -> &str {
+        self.authority
+    }
+
+    fn each_value(&self, name: &str, see: &mut dyn FnMut(&[u8])) {
+        let named = self.headers.iter().filter(|(given, _)| given.eq_ignore_ascii_case(name));
+        named.for_each(|(_, value)| see(value.as_bytes()));
+    }
+}
+
+fn path(dice: &mut Dice) -> String {
+    let count = dice.below(4);
+    let mut path: String = (0..count).map(|_| format!("/{}", dice.pick(&SEGMENTS))).collect();
+    if path.is_empty() || dice.one_in(5) {
+        path.push('/');
+    }
+    path
+}
+
+fn segment(dice: &mut Dice, text: &str) -> SegmentMatch {
+    if dice.one_in(2) { SegmentMatch::Exact(text.into()) } else { SegmentMatch::prefix(text) }
+}
+
+fn client_match(dice: &mut Dice) -> ClientMatch {
+    let texts = [
+        "spiffe://cluster.local/ns/shop/sa/web",
+        "spiffe://cluster.local/ns/shop",
+        "spiffe://other",
+    ];
+    let identities = dice.some(|dice| {
+        let text = dice.pick(&texts);
+        segment(dice, text)
+    });
+    let domain =
+        |dice: &mut Dice| TrustDomain::new(dice.pick(&["cluster.local", "other"])).unwrap();
+    let name = |dice: &mut Dice| -> Arc<str> { dice.pick(&["shop", "bank"]).into() };
+    let account =
+        |dice: &mut Dice| (dice.pick(&["shop", "bank"]).into(), dice.pick(&["web", "cart"]).into());
+    let cidr =
+        |dice: &mut Dice| dice.pick(&["10.0.0.0/8", "10.1.0.0/16", "fd00::/8"]).parse().unwrap();
+    ClientMatch {
+        identities,
+        trust_domains: dice.some(domain),
+        namespaces: dice.some(name),
+        service_accounts: dice.some(account),
+        blocks: dice.some(|dice| IpBlock { cidr: cidr(dice), except: dice.some(cidr) }),
+        unauthenticated: dice.one_in(6),
+    }
+}
+
+fn request_match(dice: &mut Dice) -> RequestMatch {
+    let any = |list: &'static [&'static str]| {
+        move |dice: &mut Dice| -> Arc<str> { dice.pick(list).into() }
+    };
+    let path_match = |dice: &mut Dice| {
+        if dice.one_in(5) {
+            return PathMatch::GrpcMethod(dice.pick(&SEGMENTS).into());
+        }
+        let text = path(dice);
+        PathMatch::Segment(segment(dice, &text))
+    };
+    RequestMatch {
+        ports: dice.some(|dice| dice.pick(&PORTS)),
+        methods: dice.some(any(&METHODS)),
+        hosts: dice.some(any(&HOSTS)),
+        paths: dice.some(path_match),
+        headers: dice.some(|dice| HeaderMatch {
+            name: dice.pick(&NAMES).into(),
+            values: dice.some(any(&["1", "2", "1,2", ""])),
+        }),
+        server_names: if dice.one_in(4) { dice.some(any(&HOSTS)) } else { Vec::new() },
+    }
+}
+
+fn authorization(dice: &mut Dice) -> Authorization {
+    let policy = |number: usize, dice: &mut Dice| {
+        let rule =
+            |dice: &mut Dice| Rule { from: dice.some(client_match), to: dice.some(request_match) };
+        AuthorizationPolicy {
+            source: Source {
+                created: 0,
+                namespace: NAMESPACE.into(),
+                name: format!("p{number}").into(),
+            },
+            action: dice.pick(&[Action::Allow, Action::Allow, Action::Deny, Action::Audit]),
+            ports: dice.one_in(4).then(|| vec![dice.pick(&PORTS)].into()),
+            rules: (0..dice.below(4)).map(|_| rule(dice)).collect(),
+        }
+    };
+    let policies = (0..dice.below(6)).map(|number| policy(number, dice)).collect();
+    let default = dice.pick(&DefaultAuthorization::ALL);
+    Authorization { policies, default, ..Authorization::default() }
+}
+
+fn identity(dice: &mut Dice) -> Option<Identity> {
+    let known = [
+        "spiffe://cluster.local/ns/shop/sa/web",
+        "spiffe://cluster.local/ns/shop/sa/cart",
+        "spiffe://cluster.local/ns/bank/sa/web",
+        "spiffe://other/ns/shop/sa/web",
+    ];
+    (!dice.one_in(4)).then(|| dice.pick(&known).parse().unwrap())
+}
+
+fn request(dice: &mut Dice) -> Request {
+    let path = if dice.one_in(6) { dice.pick(&TRICKS).to_owned() } else { path(dice) };
+    let names = ["x-role", "X-Team", "other"];
+    Request {
+        method: dice.pick(&METHODS),
+        path,
+        authority: dice.pick(&AUTHORITIES),
+        headers: dice.some(|dice| (dice.pick(&names), dice.pick(&VALUES))),
+    }
+}
+
+fn server_name(dice: &mut Dice) -> ServerNameView<'static> {
+    let names = ["web", "API.example.com", "example.com"];
+    match dice.below(3) {
+        0 => ServerNameView::NoTls,
+        1 => ServerNameView::Unknown,
+        _ => ServerNameView::Name(dice.pick(&names)),
+    }
+}
+
+/// Compares a decision with the naive one: the kind, and that the policy is one that matches.
+fn compare(
+    table: &AuthorizationTable,
+    (found, mut audited): (AuthorizationDecision, Vec<String>),
+    expected: &naive::Expected,
+) -> Result<(), String> {
+    let name = |index| table.source(index).unwrap().name.to_string();
+    audited.sort();
+    let agrees = match found {
+        AuthorizationDecision::Denied(Denial::Policy(policy)) => {
+            expected.denied.contains(&name(policy))
+        }
+        AuthorizationDecision::Denied(Denial::Path(_)) => {
+            expected.is_path_denied && expected.denied.is_empty()
+        }
+        AuthorizationDecision::Denied(denial) => {
+            expected.refused == Some(denial.label())
+                && expected.denied.is_empty()
+                && !expected.is_path_denied
+        }
+        AuthorizationDecision::Permitted(policy) => {
+            expected.denied.is_empty()
+                && !expected.is_path_denied
+                && expected.refused.is_none()
+                && policy.is_none_or(|policy| expected.allowed.contains(&name(policy)))
+                && policy.is_some() != expected.allowed.is_empty()
+        }
+    };
+    if !agrees {
+        return Err(format!("{found:?} instead of {expected:?}"));
+    }
+    if audited != expected.audited {
+        return Err(format!("audited by {audited:?} instead of {:?}", expected.audited));
+    }
+    Ok(())
+}
+
+#[test]
+fn the_table_decides_as_the_policies_read() {
+    let cases = std::env::var("LENO_AUTHORIZATION_CASES").map(|text| text.parse().unwrap());
+    let sets = cases.unwrap_or(CASES).div_ceil(PER_SET);
+    let mut dice = Dice(0x9e37_79b9_7f4a_7c15);
+    let (mut permitted, mut denied, mut by_path) = (0, 0, 0);
+    for set in 0..sets {
+        let authorization = authorization(&mut dice);
+        let table = AuthorizationTable::new(&authorization, NAMESPACE);
+        for _ in 0..PER_SET {
+            let identity = identity(&mut dice);
+            let address: IpAddr =
+                dice.pick(&["10.1.2.3", "10.2.0.1", "fd00::9", "192.0.2.1"]).parse().unwrap();
+            let client =
+                ConnectionView { identity: identity.as_ref(), address, port: dice.pick(&PORTS) };
+            let rules = table.connection(&client);
+            let request = request(&mut dice);
+            let mut audited = Vec::new();
+            let name = |index| table.source(index).unwrap().name.to_string();
+            let found = table.decide(&rules, &request, |policy| audited.push(name(policy)));
+            match found {
+                AuthorizationDecision::Permitted(_) => permitted += 1,
+                AuthorizationDecision::Denied(Denial::Path(_)) => by_path += 1,
+                AuthorizationDecision::Denied(_) => denied += 1,
+            }
+            let expected = naive::request(&authorization, NAMESPACE, &client, &request);
+            compare(&table, (found, audited), &expected).unwrap_or_else(|why| {
+                panic!(
+                    "set {set}: {why}\n{client:?}\n{} {} {:?} {:?}\n{authorization:#?}",
+                    request.method, request.path, request.authority, request.headers
+                )
+            });
+            let (server, mut audited) = (server_name(&mut dice), Vec::new());
+            let found = table.decide_opaque(&rules, server, |policy| audited.push(name(policy)));
+            let expected = naive::opaque(&authorization, NAMESPACE, &client, server);
+            compare(&table, (found, audited), &expected).unwrap_or_else(|why| {
+                panic!("set {set}: {why}\n{client:?}\n{server:?}\n{authorization:#?}")
+            });
+        }
+    }
+    // All outcomes are frequent enough to be compared.
+    let least = sets * PER_SET / 200;
+    assert!(
+        permitted > least && denied > least && by_path > least,
+        "{permitted} {denied} {by_path}"
+    );
+}

@@ -1,0 +1,290 @@
+//! Evaluates policies as their documentation reads, without any table.
+
+use leno_policy::authorization::{ConnectionView, ServerNameView};
+use leno_types::Identity;
+use leno_types::authorization::{
+    Action, Authorization, AuthorizationPolicy, ClientMatch, DefaultAuthorization, PathMatch,
+    RequestMatch, SegmentMatch,
+};
+
+use crate::Request;
+
+/// What the policies say.
+#[derive(Debug, Default)]
+pub(crate) struct Expected {
+    /// The deny policies that match.
+    pub(crate) denied: Vec<String>,
+    /// The path is ambiguous, and decides.
+    pub(crate) is_path_denied: bool,
+    /// The allow policies that match.
+    pub(crate) allowed: Vec<String>,
+    pub(crate) audited: Vec<String>,
+    /// Why the request is denied although no deny policy matches.
+    pub(crate) refused: Option<&'static str>,
+}
+
+/// A truth value where some facts are not known.
+#[derive(Clone, Copy, PartialEq)]
+enum Truth {
+    Yes,
+    No,
+    Perhaps,
+}
+
+pub(crate) fn request(
+    authorization: &Authorization,
+    namespace: &str,
+    client: &ConnectionView<'_>,
+    request: &Request,
+) -> Expected {
+    let path = canonical(&request.path);
+    let truth = |policy: &AuthorizationPolicy, to: &RequestMatch| -> Truth {
+        if !to.server_names.is_empty() || !is_method_and_host(to, request) {
+            return Truth::No;
+        }
+        let all = policy.action == Action::Allow;
+        if !to.headers.iter().all(|header| is_header(header, request, all)) {
+            return Truth::No;
+        }
+        match (&path, to.paths.is_empty()) {
+            (_, true) => Truth::Yes,
+            (None, false) => Truth::Perhaps,
+            (Some(path), false) => {
+                if to.paths.iter().any(|one| is_path(one, path)) {
+                    Truth::Yes
+                } else {
+                    Truth::No
+                }
+            }
+        }
+    };
+    let mut expected = evaluate(authorization, namespace, client, truth);
+    // An ambiguous path is refused if a policy that matches the client depends on paths, whatever
+    // else it requires.
+    let depends =
+        |action: Action| of_client(authorization, client, action).any(|to| !to.paths.is_empty());
+    let all = of_client(authorization, client, Action::Allow).any(is_any);
+    let decides = depends(Action::Deny) || depends(Action::Allow) && !all;
+    expected.is_path_denied = path.is_none() && decides && expected.denied.is_empty();
+    expected
+}
+
+pub(crate) fn opaque(
+    authorization: &Authorization,
+    namespace: &str,
+    client: &ConnectionView<'_>,
+    server: ServerNameView<'_>,
+) -> Expected {
+    let truth = |policy: &AuthorizationPolicy, to: &RequestMatch| -> Truth {
+        let names = &to.server_names;
+        let by_name = match server {
+            _ if names.is_empty() => Truth::Yes,
+            ServerNameView::NoTls => Truth::No,
+            ServerNameView::Unknown => Truth::Perhaps,
+            ServerNameView::Name(name) if names.iter().any(|one| is_host(one, name)) => Truth::Yes,
+            ServerNameView::Name(_) => Truth::No,
+        };
+        let of_requests = !to.methods.is_empty()
+            || !to.hosts.is_empty()
+            || !to.paths.is_empty()
+            || !to.headers.is_empty();
+        match (by_name, of_requests) {
+            (Truth::No, _) => Truth::No,
+            (Truth::Yes, false) => Truth::Yes,
+            _ if policy.action == Action::Deny => Truth::Yes,
+            _ => Truth::No,
+        }
+    };
+    evaluate(authorization, namespace, client, truth)
+}
+
+fn evaluate(
+    authorization: &Authorization,
+    namespace: &str,
+    client: &ConnectionView<'_>,
+    truth: impl Fn(&AuthorizationPolicy, &RequestMatch) -> Truth,
+) -> Expected {
+    let mut expected = Expected::default();
+    let mut is_selected = false;
+    for policy in authorization.policies.iter() {
+        let is_here = policy.ports.as_ref().is_none_or(|ports| ports.contains(&client.port));
+        is_selected |= is_here && policy.action == Action::Allow;
+        let any = [RequestMatch::default()];
+        let matches = is_here
+            && policy.rules.iter().any(|rule| {
+                let to = if rule.to.is_empty() { &any[..] } else { &rule.to };
+                is_from(&rule.from, client)
+                    && to.iter().any(|to| {
+                        (to.ports.is_empty() || to.ports.contains(&client.port))
+                            && truth(policy, to) == Truth::Yes
+                    })
+            });
+        if matches {
+            let list = match policy.action {
+                Action::Deny => &mut expected.denied,
+                Action::Allow => &mut expected.allowed,
+                Action::Audit => &mut expected.audited,
+            };
+            list.push(policy.source.name.to_string());
+        }
+    }
+    let by_default = match authorization.default {
+        DefaultAuthorization::All => true,
+        DefaultAuthorization::Meshed => client.identity.is_some(),
+        DefaultAuthorization::SameNamespace => client.identity.is_some_and(|identity| {
+            let own = format!("spiffe://{}/ns/{namespace}/sa/", authorization.trust_domain);
+            identity.to_string().starts_with(&own)
+        }),
+        DefaultAuthorization::Deny => false,
+    };
+    expected.refused = match (expected.allowed.is_empty(), is_selected, by_default) {
+        (false, ..) | (true, false, true) => None,
+        (true, true, _) => Some("not-allowed"),
+        (true, false, false) => Some("default"),
+    };
+    expected.audited.sort();
+    expected
+}
+
+/// The conditions of the rules that match a client, of one action and for its port.
+fn of_client<'a>(
+    authorization: &'a Authorization,
+    client: &ConnectionView<'a>,
+    action: Action,
+) -> impl Iterator<Item = &'a RequestMatch> {
+    static ANY: std::sync::LazyLock<Vec<RequestMatch>> =
+        std::sync::LazyLock::new(|| vec![RequestMatch::default()]);
+    let client = *client;
+    let policies = authorization.policies.iter().filter(move |policy| {
+        policy.action == action
+            && policy.ports.as_ref().is_none_or(|ports| ports.contains(&client.port))
+    });
+    let rules = policies.flat_map(|policy| policy.rules.iter());
+    let rules = rules.filter(move |rule| is_from(&rule.from, &client));
+    let to = rules.flat_map(|rule| if rule.to.is_empty() { &*ANY } else { &rule.to });
+    to.filter(move |to| to.ports.is_empty() || to.ports.contains(&client.port))
+}
+
+fn is_any(to: &RequestMatch) -> bool {
+    *to == RequestMatch { ports: to.ports.clone(), ..RequestMatch::default() }
+}
+
+fn is_from(from: &[ClientMatch], client: &ConnectionView<'_>) -> bool {
+    from.is_empty() || from.iter().any(|one| is_client(one, client))
+}
+
+fn is_client(one: &ClientMatch, client: &ConnectionView<'_>) -> bool {
+    if *one == ClientMatch::default() {
+        return false;
+    }
+    let identity = |fulfils: &dyn Fn(&Identity) -> bool| client.identity.is_some_and(fulfils);
+    let in_block = |block: &leno_types::authorization::IpBlock| block.contains(client.address);
+    (one.identities.is_empty()
+        || identity(&|identity| {
+            one.identities.iter().any(|wanted| is_segment(wanted, &identity.to_string()))
+        }))
+        && (one.trust_domains.is_empty()
+            || identity(&|identity| one.trust_domains.contains(identity.trust_domain())))
+        && (one.namespaces.is_empty()
+            || identity(&|identity| one.namespaces.iter().any(|n| **n == *identity.namespace())))
+        && (one.service_accounts.is_empty()
+            || identity(&|identity| {
+                one.service_accounts.iter().any(|(namespace, name)| {
+                    **namespace == *identity.namespace() && **name == *identity.service_account()
+                })
+            }))
+        && (one.blocks.is_empty() || one.blocks.iter().any(in_block))
+        && (!one.unauthenticated || client.identity.is_none())
+}
+
+fn is_segment(wanted: &SegmentMatch, text: &str) -> bool {
+    match wanted {
+        SegmentMatch::Exact(exact) => **exact == *text,
+        SegmentMatch::Prefix(prefix) => {
+            text == &**prefix || text.starts_with(&format!("{prefix}/"))
+        }
+    }
+}
+
+fn is_path(wanted: &PathMatch, path: &str) -> bool {
+    match wanted {
+        PathMatch::Segment(segment) => is_segment(segment, path),
+        PathMatch::GrpcMethod(method) => {
+            let parts: Vec<&str> = path.split('/').collect();
+            parts.len() == 3 && parts[0].is_empty() && !parts[1].is_empty() && parts[2] == &**method
+        }
+    }
+}
+
+fn is_host(wanted: &str, authority: &str) -> bool {
+    let lower = authority.to_lowercase();
+    let host = match lower.rfind(':') {
+        Some(at) if !lower.ends_with(']') => &lower[..at],
+        _ => &lower,
+    };
+    let host = host.strip_suffix('.').unwrap_or(host);
+    match wanted.strip_prefix('*') {
+        Some(ending) => host.ends_with(ending) && host.len() > ending.len(),
+        None => wanted == host,
+    }
+}
+
+fn is_method_and_host(to: &RequestMatch, request: &Request) -> bool {
+    (to.methods.is_empty() || to.methods.iter().any(|method| **method == *request.method))
+        && (to.hosts.is_empty() || to.hosts.iter().any(|host| is_host(host, request.authority)))
+}
+
+fn is_header(
+    wanted: &leno_types::authorization::HeaderMatch,
+    request: &Request,
+    all: bool,
+) -> bool {
+    let named = request.headers.iter().filter(|(name, _)| name.to_lowercase() == *wanted.name);
+    let lines: Vec<&str> = named.map(|(_, value)| *value).collect();
+    let is_value = |text: &str| wanted.values.iter().any(|value| **value == *text);
+    if wanted.values.is_empty() {
+        !lines.is_empty()
+    } else if all {
+        let good = |line: &&str| is_value(line) || line.split(',').all(|one| is_value(one.trim()));
+        !lines.is_empty() && lines.iter().all(good)
+    } else {
+        lines.iter().any(|line| is_value(line) || line.split(',').any(|one| is_value(one.trim())))
+    }
+}
+
+/// The path as every server reads it; `None` if servers differ.
+fn canonical(path: &str) -> Option<String> {
+    if path == "*" {
+        return Some(path.to_owned());
+    }
+    let segments: Vec<&str> = path.strip_prefix('/')?.split('/').collect();
+    let mut decoded = String::new();
+    for (number, segment) in segments.iter().enumerate() {
+        let segment = unescaped(segment)?;
+        let is_last = number + 1 == segments.len();
+        if segment.is_empty() && !is_last || segment == "." || segment == ".." {
+            return None;
+        }
+        decoded = decoded + "/" + &segment;
+    }
+    let odd = |c: char| matches!(c, '\\' | ';') || c.is_ascii_control();
+    (!decoded.contains(odd) && !path.contains('#')).then_some(decoded)
+}
+
+fn unescaped(segment: &str) -> Option<String> {
+    let mut bytes = Vec::new();
+    let mut parts = segment.split('%');
+    bytes.extend(parts.next()?.bytes());
+    for part in parts {
+        let byte = u8::from_str_radix(part.get(..2)?, 16).ok()?;
+        if byte == b'/' {
+            return None;
+        }
+        bytes.push(byte);
+        bytes.extend(part[2..].bytes());
+    }
+    let text = String::from_utf8(bytes).ok()?;
+    let again = |at: usize| u8::from_str_radix(text.get(at + 1..at + 3).unwrap_or("x"), 16).is_ok();
+    let twice = segment.contains('%') && text.match_indices('%').any(|(at, _)| again(at));
+    (!twice).then_some(text)
+}
