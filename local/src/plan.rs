@@ -176,6 +176,7 @@ impl Draft<'_> {
                 | Object::BackendTlsPolicy(_)
                 | Object::TrafficPolicy(_)
                 | Object::RateLimitPolicy(_)
+                | Object::AuthorizationPolicy(_)
                 | Object::PodExemption(_) => {
                     self.plan.others.push(located.value.clone());
                 }

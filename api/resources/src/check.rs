@@ -1,5 +1,6 @@
 //! Checks the meaning of an object, beyond what its types require.
 
+mod authorization;
 mod gateway;
 mod kubernetes;
 mod own;
@@ -42,6 +43,7 @@ pub(crate) fn object(object: &Object, file: &Arc<str>, node: &Node, whole: bool)
         Object::BackendTlsPolicy(object) => gateway::backend_tls_policy(&mut check, &at, object),
         Object::TrafficPolicy(object) => traffic::traffic_policy(&mut check, &at, object),
         Object::RateLimitPolicy(object) => traffic::rate_limit_policy(&mut check, &at, object),
+        Object::AuthorizationPolicy(object) => authorization::policy(&mut check, &at, object),
         Object::Workload(object) => own::workload(&mut check, &at, object),
         Object::PodExemption(object) => own::pod_exemption(&mut check, &at, object),
         Object::Proxy(object) => own::proxy(&mut check, &at, object),

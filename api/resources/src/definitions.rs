@@ -9,6 +9,7 @@ use schemars::generate::SchemaSettings;
 use schemars::{JsonSchema, SchemaGenerator};
 use serde_json::{Map, Value, json};
 
+use crate::authorization::AuthorizationPolicySpec;
 use crate::exemption::PodExemptionSpec;
 use crate::ratelimit::RateLimitPolicySpec;
 use crate::traffic::TrafficPolicySpec;
@@ -52,6 +53,8 @@ const MESSAGE: Column = Column {
 };
 const REPLICAS: Column = Column { kind: "integer", ..text("Replicas", ".spec.replicas") };
 const SETTINGS: Column = text("Settings", ".spec.settings");
+const ACTION: Column = text("Action", ".spec.action");
+const OF_AUTHORIZATION: [Column; 6] = [TARGET, ACTION, ACCEPTED, PROGRAMMED, REASON, MESSAGE];
 const OF_POLICIES: [Column; 5] = [TARGET, ACCEPTED, PROGRAMMED, REASON, MESSAGE];
 
 const fn text(name: &'static str, path: &'static str) -> Column {
@@ -67,6 +70,16 @@ fn definitions() -> Vec<Definition> {
             about: "How many requests the workloads that it is attached to take.",
             columns: &OF_POLICIES,
             spec: schema_of::<RateLimitPolicySpec>(),
+            status: Some(policy_status()),
+        },
+        Definition {
+            kind: "AuthorizationPolicy",
+            plural: "authorizationpolicies",
+            short: "azp",
+            about: "Which clients may connect to the workloads that it is attached to, and what they \
+                    may request.",
+            columns: &OF_AUTHORIZATION,
+            spec: schema_of::<AuthorizationPolicySpec>(),
             status: Some(policy_status()),
         },
         Definition {

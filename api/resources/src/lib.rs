@@ -6,7 +6,8 @@
 //! another API group is listed in [`Documents::ignored`].
 //!
 //! The types of Kubernetes' own kinds are those of `k8s-openapi`; those of the Gateway API are in
-//! [`gateway`]; [`Workload`], [`TrafficPolicy`], [`RateLimitPolicy`] and [`Proxy`] are Leno's own.
+//! [`gateway`]; [`Workload`], [`TrafficPolicy`], [`RateLimitPolicy`], [`AuthorizationPolicy`] and
+//! [`Proxy`] are Leno's own.
 //! The crate does not know what the objects mean to the mesh; the index does.
 //!
 //! ```text
@@ -15,6 +16,7 @@
 //!
 //! Read first: [`Object`], [`Located`], [`Problem`].
 
+mod authorization;
 mod check;
 mod decode;
 #[cfg(test)]
@@ -37,13 +39,19 @@ mod workload;
 pub use k8s_openapi::api::core::v1::{ConfigMap, Namespace, Service, ServiceAccount};
 pub use k8s_openapi::api::discovery::v1::EndpointSlice;
 
+pub use authorization::{
+    AuthorizationAction, AuthorizationPolicy, AuthorizationPolicySpec, AuthorizationRule,
+    ClientSpec, GrpcSpec, HeaderSpec, IpBlockSpec, MAX_AUTHORIZATION_ENTRIES, RequestSpec,
+    SegmentSpec, WorkloadSelector,
+};
 pub use duration::{Duration, DurationError};
 pub use exemption::{ExemptSetting, MAX_EXEMPTIONS, PodExemption, PodExemptionSpec, PodSelector};
 pub use load::{MAX_FILE_BYTES, STDIN, holds_no_file, is_document, load};
 pub use metadata::{
-    CAPTURE_ANNOTATION, DEFAULT_NAMESPACE, EGRESS_ANNOTATION, INJECT_ANNOTATION, KINDS_CONDITION,
-    MODE_ANNOTATION, MTLS_ANNOTATION, Metadata, NODE_LABEL, REMOVAL_ANNOTATION,
-    REMOVAL_RUN_ANNOTATION, SERVICE_NAME_LABEL, ZONE_LABEL, egress, mtls_mode, place, removal,
+    CAPTURE_ANNOTATION, DEFAULT_AUTHORIZATION_ANNOTATION, DEFAULT_NAMESPACE, EGRESS_ANNOTATION,
+    INJECT_ANNOTATION, KINDS_CONDITION, MODE_ANNOTATION, MTLS_ANNOTATION, Metadata, NODE_LABEL,
+    REMOVAL_ANNOTATION, REMOVAL_RUN_ANNOTATION, SERVICE_NAME_LABEL, ZONE_LABEL,
+    default_authorization, egress, mtls_mode, place, removal,
 };
 pub use object::{Kind, Object, ObjectKey, to_yaml};
 pub use parse::{Documents, Ignored, Outline, parse};

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+use leno_types::authorization::DefaultAuthorization;
 use leno_types::mesh::Topology;
 use leno_types::{Egress, MtlsMode, Removal};
 use serde::{Deserialize, Serialize};
@@ -21,6 +22,9 @@ pub const CAPTURE_ANNOTATION: &str = "leno.dev/capture";
 /// Whether a workload may connect to destinations that the mesh does not know: `allow`, `deny`. On
 /// a workload or a namespace; the workload's value wins.
 pub const EGRESS_ANNOTATION: &str = "leno.dev/egress";
+/// Which clients are permitted where no allow policy selects: `deny`, `same-namespace`, `meshed`,
+/// `all`. On a namespace.
+pub const DEFAULT_AUTHORIZATION_ANNOTATION: &str = "leno.dev/default-authorization";
 /// How far the removal of the mesh has gone: `permissive`, `plaintext`, `released`. `leno
 /// uninstall` sets it on the control plane's own namespace.
 pub const REMOVAL_ANNOTATION: &str = "leno.dev/removal";
@@ -94,6 +98,16 @@ pub fn egress(annotations: &BTreeMap<String, String>) -> Option<Egress> {
     annotations.get(EGRESS_ANNOTATION)?.parse().ok()
 }
 
+/// Which clients are permitted where no allow policy selects, by the annotations of a namespace;
+/// `None` if they do not set it. An invalid value permits no client.
+#[must_use]
+pub fn default_authorization(
+    annotations: &BTreeMap<String, String>,
+) -> Option<DefaultAuthorization> {
+    let text = annotations.get(DEFAULT_AUTHORIZATION_ANNOTATION)?;
+    Some(text.parse().unwrap_or(DefaultAuthorization::Deny))
+}
+
 fn default_namespace() -> String {
     DEFAULT_NAMESPACE.to_owned()
 }
@@ -105,8 +119,14 @@ pub fn removal(annotations: &BTreeMap<String, String>) -> Removal {
 }
 
 /// The settings that documents may have as annotations or labels.
-pub(crate) const SETTINGS: [&str; 5] =
-    [MTLS_ANNOTATION, INJECT_ANNOTATION, MODE_ANNOTATION, CAPTURE_ANNOTATION, EGRESS_ANNOTATION];
+pub(crate) const SETTINGS: [&str; 6] = [
+    MTLS_ANNOTATION,
+    INJECT_ANNOTATION,
+    MODE_ANNOTATION,
+    CAPTURE_ANNOTATION,
+    EGRESS_ANNOTATION,
+    DEFAULT_AUTHORIZATION_ANNOTATION,
+];
 
 /// The values that a `leno.dev/` annotation or label may have; `None` for an unknown key.
 pub(crate) fn allowed_values(key: &str) -> Option<&'static [&'static str]> {
@@ -116,6 +136,7 @@ pub(crate) fn allowed_values(key: &str) -> Option<&'static [&'static str]> {
         MODE_ANNOTATION => Some(&["sidecar", "node"]),
         CAPTURE_ANNOTATION => Some(&["auto", "ebpf", "nftables", "iptables"]),
         EGRESS_ANNOTATION => Some(&["allow", "deny"]),
+        DEFAULT_AUTHORIZATION_ANNOTATION => Some(&["deny", "same-namespace", "meshed", "all"]),
         REMOVAL_ANNOTATION => Some(&["none", "permissive", "plaintext", "released"]),
         _ => None,
     }

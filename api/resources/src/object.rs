@@ -7,6 +7,7 @@ use k8s_openapi::api::discovery::v1::EndpointSlice;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use serde::{Deserialize, Deserializer, Serialize};
 
+use crate::authorization::{AuthorizationPolicy, AuthorizationPolicySpec};
 use crate::exemption::{PodExemption, PodExemptionSpec};
 use crate::gateway::{
     BackendTlsPolicy, GrpcRoute, HttpRoute, PolicyStatus, ReferenceGrant, TcpRoute, TlsRoute,
@@ -46,6 +47,8 @@ pub enum Object {
     TrafficPolicy(Box<TrafficPolicy>),
     /// Rate limits of a workload.
     RateLimitPolicy(Box<RateLimitPolicy>),
+    /// Which clients may connect to a workload.
+    AuthorizationPolicy(Box<AuthorizationPolicy>),
     /// Which pods may set less than their namespace says.
     PodExemption(Box<PodExemption>),
     /// A local process.
@@ -83,6 +86,8 @@ pub enum Kind {
     TrafficPolicy,
     /// `leno.dev/v1alpha1` `RateLimitPolicy`.
     RateLimitPolicy,
+    /// `leno.dev/v1alpha1` `AuthorizationPolicy`.
+    AuthorizationPolicy,
     /// `leno.dev/v1alpha1` `PodExemption`.
     PodExemption,
     /// `leno.dev/v1alpha1` `Workload`.
@@ -104,7 +109,7 @@ pub struct ObjectKey {
 
 impl Kind {
     /// Every kind.
-    pub const ALL: [Self; 16] = [
+    pub const ALL: [Self; 17] = [
         Self::Namespace,
         Self::Service,
         Self::ServiceAccount,
@@ -118,6 +123,7 @@ impl Kind {
         Self::BackendTlsPolicy,
         Self::TrafficPolicy,
         Self::RateLimitPolicy,
+        Self::AuthorizationPolicy,
         Self::PodExemption,
         Self::Workload,
         Self::Proxy,
@@ -126,6 +132,18 @@ impl Kind {
     /// The kinds of the Gateway API that attach to services and route their traffic.
     pub const ROUTES: [Self; 4] =
         [Self::HttpRoute, Self::GrpcRoute, Self::TlsRoute, Self::TcpRoute];
+
+    /// Whether it is a policy that is attached to objects, with a status (GEP-713).
+    #[must_use]
+    pub const fn is_policy(self) -> bool {
+        matches!(
+            self,
+            Self::TrafficPolicy
+                | Self::RateLimitPolicy
+                | Self::AuthorizationPolicy
+                | Self::BackendTlsPolicy
+        )
+    }
 
     /// `kind` in YAML.
     #[must_use]
@@ -144,6 +162,7 @@ impl Kind {
             Self::BackendTlsPolicy => "BackendTLSPolicy",
             Self::TrafficPolicy => "TrafficPolicy",
             Self::RateLimitPolicy => "RateLimitPolicy",
+            Self::AuthorizationPolicy => "AuthorizationPolicy",
             Self::PodExemption => "PodExemption",
             Self::Workload => "Workload",
             Self::Proxy => "Proxy",
@@ -179,6 +198,7 @@ impl Kind {
             }
             Self::TrafficPolicy
             | Self::RateLimitPolicy
+            | Self::AuthorizationPolicy
             | Self::PodExemption
             | Self::Workload
             | Self::Proxy => &["leno.dev/v1alpha1"],
@@ -224,6 +244,9 @@ impl Object {
             Self::BackendTlsPolicy(object) => of_meta(Kind::BackendTlsPolicy, &object.metadata),
             Self::TrafficPolicy(object) => of_own(Kind::TrafficPolicy, &object.metadata),
             Self::RateLimitPolicy(object) => of_own(Kind::RateLimitPolicy, &object.metadata),
+            Self::AuthorizationPolicy(object) => {
+                of_own(Kind::AuthorizationPolicy, &object.metadata)
+            }
             Self::PodExemption(object) => of_own(Kind::PodExemption, &object.metadata),
             Self::Workload(object) => of_own(Kind::Workload, &object.metadata),
             Self::Proxy(object) => of_own(Kind::Proxy, &object.metadata),
@@ -240,6 +263,11 @@ impl Object {
             }
             Kind::RateLimitPolicy => {
                 StatusDocument::<RateLimitPolicySpec, _>::deserialize(document).ok().map(Into::into)
+            }
+            Kind::AuthorizationPolicy => {
+                StatusDocument::<AuthorizationPolicySpec, _>::deserialize(document)
+                    .ok()
+                    .map(Into::into)
             }
             Kind::BackendTlsPolicy => {
                 let read = BackendTlsPolicy::deserialize(document).ok();
@@ -271,6 +299,10 @@ pub fn to_yaml(object: &Object) -> String {
         }
         Object::RateLimitPolicy(object) => {
             let kind = Kind::RateLimitPolicy;
+            own(kind, &object.metadata, &object.spec, object.status.as_ref())
+        }
+        Object::AuthorizationPolicy(object) => {
+            let kind = Kind::AuthorizationPolicy;
             own(kind, &object.metadata, &object.spec, object.status.as_ref())
         }
         Object::Workload(object) => {
@@ -321,6 +353,9 @@ pub(crate) struct StatusDocument<S, T> {
 /// The `Workload` document, for reading.
 pub(crate) type WorkloadDocument = StatusDocument<WorkloadSpec, WorkloadStatus>;
 
+/// The document of a policy, for reading.
+pub(crate) type PolicyDocument<S> = StatusDocument<S, PolicyStatus>;
+
 /// A document of Leno's own API group without a status, for reading.
 #[derive(Deserialize)]
 pub(crate) struct OwnDocument<S> {
@@ -366,5 +401,12 @@ impl From<StatusDocument<RateLimitPolicySpec, PolicyStatus>> for Object {
     fn from(document: StatusDocument<RateLimitPolicySpec, PolicyStatus>) -> Self {
         let StatusDocument { metadata, spec, status, .. } = document;
         Self::RateLimitPolicy(Box::new(RateLimitPolicy { metadata, spec, status }))
+    }
+}
+
+impl From<StatusDocument<AuthorizationPolicySpec, PolicyStatus>> for Object {
+    fn from(document: StatusDocument<AuthorizationPolicySpec, PolicyStatus>) -> Self {
+        let StatusDocument { metadata, spec, status, .. } = document;
+        Self::AuthorizationPolicy(Box::new(AuthorizationPolicy { metadata, spec, status }))
     }
 }

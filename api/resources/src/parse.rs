@@ -6,15 +6,15 @@ use std::sync::Arc;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use serde::de::DeserializeOwned;
 
+use crate::authorization::AuthorizationPolicySpec;
 use crate::check;
 use crate::decode::{Decoded, decode};
 use crate::exemption::PodExemptionSpec;
 use crate::gateway::{
-    BackendTlsPolicy, GATEWAY_GROUP, GrpcRoute, HttpRoute, PolicyStatus, ReferenceGrant, TcpRoute,
-    TlsRoute,
+    BackendTlsPolicy, GATEWAY_GROUP, GrpcRoute, HttpRoute, ReferenceGrant, TcpRoute, TlsRoute,
 };
 use crate::metadata::DEFAULT_NAMESPACE;
-use crate::object::{Kind, Object, ObjectKey, OwnDocument, StatusDocument, WorkloadDocument};
+use crate::object::{Kind, Object, ObjectKey, OwnDocument, PolicyDocument, WorkloadDocument};
 use crate::problem::{Located, Position, Problem};
 use crate::proxy::ProxySpec;
 use crate::ratelimit::RateLimitPolicySpec;
@@ -255,11 +255,10 @@ fn object(kind: Kind, file: &Arc<str>, node: &Node, problems: &mut Vec<Problem>)
             Object::ReferenceGrant(Box::new(object))
         }
         Kind::Workload => reader.decode::<WorkloadDocument>()?.into(),
-        Kind::TrafficPolicy => {
-            reader.decode::<StatusDocument<TrafficPolicySpec, PolicyStatus>>()?.into()
-        }
-        Kind::RateLimitPolicy => {
-            reader.decode::<StatusDocument<RateLimitPolicySpec, PolicyStatus>>()?.into()
+        Kind::TrafficPolicy => reader.decode::<PolicyDocument<TrafficPolicySpec>>()?.into(),
+        Kind::RateLimitPolicy => reader.decode::<PolicyDocument<RateLimitPolicySpec>>()?.into(),
+        Kind::AuthorizationPolicy => {
+            reader.decode::<PolicyDocument<AuthorizationPolicySpec>>()?.into()
         }
         Kind::PodExemption => reader.decode::<OwnDocument<PodExemptionSpec>>()?.into(),
         Kind::Proxy => reader.decode::<OwnDocument<ProxySpec>>()?.into(),

@@ -1,6 +1,6 @@
 //! `TrafficPolicy`: how clients treat a service, or what one route sends.
 
-mod meaning;
+pub(crate) mod meaning;
 
 use std::fmt;
 

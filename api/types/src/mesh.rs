@@ -7,6 +7,7 @@
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
+use crate::authorization::Authorization;
 use crate::routes::Route;
 use crate::traffic::{RateLimit, Traffic};
 use crate::{Egress, Identity, InstanceName, MtlsMode, Protocol, Removal, ServiceName};
@@ -198,6 +199,8 @@ pub struct ServerPolicy {
     pub ending: bool,
     /// How far the removal of the mesh has gone.
     pub removal: Removal,
+    /// Which clients may connect, and what they may request.
+    pub authorization: Arc<Authorization>,
 }
 
 /// A port and its protocol.

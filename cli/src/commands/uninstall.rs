@@ -88,7 +88,7 @@ fn agreed(uninstall: &Uninstall) -> Result<bool> {
     let policies = if uninstall.keep_definitions {
         ""
     } else {
-        " and every TrafficPolicy and RateLimitPolicy"
+        " and every TrafficPolicy, RateLimitPolicy and AuthorizationPolicy"
     };
     eprint!("Remove Leno, namespace {}{policies}? [y/N] ", uninstall.namespace);
     std::io::stderr().flush()?;

@@ -433,6 +433,31 @@ fn parts_of_policies_without_effect_are_found() {
 }
 
 #[test]
+fn an_authorization_policy_that_selects_nothing_is_found() {
+    let policy = |attached: &str| {
+        format!(
+            "apiVersion: leno.dev/v1alpha1\nkind: AuthorizationPolicy\n\
+             metadata: {{name: p, namespace: shop}}\nspec:\n  {attached}\n  rules: [{{}}]\n---\n"
+        )
+    };
+    assert_eq!(
+        shown(&policy("selector: {matchLabels: {app: crat}}")),
+        [
+            "error[policy-selects-nothing] spec.selector.matchLabels: no workload of shop has the labels \
+             {app: crat}, so that the policy holds for nothing; a policy selects workloads of its own \
+             namespace by their labels"
+        ]
+    );
+    let found = shown(&policy("targetRefs: [{group: leno.dev, kind: Mesh, name: mesh}]"));
+    assert!(
+        found.len() == 1 && found[0].starts_with("error[policy-not-for-the-mesh] "),
+        "{found:?}"
+    );
+    let found = shown(&policy("targetRefs: [{group: leno.dev, kind: Workload, name: crat}]"));
+    assert!(found.len() == 1 && found[0].starts_with("error[target-not-found] "), "{found:?}");
+}
+
+#[test]
 fn of_two_conflicting_policies_the_newer_one_is_reported() {
     let created = |name: &str, day: u32| {
         policy(name, "{group: '', kind: Service, name: cart}", "  retries: {on: [5xx]}\n").replace(

@@ -204,7 +204,7 @@ impl StatusReconciler {
         let now = Time(Timestamp::now());
         let objects = self.objects();
         let wanted = |one: &&Judged| {
-            !one.refused && (which == Which::All || is_policy(one.object.key().kind))
+            !one.refused && (which == Which::All || one.object.key().kind.is_policy())
         };
         let all: Vec<Judged> = objects.values().filter(wanted).cloned().collect();
         drop(objects);
@@ -297,17 +297,13 @@ impl StatusReconciler {
 }
 
 fn is_judged(kind: Kind) -> bool {
-    is_policy(kind) || Kind::ROUTES.contains(&kind)
-}
-
-fn is_policy(kind: Kind) -> bool {
-    matches!(kind, Kind::TrafficPolicy | Kind::RateLimitPolicy | Kind::BackendTlsPolicy)
+    kind.is_policy() || Kind::ROUTES.contains(&kind)
 }
 
 /// The status that an object should have, where it has another.
 fn due(index: &Index, Judged { object, misread, .. }: &Judged, now: &Time) -> Option<Due> {
     let key = object.key();
-    let status = match (is_policy(key.kind), misread) {
+    let status = match (key.kind.is_policy(), misread) {
         (false, None) => json!(leno_status::status(index, object, now)?),
         (false, Some(reason)) => json!(leno_status::refused(object, reason, now)?),
         (true, None) => json!(leno_status::policy_status(index, object, now)?),
@@ -328,6 +324,9 @@ fn written(object: &Object) -> Option<(&str, &str)> {
         Object::BackendTlsPolicy(policy) => (&policy.api_version, &policy.metadata),
         Object::TrafficPolicy(policy) => return own(Kind::TrafficPolicy, &policy.metadata),
         Object::RateLimitPolicy(policy) => return own(Kind::RateLimitPolicy, &policy.metadata),
+        Object::AuthorizationPolicy(policy) => {
+            return own(Kind::AuthorizationPolicy, &policy.metadata);
+        }
         _ => return None,
     };
     Some((api_version, metadata.resource_version.as_deref()?))

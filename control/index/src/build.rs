@@ -1,5 +1,6 @@
 //! Turns facts into the values that the control plane sends to proxies; pure.
 
+pub(crate) mod authorization;
 mod external;
 pub(crate) mod policies;
 pub(crate) mod routes;
@@ -62,9 +63,19 @@ pub(crate) fn instance(facts: &Facts, name: &InstanceName) -> Option<(Workload, 
     let (mtls, egress) = (facts.mode(name, row), facts.egress(name, row));
     let (limits, place) = (policies::limits(facts, name), row.place.clone());
     let (ending, removal) = (row.ending, facts.removal());
+    let authorization = authorization::authorization(facts, name, &row.labels);
     let own = name.clone();
-    let policy =
-        ServerPolicy { workload: own, mtls, ports, limits, egress, place, ending, removal };
+    let policy = ServerPolicy {
+        workload: own,
+        mtls,
+        ports,
+        limits,
+        egress,
+        place,
+        ending,
+        removal,
+        authorization,
+    };
     Some((workload, policy))
 }
 

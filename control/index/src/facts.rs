@@ -1,6 +1,7 @@
 //! The rows of all objects, and the references between them.
 
 mod addresses;
+mod authorization;
 mod exemptions;
 mod external;
 mod policies;
@@ -9,8 +10,12 @@ mod routes;
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
-use leno_resources::{ExemptSetting, Object, ObjectKey, PodExemption, egress, mtls_mode, removal};
-use leno_types::{Egress, Identity, InstanceName, MtlsMode, Removal, ServiceName};
+use leno_resources::{
+    ExemptSetting, Object, ObjectKey, PodExemption, default_authorization, egress, mtls_mode,
+    removal,
+};
+use leno_types::authorization::DefaultAuthorization;
+use leno_types::{Egress, Identity, InstanceName, MtlsMode, Removal, ServiceName, TrustDomain};
 
 use crate::index::{Settings, Writers};
 use crate::rows::external::BackendTlsRow;
@@ -20,6 +25,7 @@ use crate::rows::{self, InstanceRow, ServiceRow, SliceRow};
 pub use addresses::{Refusal, RefusedEndpoint, RefusedEndpoints};
 
 use addresses::Addresses;
+use authorization::Authorizations;
 use exemptions::Exemptions;
 use external::Authorities;
 use policies::Attached;
@@ -45,6 +51,7 @@ pub(crate) struct Facts {
     routes: RouteFacts,
     traffic: Attached<TrafficRow>,
     rate_limits: Attached<RateLimitRow>,
+    authorizations: Authorizations,
     backend_tls: Attached<BackendTlsRow>,
     authorities: Authorities,
     addresses: Addresses,
@@ -56,10 +63,19 @@ pub(crate) struct Facts {
 struct NamespaceRow {
     mtls: Option<MtlsMode>,
     egress: Option<Egress>,
+    authorization: Option<DefaultAuthorization>,
 }
 
 impl NamespaceRow {
-    const NOTHING: Self = Self { mtls: None, egress: None };
+    const NOTHING: Self = Self { mtls: None, egress: None, authorization: None };
+
+    fn new(annotations: &BTreeMap<String, String>) -> Self {
+        Self {
+            mtls: mtls_mode(annotations),
+            egress: egress(annotations),
+            authorization: default_authorization(annotations),
+        }
+    }
 }
 
 /// What one change can affect.
@@ -88,6 +104,7 @@ impl Facts {
             routes: RouteFacts::default(),
             traffic: Attached::default(),
             rate_limits: Attached::default(),
+            authorizations: Authorizations::default(),
             backend_tls: Attached::default(),
             authorities: Authorities::default(),
             addresses: Addresses::default(),
@@ -102,10 +119,7 @@ impl Facts {
         let taken = match object {
             Object::Namespace(namespace) => {
                 let annotations = namespace.metadata.annotations.as_ref();
-                let row = NamespaceRow {
-                    mtls: annotations.and_then(mtls_mode),
-                    egress: annotations.and_then(egress),
-                };
+                let row = annotations.map_or(NamespaceRow::NOTHING, NamespaceRow::new);
                 if row != NamespaceRow::NOTHING {
                     self.namespaces.insert(key.name.clone(), row);
                     self.touch_namespace(&key.name, touched);
@@ -160,6 +174,7 @@ impl Facts {
                 self.rate_limits.put(&key, row);
                 true
             }
+            Object::AuthorizationPolicy(policy) => self.put_authorization(&key, policy, touched),
             Object::PodExemption(exemption) => self.put_exemption(&key, exemption, touched),
             // Discovery does not use service accounts and static proxies.
             Object::ServiceAccount(_) | Object::Proxy(_) => true,
@@ -243,6 +258,7 @@ impl Facts {
                     self.touch_limited(&row.targets, touched);
                 }
             }
+            Kind::AuthorizationPolicy => self.remove_authorization(key, touched),
             Kind::PodExemption => {
                 if self.exemptions.remove(key) {
                     self.touch_namespace(&key.namespace, touched);
@@ -301,6 +317,11 @@ impl Facts {
 
     pub(crate) fn instance(&self, name: &InstanceName) -> Option<&InstanceRow> {
         self.held(name).map(|(_, row)| row)
+    }
+
+    /// The rows of all instances.
+    pub(crate) fn all_instances(&self) -> impl Iterator<Item = &InstanceRow> {
+        self.instances.keys().filter_map(|name| self.instance(name))
     }
 
     /// Among the objects that claim an instance, the one that wins, and its row.
@@ -378,9 +399,20 @@ impl Facts {
         }
     }
 
+    /// Which clients are permitted at workloads of a namespace where no allow policy selects.
+    pub(crate) fn default_authorization(&self, namespace: &str) -> DefaultAuthorization {
+        let row = self.namespaces.get(namespace);
+        row.and_then(|row| row.authorization).unwrap_or_default()
+    }
+
+    /// The trust domain of all identities.
+    pub(crate) fn trust_domain(&self) -> &TrustDomain {
+        &self.settings.trust_domain
+    }
+
     /// Whether an instance may not set less than its namespace says.
     fn has_floor(&self, name: &InstanceName, row: &InstanceRow, setting: ExemptSetting) -> bool {
-        let exempt = || self.exemptions.exempt(&name.namespace, setting, row.labels.as_deref());
+        let exempt = || self.exemptions.exempt(&name.namespace, setting, &row.labels);
         self.settings.writers == Writers::Tenants && !exempt()
     }
 
@@ -525,8 +557,13 @@ impl Facts {
     }
 
     fn touch_namespace(&self, namespace: &str, touched: &mut AffectedNames) {
+        touched.instances.extend(self.instances_in(namespace).cloned());
+    }
+
+    /// The instances of a namespace, ordered by name.
+    pub(crate) fn instances_in(&self, namespace: &str) -> impl Iterator<Item = &InstanceName> {
         let first = InstanceName { namespace: namespace.into(), name: "".into() };
-        let names = self.instances.range(first..).map(|(name, _)| name);
-        touched.instances.extend(names.take_while(|n| &*n.namespace == namespace).cloned());
+        let names = self.instances.range(first.clone()..).map(|(name, _)| name);
+        names.take_while(move |name| name.namespace == first.namespace)
     }
 }

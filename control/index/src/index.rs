@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::sync::Arc;
 
+use leno_types::authorization::Authorization;
 use leno_types::mesh::{Resolution, ServerPolicy, Service, Subject, Workload};
 use leno_types::routes::{InvalidTarget, RouteKind};
 use leno_types::traffic::RateLimit;
@@ -125,6 +126,16 @@ impl Index {
     #[must_use]
     pub fn rate_limits(&self, name: &InstanceName) -> Arc<[RateLimit]> {
         build::policies::limits(&self.facts, name)
+    }
+
+    /// What an instance with these labels permits, whether the index has it or not.
+    #[must_use]
+    pub fn authorization(
+        &self,
+        name: &InstanceName,
+        labels: &BTreeMap<String, String>,
+    ) -> Arc<Authorization> {
+        build::authorization::authorization(&self.facts, name, labels)
     }
 
     /// Checks that a route of a kind in the namespace `from`, attached to `parent`, may refer to a

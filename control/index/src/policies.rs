@@ -1,6 +1,8 @@
 //! What becomes of a policy at what it is attached to: whether that exists, which policies are for the same, and
 //! whether proxies apply it.
 
+use std::collections::BTreeMap;
+
 use leno_resources::PolicyTarget;
 use leno_types::mesh::{Resolution, Subject};
 use leno_types::traffic::{Source, Traffic};
@@ -9,6 +11,7 @@ use leno_types::{InstanceName, ServiceName};
 use crate::build::policies::is_named;
 use crate::facts::Facts;
 use crate::index::Index;
+use crate::rows::InstanceRow;
 use crate::rows::policies::{TargetRow, row};
 
 /// Whether what a policy is attached to exists.
@@ -110,6 +113,29 @@ impl Index {
         let rows = self.facts.backend_tls().of_service(name);
         let rows = rows.filter(|row| row.targets.iter().any(|one| same(&self.facts, one, &wanted)));
         rows.min_by_key(|row| &row.precedence).map(|row| row.precedence.1.as_str())
+    }
+
+    /// Which of the instances of a namespace with these labels have a proxy.
+    #[must_use]
+    pub fn proxies_with(&self, namespace: &str, labels: &BTreeMap<String, String>) -> Proxies {
+        let rows = self.facts.instances_in(namespace).filter_map(|name| self.facts.instance(name));
+        let has = |row: &InstanceRow, (key, value): (&String, &String)| {
+            row.labels.get(key) == Some(value)
+        };
+        let selected = rows.filter(|row| labels.iter().all(|label| has(row, label)));
+        proxies(selected.map(|row| row.meshed))
+    }
+
+    /// Which instances of the mesh have a proxy.
+    #[must_use]
+    pub fn proxies(&self) -> Proxies {
+        proxies(self.facts.all_instances().map(|row| row.meshed))
+    }
+
+    /// Whether policies of a namespace may be for the whole mesh.
+    #[must_use]
+    pub fn is_of_mesh(&self, namespace: &str) -> bool {
+        self.facts.is_of_mesh(namespace)
     }
 
     /// Which of the instances behind a target of a policy in `namespace` have a proxy.

@@ -3,6 +3,7 @@
 //! Objects from [`leno_resources::load`] are always valid. An invalid object of another source
 //! makes no row, as if it did not exist: ignoring only the invalid part could turn mTLS off.
 
+pub(crate) mod authorization;
 pub(crate) mod external;
 pub(crate) mod policies;
 pub(crate) mod routes;
@@ -85,8 +86,8 @@ pub(crate) struct InstanceRow {
     pub(crate) meshed: bool,
     pub(crate) mtls: Option<MtlsMode>,
     pub(crate) egress: Option<Egress>,
-    /// Its labels, if it sets something that a `PodExemption` may let it set.
-    pub(crate) labels: Option<Arc<BTreeMap<String, String>>>,
+    /// Its labels, by which policies select it.
+    pub(crate) labels: Arc<BTreeMap<String, String>>,
     pub(crate) identity: Identity,
     pub(crate) ports: Arc<[InstancePortRow]>,
     pub(crate) place: Topology,
@@ -210,8 +211,7 @@ pub(crate) fn instances(
     let instances = status.iter().flat_map(|status| &status.instances);
     let created = metadata.created();
     let (mtls, egress) = (mtls_mode(&metadata.annotations), egress(&metadata.annotations));
-    let sets = mtls.is_some() || egress.is_some();
-    let labels = sets.then(|| Arc::new(metadata.labels.clone()));
+    let labels = Arc::new(metadata.labels.clone());
     let row = |instance: &leno_resources::InstanceStatus| {
         let origin = match &instance.pod {
             Some(_) => Origin::Pod { ending: instance.ending, created },

@@ -52,7 +52,7 @@ pub struct KubernetesSource {
 }
 
 /// The watched kinds, one watch each. Other tables are in the order of this list.
-pub(crate) const WATCHED: [Watched; 15] = [
+pub(crate) const WATCHED: [Watched; 16] = [
     Watched::Core(Kind::Namespace),
     Watched::Core(Kind::Service),
     Watched::Core(Kind::EndpointSlice),
@@ -66,6 +66,7 @@ pub(crate) const WATCHED: [Watched; 15] = [
     Watched::Core(Kind::ConfigMap),
     Watched::Custom(Kind::TrafficPolicy),
     Watched::Custom(Kind::RateLimitPolicy),
+    Watched::Custom(Kind::AuthorizationPolicy),
     Watched::Custom(Kind::PodExemption),
     Watched::Custom(Kind::Workload),
 ];

@@ -1,12 +1,15 @@
-//! The status of policies: `TrafficPolicy`, `RateLimitPolicy`, `BackendTLSPolicy` (GEP-713).
+//! The status of policies: `TrafficPolicy`, `RateLimitPolicy`, `AuthorizationPolicy`,
+//! `BackendTLSPolicy` (GEP-713).
 //!
 //! Each target has an entry among the ancestors, since a policy may hold for one and not for another. Entries with
 //! a condition that does not hold come first, where `kubectl get` prints them.
 
+use std::borrow::Cow;
+
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 use leno_index::{Index, Proxies, TargetState};
 use leno_resources::gateway::{BackendTlsPolicy, ParentRef, PolicyAncestorStatus, PolicyStatus};
-use leno_resources::{Object, PolicyTarget};
+use leno_resources::{AuthorizationPolicy, Object, PolicyTarget};
 use leno_types::ServiceName;
 use leno_types::mesh::{External, Roots};
 use leno_types::traffic::{Source, Traffic};
@@ -14,6 +17,7 @@ use leno_types::traffic::{Source, Traffic};
 use crate::conditions::{ACCEPTED, Found, PROGRAMMED, RESOLVED, Wrong, condition};
 use crate::status::{CONTROLLER, MESSAGE};
 
+mod authorization;
 #[cfg(test)]
 mod tests;
 
@@ -47,7 +51,7 @@ struct Policy<'o> {
     namespace: &'o str,
     name: &'o str,
     generation: Option<i64>,
-    targets: &'o [PolicyTarget],
+    targets: Cow<'o, [PolicyTarget]>,
     said: Option<&'o PolicyStatus>,
 }
 
@@ -61,6 +65,20 @@ impl<'o> Policy<'o> {
             Object::RateLimitPolicy(policy) => {
                 (&policy.metadata, &policy.spec.target_refs, &policy.status)
             }
+            Object::AuthorizationPolicy(policy) => {
+                let AuthorizationPolicy { metadata, spec, status } = &**policy;
+                return Some(Self {
+                    object,
+                    namespace: &metadata.namespace,
+                    name: &metadata.name,
+                    generation: metadata.generation,
+                    targets: match &spec.selector {
+                        None => Cow::Borrowed(&spec.target_refs),
+                        Some(_) => Cow::Owned(vec![own_namespace(&metadata.namespace)]),
+                    },
+                    said: status.as_ref(),
+                });
+            }
             Object::BackendTlsPolicy(policy) => {
                 let metadata = &policy.metadata;
                 return Some(Self {
@@ -68,7 +86,7 @@ impl<'o> Policy<'o> {
                     namespace: metadata.namespace.as_deref().unwrap_or_default(),
                     name: metadata.name.as_deref().unwrap_or_default(),
                     generation: metadata.generation,
-                    targets: &policy.spec.target_refs,
+                    targets: Cow::Borrowed(&policy.spec.target_refs),
                     said: policy.status.as_ref(),
                 });
             }
@@ -76,6 +94,7 @@ impl<'o> Policy<'o> {
         };
         let (namespace, name) = (metadata.namespace.as_str(), metadata.name.as_str());
         let (generation, said) = (metadata.generation, said.as_ref());
+        let targets = Cow::Borrowed(targets.as_slice());
         Some(Self { object, namespace, name, generation, targets, said })
     }
 }
@@ -106,7 +125,7 @@ fn merged(
 ) -> Option<PolicyStatus> {
     let said = policy.said.map(|status| status.ancestors.as_slice()).unwrap_or_default();
     let mut ours: Vec<PolicyAncestorStatus> = Vec::new();
-    for target in policy.targets {
+    for target in policy.targets.iter() {
         let ancestor_ref = ancestor(policy.namespace, target);
         if ours.iter().any(|entry| entry.ancestor_ref == ancestor_ref) {
             continue;
@@ -141,6 +160,16 @@ fn merged(
     (ancestors != said).then_some(PolicyStatus { ancestors })
 }
 
+/// The target of a policy that selects workloads of its namespace by their labels.
+fn own_namespace(namespace: &str) -> PolicyTarget {
+    PolicyTarget {
+        group: String::new(),
+        kind: "Namespace".to_owned(),
+        name: namespace.to_owned(),
+        section_name: None,
+    }
+}
+
 /// A target as an ancestor of the policy.
 fn ancestor(namespace: &str, target: &PolicyTarget) -> ParentRef {
     ParentRef {
@@ -154,6 +183,9 @@ fn ancestor(namespace: &str, target: &PolicyTarget) -> ParentRef {
 }
 
 fn found(index: &Index, policy: &Policy<'_>, target: &PolicyTarget) -> Vec<(&'static str, Found)> {
+    if let Object::AuthorizationPolicy(written) = policy.object {
+        return authorization::found(index, policy, written, target);
+    }
     let is_there = exists(index, policy, target);
     match policy.object {
         Object::BackendTlsPolicy(written) => match is_there {

@@ -6,7 +6,7 @@ use leno_types::MtlsMode;
 
 use super::{Check, Cursor, Name};
 use crate::exemption::PodExemption;
-use crate::metadata::Metadata;
+use crate::metadata::{DEFAULT_AUTHORIZATION_ANNOTATION, Metadata};
 use crate::proxy::Proxy;
 use crate::workload::{MAX_PORTS, MAX_REPLICAS, Workload};
 
@@ -161,4 +161,9 @@ fn metadata(check: &mut Check<'_>, at: &Cursor<'_>, metadata: &Metadata) {
     check.label(&at.key("namespace"), "namespace", &metadata.namespace);
     check.own_settings(&at.key("annotations"), &metadata.annotations);
     check.own_settings(&at.key("labels"), &metadata.labels);
+    let annotations = at.key("annotations");
+    if metadata.annotations.contains_key(DEFAULT_AUTHORIZATION_ANNOTATION) {
+        let reason = "is for a Namespace: write an AuthorizationPolicy for a workload of its own";
+        check.fail(&annotations.key(DEFAULT_AUTHORIZATION_ANNOTATION), reason);
+    }
 }

@@ -1,4 +1,4 @@
-//! Checks of `TrafficPolicy` and `RateLimitPolicy`.
+//! Checks of `TrafficPolicy` and `RateLimitPolicy`, and of the targets of all policies.
 
 use std::time::Duration as Time;
 
@@ -131,7 +131,7 @@ fn rate_limit(check: &mut Check<'_>, at: &Cursor<'_>, limit: &RateLimitSpec) {
     }
 }
 
-fn metadata(check: &mut Check<'_>, at: &Cursor<'_>, metadata: &Metadata) {
+pub(super) fn metadata(check: &mut Check<'_>, at: &Cursor<'_>, metadata: &Metadata) {
     let at = at.key("metadata");
     check.name(&at.key("name"), &metadata.name, Name::Subdomain);
     check.label(&at.key("namespace"), "namespace", &metadata.namespace);
@@ -139,7 +139,7 @@ fn metadata(check: &mut Check<'_>, at: &Cursor<'_>, metadata: &Metadata) {
     check.own_settings(&at.key("labels"), &metadata.labels);
 }
 
-fn targets(
+pub(super) fn targets(
     check: &mut Check<'_>,
     at: &Cursor<'_>,
     targets: &[PolicyTarget],

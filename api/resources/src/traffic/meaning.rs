@@ -128,7 +128,8 @@ impl RateLimitPolicy {
     }
 }
 
-fn source(metadata: &crate::Metadata) -> Source {
+/// The document of a policy with this metadata.
+pub(crate) fn source(metadata: &crate::Metadata) -> Source {
     let created = metadata.creation_timestamp.as_ref();
     let created = created.and_then(|time| u64::try_from(time.0.as_second()).ok());
     Source {

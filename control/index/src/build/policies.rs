@@ -108,7 +108,7 @@ pub(crate) fn limits(facts: &Facts, name: &InstanceName) -> Arc<[RateLimit]> {
 
 /// The ports on an instance that a service leads to; only those of its port `section` if that is
 /// given.
-fn numbers(
+pub(super) fn numbers(
     facts: &Facts,
     (name, instance): (&InstanceName, Option<&InstanceRow>),
     (service, row): (&ServiceName, &ServiceRow),

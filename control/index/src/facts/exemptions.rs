@@ -29,9 +29,9 @@ impl Exemptions {
         &self,
         namespace: &str,
         setting: ExemptSetting,
-        labels: Option<&BTreeMap<String, String>>,
+        labels: &BTreeMap<String, String>,
     ) -> bool {
-        let label = |key: &str| labels?.get(key).map(String::as_str);
+        let label = |key: &str| labels.get(key).map(String::as_str);
         let all = self.0.get(namespace).into_iter().flat_map(BTreeMap::values);
         all.take(MAX_EXEMPTIONS).any(|one| one.exempts(setting, label))
     }

@@ -60,6 +60,11 @@ impl<R: PolicyRow> Attached<R> {
         keys.filter_map(|key| self.rows.get(key))
     }
 
+    /// A policy.
+    pub(super) fn get(&self, key: &ObjectKey) -> Option<&R> {
+        self.rows.get(key)
+    }
+
     /// All policies, ordered by name.
     pub(super) fn rows(&self) -> impl Iterator<Item = &R> {
         self.rows.values()

@@ -1,6 +1,7 @@
 //! Objects into the index, values and changes out.
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on ends")]
 
+mod authorization;
 mod changes;
 mod external;
 mod orders;

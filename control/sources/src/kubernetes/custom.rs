@@ -87,9 +87,12 @@ fn said(problem: &Problem) -> String {
 /// An invalid route or policy, reduced to its names and what it attaches to; `None` if even those are
 /// invalid.
 fn outline(kind: Kind, mut document: Value) -> Option<Object> {
-    if matches!(kind, Kind::TrafficPolicy | Kind::RateLimitPolicy | Kind::BackendTlsPolicy) {
+    if kind.is_policy() {
         let targets = document["spec"]["targetRefs"].take();
-        document["spec"] = json!({"targetRefs": targets});
+        document["spec"] = match (targets, document["spec"]["selector"].take()) {
+            (Value::Null, selector @ Value::Object(_)) => json!({"selector": selector}),
+            (targets, _) => json!({"targetRefs": targets}),
+        };
         return Object::unchecked_policy(kind, document);
     }
     let parents = document["spec"]["parentRefs"].take();
@@ -130,6 +133,9 @@ impl Seen {
                 self.of_policy(&key, &mut policy.metadata, &mut policy.status);
             }
             Object::RateLimitPolicy(policy) => {
+                self.of_policy(&key, &mut policy.metadata, &mut policy.status);
+            }
+            Object::AuthorizationPolicy(policy) => {
                 self.of_policy(&key, &mut policy.metadata, &mut policy.status);
             }
             _ => {}

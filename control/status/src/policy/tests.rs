@@ -357,3 +357,38 @@ fn what_is_no_policy_has_no_such_status() {
         assert_eq!(policy_status(&index, &object, &at(0)).is_some(), is_policy);
     }
 }
+
+fn authorization(namespace: &str, attached: &str) -> Object {
+    let text = format!(
+        "apiVersion: leno.dev/v1alpha1\nkind: AuthorizationPolicy\n\
+         metadata: {{name: p, namespace: {namespace}}}\nspec: {{{attached}, rules: [{{}}]}}\n"
+    );
+    let documents = parse("p.yaml", &text).unwrap();
+    documents.objects.into_iter().next().unwrap().value
+}
+
+#[test]
+fn an_authorization_policy_says_whether_it_is_enforced() {
+    let mut index = Index::new(Settings::default());
+    for located in parse("mesh.yaml", MESH).unwrap().objects {
+        index.apply(Change::Upsert(located.value));
+    }
+    let now = Time(k8s_openapi::jiff::Timestamp::UNIX_EPOCH);
+    let workload =
+        |name: &str| format!("targetRefs: [{{group: leno.dev, kind: Workload, name: {name}}}]");
+    let mesh = "targetRefs: [{group: leno.dev, kind: Mesh, name: mesh}]";
+    for (namespace, attached, expected) in [
+        ("shop", workload("one"), ["Accepted", "Programmed"]),
+        ("shop", workload("two"), ["Accepted", "NoProxy"]),
+        ("shop", workload("three"), ["TargetNotFound", "NotAccepted"]),
+        ("shop", "selector: {}".to_owned(), ["Accepted", "Programmed"]),
+        ("shop", "selector: {matchLabels: {a: b}}".to_owned(), ["TargetNotFound", "NotAccepted"]),
+        ("shop", mesh.to_owned(), ["TargetNotPermitted", "NotAccepted"]),
+        ("leno-system", mesh.to_owned(), ["Accepted", "Programmed"]),
+    ] {
+        let status = policy_status(&index, &authorization(namespace, &attached), &now).unwrap();
+        let [ancestor] = &status.ancestors[..] else { panic!("{status:?}") };
+        let found: Vec<_> = ancestor.conditions.iter().map(|one| one.reason.as_str()).collect();
+        assert_eq!(found, expected, "{attached}");
+    }
+}

@@ -1,0 +1,294 @@
+//! `AuthorizationPolicy`: which clients may connect to a workload, and what they may request.
+
+use std::collections::BTreeMap;
+
+use leno_types::TrustDomain;
+use leno_types::authorization as meaning;
+use serde::{Deserialize, Serialize};
+
+use crate::gateway::PolicyStatus;
+use crate::metadata::Metadata;
+use crate::traffic::{PolicyTarget, meaning::source};
+
+/// Most rules of one policy, and most entries of each list in it: each is compared with clients or
+/// requests.
+pub const MAX_AUTHORIZATION_ENTRIES: usize = 64;
+
+/// Which clients may connect to the workloads that it is attached to, and what they may request,
+/// `leno.dev/v1alpha1`.
+#[derive(Clone, Debug, PartialEq)]
+pub struct AuthorizationPolicy {
+    /// Its name, labels and annotations.
+    pub metadata: Metadata,
+    /// What it says.
+    pub spec: AuthorizationPolicySpec,
+    /// What controllers report about it.
+    pub status: Option<PolicyStatus>,
+}
+
+/// The parts of an [`AuthorizationPolicy`].
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+#[serde(rename_all = "camelCase", default)]
+pub struct AuthorizationPolicySpec {
+    /// What the policy applies to, in its namespace: Workloads, the workloads behind Services or
+    /// their ports, or the Namespace itself. In the control plane's namespace also the Mesh.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub target_refs: Vec<PolicyTarget>,
+    /// Instead of `targetRefs`: the workloads of its namespace with these labels.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub selector: Option<WorkloadSelector>,
+    /// What the policy does with clients and requests that match. The default is Allow.
+    pub action: AuthorizationAction,
+    /// The policy matches if one of these matches. An allow policy without rules permits nothing.
+    pub rules: Vec<AuthorizationRule>,
+}
+
+/// Workloads by their labels.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+#[serde(rename_all = "camelCase", default)]
+pub struct WorkloadSelector {
+    /// All of them; every workload of the namespace where empty.
+    pub match_labels: BTreeMap<String, String>,
+}
+
+/// What a policy does with a match.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+pub enum AuthorizationAction {
+    /// Permits it, and denies everything that no allow policy of the same port permits.
+    #[default]
+    Allow,
+    /// Denies it, whatever allow policies say.
+    Deny,
+    /// Counts and logs it.
+    Audit,
+}
+
+/// One rule: a client of `from` and a request of `to`.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+#[serde(rename_all = "camelCase", default)]
+pub struct AuthorizationRule {
+    /// The client matches one of these. By default every client does, with an identity or without.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub from: Vec<ClientSpec>,
+    /// The connection or request matches one of these. By default each does.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub to: Vec<RequestSpec>,
+}
+
+/// A client. Every field that is given must match; of the values of a field, one.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+#[serde(rename_all = "camelCase", default)]
+pub struct ClientSpec {
+    /// SPIFFE IDs, exact or by prefix.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub identities: Vec<SegmentSpec>,
+    /// Trust domains of the identity.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub trust_domains: Vec<String>,
+    /// Namespaces of the identity; of the mesh's own trust domain unless `trustDomains` says otherwise.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub namespaces: Vec<String>,
+    /// Service accounts, `NAMESPACE/NAME`, or `NAME` in the policy's namespace; of the mesh's own
+    /// trust domain unless `trustDomains` says otherwise.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub service_accounts: Vec<String>,
+    /// Blocks of the client's address.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub ip_blocks: Vec<IpBlockSpec>,
+    /// Whether the client has no identity.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub unauthenticated: bool,
+}
+
+/// A text with segments between slashes: exactly one of these.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+#[serde(rename_all = "camelCase", default)]
+pub struct SegmentSpec {
+    /// The whole text.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub exact: Option<String>,
+    /// The text, or a text that continues it with a slash.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub prefix: Option<String>,
+}
+
+/// A block of addresses.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+#[serde(rename_all = "camelCase", default)]
+pub struct IpBlockSpec {
+    /// The addresses, such as 10.0.0.0/8.
+    pub cidr: String,
+    /// Parts that do not belong to the block.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub except: Vec<String>,
+}
+
+/// A connection or a request. Every field that is given must match; of the values of a field, one.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+#[serde(rename_all = "camelCase", default)]
+pub struct RequestSpec {
+    /// Ports of the workload.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub ports: Vec<u16>,
+    /// Methods, such as GET.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub methods: Vec<String>,
+    /// Hosts without port; `*.example.com` stands for every host below.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub hosts: Vec<String>,
+    /// Paths without query, exact or by prefix.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub paths: Vec<SegmentSpec>,
+    /// Headers. All of these must match.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub headers: Vec<HeaderSpec>,
+    /// Server names of TLS connections of the application, in the form of hosts.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub server_names: Vec<String>,
+    /// gRPC calls.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub grpc: Vec<GrpcSpec>,
+}
+
+/// A header.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+#[serde(rename_all = "camelCase", default)]
+pub struct HeaderSpec {
+    /// Its name.
+    pub name: String,
+    /// Its values. Every line of the header must have one of them in an Allow policy, any line in
+    /// others. By default the header need only be there.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub values: Vec<String>,
+}
+
+/// A gRPC call: the service, the method, or both.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+#[serde(rename_all = "camelCase", default)]
+pub struct GrpcSpec {
+    /// The service with its package, such as shop.v1.Cart.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub service: Option<String>,
+    /// The method.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub method: Option<String>,
+}
+
+impl AuthorizationPolicy {
+    /// What it means in a mesh of this trust domain, for every port of the workload. Texts that are
+    /// invalid match nothing.
+    #[must_use]
+    pub fn policy(&self, mesh: &TrustDomain) -> meaning::AuthorizationPolicy {
+        let namespace = &self.metadata.namespace;
+        let rule = |rule: &AuthorizationRule| meaning::Rule {
+            from: rule.from.iter().map(|from| from.client(namespace, mesh)).collect(),
+            to: rule.to.iter().map(RequestSpec::request).collect(),
+        };
+        meaning::AuthorizationPolicy {
+            source: source(&self.metadata),
+            action: match self.spec.action {
+                AuthorizationAction::Allow => meaning::Action::Allow,
+                AuthorizationAction::Deny => meaning::Action::Deny,
+                AuthorizationAction::Audit => meaning::Action::Audit,
+            },
+            ports: None,
+            rules: self.spec.rules.iter().map(rule).collect(),
+        }
+    }
+}
+
+impl ClientSpec {
+    /// Whether it says something of the identity.
+    pub(crate) fn has_identity(&self) -> bool {
+        !self.identities.is_empty()
+            || !self.trust_domains.is_empty()
+            || !self.namespaces.is_empty()
+            || !self.service_accounts.is_empty()
+    }
+
+    fn client(&self, namespace: &str, mesh: &TrustDomain) -> meaning::ClientMatch {
+        let account = |text: &String| match text.split_once('/') {
+            Some((namespace, name)) => (namespace.into(), name.into()),
+            None => (namespace.into(), text.as_str().into()),
+        };
+        let block = |block: &IpBlockSpec| {
+            let except = block.except.iter().filter_map(|cidr| cidr.parse().ok()).collect();
+            Some(meaning::IpBlock { cidr: block.cidr.parse().ok()?, except })
+        };
+        let domains = self.trust_domains.iter().filter_map(|name| TrustDomain::new(name).ok());
+        let mut trust_domains: Vec<TrustDomain> = domains.collect();
+        if trust_domains.is_empty()
+            && (!self.namespaces.is_empty() || !self.service_accounts.is_empty())
+        {
+            trust_domains.push(mesh.clone());
+        }
+        meaning::ClientMatch {
+            identities: self.identities.iter().filter_map(SegmentSpec::segment).collect(),
+            trust_domains,
+            namespaces: texts(&self.namespaces),
+            service_accounts: self.service_accounts.iter().map(account).collect(),
+            blocks: self.ip_blocks.iter().filter_map(block).collect(),
+            unauthenticated: self.unauthenticated,
+        }
+    }
+}
+
+impl SegmentSpec {
+    pub(crate) fn segment(&self) -> Option<meaning::SegmentMatch> {
+        match (&self.exact, &self.prefix) {
+            (Some(exact), None) => Some(meaning::SegmentMatch::Exact(exact.as_str().into())),
+            (None, Some(prefix)) => Some(meaning::SegmentMatch::prefix(prefix)),
+            _ => None,
+        }
+    }
+}
+
+impl RequestSpec {
+    fn request(&self) -> meaning::RequestMatch {
+        let path = |path: &SegmentSpec| path.segment().map(meaning::PathMatch::Segment);
+        let header = |header: &HeaderSpec| meaning::HeaderMatch {
+            name: header.name.to_ascii_lowercase().into(),
+            values: texts(&header.values),
+        };
+        let calls = self.grpc.iter().filter_map(GrpcSpec::path);
+        meaning::RequestMatch {
+            ports: self.ports.clone(),
+            methods: texts(&self.methods),
+            hosts: texts(&self.hosts),
+            paths: self.paths.iter().filter_map(path).chain(calls).collect(),
+            headers: self.headers.iter().map(header).collect(),
+            server_names: texts(&self.server_names),
+        }
+    }
+}
+
+impl GrpcSpec {
+    /// The path of the call: `/service/method`.
+    fn path(&self) -> Option<meaning::PathMatch> {
+        let segment = match (&self.service, &self.method) {
+            (None, None) => return None,
+            (None, Some(method)) => {
+                return Some(meaning::PathMatch::GrpcMethod(method.as_str().into()));
+            }
+            (Some(service), None) => meaning::SegmentMatch::prefix(&format!("/{service}")),
+            (Some(service), Some(method)) => {
+                meaning::SegmentMatch::Exact(format!("/{service}/{method}").into())
+            }
+        };
+        Some(meaning::PathMatch::Segment(segment))
+    }
+}
+
+fn texts(list: &[String]) -> Vec<std::sync::Arc<str>> {
+    list.iter().map(|text| text.as_str().into()).collect()
+}

@@ -1,0 +1,311 @@
+//! Checks of `AuthorizationPolicy`.
+
+use leno_policy::authorization::ambiguity;
+use leno_policy::is_field_name;
+use leno_types::authorization::Cidr;
+use leno_types::{Identity, TrustDomain, check_label, check_subdomain};
+
+use super::traffic::{metadata, targets};
+use super::{Check, Cursor};
+use crate::authorization::{
+    AuthorizationAction, AuthorizationPolicy, ClientSpec, GrpcSpec, HeaderSpec, IpBlockSpec,
+    MAX_AUTHORIZATION_ENTRIES, RequestSpec, SegmentSpec, WorkloadSelector,
+};
+
+/// Methods of HTTP that a method in another case is meant to be (RFC 9110 section 9).
+const METHODS: [&str; 9] =
+    ["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE", "CONNECT"];
+/// Headers that end at the proxy, or that it reads itself.
+const OF_CONNECTIONS: [&str; 9] = [
+    "connection",
+    "content-length",
+    "expect",
+    "http2-settings",
+    "keep-alive",
+    "proxy-connection",
+    "te",
+    "transfer-encoding",
+    "upgrade",
+];
+/// Headers that the proxy removes from requests, besides those that begin with `leno-`.
+const REMOVED: [&str; 2] = ["x-forwarded-client-cert", "l5d-client-id"];
+
+/// Kinds that a policy can be attached to.
+const KINDS: [(&str, &str); 4] =
+    [("", "Service"), ("", "Namespace"), ("leno.dev", "Workload"), ("leno.dev", "Mesh")];
+
+pub(super) fn policy(check: &mut Check<'_>, at: &Cursor<'_>, policy: &AuthorizationPolicy) {
+    metadata(check, at, &policy.metadata);
+    let at = at.key("spec");
+    let spec = &policy.spec;
+    attached(check, &at, policy);
+    let rules = at.key("rules");
+    let what = match spec.action {
+        AuthorizationAction::Allow => None,
+        AuthorizationAction::Deny => Some("denies"),
+        AuthorizationAction::Audit => Some("audits"),
+    };
+    if let (true, Some(what)) = (spec.rules.is_empty(), what) {
+        let reason =
+            format!("is empty, so that the policy {what} nothing: add a rule, {{}} for everything");
+        check.fail(&rules, reason);
+    }
+    bounded(check, &rules, spec.rules.len());
+    for (index, rule) in spec.rules.iter().enumerate() {
+        let at = rules.index(index);
+        let (from, to) = (at.key("from"), at.key("to"));
+        bounded(check, &from, rule.from.len());
+        for (index, one) in rule.from.iter().enumerate() {
+            client(check, &from.index(index), one);
+        }
+        bounded(check, &to, rule.to.len());
+        for (index, one) in rule.to.iter().enumerate() {
+            request(check, &to.index(index), one);
+        }
+    }
+}
+
+fn attached(check: &mut Check<'_>, at: &Cursor<'_>, policy: &AuthorizationPolicy) {
+    let spec = &policy.spec;
+    let at_targets = at.key("targetRefs");
+    match (&spec.selector, spec.target_refs.is_empty()) {
+        (Some(_), false) => {
+            return check
+                .fail(&at.key("selector"), "has no effect with targetRefs: use one of the two");
+        }
+        (Some(selector), true) => return labels(check, &at.key("selector"), selector),
+        (None, true) => {
+            let reason = "is empty, so that the policy has no effect: name at least one target, or set selector";
+            return check.fail(&at_targets, reason);
+        }
+        (None, false) => {}
+    }
+    targets(check, &at_targets, &spec.target_refs, &KINDS);
+    for (index, target) in spec.target_refs.iter().enumerate() {
+        let at = at_targets.index(index);
+        let namespace = &policy.metadata.namespace;
+        if target.kind == "Namespace" && target.name != *namespace {
+            let reason = format!(
+                "{:?} is another namespace: a policy is of the namespace that it applies to",
+                target.name
+            );
+            check.fail(&at.key("name"), reason);
+        }
+        if target.kind == "Mesh" && target.name != "mesh" {
+            check.fail(&at.key("name"), format!("{:?} is not the mesh: use mesh", target.name));
+        }
+        if target.section_name.is_some() && target.kind != "Service" && target.kind != "Workload" {
+            check.fail(&at.key("sectionName"), "names a port of a Service: remove it");
+        }
+    }
+}
+
+fn labels(check: &mut Check<'_>, at: &Cursor<'_>, selector: &WorkloadSelector) {
+    let at = at.key("matchLabels");
+    for key in selector.match_labels.keys().filter(|key| key.is_empty()) {
+        check.fail(&at.key(key), "is not the name of a label");
+    }
+}
+
+fn client(check: &mut Check<'_>, at: &Cursor<'_>, client: &ClientSpec) {
+    if *client == ClientSpec::default() {
+        let reason = "names no client: leave from out for every client, or set unauthenticated: true \
+                      for clients without an identity";
+        return check.fail(at, reason);
+    }
+    if client.unauthenticated && client.has_identity() {
+        let reason = "has no effect with conditions on an identity: use an entry of its own";
+        check.fail(&at.key("unauthenticated"), reason);
+    }
+    each(check, &at.key("identities"), &client.identities, |check, at, one| {
+        if let Some((key, text)) = one_of(check, at, one) {
+            identity(check, &at.key(key), (key, text));
+        }
+    });
+    each(check, &at.key("trustDomains"), &client.trust_domains, |check, at, one| {
+        if let Err(error) = TrustDomain::new(one) {
+            check.fail(at, error.to_string());
+        }
+    });
+    each(check, &at.key("namespaces"), &client.namespaces, |check, at, one| {
+        check.label(at, "namespace", one);
+    });
+    each(check, &at.key("serviceAccounts"), &client.service_accounts, |check, at, one| {
+        let (namespace, name) = one.split_once('/').unwrap_or(("default", one));
+        let known = check_label("namespace", namespace);
+        if let Err(error) = known.and_then(|()| check_subdomain("service account", name)) {
+            check.fail(at, format!("{error}: use NAMESPACE/NAME, or NAME"));
+        }
+    });
+    each(check, &at.key("ipBlocks"), &client.ip_blocks, ip_block);
+}
+
+fn ip_block(check: &mut Check<'_>, at: &Cursor<'_>, block: &IpBlockSpec) {
+    let cidr = cidr(check, &at.key("cidr"), &block.cidr);
+    each(check, &at.key("except"), &block.except, |check, at, one| {
+        let Some(part) = self::cidr(check, at, one) else { return };
+        if cidr.is_some_and(|cidr| part.length() < cidr.length() || !cidr.contains(part.address()))
+        {
+            check.fail(at, format!("{part} is not a part of {}", block.cidr));
+        }
+    });
+}
+
+fn cidr(check: &mut Check<'_>, at: &Cursor<'_>, text: &str) -> Option<Cidr> {
+    text.parse()
+        .map_err(|error: leno_types::authorization::CidrError| check.fail(at, error.to_string()))
+        .ok()
+}
+
+/// A SPIFFE ID, or the beginning of one.
+fn identity(check: &mut Check<'_>, at: &Cursor<'_>, (key, text): (&str, &str)) {
+    if key == "exact" {
+        if let Err(error) = text.parse::<Identity>() {
+            check.fail(at, error.to_string());
+        }
+        return;
+    }
+    let rest = text.strip_prefix("spiffe://").unwrap_or_default();
+    let domain = rest.split('/').next().unwrap_or_default();
+    if TrustDomain::new(domain).is_err() {
+        let reason = format!(
+            "{text:?} is not the beginning of an identity: use spiffe://TRUST-DOMAIN, \
+                              or that and whole segments of the path"
+        );
+        check.fail(at, reason);
+    }
+}
+
+fn request(check: &mut Check<'_>, at: &Cursor<'_>, request: &RequestSpec) {
+    if *request == RequestSpec::default() {
+        return check.fail(at, "requires nothing: leave to out for everything");
+    }
+    let of_requests =
+        RequestSpec { ports: Vec::new(), server_names: Vec::new(), ..request.clone() };
+    if !request.server_names.is_empty() && of_requests != RequestSpec::default() {
+        let reason = "cannot match together with conditions on requests, which the proxy does not see in \
+                      TLS of the application: use an entry of its own";
+        check.fail(&at.key("serverNames"), reason);
+    }
+    if !request.grpc.is_empty() && !request.paths.is_empty() {
+        check.fail(&at.key("grpc"), "is a path already: use either grpc or paths");
+    }
+    each(check, &at.key("ports"), &request.ports, |check, at, port| check.port(at, (*port).into()));
+    each(check, &at.key("methods"), &request.methods, |check, at, method| {
+        let upper = method.to_ascii_uppercase();
+        if !is_field_name(method) {
+            check.fail(at, format!("{method:?} is not a method"));
+        } else if *method != upper && METHODS.contains(&&*upper) {
+            check.fail(
+                at,
+                format!("{method:?} is not {upper}, as methods are case-sensitive: use {upper}"),
+            );
+        }
+    });
+    each(check, &at.key("hosts"), &request.hosts, |check, at, one| host(check, at, one));
+    each(check, &at.key("serverNames"), &request.server_names, |check, at, one| {
+        host(check, at, one)
+    });
+    each(check, &at.key("paths"), &request.paths, |check, at, one| {
+        if let Some((key, text)) = one_of(check, at, one) {
+            path(check, &at.key(key), text);
+        }
+    });
+    each(check, &at.key("headers"), &request.headers, header);
+    each(check, &at.key("grpc"), &request.grpc, call);
+}
+
+fn host(check: &mut Check<'_>, at: &Cursor<'_>, host: &str) {
+    let name = host.strip_prefix("*.").unwrap_or(host);
+    let is_address = name.starts_with('[') && name.ends_with(']') && name == host;
+    if !is_address && check_subdomain("host", name).is_err() {
+        let reason =
+            format!("{host:?} is not a host: use a name in lower case without port, or *.NAME");
+        check.fail(at, reason);
+    }
+}
+
+fn path(check: &mut Check<'_>, at: &Cursor<'_>, path: &str) {
+    let reason = if path.contains('?') {
+        Some("has a query: paths are compared without".to_owned())
+    } else if path.contains('%') {
+        Some("has an escape: write the character itself".to_owned())
+    } else {
+        ambiguity(path.as_bytes())
+            .map(|why| format!("{why}, and requests with such a path are denied"))
+    };
+    if let Some(reason) = reason {
+        check.fail(at, format!("{path:?} {reason}"));
+    }
+}
+
+fn header(check: &mut Check<'_>, at: &Cursor<'_>, header: &HeaderSpec) {
+    let name = header.name.to_ascii_lowercase();
+    let at_name = at.key("name");
+    if !is_field_name(&name) {
+        check.fail(&at_name, format!("{:?} is not the name of a header", header.name));
+    } else if name == "host" {
+        check.fail(&at_name, "is the authority of a request: use hosts");
+    } else if OF_CONNECTIONS.contains(&&*name) {
+        check.fail(
+            &at_name,
+            format!("{name} is of the connection, not of the request: use another header"),
+        );
+    } else if name.starts_with("leno-") || REMOVED.contains(&&*name) {
+        check.fail(
+            &at_name,
+            format!("{name} of clients is removed, so that nothing matches: use from"),
+        );
+    }
+    bounded(check, &at.key("values"), header.values.len());
+}
+
+fn call(check: &mut Check<'_>, at: &Cursor<'_>, call: &GrpcSpec) {
+    if call.service.is_none() && call.method.is_none() {
+        check.fail(at, "names no call: set service, method or both");
+    }
+    for (key, text) in [("service", &call.service), ("method", &call.method)] {
+        let Some(text) = text else { continue };
+        let fits = |byte: u8| byte.is_ascii_alphanumeric() || b"._-".contains(&byte);
+        if text.is_empty() || !text.bytes().all(fits) || text == "." || text == ".." {
+            check.fail(&at.key(key), format!("{text:?} is not the {key} of a call"));
+        }
+    }
+}
+
+/// The one of `exact` and `prefix` that is set.
+fn one_of<'s>(
+    check: &mut Check<'_>,
+    at: &Cursor<'_>,
+    segment: &'s SegmentSpec,
+) -> Option<(&'static str, &'s str)> {
+    match (&segment.exact, &segment.prefix) {
+        (Some(exact), None) => Some(("exact", exact)),
+        (None, Some(prefix)) => Some(("prefix", prefix)),
+        _ => {
+            check.fail(at, "must have exactly one of exact and prefix");
+            None
+        }
+    }
+}
+
+fn each<T>(
+    check: &mut Check<'_>,
+    at: &Cursor<'_>,
+    list: &[T],
+    one: impl Fn(&mut Check<'_>, &Cursor<'_>, &T),
+) {
+    bounded(check, at, list.len());
+    for (index, item) in list.iter().enumerate() {
+        one(check, &at.index(index), item);
+    }
+}
+
+fn bounded(check: &mut Check<'_>, at: &Cursor<'_>, count: usize) {
+    if count > MAX_AUTHORIZATION_ENTRIES {
+        check.fail(
+            at,
+            format!("{count} are more than {MAX_AUTHORIZATION_ENTRIES}: use several policies"),
+        );
+    }
+}

@@ -1,0 +1,222 @@
+//! Authorization policies: which are accepted, what they mean, and the errors of the others.
+
+use leno_resources::{AuthorizationPolicy, Object, parse, to_yaml};
+use leno_types::TrustDomain;
+use leno_types::authorization::{Action, PathMatch, SegmentMatch};
+
+const FULL: &str = "\
+apiVersion: leno.dev/v1alpha1
+kind: AuthorizationPolicy
+metadata: {name: cart, namespace: shop}
+spec:
+  targetRefs:
+  - {group: '', kind: Service, name: cart, sectionName: http}
+  - {group: leno.dev, kind: Workload, name: cart}
+  - {group: '', kind: Namespace, name: shop}
+  action: Allow
+  rules:
+  - from:
+    - {serviceAccounts: [web, bank/teller]}
+    - {identities: [{exact: 'spiffe://other/ns/a/sa/b'}, {prefix: 'spiffe://cluster.local/ns/shop'}]}
+    - {namespaces: [bank], trustDomains: [cluster.local, other]}
+    - {ipBlocks: [{cidr: 10.0.0.0/8, except: [10.1.0.0/16]}], unauthenticated: true}
+    to:
+    - {ports: [8080], methods: [GET, HEAD], hosts: [cart, '*.example.com'], paths: [{exact: /a}, {prefix: /b/}]}
+    - {headers: [{name: X-Role, values: [admin]}, {name: x-team}]}
+    - {grpc: [{service: shop.v1.Cart}, {service: shop.v1.Cart, method: Add}, {method: Check}]}
+    - {serverNames: [db.shop]}
+  - {}
+";
+
+fn policy(text: &str) -> AuthorizationPolicy {
+    let documents = parse("a.yaml", text).unwrap_or_else(|problems| panic!("{problems:?}"));
+    match &documents.objects[0].value {
+        Object::AuthorizationPolicy(policy) => (**policy).clone(),
+        other => panic!("{other:?}"),
+    }
+}
+
+/// The problems of a policy of `shop` with this spec: line, path and reason.
+fn problems(spec: &str) -> Vec<String> {
+    let head = "apiVersion: leno.dev/v1alpha1\nkind: AuthorizationPolicy\n\
+                metadata: {name: p, namespace: shop}\nspec:\n";
+    let text = format!("{head}{spec}");
+    let problems = parse("a.yaml", &text).err().unwrap_or_default();
+    problems.iter().map(ToString::to_string).collect()
+}
+
+#[test]
+fn every_field_is_read_and_written() {
+    let read = policy(FULL);
+    let written = to_yaml(&Object::AuthorizationPolicy(Box::new(read.clone())));
+    assert_eq!(policy(&written), read);
+}
+
+#[test]
+fn a_policy_means_what_it_says() {
+    let meaning = policy(FULL).policy(&TrustDomain::default());
+    assert_eq!(meaning.action, Action::Allow);
+    let [first, second] = &meaning.rules[..] else { panic!("{meaning:?}") };
+    assert!(second.from.is_empty() && second.to.is_empty());
+    let [accounts, identities, namespaces, blocks] = &first.from[..] else { panic!() };
+    let mesh = [TrustDomain::default()];
+    assert_eq!(accounts.service_accounts[0], ("shop".into(), "web".into()));
+    assert_eq!(accounts.service_accounts[1], ("bank".into(), "teller".into()));
+    assert_eq!(accounts.trust_domains, mesh, "of the mesh unless it says otherwise");
+    assert!(identities.trust_domains.is_empty());
+    assert_eq!(namespaces.trust_domains.len(), 2);
+    assert!(blocks.unauthenticated && blocks.blocks.len() == 1);
+    let exact = |text: &str| PathMatch::Segment(SegmentMatch::Exact(text.into()));
+    let prefix = |text: &str| PathMatch::Segment(SegmentMatch::Prefix(text.into()));
+    assert_eq!(first.to[0].paths, [exact("/a"), prefix("/b")]);
+    assert_eq!(&*first.to[1].headers[0].name, "x-role");
+    let calls = [
+        prefix("/shop.v1.Cart"),
+        exact("/shop.v1.Cart/Add"),
+        PathMatch::GrpcMethod("Check".into()),
+    ];
+    assert_eq!(first.to[2].paths, calls);
+}
+
+#[test]
+fn a_selector_stands_for_targets() {
+    let one = "apiVersion: leno.dev/v1alpha1\nkind: AuthorizationPolicy\nmetadata: {name: p, namespace: shop}\n\
+               spec: {selector: {matchLabels: {app: cart}}}\n";
+    let read = policy(one);
+    assert_eq!(read.spec.selector.unwrap().match_labels["app"], "cart");
+    assert!(read.spec.rules.is_empty(), "permits nothing");
+}
+
+/// Parts of a spec, and of the problem that each has.
+const MISTAKES: &[(&str, &str)] = &[
+    (
+        "  action: Deny\n",
+        "spec.rules: is empty, so that the policy denies nothing: add a rule, {} for everything",
+    ),
+    (
+        "  action: Audit\n",
+        "spec.rules: is empty, so that the policy audits nothing: add a rule, {} for everything",
+    ),
+    (
+        "  rules: [{from: [{}]}]\n",
+        "spec.rules[0].from[0]: names no client: leave from out for every client, or set unauthenticated: true for clients without an identity",
+    ),
+    (
+        "  rules: [{from: [{namespaces: [a], unauthenticated: true}]}]\n",
+        "unauthenticated: has no effect with conditions on an identity: use an entry of its own",
+    ),
+    (
+        "  rules: [{from: [{identities: [{exact: a, prefix: b}]}]}]\n",
+        "identities[0]: must have exactly one of exact and prefix",
+    ),
+    (
+        "  rules: [{from: [{identities: [{prefix: 'https://a'}]}]}]\n",
+        "identities[0].prefix: \"https://a\" is not the beginning of an identity",
+    ),
+    (
+        "  rules: [{from: [{identities: [{exact: 'spiffe://a/b'}]}]}]\n",
+        "is not of the form spiffe://<trust-domain>/ns/<namespace>/sa/<service-account>",
+    ),
+    ("  rules: [{from: [{serviceAccounts: [A/b]}]}]\n", ": use NAMESPACE/NAME, or NAME"),
+    (
+        "  rules: [{from: [{ipBlocks: [{cidr: 10.0.0.1/8}]}]}]\n",
+        "\"10.0.0.1/8\" has bits after the prefix: use 10.0.0.0/8",
+    ),
+    (
+        "  rules: [{from: [{ipBlocks: [{cidr: 10.0.0.0/8, except: [11.0.0.0/16]}]}]}]\n",
+        "11.0.0.0/16 is not a part of 10.0.0.0/8",
+    ),
+    ("  rules: [{to: [{}]}]\n", "to[0]: requires nothing: leave to out for everything"),
+    ("  rules: [{to: [{ports: [0]}]}]\n", "0 is not a port: use 1 to 65535"),
+    (
+        "  rules: [{to: [{methods: [get]}]}]\n",
+        "\"get\" is not GET, as methods are case-sensitive: use GET",
+    ),
+    (
+        "  rules: [{to: [{hosts: ['a:80']}]}]\n",
+        "\"a:80\" is not a host: use a name in lower case without port, or *.NAME",
+    ),
+    (
+        "  rules: [{to: [{paths: [{prefix: admin}]}]}]\n",
+        "\"admin\" begins without a slash, and requests with such a path are denied",
+    ),
+    (
+        "  rules: [{to: [{paths: [{exact: '/a?b=1'}]}]}]\n",
+        "\"/a?b=1\" has a query: paths are compared without",
+    ),
+    (
+        "  rules: [{to: [{paths: [{exact: '/a%20b'}]}]}]\n",
+        "\"/a%20b\" has an escape: write the character itself",
+    ),
+    (
+        "  rules: [{to: [{paths: [{exact: '/a/../b'}]}]}]\n",
+        "\"/a/../b\" has a segment . or .., and requests with such a path are denied",
+    ),
+    ("  rules: [{to: [{headers: [{name: Host}]}]}]\n", "is the authority of a request: use hosts"),
+    (
+        "  rules: [{to: [{headers: [{name: leno-h1}]}]}]\n",
+        "leno-h1 of clients is removed, so that nothing matches: use from",
+    ),
+    (
+        "  rules: [{to: [{headers: [{name: Connection}]}]}]\n",
+        "connection is of the connection, not of the request: use another header",
+    ),
+    (
+        "  rules: [{to: [{serverNames: [a], methods: [GET]}]}]\n",
+        "serverNames: cannot match together with conditions on requests",
+    ),
+    ("  rules: [{to: [{grpc: [{}]}]}]\n", "names no call: set service, method or both"),
+    (
+        "  rules: [{to: [{grpc: [{service: a}], paths: [{exact: /a}]}]}]\n",
+        "grpc: is a path already: use either grpc or paths",
+    ),
+    ("  rules: [{when: [{key: a}]}]\n", "spec.rules[0].when: unknown field"),
+];
+
+#[test]
+fn mistakes_are_told_with_their_line_and_what_to_write() {
+    const TARGET: &str = "  selector: {}\n";
+    for (spec, expected) in [
+        (
+            "  rules: [{}]\n",
+            "a.yaml:5:3: spec.targetRefs: is empty, so that the policy has no effect: name at least one target, or set selector",
+        ),
+        (
+            "  selector: {}\n  targetRefs: [{group: leno.dev, kind: Workload, name: a}]\n",
+            "a.yaml:5:13: spec.selector: has no effect with targetRefs: use one of the two",
+        ),
+        (
+            "  targetRefs: [{group: '', kind: Namespace, name: bank}]\n",
+            "a.yaml:5:51: spec.targetRefs[0].name: \"bank\" is another namespace: a policy is of the namespace that it applies to",
+        ),
+        (
+            "  targetRefs: [{group: leno.dev, kind: Mesh, name: all}]\n",
+            "a.yaml:5:52: spec.targetRefs[0].name: \"all\" is not the mesh: use mesh",
+        ),
+    ] {
+        assert_eq!(problems(spec), [expected], "{spec}");
+    }
+    for (rest, expected) in MISTAKES {
+        let found = problems(&format!("{TARGET}{rest}"));
+        assert!(found.len() == 1 && found[0].contains(expected), "{rest}{found:#?}\n{expected}");
+    }
+}
+
+#[test]
+fn the_default_is_of_a_namespace() {
+    let namespace = |value: &str| {
+        format!(
+            "apiVersion: v1\nkind: Namespace\nmetadata: {{name: shop, annotations: {{leno.dev/default-authorization: {value}}}}}\n"
+        )
+    };
+    for value in ["deny", "same-namespace", "meshed", "all"] {
+        parse("a.yaml", &namespace(value)).unwrap();
+    }
+    let problems = parse("a.yaml", &namespace("denied")).unwrap_err();
+    let expected = "\"denied\" is not one of deny, same-namespace, meshed, all: did you mean deny?";
+    assert!(problems[0].to_string().contains(expected), "{problems:?}");
+    let workload = "apiVersion: leno.dev/v1alpha1\nkind: Workload\n\
+        metadata: {name: a, annotations: {leno.dev/default-authorization: deny}}\nspec: {command: [a]}\n";
+    let problems = parse("a.yaml", workload).unwrap_err();
+    assert!(problems[0].to_string().contains("is for a Namespace"), "{problems:?}");
+}

@@ -1,0 +1,78 @@
+//! What a workload permits.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use leno_types::InstanceName;
+use leno_types::Removal;
+use leno_types::authorization::{Authorization, AuthorizationPolicy};
+
+use super::policies::numbers;
+use crate::facts::Facts;
+use crate::rows::policies::TargetRow;
+
+/// Policies by namespace and name.
+type Selected = BTreeMap<(Arc<str>, Arc<str>), AuthorizationPolicy>;
+
+/// The policies that select an instance with these labels, and the default of its namespace. Only
+/// policies of its own namespace, and those for the whole mesh, select it.
+///
+/// While the mesh is being removed, clients lose their identities, so that policies would deny all
+/// of them: then there are none.
+pub(crate) fn authorization(
+    facts: &Facts,
+    name: &InstanceName,
+    labels: &BTreeMap<String, String>,
+) -> Arc<Authorization> {
+    let trust_domain = facts.trust_domain().clone();
+    if facts.removal() >= Removal::Plaintext {
+        return Arc::new(Authorization { trust_domain, ..Authorization::default() });
+    }
+    let all = facts.authorizations();
+    let mut selected = Selected::new();
+    let labelled = all.selecting(&name.namespace).filter(|row| row.selects(labels));
+    for row in facts.authorizations_of_mesh().chain(labelled) {
+        add(&mut selected, &row.policy, None);
+    }
+    if let Some(owner) = facts.owner(name) {
+        for row in all.attached().of_object(&owner) {
+            add(&mut selected, &row.policy, None);
+        }
+    }
+    let instance = facts.instance(name);
+    for service in facts.services_of(name).filter(|one| one.namespace == name.namespace) {
+        let Some(row) = facts.service(service) else { continue };
+        for policy in all.attached().of_service(service) {
+            for target in &policy.targets {
+                let TargetRow::Service(of, section) = target else { continue };
+                if of == service {
+                    let section = section.as_deref();
+                    let ports = numbers(facts, (name, instance), (service, row), section);
+                    add(&mut selected, &policy.policy, Some(&ports));
+                }
+            }
+        }
+    }
+    let policies = selected.into_values().collect();
+    let default = facts.default_authorization(&name.namespace);
+    Arc::new(Authorization { policies, default, trust_domain, unusable: None })
+}
+
+/// Adds a policy for these ports, `None` for all, to those that it is added for already.
+fn add(selected: &mut Selected, policy: &AuthorizationPolicy, ports: Option<&[u16]>) {
+    if ports.is_some_and(<[u16]>::is_empty) {
+        return;
+    }
+    let key = (Arc::clone(&policy.source.namespace), Arc::clone(&policy.source.name));
+    let ports = match (selected.get(&key).map(|known| known.ports.as_deref()), ports) {
+        (Some(None), _) | (_, None) => None,
+        (None, Some(ports)) => Some(ports.into()),
+        (Some(Some(known)), Some(ports)) => {
+            let mut ports: Vec<u16> = known.iter().chain(ports).copied().collect();
+            ports.sort_unstable();
+            ports.dedup();
+            Some(ports.into())
+        }
+    };
+    selected.insert(key, AuthorizationPolicy { ports, ..policy.clone() });
+}

@@ -1,0 +1,118 @@
+//! Authorization policies among the facts, indexed by what each is attached to.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use leno_resources::{AuthorizationPolicy, ObjectKey};
+
+use super::policies::{Attached, PolicyRow};
+use super::{AffectedNames, Facts};
+use crate::rows::authorization::{AuthorizationRow, authorization};
+use crate::rows::policies::TargetRow;
+
+/// Where policies for the whole mesh are, if the control plane has no namespace of its own. It is
+/// the one that it is installed into by default, so that documents mean the same everywhere.
+const MESH_NAMESPACE: &str = "leno-system";
+
+/// The rows of authorization policies.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Authorizations {
+    attached: Attached<AuthorizationRow>,
+    /// Those that select workloads of their namespace by labels, by namespace.
+    selecting: BTreeMap<String, BTreeSet<ObjectKey>>,
+    /// Those for the whole mesh, in any namespace.
+    of_mesh: BTreeSet<ObjectKey>,
+}
+
+impl PolicyRow for AuthorizationRow {
+    fn targets(&self) -> &[TargetRow] {
+        &self.targets
+    }
+}
+
+impl Authorizations {
+    /// The policies that are attached to workloads and services.
+    pub(crate) fn attached(&self) -> &Attached<AuthorizationRow> {
+        &self.attached
+    }
+
+    /// The policies of a namespace that select workloads by labels, ordered by name.
+    pub(crate) fn selecting(&self, namespace: &str) -> impl Iterator<Item = &AuthorizationRow> {
+        let keys = self.selecting.get(namespace).into_iter().flatten();
+        keys.filter_map(|key| self.attached.get(key))
+    }
+
+    fn put(&mut self, key: &ObjectKey, row: AuthorizationRow) {
+        if row.selector.is_some() {
+            self.selecting.entry(key.namespace.clone()).or_default().insert(key.clone());
+        }
+        if row.of_mesh {
+            self.of_mesh.insert(key.clone());
+        }
+        self.attached.put(key, row);
+    }
+
+    fn remove(&mut self, key: &ObjectKey) -> Option<AuthorizationRow> {
+        if let Some(keys) = self.selecting.get_mut(&key.namespace) {
+            keys.remove(key);
+            if keys.is_empty() {
+                self.selecting.remove(&key.namespace);
+            }
+        }
+        self.of_mesh.remove(key);
+        self.attached.remove(key)
+    }
+}
+
+impl Facts {
+    pub(crate) fn authorizations(&self) -> &Authorizations {
+        &self.authorizations
+    }
+
+    /// The policies for the whole mesh. Those outside of the control plane's namespace do not
+    /// count: their namespace has no right to other workloads.
+    pub(crate) fn authorizations_of_mesh(&self) -> impl Iterator<Item = &AuthorizationRow> {
+        let all = &self.authorizations;
+        let own = all.of_mesh.iter().filter(|key| self.is_of_mesh(&key.namespace));
+        own.filter_map(|key| all.attached.get(key))
+    }
+
+    /// Whether policies of a namespace may be for the whole mesh.
+    pub(crate) fn is_of_mesh(&self, namespace: &str) -> bool {
+        self.settings.namespace.as_deref().unwrap_or(MESH_NAMESPACE) == namespace
+    }
+
+    /// Inserts a policy, which the mesh always uses.
+    pub(super) fn put_authorization(
+        &mut self,
+        key: &ObjectKey,
+        policy: &AuthorizationPolicy,
+        touched: &mut AffectedNames,
+    ) -> bool {
+        let row = authorization(policy, &self.settings.trust_domain);
+        self.touch_authorized(key, &row, touched);
+        self.authorizations.put(key, row);
+        true
+    }
+
+    pub(super) fn remove_authorization(&mut self, key: &ObjectKey, touched: &mut AffectedNames) {
+        if let Some(row) = self.authorizations.remove(key) {
+            self.touch_authorized(key, &row, touched);
+        }
+    }
+
+    /// A policy has changed: touches the workloads that it may be for.
+    fn touch_authorized(
+        &self,
+        key: &ObjectKey,
+        row: &AuthorizationRow,
+        touched: &mut AffectedNames,
+    ) {
+        if row.of_mesh && self.is_of_mesh(&key.namespace) {
+            touched.served.extend(self.instances.keys().cloned());
+        } else if row.selector.is_some() {
+            let names = self.instances_in(&key.namespace);
+            touched.served.extend(names.cloned());
+        }
+        self.touch_limited(&row.targets, touched);
+    }
+}

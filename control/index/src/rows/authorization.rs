@@ -1,0 +1,47 @@
+//! Authorization policies as rows.
+
+use std::collections::BTreeMap;
+
+use leno_resources::AuthorizationPolicy;
+use leno_types::TrustDomain;
+use leno_types::authorization as meaning;
+
+use super::policies::{TargetRow, row};
+
+/// An authorization policy.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct AuthorizationRow {
+    /// The workloads and services that it is attached to.
+    pub(crate) targets: Vec<TargetRow>,
+    /// The labels of the workloads of its namespace that it is for; empty means all of them.
+    pub(crate) selector: Option<BTreeMap<String, String>>,
+    /// Whether it is for every workload of the mesh.
+    pub(crate) of_mesh: bool,
+    /// What it says, for all ports.
+    pub(crate) policy: meaning::AuthorizationPolicy,
+}
+
+impl AuthorizationRow {
+    /// Whether it is for a workload of its namespace with these labels, whatever the workload's
+    /// name and services.
+    pub(crate) fn selects(&self, labels: &BTreeMap<String, String>) -> bool {
+        let has = |(key, value): (&String, &String)| labels.get(key) == Some(value);
+        self.selector.as_ref().is_some_and(|selector| selector.iter().all(has))
+    }
+}
+
+pub(crate) fn authorization(
+    policy: &AuthorizationPolicy,
+    trust_domain: &TrustDomain,
+) -> AuthorizationRow {
+    let namespace = &policy.metadata.namespace;
+    let targets = &policy.spec.target_refs;
+    let is_a = |kind: &str| targets.iter().any(|target| target.kind == kind);
+    let labels = policy.spec.selector.as_ref().map(|selector| selector.match_labels.clone());
+    AuthorizationRow {
+        targets: targets.iter().filter_map(|target| row(target, namespace)).collect(),
+        selector: if is_a("Namespace") { Some(BTreeMap::new()) } else { labels },
+        of_mesh: is_a("Mesh"),
+        policy: policy.policy(trust_domain),
+    }
+}

@@ -1,0 +1,53 @@
+//! The conditions of an `AuthorizationPolicy`.
+
+use leno_index::{Index, Proxies};
+use leno_resources::{AuthorizationPolicy, PolicyTarget};
+
+use super::{NO_PROXY, NOT_FOUND, Policy, exists, not_accepted, wrong};
+use crate::conditions::{ACCEPTED, Found, PROGRAMMED};
+
+/// The policy is for the whole mesh, and its namespace is not the control plane's.
+const NOT_PERMITTED: &str = "TargetNotPermitted";
+
+pub(super) fn found(
+    index: &Index,
+    policy: &Policy<'_>,
+    written: &AuthorizationPolicy,
+    target: &PolicyTarget,
+) -> Vec<(&'static str, Found)> {
+    let (accepted, proxies) = match (target.kind.as_str(), &written.spec.selector) {
+        (_, Some(selector)) => {
+            let proxies = index.proxies_with(policy.namespace, &selector.match_labels);
+            let accepted = match proxies {
+                Proxies::NoInstance => {
+                    wrong(NOT_FOUND, "no workload of the namespace has these labels")
+                }
+                _ => Ok(String::new()),
+            };
+            (accepted, proxies)
+        }
+        ("Namespace", None) => {
+            let proxies = index.proxies_with(policy.namespace, &Default::default());
+            (Ok(String::new()), proxies)
+        }
+        ("Mesh", None) if !index.is_of_mesh(policy.namespace) => {
+            let message = "a policy for the mesh is in the namespace of the control plane";
+            (wrong(NOT_PERMITTED, message), Proxies::NoInstance)
+        }
+        ("Mesh", None) => (Ok(String::new()), index.proxies()),
+        (_, None) => {
+            let accepted = exists(index, policy, target).map(|()| String::new());
+            (accepted, index.proxies_at(policy.namespace, target))
+        }
+    };
+    let programmed = match (&accepted, proxies) {
+        (Err(_), _) => not_accepted(),
+        (Ok(_), Proxies::All) => Ok(String::new()),
+        (Ok(_), Proxies::Some) => {
+            Ok("some instances have no proxy: what they permit is not decided".to_owned())
+        }
+        (Ok(_), Proxies::None) => wrong(NO_PROXY, "no instance has a proxy: nothing is decided"),
+        (Ok(_), Proxies::NoInstance) => wrong(NO_PROXY, "there is no instance"),
+    };
+    vec![(ACCEPTED, accepted), (PROGRAMMED, programmed)]
+}
