@@ -1,5 +1,6 @@
 //! Converts messages into the mesh's values, and checks them.
 
+mod authorization;
 mod endpoints;
 mod external;
 mod routes;
@@ -78,6 +79,9 @@ pub enum DecodeError {
     /// A name is invalid.
     #[error("bad name")]
     Name(#[from] NameError),
+    /// A proxy of a later version is needed.
+    #[error("{0} are of a later version than this proxy")]
+    Later(&'static str),
     /// An identity is invalid.
     #[error("bad identity")]
     Identity(#[from] IdentityError),
@@ -224,6 +228,7 @@ impl TryFrom<proto::ServerPolicy> for ServerPolicy {
             place: Topology { zone: message.zone.into(), node: message.node.into() },
             ending: message.ending,
             removal,
+            authorization: Arc::new(authorization::authorization(message.authorization)),
         })
     }
 }

@@ -1,5 +1,6 @@
 //! Converts the mesh's values into messages. Never fails.
 
+mod authorization;
 mod endpoints;
 mod external;
 mod routes;
@@ -58,6 +59,7 @@ impl From<&ServerPolicy> for proto::ServerPolicy {
             node: policy.place.node.to_string(),
             ending: policy.ending,
             removal: removal(policy.removal).into(),
+            authorization: Some(authorization::authorization(&policy.authorization)),
         }
     }
 }

@@ -37,6 +37,10 @@ pub const RECONNECT_TYPE: &str = "type.googleapis.com/leno.v1.Reconnect";
 /// The version of discovery's messages. It is increased with every change that an older proxy or
 /// control plane would misinterpret.
 pub const PROTOCOL: u32 = 1;
+/// The feature of proxies that enforce [`proto::Authorization`].
+pub const AUTHORIZATION_FEATURE: &str = "authorization";
+/// The level of [`proto::Authorization`] that this version encodes and reads.
+pub const AUTHORIZATION_LEVEL: u32 = 1;
 /// Largest message in either direction, in bytes: one service with [`MAX_ENDPOINTS`] endpoints
 /// takes about 5 MiB.
 pub const MAX_MESSAGE: usize = 16 << 20;
@@ -47,9 +51,10 @@ pub const MAX_PREFETCH: usize = 256;
 pub const MAX_SUBSCRIPTIONS: usize = 32_768;
 
 impl proto::Node {
-    /// The node of an instance that speaks [`PROTOCOL`].
+    /// The node of an instance that speaks [`PROTOCOL`], with every feature.
     #[must_use]
     pub fn of(id: impl Into<String>) -> Self {
-        Self { id: id.into(), protocol: PROTOCOL }
+        let features = vec![AUTHORIZATION_FEATURE.to_owned()];
+        Self { id: id.into(), protocol: PROTOCOL, features }
     }
 }

@@ -49,6 +49,11 @@ fn retries() {
 }
 
 #[test]
+fn authorization() {
+    follow("docs/tasks/authorization.md");
+}
+
+#[test]
 fn rate_limits() {
     follow("docs/tasks/rate-limits.md");
 }

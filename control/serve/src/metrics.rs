@@ -86,6 +86,7 @@ pub(crate) struct Metrics {
     pub(crate) index_version: Number,
     pub(crate) cached_resources: Number,
     pub(crate) removal: Number,
+    pub(crate) authorization_not_enforced: Number,
 }
 
 impl Metrics {
@@ -100,7 +101,7 @@ impl Metrics {
     }
 
     #[rustfmt::skip]
-    fn rows(&self) -> [(&'static str, &'static str, &'static str, &Number); 24] {
+    fn rows(&self) -> [(&'static str, &'static str, &'static str, &Number); 25] {
         [
             ("connections", "gauge", "Open connections.", &self.connections),
             ("connections_refused_total", "counter", "Connections closed because the limit on their number was reached.", &self.connections_refused),
@@ -125,6 +126,7 @@ impl Metrics {
             ("leased_tokens_total", "counter", "Tokens of shared rate limits that were leased.", &self.leased_tokens),
             ("index_version", "gauge", "Changes applied to the index since the start.", &self.index_version),
             ("cached_resources", "gauge", "Encoded resources in the cache.", &self.cached_resources),
+            ("authorization_not_enforced_total", "counter", "Authorization policies sent to a proxy of an earlier release, which does not enforce them.", &self.authorization_not_enforced),
             ("removal", "gauge", "Step of the mesh's removal: 0 none, 1 plaintext is accepted, 2 plaintext is sent, 3 connections are closed.", &self.removal),
         ]
     }

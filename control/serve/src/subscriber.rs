@@ -16,8 +16,8 @@ use std::sync::Arc;
 
 use leno_types::{Identity, InstanceName};
 use leno_wire::{
-    ADDRESS_TYPE, Bytes, MAX_SUBSCRIPTIONS, RECONNECT_TYPE, SERVER_POLICY_TYPE, USED_SERVICES_TYPE,
-    encode, proto,
+    ADDRESS_TYPE, AUTHORIZATION_FEATURE, Bytes, MAX_SUBSCRIPTIONS, RECONNECT_TYPE,
+    SERVER_POLICY_TYPE, USED_SERVICES_TYPE, encode, proto,
 };
 
 use crate::encodings::Value;
@@ -70,6 +70,8 @@ struct Policy {
     /// The proxy was told that there is none.
     absent: bool,
     due: bool,
+    /// Whether the proxy enforces authorization policies.
+    authorizes: bool,
     /// Names asked for that are not this proxy's own.
     gone: BTreeSet<String>,
 }
@@ -94,6 +96,10 @@ impl Subscriber {
     /// Takes a request's names; a type that is not known has none.
     pub(crate) fn take(&mut self, request: proto::DeltaDiscoveryRequest) -> Taken {
         let Self { stream, addresses, policy, .. } = self;
+        if let Some(node) = &request.node {
+            let is_known = |feature: &String| feature == AUTHORIZATION_FEATURE;
+            policy.authorizes = node.features.iter().any(is_known);
+        }
         let taken = match request.type_url.as_str() {
             ADDRESS_TYPE => addresses.take(request, stream),
             SERVER_POLICY_TYPE => {
@@ -190,7 +196,7 @@ impl Policy {
             if self.asked {
                 subscriptions.remove_policy(&stream.mailbox, &stream.instance);
             }
-            *self = Self { begun: true, ..Self::default() };
+            *self = Self { begun: true, authorizes: self.authorizes, ..Self::default() };
         }
         for name in request.resource_names_subscribe {
             if name == own {
@@ -211,7 +217,15 @@ impl Policy {
         batch.removed.extend(std::mem::take(&mut self.gone));
         if std::mem::take(&mut self.due) {
             let StreamKey { state, instance, .. } = stream;
-            match state.server_policy(instance).map(Value::Policy) {
+            let policy = state.server_policy(instance);
+            if let Some(policy) = policy.as_ref().filter(|_| !self.authorizes)
+                && !policy.authorization.is_open()
+            {
+                state.metrics.authorization_not_enforced.increment();
+                tracing::warn!(%instance, "its proxy is of an earlier release and does not enforce its \
+                    authorization policies: restart it");
+            }
+            match policy.map(Value::Policy) {
                 Some(policy) => {
                     let name = policy.name().into();
                     let changed = state.encodings.changed(&name, &policy, self.held.as_deref());

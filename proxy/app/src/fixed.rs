@@ -57,16 +57,16 @@ pub(crate) fn setup(flags: &Flags, file: &Path) -> anyhow::Result<Setup> {
         }
     };
     check_targets(&documents, &index)?;
-    let limits = index.rate_limits(&instance);
     let policy = ServerPolicy {
         workload: instance.clone(),
         mtls,
         ports: Vec::new(),
-        limits,
+        limits: index.rate_limits(&instance),
         egress: egress_of(&documents, proxy),
         place: leno_resources::place(&metadata.labels),
         ending: false,
         removal: Removal::None,
+        authorization: index.authorization(&instance, &metadata.labels),
     };
     let client = Arc::clone(&instance.namespace);
     let directory =

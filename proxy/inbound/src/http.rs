@@ -3,15 +3,16 @@
 use std::rc::Rc;
 
 use leno_http::{
-    After, Call, Cause, Conn, Exchange, Io, Order, Place, RequestHead, exchange, grpc_status_of,
-    h2_to_h1, h2_to_h2, is_idempotent, serve_streams,
+    After, Answer, Call, Cause, Conn, Exchange, Io, Order, Place, RequestHead, exchange,
+    grpc_status_of, h2_to_h1, h2_to_h2, is_idempotent, serve_streams,
 };
 use leno_telemetry::{Begun, Counter, Edge, Outcome};
 use leno_transport::{ConnectError, Counted, Peeked};
 
-use crate::Shared;
 use crate::application::{Application, NoStream};
-use crate::limit::{self, Key, RATE_LIMITED};
+use crate::authorize::AUTHORIZATION_DENIED;
+use crate::limit::{self, RATE_LIMITED};
+use crate::{Caller, Shared};
 
 /// Said in `leno-error` when the application cannot be connected to; the client's proxy then tries
 /// another endpoint, because the request never reached an application.
@@ -30,7 +31,7 @@ const GRPC_DEADLINE_EXCEEDED: u8 = 4;
 pub(crate) async fn serve_http1<S: Io>(
     shared: &Shared,
     application: &Application,
-    (edge, key): (&Edge, &Key),
+    (edge, caller): (&Edge, &Caller),
     client: Peeked<S>,
 ) {
     let (first, client) = client.into_parts();
@@ -38,7 +39,7 @@ pub(crate) async fn serve_http1<S: Io>(
     drop(first);
     let forward = async |client: &mut Conn<S>, request: &RequestHead| {
         let _busy = shared.parts.activity.enter();
-        forward(shared, application, (edge, key), (client, request)).await
+        forward(shared, application, (edge, caller), (client, request)).await
     };
     let refused = |status, cause| shared.parts.registry.unreadable(edge, status, cause);
     let leave = shared.parts.activity.idle_left();
@@ -46,11 +47,11 @@ pub(crate) async fn serve_http1<S: Io>(
 }
 
 /// A request of an HTTP/2 client, with what it is served by.
-pub(crate) type Job = (Rc<Shared>, Rc<Application>, (Rc<Edge>, Rc<Key>), Call);
+pub(crate) type Job = (Rc<Shared>, Rc<Application>, (Rc<Edge>, Rc<Caller>), Call);
 
-async fn serve_call((shared, application, (edge, key), call): Job) {
+async fn serve_call((shared, application, (edge, caller), call): Job) {
     let _busy = shared.parts.activity.enter();
-    forward_call(&shared, &application, (&edge, &key), call).await;
+    forward_call(&shared, &application, (&edge, &caller), call).await;
 }
 
 /// The same of an HTTP/2 client, whose requests are served side by side. `is_mesh`: it is another
@@ -58,7 +59,7 @@ async fn serve_call((shared, application, (edge, key), call): Job) {
 pub(crate) async fn serve_http2<S: Io>(
     shared: &Rc<Shared>,
     application: &Rc<Application>,
-    (edge, key): (&Rc<Edge>, Rc<Key>),
+    (edge, caller): (&Rc<Edge>, Rc<Caller>),
     client: Peeked<S>,
     is_mesh: bool,
 ) {
@@ -66,8 +67,12 @@ pub(crate) async fn serve_http2<S: Io>(
     let begin = |request| {
         let call = if is_mesh { Call::from_mesh(request) } else { Call::new(request) };
         let call = call.without_identity();
-        let job =
-            (Rc::clone(shared), Rc::clone(application), (Rc::clone(edge), Rc::clone(&key)), call);
+        let job = (
+            Rc::clone(shared),
+            Rc::clone(application),
+            (Rc::clone(edge), Rc::clone(&caller)),
+            call,
+        );
         shared.tasks.run(job, serve_call);
     };
     let drained = shared.parts.activity.drained();
@@ -81,13 +86,17 @@ pub(crate) async fn serve_http2<S: Io>(
 async fn forward<S: Io>(
     shared: &Shared,
     application: &Application,
-    (edge, key): (&Edge, &Key),
+    (edge, caller): (&Edge, &Caller),
     (client, request): (&mut Conn<S>, &RequestHead),
 ) -> After {
     let registry = &shared.parts.registry;
     let head = request.view(client.received());
     let begun = registry.begin(head.version().as_str(), head.method(), head.target());
-    if let Err(wait) = shared.limits().check(registry, key, head) {
+    if let Err(denied) = caller.access.request(shared, head) {
+        fail(shared, edge, &begun, (403, AUTHORIZATION_DENIED, false));
+        return client.fail(request, 403, &denied.cause).await;
+    }
+    if let Err(wait) = shared.limits().check(registry, &caller.key, head) {
         fail(shared, edge, &begun, (429, RATE_LIMITED, false));
         let line = limit::retry_after(wait);
         return client.answer(request, &limit::answer(line.as_ref())).await;
@@ -126,13 +135,17 @@ async fn forward<S: Io>(
 async fn forward_call(
     shared: &Shared,
     application: &Application,
-    (edge, key): (&Edge, &Key),
+    (edge, caller): (&Edge, &Caller),
     mut call: Call,
 ) {
     let head = call.view();
     let begun = shared.parts.registry.begin(head.version().as_str(), head.method(), head.target());
     let is_grpc = call.is_grpc();
-    if let Err(wait) = shared.limits().check(&shared.parts.registry, key, head) {
+    if let Err(denied) = caller.access.request(shared, head) {
+        fail(shared, edge, &begun, (403, AUTHORIZATION_DENIED, is_grpc));
+        return call.respond(&Answer::error(403, &denied.cause));
+    }
+    if let Err(wait) = shared.limits().check(&shared.parts.registry, &caller.key, head) {
         fail(shared, edge, &begun, (429, RATE_LIMITED, is_grpc));
         let line = limit::retry_after(wait);
         return call.respond(&limit::answer(line.as_ref()));

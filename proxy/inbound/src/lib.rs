@@ -6,7 +6,7 @@
 //!
 //! ```text
 //! accepted ─► first bytes ─┬─ mesh TLS ─► identity ─┬─ leno-h2 ─► requests ─┐
-//!                          │                        └─ leno-tcp ─► bytes ────┼─► application
+//!                          │                        └─ leno-tcp ─► bytes ────┼─► policies ─► application
 //!                          └─ anything else ─► strict: reset                 │
 //!                                              permissive: HTTP or bytes ────┘
 //!
@@ -14,10 +14,12 @@
 //! requests are held to cannot be passed by.
 //! ```
 //!
-//! Read first: [`Inbound`], then `accept` (who is there) and `application` (where it listens).
+//! Read first: [`Inbound`], then `accept` (which client), `authorize` (what it may do) and
+//! `application` (where that listens).
 
 mod accept;
 mod application;
+mod authorize;
 mod http;
 mod limit;
 mod opaque;
@@ -37,6 +39,7 @@ use leno_transport::{
     Activity, Admitted, ClientAddress, Io, OwnTls, Peeked, Refusal, Shown, Verdict, Waits,
     original_destination,
 };
+use leno_types::authorization::Authorization;
 use leno_types::mesh::{ServerPolicy, declared};
 use leno_types::{Identity, InstanceName, MtlsMode, OrigDst, Protocol, canonical};
 use tokio::net::TcpStream;
@@ -44,12 +47,16 @@ use tokio::sync::watch;
 
 use accept::{Accepted, PortRules};
 use application::{Application, Server};
+use authorize::{Access, LogBudget, Policies};
 use limit::{Key, RateLimits};
 
 /// Most pools of connections to the application that are kept apart: one for each of its ports, which
 /// are a handful, and client, where it sees the client's address. Further clients have no idle
 /// connections kept for them.
 const MAX_SERVERS: usize = 4096;
+
+/// Why no client is permitted at first.
+const NO_POLICY: &str = "no policy has come yet";
 
 /// The original destination and, where the application sees the client's address, the client.
 type ServerKey = (SocketAddr, Option<IpAddr>);
@@ -96,6 +103,25 @@ pub(crate) struct Shared {
     limits: RefCell<Rc<RateLimits>>,
     /// Reports changes of the policy.
     limited: RefCell<watch::Receiver<Option<Arc<ServerPolicy>>>>,
+    /// Which clients and requests the policy permits.
+    policies: RefCell<Rc<Policies>>,
+    /// Reports changes of the policy.
+    authorized: RefCell<watch::Receiver<Option<Arc<ServerPolicy>>>>,
+    /// Bounds what is logged of denied and audited requests.
+    pub(crate) log: LogBudget,
+}
+
+/// What the requests of a connection are counted by, and whether they are permitted.
+#[derive(Debug)]
+pub(crate) struct Caller {
+    pub(crate) key: Key,
+    pub(crate) access: Access,
+}
+
+impl Caller {
+    fn new(client: &Client, port: u16) -> Self {
+        Self { key: Key::new(client, port), access: Access::new(client, port) }
+    }
 }
 
 /// The client of a connection.
@@ -113,8 +139,14 @@ impl Inbound {
         let mut limited = parts.policy.clone();
         limited.mark_changed();
         let (h2_limits, tasks) = (Rc::default(), Tasks::new());
+        let authorized = RefCell::new(limited.clone());
         let limited = RefCell::new(limited);
-        let shared = Rc::new(Shared { parts, h2_limits, tasks, limits, limited });
+        let denying = Arc::new(Authorization::unusable(NO_POLICY));
+        let policies = Policies::new(denying, &parts.workload.namespace, &parts.registry);
+        let policies = RefCell::new(Rc::new(policies));
+        let log = LogBudget::default();
+        let shared =
+            Rc::new(Shared { parts, h2_limits, tasks, limits, limited, policies, authorized, log });
         Self { shared, client_address: Rc::default(), servers: RefCell::default() }
     }
 
@@ -153,12 +185,14 @@ impl Inbound {
             }
             Accepted::Http { client: stream, protocol } => {
                 let edge = self.shared.edge(&client);
-                let key = Key::new(&client, application.dialled().port());
-                self.requests((&edge, key, false), &application, stream, protocol).await;
+                let caller = Caller::new(&client, application.dialled().port());
+                self.requests((&edge, caller, false), &application, stream, protocol).await;
             }
             Accepted::Opaque { client: stream, server, tls } => {
                 let edge = self.shared.edge(&client);
-                opaque::serve(&self.shared, &application, &edge, stream, (server, tls)).await;
+                let access = Access::new(&client, application.dialled().port());
+                let peer = (&*edge, &access);
+                opaque::serve(&self.shared, &application, peer, stream, (server, tls)).await;
             }
             Accepted::Unreachable { client: stream, error } => {
                 let edge = self.shared.edge(&client);
@@ -179,7 +213,7 @@ impl Inbound {
     ) {
         let edge = self.shared.edge(client);
         let mut is_mesh = client.identity.is_some();
-        let key = Key::new(client, application.dialled().port());
+        let caller = Caller::new(client, application.dialled().port());
         let mut stream = Peeked::from(stream);
         let protocol = match (protocol, declared) {
             (Protocol::Opaque, Protocol::Http1 | Protocol::Http2) => {
@@ -199,27 +233,52 @@ impl Inbound {
                 }
             }
             (Protocol::Opaque, _) => {
-                let server = (None, OwnTls::default());
-                return opaque::serve(&self.shared, application, &edge, stream, server).await;
+                let (tls, access) = (self.own_tls(&mut stream, application).await, &caller.access);
+                let Some(tls) = tls else { return stream.reset() };
+                let peer = (&*edge, access);
+                return opaque::serve(&self.shared, application, peer, stream, (None, tls)).await;
             }
             (protocol, _) => protocol,
         };
-        self.requests((&edge, key, is_mesh), application, stream, protocol).await;
+        self.requests((&edge, caller, is_mesh), application, stream, protocol).await;
+    }
+
+    /// The TLS of the application that a client sends as bytes. It is read if policies depend on its
+    /// server name. A client that is silent for long may still begin it, so that its name is
+    /// unknown. `None` if the connection broke.
+    async fn own_tls(
+        &self,
+        stream: &mut Peeked<TlsStream>,
+        application: &Application,
+    ) -> Option<OwnTls> {
+        let port = application.dialled().port();
+        if !self.shared.policies().table.reads_server_names(port) {
+            return Some(OwnTls::default());
+        }
+        match stream.detect(Protocol::Opaque, &Waits::MESHED).await {
+            Ok(Verdict::Tls(hello)) => Some(OwnTls::begun(hello.as_ref())),
+            Ok(Verdict::Opaque) => Some(OwnTls::default()),
+            Ok(_) => Some(OwnTls::begun(None)),
+            Err(error) => {
+                tracing::debug!(%error, "a client's connection broke");
+                None
+            }
+        }
     }
 
     /// Serves the requests of a client, of either version.
     async fn requests<S: Io>(
         &self,
-        (edge, key, is_mesh): (&Rc<Edge>, Key, bool),
+        (edge, caller, is_mesh): (&Rc<Edge>, Caller, bool),
         application: &Rc<Application>,
         client: Peeked<S>,
         version: Protocol,
     ) {
         if version == Protocol::Http2 {
-            let counted = (edge, Rc::new(key));
+            let counted = (edge, Rc::new(caller));
             http::serve_http2(&self.shared, application, counted, client, is_mesh).await;
         } else {
-            http::serve_http1(&self.shared, application, (&**edge, &key), client).await;
+            http::serve_http1(&self.shared, application, (&**edge, &caller), client).await;
         }
     }
 
@@ -297,10 +356,12 @@ impl Shared {
 
     /// The rules of `port`.
     ///
-    /// Where requests are limited, a port carries HTTP unless something else is declared. Servers take
+    /// Where requests are limited, or policies depend on them, a port carries HTTP unless something else is declared. Servers take
     /// for requests what no detection does (a line end or a space first, two spaces, a method in
-    /// lower case); relayed as bytes, such a request would pass the limit.
+    /// lower case); relayed as bytes, such a request would pass the limit
+    /// or the policies.
     fn rules_for(&self, port: u16) -> PortRules {
+        let is_authorized = self.policies().table.reads_requests(port);
         let policy = self.parts.policy.borrow();
         let Some(policy) = &*policy else {
             return PortRules { mtls: MtlsMode::Strict, declared: Protocol::Detect };
@@ -308,10 +369,31 @@ impl Shared {
         let is_limited =
             || policy.limits.iter().any(|limit| limit.port.is_none_or(|of| of == port));
         let declared = match declared(&policy.ports, port) {
-            Protocol::Detect if is_limited() => Protocol::Http1,
+            Protocol::Detect if is_authorized || is_limited() => Protocol::Http1,
             declared => declared,
         };
         PortRules { mtls: policy.mtls, declared }
+    }
+
+    /// Which clients and requests the policy permits now. Costs one comparison while nothing changes.
+    /// Before there is a policy, no client is permitted.
+    pub(crate) fn policies(&self) -> Rc<Policies> {
+        let mut authorized = self.authorized.borrow_mut();
+        if authorized.has_changed().unwrap_or(false) {
+            let now = authorized.borrow_and_update();
+            if let Some(policy) = &*now
+                && !self.policies.borrow().is_of(&policy.authorization)
+            {
+                let of = Arc::clone(&policy.authorization);
+                if let Some(reason) = &of.unusable {
+                    tracing::error!(%reason, "every client is denied: the policies cannot be applied");
+                }
+                let (workload, registry) = (&self.parts.workload, &self.parts.registry);
+                let new = Policies::new(of, &workload.namespace, registry);
+                self.policies.replace(Rc::new(new));
+            }
+        }
+        Rc::clone(&self.policies.borrow())
     }
 
     /// How many requests the policy allows now. Costs one comparison while nothing changes.

@@ -9,20 +9,34 @@ use tokio::net::TcpStream;
 
 use crate::Shared;
 use crate::application::Application;
+use crate::authorize::{AUTHORIZATION_DENIED, Access};
 
 /// In metrics and the access log when the application cannot be connected to.
 const APPLICATION_UNREACHABLE: &str = "application-unreachable";
 
-/// Relays until both directions have ended, over `server` where the application was connected to.
+/// Relays until both directions have ended, unless policies deny the client, over `server` where the application was connected to.
 pub(crate) async fn serve<S: Io>(
     shared: &Shared,
     application: &Application,
-    edge: &Edge,
+    (edge, access): (&Edge, &Access),
     client: Peeked<S>,
     (server, tls): (Option<Peeked<TcpStream>>, OwnTls),
 ) {
     let _busy = shared.parts.activity.enter();
     let target = application.dialled();
+    if access.connection(shared, &tls).is_err() {
+        edge.error(AUTHORIZATION_DENIED);
+        let relay = Relay {
+            target,
+            tls: tls.is_tls,
+            server_name: tls.server_name.as_deref(),
+            bytes: (0, 0),
+            duration: Duration::ZERO,
+            error: Some(AUTHORIZATION_DENIED),
+        };
+        shared.parts.registry.relayed(edge.labels(), &relay);
+        return client.reset();
+    }
     let server = match server {
         Some(server) => server,
         None => match application.connect().await {

@@ -59,6 +59,7 @@ impl Lab {
             place: Topology::default(),
             ending: false,
             removal: leno_types::Removal::None,
+            authorization: Default::default(),
         };
         let directory = Directory::fixed(|_| Resolution::Unknown).with_server_policy(policy);
         let registry = Rc::new(Registry::new());

@@ -300,6 +300,7 @@ pub(crate) mod tests {
             place: Topology::default(),
             ending: false,
             removal: Removal::None,
+            authorization: Default::default(),
         }
     }
 

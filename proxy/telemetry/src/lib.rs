@@ -24,6 +24,9 @@ pub mod access;
 pub use counter::Counter;
 pub use edge::{Direction, Edge, EdgeLabels};
 pub use histogram::{BUCKET_BOUNDS_S, Histogram};
-pub use registry::{Begun, EDGE_IDLE, MAX_EDGES, MAX_TLS_NAMES, Outcome, Registry, Relay};
+pub use registry::{
+    Begun, EDGE_IDLE, MAX_AUTHORIZATION_POLICIES, MAX_EDGES, MAX_TLS_NAMES, Outcome, Registry,
+    Relay,
+};
 pub use render::{Kind, Measured, render};
 pub use snapshot::Snapshot;

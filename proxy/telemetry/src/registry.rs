@@ -1,6 +1,6 @@
 //! The registry of one worker.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, HashMap};
 use std::net::SocketAddr;
 use std::rc::Rc;
@@ -22,6 +22,13 @@ pub const EDGE_IDLE: Duration = Duration::from_secs(600);
 /// Most server names of TLS connections that a worker counts separately. Clients choose the names,
 /// so they must not fill the page. A workload calls tens of hosts.
 pub const MAX_TLS_NAMES: usize = 64;
+
+/// Most policies that a worker counts separately, with those that are no longer there. A workload
+/// has tens of them.
+pub const MAX_AUTHORIZATION_POLICIES: usize = 256;
+
+/// Counts of authorization by decision and policy.
+pub(crate) type Decisions = BTreeMap<(&'static str, Box<str>), Rc<Cell<u64>>>;
 
 /// Names for TLS connections without a server name, and for those beyond the limit.
 const NO_NAME: &str = "";
@@ -71,6 +78,7 @@ pub struct Registry {
     counters: Counters,
     edges: RefCell<HashMap<EdgeLabels, Rc<Edge>>>,
     tls_names: RefCell<BTreeMap<(Direction, Box<str>), u64>>,
+    authorization: RefCell<Decisions>,
     access: Option<Log>,
 }
 
@@ -88,6 +96,7 @@ impl Registry {
             counters: Counters::new(),
             edges: RefCell::default(),
             tls_names: RefCell::default(),
+            authorization: RefCell::default(),
             access: None,
         }
     }
@@ -190,6 +199,16 @@ impl Registry {
         *names.entry((direction, name.into())).or_default() += 1;
     }
 
+    /// The counter of a decision of authorization and of the policy that it comes from. Beyond
+    /// [`MAX_AUTHORIZATION_POLICIES`] it is that of the policy `other`.
+    pub fn authorization(&self, decision: &'static str, policy: &str) -> Rc<Cell<u64>> {
+        let mut counters = self.authorization.borrow_mut();
+        let key = (decision, policy.into());
+        let known = counters.len() < MAX_AUTHORIZATION_POLICIES || counters.contains_key(&key);
+        let key = if known { key } else { (decision, OTHER_NAME.into()) };
+        Rc::clone(counters.entry(key).or_default())
+    }
+
     /// Adds one to a counter of the worker.
     pub fn count(&self, counter: Counter) {
         self.counters.add(counter, 1);
@@ -238,6 +257,7 @@ impl Registry {
         let edges = self.edges.borrow();
         Snapshot::of(self.counters.values(), &edges, |edge| is_live(edge, now))
             .with_tls_names(self.tls_names.borrow().clone())
+            .with_authorization(&self.authorization.borrow())
     }
 }
 

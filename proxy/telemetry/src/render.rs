@@ -73,6 +73,16 @@ pub fn render(snapshot: &Snapshot, measured: &[Measured], open: bool) -> String 
             "leno_tls_passthrough_total{{direction=\"{direction}\",server_name=\"{name}\"}} {count}"
         ));
     }
+    page.counter(
+        "leno_authorization",
+        "Requests and opaque connections by what authorization policies decide, and by the policy.",
+    );
+    for ((decision, policy), count) in &snapshot.authorization {
+        let policy = Value(policy);
+        page.line(format_args!(
+            "leno_authorization_total{{decision=\"{decision}\",policy=\"{policy}\"}} {count}"
+        ));
+    }
     let mut family = "";
     for Measured { kind, name, labels, help, value } in measured {
         if *name != std::mem::replace(&mut family, name) {

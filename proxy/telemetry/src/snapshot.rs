@@ -6,6 +6,7 @@ use std::rc::Rc;
 use crate::counter::Counter;
 use crate::edge::{Direction, Edge, EdgeLabels};
 use crate::histogram::Histogram;
+use crate::registry::Decisions;
 
 /// The counts of one worker, or the sum of several.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -14,6 +15,8 @@ pub struct Snapshot {
     pub(crate) edges: BTreeMap<EdgeLabels, EdgeCounts>,
     pub(crate) abuses: BTreeMap<&'static str, u64>,
     pub(crate) tls_names: BTreeMap<(Direction, Box<str>), u64>,
+    /// By decision and policy.
+    pub(crate) authorization: BTreeMap<(&'static str, Box<str>), u64>,
 }
 
 /// The counts of one edge.
@@ -50,6 +53,12 @@ impl Snapshot {
         Self { tls_names, ..self }
     }
 
+    pub(crate) fn with_authorization(self, counters: &Decisions) -> Self {
+        let counts = counters.iter().filter(|(_, counter)| counter.get() > 0);
+        let authorization = counts.map(|(key, counter)| (key.clone(), counter.get())).collect();
+        Self { authorization, ..self }
+    }
+
     /// Adds the counts of HTTP/2 abuse, by kind.
     #[must_use]
     pub fn with_abuses(self, abuses: impl IntoIterator<Item = (&'static str, u64)>) -> Self {
@@ -77,6 +86,9 @@ impl Snapshot {
         }
         for (name, count) in other.tls_names {
             *self.tls_names.entry(name).or_default() += count;
+        }
+        for (key, count) in other.authorization {
+            *self.authorization.entry(key).or_default() += count;
         }
     }
 

@@ -4,6 +4,7 @@ use anyhow::Result;
 use leno_testkit::lab::{Capture, Lab};
 
 mod addressing;
+mod authorization;
 mod calls;
 mod conformance;
 mod disturbance;
@@ -57,7 +58,7 @@ macro_rules! alone {
 pub(crate) use {alone, shared};
 
 /// All cases by group.
-pub(crate) fn all() -> [(&'static str, Vec<Case>); 14] {
+pub(crate) fn all() -> [(&'static str, Vec<Case>); 15] {
     [
         ("programs", programs::cases()),
         ("addressing", addressing::cases()),
@@ -83,6 +84,7 @@ pub(crate) fn all() -> [(&'static str, Vec<Case>); 14] {
             "egress",
             [egress::cases(), external::cases(), uplink::cases()].into_iter().flatten().collect(),
         ),
+        ("authorization", authorization::cases()),
         ("encryption", encryption::cases()),
         ("strangers", strangers::cases()),
         ("disturbance", disturbance::cases()),

@@ -222,16 +222,19 @@ fn an_answer_without_an_endpoint_names_the_one_that_failed_last() {
     }
 }
 
-/// The inbound side: an application that does not listen, and a rate limit.
+/// The inbound side: an application that does not listen, a rate limit, and a policy that permits
+/// no client.
 #[test]
 fn the_servers_side_says_why() {
     let (_nobody, nowhere) = bound();
     let application = server(|_| Act::Good);
-    for (limits, to, cause, status) in [
-        ("  limits: [{requests: 1000}]\n", nowhere, "application-unreachable", 503),
-        ("  limits: [{requests: 1, per: 1h}]\n", application.address(), "rate-limited", 429),
+    let (limit, authorization) = ("RateLimitPolicy", "AuthorizationPolicy");
+    for (kind, spec, to, cause, status) in [
+        (limit, "  limits: [{requests: 1000}]\n", nowhere, "application-unreachable", 503),
+        (limit, "  limits: [{requests: 1, per: 1h}]\n", application.address(), "rate-limited", 429),
+        (authorization, "  rules: []\n", application.address(), "authorization-denied", 403),
     ] {
-        let front = Front::inbound(limits, to);
+        let front = Front::inbound_under(kind, spec, to);
         // The first request may pass.
         answer(front.address(), rows::GET);
         let last = answer(front.address(), rows::GET);
@@ -275,7 +278,7 @@ fn every_cause_is_driven_or_says_why_not() {
         REQUESTS.iter().chain(BYTES).map(|row| row.cause.to_owned()).collect();
     let driven: BTreeSet<String> = driven
         .into_iter()
-        .chain(["application-unreachable".into(), "rate-limited".into()])
+        .chain(["application-unreachable", "rate-limited", "authorization-denied"].map(Into::into))
         .collect();
     let absent: BTreeMap<&str, &str> = ABSENT.iter().copied().collect();
     for cause in &causes {

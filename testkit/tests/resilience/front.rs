@@ -67,15 +67,22 @@ impl Front {
 
     /// The inbound side in front of an application, with the `limits` of a RateLimitPolicy.
     pub(crate) fn inbound(limits: &str, application: SocketAddr) -> Self {
+        Self::inbound_under("RateLimitPolicy", limits, application)
+    }
+
+    /// The inbound side in front of an application, with a policy of this kind for its workload.
+    pub(crate) fn inbound_under(kind: &str, spec: &str, application: SocketAddr) -> Self {
         let proxy = Proxy::start_logging("text", |address, admin| {
             let mut documents = proxy_document(
                 (admin, "", ""),
                 &format!("inbound: {{listen: \"{address}\", application: \"{application}\"}}"),
             );
-            documents += "---\napiVersion: leno.dev/v1alpha1\nkind: RateLimitPolicy\n\
-                metadata: {name: p, namespace: t}\nspec:\n  \
-                targetRefs: [{group: leno.dev, kind: Workload, name: test}]\n";
-            documents += limits;
+            documents += &format!(
+                "---\napiVersion: leno.dev/v1alpha1\nkind: {kind}\n\
+                metadata: {{name: p, namespace: t}}\nspec:\n  \
+                targetRefs: [{{group: leno.dev, kind: Workload, name: test}}]\n"
+            );
+            documents += spec;
             documents
         });
         Self { proxy: proxy.expect("leno-proxy starts") }

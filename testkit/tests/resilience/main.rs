@@ -282,6 +282,33 @@ fn a_workload_takes_what_its_rate_limit_says() {
     }
 }
 
+/// Without a control plane and without identities: by address, method and header.
+#[test]
+fn a_workload_permits_what_its_authorization_policy_says() {
+    let spec = "  rules:\n  - from: [{ipBlocks: [{cidr: 127.0.0.0/8}]}]\n    \
+                to: [{methods: [GET], headers: [{name: x-role, values: [admin]}]}]\n";
+    let world = World::authorized(spec, |_| Act::Good);
+    let admin = "x-role: admin\r\n";
+    assert!(world.ask("GET", "1", admin, "").is_good());
+    for (method, headers) in [
+        ("POST", admin.to_owned()),
+        ("GET", String::new()),
+        // Every line counts, and one that Connection names does not reach the application.
+        ("GET", format!("{admin}X-Role: guest\r\n")),
+        ("GET", format!("{admin}Connection: x-role\r\n")),
+    ] {
+        let answer = world.ask(method, "2", &headers, "");
+        let found = (answer.status, answer.header("leno-error"));
+        assert_eq!(found, (403, Some("authorization-denied")), "{method} {headers}");
+    }
+    assert_eq!(world.seen(), ["1"]);
+    let denied = ["leno_authorization_total", "decision=\"deny\",policy=\"not-allowed\""];
+    assert_eq!(world.metric(&denied), 4.0);
+    let elsewhere =
+        World::authorized("  rules: [{from: [{ipBlocks: [{cidr: 10.0.0.0/8}]}]}]\n", |_| Act::Good);
+    assert_eq!(elsewhere.get("3").status, 403);
+}
+
 /// A body that is too large to be kept is sent once, and that is counted.
 #[test]
 fn a_body_that_is_not_kept_is_not_sent_again() {

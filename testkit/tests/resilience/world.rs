@@ -57,6 +57,13 @@ impl World {
         Self { front: Front::inbound(limits, backend.address()), backends: vec![backend] }
     }
 
+    /// The inbound side in front of one server, with an AuthorizationPolicy.
+    pub(crate) fn authorized(spec: &str, script: Script) -> Self {
+        let backend = server(script);
+        let front = Front::inbound_under("AuthorizationPolicy", spec, backend.address());
+        Self { front, backends: vec![backend] }
+    }
+
     /// Sends a request with this `x-id` on its own connection and reads the response.
     pub(crate) fn ask(&self, method: &str, id: &str, headers: &str, body: &str) -> Answer {
         Answer::read(self.send(method, id, headers, body))

@@ -79,7 +79,7 @@ fn rate_limit(message: proto::RateLimit) -> Result<RateLimit, DecodeError> {
     })
 }
 
-fn source(message: Option<proto::PolicySource>) -> Source {
+pub(super) fn source(message: Option<proto::PolicySource>) -> Source {
     let proto::PolicySource { created, namespace, name } = message.unwrap_or_default();
     Source { created, namespace: namespace.into(), name: name.into() }
 }

@@ -46,7 +46,7 @@ pub(super) fn rate_limit(limit: &RateLimit) -> proto::RateLimit {
     }
 }
 
-fn source(source: &Source) -> proto::PolicySource {
+pub(super) fn source(source: &Source) -> proto::PolicySource {
     proto::PolicySource {
         created: source.created,
         namespace: source.namespace.to_string(),

@@ -1,6 +1,7 @@
 //! An encoded value is decoded as an equal value; garbage is an error.
 #![expect(clippy::unwrap_used, reason = "a failure here is a failed test")]
 
+mod authorization;
 mod endpoints;
 mod external;
 mod routes;
@@ -116,6 +117,7 @@ proptest! {
             MtlsMode::Strict, MtlsMode::Permissive, MtlsMode::Disabled]),
         ports in ports(),
         limits in traffic::rate_limits(),
+        authorization in authorization::authorization(),
         (egress, place, ending, removal) in (
             prop::sample::select(vec![leno_types::Egress::Allow, leno_types::Egress::Deny]),
             place(),
@@ -124,8 +126,10 @@ proptest! {
         ),
     ) {
         let workload = InstanceName::new(&name.0, &name.1).unwrap();
-        let policy =
-            ServerPolicy { workload, mtls, ports, limits, egress, place, ending, removal };
+        let authorization = std::sync::Arc::new(authorization);
+        let policy = ServerPolicy {
+            workload, mtls, ports, limits, egress, place, ending, removal, authorization,
+        };
         prop_assert_eq!(decode::server_policy(&encode::server_policy(&policy)).unwrap(), policy);
     }
 

@@ -197,6 +197,38 @@ fn a_policy_wakes_its_own_proxy_alone() {
     assert!(proxies[1].subscriber.flush().is_none());
 }
 
+#[test]
+fn a_proxy_that_does_not_enforce_authorization_policies_is_counted() {
+    let state = state();
+    let workload = "apiVersion: leno.dev/v1alpha1\nkind: Workload\n\
+        metadata: {name: web, namespace: shop}\nspec: {serviceAccount: web, command: [sleep]}\n\
+        status: {instances: [{name: web-0, addresses: [10.0.0.1], meshed: true}]}\n";
+    apply(&state, workload);
+    let node = |features: &[&str]| proto::Node {
+        features: features.iter().map(ToString::to_string).collect(),
+        ..proto::Node::of("shop/web-0")
+    };
+    let mut proxies = [node(&[]), node(&[AUTHORIZATION_FEATURE])].map(|node| {
+        let mut proxy = Proxy::new(&state, "shop/web-0");
+        proxy.subscriber.take(proto::DeltaDiscoveryRequest {
+            node: Some(node),
+            type_url: SERVER_POLICY_TYPE.to_owned(),
+            resource_names_subscribe: vec!["shop/web-0".to_owned()],
+            ..Default::default()
+        });
+        assert!(proxy.subscriber.flush().is_some());
+        proxy
+    });
+    assert_eq!(state.metrics.authorization_not_enforced.get(), 0, "there is no policy yet");
+    apply(
+        &state,
+        "apiVersion: leno.dev/v1alpha1\nkind: AuthorizationPolicy\n\
+         metadata: {name: p, namespace: shop}\nspec: {selector: {}, rules: [{}]}\n",
+    );
+    proxies.iter_mut().for_each(|proxy| assert!(proxy.subscriber.flush().is_some()));
+    assert_eq!(state.metrics.authorization_not_enforced.get(), 1);
+}
+
 /// Numbers without a pattern, the same in each run.
 fn random(state: &mut u64) -> usize {
     *state ^= *state << 13;

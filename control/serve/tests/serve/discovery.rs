@@ -47,7 +47,8 @@ async fn the_name_of_another_instance_is_refused() {
 async fn a_proxy_of_another_version_is_told_what_to_do() {
     let plane = Plane::start(&workload("shop", "web", "10.89.0.2", "strict")).await;
     let mut stream = plane.stream("shop/web-0").await;
-    let node = leno_wire::proto::Node { id: "shop/web-0".to_owned(), protocol: 0 };
+    let node =
+        leno_wire::proto::Node { id: "shop/web-0".to_owned(), protocol: 0, features: Vec::new() };
     stream.send_as(node).await;
     let refused = stream.next().await.err().unwrap();
     assert_eq!(refused.code(), Code::FailedPrecondition);

@@ -123,6 +123,7 @@ fn policy(workload: &str, mtls: MtlsMode) -> proto::Any {
         place: Topology::default(),
         ending: false,
         removal: leno_types::Removal::None,
+        authorization: Default::default(),
     })
 }
 

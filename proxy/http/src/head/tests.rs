@@ -37,6 +37,16 @@ fn the_parts_of_a_request() {
 }
 
 #[test]
+fn what_connection_removes_is_not_forwarded() {
+    let text = b"GET / HTTP/1.1\r\nHost: a\r\nX-Role: admin\r\nx-role: guest\r\nX-Team: b\r\n\
+        Connection: keep-alive\r\nConnection: close, x-team\r\n\r\n";
+    let head = parse(text).unwrap();
+    let values = |name: &str| head.view(text).forwarded(name).collect::<Vec<_>>();
+    assert_eq!(values("x-role"), [b"admin", b"guest"]);
+    assert!(values("X-TEAM").is_empty() && values("absent").is_empty());
+}
+
+#[test]
 fn targets() {
     let cases = [
         ("GET / HTTP/1.1\r\nHost: a\r\n\r\n", "a", "/"),

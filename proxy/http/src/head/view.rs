@@ -2,7 +2,7 @@
 
 use leno_hpack::{Block, Fields, Token};
 
-use super::{Header, RequestHead, ResponseHead, Version, absolute};
+use super::{Header, RequestHead, ResponseHead, Version, absolute, tokens};
 
 /// A request's head with its bytes.
 #[derive(Debug, Clone, Copy)]
@@ -98,6 +98,18 @@ impl<'a> RequestView<'a> {
             given.eq_ignore_ascii_case(name).then_some(value)
         };
         self.headers().filter_map(named)
+    }
+
+    /// The values of all headers of this name, whatever its case, that go on to the server: none if
+    /// the client's `Connection` names the header (RFC 9110 section 7.6.1).
+    pub fn forwarded<'n>(&self, name: &'n str) -> impl Iterator<Item = &'a [u8]> + use<'a, 'n> {
+        let named = move |(given, value): (&str, &'a [u8])| {
+            given.eq_ignore_ascii_case(name).then_some(value)
+        };
+        let ends_here = self
+            .values("connection")
+            .any(|line| tokens(line).any(|option| option.eq_ignore_ascii_case(name.as_bytes())));
+        self.headers().filter_map(named).filter(move |_| !ends_here)
     }
 
     /// All headers in the order sent, without the pseudo-headers of HTTP/2.

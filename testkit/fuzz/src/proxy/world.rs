@@ -357,6 +357,7 @@ fn planes(case: &Case, activity: &Rc<Activity>) -> (Rc<Outbound>, Rc<Inbound>) {
         place: Topology::default(),
         ending: false,
         removal: Removal::None,
+        authorization: Default::default(),
     };
     let limits = config.limits.clone();
     let called = Arc::new(config.service(0));

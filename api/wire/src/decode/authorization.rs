@@ -1,0 +1,137 @@
+//! Decodes authorization policies. What cannot be read makes the whole unusable, so that the proxy
+//! denies every client instead of applying a part.
+
+use std::error::Error;
+use std::sync::Arc;
+
+use leno_types::TrustDomain;
+use leno_types::authorization::{
+    Action, Authorization, AuthorizationPolicy, Cidr, ClientMatch, DefaultAuthorization,
+    HeaderMatch, IpBlock, MAX_POLICIES, PathMatch, RequestMatch, Rule, SegmentMatch,
+};
+
+use super::{DecodeError, bounded, ips, port, traffic};
+use crate::{AUTHORIZATION_LEVEL, proto};
+
+/// Most entries of a list in a policy. Documents have fewer.
+const MAX_ENTRIES: usize = 1_000;
+
+pub(super) fn authorization(message: Option<proto::Authorization>) -> Authorization {
+    // A control plane of an earlier version sends none.
+    let Some(message) = message else { return Authorization::default() };
+    read(message).unwrap_or_else(|error| {
+        let cause = error.source().map(|cause| format!(": {cause}")).unwrap_or_default();
+        Authorization::unusable(format!("{error}{cause}"))
+    })
+}
+
+fn read(message: proto::Authorization) -> Result<Authorization, DecodeError> {
+    if message.level > AUTHORIZATION_LEVEL {
+        return Err(DecodeError::Later("the authorization policies"));
+    }
+    bounded("authorization policies", message.policies.len(), MAX_POLICIES)?;
+    let default = match proto::DefaultAuthorization::try_from(message.default) {
+        Ok(proto::DefaultAuthorization::All) => DefaultAuthorization::All,
+        Ok(proto::DefaultAuthorization::Meshed) => DefaultAuthorization::Meshed,
+        Ok(proto::DefaultAuthorization::SameNamespace) => DefaultAuthorization::SameNamespace,
+        Ok(proto::DefaultAuthorization::Deny) => DefaultAuthorization::Deny,
+        Err(_) => return Err(DecodeError::Later("the defaults of authorization")),
+    };
+    Ok(Authorization {
+        policies: message.policies.into_iter().map(policy).collect::<Result<_, _>>()?,
+        default,
+        trust_domain: TrustDomain::new(&message.trust_domain)?,
+        unusable: None,
+    })
+}
+
+fn policy(message: proto::AuthorizationPolicy) -> Result<AuthorizationPolicy, DecodeError> {
+    let action = match proto::AuthorizationAction::try_from(message.action) {
+        Ok(proto::AuthorizationAction::Allow) => Action::Allow,
+        Ok(proto::AuthorizationAction::Deny) => Action::Deny,
+        Ok(proto::AuthorizationAction::Audit) => Action::Audit,
+        Ok(proto::AuthorizationAction::Unspecified) | Err(_) => {
+            return Err(DecodeError::Later("the actions of policies"));
+        }
+    };
+    let rules = all("rules", message.rules, |rule| {
+        Ok(Rule {
+            from: all("clients", rule.from, client)?,
+            to: all("requests", rule.to, request)?,
+        })
+    })?;
+    let ports = message.ports.map(|ports| all("ports", ports.ports, port)).transpose()?;
+    Ok(AuthorizationPolicy {
+        source: traffic::source(message.source),
+        action,
+        ports: ports.map(Into::into),
+        rules: rules.into(),
+    })
+}
+
+fn client(message: proto::ClientMatch) -> Result<ClientMatch, DecodeError> {
+    let domain = |name: String| TrustDomain::new(&name).map_err(DecodeError::Identity);
+    let account =
+        |account: proto::ServiceAccount| Ok((account.namespace.into(), account.name.into()));
+    let block = |block: proto::IpBlock| {
+        let except = all("blocks", block.except, cidr)?;
+        Ok(IpBlock { cidr: cidr(block.cidr.ok_or(DecodeError::Missing("cidr"))?)?, except })
+    };
+    Ok(ClientMatch {
+        identities: all("identities", message.identities, segment)?,
+        trust_domains: all("trust domains", message.trust_domains, domain)?,
+        namespaces: texts("namespaces", message.namespaces)?,
+        service_accounts: all("service accounts", message.service_accounts, account)?,
+        blocks: all("blocks", message.blocks, block)?,
+        unauthenticated: message.unauthenticated,
+    })
+}
+
+fn cidr(message: proto::Cidr) -> Result<Cidr, DecodeError> {
+    let address = ips(&[message.address])?.pop().ok_or(DecodeError::Missing("address"))?;
+    let length = u8::try_from(message.length).ok().and_then(|length| Cidr::new(address, length));
+    let number = message.length.into();
+    length.ok_or(DecodeError::Number { field: "length of a prefix", number })
+}
+
+fn segment(message: proto::SegmentMatch) -> Result<SegmentMatch, DecodeError> {
+    use proto::segment_match::Text;
+    match message.text {
+        Some(Text::Exact(text)) => Ok(SegmentMatch::Exact(text.into())),
+        Some(Text::Prefix(text)) => Ok(SegmentMatch::Prefix(text.into())),
+        None => Err(DecodeError::Later("the conditions of policies")),
+    }
+}
+
+fn request(message: proto::RequestMatch) -> Result<RequestMatch, DecodeError> {
+    use proto::path_match::Path;
+    let path = |path: proto::PathMatch| match path.path {
+        Some(Path::Segment(text)) => segment(text).map(PathMatch::Segment),
+        Some(Path::GrpcMethod(method)) => Ok(PathMatch::GrpcMethod(method.into())),
+        None => Err(DecodeError::Later("the conditions of policies")),
+    };
+    let header = |header: proto::HeaderMatch| {
+        Ok(HeaderMatch { name: header.name.into(), values: texts("values", header.values)? })
+    };
+    Ok(RequestMatch {
+        ports: all("ports", message.ports, port)?,
+        methods: texts("methods", message.methods)?,
+        hosts: texts("hosts", message.hosts)?,
+        paths: all("paths", message.paths, path)?,
+        headers: all("headers", message.headers, header)?,
+        server_names: texts("server names", message.server_names)?,
+    })
+}
+
+fn all<M, T>(
+    field: &'static str,
+    messages: Vec<M>,
+    one: impl Fn(M) -> Result<T, DecodeError>,
+) -> Result<Vec<T>, DecodeError> {
+    bounded(field, messages.len(), MAX_ENTRIES)?;
+    messages.into_iter().map(one).collect()
+}
+
+fn texts(field: &'static str, messages: Vec<String>) -> Result<Vec<Arc<str>>, DecodeError> {
+    all(field, messages, |text| Ok(text.into()))
+}

@@ -1,0 +1,117 @@
+//! Encodes authorization policies.
+
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use leno_types::TrustDomain;
+use leno_types::authorization::{
+    Action, Authorization, AuthorizationPolicy, Cidr, ClientMatch, DefaultAuthorization,
+    HeaderMatch, IpBlock, PathMatch, RequestMatch, Rule, SegmentMatch,
+};
+
+use super::{ips, traffic};
+use crate::{AUTHORIZATION_LEVEL, proto};
+
+pub(super) fn authorization(authorization: &Authorization) -> proto::Authorization {
+    let Authorization { policies, default, trust_domain, unusable } = authorization;
+    proto::Authorization {
+        // No proxy can read the policies of a proxy that cannot apply them.
+        level: if unusable.is_some() { u32::MAX } else { AUTHORIZATION_LEVEL },
+        default: match default {
+            DefaultAuthorization::All => proto::DefaultAuthorization::All,
+            DefaultAuthorization::Meshed => proto::DefaultAuthorization::Meshed,
+            DefaultAuthorization::SameNamespace => proto::DefaultAuthorization::SameNamespace,
+            DefaultAuthorization::Deny => proto::DefaultAuthorization::Deny,
+        }
+        .into(),
+        trust_domain: trust_domain.to_string(),
+        policies: policies.iter().map(policy).collect(),
+    }
+}
+
+fn policy(policy: &AuthorizationPolicy) -> proto::AuthorizationPolicy {
+    let ports = |ports: &Arc<[u16]>| proto::AuthorizationPorts { ports: numbers(ports) };
+    proto::AuthorizationPolicy {
+        source: Some(traffic::source(&policy.source)),
+        action: match policy.action {
+            Action::Allow => proto::AuthorizationAction::Allow,
+            Action::Deny => proto::AuthorizationAction::Deny,
+            Action::Audit => proto::AuthorizationAction::Audit,
+        }
+        .into(),
+        ports: policy.ports.as_ref().map(ports),
+        rules: policy.rules.iter().map(rule).collect(),
+    }
+}
+
+fn rule(rule: &Rule) -> proto::AuthorizationRule {
+    proto::AuthorizationRule {
+        from: rule.from.iter().map(client).collect(),
+        to: rule.to.iter().map(request).collect(),
+    }
+}
+
+fn client(client: &ClientMatch) -> proto::ClientMatch {
+    let account = |(namespace, name): &(Arc<str>, Arc<str>)| proto::ServiceAccount {
+        namespace: namespace.to_string(),
+        name: name.to_string(),
+    };
+    let block = |block: &IpBlock| proto::IpBlock {
+        cidr: Some(cidr(&block.cidr)),
+        except: block.except.iter().map(cidr).collect(),
+    };
+    proto::ClientMatch {
+        identities: client.identities.iter().map(segment).collect(),
+        trust_domains: client.trust_domains.iter().map(TrustDomain::to_string).collect(),
+        namespaces: texts(&client.namespaces),
+        service_accounts: client.service_accounts.iter().map(account).collect(),
+        blocks: client.blocks.iter().map(block).collect(),
+        unauthenticated: client.unauthenticated,
+    }
+}
+
+fn cidr(cidr: &Cidr) -> proto::Cidr {
+    let address: [IpAddr; 1] = [cidr.address()];
+    let address = ips(&address).pop().unwrap_or_else(Bytes::new);
+    proto::Cidr { address, length: cidr.length().into() }
+}
+
+fn segment(segment: &SegmentMatch) -> proto::SegmentMatch {
+    use proto::segment_match::Text;
+    let text = match segment {
+        SegmentMatch::Exact(text) => Text::Exact(text.to_string()),
+        SegmentMatch::Prefix(text) => Text::Prefix(text.to_string()),
+    };
+    proto::SegmentMatch { text: Some(text) }
+}
+
+fn request(request: &RequestMatch) -> proto::RequestMatch {
+    use proto::path_match::Path;
+    let path = |path: &PathMatch| proto::PathMatch {
+        path: Some(match path {
+            PathMatch::Segment(path) => Path::Segment(segment(path)),
+            PathMatch::GrpcMethod(method) => Path::GrpcMethod(method.to_string()),
+        }),
+    };
+    let header = |header: &HeaderMatch| proto::HeaderMatch {
+        name: header.name.to_string(),
+        values: texts(&header.values),
+    };
+    proto::RequestMatch {
+        ports: numbers(&request.ports),
+        methods: texts(&request.methods),
+        hosts: texts(&request.hosts),
+        paths: request.paths.iter().map(path).collect(),
+        headers: request.headers.iter().map(header).collect(),
+        server_names: texts(&request.server_names),
+    }
+}
+
+fn numbers(ports: &[u16]) -> Vec<u32> {
+    ports.iter().map(|port| u32::from(*port)).collect()
+}
+
+fn texts(list: &[Arc<str>]) -> Vec<String> {
+    list.iter().map(ToString::to_string).collect()
+}

@@ -1,0 +1,302 @@
+//! Which clients and requests the workload's policies permit.
+//!
+//! What the policies say of a client is evaluated once for each connection, and again when they
+//! change; a request is compared with the rules that are left.
+
+use std::cell::{Cell, RefCell};
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use leno_http::RequestView;
+use leno_policy::authorization::{
+    AuthorizationDecision, AuthorizationRequest, AuthorizationTable, ConnectionRules,
+    ConnectionView, Denial, PolicyIndex, ServerNameView,
+};
+use leno_telemetry::Registry;
+use leno_transport::OwnTls;
+use leno_types::Identity;
+use leno_types::authorization::{Action, Authorization};
+
+use crate::{Client, Shared};
+
+/// Said in `leno-error` when a policy denies a request.
+pub(crate) const AUTHORIZATION_DENIED: &str = "authorization-denied";
+
+/// Most lines that a worker logs of denied or audited requests in one [`LOG_PERIOD`]: clients decide
+/// how many there are.
+const MAX_LOGGED: u32 = 20;
+const LOG_PERIOD: Duration = Duration::from_secs(1);
+
+/// The workload's policies in one worker.
+#[derive(Debug)]
+pub(crate) struct Policies {
+    of: Arc<Authorization>,
+    pub(crate) table: AuthorizationTable,
+    /// Counts the matches of each policy.
+    counters: Vec<Rc<Cell<u64>>>,
+    default: Rc<Cell<u64>>,
+}
+
+/// A client, and what the policies say of it.
+#[derive(Debug)]
+pub(crate) struct Access {
+    identity: Option<Identity>,
+    client: std::net::SocketAddr,
+    port: u16,
+    /// For the policies of the last evaluation.
+    rules: RefCell<Option<(Rc<Policies>, Rc<ConnectionRules>)>>,
+}
+
+/// A denied request, with what the client is told.
+#[derive(Debug)]
+pub(crate) struct Denied {
+    pub(crate) cause: String,
+}
+
+/// How many lines were logged lately.
+#[derive(Debug)]
+pub(crate) struct LogBudget {
+    since: Cell<Instant>,
+    logged: Cell<u32>,
+    left_out: Cell<u64>,
+}
+
+impl Default for LogBudget {
+    fn default() -> Self {
+        let since = Cell::new(leno_transport::now());
+        Self { since, logged: Cell::new(0), left_out: Cell::new(0) }
+    }
+}
+
+impl LogBudget {
+    /// Whether one more line may be logged, and how many were left out before it.
+    fn take(&self) -> Option<u64> {
+        let now = leno_transport::now();
+        if now.saturating_duration_since(self.since.get()) >= LOG_PERIOD {
+            self.since.set(now);
+            self.logged.set(0);
+        }
+        if self.logged.get() >= MAX_LOGGED {
+            self.left_out.set(self.left_out.get() + 1);
+            return None;
+        }
+        self.logged.set(self.logged.get() + 1);
+        Some(self.left_out.take())
+    }
+}
+
+impl Policies {
+    pub(crate) fn new(of: Arc<Authorization>, namespace: &str, registry: &Registry) -> Self {
+        let table = AuthorizationTable::new(&of, namespace);
+        let counter = |policy: &leno_types::authorization::AuthorizationPolicy| {
+            let source = &policy.source;
+            let decision = match policy.action {
+                Action::Allow => "allow",
+                Action::Deny => "deny",
+                Action::Audit => "audit",
+            };
+            registry.authorization(decision, &format!("{}/{}", source.namespace, source.name))
+        };
+        let counters = of.policies.iter().map(counter).collect();
+        let default = registry.authorization("allow", "default");
+        Self { of, table, counters, default }
+    }
+
+    /// Whether they are of this value.
+    pub(crate) fn is_of(&self, authorization: &Arc<Authorization>) -> bool {
+        Arc::ptr_eq(&self.of, authorization) || self.of == *authorization
+    }
+
+    fn count(&self, policy: PolicyIndex) {
+        if let Some(counter) = self.counters.get(policy.position()) {
+            counter.set(counter.get() + 1);
+        }
+    }
+
+    fn name(&self, policy: PolicyIndex) -> String {
+        let source = self.table.source(policy);
+        source.map(|one| format!("{}/{}", one.namespace, one.name)).unwrap_or_default()
+    }
+}
+
+/// A request's head, without what the proxy removes.
+struct Forwarded<'a>(RequestView<'a>);
+
+impl AuthorizationRequest for Forwarded<'_> {
+    fn method(&self) -> &str {
+        self.0.method()
+    }
+
+    fn path(&self) -> &[u8] {
+        self.0.path()
+    }
+
+    fn authority(&self) -> &str {
+        self.0.authority()
+    }
+
+    fn each_value(&self, name: &str, see: &mut dyn FnMut(&[u8])) {
+        self.0.forwarded(name).for_each(see);
+    }
+}
+
+impl Access {
+    pub(crate) fn new(client: &Client, port: u16) -> Self {
+        let (identity, client) = (client.identity.clone(), client.address);
+        Self { identity, client, port, rules: RefCell::default() }
+    }
+
+    /// What the policies say of this client now; `None` if they permit everything.
+    fn rules(&self, shared: &Shared) -> Option<(Rc<Policies>, Rc<ConnectionRules>)> {
+        let policies = shared.policies();
+        if policies.table.is_open() {
+            return None;
+        }
+        let mut known = self.rules.borrow_mut();
+        if let Some((of, rules)) = &*known
+            && Rc::ptr_eq(of, &policies)
+        {
+            return Some((policies, Rc::clone(rules)));
+        }
+        let (identity, address) = (self.identity.as_ref(), self.client.ip());
+        let view = ConnectionView { identity, address, port: self.port };
+        let rules = Rc::new(policies.table.connection(&view));
+        *known = Some((Rc::clone(&policies), Rc::clone(&rules)));
+        Some((policies, rules))
+    }
+
+    /// Decides on a request.
+    pub(crate) fn request(&self, shared: &Shared, request: RequestView<'_>) -> Result<(), Denied> {
+        let Some((policies, rules)) = self.rules(shared) else { return Ok(()) };
+        let what = || format!("{} {}", request.method(), String::from_utf8_lossy(request.path()));
+        let decision = policies.table.decide(&rules, &Forwarded(request), |policy| {
+            self.audited(shared, (&policies, policy), &what);
+        });
+        self.conclude(shared, &policies, decision, &what)
+    }
+
+    /// Decides on a connection that is relayed as bytes.
+    pub(crate) fn connection(&self, shared: &Shared, tls: &OwnTls) -> Result<(), Denied> {
+        let Some((policies, rules)) = self.rules(shared) else { return Ok(()) };
+        let name = match (tls.is_tls, &tls.server_name) {
+            (false, _) => ServerNameView::NoTls,
+            (true, None) => ServerNameView::Unknown,
+            (true, Some(name)) => ServerNameView::Name(name),
+        };
+        let what = || "a connection".to_owned();
+        let decision = policies.table.decide_opaque(&rules, name, |policy| {
+            self.audited(shared, (&policies, policy), &what);
+        });
+        self.conclude(shared, &policies, decision, &what)
+    }
+
+    fn audited(
+        &self,
+        shared: &Shared,
+        (policies, policy): (&Policies, PolicyIndex),
+        what: &dyn Fn() -> String,
+    ) {
+        policies.count(policy);
+        if let Some(left_out) = shared.log.take() {
+            tracing::warn!(
+                policy = policies.name(policy),
+                request = what(),
+                client = self.name(),
+                address = %self.client,
+                server = %shared.parts.workload,
+                port = self.port,
+                left_out,
+                "audited"
+            );
+        }
+    }
+
+    fn conclude(
+        &self,
+        shared: &Shared,
+        policies: &Policies,
+        decision: AuthorizationDecision,
+        what: &dyn Fn() -> String,
+    ) -> Result<(), Denied> {
+        let denial = match decision {
+            AuthorizationDecision::Permitted(Some(policy)) => {
+                policies.count(policy);
+                return Ok(());
+            }
+            AuthorizationDecision::Permitted(None) => {
+                policies.default.set(policies.default.get() + 1);
+                return Ok(());
+            }
+            AuthorizationDecision::Denied(denial) => denial,
+        };
+        let policy = match denial {
+            Denial::Policy(policy) => {
+                policies.count(policy);
+                policies.name(policy)
+            }
+            other => {
+                let counter = shared.parts.registry.authorization("deny", other.label());
+                counter.set(counter.get() + 1);
+                String::new()
+            }
+        };
+        if let Some(left_out) = shared.log.take() {
+            let path = match denial {
+                Denial::Path(why) => why.to_string(),
+                _ => String::new(),
+            };
+            tracing::warn!(
+                reason = denial.label(),
+                policy,
+                path,
+                request = what(),
+                client = self.name(),
+                address = %self.client,
+                server = %shared.parts.workload,
+                port = self.port,
+                left_out,
+                "denied"
+            );
+        }
+        Err(Denied { cause: self.cause(policies, denial, &policy) })
+    }
+
+    /// What the client is told. The name of a policy is for clients of its own namespace alone.
+    fn cause(&self, policies: &Policies, denial: Denial, policy: &str) -> String {
+        let is_own = |index: PolicyIndex| {
+            let source = policies.table.source(index);
+            self.identity.as_ref().zip(source).is_some_and(|(identity, source)| {
+                *identity.trust_domain() == policies.of.trust_domain
+                    && *identity.namespace() == *source.namespace
+            })
+        };
+        match denial {
+            Denial::Policy(index) if is_own(index) => {
+                format!("{AUTHORIZATION_DENIED}; policy={policy}")
+            }
+            Denial::Path(_) => format!("{AUTHORIZATION_DENIED}; reason={}", denial.label()),
+            _ => AUTHORIZATION_DENIED.to_owned(),
+        }
+    }
+
+    /// The client's identity, for logs.
+    fn name(&self) -> String {
+        self.identity.as_ref().map_or_else(|| "(no identity)".to_owned(), ToString::to_string)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn clients_do_not_fill_the_log() {
+        let budget = LogBudget::default();
+        let lines = (0..1_000).filter(|_| budget.take().is_some()).count();
+        assert!((20..=40).contains(&lines), "{lines}");
+        budget.since.set(Instant::now() - LOG_PERIOD);
+        let left_out = 1_000 - lines as u64;
+        assert_eq!(budget.take(), Some(left_out));
+    }
+}

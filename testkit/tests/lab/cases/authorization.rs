@@ -1,0 +1,277 @@
+//! Authorization policies from YAML through the control plane to the server's proxy, changed while
+//! they apply.
+//!
+//! ```text
+//! web, cart (meshed), plain ──► nginx (HTTP), echo (bytes), calls (gRPC)
+//! stranger (meshed, of another namespace, with the service account web) ──►
+//! ```
+
+use std::fs;
+use std::path::Path;
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use leno_testkit::lab::{Capture, Lab, Options};
+use leno_testkit::peer::Step;
+use leno_testkit::{binaries, wait};
+
+use super::{Case, alone};
+
+/// How long a change may take to reach a proxy.
+const HEAR_LIMIT: Duration = Duration::from_secs(20);
+
+/// nginx as a client without a proxy reaches it: by the address of the instance.
+const DIRECT: &str = "http://nginx-0.nginx.lab:8080/";
+
+const MESH: &str = "
+apiVersion: leno.dev/v1alpha1
+kind: Workload
+metadata: {name: web, namespace: lab}
+spec: {serviceAccount: web, command: ['@BIN@/leno-peer', idle]}
+---
+apiVersion: leno.dev/v1alpha1
+kind: Workload
+metadata: {name: cart, namespace: lab}
+spec: {serviceAccount: cart, command: ['@BIN@/leno-peer', idle]}
+---
+apiVersion: leno.dev/v1alpha1
+kind: Workload
+metadata: {name: stranger, namespace: other}
+spec: {serviceAccount: web, command: ['@BIN@/leno-peer', idle]}
+---
+apiVersion: leno.dev/v1alpha1
+kind: Workload
+metadata: {name: plain, namespace: lab, annotations: {leno.dev/inject: disabled}}
+spec: {command: ['@BIN@/leno-peer', idle]}
+---
+apiVersion: leno.dev/v1alpha1
+kind: Workload
+metadata: {name: nginx, namespace: lab, labels: {app: nginx}}
+spec:
+  command: [nginx, -e, stderr, -c, '@DIR@/nginx.conf']
+  ports: [{name: http, port: 8080, appProtocol: http}]
+---
+apiVersion: leno.dev/v1alpha1
+kind: Workload
+metadata: {name: echo, namespace: lab, labels: {app: echo}}
+spec:
+  command: ['@BIN@/leno-peer', echo, --listen, '0.0.0.0:9000']
+  ports: [{name: bytes, port: 9000}]
+---
+apiVersion: leno.dev/v1alpha1
+kind: Workload
+metadata: {name: calls, namespace: lab, labels: {app: calls}}
+spec:
+  command: ['@BIN@/examples/tonic-peer', serve, '10000', calls]
+  ports: [{name: grpc, port: 10000, appProtocol: grpc}]
+---
+apiVersion: v1
+kind: Service
+metadata: {name: nginx, namespace: lab}
+spec: {selector: {app: nginx}, ports: [{name: http, port: 80, targetPort: http, appProtocol: http}]}
+---
+apiVersion: v1
+kind: Service
+metadata: {name: echo, namespace: lab}
+spec: {selector: {app: echo}, ports: [{name: bytes, port: 9000}]}
+---
+apiVersion: v1
+kind: Service
+metadata: {name: calls, namespace: lab}
+spec: {selector: {app: calls}, ports: [{name: grpc, port: 90, targetPort: 10000, appProtocol: grpc}]}
+";
+
+/// Clients of the service account `web` may call, except below `/admin`, and not with the role
+/// `guest`. The rest of the namespace is closed.
+const POLICIES: &str = "
+---
+apiVersion: v1
+kind: Namespace
+metadata: {name: lab, annotations: {leno.dev/default-authorization: deny}}
+---
+apiVersion: leno.dev/v1alpha1
+kind: AuthorizationPolicy
+metadata: {name: clients, namespace: lab}
+spec:
+  selector: {}
+  rules: [{from: [{serviceAccounts: [web]}]}]
+---
+apiVersion: leno.dev/v1alpha1
+kind: AuthorizationPolicy
+metadata: {name: no-admin, namespace: lab}
+spec:
+  targetRefs: [{group: '', kind: Service, name: nginx}]
+  action: Deny
+  rules:
+  - to: [{paths: [{prefix: /admin}]}]
+  - to: [{headers: [{name: x-role, values: [guest]}]}]
+---
+apiVersion: leno.dev/v1alpha1
+kind: AuthorizationPolicy
+metadata: {name: no-remove, namespace: lab}
+spec:
+  targetRefs: [{group: leno.dev, kind: Workload, name: calls}]
+  action: Deny
+  rules: [{to: [{grpc: [{service: shop.Cart, method: Remove}]}]}]
+";
+
+pub(super) fn cases() -> Vec<Case> {
+    vec![alone!(clients_may_do_what_policies_permit)]
+}
+
+fn prepare(directory: &Path) -> Result<()> {
+    binaries::require("nginx", "nginx")?;
+    let place = directory.display();
+    let temporary: String = ["client_body", "proxy", "fastcgi", "uwsgi", "scgi"]
+        .map(|kind| format!("  {kind}_temp_path {place}/nginx-{kind};\n"))
+        .concat();
+    // Like most servers, it resolves dot segments, escapes and double slashes before it routes.
+    let configuration = format!(
+        "daemon off; master_process off; user root; pid {place}/nginx.pid;\n\
+         error_log stderr error;\nevents {{ worker_connections 256; }}\n\
+         http {{\n  access_log off;\n  default_type text/plain;\n{temporary}  \
+         server {{ listen 0.0.0.0:8080;\n    \
+         location / {{ return 200 \"public\\n\"; }}\n    \
+         location /admin {{ return 200 \"admin\\n\"; }} }}\n}}\n"
+    );
+    Ok(fs::write(directory.join("nginx.conf"), configuration)?)
+}
+
+fn clients_may_do_what_policies_permit(capture: Capture) -> Result<()> {
+    let peer = binaries::directory()?.join("examples/tonic-peer");
+    ensure!(peer.is_file(), "build it first: cargo build -p leno-testkit --examples");
+    let lab = Lab::start(&Options::new(capture), MESH, prepare)?;
+    let cases = || -> Result<()> {
+        // Without a policy every client may.
+        for client in ["web", "cart", "stranger"] {
+            until(&lab, client, &["http://nginx.lab/admin"], "200")?;
+        }
+        until(&lab, "plain", &[DIRECT], "200")?;
+        lab.edit(&format!("{MESH}{POLICIES}"))?;
+        until(&lab, "cart", &["http://nginx.lab/"], "403 authorization-denied")?;
+        identities_decide(&lab)?;
+        denials_win(&lab)?;
+        no_spelling_of_a_path_passes(&lab)?;
+        bytes_of_others_are_refused(&lab)?;
+        calls_are_denied_by_their_method(&lab, &peer.display().to_string())?;
+        decisions_are_counted(&lab)?;
+        // All of it ends with the documents, and nothing was restarted.
+        lab.edit(MESH)?;
+        until(&lab, "cart", &["http://nginx.lab/admin"], "200")?;
+        until(&lab, "plain", &[DIRECT], "200")
+    };
+    lab.explain(cases())
+}
+
+fn identities_decide(lab: &Lab) -> Result<()> {
+    for (client, expected) in [
+        ("web", "200"),
+        ("cart", "403 authorization-denied"),
+        // The same service account in another namespace.
+        ("stranger", "403 authorization-denied"),
+    ] {
+        until(lab, client, &["http://nginx.lab/"], expected)?;
+    }
+    until(lab, "plain", &[DIRECT], "403 authorization-denied")
+}
+
+/// The policy is named to clients of its namespace alone.
+fn denials_win(lab: &Lab) -> Result<()> {
+    let named = "403 authorization-denied; policy=lab/no-admin";
+    until(lab, "web", &["http://nginx.lab/admin"], named)?;
+    until(lab, "web", &["http://nginx.lab/admin/x?y"], named)?;
+    until(lab, "web", &["http://nginx.lab/administrator"], "200")?;
+    until(lab, "stranger", &["http://nginx.lab/admin"], "403 authorization-denied")?;
+    // Every value counts: a harmless first line hides nothing.
+    let roles = ["-H", "x-role: user", "-H", "x-role: guest", "http://nginx.lab/"];
+    until(lab, "web", &roles, named)?;
+    until(lab, "web", &["-H", "x-role: user, guest", "http://nginx.lab/"], named)?;
+    until(lab, "web", &["-H", "x-role: user", "http://nginx.lab/"], "200")
+}
+
+/// Spellings of `/admin` that were ways around the policies of other meshes: CVE-2020-8595 (exact
+/// paths and queries), CVE-2021-31920 (`//`, `%2F`), CVE-2021-29492 (`%5C`), CVE-2021-39156 (`#`).
+fn no_spelling_of_a_path_passes(lab: &Lab) -> Result<()> {
+    let named = "403 authorization-denied; policy=lab/no-admin";
+    let ambiguous = "403 authorization-denied; reason=ambiguous-path";
+    for (path, expected) in [
+        ("/%61dmin", named),
+        ("/admin?a=/public", named),
+        ("//admin", ambiguous),
+        ("/public/../admin", ambiguous),
+        ("/public/%2e%2e/admin", ambiguous),
+        ("/public/..%2fadmin", ambiguous),
+        ("/./admin", ambiguous),
+        ("/public%5C..%5Cadmin", ambiguous),
+        ("/admin;x=1", ambiguous),
+        ("/%2561dmin", ambiguous),
+        ("/admin%00", ambiguous),
+    ] {
+        let url = format!("http://nginx.lab{path}");
+        let said = answered(lab, "web", &["--path-as-is", &url])?;
+        ensure!(said == expected, "{path}: {said:?} where {expected:?} is expected");
+        let page = ["curl", "-sS", "-m", "5", "--path-as-is", &url];
+        let page = lab.text("web", &page)?;
+        ensure!(page != "admin\n", "{path} reached the application");
+    }
+    Ok(())
+}
+
+/// A connection of bytes is reset before the application sees any.
+fn bytes_of_others_are_refused(lab: &Lab) -> Result<()> {
+    let steps = [Step::Send("hello".into()), Step::Read(5)];
+    let served = lab.talk("web", "echo.lab:9000", &steps)?;
+    ensure!(served.failure().is_none(), "{served:?}");
+    let direct = "echo-0.echo.lab:9000";
+    for (client, address) in
+        [("cart", "echo.lab:9000"), ("stranger", "echo.lab:9000"), ("plain", direct)]
+    {
+        let refused = lab.talk(client, address, &steps)?;
+        ensure!(refused.failure().is_some(), "{client}: {refused:?}");
+    }
+    Ok(())
+}
+
+fn calls_are_denied_by_their_method(lab: &Lab, peer: &str) -> Result<()> {
+    let call = |client: &str, method: &str| -> Result<String> {
+        let said = lab.text(client, &[peer, "one", "calls.lab", "90", method])?;
+        Ok(said.trim().to_owned())
+    };
+    let added = call("web", "/shop.Cart/Add")?;
+    ensure!(added.starts_with("Ok calls"), "{added}");
+    for (client, method) in [("web", "/shop.Cart/Remove"), ("cart", "/shop.Cart/Add")] {
+        let denied = call(client, method)?;
+        ensure!(denied.starts_with("PermissionDenied"), "{client} {method}: {denied}");
+    }
+    Ok(())
+}
+
+fn decisions_are_counted(lab: &Lab) -> Result<()> {
+    let page = lab.metrics("nginx")?;
+    for line in [
+        "leno_authorization_total{decision=\"allow\",policy=\"lab/clients\"}",
+        "leno_authorization_total{decision=\"deny\",policy=\"lab/no-admin\"}",
+        "leno_authorization_total{decision=\"deny\",policy=\"not-allowed\"}",
+        "leno_authorization_total{decision=\"deny\",policy=\"ambiguous-path\"}",
+    ] {
+        ensure!(page.contains(line), "{line} is not in\n{page}");
+    }
+    Ok(())
+}
+
+fn until(lab: &Lab, client: &str, more: &[&str], expected: &str) -> Result<()> {
+    let mut last = String::new();
+    let heard = wait::until("the answer", HEAR_LIMIT, || {
+        last = answered(lab, client, more)?;
+        Ok((last == expected).then_some(()))
+    });
+    heard.with_context(|| format!("{client} {more:?}: {last:?} where {expected:?} is expected"))
+}
+
+/// The status and `leno-error` of a request.
+fn answered(lab: &Lab, client: &str, more: &[&str]) -> Result<String> {
+    let format = "%{http_code} %header{leno-error}";
+    let curl = ["curl", "-sS", "-m", "5", "-o", "/dev/null", "-w", format];
+    let answer = lab.exec(client, &[&curl[..], more].concat())?;
+    Ok(String::from_utf8_lossy(&answer.stdout).trim().to_owned())
+}
