@@ -16,6 +16,7 @@ fn main() -> ExitCode {
     let out = PathBuf::from(env::var_os("OUT_DIR").expect("cargo sets OUT_DIR"));
     for (source, object) in [
         ("../progs/capture.bpf.c", "capture.bpf.o"),
+        ("../progs/flows.bpf.c", "flows.bpf.o"),
         ("../tests/decisions.bpf.c", "decisions.bpf.o"),
     ] {
         if let Err(reason) = compile(Path::new(source), &out.join(object)) {

@@ -27,7 +27,7 @@ pub struct Field {
 }
 
 /// The size of a field's type, inferred from an accessor that is never called.
-const fn size_of_field<S, T>(_: fn(&S) -> &T) -> usize {
+pub(crate) const fn size_of_field<S, T>(_: fn(&S) -> &T) -> usize {
     size_of::<T>()
 }
 

@@ -5,9 +5,11 @@
 //! difference between the two files fails a test.
 //!
 //! Read first: [`CaptureConfig`] (the configuration of a workload's programs), [`SocketAddress`]
-//! (one form for addresses of both families) and [`Counter`].
+//! (one form for addresses of both families) and [`Counter`]. [`flow`] has those of the flow
+//! programs.
 
 mod counter;
+pub mod flow;
 mod layout;
 
 use std::net::IpAddr;

@@ -31,6 +31,29 @@ pub enum Error {
     /// More prefixes than the kernel map holds.
     #[error("{0} excluded prefixes are too many: the most is {most}", most = leno_bpf_abi::MAX_EXCLUDED)]
     TooManyExcluded(usize),
+    /// A table or a buffer that is empty or larger than its bound.
+    #[error(
+        "{wanted} {what} are too {}: they would take {} MB of kernel memory; the most is {most}, which \
+         takes {} MB",
+        if *wanted == 0 { "few" } else { "many" },
+        would_take.div_ceil(1_000_000),
+        takes.div_ceil(1_000_000)
+    )]
+    Size {
+        /// What is kept: `flows` or `events`.
+        what: &'static str,
+        /// How many were asked for.
+        wanted: u32,
+        /// The bound.
+        most: u32,
+        /// The memory that the wanted number would take, in bytes.
+        would_take: u64,
+        /// The memory at the bound, in bytes.
+        takes: u64,
+    },
+    /// The events of flows have one reader.
+    #[error("another process follows these flows already: end it, or list them instead")]
+    Followed,
     /// A prefix length that the address family does not have.
     #[error("{0}/{1} is not an address prefix")]
     Prefix(std::net::IpAddr, u8),

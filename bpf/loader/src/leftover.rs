@@ -6,15 +6,17 @@ use libbpf_rs::Link;
 use libbpf_rs::query::LinkTypeInfo;
 
 use crate::error::Error;
-use crate::{PinRoot, pins};
+use crate::{PinRoot, flows, pins};
 
-/// The pinned programs of one workload.
+/// The pinned programs of one workload, or those that account for the flows of several.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Leftover {
     /// The name under which they were attached.
     pub owner: String,
     /// The version of Leno that attached them.
     pub version: String,
+    /// Whether they account for flows; else they capture.
+    pub flows: bool,
     /// Whether any of them is still attached. The kernel detaches a link when its cgroup or
     /// namespace is gone.
     pub attached: bool,
@@ -22,7 +24,7 @@ pub struct Leftover {
     pub directory: PathBuf,
 }
 
-/// All workloads that have something pinned, by name.
+/// All that is pinned, by name.
 ///
 /// # Errors
 /// When the directory cannot be read.
@@ -34,7 +36,8 @@ pub fn list(root: &PinRoot) -> Result<Vec<Leftover>, Error> {
         let owner =
             if noted.is_empty() { pins::file_name(&directory).replace(':', ".") } else { noted };
         let version = pins::read_note(&directory, "version");
-        found.push(Leftover { owner, version, attached, directory });
+        let flows = flows::are_in(&directory);
+        found.push(Leftover { owner, version, flows, attached, directory });
     }
     found.sort_by(|a, b| a.owner.cmp(&b.owner));
     Ok(found)

@@ -11,10 +11,16 @@
 //!                           link_<program>       one for each hook
 //! ```
 //!
+//! [`flows::Flows`] is one load of the flow programs, for all workloads of a mesh or a node, pinned in the
+//! same way.
+//!
 //! This crate does not know what a mesh is, who chooses the backend, or why a workload is captured:
 //! `leno-capture` does. Read first: [`Instance`], [`Target`], [`Options`].
 
+mod batch;
 mod error;
+pub mod flows;
+pub mod inspect;
 mod instance;
 mod leftover;
 pub mod mounts;
@@ -31,8 +37,11 @@ pub use object::probe;
 pub use pins::PinRoot;
 pub use run_time::{Counting, RunTime, run_time, run_times};
 
-/// The compiled kernel programs.
+/// The compiled kernel programs that capture.
 pub const OBJECT: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/capture.bpf.o"));
+
+/// The compiled kernel programs that account for flows.
+pub const FLOWS_OBJECT: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/flows.bpf.o"));
 
 #[cfg(test)]
 mod tests;

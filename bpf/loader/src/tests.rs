@@ -2,7 +2,8 @@
 
 use std::ffi::OsStr;
 
-use leno_bpf_abi::{CaptureConfig, Counter, Field, LAYOUTS, Slot, SocketAddress};
+use leno_bpf_abi::flow::{self, FLOW_LAYOUTS, FLOW_SETTINGS, FLOW_TOTALS};
+use leno_bpf_abi::{CaptureConfig, Counter, Field, LAYOUTS, Layout, Slot, SocketAddress};
 use libbpf_rs::btf::types::{Enum, MemberAttr, Struct};
 use libbpf_rs::btf::{Btf, HasSize, TypeId};
 use libbpf_rs::{ProgramInput, ProgramMut};
@@ -11,8 +12,8 @@ use crate::object;
 
 const DECISIONS: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/decisions.bpf.o"));
 
-fn btf() -> Btf<'static> {
-    Btf::from_raw("leno", crate::OBJECT).unwrap().expect("the object has BTF")
+fn btf(object: &'static [u8]) -> Btf<'static> {
+    Btf::from_raw("leno", object).unwrap().expect("the object has BTF")
 }
 
 fn size_of_type(btf: &Btf<'_>, id: TypeId) -> usize {
@@ -21,16 +22,26 @@ fn size_of_type(btf: &Btf<'_>, id: TypeId) -> usize {
     }
     let mut plain = btf.type_by_id::<libbpf_rs::btf::BtfType<'_>>(id).unwrap();
     plain = plain.skip_mods_and_typedefs();
+    if let Some(part) = btf.type_by_id::<Struct<'_>>(plain.type_id()) {
+        return part.size();
+    }
     match btf.type_by_id::<libbpf_rs::btf::types::Int<'_>>(plain.type_id()) {
         Some(int) => usize::from(int.bits) / 8,
-        None => panic!("{plain:?} is neither an array nor an integer"),
+        None => panic!("{plain:?} is neither an array, a structure nor an integer"),
     }
 }
 
 #[test]
 fn structures_have_the_same_layout_in_c_and_rust() {
-    let btf = btf();
-    for layout in LAYOUTS {
+    assert_same(crate::OBJECT, LAYOUTS);
+    assert_same(crate::FLOWS_OBJECT, FLOW_LAYOUTS);
+}
+
+fn assert_same(object: &'static [u8], layouts: &[Layout]) {
+    let btf = btf(object);
+    // Records of a ring buffer are no map's value, so BTF lacks their type; the kernel tests of leno-flows
+    // read them.
+    for layout in layouts.iter().filter(|layout| layout.name != "flow_event") {
         let in_c: Struct<'_> = btf.type_by_name(layout.name).expect(layout.name);
         assert_eq!(in_c.size(), layout.size, "{}", layout.name);
         let names: Vec<String> =
@@ -49,8 +60,8 @@ fn structures_have_the_same_layout_in_c_and_rust() {
     }
 }
 
-fn assert_enumerates(name: &str, end: &str, names: &[&str]) {
-    let btf = btf();
+fn assert_enumerates(object: &'static [u8], name: &str, end: &str, names: &[&str]) {
+    let btf = btf(object);
     let in_c: Enum<'_> = btf.type_by_name(name).expect(name);
     let mut expected: Vec<String> = names.iter().map(|name| name.to_uppercase()).collect();
     expected.push(end.to_owned());
@@ -65,9 +76,11 @@ fn assert_enumerates(name: &str, end: &str, names: &[&str]) {
 #[test]
 fn counters_and_slots_have_the_same_order_in_c_and_rust() {
     let counters: Vec<&str> = Counter::ALL.iter().map(|c| c.name()).collect();
-    assert_enumerates("counter", "COUNTERS", &counters);
+    assert_enumerates(crate::OBJECT, "counter", "COUNTERS", &counters);
     let slots: Vec<&str> = Slot::ALL.iter().map(|s| s.name()).collect();
-    assert_enumerates("listener_slot", "LISTENER_SLOTS", &slots);
+    assert_enumerates(crate::OBJECT, "listener_slot", "LISTENER_SLOTS", &slots);
+    assert_enumerates(crate::FLOWS_OBJECT, "flow_total", "FLOW_TOTALS", FLOW_TOTALS);
+    assert_enumerates(crate::FLOWS_OBJECT, "flow_setting", "FLOW_SETTINGS", FLOW_SETTINGS);
 }
 
 #[test]
@@ -87,6 +100,19 @@ fn maps_have_the_bounds_of_the_abi() {
     }
 }
 
+#[test]
+fn maps_of_flows_have_the_bounds_of_the_abi() {
+    let object = object::open(crate::FLOWS_OBJECT).unwrap();
+    let bound = |name: &str| {
+        object.maps().find(|m| m.name() == OsStr::new(name)).map(|m| m.max_entries()).expect(name)
+    };
+    assert_eq!(bound("pairs"), flow::MAX_FLOW_PAIRS);
+    assert_eq!(bound("workloads"), flow::MAX_FLOW_WORKLOADS);
+    assert_eq!(bound("names"), flow::MAX_FLOW_WORKLOADS);
+    assert_eq!(bound("addresses"), flow::MAX_FLOW_ADDRESSES);
+    assert_eq!(bound("totals") as usize, FLOW_TOTALS.len());
+}
+
 /// Whether this process is root; a skip fails if `LENO_REQUIRE` names root.
 fn has_root() -> bool {
     let root = nix::unistd::geteuid().is_root();
@@ -104,6 +130,7 @@ fn has_root() -> bool {
 fn the_kernel_verifies_every_program() {
     if has_root() {
         crate::probe().unwrap();
+        crate::flows::probe().unwrap();
     }
 }
 

@@ -1,0 +1,218 @@
+//! The process that enrols workloads, and publishes what is counted of them.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use leno_bpf::flows::{Earlier, Flows, Sizes, monotonic};
+use leno_bpf::{Error, PinRoot};
+use leno_bpf_abi::flow::{FIRST_WORKLOAD, FlowAddress, FlowName, FlowState, FlowWorkload};
+
+use crate::metrics::{self, Gauges};
+use crate::pairs::Published;
+use crate::view;
+
+/// How long a flow that has ended stays in the table, for readers of the list.
+const LINGER: Duration = Duration::from_secs(10);
+
+/// An instance of a workload.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Member {
+    /// The namespace of its workload.
+    pub namespace: String,
+    /// Its workload; all instances of one are added up.
+    pub workload: String,
+    /// Its network namespace, as a file.
+    pub netns: PathBuf,
+    /// Its addresses, by which it is named as the peer of others.
+    pub addresses: Vec<IpAddr>,
+    /// The user of its proxy.
+    pub proxy_uid: u32,
+    /// Whether its own connections are accounted for.
+    pub accounted: bool,
+}
+
+/// The flows of a mesh, or of a node. Dropping it changes nothing in the kernel: [`Accounts::end`] removes
+/// all.
+#[derive(Debug)]
+pub struct Accounts {
+    flows: Flows,
+    ids: BTreeMap<(String, String), u32>,
+    members: BTreeMap<String, Enrolled>,
+    published: Published,
+    gauges: Gauges,
+    /// Open flows of the table whose socket the last pass did not find.
+    missed: BTreeSet<u64>,
+}
+
+/// What was entered for a member.
+#[derive(Debug)]
+struct Enrolled {
+    member: Member,
+    /// The key of its namespace, while it is accounted for.
+    cookie: Option<u64>,
+}
+
+impl Accounts {
+    /// Finds out whether programs can be pinned on this machine. If they cannot, nothing is pinned.
+    ///
+    /// # Errors
+    /// Why not.
+    pub fn check_pins() -> Result<(), Error> {
+        PinRoot::find().map(drop)
+    }
+
+    /// Attaches the programs to a cgroup, with what an earlier process counted under the same name. No
+    /// namespace is enrolled then.
+    ///
+    /// # Errors
+    /// If the kernel refuses.
+    pub fn start(owner: &str, cgroup: &Path, sizes: Sizes) -> Result<(Self, Earlier), Error> {
+        let (flows, earlier) = Flows::attach(&PinRoot::find()?, owner, cgroup, sizes)?;
+        for cookie in flows.enrolled()? {
+            flows.withdraw(cookie)?;
+        }
+        flows.forget(&flows.addresses()?)?;
+        let ids = view::names(&flows)?.into_iter().map(|(id, name)| (name, id)).collect();
+        let accounts = Self {
+            flows,
+            ids,
+            members: BTreeMap::new(),
+            published: Published::default(),
+            gauges: Gauges::default(),
+            missed: BTreeSet::new(),
+        };
+        Ok((accounts, earlier))
+    }
+
+    /// Enters an instance under its name, in place of what was entered under it before.
+    ///
+    /// # Errors
+    /// If the kernel refuses; it may be entered in part then.
+    pub fn enrol(&mut self, name: &str, member: Member) -> Result<(), Error> {
+        if self.members.get(name).is_some_and(|enrolled| enrolled.member == member) {
+            return Ok(());
+        }
+        self.withdraw(name)?;
+        let id = self.id_of(&member);
+        self.flows.name(
+            id,
+            &FlowName::new(&member.namespace, &member.workload),
+            &member.addresses,
+        )?;
+        let proxy_uid = member.proxy_uid;
+        let cookie = match member.accounted {
+            true => Some(self.flows.enrol(&member.netns, FlowWorkload { id, proxy_uid })?),
+            false => None,
+        };
+        self.members.insert(name.to_owned(), Enrolled { member, cookie });
+        Ok(())
+    }
+
+    /// Removes an instance; succeeds if it is not there. Its open connections stay accounted for.
+    ///
+    /// # Errors
+    /// If the kernel refuses.
+    pub fn withdraw(&mut self, name: &str) -> Result<(), Error> {
+        let Some(enrolled) = self.members.get(name) else { return Ok(()) };
+        if let Some(cookie) = enrolled.cookie {
+            self.flows.withdraw(cookie)?;
+        }
+        let addresses = enrolled.member.addresses.iter().copied();
+        self.flows.forget(&addresses.map(FlowAddress::new).collect::<Vec<_>>())?;
+        self.members.remove(name);
+        Ok(())
+    }
+
+    /// Whether the connections of an instance are accounted for, in place of how it is now.
+    ///
+    /// # Errors
+    /// If the kernel refuses.
+    pub fn set_accounted(&mut self, name: &str, accounted: bool) -> Result<(), Error> {
+        match self.members.get(name) {
+            Some(enrolled) => {
+                let member = Member { accounted, ..enrolled.member.clone() };
+                self.enrol(name, member)
+            }
+            None => Ok(()),
+        }
+    }
+
+    /// Reads what was counted, and removes from the table what has ended a while ago.
+    ///
+    /// # Errors
+    /// If the kernel refuses.
+    pub fn collect(&mut self) -> Result<(), Error> {
+        self.flows.end_abandoned()?;
+        // Before the table is read, so that what is added meanwhile is not taken for evicted.
+        let totals = self.flows.totals()?;
+        let began = nanos(monotonic());
+        let pass = self.flows.refresh()?;
+        let names = view::names(&self.flows)?;
+        let mut entries = BTreeMap::new();
+        let (mut present, mut over, mut missed) = (0, Vec::new(), BTreeSet::new());
+        let missed_before = std::mem::take(&mut self.missed);
+        self.flows.for_each(|cookie, flow| {
+            present += 1;
+            let Some(state) = flow.state() else { return };
+            *entries.entry(state).or_default() += 1;
+            if state == FlowState::Closed {
+                if flow.last_ns.saturating_add(nanos(LINGER)) < began {
+                    over.push(cookie);
+                }
+            } else if is_before(flow.pass, pass) && flow.opened_ns < began {
+                // The iterator skips a socket at times. One that it misses twice is gone: its namespace
+                // went with it, and no program ran.
+                if missed_before.contains(&cookie) {
+                    over.push(cookie);
+                } else {
+                    missed.insert(cookie);
+                }
+            }
+        })?;
+        self.missed = missed;
+        let evicted = totals.added.saturating_sub(totals.removed).saturating_sub(present);
+        self.flows.remove(&over)?;
+        let folded = self.published.take_in(&self.flows.pairs()?, &names);
+        self.gauges = Gauges {
+            entries,
+            capacity: self.flows.capacity().into(),
+            overflow: self.gauges.overflow.max(evicted + totals.unlisted),
+            untracked: totals.untracked,
+            folded: folded as u64 + totals.folded,
+            events_dropped: totals.events_dropped,
+        };
+        Ok(())
+    }
+
+    /// The metrics as they were collected last, in Prometheus' text format.
+    #[must_use]
+    pub fn metrics(&self) -> String {
+        metrics::text(self.published.sums(), &self.gauges)
+    }
+
+    /// Detaches and removes everything.
+    ///
+    /// # Errors
+    /// When a pin cannot be removed.
+    pub fn end(self) -> Result<(), Error> {
+        self.flows.detach()
+    }
+
+    /// The id of a workload: the one that it had, or the next one. The kernel refuses a name too many.
+    fn id_of(&mut self, member: &Member) -> u32 {
+        let next = self.ids.values().max().map_or(FIRST_WORKLOAD, |last| last + 1);
+        let key = (member.namespace.clone(), member.workload.clone());
+        *self.ids.entry(key).or_insert(next)
+    }
+}
+
+/// Whether a pass of the iterator came before another one; other readers have passes of their own.
+fn is_before(pass: u32, other: u32) -> bool {
+    pass.wrapping_sub(other) > u32::MAX / 2
+}
+
+fn nanos(time: Duration) -> u64 {
+    u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
+}

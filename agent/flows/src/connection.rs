@@ -1,0 +1,178 @@
+//! A flow with names and wall-clock times, for people and programs.
+
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use leno_bpf::flows::monotonic;
+use leno_bpf_abi::flow::{
+    FIRST_WORKLOAD, Flow, FlowEnd, FlowEvent, FlowOwner, FlowRole, FlowState, PEER_SELF,
+};
+use serde::Serialize;
+
+/// The name of a workload that the maps do not have: they were written by another version.
+const UNNAMED: &str = "?";
+
+/// The names of workloads by id: namespace and workload.
+pub(crate) type Names = BTreeMap<u32, (String, String)>;
+
+/// The difference between the kernel's clock and the wall clock.
+#[derive(Clone, Copy, Debug)]
+pub struct Clock {
+    /// The Unix time at which the kernel's clock began.
+    began: Duration,
+    now: Duration,
+}
+
+/// The other end of a connection.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Peer {
+    /// A workload, by namespace and name.
+    Workload {
+        /// The namespace.
+        namespace: String,
+        /// The workload.
+        workload: String,
+    },
+    /// The same instance: loopback, as between an application and its proxy.
+    Itself,
+    /// An address that belongs to no workload.
+    Outside,
+}
+
+/// A connection of a workload, as `leno flows` shows it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Connection {
+    /// The kernel's number for the socket, which no other socket ever has.
+    pub cookie: u64,
+    /// The workload's namespace.
+    pub namespace: String,
+    /// The workload.
+    pub workload: String,
+    /// `application` or `proxy`: which of its programs has the socket.
+    pub socket: &'static str,
+    /// `client` if the workload opened it, `server` if it accepted it.
+    pub role: &'static str,
+    /// Its own address.
+    pub local: SocketAddr,
+    /// The address that it is connected to.
+    pub remote: SocketAddr,
+    /// What is at that address.
+    pub peer: Peer,
+    /// `new`, `established`, `closing` or `closed`.
+    pub state: &'static str,
+    /// How it ended, and which side ended it; `open` if it has not.
+    pub end: &'static str,
+    /// Payload that was sent, each byte once.
+    pub bytes_sent: u64,
+    /// Payload that was received, each byte once.
+    pub bytes_received: u64,
+    /// Segments that were sent.
+    pub segments_sent: u32,
+    /// Segments that were received.
+    pub segments_received: u32,
+    /// Segments that were sent again.
+    pub retransmits: u32,
+    /// Smoothed round-trip time.
+    pub rtt_us: u32,
+    /// Least round-trip time of the last five minutes.
+    pub min_rtt_us: u32,
+    /// How long the handshake took; 0 if it is not done.
+    pub handshake_us: u32,
+    /// When it was begun, in milliseconds since 1970.
+    pub first_seen_unix_ms: u64,
+    /// When it changed state last or was seen to have moved bytes.
+    pub last_seen_unix_ms: u64,
+    /// From its begin to its end, or to now.
+    pub duration_ms: u64,
+}
+
+/// A connection that changed its state.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Change {
+    /// When, in milliseconds since 1970.
+    pub at_unix_ms: u64,
+    /// The connection after it.
+    #[serde(flatten)]
+    pub connection: Connection,
+}
+
+impl Clock {
+    /// Reads both clocks.
+    #[must_use]
+    pub fn now() -> Self {
+        let unix = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        let now = monotonic();
+        Self { began: unix.saturating_sub(now), now }
+    }
+
+    fn unix_ms(self, ns: u64) -> u64 {
+        whole_ms(self.began + Duration::from_nanos(ns))
+    }
+}
+
+impl Connection {
+    pub(crate) fn new(cookie: u64, flow: &Flow, names: &Names, clock: Clock) -> Self {
+        let (namespace, workload) = name_of(names, flow.workload);
+        let state = flow.state();
+        let end_ns = match state {
+            Some(FlowState::Closed) => flow.last_ns,
+            _ => u64::try_from(clock.now.as_nanos()).unwrap_or(u64::MAX),
+        };
+        let lasted = Duration::from_nanos(end_ns.saturating_sub(flow.opened_ns));
+        Self {
+            cookie,
+            namespace,
+            workload,
+            socket: FlowOwner::of(flow.owner).map_or(UNNAMED, FlowOwner::name),
+            role: FlowRole::of(flow.role).map_or(UNNAMED, FlowRole::name),
+            local: flow.local(),
+            remote: flow.remote(),
+            peer: peer_of(names, flow.peer),
+            state: state.map_or(UNNAMED, FlowState::name),
+            end: FlowEnd::of(flow.end).map_or(UNNAMED, FlowEnd::name),
+            bytes_sent: flow.bytes_sent,
+            bytes_received: flow.bytes_received,
+            segments_sent: flow.segments_sent,
+            segments_received: flow.segments_received,
+            retransmits: flow.retransmits,
+            rtt_us: flow.rtt_us,
+            min_rtt_us: flow.min_rtt_us,
+            handshake_us: flow.handshake_us,
+            first_seen_unix_ms: clock.unix_ms(flow.opened_ns),
+            last_seen_unix_ms: clock.unix_ms(flow.last_ns),
+            duration_ms: whole_ms(lasted),
+        }
+    }
+}
+
+impl Change {
+    pub(crate) fn new(event: &FlowEvent, names: &Names, clock: Clock) -> Self {
+        Self {
+            at_unix_ms: clock.unix_ms(event.at_ns),
+            connection: Connection::new(event.cookie, &event.flow, names, clock),
+        }
+    }
+}
+
+/// The namespace and the name of a workload.
+pub(crate) fn name_of(names: &Names, id: u32) -> (String, String) {
+    let unnamed = || (UNNAMED.to_owned(), UNNAMED.to_owned());
+    names.get(&id).cloned().unwrap_or_else(unnamed)
+}
+
+pub(crate) fn peer_of(names: &Names, id: u32) -> Peer {
+    match id {
+        PEER_SELF => Peer::Itself,
+        FIRST_WORKLOAD.. => {
+            let (namespace, workload) = name_of(names, id);
+            Peer::Workload { namespace, workload }
+        }
+        _ => Peer::Outside,
+    }
+}
+
+fn whole_ms(time: Duration) -> u64 {
+    u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
+}

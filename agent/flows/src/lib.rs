@@ -1,0 +1,28 @@
+//! Accounts for the connections of workloads: enrols their network namespaces with the flow programs of
+//! `leno-bpf`, and reads what those have counted, with the names of workloads.
+//!
+//! ```text
+//!  Accounts   the one process that enrols: leno up  ─► enrol, withdraw, collect ─► Metrics ─► text
+//!  View       any process that may read the pins    ─► list, follow             ─► Connection
+//! ```
+//! Both meet only in the kernel: names and sums are pinned, so a reader needs no answer of the process that
+//! enrols, and the next such process goes on counting where the last one ended.
+//!
+//! This crate does not know what a mesh is, nor which workloads are accounted for. Read first: [`Accounts`],
+//! [`View`], [`Connection`].
+
+mod accounts;
+mod connection;
+mod metrics;
+mod pairs;
+mod setting;
+mod view;
+
+pub use accounts::{Accounts, Member};
+pub use connection::{Change, Clock, Connection, Peer};
+pub use leno_bpf::Error;
+pub use leno_bpf::flows::{Earlier, MAX_EVENTS, MAX_FLOWS, Sizes, probe};
+pub use leno_bpf_abi::flow::{FlowEnd, FlowOwner, FlowRole, FlowState};
+pub use metrics::{FAMILIES, Family};
+pub use setting::{Source, UnknownSource};
+pub use view::{Events, View};

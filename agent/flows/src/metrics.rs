@@ -1,0 +1,201 @@
+//! The metrics of flows in Prometheus' text format.
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+
+use leno_bpf_abi::flow::{FlowEnd, FlowState};
+
+use crate::connection::Peer;
+use crate::pairs::{Pair, Sums};
+
+/// One family of metrics; `docs/guide/metrics.md` has the same texts.
+#[derive(Clone, Copy, Debug)]
+pub struct Family {
+    /// The name.
+    pub name: &'static str,
+    /// `counter`, `gauge` or `summary`.
+    pub kind: &'static str,
+    /// The help text.
+    pub help: &'static str,
+}
+
+macro_rules! families {
+    ($($constant:ident = $name:literal, $kind:literal, $help:literal;)*) => {
+        $(const $constant: Family = Family { name: $name, kind: $kind, help: $help };)*
+
+        /// Every family, in the order in which they are written.
+        pub const FAMILIES: &[Family] = &[$($constant),*];
+    };
+}
+
+families! {
+    BYTES = "leno_flow_bytes_total", "counter",
+        "Payload of TCP connections, each byte once, by direction.";
+    SEGMENTS = "leno_flow_segments_total", "counter",
+        "TCP segments, with those without payload, by direction.";
+    RETRANSMITS = "leno_flow_retransmits_total", "counter",
+        "TCP segments that were sent again.";
+    OPENED = "leno_flow_connections_opened_total", "counter",
+        "TCP connections that were begun or accepted.";
+    CLOSED = "leno_flow_connections_closed_total", "counter",
+        "TCP connections that ended, by how and by which side.";
+    HANDSHAKE = "leno_flow_handshake_seconds", "summary",
+        "Time of TCP handshakes.";
+    RTT = "leno_flow_rtt_seconds", "summary",
+        "Smoothed round-trip time of TCP connections when they ended.";
+    DURATION = "leno_flow_duration_seconds", "summary",
+        "Time that TCP connections lasted.";
+    ENTRIES = "leno_flow_map_entries", "gauge",
+        "Flows in the table, by state.";
+    CAPACITY = "leno_flow_map_capacity", "gauge",
+        "Flows that the table can hold.";
+    OVERFLOW = "leno_flow_map_overflow_total", "counter",
+        "Flows that are not in the table because it was full; their sums are complete.";
+    UNTRACKED = "leno_flow_untracked_total", "counter",
+        "TCP connections that are not accounted for because the kernel had no memory.";
+    FOLDED = "leno_flow_pairs_folded", "gauge",
+        "Pairs of workloads that are counted as other because of the bound on series.";
+    DROPPED = "leno_flow_events_dropped_total", "counter",
+        "Events of flows that were dropped because their reader was too slow.";
+}
+
+/// Everything but the sums of pairs.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Gauges {
+    pub(crate) entries: BTreeMap<FlowState, u64>,
+    pub(crate) capacity: u64,
+    pub(crate) overflow: u64,
+    pub(crate) untracked: u64,
+    pub(crate) folded: u64,
+    pub(crate) events_dropped: u64,
+}
+
+/// The text of all families.
+pub(crate) fn text<'a>(
+    pairs: impl Iterator<Item = (&'a Pair, &'a Sums)>,
+    gauges: &Gauges,
+) -> String {
+    let mut rows: BTreeMap<&'static str, String> = BTreeMap::new();
+    for (pair, sums) in pairs {
+        add_pair(&mut rows, &labels(pair), sums);
+    }
+    let mut plain = |family: Family, value: u64| {
+        rows.insert(family.name, format!("{} {value}\n", family.name));
+    };
+    plain(CAPACITY, gauges.capacity);
+    plain(OVERFLOW, gauges.overflow);
+    plain(UNTRACKED, gauges.untracked);
+    plain(FOLDED, gauges.folded);
+    plain(DROPPED, gauges.events_dropped);
+    for state in FlowState::ALL {
+        let count = gauges.entries.get(state).copied().unwrap_or_default();
+        let row = format!("{}{{state=\"{}\"}} {count}\n", ENTRIES.name, state.name());
+        rows.entry(ENTRIES.name).or_default().push_str(&row);
+    }
+    let mut text = String::new();
+    for Family { name, kind, help } in FAMILIES {
+        write!(text, "# HELP {name} {help}\n# TYPE {name} {kind}\n").expect("a String takes all");
+        text.push_str(rows.get(name).map(String::as_str).unwrap_or_default());
+    }
+    text
+}
+
+fn add_pair(rows: &mut BTreeMap<&'static str, String>, labels: &str, sums: &Sums) {
+    let mut row = |family: Family, suffix: &str, more: &str, value: String| {
+        let text = rows.entry(family.name).or_default();
+        writeln!(text, "{}{suffix}{{{labels}{more}}} {value}", family.name)
+            .expect("a String takes all");
+    };
+    let [sent, received, segments_sent, segments_received, retransmits, opened, established, ..] =
+        *sums;
+    let [handshake_us, rtt_us, rtt_samples, duration_us] = [sums[7], sums[8], sums[9], sums[10]];
+    let ended = &sums[11..];
+    row(BYTES, "", ",direction=\"sent\"", sent.to_string());
+    row(BYTES, "", ",direction=\"received\"", received.to_string());
+    row(SEGMENTS, "", ",direction=\"sent\"", segments_sent.to_string());
+    row(SEGMENTS, "", ",direction=\"received\"", segments_received.to_string());
+    row(RETRANSMITS, "", "", retransmits.to_string());
+    row(OPENED, "", "", opened.to_string());
+    let closed: u64 = ended.iter().sum();
+    for end in FlowEnd::ALL {
+        let count = ended[*end as usize];
+        if count > 0 {
+            row(CLOSED, "", &format!(",end=\"{}\"", end.name()), count.to_string());
+        }
+    }
+    for (family, us, count) in [
+        (HANDSHAKE, handshake_us, established),
+        (RTT, rtt_us, rtt_samples),
+        (DURATION, duration_us, closed),
+    ] {
+        row(family, "_sum", "", (us as f64 / 1e6).to_string());
+        row(family, "_count", "", count.to_string());
+    }
+}
+
+/// The labels of a pair, without braces. Names are DNS labels, so they need no escapes.
+fn labels(pair: &Pair) -> String {
+    let (namespace, workload, peer_namespace, peer_workload) = match &pair.of {
+        None => ("", "other", "", "other"),
+        Some((namespace, workload, peer)) => match peer {
+            Peer::Workload { namespace: of, workload: name } => {
+                (&**namespace, &**workload, &**of, &**name)
+            }
+            Peer::Itself => (&**namespace, &**workload, "", "itself"),
+            Peer::Outside => (&**namespace, &**workload, "", "outside"),
+        },
+    };
+    format!(
+        "namespace=\"{namespace}\",workload=\"{workload}\",peer_namespace=\"{peer_namespace}\",\
+         peer_workload=\"{peer_workload}\",role=\"{}\",socket=\"{}\"",
+        pair.role.name(),
+        pair.owner.name(),
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use leno_bpf_abi::flow::{FlowOwner, FlowRole};
+
+    use super::*;
+
+    #[test]
+    fn a_pair_is_written_with_its_names() {
+        let peer = Peer::Workload { namespace: "shop".into(), workload: "web".into() };
+        let pair = Pair {
+            of: Some(("shop".into(), "client".into(), peer)),
+            role: FlowRole::Client,
+            owner: FlowOwner::Application,
+        };
+        let mut sums = [0; 19];
+        sums[0] = 7;
+        sums[6] = 2;
+        sums[7] = 1_500_000;
+        sums[12] = 3;
+        let gauges = Gauges { overflow: 4, ..Gauges::default() };
+        let text = text([(&pair, &sums)].into_iter(), &gauges);
+        let labels = "namespace=\"shop\",workload=\"client\",peer_namespace=\"shop\",\
+                      peer_workload=\"web\",role=\"client\",socket=\"application\"";
+        for row in [
+            format!("leno_flow_bytes_total{{{labels},direction=\"sent\"}} 7\n"),
+            format!("leno_flow_connections_closed_total{{{labels},end=\"closed_local\"}} 3\n"),
+            format!("leno_flow_handshake_seconds_sum{{{labels}}} 1.5\n"),
+            format!("leno_flow_handshake_seconds_count{{{labels}}} 2\n"),
+            "leno_flow_map_overflow_total 4\n".to_owned(),
+            "leno_flow_map_entries{state=\"new\"} 0\n".to_owned(),
+        ] {
+            assert!(text.contains(&row), "{row}\n{text}");
+        }
+    }
+
+    #[test]
+    fn the_guide_has_every_family_with_its_help() {
+        let guide = include_str!("../../../docs/guide/metrics.md");
+        for Family { name, kind, help } in FAMILIES {
+            let row =
+                guide.lines().find(|line| line.starts_with(&format!("| `{name}` | {kind} |")));
+            let row = row.unwrap_or_else(|| panic!("docs/guide/metrics.md lacks {name}"));
+            assert!(row.ends_with(&format!("| {help} |")), "{row}");
+        }
+    }
+}

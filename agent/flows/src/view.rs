@@ -1,0 +1,84 @@
+//! Reading flows from pins, by any process that may.
+
+use leno_bpf::flows::{Flows, Follower};
+use leno_bpf::{Error, PinRoot};
+use leno_bpf_abi::flow::FlowName;
+
+use crate::connection::{Change, Clock, Connection, Names};
+
+/// The flows of one owner.
+#[derive(Debug)]
+pub struct View {
+    flows: Flows,
+}
+
+/// Changes of flows as they happen.
+pub struct Events<'a> {
+    flows: &'a Flows,
+    follower: Follower<'a>,
+    names: Names,
+}
+
+impl View {
+    /// The flows that are accounted for under this name; `None` if none are.
+    ///
+    /// # Errors
+    /// If the pins cannot be read.
+    pub fn open(owner: &str) -> Result<Option<Self>, Error> {
+        Ok(Flows::open(&PinRoot::find()?, owner)?.map(|flows| Self { flows }))
+    }
+
+    /// All flows of the table, brought up to date, those that were opened first before the others.
+    ///
+    /// # Errors
+    /// If the kernel refuses.
+    pub fn list(&self) -> Result<Vec<Connection>, Error> {
+        self.flows.refresh()?;
+        let (names, clock) = (names(&self.flows)?, Clock::now());
+        let mut all = Vec::new();
+        self.flows.for_each(|cookie, flow| {
+            all.push(Connection::new(cookie, &flow, &names, clock));
+        })?;
+        all.sort_by_key(|one| (one.first_seen_unix_ms, one.cookie));
+        Ok(all)
+    }
+
+    /// The changes from now on. One process at a time may follow them.
+    ///
+    /// # Errors
+    /// [`Error::Followed`] if another process does; or if the kernel refuses.
+    pub fn follow(&self) -> Result<Events<'_>, Error> {
+        let follower = self.flows.follow()?;
+        Ok(Events { flows: &self.flows, follower, names: names(&self.flows)? })
+    }
+}
+
+impl Events<'_> {
+    /// The changes since the last call, oldest first. Poll it: the kernel wakes no reader.
+    ///
+    /// # Errors
+    /// If the kernel refuses.
+    pub fn take(&mut self) -> Result<Vec<Change>, Error> {
+        let events = self.follower.take()?;
+        let unknown = |id: u32| !self.names.contains_key(&id);
+        if events.iter().any(|event| unknown(event.flow.workload) || unknown(event.flow.peer)) {
+            self.names = names(self.flows)?;
+        }
+        let clock = Clock::now();
+        Ok(events.iter().map(|event| Change::new(event, &self.names, clock)).collect())
+    }
+
+    /// How many changes were dropped since this reader began, because it was too slow.
+    ///
+    /// # Errors
+    /// If the counter cannot be read.
+    pub fn dropped(&self) -> Result<u64, Error> {
+        self.follower.dropped()
+    }
+}
+
+/// The names of workloads by id.
+pub(crate) fn names(flows: &Flows) -> Result<Names, Error> {
+    let parts = |(id, name): (u32, FlowName)| (id, name.parts());
+    Ok(flows.names()?.into_iter().map(parts).collect())
+}

@@ -1,0 +1,312 @@
+//! Two connected network namespaces whose connections are accounted for, and the ends of connections in them.
+
+use std::collections::BTreeMap;
+use std::fs::{self, File};
+use std::io::{self, Read, Write};
+use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::path::PathBuf;
+use std::process::Command;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use leno_capture::cgroup2_root;
+use leno_flows::{Accounts, Connection, Earlier, Member, Sizes, View};
+use nix::sched::{CloneFlags, setns};
+use socket2::{Domain, SockRef, Socket, Type};
+
+/// The client's and the server's addresses.
+pub(crate) const CLIENT: [&str; 2] = ["10.78.0.1", "fd78::1"];
+pub(crate) const SERVER: [&str; 2] = ["10.78.0.2", "fd78::2"];
+/// Longest wait for the kernel to finish what is under way.
+const LIMIT: Duration = Duration::from_secs(20);
+
+/// Whether this process is root; a skip fails if `LENO_REQUIRE` names root.
+pub(crate) fn has_root() -> bool {
+    let root = nix::unistd::geteuid().is_root();
+    if !root {
+        let required = std::env::var("LENO_REQUIRE").is_ok_and(|all| all.contains("root"));
+        assert!(!required, "needs root");
+        eprintln!("skipped: needs root");
+    }
+    root
+}
+
+/// How many labs use the cgroup of this process, and the cgroup that it came from.
+static USERS: Mutex<(usize, Option<PathBuf>)> = Mutex::new((0, None));
+
+pub(crate) struct Lab {
+    /// The name under which flows are accounted for.
+    pub(crate) owner: String,
+    pub(crate) accounts: Option<Accounts>,
+    pub(crate) cgroup: PathBuf,
+}
+
+impl Lab {
+    /// Makes the namespaces, and has both accounted for.
+    pub(crate) fn new(sizes: Sizes) -> Self {
+        static NEXT: AtomicUsize = AtomicUsize::new(0);
+        let number = NEXT.fetch_add(1, Ordering::Relaxed);
+        let owner = format!("leno-flows-test-{}-{number}", std::process::id());
+        let cgroup = join_cgroup();
+        make_network(&owner);
+        let (accounts, earlier) = Accounts::start(&owner, &cgroup, sizes).unwrap();
+        assert_eq!(earlier, Earlier::New);
+        let mut lab = Self { owner, accounts: Some(accounts), cgroup };
+        lab.enrol_both();
+        lab
+    }
+
+    /// Ends the process that accounts, as a kill does: nothing is removed; and starts the next one.
+    pub(crate) fn restart(&mut self, sizes: Sizes) -> Earlier {
+        drop(self.accounts.take());
+        let (accounts, earlier) = Accounts::start(&self.owner, &self.cgroup, sizes).unwrap();
+        self.accounts = Some(accounts);
+        self.enrol_both();
+        earlier
+    }
+
+    fn enrol_both(&mut self) {
+        for (side, addresses) in [("client", CLIENT), ("server", SERVER)] {
+            let member = Member {
+                namespace: "shop".to_owned(),
+                workload: side.to_owned(),
+                netns: self.netns(side),
+                addresses: addresses.map(|ip| ip.parse().unwrap()).to_vec(),
+                proxy_uid: 2102,
+                accounted: true,
+            };
+            self.accounts().enrol(&format!("{side}-0"), member).unwrap();
+        }
+    }
+
+    pub(crate) fn accounts(&mut self) -> &mut Accounts {
+        self.accounts.as_mut().unwrap()
+    }
+
+    pub(crate) fn netns(&self, side: &str) -> PathBuf {
+        format!("/run/netns/{}-{side}", self.owner).into()
+    }
+
+    /// Runs something on a thread of one side's namespace.
+    pub(crate) fn within<T: Send>(&self, side: &str, run: impl FnOnce() -> T + Send) -> T {
+        let namespace = File::open(self.netns(side)).unwrap();
+        thread::scope(|scope| {
+            let inside = || {
+                setns(namespace, CloneFlags::CLONE_NEWNET).unwrap();
+                run()
+            };
+            scope.spawn(inside).join().unwrap()
+        })
+    }
+
+    /// A listener of the server on a free port.
+    pub(crate) fn listen(&self, ip: &str) -> TcpListener {
+        let at = SocketAddr::new(ip.parse().unwrap(), 0);
+        self.within("server", || {
+            let socket = Socket::new(Domain::for_address(at), Type::STREAM, None).unwrap();
+            socket.bind(&at.into()).unwrap();
+            socket.listen(4096).unwrap();
+            socket.into()
+        })
+    }
+
+    pub(crate) fn view(&self) -> View {
+        View::open(&self.owner).unwrap().unwrap()
+    }
+
+    /// The flows of one side, once `done` accepts them.
+    pub(crate) fn flows(
+        &self,
+        side: &str,
+        done: impl Fn(&[Connection]) -> bool,
+    ) -> Vec<Connection> {
+        let view = self.view();
+        let deadline = Instant::now() + LIMIT;
+        loop {
+            let mut flows = view.list().unwrap();
+            flows.retain(|flow| flow.workload == side);
+            if done(&flows) {
+                return flows;
+            }
+            assert!(Instant::now() < deadline, "{flows:#?}");
+            thread::yield_now();
+        }
+    }
+
+    /// The metrics, collected now: rows by name and labels.
+    pub(crate) fn metrics(&mut self) -> Rows {
+        self.accounts().collect().unwrap();
+        Rows::of(&self.accounts().metrics())
+    }
+
+    /// The metrics, once `done` accepts them.
+    pub(crate) fn metrics_when(&mut self, done: impl Fn(&Rows) -> bool) -> Rows {
+        let deadline = Instant::now() + LIMIT;
+        loop {
+            let rows = self.metrics();
+            if done(&rows) {
+                return rows;
+            }
+            assert!(Instant::now() < deadline, "{rows:#?}");
+            thread::yield_now();
+        }
+    }
+}
+
+impl Drop for Lab {
+    fn drop(&mut self) {
+        if let Some(accounts) = self.accounts.take()
+            && let Err(error) = accounts.end()
+        {
+            eprintln!("end: {error}");
+        }
+        for side in ["client", "server"] {
+            ip(&["netns", "delete", &format!("{}-{side}", self.owner)]);
+        }
+        leave_cgroup();
+    }
+}
+
+/// Rows of Prometheus' text format.
+#[derive(Debug)]
+pub(crate) struct Rows(BTreeMap<String, f64>);
+
+impl Rows {
+    fn of(text: &str) -> Self {
+        let rows = text.lines().filter(|line| !line.starts_with('#'));
+        let row = |line: &str| {
+            let (name, value) = line.rsplit_once(' ').unwrap();
+            (name.to_owned(), value.parse().unwrap())
+        };
+        Self(rows.map(row).collect())
+    }
+
+    /// The sum of the rows of this name that have all these labels.
+    pub(crate) fn sum(&self, name: &str, labels: &[(&str, &str)]) -> u64 {
+        let wanted: Vec<String> =
+            labels.iter().map(|(name, is)| format!("{name}=\"{is}\"")).collect();
+        let rows = self.0.iter().filter(|(row, _)| row.split('{').next() == Some(name));
+        let rows = rows.filter(|(row, _)| wanted.iter().all(|label| row.contains(label.as_str())));
+        rows.map(|(_, value)| *value as u64).sum()
+    }
+
+    /// A sum of the connections that one side has with the other.
+    pub(crate) fn of_side(&self, side: &str, name: &str, more: &[(&str, &str)]) -> u64 {
+        let (peer, role) = match side {
+            "client" => ("server", "client"),
+            _ => ("client", "server"),
+        };
+        let labels = [("workload", side), ("peer_workload", peer), ("role", role)];
+        self.sum(name, &[&labels, more].concat())
+    }
+}
+
+/// How a connection is ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Ending {
+    ClientCloses,
+    ServerCloses,
+    ClientResets,
+    ServerResets,
+}
+
+/// One connection: each side sends so many bytes and reads those of the other; then one side ends it.
+pub(crate) fn talk(client: TcpStream, server: TcpStream, sent: [usize; 2], ending: Ending) {
+    thread::scope(|scope| {
+        for (stream, bytes) in [(&client, sent[0]), (&server, sent[1])] {
+            scope.spawn(move || write(stream, bytes).unwrap());
+        }
+        scope.spawn(|| read(&client, sent[1]).unwrap());
+        scope.spawn(|| read(&server, sent[0]).unwrap());
+    });
+    let (first, second) = match ending {
+        Ending::ClientCloses | Ending::ClientResets => (client, server),
+        Ending::ServerCloses | Ending::ServerResets => (server, client),
+    };
+    if matches!(ending, Ending::ClientResets | Ending::ServerResets) {
+        SockRef::from(&first).set_linger(Some(Duration::ZERO)).unwrap();
+        drop(first);
+        assert!((&second).read(&mut [0]).is_err(), "reset");
+        return;
+    }
+    first.shutdown(Shutdown::Write).unwrap();
+    assert_eq!((&second).read(&mut [0]).unwrap(), 0, "the end");
+    drop(second);
+    assert_eq!((&first).read(&mut [0]).unwrap(), 0, "the end");
+}
+
+pub(crate) fn write(mut to: &TcpStream, mut bytes: usize) -> io::Result<()> {
+    let block = [7; 16 * 1024];
+    while bytes > 0 {
+        let part = bytes.min(block.len());
+        to.write_all(&block[..part])?;
+        bytes -= part;
+    }
+    Ok(())
+}
+
+pub(crate) fn read(mut from: &TcpStream, mut bytes: usize) -> io::Result<()> {
+    from.set_read_timeout(Some(LIMIT))?;
+    let mut block = [0; 16 * 1024];
+    while bytes > 0 {
+        let part = bytes.min(block.len());
+        from.read_exact(&mut block[..part])?;
+        bytes -= part;
+    }
+    Ok(())
+}
+
+/// Puts this process into a cgroup of its own, which all labs share: a namespace is accounted for by one of them.
+fn join_cgroup() -> PathBuf {
+    let mut users = USERS.lock().unwrap();
+    let root = cgroup2_root().unwrap();
+    let own = root.join(format!("leno-flows-test-{}", std::process::id()));
+    if users.0 == 0 {
+        let text = fs::read_to_string("/proc/self/cgroup").unwrap();
+        let came_from = text.lines().find_map(|line| line.strip_prefix("0::/")).unwrap();
+        users.1 = Some(root.join(came_from));
+        fs::create_dir(&own).unwrap();
+        fs::write(own.join("cgroup.procs"), "0").unwrap();
+    }
+    users.0 += 1;
+    own
+}
+
+fn leave_cgroup() {
+    let mut users = USERS.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+    users.0 -= 1;
+    if users.0 > 0 {
+        return;
+    }
+    let Some(came_from) = users.1.take() else { return };
+    let own = cgroup2_root().unwrap().join(format!("leno-flows-test-{}", std::process::id()));
+    let left = fs::write(came_from.join("cgroup.procs"), "0").and_then(|()| fs::remove_dir(&own));
+    if let Err(error) = left {
+        eprintln!("{}: {error}", own.display());
+    }
+}
+
+fn make_network(owner: &str) {
+    let (client, server) = (format!("{owner}-client"), format!("{owner}-server"));
+    ip(&["netns", "add", &client]);
+    ip(&["netns", "add", &server]);
+    ip(&[
+        "-n", &client, "link", "add", "eth0", "type", "veth", "peer", "name", "eth0", "netns",
+        &server,
+    ]);
+    for (namespace, [ipv4, ipv6]) in [(&client, CLIENT), (&server, SERVER)] {
+        ip(&["-n", namespace, "address", "add", &format!("{ipv4}/24"), "dev", "eth0"]);
+        ip(&["-n", namespace, "address", "add", &format!("{ipv6}/64"), "dev", "eth0", "nodad"]);
+        ip(&["-n", namespace, "link", "set", "lo", "up"]);
+        ip(&["-n", namespace, "link", "set", "eth0", "up"]);
+    }
+}
+
+pub(crate) fn ip(arguments: &[&str]) {
+    let output = Command::new("ip").args(arguments).output().unwrap();
+    if !output.status.success() && !thread::panicking() {
+        panic!("ip {arguments:?}: {}", String::from_utf8_lossy(&output.stderr));
+    }
+}

@@ -1,0 +1,168 @@
+// SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause)
+/* The constants and structures of the flow programs that user space shares. leno_bpf_abi::flow
+ * mirrors them in Rust, and the loader's layout test compares the two through BTF.
+ */
+#ifndef LENO_FLOW_ABI_H
+#define LENO_FLOW_ABI_H
+
+#include <linux/types.h>
+
+/* Raised with every change of a pinned structure. Pinned maps of another layout are not reused. */
+#define FLOW_LAYOUT 1
+
+/* A connection of a workload, seen from that workload's socket.
+ *
+ *   connect() ─► NEW ─► ESTABLISHED ─► CLOSING ─► CLOSED
+ *                 │        ▲      └───────────────▲ (reset)
+ *                 │        └─ accept               │
+ *                 └────────────────────────────────┘ (refused, timed out)
+ */
+enum flow_state {
+	FLOW_NEW,
+	FLOW_ESTABLISHED,
+	FLOW_CLOSING,
+	FLOW_CLOSED,
+	FLOW_STATES,
+};
+
+/* How a connection ended, and which side ended it. */
+enum flow_end {
+	END_OPEN,
+	END_CLOSED_LOCAL,
+	END_CLOSED_REMOTE,
+	END_RESET_LOCAL,
+	END_RESET_REMOTE,
+	END_TIMED_OUT,
+	END_REFUSED,
+	FLOW_ENDS,
+};
+
+enum flow_role {
+	ROLE_CLIENT,
+	ROLE_SERVER,
+	FLOW_ROLES,
+};
+
+/* Which program of the workload has the socket. */
+enum flow_owner {
+	OWNER_APPLICATION,
+	OWNER_PROXY,
+	FLOW_OWNERS,
+};
+
+/* Peers that are no workload. */
+enum flow_peer {
+	PEER_OUTSIDE, /* an address that belongs to no workload */
+	PEER_SELF,    /* loopback, or an address of the workload itself */
+	FLOW_PEERS,   /* the first id of a workload */
+};
+
+/* Value of `workloads`, whose key is the cookie of a network namespace. */
+struct flow_workload {
+	__u32 id;
+	__u32 proxy_uid; /* sockets of this user are the proxy's */
+};
+
+/* Key of `addresses`: an address in IPv4-mapped or IPv6 form. The value is the workload's id. */
+struct flow_address {
+	__be32 ip[4];
+};
+
+/* Value of `names`, whose key is the workload's id; unused bytes are zero. */
+struct flow_name {
+	char namespace[64];
+	char workload[64];
+};
+
+/* Value of `flows`, whose key is the cookie of the socket. */
+struct flow {
+	__be32 local_ip[4];
+	__be32 remote_ip[4];
+	__u64 opened_ns; /* times are of CLOCK_MONOTONIC */
+	__u64 last_ns;   /* when it changed state last, or was last seen to have moved bytes */
+	__u64 bytes_sent;
+	__u64 bytes_received;
+	__u32 workload;
+	__u32 peer;
+	__u32 segments_sent;
+	__u32 segments_received;
+	__u32 retransmits;
+	__u32 rtt_us;       /* smoothed */
+	__u32 min_rtt_us;   /* of the kernel's window, five minutes by default */
+	__u32 handshake_us; /* client: connect to established; server: SYN-ACK to ACK */
+	__u16 local_port;
+	__u16 remote_port;
+	__u8 family;
+	__u8 state;
+	__u8 end;
+	__u8 role;
+	__u8 owner;
+	__u8 reserved[3];
+	__u32 pass; /* the last pass of the iterator that found the socket */
+};
+
+/* Key of `pairs`. */
+struct flow_pair {
+	__u32 workload;
+	__u32 peer;
+	__u8 role;
+	__u8 owner;
+	__u8 reserved[2];
+};
+
+/* Value of `pairs`: the sums over all flows of a pair. */
+struct flow_sums {
+	__u64 bytes_sent;
+	__u64 bytes_received;
+	__u64 segments_sent;
+	__u64 segments_received;
+	__u64 retransmits;
+	__u64 opened;       /* connections that were begun or accepted */
+	__u64 established;  /* of those, the ones that were established */
+	__u64 handshake_us; /* over `established` */
+	__u64 rtt_us;       /* smoothed, over `rtt_samples` */
+	__u64 rtt_samples;  /* established connections that have ended */
+	__u64 duration_us;  /* of connections that have ended */
+	__u64 ended[8];     /* by enum flow_end */
+};
+
+/* A change of a flow, in `events`. */
+struct flow_event {
+	__u64 cookie;
+	__u64 at_ns;
+	struct flow flow;
+};
+
+/* Index into `control`. Each is written by itself: readers and followers do not overwrite each other. */
+enum flow_setting {
+	FLOW_FOLLOWED, /* a reader waits for events */
+	FLOW_PASS,     /* the number of the iterator's pass */
+	FLOW_SETTINGS,
+};
+
+/* Index into `totals`. */
+enum flow_total {
+	FLOW_ADDED,          /* entries made in `flows` */
+	FLOW_UNLISTED,       /* flows for which `flows` had no entry left */
+	FLOW_UNTRACKED,      /* connections without storage: the kernel had no memory */
+	FLOW_FOLDED,         /* flows of pairs that `pairs` had no room for */
+	FLOW_EVENTS_WRITTEN,
+	FLOW_EVENTS_DROPPED, /* `events` was full */
+	FLOW_REMOVED,        /* entries of `flows` that user space removed; only it writes this */
+	FLOW_TOTALS,
+};
+
+/* Workloads of one machine with a network namespace of their own: a kubelet runs 110 pods unless
+ * configured otherwise, and Linux 65,536 namespaces at most.
+ */
+#define MAX_FLOW_WORKLOADS 8192
+
+/* Two addresses for each. */
+#define MAX_FLOW_ADDRESSES 16384
+
+/* Pairs that are added up each by itself: with 2 roles and 2 owners, 4,096 edges. Memory is taken when a
+ * pair is first seen. Flows of further pairs are added to the pair {0, 0} of their role and owner.
+ */
+#define MAX_FLOW_PAIRS 16384
+
+#endif

@@ -1,0 +1,157 @@
+// SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause)
+/* The maps of the flow programs. */
+#ifndef LENO_FLOW_MAPS_H
+#define LENO_FLOW_MAPS_H
+
+#include <linux/bpf.h>
+#include <stdbool.h>
+#include <bpf/bpf_helpers.h>
+
+#include "flow_abi.h"
+#include "tcp.h"
+
+/* What is kept with each socket: the pair that it counts for, and what was added to that so far. */
+struct tracked {
+	__u64 cookie;
+	__u64 opened_ns;
+	struct tcp_counts added;
+	struct flow_pair pair;
+	__u32 established;
+	__u32 ended;
+};
+
+struct {
+	__uint(type, BPF_MAP_TYPE_SK_STORAGE);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__type(key, int);
+	__type(value, struct tracked);
+} sockets SEC(".maps");
+
+/* The loader sets the size. */
+struct {
+	__uint(type, BPF_MAP_TYPE_LRU_HASH);
+	__uint(max_entries, 16384);
+	__type(key, __u64);
+	__type(value, struct flow);
+} flows SEC(".maps");
+
+/* Shared by all CPUs and added to atomically: the memory and the time of a reader are those of one
+ * CPU (docs/decisions/053-flow-maps.md).
+ */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__uint(max_entries, MAX_FLOW_PAIRS);
+	__type(key, struct flow_pair);
+	__type(value, struct flow_sums);
+} pairs SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__uint(max_entries, MAX_FLOW_WORKLOADS);
+	__type(key, __u64);
+	__type(value, struct flow_workload);
+} workloads SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__uint(max_entries, MAX_FLOW_ADDRESSES);
+	__type(key, struct flow_address);
+	__type(value, __u32);
+} addresses SEC(".maps");
+
+/* Read by user space alone: with it, pinned maps can be read without knowing the mesh. */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__uint(max_entries, MAX_FLOW_WORKLOADS);
+	__type(key, __u32);
+	__type(value, struct flow_name);
+} names SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, FLOW_TOTALS);
+	__type(key, enum flow_total);
+	__type(value, __u64);
+} totals SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, FLOW_SETTINGS);
+	__type(key, enum flow_setting);
+	__type(value, __u32);
+} control SEC(".maps");
+
+/* The loader sets the size. */
+struct {
+	__uint(type, BPF_MAP_TYPE_RINGBUF);
+	__uint(max_entries, 1 << 20);
+} events SEC(".maps");
+
+static __always_inline void add(__u64 *sum, __u64 amount)
+{
+	if (amount)
+		__sync_fetch_and_add(sum, amount);
+}
+
+static __always_inline void count_total(enum flow_total total)
+{
+	__u64 *value = bpf_map_lookup_elem(&totals, &total);
+
+	if (value)
+		__sync_fetch_and_add(value, 1);
+}
+
+static __always_inline __u32 flow_setting(enum flow_setting setting)
+{
+	__u32 *value = bpf_map_lookup_elem(&control, &setting);
+
+	return value ? *value : 0;
+}
+
+/* The sums of a pair, made if it is new. If there is no room, those of the pair {0, 0}, so that no
+ * byte is lost; the loader makes them before any program runs.
+ */
+static __always_inline struct flow_sums *sums_of(const struct flow_pair *pair, bool opens)
+{
+	struct flow_sums *sums = bpf_map_lookup_elem(&pairs, pair);
+	static const struct flow_sums zero;
+	struct flow_pair rest = { .role = pair->role, .owner = pair->owner };
+
+	if (sums)
+		return sums;
+	/* Another CPU may make it first. */
+	bpf_map_update_elem(&pairs, pair, &zero, BPF_NOEXIST);
+	sums = bpf_map_lookup_elem(&pairs, pair);
+	if (sums)
+		return sums;
+	if (opens)
+		count_total(FLOW_FOLDED);
+	return bpf_map_lookup_elem(&pairs, &rest);
+}
+
+/* Writes an event if a reader waits for them. The reader polls, so it is not woken: that would cost a
+ * connection more than the rest of its accounting.
+ */
+static __always_inline void publish(__u64 cookie, __u64 now, const struct flow *flow)
+{
+	struct flow_event *event;
+
+	if (!flow_setting(FLOW_FOLLOWED))
+		return;
+	event = bpf_ringbuf_reserve(&events, sizeof(*event), 0);
+	if (!event) {
+		count_total(FLOW_EVENTS_DROPPED);
+		return;
+	}
+	event->cookie = cookie;
+	event->at_ns = now;
+	event->flow = *flow;
+	bpf_ringbuf_submit(event, BPF_RB_NO_WAKEUP);
+	count_total(FLOW_EVENTS_WRITTEN);
+}
+
+#endif

@@ -1,0 +1,425 @@
+//! The flow programs of a mesh or a node, from attachment to removal, and what they have counted.
+//!
+//! ```text
+//! <bpffs>/leno/<owner>/     owner, version, layout      notes
+//!                           map_<name>                  flows, pairs, sockets, workloads, addresses, names, ...
+//!                           link_leno_flow_sockops      on the cgroup
+//!                           read_leno_flow_read         reading it visits every open socket
+//! ```
+
+mod attach;
+mod clock;
+mod events;
+mod sizes;
+
+use std::fs::{self, File};
+use std::io::{self, Read as _};
+use std::net::IpAddr;
+use std::path::{Path, PathBuf};
+
+use leno_bpf_abi::flow::{
+    FLOW_LAYOUT, FLOW_TOTALS, Flow, FlowAddress, FlowName, FlowPair, FlowSums, FlowWorkload,
+};
+use libbpf_rs::{MapCore, MapFlags, MapHandle};
+
+use crate::error::Error;
+use crate::{FLOWS_OBJECT, PinRoot, batch, netns, object, pins};
+
+pub use clock::monotonic;
+pub use events::Follower;
+pub use sizes::{MAX_EVENTS, MAX_FLOWS, Sizes, memory_of};
+
+/// The program behind the file that is read.
+const READ: &str = "leno_flow_read";
+/// Indexes of `control`: whether events are followed, and the number of the iterator's pass.
+const FOLLOWED: u32 = 0;
+const PASS: u32 = 1;
+/// Most bytes of a read of the iterator, which writes none.
+const READ_SIZE: usize = 4096;
+
+/// The pinned flow programs. Dropping it changes nothing in the kernel.
+#[derive(Debug)]
+pub struct Flows {
+    directory: PathBuf,
+    maps: Maps,
+}
+
+/// The maps that user space uses, opened.
+#[derive(Debug)]
+struct Maps {
+    flows: MapHandle,
+    pairs: MapHandle,
+    workloads: MapHandle,
+    addresses: MapHandle,
+    names: MapHandle,
+    totals: MapHandle,
+    control: MapHandle,
+}
+
+/// What became of the maps of an earlier process.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Earlier {
+    /// There were none.
+    New,
+    /// Their counters go on.
+    Kept,
+    /// They were of another layout, and the counters begin at zero.
+    Replaced,
+}
+
+/// The counters that are not of a pair.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Totals {
+    /// Entries made in the table.
+    pub added: u64,
+    /// Flows for which the table had no entry left.
+    pub unlisted: u64,
+    /// Connections that are not accounted for at all: the kernel had no memory.
+    pub untracked: u64,
+    /// Flows of pairs that were added to the rest.
+    pub folded: u64,
+    /// Events that were written.
+    pub events_written: u64,
+    /// Events that were dropped because their reader was too slow.
+    pub events_dropped: u64,
+    /// Entries of the table that user space removed, which were not evicted.
+    pub removed: u64,
+}
+
+impl Flows {
+    /// Loads the programs and attaches them to a cgroup; connections of namespaces that are enrolled are
+    /// accounted for if they are made in that cgroup or below. What an earlier process pinned under the same
+    /// name goes on counting if its layout is that of this build: its programs are replaced and its maps
+    /// kept, but for the table of flows if its size is another.
+    ///
+    /// # Errors
+    /// If the kernel refuses. What was pinned before stays then.
+    pub fn attach(
+        root: &PinRoot,
+        owner: &str,
+        cgroup: &Path,
+        sizes: Sizes,
+    ) -> Result<(Self, Earlier), Error> {
+        let directory = root.of(owner)?;
+        let mut kept = Earlier::New;
+        if directory.is_dir() {
+            kept = Earlier::Kept;
+            if pins::read_note(&directory, "layout") != FLOW_LAYOUT.to_string() {
+                pins::remove_all(&directory)?;
+                kept = Earlier::Replaced;
+            }
+        }
+        let attached = attach::attach_in(&directory, owner, cgroup, sizes);
+        if attached.is_err()
+            && kept != Earlier::Kept
+            && let Err(error) = pins::remove_all(&directory)
+        {
+            tracing::warn!(owner, %error, "cannot undo a failed attachment");
+        }
+        let replaced = attached?;
+        let flows = Self { maps: Maps::open(&directory)?, directory };
+        if let Some(table) = replaced {
+            // No program adds to it any more. Its flows go with it and were not evicted.
+            let mut left = 0;
+            batch::for_each(&table, "read the replaced table of flows", |_, _| left += 1)?;
+            flows.add_removed(left)?;
+        }
+        Ok((flows, kept))
+    }
+
+    /// The programs that are pinned under this name; `None` if there are none, or if they are of another
+    /// layout.
+    ///
+    /// # Errors
+    /// If the name is invalid, or a map cannot be opened.
+    pub fn open(root: &PinRoot, owner: &str) -> Result<Option<Self>, Error> {
+        let directory = root.of(owner)?;
+        if pins::read_note(&directory, "layout") != FLOW_LAYOUT.to_string() {
+            return Ok(None);
+        }
+        Ok(Some(Self { maps: Maps::open(&directory)?, directory }))
+    }
+
+    /// Detaches and unpins everything; succeeds if there is nothing.
+    ///
+    /// # Errors
+    /// When a pin cannot be removed.
+    pub fn detach(&self) -> Result<(), Error> {
+        pins::remove_all(&self.directory)
+    }
+
+    /// Gives an id its name and addresses.
+    ///
+    /// # Errors
+    /// If the kernel refuses, for example because the map is full.
+    pub fn name(&self, id: u32, name: &FlowName, addresses: &[IpAddr]) -> Result<(), Error> {
+        let action = "name a workload";
+        update(&self.maps.names, &id.to_ne_bytes(), &name.to_bytes(), action)?;
+        for ip in addresses {
+            let key = FlowAddress::new(*ip).to_bytes();
+            update(&self.maps.addresses, &key, &id.to_ne_bytes(), action)?;
+        }
+        Ok(())
+    }
+
+    /// Forgets addresses; the name stays, since flows and sums use it.
+    ///
+    /// # Errors
+    /// If the kernel refuses.
+    pub fn forget(&self, addresses: &[FlowAddress]) -> Result<(), Error> {
+        for address in addresses {
+            let action = "forget the addresses of a workload";
+            delete(&self.maps.addresses, &address.to_bytes(), action)?;
+        }
+        Ok(())
+    }
+
+    /// The addresses that have a name.
+    ///
+    /// # Errors
+    /// If the map cannot be read.
+    pub fn addresses(&self) -> Result<Vec<FlowAddress>, Error> {
+        let mut all = Vec::new();
+        batch::for_each(&self.maps.addresses, "read the addresses of workloads", |key, _| {
+            all.extend(FlowAddress::from_bytes(key));
+        })?;
+        Ok(all)
+    }
+
+    /// Accounts for the connections that are made in this namespace from now on. Returns the key by which
+    /// [`Flows::withdraw`] ends that.
+    ///
+    /// # Errors
+    /// If the kernel refuses, has no cookies of namespaces (before 5.14), or the map is full.
+    pub fn enrol(&self, netns: &Path, workload: FlowWorkload) -> Result<u64, Error> {
+        let action = || format!("account for the connections of {}", netns.display());
+        let file = File::open(netns).map_err(Error::io(action()))?;
+        let cookie = netns::cookie(&file).map_err(Error::io(action()))?;
+        if cookie == 0 {
+            return Err(Error::io(action())(io::ErrorKind::Unsupported.into()));
+        }
+        update(&self.maps.workloads, &cookie.to_ne_bytes(), &workload.to_bytes(), &action())?;
+        Ok(cookie)
+    }
+
+    /// Accounts for no further connections of a namespace. Those that are open stay accounted for.
+    ///
+    /// # Errors
+    /// If the kernel refuses.
+    pub fn withdraw(&self, cookie: u64) -> Result<(), Error> {
+        delete(&self.maps.workloads, &cookie.to_ne_bytes(), "end the accounting of a namespace")
+    }
+
+    /// The keys of the namespaces that are enrolled.
+    ///
+    /// # Errors
+    /// If the map cannot be read.
+    pub fn enrolled(&self) -> Result<Vec<u64>, Error> {
+        let mut all = Vec::new();
+        batch::for_each(&self.maps.workloads, "read the enrolled namespaces", |key, _| {
+            all.extend(key.try_into().map(u64::from_ne_bytes));
+        })?;
+        Ok(all)
+    }
+
+    /// The names of all ids.
+    ///
+    /// # Errors
+    /// If the map cannot be read.
+    pub fn names(&self) -> Result<Vec<(u32, FlowName)>, Error> {
+        let mut all = Vec::new();
+        batch::for_each(&self.maps.names, "read the names of workloads", |key, value| {
+            let id = key.try_into().map(u32::from_ne_bytes).ok();
+            all.extend(id.zip(FlowName::from_bytes(value)));
+        })?;
+        Ok(all)
+    }
+
+    /// Has the kernel read every open socket: brings flows and sums up to date. Returns the number of this
+    /// pass, which the flows that were found have.
+    ///
+    /// # Errors
+    /// If the pin cannot be read.
+    pub fn refresh(&self) -> Result<u32, Error> {
+        let action = "read the open connections";
+        let pass = self.setting(PASS)?.wrapping_add(1);
+        self.set(PASS, pass)?;
+        let mut file = File::open(read_path(&self.directory)).map_err(Error::io(action))?;
+        let mut written = [0; READ_SIZE];
+        loop {
+            match file.read(&mut written) {
+                Ok(0) => return Ok(pass),
+                Ok(_) => {}
+                // After a million sockets the kernel has the caller read on.
+                Err(error) if error.raw_os_error() == Some(libc::EAGAIN) => {}
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(Error::io(action)(error)),
+            }
+        }
+    }
+
+    /// Calls `each` with the cookie of every flow of the table, and the flow.
+    ///
+    /// # Errors
+    /// If the map cannot be read.
+    pub fn for_each(&self, mut each: impl FnMut(u64, Flow)) -> Result<(), Error> {
+        batch::for_each(&self.maps.flows, "read the flows", |key, value| {
+            let cookie = key.try_into().map(u64::from_ne_bytes).ok();
+            if let Some((cookie, flow)) = cookie.zip(Flow::from_bytes(value)) {
+                each(cookie, flow);
+            }
+        })
+    }
+
+    /// Removes flows from the table, and counts those that were still there. One process at a time may: it
+    /// is the one that enrols.
+    ///
+    /// # Errors
+    /// If the kernel refuses.
+    pub fn remove(&self, cookies: &[u64]) -> Result<(), Error> {
+        let mut removed = 0;
+        for cookie in cookies {
+            match self.maps.flows.delete(&cookie.to_ne_bytes()) {
+                Ok(()) => removed += 1,
+                Err(error) if error.kind() == libbpf_rs::ErrorKind::NotFound => {}
+                Err(error) => return Err(Error::bpf("remove a flow")(error)),
+            }
+        }
+        self.add_removed(removed)
+    }
+
+    fn add_removed(&self, removed: u64) -> Result<(), Error> {
+        if removed == 0 {
+            return Ok(());
+        }
+        let index = FLOW_TOTALS.len() as u32 - 1;
+        let sum = self.totals()?.removed + removed;
+        let action = "count removed flows";
+        update(&self.maps.totals, &index.to_ne_bytes(), &sum.to_ne_bytes(), action)
+    }
+
+    /// The sums of every pair.
+    ///
+    /// # Errors
+    /// If the map cannot be read.
+    pub fn pairs(&self) -> Result<Vec<(FlowPair, FlowSums)>, Error> {
+        let mut all = Vec::new();
+        batch::for_each(&self.maps.pairs, "read the sums of pairs", |key, value| {
+            all.extend(FlowPair::from_bytes(key).zip(FlowSums::from_bytes(value)));
+        })?;
+        Ok(all)
+    }
+
+    /// The counters that are not of a pair.
+    ///
+    /// # Errors
+    /// If the map cannot be read.
+    pub fn totals(&self) -> Result<Totals, Error> {
+        let action = "read the counters of flows";
+        let mut all = [0; FLOW_TOTALS.len()];
+        for (index, total) in (0u32..).zip(&mut all) {
+            let value = self.maps.totals.lookup(&index.to_ne_bytes(), MapFlags::ANY);
+            let value = value.map_err(Error::bpf(action))?.unwrap_or_default();
+            *total = value.as_slice().try_into().map(u64::from_ne_bytes).unwrap_or_default();
+        }
+        let [added, unlisted, untracked, folded, events_written, events_dropped, removed] = all;
+        Ok(Totals { added, unlisted, untracked, folded, events_written, events_dropped, removed })
+    }
+
+    /// How many flows the table holds.
+    #[must_use]
+    pub fn capacity(&self) -> u32 {
+        self.maps.flows.max_entries()
+    }
+
+    /// Reads the events from now on. One process at a time may.
+    ///
+    /// # Errors
+    /// [`Error::Followed`] if another process reads them; or if the kernel refuses.
+    pub fn follow(&self) -> Result<Follower<'_>, Error> {
+        Follower::start(self)
+    }
+
+    /// Has the programs write no events if the process that followed them was killed.
+    ///
+    /// # Errors
+    /// If the kernel refuses.
+    pub fn end_abandoned(&self) -> Result<(), Error> {
+        if self.setting(FOLLOWED)? == 0 {
+            return Ok(());
+        }
+        match events::lock(&self.directory) {
+            Ok(_lock) => self.set_followed(false),
+            Err(Error::Followed) => Ok(()),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Has the programs write events, or not.
+    fn set_followed(&self, followed: bool) -> Result<(), Error> {
+        self.set(FOLLOWED, followed.into())
+    }
+
+    fn setting(&self, index: u32) -> Result<u32, Error> {
+        let action = "read the settings of flows";
+        let value = self.maps.control.lookup(&index.to_ne_bytes(), MapFlags::ANY);
+        let value = value.map_err(Error::bpf(action))?.unwrap_or_default();
+        let value = value.as_slice().try_into().map(u32::from_ne_bytes);
+        value.map_err(|_| Error::io(action)(io::ErrorKind::InvalidData.into()))
+    }
+
+    fn set(&self, index: u32, value: u32) -> Result<(), Error> {
+        let action = "change the settings of flows";
+        update(&self.maps.control, &index.to_ne_bytes(), &value.to_ne_bytes(), action)
+    }
+}
+
+impl Maps {
+    fn open(directory: &Path) -> Result<Self, Error> {
+        let open = |name: &str| {
+            MapHandle::from_pinned_path(pins::map_path(directory, name))
+                .map_err(Error::bpf(format!("open the map {name}")))
+        };
+        Ok(Self {
+            flows: open("flows")?,
+            pairs: open("pairs")?,
+            workloads: open("workloads")?,
+            addresses: open("addresses")?,
+            names: open("names")?,
+            totals: open("totals")?,
+            control: open("control")?,
+        })
+    }
+}
+
+/// Where the file is that is read to visit every open socket. Its name is not that of a link, since it is
+/// attached to nothing that could go.
+fn read_path(directory: &Path) -> PathBuf {
+    directory.join(format!("read_{READ}"))
+}
+
+/// Has the kernel verify the programs without attaching them.
+///
+/// # Errors
+/// The reason why it rejects one.
+pub fn probe() -> Result<(), Error> {
+    object::verify(object::open(FLOWS_OBJECT)?).map(drop)
+}
+
+fn update(map: &MapHandle, key: &[u8], value: &[u8], action: &str) -> Result<(), Error> {
+    map.update(key, value, MapFlags::ANY).map_err(Error::bpf(action))
+}
+
+fn delete(map: &MapHandle, key: &[u8], action: &str) -> Result<(), Error> {
+    match map.delete(key) {
+        Err(error) if error.kind() != libbpf_rs::ErrorKind::NotFound => {
+            Err(Error::bpf(action)(error))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Whether flow programs are pinned in this directory.
+pub(crate) fn are_in(directory: &Path) -> bool {
+    fs::symlink_metadata(read_path(directory)).is_ok()
+}

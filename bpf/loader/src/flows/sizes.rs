@@ -1,0 +1,92 @@
+//! The sizes that the operator chooses, and the kernel memory that they take.
+
+use leno_bpf_abi::flow::{Flow, FlowEvent};
+
+use crate::Error;
+
+/// Most flows that the table may hold.
+pub const MAX_FLOWS: u32 = 1 << 20;
+
+/// Most events that may wait for their reader.
+pub const MAX_EVENTS: u32 = 1 << 20;
+
+/// What the kernel keeps with each entry of an LRU hash table beside its key and value: 48 bytes on 6.18.
+const ENTRY: u64 = 48;
+/// What a bucket of a hash table takes; there is one for each entry, rounded up to a power of two.
+const BUCKET: u64 = 16;
+/// What a ring buffer keeps with each record.
+const HEADER: u64 = 8;
+/// The smallest ring buffer is a page, and the largest page is of 64 KiB.
+const LEAST_RING: u64 = 64 * 1024;
+
+/// How many flows and events are kept.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Sizes {
+    flows: u32,
+    events: u32,
+}
+
+impl Default for Sizes {
+    /// 16,384 flows (3 MB) and 4,096 events (1 MB).
+    fn default() -> Self {
+        Self { flows: 16_384, events: 4_096 }
+    }
+}
+
+impl Sizes {
+    /// These many flows and events.
+    ///
+    /// # Errors
+    /// [`Error::Size`] if one of them is 0 or above its bound, with the memory that it would take.
+    pub fn new(flows: u32, events: u32) -> Result<Self, Error> {
+        let bounded = |what, wanted: u32, most: u32, memory: fn(u32) -> u64| {
+            if wanted > 0 && wanted <= most {
+                return Ok(());
+            }
+            Err(Error::Size { what, wanted, most, would_take: memory(wanted), takes: memory(most) })
+        };
+        bounded("flows", flows, MAX_FLOWS, memory_of)?;
+        bounded("events", events, MAX_EVENTS, ring_of)?;
+        Ok(Self { flows, events })
+    }
+
+    pub(super) fn flows(self) -> u32 {
+        self.flows
+    }
+
+    /// A ring buffer's size is a power of two.
+    pub(super) fn event_bytes(self) -> u32 {
+        u32::try_from(ring_of(self.events)).expect("the bound on events is far below")
+    }
+}
+
+/// The kernel memory of a table of so many flows, in bytes.
+#[must_use]
+pub fn memory_of(flows: u32) -> u64 {
+    let flows = u64::from(flows);
+    let entry = ENTRY + size_of::<u64>() as u64 + size_of::<Flow>() as u64;
+    flows * entry + flows.next_power_of_two() * BUCKET
+}
+
+/// The kernel memory of a ring buffer for so many events, in bytes.
+fn ring_of(events: u32) -> u64 {
+    let bytes = u64::from(events) * (HEADER + size_of::<FlowEvent>() as u64);
+    bytes.next_power_of_two().max(LEAST_RING)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes_above_the_bound_are_refused_with_the_memory_they_would_take() {
+        assert!(Sizes::new(MAX_FLOWS, MAX_EVENTS).is_ok());
+        assert!(Sizes::new(0, 1).is_err());
+        let error = Sizes::new(2_000_000, 1).unwrap_err().to_string();
+        assert_eq!(
+            error,
+            "2000000 flows are too many: they would take 370 MB of kernel memory; the most is \
+             1048576, which takes 193 MB"
+        );
+    }
+}

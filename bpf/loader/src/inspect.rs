@@ -1,0 +1,125 @@
+//! What is pinned, one row for each program and map, for operators.
+
+use std::fs;
+use std::os::fd::{AsFd as _, AsRawFd as _};
+use std::path::Path;
+use std::time::Duration;
+
+use libbpf_rs::query::{LinkTypeInfo, ProgInfoIter};
+use libbpf_rs::{Link, MapCore as _, MapHandle};
+
+use crate::{Error, PinRoot, leftover, pins};
+
+/// A program behind a pinned link.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PinnedProgram {
+    /// The name under which it was attached.
+    pub owner: String,
+    /// Its name.
+    pub name: String,
+    /// The kernel's number for it; 0 if it is not loaded any more.
+    pub id: u32,
+    /// What it is attached to: `cgroup 4711`, `namespace 4026532281`, `reader`, or `nothing` if that is gone.
+    pub attached_to: String,
+    /// How often it ran while the kernel counted that.
+    pub runs: u64,
+    /// The time of these runs.
+    pub took: Duration,
+}
+
+/// A pinned map.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PinnedMap {
+    /// The name under which its programs were attached.
+    pub owner: String,
+    /// Its name.
+    pub name: String,
+    /// The kernel's number for it.
+    pub id: u32,
+    /// The kernel's name of its type.
+    pub kind: String,
+    /// Most entries; of a ring buffer the bytes.
+    pub capacity: u32,
+    /// Kernel memory that it takes now, as the kernel reports it.
+    pub memory_bytes: u64,
+}
+
+/// The programs of all pinned links, by owner and name.
+///
+/// # Errors
+/// If the pins cannot be read.
+pub fn programs(root: &PinRoot) -> Result<Vec<PinnedProgram>, Error> {
+    let loaded: Vec<_> = ProgInfoIter::default().collect();
+    let mut all = Vec::new();
+    for leftover in leftover::list(root)? {
+        for pin in pins::entries(&leftover.directory)? {
+            let file = pins::file_name(&pin);
+            let Some(name) = file.strip_prefix("link_").or_else(|| file.strip_prefix("read_"))
+            else {
+                continue;
+            };
+            let Some(info) = link(&pin) else { continue };
+            let (id, attached_to) = info;
+            let program = loaded.iter().find(|program| program.id == id);
+            all.push(PinnedProgram {
+                owner: leftover.owner.clone(),
+                name: name.to_owned(),
+                id,
+                attached_to,
+                runs: program.map_or(0, |program| program.run_cnt),
+                took: Duration::from_nanos(program.map_or(0, |program| program.run_time_ns)),
+            });
+        }
+    }
+    all.sort_by(|a, b| (&a.owner, &a.name).cmp(&(&b.owner, &b.name)));
+    Ok(all)
+}
+
+/// The program of a pinned link, and what it is attached to; `None` if it was removed meanwhile.
+fn link(pin: &Path) -> Option<(u32, String)> {
+    let info = Link::open(pin).and_then(|link| link.info()).ok()?;
+    let attached_to = match info.info {
+        LinkTypeInfo::Cgroup(cgroup) if cgroup.cgroup_id != 0 => {
+            format!("cgroup {}", cgroup.cgroup_id)
+        }
+        LinkTypeInfo::NetNs(netns) if netns.ino != 0 => format!("namespace {}", netns.ino),
+        LinkTypeInfo::Cgroup(_) | LinkTypeInfo::NetNs(_) => "nothing".to_owned(),
+        _ => "reader".to_owned(),
+    };
+    Some((info.prog_id, attached_to))
+}
+
+/// All pinned maps, by owner and name.
+///
+/// # Errors
+/// If the pins cannot be read.
+pub fn maps(root: &PinRoot) -> Result<Vec<PinnedMap>, Error> {
+    let mut all = Vec::new();
+    for leftover in leftover::list(root)? {
+        for pin in pins::entries(&leftover.directory)? {
+            let file = pins::file_name(&pin);
+            let Some(name) = file.strip_prefix("map_") else { continue };
+            // A map whose pin was removed meanwhile is left out.
+            let Ok(map) = MapHandle::from_pinned_path(&pin) else { continue };
+            let info = map.info().map_err(Error::bpf(format!("read the map {name}")))?;
+            all.push(PinnedMap {
+                owner: leftover.owner.clone(),
+                name: name.to_owned(),
+                id: info.info.id,
+                kind: format!("{:?}", info.map_type()),
+                capacity: map.max_entries(),
+                memory_bytes: memory_of(&map)?,
+            });
+        }
+    }
+    all.sort_by(|a, b| (&a.owner, &a.name).cmp(&(&b.owner, &b.name)));
+    Ok(all)
+}
+
+/// The line `memlock` of the descriptor's `fdinfo`.
+fn memory_of(map: &MapHandle) -> Result<u64, Error> {
+    let path = format!("/proc/self/fdinfo/{}", map.as_fd().as_raw_fd());
+    let text = fs::read_to_string(&path).map_err(Error::io(format!("read {path}")))?;
+    let line = text.lines().find_map(|line| line.strip_prefix("memlock:"));
+    Ok(line.and_then(|bytes| bytes.trim().parse().ok()).unwrap_or_default())
+}

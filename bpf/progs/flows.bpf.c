@@ -1,0 +1,348 @@
+// SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause)
+/* Accounts for the TCP connections of enrolled network namespaces. No program runs per packet: the
+ * kernel counts bytes, segments, retransmissions and round-trip times of every socket by itself.
+ * These are read when a connection changes state, and for open connections when user space asks.
+ *
+ *   leno_flow_sockops  connect, accept, each change of state  ─► flows, pairs, events
+ *   leno_flow_read     a read of its pin: every open socket   ─► flows, pairs
+ *
+ * Both add to the pair what the socket has counted since that was done last, each byte once.
+ */
+#include <linux/bpf.h>
+#include <linux/errno.h>
+#include <stdbool.h>
+#include <bpf/bpf_core_read.h>
+#include <bpf/bpf_endian.h>
+#include <bpf/bpf_helpers.h>
+
+#include "../lib/abi.h"
+#include "../lib/address.h"
+#include "../lib/flow_abi.h"
+#include "../lib/flow_maps.h"
+#include "../lib/tcp.h"
+
+char LICENSE[] SEC("license") = "Dual BSD/GPL";
+
+/* Errors of a socket. */
+#define IS_REFUSED(error) ((error) == ECONNREFUSED)
+#define IS_TIMEOUT(error) ((error) == ETIMEDOUT || (error) == EHOSTUNREACH || (error) == ENETUNREACH)
+#define IS_RESET(error) ((error) == ECONNRESET || (error) == EPIPE)
+
+/* Sets the mark to `now`, and adds to the sum by how much that raised it. The difference is signed: the
+ * iterator may have read one byte too many between the arrival of a FIN and its being noted.
+ */
+#define ADD_LAST(sum, mark, now, signed_type) \
+	add(sum, (__u64)(signed_type)((now) - __sync_lock_test_and_set(&(mark), now)))
+
+static __always_inline bool is_client(const struct tracked *tracked)
+{
+	return tracked->pair.role == ROLE_CLIENT;
+}
+
+/* Adds what a connection that ends has counted since this was done last. */
+static __always_inline void settle(struct tracked *tracked, const struct tcp_counts *counts,
+				   struct flow_sums *sums)
+{
+	struct tcp_counts *added = &tracked->added;
+
+	ADD_LAST(&sums->bytes_sent, added->sent, counts->sent, __s64);
+	ADD_LAST(&sums->bytes_received, added->received, counts->received, __s64);
+	ADD_LAST(&sums->segments_sent, added->segments_sent, counts->segments_sent, __s32);
+	ADD_LAST(&sums->segments_received, added->segments_received, counts->segments_received, __s32);
+	ADD_LAST(&sums->retransmits, added->retransmits, counts->retransmits, __s32);
+}
+
+/* The same for the iterator, which does not hold the socket's lock. `marks` was read before `now`: if
+ * the connection ended in between, the mark has changed, and nothing is added.
+ */
+#define ADD_OPEN(sum, mark, marked, now, signed_type)                                        \
+	do {                                                                                  \
+		if ((now) != (marked) && __sync_bool_compare_and_swap(&(mark), marked, now))  \
+			add(sum, (__u64)(signed_type)((now) - (marked)));                     \
+	} while (0)
+
+static __always_inline void settle_open(struct tracked *tracked, const struct tcp_counts *marks,
+					const struct tcp_counts *counts, struct flow_sums *sums)
+{
+	struct tcp_counts *added = &tracked->added;
+
+	ADD_OPEN(&sums->bytes_sent, added->sent, marks->sent, counts->sent, __s64);
+	ADD_OPEN(&sums->bytes_received, added->received, marks->received, counts->received, __s64);
+	ADD_OPEN(&sums->segments_sent, added->segments_sent, marks->segments_sent,
+		 counts->segments_sent, __s32);
+	ADD_OPEN(&sums->segments_received, added->segments_received, marks->segments_received,
+		 counts->segments_received, __s32);
+	ADD_OPEN(&sums->retransmits, added->retransmits, marks->retransmits, counts->retransmits,
+		 __s32);
+}
+
+static __always_inline void show(struct flow *flow, const struct tcp_counts *counts,
+				 struct tcp_sock *tcp)
+{
+	flow->bytes_sent = counts->sent;
+	flow->bytes_received = counts->received;
+	flow->segments_sent = counts->segments_sent;
+	flow->segments_received = counts->segments_received;
+	flow->retransmits = counts->retransmits;
+	flow->rtt_us = smoothed_rtt_us(tcp);
+	flow->min_rtt_us = min_rtt_us(tcp);
+}
+
+static __always_inline __u32 peer_of(const struct socket_address *local,
+				     const struct socket_address *remote)
+{
+	struct flow_address address = {
+		.ip = { remote->ip[0], remote->ip[1], remote->ip[2], remote->ip[3] },
+	};
+	__u32 *found;
+
+	if (is_loopback(remote) || is_stand_in(remote) || same_ip(local, remote))
+		return PEER_SELF;
+	found = bpf_map_lookup_elem(&addresses, &address);
+	return found ? *found : PEER_OUTSIDE;
+}
+
+static __always_inline struct socket_address local_of(struct bpf_sock_ops *ops)
+{
+	if (ops->family == LENO_AF_INET)
+		return ipv4_address(ops->local_ip4, 0);
+	return ipv6_address(ops->local_ip6[0], ops->local_ip6[1], ops->local_ip6[2],
+			    ops->local_ip6[3], 0);
+}
+
+static __always_inline struct socket_address remote_of(struct bpf_sock_ops *ops)
+{
+	if (ops->family == LENO_AF_INET)
+		return ipv4_address(ops->remote_ip4, 0);
+	return ipv6_address(ops->remote_ip6[0], ops->remote_ip6[1], ops->remote_ip6[2],
+			    ops->remote_ip6[3], 0);
+}
+
+/* Puts a new flow into the table. A socket whose connect() failed may connect again, and has an entry
+ * already.
+ */
+static __always_inline void list(__u64 cookie, const struct flow *flow)
+{
+	long error = bpf_map_update_elem(&flows, &cookie, flow, BPF_NOEXIST);
+
+	if (!error)
+		count_total(FLOW_ADDED);
+	else if (error != -EEXIST || bpf_map_update_elem(&flows, &cookie, flow, BPF_EXIST))
+		count_total(FLOW_UNLISTED);
+}
+
+/* A connection begins: before the SYN leaves, or when the handshake with a client is done. */
+static __always_inline void open_flow(struct bpf_sock_ops *ops, enum flow_role role)
+{
+	__u64 netns = bpf_get_netns_cookie(ops);
+	struct flow_workload *workload = bpf_map_lookup_elem(&workloads, &netns);
+	struct tracked fresh = {}, *tracked;
+	struct socket_address local, remote;
+	struct bpf_sock *sk = ops->sk;
+	struct flow_sums *sums;
+	struct flow flow = {};
+	struct tcp_sock *tcp;
+
+	if (!workload || !sk)
+		return;
+	tcp = (struct tcp_sock *)bpf_skc_to_tcp_sock(sk);
+	if (!tcp)
+		return;
+	local = local_of(ops);
+	remote = remote_of(ops);
+	fresh.cookie = bpf_get_socket_cookie(ops);
+	fresh.opened_ns = bpf_ktime_get_ns();
+	fresh.pair.workload = workload->id;
+	fresh.pair.peer = peer_of(&local, &remote);
+	fresh.pair.role = role;
+	fresh.pair.owner = ((struct sock *)tcp)->sk_uid.val == workload->proxy_uid ?
+				   OWNER_PROXY : OWNER_APPLICATION;
+	if (role == ROLE_CLIENT) {
+		/* Left by an earlier connect() of the same socket that failed. */
+		fresh.added.segments_sent = tcp->segs_out;
+		fresh.added.segments_received = tcp->segs_in;
+		fresh.added.retransmits = tcp->total_retrans;
+	}
+	tracked = bpf_sk_storage_get(&sockets, sk, &fresh, BPF_SK_STORAGE_GET_F_CREATE);
+	if (!tracked) {
+		count_total(FLOW_UNTRACKED);
+		return;
+	}
+	*tracked = fresh;
+	bpf_sock_ops_cb_flags_set(ops, ops->bpf_sock_ops_cb_flags | BPF_SOCK_OPS_STATE_CB_FLAG);
+	sums = sums_of(&fresh.pair, true);
+	if (sums)
+		add(&sums->opened, 1);
+	__builtin_memcpy(flow.local_ip, local.ip, sizeof(flow.local_ip));
+	__builtin_memcpy(flow.remote_ip, remote.ip, sizeof(flow.remote_ip));
+	flow.opened_ns = flow.last_ns = fresh.opened_ns;
+	flow.workload = fresh.pair.workload;
+	flow.peer = fresh.pair.peer;
+	flow.local_port = ops->local_port;
+	flow.remote_port = bpf_ntohl(ops->remote_port);
+	flow.family = remote.family;
+	flow.state = FLOW_NEW;
+	flow.role = role;
+	flow.owner = fresh.pair.owner;
+	list(fresh.cookie, &flow);
+	publish(fresh.cookie, fresh.opened_ns, &flow);
+}
+
+/* Which side ended the connection. A side that closes in order passes FIN_WAIT2 or CLOSING, the other
+ * one LAST_ACK; a connection that leaves any other state at once is reset, by the other side if the
+ * socket has an error already, and else by this one.
+ */
+static __always_inline enum flow_end end_of(__u32 from, int error)
+{
+	if (IS_TIMEOUT(error))
+		return END_TIMED_OUT;
+	if (IS_REFUSED(error))
+		return END_REFUSED;
+	if (IS_RESET(error))
+		return END_RESET_REMOTE;
+	if (from == BPF_TCP_FIN_WAIT2 || from == BPF_TCP_CLOSING || from == BPF_TCP_TIME_WAIT)
+		return END_CLOSED_LOCAL;
+	if (from == BPF_TCP_LAST_ACK)
+		return END_CLOSED_REMOTE;
+	return END_RESET_LOCAL;
+}
+
+static __always_inline void close_flow(struct tracked *tracked, struct tcp_sock *tcp, __u64 now,
+				       enum flow_end end)
+{
+	struct tcp_counts counts = counts_of(tcp, is_client(tracked));
+	struct flow_sums *sums = sums_of(&tracked->pair, false);
+
+	if (!sums || __sync_lock_test_and_set(&tracked->ended, 1))
+		return;
+	settle(tracked, &counts, sums);
+	add(&sums->ended[end & 7], 1);
+	add(&sums->duration_us, (now - tracked->opened_ns) / 1000);
+	if (tracked->established) {
+		add(&sums->rtt_us, smoothed_rtt_us(tcp));
+		add(&sums->rtt_samples, 1);
+	}
+}
+
+static __always_inline __u32 establish(struct tracked *tracked, struct tcp_sock *tcp, __u64 now)
+{
+	struct flow_sums *sums = sums_of(&tracked->pair, false);
+	__u32 took_us = is_client(tracked) ? (now - tracked->opened_ns) / 1000 : smoothed_rtt_us(tcp);
+
+	tracked->established = 1;
+	if (sums) {
+		add(&sums->established, 1);
+		add(&sums->handshake_us, took_us);
+	}
+	return took_us;
+}
+
+static __always_inline enum flow_state state_of(__u32 to)
+{
+	if (to == BPF_TCP_CLOSE)
+		return FLOW_CLOSED;
+	return to == BPF_TCP_ESTABLISHED ? FLOW_ESTABLISHED : FLOW_CLOSING;
+}
+
+static __always_inline void change_state(struct bpf_sock_ops *ops, __u32 from, __u32 to)
+{
+	struct bpf_sock *sk = ops->sk;
+	enum flow_end end = END_OPEN;
+	struct tcp_counts counts;
+	struct tracked *tracked;
+	struct tcp_sock *tcp;
+	struct flow *flow;
+	__u32 took_us = 0;
+	__u8 before;
+	__u64 now;
+
+	if (!sk)
+		return;
+	tracked = bpf_sk_storage_get(&sockets, sk, 0, 0);
+	tcp = (struct tcp_sock *)bpf_skc_to_tcp_sock(sk);
+	if (!tracked || !tcp || tracked->ended)
+		return;
+	now = bpf_ktime_get_ns();
+	if (to == BPF_TCP_ESTABLISHED) {
+		took_us = establish(tracked, tcp, now);
+	} else if (to == BPF_TCP_CLOSE) {
+		end = end_of(from, ((struct sock *)tcp)->sk_err);
+		close_flow(tracked, tcp, now, end);
+	}
+	flow = bpf_map_lookup_elem(&flows, &tracked->cookie);
+	if (!flow)
+		return; /* evicted: user space counts it */
+	counts = counts_of(tcp, is_client(tracked));
+	show(flow, &counts, tcp);
+	before = flow->state;
+	flow->state = state_of(to);
+	flow->end = end;
+	flow->last_ns = now;
+	if (took_us)
+		flow->handshake_us = took_us;
+	if (flow->state != before)
+		publish(tracked->cookie, now, flow);
+}
+
+SEC("sockops")
+int leno_flow_sockops(struct bpf_sock_ops *ops)
+{
+	if (ops->op == BPF_SOCK_OPS_STATE_CB)
+		change_state(ops, ops->args[0], ops->args[1]);
+	else if (ops->op == BPF_SOCK_OPS_TCP_CONNECT_CB)
+		open_flow(ops, ROLE_CLIENT);
+	else if (ops->op == BPF_SOCK_OPS_PASSIVE_ESTABLISHED_CB)
+		open_flow(ops, ROLE_SERVER);
+	return 1;
+}
+
+/* The context of an iterator over socket storage, as far as it is read. */
+struct bpf_iter__bpf_sk_storage_map {
+	struct sock *sk;
+	void *value;
+} __attribute__((preserve_access_index));
+
+/* Visits the sockets that are tracked, in all network namespaces: iter/tcp would visit every bucket
+ * of the machine's table of connections, once for each namespace, from within it.
+ */
+SEC("iter/bpf_sk_storage_map")
+int leno_flow_read(struct bpf_iter__bpf_sk_storage_map *ctx)
+{
+	struct sock *sk = ctx->sk;
+	struct tcp_counts counts, marks;
+	struct tracked *tracked;
+	struct flow_sums *sums;
+	struct tcp_sock *tcp;
+	struct flow *flow;
+	bool is_stable;
+	__u64 before;
+
+	if (!sk)
+		return 0;
+	tcp = (struct tcp_sock *)bpf_skc_to_tcp_sock(sk);
+	tracked = bpf_sk_storage_get(&sockets, sk, 0, 0);
+	if (!tcp || !tracked)
+		return 0;
+	marks = tracked->added;
+	/* Also a full barrier, between the marks and the counts. */
+	if (__sync_fetch_and_add(&tracked->ended, 0))
+		return 0;
+	before = acknowledged(tcp);
+	counts = counts_of(tcp, is_client(tracked));
+	barrier();
+	/* An acknowledgement that came meanwhile would be counted twice, as acknowledged and under way. */
+	is_stable = acknowledged(tcp) == before;
+	sums = sums_of(&tracked->pair, false);
+	if (sums && is_stable)
+		settle_open(tracked, &marks, &counts, sums);
+	flow = bpf_map_lookup_elem(&flows, &tracked->cookie);
+	if (!flow || flow->state == FLOW_CLOSED)
+		return 0;
+	flow->pass = flow_setting(FLOW_PASS);
+	if (!is_stable)
+		return 0;
+	if (flow->bytes_sent != counts.sent || flow->bytes_received != counts.received)
+		flow->last_ns = bpf_ktime_get_ns();
+	show(flow, &counts, tcp);
+	return 0;
+}
