@@ -10,8 +10,8 @@ use clap::{CommandFactory, Parser, Subcommand};
 
 use commands::{
     analyze, bench, bug_report, check, cleanup, completion, dashboard, demo, diagnostics, down,
-    exec, explain, guard, inject, install, logs, man, observer, open, port_forward, ps, restart,
-    stat, uninstall, up, upgrade,
+    ebpf, exec, explain, flows, guard, inject, install, logs, man, observer, open, port_forward,
+    ps, restart, stat, uninstall, up, upgrade,
 };
 
 /// A service mesh for one machine or many: encrypts, authenticates, balances and measures the
@@ -38,6 +38,7 @@ enum Command {
     Exec(exec::Exec),
     Stat(stat::Stat),
     Dashboard(dashboard::Dashboard),
+    Flows(flows::Flows),
     Check(check::Check),
     Explain(explain::Explain),
     #[command(hide = true)]
@@ -46,6 +47,7 @@ enum Command {
     Observer(observer::Observer),
     Analyze(analyze::Analyze),
     Diagnostics(diagnostics::Diagnostics),
+    Ebpf(ebpf::Ebpf),
     BugReport(bug_report::BugReport),
     Inject(inject::Inject),
     Uninject(inject::Uninject),
@@ -79,6 +81,8 @@ fn main() -> ExitCode {
         Command::Stat(stat) => stat::run(&stat),
         Command::Dashboard(dashboard) => dashboard::run(&dashboard),
         Command::Observer(observer) => observer::run(&observer),
+        Command::Flows(flows) => flows::run(&flows),
+        Command::Ebpf(ebpf) => ebpf::run(&ebpf),
         Command::Check(check) => check::run(&check),
         Command::Explain(explain) => explain::run(&explain),
         Command::Guard(guard) => guard::run(&guard),

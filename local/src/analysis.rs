@@ -132,6 +132,7 @@ fn plan(documents: &Documents) -> Result<Plan, Vec<Problem>> {
         mtls: MtlsMode::default(),
         egress: Egress::default(),
         capture: Choice::Auto,
+        flows: leno_flows::Source::default(),
         ipv6: network::has_ipv6(),
     };
     let mut documents = Documents { outlines: Vec::new(), ..documents.clone() };

@@ -29,6 +29,7 @@ use crate::descriptors::Descriptors;
 use crate::enclosure::{Enclosure, Names, write_files};
 use crate::environment::Environment;
 use crate::error::{Attempt, Error, Result};
+use crate::flows::Accounting;
 use crate::guard::Guard;
 use crate::layout::Layout;
 use crate::limits::{self, Limited};
@@ -68,6 +69,8 @@ pub struct Mesh {
     pub output: Output,
     /// Where the proxies' access log goes, where that is not among the other lines.
     pub access_log: Option<Output>,
+    /// What counts the connections of instances.
+    pub flows: Accounting,
     /// How proxies are run.
     pub proxy: proxy::Settings,
     /// How long an application may take to end.
@@ -234,6 +237,7 @@ impl Life {
         let subnet = crate::plan::subnet();
         let listening = &instance.listening;
         mesh.switch.connect(&netns, &instance.addresses, &subnet, listening).await?;
+        mesh.flows.enrol(&mesh.layout, instance).await;
         let group = mesh.layout.instance_cgroup(&mesh.hierarchy, &instance.name);
         let names = Names {
             instance: &instance.name.name,
@@ -428,6 +432,7 @@ impl Life {
             }
         });
         joined(removed.await)?;
+        mesh.flows.withdraw(instance).await;
         mesh.proxy.tokens.revoke(&instance.name)?;
         mesh.switch.disconnect(&instance.addresses, &crate::plan::subnet()).await?;
         let name = mesh.layout.netns(&instance.name);

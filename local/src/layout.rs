@@ -190,6 +190,13 @@ impl Layout {
         format!("leno-{}.{}", self.mesh, dotted(name))
     }
 
+    /// The name under which the flows of the mesh are accounted for. No capture has it: those have the names of
+    /// network namespaces, with the instance's own namespace in them.
+    #[must_use]
+    pub fn flows(&self) -> String {
+        format!("leno-{}.flows", self.mesh)
+    }
+
     /// The control group of the mesh, below the mount of the hierarchy.
     #[must_use]
     pub fn cgroup(&self, hierarchy: &Path) -> PathBuf {

@@ -33,6 +33,7 @@ pub mod dns;
 pub mod enclosure;
 pub mod environment;
 pub mod exec;
+pub mod flows;
 pub mod forward;
 pub mod guard;
 pub mod instance;

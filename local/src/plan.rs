@@ -21,6 +21,7 @@ use std::sync::Arc;
 
 use k8s_openapi::api::discovery::v1::EndpointSlice;
 use leno_capture::Choice;
+use leno_flows::Source;
 use leno_resources::{Documents, Located, Object, Problem, Workload};
 use leno_types::{Egress, InstanceName, MtlsMode, ServiceName};
 
@@ -64,6 +65,8 @@ pub struct Instance {
     pub published: Vec<(SocketAddr, u16)>,
     /// What its inbound side does with plaintext.
     pub mtls: MtlsMode,
+    /// Where its flows are read.
+    pub flows: Source,
     /// What is started; another one needs a restart, everything else does not.
     pub launch: Launch,
 }
@@ -80,6 +83,8 @@ pub struct Defaults {
     pub egress: Egress,
     /// How traffic is captured.
     pub capture: Choice,
+    /// Where flows are read.
+    pub flows: Source,
     /// Whether there is IPv6.
     pub ipv6: bool,
 }

@@ -43,6 +43,9 @@ pub enum Made {
     Netns(String),
     /// A captured workload, by the name under which it is captured.
     Capture(String),
+    /// The flows of the mesh, by the name under which they are accounted for. The next run of a killed one takes
+    /// them over.
+    Flows(String),
     /// The way out of the machine.
     Uplink(Uplink),
 }
@@ -100,13 +103,18 @@ impl Record {
     /// was left cannot be removed.
     pub fn acquire(layout: &Layout) -> Result<Self> {
         let lock = lock(layout)?;
+        let mut kept = Vec::new();
         if layout.record().exists() {
             tracing::info!(mesh = layout.mesh(), "removing what an earlier run left");
-            remove_made(&read(layout)?.made)?;
+            let is_flows = |made: &Made| matches!(made, Made::Flows(_));
+            let (flows, others): (Vec<_>, Vec<_>) =
+                read(layout)?.made.into_iter().partition(is_flows);
+            remove_made(&others)?;
+            kept = flows;
         }
         let owner = std::process::id().try_into().ok().and_then(Process::find);
         let owner = owner.ok_or_else(|| Error::Refused("cannot read /proc/self/stat".into()))?;
-        let contents = Contents { version: VERSION, owner, made: Vec::new() };
+        let contents = Contents { version: VERSION, owner, made: kept };
         write_atomically(&layout.record(), &to_json(&contents), 0o600)?;
         Ok(Self { layout: layout.clone(), contents, _lock: lock })
     }
@@ -390,9 +398,9 @@ fn remove_made(made: &[Made]) -> Result<()> {
         let parents = path.ancestors().skip(1);
         let _ = parents.take_while(|parent| fs::remove_dir(parent).is_ok()).count();
     }
-    let captured: Vec<&str> = made.iter().filter_map(Made::capture).collect();
-    if !captured.is_empty() {
-        let owners = leno_capture::prune(|owner| !captured.contains(&owner))?;
+    let pinned: Vec<&str> = made.iter().filter_map(Made::pinned).collect();
+    if !pinned.is_empty() {
+        let owners = leno_capture::prune(|owner| !pinned.contains(&owner))?;
         tracing::debug!(?owners, "released");
     }
     // One that stays is no reason to leave the others.
@@ -426,9 +434,10 @@ impl Made {
         }
     }
 
-    fn capture(&self) -> Option<&str> {
+    /// The name under which kernel programs are pinned.
+    fn pinned(&self) -> Option<&str> {
         match self {
-            Self::Capture(owner) => Some(owner),
+            Self::Capture(owner) | Self::Flows(owner) => Some(owner),
             _ => None,
         }
     }

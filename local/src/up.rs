@@ -19,6 +19,7 @@ use tokio::sync::mpsc;
 
 use crate::descriptors::Descriptors;
 use crate::error::{Attempt, Error, Result};
+use crate::flows;
 use crate::layout::Layout;
 use crate::log::LogFile;
 use crate::network;
@@ -46,6 +47,8 @@ pub struct Options {
     pub mesh: String,
     /// How traffic is captured where documents do not say.
     pub capture: Choice,
+    /// How flows are accounted for.
+    pub flows: flows::Settings,
     /// What inbound sides do with plaintext where documents do not say.
     pub mtls: MtlsMode,
     /// Whether workloads may call what the mesh does not know, where documents do not say.
@@ -109,6 +112,7 @@ async fn run(options: &Options, output: Output, access_log: Option<Output>) -> R
         mtls: options.mtls,
         egress: options.egress,
         capture: options.capture,
+        flows: options.flows.source,
         ipv6: network::has_ipv6(),
     };
     let begun = Instant::now();
@@ -123,7 +127,7 @@ async fn run(options: &Options, output: Output, access_log: Option<Output>) -> R
     let log = LogFile::create(layout.log());
     output.keep(log.attempt(|| format!("cannot write {}", layout.log().display()))?).await;
     let orders = orders::listen(&layout)?;
-    let foundation = match foundation::lay(options, &layout, &mut record).await {
+    let foundation = match foundation::lay(options, &layout, &mut record, &output).await {
         Ok(foundation) => foundation,
         Err(error) => {
             // The first error is the one to report; what is left, the next run removes.

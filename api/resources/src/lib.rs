@@ -49,9 +49,9 @@ pub use exemption::{ExemptSetting, MAX_EXEMPTIONS, PodExemption, PodExemptionSpe
 pub use load::{MAX_FILE_BYTES, STDIN, holds_no_file, is_document, load};
 pub use metadata::{
     CAPTURE_ANNOTATION, DEFAULT_AUTHORIZATION_ANNOTATION, DEFAULT_NAMESPACE, EGRESS_ANNOTATION,
-    INJECT_ANNOTATION, KINDS_CONDITION, MODE_ANNOTATION, MTLS_ANNOTATION, Metadata, NODE_LABEL,
-    REMOVAL_ANNOTATION, REMOVAL_RUN_ANNOTATION, SERVICE_NAME_LABEL, ZONE_LABEL,
-    default_authorization, egress, mtls_mode, place, removal,
+    FLOW_METRICS_ANNOTATION, INJECT_ANNOTATION, KINDS_CONDITION, MODE_ANNOTATION, MTLS_ANNOTATION,
+    Metadata, NODE_LABEL, REMOVAL_ANNOTATION, REMOVAL_RUN_ANNOTATION, SERVICE_NAME_LABEL,
+    ZONE_LABEL, default_authorization, egress, mtls_mode, place, removal,
 };
 pub use object::{Kind, Object, ObjectKey, to_yaml};
 pub use parse::{Documents, Ignored, Outline, parse};

@@ -25,6 +25,9 @@ pub const EGRESS_ANNOTATION: &str = "leno.dev/egress";
 /// Which clients are permitted where no allow policy selects: `deny`, `same-namespace`, `meshed`,
 /// `all`. On a namespace.
 pub const DEFAULT_AUTHORIZATION_ANNOTATION: &str = "leno.dev/default-authorization";
+/// Where the flows of a workload are read: `sockets`, `off`. On a workload or a namespace; the workload's
+/// value wins.
+pub const FLOW_METRICS_ANNOTATION: &str = "leno.dev/flow-metrics";
 /// How far the removal of the mesh has gone: `permissive`, `plaintext`, `released`. `leno
 /// uninstall` sets it on the control plane's own namespace.
 pub const REMOVAL_ANNOTATION: &str = "leno.dev/removal";
@@ -119,13 +122,14 @@ pub fn removal(annotations: &BTreeMap<String, String>) -> Removal {
 }
 
 /// The settings that documents may have as annotations or labels.
-pub(crate) const SETTINGS: [&str; 6] = [
+pub(crate) const SETTINGS: [&str; 7] = [
     MTLS_ANNOTATION,
     INJECT_ANNOTATION,
     MODE_ANNOTATION,
     CAPTURE_ANNOTATION,
     EGRESS_ANNOTATION,
     DEFAULT_AUTHORIZATION_ANNOTATION,
+    FLOW_METRICS_ANNOTATION,
 ];
 
 /// The values that a `leno.dev/` annotation or label may have; `None` for an unknown key.
@@ -137,6 +141,7 @@ pub(crate) fn allowed_values(key: &str) -> Option<&'static [&'static str]> {
         CAPTURE_ANNOTATION => Some(&["auto", "ebpf", "nftables", "iptables"]),
         EGRESS_ANNOTATION => Some(&["allow", "deny"]),
         DEFAULT_AUTHORIZATION_ANNOTATION => Some(&["deny", "same-namespace", "meshed", "all"]),
+        FLOW_METRICS_ANNOTATION => Some(&["sockets", "off"]),
         REMOVAL_ANNOTATION => Some(&["none", "permissive", "plaintext", "released"]),
         _ => None,
     }

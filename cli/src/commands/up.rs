@@ -11,6 +11,7 @@ use anyhow::{Context as _, Result};
 use clap::{Args, ValueEnum};
 use leno_capture::Choice;
 use leno_console::{duration, within};
+use leno_flows::{Sizes, Source};
 use leno_local::layout::DEFAULT_MESH;
 use leno_local::output::Style;
 use leno_local::up::{MAX_LIFETIME, MIN_LIFETIME, Options};
@@ -42,6 +43,18 @@ pub(crate) struct Up {
     /// How traffic is captured: auto, ebpf, nftables or iptables
     #[arg(long, default_value = "auto", value_name = "BACKEND")]
     capture: Choice,
+
+    /// Where the metrics of connections are read, where documents do not say: sockets or off
+    #[arg(long, default_value = "sockets", value_name = "SOURCE")]
+    flow_metrics: Source,
+
+    /// How many connections the table of flows holds, up to 1048576
+    #[arg(long, default_value_t = 16_384, value_name = "COUNT")]
+    flow_map_size: u32,
+
+    /// How many changes of connections may wait for `leno flows --follow`, up to 1048576
+    #[arg(long, default_value_t = 4_096, value_name = "COUNT")]
+    flow_ring_size: u32,
 
     /// What workloads do with plaintext: strict, permissive or disabled
     #[arg(long, default_value = "permissive", value_name = "MODE")]
@@ -150,6 +163,10 @@ pub(crate) fn run(up: &Up) -> Result<bool> {
         files: up.files.clone(),
         mesh: up.name.clone(),
         capture: up.capture,
+        flows: leno_local::flows::Settings {
+            source: up.flow_metrics,
+            sizes: Sizes::new(up.flow_map_size, up.flow_ring_size)?,
+        },
         mtls: up.mtls,
         egress: up.egress,
         uplink: up.uplink,

@@ -7,6 +7,7 @@
 mod daily;
 mod ejected;
 mod families;
+mod flows;
 mod laptop;
 mod machine;
 mod mesh;
@@ -48,7 +49,7 @@ const SERVER: &str = "import http.server as h, socket; \
     s = h.HTTPServer((\"::\", 8080), h.SimpleHTTPRequestHandler); \
     s.serve_forever()";
 
-fn two() -> String {
+pub(crate) fn two() -> String {
     TWO.replace("SERVER", &format!("{SERVER:?}"))
 }
 

@@ -264,6 +264,11 @@ impl Mesh {
         for path in [self.layout.directory().to_owned(), self.layout.cgroup(&hierarchy)] {
             found.extend(path.exists().then(|| path.display().to_string()));
         }
+        for bpffs in ["/sys/fs/bpf/leno", "/run/leno/bpf/leno"] {
+            let pins = fs::read_dir(bpffs).into_iter().flatten().flatten();
+            let owners = pins.filter_map(|pin| pin.file_name().into_string().ok());
+            found.extend(owners.map(|owner| owner.replace(':', ".")).filter(of_mesh));
+        }
         let mark = format!("/leno/{}/", self.name());
         for entry in fs::read_dir("/proc").unwrap().flatten() {
             // The process may have ended since the directory was read.

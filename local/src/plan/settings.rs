@@ -3,9 +3,10 @@
 use std::collections::BTreeMap;
 
 use leno_capture::Choice;
+use leno_flows::Source;
 use leno_resources::{
-    CAPTURE_ANNOTATION, Documents, EGRESS_ANNOTATION, INJECT_ANNOTATION, MODE_ANNOTATION,
-    MTLS_ANNOTATION, Object, Workload,
+    CAPTURE_ANNOTATION, Documents, EGRESS_ANNOTATION, FLOW_METRICS_ANNOTATION, INJECT_ANNOTATION,
+    MODE_ANNOTATION, MTLS_ANNOTATION, Object, Workload,
 };
 use leno_types::{Egress, MtlsMode};
 
@@ -18,6 +19,7 @@ pub(super) struct Settings {
     pub(super) mtls: MtlsMode,
     pub(super) egress: Egress,
     pub(super) capture: Choice,
+    pub(super) flows: Source,
     /// A proxy shared by the node is asked for.
     pub(super) node_mode: bool,
 }
@@ -45,6 +47,9 @@ pub(super) fn of(documents: &Documents, workload: &Workload, defaults: Defaults)
         capture: setting(CAPTURE_ANNOTATION)
             .and_then(|value| value.parse().ok())
             .unwrap_or(defaults.capture),
+        flows: setting(FLOW_METRICS_ANNOTATION)
+            .and_then(|value| value.parse().ok())
+            .unwrap_or(defaults.flows),
         node_mode: setting(MODE_ANNOTATION).is_some_and(|value| value == "node"),
     }
 }

@@ -9,6 +9,7 @@ const DEFAULTS: Defaults = Defaults {
     mtls: MtlsMode::Permissive,
     egress: leno_types::Egress::Allow,
     capture: Choice::Auto,
+    flows: Source::Sockets,
     ipv6: true,
 };
 

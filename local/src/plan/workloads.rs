@@ -79,6 +79,7 @@ impl Draft<'_> {
                     listening: workload.spec.ports.iter().map(|port| port.port).collect(),
                     published: published(workload),
                     mtls: settings.mtls,
+                    flows: settings.flows,
                     launch: launch.clone(),
                 }),
                 Err(error) => {

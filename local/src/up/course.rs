@@ -178,6 +178,7 @@ impl<'a> Up<'a> {
             .collect();
         self.end_instances(unwanted);
         for instance in self.plan.instances.values() {
+            self.mesh.flows.adopt(instance).await;
             if !self.lives.contains_key(&instance.name) {
                 let life = Life::start(&self.mesh, instance);
                 self.lives.insert(instance.name.clone(), life);
@@ -549,6 +550,7 @@ impl<'a> Up<'a> {
             return Err(Error::Refused("something still runs: run `leno cleanup`".to_owned()));
         };
         drop(mesh.switch);
+        mesh.flows.end();
         let left = |error: Error| Error::Refused(format!("{}: run `leno cleanup`", error.chain()));
         let removed = mesh.record.into_inner().remove_all().map_err(left);
         // Its group is gone now, unless something is left in it.

@@ -16,6 +16,7 @@ use crate::descriptors::Descriptors;
 use crate::dns::{self, Zone};
 use crate::environment::Environment;
 use crate::error::{Attempt, Result};
+use crate::flows::Accounting;
 use crate::guard::Guard;
 use crate::instance::{Change, Mesh};
 use crate::layout::Layout;
@@ -36,6 +37,7 @@ pub(super) struct Foundation {
     guard: Guard,
     hierarchy: PathBuf,
     switch: Switch,
+    flows: Accounting,
     proxy: proxy::Settings,
     /// DNS answers from it, and ends with it.
     zone: watch::Sender<Arc<Zone>>,
@@ -57,11 +59,14 @@ pub(super) async fn lay(
     options: &Options,
     layout: &Layout,
     record: &mut Record,
+    output: &Output,
 ) -> Result<Foundation> {
     let hierarchy = leno_capture::cgroup2_root()?;
     let group = layout.cgroup(&hierarchy);
     record.add(Made::Cgroup(group.clone()))?;
-    let guard = Guard::start(&Cgroup::create(group)?)?;
+    let guard = Guard::start(&Cgroup::create(group.clone())?)?;
+    let (flows, note) = Accounting::start(options.flows, layout, &group, record, output)?;
+    let mut notes: Vec<String> = note.into_iter().collect();
     let name = layout.switch_netns();
     record.add(Made::Netns(name.clone()))?;
     let switch = Switch::create(Netns::create(&name)?, &subnet()).await?;
@@ -69,13 +74,13 @@ pub(super) async fn lay(
         [] => dns::Upstreams::of_host(),
         given => dns::Upstreams::new(given.to_vec()),
     };
-    let mut notes = Vec::new();
+    flows.serve(&switch)?;
     if options.uplink {
         let way = uplink::make(&switch, layout.mesh(), record).await?;
         if !way.ipv6 {
             upstreams = upstreams.without_ipv6();
         }
-        notes = way.notes;
+        notes.extend(way.notes);
     }
     let zone = serve_dns(&switch, upstreams)?;
     let tokens = Tokens::prepare(layout)?;
@@ -95,7 +100,7 @@ pub(super) async fn lay(
         response_wait: options.response_wait,
     };
     let environment = Environment::of_shell(&options.env_files)?;
-    Ok(Foundation { guard, hierarchy, switch, proxy, zone, environment, notes })
+    Ok(Foundation { guard, hierarchy, switch, flows, proxy, zone, environment, notes })
 }
 
 impl Foundation {
@@ -112,6 +117,7 @@ impl Foundation {
             record: RefCell::new(record),
             switch: self.switch,
             hierarchy: self.hierarchy,
+            flows: self.flows,
             output: given.output,
             access_log: given.access_log,
             proxy: self.proxy,

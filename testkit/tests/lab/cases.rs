@@ -12,6 +12,7 @@ mod egress;
 mod encryption;
 mod explain;
 mod external;
+mod flows;
 mod http;
 mod http2;
 mod life;
@@ -58,7 +59,7 @@ macro_rules! alone {
 pub(crate) use {alone, shared};
 
 /// All cases by group.
-pub(crate) fn all() -> [(&'static str, Vec<Case>); 15] {
+pub(crate) fn all() -> [(&'static str, Vec<Case>); 16] {
     [
         ("programs", programs::cases()),
         ("addressing", addressing::cases()),
@@ -87,6 +88,7 @@ pub(crate) fn all() -> [(&'static str, Vec<Case>); 15] {
         ("authorization", authorization::cases()),
         ("encryption", encryption::cases()),
         ("strangers", strangers::cases()),
+        ("flows", flows::cases()),
         ("disturbance", disturbance::cases()),
         ("life", life::cases()),
         ("soak", soak::cases()),

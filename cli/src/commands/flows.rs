@@ -1,0 +1,312 @@
+//! `leno flows`.
+
+use std::time::Duration;
+
+use anyhow::{Context as _, Result, bail};
+use clap::{Args, ValueEnum};
+use leno_flows::{Change, Connection, Events, Peer, View};
+use leno_local::layout::Layout;
+use leno_local::status::Status;
+use serde::Serialize;
+use tokio::signal::unix::{SignalKind, signal};
+
+use super::{Output, RunningMesh, block_on, print, print_json, table};
+
+/// How often changes are fetched: the kernel wakes no reader, since that would cost each connection more than
+/// its accounting.
+const POLL: Duration = Duration::from_millis(50);
+
+/// Lists the TCP connections of workloads, open and just closed, or follows them as they change
+///
+/// The kernel counts: bytes are payload, each once, as the application sent and received them. Each
+/// connection has a line for each workload that has an end of it, and for the legs between an application and its
+/// proxy. Needs root.
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:\n  sudo leno flows web --state established\n  \
+                  sudo leno flows -n shop --socket application -o json\n  \
+                  sudo leno flows --follow --peer outside")]
+pub(crate) struct Flows {
+    /// Connections of this workload only; shop/web names its namespace
+    #[arg(value_name = "WORKLOAD")]
+    workload: Option<String>,
+
+    #[command(flatten)]
+    mesh: RunningMesh,
+
+    /// Connections of this namespace only
+    #[arg(short, long, value_name = "NAME")]
+    namespace: Option<String>,
+
+    /// Connections in this state only; repeat for several
+    #[arg(long, value_enum, value_name = "STATE")]
+    state: Vec<State>,
+
+    /// Connections with this workload at the other end only; or with outside, or itself
+    #[arg(long, value_name = "WORKLOAD")]
+    peer: Option<String>,
+
+    /// Connections that the workload opened (client), or accepted (server)
+    #[arg(long, value_enum, value_name = "ROLE")]
+    role: Option<Role>,
+
+    /// Connections of the application, or of the proxy
+    #[arg(long, value_enum, value_name = "PROGRAM")]
+    socket: Option<Socket>,
+
+    /// Connections with this port at either end only
+    #[arg(long, value_name = "PORT")]
+    port: Option<u16>,
+
+    /// Prints each change of a connection as it happens, until Ctrl-C; one process at a time may
+    #[arg(short, long)]
+    follow: bool,
+
+    /// The form of output; with --follow, JSON is an object on each line
+    #[arg(short, long, value_enum, default_value_t)]
+    output: Output,
+}
+
+/// The states of a connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum State {
+    /// A SYN was sent
+    New,
+    /// Both sides may send
+    Established,
+    /// One side has closed
+    Closing,
+    /// It has ended
+    Closed,
+}
+
+/// Which side opened a connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Role {
+    /// The workload
+    Client,
+    /// The other side
+    Server,
+}
+
+/// Which program has the socket.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Socket {
+    /// The application
+    Application,
+    /// The proxy
+    Proxy,
+}
+
+/// Changes that were dropped, in the JSON form of `--follow`.
+#[derive(Serialize)]
+struct Lost {
+    lost: u64,
+}
+
+pub(crate) fn run(flows: &Flows) -> Result<bool> {
+    let layout = Layout::new(&flows.mesh.name()?)?;
+    if let Some(namespace) = &flows.namespace {
+        Status::read(&layout)?.has_namespace(namespace)?;
+    }
+    let view = View::open(&layout.flows()).context("cannot read the flows")?;
+    let Some(view) = view else {
+        bail!(
+            "mesh {} does not account for flows: `leno logs` has the reason, in its first lines",
+            layout.mesh()
+        );
+    };
+    if flows.follow {
+        return block_on(follow(flows, &view));
+    }
+    let mut all = view.list()?;
+    all.retain(|one| flows.wants(one));
+    if flows.output == Output::Json {
+        print_json(&all)?;
+    } else {
+        print(&text(&all))?;
+    }
+    Ok(true)
+}
+
+/// Prints changes until a signal. The reader's end then has the kernel write no more of them.
+async fn follow(flows: &Flows, view: &View) -> Result<bool> {
+    let mut terminate = signal(SignalKind::terminate())?;
+    let mut events = view.follow()?;
+    let mut lost = 0;
+    loop {
+        print_changes(flows, &mut events, &mut lost)?;
+        tokio::select! {
+            () = tokio::time::sleep(POLL) => {}
+            _ = tokio::signal::ctrl_c() => return Ok(true),
+            _ = terminate.recv() => return Ok(true),
+        }
+    }
+}
+
+fn print_changes(flows: &Flows, events: &mut Events<'_>, lost: &mut u64) -> Result<()> {
+    let changes = events.take()?;
+    let json = flows.output == Output::Json;
+    let mut text = String::new();
+    for change in changes.iter().filter(|change| flows.wants(&change.connection)) {
+        text += &if json { serde_json::to_string(change)? } else { event(change) };
+        text.push('\n');
+    }
+    let dropped = events.dropped()?;
+    if dropped > *lost {
+        let more = dropped - *lost;
+        text += &match json {
+            true => serde_json::to_string(&Lost { lost: more })?,
+            false => format!("{more} changes were lost: use a larger --flow-ring-size"),
+        };
+        text.push('\n');
+        *lost = dropped;
+    }
+    if text.is_empty() { Ok(()) } else { print(&text) }
+}
+
+impl Flows {
+    fn wants(&self, one: &Connection) -> bool {
+        let is = |wanted: &Option<String>, namespace: &str, workload: &str| {
+            wanted.as_deref().is_none_or(|wanted| match wanted.split_once('/') {
+                Some(full) => full == (namespace, workload),
+                None => wanted == workload,
+            })
+        };
+        let named = |value: Option<&'static str>, has: &str| value.is_none_or(|name| name == has);
+        let peer = match &one.peer {
+            Peer::Workload { namespace, workload } => is(&self.peer, namespace, workload),
+            Peer::Itself => is(&self.peer, "", "itself"),
+            Peer::Outside => is(&self.peer, "", "outside"),
+        };
+        peer && is(&self.workload, &one.namespace, &one.workload)
+            && self.namespace.as_ref().is_none_or(|namespace| *namespace == one.namespace)
+            && (self.state.is_empty() || self.state.iter().any(|state| state.name() == one.state))
+            && named(self.role.map(Role::name), one.role)
+            && named(self.socket.map(Socket::name), one.socket)
+            && self.port.is_none_or(|port| [one.local.port(), one.remote.port()].contains(&port))
+    }
+}
+
+impl State {
+    fn name(self) -> &'static str {
+        match self {
+            Self::New => "new",
+            Self::Established => "established",
+            Self::Closing => "closing",
+            Self::Closed => "closed",
+        }
+    }
+}
+
+impl Role {
+    fn name(self) -> &'static str {
+        match self {
+            Self::Client => "client",
+            Self::Server => "server",
+        }
+    }
+}
+
+impl Socket {
+    fn name(self) -> &'static str {
+        match self {
+            Self::Application => "application",
+            Self::Proxy => "proxy",
+        }
+    }
+}
+
+fn text(all: &[Connection]) -> String {
+    let rows: Vec<[String; 4]> = all
+        .iter()
+        .map(|one| [owner(one), one.local.to_string(), one.remote.to_string(), peer(&one.peer)])
+        .collect();
+    let wide = |heading, column: usize| {
+        table::width(heading, rows.iter().map(move |row| row[column].as_str()))
+    };
+    let [whose, local, remote, with] =
+        [wide("WORKLOAD", 0), wide("LOCAL", 1), wide("REMOTE", 2), wide("PEER", 3)];
+    let mut text = format!(
+        "{:<14}{:<8}{:<13}{:<whose$}{:<local$}{:<remote$}{:<with$}{:>12}{:>12}{:>9}{:>10}{:>10}\n",
+        "STATE",
+        "ROLE",
+        "SOCKET",
+        "WORKLOAD",
+        "LOCAL",
+        "REMOTE",
+        "PEER",
+        "SENT",
+        "RECEIVED",
+        "RETRANS",
+        "RTT MS",
+        "LASTED S"
+    );
+    for (one, row) in all.iter().zip(&rows) {
+        text += &format!(
+            "{:<14}{:<8}{:<13}{:<whose$}{:<local$}{:<remote$}{:<with$}{:>12}{:>12}{:>9}{:>10}{:>10}\n",
+            shown_state(one),
+            one.role,
+            one.socket,
+            row[0],
+            row[1],
+            row[2],
+            row[3],
+            one.bytes_sent,
+            one.bytes_received,
+            one.retransmits,
+            ms(one.rtt_us),
+            format!("{:.1}", one.duration_ms as f64 / 1000.0),
+        );
+    }
+    text
+}
+
+/// One change, as `conntrack -E` prints it.
+fn event(change: &Change) -> String {
+    let one = &change.connection;
+    format!(
+        "{}.{:03} {:<13} {:<6} {:<11} {} {} -> {} ({}) sent {} received {} retransmits {} rtt {} ms",
+        change.at_unix_ms / 1000,
+        change.at_unix_ms % 1000,
+        shown_state(one),
+        one.role,
+        one.socket,
+        owner(one),
+        one.local,
+        one.remote,
+        peer(&one.peer),
+        one.bytes_sent,
+        one.bytes_received,
+        one.retransmits,
+        ms(one.rtt_us),
+    )
+}
+
+/// How a connection ended says more than that it did.
+fn shown_state(one: &Connection) -> &'static str {
+    match one.end {
+        "open" => one.state,
+        "closed_local" => "closed",
+        "closed_remote" => "closed (peer)",
+        "reset_local" => "reset",
+        "reset_remote" => "reset (peer)",
+        "timed_out" => "timed out",
+        end => end,
+    }
+}
+
+fn owner(one: &Connection) -> String {
+    format!("{}/{}", one.namespace, one.workload)
+}
+
+fn peer(peer: &Peer) -> String {
+    match peer {
+        Peer::Workload { namespace, workload } => format!("{namespace}/{workload}"),
+        Peer::Itself => "itself".to_owned(),
+        Peer::Outside => "outside".to_owned(),
+    }
+}
+
+fn ms(us: u32) -> String {
+    if us == 0 { "-".to_owned() } else { format!("{:.3}", f64::from(us) / 1000.0) }
+}

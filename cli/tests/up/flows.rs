@@ -1,0 +1,211 @@
+//! The flows of a mesh of `leno up`: what the kernel counts against what clients and servers report, the commands
+//! that show it, and that a restart keeps it and the end removes it.
+
+#![expect(clippy::unwrap_used, reason = "test code")]
+
+use std::io::{BufRead as _, BufReader};
+use std::process::Stdio;
+
+use serde_json::Value;
+
+use crate::mesh::{Mesh, root};
+use crate::{started, two};
+
+/// A server that answers each request head with a fixed response, and a client that sends many over several
+/// connections. Both print the payload that they read and wrote.
+const STORM: &str = r#"
+import asyncio, sys
+ANSWER = b"HTTP/1.1 200 OK\r\ncontent-length: 6\r\n\r\nhello\n"
+ASK = b"GET /storm HTTP/1.1\r\nhost: web\r\n\r\n"
+async def serve(reader, writer):
+    left = b""
+    while data := await reader.read(65536):
+        left += data
+        asked = left.count(b"\r\n\r\n")
+        left = left[left.rfind(b"\r\n\r\n") + 4:] if asked else left
+        writer.write(ANSWER * asked)
+        await writer.drain()
+    writer.close()
+async def call(requests, batch):
+    reader, writer = await asyncio.open_connection("web", 9000)
+    for _ in range(requests // batch):
+        writer.write(ASK * batch)
+        await reader.readexactly(len(ANSWER) * batch)
+    writer.close()
+    await writer.wait_closed()
+async def main():
+    if sys.argv[1] == "serve":
+        server = await asyncio.start_server(serve, None, 9000)
+        await server.serve_forever()
+    connections, requests, batch = map(int, sys.argv[2:5])
+    await asyncio.gather(*(call(requests, batch) for _ in range(connections)))
+    total = connections * requests
+    print(total * len(ASK), total * len(ANSWER))
+asyncio.run(main())
+"#;
+
+fn storm_mesh() -> Mesh {
+    let server = format!("-c, {:?}", crate::SERVER);
+    let yaml = two().replace(&server, "storm.py, serve");
+    let yaml = yaml.replace("port: 8080", "port: 9000");
+    Mesh::start_with(&yaml, &[], &[("storm.py", STORM)])
+}
+
+/// The connections of a workload's application with another workload, as `leno flows -o json` prints them.
+fn flows(mesh: &Mesh, arguments: &[&str]) -> Vec<Value> {
+    let mut command = mesh.leno(&["flows", "--name", mesh.name(), "-o", "json"]);
+    let output = command.args(arguments).output().unwrap();
+    assert!(output.status.success(), "{output:?}");
+    serde_json::from_slice(&output.stdout).unwrap()
+}
+
+/// The sum of the rows of this name with all these texts, as a workload reads them from the gateway.
+fn metric(mesh: &Mesh, name: &str, labels: &[&str]) -> u64 {
+    let text = mesh.text("client", &["curl", "-sSf", "http://10.89.0.1:15025/metrics"]);
+    let rows = text.lines().filter(|row| row.split(['{', ' ']).next() == Some(name));
+    let rows = rows.filter(|row| labels.iter().all(|label| row.contains(label)));
+    rows.map(|row| row.rsplit(' ').next().unwrap().parse::<f64>().unwrap() as u64).sum()
+}
+
+#[test]
+fn bytes_and_connections_of_a_hundred_thousand_requests_are_those_of_the_application() {
+    let Some(mesh) = root(storm_mesh) else { return };
+    let (connections, requests) = (50, 2_000);
+    let sizes = [connections.to_string(), requests.to_string(), "100".to_owned()];
+    let command = ["python3", "storm.py", "call", &sizes[0], &sizes[1], &sizes[2]];
+    let said = mesh.text("client", &command);
+    let (asked, answered) = said.split_once(' ').unwrap();
+    let (asked, answered): (u64, u64) = (asked.parse().unwrap(), answered.parse().unwrap());
+    let of = |name: &str, workload: &str, peer: &str, more: &str| {
+        let workload = format!(",workload=\"{workload}\"");
+        metric(&mesh, name, &[&workload, &format!("peer_workload=\"{peer}\""), more])
+    };
+    mesh.wait_for("every connection to end", || {
+        let closed = "leno_flow_connections_closed_total";
+        of(closed, "web", "client", "") >= connections
+            && of(closed, "client", "web", "") >= connections
+    });
+    for (workload, peer, sent, received) in
+        [("client", "web", asked, answered), ("web", "client", answered, asked)]
+    {
+        let bytes = "leno_flow_bytes_total";
+        assert_eq!(of(bytes, workload, peer, "direction=\"sent\""), sent, "{workload}");
+        assert_eq!(of(bytes, workload, peer, "direction=\"received\""), received, "{workload}");
+        let opened = of("leno_flow_connections_opened_total", workload, peer, "");
+        assert_eq!(opened, connections, "{workload}");
+    }
+    assert_eq!(metric(&mesh, "leno_flow_map_overflow_total", &[]), 0);
+    let listed = flows(&mesh, &["client", "--peer", "web"]);
+    assert_eq!(listed.len() as u64, connections, "those that have just ended are still listed");
+    assert!(listed.iter().all(|flow| flow["end"] == "closed_local" && flow["role"] == "client"));
+}
+
+#[test]
+fn connections_are_listed_filtered_and_followed() {
+    let Some(mesh) = started() else { return };
+    let mut follow = mesh.leno(&["flows", "--name", mesh.name(), "-f", "-o", "json", "client"]);
+    let mut follow = follow.stdout(Stdio::piped()).spawn().unwrap();
+    let mut lines = BufReader::new(follow.stdout.take().unwrap()).lines();
+    // Until the follower is at work, no change is written; so requests are repeated.
+    let first = std::thread::scope(|scope| {
+        let waited = scope.spawn(|| lines.next().unwrap().unwrap());
+        while !waited.is_finished() {
+            mesh.text("client", &["curl", "-sSf", "-o", "/dev/null", "http://web:8080/"]);
+        }
+        waited.join().unwrap()
+    });
+    let first: Value = serde_json::from_str(&first).unwrap();
+    assert_eq!((&first["workload"], &first["role"]), (&"client".into(), &"client".into()));
+    let second = mesh.leno(&["flows", "--name", mesh.name(), "-f"]).output().unwrap();
+    assert_eq!(second.status.code(), Some(2));
+    let text = String::from_utf8_lossy(&second.stderr).into_owned();
+    assert!(text.contains("another process follows these flows already"), "{text}");
+    let pid = nix::unistd::Pid::from_raw(follow.id().try_into().unwrap());
+    nix::sys::signal::kill(pid, nix::sys::signal::Signal::SIGINT).unwrap();
+    assert!(follow.wait().unwrap().success());
+
+    let to_web = flows(&mesh, &["shop/client", "--peer", "shop/web", "--port", "8080"]);
+    assert!(!to_web.is_empty());
+    assert!(to_web.iter().all(|flow| flow["bytes_received"].as_u64().unwrap() > 100), "{to_web:?}");
+    assert_eq!(flows(&mesh, &["client", "--role", "server", "--peer", "web"]), Vec::<Value>::new());
+    assert_eq!(flows(&mesh, &["web", "--socket", "proxy"]), Vec::<Value>::new());
+    let table = mesh.leno(&["flows", "--name", mesh.name(), "web"]).output().unwrap();
+    let table = String::from_utf8_lossy(&table.stdout).into_owned();
+    assert!(table.contains("shop/web") && table.contains("shop/client"), "{table}");
+}
+
+#[test]
+fn a_killed_mesh_counts_on_and_the_end_removes_all() {
+    let Some(mut mesh) = started() else { return };
+    let call = |mesh: &Mesh| {
+        mesh.text("client", &["curl", "-sSf", "-o", "/dev/null", "http://web:8080/"]);
+    };
+    let opened = |mesh: &Mesh| {
+        let labels = [",workload=\"client\"", "peer_workload=\"web\""];
+        metric(mesh, "leno_flow_connections_opened_total", &labels)
+    };
+    (0..3).for_each(|_| call(&mesh));
+    assert_eq!(opened(&mesh), 3);
+    mesh.kill();
+    mesh.restart();
+    mesh.wait_for_line("flows: the counters of the killed run go on");
+    (0..2).for_each(|_| call(&mesh));
+    assert_eq!(opened(&mesh), 5);
+
+    let owner = format!("leno-{}.flows", mesh.name());
+    let owners = |mesh: &Mesh| {
+        let output = mesh.leno(&["ebpf", "status", "-o", "json"]).output().unwrap();
+        let rows: Vec<Value> = serde_json::from_slice(&output.stdout).unwrap();
+        rows.into_iter().filter(|row| row["owner"] == *owner).collect::<Vec<_>>()
+    };
+    let own = owners(&mesh);
+    assert_eq!(own.len(), 1);
+    assert_eq!((&own[0]["does"], &own[0]["attached"]), (&"flows".into(), &true.into()));
+    for (what, rows) in [("programs", 2), ("maps", 9)] {
+        let output = mesh.leno(&["ebpf", what]).output().unwrap();
+        let text = String::from_utf8_lossy(&output.stdout).into_owned();
+        let of_mesh = text.lines().filter(|line| line.starts_with(&format!("{owner} ")));
+        assert_eq!(of_mesh.count(), rows, "{text}");
+    }
+    // What is in use is not pruned; what a killed run left is removed by cleanup.
+    mesh.leno(&["ebpf", "prune"]).output().unwrap();
+    call(&mesh);
+    assert_eq!(opened(&mesh), 6);
+    mesh.kill();
+    assert!(mesh.remains().contains(&owner));
+    let cleanup = mesh.leno(&["cleanup", "--name", mesh.name()]).output().unwrap();
+    assert!(cleanup.status.success(), "{cleanup:?}");
+    assert_eq!(mesh.remains(), [""; 0]);
+    assert_eq!(owners(&mesh), Vec::<Value>::new());
+}
+
+#[test]
+fn a_workload_that_is_off_is_not_accounted_for_and_an_edit_changes_that() {
+    let off = two().replace(
+        "metadata: {name: client, namespace: shop}",
+        "metadata: {name: client, namespace: shop, annotations: {leno.dev/flow-metrics: off}}",
+    );
+    let off = off.replace("flow-metrics: off}", "flow-metrics: \"off\"}");
+    let Some(mesh) = root(|| Mesh::start(&off)) else { return };
+    let before = mesh.application("client-0");
+    let call = || mesh.text("client", &["curl", "-sSf", "-o", "/dev/null", "http://web:8080/"]);
+    call();
+    assert_eq!(flows(&mesh, &["client"]), Vec::<Value>::new());
+    assert_eq!(flows(&mesh, &["web", "--peer", "client"]).len(), 1, "its peer is accounted for");
+    mesh.edit(&two());
+    mesh.wait_for("the client's connections", || {
+        call();
+        !flows(&mesh, &["client", "--peer", "web"]).is_empty()
+    });
+    assert_eq!(mesh.application("client-0"), before, "nothing is started again");
+}
+
+#[test]
+fn a_table_above_the_bound_is_refused_with_the_memory_it_would_take() {
+    let Some(mesh) = root(|| Mesh::draft(&two())) else { return };
+    let arguments = ["up", "--name", mesh.name(), "--flow-map-size", "2000000"];
+    let output = mesh.leno(&arguments).arg(mesh.file()).output().unwrap();
+    assert_eq!(output.status.code(), Some(2));
+    let text = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(text.contains("2000000 flows are too many: they would take 370 MB"), "{text}");
+}
