@@ -94,10 +94,7 @@ impl<'a> RequestView<'a> {
         &self,
         name: &'static str,
     ) -> impl Iterator<Item = &'a [u8]> + Clone + use<'a> {
-        let named = move |(given, value): (&str, &'a [u8])| {
-            given.eq_ignore_ascii_case(name).then_some(value)
-        };
-        self.headers().filter_map(named)
+        values(self.headers(), name)
     }
 
     /// The values of all headers of this name, whatever its case, that go on to the server: none if
@@ -188,10 +185,7 @@ impl<'a> ResponseView<'a> {
         &self,
         name: &'static str,
     ) -> impl Iterator<Item = &'a [u8]> + Clone + use<'a> {
-        let named = move |(given, value): (&str, &'a [u8])| {
-            given.eq_ignore_ascii_case(name).then_some(value)
-        };
-        self.headers().filter_map(named)
+        values(self.headers(), name)
     }
 
     /// All headers in the order sent, without the pseudo-headers of HTTP/2.
@@ -231,6 +225,15 @@ fn find<'a>(
     name: &str,
 ) -> Option<&'a [u8]> {
     headers.find(|(given, _)| given.eq_ignore_ascii_case(name)).map(|(_, value)| value)
+}
+
+fn values<'a, H: Iterator<Item = (&'a str, &'a [u8])> + Clone>(
+    headers: H,
+    name: &'static str,
+) -> impl Iterator<Item = &'a [u8]> + Clone + use<'a, H> {
+    let named =
+        move |(given, value): (&str, &'a [u8])| given.eq_ignore_ascii_case(name).then_some(value);
+    headers.filter_map(named)
 }
 
 /// Bytes that were checked to be ASCII as text.
