@@ -7,7 +7,7 @@ use leno_http::{
     grpc_status_of, h2_to_h1, h2_to_h2, is_idempotent, serve_streams,
 };
 use leno_telemetry::{Begun, Counter, Edge, Outcome};
-use leno_transport::{ConnectError, Counted, Peeked};
+use leno_transport::{ConnectError, Counted, Peeked, unless_gone};
 
 use crate::application::{Application, NoStream};
 use crate::authorize::AUTHORIZATION_DENIED;
@@ -102,9 +102,15 @@ async fn forward<S: Io>(
         return client.answer(request, &limit::answer(line.as_ref())).await;
     }
     loop {
-        let (mut server, reused) = match connection(shared, application).await {
-            Ok(connection) => connection,
-            Err(error) => {
+        let connected = connection(shared, application);
+        let (mut server, reused) = match unless_gone(connected, |cx| client.poll_gone(cx)).await {
+            Ok(Ok(connection)) => connection,
+            Err(failure) => {
+                let done = Exchange::ended(failure);
+                count(shared, edge, &begun, (&done, false));
+                return client.conclude(request, &done).await;
+            }
+            Ok(Err(error)) => {
                 tracing::debug!(%error, "the application cannot be connected to");
                 edge.connect_failure();
                 fail(shared, edge, &begun, (503, APPLICATION_UNREACHABLE, false));
@@ -174,9 +180,11 @@ async fn to_http1(
     call: &mut Call,
 ) -> Result<Exchange, (u16, &'static str)> {
     loop {
-        let (mut server, reused) = match connection(shared, application).await {
-            Ok(connection) => connection,
-            Err(error) => return Err(unreachable(edge, &error)),
+        let connected = connection(shared, application);
+        let (mut server, reused) = match unless_gone(connected, |cx| call.poll_gone(cx)).await {
+            Ok(Ok(connection)) => connection,
+            Ok(Err(error)) => return Err(unreachable(edge, &error)),
+            Err(failure) => return Ok(Exchange::ended(failure)),
         };
         let mut order = Order::new(&shared.parts.limits);
         server.io_mut().begin();
@@ -205,11 +213,13 @@ async fn to_http2(
     let mut tries = 0;
     loop {
         tries += 1;
-        let lent = match application.stream(call.deadline()).await {
-            Ok(lent) => lent,
-            Err(NoStream::Unreachable(error)) => return Err(unreachable(edge, &error)),
-            Err(NoStream::Full) => return Err((503, STREAMS_IN_USE)),
-            Err(NoStream::Deadline) => return Err((504, "deadline")),
+        let lent = application.stream(call.deadline());
+        let lent = match unless_gone(lent, |cx| call.poll_gone(cx)).await {
+            Ok(Ok(lent)) => lent,
+            Ok(Err(NoStream::Unreachable(error))) => return Err(unreachable(edge, &error)),
+            Ok(Err(NoStream::Full)) => return Err((503, STREAMS_IN_USE)),
+            Ok(Err(NoStream::Deadline)) => return Err((504, "deadline")),
+            Err(failure) => return Ok(Exchange::ended(failure)),
         };
         registry.count(if lent.reused {
             Counter::InboundPoolReused

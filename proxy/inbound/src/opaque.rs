@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use leno_telemetry::{Edge, Relay};
-use leno_transport::{ConnectError, Ended, Io, OwnTls, Peeked, RELAY_IDLE, Side};
+use leno_transport::{ConnectError, Ended, Io, OwnTls, Peeked, RELAY_IDLE, Side, unless_gone};
 use tokio::net::TcpStream;
 
 use crate::Shared;
@@ -14,12 +14,15 @@ use crate::authorize::{AUTHORIZATION_DENIED, Access};
 /// In metrics and the access log when the application cannot be connected to.
 const APPLICATION_UNREACHABLE: &str = "application-unreachable";
 
+/// The same where the client leaves before the application is connected to.
+const CLIENT_LEFT: &str = "closed";
+
 /// Relays until both directions have ended, unless policies deny the client, over `server` where the application was connected to.
 pub(crate) async fn serve<S: Io>(
     shared: &Shared,
     application: &Application,
     (edge, access): (&Edge, &Access),
-    client: Peeked<S>,
+    mut client: Peeked<S>,
     (server, tls): (Option<Peeked<TcpStream>>, OwnTls),
 ) {
     let _busy = shared.parts.activity.enter();
@@ -39,12 +42,19 @@ pub(crate) async fn serve<S: Io>(
     }
     let server = match server {
         Some(server) => server,
-        None => match application.connect().await {
-            Ok(server) => server.into(),
-            Err(error) => {
+        None => match unless_gone(application.connect(), |cx| client.poll_gone(cx)).await {
+            Ok(Ok(server)) => server.into(),
+            Ok(Err(error)) => {
                 unreachable(shared, edge, &error, target);
-                client.reset();
-                return;
+                return client.reset();
+            }
+            Err(error) => {
+                tracing::debug!(%error, "the client left");
+                // One that leaves without a byte, as a port check does, has asked for nothing.
+                if !client.bytes().is_empty() {
+                    unserved(shared, edge, target, CLIENT_LEFT);
+                }
+                return client.reset();
             }
         },
     };
@@ -72,15 +82,20 @@ pub(crate) async fn serve<S: Io>(
 /// Counts and logs a connection for which the application cannot be connected to.
 pub(crate) fn unreachable(shared: &Shared, edge: &Edge, error: &ConnectError, target: SocketAddr) {
     edge.connect_failure();
-    edge.error(APPLICATION_UNREACHABLE);
     tracing::debug!(%error, "the application cannot be connected to");
+    unserved(shared, edge, target, APPLICATION_UNREACHABLE);
+}
+
+/// Counts and logs a connection that the application does not serve.
+fn unserved(shared: &Shared, edge: &Edge, target: SocketAddr, cause: &'static str) {
+    edge.error(cause);
     let relay = Relay {
         target,
         tls: false,
         server_name: None,
         bytes: (0, 0),
         duration: Duration::ZERO,
-        error: Some(APPLICATION_UNREACHABLE),
+        error: Some(cause),
     };
     shared.parts.registry.relayed(edge.labels(), &relay);
 }

@@ -4,6 +4,7 @@ use std::io;
 
 use leno_transport::{
     ConnectError, Opening, Peeked, RELAY_IDLE, Speaker, Verdict, Waits, first_to_speak, judge,
+    unless_gone,
 };
 use leno_types::Protocol;
 use tokio::net::TcpStream;
@@ -34,7 +35,8 @@ pub(crate) async fn race(
     client: &mut Peeked<TcpStream>,
 ) -> io::Result<FirstSpeaker> {
     if !application.speaks_http2_first() {
-        let mut server = match application.connect().await {
+        let connected = unless_gone(application.connect(), |cx| client.poll_gone(cx)).await;
+        let mut server = match connected? {
             Ok(server) => Peeked::from(server),
             Err(error) => return Ok(FirstSpeaker::Unreachable(error)),
         };

@@ -164,7 +164,7 @@ async fn race(
 ) {
     let mut attempts = Attempts::new(shared, backends, destination.original());
     loop {
-        let Some(mut opened) = attempts.open().await else { return client.reset() };
+        let Some(mut opened) = attempts.open(&mut client).await else { return client.reset() };
         let first = first_to_speak(&mut client, &mut opened.server, RELAY_IDLE).await;
         match first {
             Some((Speaker::Client, Ok(_))) => {

@@ -4,7 +4,9 @@ mod race;
 mod sending;
 
 use std::net::SocketAddr;
+use std::pin::pin;
 use std::rc::Rc;
+use std::task::{Context, Poll};
 use std::time::Duration;
 
 use leno_balance::{NoPick, Pick, Wanted};
@@ -14,14 +16,16 @@ use leno_http::{
 use leno_resilience::{Hedge, Permit};
 use leno_telemetry::{Begun, Counter, Outcome};
 use leno_tls::refused_by_server;
+use leno_transport::unless_gone;
 use smallvec::SmallVec;
+use tokio::time::{sleep, sleep_until};
 
 use crate::Shared;
 use crate::backends::{Backends, Remote};
 use crate::connect::REFUSED_BY_SERVER;
 use crate::destination::{Destination, Route};
 use crate::egress;
-use crate::mirror;
+use crate::mirror::{self, Mirrors};
 use crate::policy::{EndpointPolicy, Plan, RequestPolicy};
 use crate::request::{Hedgeable, Request};
 use crate::routes::{Applied, Decision, MeshAnswer, Routes};
@@ -85,6 +89,14 @@ struct Attempts<'a, R> {
     applied: Option<&'a Applied>,
 }
 
+/// Why a request got no place among those under way.
+enum NotEntered {
+    /// It is answered with this status and cause.
+    Refused(u16, &'static str),
+    /// The client has left while it was queued.
+    ClientGone(Failure),
+}
+
 /// Whether there is to be another try.
 enum Verdict {
     Done,
@@ -122,13 +134,13 @@ pub(crate) async fn forward<R: Hedgeable>(
     let begun = shared.registry.begin(head.version().as_str(), head.method(), head.target());
     let is_grpc = request.is_grpc();
     let mut policy = backends.requests();
-    let (backends, applied) = match backends.routes() {
-        None => (backends, None),
+    let (backends, applied, mirrors) = match backends.routes() {
+        None => (backends, None, Mirrors::default()),
         // In a box: requests without routes hold no room for it.
         Some(routes) => match Box::pin(follow(shared, &routes, request)).await {
-            Ok((of_target, applied)) => {
+            Ok((of_target, applied, mirrors)) => {
                 policy = applied.policy().cloned().unwrap_or(policy);
-                (of_target, Some(applied))
+                (of_target, Some(applied), mirrors)
             }
             Err(answer) => return answered(shared, &backends, (&begun, is_grpc), answer),
         },
@@ -154,7 +166,13 @@ pub(crate) async fn forward<R: Hedgeable>(
         unreached: Unreached::default(),
         applied: applied.as_deref(),
     };
-    attempts.run().await
+    let forwarded = attempts.run().await;
+    if let Forwarded::Done(Exchange { failure: Some(failure), .. }) = &forwarded
+        && failure.place == Place::Client
+    {
+        mirrors.end(shared);
+    }
+    forwarded
 }
 
 /// Where a request's route leads, and what it changes; or what it has the request answered with.
@@ -162,14 +180,14 @@ async fn follow<R: Request>(
     shared: &Rc<Shared>,
     routes: &Rc<Routes>,
     request: &mut R,
-) -> Result<(Rc<Backends>, Rc<Applied>), MeshAnswer> {
+) -> Result<(Rc<Backends>, Rc<Applied>, Mirrors), MeshAnswer> {
     let (target, applied) = match routes.decide(shared, request.view()) {
         Decision::Forward(target, applied) => (target, applied),
         Decision::Answer(answer) => return Err(answer),
     };
-    mirror::send(shared, &applied, request).await;
+    let mirrors = mirror::send(shared, &applied, request).await;
     match target.route().await {
-        Route::Backends(backends) => Ok((backends, applied)),
+        Route::Backends(backends) => Ok((backends, applied, mirrors)),
         _ => Err(MeshAnswer::error(500, BACKEND_GONE)),
     }
 }
@@ -197,7 +215,9 @@ impl<'a, R: Hedgeable> Attempts<'a, R> {
         let fault = self.policy.fault();
         if let Some(delay) = fault.delay {
             self.shared.registry.count(Counter::FaultsDelayed);
-            tokio::time::sleep(delay).await;
+            if let Some(left) = self.pause(delay).await {
+                return left;
+            }
         }
         if let Some(status) = fault.abort {
             self.shared.registry.count(Counter::FaultsAborted);
@@ -205,13 +225,19 @@ impl<'a, R: Hedgeable> Attempts<'a, R> {
         }
         let _place = match self.enter().await {
             Ok(place) => place,
-            Err((status, cause)) => return self.nowhere(status, cause),
+            Err(NotEntered::Refused(status, cause)) => return self.nowhere(status, cause),
+            Err(NotEntered::ClientGone(failure)) => return self.left(failure),
         };
         loop {
             let pick = match self.pick() {
                 Ok(pick) => pick,
-                Err(reason) if self.waits_for_endpoints(reason).await => continue,
-                Err(reason) => return self.not_picked(reason),
+                Err(reason) => match self.wait_for_endpoints(reason) {
+                    None => return self.not_picked(reason),
+                    Some(wait) => match self.pause(wait).await {
+                        Some(left) => return left,
+                        None => continue,
+                    },
+                },
             };
             let forwarded = match &self.hedge {
                 None => self.attempt(pick).await,
@@ -225,28 +251,38 @@ impl<'a, R: Hedgeable> Attempts<'a, R> {
     }
 
     /// A place among the requests under way, within the time that there is.
-    async fn enter(&self) -> Result<Option<Permit>, (u16, &'static str)> {
-        let entered = self.endpoints.enter();
-        let entered = match self.plan.request_by() {
-            None => entered.await,
-            Some(by) => match tokio::time::timeout_at(by.into(), entered).await {
-                Ok(entered) => entered,
-                Err(_) => return Err((504, "deadline")),
-            },
+    async fn enter(&mut self) -> Result<Option<Permit>, NotEntered> {
+        let endpoints = self.endpoints;
+        let mut late = pin!(self.plan.request_by().map(|by| sleep_until(by.into())));
+        let over = |cx: &mut Context<'_>| {
+            if let Poll::Ready(failure) = self.request.poll_gone(cx) {
+                return Poll::Ready(NotEntered::ClientGone(failure));
+            }
+            match late.as_mut().as_pin_mut() {
+                Some(late) => late.poll(cx).map(|()| NotEntered::Refused(504, "deadline")),
+                None => Poll::Pending,
+            }
         };
-        entered.map_err(|_| (503, OVERLOADED))
+        let entered = unless_gone(endpoints.enter(), over).await?;
+        entered.map_err(|_| NotEntered::Refused(503, OVERLOADED))
     }
 
-    /// Whether policy has a request wait whose tries have found every endpoint dead; they are tried
-    /// again soon.
-    async fn waits_for_endpoints(&mut self, reason: NoPick) -> bool {
+    /// How long policy has a request wait whose tries have found every endpoint dead; they are tried
+    /// again then.
+    fn wait_for_endpoints(&mut self, reason: NoPick) -> Option<Duration> {
         if reason != NoPick::Failfast || self.plan.made() == 0 {
-            return false;
+            return None;
         }
-        let policy = (self.policy, &*self.shared.registry);
-        let Some(wait) = self.plan.after_connecting(policy) else { return false };
-        tokio::time::sleep(wait).await;
-        true
+        self.plan.after_connecting((self.policy, &*self.shared.registry))
+    }
+
+    /// Waits before the request goes on. The result is its end if the client leaves meanwhile.
+    async fn pause(&mut self, wait: Duration) -> Option<Forwarded> {
+        if wait.is_zero() {
+            return None;
+        }
+        let waited = unless_gone(sleep(wait), |cx| self.request.poll_gone(cx)).await;
+        waited.err().map(|failure| self.left(failure))
     }
 
     /// An endpoint that was not tried yet; where policy makes another try, any.
@@ -313,8 +349,7 @@ impl<'a, R: Hedgeable> Attempts<'a, R> {
             Verdict::Policy(wait) => {
                 pick.failed(leno_transport::now());
                 pick.penalise(leno_transport::now());
-                self.again(pick, wait).await;
-                return None;
+                return self.again(pick, wait).await;
             }
             Verdict::Again { same_endpoint, cause } => (same_endpoint, cause),
         };
@@ -345,17 +380,15 @@ impl<'a, R: Hedgeable> Attempts<'a, R> {
         }
     }
 
-    /// Waits for another try by policy, which begins elsewhere.
-    async fn again(&mut self, pick: Pick<Remote>, wait: Duration) {
+    /// Waits for another try by policy, which begins elsewhere; `None` if it is to be made.
+    async fn again(&mut self, pick: Pick<Remote>, wait: Duration) -> Option<Forwarded> {
         pick.endpoint().edge(self.shared).retry();
         self.tried.push(pick.endpoint().address);
         (self.tries, self.unreached) = Default::default();
         // Its session was where it failed.
         self.wanted.session = None;
         drop(pick);
-        if wait > Duration::ZERO {
-            tokio::time::sleep(wait).await;
-        }
+        self.pause(wait).await
     }
 
     async fn not_connected(&mut self, pick: &Pick<Remote>, error: &GetError) -> Option<Forwarded> {
@@ -388,8 +421,7 @@ impl<'a, R: Hedgeable> Attempts<'a, R> {
             if let Some(wait) = self.plan.after_connecting(policy) {
                 edge.retry();
                 (self.tries, self.unreached) = Default::default();
-                tokio::time::sleep(wait).await;
-                return None;
+                return self.pause(wait).await;
             }
         }
         Some(self.failed(pick, status, cause))
@@ -493,6 +525,13 @@ impl<'a, R: Hedgeable> Attempts<'a, R> {
             Some(last) => Forwarded::Answered(MeshAnswer::unreached(cause, &last)),
             None => failed,
         }
+    }
+
+    /// The client has left while no endpoint had the request.
+    fn left(&self, failure: Failure) -> Forwarded {
+        let done = Exchange::ended(failure);
+        self.nowhere(done.counted_status(), done.error().unwrap_or_default());
+        Forwarded::Done(done)
     }
 
     /// It goes to no endpoint.

@@ -1,5 +1,6 @@
-//! Copies of requests, sent elsewhere beside the requests themselves. Nobody waits for their answers,
-//! which are read and thrown away.
+//! Copies of requests, sent elsewhere beside the requests themselves. No client waits for their answers,
+//! which are read and thrown away. A copy ends with its request if the client leaves; otherwise it may
+//! outlive it, within [`MIRROR_LIMIT`].
 
 use std::rc::Rc;
 use std::time::Duration;
@@ -10,6 +11,7 @@ use leno_telemetry::Counter;
 use leno_transport::spawn_contained;
 use smallvec::SmallVec;
 use tokio::io::{AsyncReadExt, DuplexStream, duplex};
+use tokio::task::AbortHandle;
 use tokio::time::{Instant, timeout};
 
 use crate::Shared;
@@ -30,15 +32,34 @@ const MIRROR_LIMIT: Duration = Duration::from_secs(10);
 /// Bytes of an answer that wait to be thrown away.
 const ANSWER_BUFFER: usize = 4 << 10;
 
+/// The copies of one request that were sent.
+#[derive(Debug, Default)]
+pub(crate) struct Mirrors(Vec<AbortHandle>);
+
+impl Mirrors {
+    /// Ends those that are still under way, because the client has left.
+    pub(crate) fn end(&self, shared: &Shared) {
+        for copy in self.0.iter().filter(|copy| !copy.is_finished()) {
+            copy.abort();
+            shared.registry.count(Counter::OutboundMirrorLeft);
+        }
+    }
+}
+
 /// Sends copies of a request where its rule wants them.
-pub(crate) async fn send<R: Request>(shared: &Rc<Shared>, applied: &Rc<Applied>, request: &mut R) {
+pub(crate) async fn send<R: Request>(
+    shared: &Rc<Shared>,
+    applied: &Rc<Applied>,
+    request: &mut R,
+) -> Mirrors {
+    let mut mirrors = Mirrors::default();
     let chosen = applied
         .mirrors()
         .iter()
         .filter(|(mirror, _)| sampled(shared.random(), mirror.numerator, mirror.denominator));
     let targets: SmallVec<[&Rc<Destination>; 2]> = chosen.map(|(_, target)| target).collect();
     if targets.is_empty() {
-        return;
+        return mirrors;
     }
     let of_http2 = request.is_http2();
     let copy = timeout(COPY_WAIT, request.copy(MAX_COPY)).await.ok().flatten();
@@ -57,10 +78,11 @@ pub(crate) async fn send<R: Request>(shared: &Rc<Shared>, applied: &Rc<Applied>,
                     of_http2,
                 };
                 shared.mirrors.set(shared.mirrors.get() + 1);
-                spawn_contained(copy.run());
+                mirrors.0.push(spawn_contained(copy.run()).abort_handle());
             }
         }
     }
+    mirrors
 }
 
 /// One copy under way.

@@ -11,7 +11,7 @@ use leno_telemetry::{Edge, Relay};
 use leno_tls::{Alpn, Channel, refused_by_server};
 use leno_transport::{
     CONNECT_TIMEOUT, Ended, OwnTls, Peeked, RELAY_IDLE, Relayed, Side, Speaker, Verdict, Waits,
-    first_to_speak,
+    first_to_speak, unless_gone,
 };
 use leno_types::Protocol;
 use smallvec::SmallVec;
@@ -22,12 +22,15 @@ use crate::backends::{Backends, Remote};
 use crate::connect::{
     CONNECT_FAILED, OpenError, REFUSED_BY_SERVER, open as open_channel, to_own_application,
 };
-use crate::first::note_tls;
+use crate::first::{broke_off, note_tls};
 use crate::greeting::{Greeting, greet};
 use crate::tries::{TRIES, Unreached};
 
 /// Counted where policy ends a connection.
 pub(crate) const STREAM_TIMEOUT: &str = "stream-timeout";
+
+/// Counted where a client leaves before it is connected to a server; as for requests.
+const CLIENT_LEFT: &str = "closed";
 
 /// Counted where a server ends before it has sent anything, and has bytes of the client.
 pub(crate) const SERVER_SILENT: &str = "server-silent";
@@ -61,12 +64,19 @@ pub(crate) struct Opened {
 
 /// To an address that the mesh does not know, in plaintext.
 pub(crate) async fn direct(shared: &Shared, original: SocketAddr, client: TcpStream) {
-    let client = Peeked::from(client);
-    match leno_transport::connect(original, CONNECT_TIMEOUT).await {
-        Ok(server) => outside(shared, original, client, server.into()).await,
-        Err(error) => {
+    let mut client = Peeked::from(client);
+    let connected = leno_transport::connect(original, CONNECT_TIMEOUT);
+    match unless_gone(connected, |cx| client.poll_gone(cx)).await {
+        Ok(Ok(server)) => outside(shared, original, client, server.into()).await,
+        Ok(Err(error)) => {
             tracing::debug!(%error, "not in the mesh, and not reachable");
             client.reset();
+        }
+        Err(error) => {
+            let tls = OwnTls::default();
+            let left = unserved(original, &tls, client.bytes().len(), CLIENT_LEFT);
+            shared.registry.relayed(&shared.outside(), &left);
+            broke_off(client, &error);
         }
     }
 }
@@ -148,16 +158,18 @@ fn unserved<'a>(
 
 /// To an address of this very workload.
 pub(crate) async fn own(shared: &Shared, original: SocketAddr, client: TcpStream) {
-    let client = Peeked::from(client);
-    match to_own_application(original).await {
-        Ok(server) => {
+    let mut client = Peeked::from(client);
+    let connected = to_own_application(original);
+    match unless_gone(connected, |cx| client.poll_gone(cx)).await {
+        Ok(Ok(server)) => {
             let _busy = shared.activity.enter();
             leno_transport::relay(client, server.into(), RELAY_IDLE, ()).await;
         }
-        Err(error) => {
+        Ok(Err(error)) => {
             tracing::debug!(%error, "the workload called itself where it does not listen");
             client.reset();
         }
+        Err(error) => broke_off(client, &error),
     }
 }
 
@@ -186,9 +198,23 @@ impl<'a> Attempts<'a> {
         }
     }
 
-    /// Opens a connection, to another endpoint after a failure; `None` when there is no other one, which
-    /// is logged.
-    pub(crate) async fn open(&mut self) -> Option<Opened> {
+    /// Opens a connection, to another endpoint after a failure; `None` when there is no other one, or
+    /// the client leaves meanwhile, which is logged.
+    pub(crate) async fn open(&mut self, client: &mut Peeked<TcpStream>) -> Option<Opened> {
+        let gone = match unless_gone(self.open_any(), |cx| client.poll_gone(cx)).await {
+            Ok(opened) => return opened,
+            Err(gone) => gone,
+        };
+        tracing::debug!(error = %gone, "the client left");
+        // One that leaves without a byte, as a port check does, has asked for nothing.
+        if !client.bytes().is_empty() {
+            let said = (self.original, &self.tls, client.bytes().len());
+            refused(self.shared, self.backends, said, CLIENT_LEFT);
+        }
+        None
+    }
+
+    async fn open_any(&mut self) -> Option<Opened> {
         loop {
             if self.is_over {
                 if let Some((edge, cause)) = &self.last {
@@ -278,7 +304,7 @@ impl<'a> Attempts<'a> {
         loop {
             let next = match opened.take() {
                 Some(opened) => Some(opened),
-                None => self.open().await,
+                None => self.open(&mut client).await,
             };
             let Some(mut next) = next else { return client.reset() };
             if next.server.stream().alpn().is_none() {

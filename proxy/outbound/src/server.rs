@@ -1,10 +1,10 @@
 //! A connection to an endpoint for one request: its own, or a stream's place on a shared one.
 
 use std::cell::Cell;
-use std::future::{Future, poll_fn};
+use std::future::Future;
 use std::pin::pin;
 use std::rc::Rc;
-use std::task::Poll;
+use std::task::{Context, Poll};
 
 use leno_http::{
     Cause, ClientError, ClientPool, Conn, DIAL_WAIT, DialError, Exchange, Failure, Judge, Lent,
@@ -12,6 +12,7 @@ use leno_http::{
 };
 use leno_telemetry::Counter;
 use leno_tls::{Alpn, Channel};
+use leno_transport::unless_gone;
 use tokio::time::{Instant, sleep_until};
 
 use crate::Shared;
@@ -126,21 +127,18 @@ pub(crate) async fn get<R: Request>(
     deadline: Option<Instant>,
 ) -> Result<Server, GetError> {
     let deadline = [request.deadline(), deadline].into_iter().flatten().min();
-    let mut server = pin!(connect(shared, remote, request.is_http2()));
+    let connected = connect(shared, remote, request.is_http2());
     let mut late = pin!(deadline.map(sleep_until));
-    poll_fn(|cx| {
-        if let Poll::Ready(server) = server.as_mut().poll(cx) {
-            return Poll::Ready(server);
-        }
+    let over = |cx: &mut Context<'_>| {
         if let Poll::Ready(failure) = request.poll_gone(cx) {
-            return Poll::Ready(Err(GetError::ClientGone(failure)));
+            return Poll::Ready(GetError::ClientGone(failure));
         }
         match late.as_mut().as_pin_mut() {
-            Some(late) => late.poll(cx).map(|()| Err(GetError::Deadline)),
+            Some(late) => late.poll(cx).map(|()| GetError::Deadline),
             None => Poll::Pending,
         }
-    })
-    .await
+    };
+    unless_gone(connected, over).await.unwrap_or_else(Err)
 }
 
 async fn connect(

@@ -109,6 +109,8 @@ counters! {
     /// Copies of requests for the mirrors of routes, by result.
     OutboundMirrorFailed = "leno_mirrored_requests" r#"direction="outbound",result="failed""#,
     /// Copies of requests for the mirrors of routes, by result.
+    OutboundMirrorLeft = "leno_mirrored_requests" r#"direction="outbound",result="client_left""#,
+    /// Copies of requests for the mirrors of routes, by result.
     OutboundMirrorTooLarge = "leno_mirrored_requests" r#"direction="outbound",result="too_large""#,
     /// Copies of requests for the mirrors of routes, by result.
     OutboundMirrorTooMany = "leno_mirrored_requests" r#"direction="outbound",result="too_many""#,

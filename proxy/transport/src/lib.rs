@@ -33,6 +33,7 @@ mod relay;
 mod source;
 mod task;
 mod unseen;
+mod waiting;
 
 pub mod budget;
 #[cfg(feature = "scripted")]
@@ -56,3 +57,4 @@ pub use relay::{Ended, Observer, RELAY_IDLE, Relayed, Side, relay};
 pub use source::{ClientAddress, Shown};
 pub use task::{PanicVerdict, judge_panic, panics, spawn_contained, test_panic};
 pub use unseen::Counted;
+pub use waiting::unless_gone;

@@ -31,13 +31,15 @@ pub struct Peeked<S> {
     bytes: Vec<u8>,
     /// The other end sends no more.
     ended: bool,
+    /// It was found to read on after its end.
+    stays: bool,
     /// When the first byte, or the end, was read.
     spoke_at: Option<Instant>,
 }
 
 impl<S> From<S> for Peeked<S> {
     fn from(stream: S) -> Self {
-        Self { stream, bytes: Vec::new(), ended: false, spoke_at: None }
+        Self { stream, bytes: Vec::new(), ended: false, stays: false, spoke_at: None }
     }
 }
 
@@ -77,6 +79,21 @@ impl<S: Io> Peeked<S> {
     /// Ends the connection with a reset.
     pub fn reset(mut self) {
         self.stream.reset_on_drop();
+    }
+
+    /// Ready when the client at the other end has left, or its connection broke, while a server is
+    /// connected to for it. What it sends meanwhile is read and kept, up to [`MAX_PEEKED`].
+    pub fn poll_gone(&mut self, cx: &mut Context<'_>) -> Poll<io::Error> {
+        while !self.ended && self.bytes.len() < MAX_PEEKED {
+            if let Err(error) = ready!(self.poll_peek(cx)) {
+                return Poll::Ready(error);
+            }
+        }
+        // The kernel is asked once: a client that reads on is served.
+        if self.ended && !std::mem::replace(&mut self.stays, true) && self.stream.has_left() {
+            return Poll::Ready(io::ErrorKind::UnexpectedEof.into());
+        }
+        Poll::Pending
     }
 }
 
@@ -145,7 +162,8 @@ impl<S: AsyncRead + Unpin> Peeked<S> {
     }
 }
 
-/// Waits until one of two ends speaks, ends or breaks, within `longest`; `None` if both are silent.
+/// Waits until one of two ends speaks, ends or breaks, within `longest`; `None` if both are silent. A
+/// client that has spoken before is the first one.
 pub async fn first_to_speak<C, S>(
     client: &mut Peeked<C>,
     server: &mut Peeked<S>,
@@ -155,6 +173,9 @@ where
     C: AsyncRead + Unpin,
     S: AsyncRead + Unpin,
 {
+    if client.spoke_at.is_some() {
+        return Some((Speaker::Client, Ok(client.bytes.len())));
+    }
     let first = poll_fn(|cx| {
         if let Poll::Ready(read) = client.poll_peek(cx) {
             return Poll::Ready((Speaker::Client, read));

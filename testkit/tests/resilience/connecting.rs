@@ -15,13 +15,13 @@ const LIMIT: Duration = Duration::from_secs(20);
 
 /// A server whose queue of connections is full: the kernel drops each SYN, and the proxy's is sent again
 /// after a second. So connecting takes a second if there is room by then.
-struct Full {
+pub(crate) struct Full {
     listener: TcpListener,
     _queued: TcpStream,
 }
 
 impl Full {
-    fn new() -> Self {
+    pub(crate) fn new() -> Self {
         let socket = Socket::new(Domain::IPV4, Type::STREAM, None).unwrap();
         socket.bind(&SocketAddr::from(([127, 0, 0, 1], 0)).into()).unwrap();
         // One more than this is queued.
@@ -31,8 +31,12 @@ impl Full {
         Self { listener, _queued: queued }
     }
 
+    pub(crate) fn address(&self) -> SocketAddr {
+        self.listener.local_addr().unwrap()
+    }
+
     fn front(&self, spec: &str) -> Front {
-        Front::outbound(spec, &[self.listener.local_addr().unwrap()], &Around::default())
+        Front::outbound(spec, &[self.address()], &Around::default())
     }
 
     /// Makes room, and takes the proxy's connection.

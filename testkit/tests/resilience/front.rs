@@ -65,7 +65,8 @@ impl Front {
         Self { proxy: proxy.expect("leno-proxy starts") }
     }
 
-    /// The inbound side in front of an application, with the `limits` of a RateLimitPolicy.
+    /// The inbound side in front of an application, with the `limits` of a RateLimitPolicy, or without
+    /// one.
     pub(crate) fn inbound(limits: &str, application: SocketAddr) -> Self {
         Self::inbound_under("RateLimitPolicy", limits, application)
     }
@@ -77,6 +78,9 @@ impl Front {
                 (admin, "", ""),
                 &format!("inbound: {{listen: \"{address}\", application: \"{application}\"}}"),
             );
+            if spec.is_empty() {
+                return documents;
+            }
             documents += &format!(
                 "---\napiVersion: leno.dev/v1alpha1\nkind: {kind}\n\
                 metadata: {{name: p, namespace: t}}\nspec:\n  \

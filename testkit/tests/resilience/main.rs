@@ -18,6 +18,7 @@ mod front;
 mod grpc;
 mod hedging;
 mod http2;
+mod leaving;
 mod locality;
 mod panics;
 mod percents;

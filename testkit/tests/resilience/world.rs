@@ -74,6 +74,11 @@ impl World {
         self.front.connect()
     }
 
+    /// The proxy.
+    pub(crate) fn front(&self) -> &Front {
+        &self.front
+    }
+
     /// Like [`Self::ask`], without reading the response.
     pub(crate) fn send(&self, method: &str, id: &str, headers: &str, body: &str) -> TcpStream {
         send(&self.front, (method, id, headers), body)
