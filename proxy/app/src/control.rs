@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use anyhow::Context;
 use leno_discovery::{Certificate, Client, Settings};
+use leno_inbound::LimitTable;
 use leno_names::{Names, Resolvers};
 use leno_tls::{Credentials, CredentialsError, Keyring};
 use leno_types::{InstanceName, TrustDomain};
@@ -54,6 +55,7 @@ pub(crate) fn setup(flags: &Flags) -> anyhow::Result<Setup> {
         response_wait: response_wait(flags),
         access_log: access_log(flags)?,
         budget: budget(flags),
+        limit_table: LimitTable::default(),
     })
 }
 

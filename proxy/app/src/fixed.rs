@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use anyhow::{Context, bail};
 use leno_discovery::Directory;
+use leno_inbound::LimitTable;
 use leno_index::{Change, Index, Settings};
 use leno_names::{Names, Resolvers};
 use leno_outbound::Fixed as FixedDestination;
@@ -90,6 +91,7 @@ pub(crate) fn setup(flags: &Flags, file: &Path) -> anyhow::Result<Setup> {
         response_wait: response_wait(flags),
         access_log: access_log(flags)?,
         budget: budget(flags),
+        limit_table: LimitTable::default(),
     })
 }
 

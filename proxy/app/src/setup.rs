@@ -6,6 +6,7 @@ use std::time::{Duration, SystemTime};
 
 use leno_discovery::Directory;
 use leno_http::Limits;
+use leno_inbound::LimitTable;
 use leno_names::Names;
 use leno_outbound::Fixed;
 use leno_telemetry::access::{Format, Log};
@@ -52,6 +53,8 @@ pub(crate) struct Setup {
     pub(crate) response_wait: Duration,
     pub(crate) access_log: Option<Log>,
     pub(crate) budget: Budget,
+    /// What the workers share of the workload's rate limits.
+    pub(crate) limit_table: LimitTable,
 }
 
 /// Who the proxy is, as far as it has a certificate.
@@ -89,6 +92,7 @@ impl Setup {
             max_connections: max_connections(self.workers),
             budget: self.budget,
             workers: self.workers,
+            limit_table: self.limit_table.clone(),
         }
     }
 }

@@ -11,7 +11,7 @@ use std::time::Duration;
 use anyhow::Context;
 use leno_discovery::Directory;
 use leno_http::Limits;
-use leno_inbound::Inbound;
+use leno_inbound::{Inbound, LimitTable};
 use leno_names::Names;
 use leno_outbound::{Fixed, Outbound};
 use leno_telemetry::access::Log;
@@ -57,6 +57,8 @@ pub(crate) struct Plan {
     pub(crate) budget: Budget,
     /// How many workers there are.
     pub(crate) workers: u16,
+    /// What they share of the workload's rate limits.
+    pub(crate) limit_table: LimitTable,
 }
 
 /// What a worker is asked.
@@ -247,6 +249,7 @@ impl Planes {
             limits: Limits { response_wait: plan.limits.stall, ..plan.limits },
             application: plan.application,
             workers: plan.workers,
+            limit_table: plan.limit_table,
         });
         Self {
             outbound,

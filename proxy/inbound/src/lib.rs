@@ -50,6 +50,8 @@ use application::{Application, Server};
 use authorize::{Access, LogBudget, Policies};
 use limit::{Key, RateLimits};
 
+pub use limit::LimitTable;
+
 /// Most pools of connections to the application that are kept apart: one for each of its ports, which
 /// are a handful, and client, where it sees the client's address. Further clients have no idle
 /// connections kept for them.
@@ -82,6 +84,8 @@ pub struct Parts {
     pub application: Option<SocketAddr>,
     /// How many workers share the limits of the policy.
     pub workers: u16,
+    /// What they share of these limits.
+    pub limit_table: LimitTable,
 }
 
 /// The inbound side of one worker.
@@ -406,7 +410,8 @@ impl Shared {
             if !known.is_of(said) {
                 let new = {
                     let leases = self.parts.directory.leases();
-                    RateLimits::new(said, &known, (self.parts.workers, leases))
+                    let table = &self.parts.limit_table;
+                    RateLimits::new(said, &known, table, (self.parts.workers, leases))
                 };
                 self.limits.replace(Rc::new(new));
             }

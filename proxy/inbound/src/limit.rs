@@ -1,5 +1,7 @@
 //! How many requests the workload takes.
 
+mod table;
+
 use std::cell::{OnceCell, RefCell};
 use std::net::IpAddr;
 use std::rc::Rc;
@@ -9,17 +11,19 @@ use std::time::{Duration, Instant};
 use leno_discovery::{Asker, Lease, Leases};
 use leno_http::{Answer, HeaderLine, RequestView};
 use leno_resilience::lease::{Ask, Grant, Holder};
-use leno_resilience::{KeyedLimit, MAX_KEYS, Rate, Verdict};
+use leno_resilience::{KeyedLimit, Verdict};
 use leno_telemetry::{Counter, Registry};
 use leno_types::Identity;
 use leno_types::traffic::{LimitKey, RateLimit};
 
 use crate::Client;
 
+pub use table::LimitTable;
+
 /// Said in `leno-error` when a limit is reached.
 pub(crate) const RATE_LIMITED: &str = "rate-limited";
 
-/// The limits of one worker. All of them count every request that they are for, those of a request
+/// The limits as one worker counts for them. All of them count every request that they are for, those of a request
 /// that another one refuses, too.
 #[derive(Debug)]
 pub(crate) struct RateLimits {
@@ -36,7 +40,7 @@ struct Limit {
 
 #[derive(Debug)]
 enum State {
-    /// Of this proxy alone.
+    /// Of this proxy alone, whose workers count together.
     Own(KeyedLimit),
     /// One for all proxies, and for all ports that it is for here.
     Shared(Rc<Shared>),
@@ -80,11 +84,12 @@ impl RateLimits {
         Self { limits: Vec::new(), asker: None }
     }
 
-    /// The limits of one of `workers` workers, which share them evenly. One that `before` has already
-    /// keeps its counts.
+    /// The limits of one of `workers` workers. One that `before` has already keeps its counts, as do
+    /// those that another worker has in `table`.
     pub(crate) fn new(
         limits: &[RateLimit],
         before: &Self,
+        table: &LimitTable,
         (workers, leases): (u16, &Leases),
     ) -> Self {
         let mut shared: Vec<Rc<Shared>> = Vec::new();
@@ -95,16 +100,13 @@ impl RateLimits {
                 }
                 return Rc::clone(known);
             }
-            let rate = Rate::new(said.requests, said.per, said.burst);
-            let rate = rate.map(|rate| rate.divided(workers.into()));
-            let keys = if said.key == LimitKey::Workload { 1 } else { MAX_KEYS };
             let state = match said.is_global {
                 true => {
                     let of = Shared::of(said, &shared, workers);
                     shared.push(Rc::clone(&of));
                     State::Shared(of)
                 }
-                false => State::Own(KeyedLimit::new(rate, keys)),
+                false => State::Own(KeyedLimit::new(table.get(said))),
             };
             Rc::new(Limit { said: said.clone(), state: RefCell::new(state) })
         };

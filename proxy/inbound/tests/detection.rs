@@ -74,6 +74,7 @@ impl Lab {
             limits: Limits::default(),
             application,
             workers: 1,
+            limit_table: leno_inbound::LimitTable::default(),
         });
         // The workload's own address, on the port of the application.
         let own = IpAddr::V4(Ipv4Addr::new(127, 0, 0, 77));

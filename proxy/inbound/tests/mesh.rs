@@ -80,6 +80,7 @@ async fn connect_limited(
         limits: Limits::default(),
         application: Some(address),
         workers: 1,
+        limit_table: leno_inbound::LimitTable::default(),
     });
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let proxy = listener.local_addr().unwrap();

@@ -1,5 +1,6 @@
 //! A rate limit for one key.
 
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 /// How many requests are allowed: `requests` per `per`, and `burst` of them at once.
@@ -15,6 +16,31 @@ pub struct Rate {
 #[derive(Clone, Copy, Debug, Default)]
 pub struct TokenBucket {
     full_at: Option<Instant>,
+}
+
+/// A [`TokenBucket`] from which several threads take. A refused request only reads it, so that the
+/// threads write to it no more often than the rate allows.
+///
+/// ```text
+/// 0 ─► full at this time ─► ... ─► ENDED: dropped by those who keep it
+/// ```
+#[derive(Debug, Default)]
+pub(crate) struct SharedBucket {
+    /// Nanoseconds since the limit began, or [`ENDED`].
+    full_at: AtomicU64,
+}
+
+/// The state of a bucket that is kept no more. Its key may have another one.
+const ENDED: u64 = u64::MAX;
+
+/// The result of taking a token from a [`SharedBucket`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Taken {
+    Token,
+    /// There is none until this time has passed.
+    Wait(Duration),
+    /// The bucket is kept no more.
+    Ended,
 }
 
 impl Rate {
@@ -53,10 +79,63 @@ impl TokenBucket {
     pub fn is_full(&self, now: Instant) -> bool {
         self.full_at.is_none_or(|full_at| full_at <= now)
     }
+}
 
-    pub(crate) fn full_at(&self) -> Option<Instant> {
-        self.full_at
+// The value alone is shared and nothing is published by it: no order with other memory is needed.
+impl SharedBucket {
+    /// Takes a token, at `now` since the limit began.
+    pub(crate) fn take(&self, rate: Rate, now: Duration) -> Taken {
+        let (now, tolerance) = (nanoseconds(now), nanoseconds(rate.tolerance));
+        let mut full_at = self.full_at.load(Ordering::Relaxed);
+        loop {
+            if full_at == ENDED {
+                return Taken::Ended;
+            }
+            let from = full_at.max(now);
+            let ahead = from - now;
+            if ahead > tolerance {
+                return Taken::Wait(Duration::from_nanos(ahead - tolerance));
+            }
+            let next = from.saturating_add(nanoseconds(rate.interval)).min(ENDED - 1);
+            match self.full_at.compare_exchange_weak(
+                full_at,
+                next,
+                Ordering::Relaxed,
+                Ordering::Relaxed,
+            ) {
+                Ok(_) => return Taken::Token,
+                Err(other) => full_at = other,
+            }
+        }
     }
+
+    /// When it will be full again, as nanoseconds since the limit began.
+    pub(crate) fn full_at(&self) -> u64 {
+        self.full_at.load(Ordering::Relaxed)
+    }
+
+    /// Ends it if it is full, and so equals a new one. Whether it has ended.
+    pub(crate) fn end_if_full(&self, now: Duration) -> bool {
+        let full_at = self.full_at();
+        let is_full = full_at <= nanoseconds(now);
+        let (from, to) = (Ordering::Relaxed, Ordering::Relaxed);
+        // Fails where a token was taken meanwhile.
+        full_at == ENDED
+            || is_full && self.full_at.compare_exchange(full_at, ENDED, from, to).is_ok()
+    }
+
+    pub(crate) fn end(&self) {
+        self.full_at.store(ENDED, Ordering::Relaxed);
+    }
+
+    pub(crate) fn has_ended(&self) -> bool {
+        self.full_at() == ENDED
+    }
+}
+
+/// 292 years at most, so that two of them can be added.
+fn nanoseconds(time: Duration) -> u64 {
+    u64::try_from(time.as_nanos()).unwrap_or(u64::MAX).min(u64::MAX / 2)
 }
 
 #[cfg(test)]

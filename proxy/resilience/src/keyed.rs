@@ -1,25 +1,25 @@
-//! Rate limits for many keys: client identities, values of a header.
+//! Rate limits that the workers of a proxy count against together, for one key or for many: client
+//! identities, values of a header.
+//!
+//! ```text
+//! worker ─► KeyedLimit ─► its buckets by key ──(a key that is not among them)──► WorkloadLimit, locked
+//!                              └────────── the same SharedBucket ◄───────────────────┘
+//! ```
 
 use std::collections::HashMap;
 use std::hash::{BuildHasher, RandomState};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use crate::bucket::{Rate, TokenBucket};
+use crate::bucket::{Rate, SharedBucket, Taken};
 
-/// Keys that a worker keeps for one limit: 1.5 MiB at most. Clients that invent values reach it.
-/// Keys whose buckets are full again are dropped first, without any effect.
+/// Keys that are kept for one limit: 2 MiB at most, and 0.6 MiB for each worker that uses all of
+/// them. Clients that invent values reach it. Keys whose buckets are full again are dropped first,
+/// without any effect.
 pub const MAX_KEYS: usize = 32_768;
 
-/// A token bucket for each key. A key is stored as a hash with a secret seed, so that a client can
-/// cause no extra cost by long keys or by keys that collide.
-#[derive(Debug)]
-pub struct KeyedLimit {
-    rate: Option<Rate>,
-    most: usize,
-    buckets: HashMap<u64, TokenBucket>,
-    seed: RandomState,
-    evicted: u64,
-}
+/// The time to wait that a client is told if the limit is zero.
+const NEVER: Duration = Duration::from_secs(3600);
 
 /// The result for one request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -30,113 +30,270 @@ pub enum Verdict {
     Limited(Duration),
 }
 
-/// The time to wait that a client is told if the limit is zero.
-const NEVER: Duration = Duration::from_secs(3600);
+/// What all workers share of one limit.
+#[derive(Debug)]
+pub struct WorkloadLimit {
+    rate: Option<Rate>,
+    /// When the limit began; buckets count from then on.
+    began: Instant,
+    /// Of a limit without keys.
+    single: SharedBucket,
+    /// `None`: without keys.
+    keys: Option<Keys>,
+}
 
-impl KeyedLimit {
-    /// A limit of `rate` for each key. Without a rate nothing passes. At most `most` keys are kept.
+/// A token bucket for each key. A key is stored as a hash with a secret seed, so that a client can
+/// cause no extra cost by long keys or by keys that collide.
+#[derive(Debug)]
+struct Keys {
+    most: usize,
+    seed: RandomState,
+    /// Locked for the first request that a worker gets of a key, and to drop keys.
+    buckets: Mutex<HashMap<u64, Arc<SharedBucket>>>,
+}
+
+/// One worker's side of a limit.
+#[derive(Debug)]
+pub struct KeyedLimit {
+    workload: Arc<WorkloadLimit>,
+    /// The buckets of keys that this worker has seen lately.
+    known: HashMap<u64, Arc<SharedBucket>>,
+    evicted: u64,
+}
+
+impl WorkloadLimit {
+    /// A limit of `rate` for all requests together. Without a rate nothing passes.
     #[must_use]
-    pub fn new(rate: Option<Rate>, most: usize) -> Self {
+    pub fn single(rate: Option<Rate>, now: Instant) -> Self {
+        Self { rate, began: now, single: SharedBucket::default(), keys: None }
+    }
+
+    /// A limit of `rate` for each key. At most `most` keys are kept.
+    #[must_use]
+    pub fn keyed(rate: Option<Rate>, most: usize, now: Instant) -> Self {
         let most = most.clamp(1, MAX_KEYS);
-        Self { rate, most, buckets: HashMap::new(), seed: RandomState::new(), evicted: 0 }
-    }
-
-    /// Counts a request with this key.
-    pub fn check(&mut self, key: &[u8], now: Instant) -> Verdict {
-        let Some(rate) = self.rate else { return Verdict::Limited(NEVER) };
-        let key = self.seed.hash_one(key);
-        if self.buckets.len() >= self.most && !self.buckets.contains_key(&key) {
-            self.make_room(now);
-        }
-        match self.buckets.entry(key).or_default().take(rate, now) {
-            Ok(()) => Verdict::Pass,
-            Err(wait) => Verdict::Limited(wait),
-        }
-    }
-
-    /// Keys that were dropped before their buckets were full. Each of them may have passed one more
-    /// burst.
-    #[must_use]
-    pub fn evicted(&self) -> u64 {
-        self.evicted
+        let keys = Keys { most, seed: RandomState::new(), buckets: Mutex::default() };
+        Self { keys: Some(keys), ..Self::single(rate, now) }
     }
 
     /// Number of keys kept.
     #[must_use]
     pub fn len(&self) -> usize {
-        self.buckets.len()
+        self.keys.as_ref().map_or(0, |keys| keys.lock().len())
     }
 
     /// Whether no keys are kept.
     #[must_use]
     pub fn is_empty(&self) -> bool {
-        self.buckets.is_empty()
+        self.len() == 0
+    }
+
+    fn since_began(&self, now: Instant) -> Duration {
+        now.saturating_duration_since(self.began)
+    }
+}
+
+impl Keys {
+    /// A holder of the lock that panicked has left a map that is whole.
+    fn lock(&self) -> MutexGuard<'_, HashMap<u64, Arc<SharedBucket>>> {
+        self.buckets.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The bucket of a key, and how many were evicted for it.
+    fn bucket(&self, key: u64, now: Duration) -> (Arc<SharedBucket>, u64) {
+        let mut buckets = self.lock();
+        let mut evicted = 0;
+        if buckets.len() >= self.most && !buckets.contains_key(&key) {
+            evicted = make_room(&mut buckets, self.most, now);
+        }
+        (Arc::clone(buckets.entry(key).or_default()), evicted)
+    }
+}
+
+/// Drops the keys with full buckets. If there are none, drops the quarter with the fullest buckets, so
+/// that one search makes room for many keys. Returns how many had to go before they were full.
+fn make_room(buckets: &mut HashMap<u64, Arc<SharedBucket>>, most: usize, now: Duration) -> u64 {
+    buckets.retain(|_, bucket| !bucket.end_if_full(now));
+    if buckets.len() < most {
+        return 0;
+    }
+    let mut full_at: Vec<_> = buckets.values().map(|bucket| bucket.full_at()).collect();
+    let quarter = full_at.len() / 4;
+    let (_, limit, _) = full_at.select_nth_unstable(quarter);
+    let (limit, before) = (*limit, buckets.len());
+    buckets.retain(|_, bucket| {
+        let stays = bucket.full_at() > limit;
+        if !stays {
+            bucket.end();
+        }
+        stays
+    });
+    (before - buckets.len()) as u64
+}
+
+impl KeyedLimit {
+    /// A worker's side of `workload`.
+    #[must_use]
+    pub fn new(workload: Arc<WorkloadLimit>) -> Self {
+        Self { workload, known: HashMap::new(), evicted: 0 }
+    }
+
+    /// Counts a request with this key, which a limit without keys ignores.
+    pub fn check(&mut self, key: &[u8], now: Instant) -> Verdict {
+        let workload = &*self.workload;
+        let Some(rate) = workload.rate else { return Verdict::Limited(NEVER) };
+        let now = workload.since_began(now);
+        let taken = match &workload.keys {
+            None => workload.single.take(rate, now),
+            Some(keys) => {
+                let key = keys.seed.hash_one(key);
+                let taken = self.known.get(&key).map(|bucket| bucket.take(rate, now));
+                match taken.filter(|taken| *taken != Taken::Ended) {
+                    Some(taken) => taken,
+                    None => self.take_new(key, rate, now),
+                }
+            }
+        };
+        match taken {
+            Taken::Token => Verdict::Pass,
+            Taken::Wait(wait) => Verdict::Limited(wait),
+            // Other workers have evicted the key just now, twice: it counts from the next request on.
+            Taken::Ended => Verdict::Pass,
+        }
+    }
+
+    /// The same for a key that this worker does not know, or that was dropped.
+    fn take_new(&mut self, key: u64, rate: Rate, now: Duration) -> Taken {
+        let Some(keys) = &self.workload.keys else { return Taken::Ended };
+        let (bucket, evicted) = keys.bucket(key, now);
+        self.evicted += evicted;
+        if self.known.len() >= keys.most {
+            // The buckets stay, and are found again.
+            self.known.clear();
+        }
+        let taken = bucket.take(rate, now);
+        self.known.insert(key, bucket);
+        taken
+    }
+
+    /// Keys that this worker dropped before their buckets were full. Each of them may have passed one
+    /// more burst.
+    #[must_use]
+    pub fn evicted(&self) -> u64 {
+        self.evicted
     }
 
     /// Drops keys whose buckets are full. Call it every few seconds.
     pub fn sweep(&mut self, now: Instant) {
-        self.buckets.retain(|_, bucket| !bucket.is_full(now));
-        if self.buckets.is_empty() {
-            self.buckets.shrink_to_fit();
+        let now = self.workload.since_began(now);
+        // Another worker that holds the lock does the same.
+        let shared = self.workload.keys.as_ref().and_then(|keys| keys.buckets.try_lock().ok());
+        if let Some(mut buckets) = shared {
+            buckets.retain(|_, bucket| !bucket.end_if_full(now));
+            if buckets.is_empty() {
+                buckets.shrink_to_fit();
+            }
         }
-    }
-
-    /// Drops the keys with full buckets. If there are none, drops the quarter with the fullest
-    /// buckets, so that one search makes room for many keys.
-    fn make_room(&mut self, now: Instant) {
-        self.buckets.retain(|_, bucket| !bucket.is_full(now));
-        if self.buckets.len() < self.most {
-            return;
+        self.known.retain(|_, bucket| !bucket.has_ended());
+        if self.known.is_empty() {
+            self.known.shrink_to_fit();
         }
-        let mut ends: Vec<_> = self.buckets.values().filter_map(TokenBucket::full_at).collect();
-        let quarter = ends.len() / 4;
-        let (_, limit, _) = ends.select_nth_unstable(quarter);
-        let (limit, before) = (*limit, self.buckets.len());
-        self.buckets.retain(|_, bucket| bucket.full_at().is_some_and(|end| end > limit));
-        self.evicted += (before - self.buckets.len()) as u64;
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::thread;
+
     use super::*;
 
-    fn limit(requests: u32, burst: u32, most: usize) -> KeyedLimit {
-        KeyedLimit::new(Rate::new(requests, Duration::from_secs(1), burst), most)
+    const SECOND: Duration = Duration::from_secs(1);
+
+    fn keyed(requests: u32, burst: u32, most: usize, now: Instant) -> KeyedLimit {
+        let rate = Rate::new(requests, SECOND, burst);
+        KeyedLimit::new(Arc::new(WorkloadLimit::keyed(rate, most, now)))
+    }
+
+    fn other_worker(limit: &KeyedLimit) -> KeyedLimit {
+        KeyedLimit::new(Arc::clone(&limit.workload))
     }
 
     #[test]
     fn each_key_has_its_own_bucket() {
-        let (mut limit, now) = (limit(1, 2, 100), Instant::now());
+        let now = Instant::now();
+        let mut limit = keyed(1, 2, 100, now);
         for key in [&b"a"[..], b"b", b""] {
             assert_eq!(limit.check(key, now), Verdict::Pass);
             assert_eq!(limit.check(key, now), Verdict::Pass);
-            assert_eq!(limit.check(key, now), Verdict::Limited(Duration::from_secs(1)));
+            assert_eq!(limit.check(key, now), Verdict::Limited(SECOND));
         }
-        assert_eq!((limit.len(), limit.evicted()), (3, 0));
-        limit.sweep(now + Duration::from_secs(2));
-        assert!(limit.is_empty());
+        assert_eq!((limit.workload.len(), limit.evicted()), (3, 0));
+        limit.sweep(now + 2 * SECOND);
+        assert!(limit.workload.is_empty() && limit.known.is_empty());
+    }
+
+    #[test]
+    fn workers_count_together() {
+        let now = Instant::now();
+        let mut one = keyed(1, 4, 100, now);
+        let mut other = other_worker(&one);
+        let both = |one: &mut KeyedLimit, other: &mut KeyedLimit, now| {
+            [one.check(b"a", now), other.check(b"a", now)]
+        };
+        for _ in 0..2 {
+            assert_eq!(both(&mut one, &mut other, now), [Verdict::Pass; 2]);
+        }
+        assert_eq!(both(&mut one, &mut other, now), [Verdict::Limited(SECOND); 2]);
+        // One worker drops the key; the other one does not go on with the bucket that it knew.
+        let later = now + 10 * SECOND;
+        one.sweep(later);
+        assert!(one.workload.is_empty() && other.known.len() == 1);
+        for _ in 0..2 {
+            assert_eq!(both(&mut one, &mut other, later), [Verdict::Pass; 2]);
+        }
+        assert_eq!(both(&mut one, &mut other, later), [Verdict::Limited(SECOND); 2]);
+    }
+
+    /// Many threads at once take exactly the burst, with keys and without.
+    #[test]
+    fn threads_take_no_more_than_the_burst() {
+        let (now, rate) = (Instant::now(), Rate::new(1, 3600 * SECOND, 1_000));
+        for workload in [WorkloadLimit::single(rate, now), WorkloadLimit::keyed(rate, 10, now)] {
+            let workload = Arc::new(workload);
+            let passed = thread::scope(|scope| {
+                let worker = |_| {
+                    let mut limit = KeyedLimit::new(Arc::clone(&workload));
+                    let passes = move |_: &u32| limit.check(b"a", now) == Verdict::Pass;
+                    scope.spawn(move || (0..1_000).filter(passes).count())
+                };
+                let workers: Vec<_> = (0..4).map(worker).collect();
+                workers.into_iter().map(|worker| worker.join().unwrap()).sum::<usize>()
+            });
+            assert_eq!(passed, 1_000);
+        }
     }
 
     #[test]
     fn full_buckets_are_forgotten_at_no_loss() {
-        let (mut limit, mut now) = (limit(10, 1, 50), Instant::now());
+        let mut now = Instant::now();
+        let mut limit = keyed(10, 1, 50, now);
         for key in 0..10_000_u32 {
             assert_eq!(limit.check(&key.to_le_bytes(), now), Verdict::Pass);
             now += Duration::from_millis(4);
         }
-        assert!(limit.len() <= 50);
+        assert!(limit.workload.len() <= 50 && limit.known.len() <= 50);
         assert_eq!(limit.evicted(), 0);
     }
 
     #[test]
     fn a_flood_of_keys_keeps_the_bound_and_is_counted() {
-        let (mut limit, now) = (limit(1, 5, 64), Instant::now());
+        let now = Instant::now();
+        let mut limit = keyed(1, 5, 64, now);
         // The key that uses up its limit is the last one to be dropped.
         while limit.check(b"greedy", now) == Verdict::Pass {}
         for key in 0..1_000_u32 {
             limit.check(&key.to_le_bytes(), now);
-            assert!(limit.len() <= 64);
+            assert!(limit.workload.len() <= 64);
         }
         assert!(limit.evicted() > 0);
         assert!(matches!(limit.check(b"greedy", now), Verdict::Limited(_)));
@@ -144,7 +301,8 @@ mod tests {
 
     #[test]
     fn nothing_passes_a_limit_of_none() {
-        let mut none = KeyedLimit::new(None, 10);
-        assert!(matches!(none.check(b"a", Instant::now()), Verdict::Limited(_)));
+        let now = Instant::now();
+        let mut none = KeyedLimit::new(Arc::new(WorkloadLimit::keyed(None, 10, now)));
+        assert!(matches!(none.check(b"a", now), Verdict::Limited(_)));
     }
 }

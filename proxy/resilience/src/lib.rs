@@ -2,7 +2,8 @@
 //!
 //! Each part is a small state machine. The caller reports events and the time, and gets a decision.
 //! No part reads a clock, uses a global random source, allocates while a request is handled, or
-//! deals with HTTP beyond statuses. Each instance belongs to one worker.
+//! deals with HTTP beyond statuses. Each instance belongs to one worker, except [`WorkloadLimit`], which
+//! all of them share.
 //!
 //! ```text
 //! request ─► RateLimits ─► Gate ─► Faults ─► try ─► Retry ─┬─ final
@@ -35,7 +36,7 @@ pub use fault::{Fault, draw};
 pub use gate::{Full, Gate, Permit};
 pub use gradient::{Gradient, MAX_LIMIT, MIN_LIMIT};
 pub use hedge::{Hedge, Step};
-pub use keyed::{KeyedLimit, MAX_KEYS, Verdict};
+pub use keyed::{KeyedLimit, MAX_KEYS, Verdict, WorkloadLimit};
 pub use latencies::{Latencies, MIN_SEEN};
 pub use retry::{Decision, Ending, Facts, Retry, Why, is_failure};
 pub use retry_after::retry_after;

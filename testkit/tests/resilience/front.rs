@@ -71,13 +71,23 @@ impl Front {
         Self::inbound_under("RateLimitPolicy", limits, application)
     }
 
+    /// The same with this many workers.
+    pub(crate) fn inbound_of(workers: u16, limits: &str, application: SocketAddr) -> Self {
+        Self::inbound_by((workers, "RateLimitPolicy"), limits, application)
+    }
+
     /// The inbound side in front of an application, with a policy of this kind for its workload.
     pub(crate) fn inbound_under(kind: &str, spec: &str, application: SocketAddr) -> Self {
+        Self::inbound_by((1, kind), spec, application)
+    }
+
+    fn inbound_by((workers, kind): (u16, &str), spec: &str, application: SocketAddr) -> Self {
         let proxy = Proxy::start_logging("text", |address, admin| {
             let mut documents = proxy_document(
                 (admin, "", ""),
                 &format!("inbound: {{listen: \"{address}\", application: \"{application}\"}}"),
             );
+            documents = documents.replace("workers: 1", &format!("workers: {workers}"));
             if spec.is_empty() {
                 return documents;
             }

@@ -22,6 +22,7 @@ mod leaving;
 mod locality;
 mod panics;
 mod percents;
+mod rate_limits;
 mod stalled;
 mod timeouts;
 mod world;
@@ -258,29 +259,6 @@ fn what_is_over_a_limit_is_refused() {
     assert_eq!((answer.status, answer.header("leno-error")), (503, Some("overloaded")));
     assert_eq!(world.seen().len(), 2);
     drop(held);
-}
-
-#[test]
-fn a_workload_takes_what_its_rate_limit_says() {
-    let world = World::inbound("  limits: [{requests: 5, per: 1h}]\n", |_| Act::Good);
-    for number in 0..5 {
-        assert!(world.get(&number.to_string()).is_good());
-    }
-    let answer = world.get("sixth");
-    assert_eq!((answer.status, answer.header("leno-error")), (429, Some("rate-limited")));
-    let wait: u32 = answer.header("retry-after").and_then(|value| value.parse().ok()).unwrap_or(0);
-    assert!((1..=720).contains(&wait), "{answer:?}");
-    assert_eq!(world.seen().len(), 5);
-    assert_eq!(world.metric(&["leno_rate_limited_total"]), 1.0);
-
-    let by_header = "  limits: [{requests: 2, per: 1h, by: {header: X-User}}]\n";
-    let world = World::inbound(by_header, |_| Act::Good);
-    for user in ["a", "b"] {
-        for number in 0..3 {
-            let answer = world.ask("GET", "1", &format!("X-User: {user}\r\n"), "");
-            assert_eq!(answer.status, if number < 2 { 200 } else { 429 }, "{user} {number}");
-        }
-    }
 }
 
 /// Without a control plane and without identities: by address, method and header.

@@ -393,6 +393,7 @@ fn planes(case: &Case, activity: &Rc<Activity>) -> (Rc<Outbound>, Rc<Inbound>) {
         limits,
         application: Some(application),
         workers: 1,
+        limit_table: leno_inbound::LimitTable::default(),
     });
     (Rc::new(outbound), Rc::new(inbound))
 }

@@ -1,0 +1,94 @@
+//! Rate limits of a workload: what passes, by whatever connection and worker it comes.
+#![expect(clippy::unwrap_used, reason = "tests")]
+
+use std::io::{Read, Write};
+use std::net::TcpStream;
+
+use leno_testkit::peer::Act;
+
+use crate::front::Front;
+use crate::world::{World, get, server};
+
+const WORKERS: u16 = 4;
+
+#[test]
+fn a_workload_takes_what_its_rate_limit_says() {
+    let world = World::inbound("  limits: [{requests: 5, per: 1h}]\n", |_| Act::Good);
+    for number in 0..5 {
+        assert!(world.get(&number.to_string()).is_good());
+    }
+    let answer = world.get("sixth");
+    assert_eq!((answer.status, answer.header("leno-error")), (429, Some("rate-limited")));
+    let wait: u32 = answer.header("retry-after").and_then(|value| value.parse().ok()).unwrap_or(0);
+    assert!((1..=720).contains(&wait), "{answer:?}");
+    assert_eq!(world.seen().len(), 5);
+    assert_eq!(world.metric(&["leno_rate_limited_total"]), 1.0);
+
+    let by_header = "  limits: [{requests: 2, per: 1h, by: {header: X-User}}]\n";
+    let world = World::inbound(by_header, |_| Act::Good);
+    for user in ["a", "b"] {
+        for number in 0..3 {
+            let answer = world.ask("GET", "1", &format!("X-User: {user}\r\n"), "");
+            assert_eq!(answer.status, if number < 2 { 200 } else { 429 }, "{user} {number}");
+        }
+    }
+}
+
+/// Requests that a workload takes in an hour in the tests below.
+const LIMIT: usize = 24;
+
+/// Asks once more on a connection; returns the status.
+fn ask(client: &mut TcpStream, user: &str) -> u16 {
+    write!(client, "GET /it HTTP/1.1\r\nHost: web\r\nX-User: {user}\r\n\r\n").unwrap();
+    let mut answer = Vec::new();
+    while !answer.ends_with(b"\r\n\r\n") {
+        let mut byte = [0];
+        client.read_exact(&mut byte).unwrap();
+        answer.extend(byte);
+    }
+    let head = String::from_utf8(answer).unwrap().to_ascii_lowercase();
+    let length = head.lines().find_map(|line| line.strip_prefix("content-length: "));
+    let length = length.and_then(|length| length.trim().parse().ok()).unwrap_or(0);
+    client.read_exact(&mut vec![0; length]).unwrap();
+    head.split(' ').nth(1).unwrap().parse().unwrap()
+}
+
+fn front(by: &str) -> Front {
+    let application = server(|_| Act::Good);
+    let limits = format!("  limits: [{{requests: {LIMIT}, per: 1h{by}}}]\n");
+    Front::inbound_of(WORKERS, &limits, application.address())
+}
+
+/// A client on one connection, and so on one worker, may use all of the limit.
+#[test]
+fn one_connection_may_use_all_of_a_limit() {
+    for by in ["", ", by: {header: X-User}"] {
+        let front = front(by);
+        let mut client = front.connect();
+        for number in 0..LIMIT {
+            assert_eq!(ask(&mut client, "a"), 200, "{number} {by}");
+        }
+        assert_eq!(ask(&mut client, "a"), 429, "{by}");
+        // The other workers know.
+        for _ in 0..4 * WORKERS {
+            assert_eq!(get(&front, "late").status, if by.is_empty() { 429 } else { 200 });
+            assert_eq!(ask(&mut front.connect(), "a"), 429, "{by}");
+        }
+    }
+}
+
+/// Connections of all workers together get what the limit says, no more and no less.
+#[test]
+fn workers_share_a_limit_exactly() {
+    for by in ["", ", by: {header: X-User}"] {
+        let front = front(by);
+        let mut clients: Vec<_> = (0..4 * WORKERS).map(|_| front.connect()).collect();
+        let mut passed = 0;
+        for _ in 0..LIMIT {
+            for client in &mut clients {
+                passed += usize::from(ask(client, "a") == 200);
+            }
+        }
+        assert_eq!(passed, LIMIT, "{by}");
+    }
+}
