@@ -57,6 +57,14 @@ pub(crate) fn setup(flags: &Flags, file: &Path) -> anyhow::Result<Setup> {
             Some(FixedDestination { resolution, port: wanted.port })
         }
     };
+    if let Some(inbound) = &spec.inbound
+        && inbound.application == Some(inbound.listen)
+    {
+        bail!(
+            "spec.inbound: application {} is where the proxy itself listens; write the application's address",
+            inbound.listen
+        );
+    }
     check_targets(&documents, &index)?;
     let policy = ServerPolicy {
         workload: instance.clone(),

@@ -78,6 +78,9 @@ pub enum Cause {
     /// No stream could be opened to the server.
     #[error("no stream could be opened: {0}")]
     Open(OpenError),
+    /// The request has come back to where a route had sent it already.
+    #[error("the request has come back: its route is a loop")]
+    Loop,
     /// The caller's [`Judge`](crate::Judge) refused the response.
     #[error("the response was refused")]
     Refused,
@@ -106,6 +109,7 @@ impl Cause {
             Self::Open(OpenError::Full) => "streams-in-use",
             Self::Open(OpenError::Closed) => "draining",
             Self::Open(OpenError::TooLarge) => "head-too-large",
+            Self::Loop => "loop",
             Self::Refused => "refused",
         }
     }
@@ -143,6 +147,7 @@ impl Failure {
             (Place::Client, _) => None,
             (_, Cause::Deadline | Cause::Late | Cause::Outlasted) => Some(504),
             (_, Cause::Stalled | Cause::HeadTimeout) => Some(504),
+            (_, Cause::Loop) => Some(508),
             (_, Cause::Open(OpenError::TooLarge)) => Some(431),
             (_, Cause::Stale | Cause::MemoryBudget | Cause::Open(_)) => Some(503),
             _ => Some(502),
@@ -181,6 +186,7 @@ mod tests {
             Cause::Open(OpenError::Full),
             Cause::Open(OpenError::Closed),
             Cause::Open(OpenError::TooLarge),
+            Cause::Loop,
             Cause::Refused,
         ]
     }
@@ -203,6 +209,7 @@ mod tests {
             | Cause::UpgradeIgnored
             | Cause::Reset(_)
             | Cause::Open(_)
+            | Cause::Loop
             | Cause::Refused => PAGE.contains(&format!("`{}`", cause.label())),
         }
     }

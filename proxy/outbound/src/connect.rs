@@ -23,6 +23,9 @@ pub(crate) const CONNECT_FAILED: &str = "connect-failed";
 /// The same: there was no connection in time.
 pub(crate) const CONNECT_TIMEOUT_CAUSE: &str = "connect-timeout";
 
+/// The same: the endpoint is the proxy's own listener; [`leno_http`] has it for requests that come back.
+pub(crate) const LOOP: &str = "loop";
+
 /// Why there is no connection. Nothing of the request was sent, so another endpoint can be tried.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum OpenError {
@@ -36,6 +39,8 @@ pub(crate) enum OpenError {
     Origination(#[from] OriginationError),
     #[error("policy allows no more connections to the service")]
     Full,
+    #[error("{0} is where this proxy itself listens")]
+    Loop(SocketAddr),
 }
 
 impl OpenError {
@@ -51,6 +56,7 @@ impl OpenError {
             Self::Origination(OriginationError::Roots(_)) => "external-authorities-missing",
             Self::Origination(OriginationError::Name(_)) => "external-wrong-name",
             Self::Full => "connections-in-use",
+            Self::Loop(_) => LOOP,
         }
     }
 }
@@ -58,6 +64,12 @@ impl OpenError {
 /// Whether another proxy stands before an endpoint, on the way from here.
 pub(crate) fn is_mesh(shared: &Shared, remote: &Remote) -> bool {
     remote.endpoint.identity.is_some() && !shared.local.is_local(remote.address.ip())
+}
+
+/// Whether an endpoint is this workload itself. One outside of the mesh proves who it is wherever its name
+/// leads: DNS is not to be believed.
+pub(crate) fn is_own(shared: &Shared, remote: &Remote) -> bool {
+    remote.outside.is_none() && shared.local.is_local(remote.address.ip())
 }
 
 /// Opens a connection to an endpoint: mTLS where it has an identity, plain where it has none or
@@ -72,8 +84,10 @@ pub(crate) async fn open(
 ) -> Result<Channel, OpenError> {
     let outside = remote.outside.as_ref().filter(|_| !own_tls);
     let place = Rc::new(remote.connections.try_enter().ok_or(OpenError::Full)?);
-    // An endpoint outside proves who it is wherever its name leads: DNS is not to be believed.
     if outside.is_none() && shared.local.is_local(remote.address.ip()) {
+        if shared.is_listener(remote.address) {
+            return Err(OpenError::Loop(remote.address));
+        }
         return Ok(Channel::from(to_own_application(remote.address).await?).guarded(place));
     }
     if let Some(outside) = outside

@@ -2,6 +2,7 @@
 
 mod race;
 mod sending;
+mod turn;
 
 use std::net::SocketAddr;
 use std::pin::pin;

@@ -135,6 +135,8 @@ pub(crate) struct Shared {
     pub(crate) is_leaving: Cell<bool>,
     /// How often one of these two has changed.
     pub(crate) moved: Cell<u64>,
+    /// Where the last connection was accepted.
+    pub(crate) listener: Cell<Option<SocketAddr>>,
 }
 
 impl Shared {
@@ -145,6 +147,14 @@ impl Shared {
         let mixed = (next ^ (next >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
         let mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
         mixed ^ (mixed >> 31)
+    }
+
+    /// Whether a connection to an address of this machine would be accepted by this proxy's outbound side.
+    pub(crate) fn is_listener(&self, address: SocketAddr) -> bool {
+        self.listener.get().is_some_and(|listener| {
+            let any = listener.ip().is_unspecified();
+            listener.port() == address.port() && (any || listener.ip() == address.ip())
+        })
     }
 
     /// The labels of connections to servers outside of the mesh.
@@ -186,6 +196,7 @@ impl Outbound {
             source,
             place: RefCell::default(),
             is_leaving: Cell::new(false),
+            listener: Cell::new(None),
             moved: Cell::new(0),
         });
         let fixed = parts.fixed.map(|Fixed { resolution, port }| {
@@ -211,6 +222,7 @@ impl Outbound {
 
     /// Serves one accepted connection to its end. `listener` is the address it was accepted on.
     pub async fn serve(&self, mut stream: TcpStream, listener: SocketAddr) {
+        self.shared.listener.set(Some(listener));
         let destination = match &self.fixed {
             Some(fixed) => Rc::clone(fixed),
             None => match original_destination(&stream, listener.port()) {

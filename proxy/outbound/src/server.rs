@@ -44,6 +44,9 @@ enum Connection {
     Http2(Lent<Refused>),
 }
 
+/// RFC 5842 section 7.2.
+const LOOP_DETECTED: u16 = 508;
+
 /// In `leno-error` when every stream of every connection to the server stayed in use.
 pub(crate) const STREAMS_IN_USE: &str = "streams-in-use";
 
@@ -76,7 +79,11 @@ impl GetError {
 
     /// What the client is answered.
     pub(crate) fn status(&self) -> u16 {
-        if matches!(self, Self::Deadline) { 504 } else { 503 }
+        match self {
+            Self::Deadline => 504,
+            Self::Connect(error) if matches!(**error, OpenError::Loop(_)) => LOOP_DETECTED,
+            _ => 503,
+        }
     }
 
     /// Whether policy allows the service no more connections.
@@ -86,7 +93,7 @@ impl GetError {
 
     /// Whether the endpoint cannot be connected to.
     pub(crate) fn is_of_endpoint(&self) -> bool {
-        matches!(self, Self::Connect(error) if !matches!(**error, OpenError::Full))
+        matches!(self, Self::Connect(error) if !matches!(**error, OpenError::Full | OpenError::Loop(_)))
     }
 }
 

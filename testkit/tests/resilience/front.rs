@@ -35,6 +35,12 @@ pub(crate) struct Around<'a> {
     pub(crate) arguments: &'a [&'a str],
 }
 
+impl From<Proxy> for Front {
+    fn from(proxy: Proxy) -> Self {
+        Self { proxy }
+    }
+}
+
 impl Front {
     /// The outbound side. `spec` is that of a TrafficPolicy without its targets.
     pub(crate) fn outbound(spec: &str, servers: &[SocketAddr], around: &Around<'_>) -> Self {

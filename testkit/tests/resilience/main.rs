@@ -20,6 +20,7 @@ mod hedging;
 mod http2;
 mod leaving;
 mod locality;
+mod loops;
 mod panics;
 mod percents;
 mod rate_limits;

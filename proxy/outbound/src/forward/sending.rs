@@ -8,10 +8,13 @@ use leno_http::{Exchange, HeaderLine, Judgement, Order, ResponseView};
 
 use crate::Shared;
 use crate::backends::Remote;
+use crate::connect::is_own;
 use crate::policy::{EndpointPolicy, RequestPolicy};
 use crate::request::Request;
 use crate::routes::Applied;
 use crate::server::Server;
+
+use super::turn::mark;
 
 /// What the tries of a request have in common.
 #[derive(Clone, Copy)]
@@ -42,6 +45,15 @@ impl Sending<'_> {
         (deadline, response_by): Times,
         judge: impl FnMut(ResponseView<'_>, bool) -> Judgement,
     ) -> Exchange {
+        let turn = match self.applied {
+            Some(_) if is_own(self.shared, pick.endpoint()) => {
+                match mark(&self.shared.source, request.view()) {
+                    Ok(turn) => turn,
+                    Err(failure) => return Exchange::ended(failure),
+                }
+            }
+            _ => None,
+        };
         let line = match self.applied.filter(|applied| applied.keeps_sessions()) {
             Some(applied) => applied.session_line(pick.key()),
             None => self.endpoints.session_line(self.wanted, pick.key()),
@@ -60,6 +72,11 @@ impl Sending<'_> {
         if let (Some(applied), Some((of_request, of_response))) = (&self.applied, &removed) {
             order.request = applied.request(of_request);
             order.response = applied.response(of_response);
+        }
+        let set: Vec<HeaderLine>;
+        if let Some(turn) = turn {
+            set = order.request.set.iter().cloned().chain([turn]).collect();
+            order.request.set = &set;
         }
         // The server has proven that it is a proxy of the mesh: its word is the mesh's.
         order.response.keep_mesh = server.is_mesh;

@@ -213,6 +213,7 @@ pub(super) const ABSENT: &[(&str, &str)] = &[
     ("draining", "between two looks at one connection: proxy/http/tests/stack/h2/h2_to_h2.rs"),
     ("destination-gone", "needs a service that is taken away: proxy/outbound/tests/gone.rs"),
     ("backend-gone", "needs a service that is taken away: proxy/outbound/tests/gone.rs"),
+    ("loop", "needs a route that leads back to its requests: testkit/tests/resilience/loops.rs"),
     ("egress-denied", "needs the original destination: the lab's egress"),
     ("external-unresolved", "needs name servers: the lab's external services"),
     ("external-unknown-authority", "needs name servers: the lab's external services"),

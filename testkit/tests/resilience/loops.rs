@@ -1,0 +1,118 @@
+//! Routes and endpoints that lead back to where a request comes from.
+#![expect(clippy::unwrap_used, reason = "tests")]
+
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::sync::{Arc, Mutex};
+use std::thread;
+
+use leno_testkit::proxy::Proxy;
+
+use crate::front::{Around, Front};
+use crate::world::get;
+
+/// An application that passes each request on, head and all, as a gateway does.
+struct Gateway {
+    address: SocketAddr,
+    state: Arc<Mutex<State>>,
+}
+
+#[derive(Default)]
+struct State {
+    /// Where requests go.
+    to: Option<SocketAddr>,
+    /// What it was answered there.
+    answers: Vec<String>,
+}
+
+impl Gateway {
+    fn start() -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap();
+        let state: Arc<Mutex<State>> = Arc::default();
+        let serving = Arc::clone(&state);
+        thread::spawn(move || {
+            for client in listener.incoming().flatten() {
+                let state = Arc::clone(&serving);
+                thread::spawn(move || pass_on(client, &state));
+            }
+        });
+        Self { address, state }
+    }
+
+    fn answers(&self) -> Vec<String> {
+        self.state.lock().unwrap().answers.clone()
+    }
+}
+
+fn pass_on(mut client: TcpStream, state: &Mutex<State>) {
+    let mut head = Vec::new();
+    while !head.ends_with(b"\r\n\r\n") {
+        let mut byte = [0];
+        client.read_exact(&mut byte).unwrap();
+        head.extend(byte);
+    }
+    // The proxy has removed it for its own connection.
+    let line_end = head.windows(2).position(|two| two == b"\r\n").unwrap() + 2;
+    head.splice(line_end..line_end, *b"Connection: close\r\n");
+    let to = state.lock().unwrap().to.unwrap();
+    let mut server = TcpStream::connect(to).unwrap();
+    server.write_all(&head).unwrap();
+    let mut answer = Vec::new();
+    server.read_to_end(&mut answer).unwrap();
+    state.lock().unwrap().answers.push(String::from_utf8(answer.clone()).unwrap());
+    client.write_all(&answer).unwrap();
+}
+
+/// Without an end to it, each turn would hold two connections more.
+#[test]
+fn a_route_to_oneself_is_noticed_at_the_second_turn() {
+    let route = "---\napiVersion: gateway.networking.k8s.io/v1\nkind: HTTPRoute\n\
+        metadata: {name: r, namespace: t}\nspec:\n  \
+        parentRefs: [{group: \"\", kind: Service, name: web}]\n  rules:\n  \
+        - backendRefs: [{name: web, port: 80}]\n";
+    let gateway = Gateway::start();
+    let around = Around { more: route, ..Around::default() };
+    let front = Front::outbound("  timeouts: {}\n", &[gateway.address], &around);
+    gateway.state.lock().unwrap().to = Some(front.address());
+    let answer = get(&front, "1");
+    assert_eq!(answer.status, 508, "{answer:?}");
+    let answers = gateway.answers();
+    assert_eq!(answers.len(), 1, "turns: {answers:#?}");
+    assert!(answers[0].contains("leno-error: loop\r\n"), "{answers:?}");
+    assert_eq!(front.metric(&["leno_errors_total", "\"loop\""]), 1.0);
+    // Another request is none of it.
+    assert_eq!(get(&front, "2").status, 508);
+    assert_eq!(gateway.answers().len(), 2);
+}
+
+/// An endpoint that is the proxy itself.
+#[test]
+fn an_endpoint_that_is_the_proxys_own_listener_is_refused() {
+    for protocol in ["http", "tcp"] {
+        let proxy = Proxy::start_with(|address, admin| {
+            let (ip, port) = (address.ip(), address.port());
+            format!(
+                "apiVersion: leno.dev/v1alpha1\nkind: Proxy\nmetadata: {{name: test, namespace: t}}\n\
+                 spec:\n  workers: 1\n  admin: \"{admin}\"\n  mtls: disabled\n  \
+                 outbound: {{listen: \"{address}\", service: \"t/web:80\"}}\n---\n\
+                 apiVersion: v1\nkind: Service\nmetadata: {{name: web, namespace: t}}\n\
+                 spec:\n  clusterIP: 10.96.0.10\n  \
+                 ports: [{{name: x, port: 80, targetPort: {port}, appProtocol: {protocol}}}]\n---\n\
+                 apiVersion: discovery.k8s.io/v1\nkind: EndpointSlice\n\
+                 metadata: {{name: web-1, namespace: t, labels: {{kubernetes.io/service-name: web}}}}\n\
+                 addressType: IPv4\nports: [{{name: x, port: {port}, appProtocol: {protocol}}}]\n\
+                 endpoints: [{{addresses: [{ip}], conditions: {{ready: true}}}}]\n"
+            )
+        });
+        let front = Front::from(proxy.unwrap());
+        let answer = get(&front, "1");
+        if protocol == "http" {
+            let seen = (answer.status, answer.header("leno-error"));
+            assert_eq!(seen, (508, Some("loop")), "{answer:?}");
+        } else {
+            assert_eq!(answer.status, 0, "{answer:?}");
+        }
+        assert!(front.metric(&["leno_errors_total", "\"loop\""]) >= 1.0, "{protocol}");
+    }
+}
