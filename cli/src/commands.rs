@@ -31,6 +31,7 @@ pub(crate) mod table;
 pub(crate) mod uninstall;
 pub(crate) mod up;
 pub(crate) mod upgrade;
+pub(crate) mod why;
 
 use clap::Args;
 pub(crate) use leno_console::{Cluster, Output, block_on, print, print_json};

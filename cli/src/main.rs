@@ -11,7 +11,7 @@ use clap::{CommandFactory, Parser, Subcommand};
 use commands::{
     analyze, bench, bug_report, check, cleanup, completion, dashboard, demo, diagnostics, down,
     ebpf, exec, explain, flows, guard, inject, install, logs, man, observer, open, port_forward,
-    ps, restart, stat, uninstall, up, upgrade,
+    ps, restart, stat, uninstall, up, upgrade, why,
 };
 
 /// A service mesh for one machine or many: encrypts, authenticates, balances and measures the
@@ -38,6 +38,7 @@ enum Command {
     Exec(exec::Exec),
     Stat(stat::Stat),
     Dashboard(dashboard::Dashboard),
+    Why(why::Why),
     Flows(flows::Flows),
     Check(check::Check),
     Explain(explain::Explain),
@@ -80,6 +81,7 @@ fn main() -> ExitCode {
         Command::Exec(exec) => return exec::run(&exec),
         Command::Stat(stat) => stat::run(&stat),
         Command::Dashboard(dashboard) => dashboard::run(&dashboard),
+        Command::Why(why) => why::run(&why),
         Command::Observer(observer) => observer::run(&observer),
         Command::Flows(flows) => flows::run(&flows),
         Command::Ebpf(ebpf) => ebpf::run(&ebpf),

@@ -1,0 +1,121 @@
+//! `leno why`.
+
+use std::time::Duration;
+
+use anyhow::Result;
+use clap::Args;
+use leno_dashboard::api::{About, Problem, Severity, Topology};
+use leno_dashboard::history::Mark;
+use leno_local::layout::Layout;
+
+use super::{Output, RunningMesh, block_on, print, print_json};
+use leno_console::{duration, within};
+
+/// Says what is broken in a mesh of `leno up`, since when, and what shows it
+///
+/// By fixed rules over what the proxies have counted, without a guess: failing edges with their causes, instances
+/// without traffic, a control plane that is away, and what changed shortly before. Exits 1 where something is
+/// broken. Needs root.
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:\n  sudo leno why\n  sudo leno why -n shop --since 5m -o json")]
+pub(crate) struct Why {
+    #[command(flatten)]
+    mesh: RunningMesh,
+
+    /// What concerns this namespace only
+    #[arg(short, long, value_name = "NAME")]
+    namespace: Option<String>,
+
+    /// The time up to now that is judged, from 5s to 24h
+    #[arg(long, default_value = "1m", value_name = "DURATION", value_parser = since)]
+    since: Duration,
+
+    /// The form of output
+    #[arg(short, long, value_enum, default_value_t)]
+    output: Output,
+}
+
+/// What the history holds.
+fn since(text: &str) -> Result<Duration, String> {
+    within(duration(text)?, (leno_dashboard::hub::TICK, Duration::from_hours(24)))
+}
+
+pub(crate) fn run(why: &Why) -> Result<bool> {
+    let layout = Layout::new(&why.mesh.name()?)?;
+    let target = format!("/api/v1/topology?window={}", why.since.as_millis());
+    let topology: Topology =
+        block_on(async { Ok(leno_local::observer::ask(&layout, &target).await?) })?;
+    let mut problems = topology.problems;
+    if let Some(namespace) = &why.namespace {
+        problems.retain(|problem| concerns(&problem.about, namespace));
+    }
+    if why.output == Output::Json {
+        print_json(&problems)?;
+    } else {
+        print(&text(&problems, topology.to_ms))?;
+    }
+    Ok(problems.iter().all(|problem| problem.severity != Severity::Bad))
+}
+
+/// Whether a problem concerns a namespace; those of the whole mesh concern all.
+fn concerns(about: &About, wanted: &str) -> bool {
+    match about {
+        About::Workload { namespace, .. } => namespace == wanted,
+        About::Edge { client_namespace, server_namespace, .. } => {
+            client_namespace == wanted || server_namespace == wanted
+        }
+        About::ControlPlane | About::Documents | About::Proxies => true,
+    }
+}
+
+fn text(problems: &[Problem], now_ms: u64) -> String {
+    if problems.is_empty() {
+        return "nothing is broken\n".to_owned();
+    }
+    let mut text = String::new();
+    for problem in problems {
+        let kind = if problem.severity == Severity::Bad { "broken" } else { "warning" };
+        let since = problem.since_ms.map_or_else(String::new, |since| {
+            format!(", for {} s", now_ms.saturating_sub(since) / 1000)
+        });
+        text += &format!("{kind:<9}{}{since}\n", problem.title);
+        for line in &problem.evidence {
+            text += &format!("{:<9}{line}\n", "");
+        }
+        for Mark { at_ms, lines, .. } in &problem.changes {
+            let ago = now_ms.saturating_sub(*at_ms) / 1000;
+            text += &format!("{:<9}changed {ago} s ago: {}\n", "", lines.join("; "));
+        }
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use leno_dashboard::history::MarkKind;
+
+    #[test]
+    fn a_problem_has_its_evidence_below_it() {
+        let problem = Problem {
+            severity: Severity::Bad,
+            about: About::Workload { namespace: "shop".to_owned(), name: "cart".to_owned() },
+            title: "0 of 1 instances of shop/cart take traffic".to_owned(),
+            evidence: vec!["cart-0: waiting, exited with 3".to_owned()],
+            since_ms: Some(10_000),
+            changes: vec![Mark {
+                at_ms: 8_000,
+                kind: MarkKind::Documents,
+                lines: vec!["Workload shop/cart changed".to_owned()],
+            }],
+        };
+        assert_eq!(
+            text(std::slice::from_ref(&problem), 30_000),
+            "broken   0 of 1 instances of shop/cart take traffic, for 20 s\n         \
+             cart-0: waiting, exited with 3\n         \
+             changed 22 s ago: Workload shop/cart changed\n"
+        );
+        assert_eq!(text(&[], 30_000), "nothing is broken\n");
+        assert!(concerns(&problem.about, "shop") && !concerns(&problem.about, "bank"));
+    }
+}
