@@ -38,7 +38,7 @@ impl Mesh {
             return Ok(answer);
         };
         match self.host(&host, &sender.namespace) {
-            host if !sender.meshed => self.from_unmeshed(&mut answer, &host, question),
+            host if !sender.meshed => self.without_proxy(&mut answer, &host, question),
             Host::Service(service) => self.at_service(&mut answer, &sender, &service, question),
             Host::Workload(workload) => at_workload(&mut answer, &sender, &workload, question),
             Host::Unknown { meant } => {
@@ -56,7 +56,7 @@ impl Mesh {
     }
 
     /// What becomes of a request of a client without a proxy: only the servers' proxies have a say.
-    fn from_unmeshed(&self, answer: &mut Explanation, host: &Host, question: &Question) {
+    fn without_proxy(&self, answer: &mut Explanation, host: &Host, question: &Question) {
         let instances: Vec<InstanceName> = match host {
             Host::Workload(workload) => vec![workload.name.clone()],
             Host::Service(service) => {

@@ -43,20 +43,7 @@ pub(crate) fn setup(flags: &Flags, file: &Path) -> anyhow::Result<Setup> {
         bail!("mtls: {mtls} needs spec.identity: give certificate, key and roots, or say disabled");
     }
     let index = index(&documents);
-    let fixed = match spec.outbound.as_ref().and_then(|outbound| outbound.service.as_ref()) {
-        None => None,
-        Some(wanted) => {
-            let subject = Subject::Service(wanted.name.clone());
-            let Resolution::Service(service) = index.resolve(&subject, &instance.namespace) else {
-                bail!("spec.outbound.service: there is no Service {}", wanted.name);
-            };
-            if service.port(wanted.port).is_none() {
-                bail!("spec.outbound.service: {} has no port {}", wanted.name, wanted.port);
-            }
-            let resolution = watch::Sender::new(Resolution::Service(service)).subscribe();
-            Some(FixedDestination { resolution, port: wanted.port })
-        }
-    };
+    let fixed = destination(proxy, &index, &instance)?;
     if let Some(inbound) = &spec.inbound
         && inbound.application == Some(inbound.listen)
     {
@@ -101,6 +88,27 @@ pub(crate) fn setup(flags: &Flags, file: &Path) -> anyhow::Result<Setup> {
         budget: budget(flags),
         limit_table: LimitTable::default(),
     })
+}
+
+/// Where everything goes that the proxy accepts of its application, if the document says so.
+fn destination(
+    proxy: &Proxy,
+    index: &Index,
+    instance: &InstanceName,
+) -> anyhow::Result<Option<FixedDestination>> {
+    let outbound = proxy.spec.outbound.as_ref();
+    let Some(wanted) = outbound.and_then(|outbound| outbound.service.as_ref()) else {
+        return Ok(None);
+    };
+    let subject = Subject::Service(wanted.name.clone());
+    let Resolution::Service(service) = index.resolve(&subject, &instance.namespace) else {
+        bail!("spec.outbound.service: there is no Service {}", wanted.name);
+    };
+    if service.port(wanted.port).is_none() {
+        bail!("spec.outbound.service: {} has no port {}", wanted.name, wanted.port);
+    }
+    let resolution = watch::Sender::new(Resolution::Service(service)).subscribe();
+    Ok(Some(FixedDestination { resolution, port: wanted.port }))
 }
 
 fn only_proxy<'a>(documents: &'a Documents, file: &Path) -> anyhow::Result<&'a Proxy> {

@@ -178,10 +178,9 @@ impl<'t, 'r, R: AuthorizationRequest> Facts<'t, 'r, R> {
         if !conditions.methods.is_empty() && !is_any(&conditions.methods, self.method) {
             return false;
         }
-        if !(conditions.hosts.is_empty() && conditions.wildcards.is_empty())
-            && !is_any(&conditions.hosts, self.known_host)
-            && !conditions.wildcards.iter().any(|ending| host::ends_with(self.host, ending))
-        {
+        let names_hosts = !conditions.hosts.is_empty() || !conditions.wildcards.is_empty();
+        let is_below = || conditions.wildcards.iter().any(|end| host::ends_with(self.host, end));
+        if names_hosts && !is_any(&conditions.hosts, self.known_host) && !is_below() {
             return false;
         }
         if let Some(method) = &conditions.grpc_method

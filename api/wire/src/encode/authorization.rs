@@ -3,7 +3,6 @@
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use bytes::Bytes;
 use leno_types::TrustDomain;
 use leno_types::authorization::{
     Action, Authorization, AuthorizationPolicy, Cidr, ClientMatch, DefaultAuthorization,
@@ -73,7 +72,7 @@ fn client(client: &ClientMatch) -> proto::ClientMatch {
 
 fn cidr(cidr: &Cidr) -> proto::Cidr {
     let address: [IpAddr; 1] = [cidr.address()];
-    let address = ips(&address).pop().unwrap_or_else(Bytes::new);
+    let address = ips(&address).pop().unwrap_or_default();
     proto::Cidr { address, length: cidr.length().into() }
 }
 
