@@ -20,6 +20,8 @@ const WINDOW_MS: u64 = 60_000;
 /// The span of a series or of changes where none is asked for.
 const SPAN_MS: u64 = 60 * 60_000;
 
+const WENT_AWAY: &str = "the control plane went away";
+
 /// What is known of one mesh.
 #[derive(Debug)]
 pub struct Hub {
@@ -59,7 +61,8 @@ impl Hub {
                 history.mark(mark);
             }
         }
-        if let Some(line) = control_plane_change(before.control_plane, state.control_plane) {
+        if let Some(line) = control_plane_change(history, before.control_plane, state.control_plane)
+        {
             let lines = vec![line.to_owned()];
             history.mark(Mark { at_ms: now_ms, kind: MarkKind::ControlPlane, lines });
         }
@@ -133,10 +136,18 @@ impl Span {
     }
 }
 
-fn control_plane_change(before: ControlPlane, now: ControlPlane) -> Option<&'static str> {
+/// What to say when the control plane goes away or comes back. One that is away and has not been seen to run is
+/// still starting.
+fn control_plane_change(
+    history: &History,
+    before: ControlPlane,
+    now: ControlPlane,
+) -> Option<&'static str> {
+    let last = history.marks(0, u64::MAX).filter(|mark| mark.kind == MarkKind::ControlPlane).last();
+    let went_away = last.is_some_and(|mark| mark.lines == [WENT_AWAY]);
     match (before, now) {
-        (ControlPlane::Running, ControlPlane::Away) => Some("the control plane went away"),
-        (ControlPlane::Away, ControlPlane::Running) => Some("the control plane came back"),
+        (ControlPlane::Running, ControlPlane::Away) => Some(WENT_AWAY),
+        (_, ControlPlane::Running) if went_away => Some("the control plane came back"),
         _ => None,
     }
 }
@@ -148,4 +159,34 @@ fn tick_ms() -> u64 {
 fn now_ms() -> u64 {
     let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
     u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_control_plane_comes_back_only_if_it_was_there_before() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("history");
+        let hub = Hub::open("default", path.clone()).unwrap();
+        let take = |hub: &Hub, control_plane| {
+            hub.take(None, State { control_plane, ..State::default() }, Vec::new()).unwrap();
+        };
+        let said = |hub: &Hub| {
+            let changes = hub.changes(Span::default()).changes;
+            changes.into_iter().flat_map(|mark| mark.lines).collect::<Vec<_>>()
+        };
+        take(&hub, ControlPlane::Away);
+        take(&hub, ControlPlane::Running);
+        assert!(said(&hub).is_empty(), "starting is no return: {:?}", said(&hub));
+        take(&hub, ControlPlane::Away);
+        drop(hub);
+
+        // Another observer goes on with the file while the control plane is away.
+        let hub = Hub::open("default", path).unwrap();
+        take(&hub, ControlPlane::Running);
+        take(&hub, ControlPlane::Running);
+        assert_eq!(said(&hub), [WENT_AWAY, "the control plane came back"]);
+    }
 }
