@@ -4,7 +4,7 @@ use leno_testkit::proxy::reserved;
 use leno_testkit_api::binary;
 use serde_json::json;
 
-use crate::shop::{Shop, leno, leno_at, out, said};
+use crate::shop::{Shop, leno_alone, leno_at, out, said};
 
 const QUESTION: [&str; 6] = ["explain", "-n", "shop", "web", "--", "http://cart/"];
 
@@ -58,7 +58,7 @@ async fn a_cluster_that_is_not_named_or_not_there_is_told_of() {
 
 #[test]
 fn no_mesh_at_all_is_told_of_with_the_ways_to_name_one() {
-    let text = said(&leno(&QUESTION));
+    let text = said(&leno_alone(&QUESTION));
     assert!(text.contains("no mesh runs here, ") && text.contains("--kubeconfig FILE"), "{text}");
     // No server listens there, and while this socket is bound, the kernel assigns its port to no other program.
     let (address, _reservation) = reserved().unwrap();

@@ -198,12 +198,15 @@ fn stat_tells_of_edges(lab: &Lab) -> Result<()> {
 
 /// Every metric has a row with the text of its HELP line, and there is no other row.
 fn the_reference_of_metrics_is_true(lab: &Lab) -> Result<()> {
-    let url = "http://127.0.0.1:15020/metrics";
     let proxy = lab.metrics("web")?;
-    let mut curl = Command::new("curl");
-    curl.args(["-sSf", "-m", "20", url]);
-    let controller = netns::inside(&lab.switch()?, || command::text(&mut curl, OPENSSL_LIMIT))?;
-    let helps = proxy.lines().chain(controller.lines());
+    let of_switch = |url: &str| -> Result<String> {
+        let mut curl = Command::new("curl");
+        curl.args(["-sSf", "-m", "20", url]);
+        netns::inside(&lab.switch()?, || command::text(&mut curl, OPENSSL_LIMIT))
+    };
+    let controller = of_switch("http://127.0.0.1:15020/metrics")?;
+    let flows = of_switch("http://10.89.0.1:15025/metrics")?;
+    let helps = proxy.lines().chain(controller.lines()).chain(flows.lines());
     let exposed: BTreeSet<(&str, &str)> =
         helps.filter_map(|line| line.strip_prefix("# HELP ")?.split_once(' ')).collect();
     let row = |line: &'static str| {
