@@ -1,6 +1,6 @@
 //! Requests and their explanations.
 
-use leno_analysis::{Explanation, Mesh, Question, QuestionError};
+use leno_analysis::{Explanation, Mesh, Question, QuestionError, WayOut};
 use leno_resources::parse;
 
 const MESH: &str = "
@@ -304,4 +304,106 @@ fn requests_are_read_as_people_write_them() {
     assert_eq!(error("http://cart|-H|nothing"), QuestionError::Header("nothing".into()));
     assert_eq!(error("http://cart|more"), QuestionError::Word("more".into()));
     assert_eq!(error("http:///x"), QuestionError::Url("http:///x".into()));
+}
+
+/// A server that takes mTLS alone, names of names, and a client that may not call what the mesh does not know.
+const NAMES: &str = "
+apiVersion: leno.dev/v1alpha1
+kind: Workload
+metadata: {name: strict, namespace: shop, annotations: {leno.dev/mtls: strict}}
+spec: {command: [run], ports: [{port: 80}]}
+status: {instances: [{name: strict-0, addresses: [10.89.0.7], meshed: true, ready: true}]}
+---
+apiVersion: v1
+kind: Service
+metadata: {name: strict, namespace: shop}
+spec: {clusterIP: 10.96.0.7, ports: [{port: 80}]}
+---
+apiVersion: discovery.k8s.io/v1
+kind: EndpointSlice
+metadata: {name: strict-1, namespace: shop, labels: {kubernetes.io/service-name: strict}}
+addressType: IPv4
+endpoints: [{addresses: [10.89.0.7], targetRef: {kind: Workload, name: strict-0, namespace: shop}}]
+ports: [{port: 80}]
+---
+apiVersion: v1
+kind: Service
+metadata: {name: alias, namespace: shop}
+spec: {type: ExternalName, externalName: alias2.shop.svc.cluster.local}
+---
+apiVersion: v1
+kind: Service
+metadata: {name: alias2, namespace: shop}
+spec: {type: ExternalName, externalName: strict.shop.svc.cluster.local.}
+---
+apiVersion: v1
+kind: Service
+metadata: {name: away, namespace: shop}
+spec: {type: ExternalName, externalName: api.example}
+---
+apiVersion: v1
+kind: Service
+metadata: {name: loop, namespace: shop}
+spec: {type: ExternalName, externalName: loop.shop.svc.cluster.local}
+---
+apiVersion: leno.dev/v1alpha1
+kind: Workload
+metadata: {name: web, namespace: shop}
+spec: {command: [run]}
+status: {instances: [{name: web-0, addresses: [10.89.0.2], meshed: true, ready: true}]}
+---
+apiVersion: leno.dev/v1alpha1
+kind: Workload
+metadata: {name: denied, namespace: shop, annotations: {leno.dev/egress: deny}}
+spec: {command: [run]}
+status: {instances: [{name: denied-0, addresses: [10.89.0.3], meshed: true, ready: true}]}
+---
+apiVersion: leno.dev/v1alpha1
+kind: Workload
+metadata: {name: plain, namespace: shop}
+spec: {command: [run]}
+status: {instances: [{name: plain-0, addresses: [10.89.0.4], meshed: false, ready: true}]}
+";
+
+#[test]
+fn names_of_names_and_clients_without_a_proxy_are_told_of() {
+    let documents = parse("shop.yaml", NAMES).expect("good");
+    let objects = documents.objects.into_iter().map(|one| one.value).collect();
+    let mesh = Mesh::new(objects).with_way_out(WayOut::None);
+    for (client, url, kind, status, text) in [
+        ("web", "http://alias/", "forwarded", None, "goes to one endpoint of the backend"),
+        ("web", "http://loop/", "failed", None, "leads back to itself"),
+        ("web", "http://away/", "failed", None, "without --uplink"),
+        ("web", "https://198.51.100.2/", "failed", None, "without --uplink"),
+        (
+            "denied",
+            "http://away/",
+            "answered",
+            Some(403),
+            "leno.dev/egress of the client says deny",
+        ),
+        ("denied", "https://198.51.100.2/", "failed", None, "is reset"),
+        ("plain", "http://strict/", "failed", None, "takes mTLS alone"),
+        ("plain", "http://alias/", "failed", None, "takes mTLS alone"),
+        ("plain", "http://strict-0.strict/", "failed", None, "takes mTLS alone"),
+        ("plain", "http://198.51.100.2/", "unmeshed", None, "has no proxy"),
+    ] {
+        let said = mesh.explain(&question(Some("shop"), client, url)).expect("an answer");
+        let outcome = &said.outcome;
+        assert_eq!((outcome.kind, outcome.status), (kind, status), "{client} {url}: {said:?}");
+        assert!(outcome.text.contains(text), "{client} {url}: {}", outcome.text);
+    }
+    let mut said =
+        mesh.explain(&question(Some("shop"), "web", "http://alias/")).expect("an answer");
+    assert_eq!(
+        said.notes,
+        [
+            "the Service shop/alias is another name for alias2.shop.svc.cluster.local",
+            "the Service shop/alias2 is another name for strict.shop.svc.cluster.local",
+        ]
+    );
+    said.eject(("shop", "other"), "strict-0", "failing");
+    assert_eq!(said.backends[0].endpoints[0].ejected, None);
+    said.eject(("shop", "strict"), "strict-0", "unreachable");
+    assert_eq!(said.backends[0].endpoints[0].ejected.as_deref(), Some("unreachable"));
 }

@@ -12,6 +12,9 @@ use crate::addresses::Subnet;
 /// How long an answer may be kept, in seconds: endpoints come and go.
 const TTL_SECONDS: u32 = 5;
 
+/// Most aliases that are followed, as resolvers have it.
+const MAX_ALIASES: usize = 8;
+
 /// All names of a mesh. A value: an edit makes a new one.
 #[derive(Clone, Debug, Default)]
 pub struct Zone {
@@ -110,14 +113,34 @@ impl Zone {
     }
 
     /// Answers the question for `name` and `kind`, asked from the address `client`: by an application or,
-    /// where it says so, by its proxy.
+    /// where it says so, by its proxy. Aliases of names in the mesh are followed.
     #[must_use]
-    pub fn answer(
-        &self,
-        name: &Name,
-        kind: RecordType,
-        (client, is_proxy): (IpAddr, bool),
-    ) -> Answer {
+    pub fn answer(&self, name: &Name, kind: RecordType, client: (IpAddr, bool)) -> Answer {
+        let mut target = match self.direct(name, kind, client) {
+            Answer::Alias(target) if kind != RecordType::CNAME => target,
+            other => return other,
+        };
+        for _ in 0..MAX_ALIASES {
+            if below_domain(target.to_ascii().to_ascii_lowercase().trim_end_matches('.')).is_none()
+            {
+                break;
+            }
+            let found = match self.direct(&target, kind, client) {
+                Answer::Alias(next) => {
+                    target = next;
+                    continue;
+                }
+                Answer::Records(found) => found,
+                Answer::NoName | Answer::Elsewhere => Vec::new(),
+            };
+            let alias = Self::alias(name.clone(), target);
+            return Answer::Records([alias].into_iter().chain(found).collect());
+        }
+        Answer::Alias(target)
+    }
+
+    /// The same, but for aliases.
+    fn direct(&self, name: &Name, kind: RecordType, (client, is_proxy): (IpAddr, bool)) -> Answer {
         let text = name.to_ascii().to_ascii_lowercase();
         let text = text.trim_end_matches('.');
         if text.ends_with(".in-addr.arpa") || text.ends_with(".ip6.arpa") {
@@ -339,8 +362,16 @@ mod tests {
             ..ServiceNames::default()
         };
         let alias = ServiceNames { vips: Vec::new(), ..outside(9) };
+        let of = |name: &str| ServiceNames {
+            outside: vec![format!("{name}.shop.svc.{DOMAIN}")],
+            ..ServiceNames::default()
+        };
         Zone::new(
             [
+                (("shop".to_owned(), "second".to_owned()), of("web")),
+                (("shop".to_owned(), "third".to_owned()), of("second")),
+                (("shop".to_owned(), "dangling".to_owned()), of("absent")),
+                (("shop".to_owned(), "away".to_owned()), of("alias")),
                 (("shop".to_owned(), "web".to_owned()), web),
                 (("shop".to_owned(), "db".to_owned()), headless),
                 (("shop".to_owned(), "pay".to_owned()), outside(7)),
@@ -377,6 +408,23 @@ mod tests {
         assert_eq!(ask(name, RecordType::AAAA, MESHED), "fd96::1");
         assert_eq!(ask("WEB.Shop.svc.cluster.LOCAL.", RecordType::A, MESHED), "10.96.0.1");
         assert_eq!(ask(name, RecordType::MX, MESHED), "");
+    }
+
+    #[test]
+    fn an_alias_of_a_name_in_the_mesh_is_followed() {
+        let name = |alias: &str| format!("{alias}.shop.svc.cluster.local.");
+        let web = "web.shop.svc.cluster.local.";
+        let first = format!("{web} 10.96.0.1");
+        for alias in ["second", "third"] {
+            assert_eq!(ask(&name(alias), RecordType::A, MESHED), first);
+        }
+        assert_eq!(
+            ask(&name("second"), RecordType::A, UNMESHED),
+            format!("{web} 10.89.0.2 10.89.0.3")
+        );
+        assert_eq!(ask(&name("second"), RecordType::CNAME, MESHED), format!("alias of {web}"));
+        assert_eq!(ask(&name("dangling"), RecordType::A, MESHED), "absent.shop.svc.cluster.local.");
+        assert_eq!(ask(&name("away"), RecordType::A, MESHED), "alias of api.example.com.");
     }
 
     #[test]
