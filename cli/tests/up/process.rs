@@ -332,13 +332,15 @@ fn limits_hold_and_are_removed_with_the_instance() {
 
 #[test]
 fn an_application_is_asked_to_end_by_its_signal_within_its_grace() {
-    let asked = "  command: [sh, -c, 'trap \"echo asked; exit 0\" QUIT; trap \"\" TERM; while :; do sleep 0.05; done']\n  stopSignal: SIGQUIT\n";
+    let asked = "  command: [sh, -c, 'trap \"echo asked; exit 0\" QUIT; trap \"\" TERM; echo ready; while :; do sleep 0.05; done']\n  stopSignal: SIGQUIT\n";
     let deaf = "  command: [sh, -c, 'trap \"\" TERM; while :; do sleep 0.05; done']\n  stopGracePeriod: 200ms\n";
     let Some(mut mesh) =
         root(|| Mesh::start(&(workload("asked", asked) + &workload("deaf", deaf))))
     else {
         return;
     };
+    // Before its trap is set, the signal would end it without a word.
+    mesh.wait_for("the trap", || mesh.log().contains("| ready\n"));
     let begun = std::time::Instant::now();
     mesh.interrupt();
     assert_eq!(mesh.ended().code(), Some(0));
