@@ -10,6 +10,7 @@ use leno_resources::{Documents, Kind, Object, Problem};
 use leno_types::{Egress, MtlsMode};
 
 use crate::admin::Admin;
+use crate::compose;
 use crate::error::{Error, Result};
 use crate::layout::Layout;
 use crate::netns::Netns;
@@ -35,7 +36,7 @@ pub fn running(mesh: &str) -> Result<Mesh> {
     let mesh_of = Mesh::new(documents.objects.into_iter().map(|located| located.value).collect());
     let mesh_of = mesh_of.with_way_out(way_out);
     // Where things are written is in the files that it follows, if they are still what they were.
-    let written = files_of(mesh).ok().and_then(|files| leno_resources::load(&files).ok());
+    let written = files_of(mesh).ok().and_then(|files| compose::load(&files).ok());
     Ok(match written {
         Some(written) => mesh_of.written_in(&written),
         None => mesh_of,
@@ -66,7 +67,7 @@ pub async fn ejected(mesh: &str, namespace: &str, workload: &str) -> Result<Vec<
 /// # Errors
 /// Every reason why `leno up` would refuse the files.
 pub fn of_files(files: &[PathBuf]) -> Result<Mesh> {
-    let documents = leno_resources::load(files).map_err(|problems| refused(&problems))?;
+    let documents = compose::load(files).map_err(|problems| refused(&problems))?;
     let plan = plan(&documents).map_err(|problems| refused(&problems))?;
     Ok(Mesh::new(objects(&plan)).with_way_out(WayOut::WithUplink).written_in(&documents))
 }
@@ -87,7 +88,7 @@ pub fn files_of(mesh: &str) -> Result<Vec<PathBuf>> {
 /// The mistakes in files, and why they cannot be read where they cannot.
 #[must_use]
 pub fn findings(files: &[PathBuf]) -> Vec<Finding> {
-    let documents = match leno_resources::load(files) {
+    let documents = match compose::load(files) {
         Ok(documents) => documents,
         Err(problems) => return problems.iter().map(Finding::from).collect(),
     };

@@ -4,13 +4,14 @@ use std::path::PathBuf;
 
 use leno_resources::{Documents, Ignored, Located, Problem};
 
+use crate::compose;
 use crate::error::{Error, Result};
 use crate::plan::{Defaults, Plan};
 use crate::program;
 
 /// Reads the documents.
 pub(super) fn load(files: &[PathBuf]) -> Result<Documents> {
-    leno_resources::load(files).map_err(|problems| refused(&problems))
+    compose::load(files).map_err(|problems| refused(&problems))
 }
 
 /// Plans them; addresses of `before` are kept.
