@@ -11,7 +11,6 @@ use std::time::{Duration, Instant};
 
 use nix::errno::Errno;
 use nix::fcntl::{Flock, FlockArg};
-use nix::mount::{MntFlags, umount2};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde::{Deserialize, Serialize};
@@ -355,32 +354,9 @@ fn remove_directory(layout: &Layout) -> Result<()> {
         }
         _ => {}
     }
-    remove_shared();
+    leno_capture::unmount_shared(|| !Layout::all().is_empty());
     netns::remove_directory();
     Ok(())
-}
-
-/// Removes what all meshes share, with the last of them: the file systems that capture mounted. The
-/// lock is the one under which it mounts them.
-fn remove_shared() {
-    let root = Path::new(layout::ROOT);
-    let lock = root.join("mount.lock");
-    if let Ok(file) = File::open(&lock) {
-        let Ok(_turn) = Flock::lock(file, FlockArg::LockExclusive) else { return };
-        if !Layout::all().is_empty() {
-            return;
-        }
-        for name in ["bpf", "cgroup2"] {
-            let mount = root.join(name);
-            let _ = fs::remove_dir(mount.join("leno"));
-            // Busy, or never mounted: then it stays.
-            let _ = umount2(&mount, MntFlags::empty());
-            let _ = fs::remove_dir(&mount);
-        }
-        let _ = fs::remove_file(&lock);
-    }
-    // Other meshes may be there.
-    let _ = fs::remove_dir(root);
 }
 
 /// Removes in the order in which it is possible: processes hold groups and namespaces, and groups

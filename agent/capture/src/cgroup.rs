@@ -29,6 +29,12 @@ pub fn cgroup2_root() -> Result<PathBuf, Error> {
     }
 }
 
+/// Unmounts the file systems that captures mounted on a machine without them, unless they are `needed`,
+/// and removes `/run/leno` if nothing else is in it.
+pub fn unmount_shared(needed: impl FnOnce() -> bool) {
+    mounts::unmount_private(needed);
+}
+
 /// Unmounts the bpffs that [`capture`](crate::capture) mounted on a machine without one, unless any
 /// program still has a pin there. Returns whether it is gone.
 ///

@@ -44,7 +44,7 @@ mod stand_in;
 
 pub use backend::{Backend, Choice, UnknownBackend};
 pub use captured::{Captured, Counters, Workload, capture, let_pass, prune, release};
-pub use cgroup::{cgroup2_root, unmount_unused};
+pub use cgroup::{cgroup2_root, unmount_shared, unmount_unused};
 pub use error::Error;
 pub use left_out::LeftOut;
 pub use mark::{is_marked, mark, unmark};

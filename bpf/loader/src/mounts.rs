@@ -7,12 +7,15 @@ use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
 use nix::fcntl::{Flock, FlockArg};
-use nix::mount::{MsFlags, mount};
+use nix::mount::{MsFlags, mount, umount};
 
 use crate::Error;
 
 /// The directory in which Leno mounts file systems that the machine has not mounted.
 pub const PRIVATE: &str = "/run/leno";
+
+/// The file in [`PRIVATE`] that [`turn`] locks.
+const LOCK: &str = "mount.lock";
 
 /// One line of mountinfo, with only the fields that are used here (proc(5)).
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -50,8 +53,26 @@ pub fn find(kind: &str, preferred: &[&str]) -> io::Result<Option<PathBuf>> {
     Ok(best.map(Path::to_path_buf).or_else(|| found.into_iter().next()))
 }
 
-/// Mounts `kind` at `PRIVATE/<name>` unless it is mounted there. A file lock keeps two processes
-/// from doing this at once, since the second mount would hide the first.
+/// Keeps all others from mounting, and from unmounting, in [`PRIVATE`] until it is dropped. Who
+/// unmounts removes the lock's file as well, so a lock on a removed file is taken again.
+fn turn() -> io::Result<Flock<File>> {
+    let path = Path::new(PRIVATE).join(LOCK);
+    loop {
+        fs::create_dir_all(PRIVATE)?;
+        let file = match File::create(&path) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
+            other => other?,
+        };
+        let lock = Flock::lock(file, FlockArg::LockExclusive).map_err(|(_, errno)| errno)?;
+        let there = fs::metadata(&path).map(|found| found.ino());
+        if there.is_ok_and(|ino| lock.metadata().is_ok_and(|own| own.ino() == ino)) {
+            return Ok(lock);
+        }
+    }
+}
+
+/// Mounts `kind` at `PRIVATE/<name>` unless it is mounted there. Two processes do not do this at
+/// once, since the second mount would hide the first.
 ///
 /// # Errors
 /// When the directory cannot be made or the kernel refuses the mount (no such file system, no
@@ -59,10 +80,8 @@ pub fn find(kind: &str, preferred: &[&str]) -> io::Result<Option<PathBuf>> {
 pub fn mount_privately(kind: &str, name: &str) -> Result<PathBuf, Error> {
     let at = Path::new(PRIVATE).join(name);
     let action = || format!("mount {kind} at {}", at.display());
+    let _turn = turn().map_err(Error::io(action()))?;
     fs::create_dir_all(&at).map_err(Error::io(action()))?;
-    let lock = File::create(Path::new(PRIVATE).join("mount.lock")).map_err(Error::io(action()))?;
-    let _turn = Flock::lock(lock, FlockArg::LockExclusive)
-        .map_err(|(_, errno)| Error::io(action())(errno.into()))?;
     let mounted = mounts().map_err(Error::io("read /proc/self/mountinfo"))?;
     if mounted.iter().any(|m| m.at == at && m.kind == kind && m.is_visible()) {
         return Ok(at);
@@ -71,6 +90,27 @@ pub fn mount_privately(kind: &str, name: &str) -> Result<PathBuf, Error> {
     mount(Some(kind), &at, Some(kind), flags, None::<&str>)
         .map_err(|errno| Error::io(action())(errno.into()))?;
     Ok(at)
+}
+
+/// Undoes [`mount_privately`], unless what it mounted is `needed`, and removes [`PRIVATE`] if nothing
+/// else is in it.
+pub fn unmount_private(needed: impl FnOnce() -> bool) {
+    let root = Path::new(PRIVATE);
+    if root.join(LOCK).exists() {
+        let Ok(_turn) = turn() else { return };
+        if needed() {
+            return;
+        }
+        for mounted in ["bpf", "cgroup2"].map(|name| root.join(name)) {
+            // Busy, or never mounted: then it stays.
+            let _ = fs::remove_dir(mounted.join("leno"));
+            let _ = umount(&mounted);
+            let _ = fs::remove_dir(&mounted);
+        }
+        let _ = fs::remove_file(root.join(LOCK));
+    }
+    // Others' files may be there.
+    let _ = fs::remove_dir(root);
 }
 
 impl Mount {
@@ -135,5 +175,35 @@ mod tests {
         let mount = parse(bare).unwrap();
         assert_eq!((mount.kind.as_str(), mount.writable), ("bpf", false));
         assert_eq!(parse(b""), None);
+    }
+
+    #[test]
+    fn mounting_and_unmounting_at_once_never_fails() {
+        if !crate::tests::has_root() {
+            return;
+        }
+        std::thread::scope(|scope| {
+            // In a mount namespace of these threads' own, with an empty `/run`.
+            let unmounted = scope.spawn(|| {
+                nix::sched::unshare(nix::sched::CloneFlags::CLONE_NEWNS).unwrap();
+                let private = MsFlags::MS_REC | MsFlags::MS_PRIVATE;
+                mount(None::<&str>, "/", None::<&str>, private, None::<&str>).unwrap();
+                let empty = Some("tmpfs");
+                mount(empty, "/run", empty, MsFlags::empty(), None::<&str>).unwrap();
+                std::thread::scope(|scope| {
+                    let mounting = scope.spawn(|| {
+                        (0..500).try_for_each(|_| mount_privately("bpf", "bpf").map(drop))
+                    });
+                    let mut times = 0;
+                    while !mounting.is_finished() {
+                        unmount_private(|| false);
+                        times += 1;
+                    }
+                    mounting.join().unwrap().unwrap();
+                    times
+                })
+            });
+            assert!(unmounted.join().unwrap() > 1);
+        });
     }
 }

@@ -114,7 +114,7 @@ fn maps_of_flows_have_the_bounds_of_the_abi() {
 }
 
 /// Whether this process is root; a skip fails if `LENO_REQUIRE` names root.
-fn has_root() -> bool {
+pub(crate) fn has_root() -> bool {
     let root = nix::unistd::geteuid().is_root();
     if !root {
         assert!(

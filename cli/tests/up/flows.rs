@@ -140,17 +140,20 @@ fn a_killed_mesh_counts_on_and_the_end_removes_all() {
     let call = |mesh: &Mesh| {
         mesh.text("client", &["curl", "-sSf", "-o", "/dev/null", "http://web:8080/"]);
     };
-    let opened = |mesh: &Mesh| {
+    // What is served may be 200 ms old.
+    let has_opened = |mesh: &Mesh, expected: u64| {
         let labels = [",workload=\"client\"", "peer_workload=\"web\""];
-        metric(mesh, "leno_flow_connections_opened_total", &labels)
+        let opened = || metric(mesh, "leno_flow_connections_opened_total", &labels);
+        mesh.wait_for("the connections to be counted", || opened() >= expected);
+        assert_eq!(opened(), expected);
     };
     (0..3).for_each(|_| call(&mesh));
-    assert_eq!(opened(&mesh), 3);
+    has_opened(&mesh, 3);
     mesh.kill();
     mesh.restart();
     mesh.wait_for_line("flows: the counters of the killed run go on");
     (0..2).for_each(|_| call(&mesh));
-    assert_eq!(opened(&mesh), 5);
+    has_opened(&mesh, 5);
 
     let owner = format!("leno-{}.flows", mesh.name());
     let owners = |mesh: &Mesh| {
@@ -170,7 +173,7 @@ fn a_killed_mesh_counts_on_and_the_end_removes_all() {
     // What is in use is not pruned; what a killed run left is removed by cleanup.
     mesh.leno(&["ebpf", "prune"]).output().unwrap();
     call(&mesh);
-    assert_eq!(opened(&mesh), 6);
+    has_opened(&mesh, 6);
     mesh.kill();
     assert!(mesh.remains().contains(&owner));
     let cleanup = mesh.leno(&["cleanup", "--name", mesh.name()]).output().unwrap();

@@ -29,9 +29,7 @@ spec: {command: [sleep, infinity]}
 /// What Docker and the VPN leave. 10.8.0.1, the VPN's far end, and 10.20.30.40 behind it serve files on port 80.
 const LAPTOP: &str = r#"
 set -e
-mkdir -p /run/leno
-mount -t tmpfs none /run/leno
-[ ! -d /run/systemd ] || mount -t tmpfs none /run/systemd
+mount -t tmpfs none /run
 grep cgroup /proc/self/mounts | while read -r kind place rest; do
   case $rest in cgroup2*) umount -l "$place" ;; esac
 done
