@@ -21,6 +21,7 @@ mod routes;
 mod scale;
 mod shared_limits;
 mod soak;
+mod stalled;
 mod strangers;
 mod streams;
 mod traffic;
@@ -64,7 +65,7 @@ pub(crate) fn all() -> [(&'static str, Vec<Case>); 16] {
         ("programs", programs::cases()),
         ("addressing", addressing::cases()),
         ("http", http::cases()),
-        ("http2", http2::cases()),
+        ("http2", [http2::cases(), stalled::cases()].into_iter().flatten().collect()),
         (
             "routes",
             [routes::cases(), calls::cases(), streams::cases(), scale::cases()]
