@@ -57,6 +57,7 @@ test="$bench
   go golang golang
   node nodejs nodejs
   npm npm npm
+  chromium chromium chromium
   prometheus prometheus golang-github-prometheus
   rsvg-convert librsvg2-bin librsvg2-tools"
 

@@ -10,6 +10,7 @@
 #   scripts/tools.sh websockets     Python's WebSocket, from PyPI
 #   scripts/tools.sh site           mkdocs-material, which makes the site of the documentation, from PyPI
 #   scripts/tools.sh ws             Node's WebSocket, from npm
+#   scripts/tools.sh browser        what drives Chromium, and axe, which judges pages, from npm
 #
 # What is there already costs nothing. LENO_TOOLS is another place for them.
 set -euo pipefail
@@ -23,6 +24,8 @@ grpcio=1.85.1
 typing_extensions=4.16.0 # which grpcio imports
 websockets=17.4
 ws=8.23.0
+playwright=1.65.1 # its core, which brings no browser
+axe=4.14.1
 
 tools=${LENO_TOOLS:-${CARGO_TARGET_DIR:-target}/tools}
 mkdir -p "$tools"
@@ -84,6 +87,7 @@ for tool in "$@"; do
     websockets) install websockets "$websockets" from_pypi "websockets==$websockets" ;;
     site) install site "$(sha256sum <scripts/site-requirements.txt)" from_pypi -r "$PWD/scripts/site-requirements.txt" ;;
     ws) install ws "$ws" from_npm "ws@$ws" ;;
+    browser) install browser "$playwright $axe" from_npm "playwright-core@$playwright" "axe-core@$axe" ;;
     *) echo "no such tool: $tool" >&2; exit 64 ;;
   esac
 done

@@ -6,6 +6,7 @@
 
 mod compose;
 mod daily;
+mod dashboard;
 mod ejected;
 mod families;
 mod flows;

@@ -14,7 +14,7 @@
 
 use leno_observe::stat::Name;
 
-use crate::api::{About, ControlPlane, Problem, Severity, State, Topology, Unready};
+use crate::api::{About, Cause, ControlPlane, Problem, Severity, State, Topology, Unready};
 use crate::history::{History, Mark, Window};
 use crate::hub::TICK;
 use crate::query::{self, edges};
@@ -184,12 +184,9 @@ fn evidence(names: &Series, tally: &Tally, served: Option<&Tally>) -> Vec<String
     if tally.failures() > 0 {
         lines.push(format!("{} of {requests} requests answered 5xx", tally.failures()));
     }
-    if tally.failures() > own {
-        let by = match &at_server {
-            Some(causes) if causes.is_empty() => "by the application itself",
-            _ => "by the server or its proxy",
-        };
-        lines.push(format!("{} of them {by}", tally.failures() - own));
+    let server = tally.failures() - own;
+    if server > 0 {
+        lines.push(culprit(server, at_server.as_deref()));
     }
     for cause in signals.causes {
         lines.push(format!("{} times {}", cause.count, cause.cause));
@@ -205,6 +202,21 @@ fn evidence(names: &Series, tally: &Tally, served: Option<&Tally>) -> Vec<String
     }
     lines.truncate(MAX_EVIDENCE);
     lines
+}
+
+/// Who failed the requests that the client's proxy did not fail. What the server's proxy failed may have
+/// been another client's, so it bounds what was not the application.
+fn culprit(failures: u64, at_server: Option<&[Cause]>) -> String {
+    let Some(causes) = at_server else {
+        return format!("{failures} of them by the server or its proxy");
+    };
+    match causes.iter().map(|cause| cause.count).sum::<u64>() {
+        0 => format!("{failures} of them by the application itself"),
+        proxy if proxy < failures => {
+            format!("at least {} of them by the application itself", failures - proxy)
+        }
+        _ => format!("{failures} of them by the server or its proxy"),
+    }
 }
 
 /// Finds since when edges are broken.
@@ -339,7 +351,7 @@ mod tests {
             all[2].evidence,
             [
                 "60 of 660 requests answered 5xx",
-                "12 of them by the server or its proxy",
+                "at least 7 of them by the application itself",
                 "48 times no-endpoints",
                 "5 times deadline at the proxy of the server",
             ]

@@ -18,8 +18,10 @@ export function Timeline({ overview, marks, place }: { overview: Overview; marks
   const { from_ms: from, to_ms: to, step_ms: step } = overview;
   const shown = useMemo(() => (from === null || to === null ? [] : marks.filter((mark) => from <= mark.at_ms && mark.at_ms <= to)), [marks, from, to]);
   if (from === null || to === null) return null;
-  const span = Math.max(to - from, step);
   const at = Math.min(Math.max(place.at ?? to, from), to);
+  // The last stop is the present; a moment shortly before it is shown one stop earlier, or the slider could not leave it.
+  const live = from + Math.max(Math.ceil((to - from) / step), 1) * step;
+  const span = live - from;
   const left = (ms: number) => `${((ms - from) / span) * 100}%`;
   return (
     <section class="timeline" aria-label="time">
@@ -32,12 +34,12 @@ export function Timeline({ overview, marks, place }: { overview: Overview; marks
           aria-label="moment"
           aria-valuetext={place.at === undefined ? "now" : clock(at)}
           min={from}
-          max={to}
+          max={live}
           step={step}
-          value={at}
+          value={place.at === undefined ? live : Math.min(at, live - step)}
           onInput={(event) => {
             const value = Number(event.currentTarget.value);
-            change(place, { at: value > to - step ? undefined : value });
+            change(place, { at: value >= live ? undefined : value });
           }}
         />
         <div class="marks">

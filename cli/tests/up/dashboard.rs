@@ -1,0 +1,206 @@
+//! The dashboard and the history behind it: a real mesh, a real browser.
+
+#![expect(clippy::unwrap_used, reason = "test code")]
+
+use std::io::{BufRead as _, BufReader};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+use leno_dashboard::api::{About, Topology};
+use leno_local::status::Status;
+use leno_testkit::{binaries, command, tools};
+
+use crate::mesh::{Mesh, root};
+
+/// `front` calls `web` and `cart`, both over their services; `cart` fails for what `front` asks after an edit.
+const MESH: &str = "
+apiVersion: leno.dev/v1alpha1
+kind: Workload
+metadata: {name: front, namespace: shop}
+spec:
+  command: [sh, -c, 'while :; do curl -s -m 2 -o /dev/null http://web:8080/ http://cart:8080/@PATH@; sleep 0.05; done']
+  dependsOn: {web: {condition: ready}, cart: {condition: ready}}
+---
+apiVersion: leno.dev/v1alpha1
+kind: Workload
+metadata: {name: web, namespace: shop}
+spec: {command: [python3, -c, @SERVER@], ports: [{port: 8080, appProtocol: http}]}
+---
+apiVersion: leno.dev/v1alpha1
+kind: Workload
+metadata: {name: cart, namespace: shop}
+spec: {command: [python3, -c, @SERVER@], ports: [{port: 8080, appProtocol: http}]}
+";
+
+/// Answers 200, and 500 where `fail` is asked for.
+const SERVER: &str = "import http.server as h
+class H(h.BaseHTTPRequestHandler):
+    def do_GET(self):
+        self.send_response(500 if 'fail' in self.path else 200)
+        self.send_header('content-length', '0')
+        self.end_headers()
+    def log_message(self, *a): pass
+h.ThreadingHTTPServer(('', 8080), H).serve_forever()
+";
+
+fn documents(path: &str) -> String {
+    MESH.replace("@PATH@", path).replace("@SERVER@", &format!("{SERVER:?}"))
+}
+
+fn ask<T: serde::de::DeserializeOwned>(mesh: &Mesh, target: &str) -> Option<T> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    runtime.block_on(leno_local::observer::ask(mesh.layout(), target)).ok()
+}
+
+/// The last half minute.
+fn topology(mesh: &Mesh) -> Option<Topology> {
+    ask(mesh, "/api/v1/topology?window=30000")
+}
+
+fn stat(mesh: &Mesh) -> serde_json::Value {
+    let mut stat = mesh.leno(&["stat", "--name", mesh.name(), "--since", "30s", "-o", "json"]);
+    let output = stat.output().unwrap();
+    assert!(output.status.success(), "{output:?}");
+    serde_json::from_slice(&output.stdout).unwrap()
+}
+
+fn served(topology: &Topology, server: &str) -> u64 {
+    let all = topology.edges.iter().filter(|edge| edge.server == server);
+    all.map(|edge| edge.signals.requests).sum()
+}
+
+#[test]
+fn the_history_has_rates_problems_and_changes_and_survives_its_observer() {
+    let Some(mesh) = root(|| Mesh::start(&documents("ok"))) else { return };
+    let well = |now: Topology| served(&now, "cart") > 0 && now.problems.is_empty();
+    mesh.wait_for("traffic and no problem", || topology(&mesh).is_some_and(well));
+    assert_eq!(topology(&mesh).unwrap().workloads.len(), 3);
+
+    let past = stat(&mesh);
+    let edges = past["edges"].as_array().unwrap();
+    let cart = edges.iter().find(|edge| edge["server"] == "cart").unwrap();
+    assert_eq!((&cart["success_rate"], &cart["mtls"]), (&1.0.into(), &true.into()), "{past}");
+    // It waits 50 ms after each request: a rate and no total.
+    let rate = cart["requests_per_s"].as_f64().unwrap();
+    assert!(rate > 0.0 && rate <= 20.0, "{past}");
+
+    let why = || {
+        let output = mesh.leno(&["why", "--name", mesh.name()]).output().unwrap();
+        (output.status.code(), String::from_utf8_lossy(&output.stdout).into_owned())
+    };
+    mesh.wait_for("no problem", || why() == (Some(0), "nothing is broken\n".to_owned()));
+
+    mesh.edit(&documents("fail"));
+    let failing = |one: &leno_dashboard::api::Problem| {
+        let is_cart = matches!(&one.about, About::Edge { server, .. } if server == "cart");
+        is_cart && one.since_ms.is_some()
+    };
+    mesh.wait_for("the problem", || {
+        topology(&mesh).is_some_and(|now| now.problems.iter().any(failing))
+    });
+    let (code, text) = why();
+    assert_eq!(code, Some(1), "{text}");
+    assert!(text.contains("from shop/front to shop/cart fail, for "), "{text}");
+    assert!(text.contains(" of them by the application itself\n"), "{text}");
+    assert!(text.contains(" s ago: Workload shop/front changed"), "{text}");
+    let changes: serde_json::Value = ask(&mesh, "/api/v1/changes").unwrap();
+    let line = changes["changes"][0]["lines"][0].as_str().unwrap();
+    assert!(line.starts_with("Workload shop/front changed"), "{changes}");
+
+    // A fault of the observer harms nothing but itself, and what it remembers is on disk.
+    let count = |span: &str| {
+        let target = format!("/api/v1/topology?window={span}");
+        ask::<Topology>(&mesh, &target).map(|now| served(&now, "web"))
+    };
+    let before = count("600000").unwrap();
+    let observer = || {
+        let group = leno_capture::cgroup2_root().unwrap();
+        let group = mesh.layout().cgroup(&group).join("observer/cgroup.procs");
+        let processes = std::fs::read_to_string(group).unwrap_or_default();
+        processes.lines().next().and_then(|pid| pid.parse::<i32>().ok())
+    };
+    let first = observer().unwrap();
+    mesh.kill_process(first);
+    mesh.wait_for("another observer", || observer().is_some_and(|pid| pid != first));
+    mesh.wait_for("its answer", || count("600000").is_some());
+    assert!(count("600000").unwrap() >= before, "the history is gone");
+    assert!(mesh.check().contains("ready"), "{}", mesh.check());
+}
+
+/// The browser and the driver, or `None` where a test without them is to be skipped.
+fn browser() -> Option<(PathBuf, PathBuf)> {
+    let driver = tools::install_or_skip("browser").unwrap()?;
+    let found = binaries::find("chromium").zip(binaries::find("node"));
+    let Some((chromium, _)) = found else {
+        assert!(!tools::required("tools"), "LENO_REQUIRE has tools: chromium or node is missing");
+        println!("skipped: chromium or node is missing");
+        return None;
+    };
+    Some((driver, chromium))
+}
+
+struct Served(Child, String);
+
+impl Served {
+    fn start(mesh: &Mesh) -> Self {
+        let mut dashboard = mesh.leno(&["dashboard", "--name", mesh.name()]);
+        dashboard.args(["--listen", "127.0.0.1:0"]).stdout(Stdio::piped());
+        let mut child = dashboard.spawn().unwrap();
+        let mut line = String::new();
+        BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
+        let (_, address) = line.trim().split_once(": ").unwrap();
+        Self(child, address.to_owned())
+    }
+
+    /// The driver at one of its stages.
+    fn drive(&self, stage: &str, (driver, chromium): &(PathBuf, PathBuf)) -> Command {
+        let script =
+            Path::new(env!("CARGO_MANIFEST_DIR")).join("../dashboard/web/test/browser.mjs");
+        let mut node = Command::new("node");
+        node.arg(script).args([stage, &self.1]);
+        node.env("LENO_BROWSER", driver).env("LENO_CHROMIUM", chromium);
+        node
+    }
+}
+
+impl Drop for Served {
+    fn drop(&mut self) {
+        let _gone = self.0.kill();
+        let _gone = self.0.wait();
+    }
+}
+
+/// How long the browser may take for one stage.
+const STAGE: Duration = Duration::from_secs(180);
+
+#[test]
+fn the_dashboard_shows_the_mesh_in_a_browser() {
+    let Some(browser) = browser() else { return };
+    let Some(mut mesh) = root(|| Mesh::start(&documents("ok"))) else { return };
+    mesh.wait_for("traffic", || topology(&mesh).is_some_and(|now| served(&now, "cart") > 20));
+    mesh.edit(&documents("fail"));
+    mesh.wait_for("failures", || {
+        let bad = |edge: &leno_dashboard::api::Edge| edge.signals.statuses[4] > 20;
+        topology(&mesh).is_some_and(|now| now.edges.iter().any(bad))
+    });
+    let served = Served::start(&mesh);
+    command::text(&mut served.drive("mesh", &browser), STAGE).unwrap();
+
+    // A control plane that ends again and again is started again after longer and longer waits.
+    let controller = || Status::read(mesh.layout()).ok().and_then(|status| status.controller);
+    for _ in 0..13 {
+        mesh.wait_for("the control plane", || controller().is_some());
+        let pid = controller().unwrap();
+        mesh.kill_process(pid);
+        mesh.wait_for("its end", || controller() != Some(pid));
+    }
+    command::text(&mut served.drive("away", &browser), STAGE).unwrap();
+
+    let mut open = served.drive("gone", &browser).stdout(Stdio::piped()).spawn().unwrap();
+    let mut line = String::new();
+    BufReader::new(open.stdout.take().unwrap()).read_line(&mut line).unwrap();
+    assert_eq!(line, "open\n");
+    mesh.kill();
+    assert!(open.wait().unwrap().success());
+}

@@ -1,0 +1,180 @@
+// Drives the dashboard of a real mesh in headless Chromium; the test that starts the mesh is
+// cli/tests/up/dashboard.rs.
+//
+//   node browser.mjs STAGE ADDRESS     LENO_BROWSER: where playwright-core and axe-core are
+//                                      LENO_CHROMIUM: the browser
+//                                      LENO_SCREENSHOTS: where pictures go, if they are wanted
+
+import assert from "node:assert/strict";
+import { createRequire } from "node:module";
+import { join } from "node:path";
+
+const [stage, address] = process.argv.slice(2);
+const require = createRequire(join(process.env.LENO_BROWSER, "node_modules/"));
+const { chromium } = require("playwright-core");
+const axe = require.resolve("axe-core/axe.min.js");
+
+const browser = await chromium.launch({
+  executablePath: process.env.LENO_CHROMIUM,
+  // The test runs as root; the pages are ours.
+  args: ["--no-sandbox", "--disable-gpu"],
+});
+
+/** A page whose console and requests are watched. */
+async function open({ width = 1280, height = 900, dark = false, bypassCSP = false } = {}) {
+  const context = await browser.newContext({ viewport: { width, height }, colorScheme: dark ? "dark" : "light", bypassCSP });
+  const page = await context.newPage();
+  page.setDefaultTimeout(30_000);
+  const complaints = [];
+  page.on("console", (message) => {
+    if (["error", "warning"].includes(message.type())) complaints.push(`${message.type()}: ${message.text()}`);
+  });
+  page.on("pageerror", (error) => complaints.push(`uncaught: ${error}`));
+  page.on("request", (request) => {
+    if (!request.url().startsWith(address)) complaints.push(`leaves for ${request.url()}`);
+    if (request.method() !== "GET") complaints.push(`${request.method()} ${request.url()}`);
+  });
+  return { page, complaints };
+}
+
+async function shot(page, name) {
+  const folder = process.env.LENO_SCREENSHOTS;
+  if (folder) await page.screenshot({ path: join(folder, `${name}.png`) });
+}
+
+/** Nothing is wider than the window, and axe finds nothing. */
+async function looks(path, options) {
+  const { page, complaints } = await open({ ...options, bypassCSP: true });
+  await page.goto(address + path);
+  await page.locator("main h1, main h2").first().waitFor({ state: "attached" });
+  await page.locator("td, .chart").first().waitFor();
+  const wide = await page.evaluate(() => document.documentElement.scrollWidth - innerWidth);
+  assert.ok(wide <= 0, `${path} is ${wide} px wider than ${options.width} px`);
+  await page.addScriptTag({ path: axe });
+  const { violations } = await page.evaluate(() => globalThis.axe.run());
+  const found = violations.map(({ id, nodes }) => `${id}: ${nodes.map(({ html }) => html).join(" | ")}`);
+  assert.deepEqual(found, [], `${path} ${JSON.stringify(options)}`);
+  assert.deepEqual(complaints, []);
+  await page.context().close();
+}
+
+const EDGE = "#/edge/shop/front/shop/cart";
+
+/** Every page, the filters, the slider and the keys, of a mesh in which `front` has begun to fail at `cart`. */
+async function mesh() {
+  const { page, complaints } = await open();
+  const sizes = new Map();
+  page.on("response", async (response) => {
+    if (!response.url().includes("/api/")) sizes.set(response.url(), (await response.body()).length);
+  });
+  await page.goto(address);
+
+  // What is broken is the first thing, and leads to the edge.
+  const problem = page.locator(".problems li.bad a").filter({ hasText: "shop/front to shop/cart" });
+  await problem.waitFor();
+  assert.match(await page.locator(".problems").innerText(), /of them by the application itself/);
+  assert.match(await page.locator(".problems .before").first().innerText(), /Workload shop\/front changed/);
+  const canvas = page.locator("canvas");
+  assert.equal(await canvas.getAttribute("data-workloads"), "3");
+  assert.equal(await canvas.getAttribute("data-edges"), "2");
+  await shot(page, "dashboard-mesh");
+  await problem.click();
+  await page.locator("h1", { hasText: "shop/front → shop/cart" }).waitFor();
+  assert.match(await page.locator("article").innerText(), /mTLS/);
+  assert.match(await page.locator("article").innerText(), /5xx/);
+  await page.locator(".chart path.line0").first().waitFor({ state: "attached" });
+  await page.locator(".chart line.mark").first().waitFor({ state: "attached" });
+  await shot(page, "dashboard-edge");
+
+  // From there to a workload, and back by the keyboard.
+  await page.locator("h1 a", { hasText: "shop/cart" }).click();
+  await page.locator("h1", { hasText: /^shop\/cart$/ }).waitFor();
+  assert.match(await page.locator("dl.figures").first().innerText(), /1 of 1 ready/);
+  await page.keyboard.press("Escape");
+  await canvas.waitFor();
+
+  // The search narrows the picture and both tables, and is part of the address.
+  await page.keyboard.press("/");
+  await page.keyboard.type("web");
+  await page.locator("canvas[data-edges='1']").waitFor();
+  assert.ok(page.url().endsWith("#/?q=web"), page.url());
+  assert.equal(await page.locator("[aria-labelledby=edges] tbody tr").count(), 1);
+  await page.keyboard.press("Escape");
+  await page.locator("canvas[data-edges='2']").waitFor();
+  await page.locator("h2 select").selectOption("shop");
+  await page.locator("h2 select").selectOption("");
+
+  // The arrow keys walk through the picture, and Enter opens what is focused.
+  await canvas.focus();
+  await page.keyboard.press("ArrowRight");
+  await page.keyboard.press("Enter");
+  await page.locator("article h1", { hasText: "shop/" }).waitFor();
+  await page.goBack();
+  await canvas.waitFor();
+
+  // Before the change nothing was broken: the mark leads to the change, the slider to what was before it.
+  assert.equal(await page.locator(".live").getAttribute("aria-pressed"), "true");
+  const mark = page.locator(".marks .documents").last();
+  assert.match(await mark.getAttribute("title"), /Workload shop\/front changed/);
+  await page.locator("nav a", { hasText: "Changes" }).click();
+  const before = page.locator(".changes li.documents a", { hasText: "before" }).last();
+  assert.match(await page.locator(".changes").innerText(), /Workload shop\/front changed/);
+  await shot(page, "dashboard-changes");
+  await before.click();
+  await page.locator(".well", { hasText: "Nothing at" }).waitFor();
+  assert.equal(await page.locator(".live").getAttribute("aria-pressed"), "false");
+  assert.match(page.url(), /at=\d+/);
+  const slider = page.locator(".timeline input");
+  const then = Number(await slider.inputValue());
+  await slider.focus();
+  await page.keyboard.press("End");
+  await page.locator(".live[aria-pressed=true]").waitFor();
+  await problem.waitFor();
+  await page.keyboard.press("Home");
+  await page.locator(".live[aria-pressed=false]").waitFor();
+  assert.ok(Number(await slider.inputValue()) <= then);
+  await page.keyboard.press("l");
+  await page.locator(".live[aria-pressed=true]").waitFor();
+
+  const total = [...sizes.values()].reduce((sum, size) => sum + size, 0);
+  assert.ok(total > 0 && total <= 300_000, `the first load is ${total} bytes`);
+  assert.deepEqual(complaints, []);
+  await page.context().close();
+
+  for (const path of ["", EDGE, "#/workload/shop/cart"]) {
+    for (const [width, dark] of [[1280, false], [1280, true], [390, false]]) await looks(path, { width, dark });
+  }
+  const small = await open({ width: 390, height: 844, dark: true });
+  await small.page.goto(address);
+  await small.page.locator(".problems li").first().waitFor();
+  await shot(small.page, "dashboard-small");
+}
+
+/** A control plane that is away is shown as such, and the figures go on. */
+async function away() {
+  const { page, complaints } = await open();
+  await page.goto(address);
+  await page.locator("[data-state=control-plane-away]").waitFor();
+  await page.locator(".problems", { hasText: "the control plane is away" }).waitFor();
+  await page.locator("tbody tr").first().waitFor();
+  await shot(page, "dashboard-away");
+  assert.deepEqual(complaints, []);
+}
+
+/** A mesh that has ended under an open page: what was shown stays, with a word on how old it is. */
+async function gone() {
+  const { page, complaints } = await open();
+  await page.goto(address);
+  await page.locator("tbody tr").first().waitFor();
+  console.log("open");
+  await page.locator("[data-state=disconnected]").waitFor();
+  assert.ok((await page.locator("tbody tr").count()) > 0);
+  // The browser itself tells of the answer 502.
+  assert.deepEqual(complaints.filter((line) => !line.includes("502")), []);
+}
+
+try {
+  await { mesh, away, gone }[stage]();
+} finally {
+  await browser.close();
+}
