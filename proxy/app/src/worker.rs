@@ -193,7 +193,10 @@ async fn serve(
                 None => return,
             },
             // It ends with the process.
-            Ok(()) = policy.changed() => planes.follow(policy.borrow_and_update().as_deref()),
+            Ok(()) = policy.changed() => {
+                planes.follow(policy.borrow_and_update().as_deref());
+                planes.inbound.follow();
+            }
             _ = sweep.tick() => planes.sweep(),
         }
     }

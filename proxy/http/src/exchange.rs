@@ -17,6 +17,7 @@ pub use h2_to_h1::h2_to_h1;
 pub use h2_to_h2::h2_to_h2;
 
 use std::future::poll_fn;
+use std::task::{Context, Poll};
 use std::time::Duration;
 
 use leno_transport::test_panic;
@@ -26,7 +27,7 @@ use crate::Io;
 use crate::conn::Conn;
 use crate::edit::Edits;
 use crate::failure::{Cause, Failure, Place};
-use crate::head::{RequestHead, ResponseView};
+use crate::head::{RequestHead, RequestView, ResponseView};
 use crate::limits::Limits;
 
 /// How the caller wants an exchange to go.
@@ -102,6 +103,18 @@ impl<J: Judge> Order<'_, J> {
             }
         }
     }
+
+    /// Fails once the judge no longer permits the request.
+    fn poll_permitted<'v>(
+        &mut self,
+        head: impl FnOnce() -> Option<RequestView<'v>>,
+        cx: &mut Context<'_>,
+    ) -> Result<(), Failure> {
+        match self.judge.poll_revoked(head, cx) {
+            Poll::Ready(()) => Err(Failure::new(Place::Us, Cause::Revoked)),
+            Poll::Pending => Ok(()),
+        }
+    }
 }
 
 impl<J> Order<'_, J> {
@@ -130,6 +143,17 @@ pub trait Judge {
     /// `replayable`: the request is still held whole, so that after a refusal it can be sent to
     /// another server.
     fn judge(&mut self, response: ResponseView<'_>, replayable: bool) -> Judgement;
+
+    /// Ready once the request is no longer permitted, so that the exchange fails with
+    /// [`Cause::Revoked`](crate::Cause::Revoked). Polled whenever the exchange has to wait. `head` returns
+    /// the request's head if the exchange still holds it; that of HTTP/1 gives way to the body.
+    fn poll_revoked<'v>(
+        &mut self,
+        _head: impl FnOnce() -> Option<RequestView<'v>>,
+        _cx: &mut Context<'_>,
+    ) -> Poll<()> {
+        Poll::Pending
+    }
 }
 
 /// What a [`Judge`] decides.

@@ -84,6 +84,9 @@ pub enum Cause {
     /// The caller's [`Judge`](crate::Judge) refused the response.
     #[error("the response was refused")]
     Refused,
+    /// The request was permitted when it came and no longer is.
+    #[error("the request is no longer permitted")]
+    Revoked,
 }
 
 impl Cause {
@@ -111,6 +114,7 @@ impl Cause {
             Self::Open(OpenError::TooLarge) => "head-too-large",
             Self::Loop => "loop",
             Self::Refused => "refused",
+            Self::Revoked => "authorization-denied",
         }
     }
 }
@@ -145,6 +149,7 @@ impl Failure {
             (Place::Client, Cause::Body(_)) => Some(400),
             (Place::Client, Cause::HeadTimeout) => Some(408),
             (Place::Client, _) => None,
+            (_, Cause::Revoked) => Some(403),
             (_, Cause::Deadline | Cause::Late | Cause::Outlasted) => Some(504),
             (_, Cause::Stalled | Cause::HeadTimeout) => Some(504),
             (_, Cause::Loop) => Some(508),
@@ -188,6 +193,7 @@ mod tests {
             Cause::Open(OpenError::TooLarge),
             Cause::Loop,
             Cause::Refused,
+            Cause::Revoked,
         ]
     }
 
@@ -210,7 +216,8 @@ mod tests {
             | Cause::Reset(_)
             | Cause::Open(_)
             | Cause::Loop
-            | Cause::Refused => PAGE.contains(&format!("`{}`", cause.label())),
+            | Cause::Refused
+            | Cause::Revoked => PAGE.contains(&format!("`{}`", cause.label())),
         }
     }
 

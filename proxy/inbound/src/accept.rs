@@ -2,7 +2,7 @@
 //!
 //! A proxy always speaks first: its ClientHello names a protocol of the mesh. So do the clients of
 //! HTTP. A client that is silent may be one whose server speaks first, and then both wait: `race`
-//! connects to the application, and the side that speaks first decides. Nothing that the client sends
+//! connects to the application, if policies permit the client, and the side that speaks first decides. Nothing that the client sends
 //! reaches the application before it is known what it is.
 //!
 //! ```text
@@ -25,9 +25,10 @@ use leno_types::{Identity, MtlsMode, Protocol};
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 
-use crate::Shared;
 use crate::application::Application;
+use crate::authorize::{Access, Silence};
 use crate::race::{FirstSpeaker, race};
+use crate::{Client, Shared};
 
 /// Longest wait for the look-up of a client's address; after it the client counts as unmeshed.
 const RESOLVE_TIMEOUT: Duration = Duration::from_secs(1);
@@ -70,7 +71,7 @@ pub(crate) async fn accept(
     shared: &Shared,
     application: &Application,
     stream: TcpStream,
-    address: IpAddr,
+    from: &Client,
     rules: PortRules,
 ) -> Option<Accepted> {
     let registry = &shared.parts.registry;
@@ -81,7 +82,7 @@ pub(crate) async fn accept(
         MtlsMode::Strict => {
             client.speaks(Waits::MESHED.first_byte).await.map(|_| FirstSpeaker::Client(None))
         }
-        _ => first_speaker(shared, application, &mut client, address, rules).await,
+        _ => first_speaker(shared, application, &mut client, from, rules).await,
     };
     let server = match speaker {
         Ok(FirstSpeaker::Client(server)) => server,
@@ -89,6 +90,10 @@ pub(crate) async fn accept(
             registry.count(Counter::InboundDetectedServerFirst);
             let tls = OwnTls::default();
             return Some(Accepted::Opaque { client, server: Some(server), tls });
+        }
+        Ok(FirstSpeaker::Denied) => {
+            let tls = OwnTls::default();
+            return Some(Accepted::Opaque { client, server: None, tls });
         }
         Ok(FirstSpeaker::Unreachable(error)) => {
             return Some(Accepted::Unreachable { client, error });
@@ -113,7 +118,7 @@ pub(crate) async fn accept(
         }
         Ok(_) => {
             registry.count(Counter::InboundPlaintextRefused);
-            tracing::info!(client = %address, "refused: no mesh identity, and mTLS is strict");
+            tracing::info!(client = %from.address.ip(), "refused: no mesh identity, and mTLS is strict");
             client.reset();
             None
         }
@@ -132,7 +137,7 @@ async fn first_speaker(
     shared: &Shared,
     application: &Application,
     client: &mut Peeked<TcpStream>,
-    address: IpAddr,
+    from: &Client,
     PortRules { mtls, declared }: PortRules,
 ) -> io::Result<FirstSpeaker> {
     let client_first = matches!(declared, Protocol::Http1 | Protocol::Http2);
@@ -143,12 +148,23 @@ async fn first_speaker(
     };
     if client.speaks(longest).await?
         || mtls != MtlsMode::Disabled
-            && is_meshed(shared, address).await
+            && is_meshed(shared, from.address.ip()).await
             && client.speaks(Waits::MESHED.first_byte).await?
     {
         return Ok(FirstSpeaker::Client(None));
     }
-    if client_first { Ok(FirstSpeaker::Neither) } else { race(shared, application, client).await }
+    if client_first {
+        return Ok(FirstSpeaker::Neither);
+    }
+    // A server that speaks first tells its client something, so that the client is authorized before.
+    match Access::new(from, application.dialled().port()).silent(shared) {
+        Silence::Permitted => race(shared, application, client).await,
+        Silence::Undecided if client.speaks(shared.parts.limits.idle).await? => {
+            Ok(FirstSpeaker::Client(None))
+        }
+        Silence::Undecided => Ok(FirstSpeaker::Neither),
+        Silence::Denied => Ok(FirstSpeaker::Denied),
+    }
 }
 
 /// Whether the address is one of a meshed workload, as far as discovery has answered.

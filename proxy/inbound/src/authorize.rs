@@ -48,6 +48,17 @@ pub(crate) struct Access {
     rules: RefCell<Option<(Rc<Policies>, Rc<ConnectionRules>)>>,
 }
 
+/// What becomes of a client that has sent nothing and may wait for its server.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Silence {
+    /// The server may be connected to.
+    Permitted,
+    /// The server name of TLS, which the client may still send, decides.
+    Undecided,
+    /// It is denied, whatever it sends.
+    Denied,
+}
+
 /// A denied request, with what the client is told.
 #[derive(Debug)]
 pub(crate) struct Denied {
@@ -179,16 +190,65 @@ impl Access {
     /// Decides on a connection that is relayed as bytes.
     pub(crate) fn connection(&self, shared: &Shared, tls: &OwnTls) -> Result<(), Denied> {
         let Some((policies, rules)) = self.rules(shared) else { return Ok(()) };
-        let name = match (tls.is_tls, &tls.server_name) {
-            (false, _) => ServerNameView::NoTls,
-            (true, None) => ServerNameView::Unknown,
-            (true, Some(name)) => ServerNameView::Name(name),
-        };
         let what = || "a connection".to_owned();
-        let decision = policies.table.decide_opaque(&rules, name, |policy| {
+        let decision = policies.table.decide_opaque(&rules, server_name(tls), |policy| {
             self.audited(shared, (&policies, policy), &what);
         });
         self.conclude(shared, &policies, decision, &what)
+    }
+
+    /// Whether a request that was permitted is denied by now, which is counted as its end.
+    pub(crate) fn revokes(&self, shared: &Shared, request: RequestView<'_>) -> bool {
+        let Some((policies, rules)) = self.rules(shared) else { return false };
+        let decision = policies.table.decide(&rules, &Forwarded(request), |_| ());
+        self.is_ended(shared, &policies, decision)
+    }
+
+    /// Whether a relay that was permitted is denied by now, which is counted as its end.
+    pub(crate) fn revokes_connection(&self, shared: &Shared, tls: &OwnTls) -> bool {
+        let Some((policies, rules)) = self.rules(shared) else { return false };
+        let decision = policies.table.decide_opaque(&rules, server_name(tls), |_| ());
+        self.is_ended(shared, &policies, decision)
+    }
+
+    /// What becomes of a client that waits for its server to speak.
+    pub(crate) fn silent(&self, shared: &Shared) -> Silence {
+        let Some((policies, rules)) = self.rules(shared) else { return Silence::Permitted };
+        let decision = policies.table.decide_opaque(&rules, ServerNameView::NoTls, |_| ());
+        match decision {
+            AuthorizationDecision::Permitted(_) => Silence::Permitted,
+            AuthorizationDecision::Denied(_) if policies.table.reads_server_names(self.port) => {
+                Silence::Undecided
+            }
+            AuthorizationDecision::Denied(_) => Silence::Denied,
+        }
+    }
+
+    fn is_ended(
+        &self,
+        shared: &Shared,
+        policies: &Policies,
+        decision: AuthorizationDecision,
+    ) -> bool {
+        let AuthorizationDecision::Denied(denial) = decision else { return false };
+        let reason = match denial {
+            Denial::Policy(policy) => policies.name(policy),
+            other => other.label().to_owned(),
+        };
+        let counter = shared.parts.registry.authorization("end", &reason);
+        counter.set(counter.get() + 1);
+        if let Some(left_out) = shared.log.take() {
+            tracing::warn!(
+                reason,
+                client = self.name(),
+                address = %self.client,
+                server = %shared.parts.workload,
+                port = self.port,
+                left_out,
+                "ended: a changed policy denies what is in progress"
+            );
+        }
+        true
     }
 
     fn audited(
@@ -283,6 +343,14 @@ impl Access {
     /// The client's identity, for logs.
     fn name(&self) -> String {
         self.identity.as_ref().map_or_else(|| "(no identity)".to_owned(), ToString::to_string)
+    }
+}
+
+fn server_name(tls: &OwnTls) -> ServerNameView<'_> {
+    match (tls.is_tls, &tls.server_name) {
+        (false, _) => ServerNameView::NoTls,
+        (true, None) => ServerNameView::Unknown,
+        (true, Some(name)) => ServerNameView::Name(name),
     }
 }
 

@@ -1,5 +1,6 @@
 //! Connections that carry HTTP, of either version, request by request to the application.
 
+use std::pin::{Pin, pin};
 use std::rc::Rc;
 
 use leno_http::{
@@ -8,10 +9,12 @@ use leno_http::{
 };
 use leno_telemetry::{Begun, Counter, Edge, Outcome};
 use leno_transport::{ConnectError, Counted, Peeked, unless_gone};
+use tokio::sync::futures::Notified;
 
 use crate::application::{Application, NoStream};
 use crate::authorize::AUTHORIZATION_DENIED;
 use crate::limit::{self, RATE_LIMITED};
+use crate::standing::Standing;
 use crate::{Caller, Shared};
 
 /// Said in `leno-error` when the application cannot be connected to; the client's proxy then tries
@@ -92,6 +95,9 @@ async fn forward<S: Io>(
     let registry = &shared.parts.registry;
     let head = request.view(client.received());
     let begun = registry.begin(head.version().as_str(), head.method(), head.target());
+    let mut changed = pin!(shared.changes.notified());
+    // The exchange lets go of it before it ends. Such clients are outside of the mesh, where a copy is cheap.
+    let kept: Box<[u8]> = client.received()[..request.len()].into();
     if let Err(denied) = caller.access.request(shared, head) {
         fail(shared, edge, &begun, (403, AUTHORIZATION_DENIED, false));
         return client.fail(request, 403, &denied.cause).await;
@@ -120,6 +126,12 @@ async fn forward<S: Io>(
         let mut order = Order::new(&shared.parts.limits);
         order.close_client = shared.parts.activity.is_draining();
         order.request.remove_identity = true;
+        let mut order = order.judged_by(Standing {
+            shared,
+            access: &caller.access,
+            changed: changed.as_mut(),
+            head: Some((request, &kept)),
+        });
         server.io_mut().begin();
         let done = exchange(client, request, &mut server, &mut order).await;
         let idempotent = || is_idempotent(request.view(client.received()).method());
@@ -147,6 +159,7 @@ async fn forward_call(
     let head = call.view();
     let begun = shared.parts.registry.begin(head.version().as_str(), head.method(), head.target());
     let is_grpc = call.is_grpc();
+    let mut changed = pin!(shared.changes.notified());
     if let Err(denied) = caller.access.request(shared, head) {
         fail(shared, edge, &begun, (403, AUTHORIZATION_DENIED, is_grpc));
         return call.respond(&Answer::error(403, &denied.cause));
@@ -157,9 +170,9 @@ async fn forward_call(
         return call.respond(&limit::answer(line.as_ref()));
     }
     let sent = if call.was_http1() {
-        to_http1(shared, application, edge, &mut call).await
+        to_http1(shared, application, (edge, caller), &mut call, changed.as_mut()).await
     } else {
-        to_http2(shared, application, edge, &mut call).await
+        to_http2(shared, application, (edge, caller), &mut call, changed.as_mut()).await
     };
     match sent {
         Ok(done) => {
@@ -173,11 +186,12 @@ async fn forward_call(
     }
 }
 
-async fn to_http1(
-    shared: &Shared,
+async fn to_http1<'n>(
+    shared: &'n Shared,
     application: &Application,
-    edge: &Edge,
+    (edge, caller): (&Edge, &Caller),
     call: &mut Call,
+    mut changed: Pin<&mut Notified<'n>>,
 ) -> Result<Exchange, (u16, &'static str)> {
     loop {
         let connected = connection(shared, application);
@@ -186,7 +200,12 @@ async fn to_http1(
             Ok(Err(error)) => return Err(unreachable(edge, &error)),
             Err(failure) => return Ok(Exchange::ended(failure)),
         };
-        let mut order = Order::new(&shared.parts.limits);
+        let mut order = Order::new(&shared.parts.limits).judged_by(Standing {
+            shared,
+            access: &caller.access,
+            changed: changed.as_mut(),
+            head: None,
+        });
         server.io_mut().begin();
         let done = h2_to_h1(call, &mut server, &mut order).await;
         let idempotent = || is_idempotent(call.view().method());
@@ -203,11 +222,12 @@ async fn to_http1(
     }
 }
 
-async fn to_http2(
-    shared: &Shared,
+async fn to_http2<'n>(
+    shared: &'n Shared,
     application: &Application,
-    edge: &Edge,
+    (edge, caller): (&Edge, &Caller),
     call: &mut Call,
+    mut changed: Pin<&mut Notified<'n>>,
 ) -> Result<Exchange, (u16, &'static str)> {
     let registry = &shared.parts.registry;
     let mut tries = 0;
@@ -229,7 +249,12 @@ async fn to_http2(
         if lent.waited {
             registry.count(Counter::InboundStreamWaited);
         }
-        let mut order = Order::new(&shared.parts.limits);
+        let mut order = Order::new(&shared.parts.limits).judged_by(Standing {
+            shared,
+            access: &caller.access,
+            changed: changed.as_mut(),
+            head: None,
+        });
         let done = h2_to_h2(call, &lent.client, &mut order).await;
         if let Some(failure) = &done.failure
             && failure.place == Place::Server

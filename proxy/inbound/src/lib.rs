@@ -14,8 +14,8 @@
 //! requests are held to cannot be passed by.
 //! ```
 //!
-//! Read first: [`Inbound`], then `accept` (which client), `authorize` (what it may do) and
-//! `application` (where that listens).
+//! Read first: [`Inbound`], then `accept` (which client), `authorize` (what it may do), `standing` (what ends
+//! when it no longer may) and `application` (where that listens).
 
 mod accept;
 mod application;
@@ -24,6 +24,7 @@ mod http;
 mod limit;
 mod opaque;
 mod race;
+mod standing;
 
 use std::cell::RefCell;
 use std::collections::HashMap;
@@ -43,7 +44,7 @@ use leno_types::authorization::Authorization;
 use leno_types::mesh::{ServerPolicy, declared};
 use leno_types::{Identity, InstanceName, MtlsMode, OrigDst, Protocol, canonical};
 use tokio::net::TcpStream;
-use tokio::sync::watch;
+use tokio::sync::{Notify, watch};
 
 use accept::{Accepted, PortRules};
 use application::{Application, Server};
@@ -111,6 +112,8 @@ pub(crate) struct Shared {
     policies: RefCell<Rc<Policies>>,
     /// Reports changes of the policy.
     authorized: RefCell<watch::Receiver<Option<Arc<ServerPolicy>>>>,
+    /// Wakes what is in progress when the policies have changed.
+    pub(crate) changes: Notify,
     /// Bounds what is logged of denied and audited requests.
     pub(crate) log: LogBudget,
 }
@@ -148,9 +151,18 @@ impl Inbound {
         let denying = Arc::new(Authorization::unusable(NO_POLICY));
         let policies = Policies::new(denying, &parts.workload.namespace, &parts.registry);
         let policies = RefCell::new(Rc::new(policies));
-        let log = LogBudget::default();
-        let shared =
-            Rc::new(Shared { parts, h2_limits, tasks, limits, limited, policies, authorized, log });
+        let shared = Shared {
+            parts,
+            h2_limits,
+            tasks,
+            limits,
+            limited,
+            policies,
+            authorized,
+            changes: Notify::new(),
+            log: LogBudget::default(),
+        };
+        let shared = Rc::new(shared);
         Self { shared, client_address: Rc::default(), servers: RefCell::default() }
     }
 
@@ -175,8 +187,7 @@ impl Inbound {
         let rules = self.shared.rules_for(destination.port());
         let client = Client { identity: None, address: canonical(address) };
         let application = self.application(destination, client.address);
-        let from = client.address.ip();
-        let accepted = accept::accept(&self.shared, &application, stream, from, rules);
+        let accepted = accept::accept(&self.shared, &application, stream, &client, rules);
         let Some(accepted) = accepted.await else { return };
         if let Err(refusal) = admit(&admitted, &accepted, rules.mtls) {
             self.shared.refuse(&client, refusal);
@@ -284,6 +295,11 @@ impl Inbound {
         } else {
             http::serve_http1(&self.shared, application, (&**edge, &caller), client).await;
         }
+    }
+
+    /// Applies a changed policy to what is in progress. To be called when it has changed.
+    pub fn follow(&self) {
+        self.shared.policies();
     }
 
     /// Closes idle connections that are too old. To be called every few seconds.
@@ -395,6 +411,7 @@ impl Shared {
                 let (workload, registry) = (&self.parts.workload, &self.parts.registry);
                 let new = Policies::new(of, &workload.namespace, registry);
                 self.policies.replace(Rc::new(new));
+                self.changes.notify_waiters();
             }
         }
         Rc::clone(&self.policies.borrow())

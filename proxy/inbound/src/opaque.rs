@@ -1,15 +1,19 @@
 //! Connections relayed to the application as bytes.
 
 use std::net::SocketAddr;
+use std::pin::pin;
 use std::time::Duration;
 
 use leno_telemetry::{Edge, Relay};
-use leno_transport::{ConnectError, Ended, Io, OwnTls, Peeked, RELAY_IDLE, Side, unless_gone};
+use leno_transport::{
+    ConnectError, Ended, Io, OwnTls, Peeked, RELAY_IDLE, Side, relay_until, unless_gone,
+};
 use tokio::net::TcpStream;
 
 use crate::Shared;
 use crate::application::Application;
 use crate::authorize::{AUTHORIZATION_DENIED, Access};
+use crate::standing::revoked;
 
 /// In metrics and the access log when the application cannot be connected to.
 const APPLICATION_UNREACHABLE: &str = "application-unreachable";
@@ -17,7 +21,7 @@ const APPLICATION_UNREACHABLE: &str = "application-unreachable";
 /// The same where the client leaves before the application is connected to.
 const CLIENT_LEFT: &str = "closed";
 
-/// Relays until both directions have ended, unless policies deny the client, over `server` where the application was connected to.
+/// Relays until both directions have ended or policies deny the client, over `server` where the application was connected to.
 pub(crate) async fn serve<S: Io>(
     shared: &Shared,
     application: &Application,
@@ -27,6 +31,7 @@ pub(crate) async fn serve<S: Io>(
 ) {
     let _busy = shared.parts.activity.enter();
     let target = application.dialled();
+    let mut changed = pin!(shared.changes.notified());
     if access.connection(shared, &tls).is_err() {
         edge.error(AUTHORIZATION_DENIED);
         let relay = Relay {
@@ -61,11 +66,15 @@ pub(crate) async fn serve<S: Io>(
     edge.tcp_opened();
     let started = leno_transport::now();
     let moved = |side, n| edge.moved(side == Side::A, n as u64);
-    let relayed = leno_transport::relay(client, server, RELAY_IDLE, moved).await;
+    let revoked = revoked(shared, access, changed.as_mut(), &tls);
+    let relayed = relay_until((client, server), RELAY_IDLE, moved, revoked).await;
     edge.tcp_closed();
-    tracing::debug!(ended = relayed.ended.reason(), "opaque connection ended");
-    let reason = relayed.ended.reason();
-    if matches!(relayed.ended, Ended::Idle) {
+    let reason = match relayed.ended {
+        Ended::Stopped => AUTHORIZATION_DENIED,
+        _ => relayed.ended.reason(),
+    };
+    tracing::debug!(ended = reason, "opaque connection ended");
+    if matches!(relayed.ended, Ended::Idle | Ended::Stopped) {
         edge.error(reason);
     }
     let relay = Relay {

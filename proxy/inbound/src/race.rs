@@ -21,6 +21,8 @@ pub(crate) enum FirstSpeaker {
     Server(Peeked<TcpStream>),
     /// The application cannot be connected to, and the client was silent until then.
     Unreachable(ConnectError),
+    /// The client may not learn what the application says first.
+    Denied,
     /// Neither side, for as long as an idle connection is kept.
     Neither,
 }

@@ -11,6 +11,7 @@ use leno_inbound::{Inbound, Parts};
 use leno_telemetry::{Registry, render};
 use leno_tls::Keyring;
 use leno_transport::{Activity, Admission, Directions};
+use leno_types::authorization::{Authorization, DefaultAuthorization};
 use leno_types::mesh::{PortProtocol, Resolution, ServerPolicy, Topology};
 use leno_types::{InstanceName, MtlsMode, Protocol};
 use socket2::SockRef;
@@ -45,8 +46,18 @@ impl Lab {
     async fn before(
         listener: TcpListener,
         application: Option<SocketAddr>,
+        rules: (MtlsMode, &[(u16, Protocol)]),
+        first: &[u8],
+    ) -> Self {
+        Self::authorizing(listener, application, rules, first, Authorization::default()).await
+    }
+
+    async fn authorizing(
+        listener: TcpListener,
+        application: Option<SocketAddr>,
         (mtls, ports): (MtlsMode, &[(u16, Protocol)]),
         first: &[u8],
+        authorization: Authorization,
     ) -> Self {
         let workload = InstanceName::new("shop", "web-0").unwrap();
         let ports = ports.iter().map(|&(port, protocol)| PortProtocol { port, protocol }).collect();
@@ -59,7 +70,7 @@ impl Lab {
             place: Topology::default(),
             ending: false,
             removal: leno_types::Removal::None,
-            authorization: Default::default(),
+            authorization: authorization.into(),
         };
         let directory = Directory::fixed(|_| Resolution::Unknown).with_server_policy(policy);
         let registry = Rc::new(Registry::new());
@@ -161,6 +172,29 @@ fn a_server_that_speaks_first_does_not_wait_for_its_client() {
         assert_eq!(lab.hear().await, "");
         lab.assert_detected("server_first");
     });
+}
+
+#[test]
+fn a_server_that_speaks_first_is_not_connected_to_for_a_client_that_is_denied() {
+    for (mtls, declared) in [
+        (MtlsMode::Permissive, Protocol::Detect),
+        (MtlsMode::Permissive, Protocol::Opaque),
+        (MtlsMode::Disabled, Protocol::Opaque),
+    ] {
+        run(async {
+            let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+            let address = listener.local_addr().unwrap();
+            let denying = DefaultAuthorization::Deny;
+            let denying = Authorization { default: denying, ..Authorization::default() };
+            let rules = (mtls, &[(address.port(), declared)][..]);
+            let mut lab = Lab::authorizing(listener, Some(address), rules, b"", denying).await;
+            assert_eq!(lab.hear().await, "");
+            lab.served.await.unwrap();
+            let accepted = lab.application.into_std().unwrap().accept();
+            let nothing = accepted.unwrap_err().kind();
+            assert_eq!(nothing, std::io::ErrorKind::WouldBlock, "{mtls:?} {declared:?}");
+        });
+    }
 }
 
 #[test]

@@ -53,7 +53,7 @@ pub use liveness::{SILENCE, is_unanswered};
 pub use local::{LocalAddresses, own_addresses};
 pub use orig_dst::original_destination;
 pub use peeked::{MAX_PEEKED, Peeked, first_to_speak};
-pub use relay::{Ended, Observer, RELAY_IDLE, Relayed, Side, relay};
+pub use relay::{Ended, Observer, RELAY_IDLE, Relayed, Side, relay, relay_until};
 pub use source::{ClientAddress, Shown};
 pub use task::{PanicVerdict, judge_panic, panics, spawn_contained, test_panic};
 pub use unseen::Counted;

@@ -91,6 +91,8 @@ pub enum Ended {
     },
     /// Nothing moved for the time given; both were reset.
     Idle,
+    /// The caller stopped it; both were reset.
+    Stopped,
 }
 
 impl Ended {
@@ -100,6 +102,7 @@ impl Ended {
         match self {
             Self::Closed => "closed",
             Self::Idle => "stream-idle",
+            Self::Stopped => "stopped",
             Self::Failed { error, .. } => match error.kind() {
                 io::ErrorKind::ConnectionReset | io::ErrorKind::BrokenPipe => "reset",
                 io::ErrorKind::UnexpectedEof => "truncated",
@@ -115,7 +118,22 @@ impl Ended {
 ///
 /// An idle relay holds no buffer. Between two plain sockets, a direction that has moved more than
 /// 256 KiB goes on in the kernel (`splice`). Dropping the future closes both connections.
-pub async fn relay<A, B, O>(a: Peeked<A>, b: Peeked<B>, idle: Duration, mut observer: O) -> Relayed
+pub async fn relay<A, B, O>(a: Peeked<A>, b: Peeked<B>, idle: Duration, observer: O) -> Relayed
+where
+    A: Io,
+    B: Io,
+    O: Observer,
+{
+    relay_until((a, b), idle, observer, std::future::pending()).await
+}
+
+/// Like [`relay`], and ends once `stop` is ready.
+pub async fn relay_until<A, B, O>(
+    (a, b): (Peeked<A>, Peeked<B>),
+    idle: Duration,
+    mut observer: O,
+    stop: impl Future<Output = ()>,
+) -> Relayed
 where
     A: Io,
     B: Io,
@@ -123,7 +141,7 @@ where
 {
     let ((from_a, mut a), (from_b, mut b)) = (a.into_parts(), b.into_parts());
     let (mut forth, mut back) = (Direction::holding(from_a), Direction::holding(from_b));
-    let mut watch = std::pin::pin!(Watch::new(idle));
+    let (mut watch, mut stop) = (std::pin::pin!(Watch::new(idle)), std::pin::pin!(stop));
     let ended = poll_fn(|cx| {
         let before = (forth.moved(), back.moved());
         let there = forth.poll(cx, &mut a, &mut b);
@@ -135,6 +153,9 @@ where
             (_, Poll::Ready(Err(failed))) => Poll::Ready(failed.seen_from(Side::B)),
             (Poll::Ready(Ok(())), Poll::Ready(Ok(()))) => Poll::Ready(Ended::Closed),
             _ => {
+                if stop.as_mut().poll(cx).is_ready() {
+                    return Poll::Ready(Ended::Stopped);
+                }
                 let moved = forth.moved() + back.moved();
                 let seen = Seen { moved, deaf: forth.is_deaf() || back.is_deaf() };
                 watch.as_mut().poll(cx, seen, &a, &b)

@@ -17,6 +17,7 @@ mod http;
 mod http2;
 mod life;
 mod programs;
+mod reauthorization;
 mod routes;
 mod scale;
 mod shared_limits;
@@ -86,7 +87,10 @@ pub(crate) fn all() -> [(&'static str, Vec<Case>); 16] {
             "egress",
             [egress::cases(), external::cases(), uplink::cases()].into_iter().flatten().collect(),
         ),
-        ("authorization", authorization::cases()),
+        (
+            "authorization",
+            [authorization::cases(), reauthorization::cases()].into_iter().flatten().collect(),
+        ),
         ("encryption", encryption::cases()),
         ("strangers", strangers::cases()),
         ("flows", flows::cases()),

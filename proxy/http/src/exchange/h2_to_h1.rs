@@ -165,6 +165,8 @@ impl<'r, 'a, S: Io, J: Judge> Relay<'r, 'a, S, J> {
         {
             return Poll::Ready(Err(client_reset(reset)));
         }
+        let (order, call) = (&mut *self.order, &*self.call);
+        order.poll_permitted(|| Some(call.view()), cx)?;
         // If the shutdown fails, reading from the server reports it.
         if self.exchange.upgraded
             && self.up == Up::Done

@@ -194,6 +194,8 @@ impl<J: Judge> Relay<'_, '_, J> {
                 },
             };
             if step.is_pending() {
+                let (order, call) = (&mut *self.order, &*self.call);
+                order.poll_permitted(|| Some(call.view()), cx)?;
                 return self.poll_bounds(cx);
             }
         }

@@ -117,6 +117,7 @@ impl<'r, 'a, C: Io, S: Io, J: Judge> Relay<'r, 'a, C, S, J> {
                 After::Wait => break,
             }
         }
+        self.order.poll_permitted(|| None, cx)?;
         self.watch_client(cx)?;
         self.poll_ends(cx);
         self.poll_bounds(cx)
