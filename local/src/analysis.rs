@@ -34,7 +34,7 @@ pub fn running(mesh: &str) -> Result<Mesh> {
     let documents = leno_resources::load(&[state]).map_err(|problems| refused(&problems))?;
     let way_out = if status.uplink { WayOut::Open } else { WayOut::None };
     let mesh_of = Mesh::new(documents.objects.into_iter().map(|located| located.value).collect());
-    let mesh_of = mesh_of.with_way_out(way_out);
+    let mesh_of = mesh_of.of_leno_up(way_out);
     // Where things are written is in the files that it follows, if they are still what they were.
     let written = files_of(mesh).ok().and_then(|files| compose::load(&files).ok());
     Ok(match written {
@@ -69,7 +69,7 @@ pub async fn ejected(mesh: &str, namespace: &str, workload: &str) -> Result<Vec<
 pub fn of_files(files: &[PathBuf]) -> Result<Mesh> {
     let documents = compose::load(files).map_err(|problems| refused(&problems))?;
     let plan = plan(&documents).map_err(|problems| refused(&problems))?;
-    Ok(Mesh::new(objects(&plan)).with_way_out(WayOut::WithUplink).written_in(&documents))
+    Ok(Mesh::new(objects(&plan)).of_leno_up(WayOut::WithUplink).written_in(&documents))
 }
 
 /// The files that a mesh follows.

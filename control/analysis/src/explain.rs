@@ -37,7 +37,12 @@ impl Mesh {
             answer.outcome = Outcome::closed("the name leads back to itself: it has no address");
             return Ok(answer);
         };
-        match self.host(&host, &sender.namespace) {
+        // Where a name outside stands for a service, an alias of that name still leads to its true addresses.
+        let found = match self.dns_of_leno_up && host == question.host && sender.meshed {
+            true => self.host_or_outside(&host, &sender.namespace, &mut answer.notes),
+            false => self.host(&host, &sender.namespace),
+        };
+        match found {
             host if !sender.meshed => self.without_proxy(&mut answer, &host, question),
             Host::Service(service) => self.at_service(&mut answer, &sender, &service, question),
             Host::Workload(workload) => at_workload(&mut answer, &sender, &workload, question),

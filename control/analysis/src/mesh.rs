@@ -20,6 +20,8 @@ pub struct Mesh {
     pub(crate) owners: HashMap<InstanceName, Owner>,
     default_egress: Egress,
     pub(crate) way_out: WayOut,
+    /// Whether names outside of the mesh that stand for services resolve to the services' addresses.
+    pub(crate) dns_of_leno_up: bool,
 }
 
 /// Whether instances can reach addresses outside of the mesh, policies aside.
@@ -49,7 +51,8 @@ impl Mesh {
         index.apply_all(objects.iter().cloned().map(Change::Upsert).collect());
         let way_out = WayOut::default();
         let (places, owners) = (HashMap::new(), HashMap::new());
-        Self { index, objects, places, owners, default_egress, way_out }
+        let dns_of_leno_up = false;
+        Self { index, objects, places, owners, default_egress, way_out, dns_of_leno_up }
     }
 
     /// Sets the owners of instances, so that questions can name a client by its owner.
@@ -59,10 +62,11 @@ impl Mesh {
         self
     }
 
-    /// Sets whether instances can reach addresses outside of the mesh.
+    /// Sets that `leno up` runs the mesh, with its DNS, and whether instances can reach addresses outside of it.
     #[must_use]
-    pub fn with_way_out(mut self, way_out: WayOut) -> Self {
+    pub fn of_leno_up(mut self, way_out: WayOut) -> Self {
         self.way_out = way_out;
+        self.dns_of_leno_up = true;
         self
     }
 

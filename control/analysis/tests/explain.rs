@@ -343,6 +343,23 @@ spec: {type: ExternalName, externalName: api.example}
 ---
 apiVersion: v1
 kind: Service
+metadata: {name: pay, namespace: shop}
+spec: {clusterIP: 10.96.0.8, ports: [{name: http, port: 80, appProtocol: http}]}
+---
+apiVersion: discovery.k8s.io/v1
+kind: EndpointSlice
+metadata: {name: pay-1, namespace: shop, labels: {kubernetes.io/service-name: pay}}
+addressType: FQDN
+endpoints: [{addresses: [pay.example]}]
+ports: [{name: http, port: 80}]
+---
+apiVersion: v1
+kind: Service
+metadata: {name: to-pay, namespace: shop}
+spec: {type: ExternalName, externalName: pay.example}
+---
+apiVersion: v1
+kind: Service
 metadata: {name: loop, namespace: shop}
 spec: {type: ExternalName, externalName: loop.shop.svc.cluster.local}
 ---
@@ -369,7 +386,7 @@ status: {instances: [{name: plain-0, addresses: [10.89.0.4], meshed: false, read
 fn names_of_names_and_clients_without_a_proxy_are_told_of() {
     let documents = parse("shop.yaml", NAMES).expect("good");
     let objects = documents.objects.into_iter().map(|one| one.value).collect();
-    let mesh = Mesh::new(objects).with_way_out(WayOut::None);
+    let mesh = Mesh::new(objects).of_leno_up(WayOut::None);
     for (client, url, kind, status, text) in [
         ("web", "http://alias/", "forwarded", None, "goes to one endpoint of the backend"),
         ("web", "http://loop/", "failed", None, "leads back to itself"),
@@ -406,4 +423,25 @@ fn names_of_names_and_clients_without_a_proxy_are_told_of() {
     assert_eq!(said.backends[0].endpoints[0].ejected, None);
     said.eject(("shop", "strict"), "strict-0", "unreachable");
     assert_eq!(said.backends[0].endpoints[0].ejected.as_deref(), Some("unreachable"));
+}
+
+#[test]
+fn a_name_outside_stands_for_a_service_of_the_clients_namespace_under_leno_up() {
+    let objects: Vec<_> = parse("shop.yaml", NAMES).expect("good").objects;
+    let objects: Vec<_> = objects.into_iter().map(|one| one.value).collect();
+    let mesh = Mesh::new(objects.clone()).of_leno_up(WayOut::Open);
+    for (client, url, kind, status, text) in [
+        ("web", "http://pay.example/", "forwarded", None, "one endpoint of the backend"),
+        ("denied", "http://Pay.example./", "forwarded", None, "one endpoint of the backend"),
+        ("web", "https://pay.example/", "failed", None, "the Service has no such port"),
+        ("denied", "http://to-pay/", "answered", Some(403), "the mesh knows nothing"),
+        ("plain", "https://pay.example/", "unmeshed", None, "has no proxy"),
+    ] {
+        let outcome = mesh.explain(&question(Some("shop"), client, url)).expect("good").outcome;
+        assert_eq!((outcome.kind, outcome.status), (kind, status), "{client} {url}: {outcome:?}");
+        assert!(outcome.text.contains(text), "{client} {url}: {}", outcome.text);
+    }
+    let of_cluster = Mesh::new(objects);
+    let said = of_cluster.explain(&question(Some("shop"), "web", "https://pay.example/"));
+    assert_eq!(said.expect("good").outcome.kind, "outside", "a cluster's DNS has no such name");
 }

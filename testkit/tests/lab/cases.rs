@@ -16,6 +16,7 @@ mod flows;
 mod http;
 mod http2;
 mod life;
+mod pairs;
 mod programs;
 mod reauthorization;
 mod routes;
@@ -75,7 +76,7 @@ pub(crate) fn all() -> [(&'static str, Vec<Case>); 16] {
                 .collect(),
         ),
         ("conformance", conformance::cases()),
-        ("explain", explain::cases()),
+        ("explain", [explain::cases(), pairs::cases()].into_iter().flatten().collect()),
         (
             "traffic",
             [traffic::cases(), shared_limits::cases(), zones::cases()]

@@ -41,6 +41,28 @@ impl Mesh {
         found.unwrap_or_else(|| Host::Unknown { meant: self.like(host, client) })
     }
 
+    /// The same, where a name outside of the mesh may also stand for a service: one of the client's namespace with
+    /// this name for its endpoints and addresses of its own, which the mesh's DNS answers with.
+    pub(super) fn host_or_outside(
+        &self,
+        host: &str,
+        client: &str,
+        notes: &mut Vec<String>,
+    ) -> Host {
+        let found = self.host(host, client);
+        if !matches!(found, Host::Unknown { .. }) {
+            return found;
+        }
+        let of_client = self.services().filter(|name| *name.namespace == *client);
+        let with_vips = of_client.filter_map(|name| self.index.service(&name));
+        let named =
+            with_vips.filter(|service| !service.vips.is_empty() && stands_for(service, host));
+        // Of several the first by name counts.
+        let Some(service) = named.min_by(|a, b| a.name.cmp(&b.name)) else { return found };
+        notes.push(format!("the name {host} stands for the Service {}", service.name));
+        Host::Service(service)
+    }
+
     /// The name at the end of a chain of `ExternalName` services without ports, which are aliases in DNS
     /// alone; a note for each. `None` for a chain without an end.
     pub(super) fn real_name(
@@ -132,6 +154,13 @@ impl Mesh {
             _ => None,
         })
     }
+}
+
+/// Whether endpoints of a service have this name outside of the mesh.
+fn stands_for(service: &Service, host: &str) -> bool {
+    let host = host.trim_end_matches('.');
+    let external = service.ports.iter().filter_map(|port| port.external.as_ref());
+    external.flat_map(|one| &one.names).any(|name| name.host.eq_ignore_ascii_case(host))
 }
 
 /// A name, completed with each of the search domains of a client's resolver.

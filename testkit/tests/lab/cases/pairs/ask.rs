@@ -1,0 +1,98 @@
+//! What a client gets at a destination.
+
+use anyhow::{Context as _, Result, bail};
+use leno_testkit::binaries;
+use leno_testkit::lab::Lab;
+use leno_testkit::peer::{Event, Step};
+
+use super::generated::{Destination, MODES, OUTSIDE, Scheme};
+
+/// How many bytes are read of a server's name: as many as the shortest one has.
+const NAME: usize = 7;
+
+/// What a client got.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Got {
+    /// An answer of the server of this name.
+    Served(String),
+    /// An answer of a proxy: the status (of HTTP, or the name of gRPC's) and the cause.
+    Answered(String, String),
+    /// No answer: refused, reset or closed.
+    Nothing,
+}
+
+/// The command of the gRPC client.
+pub(super) fn grpc_peer() -> Result<String> {
+    let peer = binaries::directory()?.join("examples/tonic-peer");
+    if !peer.is_file() {
+        bail!("build it first: cargo build -p leno-testkit --examples");
+    }
+    Ok(peer.display().to_string())
+}
+
+/// Calls a destination.
+pub(super) fn ask(lab: &Lab, who: &str, to: &Destination) -> Result<Got> {
+    let (host, port) = (to.host(), to.port);
+    match to.scheme {
+        Scheme::Http => web(lab, who, &["-s"], &format!("http://{host}:{port}/")),
+        // What the certificate says is not at issue.
+        Scheme::Https => web(lab, who, &["-s", "-k"], &format!("https://{host}:{port}/")),
+        Scheme::Grpc => call(lab, who, &host, port),
+        Scheme::Tcp => greeted(lab, who, &format!("{host}:{port}")),
+    }
+}
+
+fn web(lab: &Lab, who: &str, options: &[&str], url: &str) -> Result<Got> {
+    const FORMAT: &str = "%{http_code} %header{x-served-by} %header{leno-error}";
+    let curl = ["-m", "20", "-o", "/dev/null", "-w", FORMAT, url];
+    let output = lab.exec(who, &[&["curl"], options, &curl].concat())?;
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    let (status, server, error) = parts(&text);
+    Ok(match (&*status, &*server) {
+        ("000", _) => Got::Nothing,
+        (_, "") => Got::Answered(status, cause(&error)),
+        _ => Got::Served(server),
+    })
+}
+
+fn call(lab: &Lab, who: &str, host: &str, port: u16) -> Result<Got> {
+    let peer = grpc_peer()?;
+    let output = lab.exec(who, &[&peer, "one", host, &port.to_string(), "/t.Peer/Echo"])?;
+    if !output.status.success() {
+        return Ok(Got::Nothing);
+    }
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    let (code, server, error) = parts(&text);
+    Ok(match (&*server, &*error) {
+        // Without a header of the mesh: the client's own error, of a connection that ended.
+        ("-", "-") => Got::Nothing,
+        ("-", _) => Got::Answered(code, cause(&error)),
+        _ => Got::Served(server),
+    })
+}
+
+fn greeted(lab: &Lab, who: &str, address: &str) -> Result<Got> {
+    // It fails if no connection comes about.
+    let Ok(said) = lab.talk(who, address, &[Step::Read(NAME)]) else { return Ok(Got::Nothing) };
+    let text = said.events.iter().find_map(|event| match event {
+        Event::Bytes { text, .. } => Some(text.as_str()).filter(|text| text.len() == NAME),
+        _ => None,
+    });
+    let Some(text) = text else { return Ok(Got::Nothing) };
+    let names = MODES.iter().map(|(mode, _)| format!("tcp-{mode}"));
+    let mut names = names.chain([OUTSIDE.to_owned()]);
+    let name = names.find(|name| name.starts_with(text));
+    name.map(Got::Served).with_context(|| format!("no server is called {text:?}"))
+}
+
+/// Three words, the last of which may have spaces.
+fn parts(text: &str) -> (String, String, String) {
+    let mut parts = text.splitn(3, ' ');
+    let mut part = || parts.next().unwrap_or_default().trim().to_owned();
+    (part(), part(), part())
+}
+
+/// The cause in a `leno-error`, without its parameters.
+pub(super) fn cause(error: &str) -> String {
+    error.split(';').next().unwrap_or_default().to_owned()
+}
