@@ -12,161 +12,26 @@
 
 pub mod clock;
 mod connection;
+mod dialler;
 mod h2;
 mod http1;
+mod plan;
 mod record;
 mod tcp;
 mod worker;
 
-use std::net::{SocketAddr, ToSocketAddrs};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
-use anyhow::{Context, Result, anyhow, bail};
-use bytes::Bytes;
-use serde::{Deserialize, Serialize};
+use anyhow::{Result, anyhow};
 
+pub use plan::{MAX_CONNECTIONS, MAX_STREAMS, Pace, Plan, Protocol, Stop};
+use plan::{Target, check, target};
 use record::Tally;
 pub use record::{Bucket, Latency, MAX_BUSY, MAX_LAG_US, MAX_LATENCY_US, Report};
-
-/// The largest number of connections of one plan; far above what a test asks one proxy to hold.
-pub const MAX_CONNECTIONS: usize = 20_000;
-
-/// The largest number of streams of one connection; no fewer than servers allow by default.
-pub const MAX_STREAMS: usize = 1000;
-
-/// When requests are sent.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Pace {
-    /// Open loop: this many requests a second, evenly spaced.
-    Rate(f64),
-    /// Closed loop: each connection sends as soon as it has its response.
-    Saturate,
-    /// Closed loop in which each connection pauses before it sends again: a random time, uniformly
-    /// distributed up to this.
-    Think(Duration),
-}
-
-/// The protocol of the load.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum Protocol {
-    /// HTTP/1.1.
-    #[default]
-    Http1,
-    /// HTTP/2 without TLS, prior knowledge.
-    Http2,
-    /// Unary gRPC calls over HTTP/2 without TLS, one message each way.
-    Grpc,
-    /// Messages on gRPC streams that stay open: a request is one message and its echo.
-    GrpcStream,
-    /// The bytes of the body in one direction and the same number back.
-    Tcp,
-}
-
-/// The load to generate.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Plan {
-    /// `http://host[:port]/path`, with every protocol.
-    pub url: String,
-    /// The protocol.
-    pub protocol: Protocol,
-    /// Concurrent streams on each connection, if the protocol multiplexes.
-    pub streams: usize,
-    /// When requests are sent.
-    pub pace: Pace,
-    /// The number of connections that stay open; with `new_connection`, the number of concurrent
-    /// requests.
-    pub connections: usize,
-    /// Opens a new connection for each request.
-    pub new_connection: bool,
-    /// Sends one request on each connection before the first scheduled one. A proxy that accepts at
-    /// once connects to the server only then. Fortio does the same.
-    #[serde(default)]
-    pub primed: bool,
-    /// How long to measure.
-    pub duration: Duration,
-    /// How long to generate load before the measurement.
-    pub warm_up: Duration,
-    /// Paths that each connection requests in turn instead of the URL's; HTTP/1.1 only.
-    #[serde(default)]
-    pub paths: Vec<String>,
-    /// Method of the request.
-    pub method: String,
-    /// Bytes of the request body; 0 sends none.
-    pub body_size: usize,
-    /// Additional header fields.
-    pub headers: Vec<(String, String)>,
-    /// The time limit of a request, from its first byte.
-    pub timeout: Duration,
-    /// Threads; one can send about 40,000 requests a second.
-    pub threads: usize,
-}
-
-impl Plan {
-    /// GET `url` at `rate` requests a second for `duration` over 16 connections.
-    pub fn new(url: impl Into<String>, rate: f64, duration: Duration) -> Self {
-        Plan {
-            url: url.into(),
-            protocol: Protocol::Http1,
-            streams: 1,
-            pace: Pace::Rate(rate),
-            connections: 16,
-            new_connection: false,
-            primed: false,
-            duration,
-            warm_up: Duration::ZERO,
-            paths: Vec::new(),
-            method: "GET".into(),
-            body_size: 0,
-            headers: Vec::new(),
-            timeout: Duration::from_secs(10),
-            threads: 1,
-        }
-    }
-}
-
-/// What every connection sends, and the addresses it connects to.
-#[derive(Clone, Debug)]
-struct Target {
-    addresses: Vec<SocketAddr>,
-    protocol: Protocol,
-    url: String,
-    method: String,
-    headers: Vec<(String, String)>,
-    /// HTTP/1.1: the whole requests, sent in turn. Other protocols: one body.
-    requests: Vec<Bytes>,
-    new_connection: bool,
-    timeout: Duration,
-}
-
-impl Target {
-    /// The request of protocols that send the same bytes every time.
-    fn request(&self) -> &Bytes {
-        &self.requests[0]
-    }
-}
 
 /// Runs `plan` to its end and reports. Blocks the caller; the load runs on threads of its own.
 pub fn run(plan: &Plan) -> Result<Report> {
     run_all(std::slice::from_ref(plan))
-}
-
-/// Stops running load early. Clones share one state.
-#[derive(Clone, Debug, Default)]
-pub struct Stop(Arc<AtomicBool>);
-
-impl Stop {
-    /// Stops the load: no further request is sent, and those under way are completed.
-    pub fn stop(&self) {
-        self.0.store(true, Ordering::Relaxed);
-    }
-
-    fn is_stopped(&self) -> bool {
-        self.0.load(Ordering::Relaxed)
-    }
 }
 
 /// Runs plans concurrently, with interleaved schedules, and merges their results into one report.
@@ -203,78 +68,4 @@ pub fn run_until(plans: &[Plan], stop: &Stop) -> Result<Report> {
     })?;
     let cpu = crate::usage::cpu_of_process(std::process::id())? - cpu_before;
     Ok(Report::new(plans, &Tally::merge(tallies), cpu))
-}
-
-fn check(plan: &Plan) -> Result<()> {
-    if plan.connections == 0 || plan.connections > MAX_CONNECTIONS {
-        bail!("connections must be 1 to {MAX_CONNECTIONS}, not {}", plan.connections);
-    }
-    let multiplexed =
-        matches!(plan.protocol, Protocol::Http2 | Protocol::Grpc | Protocol::GrpcStream);
-    let most = if multiplexed && !plan.new_connection { MAX_STREAMS } else { 1 };
-    if plan.streams == 0 || plan.streams > most {
-        bail!("streams must be 1 to {most} with this protocol, not {}", plan.streams);
-    }
-    if plan.protocol == Protocol::Tcp && plan.body_size == 0 {
-        bail!("TCP needs a body size above 0");
-    }
-    if !plan.paths.is_empty() && plan.protocol != Protocol::Http1 {
-        bail!("only HTTP/1.1 asks for several paths in turn");
-    }
-    if let Pace::Rate(rate) = plan.pace
-        && !(rate.is_finite() && rate > 0.0)
-    {
-        bail!("the rate must be above 0 requests a second, not {rate}");
-    }
-    if plan.threads == 0 || plan.duration.is_zero() {
-        bail!("threads and duration must be above 0");
-    }
-    Ok(())
-}
-
-fn target(plan: &Plan) -> Result<Target> {
-    let rest = plan.url.strip_prefix("http://").context("the URL must start with http://")?;
-    let (authority, path) = rest.split_once('/').unwrap_or((rest, ""));
-    let has_port = authority.rsplit_once(':').is_some_and(|(_, p)| p.parse::<u16>().is_ok());
-    let socket = if has_port { authority.to_string() } else { format!("{authority}:80") };
-    let addresses: Vec<_> =
-        socket.to_socket_addrs().with_context(|| format!("cannot resolve {authority}"))?.collect();
-    if addresses.is_empty() {
-        bail!("{authority} has no address");
-    }
-    let requests = match plan.protocol {
-        Protocol::Http1 if plan.paths.is_empty() => vec![http1_request(plan, authority, path)],
-        Protocol::Http1 => {
-            let path = |path: &String| http1_request(plan, authority, path.trim_start_matches('/'));
-            plan.paths.iter().map(path).collect()
-        }
-        Protocol::Grpc | Protocol::GrpcStream => vec![h2::message(plan.body_size)?],
-        Protocol::Http2 | Protocol::Tcp => vec![vec![b'x'; plan.body_size]],
-    };
-    Ok(Target {
-        addresses,
-        protocol: plan.protocol,
-        url: plan.url.clone(),
-        method: plan.method.clone(),
-        headers: plan.headers.clone(),
-        requests: requests.into_iter().map(Bytes::from).collect(),
-        new_connection: plan.new_connection,
-        timeout: plan.timeout,
-    })
-}
-
-fn http1_request(plan: &Plan, authority: &str, path: &str) -> Vec<u8> {
-    let mut head = format!("{} /{path} HTTP/1.1\r\nHost: {authority}\r\n", plan.method);
-    for (name, value) in &plan.headers {
-        head += &format!("{name}: {value}\r\n");
-    }
-    if plan.body_size > 0 {
-        head += &format!("Content-Length: {}\r\n", plan.body_size);
-    }
-    if plan.new_connection {
-        head += "Connection: close\r\n";
-    }
-    let mut request = (head + "\r\n").into_bytes();
-    request.resize(request.len() + plan.body_size, b'x');
-    request
 }

@@ -3,31 +3,17 @@
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
-use anyhow::{Context, Result};
 use bytes::{Bytes, BytesMut};
 use h2::client::{ResponseFuture, SendRequest};
 use h2::{RecvStream, SendStream};
 use http::{Method, Request, Response};
 use tokio::sync::Mutex;
 
-use super::connection::{Dialler, Failure, Outcome};
-use super::{Protocol, Target};
+use super::dialler::{Dialler, Failure, Outcome};
+use super::plan::{Protocol, Target};
 
 /// Flow-control window of streams and connections, so large that it never delays a response.
 const WINDOW: u32 = 4 * 1024 * 1024;
-/// Bytes before a gRPC message: the compression flag and the length.
-const PREFIX: usize = 5;
-
-/// A gRPC message of `size` bytes, with its prefix.
-pub(super) fn message(size: usize) -> Result<Vec<u8>> {
-    let length = u32::try_from(size).context("a gRPC message is below 4 GiB")?;
-    let mut bytes = Vec::with_capacity(PREFIX + size);
-    bytes.push(0);
-    bytes.extend_from_slice(&length.to_be_bytes());
-    bytes.resize(PREFIX + size, b'x');
-    Ok(bytes)
-}
-
 /// A slot carries one stream at a time on a connection that several slots share.
 pub(super) struct Slot {
     shared: Rc<SharedConnection>,

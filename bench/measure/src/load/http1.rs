@@ -3,7 +3,7 @@
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
-use super::connection::{Dialler, Failure, Outcome};
+use super::dialler::{Dialler, Failure, Outcome};
 use crate::http1::ResponseReader;
 
 /// Bytes of one read from the socket.

@@ -6,7 +6,7 @@ use std::time::Duration;
 use hdrhistogram::Histogram;
 use serde::{Deserialize, Serialize};
 
-use super::{Pace, Plan};
+use super::plan::{Pace, Plan};
 use crate::usage::Cpu;
 
 /// The largest latency that the histogram resolves; longer ones count as this.
@@ -178,6 +178,13 @@ impl Report {
     #[must_use]
     pub fn unsent(&self) -> u64 {
         [UNSENT, BACKLOG_FULL].iter().filter_map(|kind| self.errors_by_kind.get(*kind)).sum()
+    }
+
+    /// The failed requests by kind, with counts.
+    #[must_use]
+    pub fn errors_in_words(&self) -> String {
+        let kinds = self.errors_by_kind.iter().map(|(kind, count)| format!("{count} {kind}"));
+        kinds.collect::<Vec<_>>().join(", ")
     }
 
     pub(super) fn new(plans: &[Plan], tally: &Tally, cpu: Cpu) -> Self {

@@ -3,7 +3,7 @@
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
-use super::connection::{Dialler, Failure, Outcome};
+use super::dialler::{Dialler, Failure, Outcome};
 
 /// Bytes of one read.
 const READ_SIZE: usize = 64 * 1024;

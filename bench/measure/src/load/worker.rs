@@ -12,8 +12,8 @@ use tokio::task::LocalSet;
 
 use super::clock::Clock;
 use super::connection::Connection;
+use super::plan::{Pace, Plan, Stop, Target};
 use super::record::{BACKLOG_FULL, Tally, UNSENT};
-use super::{Pace, Plan, Stop, Target};
 
 /// The largest number of due, unsent requests of a thread: one minute at twice the rate that one
 /// proxy can serve. Requests beyond it count as errors.
@@ -331,7 +331,7 @@ mod tests {
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
     use tokio::net::TcpListener;
 
-    use super::super::{Protocol, target};
+    use super::super::plan::{Protocol, target};
     use super::*;
 
     /// A server that never answers the first connection and answers all others at once.
@@ -376,7 +376,7 @@ mod tests {
                 assert_eq!(slot.request().await.result, Ok(()));
             }
             let opened: Vec<u64> = slots.iter().map(Connection::opened).collect();
-            assert_eq!(opened, [2, 1], "opened anew, and the other is as it was");
+            assert_eq!(opened, [2, 1], "opened again; the other connection is unchanged");
         });
         done.await;
     }
