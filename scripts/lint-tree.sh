@@ -34,6 +34,51 @@ for manifest in $(git ls-files '*/Cargo.toml'); do
   done
 done
 
+# In the crates of bench, files import in one direction: a file imports no file that imports it, not even through others.
+# A file also counts as one that imports its submodules. Tests do not count.
+imports() { # folder of the sources, its files: a line "FILE IMPORTED" for each import
+  awk -v root="$1/" '
+    function under(module, name) { return module == "" ? name : module "::" name }
+    function import(path,   parts, count, nth, module, next_one) {
+      count = split(path, parts, "::"); nth = 1; module = here
+      if (parts[1] == "crate") { module = ""; nth = 2 }
+      else if (parts[1] == "super") for (; parts[nth] == "super"; nth++) { if (!sub(/::[^:]*$/, "", module)) module = "" }
+      else if (!(under(here, parts[1]) in file)) return
+      for (; nth <= count; nth++) { next_one = under(module, parts[nth]); if (!(next_one in file)) break; module = next_one }
+      if (module != here) print file[here], file[module]
+    }
+    function expand(before, list,   nth, depth, one, c) {
+      for (nth = 1; nth <= length(list) + 1; nth++) {
+        c = substr(list, nth, 1); depth += (c == "{") - (c == "}")
+        if (nth > length(list) || (c == "," && !depth)) { tree(before, one); one = "" } else one = one c
+      }
+    }
+    function tree(before, one,   at) {
+      gsub(/^[ \t]+|[ \t]+$/, "", one); at = index(one, "{")
+      if (at) expand(before substr(one, 1, at - 1), substr(one, at + 1, length(one) - at - 1))
+      else if (one != "") import(before one)
+    }
+    function module_of(name) { sub("^" root, "", name); sub(/\.rs$/, "", name); gsub("/", "::", name); return name ~ /^(lib|main)$/ ? "" : name }
+    BEGIN { for (nth = 1; nth < ARGC; nth++) file[module_of(ARGV[nth])] = ARGV[nth] }
+    FNR == 1 { here = module_of(FILENAME); tests = 0; statement = "" }
+    tests == 1 && / mod |^mod / { tests = /\{/ ? 2 : 0; next }
+    /^#\[cfg\(test\)\]/ { tests = 1 }
+    tests == 2 { next }
+    { sub(/\/\/.*/, ""); gsub(/pub(\([^)]*\))? /, "") }
+    /^ *mod [a-z0-9_]+;/ { sub(/^ *mod /, ""); sub(/;.*/, ""); import($0); next }
+    statement != "" || /^ *use / {
+      statement = statement $0
+      if (statement ~ /;/) { sub(/^ *use /, "", statement); sub(/;.*/, "", statement); tree("", statement); statement = "" }
+      next
+    }
+    { while (match($0, /(crate|super)(::[A-Za-z0-9_]+)+/)) { import(substr($0, RSTART, RLENGTH)); $0 = substr($0, RSTART + RLENGTH) } }
+  ' "${@:2}"
+}
+for sources in bench/src bench/suite/src bench/measure/src; do
+  mapfile -t files < <(git ls-files "$sources/*.rs" | grep -v '/tests\.rs$')
+  circle=$(imports "$sources" "${files[@]}" | tsort 2>&1 >/dev/null) || fail "files that import each other in a circle:"$'\n'"$circle"
+done
+
 # Each concern's library stays where it belongs.
 only_in() { # what, pattern, folders...
   local what=$1 pattern=$2; shift 2

@@ -11,7 +11,6 @@ use anyhow::{Context, Result};
 use leno_testkit::binaries;
 use tempfile::TempDir;
 
-use crate::load::Payloads;
 use crate::process::{Pinning, Process, free_address};
 use crate::scenario::Work;
 
@@ -19,7 +18,8 @@ use crate::scenario::Work;
 #[derive(Debug)]
 pub(crate) struct Backends {
     servers: Vec<(Work, SocketAddr, Process)>,
-    directory: TempDir,
+    /// Where their files are, as long as they run.
+    _directory: TempDir,
 }
 
 impl Backends {
@@ -33,7 +33,8 @@ impl Backends {
                 Work::Http1 => nginx(directory.path(), address)?,
                 Work::Http2 => {
                     let mut command = Command::new(binaries::ours("leno-bench")?);
-                    command.args(["backend", &address.to_string()]);
+                    command.args(["serve", "--listen", &address.to_string()]);
+                    command.args(["--response-bytes", "1024"]);
                     command
                 }
                 Work::Tcp => {
@@ -44,18 +45,13 @@ impl Backends {
             };
             servers.push((*work, address, Process::start(command, place, address)?));
         }
-        Ok(Backends { servers, directory })
+        Ok(Backends { servers, _directory: directory })
     }
 
     /// The address of the server for this kind of work.
     pub(crate) fn address(&self, work: Work) -> Result<SocketAddr> {
         let server = self.servers.iter().find(|(of, ..)| *of == work);
         Ok(server.context("there is no server for this work")?.1)
-    }
-
-    /// The payloads of requests to these servers.
-    pub(crate) fn payloads(&self) -> Result<Payloads> {
-        Payloads::write(self.directory.path())
     }
 }
 

@@ -17,7 +17,6 @@ pub(crate) fn run(proxies: &[Contender], pin: bool, options: &Options) -> Result
     rest.apply(0)?;
     let works = options.works();
     let backends = Backends::start(&works, rest)?;
-    let payloads = backends.payloads()?;
     let mut records = Vec::new();
     let mut subjects = Vec::new();
     // Keeps the proxies alive: dropping one stops it.
@@ -27,8 +26,7 @@ pub(crate) fn run(proxies: &[Contender], pin: bool, options: &Options) -> Result
             match Proxy::start(*contender, work, backends.address(work)?, place) {
                 Ok(proxy) => {
                     let address = proxy.address.to_string();
-                    let target =
-                        Target { origin: Origin::here(), address, payloads: payloads.clone() };
+                    let target = Target { origin: Origin::here(), address };
                     subjects.push(Subject {
                         bench: "http",
                         contender: *contender,

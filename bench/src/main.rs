@@ -6,7 +6,7 @@
 //! others compare one proxy, or a pair of proxies, with other products on CPUs of their own:
 //!
 //! ```text
-//!   wrk, h2load, leno-load ──► proxy under test (CPU 0) ──► nginx, h2 or echo server
+//!   wrk, h2load, leno-bench ─► proxy under test (CPU 0) ──► nginx, h2 or echo server
 //!        (CPU 1)                 │                             (CPU 1)
 //!                                └── /proc/PID/stat before and after: CPU per request
 //! ```
@@ -29,10 +29,8 @@ mod record;
 mod report;
 mod routes;
 mod scenario;
-mod server;
 mod suite;
 
-use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
@@ -93,12 +91,6 @@ enum Command {
         /// The file of records
         file: PathBuf,
     },
-    /// The HTTP/2 server behind the proxies (the other commands start it)
-    #[command(hide = true)]
-    Backend {
-        /// Address to listen on
-        listen: SocketAddr,
-    },
     /// Load that no other generator makes (the other commands start it)
     #[command(hide = true, subcommand)]
     Load(Generator),
@@ -107,7 +99,6 @@ enum Command {
 #[derive(Subcommand)]
 enum Generator {
     Tcp(load::tcp::Plan),
-    H2(load::h2::Plan),
 }
 
 #[derive(clap::Args)]
@@ -231,13 +222,8 @@ fn run(command: Command) -> Result<bool> {
         Command::Match(args) => return Ok(matching::run(args)),
         Command::Routes(args) => return routes::run(args),
         Command::Tables { file } => print!("{}", report::tables(&record::read(&file)?)),
-        Command::Backend { listen } => server::run(listen)?,
-        Command::Load(generator) => {
-            let report = match generator {
-                Generator::Tcp(plan) => serde_json::to_string(&load::tcp::run(&plan)?)?,
-                Generator::H2(plan) => serde_json::to_string(&load::h2::run(&plan)?)?,
-            };
-            println!("{report}");
+        Command::Load(Generator::Tcp(plan)) => {
+            println!("{}", serde_json::to_string(&load::tcp::run(&plan)?)?);
         }
     }
     Ok(true)

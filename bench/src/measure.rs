@@ -6,7 +6,6 @@ use std::time::{Duration, Instant};
 use anyhow::{Result, bail};
 use leno_testkit::usage::{self, Cpu};
 
-use crate::load::paced::Pace;
 use crate::load::{Target, connections_of};
 use crate::proxy::Contender;
 use crate::record::{self, Record};
@@ -132,10 +131,9 @@ impl Subject {
     fn pace(&self, scenario: Scenario, options: &Options) -> Result<Record> {
         let new = scenario == Scenario::NewConnection;
         let rate = if new { options.rate * NEW_CONNECTION_RATE } else { options.rate };
-        let pace = |duration| Pace { rate, warm_up: Duration::ZERO, duration };
-        self.target.pace(scenario, options.connections, pace(WARM_UP))?;
+        self.target.pace(scenario, options.connections, (rate, WARM_UP))?;
         let meter = Meter::start(self)?;
-        let load = self.target.pace(scenario, options.connections, pace(options.duration))?;
+        let load = self.target.pace(scenario, options.connections, (rate, options.duration))?;
         let record = meter.stop(load.requests)?;
         Ok(Record {
             scenario: scenario.to_string(),

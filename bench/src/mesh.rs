@@ -10,8 +10,8 @@
 //! by it. The other workloads have none: Envoy or HAProxy runs beside the client and beside the
 //! server, and the client calls its own proxy on loopback, which saves the cost of capture.
 
-mod certificates;
 mod pair;
+mod workloads;
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::Path;
@@ -21,23 +21,12 @@ use leno_testkit::lab::{Capture, Lab, Options as LabOptions};
 use leno_testkit::usage;
 
 use crate::backend::write_nginx;
-use crate::load::Payloads;
 use crate::measure::{self, Options};
 use crate::process::Pinning;
 use crate::proxy::Contender;
 use crate::scenario::Work;
 
-/// The port of every application, each in a namespace of its own.
-pub(crate) const APPLICATION_PORT: u16 = 8080;
-
-/// The name of each kind of work in this bench, which is also the name of its workload.
-fn name(work: Work) -> &'static str {
-    match work {
-        Work::Http1 => "http",
-        Work::Http2 => "h2",
-        Work::Tcp => "echo",
-    }
-}
+use workloads::{APPLICATION_PORT, documents, name, plain};
 
 /// Starts a mesh, measures each of `proxies` in it, and stops it.
 pub(crate) fn run(
@@ -56,12 +45,11 @@ pub(crate) fn run(
     let works = options.works();
     let lab_options = LabOptions { mtls: Some("strict"), ..LabOptions::new(capture) };
     let lab = Lab::start(&lab_options, &documents(&works), |directory| prepare(directory, &works))?;
-    let payloads = Payloads::write(lab.directory())?;
     let mut records = Vec::new();
     let mut pairs = Vec::new();
     for work in works {
         for contender in proxies {
-            match pair::start(&lab, *contender, work, &payloads) {
+            match pair::start(&lab, *contender, work) {
                 Ok(pair) => pairs.push(pair),
                 Err(why) => {
                     let missing = (*contender, work);
@@ -77,49 +65,6 @@ pub(crate) fn run(
     let measured = lab.explain(measure::rounds(&subjects, options, records));
     drop(running);
     measured
-}
-
-/// The workloads: a client, and a server for each kind of work, once meshed and once without a
-/// proxy.
-fn documents(works: &[Work]) -> String {
-    let mut text = workload("client", "[\"@BIN@/leno-peer\", idle]", "", true);
-    text += &workload("plain-client", "[\"@BIN@/leno-peer\", idle]", "", false);
-    for work in works {
-        let listen = SocketAddr::from((Ipv4Addr::UNSPECIFIED, APPLICATION_PORT));
-        for meshed in [true, false] {
-            let name = if meshed { name(*work).into() } else { plain(*work) };
-            let (command, protocol) = match work {
-                Work::Http1 => {
-                    (format!("[nginx, -e, stderr, -c, \"@DIR@/{name}/nginx.conf\"]"), "http")
-                }
-                Work::Http2 => {
-                    (format!("[\"@BIN@/leno-bench\", backend, \"{listen}\"]"), "kubernetes.io/h2c")
-                }
-                Work::Tcp => {
-                    (format!("[\"@BIN@/leno-peer\", echo, --listen, \"{listen}\"]"), "tcp")
-                }
-            };
-            let ports = format!(
-                "\n  ports: [{{name: x, port: {APPLICATION_PORT}, appProtocol: {protocol}}}]"
-            );
-            text += &workload(&name, &command, &ports, meshed);
-        }
-    }
-    text
-}
-
-/// The name of the server workload without a proxy.
-fn plain(work: Work) -> String {
-    format!("plain-{}", name(work))
-}
-
-fn workload(name: &str, command: &str, ports: &str, meshed: bool) -> String {
-    let inject = if meshed { "enabled" } else { "disabled" };
-    format!(
-        "apiVersion: leno.dev/v1alpha1\nkind: Workload\n\
-         metadata: {{name: {name}, namespace: bench, labels: {{leno.dev/inject: {inject}}}}}\n\
-         spec:\n  serviceAccount: {name}\n  command: {command}{ports}\n---\n"
-    )
 }
 
 /// Writes what the servers need into the directory of the mesh.

@@ -1,19 +1,18 @@
 //! Processes of a bench: pinned to CPUs, awaited until they listen, and stopped with the bench.
 
 use std::net::{SocketAddr, TcpListener, TcpStream};
-use std::process::{Child, Command, Stdio};
+use std::path::Path;
+use std::process::Command;
 use std::time::Duration;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, ensure};
+use leno_testkit::command::Running;
 use leno_testkit::{usage, wait};
 use nix::sched::{CpuSet, sched_setaffinity};
-use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
 /// How long a server may take to listen.
-const START_LIMIT: Duration = Duration::from_secs(10);
-/// How long a server may take to exit before it is killed.
-const END_LIMIT: Duration = Duration::from_secs(5);
+const START_LIMIT: Duration = Duration::from_secs(20);
 
 /// The CPUs that a process may use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -47,7 +46,7 @@ impl Pinning {
 /// A server that the bench started; dropping it stops it.
 #[derive(Debug)]
 pub(crate) struct Process {
-    child: Child,
+    running: Running,
     name: String,
 }
 
@@ -55,27 +54,15 @@ impl Process {
     /// Starts `command` at `place` and waits until it accepts connections on `address`.
     pub(crate) fn start(mut command: Command, place: Pinning, address: SocketAddr) -> Result<Self> {
         let name = command.get_program().to_string_lossy().into_owned();
-        let log = tempfile::tempfile()?;
-        let child = command
-            .stdin(Stdio::null())
-            .stdout(log.try_clone()?)
-            .stderr(log.try_clone()?)
-            .spawn()
-            .with_context(|| format!("cannot start {name}"))?;
-        let mut process = Process { child, name };
-        place.apply(i32::try_from(process.child.id())?)?;
-        wait::until(&format!("{} to listen on {address}", process.name), START_LIMIT, || {
-            if let Some(status) = process.child.try_wait()? {
-                bail!("{} ended ({status}): {}", process.name, read(log.try_clone()?));
-            }
-            Ok(TcpStream::connect(address).ok())
-        })?;
-        Ok(process)
+        let running = Running::start(&mut command)?;
+        place.apply(i32::try_from(running.pid())?)?;
+        let running = until_it_listens(running, &name, || TcpStream::connect(address).is_ok())?;
+        Ok(Process { running, name })
     }
 
     /// The process and its children: nginx works in a child.
     pub(crate) fn pids(&self) -> Result<Vec<u32>> {
-        let id = self.child.id();
+        let id = self.running.pid();
         let children = std::fs::read_to_string(format!("/proc/{id}/task/{id}/children"))
             .with_context(|| format!("{} has ended", self.name))?;
         Ok(std::iter::once(id)
@@ -93,15 +80,23 @@ impl Process {
     }
 }
 
-impl Drop for Process {
-    fn drop(&mut self) {
-        let Ok(pid) = i32::try_from(self.child.id()) else { return };
-        // SIGQUIT would drain, which a bench does not need.
-        let _ = kill(Pid::from_raw(pid), Signal::SIGTERM);
-        let ended = wait::until("its end", END_LIMIT, || Ok(self.child.try_wait()?));
-        if ended.is_err() {
-            let _ = self.child.kill();
-            let _ = self.child.wait();
+/// Waits until a program listens; the error has its output.
+pub(crate) fn until_it_listens(
+    running: Running,
+    what: &str,
+    mut listens: impl FnMut() -> bool,
+) -> Result<Running> {
+    let pid = running.pid();
+    let waited = wait::until(&format!("{what} to listen"), START_LIMIT, || {
+        // The kernel removes the tables of a process together with the process.
+        ensure!(Path::new(&format!("/proc/{pid}/net/tcp")).exists(), "it has ended");
+        Ok(listens().then_some(()))
+    });
+    match waited {
+        Ok(()) => Ok(running),
+        Err(error) => {
+            let said = running.finish(Duration::ZERO);
+            Err(error.context(format!("{what}: {said:?}")))
         }
     }
 }
@@ -110,12 +105,4 @@ impl Drop for Process {
 /// reports the error.
 pub(crate) fn free_address() -> Result<SocketAddr> {
     Ok(TcpListener::bind("127.0.0.1:0")?.local_addr()?)
-}
-
-fn read(mut log: std::fs::File) -> String {
-    use std::io::{Read, Seek, SeekFrom};
-    let mut text = String::new();
-    // The text only adds to an error message, so a log that cannot be read counts as empty.
-    let _ = log.seek(SeekFrom::Start(0)).and_then(|_| log.read_to_string(&mut text));
-    text.trim().to_string()
 }

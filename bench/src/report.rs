@@ -3,6 +3,8 @@
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
+use leno_suite::statistics::median;
+
 use crate::record::Record;
 
 /// The proxies that ratios are calculated against.
@@ -136,16 +138,11 @@ struct Spread {
 }
 
 impl Spread {
-    fn of(mut values: Vec<f64>) -> Self {
-        values.sort_by(f64::total_cmp);
-        let (first, last) = (values.first().copied(), values.last().copied());
-        let middle = values.len() / 2;
-        let median = match values.len() {
-            0 => 0.0,
-            n if n % 2 == 1 => values[middle],
-            _ => f64::midpoint(values[middle - 1], values[middle]),
-        };
-        Spread { median, min: first.unwrap_or_default(), max: last.unwrap_or_default() }
+    fn of(values: Vec<f64>) -> Self {
+        let least = values.iter().copied().reduce(f64::min);
+        let most = values.iter().copied().reduce(f64::max);
+        let (min, max) = (least.unwrap_or_default(), most.unwrap_or_default());
+        Spread { median: median(&values), min, max }
     }
 
     fn text(&self, digits: usize) -> String {

@@ -101,7 +101,7 @@ fn a_run_measures_every_mesh_and_its_report_says_so() {
 }
 
 fn run_baseline() -> &'static str {
-    leno_suite::mesh::NONE
+    leno_suite::mesh_names::NONE
 }
 
 fn report(out: &Path) {

@@ -8,7 +8,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::task::JoinSet;
 
-use super::{Count, Origin};
+use super::origin::{Count, Origin};
 
 /// Bytes of a round trip in each direction: a small command and its answer.
 const ROUND_TRIP: usize = 64;

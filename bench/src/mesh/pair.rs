@@ -2,20 +2,19 @@
 
 use std::fs;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
-use std::path::Path;
 use std::process::Command;
-use std::time::Duration;
 
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Context, Result, bail};
 use leno_local::listening;
+use leno_suite::lab::mesh::certificates::{Authority, spiffe_id};
+use leno_testkit::binaries;
 use leno_testkit::command::Running;
 use leno_testkit::lab::{Lab, Piece};
-use leno_testkit::{binaries, wait};
 
-use super::certificates::{CLIENT, SERVER};
-use super::{APPLICATION_PORT, certificates, name, plain};
-use crate::load::{Origin, Payloads, Target};
+use super::workloads::{APPLICATION_PORT, name, plain};
+use crate::load::{Origin, Target};
 use crate::measure::Subject;
+use crate::process::until_it_listens;
 use crate::proxy::{self, Contender, Hop, Leg, Tls};
 use crate::scenario::Work;
 
@@ -23,8 +22,6 @@ use crate::scenario::Work;
 const OUTBOUND_PORT: u16 = 15_200;
 /// The lowest port of server proxies, on the instance's address.
 const INBOUND_PORT: u16 = 15_300;
-/// How long a proxy may take to listen.
-const START_LIMIT: Duration = Duration::from_secs(20);
 
 /// Starts the proxies of `contender`, or finds those that the mesh started. The proxies run as long
 /// as the first returned value is kept.
@@ -32,7 +29,6 @@ pub(super) fn start(
     lab: &Lab,
     contender: Contender,
     work: Work,
-    payloads: &Payloads,
 ) -> Result<(Vec<Running>, Subject)> {
     let server = format!("{}-0", plain(work));
     let server_address = lab.status()?.address(&server, false)?;
@@ -62,7 +58,7 @@ pub(super) fn start(
         }
     };
     let origin = Origin::through(&exec(lab, client));
-    let target = Target { origin, address, payloads: payloads.clone() };
+    let target = Target { origin, address };
     Ok((running, Subject { bench: "mesh", contender, work, version, target, pids }))
 }
 
@@ -76,12 +72,12 @@ fn exec(lab: &Lab, who: &str) -> Command {
 /// The configurations of the client's proxy and of the server's.
 fn hops(lab: &Lab, contender: Contender, work: Work, server: IpAddr) -> Result<[Hop; 2]> {
     let number = contender as u16 * 10 + work as u16;
+    let authority = Authority::new()?;
     let tls = |own: &str, other: &str| -> Result<Leg> {
-        let directory = lab.directory().join("identities").join(own);
-        if !directory.exists() {
-            certificates::write(&lab.directory().join("identities"))?;
-        }
-        Ok(Leg { http2: true, tls: Some(Tls { directory, other: other.into() }) })
+        let directory = lab.directory().join(format!("{contender}-{}-{own}", name(work)));
+        fs::create_dir_all(&directory)?;
+        authority.write(&directory, own)?;
+        Ok(Leg { http2: true, tls: Some(Tls { directory, other: spiffe_id(other) }) })
     };
     let inbound = SocketAddr::from((server, INBOUND_PORT + number));
     let loopback = |port| SocketAddr::from((Ipv4Addr::LOCALHOST, port));
@@ -91,13 +87,13 @@ fn hops(lab: &Lab, contender: Contender, work: Work, server: IpAddr) -> Result<[
             backend: inbound,
             work,
             accept: Leg::plain(work),
-            connect: tls("client", SERVER)?,
+            connect: tls("client", "server")?,
         },
         Hop {
             address: inbound,
             backend: loopback(APPLICATION_PORT),
             work,
-            accept: tls("server", CLIENT)?,
+            accept: tls("server", "client")?,
             connect: Leg::plain(work),
         },
     ])
@@ -110,20 +106,9 @@ fn proxy(lab: &Lab, who: &str, contender: Contender, hop: &Hop) -> Result<Runnin
     let mut as_workload = Origin::through(&exec(lab, who)).command(command.get_program());
     as_workload.args(command.get_args());
     let running = Running::start(&mut as_workload)?;
-    let pid = running.pid();
-    let listens = wait::until(&format!("{contender} to listen"), START_LIMIT, || {
-        // The kernel removes the tables of a process together with the process.
-        ensure!(Path::new(&format!("/proc/{pid}/net/tcp")).exists(), "the proxy has ended");
-        let closed = listening::closed(i32::try_from(pid)?, &[hop.address.port()]);
-        Ok(closed.is_empty().then_some(()))
-    });
-    match listens {
-        Ok(()) => Ok(running),
-        Err(error) => {
-            let said = running.finish(Duration::ZERO);
-            Err(error.context(format!("{contender} as {who}: {said:?}")))
-        }
-    }
+    let pid = i32::try_from(running.pid())?;
+    let listens = || listening::closed(pid, &[hop.address.port()]).is_empty();
+    until_it_listens(running, &format!("{contender} as {who}"), listens)
 }
 
 fn proxy_command(lab: &Lab, contender: Contender, hop: &Hop, root: &str) -> Result<Command> {

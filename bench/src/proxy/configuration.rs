@@ -7,7 +7,7 @@ use std::path::Path;
 
 use anyhow::{Result, bail};
 
-use super::{Hop, Leg, Tls};
+use super::hop::{Hop, Leg, Tls};
 use crate::scenario::Work;
 
 /// The prefix of the names of Envoy's own types.
@@ -167,7 +167,7 @@ fn envoy_tls(indent: &str, side: &str, leg: &Leg, work: Work) -> String {
          {require}common_tls_context: {{{alpn}\
          tls_params: {{tls_minimum_protocol_version: TLSv1_3, \
          tls_maximum_protocol_version: TLSv1_3}}, \
-         tls_certificates: [{{certificate_chain: {{filename: {at}/certificate.pem}}, \
+         tls_certificates: [{{certificate_chain: {{filename: {at}/chain.pem}}, \
          private_key: {{filename: {at}/key.pem}}}}], \
          validation_context: {{trusted_ca: {{filename: {at}/roots.pem}}, \
          match_typed_subject_alt_names: [{{san_type: URI, matcher: {{exact: \"{other}\"}}}}]}}}}}}\n"

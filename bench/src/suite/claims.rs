@@ -7,7 +7,7 @@ use clap::Args;
 use leno_console::{Output, print, print_json};
 use leno_suite::{claims, cost, record};
 
-use super::caveats;
+use super::output::caveats;
 
 /// Compares published claims about meshes with what was measured here
 ///

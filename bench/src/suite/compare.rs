@@ -7,7 +7,7 @@ use clap::Args;
 use leno_console::{Output, print, print_json};
 use leno_suite::{compare, record};
 
-use super::columns;
+use super::output::columns;
 
 /// Compares two runs, and first reports where machines or versions differ
 ///

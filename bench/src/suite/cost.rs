@@ -7,7 +7,7 @@ use clap::Args;
 use leno_console::{Output, print, print_json};
 use leno_suite::{cost, record};
 
-use super::{caveats, columns};
+use super::output::{caveats, columns};
 
 /// Calculates what 100 sidecars cost a year, from measured CPU and memory and a table of prices
 ///

@@ -8,11 +8,11 @@ use clap::Args;
 use leno_charts::Values;
 use leno_suite::cluster::{self, BenchCluster, Mesh};
 use leno_suite::interrupt::Interrupt;
-use leno_suite::real::Images;
-use leno_suite::run::Options;
-use leno_suite::{scenario, station, watch};
+use leno_suite::measurement::options::Options;
+use leno_suite::real_application::images::Images;
+use leno_suite::{load_server, node_watcher, scenario};
 
-use super::run::say_scale;
+use super::output::say_scale;
 use leno_console::{Cluster, block_on};
 
 /// The cluster to measure in, instead of the lab on this machine.
@@ -137,7 +137,7 @@ pub(crate) struct StationArgs {
 }
 
 pub(super) fn station(args: &StationArgs) -> Result<Infallible> {
-    station::serve(args.listen)
+    load_server::serve(args.listen)
 }
 
 /// Inspects the processes of a node on request
@@ -147,12 +147,12 @@ pub(crate) struct Watch {
     #[arg(long)]
     listen: SocketAddr,
     /// The token that callers must present
-    #[arg(long, env = watch::TOKEN, hide_env_values = true)]
+    #[arg(long, env = node_watcher::TOKEN, hide_env_values = true)]
     token: String,
 }
 
 pub(super) fn watch(args: &Watch) -> Result<Infallible> {
-    watch::serve(args.listen, &args.token)
+    node_watcher::serve(args.listen, &args.token)
 }
 
 #[cfg(test)]

@@ -7,10 +7,11 @@ use clap::Args;
 use leno_console::print;
 use leno_suite::cluster::Mesh;
 use leno_suite::generator::Generator;
-use leno_suite::mesh::{self, Choices};
-use leno_suite::{real, scenario};
+use leno_suite::lab::mesh::{self, Choices};
+use leno_suite::real_application::images;
+use leno_suite::{mesh_names, scenario};
 
-use super::columns;
+use super::output::columns;
 
 /// Lists scenarios, meshes and generators, and what is missing here
 #[derive(Debug, Args)]
@@ -26,7 +27,7 @@ pub(crate) struct List {
 
 pub(super) fn run(args: &List) -> Result<bool> {
     if let Some(scenario) = &args.application {
-        return print(real::printed(scenario)?).map(|()| true);
+        return print(images::printed(scenario)?).map(|()| true);
     }
     let mut text = "Scenarios\n".to_owned();
     for scenario in scenario::all()? {
@@ -40,7 +41,7 @@ pub(super) fn run(args: &List) -> Result<bool> {
     text += "\nMeshes\n";
     let mut rows = Vec::new();
     let scenarios = scenario::all()?;
-    for (name, about) in mesh::KNOWN {
+    for (name, about) in mesh_names::LAB {
         let mesh = mesh::named(name, &Choices::default())?;
         let state = match mesh.find() {
             Ok(found) => found.version,

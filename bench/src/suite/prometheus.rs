@@ -6,7 +6,7 @@ use leno_suite::prometheus::{self, Question};
 
 use leno_console::{Output, block_on, print, print_json};
 
-use super::columns;
+use super::output::columns;
 
 /// Queries a Prometheus for what a mesh adds: p99 with and without it, memory and CPU of sidecars
 ///

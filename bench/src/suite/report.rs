@@ -9,7 +9,7 @@ use leno_console::print;
 use leno_suite::report::{self, Summary};
 use leno_suite::{cost, picture, record};
 
-use super::columns;
+use super::output::columns;
 
 /// Makes the report of a run: a table here, and a page with charts beside the records
 ///
@@ -74,7 +74,7 @@ fn tables(summary: &Summary) -> String {
     }
     for (title, cells) in summary.scenarios() {
         text += &format!("\n{title}\n{}", columns(&report::rows(&cells)));
-        text += &format!("\n{}", columns(&report::rows_beside(&cells)));
+        text += &format!("\n{}", columns(&report::rows_of_other_figures(&cells)));
     }
     if !summary.generators.is_empty() {
         text += "\ngenerators side by side\n";

@@ -8,7 +8,7 @@ use leno_console::{Output, print, print_json};
 use leno_suite::resources::{Analysis, analyse};
 use leno_suite::{chart, picture};
 
-use super::columns;
+use super::output::columns;
 
 /// Analyses samples of CPU and memory by rate, as the published sidecar debate did
 ///

@@ -12,13 +12,17 @@ use clap::Args;
 use leno_suite::application::{self, Application, Callee};
 use leno_suite::generator::{self, Generator};
 use leno_suite::interrupt::Interrupt;
+use leno_suite::lab::mesh::{self, Choices};
+use leno_suite::lab::{self, LabRun};
 use leno_suite::machine::Machine;
-use leno_suite::mesh::{self, Choices};
-use leno_suite::run::{self, Options};
+use leno_suite::measurement::options::Options;
+use leno_suite::measurement::probe;
 use leno_suite::scenario::{self, Scenario};
 use tokio::signal::unix::{SignalKind, signal};
 
 use leno_console::{duration, print, within};
+
+use super::output::say_scale;
 
 /// Runs scenarios under meshes, round after round, and keeps a record of each
 ///
@@ -127,14 +131,8 @@ pub(super) fn run(args: &Run) -> Result<bool> {
         ztunnel: args.ztunnel.clone(),
         linkerd2_proxy: args.linkerd2_proxy.clone(),
     };
-    let mut options = Options {
+    let options = Options {
         scenarios,
-        meshes: match clustered {
-            true => Vec::new(),
-            false => {
-                meshes.iter().map(|name| mesh::named(name, &choices)).collect::<Result<_, _>>()?
-            }
-        },
         rounds: args.rounds,
         duration: args.duration,
         warm_up: args.warm_up,
@@ -150,7 +148,9 @@ pub(super) fn run(args: &Run) -> Result<bool> {
         args.cluster.run(options, (&meshes, args.scale), &interrupt)?;
     } else {
         say_scale(options.scale);
-        run::run(&mut options, &interrupt, &mut |line| eprintln!("{line}"))?;
+        let meshes = meshes.iter().map(|name| mesh::named(name, &choices));
+        let mut run = LabRun { options, meshes: meshes.collect::<Result<_, _>>()? };
+        lab::run(&mut run, &interrupt, &mut |line| eprintln!("{line}"))?;
     }
     let out = args.out.display();
     print(&format!("records: {out}\nreport:  leno bench report {out}\n")).map(|()| true)
@@ -189,10 +189,6 @@ fn of_the_lab(args: &Run) -> Option<&'static str> {
 fn each_once(named: &[Generator]) -> Vec<Generator> {
     let first = |(nth, one): &(usize, &Generator)| !named[..*nth].contains(*one);
     named.iter().enumerate().filter(first).map(|(_, one)| *one).collect()
-}
-
-pub(super) fn say_scale(scale: f64) {
-    eprintln!("rates are the published ones times {scale} (--scale)");
 }
 
 /// Ctrl-C and other termination signals end the run in order.
@@ -280,7 +276,7 @@ pub(super) fn generate(args: Generate) -> Result<bool> {
 /// Reads a plan of load from standard input; reports when the first request was served, and again
 /// after an interruption.
 pub(super) fn probe() -> Result<bool> {
-    run::probe(&input()?, &mut io::stdout().lock()).map(|()| true)
+    probe::probe(&input()?, &mut io::stdout().lock()).map(|()| true)
 }
 
 fn input() -> Result<String> {

@@ -289,12 +289,12 @@ mod tests {
         let address = application(false, calls);
         let plan = Plan::new(format!("http://{address}/"), 200.0, Duration::from_millis(200));
         assert_eq!(run(&plan).unwrap().errors, 0);
-        let nobody = vec![Callee::parse("127.0.0.1:1=/cart,/product", true)];
-        let address = application(false, nobody);
+        let refusing = vec![Callee::parse("127.0.0.1:1=/cart,/product", true)];
+        let address = application(false, refusing);
         let mut plan = Plan::new(format!("http://{address}/"), 100.0, Duration::from_millis(50));
         plan.paths = vec!["/shop/cart?id=1".into()];
         assert_eq!(run(&plan).unwrap().errors_by_kind.get("status_5xx"), Some(&5));
         plan.paths = vec!["/shop/home?next=/cart".into()];
-        assert_eq!(run(&plan).unwrap().errors, 0, "nobody is asked for this page");
+        assert_eq!(run(&plan).unwrap().errors, 0, "no service is called for this page");
     }
 }

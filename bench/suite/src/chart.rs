@@ -6,22 +6,13 @@
 
 mod axis;
 mod bars;
+mod frame;
 mod lines;
 
 pub use axis::{Axis, Scale, short};
 pub use bars::{Bar, Bars};
+pub use frame::escape;
 pub use lines::{Chart, Series};
-
-/// Width of every chart in pixels; browsers scale it.
-const WIDTH: f64 = 760.0;
-/// Height of charts with axes on both sides.
-const HEIGHT: f64 = 400.0;
-/// Left margin: labels and title of the y axis.
-const LEFT: f64 = 78.0;
-/// Right margin: half of the last label.
-const RIGHT: f64 = 34.0;
-const TOP: f64 = 56.0;
-const BOTTOM: f64 = 58.0;
 
 /// Colours that stay distinguishable for colour-blind readers and in print (Okabe and Ito 2008).
 const COLOURS: [&str; 8] =
@@ -37,48 +28,9 @@ pub fn colour(name: &str, nth: usize) -> &'static str {
     if name == "none" { BASELINE } else { COLOURS[nth % COLOURS.len()] }
 }
 
-/// Escapes text for use in markup.
-#[must_use]
-pub fn escape(text: &str) -> String {
-    text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&quot;")
-}
-
-/// Replacements for the colours of the frame if the reader's browser prefers a dark scheme. Curves
-/// and bars keep their colours, which have enough contrast on both backgrounds.
-const DARK: &str = "<style>@media (prefers-color-scheme: dark) {\
-    svg[fill='#333'] { fill: #d3dae1 } svg rect[fill='#fff'] { fill: #14181d } \
-    svg text[fill='#111'] { fill: #f2f5f7 } svg line[stroke='#e6e6e6'] { stroke: #2c343c } \
-    svg line[stroke='#777'] { stroke: #8d97a1 } svg line[stroke='#222'] { stroke: #f2f5f7 } \
-    }</style>\n";
-
-/// The frame of a chart: size, background, title.
-fn open(title: &str, (width, height): (f64, f64)) -> String {
-    let title = escape(title);
-    format!(
-        "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {width:.0} {height:.0}\" \
-         width=\"{width:.0}\" height=\"{height:.0}\" role=\"img\" aria-label=\"{title}\" \
-         font-family=\"system-ui, 'DejaVu Sans', Helvetica, Arial, sans-serif\" \
-         font-size=\"12\" fill=\"#333\">\n{DARK}\
-         <rect width=\"100%\" height=\"100%\" fill=\"#fff\"/>\n\
-         <text x=\"{LEFT:.0}\" y=\"22\" font-size=\"15\" font-weight=\"600\" fill=\"#111\">{title}</text>\n"
-    )
-}
-
-/// A text at a position; `anchor` is `start`, `middle` or `end`.
-fn text((x, y): (f64, f64), anchor: &str, words: &str) -> String {
-    let words = escape(words);
-    format!("<text x=\"{x:.1}\" y=\"{y:.1}\" text-anchor=\"{anchor}\">{words}</text>\n")
-}
-
-/// A thin line between two positions.
-fn rule((x1, y1): (f64, f64), (x2, y2): (f64, f64), colour: &str) -> String {
-    format!(
-        "<line x1=\"{x1:.1}\" y1=\"{y1:.1}\" x2=\"{x2:.1}\" y2=\"{y2:.1}\" stroke=\"{colour}\"/>\n"
-    )
-}
-
 #[cfg(test)]
 mod tests {
+    use super::frame::{DARK, HEIGHT, TOP, WIDTH};
     use super::*;
 
     fn chart(scale: Scale) -> Chart {

@@ -4,10 +4,9 @@ use std::collections::BTreeMap;
 
 use serde::Serialize;
 
-use crate::mesh::NONE;
-use crate::place;
-use crate::real::Images;
-use crate::record::{Record, of_one_generator};
+use crate::mesh_names::NONE;
+use crate::real_application::images::Images;
+use crate::record::{Record, cluster, of_one_generator};
 use crate::statistics::{Interval, ratio};
 
 /// The name of a figure and the function that reads it from a record.
@@ -160,7 +159,7 @@ pub fn within(records: &[Record]) -> Vec<String> {
         for text in first.machine.differences(&record.machine) {
             found.push(format!("measured on different machines ({text})"));
         }
-        for text in place::differences(first.cluster.as_ref(), record.cluster.as_ref()) {
+        for text in cluster::differences(first.cluster.as_ref(), record.cluster.as_ref()) {
             found.push(format!("measured in different places ({text})"));
         }
         if record.suite_version != first.suite_version {
@@ -246,7 +245,7 @@ fn between(before: &[Record], after: &[Record]) -> Vec<String> {
         .into_iter()
         .map(|text| format!("different machines: {text}"))
         .collect();
-    let places = place::differences(old.cluster.as_ref(), new.cluster.as_ref());
+    let places = cluster::differences(old.cluster.as_ref(), new.cluster.as_ref());
     found.extend(places.into_iter().map(|text| format!("different places: {text}")));
     if old.suite_version != new.suite_version {
         let (one, two) = (&old.suite_version, &new.suite_version);
@@ -325,7 +324,7 @@ mod tests {
     #[test]
     fn a_cluster_and_a_lab_are_never_compared_without_a_word() {
         let mut other = record(0, 100);
-        other.cluster = Some(place::Cluster { context: "prod".into(), ..Default::default() });
+        other.cluster = Some(cluster::Cluster { context: "prod".into(), ..Default::default() });
         let said = compare(&[record(0, 100)], std::slice::from_ref(&other)).caveats.join("\n");
         assert!(
             said.contains("different places: the lab of one machine and cluster prod"),
@@ -338,7 +337,7 @@ mod tests {
     #[test]
     fn a_mesh_that_was_there_is_not_one_that_was_installed() {
         let of = |found, mesh: &str| {
-            let cluster = Some(place::Cluster { found, ..Default::default() });
+            let cluster = Some(cluster::Cluster { found, ..Default::default() });
             Record { cluster, mesh: mesh.into(), ..record(0, 100) }
         };
         let said = compare(&[of(false, "leno")], &[of(true, "leno")]).caveats.join("\n");
@@ -359,10 +358,10 @@ mod tests {
                 "{{scenario: faces, services: {{face: {{image: 'face:{tag}', env: {{A: {env}}}}}}}}}"
             );
             let application = Some(serde_saphyr::from_str(&text).unwrap());
-            let cluster = Some(place::Cluster { application, ..Default::default() });
+            let cluster = Some(cluster::Cluster { application, ..Default::default() });
             Record { cluster, application: Some("/images.yaml".into()), ..record(0, 100) }
         };
-        let own = Record { cluster: Some(place::Cluster::default()), ..record(0, 100) };
+        let own = Record { cluster: Some(cluster::Cluster::default()), ..record(0, 100) };
         let in_lab = |folder: Option<&str>| Record {
             application: folder.map(str::to_owned),
             ..record(0, 100)
@@ -410,7 +409,7 @@ mod tests {
         assert!(differs.contains(words) && !differs.contains("color"), "{differs}");
         assert!(!said(&before, &of("/moved", "sha256:1")).contains("differs"), "they are the same");
         let in_cluster = |digest: &str| {
-            let cluster = Some(place::Cluster::default());
+            let cluster = Some(cluster::Cluster::default());
             Record { cluster, ..of("/images.yaml", digest) }
         };
         let differs = said(&in_cluster("a@sha256:1"), &in_cluster("a@sha256:2"));
@@ -422,7 +421,7 @@ mod tests {
         let mut out = record(0, 0);
         out.left_out = Some("linkerd is missing".into());
         out.machine.cpus = 64;
-        out.cluster = Some(place::Cluster { context: "prod".into(), ..Default::default() });
+        out.cluster = Some(cluster::Cluster { context: "prod".into(), ..Default::default() });
         for records in [[out.clone(), record(0, 100)], [record(0, 100), out]] {
             assert_eq!(within(&records), [""; 0]);
             assert_eq!(compare(&[record(0, 100)], &records).caveats, [""; 0]);

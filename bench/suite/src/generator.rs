@@ -2,51 +2,21 @@
 
 mod fortio;
 mod h2load;
-pub mod wrk;
+pub(crate) mod name;
+mod wrk;
 
-use std::fmt;
 use std::io::{self, BufRead};
-use std::path::Path;
-use std::str::FromStr;
-use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use leno_measure::load::{self, Pace, Plan, Protocol, Report, Stop};
 
-use crate::error::Error;
 use crate::interrupt::Interrupt;
-use crate::lab::{self, Lab, Running};
-use crate::mesh::Missing;
+use crate::process::{self, Running};
+use crate::tools::Missing;
 
-/// A generator.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Generator {
-    /// Leno's own.
-    #[default]
-    Leno,
-    /// Fortio, Istio's load generator: open loop, HTTP/1.1.
-    Fortio,
-    /// h2load of nghttp2: HTTP/2 and gRPC.
-    H2load,
-    /// wrk: closed loop, HTTP/1.1.
-    Wrk,
-}
+pub use name::{Client, Generator};
 
 impl Generator {
-    /// All generators, Leno's own first.
-    pub const ALL: [Self; 4] = [Self::Leno, Self::Fortio, Self::H2load, Self::Wrk];
-
-    /// Its name.
-    #[must_use]
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Leno => "leno",
-            Self::Fortio => "fortio",
-            Self::H2load => "h2load",
-            Self::Wrk => "wrk",
-        }
-    }
-
     /// Looks for the generator's program.
     ///
     /// # Errors
@@ -89,31 +59,17 @@ impl Generator {
         self.unable(&Plan { pace: Pace::Rate(1.0), ..plan.clone() }).is_none()
     }
 
-    /// Makes the load from the client of a lab, with one plan per service.
-    pub(crate) fn run(self, lab: &Lab, plans: &[Plan], interrupt: &Interrupt) -> Result<Report> {
+    /// Makes the load, with one plan per service.
+    ///
+    /// # Errors
+    /// If the generator fails or does not report, or after an interrupt.
+    pub fn run(self, client: Client<'_>, plans: &[Plan], interrupt: &Interrupt) -> Result<Report> {
         match self {
-            Self::Leno => own(lab, plans, interrupt),
-            Self::Fortio => side_by_side(plans, |plan| fortio::run(lab, plan, interrupt)),
-            Self::H2load => side_by_side(plans, |plan| h2load::run(lab, plan, interrupt)),
-            Self::Wrk => side_by_side(plans, |plan| wrk::run(lab, plan, interrupt)),
+            Self::Leno => own(client, plans, interrupt),
+            Self::Fortio => side_by_side(plans, |plan| fortio::run(client, plan, interrupt)),
+            Self::H2load => side_by_side(plans, |plan| h2load::run(client, plan, interrupt)),
+            Self::Wrk => side_by_side(plans, |plan| wrk::run(client, plan, interrupt)),
         }
-    }
-}
-
-impl fmt::Display for Generator {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(self.name())
-    }
-}
-
-impl FromStr for Generator {
-    type Err = Error;
-
-    fn from_str(text: &str) -> Result<Self, Error> {
-        let found = Self::ALL.into_iter().find(|generator| generator.name() == text);
-        found.ok_or_else(|| {
-            Error::Refused(format!("{text:?} is no generator: use leno, fortio, h2load or wrk"))
-        })
     }
 }
 
@@ -147,8 +103,8 @@ pub fn generate_until_closed(mut input: impl BufRead + Send + 'static) -> Result
 }
 
 /// Starts the neighbour's load, which does not yield to any other load, and runs until it is ended.
-pub(crate) fn flood(lab: &Lab, plan: &Plan) -> Result<Running> {
-    let mut command = lab.as_workload(lab::NEIGHBOUR, &lab::own_program()?)?;
+pub(crate) fn flood(neighbour: Client<'_>, plan: &Plan) -> Result<Running> {
+    let mut command = neighbour(&process::own_program()?)?;
     command.args(["generate", "--until-closed"]);
     Running::start(&mut command, &(serde_json::to_string(&[plan])? + "\n"))
 }
@@ -158,12 +114,10 @@ pub(crate) fn end_flood(flood: Running, interrupt: &Interrupt) -> Result<Report>
     serde_json::from_slice(&flood.end(interrupt)?).context("the neighbour did not report")
 }
 
-fn own(lab: &Lab, plans: &[Plan], interrupt: &Interrupt) -> Result<Report> {
-    // A higher priority than other processes: the figures should show the mesh, not the generator's
-    // wait for a CPU.
-    let mut command = lab.as_client(Path::new("nice"))?;
-    command.args(["-n", "-10"]).arg(lab::own_program()?).arg("generate");
-    let said = lab::run(&mut command, &serde_json::to_string(plans)?, interrupt)?;
+fn own(client: Client<'_>, plans: &[Plan], interrupt: &Interrupt) -> Result<Report> {
+    let mut command = client(&process::own_program()?)?;
+    command.arg("generate");
+    let said = process::run(&mut command, &serde_json::to_string(plans)?, interrupt)?;
     serde_json::from_slice(&said).context("the generator did not report")
 }
 
@@ -205,22 +159,19 @@ fn add(reports: Vec<Report>) -> Report {
     sum
 }
 
-/// A duration in whole seconds, at least 1, for programs that accept no fractions.
-fn seconds(duration: Duration) -> u64 {
-    duration.as_secs_f64().round().max(1.0) as u64
-}
-
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::*;
 
     #[test]
     fn load_ends_with_its_input_and_is_reported_as_far_as_it_came() {
-        let nobody = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+        let closed = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
         // One hour of load: the test only ends if the load is stopped early.
         let hour = Duration::from_hours(1);
         let plan =
-            Plan { pace: Pace::Saturate, ..Plan::new(format!("http://{nobody}/"), 1.0, hour) };
+            Plan { pace: Pace::Saturate, ..Plan::new(format!("http://{closed}/"), 1.0, hour) };
         let input = serde_json::to_string(&[plan]).unwrap() + "\n";
         let said = generate_until_closed(io::Cursor::new(input)).unwrap();
         let report: Report = serde_json::from_str(&said).unwrap();

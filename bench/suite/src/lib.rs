@@ -13,14 +13,14 @@
 //! The crate does not parse the command line, and it treats every mesh as a black box: a
 //! configuration, a command and a version.
 //!
-//! Read [`scenario::Scenario`], [`mesh::Mesh`], [`run`], [`cluster`] and [`record::Record`] first.
+//! Read [`scenario::Scenario`], [`lab`], [`cluster`] and [`record::Record`] first.
 
-mod counters;
 mod error;
-mod lab;
+mod kernel_counters;
 mod loopback;
-mod meter;
+mod process;
 mod revision;
+mod tools;
 
 pub mod application;
 pub mod chart;
@@ -31,19 +31,19 @@ pub mod cost;
 pub mod distribution;
 pub mod generator;
 pub mod interrupt;
+pub mod lab;
+pub mod load_server;
 pub mod machine;
-pub mod mesh;
+pub mod measurement;
+pub mod mesh_names;
+pub mod node_watcher;
 pub mod picture;
-pub mod place;
 pub mod prometheus;
-pub mod real;
+pub mod real_application;
 pub mod record;
 pub mod report;
 pub mod resources;
-pub mod run;
 pub mod scenario;
-pub mod station;
 pub mod statistics;
-pub mod watch;
 
 pub use error::{Error, Result};

@@ -122,8 +122,8 @@ mod tests {
 
     #[test]
     fn what_others_can_reach_is_not_listened_on() {
-        let nobody = |_: Request<Incoming>| async { (StatusCode::OK, String::new()) };
-        let refused = serve("0.0.0.0:0".parse().unwrap(), nobody).unwrap_err().to_string();
+        let empty = |_: Request<Incoming>| async { (StatusCode::OK, String::new()) };
+        let refused = serve("0.0.0.0:0".parse().unwrap(), empty).unwrap_err().to_string();
         assert!(refused.contains("listen on 127.0.0.1"), "{refused}");
     }
 

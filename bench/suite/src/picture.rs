@@ -89,7 +89,7 @@ mod tests {
         // PNG (ISO/IEC 15948, 11.2.2): the width is in bytes 16 to 19.
         assert_eq!((&picture[1..4], &picture[16..20]), (&b"PNG"[..], &[0, 0, 0, 40][..]));
         let kept = fs::read_to_string(folder.path().join("a.svg")).unwrap();
-        assert_eq!(kept, chart(99), "a chart of somebody else's");
+        assert_eq!(kept, chart(99), "the chart of another program");
         let wrong = write("no chart", &file).unwrap_err().to_string();
         assert!(wrong.contains("rsvg-convert failed: "), "{wrong}");
     }

@@ -9,6 +9,8 @@
 //! The records of other generators have the generator's name after the mesh's:
 //! `http-1k.leno.fortio.r2`.
 
+pub mod cluster;
+
 use std::collections::BTreeMap;
 use std::fs;
 use std::io;
@@ -18,9 +20,9 @@ pub use leno_measure::load::Latency;
 use serde::{Deserialize, Serialize};
 
 use crate::error::{Attempt, Error, Result};
-use crate::generator::Generator;
+use crate::generator::name::Generator;
 use crate::machine::Machine;
-use crate::place::Cluster;
+use crate::record::cluster::Cluster;
 
 /// The folder of the records, in the directory of a run.
 pub const RECORDS: &str = "records";
@@ -414,6 +416,15 @@ pub(crate) fn there(directory: &Path) -> Result<Vec<Record>> {
 #[must_use]
 pub fn title(scenario: &str, step: Option<f64>) -> String {
     step.map_or_else(|| scenario.to_owned(), |step| format!("{scenario} at {step}/s"))
+}
+
+/// Pairs of records of the same round.
+pub(crate) fn pairs<'a>(own: &[&'a Record], base: &[&'a Record]) -> Vec<(&'a Record, &'a Record)> {
+    let same = |record: &&'a Record| {
+        let bare = base.iter().find(|bare| bare.round == record.round && bare.valid())?;
+        Some((*record, *bare))
+    };
+    own.iter().filter_map(same).collect()
 }
 
 /// The kinds of marks of these records, without duplicates.

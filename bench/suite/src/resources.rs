@@ -6,6 +6,7 @@
 //! away from the mean of the rest are dropped. The average of a rate is the mean of its runs'
 //! means, and a parabola is fitted over the rates.
 
+mod analysis;
 mod plot;
 mod read;
 #[cfg(test)]
@@ -14,61 +15,15 @@ mod tests;
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use serde::Serialize;
-
 use crate::error::Result;
 use crate::statistics::{deviation, mean, quadratic};
 
-pub use read::{SampleRun, read};
+pub use analysis::{Analysis, Column, RunMean, Sequence};
+pub use read::{Rate, SampleRun, read};
 
 /// Rounding error of sums of a few hundred samples, relative to their size. Values that differ by
 /// less count as equal.
 const ROUNDING: f64 = 1e-12;
-
-/// The result of the analysis, and the output of `-o json`.
-#[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct Analysis {
-    /// One per folder, in the given order.
-    pub sequences: Vec<Sequence>,
-}
-
-/// One folder.
-#[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct Sequence {
-    /// The folder's name.
-    pub name: String,
-    /// The columns by name, without those that have no samples.
-    pub columns: BTreeMap<String, Column>,
-}
-
-/// One column of a sequence, in the file's own units.
-#[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct Column {
-    /// The means of the runs, by rate and then by run.
-    pub runs: Vec<RunMean>,
-    /// The mean of a rate's runs, by rate in requests/s.
-    pub mean_by_rate: BTreeMap<Rate, f64>,
-    /// `[c0, c1, c2]` of c0 + c1 x + c2 x² over requests/s; `None` with fewer than three rates.
-    pub fit: Option<[f64; 3]>,
-}
-
-/// A rate as a key, in whole requests a second.
-pub type Rate = u64;
-
-/// The filtered samples of one column and run.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
-pub struct RunMean {
-    /// Requests a second.
-    pub rate: Rate,
-    /// The number of the run.
-    pub run: u32,
-    /// Number of samples before filtering.
-    pub samples: usize,
-    /// Number of samples after filtering.
-    pub kept: usize,
-    /// The mean of the filtered samples.
-    pub mean: f64,
-}
 
 /// Analyses folders.
 ///

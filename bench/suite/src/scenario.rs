@@ -31,6 +31,12 @@ const FILES: &[(&str, &str)] = &[
 /// each.
 const PUBLISHED_CPUS: f64 = 20.0;
 
+/// The workload that the load generator runs as.
+pub(crate) const CLIENT: &str = "client";
+
+/// The workload that floods a service other than the measured ones.
+pub(crate) const NEIGHBOUR: &str = "neighbour";
+
 /// A scenario.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -306,6 +312,14 @@ impl Scenario {
     #[must_use]
     pub fn service(&self, nth: u32) -> String {
         self.names.get(nth as usize).cloned().unwrap_or_else(|| format!("s{nth}"))
+    }
+
+    /// The names of its workloads; those that generate load are first.
+    pub(crate) fn workloads(&self) -> Vec<String> {
+        let mut all = vec![CLIENT.to_owned()];
+        all.extend(self.neighbour.map(|_| NEIGHBOUR.to_owned()));
+        all.extend((0..self.services).map(|nth| self.service(nth)));
+        all
     }
 
     /// Whether it models a real application, whose services have names.

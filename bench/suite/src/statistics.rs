@@ -5,6 +5,9 @@ const DRAWS: usize = 4000;
 /// The seed of the draws, fixed so that a report is the same each time it is made.
 const SEED: u64 = 0x9E37_79B9_7F4A_7C15;
 
+/// Points of a drawn parabola.
+const FITTED: u32 = 60;
+
 /// The mean; 0 for no values.
 #[must_use]
 pub fn mean(values: &[f64]) -> f64 {
@@ -53,6 +56,16 @@ pub fn quadratic(points: &[(f64, f64)]) -> Option<[f64; 3]> {
     let c = points.iter().map(|(x, y)| y * curve(*x)).sum::<f64>() / curve_norm;
     // a + b (x - centre) + c ((x - shift)(x - centre) - line_norm / n), sorted by powers of x.
     Some([a - b * centre + c * (shift * centre - line_norm / n), b - c * (shift + centre), c])
+}
+
+/// Points of the parabola through these points, for a chart; the points themselves if there is none.
+#[must_use]
+pub fn fitted(points: &[(f64, f64)]) -> Vec<(f64, f64)> {
+    let Some([c0, c1, c2]) = quadratic(points) else { return points.to_vec() };
+    let low = points.iter().map(|point| point.0).fold(f64::INFINITY, f64::min);
+    let high = points.iter().map(|point| point.0).fold(0.0, f64::max);
+    let at = |step| low + (high - low) * f64::from(step) / f64::from(FITTED);
+    (0..=FITTED).map(at).map(|x| (x, c0 + c1 * x + c2 * x * x)).collect()
 }
 
 /// A value and the interval that contains 95 % of the draws.

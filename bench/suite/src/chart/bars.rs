@@ -2,7 +2,8 @@
 
 use std::fmt::Write as _;
 
-use super::{RIGHT, WIDTH, open, rule, short, text};
+use super::axis::short;
+use super::frame::{RIGHT, WIDTH, escape, open, rule, text};
 
 /// Height of a bar, and the gap between bars.
 const BAR: f64 = 18.0;
@@ -55,7 +56,7 @@ impl Bars {
                     body,
                     "<text x=\"{NAMES:.0}\" y=\"{:.1}\" font-weight=\"600\">{}</text>",
                     y - 8.0,
-                    super::escape(&bar.group)
+                    escape(&bar.group)
                 );
                 group = Some(&bar.group);
             }

@@ -2,7 +2,8 @@
 
 use std::fmt::Write as _;
 
-use super::{Axis, BOTTOM, HEIGHT, LEFT, RIGHT, TOP, WIDTH, escape, open, rule, text};
+use super::axis::Axis;
+use super::frame::{BOTTOM, HEIGHT, LEFT, RIGHT, TOP, WIDTH, escape, open, rule, text};
 
 /// A chart of lines and dots.
 #[derive(Clone, Debug, PartialEq)]

@@ -1,8 +1,9 @@
 //! The verdicts on claims, from records made for the test, and a check that no published claim is
 //! missing.
 
+use super::claim::Check;
 use super::*;
-use crate::place::Cluster;
+use crate::record::cluster::Cluster;
 use crate::record::{ContextSwitches, CpuMs, Latency, Mark, MarkKind, RssKib};
 
 /// Every row of the table of published claims, by its source and the figures (or words) in it. Each

@@ -21,11 +21,12 @@ use leno_kube::{Api, Client, ResourceExt as _, Right};
 use leno_operate::{Error, Removal, Removed, Target, is_ready};
 use serde_json::Value;
 
-use super::hopeless::Patience;
 use super::ledger::Installed;
 use super::mesh::Mesh;
+use super::names::MANAGER;
+use super::pod_failure::Patience;
 use super::wait::{PollResult, Wait};
-use super::{MANAGER, claim, disturb, tool};
+use super::{installer, revisions, run_lock};
 use crate::interrupt::Interrupt;
 
 /// How long a mesh may take to become ready: its images come from a registry.
@@ -98,7 +99,7 @@ impl Installation<'_> {
             Mesh::IstioAmbient => self.istio("profile=ambient", interrupt)?,
             Mesh::Linkerd => {
                 let mut words = vec!["install", "--crds"];
-                if !disturb::defines_routes(self.client).await? {
+                if !revisions::defines_routes(self.client).await? {
                     // Linkerd can install its own version of the Gateway API, but refuses if the
                     // cluster has one already.
                     words.extend(["--set", "installGatewayAPI=true"]);
@@ -135,7 +136,7 @@ impl Installation<'_> {
 
     fn run(&self, words: &[&str], interrupt: &Interrupt) -> Result<String> {
         let program = self.tool.context("a mesh of others has a tool")?;
-        tool::run(program, words, self.target, interrupt)
+        installer::run(program, words, self.target, interrupt)
     }
 
     async fn apply(&self, text: &str, interrupt: &Interrupt) -> Result<()> {
@@ -318,7 +319,7 @@ pub(super) async fn lacks(client: &Client, mesh: Mesh) -> Result<Option<String>,
 
 /// The namespace of a mesh that this run did not create; `None` if the run created all of them or
 /// there is none.
-pub(super) async fn somebody_elses(
+pub(super) async fn foreign_namespace(
     client: &Client,
     mesh: Mesh,
     run: &str,
@@ -328,7 +329,7 @@ pub(super) async fn somebody_elses(
     let mut names: BTreeSet<String> = found.iter().filter_map(Deployment::namespace).collect();
     names.extend(mesh.namespace().map(str::to_owned));
     for name in names {
-        if claim::is_of(client, &name, run).await? == Some(false) {
+        if run_lock::is_of(client, &name, run).await? == Some(false) {
             return Ok(Some(name));
         }
     }

@@ -141,7 +141,7 @@ pub(super) async fn restore(
         if left.is_empty() {
             return Ok(PollResult::There(Ok(now)));
         }
-        if let Some(namespace) = install::somebody_elses(client, mesh, run).await? {
+        if let Some(namespace) = install::foreign_namespace(client, mesh, run).await? {
             return Ok(PollResult::There(Err(namespace)));
         }
         for ExistingObject { named, uid } in &left {

@@ -7,25 +7,25 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail};
 use leno_measure::load::{Plan, Report};
 
-use super::Mesh;
-use super::disturb::RevisionResults;
-use super::meter::{Reading, UsageByRole, between, memory};
+use super::bench_cluster::{BenchCluster, ClusterRun};
+use super::environment::ClusterEnvironment;
+use super::load_readings::{AfterLoad, LoadReadings};
+use super::mesh::Mesh;
+use super::namespace;
 use super::nodes::Placement;
-use super::restart::{Killed, kills, restart};
-use super::stage::{ClusterStage, strike};
-use super::start::start_up;
-use super::turn::ClusterCase;
+use super::restart::{KillResult, kills, restart};
+use super::revisions::RevisionResults;
+use super::start_up::start_up;
+use super::usage::{Reading, UsageByRole, between, memory};
 use super::wait::pass;
-use super::watchers::What;
-use super::watching::{AfterLoad, Watching};
-use super::{BenchCluster, ClusterRun};
+use super::watcher_client::CounterQuery;
 use crate::interrupt::{Interrupt, Interrupted};
-use crate::lab::{CLIENT, NEIGHBOUR};
+use crate::measurement::figures::{SETTLE, USAGE, fill, marks, table};
+use crate::measurement::flood::{FLOOD_LEAD, FloodResult};
+use crate::measurement::plans::{flood, load_plans};
+use crate::measurement::search::RateSearch;
 use crate::record::{Mark, MarkKind, RAW, Record};
-use crate::run::measure::{
-    FLOOD_LEAD, Flooded, SETTLE, Search, USAGE, fill, flood, marks, plans, table,
-};
-use crate::scenario::Pace;
+use crate::scenario::{CLIENT, NEIGHBOUR, Pace, Scenario};
 
 /// How long the flood continues after the measured time if it is not stopped. Normally the bench
 /// stops it. Before that, it contacts pods through the API server several times, which may take a
@@ -37,6 +37,15 @@ const PERIOD: Duration = Duration::from_secs(1);
 /// How long the generator waits for the answer to a request that it sends at the very end.
 const LAST_ANSWERS: Duration = Duration::from_secs(10);
 
+/// One measurement to make.
+pub(super) struct ClusterCase<'a> {
+    pub(super) scenario: &'a Scenario,
+    pub(super) mesh: Mesh,
+    /// The known version of the mesh, in addition to the image of its proxies.
+    pub(super) version: String,
+    pub(super) step: Option<f64>,
+}
+
 /// Measures, and always removes what it created.
 pub(super) async fn measure(
     run: &ClusterRun,
@@ -46,13 +55,14 @@ pub(super) async fn measure(
     say: &mut dyn FnMut(&str),
 ) -> Result<Record> {
     let placement = Placement::of(&ground.nodes.usable, case.scenario);
-    let measured = on_stage(run, ground, (case, record, &placement), interrupt, say).await;
+    let measured = in_environment(run, ground, (case, record, &placement), interrupt, say).await;
     // If the namespace cannot be removed, no further measurement would be valid.
-    let struck =
-        strike(&ground.client, &ground.namespace).await.context("the namespace of the bench stays");
+    let struck = namespace::delete(&ground.client, &ground.namespace)
+        .await
+        .context("the namespace of the bench stays");
     match (measured, struck) {
         (Ok(mut record), Err(error)) => {
-            crate::run::write(&run.options.out, &mut record)?;
+            crate::measurement::records::write(&run.options.out, &mut record)?;
             Err(error.context(ObjectsLeft))
         }
         (Err(error), Err(left)) => Err(error.context(format!("{left:#}")).context(ObjectsLeft)),
@@ -65,7 +75,7 @@ pub(super) async fn measure(
 #[error("something is left in the cluster")]
 pub(super) struct ObjectsLeft;
 
-async fn on_stage(
+async fn in_environment(
     run: &ClusterRun,
     ground: &BenchCluster,
     (case, mut record, placement): (&ClusterCase<'_>, Record, &Placement),
@@ -74,48 +84,48 @@ async fn on_stage(
 ) -> Result<Record> {
     let options = &run.options;
     let place = (case.mesh, case.scenario, placement);
-    let stage = ClusterStage::set((run, ground), place, interrupt, say).await?;
-    let proxies: Vec<&str> = stage.proxies.iter().map(String::as_str).collect();
+    let environment = ClusterEnvironment::set((run, ground), place, interrupt, say).await?;
+    let proxies: Vec<&str> = environment.proxies.iter().map(String::as_str).collect();
     record.mesh_version = [&case.version, &*proxies.join(", ")].join(" ").trim().to_owned();
-    record.application_digests = stage.images().await?;
+    record.application_digests = environment.images().await?;
     // By then, proxies that release the memory of their start have done so.
     pass(SETTLE, interrupt).await?;
-    let listed = async || stage.watched(interrupt).await;
+    let listed = async || environment.watched(interrupt).await;
     let none = BTreeSet::new();
-    let (_, quiet) = stage.watchers.before((listed, &none), interrupt, say).await?;
+    let (_, quiet) = environment.watchers.before((listed, &none), interrupt, say).await?;
     pass(SETTLE, interrupt).await?;
-    let (watched, idle) = stage.watchers.before((listed, &none), interrupt, say).await?;
+    let (watched, idle) = environment.watchers.before((listed, &none), interrupt, say).await?;
     record.proxies = idle.proxies();
     are_counted(case.mesh, record.proxies)?;
     record.idle_proxies_cpus = idle.proxies_cpus_since(&quiet);
     record.binary_bytes = idle.program_bytes();
     let rate = case.step.map(|rate| rate * options.scale);
-    let plans = self::plans(&stage.addresses, case.scenario, options, rate)?;
+    let plans = load_plans(&environment.addresses, case.scenario, options, rate)?;
     // The kubelet delays the second restart of a container. The scenario that kills proxies
     // measures a restart, so it must be the first one.
-    if !kills(stage.mesh, stage.scenario) {
-        record.start_up_ms = start_up(&stage, (&watched, &plans[0]), interrupt, say).await?;
+    if !kills(environment.mesh, environment.scenario) {
+        record.start_up_ms = start_up(&environment, (&watched, &plans[0]), interrupt, say).await?;
     }
     let plans = match &case.scenario.pace {
         Pace::SearchP99Ms(bound) => {
-            let rate = search(run, &stage, Duration::from_millis(*bound), interrupt).await?;
-            self::plans(&stage.addresses, case.scenario, options, Some(rate))?
+            let rate = search(run, &environment, Duration::from_millis(*bound), interrupt).await?;
+            load_plans(&environment.addresses, case.scenario, options, Some(rate))?
         }
         _ => plans,
     };
     if !options.warm_up.is_zero() {
         let warm = |plan: &Plan| Plan { duration: options.warm_up, ..plan.clone() };
         let warm: Vec<Plan> = plans.iter().map(warm).collect();
-        stage.load(CLIENT, &warm, interrupt).await?;
+        environment.load(CLIENT, &warm, interrupt).await?;
     }
     // Counters of whole kernels are only read on nodes with workloads. A node that only has the
     // mesh's control plane would not be counted without a mesh either.
-    let whole: BTreeSet<String> = stage.roles.carriers.nodes().map(str::to_owned).collect();
-    let (watched, before) = stage.watchers.before((listed, &whole), interrupt, say).await?;
-    let mut seen = Watching::of(watched, whole);
-    let mut loaded = load(run, &stage, (&plans, &mut seen), interrupt).await?;
-    stage.arrived(&mut loaded.given).await;
-    keep(&mut record, &stage, (&idle, &before, &seen), &loaded);
+    let whole: BTreeSet<String> = environment.roles.carriers.nodes().map(str::to_owned).collect();
+    let (watched, before) = environment.watchers.before((listed, &whole), interrupt, say).await?;
+    let mut seen = LoadReadings::of(watched, whole);
+    let mut loaded = load(run, &environment, (&plans, &mut seen), interrupt).await?;
+    environment.arrived(&mut loaded.given).await;
+    keep(&mut record, &environment, (&idle, &before, &seen), &loaded);
     let raw = |what: &str| options.out.join(RAW).join(format!("{}.{what}.csv", record.name()));
     for (path, text) in [
         (raw("usage"), format!("{USAGE}\n{}", seen.lines(&before, &loaded.after))),
@@ -129,8 +139,8 @@ async fn on_stage(
 /// Fills the record with the results.
 fn keep(
     record: &mut Record,
-    stage: &ClusterStage<'_>,
-    (idle, before, seen): (&Reading, &Reading, &Watching),
+    environment: &ClusterEnvironment<'_>,
+    (idle, before, seen): (&Reading, &Reading, &LoadReadings),
     Loaded { report, after, flooded, given, killed }: &Loaded,
 ) {
     let complete: Vec<&Reading> = seen.complete().collect();
@@ -144,13 +154,13 @@ fn keep(
     record.revisions_arrived = given.arrived();
     fill(record, report, &used);
     record.marks = marks(record, report, &used);
-    record.marks.extend(Search::missed(stage.scenario, record));
+    record.marks.extend(RateSearch::missed(environment.scenario, record));
     broken.retain(|one| !killed.explains(one));
     if !broken.is_empty() {
         record.marks.push(Mark { kind: MarkKind::Restarted, why: broken.join("; ") });
     }
     record.marks.extend(seen.marks(after));
-    record.marks.extend(shared(stage).into_iter().chain(stage.uncounted()));
+    record.marks.extend(shared(environment).into_iter().chain(environment.uncounted()));
     flooded.iter().for_each(|flooded| flooded.keep(record));
     record.marks.extend([given.mark(), killed.mark()].into_iter().flatten());
 }
@@ -170,11 +180,11 @@ fn are_counted(mesh: Mesh, proxies: u32) -> Result<()> {
 }
 
 /// The mark for proxies of nodes that also carry the flood.
-fn shared(stage: &ClusterStage<'_>) -> Option<Mark> {
-    let shared = stage.roles.carriers.shared();
+fn shared(environment: &ClusterEnvironment<'_>) -> Option<Mark> {
+    let shared = environment.roles.carriers.shared();
     let (kind, nodes) = (MarkKind::SharedProxies, shared.join(", "));
     let why = format!("the proxies of {nodes} carry the flood as well");
-    (stage.mesh.carried().is_some() && !shared.is_empty()).then_some(Mark { kind, why })
+    (environment.mesh.carried().is_some() && !shared.is_empty()).then_some(Mark { kind, why })
 }
 
 /// The results of the measured load.
@@ -182,39 +192,42 @@ struct Loaded {
     report: Report,
     /// The figures that were read as soon as the load was reported.
     after: AfterLoad,
-    flooded: Option<Flooded>,
+    flooded: Option<FloodResult>,
     /// The revisions that the mesh received during the load.
     given: RevisionResults,
-    killed: Killed,
+    killed: KillResult,
 }
 
 /// Runs the measured load. Meanwhile it samples the nodes and disturbs the mesh. After the report
 /// has arrived, only an interrupt is an error.
 async fn load(
     run: &ClusterRun,
-    stage: &ClusterStage<'_>,
-    (plans, seen): (&[Plan], &mut Watching),
+    environment: &ClusterEnvironment<'_>,
+    (plans, seen): (&[Plan], &mut LoadReadings),
     interrupt: &Interrupt,
 ) -> Result<Loaded> {
     let duration = run.options.duration;
-    let flooded = match stage.scenario.neighbour {
-        Some(one) => Some(flood(one, stage.scenario, &stage.addresses, duration + FLOOD_MOST)?),
+    let flooded = match environment.scenario.neighbour {
+        Some(one) => {
+            Some(flood(one, environment.scenario, &environment.addresses, duration + FLOOD_MOST)?)
+        }
         None => None,
     };
     let flood = match &flooded {
         Some(plan) => {
-            let (id, _) = stage.begin(NEIGHBOUR, std::slice::from_ref(plan), interrupt).await?;
+            let (id, _) =
+                environment.begin(NEIGHBOUR, std::slice::from_ref(plan), interrupt).await?;
             pass(FLOOD_LEAD, interrupt).await?;
             Some(id)
         }
         None => None,
     };
-    let (id, begun) = stage.begin(CLIENT, plans, interrupt).await?;
+    let (id, begun) = environment.begin(CLIENT, plans, interrupt).await?;
     let watching = async {
         while begun.elapsed() < duration {
-            if kills(stage.mesh, stage.scenario) {
+            if kills(environment.mesh, environment.scenario) {
                 // Containers that replace the killed ones have other IDs.
-                match stage.watched(interrupt).await {
+                match environment.watched(interrupt).await {
                     Ok(now) => {
                         seen.meet(now);
                     }
@@ -222,63 +235,69 @@ async fn load(
                     Err(error) => seen.unmet(format!("{error:#}")),
                 }
             }
-            let (at, answers) = (begun.elapsed(), stage.watchers.under_load(&seen.watched).await);
+            let (at, answers) =
+                (begun.elapsed(), environment.watchers.under_load(&seen.watched).await);
             seen.add(at, answers);
             let next = (at + PERIOD).min(duration).saturating_sub(begun.elapsed());
             pass(next, interrupt).await?;
         }
-        let report = stage.report((CLIENT, &id), interrupt).await?;
+        let report = environment.report((CLIENT, &id), interrupt).await?;
         // The report may arrive late, but the load has ended in time.
         let ended = Instant::now().min(begun + duration + LAST_ANSWERS).into();
-        let look = async |what: What<'_>| stage.watchers.after(what, interrupt).await;
-        let answers = seen.end(stage.watched(interrupt), look).await?;
+        let look = async |what: CounterQuery<'_>| environment.watchers.after(what, interrupt).await;
+        let answers = seen.end(environment.watched(interrupt), look).await?;
         let after = AfterLoad { elapsed: begun.elapsed(), ended, answers };
         anyhow::Ok((report, after))
     };
-    let disturbed = async { Ok(stage.disturb(duration.saturating_sub(begun.elapsed())).await) };
-    let restarted = restart(stage, begun + duration / 2, interrupt);
+    let disturbed =
+        async { Ok(environment.disturb(duration.saturating_sub(begun.elapsed())).await) };
+    let restarted = restart(environment, begun + duration / 2, interrupt);
     let ((report, after), given, killed) = tokio::try_join!(watching, disturbed, restarted)?;
     let flooded = match flood {
-        Some(id) => Some(end_flood(stage, &id, interrupt).await?),
+        Some(id) => Some(end_flood(&environment, &id, interrupt).await?),
         None => None,
     };
     Ok(Loaded { report, after, flooded, given, killed })
 }
 
 /// Stops the flood and returns its results, as far as they are known.
-async fn end_flood(stage: &ClusterStage<'_>, id: &str, interrupt: &Interrupt) -> Result<Flooded> {
+async fn end_flood(
+    environment: &ClusterEnvironment<'_>,
+    id: &str,
+    interrupt: &Interrupt,
+) -> Result<FloodResult> {
     let of = (NEIGHBOUR, id);
     let known = |result: Result<_>| match result {
         Err(error) if error.is::<Interrupted>() => Err(error),
         result => Ok(result.map_err(|error| format!("{error:#}"))),
     };
-    let lasted = match known(stage.ended(of, interrupt).await)? {
+    let lasted = match known(environment.ended(of, interrupt).await)? {
         Ok(Some(early)) => {
-            return Ok(Flooded { requests_per_s: Ok(early.requests_per_s), lasted: Ok(false) });
+            return Ok(FloodResult { requests_per_s: Ok(early.requests_per_s), lasted: Ok(false) });
         }
         Ok(None) => Ok(true),
         Err(why) => Err(why),
     };
-    let report = known(stage.end(of, interrupt).await.map(Some))?;
+    let report = known(environment.end(of, interrupt).await.map(Some))?;
     let requests_per_s = report.map(|report| report.map_or(0.0, |one| one.requests_per_s));
-    Ok(Flooded { requests_per_s, lasted })
+    Ok(FloodResult { requests_per_s, lasted })
 }
 
 /// The highest rate that keeps the 99th percentile under a bound.
 async fn search(
     run: &ClusterRun,
-    stage: &ClusterStage<'_>,
+    environment: &ClusterEnvironment<'_>,
     bound: Duration,
     interrupt: &Interrupt,
 ) -> Result<f64> {
-    let short = Search::step(run.options.duration);
+    let short = RateSearch::step(run.options.duration);
     let try_with = async |rate: Option<f64>| -> Result<Report> {
-        let plans = plans(&stage.addresses, stage.scenario, &run.options, rate)?;
+        let plans = load_plans(&environment.addresses, environment.scenario, &run.options, rate)?;
         let plans: Vec<Plan> =
             plans.into_iter().map(|plan| Plan { duration: short, ..plan }).collect();
-        stage.load(CLIENT, &plans, interrupt).await
+        environment.load(CLIENT, &plans, interrupt).await
     };
-    let mut search = Search::below(try_with(None).await?.requests_per_s, bound);
+    let mut search = RateSearch::below(try_with(None).await?.requests_per_s, bound);
     while let Some(rate) = search.next() {
         search.tried(rate, &try_with(Some(rate)).await?);
     }

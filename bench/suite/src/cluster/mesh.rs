@@ -6,13 +6,34 @@ use std::path::PathBuf;
 use leno_operate::Named;
 use serde::{Deserialize, Serialize};
 
-use super::claim;
-use super::meter::Role;
+use super::names::RUN;
 use crate::error::{Error, Result};
-use crate::mesh::{Missing, NONE, tools};
+use crate::mesh_names::{CLUSTER, LAB};
 use crate::scenario::{Disturbance, Scenario};
+use crate::tools::{self, Missing};
 
-/// A mesh of a cluster, or none.
+/// The role of a container in a measurement.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Role {
+    /// Proxies, beside workloads or of nodes.
+    Proxy,
+    Application,
+    Generator,
+    /// The client that floods another service, that service, and the proxies of both.
+    Neighbour,
+    /// Captures traffic on each node.
+    Agent,
+    Control,
+}
+
+impl Role {
+    /// Whether it carries no part of the load.
+    pub(super) fn is_beside(self) -> bool {
+        matches!(self, Self::Agent | Self::Control)
+    }
+}
+
+/// A mesh of a cluster, or none; in the order of [`CLUSTER`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Mesh {
@@ -58,7 +79,7 @@ impl Mesh {
         let found = Self::ALL.into_iter().find(|mesh| mesh.name() == name);
         found.ok_or_else(|| {
             let known = Self::ALL.map(Self::name).join(", ");
-            let lab = crate::mesh::KNOWN.iter().any(|(known, _)| *known == name);
+            let lab = LAB.iter().any(|(known, _)| *known == name);
             let why = if lab { "is measured in the lab of one machine only" } else { "is unknown" };
             Error::Refused(format!("mesh {name:?} {why}; on a cluster there are: {known}"))
         })
@@ -67,25 +88,13 @@ impl Mesh {
     /// Its name in records.
     #[must_use]
     pub const fn name(self) -> &'static str {
-        match self {
-            Self::None => NONE,
-            Self::Leno => "leno",
-            Self::Istio => "istio",
-            Self::IstioAmbient => "istio-ambient",
-            Self::Linkerd => "linkerd",
-        }
+        CLUSTER[self as usize].0
     }
 
     /// A description in one line.
     #[must_use]
     pub const fn about(self) -> &'static str {
-        match self {
-            Self::None => "no proxy: the baseline, part of every round",
-            Self::Leno => "Leno, strict mTLS, a proxy in each pod",
-            Self::Istio => "Istio, a sidecar in each pod (profile minimal)",
-            Self::IstioAmbient => "Istio, a proxy for layer 4 on each node (profile ambient)",
-            Self::Linkerd => "Linkerd, a sidecar in each pod",
-        }
+        CLUSTER[self as usize].1
     }
 
     /// Looks for the mesh's installer; `None` if this program installs it.
@@ -94,7 +103,7 @@ impl Mesh {
     /// The missing program, and the command that installs it.
     pub fn find(self) -> Result<Option<PathBuf>, Missing> {
         let Some(tool) = self.tool() else { return Ok(None) };
-        let missing = || Missing { what: tool.name.to_owned(), bring: tool.bring.to_owned() };
+        let missing = || Missing::new(tool.name, tool.bring);
         tools::find(tool.name).map(Some).ok_or_else(missing)
     }
 
@@ -198,7 +207,7 @@ impl Mesh {
     /// before, and are removed after.
     pub(super) fn owns(self, object: &Named) -> bool {
         let name = object.name.as_str();
-        if name == claim::RUN {
+        if name == RUN {
             // This ClusterRole is the suite's own: the guide grants it to users of the bench.
             return false;
         }

@@ -9,10 +9,8 @@ use leno_kube::api::ListParams;
 use leno_kube::{Api, Client, ResourceExt as _};
 use leno_operate::Error;
 
-use super::manifests::workloads_of;
-use crate::lab::CLIENT;
-use crate::place::Node;
-use crate::scenario::Scenario;
+use crate::record::cluster::Node;
+use crate::scenario::{CLIENT, Scenario};
 
 /// The largest number of nodes in use; enough for one service per node in most scenarios. Each has
 /// a watcher.
@@ -141,7 +139,7 @@ impl Placement {
     /// Places a scenario's workloads; `nodes` must not be empty.
     pub(super) fn of(nodes: &[Usable], scenario: &Scenario) -> Self {
         let others = if nodes.len() > 1 { &nodes[1..] } else { nodes };
-        let places = workloads_of(scenario).into_iter().filter(|name| name != CLIENT);
+        let places = scenario.workloads().into_iter().filter(|name| name != CLIENT);
         let mut places: BTreeMap<String, Usable> =
             places.zip(others.iter().cycle()).map(|(name, node)| (name, node.clone())).collect();
         places.insert(CLIENT.to_owned(), nodes[0].clone());

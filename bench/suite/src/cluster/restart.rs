@@ -6,9 +6,9 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Result, bail};
 
-use super::mesh::Mesh;
-use super::meter::{Role, Watched};
-use super::stage::ClusterStage;
+use super::environment::ClusterEnvironment;
+use super::mesh::{Mesh, Role};
+use super::roles::Watched;
 use super::wait::pass;
 use crate::interrupt::{Interrupt, Interrupted};
 use crate::record::{Mark, MarkKind};
@@ -19,7 +19,7 @@ const LATE: Duration = Duration::from_secs(1);
 
 /// The result of the kill.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct Killed {
+pub(super) struct KillResult {
     /// The killed containers, as `namespace/pod/container`.
     names: Vec<String>,
     /// Why some of them may still run.
@@ -38,35 +38,38 @@ pub(super) fn kills(mesh: Mesh, scenario: &Scenario) -> bool {
 /// # Errors
 /// After an interrupt.
 pub(super) async fn restart(
-    stage: &ClusterStage<'_>,
+    environment: &ClusterEnvironment<'_>,
     due: Instant,
     interrupt: &Interrupt,
-) -> Result<Killed> {
-    if !kills(stage.mesh, stage.scenario) {
-        return Ok(Killed::default());
+) -> Result<KillResult> {
+    if !kills(environment.mesh, environment.scenario) {
+        return Ok(KillResult::default());
     }
-    let doomed = match chosen(stage, interrupt).await {
+    let doomed = match chosen(environment, interrupt).await {
         Err(error) if error.is::<Interrupted>() => return Err(error),
-        Err(error) => return Ok(Killed::none(&error)),
+        Err(error) => return Ok(KillResult::none(&error)),
         Ok(doomed) => doomed,
     };
     pass(due.saturating_duration_since(Instant::now()), interrupt).await?;
-    let again = async || self::chosen(stage, interrupt).await;
-    match stage.watchers.kill(&doomed, again, interrupt).await {
+    let again = async || self::chosen(environment, interrupt).await;
+    match environment.watchers.kill(&doomed, again, interrupt).await {
         Err(error) if error.is::<Interrupted>() => Err(error),
-        done => Ok(Killed::of(&doomed, done, due.elapsed())),
+        done => Ok(KillResult::of(&doomed, done, due.elapsed())),
     }
 }
 
 /// The running containers that must be killed.
-async fn chosen(stage: &ClusterStage<'_>, interrupt: &Interrupt) -> Result<Vec<Watched>> {
-    let mesh = stage.mesh;
-    if let Some(other) = stage.somebody_elses(interrupt).await? {
+async fn chosen(
+    environment: &ClusterEnvironment<'_>,
+    interrupt: &Interrupt,
+) -> Result<Vec<Watched>> {
+    let mesh = environment.mesh;
+    if let Some(other) = environment.foreign_namespace(interrupt).await? {
         let mesh = mesh.name();
         bail!("{mesh} is in namespace {other}, which this run has not made: remove it there");
     }
-    let own = [Some(&*stage.roles.namespace), mesh.namespace()];
-    Ok(doomed(stage.watched(interrupt).await?, &own))
+    let own = [Some(&*environment.roles.namespace), mesh.namespace()];
+    Ok(doomed(environment.watched(interrupt).await?, &own))
 }
 
 /// Selects the containers to kill: those of the mesh that a restart ends, in the namespaces that
@@ -79,7 +82,7 @@ fn doomed(watched: Vec<Watched>, own: &[Option<&str>]) -> Vec<Watched> {
     watched.into_iter().filter(ends).collect()
 }
 
-impl Killed {
+impl KillResult {
     /// The result for these containers: whether killing them succeeded, and how late it was at
     /// most.
     fn of(doomed: &[Watched], done: Result<()>, late: Duration) -> Self {
@@ -139,7 +142,7 @@ mod tests {
             doomed.iter().map(|one| one.role).collect::<Vec<_>>(),
             [Role::Proxy, Role::Control]
         );
-        let killed = Killed::of(&doomed, Ok(()), LATE);
+        let killed = KillResult::of(&doomed, Ok(()), LATE);
         assert_eq!(killed.mark(), None);
         assert!(killed.explains("leno-bench-1/s0/leno-proxy was restarted meanwhile"));
         for other in [
@@ -153,16 +156,18 @@ mod tests {
     #[test]
     fn what_lives_on_is_a_mark() {
         let all = [watched(Role::Proxy, "leno-bench-1/s0/leno-proxy")];
-        let failed = Killed::of(&all, Err(anyhow::anyhow!("n1 is silent")), LATE * 2);
+        let failed = KillResult::of(&all, Err(anyhow::anyhow!("n1 is silent")), LATE * 2);
         let mark = failed.mark().unwrap();
         assert_eq!(
             (mark.kind, &*mark.why),
             (MarkKind::DisturbedLess, "not all was killed: n1 is silent")
         );
-        assert!(Killed::of(&[], Ok(()), LATE).mark().unwrap().why.contains("nothing of the mesh"));
-        let late = Killed::of(&all, Ok(()), LATE * 7 / 2).mark().unwrap();
+        assert!(
+            KillResult::of(&[], Ok(()), LATE).mark().unwrap().why.contains("nothing of the mesh")
+        );
+        let late = KillResult::of(&all, Ok(()), LATE * 7 / 2).mark().unwrap();
         assert_eq!(late.why, "it was killed up to 3.5 s late, or after the load");
         assert!(late.kind.invalidates());
-        assert_eq!(Killed::default().mark(), None, "without a mesh there is nothing to kill");
+        assert_eq!(KillResult::default().mark(), None, "without a mesh there is nothing to kill");
     }
 }

@@ -8,26 +8,25 @@ use anyhow::{Context, Result, bail};
 use leno_measure::load::{Bucket, Pace, Plan, Report};
 use serde::Deserialize;
 
+use super::name::Client;
 use crate::interrupt::Interrupt;
-use crate::lab::{self, Lab};
-use crate::mesh::{Missing, tools};
+use crate::process;
+use crate::tools::{self, Missing};
 
 /// The path at which `scripts/tools.sh fortio` installs it.
 const INSTALLED: &str = "fortio/fortio";
 
 pub(super) fn find() -> Result<PathBuf, Missing> {
-    tools::installed(INSTALLED).or_else(|| tools::find("fortio")).ok_or_else(|| Missing {
-        what: "fortio".to_owned(),
-        bring: "scripts/tools.sh fortio".to_owned(),
-    })
+    let found = tools::installed(INSTALLED).or_else(|| tools::find("fortio"));
+    found.ok_or_else(|| Missing::new("fortio", "scripts/tools.sh fortio"))
 }
 
-pub(super) fn run(lab: &Lab, plan: &Plan, interrupt: &Interrupt) -> Result<Report> {
+pub(super) fn run(client: Client<'_>, plan: &Plan, interrupt: &Interrupt) -> Result<Report> {
     let Pace::Rate(rate) = plan.pace else { bail!("fortio needs a rate") };
     // The buckets of its histogram double in size, so the latencies are read from its log, which
     // has every request.
     let log = tempfile::NamedTempFile::new()?;
-    let mut command = lab.as_client(&find()?)?;
+    let mut command = client(&find()?)?;
     command.args(["load", "-quiet", "-json", "-", "-nocatchup", "-uniform"]);
     command.args(["-access-log-format", "json", "-access-log-file"]).arg(log.path());
     command.args(["-qps", &rate.to_string(), "-c", &plan.connections.to_string()]);
@@ -35,7 +34,7 @@ pub(super) fn run(lab: &Lab, plan: &Plan, interrupt: &Interrupt) -> Result<Repor
     if plan.new_connection {
         command.arg("-keepalive=false");
     }
-    let said = lab::run(command.arg(&plan.url), "", interrupt)?;
+    let said = process::run(command.arg(&plan.url), "", interrupt)?;
     let report: FortioReport = serde_json::from_slice(&said).context("fortio did not report")?;
     let log = fs::read_to_string(log.path()).context("fortio wrote no log")?;
     Ok(report.read(&log, plan, rate))

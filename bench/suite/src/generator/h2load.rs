@@ -6,21 +6,20 @@ use std::path::PathBuf;
 use anyhow::{Context, Result};
 use leno_measure::load::{Bucket, Pace, Plan, Protocol, Report};
 
-use super::seconds;
+use super::name::Client;
+use super::wrk::seconds;
 use crate::interrupt::Interrupt;
-use crate::lab::{self, Lab};
-use crate::mesh::{Missing, tools};
+use crate::process;
+use crate::tools::{self, Missing};
 
 pub(super) fn find() -> Result<PathBuf, Missing> {
-    tools::find("h2load").ok_or_else(|| Missing {
-        what: "h2load".to_owned(),
-        bring: "apt-get install -y nghttp2-client".to_owned(),
-    })
+    let missing = || Missing::new("h2load", "apt-get install -y nghttp2-client");
+    tools::find("h2load").ok_or_else(missing)
 }
 
-pub(super) fn run(lab: &Lab, plan: &Plan, interrupt: &Interrupt) -> Result<Report> {
+pub(super) fn run(client: Client<'_>, plan: &Plan, interrupt: &Interrupt) -> Result<Report> {
     let log = tempfile::NamedTempFile::new()?;
-    let mut command = lab.as_client(&find()?)?;
+    let mut command = client(&find()?)?;
     command.args(["-t", "1", "-c", &plan.connections.to_string(), "-m", &plan.streams.to_string()]);
     command.args(["-D", &seconds(plan.duration).to_string()]);
     command.arg(format!("--log-file={}", log.path().display()));
@@ -36,7 +35,7 @@ pub(super) fn run(lab: &Lab, plan: &Plan, interrupt: &Interrupt) -> Result<Repor
         command.args(["-H", "content-type: application/grpc", "-H", "te: trailers", "-d"]);
         command.arg(body.path());
     }
-    let said = lab::run(command.arg(&plan.url), "", interrupt)?;
+    let said = process::run(command.arg(&plan.url), "", interrupt)?;
     let log = fs::read_to_string(log.path()).context("h2load wrote no log")?;
     Ok(read(plan, &String::from_utf8_lossy(&said), &log))
 }

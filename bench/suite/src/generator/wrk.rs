@@ -1,30 +1,36 @@
 //! wrk, for HTTP/1.1 in a closed loop.
 
+use std::io::Write as _;
 use std::path::PathBuf;
+use std::time::Duration;
 
 use anyhow::{Context, Result};
 use leno_measure::load::{Bucket, Plan, Report};
 
-use super::seconds;
+use super::name::Client;
 use crate::interrupt::Interrupt;
-use crate::lab::{self, Lab};
-use crate::mesh::{Missing, tools};
+use crate::process;
+use crate::tools::{self, Missing};
 
 pub(super) fn find() -> Result<PathBuf, Missing> {
-    tools::find("wrk").ok_or_else(|| Missing {
-        what: "wrk".to_owned(),
-        bring: "apt-get install -y wrk".to_owned(),
-    })
+    tools::find("wrk").ok_or_else(|| Missing::new("wrk", "apt-get install -y wrk"))
 }
 
-pub(super) fn run(lab: &Lab, plan: &Plan, interrupt: &Interrupt) -> Result<Report> {
-    let mut command = lab.as_client(&find()?)?;
+pub(super) fn run(client: Client<'_>, plan: &Plan, interrupt: &Interrupt) -> Result<Report> {
+    let mut command = client(&find()?)?;
     command.args(["--latency", "-t", "1", "-c", &plan.connections.to_string()]);
     command.args(["-d", &format!("{}s", seconds(plan.duration))]);
     if plan.new_connection {
         command.args(["-H", "Connection: close"]);
     }
-    let said = lab::run(command.arg(&plan.url), "", interrupt)?;
+    // wrk sends bodies only by a script.
+    let mut script = tempfile::NamedTempFile::new()?;
+    if plan.body_size > 0 {
+        let (method, size) = (&plan.method, plan.body_size);
+        writeln!(script, "wrk.method = {method:?} wrk.body = string.rep('x', {size})")?;
+        command.arg("-s").arg(script.path());
+    }
+    let said = process::run(command.arg(&plan.url), "", interrupt)?;
     let text = String::from_utf8_lossy(&said);
     let report = parse(&text).with_context(|| format!("cannot read what wrk printed: {text}"))?;
     Ok(Report { url: plan.url.clone(), connections: plan.connections, ..report })
@@ -32,8 +38,7 @@ pub(super) fn run(lab: &Lab, plan: &Plan, interrupt: &Interrupt) -> Result<Repor
 
 /// Parses wrk's output: counts, and its four percentiles if it was started with `--latency`. Each
 /// percentile stands for the requests since the one before it. `None` if there is no rate in it.
-#[must_use]
-pub fn parse(text: &str) -> Option<Report> {
+fn parse(text: &str) -> Option<Report> {
     let mut report = Report::default();
     let mut quantiles: Vec<(f64, u64)> = Vec::new();
     for line in text.lines().map(str::trim) {
@@ -77,6 +82,11 @@ fn microseconds(text: &str) -> Option<f64> {
         _ => return None,
     };
     Some(number * factor)
+}
+
+/// A duration in whole seconds, at least 1, for programs that accept no fractions.
+pub(super) fn seconds(duration: Duration) -> u64 {
+    duration.as_secs_f64().round().max(1.0) as u64
 }
 
 #[cfg(test)]

@@ -1,14 +1,11 @@
 //! The charts of a report.
 
-use super::{Cell, Summary};
+use super::summary::{Cell, Summary};
 use crate::chart::{Axis, Bar, Bars, Chart, Scale, Series, colour};
 use crate::cost::{self, Price};
-use crate::mesh::NONE;
+use crate::mesh_names::NONE;
 use crate::record::{Record, of_one_generator};
-use crate::statistics::quadratic;
-
-/// Points of a drawn parabola.
-const STEPS: u32 = 60;
+use crate::statistics::fitted;
 
 /// A chart with its file name and a caption.
 #[derive(Clone, Debug, PartialEq)]
@@ -168,7 +165,7 @@ fn by_rate(summary: &Summary, meshes: &[String]) -> Vec<Figure> {
                         Kind::Memory => (cell.requests_per_s, cell.rss_mb[1]),
                     })
                     .collect();
-                let curve = curve(&points);
+                let curve = fitted(&points);
                 Series { name: mesh.clone(), colour: colour_of(mesh, meshes), points, curve }
             });
             let chart = Chart {
@@ -186,14 +183,6 @@ fn by_rate(summary: &Summary, meshes: &[String]) -> Vec<Figure> {
         }
     }
     found
-}
-
-fn curve(points: &[(f64, f64)]) -> Vec<(f64, f64)> {
-    let Some([c0, c1, c2]) = quadratic(points) else { return points.to_vec() };
-    let low = points.iter().map(|point| point.0).fold(f64::INFINITY, f64::min);
-    let high = points.iter().map(|point| point.0).fold(0.0, f64::max);
-    let at = |step| low + (high - low) * f64::from(step) / f64::from(STEPS);
-    (0..=STEPS).map(at).map(|x| (x, c0 + c1 * x + c2 * x * x)).collect()
 }
 
 /// Yearly cost of 100 sidecars on the first machine of the table.
@@ -227,8 +216,8 @@ fn costs(records: &[Record], prices: &[Price], meshes: &[String]) -> Option<Figu
 
 #[cfg(test)]
 mod tests {
-    use super::super::tests::record;
     use super::*;
+    use crate::report::summary::tests::record;
 
     #[test]
     fn a_run_has_the_charts_that_its_records_are_enough_for() {

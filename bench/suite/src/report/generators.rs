@@ -1,10 +1,8 @@
 //! Compares generators: the figures of Leno's own and of others, for the same load in the same
 //! rounds.
 
-use super::pairs;
-use crate::generator::Generator;
-use crate::place;
-use crate::record::{Record, kinds_of_marks, of_one_generator, title};
+use crate::generator::name::Generator;
+use crate::record::{Record, cluster, kinds_of_marks, of_one_generator, pairs, title};
 use crate::scenario::{self, Pace};
 use crate::statistics::{Interval, median, ratio};
 
@@ -122,7 +120,7 @@ fn why_apart(own: &Record, other: &Record) -> Option<String> {
         return Some("not compared: each looks for a rate of its own".to_owned());
     }
     let machines = own.machine.differences(&other.machine).into_iter();
-    let places = place::differences(own.cluster.as_ref(), other.cluster.as_ref());
+    let places = cluster::differences(own.cluster.as_ref(), other.cluster.as_ref());
     if let Some(first) = machines.chain(places).next() {
         return Some(format!("not compared: measured elsewhere ({first})"));
     }
@@ -141,52 +139,13 @@ fn searches(scenario: &str) -> bool {
     scenario::find(scenario).is_ok_and(|one| matches!(one.pace, Pace::SearchP99Ms(_)))
 }
 
-/// The table, heading first; the ratio is the report's generator divided by the other.
-#[must_use]
-pub fn rows(all: &[Agreement]) -> Vec<Vec<String>> {
-    let headings = [
-        "SCENARIO",
-        "MESH",
-        "GENERATOR",
-        "REQ/S",
-        "P50 MS",
-        "P99 MS",
-        "P50 RATIO",
-        "WITHIN 10 %",
-        "MARKS",
-    ];
-    let mut rows = vec![headings.map(str::to_owned).to_vec()];
-    for one in all {
-        let figure = |text: String| if one.rounds > 0 { text } else { "-".to_owned() };
-        let ratio = one.p50_ratio.map_or_else(
-            || "-".to_owned(),
-            |ratio| format!("{:.3} ({:.3} to {:.3})", ratio.value, ratio.low, ratio.high),
-        );
-        let close = one.is_close().map_or("-", |close| if close { "yes" } else { "NO" });
-        let said = one.marks.iter().copied().chain(one.apart.as_deref());
-        let said = said.collect::<Vec<_>>().join(", ");
-        let marks = if said.is_empty() { "-".to_owned() } else { said };
-        rows.push(vec![
-            one.title.clone(),
-            one.mesh.clone(),
-            one.generator.clone(),
-            figure(format!("{:.0}", one.requests_per_s)),
-            figure(format!("{:.2}", one.latency_ms[0])),
-            figure(format!("{:.2}", one.latency_ms[1])),
-            ratio,
-            close.to_owned(),
-            one.left_out.clone().unwrap_or(marks),
-        ]);
-    }
-    rows
-}
-
 #[cfg(test)]
 mod tests {
-    use super::super::Summary;
-    use super::super::tests::record;
     use super::*;
     use crate::record::{Mark, MarkKind};
+    use crate::report::summary::Summary;
+    use crate::report::summary::tests::record;
+    use crate::report::text::rows_of_generators as rows;
 
     fn by(generator: &str, round: u32, p50: u64) -> Record {
         let mut record = record("none", round, 5000);
@@ -215,7 +174,7 @@ mod tests {
         assert!(rows[2][6].starts_with("0.938 (") && rows[2][7] == "yes", "{:?}", rows[2]);
         let far = Summary::of(&[by("leno", 0, 1000), by("fortio", 0, 1200)]);
         assert_eq!(far.generators[1].is_close(), Some(false));
-        assert_eq!(Summary::of(&all[..2]).generators, [], "one has nobody to agree with");
+        assert_eq!(Summary::of(&all[..2]).generators, [], "there is no other generator");
         assert_eq!(Summary::of(&all[2..]).cells.len(), 1, "another is reported like ours");
     }
 

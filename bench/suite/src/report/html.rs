@@ -2,9 +2,11 @@
 
 use std::fmt::Write as _;
 
-use super::{Cell, Figure, Summary, rows, rows_beside, rows_of_generators};
+use super::charts::Figure;
+use super::summary::{Cell, Summary};
+use super::text::{rows, rows_of_generators, rows_of_other_figures};
 use crate::chart::escape;
-use crate::mesh::NONE;
+use crate::mesh_names::NONE;
 
 /// The page's style.
 const STYLE: &str = include_str!("page.css");
@@ -27,7 +29,7 @@ pub fn page(summary: &Summary, figures: &[Figure]) -> String {
     for (title, cells) in summary.scenarios() {
         let _ = writeln!(text, "<h2>{}</h2>", escape(&title));
         text += &table(&cells, &rows(&cells));
-        text += &table(&cells, &rows_beside(&cells));
+        text += &table(&cells, &rows_of_other_figures(&cells));
         let name = |figure: &&Figure| figure.caption.starts_with("From the moment");
         let wanted = format!("{}: latency by percentile", escape(&title));
         let own = figures.iter().filter(name).find(|figure| figure.svg.contains(&wanted));
@@ -141,9 +143,9 @@ fn footer(summary: &Summary) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::super::figures;
-    use super::super::tests::record;
     use super::*;
+    use crate::report::charts::figures;
+    use crate::report::summary::tests::record;
 
     #[test]
     fn the_page_needs_nothing_from_elsewhere() {

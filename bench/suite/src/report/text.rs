@@ -2,7 +2,8 @@
 
 use std::fmt::Write as _;
 
-use super::{Cell, Summary, rows_beside, rows_of_generators};
+use super::generators::Agreement;
+use super::summary::{Cell, Summary};
 use crate::error::{Error, Result};
 use crate::record::Record;
 
@@ -55,19 +56,91 @@ fn row(cell: &Cell) -> Vec<String> {
     ]
 }
 
-impl Summary {
-    /// The titles of the scenarios, and their cells.
-    #[must_use]
-    pub fn scenarios(&self) -> Vec<(String, Vec<&Cell>)> {
-        let mut found: Vec<(String, Vec<&Cell>)> = Vec::new();
-        for cell in &self.cells {
-            match found.last_mut().filter(|(title, _)| *title == cell.title()) {
-                Some((_, cells)) => cells.push(cell),
-                None => found.push((cell.title(), vec![cell])),
-            }
+/// The table of one scenario, heading first; columns without figures are left out.
+#[must_use]
+pub fn rows_of_other_figures(cells: &[&Cell]) -> Vec<Vec<String>> {
+    let known = |figure: f64, text: String| if figure > 0.0 { text } else { "-".to_owned() };
+    let columns: [(&str, OtherColumn); 8] = [
+        ("CONNECTIONS", &|cell| {
+            known(cell.beside.connections, format!("{:.0}", cell.beside.connections))
+        }),
+        ("PROGRAMS US/REQ", &|cell| {
+            known(cell.beside.programs_us, format!("{:.2}", cell.beside.programs_us))
+        }),
+        ("SWITCHES/REQ", &|cell| {
+            known(cell.beside.switches, format!("{:.2}", cell.beside.switches))
+        }),
+        ("START-UP MS", &|cell| {
+            cell.start_up_ms.map_or_else(|| "-".into(), |ms| format!("{ms:.0}"))
+        }),
+        ("CONTROL MB", &|cell| {
+            known(cell.beside.control_mb, format!("{:.1}", cell.beside.control_mb))
+        }),
+        ("NEIGHBOUR REQ/S", &|cell| {
+            cell.beside
+                .neighbour_requests_per_s
+                .map_or_else(|| "-".into(), |rate| format!("{rate:.0}"))
+        }),
+        ("REVISIONS", &|cell| {
+            known(cell.beside.revisions, format!("{:.0}", cell.beside.revisions))
+        }),
+        ("ARRIVED", &|cell| {
+            cell.beside.arrived.map_or_else(|| "-".into(), |count| format!("{count:.0}"))
+        }),
+    ];
+    let mut rows = vec![vec!["MESH".to_owned()]];
+    rows.extend(cells.iter().map(|cell| vec![cell.mesh.clone()]));
+    for (heading, value) in columns {
+        let values: Vec<String> = cells.iter().map(|cell| value(cell)).collect();
+        if values.iter().any(|value| value != "-") {
+            let column = std::iter::once(heading.to_owned()).chain(values);
+            rows.iter_mut().zip(column).for_each(|(row, value)| row.push(value));
         }
-        found
     }
+    rows
+}
+
+/// Returns the text of a cell in a column.
+type OtherColumn<'a> = &'a dyn Fn(&Cell) -> String;
+
+/// The table, heading first; the ratio is the report's generator divided by the other.
+#[must_use]
+pub fn rows_of_generators(all: &[Agreement]) -> Vec<Vec<String>> {
+    let headings = [
+        "SCENARIO",
+        "MESH",
+        "GENERATOR",
+        "REQ/S",
+        "P50 MS",
+        "P99 MS",
+        "P50 RATIO",
+        "WITHIN 10 %",
+        "MARKS",
+    ];
+    let mut rows = vec![headings.map(str::to_owned).to_vec()];
+    for one in all {
+        let figure = |text: String| if one.rounds > 0 { text } else { "-".to_owned() };
+        let ratio = one.p50_ratio.map_or_else(
+            || "-".to_owned(),
+            |ratio| format!("{:.3} ({:.3} to {:.3})", ratio.value, ratio.low, ratio.high),
+        );
+        let close = one.is_close().map_or("-", |close| if close { "yes" } else { "NO" });
+        let said = one.marks.iter().copied().chain(one.apart.as_deref());
+        let said = said.collect::<Vec<_>>().join(", ");
+        let marks = if said.is_empty() { "-".to_owned() } else { said };
+        rows.push(vec![
+            one.title.clone(),
+            one.mesh.clone(),
+            one.generator.clone(),
+            figure(format!("{:.0}", one.requests_per_s)),
+            figure(format!("{:.2}", one.latency_ms[0])),
+            figure(format!("{:.2}", one.latency_ms[1])),
+            ratio,
+            close.to_owned(),
+            one.left_out.clone().unwrap_or(marks),
+        ]);
+    }
+    rows
 }
 
 /// The report as Markdown.
@@ -83,7 +156,7 @@ pub fn markdown(summary: &Summary) -> String {
     for (title, cells) in summary.scenarios() {
         let _ = writeln!(text, "\n## {title}");
         text += &table(&rows(&cells));
-        text += &table(&rows_beside(&cells));
+        text += &table(&rows_of_other_figures(&cells));
     }
     if !summary.generators.is_empty() {
         text += "\n## Generators side by side\n";
@@ -181,8 +254,8 @@ const COLUMNS: [Column; 38] = [
 
 #[cfg(test)]
 mod tests {
-    use super::super::tests::record;
     use super::*;
+    use crate::report::summary::tests::record;
 
     #[test]
     fn every_form_has_every_mesh() {

@@ -1,11 +1,9 @@
 //! One column of several sequences over the rate, with the fitted parabolas.
 
-use super::{Analysis, Column};
+use super::analysis::{Analysis, Column};
 use crate::chart::{Axis, Chart, Scale, Series, colour};
 use crate::error::{Error, Result};
-
-/// Points of a drawn parabola.
-const STEPS: u32 = 60;
+use crate::statistics::fitted;
 
 impl Analysis {
     /// The chart of one column, without the sequences that lack it.
@@ -44,14 +42,8 @@ impl Analysis {
 
 fn series(name: &str, nth: usize, column: &Column) -> Series {
     let points = column.runs.iter().map(|run| (run.rate as f64, run.mean)).collect();
-    let rates = || column.mean_by_rate.keys().map(|rate| *rate as f64);
-    let (low, high) = (rates().fold(f64::INFINITY, f64::min), rates().fold(0.0, f64::max));
-    let curve = column.fit.map_or_else(
-        || column.mean_by_rate.iter().map(|(rate, mean)| (*rate as f64, *mean)).collect(),
-        |[c0, c1, c2]| {
-            let at = |step| low + (high - low) * f64::from(step) / f64::from(STEPS);
-            (0..=STEPS).map(at).map(|x| (x, c0 + c1 * x + c2 * x * x)).collect()
-        },
-    );
+    let means: Vec<(f64, f64)> =
+        column.mean_by_rate.iter().map(|(rate, mean)| (*rate as f64, *mean)).collect();
+    let curve = fitted(&means);
     Series { name: name.to_owned(), colour: colour(name, nth), points, curve }
 }

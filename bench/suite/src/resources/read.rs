@@ -4,13 +4,15 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
 
-use super::Rate;
 use crate::error::{Attempt, Error, Result};
 
 /// The suffix of the files' names.
 const SUFFIX: &str = "-metrics.csv";
 /// The column that is not a measurement.
 const TIME: &str = "timestamp";
+
+/// A rate as a key, in whole requests a second.
+pub type Rate = u64;
 
 /// One file: a run at a rate.
 #[derive(Clone, Debug, PartialEq)]

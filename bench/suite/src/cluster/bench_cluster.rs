@@ -1,0 +1,218 @@
+//! The cluster of a run, and what is measured in it.
+
+use std::path::Path;
+
+use anyhow::{Result, bail};
+use k8s_openapi::api::core::v1::Namespace;
+use leno_charts::Values;
+use leno_kube::api::ListParams;
+use leno_kube::{Api, Client, Right};
+use leno_operate::{Error, Target};
+
+use super::mesh::Mesh;
+use super::names::MANAGED;
+use super::nodes::{self, Nodes};
+use super::run_lock;
+use crate::measurement::options::Options;
+use crate::measurement::records::blank;
+use crate::real_application::images::Images;
+use crate::record::Record;
+use crate::record::cluster::Cluster;
+use crate::scenario::Scenario;
+
+/// The rights in the whole cluster that a measurement needs; installing a mesh needs more. Applying
+/// an object needs `create` if it does not exist, and `patch`. A port-forward needs `get` or
+/// `create`, depending on its protocol.
+const RIGHTS: [Right; 31] = [
+    ("list", "", "nodes"),
+    ("create", "", "namespaces"),
+    ("delete", "", "namespaces"),
+    ("get", "", "namespaces"),
+    ("list", "", "namespaces"),
+    ("patch", "", "namespaces"),
+    ("create", "", "serviceaccounts"),
+    ("patch", "", "serviceaccounts"),
+    ("create", "", "services"),
+    ("patch", "", "services"),
+    ("create", "", "pods"),
+    ("list", "", "pods"),
+    ("patch", "", "pods"),
+    ("create", "", "pods/portforward"),
+    ("get", "", "pods/portforward"),
+    ("get", "", "pods/log"),
+    ("get", "", "configmaps"),
+    ("list", "", "configmaps"),
+    ("list", "apps", "deployments"),
+    // The objects that change during the load.
+    ("create", "discovery.k8s.io", "endpointslices"),
+    ("patch", "discovery.k8s.io", "endpointslices"),
+    ("create", "gateway.networking.k8s.io", "httproutes"),
+    ("patch", "gateway.networking.k8s.io", "httproutes"),
+    // The kinds of objects that meshes create outside their namespace.
+    ("list", "apiextensions.k8s.io", "customresourcedefinitions"),
+    ("list", "rbac.authorization.k8s.io", "clusterroles"),
+    ("list", "rbac.authorization.k8s.io", "clusterrolebindings"),
+    ("list", "admissionregistration.k8s.io", "mutatingwebhookconfigurations"),
+    ("list", "admissionregistration.k8s.io", "validatingwebhookconfigurations"),
+    ("list", "admissionregistration.k8s.io", "validatingadmissionpolicies"),
+    ("list", "admissionregistration.k8s.io", "validatingadmissionpolicybindings"),
+    ("list", "gateway.networking.k8s.io", "gatewayclasses"),
+];
+
+/// The options of a run in a cluster.
+pub struct ClusterRun {
+    /// The scenarios, rounds and durations. The meshes and generators in these options are not
+    /// used: they are for the lab.
+    pub options: Options,
+    /// The meshes to measure; the baseline is added if it is missing.
+    pub meshes: Vec<Mesh>,
+    /// The image of the client and the services, with `leno-bench` as its entrypoint.
+    pub image: String,
+    /// The real application instead of the suite's own services.
+    pub real: Option<Images>,
+    /// The values that Leno is installed with.
+    pub values: Values,
+    /// The same values as `NAME=VALUE`, for the records.
+    pub told: Vec<String>,
+    /// Whether meshes are installed and removed; otherwise the meshes of the cluster are measured.
+    pub install: bool,
+}
+
+/// The cluster of a run.
+pub struct BenchCluster {
+    pub(super) client: Client,
+    pub(super) target: Target,
+    /// The UID that distinguishes the cluster from others.
+    pub(super) identity: String,
+    pub(super) namespace: String,
+    pub(super) nodes: Nodes,
+    server_version: String,
+}
+
+impl BenchCluster {
+    /// Checks whether a cluster can be used for measurements, and finds its nodes. Creates nothing.
+    ///
+    /// # Errors
+    /// If the cluster is not reachable, a right is missing, or no node accepts pods.
+    pub async fn open(target: &Target) -> Result<Self> {
+        let Target { kubeconfig, context } = target.pinned();
+        // An absolute path, because `clean` may run in another directory.
+        let kubeconfig = kubeconfig.map(std::path::absolute).transpose()?;
+        let target = Target { kubeconfig, context };
+        let client = leno_operate::connect(&target).await?;
+        let version = client.apiserver_version().await.map_err(Error::api("get /version"))?;
+        let lacking = leno_operate::lacking(&client, &RIGHTS).await?;
+        if !lacking.is_empty() {
+            bail!(
+                "the user of the kubeconfig may not {}; docs/guide/bench.md has the rights that are needed",
+                lacking.join(", ")
+            );
+        }
+        let identity = run_lock::identity(&client).await?;
+        let nodes = nodes::nodes(&client).await?;
+        let server_version = version.git_version;
+        Ok(Self { client, target, identity, namespace: namespace(), nodes, server_version })
+    }
+
+    /// The processors of the nodes in use.
+    #[must_use]
+    pub fn cpus(&self) -> usize {
+        self.nodes.usable.iter().map(|one| one.node.cpus).sum()
+    }
+
+    /// Fails if another run is active or was killed.
+    pub(super) async fn is_free(&self) -> Result<()> {
+        let all: Api<Namespace> = Api::all(self.client.clone());
+        let (label, value) = MANAGED;
+        let ours = ListParams::default().labels(&format!("{label}={value}"));
+        let found = all.list(&ours).await.map_err(Error::api("list namespaces"))?;
+        found.items.first().map_or(Ok(()), run_lock::refused)
+    }
+
+    /// The description of this cluster in a record.
+    fn place(
+        &self,
+        run: &ClusterRun,
+        (scenario, mesh): (&Scenario, Mesh),
+        beside: &[String],
+    ) -> Cluster {
+        let placement = nodes::Placement::of(&self.nodes.usable, scenario);
+        Cluster {
+            context: self.target.name(),
+            uid: self.identity.clone(),
+            server_version: self.server_version.clone(),
+            nodes: self.nodes.usable.iter().map(|one| one.node.clone()).collect(),
+            image: run.image.clone(),
+            application: run.real.clone(),
+            found: !run.install && mesh != Mesh::None,
+            told: match mesh {
+                Mesh::Leno if run.install => run.told.clone(),
+                _ => Vec::new(),
+            },
+            beside: beside.to_vec(),
+            placement: placement.names(),
+        }
+    }
+}
+
+/// A unique name for a namespace, from the current time and the process ID.
+fn namespace() -> String {
+    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
+    let now = now.map_or(0, |since| since.subsec_nanos());
+    format!("leno-bench-{:05x}", (now ^ std::process::id().rotate_left(12)) & 0xf_ffff)
+}
+
+/// The directory of the records and its host, for users who find the namespace.
+pub(super) fn whose(out: &Path) -> Result<String> {
+    let host = nix::unistd::gethostname().map(|name| name.to_string_lossy().into_owned());
+    let host = host.unwrap_or_else(|_| "a machine without a name".to_owned());
+    Ok(format!("{} (on {host})", std::path::absolute(out)?.display()))
+}
+
+/// A record that only has the circumstances of the run.
+pub(super) fn at(
+    run: &ClusterRun,
+    ground: &BenchCluster,
+    (scenario, mesh, round, step): (&Scenario, Mesh, u32, Option<f64>),
+    beside: &[String],
+) -> Record {
+    let place = ground.place(run, (scenario, mesh), beside);
+    let mut record = blank(&run.options, scenario, mesh.name(), round);
+    record.machine = place.machine();
+    record.cluster = Some(place);
+    record.step = step;
+    record
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use k8s_openapi::api::rbac::v1::ClusterRole;
+
+    use super::*;
+
+    #[test]
+    fn the_rights_that_are_needed_are_those_of_the_guide() {
+        let guide = include_str!("../../../../docs/guide/bench.md");
+        let (_, role) = guide.split_once("```yaml\n").unwrap();
+        let role = leno_operate::documents(role.split_once("```").unwrap().0).unwrap().remove(0);
+        let role: ClusterRole = serde_json::from_value(role).unwrap();
+        let mut said = BTreeSet::new();
+        for rule in role.rules.unwrap() {
+            for group in rule.api_groups.unwrap() {
+                for resource in rule.resources.iter().flatten() {
+                    said.extend(rule.verbs.iter().map(|verb| format!("{verb} {group}/{resource}")));
+                }
+            }
+        }
+        let needed = RIGHTS.map(|(verb, group, resource)| format!("{verb} {group}/{resource}"));
+        assert_eq!(said, BTreeSet::from(needed));
+    }
+
+    #[test]
+    fn namespaces_of_two_runs_differ_from_those_of_a_mesh() {
+        let name = namespace();
+        assert!(name.starts_with("leno-bench-") && name.len() == 16, "{name}");
+    }
+}

@@ -1,0 +1,334 @@
+//! A mesh in a round: it is installed, measured in every scenario, and removed.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use anyhow::{Result, anyhow};
+
+use super::bench_cluster::{BenchCluster, ClusterRun, at, whose};
+use super::install::{self, Installation};
+use super::inventory::Inventory;
+use super::ledger::{Installed, Ledger};
+use super::measure::{self, ClusterCase, ObjectsLeft};
+use super::mesh::Mesh;
+use super::restart::kills;
+use super::restore::take_back;
+use super::revisions;
+use super::run_lock::{self, Claimant};
+use crate::interrupt::{Interrupt, Interrupted};
+use crate::measurement::records::{blank, is_measured, line, write};
+use crate::record::Record;
+use crate::scenario::{Disturbance, Scenario};
+
+/// A mesh in a round, with all measurements that are made while it is installed.
+pub(super) struct MeshRound<'a> {
+    pub(super) mesh: Mesh,
+    round: u32,
+    pub(super) cases: Vec<(&'a Scenario, Option<f64>)>,
+}
+
+/// The meshes of all rounds. The baseline is first in each round, and the other meshes rotate;
+/// measurements that have a record are left out.
+pub(super) fn mesh_rounds<'a>(
+    run: &'a ClusterRun,
+    able: &BTreeMap<&'static str, Option<PathBuf>>,
+    old: &[Record],
+) -> Vec<MeshRound<'a>> {
+    let others: Vec<Mesh> =
+        run.meshes.iter().copied().filter(|mesh| able.contains_key(mesh.name())).collect();
+    let mut rounds = Vec::new();
+    for round in 0..run.options.rounds {
+        let turn = round as usize % others.len().max(1);
+        let turned = others[turn..].iter().chain(&others[..turn]).copied();
+        for mesh in std::iter::once(Mesh::None).chain(turned) {
+            let all = run.options.scenarios.iter();
+            let all = all.flat_map(|one| one.steps().into_iter().map(move |step| (one, step)));
+            let cases: Vec<_> = all
+                .filter(|(scenario, step)| {
+                    let mut record = blank(&run.options, scenario, mesh.name(), round);
+                    record.step = *step;
+                    !is_measured(old, &record)
+                })
+                .collect();
+            if !cases.is_empty() {
+                rounds.push(MeshRound { mesh, round, cases });
+            }
+        }
+    }
+    rounds
+}
+
+/// The progress of a run.
+pub(super) struct Clock {
+    begun: Instant,
+    done: usize,
+    total: usize,
+}
+
+impl Clock {
+    /// The clock of a run that starts now.
+    pub(super) fn of(total: usize) -> Self {
+        Self { begun: Instant::now(), done: 0, total }
+    }
+
+    /// Counts one more measurement; returns the progress and the estimated remaining time.
+    fn next(&mut self) -> ((usize, usize), Duration) {
+        self.done += 1;
+        let left = self.begun.elapsed().mul_f64((self.total - self.done) as f64 / self.done as f64);
+        ((self.done, self.total), left)
+    }
+}
+
+/// The context of a mesh in a round.
+pub(super) struct MeshRoundContext<'a> {
+    pub(super) run: &'a ClusterRun,
+    pub(super) ground: &'a BenchCluster,
+    pub(super) round: &'a MeshRound<'a>,
+    pub(super) tool: Option<&'a Path>,
+    /// Meshes that were installed before the run.
+    pub(super) beside: &'a [String],
+}
+
+impl MeshRoundContext<'_> {
+    /// Installs the mesh, measures, and removes it.
+    pub(super) async fn carry_out(
+        &self,
+        ledger: &mut Ledger,
+        clock: &mut Clock,
+        interrupt: &Interrupt,
+        say: &mut dyn FnMut(&str),
+    ) -> Result<()> {
+        let refused = self.refused().await?;
+        let nothing = refused.iter().all(Option::is_some);
+        let installed = match self.round.mesh == Mesh::None || !self.run.install || nothing {
+            true => Ok(Ok(())),
+            false => self.install(ledger, interrupt, say).await,
+        };
+        let done = match installed {
+            Ok(installed) => self.cases((installed, &refused), clock, interrupt, say).await,
+            Err(error) => Err(error),
+        };
+        let out = &self.run.options.out;
+        let back = take_back(&self.ground.client, (ledger, out), say).await;
+        match (done, back) {
+            (Err(error), Err(left)) => Err(left.context(format!("{error:#}"))),
+            (done, back) => done.and(back),
+        }
+    }
+
+    /// Installs the mesh. The inner result is the outcome of the installation, which goes into its
+    /// records.
+    ///
+    /// # Errors
+    /// If another user has installed the mesh since the run began, or the ledger cannot be written.
+    async fn install(
+        &self,
+        ledger: &mut Ledger,
+        interrupt: &Interrupt,
+        say: &mut dyn FnMut(&str),
+    ) -> Result<Result<()>> {
+        let MeshRound { mesh, round, .. } = *self.round;
+        let (client, out, name) = (&self.ground.client, &self.run.options.out, mesh.name());
+        let refused = |what: &str| {
+            anyhow!(
+                "another user has installed {name}, or a part of it ({what}), since the run began: the bench does not \
+                 change it. Remove it and continue with --resume, or measure it with --no-install"
+            )
+        };
+        let there = Inventory::take(client).await?;
+        if let Some(first) = there.of(mesh).first() {
+            return Err(refused(first));
+        }
+        ledger.mesh = Some(Installed { mesh, before: there.names(), agents: false, fresh: true });
+        ledger.write(out)?;
+        if let Some(namespace) = mesh.namespace() {
+            let records = whose(out)?;
+            let claimant = Claimant { run: &ledger.namespace, records: &records };
+            if run_lock::namespace(client, namespace, claimant).await?.is_some() {
+                ledger.mesh = None;
+                ledger.write(out)?;
+                return Err(refused(&format!("Namespace {namespace}")));
+            }
+        }
+        say(&format!("{name}: being installed for round {}", round + 1));
+        let (target, tool) = (&self.ground.target, self.tool);
+        let installation = Installation { client, target, mesh, tool };
+        let mut agents = || {
+            ledger.mesh.iter_mut().for_each(|installed| installed.agents = true);
+            ledger.write(out)
+        };
+        let done = installation.install((&self.run.values, &mut agents), interrupt, say).await;
+        if done.is_ok() {
+            ledger.mesh.iter_mut().for_each(|installed| installed.fresh = false);
+        }
+        Ok(done)
+    }
+
+    /// Why each of the cases cannot be measured here, `None` for those that can. This is known
+    /// before anything is created.
+    async fn refused(&self) -> Result<Vec<Option<String>>> {
+        let mesh = self.round.mesh;
+        let pushes = |scenario: &Scenario| {
+            mesh != Mesh::None && matches!(scenario.disturbance, Some(Disturbance::Push { .. }))
+        };
+        let client = &self.ground.client;
+        // Linkerd's installation includes the definitions if the cluster has none.
+        let brings =
+            mesh == Mesh::Linkerd && self.run.install && !revisions::defines_routes(client).await?;
+        let lacks = match self.round.cases.iter().any(|(scenario, _)| pushes(scenario)) {
+            true if !brings => revisions::lacks_routes(client).await?,
+            _ => None,
+        };
+        let others = "it kills every proxy and the control plane, which may be of use to others: leave --no-install \
+                      out, and the mesh is installed for it alone";
+        let refused = |(scenario, _): &(&Scenario, Option<f64>)| {
+            let unable = mesh.unable(scenario).map(str::to_owned);
+            let found = !self.run.install && kills(mesh, scenario);
+            let unable = unable.or_else(|| found.then(|| others.to_owned()));
+            unable.or_else(|| lacks.clone().filter(|_| pushes(scenario)))
+        };
+        Ok(self.round.cases.iter().map(refused).collect())
+    }
+
+    async fn cases(
+        &self,
+        (installed, refused): (Result<()>, &[Option<String>]),
+        clock: &mut Clock,
+        interrupt: &Interrupt,
+        say: &mut dyn FnMut(&str),
+    ) -> Result<()> {
+        let name = self.round.mesh.name();
+        let mut lacks = match installed {
+            Err(error) if error.is::<Interrupted>() => return Err(error),
+            installed => installed.err().map(|why| format!("{name} cannot be installed: {why:#}")),
+        };
+        for ((scenario, step), refused) in self.round.cases.iter().zip(refused) {
+            let left_out = refused.clone().or_else(|| lacks.clone());
+            let is_killed = left_out.is_none() && kills(self.round.mesh, scenario);
+            let mut record = self.one(left_out, (scenario, *step), interrupt, say).await?;
+            write(&self.run.options.out, &mut record)?;
+            let (far, left) = clock.next();
+            say(&line(&record, far, left));
+            if is_killed {
+                lacks = self.is_back(scenario, interrupt, say).await?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Waits until a mesh is ready again after all its containers were killed; returns why it is
+    /// not.
+    async fn is_back(
+        &self,
+        scenario: &Scenario,
+        interrupt: &Interrupt,
+        say: &mut dyn FnMut(&str),
+    ) -> Result<Option<String>> {
+        let (mesh, tool) = (self.round.mesh, self.tool);
+        let (client, target) = (&self.ground.client, &self.ground.target);
+        let installation = Installation { client, target, mesh, tool };
+        let nodes = self.ground.nodes.usable.iter().map(|one| one.node.name.as_str());
+        let nodes: Vec<&str> = nodes.collect();
+        match installation.ready_on(&nodes, interrupt, say).await {
+            Err(error) if error.is::<Interrupted>() => Err(error),
+            ready => Ok(ready.err().map(|why| {
+                let (mesh, scenario) = (mesh.name(), &scenario.name);
+                format!("{mesh} is not there again since {scenario} has killed it: {why:#}")
+            })),
+        }
+    }
+
+    async fn one(
+        &self,
+        left_out: Option<String>,
+        (scenario, step): (&Scenario, Option<f64>),
+        interrupt: &Interrupt,
+        say: &mut dyn FnMut(&str),
+    ) -> Result<Record> {
+        let MeshRound { mesh, round, .. } = *self.round;
+        let mut record = at(self.run, self.ground, (scenario, mesh, round, step), self.beside);
+        if left_out.is_some() {
+            record.left_out = left_out;
+            return Ok(record);
+        }
+        let measured = async {
+            let case = ClusterCase { scenario, mesh, version: self.version().await?, step };
+            let all = (&case, record.clone());
+            measure::measure(self.run, self.ground, all, interrupt, say).await
+        };
+        match measured.await {
+            Ok(record) => Ok(record),
+            Err(error) if error.is::<Interrupted>() || error.is::<ObjectsLeft>() => Err(error),
+            Err(error) => {
+                interrupt.check()?;
+                record.left_out = Some(format!("{error:#}"));
+                Ok(record)
+            }
+        }
+    }
+
+    /// The known version of the mesh, in addition to the image of its proxies.
+    async fn version(&self) -> Result<String> {
+        if self.round.mesh != Mesh::Leno {
+            return Ok(String::new());
+        }
+        let system = install::system(&self.ground.client, Mesh::Leno).await?;
+        let system = system.unwrap_or_else(|| leno_charts::NAMESPACE.to_owned());
+        let installed = leno_operate::installed(&self.ground.client, &system).await?;
+        Ok(installed.map(|one| format!("leno {}", one.version)).unwrap_or_default())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use leno_charts::Values;
+
+    use super::*;
+    use crate::measurement::options::Options;
+    use crate::measurement::records::tests::options;
+
+    fn a_run(meshes: &[Mesh], scenarios: &[&str]) -> ClusterRun {
+        let scenarios = scenarios.iter().map(|name| crate::scenario::find(name).unwrap());
+        ClusterRun {
+            options: Options { scenarios: scenarios.collect(), ..options(Path::new("")) },
+            meshes: meshes.to_vec(),
+            image: "leno:1".into(),
+            real: None,
+            values: Values::defaults(),
+            told: Vec::new(),
+            install: true,
+        }
+    }
+
+    #[test]
+    fn a_mesh_is_installed_once_a_round_and_the_baseline_is_first_in_each() {
+        let run = a_run(&[Mesh::Leno, Mesh::Linkerd], &["http-1k", "faces"]);
+        let able = [Mesh::None, Mesh::Leno, Mesh::Linkerd].map(|mesh| (mesh.name(), None));
+        let rounds = mesh_rounds(&run, &able.into(), &[]);
+        let order: Vec<_> =
+            rounds.iter().map(|one| (one.round, one.mesh.name(), one.cases.len())).collect();
+        assert_eq!(
+            order,
+            [
+                (0, "none", 6),
+                (0, "leno", 6),
+                (0, "linkerd", 6),
+                (1, "none", 6),
+                (1, "linkerd", 6),
+                (1, "leno", 6)
+            ]
+        );
+    }
+
+    #[test]
+    fn what_has_a_record_installs_nothing_again() {
+        let run = a_run(&[Mesh::Leno], &["http-1k"]);
+        let able = [Mesh::None, Mesh::Leno].map(|mesh| (mesh.name(), None));
+        let old =
+            ["none", "leno"].map(|mesh| blank(&run.options, &run.options.scenarios[0], mesh, 0));
+        let rounds = mesh_rounds(&run, &able.into(), &old);
+        let left: Vec<_> = rounds.iter().map(|one| (one.round, one.mesh.name())).collect();
+        assert_eq!(left, [(1, "none"), (1, "leno")]);
+    }
+}

@@ -1,0 +1,104 @@
+//! Reverts the changes that a run has made to a cluster, by its ledger.
+
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context as _, Result, bail};
+use leno_kube::Client;
+
+use super::install::{self, Installation};
+use super::inventory::{self, Inventory};
+use super::ledger::{self, Installed, Ledger};
+use super::{namespace, run_lock};
+
+/// The cluster or its nodes still have something that was not there before. The ledger lists it and
+/// stays.
+#[derive(Clone, Debug, thiserror::Error)]
+#[error("the cluster is not as it was found; say leno bench clean {} once that is seen to", .0.display())]
+pub(super) struct NotRestored(PathBuf);
+
+/// Reverts the changes in a ledger: removes the namespace of the measurements, then the installed
+/// mesh, then the objects that the mesh left behind. Afterwards the ledger in the directory has no
+/// mesh. Safe to repeat.
+pub(super) async fn take_back(
+    client: &Client,
+    (ledger, out): (&mut Ledger, &Path),
+    say: &mut dyn FnMut(&str),
+) -> Result<()> {
+    let back = async {
+        namespace::delete(client, &ledger.namespace).await?;
+        if let Some(installed) = ledger.mesh.clone() {
+            remove(client, (ledger, out), &installed, say).await?;
+            ledger.mesh = None;
+            ledger.write(out)?;
+        }
+        if !ledger.unclean.is_empty() {
+            // Only the nodes are not clean.
+            run_lock::release(client, &ledger.namespace).await?;
+            bail!(
+                "Leno is not gone from every node ({}): run `leno-agent cleanup` there, and then remove {}, which \
+                 is all that knows of it",
+                ledger.unclean.join("; "),
+                out.join(ledger::FILE).display()
+            );
+        }
+        Ok(())
+    };
+    back.await.with_context(|| NotRestored(out.to_owned()))
+}
+
+/// Removes a mesh that this run installed, and the objects that it leaves behind. Adds the nodes
+/// that are not clean to the ledger.
+async fn remove(
+    client: &Client,
+    (ledger, out): (&mut Ledger, &Path),
+    installed: &Installed,
+    say: &mut dyn FnMut(&str),
+) -> Result<()> {
+    let Installed { mesh, before, .. } = installed;
+    let (mesh, name) = (*mesh, mesh.name());
+    if let Some(namespace) = install::foreign_namespace(client, mesh, &ledger.namespace).await? {
+        say(&format!("{name}: in namespace {namespace}, which this run has not made: it stays"));
+        return Ok(());
+    }
+    say(&format!("{name}: being removed"));
+    // Some tools fail if there is nothing to remove, as linkerd does.
+    let something = Inventory::take(client).await?.has_new(mesh, before);
+    if mesh.tool().is_none() || something {
+        let tool = mesh.find()?;
+        let target = &ledger.target();
+        let installation = Installation { client, target, mesh, tool: tool.as_deref() };
+        // Until the removal succeeds, the objects that a second attempt needs stay in the cluster.
+        ledger.unclean.extend(installation.remove(installed, say).await?);
+        ledger.write(out)?;
+    }
+    inventory::restore(client, (&ledger.namespace, mesh, before), say).await
+}
+
+/// Releases a cluster in which nothing of the run is left.
+pub(super) async fn let_go(client: &Client, ledger: &Ledger, out: &Path) -> Result<()> {
+    run_lock::release(client, &ledger.namespace)
+        .await
+        .with_context(|| NotRestored(out.to_owned()))?;
+    Ok(Ledger::forget(out)?)
+}
+
+/// As [`clean`], in a directory that this process has locked.
+pub(super) async fn finish(out: &Path, say: &mut dyn FnMut(&str)) -> Result<bool> {
+    let Some(mut ledger) = Ledger::read(out)? else { return Ok(false) };
+    let reached = async {
+        let client = leno_operate::connect(&ledger.target()).await?;
+        anyhow::Ok((run_lock::identity(&client).await?, client))
+    };
+    let file = out.join(ledger::FILE);
+    let (identity, client) = reached.await.with_context(|| {
+        format!(
+            "{} is about a cluster that is not reached; where it is gone, remove the file",
+            file.display()
+        )
+    })?;
+    ledger.check(out, &identity)?;
+    say(&format!("taking back what a run left: namespace {}", ledger.namespace));
+    take_back(&client, (&mut ledger, out), say).await?;
+    let_go(&client, &ledger, out).await?;
+    Ok(true)
+}

@@ -1,0 +1,135 @@
+//! What a run claims for itself: the directory of its records, the cluster, and the namespaces of
+//! the meshes that it installs.
+//!
+//! A claim on the cluster is a namespace that is created, not applied: if two runs create it at
+//! once, one of them fails. An annotation names its run, so that no run reverts the changes of
+//! another.
+
+use std::fs::{File, TryLockError};
+use std::path::Path;
+
+use anyhow::{Context, Result, bail};
+use k8s_openapi::api::core::v1::Namespace;
+use leno_kube::api::PostParams;
+use leno_kube::{Api, Client, ResourceExt as _};
+use leno_operate::Error;
+use serde_json::json;
+
+use super::names::{MANAGED, RECORDS, RUN};
+use super::namespace::delete_exactly;
+use crate::error::{self, Attempt as _};
+
+/// The annotation that names the run that created a namespace.
+const OF: &str = "leno.dev/bench-run";
+/// The field manager of claims. A later apply to the namespace by another manager keeps them.
+const CLAIMER: &str = "leno-bench-claim";
+/// The namespace that exists as long as its cluster.
+const FIRST: &str = "kube-system";
+
+/// A run, and the place of its records.
+#[derive(Clone, Copy)]
+pub(super) struct Claimant<'a> {
+    /// The unique name of the run.
+    pub(super) run: &'a str,
+    pub(super) records: &'a str,
+}
+
+/// Locks a directory until the returned file is dropped or the process ends.
+///
+/// # Errors
+/// If another process has locked the directory, or it cannot be locked.
+pub(super) fn directory(out: &Path) -> error::Result<File> {
+    let file = File::open(out)
+        .attempt(|| format!("open directory {} (is it the --out of a run?)", out.display()))?;
+    match file.try_lock() {
+        Ok(()) => Ok(file),
+        Err(TryLockError::Error(source)) => Err(source)
+            .attempt(|| format!("lock directory {} (is it on a local disk?)", out.display())),
+        Err(TryLockError::WouldBlock) => Err(error::Error::Refused(format!(
+            "a run with its records in {} is under way: let it end, or choose another --out",
+            out.display()
+        ))),
+    }
+}
+
+/// The identity of a cluster, independent of its name in a kubeconfig: the UID of its oldest
+/// namespace.
+pub(super) async fn identity(client: &Client) -> Result<String> {
+    let all: Api<Namespace> = Api::all(client.clone());
+    let first = all.get(FIRST).await.map_err(Error::api(format!("get Namespace {FIRST}")))?;
+    first.uid().with_context(|| format!("namespace {FIRST} has no UID"))
+}
+
+/// Creates a namespace that belongs to the run. Returns the existing one if another client has
+/// created it already.
+pub(super) async fn namespace(
+    client: &Client,
+    name: &str,
+    Claimant { run, records }: Claimant<'_>,
+) -> Result<Option<Namespace>, Error> {
+    let all: Api<Namespace> = Api::all(client.clone());
+    let mut one = json!({"metadata": {"name": name, "annotations": {OF: run, RECORDS: records}}});
+    if name == RUN {
+        one["metadata"]["labels"] = json!({MANAGED.0: MANAGED.1});
+    }
+    let one: Namespace = serde_json::from_value(one).expect("it is a namespace");
+    let params = PostParams { field_manager: Some(CLAIMER.to_owned()), ..PostParams::default() };
+    match all.create(&params, &one).await {
+        Ok(_) => Ok(None),
+        Err(leno_kube::Error::Api(status)) if status.is_already_exists() => {
+            let there = all.get_opt(name).await;
+            Ok(Some(there.map_err(Error::api(format!("get Namespace {name}")))?.unwrap_or(one)))
+        }
+        Err(error) => Err(Error::api(format!("create Namespace {name}"))(error)),
+    }
+}
+
+/// Whether a namespace was created by this run; `None` if it does not exist.
+pub(super) async fn is_of(client: &Client, name: &str, run: &str) -> Result<Option<bool>, Error> {
+    Ok(there(client, name).await?.map(|there| is_by(&there, run)))
+}
+
+async fn there(client: &Client, name: &str) -> Result<Option<Namespace>, Error> {
+    let all: Api<Namespace> = Api::all(client.clone());
+    all.get_opt(name).await.map_err(Error::api(format!("get Namespace {name}")))
+}
+
+fn is_by(there: &Namespace, run: &str) -> bool {
+    there.annotations().get(OF).is_some_and(|of| of == run)
+}
+
+/// Releases the cluster. Does nothing if another run has claimed it or claims it meanwhile.
+pub(super) async fn release(client: &Client, run: &str) -> Result<()> {
+    match there(client, RUN).await? {
+        Some(there) if is_by(&there, run) => delete_exactly(client, &there).await,
+        _ => Ok(()),
+    }
+}
+
+/// The error that names the run of an existing namespace.
+pub(super) fn refused(there: &Namespace) -> Result<()> {
+    let of = there.annotations().get(RECORDS);
+    let of = of.map_or("a directory that it does not name", String::as_str);
+    bail!(
+        "namespace {} is of a run whose records are in {of}: let it end, or where it was killed say \
+         leno bench clean with that directory",
+        there.name_any()
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_directory_is_had_by_one_at_a_time() {
+        let out = tempfile::tempdir().unwrap();
+        let held = directory(out.path()).unwrap();
+        let refused = directory(out.path()).unwrap_err().to_string();
+        assert!(refused.contains("is under way") && refused.contains("--out"), "{refused}");
+        drop(held);
+        drop(directory(out.path()).unwrap());
+        let missing = directory(&out.path().join("x")).unwrap_err().to_string();
+        assert!(missing.contains("is it the --out of a run?"), "{missing}");
+    }
+}

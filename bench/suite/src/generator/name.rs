@@ -1,0 +1,60 @@
+//! The names of the load generators, and where they run.
+
+use std::fmt;
+use std::path::Path;
+use std::process::Command;
+use std::str::FromStr;
+
+use anyhow::Result;
+
+use crate::error::Error;
+
+/// Makes the command that runs a program where the load comes from, such as in a workload of a lab.
+pub type Client<'a> = &'a (dyn Fn(&Path) -> Result<Command> + Sync);
+
+/// A generator.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Generator {
+    /// Leno's own.
+    #[default]
+    Leno,
+    /// Fortio, Istio's load generator: open loop, HTTP/1.1.
+    Fortio,
+    /// h2load of nghttp2: HTTP/2 and gRPC.
+    H2load,
+    /// wrk: closed loop, HTTP/1.1.
+    Wrk,
+}
+
+impl Generator {
+    /// All generators, Leno's own first.
+    pub const ALL: [Self; 4] = [Self::Leno, Self::Fortio, Self::H2load, Self::Wrk];
+
+    /// Its name.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Leno => "leno",
+            Self::Fortio => "fortio",
+            Self::H2load => "h2load",
+            Self::Wrk => "wrk",
+        }
+    }
+}
+
+impl fmt::Display for Generator {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.name())
+    }
+}
+
+impl FromStr for Generator {
+    type Err = Error;
+
+    fn from_str(text: &str) -> Result<Self, Error> {
+        let found = Self::ALL.into_iter().find(|generator| generator.name() == text);
+        found.ok_or_else(|| {
+            Error::Refused(format!("{text:?} is no generator: use leno, fortio, h2load or wrk"))
+        })
+    }
+}

@@ -1,0 +1,126 @@
+//! Identities for the proxies of other meshes: one authority per lab, and one SPIFFE certificate
+//! per workload.
+
+use std::os::unix::fs::chown;
+use std::path::Path;
+use std::time::{Duration, SystemTime};
+use std::{fmt, fs};
+
+use anyhow::{Context, Result};
+use leno_types::ports::PROXY_UID;
+use rcgen::{
+    BasicConstraints, CertificateParams, CertificateSigningRequestParams, DistinguishedName,
+    DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair, KeyUsagePurpose, SanType,
+};
+
+/// The trust domain, the same as that of `leno up`.
+const TRUST_DOMAIN: &str = "cluster.local";
+
+/// The validity of certificates: longer than any run.
+const LIFE: Duration = Duration::from_hours(24);
+
+/// The SPIFFE ID of a workload of the bench.
+#[must_use]
+pub fn spiffe_id(workload: &str) -> String {
+    format!("spiffe://{TRUST_DOMAIN}/ns/bench/sa/{workload}")
+}
+
+/// A certificate issued on request.
+pub(crate) struct Signed {
+    /// The certificate, in DER.
+    pub(crate) certificate: Vec<u8>,
+    /// When the client must request another one.
+    pub(crate) until: SystemTime,
+}
+
+/// A certificate authority that exists as long as the lab.
+pub struct Authority {
+    issuer: Issuer<'static, KeyPair>,
+    roots: String,
+}
+
+impl fmt::Debug for Authority {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        // The key must not be printed.
+        f.debug_struct("Authority").finish_non_exhaustive()
+    }
+}
+
+impl Authority {
+    /// Makes an authority.
+    ///
+    /// # Errors
+    /// If no key can be made.
+    pub fn new() -> Result<Self> {
+        let mut params = CertificateParams::default();
+        // The authority needs a name: OpenSSL treats a leaf without a name under an authority
+        // without a name as self-signed.
+        params.distinguished_name = DistinguishedName::new();
+        params.distinguished_name.push(DnType::CommonName, "leno bench");
+        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+        params.key_usages = vec![KeyUsagePurpose::KeyCertSign];
+        let key = KeyPair::generate().context("cannot make a key")?;
+        let roots = params.self_signed(&key)?.pem();
+        Ok(Self { issuer: Issuer::new(params, key), roots })
+    }
+
+    /// Signs a certificate request (DER) of a workload that requests its own certificate, for its
+    /// DNS name.
+    pub(crate) fn certify(&self, request: &[u8], name: &str) -> Result<Signed> {
+        let mut request = CertificateSigningRequestParams::from_der(&request.into())
+            .context("this is no certificate request")?;
+        request.params.distinguished_name = DistinguishedName::new();
+        request.params.subject_alt_names = vec![SanType::DnsName(name.try_into()?)];
+        request.params.extended_key_usages =
+            vec![ExtendedKeyUsagePurpose::ServerAuth, ExtendedKeyUsagePurpose::ClientAuth];
+        let certificate = request.signed_by(&self.issuer)?;
+        Ok(Signed { certificate: certificate.der().to_vec(), until: SystemTime::now() + LIFE })
+    }
+
+    /// Writes a key and a certificate request, `key.p8` and `csr.der`, for a workload that requests
+    /// its own certificate. The user that proxies run as can read them.
+    pub(crate) fn write_request(directory: &Path, name: &str) -> Result<()> {
+        let key = KeyPair::generate().context("cannot make a key")?;
+        let mut params = CertificateParams::default();
+        params.distinguished_name = DistinguishedName::new();
+        params.subject_alt_names = vec![SanType::DnsName(name.try_into()?)];
+        let request = params.serialize_request(&key)?;
+        for (file, bytes) in [("key.p8", &key.serialize_der()[..]), ("csr.der", &request.der()[..])]
+        {
+            let path = directory.join(file);
+            fs::write(&path, bytes)?;
+            chown(&path, Some(PROXY_UID), Some(PROXY_UID))?;
+        }
+        Ok(())
+    }
+
+    /// Writes `chain.pem`, `key.pem`, `both.pem` and `roots.pem` for one workload. The user that
+    /// proxies run as can read them.
+    ///
+    /// # Errors
+    /// If a file cannot be written, or its owner cannot be changed.
+    pub fn write(&self, directory: &Path, workload: &str) -> Result<()> {
+        let identity = spiffe_id(workload);
+        let mut params = CertificateParams::default();
+        params.distinguished_name = DistinguishedName::new();
+        params.subject_alt_names = vec![SanType::URI(identity.try_into()?)];
+        params.extended_key_usages =
+            vec![ExtendedKeyUsagePurpose::ServerAuth, ExtendedKeyUsagePurpose::ClientAuth];
+        // ECDSA P-256, as in Leno and the other meshes.
+        let key = KeyPair::generate().context("cannot make a key")?;
+        let chain = params.signed_by(&key, &self.issuer)?.pem();
+        let key = key.serialize_pem();
+        let both = format!("{chain}{key}");
+        for (name, text) in [
+            ("chain.pem", &chain),
+            ("key.pem", &key),
+            ("both.pem", &both),
+            ("roots.pem", &self.roots),
+        ] {
+            let path = directory.join(name);
+            fs::write(&path, text)?;
+            chown(&path, Some(PROXY_UID), Some(PROXY_UID))?;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,113 @@
+//! What the configuration of a proxy depends on, and the configuration.
+
+use std::net::{Ipv4Addr, SocketAddrV4};
+use std::path::Path;
+
+use leno_measure::load::Protocol;
+use nix::sys::signal::Signal;
+
+use crate::scenario::Disturbance;
+
+/// How traffic reaches the proxy beside a workload.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Captured {
+    /// All outgoing and incoming connections are captured.
+    Fully,
+    /// Nothing is captured: other proxies dial this port of the proxy, and the workload calls no
+    /// service.
+    Not(u16),
+}
+
+/// What the configuration of the proxy beside one workload depends on.
+#[derive(Clone, Copy, Debug)]
+pub struct Hop<'a> {
+    /// The protocol of the traffic.
+    pub protocol: Protocol,
+    /// Whether the traffic is a mix of HTTP/1.1 and gRPC calls.
+    pub mixed: bool,
+    /// The application's address on loopback; `None` beside the client.
+    pub application: Option<SocketAddrV4>,
+    /// The services that the workload calls; empty beside a workload that only answers.
+    pub services: &'a [SocketAddrV4],
+    /// The services whose traffic every proxy must forward as opaque bytes, whatever the protocol
+    /// of the others.
+    pub opaque: &'a [SocketAddrV4],
+    /// The workload beside the proxy. It is in the namespace `bench` and has a service account of
+    /// its own name.
+    pub workload: &'a str,
+    /// All workloads, with their addresses.
+    pub workloads: &'a [(String, Ipv4Addr)],
+    /// The directory of the proxy's files: `chain.pem`, `key.pem`, `both.pem` and `roots.pem`.
+    pub directory: &'a Path,
+    /// The change of configuration while the proxy runs.
+    pub disturbance: Option<Disturbance>,
+    /// The number of this revision; 0 is the first.
+    pub revision: u64,
+    /// The endpoints of the called service in this revision; empty unless endpoints come and go.
+    pub endpoints: &'a [SocketAddrV4],
+}
+
+/// A proxy's configuration.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Configuration {
+    /// The name of its file.
+    pub file: &'static str,
+    /// The contents of that file.
+    pub text: String,
+    /// Other files; each is replaced by a rename.
+    pub others: Vec<(&'static str, String)>,
+    /// The arguments of the program; `{}` stands for the path of the file.
+    pub arguments: Vec<String>,
+    /// Variables to add to its environment.
+    pub environment: Vec<(String, String)>,
+    /// The signal that makes the proxy read its files again; `None` if it watches them itself.
+    pub told_by: Option<Signal>,
+}
+
+impl Hop<'_> {
+    /// Whether the traffic is HTTP/2.
+    pub(super) fn http2(&self) -> bool {
+        matches!(self.protocol, Protocol::Http2 | Protocol::Grpc | Protocol::GrpcStream)
+    }
+
+    /// Whether this proxy gets new revisions while it runs, as the proxies of callers do.
+    pub(super) fn is_revised(&self) -> bool {
+        let revised = self.disturbance.is_some_and(|one| one.period().is_some());
+        revised && !self.services.is_empty()
+    }
+
+    /// The revision of the pushed configuration; `None` if configurations are not pushed to this
+    /// proxy.
+    pub(super) fn pushed(&self) -> Option<u64> {
+        let pushes = matches!(self.disturbance, Some(Disturbance::Push { .. }));
+        (pushes && self.is_revised()).then_some(self.revision)
+    }
+
+    /// The endpoints of this revision; `None` if they do not change or this proxy calls no service.
+    pub(super) fn churning(&self) -> Option<&[SocketAddrV4]> {
+        let churns = matches!(self.disturbance, Some(Disturbance::Churn { .. }));
+        (churns && self.is_revised()).then_some(self.endpoints)
+    }
+}
+
+#[cfg(test)]
+pub(super) mod tests {
+    use super::*;
+
+    /// A proxy without services or application.
+    pub(in crate::lab::mesh) fn hop() -> Hop<'static> {
+        Hop {
+            protocol: Protocol::Http1,
+            mixed: false,
+            application: None,
+            services: &[],
+            opaque: &[],
+            workload: "client",
+            workloads: &[],
+            directory: Path::new("/d"),
+            disturbance: None,
+            revision: 0,
+            endpoints: &[],
+        }
+    }
+}

@@ -1,0 +1,59 @@
+//! Leno itself, with each kind of capture; and no mesh at all.
+
+use leno_capture::Choice;
+
+use super::adapter::{Mesh, MeshPrograms};
+use crate::mesh_names::NONE;
+use crate::tools::Missing;
+
+/// No proxy.
+#[derive(Debug)]
+pub(super) struct None;
+
+impl Mesh for None {
+    fn name(&self) -> &str {
+        NONE
+    }
+
+    fn find(&self) -> Result<MeshPrograms, Missing> {
+        Ok(MeshPrograms::default())
+    }
+}
+
+/// Leno as `leno up` runs it: strict mTLS, a proxy beside each workload, and Leno's own control
+/// plane.
+#[derive(Debug)]
+pub(super) struct Leno {
+    name: String,
+    capture: Choice,
+}
+
+impl Leno {
+    /// Parses `leno`, or `leno-` and a kind of capture.
+    pub(super) fn named(name: &str) -> Option<Self> {
+        let capture = match name.strip_prefix("leno")? {
+            "" => Choice::Auto,
+            capture => capture.strip_prefix('-')?.parse().ok()?,
+        };
+        Some(Self { name: name.to_owned(), capture })
+    }
+}
+
+impl Mesh for Leno {
+    fn name(&self) -> &str {
+        &self.name
+    }
+
+    fn find(&self) -> Result<MeshPrograms, Missing> {
+        let find = |program: &str| {
+            let missing = || Missing::new(program, "make build");
+            leno_local::program::find(program).ok_or_else(missing)
+        };
+        find("leno-controller")?;
+        Ok(MeshPrograms::of(find("leno-proxy")?, "--version"))
+    }
+
+    fn own(&self) -> Option<Choice> {
+        Some(self.capture)
+    }
+}

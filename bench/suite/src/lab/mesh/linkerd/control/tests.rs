@@ -1,0 +1,114 @@
+//! Calls the stand-in as a proxy does, with the clients of linkerd2-proxy-api.
+
+use linkerd2_proxy_api::destination::destination_client::DestinationClient;
+use linkerd2_proxy_api::identity::identity_client::IdentityClient;
+use linkerd2_proxy_api::inbound::inbound_server_policies_client::InboundServerPoliciesClient;
+use linkerd2_proxy_api::outbound::TrafficSpec;
+use linkerd2_proxy_api::outbound::outbound_policies_client::OutboundPoliciesClient;
+use tonic::transport::{Channel, Endpoint};
+
+use super::*;
+use crate::lab::mesh::hop::tests::hop;
+
+/// The stand-in's policy for a port.
+async fn server_of(protocol: Protocol) -> (Server, Channel, Running) {
+    let (running, channel) = served(protocol).await;
+    let port = PortSpec { workload: "s0".into(), port: 8080 };
+    let answer = InboundServerPoliciesClient::new(channel.clone()).watch_port(port).await.unwrap();
+    (answer.into_inner().message().await.unwrap().unwrap(), channel, running)
+}
+
+/// A running stand-in for a lab with two workloads, and a channel to it.
+async fn served(protocol: Protocol) -> (Running, Channel) {
+    let workloads =
+        [("client".to_owned(), [10, 89, 0, 2].into()), ("s0".to_owned(), [10, 89, 0, 3].into())];
+    let hop = Hop { protocol, workloads: &workloads, ..hop() };
+    let control = Control::new(&hop, Arc::new(Authority::new().unwrap()));
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    let running = control.serve(listener).unwrap();
+    let endpoint = Endpoint::try_from(format!("http://{address}")).unwrap();
+    (running, endpoint.connect().await.unwrap())
+}
+
+#[tokio::test]
+async fn a_request_for_a_certificate_is_signed() {
+    let (_running, channel) = served(Protocol::Http1).await;
+    let directory = tempfile::tempdir().unwrap();
+    // Only root may change the owner of a file.
+    if nix::unistd::geteuid().is_root() {
+        Authority::write_request(directory.path(), &identity("s0")).unwrap();
+        let request = CertifyRequest {
+            identity: identity("s0"),
+            token: b"bench".to_vec(),
+            certificate_signing_request: std::fs::read(directory.path().join("csr.der")).unwrap(),
+        };
+        let answer = IdentityClient::new(channel.clone()).certify(request).await.unwrap();
+        let answer = answer.into_inner();
+        let name = identity("s0");
+        let has = answer.leaf_certificate.windows(name.len()).any(|part| part == name.as_bytes());
+        assert!(has, "the certificate names the workload");
+        assert!(answer.valid_until.is_some());
+    }
+    let wrong = CertifyRequest { identity: identity("s0"), ..CertifyRequest::default() };
+    let refused = IdentityClient::new(channel).certify(wrong).await.unwrap_err();
+    assert_eq!(refused.code(), tonic::Code::InvalidArgument, "{refused}");
+}
+
+#[tokio::test]
+async fn an_address_has_the_identity_of_its_workload_and_takes_http2() {
+    let (_running, channel) = served(Protocol::Http1).await;
+    let ask = async |path: &str| {
+        let question = GetDestination { path: path.to_owned(), ..GetDestination::default() };
+        let answer = DestinationClient::new(channel.clone()).get_profile(question).await.unwrap();
+        answer.into_inner().message().await.unwrap().unwrap()
+    };
+    let endpoint = ask("10.89.0.3:8080").await.endpoint.unwrap();
+    let tls = endpoint.tls_identity.unwrap();
+    assert_eq!(tls.server_name.unwrap().name, identity("s0"));
+    let hint = endpoint.protocol_hint.unwrap().protocol;
+    assert_eq!(hint, Some(protocol_hint::Protocol::H2(protocol_hint::H2 {})));
+    assert_eq!(ask("192.0.2.1:80").await.endpoint, None, "no workload is there");
+    let (_running, channel) = served(Protocol::Tcp).await;
+    let question = GetDestination { path: "10.89.0.3:8080".into(), ..GetDestination::default() };
+    let answer = DestinationClient::new(channel).get_profile(question).await.unwrap();
+    assert!(answer.into_inner().message().await.unwrap().unwrap().opaque_protocol);
+}
+
+#[tokio::test]
+async fn an_opaque_service_is_so_by_its_address_alone() {
+    let workloads =
+        [("s0".to_owned(), [10, 89, 0, 3].into()), ("db".to_owned(), [10, 89, 0, 4].into())];
+    let opaque = ["10.89.0.4:8080".parse().unwrap()];
+    let hop = Hop { workloads: &workloads, opaque: &opaque, ..hop() };
+    let control = Control::new(&hop, Arc::new(Authority::new().unwrap()));
+    let hint = |path: &str| control.endpoint(path).unwrap().protocol_hint.unwrap().protocol;
+    let bytes = Some(protocol_hint::Protocol::Opaque(protocol_hint::Opaque {}));
+    assert_eq!(hint("10.89.0.4:8080"), bytes);
+    assert_ne!(hint("10.89.0.3:8080"), bytes);
+}
+
+#[tokio::test]
+async fn clients_of_the_mesh_may_and_there_is_no_policy_for_them() {
+    let (server, channel, _running) = server_of(Protocol::Grpc).await;
+    let Some(proxy_protocol::Kind::Http2(http)) = server.protocol.unwrap().kind else {
+        panic!("gRPC is HTTP/2")
+    };
+    assert_eq!((http.routes.len(), server.authorizations.len()), (1, 1));
+    let permit = server.authorizations[0].authentication.as_ref().unwrap().permit.as_ref();
+    assert!(matches!(permit, Some(authn::Permit::MeshTls(_))), "only clients with an identity");
+    let spec = TrafficSpec { source_workload: "client".into(), target: None };
+    let none = OutboundPoliciesClient::new(channel).watch(spec).await.unwrap_err();
+    assert_eq!(none.code(), tonic::Code::NotFound, "a proxy goes by the profile then: {none}");
+}
+
+/// Regression: proxies refused all connections of `tcp-64k`. They did not accept mTLS on an opaque
+/// port, so no connection seemed to come from the mesh.
+#[tokio::test]
+async fn raw_tcp_comes_with_the_mtls_of_the_mesh() {
+    let (server, _, _running) = server_of(Protocol::Tcp).await;
+    let kind = server.protocol.unwrap().kind.unwrap();
+    assert!(matches!(kind, proxy_protocol::Kind::Tls(_)), "{kind:?}");
+    let permit = server.authorizations[0].authentication.as_ref().unwrap().permit.as_ref();
+    assert!(matches!(permit, Some(authn::Permit::MeshTls(_))), "only clients with an identity");
+}

@@ -1,0 +1,262 @@
+//! The lab in which measurements run: the namespaces of `leno up`, with or without its proxies.
+//!
+//! ```text
+//! client ── bridge ── s0, s1, ...     each in a namespace, with an application of the suite
+//! ```
+//! The client does nothing by itself: the load generator runs in its place.
+
+use std::fs::{self, File};
+use std::net::{Ipv4Addr, SocketAddrV4};
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail};
+use leno_capture::Choice;
+use leno_local::layout::Layout;
+use leno_local::program::{find, missing};
+use leno_local::status::{InstanceStatus, Status};
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+
+use super::documents::{NAMESPACE, Programs, documents};
+use crate::application::PORT;
+use crate::interrupt::Interrupt;
+use crate::process::own_program;
+use crate::revision::{self, CHURNING};
+use crate::scenario::{CLIENT, NEIGHBOUR, Scenario};
+
+/// How long the lab may take to become ready, on a slow machine.
+const READY: Duration = Duration::from_secs(60);
+/// How long the lab may take to end.
+const END: Duration = Duration::from_secs(30);
+/// How often the state of the lab is polled.
+const LOOK: Duration = Duration::from_millis(20);
+/// How many of the last lines of `leno up` an error shows.
+const LINES: usize = 20;
+
+/// The running namespaces; dropping this removes them.
+#[derive(Debug)]
+pub(crate) struct Lab {
+    name: String,
+    layout: Layout,
+    application: Option<PathBuf>,
+    up: Child,
+    log: File,
+    ended: bool,
+    directory: tempfile::TempDir,
+}
+
+impl Lab {
+    /// Starts the client and the services of a scenario; with Leno's proxies if `capture` names how
+    /// they capture traffic.
+    pub(crate) fn start(
+        name: &str,
+        (scenario, application): (&Scenario, Option<&Path>),
+        capture: Option<Choice>,
+        interrupt: &Interrupt,
+    ) -> Result<Self> {
+        let leno = leno()?;
+        let application = application.map(Path::to_owned);
+        let directory = tempfile::Builder::new().prefix("leno-bench-").tempdir()?;
+        open_to_all(directory.path())?;
+        let file = directory.path().join("mesh.yaml");
+        let own = own_program()?;
+        let programs = Programs { own: &own, application: application.as_deref() };
+        fs::write(&file, documents(programs, scenario, capture.is_some(), 0)?)?;
+        let log = tempfile::tempfile()?;
+        let up = Command::new(&leno)
+            .args(["up", "--with-parent", "--name", name, "--mtls", "strict", "--capture"])
+            .arg(capture.unwrap_or_default().to_string())
+            .arg(&file)
+            // Ctrl-C must only reach the bench, which ends the lab in order.
+            .process_group(0)
+            .stdin(Stdio::null())
+            .stdout(log.try_clone()?)
+            .stderr(log.try_clone()?)
+            .spawn()
+            .context("cannot start leno up")?;
+        let layout = Layout::new(name)?;
+        let name = name.to_owned();
+        let mut lab = Lab { name, layout, application, up, log, ended: false, directory };
+        lab.wait_ready(interrupt)?;
+        Ok(lab)
+    }
+
+    fn wait_ready(&mut self, interrupt: &Interrupt) -> Result<()> {
+        let deadline = Instant::now() + READY;
+        loop {
+            let status = Status::read(&self.layout);
+            if status.is_ok_and(|s| !s.instances.is_empty() && s.instances.iter().all(|i| i.ready))
+            {
+                return Ok(());
+            }
+            if let Some(status) = self.up.try_wait()? {
+                self.ended = true;
+                bail!("leno up ended with {status}:\n{}", self.log());
+            }
+            if Instant::now() > deadline {
+                bail!("the lab was not ready within {READY:?}:\n{}", self.log());
+            }
+            interrupt.check()?;
+            std::thread::sleep(LOOK);
+        }
+    }
+
+    /// The instances that run.
+    pub(crate) fn status(&self) -> Result<Status> {
+        Ok(Status::read(&self.layout)?)
+    }
+
+    /// Whether the services are the real application's.
+    pub(crate) fn is_real(&self) -> bool {
+        self.application.is_some()
+    }
+
+    /// A directory that all users may enter and that exists as long as the lab.
+    pub(crate) fn directory(&self) -> &Path {
+        self.directory.path()
+    }
+
+    /// The process of `leno up` itself, which captures traffic and supervises.
+    pub(crate) fn agent(&self) -> u32 {
+        self.up.id()
+    }
+
+    /// Gives Leno's own proxies another revision of the configuration as users do: by editing the
+    /// file.
+    pub(crate) fn edit(&self, scenario: &Scenario, revision: u64) -> Result<()> {
+        let own = own_program()?;
+        let programs = Programs { own: &own, application: self.application.as_deref() };
+        let text = documents(programs, scenario, true, revision)?;
+        replace(&self.directory.path().join("mesh.yaml"), &text)
+    }
+
+    /// A command that runs as the client.
+    pub(crate) fn as_client(&self, program: &Path) -> Result<Command> {
+        self.as_workload(CLIENT, program)
+    }
+
+    /// A command that runs a generator as the client. Leno's own has a higher priority than other
+    /// processes: the figures should show the mesh, not the generator's wait for a CPU.
+    pub(crate) fn as_generator(&self, program: &Path) -> Result<Command> {
+        if program != own_program()? {
+            return self.as_client(program);
+        }
+        let mut command = self.as_client(Path::new("nice"))?;
+        command.args(["-n", "-10"]).arg(program);
+        Ok(command)
+    }
+
+    /// A command that runs as a workload.
+    pub(crate) fn as_workload(&self, workload: &str, program: &Path) -> Result<Command> {
+        let mut command = Command::new(leno()?);
+        command.args(["exec", "--name", &self.name, "-n", NAMESPACE, workload, "--"]).arg(program);
+        // Ctrl-C must only reach the bench.
+        command.process_group(0);
+        Ok(command)
+    }
+
+    /// The addresses that the client dials, one per service in order. They are all IPv4, so that
+    /// every mesh and every generator carries the same traffic.
+    pub(crate) fn addresses(&self, scenario: &Scenario) -> Result<Vec<SocketAddrV4>> {
+        (0..scenario.services).map(|nth| self.address(&scenario.service(nth))).collect()
+    }
+
+    /// The address of the service whose endpoints come and go, which only Leno's own mesh has.
+    pub(crate) fn churning(&self) -> Result<SocketAddrV4> {
+        self.address(CHURNING)
+    }
+
+    fn address(&self, service: &str) -> Result<SocketAddrV4> {
+        let output = self.as_client(Path::new("getent"))?.args(["ahostsv4", service]).output()?;
+        let text = String::from_utf8_lossy(&output.stdout);
+        let first = text.split_whitespace().next().and_then(|ip| ip.parse::<Ipv4Addr>().ok());
+        let address = first.with_context(|| {
+            format!("{service} has no address: {}", String::from_utf8_lossy(&output.stderr))
+        })?;
+        Ok(SocketAddrV4::new(address, PORT))
+    }
+
+    /// Asks `leno up` to end, and waits until it has removed everything.
+    pub(crate) fn stop(mut self) -> Result<()> {
+        kill(Pid::from_raw(i32::try_from(self.up.id())?), Signal::SIGINT)?;
+        let deadline = Instant::now() + END;
+        while self.up.try_wait()?.is_none() {
+            if Instant::now() > deadline {
+                bail!("leno up did not end within {END:?}:\n{}", self.log());
+            }
+            std::thread::sleep(LOOK);
+        }
+        self.ended = true;
+        Ok(())
+    }
+
+    /// How many revisions of a pushed configuration the applications have reported.
+    pub(crate) fn arrived(&self) -> u64 {
+        revision::arrived(&self.printed())
+    }
+
+    /// The output of `leno up`; empty if it cannot be read.
+    fn printed(&self) -> String {
+        use std::os::unix::fs::FileExt;
+        // Reads at an explicit offset: `leno up` writes at the file's own position.
+        let end = self.log.metadata().map_or(0, |metadata| metadata.len());
+        let mut bytes = vec![0; end as usize];
+        let read = self.log.read_at(&mut bytes, 0).unwrap_or(0);
+        String::from_utf8_lossy(&bytes[..read]).into_owned()
+    }
+
+    /// The last lines that `leno up` printed.
+    pub(crate) fn log(&self) -> String {
+        let text = self.printed();
+        let lines: Vec<&str> = text.lines().collect();
+        lines[lines.len().saturating_sub(LINES)..].join("\n")
+    }
+}
+
+impl Drop for Lab {
+    fn drop(&mut self) {
+        if !self.ended {
+            // The lab is dropped because of another error, which is the one to report.
+            let _gone = self.up.kill();
+            let _gone = self.up.wait();
+            let _left = leno_local::cleanup::cleanup(Some(&self.name));
+        }
+    }
+}
+
+/// Whether an instance is the client.
+pub(crate) fn is_client(instance: &InstanceStatus) -> bool {
+    instance.workload == CLIENT
+}
+
+/// Whether this instance generates load, so that no application listens in it.
+pub(crate) fn makes_load(instance: &InstanceStatus) -> bool {
+    is_client(instance) || instance.workload == NEIGHBOUR
+}
+
+/// Replaces a file atomically, so that no reader sees half of it.
+pub(crate) fn replace(path: &Path, text: &str) -> Result<()> {
+    let draft = path.with_extension("draft");
+    fs::write(&draft, text)?;
+    Ok(fs::rename(&draft, path)?)
+}
+
+/// The cgroup of an instance's proxy; `leno up` creates it even without a proxy.
+pub(crate) fn proxy_cgroup(instance: &InstanceStatus) -> Result<PathBuf> {
+    let group = instance.surroundings.cgroup.parent().context("a control group has a parent")?;
+    Ok(group.join("proxy"))
+}
+
+/// `leno`, which creates the lab's namespaces and runs programs in them.
+fn leno() -> Result<PathBuf> {
+    Ok(find("leno").ok_or_else(|| missing("leno"))?)
+}
+
+/// Makes a directory accessible to the users that proxies run as.
+pub(crate) fn open_to_all(directory: &Path) -> Result<()> {
+    use std::os::unix::fs::PermissionsExt;
+    Ok(fs::set_permissions(directory, fs::Permissions::from_mode(0o755))?)
+}

@@ -1,0 +1,370 @@
+//! Proxies of other meshes beside each workload of the lab, captured in the same way as Leno's own.
+//!
+//! ```text
+//! start ─► certificates, configuration ─► capture ─► proxy (user 2102, its cgroup, the namespace)
+//! ```
+
+#![expect(unsafe_code, reason = "a process enters its namespace between fork and exec")]
+
+use std::fs::{self, File};
+use std::net::{IpAddr, Ipv4Addr, SocketAddrV4, TcpListener};
+use std::os::unix::fs::chown;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail};
+use leno_capture::{Captured, Choice, Report, Workload};
+use leno_local::cgroup::Cgroup;
+use leno_local::credentials::Credentials;
+use leno_local::enclosure::{Enclosure, Tether};
+use leno_local::listening;
+use leno_local::netns::Netns;
+use leno_local::status::InstanceStatus;
+use leno_measure::load::Protocol;
+use leno_types::ports::{INBOUND, OUTBOUND, PROXY_UID};
+use nix::sys::signal::kill;
+use nix::unistd::Pid;
+
+use super::mesh::adapter::Mesh;
+use super::mesh::certificates::Authority;
+use super::mesh::hop::{self, Configuration, Hop};
+use super::mesh::linkerd::control;
+use super::namespaces::{Lab, is_client, makes_load, open_to_all, proxy_cgroup, replace};
+use crate::interrupt::Interrupt;
+use crate::scenario::Scenario;
+
+/// The application's address, for the proxy beside it.
+const APPLICATION: SocketAddrV4 = SocketAddrV4::new(Ipv4Addr::LOCALHOST, crate::application::PORT);
+/// How long a proxy may take to listen.
+const LISTEN: Duration = Duration::from_secs(20);
+/// How often the proxy is checked while it starts.
+const LOOK: Duration = Duration::from_millis(5);
+/// How many of the last bytes of a proxy's output an error shows.
+const MAX_LOG: usize = 4096;
+
+/// The proxies of a lab; dropping this stops them and the capture.
+pub(crate) struct Sidecars {
+    all: Vec<Sidecar>,
+    program: PathBuf,
+    /// The stand-ins for the control plane, stopped together with the proxies.
+    controls: Vec<control::Running>,
+}
+
+struct Sidecar {
+    instance: InstanceStatus,
+    /// `None` if other proxies dial this one directly.
+    captured: Option<Captured>,
+    arguments: Vec<String>,
+    environment: Vec<(String, String)>,
+    task: Task,
+    /// The port that must accept connections before traffic can pass.
+    port: u16,
+    process: Option<(Child, File)>,
+}
+
+/// The owned data of a proxy's [`Hop`].
+struct Task {
+    workload: String,
+    workloads: Arc<[(String, Ipv4Addr)]>,
+    application: Option<SocketAddrV4>,
+    services: Vec<SocketAddrV4>,
+    opaque: Opaque,
+    directory: PathBuf,
+}
+
+/// The services whose traffic every proxy must forward as opaque bytes; only real applications have
+/// such services.
+#[derive(Clone)]
+struct Opaque {
+    names: Arc<[String]>,
+    addresses: Arc<[SocketAddrV4]>,
+}
+
+impl Opaque {
+    fn of((lab, scenario): (&Lab, &Scenario), services: &[SocketAddrV4]) -> Self {
+        let all: Vec<u32> = scenario.opaque.iter().copied().filter(|_| lab.is_real()).collect();
+        let address = |nth: &u32| services.get(*nth as usize).copied();
+        Self {
+            names: all.iter().map(|nth| scenario.service(*nth)).collect(),
+            addresses: all.iter().filter_map(address).collect(),
+        }
+    }
+}
+
+impl Task {
+    /// Calls `work` with the [`Hop`] of a revision.
+    fn with_hop<T>(
+        &self,
+        (scenario, revision): (&Scenario, u64),
+        work: impl FnOnce(&Hop<'_>) -> T,
+    ) -> T {
+        let disturbance = scenario.disturbance;
+        let there = disturbance.map(|one| one.endpoints(scenario.services, revision));
+        let there = there.unwrap_or_default();
+        let endpoints: Vec<SocketAddrV4> =
+            there.iter().filter_map(|nth| self.services.get(*nth as usize).copied()).collect();
+        let is_opaque = self.opaque.names.contains(&self.workload);
+        work(&Hop {
+            protocol: if is_opaque { Protocol::Tcp } else { scenario.protocol },
+            mixed: scenario.is_mixed(),
+            application: self.application,
+            services: &self.services,
+            opaque: &self.opaque.addresses,
+            workload: &self.workload,
+            workloads: &self.workloads,
+            directory: &self.directory,
+            disturbance,
+            revision,
+            endpoints: &endpoints,
+        })
+    }
+
+    fn configure(&self, mesh: &dyn Mesh, revision: (&Scenario, u64)) -> Result<Configuration> {
+        let configuration = self.with_hop(revision, |hop| mesh.configure(hop));
+        configuration.context("a mesh of others has proxies")
+    }
+
+    fn write(&self, configuration: &Configuration) -> Result<()> {
+        replace(&self.directory.join(configuration.file), &configuration.text)?;
+        for (name, text) in &configuration.others {
+            replace(&self.directory.join(name), text)?;
+        }
+        Ok(())
+    }
+}
+
+impl Sidecars {
+    /// Starts a proxy beside every workload.
+    pub(crate) fn start(
+        mesh: &dyn Mesh,
+        program: &Path,
+        (lab, scenario): (&Lab, &Scenario),
+        services: &[SocketAddrV4],
+        interrupt: &Interrupt,
+    ) -> Result<Self> {
+        let authority = Arc::new(Authority::new()?);
+        let machine = Report::probe();
+        let backend = machine.choose(Choice::Auto)?;
+        let mut sidecars =
+            Sidecars { all: Vec::new(), program: program.to_owned(), controls: Vec::new() };
+        let instances = lab.status()?.instances;
+        let workloads: Arc<[_]> = instances.iter().filter_map(named).collect();
+        let opaque = Opaque::of((lab, scenario), services);
+        for instance in instances {
+            let directory = lab.directory().join(&instance.name);
+            fs::create_dir(&directory)?;
+            open_to_all(&directory)?;
+            // Some proxies write into this directory.
+            chown(&directory, Some(PROXY_UID), Some(PROXY_UID))?;
+            authority.write(&directory, &instance.workload)?;
+            let client = makes_load(&instance);
+            let calls = client || lab.is_real() || scenario.has_calls(&instance.workload);
+            let task = Task {
+                workload: instance.workload.clone(),
+                workloads: workloads.clone(),
+                application: (!client).then_some(APPLICATION),
+                services: if calls { services.to_vec() } else { Vec::new() },
+                opaque: opaque.clone(),
+                directory,
+            };
+            let configuration = task.configure(mesh, (scenario, 0))?;
+            let captured = task.with_hop((scenario, 0), |hop| mesh.captured(hop));
+            let control = task.with_hop((scenario, 0), |hop| mesh.control(hop, &authority));
+            task.write(&configuration)?;
+            let file = task.directory.join(configuration.file);
+            let fill = |argument: &String| argument.replace("{}", &file.display().to_string());
+            let netns = Netns::open(&instance.surroundings.netns)?;
+            if let Some(control) = control {
+                Authority::write_request(&task.directory, &control::identity(&task.workload))?;
+                let listener = netns.within(|| Ok(TcpListener::bind(control.address())))??;
+                sidecars.controls.push(control.serve(listener)?);
+            }
+            let workload = Workload {
+                name: instance.surroundings.netns.clone(),
+                netns: netns.path(),
+                cgroup: instance.surroundings.cgroup.parent().context("no group")?.to_owned(),
+                proxy_cgroup: proxy_cgroup(&instance)?,
+                fail_closed: true,
+                excluded: leno_local::proxy::never_captured(),
+                proxy_uid: PROXY_UID,
+            };
+            let (captured, port) = match captured {
+                hop::Captured::Fully => {
+                    let port = if client { OUTBOUND } else { INBOUND };
+                    (Some(leno_capture::capture(backend, &workload)?), port)
+                }
+                hop::Captured::Not(port) => (None, port),
+            };
+            sidecars.all.push(Sidecar {
+                instance,
+                captured,
+                arguments: configuration.arguments.iter().map(fill).collect(),
+                environment: configuration.environment,
+                task,
+                port,
+                process: None,
+            });
+            let program = sidecars.program.clone();
+            if let Some(last) = sidecars.all.last_mut() {
+                last.start(&program)?;
+            }
+        }
+        for sidecar in &mut sidecars.all {
+            sidecar.wait(interrupt)?;
+        }
+        Ok(sidecars)
+    }
+
+    /// The name of the capture backend.
+    pub(crate) fn capture(&self) -> String {
+        let captured = self.all.iter().find_map(|one| one.captured.as_ref());
+        captured.map_or_else(String::new, |captured| captured.backend().to_string())
+    }
+
+    /// Stops every proxy and starts it again.
+    pub(crate) fn restart_all(&mut self) -> Result<()> {
+        let program = self.program.clone();
+        for sidecar in &mut self.all {
+            sidecar.end();
+            sidecar.start(&program)?;
+        }
+        Ok(())
+    }
+
+    /// Gives the proxies another revision of their configuration, by the means of the mesh.
+    pub(crate) fn revise(
+        &self,
+        mesh: &dyn Mesh,
+        (scenario, revision): (&Scenario, u64),
+    ) -> Result<()> {
+        for sidecar in self.all.iter().filter(|one| !one.task.services.is_empty()) {
+            let configuration = sidecar.task.configure(mesh, (scenario, revision))?;
+            sidecar.task.write(&configuration)?;
+            if let (Some(signal), Some((child, _))) = (configuration.told_by, &sidecar.process) {
+                kill(Pid::from_raw(i32::try_from(child.id())?), signal)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Stops the client's proxy and starts it again; returns the moment before its exec.
+    pub(crate) fn restart_client(&mut self) -> Result<Instant> {
+        let program = self.program.clone();
+        let client = self.all.iter_mut().find(|one| is_client(&one.instance));
+        let client = client.context("there is no client")?;
+        client.end();
+        let before = Instant::now();
+        client.start(&program)?;
+        Ok(before)
+    }
+}
+
+impl Drop for Sidecars {
+    fn drop(&mut self) {
+        for sidecar in &mut self.all {
+            sidecar.end();
+            // The namespace disappears with the lab, and with it the programs on its cgroup. The
+            // next run removes anything that is left, by its name.
+            let _ = sidecar.captured.as_mut().map(Captured::release);
+        }
+    }
+}
+
+impl Sidecar {
+    fn start(&mut self, program: &Path) -> Result<()> {
+        let surroundings = &self.instance.surroundings;
+        let netns = Netns::open(&surroundings.netns)?;
+        // The proxy's user may have no access to the binary's directory, so the binary is
+        // bind-mounted over an empty file.
+        let laid = self.task.directory.join("program");
+        if !laid.exists() {
+            File::create(&laid)?;
+        }
+        let mut files = surroundings.files.clone();
+        files.push((program.to_owned(), laid.clone()));
+        let group = Cgroup::at(proxy_cgroup(&self.instance)?);
+        let enclosure = Enclosure::new(&group, &netns, &files, &self.instance.name)?;
+        let credentials = Credentials::confined(PROXY_UID);
+        let tether = Tether::to_this_process();
+        let log = tempfile::tempfile()?;
+        let mut command = Command::new(&laid);
+        command
+            .args(&self.arguments)
+            .envs(self.environment.iter().map(|(name, value)| (name, value)))
+            .current_dir(&self.task.directory)
+            .process_group(0)
+            .stdin(Stdio::null())
+            .stdout(log.try_clone()?)
+            .stderr(log.try_clone()?);
+        // SAFETY: the code between fork and exec only makes system calls; everything it needs was
+        // prepared before the fork (see `Enclosure`).
+        unsafe {
+            command.pre_exec(move || {
+                enclosure.enter()?;
+                credentials.assume()?;
+                tether.tie()
+            });
+        }
+        let child =
+            command.spawn().with_context(|| format!("cannot start {}", program.display()))?;
+        self.process = Some((child, log));
+        Ok(())
+    }
+
+    /// Waits until the proxy listens.
+    fn wait(&mut self, interrupt: &Interrupt) -> Result<()> {
+        let deadline = Instant::now() + LISTEN;
+        loop {
+            interrupt.check()?;
+            let Some((child, log)) = &mut self.process else { bail!("it was not started") };
+            if listening::closed(i32::try_from(child.id())?, &[self.port]).is_empty() {
+                if let Some(captured) = &mut self.captured {
+                    captured.set_listening(true)?;
+                }
+                return Ok(());
+            }
+            if let Some(status) = child.try_wait()? {
+                bail!("the proxy of {} ended with {status}: {}", self.instance.name, said(log));
+            }
+            if Instant::now() > deadline {
+                let name = &self.instance.name;
+                bail!("the proxy of {name} does not listen after {LISTEN:?}: {}", said(log));
+            }
+            std::thread::sleep(LOOK);
+        }
+    }
+
+    fn end(&mut self) {
+        if let Some((mut child, _)) = self.process.take() {
+            let _gone = child.kill();
+            let _gone = child.wait();
+        }
+        // Some proxies have worker processes.
+        if let Ok(group) = proxy_cgroup(&self.instance) {
+            let _gone = Cgroup::at(group).kill();
+        }
+    }
+}
+
+/// The workload and the IPv4 address of an instance.
+fn named(instance: &InstanceStatus) -> Option<(String, Ipv4Addr)> {
+    let address = instance.addresses.iter().find_map(|address| match address {
+        IpAddr::V4(address) => Some(*address),
+        IpAddr::V6(_) => None,
+    })?;
+    Some((instance.workload.clone(), address))
+}
+
+fn said(log: &File) -> String {
+    use std::os::unix::fs::FileExt;
+    let mut text = String::new();
+    let end = log.metadata().map_or(0, |metadata| metadata.len());
+    let mut bytes = vec![0; MAX_LOG];
+    let read = log.read_at(&mut bytes, end.saturating_sub(MAX_LOG as u64)).unwrap_or(0);
+    // The text only adds to an error message, so invalid UTF-8 is replaced.
+    text.push_str(&String::from_utf8_lossy(&bytes[..read]));
+    text.trim().to_owned()
+}

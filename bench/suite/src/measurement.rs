@@ -1,0 +1,10 @@
+//! What a measurement is, in the lab of one machine and in a cluster alike: its options, the load,
+//! the figures from it with their marks, and the records.
+
+pub(crate) mod figures;
+pub(crate) mod flood;
+pub mod options;
+pub(crate) mod plans;
+pub mod probe;
+pub(crate) mod records;
+pub(crate) mod search;

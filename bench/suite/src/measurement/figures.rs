@@ -1,0 +1,214 @@
+//! The figures of a record, from the report of a generator and the resources that were used; and the
+//! marks that they deserve.
+
+use std::fmt::Write as _;
+use std::time::Duration;
+
+use leno_measure::load::{Bucket, MAX_BUSY, Report};
+
+use crate::distribution;
+use crate::record::{ContextSwitches, CpuMs, Mark, MarkKind, Record, RssKib};
+use crate::statistics::median;
+
+/// The share of failed requests above which a run is marked, and a rate is not sustained.
+pub(crate) const MAX_ERRORS: f64 = 0.01;
+
+/// The share of the machine used by other programs above which a run is marked.
+const MAX_OTHERS: f64 = 0.10;
+
+/// The share of stolen time above which a run is marked.
+const MAX_STEAL: f64 = 0.02;
+
+/// The generator counts as the bottleneck if its own delay is more than this share of the latency,
+/// both at the 99th percentile.
+const MAX_LAG: f64 = 0.1;
+
+/// How long proxies are left alone before their memory counts as idle. By then, proxies that
+/// release the memory of their start have done so.
+pub(crate) const SETTLE: Duration = Duration::from_secs(3);
+
+/// The heading of the file of samples.
+pub(crate) const USAGE: &str =
+    "elapsed_ms,proxies_rss_kib,control_rss_kib,proxies_cpu_ms,application_cpu_ms";
+
+/// The usage between two readings.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct ResourceUse {
+    pub(crate) cpu: CpuMs,
+    pub(crate) proxy_user_ms: f64,
+    pub(crate) switches: ContextSwitches,
+    pub(crate) wall: Duration,
+    /// The number of processors that `cpu.machine` covers; `None` means those in the record.
+    pub(crate) processors: Option<f64>,
+    /// The part of `cpu` that was used on machines that `cpu.machine` does not cover.
+    pub(crate) elsewhere_ms: f64,
+}
+
+pub(crate) fn failing(report: &Report) -> bool {
+    report.requests == 0 || report.errors as f64 > report.requests as f64 * MAX_ERRORS
+}
+
+pub(crate) fn fill(record: &mut Record, report: &Report, used: &ResourceUse) {
+    record.rate_per_s = report.rate_per_s;
+    record.connections = report.connections;
+    record.duration_s = report.duration_s;
+    record.requests = report.requests;
+    record.errors = report.errors;
+    record.errors_by_kind.clone_from(&report.errors_by_kind);
+    record.requests_per_s = report.requests_per_s;
+    record.bytes_per_s = report.body_bytes as f64 / report.duration_s.max(f64::MIN_POSITIVE);
+    record.connections_opened = report.connections_opened;
+    record.latency_us = distribution::latency(&report.buckets);
+    record.spectrum = distribution::spectrum(&report.buckets);
+    let each = |ms: f64| ms * 1000.0 / (report.requests.max(1)) as f64;
+    record.cpu_user_us_per_request = each(used.proxy_user_ms);
+    record.cpu_system_us_per_request = each((used.cpu.proxies - used.proxy_user_ms).max(0.0));
+    record.cpu_ms = used.cpu;
+    record.context_switches = used.switches;
+}
+
+/// The marks for these figures.
+pub(crate) fn marks(record: &Record, report: &Report, used: &ResourceUse) -> Vec<Mark> {
+    let mut marks = Vec::new();
+    let mut mark = |kind, why| marks.push(Mark { kind, why });
+    let answered = report.requests.saturating_sub(report.errors);
+    if answered == 0 {
+        mark(MarkKind::DeadTarget, format!("nothing was answered: {}", report.errors_in_words()));
+    } else if failing(report) {
+        let share = report.errors as f64 / report.requests as f64 * 100.0;
+        mark(
+            MarkKind::Errors,
+            format!("{share:.1} % of the requests failed: {}", report.errors_in_words()),
+        );
+    }
+    let (lag, latency) = (report.lag_us.p99 as f64, record.latency_us.p99 as f64);
+    if report.rate_per_s.is_some() && report.generator_busy > MAX_BUSY {
+        let busy = report.generator_busy * 100.0;
+        mark(
+            MarkKind::GeneratorLimited,
+            format!("a thread of load was busy {busy:.0} % of the time"),
+        );
+    } else if report.generator_limited && (lag > latency * MAX_LAG || lag == 0.0) {
+        let why = format!("requests left {lag:.0} us late at the 99th percentile");
+        mark(MarkKind::GeneratorLimited, why);
+    }
+    let cpus = used.processors.unwrap_or(record.machine.cpus.max(1) as f64);
+    let all_ms = used.wall.as_secs_f64() * 1000.0 * cpus;
+    let cpu = &used.cpu;
+    let ours = cpu.proxies
+        + cpu.application
+        + cpu.generator
+        + cpu.neighbour
+        + cpu.agent
+        + cpu.control
+        + cpu.kernel_threads.unwrap_or_default()
+        + cpu.interrupts
+        - used.elsewhere_ms;
+    let (others, steal) = ((cpu.machine - ours).max(0.0) / all_ms, cpu.steal / all_ms);
+    if others > MAX_OTHERS {
+        let share = others * 100.0;
+        let who = match cpu.kernel_threads {
+            Some(_) => "others",
+            None => "others, or threads of the kernel, which are not seen here,",
+        };
+        mark(MarkKind::BusyMachine, format!("{who} used {share:.0} % of the machine"));
+    }
+    if steal > MAX_STEAL {
+        let share = steal * 100.0;
+        mark(MarkKind::BusyMachine, format!("the hypervisor took {share:.0} % of the machine"));
+    }
+    marks
+}
+
+pub(crate) fn table(buckets: &[Bucket]) -> String {
+    let mut text = "value_us,count\n".to_owned();
+    for bucket in buckets {
+        let _ = writeln!(text, "{},{}", bucket.us, bucket.count);
+    }
+    text
+}
+
+/// The median and the maximum under load; `idle` stays 0.
+pub(crate) fn under_load(kib: &[f64]) -> RssKib {
+    let peak = kib.iter().fold(0.0, |most, one| f64::max(most, *one));
+    RssKib { idle: 0, load: median(kib) as u64, peak: peak as u64 }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use super::*;
+    use crate::machine::Machine;
+    use crate::record::Latency;
+
+    fn report() -> Report {
+        Report { requests: 1000, rate_per_s: Some(100.0), duration_s: 10.0, ..Report::default() }
+    }
+
+    fn record() -> Record {
+        Record {
+            machine: Machine { cpus: 2, ..Machine::default() },
+            latency_us: Latency { p99: 2000, ..Latency::default() },
+            ..Record::default()
+        }
+    }
+
+    fn kinds(report: &Report, used: &ResourceUse) -> Vec<MarkKind> {
+        marks(&record(), report, used).into_iter().map(|mark| mark.kind).collect()
+    }
+
+    #[test]
+    fn a_good_run_has_no_mark() {
+        assert_eq!(kinds(&report(), &ResourceUse::default()), []);
+    }
+
+    #[test]
+    fn failures_mark_a_run_by_how_many_there_are() {
+        let mut report = report();
+        report.errors = 10;
+        assert_eq!(kinds(&report, &ResourceUse::default()), [], "1 % is not over 1 %");
+        report.errors = 11;
+        report.errors_by_kind = BTreeMap::from([("reset".into(), 11)]);
+        assert_eq!(kinds(&report, &ResourceUse::default()), [MarkKind::Errors]);
+        report.errors = 1000;
+        assert_eq!(kinds(&report, &ResourceUse::default()), [MarkKind::DeadTarget]);
+    }
+
+    #[test]
+    fn a_generator_that_is_the_bottleneck_says_so() {
+        let mut late = report();
+        late.generator_limited = true;
+        late.lag_us.p99 = 600;
+        assert_eq!(kinds(&late, &ResourceUse::default()), [MarkKind::GeneratorLimited]);
+        late.lag_us.p99 = 100;
+        assert_eq!(kinds(&late, &ResourceUse::default()), [], "a twentieth of the latency");
+        let mut busy = report();
+        busy.generator_busy = 0.97;
+        assert_eq!(kinds(&busy, &ResourceUse::default()), [MarkKind::GeneratorLimited]);
+    }
+
+    #[test]
+    fn a_busy_machine_marks_a_run() {
+        let cpu = CpuMs { machine: 6000.0, proxies: 2000.0, ..CpuMs::default() };
+        let used = ResourceUse { cpu, wall: Duration::from_secs(10), ..ResourceUse::default() };
+        assert_eq!(kinds(&report(), &used), [MarkKind::BusyMachine]);
+        let cpu = CpuMs { machine: 6000.0, proxies: 5000.0, ..CpuMs::default() };
+        let used = ResourceUse { cpu, wall: Duration::from_secs(10), ..ResourceUse::default() };
+        assert_eq!(kinds(&report(), &used), []);
+        // CPU that proxies used on an uncounted machine is not part of the counted machine's.
+        let elsewhere = ResourceUse { elsewhere_ms: 3000.0, ..used };
+        assert_eq!(kinds(&report(), &elsewhere), [MarkKind::BusyMachine]);
+        let why = |kernel_threads| {
+            let cpu = CpuMs { kernel_threads, ..cpu };
+            marks(&record(), &report(), &ResourceUse { cpu, ..elsewhere }).remove(0).why
+        };
+        assert_eq!(why(Some(600.0)), "others used 17 % of the machine");
+        let unseen =
+            "others, or threads of the kernel, which are not seen here, used 20 % of the machine";
+        assert_eq!(why(None), unseen);
+        let cpu = CpuMs { steal: 500.0, ..CpuMs::default() };
+        let used = ResourceUse { cpu, wall: Duration::from_secs(10), ..ResourceUse::default() };
+        assert_eq!(kinds(&report(), &used), [MarkKind::BusyMachine]);
+    }
+}

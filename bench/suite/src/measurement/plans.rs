@@ -1,0 +1,60 @@
+//! The load of a scenario: one plan for each service, and the neighbour's flood.
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail};
+use leno_measure::load::{Pace, Plan};
+
+use super::options::Options;
+use crate::scenario::{self, Neighbour, Scenario};
+
+/// The load on each service; `rate` replaces the scenario's own.
+pub(crate) fn load_plans<A: Copy + Into<SocketAddr>>(
+    addresses: &[A],
+    scenario: &Scenario,
+    options: &Options,
+    rate: Option<f64>,
+) -> Result<Vec<Plan>> {
+    let pace = match (rate.or(scenario.rate_per_service(options.scale)), &scenario.pace) {
+        (Some(rate), _) => Pace::Rate(rate),
+        (None, scenario::Pace::ThinkMs(ms)) => Pace::Think(Duration::from_millis(*ms)),
+        (None, _) => Pace::Saturate,
+    };
+    if addresses.is_empty() {
+        bail!("there is no service");
+    }
+    let published = rate.map(|rate| rate / options.scale);
+    let plan = |address: &A| Plan {
+        protocol: scenario.protocol,
+        streams: scenario.streams,
+        pace,
+        connections: scenario.connections_at(published),
+        new_connection: scenario.new_connection,
+        primed: true,
+        body_size: scenario.request_bytes,
+        paths: scenario.paths_in_turn().to_vec(),
+        ..Plan::new(
+            format!("http://{}{}", (*address).into(), scenario.path()),
+            1.0,
+            options.duration,
+        )
+    };
+    Ok(addresses.iter().take(scenario.loaded() as usize).map(plan).collect())
+}
+
+/// The neighbour's load on a service for `duration`.
+pub(crate) fn flood(
+    neighbour: Neighbour,
+    scenario: &Scenario,
+    addresses: &[impl Copy + Into<SocketAddr>],
+    duration: Duration,
+) -> Result<Plan> {
+    let address = addresses.get(neighbour.service as usize).context("no such service")?;
+    Ok(Plan {
+        protocol: scenario.protocol,
+        pace: Pace::Saturate,
+        connections: neighbour.connections,
+        ..Plan::new(format!("http://{}/", (*address).into()), 1.0, duration)
+    })
+}

@@ -1,0 +1,27 @@
+//! The names of all meshes, each with one line about it.
+
+/// The baseline of every round.
+pub const NONE: &str = "none";
+
+/// The meshes of the lab of one machine.
+pub const LAB: &[(&str, &str)] = &[
+    ("none", "no proxy: the baseline, part of every round"),
+    ("leno", "Leno, with the capture it would choose itself"),
+    ("leno-ebpf", "Leno, captured by kernel programs"),
+    ("leno-nftables", "Leno, captured by nftables rules"),
+    ("leno-iptables", "Leno, captured by iptables rules"),
+    ("envoy", "Istio's proxy beside each workload, mTLS between them"),
+    ("haproxy", "HAProxy beside each workload, mTLS between them"),
+    ("nginx", "nginx beside each workload, mTLS between them"),
+    ("linkerd2-proxy", "Linkerd's proxy beside each workload, a stand-in for its control plane"),
+    ("ztunnel", "Istio's proxy for layer 4 beside each workload, HBONE between them"),
+];
+
+/// The meshes of a cluster.
+pub const CLUSTER: [(&str, &str); 5] = [
+    (NONE, "no proxy: the baseline, part of every round"),
+    ("leno", "Leno, strict mTLS, a proxy in each pod"),
+    ("istio", "Istio, a sidecar in each pod (profile minimal)"),
+    ("istio-ambient", "Istio, a proxy for layer 4 on each node (profile ambient)"),
+    ("linkerd", "Linkerd, a sidecar in each pod"),
+];

@@ -1,0 +1,148 @@
+//! Kills containers, and detects when the program of one of them runs again.
+//!
+//! ```text
+//! kill ── kubelet, runtime ── runc ── exec of the same program ── first request served
+//!                                     detected by the watcher     detected by the server
+//! ```
+//! Both times are on CLOCK_MONOTONIC, which all pods of a node share.
+
+use std::collections::BTreeSet;
+use std::path::PathBuf;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail};
+use nix::sys::signal::Signal;
+use nix::time::{ClockId, clock_gettime};
+use nix::unistd::Pid;
+use serde::{Deserialize, Serialize};
+
+use super::containers::{cgroups, pids, places};
+use super::counters::program;
+use crate::kernel_counters::processes;
+
+/// How long a container may take to run again. Kubelets wait 10 s before the second restart.
+pub(super) const LIMIT: Duration = Duration::from_secs(30);
+/// The pause between two scans of all processes. The time of a start is precise to this pause and
+/// the duration of a scan.
+const LOOK: Duration = Duration::from_millis(2);
+
+/// The state of a requested start.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum Start {
+    /// There is no start with this ID.
+    #[default]
+    Unknown,
+    /// The container was killed, and its program does not run yet.
+    Waiting,
+    /// The start time of the scan that found the program running, in nanoseconds of
+    /// CLOCK_MONOTONIC.
+    Seen(u64),
+    /// The start failed, with the reason.
+    Failed(String),
+}
+
+/// Kills every process of these containers.
+///
+/// # Errors
+/// If one of them has no process; then nothing is killed.
+pub(super) fn kill(containers: &[String]) -> Result<()> {
+    let found = pids(containers.iter().map(String::as_str));
+    if let Some(none) = containers.iter().find(|id| !found.contains_key(*id)) {
+        bail!("no process of container {none} is here");
+    }
+    for pid in found.into_values().flatten() {
+        // A process that has ended meanwhile needs no signal.
+        let _gone = nix::sys::signal::kill(Pid::from_raw(i32::try_from(pid)?), Signal::SIGKILL);
+    }
+    Ok(())
+}
+
+/// A container that was just killed.
+pub(super) struct KilledContainer {
+    id: String,
+    /// The cgroups of its pod.
+    pods: BTreeSet<String>,
+    /// The programs that ran in it, by path and size. They distinguish the container's program from
+    /// runc, which runs first in a container.
+    programs: BTreeSet<(PathBuf, u64)>,
+    /// The processes that existed before the kill and still exist.
+    before: BTreeSet<u32>,
+}
+
+impl KilledContainer {
+    /// Records the programs of a container, then kills it.
+    ///
+    /// # Errors
+    /// If it has no process.
+    pub(super) fn now(id: &str) -> Result<Self> {
+        let own = pids([id]).remove(id);
+        let own = own.with_context(|| format!("no process of container {id} is here"))?;
+        let cgroups: Vec<String> = own.iter().filter_map(|pid| cgroups(*pid)).collect();
+        let pods = cgroups.iter().flat_map(|all| places(all)).filter(|(_, of)| *of == id);
+        let killed = Self {
+            id: id.to_owned(),
+            pods: pods.map(|(pod, _)| pod.to_owned()).collect(),
+            programs: own.iter().filter_map(|pid| program(*pid)).collect(),
+            before: processes().collect(),
+        };
+        kill(&[id.to_owned()])?;
+        Ok(killed)
+    }
+
+    /// Waits until one of its programs runs in another container of the pod.
+    pub(super) fn follow(mut self, limit: Duration) -> Start {
+        let begun = Instant::now();
+        while begun.elapsed() < limit {
+            // Read before the scan. A time after it would leave the duration of the scan out of the
+            // start.
+            let at = match clock_gettime(ClockId::CLOCK_MONOTONIC) {
+                Ok(now) => Duration::from(now).as_nanos() as u64,
+                Err(error) => return Start::Failed(error.to_string()),
+            };
+            if self.runs_again() {
+                return Start::Seen(at);
+            }
+            thread::sleep(LOOK);
+        }
+        Start::Failed(format!("no program of container {} ran again within {limit:?}", self.id))
+    }
+
+    fn runs_again(&mut self) -> bool {
+        let now: BTreeSet<u32> = processes().collect();
+        // The kernel may reuse a freed process ID for the expected process.
+        self.before.retain(|pid| now.contains(pid));
+        // Each scan checks all new processes again: a process runs another program after exec.
+        now.difference(&self.before).any(|pid| self.is_again(*pid))
+    }
+
+    fn is_again(&self, pid: u32) -> bool {
+        let Some(cgroups) = cgroups(pid) else { return false };
+        let mut places = places(&cgroups);
+        places.any(|(pod, id)| id != self.id && self.pods.contains(pod))
+            && program(pid).is_some_and(|program| self.programs.contains(&program))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_id_of_a_process_that_has_ended_is_not_taken_for_that_of_one_of_before() {
+        let mut child = std::process::Command::new("sleep").arg("1000").spawn().unwrap();
+        let (child_id, own) = (child.id(), std::process::id());
+        let mut killed = KilledContainer {
+            id: String::new(),
+            pods: BTreeSet::new(),
+            programs: BTreeSet::new(),
+            before: BTreeSet::from([child_id, own]),
+        };
+        assert!(!killed.runs_again() && killed.before.contains(&child_id));
+        child.kill().unwrap();
+        child.wait().unwrap();
+        assert!(!killed.runs_again());
+        assert_eq!(killed.before, BTreeSet::from([own]));
+    }
+}

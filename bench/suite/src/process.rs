@@ -1,0 +1,110 @@
+//! Programs that a run starts, with their output in files, which end with the run.
+
+use std::fs::File;
+use std::io::{Read, Seek, SeekFrom, Write};
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail};
+
+use crate::interrupt::Interrupt;
+
+/// How often the state of a program is polled.
+const LOOK: Duration = Duration::from_millis(20);
+
+/// This program, which also serves and generates load inside workloads.
+pub(crate) fn own_program() -> Result<PathBuf> {
+    std::env::current_exe().context("cannot tell where this program is")
+}
+
+/// Runs a command with `input` on its standard input, until it ends or the run is interrupted.
+pub(crate) fn run(command: &mut Command, input: &str, interrupt: &Interrupt) -> Result<Vec<u8>> {
+    Running::start(command, input)?.end(interrupt)
+}
+
+/// A running command whose standard input is open; dropping it kills the command.
+pub(crate) struct Running {
+    name: String,
+    child: Child,
+    out: File,
+    errors: File,
+}
+
+impl Running {
+    /// Starts a command and writes `input` to its standard input.
+    pub(crate) fn start(command: &mut Command, input: &str) -> Result<Self> {
+        let name = format!("{command:?}");
+        let (out, errors) = (tempfile::tempfile()?, tempfile::tempfile()?);
+        let mut child = command
+            .stdin(Stdio::piped())
+            .stdout(out.try_clone()?)
+            .stderr(errors.try_clone()?)
+            .spawn()
+            .with_context(|| format!("cannot run {name}"))?;
+        if let Some(stdin) = &mut child.stdin {
+            // A command that does not read has ended early; its own output says why.
+            let _ = stdin.write_all(input.as_bytes());
+        }
+        Ok(Self { name, child, out, errors })
+    }
+
+    /// Whether it still runs.
+    pub(crate) fn is_running(&mut self) -> Result<bool> {
+        Ok(self.child.try_wait()?.is_none())
+    }
+
+    /// Closes the command's standard input, waits until it ends or the run is interrupted, and
+    /// returns its output.
+    pub(crate) fn end(mut self, interrupt: &Interrupt) -> Result<Vec<u8>> {
+        drop(self.child.stdin.take());
+        let status = loop {
+            if let Some(status) = self.child.try_wait()? {
+                break status;
+            }
+            interrupt.check()?;
+            std::thread::sleep(LOOK);
+        };
+        if !status.success() {
+            let (name, errors) = (&self.name, read(&mut self.errors)?);
+            bail!("{name} ended with {status}: {}", String::from_utf8_lossy(&errors).trim());
+        }
+        read(&mut self.out)
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        if !matches!(self.child.try_wait(), Ok(Some(_))) {
+            let _gone = self.child.kill();
+            let _gone = self.child.wait();
+        }
+    }
+}
+
+/// The whole contents of a file.
+fn read(file: &mut File) -> Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    file.seek(SeekFrom::Start(0))?;
+    file.read_to_end(&mut bytes)?;
+    Ok(bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_runs_until_its_input_ends_runs_until_then_and_is_heard() {
+        let mut command = Command::new("sh");
+        command.args(["-c", "read line; echo $line; cat; echo ended"]);
+        let mut running = Running::start(&mut command, "begun\n").unwrap();
+        assert!(running.is_running().unwrap(), "its input is open");
+        let said = running.end(&Interrupt::default()).unwrap();
+        assert_eq!(String::from_utf8_lossy(&said), "begun\nended\n");
+        let interrupted = Interrupt::default();
+        interrupted.raise();
+        let for_ever = Running::start(Command::new("sleep").arg("3600"), "").unwrap();
+        for_ever.end(&interrupted).unwrap_err();
+    }
+}

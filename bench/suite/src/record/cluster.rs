@@ -1,0 +1,183 @@
+//! The cluster of a measurement. Records of a cluster and of a lab are never compared without a
+//! note.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+
+use crate::machine::Machine;
+use crate::real_application::images::Images;
+
+/// The properties of a cluster that affect figures.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Cluster {
+    /// The context of the kubeconfig.
+    pub context: String,
+    /// The UID of its namespace `kube-system`, which is unique.
+    pub uid: String,
+    /// The API server's version.
+    pub server_version: String,
+    /// The nodes that accept pods, or the first ones if there are many; the client runs on the
+    /// first.
+    pub nodes: Vec<Node>,
+    /// The image of the client and of the suite's services.
+    pub image: String,
+    /// The images of the real application, if it replaces the suite's own services.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub application: Option<Images>,
+    /// Whether the mesh was installed before the run; then others may use it as well.
+    pub found: bool,
+    /// The values the mesh was installed with, `NAME=VALUE`; empty for its defaults.
+    pub told: Vec<String>,
+    /// Meshes that were installed before the run.
+    pub beside: Vec<String>,
+    /// The node of each workload.
+    pub placement: BTreeMap<String, String>,
+}
+
+/// A node, as its kubelet reports it.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Node {
+    /// Its name.
+    pub name: String,
+    /// The release of its kernel.
+    pub kernel: String,
+    /// Its operating system.
+    pub system: String,
+    /// Its container runtime, with the version.
+    pub runtime: String,
+    /// The version of its kubelet.
+    pub kubelet: String,
+    /// The architecture of its processors.
+    pub architecture: String,
+    /// The number of its processors.
+    pub cpus: usize,
+    /// Its memory.
+    pub memory_mib: u64,
+}
+
+impl Cluster {
+    /// All nodes as one machine: each kernel and architecture once, processors and memory added up.
+    #[must_use]
+    pub fn machine(&self) -> Machine {
+        let each = |of: fn(&Node) -> &str| {
+            let mut all: Vec<&str> = self.nodes.iter().map(of).collect();
+            all.sort_unstable();
+            all.dedup();
+            all.join(", ")
+        };
+        Machine {
+            kernel: each(|node| &node.kernel),
+            architecture: each(|node| &node.architecture),
+            cpu: String::new(),
+            cpus: self.nodes.iter().map(|node| node.cpus).sum(),
+            memory_mib: self.nodes.iter().map(|node| node.memory_mib).sum(),
+        }
+    }
+
+    /// The context and the UID, which distinguishes clusters of the same name.
+    #[must_use]
+    pub fn called(&self) -> String {
+        format!("{} (UID {})", self.context, self.uid)
+    }
+
+    /// A description in one line.
+    #[must_use]
+    pub fn line(&self) -> String {
+        let machine = self.machine();
+        format!(
+            "cluster {}, Kubernetes {}, {} nodes: {} processors, {} MiB, Linux {}",
+            self.context,
+            self.server_version,
+            self.nodes.len(),
+            machine.cpus,
+            machine.memory_mib,
+            machine.kernel
+        )
+    }
+}
+
+/// The differences between the places of two records, apart from their machines, in words; empty if
+/// there are none. `None` is the lab of one machine.
+#[must_use]
+pub fn differences(one: Option<&Cluster>, two: Option<&Cluster>) -> Vec<String> {
+    let (one, two) = match (one, two) {
+        (None, None) => return Vec::new(),
+        (Some(one), Some(two)) => (one, two),
+        (Some(cluster), None) | (None, Some(cluster)) => {
+            let context = &cluster.context;
+            return vec![format!(
+                "the lab of one machine and cluster {context}: other networks, other meters of CPU and memory"
+            )];
+        }
+    };
+    let mut found = Vec::new();
+    let mut look = |what: &str, one: String, two: String| {
+        if one != two {
+            found.push(format!("{what}: {one} and {two}"));
+        }
+    };
+    if one.uid != two.uid {
+        look("cluster", one.called(), two.called());
+    }
+    look("Kubernetes", one.server_version.clone(), two.server_version.clone());
+    let nodes = |cluster: &Cluster| {
+        let node = |node: &Node| format!("{} ({}, {})", node.name, node.kubelet, node.runtime);
+        cluster.nodes.iter().map(node).collect::<Vec<_>>().join(", ")
+    };
+    look("nodes", nodes(one), nodes(two));
+    look("image", one.image.clone(), two.image.clone());
+    let beside = |cluster: &Cluster| match cluster.beside.join(", ") {
+        none if none.is_empty() => "none".to_owned(),
+        some => some,
+    };
+    look("meshes that were there", beside(one), beside(two));
+    found
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn cluster() -> Cluster {
+        let node = |name: &str| Node {
+            name: name.into(),
+            kernel: "6.1".into(),
+            cpus: 4,
+            memory_mib: 1024,
+            ..Node::default()
+        };
+        Cluster { context: "c".into(), nodes: vec![node("a"), node("b")], ..Cluster::default() }
+    }
+
+    #[test]
+    fn a_lab_and_a_cluster_are_never_the_same_place() {
+        let (one, mut two) = (cluster(), cluster());
+        assert_eq!(differences(None, None), [""; 0]);
+        assert_eq!(differences(Some(&one), Some(&two)), [""; 0]);
+        assert!(differences(None, Some(&one))[0].contains("the lab of one machine and cluster c"));
+        two.context = "another name of it".into();
+        assert_eq!(differences(Some(&one), Some(&two)), [""; 0]);
+        two.uid = "u2".into();
+        two.server_version = "v1.34.0".into();
+        two.nodes.pop();
+        two.beside = vec!["linkerd".into()];
+        let said = differences(Some(&one), Some(&two)).join("\n");
+        for word in [
+            "cluster: c (UID ) and another name of it (UID u2)",
+            "Kubernetes:  and v1.34.0",
+            "nodes: a",
+            "meshes that were there: none and linkerd",
+        ] {
+            assert!(said.contains(word), "{word} is not in {said}");
+        }
+    }
+
+    #[test]
+    fn nodes_add_up_to_one_machine() {
+        let machine = cluster().machine();
+        assert_eq!((machine.cpus, machine.memory_mib, &*machine.kernel), (8, 2048, "6.1"));
+    }
+}

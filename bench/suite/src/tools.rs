@@ -1,0 +1,61 @@
+//! Finds the programs of other projects, and says how to get those that are missing.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+/// A program that is missing.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{what} is missing: {bring}")]
+pub struct Missing {
+    /// The missing program.
+    pub what: String,
+    /// The command that installs it.
+    pub bring: String,
+}
+
+impl Missing {
+    /// The program `what` is missing; `bring` installs it.
+    pub(crate) fn new(what: impl Into<String>, bring: impl Into<String>) -> Self {
+        Self { what: what.into(), bring: bring.into() }
+    }
+}
+
+/// Finds a program in PATH and in the directories that root's PATH may lack.
+pub(crate) fn find(name: &str) -> Option<PathBuf> {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    std::env::split_paths(&path)
+        .chain(["/usr/sbin", "/sbin", "/usr/local/sbin"].map(PathBuf::from))
+        .map(|directory| directory.join(name))
+        .find(|candidate| candidate.is_file())
+}
+
+/// Finds a program that `scripts/tools.sh` has installed: in LENO_TOOLS, or else in `tools` beside
+/// the directory of the build profile that this program is from.
+pub(crate) fn installed(path: &str) -> Option<PathBuf> {
+    let given = std::env::var_os("LENO_TOOLS").map(PathBuf::from);
+    let built = || Some(std::env::current_exe().ok()?.parent()?.parent()?.join("tools"));
+    let file = given.or_else(built)?.join(path);
+    file.is_file().then_some(file)
+}
+
+/// The first line of a program's version output.
+pub(crate) fn version(program: &Path, flag: &str) -> String {
+    let Ok(output) = Command::new(program).arg(flag).output() else { return String::new() };
+    let said = [output.stdout, output.stderr].concat();
+    let text = String::from_utf8_lossy(&said);
+    text.lines().map(str::trim).find(|line| !line.is_empty()).unwrap_or_default().to_owned()
+}
+
+/// The program that the user named, or else the first that is found.
+///
+/// # Errors
+/// If it is not there; `bring` is the command that installs it.
+pub(crate) fn named_or(
+    (name, given): (&str, Option<&Path>),
+    found: Option<PathBuf>,
+    bring: &str,
+) -> Result<PathBuf, Missing> {
+    let program = given.map_or(found, |given| given.is_file().then(|| given.to_owned()));
+    let what = || given.map_or(name.to_owned(), |given| given.display().to_string());
+    program.ok_or_else(|| Missing::new(what(), bring))
+}
