@@ -1,6 +1,7 @@
 //! The commands, and what several of them share.
 
 pub(crate) mod analyze;
+pub(crate) mod authz;
 pub(crate) mod bench;
 pub(crate) mod bug_report;
 pub(crate) mod check;

@@ -9,9 +9,9 @@ use std::process::ExitCode;
 use clap::{CommandFactory, Parser, Subcommand};
 
 use commands::{
-    analyze, bench, bug_report, check, cleanup, completion, dashboard, demo, diagnostics, down,
-    ebpf, exec, explain, flows, guard, inject, install, logs, man, observer, open, port_forward,
-    ps, restart, stat, uninstall, up, upgrade, why,
+    analyze, authz, bench, bug_report, check, cleanup, completion, dashboard, demo, diagnostics,
+    down, ebpf, exec, explain, flows, guard, inject, install, logs, man, observer, open,
+    port_forward, ps, restart, stat, uninstall, up, upgrade, why,
 };
 
 /// A service mesh for one machine or many: encrypts, authenticates, balances and measures the
@@ -42,6 +42,7 @@ enum Command {
     Flows(flows::Flows),
     Check(check::Check),
     Explain(explain::Explain),
+    Authz(authz::Authz),
     #[command(hide = true)]
     Guard(guard::Guard),
     #[command(hide = true)]
@@ -87,6 +88,7 @@ fn main() -> ExitCode {
         Command::Ebpf(ebpf) => ebpf::run(&ebpf),
         Command::Check(check) => check::run(&check),
         Command::Explain(explain) => explain::run(&explain),
+        Command::Authz(authz) => authz::run(&authz),
         Command::Guard(guard) => guard::run(&guard),
         Command::Analyze(analyze) => analyze::run(&analyze),
         Command::BugReport(bug_report) => bug_report::run(&bug_report),

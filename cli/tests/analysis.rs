@@ -65,6 +65,66 @@ fn a_request_is_explained_from_a_file() {
     assert!(String::from_utf8_lossy(&wrong.stderr).contains("use http, https, grpc"), "{wrong:?}");
 }
 
+/// Who may call `cart`, in a file of its own.
+const POLICY: &str = "
+apiVersion: leno.dev/v1alpha1
+kind: AuthorizationPolicy
+metadata: {name: clients, namespace: shop}
+spec:
+  targetRefs: [{group: leno.dev, kind: Workload, name: cart}]
+  rules: [{from: [{namespaces: [bank]}]}]
+";
+
+#[test]
+fn authorization_is_asked_from_files() {
+    let closed = format!("{SHOP}---{POLICY}");
+    let ask = |more: &[&str], text: &str| {
+        leno(&[&["authz", "-f", "shop.yaml", "-n", "shop"][..], more].concat(), text)
+    };
+    let said = ask(&["cart"], &closed);
+    assert!(said.status.success(), "{said:?}");
+    let text = out(&said);
+    for line in [
+        "workload     shop/cart (mTLS permissive, default all)\n",
+        "policy       Allow shop/clients (shop.yaml:",
+        "shop/web         80     denied     Allow policies are for the port, and none matches\n",
+        "(anything else)  80     denied ",
+    ] {
+        assert!(text.contains(line), "{line:?} is not in\n{text}");
+    }
+    let check = ["cart", "--from", "web", "--", "GET", "http://cart/items"];
+    let denied = ask(&check, &closed);
+    assert_eq!(denied.status.code(), Some(1), "{denied:?}");
+    assert!(out(&denied).contains("permitted    no: Allow policies are"), "{}", out(&denied));
+    let permitted = ask(&check, SHOP);
+    assert_eq!(permitted.status.code(), Some(0), "{permitted:?}");
+    let json = ask(&["cart", "-o", "json"], &closed);
+    let json: serde_json::Value = serde_json::from_slice(&json.stdout).expect("JSON");
+    assert_eq!(json[0]["clients"][1]["access"], "denied", "{json}");
+}
+
+#[test]
+fn policies_that_are_not_applied_show_what_they_would_change() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let policy = directory.path().join("policy.yaml");
+    fs::write(&policy, POLICY).expect("a file");
+    let policy = policy.to_str().expect("a path");
+    let said = leno(&["authz", "-f", "shop.yaml", "-n", "shop", "--with", policy], SHOP);
+    let text = out(&said);
+    assert!(
+        text.contains(
+            "shop/web -> shop/cart port 80\n  now   permitted: no Allow policy is for the port, and \
+             the default is all\n  then  denied: Allow policies are for the port, and none matches\n"
+        ),
+        "{said:?}"
+    );
+    fs::write(policy, SHOP).expect("a file");
+    let refused = leno(&["authz", "-f", "shop.yaml", "--with", policy], SHOP);
+    assert_eq!(refused.status.code(), Some(2), "{refused:?}");
+    let error = String::from_utf8_lossy(&refused.stderr);
+    assert!(error.contains("--with takes AuthorizationPolicy and Namespace alone"), "{error}");
+}
+
 #[test]
 fn what_is_looked_at_is_named_once() {
     for words in [
@@ -72,6 +132,7 @@ fn what_is_looked_at_is_named_once() {
         &["analyze", "--mesh", "m", "shop.yaml"],
         &["explain", "--name", "m", "-f", "shop.yaml", "web", "--", "http://cart/"],
         &["explain", "--cluster", "-f", "shop.yaml", "web", "--", "http://cart/"],
+        &["authz", "--name", "m", "-f", "shop.yaml", "web"],
     ] {
         let refused = leno(words, SHOP);
         assert_eq!(refused.status.code(), Some(64), "{words:?}: {refused:?}");

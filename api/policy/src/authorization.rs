@@ -18,6 +18,7 @@
 mod compile;
 mod connection;
 mod decide;
+mod examine;
 mod host;
 mod path;
 mod paths;
@@ -30,6 +31,7 @@ use leno_types::authorization::{Action, ClientMatch, DefaultAuthorization, Heade
 use leno_types::traffic::Source;
 
 pub use connection::ConnectionRules;
+pub use examine::{Examined, PolicyMatch};
 pub use path::{AmbiguousPath, ambiguity};
 
 use paths::PathTable;

@@ -1,6 +1,6 @@
 //! `leno explain`.
 
-mod text;
+pub(super) mod text;
 
 use std::path::PathBuf;
 
@@ -80,21 +80,32 @@ fn of_machine(name: &str, question: &Question) -> Result<Explanation> {
 }
 
 fn of_cluster(explain: &Explain, target: &Target, question: &Question) -> Result<Explanation> {
-    let extent = match &explain.namespace {
-        Some(namespace) => Extent::AtLeast(namespace.clone()),
+    let namespace = explain.namespace.as_deref();
+    let (mesh, ignored, gaps) = cluster(namespace, target, &explain.mesh.system_namespace)?;
+    let mut explanation = mesh.explain(question)?;
+    explanation.ignored.extend(ignored);
+    explanation.notes.extend(gaps);
+    Ok(explanation)
+}
+
+/// The mesh of a cluster, the objects that cannot be read, and what could not be asked for.
+pub(super) fn cluster(
+    namespace: Option<&str>,
+    target: &Target,
+    system_namespace: &str,
+) -> Result<(Mesh, Vec<String>, Vec<String>)> {
+    let extent = match namespace {
+        Some(namespace) => Extent::AtLeast(namespace.to_owned()),
         None => Extent::Cluster,
     };
     let known = block_on(async {
         let client = leno_operate::connect(target).await?;
-        let known = ClusterObjects::read(&client, &extent, &explain.mesh.system_namespace).await?;
-        explain.namespace.iter().try_for_each(|one| known.has_namespace(one))?;
+        let known = ClusterObjects::read(&client, &extent, system_namespace).await?;
+        namespace.iter().try_for_each(|one| known.has_namespace(one))?;
         Ok(known)
     })?;
     let ignored = known.read.unread.iter().map(|one| format!("{}: {}", one.key, one.reason));
     let ignored: Vec<String> = ignored.collect();
     let mesh = Mesh::told(known.settings, known.read.objects).owned(known.read.owners);
-    let mut explanation = mesh.explain(question)?;
-    explanation.ignored.extend(ignored);
-    explanation.notes.extend(known.gaps);
-    Ok(explanation)
+    Ok((mesh, ignored, known.gaps))
 }

@@ -16,7 +16,7 @@ pub use question::{Question, QuestionError};
 
 use leno_policy::{RouteTable, StreamTable};
 use leno_resources::Object;
-use leno_types::mesh::{Service, Workload, declared};
+use leno_types::mesh::{Endpoint, Service, Workload, declared};
 use leno_types::{Egress, InstanceName, MtlsMode, Protocol};
 
 use crate::mesh::Mesh;
@@ -43,7 +43,7 @@ impl Mesh {
             false => self.host(&host, &sender.namespace),
         };
         match found {
-            host if !sender.meshed => self.without_proxy(&mut answer, &host, question),
+            host if !sender.meshed => self.without_proxy(&mut answer, &sender, &host, question),
             Host::Service(service) => self.at_service(&mut answer, &sender, &service, question),
             Host::Workload(workload) => at_workload(&mut answer, &sender, &workload, question),
             Host::Unknown { meant } => {
@@ -57,21 +57,31 @@ impl Mesh {
                 answer.notes.push(known.map_or(note.clone(), |known| format!("{note}: {known}")));
             }
         }
+        if sender.meshed {
+            self.authorize(&mut answer, &sender, question);
+        }
         Ok(answer)
     }
 
     /// What becomes of a request of a client without a proxy: only the servers' proxies have a say.
-    fn without_proxy(&self, answer: &mut Explanation, host: &Host, question: &Question) {
-        let instances: Vec<InstanceName> = match host {
-            Host::Workload(workload) => vec![workload.name.clone()],
+    fn without_proxy(
+        &self,
+        answer: &mut Explanation,
+        sender: &Sender,
+        host: &Host,
+        question: &Question,
+    ) {
+        let instances: Vec<(InstanceName, u16)> = match host {
+            Host::Workload(workload) => vec![(workload.name.clone(), question.port)],
             Host::Service(service) => {
                 let port = service.port(question.port).into_iter();
                 let endpoints = port.flat_map(|port| port.endpoints.iter());
-                endpoints.filter_map(|endpoint| endpoint.workload.clone()).collect()
+                let own = |endpoint: &Endpoint| endpoint.workload.clone().zip(Some(endpoint.port));
+                endpoints.filter_map(own).collect()
             }
             Host::Unknown { .. } => Vec::new(),
         };
-        let is_strict = |name: &&InstanceName| {
+        let is_strict = |(name, _): &&(InstanceName, u16)| {
             self.index.server_policy(name).is_some_and(|policy| policy.mtls == MtlsMode::Strict)
         };
         let strict = instances.iter().filter(is_strict).count();
@@ -99,6 +109,10 @@ impl Mesh {
                 Outcome::unmeshed()
             }
         };
+        if strict < instances.len() {
+            let targets = instances.into_iter().map(|target| (Some(target), None)).collect();
+            self.authorize_at(answer, sender, question, targets);
+        }
     }
 
     fn at_service(

@@ -3,14 +3,15 @@
 //! [`Mesh::explain`] explains what happens to one request of one workload: the service, the route,
 //! the rule, its filters, the backends with their endpoints, and why every other match did not get
 //! it. [`analyze`] finds mistakes in documents: invalid references, matches that no request
-//! reaches, routes and grants without effect; each with its position, reason and remedy.
+//! reaches, routes and grants without effect; each with its position, reason and remedy. [`Mesh::access`]
+//! lists who may reach a workload, and [`Mesh::check`] decides on one request as its proxy would.
 //!
-//! Neither implements a decision of its own. Both feed the objects to [`leno_index::Index`], as the
-//! controller does, and query the [`leno_policy::RouteTable`] of each port, as proxies do. This
+//! None implements a decision of its own. Both feed the objects to [`leno_index::Index`], as the
+//! controller does, and query the tables of `leno_policy`, as proxies do. This
 //! crate only words their answers.
 //!
 //! It does not know where documents come from or who reads the answers. Its callers are `leno
-//! explain`, `leno analyze`, and `leno up` for its warnings.
+//! explain`, `leno analyze`, `leno authz`, and `leno up` for its warnings.
 //!
 //! ```text
 //! objects ─► Index ─► services with routes ─► RouteTable ─┬─ explain(Question) ─► Explanation
@@ -18,11 +19,16 @@
 //! ```
 
 mod analyze;
+mod authz;
 mod explain;
 mod mesh;
 mod sender;
 
 pub use analyze::{Finding, Severity, analyze, analyze_stored};
+pub use authz::{
+    Access, AccessChange, AuthorizationAnswer, Check, CheckClient, ClientAccess, PolicySummary,
+    PolicyVerdict, access_changes,
+};
 pub use explain::{
     BackendAnswer, Client, ConsideredMatch, Destination, EndpointAnswer, Explanation, HeaderEdits,
     MirrorAnswer, Outcome, PolicyAnswer, Question, QuestionError, RuleAnswer, TimeoutsAnswer,

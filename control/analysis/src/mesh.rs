@@ -18,7 +18,7 @@ pub struct Mesh {
     /// The owners of instances, if the caller provided them; else an instance's owner is its
     /// `Workload`.
     pub(crate) owners: HashMap<InstanceName, Owner>,
-    default_egress: Egress,
+    pub(crate) settings: Settings,
     pub(crate) way_out: WayOut,
     /// Whether names outside of the mesh that stand for services resolve to the services' addresses.
     pub(crate) dns_of_leno_up: bool,
@@ -46,13 +46,12 @@ impl Mesh {
     /// Indexes objects with these settings of the controller.
     #[must_use]
     pub fn told(settings: Settings, objects: Vec<Object>) -> Self {
-        let default_egress = settings.default_egress;
-        let mut index = Index::new(settings);
+        let mut index = Index::new(settings.clone());
         index.apply_all(objects.iter().cloned().map(Change::Upsert).collect());
         let way_out = WayOut::default();
         let (places, owners) = (HashMap::new(), HashMap::new());
         let dns_of_leno_up = false;
-        Self { index, objects, places, owners, default_egress, way_out, dns_of_leno_up }
+        Self { index, objects, places, owners, settings, way_out, dns_of_leno_up }
     }
 
     /// Sets the owners of instances, so that questions can name a client by its owner.
@@ -105,6 +104,6 @@ impl Mesh {
             one.metadata.name == sender.workload && one.metadata.namespace == sender.namespace
         });
         let own = own.and_then(|workload| egress(&workload.metadata.annotations));
-        own.or_else(of_namespace).unwrap_or(self.default_egress)
+        own.or_else(of_namespace).unwrap_or(self.settings.default_egress)
     }
 }

@@ -198,6 +198,11 @@ impl Mesh {
     }
 
     /// Every instance, and every workload without instances, ordered by namespace and name.
+    pub(crate) fn senders(&self) -> Vec<Sender> {
+        self.candidates().into_iter().map(|one| one.sender).collect()
+    }
+
+    /// The same with their names.
     fn candidates(&self) -> Vec<Candidate> {
         let mut all: Vec<Candidate> =
             self.workloads().flat_map(|one| self.of_workload(one)).collect();

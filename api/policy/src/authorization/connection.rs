@@ -41,10 +41,7 @@ impl AuthorizationTable {
     /// Evaluates everything that does not depend on requests.
     #[must_use]
     pub fn connection(&self, client: &ConnectionView<'_>) -> ConnectionRules {
-        let id = client.identity.map(ToString::to_string);
-        let is_client =
-            |set: &Vec<ClientMatch>| set.iter().any(|one| matches(one, client, id.as_deref()));
-        let clients: Vec<bool> = self.clients.iter().map(is_client).collect();
+        let clients = self.matching_clients(client);
         let is_here = |entry: &Entry| {
             let of_client = |at: u32| clients.get(at as usize).copied().unwrap_or(false);
             entry.is_for(client.port) && entry.clients.is_none_or(of_client)
@@ -83,6 +80,14 @@ impl AuthorizationTable {
         rules.audited = audited.into();
         rules.reads_path = self.depends_on_path(&rules);
         rules
+    }
+
+    /// For each of the table's values of `from`, whether the client matches it.
+    pub(super) fn matching_clients(&self, client: &ConnectionView<'_>) -> Vec<bool> {
+        let id = client.identity.map(ToString::to_string);
+        let is_client =
+            |set: &Vec<ClientMatch>| set.iter().any(|one| matches(one, client, id.as_deref()));
+        self.clients.iter().map(is_client).collect()
     }
 
     /// Whether the decision on requests depends on their path. An allow rule's path means nothing

@@ -130,7 +130,7 @@ impl AuthorizationTable {
 
 impl ConnectionRules {
     /// The decision where no deny rule matches.
-    fn concluded(&self, allowed: Option<PolicyIndex>) -> AuthorizationDecision {
+    pub(super) fn concluded(&self, allowed: Option<PolicyIndex>) -> AuthorizationDecision {
         match allowed {
             Some(policy) => AuthorizationDecision::Permitted(Some(policy)),
             None if self.is_selected => AuthorizationDecision::Denied(Denial::NotAllowed),
@@ -206,6 +206,16 @@ impl<'t, 'r, R: AuthorizationRequest> Facts<'t, 'r, R> {
         }
         self.results[kind] & bit != 0
     }
+}
+
+/// Whether a request fulfils what an entry requires, besides paths of the table.
+pub(super) fn fulfils<R: AuthorizationRequest>(
+    (table, rules): (&AuthorizationTable, &ConnectionRules),
+    request: &R,
+    path: Option<&[u8]>,
+    entry: &Entry,
+) -> bool {
+    Facts::new(table, rules, request, path).fulfil(entry)
 }
 
 /// Whether a path is `/service/method`.

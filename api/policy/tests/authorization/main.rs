@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use leno_policy::authorization::{
     AuthorizationDecision, AuthorizationRequest, AuthorizationTable, ConnectionView, Denial,
-    ServerNameView,
+    PolicyIndex, PolicyMatch, ServerNameView,
 };
 use leno_types::authorization::{
     Action, Authorization, AuthorizationPolicy, ClientMatch, DefaultAuthorization, HeaderMatch,
@@ -213,6 +213,36 @@ fn server_name(dice: &mut Dice) -> ServerNameView<'static> {
     }
 }
 
+/// The examination agrees with the decision: the policy that decides matches, and so does no denial of a
+/// request that is permitted.
+fn examine(
+    (table, authorization): (&AuthorizationTable, &Authorization),
+    client: &ConnectionView<'_>,
+    request: &Request,
+    found: AuthorizationDecision,
+) -> Result<(), String> {
+    let examined = table.examine(client, Some(request));
+    let matches = |action: Action| {
+        let all = authorization.policies.iter().zip(&examined.policies);
+        all.filter(move |(policy, found)| {
+            policy.action == action && **found == PolicyMatch::Matches
+        })
+        .count()
+    };
+    let is = |policy: PolicyIndex| examined.policies[policy.position()] == PolicyMatch::Matches;
+    let agrees = match found {
+        AuthorizationDecision::Denied(Denial::Policy(policy)) => is(policy),
+        // Another rule of the same policy may match.
+        AuthorizationDecision::Denied(Denial::Path(_)) => matches(Action::Deny) == 0,
+        AuthorizationDecision::Denied(_) => matches(Action::Allow) == 0,
+        AuthorizationDecision::Permitted(Some(policy)) => is(policy) && matches(Action::Deny) == 0,
+        AuthorizationDecision::Permitted(None) => {
+            matches(Action::Deny) == 0 && matches(Action::Allow) == 0
+        }
+    };
+    if agrees { Ok(()) } else { Err(format!("{found:?} and {examined:?}")) }
+}
+
 /// Compares a decision with the naive one: the kind, and that the policy is one that matches.
 fn compare(
     table: &AuthorizationTable,
@@ -276,7 +306,9 @@ fn the_table_decides_as_the_policies_read() {
                 AuthorizationDecision::Denied(_) => denied += 1,
             }
             let expected = naive::request(&authorization, NAMESPACE, &client, &request);
-            compare(&table, (found, audited), &expected).unwrap_or_else(|why| {
+            let examined = examine((&table, &authorization), &client, &request, found);
+            let compared = compare(&table, (found, audited), &expected);
+            compared.and(examined).unwrap_or_else(|why| {
                 panic!(
                     "set {set}: {why}\n{client:?}\n{} {} {:?} {:?}\n{authorization:#?}",
                     request.method, request.path, request.authority, request.headers

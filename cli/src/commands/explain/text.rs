@@ -1,6 +1,8 @@
 //! An explanation for people.
 
-use leno_analysis::{BackendAnswer, Explanation, HeaderEdits, Outcome, PolicyAnswer};
+use leno_analysis::{
+    AuthorizationAnswer, BackendAnswer, Explanation, HeaderEdits, Outcome, PolicyAnswer,
+};
 
 use crate::commands::lines::Lines;
 
@@ -40,6 +42,7 @@ pub(super) fn text(explanation: &Explanation) -> String {
     for one in &explanation.policies {
         policy(&mut lines, one);
     }
+    authorization(&mut lines, &explanation.authorization);
     for one in &explanation.considered {
         let mark = match (one.holds, one.reached) {
             (true, true) => "=>",
@@ -125,6 +128,26 @@ fn policy(lines: &mut Lines, one: &PolicyAnswer) {
     match one.holds {
         true => lines.add("policy", &format!("{of} of {}: {}", one.service, one.says)),
         false => lines.add("policy", &format!("{of}: {reason}")),
+    }
+}
+
+/// The decisions of the servers, each with every policy of the server.
+pub(in crate::commands) fn authorization(lines: &mut Lines, answers: &[AuthorizationAnswer]) {
+    for answer in answers {
+        let verb = if answer.permitted { "yes" } else { "no" };
+        let at = match answer.servers.as_slice() {
+            [] => String::new(),
+            [one] => format!(" ({one})"),
+            [one, more @ ..] => format!(" ({one} and {} more)", more.len()),
+        };
+        lines.add("permitted", &format!("{verb}: {}{at}", answer.reason));
+        for policy in &answer.policies {
+            let mark = if policy.matches { "=>" } else { "no" };
+            let place = policy.place.as_ref().map(|place| format!(" ({place})"));
+            let (action, name, reason) = (policy.action, &policy.name, policy.reason);
+            let place = place.unwrap_or_default();
+            lines.add("", &format!("{mark} {action} {name}{place}: {reason}"));
+        }
     }
 }
 

@@ -7,6 +7,7 @@ use serde::Serialize;
 
 use super::policies::PolicyAnswer;
 use super::question::Question;
+use crate::authz::AuthorizationAnswer;
 use crate::mesh::WayOut;
 use crate::sender::Sender;
 
@@ -33,6 +34,8 @@ pub struct Explanation {
     pub timeouts: TimeoutsAnswer,
     /// What policies set, part by part, and which of them apply.
     pub policies: Vec<PolicyAnswer>,
+    /// What the servers' policies decide on it; empty if they permit everything.
+    pub authorization: Vec<AuthorizationAnswer>,
     /// Every match of the service's routes, in the order of precedence.
     pub considered: Vec<ConsideredMatch>,
     /// Routes that name the service but do not apply to this request, each with its reason.
@@ -193,11 +196,7 @@ pub struct ConsideredMatch {
 impl Explanation {
     pub(super) fn new(sender: &Sender, question: &Question) -> Self {
         Self {
-            client: Client {
-                namespace: sender.namespace.clone(),
-                workload: sender.workload.clone(),
-                meshed: sender.meshed,
-            },
+            client: Client::of(sender),
             method: question.method.clone(),
             authority: question.authority().to_owned(),
             target: question.target.clone(),
@@ -207,9 +206,20 @@ impl Explanation {
             backends: Vec::new(),
             timeouts: TimeoutsAnswer::default(),
             policies: Vec::new(),
+            authorization: Vec::new(),
             considered: Vec::new(),
             ignored: Vec::new(),
             notes: Vec::new(),
+        }
+    }
+}
+
+impl Client {
+    pub(crate) fn of(sender: &Sender) -> Self {
+        Self {
+            namespace: sender.namespace.clone(),
+            workload: sender.workload.clone(),
+            meshed: sender.meshed,
         }
     }
 }
@@ -344,6 +354,15 @@ impl Outcome {
             leno_error: Some("no-endpoints".to_owned()),
             ..Self::new("failed", "nothing behind the backend takes traffic")
         }
+    }
+
+    /// Every server's policies deny it.
+    pub(crate) fn denied(is_http: bool, reason: &str) -> Self {
+        if is_http {
+            let text = format!("every endpoint denies it: {reason}");
+            return Self::refused(403, "authorization-denied".to_owned(), &text);
+        }
+        Self::new("failed", &format!("the connection is reset: {reason}"))
     }
 
     pub(super) fn answered(status: u16, headers: Vec<(String, String)>, text: &str) -> Self {

@@ -117,6 +117,11 @@ impl Question {
         })
     }
 
+    /// Whether the client sends an HTTP request.
+    pub(crate) fn is_http(&self) -> bool {
+        self.wanted == ClientProtocol::Http
+    }
+
     /// The server name that a TLS client sends; addresses are not sent as names (RFC 6066 section
     /// 3).
     pub(crate) fn server_name(&self) -> Option<&str> {

@@ -1,0 +1,101 @@
+//! What each policy has to do with a client and its request, for people. Proxies do not need it.
+
+use super::path::{self, Decoded};
+use super::{
+    AuthorizationDecision, AuthorizationRequest, AuthorizationTable, CompiledPolicy,
+    ConnectionView, Denial, Entry, decide,
+};
+
+/// What a policy has to do with a client, or with a request of it. The more of it matches, the greater.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum PolicyMatch {
+    /// It is for other ports.
+    OtherPorts,
+    /// No rule of it is for the client.
+    OtherClients,
+    /// Rules are for the client, and none is for the request.
+    OtherRequests,
+    /// A rule for the client depends on the path, which servers do not read alike.
+    AmbiguousPath,
+    /// It matches some requests of the client, and no request was given.
+    SomeRequests,
+    /// It matches.
+    Matches,
+}
+
+/// A client before policies.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Examined {
+    /// One for each policy of the table, by position.
+    pub policies: Vec<PolicyMatch>,
+    /// The decision on requests that match no condition on requests.
+    pub otherwise: AuthorizationDecision,
+}
+
+impl AuthorizationTable {
+    /// What each policy has to do with a client, and with its request if there is one.
+    #[must_use]
+    pub fn examine<R: AuthorizationRequest>(
+        &self,
+        client: &ConnectionView<'_>,
+        request: Option<&R>,
+    ) -> Examined {
+        let rules = self.connection(client);
+        let mut buffer = Decoded::new();
+        let path = request.map(|request| path::canonical(request.path(), &mut buffer));
+        let mut reached = vec![false; self.entries.len()];
+        if let Some(Ok(path)) = path {
+            self.paths.each(path, |at| {
+                if let Some(reached) = reached.get_mut(at as usize) {
+                    *reached = true;
+                }
+            });
+        }
+        let clients = self.matching_clients(client);
+        let of_request = |entry: &Entry, is_reached: bool| {
+            let Some(request) = request else { return PolicyMatch::SomeRequests };
+            let reads_path = entry.request.has_paths || entry.request.grpc_method.is_some();
+            match path {
+                Some(Err(_)) if reads_path => return PolicyMatch::AmbiguousPath,
+                _ if entry.request.has_paths && !is_reached => return PolicyMatch::OtherRequests,
+                _ => {}
+            }
+            let path = path.and_then(Result::ok);
+            match decide::fulfils((self, &rules), request, path, entry) {
+                true => PolicyMatch::Matches,
+                false => PolicyMatch::OtherRequests,
+            }
+        };
+        // Without entries a policy matches no client of its ports.
+        let of_ports = |policy: &CompiledPolicy| match &policy.ports {
+            Some(ports) if !ports.contains(&client.port) => PolicyMatch::OtherPorts,
+            _ => PolicyMatch::OtherClients,
+        };
+        let mut policies: Vec<PolicyMatch> = self.policies.iter().map(of_ports).collect();
+        for entry in &self.entries {
+            if let Some(known) = policies.get_mut(entry.policy.position()) {
+                *known = PolicyMatch::OtherPorts;
+            }
+        }
+        for (entry, is_reached) in self.entries.iter().zip(reached) {
+            if !entry.is_for(client.port) {
+                continue;
+            }
+            let is_client = |at: u32| clients.get(at as usize).copied().unwrap_or_default();
+            let found = match (entry.clients.is_none_or(is_client), entry.request.is_empty()) {
+                (false, _) => PolicyMatch::OtherClients,
+                (true, true) => PolicyMatch::Matches,
+                (true, false) => of_request(entry, is_reached),
+            };
+            if let Some(known) = policies.get_mut(entry.policy.position()) {
+                *known = found.max(*known);
+            }
+        }
+        let otherwise = match rules.denied {
+            _ if !self.is_usable => AuthorizationDecision::Denied(Denial::Unusable),
+            Some(policy) => AuthorizationDecision::Denied(Denial::Policy(policy)),
+            None => rules.concluded(rules.allowed),
+        };
+        Examined { policies, otherwise }
+    }
+}

@@ -1,0 +1,149 @@
+//! `leno authz`.
+
+mod text;
+
+use std::path::PathBuf;
+
+use anyhow::{Result, bail};
+use clap::Args;
+use leno_analysis::{CheckClient, Mesh, Question, access_changes};
+use leno_resources::{Kind, Object};
+
+use super::{AnyMesh, Chosen, Output, explain, print, print_json};
+
+/// Lists who may reach a workload and by which policy, checks one request, and shows what other policies
+/// would change
+///
+/// Asks the mesh that runs here or in a cluster, by the objects that its control plane follows, or files as
+/// `leno up` would run them. Nothing is sent or applied. The decision is made by the code that the proxies
+/// run. The exit code of a check is 0 if the request is permitted and 1 if not.
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:\n  \
+                  sudo leno authz -n shop orders\n  \
+                  leno authz --context prod -n shop deploy/orders\n  \
+                  leno authz -n shop orders --from web -- GET http://orders/admin -H 'x-role: guest'\n  \
+                  leno authz orders --from spiffe://cluster.local/ns/bank/sa/teller -- http://orders/\n  \
+                  leno authz -n shop --with new-policy.yaml\n  \
+                  leno authz -f shop.yaml -n shop orders -o json")]
+pub(crate) struct Authz {
+    #[command(flatten)]
+    mesh: AnyMesh,
+
+    /// Files to ask instead of the mesh that runs; may be given several times
+    #[arg(short, long = "file", value_name = "FILE",
+          conflicts_with_all = ["name", "cluster", "kubeconfig", "context"])]
+    files: Vec<PathBuf>,
+
+    /// Files with AuthorizationPolicies and Namespaces as if they were applied; shows what changes. May be given
+    /// several times
+    #[arg(long, value_name = "FILE")]
+    with: Vec<PathBuf>,
+
+    /// Namespace of the workload and the client; not needed where a name is in one namespace only
+    #[arg(short, long)]
+    namespace: Option<String>,
+
+    /// The workload that is reached (orders, deploy/orders, shop/orders) [default: every workload with a proxy]
+    workload: Option<String>,
+
+    /// Who sends the request: a workload, an instance, a service account (sa/web), a SPIFFE ID, an address, or
+    /// `anything` without an identity
+    #[arg(long, value_name = "CLIENT", requires_all = ["request", "workload"])]
+    from: Option<String>,
+
+    /// The form of output
+    #[arg(short, long, value_enum, default_value_t)]
+    output: Output,
+
+    /// The request: [METHOD] URL [-H 'name: value']..., to the workload's port
+    #[arg(last = true, value_name = "REQUEST", requires = "from")]
+    request: Vec<String>,
+}
+
+pub(crate) fn run(authz: &Authz) -> Result<bool> {
+    let (mesh, notes) = mesh(authz)?;
+    for note in notes {
+        eprintln!("note: {note}");
+    }
+    let namespace = authz.namespace.as_deref();
+    let changed = match authz.with.as_slice() {
+        [] => None,
+        files => Some(mesh.with_objects(policies(files)?)),
+    };
+    if let (Some(workload), Some(from)) = (&authz.workload, &authz.from) {
+        let client = client(from);
+        let question = Question::parse(namespace, from, &authz.request)?;
+        let mesh = changed.as_ref().unwrap_or(&mesh);
+        let check = mesh.check(namespace, workload, &client, &question)?;
+        match authz.output {
+            Output::Json => print_json(&check)?,
+            Output::Table => print(&text::check(&check, from, &question))?,
+        }
+        return Ok(check.answer.permitted);
+    }
+    let now = mesh.access(namespace, authz.workload.as_deref())?;
+    let Some(changed) = changed else {
+        match authz.output {
+            Output::Json => print_json(&now)?,
+            Output::Table => print(&text::access(&now))?,
+        }
+        return Ok(true);
+    };
+    let then = changed.access(namespace, authz.workload.as_deref())?;
+    let changes = access_changes(&now, &then);
+    match authz.output {
+        Output::Json => print_json(&changes)?,
+        Output::Table => print(&text::changes(&changes))?,
+    }
+    Ok(true)
+}
+
+/// The mesh, and what could not be read of it.
+fn mesh(authz: &Authz) -> Result<(Mesh, Vec<String>)> {
+    if !authz.files.is_empty() {
+        return Ok((leno_local::analysis::of_files(&authz.files)?, Vec::new()));
+    }
+    match authz.mesh.choose()? {
+        Chosen::Machine(name) => Ok((leno_local::analysis::running(&name)?, Vec::new())),
+        Chosen::Cluster(target) => {
+            let namespace = authz.namespace.as_deref();
+            let system_namespace = &authz.mesh.system_namespace;
+            let (mesh, ignored, gaps) = explain::cluster(namespace, &target, system_namespace)?;
+            Ok((mesh, ignored.into_iter().chain(gaps).collect()))
+        }
+    }
+}
+
+/// The documents of files, which must be ones that decide on authorization.
+fn policies(files: &[PathBuf]) -> Result<Vec<Object>> {
+    let documents = leno_resources::load(files).map_err(|problems| {
+        let lines: Vec<String> = problems.iter().map(ToString::to_string).collect();
+        anyhow::Error::msg(lines.join("\n"))
+    })?;
+    let mut objects = Vec::new();
+    for located in documents.objects {
+        let key = located.value.key();
+        if !matches!(key.kind, Kind::AuthorizationPolicy | Kind::Namespace) {
+            bail!(
+                "{}:{}: --with takes AuthorizationPolicy and Namespace alone, and this is {key}",
+                located.file,
+                located.place
+            );
+        }
+        objects.push(located.value);
+    }
+    Ok(objects)
+}
+
+fn client(from: &str) -> CheckClient {
+    if from == "anything" {
+        return CheckClient::Anything;
+    }
+    if let Ok(address) = from.parse() {
+        return CheckClient::Address(address);
+    }
+    match from.parse() {
+        Ok(identity) => CheckClient::Identity(identity),
+        Err(_) => CheckClient::Named(from.to_owned()),
+    }
+}

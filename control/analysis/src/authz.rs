@@ -1,0 +1,149 @@
+//! Who may reach a workload, by which policy, and what would change.
+//!
+//! The decisions are those of the table that the workload's proxy compiles.
+
+mod access;
+mod check;
+
+pub use access::{Access, AccessChange, ClientAccess, PolicySummary, access_changes};
+pub use check::{AuthorizationAnswer, Check, CheckClient, PolicyVerdict};
+
+use std::net::{IpAddr, Ipv4Addr};
+use std::sync::Arc;
+
+use leno_policy::authorization::{AuthorizationDecision, AuthorizationTable, Denial, PolicyMatch};
+use leno_resources::{Kind, Object, ObjectKey};
+use leno_types::authorization::{Action, AuthorizationPolicy};
+use leno_types::mesh::ServerPolicy;
+use leno_types::{Identity, InstanceName, MtlsMode};
+
+use crate::mesh::Mesh;
+use crate::sender::Sender;
+
+/// Stands for every address that no document names (RFC 5737).
+const OUTSIDE: IpAddr = IpAddr::V4(Ipv4Addr::new(192, 0, 2, 1));
+
+/// Why a client without an identity reaches nothing.
+const STRICT: &str = "mTLS is strict, and the client has no identity";
+
+/// What a workload enforces, and the table of it.
+pub(crate) struct Enforced {
+    pub(crate) policy: Arc<ServerPolicy>,
+    pub(crate) table: AuthorizationTable,
+}
+
+/// A client as a server's proxy sees it.
+#[derive(Clone, Debug)]
+pub(crate) struct Seen {
+    pub(crate) identity: Option<Identity>,
+    pub(crate) address: IpAddr,
+}
+
+impl Enforced {
+    /// Whether the mode of mTLS alone refuses the client.
+    fn refuses(&self, client: &Seen) -> bool {
+        client.identity.is_none() && self.policy.mtls == MtlsMode::Strict
+    }
+
+    /// Why something is permitted or denied, in words, and the policy that it is by.
+    fn reason(&self, decision: AuthorizationDecision) -> (bool, Option<String>, String) {
+        let default = self.policy.authorization.default;
+        let by =
+            |index| self.table.source(index).map(|one| format!("{}/{}", one.namespace, one.name));
+        match decision {
+            AuthorizationDecision::Permitted(Some(policy)) => {
+                let policy = by(policy).unwrap_or_default();
+                (true, Some(policy.clone()), format!("AuthorizationPolicy {policy} permits it"))
+            }
+            AuthorizationDecision::Permitted(None) => (
+                true,
+                None,
+                format!("no Allow policy is for the port, and the default is {default}"),
+            ),
+            AuthorizationDecision::Denied(Denial::Policy(policy)) => {
+                let policy = by(policy).unwrap_or_default();
+                (false, Some(policy.clone()), format!("AuthorizationPolicy {policy} denies it"))
+            }
+            AuthorizationDecision::Denied(Denial::NotAllowed) => {
+                (false, None, "Allow policies are for the port, and none matches".to_owned())
+            }
+            AuthorizationDecision::Denied(Denial::Default) => (
+                false,
+                None,
+                format!("no Allow policy is for the port, and the default is {default}"),
+            ),
+            AuthorizationDecision::Denied(Denial::Path(why)) => {
+                (false, None, format!("policies depend on the path, which is ambiguous: {why}"))
+            }
+            AuthorizationDecision::Denied(Denial::Unusable) => {
+                (false, None, "the policies cannot be applied".to_owned())
+            }
+        }
+    }
+}
+
+impl Mesh {
+    /// What the proxy of an instance enforces; `None` if it has no proxy.
+    pub(crate) fn enforced(&self, instance: &InstanceName) -> Option<Enforced> {
+        let policy = self.index.server_policy(instance)?;
+        let table = AuthorizationTable::new(&policy.authorization, &instance.namespace);
+        Some(Enforced { policy, table })
+    }
+
+    /// A sender as servers of this mode see it. The address of one without an instance is not known.
+    pub(crate) fn seen(&self, sender: &Sender, mtls: MtlsMode) -> Seen {
+        let instance = sender.instance.as_ref();
+        let has_identity = sender.meshed && mtls != MtlsMode::Disabled;
+        let identity = instance.filter(|_| has_identity);
+        let workload = instance.and_then(|name| self.index.workload(name));
+        let address = workload.and_then(|one| one.addresses.first().copied());
+        Seen {
+            identity: identity.and_then(|name| self.index.identity_of(name)).cloned(),
+            address: address.unwrap_or(OUTSIDE),
+        }
+    }
+
+    /// Where a policy is written.
+    fn place_of(&self, policy: &AuthorizationPolicy) -> Option<String> {
+        let (namespace, name) =
+            (policy.source.namespace.to_string(), policy.source.name.to_string());
+        let key = ObjectKey { kind: Kind::AuthorizationPolicy, namespace, name };
+        self.places.get(&key).cloned()
+    }
+
+    /// The mesh with these objects in addition, in place of those of the same name.
+    #[must_use]
+    pub fn with_objects(&self, more: Vec<Object>) -> Self {
+        let replaced = |object: &&Object| !more.iter().any(|one| one.key() == object.key());
+        let mut objects: Vec<Object> = self.objects.iter().filter(replaced).cloned().collect();
+        objects.extend(more);
+        let mesh = Self::told(self.settings.clone(), objects).with_way_out(self.way_out);
+        Self {
+            places: self.places.clone(),
+            owners: self.owners.clone(),
+            dns_of_leno_up: self.dns_of_leno_up,
+            ..mesh
+        }
+    }
+}
+
+fn action(action: Action) -> &'static str {
+    match action {
+        Action::Allow => "Allow",
+        Action::Deny => "Deny",
+        Action::Audit => "Audit",
+    }
+}
+
+fn words(found: PolicyMatch) -> &'static str {
+    match found {
+        PolicyMatch::OtherPorts => "it is for other ports",
+        PolicyMatch::OtherClients => "no rule is for the client",
+        PolicyMatch::OtherRequests => "no rule for the client is for the request",
+        PolicyMatch::AmbiguousPath => {
+            "a rule for the client depends on the path, which is ambiguous"
+        }
+        PolicyMatch::SomeRequests => "it depends on the request",
+        PolicyMatch::Matches => "it matches",
+    }
+}

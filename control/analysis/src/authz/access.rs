@@ -1,0 +1,250 @@
+//! Every client of a workload, port by port.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use leno_policy::authorization::{
+    AuthorizationDecision, AuthorizationRequest, ConnectionView, Denial, PolicyMatch,
+};
+use leno_types::authorization::Action;
+use serde::Serialize;
+
+use super::{Enforced, OUTSIDE, STRICT, Seen, action};
+use crate::mesh::Mesh;
+use crate::sender::{Sender, Unanswerable};
+
+/// The name of clients that no document names.
+const ANYTHING: &str = "(anything else)";
+
+/// Who may reach a workload.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Access {
+    /// `<namespace>/<name>`.
+    pub workload: String,
+    /// Whether it has a proxy, which enforces policies.
+    pub enforced: bool,
+    /// The mode of mTLS.
+    pub mtls: &'static str,
+    /// The default of authorization.
+    pub default: &'static str,
+    /// The policies that select it.
+    pub policies: Vec<PolicySummary>,
+    /// Its clients, port by port.
+    pub clients: Vec<ClientAccess>,
+}
+
+/// A policy that selects a workload.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct PolicySummary {
+    /// `<namespace>/<name>`.
+    pub name: String,
+    /// `Allow`, `Deny` or `Audit`.
+    pub action: &'static str,
+    /// The ports that its targets limit it to; empty means all.
+    pub ports: Vec<u16>,
+    /// Where it is written, `file:line:column`, if known.
+    pub place: Option<String>,
+}
+
+/// What a client may do on a port.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+pub struct ClientAccess {
+    /// `<namespace>/<name>` of a workload, or of an instance that is permitted other things than the rest.
+    pub client: String,
+    /// Its identity, if it has one.
+    pub identity: Option<String>,
+    /// The workload's port; 0 stands for all where the workload declares none.
+    pub port: u16,
+    /// `permitted`, `denied`, or `requests` if it depends on the request.
+    pub access: &'static str,
+    /// The policy that decides, if one does.
+    pub policy: Option<String>,
+    /// The policies that decide on some of the requests.
+    pub policies_of_requests: Vec<String>,
+    /// Why.
+    pub reason: String,
+}
+
+/// What becomes different for a client.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct AccessChange {
+    /// The workload.
+    pub workload: String,
+    /// Before; `None` if there was no such client or port.
+    pub before: Option<ClientAccess>,
+    /// After.
+    pub after: Option<ClientAccess>,
+}
+
+/// A request that is never made.
+struct NoRequest;
+
+impl AuthorizationRequest for NoRequest {
+    fn method(&self) -> &str {
+        ""
+    }
+
+    fn path(&self) -> &[u8] {
+        b"/"
+    }
+
+    fn authority(&self) -> &str {
+        ""
+    }
+
+    fn each_value(&self, _name: &str, _see: &mut dyn FnMut(&[u8])) {}
+}
+
+impl Mesh {
+    /// Who may reach a workload; every workload with a proxy if none is named.
+    ///
+    /// # Errors
+    /// [`Unanswerable`] if there is no such workload.
+    pub fn access(
+        &self,
+        namespace: Option<&str>,
+        workload: Option<&str>,
+    ) -> Result<Vec<Access>, Unanswerable> {
+        if let Some(name) = workload {
+            return Ok(vec![self.access_to(&self.sender(namespace, name)?)]);
+        }
+        let mut seen = BTreeSet::new();
+        let servers = self.senders().into_iter().filter(|one| {
+            let is_meant = namespace.is_none_or(|namespace| namespace == one.namespace);
+            is_meant && one.meshed && seen.insert((one.namespace.clone(), one.workload.clone()))
+        });
+        Ok(servers.map(|server| self.access_to(&server)).collect())
+    }
+
+    fn access_to(&self, server: &Sender) -> Access {
+        let workload = format!("{}/{}", server.namespace, server.workload);
+        let enforced = server.instance.as_ref().and_then(|name| self.enforced(name));
+        let Some(enforced) = enforced else {
+            return Access {
+                workload,
+                enforced: false,
+                mtls: "disabled",
+                default: "all",
+                policies: Vec::new(),
+                clients: Vec::new(),
+            };
+        };
+        let policies = enforced.policy.authorization.policies.iter().map(|policy| PolicySummary {
+            name: format!("{}/{}", policy.source.namespace, policy.source.name),
+            action: action(policy.action),
+            ports: policy.ports.as_ref().map(|ports| ports.to_vec()).unwrap_or_default(),
+            place: self.place_of(policy),
+        });
+        Access {
+            workload,
+            enforced: true,
+            mtls: enforced.policy.mtls.as_str(),
+            default: enforced.policy.authorization.default.as_str(),
+            policies: policies.collect(),
+            clients: self.clients_of(&enforced),
+        }
+    }
+
+    fn clients_of(&self, enforced: &Enforced) -> Vec<ClientAccess> {
+        let mut ports: Vec<u16> = enforced.policy.ports.iter().map(|port| port.port).collect();
+        ports.sort_unstable();
+        ports.dedup();
+        if ports.is_empty() {
+            ports.push(0);
+        }
+        let mut by_client: BTreeMap<(String, u16), BTreeMap<ClientAccess, Vec<String>>> =
+            BTreeMap::new();
+        for sender in self.senders() {
+            let Some(instance) = &sender.instance else { continue };
+            let seen = self.seen(&sender, enforced.policy.mtls);
+            let client = format!("{}/{}", sender.namespace, sender.workload);
+            for port in &ports {
+                let access = access(enforced, &client, &seen, *port);
+                let alike = by_client.entry((client.clone(), *port)).or_default();
+                alike.entry(access).or_default().push(instance.to_string());
+            }
+        }
+        let mut all = Vec::new();
+        for mut alike in by_client.into_values() {
+            let differ = alike.len() > 1;
+            while let Some((access, instances)) = alike.pop_first() {
+                match differ {
+                    true => all.extend(
+                        instances
+                            .into_iter()
+                            .map(|client| ClientAccess { client, ..access.clone() }),
+                    ),
+                    false => all.push(access),
+                }
+            }
+        }
+        let outside = Seen { identity: None, address: OUTSIDE };
+        all.extend(ports.iter().map(|port| access(enforced, ANYTHING, &outside, *port)));
+        all
+    }
+}
+
+/// What one client may do on one port.
+fn access(enforced: &Enforced, client: &str, seen: &Seen, port: u16) -> ClientAccess {
+    let mut answer = ClientAccess {
+        client: client.to_owned(),
+        identity: seen.identity.as_ref().map(ToString::to_string),
+        port,
+        access: "denied",
+        policy: None,
+        policies_of_requests: Vec::new(),
+        reason: STRICT.to_owned(),
+    };
+    if enforced.refuses(seen) {
+        return answer;
+    }
+    let view = ConnectionView { identity: seen.identity.as_ref(), address: seen.address, port };
+    let examined = enforced.table.examine::<NoRequest>(&view, None);
+    let all = enforced.policy.authorization.policies.iter().zip(&examined.policies);
+    let of_requests = |wanted: Action| -> Vec<String> {
+        let some = all.clone().filter(|(policy, found)| {
+            policy.action == wanted && **found == PolicyMatch::SomeRequests
+        });
+        some.map(|(policy, _)| format!("{}/{}", policy.source.namespace, policy.source.name))
+            .collect()
+    };
+    let (is_permitted, policy, reason) = enforced.reason(examined.otherwise);
+    answer.policy = policy;
+    let (denying, permitting) = (of_requests(Action::Deny), of_requests(Action::Allow));
+    let is_denied = matches!(
+        examined.otherwise,
+        AuthorizationDecision::Denied(Denial::Policy(_) | Denial::Unusable)
+    );
+    (answer.access, answer.reason) = if is_permitted && !denying.is_empty() {
+        ("requests", format!("{reason}, except what {} denies", denying.join(", ")))
+    } else if !is_permitted && !is_denied && !permitting.is_empty() {
+        ("requests", format!("only what {} permits", permitting.join(", ")))
+    } else {
+        (if is_permitted { "permitted" } else { "denied" }, reason)
+    };
+    if answer.access == "requests" {
+        answer.policies_of_requests = denying.into_iter().chain(permitting).collect();
+    }
+    answer
+}
+
+/// What is different for clients between two states of a mesh.
+#[must_use]
+pub fn access_changes(before: &[Access], after: &[Access]) -> Vec<AccessChange> {
+    let lines = |all: &[Access]| -> BTreeMap<(String, String, u16), ClientAccess> {
+        let of = |one: &Access| {
+            let workload = one.workload.clone();
+            one.clients
+                .iter()
+                .map(move |line| ((workload.clone(), line.client.clone(), line.port), line.clone()))
+                .collect::<Vec<_>>()
+        };
+        all.iter().flat_map(of).collect()
+    };
+    let (before, after) = (lines(before), lines(after));
+    let keys: BTreeSet<_> = before.keys().chain(after.keys()).collect();
+    let change = |key: &(String, String, u16)| {
+        let (before, after) = (before.get(key).cloned(), after.get(key).cloned());
+        (before != after).then(|| AccessChange { workload: key.0.clone(), before, after })
+    };
+    keys.into_iter().filter_map(change).collect()
+}

@@ -1,0 +1,295 @@
+//! One request before the policies of the workload that it is for.
+
+use std::net::IpAddr;
+
+use leno_policy::authorization::{
+    AuthorizationDecision, AuthorizationRequest, ConnectionView, PolicyMatch, ServerNameView,
+};
+use leno_types::mesh::declared;
+use leno_types::{Identity, InstanceName, Protocol};
+use serde::Serialize;
+
+use super::{Enforced, OUTSIDE, STRICT, Seen, action, words};
+use crate::explain::{BackendAnswer, Client, Explanation, HeaderEdits, Outcome, Question};
+use crate::mesh::Mesh;
+use crate::sender::{Sender, Unanswerable};
+
+/// Who sends a request that is checked.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum CheckClient {
+    /// A workload, an instance or a service account of the mesh, by name.
+    Named(String),
+    /// Something with this identity.
+    Identity(Identity),
+    /// Something without an identity, at this address.
+    Address(IpAddr),
+    /// Something without an identity, anywhere.
+    Anything,
+}
+
+/// What becomes of one request at a workload.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Check {
+    /// The client, if it is a workload of the mesh.
+    pub client: Option<Client>,
+    /// Its identity, if it has one.
+    pub identity: Option<String>,
+    /// `<namespace>/<name>` of the workload.
+    pub workload: String,
+    /// The workload's port.
+    pub port: u16,
+    /// The decision.
+    pub answer: AuthorizationAnswer,
+}
+
+/// The decision of the workload's policies.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct AuthorizationAnswer {
+    /// The instances that decide so, `<namespace>/<name>:<port>`.
+    pub servers: Vec<String>,
+    /// Whether the request is permitted.
+    pub permitted: bool,
+    /// The policy that decides, if one does.
+    pub policy: Option<String>,
+    /// Why.
+    pub reason: String,
+    /// Every policy of the workload.
+    pub policies: Vec<PolicyVerdict>,
+}
+
+/// What a policy has to do with a request.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct PolicyVerdict {
+    /// `<namespace>/<name>`.
+    pub name: String,
+    /// `Allow`, `Deny` or `Audit`.
+    pub action: &'static str,
+    /// Whether it matches.
+    pub matches: bool,
+    /// Why, or why not.
+    pub reason: &'static str,
+    /// Where it is written, `file:line:column`, if known.
+    pub place: Option<String>,
+}
+
+/// A request as it arrives at the workload.
+struct Arriving<'a> {
+    method: &'a str,
+    path: &'a str,
+    authority: &'a str,
+    headers: Vec<(String, String)>,
+}
+
+impl<'a> Arriving<'a> {
+    fn new(question: &'a Question, backend: Option<&'a BackendAnswer>) -> Self {
+        let target = backend.and_then(|backend| backend.target.as_deref());
+        let host = backend.and_then(|backend| backend.host.as_deref());
+        let headers = match backend {
+            Some(backend) => edited(&question.headers, &backend.request_headers),
+            None => question.headers.clone(),
+        };
+        Self {
+            method: &question.method,
+            path: target.unwrap_or(&question.target),
+            authority: host.unwrap_or_else(|| question.authority()),
+            headers,
+        }
+    }
+}
+
+impl AuthorizationRequest for Arriving<'_> {
+    fn method(&self) -> &str {
+        self.method
+    }
+
+    fn path(&self) -> &[u8] {
+        self.path.split('?').next().unwrap_or_default().as_bytes()
+    }
+
+    fn authority(&self) -> &str {
+        self.authority
+    }
+
+    fn each_value(&self, name: &str, see: &mut dyn FnMut(&[u8])) {
+        let is = |given: &str, wanted: &str| given.eq_ignore_ascii_case(wanted);
+        let ends_here = self.headers.iter().any(|(given, value)| {
+            is(given, "connection") && value.split(',').any(|option| is(option.trim(), name))
+        });
+        if !ends_here {
+            let named = self.headers.iter().filter(|(given, _)| is(given, name));
+            named.for_each(|(_, value)| see(value.as_bytes()));
+        }
+    }
+}
+
+impl Mesh {
+    /// Checks one request against the policies of a workload, on its only port or on the question's.
+    ///
+    /// # Errors
+    /// [`Unanswerable`] if there is no such workload or client.
+    pub fn check(
+        &self,
+        namespace: Option<&str>,
+        workload: &str,
+        client: &CheckClient,
+        question: &Question,
+    ) -> Result<Check, Unanswerable> {
+        let server = self.sender(namespace, workload)?;
+        let enforced = server.instance.as_ref().and_then(|name| self.enforced(name));
+        let sender = match client {
+            CheckClient::Named(name) => Some(self.sender(namespace, name)?),
+            _ => None,
+        };
+        let port = match enforced.as_ref().map(|one| &*one.policy.ports) {
+            Some([only]) => only.port,
+            _ => question.port,
+        };
+        let (seen, answer) = match &enforced {
+            None => (None, AuthorizationAnswer::unenforced()),
+            Some(enforced) => {
+                let seen = match (client, &sender) {
+                    (_, Some(sender)) => self.seen(sender, enforced.policy.mtls),
+                    (CheckClient::Identity(identity), None) => {
+                        Seen { identity: Some(identity.clone()), address: OUTSIDE }
+                    }
+                    (CheckClient::Address(address), None) => {
+                        Seen { identity: None, address: *address }
+                    }
+                    (_, None) => Seen { identity: None, address: OUTSIDE },
+                };
+                let arriving = Arriving::new(question, None);
+                let is_bytes = declared(&enforced.policy.ports, port) == Protocol::Opaque;
+                let sent = (&arriving, question, !is_bytes);
+                let answer = self.decide(enforced, (&seen, port), sent);
+                (Some(seen), answer)
+            }
+        };
+        let identity = seen.and_then(|seen| seen.identity);
+        Ok(Check {
+            client: sender.map(|sender| Client::of(&sender)),
+            identity: identity.as_ref().map(ToString::to_string),
+            workload: format!("{}/{}", server.namespace, server.workload),
+            port,
+            answer,
+        })
+    }
+
+    /// Adds to an explanation what the servers' policies say of the request.
+    pub(crate) fn authorize(&self, answer: &mut Explanation, sender: &Sender, question: &Question) {
+        let mut targets = Vec::new();
+        for backend in answer.backends.iter().filter(|backend| backend.share > 0.0) {
+            for endpoint in &backend.endpoints {
+                let name = endpoint.workload.as_deref().and_then(|name| name.parse().ok());
+                let port =
+                    endpoint.address.rsplit_once(':').and_then(|(_, port)| port.parse().ok());
+                targets.push((name.zip(port), Some(backend.clone())));
+            }
+        }
+        self.authorize_at(answer, sender, question, targets);
+    }
+
+    /// The same at these instances and ports, with the backend whose changes the request has.
+    pub(crate) fn authorize_at(
+        &self,
+        answer: &mut Explanation,
+        sender: &Sender,
+        question: &Question,
+        targets: Vec<(Option<(InstanceName, u16)>, Option<BackendAnswer>)>,
+    ) {
+        let mut all: Vec<AuthorizationAnswer> = Vec::new();
+        let servers = targets.len();
+        let is_http = answer.outcome.kind != "relayed";
+        for (target, backend) in &targets {
+            let Some((name, port)) = target else { continue };
+            let Some(enforced) = self.enforced(name) else { continue };
+            let seen = self.seen(sender, enforced.policy.mtls);
+            if enforced.table.is_open() || enforced.refuses(&seen) {
+                continue;
+            }
+            let arriving = Arriving::new(question, backend.as_ref());
+            let sent = (&arriving, question, is_http);
+            let decided = self.decide(&enforced, (&seen, *port), sent);
+            merge(&mut all, decided, format!("{name}:{port}"));
+        }
+        let denied = all.iter().filter(|one| !one.permitted);
+        let denying: usize = denied.map(|one| one.servers.len()).sum();
+        if denying > 0 && denying == servers {
+            let reason = all.iter().find(|one| !one.permitted).map(|one| one.reason.as_str());
+            let is_http = is_http && question.is_http();
+            answer.outcome = Outcome::denied(is_http, reason.unwrap_or_default());
+        } else if denying > 0 {
+            answer.notes.push(format!("{denying} of {servers} endpoints deny the request"));
+        }
+        answer.authorization = all;
+    }
+
+    fn decide(
+        &self,
+        enforced: &Enforced,
+        (seen, port): (&Seen, u16),
+        (arriving, question, is_http): (&Arriving<'_>, &Question, bool),
+    ) -> AuthorizationAnswer {
+        let view = ConnectionView { identity: seen.identity.as_ref(), address: seen.address, port };
+        let rules = enforced.table.connection(&view);
+        let is_http = is_http && question.is_http();
+        let decision: AuthorizationDecision = match is_http {
+            true => enforced.table.decide(&rules, arriving, |_| ()),
+            false => {
+                let name = question.server_name();
+                let name = name.map_or(ServerNameView::NoTls, ServerNameView::Name);
+                enforced.table.decide_opaque(&rules, name, |_| ())
+            }
+        };
+        let examined = enforced.table.examine(&view, is_http.then_some(arriving));
+        let policies = &enforced.policy.authorization.policies;
+        let verdicts =
+            policies.iter().zip(examined.policies).map(|(policy, found)| PolicyVerdict {
+                name: format!("{}/{}", policy.source.namespace, policy.source.name),
+                action: action(policy.action),
+                matches: found == PolicyMatch::Matches,
+                reason: words(found),
+                place: self.place_of(policy),
+            });
+        let (permitted, policy, reason) = match enforced.refuses(seen) {
+            true => (false, None, STRICT.to_owned()),
+            false => enforced.reason(decision),
+        };
+        let (servers, policies) = (Vec::new(), verdicts.collect());
+        AuthorizationAnswer { servers, permitted, policy, reason, policies }
+    }
+}
+
+impl AuthorizationAnswer {
+    fn unenforced() -> Self {
+        Self {
+            servers: Vec::new(),
+            permitted: true,
+            policy: None,
+            reason: "the workload has no proxy, which would enforce policies".to_owned(),
+            policies: Vec::new(),
+        }
+    }
+}
+
+/// Servers that decide alike share an answer.
+fn merge(all: &mut Vec<AuthorizationAnswer>, decided: AuthorizationAnswer, server: String) {
+    let alike = |one: &&mut AuthorizationAnswer| {
+        one.policies == decided.policies
+            && one.reason == decided.reason
+            && one.permitted == decided.permitted
+    };
+    match all.iter_mut().find(alike) {
+        Some(known) => known.servers.push(server),
+        None => all.push(AuthorizationAnswer { servers: vec![server], ..decided }),
+    }
+}
+
+/// Headers after the changes of a route.
+fn edited(headers: &[(String, String)], edits: &HeaderEdits) -> Vec<(String, String)> {
+    let changed = |name: &str| {
+        let set = edits.set.iter().any(|(set, _)| set.eq_ignore_ascii_case(name));
+        set || edits.remove.iter().any(|removed| removed.eq_ignore_ascii_case(name))
+    };
+    let kept = headers.iter().filter(|(name, _)| !changed(name));
+    kept.chain(&edits.set).chain(&edits.add).cloned().collect()
+}

@@ -1,0 +1,211 @@
+//! Who may reach a workload, one request before its policies, and what other policies would change.
+#![expect(clippy::unwrap_used, reason = "tests")]
+
+use leno_analysis::{CheckClient, ClientAccess, Mesh, Question, access_changes};
+use leno_resources::{Object, parse};
+
+/// `web` and `cart` call `orders`; `plain` has no proxy.
+const MESH: &str = "
+apiVersion: v1
+kind: Namespace
+metadata: {name: shop}
+---
+apiVersion: leno.dev/v1alpha1
+kind: Workload
+metadata: {name: web, namespace: shop}
+spec: {command: [run], serviceAccount: web}
+status: {instances: [{name: web-0, addresses: [10.89.0.1], meshed: true, ready: true}]}
+---
+apiVersion: leno.dev/v1alpha1
+kind: Workload
+metadata: {name: cart, namespace: shop}
+spec: {command: [run], serviceAccount: cart}
+status: {instances: [{name: cart-0, addresses: [10.89.0.2], meshed: true, ready: true}]}
+---
+apiVersion: leno.dev/v1alpha1
+kind: Workload
+metadata: {name: plain, namespace: shop}
+spec: {command: [run], serviceAccount: web}
+status: {instances: [{name: plain-0, addresses: [10.89.0.3], meshed: false, ready: true}]}
+---
+apiVersion: leno.dev/v1alpha1
+kind: Workload
+metadata: {name: orders, namespace: shop, labels: {app: orders}}
+spec: {command: [run], serviceAccount: orders, ports: [{name: http, port: 8080, appProtocol: http}]}
+status: {instances: [{name: orders-0, addresses: [10.89.0.4], meshed: true, ready: true}]}
+---
+apiVersion: v1
+kind: Service
+metadata: {name: orders, namespace: shop}
+spec:
+  clusterIP: 10.96.0.4
+  selector: {app: orders}
+  ports: [{name: http, port: 80, targetPort: 8080, appProtocol: http}]
+---
+apiVersion: discovery.k8s.io/v1
+kind: EndpointSlice
+metadata: {name: orders-1, namespace: shop, labels: {kubernetes.io/service-name: orders}}
+addressType: IPv4
+ports: [{name: http, port: 8080}]
+endpoints: [{addresses: [10.89.0.4], targetRef: {kind: Workload, name: orders-0, namespace: shop}}]
+";
+
+const CLIENTS: &str = "
+---
+apiVersion: leno.dev/v1alpha1
+kind: AuthorizationPolicy
+metadata: {name: clients, namespace: shop}
+spec:
+  selector: {matchLabels: {app: orders}}
+  rules: [{from: [{serviceAccounts: [web]}]}]
+";
+
+const NO_ADMIN: &str = "
+---
+apiVersion: leno.dev/v1alpha1
+kind: AuthorizationPolicy
+metadata: {name: no-admin, namespace: shop}
+spec:
+  selector: {matchLabels: {app: orders}}
+  action: Deny
+  rules: [{to: [{paths: [{prefix: /admin}]}]}]
+";
+
+fn objects(text: &str) -> Vec<Object> {
+    let documents = parse("shop.yaml", text).expect("good documents");
+    documents.objects.into_iter().map(|located| located.value).collect()
+}
+
+fn mesh(more: &str) -> Mesh {
+    Mesh::new(objects(&format!("{MESH}{more}")))
+}
+
+fn question(request: &str) -> Question {
+    let words: Vec<String> = request.split(' ').map(str::to_owned).collect();
+    Question::parse(Some("shop"), "web", &words).unwrap()
+}
+
+fn lines(mesh: &Mesh) -> Vec<(String, &'static str, Option<String>)> {
+    let access = mesh.access(Some("shop"), Some("orders")).unwrap().remove(0);
+    let line = |one: ClientAccess| (one.client, one.access, one.policy);
+    access.clients.into_iter().map(line).collect()
+}
+
+fn line(
+    client: &str,
+    access: &'static str,
+    policy: Option<&str>,
+) -> (String, &'static str, Option<String>) {
+    (client.to_owned(), access, policy.map(str::to_owned))
+}
+
+#[test]
+fn every_client_is_listed_with_the_policy_that_decides() {
+    let open = mesh("");
+    assert!(
+        lines(&open)
+            .iter()
+            .all(|(_, access, policy)| { *access == "permitted" && policy.is_none() })
+    );
+    let closed = mesh(CLIENTS);
+    let expected = [
+        line("shop/cart", "denied", None),
+        line("shop/orders", "denied", None),
+        line("shop/plain", "denied", None),
+        line("shop/web", "permitted", Some("shop/clients")),
+        line("(anything else)", "denied", None),
+    ];
+    assert_eq!(lines(&closed), expected);
+    let both = mesh(&format!("{CLIENTS}{NO_ADMIN}"));
+    let web = lines(&both).into_iter().find(|(client, ..)| client == "shop/web");
+    assert_eq!(web, Some(line("shop/web", "requests", Some("shop/clients"))));
+}
+
+#[test]
+fn a_default_and_strict_decide_where_no_policy_does() {
+    let deny = MESH.replace(
+        "{name: shop}",
+        "{name: shop, annotations: {leno.dev/default-authorization: same-namespace}}",
+    );
+    let lines_of = |text: &str| lines(&Mesh::new(objects(text)));
+    let denied: Vec<String> = lines_of(&deny)
+        .into_iter()
+        .filter(|(_, access, _)| *access == "denied")
+        .map(|(client, ..)| client)
+        .collect();
+    assert_eq!(denied, ["shop/plain", "(anything else)"]);
+    let strict = MESH.replace("{name: shop}", "{name: shop, annotations: {leno.dev/mtls: strict}}");
+    let mesh = Mesh::new(objects(&strict));
+    let access = mesh.access(Some("shop"), Some("orders")).unwrap().remove(0);
+    let plain = access.clients.iter().find(|one| one.client == "shop/plain").unwrap();
+    assert_eq!((plain.access, plain.reason.contains("mTLS is strict")), ("denied", true));
+}
+
+#[test]
+fn one_request_is_decided_on_with_the_reason_of_every_policy() {
+    let mesh = mesh(&format!("{CLIENTS}{NO_ADMIN}"));
+    let check = |client: CheckClient, request: &str| {
+        mesh.check(Some("shop"), "orders", &client, &question(request)).unwrap()
+    };
+    let web = || CheckClient::Named("web".into());
+    let permitted = check(web(), "http://orders/items");
+    assert!(permitted.answer.permitted && permitted.port == 8080, "{permitted:?}");
+    assert_eq!(permitted.answer.policy.as_deref(), Some("shop/clients"));
+    let denied = check(web(), "http://orders/%61dmin/x");
+    assert_eq!(denied.answer.policy.as_deref(), Some("shop/no-admin"));
+    let why: Vec<_> =
+        denied.answer.policies.iter().map(|one| (&*one.name, one.matches, one.reason)).collect();
+    assert_eq!(why, [("shop/clients", true, "it matches"), ("shop/no-admin", true, "it matches")]);
+    let ambiguous = check(web(), "http://orders/x/../admin");
+    assert!(!ambiguous.answer.permitted && ambiguous.answer.reason.contains("ambiguous"));
+    let cart = check(CheckClient::Named("cart".into()), "http://orders/items");
+    assert_eq!(cart.answer.policies[0].reason, "no rule is for the client");
+    assert_eq!(cart.answer.policies[1].reason, "no rule for the client is for the request");
+    assert!(!cart.answer.permitted);
+    let stranger: leno_types::Identity = "spiffe://cluster.local/ns/bank/sa/web".parse().unwrap();
+    assert!(!check(CheckClient::Identity(stranger), "http://orders/").answer.permitted);
+    assert!(!check(CheckClient::Anything, "http://orders/").answer.permitted);
+    // The account of a workload without a proxy proves nothing.
+    let plain = check(CheckClient::Named("plain".into()), "http://orders/");
+    assert_eq!((plain.answer.permitted, plain.identity), (false, None));
+}
+
+#[test]
+fn other_policies_show_what_they_would_change() {
+    let before = mesh(CLIENTS);
+    let wider = CLIENTS.replace("[web]", "[web, cart]");
+    let after = before.with_objects(objects(&wider));
+    let of = |mesh: &Mesh| mesh.access(Some("shop"), None).unwrap();
+    let changes = access_changes(&of(&before), &of(&after));
+    let told: Vec<_> = changes
+        .iter()
+        .map(|one| {
+            let state = |line: &Option<ClientAccess>| line.as_ref().unwrap().access;
+            (&*one.workload, state(&one.before), state(&one.after))
+        })
+        .collect();
+    assert_eq!(told, [("shop/orders", "denied", "permitted")]);
+    assert_eq!(changes[0].after.as_ref().unwrap().client, "shop/cart");
+    assert!(access_changes(&of(&before), &of(&before)).is_empty());
+}
+
+#[test]
+fn an_explanation_names_the_policy_that_denies() {
+    let mesh = mesh(&format!("{CLIENTS}{NO_ADMIN}"));
+    let explain = |client: &str, request: &str| {
+        let words: Vec<String> = request.split(' ').map(str::to_owned).collect();
+        mesh.explain(&Question::parse(Some("shop"), client, &words).unwrap()).unwrap()
+    };
+    let denied = explain("web", "GET http://orders/admin");
+    assert_eq!(denied.outcome.status, Some(403));
+    assert_eq!(denied.outcome.leno_error.as_deref(), Some("authorization-denied"));
+    assert!(denied.outcome.text.contains("AuthorizationPolicy shop/no-admin denies it"));
+    assert_eq!(denied.authorization[0].servers, ["shop/orders-0:8080"]);
+    let permitted = explain("web", "GET http://orders/items");
+    assert_eq!((permitted.outcome.kind, permitted.outcome.status), ("forwarded", None));
+    assert_eq!(permitted.authorization[0].policy.as_deref(), Some("shop/clients"));
+    let plain = explain("plain", "GET http://orders/items");
+    assert_eq!(plain.outcome.status, Some(403));
+    let bytes = explain("cart", "tcp://orders:80");
+    assert_eq!((bytes.outcome.kind, bytes.outcome.status), ("failed", None));
+}
