@@ -117,10 +117,11 @@ impl Mesh {
         let replaced = |object: &&Object| !more.iter().any(|one| one.key() == object.key());
         let mut objects: Vec<Object> = self.objects.iter().filter(replaced).cloned().collect();
         objects.extend(more);
-        let mesh = Self::told(self.settings.clone(), objects).with_way_out(self.way_out);
+        let mesh = Self::told(self.settings.clone(), objects);
         Self {
             places: self.places.clone(),
             owners: self.owners.clone(),
+            way_out: self.way_out,
             dns_of_leno_up: self.dns_of_leno_up,
             ..mesh
         }
