@@ -16,7 +16,7 @@ use crate::layout::Layout;
 use crate::listening;
 use crate::netns::Netns;
 use crate::record::{self, Process};
-use crate::status::{InstanceStatus, Phase, Status};
+use crate::status::{InstanceStatus, Phase, Schedule, Status};
 
 /// Metric of a proxy: when its certificate ends, in seconds since 1970.
 const EXPIRATION: &str = "leno_identity_expiration_timestamp_seconds";
@@ -148,7 +148,8 @@ fn application(instance: &InstanceStatus) -> Finding {
     let closed = instance.pid.map_or(Vec::new(), |pid| listening::closed(pid, &instance.ports));
     let text = state(instance, &closed, Timestamp::now().as_millisecond());
     let serves = instance.phase == Phase::Running && instance.trouble.reason.is_none();
-    let healthy = (serves && closed.is_empty()) || instance.phase == Phase::Completed;
+    let healthy = (serves && closed.is_empty())
+        || (instance.phase.is_settled() && !instance.has_failed_run());
     Finding { subject: format!("{}/{}", instance.namespace, instance.name), healthy, text }
 }
 
@@ -158,6 +159,9 @@ fn application(instance: &InstanceStatus) -> Finding {
 pub fn state(instance: &InstanceStatus, closed: &[u16], now_unix_ms: i64) -> String {
     let trouble = &instance.trouble;
     let mut text = instance.phase.as_str().to_owned();
+    if let (Phase::Scheduled, Some(schedule)) = (instance.phase, &instance.schedule) {
+        return text + &runs(schedule, now_unix_ms);
+    }
     if !closed.is_empty() {
         text += &format!(", does not listen on {}", listening::shown(closed));
     }
@@ -185,6 +189,28 @@ pub fn state(instance: &InstanceStatus, closed: &[u16], now_unix_ms: i64) -> Str
         _ => {}
     }
     text
+}
+
+/// What a schedule has done, and what comes next.
+fn runs(schedule: &Schedule, now_unix_ms: i64) -> String {
+    let seconds = |from: i64, to: i64| roughly((to - from).max(0) as f64 / 1000.0);
+    let mut text = match (schedule.running, schedule.started_unix_ms) {
+        (0, _) | (_, None) => String::new(),
+        (1, Some(started)) => format!(", has been running for {}", seconds(started, now_unix_ms)),
+        (number, Some(_)) => format!(", {number} runs are under way"),
+    };
+    if let Some(last) = &schedule.last {
+        let ended = seconds(last.ended_unix_ms, now_unix_ms);
+        text += &format!(", last run {} {ended} ago", last.how);
+        if !last.last_line.is_empty() {
+            text += &format!(" (last line: {})", last.last_line);
+        }
+    }
+    match schedule.next_unix_ms {
+        _ if schedule.suspended => text + ", suspended",
+        Some(next) => text + &format!(", next run in {}", seconds(now_unix_ms, next)),
+        None => text,
+    }
 }
 
 async fn proxy(instance: &InstanceStatus, switch: &Netns) -> Finding {
@@ -250,7 +276,7 @@ fn roughly(seconds: f64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::status::{Surroundings, Trouble};
+    use crate::status::{Run, Surroundings, Trouble};
 
     fn instance(phase: Phase, restarts: u32, trouble: Trouble) -> InstanceStatus {
         InstanceStatus {
@@ -269,6 +295,7 @@ mod tests {
             ports: vec![8080],
             published: Vec::new(),
             trouble,
+            schedule: None,
             proxy_restarts: 0,
             surroundings: Surroundings::default(),
         }
@@ -320,5 +347,48 @@ mod tests {
         ] {
             assert_eq!(state(&of, &closed, 6_500), expected);
         }
+    }
+
+    #[test]
+    fn a_schedule_says_what_ran_last_and_when_the_next_run_begins() {
+        let state_of = |schedule: Schedule| {
+            let schedule = Some(schedule);
+            let job =
+                InstanceStatus { schedule, ..instance(Phase::Scheduled, 0, Trouble::default()) };
+            state(&job, &[], 100_000)
+        };
+        let next = Schedule { next_unix_ms: Some(140_000), ..Schedule::default() };
+        assert_eq!(state_of(next.clone()), "scheduled, next run in 40 s");
+        let run = Run {
+            started_unix_ms: 80_000,
+            ended_unix_ms: 88_000,
+            succeeded: true,
+            how: "exited with 0".into(),
+            last_line: String::new(),
+        };
+        let ran = Schedule { last: Some(run.clone()), ..next };
+        assert_eq!(
+            state_of(ran.clone()),
+            "scheduled, last run exited with 0 12 s ago, next run in 40 s"
+        );
+        let failed = Run {
+            succeeded: false,
+            how: "exited with 3".into(),
+            last_line: "no database".into(),
+            ..run
+        };
+        let under_way = Schedule {
+            running: 1,
+            started_unix_ms: Some(99_000),
+            last: Some(failed),
+            ..ran.clone()
+        };
+        assert_eq!(
+            state_of(under_way),
+            "scheduled, has been running for 1 s, last run exited with 3 12 s ago (last line: no database), next \
+             run in 40 s"
+        );
+        let suspended = Schedule { suspended: true, next_unix_ms: None, last: None, ..ran };
+        assert_eq!(state_of(suspended), "scheduled, suspended");
     }
 }

@@ -4,13 +4,14 @@
 
 use std::ffi::{CString, OsStr};
 use std::io;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use nix::sys::prctl;
 use nix::unistd::{Gid, Group, Uid, User, getgrouplist, setgid, setgroups, setuid};
 
 use crate::descriptors::Descriptors;
 use crate::plan::RunAs;
+use crate::root;
 
 /// The kernel numbers capabilities from 0; this is above the highest there may be (a 64-bit set).
 const CAPABILITIES: libc::c_ulong = 64;
@@ -89,11 +90,15 @@ impl Credentials {
         [home, user, logname].into_iter().flatten()
     }
 
-    /// Those of a user and a group of this machine, and of the caller where they are not named.
+    /// Those of a user and a group of this machine or of a root file system, and of the caller where they are
+    /// not named.
     ///
     /// # Errors
     /// The field at fault, `user` or `group`, and why.
     pub fn of(account: &RunAs) -> Result<Self, (&'static str, String)> {
+        if let Some(root) = &account.root {
+            return Self::within(root, account);
+        }
         let mut credentials = match &account.user {
             None => Self::invoking(),
             Some(wanted) => {
@@ -107,6 +112,51 @@ impl Credentials {
             credentials.gid = find_group(wanted).map_err(|reason| ("group", reason))?;
             if !credentials.groups.contains(&credentials.gid) {
                 credentials.groups.push(credentials.gid);
+            }
+        }
+        Ok(credentials)
+    }
+
+    /// Those of a root file system's own accounts.
+    fn within(root: &Path, account: &RunAs) -> Result<Self, (&'static str, String)> {
+        let missing = |what: &'static str, wanted: &str| {
+            let root = root.display();
+            (what, format!("{root} has no {what} {wanted:?}: write one that it has, or a number"))
+        };
+        let mut credentials = match &account.user {
+            // Homes of this machine are not there.
+            None => Self { home: Some("/".into()), ..Self::invoking() },
+            Some(wanted) => match (root::user(root, wanted), wanted.parse()) {
+                (Some(user), _) => {
+                    let groups = root::groups(root, None, Some(&user.name));
+                    Self {
+                        uid: user.uid,
+                        gid: user.gid,
+                        groups: groups.into_iter().chain([user.gid]).collect(),
+                        confined: false,
+                        home: Some(user.home),
+                        name: Some(user.name),
+                    }
+                }
+                // A number that no user has comes with the group of the same number.
+                (None, Ok(number)) => Self {
+                    uid: Uid::from_raw(number),
+                    gid: Gid::from_raw(number),
+                    groups: vec![Gid::from_raw(number)],
+                    confined: false,
+                    home: Some("/".into()),
+                    name: None,
+                },
+                (None, Err(_)) => return Err(missing("user", wanted)),
+            },
+        };
+        if let Some(wanted) = &account.group {
+            let number = wanted.parse().map(Gid::from_raw).ok();
+            let named = || root::groups(root, Some(wanted), None).first().copied();
+            let gid = number.or_else(named).ok_or_else(|| missing("group", wanted))?;
+            credentials.gid = gid;
+            if !credentials.groups.contains(&gid) {
+                credentials.groups.push(gid);
             }
         }
         Ok(credentials)
@@ -189,7 +239,7 @@ mod tests {
     fn accounts_are_found_by_name_and_by_number() {
         let account = |user: Option<&str>, group: Option<&str>| {
             let text = |text: Option<&str>| text.map(str::to_owned);
-            Credentials::of(&RunAs { user: text(user), group: text(group) })
+            Credentials::of(&RunAs { user: text(user), group: text(group), root: None })
         };
         assert_eq!(account(None, None), Ok(Credentials::invoking()));
         let root = account(Some("root"), None).unwrap();

@@ -18,6 +18,7 @@ use crate::error::{Attempt, Error, Result};
 use crate::netns::Netns;
 use crate::plan::Volume;
 use crate::record;
+use crate::root::Root;
 
 /// What a process enters between fork and exec. Everything is prepared beforehand, so that
 /// [`Enclosure::enter`] makes system calls and nothing else: no allocation, no lock.
@@ -25,6 +26,9 @@ use crate::record;
 pub struct Enclosure {
     cgroups: Vec<File>,
     netns: File,
+    root: Option<Root>,
+    /// Where that is on this machine.
+    outside: PathBuf,
     files: Vec<(CString, CString)>,
     volumes: Vec<Mount>,
     hostname: CString,
@@ -60,6 +64,8 @@ impl Enclosure {
             cgroups: vec![cgroup.entry()?],
             netns: File::open(&path).attempt(|| format!("cannot open {}", path.display()))?,
             files: files.iter().map(pair).collect::<Result<_>>()?,
+            root: None,
+            outside: PathBuf::from("/"),
             volumes: Vec::new(),
             hostname: text(Path::new(hostname))?,
         })
@@ -76,12 +82,39 @@ impl Enclosure {
         Ok(self)
     }
 
+    /// The same, with this root file system. The files of [`new`](Self::new) are then in it, and the places of
+    /// volumes, which come after.
+    ///
+    /// # Errors
+    /// When it cannot be one.
+    pub fn with_root(mut self, root: Option<&Path>) -> Result<Self> {
+        if let Some(root) = root {
+            self.root = Some(Root::new(root)?);
+            self.outside = root.to_owned();
+        }
+        Ok(self)
+    }
+
+    /// Where a path of the instance is on this machine, volumes left out.
+    #[must_use]
+    pub fn outside(&self, path: &Path) -> PathBuf {
+        self.outside.join(path.strip_prefix("/").unwrap_or(path))
+    }
+
     /// The same, with these volumes, each over what was there before it.
     ///
     /// # Errors
     /// When a file or directory, or the place for it, is not there.
     pub fn with_volumes(mut self, volumes: &[Volume]) -> Result<Self> {
+        let placed: Vec<Volume> = volumes
+            .iter()
+            .map(|volume| Volume { onto: self.outside(&volume.onto), ..volume.clone() })
+            .collect();
+        let volumes = placed.as_slice();
         for (index, volume) in volumes.iter().enumerate() {
+            if self.root.is_some() {
+                check_within(&self.outside, &volume.onto)?;
+            }
             check_volume(volume, &volumes[..index])?;
             let read_only = match volume.read_only {
                 true => Some(read_only_flags(&volume.from)?),
@@ -106,11 +139,13 @@ impl Enclosure {
         // Unmounts of the host arrive here, mounts made here stay here.
         let slave = MsFlags::MS_SLAVE | MsFlags::MS_REC;
         mount(None::<&str>, "/", None::<&str>, slave, None::<&str>)?;
+        self.root.as_ref().map_or(Ok(()), Root::mount)?;
         for (from, onto) in &self.files {
             let bind = MsFlags::MS_BIND;
             mount(Some(from.as_c_str()), onto.as_c_str(), None::<&str>, bind, None::<&str>)?;
         }
         self.volumes.iter().try_for_each(Mount::make)?;
+        self.root.as_ref().map_or(Ok(()), Root::enter)?;
         sethostname(OsStr::from_bytes(self.hostname.as_bytes()))?;
         Ok(())
     }
@@ -133,9 +168,24 @@ impl Mount {
     }
 }
 
-fn text(path: &Path) -> Result<CString> {
+/// A path as the system calls want it.
+pub(crate) fn text(path: &Path) -> Result<CString> {
     let bytes = path.as_os_str().as_bytes();
     CString::new(bytes).map_err(|_| Error::Refused("a path holds a NUL byte".into()))
+}
+
+/// Refuses a place in a root file system that a symbolic link leads to: it may lead out of it.
+fn check_within(root: &Path, place: &Path) -> Result<()> {
+    let below = place.ancestors().take_while(|path| *path != root);
+    let is_link = |path: &&Path| path.symlink_metadata().is_ok_and(|it| it.is_symlink());
+    match below.filter(is_link).last() {
+        None => Ok(()),
+        Some(link) => Err(Error::Refused(format!(
+            "the mountPath {} passes the symbolic link {}: write where it leads to",
+            place.display(),
+            link.display()
+        ))),
+    }
 }
 
 /// Refuses a volume that cannot be mounted, with what to do; `before` are those that are mounted
@@ -244,7 +294,8 @@ pub struct Names<'a> {
 }
 
 impl Names<'_> {
-    fn resolver(&self) -> String {
+    /// Its `/etc/resolv.conf`.
+    pub(crate) fn resolver(&self) -> String {
         let Self { namespace, server, .. } = self;
         let domain = crate::dns::DOMAIN;
         format!(
@@ -253,7 +304,8 @@ impl Names<'_> {
         )
     }
 
-    fn hosts(&self) -> String {
+    /// Its `/etc/hosts`.
+    pub(crate) fn hosts(&self) -> String {
         let mut text = "127.0.0.1 localhost\n::1 localhost ip6-localhost ip6-loopback\n".to_owned();
         for address in self.addresses.iter() {
             let full = self.full.join(" ");
@@ -266,7 +318,7 @@ impl Names<'_> {
 
 /// Has host names looked up in files and by DNS only: other sources (systemd-resolved, mDNS) run
 /// outside of the instance's namespace and know nothing of the mesh.
-fn plain_lookup(switch: &str) -> String {
+pub(crate) fn plain_lookup(switch: &str) -> String {
     let plain = |line: &str| match line.trim_start().starts_with("hosts:") {
         true => "hosts: files dns\n".to_owned(),
         false => format!("{line}\n"),

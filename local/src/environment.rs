@@ -7,11 +7,14 @@ use std::path::{Path, PathBuf};
 use crate::credentials::Credentials;
 use crate::error::{Attempt, Error, Result};
 use crate::plan::Instance;
+use crate::root;
 
 /// What every application gets from the shell: what programs need to run at all, and how people read
 /// and count. Everything else is named by `env`, `envFile`, `inheritEnv` or `--env-file`.
 const PASSED: [&str; 9] =
     ["PATH", "HOME", "USER", "LOGNAME", "SHELL", "LANG", "LANGUAGE", "LC_*", "TZ"];
+/// Those of them that are paths.
+const PATHS: [&str; 3] = ["PATH", "HOME", "SHELL"];
 /// Largest file of variables, in bytes: far above what a kernel passes to a program (128 KiB each).
 const MAX_FILE_BYTES: u64 = 1 << 20;
 
@@ -53,10 +56,12 @@ impl Environment {
     ) -> Result<BTreeMap<String, String>> {
         let launch = &instance.launch;
         let inherited = launch.inherited.iter().map(String::as_str);
-        let mut all: BTreeMap<String, String> = PASSED
-            .into_iter()
-            .chain(inherited)
-            .flat_map(|pattern| self.matching(pattern))
+        // In a root of its own the paths of this machine lead nowhere.
+        let elsewhere = |name: &&str| launch.root.is_some() && PATHS.contains(name);
+        let passed = PASSED.into_iter().filter(|name| !elsewhere(name));
+        let path = launch.root.iter().map(|_| ("PATH".to_owned(), root::PATH.to_owned()));
+        let mut all: BTreeMap<String, String> = path
+            .chain(passed.chain(inherited).flat_map(|pattern| self.matching(pattern)))
             .collect();
         let own = credentials.environment();
         all.extend(own.map(|(name, value)| (name.to_owned(), value.to_string_lossy().into())));

@@ -77,6 +77,7 @@ fn prepare(
     let limits: Vec<Cgroup> = surroundings.limits.iter().cloned().map(Cgroup::at).collect();
     let enclosure = Enclosure::new(&group, &netns, &surroundings.files, &instance.name)?
         .within_groups(&limits)?
+        .with_root(surroundings.root.as_deref())?
         .with_volumes(&surroundings.volumes)?;
     let what = || format!("cannot become {}", instance.name);
     enclosure.enter().attempt(what)?;

@@ -9,6 +9,7 @@
 
 mod application;
 mod health;
+mod schedule;
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -42,7 +43,8 @@ use crate::process::{Running, describe};
 use crate::program::Program;
 use crate::proxy;
 use crate::record::{Made, Record};
-use crate::status::Surroundings;
+use crate::root;
+use crate::status::{Schedule, Surroundings};
 use crate::supervise::{Event, Rules, Stop, keep_running};
 
 /// How often a proxy that is not ready is asked again: it is ready within milliseconds of having
@@ -148,6 +150,8 @@ pub enum Change {
         /// Whether it has done what it was for.
         completed: bool,
     },
+    /// What its schedule has done, and will do.
+    Scheduled(Box<Schedule>),
     /// Its application was asked to end.
     Stopping,
     /// Its proxy became able or unable to serve.
@@ -180,7 +184,16 @@ struct Place {
     limited: Limited,
     proxy: Cgroup,
     files: Vec<(PathBuf, PathBuf)>,
+    /// What the application sees in their place, if it has a root file system of its own.
+    own_files: Option<Vec<(PathBuf, PathBuf)>>,
     captured: Option<Captured>,
+}
+
+impl Place {
+    /// The files that are laid over those that the application would see.
+    fn application_files(&self) -> &[(PathBuf, PathBuf)] {
+        self.own_files.as_deref().unwrap_or(&self.files)
+    }
 }
 
 /// Runs an instance until `stop` says otherwise, then removes everything of it.
@@ -246,6 +259,10 @@ impl Life {
             addresses: instance.addresses,
             server: subnet.gateway().v4.into(),
         };
+        let directory = mesh.layout.instance(&instance.name);
+        let files = write_files(&directory, &names)?;
+        let root = instance.launch.root.as_deref();
+        let own_files = root.map(|root| root::write_files(&directory, &names, root)).transpose()?;
         let app = Cgroup::create(group.join("app"))?;
         let mut place = Place {
             netns,
@@ -253,7 +270,8 @@ impl Life {
             app,
             proxy: Cgroup::create(group.join("proxy"))?,
             group: Cgroup::at(group),
-            files: write_files(&mesh.layout.instance(&instance.name), &names)?,
+            files,
+            own_files,
             captured: None,
         };
         if instance.launch.meshed {
@@ -461,7 +479,8 @@ impl Life {
             netns: place.netns.name().to_owned(),
             cgroup: place.app.path().to_owned(),
             limits: place.limited.groups.iter().map(|one| one.path().to_owned()).collect(),
-            files: place.files.clone(),
+            files: place.application_files().to_vec(),
+            root: self.instance.launch.root.clone(),
             volumes: self.instance.launch.volumes.clone(),
             account: self.instance.launch.account.clone(),
             // A file that cannot be read, or a user that is gone, is reported when the application starts.

@@ -54,6 +54,7 @@ pub mod program;
 pub mod proxy;
 pub mod publish;
 pub mod record;
+pub mod root;
 pub mod stat;
 pub mod status;
 pub mod supervise;
@@ -61,5 +62,6 @@ pub mod token;
 pub mod up;
 pub mod uplink;
 pub mod watch;
+pub mod zone;
 
 pub use error::{Error, Result};

@@ -29,7 +29,7 @@ use crate::addresses::{Addresses, Allocation, Subnet};
 use crate::listening::OneFamily;
 use crate::network;
 
-pub use launch::{Launch, Probe, Question, RunAs, Volume};
+pub use launch::{Launch, Probe, Question, RunAs, Timetable, Volume};
 use services::Service;
 
 /// What is to run.

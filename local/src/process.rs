@@ -124,6 +124,7 @@ impl Task {
             .process_group(0)
             .kill_on_drop(true);
         let Self { enclosure, credentials, descriptors, .. } = self;
+        let outside = enclosure.outside(&directory);
         let tether = Tether::to_this_process();
         let start = CString::new(directory.as_os_str().as_bytes())
             .map_err(|_| Error::Refused("a path holds a NUL byte".into()))?;
@@ -138,7 +139,7 @@ impl Task {
         // SAFETY: `prepare` makes system calls on descriptors and strings that were made before the
         // fork; it neither allocates nor takes a lock.
         unsafe { command.pre_exec(prepare) };
-        let child = command.spawn().map_err(|reason| not_started(&program, &directory, reason))?;
+        let child = command.spawn().map_err(|reason| not_started(&program, &outside, reason))?;
         let id = child.id().and_then(|id| id.try_into().ok());
         let pid = Pid::from_raw(id.expect("a child that was not waited for has an id"));
         Ok(Running { child, pid, readers: Vec::new() })

@@ -85,6 +85,8 @@ pub struct InstanceStatus {
     pub published: Vec<(SocketAddr, u16)>,
     /// What keeps it from taking traffic, or kept it.
     pub trouble: Trouble,
+    /// What its schedule has done and will do; `None` if it has none.
+    pub schedule: Option<Schedule>,
     /// How often its proxy was started again.
     pub proxy_restarts: u32,
     /// How a command is run as it.
@@ -106,6 +108,8 @@ pub enum Phase {
     Stopping,
     /// It could not be set up.
     Failed,
+    /// Its runs begin at their times.
+    Scheduled,
     /// The application exited with 0 and is not started again.
     Completed,
     /// The application failed and is not started again.
@@ -127,6 +131,36 @@ pub struct Trouble {
     pub last_line: String,
 }
 
+/// The runs of a workload that has a schedule.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Schedule {
+    /// How many runs are under way.
+    pub running: u32,
+    /// When the newest run began, in milliseconds since 1970.
+    pub started_unix_ms: Option<i64>,
+    /// The run that ended last by itself.
+    pub last: Option<Run>,
+    /// When the next one begins, in milliseconds since 1970; `None` while it is suspended.
+    pub next_unix_ms: Option<i64>,
+    /// Whether no run begins.
+    pub suspended: bool,
+}
+
+/// A run that has ended.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Run {
+    /// When it began, in milliseconds since 1970.
+    pub started_unix_ms: i64,
+    /// When it ended, in milliseconds since 1970.
+    pub ended_unix_ms: i64,
+    /// Whether it exited with 0.
+    pub succeeded: bool,
+    /// How it ended, `exited with 3`.
+    pub how: String,
+    /// The last line that it printed, if it has failed.
+    pub last_line: String,
+}
+
 /// What a process of an instance is put into.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Surroundings {
@@ -136,6 +170,8 @@ pub struct Surroundings {
     pub cgroup: PathBuf,
     /// Groups of other hierarchies that limit it.
     pub limits: Vec<PathBuf>,
+    /// The root file system, if it has one of its own.
+    pub root: Option<PathBuf>,
     /// Files laid over the system's own: from, onto.
     pub files: Vec<(PathBuf, PathBuf)>,
     /// Files and directories that it sees at other places.
@@ -148,7 +184,27 @@ pub struct Surroundings {
     pub directory: PathBuf,
 }
 
+impl Schedule {
+    /// Takes in that a run begins.
+    pub(crate) fn begins(&mut self, at_unix_ms: i64) {
+        self.running += 1;
+        self.started_unix_ms = Some(at_unix_ms);
+    }
+
+    /// Takes in that a run has ended, or was ended by the mesh.
+    pub(crate) fn ended(&mut self, run: Option<Run>) {
+        self.running -= 1;
+        self.last = run.or(self.last.take());
+    }
+}
+
 impl Phase {
+    /// Whether an instance that takes no traffic is where it is meant to be.
+    #[must_use]
+    pub const fn is_settled(self) -> bool {
+        matches!(self, Self::Completed | Self::Scheduled)
+    }
+
     /// The name in tables.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
@@ -158,6 +214,7 @@ impl Phase {
             Self::Waiting => "waiting",
             Self::Stopping => "stopping",
             Self::Failed => "failed",
+            Self::Scheduled => "scheduled",
             Self::Completed => "completed",
             Self::Ended => "ended",
         }
@@ -165,10 +222,17 @@ impl Phase {
 }
 
 impl InstanceStatus {
-    /// Whether nothing more is waited for: it takes traffic, or has done what it was for.
+    /// Whether nothing more is waited for: it takes traffic, has done what it was for, or has a schedule.
     #[must_use]
     pub fn settled(&self) -> bool {
-        self.ready || self.phase == Phase::Completed
+        self.ready || self.phase.is_settled()
+    }
+
+    /// Whether the last run of its schedule has failed.
+    #[must_use]
+    pub fn has_failed_run(&self) -> bool {
+        let last = self.schedule.as_ref().and_then(|schedule| schedule.last.as_ref());
+        self.phase == Phase::Scheduled && last.is_some_and(|last| !last.succeeded)
     }
 }
 
@@ -310,6 +374,7 @@ mod tests {
             ports: Vec::new(),
             published: Vec::new(),
             trouble: Trouble::default(),
+            schedule: None,
             proxy_restarts: 0,
             surroundings: Surroundings::default(),
         }

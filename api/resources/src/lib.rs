@@ -18,6 +18,7 @@
 
 mod authorization;
 mod check;
+mod cron;
 mod decode;
 #[cfg(test)]
 mod definitions;
@@ -44,6 +45,7 @@ pub use authorization::{
     ClientSpec, GrpcSpec, HeaderSpec, IpBlockSpec, MAX_AUTHORIZATION_ENTRIES, RequestSpec,
     SegmentSpec, WorkloadSelector,
 };
+pub use cron::{ConcurrencyPolicy, Cron, Schedule};
 pub use duration::{Duration, DurationError};
 pub use exemption::{ExemptSetting, MAX_EXEMPTIONS, PodExemption, PodExemptionSpec, PodSelector};
 pub use load::{MAX_FILE_BYTES, STDIN, holds_no_file, is_document, load};

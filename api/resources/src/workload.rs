@@ -7,6 +7,7 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use leno_types::Protocol;
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 
+use crate::cron::Cron;
 use crate::duration::Duration;
 use crate::metadata::Metadata;
 use crate::process::{
@@ -53,7 +54,12 @@ pub struct WorkloadSpec {
     /// Variables that are copied from the environment of `leno up`: a name, `PREFIX_*`, or `*` for all.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub inherit_env: Vec<String>,
-    /// The working directory of the program, relative to the document's directory.
+    /// The directory that is its root file system, `/`, relative to the document's directory; default: this
+    /// machine's own.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub root: Option<String>,
+    /// The working directory of the program, relative to the document's directory; with a `root` an absolute
+    /// path in it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub working_dir: Option<String>,
     /// The ports that the program listens on.
@@ -74,6 +80,9 @@ pub struct WorkloadSpec {
     /// Commands that run before it, one after the other; each must exit with 0.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub init: Vec<ExecCommand>,
+    /// Has it run at set times, and end each time.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cron: Option<Cron>,
     /// When it is started again after its end.
     #[serde(default, skip_serializing_if = "Restart::is_default")]
     pub restart: Restart,

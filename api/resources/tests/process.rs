@@ -2,7 +2,7 @@
 
 #![expect(clippy::unwrap_used, reason = "test code")]
 
-use leno_resources::{Condition, Object, PortRef, Restart, WorkloadSpec, parse};
+use leno_resources::{ConcurrencyPolicy, Condition, Object, PortRef, Restart, WorkloadSpec, parse};
 
 fn document(spec: &str) -> String {
     format!("apiVersion: leno.dev/v1alpha1\nkind: Workload\nmetadata: {{name: web}}\nspec:\n{spec}")
@@ -131,4 +131,60 @@ fn an_amount_of_memory_may_be_written_in_bytes_up_to_a_pebibyte_and_more() {
     assert_eq!(memory("1.5Ti"), 3 << 39);
     let found = problems("  command: [a]\n  resources: {limits: {memory: 999999999999999999Ti}}\n");
     assert!(found[0].contains("is not an amount of memory"), "{found:?}");
+}
+
+#[test]
+fn a_schedule_is_written_as_in_kubernetes() {
+    let spec = spec(
+        "  command: [a]
+  cron:
+    schedule: '*/5 * * * *'
+    timeZone: Europe/Berlin
+    concurrencyPolicy: Forbid
+    startingDeadlineSeconds: 60
+    suspend: true
+",
+    );
+    let cron = spec.cron.unwrap();
+    assert_eq!(cron.schedule.to_string(), "*/5 * * * *");
+    assert_eq!(cron.time_zone.as_deref(), Some("Europe/Berlin"));
+    assert_eq!(cron.concurrency_policy, ConcurrencyPolicy::Forbid);
+    assert_eq!((cron.starting_deadline_seconds, cron.suspend), (Some(60), true));
+}
+
+#[test]
+fn wrong_schedules_are_refused_with_their_line_and_what_to_write() {
+    let found = problems(
+        "  command: [a]
+  cron:
+    schedule: 61 * * * *
+    concurrencyPolicy: Never
+",
+    );
+    assert_eq!(
+        found,
+        [
+            "mesh.yaml:7:15: spec.cron.schedule: \"61 * * * *\" is not a schedule: its minute is \"61\": write 0 to \
+             59, *, lists (1,2), ranges (1-5) or steps (*/5)",
+            "mesh.yaml:8:24: spec.cron.concurrencyPolicy: \"Never\" is not one of Allow, Forbid, Replace",
+        ]
+    );
+    let found = problems(
+        "  command: [a]
+  root: img
+  workingDir: srv
+  ports: [{port: 80}]
+  cron: {schedule: '@daily', timeZone: ../etc/passwd, startingDeadlineSeconds: 0}
+",
+    );
+    assert_eq!(
+        found,
+        [
+            "mesh.yaml:7:15: spec.workingDir: \"srv\" is not in the root: write an absolute path, such as /srv",
+            "mesh.yaml:8:10: spec.ports: a workload that runs on a schedule takes no traffic: remove it, or cron",
+            "mesh.yaml:9:40: spec.cron.timeZone: \"../etc/passwd\" is not the name of a time zone: write UTC or \
+             Europe/Berlin",
+            "mesh.yaml:9:80: spec.cron.startingDeadlineSeconds: 0 is not from 1 to 31536000",
+        ]
+    );
 }

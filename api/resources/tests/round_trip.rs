@@ -113,6 +113,7 @@ prop_compose! {
         before in prop::option::of(label()),
         readiness in prop::option::of(probe()),
         liveness in prop::option::of(probe()),
+        root in prop::option::of("[a-z]{1,8}"),
     ) -> WorkloadSpec {
         let volume = |name: String| Volume { mount_path: format!("/srv/{name}"), path: name, read_only };
         WorkloadSpec {
@@ -127,6 +128,7 @@ prop_compose! {
             depends_on: before.into_iter().map(|name| (name, Dependency { condition: Condition::Completed })).collect(),
             readiness,
             liveness,
+            root,
             ..WorkloadSpec::default()
         }
     }
@@ -156,7 +158,9 @@ prop_compose! {
         if ports.is_empty() {
             ports.push(WorkloadPort { name: "p0".to_owned(), port: 80, ..WorkloadPort::default() });
         }
+        let root = process.root.clone().filter(|_| working_dir.is_none());
         WorkloadSpec {
+            root,
             service_account,
             replicas,
             command: std::iter::once(program).chain(arguments).collect(),

@@ -5,14 +5,15 @@ use clap::Args;
 use leno_local::check::state;
 use leno_local::layout::Layout;
 use leno_local::listening;
-use leno_local::status::{InstanceStatus, Status};
+use leno_local::status::{InstanceStatus, Schedule, Status};
 use serde::Serialize;
 
 use super::{Output, RunningMesh, print, print_json, table};
 
 /// Lists the instances of a mesh of `leno up`: process, addresses, ports, and what is wrong
 ///
-/// Exits 1 where one of them neither takes traffic nor has completed. Needs root.
+/// Exits 1 where one of them takes no traffic, unless it has completed, or where the last run of a schedule
+/// has failed. Needs root.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:\n  sudo leno ps\n  sudo leno ps -n shop -o json")]
 pub(crate) struct Ps {
@@ -42,6 +43,8 @@ struct Row<'a> {
     addresses: &'a [std::net::IpAddr],
     ports: &'a [u16],
     published: &'a [(std::net::SocketAddr, u16)],
+    /// Of a workload that has a schedule.
+    schedule: Option<&'a Schedule>,
     state: String,
 }
 
@@ -56,7 +59,7 @@ pub(crate) fn run(ps: &Ps) -> Result<bool> {
     } else {
         print(&text(&rows, now))?;
     }
-    Ok(instances.iter().all(|instance| instance.settled()))
+    Ok(instances.iter().all(|instance| instance.settled() && !instance.has_failed_run()))
 }
 
 fn row(instance: &InstanceStatus, now_unix_ms: i64) -> Row<'_> {
@@ -73,6 +76,7 @@ fn row(instance: &InstanceStatus, now_unix_ms: i64) -> Row<'_> {
         addresses: &instance.addresses,
         ports: &instance.ports,
         published: &instance.published,
+        schedule: instance.schedule.as_ref(),
         state: state(instance, &closed, now_unix_ms),
     }
 }
@@ -149,6 +153,7 @@ mod tests {
                 )),
                 8080,
             )],
+            schedule: None,
             state: "running".to_owned(),
         };
         assert_eq!(

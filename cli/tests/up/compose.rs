@@ -54,10 +54,94 @@ fn a_compose_file_runs_as_a_mesh() {
     assert!(mesh.leno(&["down", "--name", mesh.name()]).output().unwrap().status.success());
 }
 
+/// A service whose image is unpacked, and one of this machine.
+const BOXED: &str = "
+name: boxed
+services:
+  app:
+    image: ./img
+    command: [bash, -c, 'echo $$COLOUR >/tmp/kept; exec sleep infinity']
+    user: app
+    working_dir: /srv
+    environment: {COLOUR: green}
+    volumes: ['./data:/mnt/data:ro']
+    restart: always
+  web:
+    command: python3 -m http.server 8080
+    expose: [8080]
+    restart: always
+";
+
+/// Makes a root file system of a few programs of this machine in `$1`, as `docker export` leaves one.
+const UNPACK: &str = r#"
+set -e
+mkdir -p "$1"/{bin,dev,etc,mnt/data,proc,srv,sys,tmp}
+chmod 1777 "$1/tmp"
+touch "$1"/etc/{hosts,resolv.conf}
+echo 'app:x:70:71::/srv:/bin/bash' >"$1/etc/passwd"
+echo 'app:x:71:' >"$1/etc/group"
+for name in bash cat id sleep; do
+  program=$(readlink -f "$(command -v "$name")")
+  cp "$program" "$1/bin/$name"
+  ldd "$program" | grep -o '/[^ ]*' | while read -r library; do
+    mkdir -p "$1$(dirname "$library")"
+    cp -L "$library" "$1$library"
+  done
+done
+"#;
+
+#[test]
+fn a_service_whose_image_is_unpacked_runs_in_it() {
+    let mesh = root(|| {
+        let mesh = Mesh::draft(BOXED);
+        std::fs::create_dir(mesh.directory().join("data")).unwrap();
+        std::fs::write(mesh.directory().join("data/note"), "kept\n").unwrap();
+        let mut unpack = std::process::Command::new("bash");
+        unpack.args(["-c", UNPACK, "bash"]).arg(mesh.directory().join("img"));
+        assert!(unpack.status().unwrap().success());
+        let up = mesh.detached(&["--wait"]);
+        assert!(up.status.success(), "{up:?}");
+        mesh
+    });
+    let Some(mesh) = mesh else { return };
+    let app = |script: &str| mesh.text("app", &["bash", "-c", script]);
+    assert_eq!(app("echo /*"), "/bin /dev /etc /lib /lib64 /mnt /proc /srv /sys /tmp".to_owned());
+    assert_eq!(app("pwd; id -u; id -g; echo $HOME $COLOUR"), "/srv\n70\n71\n/srv green");
+    assert_eq!(app("echo $PATH"), leno_local::root::PATH);
+    assert_eq!(
+        app("cat /mnt/data/note; echo x 2>/dev/null >/mnt/data/note || echo read-only"),
+        "kept\nread-only"
+    );
+    assert!(app("cat /etc/resolv.conf").starts_with("nameserver 10.89.0.1\nsearch boxed."));
+    // It is in the mesh: its name server, its proxy, mTLS.
+    let request = "exec 3<>/dev/tcp/web/8080; printf 'GET / HTTP/1.0\\r\\n\\r\\n' >&3; read -r line <&3; echo $line";
+    assert!(app(request).contains(" 200 OK"), "{}", mesh.log());
+    // What it writes stays in the directory.
+    let kept = mesh.directory().join("img/tmp/kept");
+    assert_eq!(std::fs::read_to_string(&kept).unwrap(), "green\n");
+    assert_eq!(std::os::unix::fs::MetadataExt::uid(&std::fs::metadata(kept).unwrap()), 70);
+    let absent = mesh.exec("app", &["python3"]);
+    assert_eq!(absent.status.code(), Some(127), "{absent:?}");
+    assert!(mesh.leno(&["down", "--name", mesh.name()]).output().unwrap().status.success());
+    assert_eq!(mesh.remains(), [""; 0]);
+}
+
 /// Each mistake, and the line that is printed of it.
-const REFUSED: [(&str, &str); 8] = [
-    ("image: nginx", ":4:12: services.web.image: leno up runs programs of this machine: remove it"),
-    ("build: .", ":4:12: services.web.build: leno up runs programs of this machine: remove it"),
+const REFUSED: [(&str, &str); 9] = [
+    (
+        "image: nginx",
+        ":4:12: services.web.image: leno up pulls no images: unpack it, for example with docker export, and write \
+         the directory, such as ./root; or remove it, and write as command a program that this machine has\n",
+    ),
+    (
+        "image: ./absent",
+        "/absent is not a directory: unpack a root file system there, for example with docker export\n",
+    ),
+    (
+        "build: .",
+        ":4:12: services.web.build: leno up builds nothing: remove it, and write as command a program that this \
+         machine has\n",
+    ),
     ("cap_add: [NET_ADMIN]", "services.web.cap_add: leno up has nothing for cap_add: remove it"),
     (
         "volumes: ['data:/var']",

@@ -5,6 +5,7 @@
 //! of `testkit` tests the same and more with them.
 
 mod compose;
+mod cron;
 mod daily;
 mod dashboard;
 mod ejected;

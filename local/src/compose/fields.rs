@@ -1,6 +1,7 @@
 //! The fields of a service, each taken once; what is left is refused or ignored.
 
 use std::collections::BTreeMap;
+use std::path::{Component, Path, PathBuf};
 
 use leno_resources::Position;
 use serde_json::Value;
@@ -66,6 +67,13 @@ impl<'a> Fields<'a> {
     pub(super) fn refuse(&mut self, name: &str, reason: impl Into<String>) {
         let path = format!("services.{}.{name}", self.service);
         self.draft.problem(self.place, &path, reason.into());
+    }
+
+    /// A path beside the file.
+    pub(super) fn beside(&self, path: &str) -> PathBuf {
+        let place = Path::new(&self.draft.file).parent().unwrap_or(Path::new("")).join(path);
+        // Without the `.` that joining leaves, so that messages read well.
+        place.components().filter(|part| *part != Component::CurDir).collect()
     }
 
     /// A text or a number.

@@ -3,23 +3,24 @@
 use serde_json::{Map, Value, json};
 
 use super::fields::{Fields, scalar};
+use crate::root;
 
 /// The document.
 pub(super) fn workload(fields: &mut Fields<'_>, name: &str, project: &str) -> Value {
     if fields.take("profiles").is_some() {
         fields.refuse("profiles", "leno up runs all services: remove the service or its profiles");
     }
-    for image in ["image", "build"] {
-        if fields.take(image).is_some() {
-            let reason = "leno up runs programs of this machine: remove it, and write as command a program that \
-                          this machine has";
-            fields.refuse(image, reason);
-        }
+    if fields.take("build").is_some() {
+        let reason = "leno up builds nothing: remove it, and write as command a program that this machine has";
+        fields.refuse("build", reason);
     }
     let mut spec = Map::new();
+    if let Some(root) = image(fields) {
+        spec.insert("root".to_owned(), json!(root));
+    }
     let command: Vec<String> = [words(fields, "entrypoint"), words(fields, "command")].concat();
     if command.is_empty() {
-        fields.refuse("command", "there is no image that could have one: write a command");
+        fields.refuse("command", "no command comes with an image that is unpacked: write one");
     }
     spec.insert("command".to_owned(), json!(command));
     environment(fields, &mut spec);
@@ -44,6 +45,21 @@ pub(super) fn workload(fields: &mut Fields<'_>, name: &str, project: &str) -> Va
         "metadata": {"name": name, "namespace": project, "labels": {"app": name}},
         "spec": spec,
     })
+}
+
+/// The directory that an image is unpacked in: what begins as a path, as with volumes.
+fn image(fields: &mut Fields<'_>) -> Option<String> {
+    let image = fields.text("image")?;
+    if image.starts_with(['.', '/']) {
+        if let Err(reason) = root::check(&fields.beside(&image)) {
+            fields.refuse("image", reason);
+        }
+        return Some(image);
+    }
+    let reason = "leno up pulls no images: unpack it, for example with docker export, and write the directory, such \
+                  as ./root; or remove it, and write as command a program that this machine has";
+    fields.refuse("image", reason);
+    None
 }
 
 /// A command: a list, or a text that is split as a shell does.

@@ -45,7 +45,10 @@ impl Life {
                 return;
             }
         }
-        self.keep_application(place, &origin).await;
+        match &instance.launch.cron {
+            Some(timetable) => self.keep_schedule(place, timetable).await,
+            None => self.keep_application(place, &origin).await,
+        }
     }
 
     /// Waits until the workloads that come first have come as far as is wanted; false when the
@@ -174,7 +177,7 @@ impl Life {
         keep_running(start, rules, until, |event| drop(events.send(event))).await
     }
 
-    fn rules(&self, condemned: watch::Receiver<Option<i32>>) -> Rules {
+    pub(super) fn rules(&self, condemned: watch::Receiver<Option<i32>>) -> Rules {
         let launch = &self.instance.launch;
         Rules {
             backoff: Backoff::patient(Instant::now()),
@@ -231,10 +234,15 @@ impl Life {
         let credentials = Credentials::of(&launch.account)
             .map_err(|(_, reason)| Error::Refused(format!("cannot start it: {reason}")))?;
         let environment = self.mesh.environment.of_instance(instance, &credentials)?;
-        let enclosure =
-            Enclosure::new(&place.app, &place.netns, &place.files, &instance.name.name)?
-                .within_groups(&place.limited.groups)?
-                .with_volumes(&launch.volumes)?;
+        let enclosure = Enclosure::new(
+            &place.app,
+            &place.netns,
+            place.application_files(),
+            &instance.name.name,
+        )?
+        .within_groups(&place.limited.groups)?
+        .with_root(launch.root.as_deref())?
+        .with_volumes(&launch.volumes)?;
         Ok(Task {
             command: command.iter().map(OsString::from).collect(),
             environment: environment
@@ -262,7 +270,7 @@ fn idle<'a>() -> Pin<Box<dyn Future<Output = ()> + 'a>> {
 }
 
 /// How the application ended, in words.
-fn how_it_ended(status: ExitStatus, place: &Place, watched: &Watched) -> String {
+pub(super) fn how_it_ended(status: ExitStatus, place: &Place, watched: &Watched) -> String {
     if let Some(reason) = watched.reason.take() {
         // What it has started may hold its ports.
         place.app.signal(Signal::SIGKILL);

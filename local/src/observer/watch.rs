@@ -126,7 +126,7 @@ fn state(observed: &Observed) -> State {
 
 impl ObservedInstance {
     fn settled(&self) -> bool {
-        self.ready || self.phase == Phase::Completed
+        self.ready || self.phase.is_settled()
     }
 
     fn reason(&self) -> String {

@@ -81,6 +81,9 @@ fn impossible(all: &Workloads<'_>, key: &Key, condition: Condition) -> Option<St
     if spec.replicas == 0 {
         return Some(format!("{name} has no replicas, so it never is {condition}"));
     }
+    if spec.cron.is_some() {
+        return Some(format!("{name} runs on a schedule, so that nothing can wait for it"));
+    }
     match (condition, spec.restart) {
         (Condition::Completed, Restart::Always) => {
             Some(format!("{name} is started again whenever it ends: give it restart: on-failure"))

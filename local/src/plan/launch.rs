@@ -4,9 +4,10 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use k8s_openapi::jiff::tz::TimeZone;
 use leno_capture::Choice;
 use leno_resources::{
-    Account, Condition, GrpcCheck, HttpGet, Limits, Located, Object, PortRef, Restart, STDIN,
+    Condition, Cron, GrpcCheck, HttpGet, Limits, Located, Object, PortRef, Restart, STDIN,
     TcpSocket, Workload,
 };
 use nix::sys::signal::Signal;
@@ -15,6 +16,7 @@ use serde::{Deserialize, Serialize};
 use super::Draft;
 use super::settings::Settings;
 use crate::credentials::Credentials;
+use crate::{root, zone};
 
 /// What is started for an instance.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -27,7 +29,9 @@ pub struct Launch {
     pub environment_files: Vec<PathBuf>,
     /// Variables taken from the shell of `leno up`.
     pub inherited: Vec<String>,
-    /// Where it starts, absolute.
+    /// The directory that is its root file system, absolute; `None`: this machine's own.
+    pub root: Option<PathBuf>,
+    /// Where it starts, absolute; in its root, where it has one.
     pub directory: PathBuf,
     /// What its identity names.
     pub service_account: String,
@@ -43,6 +47,8 @@ pub struct Launch {
     pub limits: Limits,
     /// Commands that run before it.
     pub init: Vec<Vec<String>>,
+    /// When it runs; `None`: always.
+    pub cron: Option<Timetable>,
     /// When it is started again.
     pub restart: Restart,
     /// The signal that asks it to end.
@@ -57,13 +63,24 @@ pub struct Launch {
     pub liveness: Option<Probe>,
 }
 
-/// A user and a group of this machine, by name or number; `None` is that of the caller of `leno up`.
+/// A schedule, with its time zone as this machine has it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Timetable {
+    /// As the document has it.
+    pub cron: Cron,
+    /// The zone of its times.
+    pub zone: TimeZone,
+}
+
+/// A user and a group, by name or number; `None` is that of the caller of `leno up`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RunAs {
     /// The user.
     pub user: Option<String>,
     /// The group.
     pub group: Option<String>,
+    /// The root file system that has their names; `None`: this machine.
+    pub root: Option<PathBuf>,
 }
 
 /// A file or directory that is bound to another place.
@@ -128,7 +145,19 @@ impl Draft<'_> {
         settings: &Settings,
     ) -> Launch {
         let spec = &workload.spec;
-        let account = self.account(located, (spec.user.as_ref(), spec.group.as_ref()));
+        let root = spec.root.as_ref().map(|root| beside(&located.file, root));
+        if let Some(reason) = root.as_deref().and_then(|root| root::check(root).err()) {
+            self.problem(located, "spec.root", reason);
+        }
+        let account = RunAs {
+            user: spec.user.as_ref().map(|user| user.0.clone()),
+            group: spec.group.as_ref().map(|group| group.0.clone()),
+            root: root.clone(),
+        };
+        if let Err((field, reason)) = Credentials::of(&account) {
+            self.problem(located, &format!("spec.{field}"), reason);
+        }
+        let cron = self.timetable(located, spec.cron.as_ref());
         let beside = |file: &str| beside(&located.file, file);
         let volume = |volume: &leno_resources::Volume| Volume {
             from: beside(&volume.path),
@@ -142,7 +171,11 @@ impl Draft<'_> {
             environment: spec.env.clone(),
             environment_files: spec.env_file.iter().map(|file| beside(file)).collect(),
             inherited: spec.inherit_env.clone(),
-            directory: beside(spec.working_dir.as_deref().unwrap_or(".")),
+            directory: match (&root, &spec.working_dir) {
+                (Some(_), directory) => PathBuf::from(directory.as_deref().unwrap_or("/")),
+                (None, directory) => beside(directory.as_deref().unwrap_or(".")),
+            },
+            root,
             service_account: spec.service_account.clone(),
             meshed: settings.meshed,
             capture: settings.capture,
@@ -150,6 +183,7 @@ impl Draft<'_> {
             volumes: spec.volumes.iter().map(volume).collect(),
             limits: spec.resources.limits,
             init: spec.init.iter().map(|init| init.command.clone()).collect(),
+            cron,
             restart: spec.restart,
             // Every name that documents may have is one of Linux.
             stop_signal: signal.and_then(Result::ok).unwrap_or(Signal::SIGTERM),
@@ -160,18 +194,14 @@ impl Draft<'_> {
         }
     }
 
-    /// The account of a workload; one that this machine does not have is a problem.
-    fn account(
-        &mut self,
-        located: &Located<Object>,
-        (user, group): (Option<&Account>, Option<&Account>),
-    ) -> RunAs {
-        let text = |account: Option<&Account>| account.map(|account| account.0.clone());
-        let account = RunAs { user: text(user), group: text(group) };
-        if let Err((field, reason)) = Credentials::of(&account) {
-            self.problem(located, &format!("spec.{field}"), reason);
-        }
-        account
+    /// The schedule of a workload; a time zone that this machine does not have is a problem.
+    fn timetable(&mut self, located: &Located<Object>, cron: Option<&Cron>) -> Option<Timetable> {
+        let cron = cron?;
+        let zone = zone::named(cron.time_zone.as_deref()).unwrap_or_else(|reason| {
+            self.problem(located, "spec.cron.timeZone", reason);
+            TimeZone::UTC
+        });
+        Some(Timetable { cron: cron.clone(), zone })
     }
 }
 

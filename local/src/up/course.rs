@@ -333,6 +333,7 @@ impl<'a> Up<'a> {
                 ports: instance.listening.clone(),
                 published: instance.published.clone(),
                 trouble: life.map(|life| life.trouble.clone()).unwrap_or_default(),
+                schedule: life.and_then(|life| life.schedule.clone()),
                 proxy_restarts: life.map_or(0, |life| life.proxy_restarts),
                 surroundings: life.map(|life| life.surroundings.clone()).unwrap_or_default(),
             }
@@ -463,17 +464,21 @@ impl<'a> Up<'a> {
         self.say(&format!("mesh {mesh}: {instances}, {services}, {capture}"));
     }
 
-    /// Says once that everything takes traffic, or has completed.
+    /// Says once that everything takes traffic, has completed, or has a schedule.
     fn announce(&mut self) {
         let ready = self.ready().len();
-        let completed = self.lives.values().filter(|life| life.phase == Phase::Completed).count();
+        let of = |phase| self.lives.values().filter(|life| life.phase == phase).count();
+        let (completed, scheduled) = (of(Phase::Completed), of(Phase::Scheduled));
         let all = self.plan.instances.len();
-        if !self.announced && all > 0 && ready + completed == all {
+        if !self.announced && all > 0 && ready + completed + scheduled == all {
             self.announced = true;
             let after = self.begun.elapsed().as_secs_f64();
             let mut said = counted(ready, "instance") + " ready";
             if completed > 0 {
                 said += &format!(", {completed} completed");
+            }
+            if scheduled > 0 {
+                said += &format!(", {scheduled} scheduled");
             }
             self.say(&format!("{said} after {after:.2} s"));
         }

@@ -9,7 +9,7 @@ use tokio::task::JoinHandle;
 use crate::instance::{self, Change, Mesh};
 use crate::listening::OneFamily;
 use crate::plan::Instance;
-use crate::status::{Phase, Surroundings, Trouble};
+use crate::status::{Phase, Schedule, Surroundings, Trouble};
 use crate::supervise::Stop;
 
 /// An instance that lives, or is ending.
@@ -26,6 +26,8 @@ pub(super) struct Life {
     /// Which of its ports are open in one family alone.
     pub(super) families: OneFamily,
     pub(super) trouble: Trouble,
+    /// What its schedule has done and will do.
+    pub(super) schedule: Option<Schedule>,
     pub(super) proxy_restarts: u32,
     pub(super) capture: Option<String>,
     pub(super) surroundings: Surroundings,
@@ -52,6 +54,7 @@ impl Life {
             started_unix_ms: None,
             families: OneFamily::default(),
             trouble: Trouble::default(),
+            schedule: None,
             proxy_restarts: 0,
             capture: None,
             surroundings: Surroundings::default(),
@@ -68,9 +71,9 @@ impl Life {
         serves && self.proxy_ready && !self.ending
     }
 
-    /// Whether nothing more is waited for: it takes traffic, or has done what it was for.
+    /// Whether nothing more is waited for: it takes traffic, has done what it was for, or has a schedule.
     pub(super) fn settled(&self) -> bool {
-        self.ready() || (self.phase == Phase::Completed && !self.ending)
+        self.ready() || (self.phase.is_settled() && !self.ending)
     }
 
     /// Whether its application has been started.
@@ -129,6 +132,15 @@ impl Life {
                     last_line,
                     reason: None,
                 };
+            }
+            Change::Scheduled(schedule) => {
+                self.started |= schedule.started_unix_ms.is_some();
+                // Of the schedule, which has no process of its own.
+                let now = || Timestamp::now().as_millisecond();
+                self.started_unix_ms = self.started_unix_ms.or_else(|| Some(now()));
+                self.phase = Phase::Scheduled;
+                self.schedule = Some(*schedule);
+                self.trouble = Trouble::default();
             }
             Change::Stopping => self.phase = Phase::Stopping,
             Change::Proxy { ready, restarts } => {

@@ -4,6 +4,7 @@ use std::path::{Component, Path};
 
 use super::own::words;
 use super::{Check, Cursor, Name, did_you_mean};
+use crate::cron::Cron;
 use crate::process::{PortRef, Probe, Scheme, Volume};
 use crate::workload::WorkloadSpec;
 
@@ -15,6 +16,8 @@ const MAX_SECONDS: u32 = 3600;
 const MAX_THRESHOLD: u32 = 100;
 /// Longest grace, in seconds: as `leno up --grace`.
 const MAX_GRACE_SECONDS: u64 = 86_400;
+/// Latest that a run of a schedule may begin, in seconds: a year.
+const MAX_LATE_SECONDS: u32 = 31_536_000;
 /// Where an instance finds what Leno lays there, or what programs need to run at all.
 const KEPT: [&str; 5] = ["/proc", "/sys", "/etc/resolv.conf", "/etc/hosts", "/etc/nsswitch.conf"];
 
@@ -45,6 +48,12 @@ pub(super) fn spec(check: &mut Check<'_>, at: &Cursor<'_>, spec: &WorkloadSpec) 
     {
         check.fail(&at.key("stopGracePeriod"), format!("{grace} is more than 24h"));
     }
+    if let Some(root) = &spec.root {
+        own_root(check, at, root, spec);
+    }
+    if let Some(cron) = &spec.cron {
+        runs(check, at, cron, spec);
+    }
     if let Some(readiness) = &spec.readiness {
         probe(check, &at.key("readiness"), readiness, spec);
     }
@@ -53,6 +62,48 @@ pub(super) fn spec(check: &mut Check<'_>, at: &Cursor<'_>, spec: &WorkloadSpec) 
         if liveness.success_threshold != 1 {
             let reason = "is 1 for liveness: one success shows that the process lives";
             check.fail(&at.key("liveness").key("successThreshold"), reason);
+        }
+    }
+}
+
+fn own_root(check: &mut Check<'_>, at: &Cursor<'_>, root: &str, spec: &WorkloadSpec) {
+    if root.is_empty() || root.contains('\0') {
+        check.fail(&at.key("root"), "is not the name of a directory");
+    }
+    if let Some(directory) = spec.working_dir.as_deref().filter(|one| !one.starts_with('/')) {
+        let reason =
+            format!("{directory:?} is not in the root: write an absolute path, such as /srv");
+        check.fail(&at.key("workingDir"), reason);
+    }
+}
+
+fn runs(check: &mut Check<'_>, at: &Cursor<'_>, cron: &Cron, spec: &WorkloadSpec) {
+    for (field, given) in [
+        ("ports", !spec.ports.is_empty()),
+        ("readiness", spec.readiness.is_some()),
+        ("liveness", spec.liveness.is_some()),
+    ] {
+        if given {
+            let reason = "a workload that runs on a schedule takes no traffic: remove it, or cron";
+            check.fail(&at.key(field), reason);
+        }
+    }
+    let at = at.key("cron");
+    if let Some(seconds) = cron.starting_deadline_seconds
+        && !(1..=MAX_LATE_SECONDS).contains(&seconds)
+    {
+        let reason = format!("{seconds} is not from 1 to {MAX_LATE_SECONDS}");
+        check.fail(&at.key("startingDeadlineSeconds"), reason);
+    }
+    if let Some(zone) = &cron.time_zone {
+        let plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | '+' | '-');
+        let sound = |part: &str| {
+            part.starts_with(|c: char| c.is_ascii_alphabetic()) && part.chars().all(plain)
+        };
+        if !zone.split('/').all(sound) {
+            let reason =
+                format!("{zone:?} is not the name of a time zone: write UTC or Europe/Berlin");
+            check.fail(&at.key("timeZone"), reason);
         }
     }
 }

@@ -98,11 +98,14 @@ fn of_child(layout: &Layout, child: &Child) -> Option<Status> {
 fn started(status: &Status, begun: Instant) -> Result<bool> {
     let (mesh, owner) = (&status.mesh, status.owner);
     let ready = status.instances.iter().filter(|one| one.ready).count();
-    let completed = status.instances.iter().filter(|one| one.phase == Phase::Completed).count();
-    let completed = if completed > 0 { format!(", {completed} completed") } else { String::new() };
+    let of = |phase: Phase| match status.instances.iter().filter(|one| one.phase == phase).count() {
+        0 => String::new(),
+        number => format!(", {number} {}", phase.as_str()),
+    };
+    let settled = of(Phase::Completed) + &of(Phase::Scheduled);
     let (all, seconds) = (status.instances.len(), begun.elapsed().as_secs_f64());
     print(&format!(
-        "mesh {mesh} runs in the background (process {owner}), {ready} of {all} instances ready{completed} \
+        "mesh {mesh} runs in the background (process {owner}), {ready} of {all} instances ready{settled} \
          after {seconds:.1} s: leno ps, leno logs -f, leno down\n"
     ))?;
     Ok(true)

@@ -1,0 +1,309 @@
+//! The runs of a workload that has a schedule.
+//!
+//! ```text
+//! scheduled ──(its time has come)──► run: started ─► ended ──► scheduled
+//!     │                                   ▲  └─ failed, restart: on-failure: again, with waits
+//!     └─ too late: left out               └─ another one under way: beside it, after it, or in its place
+//! ```
+
+use std::cell::RefCell;
+use std::pin::Pin;
+use std::time::Duration;
+
+use futures_util::StreamExt as _;
+use futures_util::stream::FuturesUnordered;
+use k8s_openapi::jiff::{Timestamp, Zoned};
+use leno_resources::{ConcurrencyPolicy, Restart};
+use tokio::sync::watch;
+
+use super::application::{Watched, how_it_ended};
+use super::{Change, Life, Place, after};
+use crate::plan::Timetable;
+use crate::status::{Run, Schedule};
+use crate::supervise::{Event, Rules, Stop, keep_running};
+
+/// Longest wait before the clock is read again: it may be set, and it goes on while the machine sleeps.
+const CLOCK: Duration = Duration::from_secs(10);
+/// Most runs of one instance at the same time: with `Allow`, runs that hang would fill the machine.
+const MAX_RUNS: usize = 10;
+
+/// The times of a schedule, each of which counts once.
+struct Clock<'a> {
+    timetable: &'a Timetable,
+    /// Times up to this one are over.
+    over: Timestamp,
+}
+
+/// What is to be done about the time that came last.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Due {
+    /// Nothing.
+    Nothing,
+    /// Its run begins.
+    Begins(Timestamp),
+    /// Its run begins in place of those that are under way.
+    Replaces(Timestamp),
+    /// Its run begins when the one that is under way has ended.
+    Waits,
+    /// Its run is left out: why.
+    LeftOut(Timestamp, String),
+}
+
+impl Clock<'_> {
+    fn zoned(&self, time: Timestamp) -> Zoned {
+        time.to_zoned(self.timetable.zone.clone())
+    }
+
+    /// The first time after `now` that does not count yet.
+    fn next(&self, now: Timestamp) -> Option<Timestamp> {
+        let cron = &self.timetable.cron;
+        let next = cron.schedule.after(&self.zoned(now.max(self.over)));
+        next.filter(|_| !cron.suspend).map(|next| next.timestamp())
+    }
+
+    /// What is to be done at `now`, with that many runs under way. Of several times that have passed, because
+    /// the machine slept, the last one alone counts.
+    fn due(&self, now: Timestamp, running: usize) -> Due {
+        let cron = &self.timetable.cron;
+        let last = cron.schedule.until(&self.zoned(now)).map(|last| last.timestamp());
+        let Some(time) = last.filter(|last| *last > self.over && !cron.suspend) else {
+            return Due::Nothing;
+        };
+        let late = (now.as_second() - time.as_second()).max(0);
+        match (cron.starting_deadline_seconds, cron.concurrency_policy) {
+            (Some(most), _) if late > i64::from(most) => Due::LeftOut(
+                time,
+                format!("it is {late} s late, and startingDeadlineSeconds is {most}"),
+            ),
+            _ if running == 0 => Due::Begins(time),
+            (_, ConcurrencyPolicy::Forbid) => Due::Waits,
+            (_, ConcurrencyPolicy::Replace) => Due::Replaces(time),
+            (_, ConcurrencyPolicy::Allow) if running >= MAX_RUNS => {
+                Due::LeftOut(time, format!("{running} others are under way"))
+            }
+            (_, ConcurrencyPolicy::Allow) => Due::Begins(time),
+        }
+    }
+
+    /// A time, as people write it.
+    fn shown(&self, time: Timestamp) -> String {
+        self.zoned(time).strftime("%Y-%m-%d %H:%M:%S").to_string()
+    }
+}
+
+/// The runs that are under way.
+#[derive(Default)]
+struct Runs<'a> {
+    running: FuturesUnordered<Pin<Box<dyn Future<Output = ()> + 'a>>>,
+    ends: Vec<watch::Sender<Stop>>,
+}
+
+impl<'a> Runs<'a> {
+    fn begin(&mut self, end: watch::Sender<Stop>, run: impl Future<Output = ()> + 'a) {
+        self.ends.retain(|end| !end.is_closed());
+        self.ends.push(end);
+        self.running.push(Box::pin(run));
+    }
+
+    /// Comes back when one has ended.
+    async fn one_ended(&mut self) {
+        if self.running.next().await.is_none() {
+            std::future::pending::<()>().await;
+        }
+    }
+
+    /// Ends all of them, each within its grace, or at once when `stop` says so.
+    async fn end(&mut self, mut stop: watch::Receiver<Stop>) {
+        let mut level = Stop::Applications;
+        while !self.running.is_empty() {
+            for end in &self.ends {
+                end.send_modify(|now| *now = (*now).max(level));
+            }
+            tokio::select! {
+                () = self.one_ended() => {}
+                // A sender that is gone is the end of the mesh.
+                further = stop.wait_for(|now| *now > level) => {
+                    level = further.map_or(Stop::Now, |further| *further);
+                }
+            }
+        }
+    }
+}
+
+impl Life {
+    /// Starts a run at each of its times, until the instance is stopped and the runs have ended.
+    pub(super) async fn keep_schedule(&self, place: &Place, timetable: &Timetable) {
+        let label = &self.instance.label;
+        let mut clock = Clock { timetable, over: Timestamp::now() };
+        let watched = Watched::default();
+        let suspended = timetable.cron.suspend;
+        let state = RefCell::new(Schedule { suspended, ..Schedule::default() });
+        let mut stop = self.stop.clone();
+        let mut runs = Runs::default();
+        while *stop.borrow() < Stop::Applications {
+            match clock.due(Timestamp::now(), runs.running.len()) {
+                Due::Nothing | Due::Waits => {}
+                due @ (Due::Begins(time) | Due::Replaces(time)) => {
+                    clock.over = time;
+                    if matches!(due, Due::Replaces(_)) {
+                        let time = clock.shown(time);
+                        self.say(&format!("{label}: the run of {time} replaces the one before it"));
+                        runs.end(self.stop.clone()).await;
+                    }
+                    let end = watch::channel(Stop::No).0;
+                    runs.begin(end.clone(), self.one_run(place, (&watched, &state), end));
+                }
+                Due::LeftOut(time, why) => {
+                    clock.over = time;
+                    self.say(&format!(
+                        "{label}: the run of {} is left out: {why}",
+                        clock.shown(time)
+                    ));
+                }
+            }
+            let next = clock.next(Timestamp::now());
+            state.borrow_mut().next_unix_ms = next.map(Timestamp::as_millisecond);
+            self.report_schedule(&state).await;
+            tokio::select! {
+                () = tokio::time::sleep(until(next)) => {}
+                () = runs.one_ended() => {}
+                _ = stop.wait_for(|now| *now >= Stop::Applications) => {}
+            }
+        }
+        self.report(Change::Stopping).await;
+        runs.end(stop).await;
+    }
+
+    /// One run, until it has ended and is not started again, or `end` ends it.
+    async fn one_run(
+        &self,
+        place: &Place,
+        (watched, state): (&Watched, &RefCell<Schedule>),
+        end: watch::Sender<Stop>,
+    ) {
+        let (instance, label) = (&self.instance, &self.instance.label);
+        // Of its own, so that its last line is not that of another run.
+        let name = instance.name.to_string();
+        let origin = self.mesh.output.origin(label, &name, &instance.workload);
+        let started_unix_ms = Timestamp::now().as_millisecond();
+        state.borrow_mut().begins(started_unix_ms);
+        self.report_schedule(state).await;
+        let rules = self.rules(watch::channel(None).1);
+        let again = rules.restart == Restart::OnFailure;
+        let restart = if again { Restart::OnFailure } else { Restart::Never };
+        let mut how = None;
+        let start =
+            || self.task(place, &instance.launch.command)?.start(&self.mesh.output, &origin);
+        let until = (end.subscribe(), Stop::Applications);
+        let ended = keep_running(start, Rules { restart, ..rules }, until, |event| match event {
+            Event::Ended(status, wait) => {
+                let ended = how_it_ended(status, place, watched);
+                self.say(&format!("{label}: a run {ended}; running it again {}", after(wait)));
+            }
+            Event::Over(status) => how = Some(how_it_ended(status, place, watched)),
+            Event::Failed(error, wait) if again => {
+                self.complain(&error);
+                self.say(&format!("{label}: trying again {}", after(wait)));
+            }
+            // A run that cannot be started has failed.
+            Event::Failed(error, _) => {
+                how = Some(error.chain());
+                end.send_replace(Stop::Applications);
+            }
+            Event::Started(_) | Event::Stopping | Event::Stopped => {}
+        });
+        let succeeded = ended.await.is_some_and(|status| status.success());
+        // Without it, it was replaced, or ended with the instance.
+        let run = how.map(|how| Run {
+            started_unix_ms,
+            ended_unix_ms: Timestamp::now().as_millisecond(),
+            succeeded,
+            last_line: if succeeded { String::new() } else { origin.last_line() },
+            how,
+        });
+        if let Some(Run { succeeded: false, how, .. }) = &run {
+            self.say(&format!("{label}: a run failed: {how}"));
+        }
+        state.borrow_mut().ended(run);
+        self.report_schedule(state).await;
+    }
+
+    async fn report_schedule(&self, state: &RefCell<Schedule>) {
+        let now = state.borrow().clone();
+        self.report(Change::Scheduled(Box::new(now))).await;
+    }
+}
+
+/// How long to wait for `next`.
+fn until(next: Option<Timestamp>) -> Duration {
+    let left = next.map(|next| next.duration_since(Timestamp::now()));
+    left.map_or(CLOCK, |left| Duration::try_from(left).unwrap_or_default().min(CLOCK))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use k8s_openapi::jiff::tz::TimeZone;
+    use leno_resources::Cron;
+
+    fn timetable(policy: ConcurrencyPolicy, deadline: Option<u32>) -> Timetable {
+        let cron = Cron {
+            schedule: "*/5 * * * *".parse().unwrap(),
+            time_zone: None,
+            concurrency_policy: policy,
+            starting_deadline_seconds: deadline,
+            suspend: false,
+        };
+        Timetable { cron, zone: TimeZone::UTC }
+    }
+
+    fn at(text: &str) -> Timestamp {
+        format!("2026-01-01T{text}Z").parse().unwrap()
+    }
+
+    fn due(timetable: &Timetable, over: &str, now: &str, running: usize) -> Due {
+        Clock { timetable, over: at(over) }.due(at(now), running)
+    }
+
+    #[test]
+    fn the_last_of_the_times_that_have_passed_counts_once() {
+        let every = timetable(ConcurrencyPolicy::Allow, None);
+        assert_eq!(due(&every, "00:01:00", "00:04:59", 0), Due::Nothing);
+        assert_eq!(due(&every, "00:01:00", "00:05:00", 0), Due::Begins(at("00:05:00")));
+        assert_eq!(due(&every, "00:05:00", "00:05:01", 0), Due::Nothing);
+        // The machine slept for hours.
+        assert_eq!(due(&every, "00:05:00", "03:07:00", 0), Due::Begins(at("03:05:00")));
+        // Its clock was set back.
+        assert_eq!(due(&every, "03:05:00", "01:07:00", 0), Due::Nothing);
+        let clock = Clock { timetable: &every, over: at("03:05:00") };
+        assert_eq!(clock.next(at("01:07:00")), Some(at("03:10:00")));
+    }
+
+    #[test]
+    fn what_is_too_late_is_left_out() {
+        let late = timetable(ConcurrencyPolicy::Allow, Some(10));
+        assert_eq!(due(&late, "00:01:00", "00:05:10", 0), Due::Begins(at("00:05:00")));
+        let why = "it is 11 s late, and startingDeadlineSeconds is 10".to_owned();
+        assert_eq!(due(&late, "00:01:00", "00:05:11", 0), Due::LeftOut(at("00:05:00"), why));
+    }
+
+    #[test]
+    fn runs_meet_as_the_policy_has_it() {
+        let of = |policy, running| due(&timetable(policy, None), "00:01:00", "00:05:00", running);
+        let time = at("00:05:00");
+        assert_eq!(of(ConcurrencyPolicy::Allow, 1), Due::Begins(time));
+        let crowded = Due::LeftOut(time, "10 others are under way".to_owned());
+        assert_eq!(of(ConcurrencyPolicy::Allow, MAX_RUNS), crowded);
+        assert_eq!(of(ConcurrencyPolicy::Forbid, 1), Due::Waits);
+        assert_eq!(of(ConcurrencyPolicy::Forbid, 0), Due::Begins(time));
+        assert_eq!(of(ConcurrencyPolicy::Replace, 1), Due::Replaces(time));
+    }
+
+    #[test]
+    fn what_is_suspended_never_comes() {
+        let mut still = timetable(ConcurrencyPolicy::Allow, None);
+        still.cron.suspend = true;
+        assert_eq!(due(&still, "00:01:00", "00:05:00", 0), Due::Nothing);
+        assert_eq!(Clock { timetable: &still, over: at("00:01:00") }.next(at("00:01:00")), None);
+    }
+}
