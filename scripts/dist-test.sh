@@ -37,7 +37,7 @@ pass "install.sh installs programs that run"
 gzip --decompress --stdout "$prefix/share/man/man1/leno-up.1.gz" | grep -q '^\.SH OPTIONS' || fail "leno-up(1) has options"
 bash -n "$prefix/share/bash-completion/completions/leno" || fail "the completions of bash are bash"
 grep -q '^#compdef leno' "$prefix/share/zsh/site-functions/_leno" || fail "the completions of zsh are zsh's"
-grep -q 'complete -c leno' "$prefix/share/fish/vendor_completions.d/leno.fish" || fail "the completions of fish are fish's"
+grep -q -e '--command leno ' "$prefix/share/fish/vendor_completions.d/leno.fish" || fail "the completions of fish are fish's"
 pass "manual pages and completions are there"
 
 "$dist/install.sh" --prefix "$prefix" >/dev/null || fail "installing again works"

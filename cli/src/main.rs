@@ -67,6 +67,7 @@ enum Command {
 }
 
 fn main() -> ExitCode {
+    completion::complete(Cli::command);
     let cli = match Cli::try_parse() {
         Ok(cli) => cli,
         Err(error) => return leno_console::not_parsed(&error),
@@ -101,7 +102,7 @@ fn main() -> ExitCode {
         Command::Upgrade(upgrade) => upgrade::run(&upgrade),
         Command::Uninstall(uninstall) => uninstall::run(&uninstall),
         Command::Cleanup(cleanup) => cleanup::run(&cleanup),
-        Command::Completion(completion) => completion::run(&completion, &mut Cli::command()),
+        Command::Completion(completion) => completion::run(&completion),
         Command::Man(man) => man::run(&man, Cli::command()),
         Command::Version => {
             commands::print(&format!("leno {}\n", env!("CARGO_PKG_VERSION"))).map(|()| true)

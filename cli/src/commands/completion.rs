@@ -1,20 +1,136 @@
-//! `leno completion`.
+//! `leno completion`, and what the scripts that it prints ask for.
+//!
+//! A script calls `leno` with the words of the line and the variable [`VARIABLE`]; the answer is what may come
+//! next: commands, options, their values, files, and the names of what runs.
 
-use anyhow::Result;
+mod names;
+
+use std::os::unix::process::CommandExt as _;
+use std::process::Command as Process;
+
+use anyhow::{Context as _, Result};
 use clap::{Args, Command};
 use clap_complete::Shell;
+use clap_complete::env::{CompleteEnv, Shells};
+
+use names::{instances, meshes, namespaces, values};
+
+/// Has `leno` complete a line instead of running it.
+const VARIABLE: &str = "LENO_COMPLETE";
+/// Has it do so as root, which knows what runs, if sudo needs no password.
+const AS_ROOT: &str = "LENO_COMPLETE_SUDO";
+
+/// Commands whose arguments name what runs on this machine.
+const OF_MESHES: [&str; 19] = [
+    "analyze",
+    "authz",
+    "bug-report",
+    "check",
+    "cleanup",
+    "dashboard",
+    "diagnostics",
+    "down",
+    "exec",
+    "explain",
+    "flows",
+    "logs",
+    "open",
+    "port-forward",
+    "proxy",
+    "ps",
+    "restart",
+    "stat",
+    "why",
+];
 
 /// Prints the completion script of a shell
+///
+/// It completes commands, options and their values, files, and the names of meshes, namespaces, workloads and
+/// instances that run. Those are root's to know: in the shell of another user they are completed if
+/// LENO_COMPLETE_SUDO=1 is set and sudo needs no password.
 #[derive(Debug, Args)]
-#[command(after_help = "Example:\n  leno completion bash > /etc/bash_completion.d/leno")]
+#[command(after_help = "Examples:\n  source <(leno completion bash)\n  \
+                        leno completion bash > /etc/bash_completion.d/leno\n  \
+                        leno completion fish > ~/.config/fish/completions/leno.fish")]
 pub(crate) struct Completion {
     /// The shell
     shell: Shell,
 }
 
-pub(crate) fn run(completion: &Completion, command: &mut Command) -> Result<bool> {
+pub(crate) fn run(completion: &Completion) -> Result<bool> {
+    let (name, shells) = (completion.shell.to_string(), Shells::builtins());
+    let shell = shells.completer(&name).context("clap_complete has no such shell")?;
     let mut script = Vec::new();
-    clap_complete::generate(completion.shell, command, "leno", &mut script);
+    shell.write_registration(VARIABLE, "leno", "leno", "leno", &mut script)?;
     super::print(&String::from_utf8(script)?)?;
     Ok(true)
+}
+
+/// Completes a line and ends the process, if that is what it was started for.
+pub(crate) fn complete(command: fn() -> Command) {
+    if std::env::var_os(VARIABLE).is_none() {
+        return;
+    }
+    if std::env::var(AS_ROOT).is_ok_and(|value| value == "1")
+        && !leno_local::layout::Layout::visible()
+    {
+        as_root();
+    }
+    CompleteEnv::with_factory(|| completing(command())).var(VARIABLE).complete();
+}
+
+/// The command, with what completes those of its arguments that the parser knows no values of.
+fn completing(command: Command) -> Command {
+    let of_meshes = OF_MESHES.contains(&command.get_name());
+    let command = command.mut_args(|argument| match argument.get_id().as_str() {
+        "name" if of_meshes => argument.add(meshes()),
+        "namespace" | "namespaces" if of_meshes => argument.add(namespaces()),
+        "workload" | "workloads" | "client" | "from" | "peer" | "pod" if of_meshes => {
+            argument.add(instances())
+        }
+        "mtls" => argument.add(values(&["disabled", "permissive", "strict"])),
+        "egress" => argument.add(values(&["allow", "deny"])),
+        "capture" => argument.add(values(&["auto", "ebpf", "iptables", "nftables"])),
+        "flow_metrics" => argument.add(values(&["off", "sockets"])),
+        _ => argument,
+    });
+    command.mut_subcommands(completing)
+}
+
+/// Becomes the same command as root. Comes back where that needs a password.
+fn as_root() {
+    let Ok(program) = std::env::current_exe() else { return };
+    let may = Process::new("sudo").args(["-n", "true"]).output();
+    if !may.is_ok_and(|may| may.status.success()) {
+        return;
+    }
+    // What the script has set, which sudo would leave out.
+    let set = std::env::vars().filter(|(name, _)| name == VARIABLE || name.starts_with("_CLAP_"));
+    let set = set.map(|(name, value)| format!("{name}={value}"));
+    // It comes back only if sudo cannot be started; then the line is completed without names.
+    let _error = Process::new("sudo")
+        .args(["-n", "env"])
+        .args(set)
+        .arg(program)
+        .args(std::env::args_os().skip(1))
+        .exec();
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory as _;
+
+    use super::*;
+
+    #[test]
+    fn every_command_whose_arguments_are_completed_is_there() {
+        fn names(command: &Command) -> Vec<String> {
+            let own = command.get_subcommands();
+            own.flat_map(|one| [vec![one.get_name().to_owned()], names(one)].concat()).collect()
+        }
+        let all = names(&crate::Cli::command());
+        for name in OF_MESHES {
+            assert!(all.iter().any(|one| one == name), "{name}");
+        }
+    }
 }

@@ -4,6 +4,7 @@
 //! The workloads are unmeshed, so that neither proxy nor control plane is needed. The network lab
 //! of `testkit` tests the same and more with them.
 
+mod completion;
 mod compose;
 mod cron;
 mod daily;

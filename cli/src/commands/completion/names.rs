@@ -1,0 +1,117 @@
+//! The names of what runs on this machine, for completion: those that fit what is on the line already.
+
+use std::collections::BTreeSet;
+use std::ffi::OsStr;
+
+use clap_complete::engine::{ArgValueCompleter, CompletionCandidate};
+use leno_local::layout::Layout;
+use leno_local::record;
+use leno_local::status::{InstanceStatus, Status};
+
+/// Completes the name of a mesh that runs.
+pub(super) fn meshes() -> ArgValueCompleter {
+    ArgValueCompleter::new(|begun: &OsStr| candidates(begun, record::running()))
+}
+
+/// Completes the name of a namespace.
+pub(super) fn namespaces() -> ArgValueCompleter {
+    ArgValueCompleter::new(|begun: &OsStr| {
+        let line = Line::of_this_process();
+        candidates(begun, line.instances().into_iter().map(|one| one.namespace))
+    })
+}
+
+/// Completes the name of a workload or an instance; with its namespace, once that is begun.
+pub(super) fn instances() -> ArgValueCompleter {
+    ArgValueCompleter::new(|begun: &OsStr| {
+        let line = Line::of_this_process();
+        let qualified = begun.to_string_lossy().contains('/');
+        let fits = |one: &InstanceStatus| {
+            line.namespace.as_ref().is_none_or(|wanted| *wanted == one.namespace)
+        };
+        let names = line.instances().into_iter().filter(fits).flat_map(|one| {
+            let InstanceStatus { namespace, workload, name, .. } = one;
+            match qualified {
+                true => [format!("{namespace}/{workload}"), format!("{namespace}/{name}")],
+                false => [workload, name],
+            }
+        });
+        candidates(begun, names)
+    })
+}
+
+/// Completes one of a few words.
+pub(super) fn values(all: &'static [&'static str]) -> ArgValueCompleter {
+    ArgValueCompleter::new(move |begun: &OsStr| {
+        candidates(begun, all.iter().map(|&value| value.to_owned()))
+    })
+}
+
+fn candidates(begun: &OsStr, names: impl IntoIterator<Item = String>) -> Vec<CompletionCandidate> {
+    let begun = begun.to_string_lossy();
+    let fitting: BTreeSet<String> =
+        names.into_iter().filter(|name| name.starts_with(&*begun)).collect();
+    fitting.into_iter().map(CompletionCandidate::new).collect()
+}
+
+/// What is on the line that is completed.
+#[derive(Debug, Default, PartialEq, Eq)]
+struct Line {
+    mesh: Option<String>,
+    namespace: Option<String>,
+}
+
+impl Line {
+    /// The words come after the first `--` of this process's own arguments.
+    fn of_this_process() -> Self {
+        let words = std::env::args_os().map(|word| word.to_string_lossy().into_owned());
+        Self::of(words.skip_while(|word| word != "--").skip(1))
+    }
+
+    fn of(words: impl Iterator<Item = String>) -> Self {
+        let mut line = Self::default();
+        let mut words = words.peekable();
+        while let Some(word) = words.next() {
+            let (option, value) = match word.split_once('=') {
+                Some((option, value)) => (option.to_owned(), Some(value.to_owned())),
+                None => (word.clone(), words.peek().cloned()),
+            };
+            match option.as_str() {
+                // What follows is another program's.
+                "--" => break,
+                "--name" | "--mesh" => line.mesh = value,
+                "-n" | "--namespace" => line.namespace = value,
+                _ => {}
+            }
+        }
+        line
+    }
+
+    /// What runs in the mesh that is named, else in all.
+    fn instances(&self) -> Vec<InstanceStatus> {
+        let meshes = record::running().into_iter();
+        let wanted = meshes.filter(|name| self.mesh.as_ref().is_none_or(|wanted| wanted == name));
+        let read = wanted.filter_map(|name| Status::read(&Layout::new(&name).ok()?).ok());
+        read.flat_map(|status| status.instances).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_line_says_which_mesh_and_namespace_are_meant() {
+        let of = |line: &str| Line::of(line.split(' ').map(str::to_owned));
+        let some = |text: &str| Some(text.to_owned());
+        assert_eq!(of("leno logs -f w"), Line::default());
+        assert_eq!(
+            of("leno logs --name shop -n eu w"),
+            Line { mesh: some("shop"), namespace: some("eu") }
+        );
+        assert_eq!(
+            of("leno exec --mesh=shop web -- ls -n x"),
+            Line { mesh: some("shop"), namespace: None }
+        );
+    }
+}
