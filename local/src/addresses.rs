@@ -40,23 +40,10 @@ impl Addresses {
 }
 
 impl Subnet {
-    /// The range of workloads. It exists only inside the namespaces of a mesh, so all meshes of a
-    /// machine have the same.
+    /// The /16 that begins with `v4`, and the /64 of IPv6 that has `v6` as its first 16 bits.
     #[must_use]
-    pub fn workloads(ipv6: bool) -> Self {
-        Self {
-            v4: Ipv4Addr::new(10, 89, 0, 0),
-            v6: ipv6.then(|| Ipv6Addr::new(0xfd89, 0, 0, 0, 0, 0, 0, 0)),
-        }
-    }
-
-    /// The range of service VIPs.
-    #[must_use]
-    pub fn services(ipv6: bool) -> Self {
-        Self {
-            v4: Ipv4Addr::new(10, 96, 0, 0),
-            v6: ipv6.then(|| Ipv6Addr::new(0xfd96, 0, 0, 0, 0, 0, 0, 0)),
-        }
+    pub fn new(v4: Ipv4Addr, v6: Option<u16>) -> Self {
+        Self { v4, v6: v6.map(|first| Ipv6Addr::new(first, 0, 0, 0, 0, 0, 0, 0)) }
     }
 
     /// The first address: the bridge, DNS and the control plane.
@@ -204,7 +191,7 @@ mod tests {
 
     #[test]
     fn both_families_have_the_same_number() {
-        let subnet = Subnet::workloads(true);
+        let subnet = crate::ranges::Ranges::default().workloads(true);
         let addresses = subnet.addresses(258);
         assert_eq!(addresses.v4, Ipv4Addr::new(10, 89, 1, 2));
         assert_eq!(addresses.v6, Some("fd89::102".parse().unwrap()));

@@ -16,6 +16,7 @@ use crate::layout::Layout;
 use crate::netns::Netns;
 use crate::network;
 use crate::plan::{Defaults, Plan};
+use crate::ranges::Ranges;
 use crate::status::Status;
 
 /// The mesh that runs, by what its control plane was told last.
@@ -135,6 +136,7 @@ fn plan(documents: &Documents) -> Result<Plan, Vec<Problem>> {
         capture: Choice::Auto,
         flows: leno_flows::Source::default(),
         ipv6: network::has_ipv6(),
+        ranges: Ranges::default(),
     };
     let mut documents = Documents { outlines: Vec::new(), ..documents.clone() };
     documents.objects.retain(|located| located.value.key().kind != Kind::Proxy);

@@ -17,7 +17,6 @@ use crate::credentials::Credentials;
 use crate::enclosure::Enclosure;
 use crate::error::Result;
 use crate::instance::{Mesh, after};
-use crate::plan::subnet;
 use crate::process::{Running, Task, describe};
 use crate::program::Program;
 use crate::supervise::{Event, Rules, Stop, keep_running};
@@ -95,7 +94,7 @@ pub fn admin() -> SocketAddr {
 fn task(mesh: &Mesh, options: &Options, group: &Cgroup) -> Result<Task> {
     let layout = &mesh.layout;
     let program = Program::prepare(layout, "leno-controller")?;
-    let listen = format!("{}:{}", subnet().gateway().v4, ports::CONTROL);
+    let listen = format!("{}:{}", mesh.switch.subnet().gateway().v4, ports::CONTROL);
     let lifetime = format!("{}s", options.cert_lifetime.as_secs());
     let state = layout.state();
     let control = layout.control();

@@ -329,7 +329,7 @@ pub(crate) fn plain_lookup(switch: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::addresses::Subnet;
+    use crate::ranges::Ranges;
 
     #[test]
     fn lookups_stay_inside_the_mesh() {
@@ -343,8 +343,8 @@ mod tests {
             instance: "web-0",
             full: &["web-0.web.shop.svc.cluster.local".into()],
             namespace: "shop",
-            addresses: Subnet::workloads(true).addresses(2),
-            server: Subnet::workloads(true).gateway().v4.into(),
+            addresses: Ranges::default().workloads(true).addresses(2),
+            server: Ranges::default().workloads(true).gateway().v4.into(),
         };
         assert_eq!(
             names.resolver(),

@@ -15,7 +15,7 @@ use crate::error::{Attempt, Result};
 use crate::layout::Layout;
 use crate::network::Switch;
 use crate::output::Output;
-use crate::plan::{self, Instance};
+use crate::plan::Instance;
 use crate::record::{Made, Record};
 
 /// How often counters are read without a reader: what has ended leaves the table in time for what is new.
@@ -96,7 +96,7 @@ impl Accounting {
     /// If the port is taken.
     pub fn serve(&self, switch: &Switch) -> Result<()> {
         let Some(ledger) = &self.0 else { return Ok(()) };
-        let at = SocketAddr::new(plan::subnet().gateway().v4.into(), ports::AGENT_ADMIN);
+        let at = SocketAddr::new(switch.subnet().gateway().v4.into(), ports::AGENT_ADMIN);
         let what = || format!("cannot serve the metrics of flows on {at}");
         let listener = switch.netns().within(|| TcpListener::bind(at).attempt(what))?;
         listener.set_nonblocking(true).attempt(what)?;

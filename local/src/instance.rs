@@ -247,9 +247,8 @@ impl Life {
         self.record(Made::Netns(name.clone()))?;
         let netns = tokio::task::spawn_blocking(move || Netns::create(&name));
         let netns = joined(netns.await)?;
-        let subnet = crate::plan::subnet();
         let listening = &instance.listening;
-        mesh.switch.connect(&netns, &instance.addresses, &subnet, listening).await?;
+        mesh.switch.connect(&netns, &instance.addresses, listening).await?;
         mesh.flows.enrol(&mesh.layout, instance).await;
         let group = mesh.layout.instance_cgroup(&mesh.hierarchy, &instance.name);
         let names = Names {
@@ -257,7 +256,7 @@ impl Life {
             full: &instance.full_names,
             namespace: &instance.name.namespace,
             addresses: instance.addresses,
-            server: subnet.gateway().v4.into(),
+            server: mesh.switch.subnet().gateway().v4.into(),
         };
         let directory = mesh.layout.instance(&instance.name);
         let files = write_files(&directory, &names)?;
@@ -298,7 +297,7 @@ impl Life {
             cgroup: place.group.path().to_owned(),
             proxy_cgroup: place.proxy.path().to_owned(),
             fail_closed: true,
-            excluded: proxy::never_captured(),
+            excluded: proxy::never_captured(&mesh.switch.subnet().gateway()),
             proxy_uid: leno_types::ports::PROXY_UID,
         };
         self.record(Made::Capture(workload.name.clone()))?;
@@ -452,7 +451,7 @@ impl Life {
         joined(removed.await)?;
         mesh.flows.withdraw(instance).await;
         mesh.proxy.tokens.revoke(&instance.name)?;
-        mesh.switch.disconnect(&instance.addresses, &crate::plan::subnet()).await?;
+        mesh.switch.disconnect(&instance.addresses).await?;
         let name = mesh.layout.netns(&instance.name);
         let mut made = vec![Made::Netns(name.clone())];
         if instance.launch.meshed {

@@ -53,6 +53,7 @@ pub mod process;
 pub mod program;
 pub mod proxy;
 pub mod publish;
+pub mod ranges;
 pub mod record;
 pub mod root;
 pub mod stat;

@@ -40,6 +40,7 @@ const LOCAL_PORTS: (u16, u16) = (10_000, 65_535);
 #[derive(Debug)]
 pub struct Switch {
     netns: Netns,
+    subnet: Subnet,
     netlink: Handle,
     bridge: u32,
     /// Drives the netlink socket; ends when the switch is dropped.
@@ -57,7 +58,7 @@ impl Switch {
     ///
     /// # Errors
     /// When the kernel refuses a link, an address or a setting.
-    pub async fn create(netns: Netns, subnet: &Subnet) -> Result<Self> {
+    pub async fn create(netns: Netns, subnet: Subnet) -> Result<Self> {
         let runtime = tokio::runtime::Handle::current();
         let (connection, netlink, _) = netns.within(|| {
             prepare_settings(&[])?;
@@ -75,14 +76,20 @@ impl Switch {
         netlink.link().add(message).execute().await.attempt(what)?;
         let bridge = link_index(&netlink, BRIDGE).await?;
         set_up_loopback(&netlink).await?;
-        add_addresses(&netlink, bridge, &subnet.gateway(), subnet).await?;
-        Ok(Self { netns, netlink, bridge, connection })
+        add_addresses(&netlink, bridge, &subnet.gateway(), &subnet).await?;
+        Ok(Self { netns, subnet, netlink, bridge, connection })
     }
 
     /// The namespace of the bridge.
     #[must_use]
     pub fn netns(&self) -> &Netns {
         &self.netns
+    }
+
+    /// The addresses of workloads.
+    #[must_use]
+    pub fn subnet(&self) -> &Subnet {
+        &self.subnet
     }
 
     /// The links, addresses and routes of that namespace.
@@ -99,9 +106,9 @@ impl Switch {
         &self,
         instance: &Netns,
         addresses: &Addresses,
-        subnet: &Subnet,
         listening: &[u16],
     ) -> Result<()> {
+        let subnet = &self.subnet;
         let port = port_name(subnet, addresses);
         let runtime = tokio::runtime::Handle::current();
         let (connection, netlink, _) = instance.within(|| {
@@ -125,8 +132,8 @@ impl Switch {
     ///
     /// # Errors
     /// When the kernel refuses.
-    pub async fn disconnect(&self, addresses: &Addresses, subnet: &Subnet) -> Result<()> {
-        let port = port_name(subnet, addresses);
+    pub async fn disconnect(&self, addresses: &Addresses) -> Result<()> {
+        let port = port_name(&self.subnet, addresses);
         let message = LinkUnspec::new_with_name(&port).build();
         match self.netlink.link().del_with_message(message).execute().await {
             Err(rtnetlink::Error::NetlinkError(error)) if error.raw_code() == -libc::ENODEV => {

@@ -25,9 +25,9 @@ use leno_flows::Source;
 use leno_resources::{Documents, Located, Object, Problem, Workload};
 use leno_types::{Egress, InstanceName, MtlsMode, ServiceName};
 
-use crate::addresses::{Addresses, Allocation, Subnet};
+use crate::addresses::{Addresses, Allocation};
 use crate::listening::OneFamily;
-use crate::network;
+use crate::ranges::Ranges;
 
 pub use launch::{Launch, Probe, Question, RunAs, Timetable, Volume};
 use services::Service;
@@ -44,6 +44,7 @@ pub struct Plan {
     /// Objects that are passed on as they are.
     others: Vec<Object>,
     numbers: Numbers,
+    ranges: Ranges,
 }
 
 /// One instance of a workload.
@@ -87,6 +88,8 @@ pub struct Defaults {
     pub flows: Source,
     /// Whether there is IPv6.
     pub ipv6: bool,
+    /// The addresses of IPv4.
+    pub ranges: Ranges,
 }
 
 /// Who has which addresses.
@@ -120,7 +123,8 @@ impl Plan {
         defaults: Defaults,
         before: &Self,
     ) -> Result<Self, Vec<Problem>> {
-        let plan = Self { numbers: before.numbers.clone(), ..Self::default() };
+        let plan =
+            Self { numbers: before.numbers.clone(), ranges: defaults.ranges, ..Self::default() };
         let mut draft = Draft { documents, defaults, problems: Vec::new(), plan };
         draft.pass_on();
         draft.add_workloads();
@@ -234,11 +238,4 @@ impl Draft<'_> {
             }
         }
     }
-}
-
-/// The range of instances' addresses on this machine.
-#[must_use]
-pub fn subnet() -> Subnet {
-    static SUBNET: std::sync::OnceLock<Subnet> = std::sync::OnceLock::new();
-    *SUBNET.get_or_init(|| Subnet::workloads(network::has_ipv6()))
 }

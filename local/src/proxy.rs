@@ -8,9 +8,10 @@ use std::time::Duration;
 
 use leno_types::ports;
 
+use crate::addresses::Addresses;
 use crate::credentials::Credentials;
 use crate::enclosure::Enclosure;
-use crate::plan::{Instance, subnet};
+use crate::plan::Instance;
 use crate::process::Task;
 use crate::program::Program;
 use crate::token::Tokens;
@@ -30,6 +31,8 @@ pub struct Settings {
     pub log: String,
     /// The form of the access log: `off`, `text` or `json`.
     pub access_log: String,
+    /// Where DNS and the control plane are.
+    pub gateway: Addresses,
     /// How long a response may take to begin, where no policy says; zero for no bound.
     pub response_wait: Duration,
 }
@@ -45,7 +48,7 @@ impl Settings {
         enclosure: Enclosure,
     ) -> Task {
         let name = &instance.name;
-        let control = format!("https://{}:{}", subnet().gateway().v4, ports::CONTROL);
+        let control = format!("https://{}:{}", self.gateway.v4, ports::CONTROL);
         let response_wait = self.response_wait.as_secs().to_string();
         let environment: [(&str, &str); 11] = [
             ("LENO_NAME", &name.name),
@@ -75,7 +78,7 @@ impl Settings {
 /// Destinations that are never captured: DNS and the control plane, which are not services of the
 /// mesh.
 #[must_use]
-pub fn never_captured() -> Vec<(IpAddr, u8)> {
+pub fn never_captured(gateway: &Addresses) -> Vec<(IpAddr, u8)> {
     let whole = |address: IpAddr| (address, if address.is_ipv4() { 32 } else { 128 });
-    subnet().gateway().iter().map(whole).collect()
+    gateway.iter().map(whole).collect()
 }

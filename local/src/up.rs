@@ -26,6 +26,7 @@ use crate::network;
 use crate::orders;
 use crate::output::{Output, Style, Writer};
 use crate::plan::{Defaults, Plan};
+use crate::ranges::{Range, Ranges, Route};
 use crate::record::Record;
 use crate::watch::Files;
 
@@ -55,6 +56,8 @@ pub struct Options {
     pub egress: Egress,
     /// Whether workloads reach what is outside of the machine.
     pub uplink: bool,
+    /// The addresses of workloads and of services, where they are not chosen.
+    pub ranges: (Option<Range>, Option<Range>),
     /// Who is asked for names that are not of the mesh; the host's own resolvers where nobody is named.
     pub resolvers: Vec<SocketAddr>,
     /// How long certificates hold.
@@ -108,12 +111,16 @@ fn access_log(options: &Options) -> Result<Option<(Output, Writer)>> {
 
 async fn run(options: &Options, output: Output, access_log: Option<Output>) -> Result<()> {
     let layout = Layout::new(&options.mesh)?;
+    // Without a way out of the mesh the routes of the machine are not its own.
+    let routes = if options.uplink { Route::all() } else { Vec::new() };
+    let (ranges, note) = Ranges::choose(options.ranges, &routes).map_err(Error::Refused)?;
     let defaults = Defaults {
         mtls: options.mtls,
         egress: options.egress,
         capture: options.capture,
         flows: options.flows.source,
         ipv6: network::has_ipv6(),
+        ranges,
     };
     let begun = Instant::now();
     let descriptors = Descriptors::raise();
@@ -127,7 +134,8 @@ async fn run(options: &Options, output: Output, access_log: Option<Output>) -> R
     let log = LogFile::create(layout.log());
     output.keep(log.attempt(|| format!("cannot write {}", layout.log().display()))?).await;
     let orders = orders::listen(&layout)?;
-    let foundation = match foundation::lay(options, &layout, &mut record, &output).await {
+    let subnet = ranges.workloads(defaults.ipv6);
+    let foundation = match foundation::lay(options, subnet, &layout, &mut record, &output).await {
         Ok(foundation) => foundation,
         Err(error) => {
             // The first error is the one to report; what is left, the next run removes.
@@ -135,7 +143,7 @@ async fn run(options: &Options, output: Output, access_log: Option<Output>) -> R
             return Err(error);
         }
     };
-    for note in &foundation.notes {
+    for note in foundation.notes.iter().chain(&note) {
         output.say(note);
     }
     let (changes, mut received) = mpsc::channel(QUEUE);

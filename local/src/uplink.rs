@@ -121,7 +121,6 @@ pub async fn make(switch: &Switch, mesh: &str, record: &mut Record) -> Result<Wa
     forwarding::switch_on()?;
     let mut notes = vec![format!("workloads reach what is outside through interface {name}")];
     notes.extend(machine::firewall().await.map(|chain| refused_by(&chain, &name)));
-    notes.extend(machine::hidden_routes());
     if machine::has_ipv6_route() && !ipv6 {
         let off =
             "IPv6 has no way out: this machine does not forward it (net.ipv6.conf.all.forwarding)";

@@ -14,6 +14,7 @@ use leno_console::{duration, within};
 use leno_flows::{Sizes, Source};
 use leno_local::layout::DEFAULT_MESH;
 use leno_local::output::Style;
+use leno_local::ranges::Range;
 use leno_local::up::{MAX_LIFETIME, MIN_LIFETIME, Options};
 use leno_types::{Egress, MtlsMode};
 use nix::sys::prctl::set_pdeathsig;
@@ -67,6 +68,16 @@ pub(crate) struct Up {
     /// Lets workloads out of the machine, by its own routes and addresses; forwards IPv4 meanwhile
     #[arg(long)]
     uplink: bool,
+
+    /// The addresses of workloads, a private /16 [default: 10.89.0.0/16; with --uplink another one where a
+    /// route of the machine leads there]
+    #[arg(long, value_name = "RANGE")]
+    workload_range: Option<Range>,
+
+    /// The addresses of services, a private /16 [default: 10.96.0.0/16; with --uplink another one where a
+    /// route of the machine leads there]
+    #[arg(long, value_name = "RANGE")]
+    service_range: Option<Range>,
 
     /// Who is asked for names outside of the mesh, such as 192.0.2.53 or 127.0.0.1:5353; repeat for up to
     /// three [default: those of /etc/resolv.conf]
@@ -170,6 +181,7 @@ pub(crate) fn run(up: &Up) -> Result<bool> {
         mtls: up.mtls,
         egress: up.egress,
         uplink: up.uplink,
+        ranges: (up.workload_range, up.service_range),
         resolvers: up.resolvers.clone(),
         cert_lifetime: up.cert_lifetime,
         grace: up.grace,

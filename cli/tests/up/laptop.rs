@@ -26,7 +26,8 @@ metadata: {name: client, namespace: s}
 spec: {command: [sleep, infinity]}
 ";
 
-/// What Docker and the VPN leave. 10.8.0.1, the VPN's far end, and 10.20.30.40 behind it serve files on port 80.
+/// What Docker and the VPN leave. 10.8.0.1, the VPN's far end, and behind it 10.20.30.40 and addresses that a mesh
+/// would have itself serve files on port 80.
 const LAPTOP: &str = r#"
 set -e
 mount -t tmpfs none /run
@@ -55,7 +56,7 @@ ip route add 10.0.0.0/8 via 10.8.0.1
 far() { nsenter --net=/proc/$far/ns/net "$@"; }
 far ip link set lo up
 far ip address add 10.8.0.1/24 dev eth0
-far ip address add 10.20.30.40/32 dev eth0
+for behind in 10.20.30.40 10.89.0.2 10.96.0.1; do far ip address add $behind/32 dev eth0; done
 far ip link set eth0 up
 mkdir -p "$1/far" && cd "$1/far"
 nsenter --net=/proc/$far/ns/net python3 -m http.server 80 >/dev/null 2>&1 &
@@ -90,6 +91,10 @@ echo "without the rules $(inside - "$2" http://10.20.30.40/)"
 eval "$("$0" logs --name "$2" leno | sed -n 's/.*; to let the mesh out: //p')"
 echo "vpn $(inside - "$2" http://10.8.0.1/)"
 echo "behind it $(inside - "$2" http://10.20.30.40/)"
+echo "at other addresses $(inside - "$2" http://10.89.0.2/) $(inside - "$2" http://10.96.0.1/)"
+"$0" down --name "$2"
+"$0" up --wait --uplink --workload-range 10.89.0.0/16 --name "$2" mesh.yaml >up.log 2>&1 || cat up.log
+"$0" logs --name "$2" leno | grep 'has a route'
 "$0" down --name "$2"
 "#;
 
@@ -103,8 +108,24 @@ fn a_mesh_works_on_a_laptop_or_says_what_to_do() {
         // Docker drops what is forwarded: the mesh names the chain and the commands to type.
         assert!(said.contains("(chain FORWARD of table ip filter)"), "{shown}");
         assert!(!has("without the rules 200"), "{shown}");
-        assert!(said.contains("this machine has a route to 10.0.0.0/8 through tun9: "), "{shown}");
+        // The VPN leads to the addresses that a mesh has elsewhere: it takes others.
+        assert!(
+            said.contains(
+                "this machine has a route to 10.0.0.0/8 through tun9: workloads have addresses of 172.29.0.0/16, \
+                 services of 172.30.0.0/16, so that what is behind it can be reached\n"
+            ),
+            "{shown}"
+        );
         assert!(has("vpn 200") && has("behind it 200"), "{shown}");
+        assert!(has("at other addresses 200 200"), "{shown}");
+        // Those that are asked for are kept.
+        assert!(
+            said.contains(
+                "through tun9: workloads reach what is behind it, but for 10.89.0.0/16 and 10.96.0.0/16, which are \
+                 the mesh's own addresses: choose others with --workload-range and --service-range\n"
+            ),
+            "{shown}"
+        );
         assert!(said.contains("has ended, 2 instances"), "{shown}");
     }
 }

@@ -4,7 +4,7 @@
 
 use std::process::Command;
 
-use crate::mesh::root;
+use crate::mesh::{Mesh, root};
 
 #[test]
 fn a_bpffs_that_another_mount_hides_is_not_used() {
@@ -59,4 +59,46 @@ fn down_without_a_name_ends_the_only_mesh_and_says_which_or_none_of_several() {
     assert_eq!(said, expected, "{done:?}");
     let refused = String::from_utf8_lossy(&done.stderr).into_owned();
     assert!(refused.contains(&one) && refused.contains(&two), "{refused}");
+}
+
+/// A service and its client, both with proxies.
+const ELSEWHERE: &str = "
+apiVersion: leno.dev/v1alpha1
+kind: Workload
+metadata: {name: web, namespace: shop}
+spec: {command: [python3, -m, http.server, '8080'], ports: [{name: http, port: 8080}]}
+---
+apiVersion: leno.dev/v1alpha1
+kind: Workload
+metadata: {name: client, namespace: shop}
+spec: {command: [sleep, infinity]}
+";
+
+#[test]
+fn a_mesh_has_the_addresses_that_are_asked_for() {
+    let ranges = ["--workload-range", "192.168.0.0/16", "--service-range", "100.70.0.0/16"];
+    let mesh = root(|| {
+        let mesh = Mesh::draft(ELSEWHERE);
+        let up = mesh.detached(&[&["--wait"][..], &ranges].concat());
+        assert!(up.status.success(), "{up:?}");
+        mesh
+    });
+    let Some(mesh) = mesh else { return };
+    let of = |command: &[&str]| mesh.text("client", command);
+    assert_eq!(of(&["dig", "+short", "web.shop.svc.cluster.local"]), "100.70.0.1");
+    assert!(of(&["hostname", "-I"]).starts_with("192.168.0.2 "), "{}", of(&["hostname", "-I"]));
+    assert_eq!(of(&["dig", "+short", "-x", "100.70.0.1"]), "web.shop.svc.cluster.local.");
+    assert_eq!(
+        of(&["curl", "-s", "-o", "/dev/null", "-w", "%{http_code}", "http://web:8080/"]),
+        "200"
+    );
+    assert!(mesh.leno(&["down", "--name", mesh.name()]).output().unwrap().status.success());
+    assert_eq!(mesh.remains(), [""; 0]);
+
+    let same =
+        mesh.detached(&["--workload-range", "10.96.0.0/16", "--service-range", "10.96.0.0/16"]);
+    assert_eq!(
+        String::from_utf8_lossy(&same.stderr),
+        "leno: workloads and services have the same range, 10.96.0.0/16: choose two\n"
+    );
 }

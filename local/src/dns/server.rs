@@ -291,7 +291,7 @@ fn encode(response: &Message, limit: u16) -> Option<Vec<u8>> {
 mod tests {
     use super::super::zone::{EndpointNames, ServiceNames};
     use super::*;
-    use crate::addresses::Subnet;
+    use crate::ranges::Ranges;
 
     /// Endpoints of the test's service: so many that they do not fit a datagram.
     const ENDPOINTS: u16 = 200;
@@ -299,7 +299,7 @@ mod tests {
     fn zone() -> Zone {
         let endpoint = |number| EndpointNames {
             host: format!("web-{number}"),
-            addresses: Subnet::workloads(true).addresses(number + 2).iter().collect(),
+            addresses: Ranges::default().workloads(true).addresses(number + 2).iter().collect(),
             ports: Vec::new(),
         };
         let names = ServiceNames {

@@ -7,7 +7,7 @@ use hickory_proto::rr::rdata::{CNAME, PTR, SOA, SRV};
 use hickory_proto::rr::{Name, RData, Record, RecordType};
 
 use super::DOMAIN;
-use crate::addresses::Subnet;
+use crate::ranges::Ranges;
 
 /// How long an answer may be kept, in seconds: endpoints come and go.
 const TTL_SECONDS: u32 = 5;
@@ -25,6 +25,8 @@ pub struct Zone {
     /// The services that stand for a name outside of the mesh, by that name and their namespace.
     outside: BTreeMap<String, BTreeMap<String, Vec<IpAddr>>>,
     reverse: BTreeMap<IpAddr, String>,
+    /// Addresses that no other server knows the names of.
+    ranges: Ranges,
 }
 
 /// What the name of a service stands for.
@@ -109,7 +111,14 @@ impl Zone {
             meshed: meshed.into_iter().collect(),
             outside,
             reverse,
+            ranges: Ranges::default(),
         }
+    }
+
+    /// The same, of a mesh that has these addresses.
+    #[must_use]
+    pub fn within(self, ranges: Ranges) -> Self {
+        Self { ranges, ..self }
     }
 
     /// Answers the question for `name` and `kind`, asked from the address `client`: by an application or,
@@ -212,7 +221,7 @@ impl Zone {
         };
         let address = network.addr();
         let host = network.prefix_len() == network.max_prefix_len();
-        let ours = [Subnet::workloads(true), Subnet::services(true)];
+        let ours = [self.ranges.workloads(true), self.ranges.services(true)];
         if !host || !ours.iter().any(|subnet| subnet.number(address).is_some()) {
             return Answer::Elsewhere;
         }
@@ -341,11 +350,11 @@ mod tests {
         let port = |port| PortName { name: "http".into(), protocol: "tcp".into(), port };
         let endpoint = |host: &str, number: u16| EndpointNames {
             host: host.into(),
-            addresses: Subnet::workloads(true).addresses(number).iter().collect(),
+            addresses: Ranges::default().workloads(true).addresses(number).iter().collect(),
             ports: vec![port(8080)],
         };
         let web = ServiceNames {
-            vips: Subnet::services(true).addresses(1).iter().collect(),
+            vips: Ranges::default().services(true).addresses(1).iter().collect(),
             ports: vec![port(80)],
             endpoints: vec![endpoint("web-0", 2), endpoint("web-1", 3)],
             outside: Vec::new(),
@@ -357,7 +366,7 @@ mod tests {
             outside: Vec::new(),
         };
         let outside = |number| ServiceNames {
-            vips: Subnet::services(true).addresses(number).iter().collect(),
+            vips: Ranges::default().services(true).addresses(number).iter().collect(),
             outside: vec!["api.example.com".into()],
             ..ServiceNames::default()
         };

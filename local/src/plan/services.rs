@@ -10,7 +10,6 @@ use leno_resources::{Located, Object, Workload, WorkloadPort};
 use leno_types::{InstanceName, ServiceName};
 
 use super::Draft;
-use crate::addresses::Subnet;
 
 /// `clusterIP` of a headless service.
 const HEADLESS: &str = "None";
@@ -118,15 +117,16 @@ impl Draft<'_> {
         if texts.iter().any(|text| text == HEADLESS) {
             return Wanted::Headless;
         }
-        let range = Subnet::services(self.defaults.ipv6);
+        let range = self.defaults.ranges.services(self.defaults.ipv6);
         let mut given = Vec::new();
         for text in texts {
             match text.parse::<IpAddr>() {
                 Ok(address) if range.number(address).is_some() => given.push(address),
                 _ => {
                     let reason = format!(
-                        "{text} is not in the range of VIPs: use an address of 10.96.0.0/16 or \
-                         fd96::/112, None, or leave it out"
+                        "{text} is not in the range of VIPs: use an address of {} or fd96::/112, \
+                         None, or leave it out",
+                        self.defaults.ranges.services_v4()
                     );
                     self.problem(located, "spec.clusterIP", reason);
                 }
@@ -155,7 +155,7 @@ impl Draft<'_> {
         names: &[&ServiceName],
         wanted: &[(&Located<Object>, Wanted)],
     ) -> Option<Vec<Vec<IpAddr>>> {
-        let range = Subnet::services(self.defaults.ipv6);
+        let range = self.defaults.ranges.services(self.defaults.ipv6);
         let mut holders: BTreeMap<IpAddr, &ServiceName> = BTreeMap::new();
         for (name, (located, wanted)) in names.iter().zip(wanted) {
             let Wanted::Vips { given, .. } = wanted else { continue };

@@ -11,6 +11,7 @@ const DEFAULTS: Defaults = Defaults {
     capture: Choice::Auto,
     flows: Source::Sockets,
     ipv6: true,
+    ranges: Ranges::DEFAULT,
 };
 
 const SHOP: &str = "\

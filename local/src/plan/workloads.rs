@@ -6,7 +6,6 @@ use leno_resources::{EGRESS_ANNOTATION, Located, MTLS_ANNOTATION, Object, Worklo
 use leno_types::InstanceName;
 
 use super::{Draft, Instance, settings};
-use crate::addresses::Subnet;
 
 impl Draft<'_> {
     /// Adds every instance of every workload.
@@ -34,7 +33,7 @@ impl Draft<'_> {
             (0..workload.spec.replicas)
                 .map(move |number| (namespace.clone(), workload.instance_name(number)))
         });
-        let subnet = Subnet::workloads(self.defaults.ipv6);
+        let subnet = self.defaults.ranges.workloads(self.defaults.ipv6);
         let gateway = subnet.number_of(&subnet.gateway());
         if let Some(numbers) = self.plan.numbers.instances.assign(owners, &[gateway]) {
             self.plan.numbers.instances = numbers;
@@ -62,7 +61,7 @@ impl Draft<'_> {
         resolved.status = None;
         self.plan.workloads.push(resolved);
 
-        let subnet = Subnet::workloads(self.defaults.ipv6);
+        let subnet = self.defaults.ranges.workloads(self.defaults.ipv6);
         let mut instances = Vec::new();
         for index in 0..workload.spec.replicas {
             let namespace = workload.metadata.namespace.clone();

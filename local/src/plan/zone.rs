@@ -23,7 +23,7 @@ impl Plan {
             let namespace = instance.name.namespace.to_string();
             instance.addresses.iter().map(move |ip| (ip, namespace.clone()))
         });
-        Zone::new(services, addresses)
+        Zone::new(services, addresses).within(self.ranges)
     }
 
     fn names(&self, name: &ServiceName, service: &Service, ready: &Ready) -> ServiceNames {

@@ -27,7 +27,7 @@ use crate::forward::Target;
 use crate::instance::{self, Change, Mesh, Stage, Stages};
 use crate::observer::{self, Observer};
 use crate::orders::{self, Order};
-use crate::plan::{Defaults, Plan, Ready, subnet};
+use crate::plan::{Defaults, Plan, Ready};
 use crate::publish::{Published, Publisher};
 use crate::record;
 use crate::status::{Edit, InstanceStatus, Phase, Status};
@@ -343,7 +343,7 @@ impl<'a> Up<'a> {
             owner: nix::unistd::getpid().as_raw(),
             controller: self.controller.as_ref().and_then(Controller::pid),
             needs_controller: self.controller.is_some(),
-            gateway: IpAddr::V4(subnet().gateway().v4),
+            gateway: IpAddr::V4(self.mesh.switch.subnet().gateway().v4),
             switch_netns: self.mesh.layout.switch_netns(),
             uplink: self.options.uplink,
             refused_edit: self.refused_edit.clone(),

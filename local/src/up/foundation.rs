@@ -11,6 +11,7 @@ use leno_types::InstanceName;
 use tokio::sync::{mpsc, watch};
 
 use super::Options;
+use crate::addresses::Subnet;
 use crate::cgroup::Cgroup;
 use crate::descriptors::Descriptors;
 use crate::dns::{self, Zone};
@@ -23,7 +24,6 @@ use crate::layout::Layout;
 use crate::netns::Netns;
 use crate::network::Switch;
 use crate::output::Output;
-use crate::plan::subnet;
 use crate::proxy;
 use crate::record::{self, Made, Record};
 use crate::token::Tokens;
@@ -57,6 +57,7 @@ pub(super) struct Given {
 /// Lays it; what was made before a failure is in the record.
 pub(super) async fn lay(
     options: &Options,
+    subnet: Subnet,
     layout: &Layout,
     record: &mut Record,
     output: &Output,
@@ -69,7 +70,7 @@ pub(super) async fn lay(
     let mut notes: Vec<String> = note.into_iter().collect();
     let name = layout.switch_netns();
     record.add(Made::Netns(name.clone()))?;
-    let switch = Switch::create(Netns::create(&name)?, &subnet()).await?;
+    let switch = Switch::create(Netns::create(&name)?, subnet).await?;
     let mut upstreams = match &*options.resolvers {
         [] => dns::Upstreams::of_host(),
         given => dns::Upstreams::new(given.to_vec()),
@@ -97,6 +98,7 @@ pub(super) async fn lay(
         roots: layout.roots(),
         log: options.log.clone(),
         access_log: options.access_log.clone(),
+        gateway: switch.subnet().gateway(),
         response_wait: options.response_wait,
     };
     let environment = Environment::of_shell(&options.env_files)?;
@@ -133,7 +135,7 @@ impl Foundation {
 }
 
 fn serve_dns(switch: &Switch, upstreams: dns::Upstreams) -> Result<watch::Sender<Arc<Zone>>> {
-    let gateway = subnet().gateway();
+    let gateway = switch.subnet().gateway();
     let what = || "cannot serve DNS on the gateway".to_owned();
     let sockets =
         switch.netns().within(|| dns::Sockets::bind(gateway.iter(), DNS).attempt(what))?;

@@ -3,7 +3,6 @@
 use std::collections::BTreeSet;
 use std::fs;
 use std::io;
-use std::net::Ipv4Addr;
 use std::process::{Output, Stdio};
 use std::time::Duration;
 
@@ -11,7 +10,6 @@ use tokio::io::AsyncWriteExt as _;
 use tokio::process::Command;
 use tokio::time::timeout;
 
-use crate::addresses::Subnet;
 use crate::error::{Attempt, Error, Result};
 use crate::netns::Netns;
 
@@ -21,44 +19,6 @@ const LIMIT: Duration = Duration::from_secs(10);
 const FORWARDING_V6: &str = "/proc/sys/net/ipv6/conf/all/forwarding";
 /// The calling thread's routes, one a line.
 const ROUTES_V6: &str = "/proc/thread-self/net/ipv6_route";
-
-/// The same of IPv4.
-const ROUTES_V4: &str = "/proc/thread-self/net/route";
-
-/// A line for each route of the machine, the default route aside, to addresses that a mesh has itself: those
-/// behind the route cannot be called by workloads.
-pub(super) fn hidden_routes() -> Vec<String> {
-    let routes = fs::read_to_string(ROUTES_V4).unwrap_or_default();
-    routes.lines().filter_map(hidden).collect()
-}
-
-/// Fields of a line: interface, destination, gateway, flags, two counters, metric, mask. Addresses are
-/// numbers of this machine's byte order.
-fn hidden(line: &str) -> Option<String> {
-    let fields: Vec<&str> = line.split_whitespace().collect();
-    let number = |field: usize| {
-        let number = u32::from_str_radix(fields.get(field)?, 16).ok()?;
-        Some(u32::from_be_bytes(number.to_ne_bytes()))
-    };
-    let (to, mask) = (number(1)?, number(7)?);
-    let ranges = [Subnet::workloads(false), Subnet::services(false)]
-        .map(|range| (range.addresses(0).v4, u32::MAX << (32 - u32::from(range.v4_prefix()))));
-    let overlaps = ranges.iter().any(|(range, own)| {
-        let common = mask & own;
-        mask != 0 && to & common == u32::from(*range) & common
-    });
-    let [workloads, services] =
-        ranges.map(|(range, mask)| format!("{range}/{}", mask.leading_ones()));
-    overlaps.then(|| {
-        format!(
-            "this machine has a route to {}/{} through {}: workloads reach what is behind it, but for \
-             {workloads} and {services}, which are the mesh's own addresses",
-            Ipv4Addr::from(to),
-            mask.leading_ones(),
-            fields[0]
-        )
-    })
-}
 
 /// Whether IPv6 is forwarded.
 pub(super) fn forwards_ipv6() -> bool {
@@ -176,30 +136,6 @@ mod tests {
         assert!(!has_default(&local));
         let real = format!("{zero} 00 {zero} 00 {zero} 00000400 0 0 00000003 eth0\n");
         assert!(has_default(&format!("{rejecting}{local}{real}")));
-    }
-
-    #[cfg(target_endian = "little")]
-    #[test]
-    fn routes_to_the_addresses_of_a_mesh_are_seen() {
-        let line = |to: &str, mask: &str| {
-            hidden(&format!("tun0\t{to}\t00000000\t0001\t0\t0\t0\t{mask}\t0\t0\t0"))
-        };
-        // 10.0.0.0/8, 10.96.5.0/24; the default route, 10.8.0.0/24, 192.168.0.0/16, the heading.
-        let text = line("0000000A", "000000FF").unwrap();
-        assert!(
-            text.starts_with("this machine has a route to 10.0.0.0/8 through tun0: "),
-            "{text}"
-        );
-        assert!(text.contains(" 10.89.0.0/16 and 10.96.0.0/16,"), "{text}");
-        assert!(line("0005600A", "00FFFFFF").is_some());
-        for (to, mask) in [
-            ("00000000", "00000000"),
-            ("0000080A", "00FFFFFF"),
-            ("0000A8C0", "0000FFFF"),
-            ("D", "M"),
-        ] {
-            assert_eq!(line(to, mask), None, "{to} {mask}");
-        }
     }
 
     #[test]

@@ -17,11 +17,15 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 use leno_capture::{Captured, Choice, Report, Workload};
+use leno_local::addresses::Addresses;
 use leno_local::cgroup::Cgroup;
 use leno_local::credentials::Credentials;
 use leno_local::enclosure::{Enclosure, Tether};
 use leno_local::listening;
 use leno_local::netns::Netns;
+use leno_local::network::has_ipv6;
+use leno_local::proxy::never_captured;
+use leno_local::ranges::Ranges;
 use leno_local::status::InstanceStatus;
 use leno_measure::load::Protocol;
 use leno_types::ports::{INBOUND, OUTBOUND, PROXY_UID};
@@ -188,7 +192,7 @@ impl Sidecars {
                 cgroup: instance.surroundings.cgroup.parent().context("no group")?.to_owned(),
                 proxy_cgroup: proxy_cgroup(&instance)?,
                 fail_closed: true,
-                excluded: leno_local::proxy::never_captured(),
+                excluded: never_captured(&gateway()),
                 proxy_uid: PROXY_UID,
             };
             let (captured, port) = match captured {
@@ -367,4 +371,9 @@ fn said(log: &File) -> String {
     // The text only adds to an error message, so invalid UTF-8 is replaced.
     text.push_str(&String::from_utf8_lossy(&bytes[..read]));
     text.trim().to_owned()
+}
+
+/// Where DNS and the control plane are: the mesh is started without an option that chooses other addresses.
+fn gateway() -> Addresses {
+    Ranges::DEFAULT.workloads(has_ipv6()).gateway()
 }

@@ -1,0 +1,258 @@
+//! Which addresses of IPv4 a mesh has: those that are asked for, else the first pair that no route of the
+//! machine leads to, so that workloads reach what is behind a VPN.
+
+use std::fmt;
+use std::fs;
+use std::net::Ipv4Addr;
+use std::str::FromStr;
+
+use crate::addresses::Subnet;
+
+/// The length of the prefix of a range.
+const PREFIX: u32 = 16;
+/// The mask of a range.
+const MASK: u32 = u32::MAX << (32 - PREFIX);
+/// Pairs of ranges, workloads' first, in the order of preference.
+const PAIRS: [Ranges; 3] = [
+    Ranges::of([10, 89], [10, 96]),
+    Ranges::of([172, 29], [172, 30]),
+    // Of the address space that carriers share (RFC 6598).
+    Ranges::of([100, 89], [100, 96]),
+];
+/// The routes of the calling thread's namespace, one a line.
+const ROUTES: &str = "/proc/thread-self/net/route";
+
+/// Addresses of IPv4 with the same first two numbers, such as 10.89.0.0/16.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Range(Ipv4Addr);
+
+/// The addresses of a mesh.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Ranges {
+    workloads: Range,
+    services: Range,
+}
+
+/// A route of the machine, the default route aside.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Route {
+    to: Ipv4Addr,
+    mask: u32,
+    interface: String,
+}
+
+impl Default for Ranges {
+    fn default() -> Self {
+        Self::DEFAULT
+    }
+}
+
+impl Ranges {
+    /// Those of a mesh that says nothing else.
+    pub const DEFAULT: Self = PAIRS[0];
+
+    const fn of(workloads: [u8; 2], services: [u8; 2]) -> Self {
+        Self { workloads: Range::of(workloads), services: Range::of(services) }
+    }
+
+    /// Chooses the ranges of a mesh that can be left by `routes`, and says what the operator should know.
+    ///
+    /// # Errors
+    /// When both ranges that are asked for are the same.
+    pub fn choose(
+        (workloads, services): (Option<Range>, Option<Range>),
+        routes: &[Route],
+    ) -> Result<(Self, Option<String>), String> {
+        let given = |pair: &Self| Self {
+            workloads: workloads.unwrap_or(pair.workloads),
+            services: services.unwrap_or(pair.services),
+        };
+        let candidates = PAIRS.iter().map(given).filter(|pair| pair.workloads != pair.services);
+        let candidates: Vec<Self> = candidates.collect();
+        let Some(first) = candidates.first().copied() else {
+            let range = workloads.unwrap_or(PAIRS[0].workloads);
+            return Err(format!("workloads and services have the same range, {range}: choose two"));
+        };
+        let hidden = |pair: &Self| routes.iter().find(|route| pair.hides(route));
+        let Some(route) = hidden(&first) else { return Ok((first, None)) };
+        Ok(match candidates.into_iter().find(|pair| hidden(pair).is_none()) {
+            Some(free) => {
+                let Self { workloads, services } = free;
+                (
+                    free,
+                    Some(format!(
+                        "this machine has a route to {route}: workloads have addresses of {workloads}, services of \
+                     {services}, so that what is behind it can be reached"
+                    )),
+                )
+            }
+            None => {
+                let Self { workloads, services } = first;
+                (
+                    first,
+                    Some(format!(
+                        "this machine has a route to {route}: workloads reach what is behind it, but for {workloads} \
+                     and {services}, which are the mesh's own addresses: choose others with --workload-range \
+                     and --service-range"
+                    )),
+                )
+            }
+        })
+    }
+
+    /// The addresses of workloads. They exist only inside the namespaces of a mesh, so meshes of a machine may
+    /// have the same.
+    #[must_use]
+    pub fn workloads(self, ipv6: bool) -> Subnet {
+        Subnet::new(self.workloads.0, ipv6.then_some(0xfd89))
+    }
+
+    /// The VIPs of services.
+    #[must_use]
+    pub fn services(self, ipv6: bool) -> Subnet {
+        Subnet::new(self.services.0, ipv6.then_some(0xfd96))
+    }
+
+    /// The VIPs of services of IPv4.
+    #[must_use]
+    pub fn services_v4(self) -> Range {
+        self.services
+    }
+
+    fn hides(self, route: &Route) -> bool {
+        [self.workloads, self.services].into_iter().any(|range| {
+            let common = route.mask & MASK;
+            u32::from(route.to) & common == u32::from(range.0) & common
+        })
+    }
+}
+
+impl Range {
+    const fn of([a, b]: [u8; 2]) -> Self {
+        Self(Ipv4Addr::new(a, b, 0, 0))
+    }
+}
+
+impl FromStr for Range {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let written = text.strip_suffix("/16").and_then(|address| address.parse().ok());
+        let whole = written.filter(|address: &Ipv4Addr| u32::from(*address) & !MASK == 0);
+        let range = whole
+            .ok_or_else(|| format!("{text:?} is not a range: write for example 10.89.0.0/16"))?;
+        // Proxies take other addresses for those of the internet.
+        let [a, b, ..] = range.octets();
+        if range.is_private() || (a == 100 && b & 0xc0 == 64) {
+            return Ok(Self(range));
+        }
+        Err(format!(
+            "{text} is not private: choose one of 10.0.0.0/8, 172.16.0.0/12, 192.168.0.0/16 or 100.64.0.0/10"
+        ))
+    }
+}
+
+impl fmt::Display for Range {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}/{PREFIX}", self.0)
+    }
+}
+
+impl Route {
+    /// The routes of the namespace that the calling thread is in.
+    #[must_use]
+    pub fn all() -> Vec<Self> {
+        let text = fs::read_to_string(ROUTES).unwrap_or_default();
+        text.lines().filter_map(Self::of_line).collect()
+    }
+
+    /// Fields of a line: interface, destination, gateway, flags, two counters, metric, mask. Addresses are
+    /// numbers of this machine's byte order.
+    fn of_line(line: &str) -> Option<Self> {
+        let fields: Vec<&str> = line.split_whitespace().collect();
+        let number = |field: usize| {
+            let number = u32::from_str_radix(fields.get(field)?, 16).ok()?;
+            Some(u32::from_be_bytes(number.to_ne_bytes()))
+        };
+        let (to, mask) = (Ipv4Addr::from(number(1)?), number(7)?);
+        (mask != 0).then(|| Self { to, mask, interface: fields[0].to_owned() })
+    }
+}
+
+impl fmt::Display for Route {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}/{} through {}", self.to, self.mask.leading_ones(), self.interface)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[cfg(target_endian = "little")]
+    #[test]
+    fn routes_are_read_the_default_route_aside() {
+        let of = |to: &str, mask: &str| {
+            let line = format!("tun0\t{to}\t00000000\t0001\t0\t0\t0\t{mask}\t0\t0\t0");
+            Route::of_line(&line).map(|route| route.to_string())
+        };
+        assert_eq!(of("0000000A", "000000FF").as_deref(), Some("10.0.0.0/8 through tun0"));
+        assert_eq!(of("0005600A", "00FFFFFF").as_deref(), Some("10.96.5.0/24 through tun0"));
+        assert_eq!(of("00000000", "00000000"), None);
+        assert_eq!(of("Destination", "Mask"), None);
+    }
+
+    fn route(to: &str, prefix: u32) -> Route {
+        Route { to: to.parse().unwrap(), mask: u32::MAX << (32 - prefix), interface: "tun0".into() }
+    }
+
+    #[test]
+    fn ranges_that_a_route_leads_to_are_left_out() {
+        let chosen = |routes: &[Route]| Ranges::choose((None, None), routes).unwrap();
+        let elsewhere = [route("10.8.0.0", 24), route("192.168.0.0", 16)];
+        assert_eq!(chosen(&elsewhere), (Ranges::default(), None));
+        let (ranges, note) = chosen(&[route("10.0.0.0", 8)]);
+        assert_eq!(ranges, PAIRS[1]);
+        assert_eq!(
+            note.unwrap(),
+            "this machine has a route to 10.0.0.0/8 through tun0: workloads have addresses of 172.29.0.0/16, \
+             services of 172.30.0.0/16, so that what is behind it can be reached"
+        );
+        // Part of a range is enough.
+        let docker = [route("10.96.5.0", 24), route("172.30.0.0", 16)];
+        assert_eq!(chosen(&docker).0, PAIRS[2]);
+        let all = [route("10.0.0.0", 8), route("172.16.0.0", 12), route("100.64.0.0", 10)];
+        let (ranges, note) = chosen(&all);
+        assert_eq!(ranges, Ranges::default());
+        assert_eq!(
+            note.unwrap(),
+            "this machine has a route to 10.0.0.0/8 through tun0: workloads reach what is behind it, but for \
+             10.89.0.0/16 and 10.96.0.0/16, which are the mesh's own addresses: choose others with \
+             --workload-range and --service-range"
+        );
+    }
+
+    #[test]
+    fn ranges_that_are_asked_for_are_kept() {
+        let range = |text: &str| text.parse::<Range>();
+        let workloads = range("192.168.0.0/16").unwrap();
+        let (ranges, note) =
+            Ranges::choose((Some(workloads), None), &[route("10.96.0.0", 16)]).unwrap();
+        assert_eq!((ranges.workloads, ranges.services), (workloads, PAIRS[1].services));
+        assert!(note.is_some());
+        assert_eq!(
+            Ranges::choose((Some(workloads), Some(workloads)), &[]),
+            Err("workloads and services have the same range, 192.168.0.0/16: choose two".to_owned())
+        );
+        for text in ["10.89.0.0", "10.89.1.0/16", "10.89.0.0/8", "fd89::/16"] {
+            let expected = format!("{text:?} is not a range: write for example 10.89.0.0/16");
+            assert_eq!(range(text), Err(expected));
+        }
+        assert_eq!(
+            range("11.0.0.0/16"),
+            Err("11.0.0.0/16 is not private: choose one of 10.0.0.0/8, 172.16.0.0/12, 192.168.0.0/16 or \
+                 100.64.0.0/10"
+                .to_owned())
+        );
+    }
+}
