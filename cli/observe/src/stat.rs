@@ -115,8 +115,12 @@ pub struct Signals {
     pub latency_ms: Latency,
     /// Opaque connections open at the end of the window.
     pub tcp_open: f64,
+    /// Opaque connections opened per second.
+    pub tcp_opened_per_s: f64,
     /// Bytes of opaque connections per second, in both directions together.
     pub tcp_bytes_per_s: f64,
+    /// How many requests and connections the mesh itself failed or refused, by cause.
+    pub causes: BTreeMap<String, u64>,
     /// Whether all of the traffic used mTLS; `None` without traffic.
     pub mtls: Option<bool>,
 }
@@ -137,6 +141,7 @@ pub struct Latency {
 struct Total {
     sum: Counts,
     requests_per_s: f64,
+    tcp_opened_per_s: f64,
     tcp_bytes_per_s: f64,
     encrypted: bool,
     plain: bool,
@@ -161,7 +166,7 @@ impl Scrape {
             let name = (instance.namespace.clone(), instance.name.clone());
             match answer {
                 None => {}
-                Some(Ok(one)) => drop(counted.insert(name, one)),
+                Some(Ok(one)) => drop(counted.insert(name.clone(), one.owned_by(&name))),
                 Some(Err(reason)) => silent.push(format!("{}/{}: {reason}", name.0, name.1)),
             }
             instances.push(instance);
@@ -261,7 +266,7 @@ fn grown(now: &Scrape, before: &Scrape) -> Grown {
 fn report(now: &Scrape, before: &Scrape) -> Report {
     let Grown { servers, edges } = grown(now, before);
     let edge = |((client, server, _), total): (EdgeKey, Total)| {
-        total.any().then(|| EdgeReport {
+        (total.any() || !total.sum.causes.is_empty()).then(|| EdgeReport {
             client_namespace: client.0,
             client: client.1,
             server_namespace: server.0,
@@ -318,6 +323,7 @@ impl Total {
         self.sum.add(sum);
         if *seconds > 0.0 {
             self.requests_per_s += sum.requests() / seconds;
+            self.tcp_opened_per_s += sum.tcp_opened / seconds;
             self.tcp_bytes_per_s += sum.tcp_bytes() / seconds;
         }
         if sum.any() {
@@ -343,7 +349,13 @@ impl Total {
                 p99: milliseconds(0.99),
             },
             tcp_open: sum.tcp_open,
+            tcp_opened_per_s: self.tcp_opened_per_s,
             tcp_bytes_per_s: self.tcp_bytes_per_s,
+            causes: sum
+                .causes
+                .iter()
+                .map(|(cause, count)| (cause.clone(), *count as u64))
+                .collect(),
             mtls: self.any().then_some(!self.plain),
         }
     }

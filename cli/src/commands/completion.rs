@@ -20,6 +20,9 @@ const VARIABLE: &str = "LENO_COMPLETE";
 /// Has it do so as root, which knows what runs, if sudo needs no password.
 const AS_ROOT: &str = "LENO_COMPLETE_SUDO";
 
+/// zsh loads a file of its `fpath` at the first Tab, which is then to be answered.
+const AUTOLOADED: &str = "[[ $funcstack[1] = _leno ]] && _clap_dynamic_completer_leno\n";
+
 /// Commands whose arguments name what runs on this machine.
 const OF_MESHES: [&str; 19] = [
     "analyze",
@@ -62,6 +65,9 @@ pub(crate) fn run(completion: &Completion) -> Result<bool> {
     let shell = shells.completer(&name).context("clap_complete has no such shell")?;
     let mut script = Vec::new();
     shell.write_registration(VARIABLE, "leno", "leno", "leno", &mut script)?;
+    if completion.shell == Shell::Zsh {
+        script.extend_from_slice(AUTOLOADED.as_bytes());
+    }
     super::print(&String::from_utf8(script)?)?;
     Ok(true)
 }

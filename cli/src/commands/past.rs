@@ -5,17 +5,18 @@ use leno_observe::stat::{EdgeReport, Report, Signals, WorkloadReport};
 
 /// The report of a window of the history.
 pub(crate) fn report(topology: Topology) -> Report {
+    let seconds = topology.observed_s;
     Report {
         mesh: topology.mesh,
         window_s: topology.observed_s,
-        workloads: topology.workloads.into_iter().map(workload).collect(),
-        edges: topology.edges.into_iter().map(edge).collect(),
+        workloads: topology.workloads.into_iter().map(|one| workload(one, seconds)).collect(),
+        edges: topology.edges.into_iter().map(|one| edge(one, seconds)).collect(),
         ejected: Vec::new(),
         silent: Vec::new(),
     }
 }
 
-fn workload(workload: Workload) -> WorkloadReport {
+fn workload(workload: Workload, seconds: f64) -> WorkloadReport {
     WorkloadReport {
         namespace: workload.namespace,
         name: workload.name,
@@ -23,28 +24,33 @@ fn workload(workload: Workload) -> WorkloadReport {
         ready: workload.ready as usize,
         meshed: workload.meshed,
         // A workload's own figures do not tell its clients apart.
-        signals: signals(&workload.signals, None),
+        signals: signals(&workload.signals, seconds, None),
     }
 }
 
-fn edge(edge: Edge) -> EdgeReport {
+fn edge(edge: Edge, seconds: f64) -> EdgeReport {
     EdgeReport {
         client_namespace: edge.client_namespace,
         client: edge.client,
         server_namespace: edge.server_namespace,
         server: edge.server,
-        signals: signals(&edge.signals, Some(edge.mtls == Mtls::All)),
+        signals: signals(&edge.signals, seconds, Some(edge.mtls == Mtls::All)),
     }
 }
 
-fn signals(observed: &Observed, mtls: Option<bool>) -> Signals {
+fn signals(observed: &Observed, seconds: f64, mtls: Option<bool>) -> Signals {
     let passed = observed.requests > 0 || observed.tcp_opened > 0 || observed.tcp_open > 0;
     Signals {
         success_rate: observed.success_rate,
         requests_per_s: observed.requests_per_s,
         latency_ms: observed.latency_ms,
         tcp_open: leno_dashboard::tally::float(observed.tcp_open),
+        tcp_opened_per_s: match seconds > 0.0 {
+            true => leno_dashboard::tally::float(observed.tcp_opened) / seconds,
+            false => 0.0,
+        },
         tcp_bytes_per_s: observed.tcp_read_bytes_per_s + observed.tcp_written_bytes_per_s,
+        causes: observed.causes.iter().map(|one| (one.cause.clone(), one.count)).collect(),
         mtls: mtls.filter(|_| passed),
     }
 }

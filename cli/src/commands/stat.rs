@@ -1,5 +1,6 @@
 //! `leno stat`.
 
+use std::io::IsTerminal as _;
 use std::time::{Duration, Instant};
 
 use anyhow::Result;
@@ -10,6 +11,9 @@ use leno_observe::stat::{Report, Scrape, WorkloadReport};
 
 use super::{AnyMesh, Chosen, Output, block_on, print_json, table};
 use leno_console::{duration, within};
+
+/// Moves to the first line of the terminal and clears it: the next report takes the place of the last.
+const HOME_AND_CLEAR: &str = "\x1b[H\x1b[J";
 
 /// Shows workloads and edges: success rate, requests/s, latency, mTLS or not
 ///
@@ -119,6 +123,9 @@ async fn reports(
             Some(namespace) => report.of_namespace(namespace),
             None => report,
         };
+        if stat.watch && stat.output == Output::Table && std::io::stdout().is_terminal() {
+            super::print(HOME_AND_CLEAR)?;
+        }
         show(&report, stat.output)?;
         if !stat.watch {
             return Ok(true);

@@ -13,9 +13,12 @@ pub(crate) fn edges(report: &Report) -> String {
     let named: Vec<(String, String)> = report.edges.iter().map(|edge| ends(report, edge)).collect();
     let clients = width("CLIENT", named.iter().map(|(client, _)| client.as_str()));
     let servers = width("SERVER", named.iter().map(|(_, server)| server.as_str()));
+    // What the mesh itself failed or refused, where it did.
+    let failed = report.edges.iter().any(|edge| !edge.signals.causes.is_empty());
+    let heading = if failed { "MTLS FAILED BY THE MESH" } else { "MTLS" };
     let mut text = format!(
         "{:<clients$}{:<servers$}{:>9}{:>12}{:>9}{:>9}{:>9}  {}\n",
-        "CLIENT", "SERVER", "SUCCESS", "REQUESTS/S", "P50 MS", "P95 MS", "P99 MS", "MTLS"
+        "CLIENT", "SERVER", "SUCCESS", "REQUESTS/S", "P50 MS", "P95 MS", "P99 MS", heading
     );
     for (edge, (client, server)) in report.edges.iter().zip(&named) {
         text.push_str(&format!("{client:<clients$}{server:<servers$}"));
@@ -45,9 +48,11 @@ fn row(edge: &EdgeReport) -> String {
     let signals = &edge.signals;
     let success = signals.success_rate.map_or_else(|| "-".to_owned(), percent);
     let mut row = format!("{success:>9}");
-    let written = if signals.success_rate.is_none() && signals.tcp_open > 0.0 {
-        let (open, kib) = (signals.tcp_open, signals.tcp_bytes_per_s / 1024.0);
-        write!(row, "   TCP: {open:.0} open, {kib:7.1} KiB/s         ")
+    let connections = signals.tcp_open + signals.tcp_opened_per_s + signals.tcp_bytes_per_s;
+    let written = if signals.success_rate.is_none() && connections > 0.0 {
+        let (open, opened) = (signals.tcp_open, signals.tcp_opened_per_s);
+        let kib = signals.tcp_bytes_per_s / 1024.0;
+        write!(row, "{:>39}", format!("TCP: {open:.0} open, {opened:.1}/s, {kib:.1} KiB/s"))
     } else {
         let latency = &signals.latency_ms;
         let (p50, p95, p99) = (ms(latency.p50), ms(latency.p95), ms(latency.p99));
@@ -55,11 +60,14 @@ fn row(edge: &EdgeReport) -> String {
     };
     written.expect("a string takes every write");
     row.push_str(match signals.mtls {
-        Some(true) => "  yes\n",
-        Some(false) => "  no\n",
-        None => "  -\n",
+        Some(true) => "  yes ",
+        Some(false) => "  no  ",
+        None => "  -   ",
     });
-    row
+    let causes = signals.causes.iter().map(|(cause, count)| format!("{count} {cause}"));
+    row.push_str(&causes.collect::<Vec<String>>().join(", "));
+    row.truncate(row.trim_end().len());
+    row + "\n"
 }
 
 /// A share as percent.
@@ -84,7 +92,9 @@ mod tests {
             requests_per_s: 7.0,
             latency_ms: Latency::default(),
             tcp_open: 0.0,
+            tcp_opened_per_s: 0.0,
             tcp_bytes_per_s: 0.0,
+            causes: std::collections::BTreeMap::new(),
             mtls: Some(true),
         }
     }
@@ -123,6 +133,33 @@ mod tests {
         assert!(text.contains(&format!("web         {long}    100.00%")), "{text}");
         let [heading, line] = text.lines().collect::<Vec<_>>()[..] else { panic!("{text}") };
         assert_eq!(heading.find("SUCCESS").unwrap() + 7, line.find('%').unwrap() + 1);
+    }
+
+    #[test]
+    fn connections_have_rates_and_what_was_refused_has_its_cause() {
+        let mut report = report(["shop", "shop"], "db");
+        let none = Signals { success_rate: None, requests_per_s: 0.0, mtls: None, ..signals() };
+        let opened = Signals {
+            tcp_open: 2.0,
+            tcp_opened_per_s: 0.5,
+            tcp_bytes_per_s: 12_800.0,
+            mtls: Some(true),
+            ..none.clone()
+        };
+        let causes = [("egress-denied".to_owned(), 3)].into();
+        let refused = EdgeReport {
+            server: "(outside)".into(),
+            signals: Signals { causes, ..none },
+            ..report.edges[0].clone()
+        };
+        report.edges[0].signals = opened;
+        report.edges.push(refused);
+        assert_eq!(
+            edges(&report),
+            "CLIENT      SERVER        SUCCESS  REQUESTS/S   P50 MS   P95 MS   P99 MS  MTLS FAILED BY THE MESH\n\
+             web         db                  -         TCP: 2 open, 0.5/s, 12.5 KiB/s  yes\n\
+             web         (outside)           -         0.0        -        -        -  -   3 egress-denied\n"
+        );
     }
 
     #[test]

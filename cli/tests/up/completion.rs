@@ -32,7 +32,7 @@ for index in "${!registered[@]}"; do
 done
 COMP_WORDS=("$@") COMP_CWORD=$(($# - 1)) COMP_TYPE=9
 "$function" leno "${COMP_WORDS[COMP_CWORD]}" "${COMP_WORDS[COMP_CWORD - 1]}"
-printf '%s\n' "${COMPREPLY[@]}"
+for one in "${COMPREPLY[@]}"; do printf '%s\n' "$one"; done
 "#;
 
 /// What bash offers for the last word of a line.

@@ -182,3 +182,43 @@ fn published_and_forwarded_ports_lead_to_the_application() {
     mesh.edit(&yaml.replace(&format!(", published: {free}"), ""));
     mesh.wait_for("the port to be closed", || status(&format!("127.0.0.1:{free}")) == "000");
 }
+
+#[test]
+fn logs_are_followed_until_the_mesh_ends() {
+    let yaml = "apiVersion: leno.dev/v1alpha1\nkind: Workload\nmetadata: {name: ticker, namespace: shop, labels: \
+                {leno.dev/inject: disabled}}\nspec: {command: [sh, -c, 'while sleep 0.1; do echo tick; done']}\n";
+    let Some(mesh) = root(|| Mesh::draft(yaml)) else { return };
+    assert!(mesh.detached(&["--wait"]).status.success());
+    let mut follow = mesh.leno(&["logs", "-f", "--tail", "0", "--name", mesh.name(), "ticker"]);
+    let mut follow = follow.stdout(Stdio::piped()).spawn().unwrap();
+    let mut lines = BufReader::new(follow.stdout.take().unwrap()).lines();
+    for _ in 0..3 {
+        assert_eq!(lines.next().unwrap().unwrap(), "tick");
+    }
+    assert!(mesh.leno(&["down", "--name", mesh.name()]).output().unwrap().status.success());
+    assert!(lines.all(|line| line.unwrap() == "tick"));
+    assert!(follow.wait().unwrap().success());
+}
+
+#[test]
+fn what_stops_a_command_at_once_is_said_once() {
+    let needs_root = "leno: needs root: put `sudo env PATH=$PATH` before the command\n";
+    let leno = env!("CARGO_BIN_EXE_leno");
+    for (line, expected) in [
+        // In a user namespace of its own a process is not root.
+        (&["unshare", "-U", leno, "up", "mesh.yaml"][..], needs_root),
+        (&["unshare", "-U", leno, "stat", "--name", "x"], needs_root),
+        (
+            &[leno, "stat", "--kubeconfig", "/absent"],
+            "leno: /absent cannot be used: failed to read kubeconfig from '\"/absent\"': No such file or directory (os \
+             error 2)\n",
+        ),
+    ] {
+        let output = std::process::Command::new(line[0]).args(&line[1..]).output().unwrap();
+        assert_eq!(
+            (output.status.code(), err(&output)),
+            (Some(2), expected.to_owned()),
+            "{line:?}"
+        );
+    }
+}

@@ -18,6 +18,7 @@ mod mesh;
 mod open;
 mod process;
 mod report;
+mod stat;
 
 use std::process::Stdio;
 

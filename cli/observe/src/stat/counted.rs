@@ -27,6 +27,13 @@ const RETRIES: &str = "leno_retries_total";
 const ERRORS: &str = "leno_errors_total";
 /// Workers that eject the endpoint now, by edge and reason.
 const EJECTED: &str = "leno_endpoint_ejected";
+/// Connections that a proxy refused before it knew their other end, with the cause that a report has.
+const REFUSED: [(&str, &str); 3] = [
+    ("leno_plaintext_refused_total", "plaintext-refused"),
+    ("leno_unresolved_refused_total", "unresolved"),
+    // Its reason is a label.
+    ("leno_connections_refused_total", ""),
+];
 /// Whether the control plane is connected.
 const CONNECTED: &str = "leno_discovery_connected";
 /// All that are by edge.
@@ -48,7 +55,7 @@ pub struct Counted {
 }
 
 /// The client and the server of a counter, as the proxy names them: instances.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Ends {
     /// Whether the server's side has counted.
     pub(super) inbound: bool,
@@ -101,10 +108,40 @@ impl Counted {
         for sample in &samples {
             if let Some(ends) = Ends::of(sample) {
                 edges.entry(ends).or_default().take(sample);
+            } else if let Some((ends, cause)) = refused(sample) {
+                *edges.entry(ends).or_default().causes.entry(cause).or_default() += sample.value;
             }
         }
         let detached = samples.iter().any(|one| one.name == CONNECTED && one.value == 0.0);
         Ok(Self { at, edges, ejected: Ejected::of(&samples), detached })
+    }
+}
+
+/// The ends of refused connections, of which the proxy's own is not known yet, and the cause.
+fn refused(sample: &Sample) -> Option<(Ends, String)> {
+    let (_, cause) = REFUSED.iter().find(|(name, _)| *name == sample.name)?;
+    let label = |name: &str| sample.labels.get(name).map_or("", String::as_str);
+    let cause = match *cause {
+        "" => format!("connections-{}", label("reason")),
+        cause => cause.to_owned(),
+    };
+    let inbound = label("direction") == "inbound";
+    (sample.value > 0.0).then(|| (Ends { inbound, ..Ends::default() }, cause))
+}
+
+impl Counted {
+    /// The same, with the name of the proxy's instance at its end of connections that it refused.
+    pub(super) fn owned_by(mut self, own: &Name) -> Self {
+        for inbound in [false, true] {
+            let unknown = Ends { inbound, ..Ends::default() };
+            let Some(counts) = self.edges.remove(&unknown) else { continue };
+            let ends = match inbound {
+                true => Ends { server: own.clone(), ..unknown },
+                false => Ends { client: own.clone(), ..unknown },
+            };
+            self.edges.entry(ends).or_default().add(&counts);
+        }
+        self
     }
 }
 

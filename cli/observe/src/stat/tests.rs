@@ -92,11 +92,12 @@ fn a_client_without_identity_has_an_edge_of_its_own() {
 fn opaque_connections_are_an_edge_too() {
     let labels = edge("outbound", "web-0", "cart-0", true);
     let text = format!(
-        "leno_tcp_open_connections{{{labels}}} 3\n\
+        "leno_tcp_open_connections{{{labels}}} 3\nleno_tcp_open_total{{{labels}}} 5\n\
          leno_tcp_read_bytes_total{{{labels}}} 100\nleno_tcp_written_bytes_total{{{labels}}} 900\n"
     );
     let signals = &over_ten_seconds(&text).edges[0].signals;
     assert_eq!((signals.tcp_open, signals.tcp_bytes_per_s), (3.0, 100.0));
+    assert_eq!(signals.tcp_opened_per_s, 0.5);
     assert_eq!((signals.success_rate, signals.mtls), (None, Some(true)));
 }
 
@@ -200,4 +201,30 @@ fn growth_has_classes_causes_and_attempts_that_failed() {
     assert_eq!(edge.counts.causes, [("no-endpoints".to_owned(), 2.0)].into());
     assert_eq!(edge.counts.connect_failures, 5.0);
     assert_eq!(growth.workloads.len(), 2, "idle ones as well");
+}
+
+#[test]
+fn what_was_refused_is_an_edge_with_its_cause() {
+    let denied = edge("outbound", "web-0", "", false).replace("service=\"cart\"", "service=\"\"");
+    let denied = denied.replace("server_namespace=\"shop\"", "server_namespace=\"\"");
+    let text = format!(
+        "leno_errors_total{{{denied},cause=\"egress-denied\"}} 4\n\
+         leno_plaintext_refused_total{{direction=\"inbound\"}} 3\n\
+         leno_connections_refused_total{{direction=\"inbound\",reason=\"limit\"}} 2\n\
+         leno_connections_refused_total{{direction=\"outbound\",reason=\"limit\"}} 0\n"
+    );
+    let report = over_ten_seconds(&text);
+    let shown: Vec<String> = report
+        .edges
+        .iter()
+        .map(|edge| format!("{} {} {:?}", edge.client, edge.server, edge.signals.causes))
+        .collect();
+    assert_eq!(
+        shown,
+        [
+            "(unmeshed) cart {\"connections-limit\": 2, \"plaintext-refused\": 3}",
+            "web (outside) {\"egress-denied\": 4}",
+        ]
+    );
+    assert!(report.edges.iter().all(|edge| edge.signals.mtls.is_none()));
 }

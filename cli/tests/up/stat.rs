@@ -1,0 +1,161 @@
+//! `leno stat` on a mesh in which much is refused, and what the access log and the other logs say of it.
+
+#![expect(clippy::unwrap_used, reason = "test code")]
+
+use std::process::{Command, Output};
+
+use leno_local::status::Status;
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+
+use crate::mesh::{Mesh, root};
+
+/// `stranger` has no proxy, so that `web` refuses it; `client` may not leave the mesh, and calls `db` as bytes.
+const MESH: &str = "
+apiVersion: v1
+kind: Namespace
+metadata: {name: shop, annotations: {leno.dev/mtls: strict, leno.dev/egress: deny}}
+---
+apiVersion: leno.dev/v1alpha1
+kind: Workload
+metadata: {name: web, namespace: shop}
+spec: {command: [python3, -m, http.server, '8080'], ports: [{name: http, port: 8080, appProtocol: http}]}
+---
+apiVersion: leno.dev/v1alpha1
+kind: Workload
+metadata: {name: db, namespace: shop}
+spec: {command: [python3, -m, http.server, '5432'], ports: [{name: db, port: 5432, appProtocol: tcp}]}
+---
+apiVersion: leno.dev/v1alpha1
+kind: Workload
+metadata: {name: client, namespace: shop}
+spec:
+  command:
+  - bash
+  - -c
+  - |
+    while sleep 0.1; do
+      curl -s -m 5 -o /dev/null http://web:8080/ http://db:5432/
+      (exec 3<>/dev/tcp/192.0.2.1/25; read -r -t 5 <&3; head -c 1 <&3) 2>/dev/null
+    done
+---
+apiVersion: leno.dev/v1alpha1
+kind: Workload
+metadata: {name: stranger, namespace: shop, labels: {leno.dev/inject: disabled}}
+spec: {command: [sh, -c, 'while sleep 0.1; do curl -s -m 5 -o /dev/null http://web:8080/; done']}
+";
+
+fn out(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stdout).into_owned()
+}
+
+/// The line of an edge.
+fn row<'a>(text: &'a str, client: &str, server: &str) -> Option<&'a str> {
+    let of = |line: &&str| line.split_whitespace().take(2).eq([client, server]);
+    text.lines().find(of)
+}
+
+#[test]
+fn what_is_refused_is_a_row_with_its_reason_and_connections_have_rates() {
+    let Some(mesh) = root(|| Mesh::start(MESH)) else { return };
+    let stat = || mesh.leno(&["stat", "--name", mesh.name(), "--window", "3s"]).output().unwrap();
+    mesh.wait_for("all rows", || {
+        let text = out(&stat());
+        let has = |client: &str, server: &str, part: &str| {
+            row(&text, client, server).is_some_and(|line| line.contains(part))
+        };
+        has("(unmeshed)", "web", " plaintext-refused")
+            && has("client", "(outside)", " egress-denied")
+            && has("client", "web", "100.00%")
+            && has("client", "db", "TCP: 0 open, ")
+    });
+    let text = out(&stat());
+    let tcp = row(&text, "client", "db").unwrap_or_else(|| panic!("{text}"));
+    assert!(tcp.contains("/s, ") && tcp.trim_end().ends_with(" KiB/s  yes"), "{text}");
+    assert!(!tcp.contains(", 0.0/s, "), "{text}");
+    let json = mesh.leno(&["stat", "--name", mesh.name(), "--window", "3s", "-o", "json"]);
+    let report: serde_json::Value =
+        serde_json::from_slice(&{ json }.output().unwrap().stdout).unwrap();
+    let edges = report["edges"].as_array().unwrap();
+    let refused = edges.iter().find(|edge| edge["client"] == "(unmeshed)").unwrap();
+    assert!(refused["causes"]["plaintext-refused"].as_u64().unwrap() > 0, "{refused}");
+}
+
+#[test]
+fn a_terminal_is_redrawn_and_a_pipe_is_not() {
+    let Some(mesh) = root(|| Mesh::start(MESH)) else { return };
+    let watch = format!(
+        "timeout -s INT 3 {} stat -w --window 200ms --name {}",
+        env!("CARGO_BIN_EXE_leno"),
+        mesh.name()
+    );
+    let terminal = Command::new("script").args(["-qec", &watch, "/dev/null"]).output().unwrap();
+    let pictures = out(&terminal).matches("\x1b[H\x1b[J").count();
+    assert!(pictures >= 2, "{terminal:?}");
+    let piped = out(&Command::new("sh").args(["-c", &watch]).output().unwrap());
+    assert!(piped.matches("CLIENT ").count() >= 2 && !piped.contains('\x1b'), "{piped}");
+}
+
+#[test]
+fn a_proxy_that_is_frozen_holds_up_no_report() {
+    let Some(mesh) = root(|| Mesh::start(MESH)) else { return };
+    let group = {
+        let status = Status::read(mesh.layout()).unwrap();
+        status.find(None, "db-0").unwrap().surroundings.cgroup.with_file_name("proxy")
+    };
+    let pid = std::fs::read_to_string(group.join("cgroup.procs")).unwrap();
+    let proxy = Pid::from_raw(pid.trim().parse().unwrap());
+    kill(proxy, Signal::SIGSTOP).unwrap();
+    let stat = mesh.leno(&["stat", "--name", mesh.name(), "--window", "100ms"]).output().unwrap();
+    let check = mesh.check();
+    kill(proxy, Signal::SIGCONT).unwrap();
+    assert!(stat.status.success(), "{stat:?}");
+    assert!(row(&out(&stat), "shop", "web").is_some(), "{stat:?}");
+    let errors = String::from_utf8_lossy(&stat.stderr).into_owned();
+    assert!(errors.starts_with("leno: no answer from the proxy of shop/db-0: "), "{errors}");
+    assert!(
+        check.contains("BAD shop/db-0 proxy") && check.contains("ok  shop/web-0 proxy"),
+        "{check}"
+    );
+}
+
+#[test]
+fn the_access_log_in_a_file_is_json_and_lines_have_times_where_they_are_asked_for() {
+    let mesh = root(|| {
+        let mesh = Mesh::draft(MESH);
+        let file = mesh.directory().join("access.json");
+        let up = mesh.detached(&["--wait", "-t", "--access-log-file", file.to_str().unwrap()]);
+        assert!(up.status.success(), "{up:?}");
+        mesh
+    });
+    let Some(mesh) = mesh else { return };
+    let lines = || {
+        let text =
+            std::fs::read_to_string(mesh.directory().join("access.json")).unwrap_or_default();
+        // The last line may be half written.
+        let whole = text.rfind('\n').map_or(0, |end| end + 1);
+        let lines = text[..whole].lines().map(serde_json::from_str);
+        lines.collect::<Result<Vec<serde_json::Value>, _>>().unwrap()
+    };
+    mesh.wait_for("requests and connections", || {
+        let lines = lines();
+        let has = |method: &str, server: &str| {
+            lines.iter().any(|line| line["method"] == method && line["server"] == server)
+        };
+        has("GET", "shop/web-0") && has("TCP", "shop/db-0")
+    });
+    let lines = lines();
+    let request =
+        lines.iter().find(|line| line["direction"] == "outbound" && line["method"] == "GET");
+    assert_eq!(request.unwrap()["client"], "shop/client-0");
+    let logs = mesh.leno(&["logs", "-t", "--name", mesh.name(), "leno"]).output().unwrap();
+    let logs = out(&logs);
+    let first = logs.lines().next().unwrap();
+    // 2026-01-01T00:00:00.000Z
+    let time = first.split_whitespace().next().unwrap();
+    assert!(
+        time.ends_with('Z') && time.as_bytes()[10] == b'T' && time.starts_with("20"),
+        "{first}"
+    );
+    assert!(mesh.leno(&["down", "--name", mesh.name()]).output().unwrap().status.success());
+}
