@@ -314,6 +314,12 @@ mod tests {
         assert!(text.ends_with("web-0 |\x1b[0m one\n"), "{text:?}");
     }
 
+    #[test]
+    fn no_label_has_the_colour_of_errors() {
+        let (red, bright_red) = (31, 91);
+        assert!(COLOURS.iter().chain([&OWN]).all(|colour| ![red, bright_red].contains(colour)));
+    }
+
     #[tokio::test]
     async fn a_line_without_end_is_broken() {
         let text = printed(&vec![b'x'; MAX_LINE + 1], Style::default()).await;
