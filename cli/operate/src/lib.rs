@@ -8,7 +8,7 @@
 //! ```text
 //! leno upgrade    installed() ── values ──► the chart ──► YAML
 //! leno check      check()     ── findings
-//! leno explain    ClusterObjects ── objects ──► the analysis of files
+//! leno explain    ClusterObjects ── objects ──► the analysis of files; ejections() ── the client's proxies
 //! leno stat       scrape()    ── proxies, each through the API server ──► the figures of `leno up`
 //! leno diagnostics  diagnose(), pod_capture() ── one pod's proxy, and its node's agent
 //! leno bug-report report()    ── all of these in one archive, without secrets
@@ -18,6 +18,7 @@
 mod capture;
 mod checks;
 mod diagnose;
+mod ejections;
 mod error;
 mod leaving;
 mod mesh;
@@ -39,6 +40,7 @@ use leno_kube::{Api, Client, Need, Right};
 pub use capture::{PodCapture, node_captures, pod_capture};
 pub use checks::{Finding, Level, after, before, is_trusted};
 pub use diagnose::{Diagnosis, Seen, diagnose};
+pub use ejections::{Ejections, ejections};
 pub use error::Error;
 pub use leno_resources::ObjectKey;
 pub use leno_sources::is_ready;

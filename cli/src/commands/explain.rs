@@ -7,7 +7,8 @@ use std::path::PathBuf;
 use anyhow::Result;
 use clap::Args;
 use leno_analysis::{Explanation, Mesh, Question};
-use leno_operate::{ClusterObjects, Extent, Target};
+use leno_observe::ejected::Ejected;
+use leno_operate::{ClusterObjects, Ejections, Extent, PodName, Target};
 
 use super::{AnyMesh, Chosen, Output, block_on, print, print_json};
 
@@ -73,18 +74,33 @@ fn of_machine(name: &str, question: &Question) -> Result<Explanation> {
     let (namespace, workload) = (&explanation.client.namespace, &explanation.client.workload);
     let ejected =
         block_on(async { Ok(leno_local::analysis::ejected(name, namespace, workload).await?) })?;
-    for one in ejected {
-        explanation.eject((&one.server_namespace, &one.service), &one.server, &one.reason);
-    }
+    eject(&mut explanation, &ejected);
     Ok(explanation)
 }
 
+fn eject(explanation: &mut Explanation, ejected: &[Ejected]) {
+    for one in ejected {
+        explanation.eject((&one.server_namespace, &one.service), &one.server, &one.reason);
+    }
+}
+
+/// By the objects that the control plane follows, and what the client's proxies eject now.
 fn of_cluster(explain: &Explain, target: &Target, question: &Question) -> Result<Explanation> {
     let namespace = explain.namespace.as_deref();
     let (mesh, ignored, gaps) = cluster(namespace, target, &explain.mesh.system_namespace)?;
     let mut explanation = mesh.explain(question)?;
+    let pods = mesh
+        .clients(question)?
+        .into_iter()
+        .map(|name| PodName { namespace: name.namespace.to_string(), name: name.name.to_string() });
+    let pods: Vec<PodName> = pods.collect();
+    let Ejections { ejected, gaps: silent } = block_on(async {
+        let client = leno_operate::connect(target).await?;
+        Ok(leno_operate::ejections(&client, &pods).await)
+    })?;
+    eject(&mut explanation, &ejected);
     explanation.ignored.extend(ignored);
-    explanation.notes.extend(gaps);
+    explanation.notes.extend(gaps.into_iter().chain(silent));
     Ok(explanation)
 }
 

@@ -1,8 +1,12 @@
 //! `leno explain` and `leno analyze` on a cluster.
 
-use leno_testkit_api::binary;
+use std::net::SocketAddr;
+
 use leno_testkit_api::objects::{http_route, pod, traffic_policy};
+use leno_testkit_api::{Kubelet, binary};
 use serde_json::json;
+use tokio::io::{AsyncBufReadExt as _, AsyncWriteExt as _, BufReader};
+use tokio::net::TcpListener;
 
 use crate::shop::{Shop, by, json_of, leno, leno_at, out, said};
 
@@ -34,7 +38,14 @@ async fn a_request_of_a_pod_is_explained_from_the_clusters_objects() {
     ] {
         assert!(text.contains(line), "{line:?} is not in\n{text}{}", said(&answer));
     }
-    assert!(!text.contains("note"), "nothing is missing:\n{text}");
+    // No kubelet is there, by which the proxies could be asked.
+    let [note] = text.lines().filter(|line| line.starts_with("note")).collect::<Vec<_>>()[..]
+    else {
+        panic!("{text}")
+    };
+    let unknown =
+        "what the proxy of shop/web-7d9c-aaaaa ejects is not known, and those of 1 other pods: ";
+    assert!(note.contains(unknown), "{text}");
     for client in ["web", "pod/web-7d9c-bbbbb", "web-7d9c-bbbbb", "shop/web"] {
         assert_eq!(out(&ask(client, &to_cart)), text, "{client}");
     }
@@ -44,6 +55,57 @@ async fn a_request_of_a_pod_is_explained_from_the_clusters_objects() {
     assert_eq!(outside["outcome"]["leno_error"], "egress-denied", "as it was installed: {outside}");
     let unmeshed = out(&ask("pod/plain", &to_cart));
     assert!(unmeshed.contains("client       shop/plain (no proxy)\n"), "{unmeshed}");
+}
+
+/// Serves a page to every client; returns its address.
+async fn page(body: &'static str) -> SocketAddr {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    tokio::spawn(async move {
+        loop {
+            let (stream, _) = listener.accept().await.unwrap();
+            let mut stream = BufReader::new(stream);
+            let mut line = String::new();
+            while stream.read_line(&mut line).await.unwrap() > 2 {
+                line.clear();
+            }
+            let length = body.len();
+            let answer = format!("HTTP/1.1 200 OK\r\nContent-Length: {length}\r\n\r\n{body}");
+            stream.write_all(answer.as_bytes()).await.unwrap();
+        }
+    });
+    address
+}
+
+// The kubelet runs while the test waits for leno.
+#[tokio::test(flavor = "multi_thread")]
+async fn endpoints_that_the_clients_proxies_eject_are_marked() {
+    let Some(kube) = binary() else { return };
+    let shop = Shop::open(&kube, &[]).await;
+    let kubelet = Kubelet::start(&shop.bed, "n1").await;
+    let mut placed = by(pod("till-0", "10.244.0.12"), "StatefulSet", "till");
+    placed["spec"]["nodeName"] = json!("n1");
+    shop.run(placed).await;
+    let ask = |client: &str, more: &[&str]| {
+        let words =
+            [&["explain", "-n", "shop", client][..], more, &["--", "http://cart/"]].concat();
+        leno_at(&shop.admin, &words)
+    };
+    let text = out(&ask("sts/till", &[]));
+    let unknown = "what the proxy of shop/till-0 ejects is not known: ";
+    assert!(text.contains(unknown) && text.contains("does not listen"), "{text}");
+
+    let ejects = "leno_endpoint_ejected{direction=\"outbound\",client=\"till-0\",client_namespace=\"shop\",\
+        server=\"cart-0\",server_namespace=\"shop\",service=\"cart\",mtls=\"true\",reason=\"failing\"} 1\n";
+    kubelet.lead("shop/till-0", page(ejects).await);
+    let text = out(&ask("sts/till", &[]));
+    let marked =
+        "cart-0 10.244.0.9:8080 (mTLS, spiffe://cluster.local/ns/shop/sa/web, ejected: failing)\n";
+    assert!(text.contains(marked) && !text.contains("note"), "{text}");
+    let json = json_of(&ask("pod/till-0", &["-o", "json"]));
+    assert_eq!(json["backends"][0]["endpoints"][0]["ejected"], "failing", "{json}");
+    let json = json_of(&ask("sts/cart", &["-o", "json"]));
+    assert_eq!(json["backends"][0]["endpoints"][0]["ejected"], json!(null), "{json}");
 }
 
 #[tokio::test]

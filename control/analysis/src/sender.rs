@@ -6,6 +6,7 @@ use std::fmt::Write as _;
 use leno_resources::Workload;
 use leno_types::{InstanceName, Owner, nearest};
 
+use crate::explain::Question;
 use crate::mesh::Mesh;
 
 /// How many names a message lists at most: a cluster may have thousands.
@@ -195,6 +196,24 @@ impl Mesh {
         found.sort_by_key(|one| !one.sender.meshed);
         let first = found.first().map(|one| one.sender.clone());
         first.ok_or_else(|| no_workload(&all, namespace, name))
+    }
+
+    /// The instances with a proxy that send the request of a question: those of the workload that is its client.
+    ///
+    /// # Errors
+    /// [`Unanswerable`] if the client of the question is not known.
+    pub fn clients(&self, question: &Question) -> Result<Vec<InstanceName>, Unanswerable> {
+        let sender = self.sender(question.namespace.as_deref(), &question.client)?;
+        let all = self.candidates();
+        let same = |one: &&Candidate| one.sender.instance == sender.instance;
+        let owner = all.iter().find(same).and_then(|one| one.owner.clone());
+        let of_client = all.into_iter().filter(|one| {
+            one.sender.meshed
+                && one.owner == owner
+                && one.sender.namespace == sender.namespace
+                && one.sender.workload == sender.workload
+        });
+        Ok(of_client.filter_map(|one| one.sender.instance).collect())
     }
 
     /// Every instance, and every workload without instances, ordered by namespace and name.

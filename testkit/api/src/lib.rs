@@ -14,16 +14,19 @@
 //!                            etcd, in a directory that ends with the bed
 //! ```
 //! Start with [`binary`], [`Bed::start`] and [`until`]; [`Hands`] plays a cluster's own controllers, a
-//! [`Relay`] cuts the way to the API server, and [`Bed::reads`] counts what clients have read.
+//! [`Kubelet`] forwards ports of pods, a [`Relay`] cuts the way to the API server, and [`Bed::reads`] counts what
+//! clients have read.
 #![expect(clippy::unwrap_used, reason = "a test may panic")]
 
 mod audit;
 mod bed;
 mod hands;
+mod kubelet;
 pub mod objects;
 mod relay;
 
 pub use audit::Read;
 pub use bed::{Bed, LIMIT, binary, until};
 pub use hands::Hands;
+pub use kubelet::Kubelet;
 pub use relay::Relay;

@@ -1,0 +1,56 @@
+//! The endpoints that the proxies of some pods eject.
+
+use leno_kube::Client;
+use leno_observe::admin::Reply;
+use leno_observe::ejected::Ejected;
+use leno_observe::metrics;
+
+use crate::reach::{PodName, Reach};
+
+/// Most proxies that are queried: four rounds of those that are queried at the same time. The proxies of one
+/// workload call the same endpoints, so that more of them add little.
+const MAX_PROXIES: usize = 64;
+
+/// What the proxies of a client eject.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Ejections {
+    /// The endpoints that they eject now.
+    pub ejected: Vec<Ejected>,
+    /// What is unknown, in words.
+    pub gaps: Vec<String>,
+}
+
+/// Queries the proxies of these pods, at most 64 of them.
+pub async fn ejections(client: &Client, pods: &[PodName]) -> Ejections {
+    let asked = &pods[..pods.len().min(MAX_PROXIES)];
+    let mut found = Ejections::default();
+    if asked.len() < pods.len() {
+        let (asked, all) = (asked.len(), pods.len());
+        let gap = format!("only {asked} of the client's {all} proxies were asked what they eject");
+        found.gaps.push(gap);
+    }
+    let mut silent = Vec::new();
+    for (pod, answer) in Reach::new(client.clone()).each(asked, "/metrics", ejected).await {
+        match answer.map_err(|error| error.said()).and_then(|answer| answer) {
+            Ok(ejected) => found.ejected.extend(ejected),
+            Err(reason) => silent.push((pod, reason)),
+        }
+    }
+    silent.sort();
+    if let Some((pod, reason)) = silent.first() {
+        let others = match silent.len() - 1 {
+            0 => String::new(),
+            others => format!(", and those of {others} other pods"),
+        };
+        let gap = format!("what the proxy of {pod} ejects is not known{others}: {reason}");
+        found.gaps.push(gap);
+    }
+    found
+}
+
+fn ejected(reply: &Reply) -> Result<Vec<Ejected>, String> {
+    match reply.status {
+        200 => Ok(Ejected::of(&metrics::parse(&reply.body))),
+        status => Err(format!("HTTP {status}: {}", reply.body.trim())),
+    }
+}
