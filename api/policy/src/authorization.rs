@@ -19,6 +19,7 @@ mod compile;
 mod connection;
 mod decide;
 mod examine;
+mod header;
 mod host;
 mod path;
 mod paths;
@@ -45,7 +46,10 @@ pub struct AuthorizationTable {
     /// The distinct values of `from`.
     clients: Vec<Vec<ClientMatch>>,
     paths: PathTable,
+    /// The distinct methods of allow rules.
     methods: Vec<Arc<str>>,
+    /// The distinct methods of deny and audit rules, in upper case.
+    methods_in_any_case: Vec<Arc<str>>,
     /// The distinct hosts without wildcard, sorted.
     hosts: Vec<Arc<str>>,
     headers: Vec<HeaderMatch>,
@@ -83,7 +87,7 @@ struct Entry {
 /// nothing.
 #[derive(Debug, Default)]
 struct RequestConditions {
-    /// Positions in the table's methods.
+    /// Positions in the table's methods: those in any case unless the action is to allow.
     methods: Box<[u32]>,
     /// Positions in the table's hosts.
     hosts: Box<[u32]>,
@@ -120,9 +124,9 @@ pub trait AuthorizationRequest {
     /// The authority, `host` or `host:port`; empty if the request has none.
     fn authority(&self) -> &str;
 
-    /// Calls `see` with the value of each header line of that name, ignoring case. Lines that the
-    /// proxy removes do not count.
-    fn each_value(&self, name: &str, see: &mut dyn FnMut(&[u8]));
+    /// Calls `see` with the name and the value of each header line whose name is wanted. Lines that
+    /// the proxy removes do not count.
+    fn each_line(&self, is_wanted: &dyn Fn(&str) -> bool, see: &mut dyn FnMut(&str, &[u8]));
 }
 
 /// The server name of TLS that an application's client has begun.

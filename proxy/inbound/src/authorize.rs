@@ -147,8 +147,8 @@ impl AuthorizationRequest for Forwarded<'_> {
         self.0.authority()
     }
 
-    fn each_value(&self, name: &str, see: &mut dyn FnMut(&[u8])) {
-        self.0.forwarded(name).for_each(see);
+    fn each_line(&self, is_wanted: &dyn Fn(&str) -> bool, see: &mut dyn FnMut(&str, &[u8])) {
+        self.0.forwarded(is_wanted).for_each(|(name, value)| see(name, value));
     }
 }
 

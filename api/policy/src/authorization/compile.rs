@@ -35,6 +35,7 @@ struct Compiler {
     entries: Vec<Entry>,
     clients: Interned<Vec<ClientMatch>>,
     methods: Interned<Arc<str>>,
+    methods_in_any_case: Interned<Arc<str>>,
     headers: Interned<HeaderMatch>,
     hosts: Vec<Arc<str>>,
     paths: Vec<(SegmentMatch, u32)>,
@@ -49,6 +50,7 @@ impl AuthorizationTable {
             entries: Vec::new(),
             clients: Interned::new(),
             methods: Interned::new(),
+            methods_in_any_case: Interned::new(),
             headers: Interned::new(),
             hosts: sorted_hosts(policies),
             paths: Vec::new(),
@@ -71,6 +73,7 @@ impl AuthorizationTable {
             entries: compiler.entries,
             clients: compiler.clients.1,
             methods: compiler.methods.1,
+            methods_in_any_case: compiler.methods_in_any_case.1,
             hosts: compiler.hosts,
             headers: compiler.headers.1,
             default: *default,
@@ -119,28 +122,35 @@ impl Compiler {
             let at = self.entries.len() as u32;
             self.paths.extend(segments.iter().map(|segment| ((*segment).clone(), at)));
             let has_paths = !segments.is_empty();
-            let request = RequestConditions { has_paths, ..self.conditions(request) };
             let (policy, action, ports) = (index, policy.action, ports.clone());
+            let request = RequestConditions { has_paths, ..self.conditions(action, request) };
             self.entries.push(Entry { policy, action, clients, ports, request });
         }
         for path in &request.paths {
             let PathMatch::GrpcMethod(method) = path else { continue };
             let grpc_method = Some(Arc::clone(method));
-            let request = RequestConditions { grpc_method, ..self.conditions(request) };
             let (policy, action, ports) = (index, policy.action, ports.clone());
+            let request = RequestConditions { grpc_method, ..self.conditions(action, request) };
             self.entries.push(Entry { policy, action, clients, ports, request });
         }
     }
 
     /// What a condition requires besides its paths.
-    fn conditions(&mut self, request: &RequestMatch) -> RequestConditions {
+    fn conditions(&mut self, action: Action, request: &RequestMatch) -> RequestConditions {
         let RequestMatch { methods, hosts, headers, server_names, .. } = request;
         let of_host = |host: &Arc<str>| self.hosts.binary_search(host).ok().map(|at| at as u32);
         let endings = hosts.iter().filter_map(|host| host.strip_prefix('*')).map(Into::into);
+        let method = |method: &Arc<str>| match action {
+            Action::Allow => self.methods.position(method),
+            Action::Deny | Action::Audit => {
+                self.methods_in_any_case.position(&method.to_ascii_uppercase().into())
+            }
+        };
+        let methods = methods.iter().map(method).collect();
         RequestConditions {
+            methods,
             hosts: hosts.iter().filter_map(of_host).collect(),
             wildcards: endings.collect(),
-            methods: methods.iter().map(|method| self.methods.position(method)).collect(),
             headers: headers.iter().map(|header| self.headers.position(header)).collect(),
             server_names: server_names.as_slice().into(),
             has_paths: false,

@@ -1,8 +1,9 @@
 //! The decision on one request, or on one connection that is relayed as bytes.
 
-use leno_types::authorization::{Action, HeaderMatch};
+use leno_types::authorization::Action;
 use smallvec::SmallVec;
 
+use super::header::has_header;
 use super::path::{self, Decoded};
 use super::{
     AuthorizationDecision, AuthorizationRequest, AuthorizationTable, ConnectionRules, Denial,
@@ -23,6 +24,7 @@ struct Facts<'t, 'r, R> {
     host: &'r str,
     /// Positions in the table.
     method: Option<u32>,
+    method_in_any_case: Option<u32>,
     known_host: Option<u32>,
     /// For the first conditions on headers: whether they were evaluated, for any line and for all
     /// lines, and the results.
@@ -63,12 +65,14 @@ impl AuthorizationTable {
             }
         };
         rules.pathless.iter().for_each(|at| see(*at));
-        if let Ok(path) = path {
-            self.paths.each(path, |at| {
+        match path {
+            Ok(path) => self.paths.each(path, |at| {
                 if rules.matches(at) {
                     see(at);
                 }
-            });
+            }),
+            // Some server may read a path that an audit rule is for.
+            Err(_) => self.each_audit_of_paths(rules, see),
         }
         also.into_iter().for_each(&mut audited);
         match (denied, path) {
@@ -78,6 +82,15 @@ impl AuthorizationTable {
             }
             (None, _) => rules.concluded(allowed),
         }
+    }
+
+    /// Calls `see` with the entries of audit rules that require a path, whatever it is.
+    fn each_audit_of_paths(&self, rules: &ConnectionRules, see: impl FnMut(u32)) {
+        let is_wanted = |entry: &Entry, at: u32| {
+            entry.action == Action::Audit && entry.request.has_paths && rules.matches(at)
+        };
+        let entries = self.entries.iter().zip(0..).filter(|(entry, at)| is_wanted(entry, *at));
+        entries.map(|(_, at)| at).for_each(see);
     }
 
     /// Decides on a connection that is relayed as bytes. A deny rule that requires something of
@@ -149,6 +162,8 @@ impl<'t, 'r, R: AuthorizationRequest> Facts<'t, 'r, R> {
     ) -> Self {
         let method = if rules.reads_method { request.method() } else { "" };
         let known = table.methods.iter().position(|one| **one == *method);
+        let in_any_case = |one: &std::sync::Arc<str>| one.eq_ignore_ascii_case(method);
+        let folded = table.methods_in_any_case.iter().position(in_any_case);
         let host = if rules.reads_host { host::bare(request.authority()) } else { "" };
         let known_host = if rules.reads_host {
             table.hosts.binary_search_by(|one| host::compare(one, host)).ok()
@@ -161,6 +176,7 @@ impl<'t, 'r, R: AuthorizationRequest> Facts<'t, 'r, R> {
             path,
             host,
             method: known.map(|at| at as u32),
+            method_in_any_case: folded.map(|at| at as u32),
             known_host: known_host.map(|at| at as u32),
             evaluated: [0; 2],
             results: [0; 2],
@@ -175,7 +191,12 @@ impl<'t, 'r, R: AuthorizationRequest> Facts<'t, 'r, R> {
             return false;
         }
         let is_any = |list: &[u32], one: Option<u32>| one.is_some_and(|one| list.contains(&one));
-        if !conditions.methods.is_empty() && !is_any(&conditions.methods, self.method) {
+        // Methods are case-sensitive (RFC 9110 section 9.1), and some servers raise them all the same.
+        let method = match entry.action {
+            Action::Allow => self.method,
+            Action::Deny | Action::Audit => self.method_in_any_case,
+        };
+        if !conditions.methods.is_empty() && !is_any(&conditions.methods, method) {
             return false;
         }
         let names_hosts = !conditions.hosts.is_empty() || !conditions.wildcards.is_empty();
@@ -184,12 +205,20 @@ impl<'t, 'r, R: AuthorizationRequest> Facts<'t, 'r, R> {
             return false;
         }
         if let Some(method) = &conditions.grpc_method
-            && !self.path.is_some_and(|path| is_call_of(path, method))
+            && !self.is_call_of(entry.action, method)
         {
             return false;
         }
         let of_all = entry.action == Action::Allow;
         conditions.headers.iter().all(|at| self.header(*at, of_all))
+    }
+
+    /// An ambiguous path may be that of any call: a deny rule then denies by the ambiguity.
+    fn is_call_of(&self, action: Action, method: &str) -> bool {
+        match self.path {
+            Some(path) => is_call_of(path, method),
+            None => action == Action::Audit,
+        }
     }
 
     fn header(&mut self, at: u32, of_all: bool) -> bool {
@@ -225,26 +254,4 @@ fn is_call_of(path: &[u8], method: &str) -> bool {
         && segments.next().is_some_and(|service| !service.is_empty())
         && segments.next() == Some(method.as_bytes())
         && segments.next().is_none()
-}
-
-fn has_header(request: &impl AuthorizationRequest, condition: &HeaderMatch, of_all: bool) -> bool {
-    let HeaderMatch { name, values } = condition;
-    let is_value = |text: &[u8]| values.iter().any(|value| value.as_bytes() == text);
-    let (mut any, mut all, mut is_present) = (false, true, false);
-    request.each_value(name, &mut |line| {
-        is_present = true;
-        let mut elements = line.split(|byte| *byte == b',').map(<[u8]>::trim_ascii);
-        if is_value(line) {
-            any = true;
-        } else if of_all {
-            all &= elements.all(is_value);
-        } else {
-            any |= elements.any(is_value);
-        }
-    });
-    match (values.is_empty(), of_all) {
-        (true, _) => is_present,
-        (false, true) => is_present && all,
-        (false, false) => any,
-    }
 }

@@ -26,11 +26,15 @@ pub enum AmbiguousPath {
     EmptySegment,
     /// `;`: the end of the segment to some.
     Parameter,
-    /// `#`: the end of the path to some.
+    /// `#` or `%23`: the end of the path to some.
     Fragment,
+    /// `%3F`: the end of the path to servers that decode it, and pass it on as it is then.
+    EncodedQuery,
+    /// White space, such as `%20`: the end of the path to some; others remove it.
+    Space,
     /// A control character.
     Control,
-    /// Escapes that are not UTF-8, such as overlong forms of a slash.
+    /// Bytes that are not UTF-8, such as overlong forms of a slash.
     Encoding,
 }
 
@@ -46,8 +50,10 @@ impl fmt::Display for AmbiguousPath {
             Self::EmptySegment => "has //",
             Self::Parameter => "has ;",
             Self::Fragment => "has #",
+            Self::EncodedQuery => "has %3F",
+            Self::Space => "has white space",
             Self::Control => "has a control character",
-            Self::Encoding => "has escapes that are not UTF-8",
+            Self::Encoding => "is not UTF-8",
         })
     }
 }
@@ -62,9 +68,6 @@ pub(super) fn canonical<'p>(
 ) -> Result<&'p [u8], AmbiguousPath> {
     if path == b"*" {
         return Ok(path);
-    }
-    if path.contains(&b'#') {
-        return Err(AmbiguousPath::Fragment);
     }
     let path = if path.contains(&b'%') {
         decode(path, decoded)?;
@@ -102,13 +105,13 @@ fn decode(path: &[u8], decoded: &mut Decoded) -> Result<(), AmbiguousPath> {
         }
         decoded.push(byte);
     }
-    let is_escape =
-        |three: &[u8]| three[0] == b'%' && digit(three[1]).is_some() && digit(three[2]).is_some();
+    // `%u002f` is a slash to servers with that old form of escapes.
+    let is_escape = |three: &[u8]| {
+        let is_byte = digit(three[1]).is_some() && digit(three[2]).is_some();
+        three[0] == b'%' && (is_byte || matches!(three[1], b'u' | b'U'))
+    };
     if decoded.windows(3).any(is_escape) {
         return Err(AmbiguousPath::DoubleEncoding);
-    }
-    if std::str::from_utf8(decoded).is_err() {
-        return Err(AmbiguousPath::Encoding);
     }
     Ok(())
 }
@@ -117,6 +120,9 @@ fn decode(path: &[u8], decoded: &mut Decoded) -> Result<(), AmbiguousPath> {
 fn check(path: &[u8]) -> Result<(), AmbiguousPath> {
     if path.first() != Some(&b'/') {
         return Err(AmbiguousPath::NoSlash);
+    }
+    if !path.is_ascii() {
+        check_characters(path)?;
     }
     // The length of the current segment, and whether it has only dots.
     let (mut length, mut dots) = (0_usize, true);
@@ -134,6 +140,9 @@ fn check(path: &[u8]) -> Result<(), AmbiguousPath> {
             }
             b'\\' => return Err(AmbiguousPath::Backslash),
             b';' => return Err(AmbiguousPath::Parameter),
+            b'#' => return Err(AmbiguousPath::Fragment),
+            b'?' => return Err(AmbiguousPath::EncodedQuery),
+            b' ' => return Err(AmbiguousPath::Space),
             0..=0x1f | 0x7f => return Err(AmbiguousPath::Control),
             _ => {}
         }
@@ -141,6 +150,23 @@ fn check(path: &[u8]) -> Result<(), AmbiguousPath> {
         length += 1;
     }
     ends(length, dots)
+}
+
+/// Checks the characters beyond ASCII of a path. Languages remove white space of Unicode from the ends
+/// of texts, and a byte that is no character may become one that is.
+fn check_characters(path: &[u8]) -> Result<(), AmbiguousPath> {
+    /// White space to JavaScript alone.
+    const BYTE_ORDER_MARK: char = '\u{feff}';
+    let text = std::str::from_utf8(path).map_err(|_| AmbiguousPath::Encoding)?;
+    for character in text.chars().filter(|character| !character.is_ascii()) {
+        if character.is_control() {
+            return Err(AmbiguousPath::Control);
+        }
+        if character.is_whitespace() || character == BYTE_ORDER_MARK {
+            return Err(AmbiguousPath::Space);
+        }
+    }
+    Ok(())
 }
 
 /// Checks a segment of this length; `dots`: it has only dots.
@@ -169,10 +195,9 @@ mod tests {
             ("/admin", "/admin"),
             ("/%61dmin", "/admin"),
             ("/%61%64%6D%69%6e", "/admin"),
-            ("/a%20b/", "/a b/"),
+            ("/a%2Bb+c/%40%3A%2C/", "/a+b+c/@:,/"),
             ("/gr%C3%BCn", "/grün"),
             ("/100%25", "/100%"),
-            ("/a%23b%3Fc", "/a#b?c"),
             ("/...", "/..."),
             ("/.well-known/x", "/.well-known/x"),
             ("*", "*"),
@@ -184,8 +209,8 @@ mod tests {
     #[test]
     fn what_servers_read_differently_is_ambiguous() {
         use AmbiguousPath::{
-            Backslash, Control, DotSegment, DoubleEncoding, EmptySegment, EncodedSlash, Encoding,
-            Escape, Fragment, NoSlash, Parameter,
+            Backslash, Control, DotSegment, DoubleEncoding, EmptySegment, EncodedQuery,
+            EncodedSlash, Encoding, Escape, Fragment, NoSlash, Parameter, Space,
         };
         for (path, expected) in [
             ("admin", NoSlash),
@@ -208,12 +233,31 @@ mod tests {
             ("/admin;x=1", Parameter),
             ("/admin%3Bx", Parameter),
             ("/public#/admin", Fragment),
+            ("/public%25u002fadmin", DoubleEncoding),
+            ("/admin%23x", Fragment),
+            ("/admin%3Fx", EncodedQuery),
+            ("/admin%3f", EncodedQuery),
+            ("/admin%20", Space),
+            ("/admin%20HTTP/1.1", Space),
+            ("/..%20/admin", Space),
+            ("/admin%C2%A0", Space),
+            ("/admin\u{a0}", Space),
+            ("/admin\u{2028}", Space),
+            ("/admin%EF%BB%BF", Space),
+            ("/admin%C2%85", Control),
             ("/admin%00", Control),
+            ("/admin%7F", Control),
             ("/admin%0d%0a", Control),
             ("/%c0%afadmin", Encoding),
             ("/%ff", Encoding),
         ] {
             assert_eq!(read(path), Err(expected), "{path}");
+        }
+    }
+    #[test]
+    fn bytes_that_are_no_characters_are_ambiguous_without_escapes_too() {
+        for path in [&b"/admin\x85"[..], b"/admin\xa0", b"/public\xc0\xafadmin"] {
+            assert_eq!(ambiguity(path), Some(AmbiguousPath::Encoding), "{path:?}");
         }
     }
 }

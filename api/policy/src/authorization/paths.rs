@@ -72,8 +72,14 @@ impl PathTable {
         Self { rows }
     }
 
-    /// Calls `see` with the entries that require this path or one above it.
+    /// Calls `see` with the entries that require this path or one above it. `*`, which stands for the
+    /// whole server, is below `/` as well.
     pub(super) fn each(&self, path: &[u8], mut see: impl FnMut(u32)) {
+        if path == b"*"
+            && let Some(root) = self.rows.first().filter(|row| row.text.is_empty())
+        {
+            root.below.iter().for_each(|entry| see(*entry));
+        }
         let before = self.rows.partition_point(|row| compare(row.text.as_bytes(), path).is_le());
         let last = before.checked_sub(1).map(|last| last as u32);
         let mut at = above(&self.rows, last, path);
@@ -126,7 +132,10 @@ mod tests {
             found.sort_unstable();
             let expected: Vec<u32> = conditions
                 .iter()
-                .filter(|(condition, _)| condition.matches(path.as_bytes()))
+                .filter(|(condition, _)| {
+                    let is_of_server = path == "*" && *condition == SegmentMatch::prefix("/");
+                    is_of_server || condition.matches(path.as_bytes())
+                })
                 .map(|(_, entry)| *entry)
                 .collect();
             assert_eq!(found, expected, "{path}");

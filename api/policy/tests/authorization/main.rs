@@ -25,14 +25,14 @@ const PER_SET: usize = 50;
 
 const NAMESPACE: &str = "shop";
 const PORTS: [u16; 3] = [80, 81, 443];
-const METHODS: [&str; 4] = ["GET", "POST", "get", "DELETE"];
+const METHODS: [&str; 5] = ["GET", "POST", "get", "DELETE", "DeLeTe"];
 const HOSTS: [&str; 5] = ["web", "api.example.com", "*.example.com", "*.com", "example.com"];
 const AUTHORITIES: [&str; 7] =
     ["web", "WEB:80", "api.example.com.", "a.b.Example.com:1", "example.com", "", "[fd00::1]:80"];
 const SEGMENTS: [&str; 5] = ["a", "b", "admin", "a-x", "C"];
 const VALUES: [&str; 5] = ["1", "2", "1,2", "1, 3", ""];
 const NAMES: [&str; 2] = ["x-role", "x-team"];
-const TRICKS: [&str; 12] = [
+const TRICKS: [&str; 17] = [
     "//admin",
     "/a/../admin",
     "/a%2Fadmin",
@@ -45,6 +45,11 @@ const TRICKS: [&str; 12] = [
     "*",
     "/a/%c0%af",
     "/admin#x",
+    "/admin%3Fx",
+    "/admin%23x",
+    "/admin%20",
+    "/admin\u{a0}",
+    "/a%c2%85",
 ];
 
 /// Pseudo-random numbers (xorshift64*), the same in each run.
@@ -93,9 +98,9 @@ impl AuthorizationRequest for Request {
         self.authority
     }
 
-    fn each_value(&self, name: &str, see: &mut dyn FnMut(&[u8])) {
-        let named = self.headers.iter().filter(|(given, _)| given.eq_ignore_ascii_case(name));
-        named.for_each(|(_, value)| see(value.as_bytes()));
+    fn each_line(&self, is_wanted: &dyn Fn(&str) -> bool, see: &mut dyn FnMut(&str, &[u8])) {
+        let wanted = self.headers.iter().filter(|(name, _)| is_wanted(name));
+        wanted.for_each(|(name, value)| see(name, value.as_bytes()));
     }
 }
 
@@ -195,7 +200,7 @@ fn identity(dice: &mut Dice) -> Option<Identity> {
 
 fn request(dice: &mut Dice) -> Request {
     let path = if dice.one_in(6) { dice.pick(&TRICKS).to_owned() } else { path(dice) };
-    let names = ["x-role", "X-Team", "other"];
+    let names = ["x-role", "X-Team", "X_Role", "x.team", "other"];
     Request {
         method: dice.pick(&METHODS),
         path,

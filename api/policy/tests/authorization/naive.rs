@@ -39,10 +39,10 @@ pub(crate) fn request(
 ) -> Expected {
     let path = canonical(&request.path);
     let truth = |policy: &AuthorizationPolicy, to: &RequestMatch| -> Truth {
-        if !to.server_names.is_empty() || !is_method_and_host(to, request) {
+        let all = policy.action == Action::Allow;
+        if !to.server_names.is_empty() || !is_method_and_host(to, request, all) {
             return Truth::No;
         }
-        let all = policy.action == Action::Allow;
         if !to.headers.iter().all(|header| is_header(header, request, all)) {
             return Truth::No;
         }
@@ -115,8 +115,8 @@ fn evaluate(
                 let to = if rule.to.is_empty() { &any[..] } else { &rule.to };
                 is_from(&rule.from, client)
                     && to.iter().any(|to| {
-                        (to.ports.is_empty() || to.ports.contains(&client.port))
-                            && truth(policy, to) == Truth::Yes
+                        let is_port = to.ports.is_empty() || to.ports.contains(&client.port);
+                        is_port && is_taken(policy.action, truth(policy, to))
                     })
             });
         if matches {
@@ -144,6 +144,11 @@ fn evaluate(
     };
     expected.audited.sort();
     expected
+}
+
+/// What may be so is audited. Denials by what may be so have a reason of their own.
+fn is_taken(action: Action, truth: Truth) -> bool {
+    truth == Truth::Yes || action == Action::Audit && truth == Truth::Perhaps
 }
 
 /// The conditions of the rules that match a client, of one action and for its port.
@@ -208,6 +213,7 @@ fn is_segment(wanted: &SegmentMatch, text: &str) -> bool {
 
 fn is_path(wanted: &PathMatch, path: &str) -> bool {
     match wanted {
+        PathMatch::Segment(SegmentMatch::Prefix(all)) if path == "*" && all.is_empty() => true,
         PathMatch::Segment(segment) => is_segment(segment, path),
         PathMatch::GrpcMethod(method) => {
             let parts: Vec<&str> = path.split('/').collect();
@@ -229,8 +235,12 @@ fn is_host(wanted: &str, authority: &str) -> bool {
     }
 }
 
-fn is_method_and_host(to: &RequestMatch, request: &Request) -> bool {
-    (to.methods.is_empty() || to.methods.iter().any(|method| **method == *request.method))
+fn is_method_and_host(to: &RequestMatch, request: &Request, is_exact: bool) -> bool {
+    let is_method = |method: &str| match is_exact {
+        true => *method == *request.method,
+        false => method.to_lowercase() == request.method.to_lowercase(),
+    };
+    (to.methods.is_empty() || to.methods.iter().any(|method| is_method(method)))
         && (to.hosts.is_empty() || to.hosts.iter().any(|host| is_host(host, request.authority)))
 }
 
@@ -239,8 +249,17 @@ fn is_header(
     request: &Request,
     all: bool,
 ) -> bool {
-    let named = request.headers.iter().filter(|(name, _)| name.to_lowercase() == *wanted.name);
-    let lines: Vec<&str> = named.map(|(_, value)| *value).collect();
+    let variable = |name: &str| name.to_uppercase().replace(['-', '.'], "_");
+    let (mut lines, mut is_mixed) = (Vec::new(), false);
+    for (name, value) in &request.headers {
+        if variable(name) == variable(&wanted.name) {
+            lines.push(*value);
+            is_mixed |= name.to_lowercase() != *wanted.name;
+        }
+    }
+    if all && is_mixed {
+        return false;
+    }
     let is_value = |text: &str| wanted.values.iter().any(|value| **value == *text);
     if wanted.values.is_empty() {
         !lines.is_empty()
@@ -267,8 +286,8 @@ fn canonical(path: &str) -> Option<String> {
         }
         decoded = decoded + "/" + &segment;
     }
-    let odd = |c: char| matches!(c, '\\' | ';') || c.is_ascii_control();
-    (!decoded.contains(odd) && !path.contains('#')).then_some(decoded)
+    let odd = |c: char| matches!(c, '\\' | ';' | '#' | '?') || c.is_control() || c.is_whitespace();
+    (!decoded.contains(odd)).then_some(decoded)
 }
 
 fn unescaped(segment: &str) -> Option<String> {

@@ -91,7 +91,7 @@ impl AuthorizationRequest for NoRequest {
         ""
     }
 
-    fn each_value(&self, _name: &str, _see: &mut dyn FnMut(&[u8])) {}
+    fn each_line(&self, _: &dyn Fn(&str) -> bool, _: &mut dyn FnMut(&str, &[u8])) {}
 }
 
 impl Mesh {

@@ -110,15 +110,15 @@ impl AuthorizationRequest for Arriving<'_> {
         self.authority
     }
 
-    fn each_value(&self, name: &str, see: &mut dyn FnMut(&[u8])) {
+    fn each_line(&self, is_wanted: &dyn Fn(&str) -> bool, see: &mut dyn FnMut(&str, &[u8])) {
         let is = |given: &str, wanted: &str| given.eq_ignore_ascii_case(wanted);
-        let ends_here = self.headers.iter().any(|(given, value)| {
-            is(given, "connection") && value.split(',').any(|option| is(option.trim(), name))
-        });
-        if !ends_here {
-            let named = self.headers.iter().filter(|(given, _)| is(given, name));
-            named.for_each(|(_, value)| see(value.as_bytes()));
-        }
+        let ends_here = |name: &str| {
+            self.headers.iter().any(|(given, value)| {
+                is(given, "connection") && value.split(',').any(|option| is(option.trim(), name))
+            })
+        };
+        let wanted = self.headers.iter().filter(|(name, _)| is_wanted(name) && !ends_here(name));
+        wanted.for_each(|(name, value)| see(name, value.as_bytes()));
     }
 }
 

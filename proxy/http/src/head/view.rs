@@ -97,16 +97,18 @@ impl<'a> RequestView<'a> {
         values(self.headers(), name)
     }
 
-    /// The values of all headers of this name, whatever its case, that go on to the server: none if
-    /// the client's `Connection` names the header (RFC 9110 section 7.6.1).
-    pub fn forwarded<'n>(&self, name: &'n str) -> impl Iterator<Item = &'a [u8]> + use<'a, 'n> {
-        let named = move |(given, value): (&str, &'a [u8])| {
-            given.eq_ignore_ascii_case(name).then_some(value)
+    /// The headers whose names are wanted, and that go on to the server: not those that the client's
+    /// `Connection` names (RFC 9110 section 7.6.1).
+    pub fn forwarded(
+        &self,
+        is_wanted: impl Fn(&str) -> bool,
+    ) -> impl Iterator<Item = (&'a str, &'a [u8])> {
+        let ends_here = |name: &str| {
+            let mut options = self.values("connection").flat_map(tokens);
+            options.any(|option| option.eq_ignore_ascii_case(name.as_bytes()))
         };
-        let ends_here = self
-            .values("connection")
-            .any(|line| tokens(line).any(|option| option.eq_ignore_ascii_case(name.as_bytes())));
-        self.headers().filter_map(named).filter(move |_| !ends_here)
+        let wanted = self.headers().filter(move |(name, _)| is_wanted(name));
+        wanted.filter(move |(name, _)| !ends_here(name))
     }
 
     /// All headers in the order sent, without the pseudo-headers of HTTP/2.

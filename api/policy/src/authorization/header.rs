@@ -1,0 +1,64 @@
+//! Headers: of requests, and of conditions.
+//!
+//! CGI, WSGI, PHP and others pass headers on as variables, in whose names everything besides letters
+//! and digits is an underscore: `x-role` and `x_role` are one to them.
+
+use leno_types::authorization::HeaderMatch;
+
+use super::AuthorizationRequest;
+
+/// Whether some server takes one name for the other.
+pub(super) fn is_spelling(name: &str, given: &str) -> bool {
+    let folded = |byte: u8| match byte {
+        byte if byte.is_ascii_alphanumeric() => byte.to_ascii_lowercase(),
+        _ => b'-',
+    };
+    name.len() == given.len() && name.bytes().map(folded).eq(given.bytes().map(folded))
+}
+
+/// Whether a request fulfils a condition.
+///
+/// `of_all`: each line must, and no line may be spelled otherwise, since nothing shows which of them the
+/// server believes. Else any line of any spelling is enough.
+pub(super) fn has_header(
+    request: &impl AuthorizationRequest,
+    HeaderMatch { name, values }: &HeaderMatch,
+    of_all: bool,
+) -> bool {
+    let is_value = |text: &[u8]| values.iter().any(|value| value.as_bytes() == text);
+    let (mut any, mut all, mut is_present) = (false, true, false);
+    request.each_line(&|given| is_spelling(name, given), &mut |given, line| {
+        is_present = true;
+        let mut elements = line.split(|byte| *byte == b',').map(<[u8]>::trim_ascii);
+        if of_all && !given.eq_ignore_ascii_case(name) {
+            all = false;
+        } else if is_value(line) {
+            any = true;
+        } else if of_all && !values.is_empty() {
+            all &= elements.all(is_value);
+        } else {
+            any |= elements.any(is_value);
+        }
+    });
+    match (values.is_empty(), of_all) {
+        (true, false) => is_present,
+        (_, true) => is_present && all,
+        (false, false) => any,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_that_become_one_variable_are_spellings_of_each_other() {
+        for given in ["x-role", "X-Role", "x_role", "X_ROLE", "x.role", "x~role"] {
+            assert!(is_spelling("x-role", given), "{given}");
+            assert!(is_spelling("x_role", given), "{given}");
+        }
+        for given in ["xrole", "x--role", "x-role-", "x-rule", "xxrole", ""] {
+            assert!(!is_spelling("x-role", given), "{given}");
+        }
+    }
+}
