@@ -27,6 +27,7 @@ use tokio::time::timeout;
 
 use crate::application::Application;
 use crate::authorize::{Access, Silence};
+use crate::own_tls::own_tls;
 use crate::race::{FirstSpeaker, race};
 use crate::{Client, Shared};
 
@@ -217,8 +218,10 @@ async fn plaintext(
     application: &Application,
     PortRules { mtls, declared }: PortRules,
 ) -> Option<Accepted> {
+    let port = application.dialled().port();
+    let reads_names = shared.policies().table.reads_server_names(port);
     let detected = match declared {
-        Protocol::Opaque => Ok(Verdict::Opaque),
+        Protocol::Opaque if !reads_names => Ok(Verdict::Opaque),
         declared => client.detect(declared, &waits(shared, mtls, declared)).await,
     };
     let verdict = match detected {
@@ -244,6 +247,7 @@ async fn plaintext(
             registry.tls_name(Direction::Inbound, tls.server_name.as_deref());
             tls
         }
+        verdict if reads_names => own_tls(verdict, client.bytes()),
         _ => OwnTls::default(),
     };
     match protocol {

@@ -23,6 +23,7 @@ mod authorize;
 mod http;
 mod limit;
 mod opaque;
+mod own_tls;
 mod race;
 mod standing;
 
@@ -259,8 +260,7 @@ impl Inbound {
     }
 
     /// The TLS of the application that a client sends as bytes. It is read if policies depend on its
-    /// server name. A client that is silent for long may still begin it, so that its name is
-    /// unknown. `None` if the connection broke.
+    /// server name. `None` if the connection broke.
     async fn own_tls(
         &self,
         stream: &mut Peeked<TlsStream>,
@@ -271,9 +271,7 @@ impl Inbound {
             return Some(OwnTls::default());
         }
         match stream.detect(Protocol::Opaque, &Waits::MESHED).await {
-            Ok(Verdict::Tls(hello)) => Some(OwnTls::begun(hello.as_ref())),
-            Ok(Verdict::Opaque) => Some(OwnTls::default()),
-            Ok(_) => Some(OwnTls::begun(None)),
+            Ok(verdict) => Some(own_tls::own_tls(&verdict, stream.bytes())),
             Err(error) => {
                 tracing::debug!(%error, "a client's connection broke");
                 None

@@ -11,8 +11,11 @@ use leno_inbound::{Inbound, Parts};
 use leno_telemetry::{Registry, render};
 use leno_tls::Keyring;
 use leno_transport::{Activity, Admission, Directions};
-use leno_types::authorization::{Authorization, DefaultAuthorization};
+use leno_types::authorization::{
+    Action, Authorization, AuthorizationPolicy, DefaultAuthorization, RequestMatch, Rule,
+};
 use leno_types::mesh::{PortProtocol, Resolution, ServerPolicy, Topology};
+use leno_types::traffic::Source;
 use leno_types::{InstanceName, MtlsMode, Protocol};
 use socket2::SockRef;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -194,6 +197,66 @@ fn a_server_that_speaks_first_is_not_connected_to_for_a_client_that_is_denied() 
             let nothing = accepted.unwrap_err().kind();
             assert_eq!(nothing, std::io::ErrorKind::WouldBlock, "{mtls:?} {declared:?}");
         });
+    }
+}
+
+/// Denies TLS for `bad.example.com`.
+fn denying_by_name() -> Authorization {
+    let name = RequestMatch { server_names: vec!["bad.example.com".into()], ..Default::default() };
+    let policy = AuthorizationPolicy {
+        source: Source { created: 0, namespace: "shop".into(), name: "no-name".into() },
+        action: Action::Deny,
+        ports: None,
+        rules: [Rule { from: Vec::new(), to: vec![name] }].into(),
+    };
+    Authorization { policies: [policy].into(), ..Authorization::default() }
+}
+
+/// A ClientHello for this server.
+fn hello(name: &str) -> Vec<u8> {
+    let vector = |body: &[u8]| [&(body.len() as u16).to_be_bytes()[..], body].concat();
+    let names = vector(&[&b"\0"[..], &vector(name.as_bytes())].concat());
+    let extensions = vector(&[&b"\0\0"[..], &vector(&names)].concat());
+    let body = [&b"\x03\x03"[..], &[0; 32], b"\0\0\x02\x13\x01\x01\0", &extensions].concat();
+    let message = [&b"\x01\0"[..], &vector(&body)].concat();
+    [&b"\x16\x03\x01"[..], &vector(&message)].concat()
+}
+
+#[test]
+fn server_names_are_read_on_ports_that_are_declared_to_carry_bytes() {
+    let (good, bad) = (hello("good.example.com"), hello("bad.example.com"));
+    let version = |minor: u8| [&b"\x16\x03"[..], &[minor], &bad[3..]].concat();
+    let empty = [&b"\x16\x03\x01\0\0"[..], &bad].concat();
+    let refused = [bad.clone(), version(5), version(0xff), empty];
+    for (mtls, declared) in [
+        (MtlsMode::Permissive, Protocol::Opaque),
+        (MtlsMode::Disabled, Protocol::Opaque),
+        (MtlsMode::Permissive, Protocol::Detect),
+        (MtlsMode::Disabled, Protocol::Detect),
+    ] {
+        let lab = async |first: &[u8]| {
+            let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+            let address = listener.local_addr().unwrap();
+            let rules = (mtls, &[(address.port(), declared)][..]);
+            Lab::authorizing(listener, Some(address), rules, first, denying_by_name()).await
+        };
+        for first in &refused {
+            run(async {
+                let lab = lab(first).await;
+                lab.served.await.unwrap();
+                let accepted = lab.application.into_std().unwrap().accept();
+                let nothing = accepted.unwrap_err().kind();
+                assert_eq!(nothing, std::io::ErrorKind::WouldBlock, "{mtls:?} {declared:?}");
+            });
+        }
+        for first in [&b"hello"[..], good.as_slice()] {
+            run(async {
+                let lab = lab(first).await;
+                let mut read = vec![0; first.len()];
+                lab.application().await.read_exact(&mut read).await.unwrap();
+                assert_eq!(read, first);
+            });
+        }
     }
 }
 
