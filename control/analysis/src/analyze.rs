@@ -1,5 +1,6 @@
 //! Mistakes in documents.
 
+mod authorization;
 mod external;
 mod finding;
 mod foreign;
@@ -62,6 +63,7 @@ fn found(mesh: &Mesh, documents: &Documents, local: bool) -> Vec<Finding> {
     services::services(mesh, &mut findings);
     grants::grants(mesh, &mut findings);
     policies::policies(mesh, &mut findings);
+    authorization::authorization(mesh, &mut findings);
     parts::without_effect(mesh, &mut findings);
     ports::ports(mesh, &mut findings, local);
     external::external(mesh, &mut findings);
