@@ -6,6 +6,7 @@ mod access;
 mod check;
 
 pub use access::{Access, AccessChange, ClientAccess, PolicySummary, access_changes};
+pub(crate) use check::AskedServer;
 pub use check::{AuthorizationAnswer, Check, CheckClient, PolicyVerdict};
 
 use std::net::{IpAddr, Ipv4Addr};

@@ -19,6 +19,7 @@ use leno_resources::Object;
 use leno_types::mesh::{Endpoint, Service, Workload, declared};
 use leno_types::{Egress, InstanceName, MtlsMode, Protocol};
 
+use crate::authz::AskedServer;
 use crate::mesh::Mesh;
 use crate::sender::{Sender, Unanswerable};
 use host::Host;
@@ -110,7 +111,8 @@ impl Mesh {
             }
         };
         if strict < instances.len() {
-            let targets = instances.into_iter().map(|target| (Some(target), None)).collect();
+            let server = |at| AskedServer { at: Some(at), backend: None };
+            let targets = instances.into_iter().map(server).collect();
             self.authorize_at(answer, sender, question, targets);
         }
     }

@@ -72,6 +72,14 @@ pub struct PolicyVerdict {
     pub place: Option<String>,
 }
 
+/// A server that a request may go to.
+pub(crate) struct AskedServer {
+    /// The instance and its port; `None` outside of the mesh.
+    pub(crate) at: Option<(InstanceName, u16)>,
+    /// The backend, whose changes the request has.
+    pub(crate) backend: Option<BackendAnswer>,
+}
+
 /// A request as it arrives at the workload.
 struct Arriving<'a> {
     method: &'a str,
@@ -182,25 +190,25 @@ impl Mesh {
                 let name = endpoint.workload.as_deref().and_then(|name| name.parse().ok());
                 let port =
                     endpoint.address.rsplit_once(':').and_then(|(_, port)| port.parse().ok());
-                targets.push((name.zip(port), Some(backend.clone())));
+                targets.push(AskedServer { at: name.zip(port), backend: Some(backend.clone()) });
             }
         }
         self.authorize_at(answer, sender, question, targets);
     }
 
-    /// The same at these instances and ports, with the backend whose changes the request has.
+    /// The same at these servers.
     pub(crate) fn authorize_at(
         &self,
         answer: &mut Explanation,
         sender: &Sender,
         question: &Question,
-        targets: Vec<(Option<(InstanceName, u16)>, Option<BackendAnswer>)>,
+        targets: Vec<AskedServer>,
     ) {
         let mut all: Vec<AuthorizationAnswer> = Vec::new();
         let servers = targets.len();
         let is_http = answer.outcome.kind != "relayed";
-        for (target, backend) in &targets {
-            let Some((name, port)) = target else { continue };
+        for AskedServer { at, backend } in &targets {
+            let Some((name, port)) = at else { continue };
             let Some(enforced) = self.enforced(name) else { continue };
             let seen = self.seen(sender, enforced.policy.mtls);
             if enforced.table.is_open() || enforced.refuses(&seen) {
