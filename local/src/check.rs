@@ -4,13 +4,15 @@ use std::net::{IpAddr, SocketAddr};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use k8s_openapi::jiff::Timestamp;
-use leno_types::ports;
+use leno_types::authorization::MAX_POLICIES;
+use leno_types::{InstanceName, ports};
 use serde::Serialize;
 
 use leno_observe::ejected::Ejected;
 use leno_observe::metrics::{self, Sample};
 
 use crate::admin::Admin;
+use crate::analysis;
 use crate::error::{Error, Result};
 use crate::layout::Layout;
 use crate::listening;
@@ -93,6 +95,7 @@ async fn mesh(status: &Status) -> Result<Vec<Finding>> {
     let mut findings = Vec::new();
     if status.needs_controller {
         findings.push(controller(status, &switch).await);
+        findings.extend(overloaded(&status.mesh));
     }
     if let Some(reason) = &status.refused_edit {
         findings.push(Finding::bad("files", format!("the last edit was refused: {reason}")));
@@ -101,6 +104,20 @@ async fn mesh(status: &Status) -> Result<Vec<Finding>> {
     let instances = status.instances.iter().map(|instance| of_instance(instance, &switch));
     findings.extend(futures_util::future::join_all(instances).await.into_iter().flatten());
     Ok(findings)
+}
+
+/// The workloads that more policies select than their proxies apply.
+fn overloaded(mesh: &str) -> Vec<Finding> {
+    let row = |(name, number): (InstanceName, usize)| {
+        let text = format!(
+            "{number} policies select it, and a proxy applies at most {MAX_POLICIES}: it denies every client"
+        );
+        Finding::bad(&format!("{}/{} policies", name.namespace, name.name), text)
+    };
+    match analysis::running(mesh) {
+        Ok(mesh) => mesh.overloaded().into_iter().map(row).collect(),
+        Err(error) => vec![Finding::bad("policies", error.chain())],
+    }
 }
 
 async fn of_instance(instance: &InstanceStatus, switch: &Netns) -> Vec<Finding> {
