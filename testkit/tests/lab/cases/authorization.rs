@@ -60,6 +60,13 @@ spec:
 ---
 apiVersion: leno.dev/v1alpha1
 kind: Workload
+metadata: {name: names, namespace: lab, labels: {app: names}}
+spec:
+  command: ['@BIN@/leno-peer', echo, --listen, '0.0.0.0:9443']
+  ports: [{name: tls, port: 9443, appProtocol: tls}]
+---
+apiVersion: leno.dev/v1alpha1
+kind: Workload
 metadata: {name: calls, namespace: lab, labels: {app: calls}}
 spec:
   command: ['@BIN@/examples/tonic-peer', serve, '10000', calls]
@@ -105,6 +112,36 @@ spec:
   rules:
   - to: [{paths: [{prefix: /admin}]}]
   - to: [{headers: [{name: x-role, values: [guest]}]}]
+  - to: [{methods: [DELETE]}]
+---
+apiVersion: leno.dev/v1alpha1
+kind: AuthorizationPolicy
+metadata: {name: to-names, namespace: lab}
+spec: {selector: {matchLabels: {app: names}}, rules: [{}]}
+---
+apiVersion: leno.dev/v1alpha1
+kind: AuthorizationPolicy
+metadata: {name: no-name, namespace: lab}
+spec:
+  selector: {matchLabels: {app: names}}
+  action: Deny
+  rules: [{to: [{serverNames: [bad.example.com]}]}]
+---
+apiVersion: leno.dev/v1alpha1
+kind: AuthorizationPolicy
+metadata: {name: all-paths, namespace: lab}
+spec:
+  selector: {matchLabels: {app: nginx}}
+  action: Deny
+  rules: [{to: [{methods: [OPTIONS], paths: [{prefix: /}]}]}]
+---
+apiVersion: leno.dev/v1alpha1
+kind: AuthorizationPolicy
+metadata: {name: watch, namespace: lab}
+spec:
+  selector: {matchLabels: {app: nginx}}
+  action: Audit
+  rules: [{to: [{paths: [{prefix: /watched}]}]}]
 ---
 apiVersion: leno.dev/v1alpha1
 kind: AuthorizationPolicy
@@ -153,6 +190,7 @@ fn clients_may_do_what_policies_permit(capture: Capture) -> Result<()> {
         denials_win(&lab)?;
         no_spelling_of_a_path_passes(&lab)?;
         bytes_of_others_are_refused(&lab)?;
+        server_names_are_read_of_every_client(&lab)?;
         calls_are_denied_by_their_method(&lab, &peer.display().to_string())?;
         decisions_are_counted(&lab)?;
         // All of it ends with the documents, and nothing was restarted.
@@ -186,7 +224,16 @@ fn denials_win(lab: &Lab) -> Result<()> {
     let roles = ["-H", "x-role: user", "-H", "x-role: guest", "http://nginx.lab/"];
     until(lab, "web", &roles, named)?;
     until(lab, "web", &["-H", "x-role: user, guest", "http://nginx.lab/"], named)?;
-    until(lab, "web", &["-H", "x-role: user", "http://nginx.lab/"], "200")
+    until(lab, "web", &["-H", "x-role: user", "http://nginx.lab/"], "200")?;
+    // WSGI, CGI and PHP take it for x-role.
+    until(lab, "web", &["-H", "x_role: guest", "http://nginx.lab/"], named)?;
+    // Some servers raise the method.
+    for method in ["DELETE", "delete", "DeLeTe"] {
+        until(lab, "web", &["-X", method, "http://nginx.lab/"], named)?;
+    }
+    // It asks about every path.
+    let server = ["-X", "OPTIONS", "--request-target", "*", "http://nginx.lab"];
+    until(lab, "cart", &server, "403 authorization-denied; policy=lab/all-paths")
 }
 
 /// Spellings of `/admin` that were ways around the policies of other meshes: CVE-2020-8595 (exact
@@ -206,6 +253,10 @@ fn no_spelling_of_a_path_passes(lab: &Lab) -> Result<()> {
         ("/admin;x=1", ambiguous),
         ("/%2561dmin", ambiguous),
         ("/admin%00", ambiguous),
+        ("/admin%3Fx", ambiguous),
+        ("/admin%23x", ambiguous),
+        ("/admin%20", ambiguous),
+        ("/admin%C2%A0", ambiguous),
     ] {
         let url = format!("http://nginx.lab{path}");
         let said = answered(lab, "web", &["--path-as-is", &url])?;
@@ -232,6 +283,43 @@ fn bytes_of_others_are_refused(lab: &Lab) -> Result<()> {
     Ok(())
 }
 
+/// From proxies and from others, whatever the port is declared to carry. The server returns what it
+/// receives.
+fn server_names_are_read_of_every_client(lab: &Lab) -> Result<()> {
+    let (good, bad) = (hello("good.example.com"), hello("bad.example.com"));
+    let versions = bad.replacen("\u{3}\u{1}", "\u{3}\u{5}", 1);
+    let empty = format!("\u{16}\u{3}\u{1}\0\0{bad}");
+    for (client, address) in [("web", "names.lab:9443"), ("plain", "names-0.names.lab:9443")] {
+        let talk = |first: &str| {
+            lab.talk(client, address, &[Step::Send(first.to_owned()), Step::Read(first.len())])
+        };
+        for first in ["hello", good.as_str()] {
+            let served = talk(first)?;
+            ensure!(served.failure().is_none(), "{client} {first:?}: {served:?}");
+        }
+        for first in [&bad, &versions, &empty] {
+            let refused = talk(first)?;
+            ensure!(refused.failure().is_some(), "{client} {first:?}: {refused:?}");
+        }
+    }
+    Ok(())
+}
+
+/// A ClientHello for this server (RFC 8446 section 4.1.2), of bytes that are text.
+fn hello(name: &str) -> String {
+    let vector = |body: &str| {
+        let length = char::from(u8::try_from(body.len()).expect("short"));
+        assert!(length.is_ascii());
+        format!("\0{length}{body}")
+    };
+    let names = vector(&format!("\0{}", vector(name)));
+    let extensions = vector(&format!("\0\0{}", vector(&names)));
+    let random = "r".repeat(32);
+    let body = format!("\u{3}\u{3}{random}\0\0\u{2}\u{13}\u{1}\u{1}\0{extensions}");
+    let message = format!("\u{1}\0{}", vector(&body));
+    format!("\u{16}\u{3}\u{1}{}", vector(&message))
+}
+
 fn calls_are_denied_by_their_method(lab: &Lab, peer: &str) -> Result<()> {
     let call = |client: &str, method: &str| -> Result<String> {
         let said = lab.text(client, &[peer, "one", "calls.lab", "90", method])?;
@@ -248,6 +336,12 @@ fn calls_are_denied_by_their_method(lab: &Lab, peer: &str) -> Result<()> {
 
 fn decisions_are_counted(lab: &Lab) -> Result<()> {
     let page = lab.metrics("nginx")?;
+    let audited = "leno_authorization_total{decision=\"audit\",policy=\"lab/watch\"} ";
+    let audited = page.lines().find_map(|line| line.strip_prefix(audited));
+    ensure!(
+        audited.is_some_and(|count| count != "0"),
+        "ambiguous paths are not audited: {audited:?}"
+    );
     for line in [
         "leno_authorization_total{decision=\"allow\",policy=\"lab/clients\"}",
         "leno_authorization_total{decision=\"deny\",policy=\"lab/no-admin\"}",
