@@ -17,7 +17,10 @@ use crate::netns::Netns;
 use crate::network;
 use crate::plan::{Defaults, Plan};
 use crate::ranges::Ranges;
-use crate::status::Status;
+use crate::status::{Mistake, Status};
+
+/// Most mistakes that the status of a mesh keeps.
+const MAX_MISTAKES: usize = 100;
 
 /// The mesh that runs, by what its control plane was told last.
 ///
@@ -126,6 +129,14 @@ fn empty(paths: &[PathBuf], documents: &Documents) -> Vec<Finding> {
 /// The mistakes in documents that can be run.
 pub(crate) fn findings_of(documents: &Documents, plan: &Plan) -> Vec<Finding> {
     analyze(documents, objects(plan))
+}
+
+/// Them as the status of the mesh keeps them: the first hundred.
+pub(crate) fn mistakes(documents: &Documents, plan: &Plan) -> Vec<Mistake> {
+    let all = findings_of(documents, plan).into_iter().take(MAX_MISTAKES);
+    let mistake =
+        |one: Finding| Mistake { error: one.severity == Severity::Error, text: one.to_string() };
+    all.map(mistake).collect()
 }
 
 /// As `leno up` plans them, less what it does not: static proxies.

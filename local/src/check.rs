@@ -100,6 +100,8 @@ async fn mesh(status: &Status) -> Result<Vec<Finding>> {
     if let Some(reason) = &status.refused_edit {
         findings.push(Finding::bad("files", format!("the last edit was refused: {reason}")));
     }
+    let wrong = status.mistakes.iter().filter(|mistake| mistake.error);
+    findings.extend(wrong.map(|mistake| Finding::bad("files", mistake.text.clone())));
     // All at once: a proxy that hangs holds up one answer, not the report.
     let instances = status.instances.iter().map(|instance| of_instance(instance, &switch));
     findings.extend(futures_util::future::join_all(instances).await.into_iter().flatten());

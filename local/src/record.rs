@@ -5,7 +5,7 @@
 
 use std::fs::{self, File, OpenOptions};
 use std::io;
-use std::os::unix::fs::MetadataExt;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -280,7 +280,9 @@ fn lock(layout: &Layout) -> Result<Flock<File>> {
             other => other?,
         }
         let mut options = OpenOptions::new();
-        let opened = options.read(true).write(true).create(true).truncate(false).open(&path);
+        // Who can open it can hold its lock.
+        let options = options.read(true).write(true).create(true).mode(0o600);
+        let opened = options.truncate(false).open(&path);
         let file = match opened {
             // The directory was removed in between.
             Err(error) if error.kind() == io::ErrorKind::NotFound => continue,

@@ -33,12 +33,23 @@ pub struct Status {
     pub uplink: bool,
     /// Why the last edit of the files was refused, none when it was taken.
     pub refused_edit: Option<String>,
+    /// What is wrong in the files although they run.
+    pub mistakes: Vec<Mistake>,
     /// The last edits of the files, the newest last.
     pub edits: Vec<Edit>,
     /// The files that it follows, absolute; `-` is standard input.
     pub files: Vec<PathBuf>,
     /// The instances, by namespace and name.
     pub instances: Vec<InstanceStatus>,
+}
+
+/// A mistake in the files of a mesh, as `leno analyze` finds it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Mistake {
+    /// Whether something cannot work, which is more than a warning.
+    pub error: bool,
+    /// Its line.
+    pub text: String,
 }
 
 /// An edit of the files of a mesh.
@@ -391,6 +402,7 @@ mod tests {
             switch_netns: "leno-default".into(),
             uplink: false,
             refused_edit: None,
+            mistakes: Vec::new(),
             edits: Vec::new(),
             files: Vec::new(),
             instances: vec![

@@ -72,11 +72,23 @@ pub enum AuthorizationAction {
 #[serde(rename_all = "camelCase", default)]
 pub struct AuthorizationRule {
     /// The client matches one of these. By default every client does, with an identity or without.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
+    #[serde(skip_serializing_if = "Vec::is_empty", deserialize_with = "not_empty")]
     pub from: Vec<ClientSpec>,
     /// The connection or request matches one of these. By default each does.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
+    #[serde(skip_serializing_if = "Vec::is_empty", deserialize_with = "not_empty")]
     pub to: Vec<RequestSpec>,
+}
+
+/// An empty list would match everything, as no list does; who writes one may mean nothing.
+fn not_empty<'de, D: serde::Deserializer<'de>, T: Deserialize<'de>>(
+    deserializer: D,
+) -> Result<Vec<T>, D::Error> {
+    let list = Vec::deserialize(deserializer)?;
+    if list.is_empty() {
+        let reason = "is empty: leave it out for everything, or name at least one entry";
+        return Err(serde::de::Error::custom(reason));
+    }
+    Ok(list)
 }
 
 /// A client. Every field that is given must match; of the values of a field, one.

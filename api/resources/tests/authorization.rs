@@ -133,6 +133,19 @@ const MISTAKES: &[(&str, &str)] = &[
         "\"get\" is not GET, as methods are case-sensitive: use GET",
     ),
     (
+        "  rules: [{to: [{methods: ['*']}]}]\n",
+        "\"*\" is not a method: leave methods out for every method",
+    ),
+    (
+        "  rules: [{to: [{paths: [{prefix: '/adm*'}]}]}]\n",
+        "\"/adm*\" ends in *, which stands for itself: a prefix is whole segments without *",
+    ),
+    (
+        "  rules: [{from: []}]\n",
+        "is empty: leave it out for everything, or name at least one entry",
+    ),
+    ("  rules: [{to: []}]\n", "is empty: leave it out for everything, or name at least one entry"),
+    (
         "  rules: [{to: [{hosts: ['a:80']}]}]\n",
         "\"a:80\" is not a host: use a name in lower case without port, or *.NAME",
     ),

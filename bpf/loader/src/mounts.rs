@@ -3,7 +3,7 @@
 use std::fs::{self, File};
 use std::io;
 use std::os::unix::ffi::OsStringExt;
-use std::os::unix::fs::MetadataExt as _;
+use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 
 use nix::fcntl::{Flock, FlockArg};
@@ -13,6 +13,9 @@ use crate::Error;
 
 /// The directory in which Leno mounts file systems that the machine has not mounted.
 pub const PRIVATE: &str = "/run/leno";
+
+/// Of a file that is locked: who can open it can hold its lock.
+const LOCK_MODE: u32 = 0o600;
 
 /// The file in [`PRIVATE`] that [`turn`] locks.
 const LOCK: &str = "mount.lock";
@@ -59,7 +62,8 @@ fn turn() -> io::Result<Flock<File>> {
     let path = Path::new(PRIVATE).join(LOCK);
     loop {
         fs::create_dir_all(PRIVATE)?;
-        let file = match File::create(&path) {
+        let mut options = File::options();
+        let file = match options.write(true).create(true).mode(LOCK_MODE).open(&path) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
             other => other?,
         };
@@ -87,7 +91,9 @@ pub fn mount_privately(kind: &str, name: &str) -> Result<PathBuf, Error> {
         return Ok(at);
     }
     let flags = MsFlags::MS_NOSUID | MsFlags::MS_NODEV | MsFlags::MS_NOEXEC;
-    mount(Some(kind), &at, Some(kind), flags, None::<&str>)
+    // A bpffs is everyone's to write in otherwise.
+    let options = (kind == "bpf").then_some("mode=0700");
+    mount(Some(kind), &at, Some(kind), flags, options)
         .map_err(|errno| Error::io(action())(errno.into()))?;
     Ok(at)
 }

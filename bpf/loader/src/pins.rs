@@ -2,7 +2,7 @@
 
 use std::fs;
 use std::io;
-use std::os::unix::fs::{DirBuilderExt, symlink};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt as _, symlink};
 use std::path::{Path, PathBuf};
 
 use libbpf_rs::Link;
@@ -61,14 +61,20 @@ impl PinRoot {
     }
 }
 
-/// Makes a directory that only its owner may enter; succeeds if it exists.
+/// Makes a directory that only its owner may enter; succeeds if it exists and is this user's. Anyone may
+/// make directories in a bpffs with default options, and whose they are removes what is in them.
 pub(crate) fn create_private_directory(path: &Path) -> Result<(), Error> {
-    match fs::DirBuilder::new().mode(0o700).create(path) {
-        Err(error) if error.kind() != io::ErrorKind::AlreadyExists => {
-            Err(Error::io(format!("make {}", path.display()))(error))
-        }
-        _ => Ok(()),
-    }
+    let made = match fs::DirBuilder::new().mode(0o700).create(path) {
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => fs::symlink_metadata(path)
+            .and_then(|found| {
+                let ours = found.is_dir() && found.uid() == nix::unistd::geteuid().as_raw();
+                let whose =
+                    || format!("it is there and belongs to user {}: remove it", found.uid());
+                if ours { Ok(()) } else { Err(io::Error::other(whose())) }
+            }),
+        other => other,
+    };
+    made.map_err(Error::io(format!("make {}", path.display())))
 }
 
 /// Writes a note as the target of a symbolic link, replacing an older one.

@@ -32,12 +32,31 @@ fn a_bpffs_that_another_mount_hides_is_not_used() {
 fn alone(yaml: &str, script: &str) -> std::process::Output {
     let directory = tempfile::tempdir().unwrap();
     std::fs::write(directory.path().join("mesh.yaml"), yaml).unwrap();
-    let script = format!(
-        "mkdir -p /run/leno && mount -t tmpfs none /run/leno && cd \"$1\" && {{ {script}; }}"
-    );
+    // The end of a mesh elsewhere removes an empty /run/leno, and with it what is mounted there.
+    let script = format!("mount -t tmpfs none /run && cd \"$1\" && {{ {script}; }}");
     let mut command = Command::new("unshare");
     command.args(["--mount", "sh", "-c", &script, env!("CARGO_BIN_EXE_leno")]);
     command.arg(directory.path()).output().unwrap()
+}
+
+#[test]
+fn no_other_user_can_hold_a_lock() {
+    let Some(()) = root(|| ()) else { return };
+    let yaml = "apiVersion: leno.dev/v1alpha1\nkind: Workload\nmetadata: {name: web}\n\
+                spec: {command: [sleep, infinity]}\n";
+    let name = format!("k{}", std::process::id());
+    let script = format!(
+        "umount -l /sys/fs/bpf 2>/dev/null; $0 up --wait --name {name} mesh.yaml >/dev/null; \
+         for lock in mount.lock {name}/lock; do \
+           setpriv --reuid 65534 --regid 65534 --clear-groups flock -n /run/leno/$lock echo held; done; \
+         setpriv --reuid 65534 --regid 65534 --clear-groups mkdir /run/leno/bpf/mine && echo made; \
+         $0 down --name {name}"
+    );
+    let done = alone(yaml, &script);
+    let said = String::from_utf8_lossy(&done.stdout).into_owned();
+    assert_eq!(said, format!("mesh {name} has ended, 1 instance\n"), "{done:?}");
+    let refused = String::from_utf8_lossy(&done.stderr).into_owned();
+    assert_eq!(refused.matches("Permission denied").count(), 3, "{refused}");
 }
 
 #[test]

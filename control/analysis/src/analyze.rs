@@ -1,6 +1,7 @@
 //! Mistakes in documents.
 
 mod authorization;
+mod effect;
 mod external;
 mod finding;
 mod foreign;

@@ -457,6 +457,77 @@ fn an_authorization_policy_that_selects_nothing_is_found() {
     assert!(found.len() == 1 && found[0].starts_with("error[target-not-found] "), "{found:?}");
 }
 
+/// A policy with every form of target, of a mesh in which `plain` has no proxy and `cart` has one.
+#[test]
+fn an_authorization_policy_that_is_not_enforced_is_found_for_every_target() {
+    let workload = |name: &str, meshed: bool| {
+        format!(
+            "apiVersion: leno.dev/v1alpha1\nkind: Workload\n\
+             metadata: {{name: {name}, namespace: bank, labels: {{app: {name}}}}}\n\
+             spec: {{serviceAccount: {name}, command: [a], ports: [{{port: 8080}}]}}\n\
+             status: {{instances: [{{name: {name}-0, addresses: [10.89.1.{}], meshed: {meshed}, ready: true}}]}}\n\
+             ---\napiVersion: v1\nkind: Service\nmetadata: {{name: {name}, namespace: bank}}\n\
+             spec: {{clusterIP: None, selector: {{app: {name}}}, ports: [{{port: 8080}}]}}\n---\n",
+            name.len()
+        )
+    };
+    let mesh = workload("plain", false) + &workload("cart", true);
+    let policy = |attached: &str, rule: &str| {
+        format!(
+            "apiVersion: leno.dev/v1alpha1\nkind: AuthorizationPolicy\n\
+             metadata: {{name: p, namespace: bank}}\nspec:\n  {attached}\n  action: Deny\n  \
+             rules: [{rule}]\n---\n"
+        )
+    };
+    let found = |documents: &str| shown(&(mesh.clone() + documents));
+    let target = |kind: &str, name: &str| {
+        let group = if kind == "Workload" { "leno.dev" } else { "''" };
+        format!("targetRefs: [{{group: {group}, kind: {kind}, name: {name}}}]")
+    };
+    let reason = "bank/plain has no proxy, so that nothing is enforced there; give it a proxy (leno.dev/inject)";
+    for attached in [
+        "selector: {matchLabels: {app: plain}}".to_owned(),
+        target("Workload", "plain"),
+        target("Service", "plain"),
+    ] {
+        let found = found(&policy(&attached, "{}"));
+        assert_eq!(found.len(), 1, "{attached}: {found:?}");
+        assert!(
+            found[0].starts_with("error[policy-not-enforced] ") && found[0].ends_with(reason),
+            "{found:?}"
+        );
+    }
+    let some = found(&policy(&target("Namespace", "bank"), "{}"));
+    assert_eq!(some, [format!("warning[policy-not-enforced] spec.targetRefs[0]: {reason}")]);
+    let default = "apiVersion: v1\nkind: Namespace\nmetadata: {name: bank, annotations: \
+                   {leno.dev/default-authorization: deny}}\n---\n";
+    let default = found(default);
+    assert_eq!(default.len(), 1, "{default:?}");
+    assert!(default[0].starts_with("warning[policy-not-enforced] metadata.annotations"));
+
+    let cart = target("Workload", "cart");
+    for (rule, expected) in [
+        (
+            "{to: [{ports: [80]}]}",
+            "to[0].ports[0]: no workload that the policy is for declares port 80",
+        ),
+        (
+            "{from: [{serviceAccounts: [crat]}]}",
+            "from[0].serviceAccounts[0]: no workload has the service account bank/crat",
+        ),
+        (
+            "{from: [{namespaces: [bnak]}]}",
+            "from[0].namespaces[0]: no workload has the namespace bnak",
+        ),
+    ] {
+        let found = found(&policy(&cart, rule));
+        let start = format!("warning[policy-matches-nothing] spec.rules[0].{expected}");
+        assert!(found.len() == 1 && found[0].starts_with(&start), "{found:?}");
+    }
+    let right = "{from: [{serviceAccounts: [plain, bank/cart], namespaces: [bank]}], to: [{ports: [8080]}]}";
+    assert_eq!(found(&policy(&cart, right)), [""; 0]);
+}
+
 #[test]
 fn more_policies_than_a_proxy_applies_are_found() {
     let workload = "apiVersion: leno.dev/v1alpha1\nkind: Workload\n\

@@ -30,7 +30,7 @@ use crate::orders::{self, Order};
 use crate::plan::{Defaults, Plan, Ready};
 use crate::publish::{Published, Publisher};
 use crate::record;
-use crate::status::{Edit, InstanceStatus, Phase, Status};
+use crate::status::{Edit, InstanceStatus, Mistake, Phase, Status};
 use crate::supervise::Stop;
 use crate::watch::Files;
 
@@ -67,6 +67,7 @@ pub(super) struct Up<'a> {
     controller_stop: watch::Sender<Stop>,
     stop: Stop,
     refused_edit: Option<String>,
+    mistakes: Vec<Mistake>,
     edits: Vec<Edit>,
     /// The last attempt to write failed.
     unwritten: bool,
@@ -107,6 +108,7 @@ impl<'a> Up<'a> {
             controller_stop: watch::channel(Stop::No).0,
             stop: Stop::No,
             refused_edit: None,
+            mistakes: Vec::new(),
             edits: Vec::new(),
             unwritten: false,
             rendered: String::new(),
@@ -152,8 +154,9 @@ impl<'a> Up<'a> {
     /// Makes `plan` the one that runs: ends what it does not want, starts what is new, and what is
     /// wanted in another way is started again, one after the other.
     async fn adopt(&mut self, plan: Plan, documents: &Documents) -> Result<()> {
-        for finding in analysis::findings_of(documents, &plan) {
-            self.say(&finding.to_string());
+        self.mistakes = analysis::mistakes(documents, &plan);
+        for mistake in &self.mistakes {
+            self.say(&mistake.text);
         }
         self.plan = plan;
         self.objects = edit::objects(documents);
@@ -347,6 +350,7 @@ impl<'a> Up<'a> {
             switch_netns: self.mesh.layout.switch_netns(),
             uplink: self.options.uplink,
             refused_edit: self.refused_edit.clone(),
+            mistakes: self.mistakes.clone(),
             edits: self.edits.clone(),
             files: self.options.files.iter().map(absolute).collect(),
             instances: instances.collect(),

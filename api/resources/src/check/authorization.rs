@@ -193,7 +193,9 @@ fn request(check: &mut Check<'_>, at: &Cursor<'_>, request: &RequestSpec) {
     each(check, &at.key("ports"), &request.ports, |check, at, port| check.port(at, (*port).into()));
     each(check, &at.key("methods"), &request.methods, |check, at, method| {
         let upper = method.to_ascii_uppercase();
-        if !is_field_name(method) {
+        if method == "*" {
+            check.fail(at, "\"*\" is not a method: leave methods out for every method");
+        } else if !is_field_name(method) {
             check.fail(at, format!("{method:?} is not a method"));
         } else if *method != upper && METHODS.contains(&&*upper) {
             check.fail(
@@ -228,6 +230,8 @@ fn host(check: &mut Check<'_>, at: &Cursor<'_>, host: &str) {
 fn path(check: &mut Check<'_>, at: &Cursor<'_>, path: &str) {
     let reason = if path.contains('?') {
         Some("has a query: paths are compared without".to_owned())
+    } else if path.ends_with('*') {
+        Some("ends in *, which stands for itself: a prefix is whole segments without *".to_owned())
     } else if path.contains('%') {
         Some("has an escape: write the character itself".to_owned())
     } else {

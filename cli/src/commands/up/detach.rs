@@ -1,6 +1,6 @@
 //! `leno up` in the background: a process of its own that outlives the terminal.
 
-use std::io;
+use std::io::{self, Write as _};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
@@ -96,6 +96,10 @@ fn of_child(layout: &Layout, child: &Child) -> Option<Status> {
 }
 
 fn started(status: &Status, begun: Instant) -> Result<bool> {
+    let mut errors = io::stderr().lock();
+    for mistake in &status.mistakes {
+        writeln!(errors, "{}", mistake.text).context("cannot write to standard error")?;
+    }
     let (mesh, owner) = (&status.mesh, status.owner);
     let ready = status.instances.iter().filter(|one| one.ready).count();
     let of = |phase: Phase| match status.instances.iter().filter(|one| one.phase == phase).count() {

@@ -1,10 +1,10 @@
 //! Mistakes in policies: missing targets, and retries that may write twice.
 
-use leno_index::Proxies;
-use leno_resources::{AuthorizationPolicy, Kind, Object, ObjectKey, PolicyTarget, TrafficPolicy};
+use leno_resources::{Kind, Object, ObjectKey, PolicyTarget, TrafficPolicy};
 use leno_types::mesh::Service;
 use leno_types::{ServiceName, nearest};
 
+use super::effect;
 use super::finding::{Findings, Mistake};
 use super::routes::instead;
 use crate::mesh::Mesh;
@@ -21,10 +21,14 @@ pub(super) fn policies(mesh: &Mesh, findings: &mut Findings<'_>) {
             }
             Object::RateLimitPolicy(policy) => &policy.spec.target_refs,
             Object::AuthorizationPolicy(policy) => {
-                authorization(mesh, findings, at, policy);
+                effect::policy(mesh, findings, at, policy);
                 &policy.spec.target_refs
             }
             Object::BackendTlsPolicy(policy) => &policy.spec.target_refs,
+            Object::Namespace(namespace) => {
+                effect::of_namespace(mesh, findings, at, namespace);
+                continue;
+            }
             _ => continue,
         };
         let namespace = object.key().namespace;
@@ -32,52 +36,6 @@ pub(super) fn policies(mesh: &Mesh, findings: &mut Findings<'_>) {
             let path = format!("spec.targetRefs[{index}]");
             self::target(mesh, findings, (at, &path), (&namespace, target));
         }
-    }
-}
-
-/// A policy of authorization that selects no workload, or is not in effect.
-fn authorization(
-    mesh: &Mesh,
-    findings: &mut Findings<'_>,
-    at: usize,
-    policy: &AuthorizationPolicy,
-) {
-    let namespace = &policy.metadata.namespace;
-    if policy.spec.target_refs.iter().any(|target| target.kind == "Mesh")
-        && !mesh.index.is_of_mesh(namespace)
-    {
-        let reason = format!(
-            "{namespace} is not the namespace of the control plane, so that the policy has no effect"
-        );
-        let remedy = "write it there (leno-system), or target the Namespace".to_owned();
-        let wrong = Mistake::error("policy-not-for-the-mesh", reason, remedy);
-        findings.push(at, "spec.targetRefs", wrong);
-    }
-    let Some(selector) = &policy.spec.selector else { return };
-    let labels = &selector.match_labels;
-    let path = "spec.selector.matchLabels";
-    // Of documents that do not run yet there are no instances.
-    let is_selected = |object: &Object| match object {
-        Object::Workload(workload) => {
-            let own = &workload.metadata;
-            let has = |(key, value): (&String, &String)| own.labels.get(key) == Some(value);
-            own.namespace == *namespace && labels.iter().all(has)
-        }
-        _ => false,
-    };
-    if !mesh.objects.iter().any(is_selected) {
-        let said = labels.iter().map(|(key, value)| format!("{key}: {value}"));
-        let reason = format!(
-            "no workload of {namespace} has the labels {{{}}}, so that the policy holds for nothing",
-            said.collect::<Vec<_>>().join(", ")
-        );
-        let remedy = "a policy selects workloads of its own namespace by their labels".to_owned();
-        findings.push(at, path, Mistake::error("policy-selects-nothing", reason, remedy));
-    } else if mesh.index.proxies_with(namespace, labels) == Proxies::None {
-        let reason = "no workload with these labels has a proxy, so that nothing is enforced";
-        let remedy = "give them a proxy (leno.dev/inject)".to_owned();
-        let wrong = Mistake::warning("policy-not-enforced", reason.to_owned(), remedy);
-        findings.push(at, path, wrong);
     }
 }
 
