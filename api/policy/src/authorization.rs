@@ -29,6 +29,7 @@ use std::sync::Arc;
 
 use leno_types::Identity;
 use leno_types::authorization::{Action, ClientMatch, DefaultAuthorization, HeaderMatch};
+use leno_types::tokens::ClaimMatch;
 use leno_types::traffic::Source;
 
 pub use connection::ConnectionRules;
@@ -99,6 +100,8 @@ struct RequestConditions {
     grpc_method: Option<Arc<str>>,
     /// Positions in the table's headers.
     headers: Box<[u32]>,
+    /// A valid token of the policy's issuers, with all of these claims.
+    token: Option<Box<[ClaimMatch]>>,
     server_names: Box<[Arc<str>]>,
 }
 
@@ -127,6 +130,12 @@ pub trait AuthorizationRequest {
     /// Calls `see` with the name and the value of each header line whose name is wanted. Lines that
     /// the proxy removes do not count.
     fn each_line(&self, is_wanted: &dyn Fn(&str) -> bool, see: &mut dyn FnMut(&str, &[u8]));
+
+    /// Whether the request has a valid token of one of the policy's issuers, with all of these claims. Called
+    /// only where everything else that a rule requires matches.
+    fn has_token(&self, _policy: PolicyIndex, _claims: &[ClaimMatch]) -> bool {
+        false
+    }
 }
 
 /// The server name of TLS that an application's client has begun.
@@ -235,6 +244,7 @@ impl RequestConditions {
             || self.has_paths
             || self.grpc_method.is_some()
             || !self.headers.is_empty()
+            || self.token.is_some()
     }
 
     /// Whether they require nothing.

@@ -1,11 +1,15 @@
 //! `AuthorizationPolicy`: which clients may connect to a workload, and what they may request.
 
+pub(crate) mod jwks;
+
 use std::collections::BTreeMap;
 
 use leno_types::TrustDomain;
 use leno_types::authorization as meaning;
+use leno_types::tokens::{ClaimMatch, TokenIssuer};
 use serde::{Deserialize, Serialize};
 
+use crate::duration::Duration;
 use crate::gateway::PolicyStatus;
 use crate::metadata::Metadata;
 use crate::traffic::{PolicyTarget, meaning::source};
@@ -13,6 +17,9 @@ use crate::traffic::{PolicyTarget, meaning::source};
 /// Most rules of one policy, and most entries of each list in it: each is compared with clients or
 /// requests.
 pub const MAX_AUTHORIZATION_ENTRIES: usize = 64;
+
+/// How far clocks may differ if the policy does not say it.
+const CLOCK_SKEW: std::time::Duration = std::time::Duration::from_secs(30);
 
 /// Which clients may connect to the workloads that it is attached to, and what they may request,
 /// `leno.dev/v1alpha1`.
@@ -42,6 +49,41 @@ pub struct AuthorizationPolicySpec {
     pub action: AuthorizationAction,
     /// The policy matches if one of these matches. An allow policy without rules permits nothing.
     pub rules: Vec<AuthorizationRule>,
+    /// If any: the policy matches only requests with a valid token of a user, of one of these
+    /// issuers.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub tokens: Vec<TokenIssuerSpec>,
+}
+
+/// An issuer of tokens: JSON Web Tokens with a signature by one of its keys.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+#[serde(rename_all = "camelCase", default)]
+pub struct TokenIssuerSpec {
+    /// The claim `iss` of its tokens.
+    pub issuer: String,
+    /// The claim `aud` has one of these.
+    pub audiences: Vec<String>,
+    /// Its public keys, the JSON of a JWK set (RFC 7517).
+    pub jwks: String,
+    /// The header of requests that carries the token. The default is Authorization, after `Bearer`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub header: Option<String>,
+    /// How far the clocks of the issuer and of the proxies may differ, 5m at most. The default is 30s.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub clock_skew: Option<Duration>,
+}
+
+/// A claim of the token.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+#[serde(rename_all = "camelCase", default)]
+pub struct ClaimSpec {
+    /// Its name. Dots lead to claims within claims.
+    pub name: String,
+    /// One of these is the claim, or an element of it. By default the claim need only be there.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub values: Vec<String>,
 }
 
 /// Workloads by their labels.
@@ -66,7 +108,7 @@ pub enum AuthorizationAction {
     Audit,
 }
 
-/// One rule: a client of `from` and a request of `to`.
+/// One rule: a client of `from`, a request of `to`, and the claims of its token.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase", default)]
@@ -77,6 +119,9 @@ pub struct AuthorizationRule {
     /// The connection or request matches one of these. By default each does.
     #[serde(skip_serializing_if = "Vec::is_empty", deserialize_with = "not_empty")]
     pub to: Vec<RequestSpec>,
+    /// Claims of the token. All of these must match. Only with `tokens`.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub claims: Vec<ClaimSpec>,
 }
 
 /// An empty list would match everything, as no list does; who writes one may mean nothing.
@@ -205,6 +250,7 @@ impl AuthorizationPolicy {
         let rule = |rule: &AuthorizationRule| meaning::Rule {
             from: rule.from.iter().map(|from| from.client(namespace, mesh)).collect(),
             to: rule.to.iter().map(RequestSpec::request).collect(),
+            claims: rule.claims.iter().map(ClaimSpec::claim).collect(),
         };
         meaning::AuthorizationPolicy {
             source: source(&self.metadata),
@@ -215,7 +261,31 @@ impl AuthorizationPolicy {
             },
             ports: None,
             rules: self.spec.rules.iter().map(rule).collect(),
+            tokens: self.spec.tokens.iter().map(TokenIssuerSpec::issuer).collect(),
         }
+    }
+}
+
+impl TokenIssuerSpec {
+    /// Keys that cannot be read verify nothing.
+    fn issuer(&self) -> TokenIssuer {
+        TokenIssuer {
+            issuer: self.issuer.as_str().into(),
+            audiences: texts(&self.audiences),
+            keys: jwks::parse(&self.jwks).unwrap_or_default(),
+            header: self.header_name().to_ascii_lowercase().into(),
+            clock_skew: self.clock_skew.map_or(CLOCK_SKEW, |skew| skew.0),
+        }
+    }
+
+    pub(crate) fn header_name(&self) -> &str {
+        self.header.as_deref().unwrap_or("authorization")
+    }
+}
+
+impl ClaimSpec {
+    fn claim(&self) -> ClaimMatch {
+        ClaimMatch { name: self.name.as_str().into(), values: texts(&self.values) }
     }
 }
 

@@ -42,8 +42,8 @@ pub use k8s_openapi::api::discovery::v1::EndpointSlice;
 
 pub use authorization::{
     AuthorizationAction, AuthorizationPolicy, AuthorizationPolicySpec, AuthorizationRule,
-    ClientSpec, GrpcSpec, HeaderSpec, IpBlockSpec, MAX_AUTHORIZATION_ENTRIES, RequestSpec,
-    SegmentSpec, WorkloadSelector,
+    ClaimSpec, ClientSpec, GrpcSpec, HeaderSpec, IpBlockSpec, MAX_AUTHORIZATION_ENTRIES,
+    RequestSpec, SegmentSpec, TokenIssuerSpec, WorkloadSelector,
 };
 pub use cron::{ConcurrencyPolicy, Cron, Schedule};
 pub use duration::{Duration, DurationError};

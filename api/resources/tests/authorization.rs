@@ -233,3 +233,53 @@ fn the_default_is_of_a_namespace() {
     let problems = parse("a.yaml", workload).unwrap_err();
     assert!(problems[0].to_string().contains("is for a Namespace"), "{problems:?}");
 }
+
+/// A set with one key of Ed25519.
+const JWKS: &str = r#"{"keys":[{"kty":"OKP","crv":"Ed25519","kid":"a","x":"BwcHBwcHBwcHBwcHBwcHBwcHBwcHBwcHBwcHBwcHBwc"}]}"#;
+
+#[test]
+fn tokens_are_of_issuers_with_public_keys() {
+    let text = format!(
+        "apiVersion: leno.dev/v1alpha1\nkind: AuthorizationPolicy\n\
+         metadata: {{name: p, namespace: shop}}\nspec:\n  selector: {{}}\n  tokens:\n  \
+         - {{issuer: 'https://id', audiences: [a, b], jwks: '{JWKS}', header: X-Token, clockSkew: 10s}}\n  \
+         - {{issuer: 'https://id2', audiences: [a], jwks: '{JWKS}'}}\n  \
+         rules: [{{claims: [{{name: groups, values: [ops]}}, {{name: sub}}]}}]\n"
+    );
+    let read = policy(&text);
+    let written = to_yaml(&Object::AuthorizationPolicy(Box::new(read.clone())));
+    assert_eq!(policy(&written), read);
+    let meaning = read.policy(&TrustDomain::default());
+    let [first, second] = &meaning.tokens[..] else { panic!("{meaning:?}") };
+    assert_eq!((&*first.header, first.clock_skew.as_secs()), ("x-token", 10));
+    assert_eq!((&*second.header, second.clock_skew.as_secs()), ("authorization", 30));
+    assert_eq!((first.keys.len(), first.keys[0].algorithm.as_str()), (1, "EdDSA"));
+    assert_eq!(first.keys[0].id.as_deref(), Some("a"));
+    assert_eq!(meaning.rules[0].claims.len(), 2);
+}
+
+#[test]
+fn tokens_that_would_not_hold_are_refused() {
+    let issuer = format!("issuer: i, audiences: [a], jwks: '{JWKS}'");
+    for (rest, expected) in [
+        ("  rules: [{claims: [{name: sub}]}]\n".to_owned(), "claims: has no effect without tokens"),
+        (
+            format!("  action: Deny\n  rules: [{{}}]\n  tokens: [{{{issuer}}}]\n"),
+            "leaves its token out",
+        ),
+        (format!("  tokens: [{{audiences: [a], jwks: '{JWKS}'}}]\n"), "issuer: is empty"),
+        (
+            format!("  tokens: [{{issuer: i, jwks: '{JWKS}'}}]\n"),
+            "audiences: is empty: a token for",
+        ),
+        ("  tokens: [{issuer: i, audiences: [a]}]\n".to_owned(), "jwks: is not a set of keys"),
+        (format!("  tokens: [{{{issuer}, clockSkew: 6m}}]\n"), "clockSkew: is more than 5m"),
+        (
+            format!("  tokens: [{{{issuer}, header: leno-x}}]\n"),
+            "header: leno-x of clients is removed",
+        ),
+    ] {
+        let found = problems(&format!("  selector: {{}}\n{rest}"));
+        assert!(found.len() == 1 && found[0].contains(expected), "{rest}{found:#?}\n{expected}");
+    }
+}

@@ -12,6 +12,7 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 
 use crate::TrustDomain;
+use crate::tokens::{ClaimMatch, TokenIssuer};
 use crate::traffic::Source;
 
 /// Most policies that may select one workload. A proxy that receives more denies every client.
@@ -61,6 +62,8 @@ pub struct AuthorizationPolicy {
     pub ports: Option<Arc<[u16]>>,
     /// The policy matches if one of these matches.
     pub rules: Arc<[Rule]>,
+    /// If any: the policy matches only requests with a valid token of one of these.
+    pub tokens: Arc<[TokenIssuer]>,
 }
 
 /// What a policy does with a match. A denial wins over any permission.
@@ -81,6 +84,8 @@ pub struct Rule {
     pub from: Vec<ClientMatch>,
     /// The connection or request matches one of these; empty means all.
     pub to: Vec<RequestMatch>,
+    /// All of these match the token of the request.
+    pub claims: Vec<ClaimMatch>,
 }
 
 /// A condition on a client. Every part that is set must match.

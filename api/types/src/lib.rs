@@ -21,6 +21,7 @@ pub mod mesh;
 pub mod ports;
 pub mod routes;
 pub mod source;
+pub mod tokens;
 pub mod traffic;
 
 pub use address::{OrigDst, canonical};

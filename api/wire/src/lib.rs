@@ -39,8 +39,10 @@ pub const RECONNECT_TYPE: &str = "type.googleapis.com/leno.v1.Reconnect";
 pub const PROTOCOL: u32 = 1;
 /// The feature of proxies that enforce [`proto::Authorization`].
 pub const AUTHORIZATION_FEATURE: &str = "authorization";
-/// The level of [`proto::Authorization`] that this version encodes and reads.
-pub const AUTHORIZATION_LEVEL: u32 = 1;
+/// The highest level of [`proto::Authorization`] that this version encodes and reads.
+pub const AUTHORIZATION_LEVEL: u32 = 2;
+/// The level of policies without tokens.
+pub(crate) const LEVEL_WITHOUT_TOKENS: u32 = 1;
 /// Largest message in either direction, in bytes: one service with [`MAX_ENDPOINTS`] endpoints
 /// takes about 5 MiB.
 pub const MAX_MESSAGE: usize = 16 << 20;

@@ -51,6 +51,10 @@ pub(crate) struct Authz {
     #[arg(long, value_name = "CLIENT", requires_all = ["request", "workload"])]
     from: Option<String>,
 
+    /// A claim of the request's token, which is taken for valid; may be given several times
+    #[arg(long, value_name = "NAME=VALUE", requires = "from", value_parser = claim)]
+    claim: Vec<(String, String)>,
+
     /// The form of output
     #[arg(short, long, value_enum, default_value_t)]
     output: Output,
@@ -74,7 +78,7 @@ pub(crate) fn run(authz: &Authz) -> Result<bool> {
         let client = client(from);
         let question = Question::parse(namespace, from, &authz.request)?;
         let mesh = changed.as_ref().unwrap_or(&mesh);
-        let check = mesh.check(namespace, workload, &client, &question)?;
+        let check = mesh.check(namespace, workload, &client, (&question, &authz.claim))?;
         match authz.output {
             Output::Json => print_json(&check)?,
             Output::Table => print(&text::check(&check, from, &question))?,
@@ -133,6 +137,11 @@ fn policies(files: &[PathBuf]) -> Result<Vec<Object>> {
         objects.push(located.value);
     }
     Ok(objects)
+}
+
+fn claim(text: &str) -> Result<(String, String), String> {
+    let claim = text.split_once('=').ok_or("use NAME=VALUE")?;
+    Ok((claim.0.to_owned(), claim.1.to_owned()))
 }
 
 fn client(from: &str) -> CheckClient {

@@ -145,7 +145,7 @@ fn a_default_and_strict_decide_where_no_policy_does() {
 fn one_request_is_decided_on_with_the_reason_of_every_policy() {
     let mesh = mesh(&format!("{CLIENTS}{NO_ADMIN}"));
     let check = |client: CheckClient, request: &str| {
-        mesh.check(Some("shop"), "orders", &client, &question(request)).unwrap()
+        mesh.check(Some("shop"), "orders", &client, (&question(request), &[])).unwrap()
     };
     let web = || CheckClient::Named("web".into());
     let permitted = check(web(), "http://orders/items");
@@ -208,4 +208,27 @@ fn an_explanation_names_the_policy_that_denies() {
     assert_eq!(plain.outcome.status, Some(403));
     let bytes = explain("cart", "tcp://orders:80");
     assert_eq!((bytes.outcome.kind, bytes.outcome.status), ("failed", None));
+}
+
+#[test]
+fn a_check_may_assume_the_claims_of_a_token() {
+    let x = "BwcHBwcHBwcHBwcHBwcHBwcHBwcHBwcHBwcHBwcHBwc";
+    let jwks = format!(r#"{{"keys":[{{"kty":"OKP","crv":"Ed25519","x":"{x}"}}]}}"#);
+    let tokens = format!("tokens: [{{issuer: a, audiences: [b], jwks: '{jwks}'}}]");
+    let claims = "claims: [{name: groups, values: [ops]}]";
+    let users = CLIENTS
+        .replace("rules:", &format!("{tokens}\n  rules:"))
+        .replace("[web]}]}", &format!("[web]}}], {claims}}}"));
+    let mesh = mesh(&users);
+    let web = CheckClient::Named("web".into());
+    let request = question("http://orders/items");
+    for (claims, permitted) in [
+        (vec![], false),
+        (vec![("groups".to_owned(), "dev".to_owned())], false),
+        (vec![("groups".to_owned(), "ops".to_owned())], true),
+    ] {
+        let check = mesh.check(Some("shop"), "orders", &web, (&request, &claims)).unwrap();
+        assert_eq!(check.answer.permitted, permitted, "{claims:?}: {check:?}");
+    }
+    assert_eq!(lines(&mesh)[3], line("shop/web", "requests", None));
 }

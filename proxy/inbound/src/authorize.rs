@@ -8,20 +8,25 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use leno_http::RequestView;
+use leno_http::{Answer, HeaderLine, RequestView};
 use leno_policy::authorization::{
     AuthorizationDecision, AuthorizationRequest, AuthorizationTable, ConnectionRules,
     ConnectionView, Denial, PolicyIndex, ServerNameView,
 };
 use leno_telemetry::Registry;
+use leno_tokens::{TokenCache, TokenError};
 use leno_transport::OwnTls;
 use leno_types::Identity;
 use leno_types::authorization::{Action, Authorization};
+use leno_types::tokens::ClaimMatch;
 
-use crate::{Client, Shared};
+use crate::{Client, Shared, bearer};
 
 /// Said in `leno-error` when a policy denies a request.
 pub(crate) const AUTHORIZATION_DENIED: &str = "authorization-denied";
+
+/// In metrics and logs where a rule would match with a valid token.
+const NO_TOKEN: &str = "token";
 
 /// Most lines that a worker logs of denied or audited requests in one [`LOG_PERIOD`]: clients decide
 /// how many there are.
@@ -36,6 +41,8 @@ pub(crate) struct Policies {
     /// Counts the matches of each policy.
     counters: Vec<Rc<Cell<u64>>>,
     default: Rc<Cell<u64>>,
+    /// The tokens that were verified for them.
+    tokens: TokenCache,
 }
 
 /// A client, and what the policies say of it.
@@ -62,7 +69,15 @@ pub(crate) enum Silence {
 /// A denied request, with what the client is told.
 #[derive(Debug)]
 pub(crate) struct Denied {
-    pub(crate) cause: String,
+    pub(crate) status: u16,
+    cause: String,
+    challenge: Option<HeaderLine>,
+}
+
+impl Denied {
+    pub(crate) fn answer(&self) -> Answer<'_> {
+        bearer::answer(self.status, &self.cause, self.challenge.as_ref())
+    }
 }
 
 /// How many lines were logged lately.
@@ -111,7 +126,7 @@ impl Policies {
         };
         let counters = of.policies.iter().map(counter).collect();
         let default = registry.authorization("allow", "default");
-        Self { of, table, counters, default }
+        Self { of, table, counters, default, tokens: TokenCache::default() }
     }
 
     /// Whether they are of this value.
@@ -132,23 +147,49 @@ impl Policies {
 }
 
 /// A request's head, without what the proxy removes.
-struct Forwarded<'a>(RequestView<'a>);
+struct Forwarded<'a> {
+    head: RequestView<'a>,
+    policies: &'a Policies,
+    /// Why a rule of an Allow policy, which matches otherwise, finds no valid token.
+    token: Cell<Option<TokenError>>,
+}
+
+impl<'a> Forwarded<'a> {
+    fn new(head: RequestView<'a>, policies: &'a Policies) -> Self {
+        Self { head, policies, token: Cell::new(None) }
+    }
+}
 
 impl AuthorizationRequest for Forwarded<'_> {
     fn method(&self) -> &str {
-        self.0.method()
+        self.head.method()
     }
 
     fn path(&self) -> &[u8] {
-        self.0.path()
+        self.head.path()
     }
 
     fn authority(&self) -> &str {
-        self.0.authority()
+        self.head.authority()
     }
 
     fn each_line(&self, is_wanted: &dyn Fn(&str) -> bool, see: &mut dyn FnMut(&str, &[u8])) {
-        self.0.forwarded(is_wanted).for_each(|(name, value)| see(name, value));
+        self.head.forwarded(is_wanted).for_each(|(name, value)| see(name, value));
+    }
+
+    fn has_token(&self, policy: PolicyIndex, claims: &[ClaimMatch]) -> bool {
+        let tokens = (&self.policies.tokens, &*self.policies.of);
+        match bearer::has_token(tokens, self.head, policy.position(), claims) {
+            Ok(fulfilled) => fulfilled,
+            Err(error) => {
+                let of = self.policies.of.policies.get(policy.position());
+                let permits = of.is_some_and(|policy| policy.action == Action::Allow);
+                if permits && matches!(self.token.get(), None | Some(TokenError::Missing)) {
+                    self.token.set(Some(error));
+                }
+                false
+            }
+        }
     }
 }
 
@@ -181,10 +222,11 @@ impl Access {
     pub(crate) fn request(&self, shared: &Shared, request: RequestView<'_>) -> Result<(), Denied> {
         let Some((policies, rules)) = self.rules(shared) else { return Ok(()) };
         let what = || format!("{} {}", request.method(), String::from_utf8_lossy(request.path()));
-        let decision = policies.table.decide(&rules, &Forwarded(request), |policy| {
+        let forwarded = Forwarded::new(request, &policies);
+        let decision = policies.table.decide(&rules, &forwarded, |policy| {
             self.audited(shared, (&policies, policy), &what);
         });
-        self.conclude(shared, &policies, decision, &what)
+        self.conclude(shared, &policies, (decision, forwarded.token.get()), &what)
     }
 
     /// Decides on a connection that is relayed as bytes.
@@ -194,13 +236,14 @@ impl Access {
         let decision = policies.table.decide_opaque(&rules, server_name(tls), |policy| {
             self.audited(shared, (&policies, policy), &what);
         });
-        self.conclude(shared, &policies, decision, &what)
+        self.conclude(shared, &policies, (decision, None), &what)
     }
 
     /// Whether a request that was permitted is denied by now, which is counted as its end.
     pub(crate) fn revokes(&self, shared: &Shared, request: RequestView<'_>) -> bool {
         let Some((policies, rules)) = self.rules(shared) else { return false };
-        let decision = policies.table.decide(&rules, &Forwarded(request), |_| ());
+        let forwarded = Forwarded::new(request, &policies);
+        let decision = policies.table.decide(&rules, &forwarded, |_| ());
         self.is_ended(shared, &policies, decision)
     }
 
@@ -276,7 +319,7 @@ impl Access {
         &self,
         shared: &Shared,
         policies: &Policies,
-        decision: AuthorizationDecision,
+        (decision, token): (AuthorizationDecision, Option<TokenError>),
         what: &dyn Fn() -> String,
     ) -> Result<(), Denied> {
         let denial = match decision {
@@ -290,26 +333,30 @@ impl Access {
             }
             AuthorizationDecision::Denied(denial) => denial,
         };
+        // A valid token would have permitted it.
+        let token = token.filter(|_| denial == Denial::NotAllowed);
+        let reason = token.map_or(denial.label(), |_| NO_TOKEN);
         let policy = match denial {
             Denial::Policy(policy) => {
                 policies.count(policy);
                 policies.name(policy)
             }
-            other => {
-                let counter = shared.parts.registry.authorization("deny", other.label());
+            _ => {
+                let counter = shared.parts.registry.authorization("deny", reason);
                 counter.set(counter.get() + 1);
                 String::new()
             }
         };
         if let Some(left_out) = shared.log.take() {
-            let path = match denial {
-                Denial::Path(why) => why.to_string(),
+            let detail = match (denial, token) {
+                (_, Some(error)) => error.label().to_owned(),
+                (Denial::Path(why), _) => why.to_string(),
                 _ => String::new(),
             };
             tracing::warn!(
-                reason = denial.label(),
+                reason,
                 policy,
-                path,
+                detail,
                 request = what(),
                 client = self.name(),
                 address = %self.client,
@@ -319,7 +366,18 @@ impl Access {
                 "denied"
             );
         }
-        Err(Denied { cause: self.cause(policies, denial, &policy) })
+        Err(match token {
+            Some(error) => Denied {
+                status: 401,
+                cause: format!("{AUTHORIZATION_DENIED}; reason={}", error.label()),
+                challenge: bearer::challenge(error),
+            },
+            None => Denied {
+                status: 403,
+                cause: self.cause(policies, denial, &policy),
+                challenge: None,
+            },
+        })
     }
 
     /// What the client is told. The name of a policy is for clients of its own namespace alone.

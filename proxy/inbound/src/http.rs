@@ -4,8 +4,8 @@ use std::pin::{Pin, pin};
 use std::rc::Rc;
 
 use leno_http::{
-    After, Answer, Call, Cause, Conn, Exchange, Io, Order, Place, RequestHead, exchange,
-    grpc_status_of, h2_to_h1, h2_to_h2, is_idempotent, serve_streams,
+    After, Call, Cause, Conn, Exchange, Io, Order, Place, RequestHead, exchange, grpc_status_of,
+    h2_to_h1, h2_to_h2, is_idempotent, serve_streams,
 };
 use leno_telemetry::{Begun, Counter, Edge, Outcome};
 use leno_transport::{ConnectError, Counted, Peeked, unless_gone};
@@ -99,8 +99,8 @@ async fn forward<S: Io>(
     // The exchange lets go of it before it ends. Such clients are outside of the mesh, where a copy is cheap.
     let kept: Box<[u8]> = client.received()[..request.len()].into();
     if let Err(denied) = caller.access.request(shared, head) {
-        fail(shared, edge, &begun, (403, AUTHORIZATION_DENIED, false));
-        return client.fail(request, 403, &denied.cause).await;
+        fail(shared, edge, &begun, (denied.status, AUTHORIZATION_DENIED, false));
+        return client.answer(request, &denied.answer()).await;
     }
     if let Err(wait) = shared.limits().check(registry, &caller.key, head) {
         fail(shared, edge, &begun, (429, RATE_LIMITED, false));
@@ -161,8 +161,8 @@ async fn forward_call(
     let is_grpc = call.is_grpc();
     let mut changed = pin!(shared.changes.notified());
     if let Err(denied) = caller.access.request(shared, head) {
-        fail(shared, edge, &begun, (403, AUTHORIZATION_DENIED, is_grpc));
-        return call.respond(&Answer::error(403, &denied.cause));
+        fail(shared, edge, &begun, (denied.status, AUTHORIZATION_DENIED, is_grpc));
+        return call.respond(&denied.answer());
     }
     if let Err(wait) = shared.limits().check(&shared.parts.registry, &caller.key, head) {
         fail(shared, edge, &begun, (429, RATE_LIMITED, is_grpc));

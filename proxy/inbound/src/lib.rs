@@ -20,6 +20,7 @@
 mod accept;
 mod application;
 mod authorize;
+mod bearer;
 mod http;
 mod limit;
 mod opaque;

@@ -26,6 +26,7 @@ mod soak;
 mod stalled;
 mod strangers;
 mod streams;
+mod tokens;
 mod traffic;
 mod uplink;
 mod zones;
@@ -90,7 +91,10 @@ pub(crate) fn all() -> [(&'static str, Vec<Case>); 16] {
         ),
         (
             "authorization",
-            [authorization::cases(), reauthorization::cases()].into_iter().flatten().collect(),
+            [authorization::cases(), reauthorization::cases(), tokens::cases()]
+                .into_iter()
+                .flatten()
+                .collect(),
         ),
         ("encryption", encryption::cases()),
         ("strangers", strangers::cases()),

@@ -8,6 +8,7 @@ use leno_types::authorization::{
     Action, Authorization, AuthorizationPolicy, ClientMatch, HeaderMatch, PathMatch, RequestMatch,
     SegmentMatch,
 };
+use leno_types::tokens::ClaimMatch;
 
 use super::paths::PathTable;
 use super::{AuthorizationTable, CompiledPolicy, Entry, PolicyIndex, RequestConditions};
@@ -90,8 +91,9 @@ impl Compiler {
             let clients = (!rule.from.is_empty()).then(|| self.clients.position(&rule.from));
             let any = RequestMatch::default();
             let to = if rule.to.is_empty() { std::slice::from_ref(&any) } else { &rule.to };
+            let token = (!policy.tokens.is_empty()).then_some(&*rule.claims);
             for request in to {
-                self.request((index, policy), clients, request);
+                self.request((index, policy), clients, (request, token));
             }
         }
     }
@@ -101,7 +103,7 @@ impl Compiler {
         &mut self,
         (index, policy): (PolicyIndex, &AuthorizationPolicy),
         clients: Option<u32>,
-        request: &RequestMatch,
+        (request, token): (&RequestMatch, Option<&[ClaimMatch]>),
     ) {
         let of_policy = policy.ports.as_deref();
         let ports: Option<Box<[u16]>> = match (of_policy, request.ports.as_slice()) {
@@ -123,20 +125,26 @@ impl Compiler {
             self.paths.extend(segments.iter().map(|segment| ((*segment).clone(), at)));
             let has_paths = !segments.is_empty();
             let (policy, action, ports) = (index, policy.action, ports.clone());
-            let request = RequestConditions { has_paths, ..self.conditions(action, request) };
+            let request =
+                RequestConditions { has_paths, ..self.conditions(action, (request, token)) };
             self.entries.push(Entry { policy, action, clients, ports, request });
         }
         for path in &request.paths {
             let PathMatch::GrpcMethod(method) = path else { continue };
             let grpc_method = Some(Arc::clone(method));
             let (policy, action, ports) = (index, policy.action, ports.clone());
-            let request = RequestConditions { grpc_method, ..self.conditions(action, request) };
+            let request =
+                RequestConditions { grpc_method, ..self.conditions(action, (request, token)) };
             self.entries.push(Entry { policy, action, clients, ports, request });
         }
     }
 
     /// What a condition requires besides its paths.
-    fn conditions(&mut self, action: Action, request: &RequestMatch) -> RequestConditions {
+    fn conditions(
+        &mut self,
+        action: Action,
+        (request, token): (&RequestMatch, Option<&[ClaimMatch]>),
+    ) -> RequestConditions {
         let RequestMatch { methods, hosts, headers, server_names, .. } = request;
         let of_host = |host: &Arc<str>| self.hosts.binary_search(host).ok().map(|at| at as u32);
         let endings = hosts.iter().filter_map(|host| host.strip_prefix('*')).map(Into::into);
@@ -152,6 +160,7 @@ impl Compiler {
             hosts: hosts.iter().filter_map(of_host).collect(),
             wildcards: endings.collect(),
             headers: headers.iter().map(|header| self.headers.position(header)).collect(),
+            token: token.map(Into::into),
             server_names: server_names.as_slice().into(),
             has_paths: false,
             grpc_method: None,

@@ -210,7 +210,12 @@ impl<'t, 'r, R: AuthorizationRequest> Facts<'t, 'r, R> {
             return false;
         }
         let of_all = entry.action == Action::Allow;
-        conditions.headers.iter().all(|at| self.header(*at, of_all))
+        let fits = conditions.headers.iter().all(|at| self.header(*at, of_all));
+        // Last, as it may have a signature verified.
+        fits && conditions
+            .token
+            .as_ref()
+            .is_none_or(|claims| self.request.has_token(entry.policy, claims))
     }
 
     /// An ambiguous path may be that of any call: a deny rule then denies by the ambiguity.

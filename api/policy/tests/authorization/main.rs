@@ -15,6 +15,7 @@ use leno_types::authorization::{
     Action, Authorization, AuthorizationPolicy, ClientMatch, DefaultAuthorization, HeaderMatch,
     IpBlock, PathMatch, RequestMatch, Rule, SegmentMatch,
 };
+use leno_types::tokens::{ClaimMatch, TokenIssuer};
 use leno_types::traffic::Source;
 use leno_types::{Identity, TrustDomain};
 
@@ -32,6 +33,7 @@ const AUTHORITIES: [&str; 7] =
 const SEGMENTS: [&str; 5] = ["a", "b", "admin", "a-x", "C"];
 const VALUES: [&str; 5] = ["1", "2", "1,2", "1, 3", ""];
 const NAMES: [&str; 2] = ["x-role", "x-team"];
+const CLAIMS: [&str; 2] = ["sub", "groups"];
 const TRICKS: [&str; 17] = [
     "//admin",
     "/a/../admin",
@@ -83,6 +85,21 @@ pub(crate) struct Request {
     pub(crate) path: String,
     pub(crate) authority: &'static str,
     pub(crate) headers: Vec<(&'static str, &'static str)>,
+    /// The claims of a valid token.
+    pub(crate) claims: Option<Vec<(&'static str, &'static str)>>,
+}
+
+impl Request {
+    pub(crate) fn fulfils(&self, wanted: &[ClaimMatch]) -> bool {
+        let Some(claims) = &self.claims else { return false };
+        let has = |one: &ClaimMatch| {
+            let mut named = claims.iter().filter(|(name, _)| *name == &*one.name);
+            named.any(|(_, value)| {
+                one.values.is_empty() || one.values.iter().any(|wanted| **wanted == **value)
+            })
+        };
+        wanted.iter().all(has)
+    }
 }
 
 impl AuthorizationRequest for Request {
@@ -101,6 +118,10 @@ impl AuthorizationRequest for Request {
     fn each_line(&self, is_wanted: &dyn Fn(&str) -> bool, see: &mut dyn FnMut(&str, &[u8])) {
         let wanted = self.headers.iter().filter(|(name, _)| is_wanted(name));
         wanted.for_each(|(name, value)| see(name, value.as_bytes()));
+    }
+
+    fn has_token(&self, _policy: PolicyIndex, claims: &[ClaimMatch]) -> bool {
+        self.fulfils(claims)
     }
 }
 
@@ -168,10 +189,27 @@ fn request_match(dice: &mut Dice) -> RequestMatch {
     }
 }
 
+fn issuer() -> TokenIssuer {
+    TokenIssuer {
+        issuer: "https://id.example".into(),
+        audiences: Vec::new(),
+        keys: Vec::new(),
+        header: "authorization".into(),
+        clock_skew: std::time::Duration::ZERO,
+    }
+}
+
 fn authorization(dice: &mut Dice) -> Authorization {
     let policy = |number: usize, dice: &mut Dice| {
-        let rule =
-            |dice: &mut Dice| Rule { from: dice.some(client_match), to: dice.some(request_match) };
+        let claim = |dice: &mut Dice| ClaimMatch {
+            name: dice.pick(&CLAIMS).into(),
+            values: dice.some(|dice| dice.pick(&["1", "2"]).into()),
+        };
+        let rule = |dice: &mut Dice| Rule {
+            from: dice.some(client_match),
+            to: dice.some(request_match),
+            claims: dice.some(claim),
+        };
         AuthorizationPolicy {
             source: Source {
                 created: 0,
@@ -181,6 +219,7 @@ fn authorization(dice: &mut Dice) -> Authorization {
             action: dice.pick(&[Action::Allow, Action::Allow, Action::Deny, Action::Audit]),
             ports: dice.one_in(4).then(|| vec![dice.pick(&PORTS)].into()),
             rules: (0..dice.below(4)).map(|_| rule(dice)).collect(),
+            tokens: if dice.one_in(4) { [issuer()].into() } else { [].into() },
         }
     };
     let policies = (0..dice.below(6)).map(|number| policy(number, dice)).collect();
@@ -206,6 +245,8 @@ fn request(dice: &mut Dice) -> Request {
         path,
         authority: dice.pick(&AUTHORITIES),
         headers: dice.some(|dice| (dice.pick(&names), dice.pick(&VALUES))),
+        claims: (!dice.one_in(3))
+            .then(|| dice.some(|dice| (dice.pick(&CLAIMS), dice.pick(&["1", "2"])))),
     }
 }
 

@@ -4,7 +4,7 @@ use leno_policy::authorization::{ConnectionView, ServerNameView};
 use leno_types::Identity;
 use leno_types::authorization::{
     Action, Authorization, AuthorizationPolicy, ClientMatch, DefaultAuthorization, PathMatch,
-    RequestMatch, SegmentMatch,
+    RequestMatch, Rule, SegmentMatch,
 };
 
 use crate::Request;
@@ -38,7 +38,10 @@ pub(crate) fn request(
     request: &Request,
 ) -> Expected {
     let path = canonical(&request.path);
-    let truth = |policy: &AuthorizationPolicy, to: &RequestMatch| -> Truth {
+    let truth = |policy: &AuthorizationPolicy, rule: &Rule, to: &RequestMatch| -> Truth {
+        if !policy.tokens.is_empty() && !request.fulfils(&rule.claims) {
+            return Truth::No;
+        }
         let all = policy.action == Action::Allow;
         if !to.server_names.is_empty() || !is_method_and_host(to, request, all) {
             return Truth::No;
@@ -61,9 +64,11 @@ pub(crate) fn request(
     let mut expected = evaluate(authorization, namespace, client, truth);
     // An ambiguous path is refused if a policy that matches the client depends on paths, whatever
     // else it requires.
-    let depends =
-        |action: Action| of_client(authorization, client, action).any(|to| !to.paths.is_empty());
-    let all = of_client(authorization, client, Action::Allow).any(is_any);
+    let depends = |action: Action| {
+        of_client(authorization, client, action).any(|(_, to)| !to.paths.is_empty())
+    };
+    let all = of_client(authorization, client, Action::Allow)
+        .any(|(policy, to)| policy.tokens.is_empty() && is_any(to));
     let decides = depends(Action::Deny) || depends(Action::Allow) && !all;
     expected.is_path_denied = path.is_none() && decides && expected.denied.is_empty();
     expected
@@ -75,7 +80,7 @@ pub(crate) fn opaque(
     client: &ConnectionView<'_>,
     server: ServerNameView<'_>,
 ) -> Expected {
-    let truth = |policy: &AuthorizationPolicy, to: &RequestMatch| -> Truth {
+    let truth = |policy: &AuthorizationPolicy, _: &Rule, to: &RequestMatch| -> Truth {
         let names = &to.server_names;
         let by_name = match server {
             _ if names.is_empty() => Truth::Yes,
@@ -84,7 +89,8 @@ pub(crate) fn opaque(
             ServerNameView::Name(name) if names.iter().any(|one| is_host(one, name)) => Truth::Yes,
             ServerNameView::Name(_) => Truth::No,
         };
-        let of_requests = !to.methods.is_empty()
+        let of_requests = !policy.tokens.is_empty()
+            || !to.methods.is_empty()
             || !to.hosts.is_empty()
             || !to.paths.is_empty()
             || !to.headers.is_empty();
@@ -102,7 +108,7 @@ fn evaluate(
     authorization: &Authorization,
     namespace: &str,
     client: &ConnectionView<'_>,
-    truth: impl Fn(&AuthorizationPolicy, &RequestMatch) -> Truth,
+    truth: impl Fn(&AuthorizationPolicy, &Rule, &RequestMatch) -> Truth,
 ) -> Expected {
     let mut expected = Expected::default();
     let mut is_selected = false;
@@ -116,7 +122,7 @@ fn evaluate(
                 is_from(&rule.from, client)
                     && to.iter().any(|to| {
                         let is_port = to.ports.is_empty() || to.ports.contains(&client.port);
-                        is_port && is_taken(policy.action, truth(policy, to))
+                        is_port && is_taken(policy.action, truth(policy, rule, to))
                     })
             });
         if matches {
@@ -156,7 +162,7 @@ fn of_client<'a>(
     authorization: &'a Authorization,
     client: &ConnectionView<'a>,
     action: Action,
-) -> impl Iterator<Item = &'a RequestMatch> {
+) -> impl Iterator<Item = (&'a AuthorizationPolicy, &'a RequestMatch)> {
     static ANY: std::sync::LazyLock<Vec<RequestMatch>> =
         std::sync::LazyLock::new(|| vec![RequestMatch::default()]);
     let client = *client;
@@ -164,10 +170,13 @@ fn of_client<'a>(
         policy.action == action
             && policy.ports.as_ref().is_none_or(|ports| ports.contains(&client.port))
     });
-    let rules = policies.flat_map(|policy| policy.rules.iter());
-    let rules = rules.filter(move |rule| is_from(&rule.from, &client));
-    let to = rules.flat_map(|rule| if rule.to.is_empty() { &*ANY } else { &rule.to });
-    to.filter(move |to| to.ports.is_empty() || to.ports.contains(&client.port))
+    let rules = policies.flat_map(|policy| policy.rules.iter().map(move |rule| (policy, rule)));
+    let rules = rules.filter(move |(_, rule)| is_from(&rule.from, &client));
+    let to = rules.flat_map(|(policy, rule)| {
+        let to = if rule.to.is_empty() { &*ANY } else { &rule.to };
+        to.iter().map(move |to| (policy, to))
+    });
+    to.filter(move |(_, to)| to.ports.is_empty() || to.ports.contains(&client.port))
 }
 
 fn is_any(to: &RequestMatch) -> bool {

@@ -8,8 +8,9 @@ use leno_types::{Identity, TrustDomain, check_label, check_subdomain};
 use super::traffic::{metadata, targets};
 use super::{Check, Cursor};
 use crate::authorization::{
-    AuthorizationAction, AuthorizationPolicy, ClientSpec, GrpcSpec, HeaderSpec, IpBlockSpec,
-    MAX_AUTHORIZATION_ENTRIES, RequestSpec, SegmentSpec, WorkloadSelector,
+    AuthorizationAction, AuthorizationPolicy, AuthorizationPolicySpec, ClaimSpec, ClientSpec,
+    GrpcSpec, HeaderSpec, IpBlockSpec, MAX_AUTHORIZATION_ENTRIES, RequestSpec, SegmentSpec,
+    WorkloadSelector, jwks,
 };
 
 /// Methods of HTTP that a method in another case is meant to be (RFC 9110 section 9).
@@ -30,6 +31,11 @@ const OF_CONNECTIONS: [&str; 9] = [
 /// Headers that the proxy removes from requests, besides those that begin with `leno-`.
 const REMOVED: [&str; 2] = ["x-forwarded-client-cert", "l5d-client-id"];
 
+/// Most issuers of one policy.
+const MAX_ISSUERS: usize = 8;
+/// Clocks that differ by more are wrong, and tokens that have ended would be taken for as long.
+const MAX_CLOCK_SKEW: std::time::Duration = std::time::Duration::from_secs(300);
+
 /// Kinds that a policy can be attached to.
 const KINDS: [(&str, &str); 4] =
     [("", "Service"), ("", "Namespace"), ("leno.dev", "Workload"), ("leno.dev", "Mesh")];
@@ -39,6 +45,7 @@ pub(super) fn policy(check: &mut Check<'_>, at: &Cursor<'_>, policy: &Authorizat
     let at = at.key("spec");
     let spec = &policy.spec;
     attached(check, &at, policy);
+    tokens(check, &at.key("tokens"), spec);
     let rules = at.key("rules");
     let what = match spec.action {
         AuthorizationAction::Allow => None,
@@ -58,11 +65,64 @@ pub(super) fn policy(check: &mut Check<'_>, at: &Cursor<'_>, policy: &Authorizat
         for (index, one) in rule.from.iter().enumerate() {
             client(check, &from.index(index), one);
         }
+        claims(check, &at.key("claims"), spec, &rule.claims);
         bounded(check, &to, rule.to.len());
         for (index, one) in rule.to.iter().enumerate() {
             request(check, &to.index(index), one);
         }
     }
+}
+
+/// The issuers of tokens. A `Deny` policy would be passed by without one.
+fn tokens(check: &mut Check<'_>, at: &Cursor<'_>, spec: &AuthorizationPolicySpec) {
+    if spec.tokens.is_empty() {
+        return;
+    }
+    if spec.action == AuthorizationAction::Deny {
+        let reason = "a client that is to be denied leaves its token out: use an Allow policy";
+        return check.fail(at, reason);
+    }
+    if spec.tokens.len() > MAX_ISSUERS {
+        check.fail(at, format!("are more than {MAX_ISSUERS}: use several policies"));
+    }
+    for (index, one) in spec.tokens.iter().enumerate() {
+        let at = at.index(index);
+        if one.issuer.is_empty() {
+            check.fail(&at.key("issuer"), "is empty: it is the claim iss of the tokens");
+        }
+        if one.audiences.iter().all(String::is_empty) {
+            let reason = "is empty: a token for other services of the issuer would be taken";
+            check.fail(&at.key("audiences"), reason);
+        }
+        bounded(check, &at.key("audiences"), one.audiences.len());
+        if let Err(error) = jwks::parse(&one.jwks) {
+            check.fail(&at.key("jwks"), error.to_string());
+        }
+        if let Some(name) = &one.header {
+            header_name(check, &at.key("header"), name);
+        }
+        if one.clock_skew.is_some_and(|skew| skew.0 > MAX_CLOCK_SKEW) {
+            check.fail(&at.key("clockSkew"), "is more than 5m: set the clocks");
+        }
+    }
+}
+
+fn claims(
+    check: &mut Check<'_>,
+    at: &Cursor<'_>,
+    spec: &AuthorizationPolicySpec,
+    claims: &[ClaimSpec],
+) {
+    if !claims.is_empty() && spec.tokens.is_empty() {
+        let reason = "has no effect without tokens: name the issuers in spec.tokens";
+        return check.fail(at, reason);
+    }
+    each(check, at, claims, |check, at, one| {
+        if one.name.is_empty() {
+            check.fail(&at.key("name"), "is empty");
+        }
+        bounded(check, &at.key("values"), one.values.len());
+    });
 }
 
 fn attached(check: &mut Check<'_>, at: &Cursor<'_>, policy: &AuthorizationPolicy) {
@@ -244,24 +304,27 @@ fn path(check: &mut Check<'_>, at: &Cursor<'_>, path: &str) {
 }
 
 fn header(check: &mut Check<'_>, at: &Cursor<'_>, header: &HeaderSpec) {
-    let name = header.name.to_ascii_lowercase();
-    let at_name = at.key("name");
+    header_name(check, &at.key("name"), &header.name);
+    bounded(check, &at.key("values"), header.values.len());
+}
+
+fn header_name(check: &mut Check<'_>, at_name: &Cursor<'_>, given: &str) {
+    let name = given.to_ascii_lowercase();
     if !is_field_name(&name) {
-        check.fail(&at_name, format!("{:?} is not the name of a header", header.name));
+        check.fail(at_name, format!("{given:?} is not the name of a header"));
     } else if name == "host" {
-        check.fail(&at_name, "is the authority of a request: use hosts");
+        check.fail(at_name, "is the authority of a request: use hosts");
     } else if OF_CONNECTIONS.contains(&&*name) {
         check.fail(
-            &at_name,
+            at_name,
             format!("{name} is of the connection, not of the request: use another header"),
         );
     } else if name.starts_with("leno-") || REMOVED.contains(&&*name) {
         check.fail(
-            &at_name,
+            at_name,
             format!("{name} of clients is removed, so that nothing matches: use from"),
         );
     }
-    bounded(check, &at.key("values"), header.values.len());
 }
 
 fn call(check: &mut Check<'_>, at: &Cursor<'_>, call: &GrpcSpec) {

@@ -3,12 +3,14 @@
 
 use std::error::Error;
 use std::sync::Arc;
+use std::time::Duration;
 
 use leno_types::TrustDomain;
 use leno_types::authorization::{
     Action, Authorization, AuthorizationPolicy, Cidr, ClientMatch, DefaultAuthorization,
     HeaderMatch, IpBlock, MAX_POLICIES, PathMatch, RequestMatch, Rule, SegmentMatch,
 };
+use leno_types::tokens::{ClaimMatch, TokenAlgorithm, TokenIssuer, TokenKey};
 
 use super::{DecodeError, bounded, ips, port, traffic};
 use crate::{AUTHORIZATION_LEVEL, proto};
@@ -58,6 +60,7 @@ fn policy(message: proto::AuthorizationPolicy) -> Result<AuthorizationPolicy, De
         Ok(Rule {
             from: all("clients", rule.from, client)?,
             to: all("requests", rule.to, request)?,
+            claims: all("claims", rule.claims, claim)?,
         })
     })?;
     let ports = message.ports.map(|ports| all("ports", ports.ports, port)).transpose()?;
@@ -66,6 +69,29 @@ fn policy(message: proto::AuthorizationPolicy) -> Result<AuthorizationPolicy, De
         action,
         ports: ports.map(Into::into),
         rules: rules.into(),
+        tokens: all("issuers", message.tokens, issuer)?.into(),
+    })
+}
+
+fn claim(message: proto::ClaimMatch) -> Result<ClaimMatch, DecodeError> {
+    Ok(ClaimMatch { name: message.name.into(), values: texts("values", message.values)? })
+}
+
+fn issuer(message: proto::TokenIssuer) -> Result<TokenIssuer, DecodeError> {
+    let key = |key: proto::TokenKey| {
+        let algorithm = TokenAlgorithm::named(&key.algorithm);
+        Ok(TokenKey {
+            id: key.id.map(Into::into),
+            algorithm: algorithm.ok_or(DecodeError::Later("the algorithms of tokens"))?,
+            public: key.public.as_ref().into(),
+        })
+    };
+    Ok(TokenIssuer {
+        issuer: message.issuer.into(),
+        audiences: texts("audiences", message.audiences)?,
+        keys: all("keys", message.keys, key)?,
+        header: message.header.into(),
+        clock_skew: Duration::from_millis(message.clock_skew_ms),
     })
 }
 

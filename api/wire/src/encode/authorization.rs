@@ -8,15 +8,20 @@ use leno_types::authorization::{
     Action, Authorization, AuthorizationPolicy, Cidr, ClientMatch, DefaultAuthorization,
     HeaderMatch, IpBlock, PathMatch, RequestMatch, Rule, SegmentMatch,
 };
+use leno_types::tokens::{ClaimMatch, TokenIssuer, TokenKey};
 
 use super::{ips, traffic};
-use crate::{AUTHORIZATION_LEVEL, proto};
+use crate::{AUTHORIZATION_LEVEL, LEVEL_WITHOUT_TOKENS, proto};
 
 pub(super) fn authorization(authorization: &Authorization) -> proto::Authorization {
     let Authorization { policies, default, trust_domain, unusable } = authorization;
     proto::Authorization {
         // No proxy can read the policies of a proxy that cannot apply them.
-        level: if unusable.is_some() { u32::MAX } else { AUTHORIZATION_LEVEL },
+        level: match unusable {
+            Some(_) => u32::MAX,
+            None if policies.iter().all(|policy| policy.tokens.is_empty()) => LEVEL_WITHOUT_TOKENS,
+            None => AUTHORIZATION_LEVEL,
+        },
         default: match default {
             DefaultAuthorization::All => proto::DefaultAuthorization::All,
             DefaultAuthorization::Meshed => proto::DefaultAuthorization::Meshed,
@@ -41,6 +46,22 @@ fn policy(policy: &AuthorizationPolicy) -> proto::AuthorizationPolicy {
         .into(),
         ports: policy.ports.as_ref().map(ports),
         rules: policy.rules.iter().map(rule).collect(),
+        tokens: policy.tokens.iter().map(issuer).collect(),
+    }
+}
+
+fn issuer(issuer: &TokenIssuer) -> proto::TokenIssuer {
+    let key = |key: &TokenKey| proto::TokenKey {
+        id: key.id.as_ref().map(ToString::to_string),
+        algorithm: key.algorithm.as_str().to_owned(),
+        public: key.public.to_vec().into(),
+    };
+    proto::TokenIssuer {
+        issuer: issuer.issuer.to_string(),
+        audiences: texts(&issuer.audiences),
+        keys: issuer.keys.iter().map(key).collect(),
+        header: issuer.header.to_string(),
+        clock_skew_ms: issuer.clock_skew.as_millis().try_into().unwrap_or(u64::MAX),
     }
 }
 
@@ -48,7 +69,12 @@ fn rule(rule: &Rule) -> proto::AuthorizationRule {
     proto::AuthorizationRule {
         from: rule.from.iter().map(client).collect(),
         to: rule.to.iter().map(request).collect(),
+        claims: rule.claims.iter().map(claim).collect(),
     }
+}
+
+fn claim(claim: &ClaimMatch) -> proto::ClaimMatch {
+    proto::ClaimMatch { name: claim.name.to_string(), values: texts(&claim.values) }
 }
 
 fn client(client: &ClientMatch) -> proto::ClientMatch {

@@ -1,11 +1,15 @@
 //! Authorization policies over the wire, and those that a proxy cannot read.
 
+use std::time::Duration;
+
 use leno_types::authorization::{
     Action, Authorization, AuthorizationPolicy, Cidr, ClientMatch, DefaultAuthorization,
     HeaderMatch, IpBlock, PathMatch, RequestMatch, Rule, SegmentMatch,
 };
+use leno_types::mesh::{ServerPolicy, Topology};
+use leno_types::tokens::{ClaimMatch, TokenAlgorithm, TokenIssuer, TokenKey};
 use leno_types::traffic::Source;
-use leno_types::{InstanceName, TrustDomain};
+use leno_types::{Egress, InstanceName, MtlsMode, Removal, TrustDomain};
 use leno_wire::{AUTHORIZATION_LEVEL, decode, encode, proto};
 use proptest::collection::vec;
 use proptest::option;
@@ -58,18 +62,41 @@ prop_compose! {
     }
 }
 
+fn claim() -> impl Strategy<Value = ClaimMatch> {
+    (text(), vec(text(), 0..2)).prop_map(|(name, values)| ClaimMatch { name, values })
+}
+
+prop_compose! {
+    fn issuer()(
+        (issuer, header) in (text(), text()),
+        audiences in vec(text(), 0..2),
+        keys in vec((option::of(text()), 0..9_usize, vec(any::<u8>(), 0..4)), 0..3),
+        skew in 0..100_000_u64,
+    ) -> TokenIssuer {
+        let key = |(id, algorithm, public): (_, usize, Vec<u8>)| TokenKey {
+            id,
+            algorithm: TokenAlgorithm::ALL[algorithm],
+            public: public.into(),
+        };
+        let keys = keys.into_iter().map(key).collect();
+        TokenIssuer { issuer, audiences, keys, header, clock_skew: Duration::from_millis(skew) }
+    }
+}
+
 prop_compose! {
     fn policy()(
         (created, namespace, name) in (any::<u64>(), text(), text()),
         action in prop::sample::select(vec![Action::Allow, Action::Deny, Action::Audit]),
         ports in option::of(vec(1_u16.., 0..3)),
-        rules in vec((vec(client(), 0..2), vec(request(), 0..2)), 0..3),
+        rules in vec((vec(client(), 0..2), vec(request(), 0..2), vec(claim(), 0..2)), 0..3),
+        tokens in vec(issuer(), 0..2),
     ) -> AuthorizationPolicy {
         AuthorizationPolicy {
             source: Source { created, namespace, name },
             action,
             ports: ports.map(Into::into),
-            rules: rules.into_iter().map(|(from, to)| Rule { from, to }).collect(),
+            rules: rules.into_iter().map(|(from, to, claims)| Rule { from, to, claims }).collect(),
+            tokens: tokens.into(),
         }
     }
 }
@@ -117,7 +144,7 @@ fn read(change: impl FnOnce(&mut proto::Authorization)) -> Authorization {
 #[test]
 fn policies_that_a_proxy_cannot_read_deny_every_client() {
     type Change = fn(&mut proto::Authorization);
-    let changes: [Change; 6] = [
+    let changes: [Change; 7] = [
         |message| message.level = AUTHORIZATION_LEVEL + 1,
         |message| message.default = 99,
         |message| message.policies[0].action = 99,
@@ -125,10 +152,52 @@ fn policies_that_a_proxy_cannot_read_deny_every_client() {
         // A kind of condition that this version does not know.
         |message| message.policies[0].rules[0].to[0].paths = vec![proto::PathMatch::default()],
         |message| message.policies = vec![message.policies[0].clone(); 1_025],
+        |message| {
+            let keys =
+                vec![proto::TokenKey { algorithm: "HS256".to_owned(), ..Default::default() }];
+            message.policies[0].tokens = vec![proto::TokenIssuer { keys, ..Default::default() }];
+        },
     ];
     assert_eq!(read(|_| ()).unusable, None);
     for change in changes {
         let read = read(change);
         assert!(read.unusable.is_some() && read.policies.is_empty(), "{read:?}");
+    }
+}
+
+/// A proxy of a release before tokens would take a policy with tokens for one without.
+#[test]
+fn a_policy_with_tokens_is_not_read_without_them() {
+    let key = TokenKey { id: None, algorithm: TokenAlgorithm::Es256, public: [4].into() };
+    let issuer = TokenIssuer {
+        issuer: "https://id.example".into(),
+        audiences: vec!["shop".into()],
+        keys: vec![key],
+        header: "authorization".into(),
+        clock_skew: Duration::from_secs(30),
+    };
+    for (tokens, level) in [(vec![], 1), (vec![issuer], AUTHORIZATION_LEVEL)] {
+        let policy = AuthorizationPolicy {
+            source: Source { created: 0, namespace: "shop".into(), name: "p".into() },
+            action: Action::Allow,
+            ports: None,
+            rules: [Rule::default()].into(),
+            tokens: tokens.into(),
+        };
+        let authorization = Authorization { policies: [policy].into(), ..Authorization::default() };
+        let server = ServerPolicy {
+            workload: InstanceName::new("shop", "web-0").unwrap(),
+            mtls: MtlsMode::Strict,
+            ports: Vec::new(),
+            limits: [].into(),
+            egress: Egress::Allow,
+            place: Topology::default(),
+            ending: false,
+            removal: Removal::None,
+            authorization: authorization.into(),
+        };
+        let encoded = encode::server_policy(&server);
+        let message = proto::ServerPolicy::decode(&*encoded.value).unwrap();
+        assert_eq!(message.authorization.unwrap().level, level);
     }
 }

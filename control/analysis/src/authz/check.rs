@@ -3,9 +3,11 @@
 use std::net::IpAddr;
 
 use leno_policy::authorization::{
-    AuthorizationDecision, AuthorizationRequest, ConnectionView, PolicyMatch, ServerNameView,
+    AuthorizationDecision, AuthorizationRequest, ConnectionView, PolicyIndex, PolicyMatch,
+    ServerNameView,
 };
 use leno_types::mesh::declared;
+use leno_types::tokens::ClaimMatch;
 use leno_types::{Identity, InstanceName, Protocol};
 use serde::Serialize;
 
@@ -86,6 +88,8 @@ struct Arriving<'a> {
     path: &'a str,
     authority: &'a str,
     headers: Vec<(String, String)>,
+    /// The claims of its token, which is taken for valid.
+    claims: &'a [(String, String)],
 }
 
 impl<'a> Arriving<'a> {
@@ -101,6 +105,7 @@ impl<'a> Arriving<'a> {
             path: target.unwrap_or(&question.target),
             authority: host.unwrap_or_else(|| question.authority()),
             headers,
+            claims: &[],
         }
     }
 }
@@ -128,10 +133,20 @@ impl AuthorizationRequest for Arriving<'_> {
         let wanted = self.headers.iter().filter(|(name, _)| is_wanted(name) && !ends_here(name));
         wanted.for_each(|(name, value)| see(name, value.as_bytes()));
     }
+
+    fn has_token(&self, _policy: PolicyIndex, claims: &[ClaimMatch]) -> bool {
+        let is = |one: &ClaimMatch, (name, value): &(String, String)| {
+            **name == *one.name
+                && (one.values.is_empty() || one.values.iter().any(|wanted| **wanted == **value))
+        };
+        let has = |one: &ClaimMatch| self.claims.iter().any(|claim| is(one, claim));
+        !self.claims.is_empty() && claims.iter().all(has)
+    }
 }
 
 impl Mesh {
-    /// Checks one request against the policies of a workload, on its only port or on the question's.
+    /// Checks one request against the policies of a workload, on its only port or on the question's. With
+    /// `claims` it has a valid token of every issuer, which holds them.
     ///
     /// # Errors
     /// [`Unanswerable`] if there is no such workload or client.
@@ -140,7 +155,7 @@ impl Mesh {
         namespace: Option<&str>,
         workload: &str,
         client: &CheckClient,
-        question: &Question,
+        (question, claims): (&Question, &[(String, String)]),
     ) -> Result<Check, Unanswerable> {
         let server = self.sender(namespace, workload)?;
         let enforced = server.instance.as_ref().and_then(|name| self.enforced(name));
@@ -165,7 +180,7 @@ impl Mesh {
                     }
                     (_, None) => Seen { identity: None, address: OUTSIDE },
                 };
-                let arriving = Arriving::new(question, None);
+                let arriving = Arriving { claims, ..Arriving::new(question, None) };
                 let is_bytes = declared(&enforced.policy.ports, port) == Protocol::Opaque;
                 let sent = (&arriving, question, !is_bytes);
                 let answer = self.decide(enforced, (&seen, port), sent);

@@ -353,7 +353,7 @@ fn decisions_are_counted(lab: &Lab) -> Result<()> {
     Ok(())
 }
 
-fn until(lab: &Lab, client: &str, more: &[&str], expected: &str) -> Result<()> {
+pub(super) fn until(lab: &Lab, client: &str, more: &[&str], expected: &str) -> Result<()> {
     let mut last = String::new();
     let heard = wait::until("the answer", HEAR_LIMIT, || {
         last = answered(lab, client, more)?;
@@ -363,7 +363,7 @@ fn until(lab: &Lab, client: &str, more: &[&str], expected: &str) -> Result<()> {
 }
 
 /// The status and `leno-error` of a request.
-fn answered(lab: &Lab, client: &str, more: &[&str]) -> Result<String> {
+pub(super) fn answered(lab: &Lab, client: &str, more: &[&str]) -> Result<String> {
     let format = "%{http_code} %header{leno-error}";
     let curl = ["curl", "-sS", "-m", "5", "-o", "/dev/null", "-w", format];
     let answer = lab.exec(client, &[&curl[..], more].concat())?;

@@ -1,0 +1,99 @@
+//! Who issues the tokens of users, and by which keys they are verified (RFC 7519, RFC 7517).
+
+use std::sync::Arc;
+use std::time::Duration;
+
+/// An issuer of tokens, as a policy accepts it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TokenIssuer {
+    /// The claim `iss`.
+    pub issuer: Arc<str>,
+    /// The claim `aud` has one of these.
+    pub audiences: Vec<Arc<str>>,
+    /// Its keys.
+    pub keys: Vec<TokenKey>,
+    /// The header of requests that carries the token after `Bearer `, in lower case.
+    pub header: Arc<str>,
+    /// How far the clocks of the issuer and of the proxy may differ.
+    pub clock_skew: Duration,
+}
+
+/// A public key that verifies tokens of one algorithm.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TokenKey {
+    /// The header `kid` of tokens. A key without verifies tokens with any or none.
+    pub id: Option<Arc<str>>,
+    /// The only algorithm that the key is for.
+    pub algorithm: TokenAlgorithm,
+    /// `RSAPublicKey` in DER (RFC 8017), an uncompressed point (SEC 1), or the 32 bytes of Ed25519.
+    pub public: Arc<[u8]>,
+}
+
+/// A signature algorithm (RFC 7518 section 3.1, RFC 8037). None of them is symmetric.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum TokenAlgorithm {
+    /// RSASSA-PKCS1-v1_5 with SHA-256.
+    Rs256,
+    /// RSASSA-PKCS1-v1_5 with SHA-384.
+    Rs384,
+    /// RSASSA-PKCS1-v1_5 with SHA-512.
+    Rs512,
+    /// RSASSA-PSS with SHA-256.
+    Ps256,
+    /// RSASSA-PSS with SHA-384.
+    Ps384,
+    /// RSASSA-PSS with SHA-512.
+    Ps512,
+    /// ECDSA with P-256 and SHA-256.
+    Es256,
+    /// ECDSA with P-384 and SHA-384.
+    Es384,
+    /// Ed25519.
+    EdDsa,
+}
+
+/// A condition on a claim of a token.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct ClaimMatch {
+    /// The name of a claim. One with dots that no claim has is the path to a claim within claims.
+    pub name: Arc<str>,
+    /// One of these is the claim, or an element of it. Empty means that the claim is present.
+    pub values: Vec<Arc<str>>,
+}
+
+impl TokenAlgorithm {
+    /// All of them.
+    pub const ALL: [Self; 9] = [
+        Self::Rs256,
+        Self::Rs384,
+        Self::Rs512,
+        Self::Ps256,
+        Self::Ps384,
+        Self::Ps512,
+        Self::Es256,
+        Self::Es384,
+        Self::EdDsa,
+    ];
+
+    /// The name in tokens and keys (`alg`).
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Rs256 => "RS256",
+            Self::Rs384 => "RS384",
+            Self::Rs512 => "RS512",
+            Self::Ps256 => "PS256",
+            Self::Ps384 => "PS384",
+            Self::Ps512 => "PS512",
+            Self::Es256 => "ES256",
+            Self::Es384 => "ES384",
+            Self::EdDsa => "EdDSA",
+        }
+    }
+
+    /// The algorithm of this name.
+    #[must_use]
+    pub fn named(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|one| one.as_str() == name)
+    }
+}

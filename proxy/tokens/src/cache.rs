@@ -1,0 +1,96 @@
+//! Tokens that were verified before: a client sends the same one for minutes, and a signature costs more than
+//! everything else of a request.
+
+use std::cell::{Cell, RefCell};
+use std::collections::HashMap;
+use std::rc::Rc;
+use std::time::Duration;
+
+use leno_types::tokens::TokenIssuer;
+
+use crate::{Claims, TokenError, verify};
+
+/// Most bytes of tokens that one worker remembers: about a thousand of the usual size. Beyond it all are
+/// forgotten, which costs one more verification of each that is still used.
+const MAX_BYTES: usize = 1024 * 1024;
+
+/// The claims of tokens by their texts.
+type Verified = HashMap<Box<[u8]>, Rc<Claims>>;
+
+/// The tokens of one worker, by the policy for which they were verified.
+#[derive(Debug, Default)]
+pub struct TokenCache {
+    known: RefCell<HashMap<usize, Verified>>,
+    bytes: Cell<usize>,
+}
+
+impl TokenCache {
+    /// Verifies a token, or remembers that it was. `policy` stands for `issuers`, which never change for it.
+    /// `now`: the time since the beginning of 1970.
+    ///
+    /// # Errors
+    /// Why the token is not believed. That is not remembered: clients can make as many such tokens as they want.
+    pub fn verify(
+        &self,
+        token: &[u8],
+        (policy, issuers): (usize, &[&TokenIssuer]),
+        now: Duration,
+    ) -> Result<Rc<Claims>, TokenError> {
+        if let Some(known) = self.known.borrow().get(&policy).and_then(|of| of.get(token)) {
+            return match (now < known.from, now <= known.until) {
+                (true, _) => Err(TokenError::NotYet),
+                (_, false) => Err(TokenError::Expired),
+                _ => Ok(Rc::clone(known)),
+            };
+        }
+        let claims = Rc::new(verify(token, issuers, now)?);
+        // The text, and about as much for the claims.
+        let size = 2 * token.len();
+        let mut known = self.known.borrow_mut();
+        if self.bytes.get() + size > MAX_BYTES {
+            known.clear();
+            self.bytes.set(0);
+        }
+        self.bytes.set(self.bytes.get() + size);
+        known.entry(policy).or_default().insert(token.into(), Rc::clone(&claims));
+        Ok(claims)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::verify::tests::{NOW, issuer, token};
+
+    #[test]
+    fn a_known_token_ends_with_its_time() {
+        let cache = TokenCache::default();
+        let issuer = issuer();
+        let text = token(r#"{"iss":"https://id","aud":"shop","exp":1000,"nbf":900}"#);
+        let verify = |now: u64| {
+            cache.verify(text.as_bytes(), (0, &[&issuer]), Duration::from_secs(now)).map(|_| ())
+        };
+        assert_eq!(verify(NOW), Ok(()));
+        assert_eq!(verify(NOW + 1), Ok(()));
+        assert_eq!(verify(1031), Err(TokenError::Expired));
+        assert_eq!(verify(869), Err(TokenError::NotYet));
+        // Another policy has other issuers.
+        let other = cache.verify(text.as_bytes(), (1, &[]), Duration::from_secs(NOW));
+        assert_eq!(other.map(|_| ()), Err(TokenError::Issuer));
+    }
+
+    #[test]
+    fn what_is_remembered_is_bounded() {
+        let cache = TokenCache::default();
+        let issuer = issuer();
+        for number in 0..4_000 {
+            let claims = format!(r#"{{"iss":"https://id","aud":"shop","exp":1000,"n":{number}}}"#);
+            let text = token(&claims);
+            let now = Duration::from_secs(NOW);
+            cache.verify(text.as_bytes(), (0, &[&issuer]), now).expect("a valid token");
+            assert!(cache.bytes.get() <= MAX_BYTES);
+        }
+        let kept = cache.known.borrow().values().map(HashMap::len).sum::<usize>();
+        assert!((1..4_000).contains(&kept), "{kept}");
+    }
+}

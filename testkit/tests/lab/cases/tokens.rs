@@ -1,0 +1,195 @@
+//! Tokens of users before the server's proxy: verified by the keys of their issuer, or 401.
+//!
+//! ```text
+//! web (meshed), plain (no proxy) ── Authorization: Bearer ... ──► front (HTTP)
+//! ```
+
+use std::time::SystemTime;
+
+use anyhow::{Context, Result, ensure};
+use aws_lc_rs::hmac;
+use aws_lc_rs::rand::SystemRandom;
+use aws_lc_rs::signature::{ECDSA_P256_SHA256_FIXED_SIGNING, EcdsaKeyPair, KeyPair};
+use data_encoding::BASE64URL_NOPAD;
+use leno_testkit::lab::{Capture, Lab, Options};
+use serde_json::{Value, json};
+
+use super::authorization::{answered, until};
+use super::{Case, alone};
+
+const ISSUER: &str = "https://id.example.com";
+const KEY_ID: &str = r#"{"alg":"ES256","kid":"one"}"#;
+
+const MESH: &str = "
+apiVersion: leno.dev/v1alpha1
+kind: Workload
+metadata: {name: web, namespace: lab}
+spec: {serviceAccount: web, command: ['@BIN@/leno-peer', idle]}
+---
+apiVersion: leno.dev/v1alpha1
+kind: Workload
+metadata: {name: plain, namespace: lab, annotations: {leno.dev/inject: disabled}}
+spec: {command: ['@BIN@/leno-peer', idle]}
+---
+apiVersion: leno.dev/v1alpha1
+kind: Workload
+metadata: {name: front, namespace: lab, labels: {app: front}}
+spec:
+  command: ['@BIN@/leno-peer', http, --listen, '0.0.0.0:8080']
+  ports: [{name: http, port: 8080, appProtocol: http}]
+---
+apiVersion: v1
+kind: Service
+metadata: {name: front, namespace: lab}
+spec: {selector: {app: front}, ports: [{name: http, port: 80, targetPort: http, appProtocol: http}]}
+";
+
+pub(super) fn cases() -> Vec<Case> {
+    vec![alone!(tokens_of_users_are_verified)]
+}
+
+/// Everyone with a token may read, and the group `ops` may do everything.
+fn policy(key: &EcdsaKeyPair) -> String {
+    let (x, y) = key.public_key().as_ref()[1..].split_at(32);
+    let part = |bytes: &[u8]| BASE64URL_NOPAD.encode(bytes);
+    let jwks = json!({"keys": [
+        {"kty": "EC", "crv": "P-256", "kid": "one", "use": "sig", "x": part(x), "y": part(y)},
+    ]});
+    format!(
+        "---
+apiVersion: leno.dev/v1alpha1
+kind: AuthorizationPolicy
+metadata: {{name: users, namespace: lab}}
+spec:
+  selector: {{matchLabels: {{app: front}}}}
+  tokens: [{{issuer: '{ISSUER}', audiences: [shop], jwks: '{jwks}'}}]
+  rules:
+  - to: [{{methods: [GET], paths: [{{prefix: /items}}]}}]
+  - claims: [{{name: realm.groups, values: [ops]}}]
+"
+    )
+}
+
+fn key() -> Result<EcdsaKeyPair> {
+    EcdsaKeyPair::generate(&ECDSA_P256_SHA256_FIXED_SIGNING).ok().context("no key")
+}
+
+fn token(header: &str, claims: &Value, sign: impl FnOnce(&[u8]) -> Vec<u8>) -> String {
+    let part = |text: &str| BASE64URL_NOPAD.encode(text.as_bytes());
+    let text = format!("{}.{}", part(header), part(&claims.to_string()));
+    format!("{text}.{}", BASE64URL_NOPAD.encode(&sign(text.as_bytes())))
+}
+
+/// The claims of a good token, with these in addition.
+fn claims(more: &Value) -> Result<Value> {
+    let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH)?.as_secs();
+    let mut all = json!({"iss": ISSUER, "aud": ["shop"], "sub": "ann", "exp": now + 600});
+    if let (Some(all), Some(more)) = (all.as_object_mut(), more.as_object()) {
+        all.extend(more.clone());
+    }
+    Ok(all)
+}
+
+fn tokens_of_users_are_verified(capture: Capture) -> Result<()> {
+    let lab = Lab::start(&Options::new(capture), MESH, |_| Ok(()))?;
+    let cases = || -> Result<()> {
+        let key = key()?;
+        lab.edit(&format!("{MESH}{}", policy(&key)))?;
+        let missing = "401 authorization-denied; reason=token-missing";
+        let urls = [("web", "http://front.lab"), ("plain", "http://front-0.front.lab:8080")];
+        for (client, url) in urls {
+            until(&lab, client, &[&format!("{url}/items")], missing)?;
+            decisions(&lab, &key, (client, url))?;
+        }
+        challenged(&lab)?;
+        // The issuer has another key now, of the same name.
+        let sign = |text: &[u8]| sign(&key, text);
+        let good = bearer(&token(KEY_ID, &claims(&json!({}))?, sign));
+        let request = ["-H", good.as_str(), "http://front.lab/items"];
+        until(&lab, "web", &request, "200")?;
+        lab.edit(&format!("{MESH}{}", policy(&self::key()?)))?;
+        until(&lab, "web", &request, "401 authorization-denied; reason=token-signature")
+    };
+    lab.explain(cases())
+}
+
+fn sign(key: &EcdsaKeyPair, text: &[u8]) -> Vec<u8> {
+    let signature = key.sign(&SystemRandom::new(), text);
+    signature.map(|signature| signature.as_ref().to_vec()).unwrap_or_default()
+}
+
+fn bearer(token: &str) -> String {
+    format!("authorization: Bearer {token}")
+}
+
+fn decisions(lab: &Lab, key: &EcdsaKeyPair, (client, url): (&str, &str)) -> Result<()> {
+    let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH)?.as_secs();
+    let by_key = |more: Value| -> Result<String> {
+        Ok(token(KEY_ID, &claims(&more)?, |text| sign(key, text)))
+    };
+    let public = key.public_key().as_ref();
+    let as_secret = |text: &[u8]| {
+        hmac::sign(&hmac::Key::new(hmac::HMAC_SHA256, public), text).as_ref().to_vec()
+    };
+    let stranger = self::key()?;
+    let good = claims(&json!({}))?;
+    let items = format!("{url}/items");
+    for (what, token, expected) in [
+        ("good", by_key(json!({}))?, "200"),
+        ("good again", by_key(json!({}))?, "200"),
+        ("within the skew", by_key(json!({"exp": now - 5}))?, "200"),
+        ("expired", by_key(json!({"exp": now - 60}))?, "401 token-expired"),
+        ("early", by_key(json!({"nbf": now + 600}))?, "401 token-not-yet-valid"),
+        ("other audience", by_key(json!({"aud": "bank"}))?, "401 token-audience"),
+        ("other issuer", by_key(json!({"iss": "https://evil"}))?, "401 token-issuer"),
+        ("none", token(r#"{"alg":"none"}"#, &good, |_| Vec::new()), "401 token-key"),
+        ("confused", token(r#"{"alg":"HS256","kid":"one"}"#, &good, as_secret), "401 token-key"),
+        (
+            "unknown kid",
+            token(r#"{"alg":"ES256","kid":"2"}"#, &good, |_| Vec::new()),
+            "401 token-key",
+        ),
+        ("stranger", token(KEY_ID, &good, |text| sign(&stranger, text)), "401 token-signature"),
+        ("oversized", by_key(json!({"x": "a".repeat(8_000)}))?, "401 token-too-large"),
+        ("no token", "x.y".to_owned(), "401 token-malformed"),
+    ] {
+        let expected = expected.replace("401 ", "401 authorization-denied; reason=");
+        let said = answered(lab, client, &["-H", &bearer(&token), &items])?;
+        ensure!(said == expected, "{client}, {what}: {said:?} where {expected:?} is expected");
+    }
+    let denied = "403 authorization-denied";
+    let (ann, ops) = (by_key(json!({}))?, by_key(json!({"realm": {"groups": ["dev", "ops"]}}))?);
+    for (token, method, expected) in
+        [(&ann, "POST", denied), (&ops, "POST", "200"), (&ops, "GET", "200")]
+    {
+        let request = ["-X", method, "-H", &bearer(token), &items];
+        let said = answered(lab, client, &request)?;
+        ensure!(said == expected, "{client} {method}: {said:?} where {expected:?} is expected");
+    }
+    // Two tokens: applications differ in which one they read.
+    let twice = ["-H", &bearer(&ops), "-H", &bearer(&ann), &items];
+    let said = answered(lab, client, &twice)?;
+    ensure!(said == "401 authorization-denied; reason=token-malformed", "{client}: {said:?}");
+    Ok(())
+}
+
+/// Clients learn how to authenticate (RFC 6750).
+fn challenged(lab: &Lab) -> Result<()> {
+    let format = "%header{www-authenticate}";
+    let curl = ["curl", "-sS", "-m", "5", "-o", "/dev/null", "-w", format];
+    for (header, expected) in
+        [("x: y", "Bearer"), ("authorization: Bearer x", "Bearer error=\"invalid_token\"")]
+    {
+        let said =
+            lab.text("web", &[&curl[..], &["-H", header, "http://front.lab/items"]].concat())?;
+        ensure!(said == expected, "{header}: {said:?}");
+    }
+    let page = lab.metrics("front")?;
+    for line in [
+        "leno_authorization_total{decision=\"deny\",policy=\"token\"}",
+        "leno_authorization_total{decision=\"allow\",policy=\"lab/users\"}",
+    ] {
+        ensure!(page.contains(line), "{line} is not in\n{page}");
+    }
+    Ok(())
+}
