@@ -46,6 +46,7 @@ bench-balance: release ## p99 with a slow endpoint, and what matching costs: bot
 	@scripts/deps.sh bench
 	$(TARGET)/release/leno-bench balance
 	$(TARGET)/release/leno-bench match
+	$(TARGET)/release/leno-bench authorize
 
 bench-mesh: release ## two hops with mTLS beside pairs of Envoy and HAProxy (needs root; 25 minutes)
 	@scripts/deps.sh bench

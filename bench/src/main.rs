@@ -10,11 +10,12 @@
 //!        (CPU 1)                 │                             (CPU 1)
 //!                                └── /proc/PID/stat before and after: CPU per request
 //! ```
-//! Except for the cost of matching ([`matching`]), these commands treat every proxy as a black box:
+//! Except for the cost of decisions ([`matching`], [`authorizing`]), these commands treat every proxy as a black box:
 //! a command, a configuration that the bench writes, and a port. Tables are made from records alone
 //! (`leno-bench tables`), so an interrupted run is still a result. Read [`scenario::Scenario`],
 //! [`proxy::Contender`], [`hop`], [`mesh`] and [`record::Record`] first.
 
+mod authorizing;
 mod backend;
 mod balance;
 mod hop;
@@ -81,6 +82,10 @@ enum Command {
     ///
     /// Exits with 1 if it grows faster than the logarithm of their number.
     Match(matching::Args),
+    /// Cost of authorizing a request, by number of policies
+    ///
+    /// Exits with 1 if it takes more than half a microsecond among 100 of them.
+    Authorize(authorizing::Args),
     /// Whether a route that changes many times a second loses a request or cuts a stream (needs
     /// root)
     ///
@@ -220,6 +225,7 @@ fn run(command: Command) -> Result<bool> {
         }
         Command::Balance(args) => return balance::run(args),
         Command::Match(args) => return Ok(matching::run(args)),
+        Command::Authorize(args) => return Ok(authorizing::run(args)),
         Command::Routes(args) => return routes::run(args),
         Command::Tables { file } => print!("{}", report::tables(&record::read(&file)?)),
         Command::Load(Generator::Tcp(plan)) => {
