@@ -11,7 +11,7 @@ mod growth;
 
 use crate::ejected::Ejected;
 
-pub use counted::{Counted, Counts, Name};
+pub use counted::{Counted, Counts, DENIED, Name};
 pub use growth::{EdgeGrowth, Growth, WorkloadGrowth};
 
 use counted::Ends;
@@ -50,6 +50,9 @@ pub struct Scrape {
     counted: BTreeMap<Name, Counted>,
     /// Instances whose proxy did not answer, with the reason.
     silent: Vec<String>,
+    /// Instances that may have counted before this scrape what it does not have: what they have at their
+    /// first answer is not new.
+    unknown: BTreeSet<Name>,
 }
 
 /// The difference between two scrapes.
@@ -107,7 +110,7 @@ pub struct EdgeReport {
 /// The golden signals.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Signals {
-    /// The share of requests that did not fail, 0 to 1; `None` without requests.
+    /// The share of the answered requests that did not fail, 0 to 1; `None` if none was answered.
     pub success_rate: Option<f64>,
     /// Requests per second.
     pub requests_per_s: f64,
@@ -143,6 +146,8 @@ struct Total {
     requests_per_s: f64,
     tcp_opened_per_s: f64,
     tcp_bytes_per_s: f64,
+    /// Whether there was traffic, or attempts at it.
+    any: bool,
     encrypted: bool,
     plain: bool,
 }
@@ -171,7 +176,16 @@ impl Scrape {
             }
             instances.push(instance);
         }
-        Self { at, mesh: mesh.to_owned(), instances, counted, silent }
+        let name = |one: &Instance| (one.namespace.clone(), one.name.clone());
+        let meshed = instances.iter().filter(|one| one.meshed).map(name);
+        let unknown = meshed.filter(|name| !counted.contains_key(name)).collect();
+        Self { at, mesh: mesh.to_owned(), instances, counted, silent, unknown }
+    }
+
+    /// The scrape at the begin of a mesh, when nothing was counted yet.
+    #[must_use]
+    pub fn beginning(mesh: &str, at: Instant) -> Self {
+        Self::new(mesh, at, Vec::new())
     }
 
     /// The difference between `before` and this scrape.
@@ -183,12 +197,7 @@ impl Scrape {
     /// The increase of each proxy's counters since `before`. A proxy that existed but did not
     /// answer then is left out. All counts of a proxy that did not exist then are new.
     fn increases<'a>(&'a self, before: &'a Self) -> impl Iterator<Item = Increase<'a>> {
-        let meshed = before.instances.iter().filter(|one| one.meshed);
-        let were_there: BTreeSet<(&str, &str)> =
-            meshed.map(|one| (&*one.namespace, &*one.name)).collect();
-        let told = self.counted.iter().filter(move |(name, _)| {
-            before.counted.contains_key(*name) || !were_there.contains(&(&*name.0, &*name.1))
-        });
+        let told = self.counted.iter().filter(move |(name, _)| !before.unknown.contains(*name));
         told.flat_map(move |(name, now)| {
             let earlier = before.counted.get(name);
             let since = earlier.map_or(before.at, |earlier| earlier.at);
@@ -254,19 +263,38 @@ fn grown(now: &Scrape, before: &Scrape) -> Grown {
     for (server, total) in unmeshed {
         let known = edges
             .iter()
-            .any(|((_, to, encrypted), total)| *to == server && !encrypted && total.any());
+            .any(|((_, to, encrypted), total)| *to == server && !encrypted && total.any);
         if !known {
             let client = (String::new(), UNMESHED.to_owned());
             edges.insert((client, server, false), total);
         }
     }
+    join_attempts(&mut edges);
     Grown { servers, edges }
+}
+
+/// Adds attempts that reached no server to what did between the same workloads: they have no encryption
+/// of their own, and the proxy counts them as plaintext.
+fn join_attempts(edges: &mut BTreeMap<EdgeKey, Total>) {
+    let nowhere = |total: &Total| total.any && !total.plain;
+    let attempts: Vec<EdgeKey> = edges
+        .iter()
+        .filter(|((client, server, encrypted), total)| {
+            let with_mtls = (client.clone(), server.clone(), true);
+            !encrypted && nowhere(total) && edges.contains_key(&with_mtls)
+        })
+        .map(|(key, _)| key.clone())
+        .collect();
+    for key in attempts {
+        let Some(total) = edges.remove(&key) else { continue };
+        edges.entry((key.0, key.1, true)).or_default().join(&total);
+    }
 }
 
 fn report(now: &Scrape, before: &Scrape) -> Report {
     let Grown { servers, edges } = grown(now, before);
     let edge = |((client, server, _), total): (EdgeKey, Total)| {
-        (total.any() || !total.sum.causes.is_empty()).then(|| EdgeReport {
+        (total.any || !total.sum.causes.is_empty()).then(|| EdgeReport {
             client_namespace: client.0,
             client: client.1,
             server_namespace: server.0,
@@ -326,22 +354,28 @@ impl Total {
             self.tcp_opened_per_s += sum.tcp_opened / seconds;
             self.tcp_bytes_per_s += sum.tcp_bytes() / seconds;
         }
-        if sum.any() {
-            self.encrypted |= ends.encrypted;
-            self.plain |= !ends.encrypted;
-        }
+        self.any |= sum.any();
+        // What an edge with mTLS has counted is of a connection that was encrypted or failed to be.
+        self.encrypted |= ends.encrypted && !sum.is_empty();
+        self.plain |= !ends.encrypted && sum.passed();
     }
 
-    fn any(&self) -> bool {
-        self.encrypted || self.plain
+    fn join(&mut self, other: &Self) {
+        self.sum.add(&other.sum);
+        self.requests_per_s += other.requests_per_s;
+        self.tcp_opened_per_s += other.tcp_opened_per_s;
+        self.tcp_bytes_per_s += other.tcp_bytes_per_s;
+        self.any |= other.any;
+        self.encrypted |= other.encrypted;
+        self.plain |= other.plain;
     }
 
     fn signals(&self) -> Signals {
         let sum = &self.sum;
         let milliseconds = |q| sum.durations.quantile(q).map(|seconds| seconds * 1000.0);
-        let succeeded = 1.0 - sum.failures() / sum.requests();
+        let answered = sum.answered();
         Signals {
-            success_rate: (sum.requests() > 0.0).then_some(succeeded),
+            success_rate: (answered > 0.0).then(|| (1.0 - sum.failures() / answered).max(0.0)),
             requests_per_s: self.requests_per_s,
             latency_ms: Latency {
                 p50: milliseconds(0.50),
@@ -356,7 +390,7 @@ impl Total {
                 .iter()
                 .map(|(cause, count)| (cause.clone(), *count as u64))
                 .collect(),
-            mtls: self.any().then_some(!self.plain),
+            mtls: (self.any && (self.encrypted || self.plain)).then_some(!self.plain),
         }
     }
 }

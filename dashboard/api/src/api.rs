@@ -147,10 +147,14 @@ pub enum Mtls {
 /// What was counted.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Signals {
-    /// The share of requests that did not fail, 0 to 1; `None` without requests.
+    /// The share of the answered requests that did not fail, 0 to 1; `None` if none was answered.
     pub success_rate: Option<f64>,
     /// Requests.
     pub requests: u64,
+    /// Those that their client gave up before there was a response.
+    pub given_up: u64,
+    /// Those that an authorization policy denied.
+    pub denied: u64,
     /// Requests per second.
     pub requests_per_s: f64,
     /// Requests by the class of their status, 1xx first.

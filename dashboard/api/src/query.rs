@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use leno_observe::stat::{Latency, Name};
+use leno_observe::stat::{DENIED, Latency, Name};
 
 use crate::api::{Cause, Edge, Mtls, Point, Points, Signals, Topology, Workload};
 use crate::history::{History, Window};
@@ -159,9 +159,14 @@ pub(crate) fn signals(names: &Series, tally: &Tally, seconds: f64) -> Signals {
     };
     let mut causes: Vec<Cause> = tally.causes.iter().map(named).collect();
     causes.sort_by(|a, b| b.count.cmp(&a.count).then_with(|| a.cause.cmp(&b.cause)));
+    let denied = count_of(&causes, DENIED).min(requests);
+    let answered = requests.saturating_sub(tally.given_up + denied);
     Signals {
-        success_rate: (requests > 0).then(|| 1.0 - float(tally.failures()) / float(requests)),
+        success_rate: (answered > 0)
+            .then(|| (1.0 - float(tally.failures()) / float(answered)).max(0.0)),
         requests,
+        given_up: tally.given_up,
+        denied,
         requests_per_s: rate(requests),
         statuses: tally.classes,
         latency_ms: Latency {
@@ -178,6 +183,11 @@ pub(crate) fn signals(names: &Series, tally: &Tally, seconds: f64) -> Signals {
         ejected: tally.ejected,
         causes,
     }
+}
+
+/// How often this cause was.
+pub(crate) fn count_of(causes: &[Cause], wanted: &str) -> u64 {
+    causes.iter().find(|one| one.cause == wanted).map_or(0, |one| one.count)
 }
 
 #[cfg(test)]

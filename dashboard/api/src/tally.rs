@@ -14,6 +14,10 @@ const BUCKETS: usize = BUCKET_BOUNDS_S.len() + 1;
 pub struct Tally {
     /// Requests by the class of their status, 1xx first.
     pub classes: [u64; 5],
+    /// Those of them that their client gave up before there was a response, which are among the 4xx.
+    pub given_up: u64,
+    /// gRPC calls that ended with a status of the server's failure, beyond those that `classes` has as 5xx.
+    pub grpc_failed: u64,
     /// Requests by their duration.
     pub durations: Durations,
     /// Opaque connections opened.
@@ -71,6 +75,8 @@ mod field {
     pub(super) const RETRIES: u64 = 1 << 9;
     pub(super) const EJECTED: u64 = 1 << 10;
     pub(super) const CAUSES: u64 = 1 << 11;
+    pub(super) const GIVEN_UP: u64 = 1 << 12;
+    pub(super) const GRPC_FAILED: u64 = 1 << 13;
 }
 
 impl Durations {
@@ -131,6 +137,8 @@ impl Tally {
         let causes = counts.causes.iter().map(|(name, count)| (cause(name), whole(*count)));
         Self {
             classes: counts.classes.map(whole),
+            given_up: whole(counts.given_up),
+            grpc_failed: whole(counts.failures() - counts.classes[4]),
             durations: Durations::of(&counts.durations),
             tcp_opened: whole(counts.tcp_opened),
             tcp_open: whole(counts.tcp_open),
@@ -150,10 +158,10 @@ impl Tally {
         self.classes.iter().sum()
     }
 
-    /// Requests that failed: statuses from 500.
+    /// Requests that failed: statuses from 500, and those of gRPC that are the server's failure.
     #[must_use]
     pub fn failures(&self) -> u64 {
-        self.classes[4]
+        self.classes[4] + self.grpc_failed
     }
 
     /// What the mesh itself failed.
@@ -167,6 +175,8 @@ impl Tally {
         for (own, more) in self.classes.iter_mut().zip(&later.classes) {
             *own += more;
         }
+        self.given_up += later.given_up;
+        self.grpc_failed += later.grpc_failed;
         self.durations.add(&later.durations);
         self.tcp_opened += later.tcp_opened;
         self.read_bytes += later.read_bytes;
@@ -211,7 +221,9 @@ impl Tally {
             | has(field::UNCONNECTED, self.connect_failures > 0)
             | has(field::RETRIES, self.retries > 0)
             | has(field::EJECTED, self.ejected > 0)
-            | has(field::CAUSES, !self.causes.is_empty());
+            | has(field::CAUSES, !self.causes.is_empty())
+            | has(field::GIVEN_UP, self.given_up > 0)
+            | has(field::GRPC_FAILED, self.grpc_failed > 0);
         put(bytes, fields);
         for count in [good, redirected, refused, failed].into_iter().filter(|count| *count > 0) {
             put(bytes, count);
@@ -235,6 +247,8 @@ impl Tally {
                 put(bytes, *count);
             }
         }
+        let rare = [self.given_up, self.grpc_failed];
+        rare.into_iter().filter(|count| *count > 0).for_each(|count| put(bytes, count));
     }
 
     /// Reads what [`put`](Self::put) has written; `None` for anything else.
@@ -273,6 +287,8 @@ impl Tally {
         for _ in 0..count(field::CAUSES, bytes)? {
             tally.causes.push((bytes.number()?.try_into().ok()?, bytes.number()?));
         }
+        tally.given_up = count(field::GIVEN_UP, bytes)?;
+        tally.grpc_failed = count(field::GRPC_FAILED, bytes)?;
         Some(tally)
     }
 }
@@ -304,6 +320,8 @@ mod tests {
         durations.0[31] = 1;
         Tally {
             classes: [1, 200, 3, 4, 500],
+            given_up: 2,
+            grpc_failed: 10,
             durations,
             tcp_opened: 1,
             tcp_open: 2,

@@ -10,6 +10,8 @@ use crate::metrics::{self, Histogram, Sample};
 
 /// Counter of requests, by edge and status.
 const REQUESTS: &str = "leno_requests_total";
+/// gRPC calls, by edge and grpc-status.
+const GRPC: &str = "leno_grpc_responses_total";
 /// Durations of these requests, by edge.
 const DURATIONS: &str = "leno_request_duration_seconds_bucket";
 /// Opaque connections open now, by edge.
@@ -37,8 +39,17 @@ const REFUSED: [(&str, &str); 3] = [
 /// Whether the control plane is connected.
 const CONNECTED: &str = "leno_discovery_connected";
 /// All that are by edge.
-const KNOWN: [&str; 10] =
-    [REQUESTS, DURATIONS, OPEN, OPENED, READ, WRITTEN, UNCONNECTED, RETRIES, ERRORS, EJECTED];
+const KNOWN: [&str; 11] =
+    [REQUESTS, GRPC, DURATIONS, OPEN, OPENED, READ, WRITTEN, UNCONNECTED, RETRIES, ERRORS, EJECTED];
+
+/// The status of a request that its client gave up before there was a response.
+const GIVEN_UP: &str = "499";
+/// The cause of requests and connections that an authorization policy denies.
+pub const DENIED: &str = "authorization-denied";
+/// The grpc-status of calls that the server failed: UNKNOWN, DEADLINE_EXCEEDED, INTERNAL, UNAVAILABLE and
+/// DATA_LOSS. What the client did wrong, such as INVALID_ARGUMENT or RESOURCE_EXHAUSTED, is none of them, as
+/// a status below 500 is none.
+const GRPC_FAILED: [&str; 5] = ["2", "4", "13", "14", "15"];
 
 /// Namespace and name: of an instance, or of a workload.
 pub type Name = (String, String);
@@ -70,6 +81,11 @@ pub(super) struct Ends {
 pub struct Counts {
     /// Requests by the class of their status: the first is 1xx, or a status that is none.
     pub classes: [f64; 5],
+    /// Those of them that their client gave up before there was a response; they are counted as 4xx.
+    pub given_up: f64,
+    /// gRPC calls that ended with a status of the server's failure. Those that the mesh itself answered
+    /// are in `classes` with the HTTP status that this stands for as well.
+    pub grpc_failed: f64,
     /// Durations of the requests.
     pub durations: Histogram,
     /// Opaque connections open now.
@@ -174,10 +190,24 @@ impl Counts {
         self.classes.iter().sum()
     }
 
-    /// The requests that failed: statuses from 500.
+    /// The requests that failed: statuses from 500, and those of gRPC that are the server's failure.
     #[must_use]
     pub fn failures(&self) -> f64 {
-        self.classes[4]
+        let errors: f64 = self.causes.values().sum();
+        let [.., failed] = self.classes;
+        failed + self.grpc_failed - failed.min(self.grpc_failed).min(errors)
+    }
+
+    /// The requests that an authorization policy denied.
+    #[must_use]
+    pub fn denied(&self) -> f64 {
+        self.causes.get(DENIED).copied().unwrap_or_default().min(self.requests())
+    }
+
+    /// The requests that the server has answered, well or not.
+    #[must_use]
+    pub fn answered(&self) -> f64 {
+        (self.requests() - self.given_up - self.denied()).max(0.0)
     }
 
     /// Bytes of opaque connections, in both directions together.
@@ -193,7 +223,12 @@ impl Counts {
             REQUESTS => {
                 let class = label("status").parse().map_or(0, |status: usize| status / 100);
                 self.classes[class.clamp(1, 5) - 1] += value;
+                if label("status") == GIVEN_UP {
+                    self.given_up += value;
+                }
             }
+            GRPC if GRPC_FAILED.contains(&label("grpc_status")) => self.grpc_failed += value,
+            GRPC => {}
             DURATIONS => {
                 if let Ok(bound) = label("le").parse() {
                     self.durations.add(bound, value);
@@ -252,7 +287,7 @@ impl Counts {
     }
 
     /// The counters, which only grow.
-    fn fields(&mut self) -> [&mut f64; 10] {
+    fn fields(&mut self) -> [&mut f64; 12] {
         let [informational, good, redirected, refused, failed] = &mut self.classes;
         [
             informational,
@@ -265,11 +300,13 @@ impl Counts {
             &mut self.written_bytes,
             &mut self.connect_failures,
             &mut self.retries,
+            &mut self.given_up,
+            &mut self.grpc_failed,
         ]
     }
 
     /// The same in the same order.
-    fn values(&self) -> [f64; 10] {
+    fn values(&self) -> [f64; 12] {
         let [informational, good, redirected, refused, failed] = self.classes;
         [
             informational,
@@ -282,10 +319,19 @@ impl Counts {
             self.written_bytes,
             self.connect_failures,
             self.retries,
+            self.given_up,
+            self.grpc_failed,
         ]
     }
 
-    /// Whether traffic passed, or connections are open.
+    /// Whether something reached a server. What the mesh itself failed has gone nowhere.
+    pub(super) fn passed(&self) -> bool {
+        let errors: f64 = self.causes.values().sum();
+        let errors = errors - self.denied() - self.given_up;
+        self.requests() > errors || self.tcp_open > 0.0 || self.tcp_bytes() > 0.0
+    }
+
+    /// Whether traffic passed or was tried, or connections are open.
     pub(super) fn any(&self) -> bool {
         self.requests() > 0.0 || self.tcp_open > 0.0 || self.tcp_bytes() > 0.0
     }

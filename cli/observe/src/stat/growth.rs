@@ -52,6 +52,8 @@ impl Scrape {
     /// and of edges that a proxy no longer shows because they are idle. Without them the next answer
     /// would look like that many new requests.
     pub fn remember(&mut self, before: &Self) {
+        // A proxy that starts while the mesh is observed has counted nothing before.
+        self.unknown.retain(|name| before.unknown.contains(name));
         for instance in &self.instances {
             let name = (instance.namespace.clone(), instance.name.clone());
             let Some(earlier) = before.counted.get(&name) else { continue };

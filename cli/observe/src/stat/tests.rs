@@ -146,6 +146,7 @@ fn a_proxy_that_has_come_since_has_counted_since_then() {
     let begin = Instant::now();
     let mut before = scrape(begin, &[(0, None); 3]);
     before.instances.retain(|one| one.workload != "web");
+    before.unknown.retain(|(_, instance)| instance != "web-0");
     let labels = edge("outbound", "web-0", "cart-0", true);
     let text = format!("leno_requests_total{{{labels},status=\"200\"}} 50\n");
     let after = scrape(begin, &[(10, None), (10, None), (10, Some(&text))]);
@@ -227,4 +228,73 @@ fn what_was_refused_is_an_edge_with_its_cause() {
         ]
     );
     assert!(report.edges.iter().all(|edge| edge.signals.mtls.is_none()));
+}
+
+#[test]
+fn the_first_counts_of_a_mesh_are_new() {
+    let labels = edge("outbound", "web-0", "cart-0", true);
+    let text = format!("leno_requests_total{{{labels},status=\"500\"}} 20\n");
+    let begin = Instant::now();
+    let beginning = Scrape::beginning("default", begin);
+    // The proxy is there and does not answer yet.
+    let mut starting = scrape(begin, &[(1, Some("")), (1, Some("")), (1, None)]);
+    starting.remember(&beginning);
+    let now = scrape(begin, &[(6, Some("")), (6, Some("")), (6, Some(&text))]);
+    let growth = now.growth(&starting);
+    let [edge] = growth.edges.as_slice() else { panic!("{growth:?}") };
+    assert_eq!(edge.counts.failures(), 20.0);
+    assert_eq!(now.growth(&beginning).edges.len(), 1);
+}
+
+#[test]
+fn requests_without_an_answer_are_no_success() {
+    let labels = edge("outbound", "web-0", "cart-0", true);
+    let report = over_ten_seconds(&format!(
+        "leno_requests_total{{{labels},status=\"499\"}} 5\n\
+         leno_requests_total{{{labels},status=\"403\"}} 15\n\
+         leno_errors_total{{{labels},cause=\"closed\"}} 5\n\
+         leno_errors_total{{{labels},cause=\"authorization-denied\"}} 15\n"
+    ));
+    assert_eq!(report.edges[0].signals.success_rate, None);
+}
+
+#[test]
+fn calls_fail_by_their_grpc_status() {
+    let labels = edge("outbound", "web-0", "cart-0", true);
+    let success = |grpc: &str, own: u32| {
+        let of_server = 10 - own;
+        let report = over_ten_seconds(&format!(
+            "leno_requests_total{{{labels},status=\"200\"}} {of_server}\n\
+             leno_requests_total{{{labels},status=\"503\"}} {own}\n\
+             leno_grpc_responses_total{{{labels},grpc_status=\"{grpc}\"}} 10\n\
+             leno_errors_total{{{labels},cause=\"no-endpoints\"}} {own}\n"
+        ));
+        report.edges[0].signals.success_rate
+    };
+    for failed in ["2", "4", "13", "14", "15"] {
+        assert_eq!(success(failed, 0), Some(0.0), "{failed}");
+    }
+    for good in ["0", "3", "5", "7", "8", "16"] {
+        assert_eq!(success(good, 0), Some(1.0), "{good}");
+    }
+    // What the mesh answers itself has both statuses, and is one failure.
+    assert_eq!(success("14", 4), Some(0.0));
+}
+
+#[test]
+fn attempts_that_reach_no_server_are_not_in_plaintext() {
+    let nowhere = edge("outbound", "web-0", "", false);
+    let attempts = format!(
+        "leno_requests_total{{{nowhere},status=\"503\"}} 9\n\
+         leno_errors_total{{{nowhere},cause=\"endpoints-tried\"}} 9\n"
+    );
+    let report = over_ten_seconds(&attempts);
+    assert_eq!(report.edges[0].signals.mtls, None);
+
+    let labels = edge("outbound", "web-0", "cart-0", true);
+    let tried =
+        format!("leno_errors_total{{{labels},cause=\"application-unreachable\"}} 9\n{attempts}");
+    let report = over_ten_seconds(&tried);
+    let [edge] = report.edges.as_slice() else { panic!("{:?}", report.edges) };
+    assert_eq!((edge.signals.mtls, edge.signals.success_rate), (Some(true), Some(0.0)));
 }

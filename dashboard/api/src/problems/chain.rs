@@ -1,0 +1,79 @@
+//! Where a chain of failures begins.
+//!
+//! ```text
+//!  customer ──fails──► front ──fails──► cart ──fails──► db      db makes no calls that fail:
+//!     rank 2             rank 1           rank 0               the edge to it comes first
+//! ```
+
+use std::collections::{BTreeMap, VecDeque};
+
+use leno_observe::stat::Name;
+
+use super::edges::Broken;
+use super::text;
+
+/// Longest chain that is told, in workloads.
+const MAX_CHAIN: usize = 8;
+
+/// Gives each failing edge its distance from the begin of its chain, and tells the chain as evidence.
+pub(super) fn rank(all: &mut [Broken]) {
+    let mut by_client: BTreeMap<Name, Vec<usize>> = BTreeMap::new();
+    let mut by_server: BTreeMap<Name, Vec<usize>> = BTreeMap::new();
+    for (at, one) in all.iter().enumerate().filter(|(_, one)| one.fault.is_failure()) {
+        by_client.entry(one.client.clone()).or_default().push(at);
+        by_server.entry(one.server.clone()).or_default().push(at);
+    }
+    // From the edges whose servers make no failing calls towards the clients. An edge of a circle that no
+    // such edge ends is not reached: where that begins is not known, and it stays first.
+    let mut next: Vec<Option<usize>> = vec![None; all.len()];
+    let is_begin = |one: &Broken| one.fault.is_failure() && !by_client.contains_key(&one.server);
+    let mut queue: VecDeque<usize> = (0..all.len()).filter(|at| is_begin(&all[*at])).collect();
+    let mut behind: Vec<Option<usize>> = vec![None; all.len()];
+    while let Some(at) = queue.pop_front() {
+        for caller in by_server.get(&all[at].client).into_iter().flatten().copied() {
+            let is_first = next[caller].is_none() && !is_begin(&all[caller]);
+            if is_first {
+                next[caller] = Some(at);
+                all[caller].rank = all[at].rank + 1;
+                queue.push_back(caller);
+            }
+        }
+        // The queue is by rising rank: the last one that leads here is the farthest.
+        behind[begin(&next, at)] = Some(at);
+    }
+    for at in 0..all.len() {
+        let line = if let Some(after) = next[at] {
+            let begin = &all[begin(&next, at)];
+            let follows = if begin.client == all[after].client { "" } else { " in the end" };
+            let (client, server) = (text(&begin.client), text(&begin.server));
+            format!("follows{follows} from what fails from {client} to {server}")
+        } else if let Some(farthest) = behind[at].filter(|farthest| *farthest != at) {
+            format!("begins here: {}", chain(all, &next, farthest))
+        } else {
+            continue;
+        };
+        all[at].evidence.insert(0, line);
+    }
+}
+
+/// The edge with which the chain of this one begins.
+fn begin(next: &[Option<usize>], mut at: usize) -> usize {
+    while let Some(after) = next[at] {
+        at = after;
+    }
+    at
+}
+
+/// The workloads from the client of an edge to the begin of its chain.
+fn chain(all: &[Broken], next: &[Option<usize>], from: usize) -> String {
+    let mut workloads: Vec<&Name> = vec![&all[from].client, &all[from].server];
+    let mut at = from;
+    while let Some(after) = next[at] {
+        workloads.push(&all[after].server);
+        at = after;
+    }
+    let left_out = workloads.len().saturating_sub(MAX_CHAIN);
+    let shown: Vec<String> = workloads[left_out..].iter().map(|name| text(name)).collect();
+    let dots = if left_out > 0 { "... -> " } else { "" };
+    format!("{dots}{}", shown.join(" -> "))
+}

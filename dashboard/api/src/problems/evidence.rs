@@ -1,0 +1,91 @@
+//! What shows that an edge has a fault, a line each.
+
+use leno_observe::stat::DENIED;
+
+use super::MAX_EVIDENCE;
+use super::edges::Fault;
+use crate::api::Cause;
+use crate::query;
+use crate::series::Series;
+use crate::tally::Tally;
+
+/// What the client's proxy says of a client that left; it is told as a request given up.
+const LEFT: [&str; 3] = ["closed", "broken", "cancel"];
+
+pub(super) fn evidence(
+    names: &Series,
+    tally: &Tally,
+    served: Option<&Tally>,
+    fault: Fault,
+) -> Vec<String> {
+    let mut causes = query::signals(names, tally, 0.0).causes;
+    let denied = query::count_of(&causes, DENIED);
+    causes.retain(|one| one.cause != DENIED);
+    causes.retain(|one| one.count > tally.given_up || !LEFT.contains(&&*one.cause));
+    let mut at_server = served.map(|served| query::signals(names, served, 0.0).causes);
+    if let Some(causes) = &mut at_server
+        && fault != Fault::Denied
+    {
+        causes.retain(|one| one.cause != DENIED);
+    }
+    let mut lines = requests(tally, &causes, at_server.as_deref());
+    if denied > 0 {
+        lines.push(format!("{denied} of {} requests denied", tally.requests()));
+    }
+    for cause in causes {
+        lines.push(format!("{} times {}", cause.count, cause.cause));
+    }
+    for cause in at_server.into_iter().flatten() {
+        lines.push(format!("{} times {} at the proxy of the server", cause.count, cause.cause));
+    }
+    if tally.connect_failures > 0 {
+        lines.push(format!("{} connections could not be made", tally.connect_failures));
+    }
+    match tally.ejected {
+        0 => {}
+        1 => lines.push("1 worker leaves endpoints out".to_owned()),
+        count => lines.push(format!("{count} workers leave endpoints out")),
+    }
+    lines.truncate(MAX_EVIDENCE);
+    lines
+}
+
+/// How the requests ended, and who failed them. `causes`: what the client's proxy itself failed.
+fn requests(tally: &Tally, causes: &[Cause], at_server: Option<&[Cause]>) -> Vec<String> {
+    let requests = tally.requests();
+    let mut lines = Vec::new();
+    if tally.classes[4] > 0 {
+        lines.push(format!("{} of {requests} requests answered 5xx", tally.classes[4]));
+    }
+    if tally.grpc_failed > 0 {
+        let count = tally.grpc_failed;
+        lines.push(format!("{count} of {requests} gRPC calls ended with a status of failure"));
+    }
+    let errors: u64 = causes.iter().map(|one| one.count).sum();
+    let server = tally.failures() - errors.min(tally.failures());
+    if server > 0 {
+        lines.push(culprit(server, at_server));
+    }
+    if tally.given_up > 0 {
+        let count = tally.given_up;
+        lines.push(format!(
+            "{count} of {requests} requests given up by the client before a response"
+        ));
+    }
+    lines
+}
+
+/// Who failed the requests that the client's proxy did not fail. What the server's proxy failed may have
+/// been another client's, so it bounds what was not the application.
+fn culprit(failures: u64, at_server: Option<&[Cause]>) -> String {
+    let Some(causes) = at_server else {
+        return format!("{failures} of them by the server or its proxy");
+    };
+    match causes.iter().map(|cause| cause.count).sum::<u64>() {
+        0 => format!("{failures} of them by the application itself"),
+        proxy if proxy < failures => {
+            format!("at least {} of them by the application itself", failures - proxy)
+        }
+        _ => format!("{failures} of them by the server or its proxy"),
+    }
+}

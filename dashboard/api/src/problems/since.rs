@@ -1,0 +1,71 @@
+//! Since when edges have their faults.
+
+use super::edges::{Broken, Fault};
+use crate::history::History;
+use crate::series::Subject;
+use crate::tally::Tally;
+
+/// How far back the begin of a problem is looked for, in frames: an hour of the finest.
+const MAX_FRAMES: usize = 720;
+/// Frames without the problem after which an earlier one is another problem.
+const QUIET_FRAMES: usize = 6;
+
+/// The search for the begin of one edge's fault.
+struct Search<'a> {
+    /// The edge with mTLS and without it.
+    series: Vec<u32>,
+    fault: Fault,
+    /// Frames without the fault since the last one with it, back in time.
+    quiet: usize,
+    worked: &'a mut bool,
+    since_ms: &'a mut Option<u64>,
+}
+
+/// Finds since when edges are broken, and whether traffic passed before.
+pub(super) fn find(history: &History, end_ms: u64, all: &mut [Broken]) {
+    let names = history.names();
+    let mut searched = Vec::new();
+    for Broken { client, server, fault, since_ms, worked, .. } in all {
+        let of =
+            |encrypted| Subject::Edge { client: client.clone(), server: server.clone(), encrypted };
+        let series = [true, false].into_iter().filter_map(|one| names.find(&of(one))).collect();
+        searched.push(Search { series, fault: *fault, quiet: 0, worked, since_ms });
+    }
+    if searched.is_empty() {
+        return;
+    }
+    let frames: Vec<_> = history.between(0, end_ms).collect();
+    for frame in frames.iter().rev().take(MAX_FRAMES) {
+        if searched.iter().all(|one| one.quiet >= QUIET_FRAMES) {
+            break;
+        }
+        // Whether each edge has its fault in this frame, and whether traffic passed.
+        let mut found = vec![(false, false); searched.len()];
+        let _ = frame.each(|series, tally| {
+            for (one, (broken, passed)) in searched.iter().zip(&mut found) {
+                if one.series.contains(&series) {
+                    *broken |= one.fault.is_in(names, &tally);
+                    *passed |= passes(&tally);
+                }
+            }
+        });
+        for (one, (broken, passed)) in searched.iter_mut().zip(found) {
+            match broken {
+                _ if one.quiet >= QUIET_FRAMES => {}
+                true => {
+                    (one.quiet, *one.worked) = (0, false);
+                    *one.since_ms = Some(frame.end_ms.saturating_sub(frame.millis));
+                }
+                false => {
+                    one.quiet += 1;
+                    *one.worked |= passed;
+                }
+            }
+        }
+    }
+}
+
+/// Whether requests or bytes of the server came through.
+fn passes(tally: &Tally) -> bool {
+    tally.classes[1] + tally.classes[2] > 0 || tally.written_bytes > 0
+}
