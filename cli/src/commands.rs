@@ -35,7 +35,7 @@ pub(crate) mod upgrade;
 pub(crate) mod why;
 
 use clap::Args;
-pub(crate) use leno_console::{Cluster, Output, block_on, print, print_json};
+pub(crate) use leno_console::{Cluster, Output, block_on, escaped, print, print_json, print_raw};
 
 /// Which of the meshes that run on this machine.
 #[derive(Debug, Args)]

@@ -5,6 +5,7 @@
 
 mod cluster;
 mod duration;
+mod escape;
 mod output;
 
 use std::io::{self, Write as _};
@@ -14,7 +15,8 @@ use clap::error::ErrorKind;
 
 pub use cluster::Cluster;
 pub use duration::{duration, within};
-pub use output::{Output, print, print_json};
+pub use escape::escaped;
+pub use output::{Output, print, print_json, print_raw};
 
 /// `EX_USAGE` of sysexits(3).
 const USAGE: u8 = 64;
@@ -37,7 +39,7 @@ pub fn ended(program: &str, done: &anyhow::Result<bool>) -> ExitCode {
 /// Prints an error with its causes, and the program's name in front.
 pub fn complain(program: &str, error: &anyhow::Error) {
     // In a detached `leno up -d`, standard error may be closed by the time it ends.
-    let _closed = writeln!(io::stderr(), "{program}: {}", once(error));
+    let _closed = writeln!(io::stderr(), "{program}: {}", escaped(&once(error)));
 }
 
 /// An error with its causes, without those that an earlier text already contains: some libraries

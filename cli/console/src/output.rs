@@ -5,6 +5,8 @@ use std::io::{self, Write as _};
 
 use clap::ValueEnum;
 
+use crate::escaped;
+
 /// The forms of output.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 pub enum Output {
@@ -20,15 +22,24 @@ pub enum Output {
 /// # Errors
 /// As [`print`].
 pub fn print_json(value: &impl serde::Serialize) -> anyhow::Result<()> {
-    print(&(serde_json::to_string_pretty(value)? + "\n"))
+    print_raw(&(serde_json::to_string_pretty(value)? + "\n"))
 }
 
-/// Prints a text and flushes it.
+/// Prints a text of people's words and flushes it. What a terminal would obey is escaped: a table has
+/// what workloads and documents say.
+///
+/// # Errors
+/// As [`print_raw`].
+pub fn print(text: &str) -> anyhow::Result<()> {
+    print_raw(&escaped(text))
+}
+
+/// Prints a text as it is and flushes it.
 ///
 /// # Errors
 /// Standard output cannot be written. [`crate::ended`] treats a reader that closed the pipe (`|
 /// head`) as success.
-pub fn print(text: &str) -> anyhow::Result<()> {
+pub fn print_raw(text: &str) -> anyhow::Result<()> {
     let mut out = io::stdout().lock();
     out.write_all(text.as_bytes()).and_then(|()| out.flush()).map_err(Unprinted)?;
     Ok(())

@@ -68,7 +68,7 @@ pub(crate) fn run(completion: &Completion) -> Result<bool> {
     if completion.shell == Shell::Zsh {
         script.extend_from_slice(AUTOLOADED.as_bytes());
     }
-    super::print(&String::from_utf8(script)?)?;
+    super::print_raw(&String::from_utf8(script)?)?;
     Ok(true)
 }
 

@@ -14,7 +14,7 @@ use leno_admission::{
 };
 use leno_charts::NAMESPACE;
 
-use super::{Cluster, block_on, print};
+use super::{Cluster, block_on, print_raw};
 
 /// Largest text read, in bytes: the manifests of a large cluster take a few MiB.
 const MAX_BYTES: u64 = 32 << 20;
@@ -261,7 +261,7 @@ impl Text {
             changed
         });
         let rewritten = rewritten.with_context(|| name.clone().into_owned())?;
-        print(&rewritten)?;
+        print_raw(&rewritten)?;
         if reports.is_empty() {
             eprintln!("{name}: nothing in it makes pods");
         }

@@ -1,7 +1,7 @@
 //! `leno logs`.
 
 use std::collections::VecDeque;
-use std::io::{self, Write as _};
+use std::io::{self, IsTerminal as _, Write as _};
 use std::time::Duration;
 
 use anyhow::{Context as _, Result};
@@ -11,7 +11,7 @@ use leno_local::log::{Entry, Reader};
 use leno_local::record;
 use leno_local::status::Status;
 
-use super::RunningMesh;
+use super::{RunningMesh, escaped};
 
 /// How often the log is looked at for more.
 const POLL: Duration = Duration::from_millis(100);
@@ -63,6 +63,8 @@ pub(crate) fn run(logs: &Logs) -> Result<bool> {
     let wanted = wanted(logs, &status)?;
     let labelled = wanted.as_ref().is_none_or(|wanted| wanted.len() > 1);
     let fits = |entry: &Entry| wanted.as_ref().is_none_or(|wanted| wanted.contains(&entry.name));
+    // A file or a pipe gets what the workloads have printed, byte for byte.
+    let is_terminal = io::stdout().is_terminal();
     let show = |entry: &Entry| -> Result<bool> {
         let mut line = Vec::new();
         if logs.timestamps {
@@ -71,7 +73,10 @@ pub(crate) fn run(logs: &Logs) -> Result<bool> {
         if labelled {
             write!(line, "{} | ", entry.name)?;
         }
-        line.extend_from_slice(&entry.text);
+        match is_terminal {
+            true => line.extend(escaped(&String::from_utf8_lossy(&entry.text)).bytes()),
+            false => line.extend_from_slice(&entry.text),
+        }
         line.push(b'\n');
         match io::stdout().lock().write_all(&line) {
             // The reader has ended (`| head`).

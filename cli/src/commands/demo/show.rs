@@ -4,8 +4,8 @@ use anyhow::Result;
 use leno_observe::stat::Report;
 
 use super::proof::{Pages, Proof};
-use crate::commands::print;
 use crate::commands::table::{edges, percent};
+use crate::commands::{escaped, print, print_raw};
 
 /// Moves the cursor up and clears from there: the next picture takes the place of the last.
 const UP_AND_CLEAR: &str = "\x1b[{}A\x1b[J";
@@ -50,7 +50,7 @@ impl Pictures {
                 };
                 let table = edges(report);
                 self.lines = table.lines().count();
-                print(&(up + &table))
+                print_raw(&(up + &escaped(&table)))
             }
         }
     }
