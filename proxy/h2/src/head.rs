@@ -152,6 +152,11 @@ pub(crate) fn check_request(block: &Block, connect_protocol: bool) -> Result<Fac
     if seen & seen::AUTHORITY != 0 && !is_authority(values.authority) {
         return Err("a malformed :authority");
     }
+    // A request without an authority has no such field: an empty one is malformed for http and https
+    // (section 8.3.1), and applications reset the stream for it.
+    if seen & seen::AUTHORITY != 0 && values.authority.is_empty() {
+        return Err("an empty :authority");
+    }
     if let (Some(host), true) = (values.host, seen & seen::AUTHORITY != 0)
         && !host.eq_ignore_ascii_case(values.authority)
     {

@@ -91,6 +91,7 @@ fn malformed_requests_are_refused() {
         (2, "/a#b"),
         (3, "a@b"),
         (3, "a/b"),
+        (3, ""),
     ] {
         let mut fields = GET.to_vec();
         fields[at].1 = value;
