@@ -28,19 +28,27 @@ impl View {
         Ok(Flows::open(&PinRoot::find()?, owner)?.map(|flows| Self { flows }))
     }
 
-    /// All flows of the table, brought up to date, those that were opened first before the others.
+    /// All flows of the table, brought up to date, those that were opened first before the others; and how
+    /// many it does not have because it was full.
     ///
     /// # Errors
     /// If the kernel refuses.
-    pub fn list(&self) -> Result<Vec<Connection>, Error> {
+    pub fn list(&self) -> Result<(Vec<Connection>, u64), Error> {
+        // Before the table is read, and the removed ones after it: what comes and goes meanwhile is not
+        // taken for evicted.
+        let added = self.flows.totals()?.added;
         self.flows.refresh()?;
         let (names, clock) = (names(&self.flows)?, Clock::now());
         let mut all = Vec::new();
+        let mut present = 0;
         self.flows.for_each(|cookie, flow| {
+            present += 1;
             all.push(Connection::new(cookie, &flow, &names, clock));
         })?;
         all.sort_by_key(|one| (one.first_seen_unix_ms, one.cookie));
-        Ok(all)
+        let totals = self.flows.totals()?;
+        let evicted = added.saturating_sub(totals.removed).saturating_sub(present);
+        Ok((all, evicted + totals.unlisted))
     }
 
     /// The changes from now on. One process at a time may follow them.

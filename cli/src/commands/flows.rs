@@ -6,11 +6,11 @@ use anyhow::{Context as _, Result, bail};
 use clap::{Args, ValueEnum};
 use leno_flows::{Change, Connection, Events, Peer, View};
 use leno_local::layout::Layout;
-use leno_local::status::Status;
+use leno_local::status::{InstanceStatus, Status};
 use serde::Serialize;
 use tokio::signal::unix::{SignalKind, signal};
 
-use super::{Output, RunningMesh, block_on, print, print_json, table};
+use super::{Output, RunningMesh, block_on, print, print_json, print_raw, table};
 
 /// How often changes are fetched: the kernel wakes no reader, since that would cost each connection more than
 /// its accounting.
@@ -105,9 +105,10 @@ struct Lost {
 
 pub(crate) fn run(flows: &Flows) -> Result<bool> {
     let layout = Layout::new(&flows.mesh.name()?)?;
-    if let Some(namespace) = &flows.namespace {
-        Status::read(&layout)?.has_namespace(namespace)?;
+    if !nix::unistd::geteuid().is_root() {
+        return Err(leno_local::Error::NeedsRoot.into());
     }
+    check_names(flows, &Status::read(&layout)?)?;
     let view = View::open(&layout.flows()).context("cannot read the flows")?;
     let Some(view) = view else {
         bail!(
@@ -118,14 +119,55 @@ pub(crate) fn run(flows: &Flows) -> Result<bool> {
     if flows.follow {
         return block_on(follow(flows, &view));
     }
-    let mut all = view.list()?;
+    let (mut all, missing) = view.list()?;
     all.retain(|one| flows.wants(one));
     if flows.output == Output::Json {
         print_json(&all)?;
     } else {
         print(&text(&all))?;
     }
+    if missing > 0 {
+        eprintln!(
+            "leno: {missing} flows are not in the table because it was full: see --flow-map-size of \
+             `leno up`"
+        );
+    }
     Ok(true)
+}
+
+/// Checks that the mesh has what is asked for by name.
+fn check_names(flows: &Flows, status: &Status) -> Result<()> {
+    if let Some(namespace) = &flows.namespace {
+        status.has_namespace(namespace)?;
+    }
+    let peer = flows.peer.as_deref().filter(|peer| !["outside", "itself"].contains(peer));
+    for wanted in [flows.workload.as_deref(), peer].into_iter().flatten() {
+        let is_one = |one: &InstanceStatus| names(wanted, &one.namespace, &one.workload);
+        if status.instances.iter().any(is_one) {
+            continue;
+        }
+        // An instance is refused as well: the kernel counts by workload.
+        let of_instance = |one: &&InstanceStatus| names(wanted, &one.namespace, &one.name);
+        match status.instances.iter().find(of_instance) {
+            Some(one) => bail!(
+                "{wanted} is an instance, and flows are told apart by workload: write {}/{}",
+                one.namespace,
+                one.workload
+            ),
+            None => {
+                status.find(None, wanted)?;
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Whether a workload is meant by its name, or by namespace and name.
+fn names(wanted: &str, namespace: &str, workload: &str) -> bool {
+    match wanted.split_once('/') {
+        Some(full) => full == (namespace, workload),
+        None => wanted == workload,
+    }
 }
 
 /// Prints changes until a signal. The reader's end then has the kernel write no more of them.
@@ -161,16 +203,17 @@ fn print_changes(flows: &Flows, events: &mut Events<'_>, lost: &mut u64) -> Resu
         text.push('\n');
         *lost = dropped;
     }
-    if text.is_empty() { Ok(()) } else { print(&text) }
+    match text.as_str() {
+        "" => Ok(()),
+        text if json => print_raw(text),
+        text => print(text),
+    }
 }
 
 impl Flows {
     fn wants(&self, one: &Connection) -> bool {
         let is = |wanted: &Option<String>, namespace: &str, workload: &str| {
-            wanted.as_deref().is_none_or(|wanted| match wanted.split_once('/') {
-                Some(full) => full == (namespace, workload),
-                None => wanted == workload,
-            })
+            wanted.as_deref().is_none_or(|wanted| names(wanted, namespace, workload))
         };
         let named = |value: Option<&'static str>, has: &str| value.is_none_or(|name| name == has);
         let peer = match &one.peer {

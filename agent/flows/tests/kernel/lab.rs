@@ -125,7 +125,7 @@ impl Lab {
         let view = self.view();
         let deadline = Instant::now() + LIMIT;
         loop {
-            let mut flows = view.list().unwrap();
+            let mut flows = view.list().unwrap().0;
             flows.retain(|flow| flow.workload == side);
             if done(&flows) {
                 return flows;

@@ -35,8 +35,10 @@ fn flows_beyond_the_table_are_counted_exactly_and_their_sums_are_complete() {
     let offered = 2 * connections as u64;
     let rows =
         lab.metrics_when(|rows| rows.sum("leno_flow_connections_closed_total", &[]) == offered);
-    let seen = lab.view().list().unwrap().len() as u64;
+    let (seen, missing) = lab.view().list().unwrap();
+    let seen = seen.len() as u64;
     let lost = rows.sum("leno_flow_map_overflow_total", &[]);
+    assert_eq!(missing, lost);
     assert_eq!(seen + lost, offered);
     assert_eq!(rows.sum("leno_flow_map_entries", &[]), seen);
     assert!(seen <= size.into() && seen > u64::from(size) / 2, "{seen}");
