@@ -114,6 +114,10 @@ pub struct Signals {
     pub success_rate: Option<f64>,
     /// Requests per second.
     pub requests_per_s: f64,
+    /// The share of requests that their client gave up before there was a response.
+    pub given_up: f64,
+    /// The share of requests that an authorization policy denied.
+    pub denied: f64,
     /// Time from a request's head to the end of its response.
     pub latency_ms: Latency,
     /// Opaque connections open at the end of the window.
@@ -373,10 +377,13 @@ impl Total {
     fn signals(&self) -> Signals {
         let sum = &self.sum;
         let milliseconds = |q| sum.durations.quantile(q).map(|seconds| seconds * 1000.0);
-        let answered = sum.answered();
+        let (requests, answered) = (sum.requests(), sum.answered());
+        let share = |count: f64| if requests > 0.0 { count / requests } else { 0.0 };
         Signals {
             success_rate: (answered > 0.0).then(|| (1.0 - sum.failures() / answered).max(0.0)),
             requests_per_s: self.requests_per_s,
+            given_up: share(sum.given_up),
+            denied: share(sum.denied()),
             latency_ms: Latency {
                 p50: milliseconds(0.50),
                 p95: milliseconds(0.95),

@@ -39,10 +39,16 @@ fn edge(edge: Edge, seconds: f64) -> EdgeReport {
 }
 
 fn signals(observed: &Observed, seconds: f64, mtls: Option<bool>) -> Signals {
+    let share = |count: u64| match observed.requests {
+        0 => 0.0,
+        all => leno_dashboard::tally::float(count) / leno_dashboard::tally::float(all),
+    };
     let passed = observed.requests > 0 || observed.tcp_opened > 0 || observed.tcp_open > 0;
     Signals {
         success_rate: observed.success_rate,
         requests_per_s: observed.requests_per_s,
+        given_up: share(observed.given_up),
+        denied: share(observed.denied),
         latency_ms: observed.latency_ms,
         tcp_open: leno_dashboard::tally::float(observed.tcp_open),
         tcp_opened_per_s: match seconds > 0.0 {

@@ -124,7 +124,7 @@ async fn reports(
             None => report,
         };
         if stat.watch && stat.output == Output::Table && std::io::stdout().is_terminal() {
-            super::print(HOME_AND_CLEAR)?;
+            super::print_raw(HOME_AND_CLEAR)?;
         }
         show(&report, stat.output)?;
         if !stat.watch {
@@ -153,6 +153,10 @@ fn show(report: &Report, output: Output) -> anyhow::Result<()> {
         true => format!("no traffic in {:.1} s\n", report.window_s),
         false => table::edges(report),
     };
+    let unanswered = table::unanswered(report);
+    if !unanswered.is_empty() {
+        text += &format!("\n{unanswered}");
+    }
     for ejected in &report.ejected {
         text += &format!("\n{ejected}");
     }

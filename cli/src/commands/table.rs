@@ -27,6 +27,26 @@ pub(crate) fn edges(report: &Report) -> String {
     text
 }
 
+/// The edges with requests that were not answered, a line each: a success rate does not show them.
+pub(crate) fn unanswered(report: &Report) -> String {
+    let mut text = String::new();
+    for edge in &report.edges {
+        let signals = &edge.signals;
+        let (client, server) = ends(report, edge);
+        if signals.given_up > 0.0 {
+            let share = percent(signals.given_up);
+            text += &format!(
+                "{client} gives up {share} of the requests to {server} before a response\n"
+            );
+        }
+        if signals.denied > 0.0 {
+            let share = percent(signals.denied);
+            text += &format!("{server} denies {share} of the requests of {client}\n");
+        }
+    }
+    text
+}
+
 /// As wide as the longest of them, with the distance to the next column.
 pub(crate) fn width<'a>(heading: &str, names: impl Iterator<Item = &'a str>) -> usize {
     let longest = names.map(|name| name.chars().count()).max().unwrap_or_default();
@@ -90,6 +110,8 @@ mod tests {
         Signals {
             success_rate: Some(1.0),
             requests_per_s: 7.0,
+            given_up: 0.0,
+            denied: 0.0,
             latency_ms: Latency::default(),
             tcp_open: 0.0,
             tcp_opened_per_s: 0.0,
@@ -159,6 +181,18 @@ mod tests {
             "CLIENT      SERVER        SUCCESS  REQUESTS/S   P50 MS   P95 MS   P99 MS  MTLS FAILED BY THE MESH\n\
              web         db                  -         TCP: 2 open, 0.5/s, 12.5 KiB/s  yes\n\
              web         (outside)           -         0.0        -        -        -  -   3 egress-denied\n"
+        );
+    }
+
+    #[test]
+    fn requests_without_an_answer_have_a_line() {
+        let mut report = report(["shop", "shop"], "db");
+        assert_eq!(unanswered(&report), "");
+        (report.edges[0].signals.given_up, report.edges[0].signals.denied) = (0.75, 0.25);
+        assert_eq!(
+            unanswered(&report),
+            "web gives up 75.00% of the requests to db before a response\n\
+             db denies 25.00% of the requests of web\n"
         );
     }
 

@@ -7,6 +7,7 @@ use clap::Args;
 use leno_dashboard::api::{About, Problem, Severity, Topology};
 use leno_dashboard::history::Mark;
 use leno_local::layout::Layout;
+use leno_local::status::Status;
 
 use super::{Output, RunningMesh, block_on, print, print_json};
 use leno_console::{duration, within};
@@ -47,12 +48,17 @@ pub(crate) fn run(why: &Why) -> Result<bool> {
         block_on(async { Ok(leno_local::observer::ask(&layout, &target).await?) })?;
     let mut problems = topology.problems;
     if let Some(namespace) = &why.namespace {
+        // What it calls in the past may have gone since.
+        let of = |one: &leno_dashboard::api::Workload| one.namespace == *namespace;
+        if !topology.workloads.iter().any(of) {
+            Status::read(&layout)?.has_namespace(namespace)?;
+        }
         problems.retain(|problem| concerns(&problem.about, namespace));
     }
     if why.output == Output::Json {
         print_json(&problems)?;
     } else {
-        print(&text(&problems, topology.to_ms))?;
+        print(&text(&problems, topology.to_ms, topology.observed_s > 0.0))?;
     }
     Ok(problems.iter().all(|problem| problem.severity != Severity::Bad))
 }
@@ -68,9 +74,11 @@ fn concerns(about: &About, wanted: &str) -> bool {
     }
 }
 
-fn text(problems: &[Problem], now_ms: u64) -> String {
+fn text(problems: &[Problem], now_ms: u64, is_observed: bool) -> String {
     if problems.is_empty() {
-        return "nothing is broken\n".to_owned();
+        let nothing =
+            if is_observed { "nothing is broken\n" } else { "nothing was observed yet\n" };
+        return nothing.to_owned();
     }
     let mut text = String::new();
     for problem in problems {
@@ -110,12 +118,13 @@ mod tests {
             }],
         };
         assert_eq!(
-            text(std::slice::from_ref(&problem), 30_000),
+            text(std::slice::from_ref(&problem), 30_000, true),
             "broken   0 of 1 instances of shop/cart take traffic, for 20 s\n         \
              cart-0: waiting, exited with 3\n         \
              changed 22 s ago: Workload shop/cart changed\n"
         );
-        assert_eq!(text(&[], 30_000), "nothing is broken\n");
+        assert_eq!(text(&[], 30_000, true), "nothing is broken\n");
+        assert_eq!(text(&[], 30_000, false), "nothing was observed yet\n");
         assert!(concerns(&problem.about, "shop") && !concerns(&problem.about, "bank"));
     }
 }

@@ -128,6 +128,106 @@ fn the_history_has_rates_problems_and_changes_and_survives_its_observer() {
     assert!(mesh.check().contains("ready"), "{}", mesh.check());
 }
 
+/// `customer` calls `front`, which calls `cart`, which never answers; and `locked`, where a policy denies it.
+const CHAIN: &str = "
+apiVersion: leno.dev/v1alpha1
+kind: Workload
+metadata: {name: customer, namespace: shop}
+spec: {command: [sh, -c, 'while :; do curl -s -m 3 -o /dev/null http://front:8080/; curl -s -o /dev/null http://locked:8080/; done']}
+---
+apiVersion: leno.dev/v1alpha1
+kind: Workload
+metadata: {name: front, namespace: shop}
+spec: {command: [python3, -c, @FRONT@], ports: [{port: 8080, appProtocol: http}]}
+---
+apiVersion: leno.dev/v1alpha1
+kind: Workload
+metadata: {name: cart, namespace: shop}
+spec: {command: [python3, -c, @CART@], ports: [{port: 8080, appProtocol: http}]}
+---
+apiVersion: leno.dev/v1alpha1
+kind: Workload
+metadata: {name: locked, namespace: shop, labels: {app: locked}}
+spec: {command: [python3, -m, http.server, '8080'], ports: [{port: 8080, appProtocol: http}]}
+---
+apiVersion: leno.dev/v1alpha1
+kind: Workload
+metadata: {name: deaf, namespace: shop}
+spec: {command: [sleep, '100000'], ports: [{port: 8080, appProtocol: http}]}
+---
+apiVersion: leno.dev/v1alpha1
+kind: AuthorizationPolicy
+metadata: {name: locked, namespace: shop}
+spec:
+  selector: {matchLabels: {app: locked}}
+  rules: [{from: [{serviceAccounts: [others]}]}]
+";
+
+/// Answers 502 where `cart` does not answer in a second.
+const FRONT: &str = "import http.server as h, urllib.request as u
+class H(h.BaseHTTPRequestHandler):
+    def do_GET(self):
+        status = 200
+        try: u.urlopen('http://cart:8080/', timeout=1).read()
+        except Exception: status = 502
+        self.send_response(status)
+        self.send_header('content-length', '0')
+        self.end_headers()
+    def log_message(self, *a): pass
+h.ThreadingHTTPServer(('', 8080), H).serve_forever()
+";
+
+/// Never answers.
+const CART: &str = "import http.server as h, time
+class H(h.BaseHTTPRequestHandler):
+    def do_GET(self): time.sleep(1000)
+    def log_message(self, *a): pass
+h.ThreadingHTTPServer(('', 8080), H).serve_forever()
+";
+
+#[test]
+fn why_names_the_server_that_hangs_and_what_a_policy_denies() {
+    let chain = CHAIN.replace("@FRONT@", &format!("{FRONT:?}"));
+    let chain = chain.replace("@CART@", &format!("{CART:?}"));
+    let Some(mesh) = root(|| Mesh::start(&chain)) else { return };
+    let why = || {
+        let output = mesh.leno(&["why", "--name", mesh.name()]).output().unwrap();
+        String::from_utf8_lossy(&output.stdout).into_owned()
+    };
+    let first =
+        "broken   100.0 % of the requests from shop/front to shop/cart are given up before a";
+    mesh.wait_for("the begin of the chain", || {
+        let text = why();
+        let has = |line: &str| text.contains(line);
+        text.starts_with(first)
+            && has("begins here: shop/customer -> shop/front -> shop/cart\n")
+            && has("follows from what fails from shop/front to shop/cart\n")
+            && has("requests from shop/customer to shop/locked denied by an authorization policy")
+            && has("deaf-0: does not listen on port 8080\n")
+    });
+    let text = why();
+    assert!(
+        !text.lines().any(|line| line.starts_with("broken") && line.contains("locked")),
+        "{text}"
+    );
+
+    let topology = topology(&mesh).unwrap();
+    let edge = |server: &str| topology.edges.iter().find(|edge| edge.server == server).unwrap();
+    let (locked, cart) = (&edge("locked").signals, &edge("cart").signals);
+    assert_eq!((locked.denied, locked.success_rate), (locked.requests, None), "{topology:?}");
+    assert_eq!((cart.given_up, cart.success_rate), (cart.requests, None), "{topology:?}");
+
+    let refused = |arguments: &[&str]| {
+        let mut command = mesh.leno(arguments);
+        let output = command.args(["--name", mesh.name()]).output().unwrap();
+        assert_eq!(output.status.code(), Some(2), "{arguments:?}: {output:?}");
+    };
+    refused(&["why", "-n", "nosuch"]);
+    refused(&["flows", "nosuch"]);
+    refused(&["flows", "cart-0"]);
+    refused(&["flows", "--peer", "nosuch"]);
+}
+
 /// The browser and the driver, or `None` where a test without them is to be skipped.
 fn browser() -> Option<(PathBuf, PathBuf)> {
     let driver = tools::install_or_skip("browser").unwrap()?;

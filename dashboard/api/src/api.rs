@@ -47,6 +47,8 @@ pub struct State {
     pub silent: Vec<String>,
     /// Instances that take no traffic, with the reason.
     pub unready: Vec<Unready>,
+    /// Instances that run and do not listen on a port that they declare.
+    pub deaf: Vec<Unready>,
     /// Why the last edit of the documents was refused.
     pub refused_edit: Option<String>,
 }
@@ -64,7 +66,7 @@ pub enum ControlPlane {
     NotNeeded,
 }
 
-/// An instance that takes no traffic.
+/// An instance that takes no traffic, or not on all of its ports.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Unready {
     /// Its namespace.
@@ -75,6 +77,10 @@ pub struct Unready {
     pub instance: String,
     /// Why, where that is known.
     pub reason: String,
+    /// How many instances the workload has.
+    pub of: u32,
+    /// Whether it is still being started.
+    pub starting: bool,
 }
 
 /// Workloads and edges over a window of time.

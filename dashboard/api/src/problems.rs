@@ -5,6 +5,7 @@
 //! | the control plane is away, or proxies have lost it | bad |
 //! | the last edit of the documents was refused | warning |
 //! | instances take no traffic | bad where none of a workload does, else a warning |
+//! | instances run and do not listen on a port that they declare | warning |
 //! | at least 1 % of an edge's requests fail, and at least two | bad |
 //! | the clients of an edge give up at least 10 % of its requests, and at least two | bad |
 //! | the mesh itself fails or refuses connections of an edge that carries bytes | bad |
@@ -15,6 +16,8 @@
 //! Of a chain of edges that fail, the one whose server makes no failing calls of its own comes first.
 //!
 //! Of the past only the rules over edges and readiness hold: the state is that of the last observation.
+
+use std::collections::BTreeMap;
 
 use leno_observe::stat::Name;
 
@@ -50,7 +53,7 @@ pub(crate) fn problems(
     }
     workloads(topology, state, &mut all);
 
-    let mut broken = edges::broken(history, window);
+    let mut broken = edges::broken(history, window, state);
     chain::rank(&mut broken);
     since::find(history, window.end_ms, &mut broken);
     let mut ranked: Vec<(usize, Problem)> = all.into_iter().map(|one| (0, one)).collect();
@@ -147,27 +150,50 @@ fn control_plane(state: &State, all: &mut Vec<Problem>) {
 }
 
 fn workloads(topology: &Topology, state: Option<&State>, all: &mut Vec<Problem>) {
-    let unready = state.map_or(&[][..], |state| &state.unready);
-    for workload in topology.workloads.iter().filter(|one| one.ready < one.instances) {
-        let of =
-            |one: &&Unready| one.namespace == workload.namespace && one.workload == workload.name;
-        let unready: Vec<&Unready> = unready.iter().filter(of).collect();
-        // What has completed takes no traffic, and nothing is wrong with it.
-        if state.is_some() && unready.is_empty() {
-            continue;
+    let mut problem = |severity, (namespace, name): Name, title: String, evidence| {
+        let about = About::Workload { namespace, name };
+        let (since_ms, changes) = (None, Vec::new());
+        all.push(Problem { severity, about, title, evidence, since_ms, changes });
+    };
+    let Some(state) = state else {
+        for one in topology.workloads.iter().filter(|one| one.ready < one.instances) {
+            let name = (one.namespace.clone(), one.name.clone());
+            let severity = if one.ready == 0 { Severity::Bad } else { Severity::Warning };
+            let title = take_traffic(one.ready, one.instances, &name);
+            problem(severity, name, title, Vec::new());
         }
-        let (namespace, name) = (workload.namespace.clone(), workload.name.clone());
-        let (ready, instances) = (workload.ready, workload.instances);
-        let evidence = unready.iter().take(MAX_EVIDENCE);
-        all.push(Problem {
-            severity: if ready == 0 { Severity::Bad } else { Severity::Warning },
-            title: format!("{ready} of {instances} instances of {namespace}/{name} take traffic"),
-            evidence: evidence.map(|one| format!("{}: {}", one.instance, one.reason)).collect(),
-            about: About::Workload { namespace, name },
-            since_ms: None,
-            changes: Vec::new(),
-        });
+        return;
+    };
+    for (name, unready) in by_workload(&state.unready) {
+        let instances = unready[0].of;
+        let ready = instances.saturating_sub(u32::try_from(unready.len()).unwrap_or(u32::MAX));
+        let is_starting = unready.iter().all(|one| one.starting);
+        let is_bad = ready == 0 && !is_starting;
+        let severity = if is_bad { Severity::Bad } else { Severity::Warning };
+        let title = take_traffic(ready, instances, &name);
+        problem(severity, name, title, reasons(&unready));
     }
+    for (name, deaf) in by_workload(&state.deaf) {
+        let title = format!("{} does not listen on every port that it declares", text(&name));
+        problem(Severity::Warning, name, title, reasons(&deaf));
+    }
+}
+
+fn take_traffic(ready: u32, instances: u32, name: &Name) -> String {
+    format!("{ready} of {instances} instances of {} take traffic", text(name))
+}
+
+fn by_workload(all: &[Unready]) -> BTreeMap<Name, Vec<&Unready>> {
+    let mut found: BTreeMap<Name, Vec<&Unready>> = BTreeMap::new();
+    for one in all {
+        found.entry((one.namespace.clone(), one.workload.clone())).or_default().push(one);
+    }
+    found
+}
+
+fn reasons(instances: &[&Unready]) -> Vec<String> {
+    let line = |one: &&Unready| format!("{}: {}", one.instance, one.reason);
+    instances.iter().take(MAX_EVIDENCE).map(line).collect()
 }
 
 /// The changes around the begin of a problem. Its first frame may have begun before the change.

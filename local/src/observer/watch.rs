@@ -2,20 +2,26 @@
 
 use std::collections::HashMap;
 use std::net::IpAddr;
-use std::time::SystemTime;
+use std::time::{Duration, Instant, SystemTime};
 
 use leno_dashboard::api::{ControlPlane, State, Unready};
 use leno_dashboard::history::{Mark, MarkKind};
 use leno_dashboard::hub::{Hub, TICK};
-use leno_observe::stat::{Instance, Scrape};
+use leno_observe::stat::{Growth, Instance, Scrape};
 use serde::Deserialize;
 use tokio::time::MissedTickBehavior;
 
 use crate::admin::Admin;
 use crate::error::{Attempt, Error, Result};
 use crate::layout::Layout;
+use crate::listening;
 use crate::stat;
 use crate::status::{Edit, Phase, Trouble};
+
+/// How often the state of the mesh is looked at between two observations.
+const LOOK: Duration = Duration::from_secs(1);
+/// Looks from one observation to the next.
+const LOOKS: u64 = TICK.as_secs() / LOOK.as_secs();
 
 /// The part of a [`Status`](crate::status::Status) that is observed. What applications may hold secret, their
 /// environment, is not read.
@@ -39,19 +45,43 @@ struct ObservedInstance {
     phase: Phase,
     ready: bool,
     restarts: u32,
+    pid: Option<i32>,
+    ports: Vec<u16>,
     trouble: Trouble,
+}
+
+/// What is remembered from one look to the next.
+#[derive(Default)]
+struct Memory {
+    /// The counts of the last observation.
+    before: Option<Scrape>,
+    restarts: Restarts,
+    /// The state at the last look.
+    state: State,
+    /// When the status that this was read from was written.
+    written: Option<SystemTime>,
 }
 
 /// Takes in what happens until the future is dropped.
 pub(super) async fn watch(layout: &Layout, hub: &Hub) {
-    let mut ticks = tokio::time::interval(TICK);
-    ticks.set_missed_tick_behavior(MissedTickBehavior::Skip);
-    let mut before: Option<Scrape> = None;
-    let mut restarts = None;
+    let mut looks = tokio::time::interval(LOOK);
+    looks.set_missed_tick_behavior(MissedTickBehavior::Skip);
+    let mut memory = Memory::default();
+    // With the mesh begins its history: what its proxies have counted at the first observation is new. One
+    // that was observed before has counted what the history has, and more that is not known.
+    let mut look = 0;
+    if hub.overview().from_ms.is_none() {
+        memory.before = Some(Scrape::beginning(layout.mesh(), Instant::now()));
+        look = 1;
+    }
     let mut failed = false;
     loop {
-        ticks.tick().await;
-        let taken = tick(layout, hub, &mut before, &mut restarts).await;
+        looks.tick().await;
+        let taken = match look % LOOKS {
+            0 => observe(layout, hub, &mut memory).await,
+            _ => glance(layout, hub, &mut memory),
+        };
+        look += 1;
         if let Err(error) = &taken
             && !failed
         {
@@ -64,12 +94,23 @@ pub(super) async fn watch(layout: &Layout, hub: &Hub) {
 /// How often each instance was started again, by namespace and name; `None` before the first look.
 type Restarts = Option<HashMap<(String, String), u32>>;
 
-async fn tick(
-    layout: &Layout,
-    hub: &Hub,
-    before: &mut Option<Scrape>,
-    restarts: &mut Restarts,
-) -> Result<()> {
+/// Takes in the state of the mesh alone, if it was written since the last look.
+fn glance(layout: &Layout, hub: &Hub, memory: &mut Memory) -> Result<()> {
+    let written = written(layout)?;
+    if memory.written == Some(written) {
+        return Ok(());
+    }
+    let observed = read(layout)?;
+    memory.written = Some(written);
+    let seen = &memory.state;
+    let (silent, detached, deaf) = (seen.silent.clone(), seen.detached.clone(), seen.deaf.clone());
+    let state = State { silent, detached, deaf, ..state(&observed) };
+    take(layout, hub, memory, (&observed, None, state))
+}
+
+/// Takes in the state of the mesh, and what its proxies have counted since the last time.
+async fn observe(layout: &Layout, hub: &Hub, memory: &mut Memory) -> Result<()> {
+    memory.written = Some(written(layout)?);
     let observed = read(layout)?;
     let instances = observed.instances.iter().map(|one| {
         let instance = Instance {
@@ -82,20 +123,40 @@ async fn tick(
         (instance, one.addresses.first().copied())
     });
     let mut now = stat::ask(&observed.mesh, instances, Admin::here).await;
-    let growth = before.as_ref().map(|before| {
+    let growth = memory.before.as_ref().map(|before| {
         now.remember(before);
         now.growth(before)
     });
-    *before = Some(now);
-    let mut marks: Vec<Mark> = observed.edits.iter().map(mark).collect();
-    marks.extend(restarted(&observed.instances, restarts));
-    let mut state = state(&observed);
+    memory.before = Some(now);
+    let mut state = State { deaf: deaf(&observed), ..state(&observed) };
     if let Some(growth) = &growth {
-        state.silent.clone_from(&growth.silent);
+        // A proxy that starts does not answer yet.
+        let starting = |line: &str| {
+            observed.instances.iter().any(|one| one.is_starting() && one.is_named_in(line))
+        };
+        state.silent = growth.silent.iter().filter(|line| !starting(line)).cloned().collect();
         state.detached.clone_from(&growth.detached);
     }
+    take(layout, hub, memory, (&observed, growth.as_ref(), state))
+}
+
+fn take(
+    layout: &Layout,
+    hub: &Hub,
+    memory: &mut Memory,
+    (observed, growth, state): (&Observed, Option<&Growth>, State),
+) -> Result<()> {
+    let mut marks: Vec<Mark> = observed.edits.iter().map(mark).collect();
+    marks.extend(restarted(&observed.instances, &mut memory.restarts));
+    memory.state = state.clone();
     let path = layout.history();
-    hub.take(growth.as_ref(), state, marks).attempt(|| format!("cannot write {}", path.display()))
+    hub.take(growth, state, marks).attempt(|| format!("cannot write {}", path.display()))
+}
+
+fn written(layout: &Layout) -> Result<SystemTime> {
+    let path = layout.status();
+    let written = std::fs::metadata(&path).and_then(|status| status.modified());
+    written.attempt(|| format!("cannot read {}", path.display()))
 }
 
 fn read(layout: &Layout) -> Result<Observed> {
@@ -110,21 +171,54 @@ fn state(observed: &Observed) -> State {
         (true, Some(_)) => ControlPlane::Running,
         (true, None) => ControlPlane::Away,
     };
-    let unready = observed.instances.iter().filter(|one| !one.settled()).map(|one| Unready {
-        namespace: one.namespace.clone(),
-        workload: one.workload.clone(),
-        instance: one.name.clone(),
-        reason: one.reason(),
-    });
+    let unready = observed.instances.iter().filter(|one| !one.settled());
     State {
         control_plane,
-        unready: unready.collect(),
+        unready: unready.map(|one| observed.unready(one, one.reason())).collect(),
         refused_edit: observed.refused_edit.clone(),
         ..State::default()
     }
 }
 
+/// The instances that run and do not listen on a port that they declare.
+fn deaf(observed: &Observed) -> Vec<Unready> {
+    let deaf = |one: &ObservedInstance| {
+        let closed = listening::closed(one.pid?, &one.ports);
+        let reason = format!("does not listen on {}", listening::shown(&closed));
+        (!closed.is_empty()).then(|| observed.unready(one, reason))
+    };
+    observed.instances.iter().filter(|one| one.phase == Phase::Running).filter_map(deaf).collect()
+}
+
+impl Observed {
+    fn unready(&self, one: &ObservedInstance, reason: String) -> Unready {
+        let same = |other: &&ObservedInstance| {
+            (&other.namespace, &other.workload) == (&one.namespace, &one.workload)
+        };
+        Unready {
+            namespace: one.namespace.clone(),
+            workload: one.workload.clone(),
+            instance: one.name.clone(),
+            reason,
+            of: u32::try_from(self.instances.iter().filter(same).count()).unwrap_or(u32::MAX),
+            starting: one.is_starting(),
+        }
+    }
+}
+
 impl ObservedInstance {
+    /// Whether it takes no traffic yet, for no other reason than that it was just started.
+    fn is_starting(&self) -> bool {
+        self.phase == Phase::Starting && self.trouble == Trouble::default()
+    }
+
+    /// Whether a line about a proxy is about its own.
+    fn is_named_in(&self, line: &str) -> bool {
+        let rest = line.strip_prefix(&*self.namespace).and_then(|rest| rest.strip_prefix('/'));
+        let rest = rest.and_then(|rest| rest.strip_prefix(&*self.name));
+        rest.is_some_and(|rest| rest.starts_with(':'))
+    }
+
     fn settled(&self) -> bool {
         self.ready || self.phase.is_settled()
     }
@@ -178,6 +272,8 @@ mod tests {
             phase: Phase::Waiting,
             ready: false,
             restarts,
+            pid: None,
+            ports: Vec::new(),
             trouble: Trouble {
                 ended: Some("exited with 3".to_owned()),
                 last_line: "no database".to_owned(),

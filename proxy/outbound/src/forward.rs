@@ -37,7 +37,14 @@ use sending::Sending;
 
 /// What the server's proxy says in `leno-error` when the application cannot be connected to: the
 /// request never reached it.
-const APPLICATION_UNREACHABLE: &[u8] = b"application-unreachable";
+const UNREACHABLE: &str = "application-unreachable";
+
+/// What it says where a policy denies the request: counted on the client's edge as well, which is the
+/// only one that has the client's workload.
+const DENIED: &str = "authorization-denied";
+
+/// gRPC's PERMISSION_DENIED: what that is to a gRPC client.
+const GRPC_PERMISSION_DENIED: &[u8] = b"7";
 
 /// gRPC's UNAVAILABLE: what such an error is to a gRPC client.
 const GRPC_UNAVAILABLE: &[u8] = b"14";
@@ -319,7 +326,9 @@ impl<'a, R: Hedgeable> Attempts<'a, R> {
         self.backends.opened(None);
         let policy = (self.policy, &*self.shared.registry);
         let (plan, is_mesh) = (&mut self.plan, server.is_mesh);
+        let mut denied = false;
         let judge = |response: ResponseView<'_>, replayable: bool| {
+            denied = is_mesh && is_denial(response);
             let unreached = refuse_unreached(response, (replayable, is_mesh));
             if unreached == Judgement::Forward
                 && plan.judge(policy, response, (replayable, is_mesh))
@@ -331,6 +340,9 @@ impl<'a, R: Hedgeable> Attempts<'a, R> {
         let way = (&pick, &mut server);
         let times = (deadline, response_by);
         let done = sending.exchange(&mut *self.request, way, times, judge).await;
+        if denied {
+            pick.endpoint().edge(self.shared).error(DENIED);
+        }
         self.settle(pick, server, done).await
     }
 
@@ -436,7 +448,8 @@ impl<'a, R: Hedgeable> Attempts<'a, R> {
             return Verdict::Policy(wait);
         }
         let edge = pick.endpoint().edge(self.shared);
-        edge.error(failure.cause.label());
+        let is_refused = matches!(failure.cause, Cause::Refused);
+        edge.error(if is_refused { UNREACHABLE } else { failure.cause.label() });
         server.judge(failure);
         let policy = (self.policy, &*self.shared.registry);
         let over = matches!(failure.cause, Cause::Deadline);
@@ -445,10 +458,9 @@ impl<'a, R: Hedgeable> Attempts<'a, R> {
             let _refused = self.plan.after(policy, failure);
             return Verdict::Done;
         }
-        if matches!(failure.cause, Cause::Refused) {
+        if is_refused {
             pick.connect_failed(leno_transport::now());
-            let cause = "application-unreachable";
-            return Verdict::Again { same_endpoint: false, cause };
+            return Verdict::Again { same_endpoint: false, cause: UNREACHABLE };
         }
         // The server's proxy has refused the own certificate, so it has read nothing.
         if refused(failure, server) {
@@ -554,7 +566,7 @@ impl<'a, R: Hedgeable> Attempts<'a, R> {
 /// its application writes into `leno-*` headers, so that an application that has processed the
 /// request cannot have it sent again.
 fn refuse_unreached(response: ResponseView<'_>, (replayable, is_mesh): (bool, bool)) -> Judgement {
-    let unreached = || response.header("leno-error") == Some(APPLICATION_UNREACHABLE);
+    let unreached = || response.header("leno-error") == Some(UNREACHABLE.as_bytes());
     let is_error = match response.status() {
         503 => true,
         200 => response.header("grpc-status") == Some(GRPC_UNAVAILABLE),
@@ -565,6 +577,16 @@ fn refuse_unreached(response: ResponseView<'_>, (replayable, is_mesh): (bool, bo
     } else {
         Judgement::Forward
     }
+}
+
+/// Whether the server's proxy answers that a policy denies the request.
+fn is_denial(response: ResponseView<'_>) -> bool {
+    let is_error = match response.status() {
+        403 => true,
+        200 => response.header("grpc-status") == Some(GRPC_PERMISSION_DENIED),
+        _ => false,
+    };
+    is_error && response.header("leno-error") == Some(DENIED.as_bytes())
 }
 
 /// Whether the server's proxy has refused the own certificate.

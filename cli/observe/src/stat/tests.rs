@@ -255,7 +255,9 @@ fn requests_without_an_answer_are_no_success() {
          leno_errors_total{{{labels},cause=\"closed\"}} 5\n\
          leno_errors_total{{{labels},cause=\"authorization-denied\"}} 15\n"
     ));
-    assert_eq!(report.edges[0].signals.success_rate, None);
+    let signals = &report.edges[0].signals;
+    assert_eq!(signals.success_rate, None);
+    assert_eq!((signals.given_up, signals.denied), (0.25, 0.75));
 }
 
 #[test]

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use leno_observe::stat::{DENIED, Name};
 
 use super::evidence::evidence;
+use crate::api::State;
 use crate::history::{History, Window};
 use crate::query::edges;
 use crate::series::{Series, Subject};
@@ -73,7 +74,7 @@ impl Fault {
 }
 
 /// The edges of a window that have a fault, without rank and begin.
-pub(super) fn broken(history: &History, window: &Window) -> Vec<Broken> {
+pub(super) fn broken(history: &History, window: &Window, state: Option<&State>) -> Vec<Broken> {
     let names = history.names();
     let edges = edges(names, window);
     let mut denied =
@@ -83,7 +84,13 @@ pub(super) fn broken(history: &History, window: &Window) -> Vec<Broken> {
         let tally = &both.sum;
         let denials = denied.get_mut(&server);
         let Some((fault, title)) = fault(names, tally, denials) else { continue };
-        let evidence = evidence(names, tally, served(names, window, &server), fault);
+        let of_server =
+            |one: &&crate::api::Unready| (&one.namespace, &one.workload) == (&server.0, &server.1);
+        let deaf = state.map_or(&[][..], |state| &state.deaf).iter().filter(of_server);
+        let mut evidence = evidence(names, tally, served(names, window, &server), fault);
+        if fault.is_failure() {
+            evidence.splice(0..0, deaf.map(|one| format!("{}: {}", one.instance, one.reason)));
+        }
         let (rank, since_ms, worked) = (0, None, false);
         found.push(Broken { client, server, fault, title, evidence, rank, since_ms, worked });
     }

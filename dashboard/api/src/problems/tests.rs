@@ -5,7 +5,7 @@ use crate::testing::{edge, growth, workload};
 
 fn found(history: &History, state: Option<&State>) -> Vec<Problem> {
     let end = history.end_ms().unwrap();
-    let window = history.window(end.saturating_sub(60_000), end);
+    let window = history.window(end - 60_000, end);
     let topology = query::topology(history, "default", &window);
     problems(history, &topology, &window, state)
 }
@@ -17,6 +17,8 @@ fn unready(instance: &str, reason: &str) -> Unready {
         workload: "cart".to_owned(),
         instance: instance.to_owned(),
         reason: reason.to_owned(),
+        of: 2,
+        starting: reason == "starting",
     }
 }
 
@@ -202,4 +204,24 @@ fn an_edge_that_worked_until_a_policy_was_edited_is_broken() {
         assert_eq!((all[0].severity, all[0].since_ms), (Severity::Bad, Some(25_000)));
         assert_eq!(all[0].changes.len(), 1);
     }
+}
+
+#[test]
+fn the_state_is_judged_before_anything_was_counted() {
+    let history = History::default();
+    let window = history.window(0, 60_000);
+    let topology = query::topology(&history, "default", &window);
+    let judge = |state: &State| problems(&history, &topology, &window, Some(state));
+
+    let waits = State { unready: vec![unready("cart-0", "exited with 3")], ..State::default() };
+    let all = judge(&waits);
+    assert_eq!(titles(&all), ["1 of 2 instances of shop/cart take traffic"]);
+    let starts = ["cart-0", "cart-1"].map(|instance| unready(instance, "starting"));
+    let all = judge(&State { unready: starts.into(), ..State::default() });
+    assert_eq!(all[0].severity, Severity::Warning, "it starts");
+
+    let deaf = vec![unready("cart-0", "does not listen on port 8080")];
+    let all = judge(&State { deaf, ..State::default() });
+    assert_eq!(titles(&all), ["shop/cart does not listen on every port that it declares"]);
+    assert_eq!(all[0].evidence, ["cart-0: does not listen on port 8080"]);
 }
