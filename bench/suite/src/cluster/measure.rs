@@ -254,7 +254,7 @@ async fn load(
     let restarted = restart(environment, begun + duration / 2, interrupt);
     let ((report, after), given, killed) = tokio::try_join!(watching, disturbed, restarted)?;
     let flooded = match flood {
-        Some(id) => Some(end_flood(&environment, &id, interrupt).await?),
+        Some(id) => Some(end_flood(environment, &id, interrupt).await?),
         None => None,
     };
     Ok(Loaded { report, after, flooded, given, killed })

@@ -64,12 +64,8 @@ pub(super) fn measure(
         record.application_digests = real_application::digests(folder, case.scenario)?;
         environment.answers(case.scenario, interrupt)?;
     }
-    let plans = load_plans(
-        &environment.addresses,
-        case.scenario,
-        options,
-        case.step.map(|rate| rate * options.scale),
-    )?;
+    let rate = case.step.map(|rate| rate * options.scale);
+    let plans = load_plans(&environment.addresses, case.scenario, options, rate)?;
     if record.proxies > 0 {
         record.start_up_ms = start_up::start_up(
             &environment.lab,
@@ -87,11 +83,7 @@ pub(super) fn measure(
         }
         _ => plans,
     };
-    if !options.warm_up.is_zero() {
-        let warm: Vec<Plan> =
-            plans.iter().map(|plan| Plan { duration: options.warm_up, ..plan.clone() }).collect();
-        case.generator.run(&environment.client(), &warm, interrupt)?;
-    }
+    environment.warm_up(case, &plans, options.warm_up, interrupt)?;
     let usage = options.out.join(RAW).join(format!("{}.usage.csv", record.name()));
     // If the kernel cannot time its programs, their run time counts as 0.
     let counting = Counting::start().ok();
@@ -147,6 +139,21 @@ impl LabEnvironment {
         };
         let parts = LabComponents::of(&lab, case.scenario)?;
         Ok(LabEnvironment { sidecars, lab, addresses, parts })
+    }
+
+    fn warm_up(
+        &self,
+        case: &Case<'_>,
+        plans: &[Plan],
+        duration: Duration,
+        interrupt: &Interrupt,
+    ) -> Result<()> {
+        if !duration.is_zero() {
+            let warm: Vec<Plan> =
+                plans.iter().map(|plan| Plan { duration, ..plan.clone() }).collect();
+            case.generator.run(&self.client(), &warm, interrupt)?;
+        }
+        Ok(())
     }
 
     /// Runs generators as the client.
