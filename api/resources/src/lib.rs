@@ -53,7 +53,7 @@ pub use metadata::{
     CAPTURE_ANNOTATION, DEFAULT_AUTHORIZATION_ANNOTATION, DEFAULT_NAMESPACE, EGRESS_ANNOTATION,
     FLOW_METRICS_ANNOTATION, INJECT_ANNOTATION, KINDS_CONDITION, MODE_ANNOTATION, MTLS_ANNOTATION,
     Metadata, NODE_LABEL, REMOVAL_ANNOTATION, REMOVAL_RUN_ANNOTATION, SERVICE_NAME_LABEL,
-    ZONE_LABEL, default_authorization, egress, mtls_mode, place, removal,
+    SHARE_ANNOTATION, ZONE_LABEL, default_authorization, egress, mtls_mode, place, removal,
 };
 pub use object::{Kind, Object, ObjectKey, to_yaml};
 pub use parse::{Documents, Ignored, Outline, parse};

@@ -17,6 +17,8 @@ pub const MTLS_ANNOTATION: &str = "leno.dev/mtls";
 pub const INJECT_ANNOTATION: &str = "leno.dev/inject";
 /// Where its proxy runs: `sidecar`, `node`.
 pub const MODE_ANNOTATION: &str = "leno.dev/mode";
+/// In node mode, which workloads share a proxy's process: `workload`, `service-account`, `namespace`, `node`.
+pub const SHARE_ANNOTATION: &str = "leno.dev/share";
 /// How its traffic is captured: `auto`, `ebpf`, `nftables`, `iptables`.
 pub const CAPTURE_ANNOTATION: &str = "leno.dev/capture";
 /// Whether a workload may connect to destinations that the mesh does not know: `allow`, `deny`. On
@@ -122,10 +124,11 @@ pub fn removal(annotations: &BTreeMap<String, String>) -> Removal {
 }
 
 /// The settings that documents may have as annotations or labels.
-pub(crate) const SETTINGS: [&str; 7] = [
+pub(crate) const SETTINGS: [&str; 8] = [
     MTLS_ANNOTATION,
     INJECT_ANNOTATION,
     MODE_ANNOTATION,
+    SHARE_ANNOTATION,
     CAPTURE_ANNOTATION,
     EGRESS_ANNOTATION,
     DEFAULT_AUTHORIZATION_ANNOTATION,
@@ -138,6 +141,7 @@ pub(crate) fn allowed_values(key: &str) -> Option<&'static [&'static str]> {
         MTLS_ANNOTATION => Some(&["strict", "permissive", "disabled"]),
         INJECT_ANNOTATION => Some(&["enabled", "disabled"]),
         MODE_ANNOTATION => Some(&["sidecar", "node"]),
+        SHARE_ANNOTATION => Some(&["workload", "service-account", "namespace", "node"]),
         CAPTURE_ANNOTATION => Some(&["auto", "ebpf", "nftables", "iptables"]),
         EGRESS_ANNOTATION => Some(&["allow", "deny"]),
         DEFAULT_AUTHORIZATION_ANNOTATION => Some(&["deny", "same-namespace", "meshed", "all"]),

@@ -22,7 +22,7 @@ pub(crate) struct Flags {
     pub(crate) static_file: Option<PathBuf>,
 
     /// Name of the workload instance, for example web-0
-    #[arg(long, env = "LENO_NAME", required_unless_present_any = ["static_file", "hook"])]
+    #[arg(long, env = "LENO_NAME", required_unless_present_any = ["static_file", "hook", "node", "broker"])]
     pub(crate) name: Option<String>,
 
     /// Its namespace
@@ -38,15 +38,16 @@ pub(crate) struct Flags {
     pub(crate) trust_domain: String,
 
     /// The control plane, for example https://10.89.0.1:15010
-    #[arg(long, env = "LENO_CONTROL", value_name = "URL", required_unless_present_any = ["static_file", "hook"])]
+    #[arg(long, env = "LENO_CONTROL", value_name = "URL", required_unless_present_any = ["static_file", "hook", "broker"])]
     pub(crate) control: Option<String>,
 
     /// PEM file with the roots that the control plane's certificate is checked against
-    #[arg(long, env = "LENO_ROOTS", value_name = "FILE", required_unless_present_any = ["static_file", "hook"])]
+    #[arg(long, env = "LENO_ROOTS", value_name = "FILE", required_unless_present_any = ["static_file", "hook", "broker"])]
     pub(crate) roots: Option<PathBuf>,
 
-    /// File with the token that authenticates the first certificate request
-    #[arg(long, env = "LENO_TOKEN", value_name = "FILE", required_unless_present_any = ["static_file", "hook"])]
+    /// File with the token that authenticates the first certificate request; with --node, the folder that the
+    /// tokens of its workloads are put into
+    #[arg(long, env = "LENO_TOKEN", value_name = "FILE", required_unless_present_any = ["static_file", "hook", "broker"])]
     pub(crate) token: Option<PathBuf>,
 
     /// Worker threads; each has its own listeners, pools and counters
@@ -99,6 +100,16 @@ pub(crate) struct Flags {
     /// Runs as a hook of the proxy's container, beside the proxy, and ends when it may go on
     #[arg(long, value_enum)]
     pub(crate) hook: Option<Hook>,
+
+    /// Serves several workloads in one process, as the supervisor at the other end of standard input, a Unix
+    /// socket, orders; `leno up` starts it
+    #[arg(long, conflicts_with_all = ["static_file", "hook"])]
+    pub(crate) node: bool,
+
+    /// Makes sockets in this network namespace for a node proxy outside of it, as the supervisor at the other end
+    /// of standard input orders; `leno up` starts it
+    #[arg(long, conflicts_with_all = ["static_file", "hook", "node"])]
+    pub(crate) broker: bool,
 
     /// Longest wait, in seconds, for connections to end once the proxy drains
     #[arg(long, env = "LENO_DRAIN_TIMEOUT", value_name = "SECONDS", default_value_t = 30)]

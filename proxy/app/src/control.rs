@@ -1,5 +1,6 @@
 //! Running with a control plane: identity, services and policy come from it.
 
+use std::cell::RefCell;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -43,6 +44,8 @@ pub(crate) fn setup(flags: &Flags) -> anyhow::Result<Setup> {
         admin: Some(flags.admin),
         outbound: flags.outbound.clone(),
         inbound: flags.inbound.clone(),
+        handed: RefCell::default(),
+        sharing: 1,
         application: None,
         fixed: None,
         policy: directory.server_policy(),

@@ -1,5 +1,6 @@
 //! Running without a control plane, from YAML documents.
 
+use std::cell::RefCell;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -74,6 +75,8 @@ pub(crate) fn setup(flags: &Flags, file: &Path) -> anyhow::Result<Setup> {
         admin: spec.admin,
         outbound: spec.outbound.iter().map(|outbound| outbound.listen).collect(),
         inbound: spec.inbound.iter().map(|inbound| inbound.listen).collect(),
+        handed: RefCell::default(),
+        sharing: 1,
         application: spec.inbound.as_ref().and_then(|inbound| inbound.application),
         fixed,
         policy: directory.server_policy(),

@@ -5,10 +5,13 @@
 //! worker threads:         listeners ─► leno-outbound / leno-inbound
 //! ```
 //!
+//! With `--node` one process serves several workloads ([`node`]), whose sockets brokers make ([`broker`]).
+//!
 //! The proxy opens its listeners only once it has an identity, so that "it listens" means "it can
 //! serve"; capture relies on that.
 
 mod admin;
+mod broker;
 mod capture;
 mod config;
 mod confine;
@@ -16,6 +19,7 @@ mod control;
 mod fixed;
 mod hook;
 mod known;
+mod node;
 mod panics;
 mod run;
 mod setup;
@@ -39,6 +43,8 @@ fn start(flags: Flags) -> Result<(), Failure> {
         .map_err(|error| Failure::error(format!("cannot close its memory to others: {error}")))?;
     let ended = match flags.hook {
         Some(hook) => hook::run(hook, flags.admin),
+        None if flags.broker => broker::run(&flags),
+        None if flags.node => node::run(&flags),
         None => run::run(&flags),
     };
     ended.map_err(Failure::error)

@@ -10,7 +10,7 @@ use leno_transport::IDLE_GRACE;
 use leno_types::ports;
 use tokio::net::UnixListener;
 use tokio::signal::unix::{Signal, SignalKind, signal};
-use tokio::sync::Notify;
+use tokio::sync::{Notify, watch};
 use tokio::task::LocalSet;
 
 use crate::admin::{server, socket};
@@ -43,16 +43,17 @@ pub(crate) fn run(flags: &Flags) -> anyhow::Result<()> {
         // A confined process makes no file.
         let socket = flags.admin_socket.as_deref().map(socket::bind).transpose()?;
         confine(&files)?;
-        serve(setup, flags.await_capture, socket).await
+        serve(setup, flags.await_capture, socket, Ends::Signals(Signals::new()?)).await
     })
 }
 
-async fn serve(
+/// Serves one workload until its end.
+pub(crate) async fn serve(
     setup: Setup,
     await_capture: bool,
     socket: Option<UnixListener>,
+    mut ends: Ends,
 ) -> anyhow::Result<()> {
-    let mut signals = Signals::new()?;
     let state = Rc::new(State {
         instance: setup.instance.clone(),
         workers: RefCell::default(),
@@ -61,6 +62,7 @@ async fn serve(
         policy: setup.policy.clone(),
         identity: setup.identity.clone(),
         has_application: setup.application.is_some(),
+        shown: setup.handed.borrow().as_ref().map(|handed| handed.namespace.shown()),
         awaits_capture: await_capture,
         uncaptured: Cell::new(await_capture),
         probes: setup.probes.clone(),
@@ -74,6 +76,11 @@ async fn serve(
             .with_context(|| format!("listening on {address} for /metrics, /ready and so on"))?;
         tokio::task::spawn_local(server::serve(listener, Rc::clone(&state)));
     }
+    let handed = setup.handed.borrow_mut().as_mut().and_then(|handed| handed.admin.take());
+    if let Some(handed) = handed {
+        let listener = tokio::net::TcpListener::from_std(handed.into())?;
+        tokio::task::spawn_local(server::serve(listener, Rc::clone(&state)));
+    }
     if let Some(socket) = socket {
         tokio::task::spawn_local(socket::serve(socket, Rc::clone(&state)));
     }
@@ -81,13 +88,13 @@ async fn serve(
     tokio::task::spawn_local(async move { told.tell_of_removal().await });
     tokio::select! {
         started = start(&setup, &state) => started?,
-        () = signals.first() => return Ok(()),
+        () = ends.next() => return Ok(()),
     }
     tokio::select! {
-        () = signals.first() => {}
+        () = ends.next() => {}
         () = state.drain_asked.notified() => {}
     }
-    drain(&setup, &state, &mut signals).await;
+    drain(&setup, &state, &mut ends).await;
     Ok(())
 }
 
@@ -110,8 +117,8 @@ async fn start(setup: &Setup, state: &State) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Serves on until nothing is in progress, the bound is reached, or a second signal comes.
-async fn drain(setup: &Setup, state: &State, signals: &mut Signals) {
+/// Serves on until nothing is in progress, the bound is reached, or it is to end a second time.
+async fn drain(setup: &Setup, state: &State, ends: &mut Ends) {
     state.draining.set(true);
     let workers = state.workers.borrow().clone();
     for worker in &workers {
@@ -137,7 +144,7 @@ async fn drain(setup: &Setup, state: &State, signals: &mut Signals) {
     };
     tokio::select! {
         () = done => {}
-        () = signals.first() => {}
+        () = ends.next() => {}
     }
 }
 
@@ -147,21 +154,41 @@ fn drain_min(connections: usize) -> Duration {
     if connections > 0 { IDLE_GRACE + DRAIN_MIN } else { DRAIN_MIN }
 }
 
+/// What asks a proxy to end: once to drain, and once more to end at once.
+pub(crate) enum Ends {
+    /// Signals of the process.
+    Signals(Signals),
+    /// An order for one of several proxies in a process.
+    Order(watch::Receiver<()>),
+}
+
+impl Ends {
+    async fn next(&mut self) {
+        match self {
+            Self::Signals(signals) => signals.first().await,
+            Self::Order(order) => {
+                // A sender that is gone is the end, too.
+                let _ended = order.changed().await;
+            }
+        }
+    }
+}
+
 /// The signals that ask a process to end.
-struct Signals {
+pub(crate) struct Signals {
     terminate: Signal,
     interrupt: Signal,
 }
 
 impl Signals {
-    fn new() -> anyhow::Result<Self> {
+    pub(crate) fn new() -> anyhow::Result<Self> {
         Ok(Self {
             terminate: signal(SignalKind::terminate())?,
             interrupt: signal(SignalKind::interrupt())?,
         })
     }
 
-    async fn first(&mut self) {
+    pub(crate) async fn first(&mut self) {
         tokio::select! {
             _ = self.terminate.recv() => {}
             _ = self.interrupt.recv() => {}

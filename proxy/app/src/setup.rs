@@ -1,6 +1,8 @@
 //! What both ways to run have in common, once configuration has been read.
 
+use std::cell::RefCell;
 use std::net::SocketAddr;
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
@@ -12,6 +14,7 @@ use leno_outbound::Fixed;
 use leno_telemetry::access::{Format, Log};
 use leno_tls::{Credentials, Keyring};
 use leno_transport::budget::Budget;
+use leno_transport::{HandedNamespace, Listener};
 use leno_types::mesh::ServerPolicy;
 use leno_types::{Identity, InstanceName};
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
@@ -40,6 +43,10 @@ pub(crate) struct Setup {
     pub(crate) admin: Option<SocketAddr>,
     pub(crate) outbound: Vec<SocketAddr>,
     pub(crate) inbound: Vec<SocketAddr>,
+    /// The sockets of the workload's network namespace, where that is not the process' own; for one worker.
+    pub(crate) handed: RefCell<Option<Handed>>,
+    /// The descriptors of this process are divided by it.
+    pub(crate) sharing: u16,
     pub(crate) application: Option<SocketAddr>,
     pub(crate) fixed: Option<Fixed>,
     pub(crate) directory: Directory,
@@ -55,6 +62,27 @@ pub(crate) struct Setup {
     pub(crate) budget: Budget,
     /// What the workers share of the workload's rate limits.
     pub(crate) limit_table: LimitTable,
+}
+
+/// What the broker of a workload's network namespace has handed over.
+#[derive(Debug)]
+pub(crate) struct Handed {
+    pub(crate) outbound: Vec<OwnedFd>,
+    pub(crate) inbound: Vec<OwnedFd>,
+    /// The admin server's listener, until it is taken.
+    pub(crate) admin: Option<OwnedFd>,
+    pub(crate) namespace: HandedNamespace,
+}
+
+impl Handed {
+    /// The listeners, outbound and inbound. From here on the calling thread uses sockets of the namespace alone.
+    pub(crate) fn enter(self) -> anyhow::Result<(Vec<Listener>, Vec<Listener>)> {
+        let adopt = |sockets: Vec<OwnedFd>| -> std::io::Result<Vec<Listener>> {
+            sockets.into_iter().map(Listener::adopt).collect()
+        };
+        self.namespace.enter()?;
+        Ok((adopt(self.outbound)?, adopt(self.inbound)?))
+    }
 }
 
 /// Who the proxy is, as far as it has a certificate.
@@ -86,10 +114,11 @@ impl Setup {
             limits: Limits { response_wait: self.response_wait, ..Limits::default() },
             outbound: self.outbound.clone(),
             inbound: self.inbound.clone(),
+            handed: self.handed.take(),
             fixed: self.fixed.clone(),
             application: self.application,
             access_log: self.access_log.clone(),
-            max_connections: max_connections(self.workers),
+            max_connections: max_connections(self.workers, self.sharing),
             budget: self.budget,
             workers: self.workers,
             limit_table: self.limit_table.clone(),
@@ -122,13 +151,14 @@ pub(crate) fn budget(flags: &Flags) -> Budget {
     Budget::new(flags.memory_budget.unwrap_or_else(memory::default_budget))
 }
 
-/// Connections of one worker: as many as descriptors allow, so that `accept` never fails for want
+/// Connections of one worker, whose proxy has this share of the process: as many as descriptors allow, so that `accept` never fails for want
 /// of one.
-fn max_connections(workers: u16) -> usize {
+fn max_connections(workers: u16, sharing: u16) -> usize {
     let descriptors = descriptors();
     let connections = descriptors.saturating_sub(RESERVED_DESCRIPTORS)
         / DESCRIPTORS_PER_CONNECTION
-        / u64::from(workers.max(1));
+        / u64::from(workers.max(1))
+        / u64::from(sharing.max(1));
     usize::try_from(connections.max(MIN_CONNECTIONS)).unwrap_or(usize::MAX)
 }
 

@@ -8,7 +8,7 @@ use leno_discovery::{Directory, Status};
 use leno_h2::Open;
 use leno_names::{Counts, Names};
 use leno_telemetry::{Counter, Kind, Measured, Registry, render};
-use leno_transport::panics;
+use leno_transport::{Shown, panics};
 use leno_types::mesh::ServerPolicy;
 use leno_types::{InstanceName, Removal, ports};
 use serde_json::json;
@@ -31,6 +31,8 @@ pub(crate) struct State {
     pub(crate) identity: watch::Receiver<IdentityState>,
     /// Whether it is configured where the application listens.
     pub(crate) has_application: bool,
+    /// What applications see of their clients, where the workload's network namespace is not the process' own.
+    pub(crate) shown: Option<Shown>,
     /// Whether the proxy was told to serve only in a namespace that a node's agent has captured.
     pub(crate) awaits_capture: bool,
     /// Whether it waits for that now.
@@ -44,7 +46,11 @@ pub(crate) struct State {
 impl State {
     /// What the application sees as the address of its clients.
     fn application_sees(&self) -> &'static str {
-        if self.has_application { "kernel-choice" } else { leno_transport::Shown::now().name() }
+        match self.shown {
+            _ if self.has_application => "kernel-choice",
+            Some(shown) => shown.name(),
+            None => Shown::now().name(),
+        }
     }
 
     /// Why the proxy cannot serve, if it cannot.

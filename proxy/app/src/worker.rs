@@ -28,6 +28,8 @@ use tokio::runtime::{Builder, LocalOptions};
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::spawn_local;
 
+use crate::setup::Handed;
+
 /// How often idle connections and destinations are looked through.
 const SWEEP: Duration = Duration::from_secs(5);
 /// What an open connection is charged: its task with what belongs to it (5 KiB measured in plaintext,
@@ -37,7 +39,7 @@ const CONNECTION_BYTES: usize = 16 * 1024;
 const MAX_COMMANDS: usize = 16;
 
 /// Everything a worker is made of, to be sent to its thread.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub(crate) struct Plan {
     pub(crate) instance: InstanceName,
     pub(crate) directory: Directory,
@@ -48,6 +50,8 @@ pub(crate) struct Plan {
     pub(crate) limits: Limits,
     pub(crate) outbound: Vec<SocketAddr>,
     pub(crate) inbound: Vec<SocketAddr>,
+    /// The sockets of another network namespace, in place of listeners of this one.
+    pub(crate) handed: Option<Handed>,
     pub(crate) fixed: Option<Fixed>,
     pub(crate) application: Option<SocketAddr>,
     pub(crate) access_log: Option<Log>,
@@ -160,11 +164,14 @@ struct Planes {
 }
 
 async fn serve(
-    plan: Plan,
+    mut plan: Plan,
     mut commands: mpsc::Receiver<Command>,
     listening: oneshot::Sender<anyhow::Result<Vec<SocketAddr>>>,
 ) {
-    let bound = bind(&plan.outbound).and_then(|outbound| Ok((outbound, bind(&plan.inbound)?)));
+    let bound = match plan.handed.take() {
+        Some(handed) => handed.enter(),
+        None => bind(&plan.outbound).and_then(|outbound| Ok((outbound, bind(&plan.inbound)?))),
+    };
     let (outbound, inbound) = match bound {
         Ok(listeners) => listeners,
         Err(error) => {
@@ -211,7 +218,8 @@ fn bind(addresses: &[SocketAddr]) -> anyhow::Result<Vec<Listener>> {
     addresses.iter().filter_map(bind).collect()
 }
 
-fn is_no_family(error: &io::Error) -> bool {
+/// Whether the machine lacks a family of addresses.
+pub(crate) fn is_no_family(error: &io::Error) -> bool {
     matches!(error.raw_os_error(), Some(libc::EAFNOSUPPORT | libc::EADDRNOTAVAIL))
 }
 

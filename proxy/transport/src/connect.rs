@@ -8,6 +8,7 @@ use socket2::SockRef;
 use tokio::net::TcpStream;
 
 use crate::liveness::PROBING;
+use crate::sockets;
 
 /// How long a connection may take to be made: one lost SYN is sent again after one second, a second
 /// loss means that another endpoint is the better choice.
@@ -61,7 +62,8 @@ impl ConnectError {
 /// # Errors
 /// [`ConnectError`]; nothing has reached an application then.
 pub async fn connect(address: SocketAddr, timeout: Duration) -> Result<TcpStream, ConnectError> {
-    within(address, timeout, TcpStream::connect(address)).await
+    let connecting = async { sockets::tcp(address.is_ipv6()).await?.connect(address).await };
+    within(address, timeout, connecting).await
 }
 
 /// The same, by whatever way `connecting` goes.

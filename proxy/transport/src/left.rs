@@ -10,8 +10,10 @@ use std::net::{IpAddr, SocketAddr};
 
 use leno_types::canonical;
 use nix::libc;
-use socket2::{Domain, Protocol, SockRef, Socket, Type};
+use socket2::SockRef;
 use tokio::net::TcpStream;
+
+use crate::sockets;
 
 /// `SOCK_DIAG_BY_FAMILY` of linux/sock_diag.h.
 const BY_FAMILY: u16 = 20;
@@ -48,9 +50,7 @@ pub fn has_left(tcp: &TcpStream) -> bool {
 /// The inode of the socket that is bound to `local` and connected to `remote`: 0 if no program holds
 /// it any more, `None` if there is no such socket.
 fn inode(local: SocketAddr, remote: SocketAddr) -> io::Result<Option<u32>> {
-    let protocol = Protocol::from(libc::NETLINK_SOCK_DIAG);
-    let mut kernel = Socket::new(Domain::from(libc::AF_NETLINK), Type::DGRAM, Some(protocol))?;
-    kernel.set_nonblocking(true)?;
+    let mut kernel = sockets::diagnosis()?;
     kernel.write_all(&request(local, remote))?;
     // The kernel has answered when the write returns.
     let mut answer = [0; 512];

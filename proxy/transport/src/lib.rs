@@ -12,6 +12,9 @@
 //! Listener -> original_destination -> Peeked, judge -> relay <- connect
 //! ```
 //!
+//! A thread uses the sockets of its process' network namespace, or those of another one that
+//! [`HandedNamespace`] brings.
+//!
 //! [`Io`] is a connection of any kind; TLS streams implement it too. [`budget`] is
 //! what buffers of this and other crates charge what they hold to.
 
@@ -30,6 +33,7 @@ mod local;
 mod orig_dst;
 mod peeked;
 mod relay;
+mod sockets;
 mod source;
 mod task;
 mod unseen;
@@ -50,10 +54,11 @@ pub use io::Io;
 pub use left::has_left;
 pub use listen::{BACKLOG, Family, Listener};
 pub use liveness::{SILENCE, is_unanswered};
-pub use local::{LocalAddresses, own_addresses};
+pub use local::{LocalAddresses, interface_addresses, own_addresses};
 pub use orig_dst::original_destination;
 pub use peeked::{MAX_PEEKED, Peeked, first_to_speak};
 pub use relay::{Ended, Observer, RELAY_IDLE, Relayed, Side, relay, relay_until};
+pub use sockets::{HandedNamespace, diagnosis};
 pub use source::{ClientAddress, Shown};
 pub use task::{PanicVerdict, judge_panic, panics, spawn_contained, test_panic};
 pub use unseen::Counted;

@@ -2,6 +2,7 @@
 
 use std::io;
 use std::net::SocketAddr;
+use std::os::fd::OwnedFd;
 use std::time::Duration;
 
 use socket2::{Domain, Protocol, Socket, Type};
@@ -49,6 +50,14 @@ impl Listener {
     /// # Errors
     /// What the kernel says: the port belongs to another user, the family is switched off, ...
     pub fn bind(address: SocketAddr) -> io::Result<Self> {
+        Self::adopt(Self::socket(address)?)
+    }
+
+    /// A socket that listens at `address`, for a [`Listener`] of this process or of another one.
+    ///
+    /// # Errors
+    /// As [`Listener::bind`].
+    pub fn socket(address: SocketAddr) -> io::Result<OwnedFd> {
         let socket = Socket::new(Domain::for_address(address), Type::STREAM, Some(Protocol::TCP))?;
         if address.is_ipv6() {
             socket.set_only_v6(true)?;
@@ -61,6 +70,14 @@ impl Listener {
         socket.set_nonblocking(true)?;
         socket.bind(&address.into())?;
         socket.listen(BACKLOG)?;
+        Ok(socket.into())
+    }
+
+    /// A socket that listens already, made as [`Listener::bind`] makes one.
+    ///
+    /// # Errors
+    /// When it is no such socket.
+    pub fn adopt(socket: OwnedFd) -> io::Result<Self> {
         let inner = TcpListener::from_std(socket.into())?;
         let address = inner.local_addr()?;
         Ok(Self { inner, address })

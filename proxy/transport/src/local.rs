@@ -7,6 +7,8 @@ use std::time::{Duration, Instant};
 
 use leno_types::canonical;
 
+use crate::sockets;
+
 /// How old the list may get. Addresses of a workload are set before its proxy starts; a later one is
 /// seen after this long, until then the inbound hop's loop guard covers it.
 const REFRESH: Duration = Duration::from_secs(5);
@@ -48,7 +50,14 @@ impl LocalAddresses {
     }
 }
 
-pub(crate) fn interface_addresses() -> io::Result<Vec<IpAddr>> {
+/// The addresses of the interfaces of this thread's network namespace.
+///
+/// # Errors
+/// The system's reason.
+pub fn interface_addresses() -> io::Result<Vec<IpAddr>> {
+    if let Some(addresses) = sockets::addresses() {
+        return Ok(addresses);
+    }
     let interfaces = nix::ifaddrs::getifaddrs().map_err(io::Error::from)?;
     let ip_of = |interface: nix::ifaddrs::InterfaceAddress| {
         let address = interface.address?;

@@ -15,6 +15,7 @@ use tokio::net::{TcpSocket, TcpStream};
 
 use crate::connect::{CONNECT_TIMEOUT, ConnectError, within};
 use crate::local::interface_addresses;
+use crate::sockets;
 
 /// How old the answer may get to what this namespace offers. It changes when the node's agent is
 /// replaced by one of another version, or captures by another backend.
@@ -44,10 +45,17 @@ impl Shown {
     /// What the kernel offers in this namespace now.
     #[must_use]
     pub fn now() -> Self {
-        let Ok(socket) = TcpSocket::new_v4() else { return Self::Own };
+        if let Some(shown) = sockets::shown() {
+            return shown;
+        }
+        TcpSocket::new_v4().map_or(Self::Own, |socket| Self::by(&socket))
+    }
+
+    /// What the namespace of this unconnected IPv4 socket offers. The socket is of no other use afterwards.
+    pub(crate) fn by(socket: &TcpSocket) -> Self {
         if socket.bind((STAND_IN_V4, 0).into()).is_err() {
             Self::Own
-        } else if name_client(&socket, (STAND_IN_V4, 0).into()).is_err() {
+        } else if name_client(socket, (STAND_IN_V4, 0).into()).is_err() {
             Self::StandIn
         } else {
             Self::Client
@@ -90,20 +98,20 @@ impl ClientAddress {
         (client, dialled): (SocketAddr, IpAddr),
     ) -> Result<TcpStream, ConnectError> {
         let connecting = async {
-            let socket = self.socket(application, (client, dialled))?;
+            let socket = self.socket(application, (client, dialled)).await?;
             socket.connect(application).await
         };
         within(application, CONNECT_TIMEOUT, connecting).await
     }
 
     /// A socket that is bound to what the application is to see.
-    fn socket(
+    async fn socket(
         &self,
         application: SocketAddr,
         (client, dialled): (SocketAddr, IpAddr),
     ) -> io::Result<TcpSocket> {
         let shown = self.shown();
-        let socket = if application.is_ipv4() { TcpSocket::new_v4() } else { TcpSocket::new_v6() }?;
+        let socket = sockets::tcp(application.is_ipv6()).await?;
         let source = match shown {
             Shown::Own => own_address(application, dialled)?,
             Shown::Client | Shown::StandIn => stand_in(&application),

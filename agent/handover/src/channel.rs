@@ -1,0 +1,253 @@
+//! A connection that carries messages with descriptors (unix(7), `SCM_RIGHTS`).
+
+#![expect(
+    unsafe_code,
+    reason = "descriptors travel in control messages, whose macros are unsafe in every binding"
+)]
+
+use std::io;
+use std::mem::{size_of, zeroed};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
+
+use nix::fcntl::{FcntlArg, OFlag, fcntl};
+use nix::sys::socket::{AddressFamily, SockFlag, SockType, socketpair};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use tokio::io::Interest;
+use tokio::io::unix::AsyncFd;
+
+/// Most descriptors of one message; the kernel takes 253.
+pub const MAX_DESCRIPTORS: usize = 32;
+/// Longest message in bytes: some addresses, or a path.
+const MAX_MESSAGE: usize = 16 * 1024;
+/// Room for the control message of [`MAX_DESCRIPTORS`], in words for its alignment.
+const CONTROL: usize = 4 + MAX_DESCRIPTORS / 2;
+
+/// One end of a connection. A message arrives whole, with all of its descriptors, or not at all.
+#[derive(Debug)]
+pub struct Channel(OwnedFd);
+
+/// A [`Channel`] that is read without blocking, in a runtime of tokio.
+#[derive(Debug)]
+pub struct AsyncChannel(AsyncFd<Channel>);
+
+impl Channel {
+    /// Both ends of a new connection.
+    ///
+    /// # Errors
+    /// The system's reason, for example no descriptor left.
+    pub fn pair() -> io::Result<(Self, Self)> {
+        let (one, other) =
+            socketpair(AddressFamily::Unix, SockType::SeqPacket, None, SockFlag::SOCK_CLOEXEC)?;
+        Ok((Self(one), Self(other)))
+    }
+
+    /// Sends a message with descriptors; the caller keeps its own.
+    ///
+    /// # Errors
+    /// `BrokenPipe` if the other end is closed; else the system's reason.
+    pub fn send(&self, message: &impl Serialize, descriptors: &[BorrowedFd<'_>]) -> io::Result<()> {
+        let bytes = serde_json::to_vec(message)?;
+        if bytes.len() > MAX_MESSAGE || descriptors.len() > MAX_DESCRIPTORS {
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, "a message is too long"));
+        }
+        send(self.0.as_fd(), &bytes, descriptors)
+    }
+
+    /// The next message, with its descriptors; `None` once the other end is closed.
+    ///
+    /// # Errors
+    /// `InvalidData` if the message cannot be read; `WouldBlock` if there is none and the channel does not block;
+    /// else the system's reason.
+    pub fn receive<T: DeserializeOwned>(&self) -> io::Result<Option<(T, Vec<OwnedFd>)>> {
+        let Some((bytes, descriptors)) = receive(self.0.as_fd())? else { return Ok(None) };
+        Ok(Some((serde_json::from_slice(&bytes)?, descriptors)))
+    }
+
+    fn set_nonblocking(&self) -> io::Result<()> {
+        let flags = OFlag::from_bits_truncate(fcntl(&self.0, FcntlArg::F_GETFL)?);
+        fcntl(&self.0, FcntlArg::F_SETFL(flags | OFlag::O_NONBLOCK))?;
+        Ok(())
+    }
+}
+
+impl From<OwnedFd> for Channel {
+    fn from(descriptor: OwnedFd) -> Self {
+        Self(descriptor)
+    }
+}
+
+impl From<Channel> for OwnedFd {
+    fn from(channel: Channel) -> Self {
+        channel.0
+    }
+}
+
+impl AsFd for Channel {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
+    }
+}
+
+impl AsRawFd for Channel {
+    fn as_raw_fd(&self) -> RawFd {
+        self.0.as_raw_fd()
+    }
+}
+
+impl AsyncChannel {
+    /// Makes the channel one that does not block; needs a runtime.
+    ///
+    /// # Errors
+    /// The system's reason.
+    pub fn new(channel: Channel) -> io::Result<Self> {
+        channel.set_nonblocking()?;
+        // SAFETY: the channel owns its descriptor, and names the same one until it is dropped.
+        Ok(Self(unsafe { AsyncFd::register_with_interest(channel, Interest::READABLE) }?))
+    }
+
+    /// The channel again, for another runtime; it still does not block.
+    #[must_use]
+    pub fn into_channel(self) -> Channel {
+        self.0.into_inner()
+    }
+
+    /// As [`Channel::send`]. An end that reads nothing for long fails with `WouldBlock`.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn send(&self, message: &impl Serialize, descriptors: &[BorrowedFd<'_>]) -> io::Result<()> {
+        self.0.get_ref().send(message, descriptors)
+    }
+
+    /// As [`Channel::receive`], but waits. Cancelling it loses no message.
+    ///
+    /// # Errors
+    /// As there.
+    pub async fn receive<T: DeserializeOwned>(&self) -> io::Result<Option<(T, Vec<OwnedFd>)>> {
+        self.0.async_io(Interest::READABLE, Channel::receive).await
+    }
+}
+
+fn send(to: BorrowedFd<'_>, bytes: &[u8], descriptors: &[BorrowedFd<'_>]) -> io::Result<()> {
+    let mut control = [0_u64; CONTROL];
+    let mut part = libc::iovec { iov_base: bytes.as_ptr().cast_mut().cast(), iov_len: bytes.len() };
+    // SAFETY: all bytes zero are a valid `msghdr`: null pointers with no length.
+    let mut header: libc::msghdr = unsafe { zeroed() };
+    header.msg_iov = &raw mut part;
+    header.msg_iovlen = 1;
+    if !descriptors.is_empty() {
+        let length = u32::try_from(size_of::<RawFd>() * descriptors.len())
+            .map_err(|_| io::ErrorKind::InvalidInput)?;
+        header.msg_control = control.as_mut_ptr().cast();
+        // SAFETY: the macros compute with lengths, and with pointers into `control`, which has room for
+        // MAX_DESCRIPTORS and is aligned as a `cmsghdr`; the caller has checked their number.
+        unsafe {
+            header.msg_controllen = libc::CMSG_SPACE(length) as _;
+            let first = libc::CMSG_FIRSTHDR(&raw const header);
+            (*first).cmsg_level = libc::SOL_SOCKET;
+            (*first).cmsg_type = libc::SCM_RIGHTS;
+            (*first).cmsg_len = libc::CMSG_LEN(length) as _;
+            let places = libc::CMSG_DATA(first).cast::<RawFd>();
+            for (index, descriptor) in descriptors.iter().enumerate() {
+                places.add(index).write_unaligned(descriptor.as_raw_fd());
+            }
+        }
+    }
+    loop {
+        // SAFETY: the header points to `part` and `control`, which live longer than the call.
+        let sent = unsafe { libc::sendmsg(to.as_raw_fd(), &raw const header, libc::MSG_NOSIGNAL) };
+        match io::Error::last_os_error() {
+            _ if sent >= 0 => return Ok(()),
+            error if error.kind() == io::ErrorKind::Interrupted => {}
+            error => return Err(error),
+        }
+    }
+}
+
+fn receive(from: BorrowedFd<'_>) -> io::Result<Option<(Vec<u8>, Vec<OwnedFd>)>> {
+    let mut control = [0_u64; CONTROL];
+    let mut bytes = vec![0; MAX_MESSAGE];
+    let mut part = libc::iovec { iov_base: bytes.as_mut_ptr().cast(), iov_len: bytes.len() };
+    // SAFETY: as in `send`.
+    let mut header: libc::msghdr = unsafe { zeroed() };
+    header.msg_iov = &raw mut part;
+    header.msg_iovlen = 1;
+    header.msg_control = control.as_mut_ptr().cast();
+    header.msg_controllen = std::mem::size_of_val(&control) as _;
+    let length = loop {
+        // SAFETY: the header points to `part` and `control`, which live longer than the call.
+        let length =
+            unsafe { libc::recvmsg(from.as_raw_fd(), &raw mut header, libc::MSG_CMSG_CLOEXEC) };
+        match (usize::try_from(length), io::Error::last_os_error()) {
+            (Ok(length), _) => break length,
+            (Err(_), error) if error.kind() == io::ErrorKind::Interrupted => {}
+            (Err(_), error) => return Err(error),
+        }
+    };
+    let descriptors = descriptors(&header);
+    if header.msg_flags & (libc::MSG_TRUNC | libc::MSG_CTRUNC) != 0 {
+        return Err(io::Error::new(io::ErrorKind::InvalidData, "a message was cut"));
+    }
+    bytes.truncate(length);
+    // No message is empty.
+    Ok((length > 0).then_some((bytes, descriptors)))
+}
+
+/// Takes the descriptors of a received message.
+fn descriptors(header: &libc::msghdr) -> Vec<OwnedFd> {
+    let mut found = Vec::new();
+    // SAFETY: the kernel has filled in the control messages and their length, within which the macros stay. Each
+    // descriptor is new to this process and taken once.
+    unsafe {
+        let mut next = libc::CMSG_FIRSTHDR(header);
+        while let Some(message) = next.as_ref() {
+            if message.cmsg_level == libc::SOL_SOCKET && message.cmsg_type == libc::SCM_RIGHTS {
+                let bytes = message.cmsg_len as usize - libc::CMSG_LEN(0) as usize;
+                let places = libc::CMSG_DATA(next).cast::<RawFd>();
+                for index in 0..bytes / size_of::<RawFd>() {
+                    found.push(OwnedFd::from_raw_fd(places.add(index).read_unaligned()));
+                }
+            }
+            next = libc::CMSG_NXTHDR(header, next);
+        }
+    }
+    found
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::{Read, Write};
+    use std::os::unix::net::UnixStream;
+
+    use super::*;
+    use crate::{Left, Want};
+
+    #[test]
+    fn a_message_arrives_with_its_descriptors() {
+        let (one, other) = Channel::pair().unwrap();
+        let want = Want { ipv6: true, count: 3 };
+        let (mut near, far) = UnixStream::pair().unwrap();
+        one.send(&want, &[far.as_fd(); MAX_DESCRIPTORS]).unwrap();
+        one.send(&want, &[]).unwrap();
+        drop((one, far));
+        let (said, mut descriptors) = other.receive::<Want>().unwrap().unwrap();
+        assert_eq!((said, descriptors.len()), (want, MAX_DESCRIPTORS));
+        UnixStream::from(descriptors.remove(0)).write_all(b"x").unwrap();
+        near.read_exact(&mut [0]).unwrap();
+        let (_, descriptors) = other.receive::<Want>().unwrap().unwrap();
+        assert!(descriptors.is_empty());
+        assert!(other.receive::<Want>().unwrap().is_none(), "the other end is closed");
+    }
+
+    #[test]
+    fn what_cannot_be_read_is_an_error() {
+        let (one, other) = Channel::pair().unwrap();
+        one.send(&Want { ipv6: false, count: 1 }, &[]).unwrap();
+        let error = other.receive::<Left>().unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::InvalidData);
+        let (_near, far) = UnixStream::pair().unwrap();
+        let error = one.send(&1, &[far.as_fd(); MAX_DESCRIPTORS + 1]).unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::InvalidInput);
+    }
+}

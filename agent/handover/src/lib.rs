@@ -1,0 +1,24 @@
+//! How sockets of a network namespace reach a proxy outside of it.
+//!
+//! ```text
+//!                    orders: join, leave
+//!  supervisor ────────────────────────────► node proxy      many workloads in one process
+//!      │ serve                                  ▲
+//!      ▼            listeners, sockets          │
+//!  broker of a workload ────────────────────────┘  one channel a workload
+//! ```
+//! Every arrow is a [`Channel`]: a pair of Unix sockets that keep messages apart, made by the supervisor and
+//! handed to both ends, so that no other process can connect. A broker runs in the workload's network
+//! namespace and control group and answers with sockets of these alone; neither it nor the node proxy has a
+//! capability. [`Order`], [`Left`], [`Offer`] and [`Want`] are all that is said.
+//!
+//! This crate starts no process and makes no socket of traffic.
+
+/// Most workloads of one node proxy.
+pub const MAX_MEMBERS: u16 = 64;
+
+mod channel;
+mod message;
+
+pub use channel::{AsyncChannel, Channel, MAX_DESCRIPTORS};
+pub use message::{Left, Member, Offer, Order, Role, Serve, Want};

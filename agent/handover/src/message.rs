@@ -1,0 +1,93 @@
+//! What supervisor, broker and node proxy say to each other.
+
+use std::net::IpAddr;
+use std::path::PathBuf;
+
+use serde::{Deserialize, Serialize};
+
+/// Supervisor to node proxy.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "order", rename_all = "lowercase")]
+pub enum Order {
+    /// Serve a workload. Comes with one descriptor: the channel to its broker. If the workload is served
+    /// already, it goes on over the new channel.
+    Join(Member),
+    /// Finish what is under way for a workload, then serve it no more.
+    Leave {
+        /// Its namespace.
+        namespace: String,
+        /// The name of the instance.
+        name: String,
+    },
+}
+
+/// A workload that a node proxy serves.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Member {
+    /// Its namespace.
+    pub namespace: String,
+    /// The name of the instance.
+    pub name: String,
+    /// The file with the token for its certificate.
+    pub token: PathBuf,
+}
+
+/// Node proxy to supervisor: a workload is served no more, because it was to leave, or because its broker has
+/// ended.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Left {
+    /// Its namespace.
+    pub namespace: String,
+    /// The name of the instance.
+    pub name: String,
+}
+
+/// Supervisor to broker: serve the node proxy at the other end of the channel that comes with this, instead of an
+/// earlier one.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Serve {}
+
+/// Broker to node proxy. The descriptors come with it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "offer", rename_all = "lowercase")]
+pub enum Offer {
+    /// The first message: what a proxy needs once.
+    Namespace {
+        /// What each descriptor is for, in their order.
+        roles: Vec<Role>,
+        /// The addresses of the namespace's interfaces.
+        addresses: Vec<IpAddr>,
+    },
+    /// Unconnected TCP sockets of one family.
+    Sockets {
+        /// Of IPv6, else of IPv4.
+        ipv6: bool,
+        /// Why there are fewer than were wanted: the kernel's number of the error.
+        errno: Option<i32>,
+    },
+}
+
+/// What a descriptor is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Role {
+    /// A listener for the application's connections.
+    Outbound,
+    /// A listener for connections to the application.
+    Inbound,
+    /// The listener of the admin server.
+    Admin,
+    /// A socket that asks the kernel about sockets of the namespace (sock_diag(7)).
+    Diagnosis,
+    /// An unconnected socket to find out what the namespace offers.
+    Probe,
+}
+
+/// Node proxy to broker: more sockets.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Want {
+    /// Of IPv6, else of IPv4.
+    pub ipv6: bool,
+    /// How many.
+    pub count: usize,
+}

@@ -1,0 +1,304 @@
+//! Where the sockets of this thread come from: the process' own network namespace, or the one of a workload, by
+//! way of its broker (`leno_handover`).
+//!
+//! ```text
+//! thread of a workload ── tcp(), diagnosis() ──► stock ◄── batches ── broker in the workload's namespace
+//!                                                  └── below LOW: wants more, before any connection waits
+//! ```
+
+use std::cell::{Cell, RefCell};
+use std::collections::VecDeque;
+use std::io;
+use std::net::{IpAddr, TcpStream as StdStream};
+use std::os::fd::OwnedFd;
+use std::rc::Rc;
+
+use leno_handover::{AsyncChannel, Channel, Offer, Want};
+use socket2::{Domain, Protocol, Socket, Type};
+use tokio::net::TcpSocket;
+use tokio::sync::{Notify, oneshot};
+use tokio::task::spawn_local;
+
+use crate::source::Shown;
+
+/// Sockets of one family that are kept. Connections to servers are pooled, so that a burst of new ones is rare; a
+/// socket that waits takes some 4 KiB of the kernel's memory.
+const STOCK: usize = 16;
+/// Below this many, more are asked for: half, so that the answer, within some 100 us, comes before the rest is used.
+const LOW: usize = STOCK / 2;
+
+thread_local! {
+    static NAMESPACE: RefCell<Option<Rc<Namespace>>> = const { RefCell::new(None) };
+}
+
+/// Another namespace's sockets, as its broker has handed them over. Takes effect once a thread
+/// [`enter`](Self::enter)s it.
+#[derive(Debug)]
+pub struct HandedNamespace {
+    channel: Channel,
+    addresses: Vec<IpAddr>,
+    diagnosis: Socket,
+    shown: Shown,
+    /// Dropped when the broker has ended.
+    alive: oneshot::Sender<()>,
+}
+
+#[derive(Debug)]
+struct Namespace {
+    channel: AsyncChannel,
+    addresses: Vec<IpAddr>,
+    diagnosis: Socket,
+    shown: Shown,
+    /// IPv4, IPv6.
+    stocks: [Stock; 2],
+    /// The broker answers no more.
+    ended: Cell<bool>,
+}
+
+#[derive(Debug, Default)]
+struct Stock {
+    sockets: RefCell<VecDeque<OwnedFd>>,
+    /// More are on their way.
+    wanted: Cell<bool>,
+    /// Why the last answer had fewer than were wanted.
+    errno: Cell<Option<i32>>,
+    arrived: Notify,
+}
+
+impl HandedNamespace {
+    /// What a broker has handed over: its channel, the addresses of the namespace, a socket of sock_diag(7), and a
+    /// TCP socket that is used up. The receiver ends when the broker has ended.
+    ///
+    /// # Errors
+    /// If the descriptors are not what they should be.
+    pub fn new(
+        channel: Channel,
+        addresses: Vec<IpAddr>,
+        diagnosis: OwnedFd,
+        probe: OwnedFd,
+    ) -> io::Result<(Self, oneshot::Receiver<()>)> {
+        let diagnosis = Socket::from(diagnosis);
+        diagnosis.set_nonblocking(true)?;
+        let shown = Shown::by(&TcpSocket::from_std_stream(StdStream::from(probe)));
+        let (alive, ended) = oneshot::channel();
+        Ok((Self { channel, addresses, diagnosis, shown, alive }, ended))
+    }
+
+    /// What applications of the namespace see as the address of their clients.
+    #[must_use]
+    pub fn shown(&self) -> Shown {
+        self.shown
+    }
+
+    /// Has the calling thread, which runs a local runtime, take its sockets from this namespace until it ends.
+    ///
+    /// # Errors
+    /// The system's reason.
+    pub fn enter(self) -> io::Result<()> {
+        let Self { channel, addresses, diagnosis, shown, alive } = self;
+        let namespace = Rc::new(Namespace {
+            channel: AsyncChannel::new(channel)?,
+            addresses,
+            diagnosis,
+            shown,
+            stocks: Default::default(),
+            ended: Cell::new(false),
+        });
+        namespace.replenish(false);
+        namespace.replenish(true);
+        NAMESPACE.set(Some(Rc::clone(&namespace)));
+        // Ends with the broker, or with the runtime.
+        spawn_local(async move {
+            namespace.take_in().await;
+            drop(alive);
+        });
+        Ok(())
+    }
+}
+
+impl Namespace {
+    /// Takes in what the broker sends, to its end.
+    async fn take_in(&self) {
+        loop {
+            match self.channel.receive::<Offer>().await {
+                Ok(Some((Offer::Sockets { ipv6, errno }, sockets))) => {
+                    let stock = self.stock(ipv6);
+                    stock.wanted.set(false);
+                    stock.errno.set(errno);
+                    stock.sockets.borrow_mut().extend(sockets);
+                    stock.arrived.notify_waiters();
+                }
+                Ok(Some((Offer::Namespace { .. }, _))) => {
+                    tracing::error!("a broker has offered its namespace twice");
+                    break;
+                }
+                Ok(None) => break,
+                Err(error) => {
+                    tracing::error!(%error, "reading from a broker");
+                    break;
+                }
+            }
+        }
+        self.ended.set(true);
+        self.stocks.iter().for_each(|stock| stock.arrived.notify_waiters());
+    }
+
+    fn stock(&self, ipv6: bool) -> &Stock {
+        let [v4, v6] = &self.stocks;
+        if ipv6 { v6 } else { v4 }
+    }
+
+    /// Asks for more where the stock is low and none are on their way.
+    fn replenish(&self, ipv6: bool) {
+        let stock = self.stock(ipv6);
+        let left = stock.sockets.borrow().len();
+        if left >= LOW || stock.wanted.replace(true) {
+            return;
+        }
+        if let Err(error) = self.channel.send(&Want { ipv6, count: STOCK - left }, &[]) {
+            // A broker that has ended is noticed by `take_in`.
+            tracing::debug!(%error, "asking a broker for sockets");
+            stock.wanted.set(false);
+        }
+    }
+
+    async fn take(&self, ipv6: bool) -> io::Result<TcpSocket> {
+        let stock = self.stock(ipv6);
+        loop {
+            // This thread alone takes and brings, so that nothing arrives between the look and the wait.
+            let arrived = stock.arrived.notified();
+            let taken = stock.sockets.borrow_mut().pop_front();
+            if taken.is_none()
+                && let Some(errno) = stock.errno.take()
+            {
+                return Err(io::Error::from_raw_os_error(errno));
+            }
+            if taken.is_none() && self.ended.get() {
+                return Err(io::Error::new(io::ErrorKind::BrokenPipe, "no broker of sockets"));
+            }
+            self.replenish(ipv6);
+            match taken {
+                Some(socket) => return Ok(TcpSocket::from_std_stream(StdStream::from(socket))),
+                None => arrived.await,
+            }
+        }
+    }
+}
+
+/// An unconnected TCP socket of this thread's namespace.
+pub(crate) async fn tcp(ipv6: bool) -> io::Result<TcpSocket> {
+    match entered() {
+        Some(namespace) => namespace.take(ipv6).await,
+        None if ipv6 => TcpSocket::new_v6(),
+        None => TcpSocket::new_v4(),
+    }
+}
+
+/// A socket of sock_diag(7) of this thread's namespace; nothing waits in it to be read.
+///
+/// # Errors
+/// The system's reason.
+pub fn diagnosis() -> io::Result<Socket> {
+    if let Some(namespace) = entered() {
+        return namespace.diagnosis.try_clone();
+    }
+    let protocol = Protocol::from(nix::libc::NETLINK_SOCK_DIAG);
+    let socket = Socket::new(Domain::from(nix::libc::AF_NETLINK), Type::DGRAM, Some(protocol))?;
+    socket.set_nonblocking(true)?;
+    Ok(socket)
+}
+
+/// The addresses of this thread's namespace, if it is not the process' own.
+pub(crate) fn addresses() -> Option<Vec<IpAddr>> {
+    entered().map(|namespace| namespace.addresses.clone())
+}
+
+/// What applications see in this thread's namespace, if it is not the process' own.
+pub(crate) fn shown() -> Option<Shown> {
+    entered().map(|namespace| namespace.shown)
+}
+
+fn entered() -> Option<Rc<Namespace>> {
+    NAMESPACE.with_borrow(Clone::clone)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::fd::AsFd;
+
+    use nix::libc;
+    use tokio::task::LocalSet;
+
+    use super::*;
+    use crate::{CONNECT_TIMEOUT, Listener, connect};
+
+    fn handed() -> (Channel, HandedNamespace, oneshot::Receiver<()>) {
+        let (broker, channel) = Channel::pair().unwrap();
+        let tcp = || Socket::new(Domain::IPV4, Type::STREAM, None).unwrap();
+        let addresses = vec![IpAddr::from([192, 0, 2, 1])];
+        let diagnosis = diagnosis().unwrap();
+        let (handed, ended) =
+            HandedNamespace::new(channel, addresses, diagnosis.into(), tcp().into()).unwrap();
+        (broker, handed, ended)
+    }
+
+    fn answer(broker: &AsyncChannel, ipv6: bool, count: usize, errno: Option<i32>) {
+        let sockets: Vec<Socket> = (0..count)
+            .map(|_| {
+                let socket = Socket::new(Domain::IPV4, Type::STREAM, None).unwrap();
+                socket.set_nonblocking(true).unwrap();
+                // What the broker has made can be told from what this process would make.
+                socket.set_tcp_user_timeout(Some(std::time::Duration::from_secs(77))).unwrap();
+                socket
+            })
+            .collect();
+        let sockets: Vec<_> = sockets.iter().map(AsFd::as_fd).collect();
+        broker.send(&Offer::Sockets { ipv6, errno }, &sockets).unwrap();
+    }
+
+    #[tokio::test]
+    async fn connections_use_the_sockets_of_a_broker_and_wait_for_none_while_there_are_some() {
+        let (broker, handed, _ended) = handed();
+        let listener = Listener::bind("127.0.0.1:0".parse().unwrap()).unwrap();
+        let address = listener.address();
+        LocalSet::new()
+            .run_until(async {
+                let broker = AsyncChannel::new(broker).unwrap();
+                handed.enter().unwrap();
+                let wanted = [broker.receive::<Want>().await, broker.receive().await];
+                let wanted = wanted.map(|want| want.unwrap().unwrap().0);
+                assert_eq!(wanted, [false, true].map(|ipv6| Want { ipv6, count: STOCK }));
+                answer(&broker, false, LOW, None);
+                let mut made = Vec::new();
+                for _ in 0..LOW {
+                    made.push(connect(address, CONNECT_TIMEOUT).await.unwrap());
+                }
+                let timeout = |stream| socket2::SockRef::from(stream).tcp_user_timeout().unwrap();
+                let brokered = std::time::Duration::from_secs(77);
+                assert!(made.iter().all(|stream| timeout(stream) == Some(brokered)));
+                let (more, _) = broker.receive::<Want>().await.unwrap().unwrap();
+                assert_eq!(more, Want { ipv6: false, count: STOCK - LOW + 1 });
+                answer(&broker, false, 0, Some(libc::EMFILE));
+                let error = connect(address, CONNECT_TIMEOUT).await.unwrap_err();
+                assert_eq!(error.reason(), "other", "{error:?}");
+                assert_eq!(addresses().unwrap(), [IpAddr::from([192, 0, 2, 1])]);
+                NAMESPACE.set(None);
+            })
+            .await;
+    }
+
+    #[tokio::test]
+    async fn the_end_of_a_broker_is_told_and_ends_what_waits_for_it() {
+        let (broker, handed, ended) = handed();
+        LocalSet::new()
+            .run_until(async {
+                handed.enter().unwrap();
+                let connecting = connect("127.0.0.1:9".parse().unwrap(), CONNECT_TIMEOUT);
+                let (error, _) = tokio::join!(connecting, async { drop(broker) });
+                assert_eq!(error.unwrap_err().reason(), "other");
+                assert!(ended.await.is_err());
+                NAMESPACE.set(None);
+            })
+            .await;
+    }
+}
