@@ -15,7 +15,7 @@ use crate::error::{Error, Result};
 use crate::layout::Layout;
 use crate::netns::Netns;
 use crate::network;
-use crate::plan::{Defaults, Plan};
+use crate::plan::{Defaults, Mode, Plan, Share};
 use crate::ranges::Ranges;
 use crate::status::{Mistake, Status};
 
@@ -144,6 +144,8 @@ fn plan(documents: &Documents) -> Result<Plan, Vec<Problem>> {
     let defaults = Defaults {
         mtls: MtlsMode::default(),
         egress: Egress::default(),
+        mode: Mode::default(),
+        share: Share::default(),
         capture: Choice::Auto,
         flows: leno_flows::Source::default(),
         ipv6: network::has_ipv6(),

@@ -119,5 +119,6 @@ fn task(mesh: &Mesh, options: &Options, group: &Cgroup) -> Result<Task> {
         enclosure: Enclosure::new(group, mesh.switch.netns(), &[program.file()], layout.mesh())?,
         credentials: Credentials::powerless_root(),
         descriptors: None,
+        stdin: None,
     })
 }

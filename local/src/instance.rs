@@ -9,6 +9,7 @@
 
 mod application;
 mod health;
+mod node;
 mod schedule;
 
 use std::cell::RefCell;
@@ -37,6 +38,7 @@ use crate::limits::{self, Limited};
 use crate::listening::OneFamily;
 use crate::netns::Netns;
 use crate::network::Switch;
+use crate::node::{Group, Groups};
 use crate::output::Output;
 use crate::plan::Instance;
 use crate::process::{Running, describe};
@@ -75,6 +77,8 @@ pub struct Mesh {
     pub flows: Accounting,
     /// How proxies are run.
     pub proxy: proxy::Settings,
+    /// The node proxies.
+    pub groups: Groups,
     /// How long an application may take to end.
     pub grace: Duration,
     /// Where the variables of applications come from.
@@ -187,6 +191,8 @@ struct Place {
     /// What the application sees in their place, if it has a root file system of its own.
     own_files: Option<Vec<(PathBuf, PathBuf)>>,
     captured: Option<Captured>,
+    /// The node proxy that serves it, where it has none of its own.
+    shared: Option<Rc<Group>>,
 }
 
 impl Place {
@@ -206,6 +212,10 @@ pub async fn live(mesh: Rc<Mesh>, instance: Instance, stop: watch::Receiver<Stop
         life.run(&place).await;
         if let Some(captured) = place.captured.take() {
             life.release(captured).await;
+        }
+        if let Some(group) = place.shared.take() {
+            let stop = *life.stop.borrow();
+            group.release(stop).await;
         }
     }
     if let Err(error) = life.remove().await {
@@ -272,6 +282,12 @@ impl Life {
             files,
             own_files,
             captured: None,
+            shared: instance
+                .launch
+                .group
+                .as_deref()
+                .map(|name| Group::enter(mesh, name))
+                .transpose()?,
         };
         if instance.launch.meshed {
             place.captured = Some(self.capture(&place).await?);
@@ -299,6 +315,7 @@ impl Life {
             fail_closed: true,
             excluded: proxy::never_captured(&mesh.switch.subnet().gateway()),
             proxy_uid: leno_types::ports::PROXY_UID,
+            proxy_process: place.shared.as_ref().map(|group| group.cgroup().path().to_owned()),
         };
         self.record(Made::Capture(workload.name.clone()))?;
         let captured =
@@ -332,7 +349,14 @@ impl Life {
             }
             self.report(Change::ApplicationEnded).await;
         };
-        tokio::join!(self.proxy(place, ready), application);
+        match &place.shared {
+            Some(group) => {
+                tokio::join!(self.node_proxy(place, group, ready), application);
+            }
+            None => {
+                tokio::join!(self.proxy(place, ready), application);
+            }
+        }
     }
 
     /// Keeps the proxy running; `ready` follows whether it serves.

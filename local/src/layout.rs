@@ -35,6 +35,7 @@ const RESERVED: &[&str] = &["bpf", "cgroup2"];
 ///   tokens/              digests of the proxies' tokens
 ///   programs/            where Leno's own executables are laid
 ///   own/token            where a proxy finds its token
+///   groups/<group>/      {resolv.conf,hosts,nsswitch.conf} of a node proxy, and tokens/<ns>.<instance>
 ///   instances/<ns>.<instance>/{resolv.conf,hosts,nsswitch.conf,token}
 /// ```
 ///
@@ -169,6 +170,24 @@ impl Layout {
     #[must_use]
     pub fn program(&self, name: &str) -> PathBuf {
         self.directory.join("programs").join(name)
+    }
+
+    /// The files of a node proxy; `group` is the name of its group.
+    #[must_use]
+    pub fn group(&self, group: &str) -> PathBuf {
+        self.directory.join("groups").join(group)
+    }
+
+    /// The control group of a node proxy. No instance has it: a dot is part of the names of theirs.
+    #[must_use]
+    pub fn group_cgroup(&self, hierarchy: &Path, group: &str) -> PathBuf {
+        self.cgroup(hierarchy).join("groups").join(group)
+    }
+
+    /// The name of the file with the token of an instance, where several are in a folder.
+    #[must_use]
+    pub fn token_name(name: &InstanceName) -> String {
+        dotted(name)
     }
 
     /// The files of one instance.

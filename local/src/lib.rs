@@ -44,6 +44,7 @@ pub mod listening;
 pub mod log;
 pub mod netns;
 pub mod network;
+pub mod node;
 pub mod observer;
 pub mod orders;
 pub mod output;

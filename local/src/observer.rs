@@ -103,6 +103,7 @@ fn task(mesh: &Mesh, group: &Cgroup) -> Result<Task> {
         )?,
         credentials: Credentials::powerless_root(),
         descriptors: None,
+        stdin: None,
     })
 }
 

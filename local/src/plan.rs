@@ -31,6 +31,7 @@ use crate::ranges::Ranges;
 
 pub use launch::{Launch, Probe, Question, RunAs, Timetable, Volume};
 use services::Service;
+pub use settings::{Mode, Share};
 
 /// What is to run.
 #[derive(Clone, Debug, Default)]
@@ -82,6 +83,10 @@ pub struct Defaults {
     pub mtls: MtlsMode,
     /// Whether workloads may call what the mesh does not know.
     pub egress: Egress,
+    /// Where proxies run.
+    pub mode: Mode,
+    /// In node mode, which instances share one.
+    pub share: Share,
     /// How traffic is captured.
     pub capture: Choice,
     /// Where flows are read.

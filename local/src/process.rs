@@ -5,6 +5,7 @@
 use std::collections::BTreeMap;
 use std::ffi::{CString, OsStr, OsString};
 use std::io;
+use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{ExitStatus, Stdio};
@@ -44,6 +45,8 @@ pub struct Task {
     pub credentials: Credentials,
     /// How many descriptors it may have, where that is not as many as this process.
     pub descriptors: Option<Descriptors>,
+    /// Its standard input, where that is not empty.
+    pub stdin: Option<OwnedFd>,
 }
 
 /// A running process whose output is being printed. Killed when dropped.
@@ -117,7 +120,7 @@ impl Task {
         command.envs(&self.environment);
         let directory = self.directory.clone().unwrap_or_else(|| PathBuf::from("/"));
         command
-            .stdin(Stdio::null())
+            .stdin(self.stdin.map_or_else(Stdio::null, Stdio::from))
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())
             // Ctrl-C in the terminal is for leno, which ends the mesh in order.

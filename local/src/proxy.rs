@@ -1,11 +1,13 @@
-//! How the proxy of an instance is run: as a user of its own, with no capability.
+//! How proxies are run, each as a user of its own, with no capability.
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::net::IpAddr;
+use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use leno_handover::Channel;
 use leno_types::ports;
 
 use crate::addresses::Addresses;
@@ -48,30 +50,70 @@ impl Settings {
         enclosure: Enclosure,
     ) -> Task {
         let name = &instance.name;
-        let control = format!("https://{}:{}", self.gateway.v4, ports::CONTROL);
-        let response_wait = self.response_wait.as_secs().to_string();
-        let environment: [(&str, &str); 11] = [
+        let own: [(&str, &str); 5] = [
             ("LENO_NAME", &name.name),
             ("LENO_NAMESPACE", &name.namespace),
             ("LENO_SERVICE_ACCOUNT", &instance.launch.service_account),
+            ("LENO_TOKEN", &token.to_string_lossy()),
+            ("LENO_WORKERS", "1"),
+        ];
+        confined(vec![program.path().into()], self.environment(&own), enclosure, None)
+    }
+
+    /// The process of a node proxy. `tokens`: the folder that the tokens of its members are put into.
+    #[must_use]
+    pub fn node_task(
+        &self,
+        program: &Program,
+        tokens: &Path,
+        enclosure: Enclosure,
+        orders: Channel,
+    ) -> Task {
+        let environment = self.environment(&[("LENO_TOKEN", &tokens.to_string_lossy())]);
+        let command = vec![program.path().into(), "--node".into()];
+        confined(command, environment, enclosure, Some(orders))
+    }
+
+    /// The process that makes sockets for a node proxy.
+    #[must_use]
+    pub fn broker_task(&self, program: &Program, enclosure: Enclosure, orders: Channel) -> Task {
+        let environment = BTreeMap::from([("LENO_LOG".into(), OsString::from(&self.log))]);
+        let command = vec![program.path().into(), "--broker".into()];
+        confined(command, environment, enclosure, Some(orders))
+    }
+
+    /// What all proxies are told, and `more`.
+    fn environment(&self, more: &[(&str, &str)]) -> BTreeMap<OsString, OsString> {
+        let control = format!("https://{}:{}", self.gateway.v4, ports::CONTROL);
+        let response_wait = self.response_wait.as_secs().to_string();
+        let all: [(&str, &str); 6] = [
             ("LENO_TRUST_DOMAIN", &self.trust_domain),
             ("LENO_CONTROL", &control),
             ("LENO_ROOTS", &self.roots.to_string_lossy()),
-            ("LENO_TOKEN", &token.to_string_lossy()),
-            ("LENO_WORKERS", "1"),
             ("LENO_RESPONSE_WAIT", &response_wait),
             ("LENO_LOG", &self.log),
             ("LENO_ACCESS_LOG", &self.access_log),
         ];
-        let owned = |(name, value): (&str, &str)| (name.into(), value.into());
-        Task {
-            command: vec![program.path().into()],
-            environment: environment.into_iter().map(owned).collect::<BTreeMap<OsString, _>>(),
-            directory: Some("/".into()),
-            enclosure,
-            credentials: Credentials::confined(ports::PROXY_UID),
-            descriptors: None,
-        }
+        let owned = |(name, value): &(&str, &str)| (OsString::from(name), OsString::from(value));
+        all.iter().chain(more).map(owned).collect()
+    }
+}
+
+/// A process that runs as the proxies' user.
+fn confined(
+    command: Vec<OsString>,
+    environment: BTreeMap<OsString, OsString>,
+    enclosure: Enclosure,
+    orders: Option<Channel>,
+) -> Task {
+    Task {
+        command,
+        environment,
+        directory: Some("/".into()),
+        enclosure,
+        credentials: Credentials::confined(ports::PROXY_UID),
+        descriptors: None,
+        stdin: orders.map(OwnedFd::from),
     }
 }
 

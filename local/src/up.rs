@@ -25,7 +25,7 @@ use crate::log::LogFile;
 use crate::network;
 use crate::orders;
 use crate::output::{Output, Style, Writer};
-use crate::plan::{Defaults, Plan};
+use crate::plan::{Defaults, Mode, Plan, Share};
 use crate::ranges::{Range, Ranges, Route};
 use crate::record::Record;
 use crate::watch::Files;
@@ -46,6 +46,10 @@ pub struct Options {
     pub files: Vec<PathBuf>,
     /// The name of the mesh.
     pub mesh: String,
+    /// Where proxies run where documents do not say.
+    pub mode: Mode,
+    /// In node mode, which instances share a proxy's process where documents do not say.
+    pub share: Share,
     /// How traffic is captured where documents do not say.
     pub capture: Choice,
     /// How flows are accounted for.
@@ -117,6 +121,8 @@ async fn run(options: &Options, output: Output, access_log: Option<Output>) -> R
     let defaults = Defaults {
         mtls: options.mtls,
         egress: options.egress,
+        mode: options.mode,
+        share: options.share,
         capture: options.capture,
         flows: options.flows.source,
         ipv6: network::has_ipv6(),

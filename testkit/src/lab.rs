@@ -74,6 +74,9 @@ pub struct Options {
     pub mtls: Option<&'static str>,
     /// How long certificates live; `None` for the default of `leno up`.
     pub cert_lifetime: Option<Duration>,
+    /// In node mode, `leno up --share`; `None` for sidecars. [`Options::new`] takes it from the environment
+    /// variable `LENO_LAB_SHARE`.
+    pub share: Option<String>,
     /// The network namespace that the mesh is started in; `None` for the test's own.
     pub machine: Option<String>,
     /// Whether the mesh has an uplink, by which workloads reach destinations outside of the machine.
@@ -91,6 +94,7 @@ impl Options {
             capture,
             mtls: None,
             cert_lifetime: None,
+            share: std::env::var("LENO_LAB_SHARE").ok().filter(|share| !share.is_empty()),
             machine: None,
             uplink: false,
             resolver: None,
@@ -109,6 +113,8 @@ pub enum Piece<'a> {
     Proxy(&'a str),
     /// The application of an instance.
     Application(&'a str),
+    /// The node proxy of a group such as `node` or `namespace.lab`.
+    Node(&'a str),
 }
 
 /// A running mesh. Dropping it ends it and removes everything it made.
@@ -310,8 +316,25 @@ impl Lab {
             Piece::Owner => Ok(self.owner()),
             Piece::Controller => status.controller.context("there is no controller"),
             Piece::Proxy(instance) => first(&status.instance(instance)?.proxy_cgroup()?),
+            Piece::Node(group) => self.node(group),
             Piece::Application(instance) => first(&status.instance(instance)?.surroundings.cgroup),
         }
+    }
+
+    /// The process of a group. An earlier one of the same name may be ending.
+    fn node(&self, group: &str) -> Result<u32> {
+        for mesh in status::cgroups(&self.name)? {
+            for entry in fs::read_dir(mesh.join("groups")).into_iter().flatten() {
+                let entry = entry?;
+                let name = entry.file_name().to_string_lossy().into_owned();
+                if name.rsplit_once('.').is_some_and(|(name, _number)| name == group)
+                    && let Ok(pid) = first(&entry.path())
+                {
+                    return Ok(pid);
+                }
+            }
+        }
+        bail!("no process of group {group}")
     }
 
     /// Sends a signal to a piece.
@@ -432,6 +455,9 @@ fn up_command(leno: &Path, name: &str, options: &Options, file: &Path) -> Comman
     }
     if let Some(lifetime) = options.cert_lifetime {
         command.args(["--cert-lifetime", &format!("{}s", lifetime.as_secs())]);
+    }
+    if let Some(share) = &options.share {
+        command.args(["--mode", "node", "--share", share]);
     }
     if options.uplink {
         command.arg("--uplink");

@@ -47,6 +47,7 @@ impl Record {
             netns: self.netns.clone(),
             // The containers have no control groups yet, so the proxy is recognised by its user.
             proxy_cgroup: cgroup.clone(),
+            proxy_process: None,
             cgroup,
             fail_closed: true,
             excluded: Vec::new(),

@@ -37,6 +37,9 @@ pub struct Workload {
     /// The cgroup below `cgroup` in which only the proxy runs. Equal to `cgroup` if there is none yet, as
     /// for a pod that is captured before its containers start; the proxy is then recognised by its user.
     pub proxy_cgroup: PathBuf,
+    /// The cgroup in which the process of a node proxy runs, whose sockets are made in `proxy_cgroup`; `None` if the
+    /// proxy runs in `proxy_cgroup` itself. eBPF alone tells the two apart.
+    pub proxy_process: Option<PathBuf>,
     /// While the proxy is not listening: refuse connections instead of passing them.
     pub fail_closed: bool,
     /// Destinations that are never captured: an address and a prefix length.

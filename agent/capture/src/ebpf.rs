@@ -27,6 +27,7 @@ fn target(workload: &Workload) -> Target<'_> {
         owner: &workload.name,
         cgroup: &workload.cgroup,
         proxy_cgroup: &workload.proxy_cgroup,
+        proxy_process: workload.proxy_process.as_deref(),
         netns: &workload.netns,
     }
 }

@@ -147,6 +147,7 @@ fn nobody() -> Workload {
         netns: PathBuf::new(),
         cgroup: PathBuf::new(),
         proxy_cgroup: PathBuf::new(),
+        proxy_process: None,
         fail_closed: true,
         excluded: vec![(Ipv4Addr::new(192, 0, 2, 0).into(), 24)],
         proxy_uid: leno_types::ports::PROXY_UID,

@@ -54,6 +54,9 @@ pub struct Target<'a> {
     /// it. Equal to `cgroup` if the proxy has none of its own; the proxy is then recognised by its
     /// user.
     pub proxy_cgroup: &'a Path,
+    /// The cgroup in which the proxy's process runs, if that is not `proxy_cgroup`: the sockets of a node proxy are
+    /// made in the one and used by a process in the other.
+    pub proxy_process: Option<&'a Path>,
     /// Its network namespace, as a file of `/run/netns` or `/proc/<pid>/ns/net`.
     pub netns: &'a Path,
 }
@@ -242,6 +245,7 @@ impl Instance {
 struct Places {
     cgroup: File,
     proxy_cgroup: File,
+    proxy_process: Option<File>,
     netns: File,
 }
 
@@ -252,6 +256,7 @@ impl Places {
         Ok(Self {
             cgroup: open(target.cgroup)?,
             proxy_cgroup: open(target.proxy_cgroup)?,
+            proxy_process: target.proxy_process.map(open).transpose()?,
             netns: open(target.netns)?,
         })
     }
@@ -260,7 +265,8 @@ impl Places {
     fn config(&self, options: &Options) -> Result<CaptureConfig, Error> {
         // The inode of a cgroup's directory is its id (cgroup v2, 64-bit kernels).
         let id = |cgroup: &File| cgroup.metadata().map(|it| it.ino());
-        let proxy = id(&self.proxy_cgroup).map_err(Error::io("read the proxy's cgroup"))?;
+        let process = self.proxy_process.as_ref().unwrap_or(&self.proxy_cgroup);
+        let proxy = id(process).map_err(Error::io("read the proxy's cgroup"))?;
         let workload = id(&self.cgroup).map_err(Error::io("read the workload's cgroup"))?;
         let cookie =
             netns::cookie(&self.netns).map_err(Error::io("enter the network namespace"))?;

@@ -14,6 +14,7 @@ use leno_console::{duration, within};
 use leno_flows::{Sizes, Source};
 use leno_local::layout::DEFAULT_MESH;
 use leno_local::output::Style;
+use leno_local::plan::{Mode, Share};
 use leno_local::ranges::Range;
 use leno_local::up::{MAX_LIFETIME, MIN_LIFETIME, Options};
 use leno_types::{Egress, MtlsMode};
@@ -56,6 +57,14 @@ pub(crate) struct Up {
     /// How many changes of connections may wait for `leno flows --follow`, up to 1048576
     #[arg(long, default_value_t = 4_096, value_name = "COUNT")]
     flow_ring_size: u32,
+
+    /// Where proxies run: sidecar, one for each instance; node, in processes that instances share
+    #[arg(long, default_value = "sidecar", value_name = "MODE")]
+    mode: Mode,
+
+    /// In node mode, who shares a proxy's process: workload, service-account, namespace or node
+    #[arg(long, default_value = "service-account", value_name = "SHARE")]
+    share: Share,
 
     /// What workloads do with plaintext: strict, permissive or disabled
     #[arg(long, default_value = "permissive", value_name = "MODE")]
@@ -178,6 +187,8 @@ pub(crate) fn run(up: &Up) -> Result<bool> {
             source: up.flow_metrics,
             sizes: Sizes::new(up.flow_map_size, up.flow_ring_size)?,
         },
+        mode: up.mode,
+        share: up.share,
         mtls: up.mtls,
         egress: up.egress,
         uplink: up.uplink,

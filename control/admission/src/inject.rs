@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use leno_resources::{CAPTURE_ANNOTATION, INJECT_ANNOTATION};
+use leno_resources::{CAPTURE_ANNOTATION, INJECT_ANNOTATION, MODE_ANNOTATION};
 use leno_types::ports::PROXY_UID;
 
 use crate::container::{container, volumes};
@@ -247,6 +247,8 @@ fn left(pod: &Value, settings: &Settings, floor: Floor) -> Result<Option<Left>, 
     let annotations = pod.at(&["metadata", "annotations"]);
     let asked = one_of(pod, INJECT_ANNOTATION, &["enabled", "disabled"])?;
     one_of(pod, CAPTURE_ANNOTATION, &CAPTURES)?;
+    // Node mode is not there on Kubernetes yet: a pod that asks for it gets no sidecar in its place.
+    one_of(pod, MODE_ANNOTATION, &["sidecar"])?;
     let reasons = [
         (
             containers.any(|one| one.get("name").and_then(Value::text) == Some(CONTAINER)),

@@ -253,6 +253,7 @@ impl Life {
             enclosure,
             credentials,
             descriptors: Some(self.mesh.descriptors),
+            stdin: None,
         })
     }
 

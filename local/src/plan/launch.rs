@@ -37,6 +37,8 @@ pub struct Launch {
     pub service_account: String,
     /// Whether it gets a proxy.
     pub meshed: bool,
+    /// The group whose node proxy serves it; `None`: it has a proxy of its own, or none.
+    pub group: Option<String>,
     /// How its traffic is captured.
     pub capture: Choice,
     /// The user and the group that it runs as.
@@ -178,6 +180,7 @@ impl Draft<'_> {
             root,
             service_account: spec.service_account.clone(),
             meshed: settings.meshed,
+            group: None,
             capture: settings.capture,
             account,
             volumes: spec.volumes.iter().map(volume).collect(),

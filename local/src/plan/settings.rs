@@ -1,14 +1,15 @@
 //! What labels and annotations say: on the workload first, then on its namespace.
 
 use std::collections::BTreeMap;
+use std::str::FromStr;
 
 use leno_capture::Choice;
 use leno_flows::Source;
 use leno_resources::{
     CAPTURE_ANNOTATION, Documents, EGRESS_ANNOTATION, FLOW_METRICS_ANNOTATION, INJECT_ANNOTATION,
-    MODE_ANNOTATION, MTLS_ANNOTATION, Object, Workload,
+    MODE_ANNOTATION, MTLS_ANNOTATION, Object, SHARE_ANNOTATION, Workload,
 };
-use leno_types::{Egress, MtlsMode};
+use leno_types::{Egress, InstanceName, MtlsMode};
 
 use super::Defaults;
 
@@ -20,8 +21,71 @@ pub(super) struct Settings {
     pub(super) egress: Egress,
     pub(super) capture: Choice,
     pub(super) flows: Source,
-    /// A proxy shared by the node is asked for.
-    pub(super) node_mode: bool,
+    /// In node mode, which instances share a proxy's process.
+    pub(super) share: Option<Share>,
+}
+
+/// Which instances share the process of a node proxy.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Share {
+    /// None.
+    Workload,
+    /// Those of one identity, so that no process holds keys of two.
+    #[default]
+    ServiceAccount,
+    /// Those of a namespace.
+    Namespace,
+    /// All that say so.
+    Node,
+}
+
+/// Where proxies run: the value of `leno.dev/mode`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Mode {
+    /// One for each instance, beside it.
+    #[default]
+    Sidecar,
+    /// In processes that instances share.
+    Node,
+}
+
+impl FromStr for Mode {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text {
+            "sidecar" => Ok(Self::Sidecar),
+            "node" => Ok(Self::Node),
+            _ => Err(format!("{text:?} is no mode: use sidecar or node")),
+        }
+    }
+}
+
+impl FromStr for Share {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text {
+            "workload" => Ok(Self::Workload),
+            "service-account" => Ok(Self::ServiceAccount),
+            "namespace" => Ok(Self::Namespace),
+            "node" => Ok(Self::Node),
+            _ => Err(format!("{text:?}: use workload, service-account, namespace or node")),
+        }
+    }
+}
+
+impl Share {
+    /// The name of an instance's group. No part of it has a dot.
+    pub(super) fn group(self, instance: &InstanceName, service_account: &str) -> String {
+        let InstanceName { namespace, name, .. } = instance;
+        match self {
+            Self::Workload => format!("workload.{namespace}.{name}"),
+            Self::ServiceAccount => format!("service-account.{namespace}.{service_account}"),
+            Self::Namespace => format!("namespace.{namespace}"),
+            Self::Node => "node".to_owned(),
+        }
+    }
 }
 
 /// Values of parsed documents were checked, so one that cannot be read counts as nothing said.
@@ -38,6 +102,8 @@ pub(super) fn of(documents: &Documents, workload: &Workload, defaults: Defaults)
         }
     }
     let setting = |key: &str| sources.iter().find_map(|source| source.get(key));
+    let mode = setting(MODE_ANNOTATION).and_then(|value| value.parse().ok());
+    let mode = mode.unwrap_or(defaults.mode);
     Settings {
         meshed: setting(INJECT_ANNOTATION).is_none_or(|value| value != "disabled"),
         mtls: setting(MTLS_ANNOTATION).and_then(|v| v.parse().ok()).unwrap_or(defaults.mtls),
@@ -50,6 +116,9 @@ pub(super) fn of(documents: &Documents, workload: &Workload, defaults: Defaults)
         flows: setting(FLOW_METRICS_ANNOTATION)
             .and_then(|value| value.parse().ok())
             .unwrap_or(defaults.flows),
-        node_mode: setting(MODE_ANNOTATION).is_some_and(|value| value == "node"),
+        share: (mode == Mode::Node).then(|| {
+            let share = setting(SHARE_ANNOTATION).and_then(|value| value.parse().ok());
+            share.unwrap_or(defaults.share)
+        }),
     }
 }

@@ -8,6 +8,8 @@ use crate::dns::Answer;
 const DEFAULTS: Defaults = Defaults {
     mtls: MtlsMode::Permissive,
     egress: leno_types::Egress::Allow,
+    mode: Mode::Sidecar,
+    share: Share::ServiceAccount,
     capture: Choice::Auto,
     flows: Source::Sockets,
     ipv6: true,
@@ -261,13 +263,37 @@ spec: {command: [run]}
 }
 
 #[test]
+fn who_shares_a_node_proxy_is_said_on_workload_or_namespace() {
+    let group = |of_namespace: &str, of_workload: &str| {
+        let text = format!(
+            "apiVersion: v1\nkind: Namespace\nmetadata: {{name: shop, annotations: \
+             {{{of_namespace}}}}}\n---\napiVersion: leno.dev/v1alpha1\nkind: Workload\nmetadata: \
+             {{name: web, namespace: shop, labels: {{{of_workload}}}}}\nspec: {{command: [run], \
+             serviceAccount: front}}\n"
+        );
+        plan(&text).instances[&instance("shop/web-0")].launch.group.clone()
+    };
+    let (node, shared) = ("leno.dev/mode: node", "leno.dev/share: namespace");
+    assert_eq!(group("", ""), None);
+    assert_eq!(group("", shared), None, "a sidecar is shared by none");
+    assert_eq!(group(node, "leno.dev/mode: sidecar"), None);
+    assert_eq!(group(node, "leno.dev/inject: disabled"), None);
+    assert_eq!(group(node, "").as_deref(), Some("service-account.shop.front"));
+    assert_eq!(group(&format!("{node}, {shared}"), "").as_deref(), Some("namespace.shop"));
+    let both = format!("{node}, {shared}");
+    assert_eq!(group(&both, "leno.dev/share: node").as_deref(), Some("node"));
+    assert_eq!(group(&both, "leno.dev/share: workload").as_deref(), Some("workload.shop.web-0"));
+}
+
+#[test]
 fn problems_say_where_and_what_to_do() {
     let missing = SHOP.replace("targetPort: http", "targetPort: https");
     let text = problems(&missing);
     assert!(text.contains("no selected workload has a port named \"https\""), "{text}");
     assert!(text.starts_with("/srv/mesh.yaml:"), "{text}");
-    let node = SHOP.replace("labels: {app: web}}", "labels: {leno.dev/mode: node}}");
-    assert!(problems(&node).contains("use mode sidecar"));
+    let many = SHOP.replace("labels: {app: web}}", "labels: {leno.dev/mode: node}}");
+    let text = problems(&many.replace("replicas: 2", "replicas: 65"));
+    assert!(text.contains("a node proxy serves 64 instances at most"), "{text}");
 }
 
 #[test]

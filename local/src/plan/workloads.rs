@@ -1,11 +1,13 @@
 //! Instances from `Workload` documents.
 
+use std::collections::BTreeMap;
 use std::net::SocketAddr;
 
+use leno_handover::MAX_MEMBERS;
 use leno_resources::{EGRESS_ANNOTATION, Located, MTLS_ANNOTATION, Object, Workload};
 use leno_types::InstanceName;
 
-use super::{Draft, Instance, settings};
+use super::{Draft, Instance, Launch, settings};
 
 impl Draft<'_> {
     /// Adds every instance of every workload.
@@ -19,8 +21,21 @@ impl Draft<'_> {
         if !self.number(&workloads) {
             return;
         }
+        let mut groups = BTreeMap::new();
         for (located, workload) in workloads {
             for instance in self.instances(located, workload) {
+                let members = instance.launch.group.as_ref().map_or(0, |group| {
+                    let group = groups.entry(group.clone()).or_insert(0_u16);
+                    *group += 1;
+                    *group
+                });
+                if members == MAX_MEMBERS + 1 {
+                    let reason = format!(
+                        "a node proxy serves {MAX_MEMBERS} instances at most: share it among fewer, for \
+                         example by leno.dev/share: namespace"
+                    );
+                    self.problem(located, "metadata", reason);
+                }
                 self.plan.instances.insert(instance.name.clone(), instance);
             }
         }
@@ -48,10 +63,6 @@ impl Draft<'_> {
 
     fn instances(&mut self, located: &Located<Object>, workload: &Workload) -> Vec<Instance> {
         let settings = settings::of(self.documents, workload, self.defaults);
-        if settings.node_mode {
-            let reason = "leno up gives every instance a proxy of its own: use mode sidecar";
-            self.problem(located, "metadata.annotations", reason.to_owned());
-        }
         let launch = self.launch(located, workload, &settings);
         let mut resolved = workload.clone();
         let mode = settings.mtls.as_str().to_owned();
@@ -62,6 +73,8 @@ impl Draft<'_> {
         self.plan.workloads.push(resolved);
 
         let subnet = self.defaults.ranges.workloads(self.defaults.ipv6);
+        let share = settings.share.filter(|_| settings.meshed);
+        let group = |name: &InstanceName| Some(share?.group(name, &launch.service_account));
         let mut instances = Vec::new();
         for index in 0..workload.spec.replicas {
             let namespace = workload.metadata.namespace.clone();
@@ -70,6 +83,7 @@ impl Draft<'_> {
             let number = number.expect("every instance was given a number");
             match InstanceName::new(&namespace, &name) {
                 Ok(name) => instances.push(Instance {
+                    launch: Launch { group: group(&name), ..launch.clone() },
                     name,
                     workload: workload.metadata.name.as_str().into(),
                     label: String::new(),
@@ -79,7 +93,6 @@ impl Draft<'_> {
                     published: published(workload),
                     mtls: settings.mtls,
                     flows: settings.flows,
-                    launch: launch.clone(),
                 }),
                 Err(error) => {
                     let reason = format!("{error} (an instance is named after its workload)");

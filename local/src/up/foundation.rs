@@ -23,6 +23,7 @@ use crate::instance::{Change, Mesh};
 use crate::layout::Layout;
 use crate::netns::Netns;
 use crate::network::Switch;
+use crate::node::Groups;
 use crate::output::Output;
 use crate::proxy;
 use crate::record::{self, Made, Record};
@@ -123,6 +124,7 @@ impl Foundation {
             output: given.output,
             access_log: given.access_log,
             proxy: self.proxy,
+            groups: Groups::default(),
             grace: options.grace,
             environment: self.environment,
             descriptors: given.descriptors,

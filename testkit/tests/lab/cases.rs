@@ -16,6 +16,7 @@ mod flows;
 mod http;
 mod http2;
 mod life;
+mod node;
 mod pairs;
 mod programs;
 mod reauthorization;
@@ -63,7 +64,7 @@ macro_rules! alone {
 pub(crate) use {alone, shared};
 
 /// All cases by group.
-pub(crate) fn all() -> [(&'static str, Vec<Case>); 16] {
+pub(crate) fn all() -> [(&'static str, Vec<Case>); 17] {
     [
         ("programs", programs::cases()),
         ("addressing", addressing::cases()),
@@ -101,6 +102,7 @@ pub(crate) fn all() -> [(&'static str, Vec<Case>); 16] {
         ("flows", flows::cases()),
         ("disturbance", disturbance::cases()),
         ("life", life::cases()),
+        ("node", node::cases()),
         ("soak", soak::cases()),
     ]
 }

@@ -100,6 +100,7 @@ impl Node {
             netns: self.netns.clone(),
             cgroup: self.cgroup.clone(),
             proxy_cgroup: self.cgroup.clone(),
+            proxy_process: None,
             fail_closed: true,
             excluded: Vec::new(),
             proxy_uid: 2102,

@@ -72,6 +72,7 @@ impl Lab {
         let workload = Workload {
             netns: Path::new("/run/netns").join(format!("{name}-in")),
             proxy_cgroup: if BY_USER.get() { cgroup.clone() } else { proxy_place.clone() },
+            proxy_process: None,
             cgroup,
             fail_closed: wish.fail_closed,
             excluded: wish.excluded,

@@ -191,6 +191,7 @@ impl Sidecars {
                 netns: netns.path(),
                 cgroup: instance.surroundings.cgroup.parent().context("no group")?.to_owned(),
                 proxy_cgroup: proxy_cgroup(&instance)?,
+                proxy_process: None,
                 fail_closed: true,
                 excluded: never_captured(&gateway()),
                 proxy_uid: PROXY_UID,

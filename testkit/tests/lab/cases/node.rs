@@ -1,0 +1,277 @@
+//! Workloads that a node proxy serves: what holds beside the cases that every mesh passes
+//! (`LENO_LAB_SHARE=node` has all of them run in node mode).
+//!
+//! ```text
+//! client, web ── share: node ──► one process      apart ── a sidecar
+//! ```
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use leno_testkit::lab::{Capture, Lab, Options, Piece};
+use leno_testkit::peer::{Step, Transcript};
+use leno_testkit::wait;
+use nix::sys::signal::Signal;
+
+use super::{Case, alone};
+
+/// How long a change may take to be seen.
+const LIMIT: Duration = Duration::from_secs(30);
+
+const MESH: &str = "
+apiVersion: leno.dev/v1alpha1
+kind: Workload
+metadata: {name: client, namespace: lab, annotations: {leno.dev/mode: node, leno.dev/share: node}}
+spec: {serviceAccount: client, command: ['@BIN@/leno-peer', idle]}
+---
+apiVersion: leno.dev/v1alpha1
+kind: Workload
+metadata: {name: web, namespace: lab, labels: {app: web}, annotations: {leno.dev/mode: node, leno.dev/share: node}}
+spec:
+  serviceAccount: web
+  command: ['@BIN@/leno-peer', http, --listen, '[::]:8080']
+  ports: [{name: http, port: 8080, appProtocol: http}]
+---
+apiVersion: leno.dev/v1alpha1
+kind: Workload
+metadata: {name: apart, namespace: lab, labels: {app: apart}, annotations: {leno.dev/mode: sidecar}}
+spec:
+  serviceAccount: apart
+  command: ['@BIN@/leno-peer', echo, --listen, '[::]:9000']
+  ports: [{name: x, port: 9000}]
+---
+apiVersion: leno.dev/v1alpha1
+kind: AuthorizationPolicy
+metadata: {name: closed, namespace: lab}
+spec:
+  targetRefs: [{group: leno.dev, kind: Workload, name: web}]
+  action: Deny
+  rules: [{to: [{paths: [{prefix: /closed}]}]}]
+";
+
+/// A workload that joins the process.
+const GUEST: &str = "---
+apiVersion: leno.dev/v1alpha1
+kind: Workload
+metadata: {name: guest, namespace: lab, labels: {app: guest}, annotations: {leno.dev/mode: node, leno.dev/share: node}}
+spec:
+  serviceAccount: guest
+  command: ['@BIN@/leno-peer', echo, --listen, '[::]:9000']
+  ports: [{name: x, port: 9000}]
+";
+
+/// The group that all of them share.
+const GROUP: Piece<'_> = Piece::Node("node");
+
+pub(super) fn cases() -> Vec<Case> {
+    vec![
+        alone!(two_workloads_of_one_process_pass_the_policies_and_counters_of_both),
+        alone!(a_node_proxy_has_no_privilege_and_tokens_of_its_members_alone),
+        alone!(members_come_and_go_while_the_process_runs),
+        alone!(a_killed_node_proxy_is_back_at_once_and_refuses_none),
+        alone!(a_killed_broker_ends_its_own_workload_alone),
+    ]
+}
+
+fn start(capture: Capture) -> Result<Lab> {
+    let lab =
+        Lab::start(&Options { mtls: Some("strict"), ..Options::new(capture) }, MESH, |_| Ok(()))?;
+    lab.explain(lab.reach("client", "web:8080").and_then(|_| echoes(&lab, "apart:9000")))?;
+    Ok(lab)
+}
+
+/// The status of a request of the client to `web`.
+fn status(lab: &Lab, path: &str) -> Result<String> {
+    let url = format!("http://web:8080{path}");
+    lab.text("client", &["curl", "-sS", "-m", "10", "-o", "/dev/null", "-w", "%{http_code}", &url])
+}
+
+fn echoes(lab: &Lab, server: &str) -> Result<()> {
+    let steps = [Step::Send("hi".into()), Step::Expect("hi".into())];
+    let echoed = lab.talk("client", server, &steps)?;
+    ensure!(echoed.failure().is_none(), "{server}: {echoed:?}");
+    Ok(())
+}
+
+/// The requests that the proxy of `who` has counted with these labels.
+fn counted(lab: &Lab, who: &str, labels: &[&str]) -> Result<f64> {
+    let metrics = lab.metrics(who)?;
+    let lines = metrics.lines().filter(|line| line.starts_with("leno_requests_total{"));
+    let lines = lines.filter(|line| labels.iter().all(|label| line.contains(label)));
+    Ok(lines.filter_map(|line| line.rsplit(' ').next()?.parse::<f64>().ok()).sum())
+}
+
+fn two_workloads_of_one_process_pass_the_policies_and_counters_of_both(
+    capture: Capture,
+) -> Result<()> {
+    let lab = start(capture)?;
+    let outcome = || -> Result<()> {
+        let edge = [r#"client="client"#, r#"server="web"#, r#"mtls="true""#];
+        let of = |side: &'static str| [&[side][..], &edge].concat();
+        let (outbound, inbound) = (of(r#"direction="outbound""#), of(r#"direction="inbound""#));
+        let before = [counted(&lab, "client", &outbound)?, counted(&lab, "web", &inbound)?];
+        for _ in 0..5 {
+            ensure!(status(&lab, "/")? == "200");
+        }
+        ensure!(status(&lab, "/closed")? == "403", "the server's policy was not enforced");
+        let after = [counted(&lab, "client", &outbound)?, counted(&lab, "web", &inbound)?];
+        ensure!(after == before.map(|count| count + 6.0), "{before:?}, {after:?}");
+        let strays = [counted(&lab, "client", &inbound)?, counted(&lab, "web", &outbound)?];
+        ensure!(strays == [0.0, 0.0], "the counters of another workload: {strays:?}");
+        // A neighbour without a certificate, past the client's proxy.
+        let address = lab.status()?.address("web", false)?;
+        let said = is_served(&lab, &format!("http://{address}:8080/"))?;
+        ensure!(!said, "plaintext was served under strict");
+        Ok(())
+    };
+    lab.explain(outcome())
+}
+
+/// Whether the switch's namespace, where no proxy is, gets an answer.
+fn is_served(lab: &Lab, url: &str) -> Result<bool> {
+    let switch = lab.switch()?;
+    leno_testkit::netns::inside(&switch, || {
+        let mut curl = std::process::Command::new("curl");
+        Ok(curl.args(["-sS", "--fail", "-m", "5", "-o", "/dev/null", url]).status()?.success())
+    })
+}
+
+/// A field of `/proc/PID/status`.
+fn field(pid: u32, name: &str) -> Result<String> {
+    let text = fs::read_to_string(format!("/proc/{pid}/status"))?;
+    let line = text.lines().find_map(|line| line.strip_prefix(&format!("{name}:")));
+    Ok(line.with_context(|| format!("{name} of {pid}"))?.trim().to_owned())
+}
+
+fn a_node_proxy_has_no_privilege_and_tokens_of_its_members_alone(capture: Capture) -> Result<()> {
+    let lab = start(capture)?;
+    let outcome = || -> Result<()> {
+        let node = lab.pid_of(GROUP)?;
+        let brokers = [lab.pid_of(Piece::Proxy("client-0"))?, lab.pid_of(Piece::Proxy("web-0"))?];
+        for pid in [node, brokers[0], brokers[1]] {
+            for set in ["CapInh", "CapPrm", "CapEff", "CapBnd", "CapAmb"] {
+                ensure!(field(pid, set)? == "0000000000000000", "{set} of {pid}");
+            }
+            ensure!(field(pid, "NoNewPrivs")? == "1");
+            ensure!(field(pid, "Seccomp")? == "2", "{pid} is not confined");
+            ensure!(field(pid, "Uid")?.split_whitespace().all(|uid| uid == "2102"));
+        }
+        // One process for both, whose network namespace is neither's.
+        let netns = |pid: u32| fs::read_link(format!("/proc/{pid}/ns/net"));
+        ensure!(netns(node)? != netns(brokers[0])? && netns(node)? != netns(brokers[1])?);
+        ensure!(tokens(&lab, node)? == ["lab.client-0", "lab.web-0"], "{:?}", tokens(&lab, node)?);
+        Ok(())
+    };
+    lab.explain(outcome())
+}
+
+/// The tokens in the folder that a process sees.
+fn tokens(lab: &Lab, pid: u32) -> Result<Vec<String>> {
+    let folder: PathBuf =
+        Path::new(&format!("/proc/{pid}/root/run/leno")).join(lab.name()).join("own");
+    let names = fs::read_dir(&folder)?.map(|entry| Ok(entry?.file_name().display().to_string()));
+    let mut names = names.collect::<Result<Vec<_>>>()?;
+    names.sort();
+    Ok(names)
+}
+
+fn members_come_and_go_while_the_process_runs(capture: Capture) -> Result<()> {
+    let lab = start(capture)?;
+    let outcome = || -> Result<()> {
+        let node = lab.pid_of(GROUP)?;
+        let load = lab.load(
+            "client",
+            &[
+                "--url",
+                "http://web:8080/",
+                "--rate",
+                "100",
+                "--connections",
+                "4",
+                "--duration",
+                "8s",
+            ],
+        )?;
+        lab.edit(&format!("{MESH}{GUEST}"))?;
+        lab.wait_for("the guest", |s| s.ready() && s.instance("guest").is_ok())?;
+        wait::until("the guest's first answer", LIMIT, || {
+            Ok(echoes(&lab, "guest:9000").is_ok().then_some(()))
+        })?;
+        ensure!(tokens(&lab, node)?.contains(&"lab.guest-0".to_owned()));
+        lab.edit(MESH)?;
+        let gone = wait::until("the end of the guest", LIMIT, || {
+            let left = lab.status()?.instance("guest").is_err();
+            let token = tokens(&lab, node)?.contains(&"lab.guest-0".to_owned());
+            Ok((left && !token).then_some(()))
+        });
+        let report = load.finish()?;
+        gone?;
+        ensure!(report.errors == 0 && report.requests == 800, "{report:?}");
+        ensure!(lab.pid_of(GROUP)? == node, "the process was started again");
+        // Its threads have ended with it.
+        wait::until("the end of the guest's threads", LIMIT, || {
+            // One of the process, two of each member.
+            let threads = fs::read_dir(format!("/proc/{node}/task"))?.count();
+            Ok((threads == 5).then_some(()))
+        })
+    };
+    lab.explain(outcome())
+}
+
+fn a_killed_node_proxy_is_back_at_once_and_refuses_none(capture: Capture) -> Result<()> {
+    let lab = start(capture)?;
+    let outcome = || -> Result<()> {
+        let before = lab.pid_of(GROUP)?;
+        let sidecar = lab.pid_of(Piece::Proxy("apart-0"))?;
+        lab.kill(GROUP, Signal::SIGKILL)?;
+        // It waits in the listener's queue, which has outlived the process.
+        ensure!(status(&lab, "/")? == "200");
+        lab.wait_for("the members again", |s| {
+            s.ready()
+                && ["client-0", "web-0"]
+                    .iter()
+                    .all(|name| s.instance(name).is_ok_and(|i| i.proxy_restarts == 1))
+        })?;
+        let after = lab.pid_of(GROUP)?;
+        ensure!(after != before);
+        ensure!(lab.pid_of(Piece::Proxy("apart-0"))? == sidecar, "a sidecar was ended, too");
+        ensure!(lab.status()?.instance("apart-0")?.proxy_restarts == 0);
+        ensure!(status(&lab, "/closed")? == "403");
+        echoes(&lab, "apart:9000")
+    };
+    lab.explain(outcome())
+}
+
+fn a_killed_broker_ends_its_own_workload_alone(capture: Capture) -> Result<()> {
+    let lab = start(capture)?;
+    let outcome = || -> Result<()> {
+        let node = lab.pid_of(GROUP)?;
+        // A stream of the other member goes on.
+        let (begun, go) = (lab.directory().join("begun"), lab.directory().join("go"));
+        let steps = serde_json::to_string(&[
+            Step::Send("one".into()),
+            Step::Expect("one".into()),
+            Step::Touch(begun.clone()),
+            Step::WaitFor(go.clone()),
+            Step::Send("two".into()),
+            Step::Expect("two".into()),
+        ])?;
+        let stream = lab.spawn("client", &["leno-peer", "talk", "apart:9000", &steps])?;
+        wait::until("the stream", LIMIT, || Ok(begun.exists().then_some(())))?;
+        lab.kill(Piece::Proxy("web-0"), Signal::SIGKILL)?;
+        lab.wait_for("the proxy of web-0 again", |s| {
+            s.ready() && s.instance("web-0").is_ok_and(|i| i.proxy_restarts > 0)
+        })?;
+        wait::until("an answer of web", LIMIT, || Ok((status(&lab, "/")? == "200").then_some(())))?;
+        fs::write(go, "")?;
+        let output = stream.finish(LIMIT)?;
+        let said: Transcript = serde_json::from_slice(&output.stdout)?;
+        ensure!(said.failure().is_none(), "{said:?}");
+        ensure!(lab.pid_of(GROUP)? == node, "the process was started again");
+        ensure!(lab.status()?.instance("client-0")?.proxy_restarts == 0);
+        Ok(())
+    };
+    lab.explain(outcome())
+}
