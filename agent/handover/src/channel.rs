@@ -203,7 +203,7 @@ fn descriptors(header: &libc::msghdr) -> Vec<OwnedFd> {
         let mut next = libc::CMSG_FIRSTHDR(header);
         while let Some(message) = next.as_ref() {
             if message.cmsg_level == libc::SOL_SOCKET && message.cmsg_type == libc::SCM_RIGHTS {
-                let bytes = message.cmsg_len as usize - libc::CMSG_LEN(0) as usize;
+                let bytes = message.cmsg_len - libc::CMSG_LEN(0) as usize;
                 let places = libc::CMSG_DATA(next).cast::<RawFd>();
                 for index in 0..bytes / size_of::<RawFd>() {
                     found.push(OwnedFd::from_raw_fd(places.add(index).read_unaligned()));

@@ -1,7 +1,5 @@
 //! `leno stat` on a mesh in which much is refused, and what the access log and the other logs say of it.
 
-#![expect(clippy::unwrap_used, reason = "test code")]
-
 use std::process::{Command, Output};
 
 use leno_local::status::Status;

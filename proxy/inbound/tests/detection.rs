@@ -207,7 +207,8 @@ fn denying_by_name() -> Authorization {
         source: Source { created: 0, namespace: "shop".into(), name: "no-name".into() },
         action: Action::Deny,
         ports: None,
-        rules: [Rule { from: Vec::new(), to: vec![name] }].into(),
+        rules: [Rule { from: Vec::new(), to: vec![name], claims: Vec::new() }].into(),
+        tokens: [].into(),
     };
     Authorization { policies: [policy].into(), ..Authorization::default() }
 }

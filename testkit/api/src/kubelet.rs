@@ -95,6 +95,7 @@ fn acceptor() -> TlsAcceptor {
 /// Serves `/portForward/NAMESPACE/NAME?port=PORT`.
 async fn forward(stream: TcpStream, acceptor: TlsAcceptor, pods: Pods) -> Result<(), Error> {
     let mut asked = String::new();
+    #[expect(clippy::result_large_err, reason = "the callback is of tungstenite")]
     let accept = |request: &Request, mut response: Response| {
         asked = request.uri().to_string();
         response.headers_mut().insert("sec-websocket-protocol", PROTOCOL.parse().unwrap());

@@ -150,8 +150,7 @@ impl Sidecars {
         interrupt: &Interrupt,
     ) -> Result<Self> {
         let authority = Arc::new(Authority::new()?);
-        let machine = Report::probe();
-        let backend = machine.choose(Choice::Auto)?;
+        let backend = Report::probe().choose(Choice::Auto)?;
         let mut sidecars =
             Sidecars { all: Vec::new(), program: program.to_owned(), controls: Vec::new() };
         let instances = lab.status()?.instances;

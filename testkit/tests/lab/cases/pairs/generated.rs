@@ -184,7 +184,7 @@ impl Generated {
             false => format!("{}.lab.svc.cluster.local", to.host),
         };
         // What leads outside has another port, and a service with ports for it is in `outside`.
-        let ports = match number % 2 == 0 && to.port == PORT {
+        let ports = match number.is_multiple_of(2) && to.port == PORT {
             true => format!(", ports: [{{port: {PORT}}}]"),
             false => String::new(),
         };
