@@ -5,7 +5,7 @@ use crate::testing::{edge, growth, workload};
 
 fn found(history: &History, state: Option<&State>) -> Vec<Problem> {
     let end = history.end_ms().unwrap();
-    let window = history.window(end - 60_000, end);
+    let window = history.window(end.saturating_sub(60_000), end);
     let topology = query::topology(history, "default", &window);
     problems(history, &topology, &window, state)
 }

@@ -56,13 +56,22 @@ async fn all_proxies_together_are_leased_the_rate_and_no_more() {
             most_holders = most_holders.max(lease.holders);
         }
     }
+    // What was asked for again, because an answer took its time, is leased as well.
+    let leased = || plane.metric("leno_control_leased_tokens_total");
+    let late = async {
+        while leased() != u64::from(sum) {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+            let arrived = [a.take(), b.take()].into_iter().flatten();
+            sum += arrived.map(|lease| lease.tokens).sum::<u32>();
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(30), late).await.expect("every lease arrives");
     // The bucket begins empty, so there is no burst on top: the tokens accrue over time only.
     let most = began.elapsed().as_secs_f64() * 100.0;
     assert!(f64::from(sum) <= most + 1.0, "{sum} of {most}");
     assert!(sum > 100, "{sum} in two seconds");
     assert_eq!(most_holders, 2);
     assert_eq!(plane.metric("leno_control_lease_streams"), 2);
-    assert_eq!(plane.metric("leno_control_leased_tokens_total"), u64::from(sum));
     // When one proxy ends, the others share the whole limit.
     second.abort();
     let alone = asked(&mut a, 1, |lease| lease.holders == 1).await;
