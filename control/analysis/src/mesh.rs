@@ -1,6 +1,6 @@
 //! The objects of a mesh, indexed.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 
 use leno_index::{Change, Index, Settings};
 use leno_resources::{Documents, Located, Object, ObjectKey, Workload, egress};
@@ -83,6 +83,19 @@ impl Mesh {
         self.objects.iter().filter_map(|object| match object {
             Object::Workload(workload) => Some(&**workload),
             _ => None,
+        })
+    }
+
+    /// The workloads of a namespace that have all of these labels.
+    pub(crate) fn labelled<'m>(
+        &'m self,
+        namespace: &str,
+        labels: &BTreeMap<String, String>,
+    ) -> impl Iterator<Item = &'m Workload> {
+        self.workloads().filter(move |one| {
+            let own = &one.metadata;
+            own.namespace == namespace
+                && labels.iter().all(|(key, value)| own.labels.get(key) == Some(value))
         })
     }
 

@@ -2,10 +2,12 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
+use std::sync::Arc;
 
 use leno_resources::{AuthorizationPolicy, Kind, Object, ObjectKey};
 use leno_types::InstanceName;
 use leno_types::authorization::MAX_POLICIES;
+use leno_types::mesh::Workload;
 
 use super::finding::{Findings, Mistake};
 use crate::mesh::Mesh;
@@ -14,22 +16,22 @@ impl Mesh {
     /// The workloads that more policies select than a proxy applies, each with the number of them.
     #[must_use]
     pub fn overloaded(&self) -> Vec<(InstanceName, usize)> {
-        let namespaces: BTreeSet<String> =
-            self.objects.iter().map(|object| object.key().namespace).collect();
-        let workloads = namespaces.iter().flat_map(|one| self.index.workloads_in(one));
         let number = |name: &InstanceName| {
             self.index.server_policy(name).map_or(0, |policy| policy.authorization.policies.len())
         };
-        let workloads = workloads.map(|one| (one.name.clone(), number(&one.name)));
+        let workloads = self.instances().map(|one| (one.name.clone(), number(&one.name)));
         workloads.filter(|(_, number)| *number > MAX_POLICIES).collect()
+    }
+
+    fn instances(&self) -> impl Iterator<Item = &Arc<Workload>> {
+        let namespaces: BTreeSet<String> =
+            self.objects.iter().map(|object| object.key().namespace).collect();
+        namespaces.into_iter().flat_map(|one| self.index.workloads_in(&one).collect::<Vec<_>>())
     }
 
     /// Whether an instance has addresses of both families.
     fn has_both_families(&self) -> bool {
-        let namespaces: BTreeSet<String> =
-            self.objects.iter().map(|object| object.key().namespace).collect();
-        let mut workloads = namespaces.iter().flat_map(|one| self.index.workloads_in(one));
-        workloads.any(|one| {
+        self.instances().any(|one| {
             one.addresses.iter().any(IpAddr::is_ipv4) && one.addresses.iter().any(IpAddr::is_ipv6)
         })
     }

@@ -34,7 +34,7 @@ pub(super) fn policy(
     }
     if let Some(selector) = &policy.spec.selector {
         let path = "spec.selector.matchLabels";
-        let selected = of_labels(mesh, namespace, &selector.match_labels);
+        let selected: Vec<_> = mesh.labelled(namespace, &selector.match_labels).collect();
         if selected.is_empty() {
             let said = selector.match_labels.iter().map(|(key, value)| format!("{key}: {value}"));
             let reason = format!(
@@ -50,7 +50,7 @@ pub(super) fn policy(
     }
     for (index, target) in policy.spec.target_refs.iter().enumerate() {
         let selected = match target.kind.as_str() {
-            "Namespace" => of_labels(mesh, namespace, &BTreeMap::new()),
+            "Namespace" => mesh.labelled(namespace, &BTreeMap::new()).collect(),
             "Mesh" => mesh.workloads().collect(),
             "Service" => of_service(mesh, namespace, &target.name),
             _ => {
@@ -77,23 +77,10 @@ pub(super) fn of_namespace(
     let open = [None, Some(DefaultAuthorization::All)];
     if !open.contains(&default_authorization(annotations)) {
         let name = namespace.metadata.name.as_deref().unwrap_or_default();
-        let selected = of_labels(mesh, name, &BTreeMap::new());
+        let selected: Vec<_> = mesh.labelled(name, &BTreeMap::new()).collect();
         let path = "metadata.annotations[leno.dev/default-authorization]";
         enforced(mesh, findings, (at, path), &selected);
     }
-}
-
-fn of_labels<'m>(
-    mesh: &'m Mesh,
-    namespace: &str,
-    labels: &BTreeMap<String, String>,
-) -> Vec<&'m Workload> {
-    let has = |one: &&Workload| {
-        let own = &one.metadata;
-        own.namespace == namespace
-            && labels.iter().all(|(key, value)| own.labels.get(key) == Some(value))
-    };
-    mesh.workloads().filter(has).collect()
 }
 
 fn of_service<'m>(mesh: &'m Mesh, namespace: &str, name: &str) -> Vec<&'m Workload> {
@@ -105,7 +92,7 @@ fn of_service<'m>(mesh: &'m Mesh, namespace: &str, name: &str) -> Vec<&'m Worklo
         }
         _ => None,
     });
-    selector.map_or(Vec::new(), |labels| of_labels(mesh, namespace, labels))
+    selector.into_iter().flat_map(|labels| mesh.labelled(namespace, labels)).collect()
 }
 
 /// What has no proxy enforces nothing.

@@ -118,13 +118,7 @@ fn targets(mesh: &Mesh, findings: &mut Findings<'_>, (at, service): (usize, &Ser
     let selector = spec.selector.as_ref().filter(|selector| !selector.is_empty());
     let Some(selector) = selector else { return };
     let namespace = service.metadata.namespace.as_deref().unwrap_or_default();
-    let selected: Vec<&Workload> = mesh
-        .workloads()
-        .filter(|one| one.metadata.namespace == namespace)
-        .filter(|one| {
-            selector.iter().all(|(key, value)| one.metadata.labels.get(key) == Some(value))
-        })
-        .collect();
+    let selected: Vec<&Workload> = mesh.labelled(namespace, selector).collect();
     if selected.is_empty() || selected.iter().any(|one| one.spec.ports.is_empty()) {
         return;
     }

@@ -21,11 +21,7 @@ pub(super) fn services(mesh: &Mesh, findings: &mut Findings<'_>) {
                     continue;
                 };
                 let namespace = object.key().namespace;
-                let selected = mesh.workloads().any(|workload| {
-                    let labels = &workload.metadata.labels;
-                    workload.metadata.namespace == namespace
-                        && selector.iter().all(|(key, value)| labels.get(key) == Some(value))
-                });
+                let selected = mesh.labelled(&namespace, selector).next().is_some();
                 if !selected && !has_endpoints(mesh, object) {
                     let reason = "the selector matches no workload of the namespace".to_owned();
                     let remedy = "give the workload these labels, or select others".to_owned();
