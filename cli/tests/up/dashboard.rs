@@ -217,6 +217,11 @@ fn why_names_the_server_that_hangs_and_what_a_policy_denies() {
     assert_eq!((locked.denied, locked.success_rate), (locked.requests, None), "{topology:?}");
     assert_eq!((cart.given_up, cart.success_rate), (cart.requests, None), "{topology:?}");
 
+    if let Some(browser) = browser() {
+        let served = Served::start(&mesh);
+        command::text(&mut served.drive("unanswered", &browser), STAGE).unwrap();
+    }
+
     let refused = |arguments: &[&str]| {
         let mut command = mesh.leno(arguments);
         let output = command.args(["--name", mesh.name()]).output().unwrap();

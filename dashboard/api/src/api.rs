@@ -157,6 +157,8 @@ pub struct Signals {
     pub success_rate: Option<f64>,
     /// Requests.
     pub requests: u64,
+    /// Those that failed: by their status, or by the `grpc-status` of their response.
+    pub failed: u64,
     /// Those that their client gave up before there was a response.
     pub given_up: u64,
     /// Those that an authorization policy denied.

@@ -165,6 +165,7 @@ pub(crate) fn signals(names: &Series, tally: &Tally, seconds: f64) -> Signals {
         success_rate: (answered > 0)
             .then(|| (1.0 - float(tally.failures()) / float(answered)).max(0.0)),
         requests,
+        failed: tally.failures(),
         given_up: tally.given_up,
         denied,
         requests_per_s: rate(requests),

@@ -20,8 +20,15 @@ export interface Overview {
 }
 
 export interface Signals {
+  /** Of the requests that were answered; null if none was. */
   success_rate: number | null;
   requests: number;
+  /** By their status, or by the grpc-status of their response. */
+  failed: number;
+  /** By their client, before there was a response. */
+  given_up: number;
+  /** By an authorization policy. */
+  denied: number;
   requests_per_s: number;
   statuses: [number, number, number, number, number];
   latency_ms: { p50: number | null; p95: number | null; p99: number | null };

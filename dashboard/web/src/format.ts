@@ -46,14 +46,24 @@ export const full = (namespace: string, name: string) => (namespace === "" ? nam
 
 export const mtls = (edge: Edge) => ({ all: "mTLS", partly: "partly mTLS", none: "plaintext" })[edge.mtls];
 
+/** The share of the answered requests that did not fail, as `leno stat` computes it (decision 074). */
+export function success({ requests, failed, given_up, denied }: Signals): number | null {
+  const answered = Math.max(0, requests - given_up - denied);
+  return answered > 0 ? Math.max(0, 1 - failed / answered) : null;
+}
+
+/** From this share of given-up requests on an edge is broken, as for `leno why`: a few are usual where people press stop. */
+const MIN_GIVEN_UP = 0.1;
+
 /** How an edge or a workload is: the colour and the word of it. */
 export type Health = "good" | "bad" | "warning" | "idle";
 
 export function health(signals: Signals): Health {
-  const { success_rate: success, connect_failures, causes, requests } = signals;
+  const { success_rate: success, connect_failures, causes, requests, given_up, denied } = signals;
   if (success !== null && success < 0.99) return "bad";
+  if (given_up >= 2 && given_up >= requests * MIN_GIVEN_UP) return "bad";
   if (requests === 0 && (connect_failures > 0 || causes.length > 0)) return "bad";
-  if (signals.ejected > 0 || (success !== null && success < 1)) return "warning";
+  if (signals.ejected > 0 || given_up > 0 || denied > 0 || (success !== null && success < 1)) return "warning";
   return requests > 0 || signals.tcp_opened > 0 || signals.tcp_open > 0 ? "good" : "idle";
 }
 

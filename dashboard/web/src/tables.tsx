@@ -36,11 +36,20 @@ function Table({ id, heading, columns, rows, left }: { id: string; heading: stri
 const Figures = ({ of }: { of: Signals }) => (
   <>
     <td class="number">{percent(of.success_rate)}</td>
+    <td class="number">{unanswered(of)}</td>
     <td class="number">{rate(of.requests_per_s)}</td>
     <td class="number">{milliseconds(of.latency_ms.p50)}</td>
     <td class="number">{milliseconds(of.latency_ms.p99)}</td>
   </>
 );
+
+/** The requests that a success rate leaves out, as shares of all. */
+function unanswered({ requests, given_up, denied }: Signals): ComponentChildren {
+  const shares: ComponentChildren[] = [];
+  if (given_up > 0) shares.push(<span class="bad">{percent(given_up / requests)} given up</span>);
+  if (denied > 0) shares.push(<span class="partly">{percent(denied / requests)} denied</span>);
+  return shares.length > 0 ? shares.map((share, nth) => (nth > 0 ? [", ", share] : share)) : "–";
+}
 
 const Dot = ({ of }: { of: Signals }) => {
   const is = health(of);
@@ -63,7 +72,7 @@ export function EdgeTable({ edges, place, heading = "Edges" }: { edges: Edge[]; 
       <td class={edge.mtls}>{mtls(edge)}</td>
     </tr>
   ));
-  return <Table id={heading.toLowerCase().replaceAll(" ", "-")} heading={heading} columns={["Client → server", "Success", "Requests/s", "p50", "p99", "TCP", "Encryption"]} rows={rows} left={edges.length - rows.length} />;
+  return <Table id={heading.toLowerCase().replaceAll(" ", "-")} heading={heading} columns={["Client → server", "Success", "Not answered", "Requests/s", "p50", "p99", "TCP", "Encryption"]} rows={rows} left={edges.length - rows.length} />;
 }
 
 export function WorkloadTable({ workloads, place }: { workloads: Workload[]; place: Place }) {
@@ -79,5 +88,5 @@ export function WorkloadTable({ workloads, place }: { workloads: Workload[]; pla
       <td>{one.meshed ? "meshed" : "no proxy"}</td>
     </tr>
   ));
-  return <Table id="workloads" heading="Workloads" columns={["Workload", "Ready", "Success", "Requests/s", "p50", "p99", "Proxy"]} rows={rows} left={workloads.length - rows.length} />;
+  return <Table id="workloads" heading="Workloads" columns={["Workload", "Ready", "Success", "Not answered", "Requests/s", "p50", "p99", "Proxy"]} rows={rows} left={workloads.length - rows.length} />;
 }

@@ -150,6 +150,50 @@ async function mesh() {
   await shot(small.page, "dashboard-small");
 }
 
+/** What no server answered: `front` gives up all it asks of `cart`, and `locked` denies what `customer` asks. */
+async function unanswered() {
+  const { page, complaints } = await open();
+  await page.goto(address);
+  const row = (ends) => page.locator("[aria-labelledby=edges] tbody tr", { hasText: ends });
+  const given = row("shop/front → shop/cart");
+  await given.locator("td", { hasText: "100 % given up" }).waitFor();
+  await given.locator(".dot.bad").waitFor();
+  assert.equal(await given.locator("td").nth(1).innerText(), "–");
+  const denied = row("shop/customer → shop/locked");
+  await denied.locator("td", { hasText: "100 % denied" }).waitFor();
+  await denied.locator(".dot.warning").waitFor();
+  assert.equal(await denied.locator("td").nth(1).innerText(), "–");
+  await page.locator("canvas[data-broken='2']").waitFor();
+  await given.locator("a").click();
+  await page.locator("dl.figures dd", { hasText: /^100 % \(\d+\)$/ }).waitFor();
+  assert.match(await page.locator("article").innerText(), /Given up by the client/);
+  assert.match(await page.locator("article").innerText(), /not answered/);
+  await page.goto(`${address}#/workload/shop/locked`);
+  await page.locator("h1", { hasText: "shop/locked" }).waitFor();
+  await page.locator("dl.figures dt", { hasText: "Denied by a policy" }).waitFor();
+  await page.locator(".causes code", { hasText: "authorization-denied" }).waitFor();
+  assert.deepEqual(complaints, []);
+  await page.context().close();
+
+  // Of a large mesh a namespace is one node; nothing of it was answered, and it is no green one. The edges are those of
+  // this mesh, and the workloads of the other namespace are added to the answer.
+  const large = await open();
+  await large.page.route("**/api/v1/topology*", async (route) => {
+    const response = await route.fetch();
+    const topology = await response.json();
+    const [one] = topology.workloads;
+    for (let nth = 0; nth < 160; nth += 1) topology.workloads.push({ ...one, namespace: "other", name: `idle-${nth}` });
+    topology.edges = topology.edges.filter((edge) => edge.client !== "customer" || edge.server === "locked");
+    await route.fulfill({ response, json: topology });
+  });
+  await large.page.goto(address);
+  await large.page.locator("canvas[data-workloads='2'][data-edges='1'][data-broken='1']").waitFor();
+  assert.deepEqual(large.complaints, []);
+  await large.page.context().close();
+  for (const width of [1280, 390]) await looks("#/edge/shop/front/shop/cart", { width, dark: false });
+  await looks("#/workload/shop/locked", { width: 390, dark: true });
+}
+
 /** A control plane that is away is shown as such, and the figures go on. */
 async function away() {
   const { page, complaints } = await open();
@@ -174,7 +218,7 @@ async function gone() {
 }
 
 try {
-  await { mesh, away, gone }[stage]();
+  await { mesh, unanswered, away, gone }[stage]();
 } finally {
   await browser.close();
 }

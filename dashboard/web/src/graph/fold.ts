@@ -1,8 +1,8 @@
 // A large mesh by namespaces: a thousand workloads at once are no picture. The namespace that is looked at keeps its
 // workloads, and every other one is a single node.
 
-import type { Edge, Topology, Workload } from "../api";
-import { full } from "../format";
+import type { Edge, Signals, Topology, Workload } from "../api";
+import { full, success } from "../format";
 
 /** Above this many workloads namespaces are folded. */
 const MOST = 150;
@@ -30,7 +30,7 @@ export function fold(topology: Topology, open: string): Folded {
     const known = workloads.get(full(namespace, name));
     workloads.set(full(namespace, name), known ? join(known, workload) : { ...workload, namespace, name });
   }
-  for (const workload of workloads.values()) workload.success_rate = share(workload);
+  for (const workload of workloads.values()) workload.success_rate = success(workload);
   const edges = new Map<string, Edge>();
   for (const edge of topology.edges) {
     const [client_namespace, client] = end(edge.client_namespace, edge.client);
@@ -40,7 +40,7 @@ export function fold(topology: Topology, open: string): Folded {
     if (!known) edges.set(key, { ...edge, client_namespace, client, server_namespace, server });
     else edges.set(key, { ...join(known, edge), mtls: known.mtls === edge.mtls ? edge.mtls : "partly" });
   }
-  for (const edge of edges.values()) edge.success_rate = share(edge);
+  for (const edge of edges.values()) edge.success_rate = success(edge);
   return { ...topology, workloads: [...workloads.values()], edges: [...edges.values()], folded };
 }
 
@@ -49,13 +49,16 @@ function join<T extends Workload | Edge>(one: T, other: T): T {
   const sum = {
     ...one,
     requests: one.requests + other.requests,
+    failed: one.failed + other.failed,
+    given_up: one.given_up + other.given_up,
+    denied: one.denied + other.denied,
     requests_per_s: one.requests_per_s + other.requests_per_s,
     statuses: one.statuses.map((count, nth) => count + (other.statuses[nth] ?? 0)) as T["statuses"],
     tcp_opened: one.tcp_opened + other.tcp_opened,
     tcp_open: one.tcp_open + other.tcp_open,
     ejected: one.ejected + other.ejected,
     connect_failures: one.connect_failures + other.connect_failures,
-    causes: one.causes.length > 0 ? one.causes : other.causes,
+    causes: joinCauses(one.causes, other.causes),
   };
   if ("ready" in one && "ready" in other) {
     return { ...sum, ready: one.ready + other.ready, instances: one.instances + other.instances };
@@ -63,4 +66,8 @@ function join<T extends Workload | Edge>(one: T, other: T): T {
   return sum;
 }
 
-const share = ({ requests, statuses }: Workload | Edge) => (requests > 0 ? 1 - statuses[4] / requests : null);
+function joinCauses(one: Signals["causes"], other: Signals["causes"]): Signals["causes"] {
+  const counts = new Map(one.map(({ cause, count }) => [cause, count]));
+  for (const { cause, count } of other) counts.set(cause, (counts.get(cause) ?? 0) + count);
+  return [...counts].map(([cause, count]) => ({ cause, count })).sort((a, b) => b.count - a.count);
+}

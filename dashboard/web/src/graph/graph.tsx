@@ -87,6 +87,7 @@ export function Graph({ topology, place }: { topology: Topology; place: Place })
         aria-label={`Picture of ${picture.nodes.length} workloads and ${picture.links.length} edges. ${focused ? `${focused.key} is focused: Enter opens its page.` : "The arrow keys walk through it."}`}
         data-workloads={picture.nodes.length}
         data-edges={picture.links.length}
+        data-broken={picture.links.filter((link) => link.health === "bad").length}
         onKeyDown={pressed}
         onWheel={(event) => {
           if (!event.ctrlKey && document.activeElement !== canvas.current) return;

@@ -2,6 +2,7 @@ import type { PageProps } from "../app";
 import { bytes, edgePage, full, milliseconds, mtls, percent, rate, workloadPage } from "../format";
 import { Problems } from "../problems";
 import { href } from "../route";
+import { Causes, Unanswered } from "../unanswered";
 import { SeriesCharts } from "./series";
 
 const CLASSES = ["1xx", "2xx", "3xx", "4xx", "5xx"];
@@ -24,6 +25,7 @@ export function EdgePage({ place, topology, marks, now, begin, client, server }:
         <>
           <dl class="figures">
             <div><dt>Success</dt><dd>{percent(edge.success_rate)}</dd></div>
+            <Unanswered of={edge} />
             <div><dt>Requests</dt><dd>{rate(edge.requests_per_s)}/s</dd></div>
             <div><dt>p50</dt><dd>{milliseconds(edge.latency_ms.p50)}</dd></div>
             <div><dt>p95</dt><dd>{milliseconds(edge.latency_ms.p95)}</dd></div>
@@ -44,21 +46,12 @@ export function EdgePage({ place, topology, marks, now, begin, client, server }:
                 const count = edge.statuses[nth] ?? 0;
                 return count > 0 && <div key={name}><dt>{name}</dt><dd class={nth === 4 ? "bad" : ""}>{count}</dd></div>;
               })}
+              {edge.failed > 0 && <div><dt>Failed</dt><dd class="bad">{edge.failed}</dd></div>}
               {edge.retries > 0 && <div><dt>Retries</dt><dd>{edge.retries}</dd></div>}
               {edge.connect_failures > 0 && <div><dt>Connections not made</dt><dd class="bad">{edge.connect_failures}</dd></div>}
               {edge.ejected > 0 && <div><dt>Workers that eject endpoints</dt><dd class="bad">{edge.ejected}</dd></div>}
             </dl>
-            {edge.causes.length > 0 && (
-              <table class="causes">
-                <caption>Failed or refused by the mesh</caption>
-                <thead><tr><th scope="col">Cause</th><th scope="col">Times</th></tr></thead>
-                <tbody>
-                  {edge.causes.map(({ cause, count }) => (
-                    <tr key={cause}><td><code>{cause}</code></td><td class="number">{count}</td></tr>
-                  ))}
-                </tbody>
-              </table>
-            )}
+            <Causes causes={edge.causes} />
           </section>
         </>
       )}

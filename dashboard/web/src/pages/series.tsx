@@ -1,6 +1,6 @@
 // The charts of a workload or an edge.
 
-import type { Mark, Wanted } from "../api";
+import type { Mark, Point, Wanted } from "../api";
 import * as api from "../api";
 import { Chart } from "../chart";
 import { bytes, milliseconds, percent, rate } from "../format";
@@ -19,6 +19,8 @@ interface Props {
   /** The instances of a workload. */
   instances?: number;
 }
+
+const perSecond = (point: Point, count: number) => (point.observed_s > 0 ? count / point.observed_s : 0);
 
 export function SeriesCharts({ wanted, place, marks, now, begin, instances }: Props) {
   // Charts end at the present, unless the moment is older than they reach.
@@ -39,7 +41,8 @@ export function SeriesCharts({ wanted, place, marks, now, begin, instances }: Pr
         <>
           <Chart {...common} title="Requests" show={(value) => `${rate(value)}/s`} lines={[
             { name: "all", of: (point) => point.requests_per_s },
-            { name: "failed", of: (point) => (point.observed_s > 0 ? point.statuses[4] / point.observed_s : 0) },
+            { name: "failed", of: (point) => perSecond(point, point.failed) },
+            { name: "not answered", of: (point) => perSecond(point, point.given_up + point.denied) },
           ]} />
           <Chart {...common} title="Success" top={1} show={percent} lines={[{ name: "success", of: (point) => point.success_rate }]} />
           <Chart {...common} title="Latency" show={milliseconds} lines={[

@@ -2,6 +2,7 @@ import type { PageProps } from "../app";
 import { full, milliseconds, percent, rate } from "../format";
 import { Problems } from "../problems";
 import { EdgeTable } from "../tables";
+import { Causes, Unanswered } from "../unanswered";
 import { SeriesCharts } from "./series";
 
 export function WorkloadPage({ place, topology, marks, now, begin, namespace, name }: PageProps & { namespace: string; name: string }) {
@@ -22,6 +23,7 @@ export function WorkloadPage({ place, topology, marks, now, begin, namespace, na
         <dl class="figures">
           <div><dt>Instances</dt><dd class={workload.ready < workload.instances ? "bad" : ""}>{workload.ready} of {workload.instances} ready</dd></div>
           <div><dt>Success</dt><dd>{percent(workload.success_rate)}</dd></div>
+          <Unanswered of={workload} />
           <div><dt>Requests</dt><dd>{rate(workload.requests_per_s)}/s</dd></div>
           <div><dt>p50</dt><dd>{milliseconds(workload.latency_ms.p50)}</dd></div>
           <div><dt>p99</dt><dd>{milliseconds(workload.latency_ms.p99)}</dd></div>
@@ -29,6 +31,7 @@ export function WorkloadPage({ place, topology, marks, now, begin, namespace, na
         </dl>
       )}
       {problems.length > 0 && <Problems problems={problems} place={place} now={now} />}
+      {workload && <Causes causes={workload.causes} />}
       {workload && <SeriesCharts wanted={{ workload: `${namespace}/${name}` }} place={place} marks={marks} now={now} begin={begin} instances={workload.instances} />}
       <EdgeTable edges={callers} place={place} heading="Called by" />
       <EdgeTable edges={called} place={place} heading="Calls" />
