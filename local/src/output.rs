@@ -9,6 +9,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 
 use k8s_openapi::jiff::Timestamp;
+use leno_observe::escape::escaped;
 use tokio::io::{AsyncBufReadExt as _, AsyncRead, AsyncReadExt as _, BufReader};
 use tokio::sync::mpsc;
 
@@ -48,6 +49,8 @@ pub struct Style {
     pub times: bool,
     /// Whether a line is its text alone, without label and time.
     pub plain: bool,
+    /// Whether what a terminal would obey is escaped in the text. The log has the bytes that were printed.
+    pub escaped: bool,
 }
 
 /// Ends the writer thread: waits until everything is written.
@@ -259,7 +262,10 @@ impl Writing {
             };
             whole.extend_from_slice(label.as_bytes());
         }
-        whole.extend_from_slice(text);
+        match self.style.escaped {
+            true => whole.extend(escaped(&String::from_utf8_lossy(text)).bytes()),
+            false => whole.extend_from_slice(text),
+        }
         whole.push(b'\n');
         whole
     }
@@ -330,8 +336,17 @@ mod tests {
 
     #[tokio::test]
     async fn a_plain_line_is_its_text_alone() {
-        let style = Style { plain: true, times: true, colour: true };
+        let style = Style { plain: true, times: true, colour: true, escaped: false };
         assert_eq!(printed(b"{\"status\":200}\n", style).await, "{\"status\":200}\n");
+    }
+
+    #[tokio::test]
+    async fn a_workload_cannot_command_the_terminal() {
+        let style = Style { colour: true, escaped: true, ..Style::default() };
+        let text = printed(b"\x1b[2Jone\rtwo\x9b\tthree\n", style).await;
+        assert!(text.ends_with("|\x1b[0m \\x1b[2Jone\\x0dtwo\u{fffd}\tthree\n"), "{text:?}");
+        let raw = printed(b"\x1b[2Jone\n", Style::default()).await;
+        assert_eq!(raw, "web-0 | \x1b[2Jone\n", "a file or a pipe has the bytes");
     }
 
     #[tokio::test]

@@ -5,7 +5,6 @@
 
 mod cluster;
 mod duration;
-mod escape;
 mod output;
 
 use std::io::{self, Write as _};
@@ -15,7 +14,7 @@ use clap::error::ErrorKind;
 
 pub use cluster::Cluster;
 pub use duration::{duration, within};
-pub use escape::escaped;
+pub use leno_observe::escape::escaped;
 pub use output::{Output, print, print_json, print_raw};
 
 /// `EX_USAGE` of sysexits(3).

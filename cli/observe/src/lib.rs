@@ -5,6 +5,8 @@
 //! Prometheus text of the response. [`stat`] computes workloads and edges from two such responses
 //! of each proxy of a mesh.
 //!
+//! [`escape`] makes text that others wrote safe for a terminal.
+//!
 //! It does not know where a proxy runs or how to reach it, so that `leno stat` is the same for
 //! both.
 //!
@@ -16,5 +18,6 @@
 
 pub mod admin;
 pub mod ejected;
+pub mod escape;
 pub mod metrics;
 pub mod stat;

@@ -205,6 +205,7 @@ pub(crate) fn run(up: &Up) -> Result<bool> {
             colour: !no_colour && std::io::stdout().is_terminal(),
             times: up.timestamps,
             plain: false,
+            escaped: std::io::stdout().is_terminal(),
         },
         log: up.log.clone(),
         access_log: access_log.to_owned(),
