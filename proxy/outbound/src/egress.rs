@@ -50,9 +50,12 @@ impl EgressPolicy {
 }
 
 /// Refuses a connection; requests of HTTP are told why.
-pub(crate) async fn refuse(shared: &Rc<Shared>, destination: &Rc<Destination>, client: TcpStream) {
+pub(crate) async fn refuse(
+    shared: &Rc<Shared>,
+    destination: &Rc<Destination>,
+    mut client: Peeked<TcpStream>,
+) {
     let began = Instant::now();
-    let mut client = Peeked::from(client);
     let tls = match client.detect(Protocol::Detect, &Waits::DENIED).await {
         Ok(Verdict::Http1) => return http::serve_http1(shared, destination, client).await,
         Ok(Verdict::Http2) => return http::serve_http2(shared, destination, client).await,
@@ -148,7 +151,7 @@ mod tests {
             client.read_to_end(&mut heard).await?;
             Ok(String::from_utf8_lossy(&heard).into_owned())
         };
-        let (said, ()) = tokio::join!(asks, refuse(&outbound.shared, &destination, server));
+        let (said, ()) = tokio::join!(asks, refuse(&outbound.shared, &destination, server.into()));
         let metrics = leno_telemetry::render(&outbound.shared.registry.snapshot(), &[], false);
         // Then no writer is left.
         drop((destination, outbound));

@@ -27,7 +27,7 @@ pub(crate) async fn serve(
     shared: &Rc<Shared>,
     destination: &Rc<Destination>,
     backends: &Rc<Backends>,
-    client: TcpStream,
+    mut client: Peeked<TcpStream>,
 ) {
     let by_route = backends.streams().is_some();
     let waits = match (backends.server_speaks_first(), backends.originates_tls()) {
@@ -36,7 +36,6 @@ pub(crate) async fn serve(
         (false, true) => Waits::ORIGINATED,
         (false, false) => Waits::OUTBOUND,
     };
-    let mut client = Peeked::from(client);
     match client.detect(Protocol::Detect, &waits).await {
         Ok(Verdict::Silent) if by_route => {
             let tls = OwnTls::default();
@@ -53,9 +52,8 @@ pub(crate) async fn serve_outside(
     shared: &Rc<Shared>,
     destination: &Rc<Destination>,
     backends: &Rc<Backends>,
-    client: TcpStream,
+    mut client: Peeked<TcpStream>,
 ) {
-    let mut client = Peeked::from(client);
     match own_tls(shared, &mut client, &Waits::ORIGINATED).await {
         Ok(tls) => {
             let attempts = Attempts::new(shared, backends, destination.original());

@@ -45,7 +45,7 @@ use leno_http::{Limits, Tasks};
 use leno_names::Names;
 use leno_telemetry::{Counter, Direction, EdgeLabels, Registry};
 use leno_tls::Connector;
-use leno_transport::{Activity, Io, LocalAddresses, original_destination};
+use leno_transport::{Activity, Io, LocalAddresses, Peeked, original_destination, unless_gone};
 use leno_types::mesh::{Resolution, ServerPolicy, Topology};
 use leno_types::{InstanceName, OrigDst, Protocol, Removal, canonical};
 use tokio::net::TcpStream;
@@ -235,49 +235,60 @@ impl Outbound {
                 }
             },
         };
-        match destination.route().await {
-            Route::Direct if self.shared.egress.allows(destination.original()) => {
-                opaque::direct(&self.shared, destination.original(), stream).await;
+        let mut client = Peeked::from(stream);
+        let route = match unless_gone(destination.route(), |cx| client.poll_gone(cx)).await {
+            Ok(route) => route,
+            // Before discovery has said where the connection goes.
+            Err(error) => {
+                return opaque::left(&self.shared, destination.original(), client, &error);
             }
-            Route::Direct => egress::refuse(&self.shared, &destination, stream).await,
-            Route::Own => opaque::own(&self.shared, destination.original(), stream).await,
+        };
+        self.serve_by(route, &destination, client).await;
+    }
+
+    async fn serve_by(&self, route: Route, to: &Rc<Destination>, client: Peeked<TcpStream>) {
+        match route {
+            Route::Direct if self.shared.egress.allows(to.original()) => {
+                opaque::direct(&self.shared, to.original(), client).await;
+            }
+            Route::Direct => egress::refuse(&self.shared, to, client).await,
+            Route::Own => opaque::own(&self.shared, to.original(), client).await,
             // Without routes of requests, those of connections hold whatever the port carries.
             Route::Backends(backends)
                 if backends.streams().is_some()
                     && (backends.protocol() == Protocol::Opaque || backends.routes().is_none()) =>
             {
                 if let Some(streams) = backends.streams() {
-                    let original = destination.original();
-                    streams::serve(&self.shared, (&streams, &backends), original, stream).await;
+                    let original = to.original();
+                    streams::serve(&self.shared, (&streams, &backends), original, client).await;
                 }
             }
             Route::Backends(backends) => match backends.protocol() {
                 declared @ (Protocol::Http1 | Protocol::Http2) => {
-                    let client = stream.into();
-                    first::serve_http(&self.shared, &destination, declared, client).await;
+                    first::serve_http(&self.shared, to, declared, client).await;
                 }
                 Protocol::Detect => {
-                    first::serve(&self.shared, &destination, &backends, stream).await;
+                    first::serve(&self.shared, to, &backends, client).await;
                 }
                 Protocol::Opaque if backends.originates_tls() => {
-                    first::serve_outside(&self.shared, &destination, &backends, stream).await;
+                    first::serve_outside(&self.shared, to, &backends, client).await;
                 }
                 Protocol::Opaque => {
-                    let original = destination.original();
-                    opaque::relay(&self.shared, &backends, original, stream).await;
+                    let original = to.original();
+                    opaque::relay(&self.shared, &backends, original, client).await;
                 }
             },
             Route::Unresolved => {
                 self.shared.registry.count(Counter::OutboundUnresolved);
                 tracing::warn!(
-                    destination = %destination.original(),
+                    destination = %to.original(),
                     "refused: the control plane does not say what is there, and it may be in the mesh"
                 );
-                stream.reset_on_drop();
+                client.reset();
             }
             Route::NoSuchPort => {
-                tracing::debug!(destination = %destination.original(), "the service has no such port");
-                stream.reset_on_drop();
+                tracing::debug!(destination = %to.original(), "the service has no such port");
+                client.reset();
             }
         }
     }

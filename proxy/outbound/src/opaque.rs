@@ -63,8 +63,7 @@ pub(crate) struct Opened {
 }
 
 /// To an address that the mesh does not know, in plaintext.
-pub(crate) async fn direct(shared: &Shared, original: SocketAddr, client: TcpStream) {
-    let mut client = Peeked::from(client);
+pub(crate) async fn direct(shared: &Shared, original: SocketAddr, mut client: Peeked<TcpStream>) {
     let connected = leno_transport::connect(original, CONNECT_TIMEOUT);
     match unless_gone(connected, |cx| client.poll_gone(cx)).await {
         Ok(Ok(server)) => outside(shared, original, client, server.into()).await,
@@ -72,12 +71,7 @@ pub(crate) async fn direct(shared: &Shared, original: SocketAddr, client: TcpStr
             tracing::debug!(%error, "not in the mesh, and not reachable");
             client.reset();
         }
-        Err(error) => {
-            let tls = OwnTls::default();
-            let left = unserved(original, &tls, client.bytes().len(), CLIENT_LEFT);
-            shared.registry.relayed(&shared.outside(), &left);
-            broke_off(client, &error);
-        }
+        Err(error) => left(shared, original, client, &error),
     }
 }
 
@@ -139,6 +133,21 @@ pub(crate) fn refused(
     shared.registry.relayed(edge.labels(), &unserved(target, tls, said, cause));
 }
 
+/// Counts and ends the connection of a client that left before it was connected to anything.
+pub(crate) fn left(
+    shared: &Shared,
+    original: SocketAddr,
+    client: Peeked<TcpStream>,
+    error: &io::Error,
+) {
+    let tls = OwnTls::default();
+    let left = unserved(original, &tls, client.bytes().len(), CLIENT_LEFT);
+    let edge = shared.registry.edge(&shared.outside());
+    edge.error(CLIENT_LEFT);
+    shared.registry.relayed(edge.labels(), &left);
+    broke_off(client, error);
+}
+
 /// A connection that no endpoint served.
 fn unserved<'a>(
     target: SocketAddr,
@@ -157,8 +166,7 @@ fn unserved<'a>(
 }
 
 /// To an address of this very workload.
-pub(crate) async fn own(shared: &Shared, original: SocketAddr, client: TcpStream) {
-    let mut client = Peeked::from(client);
+pub(crate) async fn own(shared: &Shared, original: SocketAddr, mut client: Peeked<TcpStream>) {
     let connected = to_own_application(original);
     match unless_gone(connected, |cx| client.poll_gone(cx)).await {
         Ok(Ok(server)) => {
@@ -178,10 +186,10 @@ pub(crate) async fn relay(
     shared: &Rc<Shared>,
     backends: &Backends,
     original: SocketAddr,
-    client: TcpStream,
+    client: Peeked<TcpStream>,
 ) {
     let attempts = Attempts::new(shared, backends, original);
-    attempts.relay(None, client.into(), OwnTls::default()).await;
+    attempts.relay(None, client, OwnTls::default()).await;
 }
 
 impl<'a> Attempts<'a> {

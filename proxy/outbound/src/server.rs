@@ -1,9 +1,9 @@
 //! A connection to an endpoint for one request: its own, or a stream's place on a shared one.
 
-use std::cell::Cell;
+use std::cell::{Cell, OnceCell};
 use std::future::Future;
 use std::pin::pin;
-use std::rc::Rc;
+use std::rc::{Rc, Weak};
 use std::task::{Context, Poll};
 
 use leno_http::{
@@ -154,8 +154,12 @@ async fn connect(
     http2: bool,
 ) -> Result<Server, GetError> {
     let is_mesh = connect::is_mesh(shared, remote);
+    // Exists as long as this request waits, once a connection is made for it.
+    let request = OnceCell::new();
+    let waits = || Rc::downgrade(request.get_or_init(Rc::default));
     if (is_mesh || http2) && !remote.http1_only.get() {
-        let lent = remote.clients.get(|| over_http2(Rc::clone(shared), Rc::clone(remote))).await?;
+        let lent = remote.clients.get(|| over_http2(Rc::clone(shared), Rc::clone(remote), waits()));
+        let lent = lent.await?;
         if let Some(lent) = lent {
             count(shared, lent.reused);
             if lent.waited {
@@ -168,7 +172,9 @@ async fn connect(
     let (reused, conn) = match remote.pool.idle().take() {
         Some(pooled) => (true, pooled),
         None => {
-            (false, remote.pool.dial(|| over_http1(Rc::clone(shared), Rc::clone(remote))).await?)
+            let dialed =
+                remote.pool.dial(|| over_http1(Rc::clone(shared), Rc::clone(remote), waits()));
+            (false, dialed.await?)
         }
     };
     count(shared, reused);
@@ -184,8 +190,10 @@ fn count(shared: &Shared, reused: bool) {
 async fn over_http2(
     shared: Rc<Shared>,
     remote: Rc<Remote>,
+    request: Weak<()>,
 ) -> Result<Option<(Channel, Refused)>, Rc<OpenError>> {
     let channel = connect::open(&shared, &remote, Alpn::HTTP, false).await?;
+    count_outlived(&shared, &request);
     if channel.alpn() == Some(Alpn::Http1) {
         remote.http1_only.set(true);
         remote.pool.idle().put(Conn::new(channel), None);
@@ -195,8 +203,21 @@ async fn over_http2(
     Ok(Some((channel, refused)))
 }
 
-async fn over_http1(shared: Rc<Shared>, remote: Rc<Remote>) -> Result<Channel, OpenError> {
-    connect::open(&shared, &remote, &[Alpn::Http1], false).await
+async fn over_http1(
+    shared: Rc<Shared>,
+    remote: Rc<Remote>,
+    request: Weak<()>,
+) -> Result<Channel, OpenError> {
+    let channel = connect::open(&shared, &remote, &[Alpn::Http1], false).await?;
+    count_outlived(&shared, &request);
+    Ok(channel)
+}
+
+/// Counts a connection if the request that it was made for waits no more.
+fn count_outlived(shared: &Shared, request: &Weak<()>) {
+    if request.strong_count() == 0 {
+        shared.registry.count(Counter::ConnectionsOutlived);
+    }
 }
 
 impl Server {

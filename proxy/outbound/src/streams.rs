@@ -58,14 +58,13 @@ impl Streams {
     }
 }
 
-/// Serves a connection of which nothing has been read.
+/// Serves a connection whose protocol is not known yet.
 pub(crate) async fn serve(
     shared: &Rc<Shared>,
     (streams, backends): (&Rc<Streams>, &Backends),
     original: SocketAddr,
-    client: TcpStream,
+    mut client: Peeked<TcpStream>,
 ) {
-    let mut client = Peeked::from(client);
     if !streams.table.asks_for_names() {
         // The server may be the one to speak first.
         let tls = OwnTls::default();

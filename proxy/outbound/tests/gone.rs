@@ -1,4 +1,5 @@
-//! What was called is taken away: a service whose clients are still connected, and one that a route sends to.
+//! What was called is taken away: a service whose clients are still connected, and one that a route sends to. And
+//! clients that leave while they wait.
 #![expect(clippy::unwrap_used, reason = "tests")]
 
 use std::rc::Rc;
@@ -10,13 +11,13 @@ use leno_names::{Names, Resolvers};
 use leno_outbound::{Fixed, Outbound, Parts};
 use leno_telemetry::{Registry, render};
 use leno_tls::Keyring;
-use leno_types::mesh::{Distribution, Resolution, Service, ServicePort};
+use leno_types::mesh::{Distribution, Endpoint, Resolution, Service, ServicePort, Topology};
 use leno_types::routes::{Backend, Route, RouteKind, Rule, Target};
 use leno_types::{InstanceName, Protocol, ServiceName};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
-use tokio::task::{LocalSet, spawn_local};
+use tokio::task::{JoinHandle, LocalSet, spawn_local};
 
 const PORT: u16 = 9000;
 
@@ -65,13 +66,18 @@ fn outbound(resolution: &watch::Sender<Resolution>) -> (Rc<Outbound>, Rc<Registr
 }
 
 async fn connect(outbound: &Rc<Outbound>) -> TcpStream {
+    serve(outbound).await.0
+}
+
+/// A client, and the task that serves its connection.
+async fn serve(outbound: &Rc<Outbound>) -> (TcpStream, JoinHandle<()>) {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
     let client = TcpStream::connect(address).await.unwrap();
     let (accepted, _) = listener.accept().await.unwrap();
     let outbound = Rc::clone(outbound);
-    spawn_local(async move { outbound.serve(accepted, address).await });
-    client
+    let served = spawn_local(async move { outbound.serve(accepted, address).await });
+    (client, served)
 }
 
 /// Asks once more on a connection that stays.
@@ -139,6 +145,72 @@ async fn a_stream_to_a_backend_that_is_taken_away_is_reset() {
         client.write_all(b"anything").await.unwrap();
         client.read_u8().await.unwrap_err();
         assert_names(&registry, "backend-gone");
+    };
+    LocalSet::new().run_until(talk).await;
+}
+
+#[tokio::test]
+async fn a_client_that_leaves_before_discovery_answers_ends_its_wait() {
+    let talk = async {
+        let resolution = watch::Sender::new(Resolution::Pending);
+        let (outbound, registry) = outbound(&resolution);
+        let (mut client, served) = serve(&outbound).await;
+        client.write_all(b"GET /it HTTP/1.1\r\nHost: db\r\n\r\n").await.unwrap();
+        drop(client);
+        served.await.unwrap();
+        assert_names(&registry, "closed");
+        // A client that only sends no more waits on.
+        let (mut client, served) = serve(&outbound).await;
+        client.write_all(b"GET /it HTTP/1.1\r\nHost: db\r\n\r\n").await.unwrap();
+        client.shutdown().await.unwrap();
+        tokio::task::yield_now().await;
+        resolution.send_replace(service(Protocol::Http1, Vec::new()));
+        let mut said = String::new();
+        client.read_to_string(&mut said).await.unwrap();
+        assert!(said.contains("leno-error: no-endpoints"), "{said}");
+        served.await.unwrap();
+    };
+    LocalSet::new().run_until(talk).await;
+}
+
+#[tokio::test]
+async fn a_connection_that_outlives_its_request_is_counted() {
+    let talk = async {
+        let server = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = server.local_addr().unwrap();
+        let endpoint = Endpoint {
+            workload: None,
+            addresses: vec![address.ip()],
+            port: address.port(),
+            identity: None,
+            place: Topology::default(),
+        };
+        let Resolution::Service(known) = service(Protocol::Http1, Vec::new()) else { panic!() };
+        let mut known = Service::clone(&known);
+        known.ports[0].endpoints = [endpoint].into();
+        let resolution = watch::Sender::new(Resolution::Service(Arc::new(known)));
+        let (outbound, registry) = outbound(&resolution);
+        let outlived = || {
+            let page = render(&registry.snapshot(), &[], true);
+            let line =
+                page.lines().find(|line| line.starts_with("leno_connections_outlived_total"));
+            line.unwrap().to_owned()
+        };
+        let mut client = connect(&outbound).await;
+        client.write_all(b"GET /it HTTP/1.1\r\nHost: db\r\n\r\n").await.unwrap();
+        // The server gets a connection for the request that is served, and is never asked for another one.
+        let (mut accepted, _) = server.accept().await.unwrap();
+        accepted.read_u8().await.unwrap();
+        assert_eq!(outlived(), "leno_connections_outlived_total 0");
+        drop((client, accepted));
+        // This client has left by the time that its connection is made.
+        let mut client = connect(&outbound).await;
+        client.write_all(b"GET /it HTTP/1.1\r\nHost: db\r\n\r\n").await.unwrap();
+        drop(client);
+        let _accepted = server.accept().await.unwrap();
+        while outlived() != "leno_connections_outlived_total 1" {
+            tokio::task::yield_now().await;
+        }
     };
     LocalSet::new().run_until(talk).await;
 }

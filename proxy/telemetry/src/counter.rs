@@ -104,6 +104,8 @@ counters! {
     OutboundStreamWaited = "leno_http2_stream_waits" r#"direction="outbound""#,
     /// Requests that waited because all HTTP/2 connections to their server had as many streams as allowed.
     InboundStreamWaited = "leno_http2_stream_waits" r#"direction="inbound""#,
+    /// Connections to servers that were made after the request that they were for had ended; they are for the next one.
+    ConnectionsOutlived = "leno_connections_outlived" "",
     /// Copies of requests for the mirrors of routes, by result.
     OutboundMirrorSent = "leno_mirrored_requests" r#"direction="outbound",result="sent""#,
     /// Copies of requests for the mirrors of routes, by result.
