@@ -19,7 +19,7 @@
 //! It does not know what objects mean (`leno-index`, `leno-status`), how they are followed
 //! (`leno-sources`), how the API server is reached (`leno-kube`) or how proxies are served (`leno-serve`).
 //!
-//! What is kept by watching objects runs as a `Reconciler` (`reconcile`).
+//! All that is kept runs as a `Reconciler` (`reconcile`).
 //!
 //! Read first: [`authority`], [`TokenReviewer`], [`StatusReconciler`], [`RootsReconciler`], [`WebhookReconciler`],
 //! [`XMeshReconciler`], [`RemovalReconciler`].
@@ -36,7 +36,7 @@ mod webhooks;
 mod xmesh;
 
 pub use authority::{AuthorityError, AuthorityReconciler, SECRET, authority};
-pub use kinds::{FailingKind, KindsReporter};
+pub use kinds::{FailingKind, FailingKinds, KindsReporter};
 pub use removal::{Halfway, RemovalProgress, RemovalReconciler};
 pub use roots::{CONFIG_MAP, RootsReconciler};
 pub use statuses::StatusReconciler;

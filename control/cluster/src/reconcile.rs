@@ -13,17 +13,18 @@ use futures_util::stream::BoxStream;
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep_until};
 
-/// How long changes are gathered: a namespace and the objects in it come at the same time.
-const GATHER: Duration = Duration::from_millis(20);
-/// The shortest time between two rounds. If another client keeps changing an object, this is how fast it is changed back.
-const PAUSE: Duration = Duration::from_secs(1);
-/// The shortest time to the next round after one in which something could not be written.
-const RETRY: Duration = Duration::from_secs(3);
-
 /// A controller: what it has observed, and what follows from it.
 pub(crate) trait Reconciler: Send {
     /// What its watches yield.
     type Observation: Send;
+
+    /// How long changes are gathered: a namespace and the objects in it come at the same time.
+    const GATHER: Duration = Duration::from_millis(20);
+    /// The shortest time between two rounds. If another client keeps changing an object, this is how fast it is changed
+    /// back.
+    const PAUSE: Duration = Duration::from_secs(1);
+    /// The shortest time to the next round after one in which something could not be written.
+    const RETRY: Duration = Duration::from_secs(3);
 
     /// The watches. They never end.
     fn watches(&self) -> BoxStream<'static, Self::Observation>;
@@ -33,6 +34,11 @@ pub(crate) trait Reconciler: Send {
 
     /// Whether something is to be written.
     fn is_due(&self) -> bool;
+
+    /// When it may be written, if it has to wait although it is due.
+    fn not_before(&self) -> Option<Instant> {
+        None
+    }
 
     /// Writes what is due; returns whether all of it was written.
     fn reconcile(&mut self) -> impl Future<Output = bool> + Send;
@@ -53,23 +59,25 @@ pub(crate) async fn while_leading<R: Reconciler>(
 }
 
 /// Runs a controller until this is dropped.
-pub(crate) async fn run(mut controller: impl Reconciler) {
+pub(crate) async fn run<R: Reconciler>(mut controller: R) {
     let mut observations = controller.watches();
-    let (mut earliest, mut due) = (Instant::now(), None);
+    let (mut earliest, mut due_since) = (Instant::now(), None);
     loop {
+        due_since = controller.is_due().then(|| due_since.unwrap_or_else(Instant::now));
+        let due = due_since.map(|since| {
+            let round = earliest.max(since + R::GATHER);
+            controller.not_before().map_or(round, |wait| round.max(wait))
+        });
         tokio::select! {
             observation = observations.next() => match observation {
                 Some(observation) => controller.observe(observation),
                 None => return,
             },
             () = sleep_until(due.unwrap_or(earliest)), if due.is_some() => {
-                due = None;
+                due_since = None;
                 let written = controller.reconcile().await;
-                earliest = Instant::now() + if written { PAUSE } else { RETRY };
+                earliest = Instant::now() + if written { R::PAUSE } else { R::RETRY };
             }
-        }
-        if due.is_none() && controller.is_due() {
-            due = Some(earliest.max(Instant::now() + GATHER));
         }
     }
 }
@@ -119,6 +127,40 @@ mod tests {
         let running = tokio::spawn(run(Counter { end: Some(end), ..Counter::default() }));
         let rounds = ended.await.unwrap();
         running.abort();
-        assert!(rounds[1] - rounds[0] >= RETRY && rounds[2] - rounds[1] >= PAUSE, "{rounds:?}");
+        let (retry, pause) = (Counter::RETRY, Counter::PAUSE);
+        assert!(rounds[1] - rounds[0] >= retry && rounds[2] - rounds[1] >= pause, "{rounds:?}");
+    }
+
+    /// Is due until the third observation, but not before a day is over.
+    struct Waiting(usize);
+
+    impl Reconciler for Waiting {
+        type Observation = ();
+
+        fn watches(&self) -> BoxStream<'static, ()> {
+            stream::iter([(), (), ()]).chain(stream::pending()).boxed()
+        }
+
+        fn observe(&mut self, (): ()) {
+            self.0 += 1;
+        }
+
+        fn is_due(&self) -> bool {
+            self.0 < 3
+        }
+
+        fn not_before(&self) -> Option<Instant> {
+            Some(Instant::now() + Duration::from_hours(24))
+        }
+
+        async fn reconcile(&mut self) -> bool {
+            panic!("nothing is due any more");
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn no_round_is_held_for_what_is_not_due_any_more() {
+        let ran = tokio::time::timeout(Duration::from_hours(48), run(Waiting(0)));
+        assert!(ran.await.is_err(), "a controller never ends");
     }
 }

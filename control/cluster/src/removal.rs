@@ -1,25 +1,29 @@
 //! The end of a removal that was given up, said while this replica leads.
 
+use std::fmt::Debug;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+use futures_util::StreamExt;
+use futures_util::stream::{self, BoxStream};
 use k8s_openapi::api::admissionregistration::v1::MutatingWebhookConfiguration;
 use k8s_openapi::api::apps::v1::DaemonSet;
 use k8s_openapi::api::core::v1::Namespace;
 use leno_kube::api::{Patch, PatchParams};
-use leno_kube::{Api, Client, Error, is_status};
+use leno_kube::{
+    Api, Client, Error, Reflection, Report, Resource, Selection, WatchError, is_status,
+};
 use leno_resources::{REMOVAL_ANNOTATION, REMOVAL_RUN_ANNOTATION, removal};
-use leno_serve::State;
 use leno_types::Removal;
+use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 use tokio::sync::watch;
 use tokio::time::{Instant, timeout};
 
 use crate::counts;
+use crate::reconcile::{Reconciler, while_leading};
 use crate::webhooks::INJECTOR;
 
-/// How often it is looked, while a removal is under way.
-const LOOK: Duration = Duration::from_secs(3);
 /// Longest wait for all answers of the API server at one look.
 const ANSWERS: Duration = Duration::from_secs(10);
 /// How long plaintext is still taken after mTLS was spoken again: proxies are told within a second, and one that
@@ -38,6 +42,9 @@ const AGENT: &str = "leno-agent";
 ///  released, plaintext ── agents ready ──► permissive ── agents ready, HOLD ──► none
 ///  pods may have no capture                mTLS is spoken, all is taken         as before
 /// ```
+///
+/// Three watches report that something may have changed. What is written follows from objects that are read then, in the
+/// order of [`look`](Self::look): watches of different kinds report in no order.
 pub struct RemovalReconciler {
     client: Client,
     /// The control plane's own, which says how far the removal has gone.
@@ -142,34 +149,9 @@ impl RemovalReconciler {
         Self { client, namespace: namespace.to_owned(), counts }
     }
 
-    /// Looks, and writes, while `leads` says so, until its sender ends.
-    pub async fn run(&self, state: &State, mut leads: watch::Receiver<bool>) {
-        let mut since = None;
-        let mut before = None;
-        loop {
-            if !*leads.borrow() {
-                // Others lead, and a step may hold for the second time when this one does again.
-                (since, before) = (None, None);
-            }
-            if leads.wait_for(|leads| *leads).await.is_err() {
-                return;
-            }
-            if state.look(leno_index::Index::removal) > Removal::None {
-                let outcome = self.one(&mut since).await;
-                let (_, count) = &self.counts[outcome as usize];
-                count.fetch_add(1, Ordering::Relaxed);
-                if outcome == Outcome::NoAgents && before != Some(outcome) {
-                    tracing::warn!(
-                        "the mesh was installed again while it was being removed: mTLS waits until {AGENT} is \
-                         ready on all nodes"
-                    );
-                }
-                before = Some(outcome);
-            } else {
-                (since, before) = (None, None);
-            }
-            tokio::time::sleep(LOOK).await;
-        }
+    /// Watches, and writes while `leads` says so, until its sender ends.
+    pub async fn run(&self, leads: watch::Receiver<bool>) {
+        while_leading(leads, || Observed::new(self)).await;
     }
 
     /// Appends what was counted, as Prometheus text.
@@ -179,51 +161,13 @@ impl RemovalReconciler {
         counts::render(text, ("removal_looks_total", help), &results);
     }
 
-    /// One look, and what follows from it. `since` is when which step was first seen to hold.
-    async fn one(&self, since: &mut Option<(Removal, Instant)>) -> Outcome {
-        let done = timeout(ANSWERS, async {
-            let seen = match self.look().await? {
-                RemovalProgress::Halfway(seen) => seen,
-                nothing => {
-                    *since = None;
-                    let over = nothing == RemovalProgress::Over;
-                    return Ok(if over { Outcome::Over } else { Outcome::Removed });
-                }
-            };
-            let held = match *since {
-                Some((step, at)) if step == seen.step => at,
-                _ => since.insert((seen.step, Instant::now())).1,
-            };
-            if let Some(waits) = seen.waits(held.elapsed()) {
-                return Ok(waits);
-            }
-            if !self.write(&seen).await? {
-                return Ok(Outcome::Conflict);
-            }
-            let from = seen.step;
-            match seen.to {
-                Removal::None => tracing::warn!(
-                    "the mesh was installed again while it was being removed: it stays"
-                ),
-                to => tracing::warn!(
-                    %from, %to,
-                    "the mesh was installed again while it was being removed: it goes a step back"
-                ),
-            }
-            Ok::<_, Error>(Outcome::Back)
-        });
-        let failure = match done.await {
-            Ok(Ok(outcome)) => return outcome,
-            Ok(Err(Error::Api(status))) if status.code == 403 => format!(
-                "{}: ClusterRole and Role leno-controller are not those of this version; apply what leno \
-                 upgrade prints",
-                status.message
-            ),
-            Ok(Err(error)) => error.to_string(),
-            Err(_elapsed) => "no answer".to_owned(),
-        };
+    fn count(&self, outcome: Outcome) {
+        self.counts[outcome as usize].1.fetch_add(1, Ordering::Relaxed);
+    }
+
+    fn failed(&self, failure: &str) {
+        self.count(Outcome::Failed);
         tracing::warn!(failure, "it is not known whether the mesh stays; trying again");
-        Outcome::Failed
     }
 
     /// What there is to take back.
@@ -265,6 +209,170 @@ impl RemovalReconciler {
             Err(error) if is_status(&error, 409) => Ok(false),
             Err(error) => Err(error),
         }
+    }
+}
+
+/// What the watches have reported of a removal, and what was found since.
+struct Observed<'a> {
+    own: &'a RemovalReconciler,
+    /// The step that is written.
+    step: Reflection<(), Removal>,
+    /// Whether a watch has reported something since the last look, or the look has failed.
+    changed: bool,
+    /// Which step holds, and when it was first found to hold.
+    since: Option<(Removal, Instant)>,
+    /// What came of the last look.
+    last: Option<Outcome>,
+}
+
+/// A report of one of the watches.
+enum Observation {
+    Namespace(Report<Namespace>),
+    /// Of an object on which it depends whether a step may be taken back.
+    Other(Report<()>),
+}
+
+impl<'a> Observed<'a> {
+    fn new(own: &'a RemovalReconciler) -> Self {
+        Self { own, step: Reflection::default(), changed: false, since: None, last: None }
+    }
+
+    fn holds(&self) -> bool {
+        self.step.values().get(&()).is_some_and(|step| *step > Removal::None)
+    }
+
+    /// One look, and what follows from it.
+    async fn one(&mut self) -> Result<Outcome, Error> {
+        let seen = match self.own.look().await? {
+            RemovalProgress::Halfway(seen) => seen,
+            nothing => {
+                self.since = None;
+                let over = nothing == RemovalProgress::Over;
+                return Ok(if over { Outcome::Over } else { Outcome::Removed });
+            }
+        };
+        let held = match self.since {
+            Some((step, at)) if step == seen.step => at,
+            _ => self.since.insert((seen.step, Instant::now())).1,
+        };
+        if let Some(waits) = seen.waits(held.elapsed()) {
+            return Ok(waits);
+        }
+        if !self.own.write(&seen).await? {
+            return Ok(Outcome::Conflict);
+        }
+        let from = seen.step;
+        match seen.to {
+            Removal::None => {
+                tracing::warn!("the mesh was installed again while it was being removed: it stays");
+            }
+            to => tracing::warn!(
+                %from, %to,
+                "the mesh was installed again while it was being removed: it goes a step back"
+            ),
+        }
+        Ok(Outcome::Back)
+    }
+}
+
+impl Reconciler for Observed<'_> {
+    type Observation = Observation;
+
+    fn watches(&self) -> BoxStream<'static, Observation> {
+        let RemovalReconciler { client, namespace, .. } = self.own;
+        let namespaces: Api<Namespace> = Api::all(client.clone());
+        let namespaces = leno_kube::watch(namespaces, Selection::named(namespace));
+        let webhooks: Api<MutatingWebhookConfiguration> = Api::all(client.clone());
+        let agents: Api<DaemonSet> = Api::namespaced(client.clone(), namespace);
+        let others = stream::select(changes_of(webhooks, INJECTOR), changes_of(agents, AGENT));
+        let others = others.map(Observation::Other);
+        stream::select(namespaces.map(Observation::Namespace), others).boxed()
+    }
+
+    fn observe(&mut self, observation: Observation) {
+        let error = match observation {
+            Observation::Namespace(Report::Event(event)) => {
+                self.step.take(event, |one| {
+                    ((), Some(removal(&one.metadata.annotations.unwrap_or_default())))
+                });
+                if !self.holds() {
+                    (self.since, self.last) = (None, None);
+                }
+                self.changed = true;
+                return;
+            }
+            Observation::Other(Report::Event(_)) => {
+                self.changed = true;
+                return;
+            }
+            Observation::Namespace(Report::Resumed) | Observation::Other(Report::Resumed) => return,
+            Observation::Namespace(Report::Failed(error))
+            | Observation::Other(Report::Failed(error)) => error,
+        };
+        self.own.failed(&match &error {
+            WatchError::InitialListFailed(error) | WatchError::WatchStartFailed(error) => {
+                failure(error)
+            }
+            error => error.to_string(),
+        });
+    }
+
+    fn is_due(&self) -> bool {
+        self.holds() && (self.changed || self.last == Some(Outcome::Held))
+    }
+
+    fn not_before(&self) -> Option<Instant> {
+        let (_, since) = self.since.filter(|_| !self.changed)?;
+        Some(since + HOLD)
+    }
+
+    async fn reconcile(&mut self) -> bool {
+        self.changed = false;
+        let done = timeout(ANSWERS, self.one()).await;
+        let outcome = match done {
+            Ok(Ok(outcome)) => {
+                self.own.count(outcome);
+                outcome
+            }
+            Ok(Err(error)) => {
+                self.own.failed(&failure(&error));
+                Outcome::Failed
+            }
+            Err(_elapsed) => {
+                self.own.failed("no answer");
+                Outcome::Failed
+            }
+        };
+        if outcome == Outcome::NoAgents && self.last != Some(outcome) {
+            tracing::warn!(
+                "the mesh was installed again while it was being removed: mTLS waits until {AGENT} is ready on \
+                 all nodes"
+            );
+        }
+        self.last = Some(outcome);
+        let again = matches!(outcome, Outcome::Failed | Outcome::Conflict);
+        self.changed |= again;
+        !again
+    }
+}
+
+/// Watches one object, of which it is enough to know that it has changed.
+fn changes_of<K>(api: Api<K>, name: &str) -> BoxStream<'static, Report<()>>
+where
+    K: Resource + Clone + Debug + DeserializeOwned + Send + 'static,
+{
+    leno_kube::watch(api, Selection::named(name)).map(|report| report.map(drop)).boxed()
+}
+
+/// What to write of an error, with what to do about it.
+fn failure(error: &Error) -> String {
+    match error {
+        Error::Api(status) if status.code == 403 => format!(
+            "{}: ClusterRole and Role leno-controller are not those of this version; apply what leno upgrade \
+             prints",
+            status.message
+        ),
+        error => error.to_string(),
     }
 }
 

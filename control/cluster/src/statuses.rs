@@ -2,10 +2,10 @@
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use futures_util::{StreamExt, stream};
+use futures_util::stream::{self, BoxStream, Stream, StreamExt};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use k8s_openapi::jiff::Timestamp;
 use leno_index::{Change, Index};
@@ -18,12 +18,10 @@ use tokio::sync::{Notify, watch};
 use tokio::time::{MissedTickBehavior, timeout};
 
 use crate::counts;
+use crate::reconcile::{Reconciler, while_leading};
 
 /// Whose the written fields are, for the API server.
 const FIELD_MANAGER: &str = "leno-controller";
-/// How long changes are gathered before objects are judged again: a rollout changes many things at once,
-/// and people read a status after this.
-const GATHER: Duration = Duration::from_millis(100);
 /// How often policies are judged again after changes of endpoints alone, which a large mesh has all the time.
 const ENDPOINTS: Duration = Duration::from_secs(2);
 /// Writes at once.
@@ -33,8 +31,6 @@ const AT_ONCE: usize = 8;
 const PACE: Duration = Duration::from_millis(10);
 /// Longest wait for the answer to a write: an API server that is well has answered long before.
 const ANSWER: Duration = Duration::from_secs(10);
-/// Pause before writes that failed are tried again.
-const PAUSE: Duration = Duration::from_secs(2);
 /// Objects judged at one look into the index, which takes no change meanwhile.
 const JUDGED: usize = 256;
 
@@ -43,11 +39,17 @@ pub struct StatusReconciler {
     client: Client,
     /// The objects as last read, with the version that a status replaces.
     objects: Mutex<BTreeMap<ObjectKey, Judged>>,
+    changes: Arc<Changes>,
+    counts: Counts,
+}
+
+/// Changes of the state that are not judged yet.
+#[derive(Debug, Default)]
+struct Changes {
     /// Something has changed that a status may depend on.
-    changed: Notify,
+    all: Notify,
     /// Endpoints have changed, on which the status of policies may depend.
     endpoints: AtomicBool,
-    counts: Counts,
 }
 
 #[derive(Debug, Default)]
@@ -86,11 +88,11 @@ struct Due {
 }
 
 /// Which objects are to be judged.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Which {
-    All,
     /// Those whose status depends on endpoints.
     Policies,
+    All,
 }
 
 impl StatusReconciler {
@@ -100,8 +102,7 @@ impl StatusReconciler {
         Self {
             client,
             objects: Mutex::default(),
-            changed: Notify::new(),
-            endpoints: AtomicBool::new(false),
+            changes: Arc::default(),
             counts: Counts::default(),
         }
     }
@@ -137,10 +138,10 @@ impl StatusReconciler {
     /// Says that the changes that were noted are in the state now.
     pub fn applied(&self, bearing: Bearing) {
         if bearing.endpoints {
-            self.endpoints.store(true, Ordering::Relaxed);
+            self.changes.endpoints.store(true, Ordering::Relaxed);
         }
         if bearing.all {
-            self.changed.notify_one();
+            self.changes.all.notify_one();
         }
     }
 
@@ -152,44 +153,13 @@ impl StatusReconciler {
             objects.insert(one.object.key(), one);
         }
         drop(objects);
-        self.changed.notify_one();
+        self.changes.all.notify_one();
     }
 
     /// Writes while `leads` says so, until its sender ends.
-    pub async fn run(&self, state: &State, mut leads: watch::Receiver<bool>) {
-        let mut endpoints = tokio::time::interval(ENDPOINTS);
-        endpoints.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        loop {
-            if leads.wait_for(|leads| *leads).await.is_err() {
-                return;
-            }
-            // A new leader judges everything: its predecessor may have left anything undone.
-            let mut which = Which::All;
-            loop {
-                let due = self.due(state, which);
-                let left = self.write(due, &leads).await;
-                tokio::select! {
-                    () = self.changed.notified() => which = Which::All,
-                    () = tokio::time::sleep(PAUSE), if left => which = Which::All,
-                    () = self.endpoints_changed(&mut endpoints) => which = Which::Policies,
-                    ended = leads.wait_for(|leads| !*leads) => match ended {
-                        Ok(_) => break,
-                        Err(_) => return,
-                    },
-                }
-                tokio::time::sleep(GATHER).await;
-            }
-        }
-    }
-
-    /// Returns at the first tick after endpoints have changed.
-    async fn endpoints_changed(&self, ticks: &mut tokio::time::Interval) {
-        loop {
-            ticks.tick().await;
-            if self.endpoints.swap(false, Ordering::Relaxed) {
-                return;
-            }
-        }
+    pub async fn run(&self, state: &State, leads: watch::Receiver<bool>) {
+        // A new leader judges everything: its predecessor may have left anything undone.
+        while_leading(leads, || Observed { own: self, state, which: Some(Which::All) }).await;
     }
 
     /// Appends what was counted, as Prometheus text.
@@ -215,20 +185,8 @@ impl StatusReconciler {
     }
 
     /// Whether some are left to be tried again.
-    async fn write(&self, due: Vec<Due>, leads: &watch::Receiver<bool>) -> bool {
-        let mut pace = tokio::time::interval(PACE);
-        pace.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        let paced = stream::unfold((due.into_iter(), pace), |(mut due, mut pace)| async move {
-            let one = due.next()?;
-            pace.tick().await;
-            Some((one, (due, pace)))
-        });
-        let writes = paced.map(|due| async move {
-            if !*leads.borrow() {
-                return false;
-            }
-            self.write_one(due).await
-        });
+    async fn write(&self, due: Vec<Due>) -> bool {
+        let writes = paced(due).map(|due| self.write_one(due));
         let written = writes.buffer_unordered(AT_ONCE);
         written.fold(false, |left, again| async move { left || again }).await
     }
@@ -294,6 +252,75 @@ impl StatusReconciler {
         // Whole entries only: what a panic left behind is still sound.
         self.objects.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+/// What is to be judged while this replica leads.
+struct Observed<'a> {
+    own: &'a StatusReconciler,
+    state: &'a State,
+    which: Option<Which>,
+}
+
+impl Reconciler for Observed<'_> {
+    type Observation = Which;
+
+    /// A rollout changes many things at once, and people read a status after this.
+    const GATHER: Duration = Duration::from_millis(100);
+    const PAUSE: Duration = Duration::ZERO;
+    const RETRY: Duration = Duration::from_secs(2);
+
+    /// The objects are not watched here: they come through the index, whose changes are noted.
+    fn watches(&self) -> BoxStream<'static, Which> {
+        let all = stream::unfold(Arc::clone(&self.own.changes), |changes| async move {
+            changes.all.notified().await;
+            Some((Which::All, changes))
+        });
+        stream::select(all, self.own.changes.of_endpoints()).boxed()
+    }
+
+    fn observe(&mut self, which: Which) {
+        self.which = self.which.max(Some(which));
+    }
+
+    fn is_due(&self) -> bool {
+        self.which.is_some()
+    }
+
+    async fn reconcile(&mut self) -> bool {
+        let Some(which) = self.which.take() else { return true };
+        let left = self.own.write(self.own.due(self.state, which)).await;
+        if left {
+            self.which = Some(Which::All);
+        }
+        !left
+    }
+}
+
+impl Changes {
+    /// An item at the first tick after endpoints have changed.
+    fn of_endpoints(self: &Arc<Self>) -> impl Stream<Item = Which> + Send + use<> {
+        let mut ticks = tokio::time::interval(ENDPOINTS);
+        ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        stream::unfold((Arc::clone(self), ticks), |(changes, mut ticks)| async move {
+            loop {
+                ticks.tick().await;
+                if changes.endpoints.swap(false, Ordering::Relaxed) {
+                    return Some((Which::Policies, (changes, ticks)));
+                }
+            }
+        })
+    }
+}
+
+/// The items at a bounded rate ([`PACE`]).
+fn paced<T: Send>(items: Vec<T>) -> impl Stream<Item = T> + Send {
+    let mut pace = tokio::time::interval(PACE);
+    pace.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    stream::unfold((items.into_iter(), pace), |(mut items, mut pace)| async move {
+        let one = items.next()?;
+        pace.tick().await;
+        Some((one, (items, pace)))
+    })
 }
 
 fn is_judged(kind: Kind) -> bool {

@@ -58,7 +58,7 @@ pub(super) async fn open(
     let looked_at = Arc::clone(&followed);
     let report = start(
         reporter,
-        |part| async move { part.run(move || failing(&looked_at)).await },
+        |part| async move { part.run(Arc::new(move || failing(&looked_at))).await },
         KindsReporter::render,
     );
     let led = led(&client, cluster, &authority, (state, &statuses), &leads);
@@ -118,7 +118,7 @@ fn led(
     let roots = RootsReconciler::new(client.clone(), authority.roots_pem());
     let path = format!("{VALIDATE}/{}", authority.webhook_secret());
     let hooks = WebhookReconciler::new(client.clone(), authority.roots_pem(), &path);
-    let (of_statuses, of_removal) = (Arc::clone(state), Arc::clone(state));
+    let of_statuses = Arc::clone(state);
     let [first, second, third, fourth, fifth] = std::array::from_fn(|_| leads.clone());
     vec![
         start(
@@ -128,7 +128,7 @@ fn led(
         ),
         start(
             Arc::new(RemovalReconciler::new(client.clone(), namespace)),
-            |part| async move { part.run(&of_removal, second).await },
+            |part| async move { part.run(second).await },
             RemovalReconciler::render,
         ),
         start(

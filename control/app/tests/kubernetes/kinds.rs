@@ -76,5 +76,8 @@ async fn a_right_that_is_missing_is_said_by_the_pods_condition_and_by_check_unti
         writes,
         "what did not change was written again"
     );
+    // A merge replaces all conditions.
+    bed.set_status(own_pod("controller-0")).await;
+    assert_eq!(says(&bed, "controller-0", "True").await, "");
     replica.end();
 }
