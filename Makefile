@@ -53,9 +53,9 @@ bench-mesh: release ## two hops with mTLS beside pairs of Envoy and HAProxy (nee
 	@scripts/tools.sh envoy || echo "going on without it"
 	@scripts/as-root.sh $(TARGET)/release/leno-bench mesh --out $(TARGET)/bench-mesh.json
 
-scale: ## discovery in a mesh of 50,000 pods with 900 clients: memory, CPU, bytes and time a change (2 minutes)
+scale: ## a real API server with 50,000 pods, 2,000 clients, changes, a rollout, an outage: memory, CPU, bytes, times (20 minutes; needs Go)
 	@scripts/deps.sh build
-	LENO_SCALE_LARGE=1 LENO_SCALE_PROXIES=900 $(CARGO) test -p leno-serve --test scale -- --nocapture
+	@scripts/scale.sh
 
 fuzz: ## every parser and the whole proxy under libFuzzer, FUZZ_SECONDS (60) for each
 	@scripts/deps.sh build

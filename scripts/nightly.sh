@@ -40,7 +40,7 @@ row() { # step: what it is
     e2e) echo '`make e2e`: the mesh on a cluster of two nodes' ;;
     conformance) echo '`make conformance`: the suite of Gateway API' ;;
     fuzz) echo '`make fuzz`: every parser, and the whole proxy' ;;
-    scale) echo '`make scale`: discovery for 50,000 pods' ;;
+    scale) echo '`make scale`: the control plane with 50,000 pods' ;;
     images) echo '`make images images-test`: images, run by containerd' ;;
     docs) echo '`make docs`: links and code blocks of the site' ;;
     dist) echo '`make dist`: archives and packages, installed and run' ;;

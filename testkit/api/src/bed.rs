@@ -143,6 +143,15 @@ impl Bed {
         applied.unwrap_or_else(|error| panic!("{object}: {error}"));
     }
 
+    /// Creates the object, for which the API server does less than for one that is applied.
+    /// Returns it as it is stored.
+    pub async fn create(&self, object: Value) -> DynamicObject {
+        let (api, name) = self.api(&object);
+        let made = serde_json::from_value(object).unwrap();
+        let created = api.create(&PostParams::default(), &made).await;
+        created.unwrap_or_else(|error| panic!("{name}: {error}"))
+    }
+
     /// Applies the objects of a text of YAML documents.
     pub async fn apply_yaml(&self, text: &str) {
         let documents: Vec<Value> = serde_saphyr::from_multiple(text).unwrap();

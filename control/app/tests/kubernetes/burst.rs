@@ -1,12 +1,12 @@
 //! Pods that are created while many routes are applied at once.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use futures_util::StreamExt as _;
 use futures_util::future::join_all;
 use futures_util::stream::FuturesUnordered;
 use leno_testkit_api::objects::{http_route, http_route_definition, service};
-use leno_testkit_api::{binary, until};
+use leno_testkit_api::{Bed, binary, until};
 use serde_json::json;
 use tokio::time::{MissedTickBehavior, interval};
 
@@ -31,26 +31,44 @@ async fn every_pod_gets_its_proxy_while_two_hundred_routes_are_applied_at_once()
     until("the kind is served", async || bed.serves(&http_route("r", "web")).await).await;
     bed.apply(service("web", 80)).await;
     let replica = Replica::start("controller-0", &kubeconfig);
-    install(&bed, replica.webhook().await).await;
-    namespace(&bed, "team", json!({"leno.dev/inject": "enabled"}), json!({})).await;
-    injected(&bed, &pod("team", json!({}))).await;
+    let burst = run(&bed, &replica, ROUTES).await;
+    let resident = replica.status_kib("VmRSS");
+    println!("{} pods created, {resident} KiB resident", burst.waits.len());
+    assert!(resident < MOST_KIB, "{resident} KiB are resident");
+    replica.end();
+}
 
+/// What happened meanwhile.
+pub(crate) struct Burst {
+    /// How long the API server took for each pod.
+    pub(crate) waits: Vec<Duration>,
+}
+
+/// Applies so many routes at once, and creates pods until the status of all of them is written. Every pod gets its proxy.
+/// The API server has the definition of routes, and the service `web` of the shop.
+pub(crate) async fn run(bed: &Bed, replica: &Replica, count: usize) -> Burst {
+    install(bed, replica.webhook().await).await;
+    namespace(bed, "team", json!({"leno.dev/inject": "enabled"}), json!({})).await;
+    injected(bed, &pod("team", json!({}))).await;
+
+    let written = "leno_control_status_writes_total{result=\"written\"}";
+    let before = replica.metric(written).await as usize;
     let routes = async {
-        join_all((0..ROUTES).map(|nth| bed.apply(http_route(&format!("r{nth}"), "web")))).await;
+        join_all((0..count).map(|nth| bed.apply(http_route(&format!("r{nth}"), "web")))).await;
         until("all routes are judged", async || {
-            let written = "leno_control_status_writes_total{result=\"written\"}";
-            (replica.metric(written).await as usize >= ROUTES).then_some(())
+            (replica.metric(written).await as usize >= before + count).then_some(())
         })
         .await;
     };
     let mut routes = Box::pin(routes);
     let (mut ticks, mut pods, mut applied) = (interval(BETWEEN_PODS), Vec::new(), false);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Skip);
-    let bed = &bed;
     let tried = async |nth: usize| {
         let mut pod = pod("team", json!({}));
         pod["metadata"]["name"] = json!(format!("web-{nth}"));
-        bed.tried(&pod).await
+        let begin = Instant::now();
+        let tried = bed.tried(&pod).await;
+        (tried, begin.elapsed())
     };
     let mut created = FuturesUnordered::new();
     while !applied || pods.len() + created.len() < PODS {
@@ -62,12 +80,11 @@ async fn every_pod_gets_its_proxy_while_two_hundred_routes_are_applied_at_once()
     }
     pods.extend(created.collect::<Vec<_>>().await);
     drop(routes);
-    for pod in &pods {
-        let pod = pod.as_ref().unwrap();
-        assert!(proxy_of(pod).is_some(), "a pod without its proxy: {pod}");
+    let mut waits = Vec::new();
+    for (pod, wait) in pods {
+        let pod = pod.unwrap();
+        assert!(proxy_of(&pod).is_some(), "a pod without its proxy: {pod}");
+        waits.push(wait);
     }
-    let resident = replica.rss_kib();
-    println!("{} pods created, {resident} KiB resident", pods.len());
-    assert!(resident < MOST_KIB, "{resident} KiB are resident");
-    replica.end();
+    Burst { waits }
 }

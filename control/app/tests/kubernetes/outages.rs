@@ -10,7 +10,7 @@ use crate::replica::Replica;
 use crate::{cluster, leads, run_pod};
 
 /// How often the controller has read all objects of each kind since the first `before` reads.
-fn whole_reads(bed: &Bed, before: usize) -> BTreeMap<String, usize> {
+pub(crate) fn whole_reads(bed: &Bed, before: usize) -> BTreeMap<String, usize> {
     let mut counts = BTreeMap::new();
     for read in bed.reads("leno-controller").into_iter().skip(before).filter(|read| read.is_whole())
     {

@@ -1,6 +1,7 @@
 //! The proxy's own end of identity and discovery, without the rest of a proxy.
 
 use std::fs;
+use std::net::IpAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -24,7 +25,12 @@ pub(crate) struct Proxy {
 impl Proxy {
     /// Starts one of an instance, with a token.
     pub(crate) async fn start(bed: &Bed, replica: &Replica, instance: &str, token: &str) -> Self {
-        let (client, directory) = Client::new(settings(bed, replica, instance, token).await);
+        Self::with(settings(bed, control(replica).await, instance, token).await)
+    }
+
+    /// Starts one with these settings.
+    pub(crate) fn with(settings: Settings) -> Self {
+        let (client, directory) = Client::new(settings);
         let certificates = client.certificates();
         let running = tokio::spawn(async move { match client.run().await {} });
         Self { directory, certificates, running }
@@ -51,9 +57,16 @@ impl Proxy {
         assert!(seen.is_ok(), "{what} was awaited, and {:?} seen", *watch.borrow());
     }
 
-    /// Follows a service, as long as what is returned is kept.
-    pub(crate) fn follow(&self, namespace: &str, service: &str) -> watch::Receiver<Resolution> {
-        self.directory.watch_service(&ServiceName::new(namespace, service).unwrap())
+    /// Follows an address, as after a call to it.
+    pub(crate) fn dial(&self, ip: IpAddr) -> watch::Receiver<Resolution> {
+        self.directory.watch(ip)
+    }
+
+    /// Waits until it has the policy of its workload.
+    pub(crate) async fn has_policy(&self) {
+        let mut policy = self.directory.server_policy();
+        let known = policy.wait_for(Option::is_some);
+        tokio::time::timeout(LIMIT, known).await.expect("in time").unwrap();
     }
 
     /// The certificate that was issued to it.
@@ -85,12 +98,24 @@ pub(crate) async fn issue(
     replica: &Replica,
     token: &str,
 ) -> Result<Certificate, String> {
-    let settings = settings(bed, replica, "shop/web-0", token).await;
+    issue_at(bed, control(replica).await, token).await
+}
+
+/// Asks the control plane at this URL once.
+pub(crate) async fn issue_at(
+    bed: &Bed,
+    control: String,
+    token: &str,
+) -> Result<Certificate, String> {
+    let settings = settings(bed, control, "shop/web-0", token).await;
     IdentityClient::new(Arc::new(settings)).issue().await.map_err(|error| error.to_string())
 }
 
-async fn settings(bed: &Bed, replica: &Replica, instance: &str, token: &str) -> Settings {
-    let control = format!("https://{}", replica.address().await);
+async fn control(replica: &Replica) -> String {
+    format!("https://{}", replica.address().await)
+}
+
+async fn settings(bed: &Bed, control: String, instance: &str, token: &str) -> Settings {
     let file = |name: String, content: &str| -> PathBuf {
         let path = bed.directory.path().join(name);
         fs::write(&path, content).unwrap();

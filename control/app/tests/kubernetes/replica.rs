@@ -6,10 +6,14 @@ use std::net::TcpStream;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use leno_testkit_api::until;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
+
+/// Kernel ticks of a second, in `/proc/PID/stat` (`sysconf(_SC_CLK_TCK)`, 100 on Linux).
+const TICK: Duration = Duration::from_millis(10);
 
 /// A controller; killed if a test fails before it ended.
 pub(crate) struct Replica {
@@ -19,12 +23,40 @@ pub(crate) struct Replica {
     kept: PathBuf,
 }
 
+/// How a replica is started.
+pub(crate) struct Start<'a> {
+    pub(crate) name: &'a str,
+    /// Its credentials.
+    pub(crate) kubeconfig: &'a Path,
+    /// Where it serves discovery.
+    pub(crate) listen: &'a str,
+    /// Its program, if it is not the one that was built with this test.
+    pub(crate) program: Option<String>,
+    /// The CPUs that it may use, as `taskset` has them.
+    pub(crate) cpus: Option<String>,
+}
+
 impl Replica {
     /// Starts one of a name, with the credentials of a kubeconfig.
     pub(crate) fn start(name: &str, kubeconfig: &Path) -> Self {
-        let mut child = Command::new(env!("CARGO_BIN_EXE_leno-controller"))
+        let (listen, program, cpus) = ("127.0.0.1:0", None, None);
+        Self::start_as(&Start { name, kubeconfig, listen, program, cpus })
+    }
+
+    pub(crate) fn start_as(start: &Start<'_>) -> Self {
+        let &Start { name, kubeconfig, listen, .. } = start;
+        let program = start.program.as_deref().unwrap_or(env!("CARGO_BIN_EXE_leno-controller"));
+        let mut command = match &start.cpus {
+            None => Command::new(program),
+            Some(cpus) => {
+                let mut command = Command::new("taskset");
+                command.args(["--cpu-list", cpus, program]);
+                command
+            }
+        };
+        let mut child = command
             .args(["--kubernetes", "--name", name, "--log", "info,leno_cluster=debug"])
-            .args(["--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0", "--cert-lifetime", "1h"])
+            .args(["--listen", listen, "--admin", "127.0.0.1:0", "--cert-lifetime", "1h"])
             .args(["--webhook", "127.0.0.1:0", "--proxy-image", "registry.test/proxy:1"])
             .args(["--proxy-pull-secrets", r#"[{"name":"regcred"}]"#])
             .arg("--kubeconfig")
@@ -91,11 +123,20 @@ impl Replica {
         line.unwrap_or_else(|| panic!("no {series} in {page}")).parse().unwrap()
     }
 
-    /// What it has in memory.
-    pub(crate) fn rss_kib(&self) -> u64 {
+    /// A number of `/proc/PID/status`, in KiB.
+    pub(crate) fn status_kib(&self, name: &str) -> u64 {
         let status = std::fs::read_to_string(format!("/proc/{}/status", self.child.id())).unwrap();
-        let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
+        let line = status.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
         line.unwrap().trim().trim_end_matches(" kB").parse().unwrap()
+    }
+
+    /// The time that it has spent on CPUs.
+    pub(crate) fn cpu(&self) -> Duration {
+        let stat = std::fs::read_to_string(format!("/proc/{}/stat", self.child.id())).unwrap();
+        // proc_pid_stat(5): user and system ticks are the 12th and 13th after the name.
+        let (_, after_name) = stat.rsplit_once(") ").unwrap();
+        let ticks = after_name.split(' ').skip(11).take(2);
+        TICK * ticks.map(|ticks| ticks.parse::<u32>().unwrap()).sum::<u32>()
     }
 
     /// Asks it to end, and waits for that.

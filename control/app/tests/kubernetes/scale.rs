@@ -1,171 +1,133 @@
-//! What a cluster of many services costs the controller, and how soon a change among many arrives.
+//! A large mesh on a real API server: what it costs the controller, and how soon changes arrive.
 //!
-//! `LENO_SCALE` is the number of services, each with ten pods (1,000 is the size that the design names),
-//! and `LENO_SCALE_PROXIES` that of proxies, each of which follows what changes and a few services more.
+//! ```text
+//!  this process ── stub pods, slices ──► API server, etcd ──► the controller, on CPUs of its own
+//!       │  ▲                                                          │
+//!       │  └──────────────── discovery over mTLS ─────────────────────┘
+//!       └ clients of leno-discovery, each of a pod of its own, with the questions of a proxy
+//! ```
+//! Without variables the mesh is small, counts are asserted, and times are printed alone. `make scale` runs the size that
+//! the design names, with the bounds that it names (`scripts/scale.sh`, which sets the variables):
+//!
+//! - `LENO_SCALE=large`: the large size, and its bounds hold. `LENO_SCALE_SERVICES`, `_NAMESPACES`, `_WIDE`, `_PROXIES`,
+//!   `_CHANGES`, `_RATE`, `_ROLLOUT_RATE` and `_ROUTES` change single sizes; with one of them no bound of time or memory
+//!   holds.
+//! - `LENO_SCALE_CPUS`: the CPUs of the controller, as `taskset` has them.
+//! - `LENO_SCALE_CONTROLLER`: the controller's program, if it is not the one that was built with this.
+//! - `LENO_SCALE_ADDRESSES`: addresses of this machine, with commas; the clients connect to them in turns, and so from
+//!   them. The controller accepts 1,024 connections from one address.
+//! - `LENO_SCALE_RECORD`, `LENO_SCALE_BEFORE`: files; figures are written to the first, and printed beside those of the
+//!   second.
 
-use std::time::{Duration, Instant};
+mod clients;
+mod figures;
+mod mesh;
+mod phases;
 
-use futures_util::future::join_all;
-use futures_util::{StreamExt, stream};
+use std::net::IpAddr;
+use std::time::Instant;
+
+use leno_testkit_api::objects::{http_route_definition, service};
+use leno_testkit_api::{binary, until};
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
-use serde_json::{Value, json};
 
-use crate::proxy::Proxy;
-use crate::replica::Replica;
-use crate::{cluster, run_pod};
-use leno_testkit_api::objects::{pod, service, slice};
-use leno_testkit_api::{Bed, binary};
+use crate::replica::{Replica, Start};
+use crate::{burst, cluster, leads};
+use clients::Clients;
+use figures::Figures;
+use mesh::{Mesh, Size};
 
-/// Services where nobody asks for more: enough to see that it works, and soon made.
-const SERVICES: usize = 20;
-/// Proxies where nobody asks for more.
-const PROXIES: usize = 20;
-/// Services that a proxy follows beside the one that is measured.
-const FOLLOWED: usize = 5;
-/// Endpoints of each.
-const ENDPOINTS: usize = 10;
-/// Services of one namespace.
-const TOGETHER: usize = 20;
-/// Requests to the API server at once.
-const AT_ONCE: usize = 16;
-/// Changes whose arrival is measured, and the time between two of them.
-const MEASURED: usize = 50;
-const BETWEEN: Duration = Duration::from_millis(100);
-/// Changes of other services between two measured ones: 100 in a second together.
-const OTHERS: usize = 9;
+/// Sizes that a variable of its own may change: its name, small, large.
+const SIZES: [(&str, usize, usize); 8] = [
+    ("SERVICES", 24, 5_000),
+    ("NAMESPACES", 6, 500),
+    ("WIDE", 40, 1_000),
+    ("PROXIES", 20, 2_000),
+    ("CHANGES", 40, 6_000),
+    ("RATE", 100, 100),
+    ("ROLLOUT_RATE", 20, 20),
+    ("ROUTES", 20, 200),
+];
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_change_among_many_arrives() {
+async fn a_large_mesh_is_served_through_changes_a_rollout_and_an_outage() {
     let Some(kube) = binary() else { return };
-    let asked = |name| std::env::var(name).ok().map(|text| text.parse().unwrap());
-    let services: usize = asked("LENO_SCALE").unwrap_or(SERVICES);
-    let count: usize = asked("LENO_SCALE_PROXIES").unwrap_or(PROXIES);
-    open_enough(count);
-    let (bed, kubeconfig) = cluster(&kube).await;
-    let begin = Instant::now();
-    fill(&bed, services).await;
-    println!("{services} services made in {:?}", begin.elapsed());
-
+    let (size, is_bounded) = size();
+    let mut figures = Figures::new(is_bounded);
+    println!("{size:?}");
+    open_enough(size.proxies);
+    let (mut bed, kubeconfig) = cluster(&kube).await;
+    bed.apply(http_route_definition()).await;
     bed.apply(service("web", 80)).await;
-    run_pod(&bed, "web-0", "10.250.0.1").await;
-    bed.apply(slice("web", &["web-0 10.250.0.1"])).await;
     let begin = Instant::now();
-    let replica = Replica::start("controller-0", &kubeconfig);
-    replica.line("serving discovery and identity").await;
-    println!("served {:?} after the start, {} KiB resident", begin.elapsed(), replica.rss_kib());
-    let token = bed.token(("shop", "web"), Some("leno"), Some("web-0")).await;
-    let begin = Instant::now();
-    let proxies: Vec<Proxy> = stream::iter(0..count)
-        .map(|_| Proxy::start(&bed, &replica, "shop/web-0", &token))
-        .buffered(AT_ONCE)
-        .collect()
-        .await;
-    let first = ["10.250.0.1:8080 spiffe://cluster.local/ns/shop/sa/web"];
-    join_all(proxies.iter().map(|proxy| proxy.sees("web", &first))).await;
-    let more = proxies.iter().enumerate().flat_map(|(nth, proxy)| {
-        let others = (0..FOLLOWED.min(services)).map(move |one| (nth * FOLLOWED + one) % services);
-        others.map(|other| proxy.follow(&namespace(other / TOGETHER), &format!("s{other}")))
-    });
-    let _followed: Vec<_> = more.collect();
-    println!("{count} proxies connected in {:?}", begin.elapsed());
-    println!("{} KiB resident with them", replica.rss_kib());
+    let mesh = Mesh::new(size);
+    mesh.fill(&bed).await;
+    println!("{} pods made in {:?}", mesh.pods(), begin.elapsed());
 
-    let mut waits = Vec::new();
-    for nth in 0..MEASURED {
-        let next = Instant::now() + BETWEEN;
-        let others = (0..OTHERS).map(|other| toggled(nth, (nth * OTHERS + other) % services));
-        let address = format!("10.250.1.{nth}");
-        let mut changed = slice("web", &[&format!("elsewhere {address}")]);
-        // An address out of the cluster: an endpoint that names a pod counts once the pod is there.
-        changed["endpoints"][0].as_object_mut().unwrap().remove("targetRef");
-        let ((), ()) = tokio::join!(apply(&bed, others.collect()), async {
-            bed.apply(changed).await;
-            let begin = Instant::now();
-            let expected = format!("{address}:8080 ");
-            let arrival = async |proxy: &Proxy| {
-                proxy.sees("web", &[&expected]).await;
-                begin.elapsed()
-            };
-            waits.extend(join_all(proxies.iter().map(arrival)).await);
-        });
-        tokio::time::sleep_until(next.into()).await;
-    }
-    waits.sort();
-    let at = |share: f64| waits[((waits.len() - 1) as f64 * share) as usize];
-    println!(
-        "a change arrived after {:?} (median), {:?} (p99), {:?} (worst) of {MEASURED} at {count} proxies",
-        at(0.5),
-        at(0.99),
-        at(1.0)
-    );
-    println!("{} KiB resident in the end", replica.rss_kib());
+    let addresses: Vec<IpAddr> = text("LENO_SCALE_ADDRESSES")
+        .map(|all| all.split(',').map(|one| one.parse().unwrap()).collect())
+        .unwrap_or_default();
+    let begin = Instant::now();
+    let replica = Replica::start_as(&Start {
+        name: "controller-0",
+        kubeconfig: &kubeconfig,
+        listen: if addresses.is_empty() { "127.0.0.1:0" } else { "0.0.0.0:0" },
+        program: text("LENO_SCALE_CONTROLLER"),
+        cpus: text("LENO_SCALE_CPUS"),
+    });
+    replica.line("serving discovery and identity").await;
+    figures.time("cold start to serving", begin.elapsed(), Some(10_000));
+    figures.memory("resident, filled", &replica, None);
+    leads(&replica).await;
+    until("all is followed", async || {
+        (replica.metric("leno_control_cluster_stale_seconds").await == 0.0).then_some(())
+    })
+    .await;
+
+    let mut clients = Clients::start(&bed, &replica, &mesh, &addresses, &mut figures).await;
+    phases::changes(&bed, &replica, &mesh, &clients, &mut figures).await;
+    phases::rollout(&bed, &replica, &mesh, &mut clients, &mut figures).await;
+    phases::outage(&mut bed, &replica, &mesh, &clients, &mut figures).await;
+    let burst = burst::run(&bed, &replica, size.routes).await;
+    figures.count("pods created while routes are applied", burst.waits.len() as u64, None);
+    figures.times("injection meanwhile", burst.waits, Some(1_000));
+    clients.are_connected();
+    figures.memory("resident, in the end", &replica, Some(600));
+    figures.memory_peak("resident, at most", &replica, Some(600));
+    figures.print();
     replica.end();
+    assert_eq!(figures.missed(), [""; 0], "bounds are missed");
 }
 
-/// Has this process, and the replica that it starts, open two connections for each proxy.
-fn open_enough(proxies: usize) {
-    let needed = u64::try_from(proxies * 2 + 1_024).unwrap();
+fn text(name: &str) -> Option<String> {
+    std::env::var(name).ok().filter(|text| !text.is_empty())
+}
+
+/// The size, and whether the bounds of time and memory hold.
+fn size() -> (Size, bool) {
+    let is_large = text("LENO_SCALE").is_some_and(|size| size == "large");
+    let mut is_bounded = is_large;
+    let [services, namespaces, wide, proxies, changes, rate, rollout_rate, routes] =
+        SIZES.map(|(name, small, large)| match text(&format!("LENO_SCALE_{name}")) {
+            Some(number) => {
+                is_bounded = false;
+                number.parse().unwrap()
+            }
+            None if is_large => large,
+            None => small,
+        });
+    let gathered = (services / 50).max(2);
+    let size =
+        Size { services, namespaces, wide, gathered, proxies, changes, rate, rollout_rate, routes };
+    (size, is_bounded)
+}
+
+/// Has this process, and the replica that it starts, open two connections for each proxy, twice while pods are replaced.
+pub(crate) fn open_enough(proxies: usize) {
+    let needed = u64::try_from(proxies * 4 + 1_024).unwrap();
     let (soft, hard) = getrlimit(Resource::RLIMIT_NOFILE).unwrap();
     if soft < needed {
         assert!(needed <= hard, "{needed} open files are needed: raise the limit with ulimit -n");
         setrlimit(Resource::RLIMIT_NOFILE, needed, hard).unwrap();
     }
-}
-
-/// Makes services, with their pods and slices, spread over namespaces.
-async fn fill(bed: &Bed, services: usize) {
-    let namespaces: Vec<String> = (0..services.div_ceil(TOGETHER)).map(namespace).collect();
-    let made = |name: &String| json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}});
-    apply(bed, namespaces.iter().map(made).collect()).await;
-    let accounts = namespaces.iter().map(|name| {
-        let metadata = json!({"name": "web", "namespace": name});
-        json!({"apiVersion": "v1", "kind": "ServiceAccount", "metadata": metadata})
-    });
-    apply(bed, accounts.collect()).await;
-    for nth in 0..services {
-        let pods: Vec<Value> = (0..ENDPOINTS).map(|one| pod_of(nth, one)).collect();
-        apply(bed, pods.clone()).await;
-        let statuses = pods.into_iter().map(|pod| bed.set_status(pod));
-        stream::iter(statuses).buffer_unordered(AT_ONCE).collect::<()>().await;
-        apply(bed, vec![moved(nth, service(&format!("s{nth}"), 80)), slice_of(nth, ENDPOINTS)])
-            .await;
-    }
-}
-
-async fn apply(bed: &Bed, objects: Vec<Value>) {
-    let applied = objects.into_iter().map(|object| bed.apply(object));
-    stream::iter(applied).buffer_unordered(AT_ONCE).collect::<()>().await;
-}
-
-/// The slice of a service with one endpoint more or less than before.
-fn toggled(round: usize, nth: usize) -> Value {
-    slice_of(nth, ENDPOINTS - 1 - round % 2)
-}
-
-fn slice_of(nth: usize, endpoints: usize) -> Value {
-    let pods: Vec<String> =
-        (0..endpoints).map(|one| format!("s{nth}-{one} {}", address(nth, one))).collect();
-    let pods: Vec<&str> = pods.iter().map(String::as_str).collect();
-    let mut slice = moved(nth, slice(&format!("s{nth}"), &pods));
-    for endpoint in slice["endpoints"].as_array_mut().unwrap() {
-        endpoint["targetRef"]["namespace"] = json!(namespace(nth / TOGETHER));
-    }
-    slice
-}
-
-fn pod_of(nth: usize, one: usize) -> Value {
-    moved(nth, pod(&format!("s{nth}-{one}"), &address(nth, one)))
-}
-
-fn address(nth: usize, one: usize) -> String {
-    format!("10.{}.{}.{}", 100 + nth / 250, nth % 250, one + 1)
-}
-
-fn moved(nth: usize, mut object: Value) -> Value {
-    object["metadata"]["namespace"] = json!(namespace(nth / TOGETHER));
-    object
-}
-
-fn namespace(nth: usize) -> String {
-    format!("team-{nth}")
 }

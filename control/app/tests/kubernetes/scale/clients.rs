@@ -1,0 +1,205 @@
+//! The proxies of the mesh, as far as the control plane has to do with them.
+
+use std::collections::HashMap;
+use std::net::{IpAddr, SocketAddr};
+use std::time::Instant;
+
+use futures_util::{StreamExt, stream};
+use leno_testkit_api::{Bed, until};
+use leno_types::TrustDomain;
+use leno_types::mesh::Resolution;
+use tokio::sync::watch;
+
+use super::figures::Figures;
+use super::mesh::{Mesh, Place, Size, account};
+use crate::proxy::{Proxy, roots};
+use crate::replica::Replica;
+
+/// Services of its own namespace that a proxy follows, and others of the mesh.
+const FOLLOWED_NEAR: usize = 4;
+const FOLLOWED_FAR: usize = 2;
+/// One proxy in so many is of the large namespace.
+const WIDE_PROXIES: usize = 5;
+/// Proxies that start at once.
+const AT_ONCE: usize = 16;
+
+/// Numbers without a pattern, the same in each run (xorshift, Marsaglia 2003).
+pub(crate) struct Random(u64);
+
+impl Random {
+    pub(crate) fn new(seed: usize) -> Self {
+        Self(0x2545_f491_4f6c_dd1d ^ ((seed as u64 + 1) << 32))
+    }
+
+    pub(crate) fn below(&mut self, bound: usize) -> usize {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        (self.0 % bound as u64) as usize
+    }
+}
+
+/// One proxy with its subscriptions; it ends with this.
+pub(crate) struct Client {
+    pub(crate) place: Place,
+    proxy: Proxy,
+    followed: Vec<(usize, watch::Receiver<Resolution>)>,
+}
+
+/// All of them, and how they reach the controller.
+pub(crate) struct Clients {
+    pub(crate) all: Vec<Client>,
+    way: Way,
+    /// The services of each namespace but the wide one.
+    together: HashMap<String, Vec<usize>>,
+}
+
+struct Way {
+    /// Where the controller listens, once for each address of this machine that clients use.
+    controls: Vec<SocketAddr>,
+    roots: String,
+}
+
+impl Clients {
+    /// Starts all, each with a token of its pod, and waits until all their questions are answered.
+    pub(crate) async fn start(
+        bed: &Bed,
+        replica: &Replica,
+        mesh: &Mesh,
+        addresses: &[IpAddr],
+        figures: &mut Figures,
+    ) -> Self {
+        let size = mesh.size;
+        let listening: SocketAddr = replica.address().await.parse().unwrap();
+        let controls = match addresses {
+            [] => vec![listening],
+            some => some.iter().map(|ip| SocketAddr::new(*ip, listening.port())).collect(),
+        };
+        let mut together: HashMap<String, Vec<usize>> = HashMap::new();
+        for service in 1..size.services {
+            together.entry(size.namespace(service)).or_default().push(service);
+        }
+        let way = Way { controls, roots: roots(bed).await };
+        let mut clients = Self { all: Vec::new(), way, together };
+        let (begin, cpu) = (Instant::now(), replica.cpu());
+        let starting = places(size).into_iter().map(|place| clients.connect(bed, mesh, place));
+        let all = stream::iter(starting).buffered(AT_ONCE).collect().await;
+        clients.all = all;
+        figures.time("all proxies connected and answered", begin.elapsed(), None);
+        figures.time("CPU for that", replica.cpu() - cpu, None);
+        figures.memory("resident, connected", replica, Some(600));
+        clients
+    }
+
+    /// Starts the proxy of a place's pod, and waits until its questions are answered.
+    pub(crate) async fn connect(&self, bed: &Bed, mesh: &Mesh, place: Place) -> Client {
+        let instance = mesh.instance(place);
+        let account = account(place.service);
+        let of = (&*instance.namespace, &*account);
+        let token = bed.token(of, Some("leno"), Some(&*instance.name)).await;
+        let file = |name: String, content: &str| {
+            let path = bed.directory.path().join(name);
+            std::fs::write(&path, content).unwrap();
+            path
+        };
+        let number = place.service + place.pod;
+        let control = self.way.controls[number % self.way.controls.len()];
+        let proxy = Proxy::with(leno_discovery::Settings {
+            control: format!("https://{control}"),
+            roots: file("roots.pem".to_owned(), &self.way.roots),
+            token: file(format!("token-{}.{}", instance.namespace, instance.name), &token),
+            instance,
+            trust_domain: TrustDomain::default(),
+        });
+        let questions = self.questions(mesh.size, place.service);
+        let watch = |service: &usize| (*service, proxy.dial(mesh.vip(*service)));
+        let followed = questions.iter().map(watch).collect();
+        let client = Client { place, proxy, followed };
+        client.is_answered().await;
+        client
+    }
+
+    /// The services that a proxy follows. Replicas of one workload use the same.
+    fn questions(&self, size: Size, service: usize) -> Vec<usize> {
+        let mut random = Random::new(service);
+        let near = &self.together[&size.namespace(service)];
+        let mut services = if service <= size.gathered { vec![0] } else { Vec::new() };
+        services.extend((0..FOLLOWED_NEAR).map(|_| near[random.below(near.len())]));
+        services.extend((0..FOLLOWED_FAR).map(|_| 1 + random.below(size.services - 1)));
+        services.sort_unstable();
+        services.dedup();
+        services
+    }
+
+    /// The subscriptions to each service.
+    pub(crate) fn subscribers(&self) -> HashMap<usize, Vec<watch::Receiver<Resolution>>> {
+        let mut subscribers: HashMap<_, Vec<_>> = HashMap::new();
+        for (service, receiver) in self.all.iter().flat_map(|client| &client.followed) {
+            subscribers.entry(*service).or_default().push(receiver.clone());
+        }
+        subscribers
+    }
+
+    /// Waits until every proxy has exactly the endpoints that the mesh has.
+    pub(crate) async fn are_right(&self, mesh: &Mesh) {
+        for (service, receivers) in self.subscribers() {
+            let expected = mesh.addresses(service);
+            until(&format!("the endpoints of s{service}"), async || {
+                receivers.iter().all(|one| addresses(&one.borrow()) == expected).then_some(())
+            })
+            .await;
+        }
+    }
+
+    /// Asserts that all are connected, and that none has lost its stream or refused a response.
+    pub(crate) fn are_connected(&self) {
+        for client in &self.all {
+            let status = client.proxy.status();
+            let seen = (status.connected, status.connects, status.nacks);
+            assert_eq!(seen, (true, 1, 0), "{:?}", client.place);
+        }
+    }
+}
+
+impl Client {
+    async fn is_answered(&self) {
+        for (_, receiver) in &self.followed {
+            let mut receiver = receiver.clone();
+            let known = receiver.wait_for(|now| matches!(now, Resolution::Service(_)));
+            tokio::time::timeout(super::phases::PATIENCE, known).await.expect("in time").unwrap();
+        }
+        self.proxy.has_policy().await;
+    }
+}
+
+/// The addresses of a service's endpoints.
+fn addresses(now: &Resolution) -> std::collections::BTreeSet<IpAddr> {
+    let Resolution::Service(service) = now else { return Default::default() };
+    let endpoints = service.ports.iter().flat_map(|port| port.endpoints.iter());
+    endpoints.flat_map(|one| one.addresses.iter().copied()).collect()
+}
+
+/// The pods that have a proxy, of the first half of each service: a few of the wide service, a few of others of its
+/// namespace, and most of the other services.
+fn places(size: Size) -> Vec<Place> {
+    let others = size.services - size.gathered - 1;
+    let (mut wide, mut near, mut far) = (0, 0, 0);
+    let place = |number: usize| match (number % WIDE_PROXIES, number / WIDE_PROXIES % 2) {
+        (0, 0) => {
+            wide += 1;
+            Place { service: 0, pod: wide - 1 }
+        }
+        (0, _) => {
+            near += 1;
+            Place { service: 1 + (near - 1) % size.gathered, pod: (near - 1) / size.gathered }
+        }
+        _ => {
+            far += 1;
+            Place { service: size.gathered + 1 + (far - 1) % others, pod: (far - 1) / others }
+        }
+    };
+    let places: Vec<Place> = (0..size.proxies).map(place).collect();
+    let fits = |place: &Place| place.pod < size.pods(place.service) / 2;
+    assert!(places.iter().all(fits), "the mesh is too small for so many proxies");
+    places
+}

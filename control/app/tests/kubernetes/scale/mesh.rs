@@ -1,0 +1,217 @@
+//! The mesh that is measured: services, pods and namespaces by number, as objects of the API server.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::{IpAddr, Ipv4Addr};
+use std::sync::Mutex;
+
+use futures_util::{StreamExt, stream};
+use leno_testkit_api::Bed;
+use leno_testkit_api::objects;
+use leno_types::InstanceName;
+use serde_json::{Value, json};
+
+/// Pods of every service but the wide one.
+const PODS: usize = 10;
+/// Endpoints of one slice, as Kubernetes splits them.
+const SLICE: usize = 100;
+/// Services that are made at once.
+const AT_ONCE: usize = 32;
+
+/// How large the mesh is, and what happens to it.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Size {
+    pub(crate) services: usize,
+    pub(crate) namespaces: usize,
+    /// Pods of service 0, in the large namespace.
+    pub(crate) wide: usize,
+    /// Services of the large namespace beside service 0.
+    pub(crate) gathered: usize,
+    pub(crate) proxies: usize,
+    pub(crate) changes: usize,
+    /// Changes a second.
+    pub(crate) rate: usize,
+    /// Pods with a proxy that are replaced in a second.
+    pub(crate) rollout_rate: usize,
+    pub(crate) routes: usize,
+}
+
+/// A pod's place in the mesh: its service, and its number in it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct Place {
+    pub(crate) service: usize,
+    pub(crate) pod: usize,
+}
+
+/// What is at a place.
+#[derive(Clone, Copy, Debug, Default)]
+struct Pod {
+    /// How many pods were there before.
+    generation: usize,
+    /// Whether it is out of its service's slices.
+    is_out: bool,
+}
+
+/// The mesh as it should be.
+pub(crate) struct Mesh {
+    pub(crate) size: Size,
+    /// By service, then by number.
+    pods: Mutex<Vec<Vec<Pod>>>,
+    /// The address that each service was given.
+    vips: Mutex<BTreeMap<usize, IpAddr>>,
+    /// By service: held while its slices are written, so that no write overtakes another.
+    turns: Vec<tokio::sync::Mutex<()>>,
+}
+
+impl Size {
+    pub(crate) fn pods(&self, service: usize) -> usize {
+        if service == 0 { self.wide } else { PODS }
+    }
+
+    pub(crate) fn namespace(&self, service: usize) -> String {
+        let number =
+            if service <= self.gathered { 0 } else { 1 + service % (self.namespaces - 1).max(1) };
+        format!("team-{number}")
+    }
+}
+
+impl Mesh {
+    pub(crate) fn new(size: Size) -> Self {
+        let pods = (0..size.services).map(|service| vec![Pod::default(); size.pods(service)]);
+        let turns = (0..size.services).map(|_| tokio::sync::Mutex::new(()));
+        let pods = Mutex::new(pods.collect());
+        Self { size, pods, vips: Mutex::default(), turns: turns.collect() }
+    }
+
+    pub(crate) fn pods(&self) -> usize {
+        (0..self.size.services).map(|service| self.size.pods(service)).sum()
+    }
+
+    /// Makes all objects.
+    pub(crate) async fn fill(&self, bed: &Bed) {
+        let namespaces: BTreeSet<String> =
+            (0..self.size.services).map(|service| self.size.namespace(service)).collect();
+        let made = namespaces.iter().map(|name| {
+            let metadata = json!({"name": name});
+            let namespace = json!({"apiVersion": "v1", "kind": "Namespace", "metadata": metadata});
+            async move { drop(bed.create(namespace).await) }
+        });
+        stream::iter(made).buffer_unordered(AT_ONCE).collect::<()>().await;
+        let services = (0..self.size.services).map(|service| self.fill_one(bed, service));
+        stream::iter(services).buffer_unordered(AT_ONCE).collect::<()>().await;
+    }
+
+    async fn fill_one(&self, bed: &Bed, service: usize) {
+        let made = json!({"apiVersion": "v1", "kind": "ServiceAccount",
+            "metadata": {"name": account(service)}});
+        bed.create(self.placed(service, made)).await;
+        for pod in 0..self.size.pods(service) {
+            self.make_pod(bed, Place { service, pod }).await;
+        }
+        let made = self.placed(service, objects::service(&account(service), 80));
+        let made = bed.create(made).await;
+        let vip = made.data["spec"]["clusterIP"].as_str().unwrap().parse().unwrap();
+        self.vips.lock().unwrap().insert(service, vip);
+        for slice in 0..self.size.pods(service).div_ceil(SLICE) {
+            bed.create(self.slice(service, slice)).await;
+        }
+    }
+
+    /// The address of a service.
+    pub(crate) fn vip(&self, service: usize) -> IpAddr {
+        self.vips.lock().unwrap()[&service]
+    }
+
+    /// Makes the pod of a place, and has it run.
+    pub(crate) async fn make_pod(&self, bed: &Bed, place: Place) {
+        let (name, address) = (self.instance(place).name, self.address(place).to_string());
+        let mut pod = self.placed(place.service, objects::pod(&name, &address));
+        pod["spec"]["serviceAccountName"] = json!(account(place.service));
+        bed.create(pod.clone()).await;
+        bed.set_status(pod).await;
+    }
+
+    pub(crate) async fn delete_pod(&self, bed: &Bed, service: usize, name: &str) {
+        bed.delete(self.placed(service, objects::pod(name, ""))).await;
+    }
+
+    /// Lets another pod have a place: its number is another, and its name and address are, too. Its service still lists
+    /// the one before.
+    pub(crate) fn replace(&self, place: Place) {
+        self.pods.lock().unwrap()[place.service][place.pod].generation += 1;
+    }
+
+    /// Takes the endpoint of a pod out of its service, or back. Whether it is in then.
+    pub(crate) fn flip(&self, place: Place) -> bool {
+        let pod = &mut self.pods.lock().unwrap()[place.service][place.pod];
+        pod.is_out = !pod.is_out;
+        !pod.is_out
+    }
+
+    /// Writes the slice of a place as it should be.
+    pub(crate) async fn write_slice(&self, bed: &Bed, place: Place) {
+        let _turn = self.turns[place.service].lock().await;
+        let slice = self.slice(place.service, place.pod / SLICE);
+        bed.merge(slice.clone(), json!({"endpoints": slice["endpoints"]})).await;
+    }
+
+    pub(crate) fn instance(&self, place: Place) -> InstanceName {
+        let generation = self.pod(place).generation;
+        let name = match generation {
+            0 => format!("{}-{}", account(place.service), place.pod),
+            _ => format!("{}-{}-{generation}", account(place.service), place.pod),
+        };
+        InstanceName::new(&self.size.namespace(place.service), &name).unwrap()
+    }
+
+    /// Each pod has had an address of its own.
+    pub(crate) fn address(&self, place: Place) -> IpAddr {
+        let number = match place.service {
+            0 => self.size.services * PODS + place.pod,
+            service => service * PODS + place.pod,
+        };
+        address(0x0a80_0000 + 0x0010_0000 * self.pod(place).generation, number)
+    }
+
+    /// The addresses that a service should have.
+    pub(crate) fn addresses(&self, service: usize) -> BTreeSet<IpAddr> {
+        let places = (0..self.size.pods(service)).map(|pod| Place { service, pod });
+        let inside = places.filter(|place| !self.pod(*place).is_out);
+        inside.map(|place| self.address(place)).collect()
+    }
+
+    /// The endpoint of a pod, as its slice lists it.
+    pub(crate) fn endpoint(&self, place: Place) -> Value {
+        let target = json!({"kind": "Pod", "name": *self.instance(place).name,
+            "namespace": self.size.namespace(place.service)});
+        json!({"addresses": [self.address(place).to_string()], "conditions": {"ready": true},
+            "targetRef": target})
+    }
+
+    fn slice(&self, service: usize, slice: usize) -> Value {
+        let mut object = objects::slice(&account(service), &[]);
+        object["metadata"]["name"] = json!(format!("{}-{slice}", account(service)));
+        let pods = slice * SLICE..self.size.pods(service).min((slice + 1) * SLICE);
+        let places = pods.map(|pod| Place { service, pod });
+        let inside = places.filter(|place| !self.pod(*place).is_out);
+        object["endpoints"] = inside.map(|place| self.endpoint(place)).collect();
+        self.placed(service, object)
+    }
+
+    fn placed(&self, service: usize, mut object: Value) -> Value {
+        object["metadata"]["namespace"] = json!(self.size.namespace(service));
+        object
+    }
+
+    fn pod(&self, place: Place) -> Pod {
+        self.pods.lock().unwrap()[place.service][place.pod]
+    }
+}
+
+/// The name of a service, and of the service account of its pods.
+pub(crate) fn account(service: usize) -> String {
+    format!("s{service}")
+}
+
+fn address(first: usize, number: usize) -> IpAddr {
+    Ipv4Addr::from(u32::try_from(first + number).unwrap()).into()
+}

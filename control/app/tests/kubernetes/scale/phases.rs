@@ -1,0 +1,209 @@
+//! What happens to the mesh, and what is counted meanwhile.
+
+use std::collections::{BTreeMap, HashMap};
+use std::time::{Duration, Instant};
+
+use futures_util::StreamExt;
+use futures_util::stream::FuturesUnordered;
+use leno_testkit_api::{Bed, until};
+use leno_types::mesh::Resolution;
+use tokio::task::JoinSet;
+use tokio::time::{MissedTickBehavior, interval};
+
+use super::clients::{Clients, Random};
+use super::figures::Figures;
+use super::mesh::{Mesh, Place};
+use crate::outages::whole_reads;
+use crate::replica::Replica;
+
+/// Bounds every wait; nothing is measured by it.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(120);
+/// One change in so many is of the wide service.
+const WIDE_EVERY: usize = 20;
+/// Counters of the controller that are compared before and after a phase.
+const COUNTERS: [&str; 4] =
+    ["wakeups_total", "encodings_total", "resources_sent_total", "sent_bytes_total"];
+
+/// Takes endpoints out of their services and back, at the rate of the size.
+pub(crate) async fn changes(
+    bed: &Bed,
+    replica: &Replica,
+    mesh: &Mesh,
+    clients: &Clients,
+    figures: &mut Figures,
+) {
+    let size = mesh.size;
+    let subscribers = clients.subscribers();
+    let (before, cpu, begin) = (counters(replica).await, replica.cpu(), Instant::now());
+    let (mut random, mut flips) = (Random::new(0), HashMap::<usize, usize>::new());
+    let mut arrivals = JoinSet::new();
+    let mut writes = FuturesUnordered::new();
+    let mut written: Vec<Option<(Instant, Instant)>> = vec![None; size.changes];
+    let mut ticks = interval(Duration::from_secs(1) / u32::try_from(size.rate).unwrap());
+    let mut change = 0;
+    while change < size.changes || !writes.is_empty() {
+        tokio::select! {
+            _ = ticks.tick(), if change < size.changes => {
+                let service =
+                    if change % WIDE_EVERY == 0 { 0 } else { 1 + random.below(size.services - 1) };
+                // The first half has proxies, which stay.
+                let half = size.pods(service) / 2;
+                let nth = flips.entry(service).or_default();
+                let place = Place { service, pod: half + *nth % half };
+                *nth += 1;
+                let (address, is_in) = (mesh.address(place), mesh.flip(place));
+                for receiver in subscribers.get(&service).into_iter().flatten() {
+                    let mut receiver = receiver.clone();
+                    arrivals.spawn(async move {
+                        let arrived = receiver.wait_for(|now| has(now, address) == is_in);
+                        tokio::time::timeout(PATIENCE, arrived).await.expect("in time").unwrap();
+                        (change, Instant::now())
+                    });
+                }
+                writes.push(async move {
+                    let begin = Instant::now();
+                    mesh.write_slice(bed, place).await;
+                    (change, begin, Instant::now())
+                });
+                change += 1;
+            }
+            Some((change, begin, end)) = writes.next() => written[change] = Some((begin, end)),
+        }
+    }
+    let arrivals = arrivals.join_all().await;
+    let (elapsed, used) = (begin.elapsed(), replica.cpu() - cpu);
+    let after = counters(replica).await;
+    let waits = |from: fn((Instant, Instant)) -> Instant| -> Vec<Duration> {
+        let wait = |(change, at): &(usize, Instant)| *at - from(written[*change].unwrap());
+        arrivals.iter().map(wait).collect()
+    };
+    let deliveries = arrivals.len() as u64;
+    figures.count("changes", size.changes as u64, None);
+    figures.count("changes a second", (size.changes as f64 / elapsed.as_secs_f64()) as u64, None);
+    figures.count("deliveries to proxies that asked", deliveries, None);
+    // `-` of instants is zero if the proxy was first: the API server answers and reports a write at the same time.
+    figures.times("arrival, from the API server's answer", waits(|(_, end)| end), Some(100));
+    figures.times("arrival, from the begin of the write", waits(|(begin, _)| begin), None);
+    figures.time("CPU of a change", used / u32::try_from(size.changes).unwrap(), None);
+    let spent = |name: &str| after[name] - before[name];
+    figures.count("streams woken", spent("wakeups_total"), None);
+    figures.count("encodings made", spent("encodings_total"), None);
+    let endpoint = mesh.endpoint(Place { service: 1, pod: 0 }).to_string().len() as u64;
+    figures.count("bytes of an endpoint, as JSON", endpoint, None);
+    let of_one = spent("sent_bytes_total") / deliveries.max(1);
+    figures.count("bytes sent a delivery", of_one, Some(3 * endpoint));
+    // A stream that did not ask gets nothing. Two changes that come at the same time may be one delivery.
+    let sent = spent("resources_sent_total");
+    figures.count(
+        "resources sent to proxies that did not ask",
+        sent.saturating_sub(deliveries),
+        None,
+    );
+    assert!(sent <= deliveries, "{sent} resources for {deliveries} deliveries");
+    figures.memory("resident, after the changes", replica, Some(600));
+    clients.are_right(mesh).await;
+    clients.are_connected();
+}
+
+/// Replaces every pod that has a proxy.
+pub(crate) async fn rollout(
+    bed: &Bed,
+    replica: &Replica,
+    mesh: &Mesh,
+    clients: &mut Clients,
+    figures: &mut Figures,
+) {
+    let (begin, cpu) = (Instant::now(), replica.cpu());
+    let mut old = std::mem::take(&mut clients.all).into_iter();
+    let mut ticks =
+        interval(Duration::from_secs(1) / u32::try_from(mesh.size.rollout_rate).unwrap());
+    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    let shared = &*clients;
+    let mut replacing = FuturesUnordered::new();
+    let (mut waits, mut new) = (Vec::new(), Vec::new());
+    while old.len() > 0 || !replacing.is_empty() {
+        tokio::select! {
+            _ = ticks.tick(), if old.len() > 0 => {
+                let client = old.next().unwrap();
+                replacing.push(async move {
+                    let (place, name) = (client.place, mesh.instance(client.place).name);
+                    mesh.replace(place);
+                    mesh.make_pod(bed, place).await;
+                    mesh.write_slice(bed, place).await;
+                    let begin = Instant::now();
+                    let next = shared.connect(bed, mesh, place).await;
+                    let wait = begin.elapsed();
+                    drop(client);
+                    mesh.delete_pod(bed, place.service, &name).await;
+                    (next, wait)
+                });
+            }
+            Some((next, wait)) = replacing.next() => {
+                new.push(next);
+                waits.push(wait);
+            }
+        }
+    }
+    drop(replacing);
+    clients.all = new;
+    clients.are_right(mesh).await;
+    figures.time("rollout of all proxies", begin.elapsed(), None);
+    figures.times("rollout: a proxy's start, with its token", waits, None);
+    let pods = u32::try_from(mesh.size.proxies).unwrap();
+    figures.time("rollout: CPU of a pod", (replica.cpu() - cpu) / pods, None);
+    figures.memory("resident, after the rollout", replica, Some(600));
+    clients.are_connected();
+}
+
+/// Restarts the API server.
+pub(crate) async fn outage(
+    bed: &mut Bed,
+    replica: &Replica,
+    mesh: &Mesh,
+    clients: &Clients,
+    figures: &mut Figures,
+) {
+    let stale = "leno_control_cluster_stale_seconds";
+    let first = whole_reads(bed, 0);
+    let before = bed.reads("leno-controller").len();
+    bed.stop();
+    until("the outage is noticed", async || (replica.metric(stale).await > 0.0).then_some(()))
+        .await;
+    clients.are_connected();
+    bed.restart().await;
+    let begin = Instant::now();
+    until("all is followed again", async || (replica.metric(stale).await == 0.0).then_some(()))
+        .await;
+    figures.time("outage: until all is followed", begin.elapsed(), None);
+    let place = Place { service: 0, pod: mesh.size.pods(0) / 2 };
+    mesh.flip(place);
+    mesh.write_slice(bed, place).await;
+    clients.are_right(mesh).await;
+    clients.are_connected();
+    let again = whole_reads(bed, before);
+    let lists = bed.reads("leno-controller").into_iter().skip(before).filter(|read| read.is_list);
+    let lists = lists.count() as u64;
+    figures.count("outage: kinds followed", first.len() as u64, None);
+    figures.count("outage: kinds read again", again.len() as u64, None);
+    figures.count("outage: lists from etcd", lists, Some(0));
+    let twice: BTreeMap<_, _> = again
+        .iter()
+        .filter(|(path, count)| **count > first.get(*path).copied().unwrap_or(1))
+        .collect();
+    figures.count("outage: kinds read more than once by a watch", twice.len() as u64, Some(0));
+    assert!(twice.is_empty() && lists == 0, "{twice:?}, {lists} lists");
+}
+
+fn has(now: &Resolution, address: std::net::IpAddr) -> bool {
+    let Resolution::Service(service) = now else { return false };
+    let mut endpoints = service.ports.iter().flat_map(|port| port.endpoints.iter());
+    endpoints.any(|one| one.addresses.contains(&address))
+}
+
+async fn counters(replica: &Replica) -> HashMap<&'static str, u64> {
+    let mut counters = HashMap::new();
+    for name in COUNTERS {
+        counters.insert(name, replica.metric(&format!("leno_control_{name}")).await as u64);
+    }
+    counters
+}

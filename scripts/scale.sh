@@ -1,0 +1,45 @@
+#!/usr/bin/env bash
+# The control plane of a large mesh, measured: the real controller on a real API server with 50,000 stub pods, and
+# 2,000 clients of discovery (control/app/tests/kubernetes/scale.rs). About 20 minutes, and 8 GB of memory.
+#
+#   scripts/scale.sh                     the size that the design names; fails if one of its bounds is missed
+#   BEFORE=FILE scripts/scale.sh         prints the figures of an earlier run beside those of this one
+#   LENO_SCALE_PROXIES=200 scripts/scale.sh     another size; no bound of time or memory holds
+#
+# The controller has CPUs of its own: two of four and more, one of two. Figures are written to
+# scale/<commit>.tsv of the target directory.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+target=${CARGO_TARGET_DIR:-target}
+mkdir -p "$target/scale"
+
+CLUSTER_KUBE=$(scripts/cluster.sh api)
+cargo build -p leno-controller --bins
+built=$(cargo test -p leno-controller --test kubernetes --no-run --message-format json |
+  sed -n 's/.*"executable":"\([^"]*kubernetes-[^"]*\)".*/\1/p' | tail -n 1)
+
+cpus=$(nproc)
+if [ "$cpus" -ge 4 ]; then
+  own=0-1 rest=2-$((cpus - 1))
+elif [ "$cpus" -ge 2 ]; then
+  own=$((cpus - 1)) rest=0-$((cpus - 2))
+else
+  own=0 rest=0
+fi
+echo "the controller on CPU $own, the API server and the clients on CPU $rest"
+
+# In a network namespace of its own, so that the clients can have several addresses: the controller takes 1,024
+# connections of one.
+addresses=
+for nth in 1 2 3 4 5 6 7 8; do addresses+=${addresses:+,}10.200.0.$nth; done
+export CLUSTER_KUBE
+export LENO_SCALE=large LENO_SCALE_CPUS=$own LENO_SCALE_ADDRESSES=$addresses
+export LENO_SCALE_RECORD=${RECORD:-$target/scale/$(git rev-parse --short HEAD).tsv} LENO_SCALE_BEFORE=${BEFORE:-}
+namespace=(unshare --net)
+[ "$(id -u)" = 0 ] || namespace=(unshare --user --map-root-user --net)
+# shellcheck disable=SC2016
+exec "${namespace[@]}" bash -euc '
+  ip link set lo up
+  for address in ${LENO_SCALE_ADDRESSES//,/ }; do ip address add "$address/32" dev lo; done
+  exec taskset --cpu-list "$0" "$@"' "$rest" \
+  "$built" scale::a_large_mesh_is_served_through_changes_a_rollout_and_an_outage --exact --nocapture
