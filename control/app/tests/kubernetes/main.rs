@@ -7,6 +7,7 @@
 #![expect(clippy::unwrap_used, reason = "a test may panic")]
 
 mod admission;
+mod attacks;
 mod burst;
 mod declaration;
 mod kinds;

@@ -1,0 +1,116 @@
+//! Strangers on the port of discovery, and programs that pose as the control plane.
+
+use std::net::{Ipv4Addr, SocketAddr};
+use std::sync::Arc;
+use std::time::Duration;
+
+use leno_discovery::Certificate;
+use leno_testkit_api::{binary, until};
+use tokio::io::AsyncReadExt;
+use tokio::net::{TcpListener, TcpSocket};
+use tokio::task::JoinSet;
+use tokio::time::sleep;
+use tokio_rustls::TlsAcceptor;
+use tokio_rustls::rustls::ServerConfig;
+use tokio_rustls::rustls::crypto::aws_lc_rs::default_provider;
+use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use tokio_rustls::rustls::version::TLS13;
+
+use crate::proxy::{self, Proxy};
+use crate::replica::Replica;
+use crate::scale::open_enough;
+use crate::{cluster, run_pod};
+
+/// Addresses of the stranger, and connections of each: as many as the control plane permits of one, and together more
+/// than it has places for clients without a certificate (1,024).
+const ADDRESSES: u8 = 8;
+const OF_ADDRESS: usize = 256;
+/// Connections that are open while the places are full, at least.
+const FULL: u64 = 900;
+/// How long the stranger waits before it opens a connection that was closed again.
+const AGAIN: Duration = Duration::from_millis(200);
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_stranger_that_holds_places_keeps_no_proxy_from_its_certificate() {
+    let Some(kube) = binary() else { return };
+    let (bed, kubeconfig) = cluster(&kube).await;
+    run_pod(&bed, "web-0", "10.244.0.7").await;
+    let replica = Replica::start("controller-0", &kubeconfig);
+    let control: SocketAddr = replica.address().await.parse().unwrap();
+    open_enough(usize::from(ADDRESSES) * OF_ADDRESS);
+    let mut stranger = JoinSet::new();
+    for last in 2..2 + ADDRESSES {
+        for _ in 0..OF_ADDRESS {
+            stranger.spawn(async move { hold(Ipv4Addr::new(127, 0, 0, last), control).await });
+        }
+    }
+    let open = async || replica.metric("leno_control_connections").await as u64;
+    until("all places are held", async || (open().await >= FULL).then_some(())).await;
+
+    let token = bed.token(("shop", "web"), Some("leno"), Some("web-0")).await;
+    let proxy = Proxy::start(&bed, &replica, "shop/web-0", &token).await;
+    proxy.certificate().await;
+    proxy.has_policy().await;
+    assert!(proxy.is_connected());
+    assert_eq!(proxy.status().connects, 1);
+    until("the stranger goes on", async || (open().await >= FULL).then_some(())).await;
+    stranger.shutdown().await;
+    replica.end();
+}
+
+/// Holds a connection from an address, without a word, and opens it again whenever it was closed.
+async fn hold(from: Ipv4Addr, control: SocketAddr) {
+    loop {
+        let socket = TcpSocket::new_v4().unwrap();
+        socket.bind(SocketAddr::new(from.into(), 0)).unwrap();
+        if let Ok(mut connection) = socket.connect(control).await {
+            // Returns once the control plane closes it, in whatever way.
+            let _ = connection.read(&mut [0]).await;
+        }
+        sleep(AGAIN).await;
+    }
+}
+
+/// A user who may make pods in a namespace has a certificate of each of its service accounts, and also where they are
+/// called like the control plane's own. With it no program gets the tokens of proxies.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_leno_system_look_alike_gets_no_tokens_of_proxies() {
+    let Some(kube) = binary() else { return };
+    let (bed, kubeconfig) = cluster(&kube).await;
+    run_pod(&bed, "web-0", "10.244.0.7").await;
+    let replica = Replica::start("controller-0", &kubeconfig);
+    let token = bed.token(("leno-system", "controller"), Some("leno"), None).await;
+    let certificate = proxy::issue(&bed, &replica, &token).await.unwrap();
+    let own = b"spiffe://cluster.local/ns/leno-system/sa/controller";
+    let leaf = &certificate.chain_der[0];
+    assert!(leaf.windows(own.len()).any(|part| part == own), "it is a certificate of the mesh");
+
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let control = format!("https://{}", listener.local_addr().unwrap());
+    let acceptor = acceptor(&certificate);
+    let served = tokio::spawn(async move {
+        let (stream, _) = listener.accept().await.unwrap();
+        acceptor.accept(stream).await.map(drop)
+    });
+    let token = bed.token(("shop", "web"), Some("leno"), Some("web-0")).await;
+    let refused = proxy::issue_at(&bed, control, &token).await.unwrap_err();
+    assert!(refused.contains("cannot reach the control plane"), "{refused}");
+    assert!(served.await.unwrap().is_err(), "the proxy ends the handshake, and sends no token");
+    // The real one has the same token.
+    proxy::issue(&bed, &replica, &token).await.unwrap();
+    replica.end();
+}
+
+/// A server that shows this certificate.
+fn acceptor(certificate: &Certificate) -> TlsAcceptor {
+    let chain = certificate.chain_der.iter().cloned().map(CertificateDer::from).collect();
+    let key = PrivateKeyDer::Pkcs8(certificate.key_der.clone().into());
+    let mut config = ServerConfig::builder_with_provider(Arc::new(default_provider()))
+        .with_protocol_versions(&[&TLS13])
+        .unwrap()
+        .with_no_client_auth()
+        .with_single_cert(chain, key)
+        .unwrap();
+    config.alpn_protocols = vec![b"h2".to_vec()];
+    TlsAcceptor::from(Arc::new(config))
+}
