@@ -58,6 +58,9 @@ test="$bench
   node nodejs nodejs
   npm npm npm
   chromium chromium chromium
+  zsh zsh zsh
+  fish fish fish
+  sudo sudo sudo
   prometheus prometheus golang-github-prometheus
   rsvg-convert librsvg2-bin librsvg2-tools"
 

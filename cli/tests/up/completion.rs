@@ -1,9 +1,9 @@
-//! Completion in a real bash, beside a mesh that runs.
+//! Completion in a real bash, zsh and fish, beside a mesh that runs.
 
 #![expect(clippy::unwrap_used, reason = "test code")]
 
 use std::path::Path;
-use std::process::Command;
+use std::process::{Command, Output};
 
 use crate::mesh::{Mesh, root};
 
@@ -24,54 +24,195 @@ spec: {command: [sleep, infinity]}
 ";
 
 /// Sources the script and presses Tab behind the words that are its arguments.
-const TAB: &str = r#"
+const BASH: &str = r#"
 source <(leno completion bash)
 read -r -a registered <<<"$(complete -p leno)"
 for index in "${!registered[@]}"; do
   [ "${registered[index]}" = -F ] && function=${registered[index + 1]}
 done
-COMP_WORDS=("$@") COMP_CWORD=$(($# - 1)) COMP_TYPE=9
+COMP_WORDS=($LINE)
+[[ $LINE = *" " ]] && COMP_WORDS+=("")
+COMP_CWORD=$((${#COMP_WORDS[@]} - 1)) COMP_TYPE=9
 "$function" leno "${COMP_WORDS[COMP_CWORD]}" "${COMP_WORDS[COMP_CWORD - 1]}"
 for one in "${COMPREPLY[@]}"; do printf '%s\n' "$one"; done
 "#;
 
-/// What bash offers for the last word of a line.
-fn offered(directory: &Path, line: &[&str]) -> Vec<String> {
+/// The `.zshrc` of a shell whose first line is completed as the user types it, with all matches inserted.
+const ZSHRC: &str = r#"
+autoload -Uz compinit; compinit -u -D
+source <(leno completion zsh)
+all-matches() { _main_complete; compstate[insert]=all }
+zle -C all-matches complete-word all-matches
+zle-line-init() {
+  BUFFER=$LINE CURSOR=$#LINE
+  zle all-matches
+  print -r -- "$BUFFER" >$ZDOTDIR/completed
+  exit
+}
+zle -N zle-line-init
+"#;
+
+/// Prints what is offered, each with what it means.
+const FISH: &str = "leno completion fish | source; complete -C \"$LINE\"";
+
+/// The shells whose scripts `leno completion` prints for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Shell {
+    Bash,
+    Zsh,
+    Fish,
+}
+
+impl Shell {
+    /// All that are installed.
+    fn all() -> Vec<Self> {
+        let all = [(Self::Bash, "bash"), (Self::Zsh, "zsh"), (Self::Fish, "fish")];
+        all.into_iter()
+            .filter(|(_, program)| is_installed(program))
+            .map(|(shell, _)| shell)
+            .collect()
+    }
+
+    /// What it offers at the end of a line, `leno` of this build being on its PATH.
+    fn offers(self, directory: &Path, line: &str) -> Vec<String> {
+        let home = tempfile::tempdir().unwrap();
+        std::fs::write(home.path().join(".zshrc"), ZSHRC).unwrap();
+        let mut shell = match self {
+            Self::Bash => {
+                let mut bash = Command::new("bash");
+                bash.args(["--norc", "-c", BASH]);
+                bash
+            }
+            Self::Zsh => {
+                let mut terminal = Command::new("script");
+                terminal.args(["-qec", "zsh -i", "/dev/null"]).env("ZDOTDIR", home.path());
+                terminal.stdin(std::process::Stdio::null());
+                terminal
+            }
+            Self::Fish => {
+                let mut fish = Command::new("fish");
+                fish.args(["--no-config", "-c", FISH]).env("HOME", home.path());
+                fish
+            }
+        };
+        shell.env("PATH", path()).env("LINE", line).current_dir(directory);
+        let output = shell.output().unwrap();
+        assert!(output.status.success() && output.stderr.is_empty(), "{line:?}: {output:?}");
+        let mut offered: Vec<String> = match self {
+            Self::Bash => text(&output).lines().map(str::to_owned).collect(),
+            Self::Zsh => {
+                let completed = std::fs::read_to_string(home.path().join("completed")).unwrap();
+                let begun = line.rfind(' ').map_or(0, |space| space + 1);
+                // A line to which nothing fits stays what it is.
+                let changed = completed.trim_end_matches('\n') != line;
+                let words = completed.get(begun..).filter(|_| changed).unwrap_or_default();
+                words.split_whitespace().map(str::to_owned).collect()
+            }
+            Self::Fish => {
+                let words = text(&output);
+                words
+                    .lines()
+                    .filter_map(|line| line.split('\t').next())
+                    .map(str::to_owned)
+                    .collect()
+            }
+        };
+        offered.sort();
+        offered
+    }
+}
+
+/// Says so where a program is missing; it is an error where LENO_REQUIRE has `servers`.
+fn is_installed(program: &str) -> bool {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    if std::env::split_paths(&path).any(|folder| folder.join(program).is_file()) {
+        return true;
+    }
+    assert!(
+        !leno_testkit::tools::required("servers"),
+        "LENO_REQUIRE has servers: {program} is missing"
+    );
+    println!("skipped: {program} is missing");
+    false
+}
+
+/// With `leno` of this build in front.
+fn path() -> std::ffi::OsString {
     let programs = Path::new(env!("CARGO_BIN_EXE_leno")).parent().unwrap().to_owned();
     let path = std::env::var_os("PATH").unwrap_or_default();
     let path = std::env::join_paths([programs].into_iter().chain(std::env::split_paths(&path)));
-    let mut bash = Command::new("bash");
-    bash.args(["--norc", "-c", TAB, "bash", "leno"]).args(line);
-    bash.env("PATH", path.unwrap()).current_dir(directory);
-    let output = bash.output().unwrap();
-    assert!(output.status.success() && output.stderr.is_empty(), "{line:?}: {output:?}");
-    String::from_utf8_lossy(&output.stdout).lines().map(str::to_owned).collect()
+    path.unwrap()
+}
+
+fn text(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stdout).into_owned()
 }
 
 #[test]
-fn bash_completes_commands_values_and_the_names_of_what_runs() {
+fn shells_complete_commands_values_and_the_names_of_what_runs() {
     let Some(mesh) = root(|| Mesh::start(MESH)) else { return };
     let name = mesh.name();
+    let of_mesh = |line: &str| line.replace("@", &format!("--name {name}"));
     for (line, expected) in [
-        (&["lo"][..], &["logs"][..]),
-        (&["port"], &["port-forward"]),
-        (&["stat", "-o", "j"], &["json"]),
-        (&["up", "--mtls", "s"], &["strict"]),
-        (&["up", "--capture", ""], &["auto", "ebpf", "iptables", "nftables"]),
-        (&["up", "mesh"], &["mesh.yaml"]),
-        (&["ps", "--name", name], &[name]),
-        (&["ps", "--name", name, "-n", ""], &["batch", "shop"]),
-        (&["logs", "--name", name, "we"], &["web", "web-0", "web-1"]),
-        (&["logs", "--name", name, "-n", "batch", "w"], &["worker", "worker-0"]),
-        (&["restart", "--name", name, "worker", "web-"], &["web-0", "web-1"]),
-        (&["exec", "--name", name, "shop/"], &["shop/web", "shop/web-0", "shop/web-1"]),
-        (&["explain", "--name", name, "worker-"], &["worker-0"]),
-        (&["diagnostics", "proxy", "--name", name, "worker-"], &["worker-0"]),
+        ("leno lo", &["logs"][..]),
+        ("leno port", &["port-forward"]),
+        ("leno stat -o j", &["json"]),
+        ("leno up --mtls s", &["strict"]),
+        ("leno up --capture ", &["auto", "ebpf", "iptables", "nftables"]),
+        ("leno up mesh", &["mesh.yaml"]),
+        (&format!("leno ps --name {name}"), &[name]),
+        ("leno ps @ -n ", &["batch", "shop"]),
+        ("leno logs @ we", &["web", "web-0", "web-1"]),
+        ("leno logs @ -n batch w", &["worker", "worker-0"]),
+        ("leno restart @ worker web-", &["web-0", "web-1"]),
+        ("leno exec @ shop/", &["shop/web", "shop/web-0", "shop/web-1"]),
+        ("leno explain @ worker-", &["worker-0"]),
+        ("leno diagnostics proxy @ worker-", &["worker-0"]),
         // No such mesh.
-        (&["logs", "--name", "nope", "we"], &[]),
+        ("leno logs --name nope we", &[]),
+        ("leno logs --t", &["--tail", "--timestamps"]),
     ] {
-        assert_eq!(offered(mesh.directory(), line), expected, "{line:?}\n{}", mesh.log());
+        let line = of_mesh(line);
+        for shell in Shell::all() {
+            let offered = shell.offers(mesh.directory(), &line);
+            assert_eq!(offered, expected, "{shell:?} {line:?}\n{}", mesh.log());
+        }
     }
-    let options = offered(mesh.directory(), &["logs", "--t"]);
-    assert_eq!(options, ["--tail", "--timestamps"]);
+}
+
+/// As the user `daemon`, which sudo lets through without a password if `$1` is NOPASSWD:. A mount namespace keeps
+/// the machine's own rules as they are.
+const AS_DAEMON: &str = r#"
+set -e
+mount --bind "$2" /mnt
+printf 'root ALL=(ALL) ALL\ndaemon ALL=(ALL) %s ALL\n' "$1" >"$3/sudoers"
+chmod 440 "$3/sudoers"
+mount --bind "$3/sudoers" /etc/sudoers
+export PATH=/mnt:$PATH
+exec setpriv --reuid 1 --regid 1 --clear-groups bash --norc -c "$4"
+"#;
+
+#[test]
+fn another_user_is_offered_names_where_sudo_needs_no_password() {
+    let Some(mesh) = root(|| Mesh::start(MESH)) else { return };
+    if !is_installed("sudo") {
+        return;
+    }
+    let programs = Path::new(env!("CARGO_BIN_EXE_leno")).parent().unwrap();
+    let line = format!("leno logs --name {} we", mesh.name());
+    for (password, asked, expected) in [
+        ("NOPASSWD:", "1", "web\nweb-0\nweb-1\n"),
+        ("NOPASSWD:", "0", ""),
+        // One that needs a password is not asked for it.
+        ("PASSWD:", "1", ""),
+    ] {
+        let directory = tempfile::tempdir().unwrap();
+        let mut command = Command::new("unshare");
+        command.args(["--mount", "bash", "-c", AS_DAEMON, "bash", password]).arg(programs);
+        command.arg(directory.path()).arg(BASH);
+        command.env("LINE", &line).env("LENO_COMPLETE_SUDO", asked).current_dir("/");
+        let output = command.output().unwrap();
+        assert!(output.status.success() && output.stderr.is_empty(), "{output:?}");
+        assert_eq!(text(&output), expected, "{password} {asked}\n{}", mesh.log());
+    }
 }
