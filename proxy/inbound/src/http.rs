@@ -7,13 +7,14 @@ use leno_http::{
     After, Call, Cause, Conn, Exchange, Io, Order, Place, RequestHead, exchange, grpc_status_of,
     h2_to_h1, h2_to_h2, is_idempotent, serve_streams,
 };
-use leno_telemetry::{Begun, Counter, Edge, Outcome};
+use leno_telemetry::{Begun, Counter, Outcome};
 use leno_transport::{ConnectError, Counted, Peeked, unless_gone};
 use tokio::sync::futures::Notified;
 
 use crate::application::{Application, NoStream};
 use crate::authorize::AUTHORIZATION_DENIED;
 use crate::limit::{self, RATE_LIMITED};
+use crate::peer::Peer;
 use crate::standing::Standing;
 use crate::{Caller, Shared};
 
@@ -34,7 +35,7 @@ const GRPC_DEADLINE_EXCEEDED: u8 = 4;
 pub(crate) async fn serve_http1<S: Io>(
     shared: &Shared,
     application: &Application,
-    (edge, caller): (&Edge, &Caller),
+    (edge, caller): (&Peer, &Caller),
     client: Peeked<S>,
 ) {
     let (first, client) = client.into_parts();
@@ -50,7 +51,7 @@ pub(crate) async fn serve_http1<S: Io>(
 }
 
 /// A request of an HTTP/2 client, with what it is served by.
-pub(crate) type Job = (Rc<Shared>, Rc<Application>, (Rc<Edge>, Rc<Caller>), Call);
+pub(crate) type Job = (Rc<Shared>, Rc<Application>, (Rc<Peer>, Rc<Caller>), Call);
 
 async fn serve_call((shared, application, (edge, caller), call): Job) {
     let _busy = shared.parts.activity.enter();
@@ -62,7 +63,7 @@ async fn serve_call((shared, application, (edge, caller), call): Job) {
 pub(crate) async fn serve_http2<S: Io>(
     shared: &Rc<Shared>,
     application: &Rc<Application>,
-    (edge, caller): (&Rc<Edge>, Rc<Caller>),
+    (edge, caller): (&Rc<Peer>, Rc<Caller>),
     client: Peeked<S>,
     is_mesh: bool,
 ) {
@@ -89,7 +90,7 @@ pub(crate) async fn serve_http2<S: Io>(
 async fn forward<S: Io>(
     shared: &Shared,
     application: &Application,
-    (edge, caller): (&Edge, &Caller),
+    (edge, caller): (&Peer, &Caller),
     (client, request): (&mut Conn<S>, &RequestHead),
 ) -> After {
     let registry = &shared.parts.registry;
@@ -153,7 +154,7 @@ async fn forward<S: Io>(
 async fn forward_call(
     shared: &Shared,
     application: &Application,
-    (edge, caller): (&Edge, &Caller),
+    (edge, caller): (&Peer, &Caller),
     mut call: Call,
 ) {
     let head = call.view();
@@ -189,7 +190,7 @@ async fn forward_call(
 async fn to_http1<'n>(
     shared: &'n Shared,
     application: &Application,
-    (edge, caller): (&Edge, &Caller),
+    (edge, caller): (&Peer, &Caller),
     call: &mut Call,
     mut changed: Pin<&mut Notified<'n>>,
 ) -> Result<Exchange, (u16, &'static str)> {
@@ -225,7 +226,7 @@ async fn to_http1<'n>(
 async fn to_http2<'n>(
     shared: &'n Shared,
     application: &Application,
-    (edge, caller): (&Edge, &Caller),
+    (edge, caller): (&Peer, &Caller),
     call: &mut Call,
     mut changed: Pin<&mut Notified<'n>>,
 ) -> Result<Exchange, (u16, &'static str)> {
@@ -276,7 +277,7 @@ async fn to_http2<'n>(
     }
 }
 
-fn unreachable(edge: &Edge, error: &ConnectError) -> (u16, &'static str) {
+fn unreachable(edge: &Peer, error: &ConnectError) -> (u16, &'static str) {
     tracing::debug!(%error, "the application cannot be connected to");
     edge.connect_failure();
     (503, APPLICATION_UNREACHABLE)
@@ -305,7 +306,7 @@ async fn never_arrived(done: &Exchange, server: &Conn<Counted>) -> bool {
 }
 
 /// Counts a request that the application was given.
-fn count(shared: &Shared, edge: &Edge, begun: &Begun, (done, is_grpc): (&Exchange, bool)) {
+fn count(shared: &Shared, edge: &Peer, begun: &Begun, (done, is_grpc): (&Exchange, bool)) {
     let (status, error) = (done.counted_status(), done.error());
     let answered = done
         .failure
@@ -330,7 +331,7 @@ fn count(shared: &Shared, edge: &Edge, begun: &Begun, (done, is_grpc): (&Exchang
 /// Counts a request that never reached the application.
 fn fail(
     shared: &Shared,
-    edge: &Edge,
+    edge: &Peer,
     begun: &Begun,
     (status, cause, is_grpc): (u16, &'static str, bool),
 ) {

@@ -25,6 +25,7 @@ mod http;
 mod limit;
 mod opaque;
 mod own_tls;
+mod peer;
 mod race;
 mod standing;
 
@@ -36,7 +37,7 @@ use std::sync::Arc;
 
 use leno_discovery::Directory;
 use leno_http::{Limits, Tasks};
-use leno_telemetry::{Counter, Direction, Edge, EdgeLabels, Registry};
+use leno_telemetry::{Counter, Direction, EdgeLabels, Registry};
 use leno_tls::{Acceptor, TlsStream};
 use leno_transport::{
     Activity, Admitted, ClientAddress, Io, OwnTls, Peeked, Refusal, Shown, Verdict, Waits,
@@ -52,6 +53,7 @@ use accept::{Accepted, PortRules};
 use application::{Application, Server};
 use authorize::{Access, LogBudget, Policies};
 use limit::{Key, RateLimits};
+use peer::{Instance, Peer};
 
 pub use limit::LimitTable;
 
@@ -138,6 +140,7 @@ impl Caller {
 pub(crate) struct Client {
     pub(crate) identity: Option<Identity>,
     pub(crate) address: SocketAddr,
+    pub(crate) instance: Instance,
 }
 
 impl Inbound {
@@ -187,7 +190,9 @@ impl Inbound {
             }
         };
         let rules = self.shared.rules_for(destination.port());
-        let client = Client { identity: None, address: canonical(address) };
+        let address = canonical(address);
+        let instance = Instance::of(parts.registry.logs(), &parts.directory, address.ip());
+        let client = Client { identity: None, address, instance };
         let application = self.application(destination, client.address);
         let accepted = accept::accept(&self.shared, &application, stream, &client, rules);
         let Some(accepted) = accepted.await else { return };
@@ -283,7 +288,7 @@ impl Inbound {
     /// Serves the requests of a client, of either version.
     async fn requests<S: Io>(
         &self,
-        (edge, caller, is_mesh): (&Rc<Edge>, Caller, bool),
+        (edge, caller, is_mesh): (&Rc<Peer>, Caller, bool),
         application: &Rc<Application>,
         client: Peeked<S>,
         version: Protocol,
@@ -443,12 +448,11 @@ impl Shared {
             || self.parts.policy.borrow().as_ref().is_some_and(of_policy)
     }
 
-    /// The edge from this client; the service account stands for the workload, because an
-    /// identity does not tell one replica from another.
-    pub(crate) fn edge(&self, client: &Client) -> Rc<Edge> {
+    /// The edge from this client, on which the service account stands for the workload.
+    pub(crate) fn edge(&self, client: &Client) -> Rc<Peer> {
         let workload = &self.parts.workload;
         let identity = client.identity.as_ref();
-        self.parts.registry.edge(&EdgeLabels {
+        let edge = self.parts.registry.edge(&EdgeLabels {
             direction: Direction::Inbound,
             client: identity.map_or("", Identity::service_account).into(),
             client_namespace: identity.map_or("", Identity::namespace).into(),
@@ -456,6 +460,7 @@ impl Shared {
             server_namespace: Arc::clone(&workload.namespace),
             service: "".into(),
             mtls: identity.is_some(),
-        })
+        });
+        Rc::new(Peer::new(edge, client))
     }
 }

@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 use std::pin::pin;
 use std::time::Duration;
 
-use leno_telemetry::{Edge, Relay};
+use leno_telemetry::{Logged as _, Relay};
 use leno_transport::{
     ConnectError, Ended, Io, OwnTls, Peeked, RELAY_IDLE, Side, relay_until, unless_gone,
 };
@@ -13,6 +13,7 @@ use tokio::net::TcpStream;
 use crate::Shared;
 use crate::application::Application;
 use crate::authorize::{AUTHORIZATION_DENIED, Access};
+use crate::peer::Peer;
 use crate::standing::revoked;
 
 /// In metrics and the access log when the application cannot be connected to.
@@ -25,7 +26,7 @@ const CLIENT_LEFT: &str = "closed";
 pub(crate) async fn serve<S: Io>(
     shared: &Shared,
     application: &Application,
-    (edge, access): (&Edge, &Access),
+    (edge, access): (&Peer, &Access),
     mut client: Peeked<S>,
     (server, tls): (Option<Peeked<TcpStream>>, OwnTls),
 ) {
@@ -42,7 +43,7 @@ pub(crate) async fn serve<S: Io>(
             duration: Duration::ZERO,
             error: Some(AUTHORIZATION_DENIED),
         };
-        shared.parts.registry.relayed(edge.labels(), &relay);
+        shared.parts.registry.relayed(&edge.logged(), &relay);
         return client.reset();
     }
     let server = match server {
@@ -85,18 +86,18 @@ pub(crate) async fn serve<S: Io>(
         duration: started.elapsed(),
         error: (!matches!(relayed.ended, Ended::Closed)).then_some(reason),
     };
-    shared.parts.registry.relayed(edge.labels(), &relay);
+    shared.parts.registry.relayed(&edge.logged(), &relay);
 }
 
 /// Counts and logs a connection for which the application cannot be connected to.
-pub(crate) fn unreachable(shared: &Shared, edge: &Edge, error: &ConnectError, target: SocketAddr) {
+pub(crate) fn unreachable(shared: &Shared, edge: &Peer, error: &ConnectError, target: SocketAddr) {
     edge.connect_failure();
     tracing::debug!(%error, "the application cannot be connected to");
     unserved(shared, edge, target, APPLICATION_UNREACHABLE);
 }
 
 /// Counts and logs a connection that the application does not serve.
-fn unserved(shared: &Shared, edge: &Edge, target: SocketAddr, cause: &'static str) {
+fn unserved(shared: &Shared, edge: &Peer, target: SocketAddr, cause: &'static str) {
     edge.error(cause);
     let relay = Relay {
         target,
@@ -106,5 +107,5 @@ fn unserved(shared: &Shared, edge: &Edge, target: SocketAddr, cause: &'static st
         duration: Duration::ZERO,
         error: Some(cause),
     };
-    shared.parts.registry.relayed(edge.labels(), &relay);
+    shared.parts.registry.relayed(&edge.logged(), &relay);
 }

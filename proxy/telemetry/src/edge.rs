@@ -1,6 +1,8 @@
 //! One edge: a client, a server, and all counts between them.
 
+use std::borrow::Cow;
 use std::cell::{Cell, RefCell};
+use std::rc::Rc;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -52,6 +54,33 @@ pub struct EdgeLabels {
     pub service: Arc<str>,
     /// Whether the connection between the proxies is mTLS.
     pub mtls: bool,
+}
+
+/// What counts requests, and names their client and server in the access log.
+pub trait Logged {
+    /// Where they are counted.
+    fn edge(&self) -> &Edge;
+
+    /// The client and the server in lines of the access log.
+    fn logged(&self) -> Cow<'_, EdgeLabels> {
+        Cow::Borrowed(self.edge().labels())
+    }
+}
+
+impl Logged for Edge {
+    fn edge(&self) -> &Edge {
+        self
+    }
+}
+
+impl<T: Logged> Logged for Rc<T> {
+    fn edge(&self) -> &Edge {
+        T::edge(self)
+    }
+
+    fn logged(&self) -> Cow<'_, EdgeLabels> {
+        T::logged(self)
+    }
 }
 
 /// The counts of one edge on one worker.

@@ -22,7 +22,7 @@ mod snapshot;
 pub mod access;
 
 pub use counter::Counter;
-pub use edge::{Direction, Edge, EdgeLabels};
+pub use edge::{Direction, Edge, EdgeLabels, Logged};
 pub use histogram::{BUCKET_BOUNDS_S, Histogram};
 pub use registry::{
     Begun, EDGE_IDLE, MAX_AUTHORIZATION_POLICIES, MAX_EDGES, MAX_TLS_NAMES, Outcome, Registry,

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use crate::access::{Log, MAX_FIELD_BYTES, Record};
 use crate::counter::{Counter, Counters};
-use crate::edge::{Direction, Edge, EdgeLabels};
+use crate::edge::{Direction, Edge, EdgeLabels, Logged};
 use crate::snapshot::Snapshot;
 
 /// Most edges that a worker counts separately. An edge has about 40 series and 500 bytes, so this
@@ -107,6 +107,12 @@ impl Registry {
         Self { access, ..self }
     }
 
+    /// Whether there is an access log.
+    #[must_use]
+    pub fn logs(&self) -> bool {
+        self.access.is_some()
+    }
+
     /// Starts a request with this version of HTTP. Its method and target are copied only if there
     /// is an access log, and only as much of them as the log shows.
     #[must_use]
@@ -117,8 +123,9 @@ impl Registry {
     }
 
     /// Ends a request: counts it on its edge and logs it.
-    pub fn end(&self, edge: &Edge, begun: &Begun, outcome: &Outcome) {
+    pub fn end(&self, counted: &impl Logged, begun: &Begun, outcome: &Outcome) {
         let duration = begun.at.elapsed();
+        let edge = counted.edge();
         edge.request(outcome.status, duration);
         if let Some(status) = outcome.grpc_status {
             edge.grpc(status);
@@ -127,7 +134,7 @@ impl Registry {
         self.log(
             log,
             &Record {
-                edge: &edge.labels,
+                edge: &counted.logged(),
                 method,
                 protocol: Some(begun.protocol),
                 target,
@@ -143,14 +150,15 @@ impl Registry {
 
     /// Counts and logs a request that could not be parsed and was answered for `cause`. The log
     /// shows no method, target or version, since the parsed parts may not be what the client meant.
-    pub fn unreadable(&self, edge: &Edge, status: u16, cause: &'static str) {
+    pub fn unreadable(&self, counted: &impl Logged, status: u16, cause: &'static str) {
+        let edge = counted.edge();
         edge.error(cause);
         edge.request(status, Duration::ZERO);
         let Some(log) = &self.access else { return };
         self.log(
             log,
             &Record {
-                edge: &edge.labels,
+                edge: &counted.logged(),
                 method: "",
                 protocol: None,
                 target: b"",

@@ -1,0 +1,127 @@
+//! The client of a connection, as it is counted and as the access log names it.
+
+use std::borrow::Cow;
+use std::net::IpAddr;
+use std::ops::Deref;
+use std::rc::Rc;
+
+use leno_discovery::Directory;
+use leno_telemetry::{Edge, EdgeLabels, Logged};
+use leno_types::mesh::Resolution;
+use leno_types::{Identity, InstanceName};
+use tokio::sync::watch;
+
+use crate::Client;
+
+/// Which instance is at a client's address. It is looked up for the access log only.
+#[derive(Clone, Debug)]
+pub(crate) struct Instance(Option<watch::Receiver<Resolution>>);
+
+impl Instance {
+    /// Starts the look-up for a log; without one nothing is looked up.
+    pub(crate) fn of(is_logged: bool, directory: &Directory, address: IpAddr) -> Self {
+        Self(is_logged.then(|| directory.look_up(address)))
+    }
+
+    /// The instance, as far as discovery has answered. An address that has another identity than the
+    /// client has proven is that of something in between, such as a gateway, and names no client.
+    fn named(&self, proven: Option<&Identity>) -> Option<InstanceName> {
+        let resolution = self.0.as_ref()?.borrow();
+        let Resolution::Workload(workload) = &*resolution else { return None };
+        let is_client = proven.is_none_or(|identity| workload.identity.as_ref() == Some(identity));
+        is_client.then(|| workload.name.clone())
+    }
+}
+
+/// The edge that a connection is counted on. All replicas of a client share it, because an identity does
+/// not tell one from another; in the access log each has its own name.
+#[derive(Debug)]
+pub(crate) struct Peer {
+    edge: Rc<Edge>,
+    identity: Option<Identity>,
+    instance: Instance,
+}
+
+impl Peer {
+    pub(crate) fn new(edge: Rc<Edge>, client: &Client) -> Self {
+        Self { edge, identity: client.identity.clone(), instance: client.instance.clone() }
+    }
+}
+
+impl Deref for Peer {
+    type Target = Edge;
+
+    fn deref(&self) -> &Edge {
+        &self.edge
+    }
+}
+
+impl Logged for Peer {
+    fn edge(&self) -> &Edge {
+        &self.edge
+    }
+
+    fn logged(&self) -> Cow<'_, EdgeLabels> {
+        let labels = self.edge.labels();
+        match self.instance.named(self.identity.as_ref()) {
+            Some(InstanceName { namespace, name }) => Cow::Owned(EdgeLabels {
+                client: name,
+                client_namespace: namespace,
+                ..labels.clone()
+            }),
+            None => Cow::Borrowed(labels),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::SocketAddr;
+    use std::sync::Arc;
+
+    use leno_telemetry::{Direction, Registry};
+    use leno_types::mesh::Workload;
+
+    use super::*;
+
+    fn identity(account: &str) -> Identity {
+        Identity::new(leno_types::TrustDomain::default(), "shop", account).unwrap()
+    }
+
+    /// The `client` of the lines of a client with this identity, whose address is that of `web-1`, which
+    /// has the identity `web`.
+    fn logged(is_logged: bool, proven: Option<Identity>) -> String {
+        let directory = Directory::fixed(|_| {
+            Resolution::Workload(Arc::new(Workload {
+                name: InstanceName { namespace: "shop".into(), name: "web-1".into() },
+                addresses: Vec::new(),
+                identity: Some(identity("web")),
+                ports: Vec::new(),
+            }))
+        });
+        let address: SocketAddr = "192.0.2.1:7".parse().unwrap();
+        let instance = Instance::of(is_logged, &directory, address.ip());
+        let account = proven.as_ref().map_or("", Identity::service_account).to_owned();
+        let edge = Registry::new().edge(&EdgeLabels {
+            direction: Direction::Inbound,
+            client: account.as_str().into(),
+            client_namespace: "shop".into(),
+            server: "cart-0".into(),
+            server_namespace: "shop".into(),
+            service: "".into(),
+            mtls: proven.is_some(),
+        });
+        let peer = Peer::new(edge, &Client { identity: proven, address, instance });
+        assert_eq!(*peer.labels().client, *account, "all replicas are counted together");
+        peer.logged().client.to_string()
+    }
+
+    #[test]
+    fn the_access_log_names_the_instance_unless_another_identity_was_proven() {
+        assert_eq!(logged(true, Some(identity("web"))), "web-1");
+        assert_eq!(logged(true, None), "web-1");
+        // A gateway passes on the connections of others under its own identity.
+        assert_eq!(logged(true, Some(identity("gateway"))), "gateway");
+        assert_eq!(logged(false, Some(identity("web"))), "web");
+    }
+}
