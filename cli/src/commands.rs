@@ -36,6 +36,7 @@ pub(crate) mod why;
 
 use clap::Args;
 pub(crate) use leno_console::{Cluster, Output, block_on, escaped, print, print_json, print_raw};
+use leno_local::ranges::{Asked, Range};
 
 /// Which of the meshes that run on this machine.
 #[derive(Debug, Args)]
@@ -49,6 +50,26 @@ impl RunningMesh {
     /// Its name.
     pub(crate) fn name(&self) -> leno_local::Result<String> {
         leno_local::record::chosen(self.name.as_deref())
+    }
+}
+
+/// The addresses of a mesh that is read from files.
+#[derive(Debug, Args)]
+pub(crate) struct PlannedRanges {
+    /// The addresses of workloads, as files are given to `leno up` with it
+    #[arg(long, value_name = "RANGE")]
+    workload_range: Option<Range>,
+
+    /// The addresses of services, as files are given to `leno up` with it
+    #[arg(long, value_name = "RANGE")]
+    service_range: Option<Range>,
+}
+
+impl PlannedRanges {
+    /// Those that are named; `None` without one.
+    pub(crate) fn asked(&self) -> Option<Asked> {
+        let asked = (self.workload_range, self.service_range);
+        (asked != (None, None)).then_some(asked)
     }
 }
 

@@ -169,6 +169,49 @@ fn mistakes_decide_the_exit_code() {
     assert_eq!(finding["reason"], "unknown field: did you mean backendRefs?");
 }
 
+/// A Service that names its address, behind [`SHOP`].
+const ADDRESSED: &str = "---
+apiVersion: v1
+kind: Service
+metadata: {name: own, namespace: shop}
+spec:
+  clusterIP: 10.101.0.9
+  selector: {app: cart}
+  ports: [{port: 80}]
+";
+
+#[test]
+fn what_leno_up_refuses_has_the_line_of_its_field() {
+    let refused = leno(&["analyze", "shop.yaml"], &format!("{SHOP}{ADDRESSED}"));
+    assert_eq!(refused.status.code(), Some(1));
+    assert_eq!(
+        out(&refused),
+        "shop.yaml:25:14: spec.clusterIP: error[invalid-document]: 10.101.0.9 is not in the range of VIPs: use \
+         an address of 10.96.0.0/16 or fd96::/112, None, or leave it out\n1 error, 0 warnings\n"
+    );
+}
+
+#[test]
+fn files_are_judged_at_the_addresses_of_the_mesh() {
+    let text = format!("{SHOP}{ADDRESSED}");
+    let ranges = ["--service-range", "10.101.0.0/16", "--workload-range", "10.102.0.0/16"];
+    let request = ["-n", "shop", "web", "--", "http://10.101.0.9/"];
+    let asked = |first: &[&str], last: &[&str]| leno(&[first, &ranges, last].concat(), &text);
+    let analyzed = asked(&["analyze", "shop.yaml"], &[]);
+    assert_eq!(analyzed.status.code(), Some(0), "{}", out(&analyzed));
+    let explained = asked(&["explain", "-f", "shop.yaml"], &request);
+    assert!(out(&explained).contains("destination  service shop/own port 80"), "{explained:?}");
+    assert!(asked(&["authz", "-f", "shop.yaml"], &["-n", "shop", "cart"]).status.success());
+    let same = ["analyze", "shop.yaml", "--service-range", "10.89.0.0/16"];
+    let same = leno(&same, &text);
+    assert_eq!(same.status.code(), Some(2));
+    let errors = String::from_utf8_lossy(&same.stderr).into_owned();
+    assert_eq!(
+        errors,
+        "leno: workloads and services have the same range, 10.89.0.0/16: choose two\n"
+    );
+}
+
 #[test]
 fn a_path_that_holds_nothing_is_an_error() {
     let directory = tempfile::tempdir().expect("a directory");

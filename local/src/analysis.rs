@@ -16,7 +16,7 @@ use crate::layout::Layout;
 use crate::netns::Netns;
 use crate::network;
 use crate::plan::{Defaults, Mode, Plan, Share};
-use crate::ranges::Ranges;
+use crate::ranges::{Asked, Ranges};
 use crate::status::{Mistake, Status};
 
 /// Most mistakes that the status of a mesh keeps.
@@ -40,7 +40,7 @@ pub fn running(mesh: &str) -> Result<Mesh> {
     let mesh_of = Mesh::new(documents.objects.into_iter().map(|located| located.value).collect());
     let mesh_of = mesh_of.of_leno_up(way_out);
     // Where things are written is in the files that it follows, if they are still what they were.
-    let written = files_of(mesh).ok().and_then(|files| compose::load(&files).ok());
+    let written = followed_by(mesh).ok().and_then(|(files, _)| compose::load(&files).ok());
     Ok(match written {
         Some(written) => mesh_of.written_in(&written),
         None => mesh_of,
@@ -66,38 +66,46 @@ pub async fn ejected(mesh: &str, namespace: &str, workload: &str) -> Result<Vec<
     Ok(all)
 }
 
-/// The mesh that files would make, every instance of it ready.
+/// The mesh that files would make at these addresses, every instance of it ready.
 ///
 /// # Errors
 /// Every reason why `leno up` would refuse the files.
-pub fn of_files(files: &[PathBuf]) -> Result<Mesh> {
+pub fn of_files(files: &[PathBuf], ranges: Asked) -> Result<Mesh> {
     let documents = compose::load(files).map_err(|problems| refused(&problems))?;
-    let plan = plan(&documents).map_err(|problems| refused(&problems))?;
+    let plan = plan(&documents, self::ranges(ranges)?).map_err(|problems| refused(&problems))?;
     Ok(Mesh::new(objects(&plan)).of_leno_up(WayOut::WithUplink).written_in(&documents))
 }
 
-/// The files that a mesh follows.
+/// The addresses of a mesh that `leno up` is to run, on a machine without routes that lead there.
+///
+/// # Errors
+/// When both ranges are the same.
+pub fn ranges(asked: Asked) -> Result<Ranges> {
+    Ok(Ranges::choose(asked, &[]).map_err(Error::Refused)?.0)
+}
+
+/// The files that a mesh follows, and its addresses.
 ///
 /// # Errors
 /// [`Error::NotRunning`], and where it reads standard input.
-pub fn files_of(mesh: &str) -> Result<Vec<PathBuf>> {
+pub fn followed_by(mesh: &str) -> Result<(Vec<PathBuf>, Ranges)> {
     let status = Status::read(&Layout::new(mesh)?)?;
     if status.files.iter().any(|file| file == Path::new(leno_resources::STDIN)) {
         let reason = format!("mesh {mesh:?} has read standard input: name the files");
         return Err(Error::Refused(reason));
     }
-    Ok(status.files)
+    Ok((status.files, status.ranges))
 }
 
-/// The mistakes in files, and why they cannot be read where they cannot.
+/// The mistakes in files of a mesh with these addresses, and why they cannot be read where they cannot.
 #[must_use]
-pub fn findings(files: &[PathBuf]) -> Vec<Finding> {
+pub fn findings(files: &[PathBuf], ranges: Ranges) -> Vec<Finding> {
     let documents = match compose::load(files) {
         Ok(documents) => documents,
         Err(problems) => return problems.iter().map(Finding::from).collect(),
     };
     let mut findings = empty(files, &documents);
-    match plan(&documents) {
+    match plan(&documents, ranges) {
         Ok(plan) => findings.extend(findings_of(&documents, &plan)),
         Err(problems) => findings.extend(problems.iter().map(Finding::from)),
     }
@@ -140,7 +148,7 @@ pub(crate) fn mistakes(documents: &Documents, plan: &Plan) -> Vec<Mistake> {
 }
 
 /// As `leno up` plans them, less what it does not: static proxies.
-fn plan(documents: &Documents) -> Result<Plan, Vec<Problem>> {
+fn plan(documents: &Documents, ranges: Ranges) -> Result<Plan, Vec<Problem>> {
     let defaults = Defaults {
         mtls: MtlsMode::default(),
         egress: Egress::default(),
@@ -149,10 +157,14 @@ fn plan(documents: &Documents) -> Result<Plan, Vec<Problem>> {
         capture: Choice::Auto,
         flows: leno_flows::Source::default(),
         ipv6: network::has_ipv6(),
-        ranges: Ranges::default(),
+        ranges,
     };
-    let mut documents = Documents { outlines: Vec::new(), ..documents.clone() };
-    documents.objects.retain(|located| located.value.key().kind != Kind::Proxy);
+    // Each object keeps its outline, so that a problem has the line of its field.
+    let with_outlines = documents.objects.iter().zip(&documents.outlines);
+    let planned = with_outlines.filter(|(located, _)| located.value.key().kind != Kind::Proxy);
+    let (objects, outlines) =
+        planned.map(|(located, outline)| (located.clone(), outline.clone())).unzip();
+    let documents = Documents { objects, outlines, ignored: Vec::new() };
     Plan::make(&documents, defaults, &Plan::default())
 }
 

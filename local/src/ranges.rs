@@ -6,6 +6,8 @@ use std::fs;
 use std::net::Ipv4Addr;
 use std::str::FromStr;
 
+use serde::{Deserialize, Serialize};
+
 use crate::addresses::Subnet;
 
 /// The length of the prefix of a range.
@@ -23,11 +25,14 @@ const PAIRS: [Ranges; 3] = [
 const ROUTES: &str = "/proc/thread-self/net/route";
 
 /// Addresses of IPv4 with the same first two numbers, such as 10.89.0.0/16.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Range(Ipv4Addr);
 
+/// The ranges that are asked for, workloads' first.
+pub type Asked = (Option<Range>, Option<Range>);
+
 /// The addresses of a mesh.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Ranges {
     workloads: Range,
     services: Range,
@@ -60,7 +65,7 @@ impl Ranges {
     /// # Errors
     /// When both ranges that are asked for are the same.
     pub fn choose(
-        (workloads, services): (Option<Range>, Option<Range>),
+        (workloads, services): Asked,
         routes: &[Route],
     ) -> Result<(Self, Option<String>), String> {
         let given = |pair: &Self| Self {

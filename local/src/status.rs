@@ -12,6 +12,7 @@ use serde::{Deserialize, Serialize};
 use crate::error::{Attempt, Error, Result};
 use crate::layout::Layout;
 use crate::plan::{RunAs, Volume};
+use crate::ranges::Ranges;
 use crate::record;
 
 /// A running mesh.
@@ -31,6 +32,8 @@ pub struct Status {
     pub switch_netns: String,
     /// Whether there is a way out of the mesh.
     pub uplink: bool,
+    /// The addresses that it has.
+    pub ranges: Ranges,
     /// Why the last edit of the files was refused, none when it was taken.
     pub refused_edit: Option<String>,
     /// What is wrong in the files although they run.
@@ -401,6 +404,7 @@ mod tests {
             gateway: IpAddr::from([10, 89, 0, 1]),
             switch_netns: "leno-default".into(),
             uplink: false,
+            ranges: Ranges::DEFAULT,
             refused_edit: None,
             mistakes: Vec::new(),
             edits: Vec::new(),

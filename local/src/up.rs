@@ -26,7 +26,7 @@ use crate::network;
 use crate::orders;
 use crate::output::{Output, Style, Writer};
 use crate::plan::{Defaults, Mode, Plan, Share};
-use crate::ranges::{Range, Ranges, Route};
+use crate::ranges::{Asked, Ranges, Route};
 use crate::record::Record;
 use crate::watch::Files;
 
@@ -61,7 +61,7 @@ pub struct Options {
     /// Whether workloads reach what is outside of the machine.
     pub uplink: bool,
     /// The addresses of workloads and of services, where they are not chosen.
-    pub ranges: (Option<Range>, Option<Range>),
+    pub ranges: Asked,
     /// Who is asked for names that are not of the mesh; the host's own resolvers where nobody is named.
     pub resolvers: Vec<SocketAddr>,
     /// How long certificates hold.

@@ -49,7 +49,7 @@ pub struct Scrape {
     /// By namespace and instance.
     counted: BTreeMap<Name, Counted>,
     /// Instances whose proxy did not answer, with the reason.
-    silent: Vec<String>,
+    silent: BTreeMap<Name, String>,
     /// Instances that may have counted before this scrape what it does not have: what they have at their
     /// first answer is not new.
     unknown: BTreeSet<Name>,
@@ -170,13 +170,14 @@ impl Scrape {
     /// The answers to queries at the time `at`. A proxy that did not answer is recorded as silent.
     #[must_use]
     pub fn new(mesh: &str, at: Instant, answers: Vec<(Instance, Answer)>) -> Self {
-        let (mut instances, mut counted, mut silent) = (Vec::new(), BTreeMap::new(), Vec::new());
+        let (mut instances, mut counted, mut silent) =
+            (Vec::new(), BTreeMap::new(), BTreeMap::new());
         for (instance, answer) in answers {
             let name = (instance.namespace.clone(), instance.name.clone());
             match answer {
                 None => {}
                 Some(Ok(one)) => drop(counted.insert(name.clone(), one.owned_by(&name))),
-                Some(Err(reason)) => silent.push(format!("{}/{}: {reason}", name.0, name.1)),
+                Some(Err(reason)) => drop(silent.insert(name, reason)),
             }
             instances.push(instance);
         }
@@ -190,6 +191,19 @@ impl Scrape {
     #[must_use]
     pub fn beginning(mesh: &str, at: Instant) -> Self {
         Self::new(mesh, at, Vec::new())
+    }
+
+    /// Why the proxy of an instance did not answer; `None` if it did, or was not queried.
+    #[must_use]
+    pub fn silence(&self, instance: &Instance) -> Option<&str> {
+        let name = (instance.namespace.clone(), instance.name.clone());
+        self.silent.get(&name).map(String::as_str)
+    }
+
+    /// Instances whose proxy did not answer, with the reason.
+    fn silent(&self) -> Vec<String> {
+        let all = self.silent.iter();
+        all.map(|((namespace, name), reason)| format!("{namespace}/{name}: {reason}")).collect()
     }
 
     /// The difference between `before` and this scrape.
@@ -312,7 +326,7 @@ fn report(now: &Scrape, before: &Scrape) -> Report {
         workloads: workloads(&now.instances, &servers),
         edges: edges.into_iter().filter_map(edge).collect(),
         ejected: now.counted.values().flat_map(|one| one.ejected.clone()).collect(),
-        silent: now.silent.clone(),
+        silent: now.silent(),
     }
 }
 

@@ -5,10 +5,11 @@ use std::path::{Path, PathBuf};
 use anyhow::{Result, bail};
 use clap::Args;
 use leno_analysis::{Finding, Severity};
+use leno_local::ranges::Ranges;
 use leno_operate::{ClusterObjects, Extent, Target};
 use serde::Serialize;
 
-use super::{AnyMesh, Chosen, Output, block_on, print, print_json};
+use super::{AnyMesh, Chosen, Output, PlannedRanges, block_on, print, print_json};
 
 /// Finds mistakes in documents before they are run, or in a cluster: each with its place, reason and remedy
 ///
@@ -38,6 +39,9 @@ pub(crate) struct Analyze {
     #[command(flatten)]
     mesh: AnyMesh,
 
+    #[command(flatten)]
+    ranges: PlannedRanges,
+
     /// Takes warnings for errors
     #[arg(long)]
     strict: bool,
@@ -56,7 +60,7 @@ struct Report<'a> {
 
 pub(crate) fn run(analyze: &Analyze) -> Result<bool> {
     let findings = match analyze.subject()? {
-        Subject::Files(files) => leno_local::analysis::findings(&files),
+        Subject::Files(files, ranges) => leno_local::analysis::findings(&files, ranges),
         Subject::Cluster(target, namespaces) => of_cluster(analyze, &target, &namespaces)?,
     };
     let errors = findings.iter().filter(|one| one.severity == Severity::Error).count();
@@ -71,7 +75,8 @@ pub(crate) fn run(analyze: &Analyze) -> Result<bool> {
 
 /// What is looked at.
 enum Subject {
-    Files(Vec<PathBuf>),
+    /// Files, and the addresses of the mesh.
+    Files(Vec<PathBuf>, Ranges),
     /// Namespaces of a cluster, or without one, all.
     Cluster(Target, Vec<String>),
 }
@@ -96,7 +101,12 @@ impl Analyze {
         }
         if self.what.is_empty() {
             return match self.mesh.choose()? {
-                Chosen::Machine(name) => Ok(Subject::Files(leno_local::analysis::files_of(&name)?)),
+                Chosen::Machine(name) => {
+                    let (files, running) = leno_local::analysis::followed_by(&name)?;
+                    let ranges =
+                        self.ranges.asked().map_or(Ok(running), leno_local::analysis::ranges);
+                    Ok(Subject::Files(files, ranges?))
+                }
                 Chosen::Cluster(_) => bail!("name a namespace, or all of them with -A"),
             };
         }
@@ -106,7 +116,11 @@ impl Analyze {
                 target,
                 self.what.iter().filter_map(|one| namespace(one)).collect(),
             )),
-            _ => Ok(Subject::Files(self.what.clone())),
+            _ => {
+                let ranges = self.ranges.asked().unwrap_or_default();
+                let ranges = leno_local::analysis::ranges(ranges)?;
+                Ok(Subject::Files(self.what.clone(), ranges))
+            }
         }
     }
 }

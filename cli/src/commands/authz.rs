@@ -9,7 +9,7 @@ use clap::Args;
 use leno_analysis::{CheckClient, Mesh, Question, access_changes};
 use leno_resources::{Kind, Object};
 
-use super::{AnyMesh, Chosen, Output, explain, print, print_json};
+use super::{AnyMesh, Chosen, Output, PlannedRanges, explain, print, print_json};
 
 /// Lists who may reach a workload and by which policy, checks one request, and shows what other policies
 /// would change
@@ -33,6 +33,9 @@ pub(crate) struct Authz {
     #[arg(short, long = "file", value_name = "FILE",
           conflicts_with_all = ["name", "cluster", "kubeconfig", "context"])]
     files: Vec<PathBuf>,
+
+    #[command(flatten)]
+    ranges: PlannedRanges,
 
     /// Files with AuthorizationPolicies and Namespaces as if they were applied; shows what changes. May be given
     /// several times
@@ -105,7 +108,8 @@ pub(crate) fn run(authz: &Authz) -> Result<bool> {
 /// The mesh, and what could not be read of it.
 fn mesh(authz: &Authz) -> Result<(Mesh, Vec<String>)> {
     if !authz.files.is_empty() {
-        return Ok((leno_local::analysis::of_files(&authz.files)?, Vec::new()));
+        let ranges = authz.ranges.asked().unwrap_or_default();
+        return Ok((leno_local::analysis::of_files(&authz.files, ranges)?, Vec::new()));
     }
     match authz.mesh.choose()? {
         Chosen::Machine(name) => Ok((leno_local::analysis::running(&name)?, Vec::new())),

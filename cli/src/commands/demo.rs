@@ -102,18 +102,18 @@ async fn meshed(demo: &Demo, mut pictures: Pictures) -> Result<Meshed> {
     }
     let capture = mesh.capture()?;
     let before = measure::cpu(&mesh)?;
-    let first = scrape(mesh.layout()).await?;
+    let first = scrape(mesh.layout(), None).await?;
     let mut load = mesh.load(demo.rate, Duration::from_secs(demo.seconds))?;
     let mut last = first.clone();
     while load.is_running()? {
         tokio::time::sleep(REFRESH).await;
         mesh.check_alive()?;
-        let now = scrape(mesh.layout()).await?;
+        let now = scrape(mesh.layout(), None).await?;
         pictures.show(&now.since(&last))?;
         last = now;
     }
     let load = load.finish().context("the load generator in the mesh")?;
-    let report = scrape(mesh.layout()).await?.since(&first);
+    let report = scrape(mesh.layout(), None).await?.since(&first);
     let measured = Measured::new(load, before, measure::cpu(&mesh)?);
     let rules = mesh.netfilter_rules()?;
     mesh.stop().await?;

@@ -10,7 +10,7 @@ use leno_analysis::{Explanation, Mesh, Question};
 use leno_observe::ejected::Ejected;
 use leno_operate::{ClusterObjects, Ejections, Extent, PodName, Target};
 
-use super::{AnyMesh, Chosen, Output, block_on, print, print_json};
+use super::{AnyMesh, Chosen, Output, PlannedRanges, block_on, print, print_json};
 
 /// Says what becomes of a request: service, route, rule, filters, backends, endpoints, and why the
 /// other routes do not get it
@@ -32,6 +32,9 @@ pub(crate) struct Explain {
     #[arg(short, long = "file", value_name = "FILE",
           conflicts_with_all = ["name", "cluster", "kubeconfig", "context"])]
     files: Vec<PathBuf>,
+
+    #[command(flatten)]
+    ranges: PlannedRanges,
 
     /// Namespace of the client; not needed where its name is in one namespace only
     #[arg(short, long)]
@@ -58,7 +61,10 @@ pub(crate) fn run(explain: &Explain) -> Result<bool> {
             Chosen::Machine(name) => of_machine(&name, &question)?,
             Chosen::Cluster(target) => of_cluster(explain, &target, &question)?,
         },
-        files => leno_local::analysis::of_files(files)?.explain(&question)?,
+        files => {
+            let ranges = explain.ranges.asked().unwrap_or_default();
+            leno_local::analysis::of_files(files, ranges)?.explain(&question)?
+        }
     };
     if explain.output == Output::Json {
         print_json(&explanation)?;

@@ -33,7 +33,7 @@ pub(crate) struct Stat {
     namespace: Option<String>,
 
     /// How long to look, from 100ms to 1h
-    #[arg(long, default_value = "2s", value_name = "DURATION", value_parser = window)]
+    #[arg(long, default_value = "1s", value_name = "DURATION", value_parser = window)]
     window: Duration,
 
     /// The time up to now instead of the time from now, from 5s to 24h
@@ -72,7 +72,9 @@ pub(crate) fn run(stat: &Stat) -> Result<bool> {
             if let Some(since) = stat.since {
                 return past(stat, &layout, since);
             }
-            let take = async || Ok(leno_local::stat::scrape(&layout).await?);
+            let take = async |before: Option<&Scrape>| {
+                Ok(leno_local::stat::scrape(&layout, before).await?)
+            };
             block_on(reports(stat, take, |report| report))
         }
         Chosen::Cluster(_) if stat.since.is_some() => {
@@ -81,7 +83,9 @@ pub(crate) fn run(stat: &Stat) -> Result<bool> {
         Chosen::Cluster(target) => block_on(async {
             let client = leno_operate::connect(&target).await?;
             let (namespace, name) = (stat.namespace.as_deref(), target.name());
-            let take = async || Ok(leno_operate::scrape(&client, namespace, &name).await?);
+            let take = async |_: Option<&Scrape>| {
+                Ok(leno_operate::scrape(&client, namespace, &name).await?)
+            };
             reports(stat, take, meshed).await
         }),
     }
@@ -108,16 +112,17 @@ fn meshed(mut report: Report) -> Report {
 
 async fn reports(
     stat: &Stat,
-    take: impl AsyncFn() -> Result<Scrape>,
+    take: impl AsyncFn(Option<&Scrape>) -> Result<Scrape>,
     of: impl Fn(Report) -> Report,
 ) -> Result<bool> {
     // A proxy that does not answer makes the first round longer, but not the window.
     let mut end = Instant::now() + stat.window;
-    let mut before = take().await?;
+    let mut before = take(None).await?;
     loop {
         tokio::time::sleep_until(end.into()).await;
         end = Instant::now() + stat.window;
-        let now = take().await?;
+        // With --watch a proxy that answers again is asked again.
+        let now = take((!stat.watch).then_some(&before)).await?;
         let report = of(now.since(&before));
         let report = match &stat.namespace {
             Some(namespace) => report.of_namespace(namespace),

@@ -122,7 +122,7 @@ async fn observe(layout: &Layout, hub: &Hub, memory: &mut Memory) -> Result<()> 
         };
         (instance, one.addresses.first().copied())
     });
-    let mut now = stat::ask(&observed.mesh, instances, Admin::here).await;
+    let mut now = stat::ask(&observed.mesh, instances, Admin::here, None).await;
     let growth = memory.before.as_ref().map(|before| {
         now.remember(before);
         now.growth(before)

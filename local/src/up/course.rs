@@ -349,6 +349,7 @@ impl<'a> Up<'a> {
             gateway: IpAddr::V4(self.mesh.switch.subnet().gateway().v4),
             switch_netns: self.mesh.layout.switch_netns(),
             uplink: self.options.uplink,
+            ranges: self.defaults.ranges,
             refused_edit: self.refused_edit.clone(),
             mistakes: self.mistakes.clone(),
             edits: self.edits.clone(),

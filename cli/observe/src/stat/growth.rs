@@ -100,7 +100,7 @@ impl Scrape {
             seconds: self.at.duration_since(before.at).as_secs_f64(),
             workloads: workloads.into_values().collect(),
             edges: edges.into_iter().filter_map(edge).collect(),
-            silent: self.silent.clone(),
+            silent: self.silent(),
             detached: self.detached(),
         }
     }
