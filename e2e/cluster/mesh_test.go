@@ -13,12 +13,8 @@ import (
 	"testing"
 )
 
-// The mesh's images, made from the binaries in the folder that CLUSTER_BIN names.
-const (
-	proxyImage      = "registry.local/leno-proxy:1"
-	controllerImage = "registry.local/leno-controller:1"
-	agentImage      = "registry.local/leno-agent:1"
-)
+// proxyImage is one of the mesh's images, made from the binaries in the folder that CLUSTER_BIN names.
+const proxyImage = "registry.local/leno-proxy:1"
 
 // workload is a pod in the mesh, as the injector would make it.
 type workload struct {
@@ -416,14 +412,18 @@ func (m mesh) agentIsThere() {
 	m.wait("rollout", "status", "daemonset/leno-agent", "-n", "leno-system")
 }
 
-func (m mesh) loadImages(binaries string) {
+func (m mesh) loadImages(binaries string) { m.loadImagesAs(binaries, "registry.local/", ":1") }
+
+// loadImagesAs puts the mesh's images on the nodes, with these parts before and after their names.
+func (m mesh) loadImagesAs(binaries, before, after string) {
 	images := []image{
-		{name: proxyImage, entrypoint: []string{"/leno-proxy"}, files: map[string]string{}},
-		{name: controllerImage, entrypoint: []string{"/leno-controller"}, files: map[string]string{}},
-		{name: agentImage, entrypoint: []string{"/leno-agent"}, files: map[string]string{"/usr/sbin/nft": "/usr/sbin/nft"}},
+		{entrypoint: []string{"/leno-proxy"}, files: map[string]string{}},
+		{entrypoint: []string{"/leno-controller"}, files: map[string]string{}},
+		{entrypoint: []string{"/leno-agent"}, files: map[string]string{"/usr/sbin/nft": "/usr/sbin/nft"}},
 	}
 	var files []string
 	for nth, program := range []string{"leno-proxy", "leno-controller", "leno-agent"} {
+		images[nth].name = before + program + after
 		images[nth].files["/"+program] = filepath.Join(binaries, program)
 		if program == "leno-agent" {
 			images[nth].files["/leno-cni"] = filepath.Join(binaries, "leno-cni")

@@ -20,6 +20,9 @@ use nix::sys::signal::{Signal, killpg};
 use nix::unistd::Pid;
 use page::{Step, shows};
 
+/// The test that follows the page which needs a cluster (`make e2e`).
+const IN_A_CLUSTER: &str = include_str!("../../../e2e/cluster/quickstart_test.go");
+
 /// How long a command is repeated until it prints what its page shows: edits take effect within a
 /// second, on a machine that does nothing else.
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -91,7 +94,9 @@ fn every_page_with_commands_is_followed() {
         if steps.iter().any(|step| matches!(step, Step::Command { .. })) {
             let name = page.strip_prefix(root()).unwrap().display();
             let followed = format!("follow(\"{name}\")");
-            assert!(include_str!("main.rs").contains(&followed), "no test follows {name}");
+            let in_a_cluster = format!("follow(t, \"{name}\")");
+            let tests = [(include_str!("main.rs"), followed), (IN_A_CLUSTER, in_a_cluster)];
+            assert!(tests.iter().any(|(test, call)| test.contains(call)), "no test follows {name}");
             pages += 1;
         }
     }

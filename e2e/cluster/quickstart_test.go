@@ -1,0 +1,176 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"io/fs"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+	"time"
+)
+
+// registry is the R of the page: the nodes have its images before, so that none of them asks it.
+const registry = "registry.local"
+
+// readerNames are the places where a reader of the page writes a registry, and what this one writes.
+var readerNames = []struct{ page, typed string }{
+	{"REGISTRY=R ", "REGISTRY=" + registry + " "},
+	{"docker://R/", "docker://" + registry + "/"},
+	{"image.registry=R ", "image.registry=" + registry + " "},
+}
+
+// recorded are the programs of the page that the test does not run, but whose command lines it checks: they build
+// release images and push them. The images are made of the debug build instead, and put on the nodes. The tests of
+// images (`make images-test`) run what `make images` makes.
+var recorded = []string{"make", "skopeo"}
+
+// TestQuickStart types every command of docs/quick-start-kubernetes.md, in its order, and compares what each prints
+// with what the page shows.
+func TestQuickStart(t *testing.T) { follow(t, "docs/quick-start-kubernetes.md") }
+
+func follow(t *testing.T, name string) {
+	binaries := os.Getenv("CLUSTER_BIN")
+	if binaries == "" {
+		leaveOut(t, "needs CLUSTER_BIN: scripts/cluster.sh test")
+	}
+	text, err := os.ReadFile(filepath.Join("../..", name))
+	if err != nil {
+		t.Fatal(err)
+	}
+	page := string(text)
+	for _, name := range readerNames {
+		if strings.Count(page, name.page) != 1 {
+			t.Fatalf("%q is not once on the page", name.page)
+		}
+		page = strings.Replace(page, name.page, name.typed, 1)
+	}
+	all, err := steps(page)
+	if err != nil || len(all) == 0 {
+		t.Fatalf("%d steps, %v", len(all), err)
+	}
+	m := mesh{startCluster(t), t}
+	tag := m.version()
+	m.loadImagesAs(binaries, registry+"/", ":"+tag)
+	m.loadPython()
+	reader := newReader(m, name, binaries)
+	for _, step := range all {
+		reader.take(step)
+	}
+	m.nothingIsLeft()
+	expected := "make REGISTRY=" + registry + " images\n"
+	for _, image := range []string{"leno-proxy", "leno-controller", "leno-agent"} {
+		expected += fmt.Sprintf("skopeo REGISTRY= copy --all oci-archive:target/images/%[1]s.tar docker://%[2]s/%[1]s:%[3]s\n", image, registry, tag)
+	}
+	if typed := reader.typed(); typed != expected {
+		t.Errorf("the images are made and pushed by\n%swhere this is expected:\n%s", typed, expected)
+	}
+}
+
+// version is Leno's, which the page names its images by.
+func (m mesh) version() string {
+	m.t.Helper()
+	text, err := os.ReadFile("../../Cargo.toml")
+	m.must(err)
+	found := regexp.MustCompile(`(?m)^version = "(.*)"$`).FindSubmatch(text)
+	if found == nil {
+		m.t.Fatal("Cargo.toml has no version")
+	}
+	return string(found[1])
+}
+
+// loadPython puts the image that the page's pods run on the nodes, under its own name: the Python of this machine,
+// and busybox for the rest.
+func (m mesh) loadPython() {
+	m.t.Helper()
+	made := image{name: "docker.io/library/python:3-alpine", files: map[string]string{"/usr/bin/python3": "/usr/bin/python3"}}
+	for _, applet := range []string{"sh", "sleep", "wget"} {
+		made.files["/bin/"+applet] = "/bin/busybox"
+	}
+	output, err := exec.Command("/usr/bin/python3", "-c", "import sysconfig; print(sysconfig.get_path('stdlib'))").Output()
+	m.must(err)
+	library := strings.TrimSpace(string(output))
+	m.must(filepath.WalkDir(library, func(path string, entry fs.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		if entry.IsDir() && (entry.Name() == "test" || entry.Name() == "__pycache__" || entry.Name() == "dist-packages") {
+			return filepath.SkipDir
+		}
+		if entry.Type().IsRegular() && (strings.HasSuffix(path, ".py") || strings.HasSuffix(path, ".so")) {
+			made.files[path] = path
+		}
+		return nil
+	}))
+	file := filepath.Join(m.t.TempDir(), "python.tar")
+	m.must(made.write(file))
+	m.must(m.load([]string{file}))
+}
+
+// pageReader types commands in an empty folder.
+type pageReader struct {
+	mesh
+	page, folder, path, record string
+}
+
+// newReader has leno and kubectl on its PATH, and in front of them what only records how it was called.
+func newReader(m mesh, page, binaries string) pageReader {
+	m.t.Helper()
+	r := pageReader{m, page, m.t.TempDir(), m.t.TempDir(), filepath.Join(m.t.TempDir(), "typed")}
+	programs := map[string]string{"kubectl": `exec "$CLUSTER_KUBE" kubectl "$@"`, "leno": `exec "$CLUSTER_BIN/leno" "$@"`}
+	for _, program := range recorded {
+		programs[program] = fmt.Sprintf(`echo "%s REGISTRY=$REGISTRY $*" >>%s`, program, r.record)
+	}
+	for program, script := range programs {
+		m.must(os.WriteFile(filepath.Join(r.path, program), []byte("#!/bin/sh\n"+script+"\n"), 0o755))
+	}
+	return r
+}
+
+// commandLimit is how long a command may take: rollouts and the end of pods wait for processes.
+const commandLimit = 3 * time.Minute
+
+// take takes one step of the page. A command that the page shows the output of is repeated until it prints that, one
+// without has to succeed.
+func (r pageReader) take(s step) {
+	r.t.Helper()
+	if s.file != "" {
+		r.must(os.WriteFile(filepath.Join(r.folder, s.file), []byte(s.text), 0o644))
+		return
+	}
+	place := fmt.Sprintf("%s:%d: $ %s", r.page, s.line, s.command)
+	deadline := time.Now().Add(commandLimit)
+	for {
+		printed, err := r.once(s.command)
+		if err == nil && (s.shown == nil || shows(s.shown, printed)) {
+			r.t.Logf("%s\n%s", place, printed)
+			return
+		}
+		if s.shown == nil || time.Now().After(deadline) {
+			pods, _ := r.administer("get", "pods", "-A", "-o", "wide").CombinedOutput()
+			r.t.Fatalf("%s\n%v\nthe page shows:\n%s\nit prints:\n%s\n%s", place, err, strings.Join(s.shown, "\n"), printed, pods)
+		}
+		time.Sleep(lookPause)
+	}
+}
+
+func (r pageReader) once(command string) (string, error) {
+	ctx, cancel := context.WithTimeout(r.t.Context(), commandLimit)
+	defer cancel()
+	shell := exec.CommandContext(ctx, "bash", "-c", "set -o pipefail\n"+command)
+	shell.Dir = r.folder
+	shell.Env = append(os.Environ(), "PATH="+r.path+":"+os.Getenv("PATH"), "KUBECONFIG="+r.file("kubeconfig"), "HOME="+r.folder)
+	shell.WaitDelay = time.Second // what the shell has started may hold its output open
+	output, err := shell.CombinedOutput()
+	return string(output), err
+}
+
+// typed is how the recorded programs were called.
+func (r pageReader) typed() string {
+	text, err := os.ReadFile(r.record)
+	r.must(err)
+	return string(text)
+}
