@@ -165,6 +165,7 @@ pub(crate) async fn outage(
 ) {
     let stale = "leno_control_cluster_stale_seconds";
     let first = whole_reads(bed, 0);
+    assert!(!first.is_empty(), "a program is known by its name: it is called leno-controller");
     let before = bed.reads("leno-controller").len();
     bed.stop();
     until("the outage is noticed", async || (replica.metric(stale).await > 0.0).then_some(()))
