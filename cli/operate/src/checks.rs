@@ -18,8 +18,8 @@ use crate::removal::CONTROLLER;
 use crate::uncaptured::captures;
 use crate::{Error, installed, lacking};
 
-mod kinds;
 mod platform;
+mod replicas;
 
 /// Oldest Kubernetes version, `1.<this>`: since then it has v1 of the APIs that the mesh uses.
 const OLDEST_MINOR: u32 = 26;
@@ -138,8 +138,8 @@ pub async fn after(client: &Client, namespace: &str) -> Result<Vec<Finding>, Err
     found.extend(said);
     found.push(known("Gateway API", gateway_api(client).await)?);
     found.push(known("control plane", controller(client, namespace).await)?);
-    match kinds::kinds(client, namespace).await {
-        Ok(kinds) => found.extend(kinds),
+    match replicas::replicas(client, namespace).await {
+        Ok(said) => found.extend(said),
         Err(error) => found.push(known("kinds of objects", Err(error))?),
     }
     found.push(known("node agents", agents(client, namespace).await)?);

@@ -8,7 +8,7 @@
 //!  ConfigMaps   <- roots       what proxies check the control plane by, in every namespace, by it
 //!  webhooks     <- webhooks    what the API server checks the control plane by, by it
 //!  XMesh        <- xmesh       what the mesh says of itself, by it
-//!  its own pod  <- kinds       whether it follows all kinds of objects, by each replica
+//!  its own pod  <- replica     whether it follows all kinds (kinds), whether proxies enforce all (unenforced), by each
 //!  a removal    <- removal     taken back, step by step, if the mesh was installed again, by it
 //! ```
 //!
@@ -29,17 +29,21 @@ mod counts;
 mod kinds;
 mod reconcile;
 mod removal;
+mod replica;
 mod roots;
 mod statuses;
 mod tokens;
+mod unenforced;
 mod webhooks;
 mod xmesh;
 
 pub use authority::{AuthorityError, AuthorityReconciler, SECRET, authority};
-pub use kinds::{FailingKind, FailingKinds, KindsReporter};
+pub use kinds::{FailingKind, kinds_followed};
 pub use removal::{Halfway, RemovalProgress, RemovalReconciler};
+pub use replica::{Condition, Conditions, ReplicaReporter};
 pub use roots::{CONFIG_MAP, RootsReconciler};
 pub use statuses::StatusReconciler;
 pub use tokens::{AUDIENCE, TokenReviewer};
+pub use unenforced::{POLICIES_CONDITION, policies_enforced};
 pub use webhooks::{INJECTOR, VALIDATOR, WebhookReconciler};
 pub use xmesh::{FEATURES, MESH, XMeshReconciler};

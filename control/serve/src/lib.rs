@@ -32,6 +32,7 @@ mod state;
 mod subscriber;
 mod subscriptions;
 mod tls;
+mod unenforced;
 mod uses;
 
 pub use authenticate::{Answer, Authenticator, LocalTokens, Proven, Refused};
@@ -39,3 +40,4 @@ pub use discovery::MAX_STREAMS;
 pub use server::{STREAM_AGE, ServeError, Server, Settings};
 pub use state::State;
 pub use tls::{Credentials, TlsError};
+pub use unenforced::UnenforcedPolicies;

@@ -87,6 +87,7 @@ pub(crate) struct Metrics {
     pub(crate) cached_resources: Number,
     pub(crate) removal: Number,
     pub(crate) authorization_not_enforced: Number,
+    pub(crate) unenforced_workloads: Number,
 }
 
 impl Metrics {
@@ -101,7 +102,7 @@ impl Metrics {
     }
 
     #[rustfmt::skip]
-    fn rows(&self) -> [(&'static str, &'static str, &'static str, &Number); 25] {
+    fn rows(&self) -> [(&'static str, &'static str, &'static str, &Number); 26] {
         [
             ("connections", "gauge", "Open connections.", &self.connections),
             ("connections_refused_total", "counter", "Connections closed because the limit on their number was reached.", &self.connections_refused),
@@ -127,6 +128,7 @@ impl Metrics {
             ("index_version", "gauge", "Changes applied to the index since the start.", &self.index_version),
             ("cached_resources", "gauge", "Encoded resources in the cache.", &self.cached_resources),
             ("authorization_not_enforced_total", "counter", "Authorization policies sent to a proxy of an earlier release, which does not enforce them.", &self.authorization_not_enforced),
+            ("unenforced_workloads", "gauge", "Connected workloads whose proxies are of an earlier release and do not enforce all policies for them.", &self.unenforced_workloads),
             ("removal", "gauge", "Step of the mesh's removal: 0 none, 1 plaintext is accepted, 2 plaintext is sent, 3 connections are closed.", &self.removal),
         ]
     }

@@ -18,6 +18,7 @@ use tokio::sync::watch;
 use crate::encodings::Encodings;
 use crate::metrics::Metrics;
 use crate::subscriptions::Subscriptions;
+use crate::unenforced::{UnenforcedIndex, UnenforcedPolicies};
 use crate::uses::Uses;
 
 /// The state that a control plane serves from. One writer, any number of streams.
@@ -29,6 +30,7 @@ pub struct State {
     pub(crate) encodings: Encodings,
     pub(crate) subscriptions: Subscriptions,
     pub(crate) uses: Uses,
+    pub(crate) unenforced: Arc<UnenforcedIndex>,
     pub(crate) metrics: Arc<Metrics>,
 }
 
@@ -43,6 +45,7 @@ impl State {
             encodings: Encodings::new(Arc::clone(&metrics)),
             subscriptions: Subscriptions::default(),
             uses: Uses::default(),
+            unenforced: Arc::default(),
             metrics,
         })
     }
@@ -110,6 +113,13 @@ impl State {
                 self.encodings.forget(&name.to_string());
             }
         }
+    }
+
+    /// What proxies of earlier releases do not enforce of what holds for their workloads, by workload. Of those that
+    /// are connected here.
+    #[must_use]
+    pub fn unenforced(&self) -> Vec<UnenforcedPolicies> {
+        self.unenforced.all()
     }
 
     /// Appends what is counted, as Prometheus text (`leno_control_*`).

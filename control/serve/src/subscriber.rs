@@ -23,6 +23,7 @@ use leno_wire::{
 use crate::encodings::Value;
 use crate::state::State;
 use crate::subscriptions::Mailbox;
+use crate::unenforced::UnenforcedRecord;
 
 use addresses::Addresses;
 
@@ -72,6 +73,8 @@ struct Policy {
     due: bool,
     /// Whether the proxy enforces authorization policies.
     authorizes: bool,
+    /// What it was sent and does not enforce.
+    unenforced: Option<UnenforcedRecord>,
     /// Names asked for that are not this proxy's own.
     gone: BTreeSet<String>,
 }
@@ -218,9 +221,16 @@ impl Policy {
         if std::mem::take(&mut self.due) {
             let StreamKey { state, instance, .. } = stream;
             let policy = state.server_policy(instance);
+            self.unenforced = None;
             if let Some(policy) = policy.as_ref().filter(|_| !self.authorizes)
                 && !policy.authorization.is_open()
             {
+                let of_proxy = (instance, AUTHORIZATION_FEATURE);
+                let policies = policy.authorization.policies.iter();
+                let policies = policies
+                    .map(|policy| format!("{}/{}", policy.source.namespace, policy.source.name));
+                let record = state.unenforced.record(&state.metrics, of_proxy, policies);
+                self.unenforced = Some(record);
                 state.metrics.authorization_not_enforced.increment();
                 tracing::warn!(%instance, "its proxy is of an earlier release and does not enforce its \
                     authorization policies: restart it");

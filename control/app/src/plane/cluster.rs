@@ -6,8 +6,9 @@ use std::sync::Arc;
 use anyhow::Context;
 
 use leno_cluster::{
-    FailingKind, KindsReporter, RemovalReconciler, RootsReconciler, StatusReconciler,
-    TokenReviewer, WebhookReconciler, XMeshReconciler, authority,
+    Conditions, FailingKind, RemovalReconciler, ReplicaReporter, RootsReconciler, StatusReconciler,
+    TokenReviewer, WebhookReconciler, XMeshReconciler, authority, kinds_followed,
+    policies_enforced,
 };
 use leno_identity::Authority;
 use leno_kube::{Client, Elector, connect};
@@ -54,13 +55,10 @@ pub(super) async fn open(
     let last = tokio::spawn(elector.run(move |heard_it| heard.answered(heard_it), stop.clone()));
     let (sender, updates) = mpsc::channel(UPDATES);
     tokio::spawn(source.run(sender));
-    let reporter = Arc::new(KindsReporter::new(client.clone(), &cluster.namespace, &name));
-    let looked_at = Arc::clone(&followed);
-    let report = start(
-        reporter,
-        |part| async move { part.run(Arc::new(move || failing(&looked_at))).await },
-        KindsReporter::render,
-    );
+    let reporter = Arc::new(ReplicaReporter::new(client.clone(), &cluster.namespace, &name));
+    let conditions = conditions(&followed, state);
+    let report =
+        start(reporter, |part| async move { part.run(conditions).await }, ReplicaReporter::render);
     let led = led(&client, cluster, &authority, (state, &statuses), &leads);
     let stored = Arc::new(AdmissionObjects::default());
     let webhook = Arc::new(Webhook::new(
@@ -95,6 +93,15 @@ pub(super) async fn open(
         last: Some(last),
     };
     Ok(Plane { authority, authenticator: reviews, source, metrics, details, webhook: Some(hook) })
+}
+
+/// What this replica says of itself, once each kind was read or refused.
+fn conditions(followed: &Arc<Followed>, state: &Arc<State>) -> Conditions {
+    let (followed, state) = (Arc::clone(followed), Arc::clone(state));
+    Arc::new(move || {
+        let kinds = failing(&followed).map(|kinds| kinds_followed(&kinds));
+        kinds.map_or_else(Vec::new, |kinds| vec![kinds, policies_enforced(&state.unenforced())])
+    })
 }
 
 /// The kinds that cannot be followed; `None` until each was read or refused once.

@@ -14,7 +14,7 @@ use crate::replica::Replica;
 const GATEWAY_KINDS: u64 = 6;
 
 /// The pod that a replica of this name runs in.
-fn own_pod(name: &str) -> Value {
+pub(crate) fn own_pod(name: &str) -> Value {
     json!({"apiVersion": "v1", "kind": "Pod",
         "metadata": {"name": name, "namespace": "leno-system",
             "labels": {"app.kubernetes.io/name": "leno-controller"}},
@@ -25,11 +25,16 @@ fn own_pod(name: &str) -> Value {
 
 /// Waits until the condition of a pod has this status; its message.
 async fn says(bed: &Bed, pod: &str, status: &str) -> String {
-    until(&format!("KindsFollowed={status} of {pod}"), async || {
+    says_of(bed, pod, "leno.dev/KindsFollowed", status).await
+}
+
+/// The same of another condition.
+pub(crate) async fn says_of(bed: &Bed, pod: &str, condition: &str, status: &str) -> String {
+    until(&format!("{condition}={status} of {pod}"), async || {
         let pod = bed.get(own_pod(pod)).await?;
         let conditions = pod.data["status"]["conditions"].as_array()?;
         assert!(conditions.iter().any(|one| one["type"] == "Ready"), "others stay: {conditions:?}");
-        let ours = conditions.iter().find(|one| one["type"] == "leno.dev/KindsFollowed")?;
+        let ours = conditions.iter().find(|one| one["type"] == condition)?;
         (ours["status"] == status).then(|| ours["message"].as_str().unwrap_or("").to_owned())
     })
     .await

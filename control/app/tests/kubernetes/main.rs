@@ -19,7 +19,11 @@ mod proxy;
 mod removal;
 mod replica;
 mod scale;
+mod skew;
 mod tenants;
+#[path = "../../../serve/tests/serve/client.rs"]
+#[expect(dead_code, reason = "the tests of leno-serve use all of it")]
+mod wire;
 
 use std::collections::BTreeSet;
 

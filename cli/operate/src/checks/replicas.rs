@@ -1,4 +1,4 @@
-//! Whether the control plane follows all kinds of objects, as the conditions of its pods say.
+//! What the replicas of the control plane say of themselves, as conditions of their pods.
 
 use k8s_openapi::api::core::v1::{Pod, PodCondition};
 use leno_kube::api::ListParams;
@@ -9,19 +9,42 @@ use super::{Finding, Level};
 use crate::Error;
 use crate::removal::CONTROLLER;
 
-const SUBJECT: &str = "kinds of objects";
+/// A condition, and what is printed of it: the subject, the text if it is true, and the beginning of the text if not.
+struct Said {
+    condition: &'static str,
+    subject: &'static str,
+    good: &'static str,
+    bad: &'static str,
+}
 
-/// What the replicas say. `None` where none says anything, such as one that has just started.
-pub(super) async fn kinds(client: &Client, namespace: &str) -> Result<Option<Finding>, Error> {
+const ALL: [Said; 2] = [
+    Said {
+        condition: KINDS_CONDITION,
+        subject: "kinds of objects",
+        good: "all are followed",
+        bad: "objects of some kinds have no effect",
+    },
+    Said {
+        // As `leno-cluster` writes it.
+        condition: "leno.dev/PoliciesEnforced",
+        subject: "policies",
+        good: "connected proxies enforce all that they were sent",
+        bad: "not enforced by all proxies",
+    },
+];
+
+/// What the replicas say. Nothing of what no replica says, such as one that has just started.
+pub(super) async fn replicas(client: &Client, namespace: &str) -> Result<Vec<Finding>, Error> {
     let pods: Api<Pod> = Api::namespaced(client.clone(), namespace);
     let ours = ListParams::default().labels(&format!("app.kubernetes.io/name={CONTROLLER}"));
     let pods = pods.list(&ours).await.map_err(Error::api("list the control plane's pods"))?;
-    Ok(said(&pods.items))
+    Ok(ALL.iter().filter_map(|said| finding(said, &pods.items)).collect())
 }
 
-fn said(pods: &[Pod]) -> Option<Finding> {
-    let said: Vec<&PodCondition> = pods.iter().filter_map(condition).collect();
-    let mut failing: Vec<&str> = said
+fn finding(said: &Said, pods: &[Pod]) -> Option<Finding> {
+    let of_pods = pods.iter().filter_map(|pod| condition(pod, said.condition));
+    let conditions: Vec<&PodCondition> = of_pods.collect();
+    let mut failing: Vec<&str> = conditions
         .iter()
         .filter(|condition| condition.status == "False")
         .filter_map(|condition| condition.message.as_deref())
@@ -29,19 +52,19 @@ fn said(pods: &[Pod]) -> Option<Finding> {
     // Replicas have the same rights, and mostly the same to say.
     failing.sort_unstable();
     failing.dedup();
-    if said.is_empty() {
+    if conditions.is_empty() {
         None
     } else if failing.is_empty() {
-        Some(Finding::new(SUBJECT, Level::Good, "all are followed"))
+        Some(Finding::new(said.subject, Level::Good, said.good))
     } else {
-        let text = format!("objects of some kinds have no effect: {}", failing.join(". "));
-        Some(Finding::new(SUBJECT, Level::Warning, text))
+        let text = format!("{}: {}", said.bad, failing.join(". "));
+        Some(Finding::new(said.subject, Level::Warning, text))
     }
 }
 
-fn condition(pod: &Pod) -> Option<&PodCondition> {
+fn condition<'p>(pod: &'p Pod, kind: &str) -> Option<&'p PodCondition> {
     let mut conditions = pod.status.iter().flat_map(|status| status.conditions.iter().flatten());
-    conditions.find(|condition| condition.type_ == KINDS_CONDITION)
+    conditions.find(|condition| condition.type_ == kind)
 }
 
 #[cfg(test)]
@@ -62,6 +85,7 @@ mod tests {
 
     #[test]
     fn one_replica_that_lacks_a_kind_is_enough_and_two_that_say_the_same_say_it_once() {
+        let said = |pods: &[Pod]| finding(&ALL[0], pods);
         assert_eq!(said(&[pod(json!([]))]), None);
         let good = said(&[pod(says("True", "")), pod(json!([]))]).unwrap();
         assert_eq!(good.level, Level::Good);
@@ -69,5 +93,6 @@ mod tests {
         let bad = said(&[pod(says("True", "")), lacking(), lacking()]).unwrap();
         assert_eq!(bad.level, Level::Warning);
         assert_eq!(bad.text.matches("HTTPRoute").count(), 1, "{}", bad.text);
+        assert_eq!(finding(&ALL[1], &[lacking()]), None, "it says nothing of policies");
     }
 }

@@ -1,0 +1,230 @@
+//! What a replica says of itself: conditions of its own pod.
+//!
+//! They are how a user who may read pods learns of it, and what `leno check` reads. They are conditions of each pod, not
+//! of one object for all replicas: rights are shared, but a replica that started later knows less, and each has proxies
+//! of its own.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use futures_util::StreamExt;
+use futures_util::stream::{self, BoxStream};
+use k8s_openapi::api::core::v1::Pod;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+use k8s_openapi::jiff::Timestamp;
+use leno_kube::api::{Patch, PatchParams};
+use leno_kube::{Api, Client, Error, Reflection, Report, Selection};
+use serde_json::{Value, json};
+use tokio::time::{interval, timeout};
+
+use crate::counts;
+use crate::reconcile::{Reconciler, run};
+
+/// How often the conditions are looked at: what is said may depend on how long something lasts.
+const LOOK: Duration = Duration::from_secs(1);
+/// Longest wait for the API server's answer.
+const ANSWER: Duration = Duration::from_secs(10);
+/// Longest message, in characters: a status is read as a whole.
+pub(crate) const MAX_MESSAGE: usize = 4_096;
+
+/// What a condition should say.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Condition {
+    /// Its type.
+    pub(crate) kind: &'static str,
+    pub(crate) status: &'static str,
+    pub(crate) reason: &'static str,
+    pub(crate) message: String,
+}
+
+impl Condition {
+    /// True if there is no message, and the first reason then; else false.
+    pub(crate) fn new(
+        kind: &'static str,
+        (good, bad): (&'static str, &'static str),
+        message: &str,
+    ) -> Self {
+        let (status, reason) = if message.is_empty() { ("True", good) } else { ("False", bad) };
+        Self { kind, status, reason, message: message.chars().take(MAX_MESSAGE).collect() }
+    }
+}
+
+/// Returns the conditions that are known.
+pub type Conditions = Arc<dyn Fn() -> Vec<Condition> + Send + Sync>;
+
+/// Keeps conditions of one pod. Outside of a cluster there is no such pod, and nothing to do.
+pub struct ReplicaReporter {
+    pods: Api<Pod>,
+    pod: String,
+    written: AtomicU64,
+    failed: AtomicU64,
+}
+
+/// A condition as the pod has it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Written {
+    status: String,
+    reason: String,
+    message: String,
+    /// When its status became what it is.
+    since: Option<Time>,
+}
+
+impl Written {
+    fn says(&self, condition: &Condition) -> bool {
+        let Condition { status, reason, message, .. } = condition;
+        (&*self.status, &*self.reason, &self.message) == (*status, *reason, message)
+    }
+}
+
+impl ReplicaReporter {
+    /// For the pod that this process runs in.
+    #[must_use]
+    pub fn new(client: Client, namespace: &str, pod: &str) -> Self {
+        let (written, failed) = (AtomicU64::new(0), AtomicU64::new(0));
+        Self { pods: Api::namespaced(client, namespace), pod: pod.to_owned(), written, failed }
+    }
+
+    /// Watches the pod, and writes whenever one of its conditions is another than it should be, until the process ends.
+    pub async fn run(&self, conditions: Conditions) {
+        let (wanted, pod) = (Vec::new(), Reflection::default());
+        run(Observed { own: self, conditions, wanted, pod }).await;
+    }
+
+    /// Appends what was counted, as Prometheus text.
+    pub fn render(&self, text: &mut String) {
+        let help = "Times that the condition of the replica's pod was written, by result.";
+        let results = [("written", &self.written), ("failed", &self.failed)];
+        counts::render(text, ("condition_writes_total", help), &results);
+    }
+
+    /// Whether the conditions were written, or have no pod.
+    async fn write(&self, conditions: &[Value]) -> bool {
+        // A strategic merge: conditions of other types stay.
+        let patch = Patch::Strategic(json!({"status": {"conditions": conditions}}));
+        let params = PatchParams::default();
+        let write = self.pods.patch_status(&self.pod, &params, &patch);
+        let failure = match timeout(ANSWER, write).await {
+            Ok(Ok(_)) => {
+                self.written.fetch_add(1, Ordering::Relaxed);
+                return true;
+            }
+            // The watch is about to report the pod's end.
+            Ok(Err(Error::Api(status))) if status.code == 404 => return true,
+            Ok(Err(error)) => error.to_string(),
+            Err(_elapsed) => format!("no answer in {ANSWER:?}"),
+        };
+        self.failed(&failure);
+        false
+    }
+
+    fn failed(&self, failure: &str) {
+        self.failed.fetch_add(1, Ordering::Relaxed);
+        tracing::warn!(
+            pod = self.pod,
+            failure,
+            "the pod's conditions cannot be kept; trying again"
+        );
+    }
+}
+
+/// What is to be said, and what the pod says.
+struct Observed<'a> {
+    own: &'a ReplicaReporter,
+    conditions: Conditions,
+    wanted: Vec<Condition>,
+    /// The conditions of the pod by type, if there is a pod.
+    pod: Reflection<(), BTreeMap<String, Written>>,
+}
+
+enum Observation {
+    Wanted(Vec<Condition>),
+    Pod(Report<Pod>),
+}
+
+impl Observed<'_> {
+    /// The conditions to be written.
+    fn due(&self) -> Vec<(&'static str, Written)> {
+        let Some(found) = self.pod.values().get(&()) else { return Vec::new() };
+        let due = |wanted: &Condition| {
+            let found = found.get(wanted.kind);
+            if found.is_some_and(|found| found.says(wanted)) {
+                return None;
+            }
+            let same = found.filter(|found| found.status == wanted.status);
+            let since = same.and_then(|same| same.since.clone());
+            let written = Written {
+                status: wanted.status.to_owned(),
+                reason: wanted.reason.to_owned(),
+                message: wanted.message.clone(),
+                since: Some(since.unwrap_or_else(|| Time(Timestamp::now()))),
+            };
+            Some((wanted.kind, written))
+        };
+        self.wanted.iter().filter_map(due).collect()
+    }
+}
+
+impl Reconciler for Observed<'_> {
+    type Observation = Observation;
+
+    /// The reason of a failure may change with every attempt.
+    const PAUSE: Duration = Duration::from_secs(10);
+    const RETRY: Duration = Duration::from_secs(10);
+
+    fn watches(&self) -> BoxStream<'static, Observation> {
+        let conditions = Arc::clone(&self.conditions);
+        let looks = stream::unfold(interval(LOOK), |mut ticks| async move {
+            ticks.tick().await;
+            Some(((), ticks))
+        });
+        let wanted = looks.map(move |()| Observation::Wanted(conditions()));
+        let pod = leno_kube::watch(self.own.pods.clone(), Selection::named(&self.own.pod));
+        stream::select(wanted, pod.map(Observation::Pod)).boxed()
+    }
+
+    fn observe(&mut self, observation: Observation) {
+        match observation {
+            Observation::Wanted(wanted) => self.wanted = wanted,
+            Observation::Pod(Report::Event(event)) => {
+                self.pod.take(event, |pod| ((), Some(conditions_of(pod))));
+            }
+            Observation::Pod(Report::Resumed) => {}
+            Observation::Pod(Report::Failed(error)) => self.own.failed(&error.to_string()),
+        }
+    }
+
+    fn is_due(&self) -> bool {
+        !self.due().is_empty()
+    }
+
+    async fn reconcile(&mut self) -> bool {
+        let due = self.due();
+        let conditions: Vec<Value> = due
+            .iter()
+            .map(|(kind, Written { status, reason, message, since })| {
+                json!({"type": kind, "status": status, "reason": reason, "message": message,
+                    "lastTransitionTime": since})
+            })
+            .collect();
+        let is_written = self.own.write(&conditions).await;
+        if is_written && let Some(found) = self.pod.values().get(&()) {
+            let mut found = found.clone();
+            found.extend(due.into_iter().map(|(kind, written)| (kind.to_owned(), written)));
+            self.pod.insert((), found);
+        }
+        is_written
+    }
+}
+
+fn conditions_of(pod: Pod) -> BTreeMap<String, Written> {
+    let conditions = pod.status.and_then(|status| status.conditions).unwrap_or_default();
+    let written = conditions.into_iter().map(|one| {
+        let (reason, message) = (one.reason.unwrap_or_default(), one.message.unwrap_or_default());
+        let since = one.last_transition_time;
+        (one.type_, Written { status: one.status, reason, message, since })
+    });
+    written.collect()
+}
