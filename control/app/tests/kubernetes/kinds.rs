@@ -2,13 +2,13 @@
 
 use std::time::Duration;
 
-use leno_testkit_api::objects::http_route_definition;
+use leno_testkit_api::objects::{http_route, http_route_definition};
 use leno_testkit_api::{Bed, binary, until};
 use serde_json::{Value, json};
 
-use crate::cluster;
 use crate::operate::{findings, leno, pair};
 use crate::replica::Replica;
+use crate::{admission, cluster};
 
 /// The kinds of the Gateway API that the controller follows.
 const GATEWAY_KINDS: u64 = 6;
@@ -83,6 +83,44 @@ async fn a_right_that_is_missing_is_said_by_the_pods_condition_and_by_check_unti
     );
     // A merge replaces all conditions.
     bed.set_status(own_pod("controller-0")).await;
+    assert_eq!(says(&bed, "controller-0", "True").await, "");
+    replica.end();
+}
+
+/// The objects are stored in another version than the one that is followed, and the webhook that converts them is not
+/// there.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_broken_conversion_webhook_costs_its_kind_and_injection_goes_on() {
+    let Some(kube) = binary() else { return };
+    let (bed, kubeconfig) = cluster(&kube).await;
+    let mut definition = http_route_definition();
+    let versions = definition["spec"]["versions"].as_array_mut().unwrap();
+    let mut stored = versions[0].clone();
+    versions[0]["storage"] = json!(false);
+    stored["name"] = json!("v1beta1");
+    versions.push(stored);
+    let service = json!({"name": "gone", "namespace": "shop", "path": "/convert"});
+    definition["spec"]["conversion"] = json!({"strategy": "Webhook",
+        "webhook": {"clientConfig": {"service": service}, "conversionReviewVersions": ["v1"]}});
+    bed.apply(definition.clone()).await;
+    let mut route = http_route("r", "web");
+    route["apiVersion"] = json!("gateway.networking.k8s.io/v1beta1");
+    until("the kind is served", async || bed.serves(&route).await).await;
+    bed.create(route).await;
+    bed.apply(own_pod("controller-0")).await;
+    bed.set_status(own_pod("controller-0")).await;
+    let replica = Replica::start("controller-0", &kubeconfig);
+
+    let said = says(&bed, "controller-0", "False").await;
+    assert!(said.contains("HTTPRoute cannot be followed: "), "{said}");
+    assert!(said.contains("mend the conversion webhook"), "{said}");
+    assert!(!said.contains("Service cannot"), "{said}");
+    admission::install(&bed, replica.webhook().await).await;
+    admission::namespace(&bed, "team", json!({"leno.dev/inject": "enabled"}), json!({})).await;
+    admission::injected(&bed, &admission::pod("team", json!({}))).await;
+
+    let spec = json!({"conversion": {"strategy": "None", "webhook": null}});
+    bed.merge(definition, json!({"spec": spec})).await;
     assert_eq!(says(&bed, "controller-0", "True").await, "");
     replica.end();
 }
