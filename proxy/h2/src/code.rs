@@ -2,6 +2,10 @@
 
 use std::fmt;
 
+/// The first of the codes for use between proxies of a mesh: the letters `Len`, and a number. RFC 9113 section 7
+/// lets endpoints ignore what codes mean that they do not know.
+const OF_MESH: u32 = 0x4c65_6e00;
+
 /// An error code (RFC 9113 section 7). Unknown codes keep their number.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Code(pub u32);
@@ -36,6 +40,34 @@ impl Code {
     /// The request needs HTTP/1.1.
     pub const HTTP_1_1_REQUIRED: Self = Self(0xd);
 
+    /// Numbers of [`Self::of_mesh`] below this one stand for malformed messages of applications.
+    pub const OTHER_OF_MESH: u8 = 0x80;
+
+    /// One of the codes that the proxies of a mesh use among each other. Their meaning is the user's of this crate.
+    #[must_use]
+    pub const fn of_mesh(number: u8) -> Self {
+        Self(OF_MESH | number as u32)
+    }
+
+    /// The number of [`Self::of_mesh`], if it is one of those. A peer that is no proxy of the mesh may send them too.
+    #[must_use]
+    pub fn mesh_number(self) -> Option<u8> {
+        let [rest @ .., number] = self.0.to_be_bytes();
+        let [first @ .., _] = OF_MESH.to_be_bytes();
+        (rest == first).then_some(number)
+    }
+
+    /// The same as a code of RFC 9113, for peers that are no proxies of the mesh. A malformed response ends as
+    /// section 8.1.1 demands. Other codes stay as they are.
+    #[must_use]
+    pub fn without_mesh(self) -> Self {
+        match self.mesh_number() {
+            None => self,
+            Some(number) if number < Self::OTHER_OF_MESH => Self::PROTOCOL_ERROR,
+            Some(_) => Self::INTERNAL_ERROR,
+        }
+    }
+
     /// A name for logs and metrics; `unknown` for codes that RFC 9113 does not define.
     #[must_use]
     pub fn label(self) -> &'static str {
@@ -68,5 +100,21 @@ impl fmt::Debug for Code {
 impl fmt::Display for Code {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.label())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn codes_of_the_mesh_stay_in_the_mesh() {
+        assert_eq!(Code::of_mesh(3), Code(0x4c65_6e03));
+        assert_eq!(Code::of_mesh(3).mesh_number(), Some(3));
+        assert_eq!(Code::of_mesh(0x7f).without_mesh(), Code::PROTOCOL_ERROR);
+        assert_eq!(Code::of_mesh(0x80).without_mesh(), Code::INTERNAL_ERROR);
+        for code in [Code::NO_ERROR, Code::CANCEL, Code(0x4c65_6f00), Code(u32::MAX)] {
+            assert_eq!((code.mesh_number(), code.without_mesh()), (None, code));
+        }
     }
 }

@@ -327,8 +327,10 @@ impl Inner {
             // The server is not at fault, so its stream is only cancelled.
             ResetBy::Us if !self.client => Code::CANCEL,
             ResetBy::Us if reset.is_stall() => reset.code,
+            // The server's message is malformed.
+            ResetBy::Us if reset.code == Code::PROTOCOL_ERROR => reset.code,
             ResetBy::Us => Code::INTERNAL_ERROR,
-            ResetBy::Peer => reset.code,
+            ResetBy::Peer => reset.code.without_mesh(),
         };
         far.conn.borrow_mut().far_reset(far.key, code);
     }

@@ -6,7 +6,7 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use leno_h2::{
-    Code, Head, Piece, Request, Reset, Stream, is_identity_field, is_mesh_field, remove_reserved,
+    Head, Piece, Request, Reset, Stream, is_identity_field, is_mesh_field, remove_reserved,
 };
 use leno_hpack::{Block, Token};
 use smallvec::SmallVec;
@@ -15,7 +15,7 @@ use tokio::time::Instant;
 use crate::answer::Answer;
 use crate::edit::{Edits, INTERNAL, edit_block};
 use crate::exchange::Exchange;
-use crate::failure::{Cause, Failure, Place};
+use crate::failure::{Cause, Failure, Place, reset_code};
 use crate::grpc;
 use crate::head::{HeadError, RequestView, is_authority};
 use crate::translate::Carried;
@@ -50,6 +50,8 @@ pub struct Call {
     /// What `grpc-timeout` says.
     deadline: Option<Instant>,
     grpc: bool,
+    /// The client is another proxy of the mesh.
+    is_mesh: bool,
 }
 
 /// The next part of a request's body.
@@ -71,7 +73,7 @@ impl Call {
         Self::with(request, true)
     }
 
-    fn with(Request { mut head, stream, .. }: Request, mesh: bool) -> Self {
+    fn with(Request { mut head, stream, .. }: Request, is_mesh: bool) -> Self {
         let internal = take_internal(&mut head);
         remove_reserved(&mut head, is_mesh_field);
         let grpc = grpc::has_grpc(&head);
@@ -82,13 +84,14 @@ impl Call {
             head,
             stream: Some(stream),
             aside: None,
-            carried: internal.filter(|_| mesh),
+            carried: internal.filter(|_| is_mesh),
             held: SmallVec::new(),
             held_bytes: 0,
             trailers: None,
             ended: false,
             used: false,
             grpc,
+            is_mesh,
         }
     }
 
@@ -156,15 +159,14 @@ impl Call {
                 Some(status) if !done.response_started => {
                     self.respond(&Answer::error(status, failure.cause.label()));
                 }
-                _ => self.abort(),
+                // So that a cut response is not taken for a complete one.
+                _ => {
+                    let code = reset_code(failure, self.is_mesh);
+                    if let Some(stream) = self.stream {
+                        stream.reset(code);
+                    }
+                }
             },
-        }
-    }
-
-    /// Resets the stream, so that a cut response is not taken for a complete one.
-    pub fn abort(self) {
-        if let Some(stream) = self.stream {
-            stream.reset(Code::INTERNAL_ERROR);
         }
     }
 
@@ -248,6 +250,7 @@ impl Call {
             used: false,
             deadline: self.deadline,
             grpc: self.grpc,
+            is_mesh: self.is_mesh,
         }
     }
 

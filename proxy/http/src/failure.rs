@@ -1,11 +1,15 @@
 //! What went wrong in an exchange: where, what, and whether to try again.
 
+mod report;
+
 use std::io;
 
 use leno_h2::{Code, OpenError, Reset, ResetBy};
 
 use crate::body::BodyError;
 use crate::head::HeadError;
+
+pub use report::Report;
 
 /// Where a failure arose.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -75,6 +79,9 @@ pub enum Cause {
     /// A stream was reset, or its connection ended.
     #[error("a stream ended early: {0}")]
     Reset(Reset),
+    /// The server's proxy has cut the response off, and reports why.
+    #[error("the server's proxy reports: {}", .0.label())]
+    Reported(Report),
     /// No stream could be opened to the server.
     #[error("no stream could be opened: {0}")]
     Open(OpenError),
@@ -109,6 +116,7 @@ impl Cause {
             Self::Reset(reset) if reset.by == ResetBy::Connection => "closed",
             Self::Reset(reset) if reset.code == Code::NO_ERROR => "cut-off",
             Self::Reset(reset) => reset.code.label(),
+            Self::Reported(report) => report.label(),
             Self::Open(OpenError::Full) => "streams-in-use",
             Self::Open(OpenError::Closed) => "draining",
             Self::Open(OpenError::TooLarge) => "head-too-large",
@@ -160,6 +168,26 @@ impl Failure {
     }
 }
 
+/// The code that ends a client's stream in the middle of a response. `is_mesh`: the client is a proxy of the mesh,
+/// which learns the cause, if the client is not to blame.
+pub(crate) fn reset_code(failure: &Failure, is_mesh: bool) -> Code {
+    let report = Report::of_label(failure.cause.label());
+    match (&failure.cause, report) {
+        (_, Some(report)) if is_mesh && failure.place != Place::Client => report.code(),
+        (Cause::Reported(report), _) => report.code().without_mesh(),
+        // RFC 9113 section 8.1.1.
+        (Cause::Head(_) | Cause::Body(_), _) => Code::PROTOCOL_ERROR,
+        (Cause::Reset(reset), _) if reset.by != ResetBy::Connection => match reset.code {
+            Code::PROTOCOL_ERROR => reset.code,
+            // The response has begun, so that the request was processed.
+            Code::NO_ERROR | Code::REFUSED_STREAM => Code::INTERNAL_ERROR,
+            code if reset.by == ResetBy::Peer => code,
+            _ => Code::INTERNAL_ERROR,
+        },
+        _ => Code::INTERNAL_ERROR,
+    }
+}
+
 #[cfg(test)]
 mod reference;
 
@@ -188,6 +216,7 @@ mod tests {
             reset(Code::NO_ERROR, ResetBy::Connection),
             reset(Code::NO_ERROR, ResetBy::Peer),
             reset(Code::REFUSED_STREAM, ResetBy::Peer),
+            Cause::Reported(Report::of_label("closed").expect("it has a number")),
             Cause::Open(OpenError::Full),
             Cause::Open(OpenError::Closed),
             Cause::Open(OpenError::TooLarge),
@@ -214,6 +243,7 @@ mod tests {
             | Cause::MemoryBudget
             | Cause::UpgradeIgnored
             | Cause::Reset(_)
+            | Cause::Reported(_)
             | Cause::Open(_)
             | Cause::Loop
             | Cause::Refused

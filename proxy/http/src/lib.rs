@@ -55,7 +55,7 @@ pub use copies::{CallCopies, ConnCopies, Late, Ticket};
 pub use dial::{DIAL_WAIT, DialError, Dialer, MAX_CONNECTING};
 pub use edit::{Edits, HeaderLine, InvalidHeader};
 pub use exchange::{Exchange, Judge, Judgement, Order, exchange, h1_to_h2, h2_to_h1, h2_to_h2};
-pub use failure::{Cause, Failure, Place};
+pub use failure::{Cause, Failure, Place, Report};
 pub use grpc::{grpc_status_of, grpc_timeout};
 pub use head::{Framing, HeadError, RequestHead, RequestView, ResponseHead, ResponseView, Version};
 pub use leno_transport::Io;

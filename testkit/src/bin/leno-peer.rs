@@ -26,8 +26,8 @@ enum Command {
         /// Address that returns the requests received so far, one a line
         #[arg(long)]
         tell: SocketAddr,
-        /// What to do with each request in turn: good, stall, cut, close, garbage, forged, a
-        /// status, after:MILLISECONDS
+        /// What to do with each request in turn: good, stall, cut, reset, close, garbage, bad-chunk,
+        /// forged, a status, after:MILLISECONDS
         #[arg(long, value_delimiter = ',', required = true)]
         acts: Vec<Act>,
     },

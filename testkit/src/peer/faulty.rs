@@ -48,6 +48,9 @@ pub enum Act {
 /// A response without the second half of its body.
 const HALF: &[u8] = b"HTTP/1.1 200 OK\r\nContent-Length: 10\r\n\r\nhalf-";
 
+/// A response whose chunked framing goes wrong in the middle.
+const BAD_CHUNK: &str = "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n2\r\nok\r\nxyz\r\n";
+
 /// An application's copy of the response that a Leno proxy sends if it cannot connect to its
 /// application.
 pub const FORGED: &str = "HTTP/1.1 503 Service Unavailable\r\n\
@@ -68,7 +71,7 @@ pub struct Faulty {
 impl FromStr for Act {
     type Err = anyhow::Error;
 
-    /// Parses `good`, `stall`, `cut`, `reset`, `close`, `garbage`, `forged`, a status, or
+    /// Parses `good`, `stall`, `cut`, `reset`, `close`, `garbage`, `bad-chunk`, `forged`, a status, or
     /// `after:MILLISECONDS`.
     fn from_str(text: &str) -> Result<Self> {
         Ok(match text {
@@ -78,6 +81,7 @@ impl FromStr for Act {
             "reset" => Self::ResetBody,
             "close" => Self::Close,
             "garbage" => Self::Garbage,
+            "bad-chunk" => Self::Says(BAD_CHUNK),
             "forged" => Self::Says(FORGED),
             _ => match (text.strip_prefix("after:"), text.parse()) {
                 (Some(wait), _) => Self::After(Duration::from_millis(wait.parse()?)),

@@ -6,6 +6,7 @@ use leno_testkit::lab::{Capture, Lab};
 mod addressing;
 mod authorization;
 mod calls;
+mod causes;
 mod conformance;
 mod disturbance;
 mod egress;
@@ -69,7 +70,10 @@ pub(crate) fn all() -> [(&'static str, Vec<Case>); 17] {
         ("programs", programs::cases()),
         ("addressing", addressing::cases()),
         ("http", http::cases()),
-        ("http2", [http2::cases(), stalled::cases()].into_iter().flatten().collect()),
+        (
+            "http2",
+            [http2::cases(), stalled::cases(), causes::cases()].into_iter().flatten().collect(),
+        ),
         (
             "routes",
             [routes::cases(), calls::cases(), streams::cases(), scale::cases()]

@@ -23,8 +23,7 @@ use crate::translate::SWITCHED;
 
 /// Relays a request to a new stream of `server`, and the response back. After a retryable failure
 /// the same call can be relayed to another server. Otherwise the caller answers it with
-/// [`Call::respond`] if nothing of a response was sent, and ends it with [`Call::abort`] if something
-/// was. Does not wait for a free stream on `server`: see [`leno_h2::Client::ready`].
+/// [`Call::conclude`]. Does not wait for a free stream on `server`: see [`leno_h2::Client::ready`].
 pub async fn h2_to_h2<J: Judge>(
     call: &mut Call,
     server: &Client,
@@ -188,7 +187,7 @@ impl<J: Judge> Relay<'_, '_, J> {
                         self.exchange.request_bytes = done.received;
                         self.exchange.response_bytes += done.sent;
                         self.down = Down::Flushing;
-                        return Poll::Ready(linked(&done));
+                        return Poll::Ready(linked(&done, self.order.mesh));
                     }
                     Poll::Pending => Poll::Pending,
                 },
@@ -233,7 +232,7 @@ impl<J: Judge> Relay<'_, '_, J> {
             Poll::Ready(Ok(head)) => head,
             Poll::Ready(Err(reset)) => {
                 let replayable = self.exchange.first_byte.is_none() && self.call.is_replayable();
-                return Err(server_reset(reset, replayable));
+                return Err(server_reset(reset, replayable, self.order.mesh));
             }
             Poll::Pending => {
                 let client = self.call.stream().map(|stream| stream.poll_closed(cx));
@@ -335,7 +334,7 @@ impl<J: Judge> Relay<'_, '_, J> {
                 }
                 self.down = Down::Flushing;
             }
-            Poll::Ready(Err(reset)) => return Err(server_reset(reset, false)),
+            Poll::Ready(Err(reset)) => return Err(server_reset(reset, false, self.order.mesh)),
             Poll::Pending => {
                 return match client.poll_closed(cx) {
                     Poll::Ready(Some(reset)) => Err(client_reset(reset)),

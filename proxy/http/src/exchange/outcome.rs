@@ -6,7 +6,7 @@ use leno_h2::{Code, Linked, OpenError, Reset, ResetBy};
 use leno_transport::budget;
 
 use crate::call::Call;
-use crate::failure::{Cause, Failure, Place};
+use crate::failure::{Cause, Failure, Place, Report};
 
 /// A request that begins while the worker's memory is used up is not taken.
 pub(super) fn admit() -> Result<(), Failure> {
@@ -27,15 +27,18 @@ pub(super) fn client_reset(reset: Reset) -> Failure {
 }
 
 /// The server's stream ended before its time. `replayable`: nothing of a response was received, and the
-/// request is still here.
-pub(super) fn server_reset(reset: Reset, replayable: bool) -> Failure {
+/// request is still here. `is_mesh`: the server is a proxy of the mesh, whose reports are believed.
+pub(super) fn server_reset(reset: Reset, replayable: bool, is_mesh: bool) -> Failure {
     if reset.is_stall() {
         return Failure::new(Place::Client, Cause::Stalled);
     }
+    let report = Report::of_code(reset.code).filter(|_| is_mesh && reset.by == ResetBy::Peer);
+    let code = reset.code.without_mesh();
+    let cause = report.map_or(Cause::Reset(Reset { code, ..reset }), Cause::Reported);
     Failure {
         retryable: replayable,
         unprocessed: reset.unprocessed,
-        ..Failure::new(Place::Server, Cause::Reset(reset))
+        ..Failure::new(Place::Server, cause)
     }
 }
 
@@ -83,14 +86,16 @@ pub(super) fn outlasted() -> Failure {
 }
 
 /// How linked streams ended.
-pub(super) fn linked(linked: &Linked) -> Result<(), Failure> {
+pub(super) fn linked(linked: &Linked, is_mesh: bool) -> Result<(), Failure> {
     match (linked.client, linked.server) {
         // A reset of one is followed by the proxy's reset of the other.
         (Some(client), _) if client.by != ResetBy::Us => Err(client_reset(client)),
         // The side that holds the bytes ends both; the client's stream is reset with the same code.
-        (_, Some(server)) if server.is_stall() => Err(server_reset(server, false)),
+        (_, Some(server)) if server.is_stall() => Err(server_reset(server, false, is_mesh)),
         (Some(client), _) if client.is_stall() => Err(client_reset(client)),
-        (_, Some(server)) if server.code != Code::NO_ERROR => Err(server_reset(server, false)),
+        (_, Some(server)) if server.code != Code::NO_ERROR => {
+            Err(server_reset(server, false, is_mesh))
+        }
         (Some(client), _) if client.code != Code::NO_ERROR => Err(client_reset(client)),
         _ => Ok(()),
     }

@@ -23,7 +23,7 @@ is. No answer is sent where none can be: the client has gone, or the response ha
 |---|---|---|---|
 ";
 
-const HEADS: [HeadError; 25] = [
+pub(super) const HEADS: [HeadError; 25] = [
     HeadError::RequestLine,
     HeadError::RequestLineTooLong,
     HeadError::StatusLine,
@@ -51,7 +51,7 @@ const HEADS: [HeadError; 25] = [
     HeadError::Connect,
 ];
 
-const BODIES: [BodyError; 8] = [
+pub(super) const BODIES: [BodyError; 8] = [
     BodyError::ChunkSize,
     BodyError::ChunkEnd,
     BodyError::ChunkLine,

@@ -222,7 +222,8 @@ impl Plan {
         let ending = match &failure.cause {
             Cause::Late => Ending::TimedOut,
             _ if failure.unprocessed => Ending::RefusedStream,
-            Cause::Reset(_) | Cause::Closed | Cause::Broken(_) | Cause::Head(_) => Ending::Reset,
+            Cause::Reset(_) | Cause::Reported(_) => Ending::Reset,
+            Cause::Closed | Cause::Broken(_) | Cause::Head(_) => Ending::Reset,
             _ => return None,
         };
         let silent = failure.place == Place::Server;

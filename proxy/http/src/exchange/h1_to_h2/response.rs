@@ -43,7 +43,9 @@ impl<C: Io, J: Judge> Relay<'_, '_, C, J> {
                     self.exchange.response_started = true;
                     let server = self.to_server.as_mut().map(|server| server.poll_stalled(cx));
                     return match server {
-                        Some(Poll::Ready(reset)) => Err(server_reset(reset, false)),
+                        Some(Poll::Ready(reset)) => {
+                            Err(server_reset(reset, false, self.order.mesh))
+                        }
                         _ => Ok(()),
                     };
                 }
@@ -73,7 +75,7 @@ impl<C: Io, J: Judge> Relay<'_, '_, C, J> {
         while self.out.has_room() {
             match server.poll_data(cx) {
                 Poll::Pending => break,
-                Poll::Ready(Err(reset)) => return Err(server_reset(reset, false)),
+                Poll::Ready(Err(reset)) => return Err(server_reset(reset, false, self.order.mesh)),
                 Poll::Ready(Ok(Some(piece))) => {
                     self.moves += 1;
                     self.exchange.response_bytes += piece.len() as u64;
@@ -98,7 +100,7 @@ impl<C: Io, J: Judge> Relay<'_, '_, C, J> {
             Poll::Ready(Ok(head)) => head,
             Poll::Ready(Err(reset)) => {
                 let replayable = self.exchange.first_byte.is_none() && !self.used;
-                return Err(server_reset(reset, replayable));
+                return Err(server_reset(reset, replayable, self.order.mesh));
             }
         };
         self.exchange.first_byte.get_or_insert_with(Instant::now);

@@ -238,21 +238,23 @@ fn a_lost_server_is_replaced_if_nothing_of_the_request_is() {
 #[test]
 fn cut_responses_are_reset() {
     run(async {
+        let ok = "HTTP/1.1 200 OK\r\n";
         let responses = [
-            "HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\nabc",
-            "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n",
-            "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nabc\r\nx\r\n",
+            ("Content-Length: 9\r\n\r\nabc", Code::INTERNAL_ERROR),
+            ("Transfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n", Code::INTERNAL_ERROR),
+            // Malformed: RFC 9113 section 8.1.1.
+            ("Transfer-Encoding: chunked\r\n\r\n3\r\nabc\r\nx\r\n", Code::PROTOCOL_ERROR),
         ];
-        for response in responses {
+        for (response, code) in responses {
             let (user, mut servers, mut done) = h2_h1(Settings::default());
             let mut up = user.open(&request("GET", "/"), true).unwrap();
             let mut app = server(&mut servers).await;
             app.expect(GET).await;
-            app.send(response).await;
+            app.send([ok, response].concat()).await;
             app.finish().await;
             assert_eq!(up.head().await.unwrap().status(), Some(200));
             let reset = up.closed().await.unwrap();
-            assert_eq!((reset.by, reset.code), (ResetBy::Peer, Code::INTERNAL_ERROR));
+            assert_eq!((reset.by, reset.code), (ResetBy::Peer, code));
             let done = done.recv().await.unwrap();
             assert!(done.response_started && !done.server_reusable);
             assert_eq!(done.failure.unwrap().place, Place::Server);

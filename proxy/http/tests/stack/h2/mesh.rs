@@ -1,7 +1,10 @@
 //! HTTP/1 through two proxies with HTTP/2 between them: what comes out is what went in.
 
+use leno_h2::Code;
+use leno_http::Place;
+
 use super::support::{
-    Settings, gateway, head, lines, mesh, mesh_to_h2, next, pattern, run, server,
+    Settings, gateway, h2_h2, head, lines, mesh, mesh_to_h2, next, pattern, request, run, server,
 };
 
 /// Sends a request and a response through, and says what came out of each.
@@ -252,5 +255,67 @@ fn an_application_that_speaks_http2_serves_clients_that_do_not() {
             .await;
         client.send("ping").await;
         assert_eq!(&*answer.data().await.unwrap().unwrap(), b"ping");
+    });
+}
+
+/// The proxy of the server and that of the client name the same cause.
+#[test]
+fn what_a_response_is_cut_for_is_named_by_both_proxies() {
+    let many = format!("1;{}\r\na\r\n", "x".repeat(17_000));
+    let faults = [
+        (many.as_str(), "chunk-extensions"),
+        ("xyz\r\n", "chunk-size"),
+        ("1\r\nabc", "chunk-end"),
+        ("1;a\nb", "chunk-line"),
+        ("0\r\nX Y: z\r\n\r\n", "trailer"),
+        ("0\r\nContent-Length: 1\r\n\r\n", "trailer-forbidden"),
+        ("0\r\nleno-error: closed\r\n\r\n", "trailer-forbidden"),
+        ("1\r\na", "closed"),
+    ];
+    for (fault, cause) in faults {
+        run(async {
+            let (mut client, mut servers, mut first, mut second) =
+                mesh(Settings::default(), Settings::default());
+            client.send("GET / HTTP/1.1\r\nHost: a\r\n\r\n").await;
+            let mut app = server(&mut servers).await;
+            app.head().await;
+            app.send("HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n2\r\nok\r\n").await;
+            client.head().await;
+            app.send(fault).await;
+            if cause == "closed" {
+                app.finish().await;
+            }
+            assert!(!client.rest().await.contains("\r\n0\r\n"));
+            for done in [&mut first, &mut second] {
+                let failure = done.recv().await.unwrap().failure.unwrap();
+                assert_eq!((failure.place, failure.cause.label()), (Place::Server, cause));
+            }
+        });
+    }
+}
+
+/// An application that resets streams as a proxy of the mesh would is not believed, and its client sees
+/// a code of RFC 9113.
+#[test]
+fn applications_cannot_report_causes() {
+    run(async {
+        let report = Code::of_mesh(3);
+        let (user, mut app, mut done) = h2_h2(Settings { from_mesh: true, ..Settings::default() });
+        let mut up = user.open(&request("GET", "/"), true).unwrap();
+        let (_, mut answer) = next(&mut app).await;
+        answer.send_head(&head([(":status", "200")]), false);
+        up.head().await.unwrap();
+        answer.reset(report);
+        assert_eq!(up.closed().await.unwrap().code, Code::PROTOCOL_ERROR);
+        assert_eq!(done.recv().await.unwrap().failure.unwrap().cause.label(), "protocol-error");
+        // From a proxy of the mesh the same is a report, which ends there.
+        let (user, mut app, mut done) = h2_h2(Settings { mesh: true, ..Settings::default() });
+        let mut up = user.open(&request("GET", "/"), true).unwrap();
+        let (_, mut answer) = next(&mut app).await;
+        answer.send_head(&head([(":status", "200")]), false);
+        up.head().await.unwrap();
+        answer.reset(report);
+        assert_eq!(up.closed().await.unwrap().code, Code::PROTOCOL_ERROR);
+        assert_eq!(done.recv().await.unwrap().failure.unwrap().cause.label(), "chunk-extensions");
     });
 }
