@@ -17,7 +17,7 @@ use crate::edit::{Edits, INTERNAL, edit_block};
 use crate::exchange::Exchange;
 use crate::failure::{Cause, Failure, Place, reset_code};
 use crate::grpc;
-use crate::head::{HeadError, RequestView, is_authority};
+use crate::head::{HeadError, RequestView, is_authority, is_host_and_port};
 use crate::translate::Carried;
 
 /// How much later than the client's own deadline the proxy ends the call. The client keeps its deadline
@@ -170,13 +170,14 @@ impl Call {
         }
     }
 
-    /// Checks what HTTP/2 permits and the mesh refuses. CONNECT must be extended (RFC 8441). Policies
-    /// are about hosts, and servers read anything but a plain one in different ways.
-    pub(crate) fn check(&self) -> Result<(), HeadError> {
-        let connect = self.head.find(Token::METHOD) == Some(b"CONNECT");
+    /// Checks what HTTP/2 permits and the mesh refuses. CONNECT must be extended (RFC 8441), unless `connect` says
+    /// that others are relayed. Policies are about hosts, and servers read anything but a plain one in different ways.
+    pub(crate) fn check(&self, connect: bool) -> Result<(), HeadError> {
         let hosts = [self.head.find(Token::AUTHORITY), self.head.find(Token::HOST)];
-        if connect && self.head.find(Token::PROTOCOL).is_none() {
+        if self.is_connect() && !connect {
             Err(HeadError::Connect)
+        } else if self.is_connect() && !hosts.into_iter().flatten().all(is_host_and_port) {
+            Err(HeadError::Target)
         } else if self.is_asterisk() && self.method() != b"OPTIONS" {
             Err(HeadError::Target)
         } else if hosts.into_iter().flatten().all(is_authority) {
@@ -189,6 +190,16 @@ impl Call {
     /// Whether the target is `*`.
     pub(crate) fn is_asterisk(&self) -> bool {
         self.head.find(Token::PATH) == Some(b"*")
+    }
+
+    /// Whether it is for a tunnel: a CONNECT that is not extended.
+    pub(crate) fn is_connect(&self) -> bool {
+        self.head.find(Token::METHOD) == Some(b"CONNECT") && !self.is_extended_connect()
+    }
+
+    /// Whether the client is another proxy of the mesh, with a proven identity.
+    pub fn is_of_mesh(&self) -> bool {
+        self.is_mesh
     }
 
     /// Whether it is an extended CONNECT (RFC 8441).

@@ -197,7 +197,8 @@ impl<S: Io> Conn<S> {
         request: Option<&RequestHead>,
         answer: &Answer<'_>,
     ) -> io::Result<bool> {
-        let kept = request.filter(|request| request.keep_alive() && !self.lost);
+        // What follows a CONNECT may be meant for the tunnel.
+        let kept = request.filter(|head| head.keep_alive() && !head.is_connect && !self.lost);
         let used = kept.and_then(|request| self.whole_request(request));
         let to_head = request.is_some_and(|request| request.is_head);
         let connection = match (used, request.map(RequestHead::version)) {

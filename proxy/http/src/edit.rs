@@ -148,12 +148,12 @@ impl<'a> Plan<'a> {
         let keep_upgrade = wanted_protocol || head.status == 426;
         let wanted = Connection {
             close: !to.keep,
-            keep_alive: to.keep && head.version.min(to.version) == Version::Http10,
+            keep_alive: to.keep && !to.tunnel && head.version.min(to.version) == Version::Http10,
             upgrade: head.meaning.connection.upgrade && keep_upgrade,
             ..Connection::default()
         };
         let hop = Hop::new(&head.meaning, wanted, keep_upgrade)
-            .without_framing(head.is_unframed())
+            .without_framing(head.is_unframed() || to.tunnel)
             .with_reserved(edits);
         if edits.is_empty() && !hop.changes_anything() {
             return Self::default();
@@ -187,6 +187,8 @@ pub(crate) struct ToClient {
     pub(crate) version: Version,
     /// The client has asked for another protocol.
     pub(crate) wants_upgrade: bool,
+    /// It opens the tunnel that a CONNECT has asked for, so that nothing frames what follows (RFC 9110 section 9.3.6).
+    pub(crate) tunnel: bool,
 }
 
 /// The changes that the hop itself demands (RFC 9110 section 7.6.1).

@@ -27,7 +27,7 @@ use crate::Io;
 use crate::conn::Conn;
 use crate::edit::Edits;
 use crate::failure::{Cause, Failure, Place};
-use crate::head::{RequestHead, RequestView, ResponseView};
+use crate::head::{HeadError, RequestHead, RequestView, ResponseView};
 use crate::limits::Limits;
 
 /// How the caller wants an exchange to go.
@@ -49,6 +49,8 @@ pub struct Order<'a, J = ()> {
     /// express of an HTTP/1 message, and the other proxy restores the message from it. Other servers do
     /// not get that header.
     pub mesh: bool,
+    /// A CONNECT is relayed. Without this it is refused.
+    pub connect: bool,
     /// How long the exchange may go on once another protocol has taken over, in place of `deadline`.
     pub upgraded_for: Option<Duration>,
     /// Bounds for both sides.
@@ -67,6 +69,7 @@ impl<'a> Order<'a> {
             response_by: None,
             close_client: false,
             mesh: false,
+            connect: false,
             upgraded_for: None,
             limits,
             judge: (),
@@ -84,6 +87,7 @@ impl<'a, J> Order<'a, J> {
             response_by: self.response_by,
             close_client: self.close_client,
             mesh: self.mesh,
+            connect: self.connect,
             upgraded_for: self.upgraded_for,
             limits: self.limits,
             judge,
@@ -118,6 +122,14 @@ impl<J: Judge> Order<'_, J> {
 }
 
 impl<J> Order<'_, J> {
+    /// Refuses a CONNECT that is not to be relayed.
+    fn check_connect(&self, request: &RequestHead) -> Result<(), Failure> {
+        if request.is_connect && !self.connect {
+            return Err(Failure::new(Place::Client, Cause::Head(HeadError::Connect)));
+        }
+        Ok(())
+    }
+
     /// When an exchange must be over, or a response must have begun. `silent`: none has.
     fn ends_at(&self, deadline: Option<Instant>, silent: bool) -> Option<Instant> {
         let response_by = self.response_by.filter(|_| silent);
@@ -236,6 +248,9 @@ pub async fn exchange<C: Io, S: Io, J: Judge>(
     order: &mut Order<'_, J>,
 ) -> Exchange {
     test_panic("request", request.target.of(client.received.bytes()));
+    if let Err(refused) = order.check_connect(request) {
+        return Exchange::ended(refused);
+    }
     let mut relay = relay::Relay::new(client, request, server, order);
     let outcome = poll_fn(|cx| relay.poll(cx)).await;
     relay.conclude(outcome)

@@ -16,7 +16,7 @@ pub use view::{RequestView, ResponseView};
 
 pub(crate) use fields::{Connection, Meaning, Transfer, Upgrade};
 pub(crate) use options::ConnectionOptions;
-pub(crate) use request::{absolute, in_target, is_authority, without_port};
+pub(crate) use request::{absolute, in_target, is_authority, is_host_and_port, without_port};
 pub(crate) use text::{TOKEN, is_text, text_end, tokens, trim};
 pub(crate) use upgrade::grants;
 
@@ -164,7 +164,7 @@ pub enum HeadError {
     TransferEncodingIn10,
     #[error("Connection names a header that it may not remove")]
     ConnectionOption,
-    #[error("CONNECT is not served here")]
+    #[error("no route permits CONNECT here, or it has a body")]
     Connect,
 }
 

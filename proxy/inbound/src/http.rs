@@ -207,6 +207,8 @@ async fn to_http1<'n>(
             changed: changed.as_mut(),
             head: None,
         });
+        // The client's proxy relays a CONNECT where a route says so. Other clients have no such proxy.
+        order.connect = call.is_of_mesh();
         server.io_mut().begin();
         let done = h2_to_h1(call, &mut server, &mut order).await;
         let idempotent = || is_idempotent(call.view().method());
@@ -256,6 +258,8 @@ async fn to_http2<'n>(
             changed: changed.as_mut(),
             head: None,
         });
+        // The client's proxy relays a CONNECT where a route says so. Other clients have no such proxy.
+        order.connect = call.is_of_mesh();
         let done = h2_to_h2(call, &lent.client, &mut order).await;
         if let Some(failure) = &done.failure
             && failure.place == Place::Server

@@ -55,6 +55,9 @@ pub(crate) const DESTINATION_GONE: &str = "destination-gone";
 /// Said when no response began within the time that policy gives; [`leno_http`] names it.
 pub(crate) const RESPONSE_TIMEOUT: &str = "response-timeout";
 
+/// Said in `leno-error` to a CONNECT that no route relays.
+const CONNECT: &str = "connect";
+
 /// Said in `leno-error` when policy answers a request itself.
 pub(crate) const FAULT_ABORT: &str = "fault-abort";
 
@@ -143,6 +146,10 @@ pub(crate) async fn forward<R: Hedgeable>(
     let is_grpc = request.is_grpc();
     let mut policy = backends.requests();
     let (backends, applied, mirrors) = match backends.routes() {
+        None if request.view().is_connect() => {
+            let refused = MeshAnswer::error(501, CONNECT);
+            return answered(shared, &backends, (&begun, is_grpc), refused);
+        }
         None => (backends, None, Mirrors::default()),
         // In a box: requests without routes hold no room for it.
         Some(routes) => match Box::pin(follow(shared, &routes, request)).await {
@@ -193,6 +200,9 @@ async fn follow<R: Request>(
         Decision::Forward(target, applied) => (target, applied),
         Decision::Answer(answer) => return Err(answer),
     };
+    if request.view().is_connect() && !applied.relays_connect() {
+        return Err(MeshAnswer::error(501, CONNECT));
+    }
     let mirrors = mirror::send(shared, &applied, request).await;
     match target.route().await {
         Route::Backends(backends) => Ok((backends, applied, mirrors)),

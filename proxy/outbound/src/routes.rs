@@ -192,7 +192,8 @@ impl leno_policy::Request for Head<'_> {
     }
 
     fn path(&self) -> &[u8] {
-        self.0.path()
+        // A match without a path is one of the prefix `/`, and a CONNECT has no path.
+        if self.0.is_connect() { b"/" } else { self.0.path() }
     }
 
     fn query(&self) -> Option<&[u8]> {

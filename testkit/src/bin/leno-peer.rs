@@ -27,7 +27,7 @@ enum Command {
         #[arg(long)]
         tell: SocketAddr,
         /// What to do with each request in turn: good, stall, cut, reset, close, garbage, bad-chunk,
-        /// forged, a status, after:MILLISECONDS
+        /// tunnel, forged, a status, after:MILLISECONDS
         #[arg(long, value_delimiter = ',', required = true)]
         acts: Vec<Act>,
     },

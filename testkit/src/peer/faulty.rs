@@ -43,6 +43,8 @@ pub enum Act {
     Says(&'static str),
     /// Sends bytes that are not HTTP.
     Garbage,
+    /// Responds 200, and sends back what follows the request, as the far end of a tunnel.
+    Tunnel,
 }
 
 /// A response without the second half of its body.
@@ -71,7 +73,7 @@ pub struct Faulty {
 impl FromStr for Act {
     type Err = anyhow::Error;
 
-    /// Parses `good`, `stall`, `cut`, `reset`, `close`, `garbage`, `bad-chunk`, `forged`, a status, or
+    /// Parses `good`, `stall`, `cut`, `reset`, `close`, `garbage`, `bad-chunk`, `tunnel`, `forged`, a status, or
     /// `after:MILLISECONDS`.
     fn from_str(text: &str) -> Result<Self> {
         Ok(match text {
@@ -82,6 +84,7 @@ impl FromStr for Act {
             "close" => Self::Close,
             "garbage" => Self::Garbage,
             "bad-chunk" => Self::Says(BAD_CHUNK),
+            "tunnel" => Self::Tunnel,
             "forged" => Self::Says(FORGED),
             _ => match (text.strip_prefix("after:"), text.parse()) {
                 (Some(wait), _) => Self::After(Duration::from_millis(wait.parse()?)),
@@ -196,6 +199,11 @@ impl Faulty {
                 Act::Close => return Ok(()),
                 Act::CloseAfter(wait) => {
                     thread::sleep(wait);
+                    return Ok(());
+                }
+                Act::Tunnel => {
+                    stream.write_all(b"HTTP/1.1 200 OK\r\n\r\n")?;
+                    io::copy(&mut reader, &mut stream)?;
                     return Ok(());
                 }
                 Act::Garbage => {

@@ -8,6 +8,7 @@ mod authorization;
 mod calls;
 mod causes;
 mod conformance;
+mod connect;
 mod disturbance;
 mod egress;
 mod encryption;
@@ -76,7 +77,7 @@ pub(crate) fn all() -> [(&'static str, Vec<Case>); 17] {
         ),
         (
             "routes",
-            [routes::cases(), calls::cases(), streams::cases(), scale::cases()]
+            [routes::cases(), calls::cases(), connect::cases(), streams::cases(), scale::cases()]
                 .into_iter()
                 .flatten()
                 .collect(),

@@ -10,7 +10,8 @@ fn request(text: &str, edits: &Edits<'_>) -> String {
 fn response(text: &str, keep: bool, to_version: Version) -> String {
     let mut head = ResponseHead::default();
     assert!(head.parse(text.as_bytes(), &Limits::default()).unwrap(), "{text}");
-    let to = ToClient { keep, version: to_version, wants_upgrade: text.contains("Upgrade: x") };
+    let wants_upgrade = text.contains("Upgrade: x");
+    let to = ToClient { keep, version: to_version, wants_upgrade, tunnel: false };
     render(&Plan::response(&head, text.as_bytes(), &Edits::default(), to), text)
 }
 

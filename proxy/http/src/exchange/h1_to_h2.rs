@@ -35,6 +35,9 @@ pub async fn h1_to_h2<C: Io, J: Judge>(
     order: &mut Order<'_, J>,
 ) -> Exchange {
     test_panic("request", request.target.of(client.received.bytes()));
+    if let Err(refused) = order.check_connect(request) {
+        return Exchange::ended(refused);
+    }
     let mut relay = Relay::new(client, request, server, order);
     let outcome = match poll_fn(|cx| Poll::Ready(relay.open(cx))).await {
         Ok(()) => poll_fn(|cx| relay.poll(cx)).await,

@@ -68,7 +68,7 @@ struct Relay<'r, 'a, S, J> {
     continued: bool,
     /// There is a head to be sent.
     opened: bool,
-    /// The request asks for another protocol.
+    /// The request asks for another protocol, or is a CONNECT.
     upgrade: bool,
     websocket_key: Option<[u8; websocket::KEY_BYTES]>,
     out: Outgoing,
@@ -123,7 +123,7 @@ impl<'r, 'a, S: Io, J: Judge> Relay<'r, 'a, S, J> {
     fn open(&mut self) -> Result<(), Failure> {
         let refused = |error: HeadError| Failure::new(Place::Client, Cause::Head(error));
         let call = &*self.call;
-        call.check().map_err(refused)?;
+        call.check(self.order.connect).map_err(refused)?;
         is_waited_for(call)?;
         admit()?;
         let empty = call.is_empty();

@@ -136,7 +136,7 @@ impl<J: Judge> Relay<'_, '_, J> {
         let takes = self.order.mesh
             || !self.call.is_asterisk()
                 && (self.server.takes_connect_protocol() || !self.server.is_open());
-        let checked = match self.call.check() {
+        let checked = match self.call.check(self.order.connect) {
             Ok(()) if self.call.is_extended_connect() && !takes => Err(HeadError::Connect),
             checked => checked,
         };
@@ -263,8 +263,9 @@ impl<J: Judge> Relay<'_, '_, J> {
         } else {
             remove_reserved(&mut head, is_mesh_field);
         }
-        let switched = self.call.is_extended_connect() && (200..300).contains(&status);
-        if switched {
+        let succeeds = (200..300).contains(&status);
+        let switched = self.call.is_extended_connect() && succeeds;
+        if switched || self.call.is_connect() && succeeds {
             self.exchange.upgraded = true;
             self.deadline = self.order.upgraded();
         }

@@ -15,6 +15,8 @@ pub struct RequestHead {
     pub(crate) method: Span,
     /// The method is HEAD. Remembered, since the bytes of a head are gone once its body passes.
     pub(crate) is_head: bool,
+    /// The method is CONNECT.
+    pub(crate) is_connect: bool,
     pub(crate) target: Span,
     pub(crate) version: Version,
     pub(crate) headers: Headers,
@@ -82,6 +84,7 @@ impl RequestHead {
         self.meaning.upgrade == Upgrade::Other
             && self.meaning.connection.upgrade
             && self.version == Version::Http11
+            && !self.is_connect
     }
 
     /// The head's parts as bytes; `bytes` are those it was parsed from.
@@ -124,6 +127,7 @@ impl RequestHead {
         };
         self.method = Span::new(0, method);
         self.is_head = window[..method] == *b"HEAD";
+        self.is_connect = window[..method] == *b"CONNECT";
         self.target = Span::new(target, version - 1);
         self.progress.at = version + 10;
         self.progress.first_line_done = true;
@@ -132,9 +136,6 @@ impl RequestHead {
 
     /// Checks what depends on the whole head.
     fn check(&mut self, bytes: &[u8]) -> Result<(), HeadError> {
-        if self.method.of(bytes) == b"CONNECT" {
-            return Err(HeadError::Connect);
-        }
         self.framing = self.meaning.request_framing(self.version)?;
         let host = match self.meaning.host {
             Some(host) => Some(host.of(bytes)),
@@ -145,6 +146,9 @@ impl RequestHead {
             return Err(HeadError::HostMalformed);
         }
         let target = self.target.of(bytes);
+        if self.is_connect {
+            return self.check_connect(target, host);
+        }
         match target {
             [b'/', ..] => Ok(()),
             b"*" if self.method.of(bytes) == b"OPTIONS" => Ok(()),
@@ -163,6 +167,35 @@ impl RequestHead {
             }
         }
     }
+}
+
+impl RequestHead {
+    /// A CONNECT is for a host and a port, which Host repeats (RFC 9112 section 3.2.3), and has no content (RFC
+    /// 9110 section 9.3.6): servers disagree about where a body of it ends.
+    fn check_connect(&self, target: &[u8], host: Option<&[u8]>) -> Result<(), HeadError> {
+        if !is_host_and_port(target) {
+            return Err(HeadError::Target);
+        }
+        if self.framing != Framing::None {
+            return Err(HeadError::Connect);
+        }
+        match host {
+            Some(host) if !host.eq_ignore_ascii_case(target) => Err(HeadError::HostConflict),
+            _ => Ok(()),
+        }
+    }
+
+    /// Whether the request is for a tunnel (RFC 9110 section 9.3.6).
+    pub fn is_connect(&self) -> bool {
+        self.is_connect
+    }
+}
+
+/// Whether it is what a CONNECT is for.
+pub(crate) fn is_host_and_port(target: &[u8]) -> bool {
+    let port = target.rsplit(|byte| *byte == b':').next().unwrap_or_default();
+    let has_port = !port.is_empty() && port.iter().all(u8::is_ascii_digit);
+    has_port && port.len() < target.len() && is_authority(target)
 }
 
 /// Visible characters, and bytes above ASCII because many clients send them and all servers accept

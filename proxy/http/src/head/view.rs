@@ -34,7 +34,17 @@ impl<'a> RequestView<'a> {
         })
     }
 
-    /// The target as sent: a path with its query, a whole URI, or `*`. May hold bytes above 0x7f.
+    /// Whether it is for a tunnel: a CONNECT, unless it is an extended one (RFC 8441).
+    pub fn is_connect(&self) -> bool {
+        match self.0 {
+            Request::Http1(head, _) => head.is_connect,
+            Request::Http2(block, method) => {
+                method == b"CONNECT" && block.find(Token::PROTOCOL).is_none()
+            }
+        }
+    }
+
+    /// The target as sent: a path with its query, a whole URI, `*`, or the host and port of a CONNECT. May hold bytes above 0x7f.
     pub fn target(&self) -> &'a [u8] {
         match self.0 {
             Request::Http1(head, bytes) => head.target.of(bytes),
@@ -45,7 +55,8 @@ impl<'a> RequestView<'a> {
         }
     }
 
-    /// The target's path, without its query and as sent (nothing is decoded). `*` stays `*`.
+    /// The target's path, without its query and as sent (nothing is decoded). `*` stays `*`, and a CONNECT, which
+    /// has no path, has `*` too.
     pub fn path(&self) -> &'a [u8] {
         self.path_and_query().0
     }
@@ -59,6 +70,7 @@ impl<'a> RequestView<'a> {
     /// header (RFC 9112 section 3.2.2, RFC 9113 section 8.3.1). Empty when the client gave none.
     pub fn authority(&self) -> &'a str {
         text(match self.0 {
+            Request::Http1(head, bytes) if head.is_connect => head.target.of(bytes),
             Request::Http1(head, bytes) => match absolute(head.target.of(bytes)) {
                 Some((_, authority, _)) => authority,
                 None => head.meaning.host.map_or(&b""[..], |host| host.of(bytes)),
@@ -120,6 +132,9 @@ impl<'a> RequestView<'a> {
     }
 
     fn path_and_query(&self) -> (&'a [u8], Option<&'a [u8]>) {
+        if self.is_connect() {
+            return (b"*", None);
+        }
         let target = self.target();
         let rest = match absolute(target) {
             Some((_, _, rest)) => rest,

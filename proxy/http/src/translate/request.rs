@@ -9,7 +9,7 @@ use super::{Carried, push_headers, websocket};
 use crate::edit::{Edits, INTERNAL, edit_block, ends_at_hop};
 use crate::head::{
     Framing, HeadError, Known, RequestHead, TOKEN, Version, absolute, in_target, is_authority,
-    tokens, without_port,
+    is_host_and_port, tokens, without_port,
 };
 use crate::writer::Rendered;
 
@@ -22,7 +22,8 @@ pub(crate) struct ToH2 {
     pub(crate) connect: bool,
 }
 
-/// The fields of an HTTP/1 request, and whether it became an extended CONNECT.
+/// The fields of an HTTP/1 request, and whether the stream is to stay open for what follows: it is a CONNECT, or
+/// became an extended one.
 pub(crate) fn to_h2(
     head: &RequestHead,
     bytes: &[u8],
@@ -33,6 +34,7 @@ pub(crate) fn to_h2(
     let method = head.method.of(bytes);
     let target = head.target.of(bytes);
     let (scheme, authority, path) = match absolute(target) {
+        _ if head.is_connect => (&b""[..], Some(target), &b""[..]),
         Some((scheme, authority, path)) => (scheme, Some(authority), path),
         None => (&b"http"[..], None, target),
     };
@@ -49,11 +51,15 @@ pub(crate) fn to_h2(
     let host = head.meaning.host.map(|host| host.of(bytes));
     let authority = authority.or(host).filter(|authority| !authority.is_empty());
     block.push(b":method", if upgrade.is_some() { b"CONNECT" } else { method });
-    push_lower_pseudo(&mut block, b":scheme", scheme);
+    // RFC 9113 section 8.5: a CONNECT has neither scheme nor path.
+    if !head.is_connect {
+        push_lower_pseudo(&mut block, b":scheme", scheme);
+    }
     if let Some(authority) = authority {
         block.push(b":authority", authority);
     }
     match path {
+        _ if head.is_connect => {}
         [] if method == b"OPTIONS" => block.push(b":path", b"*"),
         [] => block.push(b":path", b"/"),
         [b'?', ..] => block.push(b":path", &[b"/", path].concat()),
@@ -63,7 +69,7 @@ pub(crate) fn to_h2(
         block.push(b":protocol", protocol);
     }
     push_headers(&mut block, (&head.headers, &head.meaning), bytes, edits);
-    if upgrade.is_some() {
+    if upgrade.is_some() || head.is_connect {
         // It would be the length of what the other protocol sends.
         block.remove_all(b"content-length");
     }
@@ -73,7 +79,7 @@ pub(crate) fn to_h2(
     edit_block(&mut block, edits);
     if to.mesh {
         let (mut value, title_case) = begin(head.version, &head.headers, bytes);
-        let is_absolute = absolute(target).is_some();
+        let is_absolute = absolute(target).is_some() && !head.is_connect;
         if is_absolute {
             value.push(b'a');
         }
@@ -94,7 +100,7 @@ pub(crate) fn to_h2(
         push_names(&mut value, title_case, &head.headers, bytes);
         block.push(INTERNAL, &value);
     }
-    Ok((block, upgrade.is_some()))
+    Ok((block, upgrade.is_some() || head.is_connect))
 }
 
 /// The protocol that an upgrade asks for first.
@@ -126,7 +132,7 @@ fn push_lower_pseudo(block: &mut Block, name: &[u8], value: &[u8]) {
 pub(crate) struct Http1Request {
     pub(crate) head: Rendered,
     pub(crate) framing: Framing,
-    /// Asks for another protocol.
+    /// Asks for another protocol, or is a CONNECT.
     pub(crate) upgrade: bool,
     /// The key that was made for it, if the client sent none.
     pub(crate) websocket_key: Option<[u8; websocket::KEY_BYTES]>,
@@ -148,7 +154,11 @@ pub(crate) fn to_h1(
         Some(_) => carried.and_then(|carried| carried.method).unwrap_or(b"GET"),
         None => sent_method,
     };
-    if (sent_method == b"CONNECT") != protocol.is_some() || method == b"CONNECT" {
+    let tunnel = sent_method == b"CONNECT" && protocol.is_none();
+    if tunnel && !is_host_and_port(pseudo(Token::AUTHORITY))
+        || !tunnel && method == b"CONNECT"
+        || protocol.is_some() && sent_method != b"CONNECT"
+    {
         return Err(HeadError::Connect);
     }
     if method.is_empty() || !method.iter().all(|byte| TOKEN[usize::from(*byte)]) {
@@ -156,10 +166,11 @@ pub(crate) fn to_h1(
     }
     let length = match protocol {
         Some(_) => carried.filter(|carried| carried.zero_length).map(|_| 0),
+        None if tunnel => None,
         None => content_length(block, false)?,
     };
     let framing = match length {
-        _ if protocol.is_some() => Framing::None,
+        _ if protocol.is_some() || tunnel => Framing::None,
         Some(0) => Framing::None,
         Some(_) if empty => return Err(HeadError::LengthConflict),
         Some(length) => Framing::Length(length),
@@ -171,7 +182,10 @@ pub(crate) fn to_h1(
     let mut lines = Lines::new(block, more + 2 * pseudo(Token::AUTHORITY).len(), carried);
     lines.put(method);
     lines.put(b" ");
-    put_target(&mut lines, block, method)?;
+    match tunnel {
+        true => lines.put(pseudo(Token::AUTHORITY)),
+        false => put_target(&mut lines, block, method)?,
+    }
     lines.put(if old { b" HTTP/1.0\r\n" } else { b" HTTP/1.1\r\n" });
     put_host(&mut lines, block, old)?;
     let websocket_key = put_fields(&mut lines, block, protocol)?;
@@ -183,7 +197,7 @@ pub(crate) fn to_h1(
         (_, None) if !said && protocol.is_none() => put_length(&mut lines, 0),
         _ => {}
     }
-    let upgrade = protocol.is_some();
+    let upgrade = protocol.is_some() || tunnel;
     Ok(Http1Request { head: lines.finish()?, framing, upgrade, websocket_key })
 }
 

@@ -86,7 +86,7 @@ const HEADS: &[(&str, u16, &str)] = &[
     ("\x16\x03\x01\x02\x00\x01\x00\x01\u{fc}\x03\x03", 400, "request-line"),
     ("PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", 505, "version"),
     ("GET / HTTP/1.2\r\nHost: a\r\n\r\n", 505, "version"),
-    ("CONNECT a:22 HTTP/1.1\r\nHost: a:22\r\n\r\n", 501, "connect"),
+    ("CONNECT a HTTP/1.1\r\nHost: a\r\n\r\n", 400, "target"),
     (
         "POST / HTTP/1.0\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n",
         400,

@@ -2,6 +2,7 @@
 #![expect(clippy::unwrap_used, reason = "tests")]
 
 mod abuse;
+mod connect;
 mod endings;
 mod exact;
 mod exchange;

@@ -65,6 +65,7 @@ impl Sending<'_> {
         let mut order = Order::new(self.policy.limits(otherwise)).judged_by(judge);
         order.close_client = self.shared.activity.is_draining();
         order.mesh = server.is_mesh;
+        order.connect = self.applied.is_some_and(Applied::relays_connect);
         order.deadline = deadline;
         order.response_by = response_by.map(Into::into);
         order.upgraded_for = self.policy.stream_timeout();

@@ -105,6 +105,11 @@ impl Applied {
         Some(kept.endpoint)
     }
 
+    /// Whether a CONNECT is relayed.
+    pub(crate) fn relays_connect(&self) -> bool {
+        self.prepared().names_connect && self.backend().keeps_url()
+    }
+
     /// Whether the rule keeps a client's requests together.
     pub(crate) fn keeps_sessions(&self) -> bool {
         self.prepared().session.is_some()

@@ -19,6 +19,8 @@ use crate::policy::RequestPolicy;
 pub(super) struct Prepared {
     pub(super) cors: Option<Cors>,
     pub(super) backends: Vec<PreparedBackend>,
+    /// A match of the rule is for CONNECT, by name.
+    pub(super) names_connect: bool,
     pub(super) request_timeout: Option<Duration>,
     pub(super) backend_timeout: Option<Duration>,
     /// What keeps a client's requests together.
@@ -57,6 +59,7 @@ impl Prepared {
         Self {
             cors: of_table.cors().cloned(),
             backends: rule.backends.iter().map(backend).collect(),
+            names_connect: rule.matches.iter().any(|of| of.method.as_deref() == Some("CONNECT")),
             request_timeout: rule.timeouts.request,
             backend_timeout: rule.timeouts.backend_request,
             session: rule.session.clone(),
@@ -106,6 +109,11 @@ impl PreparedBackend {
             sets_host,
             mirrors,
         }
+    }
+
+    /// Whether requests go out with the host and the path that they came with.
+    pub(super) fn keeps_url(&self) -> bool {
+        self.path.is_none() && !self.sets_host
     }
 }
 

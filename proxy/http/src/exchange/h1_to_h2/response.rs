@@ -20,6 +20,7 @@ use crate::grpc;
 use crate::head::{Framing, HeadError, ResponseView, Version};
 use crate::translate::response::{self, ToH1};
 use crate::translate::{Carried, websocket};
+use crate::writer::Rendered;
 
 impl<C: Io, J: Judge> Relay<'_, '_, C, J> {
     pub(super) fn poll_down(&mut self, cx: &mut Context<'_>) -> Result<(), Failure> {
@@ -148,11 +149,14 @@ impl<C: Io, J: Judge> Relay<'_, '_, C, J> {
         self.exchange.response_bytes = head.size() as u64;
         self.exchange.grpc_status = grpc::status_in(&head);
         edit_block(&mut head, &self.order.response);
+        if self.request.is_connect && (200..300).contains(&to.status) {
+            return self.begin_tunnel(head, to);
+        }
         if self.is_switch(to) {
             return self.begin_upgrade(&head, to.carried);
         }
         let Some(server) = &mut self.to_server else { return Ok(()) };
-        if self.protocol.take().is_some() {
+        if self.protocol.take().is_some() || self.request.is_connect {
             // Not granted: so the request is over.
             server.send_data(Piece::default(), true);
         }
@@ -191,9 +195,24 @@ impl<C: Io, J: Judge> Relay<'_, '_, C, J> {
         let rendered =
             response::to_switch(head, &protocol, accept, carried).map_err(refused_head)?;
         self.exchange.status = Some(101);
+        self.take_over(rendered);
+        Ok(())
+    }
+
+    /// A CONNECT has succeeded. No field frames what follows (RFC 9110 section 9.3.6).
+    fn begin_tunnel(&mut self, mut head: Head, to: ToH1<'_>) -> Result<(), Failure> {
+        head.remove_all(b"content-length");
+        let to = ToH1 { to_head: true, keep: true, ..to };
+        let rendered = response::to_h1(&head, to).map_err(refused_head)?;
+        self.take_over(rendered.head);
+        Ok(())
+    }
+
+    /// What follows `head` is not HTTP any more, in both directions.
+    fn take_over(&mut self, head: Rendered) {
         self.exchange.upgraded = true;
         self.order.upgraded();
-        self.out.begin(rendered, Framing::UntilClose);
+        self.out.begin(head, Framing::UntilClose);
         self.down = Down::Body;
         self.release();
         self.body = Incoming::new(BodyWalker::new(Framing::UntilClose));
@@ -201,7 +220,6 @@ impl<C: Io, J: Judge> Relay<'_, '_, C, J> {
         if self.client.read_closed && self.client.received.is_empty() {
             self.end_sending();
         }
-        Ok(())
     }
 }
 

@@ -98,6 +98,8 @@ impl<S: Io, J: Judge> Relay<'_, '_, S, J> {
             let head = self.translate(false)?;
             self.send_head(&head, false)?;
             self.head = ResponseHead::default();
+        } else if self.call.is_connect() && (200..300).contains(&self.head.status()) {
+            self.begin_tunnel()?;
         } else {
             self.begin_response()?;
         }
@@ -173,16 +175,39 @@ impl<S: Io, J: Judge> Relay<'_, '_, S, J> {
                 return Err(Failure::new(Place::Server, Cause::UpgradeIgnored));
             }
         }
-        self.exchange.status = Some(101);
+        let mut head = self.take_over()?;
+        if self.call.carried().is_none() {
+            head.remove_all(b"sec-websocket-accept");
+        }
+        self.pass_through(&head)
+    }
+
+    /// A CONNECT has succeeded. No field frames what follows (RFC 9110 section 9.3.6).
+    fn begin_tunnel(&mut self) -> Result<(), Failure> {
+        if self.up != Up::Done {
+            return Err(Failure::new(Place::Server, Cause::UnaskedUpgrade));
+        }
+        let replayable = self.call.is_replayable() && !self.exchange.response_started;
+        let view = self.head.view(self.server.received.bytes());
+        self.order.examine(view, replayable)?;
+        self.call.claim();
+        let mut head = self.take_over()?;
+        head.remove_all(b"content-length");
+        self.pass_through(&head)
+    }
+
+    /// What follows the head is not HTTP/1 any more, in both directions.
+    fn take_over(&mut self) -> Result<Head, Failure> {
+        self.exchange.status = Some(self.head.status());
         self.exchange.upgraded = true;
         self.deadline = self.order.upgraded();
         self.call.stop_holding();
         self.exchange.response_bytes = self.head.len() as u64;
-        let mut head = self.translate(true)?;
-        if self.call.carried().is_none() {
-            head.remove_all(b"sec-websocket-accept");
-        }
-        self.send_head(&head, false)?;
+        self.translate(true)
+    }
+
+    fn pass_through(&mut self, head: &Head) -> Result<(), Failure> {
+        self.send_head(head, false)?;
         self.out.begin(Rendered::default(), Framing::UntilClose);
         self.up = Up::Sending;
         self.body = Incoming::new(BodyWalker::new(Framing::UntilClose));

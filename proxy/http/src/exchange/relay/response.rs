@@ -101,6 +101,8 @@ impl<'a, C: Io, S: Io, J: Judge> Relay<'_, 'a, C, S, J> {
             self.begin_upgrade()?;
         } else if self.head.is_interim() {
             self.begin_interim();
+        } else if self.request.is_connect && (200..300).contains(&self.head.status()) {
+            self.begin_tunnel()?;
         } else {
             self.begin_response()?;
         }
@@ -140,6 +142,7 @@ impl<'a, C: Io, S: Io, J: Judge> Relay<'_, 'a, C, S, J> {
             keep: self.keep_client,
             version: self.request.version(),
             wants_upgrade: self.request.upgrade(),
+            tunnel: false,
         };
         let plan = Plan::response(&self.head, bytes, &self.order.response, to);
         let walker = BodyWalker::of_response(&self.head, bytes, framing);
@@ -171,7 +174,31 @@ impl<'a, C: Io, S: Io, J: Judge> Relay<'_, 'a, C, S, J> {
         if !self.request.upgrade() || self.up_state != Up::Done || !self.is_granted() {
             return Err(Failure::new(Place::Server, Cause::UnaskedUpgrade));
         }
-        self.exchange.status = Some(101);
+        let to =
+            ToClient { keep: true, version: Version::Http11, wants_upgrade: true, tunnel: false };
+        self.take_over(to)
+    }
+
+    /// A CONNECT has succeeded.
+    fn begin_tunnel(&mut self) -> Result<(), Failure> {
+        if self.up_state != Up::Done {
+            return Err(Failure::new(Place::Server, Cause::UnaskedUpgrade));
+        }
+        let replayable = !self.up.used && !self.exchange.response_started;
+        let bytes = self.server.received.bytes();
+        self.order.examine(self.head.view(bytes), replayable)?;
+        let to = ToClient {
+            keep: true,
+            version: self.request.version(),
+            wants_upgrade: false,
+            tunnel: true,
+        };
+        self.take_over(to)
+    }
+
+    /// What follows the head is not HTTP any more, in both directions.
+    fn take_over(&mut self, to: ToClient) -> Result<(), Failure> {
+        self.exchange.status = Some(self.head.status());
         self.exchange.upgraded = true;
         self.order.upgraded();
         self.up.release(&mut self.client.received);
@@ -183,7 +210,6 @@ impl<'a, C: Io, S: Io, J: Judge> Relay<'_, 'a, C, S, J> {
             self.end_to_server = End::Wanted;
         }
         let bytes = self.server.received.bytes();
-        let to = ToClient { keep: true, version: Version::Http11, wants_upgrade: true };
         let plan = Plan::response(&self.head, bytes, &self.order.response, to);
         self.replace_down(plan, BodyWalker::new(Framing::UntilClose));
         self.down_state = Down::Body;

@@ -319,3 +319,29 @@ fn applications_cannot_report_causes() {
         assert_eq!(done.recv().await.unwrap().failure.unwrap().cause.label(), "chunk-extensions");
     });
 }
+
+#[test]
+fn a_tunnel_crosses_it() {
+    run(async {
+        let relays = || Settings { connect: true, ..Settings::default() };
+        let (mut client, mut servers, mut first, mut second) = mesh(relays(), relays());
+        let asked = "CONNECT far:443 HTTP/1.1\r\nHost: far:443\r\nProxy-Auth: x\r\n\r\n";
+        client.send(asked).await;
+        let mut app = server(&mut servers).await;
+        app.expect(asked).await;
+        let opened = "HTTP/1.1 200 Connection established\r\nVia: x\r\n\r\n";
+        app.send(opened).await;
+        client.expect(opened).await;
+        client.send("ping").await;
+        app.expect("ping").await;
+        app.send("pong").await;
+        client.expect("pong").await;
+        app.finish().await;
+        client.expect_end().await;
+        client.finish().await;
+        app.expect_end().await;
+        for done in [first.recv().await.unwrap(), second.recv().await.unwrap()] {
+            assert!(done.upgraded && done.failure.is_none(), "{:?}", done.failure);
+        }
+    });
+}

@@ -41,6 +41,8 @@ pub(crate) struct Settings {
     pub(crate) upgraded_for: Option<Duration>,
     pub(crate) mesh: bool,
     pub(crate) from_mesh: bool,
+    /// CONNECT is relayed.
+    pub(crate) connect: bool,
     pub(crate) draining: bool,
     pub(crate) set: Vec<HeaderLine>,
     pub(crate) set_response: Vec<HeaderLine>,
@@ -64,6 +66,7 @@ impl Default for Settings {
             upgraded_for: None,
             mesh: false,
             from_mesh: false,
+            connect: false,
             draining: false,
             set: vec![],
             set_response: vec![],
@@ -90,6 +93,7 @@ impl Settings {
             close_client: self.draining,
             upgraded_for: self.upgraded_for,
             mesh: self.mesh,
+            connect: self.connect,
             ..Order::new(&self.limits)
         }
         .judged_by(judge)

@@ -1,0 +1,97 @@
+//! CONNECT through two proxies: refused, unless a route is for it and the server's policies permit it.
+
+use anyhow::{Context, Result, ensure};
+use leno_testkit::lab::{Capture, Lab, Options};
+use leno_testkit::wait;
+
+use super::routes::{HEAR_LIMIT, route};
+use super::{Case, alone};
+
+/// `far` is a proxy for what its clients ask it to connect to.
+const MESH: &str = "
+apiVersion: leno.dev/v1alpha1
+kind: Workload
+metadata: {name: client, namespace: lab}
+spec: {command: [\"@BIN@/leno-peer\", idle]}
+---
+apiVersion: leno.dev/v1alpha1
+kind: Workload
+metadata: {name: plain, namespace: lab, labels: {leno.dev/inject: disabled}}
+spec: {command: [\"@BIN@/leno-peer\", idle]}
+---
+apiVersion: leno.dev/v1alpha1
+kind: Workload
+metadata: {name: far, namespace: lab, labels: {app: web}}
+spec:
+  command: [\"@BIN@/leno-peer\", faulty, --listen, \"[::]:8080\", --tell, \"127.0.0.1:8081\", --acts, tunnel]
+  ports: [{name: http, port: 8080, appProtocol: http}]
+---
+apiVersion: v1
+kind: Service
+metadata: {name: web, namespace: lab}
+spec: {selector: {app: web}, ports: [{name: http, port: 80, targetPort: 8080, appProtocol: http}]}
+";
+
+const DENIED: &str = "
+---
+apiVersion: leno.dev/v1alpha1
+kind: AuthorizationPolicy
+metadata: {name: no-tunnels, namespace: lab}
+spec:
+  selector: {matchLabels: {app: web}}
+  action: Deny
+  rules: [{to: [{methods: [CONNECT]}]}]
+";
+
+const ASKS: &str = "CONNECT far.example:443 HTTP/1.1\\r\\nHost: far.example:443\\r\\n\\r\\n";
+
+pub(super) fn cases() -> Vec<Case> {
+    vec![alone!(a_route_and_the_servers_policies_decide_on_connect)]
+}
+
+/// What the client gets for a CONNECT.
+fn answer(lab: &Lab, who: &str, to: &str) -> Result<String> {
+    let steps = format!(r#"[{{"send":"{ASKS}"}},{{"response":false}}]"#);
+    lab.text(who, &["leno-peer", "talk", to, &steps])
+}
+
+fn until_answered(lab: &Lab, what: &[&str]) -> Result<()> {
+    let mut last = String::new();
+    let heard = wait::until("the answer", HEAR_LIMIT, || {
+        last = answer(lab, "client", "web:80")?;
+        Ok(what.iter().all(|part| last.contains(part)).then_some(()))
+    });
+    heard.with_context(|| format!("{last} where {what:?} is expected"))
+}
+
+fn a_route_and_the_servers_policies_decide_on_connect(capture: Capture) -> Result<()> {
+    let tunnels = route(
+        "tunnels",
+        "lab",
+        "  - matches: [{method: CONNECT}]\n    backendRefs: [{name: web, port: 80}]\n",
+    );
+    let lab = Lab::start(&Options::new(capture), MESH, |_| Ok(()))?;
+    let cases = || -> Result<()> {
+        let refused = ["501", "leno-error", "\"connect\""];
+        until_answered(&lab, &refused)?;
+        lab.edit(&format!("{MESH}{tunnels}"))?;
+        let through = format!(
+            r#"[{{"send":"{ASKS}"}},{{"expect":"HTTP/1.1 200 OK\r\n\r\n"}},{{"send":"GET / HTTP/1.1\r\n\r\n"}},
+            {{"expect":"GET / HTTP/1.1\r\n\r\n"}},"shutdown_write","read_to_end"]"#
+        );
+        let opened = wait::until("a tunnel", HEAR_LIMIT, || {
+            let talk = lab.exec("client", &["leno-peer", "talk", "web:80", &through])?;
+            Ok(talk.status.success().then_some(()))
+        });
+        opened?;
+        let seen = lab.text("far", &["curl", "-sS", "-m", "5", "http://127.0.0.1:8081/"])?;
+        ensure!(seen.lines().all(|line| line == "far.example:443"), "{seen}");
+        // A client without a proxy has no route.
+        let address = lab.status()?.address("far", false)?;
+        let unmeshed = answer(&lab, "plain", &format!("{address}:8080"))?;
+        ensure!(refused.iter().all(|part| unmeshed.contains(part)), "{unmeshed}");
+        lab.edit(&format!("{MESH}{tunnels}{DENIED}"))?;
+        until_answered(&lab, &["403", "authorization-denied"])
+    };
+    lab.explain(cases())
+}
