@@ -4,7 +4,7 @@
 //! ```text
 //! clients ──► Outbound ──► application          the planes of the product, on sockets of
 //! clients ──► Inbound ──► application           `scripted`, in one thread
-//! clients ──► Outbound ──► Inbound ──► application
+//! clients ──► Outbound ──► Inbound ──► application            in plaintext, or with mTLS between them
 //! ```
 //!
 //! An input is a [`Case`]: a configuration, requests with their responses, and an order in which clients
@@ -29,6 +29,7 @@ mod end;
 mod exchange;
 pub(crate) mod frames;
 mod framing;
+mod identity;
 mod input;
 mod letters;
 mod streams;

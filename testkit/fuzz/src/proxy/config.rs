@@ -17,6 +17,7 @@ use leno_types::traffic::{
 };
 use leno_types::{Protocol, ServiceName, traffic};
 
+use super::identity::identity;
 use super::input::Input;
 
 /// The port of every service.
@@ -38,6 +39,25 @@ pub enum Planes {
     Inbound,
     /// Client, outbound plane, inbound plane (in plaintext), application.
     Both,
+    /// The same with mTLS between the planes.
+    Mesh,
+}
+
+impl Planes {
+    fn decode(input: &mut Input<'_>) -> Self {
+        let byte = input.byte();
+        match byte % 3 {
+            0 => Self::Outbound,
+            1 => Self::Inbound,
+            _ if byte < 128 => Self::Both,
+            _ => Self::Mesh,
+        }
+    }
+
+    /// Whether requests pass through both planes.
+    pub(crate) fn are_both(self) -> bool {
+        matches!(self, Self::Both | Self::Mesh)
+    }
 }
 
 /// The configuration of the planes.
@@ -88,7 +108,7 @@ impl Default for Config {
 impl Config {
     pub(super) fn decode(input: &mut Input<'_>) -> Self {
         Self {
-            planes: input.of(&[Planes::Outbound, Planes::Inbound, Planes::Both]),
+            planes: Planes::decode(input),
             protocol: input.of(&[Protocol::Http1, Protocol::Detect, Protocol::Http2]),
             endpoints: input.of(&[1, 1, 2, ENDPOINTS]),
             dead: input.maybe(&[Dead::Refuses, Dead::Silent]),
@@ -120,7 +140,12 @@ impl Config {
                 port: PORT,
                 name: "".into(),
                 protocol: self.protocol,
-                endpoints: (0..self.endpoints).map(|nth| endpoint(number, nth)).collect(),
+                endpoints: (0..self.endpoints)
+                    .map(|nth| Endpoint {
+                        identity: (is_called && self.planes == Planes::Mesh).then(identity),
+                        ..endpoint(number, nth)
+                    })
+                    .collect(),
                 external: None,
             }],
             routes: if routed { [Arc::new(route)].into() } else { [].into() },

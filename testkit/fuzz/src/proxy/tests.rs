@@ -20,7 +20,7 @@ fn holds(case: &Case) {
 
 #[test]
 fn a_plain_request_is_answered_over_each_plane() {
-    for planes in [Planes::Outbound, Planes::Inbound, Planes::Both] {
+    for planes in [Planes::Outbound, Planes::Inbound, Planes::Both, Planes::Mesh] {
         for http2 in [false, true] {
             let mut case = one(Request { body: 9000, path: 10, ..Request::default() });
             case.config.planes = planes;
@@ -48,7 +48,7 @@ fn a_failed_head_request_gets_no_content_though_its_body_has_passed() {
 
 #[test]
 fn a_client_and_a_server_that_are_both_silent_are_not_kept_for_ever() {
-    for planes in [Planes::Outbound, Planes::Inbound, Planes::Both] {
+    for planes in [Planes::Outbound, Planes::Inbound, Planes::Both, Planes::Mesh] {
         let mut case = one(Request::default());
         case.config.planes = planes;
         case.config.protocol = leno_types::Protocol::Detect;

@@ -29,10 +29,13 @@ use super::config::{self, Dead, ENDPOINTS, PORT, Planes, SERVICES};
 use super::end::{End, pair};
 use super::exchange::Exchanged;
 use super::frames::PREFACE;
+use super::identity;
 
 /// Turns of the event loop without any progress after which there will be none: bytes that one side
 /// writes pass both planes in fewer turns.
 const QUIET: usize = 10;
+/// The same if the planes shake hands: nothing that the scripts see moves meanwhile.
+const QUIET_WITH_TLS: usize = 40;
 /// Most turns of one step; a run that is not quiet by then never will be.
 const TURNS: usize = 50_000;
 /// The address of the inbound plane's application.
@@ -140,7 +143,7 @@ impl World {
 
     fn serve(&self, near: TcpStream) {
         match self.case.config.planes {
-            Planes::Outbound | Planes::Both => {
+            Planes::Outbound | Planes::Both | Planes::Mesh => {
                 let outbound = Rc::clone(&self.outbound);
                 spawn_local(async move { outbound.serve(near, LISTENER.into()).await });
             }
@@ -192,11 +195,12 @@ impl World {
 
     /// Runs everything until nothing moves any more.
     async fn settle(&mut self) {
+        let enough = if self.case.config.planes == Planes::Mesh { QUIET_WITH_TLS } else { QUIET };
         let mut quiet = 0;
         for _ in 0..TURNS {
             yield_now().await;
             quiet = if self.pump() { 0 } else { quiet + 1 };
-            if quiet == QUIET {
+            if quiet == enough {
                 return;
             }
         }
@@ -279,7 +283,7 @@ impl World {
             let is_idempotent = request.method.is_idempotent();
             // If a reused connection breaks, idempotent requests are sent again.
             let kept = if is_idempotent { 9 } else { 1 };
-            let hops = if config.planes == Planes::Both { 2 } else { 1 };
+            let hops = if config.planes.are_both() { 2 } else { 1 };
             let most = config.most_sent(is_idempotent) * kept * hops;
             let is_copy = *service == SERVICES.len() - 1;
             if self.shared.is_clean && !is_unseen && !is_copy && *count > most {
@@ -334,7 +338,7 @@ fn dial(case: &Case, to_inbound: &Dialled, opened: &Opened) {
             None => {}
         }
         let (near, far) = pair();
-        if of == 0 && planes == Planes::Both {
+        if of == 0 && planes.are_both() {
             to_inbound.borrow_mut().push(far.into_stream());
         } else {
             opened.borrow_mut().push((of, far));
@@ -348,9 +352,10 @@ fn planes(case: &Case, activity: &Rc<Activity>) -> (Rc<Outbound>, Rc<Inbound>) {
     let config = case.config.clone();
     let workload = InstanceName::new("shop", "web-0").expect("a valid name");
     let application = SocketAddr::from(APPLICATION);
+    let is_meshed = config.planes == Planes::Mesh;
     let policy = ServerPolicy {
         workload: workload.clone(),
-        mtls: MtlsMode::Disabled,
+        mtls: if is_meshed { MtlsMode::Strict } else { MtlsMode::Disabled },
         ports: vec![PortProtocol { port: application.port(), protocol: config.protocol }],
         limits: config.rate_limits.clone().into(),
         egress: Egress::Allow,
@@ -372,6 +377,9 @@ fn planes(case: &Case, activity: &Rc<Activity>) -> (Rc<Outbound>, Rc<Inbound>) {
     let directory = Directory::fixed(resolver).with_server_policy(policy);
     let registry = Rc::new(Registry::new());
     let keyring = Keyring::new();
+    if is_meshed {
+        identity::prove(&keyring);
+    }
     let resolution = watch::Sender::new(Resolution::Service(called)).subscribe();
     let outbound = Outbound::new(leno_outbound::Parts {
         workload: workload.clone(),
