@@ -1,36 +1,14 @@
 //! A lookup makes no allocation.
-#![expect(unsafe_code, reason = "a global allocator that counts")]
 
-use std::alloc::{GlobalAlloc, Layout, System};
-use std::cell::Cell;
 use std::sync::Arc;
 
 use leno_policy::{Request, RouteTable};
 use leno_types::routes::{Match, PathMatch, Route, RouteKind, Rule, TextMatch, ValueMatch};
 
-struct Counting;
+#[path = "../../../testkit/counting.rs"]
+mod counting;
 
-thread_local! {
-    static ALLOCATIONS: Cell<usize> = const { Cell::new(0) };
-}
-
-// SAFETY: every call is passed on unchanged to the system's allocator.
-unsafe impl GlobalAlloc for Counting {
-    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        // In a thread that is ending the counter is gone; no test reads it then.
-        let _ = ALLOCATIONS.try_with(|count| count.set(count.get() + 1));
-        // SAFETY: the caller upholds the contract of `alloc`.
-        unsafe { System.alloc(layout) }
-    }
-
-    unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
-        // SAFETY: the caller upholds the contract of `dealloc`.
-        unsafe { System.dealloc(pointer, layout) }
-    }
-}
-
-#[global_allocator]
-static COUNTING: Counting = Counting;
+use counting::ALLOCATIONS;
 
 struct Get(&'static str, &'static str);
 

@@ -1,34 +1,11 @@
 //! Decoding and encoding in steady state allocates nothing.
-#![expect(unsafe_code, reason = "counting allocations takes an allocator of our own")]
-
-use std::alloc::{GlobalAlloc, Layout, System};
-use std::cell::Cell;
 
 use leno_hpack::{Block, Decoder, Encoder, Field, Limits, Outcome};
 
-thread_local! {
-    static ALLOCATIONS: Cell<u64> = const { Cell::new(0) };
-}
+#[path = "../../../testkit/counting.rs"]
+mod counting;
 
-struct Counting;
-
-// SAFETY: the system's allocator does all the work; counting touches no memory that it manages.
-unsafe impl GlobalAlloc for Counting {
-    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        // An error means that the thread is ending.
-        let _ = ALLOCATIONS.try_with(|count| count.set(count.get() + 1));
-        // SAFETY: the caller fulfils the contract of `alloc`.
-        unsafe { System.alloc(layout) }
-    }
-
-    unsafe fn dealloc(&self, block: *mut u8, layout: Layout) {
-        // SAFETY: the caller fulfils the contract of `dealloc`.
-        unsafe { System.dealloc(block, layout) }
-    }
-}
-
-#[global_allocator]
-static COUNTING: Counting = Counting;
+use counting::ALLOCATIONS;
 
 const LIMITS: Limits = Limits { list_bytes: 16_384, fields: 100 };
 

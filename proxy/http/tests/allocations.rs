@@ -1,37 +1,14 @@
 //! A keep-alive exchange in steady state allocates nothing.
 #![expect(clippy::unwrap_used, reason = "tests")]
-#![expect(unsafe_code, reason = "counting allocations takes an allocator of our own")]
-
-use std::alloc::{GlobalAlloc, Layout, System};
-use std::cell::Cell;
 
 use leno_http::{Conn, Edits, HeaderLine, Limits, Order, exchange};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 
-thread_local! {
-    static ALLOCATIONS: Cell<u64> = const { Cell::new(0) };
-}
+#[path = "../../../testkit/counting.rs"]
+mod counting;
 
-struct Counting;
-
-// SAFETY: everything is left to the system's allocator; counting touches no memory it manages.
-unsafe impl GlobalAlloc for Counting {
-    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        // An error means that the thread is ending.
-        let _ = ALLOCATIONS.try_with(|count| count.set(count.get() + 1));
-        // SAFETY: the caller keeps what `alloc` demands.
-        unsafe { System.alloc(layout) }
-    }
-
-    unsafe fn dealloc(&self, block: *mut u8, layout: Layout) {
-        // SAFETY: the caller keeps what `dealloc` demands.
-        unsafe { System.dealloc(block, layout) }
-    }
-}
-
-#[global_allocator]
-static COUNTING: Counting = Counting;
+use counting::ALLOCATIONS;
 
 const POST: &[u8] = b"POST /path?query HTTP/1.1\r\nHost: a\r\nUser-Agent: x\r\n\
     Connection: close, X-Hop\r\nX-Hop: 1\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhello\r\n0\r\n\r\n";

@@ -1,9 +1,6 @@
 //! Exchanges with HTTP/2 on one side or both allocate nothing in steady state.
 #![expect(clippy::unwrap_used, reason = "tests")]
-#![expect(unsafe_code, reason = "counting allocations takes an allocator of our own")]
 
-use std::alloc::{GlobalAlloc, Layout, System};
-use std::cell::Cell;
 use std::pin::pin;
 use std::rc::Rc;
 
@@ -12,29 +9,10 @@ use leno_http::{Call, Conn, Limits, Order, h1_to_h2, h2_to_h1, h2_to_h2};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 
-thread_local! {
-    static ALLOCATIONS: Cell<u64> = const { Cell::new(0) };
-}
+#[path = "../../../testkit/counting.rs"]
+mod counting;
 
-struct Counting;
-
-// SAFETY: everything is left to the system's allocator; counting touches no memory it manages.
-unsafe impl GlobalAlloc for Counting {
-    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        // An error means that the thread is ending.
-        let _ = ALLOCATIONS.try_with(|count| count.set(count.get() + 1));
-        // SAFETY: the caller keeps what `alloc` demands.
-        unsafe { System.alloc(layout) }
-    }
-
-    unsafe fn dealloc(&self, block: *mut u8, layout: Layout) {
-        // SAFETY: the caller keeps what `dealloc` demands.
-        unsafe { System.dealloc(block, layout) }
-    }
-}
-
-#[global_allocator]
-static COUNTING: Counting = Counting;
+use counting::ALLOCATIONS;
 
 const ROUNDS: usize = 60;
 /// Rounds that take buffers, slots and timers, and fill the tables of header compression.
