@@ -52,9 +52,10 @@ enum flow_owner {
 
 /* Peers that are no workload. */
 enum flow_peer {
-	PEER_OUTSIDE, /* an address that belongs to no workload */
-	PEER_SELF,    /* loopback, or an address of the workload itself */
-	FLOW_PEERS,   /* the first id of a workload */
+	PEER_OUTSIDE,       /* an address that belongs to no workload */
+	PEER_SELF,          /* loopback, or an address of the workload itself */
+	PEER_CONTROL_PLANE, /* the mesh's discovery service */
+	FLOW_PEERS,         /* the first id of a workload */
 };
 
 /* Value of `workloads`, whose key is the cookie of a network namespace. */
@@ -63,9 +64,12 @@ struct flow_workload {
 	__u32 proxy_uid; /* sockets of this user are the proxy's */
 };
 
-/* Key of `addresses`: an address in IPv4-mapped or IPv6 form. The value is the workload's id. */
+/* Key of `addresses`: an address in IPv4-mapped or IPv6 form, and a port, or 0 for all others of the
+ * address. The value is what is there: an id of a workload, or PEER_CONTROL_PLANE.
+ */
 struct flow_address {
 	__be32 ip[4];
+	__u32 port;
 };
 
 /* Value of `names`, whose key is the workload's id; unused bytes are zero. */

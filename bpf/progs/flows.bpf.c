@@ -88,17 +88,26 @@ static __always_inline void show(struct flow *flow, const struct tcp_counts *cou
 	flow->min_rtt_us = min_rtt_us(tcp);
 }
 
+/* The proxy dials an application that does not listen on loopback at the workload's own address, from the
+ * stand-in address. That is no connection between instances of the workload.
+ */
 static __always_inline __u32 peer_of(const struct socket_address *local,
-				     const struct socket_address *remote)
+				     const struct socket_address *remote, __u32 port)
 {
 	struct flow_address address = {
 		.ip = { remote->ip[0], remote->ip[1], remote->ip[2], remote->ip[3] },
+		.port = port,
 	};
 	__u32 *found;
 
-	if (is_loopback(remote) || is_stand_in(remote) || same_ip(local, remote))
+	if (is_loopback(remote) || is_stand_in(remote) || is_stand_in(local) ||
+	    same_ip(local, remote))
 		return PEER_SELF;
 	found = bpf_map_lookup_elem(&addresses, &address);
+	if (!found) {
+		address.port = 0;
+		found = bpf_map_lookup_elem(&addresses, &address);
+	}
 	return found ? *found : PEER_OUTSIDE;
 }
 
@@ -153,7 +162,7 @@ static __always_inline void open_flow(struct bpf_sock_ops *ops, enum flow_role r
 	fresh.cookie = bpf_get_socket_cookie(ops);
 	fresh.opened_ns = bpf_ktime_get_ns();
 	fresh.pair.workload = workload->id;
-	fresh.pair.peer = peer_of(&local, &remote);
+	fresh.pair.peer = peer_of(&local, &remote, bpf_ntohl(ops->remote_port));
 	fresh.pair.role = role;
 	fresh.pair.owner = ((struct sock *)tcp)->sk_uid.val == workload->proxy_uid ?
 				   OWNER_PROXY : OWNER_APPLICATION;

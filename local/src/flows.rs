@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 use leno_flows::{Accounts, Earlier, Member, Sizes, Source};
 use leno_types::ports;
 
+use crate::addresses::Addresses;
 use crate::error::{Attempt, Result};
 use crate::layout::Layout;
 use crate::network::Switch;
@@ -125,6 +126,12 @@ impl Accounting {
             }
         });
         Ok(())
+    }
+
+    /// Names the control plane as the peer of proxies.
+    pub async fn name_control_plane(&self, gateway: &Addresses) {
+        let at = SocketAddr::new(gateway.v4.into(), ports::CONTROL);
+        self.change(move |accounts| accounts.control_plane(&[at])).await;
     }
 
     /// Enters an instance whose namespace has been made.

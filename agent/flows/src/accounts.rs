@@ -1,13 +1,15 @@
 //! The process that enrols workloads, and publishes what is counted of them.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use leno_bpf::flows::{Earlier, Flows, Sizes, monotonic};
 use leno_bpf::{Error, PinRoot};
-use leno_bpf_abi::flow::{FIRST_WORKLOAD, FlowAddress, FlowName, FlowState, FlowWorkload};
+use leno_bpf_abi::flow::{
+    FIRST_WORKLOAD, FlowAddress, FlowName, FlowState, FlowWorkload, PEER_CONTROL_PLANE,
+};
 
 use crate::metrics::{self, Gauges};
 use crate::pairs::Published;
@@ -84,6 +86,14 @@ impl Accounts {
             missed: BTreeSet::new(),
         };
         Ok((accounts, earlier))
+    }
+
+    /// Says where the control plane is, by which it is named as the peer of proxies.
+    ///
+    /// # Errors
+    /// If the kernel refuses.
+    pub fn control_plane(&self, at: &[SocketAddr]) -> Result<(), Error> {
+        at.iter().try_for_each(|at| self.flows.set_peer(*at, PEER_CONTROL_PLANE))
     }
 
     /// Enters an instance under its name, in place of what was entered under it before.

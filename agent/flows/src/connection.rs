@@ -6,7 +6,8 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use leno_bpf::flows::monotonic;
 use leno_bpf_abi::flow::{
-    FIRST_WORKLOAD, Flow, FlowEnd, FlowEvent, FlowOwner, FlowRole, FlowState, PEER_SELF,
+    FIRST_WORKLOAD, Flow, FlowEnd, FlowEvent, FlowOwner, FlowRole, FlowState, PEER_CONTROL_PLANE,
+    PEER_SELF,
 };
 use serde::Serialize;
 
@@ -37,7 +38,9 @@ pub enum Peer {
     },
     /// The same instance: loopback, as between an application and its proxy.
     Itself,
-    /// An address that belongs to no workload.
+    /// The control plane.
+    ControlPlane,
+    /// Any other address.
     Outside,
 }
 
@@ -165,6 +168,7 @@ pub(crate) fn name_of(names: &Names, id: u32) -> (String, String) {
 pub(crate) fn peer_of(names: &Names, id: u32) -> Peer {
     match id {
         PEER_SELF => Peer::Itself,
+        PEER_CONTROL_PLANE => Peer::ControlPlane,
         FIRST_WORKLOAD.. => {
             let (namespace, workload) = name_of(names, id);
             Peer::Workload { namespace, workload }

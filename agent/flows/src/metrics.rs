@@ -142,6 +142,7 @@ fn labels(pair: &Pair) -> String {
                 (&**namespace, &**workload, &**of, &**name)
             }
             Peer::Itself => (&**namespace, &**workload, "", "itself"),
+            Peer::ControlPlane => (&**namespace, &**workload, "", "control-plane"),
             Peer::Outside => (&**namespace, &**workload, "", "outside"),
         },
     };

@@ -6,7 +6,7 @@ use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 use crate::layout::{Field, Layout, size_of_field};
 
 /// The layout of the pinned maps (`FLOW_LAYOUT`).
-pub const FLOW_LAYOUT: u32 = 1;
+pub const FLOW_LAYOUT: u32 = 2;
 
 /// Most workloads that are accounted for on one machine (`MAX_FLOW_WORKLOADS`).
 pub const MAX_FLOW_WORKLOADS: u32 = 8192;
@@ -23,8 +23,11 @@ pub const PEER_OUTSIDE: u32 = 0;
 /// The peer of a flow over loopback, or to an address of the workload itself (`PEER_SELF`).
 pub const PEER_SELF: u32 = 1;
 
+/// The peer of a flow with the control plane (`PEER_CONTROL_PLANE`).
+pub const PEER_CONTROL_PLANE: u32 = 2;
+
 /// The first id of a workload (`FLOW_PEERS`).
-pub const FIRST_WORKLOAD: u32 = 2;
+pub const FIRST_WORKLOAD: u32 = 3;
 
 /// A value that a kernel map stores in the machine's byte order.
 trait Native: Sized {
@@ -129,6 +132,8 @@ shared! {
     FlowAddress as "flow_address" {
         /// The address, 16 bytes in network order; IPv4 in IPv4-mapped form.
         ip: [u32; 4],
+        /// A port, or 0 for all others of the address.
+        port: u32,
     }
     /// Value of `names`: the name of a workload; unused bytes are zero.
     FlowName as "flow_name" {
@@ -153,7 +158,8 @@ shared! {
         bytes_received: u64,
         /// The id of the workload.
         workload: u32,
-        /// The id of the workload at the other end, [`PEER_OUTSIDE`] or [`PEER_SELF`].
+        /// The id of the workload at the other end, [`PEER_OUTSIDE`], [`PEER_SELF`]
+        /// or [`PEER_CONTROL_PLANE`].
         peer: u32,
         /// Segments that were sent, with retransmissions and those without payload.
         segments_sent: u32,
@@ -342,7 +348,13 @@ impl FlowAddress {
     /// An IPv4 address in IPv4-mapped form, or an IPv6 address.
     #[must_use]
     pub fn new(ip: IpAddr) -> Self {
-        Self { ip: crate::SocketAddress::new(ip, 0).ip }
+        Self { ip: crate::SocketAddress::new(ip, 0).ip, port: 0 }
+    }
+
+    /// One port of an address.
+    #[must_use]
+    pub fn of_port(at: SocketAddr) -> Self {
+        Self { port: at.port().into(), ..Self::new(at.ip()) }
     }
 }
 

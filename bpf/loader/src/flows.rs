@@ -14,7 +14,7 @@ mod sizes;
 
 use std::fs::{self, File};
 use std::io::{self, Read as _};
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
 
 use leno_bpf_abi::flow::{
@@ -160,6 +160,15 @@ impl Flows {
             update(&self.maps.addresses, &key, &id.to_ne_bytes(), action)?;
         }
         Ok(())
+    }
+
+    /// Says that a peer that is no workload is at this address and port.
+    ///
+    /// # Errors
+    /// If the kernel refuses.
+    pub fn set_peer(&self, at: SocketAddr, peer: u32) -> Result<(), Error> {
+        let key = FlowAddress::of_port(at).to_bytes();
+        update(&self.maps.addresses, &key, &peer.to_ne_bytes(), "name a peer of flows")
     }
 
     /// Forgets addresses; the name stays, since flows and sums use it.

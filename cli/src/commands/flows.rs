@@ -16,6 +16,9 @@ use super::{Output, RunningMesh, block_on, print, print_json, print_raw, table};
 /// its accounting.
 const POLL: Duration = Duration::from_millis(50);
 
+/// What `--peer` takes besides workloads.
+const NO_WORKLOAD: [&str; 3] = ["outside", "itself", "control-plane"];
+
 /// Lists the TCP connections of workloads, open and just closed, or follows them as they change
 ///
 /// The kernel counts: bytes are payload, each once, as the application sent and received them. Each
@@ -41,7 +44,7 @@ pub(crate) struct Flows {
     #[arg(long, value_enum, value_name = "STATE")]
     state: Vec<State>,
 
-    /// Connections with this workload at the other end only; or with outside, or itself
+    /// Connections with this workload at the other end only; or with outside, itself, or control-plane
     #[arg(long, value_name = "WORKLOAD")]
     peer: Option<String>,
 
@@ -140,7 +143,7 @@ fn check_names(flows: &Flows, status: &Status) -> Result<()> {
     if let Some(namespace) = &flows.namespace {
         status.has_namespace(namespace)?;
     }
-    let peer = flows.peer.as_deref().filter(|peer| !["outside", "itself"].contains(peer));
+    let peer = flows.peer.as_deref().filter(|peer| !NO_WORKLOAD.contains(peer));
     for wanted in [flows.workload.as_deref(), peer].into_iter().flatten() {
         let is_one = |one: &InstanceStatus| names(wanted, &one.namespace, &one.workload);
         if status.instances.iter().any(is_one) {
@@ -219,6 +222,7 @@ impl Flows {
         let peer = match &one.peer {
             Peer::Workload { namespace, workload } => is(&self.peer, namespace, workload),
             Peer::Itself => is(&self.peer, "", "itself"),
+            Peer::ControlPlane => is(&self.peer, "", "control-plane"),
             Peer::Outside => is(&self.peer, "", "outside"),
         };
         peer && is(&self.workload, &one.namespace, &one.workload)
@@ -346,6 +350,7 @@ fn peer(peer: &Peer) -> String {
     match peer {
         Peer::Workload { namespace, workload } => format!("{namespace}/{workload}"),
         Peer::Itself => "itself".to_owned(),
+        Peer::ControlPlane => "control-plane".to_owned(),
         Peer::Outside => "outside".to_owned(),
     }
 }

@@ -134,6 +134,56 @@ fn connections_are_listed_filtered_and_followed() {
     assert!(table.contains("shop/web") && table.contains("shop/client"), "{table}");
 }
 
+/// A client with a proxy, and two servers that listen on `::`: with a proxy, and without one.
+const DUAL: &str = "
+apiVersion: leno.dev/v1alpha1
+kind: Workload
+metadata: {name: client, namespace: shop}
+spec: {command: [sleep, infinity]}
+---
+apiVersion: leno.dev/v1alpha1
+kind: Workload
+metadata: {name: web, namespace: shop}
+spec: {command: [python3, -m, http.server, '8080', --bind, '::'], ports: [{port: 8080, appProtocol: http}]}
+---
+apiVersion: leno.dev/v1alpha1
+kind: Workload
+metadata: {name: plain, namespace: shop, labels: {leno.dev/inject: disabled}}
+spec: {command: [python3, -m, http.server, '8080', --bind, '::'], ports: [{port: 8080, appProtocol: http}]}
+";
+
+#[test]
+fn legs_of_a_workload_that_listens_on_both_families_and_the_control_plane_have_their_names() {
+    let Some(mesh) = root(|| Mesh::start(DUAL)) else { return };
+    for (family, server) in [("-4", "web"), ("-6", "web"), ("-4", "plain")] {
+        let url = format!("http://{server}:8080/");
+        mesh.text("client", &["curl", family, "-sSf", "-o", "/dev/null", &url]);
+    }
+    let peers = |arguments: &[&str]| {
+        let peers = flows(&mesh, arguments).into_iter().map(|flow| flow["peer"].clone());
+        peers.collect::<Vec<_>>()
+    };
+    // The proxy dials the workload's own address, as IPv4 in a socket of either family.
+    let legs = peers(&["web", "--socket", "proxy", "--role", "client", "--port", "8080"]);
+    assert!(legs.len() >= 2 && legs.iter().all(|peer| peer == "itself"), "{legs:?}");
+    let accepted = peers(&["web", "--socket", "application", "--role", "server"]);
+    assert!(accepted.len() >= 2 && accepted.iter().all(|peer| peer == "itself"), "{accepted:?}");
+    assert_eq!(flows(&mesh, &["web", "--peer", "web"]), Vec::<Value>::new());
+    let client = serde_json::json!({"workload": {"namespace": "shop", "workload": "client"}});
+    let direct = peers(&["plain", "--role", "server"]);
+    assert!(!direct.is_empty() && direct.iter().all(|peer| *peer == client), "{direct:?}");
+
+    let to_discovery = flows(&mesh, &["client", "--peer", "control-plane"]);
+    let is_discovery = |flow: &Value| {
+        let port = flow["remote"].as_str().is_some_and(|remote| remote.ends_with(":15010"));
+        port && flow["socket"] == "proxy" && flow["peer"] == "control_plane"
+    };
+    assert!(!to_discovery.is_empty() && to_discovery.iter().all(is_discovery), "{to_discovery:?}");
+    assert_eq!(flows(&mesh, &["--peer", "outside", "--port", "15010"]), Vec::<Value>::new());
+    let bytes = ["workload=\"client\"", "peer_workload=\"control-plane\""];
+    mesh.wait_for("bytes of discovery", || metric(&mesh, "leno_flow_bytes_total", &bytes) > 0);
+}
+
 #[test]
 fn a_killed_mesh_counts_on_and_the_end_removes_all() {
     let Some(mut mesh) = started() else { return };

@@ -77,6 +77,7 @@ pub(super) async fn lay(
         given => dns::Upstreams::new(given.to_vec()),
     };
     flows.serve(&switch)?;
+    flows.name_control_plane(&switch.subnet().gateway()).await;
     if options.uplink {
         let way = uplink::make(&switch, layout.mesh(), record).await?;
         if !way.ipv6 {
