@@ -191,7 +191,8 @@ impl Draft<'_> {
                 | Object::TrafficPolicy(_)
                 | Object::RateLimitPolicy(_)
                 | Object::AuthorizationPolicy(_)
-                | Object::PodExemption(_) => {
+                | Object::PodExemption(_)
+                | Object::ServiceLevelObjective(_) => {
                     self.plan.others.push(located.value.clone());
                 }
                 Object::EndpointSlice(slice) => self.plan.slices.push((**slice).clone()),

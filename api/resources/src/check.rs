@@ -3,6 +3,7 @@
 mod authorization;
 mod gateway;
 mod kubernetes;
+mod objective;
 mod own;
 mod process;
 mod traffic;
@@ -46,6 +47,7 @@ pub(crate) fn object(object: &Object, file: &Arc<str>, node: &Node, whole: bool)
         Object::AuthorizationPolicy(object) => authorization::policy(&mut check, &at, object),
         Object::Workload(object) => own::workload(&mut check, &at, object),
         Object::PodExemption(object) => own::pod_exemption(&mut check, &at, object),
+        Object::ServiceLevelObjective(object) => objective::check(&mut check, &at, object),
         Object::Proxy(object) => own::proxy(&mut check, &at, object),
     }
     check.problems

@@ -6,8 +6,8 @@
 //! another API group is listed in [`Documents::ignored`].
 //!
 //! The types of Kubernetes' own kinds are those of `k8s-openapi`; those of the Gateway API are in
-//! [`gateway`]; [`Workload`], [`TrafficPolicy`], [`RateLimitPolicy`], [`AuthorizationPolicy`] and
-//! [`Proxy`] are Leno's own.
+//! [`gateway`]; [`Workload`], [`TrafficPolicy`], [`RateLimitPolicy`], [`AuthorizationPolicy`],
+//! [`ServiceLevelObjective`] and [`Proxy`] are Leno's own.
 //! The crate does not know what the objects mean to the mesh; the index does.
 //!
 //! ```text
@@ -28,6 +28,7 @@ pub mod gateway;
 mod load;
 mod metadata;
 mod object;
+mod objective;
 mod parse;
 mod problem;
 mod process;
@@ -56,6 +57,9 @@ pub use metadata::{
     SHARE_ANNOTATION, ZONE_LABEL, default_authorization, egress, mtls_mode, place, removal,
 };
 pub use object::{Kind, Object, ObjectKey, to_yaml};
+pub use objective::{
+    DEFAULT_OBJECTIVE_WINDOW, LatencyObjective, ServiceLevelObjective, ServiceLevelObjectiveSpec,
+};
 pub use parse::{Documents, Ignored, Outline, parse};
 pub use problem::{Located, Position, Problem};
 pub use process::{

@@ -13,6 +13,7 @@ use crate::gateway::{
     BackendTlsPolicy, GrpcRoute, HttpRoute, PolicyStatus, ReferenceGrant, TcpRoute, TlsRoute,
 };
 use crate::metadata::Metadata;
+use crate::objective::{ServiceLevelObjective, ServiceLevelObjectiveSpec};
 use crate::proxy::{Proxy, ProxySpec};
 use crate::ratelimit::{RateLimitPolicy, RateLimitPolicySpec};
 use crate::traffic::{TrafficPolicy, TrafficPolicySpec};
@@ -51,6 +52,8 @@ pub enum Object {
     AuthorizationPolicy(Box<AuthorizationPolicy>),
     /// Which pods may set less than their namespace says.
     PodExemption(Box<PodExemption>),
+    /// How well a workload is to serve.
+    ServiceLevelObjective(Box<ServiceLevelObjective>),
     /// A local process.
     Workload(Box<Workload>),
     /// A static proxy.
@@ -90,6 +93,8 @@ pub enum Kind {
     AuthorizationPolicy,
     /// `leno.dev/v1alpha1` `PodExemption`.
     PodExemption,
+    /// `leno.dev/v1alpha1` `ServiceLevelObjective`.
+    ServiceLevelObjective,
     /// `leno.dev/v1alpha1` `Workload`.
     Workload,
     /// `leno.dev/v1alpha1` `Proxy`.
@@ -109,7 +114,7 @@ pub struct ObjectKey {
 
 impl Kind {
     /// Every kind.
-    pub const ALL: [Self; 17] = [
+    pub const ALL: [Self; 18] = [
         Self::Namespace,
         Self::Service,
         Self::ServiceAccount,
@@ -125,6 +130,7 @@ impl Kind {
         Self::RateLimitPolicy,
         Self::AuthorizationPolicy,
         Self::PodExemption,
+        Self::ServiceLevelObjective,
         Self::Workload,
         Self::Proxy,
     ];
@@ -164,6 +170,7 @@ impl Kind {
             Self::RateLimitPolicy => "RateLimitPolicy",
             Self::AuthorizationPolicy => "AuthorizationPolicy",
             Self::PodExemption => "PodExemption",
+            Self::ServiceLevelObjective => "ServiceLevelObjective",
             Self::Workload => "Workload",
             Self::Proxy => "Proxy",
         }
@@ -200,6 +207,7 @@ impl Kind {
             | Self::RateLimitPolicy
             | Self::AuthorizationPolicy
             | Self::PodExemption
+            | Self::ServiceLevelObjective
             | Self::Workload
             | Self::Proxy => &["leno.dev/v1alpha1"],
         }
@@ -248,6 +256,9 @@ impl Object {
                 of_own(Kind::AuthorizationPolicy, &object.metadata)
             }
             Self::PodExemption(object) => of_own(Kind::PodExemption, &object.metadata),
+            Self::ServiceLevelObjective(object) => {
+                of_own(Kind::ServiceLevelObjective, &object.metadata)
+            }
             Self::Workload(object) => of_own(Kind::Workload, &object.metadata),
             Self::Proxy(object) => of_own(Kind::Proxy, &object.metadata),
         }
@@ -310,6 +321,9 @@ pub fn to_yaml(object: &Object) -> String {
         }
         Object::PodExemption(object) => {
             own(Kind::PodExemption, &object.metadata, &object.spec, None::<&()>)
+        }
+        Object::ServiceLevelObjective(object) => {
+            own(Kind::ServiceLevelObjective, &object.metadata, &object.spec, None::<&()>)
         }
         Object::Proxy(object) => own(Kind::Proxy, &object.metadata, &object.spec, None::<&()>),
     };
@@ -381,6 +395,13 @@ impl From<OwnDocument<PodExemptionSpec>> for Object {
     fn from(document: OwnDocument<PodExemptionSpec>) -> Self {
         let OwnDocument { metadata, spec, .. } = document;
         Self::PodExemption(Box::new(PodExemption { metadata, spec }))
+    }
+}
+
+impl From<OwnDocument<ServiceLevelObjectiveSpec>> for Object {
+    fn from(document: OwnDocument<ServiceLevelObjectiveSpec>) -> Self {
+        let OwnDocument { metadata, spec, .. } = document;
+        Self::ServiceLevelObjective(Box::new(ServiceLevelObjective { metadata, spec }))
     }
 }
 

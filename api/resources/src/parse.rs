@@ -15,6 +15,7 @@ use crate::gateway::{
 };
 use crate::metadata::DEFAULT_NAMESPACE;
 use crate::object::{Kind, Object, ObjectKey, OwnDocument, PolicyDocument, WorkloadDocument};
+use crate::objective::ServiceLevelObjectiveSpec;
 use crate::problem::{Located, Position, Problem};
 use crate::proxy::ProxySpec;
 use crate::ratelimit::RateLimitPolicySpec;
@@ -261,6 +262,9 @@ fn object(kind: Kind, file: &Arc<str>, node: &Node, problems: &mut Vec<Problem>)
             reader.decode::<PolicyDocument<AuthorizationPolicySpec>>()?.into()
         }
         Kind::PodExemption => reader.decode::<OwnDocument<PodExemptionSpec>>()?.into(),
+        Kind::ServiceLevelObjective => {
+            reader.decode::<OwnDocument<ServiceLevelObjectiveSpec>>()?.into()
+        }
         Kind::Proxy => reader.decode::<OwnDocument<ProxySpec>>()?.into(),
     };
     let whole = reader.whole;

@@ -176,8 +176,8 @@ impl Facts {
             }
             Object::AuthorizationPolicy(policy) => self.put_authorization(&key, policy, touched),
             Object::PodExemption(exemption) => self.put_exemption(&key, exemption, touched),
-            // Discovery does not use service accounts and static proxies.
-            Object::ServiceAccount(_) | Object::Proxy(_) => true,
+            // Discovery does not use service accounts, static proxies and objectives.
+            Object::ServiceAccount(_) | Object::Proxy(_) | Object::ServiceLevelObjective(_) => true,
         };
         if !taken {
             tracing::debug!(object = %key, "left out: nothing in it for the mesh");
@@ -264,7 +264,7 @@ impl Facts {
                     self.touch_namespace(&key.namespace, touched);
                 }
             }
-            Kind::ServiceAccount | Kind::Proxy => {}
+            Kind::ServiceAccount | Kind::Proxy | Kind::ServiceLevelObjective => {}
         }
     }
 

@@ -153,15 +153,7 @@ pub(super) fn targets(
     }
     for (index, target) in targets.iter().enumerate() {
         let at = at.index(index);
-        check.name(&at.key("name"), &target.name, Name::Subdomain);
-        let known = |(group, kind): &&(&str, &str)| target.group == *group && target.kind == *kind;
-        if !kinds.iter().any(|kind| known(&kind)) {
-            let list: Vec<_> = kinds.iter().map(|(g, k)| format!("{k} of group {g:?}")).collect();
-            let (group, kind) = (&target.group, &target.kind);
-            let reason =
-                format!("{kind} of group {group:?} cannot be a target: use {}", list.join(", "));
-            check.fail(&at.key("kind"), reason);
-        }
+        target_kind(check, &at, target, kinds);
         if target.section_name.is_some() && target.kind == "Workload" {
             let reason = "names a port of a Service or a rule of a route; remove it for a Workload";
             check.fail(&at.key("sectionName"), reason);
@@ -169,6 +161,23 @@ pub(super) fn targets(
         if targets[..index].contains(target) {
             check.fail(&at, "is the same as an earlier one");
         }
+    }
+}
+
+/// Checks the name of a target, and that it is of one of these groups and kinds.
+pub(super) fn target_kind(
+    check: &mut Check<'_>,
+    at: &Cursor<'_>,
+    target: &PolicyTarget,
+    kinds: &[(&str, &str)],
+) {
+    check.name(&at.key("name"), &target.name, Name::Subdomain);
+    let (group, kind) = (target.group.as_str(), target.kind.as_str());
+    if !kinds.contains(&(group, kind)) {
+        let list: Vec<_> = kinds.iter().map(|(g, k)| format!("{k} of group {g:?}")).collect();
+        let reason =
+            format!("{kind} of group {group:?} cannot be a target: use {}", list.join(", "));
+        check.fail(&at.key("kind"), reason);
     }
 }
 

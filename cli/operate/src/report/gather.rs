@@ -136,7 +136,9 @@ impl Gathered {
         }
         for namespace in &place.namespaces {
             for kind in Kind::ALL {
-                if matches!(kind, Kind::Namespace | Kind::Proxy | Kind::ConfigMap) {
+                // Proxies and objectives are no resources of a cluster.
+                let of_files = matches!(kind, Kind::Proxy | Kind::ServiceLevelObjective);
+                if of_files || matches!(kind, Kind::Namespace | Kind::ConfigMap) {
                     continue;
                 }
                 let read = list(client, (kind.api_version(), kind.as_str()), Some(namespace)).await;
