@@ -40,6 +40,21 @@ fn err(output: &Output) -> String {
 }
 
 #[test]
+fn a_workload_cannot_command_the_terminal_of_leno_up() {
+    let yaml = MESH.replace("echo begins;", r"printf ''\033[2Jbegins\033]0;title\007\n'';");
+    let Some(mesh) = root(|| Mesh::on_terminal(&yaml)) else { return };
+    let written = r"\x1b[2Jbegins\x1b]0;title\x07";
+    mesh.wait_for_line(written);
+    let all = mesh.log();
+    assert!(!all.contains("\x1b[2J") && !all.contains('\x07'), "{all:?}");
+    // The labels have their colours: it is a terminal.
+    assert!(all.contains(" |\x1b[0m "), "{all:?}");
+    // A pipe gets the bytes.
+    let logs = mesh.leno(&["logs", "--name", mesh.name(), "shop/web"]).output().unwrap();
+    assert!(out(&logs).contains("\x1b[2Jbegins"), "{logs:?}");
+}
+
+#[test]
 fn a_mesh_in_the_background_is_listed_read_restarted_and_ended() {
     let Some(mesh) = root(|| Mesh::draft(MESH)) else { return };
     let up = mesh.detached(&["--wait"]);

@@ -19,6 +19,21 @@ const LIMIT: Duration = Duration::from_secs(30);
 /// Pause between two checks.
 const LOOK: Duration = Duration::from_millis(20);
 
+/// Becomes a program with a new terminal as its output, which another process copies to its own.
+const TERMINAL: &str = "
+import os, sys
+ours, theirs = os.openpty()
+if os.fork() == 0:
+    os.close(theirs)
+    try:
+        while data := os.read(ours, 65536): os.write(1, data)
+    except OSError: pass
+    os._exit(0)
+os.close(ours)
+os.dup2(theirs, 1)
+os.execv(sys.argv[1], sys.argv[1:])
+";
+
 /// A mesh with a unique name.
 pub(crate) struct Mesh {
     layout: Layout,
@@ -90,6 +105,16 @@ impl Mesh {
         shell.args(["-c", &format!("ulimit -Sn {limit}; exec \"$0\" \"$@\"")]);
         shell.args([env!("CARGO_BIN_EXE_leno"), "up"]);
         mesh.spawn(shell);
+        mesh.wait_for_line(" ready after ");
+        mesh
+    }
+
+    /// Starts a mesh whose standard output is a terminal; what the terminal gets is its log.
+    pub(crate) fn on_terminal(yaml: &str) -> Self {
+        let mut mesh = Self::new(yaml);
+        let mut up = Command::new("python3");
+        up.args(["-c", TERMINAL, env!("CARGO_BIN_EXE_leno"), "up"]);
+        mesh.spawn(up);
         mesh.wait_for_line(" ready after ");
         mesh
     }
