@@ -2,7 +2,7 @@
 
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use anyhow::Context;
 use leno_index::{Index, Settings as IndexSettings, Writers};
@@ -48,7 +48,8 @@ pub(crate) async fn run(config: Config) -> anyhow::Result<()> {
         // A cluster that does not answer is waited for, but not beyond our end.
         () = signals.any() => return Ok(()),
     };
-    let Plane { authority, authenticator, mut source, metrics, details, webhook } = plane;
+    let Plane { authority, authenticator, mut source, mut metrics, details, webhook } = plane;
+    metrics.push(end_of_root(authority.not_after()));
     let reloads = Arc::new(Reloads::default());
     let settings = Settings { authority, authenticator, lifetime: config.cert_lifetime };
     let server = Server::bind(config.listen, settings, Arc::clone(&state)).await?;
@@ -81,6 +82,18 @@ pub(crate) async fn run(config: Config) -> anyhow::Result<()> {
         }
     }
     ended
+}
+
+/// When the root certificate ends, for alerts: nothing renews it.
+fn end_of_root(not_after: SystemTime) -> Render {
+    let end = not_after.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default().as_secs();
+    Box::new(move |text| {
+        text.push_str(&format!(
+            "# HELP leno_control_root_expiration_timestamp_seconds When the root certificate ends.\n\
+             # TYPE leno_control_root_expiration_timestamp_seconds gauge\n\
+             leno_control_root_expiration_timestamp_seconds {end}\n"
+        ));
+    })
 }
 
 struct Signals {
