@@ -17,6 +17,7 @@ mod machine;
 mod mesh;
 mod open;
 mod process;
+mod prometheus;
 mod report;
 mod stat;
 

@@ -1,0 +1,277 @@
+//! The alerts and the dashboards for Prometheus and Grafana: checked by promtool, and asked of a real Prometheus that
+//! scrapes a real mesh.
+
+#![expect(clippy::unwrap_used, reason = "test code")]
+
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
+use std::time::{Duration, Instant};
+
+use leno_local::status::Status;
+use leno_testkit::{binaries, tools};
+use serde_json::Value;
+
+use crate::mesh::{Mesh, root};
+
+/// `client` makes requests that succeed, fail, are retried, given up and denied, and opaque connections.
+const MESH: &str = "
+apiVersion: leno.dev/v1alpha1
+kind: Workload
+metadata: {name: client, namespace: shop}
+spec:
+  command:
+  - sh
+  - -c
+  - while :; do
+      curl -s -o /dev/null http://web:8080/ http://web:8080/fail http://locked:8080/ http://bytes:8080/;
+      curl -s -m 0.2 -o /dev/null http://web:8080/slow;
+      sleep 0.1;
+    done
+---
+apiVersion: leno.dev/v1alpha1
+kind: Workload
+metadata: {name: web, namespace: shop}
+spec: {command: [python3, -c, @SERVER@], ports: [{port: 8080, appProtocol: http}]}
+---
+apiVersion: leno.dev/v1alpha1
+kind: Workload
+metadata: {name: bytes, namespace: shop}
+spec: {command: [python3, -m, http.server, '8080'], ports: [{port: 8080, appProtocol: tcp}]}
+---
+apiVersion: leno.dev/v1alpha1
+kind: Workload
+metadata: {name: locked, namespace: shop, labels: {app: locked}}
+spec: {command: [python3, -m, http.server, '8080'], ports: [{port: 8080, appProtocol: http}]}
+---
+apiVersion: leno.dev/v1alpha1
+kind: TrafficPolicy
+metadata: {name: web, namespace: shop}
+spec:
+  targetRefs: [{group: '', kind: Service, name: web}]
+  retries: {on: [5xx]}
+---
+apiVersion: leno.dev/v1alpha1
+kind: AuthorizationPolicy
+metadata: {name: locked, namespace: shop}
+spec:
+  selector: {matchLabels: {app: locked}}
+  rules: [{from: [{serviceAccounts: [others]}]}]
+";
+
+/// Answers 200; 500 where `fail` is asked for, and late where `slow` is.
+const SERVER: &str = "import http.server as h, time
+class H(h.BaseHTTPRequestHandler):
+    def do_GET(self):
+        if 'slow' in self.path: time.sleep(1)
+        self.send_response(500 if 'fail' in self.path else 200)
+        self.send_header('content-length', '0')
+        self.end_headers()
+    def log_message(self, *a): pass
+h.ThreadingHTTPServer(('', 8080), H).serve_forever()
+";
+
+/// How long every query may take to have an answer: a rate needs two scrapes, and rules another round.
+const PATIENCE: Duration = Duration::from_secs(60);
+/// Where Prometheus listens, in the namespace of the bridge.
+const LISTEN: &str = "127.0.0.1:9090";
+
+fn folder(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../dashboard").join(name)
+}
+
+/// Debian's program, or `None` where a test without it is to be skipped.
+fn program(name: &str) -> Option<PathBuf> {
+    let found = binaries::find(name);
+    if found.is_none() {
+        let install = "apt-get install -y prometheus";
+        assert!(!tools::required("servers"), "LENO_REQUIRE has servers: {install}");
+        println!("skipped: {name} is missing: {install}");
+    }
+    found
+}
+
+/// Kills the process when the test ends.
+struct Ended(Child);
+
+impl Drop for Ended {
+    fn drop(&mut self) {
+        let _gone = self.0.kill();
+        let _gone = self.0.wait();
+    }
+}
+
+fn said(output: &Output) -> String {
+    String::from_utf8_lossy(&[&output.stdout[..], &output.stderr[..]].concat()).into_owned()
+}
+
+#[test]
+fn promtool_takes_the_rules_and_they_do_what_their_tests_say() {
+    let Some(promtool) = program("promtool") else { return };
+    for arguments in [
+        ["check", "rules", "--lint-fatal", "rules.yaml"].as_slice(),
+        &["test", "rules", "rules_test.yaml"],
+    ] {
+        let mut command = Command::new(&promtool);
+        let output = command.args(arguments).current_dir(folder("prometheus")).output().unwrap();
+        assert!(output.status.success(), "{}", said(&output));
+        assert!(said(&output).contains("SUCCESS"), "{}", said(&output));
+    }
+}
+
+/// A dashboard by its file's name.
+fn dashboards() -> Vec<(String, Value)> {
+    let mut all = Vec::new();
+    for entry in std::fs::read_dir(folder("grafana")).unwrap() {
+        let path = entry.unwrap().path();
+        let text = std::fs::read_to_string(&path).unwrap();
+        let name = path.file_name().unwrap().to_string_lossy().into_owned();
+        all.push((name, serde_json::from_str(&text).unwrap()));
+    }
+    assert!(!all.is_empty());
+    all
+}
+
+fn list<'v>(value: &'v Value, key: &str) -> &'v [Value] {
+    value[key].as_array().map(Vec::as_slice).unwrap_or_default()
+}
+
+#[test]
+fn dashboards_are_whole_and_explain_themselves() {
+    let mut names = BTreeSet::new();
+    for (file, board) in dashboards() {
+        let text = |value: &Value| value.as_str().is_some_and(|text| !text.is_empty());
+        assert!(
+            text(&board["uid"]) && text(&board["title"]) && text(&board["description"]),
+            "{file}"
+        );
+        assert!(names.insert(board["uid"].as_str().unwrap().to_owned()), "{file}: uid");
+        // Grafana gives an id of its own to a dashboard that is imported.
+        assert!(board.get("id").is_none_or(Value::is_null), "{file}: id");
+        let variables: Vec<&str> = list(&board["templating"], "list")
+            .iter()
+            .map(|variable| variable["name"].as_str().unwrap())
+            .collect();
+        let mut ids = BTreeSet::new();
+        let mut taken = BTreeSet::new();
+        for panel in list(&board, "panels") {
+            let what = format!("{file}: {}", panel["title"]);
+            assert!(text(&panel["title"]) && text(&panel["description"]), "{what}");
+            assert!(ids.insert(panel["id"].as_u64().unwrap()), "{what}: id");
+            assert!(text(&panel["fieldConfig"]["defaults"]["unit"]), "{what}: unit");
+            assert_eq!(panel["datasource"]["uid"], "${datasource}", "{what}");
+            let at = |key: &str| panel["gridPos"][key].as_u64().unwrap();
+            assert!(at("x") + at("w") <= 24, "{what} is wider than the page");
+            for x in at("x")..at("x") + at("w") {
+                for y in at("y")..at("y") + at("h") {
+                    assert!(taken.insert((x, y)), "{what} is above another panel");
+                }
+            }
+            assert!(!list(panel, "targets").is_empty(), "{what}");
+            for target in list(panel, "targets") {
+                assert_eq!(target["datasource"]["uid"], "${datasource}", "{what}");
+                let query = target["expr"].as_str().unwrap();
+                for word in query.split('$').skip(1) {
+                    let end = word.find(|c: char| !c.is_alphanumeric() && c != '_');
+                    let name = &word[..end.unwrap_or(word.len())];
+                    let known = name == "__rate_interval" || variables.contains(&name);
+                    assert!(known, "{what}: ${name}");
+                }
+            }
+        }
+    }
+}
+
+/// The configuration of a Prometheus that runs in the namespace of the bridge.
+fn configuration(mesh: &Mesh) -> String {
+    let status = Status::read(mesh.layout()).unwrap();
+    let mut proxies = Vec::new();
+    for instance in status.instances.iter().filter(|one| one.meshed) {
+        let v4 = instance.addresses.iter().find(|address| address.is_ipv4()).unwrap();
+        proxies.push(format!("'{v4}:15020'"));
+    }
+    let job = |name: &str, targets: &str| {
+        format!("- {{job_name: {name}, static_configs: [{{targets: [{targets}]}}]}}\n")
+    };
+    let rules = folder("prometheus/rules.yaml");
+    format!(
+        "global: {{scrape_interval: 1s, scrape_timeout: 1s, evaluation_interval: 1s}}\n\
+         rule_files: ['{}']\nscrape_configs:\n{}{}{}",
+        rules.canonicalize().unwrap().display(),
+        job("proxies", &proxies.join(", ")),
+        job("controller", "'127.0.0.1:15020'"),
+        job("flows", "'10.89.0.1:15025'"),
+    )
+}
+
+/// What a page of Grafana asks, with its variables set to all.
+fn asked(query: &str) -> String {
+    query.replace("$__rate_interval", "10s").replace("$namespace", ".*")
+}
+
+#[test]
+fn every_query_of_the_dashboards_and_rules_has_series_of_a_real_mesh() {
+    let (Some(prometheus), Some(promtool)) = (program("prometheus"), program("promtool")) else {
+        return;
+    };
+    let yaml = MESH.replace("@SERVER@", &format!("{SERVER:?}"));
+    let Some(mesh) = root(|| Mesh::start(&yaml)) else { return };
+    let file = mesh.directory().join("prometheus.yml");
+    std::fs::write(&file, configuration(&mesh)).unwrap();
+    let netns = mesh.layout().switch_netns();
+    let within = |program: &Path| {
+        let mut command = Command::new("ip");
+        command.args(["netns", "exec", netns.as_str()]).arg(program).stdin(Stdio::null());
+        command
+    };
+    let mut server = within(&prometheus);
+    server.arg(format!("--config.file={}", file.display()));
+    server.arg(format!("--storage.tsdb.path={}", mesh.directory().join("data").display()));
+    server.arg(format!("--web.listen-address={LISTEN}"));
+    let log = std::fs::File::create(mesh.directory().join("prometheus.log")).unwrap();
+    let _ended = Ended(server.stdout(Stdio::null()).stderr(log).spawn().unwrap());
+
+    let mut queries: Vec<(String, String)> = Vec::new();
+    for (file, board) in dashboards() {
+        for panel in list(&board, "panels") {
+            for target in list(panel, "targets") {
+                let what = format!("{file}: {}", panel["title"]);
+                queries.push((what, asked(target["expr"].as_str().unwrap())));
+            }
+        }
+    }
+    // The alerts compare what these rules record.
+    let rules = std::fs::read_to_string(folder("prometheus/rules.yaml")).unwrap();
+    let recorded = rules.lines().filter_map(|line| line.trim().strip_prefix("- record: "));
+    queries.extend(recorded.map(|name| ("rules.yaml".to_owned(), name.to_owned())));
+    assert!(queries.len() > 40, "{}", queries.len());
+
+    let answer = |query: &str| {
+        let mut command = within(&promtool);
+        command.args(["query", "instant", "-o", "json"]).arg(format!("http://{LISTEN}"));
+        command.arg(query).output().unwrap()
+    };
+    let has_series = |query: &str| {
+        let output = answer(query);
+        let series: Value = serde_json::from_slice(&output.stdout).unwrap_or_default();
+        series.as_array().is_some_and(|series| !series.is_empty())
+    };
+    let deadline = Instant::now() + PATIENCE;
+    loop {
+        queries.retain(|(_, query)| !has_series(query));
+        if queries.is_empty() {
+            break;
+        }
+        let missing: Vec<String> = queries
+            .iter()
+            .map(|(what, query)| format!("{what}\n  {query}\n  {}", said(&answer(query))))
+            .collect();
+        assert!(Instant::now() < deadline, "no series:\n{}", missing.join("\n"));
+        std::thread::sleep(Duration::from_millis(500));
+    }
+    // The figures are those of the mesh: half of what is answered at `web`, its retries included, fails.
+    let output = answer("leno:success:ratio5m{service=\"web\"} < 0.9");
+    assert!(said(&output).contains("web"), "{}", said(&output));
+    let output = answer("ALERTS{alertname=~\"LenoFlow.*|LenoControl.*|LenoRoot.*|LenoPanics\"}");
+    assert_eq!(said(&output).trim(), "[]", "nothing else is wrong");
+}
