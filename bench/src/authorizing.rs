@@ -6,7 +6,7 @@ use std::net::{IpAddr, Ipv4Addr};
 use std::time::Instant;
 
 use leno_policy::authorization::{
-    AuthorizationDecision, AuthorizationRequest, AuthorizationTable, ConnectionView,
+    AuthorizationDecision, AuthorizationRequest, AuthorizationTable, ConnectionView, OtherAddresses,
 };
 use leno_types::Identity;
 use leno_types::authorization::{
@@ -78,7 +78,12 @@ fn cost(policies: usize, args: Args) -> f64 {
     let table = AuthorizationTable::new(&authorization, "shop");
     let identity: Identity = "spiffe://cluster.local/ns/shop/sa/web".parse().expect("an identity");
     let address = IpAddr::V4(Ipv4Addr::LOCALHOST);
-    let client = ConnectionView { identity: Some(&identity), address, port: 8080 };
+    let client = ConnectionView {
+        identity: Some(&identity),
+        address,
+        others: OtherAddresses::Known(&[]),
+        port: 8080,
+    };
     let rules = table.connection(&client);
     let request = |number: usize| {
         let at = number * 7919 % count;

@@ -110,10 +110,22 @@ struct RequestConditions {
 pub struct ConnectionView<'a> {
     /// Its identity, if it has proven one.
     pub identity: Option<&'a Identity>,
-    /// Its address, with IPv4 in its own form.
+    /// The address that it connects from, with IPv4 in its own form.
     pub address: IpAddr,
+    /// Its other addresses: a workload with both families connects over either.
+    pub others: OtherAddresses<'a>,
     /// The workload's port.
     pub port: u16,
+}
+
+/// The addresses of a client besides the one that it connects from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum OtherAddresses<'a> {
+    /// These are all of them.
+    Known(&'a [IpAddr]),
+    /// There may be one of the other family. A deny rule takes it to be in any block of that family; an
+    /// allow or audit rule in none.
+    Unknown,
 }
 
 /// A request, as authorization sees it: what reaches the application.

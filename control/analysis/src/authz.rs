@@ -12,7 +12,10 @@ pub use check::{AuthorizationAnswer, Check, CheckClient, PolicyVerdict};
 use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
 
-use leno_policy::authorization::{AuthorizationDecision, AuthorizationTable, Denial, PolicyMatch};
+use leno_index::Address;
+use leno_policy::authorization::{
+    AuthorizationDecision, AuthorizationTable, ConnectionView, Denial, OtherAddresses, PolicyMatch,
+};
 use leno_resources::{Kind, Object, ObjectKey};
 use leno_types::authorization::{Action, AuthorizationPolicy};
 use leno_types::mesh::ServerPolicy;
@@ -37,7 +40,22 @@ pub(crate) struct Enforced {
 #[derive(Clone, Debug)]
 pub(crate) struct Seen {
     pub(crate) identity: Option<Identity>,
-    pub(crate) address: IpAddr,
+    /// All addresses, at least one. Which one it connects from depends on the server's.
+    pub(crate) addresses: Vec<IpAddr>,
+}
+
+impl Seen {
+    /// A client that is no workload of the mesh.
+    fn outside(identity: Option<Identity>, address: IpAddr) -> Self {
+        Self { identity, addresses: vec![address] }
+    }
+
+    /// The client on a port, before policies.
+    fn view(&self, port: u16) -> ConnectionView<'_> {
+        let (address, others) = self.addresses.split_first().unwrap_or((&OUTSIDE, &[]));
+        let (identity, others) = (self.identity.as_ref(), OtherAddresses::Known(others));
+        ConnectionView { identity, address: *address, others, port }
+    }
 }
 
 impl Enforced {
@@ -97,10 +115,22 @@ impl Mesh {
         let has_identity = sender.meshed && mtls != MtlsMode::Disabled;
         let identity = instance.filter(|_| has_identity);
         let workload = instance.and_then(|name| self.index.workload(name));
-        let address = workload.and_then(|one| one.addresses.first().copied());
-        Seen {
-            identity: identity.and_then(|name| self.index.identity_of(name)).cloned(),
-            address: address.unwrap_or(OUTSIDE),
+        let identity = identity.and_then(|name| self.index.identity_of(name)).cloned();
+        match workload {
+            Some(one) if !one.addresses.is_empty() => {
+                Seen { identity, addresses: one.addresses.clone() }
+            }
+            _ => Seen::outside(identity, OUTSIDE),
+        }
+    }
+
+    /// A client without an identity at an address, as servers see it.
+    pub(crate) fn seen_at(&self, address: IpAddr) -> Seen {
+        match self.index.address(address) {
+            Some(Address::Workload(workload)) => {
+                Seen { identity: None, addresses: workload.addresses.clone() }
+            }
+            _ => Seen::outside(None, address),
         }
     }
 

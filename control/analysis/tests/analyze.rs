@@ -553,32 +553,6 @@ fn more_policies_than_a_proxy_applies_are_found() {
 }
 
 #[test]
-fn blocks_of_one_family_are_found_where_workloads_have_both() {
-    let workload = |addresses: &str| {
-        format!(
-            "apiVersion: leno.dev/v1alpha1\nkind: Workload\n\
-             metadata: {{name: both, namespace: shop, labels: {{app: both}}}}\n\
-             spec: {{command: [run]}}\n\
-             status: {{instances: [{{name: both-0, addresses: [{addresses}], meshed: true, ready: true}}]}}\n---\n"
-        )
-    };
-    let policy = |blocks: &str| {
-        format!(
-            "apiVersion: leno.dev/v1alpha1\nkind: AuthorizationPolicy\n\
-             metadata: {{name: p, namespace: shop}}\nspec:\n  selector: {{matchLabels: {{app: both}}}}\n  \
-             action: Deny\n  rules: [{{from: [{{ipBlocks: [{blocks}]}}]}}]\n---\n"
-        )
-    };
-    let (ipv4, ipv6) = ("{cidr: 10.0.0.0/8}", "{cidr: 'fd00::/8'}");
-    let both = workload("10.89.0.9, 'fd00::9'");
-    let found = shown(&(both.clone() + &policy(ipv4)));
-    let start = "warning[blocks-of-one-family] spec.rules[0].from[0].ipBlocks: the blocks are of IPv4 alone";
-    assert!(found.len() == 1 && found[0].starts_with(start), "{found:?}");
-    assert_eq!(shown(&(both + &policy(&format!("{ipv4}, {ipv6}")))), [""; 0]);
-    assert_eq!(shown(&(workload("10.89.0.9") + &policy(ipv4))), [""; 0]);
-}
-
-#[test]
 fn of_two_conflicting_policies_the_newer_one_is_reported() {
     let created = |name: &str, day: u32| {
         policy(name, "{group: '', kind: Service, name: cart}", "  retries: {on: [5xx]}\n").replace(

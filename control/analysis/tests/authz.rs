@@ -232,3 +232,19 @@ fn a_check_may_assume_the_claims_of_a_token() {
     }
     assert_eq!(lines(&mesh)[3], line("shop/web", "requests", None));
 }
+
+#[test]
+fn blocks_of_one_family_are_for_a_client_with_both() {
+    let both = MESH.replace("[10.89.0.1]", "['fd00::1', 10.89.0.1]");
+    let policy = CLIENTS.replace("serviceAccounts: [web]", "ipBlocks: [{cidr: 10.89.0.1}]");
+    let mesh = Mesh::new(objects(&format!("{both}{policy}")));
+    assert_eq!(lines(&mesh)[3], line("shop/web", "permitted", Some("shop/clients")));
+    let request = question("http://orders/items");
+    let permits = |client: &CheckClient| {
+        mesh.check(Some("shop"), "orders", client, (&request, &[])).unwrap().answer.permitted
+    };
+    assert!(permits(&CheckClient::Named("web".into())));
+    assert!(permits(&CheckClient::Address("fd00::1".parse().unwrap())), "the address of web");
+    assert!(!permits(&CheckClient::Address("fd00::2".parse().unwrap())));
+    assert!(!permits(&CheckClient::Named("cart".into())));
+}

@@ -117,7 +117,7 @@ impl Directory {
 
     /// Watches the address of a client. Any host that can connect causes such watches, so they have
     /// their own limit, [`crate::MAX_LOOKED_UP`], and never take the room of addresses that the
-    /// workload dials.
+    /// workload dials. Beyond it the look-up stays [`Resolution::Pending`], and its sender is closed.
     #[must_use]
     pub fn look_up(&self, ip: IpAddr) -> watch::Receiver<Resolution> {
         self.ask(of_address(ip), Asker::Inbound)
@@ -253,7 +253,12 @@ impl Live {
         // unmeshed one and dial it in plaintext.
         if !room && !known {
             state.refused += 1;
-            return watch::Sender::new(Resolution::Unknown).subscribe();
+            // What is denied to some clients must not be permitted because there are many clients.
+            let answer = match asker {
+                Asker::Inbound => Resolution::Pending,
+                Asker::Outbound | Asker::Prefetch => Resolution::Unknown,
+            };
+            return watch::Sender::new(answer).subscribe();
         }
         let receiver = state.watches.insert(subject, asker, resolution);
         drop(state);

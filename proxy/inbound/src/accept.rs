@@ -158,7 +158,9 @@ async fn first_speaker(
         return Ok(FirstSpeaker::Neither);
     }
     // A server that speaks first tells its client something, so that the client is authorized before.
-    match Access::new(from, application.dialled().port()).silent(shared) {
+    let access = Access::new(from, application.dialled().port());
+    access.resolve(shared).await;
+    match access.silent(shared) {
         Silence::Permitted => race(shared, application, client).await,
         Silence::Undecided if client.speaks(shared.parts.limits.idle).await? => {
             Ok(FirstSpeaker::Client(None))

@@ -20,6 +20,7 @@ use leno_types::Identity;
 use leno_types::authorization::{Action, Authorization};
 use leno_types::tokens::ClaimMatch;
 
+use crate::addresses::{Addresses, answered};
 use crate::{Client, Shared, bearer};
 
 /// Said in `leno-error` when a policy denies a request.
@@ -51,6 +52,8 @@ pub(crate) struct Access {
     identity: Option<Identity>,
     client: std::net::SocketAddr,
     port: u16,
+    /// Its other addresses, once policies depend on them.
+    addresses: RefCell<Addresses>,
     /// For the policies of the last evaluation.
     rules: RefCell<Option<(Rc<Policies>, Rc<ConnectionRules>)>>,
 }
@@ -196,7 +199,34 @@ impl AuthorizationRequest for Forwarded<'_> {
 impl Access {
     pub(crate) fn new(client: &Client, port: u16) -> Self {
         let (identity, client) = (client.identity.clone(), client.address);
-        Self { identity, client, port, rules: RefCell::default() }
+        Self { identity, client, port, addresses: RefCell::default(), rules: RefCell::default() }
+    }
+
+    /// Waits for what the policies have to know of the client, for a moment at most. Without the answer a deny
+    /// rule matches that may be for the client.
+    pub(crate) async fn resolve(&self, shared: &Shared) {
+        let Some((policies, rules)) = self.rules(shared) else { return };
+        if !rules.lacks_addresses() {
+            return;
+        }
+        let awaited = self.addresses.borrow().awaited();
+        if let Some(awaited) = awaited {
+            answered(awaited, self.is_workload(&policies)).await;
+        }
+    }
+
+    /// Whether the client has proven an identity of the mesh's own trust domain.
+    fn is_workload(&self, policies: &Policies) -> bool {
+        let domain = &policies.of.trust_domain;
+        self.identity.as_ref().is_some_and(|identity| identity.trust_domain() == domain)
+    }
+
+    fn evaluate(&self, policies: &Policies) -> Rc<ConnectionRules> {
+        let addresses = self.addresses.borrow();
+        let (identity, address) = (self.identity.as_ref(), self.client.ip());
+        let view =
+            ConnectionView { identity, address, others: addresses.others(), port: self.port };
+        Rc::new(policies.table.connection(&view))
     }
 
     /// What the policies say of this client now; `None` if they permit everything.
@@ -206,14 +236,22 @@ impl Access {
             return None;
         }
         let mut known = self.rules.borrow_mut();
-        if let Some((of, rules)) = &*known
-            && Rc::ptr_eq(of, &policies)
-        {
-            return Some((policies, Rc::clone(rules)));
+        let mut rules = match &*known {
+            Some((of, rules)) if Rc::ptr_eq(of, &policies) => {
+                if !rules.lacks_addresses() {
+                    return Some((policies, Rc::clone(rules)));
+                }
+                Rc::clone(rules)
+            }
+            _ => self.evaluate(&policies),
+        };
+        let find = || {
+            let (own, is_workload) = (self.client.ip(), self.is_workload(&policies));
+            self.addresses.borrow_mut().find(&shared.parts.directory, own, is_workload)
+        };
+        if rules.lacks_addresses() && find() {
+            rules = self.evaluate(&policies);
         }
-        let (identity, address) = (self.identity.as_ref(), self.client.ip());
-        let view = ConnectionView { identity, address, port: self.port };
-        let rules = Rc::new(policies.table.connection(&view));
         *known = Some((Rc::clone(&policies), Rc::clone(&rules)));
         Some((policies, rules))
     }
@@ -242,6 +280,9 @@ impl Access {
     /// Whether a request that was permitted is denied by now, which is counted as its end.
     pub(crate) fn revokes(&self, shared: &Shared, request: RequestView<'_>) -> bool {
         let Some((policies, rules)) = self.rules(shared) else { return false };
+        if self.is_undecided(shared, &rules) {
+            return false;
+        }
         let forwarded = Forwarded::new(request, &policies);
         let decision = policies.table.decide(&rules, &forwarded, |_| ());
         self.is_ended(shared, &policies, decision)
@@ -250,8 +291,21 @@ impl Access {
     /// Whether a relay that was permitted is denied by now, which is counted as its end.
     pub(crate) fn revokes_connection(&self, shared: &Shared, tls: &OwnTls) -> bool {
         let Some((policies, rules)) = self.rules(shared) else { return false };
+        if self.is_undecided(shared, &rules) {
+            return false;
+        }
         let decision = policies.table.decide_opaque(&rules, server_name(tls), |_| ());
         self.is_ended(shared, &policies, decision)
+    }
+
+    /// Whether what is in progress is decided on a moment later, when discovery has been asked for addresses that
+    /// a changed policy depends on.
+    fn is_undecided(&self, shared: &Shared, rules: &ConnectionRules) -> bool {
+        let waits = rules.lacks_addresses() && self.addresses.borrow().awaited().is_some();
+        if waits {
+            shared.decide_again();
+        }
+        waits
     }
 
     /// What becomes of a client that waits for its server to speak.

@@ -99,6 +99,7 @@ async fn forward<S: Io>(
     let mut changed = pin!(shared.changes.notified());
     // The exchange lets go of it before it ends. Such clients are outside of the mesh, where a copy is cheap.
     let kept: Box<[u8]> = client.received()[..request.len()].into();
+    caller.access.resolve(shared).await;
     if let Err(denied) = caller.access.request(shared, head) {
         fail(shared, edge, &begun, (denied.status, AUTHORIZATION_DENIED, false));
         return client.answer(request, &denied.answer()).await;
@@ -161,6 +162,7 @@ async fn forward_call(
     let begun = shared.parts.registry.begin(head.version().as_str(), head.method(), head.target());
     let is_grpc = call.is_grpc();
     let mut changed = pin!(shared.changes.notified());
+    caller.access.resolve(shared).await;
     if let Err(denied) = caller.access.request(shared, head) {
         fail(shared, edge, &begun, (denied.status, AUTHORIZATION_DENIED, is_grpc));
         return call.respond(&denied.answer());

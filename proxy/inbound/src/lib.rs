@@ -18,6 +18,7 @@
 //! when it no longer may) and `application` (where that listens).
 
 mod accept;
+mod addresses;
 mod application;
 mod authorize;
 mod bearer;
@@ -29,7 +30,7 @@ mod peer;
 mod race;
 mod standing;
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
 use std::net::{IpAddr, SocketAddr};
 use std::rc::Rc;
@@ -41,7 +42,7 @@ use leno_telemetry::{Counter, Direction, EdgeLabels, Registry};
 use leno_tls::{Acceptor, TlsStream};
 use leno_transport::{
     Activity, Admitted, ClientAddress, Io, OwnTls, Peeked, Refusal, Shown, Verdict, Waits,
-    original_destination,
+    original_destination, spawn_contained,
 };
 use leno_types::authorization::Authorization;
 use leno_types::mesh::{ServerPolicy, declared};
@@ -50,6 +51,7 @@ use tokio::net::TcpStream;
 use tokio::sync::{Notify, watch};
 
 use accept::{Accepted, PortRules};
+use addresses::ANSWER_TIMEOUT;
 use application::{Application, Server};
 use authorize::{Access, LogBudget, Policies};
 use limit::{Key, RateLimits};
@@ -117,7 +119,9 @@ pub(crate) struct Shared {
     /// Reports changes of the policy.
     authorized: RefCell<watch::Receiver<Option<Arc<ServerPolicy>>>>,
     /// Wakes what is in progress when the policies have changed.
-    pub(crate) changes: Notify,
+    pub(crate) changes: Rc<Notify>,
+    /// [`Shared::decide_again`] is under way.
+    again: Rc<Cell<bool>>,
     /// Bounds what is logged of denied and audited requests.
     pub(crate) log: LogBudget,
 }
@@ -164,7 +168,8 @@ impl Inbound {
             limited,
             policies,
             authorized,
-            changes: Notify::new(),
+            changes: Rc::default(),
+            again: Rc::default(),
             log: LogBudget::default(),
         };
         let shared = Rc::new(shared);
@@ -419,6 +424,20 @@ impl Shared {
             }
         }
         Rc::clone(&self.policies.borrow())
+    }
+
+    /// Wakes what is in progress once more, when answers about addresses of clients have come or are late.
+    pub(crate) fn decide_again(&self) {
+        if self.again.replace(true) {
+            return;
+        }
+        let (changes, again) = (Rc::clone(&self.changes), Rc::clone(&self.again));
+        // Ends after the wait.
+        spawn_contained(async move {
+            tokio::time::sleep(ANSWER_TIMEOUT).await;
+            again.set(false);
+            changes.notify_waiters();
+        });
     }
 
     /// How many requests the policy allows now. Costs one comparison while nothing changes.

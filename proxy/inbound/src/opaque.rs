@@ -33,6 +33,7 @@ pub(crate) async fn serve<S: Io>(
     let _busy = shared.parts.activity.enter();
     let target = application.dialled();
     let mut changed = pin!(shared.changes.notified());
+    access.resolve(shared).await;
     if access.connection(shared, &tls).is_err() {
         edge.error(AUTHORIZATION_DENIED);
         let relay = Relay {

@@ -3,6 +3,7 @@
 use anyhow::Result;
 use leno_testkit::lab::{Capture, Lab};
 
+mod address_blocks;
 mod addressing;
 mod authorization;
 mod calls;
@@ -97,10 +98,15 @@ pub(crate) fn all() -> [(&'static str, Vec<Case>); 17] {
         ),
         (
             "authorization",
-            [authorization::cases(), reauthorization::cases(), tokens::cases()]
-                .into_iter()
-                .flatten()
-                .collect(),
+            [
+                authorization::cases(),
+                address_blocks::cases(),
+                reauthorization::cases(),
+                tokens::cases(),
+            ]
+            .into_iter()
+            .flatten()
+            .collect(),
         ),
         ("encryption", encryption::cases()),
         ("strangers", strangers::cases()),

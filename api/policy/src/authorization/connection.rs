@@ -1,8 +1,8 @@
 //! The part of a decision that is the same for every request of a connection.
 
-use leno_types::authorization::{Action, ClientMatch, DefaultAuthorization};
+use leno_types::authorization::{Action, ClientMatch, DefaultAuthorization, IpBlock};
 
-use super::{AuthorizationTable, ConnectionView, Entry, PolicyIndex};
+use super::{AuthorizationTable, ConnectionView, Entry, OtherAddresses, PolicyIndex};
 
 /// What the policies leave to be decided for one connection.
 #[derive(Debug, Default)]
@@ -28,9 +28,36 @@ pub struct ConnectionRules {
     pub(super) reads_host: bool,
     /// Whether an entry requires a method.
     pub(super) reads_method: bool,
+    /// Whether addresses of the client that are unknown could change the rules.
+    lacks_addresses: bool,
+}
+
+/// For each of the table's values of `from`, whether a client matches it.
+pub(super) struct MatchingClients {
+    certain: Vec<bool>,
+    /// The same for deny rules, where this differs: addresses of the client are unknown.
+    possible: Option<Vec<bool>>,
+}
+
+impl MatchingClients {
+    /// Whether an entry is for the client.
+    pub(super) fn has(&self, entry: &Entry) -> bool {
+        let of_action = match (entry.action, &self.possible) {
+            (Action::Deny, Some(possible)) => possible,
+            _ => &self.certain,
+        };
+        let is_client = |at: u32| of_action.get(at as usize).copied().unwrap_or(false);
+        entry.clients.is_none_or(is_client)
+    }
 }
 
 impl ConnectionRules {
+    /// Whether the client's other addresses could change the rules, and are unknown.
+    #[must_use]
+    pub fn lacks_addresses(&self) -> bool {
+        self.lacks_addresses
+    }
+
     pub(super) fn matches(&self, entry: u32) -> bool {
         let word = self.matching.get(entry as usize / 64);
         word.is_some_and(|word| word >> (entry % 64) & 1 == 1)
@@ -42,10 +69,7 @@ impl AuthorizationTable {
     #[must_use]
     pub fn connection(&self, client: &ConnectionView<'_>) -> ConnectionRules {
         let clients = self.matching_clients(client);
-        let is_here = |entry: &Entry| {
-            let of_client = |at: u32| clients.get(at as usize).copied().unwrap_or(false);
-            entry.is_for(client.port) && entry.clients.is_none_or(of_client)
-        };
+        let is_here = |entry: &Entry| entry.is_for(client.port) && clients.has(entry);
         let mut rules = ConnectionRules {
             is_selected: self.policies.iter().any(|policy| {
                 let ports = policy.ports.as_ref();
@@ -53,6 +77,7 @@ impl AuthorizationTable {
                     && ports.is_none_or(|ports| ports.contains(&client.port))
             }),
             is_default: self.permits_by_default(client),
+            lacks_addresses: self.lacks_addresses(client),
             ..ConnectionRules::default()
         };
         let mut matching = vec![0_u64; self.entries.len().div_ceil(64)];
@@ -82,12 +107,32 @@ impl AuthorizationTable {
         rules
     }
 
-    /// For each of the table's values of `from`, whether the client matches it.
-    pub(super) fn matching_clients(&self, client: &ConnectionView<'_>) -> Vec<bool> {
+    /// Which values of `from` the client matches.
+    pub(super) fn matching_clients(&self, client: &ConnectionView<'_>) -> MatchingClients {
         let id = client.identity.map(ToString::to_string);
-        let is_client =
-            |set: &Vec<ClientMatch>| set.iter().any(|one| matches(one, client, id.as_deref()));
-        self.clients.iter().map(is_client).collect()
+        let matching = |is_denial: bool| -> Vec<bool> {
+            let is_in = |blocks: &[IpBlock]| is_in(blocks, client, is_denial);
+            let is_client = |set: &Vec<ClientMatch>| {
+                set.iter().any(|one| matches(one, (client, id.as_deref()), is_in))
+            };
+            self.clients.iter().map(is_client).collect()
+        };
+        let is_complete = matches!(client.others, OtherAddresses::Known(_));
+        let possible = (!is_complete).then(|| matching(true));
+        MatchingClients { certain: matching(false), possible }
+    }
+
+    /// Whether blocks of the family that the client's known address is not of could match it.
+    fn lacks_addresses(&self, client: &ConnectionView<'_>) -> bool {
+        let reads = |at: u32| {
+            let of = self.clients.get(at as usize);
+            of.is_some_and(|set| set.iter().any(|one| has_other_family(&one.blocks, client)))
+        };
+        client.others == OtherAddresses::Unknown
+            && self
+                .entries
+                .iter()
+                .any(|entry| entry.is_for(client.port) && entry.clients.is_some_and(reads))
     }
 
     /// Whether the decision on requests depends on their path. An allow rule's path means nothing
@@ -121,8 +166,27 @@ impl AuthorizationTable {
     }
 }
 
+/// Whether an address of the client is in one of the blocks. `is_denial`: or may be.
+fn is_in(blocks: &[IpBlock], client: &ConnectionView<'_>, is_denial: bool) -> bool {
+    let has = |address| blocks.iter().any(|block| block.contains(address));
+    has(client.address)
+        || match client.others {
+            OtherAddresses::Known(others) => others.iter().any(|other| has(*other)),
+            OtherAddresses::Unknown => is_denial && has_other_family(blocks, client),
+        }
+}
+
+/// Whether a block is of the family that the client does not connect over.
+fn has_other_family(blocks: &[IpBlock], client: &ConnectionView<'_>) -> bool {
+    blocks.iter().any(|block| block.cidr.address().is_ipv4() != client.address.is_ipv4())
+}
+
 /// Whether a client fulfils a condition. `id`: its identity as text.
-fn matches(condition: &ClientMatch, client: &ConnectionView<'_>, id: Option<&str>) -> bool {
+fn matches(
+    condition: &ClientMatch,
+    (client, id): (&ConnectionView<'_>, Option<&str>),
+    is_in: impl Fn(&[IpBlock]) -> bool,
+) -> bool {
     let ClientMatch {
         identities,
         trust_domains,
@@ -138,7 +202,7 @@ fn matches(condition: &ClientMatch, client: &ConnectionView<'_>, id: Option<&str
     if *unauthenticated && client.identity.is_some() {
         return false;
     }
-    if !blocks.is_empty() && !blocks.iter().any(|block| block.contains(client.address)) {
+    if !blocks.is_empty() && !is_in(blocks) {
         return false;
     }
     if !of_identity {

@@ -81,8 +81,7 @@ impl AuthorizationTable {
             if !entry.is_for(client.port) {
                 continue;
             }
-            let is_client = |at: u32| clients.get(at as usize).copied().unwrap_or_default();
-            let found = match (entry.clients.is_none_or(is_client), entry.request.is_empty()) {
+            let found = match (clients.has(entry), entry.request.is_empty()) {
                 (false, _) => PolicyMatch::OtherClients,
                 (true, true) => PolicyMatch::Matches,
                 (true, false) => of_request(entry, is_reached),

@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use leno_policy::authorization::{
     AuthorizationDecision, AuthorizationRequest, AuthorizationTable, ConnectionView, Denial,
-    PolicyIndex, PolicyMatch, ServerNameView,
+    OtherAddresses, PolicyIndex, PolicyMatch, ServerNameView,
 };
 use leno_types::authorization::{
     Action, Authorization, AuthorizationPolicy, ClientMatch, DefaultAuthorization, HeaderMatch,
@@ -339,8 +339,14 @@ fn the_table_decides_as_the_policies_read() {
             let identity = identity(&mut dice);
             let address: IpAddr =
                 dice.pick(&["10.1.2.3", "10.2.0.1", "fd00::9", "192.0.2.1"]).parse().unwrap();
-            let client =
-                ConnectionView { identity: identity.as_ref(), address, port: dice.pick(&PORTS) };
+            let more: [IpAddr; 1] = [dice.pick(&["10.2.0.1", "fd00::9"]).parse().unwrap()];
+            let others = match dice.below(3) {
+                0 => OtherAddresses::Known(&[]),
+                1 => OtherAddresses::Known(&more),
+                _ => OtherAddresses::Unknown,
+            };
+            let (identity, port) = (identity.as_ref(), dice.pick(&PORTS));
+            let client = ConnectionView { identity, address, others, port };
             let rules = table.connection(&client);
             let request = request(&mut dice);
             let mut audited = Vec::new();

@@ -1,6 +1,6 @@
 //! Evaluates policies as their documentation reads, without any table.
 
-use leno_policy::authorization::{ConnectionView, ServerNameView};
+use leno_policy::authorization::{ConnectionView, OtherAddresses, ServerNameView};
 use leno_types::Identity;
 use leno_types::authorization::{
     Action, Authorization, AuthorizationPolicy, ClientMatch, DefaultAuthorization, PathMatch,
@@ -119,7 +119,7 @@ fn evaluate(
         let matches = is_here
             && policy.rules.iter().any(|rule| {
                 let to = if rule.to.is_empty() { &any[..] } else { &rule.to };
-                is_from(&rule.from, client)
+                is_from(&rule.from, client, policy.action)
                     && to.iter().any(|to| {
                         let is_port = to.ports.is_empty() || to.ports.contains(&client.port);
                         is_port && is_taken(policy.action, truth(policy, rule, to))
@@ -171,7 +171,7 @@ fn of_client<'a>(
             && policy.ports.as_ref().is_none_or(|ports| ports.contains(&client.port))
     });
     let rules = policies.flat_map(|policy| policy.rules.iter().map(move |rule| (policy, rule)));
-    let rules = rules.filter(move |(_, rule)| is_from(&rule.from, &client));
+    let rules = rules.filter(move |(_, rule)| is_from(&rule.from, &client, action));
     let to = rules.flat_map(|(policy, rule)| {
         let to = if rule.to.is_empty() { &*ANY } else { &rule.to };
         to.iter().map(move |to| (policy, to))
@@ -183,16 +183,24 @@ fn is_any(to: &RequestMatch) -> bool {
     *to == RequestMatch { ports: to.ports.clone(), ..RequestMatch::default() }
 }
 
-fn is_from(from: &[ClientMatch], client: &ConnectionView<'_>) -> bool {
-    from.is_empty() || from.iter().any(|one| is_client(one, client))
+fn is_from(from: &[ClientMatch], client: &ConnectionView<'_>, action: Action) -> bool {
+    from.is_empty() || from.iter().any(|one| is_client(one, client, action))
 }
 
-fn is_client(one: &ClientMatch, client: &ConnectionView<'_>) -> bool {
+fn is_client(one: &ClientMatch, client: &ConnectionView<'_>, action: Action) -> bool {
     if *one == ClientMatch::default() {
         return false;
     }
     let identity = |fulfils: &dyn Fn(&Identity) -> bool| client.identity.is_some_and(fulfils);
-    let in_block = |block: &leno_types::authorization::IpBlock| block.contains(client.address);
+    let in_block = |block: &leno_types::authorization::IpBlock| match client.others {
+        OtherAddresses::Known(others) => {
+            block.contains(client.address) || others.iter().any(|other| block.contains(*other))
+        }
+        OtherAddresses::Unknown => {
+            let is_other = block.cidr.address().is_ipv4() != client.address.is_ipv4();
+            block.contains(client.address) || action == Action::Deny && is_other
+        }
+    };
     (one.identities.is_empty()
         || identity(&|identity| {
             one.identities.iter().any(|wanted| is_segment(wanted, &identity.to_string()))

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use leno_policy::authorization::{
-    AuthorizationDecision, AuthorizationRequest, ConnectionView, Denial, PolicyMatch,
+    AuthorizationDecision, AuthorizationRequest, Denial, PolicyMatch,
 };
 use leno_types::authorization::Action;
 use serde::Serialize;
@@ -177,7 +177,7 @@ impl Mesh {
                 }
             }
         }
-        let outside = Seen { identity: None, address: OUTSIDE };
+        let outside = Seen::outside(None, OUTSIDE);
         all.extend(ports.iter().map(|port| access(enforced, ANYTHING, &outside, *port)));
         all
     }
@@ -197,8 +197,7 @@ fn access(enforced: &Enforced, client: &str, seen: &Seen, port: u16) -> ClientAc
     if enforced.refuses(seen) {
         return answer;
     }
-    let view = ConnectionView { identity: seen.identity.as_ref(), address: seen.address, port };
-    let examined = enforced.table.examine::<NoRequest>(&view, None);
+    let examined = enforced.table.examine::<NoRequest>(&seen.view(port), None);
     let all = enforced.policy.authorization.policies.iter().zip(&examined.policies);
     let of_requests = |wanted: Action| -> Vec<String> {
         let some = all.clone().filter(|(policy, found)| {

@@ -3,8 +3,7 @@
 use std::net::IpAddr;
 
 use leno_policy::authorization::{
-    AuthorizationDecision, AuthorizationRequest, ConnectionView, PolicyIndex, PolicyMatch,
-    ServerNameView,
+    AuthorizationDecision, AuthorizationRequest, PolicyIndex, PolicyMatch, ServerNameView,
 };
 use leno_types::mesh::declared;
 use leno_types::tokens::ClaimMatch;
@@ -173,12 +172,10 @@ impl Mesh {
                 let seen = match (client, &sender) {
                     (_, Some(sender)) => self.seen(sender, enforced.policy.mtls),
                     (CheckClient::Identity(identity), None) => {
-                        Seen { identity: Some(identity.clone()), address: OUTSIDE }
+                        Seen::outside(Some(identity.clone()), OUTSIDE)
                     }
-                    (CheckClient::Address(address), None) => {
-                        Seen { identity: None, address: *address }
-                    }
-                    (_, None) => Seen { identity: None, address: OUTSIDE },
+                    (CheckClient::Address(address), None) => self.seen_at(*address),
+                    (_, None) => Seen::outside(None, OUTSIDE),
                 };
                 let arriving = Arriving { claims, ..Arriving::new(question, None) };
                 let is_bytes = declared(&enforced.policy.ports, port) == Protocol::Opaque;
@@ -252,7 +249,7 @@ impl Mesh {
         (seen, port): (&Seen, u16),
         (arriving, question, is_http): (&Arriving<'_>, &Question, bool),
     ) -> AuthorizationAnswer {
-        let view = ConnectionView { identity: seen.identity.as_ref(), address: seen.address, port };
+        let view = seen.view(port);
         let rules = enforced.table.connection(&view);
         let is_http = is_http && question.is_http();
         let decision: AuthorizationDecision = match is_http {

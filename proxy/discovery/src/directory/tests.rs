@@ -252,7 +252,7 @@ fn strangers_take_no_room_from_what_is_dialled() {
     let (directory, live) = live();
     let strangers: Vec<_> =
         (0..MAX_LOOKED_UP).map(|number| directory.look_up(scanned(number))).collect();
-    assert_eq!(name(&directory.look_up(ip("192.168.0.1")).borrow()), "unknown");
+    assert_eq!(name(&directory.look_up(ip("192.168.0.1")).borrow()), "pending");
     assert_eq!(name(&directory.watch(ip("192.168.0.2")).borrow()), "pending");
     drop(strangers);
     assert_eq!(directory.status().addresses, MAX_LOOKED_UP + 1);

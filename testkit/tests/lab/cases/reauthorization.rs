@@ -17,7 +17,7 @@ use leno_testkit::{binaries, wait};
 use super::{Case, alone};
 
 /// How long a change may take to reach a proxy and end what it denies.
-const HEAR_LIMIT: Duration = Duration::from_secs(20);
+pub(super) const HEAR_LIMIT: Duration = Duration::from_secs(20);
 
 const MESH: &str = "
 apiVersion: leno.dev/v1alpha1
@@ -103,9 +103,9 @@ pub(super) fn cases() -> Vec<Case> {
 }
 
 /// A connection of `leno-peer talk` that is in progress.
-struct Open {
+pub(super) struct Open {
     what: String,
-    running: Running,
+    pub(super) running: Running,
     goes_on: bool,
 }
 
@@ -181,7 +181,7 @@ fn changes(lab: &Lab, peer: &str) -> Result<()> {
     Ok(())
 }
 
-fn begin_bytes() -> Vec<Step> {
+pub(super) fn begin_bytes() -> Vec<Step> {
     vec![Step::Send("hello".into()), Step::Expect("hello".into())]
 }
 
@@ -192,7 +192,7 @@ fn begin_upgrade() -> Vec<Step> {
 }
 
 /// Opens a connection, which then goes on once `go` exists, or is only read from.
-fn begin_talk(
+pub(super) fn begin_talk(
     lab: &Lab,
     (client, address): (&str, &str),
     mut steps: Vec<Step>,

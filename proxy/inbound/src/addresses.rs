@@ -1,0 +1,158 @@
+//! The addresses of a client besides the one that it connects from.
+//!
+//! A workload of a mesh with both families connects over either. Policies that name blocks of the other one
+//! need the address that it has there, which discovery is asked for.
+//!
+//! ```text
+//! rules lack addresses ─► Asked ─┬─ a workload ───────────► all of its addresses
+//!                                ├─ unknown to the mesh ──► the one that it connects from
+//!                                └─ no answer, or a client with an identity of the mesh
+//!                                   that discovery does not know yet ─► deny rules match
+//! ```
+
+use std::net::IpAddr;
+use std::time::Duration;
+
+use leno_discovery::Directory;
+use leno_policy::authorization::OtherAddresses;
+use leno_types::mesh::Resolution;
+use tokio::sync::watch;
+use tokio::time::{Instant, timeout_at};
+
+/// Longest wait of a connection or a request for the addresses of its client. It is short enough that what
+/// a changed policy denies ends within a second.
+pub(crate) const ANSWER_TIMEOUT: Duration = Duration::from_millis(500);
+
+/// How long a look-up that was refused, because there are too many, is not repeated.
+const REFUSED_PAUSE: Duration = Duration::from_secs(1);
+
+/// The other addresses of a client, as far as they are needed.
+#[derive(Debug, Default)]
+pub(crate) enum Addresses {
+    /// No policy has needed them.
+    #[default]
+    NotAsked,
+    /// Discovery was asked.
+    Asked { answer: watch::Receiver<Resolution>, since: Instant },
+    /// All that there are. Instances keep theirs.
+    Known(Box<[IpAddr]>),
+}
+
+impl Addresses {
+    /// For policies.
+    pub(crate) fn others(&self) -> OtherAddresses<'_> {
+        match self {
+            Self::Known(known) => OtherAddresses::Known(known),
+            Self::NotAsked | Self::Asked { .. } => OtherAddresses::Unknown,
+        }
+    }
+
+    /// Asks for the addresses of the client at `own`, or takes the answer. `is_workload`: the client has proven
+    /// an identity of the mesh. Returns whether they are known now.
+    pub(crate) fn find(&mut self, directory: &Directory, own: IpAddr, is_workload: bool) -> bool {
+        if let Self::Asked { answer, since } = self
+            && answer.has_changed().is_err()
+            && *answer.borrow() == Resolution::Pending
+            && since.elapsed() >= REFUSED_PAUSE
+        {
+            *self = Self::NotAsked;
+        }
+        if let Self::NotAsked = self {
+            *self = Self::Asked { answer: directory.look_up(own), since: Instant::now() };
+        }
+        if let Self::Asked { answer, .. } = self {
+            let Some(known) = known(answer, is_workload) else { return false };
+            *self = Self::Known(known);
+        }
+        true
+    }
+
+    /// What is left of the wait for an answer: a receiver of it, and until when to wait.
+    pub(crate) fn awaited(&self) -> Option<(watch::Receiver<Resolution>, Instant)> {
+        let Self::Asked { answer, since } = self else { return None };
+        let until = *since + ANSWER_TIMEOUT;
+        (Instant::now() < until).then(|| (answer.clone(), until))
+    }
+}
+
+/// Waits for an answer that says all, no longer than `until`.
+pub(crate) async fn answered(
+    (mut answer, until): (watch::Receiver<Resolution>, Instant),
+    is_workload: bool,
+) {
+    let complete = async {
+        while known(&answer, is_workload).is_none() {
+            if answer.changed().await.is_err() {
+                // The look-up was refused.
+                return;
+            }
+        }
+    };
+    let _in_time = timeout_at(until, complete).await;
+}
+
+/// All addresses of a client; `None` if there may be more.
+fn known(answer: &watch::Receiver<Resolution>, is_workload: bool) -> Option<Box<[IpAddr]>> {
+    // A directory that is fixed has no more to say.
+    let is_final = answer.has_changed().is_err();
+    match &*answer.borrow() {
+        Resolution::Workload(workload) => Some(workload.addresses.as_slice().into()),
+        // A workload that has just started may not be known yet.
+        Resolution::Unknown if is_final || !is_workload => Some(Box::default()),
+        // No client has the address of a service.
+        Resolution::Unknown | Resolution::Pending | Resolution::Service(_) => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use leno_types::mesh::Workload;
+
+    use super::*;
+
+    fn ip(text: &str) -> IpAddr {
+        text.parse().expect("an address")
+    }
+
+    fn workload() -> Resolution {
+        let name = "shop/web-0".parse().expect("a name");
+        let addresses = vec![ip("10.1.0.1"), ip("fd00::1")];
+        Resolution::Workload(Arc::new(Workload { name, addresses, identity: None, ports: vec![] }))
+    }
+
+    #[test]
+    fn only_an_answer_that_says_all_is_believed() {
+        let (sender, answer) = watch::channel(Resolution::Pending);
+        assert_eq!(known(&answer, false), None);
+        sender.send_replace(Resolution::Unknown);
+        assert_eq!(known(&answer, false), Some(Box::default()), "a client outside of the mesh");
+        assert_eq!(known(&answer, true), None, "a workload that discovery does not know yet");
+        sender.send_replace(workload());
+        let all: Box<[IpAddr]> = [ip("10.1.0.1"), ip("fd00::1")].into();
+        assert_eq!(known(&answer, true), Some(all));
+    }
+
+    #[test]
+    fn a_fixed_directory_knows_all_that_there_is() {
+        let directory = Directory::fixed(|_| Resolution::Unknown);
+        let mut addresses = Addresses::default();
+        assert_eq!(addresses.others(), OtherAddresses::Unknown);
+        assert!(addresses.find(&directory, ip("fd00::1"), true));
+        assert_eq!(addresses.others(), OtherAddresses::Known(&[]));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_refused_look_up_permits_nothing_and_is_repeated() {
+        let refusing = Directory::fixed(|_| Resolution::Pending);
+        let mut addresses = Addresses::default();
+        assert!(!addresses.find(&refusing, ip("fd00::1"), false));
+        let awaited = addresses.awaited().expect("a wait");
+        answered(awaited, false).await;
+        assert!(!addresses.find(&refusing, ip("fd00::1"), false));
+        let answering = Directory::fixed(|_| workload());
+        tokio::time::advance(REFUSED_PAUSE).await;
+        assert!(addresses.find(&answering, ip("fd00::1"), false));
+    }
+}
