@@ -69,6 +69,15 @@ pub(crate) enum Silence {
     Denied,
 }
 
+/// Whether a request in progress is still permitted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Still {
+    /// It is, until the time that a token ends, if it depends on one.
+    Permitted(Option<Duration>),
+    /// It is not, which was counted as its end.
+    Ended,
+}
+
 /// A denied request, with what the client is told.
 #[derive(Debug)]
 pub(crate) struct Denied {
@@ -155,11 +164,13 @@ struct Forwarded<'a> {
     policies: &'a Policies,
     /// Why a rule of an Allow policy, which matches otherwise, finds no valid token.
     token: Cell<Option<TokenError>>,
+    /// When the first of the tokens ends that rules found valid.
+    until: Cell<Option<Duration>>,
 }
 
 impl<'a> Forwarded<'a> {
     fn new(head: RequestView<'a>, policies: &'a Policies) -> Self {
-        Self { head, policies, token: Cell::new(None) }
+        Self { head, policies, token: Cell::new(None), until: Cell::new(None) }
     }
 }
 
@@ -183,7 +194,11 @@ impl AuthorizationRequest for Forwarded<'_> {
     fn has_token(&self, policy: PolicyIndex, claims: &[ClaimMatch]) -> bool {
         let tokens = (&self.policies.tokens, &*self.policies.of);
         match bearer::has_token(tokens, self.head, policy.position(), claims) {
-            Ok(fulfilled) => fulfilled,
+            Ok(Some(until)) => {
+                self.until.set(Some(self.until.get().map_or(until, |first| first.min(until))));
+                true
+            }
+            Ok(None) => false,
             Err(error) => {
                 let of = self.policies.of.policies.get(policy.position());
                 let permits = of.is_some_and(|policy| policy.action == Action::Allow);
@@ -256,15 +271,21 @@ impl Access {
         Some((policies, rules))
     }
 
-    /// Decides on a request.
-    pub(crate) fn request(&self, shared: &Shared, request: RequestView<'_>) -> Result<(), Denied> {
-        let Some((policies, rules)) = self.rules(shared) else { return Ok(()) };
+    /// Decides on a request. One that is permitted is to be decided on again when a token ends: at the time, from
+    /// the beginning of 1970, that is returned.
+    pub(crate) fn request(
+        &self,
+        shared: &Shared,
+        request: RequestView<'_>,
+    ) -> Result<Option<Duration>, Denied> {
+        let Some((policies, rules)) = self.rules(shared) else { return Ok(None) };
         let what = || format!("{} {}", request.method(), String::from_utf8_lossy(request.path()));
         let forwarded = Forwarded::new(request, &policies);
         let decision = policies.table.decide(&rules, &forwarded, |policy| {
             self.audited(shared, (&policies, policy), &what);
         });
-        self.conclude(shared, &policies, (decision, forwarded.token.get()), &what)
+        let until = forwarded.until.get();
+        self.conclude(shared, &policies, (decision, forwarded.token.get()), &what).map(|()| until)
     }
 
     /// Decides on a connection that is relayed as bytes.
@@ -277,15 +298,18 @@ impl Access {
         self.conclude(shared, &policies, (decision, None), &what)
     }
 
-    /// Whether a request that was permitted is denied by now, which is counted as its end.
-    pub(crate) fn revokes(&self, shared: &Shared, request: RequestView<'_>) -> bool {
-        let Some((policies, rules)) = self.rules(shared) else { return false };
+    /// Decides again on a request that was permitted; see [`Access::request`].
+    pub(crate) fn still(&self, shared: &Shared, request: RequestView<'_>) -> Still {
+        let Some((policies, rules)) = self.rules(shared) else { return Still::Permitted(None) };
         if self.is_undecided(shared, &rules) {
-            return false;
+            return Still::Permitted(None);
         }
         let forwarded = Forwarded::new(request, &policies);
         let decision = policies.table.decide(&rules, &forwarded, |_| ());
-        self.is_ended(shared, &policies, decision)
+        match self.is_ended(shared, &policies, (decision, forwarded.token.get())) {
+            true => Still::Ended,
+            false => Still::Permitted(forwarded.until.get()),
+        }
     }
 
     /// Whether a relay that was permitted is denied by now, which is counted as its end.
@@ -295,7 +319,7 @@ impl Access {
             return false;
         }
         let decision = policies.table.decide_opaque(&rules, server_name(tls), |_| ());
-        self.is_ended(shared, &policies, decision)
+        self.is_ended(shared, &policies, (decision, None))
     }
 
     /// Whether what is in progress is decided on a moment later, when discovery has been asked for addresses that
@@ -325,11 +349,12 @@ impl Access {
         &self,
         shared: &Shared,
         policies: &Policies,
-        decision: AuthorizationDecision,
+        (decision, token): (AuthorizationDecision, Option<TokenError>),
     ) -> bool {
         let AuthorizationDecision::Denied(denial) = decision else { return false };
         let reason = match denial {
             Denial::Policy(policy) => policies.name(policy),
+            Denial::NotAllowed if token.is_some() => NO_TOKEN.to_owned(),
             other => other.label().to_owned(),
         };
         let counter = shared.parts.registry.authorization("end", &reason);
@@ -342,7 +367,7 @@ impl Access {
                 server = %shared.parts.workload,
                 port = self.port,
                 left_out,
-                "ended: a changed policy denies what is in progress"
+                "ended: policies no longer permit what is in progress"
             );
         }
         true

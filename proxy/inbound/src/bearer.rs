@@ -10,7 +10,12 @@ use leno_types::tokens::{ClaimMatch, TokenIssuer};
 /// The scheme of the header (RFC 6750 section 2.1), and the space behind it.
 const SCHEME: &[u8] = b"bearer ";
 
-/// Whether a request has a valid token for a policy, with these claims.
+/// The time of the machine, as issuers have it; before 1970 no token is valid.
+pub(crate) fn now() -> Duration {
+    SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or(Duration::ZERO)
+}
+
+/// Until when a request has a valid token for a policy, with these claims; `None` if its token lacks claims.
 ///
 /// # Errors
 /// Why it has no valid one.
@@ -19,10 +24,9 @@ pub(crate) fn has_token(
     request: RequestView<'_>,
     policy: usize,
     claims: &[ClaimMatch],
-) -> Result<bool, TokenError> {
+) -> Result<Option<Duration>, TokenError> {
     let issuers = of.policies.get(policy).map(|policy| &*policy.tokens).unwrap_or_default();
-    // The clock of the machine, as issuers have theirs; before 1970 no token is valid.
-    let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or(Duration::ZERO);
+    let now = now();
     let mut outcome = Err(TokenError::Missing);
     for (index, issuer) in issuers.iter().enumerate() {
         let is_same = |one: &&TokenIssuer| one.header == issuer.header;
@@ -42,10 +46,10 @@ pub(crate) fn has_token(
             },
         };
         match verified {
-            Ok(verified) if verified.fulfil(claims) => return Ok(true),
-            Ok(_) => outcome = Ok(false),
+            Ok(verified) if verified.fulfil(claims) => return Ok(Some(verified.until())),
+            Ok(_) => outcome = Ok(None),
             Err(TokenError::Missing) => {}
-            Err(error) if outcome != Ok(false) => outcome = Err(error),
+            Err(error) if outcome != Ok(None) => outcome = Err(error),
             Err(_) => {}
         }
     }

@@ -2,6 +2,7 @@
 
 use std::pin::{Pin, pin};
 use std::rc::Rc;
+use std::time::Duration;
 
 use leno_http::{
     After, Call, Cause, Conn, Exchange, Io, Order, Place, RequestHead, exchange, grpc_status_of,
@@ -15,7 +16,7 @@ use crate::application::{Application, NoStream};
 use crate::authorize::AUTHORIZATION_DENIED;
 use crate::limit::{self, RATE_LIMITED};
 use crate::peer::Peer;
-use crate::standing::Standing;
+use crate::standing::{Expiry, Standing};
 use crate::{Caller, Shared};
 
 /// Said in `leno-error` when the application cannot be connected to; the client's proxy then tries
@@ -100,10 +101,13 @@ async fn forward<S: Io>(
     // The exchange lets go of it before it ends. Such clients are outside of the mesh, where a copy is cheap.
     let kept: Box<[u8]> = client.received()[..request.len()].into();
     caller.access.resolve(shared).await;
-    if let Err(denied) = caller.access.request(shared, head) {
-        fail(shared, edge, &begun, (denied.status, AUTHORIZATION_DENIED, false));
-        return client.answer(request, &denied.answer()).await;
-    }
+    let until = match caller.access.request(shared, head) {
+        Ok(until) => until,
+        Err(denied) => {
+            fail(shared, edge, &begun, (denied.status, AUTHORIZATION_DENIED, false));
+            return client.answer(request, &denied.answer()).await;
+        }
+    };
     if let Err(wait) = shared.limits().check(registry, &caller.key, head) {
         fail(shared, edge, &begun, (429, RATE_LIMITED, false));
         let line = limit::retry_after(wait);
@@ -132,6 +136,7 @@ async fn forward<S: Io>(
             shared,
             access: &caller.access,
             changed: changed.as_mut(),
+            expiry: Expiry::new(until),
             head: Some((request, &kept)),
         });
         server.io_mut().begin();
@@ -163,19 +168,23 @@ async fn forward_call(
     let is_grpc = call.is_grpc();
     let mut changed = pin!(shared.changes.notified());
     caller.access.resolve(shared).await;
-    if let Err(denied) = caller.access.request(shared, head) {
-        fail(shared, edge, &begun, (denied.status, AUTHORIZATION_DENIED, is_grpc));
-        return call.respond(&denied.answer());
-    }
+    let until = match caller.access.request(shared, head) {
+        Ok(until) => until,
+        Err(denied) => {
+            fail(shared, edge, &begun, (denied.status, AUTHORIZATION_DENIED, is_grpc));
+            return call.respond(&denied.answer());
+        }
+    };
     if let Err(wait) = shared.limits().check(&shared.parts.registry, &caller.key, head) {
         fail(shared, edge, &begun, (429, RATE_LIMITED, is_grpc));
         let line = limit::retry_after(wait);
         return call.respond(&limit::answer(line.as_ref()));
     }
+    let watched = (changed.as_mut(), until);
     let sent = if call.was_http1() {
-        to_http1(shared, application, (edge, caller), &mut call, changed.as_mut()).await
+        to_http1(shared, application, (edge, caller), &mut call, watched).await
     } else {
-        to_http2(shared, application, (edge, caller), &mut call, changed.as_mut()).await
+        to_http2(shared, application, (edge, caller), &mut call, watched).await
     };
     match sent {
         Ok(done) => {
@@ -194,7 +203,7 @@ async fn to_http1<'n>(
     application: &Application,
     (edge, caller): (&Peer, &Caller),
     call: &mut Call,
-    mut changed: Pin<&mut Notified<'n>>,
+    (mut changed, until): (Pin<&mut Notified<'n>>, Option<Duration>),
 ) -> Result<Exchange, (u16, &'static str)> {
     loop {
         let connected = connection(shared, application);
@@ -207,6 +216,7 @@ async fn to_http1<'n>(
             shared,
             access: &caller.access,
             changed: changed.as_mut(),
+            expiry: Expiry::new(until),
             head: None,
         });
         // The client's proxy relays a CONNECT where a route says so. Other clients have no such proxy.
@@ -232,7 +242,7 @@ async fn to_http2<'n>(
     application: &Application,
     (edge, caller): (&Peer, &Caller),
     call: &mut Call,
-    mut changed: Pin<&mut Notified<'n>>,
+    (mut changed, until): (Pin<&mut Notified<'n>>, Option<Duration>),
 ) -> Result<Exchange, (u16, &'static str)> {
     let registry = &shared.parts.registry;
     let mut tries = 0;
@@ -258,6 +268,7 @@ async fn to_http2<'n>(
             shared,
             access: &caller.access,
             changed: changed.as_mut(),
+            expiry: Expiry::new(until),
             head: None,
         });
         // The client's proxy relays a CONNECT where a route says so. Other clients have no such proxy.

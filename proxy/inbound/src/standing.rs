@@ -1,22 +1,28 @@
-//! Ends what is in progress once a changed policy no longer permits it.
+//! Ends what is in progress once policies no longer permit it.
 //!
-//! A change wakes every request and every relay in progress of the worker. Each is decided on again, by
-//! the client and the request's head or the server name that it began with.
+//! A changed policy wakes every request and every relay in progress of the worker, and the end of a token the
+//! requests that it permits. Each is decided on again, by the client and the request's head or the server name
+//! that it began with.
 //!
 //! ```text
-//! a policy changes ─► Inbound::follow ─► Changes ─► request or relay ─┬─ permitted ─► goes on
-//!                                                                     └─ denied ─► ends, counted
+//! a policy changes ─► Inbound::follow ─► Changes ─┬─► request or relay ─┬─ permitted ─► goes on
+//! a token ends ─────► Standing::expiry ───────────┘                     └─ denied ─► ends, counted
 //! ```
 
 use std::pin::Pin;
-use std::task::{Context, Poll, ready};
+use std::task::{Context, Poll};
+use std::time::Duration;
 
 use leno_http::{Judge, Judgement, RequestHead, RequestView, ResponseView};
 use leno_transport::OwnTls;
 use tokio::sync::futures::Notified;
+use tokio::time::{Sleep, sleep};
 
-use crate::Shared;
-use crate::authorize::Access;
+use crate::authorize::{Access, Still};
+use crate::{Shared, bearer};
+
+/// Longest sleep before the end of a token. The clock of the machine, which tokens go by, may be set meanwhile.
+const LONGEST_SLEEP: Duration = Duration::from_secs(30);
 
 /// A request that was permitted when it came, for as long as it is in progress.
 #[derive(Debug)]
@@ -25,8 +31,26 @@ pub(crate) struct Standing<'a, 'n> {
     pub(crate) access: &'a Access,
     /// Made before the request was permitted, so that no change is missed.
     pub(crate) changed: Pin<&'a mut Notified<'n>>,
+    /// Ready when a token ends that the decision depends on.
+    pub(crate) expiry: Expiry,
     /// A copy of the head where the exchange keeps none.
     pub(crate) head: Option<(&'a RequestHead, &'a [u8])>,
+}
+
+/// A sleep until a token ends; none for most requests, which depend on no token.
+#[derive(Debug)]
+pub(crate) struct Expiry(Option<Pin<Box<Sleep>>>);
+
+impl Expiry {
+    /// `until`: from the beginning of 1970, the last moment at which the token is valid.
+    pub(crate) fn new(until: Option<Duration>) -> Self {
+        let left = |until: Duration| until.saturating_sub(bearer::now()) + Duration::from_millis(1);
+        Self(until.map(|until| Box::pin(sleep(left(until).min(LONGEST_SLEEP)))))
+    }
+
+    fn is_over(&mut self, cx: &mut Context<'_>) -> bool {
+        self.0.as_mut().is_some_and(|sleep| sleep.as_mut().poll(cx).is_ready())
+    }
 }
 
 impl Judge for Standing<'_, '_> {
@@ -39,16 +63,20 @@ impl Judge for Standing<'_, '_> {
         head: impl FnOnce() -> Option<RequestView<'v>>,
         cx: &mut Context<'_>,
     ) -> Poll<()> {
-        ready!(self.changed.as_mut().poll(cx));
-        self.changed.set(self.shared.changes.notified());
-        let revoked = match (self.head, head()) {
-            (Some((head, bytes)), _) => self.access.revokes(self.shared, head.view(bytes)),
-            (None, Some(head)) => self.access.revokes(self.shared, head),
-            (None, None) => false,
-        };
-        if revoked {
-            return Poll::Ready(());
+        let has_changed = self.changed.as_mut().poll(cx).is_ready();
+        if has_changed {
+            self.changed.set(self.shared.changes.notified());
         }
+        if !has_changed && !self.expiry.is_over(cx) {
+            return Poll::Pending;
+        }
+        let still = match (self.head, head()) {
+            (Some((head, bytes)), _) => self.access.still(self.shared, head.view(bytes)),
+            (None, Some(head)) => self.access.still(self.shared, head),
+            (None, None) => Still::Permitted(None),
+        };
+        let Still::Permitted(until) = still else { return Poll::Ready(()) };
+        self.expiry = Expiry::new(until);
         // Polled again at once, to wait for the next change.
         cx.waker().wake_by_ref();
         Poll::Pending
@@ -68,5 +96,32 @@ pub(crate) async fn revoked<'n>(
         if access.revokes_connection(shared, tls) {
             return;
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::future::poll_fn;
+
+    use tokio::time::Instant;
+
+    use super::*;
+
+    async fn waited(until: Option<Duration>) -> Duration {
+        let started = Instant::now();
+        let mut expiry = Expiry::new(until);
+        poll_fn(|cx| if expiry.is_over(cx) { Poll::Ready(()) } else { Poll::Pending }).await;
+        started.elapsed()
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_request_is_decided_on_again_when_its_token_ends() {
+        let second = Duration::from_secs(1);
+        let soon = waited(Some(bearer::now() + 10 * second)).await;
+        assert!(soon > 9 * second && soon < 11 * second, "{soon:?}");
+        let late = waited(Some(bearer::now() + 3600 * second)).await;
+        assert!(late >= LONGEST_SLEEP && late < LONGEST_SLEEP + second, "{late:?}");
+        let over = waited(Some(Duration::ZERO)).await;
+        assert!(over < second, "{over:?}");
     }
 }

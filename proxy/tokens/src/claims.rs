@@ -19,6 +19,12 @@ impl Claims {
         Self { values, until, from }
     }
 
+    /// Until when the token is valid, from the beginning of 1970, with the skew that is tolerated.
+    #[must_use]
+    pub const fn until(&self) -> Duration {
+        self.until
+    }
+
     /// Whether the token has all of these.
     #[must_use]
     pub fn fulfil(&self, wanted: &[ClaimMatch]) -> bool {

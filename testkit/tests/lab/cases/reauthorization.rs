@@ -133,7 +133,7 @@ fn changes(lab: &Lab, peer: &str) -> Result<()> {
     }
     let streams = [("web", false), ("cart", true)].map(|(client, goes_on)| {
         let head = lab.directory().join(format!("{client}-head"));
-        begin_stream(lab, client, &head).map(|running| (client, running, goes_on))
+        begin_stream(lab, (client, "x-no: token"), &head).map(|running| (client, running, goes_on))
     });
     let waiting = lab.spawn("web", &[peer, "one", "calls.lab", "90", "/t.Peer/Sleep"])?;
     wait::until("three calls", HEAR_LIMIT, || {
@@ -217,10 +217,14 @@ pub(super) fn begin_talk(
 }
 
 /// A response that is under way for some seconds, over HTTP/2 from end to end.
-fn begin_stream(lab: &Lab, client: &str, head: &std::path::Path) -> Result<Running> {
+pub(super) fn begin_stream(
+    lab: &Lab,
+    (client, header): (&str, &str),
+    head: &std::path::Path,
+) -> Result<Running> {
     let curl = format!(
         "curl -sS -N --http2-prior-knowledge -o /dev/null -D {} -w '%{{http_code}}' \
-         -H 'content-type: application/grpc' -H 'te: trailers' -T . \
+         -H 'content-type: application/grpc' -H 'te: trailers' -H '{header}' -T . \
          -X POST http://calls.lab:90/t.Peer/Echo < <(sleep 12)",
         head.display()
     );

@@ -6,15 +6,18 @@
 
 use std::time::SystemTime;
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result, anyhow, ensure};
 use aws_lc_rs::hmac;
 use aws_lc_rs::rand::SystemRandom;
 use aws_lc_rs::signature::{ECDSA_P256_SHA256_FIXED_SIGNING, EcdsaKeyPair, KeyPair};
 use data_encoding::BASE64URL_NOPAD;
 use leno_testkit::lab::{Capture, Lab, Options};
+use leno_testkit::peer::{Step, Transcript};
+use leno_testkit::{binaries, command};
 use serde_json::{Value, json};
 
 use super::authorization::{answered, until};
+use super::reauthorization::{HEAR_LIMIT, begin_stream, begin_talk};
 use super::{Case, alone};
 
 const ISSUER: &str = "https://id.example.com";
@@ -44,17 +47,35 @@ metadata: {name: front, namespace: lab}
 spec: {selector: {app: front}, ports: [{name: http, port: 80, targetPort: http, appProtocol: http}]}
 ";
 
+/// Clients and servers of long responses, beside those of MESH.
+const MORE: &str = "---
+apiVersion: leno.dev/v1alpha1
+kind: Workload
+metadata: {name: cart, namespace: lab}
+spec: {serviceAccount: cart, command: ['@BIN@/leno-peer', idle]}
+---
+apiVersion: leno.dev/v1alpha1
+kind: Workload
+metadata: {name: calls, namespace: lab, labels: {app: calls}}
+spec:
+  command: ['@BIN@/examples/tonic-peer', serve, '10000', calls]
+  ports: [{name: grpc, port: 10000, appProtocol: grpc}]
+---
+apiVersion: v1
+kind: Service
+metadata: {name: calls, namespace: lab}
+spec: {selector: {app: calls}, ports: [{name: grpc, port: 90, targetPort: 10000, appProtocol: grpc}]}
+";
+
+/// How long the tokens are valid that end during their responses, in seconds.
+const SHORT: u64 = 6;
+
 pub(super) fn cases() -> Vec<Case> {
-    vec![alone!(tokens_of_users_are_verified)]
+    vec![alone!(tokens_of_users_are_verified), alone!(a_response_ends_with_its_token)]
 }
 
-/// Everyone with a token may read, and the group `ops` may do everything.
+/// Every user with a token may read, and the group `ops` may do everything.
 fn policy(key: &EcdsaKeyPair) -> String {
-    let (x, y) = key.public_key().as_ref()[1..].split_at(32);
-    let part = |bytes: &[u8]| BASE64URL_NOPAD.encode(bytes);
-    let jwks = json!({"keys": [
-        {"kty": "EC", "crv": "P-256", "kid": "one", "use": "sig", "x": part(x), "y": part(y)},
-    ]});
     format!(
         "---
 apiVersion: leno.dev/v1alpha1
@@ -62,12 +83,21 @@ kind: AuthorizationPolicy
 metadata: {{name: users, namespace: lab}}
 spec:
   selector: {{matchLabels: {{app: front}}}}
-  tokens: [{{issuer: '{ISSUER}', audiences: [shop], jwks: '{jwks}'}}]
+  tokens: [{{issuer: '{ISSUER}', audiences: [shop], jwks: '{}'}}]
   rules:
   - to: [{{methods: [GET], paths: [{{prefix: /items}}]}}]
   - claims: [{{name: realm.groups, values: [ops]}}]
-"
+",
+        key_set(key)
     )
+}
+
+fn key_set(key: &EcdsaKeyPair) -> Value {
+    let (x, y) = key.public_key().as_ref()[1..].split_at(32);
+    let part = |bytes: &[u8]| BASE64URL_NOPAD.encode(bytes);
+    json!({"keys": [
+        {"kty": "EC", "crv": "P-256", "kid": "one", "use": "sig", "x": part(x), "y": part(y)},
+    ]})
 }
 
 fn key() -> Result<EcdsaKeyPair> {
@@ -192,4 +222,83 @@ fn challenged(lab: &Lab) -> Result<()> {
         ensure!(page.contains(line), "{line} is not in\n{page}");
     }
     Ok(())
+}
+
+fn a_response_ends_with_its_token(capture: Capture) -> Result<()> {
+    let peer = binaries::directory()?.join("examples/tonic-peer");
+    ensure!(peer.is_file(), "build it first: cargo build -p leno-testkit --examples");
+    let lab = Lab::start(&Options::new(capture), &format!("{MESH}{MORE}"), |_| Ok(()))?;
+    lab.explain(responses(&lab))
+}
+
+fn responses(lab: &Lab) -> Result<()> {
+    let key = key()?;
+    let users = format!(
+        "---
+apiVersion: leno.dev/v1alpha1
+kind: AuthorizationPolicy
+metadata: {{name: users, namespace: lab}}
+spec:
+  selector: {{}}
+  tokens: [{{issuer: '{ISSUER}', audiences: [shop], jwks: '{}', clockSkew: 0s}}]
+  rules: [{{}}]
+",
+        key_set(&key)
+    );
+    lab.edit(&format!("{MESH}{MORE}{users}"))?;
+    let missing = "401 authorization-denied; reason=token-missing";
+    for url in ["http://front.lab/items", "http://calls.lab:90/t.Peer/Echo"] {
+        until(lab, "web", &[url], missing)?;
+    }
+    let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH)?.as_secs();
+    let by_key = |exp: u64| -> Result<String> {
+        let claims = claims(&json!({"exp": exp}))?;
+        Ok(bearer(&token(KEY_ID, &claims, |text| sign(&key, text))))
+    };
+    let (short, long) = (by_key(now + SHORT)?, by_key(now + 600)?);
+    let go = lab.directory().join("go");
+    let mut open = Vec::new();
+    for (client, address, token, goes_on) in [
+        ("web", "front.lab:80", &short, false),
+        ("plain", "front-0.front.lab:8080", &short, false),
+        ("cart", "front.lab:80", &long, true),
+    ] {
+        open.push(begin_talk(lab, (client, address), upgrade(token), (&go, goes_on))?);
+    }
+    let head = |client: &str| lab.directory().join(format!("{client}-head"));
+    let ends = begin_stream(lab, ("web", &short), &head("web"))?;
+    let stays = begin_stream(lab, ("cart", &long), &head("cart"))?;
+    let kept = open.pop().ok_or_else(|| anyhow!("there is no connection"))?;
+    for one in open {
+        let said = command::success("an upgrade", one.running.finish(HEAR_LIMIT)?)?;
+        let transcript: Transcript = serde_json::from_str(&said)?;
+        ensure!(transcript.failure().is_some(), "it did not end: {transcript:?}");
+    }
+    let end = ends.finish(HEAR_LIMIT)?;
+    ensure!(!end.status.success(), "the stream ended in order: {end:?}");
+    let ended = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH)?.as_secs();
+    ensure!(ended >= now + SHORT, "the token was still valid");
+    let expired = "401 authorization-denied; reason=token-expired";
+    let said = answered(lab, "web", &["-H", &short, "http://front.lab/items"])?;
+    ensure!(said == expired, "{said:?}");
+    // What has a token that is still valid goes on.
+    std::fs::write(&go, "")?;
+    let said = command::success("the kept upgrade", kept.running.finish(HEAR_LIMIT)?)?;
+    let transcript: Transcript = serde_json::from_str(&said)?;
+    ensure!(transcript.failure().is_none(), "{transcript:?}");
+    let said = command::success("the kept stream", stays.finish(HEAR_LIMIT)?)?;
+    ensure!(said == "200", "the kept stream: {said:?}");
+    for workload in ["front", "calls"] {
+        let line = "leno_authorization_total{decision=\"end\",policy=\"token\"}";
+        let page = lab.metrics(workload)?;
+        ensure!(page.contains(line), "{line} is not in\n{page}");
+    }
+    Ok(())
+}
+
+fn upgrade(token: &str) -> Vec<Step> {
+    let request = format!(
+        "GET /upgrade HTTP/1.1\r\nHost: front\r\n{token}\r\nConnection: upgrade\r\nUpgrade: echo\r\n\r\n"
+    );
+    vec![Step::Send(request), Step::Response(false)]
 }
