@@ -27,6 +27,7 @@ mod past;
 pub(crate) mod port_forward;
 pub(crate) mod ps;
 pub(crate) mod restart;
+pub(crate) mod slo;
 pub(crate) mod stat;
 pub(crate) mod table;
 pub(crate) mod uninstall;

@@ -11,7 +11,7 @@ use clap::{CommandFactory, Parser, Subcommand};
 use commands::{
     analyze, authz, bench, bug_report, check, cleanup, completion, dashboard, demo, diagnostics,
     down, ebpf, exec, explain, flows, guard, inject, install, logs, man, observer, open,
-    port_forward, ps, restart, stat, uninstall, up, upgrade, why,
+    port_forward, ps, restart, slo, stat, uninstall, up, upgrade, why,
 };
 
 /// A service mesh for one machine or many: encrypts, authenticates, balances and measures the
@@ -39,6 +39,7 @@ enum Command {
     Stat(stat::Stat),
     Dashboard(dashboard::Dashboard),
     Why(why::Why),
+    Slo(slo::Slo),
     Flows(flows::Flows),
     Check(check::Check),
     Explain(explain::Explain),
@@ -84,6 +85,7 @@ fn main() -> ExitCode {
         Command::Stat(stat) => stat::run(&stat),
         Command::Dashboard(dashboard) => dashboard::run(&dashboard),
         Command::Why(why) => why::run(&why),
+        Command::Slo(slo) => slo::run(&slo),
         Command::Observer(observer) => observer::run(&observer),
         Command::Flows(flows) => flows::run(&flows),
         Command::Ebpf(ebpf) => ebpf::run(&ebpf),

@@ -172,7 +172,7 @@ fn objects(plan: &Plan) -> Vec<Object> {
     plan.objects(&plan.all_ready())
 }
 
-fn refused(problems: &[Problem]) -> Error {
+pub(crate) fn refused(problems: &[Problem]) -> Error {
     let lines: Vec<String> = problems.iter().map(ToString::to_string).collect();
     Error::Documents(lines.join("\n"))
 }

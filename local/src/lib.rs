@@ -45,6 +45,7 @@ pub mod log;
 pub mod netns;
 pub mod network;
 pub mod node;
+pub mod objectives;
 pub mod observer;
 pub mod orders;
 pub mod output;

@@ -24,7 +24,7 @@ const AS_ROOT: &str = "LENO_COMPLETE_SUDO";
 const AUTOLOADED: &str = "[[ $funcstack[1] = _leno ]] && _clap_dynamic_completer_leno\n";
 
 /// Commands whose arguments name what runs on this machine.
-const OF_MESHES: [&str; 19] = [
+const OF_MESHES: [&str; 20] = [
     "analyze",
     "authz",
     "bug-report",
@@ -42,6 +42,7 @@ const OF_MESHES: [&str; 19] = [
     "proxy",
     "ps",
     "restart",
+    "slo",
     "stat",
     "why",
 ];

@@ -19,6 +19,7 @@ mod open;
 mod process;
 mod prometheus;
 mod report;
+mod slo;
 mod stat;
 
 use std::process::Stdio;

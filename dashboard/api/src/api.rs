@@ -276,6 +276,21 @@ pub struct Point {
     pub signals: Signals,
 }
 
+/// The requests to some workloads in a window, as an error budget counts them.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Budget {
+    /// How much of the window was observed, in seconds.
+    pub observed_s: f64,
+    /// Requests, without those that an authorization policy denied.
+    pub requests: u64,
+    /// Those that failed, or that their client gave up before there was a response.
+    pub failed: u64,
+    /// Those that took longer than the bound that was asked for; 0 without a bound.
+    pub slow: u64,
+    /// The time up to which requests were in time: the highest bound of a bucket that is not above the bound.
+    pub in_time_ms: Option<f64>,
+}
+
 /// What changed.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Changes {

@@ -5,9 +5,9 @@ use std::path::PathBuf;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime};
 
-use leno_observe::stat::Growth;
+use leno_observe::stat::{Growth, Name};
 
-use crate::api::{Changes, ControlPlane, Overview, Points, State, Topology};
+use crate::api::{Budget, Changes, ControlPlane, Overview, Points, State, Topology};
 use crate::file::Store;
 use crate::history::{History, Mark, MarkKind};
 use crate::problems::problems;
@@ -106,6 +106,15 @@ impl Hub {
     #[must_use]
     pub fn series(&self, wanted: &Wanted, span: Span, step_ms: Option<u64>) -> Option<Points> {
         query::series(&self.lock().history, wanted, span.bounds(), (step_ms, tick_ms()))
+    }
+
+    /// The requests to some workloads in the window before now; `bound_ms` is the longest time that one may take.
+    #[must_use]
+    pub fn budget(&self, servers: &[Name], window_ms: u64, bound_ms: Option<u64>) -> Budget {
+        let known = self.lock();
+        let to_ms = now_ms();
+        let window = known.history.window(to_ms.saturating_sub(window_ms), to_ms);
+        query::budget(known.history.names(), &window, servers, bound_ms)
     }
 
     /// What changed.

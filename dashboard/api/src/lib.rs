@@ -19,6 +19,7 @@ mod frame;
 pub mod front;
 pub mod history;
 pub mod hub;
+pub mod objective;
 mod problems;
 pub mod query;
 pub mod series;

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use leno_observe::stat::{DENIED, Latency, Name};
 
-use crate::api::{Cause, Edge, Mtls, Point, Points, Signals, Topology, Workload};
+use crate::api::{Budget, Cause, Edge, Mtls, Point, Points, Signals, Topology, Workload};
 use crate::history::{History, Window};
 use crate::series::{Series, Subject};
 use crate::tally::{Tally, float};
@@ -136,6 +136,32 @@ pub(crate) fn series(
     Some(Points { step_ms, points: steps.values().map(point).collect() })
 }
 
+/// The requests to some servers, as their clients' proxies count them: what the mesh itself failed is among
+/// them.
+pub(crate) fn budget(
+    names: &Series,
+    window: &Window,
+    servers: &[Name],
+    bound_ms: Option<u64>,
+) -> Budget {
+    let mut sum = Tally::default();
+    for ((_, server), both) in edges(names, window) {
+        if servers.contains(&server) {
+            sum.join(&both.sum);
+        }
+    }
+    let Signals { requests, failed, given_up, denied, .. } = signals(names, &sum, window.seconds);
+    let requests = requests.saturating_sub(denied);
+    let (slow, in_time_ms) = bound_ms.map(|ms| sum.durations.above_ms(ms)).unzip();
+    Budget {
+        observed_s: window.seconds,
+        requests,
+        failed: (failed + given_up).min(requests),
+        slow: slow.unwrap_or_default().min(requests),
+        in_time_ms,
+    }
+}
+
 fn subjects(wanted: &Wanted) -> Vec<Subject> {
     match wanted {
         Wanted::Workload(name) => vec![Subject::Workload(name.clone())],
@@ -225,6 +251,31 @@ mod tests {
         assert_eq!(of(0, 30_000).workloads[0].ready, 2);
         assert_eq!(of(0, 30_000).edges[0].mtls, Mtls::All);
         assert!(of(100_000, 200_000).edges.is_empty());
+    }
+
+    #[test]
+    fn a_budget_is_of_all_clients_and_counts_what_was_given_up_but_not_what_was_denied() {
+        let mut history = History::default();
+        let server = |name: &str| ("shop".to_owned(), name.to_owned());
+        let mut given_up = edge("web", "cart", 90.0);
+        given_up.counts.classes[3] = 10.0;
+        given_up.counts.given_up = 10.0;
+        let mut denied = edge("other", "cart", 0.0);
+        denied.counts.classes[3] = 50.0;
+        denied.counts.causes = [(DENIED.to_owned(), 50.0)].into();
+        let mut failed = edge("api", "cart-v2", 95.0);
+        failed.counts.classes[4] = 5.0;
+        failed.counts.durations.add(f64::INFINITY, 5.0);
+        history.push(5_000, &growth(5.0, vec![given_up, denied, failed, edge("web", "db", 9.0)]));
+        let window = history.window(0, 5_000);
+        let of = |servers: &[Name], bound| budget(history.names(), &window, servers, bound);
+        let cart = of(&[server("cart")], None);
+        assert_eq!((cart.requests, cart.failed, cart.slow), (100, 10, 0));
+        assert_eq!((cart.observed_s, cart.in_time_ms), (5.0, None));
+        let both = of(&[server("cart"), server("cart-v2")], Some(250));
+        assert_eq!((both.requests, both.failed, both.slow), (200, 15, 5));
+        assert_eq!(both.in_time_ms, Some(200.0));
+        assert_eq!(of(&[server("nothing")], None).requests, 0);
     }
 
     #[test]

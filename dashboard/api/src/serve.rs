@@ -29,6 +29,9 @@ pub fn answer(hub: &Hub, method: &Method, path: &str, query: Option<&str>) -> An
             let known = ["workload", "client", "server", "from", "to", "step"];
             asked.only(&known).and_then(|()| series(hub, &asked))
         }
+        Some("budget") => {
+            asked.only(&["servers", "window", "bound"]).and_then(|()| budget(hub, &asked))
+        }
         Some("changes") => {
             asked.only(&["from", "to"]).and_then(|()| Ok(json(&hub.changes(asked.span()?))))
         }
@@ -54,6 +57,20 @@ fn series(hub: &Hub, asked: &Asked<'_>) -> Result<Answer, Refusal> {
         Some(points) => Ok(json(&points)),
         None => Err((StatusCode::NOT_FOUND, "the history knows nothing of it".to_owned())),
     }
+}
+
+fn budget(hub: &Hub, asked: &Asked<'_>) -> Result<Answer, Refusal> {
+    let servers = asked.0.get("servers").ok_or_else(|| bad("say servers"))?;
+    let servers: Option<Vec<Name>> = servers.split(',').map(name_of).collect();
+    let servers =
+        servers.ok_or_else(|| bad("servers is not namespace/name, with commas between"))?;
+    let window = asked.number("window")?.ok_or_else(|| bad("say a window"))?;
+    Ok(json(&hub.budget(&servers, window, asked.number("bound")?)))
+}
+
+fn name_of(text: &str) -> Option<Name> {
+    let (namespace, name) = text.split_once('/')?;
+    Some((namespace.to_owned(), name.to_owned()))
 }
 
 /// The parameters of a request.
@@ -85,8 +102,7 @@ impl<'a> Asked<'a> {
     fn name(&self, parameter: &str) -> Result<Option<Name>, Refusal> {
         let Some(text) = self.0.get(parameter) else { return Ok(None) };
         let wrong = || bad(&format!("{parameter} is not namespace/name"));
-        let (namespace, name) = text.split_once('/').ok_or_else(wrong)?;
-        Ok(Some((namespace.to_owned(), name.to_owned())))
+        name_of(text).ok_or_else(wrong).map(Some)
     }
 }
 
@@ -146,6 +162,10 @@ mod tests {
         let target = "/api/v1/series?client=shop%2Fweb&server=shop/cart";
         let (status, series) = get(&hub, target).await;
         assert_eq!((status, &series["points"][0]["requests"]), (200, &50.into()));
+        let target = "/api/v1/budget?servers=shop/web,shop%2Fcart&window=60000&bound=5";
+        let (status, budget) = get(&hub, target).await;
+        assert_eq!((status, &budget["requests"]), (200, &50.into()), "{budget}");
+        assert_eq!((&budget["slow"], &budget["in_time_ms"]), (&0.into(), &5.0.into()), "{budget}");
         let (_, changes) = get(&hub, "/api/v1/changes?from=0").await;
         let kinds: Vec<_> =
             changes["changes"].as_array().unwrap().iter().map(|one| &one["kind"]).collect();
@@ -161,6 +181,9 @@ mod tests {
             ("/api/v1/topology?namespace=shop", 400, "no parameter \"namespace\""),
             ("/api/v1/series?workload=web", 400, "namespace/name"),
             ("/api/v1/series", 400, "say a workload"),
+            ("/api/v1/budget?window=5", 400, "say servers"),
+            ("/api/v1/budget?servers=shop/web", 400, "say a window"),
+            ("/api/v1/budget?servers=shop/web,cart&window=5", 400, "namespace/name"),
             ("/api/v1/series?workload=shop/db", 404, "knows nothing"),
         ] {
             let (got, body) = get(&hub, target).await;

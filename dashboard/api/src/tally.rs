@@ -105,6 +105,16 @@ impl Durations {
         histogram.quantile(q).map(|seconds| seconds * 1000.0)
     }
 
+    /// How many took longer than this time, as far as buckets tell: those of the bucket that it lies in count as
+    /// longer. Returns the bound in milliseconds up to which requests were in time, too.
+    #[must_use]
+    pub fn above_ms(&self, ms: u64) -> (u64, f64) {
+        let bound = float(ms) / 1000.0;
+        let in_time = BUCKET_BOUNDS_S.partition_point(|own| *own <= bound * 1.000_001);
+        let up_to = in_time.checked_sub(1).map_or(0.0, |last| BUCKET_BOUNDS_S[last]);
+        (self.0[in_time..].iter().sum(), up_to * 1000.0)
+    }
+
     fn add(&mut self, other: &Self) {
         for (own, more) in self.0.iter_mut().zip(&other.0) {
             *own += more;
@@ -313,6 +323,20 @@ pub fn float(count: u64) -> f64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn requests_of_the_bucket_of_a_bound_count_as_longer() {
+        let mut durations = Durations::default();
+        // Up to 100 ms, 150 ms, 200 ms, and above 10 s.
+        for (bucket, count) in [(18, 1), (19, 10), (20, 100), (BUCKETS - 1, 1000)] {
+            durations.0[bucket] = count;
+        }
+        assert_eq!(durations.above_ms(200), (1000, 200.0));
+        assert_eq!(durations.above_ms(199), (1100, 150.0));
+        assert_eq!(durations.above_ms(100), (1110, 100.0));
+        assert_eq!(durations.above_ms(60_000), (1000, 10_000.0));
+        assert_eq!(durations.above_ms(0), (1111, 0.0));
+    }
 
     fn full() -> Tally {
         let mut durations = Durations::default();

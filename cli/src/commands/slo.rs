@@ -1,0 +1,88 @@
+//! `leno slo`.
+
+mod gate;
+mod report;
+
+use anyhow::Result;
+use clap::{Args, Subcommand};
+use leno_local::layout::Layout;
+use leno_local::objectives::{self, Objective};
+
+use super::{Output, RunningMesh, block_on, print, print_json};
+use report::Report;
+
+/// Shows the service level objectives of a mesh of `leno up`: what is left of their error budgets, and how fast they are spent
+///
+/// A ServiceLevelObjective is a document of the mesh. The requests are those that the mesh's history has, as the clients'
+/// proxies counted them. Exits 1 where a budget is used up or spent too fast. Needs root.
+#[derive(Debug, Args)]
+#[command(args_conflicts_with_subcommands = true)]
+#[command(after_help = "Examples:\n  sudo leno slo\n  sudo leno slo -n shop -o json\n  \
+                        sudo leno slo gate cart --until 5m")]
+pub(crate) struct Slo {
+    #[command(subcommand)]
+    action: Option<Action>,
+
+    #[command(flatten)]
+    wanted: Wanted,
+
+    /// The form of output
+    #[arg(short, long, value_enum, default_value_t)]
+    output: Output,
+}
+
+#[derive(Debug, Subcommand)]
+enum Action {
+    Gate(gate::Gate),
+}
+
+/// Which objectives.
+#[derive(Debug, Args)]
+struct Wanted {
+    #[command(flatten)]
+    mesh: RunningMesh,
+
+    /// Objectives of this namespace only
+    #[arg(short, long, value_name = "NAME")]
+    namespace: Option<String>,
+}
+
+impl Wanted {
+    fn layout(&self) -> Result<Layout> {
+        Ok(Layout::new(&self.mesh.name()?)?)
+    }
+
+    /// The objectives with these names, or all.
+    fn find(&self, layout: &Layout, names: &[String]) -> Result<Vec<Objective>> {
+        let mut found = objectives::running(layout)?;
+        if let Some(namespace) = &self.namespace {
+            found.retain(|one| one.object.metadata.namespace == *namespace);
+        }
+        for name in names {
+            if !found.iter().any(|one| one.object.metadata.name == *name) {
+                anyhow::bail!("there is no ServiceLevelObjective {name:?}");
+            }
+        }
+        found.retain(|one| names.is_empty() || names.contains(&one.object.metadata.name));
+        Ok(found)
+    }
+}
+
+pub(crate) fn run(slo: &Slo) -> Result<bool> {
+    match &slo.action {
+        Some(Action::Gate(gate)) => gate::run(gate),
+        None => list(slo),
+    }
+}
+
+fn list(slo: &Slo) -> Result<bool> {
+    let layout = slo.wanted.layout()?;
+    let objectives = slo.wanted.find(&layout, &[])?;
+    let reports = block_on(Report::of_all(&layout, &objectives))?;
+    if slo.output == Output::Json {
+        print_json(&reports)?;
+    } else {
+        print(&report::table(&reports))?;
+    }
+    Ok(!reports.iter().any(Report::fails))
+}

@@ -1,0 +1,76 @@
+//! `leno slo gate`: a step of a rollout that waits, and says no as soon as an objective fails.
+
+use std::time::{Duration, Instant};
+
+use anyhow::{Result, bail};
+use clap::Args;
+use leno_console::{duration, within};
+use leno_dashboard::hub::TICK;
+use leno_dashboard::objective::Standing;
+
+use super::Wanted;
+use super::report::Report;
+use crate::commands::{block_on, print};
+
+/// Waits, and fails as soon as the error budget of an objective is used up or spent too fast
+///
+/// For a step of a rollout: exits 0 once the time has passed and every objective held, 1 as soon as one fails, or at
+/// the end if one had no request, and 2 where that cannot be found out.
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:\n  sudo leno slo gate --until 5m\n  \
+                        sudo leno slo gate cart checkout -n shop --until 10m && ./promote")]
+pub(crate) struct Gate {
+    /// Names of objectives [default: all]
+    #[arg(value_name = "NAME")]
+    names: Vec<String>,
+
+    #[command(flatten)]
+    wanted: Wanted,
+
+    /// How long every objective has to hold, from 5s to 24h
+    #[arg(long, value_name = "DURATION", value_parser = until)]
+    until: Duration,
+
+    /// An objective without requests holds, too
+    #[arg(long)]
+    allow_idle: bool,
+}
+
+fn until(text: &str) -> Result<Duration, String> {
+    within(duration(text)?, (TICK, Duration::from_hours(24)))
+}
+
+pub(super) fn run(gate: &Gate) -> Result<bool> {
+    let layout = gate.wanted.layout()?;
+    let objectives = gate.wanted.find(&layout, &gate.names)?;
+    if objectives.is_empty() {
+        bail!("there is no ServiceLevelObjective: a gate without one would let everything pass");
+    }
+    let end = Instant::now() + gate.until;
+    block_on(async {
+        loop {
+            let reports = Report::of_all(&layout, &objectives).await?;
+            let failed: Vec<&Report> = reports.iter().filter(|one| one.fails()).collect();
+            if !failed.is_empty() {
+                return closed(&failed);
+            }
+            let left = end.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                let is_idle = |one: &&Report| one.standing == Standing::Idle && !gate.allow_idle;
+                let idle: Vec<&Report> = reports.iter().filter(is_idle).collect();
+                if !idle.is_empty() {
+                    return closed(&idle);
+                }
+                print(&format!("open: {} objectives held\n", reports.len()))?;
+                return Ok(true);
+            }
+            tokio::time::sleep(left.min(TICK)).await;
+        }
+    })
+}
+
+fn closed(failed: &[&Report]) -> Result<bool> {
+    let lines = failed.iter().map(|one| format!("closed: {}: {}\n", one.title(), one.verdict()));
+    print(&lines.collect::<String>())?;
+    Ok(false)
+}

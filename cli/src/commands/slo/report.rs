@@ -1,0 +1,231 @@
+//! An objective with what the history has of it.
+
+use anyhow::Result;
+use leno_dashboard::api::Budget;
+use leno_dashboard::objective::{Burn, Rule, Spent, Standing, rules, standing};
+use leno_local::layout::Layout;
+use leno_local::objectives::Objective;
+use leno_resources::DEFAULT_OBJECTIVE_WINDOW;
+use serde::Serialize;
+
+use crate::commands::table::width;
+
+/// One of the objectives of a document: of success, or of latency.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub(super) struct Report {
+    /// The namespace of the document.
+    pub(super) namespace: String,
+    /// Its name.
+    pub(super) name: String,
+    /// What it is about, such as `Service/cart`.
+    pub(super) target: String,
+    /// `success` or `latency`.
+    pub(super) objective: &'static str,
+    /// The percentage of requests that are to be good.
+    pub(super) percent: f64,
+    /// The longest time of a good request, in milliseconds.
+    pub(super) below_ms: Option<u64>,
+    /// The time up to which requests count as good: the highest bound of a bucket that is not above `below_ms`.
+    pub(super) in_time_ms: Option<f64>,
+    /// The window, in seconds.
+    pub(super) window_s: u64,
+    /// How much of it was observed.
+    pub(super) observed_s: f64,
+    /// What was spent in it.
+    #[serde(flatten)]
+    pub(super) spent: Spent,
+    /// The share of the budget that is left, below 0 where more than all of it was spent.
+    pub(super) budget_left: Option<f64>,
+    /// How it is.
+    pub(super) standing: Standing,
+    /// How fast the budget is spent.
+    pub(super) burn: Vec<Burn>,
+}
+
+/// What an objective counts.
+#[derive(Clone, Copy)]
+enum Counted {
+    Success,
+    Latency(u64),
+}
+
+impl Report {
+    /// The reports of all of them.
+    pub(super) async fn of_all(layout: &Layout, objectives: &[Objective]) -> Result<Vec<Self>> {
+        let mut reports = Vec::new();
+        for one in objectives {
+            let spec = &one.object.spec;
+            if let Some(percent) = spec.success_percent {
+                reports.push(Self::of(layout, one, (Counted::Success, percent)).await?);
+            }
+            if let Some(latency) = &spec.latency {
+                let below = u64::try_from(latency.below.0.as_millis())?;
+                let counted = (Counted::Latency(below), latency.percent);
+                reports.push(Self::of(layout, one, counted).await?);
+            }
+        }
+        Ok(reports)
+    }
+
+    async fn of(
+        layout: &Layout,
+        one: &Objective,
+        (counted, percent): (Counted, f64),
+    ) -> Result<Self> {
+        let Objective { object, servers } = one;
+        let window = object.spec.window.map_or(DEFAULT_OBJECTIVE_WINDOW, |window| window.0);
+        let window_ms = u64::try_from(window.as_millis())?;
+        let ask = async |window_ms: u64| asked(layout, servers, counted, window_ms).await;
+        let whole = ask(window_ms).await?;
+        let mut burn = Vec::new();
+        for rule in rules(window_ms) {
+            let Rule { long_ms, short_ms, .. } = rule;
+            let (long, short) = (ask(long_ms).await?, ask(short_ms).await?);
+            burn.push(rule.judge(percent, counted.spent(&long), counted.spent(&short)));
+        }
+        let spent = counted.spent(&whole);
+        let (objective, below_ms) = match counted {
+            Counted::Success => ("success", None),
+            Counted::Latency(below) => ("latency", Some(below)),
+        };
+        Ok(Self {
+            namespace: object.metadata.namespace.clone(),
+            name: object.metadata.name.clone(),
+            target: format!("{}/{}", object.spec.target_ref.kind, object.spec.target_ref.name),
+            objective,
+            percent,
+            below_ms,
+            in_time_ms: whole.in_time_ms,
+            window_s: window.as_secs(),
+            observed_s: whole.observed_s,
+            spent,
+            budget_left: spent.left(percent),
+            standing: standing(percent, spent, &burn),
+            burn,
+        })
+    }
+
+    /// Whether its budget is used up, or spent too fast.
+    pub(super) fn fails(&self) -> bool {
+        matches!(self.standing, Standing::Exhausted | Standing::Burning)
+    }
+
+    /// `shop/cart success 99.9 %`.
+    pub(super) fn title(&self) -> String {
+        let Self { namespace, name, percent, .. } = self;
+        match self.below_ms {
+            None => format!("{namespace}/{name} success {percent} %"),
+            Some(ms) => format!("{namespace}/{name} latency {percent} % below {ms} ms"),
+        }
+    }
+
+    /// In words, with the figures that show it.
+    pub(super) fn verdict(&self) -> String {
+        let Spent { requests, bad } = self.spent;
+        match self.standing {
+            Standing::Idle => "no requests".to_owned(),
+            Standing::Met => "met".to_owned(),
+            Standing::Exhausted => format!("budget used up: {bad} of {requests} requests"),
+            Standing::Burning => {
+                let burning = self.burn.iter().find(|burn| burn.burning);
+                burning.map_or_else(String::new, |burn| {
+                    let (rate, seconds) = (rate(burn.long), burn.rule.long_ms / 1000);
+                    format!("burns {rate} times too fast over {seconds} s")
+                })
+            }
+        }
+    }
+}
+
+impl Counted {
+    fn spent(self, budget: &Budget) -> Spent {
+        let bad = match self {
+            Self::Success => budget.failed,
+            Self::Latency(_) => budget.slow,
+        };
+        Spent { requests: budget.requests, bad }
+    }
+}
+
+async fn asked(
+    layout: &Layout,
+    servers: &[(String, String)],
+    counted: Counted,
+    window_ms: u64,
+) -> Result<Budget> {
+    let servers: Vec<String> =
+        servers.iter().map(|(namespace, name)| format!("{namespace}/{name}")).collect();
+    let mut target = format!("/api/v1/budget?servers={}&window={window_ms}", servers.join(","));
+    if let Counted::Latency(below) = counted {
+        target += &format!("&bound={below}");
+    }
+    Ok(leno_local::observer::ask(layout, &target).await?)
+}
+
+/// A line each, with a heading.
+pub(super) fn table(reports: &[Report]) -> String {
+    if reports.is_empty() {
+        return "there is no ServiceLevelObjective\n".to_owned();
+    }
+    let titles: Vec<String> = reports.iter().map(Report::title).collect();
+    let first = width("OBJECTIVE", titles.iter().map(String::as_str));
+    let mut text = format!(
+        "{:<first$}{:>8}{:>10}{:>8}{:>13}{:>11}{:>11}  STANDING\n",
+        "OBJECTIVE", "WINDOW", "REQUESTS", "BAD", "BUDGET LEFT", "BURN FAST", "BURN SLOW"
+    );
+    for (report, title) in reports.iter().zip(titles) {
+        let left = report
+            .budget_left
+            .map_or_else(|| "-".to_owned(), |left| format!("{:.1}%", left * 100.0));
+        let burn = |nth: usize| rate(report.burn.get(nth).and_then(|burn| burn.long));
+        let window = leno_resources::Duration(std::time::Duration::from_secs(report.window_s));
+        let Spent { requests, bad } = report.spent;
+        text += &format!(
+            "{title:<first$}{:>8}{requests:>10}{bad:>8}{left:>13}{:>11}{:>11}  {}\n",
+            window.to_string(),
+            burn(0),
+            burn(1),
+            report.verdict()
+        );
+    }
+    text
+}
+
+fn rate(rate: Option<f64>) -> String {
+    rate.map_or_else(|| "-".to_owned(), |rate| format!("{rate:.1}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_objective_is_a_line_that_says_how_it_is() {
+        let spent = Spent { requests: 1000, bad: 20 };
+        let [fast, slow] = rules(3_600_000);
+        let burn = vec![fast.judge(99.0, spent, spent), slow.judge(99.0, spent, spent)];
+        let report = Report {
+            namespace: "shop".to_owned(),
+            name: "cart".to_owned(),
+            target: "Service/cart".to_owned(),
+            objective: "latency",
+            percent: 99.0,
+            below_ms: Some(250),
+            in_time_ms: Some(200.0),
+            window_s: 3600,
+            observed_s: 3600.0,
+            spent,
+            budget_left: spent.left(99.0),
+            standing: standing(99.0, spent, &burn),
+            burn,
+        };
+        let lines = table(std::slice::from_ref(&report));
+        assert_eq!(
+            lines.lines().nth(1).unwrap(),
+            "shop/cart latency 99 % below 250 ms        1h      1000      20      -100.0%        2.0\
+             \x20       2.0  budget used up: 20 of 1000 requests"
+        );
+        assert!(report.fails());
+        assert_eq!(table(&[]), "there is no ServiceLevelObjective\n");
+    }
+}

@@ -1,0 +1,141 @@
+//! Service level objectives on a real mesh: a budget that is met, one that burns, and the gate of a rollout.
+
+#![expect(clippy::unwrap_used, reason = "test code")]
+
+use std::process::Output;
+
+use serde_json::Value;
+
+use crate::mesh::{Mesh, root};
+
+/// `web` calls `cart` 20 times a second at most; `idle` gets no calls; `late` is slow to answer.
+const MESH: &str = "
+apiVersion: leno.dev/v1alpha1
+kind: Workload
+metadata: {name: web, namespace: shop}
+spec:
+  command: [sh, -c, 'while :; do curl -s -m 5 -o /dev/null http://cart:8080/@PATH@; sleep 0.05; done']
+  dependsOn: {cart: {condition: ready}}
+---
+apiVersion: leno.dev/v1alpha1
+kind: Workload
+metadata: {name: cart, namespace: shop}
+spec: {command: [python3, -c, @SERVER@], ports: [{port: 8080, appProtocol: http}]}
+---
+apiVersion: leno.dev/v1alpha1
+kind: Workload
+metadata: {name: idle, namespace: shop}
+spec: {command: [python3, -m, http.server, '8080'], ports: [{port: 8080, appProtocol: http}]}
+---
+apiVersion: leno.dev/v1alpha1
+kind: ServiceLevelObjective
+metadata: {name: cart, namespace: shop}
+spec:
+  targetRef: {group: '', kind: Service, name: cart}
+  window: 10m
+  successPercent: 80
+  latency: {below: 1s, percent: 80}
+---
+apiVersion: leno.dev/v1alpha1
+kind: ServiceLevelObjective
+metadata: {name: idle, namespace: shop}
+spec: {targetRef: {group: leno.dev, kind: Workload, name: idle}, successPercent: 99}
+---
+apiVersion: leno.dev/v1alpha1
+kind: Workload
+metadata: {name: teller, namespace: bank}
+spec:
+  command: [sh, -c, 'while :; do curl -s -m 5 -o /dev/null http://late:8080/slow; done']
+  dependsOn: {late: {condition: ready}}
+---
+apiVersion: leno.dev/v1alpha1
+kind: Workload
+metadata: {name: late, namespace: bank}
+spec: {command: [python3, -c, @SERVER@], ports: [{port: 8080, appProtocol: http}]}
+---
+apiVersion: leno.dev/v1alpha1
+kind: ServiceLevelObjective
+metadata: {name: late, namespace: bank}
+spec:
+  targetRef: {group: leno.dev, kind: Workload, name: late}
+  successPercent: 50
+  latency: {below: 250ms, percent: 90}
+";
+
+/// Answers 200; 500 where `fail` is asked for, and late where `slow` is.
+const SERVER: &str = "import http.server as h, time
+class H(h.BaseHTTPRequestHandler):
+    def do_GET(self):
+        if 'slow' in self.path: time.sleep(0.4)
+        self.send_response(500 if 'fail' in self.path else 200)
+        self.send_header('content-length', '0')
+        self.end_headers()
+    def log_message(self, *a): pass
+h.ThreadingHTTPServer(('', 8080), H).serve_forever()
+";
+
+fn documents(path: &str) -> String {
+    MESH.replace("@PATH@", path).replace("@SERVER@", &format!("{SERVER:?}"))
+}
+
+fn slo(mesh: &Mesh, arguments: &[&str]) -> (Option<i32>, String) {
+    let mut command = mesh.leno(&["slo"]);
+    let Output { status, stdout, stderr } =
+        command.args(arguments).args(["--name", mesh.name()]).output().unwrap();
+    let text = String::from_utf8_lossy(&[stdout, stderr].concat()).into_owned();
+    (status.code(), text)
+}
+
+fn reports(mesh: &Mesh) -> Vec<Value> {
+    // The history may not answer yet.
+    serde_json::from_str(&slo(mesh, &["-o", "json"]).1).unwrap_or_default()
+}
+
+fn standing(mesh: &Mesh, name: &str, objective: &str) -> Value {
+    let all = reports(mesh);
+    let one = all.iter().find(|one| one["name"] == name && one["objective"] == objective);
+    one.map_or(Value::Null, |one| one["standing"].clone())
+}
+
+#[test]
+fn a_budget_that_is_spent_too_fast_closes_the_gate() {
+    let Some(mesh) = root(|| Mesh::start(&documents("ok"))) else { return };
+    mesh.wait_for("the objective to be met", || standing(&mesh, "cart", "success") == "met");
+    let met = reports(&mesh);
+    let of_cart = |one: &&Value| one["name"] == "cart" && one["objective"] == "latency";
+    let cart = met.iter().find(of_cart).unwrap();
+    assert_eq!((&cart["target"], &cart["window_s"]), (&"Service/cart".into(), &600.into()));
+    assert_eq!((&cart["budget_left"], &cart["bad"]), (&1.0.into(), &0.into()), "{cart}");
+    assert!(cart["requests"].as_u64().unwrap() > 0, "{cart}");
+    let (code, text) = slo(&mesh, &["-n", "shop"]);
+    assert_eq!(code, Some(0), "{text}");
+    assert!(text.contains("shop/cart success 80 % ") && text.contains("no requests"), "{text}");
+    assert_eq!(
+        slo(&mesh, &["gate", "cart", "--until", "6s"]),
+        (Some(0), "open: 2 objectives held\n".to_owned())
+    );
+    // Nothing shows that a workload without calls works.
+    let (code, text) = slo(&mesh, &["gate", "idle", "--until", "5s"]);
+    assert_eq!((code, &*text), (Some(1), "closed: shop/idle success 99 %: no requests\n"));
+    assert_eq!(slo(&mesh, &["gate", "idle", "--until", "5s", "--allow-idle"]).0, Some(0));
+    let (code, text) = slo(&mesh, &["gate", "none", "--until", "5s"]);
+    assert_eq!(code, Some(2), "{text}");
+
+    // Every request fails: the gate is closed long before its time is over.
+    mesh.edit(&documents("fail"));
+    let (code, text) = slo(&mesh, &["gate", "cart", "--until", "10m"]);
+    assert_eq!(code, Some(1), "{text}");
+    assert!(text.starts_with("closed: shop/cart success 80 %: b"), "{text}");
+    assert_eq!(slo(&mesh, &["-n", "shop"]).0, Some(1));
+    assert_eq!(standing(&mesh, "cart", "latency"), "met");
+
+    // What answers well but late spends the other budget.
+    assert_eq!(standing(&mesh, "late", "success"), "met");
+    assert_eq!(standing(&mesh, "late", "latency"), "exhausted");
+    let (code, text) = slo(&mesh, &["gate", "-n", "bank", "--until", "10m"]);
+    assert_eq!(code, Some(1), "{text}");
+    assert!(text.starts_with("closed: bank/late latency 90 % below 250 ms: budget used up: "));
+    let all = reports(&mesh);
+    let late = all.iter().find(|one| one["below_ms"] == 250).unwrap();
+    assert_eq!((&late["in_time_ms"], &late["bad"]), (&200.0.into(), &late["requests"]), "{late}");
+}

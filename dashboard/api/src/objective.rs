@@ -1,0 +1,171 @@
+//! Error budgets: how fast one is spent, and what is left of it.
+//!
+//! An objective of 99.9 % lets one request in a thousand fail: that is its budget. The burn rate is how many times
+//! faster than that requests fail. It is judged over two windows at once: the long one shows that it matters,
+//! the short one that it still goes on. [`Rule`]s have the windows.
+
+use serde::Serialize;
+
+use crate::tally::float;
+
+/// Fewest bad requests in a long window for a budget to burn: one may be chance.
+const MIN_BAD: u64 = 2;
+/// Shortest of the long windows, and of the short ones: the history has steps of 5 s.
+const MIN_LONG_MS: u64 = 60_000;
+const MIN_SHORT_MS: u64 = 15_000;
+/// How many short windows a long one has.
+const SHORT: u64 = 12;
+
+/// How many requests were to be good, and how many were not.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Spent {
+    /// All requests that count.
+    pub requests: u64,
+    /// Those that were not good.
+    pub bad: u64,
+}
+
+/// When a budget is spent too fast.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct Rule {
+    /// Its name: `fast` or `slow`.
+    pub name: &'static str,
+    /// The window in which it matters.
+    pub long_ms: u64,
+    /// The window in which it has to go on.
+    pub short_ms: u64,
+    /// The burn rate from which on, in both.
+    pub limit: f64,
+}
+
+/// A rule, applied.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Burn {
+    /// The rule.
+    #[serde(flatten)]
+    pub rule: Rule,
+    /// The burn rate in the long window; `None` without requests.
+    pub long: Option<f64>,
+    /// The burn rate in the short window.
+    pub short: Option<f64>,
+    /// Whether the budget is spent too fast.
+    pub burning: bool,
+}
+
+/// How an objective is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Standing {
+    /// The budget is used up.
+    Exhausted,
+    /// It is spent too fast.
+    Burning,
+    /// There was no request.
+    Idle,
+    /// All is well.
+    Met,
+}
+
+/// The rules of an objective over a window: a tenth of the budget in 1/48 of the time, and a quarter in 1/8. For 24 h these
+/// are burn rates of 4.8 over 30 minutes and of 2 over 3 hours.
+#[must_use]
+pub fn rules(window_ms: u64) -> [Rule; 2] {
+    let rule = |name, part: u64, share: f64, least: f64| {
+        let long_ms = (window_ms / part).max(MIN_LONG_MS);
+        let limit = (share * float(window_ms) / float(long_ms)).max(least);
+        Rule { name, long_ms, short_ms: (long_ms / SHORT).max(MIN_SHORT_MS), limit }
+    };
+    [rule("fast", 48, 0.1, 3.0), rule("slow", 8, 0.25, 1.5)]
+}
+
+impl Spent {
+    /// How many times faster than the budget allows; `None` without requests. `percent` is the objective.
+    #[must_use]
+    pub fn burn_rate(self, percent: f64) -> Option<f64> {
+        let allowed = float(self.requests) * (100.0 - percent) / 100.0;
+        (self.requests > 0).then(|| float(self.bad) / allowed)
+    }
+
+    /// The share of the budget that is left, below 0 where more than all of it was spent; `None` without requests.
+    #[must_use]
+    pub fn left(self, percent: f64) -> Option<f64> {
+        self.burn_rate(percent).map(|rate| 1.0 - rate)
+    }
+}
+
+impl Rule {
+    /// Applies it.
+    #[must_use]
+    pub fn judge(self, percent: f64, long: Spent, short: Spent) -> Burn {
+        let above = |spent: Spent| spent.burn_rate(percent).is_some_and(|rate| rate >= self.limit);
+        Burn {
+            rule: self,
+            long: long.burn_rate(percent),
+            short: short.burn_rate(percent),
+            burning: long.bad >= MIN_BAD && above(long) && above(short),
+        }
+    }
+}
+
+/// How an objective is, by what was spent in its whole window and by its rules.
+#[must_use]
+pub fn standing(percent: f64, whole: Spent, burns: &[Burn]) -> Standing {
+    match whole.left(percent) {
+        None => Standing::Idle,
+        Some(left) if left <= 0.0 && whole.bad >= MIN_BAD => Standing::Exhausted,
+        Some(_) if burns.iter().any(|burn| burn.burning) => Standing::Burning,
+        Some(_) => Standing::Met,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const DAY_MS: u64 = 24 * 3_600_000;
+
+    fn spent(requests: u64, bad: u64) -> Spent {
+        Spent { requests, bad }
+    }
+
+    #[test]
+    fn a_burn_rate_of_one_spends_the_whole_budget_in_the_window() {
+        let rate = spent(10_000, 10).burn_rate(99.9).unwrap();
+        assert!((rate - 1.0).abs() < 1e-9, "{rate}");
+        let left = spent(10_000, 4).left(99.9).unwrap();
+        assert!((left - 0.6).abs() < 1e-9, "{left}");
+        assert_eq!(spent(0, 0).left(99.9), None);
+    }
+
+    #[test]
+    fn the_windows_are_parts_of_the_objective() {
+        let [fast, slow] = rules(DAY_MS);
+        assert_eq!((fast.long_ms, fast.short_ms), (30 * 60_000, 150_000));
+        assert_eq!((slow.long_ms, slow.short_ms), (3 * 3_600_000, 15 * 60_000));
+        assert!((fast.limit - 4.8).abs() < 1e-9 && (slow.limit - 2.0).abs() < 1e-9);
+        let [fast, slow] = rules(5 * 60_000);
+        assert_eq!((fast.long_ms, fast.short_ms, fast.limit), (60_000, 15_000, 3.0));
+        assert_eq!((slow.long_ms, slow.limit), (60_000, 1.5));
+    }
+
+    #[test]
+    fn it_burns_only_while_it_goes_on_and_not_by_one_request() {
+        let [fast, _] = rules(DAY_MS);
+        let burns = |long, short| fast.judge(99.0, long, short).burning;
+        assert!(burns(spent(1_000, 50), spent(100, 5)));
+        assert!(!burns(spent(1_000, 50), spent(100, 0)), "it has ended");
+        assert!(!burns(spent(1_000, 40), spent(100, 5)), "it does not matter yet");
+        assert!(!burns(spent(3, 1), spent(3, 1)), "one may be chance");
+    }
+
+    #[test]
+    fn the_worst_standing_counts() {
+        let burning = rules(DAY_MS)[0].judge(99.0, spent(100, 50), spent(100, 50));
+        let burns = [burning];
+        assert_eq!(standing(99.0, spent(10_000, 50), &burns), Standing::Burning);
+        assert_eq!(standing(99.0, spent(1_000, 10), &burns), Standing::Exhausted);
+        assert_eq!(standing(99.0, spent(10_000, 50), &[]), Standing::Met);
+        assert_eq!(standing(99.0, spent(0, 0), &[]), Standing::Idle);
+        assert_eq!(standing(99.0, spent(10, 1), &[]), Standing::Met, "one may be chance");
+    }
+}
