@@ -43,8 +43,9 @@ pub(crate) enum Accepted {
     Http { client: Peeked<TcpStream>, protocol: Protocol },
     /// A client that is silent, of an application that cannot be connected to.
     Unreachable { client: Peeked<TcpStream>, error: ConnectError },
-    /// Bytes of such a client, and the application where it is connected to already.
-    Opaque { client: Peeked<TcpStream>, server: Option<Peeked<TcpStream>>, tls: OwnTls },
+    /// Bytes of such a client, and the application where it is connected to already. `tls`: `None` if no policy
+    /// needed its server name.
+    Opaque { client: Peeked<TcpStream>, server: Option<Peeked<TcpStream>>, tls: Option<OwnTls> },
 }
 
 impl Accepted {
@@ -89,11 +90,11 @@ pub(crate) async fn accept(
         Ok(FirstSpeaker::Client(server)) => server,
         Ok(FirstSpeaker::Server(server)) => {
             registry.count(Counter::InboundDetectedServerFirst);
-            let tls = OwnTls::default();
+            let tls = Some(OwnTls::default());
             return Some(Accepted::Opaque { client, server: Some(server), tls });
         }
         Ok(FirstSpeaker::Denied) => {
-            let tls = OwnTls::default();
+            let tls = Some(OwnTls::default());
             return Some(Accepted::Opaque { client, server: None, tls });
         }
         Ok(FirstSpeaker::Unreachable(error)) => {
@@ -247,10 +248,11 @@ async fn plaintext(
         Verdict::Tls(hello) => {
             let tls = OwnTls::begun(hello.as_ref());
             registry.tls_name(Direction::Inbound, tls.server_name.as_deref());
-            tls
+            Some(tls)
         }
-        verdict if reads_names => own_tls(verdict, client.bytes()),
-        _ => OwnTls::default(),
+        // The bytes were not looked at.
+        _ if declared == Protocol::Opaque && !reads_names => None,
+        verdict => Some(own_tls(verdict, client.bytes())),
     };
     match protocol {
         Protocol::Opaque => {

@@ -289,7 +289,7 @@ impl Access {
     }
 
     /// Decides on a connection that is relayed as bytes.
-    pub(crate) fn connection(&self, shared: &Shared, tls: &OwnTls) -> Result<(), Denied> {
+    pub(crate) fn connection(&self, shared: &Shared, tls: Option<&OwnTls>) -> Result<(), Denied> {
         let Some((policies, rules)) = self.rules(shared) else { return Ok(()) };
         let what = || "a connection".to_owned();
         let decision = policies.table.decide_opaque(&rules, server_name(tls), |policy| {
@@ -313,7 +313,7 @@ impl Access {
     }
 
     /// Whether a relay that was permitted is denied by now, which is counted as its end.
-    pub(crate) fn revokes_connection(&self, shared: &Shared, tls: &OwnTls) -> bool {
+    pub(crate) fn revokes_connection(&self, shared: &Shared, tls: Option<&OwnTls>) -> bool {
         let Some((policies, rules)) = self.rules(shared) else { return false };
         if self.is_undecided(shared, &rules) {
             return false;
@@ -483,11 +483,13 @@ impl Access {
     }
 }
 
-fn server_name(tls: &OwnTls) -> ServerNameView<'_> {
-    match (tls.is_tls, &tls.server_name) {
-        (false, _) => ServerNameView::NoTls,
-        (true, None) => ServerNameView::Unknown,
-        (true, Some(name)) => ServerNameView::Name(name),
+/// `tls`: `None` if no policy needed the name when the connection began.
+fn server_name(tls: Option<&OwnTls>) -> ServerNameView<'_> {
+    match tls {
+        None => ServerNameView::Unknown,
+        Some(OwnTls { is_tls: false, .. }) => ServerNameView::NoTls,
+        Some(OwnTls { server_name: None, .. }) => ServerNameView::Unknown,
+        Some(OwnTls { server_name: Some(name), .. }) => ServerNameView::Name(name),
     }
 }
 

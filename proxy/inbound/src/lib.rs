@@ -260,9 +260,14 @@ impl Inbound {
                 }
             }
             (Protocol::Opaque, _) => {
-                let (tls, access) = (self.own_tls(&mut stream, application).await, &caller.access);
-                let Some(tls) = tls else { return stream.reset() };
-                let peer = (&*edge, access);
+                let tls = match self.own_tls(&mut stream, application).await {
+                    Ok(tls) => tls,
+                    Err(error) => {
+                        tracing::debug!(%error, "a client's connection broke");
+                        return stream.reset();
+                    }
+                };
+                let peer = (&*edge, &caller.access);
                 return opaque::serve(&self.shared, application, peer, stream, (None, tls)).await;
             }
             (protocol, _) => protocol,
@@ -271,23 +276,18 @@ impl Inbound {
     }
 
     /// The TLS of the application that a client sends as bytes. It is read if policies depend on its
-    /// server name. `None` if the connection broke.
+    /// server name; otherwise it is `None`.
     async fn own_tls(
         &self,
         stream: &mut Peeked<TlsStream>,
         application: &Application,
-    ) -> Option<OwnTls> {
+    ) -> std::io::Result<Option<OwnTls>> {
         let port = application.dialled().port();
         if !self.shared.policies().table.reads_server_names(port) {
-            return Some(OwnTls::default());
+            return Ok(None);
         }
-        match stream.detect(Protocol::Opaque, &Waits::MESHED).await {
-            Ok(verdict) => Some(own_tls::own_tls(&verdict, stream.bytes())),
-            Err(error) => {
-                tracing::debug!(%error, "a client's connection broke");
-                None
-            }
-        }
+        let verdict = stream.detect(Protocol::Opaque, &Waits::MESHED).await?;
+        Ok(Some(own_tls::own_tls(&verdict, stream.bytes())))
     }
 
     /// Serves the requests of a client, of either version.

@@ -28,18 +28,21 @@ pub(crate) async fn serve<S: Io>(
     application: &Application,
     (edge, access): (&Peer, &Access),
     mut client: Peeked<S>,
-    (server, tls): (Option<Peeked<TcpStream>>, OwnTls),
+    (server, tls): (Option<Peeked<TcpStream>>, Option<OwnTls>),
 ) {
     let _busy = shared.parts.activity.enter();
     let target = application.dialled();
+    let tls = tls.as_ref();
+    let is_tls = tls.is_some_and(|tls| tls.is_tls);
+    let name = tls.and_then(|tls| tls.server_name.as_deref());
     let mut changed = pin!(shared.changes.notified());
     access.resolve(shared).await;
-    if access.connection(shared, &tls).is_err() {
+    if access.connection(shared, tls).is_err() {
         edge.error(AUTHORIZATION_DENIED);
         let relay = Relay {
             target,
-            tls: tls.is_tls,
-            server_name: tls.server_name.as_deref(),
+            tls: is_tls,
+            server_name: name,
             bytes: (0, 0),
             duration: Duration::ZERO,
             error: Some(AUTHORIZATION_DENIED),
@@ -68,7 +71,7 @@ pub(crate) async fn serve<S: Io>(
     edge.tcp_opened();
     let started = leno_transport::now();
     let moved = |side, n| edge.moved(side == Side::A, n as u64);
-    let revoked = revoked(shared, access, changed.as_mut(), &tls);
+    let revoked = revoked(shared, access, changed.as_mut(), tls);
     let relayed = relay_until((client, server), RELAY_IDLE, moved, revoked).await;
     edge.tcp_closed();
     let reason = match relayed.ended {
@@ -81,8 +84,8 @@ pub(crate) async fn serve<S: Io>(
     }
     let relay = Relay {
         target,
-        tls: tls.is_tls,
-        server_name: tls.server_name.as_deref(),
+        tls: is_tls,
+        server_name: name,
         bytes: (relayed.a_to_b, relayed.b_to_a),
         duration: started.elapsed(),
         error: (!matches!(relayed.ended, Ended::Closed)).then_some(reason),

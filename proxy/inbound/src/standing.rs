@@ -88,7 +88,7 @@ pub(crate) async fn revoked<'n>(
     shared: &'n Shared,
     access: &Access,
     mut changed: Pin<&mut Notified<'n>>,
-    tls: &OwnTls,
+    tls: Option<&OwnTls>,
 ) {
     loop {
         changed.as_mut().await;

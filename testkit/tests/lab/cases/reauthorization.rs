@@ -99,8 +99,31 @@ spec:
 ";
 
 pub(super) fn cases() -> Vec<Case> {
-    vec![alone!(what_a_changed_policy_denies_ends)]
+    vec![
+        alone!(what_a_changed_policy_denies_ends),
+        alone!(what_a_new_denial_by_server_name_denies_ends),
+    ]
 }
+
+/// A server whose port is not declared, beside the documents of MESH.
+const UNDECLARED: &str = "---
+apiVersion: leno.dev/v1alpha1
+kind: Workload
+metadata: {name: bytes, namespace: lab, labels: {app: bytes}}
+spec:
+  command: ['@BIN@/leno-peer', echo, --listen, '0.0.0.0:9100']
+  ports: [{name: bytes, port: 9100}]
+";
+
+const NO_NAME: &str = "---
+apiVersion: leno.dev/v1alpha1
+kind: AuthorizationPolicy
+metadata: {name: no-name, namespace: lab}
+spec:
+  selector: {}
+  action: Deny
+  rules: [{to: [{serverNames: [bad.example.com]}]}]
+";
 
 /// A connection of `leno-peer talk` that is in progress.
 pub(super) struct Open {
@@ -242,5 +265,37 @@ fn a_server_tells_nothing_to_the_denied(lab: &Lab) -> Result<()> {
     let line = "leno_authorization_total{decision=\"deny\",policy=\"lab/no-web\"}";
     let page = lab.metrics("banner")?;
     ensure!(page.contains(line), "{line} is not in\n{page}");
+    Ok(())
+}
+
+/// The name of a connection is not read before a policy needs it. One that may have the name ends, and one whose bytes were
+/// read goes on.
+fn what_a_new_denial_by_server_name_denies_ends(capture: Capture) -> Result<()> {
+    let mesh = format!("{MESH}{UNDECLARED}");
+    let lab = Lab::start(&Options::new(capture), &mesh, |_| Ok(()))?;
+    lab.explain(names(&lab, &mesh))
+}
+
+fn names(lab: &Lab, mesh: &str) -> Result<()> {
+    let go = lab.directory().join("go");
+    let bytes = || vec![Step::Send("\u{1}hello\n".into()), Step::Expect("\u{1}hello\n".into())];
+    let unread = [
+        begin_talk(lab, ("cart", "echo.lab:9000"), bytes(), (&go, false))?,
+        begin_talk(lab, ("plain", "echo-0.echo.lab:9000"), bytes(), (&go, false))?,
+    ];
+    let read = begin_talk(lab, ("plain", "bytes-0.bytes.lab:9100"), bytes(), (&go, true))?;
+    lab.edit(&format!("{mesh}{NO_NAME}"))?;
+    for one in unread {
+        let said = command::success(&one.what, one.running.finish(HEAR_LIMIT)?)?;
+        let transcript: Transcript = serde_json::from_str(&said)?;
+        ensure!(transcript.failure().is_some(), "{}: {transcript:?}", one.what);
+    }
+    std::fs::write(&go, "")?;
+    let said = command::success(&read.what, read.running.finish(HEAR_LIMIT)?)?;
+    let transcript: Transcript = serde_json::from_str(&said)?;
+    ensure!(transcript.failure().is_none(), "{}: {transcript:?}", read.what);
+    // Begun under the policy, they are read.
+    let begun = lab.talk("cart", "echo.lab:9000", &bytes())?;
+    ensure!(begun.failure().is_none(), "{begun:?}");
     Ok(())
 }
