@@ -98,6 +98,11 @@ fn authorization_is_asked_from_files() {
     assert!(out(&denied).contains("permitted    no: Allow policies are"), "{}", out(&denied));
     let permitted = ask(&check, SHOP);
     assert_eq!(permitted.status.code(), Some(0), "{permitted:?}");
+    // A port that neither the workload nor a service has is not answered for another one.
+    let elsewhere = ask(&["cart", "--from", "web", "--", "GET", "http://cart:8081/items"], SHOP);
+    assert_eq!(elsewhere.status.code(), Some(2), "{elsewhere:?}");
+    let errors = String::from_utf8_lossy(&elsewhere.stderr).into_owned();
+    assert_eq!(errors, "leno: shop/cart has no port 8081: it has 80\n");
     let json = ask(&["cart", "-o", "json"], &closed);
     let json: serde_json::Value = serde_json::from_slice(&json.stdout).expect("JSON");
     assert_eq!(json[0]["clients"][1]["access"], "denied", "{json}");
@@ -202,7 +207,8 @@ fn files_are_judged_at_the_addresses_of_the_mesh() {
     let explained = asked(&["explain", "-f", "shop.yaml"], &request);
     assert!(out(&explained).contains("destination  service shop/own port 80"), "{explained:?}");
     assert!(asked(&["authz", "-f", "shop.yaml"], &["-n", "shop", "cart"]).status.success());
-    let same = ["analyze", "shop.yaml", "--service-range", "10.89.0.0/16"];
+    let [workloads, services] = ["--workload-range", "--service-range"];
+    let same = ["analyze", "shop.yaml", workloads, "10.89.0.0/16", services, "10.89.0.0/16"];
     let same = leno(&same, &text);
     assert_eq!(same.status.code(), Some(2));
     let errors = String::from_utf8_lossy(&same.stderr).into_owned();
@@ -210,6 +216,24 @@ fn files_are_judged_at_the_addresses_of_the_mesh() {
         errors,
         "leno: workloads and services have the same range, 10.89.0.0/16: choose two\n"
     );
+}
+
+#[test]
+fn a_pipe_is_read_once() {
+    let directory = tempfile::tempdir().expect("a directory");
+    fs::write(directory.path().join("shop.yaml"), SHOP).expect("a file");
+    fs::write(directory.path().join("compose.yaml"), "services: {web: {image: nginx}}\n")
+        .expect("a file");
+    let analyze = |line: &str| {
+        let mut bash = Command::new("bash");
+        bash.args(["-c", line, env!("CARGO_BIN_EXE_leno")]).current_dir(directory.path());
+        out(&bash.output().expect("bash can be run"))
+    };
+    for line in ["\"$0\" analyze <(cat shop.yaml)", "cat shop.yaml | \"$0\" analyze /dev/stdin"] {
+        assert_eq!(analyze(line), "no mistakes found\n", "{line}");
+    }
+    let composed = analyze("\"$0\" analyze <(cat compose.yaml)");
+    assert!(composed.contains("services.web.image: "), "{composed}");
 }
 
 #[test]

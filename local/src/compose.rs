@@ -9,9 +9,10 @@ mod interpolation;
 mod service;
 
 use std::collections::{BTreeMap, HashSet};
+use std::io::{self, Read as _};
 use std::path::{Path, PathBuf};
 
-use leno_resources::{Documents, Ignored, Located, Position, Problem, STDIN};
+use leno_resources::{Documents, Ignored, Located, MAX_FILE_BYTES, Position, Problem, STDIN};
 use serde_json::Value;
 use serde_saphyr::Spanned;
 
@@ -25,15 +26,22 @@ const TOP: [&str; 4] = ["name", "version", "networks", "volumes"];
 /// # Errors
 /// All problems of all files.
 pub(crate) fn load(paths: &[PathBuf]) -> Result<Documents, Vec<Problem>> {
-    let composed: Vec<Option<File>> = paths.iter().map(|path| File::read(path)).collect();
-    if composed.iter().all(Option::is_none) {
+    let sources: Vec<Source> = paths.iter().map(|path| Source::of(path)).collect();
+    if sources.iter().all(|source| matches!(source, Source::Documents)) {
         return leno_resources::load(paths);
     }
     let (mut documents, mut problems) = (Documents::default(), Vec::new());
-    for (path, composed) in paths.iter().zip(composed) {
-        let found = match composed {
-            Some(file) => file.documents(),
-            None => leno_resources::load(&[path]),
+    for (path, source) in paths.iter().zip(sources) {
+        let found = match source {
+            Source::Compose(file) => file.documents(),
+            Source::Once(text) => {
+                let file = path.to_string_lossy();
+                let unreadable = |error: io::Error| {
+                    vec![Problem::of_file(&file, format!("cannot be read: {error}"))]
+                };
+                text.map_err(unreadable).and_then(|text| leno_resources::parse(&file, &text))
+            }
+            Source::Documents => leno_resources::load(&[path]),
         };
         match found {
             Ok(found) => {
@@ -56,6 +64,36 @@ pub(crate) fn load(paths: &[PathBuf]) -> Result<Documents, Vec<Problem>> {
     if problems.is_empty() { Ok(documents) } else { Err(problems) }
 }
 
+/// What a path holds.
+enum Source {
+    Compose(File),
+    /// The text of a file that can be read once, such as a pipe, and is no Compose file.
+    Once(io::Result<String>),
+    /// What the reader of documents reads.
+    Documents,
+}
+
+impl Source {
+    fn of(path: &Path) -> Self {
+        // Mistakes in what cannot be looked at are found by the reader of documents.
+        let Ok(of) = std::fs::metadata(path) else { return Self::Documents };
+        if path == Path::new(STDIN) || of.is_dir() {
+            return Self::Documents;
+        }
+        let text = std::fs::File::open(path).and_then(|file| {
+            let mut text = String::new();
+            file.take(MAX_FILE_BYTES + 1).read_to_string(&mut text)?;
+            Ok(text)
+        });
+        let composed = text.as_ref().ok().and_then(|text| File::read(path, text));
+        match composed {
+            Some(file) => Self::Compose(file),
+            None if of.is_file() => Self::Documents,
+            None => Self::Once(text),
+        }
+    }
+}
+
 /// A Compose file.
 struct File {
     path: PathBuf,
@@ -73,12 +111,8 @@ struct Draft {
 impl File {
     /// `None` for a path that is no Compose file: one without `services`, or with a `kind`. Mistakes in it are
     /// found by the reader of documents.
-    fn read(path: &Path) -> Option<Self> {
-        if path == Path::new(STDIN) || path.is_dir() {
-            return None;
-        }
-        let text = std::fs::read_to_string(path).ok()?;
-        let mut top: BTreeMap<String, Spanned<Value>> = serde_saphyr::from_str(&text).ok()?;
+    fn read(path: &Path, text: &str) -> Option<Self> {
+        let mut top: BTreeMap<String, Spanned<Value>> = serde_saphyr::from_str(text).ok()?;
         if top.contains_key("kind") || top.remove("services").is_none() {
             return None;
         }
@@ -86,7 +120,7 @@ impl File {
         struct Services {
             services: BTreeMap<String, Spanned<BTreeMap<String, Spanned<Value>>>>,
         }
-        let Services { services } = serde_saphyr::from_str(&text).ok()?;
+        let Services { services } = serde_saphyr::from_str(text).ok()?;
         Some(Self { path: path.to_owned(), top, services })
     }
 

@@ -44,8 +44,8 @@ impl Publisher {
     /// Listens on what is `wanted` and on nothing else.
     ///
     /// # Errors
-    /// When a port is taken; the others are published all the same.
-    pub async fn listen(&mut self, wanted: &Published) -> Result<()> {
+    /// The first address that cannot be listened on, and why; the others are published all the same.
+    pub async fn listen(&mut self, wanted: &Published) -> Result<(), (SocketAddr, Error)> {
         self.ports.retain(|address, _| wanted.contains_key(address));
         let mut failed = Ok(());
         for address in wanted.keys() {
@@ -62,7 +62,7 @@ impl Publisher {
                     let task = tokio::task::spawn_local(forward::serve(listener, next, report));
                     self.ports.insert(address, Port { targets, task });
                 }
-                Err(error) => failed = Err(error),
+                Err(error) => failed = failed.and(Err((*address, error))),
             }
         }
         failed

@@ -30,12 +30,39 @@ pub fn within(duration: Duration, (least, most): (Duration, Duration)) -> Result
     if (least..=most).contains(&duration) {
         return Ok(duration);
     }
-    Err(format!("{duration:?} is not from {least:?} to {most:?}"))
+    Err(format!("{} is not from {} to {}", written(duration), written(least), written(most)))
+}
+
+/// A duration as a user writes it: in the largest unit of which it is a whole number.
+fn written(duration: Duration) -> String {
+    let ms = duration.as_millis();
+    let units = [(86_400_000, "d"), (3_600_000, "h"), (60_000, "m"), (1000, "s"), (1, "ms")];
+    let (each, unit) = match ms {
+        0 => (1, "s"),
+        // A day is said to be 24h.
+        86_400_000 => (3_600_000, "h"),
+        _ => units.into_iter().find(|(each, _)| ms % each == 0).unwrap_or((1, "ms")),
+    };
+    format!("{}{unit}", ms / each)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn bounds_are_said_as_they_are_written() {
+        let bounds = (Duration::from_millis(100), Duration::from_hours(1));
+        assert_eq!(within(Duration::ZERO, bounds), Err("0s is not from 100ms to 1h".to_owned()));
+        let day = (Duration::from_secs(5), Duration::from_hours(24));
+        assert_eq!(
+            within(Duration::from_hours(25), day),
+            Err("25h is not from 5s to 24h".to_owned())
+        );
+        let week = Duration::from_hours(24 * 7);
+        assert_eq!(within(week, day), Err("7d is not from 5s to 24h".to_owned()));
+        assert_eq!(within(Duration::from_secs(90), day), Ok(Duration::from_secs(90)));
+    }
 
     #[test]
     fn durations_are_read() {

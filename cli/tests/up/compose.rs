@@ -127,7 +127,7 @@ fn a_service_whose_image_is_unpacked_runs_in_it() {
 }
 
 /// Each mistake, and the line that is printed of it.
-const REFUSED: [(&str, &str); 9] = [
+const REFUSED: [(&str, &str); 11] = [
     (
         "image: nginx",
         ":4:12: services.web.image: leno up pulls no images: unpack it, for example with docker export, and write \
@@ -151,6 +151,15 @@ const REFUSED: [(&str, &str); 9] = [
     ("user: $LENO_TEST_UNSET", "services.web.user: the variable LENO_TEST_UNSET is not set"),
     ("restart: sometimes", "services.web.restart: write no, always, on-failure or unless-stopped"),
     ("stop_signal: SIGNOPE", "spec.stopSignal: "),
+    (
+        "environment: [A: 2]",
+        "services.web.environment: {\"A\":2} is no text: write names with values, or a list of NAME=VALUE\n",
+    ),
+    (
+        "depends_on: {db: {condition: healthy}}",
+        "services.web.depends_on: \"healthy\" is no condition: use service_started, service_healthy or \
+         service_completed_successfully\n",
+    ),
 ];
 
 #[test]

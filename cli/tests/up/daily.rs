@@ -199,6 +199,25 @@ fn published_and_forwarded_ports_lead_to_the_application() {
 }
 
 #[test]
+fn a_port_that_another_program_has_is_named_with_its_workload() {
+    let holder = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let taken = holder.local_addr().unwrap();
+    let yaml = format!(
+        "apiVersion: leno.dev/v1alpha1\nkind: Workload\nmetadata: {{name: web, namespace: shop}}\nspec: {{command: \
+         [sleep, infinity], ports: [{{port: 8080, published: {}}}]}}\n",
+        taken.port()
+    );
+    let Some((mesh, output)) = root(|| Mesh::refused(&yaml)) else { return };
+    let errors = String::from_utf8_lossy(&output.stderr).into_owned();
+    let expected = format!(
+        "leno: shop/web publishes {taken}: cannot listen on {taken}: Address already in use (os error 98): end the \
+         program that listens there, or publish another port\n"
+    );
+    assert!(errors.ends_with(&expected), "{errors}");
+    assert_eq!(mesh.remains(), [""; 0]);
+}
+
+#[test]
 fn logs_are_followed_until_the_mesh_ends() {
     let yaml = "apiVersion: leno.dev/v1alpha1\nkind: Workload\nmetadata: {name: ticker, namespace: shop, labels: \
                 {leno.dev/inject: disabled}}\nspec: {command: [sh, -c, 'while sleep 0.1; do echo tick; done']}\n";

@@ -403,7 +403,12 @@ fn a_mesh_outlives_that_its_state_cannot_be_written() {
 #[test]
 fn an_edit_may_remove_everything_and_bring_it_back() {
     let Some(mut mesh) = started() else { return };
+    // A file that is being written is empty for a moment, which ends nothing.
     mesh.edit("");
+    mesh.wait_for_line("| edit refused, the last good state stays:\n");
+    mesh.wait_for_line("| the files hold no document: `leno down` ends the mesh\n");
+    assert!(mesh.takes_traffic("web-0"), "{}", mesh.log());
+    mesh.edit("apiVersion: v1\nkind: Namespace\nmetadata: {name: shop}\n");
     mesh.wait_for_line("| Workload shop/web removed; 1 instance ends\n");
     mesh.wait_for("everything to go", || mesh.try_application("web-0").is_none());
     assert!(!mesh.log().contains("0 instances ready"), "{}", mesh.log());

@@ -41,6 +41,19 @@ pub enum Unanswerable {
         /// The objects that have the name.
         owners: Vec<String>,
     },
+    /// The workload has no such port, and neither has a service of its namespace.
+    #[error(
+        "{workload} has no port {port}: it has {}",
+        .known.iter().map(u16::to_string).collect::<Vec<_>>().join(", ")
+    )]
+    NoPort {
+        /// `<namespace>/<name>` of the workload.
+        workload: String,
+        /// The port in the question.
+        port: u16,
+        /// Those that it declares.
+        known: Vec<u16>,
+    },
     /// There is no workload at all, so the caller has to name the client's namespace.
     #[error("no document says what runs: say with -n in which namespace {0:?} is")]
     NoNamespace(String),

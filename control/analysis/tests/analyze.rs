@@ -641,6 +641,11 @@ fn a_policy_of_another_mesh_is_an_error() {
             "warning[document-of-another-mesh] : Leno does not read VirtualService of Istio: it has no \
              effect here; write it as a document of the Gateway API or of leno.dev",
         ),
+        (
+            document("networking.k8s.io/v1", "NetworkPolicy"),
+            "warning[network-policy] : only a cluster's network applies it: what it forbids is allowed in leno \
+             up; write an AuthorizationPolicy of leno.dev for what has to hold here too",
+        ),
     ] {
         assert_eq!(shown(&text), [expected], "{text}");
     }

@@ -69,13 +69,22 @@ fn words(fields: &mut Fields<'_>, name: &str) -> Vec<String> {
             fields.refuse(name, "a quotation mark is not closed");
             Vec::new()
         }),
-        Some(Value::Array(items)) => items.iter().filter_map(scalar).collect(),
+        Some(Value::Array(items)) => texts(fields, name, &items),
         None | Some(Value::Null) => Vec::new(),
         Some(_) => {
             fields.refuse(name, "write a text or a list of texts");
             Vec::new()
         }
     }
+}
+
+/// The texts of a list, which holds nothing else.
+fn texts(fields: &mut Fields<'_>, name: &str, items: &[Value]) -> Vec<String> {
+    let texts: Vec<String> = items.iter().filter_map(scalar).collect();
+    if let Some(other) = items.iter().find(|item| scalar(item).is_none()) {
+        fields.refuse(name, format!("{other} is no text: write a list of texts"));
+    }
+    texts
 }
 
 fn environment(fields: &mut Fields<'_>, spec: &mut Map<String, Value>) {
@@ -89,6 +98,11 @@ fn environment(fields: &mut Fields<'_>, spec: &mut Map<String, Value>) {
             all.iter().for_each(|(name, value)| set(name, scalar(value)));
         }
         Some(Value::Array(all)) => {
+            if let Some(other) = all.iter().find(|item| scalar(item).is_none()) {
+                let reason =
+                    format!("{other} is no text: write names with values, or a list of NAME=VALUE");
+                fields.refuse("environment", reason);
+            }
             for line in all.iter().filter_map(scalar) {
                 match line.split_once('=') {
                     Some((name, value)) => set(name, Some(value.to_owned())),
@@ -187,7 +201,7 @@ fn depends_on(fields: &mut Fields<'_>, spec: &mut Map<String, Value>) {
     let mut all = Map::new();
     match fields.take("depends_on") {
         Some(Value::Array(names)) => {
-            for name in names.iter().filter_map(scalar) {
+            for name in texts(fields, "depends_on", &names) {
                 all.insert(name, json!({"condition": "started"}));
             }
         }
@@ -196,7 +210,15 @@ fn depends_on(fields: &mut Fields<'_>, spec: &mut Map<String, Value>) {
                 let condition = match how.get("condition").and_then(Value::as_str) {
                     Some("service_healthy") => "ready",
                     Some("service_completed_successfully") => "completed",
-                    _ => "started",
+                    Some("service_started") | None => "started",
+                    Some(other) => {
+                        let reason = format!(
+                            "{other:?} is no condition: use service_started, service_healthy or \
+                             service_completed_successfully"
+                        );
+                        fields.refuse("depends_on", reason);
+                        "started"
+                    }
                 };
                 all.insert(name, json!({"condition": condition}));
             }

@@ -1,7 +1,7 @@
 //! A mesh from its first instance to its end.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -163,7 +163,8 @@ impl<'a> Up<'a> {
         let wanted = self.published(&Ready::new());
         let listening = self.publisher.listen(&wanted).await;
         self.publisher.follow(&self.published(&self.ready()));
-        if let Err(error) = listening {
+        if let Err((address, error)) = listening {
+            let error = self.unpublished(address, &error);
             // Before the first instance it ends the mesh; an edit goes on without the port.
             if self.lives.is_empty() {
                 return Err(error);
@@ -299,6 +300,18 @@ impl<'a> Up<'a> {
     }
 
     /// What is published, with the instances that take traffic.
+    /// Whose port cannot be published, and why.
+    fn unpublished(&self, address: SocketAddr, error: &Error) -> Error {
+        let of = |one: &&crate::plan::Instance| one.published.iter().any(|(at, _)| *at == address);
+        let of = self.plan.instances.values().find(of);
+        let workload =
+            of.map_or_else(String::new, |one| format!("{}/{}", one.name.namespace, one.workload));
+        Error::Refused(format!(
+            "{workload} publishes {address}: {}: end the program that listens there, or publish another port",
+            error.chain()
+        ))
+    }
+
     fn published(&self, ready: &Ready) -> Published {
         let mut all = Published::new();
         for instance in self.plan.instances.values() {

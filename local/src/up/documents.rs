@@ -17,6 +17,11 @@ pub(super) fn load(files: &[PathBuf]) -> Result<Documents> {
 /// Plans them; addresses of `before` are kept.
 pub(super) fn plan(documents: &Documents, defaults: Defaults, before: &Plan) -> Result<Plan> {
     let plan = Plan::make(documents, defaults, before).map_err(|problems| refused(&problems))?;
+    if documents.objects.is_empty() && !before.instances.is_empty() {
+        // Most likely a program is about to write them: what runs is not ended for that.
+        let reason = "the files hold no document: `leno down` ends the mesh";
+        return Err(Error::Documents(reason.to_owned()));
+    }
     if plan.instances.is_empty() && before.instances.is_empty() {
         let mut lines = ignored(documents);
         let reason =

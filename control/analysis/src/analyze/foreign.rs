@@ -52,6 +52,11 @@ pub(super) fn foreign(findings: &mut Findings<'_>) {
 fn of_other_mesh(located: &Located<Ignored>) -> Option<Mistake> {
     let Ignored { api_version, kind } = &located.value;
     let (group, _) = api_version.split_once('/')?;
+    if (group, kind.as_str()) == ("networking.k8s.io", "NetworkPolicy") {
+        let reason = "only a cluster's network applies it: what it forbids is allowed in leno up";
+        let remedy = "write an AuthorizationPolicy of leno.dev for what has to hold here too";
+        return Some(Mistake::warning("network-policy", reason.to_owned(), remedy.to_owned()));
+    }
     let (_, mesh) = GROUPS.into_iter().find(|(known, _)| *known == group)?;
     Some(if PROTECTING.contains(&kind.as_str()) {
         let reason =

@@ -5,6 +5,7 @@ use std::net::IpAddr;
 use leno_policy::authorization::{
     AuthorizationDecision, AuthorizationRequest, PolicyIndex, PolicyMatch, ServerNameView,
 };
+use leno_resources::Object;
 use leno_types::mesh::declared;
 use leno_types::tokens::ClaimMatch;
 use leno_types::{Identity, InstanceName, Protocol};
@@ -162,8 +163,18 @@ impl Mesh {
             CheckClient::Named(name) => Some(self.sender(namespace, name)?),
             _ => None,
         };
-        let port = match enforced.as_ref().map(|one| &*one.policy.ports) {
-            Some([only]) => only.port,
+        let declared_ports = enforced.as_ref().map_or(&[][..], |one| &*one.policy.ports);
+        let known: Vec<u16> = declared_ports.iter().map(|one| one.port).collect();
+        if !known.is_empty()
+            && !known.contains(&question.port)
+            && question.names_port()
+            && !self.has_service_port(&server.namespace, question.port)
+        {
+            let workload = format!("{}/{}", server.namespace, server.workload);
+            return Err(Unanswerable::NoPort { workload, port: question.port, known });
+        }
+        let port = match *known {
+            [only] => only,
             _ => question.port,
         };
         let (seen, answer) = match &enforced {
@@ -191,6 +202,15 @@ impl Mesh {
             workload: format!("{}/{}", server.namespace, server.workload),
             port,
             answer,
+        })
+    }
+
+    /// Whether clients dial this port of a service of the namespace.
+    fn has_service_port(&self, namespace: &str, port: u16) -> bool {
+        self.objects.iter().any(|object| {
+            let Object::Service(service) = object else { return false };
+            let mut ports = service.spec.iter().flat_map(|spec| spec.ports.iter().flatten());
+            object.key().namespace == namespace && ports.any(|one| one.port == i32::from(port))
         })
     }
 

@@ -117,6 +117,11 @@ impl Question {
         })
     }
 
+    /// Whether the URL has the port, which is the scheme's default otherwise.
+    pub(crate) fn names_port(&self) -> bool {
+        self.authority.ends_with(&format!(":{}", self.port))
+    }
+
     /// Whether the client sends an HTTP request.
     pub(crate) fn is_http(&self) -> bool {
         self.wanted == ClientProtocol::Http
