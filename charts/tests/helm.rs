@@ -3,6 +3,7 @@
 //! Needs `helm`, or LENO_HELM with its path.
 #![expect(clippy::unwrap_used, reason = "a test may panic")]
 
+use std::collections::BTreeSet;
 use std::process::Command;
 
 use leno_charts::{NAMESPACE, Values, render};
@@ -160,6 +161,29 @@ agent:
     assert!(image(&controller).starts_with("leno-controller:"));
     let wrong = Values::load(&[("v".to_owned(), "image: {pullSecrets: [a]}".to_owned())], &[]);
     assert!(wrong.is_err(), "a Secret is named by its field `name`");
+}
+
+#[test]
+fn the_network_policy_opens_what_is_served_and_the_quota_permits_the_priorities_that_are_used() {
+    let all = documents(&render(&Values::defaults(), NAMESPACE).unwrap());
+    let of = |kind: &str| all.iter().find(|one| one["kind"] == kind).unwrap();
+    let pod = |kind: &str| &of(kind)["spec"]["template"]["spec"];
+    let numbers = |ports: &Value, field: &str| -> BTreeSet<u64> {
+        ports.as_array().unwrap().iter().map(|port| port[field].as_u64().unwrap()).collect()
+    };
+    let policy = &of("NetworkPolicy")["spec"];
+    let [rule] = &policy["ingress"].as_array().unwrap()[..] else { panic!("{policy}") };
+    let served = numbers(&pod("Deployment")["containers"][0]["ports"], "containerPort");
+    assert_eq!(numbers(&rule["ports"], "port"), served);
+    let labels = &of("Deployment")["spec"]["template"]["metadata"]["labels"];
+    for (name, value) in policy["podSelector"]["matchLabels"].as_object().unwrap() {
+        assert_eq!(labels[name], *value, "the policy selects the control plane's pods");
+    }
+    let scope = &of("ResourceQuota")["spec"]["scopeSelector"]["matchExpressions"][0];
+    let permitted = scope["values"].as_array().unwrap();
+    for kind in ["Deployment", "DaemonSet"] {
+        assert!(permitted.contains(&pod(kind)["priorityClassName"]), "{kind}");
+    }
 }
 
 #[test]
