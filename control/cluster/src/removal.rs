@@ -227,7 +227,7 @@ struct Observed<'a> {
 
 /// A report of one of the watches.
 enum Observation {
-    Namespace(Report<Namespace>),
+    Step(Report<Removal>),
     /// Of an object on which it depends whether a step may be taken back.
     Other(Report<()>),
 }
@@ -286,15 +286,15 @@ impl Reconciler for Observed<'_> {
         let agents: Api<DaemonSet> = Api::namespaced(client.clone(), namespace);
         let others = stream::select(changes_of(webhooks, INJECTOR), changes_of(agents, AGENT));
         let others = others.map(Observation::Other);
-        stream::select(namespaces.map(Observation::Namespace), others).boxed()
+        let step = |one: Namespace| removal(&one.metadata.annotations.unwrap_or_default());
+        let steps = namespaces.map(move |report| Observation::Step(report.map(step)));
+        stream::select(steps, others).boxed()
     }
 
     fn observe(&mut self, observation: Observation) {
         let error = match observation {
-            Observation::Namespace(Report::Event(event)) => {
-                self.step.take(event, |one| {
-                    ((), Some(removal(&one.metadata.annotations.unwrap_or_default())))
-                });
+            Observation::Step(Report::Event(event)) => {
+                self.step.take(event, |step| ((), Some(step)));
                 if !self.holds() {
                     (self.since, self.last) = (None, None);
                 }
@@ -305,8 +305,8 @@ impl Reconciler for Observed<'_> {
                 self.changed = true;
                 return;
             }
-            Observation::Namespace(Report::Resumed) | Observation::Other(Report::Resumed) => return,
-            Observation::Namespace(Report::Failed(error))
+            Observation::Step(Report::Resumed) | Observation::Other(Report::Resumed) => return,
+            Observation::Step(Report::Failed(error))
             | Observation::Other(Report::Failed(error)) => error,
         };
         self.own.failed(&match &error {

@@ -141,7 +141,7 @@ struct Observed<'a> {
 
 enum Observation {
     Wanted(Vec<Condition>),
-    Pod(Report<Pod>),
+    Written(Report<BTreeMap<String, Written>>),
 }
 
 impl Observed<'_> {
@@ -182,17 +182,18 @@ impl Reconciler for Observed<'_> {
         });
         let wanted = looks.map(move |()| Observation::Wanted(conditions()));
         let pod = leno_kube::watch(self.own.pods.clone(), Selection::named(&self.own.pod));
-        stream::select(wanted, pod.map(Observation::Pod)).boxed()
+        let written = pod.map(|report| Observation::Written(report.map(conditions_of)));
+        stream::select(wanted, written).boxed()
     }
 
     fn observe(&mut self, observation: Observation) {
         match observation {
             Observation::Wanted(wanted) => self.wanted = wanted,
-            Observation::Pod(Report::Event(event)) => {
-                self.pod.take(event, |pod| ((), Some(conditions_of(pod))));
+            Observation::Written(Report::Event(event)) => {
+                self.pod.take(event, |written| ((), Some(written)));
             }
-            Observation::Pod(Report::Resumed) => {}
-            Observation::Pod(Report::Failed(error)) => self.own.failed(&error.to_string()),
+            Observation::Written(Report::Resumed) => {}
+            Observation::Written(Report::Failed(error)) => self.own.failed(&error.to_string()),
         }
     }
 

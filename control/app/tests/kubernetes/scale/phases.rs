@@ -7,6 +7,7 @@ use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
 use leno_testkit_api::{Bed, until};
 use leno_types::mesh::Resolution;
+use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio::time::{MissedTickBehavior, interval};
 
@@ -35,6 +36,53 @@ pub(crate) async fn changes(
     let size = mesh.size;
     let subscribers = clients.subscribers();
     let (before, cpu, begin) = (counters(replica).await, replica.cpu(), Instant::now());
+    let (arrivals, written) = flip_all(bed, mesh, &subscribers).await;
+    let (elapsed, used) = (begin.elapsed(), replica.cpu() - cpu);
+    let after = counters(replica).await;
+    let waits = |from: fn((Instant, Instant)) -> Instant| -> Vec<Duration> {
+        let wait = |(change, at): &(usize, Instant)| *at - from(written[*change]);
+        arrivals.iter().map(wait).collect()
+    };
+    let deliveries = arrivals.len() as u64;
+    figures.count("changes", size.changes as u64, None);
+    figures.count("changes a second", (size.changes as f64 / elapsed.as_secs_f64()) as u64, None);
+    figures.count("deliveries to proxies that asked", deliveries, None);
+    // `-` of instants is zero if the proxy was first: the API server answers and reports a write at the same time.
+    figures.times("arrival, from the API server's answer", waits(|(_, end)| end), Some(100));
+    figures.times("arrival, from the begin of the write", waits(|(begin, _)| begin), None);
+    figures.time("CPU of a change", used / u32::try_from(size.changes).unwrap(), None);
+    let spent = |name: &str| after[name] - before[name];
+    figures.count("streams woken", spent("wakeups_total"), None);
+    figures.count("encodings made", spent("encodings_total"), None);
+    let endpoint = mesh.endpoint(Place { service: 1, pod: 0 }).to_string().len() as u64;
+    figures.count("bytes of an endpoint, as JSON", endpoint, None);
+    let of_one = spent("sent_bytes_total") / deliveries.max(1);
+    figures.count("bytes sent a delivery", of_one, Some(3 * endpoint));
+    // A stream that did not ask gets nothing. Two changes that come at the same time may be one delivery.
+    let sent = spent("resources_sent_total");
+    figures.count(
+        "resources sent to proxies that did not ask",
+        sent.saturating_sub(deliveries),
+        None,
+    );
+    assert!(sent <= deliveries, "{sent} resources for {deliveries} deliveries");
+    figures.memory("resident, after the changes", replica, Some(600));
+    clients.are_right(mesh).await;
+    clients.are_connected();
+}
+
+/// When a change arrived at one of its subscribers, by its number.
+type Arrivals = Vec<(usize, Instant)>;
+/// When each change was written: the begin and the end.
+type Writes = Vec<(Instant, Instant)>;
+
+/// Makes all changes of the size, and waits until they have arrived.
+async fn flip_all(
+    bed: &Bed,
+    mesh: &Mesh,
+    subscribers: &HashMap<usize, Vec<watch::Receiver<Resolution>>>,
+) -> (Arrivals, Writes) {
+    let size = mesh.size;
     let (mut random, mut flips) = (Random::new(0), HashMap::<usize, usize>::new());
     let mut arrivals = JoinSet::new();
     let mut writes = FuturesUnordered::new();
@@ -70,39 +118,8 @@ pub(crate) async fn changes(
             Some((change, begin, end)) = writes.next() => written[change] = Some((begin, end)),
         }
     }
-    let arrivals = arrivals.join_all().await;
-    let (elapsed, used) = (begin.elapsed(), replica.cpu() - cpu);
-    let after = counters(replica).await;
-    let waits = |from: fn((Instant, Instant)) -> Instant| -> Vec<Duration> {
-        let wait = |(change, at): &(usize, Instant)| *at - from(written[*change].unwrap());
-        arrivals.iter().map(wait).collect()
-    };
-    let deliveries = arrivals.len() as u64;
-    figures.count("changes", size.changes as u64, None);
-    figures.count("changes a second", (size.changes as f64 / elapsed.as_secs_f64()) as u64, None);
-    figures.count("deliveries to proxies that asked", deliveries, None);
-    // `-` of instants is zero if the proxy was first: the API server answers and reports a write at the same time.
-    figures.times("arrival, from the API server's answer", waits(|(_, end)| end), Some(100));
-    figures.times("arrival, from the begin of the write", waits(|(begin, _)| begin), None);
-    figures.time("CPU of a change", used / u32::try_from(size.changes).unwrap(), None);
-    let spent = |name: &str| after[name] - before[name];
-    figures.count("streams woken", spent("wakeups_total"), None);
-    figures.count("encodings made", spent("encodings_total"), None);
-    let endpoint = mesh.endpoint(Place { service: 1, pod: 0 }).to_string().len() as u64;
-    figures.count("bytes of an endpoint, as JSON", endpoint, None);
-    let of_one = spent("sent_bytes_total") / deliveries.max(1);
-    figures.count("bytes sent a delivery", of_one, Some(3 * endpoint));
-    // A stream that did not ask gets nothing. Two changes that come at the same time may be one delivery.
-    let sent = spent("resources_sent_total");
-    figures.count(
-        "resources sent to proxies that did not ask",
-        sent.saturating_sub(deliveries),
-        None,
-    );
-    assert!(sent <= deliveries, "{sent} resources for {deliveries} deliveries");
-    figures.memory("resident, after the changes", replica, Some(600));
-    clients.are_right(mesh).await;
-    clients.are_connected();
+    let written = written.into_iter().map(|one| one.unwrap()).collect();
+    (arrivals.join_all().await, written)
 }
 
 /// Replaces every pod that has a proxy.
