@@ -45,6 +45,20 @@ pub enum Error {
         /// The meshes that run.
         running: Vec<String>,
     },
+    /// The mesh runs, and its status is not there.
+    #[error(
+        "mesh {mesh} runs (process {owner}), but {} is not there: try again in a second, or end the mesh \
+         with `leno down --name {mesh}`",
+        path.display()
+    )]
+    NoStatus {
+        /// The name of the mesh.
+        mesh: String,
+        /// The process id of its owner.
+        owner: i32,
+        /// The file.
+        path: PathBuf,
+    },
     /// The mesh was not named, and there is not exactly one to take.
     #[error("{}", not_chosen(.0))]
     NotNamed(Vec<String>),
@@ -72,10 +86,12 @@ pub enum Error {
         present: String,
     },
     /// A file that Leno wrote itself cannot be read back.
-    #[error("{} is damaged: remove it, then run `leno cleanup`", path.display())]
+    #[error("{} is damaged: {remedy}", path.display())]
     Damaged {
         /// The file.
         path: PathBuf,
+        /// What to do.
+        remedy: String,
         /// Why.
         source: serde_json::Error,
     },

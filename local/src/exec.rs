@@ -4,15 +4,19 @@ use std::ffi::OsString;
 use std::io;
 use std::os::unix::process::CommandExt as _;
 use std::process::Command;
+use std::time::{Duration, Instant};
+
+use k8s_openapi::jiff::Timestamp;
 
 use crate::cgroup::Cgroup;
+use crate::check::state;
 use crate::credentials::Credentials;
 use crate::enclosure::Enclosure;
 use crate::error::{Attempt, Error, Result};
 use crate::layout::Layout;
 use crate::netns::Netns;
 use crate::process::not_started;
-use crate::status::Status;
+use crate::status::{InstanceStatus, Phase, Status};
 
 /// Exit code: there is no such command.
 const NOT_FOUND: u8 = 127;
@@ -22,6 +26,10 @@ const NOT_EXECUTABLE: u8 = 126;
 const FAILED: u8 = 2;
 /// Variables that describe the caller's terminal.
 const TERMINAL: [&str; 2] = ["TERM", "COLORTERM"];
+/// How long an instance may take to be set up: a large mesh that has just been started needs seconds.
+const PATIENCE: Duration = Duration::from_secs(10);
+/// How often the status of such an instance is read.
+const POLL: Duration = Duration::from_millis(20);
 
 /// Becomes `command`, run as the instance or the first instance of the workload called `wanted`:
 /// in its namespace, control group, environment and directory, with its names of hosts. Terminal,
@@ -48,6 +56,27 @@ pub fn exec(
     }
 }
 
+/// The instance, once there is a place for processes of it.
+fn set_up(layout: &Layout, namespace: Option<&str>, wanted: &str) -> Result<InstanceStatus> {
+    let deadline = Instant::now() + PATIENCE;
+    loop {
+        let status = Status::read(layout)?;
+        let instance = status.find(namespace, wanted)?;
+        if !instance.surroundings.netns.is_empty() {
+            return Ok(instance.clone());
+        }
+        let failed = instance.phase == Phase::Failed;
+        if failed || Instant::now() >= deadline {
+            return Err(Error::Refused(format!(
+                "{} is not set up yet ({}): `leno up --wait` comes back when everything takes traffic",
+                instance.name,
+                state(instance, &[], Timestamp::now().as_millisecond())
+            )));
+        }
+        std::thread::sleep(POLL);
+    }
+}
+
 fn prepare(
     mesh: &str,
     namespace: Option<&str>,
@@ -56,12 +85,8 @@ fn prepare(
 ) -> Result<(Command, OsString)> {
     let (program, arguments) =
         command.split_first().ok_or_else(|| Error::Refused("the command is empty".into()))?;
-    let status = Status::read(&Layout::new(mesh)?)?;
-    let instance = status.find(namespace, wanted)?;
+    let instance = set_up(&Layout::new(mesh)?, namespace, wanted)?;
     let surroundings = &instance.surroundings;
-    if surroundings.netns.is_empty() {
-        return Err(Error::Refused(format!("{} is not set up yet: try again", instance.name)));
-    }
     let netns = Netns::open(&surroundings.netns)?;
     let group = Cgroup::at(surroundings.cgroup.clone());
     let credentials = Credentials::of(&surroundings.account).map_err(|(_, reason)| {

@@ -6,19 +6,37 @@
 //!    └── killed: the pipe ends ──► kills what is left in the group, and ends
 //! ```
 
+use std::cell::RefCell;
 use std::fs::File;
 use std::io::{self, Read as _};
 use std::os::fd::AsRawFd as _;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::time::Instant;
 
+use crate::backoff::Backoff;
 use crate::cgroup::Cgroup;
 use crate::error::{Attempt, Error, Result};
+use crate::instance::after;
+use crate::process::describe;
 
 /// The guard of a mesh. Dropping it has it end what is left, and waits for that.
 #[derive(Debug)]
-pub struct Guard(Child);
+pub struct Guard {
+    group: Cgroup,
+    process: RefCell<Guarding>,
+}
+
+/// The process that guards.
+#[derive(Debug)]
+struct Guarding {
+    /// `None` while it waits to be started again.
+    child: Option<Child>,
+    backoff: Backoff,
+    /// When it may be started again.
+    next: Instant,
+}
 
 impl Guard {
     /// Starts one for the processes of a group.
@@ -26,20 +44,60 @@ impl Guard {
     /// # Errors
     /// When the group is gone, or this program cannot be started again.
     pub fn start(group: &Cgroup) -> Result<Self> {
-        // Also where the file of this program was replaced meanwhile.
-        let mut command = Command::new("/proc/self/exe");
-        command.arg("guard").arg(group.path()).arg(group.id()?.to_string());
-        command.env_clear().current_dir("/");
-        command.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::null());
-        command.spawn().map(Self).attempt(|| "cannot start the guard of the mesh".to_owned())
+        let now = Instant::now();
+        let child = Some(spawn(group)?);
+        let process = Guarding { child, backoff: Backoff::eager(now), next: now };
+        Ok(Self { group: group.clone(), process: RefCell::new(process) })
     }
+
+    /// Starts the process again where it has ended, with waits if it ends again and again. Returns what to
+    /// report, `None` while it runs or waits.
+    pub fn revive(&self) -> Option<String> {
+        let process = &mut *self.process.borrow_mut();
+        let now = Instant::now();
+        let mut report = None;
+        if let Some(child) = &mut process.child {
+            let how = match child.try_wait() {
+                Ok(None) => return None,
+                Ok(Some(status)) => describe(status),
+                Err(error) => format!("cannot be waited for ({error})"),
+            };
+            process.child = None;
+            let wait = process.backoff.ended(now);
+            process.next = now + wait;
+            report =
+                Some(format!("the guard of the mesh {how}; starting it again {}", after(wait)));
+        }
+        if now >= process.next {
+            process.backoff.started(now);
+            match spawn(&self.group) {
+                Ok(child) => process.child = Some(child),
+                Err(error) => {
+                    let wait = process.backoff.ended(now);
+                    process.next = now + wait;
+                    report = Some(format!("{}; trying again {}", error.chain(), after(wait)));
+                }
+            }
+        }
+        report
+    }
+}
+
+fn spawn(group: &Cgroup) -> Result<Child> {
+    // Also where the file of this program was replaced meanwhile.
+    let mut command = Command::new("/proc/self/exe");
+    command.arg("guard").arg(group.path()).arg(group.id()?.to_string());
+    command.env_clear().current_dir("/");
+    command.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::null());
+    command.spawn().attempt(|| "cannot start the guard of the mesh".to_owned())
 }
 
 impl Drop for Guard {
     fn drop(&mut self) {
-        drop(self.0.stdin.take());
+        let Some(mut child) = self.process.get_mut().child.take() else { return };
+        drop(child.stdin.take());
         // It ends by itself, and was no more than a help.
-        let _ = self.0.wait();
+        let _ = child.wait();
     }
 }
 

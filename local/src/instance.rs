@@ -165,8 +165,8 @@ pub enum Change {
         /// How often it was started again.
         restarts: u32,
     },
-    /// It could not be set up; the reason has been printed, and it is tried again.
-    Failed,
+    /// It could not be set up: why. The reason has been printed, and it is tried again.
+    Failed(String),
     /// Its application has ended for good; its proxy still serves what is under way.
     ApplicationEnded,
     /// Nothing of it is left.
@@ -231,11 +231,12 @@ impl Life {
         let mut backoff = Backoff::patient(Instant::now());
         loop {
             backoff.started(Instant::now());
-            match self.place().await {
+            let error = match self.place().await {
                 Ok(place) => return Some(place),
-                Err(error) => self.complain(&error),
-            }
-            self.report(Change::Failed).await;
+                Err(error) => error,
+            };
+            self.complain(&error);
+            self.report(Change::Failed(error.chain())).await;
             // What was half made is in the way of the next attempt.
             if let Err(error) = self.remove().await {
                 self.complain(&error);

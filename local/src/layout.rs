@@ -26,6 +26,7 @@ const RESERVED: &[&str] = &["bpf", "cgroup2"];
 ///   state.json           owner and everything made, so that it can be removed
 ///   mesh.json            what runs, for exec, stat and check
 ///   log, log.1           the newest lines that were printed
+///   leno.log, leno.log.1 those of `leno up` itself
 ///   control.sock         where the owner takes orders
 ///   observer.sock        where the observer answers
 ///   history              what the observer remembers

@@ -3,9 +3,11 @@
 //! ```text
 //! log      TIME <tab> NAME <tab> TEXT          written until it is full, then renamed to log.1
 //! log.1    the lines before, replaced by the next that is full
+//! leno.log, leno.log.1    the same for the lines of `leno up` itself
 //! ```
 //!
-//! NAME is `namespace/instance`, `namespace/instance proxy`, `controller` or `leno`.
+//! NAME is `namespace/instance`, `namespace/instance proxy`, `controller` or `leno`. The first line of each
+//! file has neither time nor name; TEXT is how many lines were written before that file.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, BufRead as _, BufReader, Read as _, Seek as _, SeekFrom, Write as _};
@@ -14,16 +16,33 @@ use std::path::{Path, PathBuf};
 
 use k8s_openapi::jiff::Timestamp;
 
+use crate::output::LENO;
+
 /// Most bytes of one of the two files: `/run` is memory, and some 40,000 lines are enough to look
 /// back.
 const MAX_BYTES: u64 = 4 << 20;
 
+/// The same for the lines of `leno up` itself, which a workload that prints without end must not erase.
+const MAX_OWN_BYTES: u64 = 1 << 20;
+/// The names that stand for parts of the mesh.
+pub const OWN_NAMES: [&str; 3] = [LENO, "controller", "observer"];
+
 /// The log of a mesh, for its writer.
 #[derive(Debug)]
 pub struct LogFile {
+    own: Ring,
+    others: Ring,
+}
+
+/// Two files with the newest lines.
+#[derive(Debug)]
+struct Ring {
     path: PathBuf,
+    max_bytes: u64,
     file: File,
     bytes: u64,
+    /// Written since the log began.
+    lines: u64,
 }
 
 /// One line.
@@ -40,15 +59,41 @@ pub struct Entry {
 /// The log of a mesh, for a reader that goes on as it grows.
 #[derive(Debug)]
 pub struct Reader {
+    own: Tail,
+    others: Tail,
+}
+
+/// How many lines were dropped before a reader could read them.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Dropped {
+    /// Those of `leno up` itself.
+    pub own: u64,
+    /// Those of the workloads and of all other processes.
+    pub others: u64,
+}
+
+/// A reader of a ring.
+#[derive(Debug)]
+struct Tail {
     path: PathBuf,
     file: Option<BufReader<File>>,
     /// The beginning of a line whose end is not written yet.
     begun: Vec<u8>,
+    /// Lines that were read or dropped.
+    passed: u64,
+    dropped: u64,
 }
 
 /// The file that holds the lines before those of `path`.
 fn older(path: &Path) -> PathBuf {
-    path.with_extension("1")
+    let mut name = path.as_os_str().to_owned();
+    name.push(".1");
+    name.into()
+}
+
+/// The file for the lines of `leno up` itself, beside `path`.
+fn own(path: &Path) -> PathBuf {
+    path.with_file_name("leno.log")
 }
 
 impl LogFile {
@@ -57,10 +102,8 @@ impl LogFile {
     /// # Errors
     /// When the file cannot be made.
     pub fn create(path: PathBuf) -> io::Result<Self> {
-        let mut options = OpenOptions::new();
-        // What applications print may hold secrets.
-        let file = options.create(true).write(true).truncate(true).mode(0o600).open(&path)?;
-        Ok(Self { path, file, bytes: 0 })
+        let own = Ring::create(own(&path), MAX_OWN_BYTES, 0)?;
+        Ok(Self { own, others: Ring::create(path, MAX_BYTES, 0)? })
     }
 
     /// Adds a line.
@@ -71,13 +114,32 @@ impl LogFile {
         let mut line = format!("{at:.3}\t{name}\t").into_bytes();
         line.extend_from_slice(text);
         line.push(b'\n');
-        let length = line.len() as u64;
-        if self.bytes + length > MAX_BYTES {
-            std::fs::rename(&self.path, older(&self.path))?;
-            *self = Self::create(self.path.clone())?;
+        match name {
+            LENO => self.own.append(&line),
+            _ => self.others.append(&line),
         }
-        self.file.write_all(&line)?;
+    }
+}
+
+impl Ring {
+    fn create(path: PathBuf, max_bytes: u64, lines: u64) -> io::Result<Self> {
+        let mut options = OpenOptions::new();
+        // What applications print may hold secrets.
+        let mut file = options.create(true).write(true).truncate(true).mode(0o600).open(&path)?;
+        let head = format!("\t\t{lines}\n");
+        file.write_all(head.as_bytes())?;
+        Ok(Self { path, max_bytes, file, bytes: head.len() as u64, lines })
+    }
+
+    fn append(&mut self, line: &[u8]) -> io::Result<()> {
+        let length = line.len() as u64;
+        if self.bytes + length > self.max_bytes {
+            std::fs::rename(&self.path, older(&self.path))?;
+            *self = Self::create(self.path.clone(), self.max_bytes, self.lines)?;
+        }
+        self.file.write_all(line)?;
         self.bytes += length;
+        self.lines += 1;
         Ok(())
     }
 }
@@ -95,15 +157,38 @@ impl Reader {
     /// Begins with the oldest line that is kept.
     #[must_use]
     pub fn new(path: PathBuf) -> Self {
-        let file = File::open(older(&path)).ok().map(BufReader::new);
-        Self { path, file, begun: Vec::new() }
+        Self { own: Tail::new(own(&path)), others: Tail::new(path) }
     }
 
-    /// The lines that were written since the last call.
+    /// The lines that were written since the last call, by their times.
     ///
     /// # Errors
     /// When the log cannot be read.
     pub fn more(&mut self) -> io::Result<Vec<Entry>> {
+        let mut entries = self.others.more()?;
+        let own = self.own.more()?;
+        if !own.is_empty() {
+            entries.extend(own);
+            // Stable: of the same millisecond, what a workload printed comes before what became of it.
+            entries.sort_by(|one, other| one.at.cmp(&other.at));
+        }
+        Ok(entries)
+    }
+
+    /// How many lines were dropped before they could be read.
+    #[must_use]
+    pub fn dropped(&self) -> Dropped {
+        Dropped { own: self.own.dropped, others: self.others.dropped }
+    }
+}
+
+impl Tail {
+    fn new(path: PathBuf) -> Self {
+        let file = File::open(older(&path)).ok().map(BufReader::new);
+        Self { path, file, begun: Vec::new(), passed: 0, dropped: 0 }
+    }
+
+    fn more(&mut self) -> io::Result<Vec<Entry>> {
         let mut entries = Vec::new();
         loop {
             self.rest_of_file(&mut entries)?;
@@ -114,17 +199,31 @@ impl Reader {
     }
 
     fn rest_of_file(&mut self, entries: &mut Vec<Entry>) -> io::Result<()> {
-        let Some(file) = &mut self.file else { return Ok(()) };
         loop {
+            let Some(file) = &mut self.file else { return Ok(()) };
             // Bounded, should the file hold no line end.
             let read = file.by_ref().take(MAX_BYTES).read_until(b'\n', &mut self.begun)?;
             if read == 0 || self.begun.last() != Some(&b'\n') {
                 return Ok(());
             }
             self.begun.pop();
-            entries.extend(Entry::parse(&self.begun));
+            self.take(entries);
             self.begun.clear();
         }
+    }
+
+    /// Takes in the line that was read.
+    fn take(&mut self, entries: &mut Vec<Entry>) {
+        let Some(entry) = Entry::parse(&self.begun) else { return };
+        if !entry.at.is_empty() {
+            self.passed += 1;
+            entries.push(entry);
+            return;
+        }
+        // What was written before this file and not read is gone.
+        let before = String::from_utf8_lossy(&entry.text).parse().unwrap_or(self.passed);
+        self.dropped += before.saturating_sub(self.passed);
+        self.passed = self.passed.max(before);
     }
 
     /// The file that is written now, where that is another one than this reader has.
@@ -181,18 +280,24 @@ mod tests {
         let mut reader = Reader::new(path.clone());
         let (now, line) = (Timestamp::now(), vec![b'x'; 1 << 16]);
         let lines = 3 * (MAX_BYTES >> 16);
+        log.append(now, LENO, b"begun").unwrap();
         let mut read = 0;
         for number in 0..lines {
-            log.append(now, "leno", &line).unwrap();
+            log.append(now, "shop/web-0", &line).unwrap();
             if number % 10 == 0 {
                 read += reader.more().unwrap().len();
             }
         }
-        assert_eq!((read + reader.more().unwrap().len()) as u64, lines);
+        assert_eq!((read + reader.more().unwrap().len()) as u64, lines + 1);
         let size = |path: &Path| std::fs::metadata(path).unwrap().len();
         assert!(size(&path) <= MAX_BYTES && size(&older(&path)) <= MAX_BYTES);
-        // A new reader begins with what is left.
-        let left = texts(&mut Reader::new(path));
+        assert_eq!(reader.dropped(), Dropped::default());
+        // A new reader begins with what is left, and the line of `leno up` is among it.
+        let mut reader = Reader::new(path);
+        let left = reader.more().unwrap();
         assert!(left.len() > 60 && (left.len() as u64) < lines, "{}", left.len());
+        assert!(left.iter().any(|entry| entry.name == LENO));
+        let dropped = Dropped { own: 0, others: lines + 1 - left.len() as u64 };
+        assert_eq!(reader.dropped(), dropped);
     }
 }

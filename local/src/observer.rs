@@ -136,7 +136,12 @@ pub async fn ask<T: DeserializeOwned>(layout: &Layout, target: &str) -> Result<T
     if reply.status != 200 {
         return Err(Error::Refused(format!("{}: {}", what(), reply.body)));
     }
-    serde_json::from_str(&reply.body).map_err(|source| Error::Damaged { path, source })
+    let remedy = || "the observer is of another version: start the mesh again".to_owned();
+    serde_json::from_str(&reply.body).map_err(|source| Error::Damaged {
+        path,
+        remedy: remedy(),
+        source,
+    })
 }
 
 fn listen(layout: &Layout) -> Result<UnixListener> {

@@ -3,6 +3,7 @@
 //! One thread writes, to the terminal and to the log that `leno logs` reads. A terminal that is
 //! stopped holds up the programs that print, as it would without Leno, and nothing else.
 
+use std::collections::VecDeque;
 use std::io::{self, Write as _};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -12,6 +13,7 @@ use k8s_openapi::jiff::Timestamp;
 use leno_observe::escape::escaped;
 use tokio::io::{AsyncBufReadExt as _, AsyncRead, AsyncReadExt as _, BufReader};
 use tokio::sync::mpsc;
+use tokio::sync::mpsc::error::TrySendError;
 
 use crate::log::LogFile;
 
@@ -36,9 +38,13 @@ pub const LENO: &str = "leno";
 #[derive(Clone, Debug)]
 pub struct Output {
     messages: mpsc::Sender<Message>,
+    waiting: Waiting,
     width: Arc<AtomicUsize>,
     style: Style,
 }
+
+/// Lines of Leno's own that came while the queue was full of those of a program that prints without end.
+type Waiting = Arc<Mutex<VecDeque<Line>>>;
 
 /// How lines are shown on the terminal.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -93,9 +99,12 @@ impl Output {
     pub fn to(sink: Box<dyn io::Write + Send>, style: Style) -> (Self, Writer) {
         let (messages, received) = mpsc::channel(QUEUE);
         let width = Arc::new(AtomicUsize::new(0));
-        let writing = Writing { sink, open: true, log: None, style, width: width.clone() };
+        let waiting = Waiting::default();
+        let (for_writer, width_of) = (waiting.clone(), width.clone());
+        let writing =
+            Writing { sink, open: true, log: None, style, width: width_of, waiting: for_writer };
         let writer = std::thread::spawn(move || writing.run(received));
-        (Self { messages, width, style }, Writer(writer))
+        (Self { messages, waiting, width, style }, Writer(writer))
     }
 
     /// Keeps all lines from here on in `log` as well.
@@ -120,12 +129,20 @@ impl Output {
         Origin::new(label, name, colour)
     }
 
-    /// Prints lines of Leno's own. While the terminal is stopped and the queue full they are
-    /// dropped: the mesh itself never waits for a terminal.
+    /// Prints lines of Leno's own. They have room where the programs' lines fill the queue; what does not fit
+    /// there either, because the terminal is stopped, is dropped: the mesh itself never waits for a terminal.
     pub fn say(&self, text: &str) {
         let origin = Origin::new(LENO, LENO, self.style.colour.then_some(OWN));
         for line in text.lines() {
-            let _ = self.messages.try_send(Message::Line(Line::new(&origin, line.as_bytes())));
+            let line = Message::Line(Line::new(&origin, line.as_bytes()));
+            let Err(TrySendError::Full(Message::Line(line))) = self.messages.try_send(line) else {
+                continue;
+            };
+            // The writer looks here before each of the lines that fill the queue.
+            let mut waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
+            if waiting.len() < QUEUE {
+                waiting.push_back(line);
+            }
         }
     }
 
@@ -218,15 +235,27 @@ struct Writing {
     log: Option<LogFile>,
     style: Style,
     width: Arc<AtomicUsize>,
+    waiting: Waiting,
 }
 
 impl Writing {
     fn run(mut self, mut received: mpsc::Receiver<Message>) {
         while let Some(message) = received.blocking_recv() {
+            self.write_waiting();
             match message {
                 Message::Line(line) => self.write(&line),
                 Message::Keep(log) => self.log = Some(log),
             }
+        }
+        self.write_waiting();
+    }
+
+    fn write_waiting(&mut self) {
+        let mut waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
+        let lines = std::mem::take(&mut *waiting);
+        drop(waiting);
+        for line in lines {
+            self.write(&line);
         }
     }
 

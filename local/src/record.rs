@@ -3,6 +3,8 @@
 //!
 //! A thing is recorded before it is made, so there is no moment in which it exists unrecorded.
 
+mod traces;
+
 use std::fs::{self, File, OpenOptions};
 use std::io;
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt as _};
@@ -110,12 +112,23 @@ impl Record {
                 read(layout)?.made.into_iter().partition(is_flows);
             remove_made(&others)?;
             kept = flows;
+        } else {
+            remove_made(&traces::made(layout)?)?;
         }
         let owner = std::process::id().try_into().ok().and_then(Process::find);
         let owner = owner.ok_or_else(|| Error::Refused("cannot read /proc/self/stat".into()))?;
         let contents = Contents { version: VERSION, owner, made: kept };
-        write_atomically(&layout.record(), &to_json(&contents), 0o600)?;
-        Ok(Self { layout: layout.clone(), contents, _lock: lock })
+        let record = Self { layout: layout.clone(), contents, _lock: lock };
+        record.write()?;
+        Ok(record)
+    }
+
+    /// Writes the record.
+    ///
+    /// # Errors
+    /// When it cannot be written.
+    pub fn write(&self) -> Result<()> {
+        write_atomically(&self.layout.record(), &to_json(&self.contents), 0o600)
     }
 
     /// Records something about to be made.
@@ -127,7 +140,7 @@ impl Record {
             return Ok(());
         }
         self.contents.made.push(made);
-        write_atomically(&self.layout.record(), &to_json(&self.contents), 0o600)
+        self.write()
     }
 
     /// Removes things and forgets them.
@@ -137,7 +150,7 @@ impl Record {
     pub fn remove(&mut self, things: &[Made]) -> Result<()> {
         remove_made(things)?;
         self.contents.made.retain(|made| !things.contains(made));
-        write_atomically(&self.layout.record(), &to_json(&self.contents), 0o600)
+        self.write()
     }
 
     /// The control groups.
@@ -155,10 +168,14 @@ impl Record {
     }
 }
 
-/// Who owns a mesh, none when nobody does.
+/// The process that owns a mesh: the one of the record, or without a record the one that its guard was
+/// started by.
 #[must_use]
 pub fn owner(layout: &Layout) -> Option<Process> {
-    read(layout).ok().map(|contents| contents.owner).filter(Process::alive)
+    match read(layout) {
+        Ok(contents) => Some(contents.owner).filter(Process::alive),
+        Err(_) => traces::owner(layout),
+    }
 }
 
 /// The names of the meshes that run on this machine.
@@ -214,9 +231,14 @@ pub fn uplinks(but: &str) -> Vec<Uplink> {
 /// [`Error::Running`] when the mesh runs; else when something cannot be removed.
 pub fn clean_up(layout: &Layout) -> Result<()> {
     let _lock = lock(layout)?;
-    if layout.record().exists() {
-        remove_made(&read(layout)?.made)?;
-    }
+    let recorded = match read(layout) {
+        Ok(contents) => contents.made,
+        Err(Error::Damaged { .. }) => Vec::new(),
+        Err(_) if !layout.record().exists() => Vec::new(),
+        Err(error) => return Err(error),
+    };
+    remove_made(&recorded)?;
+    remove_made(&traces::made(layout)?)?;
     remove_directory(layout)
 }
 
@@ -253,8 +275,12 @@ fn to_json(contents: &Contents) -> Vec<u8> {
 fn read(layout: &Layout) -> Result<Contents> {
     let path = layout.record();
     let text = fs::read(&path).attempt(|| format!("cannot read {}", path.display()))?;
-    let contents: Contents = serde_json::from_slice(&text)
-        .map_err(|source| Error::Damaged { path: path.clone(), source })?;
+    let remedy = || "run `leno cleanup`".to_owned();
+    let contents: Contents = serde_json::from_slice(&text).map_err(|source| Error::Damaged {
+        path: path.clone(),
+        remedy: remedy(),
+        source,
+    })?;
     if contents.version == VERSION {
         return Ok(contents);
     }
@@ -306,8 +332,17 @@ fn lock(layout: &Layout) -> Result<Flock<File>> {
         let ours = locked.metadata().attempt(|| format!("cannot read {}", path.display()))?;
         let same =
             |current: fs::Metadata| (current.dev(), current.ino()) == (ours.dev(), ours.ino());
-        if fs::metadata(&path).is_ok_and(same) {
-            return Ok(locked);
+        if !fs::metadata(&path).is_ok_and(same) {
+            continue;
+        }
+        // A mesh whose lock was removed runs all the same. One that was killed is gone soon.
+        match owner(layout).filter(|owner| owner.pid != nix::unistd::getpid().as_raw()) {
+            None => return Ok(locked),
+            Some(_) if Instant::now() < deadline => std::thread::sleep(DYING / 20),
+            Some(owner) => {
+                let mesh = layout.mesh().to_owned();
+                return Err(Error::Running { mesh, owner: owner.pid.to_string() });
+            }
         }
     }
 }

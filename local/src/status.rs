@@ -260,14 +260,20 @@ impl Status {
             || Error::NotRunning { mesh: layout.mesh().to_owned(), running: record::running() };
         let path = layout.status();
         let text = match fs::read(&path) {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Err(not_running()),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                let owner = record::owner(layout).ok_or_else(not_running)?.pid;
+                return Err(Error::NoStatus { mesh: layout.mesh().to_owned(), owner, path });
+            }
             Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
                 return Err(Error::NeedsRoot);
             }
             other => other.attempt(|| format!("cannot read {}", path.display()))?,
         };
-        record::owner(layout).ok_or_else(not_running)?;
-        serde_json::from_slice(&text).map_err(|source| Error::Damaged { path, source })
+        let owner = record::owner(layout).ok_or_else(not_running)?;
+        serde_json::from_slice(&text).map_err(|source| {
+            let remedy = format!("remove it, and process {} writes it again", owner.pid);
+            Error::Damaged { path, remedy, source }
+        })
     }
 
     /// Replaces the status on disk.

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use anyhow::{Result, bail};
 use clap::Args;
+use leno_local::Error;
 use leno_local::layout::{DEFAULT_MESH, Layout};
 use leno_local::record::{self, Process};
 use leno_local::status::Status;
@@ -34,7 +35,11 @@ pub(crate) struct Down {
 pub(crate) fn run(down: &Down) -> Result<bool> {
     let name = down.mesh.name()?;
     let layout = Layout::new(&name)?;
-    let status = Status::read(&layout)?;
+    // It ends without its status too, should that be gone or damaged.
+    let status = match Status::read(&layout) {
+        Err(error @ (Error::NotRunning { .. } | Error::NeedsRoot)) => return Err(error.into()),
+        other => other,
+    };
     let Some(owner) = record::owner(&layout) else {
         bail!("mesh {name} has just ended");
     };
@@ -54,11 +59,12 @@ pub(crate) fn run(down: &Down) -> Result<bool> {
     if layout.record().exists() {
         bail!("mesh {name} has ended and left something behind: `leno cleanup` removes it");
     }
-    let instances = match status.instances.len() {
-        1 => "1 instance".to_owned(),
-        many => format!("{many} instances"),
+    let instances = match status.map(|status| status.instances.len()) {
+        Ok(1) => ", 1 instance".to_owned(),
+        Ok(many) => format!(", {many} instances"),
+        Err(_) => String::new(),
     };
-    print(&format!("mesh {name} has ended, {instances}\n"))?;
+    print(&format!("mesh {name} has ended{instances}\n"))?;
     Ok(true)
 }
 

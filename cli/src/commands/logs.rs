@@ -7,7 +7,8 @@ use std::time::Duration;
 use anyhow::{Context as _, Result};
 use clap::Args;
 use leno_local::layout::Layout;
-use leno_local::log::{Entry, Reader};
+use leno_local::log::{Dropped, Entry, OWN_NAMES, Reader};
+use leno_local::output::LENO;
 use leno_local::record;
 use leno_local::status::Status;
 
@@ -19,7 +20,8 @@ const POLL: Duration = Duration::from_millis(100);
 /// Prints what the workloads of a mesh of `leno up` have printed: the newest 4 to 8 MiB
 ///
 /// With one instance or workload of one instance its lines alone; else each with its name before it. `leno`
-/// stands for the lines of `leno up` itself, `controller` for those of the control plane. Needs root.
+/// stands for the lines of `leno up` itself, which are kept apart, `controller` for those of the control plane.
+/// Says how many older lines were dropped. Needs root.
 #[derive(Debug, Args)]
 #[command(
     after_help = "Examples:\n  sudo leno logs -f web\n  sudo leno logs --tail 20 -t shop/web-1 cart\n  \
@@ -89,8 +91,11 @@ pub(crate) fn run(logs: &Logs) -> Result<bool> {
         reader.more().with_context(|| format!("cannot read {}", layout.log().display()))
     };
     let mut entries: VecDeque<Entry> = more(&mut reader)?.into_iter().filter(fits).collect();
-    if let Some(tail) = logs.tail {
-        entries.drain(..entries.len().saturating_sub(tail));
+    let dropped = of_wanted(reader.dropped(), wanted.as_deref());
+    match logs.tail {
+        Some(tail) if tail <= entries.len() => drop(entries.drain(..entries.len() - tail)),
+        _ if dropped > 0 => complain_of(dropped),
+        _ => {}
     }
     loop {
         for entry in &entries {
@@ -108,6 +113,22 @@ pub(crate) fn run(logs: &Logs) -> Result<bool> {
             std::thread::sleep(POLL);
         }
     }
+}
+
+/// How many of the lines that were dropped may have been among the wanted ones.
+fn of_wanted(dropped: Dropped, wanted: Option<&[String]>) -> u64 {
+    let (mut own, mut others) = (wanted.is_none(), wanted.is_none());
+    for name in wanted.unwrap_or_default() {
+        own |= name == LENO;
+        others |= name != LENO;
+    }
+    u64::from(own) * dropped.own + u64::from(others) * dropped.others
+}
+
+fn complain_of(dropped: u64) {
+    eprintln!(
+        "leno: {dropped} older lines, of all workloads together, were dropped: the log keeps the newest 4 to 8 MiB"
+    );
 }
 
 /// The names in the log that are meant; `None` for all.
@@ -129,9 +150,9 @@ fn wanted(logs: &Logs, status: &Status) -> Result<Option<Vec<String>>> {
     }
     let mut own = Vec::new();
     for workload in &logs.workloads {
-        match workload.as_str() {
-            "leno" | "controller" | "observer" => own.push(workload.clone()),
-            workload => add(Some(workload))?,
+        match OWN_NAMES.contains(&workload.as_str()) {
+            true => own.push(workload.clone()),
+            false => add(Some(workload))?,
         }
     }
     names.extend(own);

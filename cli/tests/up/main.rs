@@ -15,6 +15,7 @@ mod flows;
 mod laptop;
 mod machine;
 mod mesh;
+mod mishaps;
 mod open;
 mod process;
 mod prometheus;

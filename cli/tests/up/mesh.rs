@@ -119,6 +119,17 @@ impl Mesh {
         mesh
     }
 
+    /// Starts a mesh by a shell script with the command as its `$0` and `$@`, and with a path in `ETC` that it may
+    /// make a directory at; does not wait until all instances take traffic.
+    pub(crate) fn start_by(yaml: &str, script: &str) -> Self {
+        let mut mesh = Self::new(yaml);
+        let mut shell = Command::new("sh");
+        shell.args(["-c", script, env!("CARGO_BIN_EXE_leno"), "up"]);
+        shell.env("ETC", mesh.directory().join("etc"));
+        mesh.spawn(shell);
+        mesh
+    }
+
     /// Starts mesh `x-y` with namespace `z`, and mesh `x` with namespace `y-z`.
     pub(crate) fn similar() -> (Self, Self) {
         let yaml = |namespace: &str| {

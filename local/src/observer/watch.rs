@@ -162,7 +162,12 @@ fn written(layout: &Layout) -> Result<SystemTime> {
 fn read(layout: &Layout) -> Result<Observed> {
     let path = layout.status();
     let text = std::fs::read(&path).attempt(|| format!("cannot read {}", path.display()))?;
-    serde_json::from_slice(&text).map_err(|source| Error::Damaged { path, source })
+    let remedy = || "remove it, and `leno up` writes it again".to_owned();
+    serde_json::from_slice(&text).map_err(|source| Error::Damaged {
+        path,
+        remedy: remedy(),
+        source,
+    })
 }
 
 fn state(observed: &Observed) -> State {

@@ -8,6 +8,7 @@ use leno_resources::{EGRESS_ANNOTATION, Located, MTLS_ANNOTATION, Object, Worklo
 use leno_types::InstanceName;
 
 use super::{Draft, Instance, Launch, settings};
+use crate::log::OWN_NAMES;
 
 impl Draft<'_> {
     /// Adds every instance of every workload.
@@ -62,6 +63,13 @@ impl Draft<'_> {
     }
 
     fn instances(&mut self, located: &Located<Object>, workload: &Workload) -> Vec<Instance> {
+        let name = workload.metadata.name.as_str();
+        if OWN_NAMES.contains(&name) {
+            let reason = format!(
+                "{name:?} stands for a part of the mesh in `leno logs`: rename the workload"
+            );
+            self.problem(located, "metadata.name", reason);
+        }
         let settings = settings::of(self.documents, workload, self.defaults);
         let launch = self.launch(located, workload, &settings);
         let mut resolved = workload.clone();

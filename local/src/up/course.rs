@@ -11,6 +11,7 @@ use leno_capture::Choice;
 use leno_resources::Documents;
 use leno_types::InstanceName;
 use tokio::sync::{Notify, mpsc, watch};
+use tokio::time::MissedTickBehavior;
 
 use super::Options;
 use super::counted;
@@ -41,6 +42,8 @@ const NOTICE: Duration = Duration::from_millis(300);
 const LATE: Duration = Duration::from_secs(6);
 /// When what could not be written is tried again: a full `/run` is somebody's to clear.
 const REWRITE: Duration = Duration::from_secs(1);
+/// How often it is checked that the guard runs and the files of the mesh are there.
+const LOOK: Duration = Duration::from_secs(1);
 /// Most edits that are remembered here; the observer keeps those of a day, and looks every few seconds.
 const MAX_EDITS: usize = 32;
 
@@ -130,6 +133,8 @@ impl<'a> Up<'a> {
         }
         self.greet(&plan);
         self.adopt(plan, documents).await?;
+        let mut looks = tokio::time::interval(LOOK);
+        looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
             tokio::select! {
                 () = signals.asked() => return Ok(()),
@@ -146,8 +151,32 @@ impl<'a> Up<'a> {
                 }
                 () = self.controller_changed.notified() => self.publish(),
                 () = self.files.edited() => self.edited().await,
+                _ = looks.tick() => self.mend(),
                 () = tokio::time::sleep(REWRITE), if self.unwritten => self.publish(),
             }
+        }
+    }
+
+    /// Starts the guard again where it has ended, and writes files again that were removed by others.
+    fn mend(&mut self) {
+        if let Some(report) = self.mesh.guard.revive() {
+            self.say(&report);
+        }
+        let layout = &self.mesh.layout;
+        for (path, is_record) in [(layout.record(), true), (layout.status(), false)] {
+            if self.unwritten || path.exists() {
+                continue;
+            }
+            self.say(&format!("{} was removed; writing it again", path.display()));
+            match is_record {
+                true => {
+                    if let Err(error) = self.mesh.record.borrow().write() {
+                        self.say(&error.chain());
+                    }
+                }
+                false => self.publish(),
+            }
+            return;
         }
     }
 

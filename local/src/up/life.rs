@@ -92,6 +92,10 @@ impl Life {
             Change::Placed(surroundings, backend) => {
                 self.surroundings = *surroundings;
                 self.capture = backend.map(|backend| backend.to_string());
+                if self.phase == Phase::Failed {
+                    self.phase = Phase::Starting;
+                    self.trouble.reason = None;
+                }
             }
             // Each start of its process, whether or not it comes to listen.
             Change::Started(pid) => {
@@ -147,7 +151,10 @@ impl Life {
                 self.proxy_ready = ready;
                 self.proxy_restarts = restarts;
             }
-            Change::Failed => self.phase = Phase::Failed,
+            Change::Failed(reason) => {
+                self.phase = Phase::Failed;
+                self.trouble.reason = Some(reason);
+            }
             Change::ApplicationEnded => {
                 self.application_ended = true;
                 // Its proxy served it to the end.

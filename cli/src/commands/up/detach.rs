@@ -2,9 +2,10 @@
 
 use std::io::{self, Write as _};
 use std::process::{Child, Command, ExitStatus, Stdio};
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context as _, Result, bail};
+use leno_local::check::state;
 use leno_local::layout::Layout;
 use leno_local::record;
 use leno_local::status::{InstanceStatus, Phase, Status};
@@ -15,6 +16,10 @@ use crate::commands::print;
 const DETACHED: &str = "LENO_DETACHED";
 /// How often it is looked how far the start has come.
 const POLL: Duration = Duration::from_millis(20);
+/// How long an application without ports must have run.
+const MOMENT: Duration = Duration::from_secs(1);
+/// How long one must have run that ended before: longer than most take that end again and again.
+const AFTER_END: Duration = Duration::from_secs(5);
 
 /// Whether this process is the one in the background. Such a process leaves the session of the
 /// terminal, so that its end is not theirs.
@@ -55,7 +60,7 @@ pub(super) fn start(mesh: &str, reads_stdin: bool, patience: Option<Duration>) -
         }
         match of_child(&layout, &child) {
             Some(status) if patience.is_none() => return started(&status, begun),
-            Some(status) if status.instances.iter().all(InstanceStatus::settled) => {
+            Some(status) if status.instances.iter().all(lasts) => {
                 return started(&status, begun);
             }
             Some(status) if patience.is_some() && ended(&status).is_some() => {
@@ -70,18 +75,37 @@ pub(super) fn start(mesh: &str, reads_stdin: bool, patience: Option<Duration>) -
                 );
             }
             Some(status) if patience.is_some_and(|patience| begun.elapsed() > patience) => {
-                let waiting: Vec<&InstanceStatus> =
-                    status.instances.iter().filter(|one| !one.settled()).collect();
-                let names: Vec<String> =
-                    waiting.iter().map(|one| format!("{}/{}", one.namespace, one.name)).collect();
+                let waiting = status.instances.iter().filter(|one| !lasts(one));
+                let shown = |one: &InstanceStatus| {
+                    format!("{}/{} ({})", one.namespace, one.name, state(one, &[], now_unix_ms()))
+                };
+                let names: Vec<String> = waiting.map(shown).collect();
                 bail!(
-                    "mesh {mesh} runs, but not all of it takes traffic: {}; `leno ps` says why",
+                    "mesh {mesh} runs, but not all of it takes traffic: {}; `leno ps` shows how it goes on",
                     names.join(", ")
                 );
             }
             _ => std::thread::sleep(POLL),
         }
     }
+}
+
+/// Whether an instance is settled and not only for the instant between its start and its end. One that
+/// listens on its ports has shown that; another one must have run for a moment.
+fn lasts(instance: &InstanceStatus) -> bool {
+    let bound = match instance.trouble.ended {
+        None if !instance.ports.is_empty() => return instance.settled(),
+        None => MOMENT,
+        Some(_) => AFTER_END,
+    };
+    let bound = i64::try_from(bound.as_millis()).unwrap_or(i64::MAX);
+    let ran = |started: i64| now_unix_ms().saturating_sub(started) >= bound;
+    instance.phase.is_settled() || (instance.ready && instance.started_unix_ms.is_some_and(ran))
+}
+
+fn now_unix_ms() -> i64 {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    i64::try_from(now.as_millis()).unwrap_or(i64::MAX)
 }
 
 /// An instance that is not started again although it failed.

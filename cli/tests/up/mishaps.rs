@@ -1,0 +1,172 @@
+//! What goes wrong around a mesh: a crash loop, a flood of lines, a process or a file of the mesh that is gone.
+
+#![expect(clippy::unwrap_used, reason = "test code")]
+
+use std::fs;
+use std::process::Output;
+
+use crate::mesh::{Mesh, root};
+
+/// One workload without a proxy in the namespace `shop`.
+fn workload(name: &str, spec: &str) -> String {
+    format!(
+        "apiVersion: leno.dev/v1alpha1\nkind: Workload\nmetadata: {{name: {name}, namespace: shop, \
+         labels: {{leno.dev/inject: disabled}}}}\nspec: {{{spec}}}\n---\n"
+    )
+}
+
+fn run(mesh: &Mesh, command: &[&str]) -> Output {
+    mesh.leno(command).args(["--name", mesh.name()]).output().unwrap()
+}
+
+fn out(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stdout).into_owned()
+}
+
+fn err(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stderr).into_owned()
+}
+
+fn idle() -> String {
+    workload("web", "command: [sleep, infinity]")
+}
+
+#[test]
+fn the_wait_for_a_mesh_names_a_crash_loop() {
+    let bye = workload("bye", "command: [sh, -c, 'echo bye; exit 3']");
+    let Some(mesh) = root(|| Mesh::draft(&(idle() + &bye))) else { return };
+    let up = mesh.detached(&["--wait", "--wait-timeout", "2s"]);
+    let text = err(&up);
+    assert_eq!(up.status.code(), Some(2), "{up:?}");
+    assert!(text.contains("shop/bye-0 (waiting: exited with 3"), "{text}");
+    assert!(text.contains("last line: bye") && !text.contains("web-0"), "{text}");
+}
+
+#[test]
+fn a_name_of_a_part_of_the_mesh_is_no_name_of_a_workload() {
+    for name in ["leno", "controller", "observer"] {
+        let yaml = idle() + &workload(name, "command: [sleep, infinity]");
+        let Some((_mesh, output)) = root(|| Mesh::refused(&yaml)) else { return };
+        let text = err(&output);
+        assert_eq!(output.status.code(), Some(2), "{text}");
+        assert!(text.contains("mesh.yaml:8:"), "{text}");
+        assert!(text.contains(&format!("metadata.name: {name:?} stands for a part")), "{text}");
+    }
+}
+
+#[test]
+fn a_command_waits_until_its_workload_is_set_up() {
+    let yaml = workload("web", "replicas: 12, command: [sleep, infinity]");
+    let Some(mesh) = root(|| Mesh::draft(&yaml)) else { return };
+    let up = mesh.detached(&[]);
+    assert!(up.status.success(), "{up:?}");
+    assert_eq!(mesh.text("web-11", &["hostname"]), "web-11");
+}
+
+#[test]
+fn an_instance_that_cannot_be_set_up_says_why() {
+    let script = "mkdir $ETC; cp -a /etc/. $ETC; rm -f $ETC/resolv.conf $ETC/hosts; export ETC; \
+                  exec unshare -m sh -c 'mount --bind $ETC /etc; exec \"$0\" \"$@\"' \"$0\" \"$@\"";
+    let Some(mesh) = root(|| Mesh::start_by(&idle(), script)) else { return };
+    let reason = "failed, cannot find the file behind /etc/resolv.conf: create an empty one";
+    mesh.wait_for("the reason", || out(&run(&mesh, &["ps"])).contains(reason));
+    let exec = mesh.exec("web", &["true"]);
+    assert_eq!(exec.status.code(), Some(2));
+    assert!(err(&exec).contains(&format!("web-0 is not set up yet ({reason}")), "{exec:?}");
+}
+
+#[test]
+fn a_guard_that_was_killed_is_started_again() {
+    let yaml = workload("web", "command: [sh, -c, 'setsid sleep 1000 & exec sleep 1001']");
+    let Some(mut mesh) = root(|| Mesh::start(&yaml)) else { return };
+    let guard = |mesh: &Mesh| {
+        let children = format!("/proc/{0}/task/{0}/children", mesh.pid());
+        let children = fs::read_to_string(children).unwrap();
+        let is_guard = |pid: &&str| {
+            let command = fs::read_to_string(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+            command.split('\0').nth(1) == Some("guard")
+        };
+        children.split_whitespace().find(is_guard).and_then(|pid| pid.parse::<i32>().ok())
+    };
+    let first = guard(&mesh).unwrap();
+    mesh.kill_process(first);
+    mesh.wait_for_line("| the guard of the mesh was ended by SIGKILL; starting it again at once\n");
+    mesh.wait_for("another guard", || guard(&mesh).is_some_and(|pid| pid != first));
+    mesh.kill();
+    mesh.wait_for("every process to end", || {
+        !mesh.remains().iter().any(|thing| thing.starts_with("process "))
+    });
+}
+
+#[test]
+fn files_of_a_mesh_that_were_removed_are_written_again() {
+    let Some(mut mesh) = root(|| Mesh::start(&idle())) else { return };
+    let layout = mesh.layout().clone();
+    fs::write(layout.status(), "garbage").unwrap();
+    let text = err(&run(&mesh, &["ps"]));
+    let remedy = format!("is damaged: remove it, and process {} writes it again", mesh.pid());
+    assert!(text.contains(&remedy), "{text}");
+    fs::remove_file(layout.status()).unwrap();
+    fs::remove_file(layout.record()).unwrap();
+    let missing = err(&run(&mesh, &["ps"]));
+    assert!(missing.is_empty() || missing.contains(&format!("runs (process {})", mesh.pid())));
+    mesh.wait_for("the files", || run(&mesh, &["ps"]).status.success() && layout.record().exists());
+
+    // Without status and record it ends all the same.
+    fs::write(layout.status(), "garbage").unwrap();
+    fs::write(layout.record(), "garbage").unwrap();
+    let down = mesh.leno(&["down", "--name", mesh.name()]).spawn().unwrap();
+    assert_eq!(mesh.ended().code(), Some(0), "{}", mesh.log());
+    assert!(down.wait_with_output().unwrap().status.success());
+    assert_eq!(mesh.remains(), [""; 0]);
+}
+
+#[test]
+fn a_mesh_whose_files_are_gone_is_found_and_removed() {
+    let Some(mut mesh) = root(|| Mesh::start(&idle())) else { return };
+    let remove_files = |mesh: &Mesh| {
+        for entry in fs::read_dir(mesh.layout().directory()).unwrap().flatten() {
+            if entry.file_type().unwrap().is_file() {
+                fs::remove_file(entry.path()).unwrap();
+            }
+        }
+    };
+    remove_files(&mesh);
+    let running = format!("still runs (process {}): stop it first", mesh.pid());
+    let cleanup = run(&mesh, &["cleanup"]);
+    assert_eq!(cleanup.status.code(), Some(2), "{cleanup:?}");
+    assert!(err(&cleanup).contains(&running), "{cleanup:?}");
+    mesh.wait_for("the status", || mesh.layout().status().exists());
+    assert!(mesh.exec("web", &["true"]).status.success(), "{}", mesh.log());
+
+    mesh.kill();
+    remove_files(&mesh);
+    assert!(!mesh.remains().is_empty());
+    let cleanup = run(&mesh, &["cleanup"]);
+    assert!(cleanup.status.success(), "{cleanup:?}");
+    assert_eq!(mesh.remains(), [""; 0]);
+}
+
+#[test]
+fn a_flood_of_lines_leaves_those_of_the_mesh() {
+    let line = "x".repeat(1000);
+    let flood = format!("yes {line} | head -c 20000000; echo; echo flooded; exec sleep infinity");
+    let calm = workload("calm", "command: [sh, -c, 'echo calm; exec sleep infinity']");
+    let noisy = workload("noisy", &format!("command: [sh, -c, '{flood}']"));
+    let Some(mesh) = root(|| Mesh::start(&calm)) else { return };
+    mesh.wait_for_line("| calm");
+    mesh.edit(&(calm + &noisy));
+    mesh.wait_for_line("| flooded");
+    let own = run(&mesh, &["logs", "leno"]);
+    assert!(out(&own).contains("Workload shop/noisy added; 1 instance starts"), "{own:?}");
+    assert!(out(&own).contains("1 instance ready after") && err(&own).is_empty(), "{own:?}");
+    let calm = run(&mesh, &["logs", "calm"]);
+    assert_eq!(out(&calm), "");
+    let text = err(&calm);
+    let dropped =
+        text.strip_prefix("leno: ").and_then(|text| text.split_once(" older lines, of all "));
+    let dropped: u64 = dropped.unwrap_or_else(|| panic!("{text}")).0.parse().unwrap();
+    assert!((11_000..20_000).contains(&dropped), "{text}");
+    let tail = run(&mesh, &["logs", "--tail", "1", "noisy"]);
+    assert_eq!((out(&tail).trim(), &*err(&tail)), ("flooded", ""));
+}

@@ -1,0 +1,64 @@
+//! What a mesh leaves on the machine, found by its names: for a mesh whose record is gone.
+
+use std::fs;
+use std::os::unix::fs::MetadataExt as _;
+use std::path::Path;
+
+use super::{Made, Process};
+use crate::error::Result;
+use crate::layout::Layout;
+use crate::netns;
+
+/// The control group and the network namespaces of a mesh, with what is pinned under their names.
+pub(super) fn made(layout: &Layout) -> Result<Vec<Made>> {
+    let group = layout.cgroup(&leno_capture::cgroup2_root()?);
+    let mut made = Vec::new();
+    if group.is_dir() {
+        made.push(Made::Cgroup(group));
+    }
+    let switch = layout.switch_netns();
+    // No name of a mesh has a dot.
+    let prefix = format!("{switch}.");
+    let entries = fs::read_dir(netns::DIRECTORY).into_iter().flatten().flatten();
+    for name in entries.filter_map(|entry| entry.file_name().into_string().ok()) {
+        if name.starts_with(&prefix) {
+            made.extend([Made::Capture(name.clone()), Made::Netns(name)]);
+        } else if name == switch {
+            made.extend([Made::Flows(layout.flows()), Made::Netns(name)]);
+        }
+    }
+    Ok(made)
+}
+
+/// The process that started the guard of a mesh. Only processes of root count: others could name any group.
+pub(super) fn owner(layout: &Layout) -> Option<Process> {
+    let group = layout.cgroup(Path::new("/"));
+    let processes = fs::read_dir("/proc").ok()?.flatten().map(|entry| entry.path());
+    processes.filter(|process| guards(process, &group)).find_map(|guard| {
+        let pid = parent(&guard)?;
+        let owner = Path::new("/proc").join(pid.to_string());
+        // One that lost its owner belongs to another process now.
+        let same =
+            fs::read_link(owner.join("exe")).ok()? == fs::read_link(guard.join("exe")).ok()?;
+        (same && is_of_root(&owner)).then(|| Process::find(pid))?
+    })
+}
+
+/// Whether the process of this directory in `/proc` is the guard of the group, wherever the hierarchy is mounted.
+fn guards(process: &Path, group: &Path) -> bool {
+    let command = fs::read(process.join("cmdline")).unwrap_or_default();
+    let mut arguments = command.split(|byte| *byte == 0).skip(1);
+    let own = group.as_os_str().as_encoded_bytes();
+    arguments.next() == Some(&b"guard"[..])
+        && arguments.next().is_some_and(|guarded| guarded.ends_with(own))
+        && is_of_root(process)
+}
+
+fn is_of_root(process: &Path) -> bool {
+    fs::metadata(process).is_ok_and(|process| process.uid() == 0)
+}
+
+fn parent(process: &Path) -> Option<i32> {
+    let status = fs::read_to_string(process.join("status")).ok()?;
+    status.lines().find_map(|line| line.strip_prefix("PPid:"))?.trim().parse().ok()
+}
