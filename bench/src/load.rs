@@ -1,6 +1,7 @@
 //! The load: established generators where there are good ones, the suite's own otherwise. All run from
 //! here or inside a workload of a mesh.
 
+pub(crate) mod client_address;
 mod origin;
 pub(crate) mod tcp;
 

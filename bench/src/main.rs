@@ -18,6 +18,7 @@
 mod authorizing;
 mod backend;
 mod balance;
+mod client_address;
 mod hop;
 mod load;
 mod matching;
@@ -91,6 +92,11 @@ enum Command {
     ///
     /// Exits with 1 if it does, or if the rate is not held.
     Routes(routes::Args),
+    /// Cost of showing an application its client's address, by what it is shown (needs root)
+    ///
+    /// Connects as the proxy of a workload does, which eBPF captures: from the workload's own address, from
+    /// the stand-in address, and with the client named.
+    ClientAddress(client_address::Args),
     /// Prints the tables of `http`, `mesh` or `memory` again, from their file of records
     Tables {
         /// The file of records
@@ -104,6 +110,7 @@ enum Command {
 #[derive(Subcommand)]
 enum Generator {
     Tcp(load::tcp::Plan),
+    ClientAddress(load::client_address::Plan),
 }
 
 #[derive(clap::Args)]
@@ -228,6 +235,10 @@ fn run(command: Command) -> Result<bool> {
         Command::Authorize(args) => return Ok(authorizing::run(args)),
         Command::Routes(args) => return routes::run(args),
         Command::Tables { file } => print!("{}", report::tables(&record::read(&file)?)),
+        Command::ClientAddress(args) => client_address::run(args)?,
+        Command::Load(Generator::ClientAddress(plan)) => {
+            println!("{}", serde_json::to_string(&load::client_address::run(&plan)?)?);
+        }
         Command::Load(Generator::Tcp(plan)) => {
             println!("{}", serde_json::to_string(&load::tcp::run(&plan)?)?);
         }

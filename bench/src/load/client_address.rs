@@ -1,0 +1,87 @@
+//! Connections to an application from the place of its proxy, one after another, as the proxy makes them.
+
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, ensure};
+use leno_transport::{ClientAddress, Shown};
+use leno_types::ports::PROXY_UID;
+use nix::sys::resource::{UsageWho, getrusage};
+use nix::sys::time::TimeValLike as _;
+use nix::unistd::{Gid, Uid, setgid, setgroups, setuid};
+use serde::{Deserialize, Serialize};
+use socket2::SockRef;
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+
+/// The client on whose behalf connections are made: no host has this address (RFC 5737).
+const CLIENT: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::new(192, 0, 2, 7)), 40_000);
+
+/// Connect to an application as its proxy does, in each way in turn, and print the cost as JSON.
+#[derive(clap::Args, Clone, Debug)]
+pub(crate) struct Plan {
+    /// The workload's address and the port of its echo server
+    address: SocketAddr,
+    /// Connections of each way in a round
+    #[arg(long)]
+    connections: u32,
+    /// Rounds
+    #[arg(long)]
+    rounds: u32,
+}
+
+/// What one connection cost, on average over a round.
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+pub(crate) struct Cost {
+    /// CPU of the connecting side.
+    pub(crate) cpu_us: f64,
+    /// From the begin until the first answer.
+    pub(crate) answer_us: f64,
+}
+
+/// The ways: their names as `/config` has them, with the cost of each round.
+pub(crate) type Costs = Vec<(String, Vec<Cost>)>;
+
+/// Runs the plan in this process, which becomes the proxy's user.
+pub(crate) fn run(plan: &Plan) -> Result<Costs> {
+    setgroups(&[]).context("cannot leave root's groups")?;
+    setgid(Gid::from_raw(PROXY_UID))?;
+    setuid(Uid::from_raw(PROXY_UID))?;
+    ensure!(Shown::now() == Shown::Client, "nothing shows clients' addresses in this namespace");
+    let mut costs: Costs = Vec::new();
+    let ways = [Shown::Own, Shown::StandIn, Shown::Client];
+    for way in ways {
+        costs.push((way.name().to_owned(), Vec::new()));
+    }
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    for round in 0..plan.rounds as usize {
+        for turn in 0..ways.len() {
+            let nth = (round + turn) % ways.len();
+            let addresses = ClientAddress::always(ways[nth]);
+            costs[nth].1.push(runtime.block_on(connect(&addresses, plan))?);
+        }
+    }
+    Ok(costs)
+}
+
+async fn connect(addresses: &ClientAddress, plan: &Plan) -> Result<Cost> {
+    let application = SocketAddr::from((Ipv4Addr::LOCALHOST, plan.address.port()));
+    let (mut answered, before) = (Duration::ZERO, cpu()?);
+    for _ in 0..plan.connections {
+        let begun = Instant::now();
+        let mut stream = addresses.connect(application, (CLIENT, plan.address.ip())).await?;
+        stream.write_all(b"x").await?;
+        stream.read_exact(&mut [0]).await?;
+        answered += begun.elapsed();
+        // A reset leaves no port behind that waits.
+        SockRef::from(&stream).set_linger(Some(Duration::ZERO))?;
+    }
+    let each = |sum: Duration| sum.as_secs_f64() * 1e6 / f64::from(plan.connections);
+    Ok(Cost { cpu_us: each(cpu()?.saturating_sub(before)), answer_us: each(answered) })
+}
+
+/// What this thread has used, in user and system time.
+fn cpu() -> Result<Duration> {
+    let usage = getrusage(UsageWho::RUSAGE_THREAD)?;
+    let micros = usage.user_time().num_microseconds() + usage.system_time().num_microseconds();
+    Ok(Duration::from_micros(u64::try_from(micros)?))
+}
