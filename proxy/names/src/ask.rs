@@ -108,7 +108,8 @@ async fn over_udp(server: SocketAddr, question: &Question, bytes: &[u8]) -> Resu
     let mut answer = vec![0; MAX_DATAGRAM];
     loop {
         let length = socket.recv(&mut answer).await.map_err(failed)?;
-        if let Some(message) = question.is_answered_by(&answer[..length]) {
+        let datagram = answer.get(..length).unwrap_or_default();
+        if let Some(message) = question.is_answered_by(datagram) {
             return question.read(&message);
         }
     }

@@ -182,7 +182,7 @@ impl Shared {
             differs
         });
         if changed {
-            self.changes.send_modify(|version| *version += 1);
+            self.changes.send_modify(|version| *version = version.wrapping_add(1));
         }
     }
 
@@ -235,7 +235,7 @@ async fn keep(shared: Arc<Shared>, host: Arc<str>, sender: watch::Sender<Found>)
                     shared.publish(&sender, Found::Nothing("resolver-failed"));
                 }
                 let wait = retry;
-                retry = (retry * 2).min(RETRY.1);
+                retry = retry.saturating_mul(2).min(RETRY.1);
                 wait
             }
         };

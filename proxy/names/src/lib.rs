@@ -16,6 +16,16 @@
 //!
 //! Read first: [`Names`], then `question` (what a query contains, and which responses count).
 
+#![cfg_attr(
+    not(test),
+    deny(
+        clippy::arithmetic_side_effects,
+        clippy::indexing_slicing,
+        clippy::panic,
+        clippy::unwrap_used
+    )
+)]
+
 mod ask;
 mod keep;
 mod question;

@@ -45,13 +45,13 @@ impl TokenCache {
         }
         let claims = Rc::new(verify(token, issuers, now)?);
         // The text, and about as much for the claims.
-        let size = 2 * token.len();
+        let size = token.len().saturating_mul(2);
         let mut known = self.known.borrow_mut();
-        if self.bytes.get() + size > MAX_BYTES {
+        if self.bytes.get().saturating_add(size) > MAX_BYTES {
             known.clear();
             self.bytes.set(0);
         }
-        self.bytes.set(self.bytes.get() + size);
+        self.bytes.set(self.bytes.get().saturating_add(size));
         known.entry(policy).or_default().insert(token.into(), Rc::clone(&claims));
         Ok(claims)
     }

@@ -12,6 +12,16 @@
 //!              └─ new ─ verify(issuers, time) ─► signature, time ─┘
 //! ```
 
+#![cfg_attr(
+    not(test),
+    deny(
+        clippy::arithmetic_side_effects,
+        clippy::indexing_slicing,
+        clippy::panic,
+        clippy::unwrap_used
+    )
+)]
+
 mod cache;
 mod claims;
 mod error;
