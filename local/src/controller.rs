@@ -14,7 +14,7 @@ use tokio::task::JoinHandle;
 use crate::backoff::Backoff;
 use crate::cgroup::Cgroup;
 use crate::credentials::Credentials;
-use crate::enclosure::Enclosure;
+use crate::enclosure::{Enclosure, Names, write_files};
 use crate::error::Result;
 use crate::instance::{Mesh, after};
 use crate::process::{Running, Task, describe};
@@ -112,11 +112,22 @@ fn task(mesh: &Mesh, options: &Options, group: &Cgroup) -> Result<Task> {
     }
     let environment: BTreeMap<OsString, OsString> =
         [("LENO_LOG".into(), options.log.clone().into())].into();
+    // It resolves names outside of the mesh, of issuers of tokens, as instances do.
+    let gateway = mesh.switch.subnet().gateway();
+    let names = Names {
+        instance: "leno-controller",
+        full: &[],
+        namespace: "leno-system",
+        addresses: gateway,
+        server: gateway.v4.into(),
+    };
+    let mut files = write_files(&layout.control().join("etc"), &names)?;
+    files.push(program.file());
     Ok(Task {
         command,
         environment,
         directory: Some("/".into()),
-        enclosure: Enclosure::new(group, mesh.switch.netns(), &[program.file()], layout.mesh())?,
+        enclosure: Enclosure::new(group, mesh.switch.netns(), &files, layout.mesh())?,
         credentials: Credentials::powerless_root(),
         descriptors: None,
         stdin: None,

@@ -18,6 +18,8 @@ use crate::traffic::{PolicyTarget, meaning::source};
 /// requests.
 pub const MAX_AUTHORIZATION_ENTRIES: usize = 64;
 
+pub use jwks::MAX_BYTES as MAX_KEY_SET_BYTES;
+
 /// How far clocks may differ if the policy does not say it.
 const CLOCK_SKEW: std::time::Duration = std::time::Duration::from_secs(30);
 
@@ -65,7 +67,12 @@ pub struct TokenIssuerSpec {
     /// The claim `aud` has one of these.
     pub audiences: Vec<String>,
     /// Its public keys, the JSON of a JWK set (RFC 7517).
+    #[serde(skip_serializing_if = "String::is_empty")]
     pub jwks: String,
+    /// Instead of `jwks`: the URL of the set, from which the control plane fetches it again and again. The origin must
+    /// be in the annotation `leno.dev/keys-from` of the control plane's Namespace.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub jwks_url: Option<String>,
     /// The header of requests that carries the token. The default is Authorization, after `Bearer`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub header: Option<String>,
@@ -264,6 +271,14 @@ impl AuthorizationPolicy {
             tokens: self.spec.tokens.iter().map(TokenIssuerSpec::issuer).collect(),
         }
     }
+}
+
+/// Whether a text is a set of keys that verify tokens.
+///
+/// # Errors
+/// Why it is none.
+pub fn check_key_set(text: &str) -> Result<(), String> {
+    jwks::parse(text).map(drop).map_err(|error| error.to_string())
 }
 
 impl TokenIssuerSpec {

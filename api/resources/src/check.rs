@@ -14,7 +14,7 @@ use std::sync::Arc;
 
 use leno_types::{check_label, check_subdomain};
 
-use crate::metadata::{SETTINGS, allowed_values};
+use crate::metadata::{KEYS_FROM_ANNOTATION, SETTINGS, allowed_values, keys_from};
 use crate::object::Object;
 use crate::problem::{Position, Problem};
 use crate::tree::{Node, Value};
@@ -184,6 +184,12 @@ impl Check<'_> {
         let own = |(key, _): &(&String, &String)| key.starts_with(OWN_PREFIX);
         for (key, value) in settings.iter().filter(own) {
             let at = at.key(key);
+            if key == KEYS_FROM_ANNOTATION {
+                for origin in keys_from(value).filter(|one| !authorization::is_origin(one)) {
+                    self.fail(&at, format!("{origin:?} is not an origin: use https://HOST"));
+                }
+                continue;
+            }
             match allowed_values(key) {
                 None => {
                     let meant = did_you_mean(key, SETTINGS.iter().copied());

@@ -44,7 +44,7 @@ pub use k8s_openapi::api::discovery::v1::EndpointSlice;
 pub use authorization::{
     AuthorizationAction, AuthorizationPolicy, AuthorizationPolicySpec, AuthorizationRule,
     ClaimSpec, ClientSpec, GrpcSpec, HeaderSpec, IpBlockSpec, MAX_AUTHORIZATION_ENTRIES,
-    RequestSpec, SegmentSpec, TokenIssuerSpec, WorkloadSelector,
+    MAX_KEY_SET_BYTES, RequestSpec, SegmentSpec, TokenIssuerSpec, WorkloadSelector, check_key_set,
 };
 pub use cron::{ConcurrencyPolicy, Cron, Schedule};
 pub use duration::{Duration, DurationError};
@@ -52,9 +52,10 @@ pub use exemption::{ExemptSetting, MAX_EXEMPTIONS, PodExemption, PodExemptionSpe
 pub use load::{MAX_FILE_BYTES, STDIN, holds_no_file, is_document, load};
 pub use metadata::{
     CAPTURE_ANNOTATION, DEFAULT_AUTHORIZATION_ANNOTATION, DEFAULT_NAMESPACE, EGRESS_ANNOTATION,
-    FLOW_METRICS_ANNOTATION, INJECT_ANNOTATION, KINDS_CONDITION, MODE_ANNOTATION, MTLS_ANNOTATION,
-    Metadata, NODE_LABEL, REMOVAL_ANNOTATION, REMOVAL_RUN_ANNOTATION, SERVICE_NAME_LABEL,
-    SHARE_ANNOTATION, ZONE_LABEL, default_authorization, egress, mtls_mode, place, removal,
+    FLOW_METRICS_ANNOTATION, INJECT_ANNOTATION, KEYS_FROM_ANNOTATION, KINDS_CONDITION,
+    MODE_ANNOTATION, MTLS_ANNOTATION, Metadata, NODE_LABEL, REMOVAL_ANNOTATION,
+    REMOVAL_RUN_ANNOTATION, SERVICE_NAME_LABEL, SHARE_ANNOTATION, ZONE_LABEL,
+    default_authorization, egress, keys_from, mtls_mode, place, removal,
 };
 pub use object::{Kind, Object, ObjectKey, to_yaml};
 pub use objective::{

@@ -30,6 +30,9 @@ pub const DEFAULT_AUTHORIZATION_ANNOTATION: &str = "leno.dev/default-authorizati
 /// Where the flows of a workload are read: `sockets`, `off`. On a workload or a namespace; the workload's
 /// value wins.
 pub const FLOW_METRICS_ANNOTATION: &str = "leno.dev/flow-metrics";
+/// The origins from which the control plane fetches keys of issuers of tokens, with commas between them, such as
+/// `https://id.example.com`. On the control plane's own namespace.
+pub const KEYS_FROM_ANNOTATION: &str = "leno.dev/keys-from";
 /// How far the removal of the mesh has gone: `permissive`, `plaintext`, `released`. `leno
 /// uninstall` sets it on the control plane's own namespace.
 pub const REMOVAL_ANNOTATION: &str = "leno.dev/removal";
@@ -113,6 +116,11 @@ pub fn default_authorization(
     Some(text.parse().unwrap_or(DefaultAuthorization::Deny))
 }
 
+/// The origins that a value of [`KEYS_FROM_ANNOTATION`] names.
+pub fn keys_from(value: &str) -> impl Iterator<Item = &str> {
+    value.split(',').map(str::trim).filter(|origin| !origin.is_empty())
+}
+
 fn default_namespace() -> String {
     DEFAULT_NAMESPACE.to_owned()
 }
@@ -124,7 +132,7 @@ pub fn removal(annotations: &BTreeMap<String, String>) -> Removal {
 }
 
 /// The settings that documents may have as annotations or labels.
-pub(crate) const SETTINGS: [&str; 8] = [
+pub(crate) const SETTINGS: [&str; 9] = [
     MTLS_ANNOTATION,
     INJECT_ANNOTATION,
     MODE_ANNOTATION,
@@ -133,6 +141,7 @@ pub(crate) const SETTINGS: [&str; 8] = [
     EGRESS_ANNOTATION,
     DEFAULT_AUTHORIZATION_ANNOTATION,
     FLOW_METRICS_ANNOTATION,
+    KEYS_FROM_ANNOTATION,
 ];
 
 /// The values that a `leno.dev/` annotation or label may have; `None` for an unknown key.

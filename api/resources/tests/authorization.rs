@@ -244,16 +244,18 @@ fn tokens_are_of_issuers_with_public_keys() {
          metadata: {{name: p, namespace: shop}}\nspec:\n  selector: {{}}\n  tokens:\n  \
          - {{issuer: 'https://id', audiences: [a, b], jwks: '{JWKS}', header: X-Token, clockSkew: 10s}}\n  \
          - {{issuer: 'https://id2', audiences: [a], jwks: '{JWKS}'}}\n  \
+         - {{issuer: 'https://id3', audiences: [a], jwksUrl: 'https://id3/keys?a=b'}}\n  \
          rules: [{{claims: [{{name: groups, values: [ops]}}, {{name: sub}}]}}]\n"
     );
     let read = policy(&text);
     let written = to_yaml(&Object::AuthorizationPolicy(Box::new(read.clone())));
     assert_eq!(policy(&written), read);
     let meaning = read.policy(&TrustDomain::default());
-    let [first, second] = &meaning.tokens[..] else { panic!("{meaning:?}") };
+    let [first, second, third] = &meaning.tokens[..] else { panic!("{meaning:?}") };
     assert_eq!((&*first.header, first.clock_skew.as_secs()), ("x-token", 10));
     assert_eq!((&*second.header, second.clock_skew.as_secs()), ("authorization", 30));
     assert_eq!((first.keys.len(), first.keys[0].algorithm.as_str()), (1, "EdDSA"));
+    assert!(third.keys.is_empty(), "keys that are still to be fetched");
     assert_eq!(first.keys[0].id.as_deref(), Some("a"));
     assert_eq!(meaning.rules[0].claims.len(), 2);
 }
@@ -273,6 +275,18 @@ fn tokens_that_would_not_hold_are_refused() {
             "audiences: is empty: a token for",
         ),
         ("  tokens: [{issuer: i, audiences: [a]}]\n".to_owned(), "jwks: is not a set of keys"),
+        (
+            format!("  tokens: [{{{issuer}, jwksUrl: 'https://id/keys'}}]\n"),
+            "jwksUrl: says the same",
+        ),
+        (
+            "  tokens: [{issuer: i, audiences: [a], jwksUrl: 'https://u:p@id/keys'}]\n".to_owned(),
+            "jwksUrl: is no URL",
+        ),
+        (
+            "  tokens: [{issuer: i, audiences: [a], jwksUrl: 'file:///keys'}]\n".to_owned(),
+            "jwksUrl: is no URL",
+        ),
         (format!("  tokens: [{{{issuer}, clockSkew: 6m}}]\n"), "clockSkew: is more than 5m"),
         (
             format!("  tokens: [{{{issuer}, header: leno-x}}]\n"),
@@ -281,5 +295,20 @@ fn tokens_that_would_not_hold_are_refused() {
     ] {
         let found = problems(&format!("  selector: {{}}\n{rest}"));
         assert!(found.len() == 1 && found[0].contains(expected), "{rest}{found:#?}\n{expected}");
+    }
+}
+
+#[test]
+fn only_the_namespace_of_the_control_plane_says_where_keys_come_from() {
+    let namespace = |value: &str| {
+        let text = format!(
+            "apiVersion: v1\nkind: Namespace\nmetadata: {{name: leno-system, annotations: {{leno.dev/keys-from: \"{value}\"}}}}\n"
+        );
+        parse("n.yaml", &text).err().map(|problems| problems[0].to_string())
+    };
+    assert_eq!(namespace("https://id.example.com, http://10.0.0.1:8080"), None);
+    for wrong in ["id.example.com", "https://id.example.com/keys", "https://u@id", "ftp://id"] {
+        let said = namespace(wrong).unwrap_or_default();
+        assert!(said.contains("is not an origin"), "{wrong}: {said}");
     }
 }

@@ -4,6 +4,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 
 use leno_identity::Authority;
+use leno_keys::KeySets;
 use leno_serve::{Authenticator, Credentials, State};
 use leno_sources::Update;
 use tokio::sync::{mpsc, watch};
@@ -39,6 +40,8 @@ pub(crate) struct Hook {
 /// Where changes come from.
 pub(crate) struct Source {
     pub(crate) updates: mpsc::Receiver<Update>,
+    /// The keys of issuers of tokens that policies name by URL.
+    pub(crate) keys: KeySets,
     /// What takes note of changes beside the index.
     pub(crate) statuses: Option<Arc<leno_cluster::StatusReconciler>>,
     /// What the webhooks look at.

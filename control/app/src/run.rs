@@ -157,6 +157,7 @@ async fn work(
         tokio::select! {
             ended = &mut server => return ended.map_err(Into::into),
             update = source.updates.recv() => source.take(update, state, reloads)?,
+            changes = source.keys.refreshed() => state.apply(changes),
         }
     }
 }
@@ -169,13 +170,14 @@ impl Source {
         reloads: &Reloads,
     ) -> anyhow::Result<()> {
         match update.context("the documents are not followed any more")? {
-            Update::Changes(changes) => {
+            Update::Changes(mut changes) => {
                 tracing::info!(changes = changes.len(), "documents taken in");
                 if let Some(stored) = &self.stored {
                     stored.note(&changes);
                 }
                 let statuses = self.statuses.as_ref();
                 let noted = statuses.map(|statuses| (statuses, statuses.note(&changes)));
+                self.keys.fill(&mut changes);
                 state.apply(changes);
                 self.refused.update(state);
                 if let Some((statuses, bearing)) = noted {

@@ -22,7 +22,7 @@ use crate::rows::external::BackendTlsRow;
 use crate::rows::policies::{RateLimitRow, TargetRow, TrafficRow};
 use crate::rows::{self, InstanceRow, ServiceRow, SliceRow};
 
-pub use addresses::{Refusal, RefusedEndpoint, RefusedEndpoints};
+pub use addresses::{Refusal, RefusedEndpoint, RefusedEndpoints, is_reserved};
 
 use addresses::Addresses;
 use authorization::Authorizations;

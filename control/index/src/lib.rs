@@ -27,7 +27,7 @@ mod rows;
 mod tables;
 
 pub use change::{Change, Changed};
-pub use facts::{Refusal, RefusedEndpoint, RefusedEndpoints};
+pub use facts::{Refusal, RefusedEndpoint, RefusedEndpoints, is_reserved};
 pub use index::{Index, Settings, Writers};
 pub use policies::{Proxies, TargetState};
 pub use tables::Address;

@@ -7,7 +7,7 @@ use leno_types::tokens::{TokenAlgorithm, TokenKey};
 use serde::Deserialize;
 
 /// Most bytes of a set: issuers have a handful of keys with a few hundred bytes each.
-const MAX_BYTES: usize = 64 * 1024;
+pub const MAX_BYTES: usize = 64 * 1024;
 /// Most keys of a set.
 const MAX_KEYS: usize = 64;
 /// Least bytes of an RSA modulus (RFC 7518 section 3.3).

@@ -33,6 +33,8 @@ const REMOVED: [&str; 2] = ["x-forwarded-client-cert", "l5d-client-id"];
 
 /// Most issuers of one policy.
 const MAX_ISSUERS: usize = 8;
+/// Most bytes of a URL of keys.
+const MAX_URL: usize = 2048;
 /// Clocks that differ by more are wrong, and tokens that have ended would be taken for as long.
 const MAX_CLOCK_SKEW: std::time::Duration = std::time::Duration::from_secs(300);
 
@@ -95,8 +97,20 @@ fn tokens(check: &mut Check<'_>, at: &Cursor<'_>, spec: &AuthorizationPolicySpec
             check.fail(&at.key("audiences"), reason);
         }
         bounded(check, &at.key("audiences"), one.audiences.len());
-        if let Err(error) = jwks::parse(&one.jwks) {
-            check.fail(&at.key("jwks"), error.to_string());
+        match &one.jwks_url {
+            None => {
+                if let Err(error) = jwks::parse(&one.jwks) {
+                    check.fail(&at.key("jwks"), error.to_string());
+                }
+            }
+            Some(_) if !one.jwks.is_empty() => {
+                check.fail(&at.key("jwksUrl"), "says the same as jwks: leave one of them out");
+            }
+            Some(url) if !is_url(url) => {
+                let reason = "is no URL such as https://id.example.com/keys, without a user";
+                check.fail(&at.key("jwksUrl"), reason);
+            }
+            Some(_) => {}
         }
         if let Some(name) = &one.header {
             header_name(check, &at.key("header"), name);
@@ -105,6 +119,25 @@ fn tokens(check: &mut Check<'_>, at: &Cursor<'_>, spec: &AuthorizationPolicySpec
             check.fail(&at.key("clockSkew"), "is more than 5m: set the clocks");
         }
     }
+}
+
+/// Whether a text is a URL of http or https, without a user.
+fn is_url(text: &str) -> bool {
+    let rest = text.strip_prefix("https://").or_else(|| text.strip_prefix("http://"));
+    rest.is_some_and(|rest| {
+        let host = rest.split(['/', '?']).next().unwrap_or_default();
+        let is_plain = |byte: u8| byte.is_ascii_graphic() && byte != b'#' && byte != b'\\';
+        !host.is_empty()
+            && !host.contains('@')
+            && rest.len() <= MAX_URL
+            && rest.bytes().all(is_plain)
+    })
+}
+
+/// Whether a text is a URL without a path.
+pub(crate) fn is_origin(text: &str) -> bool {
+    is_url(text)
+        && !text.trim_start_matches("https://").trim_start_matches("http://").contains(['/', '?'])
 }
 
 fn claims(

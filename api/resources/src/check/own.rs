@@ -6,7 +6,7 @@ use leno_types::MtlsMode;
 
 use super::{Check, Cursor, Name};
 use crate::exemption::PodExemption;
-use crate::metadata::{DEFAULT_AUTHORIZATION_ANNOTATION, Metadata};
+use crate::metadata::{DEFAULT_AUTHORIZATION_ANNOTATION, KEYS_FROM_ANNOTATION, Metadata};
 use crate::proxy::Proxy;
 use crate::workload::{MAX_PORTS, MAX_REPLICAS, Workload};
 
@@ -165,5 +165,9 @@ fn metadata(check: &mut Check<'_>, at: &Cursor<'_>, metadata: &Metadata) {
     if metadata.annotations.contains_key(DEFAULT_AUTHORIZATION_ANNOTATION) {
         let reason = "is for a Namespace: write an AuthorizationPolicy for a workload of its own";
         check.fail(&annotations.key(DEFAULT_AUTHORIZATION_ANNOTATION), reason);
+    }
+    if metadata.annotations.contains_key(KEYS_FROM_ANNOTATION) {
+        let reason = "is for the Namespace of the control plane";
+        check.fail(&annotations.key(KEYS_FROM_ANNOTATION), reason);
     }
 }

@@ -11,6 +11,7 @@ use leno_cluster::{
     policies_enforced,
 };
 use leno_identity::Authority;
+use leno_keys::KeySets;
 use leno_kube::{Client, Elector, connect};
 use leno_serve::{Credentials, State};
 use leno_sources::{Followed, KubernetesSource, UPDATES, UnfollowedKind};
@@ -72,11 +73,14 @@ pub(super) async fn open(
         webhook: Arc::clone(&webhook),
     };
 
+    let keys = KeySets::new(&cluster.namespace, None);
+    let render_keys = keys.render();
     let described = Arc::clone(&followed);
     let details: Vec<Render> = vec![Box::new(move |text| described.describe(text))];
     let metrics: Vec<Render> = vec![
         Box::new(move |text| followed.render(text)),
         Box::new(render_secret),
+        Box::new(render_keys),
         Box::new({
             let reviews = Arc::clone(&reviews);
             move |text| reviews.render(text)
@@ -87,6 +91,7 @@ pub(super) async fn open(
     let metrics = metrics.into_iter().chain([report]).chain(led).collect();
     let source = Source {
         updates,
+        keys,
         statuses: Some(statuses),
         stored: Some(stored),
         refused: RefusedLog::default(),

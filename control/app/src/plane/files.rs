@@ -4,14 +4,19 @@ use std::sync::Arc;
 
 use anyhow::Context;
 use leno_identity::{Authority, TokenStore};
+use leno_keys::{KeySets, Store};
 use leno_serve::LocalTokens;
 use leno_sources::{FilesSource, UPDATES};
 use leno_types::TrustDomain;
 use tokio::sync::mpsc;
 
 use super::{Plane, Source};
+use crate::admin::Render;
 use crate::config::Files;
 use crate::refused::RefusedLog;
+
+/// The namespace whose documents are the operator's, as in a cluster where it is not chosen.
+const NAMESPACE: &str = "leno-system";
 
 pub(super) fn open(files: &Files, trust_domain: &TrustDomain) -> anyhow::Result<Plane> {
     let authority = Authority::open(&files.ca_dir, trust_domain)
@@ -19,6 +24,11 @@ pub(super) fn open(files: &Files, trust_domain: &TrustDomain) -> anyhow::Result<
     let tokens = TokenStore::open(&files.tokens)
         .with_context(|| format!("opening the tokens in {}", files.tokens.display()))?;
     let source = FilesSource::open(&files.documents).context("cannot follow the documents")?;
+    let keys = files.ca_dir.join("keys");
+    let store =
+        Store::open(&keys).with_context(|| format!("opening the keys in {}", keys.display()))?;
+    let keys = KeySets::new(NAMESPACE, Some(store));
+    let metrics: Vec<Render> = vec![Box::new(keys.render())];
     let (sender, updates) = mpsc::channel(UPDATES);
     tokio::spawn(source.run(sender));
     Ok(Plane {
@@ -26,12 +36,13 @@ pub(super) fn open(files: &Files, trust_domain: &TrustDomain) -> anyhow::Result<
         authenticator: Arc::new(LocalTokens::new(Arc::new(tokens))),
         source: Source {
             updates,
+            keys,
             statuses: None,
             stored: None,
             refused: RefusedLog::default(),
             last: None,
         },
-        metrics: Vec::new(),
+        metrics,
         details: Vec::new(),
         webhook: None,
     })

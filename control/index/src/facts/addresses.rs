@@ -309,7 +309,8 @@ impl Facts {
 
 /// Whether an address is the client's own machine, or a service for machines only, such as a
 /// metadata server.
-fn is_reserved(ip: IpAddr) -> bool {
+#[must_use]
+pub fn is_reserved(ip: IpAddr) -> bool {
     let of_family = match ip {
         IpAddr::V4(ip) => {
             ip.is_loopback()

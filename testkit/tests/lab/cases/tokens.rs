@@ -4,16 +4,19 @@
 //! web (meshed), plain (no proxy) ── Authorization: Bearer ... ──► front (HTTP)
 //! ```
 
-use std::time::SystemTime;
+use std::fs;
+use std::path::Path;
+use std::time::{Duration, SystemTime};
 
 use anyhow::{Context, Result, anyhow, ensure};
 use aws_lc_rs::hmac;
 use aws_lc_rs::rand::SystemRandom;
 use aws_lc_rs::signature::{ECDSA_P256_SHA256_FIXED_SIGNING, EcdsaKeyPair, KeyPair};
 use data_encoding::BASE64URL_NOPAD;
-use leno_testkit::lab::{Capture, Lab, Options};
+use leno_testkit::lab::{Capture, Lab, Options, Piece};
 use leno_testkit::peer::{Step, Transcript};
-use leno_testkit::{binaries, command};
+use leno_testkit::{binaries, command, wait};
+use nix::sys::signal::Signal;
 use serde_json::{Value, json};
 
 use super::authorization::{answered, until};
@@ -71,7 +74,11 @@ spec: {selector: {app: calls}, ports: [{name: grpc, port: 90, targetPort: 10000,
 const SHORT: u64 = 6;
 
 pub(super) fn cases() -> Vec<Case> {
-    vec![alone!(tokens_of_users_are_verified), alone!(a_response_ends_with_its_token)]
+    vec![
+        alone!(tokens_of_users_are_verified),
+        alone!(a_response_ends_with_its_token),
+        alone!(keys_are_fetched_from_their_issuer),
+    ]
 }
 
 /// Every user with a token may read, and the group `ops` may do everything.
@@ -301,4 +308,112 @@ fn upgrade(token: &str) -> Vec<Step> {
         "GET /upgrade HTTP/1.1\r\nHost: front\r\n{token}\r\nConnection: upgrade\r\nUpgrade: echo\r\n\r\n"
     );
     vec![Step::Send(request), Step::Response(false)]
+}
+
+/// The server of an issuer's keys, beside the documents of MESH.
+const ISSUER_SERVER: &str = "---
+apiVersion: leno.dev/v1alpha1
+kind: Workload
+metadata: {name: issuer, namespace: lab, annotations: {leno.dev/inject: disabled}}
+spec:
+  command: [nginx, -e, stderr, -c, '@DIR@/nginx.conf']
+  ports: [{name: http, port: 8080, appProtocol: http}]
+";
+
+/// What the control plane may fetch keys from.
+const PERMITTED: &str = "---
+apiVersion: v1
+kind: Namespace
+metadata:
+  name: leno-system
+  annotations: {leno.dev/keys-from: 'http://issuer-0.issuer.lab.svc.cluster.local:8080'}
+";
+
+/// How long other keys may take to be fetched, and to reach a proxy.
+const FETCH_LIMIT: Duration = Duration::from_secs(90);
+
+fn keys_are_fetched_from_their_issuer(capture: Capture) -> Result<()> {
+    binaries::require("nginx", "nginx")?;
+    let mesh = format!("{MESH}{ISSUER_SERVER}");
+    let lab = Lab::start(&Options::new(capture), &mesh, serve_keys)?;
+    lab.explain(fetched_keys(&lab, &mesh))
+}
+
+fn serve_keys(directory: &Path) -> Result<()> {
+    let place = directory.display();
+    let temporary: String = ["client_body", "proxy", "fastcgi", "uwsgi", "scgi"]
+        .map(|kind| format!("  {kind}_temp_path {place}/nginx-{kind};\n"))
+        .concat();
+    let configuration = format!(
+        "daemon off; master_process off; user root; pid {place}/nginx.pid;\n\
+         error_log stderr error;\nevents {{ worker_connections 64; }}\n\
+         http {{\n  access_log off;\n  default_type application/json;\n{temporary}  \
+         server {{ listen 0.0.0.0:8080;\n    \
+         location /moved {{ return 302 /keys; }}\n    \
+         location / {{ root {place}/served; }} }}\n}}\n"
+    );
+    fs::create_dir(directory.join("served"))?;
+    Ok(fs::write(directory.join("nginx.conf"), configuration)?)
+}
+
+/// A policy whose keys are at a URL.
+fn users_of(url: &str, audiences: &str) -> String {
+    format!(
+        "---
+apiVersion: leno.dev/v1alpha1
+kind: AuthorizationPolicy
+metadata: {{name: users, namespace: lab}}
+spec:
+  selector: {{matchLabels: {{app: front}}}}
+  tokens: [{{issuer: '{ISSUER}', audiences: {audiences}, jwksUrl: '{url}'}}]
+  rules: [{{}}]
+"
+    )
+}
+
+fn fetched_keys(lab: &Lab, mesh: &str) -> Result<()> {
+    let served = lab.directory().join("served/keys");
+    let (first, second) = (key()?, key()?);
+    fs::write(&served, key_set(&first).to_string())?;
+    let by = |key: &EcdsaKeyPair, audience: &str| -> Result<[String; 3]> {
+        let claims = claims(&json!({"aud": audience}))?;
+        let token = bearer(&token(KEY_ID, &claims, |text| sign(key, text)));
+        Ok(["-H".to_owned(), token, "http://front.lab/items".to_owned()])
+    };
+    let answers = |request: &[String; 3], expected: &str| -> Result<()> {
+        let request: Vec<&str> = request.iter().map(String::as_str).collect();
+        let mut last = String::new();
+        let heard = wait::until("the answer", FETCH_LIMIT, || {
+            last = answered(lab, "web", &request)?;
+            Ok((last == expected).then_some(()))
+        });
+        heard.with_context(|| format!("{last:?} where {expected:?} is expected"))
+    };
+    let url = "http://issuer-0.issuer.lab.svc.cluster.local:8080/moved";
+    let users = users_of(url, "[shop]");
+    // No operator has permitted the origin, and there are no other keys.
+    let no_key = "401 authorization-denied; reason=token-key";
+    lab.edit(&format!("{mesh}{users}"))?;
+    answers(&by(&first, "shop")?, no_key)?;
+    lab.edit(&format!("{mesh}{users}{PERMITTED}"))?;
+    answers(&by(&first, "shop")?, "200")?;
+    let of_other = "401 authorization-denied; reason=token-signature";
+    answers(&by(&second, "shop")?, of_other)?;
+    // The issuer publishes a second key, and both count while it does.
+    let mut both = key_set(&first);
+    let more = key_set(&second)["keys"][0].clone();
+    both["keys"].as_array_mut().context("the keys")?.push(more);
+    fs::write(&served, both.to_string())?;
+    answers(&by(&second, "shop")?, "200")?;
+    answers(&by(&first, "shop")?, "200")?;
+    fs::write(&served, key_set(&second).to_string())?;
+    answers(&by(&first, "shop")?, of_other)?;
+    // Without its issuer a new control plane has the last keys.
+    fs::remove_file(&served)?;
+    lab.kill(Piece::Controller, Signal::SIGKILL)?;
+    lab.edit(&format!("{mesh}{}{PERMITTED}", users_of(url, "[shop, bank]")))?;
+    answers(&by(&second, "bank")?, "200")?;
+    // What is no longer permitted has no keys.
+    lab.edit(&format!("{mesh}{}", users_of(url, "[shop, bank]")))?;
+    answers(&by(&second, "bank")?, no_key)
 }

@@ -1,0 +1,219 @@
+//! One fetch of a set of keys.
+
+use std::net::{IpAddr, SocketAddr};
+use std::sync::{Arc, PoisonError, RwLock};
+use std::time::Duration;
+
+use http_body_util::{BodyExt, Empty, Limited};
+use hyper::body::Bytes;
+use hyper::client::conn::http1;
+use hyper::header::{ACCEPT, HOST, LOCATION, USER_AGENT};
+use hyper::{Request, Response, StatusCode, Uri};
+use hyper_util::rt::TokioIo;
+use leno_resources::MAX_KEY_SET_BYTES;
+use rustls::{ClientConfig, RootCertStore};
+use rustls_pki_types::ServerName;
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::{TcpStream, lookup_host};
+use tokio::time::timeout;
+use tokio_rustls::TlsConnector;
+
+use crate::Origin;
+use crate::address::is_permitted;
+
+/// Longest fetch, with all of its redirects: issuers answer within a second.
+const TIMEOUT: Duration = Duration::from_secs(10);
+/// Longest attempt to connect to one address.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(3);
+/// Most redirects that are followed, all within one origin.
+const MAX_REDIRECTS: usize = 3;
+/// Most addresses of a host that are tried.
+const MAX_ADDRESSES: usize = 4;
+
+/// Fetches sets of keys from permitted origins.
+#[derive(Clone)]
+pub struct Fetcher {
+    permitted: Arc<RwLock<Vec<Origin>>>,
+    tls: TlsConnector,
+    /// Which addresses may be connected to.
+    is_permitted: fn(IpAddr) -> bool,
+}
+
+/// Why a set was not fetched.
+#[derive(Debug, thiserror::Error)]
+pub enum FetchError {
+    /// It is no URL of http or https, or has a user.
+    #[error("it is no URL of http or https without a user")]
+    Url,
+    /// The origin is not on the list of the operator.
+    #[error("{0} is not in leno.dev/keys-from, an annotation of the control plane's Namespace")]
+    Origin(Origin),
+    /// The server sends clients to another origin.
+    #[error("it redirects to another origin, {0:?}")]
+    Redirect(String),
+    /// It redirects again and again.
+    #[error("it redirects more than {MAX_REDIRECTS} times")]
+    Redirects,
+    /// The host has no address.
+    #[error("the host has no address")]
+    Resolve(#[source] std::io::Error),
+    /// The host has no address that may be connected to.
+    #[error("the host has no address but of this machine, of its links or of its cloud")]
+    Address,
+    /// No connection came about, or TLS on it.
+    #[error("no connection")]
+    Connect(#[source] std::io::Error),
+    /// The exchange failed.
+    #[error("the exchange failed")]
+    Http(#[from] hyper::Error),
+    /// The answer is another status than 200.
+    #[error("the answer is {0}")]
+    Status(StatusCode),
+    /// The answer is too long, or broke off.
+    #[error("the answer has more than {MAX_KEY_SET_BYTES} bytes, or broke off")]
+    Body,
+    /// The answer is no set of keys.
+    #[error("the answer {0}")]
+    Set(String),
+    /// It took too long.
+    #[error("no answer within {TIMEOUT:?}")]
+    Timeout,
+}
+
+impl Fetcher {
+    /// A fetcher from these origins, which can be replaced. The authorities that the machine trusts vouch for servers of https.
+    #[must_use]
+    pub fn new(permitted: Vec<Origin>) -> Self {
+        let mut roots = RootCertStore::empty();
+        let found = rustls_native_certs::load_native_certs();
+        for error in &found.errors {
+            tracing::warn!(%error, "authorities of this machine cannot be read");
+        }
+        roots.add_parsable_certificates(found.certs);
+        let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
+        let tls = ClientConfig::builder_with_provider(provider)
+            .with_safe_default_protocol_versions()
+            .expect("the provider has suites of TLS 1.2 and 1.3")
+            .with_root_certificates(roots)
+            .with_no_client_auth();
+        let tls = TlsConnector::from(Arc::new(tls));
+        Self { permitted: Arc::new(RwLock::new(permitted)), tls, is_permitted }
+    }
+
+    /// Replaces the origins, for all clones. Returns whether they are other ones.
+    pub(crate) fn permit(&self, origins: Vec<Origin>) -> bool {
+        // No panic can leave the list half changed.
+        let mut permitted = self.permitted.write().unwrap_or_else(PoisonError::into_inner);
+        let differs = *permitted != origins;
+        *permitted = origins;
+        differs
+    }
+
+    /// The origin of a URL, if keys may be fetched from it.
+    pub(crate) fn origin(&self, url: &Uri) -> Result<Origin, FetchError> {
+        let origin = Origin::of(url).ok_or(FetchError::Url)?;
+        let permitted = self.permitted.read().unwrap_or_else(PoisonError::into_inner);
+        match permitted.contains(&origin) {
+            true => Ok(origin),
+            false => Err(FetchError::Origin(origin)),
+        }
+    }
+
+    /// Fetches the set of keys at a URL.
+    ///
+    /// # Errors
+    /// Why there is none.
+    pub async fn fetch(&self, url: &str) -> Result<String, FetchError> {
+        let text = timeout(TIMEOUT, self.follow(url)).await.map_err(|_| FetchError::Timeout)??;
+        leno_resources::check_key_set(&text).map_err(FetchError::Set)?;
+        Ok(text)
+    }
+
+    async fn follow(&self, url: &str) -> Result<String, FetchError> {
+        let mut url: Uri = url.parse().map_err(|_| FetchError::Url)?;
+        let origin = self.origin(&url)?;
+        for _ in 0..=MAX_REDIRECTS {
+            let response = self.request(&origin, &url).await?;
+            if response.status().is_redirection() {
+                url = redirected(&origin, &response)?;
+                continue;
+            }
+            if response.status() != StatusCode::OK {
+                return Err(FetchError::Status(response.status()));
+            }
+            let body = Limited::new(response.into_body(), MAX_KEY_SET_BYTES).collect().await;
+            let bytes = body.map_err(|_| FetchError::Body)?.to_bytes();
+            return String::from_utf8(bytes.to_vec()).map_err(|_| FetchError::Body);
+        }
+        Err(FetchError::Redirects)
+    }
+
+    async fn request(
+        &self,
+        origin: &Origin,
+        url: &Uri,
+    ) -> Result<Response<hyper::body::Incoming>, FetchError> {
+        let stream = self.connect(origin).await?;
+        if !origin.is_tls() {
+            return exchange(stream, origin, url).await;
+        }
+        let invalid = |_| FetchError::Connect(std::io::ErrorKind::InvalidInput.into());
+        let name = ServerName::try_from(origin.host().to_owned()).map_err(invalid)?;
+        let stream = self.tls.connect(name, stream).await.map_err(FetchError::Connect)?;
+        exchange(stream, origin, url).await
+    }
+
+    async fn connect(&self, origin: &Origin) -> Result<TcpStream, FetchError> {
+        let found = lookup_host((origin.host(), origin.port())).await;
+        let found = found.map_err(FetchError::Resolve)?;
+        let permitted = found.filter(|address| (self.is_permitted)(address.ip()));
+        let mut error = FetchError::Address;
+        for address in permitted.take(MAX_ADDRESSES) {
+            match timeout(CONNECT_TIMEOUT, TcpStream::connect::<SocketAddr>(address)).await {
+                Ok(Ok(stream)) => return Ok(stream),
+                Ok(Err(cause)) => error = FetchError::Connect(cause),
+                Err(_) => error = FetchError::Connect(std::io::ErrorKind::TimedOut.into()),
+            }
+        }
+        Err(error)
+    }
+}
+
+/// Where a response sends the client, if it is within its origin.
+fn redirected<B>(origin: &Origin, response: &Response<B>) -> Result<Uri, FetchError> {
+    let location = response.headers().get(LOCATION).and_then(|value| value.to_str().ok());
+    let location = location.unwrap_or_default();
+    let other = || FetchError::Redirect(location.to_owned());
+    let url = match location.starts_with('/') && !location.starts_with("//") {
+        true => format!("{origin}{location}"),
+        false => location.to_owned(),
+    };
+    let url: Uri = url.parse().map_err(|_| other())?;
+    if Origin::of(&url).as_ref() == Some(origin) { Ok(url) } else { Err(other()) }
+}
+
+async fn exchange(
+    stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
+    origin: &Origin,
+    url: &Uri,
+) -> Result<Response<hyper::body::Incoming>, FetchError> {
+    let (mut sender, connection) = http1::handshake(TokioIo::new(stream)).await?;
+    // Ends with the exchange: the sender and the body keep the connection.
+    tokio::spawn(async move {
+        if let Err(error) = connection.await {
+            tracing::debug!(%error, "a connection to an issuer of tokens ended");
+        }
+    });
+    let path = url.path_and_query().map_or("/", |path| path.as_str());
+    let host = url.authority().map_or(origin.host(), |authority| authority.as_str());
+    let request = Request::get(path)
+        .header(HOST, host)
+        .header(ACCEPT, "application/json")
+        .header(USER_AGENT, "leno-controller")
+        .body(Empty::<Bytes>::new());
+    let request = request.map_err(|_| FetchError::Url)?;
+    Ok(sender.send_request(request).await?)
+}
+
+#[cfg(test)]
+mod tests;

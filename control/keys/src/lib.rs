@@ -1,0 +1,26 @@
+//! The public keys of issuers of tokens, fetched from where the issuers publish them.
+//!
+//! Authorization policies name a URL. Any tenant can write one, and the control plane reaches what tenants do
+//! not, so that it fetches from the origins alone that its operator has permitted, and never from the machine
+//! itself or its cloud (CVE-2026-41413). A set that cannot be fetched has no keys, unless it was fetched before:
+//! there is no key to fall back to (CVE-2026-31837).
+//!
+//! ```text
+//! objects ─► KeySets::fill ─► objects with keys ─► index
+//!               │      ▲
+//!               ▼      └─ the last good set, in memory and on disk
+//!        one task for each URL ─ Fetcher ─► KeySets::refreshed ─► policies with other keys ─► index
+//! ```
+//!
+//! It knows neither proxies nor tokens. Read first: [`KeySets`], then [`Origin`] and `fetch`.
+
+mod address;
+mod fetch;
+mod origin;
+mod sets;
+mod store;
+
+pub use fetch::{FetchError, Fetcher};
+pub use origin::{Origin, OriginError};
+pub use sets::KeySets;
+pub use store::Store;

@@ -1,0 +1,294 @@
+//! The sets that policies name, and what becomes of policies when a set changes.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::fmt::Write as _;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use hyper::Uri;
+use leno_index::Change;
+use leno_resources::{
+    AuthorizationPolicy, KEYS_FROM_ANNOTATION, Kind, Namespace, Object, ObjectKey, keys_from,
+};
+use tokio::sync::mpsc;
+use tokio::task::AbortHandle;
+use tokio::time::sleep;
+
+use crate::{FetchError, Fetcher, Origin, Store};
+
+/// How long after a fetch the next one is: issuers publish keys long before they sign with them.
+const REFRESH: Duration = Duration::from_secs(30);
+/// The first wait after a fetch that failed; it doubles up to [`REFRESH`].
+const RETRY: Duration = Duration::from_secs(2);
+/// Most URLs that are followed. Each tenant can write policies with other ones.
+const MAX_URLS: usize = 256;
+/// Most results of fetches that wait to be taken in.
+const RESULTS: usize = 16;
+
+/// What a fetch of a URL has found.
+type Fetched = (String, Result<String, FetchError>);
+
+/// The sets of keys that authorization policies name by URL.
+pub struct KeySets {
+    /// The namespace of the control plane, which says what is permitted.
+    namespace: String,
+    fetcher: Fetcher,
+    store: Option<Store>,
+    /// The policies that name URLs, as they were read.
+    policies: BTreeMap<ObjectKey, AuthorizationPolicy>,
+    followed: HashMap<String, FollowedSet>,
+    counts: Arc<Counts>,
+    results: (mpsc::Sender<Fetched>, mpsc::Receiver<Fetched>),
+}
+
+/// A URL that policies name.
+struct FollowedSet {
+    /// The last good set.
+    set: Option<String>,
+    /// Whether the last fetch failed.
+    is_failing: bool,
+    /// Ends with the last policy that names the URL.
+    task: AbortHandle,
+}
+
+/// How many sets there are.
+#[derive(Debug, Default)]
+struct Counts {
+    current: AtomicUsize,
+    stale: AtomicUsize,
+    missing: AtomicUsize,
+}
+
+impl KeySets {
+    /// No sets yet. `namespace`: that of the control plane, whose annotation permits origins. `store`: where the last
+    /// good sets are kept for the next start.
+    #[must_use]
+    pub fn new(namespace: &str, store: Option<Store>) -> Self {
+        Self {
+            namespace: namespace.to_owned(),
+            fetcher: Fetcher::new(Vec::new()),
+            store,
+            policies: BTreeMap::new(),
+            followed: HashMap::new(),
+            counts: Arc::default(),
+            results: mpsc::channel(RESULTS),
+        }
+    }
+
+    /// What appends the metrics.
+    pub fn render(&self) -> impl Fn(&mut String) + Send + Sync + 'static {
+        let counts = Arc::clone(&self.counts);
+        move |text| counts.render(text)
+    }
+
+    /// Writes the keys into policies that name a URL, and begins to fetch what is new. A set that has not been
+    /// fetched yet has no keys. Where other origins are permitted now, all policies that name URLs are added.
+    pub fn fill(&mut self, changes: &mut Vec<Change>) {
+        let mut permits_others = false;
+        for change in &*changes {
+            let (key, policy) = match change {
+                Change::Upsert(Object::Namespace(namespace)) => {
+                    permits_others |= self.permit(namespace);
+                    continue;
+                }
+                Change::Upsert(object @ Object::AuthorizationPolicy(policy)) => {
+                    (object.key(), Some(&**policy).filter(|policy| urls(policy).next().is_some()))
+                }
+                Change::Delete(key) if key.kind == Kind::Namespace => {
+                    if key.name == self.namespace {
+                        permits_others |= self.fetcher.permit(Vec::new());
+                    }
+                    continue;
+                }
+                Change::Delete(key) => (key.clone(), None),
+                Change::Upsert(_) => continue,
+            };
+            match policy {
+                Some(policy) => drop(self.policies.insert(key, policy.clone())),
+                None => drop(self.policies.remove(&key)),
+            }
+        }
+        if permits_others {
+            // What has failed is fetched again at once.
+            for (url, one) in &mut self.followed {
+                one.task.abort();
+                one.task = begin(&self.fetcher, url, &self.results.0);
+            }
+        }
+        self.follow();
+        if permits_others {
+            let all = self.policies.values().cloned();
+            changes
+                .extend(all.map(|one| Change::Upsert(Object::AuthorizationPolicy(Box::new(one)))));
+        }
+        for change in changes {
+            if let Change::Upsert(Object::AuthorizationPolicy(policy)) = change {
+                self.complete(policy);
+            }
+        }
+    }
+
+    /// Takes the origins of the control plane's namespace. Returns whether they are other ones.
+    fn permit(&self, namespace: &Namespace) -> bool {
+        if namespace.metadata.name.as_deref() != Some(&self.namespace) {
+            return false;
+        }
+        let annotations = namespace.metadata.annotations.as_ref();
+        let value = annotations.and_then(|all| all.get(KEYS_FROM_ANNOTATION));
+        let origins = value.map(|value| keys_from(value).filter_map(|one| one.parse().ok()));
+        self.fetcher.permit(origins.into_iter().flatten().collect::<Vec<Origin>>())
+    }
+
+    /// Waits until a set is another one; the policies that name it, with the new keys. Cancelling it loses nothing.
+    pub async fn refreshed(&mut self) -> Vec<Change> {
+        loop {
+            // One sender is here, so that there is always a next one.
+            let Some((url, result)) = self.results.1.recv().await else { continue };
+            let Some(known) = self.followed.get_mut(&url) else { continue };
+            let set = match result {
+                Ok(set) => set,
+                Err(error) => {
+                    if !std::mem::replace(&mut known.is_failing, true) {
+                        let cause = std::error::Error::source(&error).map(ToString::to_string);
+                        let cause = cause.unwrap_or_default();
+                        let kept = known.set.is_some();
+                        tracing::warn!(url, %error, cause, kept, "keys of tokens cannot be fetched");
+                    }
+                    self.count();
+                    continue;
+                }
+            };
+            known.is_failing = false;
+            let differs = known.set.as_ref() != Some(&set);
+            if differs {
+                if let Some(store) = &self.store {
+                    store.write(&url, &set);
+                }
+                known.set = Some(set);
+                tracing::info!(url, "other keys of tokens are in effect");
+            }
+            self.count();
+            if differs {
+                return self.with(&url);
+            }
+        }
+    }
+
+    /// The policies that name a URL, with its keys.
+    fn with(&self, url: &str) -> Vec<Change> {
+        let naming = self.policies.values().filter(|policy| urls(policy).any(|one| one == url));
+        let change = |policy: &AuthorizationPolicy| {
+            let mut policy = policy.clone();
+            self.complete(&mut policy);
+            Change::Upsert(Object::AuthorizationPolicy(Box::new(policy)))
+        };
+        naming.map(change).collect()
+    }
+
+    fn complete(&self, policy: &mut AuthorizationPolicy) {
+        for issuer in &mut policy.spec.tokens {
+            if let Some(url) = &issuer.jwks_url {
+                let is_permitted =
+                    url.parse::<Uri>().is_ok_and(|url| self.fetcher.origin(&url).is_ok());
+                let known = self.followed.get(url).filter(|_| is_permitted);
+                issuer.jwks = known.and_then(|one| one.set.clone()).unwrap_or_default();
+            }
+        }
+    }
+
+    /// Follows exactly the URLs that policies name.
+    fn follow(&mut self) {
+        let named: BTreeSet<&str> = self.policies.values().flat_map(urls).collect();
+        self.followed.retain(|url, one| {
+            let stays = named.contains(url.as_str());
+            if !stays {
+                one.task.abort();
+            }
+            stays
+        });
+        for url in named {
+            if self.followed.contains_key(url) {
+                continue;
+            }
+            if self.followed.len() >= MAX_URLS {
+                tracing::error!(
+                    url,
+                    "policies name more than {MAX_URLS} URLs of keys: not fetched"
+                );
+                continue;
+            }
+            let set = self.store.as_ref().and_then(|store| store.read(url));
+            let task = begin(&self.fetcher, url, &self.results.0);
+            let one = FollowedSet { set, is_failing: false, task };
+            self.followed.insert(url.to_owned(), one);
+        }
+        self.count();
+    }
+
+    fn count(&self) {
+        let number = |is: &dyn Fn(&FollowedSet) -> bool| {
+            self.followed.values().filter(|one| is(one)).count()
+        };
+        let current = number(&|one| one.set.is_some() && !one.is_failing);
+        let missing = number(&|one| one.set.is_none());
+        self.counts.current.store(current, Ordering::Relaxed);
+        self.counts.missing.store(missing, Ordering::Relaxed);
+        self.counts.stale.store(self.followed.len() - current - missing, Ordering::Relaxed);
+    }
+}
+
+impl Drop for KeySets {
+    fn drop(&mut self) {
+        self.followed.values().for_each(|one| one.task.abort());
+    }
+}
+
+impl Counts {
+    fn render(&self, text: &mut String) {
+        text.push_str(
+            "# HELP leno_control_key_sets URLs of keys of tokens that policies name: current, stale if the last \
+             fetch failed, missing if none has succeeded.\n# TYPE leno_control_key_sets gauge\n",
+        );
+        let all = [("current", &self.current), ("stale", &self.stale), ("missing", &self.missing)];
+        for (state, count) in all {
+            let count = count.load(Ordering::Relaxed);
+            // Writing to a String cannot fail.
+            let _ = writeln!(text, "leno_control_key_sets{{state=\"{state}\"}} {count}");
+        }
+    }
+}
+
+fn urls(policy: &AuthorizationPolicy) -> impl Iterator<Item = &str> {
+    policy.spec.tokens.iter().filter_map(|issuer| issuer.jwks_url.as_deref())
+}
+
+fn begin(fetcher: &Fetcher, url: &str, results: &mpsc::Sender<Fetched>) -> AbortHandle {
+    tokio::spawn(fetch(fetcher.clone(), url.to_owned(), results.clone())).abort_handle()
+}
+
+/// Fetches a set again and again, until the task is aborted.
+async fn fetch(fetcher: Fetcher, url: String, results: mpsc::Sender<Fetched>) {
+    let mut wait = RETRY;
+    loop {
+        let result = fetcher.fetch(&url).await;
+        let pause = match &result {
+            Ok(_) => {
+                wait = RETRY;
+                REFRESH
+            }
+            Err(_) => {
+                let pause = wait;
+                wait = REFRESH.min(wait * 2);
+                pause
+            }
+        };
+        if results.send((url.clone(), result)).await.is_err() {
+            return;
+        }
+        sleep(pause).await;
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,90 @@
+use leno_resources::parse;
+
+use super::*;
+
+const SET: &str = r#"{"keys":[{"kty":"OKP","crv":"Ed25519","kid":"a","x":"BwcHBwcHBwcHBwcHBwcHBwcHBwcHBwcHBwcHBwcHBwc"}]}"#;
+const URL: &str = "https://id.example.com/keys";
+
+fn change(text: &str) -> Change {
+    Change::Upsert(parse("p.yaml", text).expect("a document").objects.remove(0).value)
+}
+
+fn policy(url: &str) -> Change {
+    change(&format!(
+        "apiVersion: leno.dev/v1alpha1\nkind: AuthorizationPolicy\nmetadata: {{name: p, namespace: shop}}\n\
+         spec:\n  selector: {{}}\n  tokens: [{{issuer: i, audiences: [a], jwksUrl: '{url}'}}]\n  rules: [{{}}]\n"
+    ))
+}
+
+fn permit(namespace: &str, origins: &str) -> Change {
+    change(&format!(
+        "apiVersion: v1\nkind: Namespace\n\
+         metadata: {{name: {namespace}, annotations: {{leno.dev/keys-from: \"{origins}\"}}}}\n"
+    ))
+}
+
+/// The keys of the policies among changes.
+fn keys(changes: &[Change]) -> Vec<&str> {
+    let mut found = Vec::new();
+    for change in changes {
+        if let Change::Upsert(Object::AuthorizationPolicy(policy)) = change {
+            found.push(policy.spec.tokens[0].jwks.as_str());
+        }
+    }
+    found
+}
+
+fn rendered(sets: &KeySets) -> String {
+    let mut text = String::new();
+    sets.render()(&mut text);
+    text
+}
+
+/// CVE-2026-31837: Istio took a set of its own, whose private key is public, where an issuer's could not be
+/// fetched.
+#[tokio::test]
+async fn cve_2026_31837_a_set_that_cannot_be_fetched_has_no_keys() {
+    let mut sets = KeySets::new("leno-system", None);
+    let mut changes = vec![policy(URL)];
+    sets.fill(&mut changes);
+    assert_eq!(keys(&changes), [""]);
+    // Nothing is permitted, so that each fetch fails, and no policy changes.
+    let refreshed = tokio::time::timeout(Duration::from_millis(300), sets.refreshed()).await;
+    assert!(refreshed.is_err(), "{refreshed:?}");
+    let text = rendered(&sets);
+    assert!(text.contains("leno_control_key_sets{state=\"missing\"} 1\n"), "{text}");
+    let Change::Upsert(Object::AuthorizationPolicy(policy)) = &changes[0] else { panic!() };
+    let meaning = policy.policy(&leno_types::TrustDomain::default());
+    assert!(meaning.tokens[0].keys.is_empty());
+}
+
+#[tokio::test]
+async fn a_set_survives_a_restart_without_its_issuer_and_no_withdrawal() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let store = Store::open(&directory.path().join("keys")).expect("a store");
+    store.write(URL, SET);
+    let store = Store::open(&directory.path().join("keys")).expect("the same store");
+    let mut sets = KeySets::new("leno-system", Some(store));
+    let mut changes = vec![policy(URL), permit("leno-system", "https://id.example.com")];
+    sets.fill(&mut changes);
+    assert!(keys(&changes).iter().all(|keys| *keys == SET), "{changes:?}");
+    // Another namespace permits nothing.
+    let mut tenants = vec![permit("shop", "https://evil.example.com")];
+    sets.fill(&mut tenants);
+    assert_eq!(tenants.len(), 1);
+    let mut withdrawn = vec![permit("leno-system", "")];
+    sets.fill(&mut withdrawn);
+    assert_eq!(keys(&withdrawn), [""]);
+    sets.fill(&mut vec![permit("leno-system", "https://id.example.com")]);
+    let Change::Upsert(object) = permit("leno-system", "") else { panic!() };
+    let mut deleted = vec![Change::Delete(object.key())];
+    sets.fill(&mut deleted);
+    assert_eq!(keys(&deleted), [""], "the namespace is gone, and its permission with it");
+    let mut other = vec![policy("https://other.example.com/keys")];
+    sets.fill(&mut other);
+    assert_eq!(keys(&other), [""], "the set of another URL");
+    assert_eq!(sets.followed.len(), 1, "only what a policy names is fetched");
+    let Change::Upsert(object) = &other[0] else { panic!() };
+    sets.fill(&mut vec![Change::Delete(object.key())]);
+    assert!(sets.followed.is_empty());
+}
