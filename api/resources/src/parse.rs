@@ -205,55 +205,36 @@ fn object(kind: Kind, file: &Arc<str>, node: &Node, problems: &mut Vec<Problem>)
     let object = match kind {
         Kind::Namespace => Object::Namespace(Box::new(reader.decode()?)),
         Kind::Service => {
-            let mut object: crate::Service = reader.decode()?;
-            default_namespace(&mut object.metadata);
-            Object::Service(Box::new(object))
+            Object::Service(reader.in_namespace(|it: &mut crate::Service| &mut it.metadata)?)
         }
-        Kind::ServiceAccount => {
-            let mut object: crate::ServiceAccount = reader.decode()?;
-            default_namespace(&mut object.metadata);
-            Object::ServiceAccount(Box::new(object))
-        }
-        Kind::EndpointSlice => {
-            let mut object: crate::EndpointSlice = reader.decode()?;
-            default_namespace(&mut object.metadata);
-            Object::EndpointSlice(Box::new(object))
-        }
+        Kind::ServiceAccount => Object::ServiceAccount(
+            reader.in_namespace(|it: &mut crate::ServiceAccount| &mut it.metadata)?,
+        ),
+        Kind::EndpointSlice => Object::EndpointSlice(
+            reader.in_namespace(|it: &mut crate::EndpointSlice| &mut it.metadata)?,
+        ),
         Kind::ConfigMap => {
-            let mut object: crate::ConfigMap = reader.decode()?;
-            default_namespace(&mut object.metadata);
+            let mut object = reader.in_namespace(|it: &mut crate::ConfigMap| &mut it.metadata)?;
             crate::gateway::only_authorities(&mut object);
-            Object::ConfigMap(Box::new(object))
+            Object::ConfigMap(object)
         }
-        Kind::BackendTlsPolicy => {
-            let mut object: BackendTlsPolicy = reader.decode()?;
-            default_namespace(&mut object.metadata);
-            Object::BackendTlsPolicy(Box::new(object))
-        }
+        Kind::BackendTlsPolicy => Object::BackendTlsPolicy(
+            reader.in_namespace(|it: &mut BackendTlsPolicy| &mut it.metadata)?,
+        ),
         Kind::HttpRoute => {
-            let mut object: HttpRoute = reader.decode()?;
-            default_namespace(&mut object.metadata);
-            Object::HttpRoute(Box::new(object))
+            Object::HttpRoute(reader.in_namespace(|it: &mut HttpRoute| &mut it.metadata)?)
         }
         Kind::GrpcRoute => {
-            let mut object: GrpcRoute = reader.decode()?;
-            default_namespace(&mut object.metadata);
-            Object::GrpcRoute(Box::new(object))
+            Object::GrpcRoute(reader.in_namespace(|it: &mut GrpcRoute| &mut it.metadata)?)
         }
         Kind::TlsRoute => {
-            let mut object: TlsRoute = reader.decode()?;
-            default_namespace(&mut object.metadata);
-            Object::TlsRoute(Box::new(object))
+            Object::TlsRoute(reader.in_namespace(|it: &mut TlsRoute| &mut it.metadata)?)
         }
         Kind::TcpRoute => {
-            let mut object: TcpRoute = reader.decode()?;
-            default_namespace(&mut object.metadata);
-            Object::TcpRoute(Box::new(object))
+            Object::TcpRoute(reader.in_namespace(|it: &mut TcpRoute| &mut it.metadata)?)
         }
         Kind::ReferenceGrant => {
-            let mut object: ReferenceGrant = reader.decode()?;
-            default_namespace(&mut object.metadata);
-            Object::ReferenceGrant(Box::new(object))
+            Object::ReferenceGrant(reader.in_namespace(|it: &mut ReferenceGrant| &mut it.metadata)?)
         }
         Kind::Workload => reader.decode::<WorkloadDocument>()?.into(),
         Kind::TrafficPolicy => reader.decode::<PolicyDocument<TrafficPolicySpec>>()?.into(),
@@ -274,10 +255,6 @@ fn object(kind: Kind, file: &Arc<str>, node: &Node, problems: &mut Vec<Problem>)
     good.then_some(object)
 }
 
-fn default_namespace(metadata: &mut ObjectMeta) {
-    metadata.namespace.get_or_insert_with(|| DEFAULT_NAMESPACE.to_owned());
-}
-
 struct Reader<'a> {
     file: &'a Arc<str>,
     node: &'a Node,
@@ -287,6 +264,16 @@ struct Reader<'a> {
 }
 
 impl Reader<'_> {
+    /// Decodes the document as an object that is in the default namespace unless it names one.
+    fn in_namespace<T: DeserializeOwned>(
+        &mut self,
+        metadata: fn(&mut T) -> &mut ObjectMeta,
+    ) -> Option<Box<T>> {
+        let mut object: T = self.decode()?;
+        metadata(&mut object).namespace.get_or_insert_with(|| DEFAULT_NAMESPACE.to_owned());
+        Some(Box::new(object))
+    }
+
     /// Decodes the document as `T`, without the parts that do not fit; `None` if `T` requires them.
     fn decode<T: DeserializeOwned>(&mut self) -> Option<T> {
         let Decoded { value, failures, unknown } = decode::<T>(self.node);
