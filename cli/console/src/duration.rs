@@ -41,7 +41,7 @@ fn written(duration: Duration) -> String {
         0 => (1, "s"),
         // A day is said to be 24h.
         86_400_000 => (3_600_000, "h"),
-        _ => units.into_iter().find(|(each, _)| ms % each == 0).unwrap_or((1, "ms")),
+        _ => units.into_iter().find(|(each, _)| ms.is_multiple_of(*each)).unwrap_or((1, "ms")),
     };
     format!("{}{unit}", ms / each)
 }

@@ -1,6 +1,7 @@
 //! What is known of one instance while it lives.
 
 use std::rc::Rc;
+use std::time::Duration;
 
 use k8s_openapi::jiff::Timestamp;
 use tokio::sync::watch;
@@ -124,19 +125,7 @@ impl Life {
                 self.trouble =
                     Trouble { ended: Some(how), times: 1, last_line, ..Trouble::default() };
             }
-            Change::Ended { how, last_line, wait } => {
-                self.phase = Phase::Waiting;
-                self.pid = None;
-                let again = self.trouble.ended.as_ref() == Some(&how);
-                let wait = i64::try_from(wait.as_millis()).unwrap_or(i64::MAX);
-                self.trouble = Trouble {
-                    ended: Some(how),
-                    times: if again { self.trouble.times + 1 } else { 1 },
-                    next_try_unix_ms: Some(Timestamp::now().as_millisecond().saturating_add(wait)),
-                    last_line,
-                    reason: None,
-                };
-            }
+            Change::Ended { how, last_line, wait } => self.wait_for_next(how, last_line, wait),
             Change::Scheduled(schedule) => {
                 self.started |= schedule.started_unix_ms.is_some();
                 // Of the schedule, which has no process of its own.
@@ -164,6 +153,21 @@ impl Life {
             }
             Change::Gone => {}
         }
+    }
+
+    /// Waits for its next start, after an end that may have been the same before.
+    fn wait_for_next(&mut self, how: String, last_line: String, wait: Duration) {
+        self.phase = Phase::Waiting;
+        self.pid = None;
+        let again = self.trouble.ended.as_ref() == Some(&how);
+        let wait = i64::try_from(wait.as_millis()).unwrap_or(i64::MAX);
+        self.trouble = Trouble {
+            ended: Some(how),
+            times: if again { self.trouble.times + 1 } else { 1 },
+            next_try_unix_ms: Some(Timestamp::now().as_millisecond().saturating_add(wait)),
+            last_line,
+            reason: None,
+        };
     }
 }
 

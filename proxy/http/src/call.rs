@@ -176,9 +176,9 @@ impl Call {
         let hosts = [self.head.find(Token::AUTHORITY), self.head.find(Token::HOST)];
         if self.is_connect() && !connect {
             Err(HeadError::Connect)
-        } else if self.is_connect() && !hosts.into_iter().flatten().all(is_host_and_port) {
-            Err(HeadError::Target)
-        } else if self.is_asterisk() && self.method() != b"OPTIONS" {
+        } else if (self.is_connect() && !hosts.into_iter().flatten().all(is_host_and_port))
+            || (self.is_asterisk() && self.method() != b"OPTIONS")
+        {
             Err(HeadError::Target)
         } else if hosts.into_iter().flatten().all(is_authority) {
             Ok(())

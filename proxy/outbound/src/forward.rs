@@ -55,9 +55,6 @@ pub(crate) const DESTINATION_GONE: &str = "destination-gone";
 /// Said when no response began within the time that policy gives; [`leno_http`] names it.
 pub(crate) const RESPONSE_TIMEOUT: &str = "response-timeout";
 
-/// Said in `leno-error` to a CONNECT that no route relays.
-const CONNECT: &str = "connect";
-
 /// Said in `leno-error` when policy answers a request itself.
 pub(crate) const FAULT_ABORT: &str = "fault-abort";
 
@@ -147,8 +144,7 @@ pub(crate) async fn forward<R: Hedgeable>(
     let mut policy = backends.requests();
     let (backends, applied, mirrors) = match backends.routes() {
         None if request.view().is_connect() => {
-            let refused = MeshAnswer::error(501, CONNECT);
-            return answered(shared, &backends, (&begun, is_grpc), refused);
+            return answered(shared, &backends, (&begun, is_grpc), MeshAnswer::no_tunnel());
         }
         None => (backends, None, Mirrors::default()),
         // In a box: requests without routes hold no room for it.
@@ -201,7 +197,7 @@ async fn follow<R: Request>(
         Decision::Answer(answer) => return Err(answer),
     };
     if request.view().is_connect() && !applied.relays_connect() {
-        return Err(MeshAnswer::error(501, CONNECT));
+        return Err(MeshAnswer::no_tunnel());
     }
     let mirrors = mirror::send(shared, &applied, request).await;
     match target.route().await {

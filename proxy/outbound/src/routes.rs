@@ -115,6 +115,9 @@ impl Routes {
     pub(crate) fn decide(self: &Rc<Self>, shared: &Shared, view: RequestView<'_>) -> Decision {
         let request = Head(view);
         match self.table.decide(&request, || shared.random()) {
+            leno_policy::Decision::NoRule if view.is_connect() => {
+                Decision::Answer(MeshAnswer::no_tunnel())
+            }
             leno_policy::Decision::NoRule => {
                 Decision::Answer(MeshAnswer::refused(&self.table.no_rule()))
             }

@@ -24,6 +24,11 @@ impl MeshAnswer {
         Self { status, error: Some(cause), shown: Some(cause.to_owned()), headers: Vec::new() }
     }
 
+    /// The answer to a CONNECT that no rule relays.
+    pub(crate) fn no_tunnel() -> Self {
+        Self::error(501, "connect")
+    }
+
     /// A request to an address that the mesh does not know, where policy refuses that.
     pub(crate) fn egress_denied(cause: &'static str, destination: SocketAddr) -> Self {
         let shown = Some(format!("{cause}; destination=\"{destination}\""));

@@ -58,7 +58,7 @@ const REQUESTS: [(&str, u16, &str, [&str; 2]); 7] = [
     ),
     ("GET /served HTTP/1.1\r\nHost: a\r\nHost: b\r\n\r\n", 400, "host-repeated", ["", ""]),
     ("GET /served HTTP/2.7\r\nHost: echo\r\n\r\n", 505, "version", ["", ""]),
-    ("CONNECT echo:80 HTTP/1.1\r\nHost: echo:80\r\n\r\n", 501, "connect", ["", ""]),
+    ("CONNECT echo:80 HTTP/1.1\r\nHost: echo:80\r\n\r\n", 501, "connect", ["CONNECT", "echo:80"]),
 ];
 
 /// The fields of the access log's lines that report an error.

@@ -2,7 +2,7 @@
 //! one request. They come from another proxy, whose client has sent HTTP/1.
 
 use super::{Fate, Field, GET, POST, Row, head};
-use crate::frames::{Told, request};
+use crate::frames::request;
 
 /// Name, section, the field section, body, trailers, and the forwarded HTTP/1 request.
 type Served = (
@@ -137,11 +137,13 @@ pub(in super::super) fn rows(carried: &[Field<'_>]) -> Vec<Row> {
         Row { name, section, request: request(&head, *body, trailers), fate }
     };
     let mut rows: Vec<Row> = HEADS.iter().chain(BODIES).map(row).collect();
+    // The client's proxy has a route for it: the application decides.
+    let connect: &[Field<'_>] = head![b":method" => b"CONNECT", b":authority" => b"a:22"];
     rows.push(Row {
         name: "h2: CONNECT",
         section: "RFC 9110 9.3.6",
-        request: request(head![b":method" => b"CONNECT", b":authority" => b"a:22"], None, &[]),
-        fate: Fate::Told(Told::Status(501)),
+        request: request(&[connect, carried].concat(), None, &[]),
+        fate: Fate::Served { forwarded: b"CONNECT a:22 HTTP/1.1\r\nhost: a:22\r\n\r\n".to_vec() },
     });
     rows
 }
