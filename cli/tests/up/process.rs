@@ -136,7 +136,7 @@ fn workloads_start_in_the_order_of_their_dependencies() {
     // A job runs again when it is told to.
     let restart = mesh.leno(&["restart", "--name", mesh.name(), "migrate"]).output().unwrap();
     assert!(restart.status.success(), "{restart:?}");
-    assert_eq!(mesh.log().matches("| migrated\n").count(), 2);
+    mesh.wait_for("its second line", || mesh.log().matches("| migrated\n").count() == 2);
 }
 
 #[test]
