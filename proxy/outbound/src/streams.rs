@@ -106,8 +106,8 @@ pub(crate) async fn relay(
     let target = target.expect("a backend that is chosen has a service");
     match target.route().await {
         destination::Route::Backends(chosen) => {
-            // Nothing was read for the route's sake, but whether TLS is begun depends on it.
-            if client.bytes().is_empty() && chosen.originates_tls() {
+            // No route asked for a name, but whether TLS is begun depends on what the client speaks.
+            if !tls.is_tls && chosen.originates_tls() {
                 match own_tls(shared, &mut client, &Waits::ORIGINATED).await {
                     Ok(own) => tls = own.unwrap_or_default(),
                     Err(error) => return broke_off(client, &error),
