@@ -63,10 +63,11 @@ const EDGE = "#/edge/shop/front/shop/cart";
 /** Every page, the filters, the slider and the keys, of a mesh in which `front` has begun to fail at `cart`. */
 async function mesh() {
   const { page, complaints } = await open();
-  const sizes = new Map();
-  page.on("response", async (response) => {
-    if (!response.url().includes("/api/")) sizes.set(response.url(), (await response.body()).length);
-  });
+  const bodies = new Map();
+  const loaded = (response) => {
+    if (!response.url().includes("/api/")) bodies.set(response.url(), response.body());
+  };
+  page.on("response", loaded);
   await page.goto(address);
 
   // What is broken is the first thing, and leads to the edge.
@@ -136,7 +137,9 @@ async function mesh() {
   await page.keyboard.press("l");
   await page.locator(".live[aria-pressed=true]").waitFor();
 
-  const total = [...sizes.values()].reduce((sum, size) => sum + size, 0);
+  // The page is closed when every body is here, and none is asked for after that.
+  page.off("response", loaded);
+  const total = (await Promise.all(bodies.values())).reduce((sum, body) => sum + body.length, 0);
   assert.ok(total > 0 && total <= 300_000, `the first load is ${total} bytes`);
   assert.deepEqual(complaints, []);
   await page.context().close();
