@@ -5,14 +5,13 @@
 //! ```
 
 use anyhow::{Context, Result, ensure};
-use leno_testkit::command;
 use leno_testkit::lab::{Capture, Lab, Options, Piece, Status};
-use leno_testkit::peer::{Step, Transcript};
+use leno_testkit::peer::Step;
 use nix::sys::signal::Signal;
 
 use super::authorization::{answered, until};
 use super::programs::socket;
-use super::reauthorization::{HEAR_LIMIT, begin_bytes, begin_talk};
+use super::reauthorization::{begin_bytes, begin_talk};
 use super::{Case, alone};
 
 const MESH: &str = "
@@ -143,13 +142,9 @@ fn what_is_in_progress(lab: &Lab, status: &Status) -> Result<()> {
     let ends = begin_talk(lab, ("web", &echo), begin_bytes(), (&go, false))?;
     let stays = begin_talk(lab, ("cart", &echo), begin_bytes(), (&go, true))?;
     lab.edit(&with_policy("Deny", &self::address(status, "web", false)?))?;
-    let said = command::success("web", ends.running.finish(HEAR_LIMIT)?)?;
-    let transcript: Transcript = serde_json::from_str(&said)?;
-    ensure!(transcript.failure().is_some(), "web: {transcript:?}");
+    ends.end()?;
     std::fs::write(&go, "")?;
-    let said = command::success("cart", stays.running.finish(HEAR_LIMIT)?)?;
-    let transcript: Transcript = serde_json::from_str(&said)?;
-    ensure!(transcript.failure().is_none(), "cart: {transcript:?}");
+    stays.end()?;
     let again = lab.talk("web", &echo, &[Step::Send("x".into()), Step::Expect("x".into())])?;
     ensure!(again.failure().is_some(), "web again: {again:?}");
     Ok(())

@@ -128,8 +128,19 @@ spec:
 /// A connection of `leno-peer talk` that is in progress.
 pub(super) struct Open {
     what: String,
-    pub(super) running: Running,
+    running: Running,
     goes_on: bool,
+}
+
+impl Open {
+    /// Waits for its end: in order if it goes on, and early if not.
+    pub(super) fn end(self) -> Result<()> {
+        let said = command::success(&self.what, self.running.finish(HEAR_LIMIT)?)?;
+        let transcript: Transcript = serde_json::from_str(&said)?;
+        let is_whole = transcript.failure().is_none();
+        ensure!(is_whole == self.goes_on, "{}: {transcript:?}", self.what);
+        Ok(())
+    }
 }
 
 fn what_a_changed_policy_denies_ends(capture: Capture) -> Result<()> {
@@ -165,11 +176,7 @@ fn changes(lab: &Lab, peer: &str) -> Result<()> {
     })?;
     lab.edit(&format!("{MESH}{POLICIES}"))?;
     let (ends, stays): (Vec<_>, Vec<_>) = open.into_iter().partition(|one| !one.goes_on);
-    for one in ends {
-        let said = command::success(&one.what, one.running.finish(HEAR_LIMIT)?)?;
-        let transcript: Transcript = serde_json::from_str(&said)?;
-        ensure!(transcript.failure().is_some(), "{}: {transcript:?}", one.what);
-    }
+    ends.into_iter().try_for_each(Open::end)?;
     let denied = command::success("the call", waiting.finish(HEAR_LIMIT)?)?;
     ensure!(denied.starts_with("PermissionDenied"), "{denied}");
     let mut kept = Vec::new();
@@ -184,11 +191,7 @@ fn changes(lab: &Lab, peer: &str) -> Result<()> {
     }
     // What is still permitted has been decided on as well, and goes on.
     std::fs::write(&go, "")?;
-    for one in stays {
-        let said = command::success(&one.what, one.running.finish(HEAR_LIMIT)?)?;
-        let transcript: Transcript = serde_json::from_str(&said)?;
-        ensure!(transcript.failure().is_none(), "{}: {transcript:?}", one.what);
-    }
+    stays.into_iter().try_for_each(Open::end)?;
     for running in kept {
         let end = command::success("the stream of cart", running.finish(HEAR_LIMIT)?)?;
         ensure!(end == "200", "the stream of cart: {end:?}");
@@ -285,15 +288,9 @@ fn names(lab: &Lab, mesh: &str) -> Result<()> {
     ];
     let read = begin_talk(lab, ("plain", "bytes-0.bytes.lab:9100"), bytes(), (&go, true))?;
     lab.edit(&format!("{mesh}{NO_NAME}"))?;
-    for one in unread {
-        let said = command::success(&one.what, one.running.finish(HEAR_LIMIT)?)?;
-        let transcript: Transcript = serde_json::from_str(&said)?;
-        ensure!(transcript.failure().is_some(), "{}: {transcript:?}", one.what);
-    }
+    unread.into_iter().try_for_each(Open::end)?;
     std::fs::write(&go, "")?;
-    let said = command::success(&read.what, read.running.finish(HEAR_LIMIT)?)?;
-    let transcript: Transcript = serde_json::from_str(&said)?;
-    ensure!(transcript.failure().is_none(), "{}: {transcript:?}", read.what);
+    read.end()?;
     // Begun under the policy, they are read.
     let begun = lab.talk("cart", "echo.lab:9000", &bytes())?;
     ensure!(begun.failure().is_none(), "{begun:?}");
