@@ -354,8 +354,19 @@ fn decisions_are_counted(lab: &Lab) -> Result<()> {
 }
 
 pub(super) fn until(lab: &Lab, client: &str, more: &[&str], expected: &str) -> Result<()> {
+    until_within(HEAR_LIMIT, lab, client, more, expected)
+}
+
+/// The same for what takes longer.
+pub(super) fn until_within(
+    limit: Duration,
+    lab: &Lab,
+    client: &str,
+    more: &[&str],
+    expected: &str,
+) -> Result<()> {
     let mut last = String::new();
-    let heard = wait::until("the answer", HEAR_LIMIT, || {
+    let heard = wait::until("the answer", limit, || {
         last = answered(lab, client, more)?;
         Ok((last == expected).then_some(()))
     });

@@ -15,11 +15,11 @@ use aws_lc_rs::signature::{ECDSA_P256_SHA256_FIXED_SIGNING, EcdsaKeyPair, KeyPai
 use data_encoding::BASE64URL_NOPAD;
 use leno_testkit::lab::{Capture, Lab, Options, Piece};
 use leno_testkit::peer::Step;
-use leno_testkit::{binaries, command, wait};
+use leno_testkit::{binaries, command};
 use nix::sys::signal::Signal;
 use serde_json::{Value, json};
 
-use super::authorization::{answered, until};
+use super::authorization::{answered, until, until_within};
 use super::reauthorization::{HEAR_LIMIT, Open, begin_stream, begin_talk};
 use super::{Case, alone};
 
@@ -376,12 +376,7 @@ fn fetched_keys(lab: &Lab, mesh: &str) -> Result<()> {
     };
     let answers = |request: &[String; 3], expected: &str| -> Result<()> {
         let request: Vec<&str> = request.iter().map(String::as_str).collect();
-        let mut last = String::new();
-        let heard = wait::until("the answer", FETCH_LIMIT, || {
-            last = answered(lab, "web", &request)?;
-            Ok((last == expected).then_some(()))
-        });
-        heard.with_context(|| format!("{last:?} where {expected:?} is expected"))
+        until_within(FETCH_LIMIT, lab, "web", &request, expected)
     };
     let url = "http://issuer-0.issuer.lab.svc.cluster.local:8080/moved";
     let users = users_of(url, "[shop]");
