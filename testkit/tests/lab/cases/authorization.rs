@@ -15,6 +15,7 @@ use leno_testkit::lab::{Capture, Lab, Options};
 use leno_testkit::peer::Step;
 use leno_testkit::{binaries, wait};
 
+use super::calls::peer;
 use super::{Case, alone};
 
 /// How long a change may take to reach a proxy.
@@ -175,8 +176,7 @@ fn prepare(directory: &Path) -> Result<()> {
 }
 
 fn clients_may_do_what_policies_permit(capture: Capture) -> Result<()> {
-    let peer = binaries::directory()?.join("examples/tonic-peer");
-    ensure!(peer.is_file(), "build it first: cargo build -p leno-testkit --examples");
+    let peer = peer()?;
     let lab = Lab::start(&Options::new(capture), MESH, prepare)?;
     let cases = || -> Result<()> {
         // Without a policy every client may.
@@ -191,7 +191,7 @@ fn clients_may_do_what_policies_permit(capture: Capture) -> Result<()> {
         no_spelling_of_a_path_passes(&lab)?;
         bytes_of_others_are_refused(&lab)?;
         server_names_are_read_of_every_client(&lab)?;
-        calls_are_denied_by_their_method(&lab, &peer.display().to_string())?;
+        calls_are_denied_by_their_method(&lab, &peer)?;
         decisions_are_counted(&lab)?;
         // All of it ends with the documents, and nothing was restarted.
         lab.edit(MESH)?;

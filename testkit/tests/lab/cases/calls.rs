@@ -184,7 +184,8 @@ fn call(lab: &Lab, more: &[&str]) -> Result<String> {
     Ok(lab.text("client", &command)?.trim().to_owned())
 }
 
-fn peer() -> Result<String> {
+/// The program that serves gRPC and calls it.
+pub(super) fn peer() -> Result<String> {
     let peer = binaries::directory()?.join("examples/tonic-peer");
     ensure!(peer.is_file(), "build it first: cargo build -p leno-testkit --examples");
     Ok(peer.display().to_string())

@@ -18,10 +18,11 @@ use leno_testkit::resolver::{Resolver, Says};
 use leno_testkit::{binaries, command, netns};
 use serde_json::Value;
 
-use self::ask::{Got, ask, cause, grpc_peer};
+use self::ask::{Got, ask, cause};
 use self::generated::{
     CLIENTS, CUT_HOST, Destination, Generated, HOST, OUTSIDE, OUTSIDE_GRPC, OUTSIDE_TCP, Scheme,
 };
+use super::calls::peer;
 use super::{Case, alone};
 use crate::outside::{ADDRESS, Machine, Outside};
 
@@ -47,7 +48,7 @@ fn explain_agrees_with_the_proxy_about_every_pair(capture: Capture) -> Result<()
 }
 
 fn pairs(capture: Capture, seed: u64) -> Result<()> {
-    grpc_peer()?;
+    peer()?;
     let directory = tempfile::tempdir()?;
     prepare(directory.path())?;
     let machine = Machine::new()?;
@@ -99,7 +100,7 @@ fn outside(machine: &Machine, directory: &Path) -> Result<Outside> {
     outside.start(&["leno-peer", "banner", "--listen", &tcp, "--greeting", OUTSIDE])?;
     let script = directory.join("server.py").display().to_string();
     outside.start(&["python3", &script, "443", OUTSIDE])?;
-    outside.start(&[&grpc_peer()?, "serve", &OUTSIDE_GRPC.to_string(), OUTSIDE])?;
+    outside.start(&[&peer()?, "serve", &OUTSIDE_GRPC.to_string(), OUTSIDE])?;
     Ok(outside)
 }
 

@@ -12,8 +12,9 @@ use anyhow::{Context, Result, ensure};
 use leno_testkit::command::{self, Running};
 use leno_testkit::lab::{Capture, Lab, Options};
 use leno_testkit::peer::{Event, Step, Transcript};
-use leno_testkit::{binaries, wait};
+use leno_testkit::wait;
 
+use super::calls::peer;
 use super::{Case, alone};
 
 /// How long a change may take to reach a proxy and end what it denies.
@@ -144,10 +145,9 @@ impl Open {
 }
 
 fn what_a_changed_policy_denies_ends(capture: Capture) -> Result<()> {
-    let peer = binaries::directory()?.join("examples/tonic-peer");
-    ensure!(peer.is_file(), "build it first: cargo build -p leno-testkit --examples");
+    let peer = peer()?;
     let lab = Lab::start(&Options::new(capture), MESH, |_| Ok(()))?;
-    lab.explain(changes(&lab, &peer.display().to_string()))
+    lab.explain(changes(&lab, &peer))
 }
 
 fn changes(lab: &Lab, peer: &str) -> Result<()> {

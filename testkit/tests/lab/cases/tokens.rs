@@ -20,6 +20,7 @@ use nix::sys::signal::Signal;
 use serde_json::{Value, json};
 
 use super::authorization::{answered, until, until_within};
+use super::calls::peer;
 use super::reauthorization::{HEAR_LIMIT, Open, begin_stream, begin_talk};
 use super::{Case, alone};
 
@@ -232,8 +233,7 @@ fn challenged(lab: &Lab) -> Result<()> {
 }
 
 fn a_response_ends_with_its_token(capture: Capture) -> Result<()> {
-    let peer = binaries::directory()?.join("examples/tonic-peer");
-    ensure!(peer.is_file(), "build it first: cargo build -p leno-testkit --examples");
+    peer()?;
     let lab = Lab::start(&Options::new(capture), &format!("{MESH}{MORE}"), |_| Ok(()))?;
     lab.explain(responses(&lab))
 }

@@ -1,11 +1,11 @@
 //! What a client gets at a destination.
 
-use anyhow::{Context as _, Result, bail};
-use leno_testkit::binaries;
+use anyhow::{Context as _, Result};
 use leno_testkit::lab::Lab;
 use leno_testkit::peer::{Event, Step};
 
 use super::generated::{Destination, MODES, OUTSIDE, Scheme};
+use crate::cases::calls::peer;
 
 /// How many bytes are read of a server's name: as many as the shortest one has.
 const NAME: usize = 7;
@@ -19,15 +19,6 @@ pub(super) enum Got {
     Answered(String, String),
     /// No answer: refused, reset or closed.
     Nothing,
-}
-
-/// The command of the gRPC client.
-pub(super) fn grpc_peer() -> Result<String> {
-    let peer = binaries::directory()?.join("examples/tonic-peer");
-    if !peer.is_file() {
-        bail!("build it first: cargo build -p leno-testkit --examples");
-    }
-    Ok(peer.display().to_string())
 }
 
 /// Calls a destination.
@@ -56,7 +47,7 @@ fn web(lab: &Lab, who: &str, options: &[&str], url: &str) -> Result<Got> {
 }
 
 fn call(lab: &Lab, who: &str, host: &str, port: u16) -> Result<Got> {
-    let peer = grpc_peer()?;
+    let peer = peer()?;
     let output = lab.exec(who, &[&peer, "one", host, &port.to_string(), "/t.Peer/Echo"])?;
     if !output.status.success() {
         return Ok(Got::Nothing);
