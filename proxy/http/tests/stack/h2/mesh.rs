@@ -298,26 +298,23 @@ fn what_a_response_is_cut_for_is_named_by_both_proxies() {
 /// a code of RFC 9113.
 #[test]
 fn applications_cannot_report_causes() {
-    run(async {
-        let report = Code::of_mesh(3);
-        let (user, mut app, mut done) = h2_h2(Settings { from_mesh: true, ..Settings::default() });
-        let mut up = user.open(&request("GET", "/"), true).unwrap();
-        let (_, mut answer) = next(&mut app).await;
-        answer.send_head(&head([(":status", "200")]), false);
-        up.head().await.unwrap();
-        answer.reset(report);
-        assert_eq!(up.closed().await.unwrap().code, Code::PROTOCOL_ERROR);
-        assert_eq!(done.recv().await.unwrap().failure.unwrap().cause.label(), "protocol-error");
-        // From a proxy of the mesh the same is a report, which ends there.
-        let (user, mut app, mut done) = h2_h2(Settings { mesh: true, ..Settings::default() });
-        let mut up = user.open(&request("GET", "/"), true).unwrap();
-        let (_, mut answer) = next(&mut app).await;
-        answer.send_head(&head([(":status", "200")]), false);
-        up.head().await.unwrap();
-        answer.reset(report);
-        assert_eq!(up.closed().await.unwrap().code, Code::PROTOCOL_ERROR);
-        assert_eq!(done.recv().await.unwrap().failure.unwrap().cause.label(), "chunk-extensions");
-    });
+    let from_application = Settings { from_mesh: true, ..Settings::default() };
+    // From a proxy of the mesh the same is a report, which ends there.
+    let from_proxy = Settings { mesh: true, ..Settings::default() };
+    for (settings, cause) in
+        [(from_application, "protocol-error"), (from_proxy, "chunk-extensions")]
+    {
+        run(async {
+            let (user, mut app, mut done) = h2_h2(settings);
+            let mut up = user.open(&request("GET", "/"), true).unwrap();
+            let (_, mut answer) = next(&mut app).await;
+            answer.send_head(&head([(":status", "200")]), false);
+            up.head().await.unwrap();
+            answer.reset(Code::of_mesh(3));
+            assert_eq!(up.closed().await.unwrap().code, Code::PROTOCOL_ERROR);
+            assert_eq!(done.recv().await.unwrap().failure.unwrap().cause.label(), cause);
+        });
+    }
 }
 
 #[test]
