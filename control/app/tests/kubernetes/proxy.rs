@@ -72,7 +72,8 @@ impl Proxy {
     /// The certificate that was issued to it.
     pub(crate) async fn certificate(&self) -> Vec<u8> {
         let mut certificates = self.certificates.clone();
-        let issued = certificates.wait_for(Option::is_some).await.unwrap().clone();
+        let issued = certificates.wait_for(Option::is_some);
+        let issued = tokio::time::timeout(LIMIT, issued).await.expect("in time").unwrap().clone();
         issued.unwrap().chain_der[0].clone()
     }
 
