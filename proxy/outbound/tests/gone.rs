@@ -4,6 +4,7 @@
 
 use std::rc::Rc;
 use std::sync::Arc;
+use std::time::Duration;
 
 use leno_discovery::Directory;
 use leno_http::Limits;
@@ -20,6 +21,8 @@ use tokio::sync::watch;
 use tokio::task::{JoinHandle, LocalSet, spawn_local};
 
 const PORT: u16 = 9000;
+/// Bounds a wait; nothing is measured by it.
+const LIMIT: Duration = Duration::from_secs(20);
 
 fn service(protocol: Protocol, routes: Vec<Arc<Route>>) -> Resolution {
     let port =
@@ -208,9 +211,12 @@ async fn a_connection_that_outlives_its_request_is_counted() {
         client.write_all(b"GET /it HTTP/1.1\r\nHost: db\r\n\r\n").await.unwrap();
         drop(client);
         let _accepted = server.accept().await.unwrap();
-        while outlived() != "leno_connections_outlived_total 1" {
-            tokio::task::yield_now().await;
-        }
+        let counted = async {
+            while outlived() != "leno_connections_outlived_total 1" {
+                tokio::task::yield_now().await;
+            }
+        };
+        tokio::time::timeout(LIMIT, counted).await.expect("it is counted");
     };
     LocalSet::new().run_until(talk).await;
 }
