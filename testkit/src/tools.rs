@@ -1,4 +1,5 @@
-//! Tools that tests use as a reference, installed by `scripts/tools.sh` into the target directory.
+//! Tools that tests use as a reference, installed by `scripts/tools.sh` into the target directory, and programs of
+//! Debian's that they need.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -24,9 +25,19 @@ pub fn install(tool: &str) -> Result<PathBuf> {
 /// Like [`install`]; if the installation fails, prints the reason and returns `None`. That is an
 /// error if `LENO_REQUIRE` has `tools`.
 pub fn install_or_skip(tool: &str) -> Result<Option<PathBuf>> {
-    match install(tool) {
-        Ok(directory) => Ok(Some(directory)),
-        Err(error) if required("tools") => bail!("LENO_REQUIRE has tools: {error:#}"),
+    or_skip("tools", install(tool))
+}
+
+/// A program of a Debian package; if it is missing, prints how to install it and returns `None`. That is an error if
+/// `LENO_REQUIRE` has `servers`.
+pub fn find_or_skip(program: &str, package: &str) -> Result<Option<PathBuf>> {
+    or_skip("servers", binaries::require(program, package))
+}
+
+fn or_skip(what: &str, found: Result<PathBuf>) -> Result<Option<PathBuf>> {
+    match found {
+        Ok(path) => Ok(Some(path)),
+        Err(error) if required(what) => bail!("LENO_REQUIRE has {what}: {error:#}"),
         Err(error) => {
             println!("skipped: {error:#}");
             Ok(None)

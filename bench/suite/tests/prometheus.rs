@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use leno_suite::prometheus::{Question, ask};
-use leno_testkit::{binaries, tools, wait};
+use leno_testkit::{tools, wait};
 
 /// Kills the process when the test ends.
 struct Ended(Child);
@@ -63,14 +63,7 @@ fn metrics() -> SocketAddr {
 
 #[tokio::test]
 async fn a_real_prometheus_gives_all_figures_and_names_what_it_lacks() {
-    let Some(program) = binaries::find("prometheus") else {
-        assert!(
-            !tools::required("servers"),
-            "LENO_REQUIRE has servers: apt-get install -y prometheus"
-        );
-        println!("skipped: prometheus is missing: apt-get install -y prometheus");
-        return;
-    };
+    let Some(program) = tools::find_or_skip("prometheus", "prometheus").unwrap() else { return };
     let directory = tempfile::tempdir().unwrap();
     let config = directory.path().join("prometheus.yml");
     let text = format!(

@@ -5,6 +5,8 @@
 use std::path::Path;
 use std::process::{Command, Output};
 
+use leno_testkit::tools;
+
 use crate::mesh::{Mesh, root};
 
 const MESH: &str = "
@@ -122,18 +124,8 @@ impl Shell {
     }
 }
 
-/// Says so where a program is missing; it is an error where LENO_REQUIRE has `servers`.
 fn is_installed(program: &str) -> bool {
-    let path = std::env::var_os("PATH").unwrap_or_default();
-    if std::env::split_paths(&path).any(|folder| folder.join(program).is_file()) {
-        return true;
-    }
-    assert!(
-        !leno_testkit::tools::required("servers"),
-        "LENO_REQUIRE has servers: {program} is missing"
-    );
-    println!("skipped: {program} is missing");
-    false
+    tools::find_or_skip(program, program).unwrap().is_some()
 }
 
 /// With `leno` of this build in front.
@@ -153,6 +145,7 @@ fn shells_complete_commands_values_and_the_names_of_what_runs() {
     let Some(mesh) = root(|| Mesh::start(MESH)) else { return };
     let name = mesh.name();
     let of_mesh = |line: &str| line.replace("@", &format!("--name {name}"));
+    let shells = Shell::all();
     for (line, expected) in [
         ("leno lo", &["logs"][..]),
         ("leno port", &["port-forward"]),
@@ -173,7 +166,7 @@ fn shells_complete_commands_values_and_the_names_of_what_runs() {
         ("leno logs --t", &["--tail", "--timestamps"]),
     ] {
         let line = of_mesh(line);
-        for shell in Shell::all() {
+        for shell in &shells {
             let offered = shell.offers(mesh.directory(), &line);
             assert_eq!(offered, expected, "{shell:?} {line:?}\n{}", mesh.log());
         }

@@ -9,7 +9,7 @@ use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
 use leno_local::status::Status;
-use leno_testkit::{binaries, tools};
+use leno_testkit::tools;
 use serde_json::Value;
 
 use crate::mesh::{Mesh, root};
@@ -82,13 +82,7 @@ fn folder(name: &str) -> PathBuf {
 
 /// Debian's program, or `None` where a test without it is to be skipped.
 fn program(name: &str) -> Option<PathBuf> {
-    let found = binaries::find(name);
-    if found.is_none() {
-        let install = "apt-get install -y prometheus";
-        assert!(!tools::required("servers"), "LENO_REQUIRE has servers: {install}");
-        println!("skipped: {name} is missing: {install}");
-    }
-    found
+    tools::find_or_skip(name, "prometheus").unwrap()
 }
 
 /// Kills the process when the test ends.
