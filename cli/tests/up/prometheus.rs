@@ -5,10 +5,11 @@
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Output, Stdio};
+use std::process::{Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
 use leno_local::status::Status;
+use leno_testkit::command::Running;
 use leno_testkit::tools;
 use serde_json::Value;
 
@@ -83,16 +84,6 @@ fn folder(name: &str) -> PathBuf {
 /// Debian's program, or `None` where a test without it is to be skipped.
 fn program(name: &str) -> Option<PathBuf> {
     tools::find_or_skip(name, "prometheus").unwrap()
-}
-
-/// Kills the process when the test ends.
-struct Ended(Child);
-
-impl Drop for Ended {
-    fn drop(&mut self) {
-        let _gone = self.0.kill();
-        let _gone = self.0.wait();
-    }
 }
 
 fn said(output: &Output) -> String {
@@ -222,8 +213,7 @@ fn every_query_of_the_dashboards_and_rules_has_series_of_a_real_mesh() {
     server.arg(format!("--config.file={}", file.display()));
     server.arg(format!("--storage.tsdb.path={}", mesh.directory().join("data").display()));
     server.arg(format!("--web.listen-address={LISTEN}"));
-    let log = std::fs::File::create(mesh.directory().join("prometheus.log")).unwrap();
-    let _ended = Ended(server.stdout(Stdio::null()).stderr(log).spawn().unwrap());
+    let _running = Running::start(&mut server).unwrap();
 
     let mut queries: Vec<(String, String)> = Vec::new();
     for (file, board) in dashboards() {
