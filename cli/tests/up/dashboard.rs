@@ -11,7 +11,7 @@ use leno_dashboard::api::{About, Topology};
 use leno_local::status::Status;
 use leno_testkit::{binaries, command, tools};
 
-use crate::mesh::{Mesh, root};
+use crate::mesh::{Mesh, root, with_server};
 
 /// `front` calls `web` and `cart`, both over their services; `cart` fails for what `front` asks after an edit.
 const MESH: &str = "
@@ -33,19 +33,8 @@ metadata: {name: cart, namespace: shop}
 spec: {command: [python3, -c, @SERVER@], ports: [{port: 8080, appProtocol: http}]}
 ";
 
-/// Answers 200, and 500 where `fail` is asked for.
-const SERVER: &str = "import http.server as h
-class H(h.BaseHTTPRequestHandler):
-    def do_GET(self):
-        self.send_response(500 if 'fail' in self.path else 200)
-        self.send_header('content-length', '0')
-        self.end_headers()
-    def log_message(self, *a): pass
-h.ThreadingHTTPServer(('', 8080), H).serve_forever()
-";
-
 fn documents(path: &str) -> String {
-    MESH.replace("@PATH@", path).replace("@SERVER@", &format!("{SERVER:?}"))
+    with_server(&MESH.replace("@PATH@", path))
 }
 
 fn ask<T: serde::de::DeserializeOwned>(mesh: &Mesh, target: &str) -> Option<T> {

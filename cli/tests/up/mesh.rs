@@ -34,6 +34,23 @@ os.dup2(theirs, 1)
 os.execv(sys.argv[1], sys.argv[1:])
 ";
 
+/// Listens on port 8080: answers 200; 500 where `fail` is asked for, and late where `slow` is.
+const SERVER: &str = "import http.server as h, time
+class H(h.BaseHTTPRequestHandler):
+    def do_GET(self):
+        if 'slow' in self.path: time.sleep(0.4)
+        self.send_response(500 if 'fail' in self.path else 200)
+        self.send_header('content-length', '0')
+        self.end_headers()
+    def log_message(self, *a): pass
+h.ThreadingHTTPServer(('', 8080), H).serve_forever()
+";
+
+/// Documents in which `@SERVER@` stands for a program of Python that serves as the path of a request says.
+pub(crate) fn with_server(yaml: &str) -> String {
+    yaml.replace("@SERVER@", &format!("{SERVER:?}"))
+}
+
 /// A mesh with a unique name.
 pub(crate) struct Mesh {
     layout: Layout,

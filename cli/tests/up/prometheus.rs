@@ -13,7 +13,7 @@ use leno_testkit::command::Running;
 use leno_testkit::tools;
 use serde_json::Value;
 
-use crate::mesh::{Mesh, root};
+use crate::mesh::{Mesh, root, with_server};
 
 /// `client` makes requests that succeed, fail, are retried, given up and denied, and opaque connections.
 const MESH: &str = "
@@ -58,18 +58,6 @@ metadata: {name: locked, namespace: shop}
 spec:
   selector: {matchLabels: {app: locked}}
   rules: [{from: [{serviceAccounts: [others]}]}]
-";
-
-/// Answers 200; 500 where `fail` is asked for, and late where `slow` is.
-const SERVER: &str = "import http.server as h, time
-class H(h.BaseHTTPRequestHandler):
-    def do_GET(self):
-        if 'slow' in self.path: time.sleep(1)
-        self.send_response(500 if 'fail' in self.path else 200)
-        self.send_header('content-length', '0')
-        self.end_headers()
-    def log_message(self, *a): pass
-h.ThreadingHTTPServer(('', 8080), H).serve_forever()
 ";
 
 /// How long every query may take to have an answer: a rate needs two scrapes, and rules another round.
@@ -199,8 +187,7 @@ fn every_query_of_the_dashboards_and_rules_has_series_of_a_real_mesh() {
     let (Some(prometheus), Some(promtool)) = (program("prometheus"), program("promtool")) else {
         return;
     };
-    let yaml = MESH.replace("@SERVER@", &format!("{SERVER:?}"));
-    let Some(mesh) = root(|| Mesh::start(&yaml)) else { return };
+    let Some(mesh) = root(|| Mesh::start(&with_server(MESH))) else { return };
     let file = mesh.directory().join("prometheus.yml");
     std::fs::write(&file, configuration(&mesh)).unwrap();
     let netns = mesh.layout().switch_netns();

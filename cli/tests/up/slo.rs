@@ -6,7 +6,7 @@ use std::process::Output;
 
 use serde_json::Value;
 
-use crate::mesh::{Mesh, root};
+use crate::mesh::{Mesh, root, with_server};
 
 /// `web` calls `cart` 20 times a second at most; `idle` gets no calls; `late` is slow to answer.
 const MESH: &str = "
@@ -62,20 +62,8 @@ spec:
   latency: {below: 250ms, percent: 90}
 ";
 
-/// Answers 200; 500 where `fail` is asked for, and late where `slow` is.
-const SERVER: &str = "import http.server as h, time
-class H(h.BaseHTTPRequestHandler):
-    def do_GET(self):
-        if 'slow' in self.path: time.sleep(0.4)
-        self.send_response(500 if 'fail' in self.path else 200)
-        self.send_header('content-length', '0')
-        self.end_headers()
-    def log_message(self, *a): pass
-h.ThreadingHTTPServer(('', 8080), H).serve_forever()
-";
-
 fn documents(path: &str) -> String {
-    MESH.replace("@PATH@", path).replace("@SERVER@", &format!("{SERVER:?}"))
+    with_server(&MESH.replace("@PATH@", path))
 }
 
 fn slo(mesh: &Mesh, arguments: &[&str]) -> (Option<i32>, String) {
