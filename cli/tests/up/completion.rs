@@ -3,11 +3,11 @@
 #![expect(clippy::unwrap_used, reason = "test code")]
 
 use std::path::Path;
-use std::process::{Command, Output};
+use std::process::Command;
 
 use leno_testkit::tools;
 
-use crate::mesh::{Mesh, root};
+use crate::mesh::{Mesh, out, root};
 
 const MESH: &str = "
 apiVersion: v1
@@ -101,7 +101,7 @@ impl Shell {
         let output = shell.output().unwrap();
         assert!(output.status.success() && output.stderr.is_empty(), "{line:?}: {output:?}");
         let mut offered: Vec<String> = match self {
-            Self::Bash => text(&output).lines().map(str::to_owned).collect(),
+            Self::Bash => out(&output).lines().map(str::to_owned).collect(),
             Self::Zsh => {
                 let completed = std::fs::read_to_string(home.path().join("completed")).unwrap();
                 let begun = line.rfind(' ').map_or(0, |space| space + 1);
@@ -111,7 +111,7 @@ impl Shell {
                 words.split_whitespace().map(str::to_owned).collect()
             }
             Self::Fish => {
-                let words = text(&output);
+                let words = out(&output);
                 words
                     .lines()
                     .filter_map(|line| line.split('\t').next())
@@ -134,10 +134,6 @@ fn path() -> std::ffi::OsString {
     let path = std::env::var_os("PATH").unwrap_or_default();
     let path = std::env::join_paths([programs].into_iter().chain(std::env::split_paths(&path)));
     path.unwrap()
-}
-
-fn text(output: &Output) -> String {
-    String::from_utf8_lossy(&output.stdout).into_owned()
 }
 
 #[test]
@@ -206,6 +202,6 @@ fn another_user_is_offered_names_where_sudo_needs_no_password() {
         command.env("LINE", &line).env("LENO_COMPLETE_SUDO", asked).current_dir("/");
         let output = command.output().unwrap();
         assert!(output.status.success() && output.stderr.is_empty(), "{output:?}");
-        assert_eq!(text(&output), expected, "{password} {asked}\n{}", mesh.log());
+        assert_eq!(out(&output), expected, "{password} {asked}\n{}", mesh.log());
     }
 }

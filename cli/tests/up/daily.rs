@@ -1,11 +1,11 @@
 //! The everyday commands, on a mesh in the background.
 
 use std::io::{BufRead as _, BufReader};
-use std::process::{Output, Stdio};
+use std::process::Stdio;
 
 use leno_testkit::proxy::reserved;
 
-use crate::mesh::{Mesh, root};
+use crate::mesh::{Mesh, err, out, root};
 
 const MESH: &str = "
 apiVersion: v1
@@ -31,14 +31,6 @@ metadata: {name: broken, namespace: shop}
 spec: {command: [sh, -c, 'echo no database >&2; exit 3'], ports: [{port: 80}]}
 ";
 
-fn out(output: &Output) -> String {
-    String::from_utf8_lossy(&output.stdout).into_owned()
-}
-
-fn err(output: &Output) -> String {
-    String::from_utf8_lossy(&output.stderr).into_owned()
-}
-
 #[test]
 fn a_workload_cannot_command_the_terminal_of_leno_up() {
     let yaml = MESH.replace("echo begins;", r"printf ''\033[2Jbegins\033]0;title\007\n'';");
@@ -50,7 +42,7 @@ fn a_workload_cannot_command_the_terminal_of_leno_up() {
     // The labels have their colours: it is a terminal.
     assert!(all.contains(" |\x1b[0m "), "{all:?}");
     // A pipe gets the bytes.
-    let logs = mesh.leno(&["logs", "--name", mesh.name(), "shop/web"]).output().unwrap();
+    let logs = mesh.run(&["logs", "shop/web"]);
     assert!(out(&logs).contains("\x1b[2Jbegins"), "{logs:?}");
 }
 
@@ -208,7 +200,7 @@ fn a_port_that_another_program_has_is_named_with_its_workload() {
         taken.port()
     );
     let Some((mesh, output)) = root(|| Mesh::refused(&yaml)) else { return };
-    let errors = String::from_utf8_lossy(&output.stderr).into_owned();
+    let errors = err(&output);
     let expected = format!(
         "leno: shop/web publishes {taken}: cannot listen on {taken}: Address already in use (os error 98): end the \
          program that listens there, or publish another port\n"

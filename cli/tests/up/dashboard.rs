@@ -11,7 +11,7 @@ use leno_dashboard::api::{About, Topology};
 use leno_local::status::Status;
 use leno_testkit::{binaries, command, tools};
 
-use crate::mesh::{Mesh, root, with_server};
+use crate::mesh::{Mesh, out, root, with_server};
 
 /// `front` calls `web` and `cart`, both over their services; `cart` fails for what `front` asks after an edit.
 const MESH: &str = "
@@ -75,8 +75,8 @@ fn the_history_has_rates_problems_and_changes_and_survives_its_observer() {
     assert!(rate > 0.0 && rate <= 20.0, "{past}");
 
     let why = || {
-        let output = mesh.leno(&["why", "--name", mesh.name()]).output().unwrap();
-        (output.status.code(), String::from_utf8_lossy(&output.stdout).into_owned())
+        let output = mesh.run(&["why"]);
+        (output.status.code(), out(&output))
     };
     mesh.wait_for("no problem", || why() == (Some(0), "nothing is broken\n".to_owned()));
 
@@ -179,10 +179,7 @@ fn why_names_the_server_that_hangs_and_what_a_policy_denies() {
     let chain = CHAIN.replace("@FRONT@", &format!("{FRONT:?}"));
     let chain = chain.replace("@CART@", &format!("{CART:?}"));
     let Some(mesh) = root(|| Mesh::start(&chain)) else { return };
-    let why = || {
-        let output = mesh.leno(&["why", "--name", mesh.name()]).output().unwrap();
-        String::from_utf8_lossy(&output.stdout).into_owned()
-    };
+    let why = || out(&mesh.run(&["why"]));
     let first =
         "broken   100.0 % of the requests from shop/front to shop/cart are given up before a";
     mesh.wait_for("the begin of the chain", || {
@@ -212,8 +209,7 @@ fn why_names_the_server_that_hangs_and_what_a_policy_denies() {
     }
 
     let refused = |arguments: &[&str]| {
-        let mut command = mesh.leno(arguments);
-        let output = command.args(["--name", mesh.name()]).output().unwrap();
+        let output = mesh.run(arguments);
         assert_eq!(output.status.code(), Some(2), "{arguments:?}: {output:?}");
     };
     refused(&["why", "-n", "nosuch"]);

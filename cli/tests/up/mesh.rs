@@ -69,6 +69,21 @@ pub(crate) fn root<T>(make: impl FnOnce() -> T) -> Option<T> {
     None
 }
 
+/// What a command has printed.
+pub(crate) fn out(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stdout).into_owned()
+}
+
+/// Its errors.
+pub(crate) fn err(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stderr).into_owned()
+}
+
+/// Both, one after the other.
+pub(crate) fn said(output: &Output) -> String {
+    out(output) + &err(output)
+}
+
 impl Mesh {
     /// Starts a mesh and waits until all instances take traffic.
     pub(crate) fn start(yaml: &str) -> Self {
@@ -226,6 +241,11 @@ impl Mesh {
         command
     }
 
+    /// Runs a command about this mesh to its end.
+    pub(crate) fn run(&self, arguments: &[&str]) -> Output {
+        self.leno(arguments).args(["--name", self.name()]).output().unwrap()
+    }
+
     pub(crate) fn exec(&self, who: &str, command: &[&str]) -> Output {
         let mut exec = self.leno(&["exec", "--name", self.name(), who, "--"]);
         exec.args(command).stdin(Stdio::null()).output().unwrap()
@@ -239,8 +259,7 @@ impl Mesh {
     }
 
     pub(crate) fn check(&self) -> String {
-        let output = self.leno(&["check", "--name", self.name()]).output().unwrap();
-        String::from_utf8_lossy(&output.stdout).into_owned()
+        out(&self.run(&["check"]))
     }
 
     /// The process id of an instance's application.

@@ -1,11 +1,8 @@
 //! What goes wrong around a mesh: a crash loop, a flood of lines, a process or a file of the mesh that is gone.
 
-#![expect(clippy::unwrap_used, reason = "test code")]
-
 use std::fs;
-use std::process::Output;
 
-use crate::mesh::{Mesh, root};
+use crate::mesh::{Mesh, err, out, root};
 
 /// One workload without a proxy in the namespace `shop`.
 fn workload(name: &str, spec: &str) -> String {
@@ -13,18 +10,6 @@ fn workload(name: &str, spec: &str) -> String {
         "apiVersion: leno.dev/v1alpha1\nkind: Workload\nmetadata: {{name: {name}, namespace: shop, \
          labels: {{leno.dev/inject: disabled}}}}\nspec: {{{spec}}}\n---\n"
     )
-}
-
-fn run(mesh: &Mesh, command: &[&str]) -> Output {
-    mesh.leno(command).args(["--name", mesh.name()]).output().unwrap()
-}
-
-fn out(output: &Output) -> String {
-    String::from_utf8_lossy(&output.stdout).into_owned()
-}
-
-fn err(output: &Output) -> String {
-    String::from_utf8_lossy(&output.stderr).into_owned()
 }
 
 fn idle() -> String {
@@ -69,7 +54,7 @@ fn an_instance_that_cannot_be_set_up_says_why() {
                   exec unshare -m sh -c 'mount --bind $ETC /etc; exec \"$0\" \"$@\"' \"$0\" \"$@\"";
     let Some(mesh) = root(|| Mesh::start_by(&idle(), script)) else { return };
     let reason = "failed, cannot find the file behind /etc/resolv.conf: create an empty one";
-    mesh.wait_for("the reason", || out(&run(&mesh, &["ps"])).contains(reason));
+    mesh.wait_for("the reason", || out(&mesh.run(&["ps"])).contains(reason));
     let exec = mesh.exec("web", &["true"]);
     assert_eq!(exec.status.code(), Some(2));
     assert!(err(&exec).contains(&format!("web-0 is not set up yet ({reason}")), "{exec:?}");
@@ -103,14 +88,14 @@ fn files_of_a_mesh_that_were_removed_are_written_again() {
     let Some(mut mesh) = root(|| Mesh::start(&idle())) else { return };
     let layout = mesh.layout().clone();
     fs::write(layout.status(), "garbage").unwrap();
-    let text = err(&run(&mesh, &["ps"]));
+    let text = err(&mesh.run(&["ps"]));
     let remedy = format!("is damaged: remove it, and process {} writes it again", mesh.pid());
     assert!(text.contains(&remedy), "{text}");
     fs::remove_file(layout.status()).unwrap();
     fs::remove_file(layout.record()).unwrap();
-    let missing = err(&run(&mesh, &["ps"]));
+    let missing = err(&mesh.run(&["ps"]));
     assert!(missing.is_empty() || missing.contains(&format!("runs (process {})", mesh.pid())));
-    mesh.wait_for("the files", || run(&mesh, &["ps"]).status.success() && layout.record().exists());
+    mesh.wait_for("the files", || mesh.run(&["ps"]).status.success() && layout.record().exists());
 
     // Without status and record it ends all the same.
     fs::write(layout.status(), "garbage").unwrap();
@@ -133,7 +118,7 @@ fn a_mesh_whose_files_are_gone_is_found_and_removed() {
     };
     remove_files(&mesh);
     let running = format!("still runs (process {}): stop it first", mesh.pid());
-    let cleanup = run(&mesh, &["cleanup"]);
+    let cleanup = mesh.run(&["cleanup"]);
     assert_eq!(cleanup.status.code(), Some(2), "{cleanup:?}");
     assert!(err(&cleanup).contains(&running), "{cleanup:?}");
     mesh.wait_for("the status", || mesh.layout().status().exists());
@@ -142,7 +127,7 @@ fn a_mesh_whose_files_are_gone_is_found_and_removed() {
     mesh.kill();
     remove_files(&mesh);
     assert!(!mesh.remains().is_empty());
-    let cleanup = run(&mesh, &["cleanup"]);
+    let cleanup = mesh.run(&["cleanup"]);
     assert!(cleanup.status.success(), "{cleanup:?}");
     assert_eq!(mesh.remains(), [""; 0]);
 }
@@ -157,16 +142,16 @@ fn a_flood_of_lines_leaves_those_of_the_mesh() {
     mesh.wait_for_line("| calm");
     mesh.edit(&(calm + &noisy));
     mesh.wait_for_line("| flooded");
-    let own = run(&mesh, &["logs", "leno"]);
+    let own = mesh.run(&["logs", "leno"]);
     assert!(out(&own).contains("Workload shop/noisy added; 1 instance starts"), "{own:?}");
     assert!(out(&own).contains("1 instance ready after") && err(&own).is_empty(), "{own:?}");
-    let calm = run(&mesh, &["logs", "calm"]);
+    let calm = mesh.run(&["logs", "calm"]);
     assert_eq!(out(&calm), "");
     let text = err(&calm);
     let dropped =
         text.strip_prefix("leno: ").and_then(|text| text.split_once(" older lines, of all "));
     let dropped: u64 = dropped.unwrap_or_else(|| panic!("{text}")).0.parse().unwrap();
     assert!((11_000..20_000).contains(&dropped), "{text}");
-    let tail = run(&mesh, &["logs", "--tail", "1", "noisy"]);
+    let tail = mesh.run(&["logs", "--tail", "1", "noisy"]);
     assert_eq!((out(&tail).trim(), &*err(&tail)), ("flooded", ""));
 }

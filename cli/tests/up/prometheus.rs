@@ -5,7 +5,7 @@
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output, Stdio};
+use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use leno_local::status::Status;
@@ -13,7 +13,7 @@ use leno_testkit::command::Running;
 use leno_testkit::tools;
 use serde_json::Value;
 
-use crate::mesh::{Mesh, root, with_server};
+use crate::mesh::{Mesh, root, said, with_server};
 
 /// `client` makes requests that succeed, fail, are retried, given up and denied, and opaque connections.
 const MESH: &str = "
@@ -72,10 +72,6 @@ fn folder(name: &str) -> PathBuf {
 /// Debian's program, or `None` where a test without it is to be skipped.
 fn program(name: &str) -> Option<PathBuf> {
     tools::find_or_skip(name, "prometheus").unwrap()
-}
-
-fn said(output: &Output) -> String {
-    String::from_utf8_lossy(&[&output.stdout[..], &output.stderr[..]].concat()).into_owned()
 }
 
 #[test]

@@ -1,12 +1,8 @@
 //! Service level objectives on a real mesh: a budget that is met, one that burns, and the gate of a rollout.
 
-#![expect(clippy::unwrap_used, reason = "test code")]
-
-use std::process::Output;
-
 use serde_json::Value;
 
-use crate::mesh::{Mesh, root, with_server};
+use crate::mesh::{Mesh, root, said, with_server};
 
 /// `web` calls `cart` 20 times a second at most; `idle` gets no calls; `late` is slow to answer.
 const MESH: &str = "
@@ -67,11 +63,8 @@ fn documents(path: &str) -> String {
 }
 
 fn slo(mesh: &Mesh, arguments: &[&str]) -> (Option<i32>, String) {
-    let mut command = mesh.leno(&["slo"]);
-    let Output { status, stdout, stderr } =
-        command.args(arguments).args(["--name", mesh.name()]).output().unwrap();
-    let text = String::from_utf8_lossy(&[stdout, stderr].concat()).into_owned();
-    (status.code(), text)
+    let output = mesh.run(&[&["slo"][..], arguments].concat());
+    (output.status.code(), said(&output))
 }
 
 fn reports(mesh: &Mesh) -> Vec<Value> {

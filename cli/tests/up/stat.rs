@@ -1,13 +1,13 @@
 //! `leno stat` on a mesh in which much is refused, and what the access log and the other logs say of it.
 
-use std::process::{Command, Output};
+use std::process::Command;
 use std::time::{Duration, Instant};
 
 use leno_local::status::Status;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
-use crate::mesh::{Mesh, root};
+use crate::mesh::{Mesh, out, root};
 
 /// `stranger` has no proxy, so that `web` refuses it; `client` may not leave the mesh, and calls `db` as bytes.
 const MESH: &str = "
@@ -43,10 +43,6 @@ kind: Workload
 metadata: {name: stranger, namespace: shop, labels: {leno.dev/inject: disabled}}
 spec: {command: [sh, -c, 'while sleep 0.1; do curl -s -m 5 -o /dev/null http://web:8080/; done']}
 ";
-
-fn out(output: &Output) -> String {
-    String::from_utf8_lossy(&output.stdout).into_owned()
-}
 
 /// The line of an edge.
 fn row<'a>(text: &'a str, client: &str, server: &str) -> Option<&'a str> {
