@@ -6,14 +6,13 @@ use std::fs;
 
 use leno_local::status::{Schedule, Status};
 
-use crate::mesh::{Mesh, root};
+use crate::mesh::{Mesh, root, unmeshed};
 
 /// A workload without a proxy that runs a shell's script on a schedule.
 fn job(name: &str, script: &str, cron: &str) -> String {
     format!(
-        "apiVersion: leno.dev/v1alpha1\nkind: Workload\nmetadata: {{name: {name}, namespace: shop, labels: \
-         {{leno.dev/inject: disabled}}}}\nspec:\n  command: [sh, -c, '{script}']\n  cron: {cron}\n  \
-         stopGracePeriod: 100ms\n---\n"
+        "{}spec:\n  command: [sh, -c, '{script}']\n  cron: {cron}\n  stopGracePeriod: 100ms\n---\n",
+        unmeshed(name)
     )
 }
 

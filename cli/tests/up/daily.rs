@@ -5,7 +5,7 @@ use std::process::Stdio;
 
 use leno_testkit::proxy::reserved;
 
-use crate::mesh::{Mesh, err, out, root};
+use crate::mesh::{Mesh, err, out, root, unmeshed};
 
 const MESH: &str = "
 apiVersion: v1
@@ -162,9 +162,9 @@ fn published_and_forwarded_ports_lead_to_the_application() {
     let (address, _reservation) = reserved().unwrap();
     let free = address.port();
     let yaml = format!(
-        "apiVersion: leno.dev/v1alpha1\nkind: Workload\nmetadata: {{name: web, namespace: shop, labels: \
-         {{leno.dev/inject: disabled}}}}\nspec:\n  command: [python3, -m, http.server, --bind, 127.0.0.1, \
-         '8080']\n  ports: [{{port: 8080, published: {free}}}]\n"
+        "{}spec:\n  command: [python3, -m, http.server, --bind, 127.0.0.1, '8080']\n  \
+         ports: [{{port: 8080, published: {free}}}]\n",
+        unmeshed("web")
     );
     let Some(mesh) = root(|| Mesh::start(&yaml)) else { return };
     let status = |address: &str| {
@@ -211,9 +211,9 @@ fn a_port_that_another_program_has_is_named_with_its_workload() {
 
 #[test]
 fn logs_are_followed_until_the_mesh_ends() {
-    let yaml = "apiVersion: leno.dev/v1alpha1\nkind: Workload\nmetadata: {name: ticker, namespace: shop, labels: \
-                {leno.dev/inject: disabled}}\nspec: {command: [sh, -c, 'while sleep 0.1; do echo tick; done']}\n";
-    let Some(mesh) = root(|| Mesh::draft(yaml)) else { return };
+    let yaml =
+        unmeshed("ticker") + "spec: {command: [sh, -c, 'while sleep 0.1; do echo tick; done']}\n";
+    let Some(mesh) = root(|| Mesh::draft(&yaml)) else { return };
     assert!(mesh.detached(&["--wait"]).status.success());
     let mut follow = mesh.leno(&["logs", "-f", "--tail", "0", "--name", mesh.name(), "ticker"]);
     let mut follow = follow.stdout(Stdio::piped()).spawn().unwrap();

@@ -51,6 +51,14 @@ pub(crate) fn with_server(yaml: &str) -> String {
     yaml.replace("@SERVER@", &format!("{SERVER:?}"))
 }
 
+/// The begin of a workload without a proxy in the namespace `shop`, up to its `spec`.
+pub(crate) fn unmeshed(name: &str) -> String {
+    format!(
+        "apiVersion: leno.dev/v1alpha1\nkind: Workload\nmetadata: {{name: {name}, namespace: shop, labels: \
+         {{leno.dev/inject: disabled}}}}\n"
+    )
+}
+
 /// A mesh with a unique name.
 pub(crate) struct Mesh {
     layout: Layout,

@@ -2,14 +2,11 @@
 
 use std::fs;
 
-use crate::mesh::{Mesh, err, out, root};
+use crate::mesh::{Mesh, err, out, root, unmeshed};
 
 /// One workload without a proxy in the namespace `shop`.
 fn workload(name: &str, spec: &str) -> String {
-    format!(
-        "apiVersion: leno.dev/v1alpha1\nkind: Workload\nmetadata: {{name: {name}, namespace: shop, \
-         labels: {{leno.dev/inject: disabled}}}}\nspec: {{{spec}}}\n---\n"
-    )
+    format!("{}spec: {{{spec}}}\n---\n", unmeshed(name))
 }
 
 fn idle() -> String {

@@ -7,7 +7,7 @@ use std::process::{Command, Stdio};
 
 use leno_testkit::proxy::reserved;
 
-use crate::mesh::{Mesh, root};
+use crate::mesh::{Mesh, root, unmeshed};
 
 #[test]
 fn a_workload_is_opened_by_its_published_port_or_by_a_forwarded_one() {
@@ -15,11 +15,11 @@ fn a_workload_is_opened_by_its_published_port_or_by_a_forwarded_one() {
     let (address, _reservation) = reserved().unwrap();
     let free = address.port();
     let yaml = format!(
-        "apiVersion: leno.dev/v1alpha1\nkind: Workload\nmetadata: {{name: web, namespace: shop, labels: \
-         {{leno.dev/inject: disabled}}}}\nspec:\n  command: [python3, -m, http.server, '8080']\n  ports: \
+        "{}spec:\n  command: [python3, -m, http.server, '8080']\n  ports: \
          [{{name: a, port: 8080, published: '0.0.0.0:{free}'}}]\n---\n\
-         apiVersion: leno.dev/v1alpha1\nkind: Workload\nmetadata: {{name: none, namespace: shop, labels: \
-         {{leno.dev/inject: disabled}}}}\nspec: {{command: [sleep, infinity]}}\n"
+         {}spec: {{command: [sleep, infinity]}}\n",
+        unmeshed("web"),
+        unmeshed("none")
     );
     let Some(mesh) = root(|| Mesh::start(&yaml)) else { return };
     let (opened, browser) = (mesh.directory().join("opened"), mesh.directory().join("browser"));

@@ -7,14 +7,11 @@ use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
 
 use leno_local::status::{InstanceStatus, Phase, Status};
 
-use crate::mesh::{Mesh, root};
+use crate::mesh::{Mesh, root, unmeshed};
 
 /// One workload without a proxy in the namespace `shop`.
 fn workload(name: &str, spec: &str) -> String {
-    format!(
-        "apiVersion: leno.dev/v1alpha1\nkind: Workload\nmetadata: {{name: {name}, namespace: shop, \
-         labels: {{leno.dev/inject: disabled}}}}\nspec:\n{spec}---\n"
-    )
+    format!("{}spec:\n{spec}---\n", unmeshed(name))
 }
 
 /// What serves files of its directory on port 8080, so that a file that is there is answered with 200.
