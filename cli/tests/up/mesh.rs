@@ -140,21 +140,14 @@ impl Mesh {
 
     /// Starts a mesh from a process with a low limit on descriptors.
     pub(crate) fn with_descriptors(yaml: &str, limit: u32) -> Self {
-        let mut mesh = Self::new(yaml);
-        let mut shell = Command::new("sh");
-        shell.args(["-c", &format!("ulimit -Sn {limit}; exec \"$0\" \"$@\"")]);
-        shell.args([env!("CARGO_BIN_EXE_leno"), "up"]);
-        mesh.spawn(shell);
+        let mesh = Self::start_by(yaml, &format!("ulimit -Sn {limit}; exec \"$0\" \"$@\""));
         mesh.wait_for_line(" ready after ");
         mesh
     }
 
     /// Starts a mesh whose standard output is a terminal; what the terminal gets is its log.
     pub(crate) fn on_terminal(yaml: &str) -> Self {
-        let mut mesh = Self::new(yaml);
-        let mut up = Command::new("python3");
-        up.args(["-c", TERMINAL, env!("CARGO_BIN_EXE_leno"), "up"]);
-        mesh.spawn(up);
+        let mesh = Self::interpreted("python3", yaml, TERMINAL);
         mesh.wait_for_line(" ready after ");
         mesh
     }
@@ -162,11 +155,15 @@ impl Mesh {
     /// Starts a mesh by a shell script with the command as its `$0` and `$@`, and with a path in `ETC` that it may
     /// make a directory at; does not wait until all instances take traffic.
     pub(crate) fn start_by(yaml: &str, script: &str) -> Self {
+        Self::interpreted("sh", yaml, script)
+    }
+
+    fn interpreted(by: &str, yaml: &str, script: &str) -> Self {
         let mut mesh = Self::new(yaml);
-        let mut shell = Command::new("sh");
-        shell.args(["-c", script, env!("CARGO_BIN_EXE_leno"), "up"]);
-        shell.env("ETC", mesh.directory().join("etc"));
-        mesh.spawn(shell);
+        let mut up = Command::new(by);
+        up.args(["-c", script, env!("CARGO_BIN_EXE_leno"), "up"]);
+        up.env("ETC", mesh.directory().join("etc"));
+        mesh.spawn(up);
         mesh
     }
 
