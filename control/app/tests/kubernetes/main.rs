@@ -11,6 +11,8 @@ mod attacks;
 mod burst;
 mod declaration;
 mod kinds;
+#[path = "../../../serve/tests/scale/machine.rs"]
+mod machine;
 mod operate;
 mod outages;
 mod outside;

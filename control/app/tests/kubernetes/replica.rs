@@ -12,8 +12,7 @@ use leno_testkit_api::until;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
-/// Kernel ticks of a second, in `/proc/PID/stat` (`sysconf(_SC_CLK_TCK)`, 100 on Linux).
-const TICK: Duration = Duration::from_millis(10);
+use crate::machine;
 
 /// A controller; killed if a test fails before it ended.
 pub(crate) struct Replica {
@@ -125,18 +124,12 @@ impl Replica {
 
     /// A number of `/proc/PID/status`, in KiB.
     pub(crate) fn status_kib(&self, name: &str) -> u64 {
-        let status = std::fs::read_to_string(format!("/proc/{}/status", self.child.id())).unwrap();
-        let line = status.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
-        line.unwrap().trim().trim_end_matches(" kB").parse().unwrap()
+        machine::status_kib(self.child.id(), name)
     }
 
     /// The time that it has spent on CPUs.
     pub(crate) fn cpu(&self) -> Duration {
-        let stat = std::fs::read_to_string(format!("/proc/{}/stat", self.child.id())).unwrap();
-        // proc_pid_stat(5): user and system ticks are the 12th and 13th after the name.
-        let (_, after_name) = stat.rsplit_once(") ").unwrap();
-        let ticks = after_name.split(' ').skip(11).take(2);
-        TICK * ticks.map(|ticks| ticks.parse::<u32>().unwrap()).sum::<u32>()
+        machine::cpu(self.child.id())
     }
 
     /// Asks it to end, and waits for that.

@@ -29,8 +29,8 @@ use std::time::Instant;
 
 use leno_testkit_api::objects::{http_route_definition, service};
 use leno_testkit_api::{binary, until};
-use nix::sys::resource::{Resource, getrlimit, setrlimit};
 
+use crate::machine::open_files;
 use crate::replica::{Replica, Start};
 use crate::{burst, cluster, leads};
 use clients::Clients;
@@ -124,10 +124,5 @@ fn size() -> (Size, bool) {
 
 /// Has this process, and the replica that it starts, open two connections for each proxy, twice while pods are replaced.
 pub(crate) fn open_enough(proxies: usize) {
-    let needed = u64::try_from(proxies * 4 + 1_024).unwrap();
-    let (soft, hard) = getrlimit(Resource::RLIMIT_NOFILE).unwrap();
-    if soft < needed {
-        assert!(needed <= hard, "{needed} open files are needed: raise the limit with ulimit -n");
-        setrlimit(Resource::RLIMIT_NOFILE, needed, hard).unwrap();
-    }
+    open_files(proxies * 4 + 1_024);
 }

@@ -8,10 +8,12 @@
 //! ```
 //!
 //! It runs a small mesh and asserts on counts alone. With `LENO_SCALE_LARGE` it has the size that the design names;
-//! `make scale` runs the same with a real API server (`control/app/tests/kubernetes/scale.rs`). `LENO_SCALE_SERVICES`, `LENO_SCALE_NAMESPACES`,
-//! `LENO_SCALE_WIDE`, `LENO_SCALE_PROXIES`, `LENO_SCALE_CHANGES` and `LENO_SCALE_RATE` change single sizes.
+//! `make scale` is another test, with a real API server (`control/app/tests/kubernetes/scale.rs`).
+//! `LENO_SCALE_SERVICES`, `LENO_SCALE_NAMESPACES`, `LENO_SCALE_WIDE`, `LENO_SCALE_PROXIES`, `LENO_SCALE_CHANGES` and
+//! `LENO_SCALE_RATE` change single sizes.
 #![expect(clippy::unwrap_used, reason = "a test may panic")]
 
+mod machine;
 mod measure;
 mod mesh;
 mod plane;

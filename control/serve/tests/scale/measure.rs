@@ -9,11 +9,11 @@ use std::time::{Duration, Instant};
 use leno_discovery::{Client, Directory, Settings};
 use leno_types::mesh::Resolution;
 use leno_types::{InstanceName, TrustDomain};
-use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use tokio::sync::watch;
 use tokio::task::{JoinHandle, JoinSet};
 
 use crate::SERVER;
+use crate::machine::{Random, cpu, open_files, status_kib};
 use crate::mesh::{Mesh, Size, replaced};
 
 /// Services of its own namespace that a proxy follows, and others of the mesh.
@@ -26,8 +26,6 @@ const WIDE_PROXIES: usize = 5;
 const STARTED: usize = 100;
 /// Bounds every wait; nothing is measured by it.
 const PATIENCE: Duration = Duration::from_secs(120);
-/// Kernel ticks of a second, in `/proc/PID/stat` (`sysconf(_SC_CLK_TCK)`, 100 on Linux).
-const TICK: Duration = Duration::from_millis(10);
 
 /// The process that serves; it ends with this.
 struct Plane {
@@ -52,21 +50,10 @@ struct Proxy {
     running: JoinHandle<()>,
 }
 
-/// Numbers without a pattern, the same in each run (xorshift, Marsaglia 2003).
-struct Random(u64);
-
-impl Random {
-    fn below(&mut self, bound: usize) -> usize {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        (self.0 % bound as u64) as usize
-    }
-}
-
 pub(crate) fn run(size: Size) {
     println!("{size:?}");
-    open_enough(size.proxies);
+    // Two connections for each proxy.
+    open_files(size.proxies * 2 + 1_024);
     let directory = tempfile::tempdir().unwrap();
     let roots = directory.path().join("roots.pem");
     let mut plane = Plane::start(&roots);
@@ -195,7 +182,7 @@ async fn start_all(size: Size, control: &str, roots: &Path) -> Vec<Proxy> {
     for number in 0..size.proxies {
         let of = Proxy::service(size, number);
         // Replicas of one workload use the same services.
-        let mut random = Random(0x2545_f491_4f6c_dd1d ^ ((of as u64 + 1) << 32));
+        let mut random = Random::new(of);
         let near = &together[&size.service_name(of).namespace];
         let mut services = if of <= size.gathered { vec![0] } else { Vec::new() };
         services.extend((0..FOLLOWED_NEAR).map(|_| near[random.below(near.len())]));
@@ -286,17 +273,9 @@ impl Plane {
             let name = name.strip_prefix("leno_control_").unwrap();
             (name.to_owned(), number.parse().unwrap())
         };
-        let proc = format!("/proc/{}", self.process.id());
-        let status = std::fs::read_to_string(format!("{proc}/status")).unwrap();
-        let resident = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap();
-        let resident_kib = resident.trim().trim_end_matches(" kB").parse().unwrap();
-        let stat = std::fs::read_to_string(format!("{proc}/stat")).unwrap();
-        // proc_pid_stat(5): user and system ticks are the 12th and 13th after the name.
-        let (_, after_name) = stat.rsplit_once(") ").unwrap();
-        let ticks = after_name.split(' ').skip(11).take(2);
-        let ticks: u32 = ticks.map(|ticks| ticks.parse::<u32>().unwrap()).sum();
         let metrics = line.split(' ').map(number).collect();
-        Counts { metrics, resident_kib, cpu: TICK * ticks }
+        let pid = self.process.id();
+        Counts { metrics, resident_kib: status_kib(pid, "VmRSS"), cpu: cpu(pid) }
     }
 }
 
@@ -329,14 +308,4 @@ fn answer(answers: &mut impl BufRead, prefix: &str) -> String {
     let text = line.trim_end().strip_prefix(prefix);
     text.unwrap_or_else(|| panic!("{prefix:?} was expected of the control plane: {line:?}"))
         .to_owned()
-}
-
-/// Has this process and the one that serves open two connections for each proxy.
-fn open_enough(proxies: usize) {
-    let needed = u64::try_from(proxies * 2 + 1_024).unwrap();
-    let (soft, hard) = getrlimit(Resource::RLIMIT_NOFILE).unwrap();
-    if soft < needed {
-        assert!(needed <= hard, "{needed} open files are needed: raise the limit with ulimit -n");
-        setrlimit(Resource::RLIMIT_NOFILE, needed, hard).unwrap();
-    }
 }

@@ -12,6 +12,7 @@ use tokio::sync::watch;
 
 use super::figures::Figures;
 use super::mesh::{Mesh, Place, Size, account};
+use crate::machine::Random;
 use crate::proxy::{Proxy, roots};
 use crate::replica::Replica;
 
@@ -22,22 +23,6 @@ const FOLLOWED_FAR: usize = 2;
 const WIDE_PROXIES: usize = 5;
 /// Proxies that start at once.
 const AT_ONCE: usize = 16;
-
-/// Numbers without a pattern, the same in each run (xorshift, Marsaglia 2003).
-pub(crate) struct Random(u64);
-
-impl Random {
-    pub(crate) fn new(seed: usize) -> Self {
-        Self(0x2545_f491_4f6c_dd1d ^ ((seed as u64 + 1) << 32))
-    }
-
-    pub(crate) fn below(&mut self, bound: usize) -> usize {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        (self.0 % bound as u64) as usize
-    }
-}
 
 /// One proxy with its subscriptions; it ends with this.
 pub(crate) struct Client {

@@ -11,9 +11,10 @@ use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio::time::{MissedTickBehavior, interval};
 
-use super::clients::{Clients, Random};
+use super::clients::Clients;
 use super::figures::Figures;
 use super::mesh::{Mesh, Place};
+use crate::machine::Random;
 use crate::outages::whole_reads;
 use crate::replica::Replica;
 
