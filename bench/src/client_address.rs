@@ -9,6 +9,7 @@ use std::net::SocketAddr;
 use std::process::Command;
 
 use anyhow::{Context, Result, bail};
+use leno_suite::statistics::median;
 use leno_testkit::binaries;
 use leno_testkit::lab::{Capture, Lab, Options};
 
@@ -48,13 +49,13 @@ pub(crate) fn run(args: Args) -> Result<()> {
 
 fn measure(lab: &Lab, args: Args) -> Result<Costs> {
     let status = lab.status()?;
-    let web = status.instance("web-0")?;
-    let address = web.addresses.iter().find(|one| one.is_ipv4()).context("web has no IPv4")?;
-    let proxy = web.surroundings.cgroup.with_file_name("proxy").join("cgroup.procs");
+    let web = status.instance("web")?;
+    let address = SocketAddr::from((status.address("web", false)?, PORT));
+    let proxy = web.proxy_cgroup()?.join("cgroup.procs");
     let mut command = Command::new("sh");
     command.args(["-c", "echo $$ >\"$0\" && exec ip netns exec \"$@\""]).arg(proxy);
     command.arg(&web.surroundings.netns).arg(binaries::ours("leno-bench")?);
-    command.args(["load", "client-address", &SocketAddr::from((*address, PORT)).to_string()]);
+    command.args(["load", "client-address", &address.to_string()]);
     command.args(["--connections", &args.connections.to_string()]);
     command.args(["--rounds", &args.rounds.to_string()]);
     let output = command.output().with_context(|| format!("cannot run {command:?}"))?;
@@ -72,9 +73,10 @@ fn table(costs: &Costs) -> String {
     // Ratios are made round by round, since what disturbs a round disturbs all in it.
     let base = costs.first().map_or(&[][..], |(_, rounds)| rounds);
     for (way, rounds) in costs {
-        let of = |figure: fn(&Cost) -> f64| median(rounds.iter().map(figure).collect());
+        let of = |figure: fn(&Cost) -> f64| median(&rounds.iter().map(figure).collect::<Vec<_>>());
         let ratio = |figure: fn(&Cost) -> f64| {
-            median(rounds.iter().zip(base).map(|(one, base)| figure(one) / figure(base)).collect())
+            let ratios = rounds.iter().zip(base).map(|(one, base)| figure(one) / figure(base));
+            median(&ratios.collect::<Vec<_>>())
         };
         let (cpu, answer) = (|one: &Cost| one.cpu_us, |one: &Cost| one.answer_us);
         text += &format!(
@@ -86,11 +88,6 @@ fn table(costs: &Costs) -> String {
         );
     }
     text
-}
-
-fn median(mut values: Vec<f64>) -> f64 {
-    values.sort_by(f64::total_cmp);
-    values.get(values.len() / 2).copied().unwrap_or(f64::NAN)
 }
 
 #[cfg(test)]
