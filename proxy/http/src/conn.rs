@@ -172,21 +172,8 @@ impl<S: Io> Conn<S> {
     /// Ready when the client has left, or its connection broke, while its request waits for a server.
     /// What it sends meanwhile is kept, as far as there is room.
     pub fn poll_gone(&mut self, cx: &mut Context<'_>) -> Poll<Failure> {
-        while !self.read_closed && self.received.has_room() {
-            match ready!(self.received.poll_fill(&mut self.io, cx)) {
-                Ok(0) => {
-                    self.read_closed = true;
-                    if self.io.has_left() {
-                        return Poll::Ready(Failure::new(Place::Client, Cause::Closed));
-                    }
-                }
-                Ok(_) => {}
-                Err(error) => {
-                    return Poll::Ready(Failure::new(Place::Client, Cause::Broken(error)));
-                }
-            }
-        }
-        Poll::Pending
+        let gone = poll_gone((&mut self.io, &mut self.received), &mut self.read_closed, cx);
+        gone.map(|cause| Failure::new(Place::Client, cause))
     }
 
     /// Sends a response of our own, to `request` or to bytes that are none. Whether the
@@ -311,6 +298,27 @@ impl HeadWait {
             *self.idle_until.get_or_insert_with(|| Instant::now() + limits.idle)
         }
     }
+}
+
+/// [`Conn::poll_gone`] of the parts of a connection.
+pub(crate) fn poll_gone<S: Io>(
+    (io, received): (&mut S, &mut Received),
+    read_closed: &mut bool,
+    cx: &mut Context<'_>,
+) -> Poll<Cause> {
+    while !*read_closed && received.has_room() {
+        match ready!(received.poll_fill(io, cx)) {
+            Ok(0) => {
+                *read_closed = true;
+                if io.has_left() {
+                    return Poll::Ready(Cause::Closed);
+                }
+            }
+            Ok(_) => {}
+            Err(error) => return Poll::Ready(Cause::Broken(error)),
+        }
+    }
+    Poll::Pending
 }
 
 /// Writing as a future's step: `WriteZero` where the stream takes nothing.

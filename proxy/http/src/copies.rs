@@ -10,14 +10,14 @@ use std::cell::{Cell, RefCell};
 use std::io::{self, IoSlice};
 use std::pin::Pin;
 use std::rc::Rc;
-use std::task::{Context, Poll, ready};
+use std::task::{Context, Poll};
 
 use leno_h2::Stream;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 use crate::Io;
 use crate::call::{Call, poll_gone};
-use crate::conn::Conn;
+use crate::conn::{self, Conn};
 use crate::exchange::Exchange;
 use crate::failure::{Cause, Failure, Place};
 use crate::head::RequestHead;
@@ -119,19 +119,7 @@ impl<S: Io> Client<'_, S> {
     /// Ready when the client has closed its connection, or broken it. Bytes that it sends are kept, as
     /// far as there is room.
     fn poll_gone(&mut self, cx: &mut Context<'_>) -> Poll<Cause> {
-        while !*self.read_closed && self.received.has_room() {
-            match ready!(self.received.poll_fill(self.io, cx)) {
-                Ok(0) => {
-                    *self.read_closed = true;
-                    if self.io.has_left() {
-                        return Poll::Ready(Cause::Closed);
-                    }
-                }
-                Ok(_) => {}
-                Err(error) => return Poll::Ready(Cause::Broken(error)),
-            }
-        }
-        Poll::Pending
+        conn::poll_gone((self.io, self.received), self.read_closed, cx)
     }
 
     /// Nothing follows the request.
