@@ -137,7 +137,7 @@ impl Call {
     /// Answers with a response of the proxy's own. A gRPC call gets one without a message
     /// ("Trailers-Only"), whose `grpc-status` stands for the answer's status.
     pub fn respond(mut self, answer: &Answer<'_>) {
-        let to_head = self.head.find(Token::METHOD) == Some(b"HEAD");
+        let to_head = self.is_head();
         let Some(stream) = &mut self.stream else { return };
         if self.grpc && answer.cause.is_some() {
             stream.send_head(&answer.grpc_head(), true);
@@ -190,6 +190,11 @@ impl Call {
     /// Whether the target is `*`.
     pub(crate) fn is_asterisk(&self) -> bool {
         self.head.find(Token::PATH) == Some(b"*")
+    }
+
+    /// Whether its response has no body.
+    pub(crate) fn is_head(&self) -> bool {
+        self.head.find(Token::METHOD) == Some(b"HEAD")
     }
 
     /// Whether it is for a tunnel: a CONNECT that is not extended.

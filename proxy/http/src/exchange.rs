@@ -1,30 +1,36 @@
 //! One request and its response, relayed between two connections in both directions at once.
+//!
+//! ```text
+//!             HTTP/1 server   HTTP/2 server
+//! HTTP/1      h1_to_h1        h1_to_h2        one machine: relay, with an end for each side (client, server)
+//! HTTP/2      h2_to_h1        h2_to_h2        the last links two streams, and has a machine of its own
+//! ```
 
 mod bounds;
 mod client;
+mod h1_to_h1;
 mod h1_to_h2;
 mod h2_to_h1;
 mod h2_to_h2;
 mod incoming;
 mod outcome;
 mod outgoing;
+mod passage;
 mod pump;
 mod relay;
+mod response_head;
 mod server;
 
+pub use h1_to_h1::exchange;
 pub use h1_to_h2::h1_to_h2;
 pub use h2_to_h1::h2_to_h1;
 pub use h2_to_h2::h2_to_h2;
 
-use std::future::poll_fn;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use leno_transport::test_panic;
 use tokio::time::Instant;
 
-use crate::Io;
-use crate::conn::Conn;
 use crate::edit::Edits;
 use crate::failure::{Cause, Failure, Place};
 use crate::head::{HeadError, RequestHead, RequestView, ResponseView};
@@ -237,21 +243,4 @@ impl Exchange {
             failure: None,
         }
     }
-}
-
-/// Relays `request`, which [`Conn::read_request`] has just found on `client`, to `server` and the
-/// response back. After a retryable failure the same request can be relayed to another server.
-pub async fn exchange<C: Io, S: Io, J: Judge>(
-    client: &mut Conn<C>,
-    request: &RequestHead,
-    server: &mut Conn<S>,
-    order: &mut Order<'_, J>,
-) -> Exchange {
-    test_panic("request", request.target.of(client.received.bytes()));
-    if let Err(refused) = order.check_connect(request) {
-        return Exchange::ended(refused);
-    }
-    let mut relay = relay::Relay::new(client, request, server, order);
-    let outcome = poll_fn(|cx| relay.poll(cx)).await;
-    relay.conclude(outcome)
 }

@@ -1,6 +1,6 @@
 //! The waits of an exchange, all on one timer.
 
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, ready};
 
 use leno_transport::SILENCE;
 use tokio::time::Instant;
@@ -71,29 +71,23 @@ impl Bounds {
         self.linger.get_or_insert_with(|| (Instant::now() + limits.linger, moves));
     }
 
-    /// Ready when the exchange must end: with a failure, or because it has lingered long enough. While
-    /// nothing moves, `examine` finds out from time to time whether one of the connections is lost.
+    /// Ready when the exchange must end: with a failure, or because it has lingered long enough. `None`:
+    /// nothing has moved for a while, so that the connections are to be examined for one that is lost.
     pub(super) fn poll<J>(
         &mut self,
         (alarm, cx): (&mut Alarm, &mut Context<'_>),
         order: &Order<'_, J>,
         now: Standing,
-        examine: impl Fn() -> Result<(), Failure>,
-    ) -> Poll<Result<(), Failure>> {
+    ) -> Poll<Option<Result<(), Failure>>> {
         let Standing { moves, blocked, sending, silent, .. } = now;
         let deadline = order.ends_at(now.deadline, silent);
         loop {
             let until = self.next(moves, blocked.is_some(), deadline, order.limits);
-            if alarm.poll_at(until, cx).is_pending() {
-                return Poll::Pending;
-            }
+            ready!(alarm.poll_at(until, cx));
             let failure = match self.reached(until, moves, (sending, silent), order.limits) {
                 Reached::Nothing => continue,
-                Reached::Silence => {
-                    examine()?;
-                    continue;
-                }
-                Reached::Linger => return Poll::Ready(Ok(())),
+                Reached::Silence => return Poll::Ready(None),
+                Reached::Linger => return Poll::Ready(Some(Ok(()))),
                 Reached::Deadline if now.upgraded => outlasted(),
                 Reached::Deadline => {
                     let late = order.is_late(until, now.deadline, silent);
@@ -104,7 +98,7 @@ impl Bounds {
                     Failure::new(to_go_on(blocked, silent && !sending), Cause::Stalled)
                 }
             };
-            return Poll::Ready(Err(failure));
+            return Poll::Ready(Some(Err(failure)));
         }
     }
 

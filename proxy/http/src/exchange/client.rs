@@ -1,93 +1,273 @@
-//! What the relays of an HTTP/1 client have in common, whatever the server speaks.
+//! The client's end of an exchange: a connection of HTTP/1, or a request on a stream of HTTP/2.
 
+use std::pin::Pin;
 use std::task::{Context, Poll};
 
+use leno_h2::{Reset, Stream};
+use leno_hpack::Block;
+use tokio::time::Instant;
+
+use super::Exchange;
+use super::outcome::client_reset;
+use super::passage::{OnConn, OnStream};
+use super::relay::{Down, Up};
 use crate::Io;
+use crate::alarm::Alarm;
+use crate::call::{Call, Part};
 use crate::conn::Conn;
 use crate::failure::{Cause, Failure, Place};
+use crate::head::{RequestHead, RequestView};
+use crate::translate::websocket;
 
-/// The request's direction.
-///
-/// ```text
-/// Sending ──(all sent)───────────────────► Done
-///    └─(server takes no more, or the client kept the body back)─► Broken
-///                                           └─(response over, client stays)─► Discarding ──► Done
-/// ```
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Up {
-    Sending,
-    /// Sending failed, and the server may still have said why; or a final response came in place of a
-    /// 100.
-    Broken,
-    /// The rest of the body is read and dropped, to find the next request.
-    Discarding,
-    Done,
+/// What the relay needs of a client.
+pub(super) trait ClientEnd {
+    /// Whether its request is for a tunnel.
+    fn is_connect(&self) -> bool;
+
+    /// Whether the response has no body, whatever its head says.
+    fn is_head(&self) -> bool;
+
+    /// Whether some of the body has come, of a request of which `total` bytes were passed on.
+    fn has_begun(&self, total: u64) -> bool;
+
+    /// When the exchange must be over, by what the client says.
+    fn deadline(&self) -> Option<Instant> {
+        None
+    }
+
+    /// The request's head, where it is still held.
+    fn view(&self) -> Option<RequestView<'_>> {
+        None
+    }
+
+    /// Whether the request is still here whole. That of HTTP/1 is, unless its passage has used it up.
+    fn is_replayable(&self) -> bool {
+        true
+    }
+
+    /// A response was judged, and goes to this client.
+    fn claim(&mut self) {}
+
+    /// It is forwarded, so that there will be no other try.
+    fn stop_holding(&mut self) {}
+
+    /// Fails if the client has left. While a response is awaited or under way, early requests are read
+    /// as far as there is room.
+    fn watch(&mut self, up: Up, down: Down, cx: &mut Context<'_>) -> Result<(), Failure>;
+
+    /// Fails if the client has left, although nothing was read that says so. `sending`: the request is
+    /// not complete.
+    fn check_left(&self, _sending: bool) -> Result<(), Failure> {
+        Ok(())
+    }
+
+    /// Whether its machine seems to be lost. That of a stream is found out by its connection.
+    fn is_unanswered(&self) -> bool {
+        false
+    }
+
+    /// The timer of its connection, unless other streams share that.
+    fn alarm(&mut self) -> Option<&mut Alarm> {
+        None
+    }
+
+    /// Ends an upgraded connection in the response's direction. The end of a stream has been sent by
+    /// then.
+    fn poll_end(&mut self, _cx: &mut Context<'_>) -> Poll<()> {
+        Poll::Ready(())
+    }
+
+    /// Bytes of a request of which `total` were passed on.
+    fn request_bytes(&mut self, total: u64) -> u64 {
+        total
+    }
+
+    /// The exchange has failed. `used`: bytes of the request were used up.
+    fn fail(&mut self, _used: bool) {}
+
+    /// The exchange is over. `request_over`: all of the request was read. `keep`: the client was told that
+    /// its connection stays open.
+    fn conclude(&mut self, request_over: bool, keep: bool, exchange: &mut Exchange);
 }
 
-/// The response's direction.
-///
-/// ```text
-/// ┌──(1xx forwarded)──┐
-/// ▼                   │
-/// Head ──(1xx)──► Interim
-///  └──(final)──► Body ──► Done
-/// ```
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Down {
-    Head,
-    Interim,
-    Body,
-    Done,
+/// A client that speaks HTTP/1.
+pub(super) struct FromConn<'r, C> {
+    pub(super) conn: &'r mut Conn<C>,
+    pub(super) request: &'r RequestHead,
 }
 
-/// What is left to do after the response.
-pub(super) enum After {
-    Over,
-    /// The request's direction has something to do at once.
-    Again,
-    Wait,
-}
+impl<C: Io> OnConn for FromConn<'_, C> {
+    type Io = C;
 
-impl Up {
-    /// The response is over. `keep`: the client was told that its connection stays open, so that the
-    /// next request must be found behind the rest of this one.
-    pub(super) fn after_response(&mut self, keep: bool) -> After {
-        match self {
-            Self::Broken if !keep => After::Over,
-            Self::Broken => {
-                *self = Self::Discarding;
-                After::Again
-            }
-            Self::Sending | Self::Discarding | Self::Done => After::Wait,
-        }
+    fn conn(&mut self) -> &mut Conn<C> {
+        self.conn
     }
 }
 
-impl<C: Io> Conn<C> {
-    /// Reads what the client sends behind its request, as far as there is room, and fails if the client
-    /// has closed its connection.
-    pub(super) fn read_ahead(&mut self, cx: &mut Context<'_>) -> Result<(), Failure> {
-        while !self.read_closed && self.received.has_room() {
-            match self.received.poll_fill(&mut self.io, cx) {
-                Poll::Pending => break,
-                Poll::Ready(Ok(0)) => {
-                    self.read_closed = true;
-                    check_left(&self.io)?;
-                }
-                Poll::Ready(Ok(_)) => {}
-                Poll::Ready(Err(error)) => {
-                    return Err(Failure::new(Place::Client, Cause::Broken(error)));
-                }
-            }
+impl<'r, C: Io> FromConn<'r, C> {
+    pub(super) fn new(conn: &'r mut Conn<C>, request: &'r RequestHead) -> Self {
+        Self { conn, request }
+    }
+
+    /// Fails if bytes of the request were used up by an earlier try.
+    pub(super) fn check_open(&self) -> Result<(), Failure> {
+        if self.conn.lost {
+            return Err(Failure::new(Place::Client, Cause::Closed));
         }
         Ok(())
     }
+
+    /// A client that has left between two tries is not served. `whole`: its request is here, so that what
+    /// it sends next can be read.
+    pub(super) fn check_left_between(
+        &mut self,
+        whole: bool,
+        cx: &mut Context<'_>,
+    ) -> Result<(), Failure> {
+        if whole { self.read_ahead(cx) } else { Ok(()) }
+    }
+
+    /// Reads what the client sends behind its request, as far as there is room, and fails if the client
+    /// has closed its connection.
+    fn read_ahead(&mut self, cx: &mut Context<'_>) -> Result<(), Failure> {
+        match self.conn.poll_gone(cx) {
+            Poll::Ready(failure) => Err(failure),
+            Poll::Pending => Ok(()),
+        }
+    }
 }
 
-/// A client that has closed its connection gets no response; one that only sends no more does.
-pub(super) fn check_left<C: Io>(client: &C) -> Result<(), Failure> {
-    if client.has_left() {
-        return Err(Failure::new(Place::Client, Cause::Closed));
+impl<C: Io> ClientEnd for FromConn<'_, C> {
+    fn is_connect(&self) -> bool {
+        self.request.is_connect
     }
-    Ok(())
+
+    fn is_head(&self) -> bool {
+        self.request.is_head
+    }
+
+    fn has_begun(&self, total: u64) -> bool {
+        total > self.request.len() as u64
+    }
+
+    fn watch(&mut self, up: Up, _down: Down, cx: &mut Context<'_>) -> Result<(), Failure> {
+        if up == Up::Done { self.read_ahead(cx) } else { Ok(()) }
+    }
+
+    /// A client that has closed its connection gets no response; one that only sends no more does.
+    fn check_left(&self, sending: bool) -> Result<(), Failure> {
+        if (self.conn.read_closed || sending) && self.conn.io.has_left() {
+            return Err(Failure::new(Place::Client, Cause::Closed));
+        }
+        Ok(())
+    }
+
+    fn is_unanswered(&self) -> bool {
+        self.conn.io.is_unanswered()
+    }
+
+    fn alarm(&mut self) -> Option<&mut Alarm> {
+        Some(&mut self.conn.alarm)
+    }
+
+    fn poll_end(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        // If the shutdown fails, reading from the client reports it.
+        Pin::new(&mut self.conn.io).poll_shutdown(cx).map(|_| ())
+    }
+
+    fn fail(&mut self, used: bool) {
+        self.conn.lost |= used;
+    }
+
+    fn conclude(&mut self, request_over: bool, keep: bool, exchange: &mut Exchange) {
+        let goes_on = request_over && !exchange.upgraded;
+        exchange.client_reusable = keep && goes_on;
+        self.conn.received.settle();
+        self.conn.exchanges += 1;
+        self.conn.last = goes_on && !self.request.keep_alive();
+        self.conn.lost |= !exchange.client_reusable;
+    }
+}
+
+/// A client that speaks HTTP/2.
+pub(super) struct FromCall<'r> {
+    pub(super) call: &'r mut Call,
+    /// Held pieces of the body that were read.
+    held_at: usize,
+    /// The request asks for another protocol, or is a CONNECT.
+    pub(super) upgrade: bool,
+    pub(super) websocket_key: Option<[u8; websocket::KEY_BYTES]>,
+}
+
+impl<'r> FromCall<'r> {
+    pub(super) fn new(call: &'r mut Call) -> Self {
+        Self { call, held_at: 0, upgrade: false, websocket_key: None }
+    }
+}
+
+impl OnStream for FromCall<'_> {
+    fn stream(&mut self) -> Option<&mut Stream> {
+        self.call.stream()
+    }
+
+    fn poll_part(&mut self, cx: &mut Context<'_>) -> Poll<Result<Part, Reset>> {
+        self.call.poll_part(&mut self.held_at, cx)
+    }
+
+    fn trailers(&self) -> Option<&Block> {
+        self.call.trailers().map(|head| &**head)
+    }
+}
+
+impl ClientEnd for FromCall<'_> {
+    fn is_connect(&self) -> bool {
+        self.call.is_connect()
+    }
+
+    fn is_head(&self) -> bool {
+        self.call.is_head()
+    }
+
+    fn has_begun(&self, _total: u64) -> bool {
+        self.call.has_begun()
+    }
+
+    fn deadline(&self) -> Option<Instant> {
+        self.call.deadline()
+    }
+
+    fn view(&self) -> Option<RequestView<'_>> {
+        Some(self.call.view())
+    }
+
+    fn is_replayable(&self) -> bool {
+        self.call.is_replayable()
+    }
+
+    fn claim(&mut self) {
+        self.call.claim();
+    }
+
+    fn stop_holding(&mut self) {
+        self.call.stop_holding();
+    }
+
+    fn watch(&mut self, _up: Up, down: Down, cx: &mut Context<'_>) -> Result<(), Failure> {
+        if let Some(client) = self.call.stream()
+            && down != Down::Done
+            && let Poll::Ready(Some(reset)) = client.poll_closed(cx)
+        {
+            return Err(client_reset(reset));
+        }
+        Ok(())
+    }
+
+    fn request_bytes(&mut self, _total: u64) -> u64 {
+        let content = self.call.stream().map_or(0, |client| client.bytes().0);
+        self.call.head().size() as u64 + content
+    }
+
+    fn conclude(&mut self, _request_over: bool, _keep: bool, exchange: &mut Exchange) {
+        exchange.client_reusable = !exchange.upgraded;
+    }
 }

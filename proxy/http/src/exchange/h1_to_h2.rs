@@ -1,29 +1,31 @@
 //! From an HTTP/1 client to a stream of a server's HTTP/2 connection.
 
-mod response;
+use std::task::{Context, Poll, ready};
 
-use std::future::poll_fn;
-use std::pin::Pin;
-use std::task::{Context, Poll};
-
-use leno_h2::{Client, Code, Piece, Stream};
+use leno_h2::{Client, Head, Piece, is_mesh_field, remove_reserved};
 use leno_hpack::Token;
 use leno_transport::test_panic;
 use smallvec::SmallVec;
 use tokio::time::Instant;
 
-use super::bounds::{Bounds, Standing};
-use super::client::{After, Down, Up, check_left};
+use super::client::FromConn;
 use super::incoming::Incoming;
-use super::outcome::{lost, not_opened};
+use super::outcome::not_opened;
 use super::outgoing::Outgoing;
+use super::relay::{Down, Heads, Relay, Up};
+use super::server::ToStream;
 use super::{Exchange, Judge, Order};
 use crate::Io;
 use crate::body::BodyWalker;
+use crate::call::take_internal;
 use crate::conn::Conn;
+use crate::edit::edit_block;
 use crate::failure::{Cause, Failure, Place};
-use crate::head::{Framing, RequestHead};
-use crate::translate::request;
+use crate::grpc;
+use crate::head::{Framing, HeadError, RequestHead, ResponseView, Version};
+use crate::translate::response::{self, ToH1};
+use crate::translate::{Carried, request, websocket};
+use crate::writer::Rendered;
 
 /// Relays `request`, which [`Conn::read_request`] has just found on `client`, to a new stream of
 /// `server` and the response back. After a retryable failure the same request can be relayed to
@@ -34,289 +36,156 @@ pub async fn h1_to_h2<C: Io, J: Judge>(
     server: &Client,
     order: &mut Order<'_, J>,
 ) -> Exchange {
-    test_panic("request", request.target.of(client.received.bytes()));
+    let bytes = client.received.bytes();
+    test_panic("request", request.target.of(bytes));
     if let Err(refused) = order.check_connect(request) {
         return Exchange::ended(refused);
     }
-    let mut relay = Relay::new(client, request, server, order);
-    let outcome = match poll_fn(|cx| Poll::Ready(relay.open(cx))).await {
-        Ok(()) => poll_fn(|cx| relay.poll(cx)).await,
-        Err(failure) => Err(failure),
-    };
+    let walker = BodyWalker::of_request(request, bytes);
+    let up = Incoming::new(request.len(), request.len(), walker);
+    let ends = (FromConn::new(client, request), ToStream::new(server));
+    let mut relay = Relay::new(ends, (up, Outgoing::new()), order);
+    let outcome = relay.run().await;
     relay.conclude(outcome)
 }
 
-struct Relay<'r, 'a, C, J> {
-    client: &'r mut Conn<C>,
-    request: &'r RequestHead,
-    server: &'r Client,
-    order: &'r mut Order<'a, J>,
-    to_server: Option<Stream>,
-    to_head: bool,
-    /// The protocol that an extended CONNECT asks for.
-    protocol: Option<SmallVec<[u8; 16]>>,
-    body: Incoming,
-    /// Received bytes that belong to the request and were passed on.
-    at: usize,
-    /// Some of them were used up, so that the request cannot be sent again.
-    used: bool,
-    total: u64,
-    up: Up,
-    out: Outgoing,
-    down: Down,
-    continued: bool,
-    keep_client: bool,
-    /// After an upgrade: the server has ended its direction, and the client was told.
-    shut: bool,
-    bounds: Bounds,
-    /// Reads so far.
-    moves: u64,
-    exchange: Exchange,
-}
+type Http1ToHttp2<'o, 'a, 'r, C, J> =
+    Relay<'o, 'a, FromConn<'r, C>, ToStream<'r>, Incoming, Outgoing, J>;
 
-impl<'r, 'a, C: Io, J: Judge> Relay<'r, 'a, C, J> {
-    fn new(
-        client: &'r mut Conn<C>,
-        request: &'r RequestHead,
-        server: &'r Client,
-        order: &'r mut Order<'a, J>,
-    ) -> Self {
-        let started = Instant::now();
-        Self {
-            to_server: None,
-            to_head: request.is_head,
-            protocol: None,
-            body: Incoming::new(BodyWalker::of_request(request, client.received.bytes())),
-            at: request.len(),
-            used: false,
-            total: request.len() as u64,
-            up: Up::Sending,
-            out: Outgoing::new(),
-            down: Down::Head,
-            continued: false,
-            keep_client: false,
-            shut: false,
-            bounds: Bounds::new(started, order.limits),
-            moves: 0,
-            exchange: Exchange::new(started),
-            client,
-            request,
-            server,
-            order,
-        }
-    }
-
-    /// Sends the request's head.
+impl<C: Io, J: Judge> Heads for Http1ToHttp2<'_, '_, '_, C, J> {
     fn open(&mut self, cx: &mut Context<'_>) -> Result<(), Failure> {
-        if self.client.lost {
-            return Err(Failure::new(Place::Client, Cause::Closed));
-        }
-        if self.request.framing() == Framing::None {
-            // A client that has left between two tries is not served.
-            self.client.read_ahead(cx)?;
-        }
+        let request = self.client.request;
+        let is_whole = request.framing() == Framing::None;
+        self.awaits_continue = request.expect_continue();
+        self.client.check_open()?;
+        self.client.check_left_between(is_whole, cx)?;
         let mesh = self.order.mesh;
-        let to = request::ToH2 { mesh, connect: mesh || self.server.takes_connect_protocol() };
-        let bytes = self.client.received.bytes();
-        let (head, upgrade) = request::to_h2(self.request, bytes, &self.order.request, to)
+        let to =
+            request::ToH2 { mesh, connect: mesh || self.server.client.takes_connect_protocol() };
+        let bytes = self.client.conn.received.bytes();
+        let (head, upgrade) = request::to_h2(request, bytes, &self.order.request, to)
             .map_err(|error| Failure::new(Place::Client, Cause::Head(error)))?;
         if upgrade {
-            self.protocol = head.find(Token::PROTOCOL).map(SmallVec::from_slice);
+            self.server.protocol = head.find(Token::PROTOCOL).map(SmallVec::from_slice);
         }
-        let end = self.request.framing() == Framing::None && !upgrade;
-        let stream = self.server.open(&head, end).map_err(|error| not_opened(error, true))?;
-        self.to_server = Some(stream);
-        if self.request.framing() == Framing::None {
+        let opened = self.server.client.open(&head, is_whole && !upgrade);
+        self.server.stream = Some(opened.map_err(|error| not_opened(error, true))?);
+        if is_whole {
             // After an upgrade it goes on.
             self.up = Up::Done;
         }
         Ok(())
     }
 
-    fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Failure>> {
-        loop {
-            self.poll_up(cx)?;
-            let upgraded = self.exchange.upgraded;
-            self.poll_down(cx)?;
-            if upgraded != self.exchange.upgraded {
-                continue;
-            }
-            if self.down != Down::Done {
-                break;
-            }
-            match self.after_response(cx) {
-                After::Over => return Poll::Ready(Ok(())),
-                After::Again => {}
-                After::Wait => break,
-            }
-        }
-        self.watch_client(cx)?;
-        self.poll_bounds(cx)
+    fn poll_head(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Failure>> {
+        let Some(server) = &mut self.server.stream else { return Poll::Pending };
+        let head = match ready!(server.poll_head(cx)) {
+            Ok(head) => head,
+            Err(reset) => return Poll::Ready(Err(self.server_failure(Cause::Reset(reset)))),
+        };
+        self.exchange.first_byte.get_or_insert_with(Instant::now);
+        self.moves += 1;
+        let interim = head.is_interim();
+        Poll::Ready(if interim { self.begin_interim(head) } else { self.begin_final(head) })
     }
+}
 
-    /// The response is over; the request may not be.
-    fn after_response(&mut self, cx: &mut Context<'_>) -> After {
-        if self.exchange.upgraded {
-            // If the shutdown fails, reading from the client reports it.
-            if !self.shut {
-                self.shut = Pin::new(&mut self.client.io).poll_shutdown(cx).is_ready();
-            }
-            let over = self.shut && self.up != Up::Sending;
-            return if over { After::Over } else { After::Wait };
-        }
-        if self.up == Up::Done {
-            return After::Over;
-        }
-        let moves = self.moves();
-        self.bounds.begin_linger(moves, self.order.limits);
-        self.up.after_response(self.keep_client)
-    }
-
-    fn poll_up(&mut self, cx: &mut Context<'_>) -> Result<(), Failure> {
-        loop {
-            match self.up {
-                Up::Done | Up::Broken => return Ok(()),
-                Up::Discarding => self.discard()?,
-                Up::Sending => {
-                    if !self.send(cx)? {
-                        return Ok(());
-                    }
-                }
-            }
-            if matches!(self.up, Up::Done | Up::Broken) {
-                return Ok(());
-            }
-            // Bytes that were sent are held for a retry as long as that takes no larger buffer.
-            if self.down != Down::Head || !self.client.received.has_room() {
-                self.release();
-            }
-            match self.client.received.poll_fill(&mut self.client.io, cx) {
-                Poll::Pending => return Ok(()),
-                Poll::Ready(Ok(0)) => {
-                    self.client.read_closed = true;
-                    if !self.body.walker.finish() {
-                        return Err(Failure::new(Place::Client, Cause::Closed));
-                    }
-                    self.end_sending();
-                }
-                Poll::Ready(Ok(_)) => self.moves += 1,
-                Poll::Ready(Err(error)) => {
-                    return Err(Failure::new(Place::Client, Cause::Broken(error)));
-                }
-            }
+impl<C: Io, J: Judge> Http1ToHttp2<'_, '_, '_, C, J> {
+    fn to_h1<'v>(&self, head: &Head, carried: Option<&'v [u8]>) -> ToH1<'v> {
+        ToH1 {
+            status: head.status().unwrap_or_default(),
+            version: self.client.request.version(),
+            keep: self.client.request.keep_alive() && !self.order.close_client,
+            to_head: self.client.request.is_head,
+            empty: false,
+            carried: carried.filter(|_| self.order.mesh),
         }
     }
 
-    /// Sends the part of the body that was received. Whether to read more: not while the server grants
-    /// no more room.
-    fn send(&mut self, cx: &mut Context<'_>) -> Result<bool, Failure> {
-        let Some(server) = &mut self.to_server else { return Ok(false) };
-        loop {
-            match server.poll_capacity(cx) {
-                Poll::Ready(Ok(())) => {}
-                // Waiting for the response yields the reason.
-                Poll::Ready(Err(_)) => {
-                    self.up = Up::Broken;
-                    return Ok(true);
-                }
-                Poll::Pending => return Ok(false),
-            }
-            let bytes = &self.client.received.bytes()[self.at..];
-            let refused = |error| Failure::new(Place::Client, Cause::Body(error));
-            let (count, goes_on) = self.body.send(bytes, server).map_err(refused)?;
-            self.at += count;
-            self.total += count as u64;
-            if self.body.walker.is_done() {
-                self.up = Up::Done;
-            }
-            if !goes_on {
-                return Ok(true);
-            }
-        }
-    }
-
-    fn discard(&mut self) -> Result<(), Failure> {
-        let refused = |error| Failure::new(Place::Client, Cause::Body(error));
-        let bytes = &self.client.received.bytes()[self.at..];
-        let count = self.body.walker.walk(bytes).map_err(refused)?;
-        self.at += count;
-        self.total += count as u64;
-        if self.body.walker.is_done() {
-            self.up = Up::Done;
+    fn begin_interim(&mut self, mut head: Head) -> Result<(), Failure> {
+        let carried = take_internal(&mut head);
+        remove_reserved(&mut head, is_mesh_field);
+        let to = self.to_h1(&head, carried.as_deref());
+        self.awaits_continue &= to.status != 100;
+        // HTTP/1.0 knows no interim responses (RFC 9110 section 15.2).
+        if to.version != Version::Http10 {
+            let rendered = response::to_h1(&head, to).map_err(refused_head)?;
+            self.response.begin(rendered.head, Framing::None);
+            self.down = Down::Interim;
         }
         Ok(())
     }
 
-    /// The client has ended an upgraded connection in its direction.
-    fn end_sending(&mut self) {
-        if let Some(server) = &mut self.to_server {
+    fn begin_final(&mut self, mut head: Head) -> Result<(), Failure> {
+        let carried = take_internal(&mut head);
+        let mut to = self.to_h1(&head, carried.as_deref());
+        let view = ResponseView::of_http2(&head, to.status);
+        let replayable = self.may_try_again();
+        self.order.examine(view, replayable)?;
+        self.exchange.status = Some(to.status);
+        self.exchange.grpc_status = grpc::status_in(&head);
+        self.response.moved.total = head.size() as u64;
+        edit_block(&mut head, &self.order.response);
+        if self.client.request.is_connect && (200..300).contains(&to.status) {
+            return self.begin_tunnel(head, to);
+        }
+        if self.is_switch(to) {
+            return self.begin_upgrade(&head, to.carried);
+        }
+        let Some(server) = &mut self.server.stream else { return Ok(()) };
+        if self.server.protocol.take().is_some() || self.client.request.is_connect {
+            // Not granted: so the request is over.
             server.send_data(Piece::default(), true);
         }
-        self.up = Up::Done;
-    }
-
-    /// Drops the bytes that were passed on.
-    fn release(&mut self) {
-        if self.at > 0 {
-            self.client.received.consume(self.at);
-            self.at = 0;
-            self.used = true;
+        to.empty = server.is_ended_without_rest();
+        to.keep &= !self.is_withheld();
+        let rendered = response::to_h1(&head, to).map_err(refused_head)?;
+        self.keep_client = rendered.keep;
+        self.response.begin(rendered.head, rendered.framing);
+        self.down = Down::Body;
+        if self.up == Up::Done {
+            self.request.release(&mut self.client.conn.received);
         }
+        Ok(())
     }
 
-    /// While a response is awaited or under way: reads early requests as far as there is room, and
-    /// notices that the client has left. A client that only sends no more is still served.
-    fn watch_client(&mut self, cx: &mut Context<'_>) -> Result<(), Failure> {
-        if self.up != Up::Done || self.exchange.upgraded {
-            return Ok(());
-        }
-        self.client.read_ahead(cx)
+    /// Whether the response grants another protocol. A proxy of the mesh says so; from any other
+    /// server each success means that (RFC 8441 section 5).
+    fn is_switch(&self, to: ToH1<'_>) -> bool {
+        let said = to.carried.and_then(Carried::parse).map(|carried| carried.switched);
+        let success = (200..300).contains(&to.status);
+        self.server.protocol.is_some() && success && said.unwrap_or(!self.order.mesh)
     }
 
-    fn poll_bounds(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Failure>> {
-        let blocked = self.down != Down::Done && !self.out.is_empty();
-        let now = Standing {
-            moves: self.moves(),
-            blocked: blocked.then_some(Place::Client),
-            sending: self.up == Up::Sending,
-            silent: self.exchange.first_byte.is_none(),
-            replayable: !self.used,
-            upgraded: self.exchange.upgraded,
-            deadline: self.order.deadline,
-        };
-        let may_have_left = (self.client.read_closed || now.sending) && !now.upgraded;
-        let client = &self.client.io;
-        let examine = || {
-            if may_have_left {
-                check_left(client)?;
-            }
-            lost(client.is_unanswered(), false, false)
-        };
-        self.bounds.poll((&mut self.client.alarm, cx), self.order, now, examine)
+    fn begin_upgrade(&mut self, head: &Head, carried: Option<&[u8]>) -> Result<(), Failure> {
+        let protocol: SmallVec<[u8; 16]> = self.server.protocol.take().unwrap_or_default();
+        let request = self.client.request.view(self.client.conn.received.bytes());
+        let accept = request.header("sec-websocket-key").and_then(websocket::accept);
+        let accept = accept.as_ref().map(|accept| &accept[..]);
+        let accept = accept.filter(|_| protocol.eq_ignore_ascii_case(b"websocket"));
+        let rendered =
+            response::to_switch(head, &protocol, accept, carried).map_err(refused_head)?;
+        self.take_over(101, rendered);
+        Ok(())
     }
 
-    /// Grows with everything that moves.
-    fn moves(&self) -> u64 {
-        self.moves + self.out.moved
+    /// A CONNECT has succeeded. No field frames what follows (RFC 9110 section 9.3.6).
+    fn begin_tunnel(&mut self, mut head: Head, to: ToH1<'_>) -> Result<(), Failure> {
+        head.remove_all(b"content-length");
+        let to = ToH1 { to_head: true, keep: true, ..to };
+        let rendered = response::to_h1(&head, to).map_err(refused_head)?;
+        self.take_over(to.status, rendered.head);
+        Ok(())
     }
 
-    fn conclude(mut self, outcome: Result<(), Failure>) -> Exchange {
-        if let (Err(_), Some(server)) = (&outcome, self.to_server.take()) {
-            server.reset(Code::CANCEL);
-        }
-        self.exchange.request_bytes = self.total;
-        self.exchange.server_reusable = self.server.is_open();
-        if let Err(failure) = outcome {
-            self.exchange.failure = Some(failure);
-            self.client.lost |= self.used;
-            return self.exchange;
-        }
-        self.release();
-        self.client.received.settle();
-        self.client.exchanges += 1;
-        let request_over = self.up == Up::Done && self.body.walker.is_done();
-        self.exchange.client_reusable = self.keep_client && request_over && !self.exchange.upgraded;
-        self.client.lost |= !self.exchange.client_reusable;
-        self.exchange
+    fn take_over(&mut self, status: u16, head: Rendered) {
+        self.upgrade(status);
+        self.response.begin(head, Framing::UntilClose);
+        self.request.release(&mut self.client.conn.received);
+        self.request.take_over(BodyWalker::new(Framing::UntilClose));
     }
+}
+
+fn refused_head(error: HeadError) -> Failure {
+    Failure::new(Place::Server, Cause::Head(error))
 }

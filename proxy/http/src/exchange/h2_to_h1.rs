@@ -1,29 +1,29 @@
 //! From a stream of a client's HTTP/2 connection to an HTTP/1 server.
 
-mod response;
-
-use std::future::poll_fn;
-use std::pin::Pin;
 use std::task::{Context, Poll};
 
-use leno_h2::Reset;
+use leno_h2::Head;
 use leno_hpack::Token;
 use leno_transport::test_panic;
-use tokio::time::Instant;
 
-use super::bounds::{Bounds, Standing};
+use super::client::FromCall;
 use super::incoming::Incoming;
-use super::outcome::{admit, client_reset, is_waited_for, lost};
+use super::outcome::{admit, client_reset, is_waited_for};
 use super::outgoing::Outgoing;
+use super::relay::{Down, Heads, Relay};
+use super::response_head::Http1Heads;
+use super::server::ToConn;
 use super::{Exchange, Judge, Order};
 use crate::Io;
-use crate::body::{BodyError, BodyWalker};
-use crate::call::{Call, Part};
+use crate::body::BodyWalker;
+use crate::call::Call;
 use crate::conn::Conn;
+use crate::edit::Edits;
 use crate::failure::{Cause, Failure, Place};
-use crate::head::{Framing, HeadError, ResponseHead};
+use crate::head::{Framing, HeadError, grants};
 use crate::translate::request::{self, Http1Request};
-use crate::translate::websocket;
+use crate::translate::{response, websocket};
+use crate::writer::Rendered;
 
 /// Relays a request to an HTTP/1 server, and the response back. The call is handled as in
 /// [`h2_to_h2`](super::h2_to_h2), the server as in [`exchange`](super::exchange()).
@@ -33,96 +33,20 @@ pub async fn h2_to_h1<S: Io, J: Judge>(
     order: &mut Order<'_, J>,
 ) -> Exchange {
     test_panic("request", call.view().target());
-    let mut relay = Relay::new(call, server, order);
-    let outcome = match relay.open() {
-        Ok(()) => poll_fn(|cx| relay.poll(cx)).await,
-        Err(failure) => Err(failure),
-    };
+    let down = Incoming::new(0, 0, BodyWalker::new(Framing::None));
+    let ends = (FromCall::new(call), ToConn::new(server));
+    let mut relay = Relay::new(ends, (Outgoing::new(), down), order);
+    let outcome = relay.run().await;
     relay.conclude(outcome)
 }
 
-/// The request's direction: `Sending ──► Done`, and `Sending` again after an upgrade.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Up {
-    Sending,
-    /// Sending failed, and the server may still have said why; or a final response came in place of a
-    /// 100, so that the client may or may not send the body.
-    Broken,
-    Done,
-}
+type Http2ToHttp1<'o, 'a, 'r, S, J> =
+    Relay<'o, 'a, FromCall<'r>, ToConn<'r, S>, Outgoing, Incoming, J>;
 
-/// The response's direction: `Head ──(1xx)──► Head ──(final)──► Body ──► Done`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Down {
-    Head,
-    Body,
-    Done,
-}
-
-struct Relay<'r, 'a, S, J> {
-    call: &'r mut Call,
-    server: &'r mut Conn<S>,
-    order: &'r mut Order<'a, J>,
-    to_head: bool,
-    expects_continue: bool,
-    continued: bool,
-    /// There is a head to be sent.
-    opened: bool,
-    /// The request asks for another protocol, or is a CONNECT.
-    upgrade: bool,
-    websocket_key: Option<[u8; websocket::KEY_BYTES]>,
-    out: Outgoing,
-    held_at: usize,
-    up: Up,
-    head: ResponseHead,
-    body: Incoming,
-    down: Down,
-    keep_server: bool,
-    /// After an upgrade: the client has ended its direction, and the server was told.
-    shut: bool,
-    write_error: Option<std::io::Error>,
-    deadline: Option<Instant>,
-    bounds: Bounds,
-    /// Reads so far.
-    moves: u64,
-    exchange: Exchange,
-}
-
-impl<'r, 'a, S: Io, J: Judge> Relay<'r, 'a, S, J> {
-    fn new(call: &'r mut Call, server: &'r mut Conn<S>, order: &'r mut Order<'a, J>) -> Self {
-        let started = Instant::now();
-        let head = call.head();
-        let expect = head.find(Token::EXPECT);
-        Self {
-            to_head: head.find(Token::METHOD) == Some(b"HEAD"),
-            expects_continue: expect.is_some_and(|to| to.eq_ignore_ascii_case(b"100-continue")),
-            continued: false,
-            opened: false,
-            upgrade: false,
-            websocket_key: None,
-            out: Outgoing::new(),
-            held_at: 0,
-            up: Up::Sending,
-            head: ResponseHead::default(),
-            body: Incoming::new(BodyWalker::new(Framing::None)),
-            down: Down::Head,
-            keep_server: false,
-            shut: false,
-            write_error: None,
-            deadline: [order.deadline, call.deadline()].into_iter().flatten().min(),
-            bounds: Bounds::new(started, order.limits),
-            moves: 0,
-            exchange: Exchange::new(started),
-            call,
-            server,
-            order,
-        }
-    }
-
-    /// Makes the request's head.
-    fn open(&mut self) -> Result<(), Failure> {
+impl<S: Io, J: Judge> Heads for Http2ToHttp1<'_, '_, '_, S, J> {
+    fn open(&mut self, _cx: &mut Context<'_>) -> Result<(), Failure> {
         let refused = |error: HeadError| Failure::new(Place::Client, Cause::Head(error));
-        let call = &*self.call;
+        let call = &*self.client.call;
         call.check(self.order.connect).map_err(refused)?;
         is_waited_for(call)?;
         admit()?;
@@ -134,145 +58,103 @@ impl<'r, 'a, S: Io, J: Judge> Relay<'r, 'a, S, J> {
             request::to_h1(&head, call.carried(), empty)
         };
         let Http1Request { head, framing, upgrade, websocket_key } = rendered.map_err(refused)?;
-        self.upgrade = upgrade;
-        self.websocket_key = websocket_key;
-        self.expects_continue &= framing != Framing::None;
-        self.out.begin(head, framing);
-        self.opened = true;
+        self.client.upgrade = upgrade;
+        self.client.websocket_key = websocket_key;
+        let expect = self.client.call.head().find(Token::EXPECT);
+        self.awaits_continue = framing != Framing::None
+            && expect.is_some_and(|to| to.eq_ignore_ascii_case(b"100-continue"));
+        self.request.begin(head, framing);
         Ok(())
     }
 
-    fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Failure>> {
-        loop {
-            self.poll_up(cx)?;
-            let upgraded = self.exchange.upgraded;
-            self.poll_down(cx)?;
-            if upgraded == self.exchange.upgraded {
-                break;
-            }
-        }
-        if self.down == Down::Done {
-            if self.up == Up::Done || self.up == Up::Broken {
-                return Poll::Ready(Ok(()));
-            }
-            if !self.exchange.upgraded {
-                // The server may still use what the client sends.
-                let moves = self.moves();
-                self.bounds.begin_linger(moves, self.order.limits);
-            }
-        } else if let Some(client) = self.call.stream()
-            && let Poll::Ready(Some(reset)) = client.poll_closed(cx)
-        {
-            return Poll::Ready(Err(client_reset(reset)));
-        }
-        let (order, call) = (&mut *self.order, &*self.call);
-        order.poll_permitted(|| Some(call.view()), cx)?;
-        // If the shutdown fails, reading from the server reports it.
-        if self.exchange.upgraded
-            && self.up == Up::Done
-            && !self.shut
-            && Pin::new(&mut self.server.io).poll_shutdown(cx).is_ready()
-        {
-            self.shut = true;
-        }
-        self.poll_bounds(cx)
-    }
-
-    fn poll_up(&mut self, cx: &mut Context<'_>) -> Result<(), Failure> {
-        while self.up == Up::Sending {
-            while self.out.has_room() {
-                match self.call.poll_part(&mut self.held_at, cx) {
-                    Poll::Pending => break,
-                    Poll::Ready(Ok(part)) => {
-                        self.moves += 1;
-                        self.take(part).map_err(refused_body)?;
-                    }
-                    Poll::Ready(Err(reset)) => return self.client_gone(reset),
-                }
-            }
-            if self.out.is_empty() && !self.out.is_finished() {
-                return Ok(());
-            }
-            match self.out.poll_write(&mut self.server.io, cx) {
-                Poll::Pending => return Ok(()),
-                Poll::Ready(Ok(_)) if self.out.is_finished() => self.up = Up::Done,
-                Poll::Ready(Ok(_)) => {}
-                Poll::Ready(Err(error)) => {
-                    self.write_error = Some(error);
-                    self.up = Up::Broken;
-                }
-            }
-        }
-        Ok(())
-    }
-
-    fn take(&mut self, part: Part) -> Result<(), BodyError> {
-        match part {
-            Part::Data(piece) => self.out.push(piece),
-            Part::End => self.out.end(self.call.trailers().map(|head| &**head)),
-        }
-    }
-
-    /// The client has reset its stream. That matters until its response is complete.
-    fn client_gone(&mut self, reset: Reset) -> Result<(), Failure> {
-        if self.down == Down::Done && !self.exchange.upgraded {
-            self.up = Up::Broken;
-            return Ok(());
-        }
-        Err(client_reset(reset))
-    }
-
-    fn poll_bounds(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Failure>> {
-        let blocked = self.up == Up::Sending && !self.out.is_empty();
-        let now = Standing {
-            moves: self.moves(),
-            blocked: blocked.then_some(Place::Server),
-            sending: self.up == Up::Sending,
-            silent: self.exchange.first_byte.is_none(),
-            replayable: self.call.is_replayable(),
-            upgraded: self.exchange.upgraded,
-            deadline: self.deadline,
-        };
-        let server = &self.server.io;
-        let examine = || lost(false, server.is_unanswered(), now.silent && now.replayable);
-        self.bounds.poll((&mut self.server.alarm, cx), self.order, now, examine)
-    }
-
-    /// Grows with everything that moves.
-    fn moves(&self) -> u64 {
-        self.moves + self.out.moved
-    }
-
-    fn conclude(mut self, outcome: Result<(), Failure>) -> Exchange {
-        self.exchange.request_bytes = self.call.head().size() as u64;
-        if let Some(client) = self.call.stream() {
-            self.exchange.request_bytes += client.bytes().0;
-        }
-        let mut exchange = self.exchange;
-        exchange.failure = outcome.err();
-        if exchange.failure.is_some() {
-            // Nothing was sent of a request that could not be translated or admitted.
-            exchange.server_reusable = !self.opened && self.server.is_quiet();
-            self.server.lost |= self.opened;
-            if exchange.upgraded {
-                // An orderly end would look like the other protocol's own.
-                self.server.io.reset_on_drop();
-            }
-            return exchange;
-        }
-        self.server.received.settle();
-        self.server.exchanges += 1;
-        exchange.client_reusable = !exchange.upgraded;
-        exchange.server_reusable = self.keep_server
-            && self.up == Up::Done
-            && self.write_error.is_none()
-            && self.server.received.is_empty()
-            && !exchange.upgraded;
-        self.server.lost |= !exchange.server_reusable;
-        exchange
+    fn poll_head(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Failure>> {
+        self.poll_http1_head(cx)
     }
 }
 
-fn refused_body(error: BodyError) -> Failure {
-    Failure::new(Place::Client, Cause::Body(error))
+impl<S: Io, J: Judge> Http1Heads for Http2ToHttp1<'_, '_, '_, S, J> {
+    fn is_granted(&self) -> bool {
+        let response = self.server.head.view(self.server.conn.received.bytes());
+        let protocol = self.client.call.head().find(Token::PROTOCOL);
+        self.client.upgrade && grants(response.values("upgrade"), protocol.into_iter())
+    }
+
+    fn check_answer(&self) -> Result<(), Failure> {
+        let status = self.server.head.status();
+        let is_ignored = if status == 101 {
+            let view = self.server.head.view(self.server.conn.received.bytes());
+            let given = view.header("sec-websocket-accept");
+            self.client.websocket_key.is_some_and(|key| {
+                let expected = websocket::accept(&key);
+                expected.as_ref().map(|accept| &accept[..]) != given
+            })
+        } else {
+            // The client would take it for another protocol.
+            let is_taken = self.client.upgrade && self.client.call.carried().is_none();
+            is_taken && (200..300).contains(&status)
+        };
+        if is_ignored {
+            return Err(Failure::new(Place::Server, Cause::UpgradeIgnored));
+        }
+        Ok(())
+    }
+
+    fn forward_interim(&mut self) -> Result<(), Failure> {
+        let head = self.translate(&Edits::default())?;
+        self.send_head(&head, false)
+    }
+
+    fn forward_final(&mut self, framing: Framing, _withheld: bool) -> Result<(), Failure> {
+        let bytes = self.server.conn.received.bytes();
+        let walker = BodyWalker::of_response(&self.server.head, bytes, framing);
+        let end = walker.is_done();
+        self.begin(walker);
+        let edits = self.order.response;
+        let head = self.translate(&edits)?;
+        self.send_head(&head, end)?;
+        self.down = if end { Down::Done } else { Down::Body };
+        Ok(())
+    }
+
+    fn forward_switch(&mut self) -> Result<(), Failure> {
+        self.begin(BodyWalker::new(Framing::UntilClose));
+        let edits = self.order.response;
+        let mut head = self.translate(&edits)?;
+        if self.server.head.status() != 101 {
+            // No field frames what follows the success of a CONNECT (RFC 9110 section 9.3.6).
+            head.remove_all(b"content-length");
+        } else if self.client.call.carried().is_none() {
+            head.remove_all(b"sec-websocket-accept");
+        }
+        self.send_head(&head, false)?;
+        self.request.begin(Rendered::default(), Framing::UntilClose);
+        Ok(())
+    }
+}
+
+impl<S: Io, J> Http2ToHttp1<'_, '_, '_, S, J> {
+    /// Begins the body behind the head that stands at the start of what was received from the server.
+    fn begin(&mut self, walker: BodyWalker) {
+        self.response = Incoming::new(self.server.head.len(), 0, walker);
+    }
+
+    /// The head as fields; uses up its bytes.
+    fn translate(&mut self, edits: &Edits<'_>) -> Result<Head, Failure> {
+        let carry = self.client.call.carried().is_some();
+        let bytes = self.server.conn.received.bytes();
+        let refused = |error| Failure::new(Place::Server, Cause::Head(error));
+        let head = response::to_h2(&self.server.head, bytes, edits, carry).map_err(refused)?;
+        self.server.conn.received.consume(self.server.head.len());
+        Ok(head)
+    }
+
+    fn send_head(&mut self, head: &Head, end: bool) -> Result<(), Failure> {
+        let Some(client) = self.client.call.stream() else { return Ok(()) };
+        if client.send_head(head, end) {
+            self.exchange.response_started = true;
+        } else if let Some(reset) = client.reset_reason() {
+            return Err(client_reset(reset));
+        }
+        Ok(())
+    }
 }

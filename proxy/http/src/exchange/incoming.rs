@@ -1,39 +1,130 @@
 //! The body of an HTTP/1 message on its way to a stream of HTTP/2.
 
+use std::task::{Context, Poll, ready};
+
 use leno_h2::{Piece, Stream};
 
+use super::passage::{Cut, Mode, Moved, OnConn, OnStream, Passage, poll_read};
 use crate::body::{BodyError, BodyWalker, Event};
+use crate::failure::Cause;
+use crate::received::Received;
 use crate::translate::trailers;
 
 /// Where the body has got to, and its trailers so far.
 #[derive(Debug)]
 pub(super) struct Incoming {
-    pub(super) walker: BodyWalker,
+    walker: BodyWalker,
     trailers: Vec<u8>,
+    /// Received bytes that belong to the message and were passed on.
+    at: usize,
+    moved: Moved,
 }
 
 impl Incoming {
-    pub(super) fn new(walker: BodyWalker) -> Self {
-        Self { walker, trailers: Vec::new() }
+    /// For a message whose head took up `head` bytes, of which the first `held` are still received.
+    pub(super) fn new(head: usize, held: usize, walker: BodyWalker) -> Self {
+        Self { walker, trailers: Vec::new(), at: held, moved: Moved::new(head) }
     }
 
-    /// Sends the next part of `bytes`. How many of them it takes, framing included, and
-    /// whether another part is among the rest.
-    pub(super) fn send(
-        &mut self,
-        bytes: &[u8],
-        to: &mut Stream,
-    ) -> Result<(usize, bool), BodyError> {
-        let (count, event) = self.walker.next(bytes)?;
-        let goes_on = event.is_some() && !self.walker.is_done();
-        match event {
-            // Chunks may be followed by trailers, so their end comes by itself.
-            Some(Event::Data(at)) => to.send_data(Piece::copied(&bytes[at]), self.walker.is_done()),
-            Some(Event::Trailers(at)) => self.trailers.extend_from_slice(&bytes[at]),
-            Some(Event::RemovedTrailer(_)) | None => {}
-            Some(Event::End) if self.trailers.is_empty() => to.send_data(Piece::default(), true),
-            Some(Event::End) => to.send_trailers(trailers::to_h2(&self.trailers)),
+    /// What follows is not HTTP any more, and ends with the connection.
+    pub(super) fn take_over(&mut self, walker: BodyWalker) {
+        self.walker = walker;
+    }
+
+    /// Drops the bytes that were passed on.
+    pub(super) fn release(&mut self, received: &mut Received) {
+        if self.at > 0 {
+            received.consume(self.at);
+            self.at = 0;
+            self.moved.used = true;
         }
-        Ok((count, goes_on))
+    }
+
+    /// Sends what was received, unless the stream has enough.
+    fn poll_send(
+        &mut self,
+        received: &Received,
+        to: &mut Stream,
+        cx: &mut Context<'_>,
+    ) -> Poll<Result<(), Cut>> {
+        let mut goes_on = true;
+        while goes_on && !self.walker.is_done() {
+            if let Err(reset) = ready!(to.poll_capacity(cx)) {
+                return Poll::Ready(Err(Cut::Sink(Cause::Reset(reset))));
+            }
+            let bytes = received.bytes().get(self.at..).unwrap_or_default();
+            let (count, event) = self.walker.next(bytes)?;
+            self.at += count;
+            self.moved.total += count as u64;
+            goes_on = event.is_some();
+            let ended = self.walker.is_done();
+            match event {
+                // Chunks may be followed by trailers, so their end comes by itself.
+                Some(Event::Data(at)) => to.send_data(Piece::copied(&bytes[at]), ended),
+                Some(Event::Trailers(at)) => self.trailers.extend_from_slice(&bytes[at]),
+                Some(Event::RemovedTrailer(_)) | None => {}
+                Some(Event::End) if self.trailers.is_empty() => {
+                    to.send_data(Piece::default(), true);
+                }
+                Some(Event::End) => to.send_trailers(trailers::to_h2(&self.trailers)),
+            }
+        }
+        Poll::Ready(Ok(()))
+    }
+
+    fn discard(&mut self, received: &Received) -> Result<(), BodyError> {
+        let bytes = received.bytes().get(self.at..).unwrap_or_default();
+        let count = self.walker.walk(bytes)?;
+        self.at += count;
+        self.moved.total += count as u64;
+        Ok(())
+    }
+}
+
+impl<F: OnConn, T: OnStream> Passage<F, T> for Incoming {
+    fn poll_pass(
+        &mut self,
+        from: &mut F,
+        to: &mut T,
+        mode: Mode,
+        cx: &mut Context<'_>,
+    ) -> Poll<Result<(), Cut>> {
+        let from = from.conn();
+        let Some(to) = to.stream() else { return Poll::Pending };
+        loop {
+            if mode == Mode::Discard {
+                self.discard(&from.received)?;
+            } else {
+                ready!(self.poll_send(&from.received, to, cx))?;
+            }
+            let done = self.walker.is_done();
+            if mode.releases(done, &from.received) {
+                self.release(&mut from.received);
+            }
+            if done {
+                return Poll::Ready(Ok(()));
+            }
+            ready!(poll_read(from, &mut self.walker, &mut self.moved, cx))?;
+            if self.walker.is_done() {
+                to.send_data(Piece::default(), true);
+            }
+        }
+    }
+
+    /// What waits does so in the stream, which has bounds of its own.
+    fn is_blocked(&self) -> bool {
+        false
+    }
+
+    fn is_read(&self) -> bool {
+        self.walker.is_done()
+    }
+
+    fn moved(&self) -> &Moved {
+        &self.moved
+    }
+
+    fn settle(&mut self, from: &mut F) {
+        self.release(&mut from.conn().received);
     }
 }

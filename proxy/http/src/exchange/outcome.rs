@@ -26,6 +26,14 @@ pub(super) fn client_reset(reset: Reset) -> Failure {
     Failure::new(Place::Client, Cause::Reset(reset))
 }
 
+/// The client's request does not come to its end, or the client does not take the response.
+pub(super) fn client_failure(cause: Cause) -> Failure {
+    match cause {
+        Cause::Reset(reset) => client_reset(reset),
+        _ => Failure::new(Place::Client, cause),
+    }
+}
+
 /// The server's stream ended before its time. `replayable`: nothing of a response was received, and the
 /// request is still here. `is_mesh`: the server is a proxy of the mesh, whose reports are believed.
 pub(super) fn server_reset(reset: Reset, replayable: bool, is_mesh: bool) -> Failure {

@@ -8,9 +8,12 @@ use leno_h2::Piece;
 use leno_hpack::Block;
 use smallvec::SmallVec;
 
+use super::passage::{Cut, Mode, Moved, OnConn, OnStream, Passage};
 use crate::Io;
 use crate::body::BodyError;
+use crate::call::Part;
 use crate::conn::poll_write_some;
+use crate::failure::Cause;
 use crate::head::Framing;
 use crate::translate::trailers;
 use crate::writer::Rendered;
@@ -39,8 +42,8 @@ pub(super) struct Outgoing {
     /// Bytes of the batch that were written.
     done: usize,
     unflushed: bool,
-    /// Bytes written, over all batches.
-    pub(super) moved: u64,
+    /// Over all batches.
+    pub(super) moved: Moved,
 }
 
 impl Outgoing {
@@ -58,7 +61,7 @@ impl Outgoing {
             sealed: false,
             done: 0,
             unflushed: false,
-            moved: 0,
+            moved: Moved::default(),
         }
     }
 
@@ -70,14 +73,15 @@ impl Outgoing {
     }
 
     /// Whether more content can join the batch.
-    pub(super) fn has_room(&self) -> bool {
+    fn has_room(&self) -> bool {
         !self.sealed && !self.ended && self.pieces.len() < PIECES
     }
 
-    pub(super) fn push(&mut self, piece: Piece) -> Result<(), BodyError> {
+    fn push(&mut self, piece: Piece) -> Result<(), BodyError> {
         if let Framing::Length(left) = &mut self.framing {
             *left = left.checked_sub(piece.len() as u64).ok_or(BodyError::Length)?;
         }
+        self.moved.total += piece.len() as u64;
         if !piece.is_empty() {
             self.content += piece.len();
             self.pieces.push(piece);
@@ -86,7 +90,7 @@ impl Outgoing {
     }
 
     /// The message is complete. Only chunks can have trailers behind them.
-    pub(super) fn end(&mut self, trailers: Option<&Block>) -> Result<(), BodyError> {
+    fn end(&mut self, trailers: Option<&Block>) -> Result<(), BodyError> {
         self.ended = true;
         match self.framing {
             Framing::Length(1..) => return Err(BodyError::Length),
@@ -104,21 +108,17 @@ impl Outgoing {
     }
 
     /// Whether nothing waits to be written.
-    pub(super) fn is_empty(&self) -> bool {
+    fn is_empty(&self) -> bool {
         self.head.bytes().is_empty() && self.content == 0 && self.tail.is_empty() && !self.unflushed
     }
 
     /// Whether the whole message was written.
-    pub(super) fn is_finished(&self) -> bool {
+    fn is_finished(&self) -> bool {
         self.ended && self.is_empty()
     }
 
     /// Writes the batch. Ready when it is written and flushed: with the bytes of content in it.
-    pub(super) fn poll_write<S: Io>(
-        &mut self,
-        io: &mut S,
-        cx: &mut Context<'_>,
-    ) -> Poll<io::Result<usize>> {
+    fn poll_write<S: Io>(&mut self, io: &mut S, cx: &mut Context<'_>) -> Poll<io::Result<usize>> {
         if !self.sealed {
             self.seal();
         }
@@ -135,7 +135,7 @@ impl Outgoing {
             IoSlice::advance_slices(&mut left, self.done);
             let count = ready!(poll_write_some(io, left, cx))?;
             self.done += count;
-            self.moved += count as u64;
+            self.moved.written += count as u64;
             self.unflushed = true;
         }
         if self.unflushed {
@@ -178,5 +178,54 @@ impl Outgoing {
         self.sealed = false;
         self.done = 0;
         self.unflushed = false;
+    }
+}
+
+impl<F: OnStream, T: OnConn> Passage<F, T> for Outgoing {
+    /// A message that comes as pieces holds them itself, if there is to be another try.
+    fn poll_pass(
+        &mut self,
+        from: &mut F,
+        to: &mut T,
+        _mode: Mode,
+        cx: &mut Context<'_>,
+    ) -> Poll<Result<(), Cut>> {
+        let cut = |reset| Err(Cut::Source(Cause::Reset(reset)));
+        loop {
+            while self.has_room() {
+                let Poll::Ready(part) = from.poll_part(cx) else { break };
+                self.moved.reads += 1;
+                match part {
+                    Ok(Part::Data(piece)) => self.push(piece)?,
+                    Ok(Part::End) => self.end(from.trailers())?,
+                    Err(reset) => return Poll::Ready(cut(reset)),
+                }
+            }
+            if self.is_finished() {
+                return Poll::Ready(Ok(()));
+            }
+            if self.is_empty() {
+                return Poll::Pending;
+            }
+            match self.poll_write(&mut to.conn().io, cx) {
+                Poll::Pending => return from.poll_stalled(cx).map(cut),
+                Poll::Ready(Ok(content)) => from.release(content),
+                Poll::Ready(Err(error)) => {
+                    return Poll::Ready(Err(Cut::Sink(Cause::Broken(error))));
+                }
+            }
+        }
+    }
+
+    fn is_blocked(&self) -> bool {
+        self.sealed
+    }
+
+    fn is_read(&self) -> bool {
+        self.ended
+    }
+
+    fn moved(&self) -> &Moved {
+        &self.moved
     }
 }

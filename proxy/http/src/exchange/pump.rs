@@ -4,10 +4,12 @@ use std::io::{self, IoSlice};
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 
+use super::passage::{Cut, Mode, Moved, OnConn, Passage, poll_read};
 use crate::Io;
 use crate::body::{BodyError, BodyWalker, Event};
 use crate::conn::poll_write_some;
 use crate::edit::{Piece, Plan};
+use crate::failure::Cause;
 use crate::received::Received;
 
 /// Slices of one vectored write. A head with more edits takes a second write.
@@ -28,13 +30,8 @@ pub(super) struct Pump<'a> {
     piece_at: usize,
     written: usize,
     approved: usize,
-    /// Bytes of the message approved so far.
-    pub(super) total: u64,
-    /// Bytes of the message were used up, so that it cannot be sent again.
-    pub(super) used: bool,
     unflushed: bool,
-    /// Bytes written so far, those of edits included.
-    pub(super) moved: u64,
+    pub(super) moved: Moved,
 }
 
 impl<'a> Pump<'a> {
@@ -47,10 +44,8 @@ impl<'a> Pump<'a> {
             pieces_written: 0,
             piece_at: 0,
             approved: head,
-            total: head as u64,
-            used: false,
             unflushed: false,
-            moved: 0,
+            moved: Moved::new(head),
         }
     }
 
@@ -60,7 +55,7 @@ impl<'a> Pump<'a> {
         while !self.walker.is_done() {
             let bytes = received.bytes().get(self.approved..).unwrap_or_default();
             let (count, event) = self.walker.next(bytes)?;
-            self.total += count as u64;
+            self.moved.total += count as u64;
             self.approved += count;
             match event {
                 Some(Event::RemovedTrailer(range)) => {
@@ -80,11 +75,6 @@ impl<'a> Pump<'a> {
         self.approved == received.bytes().len()
     }
 
-    /// Whether bytes are waiting for the sink.
-    pub(super) fn is_blocked(&self) -> bool {
-        self.written < self.approved || self.pieces_written < self.plan.pieces.len()
-    }
-
     /// Counts everything approved as written, without writing it.
     pub(super) fn discard(&mut self) {
         self.pieces_written = self.plan.pieces.len();
@@ -98,12 +88,12 @@ impl<'a> Pump<'a> {
             received.consume(self.written);
             self.approved -= self.written;
             self.written = 0;
-            self.used = true;
+            self.moved.used = true;
         }
     }
 
     /// Writes all that is approved. Ready when it is written and flushed.
-    pub(super) fn poll_write<S: Io>(
+    fn poll_write<S: Io>(
         &mut self,
         received: &Received,
         io: &mut S,
@@ -150,7 +140,7 @@ impl<'a> Pump<'a> {
     }
 
     fn account(&mut self, mut count: usize, bytes: &[u8]) {
-        self.moved += count as u64;
+        self.moved.written += count as u64;
         while let Some(piece) = self.plan.pieces.get(self.pieces_written) {
             let left = piece.of(bytes).len() - self.piece_at;
             if count < left {
@@ -162,6 +152,52 @@ impl<'a> Pump<'a> {
             self.piece_at = 0;
         }
         self.written += count;
+    }
+}
+
+impl<F: OnConn, T: OnConn> Passage<F, T> for Pump<'_> {
+    fn poll_pass(
+        &mut self,
+        from: &mut F,
+        to: &mut T,
+        mode: Mode,
+        cx: &mut Context<'_>,
+    ) -> Poll<Result<(), Cut>> {
+        let (from, to) = (from.conn(), to.conn());
+        loop {
+            if mode == Mode::Discard {
+                self.discard();
+            } else {
+                let written = ready!(self.poll_write(&from.received, &mut to.io, cx));
+                written.map_err(|error| Cut::Sink(Cause::Broken(error)))?;
+            }
+            let done = self.walker.is_done();
+            if mode.releases(done, &from.received) {
+                self.release(&mut from.received);
+            }
+            if done {
+                return Poll::Ready(Ok(()));
+            }
+            ready!(poll_read(from, &mut self.walker, &mut self.moved, cx))?;
+            self.approve(&mut from.received)?;
+        }
+    }
+
+    fn is_blocked(&self) -> bool {
+        self.written < self.approved || self.pieces_written < self.plan.pieces.len()
+    }
+
+    fn is_read(&self) -> bool {
+        self.walker.is_done()
+    }
+
+    fn moved(&self) -> &Moved {
+        &self.moved
+    }
+
+    fn settle(&mut self, from: &mut F) {
+        self.discard();
+        self.release(&mut from.conn().received);
     }
 }
 

@@ -1,106 +1,147 @@
-//! The two directions of an exchange, polled together.
+//! An exchange with HTTP/1 at one end or at both: its two directions, polled together.
+//!
+//! Whatever the ends speak, this one machine holds both directions to the same deadlines, judgement,
+//! upgrades and endings. What differs is how bytes are passed on ([`Passage`]), what an end can tell
+//! ([`ClientEnd`], [`ServerEnd`]), and how heads are written ([`Heads`]).
 
-mod response;
-
-use std::pin::Pin;
-use std::task::{Context, Poll};
+use std::future::poll_fn;
+use std::task::{Context, Poll, ready};
 
 use tokio::time::Instant;
 
 use super::bounds::{Bounds, Standing};
-use super::client::{After, Down, Up, check_left};
-use super::outcome::lost;
-use super::pump::Pump;
+use super::client::ClientEnd;
+use super::outcome::{client_failure, lost, server_reset};
+use super::passage::{Cut, Mode, Passage};
+use super::server::ServerEnd;
 use super::{Exchange, Judge, Order};
-use crate::Io;
-use crate::body::BodyWalker;
-use crate::conn::Conn;
-use crate::edit::Plan;
 use crate::failure::{Cause, Failure, Place};
-use crate::head::{Framing, RequestHead, ResponseHead};
+
+/// The request's direction.
+///
+/// ```text
+/// Sending ──(all sent)───────────────────► Done
+///    └─(server takes no more, or the client kept the body back)─► Broken
+///                                           └─(response over, client stays)─► Discarding ──► Done
+/// ```
+/// After an upgrade it is `Sending` again.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Up {
+    Sending,
+    /// Sending failed, and the server may still have said why; or a final response came in place of a
+    /// 100, so that the client may or may not send the body.
+    Broken,
+    /// The rest of the body is read and dropped, to find the next request.
+    Discarding,
+    Done,
+}
+
+/// The response's direction.
+///
+/// ```text
+/// ┌──(1xx forwarded)──┐
+/// ▼                   │
+/// Head ──(1xx)──► Interim
+///  └──(final)──► Body ──► Done
+/// ```
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Down {
+    Head,
+    Interim,
+    Body,
+    Done,
+}
 
 /// Whether one side's half-close was passed on to the other.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum End {
+pub(super) enum End {
     Open,
     Wanted,
     Sent,
 }
 
-pub(super) struct Relay<'r, 'a, C, S, J> {
-    client: &'r mut Conn<C>,
-    server: &'r mut Conn<S>,
-    request: &'r RequestHead,
-    order: &'r mut Order<'a, J>,
-    to_head: bool,
-    up: Pump<'a>,
-    up_state: Up,
-    down: Pump<'a>,
-    down_state: Down,
-    head: ResponseHead,
-    /// A 100 has been forwarded.
-    continued: bool,
-    /// The client was told that its connection stays open.
-    keep_client: bool,
-    /// The server means to keep its connection open.
-    keep_server: bool,
-    end_to_server: End,
-    end_to_client: End,
-    write_error: Option<std::io::Error>,
-    /// Reads so far, and writes of pumps that are gone.
-    moves: u64,
-    bounds: Bounds,
-    exchange: Exchange,
+/// What is left to do after the response.
+enum After {
+    Over,
+    /// The request's direction has something to do at once.
+    Again,
+    Wait,
 }
 
-impl<'r, 'a, C: Io, S: Io, J: Judge> Relay<'r, 'a, C, S, J> {
+/// One exchange between the ends `C` and `S`, with the passages `U` of the request and `D` of the
+/// response.
+pub(super) struct Relay<'o, 'a, C, S, U, D, J> {
+    pub(super) client: C,
+    pub(super) server: S,
+    pub(super) order: &'o mut Order<'a, J>,
+    pub(super) request: U,
+    pub(super) up: Up,
+    pub(super) response: D,
+    pub(super) down: Down,
+    /// The client waits for a 100 before it sends the body, and none has been forwarded.
+    pub(super) awaits_continue: bool,
+    /// The client was told that its connection stays open, so that the next request follows this one.
+    pub(super) keep_client: bool,
+    pub(super) end_to_server: End,
+    end_to_client: End,
+    write_error: Option<Cause>,
+    deadline: Option<Instant>,
+    bounds: Bounds,
+    /// Reads of heads, and what moved in passages that are gone.
+    pub(super) moves: u64,
+    pub(super) exchange: Exchange,
+}
+
+/// How heads are read and written between two ends.
+pub(super) trait Heads {
+    /// Makes the request's head.
+    fn open(&mut self, cx: &mut Context<'_>) -> Result<(), Failure>;
+
+    /// Ready when a head of the response was there, and its direction has moved on.
+    fn poll_head(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Failure>>;
+
+    /// Passes on that the client sends nothing after this request, where the server can be told so.
+    fn pass_half_close(&mut self) {}
+}
+
+impl<'o, 'a, C: ClientEnd, S: ServerEnd, U: Passage<C, S>, D: Passage<S, C>, J: Judge>
+    Relay<'o, 'a, C, S, U, D, J>
+where
+    Self: Heads,
+{
     pub(super) fn new(
-        client: &'r mut Conn<C>,
-        request: &'r RequestHead,
-        server: &'r mut Conn<S>,
-        order: &'r mut Order<'a, J>,
+        (client, server): (C, S),
+        (request, response): (U, D),
+        order: &'o mut Order<'a, J>,
     ) -> Self {
         let started = Instant::now();
-        let plan = if client.lost {
-            Plan::default()
-        } else {
-            Plan::request(request, client.received.bytes(), &order.request)
-        };
-        let walker = BodyWalker::of_request(request, client.received.bytes());
         Self {
-            to_head: request.is_head,
-            up: Pump::new(request.len(), plan, walker),
-            up_state: Up::Sending,
-            down: Pump::new(0, Plan::default(), BodyWalker::new(Framing::None)),
-            down_state: Down::Head,
-            head: ResponseHead::default(),
-            continued: false,
-            keep_client: false,
-            keep_server: false,
-            end_to_server: End::Open,
-            end_to_client: End::Open,
-            write_error: None,
-            moves: 0,
-            bounds: Bounds::new(started, order.limits),
-            exchange: Exchange::new(started),
+            deadline: [order.deadline, client.deadline()].into_iter().flatten().min(),
             client,
             server,
             request,
+            up: Up::Sending,
+            response,
+            down: Down::Head,
+            awaits_continue: false,
+            keep_client: false,
+            end_to_server: End::Open,
+            end_to_client: End::Open,
+            write_error: None,
+            bounds: Bounds::new(started, order.limits),
+            moves: 0,
+            exchange: Exchange::new(started),
             order,
         }
     }
 
-    pub(super) fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Failure>> {
-        if self.client.lost {
-            return Poll::Ready(Err(Failure::new(Place::Client, Cause::Closed)));
-        }
-        if self.moves() == 0 && self.up_state == Up::Sending {
-            self.approve_up()?;
-            if self.up.walker.is_done() {
-                // A client that has left between two tries is not served.
-                self.client.read_ahead(cx)?;
-            }
-        }
+    /// Relays the request and the response.
+    pub(super) async fn run(&mut self) -> Result<(), Failure> {
+        poll_fn(|cx| Poll::Ready(self.open(cx))).await?;
+        poll_fn(|cx| self.poll(cx)).await
+    }
+
+    fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Failure>> {
         loop {
             self.poll_up(cx)?;
             let upgraded = self.exchange.upgraded;
@@ -108,188 +149,232 @@ impl<'r, 'a, C: Io, S: Io, J: Judge> Relay<'r, 'a, C, S, J> {
             if upgraded != self.exchange.upgraded {
                 continue;
             }
-            if self.down_state != Down::Done {
+            if self.down != Down::Done {
                 break;
             }
-            match self.after_response() {
+            match self.after_response(cx) {
                 After::Over => return Poll::Ready(Ok(())),
                 After::Again => {}
                 After::Wait => break,
             }
         }
-        self.order.poll_permitted(|| None, cx)?;
         self.watch_client(cx)?;
+        let (order, client) = (&mut *self.order, &self.client);
+        order.poll_permitted(|| client.view(), cx)?;
         self.poll_ends(cx);
         self.poll_bounds(cx)
     }
 
-    /// Reports how the exchange went and what both connections are good for.
-    pub(super) fn conclude(mut self, outcome: Result<(), Failure>) -> Exchange {
-        let request_over = self.up_state == Up::Done && self.up.walker.is_done();
-        let mut exchange = self.exchange;
-        exchange.request_bytes = self.up.total;
-        exchange.response_bytes = self.down.total;
-        exchange.failure = outcome.err();
-        if let Some(failure) = &exchange.failure {
-            self.client.lost |= self.up.used;
-            // Nothing was sent for a client that had left before.
-            exchange.server_reusable =
-                failure.place == Place::Client && self.up.moved == 0 && self.server.is_quiet();
-            self.server.lost |= !exchange.server_reusable;
-            if exchange.upgraded {
-                // An orderly end would look like the other protocol's own.
-                self.server.io.reset_on_drop();
-            }
-            return exchange;
-        }
-        self.up.discard();
-        self.up.release(&mut self.client.received);
-        self.down.release(&mut self.server.received);
-        self.client.received.settle();
-        self.server.received.settle();
-        self.client.exchanges += 1;
-        self.server.exchanges += 1;
-        exchange.client_reusable = self.keep_client && request_over && !exchange.upgraded;
-        self.client.last = request_over && !self.request.keep_alive() && !exchange.upgraded;
-        exchange.server_reusable = self.keep_server
-            && request_over
-            && self.write_error.is_none()
-            && self.end_to_server == End::Open
-            && self.server.received.is_empty()
-            && !exchange.upgraded;
-        self.client.lost |= !exchange.client_reusable;
-        self.server.lost |= !exchange.server_reusable;
-        exchange
-    }
-
     fn poll_up(&mut self, cx: &mut Context<'_>) -> Result<(), Failure> {
-        loop {
-            match self.up_state {
-                Up::Done | Up::Broken => return Ok(()),
-                Up::Discarding => self.up.discard(),
-                Up::Sending => {
-                    let received = &self.client.received;
-                    match self.up.poll_write(received, &mut self.server.io, cx) {
-                        Poll::Pending => return Ok(()),
-                        Poll::Ready(Ok(())) => {}
-                        Poll::Ready(Err(error)) => {
-                            self.write_error = Some(error);
-                            self.up_state = Up::Broken;
-                            return Ok(());
-                        }
-                    }
-                }
-            }
-            if self.up.walker.is_done() {
-                self.up_state = Up::Done;
-                return Ok(());
-            }
-            // Written bytes are held for a retry as long as that takes no larger buffer.
-            if self.down_state != Down::Head || !self.client.received.has_room() {
-                self.up.release(&mut self.client.received);
-            }
-            match self.client.received.poll_fill(&mut self.client.io, cx) {
-                Poll::Pending => return Ok(()),
-                Poll::Ready(Ok(0)) => {
-                    self.client.read_closed = true;
-                    if !self.up.walker.finish() {
-                        return Err(Failure::new(Place::Client, Cause::Closed));
-                    }
+        let mode = match self.up {
+            Up::Done | Up::Broken => return Ok(()),
+            Up::Discarding => Mode::Discard,
+            Up::Sending if self.down == Down::Head => Mode::Hold,
+            Up::Sending => Mode::Pass,
+        };
+        match self.request.poll_pass(&mut self.client, &mut self.server, mode, cx) {
+            Poll::Pending => {}
+            Poll::Ready(Ok(())) => {
+                self.up = Up::Done;
+                if self.exchange.upgraded {
                     self.end_to_server = End::Wanted;
                 }
-                Poll::Ready(Ok(_)) => {
-                    self.moves += 1;
-                    self.approve_up()?;
-                }
-                Poll::Ready(Err(error)) => {
-                    return Err(Failure::new(Place::Client, Cause::Broken(error)));
-                }
             }
+            Poll::Ready(Err(Cut::Sink(error))) => {
+                // The response, or its absence, yields the reason.
+                self.write_error = Some(error);
+                self.up = Up::Broken;
+            }
+            // The response is complete, and the rest of the request is not needed.
+            Poll::Ready(Err(Cut::Source(Cause::Reset(_))))
+                if self.down == Down::Done && !self.exchange.upgraded =>
+            {
+                self.up = Up::Broken;
+            }
+            Poll::Ready(Err(Cut::Source(cause))) => return Err(client_failure(cause)),
         }
+        Ok(())
     }
 
-    fn approve_up(&mut self) -> Result<(), Failure> {
-        let refused = |error| Failure::new(Place::Client, Cause::Body(error));
-        self.up.approve(&mut self.client.received).map_err(refused)
+    fn poll_down(&mut self, cx: &mut Context<'_>) -> Result<(), Failure> {
+        while self.down != Down::Done {
+            if self.down == Down::Head {
+                match self.poll_head(cx)? {
+                    Poll::Pending => return Ok(()),
+                    // The request's direction has something to do.
+                    Poll::Ready(()) if self.exchange.upgraded => return Ok(()),
+                    Poll::Ready(()) => continue,
+                }
+            }
+            let passed =
+                self.response.poll_pass(&mut self.server, &mut self.client, Mode::Pass, cx);
+            // Some of what is blocked may have been written.
+            self.exchange.response_started |= self.response.is_blocked()
+                || self.down == Down::Body && self.response.moved().written > 0;
+            match passed {
+                Poll::Pending => return Ok(()),
+                Poll::Ready(Ok(())) if self.down == Down::Interim => self.down = Down::Head,
+                Poll::Ready(Ok(())) => {
+                    self.down = Down::Done;
+                    if self.exchange.upgraded {
+                        self.end_to_client = End::Wanted;
+                    }
+                }
+                Poll::Ready(Err(Cut::Sink(cause))) => {
+                    self.exchange.response_started = true;
+                    return Err(client_failure(cause));
+                }
+                Poll::Ready(Err(Cut::Source(cause))) => return Err(self.server_failure(cause)),
+            }
+        }
+        Ok(())
     }
 
     /// The response is over; the request may not be.
-    fn after_response(&mut self) -> After {
-        if self.up_state == Up::Done || self.exchange.upgraded && self.up_state == Up::Broken {
-            return if self.end_to_client == End::Wanted { After::Wait } else { After::Over };
-        }
+    fn after_response(&mut self, cx: &mut Context<'_>) -> After {
         if self.exchange.upgraded {
-            return After::Wait;
+            self.poll_ends(cx);
+            let over = self.end_to_client == End::Sent && self.up != Up::Sending;
+            return if over { After::Over } else { After::Wait };
+        }
+        if self.up == Up::Done || self.up == Up::Broken && !self.keep_client {
+            return After::Over;
         }
         let moves = self.moves();
         self.bounds.begin_linger(moves, self.order.limits);
-        self.up_state.after_response(self.keep_client)
+        if self.up == Up::Broken {
+            // The next request must be found behind the rest of this one.
+            self.up = Up::Discarding;
+            return After::Again;
+        }
+        After::Wait
     }
 
-    /// While a response is awaited or under way: reads early requests as far as there is room, and
-    /// passes the client's half-close on, so that the server sees what it would see without a proxy.
     fn watch_client(&mut self, cx: &mut Context<'_>) -> Result<(), Failure> {
-        if self.up_state != Up::Done || self.exchange.upgraded {
-            return Ok(());
-        }
-        self.client.read_ahead(cx)?;
-        let more_requests = !self.up.is_last(&self.client.received);
-        if self.client.read_closed && !more_requests && self.end_to_server == End::Open {
-            self.end_to_server = End::Wanted;
+        self.client.watch(self.up, self.down, cx)?;
+        if self.up == Up::Done && self.end_to_server == End::Open {
+            self.pass_half_close();
         }
         Ok(())
     }
 
     fn poll_ends(&mut self, cx: &mut Context<'_>) {
-        // If the shutdown fails, reading the other direction reports it.
         if self.end_to_server == End::Wanted
-            && self.up_state == Up::Done
-            && Pin::new(&mut self.server.io).poll_shutdown(cx).is_ready()
+            && self.up == Up::Done
+            && self.server.poll_end(cx).is_ready()
         {
             self.end_to_server = End::Sent;
         }
-        if self.end_to_client == End::Wanted
-            && self.down_state == Down::Done
-            && Pin::new(&mut self.client.io).poll_shutdown(cx).is_ready()
-        {
+        if self.end_to_client == End::Wanted && self.client.poll_end(cx).is_ready() {
             self.end_to_client = End::Sent;
         }
     }
 
     fn poll_bounds(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Failure>> {
-        if self.end_to_client == End::Sent && self.up_state != Up::Sending {
-            return Poll::Ready(Ok(()));
-        }
-        let moves = self.moves();
-        let blocked = if self.down_state != Down::Done && self.down.is_blocked() {
+        let sending = self.up == Up::Sending;
+        let blocked = if self.down != Down::Done && self.response.is_blocked() {
             Some(Place::Client)
-        } else if self.up_state == Up::Sending && self.up.is_blocked() {
+        } else if sending && self.request.is_blocked() {
             Some(Place::Server)
         } else {
             None
         };
         let now = Standing {
-            moves,
+            moves: self.moves(),
             blocked,
-            sending: self.up_state == Up::Sending,
+            sending,
             silent: self.exchange.first_byte.is_none(),
-            replayable: !self.up.used,
+            replayable: self.is_replayable(),
             upgraded: self.exchange.upgraded,
-            deadline: self.order.deadline,
+            deadline: self.deadline,
         };
-        let may_have_left = (self.client.read_closed || now.sending) && !now.upgraded;
-        let (client, server) = (&self.client.io, &self.server.io);
-        let examine = || {
-            if may_have_left {
-                check_left(client)?;
+        loop {
+            let alarm = self.client.alarm().or_else(|| self.server.alarm());
+            // One end speaks HTTP/1, and has a timer.
+            let Some(alarm) = alarm else { return Poll::Pending };
+            if let Some(outcome) = ready!(self.bounds.poll((alarm, cx), self.order, now)) {
+                return Poll::Ready(outcome);
             }
-            lost(client.is_unanswered(), server.is_unanswered(), now.silent && now.replayable)
-        };
-        self.bounds.poll((&mut self.client.alarm, cx), self.order, now, examine)
+            if !now.upgraded {
+                self.client.check_left(sending)?;
+            }
+            let (client, server) = (self.client.is_unanswered(), self.server.is_unanswered());
+            lost(client, server, now.silent && now.replayable)?;
+        }
     }
 
-    /// Grows with every byte that moves.
+    /// Reports how the exchange went and what both ends are good for.
+    pub(super) fn conclude(mut self, outcome: Result<(), Failure>) -> Exchange {
+        let mut exchange = self.exchange;
+        exchange.request_bytes = self.client.request_bytes(self.request.moved().total);
+        exchange.response_bytes = self.response.moved().total;
+        if let Err(failure) = outcome {
+            let unused = failure.place != Place::Server && self.request.moved().written == 0;
+            self.client.fail(self.request.moved().used);
+            self.server.fail(unused, &mut exchange);
+            exchange.failure = Some(failure);
+            return exchange;
+        }
+        self.request.settle(&mut self.client);
+        self.response.settle(&mut self.server);
+        let request_over = self.up == Up::Done;
+        self.client.conclude(request_over, self.keep_client, &mut exchange);
+        let in_order = request_over
+            && self.write_error.is_none()
+            && self.end_to_server == End::Open
+            && !exchange.upgraded;
+        self.server.conclude(in_order, &mut exchange);
+        exchange
+    }
+
+    /// Grows with everything that moves.
     fn moves(&self) -> u64 {
-        self.moves + self.up.moved + self.down.moved
+        self.moves + self.request.moved().moves() + self.response.moved().moves()
+    }
+}
+
+impl<C: ClientEnd, S, U: Passage<C, S>, D, J: Judge> Relay<'_, '_, C, S, U, D, J> {
+    /// Whether the request is still here whole.
+    pub(super) fn is_replayable(&self) -> bool {
+        !self.request.moved().used && self.client.is_replayable()
+    }
+
+    /// The same, and nothing of a response was forwarded.
+    pub(super) fn may_try_again(&self) -> bool {
+        self.is_replayable() && !self.exchange.response_started
+    }
+
+    /// A head or a body of the server's does not come to its end.
+    pub(super) fn server_failure(&mut self, cause: Cause) -> Failure {
+        let retryable = self.exchange.first_byte.is_none() && self.is_replayable();
+        match cause {
+            Cause::Reset(reset) => server_reset(reset, retryable, self.order.mesh),
+            Cause::Body(_) => Failure::new(Place::Server, cause),
+            // If writing failed before, that is the cause.
+            _ => {
+                let cause = self.write_error.take().unwrap_or(cause);
+                Failure { retryable, ..Failure::new(Place::Server, cause) }
+            }
+        }
+    }
+
+    /// A final response has come. Whether the client has kept the body back until a 100, which did not
+    /// come: then it may or may not send the body.
+    pub(super) fn is_withheld(&mut self) -> bool {
+        let withheld = self.awaits_continue && !self.client.has_begun(self.request.moved().total);
+        if withheld {
+            self.up = Up::Broken;
+        }
+        withheld
+    }
+
+    /// What follows the response's head is not HTTP any more, in both directions.
+    pub(super) fn upgrade(&mut self, status: u16) {
+        self.exchange.status = Some(status);
+        self.exchange.upgraded = true;
+        self.deadline = self.order.upgraded();
+        self.client.stop_holding();
+        self.up = Up::Sending;
+        self.down = Down::Body;
     }
 }

@@ -1,48 +1,180 @@
-//! What the relays to an HTTP/1 server have in common, whatever the client speaks.
+//! The server's end of an exchange: a connection of HTTP/1, or a stream of HTTP/2.
 
-use std::io;
+use std::pin::Pin;
+use std::task::{Context, Poll};
 use std::time::Duration;
 
+use leno_h2::{Client, Code, Head, Reset, Stream};
+use leno_hpack::Block;
+use smallvec::SmallVec;
+
 use super::Exchange;
+use super::passage::{OnConn, OnStream};
+use crate::Io;
+use crate::alarm::Alarm;
+use crate::call::Part;
 use crate::conn::Conn;
 use crate::failure::{Cause, Failure, Place};
-use crate::head::{Framing, HeadError, ResponseHead};
+use crate::grpc;
+use crate::head::{Framing, ResponseHead};
 
-impl<S> Conn<S> {
-    /// Fails if `head` is a 408 that crossed with a request: the server has closed an idle connection and
-    /// has not seen the request (RFC 9110 section 15.5.9). `retryable`: the request is held whole and was
-    /// sent whole.
-    pub(super) fn check_stale(&self, head: &ResponseHead, retryable: bool) -> Result<(), Failure> {
-        if head.status() == 408 && self.exchanges > 0 && !head.keep_alive() {
+/// What the relay needs of a server.
+pub(super) trait ServerEnd {
+    /// Whether its machine seems to be lost. That of a stream is found out by its connection.
+    fn is_unanswered(&self) -> bool {
+        false
+    }
+
+    /// The timer of its connection, unless other streams share that.
+    fn alarm(&mut self) -> Option<&mut Alarm> {
+        None
+    }
+
+    /// Ends the request's direction. The end of a stream has been sent by then.
+    fn poll_end(&mut self, _cx: &mut Context<'_>) -> Poll<()> {
+        Poll::Ready(())
+    }
+
+    /// The exchange has failed. `unused`: the server was sent nothing, and is not to blame.
+    fn fail(&mut self, unused: bool, exchange: &mut Exchange);
+
+    /// The exchange is over. `in_order`: the server has taken the whole request, and still speaks HTTP.
+    fn conclude(&mut self, in_order: bool, exchange: &mut Exchange);
+}
+
+/// A server that speaks HTTP/1.
+pub(super) struct ToConn<'r, S> {
+    pub(super) conn: &'r mut Conn<S>,
+    /// The head of the response, as far as it was parsed.
+    pub(super) head: ResponseHead,
+    /// The server means to keep its connection open.
+    pub(super) keep: bool,
+}
+
+impl<'r, S: Io> ToConn<'r, S> {
+    pub(super) fn new(conn: &'r mut Conn<S>) -> Self {
+        Self { conn, head: ResponseHead::default(), keep: false }
+    }
+
+    /// Fails if the head is that of a 408 that crossed with a request: the server has closed an idle
+    /// connection and has not seen the request (RFC 9110 section 15.5.9). `retryable`: the request is
+    /// held whole and was sent whole.
+    pub(super) fn check_stale(&self, retryable: bool) -> Result<(), Failure> {
+        let head = &self.head;
+        if head.status() == 408 && self.conn.exchanges > 0 && !head.keep_alive() {
             let failure = Failure::new(Place::Server, Cause::Stale);
             return Err(Failure { retryable, unprocessed: true, ..failure });
         }
         Ok(())
     }
-}
 
-impl Exchange {
-    /// Notes a final response, framed so. Whether the server keeps its connection open after it.
-    pub(super) fn begin_response(&mut self, head: &ResponseHead, framing: Framing) -> bool {
-        self.status = Some(head.status());
-        let timeout = head.meaning.keep_alive_timeout;
-        self.server_idle = timeout.map(|seconds| Duration::from_secs(seconds.into()));
-        head.keep_alive() && framing != Framing::UntilClose
+    /// Notes a final response, framed so.
+    pub(super) fn begin_response(&mut self, framing: Framing, exchange: &mut Exchange) {
+        exchange.status = Some(self.head.status());
+        let timeout = self.head.meaning.keep_alive_timeout;
+        exchange.server_idle = timeout.map(|seconds| Duration::from_secs(seconds.into()));
+        self.keep = self.head.keep_alive() && framing != Framing::UntilClose;
     }
 }
 
-/// The server sent a head that is no HTTP. `retryable`: nothing of a response was forwarded, and the
-/// request is still here whole.
-pub(super) fn refused_head(error: HeadError, retryable: bool) -> Failure {
-    Failure { retryable, ..Failure::new(Place::Server, Cause::Head(error)) }
+impl<S: Io> OnConn for ToConn<'_, S> {
+    type Io = S;
+
+    fn conn(&mut self) -> &mut Conn<S> {
+        self.conn
+    }
 }
 
-/// The server's connection ended before the response did. If writing failed before, that is the cause.
-pub(super) fn server_lost(
-    cause: Cause,
-    write_error: Option<io::Error>,
-    retryable: bool,
-) -> Failure {
-    let cause = write_error.map_or(cause, Cause::Broken);
-    Failure { retryable, ..Failure::new(Place::Server, cause) }
+impl<S: Io> ServerEnd for ToConn<'_, S> {
+    fn is_unanswered(&self) -> bool {
+        self.conn.io.is_unanswered()
+    }
+
+    fn alarm(&mut self) -> Option<&mut Alarm> {
+        Some(&mut self.conn.alarm)
+    }
+
+    fn poll_end(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        // If the shutdown fails, reading from the server reports it.
+        Pin::new(&mut self.conn.io).poll_shutdown(cx).map(|_| ())
+    }
+
+    fn fail(&mut self, unused: bool, exchange: &mut Exchange) {
+        exchange.server_reusable = unused && self.conn.is_quiet();
+        self.conn.lost |= !exchange.server_reusable;
+        if exchange.upgraded {
+            // An orderly end would look like the other protocol's own.
+            self.conn.io.reset_on_drop();
+        }
+    }
+
+    fn conclude(&mut self, in_order: bool, exchange: &mut Exchange) {
+        self.conn.received.settle();
+        self.conn.exchanges += 1;
+        exchange.server_reusable = self.keep && in_order && self.conn.received.is_empty();
+        self.conn.lost |= !exchange.server_reusable;
+    }
+}
+
+/// A server that speaks HTTP/2.
+pub(super) struct ToStream<'r> {
+    pub(super) client: &'r Client,
+    pub(super) stream: Option<Stream>,
+    /// The protocol that an extended CONNECT asks for.
+    pub(super) protocol: Option<SmallVec<[u8; 16]>>,
+    trailers: Option<Head>,
+}
+
+impl<'r> ToStream<'r> {
+    pub(super) fn new(client: &'r Client) -> Self {
+        Self { client, stream: None, protocol: None, trailers: None }
+    }
+
+    fn note(&self, exchange: &mut Exchange) {
+        exchange.server_reusable = self.client.is_open();
+        let status = self.trailers.as_deref().and_then(grpc::status_in);
+        exchange.grpc_status = exchange.grpc_status.or(status);
+    }
+}
+
+impl OnStream for ToStream<'_> {
+    fn stream(&mut self) -> Option<&mut Stream> {
+        self.stream.as_mut()
+    }
+
+    fn poll_part(&mut self, cx: &mut Context<'_>) -> Poll<Result<Part, Reset>> {
+        let Some(stream) = &mut self.stream else { return Poll::Pending };
+        let Some(piece) = std::task::ready!(stream.poll_data(cx))? else {
+            self.trailers = stream.trailers();
+            return Poll::Ready(Ok(Part::End));
+        };
+        Poll::Ready(Ok(Part::Data(piece)))
+    }
+
+    fn trailers(&self) -> Option<&Block> {
+        self.trailers.as_deref()
+    }
+
+    fn release(&mut self, content: usize) {
+        if let Some(stream) = &mut self.stream {
+            stream.release(content);
+        }
+    }
+
+    fn poll_stalled(&mut self, cx: &mut Context<'_>) -> Poll<Reset> {
+        self.stream.as_mut().map_or(Poll::Pending, |stream| stream.poll_stalled(cx))
+    }
+}
+
+impl ServerEnd for ToStream<'_> {
+    fn fail(&mut self, _unused: bool, exchange: &mut Exchange) {
+        if let Some(stream) = self.stream.take() {
+            stream.reset(Code::CANCEL);
+        }
+        self.note(exchange);
+    }
+
+    fn conclude(&mut self, _in_order: bool, exchange: &mut Exchange) {
+        self.note(exchange);
+    }
 }

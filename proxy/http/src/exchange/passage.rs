@@ -1,0 +1,152 @@
+//! How a message goes on from the end that it is read from to the one that it is written to.
+//!
+//! | from   | to     | passage                                                                      |
+//! |--------|--------|------------------------------------------------------------------------------|
+//! | HTTP/1 | HTTP/1 | [`Pump`](super::pump::Pump): the received bytes, in place                     |
+//! | HTTP/1 | HTTP/2 | [`Incoming`](super::incoming::Incoming): its events, into a stream's queue    |
+//! | HTTP/2 | HTTP/1 | [`Outgoing`](super::outgoing::Outgoing): its pieces, framed, many in a write  |
+
+use std::task::{Context, Poll, ready};
+
+use leno_h2::{Reset, Stream};
+use leno_hpack::Block;
+
+use crate::Io;
+use crate::body::{BodyError, BodyWalker};
+use crate::call::Part;
+use crate::conn::Conn;
+use crate::failure::Cause;
+use crate::received::Received;
+
+/// One direction of an exchange, from `F` to `T`.
+pub(super) trait Passage<F, T> {
+    /// Passes on what has come. Ready when all of the message was written, or none of the rest can be.
+    fn poll_pass(
+        &mut self,
+        from: &mut F,
+        to: &mut T,
+        mode: Mode,
+        cx: &mut Context<'_>,
+    ) -> Poll<Result<(), Cut>>;
+
+    /// Whether bytes wait for the end that they are written to.
+    fn is_blocked(&self) -> bool;
+
+    /// Whether all of the message was read.
+    fn is_read(&self) -> bool;
+
+    /// What has moved.
+    fn moved(&self) -> &Moved;
+
+    /// The exchange is over: drops what is held of the message.
+    fn settle(&mut self, _from: &mut F) {}
+}
+
+/// How much of a message has moved.
+#[derive(Debug, Default)]
+pub(super) struct Moved {
+    pub(super) reads: u64,
+    /// Bytes written, of those that the passage writes itself.
+    pub(super) written: u64,
+    /// Bytes of the message as received, framing included.
+    pub(super) total: u64,
+    /// Some of them were used up, so that the message cannot be sent again from here.
+    pub(super) used: bool,
+}
+
+impl Moved {
+    /// For a message whose head takes up `head` bytes.
+    pub(super) fn new(head: usize) -> Self {
+        Self { total: head as u64, ..Self::default() }
+    }
+
+    /// Grows with everything that is read or written.
+    pub(super) fn moves(&self) -> u64 {
+        self.reads + self.written
+    }
+}
+
+/// What becomes of the bytes that are read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Mode {
+    /// They are written, and held for another try as long as that takes no larger buffer.
+    Hold,
+    /// They are written.
+    Pass,
+    /// They are dropped, to find what follows them.
+    Discard,
+}
+
+impl Mode {
+    /// Whether bytes that were written are dropped. `done`: they are all of the message.
+    pub(super) fn releases(self, done: bool, received: &Received) -> bool {
+        self != Self::Hold || !done && !received.has_room()
+    }
+}
+
+/// Why the rest of a message cannot be passed on.
+#[derive(Debug)]
+pub(super) enum Cut {
+    /// It does not come, or is malformed.
+    Source(Cause),
+    /// It is not taken.
+    Sink(Cause),
+}
+
+impl From<BodyError> for Cut {
+    fn from(error: BodyError) -> Self {
+        Self::Source(Cause::Body(error))
+    }
+}
+
+/// An end that speaks HTTP/1.
+pub(super) trait OnConn {
+    type Io: Io;
+
+    fn conn(&mut self) -> &mut Conn<Self::Io>;
+}
+
+/// An end that speaks HTTP/2.
+pub(super) trait OnStream {
+    /// None before it is open, or once the client's answers another copy of the request.
+    fn stream(&mut self) -> Option<&mut Stream>;
+
+    /// The next part of its body.
+    fn poll_part(&mut self, cx: &mut Context<'_>) -> Poll<Result<Part, Reset>>;
+
+    /// What came behind the body.
+    fn trailers(&self) -> Option<&Block>;
+
+    /// Gives credit for content that was written, unless that was done when it was read.
+    fn release(&mut self, _content: usize) {}
+
+    /// Ready once the stream was reset because its content is not taken.
+    fn poll_stalled(&mut self, _cx: &mut Context<'_>) -> Poll<Reset> {
+        Poll::Pending
+    }
+}
+
+/// Reads more of an HTTP/1 message, to whose end `walker` goes. Ready when there is more, or that was the
+/// end of the connection, and a proper end of the message.
+pub(super) fn poll_read<I: Io>(
+    from: &mut Conn<I>,
+    walker: &mut BodyWalker,
+    moved: &mut Moved,
+    cx: &mut Context<'_>,
+) -> Poll<Result<(), Cut>> {
+    let cause = match ready!(from.received.poll_fill(&mut from.io, cx)) {
+        Ok(0) => {
+            from.read_closed = true;
+            if walker.finish() {
+                return Poll::Ready(Ok(()));
+            }
+            Cause::Closed
+        }
+        Ok(_) => {
+            moved.reads += 1;
+            return Poll::Ready(Ok(()));
+        }
+        Err(error) => Cause::Broken(error),
+    };
+    Poll::Ready(Err(Cut::Source(cause)))
+}

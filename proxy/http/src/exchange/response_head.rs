@@ -1,0 +1,117 @@
+//! Heads of responses from a server of HTTP/1, whatever the client speaks.
+
+use std::task::{Context, Poll, ready};
+
+use tokio::time::Instant;
+
+use super::Judge;
+use super::client::ClientEnd;
+use super::passage::Passage;
+use super::relay::{Relay, Up};
+use super::server::ToConn;
+use crate::Io;
+use crate::failure::{Cause, Failure, Place};
+use crate::head::{Framing, ResponseHead};
+
+/// How the heads of a server of HTTP/1 are forwarded. Its `head` stands at the start of what was
+/// received from it.
+pub(super) trait Http1Heads {
+    /// Whether a 101 names a protocol that the request asks for.
+    fn is_granted(&self) -> bool;
+
+    /// Fails if the response is no answer to the upgrade that the request asks for.
+    fn check_answer(&self) -> Result<(), Failure> {
+        Ok(())
+    }
+
+    /// Forwards an interim response other than 101.
+    fn forward_interim(&mut self) -> Result<(), Failure>;
+
+    /// Forwards a final response, whose body is framed so. `withheld`: the client may or may not send the
+    /// body of its request.
+    fn forward_final(&mut self, framing: Framing, withheld: bool) -> Result<(), Failure>;
+
+    /// Forwards a 101, or else the success of a CONNECT, and begins to relay what follows it.
+    fn forward_switch(&mut self) -> Result<(), Failure>;
+}
+
+impl<'r, C: ClientEnd, S: Io, U, D, J: Judge> Relay<'_, '_, C, ToConn<'r, S>, U, D, J>
+where
+    U: Passage<C, ToConn<'r, S>>,
+    Self: Http1Heads,
+{
+    /// [`Heads::poll_head`](super::relay::Heads::poll_head) of a server that speaks HTTP/1.
+    pub(super) fn poll_http1_head(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Failure>> {
+        loop {
+            if self.parse_head()? {
+                return Poll::Ready(self.take_head());
+            }
+            let server = &mut *self.server.conn;
+            let cause = match ready!(server.received.poll_fill(&mut server.io, cx)) {
+                Ok(0) => Cause::Closed,
+                Err(error) => Cause::Broken(error),
+                Ok(_) => {
+                    self.moves += 1;
+                    self.exchange.first_byte.get_or_insert_with(Instant::now);
+                    continue;
+                }
+            };
+            server.read_closed = true;
+            return Poll::Ready(Err(self.server_failure(cause)));
+        }
+    }
+
+    fn parse_head(&mut self) -> Result<bool, Failure> {
+        let retryable = self.may_try_again();
+        let bytes = self.server.conn.received.bytes();
+        if bytes.is_empty() {
+            return Ok(false);
+        }
+        let refused =
+            |error| Failure { retryable, ..Failure::new(Place::Server, Cause::Head(error)) };
+        self.server.head.parse(bytes, self.order.limits).map_err(refused)
+    }
+
+    /// Decides on a head, and moves on.
+    fn take_head(&mut self) -> Result<(), Failure> {
+        let status = self.server.head.status();
+        if status != 101 && self.server.head.is_interim() {
+            self.awaits_continue &= status != 100;
+            self.forward_interim()?;
+            self.server.head = ResponseHead::default();
+            return Ok(());
+        }
+        let is_tunnel = self.client.is_connect() && (200..300).contains(&status);
+        let switches = status == 101 || is_tunnel;
+        if switches && (self.up != Up::Done || status == 101 && !self.is_granted()) {
+            return Err(Failure::new(Place::Server, Cause::UnaskedUpgrade));
+        }
+        if status != 101 {
+            self.judge_final(is_tunnel)?;
+        }
+        if !is_tunnel {
+            self.check_answer()?;
+        }
+        if switches {
+            self.upgrade(status);
+            return self.forward_switch();
+        }
+        let framing = self.server.head.framing(self.client.is_head());
+        self.server.begin_response(framing, &mut self.exchange);
+        let withheld = self.is_withheld();
+        self.client.stop_holding();
+        self.forward_final(framing, withheld)
+    }
+
+    /// Has the judge see a final response, and notices one that is not of this request.
+    fn judge_final(&mut self, is_tunnel: bool) -> Result<(), Failure> {
+        let replayable = self.may_try_again();
+        if !is_tunnel {
+            self.server.check_stale(replayable && self.request.is_read())?;
+        }
+        let view = self.server.head.view(self.server.conn.received.bytes());
+        self.order.examine(view, replayable)?;
+        self.client.claim();
+        Ok(())
+    }
+}
