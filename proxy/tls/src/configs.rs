@@ -16,7 +16,7 @@ use rustls::{ClientConfig, RootCertStore, ServerConfig, SupportedCipherSuite};
 use rustls_pki_types::{CertificateDer, UnixTime};
 
 use crate::stream::Alpn;
-use crate::verify::{AnyClient, ClientVerifier, ServerVerifier, Svid};
+use crate::verify::{ClientVerifier, ServerVerifier, Svid};
 use crate::{Credentials, CredentialsError, HandshakeError, Refusal};
 
 /// Hybrid post-quantum first; X25519 for peers that do not support it.
@@ -86,7 +86,7 @@ impl TlsConfigs {
             server((&provider, &clock), &key, clients).map_err(unusable("provider"))
         };
         let strict = server(Arc::clone(&verifier) as _)?;
-        let open_server = server(Arc::new(AnyClient(Arc::clone(&verifier))))?;
+        let open_server = server(Arc::new(verifier.optional()))?;
         let server = strict;
         Ok(Self { credentials, provider, clock, roots, key, verifier, server, open_server })
     }
@@ -138,7 +138,7 @@ impl TlsConfigs {
         let verifier = ServerVerifier {
             roots: Arc::clone(&self.roots),
             algorithms: self.provider.signature_verification_algorithms,
-            expected,
+            check: expected,
         };
         let details = (Arc::clone(&self.provider), Arc::clone(&self.clock));
         let mut client = ClientConfig::builder_with_details(details.0, details.1)

@@ -5,19 +5,15 @@ use std::future::poll_fn;
 use std::sync::{Arc, OnceLock};
 
 use leno_types::mesh::{Origination, Roots, SubjectName};
-use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
 use rustls::client::{
     ClientSessionMemoryCache, Resumption, UnbufferedClientConnection, verify_server_name,
 };
 use rustls::crypto::aws_lc_rs;
-use rustls::crypto::{WebPkiSupportedAlgorithms, verify_tls12_signature, verify_tls13_signature};
 use rustls::server::ParsedCertificate;
 use rustls::version::{TLS12, TLS13};
-use rustls::{
-    CertificateError, ClientConfig, DigitallySignedStruct, Error, RootCertStore, SignatureScheme,
-};
+use rustls::{CertificateError, ClientConfig, Error, RootCertStore};
 use rustls_pki_types::pem::PemObject;
-use rustls_pki_types::{CertificateDer, ServerName, UnixTime};
+use rustls_pki_types::{CertificateDer, ServerName};
 use tokio::net::TcpStream;
 use x509_parser::certificate::X509Certificate;
 use x509_parser::extensions::GeneralName;
@@ -27,6 +23,7 @@ use crate::connector::HANDSHAKE_TIMEOUT;
 use crate::session::Session;
 use crate::stream::{Alpn, TlsStream};
 use crate::tls::Tls;
+use crate::verify::{CheckServer, ServerVerifier};
 use crate::{HandshakeError, Refusal};
 
 /// Files in which operating systems keep the authorities that they trust.
@@ -71,10 +68,10 @@ impl Originator {
         let wrong = |_| OriginationError::Name(Arc::clone(&how.hostname));
         let name = ServerName::try_from(how.hostname.to_string()).map_err(wrong)?;
         let provider = Arc::new(aws_lc_rs::default_provider());
-        let verifier = OutsideVerifier {
+        let verifier = ServerVerifier {
             roots: roots(&how.roots)?,
             algorithms: provider.signature_verification_algorithms,
-            names: Arc::clone(&how.names),
+            check: Names(Arc::clone(&how.names)),
         };
         let mut config = ClientConfig::builder_with_provider(provider)
             .with_protocol_versions(&[&TLS13, &TLS12])
@@ -153,60 +150,25 @@ fn system_roots() -> Result<Arc<RootCertStore>, OriginationError> {
     })
 }
 
-/// Checks the chain against the authorities, and the certificate against the names that the policy
-/// gives, or else against the host name.
+/// Outside of the mesh: the certificate is valid for one of the names that the policy gives, or else for
+/// the host name.
 #[derive(Debug)]
-struct OutsideVerifier {
-    roots: Arc<RootCertStore>,
-    algorithms: WebPkiSupportedAlgorithms,
-    names: Arc<[SubjectName]>,
-}
+struct Names(Arc<[SubjectName]>);
 
-impl ServerCertVerifier for OutsideVerifier {
-    fn verify_server_cert(
+impl CheckServer for Names {
+    fn check(
         &self,
-        end_entity: &CertificateDer<'_>,
-        intermediates: &[CertificateDer<'_>],
+        certificate: &CertificateDer<'_>,
+        parsed: &ParsedCertificate<'_>,
         server_name: &ServerName<'_>,
-        _ocsp_response: &[u8],
-        now: UnixTime,
-    ) -> Result<ServerCertVerified, Error> {
-        let parsed = ParsedCertificate::try_from(end_entity)?;
-        rustls::client::verify_server_cert_signed_by_trust_anchor(
-            &parsed,
-            &self.roots,
-            intermediates,
-            now,
-            self.algorithms.all,
-        )?;
-        if self.names.is_empty() {
-            verify_server_name(&parsed, server_name)?;
-        } else if !self.names.iter().any(|name| is_for(end_entity, &parsed, name)) {
-            return Err(CertificateError::NotValidForName.into());
+    ) -> Result<(), Error> {
+        if self.0.is_empty() {
+            return verify_server_name(parsed, server_name);
         }
-        Ok(ServerCertVerified::assertion())
-    }
-
-    fn verify_tls12_signature(
-        &self,
-        message: &[u8],
-        certificate: &CertificateDer<'_>,
-        signed: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, Error> {
-        verify_tls12_signature(message, certificate, signed, &self.algorithms)
-    }
-
-    fn verify_tls13_signature(
-        &self,
-        message: &[u8],
-        certificate: &CertificateDer<'_>,
-        signed: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, Error> {
-        verify_tls13_signature(message, certificate, signed, &self.algorithms)
-    }
-
-    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
-        self.algorithms.supported_schemes()
+        if self.0.iter().any(|name| is_for(certificate, parsed, name)) {
+            return Ok(());
+        }
+        Err(CertificateError::NotValidForName.into())
     }
 }
 

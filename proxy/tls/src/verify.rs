@@ -5,7 +5,9 @@ use std::sync::Arc;
 use leno_types::{Identity, TrustDomain};
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
 use rustls::client::verify_server_cert_signed_by_trust_anchor;
-use rustls::crypto::{CryptoProvider, WebPkiSupportedAlgorithms, verify_tls13_signature};
+use rustls::crypto::{
+    CryptoProvider, WebPkiSupportedAlgorithms, verify_tls12_signature, verify_tls13_signature,
+};
 use rustls::server::danger::{ClientCertVerified, ClientCertVerifier};
 use rustls::server::{ParsedCertificate, VerifierBuilderError, WebPkiClientVerifier};
 use rustls::{DigitallySignedStruct, DistinguishedName, Error, RootCertStore, SignatureScheme};
@@ -81,44 +83,61 @@ impl Svid {
     }
 }
 
-/// The client's check: the server has the expected identity.
+/// A client's check of a server's certificate: webpki's of the chain, and one of its own.
 #[derive(Debug)]
-pub(crate) struct ServerVerifier {
+pub(crate) struct ServerVerifier<C> {
     pub(crate) roots: Arc<RootCertStore>,
     pub(crate) algorithms: WebPkiSupportedAlgorithms,
-    pub(crate) expected: Identity,
+    pub(crate) check: C,
 }
 
-impl ServerCertVerifier for ServerVerifier {
+/// What a client checks of a certificate whose chain is valid.
+pub(crate) trait CheckServer: std::fmt::Debug + Send + Sync {
+    /// `server_name`: the host that the client has dialled.
+    fn check(
+        &self,
+        certificate: &CertificateDer<'_>,
+        parsed: &ParsedCertificate<'_>,
+        server_name: &ServerName<'_>,
+    ) -> Result<(), Error>;
+}
+
+/// Inside the mesh: the server has the expected identity.
+impl CheckServer for Identity {
+    fn check(
+        &self,
+        certificate: &CertificateDer<'_>,
+        _parsed: &ParsedCertificate<'_>,
+        _server_name: &ServerName<'_>,
+    ) -> Result<(), Error> {
+        Ok(Svid::read(certificate)?.check_identity(self)?)
+    }
+}
+
+impl<C: CheckServer> ServerCertVerifier for ServerVerifier<C> {
     fn verify_server_cert(
         &self,
         end_entity: &CertificateDer<'_>,
         intermediates: &[CertificateDer<'_>],
-        _server_name: &ServerName<'_>,
+        server_name: &ServerName<'_>,
         _ocsp_response: &[u8],
         now: UnixTime,
     ) -> Result<ServerCertVerified, Error> {
         let parsed = ParsedCertificate::try_from(end_entity)?;
-        let algorithms = self.algorithms.all;
-        verify_server_cert_signed_by_trust_anchor(
-            &parsed,
-            &self.roots,
-            intermediates,
-            now,
-            algorithms,
-        )?;
-        Svid::read(end_entity)?.check_identity(&self.expected)?;
+        let (roots, algorithms) = (&self.roots, self.algorithms.all);
+        verify_server_cert_signed_by_trust_anchor(&parsed, roots, intermediates, now, algorithms)?;
+        self.check.check(end_entity, &parsed, server_name)?;
         Ok(ServerCertVerified::assertion())
     }
 
+    /// Called for servers outside of the mesh only: inside of it TLS 1.2 is not offered.
     fn verify_tls12_signature(
         &self,
-        _message: &[u8],
-        _certificate: &CertificateDer<'_>,
-        _signed: &DigitallySignedStruct,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signed: &DigitallySignedStruct,
     ) -> Result<HandshakeSignatureValid, Error> {
-        // Cannot be called: TLS 1.2 is not offered.
-        Err(Error::General("TLS 1.2 is off".to_owned()))
+        verify_tls12_signature(message, certificate, signed, &self.algorithms)
     }
 
     fn verify_tls13_signature(
@@ -136,10 +155,15 @@ impl ServerCertVerifier for ServerVerifier {
 }
 
 /// The server's check: the client has an identity of our trust domain.
-#[derive(Debug)]
+///
+/// If an identity is optional, any certificate passes, or none, and is verified after the handshake. The
+/// client then only proves that it has the key of the certificate; otherwise a copied certificate would
+/// give it an identity.
+#[derive(Clone, Debug)]
 pub(crate) struct ClientVerifier {
     chain: Arc<dyn ClientCertVerifier>,
     domain: TrustDomain,
+    is_optional: bool,
 }
 
 impl ClientVerifier {
@@ -152,11 +176,20 @@ impl ClientVerifier {
             // Every client of the mesh has one certificate, so hints would only cost bytes.
             .clear_root_hint_subjects()
             .build()?;
-        Ok(Self { chain, domain })
+        Ok(Self { chain, domain, is_optional: false })
+    }
+
+    /// The same for a server to which an identity is optional.
+    pub(crate) fn optional(&self) -> Self {
+        Self { is_optional: true, ..self.clone() }
     }
 }
 
 impl ClientCertVerifier for ClientVerifier {
+    fn client_auth_mandatory(&self) -> bool {
+        !self.is_optional
+    }
+
     fn root_hint_subjects(&self) -> &[DistinguishedName] {
         self.chain.root_hint_subjects()
     }
@@ -167,6 +200,9 @@ impl ClientCertVerifier for ClientVerifier {
         intermediates: &[CertificateDer<'_>],
         now: UnixTime,
     ) -> Result<ClientCertVerified, Error> {
+        if self.is_optional {
+            return Ok(ClientCertVerified::assertion());
+        }
         let verified = self.chain.verify_client_cert(end_entity, intermediates, now)?;
         Svid::read(end_entity)?.check_domain(&self.domain)?;
         Ok(verified)
@@ -192,52 +228,5 @@ impl ClientCertVerifier for ClientVerifier {
 
     fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
         self.chain.supported_verify_schemes()
-    }
-}
-
-/// The server's check if an identity is optional: accepts any certificate, or none. The certificate
-/// is verified after the handshake. Here the client only proves that it has the key of the
-/// certificate; otherwise a copied certificate would give it an identity.
-#[derive(Debug)]
-pub(crate) struct AnyClient(pub(crate) Arc<ClientVerifier>);
-
-impl ClientCertVerifier for AnyClient {
-    fn client_auth_mandatory(&self) -> bool {
-        false
-    }
-
-    fn root_hint_subjects(&self) -> &[DistinguishedName] {
-        self.0.root_hint_subjects()
-    }
-
-    fn verify_client_cert(
-        &self,
-        _end_entity: &CertificateDer<'_>,
-        _intermediates: &[CertificateDer<'_>],
-        _now: UnixTime,
-    ) -> Result<ClientCertVerified, Error> {
-        Ok(ClientCertVerified::assertion())
-    }
-
-    fn verify_tls12_signature(
-        &self,
-        message: &[u8],
-        certificate: &CertificateDer<'_>,
-        signed: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, Error> {
-        self.0.verify_tls12_signature(message, certificate, signed)
-    }
-
-    fn verify_tls13_signature(
-        &self,
-        message: &[u8],
-        certificate: &CertificateDer<'_>,
-        signed: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, Error> {
-        self.0.verify_tls13_signature(message, certificate, signed)
-    }
-
-    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
-        self.0.supported_verify_schemes()
     }
 }
