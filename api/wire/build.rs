@@ -2,7 +2,8 @@
 
 use std::error::Error;
 
-const FILES: [&str; 4] = [
+const FILES: [&str; 5] = [
+    "envoy/ext_authz.proto",
     "leno/v1/discovery.proto",
     "leno/v1/identity.proto",
     "leno/v1/limits.proto",

@@ -138,5 +138,6 @@ fn policy(number: usize) -> AuthorizationPolicy {
         ports: None,
         rules: rules.into(),
         tokens: [].into(),
+        external: None,
     }
 }

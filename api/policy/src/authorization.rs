@@ -13,6 +13,7 @@
 //! deny rule matches ─► denied
 //! allow policy selects the port ─► permitted if an allow rule matches, else denied
 //! otherwise ─► the namespace's default
+//! permitted, and external rules match ─► the caller asks their authorizers
 //! ```
 
 mod compile;
@@ -181,6 +182,8 @@ pub enum Denial {
     Default,
     /// Policies depend on the path, which servers do not read alike.
     Path(AmbiguousPath),
+    /// This external policy matches, and the connection carries no requests that its authorizer could decide on.
+    Bytes(PolicyIndex),
     /// The proxy cannot apply the policies.
     Unusable,
 }
@@ -194,6 +197,7 @@ impl Denial {
             Self::NotAllowed => "not-allowed",
             Self::Default => "default",
             Self::Path(_) => "ambiguous-path",
+            Self::Bytes(_) => "no-request",
             Self::Unusable => "unusable",
         }
     }
@@ -223,7 +227,7 @@ impl AuthorizationTable {
     /// requests.
     #[must_use]
     pub fn reads_requests(&self, port: u16) -> bool {
-        self.entries.iter().any(|entry| entry.is_for(port) && entry.request.reads_requests())
+        self.entries.iter().any(|entry| entry.is_for(port) && entry.reads_requests())
     }
 
     /// Whether the rules of a port depend on the server name of TLS.
@@ -242,6 +246,11 @@ impl AuthorizationTable {
 }
 
 impl Entry {
+    /// Whether it depends on requests. An authorizer decides on nothing else.
+    fn reads_requests(&self) -> bool {
+        self.action == Action::External || self.request.reads_requests()
+    }
+
     fn is_for(&self, port: u16) -> bool {
         self.ports.as_ref().is_none_or(|ports| ports.contains(&port))
     }

@@ -1,11 +1,13 @@
 //! `AuthorizationPolicy`: which clients may connect to a workload, and what they may request.
 
+pub(crate) mod external;
 pub(crate) mod jwks;
 
 use std::collections::BTreeMap;
 
 use leno_types::TrustDomain;
 use leno_types::authorization as meaning;
+use leno_types::authorizer::ExternalAuthorizer;
 use leno_types::tokens::{ClaimMatch, TokenIssuer};
 use serde::{Deserialize, Serialize};
 
@@ -18,6 +20,9 @@ use crate::traffic::{PolicyTarget, meaning::source};
 /// requests.
 pub const MAX_AUTHORIZATION_ENTRIES: usize = 64;
 
+pub use external::{
+    AuthorizerHeadersSpec, AuthorizerProtocolSpec, AuthorizerRef, ExternalSpec, OnFailure,
+};
 pub use jwks::MAX_BYTES as MAX_KEY_SET_BYTES;
 
 /// How far clocks may differ if the policy does not say it.
@@ -55,6 +60,9 @@ pub struct AuthorizationPolicySpec {
     /// issuers.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub tokens: Vec<TokenIssuerSpec>,
+    /// The service that decides on requests that match. For the action External, which needs it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub external: Option<ExternalSpec>,
 }
 
 /// An issuer of tokens: JSON Web Tokens with a signature by one of its keys.
@@ -113,6 +121,8 @@ pub enum AuthorizationAction {
     Deny,
     /// Counts and logs it.
     Audit,
+    /// Permits it only if the service `external` does too, once the other policies have permitted it.
+    External,
 }
 
 /// One rule: a client of `from`, a request of `to`, and the claims of its token.
@@ -265,11 +275,26 @@ impl AuthorizationPolicy {
                 AuthorizationAction::Allow => meaning::Action::Allow,
                 AuthorizationAction::Deny => meaning::Action::Deny,
                 AuthorizationAction::Audit => meaning::Action::Audit,
+                AuthorizationAction::External => meaning::Action::External,
             },
             ports: None,
             rules: self.spec.rules.iter().map(rule).collect(),
             tokens: self.spec.tokens.iter().map(TokenIssuerSpec::issuer).collect(),
+            external: self.authorizer(),
         }
+    }
+}
+
+impl AuthorizationPolicy {
+    /// The authorizer of an external policy.
+    fn authorizer(&self) -> Option<std::sync::Arc<ExternalAuthorizer>> {
+        if self.spec.action != AuthorizationAction::External {
+            return None;
+        }
+        let external = self.spec.external.as_ref();
+        let meant = external.and_then(|external| external.authorizer(&self.metadata.namespace));
+        // Without one that can be asked, no request is permitted.
+        Some(meant.unwrap_or_else(ExternalAuthorizer::none).into())
     }
 }
 

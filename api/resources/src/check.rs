@@ -1,6 +1,7 @@
 //! Checks the meaning of an object, beyond what its types require.
 
 mod authorization;
+mod external;
 mod gateway;
 mod kubernetes;
 mod objective;

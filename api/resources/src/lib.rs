@@ -43,8 +43,9 @@ pub use k8s_openapi::api::discovery::v1::EndpointSlice;
 
 pub use authorization::{
     AuthorizationAction, AuthorizationPolicy, AuthorizationPolicySpec, AuthorizationRule,
-    ClaimSpec, ClientSpec, GrpcSpec, HeaderSpec, IpBlockSpec, MAX_AUTHORIZATION_ENTRIES,
-    MAX_KEY_SET_BYTES, RequestSpec, SegmentSpec, TokenIssuerSpec, WorkloadSelector, check_key_set,
+    AuthorizerHeadersSpec, AuthorizerProtocolSpec, AuthorizerRef, ClaimSpec, ClientSpec,
+    ExternalSpec, GrpcSpec, HeaderSpec, IpBlockSpec, MAX_AUTHORIZATION_ENTRIES, MAX_KEY_SET_BYTES,
+    OnFailure, RequestSpec, SegmentSpec, TokenIssuerSpec, WorkloadSelector, check_key_set,
 };
 pub use cron::{ConcurrencyPolicy, Cron, Schedule};
 pub use duration::{Duration, DurationError};

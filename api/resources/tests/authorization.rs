@@ -3,6 +3,7 @@
 use leno_resources::{AuthorizationPolicy, Object, parse, to_yaml};
 use leno_types::TrustDomain;
 use leno_types::authorization::{Action, PathMatch, SegmentMatch};
+use leno_types::authorizer::AuthorizerProtocol;
 
 const FULL: &str = "\
 apiVersion: leno.dev/v1alpha1
@@ -310,5 +311,105 @@ fn only_the_namespace_of_the_control_plane_says_where_keys_come_from() {
     for wrong in ["id.example.com", "https://id.example.com/keys", "https://u@id", "ftp://id"] {
         let said = namespace(wrong).unwrap_or_default();
         assert!(said.contains("is not an origin"), "{wrong}: {said}");
+    }
+}
+
+const EXTERNAL: &str = "  selector: {}
+  action: External
+  rules: [{to: [{paths: [{prefix: /api}]}]}]
+";
+
+#[test]
+fn an_external_authorizer_is_a_service_with_defaults() {
+    let text = |spec: &str| {
+        format!(
+            "apiVersion: leno.dev/v1alpha1\nkind: AuthorizationPolicy\n\
+             metadata: {{name: p, namespace: shop}}\nspec:\n{EXTERNAL}{spec}"
+        )
+    };
+    let meaning = |spec: &str| {
+        let read = policy(&text(spec));
+        let written = to_yaml(&Object::AuthorizationPolicy(Box::new(read.clone())));
+        assert_eq!(policy(&written), read);
+        let meaning = read.policy(&TrustDomain::default());
+        assert_eq!(meaning.action, Action::External);
+        meaning.external.unwrap()
+    };
+    let few = meaning("  external: {backendRef: {name: opa, port: 9191}}\n");
+    assert_eq!((few.service.to_string().as_str(), few.port), ("shop/opa", 9191));
+    assert_eq!(few.protocol, AuthorizerProtocol::Grpc);
+    assert_eq!((few.timeout.as_millis(), few.permits_on_failure), (1000, false));
+    assert!(few.sent.is_none() && few.on_request.is_empty() && few.on_response.is_empty());
+    let all = meaning(
+        "  external:
+    backendRef: {name: opa, namespace: auth, port: 80}
+    protocol: Http
+    timeout: 250ms
+    onFailure: Allow
+    pathPrefix: /check
+    headers: {sent: [Authorization], onRequest: [X-User], onResponse: [Set-Cookie]}
+",
+    );
+    assert_eq!((all.service.to_string().as_str(), &*all.path_prefix), ("auth/opa", "/check"));
+    assert_eq!((all.timeout.as_millis(), all.permits_on_failure), (250, true));
+    assert_eq!(all.sent.as_deref().unwrap_or_default(), ["authorization".into()]);
+    assert_eq!((&*all.on_request[0], &*all.on_response[0]), ("x-user", "set-cookie"));
+}
+
+#[test]
+fn mistakes_of_external_authorizers_are_told() {
+    for (spec, expected) in [
+        ("", "spec.external: is missing: name the service that decides"),
+        ("  external: {backendRef: {port: 80}}\n", "spec.external.backendRef.name: "),
+        ("  external: {backendRef: {name: opa}}\n", "backendRef.port: 0 is not a port"),
+        (
+            "  external: {backendRef: {name: opa, port: 80}, timeout: 11s}\n",
+            "is not between 1ms and 10s",
+        ),
+        (
+            "  external: {backendRef: {name: opa, port: 80}, timeout: 0s}\n",
+            "is not between 1ms and 10s",
+        ),
+        (
+            "  external: {backendRef: {name: opa, port: 80}, pathPrefix: /x}\n",
+            "spec.external.pathPrefix: has no effect with protocol Grpc: remove it",
+        ),
+        (
+            "  external: {backendRef: {name: opa, port: 80}, protocol: Http, pathPrefix: '/x?'}\n",
+            "is no beginning of a path: use one such as /check",
+        ),
+        (
+            "  external: {backendRef: {name: opa, port: 80}, headers: {onRequest: [Leno-Error]}}\n",
+            "spec.external.headers.onRequest[0]: leno-error of clients is removed",
+        ),
+        (
+            "  external: {backendRef: {name: opa, port: 80}, header: {}}\n",
+            "external.header: unknown field",
+        ),
+        (
+            "  external: {backendRef: {name: opa, port: 80}}\n  tokens: [{issuer: a, audiences: [b]}]\n",
+            "spec.tokens: a client that leaves its token out is not asked about",
+        ),
+    ] {
+        let found = problems(&format!("{EXTERNAL}{spec}"));
+        assert!(found.iter().any(|one| one.contains(expected)), "{spec}{found:#?}\n{expected}");
+    }
+    for (spec, expected) in [
+        (
+            "  selector: {}\n  rules: [{}]\n  external: {backendRef: {name: opa, port: 80}}\n",
+            "spec.external: has no effect with action Allow: use External",
+        ),
+        (
+            "  selector: {}\n  action: External\n  external: {backendRef: {name: opa, port: 80}}\n",
+            "spec.rules: is empty, so that the policy asks about nothing",
+        ),
+        (
+            "  selector: {}\n  action: External\n  rules: [{to: [{serverNames: [a]}]}]\n  \
+             external: {backendRef: {name: opa, port: 80}}\n",
+            "serverNames: are of connections, and an authorizer decides on requests: remove them",
+        ),
+    ] {
+        let found = problems(spec);
+        assert!(found.len() == 1 && found[0].contains(expected), "{spec}{found:#?}\n{expected}");
     }
 }

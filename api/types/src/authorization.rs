@@ -12,6 +12,7 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 
 use crate::TrustDomain;
+use crate::authorizer::ExternalAuthorizer;
 use crate::tokens::{ClaimMatch, TokenIssuer};
 use crate::traffic::Source;
 
@@ -64,6 +65,8 @@ pub struct AuthorizationPolicy {
     pub rules: Arc<[Rule]>,
     /// If any: the policy matches only requests with a valid token of one of these.
     pub tokens: Arc<[TokenIssuer]>,
+    /// Which service decides on requests that match. For [`Action::External`], and for no other action.
+    pub external: Option<Arc<ExternalAuthorizer>>,
 }
 
 /// What a policy does with a match. A denial wins over any permission.
@@ -75,6 +78,8 @@ pub enum Action {
     Deny,
     /// Counts and logs it.
     Audit,
+    /// Permits it only if an external authorizer does too, once the other policies have permitted it.
+    External,
 }
 
 /// One rule: a client and a request, both of which must match.

@@ -17,6 +17,7 @@ mod protocol;
 mod removal;
 
 pub mod authorization;
+pub mod authorizer;
 pub mod mesh;
 pub mod ports;
 pub mod routes;

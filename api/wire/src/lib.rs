@@ -5,10 +5,13 @@
 //! everything that the sender may have got wrong and names the invalid field. [`names`] are the
 //! resource names that client and server have to agree on.
 //!
+//! [`ext_authz`] is the protocol of external authorizers, which is Envoy's.
+//!
 //! It does not know sockets, TLS or the state of a stream.
 
 pub mod decode;
 pub mod encode;
+pub mod ext_authz;
 pub mod names;
 
 #[expect(
@@ -40,9 +43,11 @@ pub const PROTOCOL: u32 = 1;
 /// The feature of proxies that enforce [`proto::Authorization`].
 pub const AUTHORIZATION_FEATURE: &str = "authorization";
 /// The highest level of [`proto::Authorization`] that this version encodes and reads.
-pub const AUTHORIZATION_LEVEL: u32 = 2;
+pub const AUTHORIZATION_LEVEL: u32 = 3;
 /// The level of policies without tokens.
 pub(crate) const LEVEL_WITHOUT_TOKENS: u32 = 1;
+/// The level of policies without external authorizers.
+pub(crate) const LEVEL_WITHOUT_AUTHORIZERS: u32 = 2;
 /// Largest message in either direction, in bytes: one service with [`MAX_ENDPOINTS`] endpoints
 /// takes about 5 MiB.
 pub const MAX_MESSAGE: usize = 16 << 20;

@@ -94,10 +94,34 @@ impl Enforced {
             AuthorizationDecision::Denied(Denial::Path(why)) => {
                 (false, None, format!("policies depend on the path, which is ambiguous: {why}"))
             }
+            AuthorizationDecision::Denied(Denial::Bytes(policy)) => {
+                let policy = by(policy).unwrap_or_default();
+                let reason = format!(
+                    "the authorizer of AuthorizationPolicy {policy} decides on requests, and the connection carries none"
+                );
+                (false, Some(policy), reason)
+            }
             AuthorizationDecision::Denied(Denial::Unusable) => {
                 (false, None, "the policies cannot be applied".to_owned())
             }
         }
+    }
+}
+
+impl Enforced {
+    /// Who decides on what the other policies permit, for people: the services that are asked by the external policies
+    /// which are in this state.
+    fn asked(&self, all: &[PolicyMatch], wanted: PolicyMatch) -> Option<String> {
+        let policies = self.policy.authorization.policies.iter().zip(all);
+        let external = policies.filter(|(_, found)| **found == wanted);
+        let mut asked: Vec<String> = external
+            .filter_map(|(policy, _)| {
+                let authorizer = policy.external.as_deref()?;
+                Some(format!("{}:{}", authorizer.service, authorizer.port))
+            })
+            .collect();
+        asked.dedup();
+        (!asked.is_empty()).then(|| asked.join(" and "))
     }
 }
 
@@ -164,6 +188,7 @@ fn action(action: Action) -> &'static str {
         Action::Allow => "Allow",
         Action::Deny => "Deny",
         Action::Audit => "Audit",
+        Action::External => "External",
     }
 }
 

@@ -457,6 +457,29 @@ fn an_authorization_policy_that_selects_nothing_is_found() {
     assert!(found.len() == 1 && found[0].starts_with("error[target-not-found] "), "{found:?}");
 }
 
+#[test]
+fn an_authorizer_that_cannot_be_asked_is_found() {
+    let policy = |reference: &str| {
+        let text = format!(
+            "apiVersion: leno.dev/v1alpha1\nkind: AuthorizationPolicy\n\
+             metadata: {{name: p, namespace: shop}}\nspec:\n  \
+             targetRefs: [{{group: '', kind: Namespace, name: shop}}]\n  action: External\n  \
+             rules: [{{}}]\n  external: {{backendRef: {reference}}}\n---\n"
+        );
+        let found = shown(&text);
+        found.into_iter().filter(|one| one.contains("authorizer-not-found")).collect::<Vec<_>>()
+    };
+    let found = policy("{name: opa, port: 80}");
+    let expected = "error[authorizer-not-found] spec.external.backendRef.name: there is no Service shop/opa, so \
+                    that what is asked about is denied";
+    assert!(found.len() == 1 && found[0].starts_with(expected), "{found:?}");
+    let found = policy("{name: cart, port: 9}");
+    let expected =
+        "error[authorizer-not-found] spec.external.backendRef.port: shop/cart has no port 9";
+    assert!(found.len() == 1 && found[0].starts_with(expected), "{found:?}");
+    assert_eq!(policy("{name: cart, port: 80}"), [""; 0]);
+}
+
 /// A policy with every form of target, of a mesh in which `plain` has no proxy and `cart` has one.
 #[test]
 fn an_authorization_policy_that_is_not_enforced_is_found_for_every_target() {

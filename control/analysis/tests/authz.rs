@@ -248,3 +248,39 @@ fn blocks_of_one_family_are_for_a_client_with_both() {
     assert!(!permits(&CheckClient::Address("fd00::2".parse().unwrap())));
     assert!(!permits(&CheckClient::Named("cart".into())));
 }
+
+const ASK: &str = "
+---
+apiVersion: leno.dev/v1alpha1
+kind: AuthorizationPolicy
+metadata: {name: ask, namespace: shop}
+spec:
+  selector: {matchLabels: {app: orders}}
+  action: External
+  rules: [{to: [{paths: [{prefix: /v1}]}]}]
+  external: {backendRef: {name: opa, port: 9191}}
+";
+
+#[test]
+fn an_external_authorizer_is_named_where_it_is_asked() {
+    let mesh = mesh(&format!("{CLIENTS}{ASK}"));
+    let access = mesh.access(Some("shop"), Some("orders")).unwrap();
+    let of = |name: &str| {
+        let line = access[0].clients.iter().find(|line| line.client == name).unwrap();
+        (line.access, line.reason.clone())
+    };
+    let (web, reason) = of("shop/web");
+    assert_eq!(web, "requests");
+    assert!(reason.ends_with(", if shop/opa:9191 does too, which is asked about some requests"));
+    assert_eq!(of("shop/cart").0, "denied", "nothing is asked about what is denied");
+    let check = |client: &str, url: &str| {
+        let client = CheckClient::Named(client.to_owned());
+        mesh.check(Some("shop"), "orders", &client, (&question(url), &[])).unwrap().answer
+    };
+    let asked = check("web", "http://orders/v1/a");
+    assert!(asked.permitted && asked.reason.ends_with("which is asked"), "{asked:?}");
+    let other = check("web", "http://orders/a");
+    assert!(other.permitted && !other.reason.contains("asked"), "{other:?}");
+    let denied = check("cart", "http://orders/v1/a");
+    assert!(!denied.permitted && !denied.reason.contains("asked"), "{denied:?}");
+}

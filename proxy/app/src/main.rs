@@ -22,6 +22,7 @@ mod known;
 mod node;
 mod panics;
 mod run;
+mod services;
 mod setup;
 mod state;
 mod worker;

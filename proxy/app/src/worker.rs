@@ -28,6 +28,7 @@ use tokio::runtime::{Builder, LocalOptions};
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::spawn_local;
 
+use crate::services::OfOutbound;
 use crate::setup::Handed;
 
 /// How often idle connections and destinations are looked through.
@@ -252,6 +253,7 @@ impl Planes {
         let inbound = Inbound::new(leno_inbound::Parts {
             workload: plan.instance,
             directory: plan.directory,
+            services: Rc::new(OfOutbound(outbound.services())),
             policy: plan.policy,
             tls: plan.acceptor,
             registry: Rc::clone(&registry),

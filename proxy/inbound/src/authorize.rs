@@ -17,10 +17,11 @@ use leno_telemetry::Registry;
 use leno_tokens::{TokenCache, TokenError};
 use leno_transport::OwnTls;
 use leno_types::Identity;
-use leno_types::authorization::{Action, Authorization};
+use leno_types::authorization::{Action, Authorization, AuthorizationPolicy};
 use leno_types::tokens::ClaimMatch;
 
 use crate::addresses::{Addresses, answered};
+use crate::external::{Authorizer, MeshServices};
 use crate::{Client, Shared, bearer};
 
 /// Said in `leno-error` when a policy denies a request.
@@ -44,6 +45,8 @@ pub(crate) struct Policies {
     default: Rc<Cell<u64>>,
     /// The tokens that were verified for them.
     tokens: TokenCache,
+    /// Those of external policies, by position. Empty if there are none.
+    authorizers: Vec<Option<Rc<Authorizer>>>,
 }
 
 /// A client, and what the policies say of it.
@@ -78,17 +81,55 @@ pub(crate) enum Still {
     Ended,
 }
 
+/// A request that the workload's own policies permit.
+#[derive(Debug, Default)]
+pub(crate) struct Permit {
+    /// When a token ends that the decision depends on, from the beginning of 1970.
+    pub(crate) until: Option<Duration>,
+    /// The authorizers that are to be asked.
+    pub(crate) authorizers: Vec<Rc<Authorizer>>,
+}
+
 /// A denied request, with what the client is told.
 #[derive(Debug)]
 pub(crate) struct Denied {
     pub(crate) status: u16,
+    /// For metrics.
+    pub(crate) label: &'static str,
     cause: String,
-    challenge: Option<HeaderLine>,
+    headers: Vec<HeaderLine>,
+    /// The body and its type; without them one line of text.
+    body: Option<(String, Vec<u8>)>,
 }
 
 impl Denied {
+    fn new(status: u16, cause: String) -> Self {
+        Self::failed(status, AUTHORIZATION_DENIED, cause)
+    }
+
+    /// Denied by `label`, with this in `leno-error`.
+    pub(crate) fn failed(status: u16, label: &'static str, cause: String) -> Self {
+        Self { status, label, cause, headers: Vec::new(), body: None }
+    }
+
+    /// The same with an answer for the client.
+    pub(crate) fn answered(
+        self,
+        headers: Vec<HeaderLine>,
+        content_type: Option<&str>,
+        body: Vec<u8>,
+    ) -> Self {
+        let content_type = content_type.unwrap_or("text/plain; charset=utf-8").to_owned();
+        let body = (!body.is_empty()).then_some((content_type, body));
+        Self { headers, body, ..self }
+    }
+
     pub(crate) fn answer(&self) -> Answer<'_> {
-        bearer::answer(self.status, &self.cause, self.challenge.as_ref())
+        let answer = Answer { headers: &self.headers, ..Answer::error(self.status, &self.cause) };
+        match &self.body {
+            Some((content_type, body)) => Answer { content_type, body, ..answer },
+            None => answer,
+        }
     }
 }
 
@@ -125,20 +166,41 @@ impl LogBudget {
 }
 
 impl Policies {
-    pub(crate) fn new(of: Arc<Authorization>, namespace: &str, registry: &Registry) -> Self {
+    pub(crate) fn new(
+        of: Arc<Authorization>,
+        namespace: &str,
+        (services, registry): (&dyn MeshServices, &Registry),
+    ) -> Self {
         let table = AuthorizationTable::new(&of, namespace);
-        let counter = |policy: &leno_types::authorization::AuthorizationPolicy| {
+        let counter = |policy: &AuthorizationPolicy| {
             let source = &policy.source;
             let decision = match policy.action {
                 Action::Allow => "allow",
                 Action::Deny => "deny",
                 Action::Audit => "audit",
+                // Counted by what its authorizer decides.
+                Action::External => return Rc::default(),
             };
             registry.authorization(decision, &format!("{}/{}", source.namespace, source.name))
         };
         let counters = of.policies.iter().map(counter).collect();
         let default = registry.authorization("allow", "default");
-        Self { of, table, counters, default, tokens: TokenCache::default() }
+        let authorizer = |policy: &AuthorizationPolicy| {
+            let name = format!("{}/{}", policy.source.namespace, policy.source.name);
+            let external = policy.external.as_ref()?;
+            Some(Rc::new(Authorizer::new(external, name, (services, registry))))
+        };
+        let has_external = of.policies.iter().any(|policy| policy.external.is_some());
+        let authorizers = match has_external {
+            true => of.policies.iter().map(authorizer).collect(),
+            false => Vec::new(),
+        };
+        Self { of, table, counters, default, tokens: TokenCache::default(), authorizers }
+    }
+
+    /// Closes idle connections to authorizers that are too old.
+    pub(crate) fn sweep(&self) {
+        self.authorizers.iter().flatten().for_each(|one| one.sweep());
     }
 
     /// Whether they are of this value.
@@ -271,21 +333,26 @@ impl Access {
         Some((policies, rules))
     }
 
-    /// Decides on a request. One that is permitted is to be decided on again when a token ends: at the time, from
-    /// the beginning of 1970, that is returned.
+    /// Decides on a request, except for what authorizers are to be asked. One that is permitted is to be decided on again
+    /// when a token ends.
     pub(crate) fn request(
         &self,
         shared: &Shared,
         request: RequestView<'_>,
-    ) -> Result<Option<Duration>, Denied> {
-        let Some((policies, rules)) = self.rules(shared) else { return Ok(None) };
+    ) -> Result<Permit, Denied> {
+        let Some((policies, rules)) = self.rules(shared) else { return Ok(Permit::default()) };
         let what = || format!("{} {}", request.method(), String::from_utf8_lossy(request.path()));
         let forwarded = Forwarded::new(request, &policies);
+        let mut authorizers = Vec::new();
         let decision = policies.table.decide(&rules, &forwarded, |policy| {
-            self.audited(shared, (&policies, policy), &what);
+            match policies.authorizers.get(policy.position()).cloned().flatten() {
+                Some(authorizer) => authorizers.push(authorizer),
+                None => self.audited(shared, (&policies, policy), &what),
+            }
         });
         let until = forwarded.until.get();
-        self.conclude(shared, &policies, (decision, forwarded.token.get()), &what).map(|()| until)
+        self.conclude(shared, &policies, (decision, forwarded.token.get()), &what)?;
+        Ok(Permit { until, authorizers })
     }
 
     /// Decides on a connection that is relayed as bytes.
@@ -296,6 +363,33 @@ impl Access {
             self.audited(shared, (&policies, policy), &what);
         });
         self.conclude(shared, &policies, (decision, None), &what)
+    }
+
+    /// The client's address, and its identity as text, empty without one.
+    pub(crate) fn client(&self) -> (std::net::SocketAddr, String) {
+        (self.client, self.identity.as_ref().map(ToString::to_string).unwrap_or_default())
+    }
+
+    /// Logs what an authorizer has not permitted.
+    pub(crate) fn log_external(
+        &self,
+        shared: &Shared,
+        (policy, decision): (&str, &str),
+        request: &str,
+    ) {
+        if let Some(left_out) = shared.log.take() {
+            tracing::warn!(
+                policy,
+                decision,
+                request,
+                client = self.name(),
+                address = %self.client,
+                server = %shared.parts.workload,
+                port = self.port,
+                left_out,
+                "an external authorizer has not permitted a request"
+            );
+        }
     }
 
     /// Decides again on a request that was permitted; see [`Access::request`].
@@ -430,6 +524,7 @@ impl Access {
             let detail = match (denial, token) {
                 (_, Some(error)) => error.label().to_owned(),
                 (Denial::Path(why), _) => why.to_string(),
+                (Denial::Bytes(policy), _) => policies.name(policy),
                 _ => String::new(),
             };
             tracing::warn!(
@@ -447,15 +542,10 @@ impl Access {
         }
         Err(match token {
             Some(error) => Denied {
-                status: 401,
-                cause: format!("{AUTHORIZATION_DENIED}; reason={}", error.label()),
-                challenge: bearer::challenge(error),
+                headers: bearer::challenge(error).into_iter().collect(),
+                ..Denied::new(401, format!("{AUTHORIZATION_DENIED}; reason={}", error.label()))
             },
-            None => Denied {
-                status: 403,
-                cause: self.cause(policies, denial, &policy),
-                challenge: None,
-            },
+            None => Denied::new(403, self.cause(policies, denial, &policy)),
         })
     }
 

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, SystemTime};
 
-use leno_http::{Answer, HeaderLine, RequestView};
+use leno_http::{HeaderLine, RequestView};
 use leno_tokens::{TokenCache, TokenError};
 use leno_types::authorization::Authorization;
 use leno_types::tokens::{ClaimMatch, TokenIssuer};
@@ -72,10 +72,4 @@ pub(crate) fn challenge(error: TokenError) -> Option<HeaderLine> {
         _ => "Bearer error=\"invalid_token\"",
     };
     HeaderLine::new("WWW-Authenticate", value.as_bytes()).ok()
-}
-
-/// The answer to a request that is denied, with its challenge.
-pub(crate) fn answer<'a>(status: u16, cause: &'a str, line: Option<&'a HeaderLine>) -> Answer<'a> {
-    let headers = line.map_or(&[][..], std::slice::from_ref);
-    Answer { headers, ..Answer::error(status, cause) }
 }

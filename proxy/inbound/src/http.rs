@@ -13,7 +13,8 @@ use leno_transport::{ConnectError, Counted, Peeked, unless_gone};
 use tokio::sync::futures::Notified;
 
 use crate::application::{Application, NoStream};
-use crate::authorize::AUTHORIZATION_DENIED;
+use crate::authorize::Permit;
+use crate::external::{Grants, Questions};
 use crate::limit::{self, RATE_LIMITED};
 use crate::peer::Peer;
 use crate::standing::{Expiry, Standing};
@@ -53,6 +54,9 @@ pub(crate) async fn serve_http1<S: Io>(
 
 /// A request of an HTTP/2 client, with what it is served by.
 pub(crate) type Job = (Rc<Shared>, Rc<Application>, (Rc<Peer>, Rc<Caller>), Call);
+
+/// What a permitted request depends on: policies, the end of a token, and what authorizers change.
+type Watched<'a, 'n> = (Pin<&'a mut Notified<'n>>, Option<Duration>, &'a Grants);
 
 async fn serve_call((shared, application, (edge, caller), call): Job) {
     let _busy = shared.parts.activity.enter();
@@ -101,10 +105,10 @@ async fn forward<S: Io>(
     // The exchange lets go of it before it ends. Such clients are outside of the mesh, where a copy is cheap.
     let kept: Box<[u8]> = client.received()[..request.len()].into();
     caller.access.resolve(shared).await;
-    let until = match caller.access.request(shared, head) {
-        Ok(until) => until,
+    let Permit { until, authorizers } = match caller.access.request(shared, head) {
+        Ok(permit) => permit,
         Err(denied) => {
-            fail(shared, edge, &begun, (denied.status, AUTHORIZATION_DENIED, false));
+            fail(shared, edge, &begun, (denied.status, denied.label, false));
             return client.answer(request, &denied.answer()).await;
         }
     };
@@ -113,6 +117,24 @@ async fn forward<S: Io>(
         let line = limit::retry_after(wait);
         return client.answer(request, &limit::answer(line.as_ref())).await;
     }
+    let asked = (&caller.access, application.dialled());
+    let mut grants = Grants::default();
+    if let Some(questions) = Questions::new(authorizers, asked, head) {
+        let asked = Box::pin(questions.ask(shared, &caller.access));
+        match unless_gone(asked, |cx| client.poll_gone(cx)).await {
+            Ok(Ok(granted)) => grants = granted,
+            Ok(Err(denied)) => {
+                fail(shared, edge, &begun, (denied.status, denied.label, false));
+                return client.answer(request, &denied.answer()).await;
+            }
+            Err(failure) => {
+                let done = Exchange::ended(failure);
+                count(shared, edge, &begun, (&done, false));
+                return client.conclude(request, &done).await;
+            }
+        }
+    }
+    let removed = grants.removed();
     loop {
         let connected = connection(shared, application);
         let (mut server, reused) = match unless_gone(connected, |cx| client.poll_gone(cx)).await {
@@ -132,6 +154,7 @@ async fn forward<S: Io>(
         let mut order = Order::new(&shared.parts.limits);
         order.close_client = shared.parts.activity.is_draining();
         order.request.remove_identity = true;
+        grants.apply(&removed, &mut order);
         let mut order = order.judged_by(Standing {
             shared,
             access: &caller.access,
@@ -168,10 +191,10 @@ async fn forward_call(
     let is_grpc = call.is_grpc();
     let mut changed = pin!(shared.changes.notified());
     caller.access.resolve(shared).await;
-    let until = match caller.access.request(shared, head) {
-        Ok(until) => until,
+    let Permit { until, authorizers } = match caller.access.request(shared, head) {
+        Ok(permit) => permit,
         Err(denied) => {
-            fail(shared, edge, &begun, (denied.status, AUTHORIZATION_DENIED, is_grpc));
+            fail(shared, edge, &begun, (denied.status, denied.label, is_grpc));
             return call.respond(&denied.answer());
         }
     };
@@ -180,7 +203,24 @@ async fn forward_call(
         let line = limit::retry_after(wait);
         return call.respond(&limit::answer(line.as_ref()));
     }
-    let watched = (changed.as_mut(), until);
+    let asked = (&caller.access, application.dialled());
+    let mut grants = Grants::default();
+    if let Some(questions) = Questions::new(authorizers, asked, head) {
+        let asked = Box::pin(questions.ask(shared, &caller.access));
+        match unless_gone(asked, |cx| call.poll_gone(cx)).await {
+            Ok(Ok(granted)) => grants = granted,
+            Ok(Err(denied)) => {
+                fail(shared, edge, &begun, (denied.status, denied.label, is_grpc));
+                return call.respond(&denied.answer());
+            }
+            Err(failure) => {
+                let done = Exchange::ended(failure);
+                count(shared, edge, &begun, (&done, is_grpc));
+                return call.conclude(&done);
+            }
+        }
+    }
+    let watched = (changed.as_mut(), until, &grants);
     let sent = if call.was_http1() {
         to_http1(shared, application, (edge, caller), &mut call, watched).await
     } else {
@@ -203,8 +243,9 @@ async fn to_http1<'n>(
     application: &Application,
     (edge, caller): (&Peer, &Caller),
     call: &mut Call,
-    (mut changed, until): (Pin<&mut Notified<'n>>, Option<Duration>),
+    (mut changed, until, grants): Watched<'_, 'n>,
 ) -> Result<Exchange, (u16, &'static str)> {
+    let removed = grants.removed();
     loop {
         let connected = connection(shared, application);
         let (mut server, reused) = match unless_gone(connected, |cx| call.poll_gone(cx)).await {
@@ -221,6 +262,7 @@ async fn to_http1<'n>(
         });
         // The client's proxy relays a CONNECT where a route says so. Other clients have no such proxy.
         order.connect = call.is_of_mesh();
+        grants.apply(&removed, &mut order);
         server.io_mut().begin();
         let done = h2_to_h1(call, &mut server, &mut order).await;
         let idempotent = || is_idempotent(call.view().method());
@@ -242,9 +284,10 @@ async fn to_http2<'n>(
     application: &Application,
     (edge, caller): (&Peer, &Caller),
     call: &mut Call,
-    (mut changed, until): (Pin<&mut Notified<'n>>, Option<Duration>),
+    (mut changed, until, grants): Watched<'_, 'n>,
 ) -> Result<Exchange, (u16, &'static str)> {
     let registry = &shared.parts.registry;
+    let removed = grants.removed();
     let mut tries = 0;
     loop {
         tries += 1;
@@ -273,6 +316,7 @@ async fn to_http2<'n>(
         });
         // The client's proxy relays a CONNECT where a route says so. Other clients have no such proxy.
         order.connect = call.is_of_mesh();
+        grants.apply(&removed, &mut order);
         let done = h2_to_h2(call, &lent.client, &mut order).await;
         if let Some(failure) = &done.failure
             && failure.place == Place::Server

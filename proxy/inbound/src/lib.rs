@@ -14,7 +14,7 @@
 //! requests are held to cannot be passed by.
 //! ```
 //!
-//! Read first: [`Inbound`], then `accept` (which client), `authorize` (what it may do), `standing` (what ends
+//! Read first: [`Inbound`], then `accept` (which client), `authorize` (what it may do), `external` (what is asked of others), `standing` (what ends
 //! when it no longer may) and `application` (where that listens).
 
 mod accept;
@@ -22,6 +22,7 @@ mod addresses;
 mod application;
 mod authorize;
 mod bearer;
+mod external;
 mod http;
 mod limit;
 mod opaque;
@@ -57,6 +58,7 @@ use authorize::{Access, LogBudget, Policies};
 use limit::{Key, RateLimits};
 use peer::{Instance, Peer};
 
+pub use external::{MeshPort, MeshServices, NoServices};
 pub use limit::LimitTable;
 
 /// Most pools of connections to the application that are kept apart: one for each of its ports, which
@@ -77,6 +79,8 @@ pub struct Parts {
     pub workload: InstanceName,
     /// Looks up clients by their address.
     pub directory: Directory,
+    /// What external authorizers are reached by.
+    pub services: Rc<dyn MeshServices>,
     /// The policy to enforce; before it has come, [`MtlsMode::Strict`].
     pub policy: watch::Receiver<Option<Arc<ServerPolicy>>>,
     /// mTLS with other proxies; without it nothing is terminated.
@@ -124,6 +128,8 @@ pub(crate) struct Shared {
     again: Rc<Cell<bool>>,
     /// Bounds what is logged of denied and audited requests.
     pub(crate) log: LogBudget,
+    /// Requests that authorizers are asked about now.
+    pub(crate) asked: Cell<usize>,
 }
 
 /// What the requests of a connection are counted by, and whether they are permitted.
@@ -158,7 +164,8 @@ impl Inbound {
         let authorized = RefCell::new(limited.clone());
         let limited = RefCell::new(limited);
         let denying = Arc::new(Authorization::unusable(NO_POLICY));
-        let policies = Policies::new(denying, &parts.workload.namespace, &parts.registry);
+        let uses = (&*parts.services, &*parts.registry);
+        let policies = Policies::new(denying, &parts.workload.namespace, uses);
         let policies = RefCell::new(Rc::new(policies));
         let shared = Shared {
             parts,
@@ -171,6 +178,7 @@ impl Inbound {
             changes: Rc::default(),
             again: Rc::default(),
             log: LogBudget::default(),
+            asked: Cell::new(0),
         };
         let shared = Rc::new(shared);
         Self { shared, client_address: Rc::default(), servers: RefCell::default() }
@@ -315,6 +323,7 @@ impl Inbound {
     pub fn sweep(&self) {
         self.shared.tasks.sweep();
         self.shared.limits().sweep();
+        self.shared.policies().sweep();
         let mut servers = self.servers.borrow_mut();
         servers.retain(|_, server| {
             server.pool.sweep();
@@ -417,8 +426,8 @@ impl Shared {
                 if let Some(reason) = &of.unusable {
                     tracing::error!(%reason, "every client is denied: the policies cannot be applied");
                 }
-                let (workload, registry) = (&self.parts.workload, &self.parts.registry);
-                let new = Policies::new(of, &workload.namespace, registry);
+                let uses = (&*self.parts.services, &*self.parts.registry);
+                let new = Policies::new(of, &self.parts.workload.namespace, uses);
                 self.policies.replace(Rc::new(new));
                 self.changes.notify_waiters();
             }

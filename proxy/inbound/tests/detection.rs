@@ -82,6 +82,7 @@ impl Lab {
             workload,
             policy: directory.server_policy(),
             directory,
+            services: Rc::new(leno_inbound::NoServices),
             tls: Keyring::new().acceptor(),
             registry: Rc::clone(&registry),
             activity: Rc::clone(&activity),
@@ -209,6 +210,7 @@ fn denying_by_name() -> Authorization {
         ports: None,
         rules: [Rule { from: Vec::new(), to: vec![name], claims: Vec::new() }].into(),
         tokens: [].into(),
+        external: None,
     };
     Authorization { policies: [policy].into(), ..Authorization::default() }
 }

@@ -74,6 +74,7 @@ async fn connect_limited(
         workload,
         policy: directory.server_policy(),
         directory,
+        services: Rc::new(leno_inbound::NoServices),
         tls: keyring.acceptor(),
         registry: Rc::clone(&registry),
         activity: Rc::default(),

@@ -46,7 +46,7 @@ pub(crate) async fn serve_http1(
 /// A request of an HTTP/2 client, and where it goes.
 pub(crate) type Job = (Rc<Shared>, Rc<Destination>, leno_h2::Request);
 
-async fn serve_call((shared, destination, request): Job) {
+pub(crate) async fn serve_call((shared, destination, request): Job) {
     let _busy = shared.activity.enter();
     let mut call = Call::new(request);
     match forward(&shared, &destination, &mut call).await {

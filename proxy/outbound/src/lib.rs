@@ -30,6 +30,7 @@ mod policy;
 mod request;
 mod routes;
 mod server;
+mod services;
 mod streams;
 mod targets;
 mod tries;
@@ -54,6 +55,8 @@ use tokio::sync::watch;
 use destination::{Destination, Destinations, Route};
 use egress::EgressPolicy;
 use targets::Targets;
+
+pub use services::{ServicePort, Services};
 
 /// The parts of one worker's outbound side.
 #[derive(Debug)]
@@ -205,6 +208,12 @@ impl Outbound {
         });
         let destinations = Destinations::new(parts.directory, Rc::clone(&shared));
         Self { destinations, fixed, shared }
+    }
+
+    /// What requests of the proxy's own go to.
+    #[must_use]
+    pub fn services(&self) -> Services {
+        Services::new(&self.shared)
     }
 
     /// Takes the control plane's settings for the workload as a client: where it is, for services that prefer

@@ -6,6 +6,7 @@ use leno_testkit::lab::{Capture, Lab};
 mod address_blocks;
 mod addressing;
 mod authorization;
+mod authorizers;
 mod calls;
 mod causes;
 mod conformance;
@@ -103,6 +104,7 @@ pub(crate) fn all() -> [(&'static str, Vec<Case>); 17] {
                 address_blocks::cases(),
                 reauthorization::cases(),
                 tokens::cases(),
+                authorizers::cases(),
             ]
             .into_iter()
             .flatten()

@@ -56,7 +56,7 @@ impl AuthorizationTable {
             hosts: sorted_hosts(policies),
             paths: Vec::new(),
         };
-        for action in [Action::Deny, Action::Allow, Action::Audit] {
+        for action in [Action::Deny, Action::Allow, Action::Audit, Action::External] {
             for (index, policy) in policies.iter().enumerate() {
                 if policy.action == action {
                     compiler.policy(PolicyIndex(index as u32), policy);
@@ -150,7 +150,7 @@ impl Compiler {
         let endings = hosts.iter().filter_map(|host| host.strip_prefix('*')).map(Into::into);
         let method = |method: &Arc<str>| match action {
             Action::Allow => self.methods.position(method),
-            Action::Deny | Action::Audit => {
+            Action::Deny | Action::Audit | Action::External => {
                 self.methods_in_any_case.position(&method.to_ascii_uppercase().into())
             }
         };

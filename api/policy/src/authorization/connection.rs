@@ -16,7 +16,7 @@ pub struct ConnectionRules {
     pub(super) denied: Option<PolicyIndex>,
     /// The allow policy that permits everything.
     pub(super) allowed: Option<PolicyIndex>,
-    /// The audit policies that match everything.
+    /// The audit and external policies that match everything.
     pub(super) audited: Box<[PolicyIndex]>,
     /// Whether an allow policy selects the port.
     pub(super) is_selected: bool,
@@ -35,7 +35,7 @@ pub struct ConnectionRules {
 /// For each of the table's values of `from`, whether a client matches it.
 pub(super) struct MatchingClients {
     certain: Vec<bool>,
-    /// The same for deny rules, where this differs: addresses of the client are unknown.
+    /// The same for deny and external rules, where this differs: addresses of the client are unknown.
     possible: Option<Vec<bool>>,
 }
 
@@ -43,7 +43,7 @@ impl MatchingClients {
     /// Whether an entry is for the client.
     pub(super) fn has(&self, entry: &Entry) -> bool {
         let of_action = match (entry.action, &self.possible) {
-            (Action::Deny, Some(possible)) => possible,
+            (Action::Deny | Action::External, Some(possible)) => possible,
             _ => &self.certain,
         };
         let is_client = |at: u32| of_action.get(at as usize).copied().unwrap_or(false);
@@ -87,8 +87,8 @@ impl AuthorizationTable {
                 match entry.action {
                     Action::Deny => rules.denied = rules.denied.or(Some(entry.policy)),
                     Action::Allow => rules.allowed = rules.allowed.or(Some(entry.policy)),
-                    Action::Audit if audited.contains(&entry.policy) => {}
-                    Action::Audit => audited.push(entry.policy),
+                    Action::Audit | Action::External if audited.contains(&entry.policy) => {}
+                    Action::Audit | Action::External => audited.push(entry.policy),
                 }
                 continue;
             }
@@ -146,7 +146,7 @@ impl AuthorizationTable {
             let reads = entry.request.has_paths || entry.request.grpc_method.is_some();
             reads
                 && match entry.action {
-                    Action::Deny => true,
+                    Action::Deny | Action::External => true,
                     Action::Allow => rules.allowed.is_none(),
                     Action::Audit => false,
                 }

@@ -13,7 +13,7 @@ use super::{
 /// How many conditions on headers are evaluated once per request; further ones each time.
 const REMEMBERED: u32 = 64;
 
-/// The audit policies that match a request; few do.
+/// The audit and external policies that match a request; few do.
 type Audited = SmallVec<[PolicyIndex; 4]>;
 
 /// What conditions refer to, found once per request.
@@ -33,12 +33,13 @@ struct Facts<'t, 'r, R> {
 }
 
 impl AuthorizationTable {
-    /// Decides on a request. `audited` is called with each audit policy that matches it.
+    /// Decides on a request. `noted` is called with each audit policy that matches it, and with each external
+    /// one, whose authorizer decides on it if it is permitted.
     pub fn decide<R: AuthorizationRequest>(
         &self,
         rules: &ConnectionRules,
         request: &R,
-        mut audited: impl FnMut(PolicyIndex),
+        mut noted: impl FnMut(PolicyIndex),
     ) -> AuthorizationDecision {
         if !self.is_usable {
             return AuthorizationDecision::Denied(Denial::Unusable);
@@ -54,13 +55,13 @@ impl AuthorizationTable {
             let is_needed = match entry.action {
                 Action::Deny => !is_denied && denied.is_none_or(|before| entry.policy < before),
                 Action::Allow => !is_allowed && allowed.is_none_or(|before| entry.policy < before),
-                Action::Audit => !also.contains(&entry.policy),
+                Action::Audit | Action::External => !also.contains(&entry.policy),
             };
             if is_needed && facts.fulfil(entry) {
                 match entry.action {
                     Action::Deny => denied = Some(entry.policy),
                     Action::Allow => allowed = Some(entry.policy),
-                    Action::Audit => also.push(entry.policy),
+                    Action::Audit | Action::External => also.push(entry.policy),
                 }
             }
         };
@@ -74,7 +75,7 @@ impl AuthorizationTable {
             // Some server may read a path that an audit rule is for.
             Err(_) => self.each_audit_of_paths(rules, see),
         }
-        also.into_iter().for_each(&mut audited);
+        also.into_iter().for_each(&mut noted);
         match (denied, path) {
             (Some(policy), _) => AuthorizationDecision::Denied(Denial::Policy(policy)),
             (None, Err(why)) if rules.reads_path => {
@@ -94,7 +95,8 @@ impl AuthorizationTable {
     }
 
     /// Decides on a connection that is relayed as bytes. A deny rule that requires something of
-    /// requests matches it, because nothing shows that it does not; such an allow rule does not.
+    /// requests matches it, because nothing shows that it does not; such an allow rule does not. One that
+    /// an external rule may be for is denied, because an authorizer decides on requests.
     pub fn decide_opaque(
         &self,
         rules: &ConnectionRules,
@@ -105,7 +107,12 @@ impl AuthorizationTable {
             return AuthorizationDecision::Denied(Denial::Unusable);
         }
         let (mut denied, mut allowed) = (rules.denied, rules.allowed);
-        let mut also: Audited = rules.audited.iter().copied().collect();
+        let is_external = |policy: &PolicyIndex| {
+            self.policies.get(policy.position()).is_some_and(|one| one.action == Action::External)
+        };
+        let (of_all, mut also): (Audited, Audited) =
+            rules.audited.iter().copied().partition(is_external);
+        let mut external = of_all.first().copied();
         for (entry, at) in self.entries.iter().zip(0..) {
             if !rules.matches(at) {
                 continue;
@@ -124,6 +131,7 @@ impl AuthorizationTable {
             };
             match entry.action {
                 Action::Deny if perhaps => denied = denied.or(Some(entry.policy)),
+                Action::External if perhaps => external = external.or(Some(entry.policy)),
                 Action::Allow if surely && !is_uncertain => {
                     allowed = allowed.or(Some(entry.policy));
                 }
@@ -134,9 +142,12 @@ impl AuthorizationTable {
             }
         }
         also.into_iter().for_each(&mut audited);
-        match denied {
-            Some(policy) => AuthorizationDecision::Denied(Denial::Policy(policy)),
-            None => rules.concluded(allowed),
+        match (denied, external, rules.concluded(allowed)) {
+            (Some(policy), ..) => AuthorizationDecision::Denied(Denial::Policy(policy)),
+            (None, Some(policy), AuthorizationDecision::Permitted(_)) => {
+                AuthorizationDecision::Denied(Denial::Bytes(policy))
+            }
+            (None, _, concluded) => concluded,
         }
     }
 }
@@ -194,7 +205,7 @@ impl<'t, 'r, R: AuthorizationRequest> Facts<'t, 'r, R> {
         // Methods are case-sensitive (RFC 9110 section 9.1), and some servers raise them all the same.
         let method = match entry.action {
             Action::Allow => self.method,
-            Action::Deny | Action::Audit => self.method_in_any_case,
+            Action::Deny | Action::Audit | Action::External => self.method_in_any_case,
         };
         if !conditions.methods.is_empty() && !is_any(&conditions.methods, method) {
             return false;

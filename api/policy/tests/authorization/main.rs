@@ -24,6 +24,8 @@ const CASES: usize = 100_000;
 /// Decisions for each generated set of policies.
 const PER_SET: usize = 50;
 
+const ACTIONS: [Action; 5] =
+    [Action::Allow, Action::Allow, Action::Deny, Action::Audit, Action::External];
 const NAMESPACE: &str = "shop";
 const PORTS: [u16; 3] = [80, 81, 443];
 const METHODS: [&str; 5] = ["GET", "POST", "get", "DELETE", "DeLeTe"];
@@ -216,10 +218,12 @@ fn authorization(dice: &mut Dice) -> Authorization {
                 namespace: NAMESPACE.into(),
                 name: format!("p{number}").into(),
             },
-            action: dice.pick(&[Action::Allow, Action::Allow, Action::Deny, Action::Audit]),
+            action: dice.pick(&ACTIONS),
             ports: dice.one_in(4).then(|| vec![dice.pick(&PORTS)].into()),
             rules: (0..dice.below(4)).map(|_| rule(dice)).collect(),
             tokens: if dice.one_in(4) { [issuer()].into() } else { [].into() },
+            // The table does not read it.
+            external: None,
         }
     };
     let policies = (0..dice.below(6)).map(|number| policy(number, dice)).collect();
@@ -304,6 +308,11 @@ fn compare(
         AuthorizationDecision::Denied(Denial::Path(_)) => {
             expected.is_path_denied && expected.denied.is_empty()
         }
+        AuthorizationDecision::Denied(Denial::Bytes(policy)) => {
+            expected.external.contains(&name(policy))
+                && expected.denied.is_empty()
+                && expected.refused.is_none()
+        }
         AuthorizationDecision::Denied(denial) => {
             expected.refused == Some(denial.label())
                 && expected.denied.is_empty()
@@ -313,6 +322,7 @@ fn compare(
             expected.denied.is_empty()
                 && !expected.is_path_denied
                 && expected.refused.is_none()
+                && expected.external.is_empty()
                 && policy.is_none_or(|policy| expected.allowed.contains(&name(policy)))
                 && policy.is_some() != expected.allowed.is_empty()
         }

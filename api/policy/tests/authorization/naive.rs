@@ -19,6 +19,8 @@ pub(crate) struct Expected {
     /// The allow policies that match.
     pub(crate) allowed: Vec<String>,
     pub(crate) audited: Vec<String>,
+    /// The external policies that match a connection of bytes.
+    pub(crate) external: Vec<String>,
     /// Why the request is denied although no deny policy matches.
     pub(crate) refused: Option<&'static str>,
 }
@@ -69,8 +71,12 @@ pub(crate) fn request(
     };
     let all = of_client(authorization, client, Action::Allow)
         .any(|(policy, to)| policy.tokens.is_empty() && is_any(to));
-    let decides = depends(Action::Deny) || depends(Action::Allow) && !all;
+    let decides =
+        depends(Action::Deny) || depends(Action::External) || depends(Action::Allow) && !all;
     expected.is_path_denied = path.is_none() && decides && expected.denied.is_empty();
+    // The caller is told of both alike.
+    expected.audited.append(&mut expected.external);
+    expected.audited.sort();
     expected
 }
 
@@ -97,7 +103,7 @@ pub(crate) fn opaque(
         match (by_name, of_requests) {
             (Truth::No, _) => Truth::No,
             (Truth::Yes, false) => Truth::Yes,
-            _ if policy.action == Action::Deny => Truth::Yes,
+            _ if matches!(policy.action, Action::Deny | Action::External) => Truth::Yes,
             _ => Truth::No,
         }
     };
@@ -130,6 +136,7 @@ fn evaluate(
                 Action::Deny => &mut expected.denied,
                 Action::Allow => &mut expected.allowed,
                 Action::Audit => &mut expected.audited,
+                Action::External => &mut expected.external,
             };
             list.push(policy.source.name.to_string());
         }
@@ -198,7 +205,7 @@ fn is_client(one: &ClientMatch, client: &ConnectionView<'_>, action: Action) -> 
         }
         OtherAddresses::Unknown => {
             let is_other = block.cidr.address().is_ipv4() != client.address.is_ipv4();
-            block.contains(client.address) || action == Action::Deny && is_other
+            block.contains(client.address) || is_closing(action) && is_other
         }
     };
     (one.identities.is_empty()
@@ -217,6 +224,11 @@ fn is_client(one: &ClientMatch, client: &ConnectionView<'_>, action: Action) -> 
             }))
         && (one.blocks.is_empty() || one.blocks.iter().any(in_block))
         && (!one.unauthenticated || client.identity.is_none())
+}
+
+/// Whether an action is taken on doubt.
+fn is_closing(action: Action) -> bool {
+    matches!(action, Action::Deny | Action::External)
 }
 
 fn is_segment(wanted: &SegmentMatch, text: &str) -> bool {

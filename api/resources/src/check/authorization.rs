@@ -6,7 +6,7 @@ use leno_types::authorization::Cidr;
 use leno_types::{Identity, TrustDomain, check_label, check_subdomain};
 
 use super::traffic::{metadata, targets};
-use super::{Check, Cursor};
+use super::{Check, Cursor, external};
 use crate::authorization::{
     AuthorizationAction, AuthorizationPolicy, AuthorizationPolicySpec, ClaimSpec, ClientSpec,
     GrpcSpec, HeaderSpec, IpBlockSpec, MAX_AUTHORIZATION_ENTRIES, RequestSpec, SegmentSpec,
@@ -48,11 +48,13 @@ pub(super) fn policy(check: &mut Check<'_>, at: &Cursor<'_>, policy: &Authorizat
     let spec = &policy.spec;
     attached(check, &at, policy);
     tokens(check, &at.key("tokens"), spec);
+    external::external(check, &at, spec);
     let rules = at.key("rules");
     let what = match spec.action {
         AuthorizationAction::Allow => None,
         AuthorizationAction::Deny => Some("denies"),
         AuthorizationAction::Audit => Some("audits"),
+        AuthorizationAction::External => Some("asks about"),
     };
     if let (true, Some(what)) = (spec.rules.is_empty(), what) {
         let reason =
@@ -341,7 +343,7 @@ fn header(check: &mut Check<'_>, at: &Cursor<'_>, header: &HeaderSpec) {
     bounded(check, &at.key("values"), header.values.len());
 }
 
-fn header_name(check: &mut Check<'_>, at_name: &Cursor<'_>, given: &str) {
+pub(super) fn header_name(check: &mut Check<'_>, at_name: &Cursor<'_>, given: &str) {
     let name = given.to_ascii_lowercase();
     if !is_field_name(&name) {
         check.fail(at_name, format!("{given:?} is not the name of a header"));
@@ -389,7 +391,7 @@ fn one_of<'s>(
     }
 }
 
-fn each<T>(
+pub(super) fn each<T>(
     check: &mut Check<'_>,
     at: &Cursor<'_>,
     list: &[T],

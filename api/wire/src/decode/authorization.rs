@@ -5,12 +5,13 @@ use std::error::Error;
 use std::sync::Arc;
 use std::time::Duration;
 
-use leno_types::TrustDomain;
 use leno_types::authorization::{
     Action, Authorization, AuthorizationPolicy, Cidr, ClientMatch, DefaultAuthorization,
     HeaderMatch, IpBlock, MAX_POLICIES, PathMatch, RequestMatch, Rule, SegmentMatch,
 };
+use leno_types::authorizer::{AuthorizerProtocol, ExternalAuthorizer};
 use leno_types::tokens::{ClaimMatch, TokenAlgorithm, TokenIssuer, TokenKey};
+use leno_types::{ServiceName, TrustDomain};
 
 use super::{DecodeError, bounded, ips, port, traffic};
 use crate::{AUTHORIZATION_LEVEL, proto};
@@ -52,6 +53,7 @@ fn policy(message: proto::AuthorizationPolicy) -> Result<AuthorizationPolicy, De
         Ok(proto::AuthorizationAction::Allow) => Action::Allow,
         Ok(proto::AuthorizationAction::Deny) => Action::Deny,
         Ok(proto::AuthorizationAction::Audit) => Action::Audit,
+        Ok(proto::AuthorizationAction::External) => Action::External,
         Ok(proto::AuthorizationAction::Unspecified) | Err(_) => {
             return Err(DecodeError::Later("the actions of policies"));
         }
@@ -63,6 +65,10 @@ fn policy(message: proto::AuthorizationPolicy) -> Result<AuthorizationPolicy, De
             claims: all("claims", rule.claims, claim)?,
         })
     })?;
+    let external = message.external.map(external).transpose()?;
+    if external.is_some() != (action == Action::External) {
+        return Err(DecodeError::Missing("external"));
+    }
     let ports = message.ports.map(|ports| all("ports", ports.ports, port)).transpose()?;
     Ok(AuthorizationPolicy {
         source: traffic::source(message.source),
@@ -70,6 +76,29 @@ fn policy(message: proto::AuthorizationPolicy) -> Result<AuthorizationPolicy, De
         ports: ports.map(Into::into),
         rules: rules.into(),
         tokens: all("issuers", message.tokens, issuer)?.into(),
+        external: external.map(Into::into),
+    })
+}
+
+fn external(message: proto::ExternalAuthorizer) -> Result<ExternalAuthorizer, DecodeError> {
+    let protocol = match proto::AuthorizerProtocol::try_from(message.protocol) {
+        Ok(proto::AuthorizerProtocol::Grpc) => AuthorizerProtocol::Grpc,
+        Ok(proto::AuthorizerProtocol::Http) => AuthorizerProtocol::Http,
+        Ok(proto::AuthorizerProtocol::Unspecified) | Err(_) => {
+            return Err(DecodeError::Later("the protocols of authorizers"));
+        }
+    };
+    let sent = message.sent.map(|sent| texts("headers", sent.names)).transpose()?;
+    Ok(ExternalAuthorizer {
+        service: ServiceName::new(&message.namespace, &message.service)?,
+        port: port(message.port)?,
+        protocol,
+        timeout: Duration::from_millis(message.timeout_ms),
+        permits_on_failure: message.permits_on_failure,
+        path_prefix: message.path_prefix.into(),
+        sent: sent.map(Into::into),
+        on_request: texts("headers", message.on_request)?,
+        on_response: texts("headers", message.on_response)?,
     })
 }
 

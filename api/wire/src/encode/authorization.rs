@@ -8,10 +8,11 @@ use leno_types::authorization::{
     Action, Authorization, AuthorizationPolicy, Cidr, ClientMatch, DefaultAuthorization,
     HeaderMatch, IpBlock, PathMatch, RequestMatch, Rule, SegmentMatch,
 };
+use leno_types::authorizer::{AuthorizerProtocol, ExternalAuthorizer};
 use leno_types::tokens::{ClaimMatch, TokenIssuer, TokenKey};
 
 use super::{ips, traffic};
-use crate::{AUTHORIZATION_LEVEL, LEVEL_WITHOUT_TOKENS, proto};
+use crate::{AUTHORIZATION_LEVEL, LEVEL_WITHOUT_AUTHORIZERS, LEVEL_WITHOUT_TOKENS, proto};
 
 pub(super) fn authorization(authorization: &Authorization) -> proto::Authorization {
     let Authorization { policies, default, trust_domain, unusable } = authorization;
@@ -19,8 +20,11 @@ pub(super) fn authorization(authorization: &Authorization) -> proto::Authorizati
         // No proxy can read the policies of a proxy that cannot apply them.
         level: match unusable {
             Some(_) => u32::MAX,
+            None if policies.iter().any(|policy| policy.action == Action::External) => {
+                AUTHORIZATION_LEVEL
+            }
             None if policies.iter().all(|policy| policy.tokens.is_empty()) => LEVEL_WITHOUT_TOKENS,
-            None => AUTHORIZATION_LEVEL,
+            None => LEVEL_WITHOUT_AUTHORIZERS,
         },
         default: match default {
             DefaultAuthorization::All => proto::DefaultAuthorization::All,
@@ -42,11 +46,35 @@ fn policy(policy: &AuthorizationPolicy) -> proto::AuthorizationPolicy {
             Action::Allow => proto::AuthorizationAction::Allow,
             Action::Deny => proto::AuthorizationAction::Deny,
             Action::Audit => proto::AuthorizationAction::Audit,
+            Action::External => proto::AuthorizationAction::External,
         }
         .into(),
         ports: policy.ports.as_ref().map(ports),
         rules: policy.rules.iter().map(rule).collect(),
         tokens: policy.tokens.iter().map(issuer).collect(),
+        external: policy.external.as_deref().map(external),
+    }
+}
+
+fn external(authorizer: &ExternalAuthorizer) -> proto::ExternalAuthorizer {
+    proto::ExternalAuthorizer {
+        namespace: authorizer.service.namespace.to_string(),
+        service: authorizer.service.name.to_string(),
+        port: authorizer.port.into(),
+        protocol: match authorizer.protocol {
+            AuthorizerProtocol::Grpc => proto::AuthorizerProtocol::Grpc,
+            AuthorizerProtocol::Http => proto::AuthorizerProtocol::Http,
+        }
+        .into(),
+        timeout_ms: authorizer.timeout.as_millis().try_into().unwrap_or(u64::MAX),
+        permits_on_failure: authorizer.permits_on_failure,
+        path_prefix: authorizer.path_prefix.to_string(),
+        sent: authorizer
+            .sent
+            .as_ref()
+            .map(|names| proto::AuthorizerHeaders { names: texts(names) }),
+        on_request: texts(&authorizer.on_request),
+        on_response: texts(&authorizer.on_response),
     }
 }
 

@@ -6,10 +6,11 @@ use leno_types::authorization::{
     Action, Authorization, AuthorizationPolicy, Cidr, ClientMatch, DefaultAuthorization,
     HeaderMatch, IpBlock, PathMatch, RequestMatch, Rule, SegmentMatch,
 };
+use leno_types::authorizer::{AuthorizerProtocol, ExternalAuthorizer};
 use leno_types::mesh::{ServerPolicy, Topology};
 use leno_types::tokens::{ClaimMatch, TokenAlgorithm, TokenIssuer, TokenKey};
 use leno_types::traffic::Source;
-use leno_types::{Egress, InstanceName, MtlsMode, Removal, TrustDomain};
+use leno_types::{Egress, InstanceName, MtlsMode, Removal, ServiceName, TrustDomain};
 use leno_wire::{AUTHORIZATION_LEVEL, decode, encode, proto};
 use proptest::collection::vec;
 use proptest::option;
@@ -84,19 +85,45 @@ prop_compose! {
 }
 
 prop_compose! {
+    fn authorizer()(
+        (namespace, name) in ("[a-z]{1,8}", "[a-z]{1,8}"),
+        (port, timeout) in (1_u16.., 0..100_000_u64),
+        (is_grpc, permits_on_failure) in (any::<bool>(), any::<bool>()),
+        path_prefix in text(),
+        sent in option::of(vec(text(), 0..3)),
+        (on_request, on_response) in (vec(text(), 0..3), vec(text(), 0..3)),
+    ) -> ExternalAuthorizer {
+        ExternalAuthorizer {
+            service: ServiceName::new(&namespace, &name).unwrap(),
+            port,
+            protocol: if is_grpc { AuthorizerProtocol::Grpc } else { AuthorizerProtocol::Http },
+            timeout: Duration::from_millis(timeout),
+            permits_on_failure,
+            path_prefix,
+            sent: sent.map(Into::into),
+            on_request,
+            on_response,
+        }
+    }
+}
+
+prop_compose! {
     fn policy()(
         (created, namespace, name) in (any::<u64>(), text(), text()),
-        action in prop::sample::select(vec![Action::Allow, Action::Deny, Action::Audit]),
+        action in prop::sample::select(vec![Action::Allow, Action::Deny, Action::Audit, Action::External]),
         ports in option::of(vec(1_u16.., 0..3)),
         rules in vec((vec(client(), 0..2), vec(request(), 0..2), vec(claim(), 0..2)), 0..3),
         tokens in vec(issuer(), 0..2),
+        external in authorizer(),
     ) -> AuthorizationPolicy {
+        let external = Some(external);
         AuthorizationPolicy {
             source: Source { created, namespace, name },
             action,
             ports: ports.map(Into::into),
             rules: rules.into_iter().map(|(from, to, claims)| Rule { from, to, claims }).collect(),
             tokens: tokens.into(),
+            external: external.filter(|_| action == Action::External).map(Into::into),
         }
     }
 }
@@ -144,7 +171,9 @@ fn read(change: impl FnOnce(&mut proto::Authorization)) -> Authorization {
 #[test]
 fn policies_that_a_proxy_cannot_read_deny_every_client() {
     type Change = fn(&mut proto::Authorization);
-    let changes: [Change; 7] = [
+    let changes: [Change; 8] = [
+        // External, without an authorizer.
+        |message| message.policies[0].action = 4,
         |message| message.level = AUTHORIZATION_LEVEL + 1,
         |message| message.default = 99,
         |message| message.policies[0].action = 99,
@@ -165,9 +194,10 @@ fn policies_that_a_proxy_cannot_read_deny_every_client() {
     }
 }
 
-/// A proxy of a release before tokens would take a policy with tokens for one without.
+/// A proxy of a release before tokens would take a policy with tokens for one without; one of a release before external
+/// authorizers knows no such action.
 #[test]
-fn a_policy_with_tokens_is_not_read_without_them() {
+fn a_policy_with_tokens_or_an_authorizer_is_not_read_without_them() {
     let key = TokenKey { id: None, algorithm: TokenAlgorithm::Es256, public: [4].into() };
     let issuer = TokenIssuer {
         issuer: "https://id.example".into(),
@@ -176,13 +206,17 @@ fn a_policy_with_tokens_is_not_read_without_them() {
         header: "authorization".into(),
         clock_skew: Duration::from_secs(30),
     };
-    for (tokens, level) in [(vec![], 1), (vec![issuer], AUTHORIZATION_LEVEL)] {
+    let external = Some(ExternalAuthorizer::none());
+    for (tokens, external, level) in
+        [(vec![], None, 1), (vec![issuer], None, 2), (vec![], external, AUTHORIZATION_LEVEL)]
+    {
         let policy = AuthorizationPolicy {
             source: Source { created: 0, namespace: "shop".into(), name: "p".into() },
-            action: Action::Allow,
+            action: if external.is_some() { Action::External } else { Action::Allow },
             ports: None,
             rules: [Rule::default()].into(),
             tokens: tokens.into(),
+            external: external.map(Into::into),
         };
         let authorization = Authorization { policies: [policy].into(), ..Authorization::default() };
         let server = ServerPolicy {

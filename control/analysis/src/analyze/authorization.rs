@@ -3,12 +3,13 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use leno_resources::{Kind, ObjectKey};
-use leno_types::InstanceName;
+use leno_resources::{AuthorizationPolicy, Kind, ObjectKey};
 use leno_types::authorization::MAX_POLICIES;
 use leno_types::mesh::Workload;
+use leno_types::{InstanceName, ServiceName};
 
 use super::finding::{Findings, Mistake};
+use super::routes::{instead, ports};
 use crate::mesh::Mesh;
 
 impl Mesh {
@@ -51,5 +52,32 @@ pub(super) fn authorization(mesh: &Mesh, findings: &mut Findings<'_>) {
         );
         let remedy = "put rules of several policies into one, or select fewer workloads".to_owned();
         findings.push(at, "spec", Mistake::error("too-many-policies", reason, remedy));
+    }
+}
+
+/// An authorizer that cannot be asked.
+pub(super) fn authorizer(
+    mesh: &Mesh,
+    findings: &mut Findings<'_>,
+    at: usize,
+    policy: &AuthorizationPolicy,
+) {
+    let Some(external) = &policy.spec.external else { return };
+    let of = &external.backend_ref;
+    let namespace = of.namespace.as_ref().unwrap_or(&policy.metadata.namespace);
+    let Ok(service) = ServiceName::new(namespace, &of.name) else { return };
+    let path = "spec.external.backendRef";
+    let Some(known) = mesh.index.service(&service) else {
+        let reason =
+            format!("there is no Service {service}, so that what is asked about is denied");
+        let wrong = Mistake::error("authorizer-not-found", reason, instead(mesh, &service));
+        return findings.push(at, &format!("{path}.name"), wrong);
+    };
+    if known.port(of.port).is_none() {
+        let reason =
+            format!("{service} has no port {}, so that what is asked about is denied", of.port);
+        let remedy = format!("it has {}", ports(&known));
+        let wrong = Mistake::error("authorizer-not-found", reason, remedy);
+        findings.push(at, &format!("{path}.port"), wrong);
     }
 }

@@ -22,6 +22,7 @@ pub(super) fn policies(mesh: &Mesh, findings: &mut Findings<'_>) {
             Object::RateLimitPolicy(policy) => &policy.spec.target_refs,
             Object::AuthorizationPolicy(policy) => {
                 effect::policy(mesh, findings, at, policy);
+                super::authorization::authorizer(mesh, findings, at, policy);
                 &policy.spec.target_refs
             }
             Object::BackendTlsPolicy(policy) => &policy.spec.target_refs,

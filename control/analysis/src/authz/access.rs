@@ -37,7 +37,7 @@ pub struct Access {
 pub struct PolicySummary {
     /// `<namespace>/<name>`.
     pub name: String,
-    /// `Allow`, `Deny` or `Audit`.
+    /// `Allow`, `Deny`, `Audit` or `External`.
     pub action: &'static str,
     /// The ports that its targets limit it to; empty means all.
     pub ports: Vec<u16>,
@@ -220,8 +220,18 @@ fn access(enforced: &Enforced, client: &str, seen: &Seen, port: u16) -> ClientAc
     } else {
         (if is_permitted { "permitted" } else { "denied" }, reason)
     };
+    let of_all = enforced.asked(&examined.policies, PolicyMatch::Matches);
+    let of_some = enforced.asked(&examined.policies, PolicyMatch::SomeRequests);
+    if answer.access != "denied"
+        && let Some((asked, what)) =
+            of_all.map(|asked| (asked, "")).or(of_some.map(|asked| (asked, " about some requests")))
+    {
+        answer.access = "requests";
+        answer.reason = format!("{}, if {asked} does too, which is asked{what}", answer.reason);
+    }
     if answer.access == "requests" {
-        answer.policies_of_requests = denying.into_iter().chain(permitting).collect();
+        let asked = of_requests(Action::External);
+        answer.policies_of_requests = denying.into_iter().chain(permitting).chain(asked).collect();
     }
     answer
 }

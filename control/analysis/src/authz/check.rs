@@ -64,7 +64,7 @@ pub struct AuthorizationAnswer {
 pub struct PolicyVerdict {
     /// `<namespace>/<name>`.
     pub name: String,
-    /// `Allow`, `Deny` or `Audit`.
+    /// `Allow`, `Deny`, `Audit` or `External`.
     pub action: &'static str,
     /// Whether it matches.
     pub matches: bool,
@@ -281,6 +281,7 @@ impl Mesh {
             }
         };
         let examined = enforced.table.examine(&view, is_http.then_some(arriving));
+        let asked = enforced.asked(&examined.policies, PolicyMatch::Matches);
         let policies = &enforced.policy.authorization.policies;
         let verdicts =
             policies.iter().zip(examined.policies).map(|(policy, found)| PolicyVerdict {
@@ -290,10 +291,13 @@ impl Mesh {
                 reason: words(found),
                 place: self.place_of(policy),
             });
-        let (permitted, policy, reason) = match enforced.refuses(seen) {
+        let (permitted, policy, mut reason) = match enforced.refuses(seen) {
             true => (false, None, STRICT.to_owned()),
             false => enforced.reason(decision),
         };
+        if let Some(asked) = asked.filter(|_| permitted) {
+            reason = format!("{reason}, if {asked} does too, which is asked");
+        }
         let (servers, policies) = (Vec::new(), verdicts.collect());
         AuthorizationAnswer { servers, permitted, policy, reason, policies }
     }

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use leno_types::InstanceName;
 use leno_types::Removal;
 use leno_types::authorization::{Authorization, AuthorizationPolicy};
+use leno_types::authorizer::ExternalAuthorizer;
 
 use super::policies::numbers;
 use crate::facts::Facts;
@@ -53,6 +54,11 @@ pub(crate) fn authorization(
             }
         }
     }
+    // The authorizer itself would be asked about what it is asked.
+    let is_own = |authorizer: &ExternalAuthorizer| {
+        facts.services_of(name).any(|service| *service == authorizer.service)
+    };
+    selected.retain(|_, policy| !policy.external.as_deref().is_some_and(is_own));
     let policies = selected.into_values().collect();
     let default = facts.default_authorization(&name.namespace);
     Arc::new(Authorization { policies, default, trust_domain, unusable: None })

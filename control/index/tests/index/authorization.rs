@@ -121,3 +121,24 @@ fn one_policy_for_two_ports_is_told_once() {
     assert_eq!(told(&index, "shop/web-0"), [named("p", Some(&[5432, 8080]))]);
     assert_eq!(told(&index, "shop/web-1"), [named("p", Some(&[8080]))]);
 }
+
+/// The authorizer would be asked about its own questions.
+#[test]
+fn the_workloads_of_an_authorizer_are_not_asked_about() {
+    let mut index = shop();
+    let external = |service: &str| {
+        policy(
+            "shop",
+            "ask",
+            &format!(
+                "selector: {{}}, action: External, external: {{backendRef: {{name: {service}, port: 80}}}}"
+            ),
+        )
+    };
+    put(&mut index, &external("opa"));
+    assert_eq!(told(&index, "shop/web-0"), [named("ask", None)]);
+    let asked = of(&index, "shop/web-0").policies[0].external.clone().unwrap();
+    assert_eq!((asked.service.to_string().as_str(), asked.port), ("shop/opa", 80));
+    put(&mut index, &external("web"));
+    assert!(told(&index, "shop/web-0").is_empty());
+}

@@ -397,6 +397,7 @@ fn planes(case: &Case, activity: &Rc<Activity>) -> (Rc<Outbound>, Rc<Inbound>) {
         workload,
         policy: directory.server_policy(),
         directory,
+        services: Rc::new(leno_inbound::NoServices),
         tls: keyring.acceptor(),
         registry,
         activity: Rc::clone(activity),

@@ -1,0 +1,58 @@
+//! External authorizers: services of the mesh that decide on requests.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::ServiceName;
+
+/// A service that the server's proxy asks whether a request is permitted.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ExternalAuthorizer {
+    /// The service.
+    pub service: ServiceName,
+    /// Its port.
+    pub port: u16,
+    /// How it is asked.
+    pub protocol: AuthorizerProtocol,
+    /// How long an answer may take.
+    pub timeout: Duration,
+    /// Whether a request is permitted if the authorizer does not answer.
+    pub permits_on_failure: bool,
+    /// What precedes the path of the request in a request of HTTP to the authorizer.
+    pub path_prefix: Arc<str>,
+    /// The headers of the request that the authorizer is sent, in lower case; `None` means all.
+    pub sent: Option<Arc<[Arc<str>]>>,
+    /// The headers that the answer may set on the request, in lower case. What clients send under these names
+    /// is removed.
+    pub on_request: Vec<Arc<str>>,
+    /// The headers of the answer that are added to the response to a permitted request, in lower case.
+    pub on_response: Vec<Arc<str>>,
+}
+
+impl ExternalAuthorizer {
+    /// Stands for an authorizer that a document does not name correctly: it is never there, so that requests are
+    /// denied.
+    #[must_use]
+    pub fn none() -> Self {
+        Self {
+            service: ServiceName { namespace: "none".into(), name: "none".into() },
+            port: 1,
+            protocol: AuthorizerProtocol::Grpc,
+            timeout: Duration::ZERO,
+            permits_on_failure: false,
+            path_prefix: "".into(),
+            sent: None,
+            on_request: Vec::new(),
+            on_response: Vec::new(),
+        }
+    }
+}
+
+/// How an authorizer is asked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum AuthorizerProtocol {
+    /// By gRPC: `envoy.service.auth.v3.Authorization/Check`.
+    Grpc,
+    /// By a request of HTTP with the method, the path and headers of the one that it decides on.
+    Http,
+}

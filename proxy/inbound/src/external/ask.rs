@@ -1,0 +1,386 @@
+//! One question to an authorizer and its answer, over gRPC or HTTP.
+
+use std::cell::RefCell;
+use std::fmt;
+use std::future::pending;
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use bytes::{BufMut, Bytes, BytesMut};
+use http_body_util::{BodyExt, Empty, Full, Limited};
+use hyper::body::Incoming;
+use hyper::client::conn::{http1, http2};
+use hyper::header::{CONTENT_TYPE, HOST, HeaderMap, TE};
+use hyper::{Method, Request, Response, Uri};
+use hyper_util::rt::TokioIo;
+use leno_http::RequestView;
+use leno_transport::spawn_contained;
+use leno_types::authorizer::{AuthorizerProtocol, ExternalAuthorizer};
+use leno_wire::ext_authz::{CHECK_PATH, Check, CheckAnswer};
+
+use super::{MeshPort, headers};
+use crate::authorize::{AUTHORIZATION_DENIED, Denied};
+use crate::bearer;
+
+/// Largest answer: its message, or the body of a denial.
+const MAX_ANSWER: usize = 64 << 10;
+
+/// What of gRPC's frame precedes a message: whether it is compressed, and its length.
+const FRAME: usize = 5;
+
+/// Said in `leno-error` beside the cause of a denial.
+const EXTERNAL: &str = "external";
+
+/// The client's address, its identity, and the address that it has dialled.
+pub(super) type Ends = ((SocketAddr, String), SocketAddr);
+
+/// What an authorizer is asked.
+pub(crate) enum Question {
+    /// A message of Envoy's protocol.
+    Grpc(Bytes),
+    /// A request like the one that is decided on.
+    Http(Box<Request<Empty<Bytes>>>),
+}
+
+/// What an authorizer decides.
+pub(super) enum Decided {
+    Permitted { set: Vec<leno_http::HeaderLine>, on_response: Vec<leno_http::HeaderLine> },
+    Denied(Denied),
+}
+
+/// Why an authorizer has not decided.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum AskError {
+    /// There was no answer in time.
+    #[error("no answer in time")]
+    Timeout,
+    /// As many requests as may be are asked about.
+    #[error("too many requests are asked about")]
+    Overloaded,
+    /// The mesh has not reached it, or it has failed itself.
+    #[error("it is not reached, or has failed")]
+    Unavailable,
+    /// Its answer is too long, or not of the protocol.
+    #[error("its answer cannot be read")]
+    Answer,
+    /// The mesh refuses the question: the authorizer's own policies deny this workload, or the request cannot be
+    /// passed on.
+    #[error("the mesh refuses the question")]
+    Refused,
+    /// The request has no form in the protocol.
+    #[error("the request cannot be asked about")]
+    Request,
+}
+
+impl AskError {
+    pub(super) fn label(&self) -> &'static str {
+        match self {
+            Self::Timeout => "timeout",
+            Self::Overloaded => "overloaded",
+            Self::Unavailable => "unavailable",
+            Self::Answer => "unreadable-answer",
+            Self::Refused => "refused",
+            Self::Request => "unaskable-request",
+        }
+    }
+
+    /// Whether the request is permitted where a policy says so. A client can make a request that no authorizer is asked
+    /// about, and is not to pass by that.
+    pub(super) fn may_be_permitted(&self) -> bool {
+        !matches!(self, Self::Refused | Self::Request)
+    }
+}
+
+impl Question {
+    pub(super) fn new(
+        of: &ExternalAuthorizer,
+        ends: Ends,
+        request: RequestView<'_>,
+    ) -> Result<Self, AskError> {
+        let mut path = request.path().to_vec();
+        if let Some(query) = request.query() {
+            path.push(b'?');
+            path.extend(query);
+        }
+        let path = String::from_utf8(path).map_err(|_| AskError::Request)?;
+        match of.protocol {
+            AuthorizerProtocol::Grpc => Ok(Self::grpc(of, ends, (request, &path))),
+            AuthorizerProtocol::Http => Self::http(of, (request, &path)),
+        }
+    }
+
+    fn grpc(
+        of: &ExternalAuthorizer,
+        ((client, client_identity), server): Ends,
+        (request, path): (RequestView<'_>, &str),
+    ) -> Self {
+        let (method, host) = (request.method(), request.authority());
+        let mut headers = headers::joined(headers::sent(request, of.sent.as_deref()).into_iter());
+        // As Envoy has it.
+        for (name, value) in
+            [(":method", method), (":path", path), (":authority", host), (":scheme", "http")]
+        {
+            headers.insert(name.to_owned(), value.to_owned());
+        }
+        let check = Check {
+            client,
+            client_identity,
+            server,
+            time: bearer::now(),
+            method,
+            path,
+            host,
+            version: request.version().as_str(),
+            headers,
+        };
+        Self::Grpc(check.encode())
+    }
+
+    fn http(
+        of: &ExternalAuthorizer,
+        (request, path): (RequestView<'_>, &str),
+    ) -> Result<Self, AskError> {
+        let unfit = |_| AskError::Request;
+        let method =
+            Method::from_bytes(request.method().as_bytes()).map_err(|_| AskError::Request)?;
+        if method == Method::CONNECT || !path.starts_with('/') {
+            return Err(AskError::Request);
+        }
+        let uri =
+            Uri::try_from(format!("{}{path}", of.path_prefix)).map_err(|_| AskError::Request)?;
+        let host = request.authority();
+        let own = format!("{}.{}", of.service.name, of.service.namespace);
+        let host = if host.is_empty() { own.as_str() } else { host };
+        let mut asked = Request::builder().method(method).uri(uri).header(HOST, host);
+        for (name, value) in headers::sent(request, of.sent.as_deref()) {
+            if headers::is_of_request(name) {
+                asked = asked.header(name, value);
+            }
+        }
+        Ok(Self::Http(Box::new(asked.body(Empty::new()).map_err(unfit)?)))
+    }
+}
+
+impl Decided {
+    pub(super) fn new(answer: CheckAnswer, of: &ExternalAuthorizer) -> Self {
+        match answer {
+            CheckAnswer::Permitted { request, response } => Self::Permitted {
+                set: headers::allowed(&request, &of.on_request),
+                on_response: headers::allowed(&response, &of.on_response),
+            },
+            CheckAnswer::Denied { status, headers: given, body } => {
+                let status =
+                    u16::try_from(status).ok().filter(|status| (200..600).contains(status));
+                let content_type = given.iter().find(|(name, _)| name == "content-type");
+                let content_type =
+                    content_type.and_then(|(_, value)| std::str::from_utf8(value).ok());
+                let cause = format!("{AUTHORIZATION_DENIED}; reason={EXTERNAL}");
+                let denied = Denied::failed(status.unwrap_or(403), AUTHORIZATION_DENIED, cause);
+                Self::Denied(denied.answered(headers::of_denial(&given), content_type, body.into()))
+            }
+        }
+    }
+}
+
+/// The connection to an authorizer that calls of gRPC share.
+#[derive(Default)]
+pub(super) struct GrpcConnection(RefCell<Option<http2::SendRequest<Full<Bytes>>>>);
+
+impl fmt::Debug for GrpcConnection {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("GrpcConnection").finish_non_exhaustive()
+    }
+}
+
+/// Runs the tasks of a connection in the worker.
+#[derive(Clone, Copy)]
+struct OfWorker;
+
+impl<F: Future<Output = ()> + 'static> hyper::rt::Executor<F> for OfWorker {
+    fn execute(&self, task: F) {
+        spawn_contained(task);
+    }
+}
+
+impl GrpcConnection {
+    pub(super) async fn ask(
+        &self,
+        service: &dyn MeshPort,
+        message: Bytes,
+        timeout: Duration,
+    ) -> Result<CheckAnswer, AskError> {
+        let mut framed = BytesMut::with_capacity(FRAME + message.len());
+        framed.put_u8(0);
+        framed.put_u32(message.len().try_into().map_err(|_| AskError::Request)?);
+        framed.put(message);
+        let request = Request::post(format!("http://authorizer{CHECK_PATH}"))
+            .header(CONTENT_TYPE, "application/grpc")
+            .header(TE, "trailers")
+            .header("grpc-timeout", format!("{}m", timeout.as_millis()))
+            .body(Full::new(framed.freeze()))
+            .map_err(|_| AskError::Request)?;
+        let mut sender = self.sender(service).await?;
+        let response = sender.send_request(request).await.map_err(unavailable)?;
+        of_mesh(&response, |headers| grpc_status(headers) == Some(b"7"))?;
+        let is_failed =
+            |headers: &HeaderMap| grpc_status(headers).is_some_and(|status| status != b"0");
+        if response.status() != 200 || is_failed(response.headers()) {
+            return Err(AskError::Unavailable);
+        }
+        let body = Limited::new(response.into_body(), MAX_ANSWER).collect().await;
+        let body = body.map_err(|error| {
+            tracing::debug!(%error, "the answer of an authorizer cannot be read");
+            AskError::Answer
+        })?;
+        match body.trailers() {
+            Some(trailers) if grpc_status(trailers).is_some() && !is_failed(trailers) => {}
+            Some(trailers) if is_failed(trailers) => return Err(AskError::Unavailable),
+            _ => return Err(AskError::Answer),
+        }
+        let bytes = body.to_bytes();
+        match bytes.split_at_checked(FRAME) {
+            Some(([0, length @ ..], message))
+                if length.iter().fold(0, |sum, byte| sum << 8 | usize::from(*byte))
+                    == message.len() =>
+            {
+                CheckAnswer::decode(bytes.slice(FRAME..)).map_err(|_| AskError::Answer)
+            }
+            _ => Err(AskError::Answer),
+        }
+    }
+
+    async fn sender(
+        &self,
+        service: &dyn MeshPort,
+    ) -> Result<http2::SendRequest<Full<Bytes>>, AskError> {
+        let known = self.0.borrow().clone();
+        if let Some(sender) = known.filter(|sender| !sender.is_closed()) {
+            return Ok(sender);
+        }
+        let (pipe, serving) = service.connect(true);
+        spawn_contained(serving);
+        let made = http2::Builder::new(OfWorker).handshake(TokioIo::new(pipe)).await;
+        let (sender, connection) = made.map_err(unavailable)?;
+        // Ends when its last sender is dropped, and with it the pipe and what serves that.
+        spawn_contained(async move {
+            if let Err(error) = connection.await {
+                tracing::debug!(%error, "a connection to an authorizer ended");
+            }
+        });
+        self.0.replace(Some(sender.clone()));
+        Ok(sender)
+    }
+}
+
+fn grpc_status(headers: &HeaderMap) -> Option<&[u8]> {
+    headers.get("grpc-status").map(|status| status.as_bytes())
+}
+
+/// Asks by a request of HTTP. 2xx permits it, 5xx is a failure, anything else a denial.
+pub(super) async fn over_http(
+    service: &dyn MeshPort,
+    request: Request<Empty<Bytes>>,
+) -> Result<CheckAnswer, AskError> {
+    let (pipe, serving) = service.connect(false);
+    let made = http1::Builder::new().handshake(TokioIo::new(pipe)).await;
+    let (mut sender, connection) = made.map_err(unavailable)?;
+    let exchange = async {
+        let response = sender.send_request(request).await.map_err(unavailable)?;
+        of_mesh(&response, |_| (400..500).contains(&response.status().as_u16()))?;
+        let (head, body) = response.into_parts();
+        let headers = head.headers.iter().map(|(name, value)| {
+            (name.as_str().to_owned(), Bytes::copy_from_slice(value.as_bytes()))
+        });
+        let headers: Vec<(String, Bytes)> = headers.collect();
+        match head.status.as_u16() {
+            200..300 => Ok(CheckAnswer::Permitted { request: headers.clone(), response: headers }),
+            500.. => Err(AskError::Unavailable),
+            status => {
+                let body = Limited::new(body, MAX_ANSWER).collect().await;
+                let body = body.map_err(|_| AskError::Answer)?.to_bytes();
+                Ok(CheckAnswer::Denied { status: status.into(), headers, body: body.to_vec() })
+            }
+        }
+    };
+    // Both end with the exchange; before it, they show in it.
+    let driven = async {
+        let (ended, ()) = tokio::join!(connection, serving);
+        if let Err(error) = ended {
+            tracing::debug!(%error, "a connection to an authorizer ended");
+        }
+        pending::<()>().await;
+    };
+    tokio::select! {
+        biased;
+        decided = exchange => decided,
+        () = driven => Err(AskError::Unavailable),
+    }
+}
+
+/// An answer of the mesh, in place of the authorizer's, is a failure.
+fn of_mesh(
+    response: &Response<Incoming>,
+    is_refusal: impl Fn(&HeaderMap) -> bool,
+) -> Result<(), AskError> {
+    let Some(cause) = response.headers().get("leno-error") else { return Ok(()) };
+    tracing::debug!(?cause, "an authorizer is not reached");
+    match is_refusal(response.headers()) {
+        true => Err(AskError::Refused),
+        false => Err(AskError::Unavailable),
+    }
+}
+
+fn unavailable(error: hyper::Error) -> AskError {
+    tracing::debug!(%error, "an authorizer is not reached");
+    AskError::Unavailable
+}
+
+#[cfg(test)]
+#[expect(clippy::unwrap_used, reason = "tests")]
+mod tests {
+    use leno_http::{Limits, RequestHead};
+
+    use super::*;
+
+    fn asked(protocol: AuthorizerProtocol, request: &[u8]) -> Result<Question, AskError> {
+        let mut head = RequestHead::default();
+        assert!(head.parse(request, &Limits::default()).unwrap());
+        let of = ExternalAuthorizer {
+            protocol,
+            path_prefix: "/check".into(),
+            sent: Some(["cookie".into(), "range".into(), "leno-x".into()].into()),
+            ..ExternalAuthorizer::none()
+        };
+        let address = SocketAddr::from(([192, 0, 2, 1], 80));
+        Question::new(&of, ((address, String::new()), address), head.view(request))
+    }
+
+    /// Where failures permit, such a request would pass by.
+    #[test]
+    fn what_cannot_be_asked_about_is_denied() {
+        for request in [
+            &b"GET /\xff HTTP/1.1\r\nhost: a\r\n\r\n"[..],
+            b"OPTIONS * HTTP/1.1\r\nhost: a\r\n\r\n",
+        ] {
+            let error = asked(AuthorizerProtocol::Http, request).err().unwrap();
+            assert!(matches!(error, AskError::Request) && !error.may_be_permitted());
+        }
+        let error = asked(AuthorizerProtocol::Grpc, b"GET /\xff HTTP/1.1\r\nhost: a\r\n\r\n");
+        assert!(matches!(error.err().unwrap(), AskError::Request));
+        assert!(!AskError::Refused.may_be_permitted() && AskError::Timeout.may_be_permitted());
+    }
+
+    #[test]
+    fn a_question_over_http_is_like_the_request() {
+        let request =
+            b"POST /a?b HTTP/1.1\r\nhost: web\r\ncookie: x\r\nrange: bytes=0-1\r\nleno-x: 1\r\n\
+            authorization: y\r\ncontent-length: 5\r\n\r\n";
+        let Ok(Question::Http(asked)) = asked(AuthorizerProtocol::Http, request) else { panic!() };
+        assert_eq!(
+            (asked.method(), asked.uri().to_string().as_str()),
+            (&Method::POST, "/check/a?b")
+        );
+        let names: Vec<_> = asked.headers().iter().map(|(name, _)| name.as_str()).collect();
+        assert_eq!(names, ["host", "cookie"]);
+    }
+}

@@ -1,0 +1,79 @@
+//! Requests of the proxy's own to services of the mesh, such as questions to external authorizers. They go as the
+//! requests of the workload go that name the same service, except that routes do not change them.
+
+use std::future::pending;
+use std::rc::Rc;
+
+use leno_http::{Conn, RequestHead, serve_streams};
+use leno_types::ServiceName;
+use tokio::io::DuplexStream;
+
+use crate::Shared;
+use crate::destination::Destination;
+use crate::forward::{Forwarded, forward};
+use crate::http::serve_call;
+use crate::request::OfHttp1;
+
+/// The services of the mesh, as the workload of one worker reaches them.
+#[derive(Clone, Debug)]
+pub struct Services {
+    shared: Rc<Shared>,
+}
+
+/// A port of a service. It keeps connections to it.
+#[derive(Clone, Debug)]
+pub struct ServicePort {
+    shared: Rc<Shared>,
+    destination: Rc<Destination>,
+}
+
+impl Services {
+    pub(crate) fn new(shared: &Rc<Shared>) -> Self {
+        Self { shared: Rc::clone(shared) }
+    }
+
+    /// A port of a service; asks discovery on first use.
+    #[must_use]
+    pub fn port(&self, service: &ServiceName, port: u16) -> ServicePort {
+        let destination = self.shared.targets.get(&self.shared, service, port);
+        ServicePort { shared: Rc::clone(&self.shared), destination }
+    }
+}
+
+impl ServicePort {
+    /// Serves the requests on a connection in memory, of HTTP/1 or HTTP/2, until the client closes it. A proxy that
+    /// drains goes on with it, since requests in progress need their answers.
+    pub async fn serve(self, client: DuplexStream, http2: bool) {
+        let Self { shared, destination } = self;
+        // Until discovery has answered, nothing is known of the service.
+        destination.route().await;
+        if http2 {
+            let begin = |request| {
+                let job = (Rc::clone(&shared), Rc::clone(&destination), request);
+                shared.tasks.run(job, serve_call);
+            };
+            let served = serve_streams(client, b"", &shared.h2_limits, begin, pending()).await;
+            if let Err(error) = served {
+                tracing::debug!(%error, "a connection of the proxy's own ended");
+            }
+            return;
+        }
+        let forward = async |client: &mut Conn<DuplexStream>, head: &RequestHead| {
+            let mut request = OfHttp1 { client, head, of_http2: false };
+            match forward(&shared, &destination, &mut request).await {
+                Forwarded::Done(done) => client.conclude(head, &done).await,
+                Forwarded::Failed(status, cause) => client.fail(head, status, cause).await,
+                Forwarded::Answered(answer) => client.answer(head, &answer.answer()).await,
+            }
+        };
+        // The proxy writes nothing that it cannot read.
+        let refused = |status, cause| tracing::debug!(status, cause, "an own request is refused");
+        let client = Conn::new(client);
+        leno_http::serve(client, (&shared.limits, pending()), forward, refused).await;
+    }
+
+    /// Closes idle connections that are too old. To be called every few seconds.
+    pub fn sweep(&self) {
+        self.destination.sweep();
+    }
+}
