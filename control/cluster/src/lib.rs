@@ -4,7 +4,7 @@
 //! ```text
 //!  Secret       <- authority   one pair for all replicas, made by the first of them
 //!  TokenReview  <- tokens      whose token a proxy shows
-//!  routes and policies  <- statuses  their status, by that replica
+//!  routes and policies  <- statuses  their status, by the replica that leads
 //!  ConfigMaps   <- roots       what proxies check the control plane by, in every namespace, by it
 //!  webhooks     <- webhooks    what the API server checks the control plane by, by it
 //!  XMesh        <- xmesh       what the mesh says of itself, by it
@@ -40,10 +40,12 @@ mod xmesh;
 pub use authority::{AuthorityError, AuthorityReconciler, SECRET, authority};
 pub use kinds::{FailingKind, kinds_followed};
 pub use removal::{Halfway, RemovalProgress, RemovalReconciler};
-pub use replica::{Condition, Conditions, ReplicaReporter};
+pub use replica::{Condition, ReplicaReport, ReplicaReporter, Reports};
 pub use roots::{CONFIG_MAP, RootsReconciler};
 pub use statuses::StatusReconciler;
 pub use tokens::{AUDIENCE, TokenReviewer};
-pub use unenforced::{POLICIES_CONDITION, policies_enforced};
+pub use unenforced::{
+    POLICIES_CONDITION, UNENFORCED_ANNOTATION, policies_enforced, unenforced_annotation,
+};
 pub use webhooks::{INJECTOR, VALIDATOR, WebhookReconciler};
 pub use xmesh::{FEATURES, MESH, XMeshReconciler};

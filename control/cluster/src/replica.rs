@@ -1,6 +1,6 @@
-//! What a replica says of itself: conditions of its own pod.
+//! What a replica says of itself: conditions of its own pod, and an annotation for the leader.
 //!
-//! They are how a user who may read pods learns of it, and what `leno check` reads. They are conditions of each pod, not
+//! The conditions are how a user who may read pods learns of it, and what `leno check` reads. They are conditions of each pod, not
 //! of one object for all replicas: rights are shared, but a replica that started later knows less, and each has proxies
 //! of its own.
 
@@ -21,8 +21,9 @@ use tokio::time::{interval, timeout};
 
 use crate::counts;
 use crate::reconcile::{Reconciler, run};
+use crate::unenforced::UNENFORCED_ANNOTATION;
 
-/// How often the conditions are looked at: what is said may depend on how long something lasts.
+/// How often it is looked at what to say: that may depend on how long something lasts.
 const LOOK: Duration = Duration::from_secs(1);
 /// Longest wait for the API server's answer.
 const ANSWER: Duration = Duration::from_secs(10);
@@ -51,15 +52,40 @@ impl Condition {
     }
 }
 
-/// Returns the conditions that are known.
-pub type Conditions = Arc<dyn Fn() -> Vec<Condition> + Send + Sync>;
+/// What a pod should say of its replica.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ReplicaReport {
+    /// The conditions that are known.
+    pub conditions: Vec<Condition>,
+    /// The value of [`UNENFORCED_ANNOTATION`]; without it the pod should not have the annotation.
+    pub unenforced: Option<String>,
+}
 
-/// Keeps conditions of one pod. Outside of a cluster there is no such pod, and nothing to do.
+/// Returns what is known now.
+pub type Reports = Arc<dyn Fn() -> ReplicaReport + Send + Sync>;
+
+/// Keeps the conditions and the annotation of one pod. Outside of a cluster there is no such pod, and nothing to do.
 pub struct ReplicaReporter {
     pods: Api<Pod>,
     pod: String,
     written: AtomicU64,
     failed: AtomicU64,
+}
+
+/// What the pod says.
+#[derive(Clone, Debug, Default)]
+struct Said {
+    /// Its conditions, by type.
+    conditions: BTreeMap<String, Written>,
+    unenforced: Option<String>,
+}
+
+/// What is to be written.
+#[derive(Debug, Default)]
+struct Due {
+    conditions: Vec<(&'static str, Written)>,
+    /// The annotation, if it is to be another, and the new value, if it is to have one.
+    unenforced: Option<Option<String>>,
 }
 
 /// A condition as the pod has it.
@@ -87,10 +113,10 @@ impl ReplicaReporter {
         Self { pods: Api::namespaced(client, namespace), pod: pod.to_owned(), written, failed }
     }
 
-    /// Watches the pod, and writes whenever one of its conditions is another than it should be, until the process ends.
-    pub async fn run(&self, conditions: Conditions) {
-        let (wanted, pod) = (Vec::new(), Reflection::default());
-        run(Observed { own: self, conditions, wanted, pod }).await;
+    /// Watches the pod, and writes whenever it says something else than it should, until the process ends.
+    pub async fn run(&self, reports: Reports) {
+        let (wanted, pod) = (ReplicaReport::default(), Reflection::default());
+        run(Observed { own: self, reports, wanted, pod }).await;
     }
 
     /// Appends what was counted, as Prometheus text.
@@ -100,10 +126,20 @@ impl ReplicaReporter {
         counts::render(text, ("condition_writes_total", help), &results);
     }
 
-    /// Whether the conditions were written, or have no pod.
-    async fn write(&self, conditions: &[Value]) -> bool {
-        // A strategic merge: conditions of other types stay.
-        let patch = Patch::Strategic(json!({"status": {"conditions": conditions}}));
+    /// Whether all was written, or has no pod.
+    async fn write(&self, due: &Due) -> bool {
+        let condition = |(kind, written): &(&str, Written)| -> Value {
+            let Written { status, reason, message, since } = written;
+            json!({"type": kind, "status": status, "reason": reason, "message": message,
+                "lastTransitionTime": since})
+        };
+        let conditions: Vec<Value> = due.conditions.iter().map(condition).collect();
+        // A strategic merge: conditions of other types stay. The subresource also has the annotations of a pod.
+        let mut patch = json!({"status": {"conditions": conditions}});
+        if let Some(unenforced) = &due.unenforced {
+            patch["metadata"] = json!({"annotations": {UNENFORCED_ANNOTATION: unenforced}});
+        }
+        let patch = Patch::Strategic(patch);
         let params = PatchParams::default();
         let write = self.pods.patch_status(&self.pod, &params, &patch);
         let failure = match timeout(ANSWER, write).await {
@@ -133,23 +169,22 @@ impl ReplicaReporter {
 /// What is to be said, and what the pod says.
 struct Observed<'a> {
     own: &'a ReplicaReporter,
-    conditions: Conditions,
-    wanted: Vec<Condition>,
-    /// The conditions of the pod by type, if there is a pod.
-    pod: Reflection<(), BTreeMap<String, Written>>,
+    reports: Reports,
+    wanted: ReplicaReport,
+    /// What the pod says, if there is a pod.
+    pod: Reflection<(), Said>,
 }
 
 enum Observation {
-    Wanted(Vec<Condition>),
-    Written(Report<BTreeMap<String, Written>>),
+    Wanted(ReplicaReport),
+    Said(Report<Said>),
 }
 
 impl Observed<'_> {
-    /// The conditions to be written.
-    fn due(&self) -> Vec<(&'static str, Written)> {
-        let Some(found) = self.pod.values().get(&()) else { return Vec::new() };
+    fn due(&self) -> Due {
+        let Some(said) = self.pod.values().get(&()) else { return Due::default() };
         let due = |wanted: &Condition| {
-            let found = found.get(wanted.kind);
+            let found = said.conditions.get(wanted.kind);
             if found.is_some_and(|found| found.says(wanted)) {
                 return None;
             }
@@ -163,7 +198,17 @@ impl Observed<'_> {
             };
             Some((wanted.kind, written))
         };
-        self.wanted.iter().filter_map(due).collect()
+        let ReplicaReport { conditions, unenforced } = &self.wanted;
+        Due {
+            conditions: conditions.iter().filter_map(due).collect(),
+            unenforced: (said.unenforced != *unenforced).then(|| unenforced.clone()),
+        }
+    }
+}
+
+impl Due {
+    fn is_empty(&self) -> bool {
+        self.conditions.is_empty() && self.unenforced.is_none()
     }
 }
 
@@ -175,25 +220,25 @@ impl Reconciler for Observed<'_> {
     const RETRY: Duration = Duration::from_secs(10);
 
     fn watches(&self) -> BoxStream<'static, Observation> {
-        let conditions = Arc::clone(&self.conditions);
+        let reports = Arc::clone(&self.reports);
         let looks = stream::unfold(interval(LOOK), |mut ticks| async move {
             ticks.tick().await;
             Some(((), ticks))
         });
-        let wanted = looks.map(move |()| Observation::Wanted(conditions()));
+        let wanted = looks.map(move |()| Observation::Wanted(reports()));
         let pod = leno_kube::watch(self.own.pods.clone(), Selection::named(&self.own.pod));
-        let written = pod.map(|report| Observation::Written(report.map(conditions_of)));
-        stream::select(wanted, written).boxed()
+        let said = pod.map(|report| Observation::Said(report.map(said_by)));
+        stream::select(wanted, said).boxed()
     }
 
     fn observe(&mut self, observation: Observation) {
         match observation {
             Observation::Wanted(wanted) => self.wanted = wanted,
-            Observation::Written(Report::Event(event)) => {
-                self.pod.take(event, |written| ((), Some(written)));
+            Observation::Said(Report::Event(event)) => {
+                self.pod.take(event, |said| ((), Some(said)));
             }
-            Observation::Written(Report::Resumed) => {}
-            Observation::Written(Report::Failed(error)) => self.own.failed(&error.to_string()),
+            Observation::Said(Report::Resumed) => {}
+            Observation::Said(Report::Failed(error)) => self.own.failed(&error.to_string()),
         }
     }
 
@@ -203,29 +248,28 @@ impl Reconciler for Observed<'_> {
 
     async fn reconcile(&mut self) -> bool {
         let due = self.due();
-        let conditions: Vec<Value> = due
-            .iter()
-            .map(|(kind, Written { status, reason, message, since })| {
-                json!({"type": kind, "status": status, "reason": reason, "message": message,
-                    "lastTransitionTime": since})
-            })
-            .collect();
-        let is_written = self.own.write(&conditions).await;
-        if is_written && let Some(found) = self.pod.values().get(&()) {
-            let mut found = found.clone();
-            found.extend(due.into_iter().map(|(kind, written)| (kind.to_owned(), written)));
-            self.pod.insert((), found);
+        let is_written = self.own.write(&due).await;
+        if is_written && let Some(said) = self.pod.values().get(&()) {
+            let mut said = said.clone();
+            let conditions = due.conditions.into_iter();
+            said.conditions.extend(conditions.map(|(kind, written)| (kind.to_owned(), written)));
+            if let Some(unenforced) = due.unenforced {
+                said.unenforced = unenforced;
+            }
+            self.pod.insert((), said);
         }
         is_written
     }
 }
 
-fn conditions_of(pod: Pod) -> BTreeMap<String, Written> {
+fn said_by(mut pod: Pod) -> Said {
+    let unenforced =
+        pod.metadata.annotations.as_mut().and_then(|all| all.remove(UNENFORCED_ANNOTATION));
     let conditions = pod.status.and_then(|status| status.conditions).unwrap_or_default();
     let written = conditions.into_iter().map(|one| {
         let (reason, message) = (one.reason.unwrap_or_default(), one.message.unwrap_or_default());
         let since = one.last_transition_time;
         (one.type_, Written { status: one.status, reason, message, since })
     });
-    written.collect()
+    Said { conditions: written.collect(), unenforced }
 }

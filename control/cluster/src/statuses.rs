@@ -1,4 +1,6 @@
 //! Writes the status of routes and policies, while this replica leads.
+//!
+//! It is what the index says of them, and what the replicas say of proxies that do not enforce policies (`unenforced`).
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -6,20 +8,25 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use futures_util::stream::{self, BoxStream, Stream, StreamExt};
+use k8s_openapi::api::core::v1::Pod;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use k8s_openapi::jiff::Timestamp;
 use leno_index::{Change, Index};
 use leno_kube::api::{ApiResource, DynamicObject, GroupVersionKind, Patch, PatchParams};
-use leno_kube::{Api, Client};
+use leno_kube::{Api, Client, Reflection, Report, Selection};
 use leno_resources::{Kind, Metadata, Object, ObjectKey};
 use leno_serve::State;
+use leno_status::OlderProxies;
 use serde_json::{Value, json};
 use tokio::sync::{Notify, watch};
 use tokio::time::{MissedTickBehavior, timeout};
 
 use crate::counts;
 use crate::reconcile::{Reconciler, while_leading};
+use crate::unenforced::older_proxies;
 
+/// The label of the control plane's pods, and its value.
+const REPLICAS: (&str, &str) = ("app.kubernetes.io/name", "leno-controller");
 /// Whose the written fields are, for the API server.
 const FIELD_MANAGER: &str = "leno-controller";
 /// How often policies are judged again after changes of endpoints alone, which a large mesh has all the time.
@@ -37,6 +44,8 @@ const JUDGED: usize = 256;
 /// Keeps what routes and policies say of themselves, and writes what the mesh says of them.
 pub struct StatusReconciler {
     client: Client,
+    /// The namespace of the control plane.
+    namespace: String,
     /// The objects as last read, with the version that a status replaces.
     objects: Mutex<BTreeMap<ObjectKey, Judged>>,
     changes: Arc<Changes>,
@@ -96,11 +105,12 @@ enum Which {
 }
 
 impl StatusReconciler {
-    /// Knows no object yet.
+    /// Knows no object yet. `namespace` is that of the control plane.
     #[must_use]
-    pub fn new(client: Client) -> Self {
+    pub fn new(client: Client, namespace: &str) -> Self {
         Self {
             client,
+            namespace: namespace.to_owned(),
             objects: Mutex::default(),
             changes: Arc::default(),
             counts: Counts::default(),
@@ -159,7 +169,14 @@ impl StatusReconciler {
     /// Writes while `leads` says so, until its sender ends.
     pub async fn run(&self, state: &State, leads: watch::Receiver<bool>) {
         // A new leader judges everything: its predecessor may have left anything undone.
-        while_leading(leads, || Observed { own: self, state, which: Some(Which::All) }).await;
+        while_leading(leads, || Observed {
+            own: self,
+            state,
+            which: Some(Which::All),
+            replicas: Reflection::default(),
+            older: None,
+        })
+        .await;
     }
 
     /// Appends what was counted, as Prometheus text.
@@ -170,7 +187,7 @@ impl StatusReconciler {
         counts::render(text, ("status_writes_total", help), &results);
     }
 
-    fn due(&self, state: &State, which: Which) -> Vec<Due> {
+    fn due(&self, state: &State, which: Which, older: &BTreeMap<String, OlderProxies>) -> Vec<Due> {
         let now = Time(Timestamp::now());
         let objects = self.objects();
         let wanted = |one: &&Judged| {
@@ -179,7 +196,7 @@ impl StatusReconciler {
         let all: Vec<Judged> = objects.values().filter(wanted).cloned().collect();
         drop(objects);
         let judge = |index: &Index, some: &[Judged]| -> Vec<Due> {
-            some.iter().filter_map(|one| due(index, one, &now)).collect()
+            some.iter().filter_map(|one| due(index, one, older, &now)).collect()
         };
         all.chunks(JUDGED).flat_map(|some| state.look(|index| judge(index, some))).collect()
     }
@@ -259,10 +276,33 @@ struct Observed<'a> {
     own: &'a StatusReconciler,
     state: &'a State,
     which: Option<Which>,
+    /// What each replica says, by the name of its pod.
+    replicas: Reflection<String, BTreeMap<String, OlderProxies>>,
+    /// What they say together, by policy. `None` until their pods were read, or cannot be: else a new leader would first
+    /// write that all proxies enforce all policies.
+    older: Option<BTreeMap<String, OlderProxies>>,
+}
+
+enum Observation {
+    /// These are to be judged.
+    Changed(Which),
+    /// A replica's pod: its name, and what it says.
+    Replica(Report<(String, BTreeMap<String, OlderProxies>)>),
+}
+
+impl Observed<'_> {
+    /// What all replicas say.
+    fn merge(&self) -> BTreeMap<String, OlderProxies> {
+        let mut all: BTreeMap<String, OlderProxies> = BTreeMap::new();
+        for (policy, older) in self.replicas.values().values().flatten() {
+            all.entry(policy.clone()).or_default().merge(older.clone());
+        }
+        all
+    }
 }
 
 impl Reconciler for Observed<'_> {
-    type Observation = Which;
+    type Observation = Observation;
 
     /// A rollout changes many things at once, and people read a status after this.
     const GATHER: Duration = Duration::from_millis(100);
@@ -270,25 +310,52 @@ impl Reconciler for Observed<'_> {
     const RETRY: Duration = Duration::from_secs(2);
 
     /// The objects are not watched here: they come through the index, whose changes are noted.
-    fn watches(&self) -> BoxStream<'static, Which> {
+    fn watches(&self) -> BoxStream<'static, Observation> {
         let all = stream::unfold(Arc::clone(&self.own.changes), |changes| async move {
             changes.all.notified().await;
             Some((Which::All, changes))
         });
-        stream::select(all, self.own.changes.of_endpoints()).boxed()
+        let changed = stream::select(all, self.own.changes.of_endpoints());
+        let pods: Api<Pod> = Api::namespaced(self.own.client.clone(), &self.own.namespace);
+        let (label, value) = REPLICAS;
+        let replicas = leno_kube::watch(pods, Selection::labelled(label, value));
+        let said = |pod: Pod| {
+            let older = older_proxies(&pod);
+            (pod.metadata.name.unwrap_or_default(), older)
+        };
+        let replicas = replicas.map(move |report| Observation::Replica(report.map(said)));
+        stream::select(changed.map(Observation::Changed), replicas).boxed()
     }
 
-    fn observe(&mut self, which: Which) {
-        self.which = self.which.max(Some(which));
+    fn observe(&mut self, observation: Observation) {
+        match observation {
+            Observation::Changed(which) => self.which = self.which.max(Some(which)),
+            Observation::Replica(Report::Event(event)) => {
+                self.replicas.take(event, |(name, older)| (name, Some(older)));
+                if !self.replicas.is_complete() {
+                    return;
+                }
+                let older = self.merge();
+                if self.older.as_ref() != Some(&older) {
+                    self.older = Some(older);
+                    self.which = self.which.max(Some(Which::Policies));
+                }
+            }
+            Observation::Replica(Report::Resumed) => {}
+            Observation::Replica(Report::Failed(error)) => {
+                tracing::warn!(%error, "the control plane's pods cannot be read; trying again");
+                self.older.get_or_insert_default();
+            }
+        }
     }
 
     fn is_due(&self) -> bool {
-        self.which.is_some()
+        self.which.is_some() && self.older.is_some()
     }
 
     async fn reconcile(&mut self) -> bool {
-        let Some(which) = self.which.take() else { return true };
-        let left = self.own.write(self.own.due(self.state, which)).await;
+        let (Some(which), Some(older)) = (self.which.take(), &self.older) else { return true };
+        let left = self.own.write(self.own.due(self.state, which, older)).await;
         if left {
             self.which = Some(Which::All);
         }
@@ -328,12 +395,22 @@ fn is_judged(kind: Kind) -> bool {
 }
 
 /// The status that an object should have, where it has another.
-fn due(index: &Index, Judged { object, misread, .. }: &Judged, now: &Time) -> Option<Due> {
+fn due(
+    index: &Index,
+    Judged { object, misread, .. }: &Judged,
+    older: &BTreeMap<String, OlderProxies>,
+    now: &Time,
+) -> Option<Due> {
     let key = object.key();
+    // Only these depend on a feature of proxies.
+    let older = match key.kind {
+        Kind::AuthorizationPolicy => older.get(&format!("{}/{}", key.namespace, key.name)),
+        _ => None,
+    };
     let status = match (key.kind.is_policy(), misread) {
         (false, None) => json!(leno_status::status(index, object, now)?),
         (false, Some(reason)) => json!(leno_status::refused(object, reason, now)?),
-        (true, None) => json!(leno_status::policy_status(index, object, now)?),
+        (true, None) => json!(leno_status::policy_status(index, object, older, now)?),
         (true, Some(reason)) => json!(leno_status::refused_policy(object, reason, now)?),
     };
     let (api_version, version) = written(object)?;

@@ -1,13 +1,40 @@
-//! What a replica says of proxies of earlier releases, which do not enforce all that holds for their workloads.
+//! What a replica says of proxies of earlier releases, which do not enforce all that holds for their workloads: to users
+//! by a condition of its pod, and to the leader, which writes the status of the policies, by an annotation of it.
+//!
+//! ```text
+//!  streams of a replica ──► annotation of its pod ──┐
+//!  streams of another   ──► annotation of its pod ──┴─► leader ──► status of each policy
+//! ```
 
-use leno_serve::UnenforcedPolicies;
+use std::collections::{BTreeMap, BTreeSet};
+
+use k8s_openapi::api::core::v1::Pod;
+use leno_serve::{UnenforcedPolicies, UnenforcingWorkloads};
+use leno_status::OlderProxies;
+use serde::Deserialize;
+use serde_json::{Value, json};
 
 use crate::replica::Condition;
 
 /// The condition of the replica's pod; `leno check` reads it.
 pub const POLICIES_CONDITION: &str = "leno.dev/PoliciesEnforced";
+/// The annotation of the replica's pod with the policies that are not enforced, by [`unenforced_annotation`].
+pub const UNENFORCED_ANNOTATION: &str = "leno.dev/unenforced-policies";
 /// Workloads that are named; the others are counted.
 const NAMED: usize = 16;
+/// Longest annotation, in bytes: every client that reads pods reads it. About 150 policies have room; of further ones the
+/// status does not say it.
+const MAX_ANNOTATION: usize = 16 << 10;
+
+/// What the annotation has of a policy.
+#[derive(Debug, Deserialize)]
+struct Entry {
+    /// Workloads, as `namespace/name`.
+    workloads: BTreeSet<String>,
+    /// How many others there are.
+    #[serde(default)]
+    others: usize,
+}
 
 /// Whether all connected proxies enforce the policies that they were sent, as [`POLICIES_CONDITION`].
 #[must_use]
@@ -36,6 +63,46 @@ fn line(of: &UnenforcedPolicies) -> String {
     )
 }
 
+/// The value of [`UNENFORCED_ANNOTATION`]: a JSON object with an entry for each policy, `namespace/name`. `None` if all
+/// policies are enforced.
+#[must_use]
+pub fn unenforced_annotation(policies: &BTreeMap<String, UnenforcingWorkloads>) -> Option<String> {
+    let mut entries = serde_json::Map::new();
+    // The braces.
+    let mut length = 2;
+    for (policy, UnenforcingWorkloads { workloads, count }) in policies {
+        let others = count - workloads.len();
+        let workloads: Vec<String> = workloads.iter().map(ToString::to_string).collect();
+        let entry = json!({"workloads": workloads, "others": others});
+        // With two quotation marks, a colon and a comma.
+        length += policy.len() + entry.to_string().len() + 4;
+        if length > MAX_ANNOTATION {
+            break;
+        }
+        entries.insert(policy.clone(), entry);
+    }
+    (!entries.is_empty()).then(|| Value::Object(entries).to_string())
+}
+
+/// What the annotation of a replica's pod says, by policy. Nothing if the replica is of another release and writes it
+/// otherwise.
+pub(crate) fn older_proxies(pod: &Pod) -> BTreeMap<String, OlderProxies> {
+    let annotations = pod.metadata.annotations.as_ref();
+    let Some(text) = annotations.and_then(|all| all.get(UNENFORCED_ANNOTATION)) else {
+        return BTreeMap::new();
+    };
+    let entries: BTreeMap<String, Entry> = match serde_json::from_str(text) {
+        Ok(entries) => entries,
+        Err(error) => {
+            let pod = pod.metadata.name.as_deref();
+            tracing::warn!(pod, %error, "the annotation {UNENFORCED_ANNOTATION} cannot be read");
+            return BTreeMap::new();
+        }
+    };
+    let older = |Entry { workloads, others }| OlderProxies { workloads, others };
+    entries.into_iter().map(|(policy, entry)| (policy, older(entry))).collect()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -60,5 +127,37 @@ mod tests {
         }
         let many: Vec<_> = (0..100).map(|nth| of(nth, &["shop/a"], 1)).collect();
         assert!(policies_enforced(&many).message.contains("84 more workloads"));
+    }
+
+    fn pod(annotation: Option<String>) -> Pod {
+        let mut pod = Pod::default();
+        let value = annotation.map(|value| (UNENFORCED_ANNOTATION.to_owned(), value));
+        pod.metadata.annotations = Some(value.into_iter().collect());
+        pod
+    }
+
+    #[test]
+    fn the_leader_reads_what_a_replica_writes_and_the_annotation_is_bounded() {
+        assert_eq!(unenforced_annotation(&BTreeMap::new()), None);
+        assert_eq!(older_proxies(&pod(None)), BTreeMap::new());
+        let of = |count| {
+            let workloads = vec!["shop/web-0".parse().unwrap(), "shop/web-1".parse().unwrap()];
+            UnenforcingWorkloads { workloads, count }
+        };
+        let two = BTreeMap::from([("shop/a".to_owned(), of(2)), ("shop/b".to_owned(), of(9))]);
+        let read = older_proxies(&pod(unenforced_annotation(&two)));
+        let others: Vec<_> = read.values().map(|older| older.others).collect();
+        assert_eq!((read.len(), others), (2, vec![0, 7]));
+        assert!(read["shop/a"].workloads.contains("shop/web-1"));
+
+        let many = (0..10_000).map(|nth| (format!("shop/p{nth:05}"), of(2))).collect();
+        let written = unenforced_annotation(&many).unwrap();
+        assert!(
+            (MAX_ANNOTATION - 100..=MAX_ANNOTATION).contains(&written.len()),
+            "{}",
+            written.len()
+        );
+        assert!(older_proxies(&pod(Some(written))).len() > 100);
+        assert_eq!(older_proxies(&pod(Some("[1]".to_owned()))), BTreeMap::new());
     }
 }

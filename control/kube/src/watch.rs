@@ -37,6 +37,8 @@ const STREAM_TRIES: u32 = 5;
 pub struct Selection {
     /// A field selector; empty for all objects.
     pub fields: String,
+    /// A label selector; empty for all objects.
+    pub labels: String,
     /// Objects in one page, if the server cannot stream a list: a page is in memory as a whole.
     pub page: u32,
     /// The longest wait after a failure, without the jitter, which adds up to as much again.
@@ -46,7 +48,8 @@ pub struct Selection {
 impl Default for Selection {
     /// All objects, for a client of which there are few: the watch goes on at most 8 s after the API server is back.
     fn default() -> Self {
-        Self { fields: String::new(), page: 500, longest_wait: Duration::from_secs(4) }
+        let (fields, labels) = (String::new(), String::new());
+        Self { fields, labels, page: 500, longest_wait: Duration::from_secs(4) }
     }
 }
 
@@ -57,16 +60,28 @@ impl Selection {
         Self { fields: format!("metadata.name={name}"), ..Self::default() }
     }
 
+    /// The objects with this value of a label.
+    #[must_use]
+    pub fn labelled(label: &str, value: &str) -> Self {
+        Self { labels: format!("{label}={value}"), ..Self::default() }
+    }
+
     fn config(&self, streams: bool) -> watcher::Config {
         let config = watcher::Config::default().page_size(self.page);
         let config = if streams { config.streaming_lists() } else { config };
-        if self.fields.is_empty() {
+        if self.fields.is_empty() && self.labels.is_empty() {
             return config;
         }
         // A list of few objects comes from the server's cache, whose index finds them; etcd would read all objects.
         // The cache has no pages.
-        let config = config.fields(&self.fields).any_semantic();
-        watcher::Config { page_size: None, ..config }
+        let config = config.any_semantic();
+        let selector = |text: &String| (!text.is_empty()).then(|| text.clone());
+        watcher::Config {
+            field_selector: selector(&self.fields),
+            label_selector: selector(&self.labels),
+            page_size: None,
+            ..config
+        }
     }
 
     fn waits(&self) -> ExponentialBackoff {

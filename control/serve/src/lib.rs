@@ -40,4 +40,4 @@ pub use discovery::MAX_STREAMS;
 pub use server::{STREAM_AGE, ServeError, Server, Settings};
 pub use state::State;
 pub use tls::{Credentials, TlsError};
-pub use unenforced::UnenforcedPolicies;
+pub use unenforced::{UnenforcedPolicies, UnenforcingWorkloads};

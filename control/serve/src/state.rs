@@ -7,6 +7,7 @@
 //!                                                   Encodings: once a version, shared bytes
 //! ```
 
+use std::collections::BTreeMap;
 use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard};
 
 use leno_index::{Change, Changed, Index};
@@ -18,7 +19,7 @@ use tokio::sync::watch;
 use crate::encodings::Encodings;
 use crate::metrics::Metrics;
 use crate::subscriptions::Subscriptions;
-use crate::unenforced::{UnenforcedIndex, UnenforcedPolicies};
+use crate::unenforced::{UnenforcedIndex, UnenforcedPolicies, UnenforcingWorkloads};
 use crate::uses::Uses;
 
 /// The state that a control plane serves from. One writer, any number of streams.
@@ -119,7 +120,13 @@ impl State {
     /// are connected here.
     #[must_use]
     pub fn unenforced(&self) -> Vec<UnenforcedPolicies> {
-        self.unenforced.all()
+        self.unenforced.by_workload()
+    }
+
+    /// The same, by policy (`namespace/name`).
+    #[must_use]
+    pub fn unenforced_by_policy(&self) -> BTreeMap<String, UnenforcingWorkloads> {
+        self.unenforced.by_policy()
     }
 
     /// Appends what is counted, as Prometheus text (`leno_control_*`).

@@ -10,7 +10,7 @@ use leno_types::InstanceName;
 
 use crate::metrics::{Held, Metrics};
 
-/// Policies that are named of one workload; the others are counted.
+/// Policies that are named of one workload, and workloads of one policy; the others are counted.
 const NAMED: usize = 8;
 
 /// What the proxy of a workload does not enforce.
@@ -26,6 +26,15 @@ pub struct UnenforcedPolicies {
     pub count: usize,
 }
 
+/// The workloads whose proxies do not enforce one policy.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct UnenforcingWorkloads {
+    /// The first of them by name, at most eight.
+    pub workloads: Vec<InstanceName>,
+    /// How many there are.
+    pub count: usize,
+}
+
 /// The records, by a number of their own: while a proxy connects again it has two streams. There are at most as many as
 /// streams.
 #[derive(Debug, Default)]
@@ -34,7 +43,15 @@ pub(crate) struct UnenforcedIndex(Mutex<Records>);
 #[derive(Debug, Default)]
 struct Records {
     next: u64,
-    by_number: BTreeMap<u64, UnenforcedPolicies>,
+    by_number: BTreeMap<u64, Arc<Unenforced>>,
+}
+
+#[derive(Debug)]
+struct Unenforced {
+    instance: InstanceName,
+    feature: &'static str,
+    /// All policies, as `namespace/name`.
+    policies: Vec<String>,
 }
 
 /// A record, until it is dropped.
@@ -52,30 +69,52 @@ impl UnenforcedIndex {
         (instance, feature): (&InstanceName, &'static str),
         policies: impl Iterator<Item = String>,
     ) -> UnenforcedRecord {
-        let mut policies: Vec<String> = policies.collect();
-        let count = policies.len();
-        policies.truncate(NAMED);
-        let instance = instance.clone();
+        let unenforced =
+            Unenforced { instance: instance.clone(), feature, policies: policies.collect() };
         let mut records = self.records();
         let number = records.next;
         records.next += 1;
-        records.by_number.insert(number, UnenforcedPolicies { instance, feature, policies, count });
+        records.by_number.insert(number, Arc::new(unenforced));
         drop(records);
         let counted = Held::new(metrics, |metrics| &metrics.unenforced_workloads);
         UnenforcedRecord { index: Arc::clone(self), number, _counted: counted }
     }
 
     /// What is recorded, by workload.
-    pub(crate) fn all(&self) -> Vec<UnenforcedPolicies> {
-        let mut all: Vec<_> = self.records().by_number.values().cloned().collect();
-        all.sort_by(|one, other| one.instance.cmp(&other.instance));
-        // Of two streams of one workload the later one holds.
-        all.reverse();
-        all.dedup_by(|later, kept| {
-            later.instance == kept.instance && later.feature == kept.feature
-        });
-        all.reverse();
-        all
+    pub(crate) fn by_workload(&self) -> Vec<UnenforcedPolicies> {
+        let named = |one: &Arc<Unenforced>| UnenforcedPolicies {
+            instance: one.instance.clone(),
+            feature: one.feature,
+            policies: one.policies.iter().take(NAMED).cloned().collect(),
+            count: one.policies.len(),
+        };
+        self.latest().iter().map(named).collect()
+    }
+
+    /// The same, by policy.
+    pub(crate) fn by_policy(&self) -> BTreeMap<String, UnenforcingWorkloads> {
+        let mut policies: BTreeMap<String, UnenforcingWorkloads> = BTreeMap::new();
+        for one in self.latest() {
+            for policy in &one.policies {
+                let of = policies.entry(policy.clone()).or_default();
+                if of.workloads.len() < NAMED {
+                    of.workloads.push(one.instance.clone());
+                }
+                of.count += 1;
+            }
+        }
+        policies
+    }
+
+    /// The latest record of each workload and feature, by workload.
+    fn latest(&self) -> Vec<Arc<Unenforced>> {
+        let records = self.records();
+        let by_workload =
+            |one: &Arc<Unenforced>| ((one.instance.clone(), one.feature), one.clone());
+        // Of two streams of one workload the later one holds: its number is higher.
+        let latest: BTreeMap<_, _> = records.by_number.values().map(by_workload).collect();
+        drop(records);
+        latest.into_values().collect()
     }
 
     fn records(&self) -> MutexGuard<'_, Records> {
@@ -104,13 +143,33 @@ mod tests {
         };
         let first = record(1);
         let second = record(20);
-        assert_eq!(index.all().len(), 1);
-        let all = index.all();
+        let all = index.by_workload();
+        assert_eq!(all.len(), 1);
         assert_eq!((all[0].count, all[0].policies.len()), (20, NAMED));
+        assert_eq!(index.by_policy().len(), 20, "each policy is recorded");
         drop(second);
-        assert_eq!(index.all()[0].count, 1);
+        assert_eq!(index.by_workload()[0].count, 1);
         drop(first);
-        assert_eq!(index.all(), []);
+        assert_eq!(index.by_workload(), []);
         assert_eq!(metrics.unenforced_workloads.get(), 0);
+    }
+
+    #[test]
+    fn of_a_policy_all_workloads_are_counted_and_the_first_are_named() {
+        let (index, metrics) = (Arc::new(UnenforcedIndex::default()), Arc::default());
+        let record = |nth: usize, policies: &[&str]| {
+            let instance = format!("shop/web-{nth:02}").parse().unwrap();
+            let policies = policies.iter().map(ToString::to_string);
+            index.record(&metrics, (&instance, "authorization"), policies)
+        };
+        let mut records: Vec<_> = (0..20).map(|nth| record(nth, &["shop/all"])).collect();
+        records.push(record(3, &["shop/all", "shop/one"]));
+        let policies = index.by_policy();
+        let all = &policies["shop/all"];
+        assert_eq!((all.count, all.workloads.len()), (20, NAMED), "two streams are one workload");
+        assert_eq!(all.workloads[0].to_string(), "shop/web-00");
+        assert_eq!(policies["shop/one"].count, 1);
+        drop(records);
+        assert_eq!(index.by_policy(), BTreeMap::new());
     }
 }

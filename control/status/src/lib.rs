@@ -3,7 +3,7 @@
 //! [`status`] compares what a route asks for with what the index holds, and gives the two conditions
 //! that the Gateway API specifies: `Accepted` (does it attach?) and `ResolvedRefs` (do its references
 //! lead somewhere?). [`policy_status`] does the same for policies, by the conditions of GEP-713: `Accepted`, and
-//! `Programmed` (are there proxies that apply it?). [`refused`] and [`refused_policy`] are for objects that are not
+//! `Programmed` (are there proxies that apply it, and none that cannot?). [`refused`] and [`refused_policy`] are for objects that are not
 //! understood. Entries of other controllers stay as they are. A status that would not change is `None`, so that it is
 //! not written.
 //!
@@ -25,5 +25,5 @@ mod route;
 mod status;
 
 pub use conditions::{ACCEPTED, PROGRAMMED, RESOLVED};
-pub use policy::{policy_status, refused_policy};
+pub use policy::{OlderProxies, policy_status, refused_policy};
 pub use status::{CONTROLLER, refused, status};

@@ -17,7 +17,10 @@ use leno_types::traffic::{Source, Traffic};
 use crate::conditions::{ACCEPTED, Found, PROGRAMMED, RESOLVED, Wrong, condition};
 use crate::status::{CONTROLLER, MESSAGE};
 
+pub use older::OlderProxies;
+
 mod authorization;
+mod older;
 #[cfg(test)]
 mod tests;
 
@@ -110,11 +113,28 @@ pub fn refused_policy(object: &Object, reason: &str, now: &Time) -> Option<Polic
     })
 }
 
-/// What the status of a policy should be. `None` if it is so already, and for objects that are no policies.
+/// What the status of a policy should be, of which `older` are the proxies that do not enforce it. `None` if it is so
+/// already, and for objects that are no policies.
 #[must_use]
-pub fn policy_status(index: &Index, object: &Object, now: &Time) -> Option<PolicyStatus> {
+pub fn policy_status(
+    index: &Index,
+    object: &Object,
+    older: Option<&OlderProxies>,
+    now: &Time,
+) -> Option<PolicyStatus> {
     let policy = Policy::new(object)?;
-    merged(&policy, now, |target| found(index, &policy, target))
+    merged(&policy, now, |target| {
+        let mut found = found(index, &policy, target);
+        if let Some(unenforced) = older.and_then(OlderProxies::found) {
+            // What keeps all proxies from it goes first.
+            for (_, programmed) in
+                found.iter_mut().filter(|(kind, one)| *kind == PROGRAMMED && one.is_ok())
+            {
+                programmed.clone_from(&unenforced);
+            }
+        }
+        found
+    })
 }
 
 /// The whole status: the entries of other controllers, and one of this controller for each target.

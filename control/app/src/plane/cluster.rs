@@ -6,9 +6,9 @@ use std::sync::Arc;
 use anyhow::Context;
 
 use leno_cluster::{
-    Conditions, FailingKind, RemovalReconciler, ReplicaReporter, RootsReconciler, StatusReconciler,
-    TokenReviewer, WebhookReconciler, XMeshReconciler, authority, kinds_followed,
-    policies_enforced,
+    FailingKind, RemovalReconciler, ReplicaReport, ReplicaReporter, Reports, RootsReconciler,
+    StatusReconciler, TokenReviewer, WebhookReconciler, XMeshReconciler, authority, kinds_followed,
+    policies_enforced, unenforced_annotation,
 };
 use leno_identity::Authority;
 use leno_keys::KeySets;
@@ -46,7 +46,7 @@ pub(super) async fn open(
     let followed = source.followed();
     let reviews =
         Arc::new(TokenReviewer::new(client.clone(), &cluster.token_audience, trust_domain.clone()));
-    let statuses = Arc::new(StatusReconciler::new(client.clone()));
+    let statuses = Arc::new(StatusReconciler::new(client.clone(), &cluster.namespace));
 
     let (name, run) = (replica(cluster)?, run()?);
     let authority = Arc::new(authority);
@@ -57,9 +57,9 @@ pub(super) async fn open(
     let (sender, updates) = mpsc::channel(UPDATES);
     tokio::spawn(source.run(sender));
     let reporter = Arc::new(ReplicaReporter::new(client.clone(), &cluster.namespace, &name));
-    let conditions = conditions(&followed, state);
+    let reports = reports(&followed, state);
     let report =
-        start(reporter, |part| async move { part.run(conditions).await }, ReplicaReporter::render);
+        start(reporter, |part| async move { part.run(reports).await }, ReplicaReporter::render);
     let led = led(&client, cluster, &authority, (state, &statuses), &leads);
     let stored = Arc::new(AdmissionObjects::default());
     let webhook = Arc::new(Webhook::new(
@@ -100,12 +100,15 @@ pub(super) async fn open(
     Ok(Plane { authority, authenticator: reviews, source, metrics, details, webhook: Some(hook) })
 }
 
-/// What this replica says of itself, once each kind was read or refused.
-fn conditions(followed: &Arc<Followed>, state: &Arc<State>) -> Conditions {
+/// What this replica says of itself; of its kinds and policies once each kind was read or refused.
+fn reports(followed: &Arc<Followed>, state: &Arc<State>) -> Reports {
     let (followed, state) = (Arc::clone(followed), Arc::clone(state));
     Arc::new(move || {
-        let kinds = failing(&followed).map(|kinds| kinds_followed(&kinds));
-        kinds.map_or_else(Vec::new, |kinds| vec![kinds, policies_enforced(&state.unenforced())])
+        let Some(kinds) = failing(&followed) else { return ReplicaReport::default() };
+        ReplicaReport {
+            conditions: vec![kinds_followed(&kinds), policies_enforced(&state.unenforced())],
+            unenforced: unenforced_annotation(&state.unenforced_by_policy()),
+        }
     })
 }
 

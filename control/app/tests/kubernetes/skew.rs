@@ -1,17 +1,66 @@
 //! Proxies of an earlier release, played at the wire: their first request names the features that they have.
 
-use leno_testkit_api::{binary, until};
+use leno_testkit_api::{Bed, binary, until};
 use leno_wire::SERVER_POLICY_TYPE;
 use leno_wire::proto::{DeltaDiscoveryRequest, Node};
-use serde_json::json;
+use serde_json::{Value, json};
+use tonic::transport::Channel;
 
 use crate::kinds::{own_pod, says_of};
 use crate::operate::{findings, leno, pair};
 use crate::proxy::Proxy;
 use crate::replica::Replica;
-use crate::{cluster, run_pod, wire};
+use crate::{cluster, leads, run_pod, wire};
 
 const CONDITION: &str = "leno.dev/PoliciesEnforced";
+
+/// A policy for all workloads of the shop.
+fn policy() -> Value {
+    json!({"apiVersion": "leno.dev/v1alpha1", "kind": "AuthorizationPolicy",
+        "metadata": {"name": "closed", "namespace": "shop"},
+        "spec": {"selector": {}, "action": "Allow", "rules": []}})
+}
+
+async fn apply_policy(bed: &Bed) {
+    until("the kind is served", async || bed.serves(&policy()).await).await;
+    bed.apply(policy()).await;
+}
+
+async fn run_own_pod(bed: &Bed, replica: &str) {
+    bed.apply(own_pod(replica)).await;
+    bed.set_status(own_pod(replica)).await;
+}
+
+/// The stream of a proxy of the release before: it speaks the same version of discovery, and has none of the features.
+async fn older_proxy(bed: &Bed, replica: &Replica, pod: &str) -> wire::Stream {
+    let instance = format!("shop/{pod}");
+    let mut older = open(bed, replica, pod).await;
+    older.send_as(Node { features: Vec::new(), ..Node::of(&*instance) }).await;
+    older
+        .send(DeltaDiscoveryRequest {
+            type_url: SERVER_POLICY_TYPE.to_owned(),
+            resource_names_subscribe: vec![instance],
+            ..DeltaDiscoveryRequest::default()
+        })
+        .await;
+    let served = older.next().await.unwrap();
+    assert_eq!(served.resources.len(), 1, "it is served as before: {served:?}");
+    older
+}
+
+/// A stream of a pod's proxy, without a request.
+async fn open(bed: &Bed, replica: &Replica, pod: &str) -> wire::Stream {
+    let channel = channel(bed, replica, pod).await;
+    wire::Stream::open(channel, &format!("shop/{pod}")).await.unwrap()
+}
+
+/// A connection with the certificate of a pod's proxy.
+async fn channel(bed: &Bed, replica: &Replica, pod: &str) -> Channel {
+    let token = bed.token(("shop", "web"), Some("leno"), Some(pod)).await;
+    let address = replica.address().await.parse().unwrap();
+    let (_, shown) = wire::issue(address, &token, None).await.unwrap();
+    wire::connect(address, Some(&shown)).await.unwrap()
+}
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_older_proxy_is_named_by_the_condition_by_check_and_counted_until_it_is_replaced() {
@@ -20,13 +69,8 @@ async fn an_older_proxy_is_named_by_the_condition_by_check_and_counted_until_it_
     for (name, address) in [("web-0", "10.244.0.7"), ("web-1", "10.244.0.8")] {
         run_pod(&bed, name, address).await;
     }
-    let policy = json!({"apiVersion": "leno.dev/v1alpha1", "kind": "AuthorizationPolicy",
-        "metadata": {"name": "closed", "namespace": "shop"},
-        "spec": {"selector": {}, "action": "Allow", "rules": []}});
-    until("the kind is served", async || bed.serves(&policy).await).await;
-    bed.apply(policy).await;
-    bed.apply(own_pod("controller-0")).await;
-    bed.set_status(own_pod("controller-0")).await;
+    apply_policy(&bed).await;
+    run_own_pod(&bed, "controller-0").await;
     let replica = Replica::start("controller-0", &kubeconfig);
     assert_eq!(says_of(&bed, "controller-0", CONDITION, "True").await, "");
     let check = || findings(&leno(&bed.administrator(), &["check", "-o", "json"]));
@@ -39,22 +83,7 @@ async fn an_older_proxy_is_named_by_the_condition_by_check_and_counted_until_it_
     let unenforced = "leno_control_unenforced_workloads";
     assert_eq!(replica.metric(unenforced).await as u64, 0);
 
-    // Of the one before: it speaks the same version of discovery, and has none of the features.
-    let token = bed.token(("shop", "web"), Some("leno"), Some("web-0")).await;
-    let address = replica.address().await.parse().unwrap();
-    let (_, shown) = wire::issue(address, &token, None).await.unwrap();
-    let channel = wire::connect(address, Some(&shown)).await.unwrap();
-    let mut older = wire::Stream::open(channel, "shop/web-0").await.unwrap();
-    older.send_as(Node { features: Vec::new(), ..Node::of("shop/web-0") }).await;
-    older
-        .send(DeltaDiscoveryRequest {
-            type_url: SERVER_POLICY_TYPE.to_owned(),
-            resource_names_subscribe: vec!["shop/web-0".to_owned()],
-            ..DeltaDiscoveryRequest::default()
-        })
-        .await;
-    let served = older.next().await.unwrap();
-    assert_eq!(served.resources.len(), 1, "it is served as before: {served:?}");
+    let older = older_proxy(&bed, &replica, "web-0").await;
     assert_eq!(replica.metric(unenforced).await as u64, 1);
     let said = says_of(&bed, "controller-0", CONDITION, "False").await;
     let named = "the proxy of shop/web-0 is of an earlier release (no authorization) and does not enforce shop/closed";
@@ -67,4 +96,56 @@ async fn an_older_proxy_is_named_by_the_condition_by_check_and_counted_until_it_
     assert_eq!(replica.metric(unenforced).await as u64, 0);
     assert!(check().contains(&pair("policies", "good")));
     replica.end();
+}
+
+/// The condition `Programmed` of the policy, once it is of this status: its reason and message.
+async fn programmed(bed: &Bed, status: &str, part: &str) -> (String, String) {
+    until(&format!("Programmed={status} of the policy, with {part:?}"), async || {
+        let stored = bed.get(policy()).await?;
+        let [ancestor] = &stored.data["status"]["ancestors"].as_array()?[..] else { return None };
+        let conditions = ancestor["conditions"].as_array()?;
+        let found = conditions.iter().find(|one| one["type"] == "Programmed")?;
+        let text = |field: &str| found[field].as_str().unwrap_or_default().to_owned();
+        let is_so = text("status") == status && text("message").contains(part);
+        is_so.then(|| (text("reason"), text("message")))
+    })
+    .await
+}
+
+/// The leader writes the status; the proxies are connected to the other replica, and then to both.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_status_of_a_policy_names_older_proxies_of_all_replicas_until_they_are_replaced() {
+    let Some(kube) = binary() else { return };
+    let (bed, kubeconfig) = cluster(&kube).await;
+    for (name, address) in [("web-0", "10.244.0.7"), ("web-1", "10.244.0.8")] {
+        run_pod(&bed, name, address).await;
+    }
+    apply_policy(&bed).await;
+    for replica in ["controller-0", "controller-1"] {
+        run_own_pod(&bed, replica).await;
+    }
+    let leader = Replica::start("controller-0", &kubeconfig);
+    leads(&leader).await;
+    let follower = Replica::start("controller-1", &kubeconfig);
+    programmed(&bed, "True", "").await;
+
+    let of_follower = older_proxy(&bed, &follower, "web-0").await;
+    let (reason, message) = programmed(&bed, "False", "shop/web-0 ").await;
+    assert_eq!(reason, "OlderProxies");
+    assert!(message.contains("do not enforce it: restart these pods"), "{message}");
+    let of_leader = older_proxy(&bed, &leader, "web-1").await;
+    programmed(&bed, "False", "shop/web-0, shop/web-1 ").await;
+
+    // Who leads then has read what the replicas say before it writes.
+    leader.end();
+    bed.delete(own_pod("controller-0")).await;
+    leads(&follower).await;
+    drop(of_leader);
+    let (_, message) = programmed(&bed, "False", "shop/web-0 ").await;
+    assert!(!message.contains("web-1"), "{message}");
+    drop(of_follower);
+    assert_eq!(programmed(&bed, "True", "").await.0, "Programmed");
+    let annotations = bed.get(own_pod("controller-1")).await.unwrap().metadata.annotations;
+    assert_eq!(annotations.unwrap_or_default().get("leno.dev/unenforced-policies"), None);
+    follower.end();
 }

@@ -28,7 +28,7 @@ impl Bed {
         let server = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = format!("http://{}", server.local_addr().unwrap());
         let client = leno_kube::connect_to(address.parse().unwrap()).unwrap();
-        let statuses = std::sync::Arc::new(StatusReconciler::new(client));
+        let statuses = std::sync::Arc::new(StatusReconciler::new(client, "leno-system"));
         statuses.misread([misread()]);
         Self { server, state: State::new(Index::new(Settings::default())), statuses }
     }
@@ -36,7 +36,7 @@ impl Bed {
     /// Writes what is due; the connection that it is written on has been read from.
     async fn write(&self) -> (tokio::task::JoinHandle<bool>, TcpStream) {
         let (statuses, mut due) =
-            (self.statuses.clone(), self.statuses.due(&self.state, Which::All));
+            (self.statuses.clone(), self.statuses.due(&self.state, Which::All, &BTreeMap::new()));
         assert_eq!(due.len(), 1);
         let due = due.remove(0);
         let write = tokio::spawn(async move { statuses.write_one(due).await });
@@ -54,7 +54,7 @@ async fn a_write_without_an_answer_is_given_up_and_tried_again() {
     let left = timeout(ANSWER * 2, write).await.expect("the write ends").unwrap();
     assert!(left, "it is tried again");
     assert_eq!(bed.statuses.counts.failed.load(Ordering::Relaxed), 1);
-    assert_eq!(bed.statuses.due(&bed.state, Which::All).len(), 1);
+    assert_eq!(bed.statuses.due(&bed.state, Which::All, &BTreeMap::new()).len(), 1);
 }
 
 #[tokio::test]
@@ -71,9 +71,13 @@ async fn a_status_that_is_refused_waits_for_another_version_of_its_route() {
     connection.write_all(answer.as_bytes()).await.unwrap();
     assert!(!write.await.unwrap(), "it is not tried again");
     assert_eq!(bed.statuses.counts.failed.load(Ordering::Relaxed), 1);
-    assert!(bed.statuses.due(&bed.state, Which::All).is_empty());
+    assert!(bed.statuses.due(&bed.state, Which::All, &BTreeMap::new()).is_empty());
     bed.statuses.misread([misread()]);
-    assert_eq!(bed.statuses.due(&bed.state, Which::All).len(), 1, "the route is another");
+    assert_eq!(
+        bed.statuses.due(&bed.state, Which::All, &BTreeMap::new()).len(),
+        1,
+        "the route is another"
+    );
 }
 
 #[tokio::test(start_paused = true)]
@@ -89,7 +93,7 @@ fn endpoints_concern_policies_alone_and_config_maps_all() {
     let nowhere = "http://127.0.0.1:1".parse().unwrap();
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     let _entered = runtime.enter();
-    let statuses = StatusReconciler::new(leno_kube::connect_to(nowhere).unwrap());
+    let statuses = StatusReconciler::new(leno_kube::connect_to(nowhere).unwrap(), "leno-system");
     let gone = |kind: Kind| {
         let (namespace, name) = ("shop".to_owned(), "web".to_owned());
         [Change::Delete(ObjectKey { kind, namespace, name })]
@@ -98,8 +102,11 @@ fn endpoints_concern_policies_alone_and_config_maps_all() {
     assert_eq!(endpoints, Bearing { all: false, endpoints: true });
     assert!(statuses.note(&gone(Kind::ConfigMap)).all);
     statuses.misread([misread()]);
-    assert_eq!(statuses.due(&state, Which::All).len(), 1);
-    assert!(statuses.due(&state, Which::Policies).is_empty(), "a route depends on no endpoint");
+    assert_eq!(statuses.due(&state, Which::All, &BTreeMap::new()).len(), 1);
+    assert!(
+        statuses.due(&state, Which::Policies, &BTreeMap::new()).is_empty(),
+        "a route depends on no endpoint"
+    );
 }
 
 #[tokio::test]

@@ -276,7 +276,7 @@ fn each_policy_says_whether_it_works() {
     for (kind, target, rest, wanted, part) in CASES {
         let spec = format!("targetRefs: [{{group: {}, {target}}}], {rest}", group(target));
         let (index, policy) = with(kind, &spec);
-        let status = policy_status(&index, &policy, &at(0)).unwrap();
+        let status = policy_status(&index, &policy, None, &at(0)).unwrap();
         assert_eq!(said(&status), [wanted], "{kind} {spec}");
         let conditions = status.ancestors.iter().flat_map(|one| &one.conditions);
         let messages: Vec<&str> = conditions.map(|one| one.message.as_str()).collect();
@@ -298,19 +298,19 @@ fn a_status_is_written_once_and_again_when_it_is_mended_and_what_fails_comes_fir
     let targets = "targetRefs: [{group: '', kind: Service, name: web}, \
                    {group: '', kind: Service, name: late}], faults: {delay: {by: 1s, percent: 1}}";
     let (mut index, policy) = with("TrafficPolicy", targets);
-    let first = policy_status(&index, &policy, &at(1)).unwrap();
+    let first = policy_status(&index, &policy, None, &at(1)).unwrap();
     let not_found = "late: not Accepted (TargetNotFound), not Programmed (NotAccepted)";
     assert_eq!(said(&first), [not_found, "web: Accepted, Programmed"]);
     let policy = stored(policy, first);
-    assert_eq!(policy_status(&index, &policy, &at(2)), None, "nothing has changed");
+    assert_eq!(policy_status(&index, &policy, None, &at(2)), None, "nothing has changed");
     let late = "{apiVersion: v1, kind: Service, metadata: {name: late, namespace: shop}, \
                 spec: {ports: [{port: 80}]}}";
     index.apply(Change::Upsert(objects(late).swap_remove(0)));
-    let mended = policy_status(&index, &policy, &at(3)).unwrap();
+    let mended = policy_status(&index, &policy, None, &at(3)).unwrap();
     assert_eq!(said(&mended), ["web: Accepted, Programmed", "late: Accepted, Programmed"]);
     let times = mended.ancestors.iter().map(|one| &one.conditions[0].last_transition_time);
     assert_eq!(times.collect::<Vec<_>>(), [&at(1), &at(3)], "only what turned has a new time");
-    assert_eq!(policy_status(&index, &stored(policy, mended), &at(4)), None);
+    assert_eq!(policy_status(&index, &stored(policy, mended), None, &at(4)), None);
 }
 
 #[test]
@@ -319,7 +319,7 @@ fn entries_of_other_controllers_keep_their_places_and_no_more_than_sixteen_fit()
         "BackendTLSPolicy",
         &format!("targetRefs: [{{group: '', kind: Service, name: empty}}], {SYSTEM}"),
     );
-    let ours = policy_status(&index, &policy, &at(1)).unwrap().ancestors;
+    let ours = policy_status(&index, &policy, None, &at(1)).unwrap().ancestors;
     let other = |number: usize| PolicyAncestorStatus {
         controller_name: format!("example.com/c{number}"),
         conditions: Vec::new(),
@@ -329,9 +329,13 @@ fn entries_of_other_controllers_keep_their_places_and_no_more_than_sixteen_fit()
     around.extend(ours.clone());
     around.push(other(1));
     let policy = stored(policy, PolicyStatus { ancestors: around });
-    assert_eq!(policy_status(&index, &policy, &at(2)), None);
+    assert_eq!(policy_status(&index, &policy, None, &at(2)), None);
     let full = PolicyStatus { ancestors: (0..16).map(other).collect() };
-    assert_eq!(policy_status(&index, &stored(policy, full), &at(2)), None, "no place is left");
+    assert_eq!(
+        policy_status(&index, &stored(policy, full), None, &at(2)),
+        None,
+        "no place is left"
+    );
 }
 
 #[test]
@@ -354,7 +358,7 @@ fn what_is_no_policy_has_no_such_status() {
     );
     for object in objects(MESH) {
         let is_policy = matches!(object, Object::TrafficPolicy(_) | Object::BackendTlsPolicy(_));
-        assert_eq!(policy_status(&index, &object, &at(0)).is_some(), is_policy);
+        assert_eq!(policy_status(&index, &object, None, &at(0)).is_some(), is_policy);
     }
 }
 
@@ -386,9 +390,33 @@ fn an_authorization_policy_says_whether_it_is_enforced() {
         ("shop", mesh.to_owned(), ["TargetNotPermitted", "NotAccepted"]),
         ("leno-system", mesh.to_owned(), ["Accepted", "Programmed"]),
     ] {
-        let status = policy_status(&index, &authorization(namespace, &attached), &now).unwrap();
+        let status =
+            policy_status(&index, &authorization(namespace, &attached), None, &now).unwrap();
         let [ancestor] = &status.ancestors[..] else { panic!("{status:?}") };
         let found: Vec<_> = ancestor.conditions.iter().map(|one| one.reason.as_str()).collect();
         assert_eq!(found, expected, "{attached}");
     }
+}
+
+/// A policy of the whole namespace, or of some workloads in it, and the proxies of two of these.
+#[test]
+fn a_policy_that_older_proxies_do_not_enforce_is_not_programmed_and_names_their_workloads() {
+    let mut index = Index::new(Settings::default());
+    for located in parse("mesh.yaml", MESH).unwrap().objects {
+        index.apply(Change::Upsert(located.value));
+    }
+    let workloads = ["shop/one-0", "shop/one-1"].map(ToOwned::to_owned).into();
+    let older = OlderProxies { workloads, others: 0 };
+    let said = |attached: &str| {
+        let policy = authorization("shop", attached);
+        let status = policy_status(&index, &policy, Some(&older), &at(0)).unwrap();
+        let [ancestor] = &status.ancestors[..] else { panic!("{status:?}") };
+        let programmed = ancestor.conditions.iter().find(|one| one.type_ == PROGRAMMED).unwrap();
+        (programmed.reason.clone(), programmed.message.clone())
+    };
+    let (reason, message) = said("selector: {}");
+    assert_eq!(reason, "OlderProxies");
+    assert!(message.contains("shop/one-0, shop/one-1"), "{message}");
+    // Nothing else is said of a policy that no proxy could enforce.
+    assert_eq!(said("selector: {matchLabels: {a: b}}").0, "NotAccepted");
 }
