@@ -1,9 +1,11 @@
-//! Proxies of an earlier release, played at the wire: their first request names the features that they have.
+//! Proxies of an earlier and of a later release, played at the wire: their first request names the features that they
+//! have.
 
 use leno_testkit_api::{Bed, binary, until};
-use leno_wire::SERVER_POLICY_TYPE;
 use leno_wire::proto::{DeltaDiscoveryRequest, Node};
+use leno_wire::{AUTHORIZATION_FEATURE, PROTOCOL, SERVER_POLICY_TYPE};
 use serde_json::{Value, json};
+use tokio_stream::StreamExt as _;
 use tonic::transport::Channel;
 
 use crate::kinds::{own_pod, says_of};
@@ -11,6 +13,8 @@ use crate::operate::{findings, leno, pair};
 use crate::proxy::Proxy;
 use crate::replica::Replica;
 use crate::{cluster, leads, run_pod, wire};
+
+mod raw;
 
 const CONDITION: &str = "leno.dev/PoliciesEnforced";
 
@@ -148,4 +152,46 @@ async fn the_status_of_a_policy_names_older_proxies_of_all_replicas_until_they_a
     let annotations = bed.get(own_pod("controller-1")).await.unwrap().metadata.annotations;
     assert_eq!(annotations.unwrap_or_default().get("leno.dev/unenforced-policies"), None);
     follower.end();
+}
+
+/// It names features, sends fields and asks for kinds of resources that this release does not have. It is served what
+/// this release has, and counts as one that enforces all.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_proxy_of_the_next_release_is_served_what_this_one_has() {
+    let Some(kube) = binary() else { return };
+    let (bed, kubeconfig) = cluster(&kube).await;
+    run_pod(&bed, "web-0", "10.244.0.7").await;
+    apply_policy(&bed).await;
+    let replica = Replica::start("controller-0", &kubeconfig);
+    let channel = channel(&bed, &replica, "web-0").await;
+
+    let node = [
+        raw::text(1, "shop/web-0"),
+        raw::number(100, PROTOCOL),
+        raw::text(101, "teleportation"),
+        raw::text(101, AUTHORIZATION_FEATURE),
+        raw::text(900, "a field of the next release"),
+        raw::number(901, 7),
+    ];
+    let futures = "type.googleapis.com/leno.v1.Futures";
+    let asked_of = |kind: &str, more: &[Vec<u8>]| {
+        let own = [raw::text(2, kind), raw::text(3, "shop/web-0"), raw::number(900, 1)];
+        [own.concat(), more.concat()].concat()
+    };
+    let first = asked_of(futures, &[raw::bytes(1, &node.concat()), raw::text(902, "more")]);
+    let second = asked_of(SERVER_POLICY_TYPE, &[]);
+    let mut answers = raw::discovery(channel, vec![first, second]).await.unwrap();
+    let answer = answers.next().await.unwrap().unwrap();
+    let has = |part: &str| answer.windows(part.len()).any(|window| window == part.as_bytes());
+    assert!(has(SERVER_POLICY_TYPE) && has("shop/web-0"), "{}", String::from_utf8_lossy(&answer));
+    assert_eq!(replica.metric("leno_control_streams").await as u64, 1, "the stream goes on");
+    assert_eq!(replica.metric("leno_control_unenforced_workloads").await as u64, 0);
+    assert_eq!(replica.metric("leno_control_authorization_not_enforced_total").await as u64, 0);
+
+    // A change reaches it like any other proxy.
+    bed.delete(policy()).await;
+    let answer = answers.next().await.unwrap().unwrap();
+    assert!(answer.windows(10).any(|window| window == b"shop/web-0"));
+    drop(answers);
+    replica.end();
 }
