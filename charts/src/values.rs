@@ -112,6 +112,8 @@ pub struct Controller {
     pub replicas: u32,
     /// The lifetime of workloads' certificates.
     pub cert_lifetime: String,
+    /// How long a proxy stays connected to one replica, plus or minus a quarter.
+    pub stream_age: String,
     /// The log filter.
     pub log: String,
     /// The labels of the nodes that it may run on.

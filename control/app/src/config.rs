@@ -1,6 +1,7 @@
 //! What the control plane is told by flags and environment.
 
 use std::net::SocketAddr;
+use std::ops::RangeInclusive;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -9,6 +10,9 @@ use clap::Parser;
 use leno_admission::{Settings as Proxies, Shape, pull_secrets};
 use leno_identity::{MAX_LIFETIME, MIN_LIFETIME};
 use leno_types::{Egress, MtlsMode, TrustDomain};
+
+/// How long streams may last. With the shortest 2,000 proxies connect 200 times a second.
+const STREAM_AGES: RangeInclusive<Duration> = Duration::from_secs(10)..=Duration::from_hours(24);
 
 /// The control plane of the Leno service mesh.
 ///
@@ -104,6 +108,12 @@ pub(crate) struct Flags {
           value_parser = lifetime)]
     pub(crate) cert_lifetime: Duration,
 
+    /// How long a proxy stays connected to one replica, plus or minus a quarter, for example 5m. Then it connects again, so
+    /// that proxies spread over all replicas after some of these were restarted
+    #[arg(long, env = "LENO_STREAM_AGE", value_name = "DURATION", default_value = "30m",
+          value_parser = stream_age)]
+    pub(crate) stream_age: Duration,
+
     /// What workloads do with plaintext where no document says: strict, permissive or disabled
     #[arg(long, env = "LENO_DEFAULT_MTLS", value_name = "MODE", default_value = "permissive")]
     pub(crate) default_mtls: MtlsMode,
@@ -128,6 +138,7 @@ pub(crate) struct Config {
     pub(crate) listen: SocketAddr,
     pub(crate) trust_domain: TrustDomain,
     pub(crate) cert_lifetime: Duration,
+    pub(crate) stream_age: Duration,
     pub(crate) default_mtls: MtlsMode,
     pub(crate) default_egress: Egress,
     pub(crate) admin: Option<SocketAddr>,
@@ -200,6 +211,7 @@ impl Config {
             listen: flags.listen,
             trust_domain,
             cert_lifetime: flags.cert_lifetime,
+            stream_age: flags.stream_age,
             default_mtls: flags.default_mtls,
             default_egress: flags.default_egress,
             admin: flags.admin,
@@ -207,8 +219,16 @@ impl Config {
     }
 }
 
-/// Reads a number with one of the units s, m, h and d.
 fn lifetime(text: &str) -> anyhow::Result<Duration> {
+    duration(text, MIN_LIFETIME..=MAX_LIFETIME)
+}
+
+fn stream_age(text: &str) -> anyhow::Result<Duration> {
+    duration(text, STREAM_AGES)
+}
+
+/// Reads a number with one of the units s, m, h and d.
+fn duration(text: &str, bounds: RangeInclusive<Duration>) -> anyhow::Result<Duration> {
     let form = || format!("{text:?} is not a duration: use for example 60s, 90m, 24h or 7d");
     let unit = text.chars().last().with_context(form)?;
     let seconds: u64 = match unit {
@@ -221,11 +241,9 @@ fn lifetime(text: &str) -> anyhow::Result<Duration> {
     let digits = text.strip_suffix(unit).unwrap_or_default();
     let number: u64 = digits.parse().ok().with_context(form)?;
     let duration = number.checked_mul(seconds).map(Duration::from_secs).with_context(form)?;
-    if !(MIN_LIFETIME..=MAX_LIFETIME).contains(&duration) {
-        bail!(
-            "{text} is not between {MIN_LIFETIME:?} and {} days",
-            MAX_LIFETIME.as_secs() / 86_400
-        );
+    if !bounds.contains(&duration) {
+        let hours = bounds.end().as_secs() / 3_600;
+        bail!("{text} is not between {:?} and {hours}h", bounds.start());
     }
     Ok(duration)
 }
@@ -250,6 +268,14 @@ mod tests {
         for text in ["", "60", "s", "-1s", "1.5h", "9s", "91d", "18446744073709551615d", "60ss"] {
             assert!(lifetime(text).is_err(), "{text}");
         }
+        assert_eq!(stream_age("10s").unwrap(), Duration::from_secs(10));
+        assert!(stream_age("9s").is_err() && stream_age("25h").is_err());
+    }
+
+    #[test]
+    fn a_stream_lasts_as_long_as_leno_serve_has_it() {
+        let flags = Flags::try_parse_from(["leno-controller", "--kubernetes"]).unwrap();
+        assert_eq!(flags.stream_age, leno_serve::STREAM_AGE);
     }
 
     #[test]

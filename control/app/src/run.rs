@@ -53,6 +53,7 @@ pub(crate) async fn run(config: Config) -> anyhow::Result<()> {
     let reloads = Arc::new(Reloads::default());
     let settings = Settings { authority, authenticator, lifetime: config.cert_lifetime };
     let server = Server::bind(config.listen, settings, Arc::clone(&state)).await?;
+    let server = server.with_stream_age(config.stream_age);
     if let Some(address) = config.admin {
         serve_admin(address, (&state, &reloads), (metrics, details)).await?;
     }

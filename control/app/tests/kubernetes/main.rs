@@ -18,6 +18,7 @@ mod outages;
 mod outside;
 mod policies;
 mod proxy;
+mod rebalance;
 mod removal;
 mod replica;
 mod scale;

@@ -25,7 +25,12 @@ pub(crate) struct Proxy {
 impl Proxy {
     /// Starts one of an instance, with a token.
     pub(crate) async fn start(bed: &Bed, replica: &Replica, instance: &str, token: &str) -> Self {
-        Self::with(settings(bed, control(replica).await, instance, token).await)
+        Self::start_at(bed, control(replica).await, instance, token).await
+    }
+
+    /// Starts one that reaches the control plane at this URL.
+    pub(crate) async fn start_at(bed: &Bed, control: String, instance: &str, token: &str) -> Self {
+        Self::with(settings(bed, control, instance, token).await)
     }
 
     /// Starts one with these settings.
@@ -125,7 +130,10 @@ async fn settings(bed: &Bed, control: String, instance: &str, token: &str) -> Se
     Settings {
         control: control.clone(),
         roots: file("roots.pem".to_owned(), &roots(bed).await),
-        token: file(format!("token-{}", control.rsplit(':').next().unwrap()), token),
+        token: file(
+            format!("token-{}-{}", control.rsplit(':').next().unwrap(), instance.replace('/', ".")),
+            token,
+        ),
         instance: instance.parse().unwrap(),
         trust_domain: TrustDomain::default(),
     }

@@ -33,13 +33,20 @@ pub(crate) struct Start<'a> {
     pub(crate) program: Option<String>,
     /// The CPUs that it may use, as `taskset` has them.
     pub(crate) cpus: Option<String>,
+    /// Further flags.
+    pub(crate) flags: &'a [&'a str],
 }
 
 impl Replica {
     /// Starts one of a name, with the credentials of a kubeconfig.
     pub(crate) fn start(name: &str, kubeconfig: &Path) -> Self {
+        Self::start_with(name, kubeconfig, &[])
+    }
+
+    /// The same with further flags.
+    pub(crate) fn start_with(name: &str, kubeconfig: &Path, flags: &[&str]) -> Self {
         let (listen, program, cpus) = ("127.0.0.1:0", None, None);
-        Self::start_as(&Start { name, kubeconfig, listen, program, cpus })
+        Self::start_as(&Start { name, kubeconfig, listen, program, cpus, flags })
     }
 
     pub(crate) fn start_as(start: &Start<'_>) -> Self {
@@ -60,6 +67,7 @@ impl Replica {
             .args(["--proxy-pull-secrets", r#"[{"name":"regcred"}]"#])
             .arg("--kubeconfig")
             .arg(kubeconfig)
+            .args(start.flags)
             .env("NO_COLOR", "1")
             .stdin(Stdio::null())
             .stderr(Stdio::piped())

@@ -74,6 +74,7 @@ async fn a_large_mesh_is_served_through_changes_a_rollout_and_an_outage() {
         listen: if addresses.is_empty() { "127.0.0.1:0" } else { "0.0.0.0:0" },
         program: text("LENO_SCALE_CONTROLLER"),
         cpus: text("LENO_SCALE_CPUS"),
+        flags: &[],
     });
     replica.line("serving discovery and identity").await;
     figures.time("cold start to serving", begin.elapsed(), Some(10_000));
