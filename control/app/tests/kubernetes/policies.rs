@@ -8,6 +8,7 @@ use leno_testkit_api::{Bed, binary, until};
 use serde_json::{Value, json};
 
 use crate::replica::Replica;
+use crate::tenants::younger_than;
 use crate::{cluster, leads, proxy, run_pod};
 
 /// A policy of another name.
@@ -81,20 +82,9 @@ async fn a_traffic_policy_says_whether_it_works() {
     let row = printed(&bed, "/apis/leno.dev/v1alpha1/namespaces/shop/trafficpolicies/policy").await;
     assert_eq!(row[..4], ["policy", "web", "True", "True"].map(Value::from));
 
-    // Ages are in seconds: the second one has to be younger, since its name goes before the first one's.
-    let age = |policy: Value| bed.get(policy);
-    let created = age(first.clone()).await.unwrap().metadata.creation_timestamp.unwrap();
+    // The second one has to be younger, since its name goes before the first one's.
     let second = named(first.clone(), "a-second");
-    until("a second has passed", async || {
-        bed.apply(second.clone()).await;
-        let now = bed.get(second.clone()).await?.metadata.creation_timestamp?;
-        if now.0.as_second() > created.0.as_second() {
-            return Some(());
-        }
-        bed.delete(second.clone()).await;
-        None
-    })
-    .await;
+    younger_than(&bed, &first, &second).await;
     says(&bed, &second, &CONFLICT).await;
     says(&bed, &first, &HOLDS).await;
     bed.merge(second.clone(), json!({"spec": {"retries": null, "timeouts": {"idle": "5s"}}})).await;

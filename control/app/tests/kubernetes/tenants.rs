@@ -1,8 +1,12 @@
 //! Tenants of a real cluster that claim what is not theirs, and a cluster that answers for some kinds only.
 
+use leno_kube::api::DynamicObject;
 use leno_testkit_api::objects::{http_route_definition, service, slice};
-use leno_testkit_api::{binary, until};
+use leno_testkit_api::{Bed, LIMIT, binary, until};
+use leno_types::Protocol;
+use leno_types::mesh::{Resolution, declared};
 use serde_json::{Value, json};
+use tokio::sync::watch;
 
 use crate::proxy::Proxy;
 use crate::replica::Replica;
@@ -46,6 +50,101 @@ async fn a_foreign_endpoint_slice_and_a_claimed_address_change_nothing_for_other
     let workloads = "leno_control_cluster_objects{kind=\"Workload\"}";
     assert_eq!(replica.metric(workloads).await as u64, 1);
     proxy.sees("web", &[web]).await;
+    replica.end();
+}
+
+/// Waits until what an address is has become like this, for one proxy that follows it.
+async fn becomes(
+    what: &str,
+    followed: &mut watch::Receiver<Resolution>,
+    is: impl FnMut(&Resolution) -> bool,
+) {
+    let became = tokio::time::timeout(LIMIT, followed.wait_for(is)).await.is_ok();
+    assert!(became, "{what} was awaited, and {:?} seen", *followed.borrow());
+}
+
+/// Two tenants claim an address that no pod has.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn of_two_workloads_that_claim_an_address_the_older_has_it() {
+    let Some(kube) = binary() else { return };
+    let (bed, kubeconfig) = cluster(&kube).await;
+    run_pod(&bed, "web-0", "10.244.0.7").await;
+    let claim = |name: &str, namespace: &str| {
+        json!({"apiVersion": "leno.dev/v1alpha1", "kind": "Workload",
+            "metadata": {"name": name, "namespace": namespace}, "spec": {"command": ["x"]},
+            "status": {"instances": [{"name": format!("{name}-0"), "addresses": ["10.0.0.9"],
+                "meshed": true}]}})
+    };
+    for namespace in ["aaa", "zzz"] {
+        let namespace =
+            json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": namespace}});
+        bed.apply(namespace).await;
+    }
+    // By namespace and name it comes last.
+    let (older, younger) = (claim("z", "zzz"), claim("a", "aaa"));
+    until("the kind is served", async || bed.serves(&older).await).await;
+    bed.apply(older.clone()).await;
+    younger_than(&bed, &older, &younger).await;
+    bed.set_status(younger.clone()).await;
+
+    let replica = Replica::start("controller-0", &kubeconfig);
+    let token = bed.token(("shop", "web"), Some("leno"), Some("web-0")).await;
+    let proxy = Proxy::start(&bed, &replica, "shop/web-0", &token).await;
+    let mut followed = proxy.dial("10.0.0.9".parse().unwrap());
+    let is_of = |workload: &'static str| move |now: &Resolution| matches!(now, Resolution::Workload(one) if one.name.to_string() == workload);
+    becomes("the only claim", &mut followed, is_of("aaa/a-0")).await;
+    bed.set_status(older.clone()).await;
+    becomes("the older claim", &mut followed, is_of("zzz/z-0")).await;
+    bed.delete(older).await;
+    becomes("the claim that is left", &mut followed, is_of("aaa/a-0")).await;
+    replica.end();
+}
+
+/// Makes an object that is younger than another one. Ages are in seconds.
+pub(crate) async fn younger_than(bed: &Bed, other: &Value, object: &Value) {
+    let created = |object: Option<DynamicObject>| object?.metadata.creation_timestamp;
+    let other = created(bed.get(other.clone()).await).unwrap();
+    until("a second has passed", async || {
+        bed.apply(object.clone()).await;
+        let now = created(bed.get(object.clone()).await)?;
+        if now.0.as_second() > other.0.as_second() {
+            return Some(());
+        }
+        bed.delete(object.clone()).await;
+        None
+    })
+    .await;
+}
+
+/// A second service of a pod's port cannot have the pod's proxy forward what it would otherwise judge.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn of_app_protocols_that_contradict_each_other_the_stricter_holds() {
+    let Some(kube) = binary() else { return };
+    let (bed, kubeconfig) = cluster(&kube).await;
+    run_pod(&bed, "web-0", "10.244.0.7").await;
+    run_pod(&bed, "web-1", "10.244.0.8").await;
+    let of_protocol = |name: &str, protocol: &str| {
+        let (mut service, mut slice) = (service(name, 80), slice(name, &["web-0 10.244.0.7"]));
+        service["spec"]["ports"][0]["appProtocol"] = json!(protocol);
+        slice["ports"][0]["appProtocol"] = json!(protocol);
+        [service, slice]
+    };
+    let replica = Replica::start("controller-0", &kubeconfig);
+    let token = bed.token(("shop", "web"), Some("leno"), Some("web-1")).await;
+    let proxy = Proxy::start(&bed, &replica, "shop/web-1", &token).await;
+    let mut followed = proxy.dial("10.244.0.7".parse().unwrap());
+    let is = |protocol: Protocol| move |now: &Resolution| matches!(now, Resolution::Workload(pod) if declared(&pod.ports, 8080) == protocol);
+    for (name, protocol, holds) in [
+        ("a", "mysql", Protocol::Opaque),
+        ("b", "http", Protocol::Http1),
+        ("b", "redis", Protocol::Opaque),
+        ("a", "http", Protocol::Http1),
+    ] {
+        for object in of_protocol(name, protocol) {
+            bed.apply(object).await;
+        }
+        becomes(&format!("{holds:?}"), &mut followed, is(holds)).await;
+    }
     replica.end();
 }
 
