@@ -2,16 +2,22 @@
 #![expect(clippy::unwrap_used, reason = "a test may panic")]
 
 use std::fs;
-use std::io::{BufRead, BufReader, Read, Write};
+use std::io::{self, BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStderr, Command, Output, Stdio};
+use std::time::{Duration, Instant};
 
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
 const GOOD: &str = "apiVersion: v1\nkind: Service\nmetadata: {name: web, namespace: shop}\n\
                     spec: {clusterIP: 10.96.0.1, ports: [{port: 80}]}\n";
+
+/// The period over which CPU time is limited, in microseconds.
+const PERIOD: usize = 100_000;
+/// Bounds a wait; nothing is measured by it.
+const PATIENCE: Duration = Duration::from_secs(60);
 
 /// A running controller; killed if a test fails before it ended.
 struct Controller {
@@ -22,7 +28,11 @@ struct Controller {
 
 impl Controller {
     fn start(directory: &Path) -> Self {
-        let mut child = command(directory).stderr(Stdio::piped()).spawn().unwrap();
+        Self::of(command(directory))
+    }
+
+    fn of(mut command: Command) -> Self {
+        let mut child = command.stderr(Stdio::piped()).spawn().unwrap();
         let log = BufReader::new(child.stderr.take().unwrap());
         let mut controller = Self { child, log, admin: String::new() };
         let line = controller.line("serving /metrics");
@@ -84,6 +94,85 @@ fn write_state(directory: &Path, text: &str) {
     let staged = directory.join("state.new");
     fs::write(&staged, text).unwrap();
     fs::rename(staged, directory.join("state/state.yaml")).unwrap();
+}
+
+/// A control group with a limit of CPU time; removed when this is dropped.
+#[derive(Debug)]
+struct CpuLimit(PathBuf);
+
+impl CpuLimit {
+    /// Makes one for so many CPUs. `None` without a writable CPU controller, and a line says that the test is skipped.
+    fn of(cpus: usize) -> Option<Self> {
+        let name = format!("leno-test-{}-{cpus}", std::process::id());
+        let quota = (cpus * PERIOD).to_string();
+        let made = if Path::new("/sys/fs/cgroup/cgroup.controllers").exists() {
+            let directory = Path::new("/sys/fs/cgroup").join(name);
+            Self::with(directory, &[("cpu.max", &format!("{quota} {PERIOD}"))])
+        } else {
+            let directory = Path::new("/sys/fs/cgroup/cpu").join(name);
+            let period = PERIOD.to_string();
+            Self::with(directory, &[("cpu.cfs_period_us", &period), ("cpu.cfs_quota_us", &quota)])
+        };
+        let required = std::env::var("LENO_REQUIRE").unwrap_or_default();
+        let required = required.split(',').any(|one| one == "root");
+        assert!(made.is_ok() || !required, "LENO_REQUIRE has root: {made:?}");
+        made.inspect_err(|error| println!("skipped: needs root and a CPU controller: {error}")).ok()
+    }
+
+    fn with(directory: PathBuf, files: &[(&str, &str)]) -> io::Result<Self> {
+        fs::create_dir(&directory)?;
+        let made = Self(directory);
+        for (file, text) in files {
+            fs::write(made.0.join(file), text)?;
+        }
+        Ok(made)
+    }
+
+    /// The command, run within the limit.
+    fn run(&self, command: &Command) -> Command {
+        let mut limited = Command::new("sh");
+        limited.args(["-c", "echo $$ >\"$0\" && exec \"$@\""]).arg(self.0.join("cgroup.procs"));
+        limited.arg(command.get_program()).args(command.get_args());
+        limited.envs(command.get_envs().filter_map(|(name, value)| Some((name, value?))));
+        limited
+    }
+}
+
+impl Drop for CpuLimit {
+    fn drop(&mut self) {
+        // Its processes have been waited for.
+        if let Err(error) = fs::remove_dir(&self.0) {
+            eprintln!("{}: {error}", self.0.display());
+        }
+    }
+}
+
+/// The threads of a process that serve.
+fn workers(pid: u32) -> usize {
+    let tasks = fs::read_dir(format!("/proc/{pid}/task")).unwrap();
+    let names = tasks.filter_map(|task| fs::read_to_string(task.ok()?.path().join("comm")).ok());
+    names.filter(|name| name.starts_with("tokio")).count()
+}
+
+/// A pod's limit is one of CPU time: it does not change how many CPUs the machine has.
+#[test]
+fn it_has_as_many_threads_as_its_cpu_limit_permits() {
+    let machine = std::thread::available_parallelism().unwrap().get();
+    for cpus in [1, 2] {
+        let Some(limit) = CpuLimit::of(cpus) else { return };
+        let directory = directory();
+        write_state(directory.path(), GOOD);
+        let mut controller = Controller::of(limit.run(&command(directory.path())));
+        controller.line("serving discovery and identity");
+        // Threads for blocking calls have the same name, and end after 10 s.
+        let (begin, wanted) = (Instant::now(), cpus.min(machine));
+        while workers(controller.child.id()) != wanted {
+            assert!(begin.elapsed() < PATIENCE, "{} threads", workers(controller.child.id()));
+            std::thread::sleep(Duration::from_millis(100));
+        }
+        drop(controller);
+        drop(limit);
+    }
 }
 
 fn run(arguments: &[&str]) -> Output {
