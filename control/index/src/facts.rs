@@ -21,6 +21,7 @@ use crate::index::{Settings, Writers};
 use crate::rows::external::BackendTlsRow;
 use crate::rows::policies::{RateLimitRow, TargetRow, TrafficRow};
 use crate::rows::{self, InstanceRow, ServiceRow, SliceRow};
+use crate::small_map::SmallMap;
 
 pub use addresses::{Refusal, RefusedEndpoint, RefusedEndpoints, is_reserved};
 
@@ -42,10 +43,10 @@ pub(crate) struct Facts {
     slice_services: BTreeMap<ObjectKey, ServiceName>,
     /// For each instance, the slices that name it, grouped by service, with the addresses that they
     /// give it.
-    referrers: BTreeMap<InstanceName, BTreeMap<ServiceName, BTreeMap<ObjectKey, Vec<IpAddr>>>>,
+    referrers: BTreeMap<InstanceName, SmallMap<ServiceName, SmallMap<ObjectKey, Vec<IpAddr>>>>,
     /// If several objects claim one instance, a pod wins, then the older object, then the first by
     /// name.
-    instances: BTreeMap<InstanceName, BTreeMap<ObjectKey, InstanceRow>>,
+    instances: BTreeMap<InstanceName, SmallMap<ObjectKey, InstanceRow>>,
     /// The instances of each object.
     owned: BTreeMap<ObjectKey, Vec<InstanceName>>,
     routes: RouteFacts,
@@ -334,7 +335,7 @@ impl Facts {
         &self,
         name: &InstanceName,
     ) -> impl Iterator<Item = &ServiceName> {
-        self.referrers.get(name).into_iter().flat_map(BTreeMap::keys)
+        self.referrers.get(name).into_iter().flat_map(SmallMap::keys)
     }
 
     /// The services with a valid endpoint on an instance, ready or not, ordered by name.
@@ -357,7 +358,7 @@ impl Facts {
             // There are no addresses to compare with while the instance is not in the index.
             row.is_none_or(|row| ips.iter().any(|ip| self.holds(&name, row, *ip)))
         };
-        let referring = referring.into_iter().flatten().filter(rightly);
+        let referring = referring.into_iter().flat_map(SmallMap::iter).filter(rightly);
         referring.filter_map(move |(key, _)| slices?.get(key))
     }
 
@@ -434,8 +435,9 @@ impl Facts {
         for endpoint in &row.endpoints {
             let Some(instance) = endpoint.instance.as_ref() else { continue };
             let services = self.referrers.entry(instance.clone()).or_default();
-            let slices = services.entry(service.clone()).or_default();
-            slices.entry(key.clone()).or_default().push(endpoint.ip);
+            let ips = services.get_or_default(&service).get_or_default(key);
+            ips.reserve_exact(1);
+            ips.push(endpoint.ip);
             touched.served.insert(instance.clone());
         }
         self.note_bare(&service, &row, true);
@@ -498,7 +500,7 @@ impl Facts {
         for name in self.owned.remove(key).unwrap_or_default() {
             let claims = self.instances.get_mut(&name);
             let row = claims.and_then(|claims| claims.remove(key));
-            if self.instances.get(&name).is_some_and(BTreeMap::is_empty) {
+            if self.instances.get(&name).is_some_and(SmallMap::is_empty) {
                 self.instances.remove(&name);
             }
             if let Some(row) = row {

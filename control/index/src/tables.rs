@@ -1,6 +1,6 @@
 //! The tables that queries read: values by name, and the claims on each IP address.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::sync::Arc;
 
@@ -9,6 +9,7 @@ use leno_types::{InstanceName, ServiceName};
 
 use crate::build::BuiltService;
 use crate::change::Changed;
+use crate::small_map::SmallMap;
 
 /// The service or workload at an IP address.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -27,7 +28,7 @@ pub(crate) struct Tables {
     pub(crate) workloads: BTreeMap<InstanceName, Arc<Workload>>,
     pub(crate) policies: BTreeMap<InstanceName, Arc<ServerPolicy>>,
     /// The first claim wins.
-    claims: BTreeMap<IpAddr, BTreeSet<Claim>>,
+    claims: BTreeMap<IpAddr, SmallMap<Claim, ()>>,
 }
 
 /// Rebuilt values; `None` if no object of that name is left.
@@ -64,12 +65,13 @@ impl Address {
 
 impl Tables {
     pub(crate) fn address(&self, ip: IpAddr) -> Option<Address> {
-        self.claimed(self.claims.get(&ip)?.first()?)
+        self.claimed(self.claims.get(&ip)?.first()?.0)
     }
 
     pub(crate) fn aliases(&self, address: &Address) -> Vec<IpAddr> {
         let claim = address.claim();
-        let holds = |ip: &&IpAddr| self.claims.get(ip).and_then(BTreeSet::first) == Some(&claim);
+        let first = |ip: &IpAddr| self.claims.get(ip)?.first().map(|(claim, ())| claim);
+        let holds = |ip: &&IpAddr| first(ip) == Some(&claim);
         address.ips().iter().filter(holds).copied().collect()
     }
 
@@ -153,7 +155,7 @@ impl Tables {
             }
         }
         for ip in address.iter().flat_map(Address::ips) {
-            self.claims.entry(*ip).or_default().insert(claim.clone());
+            self.claims.entry(*ip).or_default().insert(claim.clone(), ());
         }
         match (claim, address) {
             (Claim::Service(name), Some(Address::Service(new))) => {

@@ -123,7 +123,7 @@ impl<K> Report<K> {
     }
 }
 
-/// Watches objects. The stream never ends.
+/// Watches objects, without their managed fields. The stream never ends.
 pub fn watch<K>(api: Api<K>, selection: Selection) -> impl Stream<Item = Report<K>> + Send
 where
     K: Resource + Clone + Debug + DeserializeOwned + Send + 'static,
@@ -194,7 +194,12 @@ where
         }
     }
 
-    fn event(&mut self, event: Event<K>) -> Report<K> {
+    fn event(&mut self, mut event: Event<K>) -> Report<K> {
+        if let Event::InitApply(object) | Event::Apply(object) | Event::Delete(object) = &mut event
+        {
+            // No client of the mesh reads who wrote which field, and of a small object this is most of its memory.
+            object.meta_mut().managed_fields = None;
+        }
         self.listing = matches!(event, Event::Init | Event::InitApply(_));
         // A list may fail after its start as before.
         if !self.listing {
