@@ -20,6 +20,8 @@ use crate::replica::Replica;
 
 /// Bounds every wait; nothing is measured by it.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(120);
+/// Writes at once. An API server that does not keep up with the rate gets no more: it would refuse connections in the end.
+const WRITES: usize = 64;
 /// One change in so many is of the wide service.
 const WIDE_EVERY: usize = 20;
 /// Counters of the controller that are compared before and after a phase.
@@ -92,7 +94,7 @@ async fn flip_all(
     let mut change = 0;
     while change < size.changes || !writes.is_empty() {
         tokio::select! {
-            _ = ticks.tick(), if change < size.changes => {
+            _ = ticks.tick(), if change < size.changes && writes.len() < WRITES => {
                 let service =
                     if change % WIDE_EVERY == 0 { 0 } else { 1 + random.below(size.services - 1) };
                 // The first half has proxies, which stay.
