@@ -2,7 +2,7 @@
 
 use std::cell::RefCell;
 use std::rc::Rc;
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use leno_h2::{
@@ -311,13 +311,7 @@ impl Call {
         if self.ended {
             return Poll::Ready(Ok(Part::End));
         }
-        let Some(stream) = &mut self.stream else { return Poll::Pending };
-        let Some(piece) = std::task::ready!(stream.poll_data(cx))? else {
-            self.ended = true;
-            self.trailers = stream.trailers();
-            return Poll::Ready(Ok(Part::End));
-        };
-        stream.release(piece.len());
+        let Some(piece) = ready!(self.poll_read(cx))? else { return Poll::Ready(Ok(Part::End)) };
         if self.used || self.held_bytes + piece.len() > HELD_BYTES {
             self.stop_holding();
             *at = 0;
@@ -341,22 +335,30 @@ impl Call {
 
     /// Reads and holds one more part of the body, however much is held already. Whether more may come.
     pub(crate) fn poll_held(&mut self, cx: &mut Context<'_>) -> Poll<bool> {
-        let Some(stream) = &mut self.stream else { return Poll::Ready(false) };
-        match std::task::ready!(stream.poll_data(cx)) {
-            Ok(Some(piece)) => {
-                stream.release(piece.len());
-                self.held_bytes += piece.len();
-                self.held.push(piece);
-                Poll::Ready(true)
-            }
-            Ok(None) => {
+        if self.stream.is_none() {
+            return Poll::Ready(false);
+        }
+        // The relay meets a reset again.
+        let Ok(piece) = ready!(self.poll_read(cx)) else { return Poll::Ready(false) };
+        if let Some(piece) = piece {
+            self.held_bytes += piece.len();
+            self.held.push(piece);
+        }
+        Poll::Ready(true)
+    }
+
+    /// Reads the next piece of the body, and gives credit for it; at its end the trailers.
+    fn poll_read(&mut self, cx: &mut Context<'_>) -> Poll<Result<Option<Piece>, Reset>> {
+        let Some(stream) = &mut self.stream else { return Poll::Pending };
+        let piece = ready!(stream.poll_data(cx))?;
+        match &piece {
+            Some(piece) => stream.release(piece.len()),
+            None => {
                 self.ended = true;
                 self.trailers = stream.trailers();
-                Poll::Ready(true)
             }
-            // The relay meets the reset again.
-            Err(_) => Poll::Ready(false),
         }
+        Poll::Ready(Ok(piece))
     }
 
     /// The response has begun, or too much is held: there will be no other try.

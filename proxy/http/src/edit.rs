@@ -124,15 +124,11 @@ impl<'a> Plan<'a> {
             ..Connection::default()
         };
         let hop = Hop::new(&head.meaning, wanted, upgrade).with_reserved(edits);
-        if edits.is_empty() && !hop.changes_anything() {
-            return Self::default();
-        }
         let mut planner = Planner::new(bytes);
         if let Some(target) = edits.target {
             planner.replace(head.target.start as usize, head.target.end as usize, target);
         }
-        planner.headers(&head.headers, &hop, edits);
-        planner.finish(head.len(), &hop, edits)
+        planner.plan((&head.headers, head.len()), &hop, edits)
     }
 
     /// For a final response, or a `101`.
@@ -155,12 +151,7 @@ impl<'a> Plan<'a> {
         let hop = Hop::new(&head.meaning, wanted, keep_upgrade)
             .without_framing(head.is_unframed() || to.tunnel)
             .with_reserved(edits);
-        if edits.is_empty() && !hop.changes_anything() {
-            return Self::default();
-        }
-        let mut planner = Planner::new(bytes);
-        planner.headers(&head.headers, &hop, edits);
-        planner.finish(head.len(), &hop, edits)
+        Planner::new(bytes).plan((&head.headers, head.len()), &hop, edits)
     }
 
     /// For an interim response other than `101`. The mesh sends no headers of its own with it.
@@ -169,12 +160,7 @@ impl<'a> Plan<'a> {
         let hop = Hop::new(&head.meaning, Connection::default(), false)
             .without_framing(true)
             .with_reserved(&edits);
-        if !hop.changes_anything() {
-            return Self::default();
-        }
-        let mut planner = Planner::new(bytes);
-        planner.headers(&head.headers, &hop, &edits);
-        planner.finish(head.len(), &hop, &edits)
+        Planner::new(bytes).plan((&head.headers, head.len()), &hop, &edits)
     }
 }
 
@@ -298,6 +284,20 @@ impl<'a, 'b> Planner<'a, 'b> {
     fn replace(&mut self, start: usize, end: usize, with: &'a [u8]) {
         self.drop_range(start, end);
         self.pieces.push(Piece::Given(with));
+    }
+
+    /// The plan of a head with these headers and this length. A head that nothing changes is not walked.
+    fn plan(
+        mut self,
+        (headers, length): (&Headers, usize),
+        hop: &Hop<'_>,
+        edits: &Edits<'a>,
+    ) -> Plan<'a> {
+        if edits.is_empty() && !hop.changes_anything() {
+            return Plan::default();
+        }
+        self.headers(headers, hop, edits);
+        self.finish(length, hop, edits)
     }
 
     fn headers(&mut self, headers: &Headers, hop: &Hop<'_>, edits: &Edits<'a>) {

@@ -8,7 +8,7 @@ use leno_hpack::Block;
 use tokio::time::Instant;
 
 use super::Exchange;
-use super::outcome::client_reset;
+use super::outcome::check_client;
 use super::passage::{OnConn, OnStream};
 use super::relay::{Down, Up};
 use crate::Io;
@@ -117,19 +117,9 @@ impl<'r, C: Io> FromConn<'r, C> {
         Ok(())
     }
 
-    /// A client that has left between two tries is not served. `whole`: its request is here, so that what
-    /// it sends next can be read.
-    pub(super) fn check_left_between(
-        &mut self,
-        whole: bool,
-        cx: &mut Context<'_>,
-    ) -> Result<(), Failure> {
-        if whole { self.read_ahead(cx) } else { Ok(()) }
-    }
-
     /// Reads what the client sends behind its request, as far as there is room, and fails if the client
     /// has closed its connection.
-    fn read_ahead(&mut self, cx: &mut Context<'_>) -> Result<(), Failure> {
+    pub(super) fn read_ahead(&mut self, cx: &mut Context<'_>) -> Result<(), Failure> {
         match self.conn.poll_gone(cx) {
             Poll::Ready(failure) => Err(failure),
             Poll::Pending => Ok(()),
@@ -253,13 +243,7 @@ impl ClientEnd for FromCall<'_> {
     }
 
     fn watch(&mut self, _up: Up, down: Down, cx: &mut Context<'_>) -> Result<(), Failure> {
-        if let Some(client) = self.call.stream()
-            && down != Down::Done
-            && let Poll::Ready(Some(reset)) = client.poll_closed(cx)
-        {
-            return Err(client_reset(reset));
-        }
-        Ok(())
+        if down == Down::Done { Ok(()) } else { check_client(self.call, cx) }
     }
 
     fn request_bytes(&mut self, _total: u64) -> u64 {

@@ -48,7 +48,8 @@ impl<C: Io, S: Io, J: Judge> Heads for Http1ToHttp1<'_, '_, '_, C, S, J> {
         self.awaits_continue = self.client.request.expect_continue();
         self.client.check_open()?;
         self.approve_request()?;
-        self.client.check_left_between(self.request.walker.is_done(), cx)
+        // A client that has left between two tries is not served.
+        if self.request.walker.is_done() { self.client.read_ahead(cx) } else { Ok(()) }
     }
 
     fn poll_head(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Failure>> {

@@ -58,7 +58,10 @@ impl<C: Io, J: Judge> Heads for Http1ToHttp2<'_, '_, '_, C, J> {
         let is_whole = request.framing() == Framing::None;
         self.awaits_continue = request.expect_continue();
         self.client.check_open()?;
-        self.client.check_left_between(is_whole, cx)?;
+        if is_whole {
+            // A client that has left between two tries is not served.
+            self.client.read_ahead(cx)?;
+        }
         let mesh = self.order.mesh;
         let to =
             request::ToH2 { mesh, connect: mesh || self.server.client.takes_connect_protocol() };

@@ -9,8 +9,8 @@ use leno_transport::test_panic;
 use tokio::time::Instant;
 
 use super::outcome::{
-    admit, client_reset, is_waited_for, linked, not_opened, outlasted, server_reset, timed_out,
-    to_go_on,
+    admit, check_client, client_reset, is_waited_for, linked, not_opened, outlasted, server_reset,
+    timed_out, to_go_on,
 };
 use super::{Exchange, Judge, Order};
 use crate::alarm::PooledAlarm;
@@ -72,10 +72,7 @@ async fn settle(
         if settled.as_mut().poll(cx).is_ready() {
             return Poll::Ready(Ok(()));
         }
-        let client = call.stream().map(|stream| stream.poll_closed(cx));
-        if let Some(Poll::Ready(Some(reset))) = client {
-            return Poll::Ready(Err(client_reset(reset)));
-        }
+        check_client(call, cx)?;
         match deadline {
             Some(at) => alarm.poll_at(at, cx).map(|()| Err(timed_out(false, true, false))),
             None => Poll::Pending,
@@ -234,13 +231,7 @@ impl<J: Judge> Relay<'_, '_, J> {
                 let replayable = self.exchange.first_byte.is_none() && self.call.is_replayable();
                 return Err(server_reset(reset, replayable, self.order.mesh));
             }
-            Poll::Pending => {
-                let client = self.call.stream().map(|stream| stream.poll_closed(cx));
-                return match client {
-                    Some(Poll::Ready(Some(reset))) => Err(client_reset(reset)),
-                    _ => Ok(Poll::Pending),
-                };
-            }
+            Poll::Pending => return check_client(self.call, cx).map(|()| Poll::Pending),
         };
         self.exchange.first_byte.get_or_insert_with(Instant::now);
         self.on_head(head).map(Poll::Ready)
@@ -336,12 +327,7 @@ impl<J: Judge> Relay<'_, '_, J> {
                 self.down = Down::Flushing;
             }
             Poll::Ready(Err(reset)) => return Err(server_reset(reset, false, self.order.mesh)),
-            Poll::Pending => {
-                return match client.poll_closed(cx) {
-                    Poll::Ready(Some(reset)) => Err(client_reset(reset)),
-                    _ => Ok(Poll::Pending),
-                };
-            }
+            Poll::Pending => return check_client(self.call, cx).map(|()| Poll::Pending),
         }
         Ok(Poll::Ready(()))
     }

@@ -1,6 +1,7 @@
 //! What the end of a stream means for an exchange.
 
 use std::io;
+use std::task::{Context, Poll};
 
 use leno_h2::{Code, Linked, OpenError, Reset, ResetBy};
 use leno_transport::budget;
@@ -16,6 +17,14 @@ pub(super) fn admit() -> Result<(), Failure> {
 /// A client that has left between two tries is not served.
 pub(super) fn is_waited_for(call: &Call) -> Result<(), Failure> {
     call.reset_reason().map_or(Ok(()), |reset| Err(client_reset(reset)))
+}
+
+/// Fails if the client has reset its stream, of which the task is woken.
+pub(super) fn check_client(call: &mut Call, cx: &mut Context<'_>) -> Result<(), Failure> {
+    match call.stream().map(|stream| stream.poll_closed(cx)) {
+        Some(Poll::Ready(Some(reset))) => Err(client_reset(reset)),
+        _ => Ok(()),
+    }
 }
 
 /// The client's stream ended before its time.
