@@ -19,10 +19,18 @@ PATH="/usr/local/go/bin:$PATH:/usr/sbin:/sbin"
 command -v go >/dev/null || { echo "Go is missing: install 1.26 or newer as go.dev/doc/install says" >&2; exit 1; }
 export CGO_ENABLED=0
 
+# What `kubectl version` and the conformance reports show, and Helm compares with what a chart needs.
+minor=${kubernetes#v1.} minor=${minor%%.*}
+flags=(-s -w)
+for package in k8s.io/component-base/version k8s.io/client-go/pkg/version; do
+  flags+=(-X "$package.gitVersion=$kubernetes" -X "$package.gitMajor=1" -X "$package.gitMinor=$minor"
+    -X "$package.gitTreeState=clean")
+done
+
 # etcd and the API server alone need nothing else: compiled in 4 minutes on two idle cores.
 if [[ "${1-}" == api || "${1-}" == api-test ]]; then
   [ -e "$target/api" ] || echo "building etcd and the API server $kubernetes: once, 4 minutes or more" >&2
-  (cd e2e/cluster/kube && go build -trimpath -ldflags '-s -w' -o "$target/api" ./api)
+  (cd e2e/cluster/kube && go build -trimpath -ldflags "${flags[*]}" -o "$target/api" ./api)
   [ "$1" = api-test ] || { echo "$target/api"; exit; }
   CLUSTER_KUBE="$target/api" exec cargo test -p leno-controller -p leno-agent -p leno --test kubernetes --test cluster -- --nocapture "${@:2}"
 fi
@@ -35,13 +43,6 @@ for file in /usr/bin/containerd /usr/sbin/runc /usr/lib/cni/bridge /usr/sbin/con
   fi
 done
 
-# What `kubectl version` and the conformance reports show.
-minor=${kubernetes#v1.} minor=${minor%%.*}
-flags=(-s -w)
-for package in k8s.io/component-base/version k8s.io/client-go/pkg/version; do
-  flags+=(-X "$package.gitVersion=$kubernetes" -X "$package.gitMajor=1" -X "$package.gitMinor=$minor"
-    -X "$package.gitTreeState=clean")
-done
 [ -e "$target/kube" ] || echo "building Kubernetes $kubernetes: once, 10 minutes or more" >&2
 (cd e2e/cluster/kube && go build -trimpath -ldflags "${flags[*]}" -o "$target/kube" .)
 (cd e2e/cluster && go build -trimpath -ldflags '-s -w' -o "$target/cluster" .)

@@ -24,11 +24,16 @@ long=(leno-testkit-resilience leno-testkit-abuse leno-serve-scale leno-fuzz-corp
 run() { # job
   local job=$1 began=$SECONDS code=0 name
   name=$(basename "${job%.job}") name=${name#*-}
-  # What only this run has: the API server, once it is built.
+  # What only this run has, once it is built: the API server, and Helm.
   case $name in
     leno-controller-kubernetes | leno-cluster | leno-agent-kubernetes)
       until [ -e "$queue/api.done" ]; do sleep 0.2; done
       [ -s "$queue/api.done" ] && export CLUSTER_KUBE=$(<"$queue/api.done") ;;
+  esac
+  case $name in
+    leno-controller-kubernetes | leno-charts-helm)
+      until [ -e "$queue/helm.done" ]; do sleep 0.2; done
+      [ -s "$queue/helm.done" ] && export LENO_HELM=$(<"$queue/helm.done") ;;
   esac
   # A shell's background ignores Ctrl-C, and what it starts inherits that.
   env --default-signal=INT,QUIT bash "$job" >"${job%.job}.log" 2>&1 </dev/null || code=$?

@@ -44,6 +44,18 @@ kubernetes() {
   mv "$queue/api.new" "$queue/api.done"
 }
 
+# Helm, in the same way: its path is in helm.done.
+helm() {
+  local helm=${LENO_HELM:-$(type -P helm)}
+  if [ -z "$helm" ] && new_go && ! helm=$(scripts/helm.sh 2>"$queue/helm.log"); then
+    cat "$queue/helm.log" >&2
+    echo "test: Helm cannot be built; its tests are skipped" >&2
+    helm=
+  fi
+  printf %s "$helm" >"$queue/helm.new"
+  mv "$queue/helm.new" "$queue/helm.done"
+}
+
 # What makes images is written in Go, as are its tests. A machine of CI may have an old Go, or nowhere to fetch modules
 # from: without them it is a skip, which is counted, and a failure only where what is built by Go as well is required.
 cluster_go() { (cd e2e/cluster && CGO_ENABLED=0 go "$@"); }
@@ -73,6 +85,7 @@ step() { # name, command...
 (
   chrt --idle --pid 0 "$BASHPID" 2>/dev/null || true
   kubernetes
+  helm
   step documentation cargo test --workspace --doc --no-fail-fast
   step images images
   [ -z "$beside" ] || step beside bash -c "$beside"

@@ -110,6 +110,71 @@ async fn no_api_server_takes_the_hook_by_which_helm_uninstall_is_refused() {
     assert!(refused.contains("helm uninstall --no-hooks one"), "{refused}");
 }
 
+/// Helm, as `charts/tests/helm.rs` finds it; `None` if there is none, and a line says that the test is skipped.
+fn helm() -> Option<PathBuf> {
+    let helm = std::env::var_os("LENO_HELM").unwrap_or_else(|| "helm".into());
+    if Command::new(&helm).arg("version").output().is_ok() {
+        return Some(helm.into());
+    }
+    let required = std::env::var("LENO_REQUIRE").unwrap_or_default();
+    assert!(!required.split(',').any(|one| one == "helm"), "helm is required and not there");
+    println!("skipped: needs helm (or LENO_HELM with its path: scripts/helm.sh builds it)");
+    None
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn helm_installs_the_chart_and_its_uninstall_is_refused_until_it_is_told_to_leave_the_hook_out()
+ {
+    let (Some(kube), Some(helm)) = (binary(), helm()) else { return };
+    let bed = Bed::start(&kube).await;
+    let run = |words: &[&str]| {
+        let mut command = Command::new(&helm);
+        command.args(words).args(["--namespace", NAMESPACE]);
+        // What it remembers of repositories and plugins is not the user's.
+        let home = bed.directory.path().join("helm");
+        for variable in ["HELM_CACHE_HOME", "HELM_CONFIG_HOME", "HELM_DATA_HOME"] {
+            command.env(variable, &home);
+        }
+        command.env("KUBECONFIG", bed.administrator()).output().unwrap()
+    };
+    let said = |output: &Output| String::from_utf8_lossy(&output.stderr).into_owned();
+    let chart = concat!(env!("CARGO_MANIFEST_DIR"), "/../../charts/leno");
+    let installed = run(&["install", "leno", chart, "--create-namespace", "--set", "ha=true"]);
+    assert!(installed.status.success(), "{}", said(&installed));
+    let named = |kind: &str, api: &str, name: &str| {
+        json!({"apiVersion": api, "kind": kind,
+            "metadata": {"name": name, "namespace": NAMESPACE}})
+    };
+    let parts = [
+        named("Deployment", "apps/v1", "leno-controller"),
+        named("DaemonSet", "apps/v1", "leno-agent"),
+        named("ServiceAccount", "v1", "controller"),
+    ];
+    for part in &parts {
+        assert!(bed.get(part.clone()).await.is_some(), "{part}");
+    }
+    let check = leno(&bed.administrator(), &["check", "-o", "json"]);
+    assert!(findings(&check).contains(&pair("installation", "good")));
+
+    let refused = run(&["uninstall", "leno"]);
+    assert!(!refused.status.success());
+    let why = said(&refused);
+    assert!(
+        why.contains("nothing was removed; run: leno uninstall --namespace leno-system"),
+        "{why}"
+    );
+    for part in &parts {
+        assert!(bed.get(part.clone()).await.is_some(), "{part}");
+    }
+    let removed = run(&["uninstall", "--no-hooks", "leno"]);
+    assert!(removed.status.success(), "{}", said(&removed));
+    for part in &parts {
+        assert!(bed.get(part.clone()).await.is_none(), "{part}");
+    }
+    let listed = run(&["list", "--all", "--short"]);
+    assert_eq!(String::from_utf8_lossy(&listed.stdout).trim(), "");
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_was_installed_goes_and_nothing_else() {
     let Some(kube) = binary() else { return };

@@ -1,0 +1,13 @@
+#!/usr/bin/env bash
+# Builds Helm, in the version of e2e/helm, into cluster/ of the target directory, and prints its path. The first build
+# takes some minutes, later ones seconds. LENO_HELM gives it to the tests that need it:
+#
+#   LENO_HELM=$(scripts/helm.sh) cargo test -p leno-charts
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+target=$(mkdir -p "${CARGO_TARGET_DIR:-target}/cluster" && cd "${CARGO_TARGET_DIR:-target}/cluster" && pwd)
+PATH="/usr/local/go/bin:$PATH"
+cd e2e/helm
+CGO_ENABLED=0 go build -trimpath -ldflags '-s -w' -o "$target/helm" helm.sh/helm/v3/cmd/helm
+echo "$target/helm"
