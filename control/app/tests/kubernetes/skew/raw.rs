@@ -32,7 +32,7 @@ pub(super) fn text(number: u32, text: &str) -> Vec<u8> {
 
 /// A field with bytes, or a message.
 pub(super) fn bytes(number: u32, content: &[u8]) -> Vec<u8> {
-    let mut field = varint(number << 3 | LENGTH_DELIMITED);
+    let mut field = varint((number << 3) | LENGTH_DELIMITED);
     field.extend(varint(content.len().try_into().unwrap()));
     field.extend(content);
     field
@@ -40,7 +40,7 @@ pub(super) fn bytes(number: u32, content: &[u8]) -> Vec<u8> {
 
 /// A field with a number.
 pub(super) fn number(number: u32, value: u32) -> Vec<u8> {
-    [varint(number << 3 | VARINT), varint(value)].concat()
+    [varint((number << 3) | VARINT), varint(value)].concat()
 }
 
 fn varint(mut value: u32) -> Vec<u8> {
