@@ -316,6 +316,7 @@ mod tests {
             trouble,
             schedule: None,
             proxy_restarts: 0,
+            proxy_ended: None,
             surroundings: Surroundings::default(),
         }
     }

@@ -164,6 +164,8 @@ pub enum Change {
         ready: bool,
         /// How often it was started again.
         restarts: u32,
+        /// How it ended the last time.
+        ended: Option<String>,
     },
     /// It could not be set up: why. The reason has been printed, and it is tried again.
     Failed(String),
@@ -397,13 +399,13 @@ impl Life {
         mut happened: mpsc::UnboundedReceiver<Event>,
     ) {
         let label = &self.instance.label;
-        let mut starts = 0_u32;
+        let (mut starts, mut ended) = (0_u32, None);
         let mut alive = false;
         loop {
             let event = tokio::select! {
                 event = happened.recv() => event,
                 () = self.until_ready(place), if alive && !*ready.borrow() => {
-                    self.proxy_serves(true, starts).await;
+                    self.proxy_serves(true, starts, ended.clone()).await;
                     ready.send_replace(true);
                     continue;
                 }
@@ -415,19 +417,20 @@ impl Life {
                 Event::Ended(status, wait) => {
                     let (how, when) = (describe(*status), after(*wait));
                     self.say(&format!("the proxy of {label} {how}; starting it again {when}"));
+                    ended = Some(how);
                 }
                 Event::Failed(error, _) => self.complain(error),
                 Event::Over(_) | Event::Stopping | Event::Stopped => {}
             }
             if !alive && ready.send_replace(false) {
-                self.proxy_serves(false, starts).await;
+                self.proxy_serves(false, starts, ended.clone()).await;
             }
         }
     }
 
-    async fn proxy_serves(&self, serves: bool, starts: u32) {
+    async fn proxy_serves(&self, serves: bool, starts: u32, ended: Option<String>) {
         let restarts = starts.saturating_sub(1);
-        self.report(Change::Proxy { ready: serves, restarts }).await;
+        self.report(Change::Proxy { ready: serves, restarts, ended }).await;
     }
 
     /// Comes back when the proxy says that it serves; tells why it does not when that takes long.

@@ -103,6 +103,9 @@ pub struct InstanceStatus {
     pub schedule: Option<Schedule>,
     /// How often its proxy was started again.
     pub proxy_restarts: u32,
+    /// How its proxy ended the last time, `was ended by SIGKILL`.
+    #[serde(default)]
+    pub proxy_ended: Option<String>,
     /// How a command is run as it.
     pub surroundings: Surroundings,
 }
@@ -396,6 +399,7 @@ mod tests {
             trouble: Trouble::default(),
             schedule: None,
             proxy_restarts: 0,
+            proxy_ended: None,
             surroundings: Surroundings::default(),
         }
     }

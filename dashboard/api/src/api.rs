@@ -49,6 +49,9 @@ pub struct State {
     pub unready: Vec<Unready>,
     /// Instances that run and do not listen on a port that they declare.
     pub deaf: Vec<Unready>,
+    /// Proxies that were started again within the last day, the oldest first.
+    #[serde(default)]
+    pub restarted: Vec<RestartedProxy>,
     /// Why the last edit of the documents was refused.
     pub refused_edit: Option<String>,
 }
@@ -81,6 +84,23 @@ pub struct Unready {
     pub of: u32,
     /// Whether it is still being started.
     pub starting: bool,
+}
+
+/// A proxy that was started again, once or several times between two observations.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RestartedProxy {
+    /// The namespace of its instance.
+    pub namespace: String,
+    /// The workload of its instance.
+    pub workload: String,
+    /// Its instance.
+    pub instance: String,
+    /// When that was observed, in milliseconds since 1970.
+    pub at_ms: u64,
+    /// How often it was started again.
+    pub times: u32,
+    /// How it had ended the last time: `was ended by SIGKILL`.
+    pub ended: String,
 }
 
 /// Workloads and edges over a window of time.

@@ -98,8 +98,9 @@ impl Hub {
         let window = known.history.window(from_ms, to_ms);
         let state = at_ms.is_none().then_some(&known.state);
         let topology = query::topology(&known.history, &self.mesh, &window);
+        let topology = Topology { from_ms, to_ms, ..topology };
         let problems = problems(&known.history, &topology, &window, state);
-        Topology { from_ms, to_ms, problems, ..topology }
+        Topology { problems, ..topology }
     }
 
     /// One workload or edge over time; `None` where the history does not know it.

@@ -6,6 +6,7 @@
 //! | the last edit of the documents was refused | warning |
 //! | instances take no traffic | bad where none of a workload does, else a warning |
 //! | instances run and do not listen on a port that they declare | warning |
+//! | proxies of a workload were started again in the window | warning |
 //! | at least 1 % of an edge's requests fail, and at least two | bad |
 //! | the clients of an edge give up at least 10 % of its requests, and at least two | bad |
 //! | the mesh itself fails or refuses connections of an edge that carries bytes | bad |
@@ -28,6 +29,7 @@ use crate::hub::TICK;
 mod chain;
 mod edges;
 mod evidence;
+mod restarted;
 mod since;
 
 use edges::{Broken, Fault};
@@ -50,6 +52,7 @@ pub(crate) fn problems(
     let mut all = Vec::new();
     if let Some(state) = state {
         control_plane(state, &mut all);
+        restarted::find(state, (topology.from_ms, topology.to_ms), &mut all);
     }
     workloads(topology, state, &mut all);
 

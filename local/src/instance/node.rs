@@ -16,6 +16,9 @@ use crate::process::{Running, describe};
 use crate::program::Program;
 use crate::supervise::{Event, Rules, Stop, keep_running};
 
+/// How the proxy of an instance in node mode ends.
+const LOST: &str = "its process served it no more";
+
 impl Life {
     /// Keeps the instance a member of its group; `ready` follows whether it is served.
     pub(super) async fn node_proxy(
@@ -89,7 +92,7 @@ impl Life {
             let event = tokio::select! {
                 event = happened.recv() => event,
                 () = self.until_ready(place), if joined && !*ready.borrow() => {
-                    self.proxy_serves(true, joins).await;
+                    self.proxy_serves(true, joins, Some(LOST.to_owned())).await;
                     ready.send_replace(true);
                     continue;
                 }
@@ -98,7 +101,7 @@ impl Life {
             joined = event == Happened::Joined;
             joins += u32::from(joined);
             if !joined && ready.send_replace(false) {
-                self.proxy_serves(false, joins).await;
+                self.proxy_serves(false, joins, Some(LOST.to_owned())).await;
             }
         }
     }

@@ -1,5 +1,7 @@
 //! What the observer takes in: the status that `leno up` writes, and the counts of the proxies.
 
+mod proxies;
+
 use std::collections::HashMap;
 use std::net::IpAddr;
 use std::time::{Duration, Instant, SystemTime};
@@ -17,6 +19,7 @@ use crate::layout::Layout;
 use crate::listening;
 use crate::stat;
 use crate::status::{Edit, Phase, Trouble};
+use proxies::Proxies;
 
 /// How often the state of the mesh is looked at between two observations.
 const LOOK: Duration = Duration::from_secs(1);
@@ -48,6 +51,8 @@ struct ObservedInstance {
     pid: Option<i32>,
     ports: Vec<u16>,
     trouble: Trouble,
+    proxy_restarts: u32,
+    proxy_ended: Option<String>,
 }
 
 /// What is remembered from one look to the next.
@@ -56,6 +61,7 @@ struct Memory {
     /// The counts of the last observation.
     before: Option<Scrape>,
     restarts: Restarts,
+    proxies: Proxies,
     /// The state at the last look.
     state: State,
     /// When the status that this was read from was written.
@@ -144,8 +150,10 @@ fn take(
     layout: &Layout,
     hub: &Hub,
     memory: &mut Memory,
-    (observed, growth, state): (&Observed, Option<&Growth>, State),
+    (observed, growth, mut state): (&Observed, Option<&Growth>, State),
 ) -> Result<()> {
+    memory.proxies.look(&observed.instances, now_ms());
+    state.restarted = memory.proxies.restarted();
     let mut marks: Vec<Mark> = observed.edits.iter().map(mark).collect();
     marks.extend(restarted(&observed.instances, &mut memory.restarts));
     memory.state = state.clone();
@@ -258,16 +266,20 @@ fn restarted(instances: &[ObservedInstance], restarts: &mut Restarts) -> Option<
         format!("{}/{} was started again: {how}", one.namespace, one.name)
     };
     let lines: Vec<String> = instances.iter().filter(again).map(line).collect();
-    let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
-    let at_ms = u64::try_from(now.as_millis()).unwrap_or(u64::MAX);
+    let at_ms = now_ms();
     (!lines.is_empty()).then_some(Mark { at_ms, kind: MarkKind::Instance, lines })
+}
+
+fn now_ms() -> u64 {
+    let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+    u64::try_from(now.as_millis()).unwrap_or(u64::MAX)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn instance(restarts: u32) -> ObservedInstance {
+    pub(super) fn instance(restarts: u32) -> ObservedInstance {
         ObservedInstance {
             namespace: "shop".to_owned(),
             workload: "web".to_owned(),
@@ -284,6 +296,8 @@ mod tests {
                 last_line: "no database".to_owned(),
                 ..Trouble::default()
             },
+            proxy_restarts: 0,
+            proxy_ended: None,
         }
     }
 

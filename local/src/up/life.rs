@@ -30,6 +30,8 @@ pub(super) struct Life {
     /// What its schedule has done and will do.
     pub(super) schedule: Option<Schedule>,
     pub(super) proxy_restarts: u32,
+    /// How its proxy ended the last time.
+    pub(super) proxy_ended: Option<String>,
     pub(super) capture: Option<String>,
     pub(super) surroundings: Surroundings,
     /// It ends because of an edit, to be started again as the plan says by then, or not.
@@ -57,6 +59,7 @@ impl Life {
             trouble: Trouble::default(),
             schedule: None,
             proxy_restarts: 0,
+            proxy_ended: None,
             capture: None,
             surroundings: Surroundings::default(),
             ending: false,
@@ -136,9 +139,10 @@ impl Life {
                 self.trouble = Trouble::default();
             }
             Change::Stopping => self.phase = Phase::Stopping,
-            Change::Proxy { ready, restarts } => {
+            Change::Proxy { ready, restarts, ended } => {
                 self.proxy_ready = ready;
                 self.proxy_restarts = restarts;
+                self.proxy_ended = ended;
             }
             Change::Failed(reason) => {
                 self.phase = Phase::Failed;

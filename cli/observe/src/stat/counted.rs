@@ -29,6 +29,8 @@ const RETRIES: &str = "leno_retries_total";
 const ERRORS: &str = "leno_errors_total";
 /// Workers that eject the endpoint now, by edge and reason.
 const EJECTED: &str = "leno_endpoint_ejected";
+/// The name of a server that the client's proxy did not look up, because it refused the connection at once.
+const UNKNOWN: &str = "(unknown)";
 /// Connections that a proxy refused before it knew their other end, with the cause that a report has.
 const REFUSED: [(&str, &str); 3] = [
     ("leno_plaintext_refused_total", "plaintext-refused"),
@@ -153,7 +155,7 @@ impl Counted {
             let Some(counts) = self.edges.remove(&unknown) else { continue };
             let ends = match inbound {
                 true => Ends { server: own.clone(), ..unknown },
-                false => Ends { client: own.clone(), ..unknown },
+                false => Ends { client: own.clone(), service: UNKNOWN.to_owned(), ..unknown },
             };
             self.edges.entry(ends).or_default().add(&counts);
         }

@@ -212,7 +212,7 @@ fn what_was_refused_is_an_edge_with_its_cause() {
         "leno_errors_total{{{denied},cause=\"egress-denied\"}} 4\n\
          leno_plaintext_refused_total{{direction=\"inbound\"}} 3\n\
          leno_connections_refused_total{{direction=\"inbound\",reason=\"limit\"}} 2\n\
-         leno_connections_refused_total{{direction=\"outbound\",reason=\"limit\"}} 0\n"
+         leno_connections_refused_total{{direction=\"outbound\",reason=\"limit\"}} 7\n"
     );
     let report = over_ten_seconds(&text);
     let shown: Vec<String> = report
@@ -224,6 +224,7 @@ fn what_was_refused_is_an_edge_with_its_cause() {
         shown,
         [
             "(unmeshed) cart {\"connections-limit\": 2, \"plaintext-refused\": 3}",
+            "cart (unknown) {\"connections-limit\": 7}",
             "web (outside) {\"egress-denied\": 4}",
         ]
     );

@@ -1,4 +1,5 @@
 use super::*;
+use crate::api::RestartedProxy;
 use crate::history::MarkKind;
 use crate::query;
 use crate::testing::{edge, growth, workload};
@@ -224,4 +225,35 @@ fn the_state_is_judged_before_anything_was_counted() {
     let all = judge(&State { deaf, ..State::default() });
     assert_eq!(titles(&all), ["shop/cart does not listen on every port that it declares"]);
     assert_eq!(all[0].evidence, ["cart-0: does not listen on port 8080"]);
+}
+
+#[test]
+fn proxies_that_were_started_again_are_named_while_the_window_has_them() {
+    let history = History::default();
+    let window = history.window(0, 60_000);
+    let empty = query::topology(&history, "default", &window);
+    let start = |instance: &str, at_ms, times| RestartedProxy {
+        namespace: "shop".to_owned(),
+        workload: "cart".to_owned(),
+        instance: instance.to_owned(),
+        at_ms,
+        times,
+        ended: "was ended by SIGKILL".to_owned(),
+    };
+    let judge = |restarted: &[RestartedProxy], from_ms| {
+        let topology = Topology { from_ms, to_ms: 60_000, ..empty.clone() };
+        let state = State { restarted: restarted.to_vec(), ..State::default() };
+        problems(&history, &topology, &window, Some(&state))
+    };
+    let one = [start("cart-0", 10_000, 1), start("cart-0", 48_000, 2)];
+    let all = judge(&one, 0);
+    assert_eq!(titles(&all), ["the proxy of shop/cart-0 was started again 3 times"]);
+    assert_eq!(all[0].evidence, ["cart-0: 3 times, last 12 s ago: was ended by SIGKILL"]);
+    assert_eq!(all[0].severity, Severity::Warning);
+    assert_eq!(titles(&judge(&one[..1], 0)), ["the proxy of shop/cart-0 was started again once"]);
+    assert_eq!(judge(&one, 50_000), []);
+    let two = [start("cart-0", 10_000, 1), start("cart-1", 48_000, 1)];
+    let all = judge(&two, 0);
+    assert_eq!(titles(&all), ["proxies of shop/cart were started again 2 times"]);
+    assert_eq!(all[0].evidence.len(), 2);
 }
