@@ -7,20 +7,20 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use leno_resources::is_document;
-use tokio::time::{Interval, MissedTickBehavior};
+use tokio::time::{Instant, Interval, MissedTickBehavior};
 
 /// How often the files are looked at. Some editors replace a file, some write in place, and some
 /// file systems report neither, so looking is the one way that always works; it costs one system
 /// call a file.
 const POLL: Duration = Duration::from_millis(100);
 
-/// How long a file that has changed must stay as it is: an editor that writes in place is done
-/// within a few milliseconds.
-const SETTLE: Duration = Duration::from_millis(20);
+/// How long the files must stay as they are after a change: an editor that writes in place is done within a few
+/// milliseconds, a program that writes what it makes within a few hundred. What a slower one has written so far may
+/// well be a smaller mesh, of which everything else would be ended.
+const SETTLE: Duration = Duration::from_millis(300);
 
-/// Looks for such a rest: files that change all the time are taken in nonetheless, five times a
-/// second.
-const MAX_SETTLE_LOOKS: u32 = 5;
+/// Files that change all the time are taken in nonetheless, after this time.
+const MAX_SETTLE: Duration = Duration::from_secs(5);
 
 /// Documents of a directory that are looked at: what changes beyond them is taken in with the next
 /// edit.
@@ -31,9 +31,16 @@ const MAX_ENTRIES: usize = 10_000;
 pub struct Files {
     paths: Vec<PathBuf>,
     seen: BTreeMap<PathBuf, Look>,
-    /// An edit was seen that has not been reported.
-    changed: bool,
+    /// An edit that has not been reported.
+    edit: Option<Edit>,
     looks: Interval,
+}
+
+/// When the first and the last change of an edit were seen.
+#[derive(Clone, Copy, Debug)]
+struct Edit {
+    first: Instant,
+    last: Instant,
 }
 
 /// What changes with every edit: device, inode, size and modification time in nanoseconds.
@@ -50,22 +57,24 @@ impl Files {
         let seen = look(&paths);
         let mut looks = tokio::time::interval(POLL);
         looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        Self { paths, seen, changed: false, looks }
+        Self { paths, seen, edit: None, looks }
     }
 
     /// Comes back after a file has changed and come to rest, or does not come to rest. Cancel safe.
     pub async fn edited(&mut self) {
-        while !self.changed {
+        loop {
             self.looks.tick().await;
-            self.changed = self.differs();
-        }
-        for _ in 0..MAX_SETTLE_LOOKS {
-            tokio::time::sleep(SETTLE).await;
-            if !self.differs() {
-                break;
+            let now = Instant::now();
+            if self.differs() {
+                let first = self.edit.map_or(now, |edit| edit.first);
+                self.edit = Some(Edit { first, last: now });
+            }
+            let Some(Edit { first, last }) = self.edit else { continue };
+            if now - last >= SETTLE || now - first >= MAX_SETTLE {
+                self.edit = None;
+                return;
             }
         }
-        self.changed = false;
     }
 
     /// Whether the files look other than before; keeps how they look now.
@@ -122,9 +131,35 @@ mod tests {
         let mut files = Files::new(vec![path.clone()]);
         fs::write(&path, "ab").unwrap();
         // Long enough to see the change, too short to see that it stays.
-        let given_up = tokio::time::timeout(SETTLE / 2, files.edited()).await;
-        assert!(given_up.is_err());
-        files.edited().await;
+        for _ in 0..3 {
+            let given_up = tokio::time::timeout(SETTLE / 4, files.edited()).await;
+            assert!(given_up.is_err());
+        }
+        let rest = tokio::time::timeout(SETTLE / 2 + POLL, files.edited()).await;
+        assert!(rest.is_ok(), "what was waited for already counts");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_file_that_is_written_in_pieces_is_one_edit() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("mesh.yaml");
+        fs::write(&path, "abc").unwrap();
+        let mut files = Files::new(vec![path.clone()]);
+        let pieces = async {
+            for text in ["", "a", "ab", "abcd"] {
+                fs::write(&path, text).unwrap();
+                tokio::time::sleep(SETTLE / 3 * 2).await;
+            }
+        };
+        let (edit, ()) = tokio::join!(
+            async {
+                files.edited().await;
+                fs::read_to_string(&path).unwrap()
+            },
+            pieces
+        );
+        assert_eq!(edit, "abcd");
+        assert!(tokio::time::timeout(POLL * 10, files.edited()).await.is_err(), "a second edit");
     }
 
     #[tokio::test(start_paused = true)]
