@@ -129,6 +129,13 @@ impl State {
                 self.removal().number().into(),
             ),
         ]);
+        if let Some(limit) = self.max_connections() {
+            measured.push(gauge(
+                "leno_connections_limit",
+                "Most connections that the proxy has open, in both directions.",
+                limit as f64,
+            ));
+        }
         if let Some(budget) = self.budget() {
             measured.push(gauge(
                 "leno_memory_budget_bytes",
@@ -178,6 +185,12 @@ impl State {
         self.awaits_capture.then(|| is_marked(file).ok()).flatten()
     }
 
+    /// `None` before there is a worker.
+    fn max_connections(&self) -> Option<usize> {
+        let workers = self.workers.borrow();
+        (!workers.is_empty()).then(|| workers.iter().map(|worker| worker.max_connections).sum())
+    }
+
     /// All workers share one.
     fn budget(&self) -> Option<usize> {
         self.workers.borrow().first().map(|worker| worker.budget.bytes())
@@ -214,6 +227,7 @@ impl State {
             "draining": self.draining.get(),
             "busy": load.busy,
             "connections": load.connections,
+            "max_connections": self.max_connections(),
             "memory": {
                 "budget_bytes": self.budget(),
                 "charged_bytes": load.charged,

@@ -19,7 +19,8 @@ use leno_telemetry::{Counter, Registry, Snapshot};
 use leno_tls::{Acceptor, Connector};
 use leno_transport::budget::{self, Budget, Charge};
 use leno_transport::{
-    Activity, Admission, Directions, Io, Listener, panics, spawn_contained, test_panic,
+    Activity, Admission, Directions, Io, Listener, MIN_CONNECTIONS, panics, spawn_contained,
+    test_panic,
 };
 use leno_types::InstanceName;
 use leno_types::mesh::ServerPolicy;
@@ -98,6 +99,8 @@ pub(crate) struct Worker {
     pub(crate) listening: Vec<SocketAddr>,
     /// What it shares with the other workers.
     pub(crate) budget: Budget,
+    /// Most connections that it has open.
+    pub(crate) max_connections: usize,
 }
 
 impl Worker {
@@ -105,13 +108,13 @@ impl Worker {
     pub(crate) async fn start(number: u16, plan: Plan) -> anyhow::Result<Self> {
         let (commands, received) = mpsc::channel(MAX_COMMANDS);
         let (listening, listens) = oneshot::channel();
-        let budget = plan.budget;
+        let (budget, max_connections) = (plan.budget, max_connections(&plan));
         thread::Builder::new()
             .name(format!("worker-{number}"))
             .spawn(move || run(plan, received, listening))
             .context("starting a worker thread")?;
         let listening = listens.await.context("a worker ended before it listened")??;
-        Ok(Self { commands, listening, budget })
+        Ok(Self { commands, listening, budget, max_connections })
     }
 
     pub(crate) async fn snapshot(&self) -> Option<Snapshot> {
@@ -224,15 +227,20 @@ pub(crate) fn is_no_family(error: &io::Error) -> bool {
     matches!(error.raw_os_error(), Some(libc::EAFNOSUPPORT | libc::EADDRNOTAVAIL))
 }
 
-/// What this worker's connections are admitted by: as many as there are descriptors and memory for.
+/// As many connections as there are descriptors and memory for.
+fn max_connections(plan: &Plan) -> usize {
+    let charged = plan.budget.bytes_for_new() / CONNECTION_BYTES / usize::from(plan.workers.max(1));
+    plan.max_connections.min(charged).max(MIN_CONNECTIONS)
+}
+
+/// What this worker's connections are admitted by.
 fn admission(plan: &Plan) -> Rc<Admission> {
     let directions = match (plan.outbound.is_empty(), plan.inbound.is_empty()) {
         (false, true) => Directions::Outbound,
         (true, false) => Directions::Inbound,
         _ => Directions::Both,
     };
-    let charged = plan.budget.bytes_for_new() / CONNECTION_BYTES / usize::from(plan.workers.max(1));
-    Admission::new(plan.max_connections.min(charged), directions)
+    Admission::new(max_connections(plan), directions)
 }
 
 impl Planes {

@@ -29,8 +29,8 @@ const EIGHTHS: usize = 8;
 /// Most connections of which nothing is known: each costs a look when another one is to make room,
 /// and a handshake in the data center is over within milliseconds.
 const MAX_UNDECIDED: usize = 1024;
-/// Fewest connections in all, so that each eighth has some.
-const MIN_CONNECTIONS: usize = 64;
+/// Fewest connections of a worker, so that each eighth has some.
+pub const MIN_CONNECTIONS: usize = 64;
 
 /// Which directions a worker serves. One that it does not serve needs no reserve.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -44,7 +44,7 @@ pub mod budget;
 pub mod scripted;
 
 pub use activity::{Activity, Busy, IDLE_GRACE};
-pub use admission::{Admission, Admitted, Directions, Refusal};
+pub use admission::{Admission, Admitted, Directions, MIN_CONNECTIONS, Refusal};
 pub use buffer::{Buffer, RELAY_BUFFER, trim_buffers};
 pub use clock::now;
 pub use connect::{CONNECT_TIMEOUT, ConnectError, connect};

@@ -1,0 +1,66 @@
+//! Node mode.
+
+use crate::mesh::{Mesh, out, root};
+
+const MESH: &str = "
+apiVersion: v1
+kind: Namespace
+metadata: {name: lab, annotations: {leno.dev/mode: node, leno.dev/share: namespace}}
+---
+apiVersion: leno.dev/v1alpha1
+kind: Workload
+metadata: {name: client, namespace: lab}
+spec: {command: [sleep, infinity]}
+---
+apiVersion: leno.dev/v1alpha1
+kind: Workload
+metadata: {name: web, namespace: lab}
+spec:
+  command: [python3, -m, http.server, '8080']
+  ports: [{name: http, port: 8080, appProtocol: http}]
+";
+
+/// A workload that joins the process.
+const GUEST: &str = "---
+apiVersion: leno.dev/v1alpha1
+kind: Workload
+metadata: {name: guest, namespace: lab}
+spec: {replicas: 3, command: [sleep, infinity]}
+";
+
+/// Opens connections until five are refused, each held only once a request on it was answered. Prints how many were.
+const HOLD: &str = "
+import resource, socket
+most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+held, refused = [], 0
+while refused < 5:
+    try:
+        client = socket.create_connection(('web', 8080), 20)
+        client.sendall(b'GET / HTTP/1.1\\r\\nHost: web\\r\\n\\r\\n')
+        if not client.recv(1): raise ConnectionResetError
+        held.append(client)
+    except (ConnectionResetError, BrokenPipeError):
+        refused += 1
+print(len(held))
+";
+
+#[test]
+fn the_connections_of_an_instance_do_not_depend_on_who_shares_its_process() {
+    let Some(mesh) = root(|| Mesh::start(MESH)) else { return };
+    let metrics = mesh.text("client", &["curl", "-sf", "http://127.0.0.1:15020/metrics"]);
+    let limit = metrics.lines().find_map(|line| line.strip_prefix("leno_connections_limit "));
+    let limit: f64 =
+        limit.and_then(|text| text.parse().ok()).unwrap_or_else(|| panic!("{metrics}"));
+    // Of its own connections, six eighths.
+    let expected = format!("{}", (limit / 8.0).floor() * 6.0);
+    let held = || mesh.text("client", &["python3", "-c", HOLD]);
+    assert_eq!(held(), expected);
+    mesh.edit(&(MESH.to_owned() + GUEST));
+    mesh.wait_for("guests", || mesh.takes_traffic("guest-2"));
+    assert_eq!(held(), expected, "with more members");
+    mesh.wait_for("the cause", || {
+        let why = out(&mesh.run(&["why"]));
+        why.contains("from lab/client to (unknown)") && why.contains(" connections-limit")
+    });
+}
