@@ -1,18 +1,20 @@
 //! Compose files, as the documents that `leno up` runs.
 //!
-//! A service becomes a Workload. Its document is written on the line of the service, so that whatever is found in
-//! it later has that line. What Leno cannot do as the file says is refused, each with its line and a remedy;
-//! what has no effect on a mesh is listed as ignored.
+//! A service becomes a Workload, each part of which keeps the field and the line that it was made from, so that
+//! whatever is found in it later names them. What Leno cannot do as the file says is refused, each with its line and
+//! a remedy; what has no effect on a mesh is listed as ignored.
 
 mod fields;
 mod interpolation;
+mod origins;
 mod service;
 
-use std::collections::{BTreeMap, HashSet};
-use std::io::{self, Read as _};
+use std::cmp::Ordering;
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-use leno_resources::{Documents, Ignored, Located, MAX_FILE_BYTES, Position, Problem, STDIN};
+use leno_resources::{Documents, Ignored, Located, Origin, Position, Problem};
+use serde::{Deserialize, Deserializer};
 use serde_json::Value;
 use serde_saphyr::Spanned;
 
@@ -21,84 +23,32 @@ use fields::Fields;
 /// Fields of a Compose file, with what they have in `leno up`.
 const TOP: [&str; 4] = ["name", "version", "networks", "volumes"];
 
-/// Reads the documents of files, among them Compose files.
+/// Reads the documents of files, folders and standard input, among them Compose files.
 ///
 /// # Errors
 /// All problems of all files.
 pub(crate) fn load(paths: &[PathBuf]) -> Result<Documents, Vec<Problem>> {
-    let sources: Vec<Source> = paths.iter().map(|path| Source::of(path)).collect();
-    if sources.iter().all(|source| matches!(source, Source::Documents)) {
-        return leno_resources::load(paths);
-    }
-    let (mut documents, mut problems) = (Documents::default(), Vec::new());
-    for (path, source) in paths.iter().zip(sources) {
-        let found = match source {
-            Source::Compose(file) => file.documents(),
-            Source::Once(text) => {
-                let file = path.to_string_lossy();
-                let unreadable = |error: io::Error| {
-                    vec![Problem::of_file(&file, format!("cannot be read: {error}"))]
-                };
-                text.map_err(unreadable).and_then(|text| leno_resources::parse(&file, &text))
-            }
-            Source::Documents => leno_resources::load(&[path]),
-        };
-        match found {
-            Ok(found) => {
-                documents.objects.extend(found.objects);
-                documents.ignored.extend(found.ignored);
-                documents.outlines.extend(found.outlines);
-            }
-            Err(found) => problems.extend(found),
-        }
-    }
-    let mut keys = HashSet::new();
-    for object in &documents.objects {
-        if !keys.insert(object.value.key()) {
-            let Located { file, place, .. } = object;
-            let reason = format!("{} is defined in two files", object.value.key());
-            let (file, place, path) = (file.clone(), *place, "metadata.name".to_owned());
-            problems.push(Problem { file, place, path, reason });
-        }
-    }
-    if problems.is_empty() { Ok(documents) } else { Err(problems) }
+    leno_resources::load_with(paths, |file, text| match File::read(Path::new(file), text) {
+        Some(read) => read.map_err(|problem| vec![problem])?.documents(),
+        None => leno_resources::parse(file, text),
+    })
 }
 
-/// What a path holds.
-enum Source {
-    Compose(File),
-    /// The text of a file that can be read once, such as a pipe, and is no Compose file.
-    Once(io::Result<String>),
-    /// What the reader of documents reads.
-    Documents,
-}
-
-impl Source {
-    fn of(path: &Path) -> Self {
-        // Mistakes in what cannot be looked at are found by the reader of documents.
-        let Ok(of) = std::fs::metadata(path) else { return Self::Documents };
-        if path == Path::new(STDIN) || of.is_dir() {
-            return Self::Documents;
-        }
-        let text = std::fs::File::open(path).and_then(|file| {
-            let mut text = String::new();
-            file.take(MAX_FILE_BYTES + 1).read_to_string(&mut text)?;
-            Ok(text)
-        });
-        let composed = text.as_ref().ok().and_then(|text| File::read(path, text));
-        match composed {
-            Some(file) => Self::Compose(file),
-            None if of.is_file() => Self::Documents,
-            None => Self::Once(text),
-        }
-    }
-}
+/// The fields of a service by their names.
+type Service = BTreeMap<String, Spanned<Value>>;
 
 /// A Compose file.
 struct File {
     path: PathBuf,
     top: BTreeMap<String, Spanned<Value>>,
-    services: BTreeMap<String, Spanned<BTreeMap<String, Spanned<Value>>>>,
+    services: BTreeMap<Name, Service>,
+}
+
+/// The name of a service.
+#[derive(Clone, Debug)]
+struct Name {
+    text: String,
+    place: Position,
 }
 
 /// What is found out while a file is translated.
@@ -109,19 +59,31 @@ struct Draft {
 }
 
 impl File {
-    /// `None` for a path that is no Compose file: one without `services`, or with a `kind`. Mistakes in it are
+    /// `None` for a text that is no Compose file: one without `services`, or with a `kind`. Mistakes in it are
     /// found by the reader of documents.
-    fn read(path: &Path, text: &str) -> Option<Self> {
-        let mut top: BTreeMap<String, Spanned<Value>> = serde_saphyr::from_str(text).ok()?;
-        if top.contains_key("kind") || top.remove("services").is_none() {
+    fn read(path: &Path, text: &str) -> Option<Result<Self, Problem>> {
+        #[derive(Deserialize)]
+        struct Services {
+            services: BTreeMap<Name, Service>,
+        }
+        // Only a text that has this word can be one, and most files of documents do not.
+        if !text.contains("services") {
             return None;
         }
-        #[derive(serde::Deserialize)]
-        struct Services {
-            services: BTreeMap<String, Spanned<BTreeMap<String, Spanned<Value>>>>,
+        let mut top: BTreeMap<String, Spanned<Value>> = serde_saphyr::from_str(text).ok()?;
+        if top.contains_key("kind") || top.contains_key("apiVersion") {
+            return None;
         }
-        let Services { services } = serde_saphyr::from_str(text).ok()?;
-        Some(Self { path: path.to_owned(), top, services })
+        let services = top.remove("services")?;
+        Some(match serde_saphyr::from_str(text) {
+            Ok(Services { services }) => Ok(Self { path: path.to_owned(), top, services }),
+            Err(error) => Err(Problem {
+                file: path.to_string_lossy().into(),
+                place: error.location().map_or(place(&services), at),
+                path: "services".to_owned(),
+                reason: "write each service as a name with fields below it".to_owned(),
+            }),
+        })
     }
 
     fn documents(&self) -> Result<Documents, Vec<Problem>> {
@@ -136,29 +98,20 @@ impl File {
             }
         }
         let (variables, project) = (interpolation::variables(&self.path), self.project());
-        // One document on the line of each service.
-        let mut lines: BTreeMap<u64, String> = BTreeMap::new();
+        let mut documents = Documents::default();
         for (name, service) in &self.services {
-            let mut fields =
-                Fields::new(&mut draft, name, place(service), &service.value, &variables);
-            let workload = service::workload(&mut fields, name, &project);
-            let mut line = place(service).line.max(1);
-            while lines.contains_key(&line) {
-                line += 1;
+            let mut fields = Fields::new(&mut draft, name, service, &variables);
+            let workload = service::workload(&mut fields, &name.text, &project);
+            let origins = origins::of(name, service, self.top.get("name").map(place));
+            match leno_resources::parse(&file, &workload.to_string()) {
+                Ok(made) => add(&mut documents, made, &origins),
+                Err(found) => draft.add(found, &origins),
             }
-            lines.insert(line, format!("--- {workload}"));
         }
-        let last = lines.keys().last().copied().unwrap_or(0);
-        let text: Vec<&str> =
-            (1..=last).map(|line| lines.get(&line).map_or("", String::as_str)).collect();
         let Draft { mut problems, ignored, .. } = draft;
-        match leno_resources::parse(&file, &(text.join("\n") + "\n")) {
-            Ok(mut documents) if problems.is_empty() => {
-                documents.ignored.extend(ignored);
-                return Ok(documents);
-            }
-            Ok(_) => {}
-            Err(found) => problems.extend(found),
+        if problems.is_empty() {
+            documents.ignored.extend(ignored);
+            return Ok(documents);
         }
         problems.sort_by_key(|problem| problem.place);
         Err(problems)
@@ -181,10 +134,31 @@ impl File {
     }
 }
 
+/// Adds documents that were made from a file.
+fn add(documents: &mut Documents, made: Documents, origins: &[Origin]) {
+    for (object, outline) in made.objects.into_iter().zip(made.outlines) {
+        let outline = outline.made_from(origins.to_vec());
+        documents.objects.push(Located { place: outline.place(""), ..object });
+        documents.outlines.push(outline);
+    }
+}
+
 impl Draft {
     fn problem(&mut self, place: Position, path: &str, reason: String) {
         let file = self.file.as_str().into();
         self.problems.push(Problem { file, place, path: path.to_owned(), reason });
+    }
+
+    /// Adds the problems of a document as problems of what it was made from. Those of a field that is refused
+    /// already are consequences of that.
+    fn add(&mut self, found: Vec<Problem>, origins: &[Origin]) {
+        let refused: Vec<String> = self.problems.iter().map(|one| one.path.clone()).collect();
+        for problem in found {
+            let Some(origin) = Origin::of(&problem.path, origins) else { continue };
+            if !refused.contains(&origin.field) {
+                self.problem(origin.place, &origin.field, problem.reason);
+            }
+        }
     }
 
     /// Lists what has no effect.
@@ -194,6 +168,37 @@ impl Draft {
     }
 }
 
+impl<'de> Deserialize<'de> for Name {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let name = Spanned::<String>::deserialize(deserializer)?;
+        Ok(Self { place: place(&name), text: name.value })
+    }
+}
+
+impl Ord for Name {
+    fn cmp(&self, other: &Self) -> Ordering {
+        self.text.cmp(&other.text)
+    }
+}
+
+impl PartialOrd for Name {
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl PartialEq for Name {
+    fn eq(&self, other: &Self) -> bool {
+        self.text == other.text
+    }
+}
+
+impl Eq for Name {}
+
 fn place<T>(value: &Spanned<T>) -> Position {
-    Position { line: value.referenced.line(), column: value.referenced.column() }
+    at(value.referenced)
+}
+
+fn at(location: serde_saphyr::Location) -> Position {
+    Position { line: location.line(), column: location.column() }
 }

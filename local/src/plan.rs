@@ -170,7 +170,7 @@ impl Draft<'_> {
         self.problems.push(Problem {
             file: of.file.clone(),
             place: outline.map_or(of.place, |outline| outline.place(path)),
-            path: path.to_owned(),
+            path: outline.map_or_else(|| path.to_owned(), |outline| outline.field(path)),
             reason,
         });
     }

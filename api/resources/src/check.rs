@@ -193,7 +193,12 @@ impl Check<'_> {
             }
             match allowed_values(key) {
                 None => {
-                    let meant = did_you_mean(key, SETTINGS.iter().copied());
+                    // Without the prefix: with it, the shortest names are alike by their beginning alone.
+                    let own = |key: &'static str| key.strip_prefix(OWN_PREFIX);
+                    let known = SETTINGS.iter().copied().filter_map(own);
+                    let meant = leno_types::nearest(&key[OWN_PREFIX.len()..], known)
+                        .map(|meant| format!(": did you mean {OWN_PREFIX}{meant}?"));
+                    let meant = meant.unwrap_or_default();
                     self.fail(&at, format!("is not a setting of Leno{meant}"));
                 }
                 Some(allowed) if !allowed.contains(&value.as_str()) => {

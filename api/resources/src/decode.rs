@@ -122,6 +122,18 @@ impl UnknownField {
     }
 }
 
+/// A number as a user would write it: without hundreds of digits.
+struct Shown(f64);
+
+impl fmt::Display for Shown {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.0.abs() < 1e15 {
+            true => write!(f, "{}", self.0),
+            false => write!(f, "{:e}", self.0),
+        }
+    }
+}
+
 /// The path from the document to a node, as a linked list on the stack.
 #[derive(Clone, Copy)]
 enum Path<'a> {
@@ -198,7 +210,7 @@ impl<'de> NodeDeserializer<'de, '_> {
             Value::Bool(value) => format!("the truth value {value}"),
             Value::Unsigned(value) => format!("the number {value}"),
             Value::Signed(value) => format!("the number {value}"),
-            Value::Float(value) => format!("the number {value}"),
+            Value::Float(value) => format!("the number {}", Shown(*value)),
             Value::Text(value) => format!("the text {value:?}"),
             Value::List(_) => "a list".to_owned(),
             Value::Map(_) => "a map".to_owned(),
@@ -220,7 +232,7 @@ impl<'de> NodeDeserializer<'de, '_> {
             Value::Unsigned(number) => i128::from(number),
             Value::Signed(number) => i128::from(number),
             Value::Float(number) => {
-                let reason = format_args!("{number} is not a whole number");
+                let reason = format_args!("{} is not a whole number", Shown(number));
                 return self.placed(Err(de::Error::custom(reason)));
             }
             _ => return self.mismatch("a number"),

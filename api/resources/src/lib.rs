@@ -17,6 +17,7 @@
 //! Read first: [`Object`], [`Located`], [`Problem`].
 
 mod authorization;
+mod bounded;
 mod check;
 mod cron;
 mod decode;
@@ -50,7 +51,7 @@ pub use authorization::{
 pub use cron::{ConcurrencyPolicy, Cron, Schedule};
 pub use duration::{Duration, DurationError};
 pub use exemption::{ExemptSetting, MAX_EXEMPTIONS, PodExemption, PodExemptionSpec, PodSelector};
-pub use load::{MAX_FILE_BYTES, STDIN, holds_no_file, is_document, load};
+pub use load::{STDIN, holds_no_file, is_document, load, load_with};
 pub use metadata::{
     CAPTURE_ANNOTATION, DEFAULT_AUTHORIZATION_ANNOTATION, DEFAULT_NAMESPACE, EGRESS_ANNOTATION,
     FLOW_METRICS_ANNOTATION, INJECT_ANNOTATION, KEYS_FROM_ANNOTATION, KINDS_CONDITION,
@@ -62,8 +63,8 @@ pub use object::{Kind, Object, ObjectKey, to_yaml};
 pub use objective::{
     DEFAULT_OBJECTIVE_WINDOW, LatencyObjective, ServiceLevelObjective, ServiceLevelObjectiveSpec,
 };
-pub use parse::{Documents, Ignored, Outline, parse};
-pub use problem::{Located, Position, Problem};
+pub use parse::{Documents, Ignored, Origin, Outline, parse};
+pub use problem::{Located, Position, Problem, one_line};
 pub use process::{
     Account, Condition, Cpu, Dependency, ExecCommand, GrpcCheck, HttpGet, HttpHeader, Limits,
     Memory, PortRef, Probe, Resources, Restart, Scheme, StopSignal, TcpSocket, Volume,

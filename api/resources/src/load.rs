@@ -10,7 +10,7 @@ use crate::problem::{Position, Problem};
 /// Largest file read, in MiB: 10,000 endpoints take about 4 MiB.
 const MAX_FILE_MIB: u64 = 32;
 /// The same in bytes.
-pub const MAX_FILE_BYTES: u64 = MAX_FILE_MIB << 20;
+const MAX_FILE_BYTES: u64 = MAX_FILE_MIB << 20;
 /// The path that means standard input.
 pub const STDIN: &str = "-";
 
@@ -20,6 +20,17 @@ pub const STDIN: &str = "-";
 /// # Errors
 /// All problems of all files; no object may be used then.
 pub fn load<P: AsRef<Path>>(paths: &[P]) -> Result<Documents, Vec<Problem>> {
+    load_with(paths, parse)
+}
+
+/// As [`load`], with a parser for the text of each file that takes more than documents.
+///
+/// # Errors
+/// All problems of all files; no object may be used then.
+pub fn load_with<P: AsRef<Path>>(
+    paths: &[P],
+    mut parse: impl FnMut(&str, &str) -> Result<Documents, Vec<Problem>>,
+) -> Result<Documents, Vec<Problem>> {
     let mut documents = Documents::default();
     let mut problems = Vec::new();
     for path in paths {
@@ -74,6 +85,15 @@ fn files(path: &Path, problems: &mut Vec<Problem>) -> Vec<PathBuf> {
     let documents = |file: &PathBuf| is_document(file) && !file.is_dir();
     let mut files: Vec<_> = entries.iter().map(std::fs::DirEntry::path).filter(documents).collect();
     files.sort();
+    files.retain(|file| {
+        // Reading a pipe or a terminal waits for what may never be written.
+        let endless = file.metadata().is_ok_and(|of| !of.is_file());
+        if endless {
+            let reason = "is a pipe, a socket or a device: name it by itself, or remove it";
+            problems.push(Problem::of_file(&file.to_string_lossy(), reason));
+        }
+        !endless
+    });
     files
 }
 

@@ -1,5 +1,7 @@
 //! Parses a text into checked objects.
 
+mod hint;
+
 use std::collections::HashMap;
 use std::sync::Arc;
 
@@ -53,14 +55,55 @@ pub struct Documents {
 
 /// The positions of the parts of one document.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Outline(Node);
+pub struct Outline {
+    node: Node,
+    origins: Vec<Origin>,
+}
+
+/// Where a part of a document comes from that was made from a file of another form.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Origin {
+    /// The part of the document, such as `spec.env`; empty for the document as a whole.
+    pub part: &'static str,
+    /// The field of the file that it was made from.
+    pub field: String,
+    /// The position of that field.
+    pub place: Position,
+}
 
 impl Outline {
     /// The position of a field such as `spec.rules[0].backendRefs[1].name`. If the document does
     /// not have the field, the position of its innermost parent that exists.
     #[must_use]
     pub fn place(&self, path: &str) -> Position {
-        self.0.find(path).place
+        Origin::of(path, &self.origins)
+            .map_or_else(|| self.node.find(path).place, |origin| origin.place)
+    }
+
+    /// The field as the user has written it, for messages.
+    #[must_use]
+    pub fn field(&self, path: &str) -> String {
+        Origin::of(path, &self.origins).map_or(path, |origin| &origin.field).to_owned()
+    }
+
+    /// The outline of a document that was made from parts of a file.
+    #[must_use]
+    pub fn made_from(self, origins: Vec<Origin>) -> Self {
+        Self { origins, ..self }
+    }
+}
+
+impl Origin {
+    /// The origin of the innermost part of a document that has the field at `path`.
+    #[must_use]
+    pub fn of<'a>(path: &str, origins: &'a [Self]) -> Option<&'a Self> {
+        let within = |part: &str| {
+            let rest = path.strip_prefix(part);
+            part.is_empty()
+                || rest.is_some_and(|rest| rest.is_empty() || rest.starts_with(['.', '[']))
+        };
+        let has = origins.iter().filter(|origin| within(origin.part));
+        has.max_by_key(|origin| origin.part.len())
     }
 }
 
@@ -79,19 +122,44 @@ pub struct Ignored {
 /// Every problem, in the order of the text; nothing of the text may be used then.
 pub fn parse(file: &str, text: &str) -> Result<Documents, Vec<Problem>> {
     let mut problems = Vec::new();
-    let nodes = tree::read(file, text, &mut problems);
+    let mut nodes = Vec::new();
+    for node in tree::read(file, text, &mut problems) {
+        unlisted(file, node, &mut nodes, &mut problems);
+    }
     let file: Arc<str> = file.into();
     let mut documents = Documents::default();
     for node in nodes {
         let before = documents.objects.len();
         document(&file, &node, &mut documents, &mut problems);
         if documents.objects.len() > before {
-            documents.outlines.push(Outline(node));
+            documents.outlines.push(Outline { node, origins: Vec::new() });
         }
     }
     duplicates(&documents.objects, &mut problems);
     problems.sort_by_key(|problem| problem.place);
-    if problems.is_empty() { Ok(documents) } else { Err(problems) }
+    if problems.is_empty() {
+        return Ok(documents);
+    }
+    Err(problems.into_iter().map(Problem::shortened).collect())
+}
+
+/// The documents of a `List`, as `kubectl get -o yaml` writes one, or the document itself.
+fn unlisted(file: &str, mut node: Node, nodes: &mut Vec<Node>, problems: &mut Vec<Problem>) {
+    let text = |field| node.get(field).and_then(Node::text);
+    if (text("apiVersion"), text("kind")) != (Some("v1"), Some("List")) {
+        return nodes.push(node);
+    }
+    match node.take("items") {
+        Some(Node { value: Value::List(items), .. }) => {
+            items.into_iter().for_each(|item| unlisted(file, item, nodes, problems));
+        }
+        other => problems.push(Problem {
+            file: file.into(),
+            place: other.map_or(node.place, |items| items.place),
+            path: "items".to_owned(),
+            reason: "is missing or not a list of documents".to_owned(),
+        }),
+    }
 }
 
 /// Reports objects that occur twice.
@@ -278,10 +346,14 @@ impl Reader<'_> {
     fn decode<T: DeserializeOwned>(&mut self) -> Option<T> {
         let Decoded { value, failures, unknown } = decode::<T>(self.node);
         self.whole = failures.is_empty() && unknown.is_empty();
+        let is_workload =
+            self.node.get("kind").and_then(Node::text) == Some(Kind::Workload.as_str());
         for field in unknown {
-            let reason = match field.meant {
-                Some(meant) => format!("unknown field: did you mean {meant}?"),
-                None => "unknown field".to_owned(),
+            let hint = is_workload.then(|| hint::of(&field.path)).flatten();
+            let reason = match (field.meant, hint) {
+                (Some(meant), _) => format!("unknown field: did you mean {meant}?"),
+                (None, Some(hint)) => format!("unknown field: {hint}"),
+                (None, None) => "unknown field".to_owned(),
             };
             self.push(field.place, field.path, reason);
         }

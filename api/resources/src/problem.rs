@@ -1,7 +1,13 @@
 //! Problems in a text, and their positions.
 
+use std::borrow::Cow;
 use std::fmt;
 use std::sync::Arc;
+
+/// Longest path or reason that is shown whole, in characters: a value that is repeated in one may have millions.
+const MAX_SHOWN: usize = 1_000;
+/// What is shown of a longer one, at its begin and at its end.
+const SHOWN: (usize, usize) = (300, 200);
 
 /// A position in a file: lines and columns count from 1; line 0 means the file as a whole.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -49,6 +55,35 @@ impl Problem {
             reason: reason.into(),
         }
     }
+
+    /// With the middle of a long path or reason left out.
+    pub(crate) fn shortened(self) -> Self {
+        Self { path: shortened(self.path), reason: shortened(self.reason), ..self }
+    }
+}
+
+fn shortened(text: String) -> String {
+    let count = text.chars().count();
+    if count <= MAX_SHOWN {
+        return text;
+    }
+    let (first, last) = SHOWN;
+    let begin: String = text.chars().take(first).collect();
+    let end: String = text.chars().skip(count - last).collect();
+    format!("{begin}... ({} characters left out) ...{end}", count - first - last)
+}
+
+/// The name of a file on one line: control characters as escapes, such as `\x0a`.
+#[must_use]
+pub fn one_line(file: &str) -> Cow<'_, str> {
+    if !file.contains(char::is_control) {
+        return Cow::Borrowed(file);
+    }
+    let shown = |one: char| match one.is_control() {
+        true => format!("\\x{:02x}", u32::from(one)),
+        false => one.to_string(),
+    };
+    Cow::Owned(file.chars().map(shown).collect())
 }
 
 impl fmt::Display for Position {
@@ -59,12 +94,12 @@ impl fmt::Display for Position {
 
 impl fmt::Display for Problem {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.file)?;
+        f.write_str(&one_line(&self.file))?;
         if self.place.line > 0 {
             write!(f, ":{}", self.place)?;
         }
         if !self.path.is_empty() {
-            write!(f, ": {}", self.path)?;
+            write!(f, ": {}", one_line(&self.path))?;
         }
         write!(f, ": {}", self.reason)
     }

@@ -4,7 +4,13 @@ use std::fmt;
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 
+use crate::bounded::number;
 use crate::check::did_you_mean;
+
+/// Longest time between two probes, in seconds.
+pub(crate) const MAX_SECONDS: u32 = 3600;
+/// Most answers in a row that a probe waits for.
+pub(crate) const MAX_THRESHOLD: u32 = 100;
 
 /// Asks an instance whether it is well, with the fields of a Kubernetes probe. Exactly one of the first
 /// four says how.
@@ -25,19 +31,23 @@ pub struct Probe {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub exec: Option<ExecCommand>,
     /// Seconds from the start of the process to the first probe.
-    #[serde(default, skip_serializing_if = "is_zero")]
+    #[serde(
+        default,
+        skip_serializing_if = "is_zero",
+        deserialize_with = "number::<_, 0, MAX_SECONDS>"
+    )]
     pub initial_delay_seconds: u32,
     /// Seconds between two probes.
-    #[serde(default = "default_period")]
+    #[serde(default = "default_period", deserialize_with = "number::<_, 1, MAX_SECONDS>")]
     pub period_seconds: u32,
     /// Seconds that an answer may take.
-    #[serde(default = "one")]
+    #[serde(default = "one", deserialize_with = "number::<_, 1, MAX_SECONDS>")]
     pub timeout_seconds: u32,
     /// Successes in a row that make it well again.
-    #[serde(default = "one")]
+    #[serde(default = "one", deserialize_with = "number::<_, 1, MAX_THRESHOLD>")]
     pub success_threshold: u32,
     /// Failures in a row that count.
-    #[serde(default = "default_failures")]
+    #[serde(default = "default_failures", deserialize_with = "number::<_, 1, MAX_THRESHOLD>")]
     pub failure_threshold: u32,
 }
 

@@ -1,5 +1,7 @@
 //! A YAML document as a tree in which every node has its position.
 
+mod reason;
+
 use std::collections::HashMap;
 use std::fmt;
 
@@ -95,10 +97,7 @@ fn refused(
         }
     }
     let mut place = error.location().map_or_else(Position::default, place_of);
-    let message = error.to_string();
-    // The position is already printed in front of the reason.
-    let suffix = format!(" at line {}, column {}", place.line, place.column);
-    let mut reason = message.strip_suffix(&suffix).unwrap_or(&message).to_owned();
+    let mut reason = reason::reason(error);
     if let Some(tab) = tab_indent(text, place.line) {
         place = tab;
         reason = "a tab indents this line: YAML takes spaces only".to_owned();
@@ -163,6 +162,13 @@ impl Node {
             Value::Map(entries) => entries.iter().find(|(k, _)| k.text == key).map(|(_, n)| n),
             _ => None,
         }
+    }
+
+    /// Removes a key, and returns its value.
+    pub(crate) fn take(&mut self, key: &str) -> Option<Node> {
+        let Value::Map(entries) = &mut self.value else { return None };
+        let at = entries.iter().position(|(k, _)| k.text == key)?;
+        Some(entries.swap_remove(at).1)
     }
 
     /// An element; `None` if this is not a list or is shorter.

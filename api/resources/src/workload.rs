@@ -7,6 +7,7 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use leno_types::Protocol;
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 
+use crate::bounded::number;
 use crate::cron::Cron;
 use crate::duration::Duration;
 use crate::metadata::Metadata;
@@ -41,7 +42,7 @@ pub struct WorkloadSpec {
     #[serde(default = "default_service_account")]
     pub service_account: String,
     /// The number of instances: 1 by default, at most 250.
-    #[serde(default = "default_replicas")]
+    #[serde(default = "default_replicas", deserialize_with = "number::<_, 0, MAX_REPLICAS>")]
     pub replicas: u32,
     /// The program and its arguments.
     pub command: Vec<String>,

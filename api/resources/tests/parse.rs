@@ -134,7 +134,7 @@ fn every_mistake_says_what_to_do() {
         ),
         (
             "  command: [a]\n  replicas: 9999\n",
-            "mesh.yaml:6:13: spec.replicas: 9999 are more than 250",
+            "mesh.yaml:6:13: spec.replicas: 9999 is not from 0 to 250",
         ),
         (
             "  command: [a]\n  ports: [{port: 70000}]\n",
@@ -368,11 +368,139 @@ fn a_value_out_of_range_names_the_range() {
     );
     assert_eq!(
         problems(&workload("  command: [a]\n  replicas: -1\n")),
-        ["mesh.yaml:6:13: spec.replicas: -1 is not from 0 to 4294967295"]
+        ["mesh.yaml:6:13: spec.replicas: -1 is not from 0 to 250"]
     );
     assert_eq!(
         problems(&workload("  command: [a]\n  replicas: 1.5\n")),
         ["mesh.yaml:6:13: spec.replicas: 1.5 is not a whole number"]
+    );
+    assert_eq!(
+        problems(&workload("  command: [a]\n  replicas: 99999999999999999999999\n")),
+        ["mesh.yaml:6:13: spec.replicas: 1e23 is not from 0 to 250"]
+    );
+    assert_eq!(
+        problems(&workload(
+            "  command: [a]\n  liveness: {exec: {command: [a]}, failureThreshold: -1}\n"
+        )),
+        ["mesh.yaml:6:54: spec.liveness.failureThreshold: -1 is not from 1 to 100"]
+    );
+}
+
+#[test]
+fn what_a_pod_has_is_told_where_it_is_written() {
+    assert_eq!(
+        problems(&workload(
+            "  command: [a]\n  readinessProbe: {}\n  livenessProbe: {}\n  containers: []\n  \
+             resources: {requests: {cpu: 1}, limits: {nvidia.com/gpu: 1, cpus: 1}}\n"
+        )),
+        [
+            "mesh.yaml:6:3: spec.readinessProbe: unknown field: write readiness, with the same fields",
+            "mesh.yaml:7:3: spec.livenessProbe: unknown field: write liveness, with the same fields",
+            "mesh.yaml:8:3: spec.containers: unknown field: a Workload runs one program: write its command, env \
+             and ports in spec",
+            "mesh.yaml:9:15: spec.resources.requests: unknown field: there are limits only: remove it",
+            "mesh.yaml:9:44: spec.resources.limits.nvidia.com/gpu: unknown field: there are limits of cpu and \
+             memory only: remove it",
+            "mesh.yaml:9:63: spec.resources.limits.cpus: unknown field: did you mean cpu?",
+        ]
+    );
+    let annotated = |key: &str| {
+        let text = workload("  command: [a]\n");
+        let text =
+            text.replace("{name: web}", &format!("{{name: web, annotations: {{{key}: x}}}}"));
+        problems(&text).remove(0)
+    };
+    assert!(annotated("leno.dev/typo").ends_with("typo: is not a setting of Leno"));
+    assert!(
+        annotated("leno.dev/mtsl")
+            .ends_with("is not a setting of Leno: did you mean leno.dev/mtls?")
+    );
+}
+
+#[test]
+fn a_list_is_read_as_its_documents() {
+    let listed = |items: &str| {
+        format!("apiVersion: v1\nkind: List\nmetadata: {{resourceVersion: ''}}\n{items}")
+    };
+    let text = listed(
+        "items:\n- apiVersion: v1\n  kind: Service\n  metadata: {name: web}\n  spec:\n    ports: [{port: 80}]\n\
+         - apiVersion: v1\n  kind: Namespace\n  metadata: {name: shop}\n",
+    );
+    let documents = parse("mesh.yaml", &text).unwrap();
+    let keys: Vec<String> = documents.objects.iter().map(|o| o.value.key().to_string()).collect();
+    assert_eq!(keys, ["Service default/web", "Namespace shop"]);
+    assert_eq!(documents.outlines[0].place("spec.ports[0].port").to_string(), "9:20");
+    assert_eq!(
+        problems(&text.replace("port: 80", "port: 0")),
+        ["mesh.yaml:9:20: spec.ports[0].port: 0 is not a port: use 1 to 65535"]
+    );
+    assert_eq!(
+        problems(&listed("items: {}\n")),
+        ["mesh.yaml:4:8: items: is missing or not a list of documents"]
+    );
+}
+
+#[test]
+fn what_the_parser_rejects_is_said_in_words_of_documents() {
+    let aliases: String = (1..7)
+        .map(|level| {
+            let below = vec![format!("*a{}", level - 1); 9].join(", ");
+            format!("a{level}: &a{level} [{below}]\n")
+        })
+        .collect();
+    for (text, expected) in [
+        (
+            workload("  command: [a]\n  replicas: 1e999\n"),
+            "mesh.yaml:6:13: 1e999 is not a finite number: put it in quotes if it is a text",
+        ),
+        (
+            format!("a0: &a0 [x, x, x, x, x, x, x, x, x]\n{aliases}"),
+            "aliases repeat more than 100000 values: write some of them out",
+        ),
+        ("a: &a [*a]\n".to_owned(), "an alias is inside of the value that it repeats: remove it"),
+        (
+            "a: *b\n".to_owned(),
+            "an alias has no anchor before it: write &name at the value that *name repeats",
+        ),
+        (
+            (0..60).map(|depth| format!("{}a:\n", " ".repeat(depth))).collect(),
+            "is nested deeper than 48 levels",
+        ),
+        (workload("  command: [a]\nkind: ["), "\"kind\" is given twice"),
+    ] {
+        let found = problems(&text);
+        assert_eq!(found.len(), 1, "{found:?}");
+        assert!(found[0].ends_with(expected), "{found:?}");
+    }
+}
+
+#[test]
+fn a_mistake_is_shown_on_one_line_of_a_bounded_length() {
+    let digits = "9".repeat(5_000_000);
+    for text in [
+        workload(&format!("  command: [a]\n  replicas: {digits}\n")),
+        workload(&format!("  command: [a]\n  replicas: x{digits}\n")),
+    ] {
+        let found = problems(&text).concat();
+        assert!(found.len() < 2_000 && found.contains("characters left out"), "{}", found.len());
+    }
+    let Err(found) = parse("a\nb\x1b.yaml", "kind: 1\n") else { panic!("accepted") };
+    assert!(found[0].to_string().starts_with("a\\x0ab\\x1b.yaml:1:1: "), "{}", found[0]);
+}
+
+#[test]
+fn a_pipe_in_a_folder_is_named_and_not_waited_for() {
+    let directory = tempfile::tempdir().unwrap();
+    let pipe = directory.path().join("pipe.yaml");
+    assert!(std::process::Command::new("mkfifo").arg(&pipe).status().unwrap().success());
+    std::fs::write(directory.path().join("mesh.yaml"), MESH).unwrap();
+    let found = load(&[directory.path()]).unwrap_err();
+    assert_eq!(
+        found.iter().map(ToString::to_string).collect::<Vec<_>>(),
+        [format!(
+            "{}: is a pipe, a socket or a device: name it by itself, or remove it",
+            pipe.display()
+        )]
     );
 }
 

@@ -110,6 +110,16 @@ fn all_mistakes_are_refused_at_once_each_with_its_line_and_what_to_write() {
 }
 
 #[test]
+fn a_place_is_mounted_on_once() {
+    assert_eq!(
+        problems(
+            "  command: [a]\n  volumes: [{path: a, mountPath: /mnt}, {path: b, mountPath: /mnt/}]\n"
+        ),
+        ["mesh.yaml:6:62: spec.volumes[1].mountPath: \"/mnt/\" is used by an earlier volume"]
+    );
+}
+
+#[test]
 fn a_probe_that_is_misspelt_names_what_was_meant() {
     assert_eq!(
         problems("  command: [a]\n  readiness: {httpget: {port: 80}}\n"),

@@ -54,6 +54,34 @@ fn a_compose_file_runs_as_a_mesh() {
     assert!(mesh.leno(&["down", "--name", mesh.name()]).output().unwrap().status.success());
 }
 
+#[test]
+fn a_compose_file_is_one_in_a_folder_and_on_standard_input_too() {
+    let yaml = "services:\n  web: {command: sleep infinity, labels: [a]}\n";
+    let Some(mesh) = root(|| Mesh::draft(yaml)) else { return };
+    let folder = mesh.directory().join("notes");
+    std::fs::create_dir(&folder).unwrap();
+    std::fs::copy(mesh.file(), folder.join("compose.yaml")).unwrap();
+    let shell = |line: &str| {
+        let mut shell = std::process::Command::new("sh");
+        shell.args(["-c", line, env!("CARGO_BIN_EXE_leno"), mesh.name()]).current_dir(&folder);
+        shell.output().unwrap()
+    };
+    for path in [".", "../notes", "- <compose.yaml"] {
+        let analyzed = shell(&format!("\"$0\" analyze {path}"));
+        assert_eq!(String::from_utf8_lossy(&analyzed.stdout), "no mistakes found\n", "{path}");
+    }
+    for line in [
+        "\"$0\" up --wait --name \"$1\" .",
+        "\"$0\" up --wait --name \"$1\" ../notes",
+        "cat compose.yaml | \"$0\" up --wait --name \"$1\" -",
+    ] {
+        let up = shell(line);
+        assert!(up.status.success(), "{line}: {up:?}");
+        mesh.text("notes/web", &["true"]);
+        assert!(mesh.leno(&["down", "--name", mesh.name()]).output().unwrap().status.success());
+    }
+}
+
 /// A service whose image is unpacked, and one of this machine.
 const BOXED: &str = "
 name: boxed
@@ -127,7 +155,7 @@ fn a_service_whose_image_is_unpacked_runs_in_it() {
 }
 
 /// Each mistake, and the line that is printed of it.
-const REFUSED: [(&str, &str); 11] = [
+const REFUSED: [(&str, &str); 14] = [
     (
         "image: nginx",
         ":4:12: services.web.image: leno up pulls no images: unpack it, for example with docker export, and write \
@@ -150,7 +178,10 @@ const REFUSED: [(&str, &str); 11] = [
     ("ports: ['53:53/udp']", "services.web.ports: udp ports cannot be published: remove it"),
     ("user: $LENO_TEST_UNSET", "services.web.user: the variable LENO_TEST_UNSET is not set"),
     ("restart: sometimes", "services.web.restart: write no, always, on-failure or unless-stopped"),
-    ("stop_signal: SIGNOPE", "spec.stopSignal: "),
+    ("stop_signal: SIGNOPE", ":4:18: services.web.stop_signal: \"SIGNOPE\" is not one of SIGHUP, "),
+    ("mem_limit: 64Q", ":4:16: services.web.mem_limit: \"64Q\" is not an amount of memory: "),
+    ("stop_grace_period: 10", ":4:24: services.web.stop_grace_period: "),
+    ("depends_on: [db]", ":4:17: services.web.depends_on: there is no Workload "),
     (
         "environment: [A: 2]",
         "services.web.environment: {\"A\":2} is no text: write names with values, or a list of NAME=VALUE\n",
@@ -172,5 +203,29 @@ fn what_cannot_be_honoured_is_named_with_its_line_and_a_remedy() {
         assert!(text.contains(expected), "{mistake}: {text}");
         assert!(text.contains("mesh.yaml:4:") || text.contains("mesh.yaml:3:"), "{text}");
         assert_eq!(mesh.remains(), [""; 0]);
+    }
+    for (service, expected) in [
+        (
+            "web: {command: \"/bin/sleep '9\"}",
+            ":2:18: services.web.command: a quotation mark is not closed\n",
+        ),
+        (
+            "web: {restart: always}",
+            ":2:3: services.web.command: no command comes with an image that is unpacked: \
+                                    write one\n",
+        ),
+        (
+            "Web_1: {command: sleep 9}",
+            ":2:3: services.Web_1: \"Web_1\" is not a name: use 1 to 63 of a-z, 0-9 and \
+                                       '-', with no '-' at either end\n",
+        ),
+        ("web", ":2:3: services: write each service as a name with fields below it\n"),
+    ] {
+        let Some((_mesh, output)) = root(|| Mesh::refused(&format!("services:\n  {service}\n")))
+        else {
+            return;
+        };
+        let text = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(text.ends_with(expected) && text.lines().count() == 1, "{service}: {text}");
     }
 }

@@ -8,7 +8,7 @@ use serde_json::Value;
 use serde_saphyr::Spanned;
 
 use super::interpolation::{Variables, filled};
-use super::{Draft, place};
+use super::{Draft, Name, Service, place};
 
 /// Fields that have no effect on a mesh, or describe what `leno up` does by itself.
 const IGNORED: [&str; 15] = [
@@ -41,13 +41,12 @@ pub(super) struct Fields<'a> {
 impl<'a> Fields<'a> {
     pub(super) fn new(
         draft: &'a mut Draft,
-        service: &'a str,
-        place: Position,
-        fields: &'a BTreeMap<String, Spanned<Value>>,
+        name: &'a Name,
+        fields: &'a Service,
         variables: &'a Variables,
     ) -> Self {
         let left = fields.iter().map(|(name, value)| (name.as_str(), value)).collect();
-        Self { draft, service, place, left, variables }
+        Self { draft, service: &name.text, place: name.place, left, variables }
     }
 
     /// A field, with its variables replaced; `None` if the service does not have it.

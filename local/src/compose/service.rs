@@ -18,11 +18,13 @@ pub(super) fn workload(fields: &mut Fields<'_>, name: &str, project: &str) -> Va
     if let Some(root) = image(fields) {
         spec.insert("root".to_owned(), json!(root));
     }
-    let command: Vec<String> = [words(fields, "entrypoint"), words(fields, "command")].concat();
-    if command.is_empty() {
-        fields.refuse("command", "no command comes with an image that is unpacked: write one");
+    let command = ["entrypoint", "command"].map(|name| words(fields, name));
+    if let [Some(program), Some(arguments)] = &command {
+        if program.is_empty() && arguments.is_empty() {
+            fields.refuse("command", "no command comes with an image that is unpacked: write one");
+        }
     }
-    spec.insert("command".to_owned(), json!(command));
+    spec.insert("command".to_owned(), json!(command.map(Option::unwrap_or_default).concat()));
     environment(fields, &mut spec);
     ports(fields, &mut spec);
     depends_on(fields, &mut spec);
@@ -62,18 +64,21 @@ fn image(fields: &mut Fields<'_>) -> Option<String> {
     None
 }
 
-/// A command: a list, or a text that is split as a shell does.
-fn words(fields: &mut Fields<'_>, name: &str) -> Vec<String> {
+/// A command: a list, or a text that is split as a shell does; `None` if it was refused.
+fn words(fields: &mut Fields<'_>, name: &str) -> Option<Vec<String>> {
     match fields.take(name) {
-        Some(Value::String(text)) => shlex::split(&text).unwrap_or_else(|| {
-            fields.refuse(name, "a quotation mark is not closed");
-            Vec::new()
-        }),
-        Some(Value::Array(items)) => texts(fields, name, &items),
-        None | Some(Value::Null) => Vec::new(),
+        Some(Value::String(text)) => {
+            let words = shlex::split(&text);
+            if words.is_none() {
+                fields.refuse(name, "a quotation mark is not closed");
+            }
+            words
+        }
+        Some(Value::Array(items)) => Some(texts(fields, name, &items)),
+        None | Some(Value::Null) => Some(Vec::new()),
         Some(_) => {
             fields.refuse(name, "write a text or a list of texts");
-            Vec::new()
+            None
         }
     }
 }
@@ -331,7 +336,9 @@ fn quantity(text: &str) -> String {
     let unit = [("k", "Ki"), ("m", "Mi"), ("g", "Gi")].into_iter();
     let mut found =
         unit.filter_map(|(unit, own)| Some(format!("{}{own}", short.strip_suffix(unit)?)));
-    found.next().unwrap_or_else(|| short.to_owned())
+    let bytes = short.bytes().all(|byte| byte.is_ascii_digit() || byte == b'.');
+    // What is no amount is refused as it was written.
+    found.next().unwrap_or_else(|| if bytes { short.to_owned() } else { text.to_owned() })
 }
 
 fn ending(fields: &mut Fields<'_>, spec: &mut Map<String, Value>) {

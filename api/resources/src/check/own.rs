@@ -33,7 +33,7 @@ pub(super) fn workload(check: &mut Check<'_>, at: &Cursor<'_>, workload: &Worklo
     let Workload { spec: wanted, .. } = workload;
     check.name(&spec.key("serviceAccount"), &wanted.service_account, Name::Subdomain);
     if wanted.replicas > MAX_REPLICAS {
-        let reason = format!("{} are more than {MAX_REPLICAS}", wanted.replicas);
+        let reason = format!("{} is not from 0 to {MAX_REPLICAS}", wanted.replicas);
         check.fail(&spec.key("replicas"), reason);
     } else if wanted.replicas > 0 {
         let last = workload.instance_name(wanted.replicas - 1);

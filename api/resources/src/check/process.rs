@@ -5,15 +5,11 @@ use std::path::{Component, Path};
 use super::own::words;
 use super::{Check, Cursor, Name, did_you_mean};
 use crate::cron::Cron;
-use crate::process::{PortRef, Probe, Scheme, Volume};
+use crate::process::{MAX_SECONDS, MAX_THRESHOLD, PortRef, Probe, Scheme, Volume};
 use crate::workload::WorkloadSpec;
 
 /// Most workloads that one depends on, most init commands and most volumes of one workload.
 const MAX_PARTS: usize = 50;
-/// Longest time between two probes, in seconds.
-const MAX_SECONDS: u32 = 3600;
-/// Most answers in a row that a probe waits for.
-const MAX_THRESHOLD: u32 = 100;
 /// Longest grace, in seconds: as `leno up --grace`.
 const MAX_GRACE_SECONDS: u64 = 86_400;
 /// Latest that a run of a schedule may begin, in seconds: a year.
@@ -35,7 +31,14 @@ pub(super) fn spec(check: &mut Check<'_>, at: &Cursor<'_>, spec: &WorkloadSpec) 
         words(check, &at.key("init").index(index).key("command"), &init.command);
     }
     for (index, one) in spec.volumes.iter().enumerate() {
-        volume(check, &at.key("volumes").index(index), one);
+        let at = at.key("volumes").index(index);
+        volume(check, &at, one);
+        // Paths are compared by their parts: a slash at the end makes no other one.
+        let onto = |volume: &Volume| Path::new(&volume.mount_path).to_owned();
+        if spec.volumes[..index].iter().any(|earlier| onto(earlier) == onto(one)) {
+            let reason = format!("{:?} is used by an earlier volume", one.mount_path);
+            check.fail(&at.key("mountPath"), reason);
+        }
     }
     for name in spec.depends_on.keys() {
         let at = at.key("dependsOn").key(name);

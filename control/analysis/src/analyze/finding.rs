@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::fmt;
 use std::sync::Arc;
 
-use leno_resources::{Documents, Ignored, Located, Object, ObjectKey, Position, Problem};
+use leno_resources::{Documents, Ignored, Located, Object, ObjectKey, Position, Problem, one_line};
 use serde::Serialize;
 
 /// How bad a finding is.
@@ -131,7 +131,9 @@ impl<'d> Findings<'d> {
         let (file, place) = self.place(at, path);
         let Mistake { severity, code, reason, remedy } = wrong;
         let object = self.documents.objects[at].value.key().to_string();
-        let (line, column, path) = (place.line, place.column, path.to_owned());
+        let outline = self.documents.outlines.get(at);
+        let path = outline.map_or_else(|| path.to_owned(), |outline| outline.field(path));
+        let (line, column) = (place.line, place.column);
         let finding = Finding { severity, code, file, line, column, object, path, reason, remedy };
         self.found.push((at, finding));
     }
@@ -169,12 +171,12 @@ impl fmt::Display for Severity {
 
 impl fmt::Display for Finding {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(if self.file.is_empty() { &self.object } else { &self.file })?;
+        f.write_str(&one_line(if self.file.is_empty() { &self.object } else { &self.file }))?;
         if self.line > 0 {
             write!(f, ":{}:{}", self.line, self.column)?;
         }
         if !self.path.is_empty() {
-            write!(f, ": {}", self.path)?;
+            write!(f, ": {}", one_line(&self.path))?;
         }
         write!(f, ": {}[{}]: {}", self.severity, self.code, self.reason)?;
         match self.remedy.as_str() {
