@@ -206,7 +206,7 @@ struct MemoryArgs {
 fn main() -> ExitCode {
     match Args::try_parse() {
         Ok(args) => leno_console::ended("leno-bench", &run(args.command)),
-        Err(error) => leno_console::not_parsed(&error),
+        Err(error) => leno_console::not_parsed(error),
     }
 }
 

@@ -71,7 +71,7 @@ fn main() -> ExitCode {
     completion::complete(Cli::command);
     let cli = match Cli::try_parse() {
         Ok(cli) => cli,
-        Err(error) => return leno_console::not_parsed(&error),
+        Err(error) => return leno_console::not_parsed(error),
     };
     let done = match cli.command {
         Command::Up(up) => up::run(&up),

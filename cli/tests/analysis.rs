@@ -237,6 +237,56 @@ fn a_pipe_is_read_once() {
 }
 
 #[test]
+fn files_that_are_not_there_are_named() {
+    let text = "apiVersion: leno.dev/v1alpha1\nkind: Workload\nmetadata: {name: web}\nspec:\n  command: [run]\n  \
+                envFile: [nope.env, /dev]\n  workingDir: nope\n  volumes:\n  - {path: nope, mountPath: /mnt}\n  \
+                - {path: shop.yaml, mountPath: /leno-absent/file}\n  - {path: /dev, mountPath: /leno-absent}\n";
+    let said = leno(&["analyze", "shop.yaml"], text);
+    let found = out(&said);
+    assert_eq!(said.status.code(), Some(1), "{found}");
+    for (line, part) in [
+        (
+            "shop.yaml:6:13: spec.envFile[0]: error[missing-file]: /",
+            "/nope.env is not there; make it before",
+        ),
+        ("shop.yaml:6:23: spec.envFile[1]: error[missing-file]: /dev is a directory; ", ""),
+        ("shop.yaml:7:15: spec.workingDir: error[missing-file]: /", "/nope is not there; "),
+        ("shop.yaml:9:12: spec.volumes[0].path: error[missing-file]: /", "/nope is not there; "),
+        (
+            "shop.yaml:11:29: spec.volumes[2].mountPath: error[missing-file]: /leno-absent is not there; ",
+            "",
+        ),
+        ("5 errors, 0 warnings", ""),
+    ] {
+        let has = found.lines().any(|one| one.starts_with(line) && one.contains(part));
+        assert!(has, "{line} ... {part} is not in\n{found}");
+    }
+    let none = text.replace("command: [run]", "command: [run]\n  replicas: 0");
+    assert_eq!(out(&leno(&["analyze", "shop.yaml"], &none)), "no mistakes found\n");
+}
+
+#[test]
+fn what_is_typed_without_dashes_is_told_of_them() {
+    let err = |arguments: &[&str]| {
+        let said = leno(arguments, SHOP);
+        assert_eq!(said.status.code(), Some(64), "{said:?}");
+        String::from_utf8_lossy(&said.stderr).into_owned()
+    };
+    let text = err(&["exec", "web", "true"]);
+    assert!(text.contains("tip: write '--' before it: '-- true'"), "{text}");
+    let text = err(&["explain", "web", "GET", "http://cart/"]);
+    assert!(text.contains("tip: write '--' before it: '-- GET'"), "{text}");
+    let text = err(&["logs", "--tail", "-1"]);
+    assert!(
+        text.contains("invalid value '-1'") && text.contains("write how many lines, such as 20"),
+        "{text}"
+    );
+    let text = leno(&["ps", "--name", &"a".repeat(33)], SHOP).stderr;
+    let text = String::from_utf8_lossy(&text).into_owned();
+    assert!(text.contains("is not the name of a mesh: use 1 to 32 of a-z, 0-9 and '-'"), "{text}");
+}
+
+#[test]
 fn a_path_that_holds_nothing_is_an_error() {
     let directory = tempfile::tempdir().expect("a directory");
     let at = |name: &str| directory.path().join(name);

@@ -9,6 +9,7 @@ use leno_observe::metrics;
 use leno_resources::{Documents, Kind, Object, Problem};
 use leno_types::{Egress, MtlsMode};
 
+use crate::absent;
 use crate::admin::Admin;
 use crate::compose;
 use crate::error::{Error, Result};
@@ -106,7 +107,10 @@ pub fn findings(files: &[PathBuf], ranges: Ranges) -> Vec<Finding> {
     };
     let mut findings = empty(files, &documents);
     match plan(&documents, ranges) {
-        Ok(plan) => findings.extend(findings_of(&documents, &plan)),
+        Ok(plan) => {
+            findings.extend(findings_of(&documents, &plan));
+            findings.extend(absent::findings(&documents, &plan));
+        }
         Err(problems) => findings.extend(problems.iter().map(Finding::from)),
     }
     findings

@@ -53,12 +53,12 @@ impl Layout {
     /// # Errors
     /// When the name is not a DNS label of at most 32 characters.
     pub fn new(mesh: &str) -> Result<Self> {
-        if mesh.len() > MAX_MESH_NAME {
+        if mesh.len() > MAX_MESH_NAME || check_label("mesh name", mesh).is_err() {
             return Err(Error::Refused(format!(
-                "mesh name {mesh:?} is longer than {MAX_MESH_NAME} characters"
+                "{mesh:?} is not the name of a mesh: use 1 to {MAX_MESH_NAME} of a-z, 0-9 and '-', with no '-' at \
+                 either end"
             )));
         }
-        check_label("mesh name", mesh).map_err(|error| Error::Refused(error.to_string()))?;
         if RESERVED.contains(&mesh) {
             return Err(Error::Refused(format!("mesh name {mesh:?} is reserved: choose another")));
         }

@@ -17,6 +17,7 @@
 //!
 //! Read first: [`plan::Plan`], [`up::up`], [`instance::live`].
 
+mod absent;
 mod compose;
 mod error;
 

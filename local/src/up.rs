@@ -72,6 +72,8 @@ pub struct Options {
     pub env_files: Vec<PathBuf>,
     /// How long a response may take to begin, where no policy says; zero for no bound.
     pub response_wait: Duration,
+    /// Whether documents with errors that `leno analyze` finds are refused.
+    pub refuse_errors: bool,
     /// How lines are shown.
     pub style: Style,
     /// What proxies and the control plane log.
@@ -135,6 +137,7 @@ async fn run(options: &Options, output: Output, access_log: Option<Output>) -> R
     let files = Files::new(options.files.clone());
     let documents = documents::load(&options.files)?;
     let plan = documents::plan(&documents, defaults, &Plan::default())?;
+    documents::without_errors(options, &documents, &plan)?;
     let mut signals = Signals::new()?;
     let mut record = Record::acquire(&layout)?;
     let log = LogFile::create(layout.log());

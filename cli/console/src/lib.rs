@@ -4,6 +4,7 @@
 //! Exit codes: 0 yes or done, 1 no (a check that fails), 2 error, 64 usage (sysexits(3)).
 
 mod cluster;
+mod dashes;
 mod duration;
 mod output;
 
@@ -58,7 +59,8 @@ fn once(error: &anyhow::Error) -> String {
 /// Prints why the command line could not be parsed, or the help that it requests; returns the exit
 /// code.
 #[must_use]
-pub fn not_parsed(error: &clap::Error) -> ExitCode {
+pub fn not_parsed(mut error: clap::Error) -> ExitCode {
+    dashes::hint(&mut error);
     // If standard error is closed, there is nothing left to do.
     let _closed = error.print();
     match error.kind() {

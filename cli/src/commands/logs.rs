@@ -43,7 +43,7 @@ pub(crate) struct Logs {
     follow: bool,
 
     /// The newest lines only
-    #[arg(long, value_name = "LINES", value_parser = lines)]
+    #[arg(long, value_name = "LINES", value_parser = lines, allow_negative_numbers = true)]
     tail: Option<usize>,
 
     /// Begins each line with its time

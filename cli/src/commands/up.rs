@@ -110,6 +110,11 @@ pub(crate) struct Up {
     #[arg(long = "env-file", value_name = "FILE")]
     env_files: Vec<PathBuf>,
 
+    /// Refuses files in which `leno analyze` finds errors, at the start and in edits [default: prints them, and
+    /// runs all else]
+    #[arg(long)]
+    refuse_errors: bool,
+
     /// Prints no colours; so does the variable NO_COLOR
     #[arg(long)]
     no_color: bool,
@@ -201,6 +206,7 @@ pub(crate) fn run(up: &Up) -> Result<bool> {
         response_wait: Duration::from_secs(
             up.response_wait.as_secs() + u64::from(up.response_wait.subsec_nanos() > 0),
         ),
+        refuse_errors: up.refuse_errors,
         style: Style {
             colour: !no_colour && std::io::stdout().is_terminal(),
             times: up.timestamps,

@@ -153,7 +153,15 @@ fn check_and_ps_say_why_a_workload_does_not_run() {
     {
         assert!(line.contains(part), "{line}");
     }
-    assert!(mesh.check().contains("exited with 3, "), "{}", mesh.check());
+    mesh.wait_for("the same in check", || {
+        let check = mesh.check();
+        let line = check.lines().find(|line| line.contains("broken-0") && line.contains("waiting"));
+        line.is_some_and(|line| {
+            let parts =
+                ["exited with 3, ", " times in a row, next try in ", "; last line: no database"];
+            parts.iter().all(|part| line.contains(part))
+        })
+    });
 }
 
 #[test]

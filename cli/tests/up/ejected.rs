@@ -52,9 +52,23 @@ fn an_endpoint_that_is_not_reached_is_named_with_the_reason() {
         &|| of(&["explain", "--name", name, "client", "--", "http://wrong:8080/"]),
         ", ejected: unreachable)",
     );
-    let json: serde_json::Value =
-        serde_json::from_str(&of(&["stat", "--name", name, "--window", "100ms", "-o", "json"]))
-            .unwrap();
-    assert!(json["ejected"].is_array(), "{json}");
+    let entry = serde_json::json!({"client_namespace": "s", "client": "client-0", "server_namespace": "s",
+        "server": "wrong-0", "service": "wrong", "reason": "unreachable"});
+    mesh.wait_for("stat -o json", || {
+        ask();
+        let json = of(&["stat", "--name", name, "--window", "100ms", "-o", "json"]);
+        let json: serde_json::Value = serde_json::from_str(&json).unwrap();
+        json["ejected"].as_array().is_some_and(|all| all.contains(&entry))
+    });
+    mesh.wait_for("the metric", || {
+        ask();
+        let metrics = mesh.text("client", &["curl", "-sf", "http://127.0.0.1:15020/metrics"]);
+        metrics.lines().any(|line| {
+            line.starts_with("leno_endpoint_ejected{")
+                && line.contains("server=\"wrong-0\"")
+                && line.contains("reason=\"unreachable\"")
+                && line.ends_with(" 1")
+        })
+    });
     assert!(mesh.check().contains("does not listen on port 8080"), "{}", mesh.check());
 }

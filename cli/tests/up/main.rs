@@ -16,6 +16,7 @@ mod laptop;
 mod machine;
 mod mesh;
 mod mishaps;
+mod node;
 mod open;
 mod process;
 mod prometheus;

@@ -2,6 +2,8 @@
 
 use std::fs;
 
+use leno_local::status::Status;
+
 use crate::mesh::{Mesh, err, out, root, unmeshed};
 
 /// One workload without a proxy in the namespace `shop`.
@@ -151,4 +153,62 @@ fn a_flood_of_lines_leaves_those_of_the_mesh() {
     assert!((11_000..20_000).contains(&dropped), "{text}");
     let tail = mesh.run(&["logs", "--tail", "1", "noisy"]);
     assert_eq!((out(&tail).trim(), &*err(&tail)), ("flooded", ""));
+}
+
+#[test]
+fn why_names_proxies_that_were_started_again() {
+    let meshed = |name: &str| {
+        idle()
+            .replace("name: web", &format!("name: {name}"))
+            .replace("inject: disabled", "inject: enabled")
+    };
+    let Some(mesh) = root(|| Mesh::start(&(meshed("web") + &meshed("calm")))) else { return };
+    let why = || out(&mesh.run(&["why", "--since", "1m"]));
+    mesh.wait_for("a first look", || why() == "nothing is broken\n");
+    let processes = || {
+        let status = Status::read(mesh.layout()).unwrap();
+        let group = status.find(None, "web-0").unwrap().surroundings.cgroup.with_file_name("proxy");
+        fs::read_to_string(group.join("cgroup.procs")).unwrap_or_default()
+    };
+    for _ in 0..3 {
+        mesh.wait_for("a proxy", || mesh.takes_traffic("web-0"));
+        let pid = processes().lines().next().unwrap().parse().unwrap();
+        mesh.kill_process(pid);
+        mesh.wait_for("another one", || {
+            !processes().contains(&pid.to_string()) && !processes().is_empty()
+        });
+    }
+    mesh.wait_for("all of them", || {
+        why().contains("warning  the proxy of shop/web-0 was started again 3 times\n         web-0: 3 times, last ")
+    });
+    let text = why();
+    assert!(text.contains(" s ago: was ended by SIGKILL\n"), "{text}");
+    assert!(!text.contains("calm"), "{text}");
+}
+
+#[test]
+fn errors_of_analyze_are_said_and_refused_where_that_is_asked_for() {
+    let route = "apiVersion: gateway.networking.k8s.io/v1\nkind: HTTPRoute\nmetadata: {name: nowhere, namespace: \
+                 shop}\nspec:\n  parentRefs: [{group: '', kind: Service, name: nowhere}]\n";
+    let Some(mesh) = root(|| Mesh::draft(&(idle() + route))) else { return };
+    let analyzed = mesh.leno(&["analyze"]).arg(mesh.file()).output().unwrap();
+    assert_eq!(analyzed.status.code(), Some(1), "{analyzed:?}");
+    let found = out(&analyzed);
+    let error = found.lines().next().unwrap();
+    assert!(error.contains(" error["), "{found}");
+
+    let refused = mesh.detached(&["--refuse-errors"]);
+    assert_eq!(refused.status.code(), Some(2), "{refused:?}");
+    assert!(err(&refused).contains(error), "{refused:?}");
+    assert_eq!(mesh.remains(), [""; 0]);
+
+    let up = mesh.detached(&["--wait"]);
+    assert!(up.status.success(), "{up:?}");
+    let said = out(&mesh.run(&["logs", "leno"]));
+    assert!(said.contains(error), "{said}");
+    assert!(
+        said.contains("what an error names does not work as it is written, all else runs"),
+        "{said}"
+    );
+    assert!(mesh.run(&["down"]).status.success());
 }

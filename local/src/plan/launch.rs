@@ -138,6 +138,17 @@ pub enum Question {
     Exec(Vec<String>),
 }
 
+impl Launch {
+    /// Where this machine has what the application sees at an absolute path, volumes left out.
+    #[must_use]
+    pub fn inside(&self, path: &Path) -> PathBuf {
+        match &self.root {
+            Some(root) => root.join(path.strip_prefix("/").unwrap_or(path)),
+            None => path.to_owned(),
+        }
+    }
+}
+
 impl Draft<'_> {
     /// What is started for each instance of a workload.
     pub(super) fn launch(

@@ -187,6 +187,12 @@ impl<'a> Up<'a> {
         for mistake in &self.mistakes {
             self.say(&mistake.text);
         }
+        if self.mistakes.iter().any(|one| one.error) {
+            self.say(
+                "what an error names does not work as it is written, all else runs: `leno up --refuse-errors` \
+                 would refuse the files",
+            );
+        }
         self.plan = plan;
         self.objects = edit::objects(documents);
         let wanted = self.published(&Ready::new());
@@ -380,6 +386,7 @@ impl<'a> Up<'a> {
                 trouble: life.map(|life| life.trouble.clone()).unwrap_or_default(),
                 schedule: life.and_then(|life| life.schedule.clone()),
                 proxy_restarts: life.map_or(0, |life| life.proxy_restarts),
+                proxy_ended: life.and_then(|life| life.proxy_ended.clone()),
                 surroundings: life.map(|life| life.surroundings.clone()).unwrap_or_default(),
             }
         });
@@ -404,6 +411,7 @@ impl<'a> Up<'a> {
     async fn edited(&mut self) {
         let read = documents::load(&self.options.files).and_then(|new| {
             let plan = documents::plan(&new, self.defaults, &self.plan)?;
+            documents::without_errors(self.options, &new, &plan)?;
             Ok((new, plan))
         });
         match read {

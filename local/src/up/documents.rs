@@ -4,6 +4,8 @@ use std::path::PathBuf;
 
 use leno_resources::{Documents, Ignored, Located, Problem};
 
+use super::Options;
+use crate::analysis;
 use crate::compose;
 use crate::error::{Error, Result};
 use crate::plan::{Defaults, Plan};
@@ -35,6 +37,17 @@ pub(super) fn plan(documents: &Documents, defaults: Defaults, before: &Plan) -> 
         }
     }
     Ok(plan)
+}
+
+/// Refuses documents with errors, such as those that `leno analyze` exits with 1 for, where that is asked for.
+pub(super) fn without_errors(options: &Options, documents: &Documents, plan: &Plan) -> Result<()> {
+    if !options.refuse_errors {
+        return Ok(());
+    }
+    let mistakes = analysis::mistakes(documents, plan);
+    let errors: Vec<String> =
+        mistakes.into_iter().filter(|one| one.error).map(|one| one.text).collect();
+    if errors.is_empty() { Ok(()) } else { Err(Error::Documents(errors.join("\n"))) }
 }
 
 /// A line for each document that is none of Leno's.

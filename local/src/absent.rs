@@ -1,0 +1,96 @@
+//! Files and directories that documents name and this machine does not have: what needs them waits for them.
+
+use std::io;
+use std::path::Path;
+
+use leno_analysis::{Finding, Severity};
+use leno_resources::{Documents, Located, Object, Outline, Workload};
+
+use crate::plan::{Launch, Plan};
+
+/// What has to be at a path.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    File,
+    Directory,
+    Either,
+}
+
+/// What is not there for the workloads of a plan.
+pub(crate) fn findings(documents: &Documents, plan: &Plan) -> Vec<Finding> {
+    let mut found = Vec::new();
+    for (located, outline) in documents.objects.iter().zip(&documents.outlines) {
+        let Object::Workload(workload) = &located.value else { continue };
+        let first = plan.instances.values().find(|instance| {
+            *instance.name.namespace == *workload.metadata.namespace
+                && *instance.workload == *workload.metadata.name
+        });
+        // Without replicas nothing needs them.
+        let Some(instance) = first else { continue };
+        for (path, reason) in absent(workload, &instance.launch) {
+            found.push(finding(located, outline, &path, reason));
+        }
+    }
+    found
+}
+
+/// The fields of a workload whose file is not there, and the reason.
+fn absent(workload: &Workload, launch: &Launch) -> Vec<(String, String)> {
+    let mut all = Vec::new();
+    let mut look = |field: String, path: &Path, kind: Kind| {
+        all.extend(wrong(path, kind).map(|reason| (field, reason)));
+    };
+    for (index, file) in launch.environment_files.iter().enumerate() {
+        look(format!("spec.envFile[{index}]"), file, Kind::File);
+    }
+    if workload.spec.working_dir.is_some() {
+        let path = launch.inside(&launch.directory);
+        look("spec.workingDir".to_owned(), &path, Kind::Directory);
+    }
+    for (index, volume) in launch.volumes.iter().enumerate() {
+        look(format!("spec.volumes[{index}].path"), &volume.from, Kind::Either);
+        let others = launch.volumes.iter().filter(|other| other.onto != volume.onto);
+        // What is in another volume is not at this path of the machine.
+        if others.clone().any(|other| volume.onto.starts_with(&other.onto)) {
+            continue;
+        }
+        let kind = match std::fs::metadata(&volume.from) {
+            Ok(of) if of.is_dir() => Kind::Directory,
+            Ok(_) => Kind::File,
+            Err(_) => Kind::Either,
+        };
+        look(format!("spec.volumes[{index}].mountPath"), &launch.inside(&volume.onto), kind);
+    }
+    all
+}
+
+/// Why what is at `path` is not what has to be there. What this user may not look at may be right.
+fn wrong(path: &Path, kind: Kind) -> Option<String> {
+    let shown = path.display();
+    match std::fs::metadata(path) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {
+            Some(format!("{shown} is not there"))
+        }
+        Err(_) => None,
+        Ok(of) if of.is_dir() && kind == Kind::File => Some(format!("{shown} is a directory")),
+        Ok(of) if !of.is_dir() && kind == Kind::Directory => {
+            Some(format!("{shown} is not a directory"))
+        }
+        Ok(_) => None,
+    }
+}
+
+fn finding(located: &Located<Object>, outline: &Outline, path: &str, reason: String) -> Finding {
+    let place = outline.place(path);
+    Finding {
+        severity: Severity::Error,
+        code: "missing-file",
+        file: located.file.clone(),
+        line: place.line,
+        column: place.column,
+        object: located.value.key().to_string(),
+        path: outline.field(path),
+        reason,
+        remedy: "make it before `leno up`: instances do not start until it is there".to_owned(),
+    }
+}
