@@ -23,6 +23,9 @@ use super::{Case, alone};
 /// How long a command of `leno` may take.
 const LIMIT: Duration = Duration::from_secs(20);
 
+/// How long a question may go on without its client; less than its time-out.
+const LEAVE_LIMIT: Duration = Duration::from_secs(5);
+
 /// The token that the policy accepts.
 const GOOD: &str = "x-token: good";
 /// `leno-error` of what an authorizer denies.
@@ -330,18 +333,19 @@ fn calls_are_asked_about(lab: &Lab, mesh: &str) -> Result<()> {
     lab.edit(&format!("{mesh}{}", asking("calls", BY_GRPC)))?;
     let call = |token: &str| {
         let header = format!("x-token: {token}");
-        let format = "%{http_code} %header{grpc-status}%header{leno-error}";
+        let format = "%{http_code} %header{grpc-status}%header{leno-error} %header{x-checked}";
         let fixed = ["curl", "-sS", "-m", "5", "--http2-prior-knowledge", "-w", format, "-o"];
         let frame = ["/dev/null", "-H", "content-type: application/grpc", "-H", "te: trailers"];
         let more = ["-H", &header, "-d", "x", "http://calls.lab:90/t.Peer/Echo"];
         lab.text("web", &[&fixed[..], &frame, &more].concat())
     };
-    let denied = format!("200 7{DENIED}");
+    let denied = format!("200 7{DENIED} ");
     until(lab, "web", &["http://calls.lab:90/t.Peer/Echo"], &format!("401 {DENIED}"))?;
     let said = call("bad")?;
     ensure!(said == denied, "{said:?} where {denied:?} is expected");
     let said = call("good")?;
     ensure!(!said.contains(DENIED) && said.starts_with("200"), "{said:?}");
+    ensure!(said.ends_with(" yes"), "no header of the answer in {said:?}");
     Ok(())
 }
 
@@ -412,6 +416,8 @@ fn without_an_answer(lab: &Lab, mesh: &str) -> Result<()> {
     until(lab, "web", &[url], &format!("401 {DENIED}"))?;
     until(lab, "web", &good, "200")?;
     lab.kill(Piece::Application("opa-0"), Signal::SIGSTOP)?;
+    a_question_ends_with_its_client(lab, mesh)?;
+    lab.edit(&format!("{mesh}{}", asking("front", BY_GRPC)))?;
     until(lab, "web", &good, "503 authorizer-failed; reason=timeout")?;
     ensure!(counted(lab, "front", "external-failure")? > 0, "no failure is counted");
     let page = lab.metrics("front")?;
@@ -446,4 +452,27 @@ spec:
     let closed = asking("front", &BY_GRPC.replace("name: opa", "name: nothing"));
     lab.edit(&format!("{mesh}{closed}"))?;
     until(lab, "web", &good, "503 authorizer-failed; reason=unavailable")
+}
+
+/// The authorizer does not answer, and has more time than this test gives it.
+fn a_question_ends_with_its_client(lab: &Lab, mesh: &str) -> Result<()> {
+    let patient = BY_GRPC.replace("timeout: 2s", "timeout: 10s").replace("/seen", "/slow");
+    lab.edit(&format!("{mesh}{}", asking("front", &patient)))?;
+    until(lab, "web", &["http://front.lab/seen"], "200")?;
+    let left = || -> Result<u64> {
+        let page = lab.metrics("front")?;
+        let is_left = |line: &&str| {
+            line.starts_with("leno_requests_total")
+                && line.contains("direction=\"outbound\"")
+                && line.contains("service=\"opa\"")
+                && line.contains("status=\"499\"")
+        };
+        let counts = page.lines().filter(is_left).filter_map(|line| line.rsplit_once(' '));
+        Ok(counts.filter_map(|(_, count)| count.parse::<u64>().ok()).sum())
+    };
+    let before = left()?;
+    let slow = ["curl", "-sS", "-m", "1", "-H", GOOD, "http://front.lab/slow"];
+    let curl = lab.exec("web", &slow)?;
+    ensure!(curl.status.code() == Some(28), "it did not wait: {curl:?}");
+    wait::until("the end of the question", LEAVE_LIMIT, || Ok((left()? > before).then_some(())))
 }
