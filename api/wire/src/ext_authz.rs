@@ -7,11 +7,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use prost::Message;
 
-#[expect(
-    unreachable_pub,
-    clippy::allow_attributes,
-    reason = "generated; the proto file has the comments"
-)]
+#[expect(unreachable_pub, reason = "generated; the proto file has the comments")]
 mod proto {
     include!(concat!(env!("OUT_DIR"), "/envoy.service.auth.v3.rs"));
 }
@@ -146,7 +142,6 @@ fn headers(list: Vec<proto::HeaderValueOption>) -> Vec<(String, Bytes)> {
 }
 
 #[cfg(test)]
-#[expect(clippy::unwrap_used, reason = "tests")]
 mod tests {
     use super::*;
 

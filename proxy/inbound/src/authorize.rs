@@ -99,7 +99,7 @@ pub(crate) struct Denied {
     cause: String,
     headers: Vec<HeaderLine>,
     /// The body and its type; without them one line of text.
-    body: Option<(String, Vec<u8>)>,
+    body: Option<Box<(String, Vec<u8>)>>,
 }
 
 impl Denied {
@@ -120,13 +120,13 @@ impl Denied {
         body: Vec<u8>,
     ) -> Self {
         let content_type = content_type.unwrap_or("text/plain; charset=utf-8").to_owned();
-        let body = (!body.is_empty()).then_some((content_type, body));
+        let body = (!body.is_empty()).then(|| Box::new((content_type, body)));
         Self { headers, body, ..self }
     }
 
     pub(crate) fn answer(&self) -> Answer<'_> {
         let answer = Answer { headers: &self.headers, ..Answer::error(self.status, &self.cause) };
-        match &self.body {
+        match self.body.as_deref() {
             Some((content_type, body)) => Answer { content_type, body, ..answer },
             None => answer,
         }

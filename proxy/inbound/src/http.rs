@@ -2,18 +2,19 @@
 
 use std::pin::{Pin, pin};
 use std::rc::Rc;
+use std::task::{Context, Poll};
 use std::time::Duration;
 
 use leno_http::{
-    After, Call, Cause, Conn, Exchange, Io, Order, Place, RequestHead, exchange, grpc_status_of,
-    h2_to_h1, h2_to_h2, is_idempotent, serve_streams,
+    After, Call, Cause, Conn, Exchange, Failure, Io, Order, Place, RequestHead, exchange,
+    grpc_status_of, h2_to_h1, h2_to_h2, is_idempotent, serve_streams,
 };
 use leno_telemetry::{Begun, Counter, Outcome};
 use leno_transport::{ConnectError, Counted, Peeked, unless_gone};
 use tokio::sync::futures::Notified;
 
 use crate::application::{Application, NoStream};
-use crate::authorize::Permit;
+use crate::authorize::{Access, Denied, Permit};
 use crate::external::{Grants, Questions};
 use crate::limit::{self, RATE_LIMITED};
 use crate::peer::Peer;
@@ -108,8 +109,7 @@ async fn forward<S: Io>(
     let Permit { until, authorizers } = match caller.access.request(shared, head) {
         Ok(permit) => permit,
         Err(denied) => {
-            fail(shared, edge, &begun, (denied.status, denied.label, false));
-            return client.answer(request, &denied.answer()).await;
+            return refuse(shared, (edge, &begun), (client, request), denied.into()).await;
         }
     };
     if let Err(wait) = shared.limits().check(registry, &caller.key, head) {
@@ -118,22 +118,13 @@ async fn forward<S: Io>(
         return client.answer(request, &limit::answer(line.as_ref())).await;
     }
     let asked = (&caller.access, application.dialled());
-    let mut grants = Grants::default();
-    if let Some(questions) = Questions::new(authorizers, asked, head) {
-        let asked = Box::pin(questions.ask(shared, &caller.access));
-        match unless_gone(asked, |cx| client.poll_gone(cx)).await {
-            Ok(Ok(granted)) => grants = granted,
-            Ok(Err(denied)) => {
-                fail(shared, edge, &begun, (denied.status, denied.label, false));
-                return client.answer(request, &denied.answer()).await;
-            }
-            Err(failure) => {
-                let done = Exchange::ended(failure);
-                count(shared, edge, &begun, (&done, false));
-                return client.conclude(request, &done).await;
-            }
+    let questions = Questions::new(authorizers, asked, head);
+    let grants = match ask(shared, &caller.access, questions, |cx| client.poll_gone(cx)).await {
+        Ok(grants) => grants,
+        Err(refusal) => {
+            return refuse(shared, (edge, &begun), (client, request), refusal).await;
         }
-    }
+    };
     let removed = grants.removed();
     loop {
         let connected = connection(shared, application);
@@ -179,6 +170,68 @@ async fn forward<S: Io>(
     }
 }
 
+/// Why a request does not go to the application.
+enum Refusal {
+    /// A policy denies it, or an authorizer.
+    Denied(Denied),
+    /// The client has left while an authorizer was asked.
+    ClientGone(Failure),
+}
+
+impl From<Denied> for Refusal {
+    fn from(denied: Denied) -> Self {
+        Self::Denied(denied)
+    }
+}
+
+/// Asks the authorizers, if there are any, as long as the client waits.
+async fn ask(
+    shared: &Shared,
+    access: &Access,
+    questions: Option<Questions>,
+    gone: impl FnMut(&mut Context<'_>) -> Poll<Failure>,
+) -> Result<Grants, Refusal> {
+    let Some(questions) = questions else { return Ok(Grants::default()) };
+    match unless_gone(Box::pin(questions.ask(shared, access)), gone).await {
+        Ok(granted) => granted.map_err(Refusal::Denied),
+        Err(failure) => Err(Refusal::ClientGone(failure)),
+    }
+}
+
+async fn refuse<S: Io>(
+    shared: &Shared,
+    (edge, begun): (&Peer, &Begun),
+    (client, request): (&mut Conn<S>, &RequestHead),
+    refusal: Refusal,
+) -> After {
+    match refusal {
+        Refusal::Denied(denied) => {
+            fail(shared, edge, begun, (denied.status, denied.label, false));
+            client.answer(request, &denied.answer()).await
+        }
+        Refusal::ClientGone(failure) => {
+            let done = Exchange::ended(failure);
+            count(shared, edge, begun, (&done, false));
+            client.conclude(request, &done).await
+        }
+    }
+}
+
+fn refuse_call(shared: &Shared, (edge, begun): (&Peer, &Begun), call: Call, refusal: Refusal) {
+    let is_grpc = call.is_grpc();
+    match refusal {
+        Refusal::Denied(denied) => {
+            fail(shared, edge, begun, (denied.status, denied.label, is_grpc));
+            call.respond(&denied.answer());
+        }
+        Refusal::ClientGone(failure) => {
+            let done = Exchange::ended(failure);
+            count(shared, edge, begun, (&done, is_grpc));
+            call.conclude(&done);
+        }
+    }
+}
+
 /// One request of an HTTP/2 client: as HTTP/1 if that is what it was.
 async fn forward_call(
     shared: &Shared,
@@ -194,8 +247,7 @@ async fn forward_call(
     let Permit { until, authorizers } = match caller.access.request(shared, head) {
         Ok(permit) => permit,
         Err(denied) => {
-            fail(shared, edge, &begun, (denied.status, denied.label, is_grpc));
-            return call.respond(&denied.answer());
+            return refuse_call(shared, (edge, &begun), call, denied.into());
         }
     };
     if let Err(wait) = shared.limits().check(&shared.parts.registry, &caller.key, head) {
@@ -204,22 +256,11 @@ async fn forward_call(
         return call.respond(&limit::answer(line.as_ref()));
     }
     let asked = (&caller.access, application.dialled());
-    let mut grants = Grants::default();
-    if let Some(questions) = Questions::new(authorizers, asked, head) {
-        let asked = Box::pin(questions.ask(shared, &caller.access));
-        match unless_gone(asked, |cx| call.poll_gone(cx)).await {
-            Ok(Ok(granted)) => grants = granted,
-            Ok(Err(denied)) => {
-                fail(shared, edge, &begun, (denied.status, denied.label, is_grpc));
-                return call.respond(&denied.answer());
-            }
-            Err(failure) => {
-                let done = Exchange::ended(failure);
-                count(shared, edge, &begun, (&done, is_grpc));
-                return call.conclude(&done);
-            }
-        }
-    }
+    let questions = Questions::new(authorizers, asked, head);
+    let grants = match ask(shared, &caller.access, questions, |cx| call.poll_gone(cx)).await {
+        Ok(grants) => grants,
+        Err(refusal) => return refuse_call(shared, (edge, &begun), call, refusal),
+    };
     let watched = (changed.as_mut(), until, &grants);
     let sent = if call.was_http1() {
         to_http1(shared, application, (edge, caller), &mut call, watched).await

@@ -13,7 +13,7 @@ use hyper::client::conn::{http1, http2};
 use hyper::header::{CONTENT_TYPE, HOST, HeaderMap, TE};
 use hyper::{Method, Request, Response, Uri};
 use hyper_util::rt::TokioIo;
-use leno_http::RequestView;
+use leno_http::{HeaderLine, RequestView};
 use leno_transport::spawn_contained;
 use leno_types::authorizer::{AuthorizerProtocol, ExternalAuthorizer};
 use leno_wire::ext_authz::{CHECK_PATH, Check, CheckAnswer};
@@ -44,7 +44,7 @@ pub(crate) enum Question {
 
 /// What an authorizer decides.
 pub(super) enum Decided {
-    Permitted { set: Vec<leno_http::HeaderLine>, on_response: Vec<leno_http::HeaderLine> },
+    Permitted { set: Vec<HeaderLine>, on_response: Vec<HeaderLine> },
     Denied(Denied),
 }
 
@@ -174,9 +174,13 @@ impl Decided {
                 let content_type = given.iter().find(|(name, _)| name == "content-type");
                 let content_type =
                     content_type.and_then(|(_, value)| std::str::from_utf8(value).ok());
+                // Over gRPC it may have bytes that no header can have, such as the end of a line.
+                let is_value =
+                    |value: &&str| HeaderLine::new("content-type", value.as_bytes()).is_ok();
+                let content_type = content_type.filter(is_value);
                 let cause = format!("{AUTHORIZATION_DENIED}; reason={EXTERNAL}");
                 let denied = Denied::failed(status.unwrap_or(403), AUTHORIZATION_DENIED, cause);
-                Self::Denied(denied.answered(headers::of_denial(&given), content_type, body.into()))
+                Self::Denied(denied.answered(headers::of_denial(&given), content_type, body))
             }
         }
     }
@@ -336,7 +340,6 @@ fn unavailable(error: hyper::Error) -> AskError {
 }
 
 #[cfg(test)]
-#[expect(clippy::unwrap_used, reason = "tests")]
 mod tests {
     use leno_http::{Limits, RequestHead};
 
@@ -368,6 +371,27 @@ mod tests {
         let error = asked(AuthorizerProtocol::Grpc, b"GET /\xff HTTP/1.1\r\nhost: a\r\n\r\n");
         assert!(matches!(error.err().unwrap(), AskError::Request));
         assert!(!AskError::Refused.may_be_permitted() && AskError::Timeout.may_be_permitted());
+    }
+
+    #[test]
+    fn an_answer_adds_no_lines_of_its_own() {
+        let header = |name: &str, value: &'static str| {
+            (name.to_owned(), Bytes::from_static(value.as_bytes()))
+        };
+        let answer = |content_type: &'static str| {
+            let headers =
+                vec![header("content-type", content_type), header("x-a", "1\r\nset-cookie: b")];
+            let denied = CheckAnswer::Denied { status: 999, headers, body: b"no".to_vec() };
+            match Decided::new(denied, &ExternalAuthorizer::none()) {
+                Decided::Denied(denied) => denied,
+                Decided::Permitted { .. } => panic!(),
+            }
+        };
+        let denied = answer("text/html\r\nset-cookie: a");
+        assert_eq!((denied.status, denied.answer().body), (403, &b"no"[..]));
+        assert_eq!(denied.answer().content_type, "text/plain; charset=utf-8");
+        assert!(denied.answer().headers.is_empty());
+        assert_eq!(answer("text/html").answer().content_type, "text/html");
     }
 
     #[test]
