@@ -167,7 +167,8 @@ pub(crate) async fn forward<R: Hedgeable>(
         policy: &policy,
         endpoints: &endpoints,
         plan: policy.plan(idempotent),
-        hedge: policy.hedge(idempotent),
+        // What a copy has read of a tunnel's bytes would be lost with the copy.
+        hedge: policy.hedge(idempotent).filter(|_| !head.is_connect()),
         wanted,
         request,
         begun,
@@ -196,10 +197,13 @@ async fn follow<R: Request>(
         Decision::Forward(target, applied) => (target, applied),
         Decision::Answer(answer) => return Err(answer),
     };
-    if request.view().is_connect() && !applied.relays_connect() {
+    let is_connect = request.view().is_connect();
+    if is_connect && !applied.relays_connect() {
         return Err(MeshAnswer::no_tunnel());
     }
-    let mirrors = mirror::send(shared, &applied, request).await;
+    // A tunnel has no end that a copy could be taken at.
+    let mirrors =
+        if is_connect { Mirrors::default() } else { mirror::send(shared, &applied, request).await };
     match target.route().await {
         Route::Backends(backends) => Ok((backends, applied, mirrors)),
         _ => Err(MeshAnswer::error(500, BACKEND_GONE)),

@@ -43,6 +43,17 @@ spec:
   rules: [{to: [{methods: [CONNECT]}]}]
 ";
 
+/// Late responses are hedged, for all methods.
+const HEDGED: &str = "
+---
+apiVersion: leno.dev/v1alpha1
+kind: TrafficPolicy
+metadata: {name: hedged, namespace: lab}
+spec:
+  targetRefs: [{group: '', kind: Service, name: web}]
+  hedging: {delay: 5ms, nonIdempotent: true}
+";
+
 const ASKS: &str = "CONNECT far.example:443 HTTP/1.1\\r\\nHost: far.example:443\\r\\n\\r\\n";
 
 pub(super) fn cases() -> Vec<Case> {
@@ -65,11 +76,14 @@ fn until_answered(lab: &Lab, what: &[&str]) -> Result<()> {
 }
 
 fn a_route_and_the_servers_policies_decide_on_connect(capture: Capture) -> Result<()> {
-    let tunnels = route(
-        "tunnels",
-        "lab",
-        "  - matches: [{method: CONNECT}]\n    backendRefs: [{name: web, port: 80}]\n",
+    let tunnels = |filters: &str| {
+        let rule = "  - matches: [{method: CONNECT}]\n    backendRefs: [{name: web, port: 80}]\n";
+        route("tunnels", "lab", &format!("{rule}{filters}"))
+    };
+    let mirrored = tunnels(
+        "    filters: [{type: RequestMirror, requestMirror: {backendRef: {name: web, port: 80}}}]\n",
     );
+    let tunnels = tunnels("");
     let lab = Lab::start(&Options::new(capture), MESH, |_| Ok(()))?;
     let cases = || -> Result<()> {
         let refused = ["501", "leno-error", "\"connect\""];
@@ -79,13 +93,25 @@ fn a_route_and_the_servers_policies_decide_on_connect(capture: Capture) -> Resul
             r#"[{{"send":"{ASKS}"}},{{"expect":"HTTP/1.1 200 OK\r\n\r\n"}},{{"send":"GET / HTTP/1.1\r\n\r\n"}},
             {{"expect":"GET / HTTP/1.1\r\n\r\n"}},"shutdown_write","read_to_end"]"#
         );
-        let opened = wait::until("a tunnel", HEAR_LIMIT, || {
-            let talk = lab.exec("client", &["leno-peer", "talk", "web:80", &through])?;
-            Ok(talk.status.success().then_some(()))
-        });
-        opened?;
+        let talk = || -> Result<bool> {
+            Ok(lab.exec("client", &["leno-peer", "talk", "web:80", &through])?.status.success())
+        };
+        let opened = || wait::until("a tunnel", HEAR_LIMIT, || Ok(talk()?.then_some(())));
+        opened()?;
+        // A tunnel is neither hedged nor mirrored: copies would take what the client sends in it.
+        lab.edit(&format!("{MESH}{mirrored}{HEDGED}"))?;
+        opened()?;
+        for _ in 0..20 {
+            ensure!(talk()?, "a tunnel through a route with a mirror, and hedging");
+        }
+        let metrics = lab.metrics("client")?;
+        for copies in ["leno_mirrored_requests_total", "leno_hedges_total"] {
+            let counted =
+                metrics.lines().find(|line| line.starts_with(copies) && !line.ends_with(" 0"));
+            ensure!(counted.is_none(), "{counted:?}");
+        }
         let seen = lab.text("far", &["curl", "-sS", "-m", "5", "http://127.0.0.1:8081/"])?;
-        ensure!(seen.lines().all(|line| line == "far.example:443"), "{seen}");
+        ensure!(!seen.is_empty() && seen.lines().all(|line| line == "far.example:443"), "{seen}");
         // A client without a proxy has no route.
         let address = lab.status()?.address("far", false)?;
         let unmeshed = answer(&lab, "plain", &format!("{address}:8080"))?;
