@@ -7,9 +7,6 @@
 
 #include <linux/types.h>
 
-/* Raised with every change of a pinned structure. Pinned maps of another layout are not reused. */
-#define FLOW_LAYOUT 1
-
 /* A connection of a workload, seen from that workload's socket.
  *
  *   connect() ─► NEW ─► ESTABLISHED ─► CLOSING ─► CLOSED

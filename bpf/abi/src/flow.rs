@@ -5,7 +5,8 @@ use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 
 use crate::layout::{Field, Layout, size_of_field};
 
-/// The layout of the pinned maps (`FLOW_LAYOUT`).
+/// The layout of the pinned maps. Raised with every change of a pinned structure: maps of another layout are not used
+/// again.
 pub const FLOW_LAYOUT: u32 = 2;
 
 /// Most workloads that are accounted for on one machine (`MAX_FLOW_WORKLOADS`).
