@@ -18,8 +18,7 @@ use tokio::net::{TcpStream, lookup_host};
 use tokio::time::timeout;
 use tokio_rustls::TlsConnector;
 
-use crate::Origin;
-use crate::address::is_permitted;
+use crate::origin::Origin;
 
 /// Longest fetch, with all of its redirects: issuers answer within a second.
 const TIMEOUT: Duration = Duration::from_secs(10);
@@ -32,16 +31,16 @@ const MAX_ADDRESSES: usize = 4;
 
 /// Fetches sets of keys from permitted origins.
 #[derive(Clone)]
-pub struct Fetcher {
+pub(crate) struct Fetcher {
     permitted: Arc<RwLock<Vec<Origin>>>,
     tls: TlsConnector,
-    /// Which addresses may be connected to.
-    is_permitted: fn(IpAddr) -> bool,
+    /// Which addresses are not connected to, whatever name has led to them.
+    is_reserved: fn(IpAddr) -> bool,
 }
 
 /// Why a set was not fetched.
 #[derive(Debug, thiserror::Error)]
-pub enum FetchError {
+pub(crate) enum FetchError {
     /// It is no URL of http or https, or has a user.
     #[error("it is no URL of http or https without a user")]
     Url,
@@ -83,7 +82,7 @@ pub enum FetchError {
 impl Fetcher {
     /// A fetcher from these origins, which can be replaced. The authorities that the machine trusts vouch for servers of https.
     #[must_use]
-    pub fn new(permitted: Vec<Origin>) -> Self {
+    pub(crate) fn new(permitted: Vec<Origin>) -> Self {
         let mut roots = RootCertStore::empty();
         let found = rustls_native_certs::load_native_certs();
         for error in &found.errors {
@@ -97,7 +96,11 @@ impl Fetcher {
             .with_root_certificates(roots)
             .with_no_client_auth();
         let tls = TlsConnector::from(Arc::new(tls));
-        Self { permitted: Arc::new(RwLock::new(permitted)), tls, is_permitted }
+        Self {
+            permitted: Arc::new(RwLock::new(permitted)),
+            tls,
+            is_reserved: leno_index::is_reserved,
+        }
     }
 
     /// Replaces the origins, for all clones. Returns whether they are other ones.
@@ -110,7 +113,11 @@ impl Fetcher {
     }
 
     /// The origin of a URL, if keys may be fetched from it.
-    pub(crate) fn origin(&self, url: &Uri) -> Result<Origin, FetchError> {
+    pub(crate) fn permits(&self, url: &str) -> Result<Origin, FetchError> {
+        self.origin(&url.parse().map_err(|_| FetchError::Url)?)
+    }
+
+    fn origin(&self, url: &Uri) -> Result<Origin, FetchError> {
         let origin = Origin::of(url).ok_or(FetchError::Url)?;
         let permitted = self.permitted.read().unwrap_or_else(PoisonError::into_inner);
         match permitted.contains(&origin) {
@@ -123,7 +130,7 @@ impl Fetcher {
     ///
     /// # Errors
     /// Why there is none.
-    pub async fn fetch(&self, url: &str) -> Result<String, FetchError> {
+    pub(crate) async fn fetch(&self, url: &str) -> Result<String, FetchError> {
         let text = timeout(TIMEOUT, self.follow(url)).await.map_err(|_| FetchError::Timeout)??;
         leno_resources::check_key_set(&text).map_err(FetchError::Set)?;
         Ok(text)
@@ -166,7 +173,7 @@ impl Fetcher {
     async fn connect(&self, origin: &Origin) -> Result<TcpStream, FetchError> {
         let found = lookup_host((origin.host(), origin.port())).await;
         let found = found.map_err(FetchError::Resolve)?;
-        let permitted = found.filter(|address| (self.is_permitted)(address.ip()));
+        let permitted = found.filter(|address| !(self.is_reserved)(address.ip()));
         let mut error = FetchError::Address;
         for address in permitted.take(MAX_ADDRESSES) {
             match timeout(CONNECT_TIMEOUT, TcpStream::connect::<SocketAddr>(address)).await {

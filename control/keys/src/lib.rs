@@ -14,13 +14,10 @@
 //!
 //! It knows neither proxies nor tokens. Read first: [`KeySets`], then [`Origin`] and `fetch`.
 
-mod address;
 mod fetch;
 mod origin;
 mod sets;
 mod store;
 
-pub use fetch::{FetchError, Fetcher};
-pub use origin::{Origin, OriginError};
 pub use sets::KeySets;
 pub use store::Store;

@@ -7,7 +7,7 @@ use hyper::Uri;
 
 /// A scheme, a host and a port (RFC 6454) that the operator permits.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub struct Origin {
+pub(crate) struct Origin {
     is_tls: bool,
     /// In lower case; of IPv6 without brackets.
     host: String,
@@ -17,12 +17,12 @@ pub struct Origin {
 /// A text that is no origin, or no URL of one.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0:?} is not an origin: use https://HOST, or https://HOST:PORT, without a path")]
-pub struct OriginError(String);
+pub(crate) struct OriginError(String);
 
 impl Origin {
     /// The origin of a URL, if it has one and neither a user nor a password.
     #[must_use]
-    pub fn of(url: &Uri) -> Option<Self> {
+    pub(crate) fn of(url: &Uri) -> Option<Self> {
         let authority = url.authority()?;
         if authority.as_str().contains('@') {
             return None;
@@ -44,19 +44,19 @@ impl Origin {
 
     /// Whether it is reached over TLS.
     #[must_use]
-    pub fn is_tls(&self) -> bool {
+    pub(crate) fn is_tls(&self) -> bool {
         self.is_tls
     }
 
     /// The host.
     #[must_use]
-    pub fn host(&self) -> &str {
+    pub(crate) fn host(&self) -> &str {
         &self.host
     }
 
     /// The port.
     #[must_use]
-    pub fn port(&self) -> u16 {
+    pub(crate) fn port(&self) -> u16 {
         self.port
     }
 }

@@ -1,12 +1,11 @@
 //! The sets that policies name, and what becomes of policies when a set changes.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use hyper::Uri;
 use leno_index::Change;
 use leno_resources::{
     AuthorizationPolicy, KEYS_FROM_ANNOTATION, Kind, Namespace, Object, ObjectKey, keys_from,
@@ -15,14 +14,18 @@ use tokio::sync::mpsc;
 use tokio::task::AbortHandle;
 use tokio::time::sleep;
 
-use crate::{FetchError, Fetcher, Origin, Store};
+use crate::fetch::{FetchError, Fetcher};
+use crate::origin::{Origin, OriginError};
+use crate::store::Store;
 
 /// How long after a fetch the next one is: issuers publish keys long before they sign with them.
 const REFRESH: Duration = Duration::from_secs(30);
 /// The first wait after a fetch that failed; it doubles up to [`REFRESH`].
 const RETRY: Duration = Duration::from_secs(2);
-/// Most URLs that are followed. Each tenant can write policies with other ones.
+/// Most URLs that are fetched. Each tenant can write policies with other ones.
 const MAX_URLS: usize = 256;
+/// Most URLs that are fetched for the policies of one namespace, so that no tenant takes the places of others.
+const MAX_URLS_OF_NAMESPACE: usize = 32;
 /// Most results of fetches that wait to be taken in.
 const RESULTS: usize = 16;
 
@@ -37,7 +40,9 @@ pub struct KeySets {
     store: Option<Store>,
     /// The policies that name URLs, as they were read.
     policies: BTreeMap<ObjectKey, AuthorizationPolicy>,
-    followed: HashMap<String, FollowedSet>,
+    followed: BTreeMap<String, FollowedSet>,
+    /// How many permitted URLs are not fetched, for want of places.
+    left_out: usize,
     counts: Arc<Counts>,
     results: (mpsc::Sender<Fetched>, mpsc::Receiver<Fetched>),
 }
@@ -46,10 +51,18 @@ pub struct KeySets {
 struct FollowedSet {
     /// The last good set.
     set: Option<String>,
-    /// Whether the last fetch failed.
+    /// Whether the last fetch failed, or none is permitted.
     is_failing: bool,
-    /// Ends with the last policy that names the URL.
-    task: AbortHandle,
+    /// What fetches it; `None` where its origin is not permitted, or no place is left.
+    task: Option<AbortHandle>,
+}
+
+impl FollowedSet {
+    fn end(&mut self) {
+        if let Some(task) = self.task.take() {
+            task.abort();
+        }
+    }
 }
 
 /// How many sets there are.
@@ -70,7 +83,8 @@ impl KeySets {
             fetcher: Fetcher::new(Vec::new()),
             store,
             policies: BTreeMap::new(),
-            followed: HashMap::new(),
+            followed: BTreeMap::new(),
+            left_out: 0,
             counts: Arc::default(),
             results: mpsc::channel(RESULTS),
         }
@@ -85,7 +99,7 @@ impl KeySets {
     /// Writes the keys into policies that name a URL, and begins to fetch what is new. A set that has not been
     /// fetched yet has no keys. Where other origins are permitted now, all policies that name URLs are added.
     pub fn fill(&mut self, changes: &mut Vec<Change>) {
-        let mut permits_others = false;
+        let (mut permits_others, mut names_others) = (false, false);
         for change in &*changes {
             let (key, policy) = match change {
                 Change::Upsert(Object::Namespace(namespace)) => {
@@ -101,22 +115,24 @@ impl KeySets {
                     }
                     continue;
                 }
-                Change::Delete(key) => (key.clone(), None),
-                Change::Upsert(_) => continue,
+                Change::Delete(key) if key.kind == Kind::AuthorizationPolicy => (key.clone(), None),
+                Change::Delete(_) | Change::Upsert(_) => continue,
             };
-            match policy {
-                Some(policy) => drop(self.policies.insert(key, policy.clone())),
-                None => drop(self.policies.remove(&key)),
-            }
+            names_others |= match policy {
+                Some(policy) => {
+                    self.policies.insert(key, policy.clone());
+                    true
+                }
+                None => self.policies.remove(&key).is_some(),
+            };
         }
         if permits_others {
             // What has failed is fetched again at once.
-            for (url, one) in &mut self.followed {
-                one.task.abort();
-                one.task = begin(&self.fetcher, url, &self.results.0);
-            }
+            self.followed.values_mut().for_each(FollowedSet::end);
         }
-        self.follow();
+        if permits_others || names_others {
+            self.follow();
+        }
         if permits_others {
             let all = self.policies.values().cloned();
             changes
@@ -136,8 +152,20 @@ impl KeySets {
         }
         let annotations = namespace.metadata.annotations.as_ref();
         let value = annotations.and_then(|all| all.get(KEYS_FROM_ANNOTATION));
-        let origins = value.map(|value| keys_from(value).filter_map(|one| one.parse().ok()));
-        self.fetcher.permit(origins.into_iter().flatten().collect::<Vec<Origin>>())
+        let (mut origins, mut invalid): (Vec<Origin>, Vec<OriginError>) = (Vec::new(), Vec::new());
+        for one in value.into_iter().flat_map(|value| keys_from(value)) {
+            match one.parse() {
+                Ok(origin) => origins.push(origin),
+                Err(error) => invalid.push(error),
+            }
+        }
+        let differs = self.fetcher.permit(origins);
+        if differs {
+            for error in invalid {
+                tracing::warn!(%error, "left out of {KEYS_FROM_ANNOTATION}");
+            }
+        }
+        differs
     }
 
     /// Waits until a set is another one; the policies that name it, with the new keys. Cancelling it loses nothing.
@@ -189,41 +217,79 @@ impl KeySets {
     fn complete(&self, policy: &mut AuthorizationPolicy) {
         for issuer in &mut policy.spec.tokens {
             if let Some(url) = &issuer.jwks_url {
-                let is_permitted =
-                    url.parse::<Uri>().is_ok_and(|url| self.fetcher.origin(&url).is_ok());
-                let known = self.followed.get(url).filter(|_| is_permitted);
+                let known = self.followed.get(url).filter(|_| self.fetcher.permits(url).is_ok());
                 issuer.jwks = known.and_then(|one| one.set.clone()).unwrap_or_default();
             }
         }
     }
 
-    /// Follows exactly the URLs that policies name.
+    /// Follows exactly the URLs that policies name, and fetches those that are permitted.
     fn follow(&mut self) {
         let named: BTreeSet<&str> = self.policies.values().flat_map(urls).collect();
         self.followed.retain(|url, one| {
             let stays = named.contains(url.as_str());
             if !stays {
-                one.task.abort();
+                one.end();
+                self.store.iter().for_each(|store| store.forget(url));
             }
             stays
         });
         for url in named {
-            if self.followed.contains_key(url) {
-                continue;
+            if !self.followed.contains_key(url) {
+                let set = self.store.as_ref().and_then(|store| store.read(url));
+                let one = FollowedSet { set, is_failing: false, task: None };
+                self.followed.insert(url.to_owned(), one);
             }
-            if self.followed.len() >= MAX_URLS {
-                tracing::error!(
-                    url,
-                    "policies name more than {MAX_URLS} URLs of keys: not fetched"
-                );
-                continue;
-            }
-            let set = self.store.as_ref().and_then(|store| store.read(url));
-            let task = begin(&self.fetcher, url, &self.results.0);
-            let one = FollowedSet { set, is_failing: false, task };
-            self.followed.insert(url.to_owned(), one);
         }
+        self.begin_fetches();
         self.count();
+    }
+
+    /// Begins to fetch what is permitted and has a place, and ends the fetches of what is not permitted.
+    fn begin_fetches(&mut self) {
+        let wanted = self.wanted();
+        for (url, one) in &mut self.followed {
+            if !wanted.contains(url) {
+                one.end();
+            }
+        }
+        let fetched = self.followed.values().filter(|one| one.task.is_some());
+        let mut places = MAX_URLS.saturating_sub(fetched.count());
+        let mut left_out = 0;
+        for (url, one) in &mut self.followed {
+            if let Err(error) = self.fetcher.permits(url) {
+                if !std::mem::replace(&mut one.is_failing, true) {
+                    let kept = one.set.is_some();
+                    tracing::warn!(url, %error, kept, "keys of tokens cannot be fetched");
+                }
+            } else if one.task.is_none() && places > 0 && wanted.contains(url) {
+                places -= 1;
+                one.task = Some(begin(&self.fetcher, url, &self.results.0));
+            } else if one.task.is_none() {
+                left_out += 1;
+            }
+        }
+        if std::mem::replace(&mut self.left_out, left_out) < left_out {
+            tracing::error!(
+                left_out,
+                "policies name more URLs of keys than are fetched: {MAX_URLS}, and {MAX_URLS_OF_NAMESPACE} of one \
+                 namespace"
+            );
+        }
+    }
+
+    /// The permitted URLs, of each namespace as many as have places.
+    fn wanted(&self) -> BTreeSet<String> {
+        let mut of_namespaces: BTreeMap<&str, BTreeSet<&str>> = BTreeMap::new();
+        for (key, policy) in &self.policies {
+            let own = of_namespaces.entry(&key.namespace).or_default();
+            for url in urls(policy).filter(|url| self.fetcher.permits(url).is_ok()) {
+                if own.len() < MAX_URLS_OF_NAMESPACE {
+                    own.insert(url);
+                }
+            }
+        }
+        of_namespaces.into_values().flatten().map(str::to_owned).collect()
     }
 
     fn count(&self) {
@@ -240,7 +306,7 @@ impl KeySets {
 
 impl Drop for KeySets {
     fn drop(&mut self) {
-        self.followed.values().for_each(|one| one.task.abort());
+        self.followed.values_mut().for_each(FollowedSet::end);
     }
 }
 

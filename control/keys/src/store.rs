@@ -40,6 +40,15 @@ impl Store {
         }
     }
 
+    /// Removes the set of a URL that no policy names any more: tenants can name others without end.
+    pub(crate) fn forget(&self, url: &str) {
+        if let Err(error) = fs::remove_file(self.file(url))
+            && error.kind() != io::ErrorKind::NotFound
+        {
+            tracing::warn!(url, %error, "keys that no policy names cannot be removed");
+        }
+    }
+
     /// Stores a set in place of the last one.
     pub(crate) fn write(&self, url: &str, set: &str) {
         let file = self.file(url);

@@ -308,9 +308,10 @@ impl Facts {
 }
 
 /// Whether an address is the client's own machine, or a service for machines only, such as a
-/// metadata server.
+/// metadata server; or one of IPv6 that leads to such an address of IPv4.
 #[must_use]
 pub fn is_reserved(ip: IpAddr) -> bool {
+    let ip = ip.to_canonical();
     let of_family = match ip {
         IpAddr::V4(ip) => {
             ip.is_loopback()
@@ -325,17 +326,33 @@ pub fn is_reserved(ip: IpAddr) -> bool {
                 || ip.is_unspecified()
                 || ip.is_multicast()
                 || ip.is_unicast_link_local()
+                || embedded(ip).is_some_and(|ip| is_reserved(ip.into()))
         }
     };
     of_family || METADATA.contains(&ip)
+}
+
+/// The address of IPv4 that an address of IPv6 leads to by its form.
+fn embedded(ip: Ipv6Addr) -> Option<Ipv4Addr> {
+    let [first, second, third, .., last, end] = ip.segments();
+    let v4 = |high: u16, low: u16| Ipv4Addr::from(u32::from(high) << 16 | u32::from(low));
+    match (first, second) {
+        // NAT64 (RFC 6052, RFC 8215), and 6to4 (RFC 3056).
+        (0x64, 0xff9b) => Some(v4(last, end)),
+        (0x2002, high) => Some(v4(high, third)),
+        // IPv4-compatible (RFC 4291 section 2.5.5.1).
+        (0, 0) => Some(v4(last, end)),
+        _ => None,
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
+    /// CVE-2026-41413: Istio fetched keys from wherever a tenant's document pointed to.
     #[test]
-    fn addresses_of_the_machine_and_of_its_cloud_are_reserved() {
+    fn cve_2026_41413_addresses_of_the_machine_and_of_its_cloud_are_reserved() {
         for text in [
             "127.0.0.1",
             "127.8.9.10",
@@ -352,10 +369,22 @@ mod tests {
             "100.100.100.200",
             "168.63.129.16",
             "192.0.0.192",
+            "::ffff:127.0.0.1",
+            "::ffff:169.254.169.254",
+            "::127.0.0.1",
+            "64:ff9b::a9fe:a9fe",
+            "2002:7f00:1::",
         ] {
             assert!(is_reserved(text.parse().unwrap()), "{text}");
         }
-        for text in ["10.0.0.1", "192.0.2.7", "100.100.100.201", "fd00:ec2::253", "2001:db8::1"] {
+        for text in [
+            "10.0.0.1",
+            "192.0.2.7",
+            "100.100.100.201",
+            "fd00:ec2::253",
+            "2001:db8::1",
+            "64:ff9b::c000:201",
+        ] {
             assert!(!is_reserved(text.parse().unwrap()), "{text}");
         }
     }

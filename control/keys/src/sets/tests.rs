@@ -10,8 +10,13 @@ fn change(text: &str) -> Change {
 }
 
 fn policy(url: &str) -> Change {
+    policy_of("shop", "p", url)
+}
+
+fn policy_of(namespace: &str, name: &str, url: &str) -> Change {
     change(&format!(
-        "apiVersion: leno.dev/v1alpha1\nkind: AuthorizationPolicy\nmetadata: {{name: p, namespace: shop}}\n\
+        "apiVersion: leno.dev/v1alpha1\nkind: AuthorizationPolicy\n\
+         metadata: {{name: {name}, namespace: {namespace}}}\n\
          spec:\n  selector: {{}}\n  tokens: [{{issuer: i, audiences: [a], jwksUrl: '{url}'}}]\n  rules: [{{}}]\n"
     ))
 }
@@ -87,4 +92,41 @@ async fn a_set_survives_a_restart_without_its_issuer_and_no_withdrawal() {
     let Change::Upsert(object) = &other[0] else { panic!() };
     sets.fill(&mut vec![Change::Delete(object.key())]);
     assert!(sets.followed.is_empty());
+}
+
+#[tokio::test]
+async fn a_tenant_with_many_urls_takes_no_places_of_others() {
+    let mut sets = KeySets::new("leno-system", None);
+    let mut changes = vec![permit("leno-system", "https://id.example.com")];
+    for nth in 0..300 {
+        let unknown = format!("https://evil-{nth}.example.com/");
+        changes.push(policy_of("crowd", &format!("a{nth}"), &unknown));
+        let known = format!("{URL}?of={nth}");
+        changes.push(policy_of("crowd", &format!("b{nth}"), &known));
+    }
+    sets.fill(&mut changes);
+    let fetched = |sets: &KeySets| sets.followed.values().filter(|one| one.task.is_some()).count();
+    assert_eq!(fetched(&sets), MAX_URLS_OF_NAMESPACE);
+    assert_eq!(sets.left_out, 300 - MAX_URLS_OF_NAMESPACE);
+    sets.fill(&mut vec![policy(URL)]);
+    assert!(sets.followed[URL].task.is_some(), "the URL of another namespace");
+    // What is no longer permitted is not fetched, and is fetched once it is permitted again.
+    sets.fill(&mut vec![permit("leno-system", "https://other.example.com")]);
+    assert_eq!(fetched(&sets), 0);
+    sets.fill(&mut vec![permit("leno-system", "https://id.example.com")]);
+    assert_eq!(fetched(&sets), MAX_URLS_OF_NAMESPACE + 1);
+}
+
+#[tokio::test]
+async fn what_no_policy_names_is_removed_from_the_disk() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let store = Store::open(directory.path()).expect("a store");
+    store.write(URL, SET);
+    let mut sets = KeySets::new("leno-system", Some(store));
+    let named = policy(URL);
+    let Change::Upsert(object) = &named else { panic!() };
+    let key = object.key();
+    sets.fill(&mut vec![named]);
+    sets.fill(&mut vec![Change::Delete(key)]);
+    assert_eq!(std::fs::read_dir(directory.path()).expect("the directory").count(), 0);
 }
