@@ -123,6 +123,13 @@ impl Directory {
         self.ask(of_address(ip), Asker::Inbound)
     }
 
+    /// Watches the address of a client for the access log, with a limit of its own, [`crate::MAX_LOGGED`]: such a watch
+    /// lasts as long as the connection.
+    #[must_use]
+    pub fn look_up_for_log(&self, ip: IpAddr) -> watch::Receiver<Resolution> {
+        self.ask(of_address(ip), Asker::Log)
+    }
+
     /// Watches a service by its name. Routes refer to services by name, and these may have no
     /// address.
     #[must_use]
@@ -255,7 +262,7 @@ impl Live {
             state.refused += 1;
             // What is denied to some clients must not be permitted because there are many clients.
             let answer = match asker {
-                Asker::Inbound => Resolution::Pending,
+                Asker::Inbound | Asker::Log => Resolution::Pending,
                 Asker::Outbound | Asker::Prefetch => Resolution::Unknown,
             };
             return watch::Sender::new(answer).subscribe();

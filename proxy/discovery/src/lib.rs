@@ -34,7 +34,7 @@ pub use directory::{Directory, Status};
 pub use identity::{IdentityClient, IdentityError};
 pub use leases::{Asker, Lease, Leases};
 pub use settings::Settings;
-pub use watches::{IDLE, MAX_LOOKED_UP, MAX_WATCHED};
+pub use watches::{IDLE, MAX_LOGGED, MAX_LOOKED_UP, MAX_WATCHED};
 
 /// An error and its causes in one line.
 fn chain(error: &dyn std::error::Error) -> String {

@@ -16,6 +16,9 @@ pub const MAX_WATCHED: usize = 16_384;
 /// dials. If a workload has more clients than this within [`IDLE`], the proxy queries the rarest of
 /// them again.
 pub const MAX_LOOKED_UP: usize = 4_096;
+/// Most addresses of clients that are looked up for the access log at once. A connection holds its look-up while it
+/// lasts, which must not take the room of those that decide about clients.
+pub const MAX_LOGGED: usize = 1_024;
 /// How long an address without receivers stays subscribed.
 pub const IDLE: Duration = Duration::from_mins(5);
 
@@ -31,8 +34,10 @@ const SEARCH_PAUSE: Duration = Duration::from_secs(1);
 pub(crate) enum Asker {
     /// The proxy's own workload dials it.
     Outbound,
-    /// A client connects from it.
+    /// A client connects from it, and what is permitted to the client depends on it.
     Inbound,
+    /// A client connects from it, and the access log names the client.
+    Log,
     /// Other workloads of the same identity use it, and the proxy's own does not yet. It never
     /// becomes idle.
     Prefetch,
@@ -43,9 +48,9 @@ pub(crate) enum Asker {
 pub(crate) struct Watches {
     watched: HashMap<Subject, Watched>,
     /// Number of addresses for each [`Asker`].
-    counts: [usize; 3],
+    counts: [usize; 4],
     /// For each [`Asker`], when a search last found nothing to drop.
-    searched: [Option<Instant>; 3],
+    searched: [Option<Instant>; 4],
     /// Subscriptions that were not sent yet.
     subscribe: Vec<Subject>,
     /// Subscriptions of prefetched subjects that were not sent yet.
@@ -73,7 +78,17 @@ impl Asker {
         match self {
             Self::Outbound => MAX_WATCHED,
             Self::Inbound => MAX_LOOKED_UP,
+            Self::Log => MAX_LOGGED,
             Self::Prefetch => MAX_PREFETCH,
+        }
+    }
+
+    /// Whether an address that `other` has asked for is this asker's once it asks, too.
+    fn outranks(self, other: Self) -> bool {
+        match self {
+            Self::Outbound => other != Self::Outbound,
+            Self::Inbound => other == Self::Log,
+            Self::Log | Self::Prefetch => false,
         }
     }
 }
@@ -97,11 +112,11 @@ impl Watches {
         let watched = self.watched.get_mut(subject)?;
         watched.idle_since = None;
         watched.used = self.uses;
-        if asker == Asker::Outbound && watched.asker != asker {
-            // An address that the workload dials must not be dropped because of clients. It was
-            // counted against a limit when it was added.
+        if asker.outranks(watched.asker) {
+            // An address that the workload dials must not be dropped because of clients, nor one that decides because
+            // of the log. It was counted against a limit when it was added.
             self.counts[watched.asker as usize] -= 1;
-            self.counts[Asker::Outbound as usize] += 1;
+            self.counts[asker as usize] += 1;
             if std::mem::replace(&mut watched.asker, asker) == Asker::Prefetch {
                 // Reports to the control plane that the workload uses it.
                 self.subscribe.push(subject.clone());
@@ -151,7 +166,7 @@ impl Watches {
         self.counts[asker as usize] += 1;
         match asker {
             Asker::Prefetch => self.prefetch.push(subject),
-            Asker::Outbound | Asker::Inbound => self.subscribe.push(subject),
+            Asker::Outbound | Asker::Inbound | Asker::Log => self.subscribe.push(subject),
         }
         receiver
     }
@@ -212,7 +227,7 @@ impl Watches {
         };
         let begin = match watched.asker {
             Asker::Prefetch => &mut self.prefetch,
-            Asker::Outbound | Asker::Inbound => &mut self.subscribe,
+            Asker::Outbound | Asker::Inbound | Asker::Log => &mut self.subscribe,
         };
         begin.push(subject.clone());
         self.unsubscribe.push(subject);

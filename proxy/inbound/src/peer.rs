@@ -20,7 +20,7 @@ pub(crate) struct Instance(Option<watch::Receiver<Resolution>>);
 impl Instance {
     /// Starts the look-up for a log; without one nothing is looked up.
     pub(crate) fn of(is_logged: bool, directory: &Directory, address: IpAddr) -> Self {
-        Self(is_logged.then(|| directory.look_up(address)))
+        Self(is_logged.then(|| directory.look_up_for_log(address)))
     }
 
     /// The instance, as far as discovery has answered. An address that has another identity than the

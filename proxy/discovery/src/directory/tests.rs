@@ -12,7 +12,7 @@ use tokio::sync::watch;
 
 use super::{Directory, Live};
 use crate::table::{Address, Resource};
-use crate::watches::{IDLE, MAX_LOOKED_UP, MAX_WATCHED};
+use crate::watches::{IDLE, MAX_LOGGED, MAX_LOOKED_UP, MAX_WATCHED};
 
 fn live() -> (Directory, Arc<Live>) {
     Directory::live("shop/web-0".parse().unwrap(), crate::leases::Leases::none())
@@ -264,6 +264,31 @@ fn strangers_take_no_room_from_what_is_dialled() {
     assert!(directory.status().addresses <= MAX_LOOKED_UP + 1);
     let (added, dropped) = live.take_changes();
     assert_eq!((added.len(), dropped.len()), (directory.status().addresses, 0));
+}
+
+#[test]
+fn clients_of_the_access_log_take_no_room_from_those_that_are_decided_about() {
+    let (directory, live) = live();
+    let logged: Vec<_> =
+        (0..MAX_LOOKED_UP).map(|number| directory.look_up_for_log(scanned(number))).collect();
+    assert_eq!(directory.status().addresses, MAX_LOGGED);
+    let decides = directory.look_up(scanned(MAX_LOOKED_UP));
+    // One that is in the log already is asked for once, and is no longer the log's to drop.
+    let both = directory.look_up(scanned(0));
+    drop(logged);
+    for number in 1..=MAX_LOGGED * 2 {
+        drop(directory.look_up_for_log(scanned(MAX_LOOKED_UP + number)));
+    }
+    live.apply(
+        vec![
+            workload("far/db-0", &scanned(0).to_string()),
+            workload("far/db-1", &scanned(MAX_LOOKED_UP).to_string()),
+        ],
+        &[],
+        &[],
+    );
+    assert_eq!(name(&both.borrow()), "workload far/db-0");
+    assert_eq!(name(&decides.borrow()), "workload far/db-1");
 }
 
 #[test]
