@@ -20,11 +20,14 @@ pub struct Objective {
     pub servers: Vec<(String, String)>,
 }
 
-/// The objectives of the mesh that runs, as its control plane was told last, by namespace and name.
+/// The wanted objectives of the mesh that runs, as its control plane was told last, by namespace and name.
 ///
 /// # Errors
-/// [`Error::NotRunning`], where its state cannot be read, and where a target does not exist.
-pub fn running(layout: &Layout) -> Result<Vec<Objective>> {
+/// [`Error::NotRunning`], where its state cannot be read, and where the target of a wanted one does not exist.
+pub fn running(
+    layout: &Layout,
+    is_wanted: impl Fn(&ServiceLevelObjective) -> bool,
+) -> Result<Vec<Objective>> {
     Status::read(layout)?;
     let state = layout.state().join("state.yaml");
     // It is written once a workload has a proxy.
@@ -35,16 +38,15 @@ pub fn running(layout: &Layout) -> Result<Vec<Objective>> {
     let objects: Vec<Object> = documents.objects.into_iter().map(|one| one.value).collect();
     let mut found = Vec::new();
     for object in &objects {
-        if let Object::ServiceLevelObjective(object) = object {
+        if let Object::ServiceLevelObjective(object) = object
+            && is_wanted(object)
+        {
             let servers = servers(object, &objects)?;
             found.push(Objective { object: (**object).clone(), servers });
         }
     }
-    found.sort_by(|a, b| {
-        let key = |one: &Objective| {
-            (one.object.metadata.namespace.clone(), one.object.metadata.name.clone())
-        };
-        key(a).cmp(&key(b))
+    found.sort_by_cached_key(|one: &Objective| {
+        (one.object.metadata.namespace.clone(), one.object.metadata.name.clone())
     });
     Ok(found)
 }

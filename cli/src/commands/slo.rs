@@ -54,16 +54,15 @@ impl Wanted {
 
     /// The objectives with these names, or all.
     fn find(&self, layout: &Layout, names: &[String]) -> Result<Vec<Objective>> {
-        let mut found = objectives::running(layout)?;
-        if let Some(namespace) = &self.namespace {
-            found.retain(|one| one.object.metadata.namespace == *namespace);
-        }
+        let found = objectives::running(layout, |one| {
+            let is_there = self.namespace.as_ref().is_none_or(|own| one.metadata.namespace == *own);
+            is_there && (names.is_empty() || names.contains(&one.metadata.name))
+        })?;
         for name in names {
             if !found.iter().any(|one| one.object.metadata.name == *name) {
                 anyhow::bail!("there is no ServiceLevelObjective {name:?}");
             }
         }
-        found.retain(|one| names.is_empty() || names.contains(&one.object.metadata.name));
         Ok(found)
     }
 }

@@ -58,6 +58,20 @@ spec:
   latency: {below: 250ms, percent: 90}
 ";
 
+/// No workload is behind its target.
+const WITHOUT_SERVERS: &str = "
+---
+apiVersion: v1
+kind: Service
+metadata: {name: gone, namespace: bank}
+spec: {selector: {app: gone}, ports: [{port: 80}]}
+---
+apiVersion: leno.dev/v1alpha1
+kind: ServiceLevelObjective
+metadata: {name: gone, namespace: bank}
+spec: {targetRef: {group: '', kind: Service, name: gone}, successPercent: 99}
+";
+
 fn documents(path: &str) -> String {
     with_server(&MESH.replace("@PATH@", path))
 }
@@ -119,4 +133,15 @@ fn a_budget_that_is_spent_too_fast_closes_the_gate() {
     let all = reports(&mesh);
     let late = all.iter().find(|one| one["below_ms"] == 250).unwrap();
     assert_eq!((&late["in_time_ms"], &late["bad"]), (&200.0.into(), &late["requests"]), "{late}");
+
+    // An objective that is about no workload fails the commands that are about it, and no others.
+    mesh.edit(&format!("{}{WITHOUT_SERVERS}", documents("ok")));
+    mesh.wait_for("the other objective", || slo(&mesh, &[]).0 == Some(2));
+    let (_, text) = slo(&mesh, &[]);
+    assert!(
+        text.contains("bank/gone is about the Service gone, behind which there is no workload")
+    );
+    assert_ne!(slo(&mesh, &["-n", "shop"]).0, Some(2));
+    let (code, text) = slo(&mesh, &["gate", "idle", "--until", "5s", "--allow-idle"]);
+    assert_eq!(code, Some(0), "{text}");
 }

@@ -42,13 +42,16 @@ fn until(text: &str) -> Result<Duration, String> {
 
 pub(super) fn run(gate: &Gate) -> Result<bool> {
     let layout = gate.wanted.layout()?;
-    let objectives = gate.wanted.find(&layout, &gate.names)?;
-    if objectives.is_empty() {
-        bail!("there is no ServiceLevelObjective: a gate without one would let everything pass");
-    }
     let end = Instant::now() + gate.until;
     block_on(async {
         loop {
+            // Each time, because a rollout changes which workloads are behind a Service.
+            let objectives = gate.wanted.find(&layout, &gate.names)?;
+            if objectives.is_empty() {
+                bail!(
+                    "there is no ServiceLevelObjective: a gate without one would let everything pass"
+                );
+            }
             let reports = Report::of_all(&layout, &objectives).await?;
             let failed: Vec<&Report> = reports.iter().filter(|one| one.fails()).collect();
             if !failed.is_empty() {
