@@ -4,10 +4,11 @@
 #
 #   scripts/test-pool.sh FOLDER
 #
-# Binaries that start meshes share the machine's names, addresses and control groups: they run one after another, in a
-# lane of their own; so do those that start API servers, which take much of the processors. All others share further
-# lanes: one for every two processors, or LENO_TEST_LANES; 0 runs one binary at a time. The output of a binary is printed
-# whole when it ends.
+# Each binary that starts meshes has a network and folders of its own (scripts/apart.sh), and the lab runs once for each
+# capture backend: two of these run at a time, since they wait more than they compute. Those that start API servers take
+# much of the processors: they run one after another, in a lane of their own. All others share further lanes: one for
+# every two processors, or LENO_TEST_LANES; 0 runs one binary at a time. The output of a binary is printed whole when it
+# ends.
 set -uo pipefail
 
 queue=$1
@@ -15,8 +16,10 @@ export queue
 lanes=${LENO_TEST_LANES:-$((($(nproc) + 1) / 2))}
 
 # What starts meshes, captures, or looks at all of the machine's meshes, the longest first.
-meshes=(leno-testkit-lab leno-up leno-docs leno-testkit-clients leno-testkit-grpc leno-testkit-h2spec leno-bench
-  leno-capture-kernel leno-agent-leno_agent leno-local-leno_local leno-cni-leno_cni)
+lab=leno-testkit-lab
+meshes=("$lab-ebpf" "$lab-nftables" "$lab-others" leno-up leno-docs leno-bench leno-capture-kernel leno-testkit-clients
+  leno-testkit-grpc leno-testkit-h2spec leno-agent-leno_agent leno-local-leno_local leno-cni-leno_cni)
+export meshes_listed=" ${meshes[*]} "
 api_servers=(leno-controller-kubernetes leno-cluster leno-agent-kubernetes)
 # Others that take long: these begin first, so that none is left running alone at the end.
 long=(leno-testkit-resilience leno-testkit-abuse leno-serve-scale leno-fuzz-corpus)
@@ -35,8 +38,10 @@ run() { # job
       until [ -e "$queue/helm.done" ]; do sleep 0.2; done
       [ -s "$queue/helm.done" ] && export LENO_HELM=$(<"$queue/helm.done") ;;
   esac
+  local apart=()
+  [[ $meshes_listed != *" $name "* ]] || apart=(scripts/apart.sh)
   # A shell's background ignores Ctrl-C, and what it starts inherits that.
-  env --default-signal=INT,QUIT bash "$job" >"${job%.job}.log" 2>&1 </dev/null || code=$?
+  env --default-signal=INT,QUIT "${apart[@]}" bash "$job" >"${job%.job}.log" 2>&1 </dev/null || code=$?
   {
     # A binary that ends without a result, whatever its exit code is, has failed.
     if ! grep -q '^test result:' "${job%.job}.log"; then
@@ -64,6 +69,18 @@ take() { # names...: prints the jobs of these names, in this order
   done
 }
 
+# The lab takes longer than all others together: its parts are jobs of their own. The last has what the others leave out.
+part() { # name, arguments of the binary: adds a job
+  sed "\$ s/\$/ ${*:2}/" "$job" >"${job%.job}-$1.job"
+}
+for job in "$queue"/[0-9]*-"$lab".job; do
+  [ -e "$job" ] || continue
+  part ebpf ebpf::
+  part nftables nftables::
+  part others --skip ebpf:: --skip nftables::
+  rm "$job"
+done
+
 mapfile -t mesh_jobs < <(take "${meshes[@]}")
 mapfile -t api_jobs < <(take "${api_servers[@]}")
 mapfile -t other_jobs < <(
@@ -77,7 +94,7 @@ mapfile -t other_jobs < <(
 if [ "$lanes" = 0 ]; then
   for job in "${mesh_jobs[@]}" "${other_jobs[@]}" "${api_jobs[@]}"; do run "$job"; done
 else
-  for job in "${mesh_jobs[@]}"; do run "$job"; done &
+  printf '%s\0' "${mesh_jobs[@]}" | xargs -0 -r -n 1 -P 2 bash -c 'run "$1"' bash &
   first=$!
   for job in "${api_jobs[@]}"; do run "$job"; done &
   # shellcheck disable=SC2064

@@ -195,12 +195,15 @@ fn postgres_directory() -> Result<std::path::PathBuf> {
 }
 
 fn prepare_mariadb(directory: &Path) -> Result<()> {
-    let data = directory.join("mariadb");
+    let (data, temporary) = (directory.join("mariadb"), directory.join("mariadb-tmp"));
     own(&data, "mysql")?;
+    // Its own: at its start it removes all temporary tables that it finds.
+    own(&temporary, "mysql")?;
     let mut install = Command::new(binaries::require("mariadb-install-db", "mariadb-server")?);
     install.args(["--no-defaults", "--user=mysql", "--auth-root-authentication-method=normal"]);
     install.args(["--skip-test-db", "--innodb-log-file-size=8M", "--innodb-flush-method=nosync"]);
     install.arg(format!("--datadir={}", data.display()));
+    install.arg(format!("--tmpdir={}", temporary.display()));
     command::text(&mut install, INITIALISE_LIMIT)?;
     let grant = "GRANT ALL ON *.* TO 'lab'@'%' IDENTIFIED BY 'lab';\n\
                  GRANT ALL ON *.* TO 'lab'@'localhost' IDENTIFIED BY 'lab';\n";
