@@ -21,7 +21,7 @@ use crate::index::{Settings, Writers};
 use crate::rows::external::BackendTlsRow;
 use crate::rows::policies::{RateLimitRow, TargetRow, TrafficRow};
 use crate::rows::{self, InstanceRow, ServiceRow, SliceRow};
-use crate::small_map::SmallMap;
+use crate::small_map::{SmallMap, one};
 
 pub use addresses::{Refusal, RefusedEndpoint, RefusedEndpoints, is_reserved};
 
@@ -358,7 +358,7 @@ impl Facts {
             // There are no addresses to compare with while the instance is not in the index.
             row.is_none_or(|row| ips.iter().any(|ip| self.holds(&name, row, *ip)))
         };
-        let referring = referring.into_iter().flat_map(SmallMap::iter).filter(rightly);
+        let referring = referring.into_iter().flatten().filter(rightly);
         referring.filter_map(move |(key, _)| slices?.get(key))
     }
 
@@ -434,10 +434,10 @@ impl Facts {
     ) {
         for endpoint in &row.endpoints {
             let Some(instance) = endpoint.instance.as_ref() else { continue };
-            let services = self.referrers.entry(instance.clone()).or_default();
-            let ips = services.get_or_default(&service).get_or_default(key);
-            ips.reserve_exact(1);
-            ips.push(endpoint.ip);
+            let services = self.referrers.entry(instance.clone()).or_insert_with(one);
+            let slices = services.entry(service.clone()).or_insert_with(one);
+            let addresses = slices.entry(key.clone()).or_insert_with(|| Vec::with_capacity(1));
+            addresses.push(endpoint.ip);
             touched.served.insert(instance.clone());
         }
         self.note_bare(&service, &row, true);
@@ -491,7 +491,7 @@ impl Facts {
         for (name, row) in rows {
             touched.instances.insert(name.clone());
             self.claim_instance((&name, &row), true, touched);
-            self.instances.entry(name).or_default().insert(key.clone(), row);
+            self.instances.entry(name).or_insert_with(one).insert(key.clone(), row);
         }
         self.owned.insert(key.clone(), names);
     }

@@ -9,7 +9,7 @@ use leno_types::{InstanceName, ServiceName};
 
 use crate::build::BuiltService;
 use crate::change::Changed;
-use crate::small_map::SmallMap;
+use crate::small_map::{SmallMap, one};
 
 /// The service or workload at an IP address.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -70,8 +70,10 @@ impl Tables {
 
     pub(crate) fn aliases(&self, address: &Address) -> Vec<IpAddr> {
         let claim = address.claim();
-        let first = |ip: &IpAddr| self.claims.get(ip)?.first().map(|(claim, ())| claim);
-        let holds = |ip: &&IpAddr| first(ip) == Some(&claim);
+        let holds = |ip: &&IpAddr| {
+            let first = self.claims.get(ip).and_then(SmallMap::first);
+            first.is_some_and(|(first, ())| *first == claim)
+        };
         address.ips().iter().filter(holds).copied().collect()
     }
 
@@ -155,7 +157,7 @@ impl Tables {
             }
         }
         for ip in address.iter().flat_map(Address::ips) {
-            self.claims.entry(*ip).or_default().insert(claim.clone(), ());
+            self.claims.entry(*ip).or_insert_with(one).insert(claim.clone(), ());
         }
         match (claim, address) {
             (Claim::Service(name), Some(Address::Service(new))) => {
