@@ -171,6 +171,12 @@ impl Source {
         reloads: &Reloads,
     ) -> anyhow::Result<()> {
         match update.context("the documents are not followed any more")? {
+            Update::Early(changes) => {
+                if let Some(stored) = &self.stored {
+                    stored.note(&changes);
+                }
+                state.preload(changes);
+            }
             Update::Changes(mut changes) => {
                 tracing::info!(changes = changes.len(), "documents taken in");
                 if let Some(stored) = &self.stored {

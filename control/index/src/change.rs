@@ -30,6 +30,15 @@ pub struct Changed {
 }
 
 impl Changed {
+    /// Adds the names of a later change.
+    pub(crate) fn extend(&mut self, later: Self) {
+        let Self { services, workloads, policies, addresses } = later;
+        self.services.extend(services);
+        self.workloads.extend(workloads);
+        self.policies.extend(policies);
+        self.addresses.extend(addresses);
+    }
+
     /// Whether nothing is different.
     #[must_use]
     pub fn is_empty(&self) -> bool {

@@ -522,6 +522,12 @@ impl Facts {
     fn touch_targets(&self, targets: &[TargetRow], touched: &mut AffectedNames) {
         for target in targets {
             match target {
+    /// All services that have a row, a slice or refused endpoints, and all instances.
+    pub(crate) fn names(&self) -> (BTreeSet<ServiceName>, BTreeSet<InstanceName>) {
+        let services = self.services.keys().chain(self.slices.keys()).chain(self.refused().keys());
+        (services.cloned().collect(), self.instances.keys().cloned().collect())
+    }
+
                 TargetRow::Service(name, _) => drop(touched.services.insert(name.clone())),
                 TargetRow::Object(route, _) => {
                     touched.services.extend(self.routes.parents(route).cloned());

@@ -43,18 +43,32 @@ pub enum Writers {
     Tenants,
 }
 
+/// Values that are built before they are stored, while all are built: more would be in memory twice.
+const BUILT_AT_ONCE: usize = 512;
+
 /// The control plane's tables.
 #[derive(Clone, Debug)]
 pub struct Index {
     pub(crate) facts: Facts,
     tables: Tables,
+    /// Whether objects were preloaded that the tables do not have.
+    is_preloaded: bool,
 }
 
 impl Index {
     /// An empty index.
     #[must_use]
     pub fn new(settings: Settings) -> Self {
-        Self { facts: Facts::new(settings), tables: Tables::default() }
+        Self { facts: Facts::new(settings), tables: Tables::default(), is_preloaded: false }
+    }
+
+    /// Takes objects of a first list that is not complete yet. No query finds them before the next
+    /// [`apply_all`](Self::apply_all), which builds all values at once. So no caller has to keep all objects of a
+    /// cluster until the last of them is listed.
+    pub fn preload(&mut self, changes: Vec<Change>) {
+        // What the changes affect does not matter: all is built later.
+        self.put_all(changes);
+        self.is_preloaded = true;
     }
 
     /// Applies one change.
@@ -65,6 +79,15 @@ impl Index {
     /// Applies several changes as one; states in between are not reported. Of two changes of one
     /// object, the later one wins.
     pub fn apply_all(&mut self, changes: Vec<Change>) -> Changed {
+        let touched = self.put_all(changes);
+        if std::mem::take(&mut self.is_preloaded) {
+            self.build_all()
+        } else {
+            self.rebuild(touched)
+        }
+    }
+
+    fn put_all(&mut self, changes: Vec<Change>) -> AffectedNames {
         let mut touched = AffectedNames::default();
         for change in changes {
             match change {
@@ -72,7 +95,7 @@ impl Index {
                 Change::Delete(key) => self.facts.remove(&key, &mut touched),
             }
         }
-        self.rebuild(touched)
+        touched
     }
 
     /// The service or workload at an IP address. If several claim it, a service wins over a
@@ -185,19 +208,43 @@ impl Index {
         self.tables.aliases(address)
     }
 
+    /// Builds the values of all objects, and removes those without an object.
+    fn build_all(&mut self) -> Changed {
+        let (mut services, mut instances) = self.facts.names();
+        services.extend(self.tables.services.keys().cloned());
+        instances.extend(self.tables.workloads.keys().cloned());
+        let (mut services, mut instances) = (services.into_iter(), instances.into_iter());
+        let mut changed = Changed::default();
+        while services.len() > 0 {
+            changed.extend(self.build(services.by_ref().take(BUILT_AT_ONCE), []));
+        }
+        while instances.len() > 0 {
+            changed.extend(self.build([], instances.by_ref().take(BUILT_AT_ONCE)));
+        }
+        changed
+    }
+
     fn rebuild(&mut self, touched: AffectedNames) -> Changed {
         let AffectedNames { mut services, instances, mut served } = touched;
         for instance in &instances {
             services.extend(self.facts.services_naming(instance).cloned());
         }
         served.extend(instances);
+        self.build(services, served)
+    }
+
+    fn build(
+        &mut self,
+        services: impl IntoIterator<Item = ServiceName>,
+        instances: impl IntoIterator<Item = InstanceName>,
+    ) -> Changed {
         let mut rebuilt = Rebuilt::default();
         for name in services {
             self.facts.note_refused(&name);
             let service = build::service(&self.facts, &name);
             rebuilt.services.insert(name, service);
         }
-        for name in served {
+        for name in instances {
             let both = build::instance(&self.facts, &name);
             rebuilt.instances.insert(name, both);
         }

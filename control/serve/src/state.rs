@@ -52,6 +52,12 @@ impl State {
     }
 
     /// Applies changes as one: no stream sees a part of them.
+    /// Takes objects of a first list that is not complete yet. No stream sees them before the next
+    /// [`apply`](Self::apply).
+    pub fn preload(&self, changes: Vec<Change>) {
+        self.index.write().unwrap_or_else(PoisonError::into_inner).preload(changes);
+    }
+
     pub fn apply(&self, changes: Vec<Change>) {
         let mut index = self.index.write().unwrap_or_else(PoisonError::into_inner);
         let before = index.removal();

@@ -19,6 +19,7 @@ mod custom;
 mod followed;
 mod pod;
 mod read;
+mod reduced;
 mod watch;
 
 use crate::Update;
@@ -27,6 +28,7 @@ pub use pod::{PROXY_CONTAINER, is_meshed, is_ready, owner};
 pub use read::{Read, ReadError, Unread, read};
 
 use collector::Collector;
+use reduced::Reduced;
 use watch::{Event, KindEvents};
 
 /// Events between the watches and the collector; while the queue is full, further ones wait in the
@@ -112,9 +114,9 @@ impl KubernetesSource {
         Arc::clone(&self.followed)
     }
 
-    /// Sends all objects as one update once all kinds were listed, and then every change. A list or
-    /// watch that fails is retried without end, and the last good state stays valid meanwhile. Ends
-    /// when the receiver is dropped.
+    /// Sends all objects once all kinds were listed, those of which there are many early, and then
+    /// every change. A list or watch that fails is retried without end, and the last good state
+    /// stays valid meanwhile. Ends when the receiver is dropped.
     pub async fn run(self, updates: mpsc::Sender<Update>) {
         let (sender, mut events) = mpsc::channel(EVENTS);
         for (nth, watched) in WATCHED.into_iter().enumerate() {
@@ -141,6 +143,10 @@ impl KubernetesSource {
             collector.take(nth, event);
             collect_until_quiet(&mut collector, &mut events, begin).await;
             // A route may have changed before it became invalid: send the change first.
+            let early = collector.early();
+            if !early.is_empty() && updates.send(Update::Early(early)).await.is_err() {
+                return;
+            }
             if let Some(changes) = collector.changes() {
                 (0..WATCHED.len()).for_each(|nth| self.followed.hold(nth, collector.count(nth)));
                 if updates.send(Update::Changes(changes)).await.is_err() {
@@ -191,18 +197,19 @@ impl Watched {
                 visit.visit(vec![Api::<Namespace>::all(client)], make).await
             }
             Self::Core(Kind::Service) => {
-                let make = |given| Ok(Object::Service(Box::new(given)));
-                visit.visit(vec![api::<Service>(client, scope)], make).await
+                let make = |Reduced(given)| Ok(Object::Service(Box::new(given)));
+                visit.visit(vec![api::<Reduced<Service>>(client, scope)], make).await
             }
             Self::Core(Kind::EndpointSlice) => {
-                let make = |given| Ok(Object::EndpointSlice(Box::new(given)));
-                visit.visit(vec![api::<EndpointSlice>(client, scope)], make).await
+                let make = |Reduced(given)| Ok(Object::EndpointSlice(Box::new(given)));
+                visit.visit(vec![api::<Reduced<EndpointSlice>>(client, scope)], make).await
             }
             Self::Core(Kind::ConfigMap) => {
                 visit.visit(vec![api::<ConfigMap>(client, scope)], authorities).await
             }
             Self::Pods => {
-                visit.visit(vec![api::<Pod>(client, scope)], |pod| pod::workload(&pod)).await
+                let make = |Reduced(pod)| pod::workload(&pod);
+                visit.visit(vec![api::<Reduced<Pod>>(client, scope)], make).await
             }
             Self::Core(kind) | Self::Custom(kind) => {
                 let make = move |given| custom::object(kind, given);

@@ -9,7 +9,7 @@
 //!
 //! ```text
 //! inotify -> wait until settled -> load, check -> diff to last good state -> Update -> index
-//! watches of all kinds -> collect until no event arrives -----------------> Update -> index
+//! watches of all kinds -> used fields -> collect until no event arrives --> Update -> index
 //! ```
 //!
 //! Read first: [`Update`], [`FilesSource`], [`KubernetesSource`].
@@ -31,6 +31,10 @@ use leno_resources::{Object, Problem};
 /// A message from a source.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Update {
+    /// Objects of a first list that is not complete yet, before the first [`Changes`](Self::Changes). Nothing is
+    /// served before those; until then the receiver keeps what it needs of the objects, so that a source need not
+    /// keep all of a cluster's.
+    Early(Vec<Change>),
     /// What differs from the last good state, to be applied as one. Empty if the first state has no
     /// objects, and if a refused state was reverted to the good one.
     Changes(Vec<Change>),

@@ -390,6 +390,8 @@ proptest! {
         let index = || Index::new(Settings { writers, ..Settings::default() });
         let mut stepwise = index();
         let mut live: BTreeMap<ObjectKey, Object> = BTreeMap::new();
+        let mut early = batches.clone();
+        let (first, last) = (early.remove(0), early.pop().unwrap_or_default());
         for batch in batches {
             let before = Answers::of(&stepwise);
             for change in &batch {
@@ -420,6 +422,16 @@ proptest! {
             one_by_one.apply(change);
         }
         prop_assert_eq!(format!("{stepwise:?}"), format!("{one_by_one:?}"));
+        let mut preloaded = index();
+        preloaded.apply_all(first);
+        let before = Answers::of(&preloaded);
+        for batch in early {
+            preloaded.preload(batch);
+            prop_assert!(before == Answers::of(&preloaded), "it is not complete");
+        }
+        let changed = preloaded.apply_all(last);
+        check_told(&before, &Answers::of(&preloaded), &changed);
+        prop_assert_eq!(format!("{stepwise:?}"), format!("{preloaded:?}"));
         let gone = live.into_keys().map(Change::Delete).collect();
         stepwise.apply_all(gone);
         prop_assert_eq!(format!("{stepwise:?}"), format!("{:?}", index()));

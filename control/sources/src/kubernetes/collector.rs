@@ -29,9 +29,15 @@ pub(super) struct Collector {
 }
 
 /// The newest unsent change of each object. Bounded by the number of objects, however long no
-/// update can be sent.
+/// update can be sent; of kinds with many objects, those that are sent early are not among them.
 #[derive(Debug, Default)]
 struct Pending(BTreeMap<ObjectKey, Change>);
+
+/// Whether a cluster has so many objects of a kind that those of the first list are sent before it is complete. What
+/// follows from them is decided later: status, which says what is missing, is of other kinds.
+fn is_early(kind: Kind) -> bool {
+    matches!(kind, Kind::Service | Kind::EndpointSlice | Kind::Workload)
+}
 
 #[derive(Debug, Default)]
 struct State {
@@ -41,7 +47,7 @@ struct State {
     known: BTreeSet<ObjectKey>,
     /// Objects that exist but are invalid, with or without a last good state.
     kept: BTreeSet<ObjectKey>,
-    /// During a new list: the objects listed so far.
+    /// During a list that is not the first: the objects listed so far.
     listed: Option<BTreeSet<ObjectKey>>,
 }
 
@@ -49,7 +55,8 @@ impl Collector {
     pub(super) fn take(&mut self, nth: usize, event: Event) {
         let (state, pending, begun) = (&mut self.kinds[nth], &mut self.pending, self.begun);
         match event {
-            Event::Begin => state.listed = Some(BTreeSet::new()),
+            // Of a first list no object can be missing.
+            Event::Begin => state.listed = state.has_any().then(BTreeSet::new),
             Event::Put(object) => {
                 let key = object.key();
                 if let Some(listed) = &mut state.listed {
@@ -127,6 +134,15 @@ impl Collector {
         !self.kinds.iter().all(waited)
     }
 
+    /// Before the first update: the objects of kinds with many, to be sent in advance.
+    pub(super) fn early(&mut self) -> Vec<Change> {
+        if self.begun {
+            return Vec::new();
+        }
+        let early = self.pending.0.extract_if(.., |key, _| is_early(key.kind));
+        early.map(|(_, change)| change).collect()
+    }
+
     /// The changes to send now: nothing until all kinds have been listed that can be; then all
     /// objects, even if there are none; afterwards the differences.
     pub(super) fn changes(&mut self) -> Option<Vec<Change>> {
@@ -158,9 +174,10 @@ impl Collector {
 }
 
 impl Pending {
-    /// Records the deletion of an object. Before the first update no receiver has the object.
+    /// Records the deletion of an object. Before the first update no receiver has the object, unless
+    /// it was sent early.
     fn end(&mut self, key: ObjectKey, begun: bool) {
-        if begun {
+        if begun || is_early(key.kind) {
             self.0.insert(key.clone(), Change::Delete(key));
         } else {
             self.0.remove(&key);
@@ -173,6 +190,10 @@ impl Pending {
 }
 
 impl State {
+    fn has_any(&self) -> bool {
+        !self.known.is_empty() || !self.kept.is_empty()
+    }
+
     /// Removes the objects that are not in the list.
     fn keep_only(&mut self, listed: &BTreeSet<ObjectKey>, pending: &mut Pending, begun: bool) {
         let gone: BTreeSet<_> = self.known.union(&self.kept).collect();
@@ -211,6 +232,43 @@ mod tests {
         collector.take(0, Event::Complete);
         assert_eq!(collector.changes(), Some(vec![Change::Upsert(namespace("a"))]));
         assert_eq!(collector.changes(), None);
+    }
+
+    fn pod(name: &str) -> Object {
+        let metadata = leno_resources::Metadata { name: name.to_owned(), ..Default::default() };
+        let spec = leno_resources::WorkloadSpec::default();
+        Object::Workload(Box::new(leno_resources::Workload { metadata, spec, status: None }))
+    }
+
+    #[test]
+    fn pods_of_the_first_list_are_sent_early_and_those_that_go_meanwhile_are_taken_back() {
+        const PODS: usize = 3;
+        assert_eq!(WATCHED[PODS], Watched::Pods);
+        let mut collector = Collector::default();
+        collector.take(0, Event::Begin);
+        collector.take(0, Event::Put(namespace("a")));
+        collector.take(PODS, Event::Begin);
+        collector.take(PODS, Event::Put(pod("p")));
+        collector.take(PODS, Event::Put(pod("q")));
+        let both = [Change::Upsert(pod("p")), Change::Upsert(pod("q"))];
+        assert_eq!(collector.early(), both);
+        assert_eq!(collector.changes(), None, "the lists are not complete");
+        // The list has failed, and begins again.
+        collector.take(PODS, Event::Begin);
+        collector.take(PODS, Event::Put(pod("q")));
+        collector.take(PODS, Event::Complete);
+        let deleted = Change::Delete(pod("p").key());
+        assert_eq!(collector.early(), [deleted, Change::Upsert(pod("q"))]);
+        collector.take(PODS, Event::Put(pod("r")));
+        (0..WATCHED.len()).filter(|nth| ![0, PODS].contains(nth)).for_each(|nth| {
+            collector.take(nth, Event::NoKind);
+        });
+        collector.take(0, Event::Complete);
+        let rest = [Change::Upsert(namespace("a")), Change::Upsert(pod("r"))];
+        assert_eq!(collector.changes(), Some(rest.to_vec()));
+        collector.take(PODS, Event::Put(pod("s")));
+        assert_eq!(collector.early(), [], "changes are sent as one from now on");
+        assert_eq!(collector.changes(), Some(vec![Change::Upsert(pod("s"))]));
     }
 
     #[test]

@@ -11,6 +11,7 @@ use leno_resources::{Object, ObjectKey};
 use leno_types::{InstanceName, Owner};
 use serde::de::DeserializeOwned;
 
+use super::reduced::Reduced;
 use super::{NoObject, Scope, Visit, WATCHED, Watched, api, pod};
 
 /// How many pages one list may have: half a million objects of most kinds, more than an API server
@@ -86,7 +87,7 @@ async fn of_kind(
         }
         (Watched::Pods, _) => {
             let owners = Mutex::default();
-            let make = |given: Pod| {
+            let make = |Reduced(given): Reduced<Pod>| {
                 let metadata = &given.metadata;
                 let (namespace, name) = (metadata.namespace.as_deref(), metadata.name.as_deref());
                 let instance =
@@ -96,7 +97,7 @@ async fn of_kind(
                 owners.extend(instance.ok().map(|instance| (instance, pod::owner(&given))));
                 pod::workload(&given)
             };
-            let read = list(vec![api::<Pod>(client, scope)], make, watched.page()).await?;
+            let read = list(vec![api::<Reduced<Pod>>(client, scope)], make, watched.page()).await?;
             let owners = owners.into_inner().unwrap_or_else(PoisonError::into_inner);
             Ok(Read { owners, ..read })
         }

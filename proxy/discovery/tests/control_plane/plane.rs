@@ -90,7 +90,9 @@ impl Plane {
                 match update {
                     Update::Changes(changes) => applied.apply(changes),
                     Update::Refused(problems) => refused.send(problems).await.unwrap(),
-                    Update::Misread(_) => unreachable!("a file is refused as a whole"),
+                    Update::Early(_) | Update::Misread(_) => {
+                        unreachable!("a file is read as a whole")
+                    }
                 }
             }
         });
