@@ -21,6 +21,7 @@ use crate::index::{Settings, Writers};
 use crate::rows::external::BackendTlsRow;
 use crate::rows::policies::{RateLimitRow, TargetRow, TrafficRow};
 use crate::rows::{self, InstanceRow, ServiceRow, SliceRow};
+use crate::sharing::share_with_neighbours;
 use crate::small_map::{SmallMap, one};
 
 pub use addresses::{Refusal, RefusedEndpoint, RefusedEndpoints, is_reserved};
@@ -429,9 +430,14 @@ impl Facts {
         &mut self,
         key: &ObjectKey,
         service: ServiceName,
-        row: SliceRow,
+        mut row: SliceRow,
         touched: &mut AffectedNames,
     ) {
+        for instance in row.endpoints.iter_mut().filter_map(|one| one.instance.as_mut()) {
+            if let Some((known, _)) = self.instances.get_key_value(instance) {
+                instance.clone_from(known);
+            }
+        }
         for endpoint in &row.endpoints {
             let Some(instance) = endpoint.instance.as_ref() else { continue };
             let services = self.referrers.entry(instance.clone()).or_insert_with(one);
@@ -487,8 +493,14 @@ impl Facts {
         rows: Vec<(InstanceName, InstanceRow)>,
         touched: &mut AffectedNames,
     ) {
-        let names = rows.iter().map(|(name, _)| name.clone()).collect();
-        for (name, row) in rows {
+        let mut names = Vec::with_capacity(rows.len());
+        for (mut name, mut row) in rows {
+            let own = (&mut name, &mut row);
+            share_with_neighbours(&self.instances, own, |rows| rows.first().map(|(_, row)| row));
+            if let Some((known, _)) = self.referrers.get_key_value(&name) {
+                name.clone_from(known);
+            }
+            names.push(name.clone());
             touched.instances.insert(name.clone());
             self.claim_instance((&name, &row), true, touched);
             self.instances.entry(name).or_insert_with(one).insert(key.clone(), row);
@@ -510,6 +522,12 @@ impl Facts {
         }
     }
 
+    /// All services that have a row, a slice or refused endpoints, and all instances.
+    pub(crate) fn names(&self) -> (BTreeSet<ServiceName>, BTreeSet<InstanceName>) {
+        let services = self.services.keys().chain(self.slices.keys()).chain(self.refused().keys());
+        (services.cloned().collect(), self.instances.keys().cloned().collect())
+    }
+
     fn touch_service(&self, name: &ServiceName, touched: &mut AffectedNames) {
         let endpoints = self.slices(name).flat_map(|slice| &slice.endpoints);
         touched.served.extend(endpoints.filter_map(|endpoint| endpoint.instance.clone()));
@@ -522,12 +540,6 @@ impl Facts {
     fn touch_targets(&self, targets: &[TargetRow], touched: &mut AffectedNames) {
         for target in targets {
             match target {
-    /// All services that have a row, a slice or refused endpoints, and all instances.
-    pub(crate) fn names(&self) -> (BTreeSet<ServiceName>, BTreeSet<InstanceName>) {
-        let services = self.services.keys().chain(self.slices.keys()).chain(self.refused().keys());
-        (services.cloned().collect(), self.instances.keys().cloned().collect())
-    }
-
                 TargetRow::Service(name, _) => drop(touched.services.insert(name.clone())),
                 TargetRow::Object(route, _) => {
                     touched.services.extend(self.routes.parents(route).cloned());

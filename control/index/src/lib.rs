@@ -24,6 +24,7 @@ mod facts;
 mod index;
 mod policies;
 mod rows;
+mod sharing;
 mod small_map;
 mod tables;
 

@@ -21,6 +21,8 @@ use leno_resources::{
 use leno_types::mesh::{Distribution, Topology};
 use leno_types::{Egress, Identity, InstanceName, MtlsMode, Protocol, ServiceName, TrustDomain};
 
+use crate::sharing::Share;
+
 /// A service: its VIPs and ports.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct ServiceRow {
@@ -187,7 +189,13 @@ pub(crate) fn slice(object: &EndpointSlice) -> Option<(ServiceName, SliceRow)> {
         let ip = ip.to_canonical();
         Some(EndpointRow { ip, ready, lingers, instance, place: near(endpoint) })
     });
-    let (ports, endpoints) = (ports.collect(), endpoints.collect());
+    let (ports, mut endpoints): (_, Vec<EndpointRow>) = (ports.collect(), endpoints.collect());
+    for nth in 1..endpoints.len() {
+        if let [.., before, endpoint] = &mut endpoints[..=nth] {
+            endpoint.share(before);
+        }
+    }
+    endpoints.shrink_to_fit();
     Some((service, SliceRow { ports, endpoints, names }))
 }
 

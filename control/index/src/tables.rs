@@ -9,6 +9,7 @@ use leno_types::{InstanceName, ServiceName};
 
 use crate::build::BuiltService;
 use crate::change::Changed;
+use crate::sharing::share_with_neighbours;
 use crate::small_map::{SmallMap, one};
 
 /// The service or workload at an IP address.
@@ -96,8 +97,12 @@ impl Tables {
             }
         }
         for (name, both) in rebuilt.instances {
-            let (workload, policy) = both.unzip();
+            let (workload, mut policy) = both.unzip();
             if self.policies.get(&name).map(Arc::as_ref) != policy.as_ref() {
+                if let Some(policy) = &mut policy {
+                    let own = (&mut name.clone(), policy);
+                    share_with_neighbours(&self.policies, own, |policy| Some(&**policy));
+                }
                 set(&mut self.policies, &name, policy.map(Arc::new));
                 changed.policies.insert(name.clone());
             }

@@ -1,0 +1,91 @@
+//! Equal parts of rows and values, once in memory.
+//!
+//! Replicas of a workload have the same labels, identity and policies, and names that follow each other. So a new row
+//! takes the parts that are equal from the rows before and after it. That finds most of them without a table of all
+//! parts, from which those that are no longer used would have to be removed.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use leno_types::InstanceName;
+use leno_types::mesh::{ServerPolicy, Topology};
+
+use crate::rows::{EndpointRow, InstanceRow};
+
+/// A value that can take equal parts from another one.
+pub(crate) trait Share {
+    /// Replaces own parts by equal ones of `other`.
+    fn share(&mut self, other: &Self);
+}
+
+/// Takes from the entries before and after `key` in a table the parts that are equal.
+pub(crate) fn share_with_neighbours<'a, V, S: Share + 'a>(
+    table: &'a BTreeMap<InstanceName, V>,
+    (key, value): (&mut InstanceName, &mut S),
+    of: impl Fn(&'a V) -> Option<&'a S>,
+) {
+    let before = table.range::<InstanceName, _>(..&*key).next_back();
+    let after = table.range::<InstanceName, _>(&*key..).next();
+    for (name, other) in before.into_iter().chain(after) {
+        key.share(name);
+        if let Some(other) = of(other) {
+            value.share(other);
+        }
+    }
+}
+
+impl<T: ?Sized + Eq> Share for Arc<T> {
+    fn share(&mut self, other: &Self) {
+        if *self == *other {
+            self.clone_from(other);
+        }
+    }
+}
+
+impl Share for InstanceName {
+    fn share(&mut self, other: &Self) {
+        self.namespace.share(&other.namespace);
+        self.name.share(&other.name);
+    }
+}
+
+impl Share for Topology {
+    fn share(&mut self, other: &Self) {
+        self.zone.share(&other.zone);
+        self.node.share(&other.node);
+    }
+}
+
+impl Share for InstanceRow {
+    fn share(&mut self, other: &Self) {
+        self.labels.share(&other.labels);
+        self.place.share(&other.place);
+        if self.identity == other.identity {
+            self.identity.clone_from(&other.identity);
+        }
+        if self.ports == other.ports {
+            self.ports.clone_from(&other.ports);
+        }
+    }
+}
+
+impl Share for EndpointRow {
+    fn share(&mut self, other: &Self) {
+        self.place.share(&other.place);
+        if let (Some(own), Some(other)) = (&mut self.instance, &other.instance) {
+            own.namespace.share(&other.namespace);
+        }
+    }
+}
+
+impl Share for ServerPolicy {
+    fn share(&mut self, other: &Self) {
+        self.place.share(&other.place);
+        if self.limits == other.limits {
+            self.limits.clone_from(&other.limits);
+        }
+        if self.authorization == other.authorization {
+            self.authorization.clone_from(&other.authorization);
+        }
+    }
+}
