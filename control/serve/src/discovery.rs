@@ -25,10 +25,9 @@ pub const MAX_STREAMS: usize = 8_192;
 const OUTSTANDING: usize = 1;
 /// Longest wait for the first request of a stream.
 const FIRST_REQUEST: Duration = Duration::from_secs(10);
-/// How long news wait for more of them: changes come in bursts.
-const DEBOUNCE: Duration = Duration::from_millis(10);
 /// The shortest time between two pushes of news on one stream. A stream whose subjects change all the
-/// time gets the newest state this often, so it costs the same whatever the rate of changes is.
+/// time gets the newest state this often, so it costs the same whatever the rate of changes is. News after a
+/// longer pause wait for nothing: changes that come together are one update of the index already.
 const PACE: Duration = Duration::from_millis(50);
 /// How long a proxy that was asked to connect again may go on with the stream that it has.
 const RECONNECT_GRACE: Duration = Duration::from_secs(30);
@@ -54,7 +53,7 @@ struct Stream {
     requests: Streaming<DeltaDiscoveryRequest>,
     mailbox: Arc<Mailbox>,
     nonce: u64,
-    debounce: Debounce,
+    pacing: Pacing,
     /// When the proxy is asked to connect again, and then when the stream ends.
     age: Age,
 }
@@ -72,7 +71,7 @@ enum Age {
 
 /// When the next push of news is due.
 #[derive(Default)]
-struct Debounce {
+struct Pacing {
     due: Option<Instant>,
     pushed: Option<Instant>,
 }
@@ -156,7 +155,7 @@ async fn serve(
         instance: instance.clone(),
         requests,
         nonce: 0,
-        debounce: Debounce::default(),
+        pacing: Pacing::default(),
         age,
         state,
     };
@@ -185,7 +184,7 @@ pub(crate) async fn ended(not_after: SystemTime, mut stop: watch::Receiver<bool>
 impl Stream {
     async fn run(&mut self, responses: &mpsc::Sender<Answer>) -> Result<(), Status> {
         loop {
-            let due = self.debounce.due;
+            let due = self.pacing.due;
             let ready = self.subscriber.is_urgent() || due.is_none() && self.subscriber.is_dirty();
             tokio::select! {
                 request = self.requests.message() => match request? {
@@ -194,17 +193,23 @@ impl Stream {
                 },
                 () = self.mailbox.changed() => {
                     if self.subscriber.collect() {
-                        self.debounce.note(Instant::now());
+                        self.pacing.note(Instant::now());
                     }
                 }
-                () = sleep_until(due), if due.is_some() => self.debounce.due = None,
+                () = sleep_until(due), if due.is_some() => self.pacing.due = None,
                 permit = responses.reserve(), if ready => {
                     let permit = permit.map_err(|_| Status::cancelled("nobody listens"))?;
                     // Made only now, so that it says what is true when it leaves.
-                    if let Some(batch) = self.subscriber.flush() {
+                    let batch = self.subscriber.flush();
+                    // Changes that make no difference to the proxy are not counted.
+                    let since = self.subscriber.sent_since();
+                    if let Some(batch) = batch {
                         self.nonce += 1;
-                        self.debounce.pushed = Some(Instant::now());
+                        self.pacing.pushed = Some(Instant::now());
                         permit.send(Ok(self.state.response(batch, self.nonce)));
+                        if let Some(since) = since {
+                            self.state.metrics.push_delays.observe(since.elapsed());
+                        }
                     }
                 }
                 () = tokio::time::sleep_until(self.age.until()) => match self.age {
@@ -252,10 +257,11 @@ fn random_fraction() -> f64 {
     (RandomState::new().hash_one(0_u8) >> 11) as f64 / (1_u64 << 53) as f64
 }
 
-impl Debounce {
+impl Pacing {
+    /// Notes news.
     fn note(&mut self, now: Instant) {
-        let paced = self.pushed.map_or(now, |pushed| pushed + PACE);
-        self.due.get_or_insert(paced.max(now + DEBOUNCE));
+        let paced = self.pushed.map(|pushed| pushed + PACE).filter(|due| *due > now);
+        self.due = self.due.or(paced);
     }
 }
 

@@ -18,6 +18,7 @@
 //! certificates are made (`leno-identity`), nor how a token is checked ([`Authenticator`]). Read first: [`State`], then [`Server`].
 
 mod authenticate;
+mod delays;
 mod discovery;
 mod encodings;
 mod identity;

@@ -4,6 +4,8 @@ use std::fmt::Write;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use crate::delays::Delays;
+
 /// A number that any task may change. Counters only ever grow; gauges go both ways.
 #[derive(Debug, Default)]
 pub(crate) struct Number(AtomicU64);
@@ -88,7 +90,14 @@ pub(crate) struct Metrics {
     pub(crate) removal: Number,
     pub(crate) authorization_not_enforced: Number,
     pub(crate) unenforced_workloads: Number,
+    pub(crate) push_delays: Delays,
 }
+
+/// The histogram of [`Metrics::push_delays`].
+const PUSH_DELAYS: (&str, &str) = (
+    "leno_control_push_delay_seconds",
+    "Time from an update of the index to the push that carries it to a stream.",
+);
 
 impl Metrics {
     /// Appends every number as Prometheus text.
@@ -99,6 +108,7 @@ impl Metrics {
             let _ = writeln!(text, "# TYPE leno_control_{name} {kind}");
             let _ = writeln!(text, "leno_control_{name} {}", number.get());
         }
+        self.push_delays.render(PUSH_DELAYS, text);
     }
 
     #[rustfmt::skip]

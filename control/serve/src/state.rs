@@ -15,6 +15,7 @@ use leno_types::mesh::{Resolution, ServerPolicy, Subject};
 use leno_types::{Identity, InstanceName, Removal};
 use leno_wire::names;
 use tokio::sync::watch;
+use tokio::time::Instant;
 
 use crate::encodings::Encodings;
 use crate::metrics::Metrics;
@@ -51,14 +52,15 @@ impl State {
         })
     }
 
-    /// Applies changes as one: no stream sees a part of them.
     /// Takes objects of a first list that is not complete yet. No stream sees them before the next
     /// [`apply`](Self::apply).
     pub fn preload(&self, changes: Vec<Change>) {
         self.index.write().unwrap_or_else(PoisonError::into_inner).preload(changes);
     }
 
+    /// Applies changes as one: no stream sees a part of them.
     pub fn apply(&self, changes: Vec<Change>) {
+        let since = Instant::now();
         let mut index = self.index.write().unwrap_or_else(PoisonError::into_inner);
         let before = index.removal();
         let mut changed = index.apply_all(changes);
@@ -78,7 +80,7 @@ impl State {
         self.version.send_modify(|version| *version += 1);
         self.metrics.index_version.set(self.version());
         // After the index has the change: a stream that is woken finds it.
-        let woken = self.subscriptions.publish(&changed);
+        let woken = self.subscriptions.publish(&changed, since);
         self.metrics.wakeups.add(woken);
     }
 

@@ -20,6 +20,8 @@ use leno_wire::{
     SERVER_POLICY_TYPE, USED_SERVICES_TYPE, encode, proto,
 };
 
+use tokio::time::Instant;
+
 use crate::encodings::Value;
 use crate::state::State;
 use crate::subscriptions::Mailbox;
@@ -38,6 +40,8 @@ pub(crate) struct Subscriber {
     reconnect_due: bool,
     /// The proxy waits for an answer, rather than for news.
     urgent: bool,
+    /// When the first change was received that the proxy was not sent yet.
+    since: Option<Instant>,
 }
 
 /// Which stream it is, and where its answers come from.
@@ -88,6 +92,7 @@ impl Subscriber {
             uses_due: false,
             reconnect_due: false,
             urgent: false,
+            since: None,
         }
     }
 
@@ -122,6 +127,7 @@ impl Subscriber {
     /// Takes note of the changes in the mailbox; whether there is something to compare.
     pub(crate) fn collect(&mut self) -> bool {
         let changes = self.stream.mailbox.take();
+        self.since = self.since.or(changes.since);
         self.policy.due |= changes.policy && self.policy.asked;
         self.addresses.collect(changes.subjects);
         self.is_dirty()
@@ -143,10 +149,15 @@ impl Subscriber {
         self.urgent
     }
 
+    /// When the first of the changes was received that all flushes since the last call of this have sent.
+    pub(crate) fn sent_since(&mut self) -> Option<Instant> {
+        if self.is_dirty() { None } else { self.since.take() }
+    }
+
     /// The next batch, none where the proxy has everything.
     pub(crate) fn flush(&mut self) -> Option<Batch> {
         self.collect();
-        let Self { stream, addresses, policy, uses_due, reconnect_due, urgent } = self;
+        let Self { stream, addresses, policy, uses_due, reconnect_due, urgent, .. } = self;
         if std::mem::take(reconnect_due) {
             return Some(Batch { type_url: RECONNECT_TYPE, ..Batch::default() });
         }

@@ -16,6 +16,7 @@ use leno_index::Changed;
 use leno_types::InstanceName;
 use leno_types::mesh::Subject;
 use tokio::sync::Notify;
+use tokio::time::Instant;
 
 /// All subscriptions. Locked for hash look-ups alone; nothing is encoded or sent meanwhile.
 #[derive(Debug, Default)]
@@ -41,6 +42,8 @@ pub(crate) struct StreamChanges {
     pub(crate) subjects: HashSet<Subject>,
     /// The policy of the stream's own workload has changed.
     pub(crate) policy: bool,
+    /// When the first of the changes was received.
+    pub(crate) since: Option<Instant>,
 }
 
 impl Mailbox {
@@ -54,10 +57,11 @@ impl Mailbox {
     }
 
     /// Changes the content, and wakes the stream unless it has been woken and has not looked yet.
-    fn put(&self, change: impl FnOnce(&mut StreamChanges)) -> bool {
+    fn put(&self, since: Instant, change: impl FnOnce(&mut StreamChanges)) -> bool {
         let mut changes = self.changes();
         let was_empty = changes.subjects.is_empty() && !changes.policy;
         change(&mut changes);
+        changes.since.get_or_insert(since);
         drop(changes);
         if was_empty {
             self.wake.notify_one();
@@ -110,20 +114,21 @@ impl Subscriptions {
         self.subscribed().policies.contains_key(of)
     }
 
-    /// Tells the streams that asked of a change; how many of them it woke.
-    pub(crate) fn publish(&self, changed: &Changed) -> u64 {
+    /// Notifies the streams that asked of a change that was received at `since`; returns how many of
+    /// them it woke.
+    pub(crate) fn publish(&self, changed: &Changed, since: Instant) -> u64 {
         let all = self.subscribed();
         let mut woken = 0;
         let services = changed.services.iter().cloned().map(Subject::Service);
         for subject in changed.addresses.iter().copied().map(Subject::Address).chain(services) {
             for mailbox in all.subjects.get(&subject).into_iter().flatten() {
-                woken += u64::from(mailbox.put(|changes| {
+                woken += u64::from(mailbox.put(since, |changes| {
                     changes.subjects.insert(subject.clone());
                 }));
             }
         }
         for mailbox in changed.policies.iter().filter_map(|of| all.policies.get(of)).flatten() {
-            woken += u64::from(mailbox.put(|changes| changes.policy = true));
+            woken += u64::from(mailbox.put(since, |changes| changes.policy = true));
         }
         woken
     }
@@ -164,13 +169,17 @@ mod tests {
         let [one, other] = [Arc::<Mailbox>::default(), Arc::default()];
         subscriptions.add(&one, [subject("shop/a"), subject("shop/b")].into_iter());
         subscriptions.add(&other, [subject("shop/b")].into_iter());
-        assert_eq!(subscriptions.publish(&changed("shop/a")), 1);
-        assert_eq!(subscriptions.publish(&changed("shop/a")), 0, "it has not looked yet");
-        assert_eq!(subscriptions.publish(&changed("shop/b")), 1);
-        assert_eq!(subscriptions.publish(&changed("shop/c")), 0);
+        assert_eq!(subscriptions.publish(&changed("shop/a"), Instant::now()), 1);
+        assert_eq!(
+            subscriptions.publish(&changed("shop/a"), Instant::now()),
+            0,
+            "it has not looked yet"
+        );
+        assert_eq!(subscriptions.publish(&changed("shop/b"), Instant::now()), 1);
+        assert_eq!(subscriptions.publish(&changed("shop/c"), Instant::now()), 0);
         assert_eq!(one.take().subjects, [subject("shop/a"), subject("shop/b")].into());
         assert_eq!(other.take().subjects, [subject("shop/b")].into());
-        assert_eq!(subscriptions.publish(&changed("shop/a")), 1, "it has looked");
+        assert_eq!(subscriptions.publish(&changed("shop/a"), Instant::now()), 1, "it has looked");
     }
 
     #[test]

@@ -79,6 +79,7 @@ pub(crate) fn serve(size: Size, roots: &Path, threads: usize) {
 fn stats(state: &State) -> String {
     let mut text = String::new();
     state.render_metrics(&mut text);
-    let numbers = text.lines().filter(|line| !line.starts_with('#'));
+    let is_count = |line: &&str| !line.starts_with('#') && !line.contains("_seconds");
+    let numbers = text.lines().filter(is_count);
     numbers.map(|line| line.replacen(' ', "=", 1)).collect::<Vec<_>>().join(" ")
 }

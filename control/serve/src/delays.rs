@@ -1,0 +1,70 @@
+//! How long changes take in this process, as a histogram.
+
+use std::fmt::Write;
+use std::time::Duration;
+
+use crate::metrics::Number;
+
+/// Upper bounds in milliseconds, around the 100 ms within which 99 of 100 changes are to arrive.
+const BOUNDS: [u64; 9] = [1, 5, 10, 25, 50, 75, 100, 250, 1_000];
+
+/// Counts of durations, by [`BOUNDS`].
+#[derive(Debug, Default)]
+pub(crate) struct Delays {
+    /// How many are at most as long as each bound, and longer than the one before.
+    counts: [Number; BOUNDS.len()],
+    all: Number,
+    micros: Number,
+}
+
+impl Delays {
+    pub(crate) fn observe(&self, delay: Duration) {
+        let bound = BOUNDS.iter().position(|bound| delay <= Duration::from_millis(*bound));
+        if let Some(bound) = bound {
+            self.counts[bound].increment();
+        }
+        self.all.increment();
+        self.micros.add(u64::try_from(delay.as_micros()).unwrap_or(u64::MAX));
+    }
+
+    /// Appends it as a Prometheus histogram.
+    pub(crate) fn render(&self, (name, help): (&str, &str), text: &mut String) {
+        // Writing to a String cannot fail.
+        let _ = write!(text, "# HELP {name} {help}\n# TYPE {name} histogram\n");
+        let mut sum = 0;
+        for (bound, count) in BOUNDS.iter().zip(&self.counts) {
+            sum += count.get();
+            let bound = Duration::from_millis(*bound).as_secs_f64();
+            let _ = writeln!(text, "{name}_bucket{{le=\"{bound}\"}} {sum}");
+        }
+        let (all, seconds) =
+            (self.all.get(), Duration::from_micros(self.micros.get()).as_secs_f64());
+        let _ = write!(
+            text,
+            "{name}_bucket{{le=\"+Inf\"}} {all}\n{name}_sum {seconds}\n{name}_count {all}\n"
+        );
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn buckets_add_up() {
+        let delays = Delays::default();
+        for millis in [1, 4, 90, 5_000] {
+            delays.observe(Duration::from_millis(millis));
+        }
+        let mut text = String::new();
+        delays.render(("d_seconds", "Help."), &mut text);
+        let lines: Vec<&str> = text.lines().collect();
+        assert_eq!(lines[..2], ["# HELP d_seconds Help.", "# TYPE d_seconds histogram"]);
+        assert!(text.contains("d_seconds_bucket{le=\"0.001\"} 1\n"), "{text}");
+        assert!(text.contains("d_seconds_bucket{le=\"0.005\"} 2\n"), "{text}");
+        assert!(text.contains("d_seconds_bucket{le=\"0.1\"} 3\n"), "{text}");
+        assert!(text.contains("d_seconds_bucket{le=\"1\"} 3\n"), "{text}");
+        assert!(text.contains("d_seconds_bucket{le=\"+Inf\"} 4\n"), "{text}");
+        assert!(text.contains("d_seconds_sum 5.095\n"), "{text}");
+    }
+}
