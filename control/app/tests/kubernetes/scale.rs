@@ -4,7 +4,7 @@
 //!  this process ── stub pods, slices ──► API server, etcd ──► the controller, on CPUs of its own
 //!       │  ▲                                                          │
 //!       │  └──────────────── discovery over mTLS ─────────────────────┘
-//!       └ clients of leno-discovery, each of a pod of its own, with the questions of a proxy
+//!       └ clients, each of a pod of its own, with the questions of a proxy
 //! ```
 //! Without variables the mesh is small, counts are asserted, and times are printed alone. `make scale` runs the size that
 //! the design names, with the bounds that it names (`scripts/scale.sh`, which sets the variables):
@@ -20,9 +20,11 @@
 //!   second.
 
 mod clients;
+mod delays;
 mod figures;
 mod mesh;
 mod phases;
+mod stub;
 
 use std::net::IpAddr;
 use std::time::Instant;

@@ -2,18 +2,18 @@
 
 use std::collections::HashMap;
 use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
 use std::time::Instant;
 
 use futures_util::{StreamExt, stream};
 use leno_testkit_api::{Bed, until};
-use leno_types::TrustDomain;
-use leno_types::mesh::Resolution;
 use tokio::sync::watch;
 
 use super::figures::Figures;
 use super::mesh::{Mesh, Place, Size, account};
+use super::phases::PATIENCE;
+use super::stub::{Decoded, Received, StubProxy};
 use crate::machine::Random;
-use crate::proxy::{Proxy, roots};
 use crate::replica::Replica;
 
 /// Services of its own namespace that a proxy follows, and others of the mesh.
@@ -27,22 +27,18 @@ const AT_ONCE: usize = 16;
 /// One proxy with its subscriptions; it ends with this.
 pub(crate) struct Client {
     pub(crate) place: Place,
-    proxy: Proxy,
-    followed: Vec<(usize, watch::Receiver<Resolution>)>,
+    proxy: StubProxy,
+    followed: Vec<(usize, watch::Receiver<Received>)>,
 }
 
 /// All of them, and how they reach the controller.
 pub(crate) struct Clients {
     pub(crate) all: Vec<Client>,
-    way: Way,
-    /// The services of each namespace but the wide one.
-    together: HashMap<String, Vec<usize>>,
-}
-
-struct Way {
     /// Where the controller listens, once for each address of this machine that clients use.
     controls: Vec<SocketAddr>,
-    roots: String,
+    decoded: Arc<Decoded>,
+    /// The services of each namespace but the wide one.
+    together: HashMap<String, Vec<usize>>,
 }
 
 impl Clients {
@@ -64,8 +60,8 @@ impl Clients {
         for service in 1..size.services {
             together.entry(size.namespace(service)).or_default().push(service);
         }
-        let way = Way { controls, roots: roots(bed).await };
-        let mut clients = Self { all: Vec::new(), way, together };
+        let (all, decoded) = (Vec::new(), Arc::default());
+        let mut clients = Self { all, controls, decoded, together };
         let (begin, cpu) = (Instant::now(), replica.cpu());
         let starting = places(size).into_iter().map(|place| clients.connect(bed, mesh, place));
         let all = stream::iter(starting).buffered(AT_ONCE).collect().await;
@@ -82,23 +78,13 @@ impl Clients {
         let account = account(place.service);
         let of = (&*instance.namespace, &*account);
         let token = bed.token(of, Some("leno"), Some(&*instance.name)).await;
-        let file = |name: String, content: &str| {
-            let path = bed.directory.path().join(name);
-            std::fs::write(&path, content).unwrap();
-            path
-        };
         let number = place.service + place.pod;
-        let control = self.way.controls[number % self.way.controls.len()];
-        let proxy = Proxy::with(leno_discovery::Settings {
-            control: format!("https://{control}"),
-            roots: file("roots.pem".to_owned(), &self.way.roots),
-            token: file(format!("token-{}.{}", instance.namespace, instance.name), &token),
-            instance,
-            trust_domain: TrustDomain::default(),
-        });
+        let control = self.controls[number % self.controls.len()];
         let questions = self.questions(mesh.size, place.service);
-        let watch = |service: &usize| (*service, proxy.dial(mesh.vip(*service)));
-        let followed = questions.iter().map(watch).collect();
+        let ips: Vec<IpAddr> = questions.iter().map(|service| mesh.vip(*service)).collect();
+        let proxy = StubProxy::start(control, &token, &instance, &ips, &self.decoded).await;
+        let followed = questions.into_iter().zip(ips.iter().map(|ip| proxy.receiver(*ip)));
+        let followed = followed.collect();
         let client = Client { place, proxy, followed };
         client.is_answered().await;
         client
@@ -117,7 +103,7 @@ impl Clients {
     }
 
     /// The subscriptions to each service.
-    pub(crate) fn subscribers(&self) -> HashMap<usize, Vec<watch::Receiver<Resolution>>> {
+    pub(crate) fn subscribers(&self) -> HashMap<usize, Vec<watch::Receiver<Received>>> {
         let mut subscribers: HashMap<_, Vec<_>> = HashMap::new();
         for (service, receiver) in self.all.iter().flat_map(|client| &client.followed) {
             subscribers.entry(*service).or_default().push(receiver.clone());
@@ -136,12 +122,10 @@ impl Clients {
         }
     }
 
-    /// Asserts that all are connected, and that none has lost its stream or refused a response.
+    /// Asserts that none has lost its stream, or received what it could not use.
     pub(crate) fn are_connected(&self) {
         for client in &self.all {
-            let status = client.proxy.status();
-            let seen = (status.connected, status.connects, status.nacks);
-            assert_eq!(seen, (true, 1, 0), "{:?}", client.place);
+            assert!(client.proxy.is_connected(), "{:?}", client.place);
         }
     }
 }
@@ -150,17 +134,17 @@ impl Client {
     async fn is_answered(&self) {
         for (_, receiver) in &self.followed {
             let mut receiver = receiver.clone();
-            let known = receiver.wait_for(|now| matches!(now, Resolution::Service(_)));
-            tokio::time::timeout(super::phases::PATIENCE, known).await.expect("in time").unwrap();
+            let known = receiver.wait_for(|now| now.service.is_some());
+            tokio::time::timeout(PATIENCE, known).await.expect("in time").unwrap();
         }
-        self.proxy.has_policy().await;
+        self.proxy.has_policy(PATIENCE).await;
     }
 }
 
 /// The addresses of a service's endpoints.
-fn addresses(now: &Resolution) -> std::collections::BTreeSet<IpAddr> {
-    let Resolution::Service(service) = now else { return Default::default() };
-    let endpoints = service.ports.iter().flat_map(|port| port.endpoints.iter());
+fn addresses(now: &Received) -> std::collections::BTreeSet<IpAddr> {
+    let ports = now.service.iter().flat_map(|service| &service.ports);
+    let endpoints = ports.flat_map(|port| port.endpoints.iter());
     endpoints.flat_map(|one| one.addresses.iter().copied()).collect()
 }
 

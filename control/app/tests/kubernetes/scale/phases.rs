@@ -6,15 +6,16 @@ use std::time::{Duration, Instant};
 use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
 use leno_testkit_api::{Bed, until};
-use leno_types::mesh::Resolution;
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio::time::{MissedTickBehavior, interval};
 
 use super::clients::Clients;
+use super::delays::Delays;
 use super::figures::Figures;
 use super::mesh::{Mesh, Place};
-use crate::machine::Random;
+use super::stub::Received;
+use crate::machine::{Random, cpu};
 use crate::outages::whole_reads;
 use crate::replica::Replica;
 
@@ -38,10 +39,12 @@ pub(crate) async fn changes(
 ) {
     let size = mesh.size;
     let subscribers = clients.subscribers();
-    let (before, cpu, begin) = (counters(replica).await, replica.cpu(), Instant::now());
+    let (before, delays) = (counters(replica).await, Delays::of(replica).await);
+    let (used, clients_used, begin) = (replica.cpu(), cpu(std::process::id()), Instant::now());
     let (arrivals, written) = flip_all(bed, mesh, &subscribers).await;
-    let (elapsed, used) = (begin.elapsed(), replica.cpu() - cpu);
-    let after = counters(replica).await;
+    let elapsed = begin.elapsed();
+    let (used, clients_used) = (replica.cpu() - used, cpu(std::process::id()) - clients_used);
+    let (after, delays) = (counters(replica).await, Delays::of(replica).await.since(&delays));
     let waits = |from: fn((Instant, Instant)) -> Instant| -> Vec<Duration> {
         let wait = |(change, at): &(usize, Instant)| *at - from(written[*change]);
         arrivals.iter().map(wait).collect()
@@ -53,7 +56,10 @@ pub(crate) async fn changes(
     // `-` of instants is zero if the proxy was first: the API server answers and reports a write at the same time.
     figures.times("arrival, from the API server's answer", waits(|(_, end)| end), Some(100));
     figures.times("arrival, from the begin of the write", waits(|(begin, _)| begin), None);
+    delays.report(figures);
     figures.time("CPU of a change", used / u32::try_from(size.changes).unwrap(), None);
+    let of_delivery = clients_used / u32::try_from(deliveries.max(1)).unwrap();
+    figures.time("CPU of the clients and of the writes, for a delivery", of_delivery, None);
     let spent = |name: &str| after[name] - before[name];
     figures.count("streams woken", spent("wakeups_total"), None);
     figures.count("encodings made", spent("encodings_total"), None);
@@ -83,7 +89,7 @@ type Writes = Vec<(Instant, Instant)>;
 async fn flip_all(
     bed: &Bed,
     mesh: &Mesh,
-    subscribers: &HashMap<usize, Vec<watch::Receiver<Resolution>>>,
+    subscribers: &HashMap<usize, Vec<watch::Receiver<Received>>>,
 ) -> (Arrivals, Writes) {
     let size = mesh.size;
     let (mut random, mut flips) = (Random::new(0), HashMap::<usize, usize>::new());
@@ -107,8 +113,8 @@ async fn flip_all(
                     let mut receiver = receiver.clone();
                     arrivals.spawn(async move {
                         let arrived = receiver.wait_for(|now| has(now, address) == is_in);
-                        tokio::time::timeout(PATIENCE, arrived).await.expect("in time").unwrap();
-                        (change, Instant::now())
+                        let arrived = tokio::time::timeout(PATIENCE, arrived).await;
+                        (change, arrived.expect("in time").unwrap().at)
                     });
                 }
                 writes.push(async move {
@@ -215,9 +221,9 @@ pub(crate) async fn outage(
     assert!(twice.is_empty() && lists == 0, "{twice:?}, {lists} lists");
 }
 
-fn has(now: &Resolution, address: std::net::IpAddr) -> bool {
-    let Resolution::Service(service) = now else { return false };
-    let mut endpoints = service.ports.iter().flat_map(|port| port.endpoints.iter());
+fn has(now: &Received, address: std::net::IpAddr) -> bool {
+    let ports = now.service.iter().flat_map(|service| &service.ports);
+    let mut endpoints = ports.flat_map(|port| port.endpoints.iter());
     endpoints.any(|one| one.addresses.contains(&address))
 }
 

@@ -1,0 +1,223 @@
+//! A proxy's end of discovery that costs little: thousands of them share one CPU with the API server.
+//!
+//! It asks what a proxy asks, and acknowledges what it receives. A proxy has a node of its own, where it decodes each
+//! message; here those who hold the same version of a service and receive the same bytes share what the first of them
+//! has decoded.
+
+use std::collections::{HashMap, VecDeque};
+use std::net::{IpAddr, SocketAddr};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use leno_types::InstanceName;
+use leno_types::mesh::Service;
+use leno_wire::proto::discovery_client::DiscoveryClient;
+use leno_wire::proto::{DeltaDiscoveryRequest, DeltaDiscoveryResponse, Node, Resource};
+use leno_wire::{
+    ADDRESS_TYPE, Bytes, MAX_MESSAGE, SERVER_POLICY_TYPE, USED_SERVICES_TYPE, decode, names,
+};
+use tokio::sync::{mpsc, watch};
+use tokio::task::JoinHandle;
+use tokio_stream::wrappers::ReceiverStream;
+use tonic::Streaming;
+
+use crate::wire;
+
+/// Requests that wait to be sent.
+const REQUESTS: usize = 16;
+/// Versions of a service that are kept decoded.
+const DECODED: usize = 64;
+
+/// A proxy that follows services; it ends with this.
+pub(crate) struct StubProxy {
+    followed: Arc<HashMap<IpAddr, watch::Sender<Received>>>,
+    has_policy: watch::Receiver<bool>,
+    is_connected: Arc<AtomicBool>,
+    running: JoinHandle<()>,
+}
+
+/// What a proxy has received of a service.
+pub(crate) struct Received {
+    /// When it was read from the stream.
+    pub(crate) at: Instant,
+    /// `None` before the first answer.
+    pub(crate) service: Option<Arc<Service>>,
+}
+
+/// What proxies have decoded.
+#[derive(Default)]
+pub(crate) struct Decoded(Mutex<HashMap<String, VecDeque<Step>>>);
+
+/// Bytes that make one version of a service of another, and the service that they make.
+struct Step {
+    /// The version that the proxy held; empty for none.
+    from: String,
+    bytes: Bytes,
+    made: Arc<Service>,
+}
+
+/// The task of a proxy.
+struct Running {
+    followed: Arc<HashMap<IpAddr, watch::Sender<Received>>>,
+    decoded: Arc<Decoded>,
+    /// Services with their versions, by the names of their resources.
+    held: HashMap<String, (String, Arc<Service>)>,
+    requests: mpsc::Sender<DeltaDiscoveryRequest>,
+    has_policy: watch::Sender<bool>,
+    is_connected: Arc<AtomicBool>,
+}
+
+impl StubProxy {
+    /// Starts the proxy of an instance, which follows the services at these addresses.
+    pub(crate) async fn start(
+        control: SocketAddr,
+        token: &str,
+        instance: &InstanceName,
+        ips: &[IpAddr],
+        decoded: &Arc<Decoded>,
+    ) -> Self {
+        let (_, shown) = wire::issue(control, token, None).await.unwrap();
+        let channel = wire::connect(control, Some(&shown)).await.unwrap();
+        let (requests, outgoing) = mpsc::channel(REQUESTS);
+        let id = instance.to_string();
+        let subscribe = |type_url: &str, subjects: Vec<String>| DeltaDiscoveryRequest {
+            type_url: type_url.to_owned(),
+            resource_names_subscribe: subjects,
+            ..DeltaDiscoveryRequest::default()
+        };
+        let uses = subscribe(USED_SERVICES_TYPE, vec![id.clone()]);
+        let first = DeltaDiscoveryRequest { node: Some(Node::of(id.clone())), ..uses };
+        let addresses = ips.iter().copied().map(names::of_address).collect();
+        let policy = subscribe(SERVER_POLICY_TYPE, vec![id]);
+        for request in [first, subscribe(ADDRESS_TYPE, addresses), policy] {
+            requests.send(request).await.unwrap();
+        }
+        let mut client = DiscoveryClient::new(channel).max_decoding_message_size(MAX_MESSAGE);
+        let responses = client.delta_aggregated_resources(ReceiverStream::new(outgoing)).await;
+        let responses = responses.unwrap().into_inner();
+        let nothing = || watch::Sender::new(Received { at: Instant::now(), service: None });
+        let followed: Arc<HashMap<_, _>> =
+            Arc::new(ips.iter().map(|ip| (*ip, nothing())).collect());
+        let (policy, has_policy) = watch::channel(false);
+        let is_connected = Arc::new(AtomicBool::new(true));
+        let running = Running {
+            followed: Arc::clone(&followed),
+            decoded: Arc::clone(decoded),
+            held: HashMap::new(),
+            requests,
+            has_policy: policy,
+            is_connected: Arc::clone(&is_connected),
+        };
+        let running = tokio::spawn(running.run(responses));
+        Self { followed, has_policy, is_connected, running }
+    }
+
+    /// What it receives of the service at an address.
+    pub(crate) fn receiver(&self, ip: IpAddr) -> watch::Receiver<Received> {
+        self.followed[&ip].subscribe()
+    }
+
+    /// Waits until it has the policy of its workload.
+    pub(crate) async fn has_policy(&self, patience: Duration) {
+        let mut policy = self.has_policy.clone();
+        let known = policy.wait_for(|has| *has);
+        tokio::time::timeout(patience, known).await.expect("in time").unwrap();
+    }
+
+    /// Whether its first stream goes on, and it could use all that it received.
+    pub(crate) fn is_connected(&self) -> bool {
+        self.is_connected.load(Ordering::Relaxed)
+    }
+}
+
+impl Drop for StubProxy {
+    fn drop(&mut self) {
+        self.running.abort();
+    }
+}
+
+impl Running {
+    async fn run(mut self, mut responses: Streaming<DeltaDiscoveryResponse>) {
+        while let Ok(Some(response)) = responses.message().await {
+            let at = Instant::now();
+            let ack = DeltaDiscoveryRequest {
+                type_url: response.type_url.clone(),
+                response_nonce: response.nonce.clone(),
+                ..DeltaDiscoveryRequest::default()
+            };
+            let mut requests = vec![ack];
+            let resources = response.resources.into_iter();
+            let mut resources = resources.map(|bytes| decode::resource(bytes).unwrap());
+            match response.type_url.as_str() {
+                ADDRESS_TYPE => resources.for_each(|resource| self.take(resource, at)),
+                SERVER_POLICY_TYPE => drop(self.has_policy.send_replace(true)),
+                USED_SERVICES_TYPE => requests.extend(resources.next().map(prefetch)),
+                other => panic!("{other:?} was not asked for"),
+            }
+            for request in requests {
+                if self.requests.send(request).await.is_err() {
+                    return;
+                }
+            }
+        }
+    }
+
+    fn take(&mut self, mut resource: Resource, at: Instant) {
+        let any = resource.resource.take().unwrap();
+        let held = self.held.get(&resource.name);
+        let (from, base) = held.map(|(version, service)| (&**version, service)).unzip();
+        let from = from.unwrap_or_default();
+        let service = self.decoded.step((&resource.name, from, &any.value), || {
+            match decode::address(&any).unwrap() {
+                decode::Address::Service(update) => {
+                    update.apply(base.map(|service| (from, &**service))).unwrap()
+                }
+                decode::Address::Workload(workload) => panic!("not asked for: {workload:?}"),
+            }
+        });
+        for sender in service.vips.iter().filter_map(|ip| self.followed.get(ip)) {
+            sender.send_replace(Received { at, service: Some(Arc::clone(&service)) });
+        }
+        self.held.insert(resource.name, (resource.version, service));
+    }
+}
+
+impl Drop for Running {
+    /// Whether the stream has ended, or a message was no good.
+    fn drop(&mut self) {
+        self.is_connected.store(false, Ordering::Relaxed);
+    }
+}
+
+impl Decoded {
+    fn step(
+        &self,
+        (name, from, bytes): (&str, &str, &Bytes),
+        decode: impl FnOnce() -> Service,
+    ) -> Arc<Service> {
+        let mut all = self.0.lock().unwrap();
+        let steps = all.entry(name.to_owned()).or_default();
+        let known = steps.iter().rev().find(|step| step.from == from && step.bytes == *bytes);
+        if let Some(known) = known {
+            return Arc::clone(&known.made);
+        }
+        let made = Arc::new(decode());
+        if steps.len() == DECODED {
+            steps.pop_front();
+        }
+        let (from, bytes) = (from.to_owned(), bytes.clone());
+        steps.push_back(Step { from, bytes, made: Arc::clone(&made) });
+        made
+    }
+}
+
+/// Asks for the services that workloads of the same identity use.
+fn prefetch(mut used: Resource) -> DeltaDiscoveryRequest {
+    let services = decode::used_services(&used.resource.take().unwrap()).unwrap();
+    DeltaDiscoveryRequest {
+        type_url: ADDRESS_TYPE.to_owned(),
+        resource_names_prefetch: services.iter().map(names::of_service).collect(),
+        ..DeltaDiscoveryRequest::default()
+    }
+}
