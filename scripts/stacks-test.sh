@@ -1,16 +1,17 @@
 #!/usr/bin/env bash
 # Runs examples/stacks with proxies and without, and compares what each application sees of its client with the
 # addresses of the client's instance. Prints a line for each, as scripts/test.sh counts them. Needs root; a stack whose
-# programs are missing is skipped, or fails where LENO_REQUIRE has servers.
+# programs are missing is skipped, or fails where LENO_REQUIRE has servers (tools for those of scripts/tools.sh).
 #
 #   scripts/stacks-test.sh     with the programs in target/debug
-#
-# gRPC and WebSockets have tests of their own, testkit/tests/grpc and testkit/tests/clients.
 set -uo pipefail
 cd "$(dirname "$0")/.."
 
 PATH="$PATH:/usr/sbin:/sbin:/usr/local/go/bin"
 leno=${CARGO_TARGET_DIR:-$PWD/target}/debug/leno
+tools=${LENO_TOOLS:-${CARGO_TARGET_DIR:-$PWD/target}/tools}
+# The libraries of scripts/tools.sh, which workloads inherit.
+export PYTHONPATH=$tools/grpcio:$tools/websockets
 mesh=stacks$$
 folder=$(mktemp -d)
 code=0
@@ -24,6 +25,8 @@ node|node|@|curl -sf http://node:8080/
 go|go|@ HTTP/1.1|curl -sf http://go:8080/
 go|go|@ HTTP/2.0|curl -sf --http2-prior-knowledge http://go:8081/
 java|java|@|curl -sf http://java:8080/
+calls|grpcio|@|python3 calls.py calls:50051
+sockets|websockets|@|python3 sockets.py ws://sockets:9000/
 greeter|python3|220 @|exec 3<>/dev/tcp/greeter/2525; read -r -u 3 -t 10 line; echo "${line%?}"
 protected|redis-server|DENIED Redis is running in protected mode|redis-cli -h protected ping | grep -o "^DENIED Redis is running in protected mode"
 redis|redis-server|@|redis-cli -h redis client info | sed -E "s/.* addr=(.*):[0-9]+ laddr.*/\1/; s/[][]//g"
@@ -48,6 +51,7 @@ missing_of() {
   for program in ${1//,/ }; do
     case $program in
       flask) python3 -c 'import flask' 2>/dev/null || echo Flask ;;
+      grpcio | websockets) scripts/tools.sh "$program" >&2 || echo "$program" ;;
       *) command -v "$program" >/dev/null || echo "$program" ;;
     esac
   done
@@ -101,7 +105,10 @@ without=
 while IFS='|' read -r workload needs _; do
   lacks=$(missing_of "$needs" | paste -sd' ')
   [ -n "$lacks" ] || continue
-  skipped "$workload: $lacks is missing; scripts/deps.sh test installs it" servers
+  case $lacks in
+    grpcio | websockets) skipped "$workload: $lacks is missing; scripts/tools.sh $lacks installs it" tools ;;
+    *) skipped "$workload: $lacks is missing; scripts/deps.sh test installs it" servers ;;
+  esac
   without+=" $workload"
 done < <(stacks)
 # PostgreSQL does not run as root: its user reads nothing here, but is refused a folder that it cannot enter.
