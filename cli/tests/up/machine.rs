@@ -80,6 +80,32 @@ fn down_without_a_name_ends_the_only_mesh_and_says_which_or_none_of_several() {
     assert!(refused.contains(&one) && refused.contains(&two), "{refused}");
 }
 
+#[test]
+fn the_only_mesh_is_taken_and_one_that_is_not_there_is_told_of() {
+    let Some(()) = root(|| ()) else { return };
+    let yaml = "apiVersion: leno.dev/v1alpha1\nkind: Workload\nmetadata: {name: web, labels: \
+                {leno.dev/inject: disabled}}\nspec: {command: [sleep, infinity]}\n";
+    let (one, two) = (format!("t{}a", std::process::id()), format!("t{}b", std::process::id()));
+    let script = format!(
+        "ask() {{ $0 ps; echo $?; $0 ps --name nope; echo $?; }}; exec 2>&1; unset KUBECONFIG; export HOME=/absent; ask; \
+         $0 up --wait --name {one} mesh.yaml >/dev/null; $0 exec web -- hostname; $0 ps >/dev/null && echo listed; \
+         $0 logs leno | grep -q ready && echo read; $0 stat >/dev/null && echo counted; \
+         $0 restart web >/dev/null && echo restarted; $0 ps --name nope; \
+         $0 up --wait --name {two} mesh.yaml >/dev/null; ask; $0 down --name {one} --now >/dev/null; \
+         $0 down --name {two} --now >/dev/null"
+    );
+    let done = alone(yaml, &script);
+    let said = String::from_utf8_lossy(&done.stdout).into_owned();
+    let expected = format!(
+        "leno: no mesh runs here: `leno up FILE` starts one\n2\n\
+         leno: no mesh nope here: none runs; `leno up FILE` starts one\n2\n\
+         web-0\nlisted\nread\ncounted\nrestarted\nleno: no mesh nope here: {one} runs\n\
+         leno: several meshes run here: name one of {one}, {two} with --name\n2\n\
+         leno: no mesh nope here: {one}, {two} run\n2\n"
+    );
+    assert_eq!(said, expected, "{done:?}");
+}
+
 /// A service and its client, both with proxies.
 const ELSEWHERE: &str = "
 apiVersion: leno.dev/v1alpha1

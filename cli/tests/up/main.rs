@@ -23,6 +23,7 @@ mod prometheus;
 mod report;
 mod slo;
 mod stat;
+mod waits;
 
 use std::process::Stdio;
 
@@ -217,6 +218,48 @@ fn a_secret_of_the_shell_reaches_only_the_workloads_that_name_it() {
     // A command has its workload's environment, not that of the shell that runs `leno exec`.
     assert!(mesh.text("client", &["env"]).contains("LENO_TEST_SECRET=hidden"));
     assert!(!mesh.text("web", &["env"]).contains("hidden"));
+}
+
+#[test]
+fn files_of_variables_are_for_every_workload_and_give_way_to_its_own() {
+    let yaml = two().replace(
+        "spec: {command: [sleep, infinity]}",
+        "spec: {command: [sleep, infinity], envFile: [own.env]}",
+    );
+    let Some(mesh) = root(|| Mesh::draft(&yaml)) else { return };
+    let write = |name: &str, text: &str| {
+        let file = mesh.directory().join(name);
+        std::fs::write(&file, text).unwrap();
+        file.to_str().unwrap().to_owned()
+    };
+    let first = write("first.env", "COLOUR=red\nPLACE=first\nONE=1\n");
+    let second = write("second.env", "# The last one counts.\nPLACE=second\n");
+    write("own.env", "PLACE=own\n");
+    let up = mesh.detached(&["--wait", "--env-file", &first, "--env-file", &second]);
+    assert!(up.status.success(), "{up:?}");
+    let print = ["sh", "-c", "echo $COLOUR $PLACE $ONE"];
+    assert_eq!(mesh.text("web", &print), "green second 1");
+    assert_eq!(mesh.text("client", &print), "red own 1");
+    assert!(mesh.run(&["down"]).status.success());
+
+    let absent = mesh.detached(&["--env-file", "/no/such.env"]);
+    assert_eq!(
+        (absent.status.code(), mesh::err(&absent)),
+        (Some(2), "leno: cannot read the variables of /no/such.env: No such file or directory (os error 2)\n".to_owned())
+    );
+}
+
+#[test]
+fn an_edit_of_a_route_restarts_nothing_and_says_so() {
+    let route = "---\napiVersion: gateway.networking.k8s.io/v1\nkind: HTTPRoute\nmetadata: {name: web, namespace: \
+                 shop}\nspec:\n  parentRefs: [{group: '', kind: Service, name: web}]\n  rules:\n  - backendRefs: \
+                 [{name: web, port: 8080}]\n";
+    let yaml = two() + route;
+    let Some(mesh) = root(|| Mesh::start(&yaml)) else { return };
+    let before = ["web-0", "client-0"].map(|instance| mesh.application(instance));
+    mesh.edit(&yaml.replace("- backendRefs", "- matches: [{path: {value: /a}}]\n    backendRefs"));
+    mesh.wait_for_line("| HTTPRoute shop/web changed; nothing restarts\n");
+    assert_eq!(["web-0", "client-0"].map(|instance| mesh.application(instance)), before);
 }
 
 #[test]

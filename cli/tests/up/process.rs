@@ -6,6 +6,7 @@ use std::fs;
 use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
 
 use leno_local::status::{InstanceStatus, Phase, Status};
+use leno_testkit::tools;
 
 use crate::mesh::{Mesh, root, unmeshed};
 
@@ -378,6 +379,66 @@ fn probes_of_grpc_and_tcp_find_out_about_the_application() {
             .contains("not ready: the health check of gRPC on port 8080 is not answered: ")
     });
     assert!(!mesh.takes_traffic("none-0") && !mesh.takes_traffic("http1-0"));
+}
+
+/// The health service of Python's gRPC: well while the file `serving` is there.
+const HEALTH: &str = "import os, grpc
+from concurrent import futures
+check = lambda request, _: b'\\x08\\x01' if os.path.exists('serving') else b'\\x08\\x02'
+methods = {'Check': grpc.unary_unary_rpc_method_handler(check)}
+server = grpc.server(futures.ThreadPoolExecutor(2))
+server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler('grpc.health.v1.Health', methods),))
+server.add_insecure_port('127.0.0.1:9000')
+server.start()
+server.wait_for_termination()
+";
+
+#[test]
+fn an_application_takes_traffic_while_its_health_service_says_so() {
+    let Some(library) = tools::install_or_skip("grpcio").unwrap() else { return };
+    let spec = format!(
+        "  command: [python3, health.py]\n  env: {{PYTHONPATH: {library:?}}}\n  readiness: {{grpc: {{port: 9000}}, \
+         periodSeconds: 1, timeoutSeconds: 5, failureThreshold: 2}}\n"
+    );
+    let Some(mut mesh) = root(|| Mesh::draft(&workload("calls", &spec))) else { return };
+    fs::write(mesh.directory().join("health.py"), HEALTH).unwrap();
+    let serving = mesh.directory().join("serving");
+    fs::write(&serving, "").unwrap();
+    mesh.restart();
+    fs::remove_file(&serving).unwrap();
+    mesh.wait_for_line(
+        "| calls-0 is not ready any more: the health check of gRPC on port 9000 answers NOT_SERVING, 2 times in a row; it \
+         takes no traffic until it is\n",
+    );
+    mesh.wait_for("it to be taken out", || !mesh.takes_traffic("calls-0"));
+    fs::write(&serving, "").unwrap();
+    mesh.wait_for_line("| calls-0 is ready again\n");
+    mesh.wait_for("it to take traffic", || mesh.takes_traffic("calls-0"));
+    assert_eq!(instance(&mesh, "calls-0").restarts, 0);
+}
+
+#[test]
+fn what_waits_for_a_start_waits_for_no_readiness() {
+    let yaml = [
+        workload("web", "  command: [sleep, infinity]\n  dependsOn: {db: {condition: started}}\n"),
+        workload(
+            "db",
+            "  command: [sleep, infinity]\n  init: [{command: [test, -e, allowed]}]\n  readiness: {exec: {command: \
+             [test, -e, well]}, periodSeconds: 1}\n",
+        ),
+    ];
+    let Some(mesh) = root(|| Mesh::start_unready(&yaml.concat())) else { return };
+    mesh.wait_for("web to wait", || {
+        ps(&mesh, "web-0").contains("starting, waits for db to be started")
+    });
+    mesh.wait_for_line("| db-0: init command 1 of 1 exited with 1; running it again in 1 s\n");
+    assert_eq!(instance(&mesh, "web-0").pid, None);
+    fs::write(mesh.directory().join("allowed"), "").unwrap();
+    mesh.wait_for("web to take traffic", || mesh.takes_traffic("web-0"));
+    mesh.wait_for("a probe of db", || {
+        ps(&mesh, "db-0").contains("starting, not ready: test -e well exited with 1")
+    });
+    assert!(!mesh.takes_traffic("db-0"));
 }
 
 /// Meshed: the proxies and the control plane of the same build are beside `leno`.
