@@ -19,10 +19,11 @@ pub(super) fn workload(fields: &mut Fields<'_>, name: &str, project: &str) -> Va
         spec.insert("root".to_owned(), json!(root));
     }
     let command = ["entrypoint", "command"].map(|name| words(fields, name));
-    if let [Some(program), Some(arguments)] = &command {
-        if program.is_empty() && arguments.is_empty() {
-            fields.refuse("command", "no command comes with an image that is unpacked: write one");
-        }
+    if let [Some(program), Some(arguments)] = &command
+        && program.is_empty()
+        && arguments.is_empty()
+    {
+        fields.refuse("command", "no command comes with an image that is unpacked: write one");
     }
     spec.insert("command".to_owned(), json!(command.map(Option::unwrap_or_default).concat()));
     environment(fields, &mut spec);
