@@ -18,6 +18,11 @@ log=$queue/log
 beside=${LENO_TEST_BESIDE:-}
 unset LENO_TEST_BESIDE
 
+# Meshes of tests have networks of their own (scripts/apart.sh), from which nothing can be fetched: what they use is
+# installed before. A test whose tool cannot be installed says so itself.
+scripts/tools.sh tests >"$queue/tools.log" 2>&1 </dev/null &
+tools=$!
+
 # One build of everything: with the tests, whose dependencies have features of their own, else tokio and all above it
 # would be built twice.
 cargo build --workspace --bins --tests --examples || exit 1
@@ -26,6 +31,7 @@ export LENO_TEST_QUEUE=$queue
 env "CARGO_TARGET_${host^^}_RUNNER=$PWD/scripts/test-queue.sh" \
   cargo test --workspace --lib --bins --tests >"$queue/cargo.out" 2>&1 || { cat "$queue/cargo.out"; exit 1; }
 unset LENO_TEST_QUEUE
+wait "$tools" || cat "$queue/tools.log" >&2
 
 go_version=$(go env GOVERSION 2>/dev/null)
 new_go() { [[ $go_version =~ ^go1\.([0-9]+) ]] && [ "${BASH_REMATCH[1]}" -ge 21 ]; }

@@ -12,6 +12,7 @@
 #   scripts/tools.sh site           mkdocs-material, which makes the site of the documentation, from PyPI
 #   scripts/tools.sh ws             Node's WebSocket, from npm
 #   scripts/tools.sh browser        what drives Chromium, and axe, which judges pages, from npm
+#   scripts/tools.sh tests          all that tests use; says which it cannot install
 #
 # What is there already costs nothing. LENO_TOOLS is another place for them.
 set -euo pipefail
@@ -97,6 +98,12 @@ for tool in "$@"; do
     site) install site "$(sha256sum <scripts/site-requirements.txt)" from_pypi -r "$PWD/scripts/site-requirements.txt" ;;
     ws) install ws "$ws" from_npm "ws@$ws" ;;
     browser) install browser "$playwright $axe" from_npm "playwright-core@$playwright" "axe-core@$axe" ;;
+    tests)
+      code=0
+      for one in envoy h2spec grpc-interop fortio authorizer grpcio websockets ws browser; do
+        LENO_TOOLS=$tools scripts/tools.sh "$one" || code=1
+      done
+      [ $code = 0 ] || exit 1 ;;
     *) echo "no such tool: $tool" >&2; exit 64 ;;
   esac
 done
