@@ -5,10 +5,10 @@
 #   scripts/test-pool.sh FOLDER
 #
 # Each binary that starts meshes has a network and folders of its own (scripts/apart.sh), and the lab runs once for each
-# capture backend: two of these run at a time, since they wait more than they compute. Those that start API servers take
-# much of the processors: they run one after another, in a lane of their own. All others share further lanes: one for
-# every two processors, or LENO_TEST_LANES; 0 runs one binary at a time. The output of a binary is printed whole when it
-# ends.
+# capture backend: two of these run at a time, since they wait more than they compute. All others share further lanes:
+# one for every two processors, or LENO_TEST_LANES; 0 runs one binary at a time. Those that start API servers take much
+# of the processors: they run one after another, in a lane of their own, or after the others where there is one lane.
+# The output of a binary is printed whole when it ends.
 set -uo pipefail
 
 queue=$1
@@ -91,8 +91,11 @@ mapfile -t other_jobs < <(
   done
 )
 
+if [ "$lanes" -le 1 ]; then
+  other_jobs+=("${api_jobs[@]}") api_jobs=()
+fi
 if [ "$lanes" = 0 ]; then
-  for job in "${mesh_jobs[@]}" "${other_jobs[@]}" "${api_jobs[@]}"; do run "$job"; done
+  for job in "${mesh_jobs[@]}" "${other_jobs[@]}"; do run "$job"; done
 else
   printf '%s\0' "${mesh_jobs[@]}" | xargs -0 -r -n 1 -P 2 bash -c 'run "$1"' bash &
   first=$!
