@@ -3,6 +3,7 @@
 use std::fs::{self, File};
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::thread;
 
@@ -111,13 +112,22 @@ pub fn remove(name: &str) -> Result<()> {
     }
 }
 
-/// Undoes what [`Netns::create`] did to `/run/netns` itself, unless somebody's namespace is there.
+/// Undoes what [`Netns::create`] did to `/run/netns` itself, unless a namespace is there. A file system that another
+/// program has mounted there stays: below it may be the directory of another mount namespace, which loses its mounts
+/// with it.
 pub fn remove_directory() {
     let empty = fs::read_dir(DIRECTORY).is_ok_and(|mut entries| entries.next().is_none());
-    if empty && umount2(DIRECTORY, MntFlags::empty()).is_ok() {
+    if empty && !is_a_file_system_of_its_own() && umount2(DIRECTORY, MntFlags::empty()).is_ok() {
         // Left in place when another program put something there just now.
         let _ = fs::remove_dir(DIRECTORY);
     }
+}
+
+/// Whether `/run/netns` is another file system than `/run`: what [`prepare_directory`] mounts is the directory itself.
+fn is_a_file_system_of_its_own() -> bool {
+    let device = |path: &Path| fs::metadata(path).map(|found| found.dev()).ok();
+    let directory = Path::new(DIRECTORY);
+    device(directory) != directory.parent().and_then(device)
 }
 
 fn path(name: &str) -> PathBuf {

@@ -60,6 +60,24 @@ fn no_other_user_can_hold_a_lock() {
 }
 
 #[test]
+fn a_file_system_that_another_program_mounted_for_namespaces_outlives_the_mesh() {
+    let Some(()) = root(|| ()) else { return };
+    let yaml = "apiVersion: leno.dev/v1alpha1\nkind: Workload\nmetadata: {name: web, labels: \
+                {leno.dev/inject: disabled}}\nspec: {command: [sleep, infinity]}\n";
+    let name = format!("n{}", std::process::id());
+    let script = format!(
+        "mkdir /run/netns && mount -t tmpfs of-another /run/netns && \
+         $0 up --wait --name {name} mesh.yaml >/dev/null; $0 down --name {name} && \
+         grep -c '^of-another /run/netns ' /proc/self/mounts; umount /run/netns; rmdir /run/netns; \
+         $0 up --wait --name {name} mesh.yaml >/dev/null; $0 down --name {name}; [ ! -e /run/netns ] || echo left"
+    );
+    let done = alone(yaml, &script);
+    let said = String::from_utf8_lossy(&done.stdout).into_owned();
+    let ended = format!("mesh {name} has ended, 1 instance\n");
+    assert_eq!(said, format!("{ended}1\n{ended}"), "{done:?}");
+}
+
+#[test]
 fn down_without_a_name_ends_the_only_mesh_and_says_which_or_none_of_several() {
     let Some(()) = root(|| ()) else { return };
     let yaml = "apiVersion: leno.dev/v1alpha1\nkind: Workload\nmetadata: {name: web, labels: \
