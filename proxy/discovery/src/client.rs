@@ -76,11 +76,11 @@ async fn discover(settings: &Settings, live: &Live, identity: &IdentityClient) -
         };
         let mut was_heard = false;
         let opened = match next.take() {
-            Some(connection) => Ok(connection),
-            None => Connection::open(settings, certificate.as_deref()).await,
+            Some(opened) => Ok(opened),
+            None => Connection::open(settings, certificate.as_deref()).await.map(Into::into),
         };
         let reason = match opened {
-            Ok(connection) => {
+            Ok(opened) => {
                 let newest = identity.certificates();
                 let reconnect = || -> stream::Opening<'_> {
                     let certificate = newest.borrow().clone();
@@ -92,10 +92,10 @@ async fn discover(settings: &Settings, live: &Live, identity: &IdentityClient) -
                     was_heard = true;
                     backoff.reset();
                 };
-                let ended = stream::run(live, connection, heard, reconnect);
+                let ended = stream::run(live, opened, heard, reconnect);
                 let error = match ended.await {
-                    Ok(connection) => {
-                        next = Some(connection);
+                    Ok(opened) => {
+                        next = Some(opened);
                         continue;
                     }
                     Err(error) => error,

@@ -67,16 +67,29 @@ impl StreamError {
     }
 }
 
+/// A connection for a stream, and the mark of the stream that it follows, if there is one.
+pub(crate) struct Opened<'a> {
+    connection: Connection,
+    after: Option<Connected<'a>>,
+}
+
+impl From<Connection> for Opened<'_> {
+    fn from(connection: Connection) -> Self {
+        Self { connection, after: None }
+    }
+}
+
 /// Opens the stream and keeps the directory up to date until the stream ends. Calls `heard` with
 /// the first response, which shows that the control plane works. If the control plane requests
 /// another stream, `reconnect` opens a connection for it while this stream continues, and that
-/// connection is returned.
+/// connection is returned; the directory stays connected until its stream is open.
 pub(crate) async fn run<'a>(
-    live: &Live,
-    connection: Connection,
+    live: &'a Live,
+    opened: Opened<'a>,
     mut heard: impl FnMut(),
     reconnect: impl Fn() -> Opening<'a>,
-) -> Result<Connection, StreamError> {
+) -> Result<Opened<'a>, StreamError> {
+    let Opened { connection, after } = opened;
     let (requests, outgoing) = mpsc::channel(MAX_REQUESTS);
     let requests = Requests(requests);
     requests.start(live).await?;
@@ -85,7 +98,7 @@ pub(crate) async fn run<'a>(
     let answer = client.delta_aggregated_resources(ReceiverStream::new(outgoing));
     let answer = timeout(SEND_TIMEOUT, answer).await.map_err(|_| StreamError::Stalled)?;
     let mut responses = answer.map_err(StreamError::Status)?.into_inner();
-    let _connected = Connected::new(live);
+    let this = Connected::new(live, after);
     let mut sweep = interval(SWEEP);
     sweep.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let mut next: Option<Opening<'a>> = None;
@@ -100,7 +113,7 @@ pub(crate) async fn run<'a>(
                 requests.send(take(live, response)).await?;
             }
             connection = connected(&mut next), if next.is_some() => match connection {
-                Ok(connection) => return Ok(connection),
+                Ok(connection) => return Ok(Opened { connection, after: Some(this) }),
                 Err(error) => {
                     let reason = crate::chain(&error);
                     tracing::warn!(reason, "no second connection; this stream goes on until its end");
@@ -127,12 +140,12 @@ async fn connected(next: &mut Option<Opening<'_>>) -> Result<Connection, Connect
 }
 
 /// Marks the directory as connected while this value exists.
-struct Connected<'a>(&'a Live);
+pub(crate) struct Connected<'a>(&'a Live);
 
 impl<'a> Connected<'a> {
-    fn new(live: &'a Live) -> Self {
+    fn new(live: &'a Live, after: Option<Self>) -> Self {
         live.connected();
-        Self(live)
+        after.unwrap_or_else(|| Self(live))
     }
 }
 
