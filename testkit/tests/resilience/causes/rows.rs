@@ -214,6 +214,7 @@ pub(super) const ABSENT: &[(&str, &str)] = &[
     ("destination-gone", "needs a service that is taken away: proxy/outbound/tests/gone.rs"),
     ("backend-gone", "needs a service that is taken away: proxy/outbound/tests/gone.rs"),
     ("loop", "needs a route that leads back to its requests: testkit/tests/resilience/loops.rs"),
+    ("authorizer-failed", "needs an authorizer: the lab's external authorization"),
     ("egress-denied", "needs the original destination: the lab's egress"),
     ("external-unresolved", "needs name servers: the lab's external services"),
     ("external-unknown-authority", "needs name servers: the lab's external services"),
