@@ -124,7 +124,8 @@ pub fn checksum(bytes: &[u8]) -> u64 {
     })
 }
 
-/// Connects to `host:port` and follows `steps`. Fails only when it cannot connect.
+/// Connects to `host:port` and follows `steps`. Fails only when it cannot connect: a connection that is reset before
+/// `connect` returns, as one that is denied may be, was made.
 pub fn talk(address: &str, steps: &[Step]) -> Result<Transcript> {
     let mut last = None;
     for candidate in
@@ -132,6 +133,11 @@ pub fn talk(address: &str, steps: &[Step]) -> Result<Transcript> {
     {
         match TcpStream::connect_timeout(&candidate, STEP_LIMIT) {
             Ok(stream) => return follow(stream, steps),
+            Err(error) if error.kind() == ErrorKind::ConnectionReset => {
+                let events = vec![Event::Failed(error.to_string())];
+                let (remote, local) = (candidate.to_string(), String::new());
+                return Ok(Transcript { remote, local, events });
+            }
             Err(error) => last = Some(error),
         }
     }
