@@ -261,7 +261,11 @@ async fn roots_are_kept_in_every_namespace_and_in_the_webhooks() {
     bed.change(injector(), &Patch::Json(serde_json::from_value(gone).unwrap())).await;
     bundles(true).await;
     let written = "leno_control_webhook_roots_total{result=\"written\"}";
-    assert_eq!(replica.metric(written).await as u64, 3, "two configurations, and one again");
+    // A write is counted after it can be seen.
+    until("two configurations were written, and one again", async || {
+        (replica.metric(written).await as u64 == 3).then_some(())
+    })
+    .await;
     let maps = "leno_control_roots_writes_total{result=\"written\"}";
     assert_eq!(follower.metric(maps).await as u64, 0, "only the leader writes");
     assert_eq!(follower.metric(written).await as u64, 0, "only the leader writes");
