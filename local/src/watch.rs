@@ -1,5 +1,7 @@
 //! Notices edits of the files and directories that a mesh was started from.
 
+mod moves;
+
 use std::collections::BTreeMap;
 use std::fs;
 use std::os::unix::fs::MetadataExt as _;
@@ -8,6 +10,8 @@ use std::time::Duration;
 
 use leno_resources::is_document;
 use tokio::time::{Instant, Interval, MissedTickBehavior};
+
+use self::moves::Moves;
 
 /// How often the files are looked at. Some editors replace a file, some write in place, and some
 /// file systems report neither, so looking is the one way that always works; it costs one system
@@ -22,6 +26,10 @@ const SETTLE: Duration = Duration::from_millis(300);
 /// Files that change all the time are taken in nonetheless, after this time.
 const MAX_SETTLE: Duration = Duration::from_secs(5);
 
+/// The same two of files that were moved into place: each is whole, and others of the same edit may follow.
+const MOVED_SETTLE: Duration = Duration::from_millis(100);
+const MAX_MOVED_SETTLE: Duration = Duration::from_millis(200);
+
 /// Documents of a directory that are looked at: what changes beyond them is taken in with the next
 /// edit.
 const MAX_ENTRIES: usize = 10_000;
@@ -31,16 +39,27 @@ const MAX_ENTRIES: usize = 10_000;
 pub struct Files {
     paths: Vec<PathBuf>,
     seen: BTreeMap<PathBuf, Look>,
+    /// `None` where the kernel does not report moves.
+    moves: Option<Moves>,
     /// An edit that has not been reported.
     edit: Option<Edit>,
     looks: Interval,
 }
 
-/// When the first and the last change of an edit were seen.
+/// When the first and the last change of an edit were seen, and whether each was a file that was moved into place.
 #[derive(Clone, Copy, Debug)]
 struct Edit {
     first: Instant,
     last: Instant,
+    moved: bool,
+}
+
+impl Edit {
+    fn is_over(&self, now: Instant) -> bool {
+        let (settle, longest) =
+            if self.moved { (MOVED_SETTLE, MAX_MOVED_SETTLE) } else { (SETTLE, MAX_SETTLE) };
+        now - self.last >= settle || now - self.first >= longest
+    }
 }
 
 /// What changes with every edit: device, inode, size and modification time in nanoseconds.
@@ -57,7 +76,10 @@ impl Files {
         let seen = look(&paths);
         let mut looks = tokio::time::interval(POLL);
         looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        Self { paths, seen, edit: None, looks }
+        let moves = Moves::new(&paths)
+            .inspect_err(|error| tracing::debug!(%error, "moves of files are not reported"))
+            .ok();
+        Self { paths, seen, moves, edit: None, looks }
     }
 
     /// Comes back after a file has changed and come to rest, or does not come to rest. Cancel safe.
@@ -65,24 +87,30 @@ impl Files {
         loop {
             self.looks.tick().await;
             let now = Instant::now();
-            if self.differs() {
-                let first = self.edit.map_or(now, |edit| edit.first);
-                self.edit = Some(Edit { first, last: now });
+            if let Some(moved) = self.changed() {
+                let (first, before) =
+                    self.edit.map_or((now, true), |edit| (edit.first, edit.moved));
+                self.edit = Some(Edit { first, last: now, moved: before && moved });
             }
-            let Some(Edit { first, last }) = self.edit else { continue };
-            if now - last >= SETTLE || now - first >= MAX_SETTLE {
+            if self.edit.is_some_and(|edit| edit.is_over(now)) {
                 self.edit = None;
                 return;
             }
         }
     }
 
-    /// Whether the files look other than before; keeps how they look now.
-    fn differs(&mut self) -> bool {
+    /// If the files look other than before, whether each that does was moved into place; keeps how they look now.
+    fn changed(&mut self) -> Option<bool> {
         let now = look(&self.paths);
-        let differs = now != self.seen;
-        self.seen = now;
-        differs
+        let before = std::mem::replace(&mut self.seen, now);
+        let now = &self.seen;
+        let mut changed = now
+            .keys()
+            .chain(before.keys())
+            .filter(|path| now.get(*path) != before.get(*path))
+            .peekable();
+        changed.peek()?;
+        Some(self.moves.as_mut().is_some_and(|moves| moves.has_all(changed)))
     }
 }
 
@@ -179,6 +207,37 @@ mod tests {
         tokio::select! {
             () = files.edited() => {}
             _ = tokio::time::timeout(POLL * 100, restless) => panic!("no edit was told"),
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn files_that_are_moved_into_place_are_taken_although_more_follow() {
+        let directory = tempfile::tempdir().unwrap();
+        for watched in [directory.path().to_owned(), directory.path().join("mesh.yaml")] {
+            let (draft, path) =
+                (directory.path().join("draft"), directory.path().join("mesh.yaml"));
+            fs::write(&path, "a").unwrap();
+            let mut files = Files::new(vec![watched]);
+            let restless = async {
+                for round in 0_u32.. {
+                    fs::write(&draft, round.to_string()).unwrap();
+                    fs::rename(&draft, &path).unwrap();
+                    tokio::time::sleep(POLL).await;
+                }
+            };
+            let taken = async {
+                for _ in 0..5 {
+                    files.edited().await;
+                }
+            };
+            tokio::select! {
+                done = tokio::time::timeout(MAX_MOVED_SETTLE * 2 * 5, taken) => assert!(done.is_ok()),
+                () = restless => {}
+            }
+            // One that is written in place again is waited for.
+            fs::write(&path, "in place").unwrap();
+            assert!(tokio::time::timeout(SETTLE, files.edited()).await.is_err());
+            files.edited().await;
         }
     }
 

@@ -1,0 +1,67 @@
+//! Which files were moved into place whole, as the kernel reports it.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::io;
+use std::path::{Path, PathBuf};
+
+use inotify::{EventMask, Inotify, WatchMask};
+
+/// Room for events of one reading.
+const EVENTS: usize = 16 * 1024;
+/// Most names that are kept; with more, files are waited for.
+const MAX_MOVED: usize = 10_000;
+
+/// The documents that were moved into place (rename) and not written since. What a file system does not report, or the
+/// kernel has no watch left for, is missing here.
+#[derive(Debug)]
+pub(super) struct Moves {
+    kernel: Inotify,
+    /// The directories that are watched, each by the names that its files have here.
+    directories: BTreeMap<i32, BTreeSet<PathBuf>>,
+    moved: BTreeSet<PathBuf>,
+}
+
+impl Moves {
+    /// Watches these files and directories.
+    pub(super) fn new(paths: &[PathBuf]) -> io::Result<Self> {
+        let kernel = Inotify::init()?;
+        let mut directories: BTreeMap<i32, BTreeSet<PathBuf>> = BTreeMap::new();
+        for path in paths {
+            let directory = if path.is_dir() { path } else { path.parent().unwrap_or(path) };
+            let reached = if directory == Path::new("") { Path::new(".") } else { directory };
+            let mask = WatchMask::MOVED_TO | WatchMask::MODIFY | WatchMask::CREATE;
+            let watch = kernel.watches().add(reached, mask)?;
+            let names = directories.entry(watch.get_watch_descriptor_id()).or_default();
+            names.insert(directory.to_owned());
+        }
+        Ok(Self { kernel, directories, moved: BTreeSet::new() })
+    }
+
+    /// Whether all of these were moved into place and not written since.
+    pub(super) fn has_all<'a>(&mut self, mut paths: impl Iterator<Item = &'a PathBuf>) -> bool {
+        self.read();
+        paths.all(|path| self.moved.contains(path))
+    }
+
+    fn read(&mut self) {
+        let mut room = [0; EVENTS];
+        loop {
+            // Nothing more to read is an error of its own kind. After any other, files are waited for.
+            let Ok(events) = self.kernel.read_events(&mut room) else { return };
+            for event in events {
+                if event.mask.contains(EventMask::Q_OVERFLOW) || self.moved.len() >= MAX_MOVED {
+                    self.moved.clear();
+                }
+                let directory = event.wd.get_watch_descriptor_id();
+                let names = self.directories.get(&directory).into_iter().flatten();
+                for path in names.filter_map(|directory| Some(directory.join(event.name?))) {
+                    if event.mask.contains(EventMask::MOVED_TO) {
+                        self.moved.insert(path);
+                    } else {
+                        self.moved.remove(&path);
+                    }
+                }
+            }
+        }
+    }
+}
