@@ -155,3 +155,27 @@ async fn a_policy_of_tls_outside_says_whether_it_works() {
     says(&bed, &second, &tls("", "", "")).await;
     replica.end();
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_external_policy_says_whether_its_authorizer_is_there() {
+    let Some(kube) = binary() else { return };
+    let (bed, kubeconfig) = cluster(&kube).await;
+    let replica = Replica::start("controller-0", &kubeconfig);
+    leads(&replica).await;
+    let policy = json!({"apiVersion": "leno.dev/v1alpha1", "kind": "AuthorizationPolicy",
+        "metadata": {"name": "ask", "namespace": "shop"},
+        "spec": {"selector": {}, "action": "External", "rules": [{}],
+            "external": {"backendRef": {"name": "opa", "port": 9191}, "body": {"maxBytes": 1024}}}});
+    until("the kind is served", async || bed.serves(&policy).await).await;
+    run_pod(&bed, "web-0", "10.244.0.7").await;
+    bed.apply(policy.clone()).await;
+    let all = |resolved, programmed| {
+        [("Accepted", ""), ("ResolvedRefs", resolved), ("Programmed", programmed)]
+    };
+    says(&bed, &policy, &all("BackendNotFound", "BackendNotFound")).await;
+    bed.apply(service("opa", 9191)).await;
+    says(&bed, &policy, &all("", "")).await;
+    bed.delete(service("opa", 9191)).await;
+    says(&bed, &policy, &all("BackendNotFound", "BackendNotFound")).await;
+    replica.end();
+}

@@ -2,12 +2,15 @@
 
 use leno_index::{Index, Proxies};
 use leno_resources::{AuthorizationPolicy, PolicyTarget};
+use leno_types::ServiceName;
 
 use super::{NO_PROXY, NOT_FOUND, Policy, exists, not_accepted, wrong};
-use crate::conditions::{ACCEPTED, Found, PROGRAMMED};
+use crate::conditions::{ACCEPTED, Found, PROGRAMMED, RESOLVED};
 
 /// The policy is for the whole mesh, and its namespace is not the control plane's.
 const NOT_PERMITTED: &str = "TargetNotPermitted";
+/// The service that decides for an external policy is not there, or has no such port.
+const NO_AUTHORIZER: &str = "BackendNotFound";
 
 pub(super) fn found(
     index: &Index,
@@ -49,5 +52,31 @@ pub(super) fn found(
         (Ok(_), Proxies::None) => wrong(NO_PROXY, "no instance has a proxy: nothing is decided"),
         (Ok(_), Proxies::NoInstance) => wrong(NO_PROXY, "there is no instance"),
     };
-    vec![(ACCEPTED, accepted), (PROGRAMMED, programmed)]
+    if accepted.is_err() || written.spec.external.is_none() {
+        return vec![(ACCEPTED, accepted), (PROGRAMMED, programmed)];
+    }
+    let resolved = authorizer(index, policy.namespace, written);
+    // Its proxies deny what they cannot ask about.
+    let programmed = match &resolved {
+        Ok(_) => programmed,
+        Err(_) => programmed.and(resolved.clone()),
+    };
+    vec![(ACCEPTED, accepted), (RESOLVED, resolved), (PROGRAMMED, programmed)]
+}
+
+/// Whether the service of an external policy is there.
+fn authorizer(index: &Index, namespace: &str, written: &AuthorizationPolicy) -> Found {
+    let Some(external) = &written.spec.external else { return Ok(String::new()) };
+    let of = &external.backend_ref;
+    let namespace = of.namespace.as_deref().unwrap_or(namespace);
+    let service = ServiceName::new(namespace, &of.name).ok();
+    let known = service.and_then(|name| index.service(&name));
+    let what = match known {
+        None => format!("there is no Service {namespace}/{}", of.name),
+        Some(known) if known.port(of.port).is_none() => {
+            format!("Service {namespace}/{} has no port {}", of.name, of.port)
+        }
+        Some(_) => return Ok(String::new()),
+    };
+    wrong(NO_AUTHORIZER, format!("{what}: what is asked about is denied"))
 }

@@ -398,6 +398,31 @@ fn an_authorization_policy_says_whether_it_is_enforced() {
     }
 }
 
+#[test]
+fn an_external_policy_says_whether_its_authorizer_is_there() {
+    let mut index = Index::new(Settings::default());
+    for located in parse("mesh.yaml", MESH).unwrap().objects {
+        index.apply(Change::Upsert(located.value));
+    }
+    for (authorizer, expected) in [
+        ("{name: web, port: 80}", ["Accepted", "ResolvedRefs", "Programmed"]),
+        ("{name: web, port: 99}", ["Accepted", "BackendNotFound", "BackendNotFound"]),
+        ("{name: none, port: 80}", ["Accepted", "BackendNotFound", "BackendNotFound"]),
+        (
+            "{name: web, namespace: other, port: 80}",
+            ["Accepted", "BackendNotFound", "BackendNotFound"],
+        ),
+    ] {
+        let attached =
+            format!("selector: {{}}, action: External, external: {{backendRef: {authorizer}}}");
+        let status =
+            policy_status(&index, &authorization("shop", &attached), None, &at(0)).unwrap();
+        let [ancestor] = &status.ancestors[..] else { panic!("{status:?}") };
+        let found: Vec<_> = ancestor.conditions.iter().map(|one| one.reason.as_str()).collect();
+        assert_eq!(found, expected, "{authorizer}");
+    }
+}
+
 /// A policy of the whole namespace, or of some workloads in it, and the proxies of two of these.
 #[test]
 fn a_policy_that_older_proxies_do_not_enforce_is_not_programmed_and_names_their_workloads() {
