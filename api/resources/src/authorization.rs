@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use leno_types::TrustDomain;
 use leno_types::authorization as meaning;
 use leno_types::authorizer::ExternalAuthorizer;
-use leno_types::tokens::{ClaimMatch, TokenIssuer};
+use leno_types::tokens::{ClaimHeader, ClaimMatch, TokenIssuer};
 use serde::{Deserialize, Serialize};
 
 use crate::duration::Duration;
@@ -21,9 +21,13 @@ use crate::traffic::{PolicyTarget, meaning::source};
 pub const MAX_AUTHORIZATION_ENTRIES: usize = 64;
 
 pub use external::{
-    AuthorizerHeadersSpec, AuthorizerProtocolSpec, AuthorizerRef, ExternalSpec, OnFailure,
+    AuthorizerBodySpec, AuthorizerHeadersSpec, AuthorizerProtocolSpec, AuthorizerRef, ExternalSpec,
+    OnFailure, OnLarger,
 };
 pub use jwks::MAX_BYTES as MAX_KEY_SET_BYTES;
+
+/// The key of a `ConfigMap` that holds a set of keys of tokens.
+pub const KEY_SET_KEY: &str = "jwks.json";
 
 /// How far clocks may differ if the policy does not say it.
 const CLOCK_SKEW: std::time::Duration = std::time::Duration::from_secs(30);
@@ -81,12 +85,30 @@ pub struct TokenIssuerSpec {
     /// be in the annotation `leno.dev/keys-from` of the control plane's Namespace.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub jwks_url: Option<String>,
+    /// Instead of `jwks`: a ConfigMap of the policy's namespace that has the set as `jwks.json`. A change of it holds at
+    /// once.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub jwks_config_map: Option<String>,
     /// The header of requests that carries the token. The default is Authorization, after `Bearer`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub header: Option<String>,
     /// How far the clocks of the issuer and of the proxies may differ, 5m at most. The default is 30s.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub clock_skew: Option<Duration>,
+    /// Claims of valid tokens that the application gets as headers. What clients send under these names never reaches it.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub claim_headers: Vec<ClaimHeaderSpec>,
+}
+
+/// A header with the value of a claim.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+#[serde(rename_all = "camelCase", default)]
+pub struct ClaimHeaderSpec {
+    /// Its name.
+    pub name: String,
+    /// The name of the claim. Dots lead to claims within claims.
+    pub claim: String,
 }
 
 /// A claim of the token.
@@ -315,11 +337,19 @@ impl TokenIssuerSpec {
             keys: jwks::parse(&self.jwks).unwrap_or_default(),
             header: self.header_name().to_ascii_lowercase().into(),
             clock_skew: self.clock_skew.map_or(CLOCK_SKEW, |skew| skew.0),
+            claim_headers: self.claim_headers.iter().map(ClaimHeaderSpec::header).collect(),
         }
     }
 
     pub(crate) fn header_name(&self) -> &str {
         self.header.as_deref().unwrap_or("authorization")
+    }
+}
+
+impl ClaimHeaderSpec {
+    fn header(&self) -> ClaimHeader {
+        let header = self.name.to_ascii_lowercase().into();
+        ClaimHeader { header, claim: self.claim.as_str().into() }
     }
 }
 

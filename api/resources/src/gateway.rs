@@ -26,5 +26,5 @@ pub use reference::{
 pub use stream::{StreamRule, TcpRoute, TcpRouteSpec, TlsRoute, TlsRouteSpec};
 pub use tls::{
     AUTHORITIES_KEY, AuthorityRef, BackendTlsPolicy, BackendTlsPolicySpec, SubjectAltName,
-    SubjectAltNameType, TlsValidation, only_authorities,
+    SubjectAltNameType, TlsValidation, only_used,
 };

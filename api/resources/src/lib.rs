@@ -44,9 +44,10 @@ pub use k8s_openapi::api::discovery::v1::EndpointSlice;
 
 pub use authorization::{
     AuthorizationAction, AuthorizationPolicy, AuthorizationPolicySpec, AuthorizationRule,
-    AuthorizerHeadersSpec, AuthorizerProtocolSpec, AuthorizerRef, ClaimSpec, ClientSpec,
-    ExternalSpec, GrpcSpec, HeaderSpec, IpBlockSpec, MAX_AUTHORIZATION_ENTRIES, MAX_KEY_SET_BYTES,
-    OnFailure, RequestSpec, SegmentSpec, TokenIssuerSpec, WorkloadSelector, check_key_set,
+    AuthorizerBodySpec, AuthorizerHeadersSpec, AuthorizerProtocolSpec, AuthorizerRef,
+    ClaimHeaderSpec, ClaimSpec, ClientSpec, ExternalSpec, GrpcSpec, HeaderSpec, IpBlockSpec,
+    KEY_SET_KEY, MAX_AUTHORIZATION_ENTRIES, MAX_KEY_SET_BYTES, OnFailure, OnLarger, RequestSpec,
+    SegmentSpec, TokenIssuerSpec, WorkloadSelector, check_key_set,
 };
 pub use cron::{ConcurrencyPolicy, Cron, Schedule};
 pub use duration::{Duration, DurationError};

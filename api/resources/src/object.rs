@@ -30,7 +30,7 @@ pub enum Object {
     ServiceAccount(Box<ServiceAccount>),
     /// Endpoints of a service.
     EndpointSlice(Box<EndpointSlice>),
-    /// Certificates of authorities, for policies that refer to them.
+    /// Certificates of authorities and keys of tokens, for policies that refer to them.
     ConfigMap(Box<ConfigMap>),
     /// A route of HTTP requests.
     HttpRoute(Box<HttpRoute>),

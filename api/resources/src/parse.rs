@@ -283,7 +283,7 @@ fn object(kind: Kind, file: &Arc<str>, node: &Node, problems: &mut Vec<Problem>)
         ),
         Kind::ConfigMap => {
             let mut object = reader.in_namespace(|it: &mut crate::ConfigMap| &mut it.metadata)?;
-            crate::gateway::only_authorities(&mut object);
+            crate::gateway::only_used(&mut object);
             Object::ConfigMap(object)
         }
         Kind::BackendTlsPolicy => Object::BackendTlsPolicy(

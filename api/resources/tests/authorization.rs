@@ -3,7 +3,7 @@
 use leno_resources::{AuthorizationPolicy, Object, parse, to_yaml};
 use leno_types::TrustDomain;
 use leno_types::authorization::{Action, PathMatch, SegmentMatch};
-use leno_types::authorizer::AuthorizerProtocol;
+use leno_types::authorizer::{AuthorizerBody, AuthorizerProtocol};
 
 const FULL: &str = "\
 apiVersion: leno.dev/v1alpha1
@@ -246,17 +246,21 @@ fn tokens_are_of_issuers_with_public_keys() {
          - {{issuer: 'https://id', audiences: [a, b], jwks: '{JWKS}', header: X-Token, clockSkew: 10s}}\n  \
          - {{issuer: 'https://id2', audiences: [a], jwks: '{JWKS}'}}\n  \
          - {{issuer: 'https://id3', audiences: [a], jwksUrl: 'https://id3/keys?a=b'}}\n  \
+         - {{issuer: 'https://id4', audiences: [a], jwksConfigMap: keys, claimHeaders: [{{name: X-User, claim: a.b}}]}}\n  \
          rules: [{{claims: [{{name: groups, values: [ops]}}, {{name: sub}}]}}]\n"
     );
     let read = policy(&text);
     let written = to_yaml(&Object::AuthorizationPolicy(Box::new(read.clone())));
     assert_eq!(policy(&written), read);
     let meaning = read.policy(&TrustDomain::default());
-    let [first, second, third] = &meaning.tokens[..] else { panic!("{meaning:?}") };
+    let [first, second, third, fourth] = &meaning.tokens[..] else { panic!("{meaning:?}") };
     assert_eq!((&*first.header, first.clock_skew.as_secs()), ("x-token", 10));
     assert_eq!((&*second.header, second.clock_skew.as_secs()), ("authorization", 30));
     assert_eq!((first.keys.len(), first.keys[0].algorithm.as_str()), (1, "EdDSA"));
     assert!(third.keys.is_empty(), "keys that are still to be fetched");
+    assert!(fourth.keys.is_empty(), "keys that are still to be read");
+    let [header] = &fourth.claim_headers[..] else { panic!("{fourth:?}") };
+    assert_eq!((&*header.header, &*header.claim), ("x-user", "a.b"));
     assert_eq!(first.keys[0].id.as_deref(), Some("a"));
     assert_eq!(meaning.rules[0].claims.len(), 2);
 }
@@ -287,6 +291,31 @@ fn tokens_that_would_not_hold_are_refused() {
         (
             "  tokens: [{issuer: i, audiences: [a], jwksUrl: 'file:///keys'}]\n".to_owned(),
             "jwksUrl: is no URL",
+        ),
+        (
+            format!("  tokens: [{{{issuer}, jwksConfigMap: keys}}]\n"),
+            "jwksConfigMap: says the same as jwks",
+        ),
+        (
+            "  tokens: [{issuer: i, audiences: [a], jwksConfigMap: keys, jwksUrl: 'https://i/k'}]\n"
+                .to_owned(),
+            "jwksUrl: says the same",
+        ),
+        (
+            "  tokens: [{issuer: i, audiences: [a], jwksConfigMap: 'a/b'}]\n".to_owned(),
+            "jwksConfigMap: ",
+        ),
+        (
+            format!("  tokens: [{{{issuer}, claimHeaders: [{{name: leno-user, claim: sub}}]}}]\n"),
+            "claimHeaders[0].name: leno-user of clients is removed",
+        ),
+        (
+            format!("  tokens: [{{{issuer}, claimHeaders: [{{name: Authorization, claim: sub}}]}}]\n"),
+            "claimHeaders[0].name: carries the token",
+        ),
+        (
+            format!("  tokens: [{{{issuer}, claimHeaders: [{{name: x-user}}]}}]\n"),
+            "claimHeaders[0].claim: is empty",
         ),
         (format!("  tokens: [{{{issuer}, clockSkew: 6m}}]\n"), "clockSkew: is more than 5m"),
         (
@@ -348,12 +377,15 @@ fn an_external_authorizer_is_a_service_with_defaults() {
     onFailure: Allow
     pathPrefix: /check
     headers: {sent: [Authorization], onRequest: [X-User], onResponse: [Set-Cookie]}
+    body: {maxBytes: 1024, onLarger: Truncate}
 ",
     );
     assert_eq!((all.service.to_string().as_str(), &*all.path_prefix), ("auth/opa", "/check"));
     assert_eq!((all.timeout.as_millis(), all.permits_on_failure), (250, true));
     assert_eq!(all.sent.as_deref().unwrap_or_default(), ["authorization".into()]);
     assert_eq!((&*all.on_request[0], &*all.on_response[0]), ("x-user", "set-cookie"));
+    let body = AuthorizerBody { max_bytes: 1024, partial: true, as_bytes: false };
+    assert_eq!((few.body, all.body), (None, Some(body)));
 }
 
 #[test]
@@ -381,6 +413,19 @@ fn mistakes_of_external_authorizers_are_told() {
         (
             "  external: {backendRef: {name: opa, port: 80}, headers: {onRequest: [Leno-Error]}}\n",
             "spec.external.headers.onRequest[0]: leno-error of clients is removed",
+        ),
+        (
+            "  external: {backendRef: {name: opa, port: 80}, body: {maxBytes: 65537}}\n",
+            "spec.external.body.maxBytes: is not between 1 and 65536",
+        ),
+        (
+            "  external: {backendRef: {name: opa, port: 80}, body: {}}\n",
+            "spec.external.body.maxBytes: is not between 1 and 65536",
+        ),
+        (
+            "  external: {backendRef: {name: opa, port: 80}, protocol: Http, \
+             body: {maxBytes: 1, packAsBytes: true}}\n",
+            "spec.external.body.packAsBytes: has no effect with protocol Http",
         ),
         (
             "  external: {backendRef: {name: opa, port: 80}, header: {}}\n",

@@ -27,7 +27,23 @@ pub struct ExternalAuthorizer {
     pub on_request: Vec<Arc<str>>,
     /// The headers of the answer that are added to the response to a permitted request, in lower case.
     pub on_response: Vec<Arc<str>>,
+    /// How much of the body of the request the authorizer is sent; `None` means nothing.
+    pub body: Option<AuthorizerBody>,
 }
+
+/// How the body of a request is sent to an authorizer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct AuthorizerBody {
+    /// Most bytes of it.
+    pub max_bytes: u32,
+    /// A longer body is cut there; otherwise its request is denied.
+    pub partial: bool,
+    /// Over gRPC it is bytes (`raw_body`) and not a text (`body`).
+    pub as_bytes: bool,
+}
+
+/// Most bytes of a body that an authorizer is sent. The proxy holds them until the answer.
+pub const MAX_AUTHORIZER_BODY: u32 = 64 * 1024;
 
 impl ExternalAuthorizer {
     /// Stands for an authorizer that a document does not name correctly: it is never there, so that requests are
@@ -44,6 +60,7 @@ impl ExternalAuthorizer {
             sent: None,
             on_request: Vec::new(),
             on_response: Vec::new(),
+            body: None,
         }
     }
 }

@@ -16,6 +16,17 @@ pub struct TokenIssuer {
     pub header: Arc<str>,
     /// How far the clocks of the issuer and of the proxy may differ.
     pub clock_skew: Duration,
+    /// The claims of valid tokens that the application gets as headers.
+    pub claim_headers: Vec<ClaimHeader>,
+}
+
+/// A header of requests that has the value of a claim. Clients cannot set it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ClaimHeader {
+    /// The name of the header, in lower case.
+    pub header: Arc<str>,
+    /// The name of the claim, as in [`ClaimMatch`].
+    pub claim: Arc<str>,
 }
 
 /// A public key that verifies tokens of one algorithm.

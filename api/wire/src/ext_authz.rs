@@ -36,6 +36,22 @@ pub struct Check<'a> {
     pub version: &'a str,
     /// The headers, each name in lower case, and once.
     pub headers: HashMap<String, String>,
+    /// The body, or its beginning.
+    pub body: CheckBody,
+    /// The length of the body; -1 if it is not known.
+    pub size: i64,
+}
+
+/// The body of a request that an authorizer decides on.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum CheckBody {
+    /// It is not sent.
+    #[default]
+    None,
+    /// As a text.
+    Text(String),
+    /// As bytes.
+    Bytes(Vec<u8>),
 }
 
 /// What an authorizer answers.
@@ -82,14 +98,21 @@ impl Check<'_> {
             // Below a thousand million.
             nanos: self.time.subsec_nanos() as i32,
         };
+        let (body, raw_body) = match self.body {
+            CheckBody::None => Default::default(),
+            CheckBody::Text(text) => (text, Vec::new()),
+            CheckBody::Bytes(bytes) => (String::new(), bytes),
+        };
         let http = proto::HttpRequest {
             method: self.method.to_owned(),
             headers: self.headers,
             path: self.path.to_owned(),
             host: self.host.to_owned(),
             scheme: "http".to_owned(),
-            size: -1,
+            size: self.size,
             protocol: self.version.to_owned(),
+            body,
+            raw_body: raw_body.into(),
         };
         let attributes = proto::AttributeContext {
             source: peer(self.client, self.client_identity),
@@ -182,14 +205,18 @@ mod tests {
             host: "web",
             version: "HTTP/2",
             headers: [("x".to_owned(), "1".to_owned())].into(),
+            body: CheckBody::Text("b".to_owned()),
+            size: 1,
         };
+        let raw = Check { body: CheckBody::Bytes(vec![0xff]), ..check.clone() }.encode();
+        assert!(raw.windows(3).any(|at| at == b"\x62\x01\xff"), "{raw:?}");
         let bytes = check.encode();
         for part in [
             // attributes.source.address.socket_address and principal
             &b"\x0a\x0f\x0a\x0d\x12\x09192.0.2.1\x18\x05\x22\x14spiffe://d/ns/n/sa/s"[..],
             // request.http.method, headers
             b"\x12\x03GET\x1a\x06\x0a\x01x\x12\x011\x22\x04/a?b\x2a\x03web\x32\x04http",
-            b"\x52\x06HTTP/2",
+            b"\x48\x01\x52\x06HTTP/2\x5a\x01b",
         ] {
             assert!(bytes.windows(part.len()).any(|at| at == part), "{part:?} in {bytes:?}");
         }

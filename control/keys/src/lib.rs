@@ -1,8 +1,8 @@
-//! The public keys of issuers of tokens, fetched from where the issuers publish them.
+//! The public keys of issuers of tokens, fetched from where the issuers publish them, or read from `ConfigMap`s.
 //!
-//! Authorization policies name a URL. Any tenant can write one, and the control plane reaches what tenants do
-//! not, so that it fetches from the origins alone that its operator has permitted, and never from the machine
-//! itself or its cloud (CVE-2026-41413). A set that cannot be fetched has no keys, unless it was fetched before:
+//! Authorization policies name a URL, or a `ConfigMap` of their own namespace. Any tenant can write a URL, and the
+//! control plane reaches what tenants do not, so that it fetches from the origins alone that its operator has
+//! permitted, and never from the machine itself or its cloud (CVE-2026-41413). A set that cannot be fetched has no keys, unless it was fetched before:
 //! there is no key to fall back to (CVE-2026-31837).
 //!
 //! ```text

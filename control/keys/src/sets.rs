@@ -8,7 +8,8 @@ use std::time::Duration;
 
 use leno_index::Change;
 use leno_resources::{
-    AuthorizationPolicy, KEYS_FROM_ANNOTATION, Kind, Namespace, Object, ObjectKey, keys_from,
+    AuthorizationPolicy, ConfigMap, KEY_SET_KEY, KEYS_FROM_ANNOTATION, Kind, Namespace, Object,
+    ObjectKey, check_key_set, keys_from,
 };
 use tokio::sync::mpsc;
 use tokio::task::AbortHandle;
@@ -32,14 +33,16 @@ const RESULTS: usize = 16;
 /// What a fetch of a URL has found.
 type Fetched = (String, Result<String, FetchError>);
 
-/// The sets of keys that authorization policies name by URL.
+/// The sets of keys that authorization policies name by URL or by `ConfigMap`.
 pub struct KeySets {
     /// The namespace of the control plane, which says what is permitted.
     namespace: String,
     fetcher: Fetcher,
     store: Option<Store>,
-    /// The policies that name URLs, as they were read.
+    /// The policies that name URLs or `ConfigMap`s, as they were read.
     policies: BTreeMap<ObjectKey, AuthorizationPolicy>,
+    /// The sets in `ConfigMap`s.
+    config_maps: BTreeMap<ObjectKey, String>,
     followed: BTreeMap<String, FollowedSet>,
     /// How many permitted URLs are not fetched, for want of places.
     left_out: usize,
@@ -83,6 +86,7 @@ impl KeySets {
             fetcher: Fetcher::new(Vec::new()),
             store,
             policies: BTreeMap::new(),
+            config_maps: BTreeMap::new(),
             followed: BTreeMap::new(),
             left_out: 0,
             counts: Arc::default(),
@@ -96,18 +100,28 @@ impl KeySets {
         move |text| counts.render(text)
     }
 
-    /// Writes the keys into policies that name a URL, and begins to fetch what is new. A set that has not been
-    /// fetched yet has no keys. Where other origins are permitted now, all policies that name URLs are added.
+    /// Writes the keys into policies that name a URL or a `ConfigMap`, and begins to fetch what is new. A set that has
+    /// not been fetched yet has no keys. Where other origins are permitted now, or a `ConfigMap` has other keys, the
+    /// policies that this is for are added.
     pub fn fill(&mut self, changes: &mut Vec<Change>) {
         let (mut permits_others, mut names_others) = (false, false);
+        let mut replaced = BTreeSet::new();
         for change in &*changes {
             let (key, policy) = match change {
+                Change::Upsert(object @ Object::ConfigMap(map)) => {
+                    replaced.extend(self.replace(object.key(), Some(map)));
+                    continue;
+                }
+                Change::Delete(key) if key.kind == Kind::ConfigMap => {
+                    replaced.extend(self.replace(key.clone(), None));
+                    continue;
+                }
                 Change::Upsert(Object::Namespace(namespace)) => {
                     permits_others |= self.permit(namespace);
                     continue;
                 }
                 Change::Upsert(object @ Object::AuthorizationPolicy(policy)) => {
-                    (object.key(), Some(&**policy).filter(|policy| urls(policy).next().is_some()))
+                    (object.key(), Some(&**policy).filter(|policy| names_keys(policy)))
                 }
                 Change::Delete(key) if key.kind == Kind::Namespace => {
                     if key.name == self.namespace {
@@ -133,16 +147,34 @@ impl KeySets {
         if permits_others || names_others {
             self.follow();
         }
-        if permits_others {
-            let all = self.policies.values().cloned();
-            changes
-                .extend(all.map(|one| Change::Upsert(Object::AuthorizationPolicy(Box::new(one)))));
-        }
+        let is_other = |policy: &&AuthorizationPolicy| {
+            permits_others || config_maps(policy).any(|key| replaced.contains(&key))
+        };
+        let others = self.policies.values().filter(is_other).cloned();
+        changes
+            .extend(others.map(|one| Change::Upsert(Object::AuthorizationPolicy(Box::new(one)))));
         for change in changes {
             if let Change::Upsert(Object::AuthorizationPolicy(policy)) = change {
                 self.complete(policy);
             }
         }
+    }
+
+    /// Takes the set of a `ConfigMap`, if it has one. Returns the key of the object if it had another one.
+    fn replace(&mut self, key: ObjectKey, object: Option<&ConfigMap>) -> Option<ObjectKey> {
+        let text = object.and_then(|map| map.data.as_ref()?.get(KEY_SET_KEY));
+        let set = text.filter(|text| match check_key_set(text) {
+            Ok(()) => true,
+            Err(error) => {
+                tracing::warn!(object = %key, error, "its {KEY_SET_KEY} holds no keys of tokens");
+                false
+            }
+        });
+        let before = match set {
+            Some(set) => self.config_maps.insert(key.clone(), set.clone()),
+            None => self.config_maps.remove(&key),
+        };
+        (before.as_ref() != set).then_some(key)
     }
 
     /// Takes the origins of the control plane's namespace. Returns whether they are other ones.
@@ -215,8 +247,21 @@ impl KeySets {
     }
 
     fn complete(&self, policy: &mut AuthorizationPolicy) {
+        let namespace = policy.metadata.namespace.as_str();
         for issuer in &mut policy.spec.tokens {
-            if let Some(url) = &issuer.jwks_url {
+            if let Some(name) = &issuer.jwks_config_map {
+                let set = self.config_maps.get(&config_map(namespace, name)).cloned();
+                if set.is_none() {
+                    let policy = &policy.metadata.name;
+                    tracing::warn!(
+                        namespace,
+                        policy,
+                        config_map = name,
+                        "there are no keys of tokens: no ConfigMap of the namespace has such a {KEY_SET_KEY}"
+                    );
+                }
+                issuer.jwks = set.unwrap_or_default();
+            } else if let Some(url) = &issuer.jwks_url {
                 let known = self.followed.get(url).filter(|_| self.fetcher.permits(url).is_ok());
                 issuer.jwks = known.and_then(|one| one.set.clone()).unwrap_or_default();
             }
@@ -323,6 +368,21 @@ impl Counts {
             let _ = writeln!(text, "leno_control_key_sets{{state=\"{state}\"}} {count}");
         }
     }
+}
+
+/// Whether a policy names keys that are elsewhere.
+fn names_keys(policy: &AuthorizationPolicy) -> bool {
+    urls(policy).next().is_some() || config_maps(policy).next().is_some()
+}
+
+fn config_maps(policy: &AuthorizationPolicy) -> impl Iterator<Item = ObjectKey> {
+    let names = policy.spec.tokens.iter().filter_map(|issuer| issuer.jwks_config_map.as_deref());
+    names.map(move |name| config_map(&policy.metadata.namespace, name))
+}
+
+fn config_map(namespace: &str, name: &str) -> ObjectKey {
+    let (namespace, name) = (namespace.to_owned(), name.to_owned());
+    ObjectKey { kind: Kind::ConfigMap, namespace, name }
 }
 
 fn urls(policy: &AuthorizationPolicy) -> impl Iterator<Item = &str> {

@@ -8,7 +8,7 @@ use k8s_openapi::api::core::v1::{ConfigMap, Namespace, Pod, Service};
 use k8s_openapi::api::discovery::v1::EndpointSlice;
 use leno_kube::core::NamespaceResourceScope;
 use leno_kube::{Api, Client, Resource};
-use leno_resources::gateway::only_authorities;
+use leno_resources::gateway::only_used;
 use leno_resources::{Kind, Object, ObjectKey};
 use serde::de::DeserializeOwned;
 use tokio::sync::mpsc;
@@ -206,7 +206,7 @@ impl Watched {
                 visit.visit(vec![api::<Reduced<EndpointSlice>>(client, scope)], make).await
             }
             Self::Core(Kind::ConfigMap) => {
-                visit.visit(vec![api::<ConfigMap>(client, scope)], authorities).await
+                visit.visit(vec![api::<ConfigMap>(client, scope)], config_map).await
             }
             Self::Pods => {
                 let make = |Reduced(pod)| pod::workload(&pod);
@@ -231,9 +231,9 @@ where
     }
 }
 
-/// Keeps nothing of a `ConfigMap` but certificate authorities; one without them counts as absent.
-fn authorities(mut object: ConfigMap) -> Result<Object, NoObject> {
-    only_authorities(&mut object);
+/// Keeps nothing of a `ConfigMap` but certificate authorities and keys of tokens; one without them counts as absent.
+fn config_map(mut object: ConfigMap) -> Result<Object, NoObject> {
+    only_used(&mut object);
     let object = Object::ConfigMap(Box::new(object));
     match &object {
         Object::ConfigMap(texts) if texts.data.as_ref().is_some_and(|texts| !texts.is_empty()) => {

@@ -339,12 +339,26 @@ impl Call {
             return Poll::Ready(false);
         }
         // The relay meets a reset again.
-        let Ok(piece) = ready!(self.poll_read(cx)) else { return Poll::Ready(false) };
-        if let Some(piece) = piece {
+        self.poll_kept(cx).map(|kept| kept.is_ok())
+    }
+
+    /// Reads and holds one more part of the body.
+    pub(crate) fn poll_kept(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Reset>> {
+        if let Some(piece) = ready!(self.poll_read(cx))? {
             self.held_bytes += piece.len();
             self.held.push(piece);
         }
-        Poll::Ready(true)
+        Poll::Ready(Ok(()))
+    }
+
+    /// Tells a client to send its body.
+    pub(crate) fn send_continue(&mut self) {
+        if let Some(stream) = &mut self.stream {
+            let mut head = Head::default();
+            head.push(b":status", b"100");
+            // A stream that is over says so when its body is read.
+            let _sent = stream.send_head(&head, false);
+        }
     }
 
     /// Reads the next piece of the body, and gives credit for it; at its end the trailers.

@@ -54,7 +54,8 @@ impl HeaderLine {
         &self.lower_name
     }
 
-    pub(crate) fn value(&self) -> &[u8] {
+    /// The value.
+    pub fn value(&self) -> &[u8] {
         &self.line[self.name_length + 2..self.line.len() - 2]
     }
 

@@ -58,6 +58,7 @@ pub use exchange::{Exchange, Judge, Judgement, Order, exchange, h1_to_h2, h2_to_
 pub use failure::{Cause, Failure, Place, Report};
 pub use grpc::{grpc_status_of, grpc_timeout};
 pub use head::{Framing, HeadError, RequestHead, RequestView, ResponseHead, ResponseView, Version};
+pub use hold::HeldBody;
 pub use leno_transport::Io;
 pub use limits::{Limits, MAX_HEAD_BYTES};
 pub use pool::{PoolStats, pool_stats, trim_pool};

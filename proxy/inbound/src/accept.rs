@@ -25,11 +25,11 @@ use leno_types::{Identity, MtlsMode, Protocol};
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 
+use crate::Shared;
 use crate::application::Application;
 use crate::authorize::{Access, Silence};
 use crate::own_tls::own_tls;
 use crate::race::{FirstSpeaker, race};
-use crate::{Client, Shared};
 
 /// Longest wait for the look-up of a client's address; after it the client counts as unmeshed.
 const RESOLVE_TIMEOUT: Duration = Duration::from_secs(1);
@@ -73,7 +73,7 @@ pub(crate) async fn accept(
     shared: &Shared,
     application: &Application,
     stream: TcpStream,
-    from: &Client,
+    from: &Access,
     rules: PortRules,
 ) -> Option<Accepted> {
     let registry = &shared.parts.registry;
@@ -120,7 +120,7 @@ pub(crate) async fn accept(
         }
         Ok(_) => {
             registry.count(Counter::InboundPlaintextRefused);
-            tracing::info!(client = %from.address.ip(), "refused: no mesh identity, and mTLS is strict");
+            tracing::info!(client = %from.address().ip(), "refused: no mesh identity, and mTLS is strict");
             client.reset();
             None
         }
@@ -139,7 +139,7 @@ async fn first_speaker(
     shared: &Shared,
     application: &Application,
     client: &mut Peeked<TcpStream>,
-    from: &Client,
+    access: &Access,
     PortRules { mtls, declared }: PortRules,
 ) -> io::Result<FirstSpeaker> {
     let client_first = matches!(declared, Protocol::Http1 | Protocol::Http2);
@@ -150,7 +150,7 @@ async fn first_speaker(
     };
     if client.speaks(longest).await?
         || mtls != MtlsMode::Disabled
-            && is_meshed(shared, from.address.ip()).await
+            && is_meshed(shared, access.address().ip()).await
             && client.speaks(Waits::MESHED.first_byte).await?
     {
         return Ok(FirstSpeaker::Client(None));
@@ -159,9 +159,7 @@ async fn first_speaker(
         return Ok(FirstSpeaker::Neither);
     }
     // A server that speaks first tells its client something, so that the client is authorized before.
-    let access = Access::new(from, application.dialled().port());
-    access.resolve(shared).await;
-    match access.silent(shared) {
+    match access.silent(shared).await {
         Silence::Permitted => race(shared, application, client).await,
         Silence::Undecided if client.speaks(shared.parts.limits.idle).await? => {
             Ok(FirstSpeaker::Client(None))

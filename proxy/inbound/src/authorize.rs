@@ -21,7 +21,7 @@ use leno_types::authorization::{Action, Authorization, AuthorizationPolicy};
 use leno_types::tokens::ClaimMatch;
 
 use crate::addresses::{Addresses, answered};
-use crate::external::{Authorizer, MeshServices};
+use crate::external::{Authorizer, Grants, MeshServices, is_same_variable};
 use crate::{Client, Shared, bearer};
 
 /// Said in `leno-error` when a policy denies a request.
@@ -47,6 +47,8 @@ pub(crate) struct Policies {
     tokens: TokenCache,
     /// Those of external policies, by position. Empty if there are none.
     authorizers: Vec<Option<Rc<Authorizer>>>,
+    /// The headers that the application gets from policies alone, each with the position of its policy.
+    owned: Vec<(usize, Arc<str>)>,
 }
 
 /// A client, and what the policies say of it.
@@ -88,6 +90,8 @@ pub(crate) struct Permit {
     pub(crate) until: Option<Duration>,
     /// The authorizers that are to be asked.
     pub(crate) authorizers: Vec<Rc<Authorizer>>,
+    /// What the policies change about the request.
+    pub(crate) grants: Grants,
 }
 
 /// A denied request, with what the client is told.
@@ -195,7 +199,45 @@ impl Policies {
             true => of.policies.iter().map(authorizer).collect(),
             false => Vec::new(),
         };
-        Self { of, table, counters, default, tokens: TokenCache::default(), authorizers }
+        let owned = of.policies.iter().enumerate().flat_map(|(at, policy)| {
+            let set = policy.external.iter().flat_map(|external| external.on_request.iter());
+            let claims = policy.tokens.iter().flat_map(|issuer| &issuer.claim_headers);
+            let names = set.chain(claims.map(|one| &one.header));
+            names.map(move |name| (at, Arc::clone(name)))
+        });
+        let owned = owned.collect();
+        Self { of, table, counters, default, tokens: TokenCache::default(), authorizers, owned }
+    }
+
+    /// The headers that clients of a port cannot set.
+    fn owned(&self, port: u16) -> impl Iterator<Item = &str> {
+        let is_here = move |policy: &AuthorizationPolicy| {
+            policy.ports.as_ref().is_none_or(|ports| ports.contains(&port))
+        };
+        let owned = self
+            .owned
+            .iter()
+            .filter(move |(policy, _)| self.of.policies.get(*policy).is_some_and(is_here));
+        owned.map(|(_, name)| &**name)
+    }
+
+    /// What a permitted request has in place of headers that clients cannot set.
+    fn grants(&self, port: u16, request: RequestView<'_>) -> Grants {
+        let mut grants = Grants::default();
+        if self.owned.is_empty() {
+            return grants;
+        }
+        for name in self.owned(port) {
+            grants.remove(request, name);
+        }
+        let mut policies: Vec<usize> = self.owned.iter().map(|(policy, _)| *policy).collect();
+        policies.dedup();
+        for policy in policies {
+            let tokens = (&self.tokens, &*self.of);
+            let lines = bearer::claim_headers(tokens, request, policy);
+            lines.into_iter().for_each(|line| grants.set(line));
+        }
+        grants
     }
 
     /// Closes idle connections to authorizers that are too old.
@@ -223,6 +265,7 @@ impl Policies {
 /// A request's head, without what the proxy removes.
 struct Forwarded<'a> {
     head: RequestView<'a>,
+    port: u16,
     policies: &'a Policies,
     /// Why a rule of an Allow policy, which matches otherwise, finds no valid token.
     token: Cell<Option<TokenError>>,
@@ -231,8 +274,8 @@ struct Forwarded<'a> {
 }
 
 impl<'a> Forwarded<'a> {
-    fn new(head: RequestView<'a>, policies: &'a Policies) -> Self {
-        Self { head, policies, token: Cell::new(None), until: Cell::new(None) }
+    fn new(head: RequestView<'a>, port: u16, policies: &'a Policies) -> Self {
+        Self { head, port, policies, token: Cell::new(None), until: Cell::new(None) }
     }
 }
 
@@ -250,7 +293,10 @@ impl AuthorizationRequest for Forwarded<'_> {
     }
 
     fn each_line(&self, is_wanted: &dyn Fn(&str) -> bool, see: &mut dyn FnMut(&str, &[u8])) {
-        self.head.forwarded(is_wanted).for_each(|(name, value)| see(name, value));
+        let is_own =
+            |name: &str| !self.policies.owned(self.port).any(|own| is_same_variable(name, own));
+        let is_seen = |name: &str| is_wanted(name) && is_own(name);
+        self.head.forwarded(is_seen).for_each(|(name, value)| see(name, value));
     }
 
     fn has_token(&self, policy: PolicyIndex, claims: &[ClaimMatch]) -> bool {
@@ -279,17 +325,17 @@ impl Access {
         Self { identity, client, port, addresses: RefCell::default(), rules: RefCell::default() }
     }
 
-    /// Waits for what the policies have to know of the client, for a moment at most. Without the answer a deny
-    /// rule matches that may be for the client.
-    pub(crate) async fn resolve(&self, shared: &Shared) {
-        let Some((policies, rules)) = self.rules(shared) else { return };
-        if !rules.lacks_addresses() {
-            return;
-        }
-        let awaited = self.addresses.borrow().awaited();
-        if let Some(awaited) = awaited {
-            answered(awaited, self.is_workload(&policies)).await;
-        }
+    /// What the policies say of this client, once they know what they have to know of it. That is waited for, for a moment
+    /// at most: without it a deny rule matches that may be for the client.
+    async fn resolved(&self, shared: &Shared) -> Option<(Rc<Policies>, Rc<ConnectionRules>)> {
+        let (policies, rules) = self.rules(shared)?;
+        let awaited = match rules.lacks_addresses() {
+            true => self.addresses.borrow().awaited(),
+            false => None,
+        };
+        let Some(awaited) = awaited else { return Some((policies, rules)) };
+        answered(awaited, self.is_workload(&policies)).await;
+        self.rules(shared)
     }
 
     /// Whether the client has proven an identity of the mesh's own trust domain.
@@ -335,14 +381,16 @@ impl Access {
 
     /// Decides on a request, except for what authorizers are to be asked. One that is permitted is to be decided on again
     /// when a token ends.
-    pub(crate) fn request(
+    pub(crate) async fn request(
         &self,
         shared: &Shared,
         request: RequestView<'_>,
     ) -> Result<Permit, Denied> {
-        let Some((policies, rules)) = self.rules(shared) else { return Ok(Permit::default()) };
+        let Some((policies, rules)) = self.resolved(shared).await else {
+            return Ok(Permit::default());
+        };
         let what = || format!("{} {}", request.method(), String::from_utf8_lossy(request.path()));
-        let forwarded = Forwarded::new(request, &policies);
+        let forwarded = Forwarded::new(request, self.port, &policies);
         let mut authorizers = Vec::new();
         let decision = policies.table.decide(&rules, &forwarded, |policy| {
             match policies.authorizers.get(policy.position()).cloned().flatten() {
@@ -352,17 +400,31 @@ impl Access {
         });
         let until = forwarded.until.get();
         self.conclude(shared, &policies, (decision, forwarded.token.get()), &what)?;
-        Ok(Permit { until, authorizers })
+        Ok(Permit { until, authorizers, grants: policies.grants(self.port, request) })
     }
 
     /// Decides on a connection that is relayed as bytes.
-    pub(crate) fn connection(&self, shared: &Shared, tls: Option<&OwnTls>) -> Result<(), Denied> {
-        let Some((policies, rules)) = self.rules(shared) else { return Ok(()) };
+    pub(crate) async fn connection(
+        &self,
+        shared: &Shared,
+        tls: Option<&OwnTls>,
+    ) -> Result<(), Denied> {
+        let Some((policies, rules)) = self.resolved(shared).await else { return Ok(()) };
         let what = || "a connection".to_owned();
         let decision = policies.table.decide_opaque(&rules, server_name(tls), |policy| {
             self.audited(shared, (&policies, policy), &what);
         });
         self.conclude(shared, &policies, (decision, None), &what)
+    }
+
+    /// The workload's port.
+    pub(crate) fn port(&self) -> u16 {
+        self.port
+    }
+
+    /// The client's address.
+    pub(crate) fn address(&self) -> std::net::SocketAddr {
+        self.client
     }
 
     /// The client's address, and its identity as text, empty without one.
@@ -385,6 +447,7 @@ impl Access {
                 client = self.name(),
                 address = %self.client,
                 server = %shared.parts.workload,
+                server_identity = own_identity(shared),
                 port = self.port,
                 left_out,
                 "an external authorizer has not permitted a request"
@@ -398,7 +461,7 @@ impl Access {
         if self.is_undecided(shared, &rules) {
             return Still::Permitted(None);
         }
-        let forwarded = Forwarded::new(request, &policies);
+        let forwarded = Forwarded::new(request, self.port, &policies);
         let decision = policies.table.decide(&rules, &forwarded, |_| ());
         match self.is_ended(shared, &policies, (decision, forwarded.token.get())) {
             true => Still::Ended,
@@ -427,8 +490,10 @@ impl Access {
     }
 
     /// What becomes of a client that waits for its server to speak.
-    pub(crate) fn silent(&self, shared: &Shared) -> Silence {
-        let Some((policies, rules)) = self.rules(shared) else { return Silence::Permitted };
+    pub(crate) async fn silent(&self, shared: &Shared) -> Silence {
+        let Some((policies, rules)) = self.resolved(shared).await else {
+            return Silence::Permitted;
+        };
         let decision = policies.table.decide_opaque(&rules, ServerNameView::NoTls, |_| ());
         match decision {
             AuthorizationDecision::Permitted(_) => Silence::Permitted,
@@ -459,6 +524,7 @@ impl Access {
                 client = self.name(),
                 address = %self.client,
                 server = %shared.parts.workload,
+                server_identity = own_identity(shared),
                 port = self.port,
                 left_out,
                 "ended: policies no longer permit what is in progress"
@@ -481,6 +547,7 @@ impl Access {
                 client = self.name(),
                 address = %self.client,
                 server = %shared.parts.workload,
+                server_identity = own_identity(shared),
                 port = self.port,
                 left_out,
                 "audited"
@@ -535,6 +602,7 @@ impl Access {
                 client = self.name(),
                 address = %self.client,
                 server = %shared.parts.workload,
+                server_identity = own_identity(shared),
                 port = self.port,
                 left_out,
                 "denied"
@@ -571,6 +639,11 @@ impl Access {
     fn name(&self) -> String {
         self.identity.as_ref().map_or_else(|| "(no identity)".to_owned(), ToString::to_string)
     }
+}
+
+/// The workload's own identity, for logs.
+fn own_identity(shared: &Shared) -> String {
+    shared.parts.tls.identity().map(|identity| identity.to_string()).unwrap_or_default()
 }
 
 /// `tls`: `None` if no policy needed the name when the connection began.

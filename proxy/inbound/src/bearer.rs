@@ -1,11 +1,12 @@
 //! The tokens of users that requests carry.
 
+use std::rc::Rc;
 use std::time::{Duration, SystemTime};
 
 use leno_http::{HeaderLine, RequestView};
-use leno_tokens::{TokenCache, TokenError};
+use leno_tokens::{Claims, TokenCache, TokenError};
 use leno_types::authorization::Authorization;
-use leno_types::tokens::{ClaimMatch, TokenIssuer};
+use leno_types::tokens::{ClaimHeader, ClaimMatch, TokenIssuer};
 
 /// The scheme of the header (RFC 6750 section 2.1), and the space behind it.
 const SCHEME: &[u8] = b"bearer ";
@@ -15,28 +16,23 @@ pub(crate) fn now() -> Duration {
     SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or(Duration::ZERO)
 }
 
-/// Until when a request has a valid token for a policy, with these claims; `None` if its token lacks claims.
-///
-/// # Errors
-/// Why it has no valid one.
-pub(crate) fn has_token(
-    (cache, of): (&TokenCache, &Authorization),
-    request: RequestView<'_>,
+/// The tokens of a request that a policy has issuers for, one for each header that carries tokens.
+fn verified<'p>(
+    (cache, of): (&'p TokenCache, &'p Authorization),
+    request: RequestView<'p>,
     policy: usize,
-    claims: &[ClaimMatch],
-) -> Result<Option<Duration>, TokenError> {
+) -> impl Iterator<Item = Result<(Rc<Claims>, &'p TokenIssuer), TokenError>> {
     let issuers = of.policies.get(policy).map(|policy| &*policy.tokens).unwrap_or_default();
     let now = now();
-    let mut outcome = Err(TokenError::Missing);
-    for (index, issuer) in issuers.iter().enumerate() {
+    issuers.iter().enumerate().filter_map(move |(index, issuer)| {
         let is_same = |one: &&TokenIssuer| one.header == issuer.header;
         if issuers.iter().take(index).any(|one| is_same(&one)) {
-            continue;
+            return None;
         }
         let of_header: Vec<&TokenIssuer> = issuers.iter().filter(is_same).collect();
         let is_header = |name: &str| name.eq_ignore_ascii_case(&issuer.header);
         let mut lines = request.forwarded(is_header).map(|(_, line)| line);
-        let verified = match (lines.next(), lines.next()) {
+        let claims = match (lines.next(), lines.next()) {
             (None, _) => Err(TokenError::Missing),
             // Applications differ in which one they read.
             (Some(_), Some(_)) => Err(TokenError::Malformed),
@@ -45,8 +41,27 @@ pub(crate) fn has_token(
                 None => Err(TokenError::Missing),
             },
         };
+        Some(claims.and_then(|claims| {
+            let issuer = of_header.get(claims.issuer()).copied().ok_or(TokenError::Issuer)?;
+            Ok((claims, issuer))
+        }))
+    })
+}
+
+/// Until when a request has a valid token for a policy, with these claims; `None` if its token lacks claims.
+///
+/// # Errors
+/// Why it has no valid one.
+pub(crate) fn has_token(
+    of: (&TokenCache, &Authorization),
+    request: RequestView<'_>,
+    policy: usize,
+    claims: &[ClaimMatch],
+) -> Result<Option<Duration>, TokenError> {
+    let mut outcome = Err(TokenError::Missing);
+    for verified in verified(of, request, policy) {
         match verified {
-            Ok(verified) if verified.fulfil(claims) => return Ok(Some(verified.until())),
+            Ok((verified, _)) if verified.fulfil(claims) => return Ok(Some(verified.until())),
             Ok(_) => outcome = Ok(None),
             Err(TokenError::Missing) => {}
             Err(error) if outcome != Ok(None) => outcome = Err(error),
@@ -54,6 +69,24 @@ pub(crate) fn has_token(
         }
     }
     outcome
+}
+
+/// The claims that the application gets as headers, of the valid tokens of a request for a policy.
+pub(crate) fn claim_headers(
+    of: (&TokenCache, &Authorization),
+    request: RequestView<'_>,
+    policy: usize,
+) -> Vec<HeaderLine> {
+    let mut lines: Vec<HeaderLine> = Vec::new();
+    for (claims, issuer) in verified(of, request, policy).filter_map(Result::ok) {
+        for ClaimHeader { header, claim } in &issuer.claim_headers {
+            // A text that no header can hold is left out.
+            let text = claims.text(claim);
+            let line = text.and_then(|text| HeaderLine::new(header, text.as_bytes()).ok());
+            lines.extend(line.filter(|line| lines.iter().all(|one| one.name() != line.name())));
+        }
+    }
+    lines
 }
 
 /// The token of a header's line. In `Authorization` it is behind its scheme, elsewhere also without.

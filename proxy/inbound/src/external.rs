@@ -21,7 +21,7 @@ use std::pin::Pin;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use leno_http::{HeaderLine, Order, RequestView};
+use leno_http::{HeaderLine, HeldBody, Order, RequestView};
 use leno_telemetry::Registry;
 use leno_types::ServiceName;
 use leno_types::authorizer::ExternalAuthorizer;
@@ -30,10 +30,11 @@ use tokio::io::{DuplexStream, duplex};
 use crate::Shared;
 use crate::authorize::{Access, Denied};
 pub(crate) use ask::Question;
-use ask::{AskError, Decided, GrpcConnection};
+use ask::{About, AskError, Decided, GrpcConnection};
+pub(crate) use headers::is_same_variable;
 
 /// Said in `leno-error` when an authorizer does not decide on a request.
-pub(crate) const AUTHORIZER_FAILED: &str = "authorizer-failed";
+const AUTHORIZER_FAILED: &str = "authorizer-failed";
 
 /// Most requests of one worker that authorizers are asked about at a time: with their heads and answers a few MiB.
 /// An authorizer that is slower than its clients is not given more.
@@ -87,7 +88,7 @@ pub(crate) struct Authorizer {
     failed: Rc<Cell<u64>>,
 }
 
-/// What authorizers change about a permitted request and its response.
+/// What policies and authorizers change about a permitted request and its response.
 #[derive(Debug, Default)]
 pub(crate) struct Grants {
     /// Names that clients may not set, as the client has spelt them.
@@ -141,16 +142,29 @@ impl Grants {
         order.response.add = &self.on_response;
     }
 
-    fn forget_of_clients(&mut self, of: &ExternalAuthorizer, request: RequestView<'_>) {
-        if of.on_request.is_empty() {
-            return;
-        }
+    /// Removes what a client has sent under a name, in each spelling.
+    pub(crate) fn remove(&mut self, request: RequestView<'_>, own: &str) {
         for (name, _) in request.headers() {
-            let is_reserved = of.on_request.iter().any(|own| headers::is_same_variable(name, own));
-            if is_reserved && !self.removed.iter().any(|known| known == name) {
+            if is_same_variable(name, own) && !self.removes(name) {
                 self.removed.push(name.to_owned());
             }
         }
+    }
+
+    /// Sets a header, unless it is set already.
+    pub(crate) fn set(&mut self, line: HeaderLine) {
+        if self.set.iter().all(|known| !known.name().eq_ignore_ascii_case(line.name())) {
+            self.set.push(line);
+        }
+    }
+
+    fn removes(&self, name: &str) -> bool {
+        self.removed.iter().any(|known| known == name)
+    }
+
+    /// The headers that are set, for a question.
+    fn lines(&self) -> impl Iterator<Item = (&str, &[u8])> {
+        self.set.iter().map(|line| (line.name(), line.value()))
     }
 }
 
@@ -162,25 +176,45 @@ pub(crate) struct Questions {
     what: String,
 }
 
+/// A denial, since an authorizer has not decided.
+pub(crate) fn failed(status: u16, reason: &str) -> Denied {
+    let cause = format!("{AUTHORIZER_FAILED}; reason={reason}");
+    Denied::failed(status, AUTHORIZER_FAILED, cause)
+}
+
+/// The longest body that one of these authorizers gets; `None` if none gets any.
+pub(crate) fn body_limit(authorizers: &[Rc<Authorizer>]) -> Option<usize> {
+    let bodies = authorizers.iter().filter_map(|authorizer| authorizer.of.body);
+    bodies.map(|body| usize::try_from(body.max_bytes).unwrap_or(usize::MAX)).max()
+}
+
 impl Questions {
-    /// `None` if there is none, as for most requests.
+    /// `grants`: what policies change about the request. `body`: as much of it as [`body_limit`] says, or more.
     pub(crate) fn new(
         authorizers: Vec<Rc<Authorizer>>,
         (access, server): (&Access, SocketAddr),
         request: RequestView<'_>,
-    ) -> Option<Self> {
-        if authorizers.is_empty() {
-            return None;
-        }
-        let what = format!("{} {}", request.method(), String::from_utf8_lossy(request.path()));
-        let mut grants = Grants::default();
+        grants: Grants,
+        body: Option<&HeldBody>,
+    ) -> Self {
         let mut asked = Vec::with_capacity(authorizers.len());
+        let what = match authorizers.is_empty() {
+            true => String::new(),
+            false => {
+                format!("{} {}", request.method(), String::from_utf8_lossy(request.path()))
+            }
+        };
         for authorizer in authorizers {
-            grants.forget_of_clients(&authorizer.of, request);
-            let question = Question::new(&authorizer.of, (access.client(), server), request);
+            let about = About { request, grants: &grants, body };
+            let question = Question::new(&authorizer.of, (access.client(), server), about);
             asked.push((authorizer, question));
         }
-        Some(Self { asked, grants, what })
+        Self { asked, grants, what }
+    }
+
+    /// What policies change about the request, if there is no authorizer to ask, as for most requests.
+    pub(crate) fn without_any(self) -> Result<Grants, Self> {
+        if self.asked.is_empty() { Ok(self.grants) } else { Err(self) }
     }
 
     /// Asks all of them, one after the other: each has to permit the request.
@@ -199,6 +233,9 @@ impl Questions {
             counter.set(counter.get() + 1);
             match decided {
                 Ok(Decided::Permitted { set, on_response }) => {
+                    grants.set.retain(|line| {
+                        set.iter().all(|one| !one.name().eq_ignore_ascii_case(line.name()))
+                    });
                     grants.set.extend(set);
                     grants.on_response.extend(on_response);
                 }
@@ -209,8 +246,7 @@ impl Questions {
                 Err(error) => {
                     access.log_external(shared, (&authorizer.policy, error.label()), &self.what);
                     if !(authorizer.of.permits_on_failure && error.may_be_permitted()) {
-                        let cause = format!("{AUTHORIZER_FAILED}; reason={}", error.label());
-                        return Err(Denied::failed(503, AUTHORIZER_FAILED, cause));
+                        return Err(failed(error.status(), error.label()));
                     }
                 }
             }

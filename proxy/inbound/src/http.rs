@@ -6,16 +6,17 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use leno_http::{
-    After, Call, Cause, Conn, Exchange, Failure, Io, Order, Place, RequestHead, exchange,
+    After, Call, Cause, Conn, Exchange, Failure, HeldBody, Io, Order, Place, RequestHead, exchange,
     grpc_status_of, h2_to_h1, h2_to_h2, is_idempotent, serve_streams,
 };
 use leno_telemetry::{Begun, Counter, Outcome};
 use leno_transport::{ConnectError, Counted, Peeked, unless_gone};
 use tokio::sync::futures::Notified;
+use tokio::time::timeout;
 
 use crate::application::{Application, NoStream};
 use crate::authorize::{Access, Denied, Permit};
-use crate::external::{Grants, Questions};
+use crate::external::{Grants, Questions, body_limit, failed};
 use crate::limit::{self, RATE_LIMITED};
 use crate::peer::Peer;
 use crate::standing::{Expiry, Standing};
@@ -56,8 +57,36 @@ pub(crate) async fn serve_http1<S: Io>(
 /// A request of an HTTP/2 client, with what it is served by.
 pub(crate) type Job = (Rc<Shared>, Rc<Application>, (Rc<Peer>, Rc<Caller>), Call);
 
-/// What a permitted request depends on: policies, the end of a token, and what authorizers change.
-type Watched<'a, 'n> = (Pin<&'a mut Notified<'n>>, Option<Duration>, &'a Grants);
+/// A permitted request, while it is in progress.
+struct Permitted<'a, 'n> {
+    shared: &'n Shared,
+    access: &'a Access,
+    /// Made before the request was permitted.
+    changed: Pin<&'a mut Notified<'n>>,
+    /// When a token ends that the decision depends on.
+    until: Option<Duration>,
+    grants: &'a Grants,
+    /// The names that are removed.
+    removed: &'a [&'a str],
+}
+
+impl<'n> Permitted<'_, 'n> {
+    /// How it goes to the application. `head`: a copy where the exchange keeps none.
+    fn order<'o>(
+        &'o mut self,
+        head: Option<(&'o RequestHead, &'o [u8])>,
+    ) -> Order<'o, Standing<'o, 'n>> {
+        let mut order = Order::new(&self.shared.parts.limits).judged_by(Standing {
+            shared: self.shared,
+            access: self.access,
+            changed: self.changed.as_mut(),
+            expiry: Expiry::new(self.until),
+            head,
+        });
+        self.grants.apply(self.removed, &mut order);
+        order
+    }
+}
 
 async fn serve_call((shared, application, (edge, caller), call): Job) {
     let _busy = shared.parts.activity.enter();
@@ -105,8 +134,7 @@ async fn forward<S: Io>(
     let mut changed = pin!(shared.changes.notified());
     // The exchange lets go of it before it ends. Such clients are outside of the mesh, where a copy is cheap.
     let kept: Box<[u8]> = client.received()[..request.len()].into();
-    caller.access.resolve(shared).await;
-    let Permit { until, authorizers } = match caller.access.request(shared, head) {
+    let Permit { until, authorizers, grants } = match caller.access.request(shared, head).await {
         Ok(permit) => permit,
         Err(denied) => {
             return refuse(shared, (edge, &begun), (client, request), denied.into()).await;
@@ -117,15 +145,28 @@ async fn forward<S: Io>(
         let line = limit::retry_after(wait);
         return client.answer(request, &limit::answer(line.as_ref())).await;
     }
-    let asked = (&caller.access, application.dialled());
-    let questions = Questions::new(authorizers, asked, head);
-    let grants = match ask(shared, &caller.access, questions, |cx| client.poll_gone(cx)).await {
+    let asked = async {
+        let body = match body_limit(&authorizers) {
+            Some(limit) => {
+                let reading = client.read_body(request, limit);
+                Some(Box::pin(read_in_time(shared, reading)).await?)
+            }
+            None => None,
+        };
+        let head = request.view(client.received());
+        let ends = (&caller.access, application.dialled());
+        let questions = Questions::new(authorizers, ends, head, grants, body.as_ref());
+        ask(shared, &caller.access, questions, |cx| client.poll_gone(cx)).await
+    };
+    let grants = match asked.await {
         Ok(grants) => grants,
         Err(refusal) => {
             return refuse(shared, (edge, &begun), (client, request), refusal).await;
         }
     };
     let removed = grants.removed();
+    let (access, changed, removed) = (&caller.access, changed.as_mut(), &*removed);
+    let mut permitted = Permitted { shared, access, changed, until, grants: &grants, removed };
     loop {
         let connected = connection(shared, application);
         let (mut server, reused) = match unless_gone(connected, |cx| client.poll_gone(cx)).await {
@@ -142,17 +183,9 @@ async fn forward<S: Io>(
                 return client.fail(request, 503, APPLICATION_UNREACHABLE).await;
             }
         };
-        let mut order = Order::new(&shared.parts.limits);
+        let mut order = permitted.order(Some((request, &kept)));
         order.close_client = shared.parts.activity.is_draining();
         order.request.remove_identity = true;
-        grants.apply(&removed, &mut order);
-        let mut order = order.judged_by(Standing {
-            shared,
-            access: &caller.access,
-            changed: changed.as_mut(),
-            expiry: Expiry::new(until),
-            head: Some((request, &kept)),
-        });
         server.io_mut().begin();
         let done = exchange(client, request, &mut server, &mut order).await;
         let idempotent = || is_idempotent(request.view(client.received()).method());
@@ -174,8 +207,8 @@ async fn forward<S: Io>(
 enum Refusal {
     /// A policy denies it, or an authorizer.
     Denied(Denied),
-    /// The client has left while an authorizer was asked.
-    ClientGone(Failure),
+    /// The client has left before it was decided on, or its body cannot be read.
+    Failed(Failure),
 }
 
 impl From<Denied> for Refusal {
@@ -184,17 +217,31 @@ impl From<Denied> for Refusal {
     }
 }
 
+/// A body for authorizers, unless its client is too slow.
+async fn read_in_time(
+    shared: &Shared,
+    reading: impl Future<Output = Result<HeldBody, Failure>>,
+) -> Result<HeldBody, Refusal> {
+    match timeout(shared.parts.limits.head, reading).await {
+        Ok(body) => body.map_err(Refusal::Failed),
+        Err(_) => Err(Refusal::Denied(failed(408, "body-timeout"))),
+    }
+}
+
 /// Asks the authorizers, if there are any, as long as the client waits.
 async fn ask(
     shared: &Shared,
     access: &Access,
-    questions: Option<Questions>,
+    questions: Questions,
     gone: impl FnMut(&mut Context<'_>) -> Poll<Failure>,
 ) -> Result<Grants, Refusal> {
-    let Some(questions) = questions else { return Ok(Grants::default()) };
+    let questions = match questions.without_any() {
+        Ok(grants) => return Ok(grants),
+        Err(questions) => questions,
+    };
     match unless_gone(Box::pin(questions.ask(shared, access)), gone).await {
         Ok(granted) => granted.map_err(Refusal::Denied),
-        Err(failure) => Err(Refusal::ClientGone(failure)),
+        Err(failure) => Err(Refusal::Failed(failure)),
     }
 }
 
@@ -209,7 +256,7 @@ async fn refuse<S: Io>(
             fail(shared, edge, begun, (denied.status, denied.label, false));
             client.answer(request, &denied.answer()).await
         }
-        Refusal::ClientGone(failure) => {
+        Refusal::Failed(failure) => {
             let done = Exchange::ended(failure);
             count(shared, edge, begun, (&done, false));
             client.conclude(request, &done).await
@@ -224,7 +271,7 @@ fn refuse_call(shared: &Shared, (edge, begun): (&Peer, &Begun), call: Call, refu
             fail(shared, edge, begun, (denied.status, denied.label, is_grpc));
             call.respond(&denied.answer());
         }
-        Refusal::ClientGone(failure) => {
+        Refusal::Failed(failure) => {
             let done = Exchange::ended(failure);
             count(shared, edge, begun, (&done, is_grpc));
             call.conclude(&done);
@@ -243,8 +290,7 @@ async fn forward_call(
     let begun = shared.parts.registry.begin(head.version().as_str(), head.method(), head.target());
     let is_grpc = call.is_grpc();
     let mut changed = pin!(shared.changes.notified());
-    caller.access.resolve(shared).await;
-    let Permit { until, authorizers } = match caller.access.request(shared, head) {
+    let Permit { until, authorizers, grants } = match caller.access.request(shared, head).await {
         Ok(permit) => permit,
         Err(denied) => {
             return refuse_call(shared, (edge, &begun), call, denied.into());
@@ -255,17 +301,26 @@ async fn forward_call(
         let line = limit::retry_after(wait);
         return call.respond(&limit::answer(line.as_ref()));
     }
-    let asked = (&caller.access, application.dialled());
-    let questions = Questions::new(authorizers, asked, head);
-    let grants = match ask(shared, &caller.access, questions, |cx| call.poll_gone(cx)).await {
+    let asked = async {
+        let body = match body_limit(&authorizers) {
+            Some(limit) => Some(Box::pin(read_in_time(shared, call.read_body(limit))).await?),
+            None => None,
+        };
+        let ends = (&caller.access, application.dialled());
+        let questions = Questions::new(authorizers, ends, call.view(), grants, body.as_ref());
+        ask(shared, &caller.access, questions, |cx| call.poll_gone(cx)).await
+    };
+    let grants = match asked.await {
         Ok(grants) => grants,
         Err(refusal) => return refuse_call(shared, (edge, &begun), call, refusal),
     };
-    let watched = (changed.as_mut(), until, &grants);
+    let removed = grants.removed();
+    let (access, changed, removed) = (&caller.access, changed.as_mut(), &*removed);
+    let permitted = Permitted { shared, access, changed, until, grants: &grants, removed };
     let sent = if call.was_http1() {
-        to_http1(shared, application, (edge, caller), &mut call, watched).await
+        to_http1(application, edge, &mut call, permitted).await
     } else {
-        to_http2(shared, application, (edge, caller), &mut call, watched).await
+        to_http2(application, edge, &mut call, permitted).await
     };
     match sent {
         Ok(done) => {
@@ -279,14 +334,13 @@ async fn forward_call(
     }
 }
 
-async fn to_http1<'n>(
-    shared: &'n Shared,
+async fn to_http1(
     application: &Application,
-    (edge, caller): (&Peer, &Caller),
+    edge: &Peer,
     call: &mut Call,
-    (mut changed, until, grants): Watched<'_, 'n>,
+    mut permitted: Permitted<'_, '_>,
 ) -> Result<Exchange, (u16, &'static str)> {
-    let removed = grants.removed();
+    let shared = permitted.shared;
     loop {
         let connected = connection(shared, application);
         let (mut server, reused) = match unless_gone(connected, |cx| call.poll_gone(cx)).await {
@@ -294,16 +348,9 @@ async fn to_http1<'n>(
             Ok(Err(error)) => return Err(unreachable(edge, &error)),
             Err(failure) => return Ok(Exchange::ended(failure)),
         };
-        let mut order = Order::new(&shared.parts.limits).judged_by(Standing {
-            shared,
-            access: &caller.access,
-            changed: changed.as_mut(),
-            expiry: Expiry::new(until),
-            head: None,
-        });
+        let mut order = permitted.order(None);
         // The client's proxy relays a CONNECT where a route says so. Other clients have no such proxy.
         order.connect = call.is_of_mesh();
-        grants.apply(&removed, &mut order);
         server.io_mut().begin();
         let done = h2_to_h1(call, &mut server, &mut order).await;
         let idempotent = || is_idempotent(call.view().method());
@@ -320,15 +367,14 @@ async fn to_http1<'n>(
     }
 }
 
-async fn to_http2<'n>(
-    shared: &'n Shared,
+async fn to_http2(
     application: &Application,
-    (edge, caller): (&Peer, &Caller),
+    edge: &Peer,
     call: &mut Call,
-    (mut changed, until, grants): Watched<'_, 'n>,
+    mut permitted: Permitted<'_, '_>,
 ) -> Result<Exchange, (u16, &'static str)> {
+    let shared = permitted.shared;
     let registry = &shared.parts.registry;
-    let removed = grants.removed();
     let mut tries = 0;
     loop {
         tries += 1;
@@ -348,16 +394,9 @@ async fn to_http2<'n>(
         if lent.waited {
             registry.count(Counter::InboundStreamWaited);
         }
-        let mut order = Order::new(&shared.parts.limits).judged_by(Standing {
-            shared,
-            access: &caller.access,
-            changed: changed.as_mut(),
-            expiry: Expiry::new(until),
-            head: None,
-        });
+        let mut order = permitted.order(None);
         // The client's proxy relays a CONNECT where a route says so. Other clients have no such proxy.
         order.connect = call.is_of_mesh();
-        grants.apply(&removed, &mut order);
         let done = h2_to_h2(call, &lent.client, &mut order).await;
         if let Some(failure) = &done.failure
             && failure.place == Place::Server

@@ -140,8 +140,8 @@ pub(crate) struct Caller {
 }
 
 impl Caller {
-    fn new(client: &Client, port: u16) -> Self {
-        Self { key: Key::new(client, port), access: Access::new(client, port) }
+    fn new(client: &Client, access: Access) -> Self {
+        Self { key: Key::new(client, access.port()), access }
     }
 }
 
@@ -207,7 +207,8 @@ impl Inbound {
         let instance = Instance::of(parts.registry.logs(), &parts.directory, address.ip());
         let client = Client { identity: None, address, instance };
         let application = self.application(destination, client.address);
-        let accepted = accept::accept(&self.shared, &application, stream, &client, rules);
+        let access = Access::new(&client, application.dialled().port());
+        let accepted = accept::accept(&self.shared, &application, stream, &access, rules);
         let Some(accepted) = accepted.await else { return };
         if let Err(refusal) = admit(&admitted, &accepted, rules.mtls) {
             self.shared.refuse(&client, refusal);
@@ -220,12 +221,11 @@ impl Inbound {
             }
             Accepted::Http { client: stream, protocol } => {
                 let edge = self.shared.edge(&client);
-                let caller = Caller::new(&client, application.dialled().port());
+                let caller = Caller::new(&client, access);
                 self.requests((&edge, caller, false), &application, stream, protocol).await;
             }
             Accepted::Opaque { client: stream, server, tls } => {
                 let edge = self.shared.edge(&client);
-                let access = Access::new(&client, application.dialled().port());
                 let peer = (&*edge, &access);
                 opaque::serve(&self.shared, &application, peer, stream, (server, tls)).await;
             }
@@ -248,7 +248,7 @@ impl Inbound {
     ) {
         let edge = self.shared.edge(client);
         let mut is_mesh = client.identity.is_some();
-        let caller = Caller::new(client, application.dialled().port());
+        let caller = Caller::new(client, Access::new(client, application.dialled().port()));
         let mut stream = Peeked::from(stream);
         let protocol = match (protocol, declared) {
             (Protocol::Opaque, Protocol::Http1 | Protocol::Http2) => {

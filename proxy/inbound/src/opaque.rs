@@ -36,8 +36,7 @@ pub(crate) async fn serve<S: Io>(
     let is_tls = tls.is_some_and(|tls| tls.is_tls);
     let name = tls.and_then(|tls| tls.server_name.as_deref());
     let mut changed = pin!(shared.changes.notified());
-    access.resolve(shared).await;
-    if access.connection(shared, tls).is_err() {
+    if access.connection(shared, tls).await.is_err() {
         edge.error(AUTHORIZATION_DENIED);
         let relay = Relay {
             target,

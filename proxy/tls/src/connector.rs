@@ -93,6 +93,12 @@ impl Acceptor {
         Self { current }
     }
 
+    /// The identity that servers prove by it; `None` before there is a certificate.
+    #[must_use]
+    pub fn identity(&self) -> Option<Identity> {
+        self.current.borrow().as_ref().map(|configs| configs.credentials().identity().clone())
+    }
+
     /// Makes `tcp` an mTLS connection of the mesh. Bytes of it may have been read already. A
     /// client's identity is always of our trust domain; `client` says whether the client must have
     /// one.

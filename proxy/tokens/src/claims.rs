@@ -12,11 +12,38 @@ pub struct Claims {
     /// `exp` and `nbf`, from the beginning of 1970, with the skew that is tolerated.
     pub(crate) until: Duration,
     pub(crate) from: Duration,
+    /// Which of the issuers it was verified for.
+    issuer: usize,
 }
 
 impl Claims {
-    pub(crate) fn new(values: Map<String, Value>, (from, until): (Duration, Duration)) -> Self {
-        Self { values, until, from }
+    pub(crate) fn new(
+        values: Map<String, Value>,
+        issuer: usize,
+        (from, until): (Duration, Duration),
+    ) -> Self {
+        Self { values, until, from, issuer }
+    }
+
+    /// The position of the issuer among those that the token was verified for.
+    #[must_use]
+    pub const fn issuer(&self) -> usize {
+        self.issuer
+    }
+
+    /// A claim as the text of a header: elements of a list have commas between them. `None` if there is no such claim,
+    /// or if it has no such form, as a list with an element that has a comma itself.
+    #[must_use]
+    pub fn text(&self, name: &str) -> Option<String> {
+        match find(&self.values, name)? {
+            Value::Array(elements) => {
+                let is_one = |text: &String| !text.contains(',');
+                let texts: Option<Vec<String>> =
+                    elements.iter().map(|one| scalar(one).filter(is_one)).collect();
+                texts.map(|texts| texts.join(","))
+            }
+            value => scalar(value),
+        }
     }
 
     /// Until when the token is valid, from the beginning of 1970, with the skew that is tolerated.
@@ -44,6 +71,16 @@ fn find<'v>(values: &'v Map<String, Value>, name: &str) -> Option<&'v Value> {
     find(values.get(first)?.as_object()?, rest)
 }
 
+/// A value without parts as text.
+fn scalar(value: &Value) -> Option<String> {
+    match value {
+        Value::String(text) => Some(text.clone()),
+        Value::Bool(truth) => Some(truth.to_string()),
+        Value::Number(number) => Some(number.to_string()),
+        Value::Null | Value::Array(_) | Value::Object(_) => None,
+    }
+}
+
 /// Whether a claim, or an element of it, is one of these. `scope` is a list with spaces (RFC 8693 section 4.2).
 fn has(name: &str, value: &Value, wanted: &[std::sync::Arc<str>]) -> bool {
     let is = |text: &str| wanted.iter().any(|one| **one == *text);
@@ -56,5 +93,37 @@ fn has(name: &str, value: &Value, wanted: &[std::sync::Arc<str>]) -> bool {
             elements.iter().any(|one| !one.is_array() && has("", one, wanted))
         }
         Value::Null | Value::Object(_) => false,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn a_claim_is_one_line_or_none() {
+        let values = json!({
+            "sub": "ann", "level": 3, "admin": true, "groups": ["dev", "ops", 7],
+            "forged": ["dev", "ops,admin"], "nested": {"groups": ["a"]}, "deep": [["a"]], "no": null,
+        });
+        let Value::Object(values) = values else { panic!() };
+        let claims = Claims::new(values, 0, (Duration::ZERO, Duration::ZERO));
+        for (name, expected) in [
+            ("sub", Some("ann")),
+            ("level", Some("3")),
+            ("admin", Some("true")),
+            ("groups", Some("dev,ops,7")),
+            ("nested.groups", Some("a")),
+            // Its reader would find a group that the token does not have.
+            ("forged", None),
+            ("nested", None),
+            ("deep", None),
+            ("no", None),
+            ("missing", None),
+        ] {
+            assert_eq!(claims.text(name).as_deref(), expected, "{name}");
+        }
     }
 }

@@ -37,9 +37,9 @@ pub fn verify(token: &[u8], issuers: &[&TokenIssuer], now: Duration) -> Result<C
         return Err(TokenError::Malformed);
     }
     let issuer = payload.get("iss").and_then(Value::as_str).ok_or(TokenError::Issuer)?;
-    let of_issuer = issuers.iter().filter(|one| *one.issuer == *issuer);
+    let of_issuer = issuers.iter().enumerate().filter(|(_, one)| *one.issuer == *issuer);
     let mut error = TokenError::Issuer;
-    for issuer in of_issuer {
+    for (position, issuer) in of_issuer {
         let key = |key: &&TokenKey| is_for(key, &header);
         let mut keys = issuer.keys.iter().filter(key).peekable();
         if keys.peek().is_none() {
@@ -54,7 +54,7 @@ pub fn verify(token: &[u8], issuers: &[&TokenIssuer], now: Duration) -> Result<C
             Some((from, _)) if now < from => error = TokenError::NotYet,
             Some((from, until)) if now <= until => {
                 if is_for_audience(&payload, issuer) {
-                    return Ok(Claims::new(payload, (from, until)));
+                    return Ok(Claims::new(payload, position, (from, until)));
                 }
                 error = TokenError::Audience;
             }

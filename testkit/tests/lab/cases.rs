@@ -7,8 +7,10 @@ mod address_blocks;
 mod addressing;
 mod authorization;
 mod authorizers;
+mod bodies;
 mod calls;
 mod causes;
+mod claims;
 mod conformance;
 mod connect;
 mod disturbance;
@@ -17,6 +19,7 @@ mod encryption;
 mod explain;
 mod external;
 mod flows;
+mod holes;
 mod http;
 mod http2;
 mod life;
@@ -104,7 +107,10 @@ pub(crate) fn all() -> [(&'static str, Vec<Case>); 17] {
                 address_blocks::cases(),
                 reauthorization::cases(),
                 tokens::cases(),
+                claims::cases(),
                 authorizers::cases(),
+                bodies::cases(),
+                holes::cases(),
             ]
             .into_iter()
             .flatten()

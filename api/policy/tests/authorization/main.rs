@@ -2,6 +2,7 @@
 //! policies, clients and requests. `LENO_AUTHORIZATION_CASES` sets how many.
 #![expect(clippy::unwrap_used, reason = "tests")]
 
+mod holes;
 mod naive;
 
 use std::net::IpAddr;
@@ -198,6 +199,7 @@ fn issuer() -> TokenIssuer {
         keys: Vec::new(),
         header: "authorization".into(),
         clock_skew: std::time::Duration::ZERO,
+        claim_headers: Vec::new(),
     }
 }
 

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use leno_types::ServiceName;
-use leno_types::authorizer::{AuthorizerProtocol, ExternalAuthorizer};
+use leno_types::authorizer::{AuthorizerBody, AuthorizerProtocol, ExternalAuthorizer};
 use serde::{Deserialize, Serialize};
 
 use crate::duration::Duration;
@@ -32,6 +32,34 @@ pub struct ExternalSpec {
     /// Which headers go to the authorizer and come from it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub headers: Option<AuthorizerHeadersSpec>,
+    /// How much of the body of requests goes to the authorizer. By default nothing does.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub body: Option<AuthorizerBodySpec>,
+}
+
+/// How much of the body of requests goes to an authorizer. The request waits until that much has come.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+#[serde(rename_all = "camelCase", default)]
+pub struct AuthorizerBodySpec {
+    /// Most bytes of it, 65536 at most.
+    pub max_bytes: u32,
+    /// What becomes of requests with a longer body. The default is Deny: they are answered 413.
+    pub on_larger: OnLarger,
+    /// With Grpc: the body is `raw_body`, so that it need not be a text.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub pack_as_bytes: bool,
+}
+
+/// What becomes of requests with a body that is longer than an authorizer gets.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+pub enum OnLarger {
+    /// They are answered 413.
+    #[default]
+    Deny,
+    /// The authorizer gets the beginning of the body.
+    Truncate,
 }
 
 /// A port of a Service.
@@ -107,6 +135,11 @@ impl ExternalSpec {
             sent: headers.sent.map(|names| names.iter().map(lower).collect()),
             on_request: headers.on_request.iter().map(lower).collect(),
             on_response: headers.on_response.iter().map(lower).collect(),
+            body: self.body.as_ref().map(|body| AuthorizerBody {
+                max_bytes: body.max_bytes,
+                partial: body.on_larger == OnLarger::Truncate,
+                as_bytes: body.pack_as_bytes,
+            }),
         })
     }
 }

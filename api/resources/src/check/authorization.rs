@@ -10,7 +10,7 @@ use super::{Check, Cursor, external};
 use crate::authorization::{
     AuthorizationAction, AuthorizationPolicy, AuthorizationPolicySpec, ClaimSpec, ClientSpec,
     GrpcSpec, HeaderSpec, IpBlockSpec, MAX_AUTHORIZATION_ENTRIES, RequestSpec, SegmentSpec,
-    WorkloadSelector, jwks,
+    TokenIssuerSpec, WorkloadSelector, jwks,
 };
 
 /// Methods of HTTP that a method in another case is meant to be (RFC 9110 section 9).
@@ -99,28 +99,56 @@ fn tokens(check: &mut Check<'_>, at: &Cursor<'_>, spec: &AuthorizationPolicySpec
             check.fail(&at.key("audiences"), reason);
         }
         bounded(check, &at.key("audiences"), one.audiences.len());
-        match &one.jwks_url {
-            None => {
-                if let Err(error) = jwks::parse(&one.jwks) {
-                    check.fail(&at.key("jwks"), error.to_string());
-                }
-            }
-            Some(_) if !one.jwks.is_empty() => {
-                check.fail(&at.key("jwksUrl"), "says the same as jwks: leave one of them out");
-            }
-            Some(url) if !is_url(url) => {
-                let reason = "is no URL such as https://id.example.com/keys, without a user";
-                check.fail(&at.key("jwksUrl"), reason);
-            }
-            Some(_) => {}
-        }
+        key_set(check, &at, one);
         if let Some(name) = &one.header {
             header_name(check, &at.key("header"), name);
         }
+        claim_headers(check, &at.key("claimHeaders"), one);
         if one.clock_skew.is_some_and(|skew| skew.0 > MAX_CLOCK_SKEW) {
             check.fail(&at.key("clockSkew"), "is more than 5m: set the clocks");
         }
     }
+}
+
+/// Where the keys of an issuer are.
+fn key_set(check: &mut Check<'_>, at: &Cursor<'_>, issuer: &TokenIssuerSpec) {
+    let given = !issuer.jwks.is_empty();
+    match (&issuer.jwks_url, &issuer.jwks_config_map) {
+        (None, None) => {
+            if let Err(error) = jwks::parse(&issuer.jwks) {
+                check.fail(&at.key("jwks"), error.to_string());
+            }
+        }
+        (Some(_), _) if given || issuer.jwks_config_map.is_some() => {
+            let reason = "says the same as jwks or jwksConfigMap: leave all of them but one out";
+            check.fail(&at.key("jwksUrl"), reason);
+        }
+        (Some(url), _) if !is_url(url) => {
+            let reason = "is no URL such as https://id.example.com/keys, without a user";
+            check.fail(&at.key("jwksUrl"), reason);
+        }
+        (None, Some(_)) if given => {
+            check.fail(&at.key("jwksConfigMap"), "says the same as jwks: leave one of them out");
+        }
+        (None, Some(name)) => {
+            if let Err(error) = check_subdomain("ConfigMap", name) {
+                check.fail(&at.key("jwksConfigMap"), error.to_string());
+            }
+        }
+        (Some(_), _) => {}
+    }
+}
+
+fn claim_headers(check: &mut Check<'_>, at: &Cursor<'_>, issuer: &TokenIssuerSpec) {
+    each(check, at, &issuer.claim_headers, |check, at, one| {
+        header_name(check, &at.key("name"), &one.name);
+        if one.name.eq_ignore_ascii_case(issuer.header_name()) {
+            check.fail(&at.key("name"), "carries the token: use another header");
+        }
+        if one.claim.is_empty() {
+            check.fail(&at.key("claim"), "is empty");
+        }
+    });
 }
 
 /// Whether a text is a URL of http or https, without a user.

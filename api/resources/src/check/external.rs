@@ -1,5 +1,6 @@
 //! Checks of external authorizers.
 
+use leno_types::authorizer::MAX_AUTHORIZER_BODY;
 use leno_types::check_label;
 
 use super::authorization::{each, header_name};
@@ -63,6 +64,17 @@ fn authorizer_spec(check: &mut Check<'_>, at: &Cursor<'_>, authorizer: &External
         check.fail(&at.key("timeout"), "is not between 1ms and 10s");
     }
     prefix(check, &at.key("pathPrefix"), authorizer);
+    if let Some(body) = &authorizer.body {
+        let at = at.key("body");
+        if body.max_bytes == 0 || body.max_bytes > MAX_AUTHORIZER_BODY {
+            let reason = format!("is not between 1 and {MAX_AUTHORIZER_BODY}");
+            check.fail(&at.key("maxBytes"), reason);
+        }
+        if body.pack_as_bytes && authorizer.protocol == AuthorizerProtocolSpec::Http {
+            let reason = "has no effect with protocol Http, where a body is bytes: remove it";
+            check.fail(&at.key("packAsBytes"), reason);
+        }
+    }
     let at = at.key("headers");
     let Some(headers) = &authorizer.headers else { return };
     for (key, names) in [

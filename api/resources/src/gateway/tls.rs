@@ -7,6 +7,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use serde::{Deserialize, Serialize};
 
 use super::PolicyStatus;
+use crate::authorization::{KEY_SET_KEY, MAX_KEY_SET_BYTES};
 use crate::traffic::PolicyTarget;
 
 /// The key in a `ConfigMap` that holds the authorities' certificates, in PEM (GEP-1897).
@@ -99,10 +100,12 @@ pub enum SubjectAltNameType {
     Uri,
 }
 
-/// Removes everything but certificates of authorities from a `ConfigMap`.
-pub fn only_authorities(object: &mut ConfigMap) {
+/// Removes everything but certificates of authorities and keys of tokens from a `ConfigMap`.
+pub fn only_used(object: &mut ConfigMap) {
     object.binary_data = None;
     if let Some(texts) = &mut object.data {
-        texts.retain(|key, _| key == AUTHORITIES_KEY);
+        texts.retain(|key, text| {
+            key == AUTHORITIES_KEY || key == KEY_SET_KEY && text.len() <= MAX_KEY_SET_BYTES
+        });
     }
 }

@@ -9,8 +9,10 @@ use leno_types::authorization::{
     Action, Authorization, AuthorizationPolicy, Cidr, ClientMatch, DefaultAuthorization,
     HeaderMatch, IpBlock, MAX_POLICIES, PathMatch, RequestMatch, Rule, SegmentMatch,
 };
-use leno_types::authorizer::{AuthorizerProtocol, ExternalAuthorizer};
-use leno_types::tokens::{ClaimMatch, TokenAlgorithm, TokenIssuer, TokenKey};
+use leno_types::authorizer::{
+    AuthorizerBody, AuthorizerProtocol, ExternalAuthorizer, MAX_AUTHORIZER_BODY,
+};
+use leno_types::tokens::{ClaimHeader, ClaimMatch, TokenAlgorithm, TokenIssuer, TokenKey};
 use leno_types::{ServiceName, TrustDomain};
 
 use super::{DecodeError, bounded, ips, port, traffic};
@@ -99,7 +101,17 @@ fn external(message: proto::ExternalAuthorizer) -> Result<ExternalAuthorizer, De
         sent: sent.map(Into::into),
         on_request: texts("headers", message.on_request)?,
         on_response: texts("headers", message.on_response)?,
+        body: message.body.map(body).transpose()?,
     })
+}
+
+fn body(message: proto::AuthorizerBody) -> Result<AuthorizerBody, DecodeError> {
+    let proto::AuthorizerBody { max_bytes, partial, as_bytes } = message;
+    if max_bytes > MAX_AUTHORIZER_BODY {
+        let number = max_bytes.into();
+        return Err(DecodeError::Number { field: "bytes of a body", number });
+    }
+    Ok(AuthorizerBody { max_bytes, partial, as_bytes })
 }
 
 fn claim(message: proto::ClaimMatch) -> Result<ClaimMatch, DecodeError> {
@@ -121,6 +133,9 @@ fn issuer(message: proto::TokenIssuer) -> Result<TokenIssuer, DecodeError> {
         keys: all("keys", message.keys, key)?,
         header: message.header.into(),
         clock_skew: Duration::from_millis(message.clock_skew_ms),
+        claim_headers: all("headers of claims", message.claim_headers, |one| {
+            Ok(ClaimHeader { header: one.header.into(), claim: one.claim.into() })
+        })?,
     })
 }
 

@@ -9,10 +9,13 @@ use leno_types::authorization::{
     HeaderMatch, IpBlock, PathMatch, RequestMatch, Rule, SegmentMatch,
 };
 use leno_types::authorizer::{AuthorizerProtocol, ExternalAuthorizer};
-use leno_types::tokens::{ClaimMatch, TokenIssuer, TokenKey};
+use leno_types::tokens::{ClaimHeader, ClaimMatch, TokenIssuer, TokenKey};
 
 use super::{ips, traffic};
-use crate::{AUTHORIZATION_LEVEL, LEVEL_WITHOUT_AUTHORIZERS, LEVEL_WITHOUT_TOKENS, proto};
+use crate::{
+    AUTHORIZATION_LEVEL, LEVEL_WITHOUT_AUTHORIZERS, LEVEL_WITHOUT_BODIES, LEVEL_WITHOUT_TOKENS,
+    proto,
+};
 
 pub(super) fn authorization(authorization: &Authorization) -> proto::Authorization {
     let Authorization { policies, default, trust_domain, unusable } = authorization;
@@ -20,11 +23,7 @@ pub(super) fn authorization(authorization: &Authorization) -> proto::Authorizati
         // No proxy can read the policies of a proxy that cannot apply them.
         level: match unusable {
             Some(_) => u32::MAX,
-            None if policies.iter().any(|policy| policy.action == Action::External) => {
-                AUTHORIZATION_LEVEL
-            }
-            None if policies.iter().all(|policy| policy.tokens.is_empty()) => LEVEL_WITHOUT_TOKENS,
-            None => LEVEL_WITHOUT_AUTHORIZERS,
+            None => policies.iter().map(level).max().unwrap_or(LEVEL_WITHOUT_TOKENS),
         },
         default: match default {
             DefaultAuthorization::All => proto::DefaultAuthorization::All,
@@ -35,6 +34,20 @@ pub(super) fn authorization(authorization: &Authorization) -> proto::Authorizati
         .into(),
         trust_domain: trust_domain.to_string(),
         policies: policies.iter().map(policy).collect(),
+    }
+}
+
+/// The lowest level at which a proxy applies the policy as it is meant.
+fn level(policy: &AuthorizationPolicy) -> u32 {
+    let has_body = policy.external.as_ref().is_some_and(|external| external.body.is_some());
+    if has_body || policy.tokens.iter().any(|issuer| !issuer.claim_headers.is_empty()) {
+        AUTHORIZATION_LEVEL
+    } else if policy.action == Action::External {
+        LEVEL_WITHOUT_BODIES
+    } else if !policy.tokens.is_empty() {
+        LEVEL_WITHOUT_AUTHORIZERS
+    } else {
+        LEVEL_WITHOUT_TOKENS
     }
 }
 
@@ -75,6 +88,11 @@ fn external(authorizer: &ExternalAuthorizer) -> proto::ExternalAuthorizer {
             .map(|names| proto::AuthorizerHeaders { names: texts(names) }),
         on_request: texts(&authorizer.on_request),
         on_response: texts(&authorizer.on_response),
+        body: authorizer.body.map(|body| proto::AuthorizerBody {
+            max_bytes: body.max_bytes,
+            partial: body.partial,
+            as_bytes: body.as_bytes,
+        }),
     }
 }
 
@@ -90,7 +108,12 @@ fn issuer(issuer: &TokenIssuer) -> proto::TokenIssuer {
         keys: issuer.keys.iter().map(key).collect(),
         header: issuer.header.to_string(),
         clock_skew_ms: issuer.clock_skew.as_millis().try_into().unwrap_or(u64::MAX),
+        claim_headers: issuer.claim_headers.iter().map(claim_header).collect(),
     }
+}
+
+fn claim_header(one: &ClaimHeader) -> proto::ClaimHeader {
+    proto::ClaimHeader { header: one.header.to_string(), claim: one.claim.to_string() }
 }
 
 fn rule(rule: &Rule) -> proto::AuthorizationRule {

@@ -6,9 +6,9 @@ use leno_types::authorization::{
     Action, Authorization, AuthorizationPolicy, Cidr, ClientMatch, DefaultAuthorization,
     HeaderMatch, IpBlock, PathMatch, RequestMatch, Rule, SegmentMatch,
 };
-use leno_types::authorizer::{AuthorizerProtocol, ExternalAuthorizer};
+use leno_types::authorizer::{AuthorizerBody, AuthorizerProtocol, ExternalAuthorizer};
 use leno_types::mesh::{ServerPolicy, Topology};
-use leno_types::tokens::{ClaimMatch, TokenAlgorithm, TokenIssuer, TokenKey};
+use leno_types::tokens::{ClaimHeader, ClaimMatch, TokenAlgorithm, TokenIssuer, TokenKey};
 use leno_types::traffic::Source;
 use leno_types::{Egress, InstanceName, MtlsMode, Removal, ServiceName, TrustDomain};
 use leno_wire::{AUTHORIZATION_LEVEL, decode, encode, proto};
@@ -73,6 +73,7 @@ prop_compose! {
         audiences in vec(text(), 0..2),
         keys in vec((option::of(text()), 0..9_usize, vec(any::<u8>(), 0..4)), 0..3),
         skew in 0..100_000_u64,
+        headers in vec((text(), text()), 0..2),
     ) -> TokenIssuer {
         let key = |(id, algorithm, public): (_, usize, Vec<u8>)| TokenKey {
             id,
@@ -80,7 +81,9 @@ prop_compose! {
             public: public.into(),
         };
         let keys = keys.into_iter().map(key).collect();
-        TokenIssuer { issuer, audiences, keys, header, clock_skew: Duration::from_millis(skew) }
+        let headers = headers.into_iter().map(|(header, claim)| ClaimHeader { header, claim });
+        let (clock_skew, claim_headers) = (Duration::from_millis(skew), headers.collect());
+        TokenIssuer { issuer, audiences, keys, header, clock_skew, claim_headers }
     }
 }
 
@@ -92,6 +95,7 @@ prop_compose! {
         path_prefix in text(),
         sent in option::of(vec(text(), 0..3)),
         (on_request, on_response) in (vec(text(), 0..3), vec(text(), 0..3)),
+        body in option::of((0..65_537_u32, any::<bool>(), any::<bool>())),
     ) -> ExternalAuthorizer {
         ExternalAuthorizer {
             service: ServiceName::new(&namespace, &name).unwrap(),
@@ -103,6 +107,9 @@ prop_compose! {
             sent: sent.map(Into::into),
             on_request,
             on_response,
+            body: body.map(|(max_bytes, partial, as_bytes)| AuthorizerBody {
+                max_bytes, partial, as_bytes,
+            }),
         }
     }
 }
@@ -171,7 +178,21 @@ fn read(change: impl FnOnce(&mut proto::Authorization)) -> Authorization {
 #[test]
 fn policies_that_a_proxy_cannot_read_deny_every_client() {
     type Change = fn(&mut proto::Authorization);
-    let changes: [Change; 8] = [
+    let changes: [Change; 9] = [
+        // More of bodies than a proxy holds.
+        |message| {
+            let body = Some(proto::AuthorizerBody { max_bytes: 65_537, ..Default::default() });
+            let external = proto::ExternalAuthorizer {
+                namespace: "shop".to_owned(),
+                service: "opa".to_owned(),
+                port: 1,
+                protocol: 1,
+                body,
+                ..Default::default()
+            };
+            message.policies[0].action = 4;
+            message.policies[0].external = Some(external);
+        },
         // External, without an authorizer.
         |message| message.policies[0].action = 4,
         |message| message.level = AUTHORIZATION_LEVEL + 1,
@@ -195,9 +216,10 @@ fn policies_that_a_proxy_cannot_read_deny_every_client() {
 }
 
 /// A proxy of a release before tokens would take a policy with tokens for one without; one of a release before external
-/// authorizers knows no such action.
+/// authorizers knows no such action; one of a release before headers of claims would pass on what clients send in their
+/// place, and one before bodies would ask without them.
 #[test]
-fn a_policy_with_tokens_or_an_authorizer_is_not_read_without_them() {
+fn a_policy_is_not_read_without_a_part_of_it() {
     let key = TokenKey { id: None, algorithm: TokenAlgorithm::Es256, public: [4].into() };
     let issuer = TokenIssuer {
         issuer: "https://id.example".into(),
@@ -205,11 +227,20 @@ fn a_policy_with_tokens_or_an_authorizer_is_not_read_without_them() {
         keys: vec![key],
         header: "authorization".into(),
         clock_skew: Duration::from_secs(30),
+        claim_headers: Vec::new(),
     };
-    let external = Some(ExternalAuthorizer::none());
-    for (tokens, external, level) in
-        [(vec![], None, 1), (vec![issuer], None, 2), (vec![], external, AUTHORIZATION_LEVEL)]
-    {
+    let claim_headers = vec![ClaimHeader { header: "x-user".into(), claim: "sub".into() }];
+    let with_headers = TokenIssuer { claim_headers, ..issuer.clone() };
+    let external = ExternalAuthorizer::none();
+    let body = Some(AuthorizerBody { max_bytes: 1, partial: false, as_bytes: false });
+    let with_body = ExternalAuthorizer { body, ..external.clone() };
+    for (tokens, external, level) in [
+        (vec![], None, 1),
+        (vec![issuer.clone()], None, 2),
+        (vec![issuer], Some(external), 3),
+        (vec![with_headers], None, AUTHORIZATION_LEVEL),
+        (vec![], Some(with_body), AUTHORIZATION_LEVEL),
+    ] {
         let policy = AuthorizationPolicy {
             source: Source { created: 0, namespace: "shop".into(), name: "p".into() },
             action: if external.is_some() { Action::External } else { Action::Allow },

@@ -130,3 +130,45 @@ async fn what_no_policy_names_is_removed_from_the_disk() {
     sets.fill(&mut vec![Change::Delete(key)]);
     assert_eq!(std::fs::read_dir(directory.path()).expect("the directory").count(), 0);
 }
+
+fn keys_of(namespace: &str, set: &str) -> Change {
+    change(&format!(
+        "apiVersion: v1\nkind: ConfigMap\nmetadata: {{name: keys, namespace: {namespace}}}\n\
+         data: {{jwks.json: '{set}', other: x}}\n"
+    ))
+}
+
+#[tokio::test]
+async fn a_policy_has_the_keys_of_a_config_map_of_its_own_namespace() {
+    let mut sets = KeySets::new("leno-system", None);
+    let mut changes = vec![
+        change(
+            "apiVersion: leno.dev/v1alpha1\nkind: AuthorizationPolicy\n\
+             metadata: {name: p, namespace: shop}\n\
+             spec:\n  selector: {}\n  tokens: [{issuer: i, audiences: [a], jwksConfigMap: keys}]\n  rules: [{}]\n",
+        ),
+        keys_of("bank", SET),
+    ];
+    sets.fill(&mut changes);
+    assert_eq!(keys(&changes), [""], "the keys of another namespace");
+    let mut added = vec![keys_of("shop", SET)];
+    sets.fill(&mut added);
+    assert_eq!(keys(&added), [SET]);
+    let mut same = vec![keys_of("shop", SET)];
+    sets.fill(&mut same);
+    assert!(keys(&same).is_empty(), "nothing has changed");
+    let other = SET.replace("\"a\"", "\"b\"");
+    let mut replaced = vec![keys_of("shop", &other)];
+    sets.fill(&mut replaced);
+    assert_eq!(keys(&replaced), [other.as_str()]);
+    // What holds a shared secret has no keys.
+    let secret = r#"{"keys":[{"kty":"oct","k":"AAAA"}]}"#;
+    let mut wrong = vec![keys_of("shop", secret)];
+    sets.fill(&mut wrong);
+    assert_eq!(keys(&wrong), [""]);
+    sets.fill(&mut vec![keys_of("shop", SET)]);
+    let Change::Upsert(object) = keys_of("shop", SET) else { panic!() };
+    let mut deleted = vec![Change::Delete(object.key())];
+    sets.fill(&mut deleted);
+    assert_eq!(keys(&deleted), [""]);
+}

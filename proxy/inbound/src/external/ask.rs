@@ -7,18 +7,18 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use bytes::{BufMut, Bytes, BytesMut};
-use http_body_util::{BodyExt, Empty, Full, Limited};
+use http_body_util::{BodyExt, Full, Limited};
 use hyper::body::Incoming;
 use hyper::client::conn::{http1, http2};
 use hyper::header::{CONTENT_TYPE, HOST, HeaderMap, TE};
 use hyper::{Method, Request, Response, Uri};
 use hyper_util::rt::TokioIo;
-use leno_http::{HeaderLine, RequestView};
+use leno_http::{HeaderLine, HeldBody, RequestView};
 use leno_transport::spawn_contained;
-use leno_types::authorizer::{AuthorizerProtocol, ExternalAuthorizer};
-use leno_wire::ext_authz::{CHECK_PATH, Check, CheckAnswer};
+use leno_types::authorizer::{AuthorizerBody, AuthorizerProtocol, ExternalAuthorizer};
+use leno_wire::ext_authz::{CHECK_PATH, Check, CheckAnswer, CheckBody};
 
-use super::{MeshPort, headers};
+use super::{Grants, MeshPort, headers};
 use crate::authorize::{AUTHORIZATION_DENIED, Denied};
 use crate::bearer;
 
@@ -27,6 +27,9 @@ const MAX_ANSWER: usize = 64 << 10;
 
 /// What of gRPC's frame precedes a message: whether it is compressed, and its length.
 const FRAME: usize = 5;
+
+/// Tells an authorizer whether it got the beginning of a body alone, as Envoy does.
+const IS_PARTIAL: &str = "x-envoy-auth-partial-body";
 
 /// Said in `leno-error` beside the cause of a denial.
 const EXTERNAL: &str = "external";
@@ -39,7 +42,24 @@ pub(crate) enum Question {
     /// A message of Envoy's protocol.
     Grpc(Bytes),
     /// A request like the one that is decided on.
-    Http(Box<Request<Empty<Bytes>>>),
+    Http(Box<Request<Full<Bytes>>>),
+}
+
+/// What is asked about.
+#[derive(Clone, Copy)]
+pub(super) struct About<'a> {
+    pub(super) request: RequestView<'a>,
+    /// What policies change about it.
+    pub(super) grants: &'a Grants,
+    /// Its body, where an authorizer gets it.
+    pub(super) body: Option<&'a HeldBody>,
+}
+
+/// What an authorizer gets of a body.
+struct Excerpt<'a> {
+    content: &'a [u8],
+    is_whole: bool,
+    as_bytes: bool,
 }
 
 /// What an authorizer decides.
@@ -70,6 +90,9 @@ pub(crate) enum AskError {
     /// The request has no form in the protocol.
     #[error("the request cannot be asked about")]
     Request,
+    /// The request has a longer body than the authorizer gets.
+    #[error("the body is longer than the authorizer gets")]
+    BodyTooLarge,
 }
 
 impl AskError {
@@ -81,13 +104,18 @@ impl AskError {
             Self::Answer => "unreadable-answer",
             Self::Refused => "refused",
             Self::Request => "unaskable-request",
+            Self::BodyTooLarge => "body-too-large",
         }
+    }
+
+    pub(super) fn status(&self) -> u16 {
+        if matches!(self, Self::BodyTooLarge) { 413 } else { 503 }
     }
 
     /// Whether the request is permitted where a policy says so. A client can make a request that no authorizer is asked
     /// about, and is not to pass by that.
     pub(super) fn may_be_permitted(&self) -> bool {
-        !matches!(self, Self::Refused | Self::Request)
+        !matches!(self, Self::Refused | Self::Request | Self::BodyTooLarge)
     }
 }
 
@@ -95,33 +123,42 @@ impl Question {
     pub(super) fn new(
         of: &ExternalAuthorizer,
         ends: Ends,
-        request: RequestView<'_>,
+        about: About<'_>,
     ) -> Result<Self, AskError> {
+        let request = about.request;
         let mut path = request.path().to_vec();
         if let Some(query) = request.query() {
             path.push(b'?');
             path.extend(query);
         }
         let path = String::from_utf8(path).map_err(|_| AskError::Request)?;
+        let excerpt = of.body.map(|body| Excerpt::new(body, about.body)).transpose()?;
         match of.protocol {
-            AuthorizerProtocol::Grpc => Ok(Self::grpc(of, ends, (request, &path))),
-            AuthorizerProtocol::Http => Self::http(of, (request, &path)),
+            AuthorizerProtocol::Grpc => Self::grpc(of, ends, (about, &path), excerpt),
+            AuthorizerProtocol::Http => Self::http(of, (about, &path), excerpt),
         }
     }
 
     fn grpc(
         of: &ExternalAuthorizer,
         ((client, client_identity), server): Ends,
-        (request, path): (RequestView<'_>, &str),
-    ) -> Self {
+        (About { request, grants, .. }, path): (About<'_>, &str),
+        excerpt: Option<Excerpt<'_>>,
+    ) -> Result<Self, AskError> {
         let (method, host) = (request.method(), request.authority());
-        let mut headers = headers::joined(headers::sent(request, of.sent.as_deref()).into_iter());
+        let sent = headers::sent(request, grants, of.sent.as_deref());
+        let mut headers = headers::joined(sent.into_iter());
         // As Envoy has it.
         for (name, value) in
             [(":method", method), (":path", path), (":authority", host), (":scheme", "http")]
         {
             headers.insert(name.to_owned(), value.to_owned());
         }
+        if let Some(excerpt) = &excerpt {
+            headers.insert(IS_PARTIAL.to_owned(), excerpt.is_partial().to_owned());
+        }
+        let whole = excerpt.as_ref().filter(|excerpt| excerpt.is_whole);
+        let size = whole.and_then(|excerpt| i64::try_from(excerpt.content.len()).ok());
         let check = Check {
             client,
             client_identity,
@@ -132,13 +169,16 @@ impl Question {
             host,
             version: request.version().as_str(),
             headers,
+            body: excerpt.map_or(Ok(CheckBody::None), Excerpt::body)?,
+            size: size.unwrap_or(-1),
         };
-        Self::Grpc(check.encode())
+        Ok(Self::Grpc(check.encode()))
     }
 
     fn http(
         of: &ExternalAuthorizer,
-        (request, path): (RequestView<'_>, &str),
+        (About { request, grants, .. }, path): (About<'_>, &str),
+        excerpt: Option<Excerpt<'_>>,
     ) -> Result<Self, AskError> {
         let unfit = |_| AskError::Request;
         let method =
@@ -152,12 +192,52 @@ impl Question {
         let own = format!("{}.{}", of.service.name, of.service.namespace);
         let host = if host.is_empty() { own.as_str() } else { host };
         let mut asked = Request::builder().method(method).uri(uri).header(HOST, host);
-        for (name, value) in headers::sent(request, of.sent.as_deref()) {
-            if headers::is_of_request(name) {
+        for (name, value) in headers::sent(request, grants, of.sent.as_deref()) {
+            if headers::is_of_request(name) && !name.eq_ignore_ascii_case(IS_PARTIAL) {
                 asked = asked.header(name, value);
             }
         }
-        Ok(Self::Http(Box::new(asked.body(Empty::new()).map_err(unfit)?)))
+        let body = match excerpt {
+            Some(excerpt) => {
+                asked = asked.header(IS_PARTIAL, excerpt.is_partial());
+                Bytes::copy_from_slice(excerpt.content)
+            }
+            None => Bytes::new(),
+        };
+        Ok(Self::Http(Box::new(asked.body(Full::new(body)).map_err(unfit)?)))
+    }
+}
+
+impl<'a> Excerpt<'a> {
+    fn new(of: AuthorizerBody, held: Option<&'a HeldBody>) -> Result<Self, AskError> {
+        let held = held.ok_or(AskError::Request)?;
+        let most = usize::try_from(of.max_bytes).unwrap_or(usize::MAX);
+        let is_whole = held.is_whole && held.content.len() <= most;
+        if !is_whole && !of.partial {
+            return Err(AskError::BodyTooLarge);
+        }
+        let content = held.content.get(..most).unwrap_or(&held.content);
+        Ok(Self { content, is_whole, as_bytes: of.as_bytes })
+    }
+
+    fn is_partial(&self) -> &'static str {
+        if self.is_whole { "false" } else { "true" }
+    }
+
+    fn body(self) -> Result<CheckBody, AskError> {
+        if self.as_bytes {
+            return Ok(CheckBody::Bytes(self.content.to_vec()));
+        }
+        let text = match std::str::from_utf8(self.content) {
+            Ok(text) => text,
+            // A character may be cut by the bound.
+            Err(error) if error.error_len().is_none() && !self.is_whole => {
+                let whole = self.content.get(..error.valid_up_to()).unwrap_or_default();
+                std::str::from_utf8(whole).map_err(|_| AskError::Request)?
+            }
+            Err(_) => return Err(AskError::Request),
+        };
+        Ok(CheckBody::Text(text.to_owned()))
     }
 }
 
@@ -283,7 +363,7 @@ fn grpc_status(headers: &HeaderMap) -> Option<&[u8]> {
 /// Asks by a request of HTTP. 2xx permits it, 5xx is a failure, anything else a denial.
 pub(super) async fn over_http(
     service: &dyn MeshPort,
-    request: Request<Empty<Bytes>>,
+    request: Request<Full<Bytes>>,
 ) -> Result<CheckAnswer, AskError> {
     let (pipe, serving) = service.connect(false);
     let made = http1::Builder::new().handshake(TokioIo::new(pipe)).await;
@@ -346,16 +426,98 @@ mod tests {
     use super::*;
 
     fn asked(protocol: AuthorizerProtocol, request: &[u8]) -> Result<Question, AskError> {
+        asked_with(protocol, request, &Grants::default())
+    }
+
+    fn asked_with(
+        protocol: AuthorizerProtocol,
+        request: &[u8],
+        grants: &Grants,
+    ) -> Result<Question, AskError> {
         let mut head = RequestHead::default();
         assert!(head.parse(request, &Limits::default()).unwrap());
         let of = ExternalAuthorizer {
             protocol,
             path_prefix: "/check".into(),
-            sent: Some(["cookie".into(), "range".into(), "leno-x".into()].into()),
+            sent: Some(["cookie".into(), "range".into(), "leno-x".into(), "x-user".into()].into()),
             ..ExternalAuthorizer::none()
         };
         let address = SocketAddr::from(([192, 0, 2, 1], 80));
-        Question::new(&of, ((address, String::new()), address), head.view(request))
+        let about = About { request: head.view(request), grants, body: None };
+        Question::new(&of, ((address, String::new()), address), about)
+    }
+
+    /// A client could have a decision about it by sending more, or what is no text.
+    #[test]
+    fn a_body_that_the_authorizer_does_not_get_is_denied() {
+        let of = |max_bytes, partial, as_bytes| AuthorizerBody { max_bytes, partial, as_bytes };
+        let held = |content: &[u8], is_whole| HeldBody { content: content.to_vec(), is_whole };
+        let excerpt = |of, held: &HeldBody| {
+            Excerpt::new(of, Some(held)).and_then(|one| {
+                let is_partial = one.is_partial();
+                Ok((one.body()?, is_partial))
+            })
+        };
+        let text = |text: &str| CheckBody::Text(text.to_owned());
+        for (of, held, expected) in [
+            (of(4, false, false), held(b"abcd", true), Ok((text("abcd"), "false"))),
+            (of(4, false, false), held(b"abcde", true), Err("body-too-large")),
+            (of(4, false, false), held(b"abcd", false), Err("body-too-large")),
+            (of(4, true, false), held(b"abcde", true), Ok((text("abcd"), "true"))),
+            (of(4, true, false), held("abc\u{e9}".as_bytes(), true), Ok((text("abc"), "true"))),
+            (of(8, false, false), held(b"\xff", true), Err("unaskable-request")),
+            (of(8, false, false), held("\u{e9}".as_bytes(), true), Ok((text("\u{e9}"), "false"))),
+            (of(8, false, true), held(b"\xff", true), Ok((CheckBody::Bytes(vec![0xff]), "false"))),
+            (of(8, false, false), held(b"", true), Ok((text(""), "false"))),
+        ] {
+            let found = excerpt(of, &held).map_err(|error| {
+                assert!(!error.may_be_permitted());
+                error.label()
+            });
+            assert_eq!(found, expected, "{of:?} {held:?}");
+        }
+    }
+
+    /// The headers of a question over gRPC are those of its first message, which this finds in its bytes.
+    fn has(question: &Question, text: &[u8]) -> bool {
+        let Question::Grpc(message) = question else { panic!() };
+        message.windows(text.len()).any(|at| at == text)
+    }
+
+    /// Envoy sent the last of several lines of a header.
+    #[test]
+    fn cve_2021_32777_an_authorizer_sees_every_line_of_a_header() {
+        let request = b"GET / HTTP/1.1\r\nhost: web\r\nx-user: guest\r\nx-user: root\r\n\r\n";
+        let question = asked(AuthorizerProtocol::Grpc, request).ok().unwrap();
+        assert!(has(&question, b"guest,root"));
+        let Ok(Question::Http(asked)) = asked(AuthorizerProtocol::Http, request) else { panic!() };
+        assert_eq!(asked.headers().get_all("x-user").iter().count(), 2);
+    }
+
+    /// Envoy's question failed where a header was no UTF-8, which passed where failures permit.
+    #[test]
+    fn cve_2023_27488_a_header_that_is_no_text_is_asked_about() {
+        let request = b"GET / HTTP/1.1\r\nhost: web\r\nx-user: \xff\xfe\r\n\r\n";
+        let question = asked(AuthorizerProtocol::Grpc, request).ok().unwrap();
+        assert!(has(&question, "\u{fffd}".as_bytes()));
+        assert!(asked(AuthorizerProtocol::Http, request).is_ok());
+    }
+
+    #[test]
+    fn an_authorizer_sees_what_the_application_gets() {
+        let request = b"GET / HTTP/1.1\r\nhost: web\r\nX_User: root\r\nx-user: root\r\n\r\n";
+        let mut head = RequestHead::default();
+        assert!(head.parse(request, &Limits::default()).unwrap());
+        let mut grants = Grants::default();
+        grants.remove(head.view(request), "x-user");
+        grants.set(HeaderLine::new("x-user", b"ann").unwrap());
+        let Ok(Question::Http(asked)) = asked_with(AuthorizerProtocol::Http, request, &grants)
+        else {
+            panic!()
+        };
+        let users: Vec<_> = asked.headers().get_all("x-user").iter().collect();
+        assert_eq!(users, ["ann"]);
+        assert!(!asked.headers().contains_key("x_user"));
     }
 
     /// Where failures permit, such a request would pass by.

@@ -5,6 +5,8 @@ use std::sync::Arc;
 
 use leno_http::{HeaderLine, RequestView};
 
+use super::Grants;
+
 /// Headers that frame a message, belong to one connection, or would have the authorizer answer about a document of its
 /// own.
 const OF_MESSAGES: [&str; 17] = [
@@ -29,7 +31,7 @@ const OF_MESSAGES: [&str; 17] = [
 
 /// Whether programs that read headers as variables of CGI take a header for another one: `x_user` for `x-user`.
 /// `own`: in lower case.
-pub(super) fn is_same_variable(name: &str, own: &str) -> bool {
+pub(crate) fn is_same_variable(name: &str, own: &str) -> bool {
     let folded = |byte: u8| match byte.to_ascii_lowercase() {
         byte if byte.is_ascii_alphanumeric() => byte,
         _ => b'_',
@@ -46,16 +48,18 @@ fn is_reserved(name: &str) -> bool {
         || is_same_variable(name, "l5d-client-id")
 }
 
-/// The headers of a request that an authorizer gets to see.
+/// The headers of a request that an authorizer gets to see: those that the application gets.
 pub(super) fn sent<'a>(
     request: RequestView<'a>,
+    grants: &'a Grants,
     sent: Option<&'a [Arc<str>]>,
 ) -> Vec<(&'a str, &'a [u8])> {
     let is_sent = move |name: &str| {
         !is_reserved(name)
             && sent.is_none_or(|sent| sent.iter().any(|one| name.eq_ignore_ascii_case(one)))
     };
-    request.forwarded(is_sent).collect()
+    let of_client = request.forwarded(is_sent).filter(|(name, _)| !grants.removes(name));
+    of_client.chain(grants.lines().filter(|(name, _)| is_sent(name))).collect()
 }
 
 /// Whether a header of a request may be one of another request, to the authorizer.

@@ -29,6 +29,7 @@ pub(crate) fn issuer() -> TokenIssuer {
         keys: vec![key(Some("one"), TokenAlgorithm::Es256, KEY.public_key().as_ref())],
         header: "authorization".into(),
         clock_skew: Duration::from_secs(30),
+        claim_headers: Vec::new(),
     }
 }
 

@@ -29,7 +29,7 @@ const LEAVE_LIMIT: Duration = Duration::from_secs(5);
 /// The token that the policy accepts.
 const GOOD: &str = "x-token: good";
 /// `leno-error` of what an authorizer denies.
-const DENIED: &str = "authorization-denied; reason=external";
+pub(super) const DENIED: &str = "authorization-denied; reason=external";
 
 const MESH: &str = "
 apiVersion: leno.dev/v1alpha1
@@ -125,6 +125,26 @@ permitted if {
 	input.attributes.destination.address.socketAddress.portValue in {8080, 10000}
 }
 
+# Decided on by their bodies.
+permitted if {
+	contains(request.path, "/pay")
+	json.unmarshal(request.body).amount < 100
+	not request.rawBody
+	request.headers["x-envoy-auth-partial-body"] == "false"
+}
+
+permitted if {
+	contains(request.path, "/begin")
+	request.body == "begins so"
+	request.headers["x-envoy-auth-partial-body"] == "true"
+}
+
+permitted if {
+	contains(request.path, "/bytes")
+	request.rawBody == "/wA="
+	not request.body
+}
+
 allow := {
 	"allowed": true,
 	"headers": {"x-user": "ann", "x-extra": "of-the-authorizer"},
@@ -142,7 +162,7 @@ allow := {
 "#;
 
 /// What every policy of these tests begins with.
-fn asking(app: &str, rest: &str) -> String {
+pub(super) fn asking(app: &str, rest: &str) -> String {
     format!(
         "---
 apiVersion: leno.dev/v1alpha1
@@ -155,7 +175,7 @@ spec:
     )
 }
 
-const BY_GRPC: &str =
+pub(super) const BY_GRPC: &str =
     "  rules: [{to: [{paths: [{prefix: /seen}, {prefix: /admin}, {prefix: /t.Peer}]}]}]
   external:
     backendRef: {name: opa, port: 91}
@@ -181,7 +201,7 @@ pub(super) fn cases() -> Vec<Case> {
     ]
 }
 
-fn start(capture: Capture) -> Result<(Lab, String)> {
+pub(super) fn start(capture: Capture) -> Result<(Lab, String)> {
     binaries::require("nginx", "nginx")?;
     let peer = binaries::directory()?.join("examples/tonic-peer");
     ensure!(peer.is_file(), "build it first: cargo build -p leno-testkit --examples");
@@ -207,6 +227,7 @@ fn prepare(directory: &Path) -> Result<()> {
          if ($cookie_user = broken) {{ return 500; }}\n      \
          add_header x-user $cookie_user always;\n      \
          add_header x-asked $request_method:$http_host:$request_uri:$http_x_secret always;\n      \
+         add_header x-length $content_length always;\n      \
          if ($cookie_user) {{ return 202; }}\n      \
          add_header set-cookie to=$request_uri always;\n      \
          return 302 http://login.example/?from=$http_host; }} }}\n}}\n"
@@ -215,7 +236,7 @@ fn prepare(directory: &Path) -> Result<()> {
 }
 
 /// What the application has seen of a request.
-fn seen(lab: &Lab, client: &str, more: &[&str]) -> Result<Value> {
+pub(super) fn seen(lab: &Lab, client: &str, more: &[&str]) -> Result<Value> {
     let curl = ["curl", "-sS", "-m", "5", "--fail-with-body"];
     let said = lab.text(client, &[&curl[..], more].concat())?;
     serde_json::from_str(&said).with_context(|| format!("{more:?}: {said:?}"))

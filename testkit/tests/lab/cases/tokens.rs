@@ -24,10 +24,10 @@ use super::calls::peer;
 use super::reauthorization::{HEAR_LIMIT, Open, begin_stream, begin_talk};
 use super::{Case, alone};
 
-const ISSUER: &str = "https://id.example.com";
-const KEY_ID: &str = r#"{"alg":"ES256","kid":"one"}"#;
+pub(super) const ISSUER: &str = "https://id.example.com";
+pub(super) const KEY_ID: &str = r#"{"alg":"ES256","kid":"one"}"#;
 
-const MESH: &str = "
+pub(super) const MESH: &str = "
 apiVersion: leno.dev/v1alpha1
 kind: Workload
 metadata: {name: web, namespace: lab}
@@ -100,7 +100,7 @@ spec:
     )
 }
 
-fn key_set(key: &EcdsaKeyPair) -> Value {
+pub(super) fn key_set(key: &EcdsaKeyPair) -> Value {
     let (x, y) = key.public_key().as_ref()[1..].split_at(32);
     let part = |bytes: &[u8]| BASE64URL_NOPAD.encode(bytes);
     json!({"keys": [
@@ -108,18 +108,18 @@ fn key_set(key: &EcdsaKeyPair) -> Value {
     ]})
 }
 
-fn key() -> Result<EcdsaKeyPair> {
+pub(super) fn key() -> Result<EcdsaKeyPair> {
     EcdsaKeyPair::generate(&ECDSA_P256_SHA256_FIXED_SIGNING).ok().context("no key")
 }
 
-fn token(header: &str, claims: &Value, sign: impl FnOnce(&[u8]) -> Vec<u8>) -> String {
+pub(super) fn token(header: &str, claims: &Value, sign: impl FnOnce(&[u8]) -> Vec<u8>) -> String {
     let part = |text: &str| BASE64URL_NOPAD.encode(text.as_bytes());
     let text = format!("{}.{}", part(header), part(&claims.to_string()));
     format!("{text}.{}", BASE64URL_NOPAD.encode(&sign(text.as_bytes())))
 }
 
 /// The claims of a good token, with these in addition.
-fn claims(more: &Value) -> Result<Value> {
+pub(super) fn claims(more: &Value) -> Result<Value> {
     let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH)?.as_secs();
     let mut all = json!({"iss": ISSUER, "aud": ["shop"], "sub": "ann", "exp": now + 600});
     if let (Some(all), Some(more)) = (all.as_object_mut(), more.as_object()) {
@@ -151,12 +151,12 @@ fn tokens_of_users_are_verified(capture: Capture) -> Result<()> {
     lab.explain(cases())
 }
 
-fn sign(key: &EcdsaKeyPair, text: &[u8]) -> Vec<u8> {
+pub(super) fn sign(key: &EcdsaKeyPair, text: &[u8]) -> Vec<u8> {
     let signature = key.sign(&SystemRandom::new(), text);
     signature.map(|signature| signature.as_ref().to_vec()).unwrap_or_default()
 }
 
-fn bearer(token: &str) -> String {
+pub(super) fn bearer(token: &str) -> String {
     format!("authorization: Bearer {token}")
 }
 

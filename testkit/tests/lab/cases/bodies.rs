@@ -1,0 +1,146 @@
+//! External authorizers that decide by the bodies of requests.
+
+use std::fs;
+
+use anyhow::{Result, ensure};
+use leno_testkit::lab::{Capture, Lab};
+
+use super::authorization::{answered, until};
+use super::authorizers::{DENIED, asking, seen, start};
+use super::{Case, alone};
+
+/// A rule for the paths below `/seen`, and a body of 64 bytes at most.
+fn by_body(body: &str) -> String {
+    asking(
+        "front",
+        &format!(
+            "  rules: [{{to: [{{paths: [{{prefix: /seen}}, {{prefix: /pay}}, {{prefix: /begin}}, {{prefix: /bytes}}]}}]}}]
+  external: {{backendRef: {{name: opa, port: 91}}, timeout: 2s, body: {body}}}
+"
+        ),
+    )
+}
+
+/// The two ways to the application: HTTP/2 between proxies, and HTTP/1 of a client without one.
+const WAYS: [(&str, &str); 2] =
+    [("web", "http://front.lab"), ("plain", "http://front-0.front.lab:8080")];
+
+const TOO_LARGE: &str = "413 authorizer-failed; reason=body-too-large";
+const NO_TEXT: &str = "503 authorizer-failed; reason=unaskable-request";
+
+pub(super) fn cases() -> Vec<Case> {
+    vec![alone!(authorizers_decide_by_bodies_up_to_their_bound)]
+}
+
+fn authorizers_decide_by_bodies_up_to_their_bound(capture: Capture) -> Result<()> {
+    let (lab, mesh) = start(capture)?;
+    let run = || {
+        texts(&lab, &mesh)?;
+        beginnings(&lab, &mesh)?;
+        bytes(&lab, &mesh)?;
+        over_http(&lab, &mesh)
+    };
+    lab.explain(run())
+}
+
+fn texts(lab: &Lab, mesh: &str) -> Result<()> {
+    lab.edit(&format!("{mesh}{}", by_body("{maxBytes: 64}")))?;
+    let denied = format!("403 {DENIED}");
+    let long = format!(r#"{{"amount": 5, "note": "{}"}}"#, "x".repeat(64));
+    let bound = format!(r#"{{"amount": 5, "note": "{}"}}"#, "x".repeat(64 - 25));
+    ensure!(bound.len() == 64, "{bound:?} has {} bytes", bound.len());
+    let no_text = lab.directory().join("no-text");
+    fs::write(&no_text, [0xff, 0])?;
+    let no_text = format!("@{}", no_text.display());
+    for (client, url) in WAYS {
+        let pay = format!("{url}/pay");
+        let much = ["-H", "x-token: bad", "-d", r#"{"amount": 500}"#, &pay];
+        until(lab, client, &much, &denied)?;
+        let chunked = ["-H", "transfer-encoding: chunked"];
+        // The client waits for the proxy to take the body, which the application is not asked about yet.
+        let waiting = ["-H", "expect: 100-continue", "--expect100-timeout", "30"];
+        for how in [&[][..], &chunked, &waiting] {
+            for (body, expected) in [
+                (r#"{"amount": 5}"#, "200"),
+                (r#"{"amount": 500}"#, denied.as_str()),
+                (bound.as_str(), "200"),
+                (long.as_str(), TOO_LARGE),
+                ("{", denied.as_str()),
+            ] {
+                let request = [how, &["-H", "x-token: bad", "-d", body, &pay]].concat();
+                let said = answered(lab, client, &request)?;
+                ensure!(said == expected, "{client} {how:?} {body:?}: {said:?}, not {expected:?}");
+            }
+        }
+        let request = ["-H", "x-token: bad", "--data-binary", &no_text, &pay];
+        let said = answered(lab, client, &request)?;
+        ensure!(said == NO_TEXT, "{client}: {said:?}");
+        // Without a body it is asked about, too.
+        let said = answered(lab, client, &["-H", "x-token: bad", &pay])?;
+        ensure!(said == denied, "{client}: {said:?}");
+        // The application gets the whole request.
+        let request = ["-H", "x-token: anyone", "-d", "sixteen letters!", &format!("{url}/seen")];
+        let seen = seen(lab, client, &request)?;
+        ensure!(seen["body_len"] == 16 && seen["method"] == "POST", "{client}: {seen}");
+    }
+    // Not even where failures permit.
+    lab.edit(&format!("{mesh}{}", by_body("{maxBytes: 64}, onFailure: Allow")))?;
+    let request = ["-H", "x-token: bad", "-d", &long, "http://front.lab/pay"];
+    let said = answered(lab, "web", &request)?;
+    ensure!(said == TOO_LARGE, "{said:?}");
+    Ok(())
+}
+
+fn beginnings(lab: &Lab, mesh: &str) -> Result<()> {
+    lab.edit(&format!("{mesh}{}", by_body("{maxBytes: 9, onLarger: Truncate}")))?;
+    let body = lab.directory().join("long");
+    fs::write(&body, format!("begins so, and goes on: {}", "x".repeat(300_000)))?;
+    let data = format!("@{}", body.display());
+    for (client, url) in WAYS {
+        let begin = format!("{url}/begin");
+        until(lab, client, &["-H", "x-token: bad", "--data-binary", &data, &begin], "200")?;
+        let other = ["-H", "x-token: bad", "-d", "begins otherwise", &begin];
+        let said = answered(lab, client, &other)?;
+        ensure!(said == format!("403 {DENIED}"), "{client}: {said:?}");
+        let url = format!("{url}/seen");
+        let request = ["-H", "x-token: anyone", "--data-binary", &data, &url];
+        let seen = seen(lab, client, &request)?;
+        ensure!(seen["body_len"] == 300_024, "{client}: {seen}");
+    }
+    Ok(())
+}
+
+fn bytes(lab: &Lab, mesh: &str) -> Result<()> {
+    lab.edit(&format!("{mesh}{}", by_body("{maxBytes: 64, packAsBytes: true}")))?;
+    let data = format!("@{}", lab.directory().join("no-text").display());
+    for (client, url) in WAYS {
+        let url = format!("{url}/bytes");
+        until(lab, client, &["-H", "x-token: bad", "--data-binary", &data, &url], "200")?;
+    }
+    Ok(())
+}
+
+fn over_http(lab: &Lab, mesh: &str) -> Result<()> {
+    let policy = asking(
+        "front",
+        "  rules: [{to: [{paths: [{prefix: /seen}]}]}]
+  external:
+    backendRef: {name: login, port: 80}
+    protocol: Http
+    pathPrefix: /check
+    headers: {sent: [Cookie], onRequest: [X-Length]}
+    body: {maxBytes: 64}
+",
+    );
+    lab.edit(&format!("{mesh}{policy}"))?;
+    for (client, url) in WAYS {
+        let url = format!("{url}/seen");
+        let request = ["-H", "cookie: user=ann", "-d", "eleven more", &url];
+        until(lab, client, &[&url], &format!("302 {DENIED}"))?;
+        let seen = seen(lab, client, &request)?;
+        let headers = seen["headers"].to_string().to_lowercase();
+        ensure!(headers.contains(r#"["x-length","11"]"#), "{client}: {headers}");
+        ensure!(seen["body_len"] == 11, "{client}: {seen}");
+    }
+    Ok(())
+}

@@ -1,0 +1,109 @@
+//! Claims of tokens that applications get as headers, and keys in a ConfigMap.
+//!
+//! ```text
+//! web (meshed), plain (no proxy) ── Authorization: Bearer ..., forged headers ──► front (HTTP)
+//! ```
+
+use anyhow::{Context, Result, ensure};
+use aws_lc_rs::signature::EcdsaKeyPair;
+use leno_testkit::lab::{Capture, Lab, Options};
+use serde_json::{Value, json};
+
+use super::authorization::{answered, until};
+use super::authorizers::seen;
+use super::tokens::{ISSUER, KEY_ID, MESH, bearer, claims, key, key_set, sign, token};
+use super::{Case, alone};
+
+/// Users are known by their tokens; `/seen?open` is for all clients. The last policy is for a header that clients
+/// cannot set.
+const POLICIES: &str = "---
+apiVersion: leno.dev/v1alpha1
+kind: AuthorizationPolicy
+metadata: {name: users, namespace: lab}
+spec:
+  selector: {matchLabels: {app: front}}
+  tokens:
+  - issuer: '@ISSUER@'
+    audiences: [shop]
+    jwksConfigMap: keys
+    claimHeaders: [{name: X-User, claim: sub}, {name: x-groups, claim: realm.groups}]
+  rules: [{to: [{paths: [{exact: /seen}]}]}]
+---
+apiVersion: leno.dev/v1alpha1
+kind: AuthorizationPolicy
+metadata: {name: everyone, namespace: lab}
+spec:
+  selector: {matchLabels: {app: front}}
+  rules:
+  - to: [{methods: [PUT]}]
+  - to: [{methods: [DELETE], headers: [{name: x-user, values: [root]}]}]
+";
+
+/// What clients send in place of what a token says.
+const FORGED: [&str; 6] = ["-H", "X-User: root", "-H", "x_user: root", "-H", "x.groups: root"];
+
+pub(super) fn cases() -> Vec<Case> {
+    vec![alone!(claims_reach_the_application_and_no_client_forges_them)]
+}
+
+fn claims_reach_the_application_and_no_client_forges_them(capture: Capture) -> Result<()> {
+    let lab = Lab::start(&Options::new(capture), MESH, |_| Ok(()))?;
+    lab.explain(run(&lab))
+}
+
+fn keys(key: &EcdsaKeyPair) -> String {
+    format!(
+        "---\napiVersion: v1\nkind: ConfigMap\nmetadata: {{name: keys, namespace: lab}}\n\
+         data: {{jwks.json: '{}'}}\n",
+        key_set(key)
+    )
+}
+
+fn run(lab: &Lab) -> Result<()> {
+    let key = key()?;
+    let by_key = |more: &Value| -> Result<String> {
+        Ok(bearer(&token(KEY_ID, &claims(more)?, |text| sign(&key, text))))
+    };
+    let policies = POLICIES.replace("@ISSUER@", ISSUER);
+    let ann = by_key(&json!({"realm": {"groups": ["dev", "ops"]}}))?;
+    // There is no such ConfigMap yet.
+    lab.edit(&format!("{MESH}{policies}"))?;
+    let no_key = "401 authorization-denied; reason=token-key";
+    until(lab, "web", &["-H", &ann, "http://front.lab/seen"], no_key)?;
+    lab.edit(&format!("{MESH}{policies}{}", keys(&key)))?;
+    for (client, url) in [("web", "http://front.lab/seen"), ("plain", DIRECT)] {
+        until(lab, client, &["-H", &ann, url], "200")?;
+        let headers = headers(lab, client, &["-H", &ann, url])?;
+        ensure!(headers.contains("\"ann\"") && headers.contains("\"dev,ops\""), "{headers}");
+        ensure!(!headers.contains("root"), "{client}: {headers}");
+        // A group with a comma would be two groups to the application.
+        let tricky = by_key(&json!({"realm": {"groups": ["dev,admin"]}}))?;
+        let headers = self::headers(lab, client, &["-H", &tricky, url])?;
+        ensure!(headers.contains("\"ann\"") && !headers.contains("groups\""), "{headers}");
+        // What another policy permits without a token has none of these headers; with one it has them.
+        let headers = self::headers(lab, client, &["-X", "PUT", url])?;
+        ensure!(!headers.contains("user\"") && !headers.contains("root"), "{client}: {headers}");
+        let headers = self::headers(lab, client, &["-X", "PUT", "-H", &ann, url])?;
+        ensure!(headers.contains("\"ann\"") && !headers.contains("root"), "{client}: {headers}");
+        // A connection that names the header does not keep it from the application.
+        let named = ["-H", "connection: x-user", "-H", &ann, url];
+        let headers = self::headers(lab, client, &named)?;
+        ensure!(headers.contains("\"ann\"") && !headers.contains("root"), "{client}: {headers}");
+        // No rule believes it of a client.
+        let said = answered(lab, client, &["-X", "DELETE", "-H", "x-user: root", url])?;
+        ensure!(said == "401 authorization-denied; reason=token-missing", "{client}: {said}");
+    }
+    // The ConfigMap has the keys of another issuer now.
+    lab.edit(&format!("{MESH}{policies}{}", keys(&self::key()?)))?;
+    let signature = "401 authorization-denied; reason=token-signature";
+    until(lab, "web", &["-H", &ann, "http://front.lab/seen"], signature)
+}
+
+const DIRECT: &str = "http://front-0.front.lab:8080/seen";
+
+/// The headers that the application has seen of a request, among them forged ones.
+fn headers(lab: &Lab, client: &str, more: &[&str]) -> Result<String> {
+    let seen = seen(lab, client, &[more, &FORGED].concat())?;
+    let headers = seen["headers"].as_array().context("the headers")?;
+    Ok(Value::from(headers.clone()).to_string().to_lowercase())
+}

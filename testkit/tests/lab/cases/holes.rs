@@ -1,0 +1,67 @@
+//! Holes that other meshes had, each in a case of its name (docs/security.md).
+
+use anyhow::{Result, ensure};
+use leno_testkit::lab::{Capture, Lab, Options};
+
+use super::authorizers::seen;
+use super::tokens::MESH;
+use super::{Case, alone};
+
+pub(super) fn cases() -> Vec<Case> {
+    vec![
+        alone!(cve_2024_45806_headers_of_the_mesh_are_not_believed_of_clients),
+        alone!(cve_2026_31838_strangers_see_no_configuration),
+    ]
+}
+
+/// Envoy believed headers of its own of clients with private addresses. CVE-2023-27487 is another of them.
+fn cve_2024_45806_headers_of_the_mesh_are_not_believed_of_clients(capture: Capture) -> Result<()> {
+    let lab = Lab::start(&Options::new(capture), MESH, |_| Ok(()))?;
+    lab.explain(forged(&lab))
+}
+
+fn forged(lab: &Lab) -> Result<()> {
+    let lines = [
+        "leno-error: application-unreachable",
+        "LENO_ERROR: forged",
+        "leno-h1: 1.0 T m=FORGED",
+        "X-Forwarded-Client-Cert: URI=spiffe://cluster.local/ns/lab/sa/forged",
+        "x_forwarded_client_cert: forged",
+        "l5d-client-id: forged",
+        "L5D_Client_Id: forged",
+        "x-kept: kept",
+    ];
+    let lines: Vec<&str> = lines.iter().flat_map(|line| ["-H", *line]).collect();
+    for (client, url) in
+        [("web", "http://front.lab/seen"), ("plain", "http://front-0.front.lab:8080/seen")]
+    {
+        let seen = seen(lab, client, &[&lines[..], &[url]].concat())?;
+        let headers = seen["headers"].to_string().to_lowercase();
+        ensure!(headers.contains("kept"), "{client}: {headers}");
+        for name in ["forged", "unreachable", "leno", "client-cert", "client_cert"] {
+            ensure!(!headers.contains(name), "{client}: {name} in {headers}");
+        }
+        ensure!(seen["method"] == "GET", "{client}: {seen}");
+    }
+    Ok(())
+}
+
+/// Istio's control plane served pages for debugging to any pod.
+fn cve_2026_31838_strangers_see_no_configuration(capture: Capture) -> Result<()> {
+    let lab = Lab::start(&Options::new(capture), MESH, |_| Ok(()))?;
+    lab.explain(pages(&lab))
+}
+
+fn pages(lab: &Lab) -> Result<()> {
+    let front = lab.status()?.address("front-0", false)?;
+    for (method, page, expected) in
+        [("GET", "metrics", "200"), ("GET", "config", "403"), ("POST", "drain", "403")]
+    {
+        let url = format!("http://{front}:15020/{page}");
+        let curl = ["curl", "-sS", "-m", "5", "-o", "/dev/null", "-w", "%{http_code}"];
+        let said = lab.exec("plain", &[&curl[..], &["-X", method, &url]].concat())?;
+        let said = String::from_utf8_lossy(&said.stdout);
+        ensure!(said == expected, "a stranger gets {said} for /{page}");
+    }
+    Ok(())
+}
