@@ -67,6 +67,14 @@ pub(crate) struct PlannedRanges {
 }
 
 impl PlannedRanges {
+    /// Refuses them without files: the addresses of a mesh that runs are what they are.
+    pub(crate) fn with_files(arg: clap::Arg) -> clap::Arg {
+        match arg.get_id().as_str() {
+            "workload_range" | "service_range" => arg.requires("files"),
+            _ => arg,
+        }
+    }
+
     /// Those that are named; `None` without one.
     pub(crate) fn asked(&self) -> Option<Asked> {
         let asked = (self.workload_range, self.service_range);

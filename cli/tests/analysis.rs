@@ -216,6 +216,19 @@ fn files_are_judged_at_the_addresses_of_the_mesh() {
         errors,
         "leno: workloads and services have the same range, 10.89.0.0/16: choose two\n"
     );
+    // A mesh that runs has its addresses already.
+    for words in [
+        &["explain", "web", "--workload-range", "10.1.0.0/16", "--", "http://cart/"][..],
+        &["authz", "--service-range", "10.1.0.0/16"],
+    ] {
+        let refused = leno(words, &text);
+        let said = String::from_utf8_lossy(&refused.stderr);
+        assert_eq!(refused.status.code(), Some(64), "{words:?}: {said}");
+        assert!(
+            said.contains("required arguments were not provided:\n  --file <FILE>\n"),
+            "{words:?}: {said}"
+        );
+    }
 }
 
 #[test]

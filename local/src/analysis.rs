@@ -118,12 +118,23 @@ pub fn findings(files: &[PathBuf], ranges: Ranges) -> Vec<Finding> {
 
 /// The paths that say nothing: most likely not the ones that were meant.
 fn empty(paths: &[PathBuf], documents: &Documents) -> Vec<Finding> {
+    let finding = |(path, reason): (&PathBuf, &str)| {
+        Finding::of_file(Severity::Error, "no-documents", &path.to_string_lossy(), reason)
+    };
+    silent(paths, documents).into_iter().map(finding).collect()
+}
+
+/// The paths that hold no document, with what they hold instead.
+pub(crate) fn silent<'a>(
+    paths: &'a [PathBuf],
+    documents: &Documents,
+) -> Vec<(&'a PathBuf, &'static str)> {
     let objects = documents.objects.iter().map(|one| &one.file);
     let said: Vec<&Path> = objects
         .chain(documents.ignored.iter().map(|one| &one.file))
         .map(|file| Path::new(&**file))
         .collect();
-    let finding = |path: &PathBuf| {
+    let silent = |path: &'a PathBuf| {
         let reason = if leno_resources::holds_no_file(path) {
             "the folder holds no *.yaml, *.yml or *.json file (those of folders in it do not count)"
         } else if said.iter().any(|file| *file == path || file.parent() == Some(path)) {
@@ -133,9 +144,9 @@ fn empty(paths: &[PathBuf], documents: &Documents) -> Vec<Finding> {
         } else {
             "the file holds no document"
         };
-        Some(Finding::of_file(Severity::Error, "no-documents", &path.to_string_lossy(), reason))
+        Some((path, reason))
     };
-    paths.iter().filter_map(finding).collect()
+    paths.iter().filter_map(silent).collect()
 }
 
 /// The mistakes in documents that can be run.

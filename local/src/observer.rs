@@ -125,10 +125,17 @@ pub async fn observe(layout: &Layout) -> Result<()> {
 /// Asks the observer of a running mesh, for example for `/api/v1/topology`.
 ///
 /// # Errors
-/// When the mesh does not run, or the observer does not answer.
+/// When the mesh does not run, nothing of it has a proxy, or the observer does not answer.
 pub async fn ask<T: DeserializeOwned>(layout: &Layout, target: &str) -> Result<T> {
-    Status::read(layout)?;
+    let status = Status::read(layout)?;
     let path = layout.observer();
+    if !path.exists() && !status.instances.iter().any(|one| one.meshed) {
+        let reason = format!(
+            "nothing of mesh {} has a proxy, so that nothing counts its traffic",
+            layout.mesh()
+        );
+        return Err(Error::Refused(reason));
+    }
     let what = || format!("the observer of mesh {} does not answer", layout.mesh());
     let asked = async { admin::ask(UnixStream::connect(&path).await?, "GET", target).await };
     let answer = tokio::time::timeout(admin::ANSWER_BOUND, asked).await;

@@ -136,7 +136,7 @@ async fn run(options: &Options, output: Output, access_log: Option<Output>) -> R
     // Looked at before they are read, so that no edit is missed.
     let files = Files::new(options.files.clone());
     let documents = documents::load(&options.files)?;
-    let plan = documents::plan(&documents, defaults, &Plan::default())?;
+    let plan = documents::plan(&options.files, &documents, defaults, &Plan::default())?;
     documents::without_errors(options, &documents, &plan)?;
     let mut signals = Signals::new()?;
     let mut record = Record::acquire(&layout)?;

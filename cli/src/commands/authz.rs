@@ -7,6 +7,8 @@ use std::path::PathBuf;
 use anyhow::{Result, bail};
 use clap::Args;
 use leno_analysis::{CheckClient, Mesh, Question, access_changes};
+use leno_local::layout::Layout;
+use leno_local::status::Status;
 use leno_resources::{Kind, Object};
 
 use super::{AnyMesh, Chosen, Output, PlannedRanges, explain, print, print_json};
@@ -18,13 +20,16 @@ use super::{AnyMesh, Chosen, Output, PlannedRanges, explain, print, print_json};
 /// `leno up` would run them. Nothing is sent or applied. The decision is made by the code that the proxies
 /// run. The exit code of a check is 0 if the request is permitted and 1 if not.
 #[derive(Debug, Args)]
-#[command(after_help = "Examples:\n  \
+#[command(
+    mut_args(PlannedRanges::with_files),
+    after_help = "Examples:\n  \
                   sudo leno authz -n shop orders\n  \
                   leno authz --context prod -n shop deploy/orders\n  \
                   leno authz -n shop orders --from web -- GET http://orders/admin -H 'x-role: guest'\n  \
                   leno authz orders --from spiffe://cluster.local/ns/bank/sa/teller -- http://orders/\n  \
                   leno authz -n shop --with new-policy.yaml\n  \
-                  leno authz -f shop.yaml -n shop orders -o json")]
+                  leno authz -f shop.yaml -n shop orders -o json"
+)]
 pub(crate) struct Authz {
     #[command(flatten)]
     mesh: AnyMesh,
@@ -112,7 +117,12 @@ fn mesh(authz: &Authz) -> Result<(Mesh, Vec<String>)> {
         return Ok((leno_local::analysis::of_files(&authz.files, ranges)?, Vec::new()));
     }
     match authz.mesh.choose()? {
-        Chosen::Machine(name) => Ok((leno_local::analysis::running(&name)?, Vec::new())),
+        Chosen::Machine(name) => {
+            if let Some(namespace) = &authz.namespace {
+                Status::read(&Layout::new(&name)?)?.has_namespace(namespace)?;
+            }
+            Ok((leno_local::analysis::running(&name)?, Vec::new()))
+        }
         Chosen::Cluster(target) => {
             let namespace = authz.namespace.as_deref();
             let system_namespace = &authz.mesh.system_namespace;

@@ -18,12 +18,15 @@ use super::{AnyMesh, Chosen, Output, PlannedRanges, block_on, print, print_json}
 /// Asks the mesh that runs here or in a cluster, by the objects that its control plane follows, or files as
 /// `leno up` would run them. Nothing is sent. The decision is made by the code that the proxies run.
 #[derive(Debug, Args)]
-#[command(after_help = "Examples:\n  \
+#[command(
+    mut_args(PlannedRanges::with_files),
+    after_help = "Examples:\n  \
                   sudo leno explain -n shop web -- GET http://cart/items -H 'x: y'\n  \
                   leno explain --context prod -n shop deploy/web -- GET http://cart/items\n  \
                   leno explain -f shop.yaml deploy/web -- POST http://cart.shop/items?page=2\n  \
                   leno explain -f shop.yaml -n shop web -- grpc://stock:9000/shop.Stock/Take\n  \
-                  leno explain -f shop.yaml -n shop web -o json -- http://cart/")]
+                  leno explain -f shop.yaml -n shop web -o json -- http://cart/"
+)]
 pub(crate) struct Explain {
     #[command(flatten)]
     mesh: AnyMesh,

@@ -7,6 +7,7 @@ use anyhow::Result;
 use clap::{Args, Subcommand};
 use leno_local::layout::Layout;
 use leno_local::objectives::{self, Objective};
+use leno_local::status::Status;
 
 use super::{Output, RunningMesh, block_on, print, print_json};
 use report::Report;
@@ -58,6 +59,9 @@ impl Wanted {
             let is_there = self.namespace.as_ref().is_none_or(|own| one.metadata.namespace == *own);
             is_there && (names.is_empty() || names.contains(&one.metadata.name))
         })?;
+        if let Some(namespace) = self.namespace.as_deref().filter(|_| found.is_empty()) {
+            Status::read(layout)?.has_namespace(namespace)?;
+        }
         for name in names {
             if !found.iter().any(|one| one.object.metadata.name == *name) {
                 anyhow::bail!("there is no ServiceLevelObjective {name:?}");

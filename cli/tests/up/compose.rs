@@ -214,6 +214,17 @@ fn what_cannot_be_honoured_is_named_with_its_line_and_a_remedy() {
             ":2:3: services.web.command: no command comes with an image that is unpacked: \
                                     write one\n",
         ),
+        // Of what comes with an image, the image alone is named.
+        (
+            "web: {image: nginx}",
+            ":2:16: services.web.image: leno up pulls no images: unpack it, for example with docker export, and \
+             write the directory, such as ./root; or remove it, and write as command a program that this machine has\n",
+        ),
+        (
+            "web: {build: .}",
+            ":2:16: services.web.build: leno up builds nothing: remove it, and write as command a program that this \
+             machine has\n",
+        ),
         (
             "Web_1: {command: sleep 9}",
             ":2:3: services.Web_1: \"Web_1\" is not a name: use 1 to 63 of a-z, 0-9 and \

@@ -119,6 +119,21 @@ fn what_is_not_there_is_named_with_what_is() {
             format!("leno: no namespace shoop in mesh {name}: it has batch, shop\n"),
         ),
         (
+            &["slo", "--name", name, "-n", "shoop"],
+            2,
+            format!("leno: no namespace shoop in mesh {name}: it has batch, shop\n"),
+        ),
+        (
+            &["authz", "--name", name, "-n", "shoop"],
+            2,
+            format!("leno: no namespace shoop in mesh {name}: it has batch, shop\n"),
+        ),
+        (
+            &["why", "--name", name],
+            2,
+            format!("leno: nothing of mesh {name} has a proxy, so that nothing counts its traffic\n"),
+        ),
+        (
             &["cleanup", "--name", name],
             2,
             format!(

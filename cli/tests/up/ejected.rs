@@ -47,6 +47,9 @@ fn an_endpoint_that_is_not_reached_is_named_with_the_reason() {
         &format!("\ns/client-0 ejects {endpoint}\n"),
     );
     said("diagnostics", &|| of(&["diagnostics", "proxy", "--name", name, "client-0"]), endpoint);
+    let client = of(&["diagnostics", "proxy", "--name", name, "client-0"]);
+    let policy = "\npolicy       mtls permissive, egress allow; no port declared\n";
+    assert!(client.contains(policy), "{client}");
     said(
         "explain",
         &|| of(&["explain", "--name", name, "client", "--", "http://wrong:8080/"]),

@@ -472,6 +472,20 @@ fn what_a_killed_mesh_left_is_told_by_check() {
 }
 
 #[test]
+fn a_folder_without_documents_is_named() {
+    let Some(mesh) = root(|| Mesh::draft("")) else { return };
+    let folder = mesh.directory().join("empty");
+    std::fs::create_dir(&folder).unwrap();
+    let refused = mesh.leno(&["up", "--name", mesh.name()]).arg(&folder).output().unwrap();
+    let expected = format!(
+        "leno: {}: the folder holds no *.yaml, *.yml or *.json file (those of folders in it do not count)\n\
+         the files hold no Workload document with replicas, so there is nothing to run\n",
+        folder.display()
+    );
+    assert_eq!((refused.status.code(), mesh::err(&refused)), (Some(2), expected));
+}
+
+#[test]
 fn documents_of_others_are_named_when_nothing_is_left_to_run() {
     let yaml = "apiVersion: apps/v1\nkind: Deployment\nmetadata: {name: web}\n";
     let Some((_mesh, output)) = root(|| Mesh::refused(yaml)) else { return };

@@ -68,6 +68,12 @@ impl<'a> Fields<'a> {
         self.draft.problem(self.place, &path, reason.into());
     }
 
+    /// Whether a field of the service was refused.
+    pub(super) fn has_refused(&self, name: &str) -> bool {
+        let path = format!("services.{}.{name}", self.service);
+        self.draft.problems.iter().any(|problem| problem.path == path)
+    }
+
     /// A path beside the file.
     pub(super) fn beside(&self, path: &str) -> PathBuf {
         let place = Path::new(&self.draft.file).parent().unwrap_or(Path::new("")).join(path);

@@ -18,14 +18,7 @@ pub(super) fn workload(fields: &mut Fields<'_>, name: &str, project: &str) -> Va
     if let Some(root) = image(fields) {
         spec.insert("root".to_owned(), json!(root));
     }
-    let command = ["entrypoint", "command"].map(|name| words(fields, name));
-    if let [Some(program), Some(arguments)] = &command
-        && program.is_empty()
-        && arguments.is_empty()
-    {
-        fields.refuse("command", "no command comes with an image that is unpacked: write one");
-    }
-    spec.insert("command".to_owned(), json!(command.map(Option::unwrap_or_default).concat()));
+    spec.insert("command".to_owned(), json!(command(fields)));
     environment(fields, &mut spec);
     ports(fields, &mut spec);
     depends_on(fields, &mut spec);
@@ -48,6 +41,21 @@ pub(super) fn workload(fields: &mut Fields<'_>, name: &str, project: &str) -> Va
         "metadata": {"name": name, "namespace": project, "labels": {"app": name}},
         "spec": spec,
     })
+}
+
+/// The program and its arguments. An image that is refused comes with a remedy that names the command: of a missing
+/// one no more is said then, and the program's name is a stand-in.
+fn command(fields: &mut Fields<'_>) -> Vec<String> {
+    let has_remedy = fields.has_refused("image") || fields.has_refused("build");
+    let parts = ["entrypoint", "command"].map(|name| words(fields, name));
+    let is_missing = parts.iter().all(|part| part.as_ref().is_some_and(Vec::is_empty));
+    if is_missing && has_remedy {
+        return vec!["refused".to_owned()];
+    }
+    if is_missing {
+        fields.refuse("command", "no command comes with an image that is unpacked: write one");
+    }
+    parts.map(Option::unwrap_or_default).concat()
 }
 
 /// The directory that an image is unpacked in: what begins as a path, as with volumes.

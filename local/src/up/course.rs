@@ -410,7 +410,7 @@ impl<'a> Up<'a> {
     /// Takes an edit of the files, or says why not and leaves everything as it is.
     async fn edited(&mut self) {
         let read = documents::load(&self.options.files).and_then(|new| {
-            let plan = documents::plan(&new, self.defaults, &self.plan)?;
+            let plan = documents::plan(&self.options.files, &new, self.defaults, &self.plan)?;
             documents::without_errors(self.options, &new, &plan)?;
             Ok((new, plan))
         });

@@ -16,8 +16,13 @@ pub(super) fn load(files: &[PathBuf]) -> Result<Documents> {
     compose::load(files).map_err(|problems| refused(&problems))
 }
 
-/// Plans them; addresses of `before` are kept.
-pub(super) fn plan(documents: &Documents, defaults: Defaults, before: &Plan) -> Result<Plan> {
+/// Plans the documents of these files; addresses of `before` are kept.
+pub(super) fn plan(
+    files: &[PathBuf],
+    documents: &Documents,
+    defaults: Defaults,
+    before: &Plan,
+) -> Result<Plan> {
     let plan = Plan::make(documents, defaults, before).map_err(|problems| refused(&problems))?;
     if documents.objects.is_empty() && !before.instances.is_empty() {
         // Most likely a program is about to write them: what runs is not ended for that.
@@ -25,7 +30,9 @@ pub(super) fn plan(documents: &Documents, defaults: Defaults, before: &Plan) -> 
         return Err(Error::Documents(reason.to_owned()));
     }
     if plan.instances.is_empty() && before.instances.is_empty() {
-        let mut lines = ignored(documents);
+        let silent = analysis::silent(files, documents).into_iter();
+        let silent = silent.map(|(path, reason)| format!("{}: {reason}", path.display()));
+        let mut lines: Vec<String> = ignored(documents).into_iter().chain(silent).collect();
         let reason =
             "the files hold no Workload document with replicas, so there is nothing to run";
         lines.push(reason.to_owned());

@@ -70,13 +70,16 @@ fn of_config(lines: &mut Lines, config: &Value) {
     let policy = &config["policy"];
     let ports = list(&policy["ports"])
         .map(|port| format!("{} {}", port["port"], text_of(&port["protocol"])));
-    let ports = ports.collect::<Vec<_>>().join(", ");
+    let ports = match ports.collect::<Vec<_>>().join(", ") {
+        none if none.is_empty() => "no port declared".to_owned(),
+        ports => format!("ports {ports}"),
+    };
     lines.add(
         "policy",
         &match policy.is_null() {
             true => "none yet".to_owned(),
             false => format!(
-                "mtls {}, egress {}; ports {ports}",
+                "mtls {}, egress {}; {ports}",
                 text_of(&policy["mtls"]),
                 text_of(&policy["egress"])
             ),
