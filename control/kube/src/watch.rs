@@ -12,6 +12,7 @@
 //! if the server no longer has that version.
 
 use std::fmt::Debug;
+use std::hash::{BuildHasher, RandomState};
 use std::time::Duration;
 
 use backon::{BackoffBuilder, ExponentialBackoff, ExponentialBuilder};
@@ -31,6 +32,11 @@ const FIRST_WAIT: Duration = Duration::from_millis(400);
 /// server that cannot fill its cache, as when a conversion webhook fails, answers a list with the reason. A server that
 /// starts has filled its cache before.
 const STREAM_TRIES: u32 = 5;
+
+/// Answers in a row with the time of the next try that are followed; after that waits grow as for any failure. An API
+/// server that starts, or is asked for the first time for a kind of a CustomResourceDefinition, fills the kind's cache
+/// first, and answers 429 with one second meanwhile. Waits that double would miss the end of that by as long as it took.
+const POSTPONED_TRIES: u32 = 10;
 
 /// What to watch, and how patiently.
 #[derive(Clone, Debug)]
@@ -139,6 +145,8 @@ struct Watch<K> {
     streams: bool,
     /// Requests for a stream in a row that were answered with an error.
     refusals: u32,
+    /// Answers with the time of the next try in a row.
+    postponed: u32,
     waits: ExponentialBackoff,
     /// The wait before the next request.
     wait: Option<Duration>,
@@ -154,8 +162,9 @@ where
     fn new(api: Api<K>, selection: Selection) -> Self {
         let events = watcher::watcher(api.clone(), selection.config(true)).boxed();
         let waits = selection.waits();
-        let (streams, refusals, wait, listing, failing) = (true, 0, None, true, false);
-        Self { api, selection, events, streams, refusals, waits, wait, listing, failing }
+        let (streams, refusals, postponed) = (true, 0, 0);
+        let (wait, listing, failing) = (None, true, false);
+        Self { api, selection, events, streams, refusals, postponed, waits, wait, listing, failing }
     }
 
     /// Begins with a list.
@@ -204,7 +213,7 @@ where
         // A list may fail after its start as before.
         if !self.listing {
             self.failing = false;
-            self.refusals = 0;
+            (self.refusals, self.postponed) = (0, 0);
             self.waits = self.selection.waits();
         }
         Report::Event(event)
@@ -219,6 +228,7 @@ where
             self.begin();
             return None;
         }
+        let postponed = retry_after(&error).filter(|_| self.postponed < POSTPONED_TRIES);
         if self.streams && self.listing {
             match stream_refusal(&error) {
                 Some(StreamRefusal::Unsupported) => {
@@ -226,18 +236,24 @@ where
                     self.begin();
                     return None;
                 }
-                Some(StreamRefusal::Broken) => {
+                Some(StreamRefusal::Broken) if postponed.is_none() => {
                     self.refusals += 1;
-                    if self.refusals == STREAM_TRIES {
+                    if self.refusals == STREAM_TRIES || self.postponed == POSTPONED_TRIES {
                         self.streams = false;
                         self.begin();
                     }
                 }
-                None => {}
+                Some(StreamRefusal::Broken) | None => {}
             }
         }
         self.failing = true;
-        self.wait = self.waits.next();
+        self.wait = match postponed {
+            Some(wait) => {
+                self.postponed += 1;
+                Some(jittered(wait.min(self.selection.longest_wait)))
+            }
+            None => self.waits.next(),
+        };
         Some(Report::Failed(error))
     }
 }
@@ -262,6 +278,22 @@ fn stream_refusal(error: &WatchError) -> Option<StreamRefusal> {
         // A list would be answered the same: no right, no such kind.
         _ => None,
     }
+}
+
+/// When the server wants to be asked again, if it is too busy for now.
+fn retry_after(error: &WatchError) -> Option<Duration> {
+    const TOO_MANY_REQUESTS: u16 = 429;
+    let WatchError::WatchStartFailed(kube::Error::Api(status)) = error else { return None };
+    let details = status.details.as_ref().filter(|_| status.code == TOO_MANY_REQUESTS)?;
+    let seconds = u64::from(details.retry_after_seconds);
+    (seconds > 0).then(|| Duration::from_secs(seconds))
+}
+
+/// The wait, or up to half as much more.
+fn jittered(wait: Duration) -> Duration {
+    // Seeded by the system; 53 bits are what a double holds exactly.
+    let random = (RandomState::new().hash_one(0_u8) >> 11) as f64 / (1_u64 << 53) as f64;
+    wait.mul_f64(1.0 + random / 2.0)
 }
 
 /// Whether the server no longer has the version to watch from (410 Gone).

@@ -38,6 +38,14 @@ impl Server {
         target
     }
 
+    /// Refuses a request for now, as while a kind's cache is filled.
+    async fn postpone(&self) -> String {
+        let status = r#"{"kind":"Status","apiVersion":"v1","status":"Failure",
+            "message":"storage is (re)initializing","reason":"TooManyRequests",
+            "details":{"retryAfterSeconds":1},"code":429}"#;
+        self.answer("429 Too Many Requests", &[status]).await
+    }
+
     async fn refuse(&self, code: u16) -> String {
         let status = format!(
             r#"{{"kind":"Status","apiVersion":"v1","status":"Failure","message":"no","code":{code}}}"#
@@ -121,6 +129,42 @@ async fn a_server_that_fails_every_stream_of_a_kind_is_asked_why_by_a_list() {
     let (request, all) = tokio::join!(server.answer("200 OK", &[LIST]), listed(&mut reports));
     assert!(request.contains("limit=500"), "{request}");
     assert_eq!(all, ["one"]);
+}
+
+#[tokio::test]
+async fn a_server_that_fills_a_cache_is_asked_again_when_it_says_so_and_in_the_end_by_a_list() {
+    let impatient = Selection { longest_wait: Duration::from_millis(1), ..Selection::default() };
+    let (server, mut reports) = Server::start(impatient).await;
+    for _ in 0..POSTPONED_TRIES {
+        let next = async { reports.next().await.unwrap() };
+        let (request, report) = tokio::join!(server.postpone(), next);
+        assert!(request.contains("sendInitialEvents=true"), "{request}");
+        assert!(matches!(report, Report::Failed(_)), "{report:?}");
+    }
+    let next = async { reports.next().await.unwrap() };
+    let (request, _) = tokio::join!(server.postpone(), next);
+    assert!(request.contains("sendInitialEvents=true"), "{request}");
+    let (request, all) = tokio::join!(server.answer("200 OK", &[LIST]), listed(&mut reports));
+    assert!(request.contains("limit=500"), "{request}");
+    assert_eq!(all, ["one"]);
+}
+
+#[test]
+fn a_server_says_when_to_ask_again() {
+    let error = |code: u16, seconds: u32| {
+        let text = format!(
+            r#"{{"status":"Failure","code":{code},"details":{{"retryAfterSeconds":{seconds}}}}}"#
+        );
+        let status: kube::core::Status = serde_json::from_str(&text).unwrap();
+        WatchError::WatchStartFailed(kube::Error::Api(Box::new(status)))
+    };
+    assert_eq!(retry_after(&error(429, 1)), Some(Duration::from_secs(1)));
+    assert_eq!(retry_after(&error(429, 0)), None);
+    assert_eq!(retry_after(&error(500, 1)), None);
+    let waits: Vec<Duration> = (0..40).map(|_| jittered(Duration::from_secs(1))).collect();
+    let bounds = Duration::from_secs(1)..=Duration::from_millis(1_500);
+    assert!(waits.iter().all(|wait| bounds.contains(wait)), "{waits:?}");
+    assert!(waits.iter().any(|wait| *wait != waits[0]), "{waits:?}");
 }
 
 #[tokio::test(start_paused = true)]
