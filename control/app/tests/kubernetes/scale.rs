@@ -80,6 +80,7 @@ async fn a_large_mesh_is_served_through_changes_a_rollout_and_an_outage() {
     });
     replica.line("serving discovery and identity").await;
     figures.time("cold start to serving", begin.elapsed(), Some(10_000));
+    figures.time("CPU of the cold start", replica.cpu(), None);
     figures.memory("resident, filled", &replica, None);
     leads(&replica).await;
     until("all is followed", async || {

@@ -13,19 +13,26 @@ use std::time::{Duration, Instant};
 use leno_types::InstanceName;
 use leno_types::mesh::Service;
 use leno_wire::proto::discovery_client::DiscoveryClient;
-use leno_wire::proto::{DeltaDiscoveryRequest, DeltaDiscoveryResponse, Node, Resource};
+use leno_wire::proto::identity_client::IdentityClient;
+use leno_wire::proto::{
+    DeltaDiscoveryRequest, DeltaDiscoveryResponse, IssueCertificateRequest, Node, Resource,
+};
 use leno_wire::{
     ADDRESS_TYPE, Bytes, MAX_MESSAGE, SERVER_POLICY_TYPE, USED_SERVICES_TYPE, decode, names,
 };
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinHandle;
 use tokio_stream::wrappers::ReceiverStream;
-use tonic::Streaming;
+use tonic::transport::Channel;
+use tonic::{Code, Status, Streaming};
 
+use super::phases::PATIENCE;
 use crate::wire;
 
 /// Requests that wait to be sent.
 const REQUESTS: usize = 16;
+/// The wait before another try to connect.
+const RETRY: Duration = Duration::from_millis(250);
 /// Versions of a service that are kept decoded.
 const DECODED: usize = 64;
 
@@ -77,8 +84,7 @@ impl StubProxy {
         ips: &[IpAddr],
         decoded: &Arc<Decoded>,
     ) -> Self {
-        let (_, shown) = wire::issue(control, token, None).await.unwrap();
-        let channel = wire::connect(control, Some(&shown)).await.unwrap();
+        let channel = connected(control, token).await;
         let (requests, outgoing) = mpsc::channel(REQUESTS);
         let id = instance.to_string();
         let subscribe = |type_url: &str, subjects: Vec<String>| DeltaDiscoveryRequest {
@@ -210,6 +216,34 @@ impl Decoded {
         steps.push_back(Step { from, bytes, made: Arc::clone(&made) });
         made
     }
+}
+
+/// A connection with a certificate that was issued for a token. As a proxy does, it tries again while the controller
+/// cannot answer, as when the API server reviews no tokens for a moment.
+async fn connected(control: SocketAddr, token: &str) -> Channel {
+    let connecting = async {
+        loop {
+            match connect(control, token).await {
+                Ok(channel) => return channel,
+                Err(status) if status.code() == Code::Unavailable => {
+                    tokio::time::sleep(RETRY).await
+                }
+                Err(status) => panic!("{status}"),
+            }
+        }
+    };
+    tokio::time::timeout(PATIENCE, connecting).await.expect("a certificate in time")
+}
+
+async fn connect(control: SocketAddr, token: &str) -> Result<Channel, Status> {
+    let unavailable = |error: tonic::transport::Error| Status::unavailable(error.to_string());
+    let channel = wire::connect(control, None).await.map_err(unavailable)?;
+    let (key, csr) = wire::request();
+    let request = IssueCertificateRequest { csr: csr.into(), token: token.to_owned() };
+    let answer = IdentityClient::new(channel).issue_certificate(request).await?.into_inner();
+    let chain = answer.chain.iter().map(|der| der.to_vec()).collect();
+    let shown = wire::Shown { chain, key: key.serialize_der() };
+    wire::connect(control, Some(&shown)).await.map_err(unavailable)
 }
 
 /// Asks for the services that workloads of the same identity use.
