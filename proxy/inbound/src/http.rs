@@ -16,7 +16,7 @@ use tokio::time::timeout;
 
 use crate::application::{Application, NoStream};
 use crate::authorize::{Access, Denied, Permit};
-use crate::external::{Grants, Questions, body_limit, failed};
+use crate::external::{Authorizer, Grants, Questions, body_limit, failed};
 use crate::limit::{self, RATE_LIMITED};
 use crate::peer::Peer;
 use crate::standing::{Expiry, Standing};
@@ -146,13 +146,7 @@ async fn forward<S: Io>(
         return client.answer(request, &limit::answer(line.as_ref())).await;
     }
     let asked = async {
-        let body = match body_limit(&authorizers) {
-            Some(limit) => {
-                let reading = client.read_body(request, limit);
-                Some(Box::pin(read_in_time(shared, reading)).await?)
-            }
-            None => None,
-        };
+        let body = read_body(shared, &authorizers, (client, request)).await?;
         let head = request.view(client.received());
         let ends = (&caller.access, application.dialled());
         let questions = Questions::new(authorizers, ends, head, grants, body.as_ref());
@@ -215,6 +209,16 @@ impl From<Denied> for Refusal {
     fn from(denied: Denied) -> Self {
         Self::Denied(denied)
     }
+}
+
+/// The body of a request of HTTP/1, if an authorizer gets it.
+async fn read_body<S: Io>(
+    shared: &Shared,
+    authorizers: &[Rc<Authorizer>],
+    (client, request): (&mut Conn<S>, &RequestHead),
+) -> Result<Option<HeldBody>, Refusal> {
+    let Some(limit) = body_limit(authorizers) else { return Ok(None) };
+    Box::pin(read_in_time(shared, client.read_body(request, limit))).await.map(Some)
 }
 
 /// A body for authorizers, unless its client is too slow.
