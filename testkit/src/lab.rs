@@ -29,7 +29,7 @@ use crate::usage::{self, Usage};
 use crate::{binaries, load, netns, wait};
 
 /// How long a mesh may take to be ready; on a loaded machine databases take long to initialise.
-const READY_LIMIT: Duration = Duration::from_secs(60);
+const READY_LIMIT: Duration = Duration::from_secs(180);
 /// How long a mesh may take to end.
 const END_LIMIT: Duration = Duration::from_secs(30);
 /// How long one command in a workload may take.

@@ -154,7 +154,8 @@ impl Piece {
 
     /// Appends `bytes` if nothing else refers to the chunk and there is room. Returns whether it
     /// did.
-    pub(crate) fn try_append(&mut self, bytes: &[u8]) -> bool {
+    #[must_use]
+    pub fn try_append(&mut self, bytes: &[u8]) -> bool {
         let end = self.end + bytes.len();
         let room = self.chunk.unique().and_then(|chunk| chunk.get_mut(self.end..end));
         let Some(room) = room else { return false };

@@ -323,6 +323,10 @@ impl Call {
         Poll::Ready(Ok(Part::Data(piece)))
     }
 
+    pub(crate) const fn held_bytes(&self) -> usize {
+        self.held_bytes
+    }
+
     /// Parts of the body that were read and are held for the relay.
     pub(crate) fn held_pieces(&self) -> &[Piece] {
         &self.held
@@ -346,7 +350,11 @@ impl Call {
     pub(crate) fn poll_kept(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Reset>> {
         if let Some(piece) = ready!(self.poll_read(cx))? {
             self.held_bytes += piece.len();
-            self.held.push(piece);
+            // A few bytes that came alone keep a chunk of their own.
+            let fits = self.held.last_mut().is_some_and(|last| last.try_append(&piece));
+            if !fits {
+                self.held.push(piece);
+            }
         }
         Poll::Ready(Ok(()))
     }

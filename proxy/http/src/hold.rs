@@ -133,10 +133,9 @@ impl Call {
 
     fn poll_body(&mut self, limit: usize, cx: &mut Context<'_>) -> Poll<Result<HeldBody, Failure>> {
         loop {
-            let held: usize = self.held_pieces().iter().map(|piece| piece.len()).sum();
             let is_whole = self.is_empty() || self.has_ended();
-            if is_whole || held > limit {
-                let mut content = Vec::with_capacity(held);
+            if is_whole || self.held_bytes() > limit {
+                let mut content = Vec::with_capacity(self.held_bytes());
                 for piece in self.held_pieces() {
                     content.extend_from_slice(piece);
                 }
@@ -150,11 +149,11 @@ impl Call {
 
     fn poll_hold(&mut self, limit: usize, cx: &mut Context<'_>) -> Poll<bool> {
         loop {
-            let held = self.held_pieces().iter().map(|piece| piece.len()).sum::<usize>();
             if self.is_empty() || self.has_ended() {
-                return Poll::Ready(!self.has_ended() || self.is_replayable() && held <= limit);
+                let fits = self.is_replayable() && self.held_bytes() <= limit;
+                return Poll::Ready(!self.has_ended() || fits);
             }
-            if held > limit || !self.is_replayable() {
+            if self.held_bytes() > limit || !self.is_replayable() {
                 return Poll::Ready(false);
             }
             if !ready!(self.poll_held(cx)) {

@@ -209,8 +209,8 @@ impl Policies {
         Self { of, table, counters, default, tokens: TokenCache::default(), authorizers, owned }
     }
 
-    /// The headers that clients of a port cannot set.
-    fn owned(&self, port: u16) -> impl Iterator<Item = &str> {
+    /// The headers that clients of a port cannot set, each with the policy that sets it.
+    fn owned(&self, port: u16) -> impl Iterator<Item = (usize, &str)> {
         let is_here = move |policy: &AuthorizationPolicy| {
             policy.ports.as_ref().is_none_or(|ports| ports.contains(&port))
         };
@@ -218,7 +218,12 @@ impl Policies {
             .owned
             .iter()
             .filter(move |(policy, _)| self.of.policies.get(*policy).is_some_and(is_here));
-        owned.map(|(_, name)| &**name)
+        owned.map(|(policy, name)| (*policy, &**name))
+    }
+
+    /// Whether requests have to be read on a port: rules depend on them, or their heads are changed.
+    pub(crate) fn read_requests(&self, port: u16) -> bool {
+        self.table.reads_requests(port) || self.owned(port).next().is_some()
     }
 
     /// What a permitted request has in place of headers that clients cannot set.
@@ -227,10 +232,10 @@ impl Policies {
         if self.owned.is_empty() {
             return grants;
         }
-        for name in self.owned(port) {
+        for (_, name) in self.owned(port) {
             grants.remove(request, name);
         }
-        let mut policies: Vec<usize> = self.owned.iter().map(|(policy, _)| *policy).collect();
+        let mut policies: Vec<usize> = self.owned(port).map(|(policy, _)| policy).collect();
         policies.dedup();
         for policy in policies {
             let tokens = (&self.tokens, &*self.of);
@@ -293,8 +298,9 @@ impl AuthorizationRequest for Forwarded<'_> {
     }
 
     fn each_line(&self, is_wanted: &dyn Fn(&str) -> bool, see: &mut dyn FnMut(&str, &[u8])) {
-        let is_own =
-            |name: &str| !self.policies.owned(self.port).any(|own| is_same_variable(name, own));
+        let is_own = |name: &str| {
+            !self.policies.owned(self.port).any(|(_, own)| is_same_variable(name, own))
+        };
         let is_seen = |name: &str| is_wanted(name) && is_own(name);
         self.head.forwarded(is_seen).for_each(|(name, value)| see(name, value));
     }
@@ -466,6 +472,18 @@ impl Access {
         match self.is_ended(shared, &policies, (decision, forwarded.token.get())) {
             true => Still::Ended,
             false => Still::Permitted(forwarded.until.get()),
+        }
+    }
+
+    /// Denies a request that is permitted no more after it has waited for authorizers. `None`: it has not waited.
+    pub(crate) fn is_still_permitted(
+        &self,
+        shared: &Shared,
+        request: Option<RequestView<'_>>,
+    ) -> Result<(), Denied> {
+        match request.map(|request| self.still(shared, request)) {
+            Some(Still::Ended) => Err(Denied::new(403, AUTHORIZATION_DENIED.to_owned())),
+            _ => Ok(()),
         }
     }
 

@@ -4,7 +4,7 @@ use std::rc::Rc;
 use std::time::{Duration, SystemTime};
 
 use leno_http::{HeaderLine, RequestView};
-use leno_tokens::{Claims, TokenCache, TokenError};
+use leno_tokens::{Claims, TokenCache, TokenError, TokenUse};
 use leno_types::authorization::Authorization;
 use leno_types::tokens::{ClaimHeader, ClaimMatch, TokenIssuer};
 
@@ -37,7 +37,9 @@ fn verified<'p>(
             // Applications differ in which one they read.
             (Some(_), Some(_)) => Err(TokenError::Malformed),
             (Some(line), None) => match token(line, &issuer.header) {
-                Some(token) => cache.verify(token, (policy, &of_header), now),
+                Some(token) => {
+                    cache.verify(token, (TokenUse { policy, header: index }, &of_header), now)
+                }
                 None => Err(TokenError::Missing),
             },
         };

@@ -36,8 +36,9 @@ pub(crate) use headers::is_same_variable;
 /// Said in `leno-error` when an authorizer does not decide on a request.
 const AUTHORIZER_FAILED: &str = "authorizer-failed";
 
-/// Most requests of one worker that authorizers are asked about at a time: with their heads and answers a few MiB.
-/// An authorizer that is slower than its clients is not given more.
+/// Most requests of one worker that authorizers are asked about at a time, and as many whose bodies are read for them:
+/// with heads, answers and two copies of the longest bodies about 64 MiB. An authorizer that is slower than its clients
+/// is not given more.
 const MAX_ASKED: usize = 256;
 
 /// Services of the mesh, as the workload reaches them: the other plane's.
@@ -97,8 +98,17 @@ pub(crate) struct Grants {
     on_response: Vec<HeaderLine>,
 }
 
-/// A place among the questions of a worker.
-struct Place<'s>(&'s Cell<usize>);
+/// A place among [`MAX_ASKED`] of a worker.
+pub(crate) struct Place<'s>(&'s Cell<usize>);
+
+/// A place, if one of them is free.
+pub(crate) fn place(taken: &Cell<usize>) -> Option<Place<'_>> {
+    let is_free = taken.get() < MAX_ASKED;
+    is_free.then(|| {
+        taken.set(taken.get() + 1);
+        Place(taken)
+    })
+}
 
 impl Drop for Place<'_> {
     fn drop(&mut self) {
@@ -212,6 +222,10 @@ impl Questions {
         Self { asked, grants, what }
     }
 
+    pub(crate) const fn are_any(&self) -> bool {
+        !self.asked.is_empty()
+    }
+
     /// What policies change about the request, if there is no authorizer to ask, as for most requests.
     pub(crate) fn without_any(self) -> Result<Grants, Self> {
         if self.asked.is_empty() { Ok(self.grants) } else { Err(self) }
@@ -257,12 +271,7 @@ impl Questions {
 
 impl Authorizer {
     async fn decide(&self, shared: &Shared, question: Question) -> Result<Decided, AskError> {
-        let asked = &shared.asked;
-        if asked.get() >= MAX_ASKED {
-            return Err(AskError::Overloaded);
-        }
-        asked.set(asked.get() + 1);
-        let _place = Place(asked);
+        let _place = place(&shared.asked).ok_or(AskError::Overloaded)?;
         let answered = tokio::time::timeout(self.of.timeout, self.ask(question));
         answered.await.unwrap_or(Err(AskError::Timeout))
     }

@@ -16,7 +16,7 @@ use tokio::time::timeout;
 
 use crate::application::{Application, NoStream};
 use crate::authorize::{Access, Denied, Permit};
-use crate::external::{Authorizer, Grants, Questions, body_limit, failed};
+use crate::external::{self, Authorizer, Grants, Questions, body_limit, failed};
 use crate::limit::{self, RATE_LIMITED};
 use crate::peer::Peer;
 use crate::standing::{Expiry, Standing};
@@ -150,7 +150,10 @@ async fn forward<S: Io>(
         let head = request.view(client.received());
         let ends = (&caller.access, application.dialled());
         let questions = Questions::new(authorizers, ends, head, grants, body.as_ref());
-        ask(shared, &caller.access, questions, |cx| client.poll_gone(cx)).await
+        let waited = questions.are_any();
+        let grants = ask(shared, &caller.access, questions, |cx| client.poll_gone(cx)).await?;
+        let head = waited.then(|| request.view(client.received()));
+        caller.access.is_still_permitted(shared, head).map(|()| grants).map_err(Refusal::Denied)
     };
     let grants = match asked.await {
         Ok(grants) => grants,
@@ -226,6 +229,8 @@ async fn read_in_time(
     shared: &Shared,
     reading: impl Future<Output = Result<HeldBody, Failure>>,
 ) -> Result<HeldBody, Refusal> {
+    let _place =
+        external::place(&shared.held).ok_or_else(|| Refusal::Denied(failed(503, "overloaded")))?;
     match timeout(shared.parts.limits.head, reading).await {
         Ok(body) => body.map_err(Refusal::Failed),
         Err(_) => Err(Refusal::Denied(failed(408, "body-timeout"))),
@@ -312,7 +317,10 @@ async fn forward_call(
         };
         let ends = (&caller.access, application.dialled());
         let questions = Questions::new(authorizers, ends, call.view(), grants, body.as_ref());
-        ask(shared, &caller.access, questions, |cx| call.poll_gone(cx)).await
+        let waited = questions.are_any();
+        let grants = ask(shared, &caller.access, questions, |cx| call.poll_gone(cx)).await?;
+        let head = waited.then(|| call.view());
+        caller.access.is_still_permitted(shared, head).map(|()| grants).map_err(Refusal::Denied)
     };
     let grants = match asked.await {
         Ok(grants) => grants,

@@ -130,6 +130,8 @@ pub(crate) struct Shared {
     pub(crate) log: LogBudget,
     /// Requests that authorizers are asked about now.
     pub(crate) asked: Cell<usize>,
+    /// Bodies that are read for authorizers now.
+    pub(crate) held: Cell<usize>,
 }
 
 /// What the requests of a connection are counted by, and whether they are permitted.
@@ -179,6 +181,7 @@ impl Inbound {
             again: Rc::default(),
             log: LogBudget::default(),
             asked: Cell::new(0),
+            held: Cell::new(0),
         };
         let shared = Rc::new(shared);
         Self { shared, client_address: Rc::default(), servers: RefCell::default() }
@@ -399,7 +402,7 @@ impl Shared {
     /// lower case); relayed as bytes, such a request would pass the limit
     /// or the policies.
     fn rules_for(&self, port: u16) -> PortRules {
-        let is_authorized = self.policies().table.reads_requests(port);
+        let is_authorized = self.policies().read_requests(port);
         let policy = self.parts.policy.borrow();
         let Some(policy) = &*policy else {
             return PortRules { mtls: MtlsMode::Strict, declared: Protocol::Detect };

@@ -17,15 +17,24 @@ const MAX_BYTES: usize = 1024 * 1024;
 /// The claims of tokens by their texts.
 type Verified = HashMap<Box<[u8]>, Rc<Claims>>;
 
-/// The tokens of one worker, by the policy for which they were verified.
+/// What tokens were verified for: a policy, and the header whose tokens are of some of its issuers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct TokenUse {
+    /// The position of the policy.
+    pub policy: usize,
+    /// The position of the first issuer in the policy whose tokens come in this header.
+    pub header: usize,
+}
+
+/// The tokens of one worker, by what they were verified for.
 #[derive(Debug, Default)]
 pub struct TokenCache {
-    known: RefCell<HashMap<usize, Verified>>,
+    known: RefCell<HashMap<TokenUse, Verified>>,
     bytes: Cell<usize>,
 }
 
 impl TokenCache {
-    /// Verifies a token, or remembers that it was. `policy` stands for `issuers`, which never change for it.
+    /// Verifies a token, or remembers that it was. `of` stands for `issuers`, which never change for it.
     /// `now`: the time since the beginning of 1970.
     ///
     /// # Errors
@@ -33,10 +42,10 @@ impl TokenCache {
     pub fn verify(
         &self,
         token: &[u8],
-        (policy, issuers): (usize, &[&TokenIssuer]),
+        (of, issuers): (TokenUse, &[&TokenIssuer]),
         now: Duration,
     ) -> Result<Rc<Claims>, TokenError> {
-        if let Some(known) = self.known.borrow().get(&policy).and_then(|of| of.get(token)) {
+        if let Some(known) = self.known.borrow().get(&of).and_then(|known| known.get(token)) {
             return match (now < known.from, now <= known.until) {
                 (true, _) => Err(TokenError::NotYet),
                 (_, false) => Err(TokenError::Expired),
@@ -52,7 +61,7 @@ impl TokenCache {
             self.bytes.set(0);
         }
         self.bytes.set(self.bytes.get().saturating_add(size));
-        known.entry(policy).or_default().insert(token.into(), Rc::clone(&claims));
+        known.entry(of).or_default().insert(token.into(), Rc::clone(&claims));
         Ok(claims)
     }
 }
@@ -62,21 +71,25 @@ mod tests {
     use super::*;
     use crate::verify::tests::{NOW, issuer, token};
 
+    const USE: TokenUse = TokenUse { policy: 0, header: 0 };
+
     #[test]
     fn a_known_token_ends_with_its_time() {
         let cache = TokenCache::default();
         let issuer = issuer();
         let text = token(r#"{"iss":"https://id","aud":"shop","exp":1000,"nbf":900}"#);
         let verify = |now: u64| {
-            cache.verify(text.as_bytes(), (0, &[&issuer]), Duration::from_secs(now)).map(|_| ())
+            cache.verify(text.as_bytes(), (USE, &[&issuer]), Duration::from_secs(now)).map(|_| ())
         };
         assert_eq!(verify(NOW), Ok(()));
         assert_eq!(verify(NOW + 1), Ok(()));
         assert_eq!(verify(1031), Err(TokenError::Expired));
         assert_eq!(verify(869), Err(TokenError::NotYet));
-        // Another policy has other issuers.
-        let other = cache.verify(text.as_bytes(), (1, &[]), Duration::from_secs(NOW));
-        assert_eq!(other.map(|_| ()), Err(TokenError::Issuer));
+        // Another policy has other issuers, as has another header.
+        for other in [TokenUse { policy: 1, ..USE }, TokenUse { header: 1, ..USE }] {
+            let other = cache.verify(text.as_bytes(), (other, &[]), Duration::from_secs(NOW));
+            assert_eq!(other.map(|_| ()), Err(TokenError::Issuer));
+        }
     }
 
     #[test]
@@ -87,7 +100,7 @@ mod tests {
             let claims = format!(r#"{{"iss":"https://id","aud":"shop","exp":1000,"n":{number}}}"#);
             let text = token(&claims);
             let now = Duration::from_secs(NOW);
-            cache.verify(text.as_bytes(), (0, &[&issuer]), now).expect("a valid token");
+            cache.verify(text.as_bytes(), (USE, &[&issuer]), now).expect("a valid token");
             assert!(cache.bytes.get() <= MAX_BYTES);
         }
         let kept = cache.known.borrow().values().map(HashMap::len).sum::<usize>();

@@ -32,17 +32,18 @@ impl Claims {
     }
 
     /// A claim as the text of a header: elements of a list have commas between them. `None` if there is no such claim,
-    /// or if it has no such form, as a list with an element that has a comma itself.
+    /// or if it has no such form: a text with spaces around it, which a header loses, or a list with an element that is
+    /// empty or has a comma itself.
     #[must_use]
     pub fn text(&self, name: &str) -> Option<String> {
         match find(&self.values, name)? {
             Value::Array(elements) => {
-                let is_one = |text: &String| !text.contains(',');
+                let is_one = |text: &String| !text.is_empty() && !text.contains(',');
                 let texts: Option<Vec<String>> =
-                    elements.iter().map(|one| scalar(one).filter(is_one)).collect();
+                    elements.iter().map(|one| line(one).filter(is_one)).collect();
                 texts.map(|texts| texts.join(","))
             }
-            value => scalar(value),
+            value => line(value),
         }
     }
 
@@ -72,6 +73,11 @@ fn find<'v>(values: &'v Map<String, Value>, name: &str) -> Option<&'v Value> {
 }
 
 /// A value without parts as text.
+/// A value that a header's line can hold as it is.
+fn line(value: &Value) -> Option<String> {
+    scalar(value).filter(|text| text.trim_ascii() == text)
+}
+
 fn scalar(value: &Value) -> Option<String> {
     match value {
         Value::String(text) => Some(text.clone()),

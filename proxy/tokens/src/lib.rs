@@ -27,7 +27,7 @@ mod claims;
 mod error;
 mod verify;
 
-pub use cache::TokenCache;
+pub use cache::{TokenCache, TokenUse};
 pub use claims::Claims;
 pub use error::TokenError;
 pub use verify::{MAX_TOKEN_BYTES, verify};

@@ -27,6 +27,11 @@ spec:
     audiences: [shop]
     jwksConfigMap: keys
     claimHeaders: [{name: X-User, claim: sub}, {name: x-groups, claim: realm.groups}]
+  - issuer: '@GUESTS@'
+    audiences: [shop]
+    jwksConfigMap: keys
+    header: x-guest
+    claimHeaders: [{name: x-guest-name, claim: sub}]
   rules: [{to: [{paths: [{exact: /seen}]}]}]
 ---
 apiVersion: leno.dev/v1alpha1
@@ -38,6 +43,9 @@ spec:
   - to: [{methods: [PUT]}]
   - to: [{methods: [DELETE], headers: [{name: x-user, values: [root]}]}]
 ";
+
+/// An issuer whose tokens come in another header.
+const GUESTS: &str = "https://guests.example.com";
 
 /// What clients send in place of what a token says.
 const FORGED: [&str; 6] = ["-H", "X-User: root", "-H", "x_user: root", "-H", "x.groups: root"];
@@ -64,7 +72,7 @@ fn run(lab: &Lab) -> Result<()> {
     let by_key = |more: &Value| -> Result<String> {
         Ok(bearer(&token(KEY_ID, &claims(more)?, |text| sign(&key, text))))
     };
-    let policies = POLICIES.replace("@ISSUER@", ISSUER);
+    let policies = POLICIES.replace("@ISSUER@", ISSUER).replace("@GUESTS@", GUESTS);
     let ann = by_key(&json!({"realm": {"groups": ["dev", "ops"]}}))?;
     // There is no such ConfigMap yet.
     lab.edit(&format!("{MESH}{policies}"))?;
@@ -89,6 +97,7 @@ fn run(lab: &Lab) -> Result<()> {
         let named = ["-H", "connection: x-user", "-H", &ann, url];
         let headers = self::headers(lab, client, &named)?;
         ensure!(headers.contains("\"ann\"") && !headers.contains("root"), "{client}: {headers}");
+        guests_are_no_users(lab, (client, url), &key)?;
         // No rule believes it of a client.
         let said = answered(lab, client, &["-X", "DELETE", "-H", "x-user: root", url])?;
         ensure!(said == "401 authorization-denied; reason=token-missing", "{client}: {said}");
@@ -97,6 +106,19 @@ fn run(lab: &Lab) -> Result<()> {
     lab.edit(&format!("{MESH}{policies}{}", keys(&self::key()?)))?;
     let signature = "401 authorization-denied; reason=token-signature";
     until(lab, "web", &["-H", &ann, "http://front.lab/seen"], signature)
+}
+
+/// A token that a worker knows already is no token of an issuer whose tokens come in another header.
+fn guests_are_no_users(lab: &Lab, (client, url): (&str, &str), key: &EcdsaKeyPair) -> Result<()> {
+    let claims = claims(&json!({"iss": GUESTS, "sub": "eve"}))?;
+    let guest = token(KEY_ID, &claims, |text| sign(key, text));
+    for _ in 0..8 {
+        let headers = headers(lab, client, &["-H", &format!("x-guest: {guest}"), url])?;
+        ensure!(headers.contains("\"eve\"") && !headers.contains("root"), "{client}: {headers}");
+        let said = answered(lab, client, &["-H", &bearer(&guest), url])?;
+        ensure!(said == "401 authorization-denied; reason=token-issuer", "{client}: {said}");
+    }
+    Ok(())
 }
 
 const DIRECT: &str = "http://front-0.front.lab:8080/seen";
