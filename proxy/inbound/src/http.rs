@@ -128,9 +128,8 @@ async fn forward<S: Io>(
     (edge, caller): (&Peer, &Caller),
     (client, request): (&mut Conn<S>, &RequestHead),
 ) -> After {
-    let registry = &shared.parts.registry;
     let head = request.view(client.received());
-    let begun = registry.begin(head.version().as_str(), head.method(), head.target());
+    let begun = shared.parts.registry.begin(head.version().as_str(), head.method(), head.target());
     let mut changed = pin!(shared.changes.notified());
     // The exchange lets go of it before it ends. Such clients are outside of the mesh, where a copy is cheap.
     let kept: Box<[u8]> = client.received()[..request.len()].into();
@@ -140,7 +139,7 @@ async fn forward<S: Io>(
             return refuse(shared, (edge, &begun), (client, request), denied.into()).await;
         }
     };
-    if let Err(wait) = shared.limits().check(registry, &caller.key, head) {
+    if let Err(wait) = shared.limits().check(&shared.parts.registry, &caller.key, head) {
         fail(shared, edge, &begun, (429, RATE_LIMITED, false));
         let line = limit::retry_after(wait);
         return client.answer(request, &limit::answer(line.as_ref())).await;
