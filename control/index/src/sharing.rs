@@ -34,11 +34,16 @@ pub(crate) fn share_with_neighbours<'a, V, S: Share + 'a>(
     }
 }
 
+/// Replaces a part that is equal as a whole.
+fn share_equal<T: Clone + PartialEq>(own: &mut T, other: &T) {
+    if own == other {
+        own.clone_from(other);
+    }
+}
+
 impl<T: ?Sized + Eq> Share for Arc<T> {
     fn share(&mut self, other: &Self) {
-        if *self == *other {
-            self.clone_from(other);
-        }
+        share_equal(self, other);
     }
 }
 
@@ -60,12 +65,8 @@ impl Share for InstanceRow {
     fn share(&mut self, other: &Self) {
         self.labels.share(&other.labels);
         self.place.share(&other.place);
-        if self.identity == other.identity {
-            self.identity.clone_from(&other.identity);
-        }
-        if self.ports == other.ports {
-            self.ports.clone_from(&other.ports);
-        }
+        share_equal(&mut self.identity, &other.identity);
+        share_equal(&mut self.ports, &other.ports);
     }
 }
 
@@ -81,11 +82,7 @@ impl Share for EndpointRow {
 impl Share for ServerPolicy {
     fn share(&mut self, other: &Self) {
         self.place.share(&other.place);
-        if self.limits == other.limits {
-            self.limits.clone_from(&other.limits);
-        }
-        if self.authorization == other.authorization {
-            self.authorization.clone_from(&other.authorization);
-        }
+        share_equal(&mut self.limits, &other.limits);
+        share_equal(&mut self.authorization, &other.authorization);
     }
 }
