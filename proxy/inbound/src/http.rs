@@ -145,7 +145,7 @@ async fn forward<S: Io>(
         return client.answer(request, &limit::answer(line.as_ref())).await;
     }
     let asked = async {
-        let body = read_body(shared, &authorizers, (client, request)).await?;
+        let body = read_body(shared, &authorizers, |most| client.read_body(request, most)).await?;
         let head = request.view(client.received());
         let ends = (&caller.access, application.dialled());
         let questions = Questions::new(authorizers, ends, head, grants, body.as_ref());
@@ -213,25 +213,18 @@ impl From<Denied> for Refusal {
     }
 }
 
-/// The body of a request of HTTP/1, if an authorizer gets it.
-async fn read_body<S: Io>(
+/// The body, if an authorizer gets it, unless its client is too slow. `read` reads as many bytes.
+async fn read_body<R: Future<Output = Result<HeldBody, Failure>>>(
     shared: &Shared,
     authorizers: &[Rc<Authorizer>],
-    (client, request): (&mut Conn<S>, &RequestHead),
+    read: impl FnOnce(usize) -> R,
 ) -> Result<Option<HeldBody>, Refusal> {
     let Some(limit) = body_limit(authorizers) else { return Ok(None) };
-    Box::pin(read_in_time(shared, client.read_body(request, limit))).await.map(Some)
-}
-
-/// A body for authorizers, unless its client is too slow.
-async fn read_in_time(
-    shared: &Shared,
-    reading: impl Future<Output = Result<HeldBody, Failure>>,
-) -> Result<HeldBody, Refusal> {
     let _place =
         external::place(&shared.held).ok_or_else(|| Refusal::Denied(failed(503, "overloaded")))?;
-    match timeout(shared.parts.limits.head, reading).await {
-        Ok(body) => body.map_err(Refusal::Failed),
+    // In a box, since most requests have none.
+    match Box::pin(timeout(shared.parts.limits.head, read(limit))).await {
+        Ok(body) => body.map(Some).map_err(Refusal::Failed),
         Err(_) => Err(Refusal::Denied(failed(408, "body-timeout"))),
     }
 }
@@ -310,10 +303,7 @@ async fn forward_call(
         return call.respond(&limit::answer(line.as_ref()));
     }
     let asked = async {
-        let body = match body_limit(&authorizers) {
-            Some(limit) => Some(Box::pin(read_in_time(shared, call.read_body(limit))).await?),
-            None => None,
-        };
+        let body = read_body(shared, &authorizers, |most| call.read_body(most)).await?;
         let ends = (&caller.access, application.dialled());
         let questions = Questions::new(authorizers, ends, call.view(), grants, body.as_ref());
         let waited = questions.are_any();
