@@ -4,7 +4,7 @@
 
 use std::process::Command;
 
-use crate::mesh::{Mesh, root};
+use crate::mesh::{Mesh, err, out, root};
 
 #[test]
 fn a_bpffs_that_another_mount_hides_is_not_used() {
@@ -27,6 +27,10 @@ fn a_bpffs_that_another_mount_hides_is_not_used() {
         assert_eq!(found, "not mounted; will be, below /run/leno", "hidden by a mount at {hiding}");
     }
 }
+
+/// `web`, without a proxy.
+const UNMESHED: &str = "apiVersion: leno.dev/v1alpha1\nkind: Workload\nmetadata: {name: web, labels: \
+                        {leno.dev/inject: disabled}}\nspec: {command: [sleep, infinity]}\n";
 
 /// Runs a script where no other mesh is visible. `$0` is `leno`, `$1` an empty folder with `mesh.yaml`.
 fn alone(yaml: &str, script: &str) -> std::process::Output {
@@ -53,17 +57,15 @@ fn no_other_user_can_hold_a_lock() {
          $0 down --name {name}"
     );
     let done = alone(yaml, &script);
-    let said = String::from_utf8_lossy(&done.stdout).into_owned();
+    let said = out(&done);
     assert_eq!(said, format!("mesh {name} has ended, 1 instance\n"), "{done:?}");
-    let refused = String::from_utf8_lossy(&done.stderr).into_owned();
+    let refused = err(&done);
     assert_eq!(refused.matches("Permission denied").count(), 3, "{refused}");
 }
 
 #[test]
 fn a_file_system_that_another_program_mounted_for_namespaces_outlives_the_mesh() {
     let Some(()) = root(|| ()) else { return };
-    let yaml = "apiVersion: leno.dev/v1alpha1\nkind: Workload\nmetadata: {name: web, labels: \
-                {leno.dev/inject: disabled}}\nspec: {command: [sleep, infinity]}\n";
     let name = format!("n{}", std::process::id());
     let script = format!(
         "mkdir /run/netns && mount -t tmpfs of-another /run/netns && \
@@ -71,8 +73,8 @@ fn a_file_system_that_another_program_mounted_for_namespaces_outlives_the_mesh()
          grep -c '^of-another /run/netns ' /proc/self/mounts; umount /run/netns; rmdir /run/netns; \
          $0 up --wait --name {name} mesh.yaml >/dev/null; $0 down --name {name}; [ ! -e /run/netns ] || echo left"
     );
-    let done = alone(yaml, &script);
-    let said = String::from_utf8_lossy(&done.stdout).into_owned();
+    let done = alone(UNMESHED, &script);
+    let said = out(&done);
     let ended = format!("mesh {name} has ended, 1 instance\n");
     assert_eq!(said, format!("{ended}1\n{ended}"), "{done:?}");
 }
@@ -80,29 +82,25 @@ fn a_file_system_that_another_program_mounted_for_namespaces_outlives_the_mesh()
 #[test]
 fn down_without_a_name_ends_the_only_mesh_and_says_which_or_none_of_several() {
     let Some(()) = root(|| ()) else { return };
-    let yaml = "apiVersion: leno.dev/v1alpha1\nkind: Workload\nmetadata: {name: web, labels: \
-                {leno.dev/inject: disabled}}\nspec: {command: [sleep, infinity]}\n";
     let (one, two) = (format!("d{}a", std::process::id()), format!("d{}b", std::process::id()));
     let script = format!(
         "$0 up --wait --name {one} mesh.yaml >/dev/null && $0 up --wait --name {two} mesh.yaml >/dev/null; \
          $0 down; echo $?; $0 down --name {two}; $0 down; echo $?"
     );
-    let done = alone(yaml, &script);
-    let said = String::from_utf8_lossy(&done.stdout).into_owned();
+    let done = alone(UNMESHED, &script);
+    let said = out(&done);
     let expected = format!(
         "2\nmesh {two} has ended, 1 instance\nending mesh {one}, the only one that runs here\n\
          mesh {one} has ended, 1 instance\n0\n"
     );
     assert_eq!(said, expected, "{done:?}");
-    let refused = String::from_utf8_lossy(&done.stderr).into_owned();
+    let refused = err(&done);
     assert!(refused.contains(&one) && refused.contains(&two), "{refused}");
 }
 
 #[test]
 fn the_only_mesh_is_taken_and_one_that_is_not_there_is_told_of() {
     let Some(()) = root(|| ()) else { return };
-    let yaml = "apiVersion: leno.dev/v1alpha1\nkind: Workload\nmetadata: {name: web, labels: \
-                {leno.dev/inject: disabled}}\nspec: {command: [sleep, infinity]}\n";
     let (one, two) = (format!("t{}a", std::process::id()), format!("t{}b", std::process::id()));
     let script = format!(
         "ask() {{ $0 ps; echo $?; $0 ps --name nope; echo $?; }}; exec 2>&1; unset KUBECONFIG; export HOME=/absent; ask; \
@@ -112,8 +110,8 @@ fn the_only_mesh_is_taken_and_one_that_is_not_there_is_told_of() {
          $0 up --wait --name {two} mesh.yaml >/dev/null; ask; $0 down --name {one} --now >/dev/null; \
          $0 down --name {two} --now >/dev/null"
     );
-    let done = alone(yaml, &script);
-    let said = String::from_utf8_lossy(&done.stdout).into_owned();
+    let done = alone(UNMESHED, &script);
+    let said = out(&done);
     let expected = format!(
         "leno: no mesh runs here: `leno up FILE` starts one\n2\n\
          leno: no mesh nope here: none runs; `leno up FILE` starts one\n2\n\
