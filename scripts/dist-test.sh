@@ -40,6 +40,27 @@ grep -q '^#compdef leno' "$prefix/share/zsh/site-functions/_leno" || fail "the c
 grep -q -e '--command leno ' "$prefix/share/fish/vendor_completions.d/leno.fish" || fail "the completions of fish are fish's"
 pass "manual pages and completions are there"
 
+# The section is one of optimised programs alone, which a release is made of.
+for program in leno leno-proxy leno-controller leno-bench; do
+  python3 - "$prefix/share/doc/leno/$program.cdx.json" "$prefix/bin/$program" <<'END' || fail "$program says what it is made of"
+import json, subprocess, sys, tempfile, zlib
+bill = json.load(open(sys.argv[1]))
+crates = {one["name"] for one in bill["components"] if one["purl"].startswith("pkg:cargo/")}
+assert bill["bomFormat"] == "CycloneDX" and {"rustls", "aws-lc-sys"} <= crates, crates
+references = {one["bom-ref"] for one in [bill["metadata"]["component"], *bill["components"]]}
+assert all(edge["ref"] in references and set(edge["dependsOn"]) <= references for edge in bill["dependencies"])
+if b"\0.dep-v0\0" in open(sys.argv[2], "rb").read():
+    with tempfile.NamedTemporaryFile() as section:
+        subprocess.run(["objcopy", "--dump-section", f".dep-v0={section.name}", sys.argv[2], "/dev/null"], check=True)
+        listed = json.loads(zlib.decompress(section.read()))["packages"]
+    own = bill["metadata"]["component"]["name"]
+    assert {one["name"] for one in listed} == crates | {own}, "the program lists other packages"
+END
+  licences=$(gzip --decompress --stdout "$prefix/share/doc/leno/THIRD-PARTY-LICENSES.gz")
+  [[ $licences == *"aws-lc-sys "*"rustls "*"Permission is hereby granted"* ]] || fail "the licences of others are there"
+done
+pass "bills of materials and licences of dependencies are there"
+
 "$dist/install.sh" --prefix "$prefix" >/dev/null || fail "installing again works"
 "$prefix/bin/leno" version >/dev/null
 "$dist/install.sh" --prefix "$prefix" --uninstall >/dev/null

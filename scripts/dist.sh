@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Makes what a user without a compiler installs, in dist/ of the target directory:
 #
-#   leno-VERSION-linux-ARCH.tar.gz      programs, manual pages, completions, licence
+#   leno-VERSION-linux-ARCH.tar.gz      programs, manual pages, completions, licences, a bill of materials for each program
 #   leno_VERSION_ARCH.deb               the same as a package of Debian and Ubuntu
 #   install.sh                          verifies an archive and unpacks it
 #   SHA256SUMS                          of all of them
@@ -50,6 +50,13 @@ install -d "$shared"/share/{bash-completion/completions,zsh/site-functions,fish/
 gzip --no-name --best "$shared"/share/man/man1/*.1
 install -m 644 README.md CHANGELOG.md LICENSE "$shared/share/doc/leno"
 
+triple_of() { # platform
+  case $1 in
+    linux/amd64) echo x86_64-unknown-linux-gnu ;;
+    linux/arm64) echo aarch64-unknown-linux-gnu ;;
+  esac
+}
+
 # A tar archive whose bytes depend on nothing but the files.
 archive() { # folder, its entries...
   tar --create --directory "$1" --sort=name --mtime="@$SOURCE_DATE_EPOCH" --owner=0 --group=0 --numeric-owner \
@@ -90,6 +97,12 @@ for platform in "${platforms[@]}"; do
   mkdir -p "$prefix/bin"
   cp -a "$shared/share" "$prefix"
   for program in "${programs[@]}"; do install -m 755 "${built[$platform]}/$program" "$prefix/bin"; done
+  triple=$(triple_of "$platform")
+  for program in "${programs[@]}"; do
+    scripts/bill.py sbom "$triple" "$program" >"$prefix/share/doc/leno/$program.cdx.json"
+  done
+  scripts/bill.py licences "$triple" "${programs[@]}" | gzip --no-name --best \
+    >"$prefix/share/doc/leno/THIRD-PARTY-LICENSES.gz"
   archive "$draft/$architecture" "$name" >"$draft/out/$name.tar.gz"
   if command -v dpkg-deb >/dev/null; then
     package "$architecture" "$prefix"

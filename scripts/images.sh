@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Makes the images that an installation needs, and that of `leno bench` in a cluster, without a container engine:
-# <target>/images/leno*.tar, each an OCI layout that `ctr images import`, `skopeo copy oci-archive:...` and `podman load` take.
+# <target>/images/leno*.tar, with a bill of materials beside each (leno*.cdx.json), each an OCI layout that `ctr images import`, `skopeo copy oci-archive:...` and `podman load` take.
 #
 #   scripts/images.sh             optimised; programs that load no library are linked so
 #   scripts/images.sh --debug     what `cargo build` makes, with the libraries that it loads
@@ -36,6 +36,21 @@ image() { # name, user, file of the image=file of this machine ...
   mkdir -p "$parts/$name"
   "$out/image-tool" image --platform "$platform" --root "$root" --name "$prefix$name:$tag" --user "$user" \
     --entrypoint "/$name" --out "$parts/$name/${platform#linux/}.tar" "$@"
+  # Its bill of materials: our programs, and what is Debian's.
+  local of_image files=() programs=()
+  for of_image in "$@"; do
+    files+=("${of_image#*=}") of_image=${of_image%%=*}
+    [[ $of_image != /leno* ]] || programs+=("${of_image#/}")
+  done
+  scripts/bill.py image "$(uname_of "$platform")-unknown-linux-gnu" "$prefix$name:$tag" "${programs[@]}" \
+    -- "${files[@]}" >"$out/$name-${platform#linux/}.cdx.json"
+}
+
+uname_of() { # platform
+  case $1 in
+    linux/amd64) echo x86_64 ;;
+    linux/arm64) echo aarch64 ;;
+  esac
 }
 
 for platform in "${platforms[@]}"; do

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Formatting, clippy, go vet, file sizes, dependency direction, plain words, links, shell syntax.
+# Formatting, clippy, go vet, file sizes, dependency direction, what dependencies may be, plain words, links, shell syntax.
 #
 #   scripts/lint.sh           all of it
 #   scripts/lint.sh quick     what compiles nothing
@@ -43,6 +43,7 @@ slow() {
     echo "lint: go vet left out: it needs Go 1.21 or newer"
   fi
   page
+  scripts/supply.sh check
 }
 
 case ${1-all} in

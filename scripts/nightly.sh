@@ -8,7 +8,7 @@
 set -uo pipefail
 cd "$(dirname "$0")/.."
 
-steps=(e2e conformance fuzz scale images docs dist)
+steps=(e2e conformance fuzz scale images docs dist supply)
 page=docs/status.md
 logs=${CARGO_TARGET_DIR:-target}/nightly
 mkdir -p "$logs"
@@ -19,6 +19,7 @@ run() { # step
     e2e | conformance | scale | docs | dist) make --no-print-directory "$1" ;;
     fuzz) FUZZ_SECONDS=${FUZZ_SECONDS:-600} make --no-print-directory fuzz ;;
     images) make --no-print-directory images images-test ;;
+    supply) scripts/supply.sh check && scripts/supply.sh advisories && scripts/supply.sh reproduce ;;
     *) echo "there is no step $1: ${steps[*]}" >&2; return 64 ;;
   esac
 }
@@ -43,6 +44,7 @@ row() { # step: what it is
     scale) echo '`make scale`: the control plane with 50,000 pods' ;;
     images) echo '`make images images-test`: images, run by containerd' ;;
     docs) echo '`make docs`: links and code blocks of the site' ;;
+    supply) echo '`scripts/supply.sh`: dependencies, and two builds of the same bytes' ;;
     dist) echo '`make dist`: archives and packages, installed and run' ;;
   esac
 }

@@ -4,6 +4,8 @@
 #   scripts/programs.sh linux/arm64             optimised; all but leno-agent load no library
 #   scripts/programs.sh linux/arm64 --debug     what `cargo build` makes, with the libraries that it loads
 #
+# PROGRAMS="leno-proxy leno-cni" builds these alone.
+#
 # For another architecture than this machine's it is clang that compiles C and links, against Debian's libraries of
 # that architecture (scripts/sysroot.sh).
 set -euo pipefail
@@ -56,12 +58,23 @@ if [ "$profile" = release ]; then
     export RUSTFLAGS="${RUSTFLAGS-} -Clink-arg=-l:libzstd.a"
   fi
 fi
+if [ "$profile" = release ]; then
+  # Where the sources, the packages and what is built are says nothing of the program: the same sources are the same
+  # bytes, wherever they are built.
+  built_in=$(mkdir -p "${CARGO_TARGET_DIR:-target}" && cd "${CARGO_TARGET_DIR:-target}" && pwd)
+  for place in "$PWD=/leno" "${CARGO_HOME:-$HOME/.cargo}=/cargo" "$built_in=/target"; do
+    RUSTFLAGS="${RUSTFLAGS-} --remap-path-prefix=$place"
+    maps="${maps-} -ffile-prefix-map=$place"
+  done
+  export RUSTFLAGS "CFLAGS_${triple//-/_}=$(printenv "CFLAGS_${triple//-/_}" || true)$maps"
+fi
 # A target is named in any case, so that what a build runs itself is built without all that.
-cargo build "${flags[@]}" --target "$triple" --bins \
-  -p leno-proxy -p leno-controller -p leno-cni -p leno-agent -p leno -p leno-bench >&2
+read -ra programs <<<"${PROGRAMS:-leno-proxy leno-controller leno-cni leno-agent leno leno-bench}"
+cargo build "${flags[@]}" --target "$triple" --bins "${programs[@]/#/--package=}" >&2
 folder=${CARGO_TARGET_DIR:-target}/$triple/$profile
-for program in leno-proxy leno-controller leno-cni leno leno-bench; do
+for program in "${programs[@]}"; do
   [ "$profile" = release ] || break
+  [ "$program" != leno-agent ] || continue
   # By itself, so that this ends where readelf is not there or cannot read the file.
   headers=$(readelf --program-headers "$folder/$program")
   if [[ $headers == *INTERP* ]]; then
@@ -69,4 +82,19 @@ for program in leno-proxy leno-controller leno-cni leno leno-bench; do
     exit 1
   fi
 done
+if [ "$profile" = release ]; then
+  # Each program names what it is made of, for those that look for vulnerable parts.
+  # rustup's Rust brings what copies programs of all architectures.
+  sysroot=$(rustc --print sysroot)
+  objcopy=(env "LD_LIBRARY_PATH=$sysroot/lib" "$sysroot/lib/rustlib/$host/bin/rust-objcopy")
+  [ -x "${objcopy[2]}" ] || objcopy=(llvm-objcopy)
+  mkdir -p "$folder/shipped"
+  for program in "${programs[@]}"; do
+    scripts/bill.py audit "$triple" "$program" >"$folder/shipped/parts"
+    "${objcopy[@]}" --add-section ".dep-v0=$folder/shipped/parts" --set-section-flags .dep-v0=noload,readonly \
+      "$folder/$program" "$folder/shipped/$program"
+  done
+  rm "$folder/shipped/parts"
+  folder=$folder/shipped
+fi
 echo "$folder"

