@@ -27,9 +27,10 @@ const COUNTED: &[Counter] = &[
 ];
 
 /// Matches packets that must not use a link-local address: all except ICMPv6 and packets of connections that were
-/// permitted.
+/// permitted. `icmpv6` is a word of nft's own language; nft looks up other names (`ipv6-icmp`) in /etc/protocols, which
+/// the agent's image does not have.
 const LINK_LOCAL: &str =
-    "ip6 daddr fe80::/10 meta l4proto != ipv6-icmp ct state != { established, related }";
+    "ip6 daddr fe80::/10 meta l4proto != icmpv6 ct state != { established, related }";
 
 /// Matches a TCP packet that does not begin a connection: listeners only accept one with SYN and without FIN, RST
 /// and ACK.

@@ -29,6 +29,18 @@ pub fn outbound_ipv4_keeps_the_original_destination(backend: Backend) {
     outbound(backend, &format!("{}:8080", VIP[0]), "10.96.0.10:8080");
 }
 
+/// The image of the agent has programs and their libraries, and none of these files.
+pub fn no_file_of_the_machine_is_needed_for_names(backend: Backend) {
+    std::thread::scope(|scope| {
+        // The thread has mounts of its own, which what it starts inherits.
+        let hidden = scope.spawn(|| {
+            lab::hide(&["/etc/protocols", "/etc/services"]);
+            outbound(backend, &format!("{}:8080", VIP[0]), "10.96.0.10:8080");
+        });
+        hidden.join().unwrap();
+    });
+}
+
 pub fn outbound_ipv6_keeps_the_original_destination(backend: Backend) {
     outbound(backend, &format!("{}:8080", VIP[1]), "[fd96::10]:8080");
 }

@@ -10,7 +10,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use leno_capture::{Backend, Captured, Workload, capture, cgroup2_root};
-use nix::sched::{CloneFlags, setns};
+use nix::mount::{MsFlags, mount};
+use nix::sched::{CloneFlags, setns, unshare};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
@@ -42,6 +43,16 @@ thread_local! {
     /// Whether the labs of this thread recognise the proxy by its user, as for a pod: its own cgroup exists
     /// when it is captured, the cgroups of its containers do not.
     pub static BY_USER: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Empties files for the calling thread and the processes that it starts.
+pub fn hide(files: &[&str]) {
+    unshare(CloneFlags::CLONE_NEWNS).unwrap();
+    let none = None::<&str>;
+    mount(none, "/", none, MsFlags::MS_REC | MsFlags::MS_PRIVATE, none).unwrap();
+    for file in files.iter().filter(|file| Path::new(file).exists()) {
+        mount(Some("/dev/null"), *file, none, MsFlags::MS_BIND, none).unwrap();
+    }
 }
 
 /// Longest wait until a packet that was sent is counted; packets inside this machine take microseconds.

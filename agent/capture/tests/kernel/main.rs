@@ -42,6 +42,7 @@ under_every_backend! {
     the_proxys_own_connections_pass,
     loopback_is_left_alone,
     udp_is_left_alone,
+    no_file_of_the_machine_is_needed_for_names,
     link_local_ipv6_has_no_way_past_the_proxy,
     an_excluded_link_local_prefix_passes,
     excluded_prefixes_pass,
