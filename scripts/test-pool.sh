@@ -22,7 +22,7 @@ meshes=("$lab-ebpf" "$lab-nftables" "$lab-others" leno-up leno-docs leno-bench l
 export meshes_listed=" ${meshes[*]} "
 api_servers=(leno-controller-kubernetes leno-cluster leno-agent-kubernetes)
 # Others that take long: these begin first, so that none is left running alone at the end.
-long=(leno-testkit-resilience leno-testkit-abuse leno-serve-scale leno-fuzz-corpus)
+long=(leno-testkit-resilience leno-testkit-abuse leno-testkit-adversary leno-serve-scale leno-fuzz-corpus)
 
 run() { # job
   local job=$1 began=$SECONDS code=0 name

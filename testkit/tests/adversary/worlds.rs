@@ -1,0 +1,188 @@
+//! The proxies that cases are sent to, and what has to hold of each afterwards.
+
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::time::Duration;
+
+use leno_testkit::proxy::Proxy;
+use leno_testkit::tunnel::Tunnel;
+use leno_testkit::wait;
+
+use crate::application::Application;
+
+/// How long anything may take to end that ends by itself.
+pub(crate) const LIMIT: Duration = Duration::from_secs(20);
+
+/// Requests for this are denied by the policy of inbound sides.
+const DENIED: &str = "---\napiVersion: leno.dev/v1alpha1\nkind: AuthorizationPolicy\n\
+    metadata: {name: denied, namespace: t}\nspec:\n  \
+    targetRefs: [{group: leno.dev, kind: Workload, name: test}]\n  action: Deny\n  \
+    rules: [{to: [{paths: [{prefix: /denied}]}]}]\n";
+
+/// A proxy in front of an application.
+pub(crate) struct World {
+    pub(crate) name: &'static str,
+    pub(crate) address: SocketAddr,
+    pub(crate) application: Application,
+    /// Bytes that are clearly no HTTP are relayed as they are.
+    pub(crate) is_transparent: bool,
+    /// Policy denies requests for `/denied`.
+    pub(crate) denies: bool,
+    proxy: Running,
+    idle_bytes: f64,
+}
+
+enum Running {
+    Plain(Proxy),
+    Tunnel(Tunnel),
+}
+
+impl World {
+    /// The outbound side, to a service that is declared to be HTTP, with these documents.
+    pub(crate) fn outbound(routes: &str) -> Self {
+        let application = Application::start();
+        let server = application.address;
+        let proxy = Proxy::start_with(|address, admin| {
+            let side = format!("outbound: {{listen: \"{address}\", service: \"t/web:80\"}}");
+            format!("{}{}{routes}", own(admin, &side), service("web", server))
+        });
+        let proxy = proxy.expect("leno-proxy starts");
+        Self::of("outbound", proxy.address(), (application, Running::Plain(proxy)))
+    }
+
+    /// The inbound side of a port that nothing is declared of, with a policy of requests.
+    pub(crate) fn inbound() -> Self {
+        Self { denies: true, ..Self::inbound_with("inbound", DENIED) }
+    }
+
+    /// The same without a policy.
+    pub(crate) fn bare() -> Self {
+        Self { is_transparent: true, ..Self::inbound_with("bare", "") }
+    }
+
+    fn inbound_with(name: &'static str, policy: &str) -> Self {
+        let application = Application::start();
+        let server = application.address;
+        let proxy = Proxy::start_with(|address, admin| {
+            let side = format!("inbound: {{listen: \"{address}\", application: \"{server}\"}}");
+            own(admin, &side) + policy
+        });
+        let proxy = proxy.expect("leno-proxy starts");
+        Self::of(name, proxy.address(), (application, Running::Plain(proxy)))
+    }
+
+    /// The inbound side with mTLS in this mode. Connections to [`Self::address`] reach it as those of a proxy
+    /// of the mesh.
+    pub(crate) fn mesh(mtls: &str) -> Self {
+        let application = Application::start();
+        let tunnel = Tunnel::start_given(application.address, mtls, &[]).expect("a tunnel");
+        Self::of("mesh", tunnel.address(), (application, Running::Tunnel(tunnel)))
+    }
+
+    fn of(
+        name: &'static str,
+        address: SocketAddr,
+        (application, proxy): (Application, Running),
+    ) -> Self {
+        let mut world = Self {
+            name,
+            address,
+            application,
+            is_transparent: false,
+            denies: false,
+            proxy,
+            idle_bytes: 0.0,
+        };
+        world.idle_bytes = world.metric("leno_memory_charged_bytes");
+        world
+    }
+
+    /// The address of the proxy itself.
+    pub(crate) fn proxy(&self) -> &Proxy {
+        match &self.proxy {
+            Running::Plain(proxy) => proxy,
+            Running::Tunnel(tunnel) => tunnel.proxy(),
+        }
+    }
+
+    /// A connection of a client.
+    pub(crate) fn connect(&self) -> TcpStream {
+        connect(self.address)
+    }
+
+    /// The sum of the samples whose lines begin so.
+    pub(crate) fn metric(&self, name: &str) -> f64 {
+        let mut stream = connect(self.proxy().admin());
+        stream.write_all(b"GET /metrics HTTP/1.0\r\n\r\n").expect("it reads");
+        let mut page = String::new();
+        stream.read_to_string(&mut page).expect("it answers");
+        let lines = page.lines().filter(|line| line.starts_with(name));
+        lines.filter_map(|line| line.rsplit(' ').next()?.parse::<f64>().ok()).sum()
+    }
+
+    /// Everything that the cases took is given back, and nothing panicked.
+    pub(crate) fn assert_idle(&self) {
+        let is_idle = || {
+            let none = ["leno_busy", "leno_http2_streams_open", "leno_tcp_open_connections"];
+            let charged = self.metric("leno_memory_charged_bytes") - self.idle_bytes;
+            let rest: Vec<_> = none.iter().map(|name| self.metric(name)).collect();
+            let connections = self.metric("leno_connections_open");
+            let is_idle = rest.iter().sum::<f64>() == 0.0
+                && connections <= self.kept()
+                && charged <= IDLE_CONNECTIONS_BYTES;
+            is_idle.then_some(()).ok_or((rest, connections, charged))
+        };
+        let mut last = None;
+        let waited = wait::until("everything to be given back", LIMIT, || match is_idle() {
+            Ok(()) => Ok(Some(())),
+            Err(state) => {
+                last = Some(state);
+                Ok(None)
+            }
+        });
+        assert!(waited.is_ok(), "{}: {:?}, {last:?}", self.name, waited.err());
+        assert_eq!(
+            self.metric("leno_panics_total"),
+            0.0,
+            "{}: {:?}",
+            self.name,
+            self.proxy().log()
+        );
+    }
+
+    /// Connections that the carrier of mTLS may keep.
+    fn kept(&self) -> f64 {
+        if matches!(self.proxy, Running::Tunnel(_)) { 100.0 } else { 0.0 }
+    }
+}
+
+/// What connections to the application that are kept idle may use.
+const IDLE_CONNECTIONS_BYTES: f64 = 2.0 * 1024.0 * 1024.0;
+
+fn connect(address: SocketAddr) -> TcpStream {
+    let stream = TcpStream::connect(address).expect("the proxy listens");
+    stream.set_read_timeout(Some(LIMIT)).expect("a socket");
+    stream.set_write_timeout(Some(LIMIT)).expect("a socket");
+    stream
+}
+
+fn own(admin: SocketAddr, side: &str) -> String {
+    format!(
+        "apiVersion: leno.dev/v1alpha1\nkind: Proxy\nmetadata: {{name: test-0, namespace: t}}\n\
+         spec:\n  workers: 1\n  admin: \"{admin}\"\n  {side}\n  mtls: disabled\n"
+    )
+}
+
+/// A service with one endpoint.
+pub(crate) fn service(name: &str, server: SocketAddr) -> String {
+    let (ip, port) = (server.ip(), server.port());
+    format!(
+        "---\napiVersion: v1\nkind: Service\nmetadata: {{name: {name}, namespace: t}}\n\
+         spec:\n  clusterIP: None\n  \
+         ports: [{{name: x, port: 80, targetPort: {port}, appProtocol: http}}]\n---\n\
+         apiVersion: discovery.k8s.io/v1\nkind: EndpointSlice\n\
+         metadata: {{name: {name}-1, namespace: t, labels: {{kubernetes.io/service-name: {name}}}}}\n\
+         addressType: IPv4\nports: [{{name: x, port: {port}, appProtocol: http}}]\n\
+         endpoints: [{{addresses: [{ip}], conditions: {{ready: true}}}}]\n"
+    )
+}
