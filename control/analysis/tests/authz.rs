@@ -210,6 +210,36 @@ fn an_explanation_names_the_policy_that_denies() {
     assert_eq!((bytes.outcome.kind, bytes.outcome.status), ("failed", None));
 }
 
+/// Of a workload with several ports, the one behind the port of the service that the request is for.
+#[test]
+fn a_request_to_a_service_is_checked_on_the_port_behind_it() {
+    let several = MESH
+        .replace(
+            "{name: http, port: 8080, appProtocol: http}]}\nstatus",
+            "{name: http, port: 8080}, {name: admin, port: 9090}]}\nstatus",
+        )
+        .replace(
+            "targetPort: 8080, appProtocol: http}",
+            "targetPort: 8080, appProtocol: http}, {name: admin, port: 81, targetPort: 9090}",
+        )
+        .replace(
+            "ports: [{name: http, port: 8080}]\nendpoints",
+            "ports: [{name: http, port: 8080}, {name: admin, port: 9090}]\nendpoints",
+        );
+    let policy = CLIENTS
+        .replace("serviceAccounts: [web]}]", "serviceAccounts: [web]}], to: [{ports: [9090]}]");
+    let mesh = Mesh::new(objects(&format!("{several}{policy}")));
+    let web = CheckClient::Named("web".to_owned());
+    for (url, port, permitted) in [
+        ("http://orders/", 8080, false),
+        ("http://orders.shop:81/", 9090, true),
+        ("http://10.89.0.4:9090/", 9090, true),
+    ] {
+        let check = mesh.check(Some("shop"), "orders", &web, (&question(&format!("GET {url}")), &[])).unwrap();
+        assert_eq!((check.port, check.answer.permitted), (port, permitted), "{url}");
+    }
+}
+
 #[test]
 fn a_check_may_assume_the_claims_of_a_token() {
     let x = "BwcHBwcHBwcHBwcHBwcHBwcHBwcHBwcHBwcHBwcHBwc";

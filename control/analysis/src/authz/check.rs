@@ -6,7 +6,7 @@ use leno_policy::authorization::{
     AuthorizationDecision, AuthorizationRequest, PolicyIndex, PolicyMatch, ServerNameView,
 };
 use leno_resources::Object;
-use leno_types::mesh::declared;
+use leno_types::mesh::{Endpoint, declared};
 use leno_types::tokens::ClaimMatch;
 use leno_types::{Identity, InstanceName, Protocol};
 use serde::Serialize;
@@ -145,8 +145,9 @@ impl AuthorizationRequest for Arriving<'_> {
 }
 
 impl Mesh {
-    /// Checks one request against the policies of a workload, on its only port or on the question's. With
-    /// `claims` it has a valid token of every issuer, which holds them.
+    /// Checks one request against the policies of a workload, on its only port, or on the question's, or on
+    /// the one behind that port of a service. With `claims` it has a valid token of every issuer, which holds
+    /// them.
     ///
     /// # Errors
     /// [`Unanswerable`] if there is no such workload or client.
@@ -175,7 +176,11 @@ impl Mesh {
         }
         let port = match *known {
             [only] => only,
-            _ => question.port,
+            _ if known.contains(&question.port) => question.port,
+            _ => {
+                let behind = |name| self.port_behind(name, question);
+                server.instance.as_ref().and_then(behind).unwrap_or(question.port)
+            }
         };
         let (seen, answer) = match &enforced {
             None => (None, AuthorizationAnswer::unenforced()),
@@ -203,6 +208,24 @@ impl Mesh {
             port,
             answer,
         })
+    }
+
+    /// The port of an instance to which a service of its namespace leads that has the question's port: the
+    /// service that the question names, or else the first.
+    fn port_behind(&self, instance: &InstanceName, question: &Question) -> Option<u16> {
+        let named = question.host.split('.').next();
+        let mut found = None;
+        for service in self.index.services_in(&instance.namespace) {
+            let ports = service.ports.iter().filter(|one| one.port == question.port);
+            let mut endpoints = ports.flat_map(|one| one.endpoints.iter());
+            let of_instance = |one: &&Endpoint| one.workload.as_ref() == Some(instance);
+            let Some(endpoint) = endpoints.find(of_instance) else { continue };
+            if named == Some(&*service.name.name) {
+                return Some(endpoint.port);
+            }
+            found.get_or_insert(endpoint.port);
+        }
+        found
     }
 
     /// Whether clients dial this port of a service of the namespace.
