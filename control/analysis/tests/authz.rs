@@ -235,7 +235,9 @@ fn a_request_to_a_service_is_checked_on_the_port_behind_it() {
         ("http://orders.shop:81/", 9090, true),
         ("http://10.89.0.4:9090/", 9090, true),
     ] {
-        let check = mesh.check(Some("shop"), "orders", &web, (&question(&format!("GET {url}")), &[])).unwrap();
+        let check = mesh
+            .check(Some("shop"), "orders", &web, (&question(&format!("GET {url}")), &[]))
+            .unwrap();
         assert_eq!((check.port, check.answer.permitted), (port, permitted), "{url}");
     }
 }
