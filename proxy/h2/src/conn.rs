@@ -136,7 +136,9 @@ impl Client {
         let key = inner.add_stream(id);
         if let Some(slot) = inner.streams.get_mut(key) {
             slot.head_at = head_at;
-            slot.is_head = head.find(Token::METHOD) == Some(b"HEAD");
+            let method = head.find(Token::METHOD);
+            slot.is_head = method == Some(b"HEAD");
+            slot.is_connect = method == Some(b"CONNECT");
         }
         inner.head_sent(key);
         inner.send_section(key, head, end);

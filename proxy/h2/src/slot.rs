@@ -76,6 +76,8 @@ pub(crate) struct Slot {
     pub(crate) body_left: Option<u64>,
     /// The response to this request has no body (HEAD).
     pub(crate) is_head: bool,
+    /// This request asks for a tunnel (CONNECT), which a response of 2xx makes of the stream.
+    pub(crate) is_connect: bool,
     /// Received frames go to `far`.
     pub(crate) recv_far: bool,
     /// Keep a copy of the trailers although they go to `far`.

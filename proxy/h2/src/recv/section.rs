@@ -1,6 +1,6 @@
 //! HEADERS and CONTINUATION (RFC 9113 sections 6.2 and 6.10): heads and trailers.
 
-use leno_hpack::Outcome;
+use leno_hpack::{Outcome, Token};
 use leno_transport::budget;
 
 use super::unpadded;
@@ -240,7 +240,7 @@ impl Inner {
 
     fn on_response(&mut self, key: Key, end: bool, decoded: Decoded) -> Result<(), ConnError> {
         let most = self.limits.interim_heads;
-        let Decoded { fields, checked, .. } = decoded;
+        let Decoded { mut fields, checked, .. } = decoded;
         let Some(slot) = self.streams.get_mut(key) else { return Ok(()) };
         let malformed = match checked {
             Err(_) => true,
@@ -253,6 +253,12 @@ impl Inner {
                 return Ok(());
             }
             Ok(Facts { status: 100..200, .. }) => false,
+            // The bytes of a tunnel have no length: a client ignores one (RFC 9110 section 9.3.6).
+            Ok(Facts { status: 200..300, .. }) if slot.is_connect => {
+                fields.retain(|field| field.token() != Token::CONTENT_LENGTH);
+                slot.recv = if end { Progress::Ended } else { Progress::Body };
+                false
+            }
             Ok(facts) => {
                 let no_body = slot.is_head || facts.status == 204 || facts.status == 304;
                 slot.body_left = if no_body { Some(0) } else { facts.content_length };

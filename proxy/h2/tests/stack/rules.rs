@@ -279,6 +279,29 @@ fn malformed_responses_reset_their_stream_alone() {
     });
 }
 
+/// A client ignores a length in a response that grants a tunnel (RFC 9110 section 9.3.6).
+#[test]
+fn a_length_does_not_frame_a_tunnel() {
+    run(async {
+        let (mut peer, client, _ended) = as_server(&Limits::default(), &[]).await;
+        let connect = [(":method", "CONNECT"), (":authority", "a:1")].into_iter().collect();
+        let mut stream = client.open(&connect, false).unwrap();
+        peer.expect(HEADERS, 1).await;
+        peer.headers(1, false, &[(":status", "200"), ("content-length", "3"), ("x", "y")]).await;
+        peer.send(DATA, 0, 1, b"more than three").await;
+        let head = stream.head().await.unwrap();
+        assert_eq!((head.position(b"content-length"), head.position(b"x")), (None, Some(1)));
+        assert_eq!(&stream.data().await.unwrap().unwrap()[..], b"more than three");
+        // One that refuses it has content as any other.
+        let mut stream = client.open(&connect, false).unwrap();
+        peer.expect(HEADERS, 3).await;
+        peer.headers(3, false, &[(":status", "403"), ("content-length", "3")]).await;
+        peer.send(DATA, END_STREAM, 3, b"more than three").await;
+        assert_eq!(stream.head().await.unwrap().status(), Some(403));
+        assert!(stream.data().await.is_err());
+    });
+}
+
 #[test]
 fn interim_heads_come_before_the_final_one() {
     run(async {
