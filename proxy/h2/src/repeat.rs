@@ -6,7 +6,7 @@ use crate::head::{Facts, Head};
 
 /// Sections that are cached: calls that repeat on one connection have only a handful of different
 /// heads and trailers.
-const PLACES: usize = 8;
+const SLOTS: usize = 8;
 /// Longest section that is cached. A section that consists of indices alone is that short.
 const MAX_BYTES: usize = 32;
 /// Largest block that is cached: at most 8 KiB per connection while it has streams.
@@ -24,18 +24,18 @@ pub(crate) enum Kind {
 /// the decoder's [version](leno_hpack::Decoder::version) does not change.
 #[derive(Default)]
 pub(crate) struct Repeats {
-    places: Box<[Place]>,
+    slots: Box<[Slot]>,
 }
 
 #[derive(Clone, Default)]
-struct Place {
+struct Slot {
     /// Hash of the section that was seen last in this slot, whether it is cached or not.
     hash: u64,
-    known: Option<Known>,
+    known: Option<Section>,
 }
 
 #[derive(Clone)]
-struct Known {
+struct Section {
     section: Vec<u8>,
     version: u64,
     kind: Kind,
@@ -52,8 +52,8 @@ impl Repeats {
         fields: &mut Head,
     ) -> Option<Facts> {
         let hash = hash(section)?;
-        let place = self.places.get(hash as usize % PLACES).filter(|place| place.hash == hash)?;
-        let known = place.known.as_ref()?;
+        let slot = self.slots.get(hash as usize % SLOTS).filter(|slot| slot.hash == hash)?;
+        let known = slot.known.as_ref()?;
         if known.version != version || known.kind != kind || known.section != section {
             return None;
         }
@@ -70,22 +70,22 @@ impl Repeats {
         (fields, facts): (&Head, Facts),
     ) {
         let Some(hash) = hash(section) else { return };
-        if self.places.is_empty() {
-            self.places = vec![Place::default(); PLACES].into();
+        if self.slots.is_empty() {
+            self.slots = vec![Slot::default(); SLOTS].into();
         }
-        let place = &mut self.places[hash as usize % PLACES];
-        if std::mem::replace(&mut place.hash, hash) != hash {
-            place.known = None;
+        let slot = &mut self.slots[hash as usize % SLOTS];
+        if std::mem::replace(&mut slot.hash, hash) != hash {
+            slot.known = None;
         } else if fields.size() <= MAX_BLOCK_BYTES {
             let section = section.to_vec();
             let fields = (**fields).clone();
-            place.known = Some(Known { section, version, kind, fields, facts });
+            slot.known = Some(Section { section, version, kind, fields, facts });
         }
     }
 
     /// Drops all entries and their memory.
     pub(crate) fn clear(&mut self) {
-        self.places = Box::default();
+        self.slots = Box::default();
     }
 }
 

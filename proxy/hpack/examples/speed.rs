@@ -7,7 +7,7 @@
 use std::hint::black_box;
 use std::time::Instant;
 
-use leno_hpack::{Block, Coding, Decoder, Encoder, Limits};
+use leno_hpack::{Block, Decoder, Encoder, Limits};
 
 const LIMITS: Limits = Limits { list_bytes: 65_536, fields: 100 };
 const HEADS: usize = 512;
@@ -16,34 +16,27 @@ const ROUNDS: usize = 60;
 type Pairs = Vec<(Vec<u8>, Vec<u8>)>;
 
 fn main() {
-    println!("{:34} {:>9} {:>9} {:>9}", "ns a head", "this", "plain", "loona");
+    println!("{:34} {:>9} {:>9}", "ns a head", "this", "loona");
     for (name, head) in [
         ("browser request, 12 fields", browser as fn(usize) -> Pairs),
         ("gRPC request, 9 fields", grpc),
         ("response, 8 fields", response),
     ] {
         let heads: Vec<Pairs> = (0..HEADS).map(head).collect();
-        let this = ours(&heads, Coding::Smaller);
-        let plain = ours(&heads, Coding::Plain);
+        let this = ours(&heads);
         let other = theirs(&heads);
         for (what, index) in [("decode", 0), ("encode", 1), ("decode and encode again", 2)] {
-            println!(
-                "{:34} {:9.0} {:9.0} {:9.0}",
-                format!("{name}: {what}"),
-                this[index],
-                plain[index],
-                other[index]
-            );
+            let name = format!("{name}: {what}");
+            println!("{name:34} {:9.0} {:9.0}", this[index], other[index]);
         }
-        println!("{:34} {:9.0} {:9.0} {:9.0}", "  octets a head", this[3], plain[3], other[3]);
+        println!("{:34} {:9.0} {:9.0}", "  octets a head", this[3], other[3]);
     }
 }
 
 /// Times to decode, to encode new blocks, and to do both like a relay; then octets per head.
-fn ours(heads: &[Pairs], coding: Coding) -> [f64; 4] {
+fn ours(heads: &[Pairs]) -> [f64; 4] {
     let blocks: Vec<Block> = heads.iter().map(|head| head.iter().cloned().collect()).collect();
     let mut encoder = Encoder::new(4096);
-    encoder.set_coding(coding);
     let mut out = Vec::new();
     let mut octets = 0;
     let encode = fastest(|_| {
@@ -56,7 +49,6 @@ fn ours(heads: &[Pairs], coding: Coding) -> [f64; 4] {
         }
     });
     let mut sender = Encoder::new(4096);
-    sender.set_coding(coding);
     let rounds = sections(|round| {
         let mut out = Vec::new();
         sender.encode(&blocks[round % HEADS], &mut out);

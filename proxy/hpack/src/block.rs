@@ -181,12 +181,11 @@ impl Block {
 
     /// Adds a field at the end. A pseudo-header is added after the pseudo-headers at the front.
     pub fn push(&mut self, name: &[u8], value: &[u8]) {
-        self.add(name, value, false);
-    }
-
-    /// Adds a field whose value must not enter any table (RFC 7541 section 7.1.3).
-    pub fn push_sensitive(&mut self, name: &[u8], value: &[u8]) {
-        self.add(name, value, true);
+        let start = self.bytes.len();
+        self.bytes.extend_from_slice(name);
+        self.bytes.extend_from_slice(value);
+        self.finish(start, name.len(), Hints::of_name(name), false);
+        self.keep_pseudo_first();
     }
 
     /// Adds a field of another block, without hashing its name again.
@@ -248,14 +247,6 @@ impl Block {
             index += 1;
             index <= first + 1 || field.name() != name
         });
-    }
-
-    fn add(&mut self, name: &[u8], value: &[u8], sensitive: bool) {
-        let start = self.bytes.len();
-        self.bytes.extend_from_slice(name);
-        self.bytes.extend_from_slice(value);
-        self.finish(start, name.len(), Hints::of_name(name), sensitive);
-        self.keep_pseudo_first();
     }
 
     /// If the last field is a pseudo-header, moves it after those at the front.

@@ -34,16 +34,6 @@ const KEPT: Form = Form { pattern: 0x40, bits: 6 };
 const NOT_KEPT: Form = Form { pattern: 0x00, bits: 4 };
 const NEVER_INDEXED: Form = Form { pattern: 0x10, bits: 4 };
 
-/// How strings are encoded.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Coding {
-    /// Huffman-coded if that is shorter.
-    #[default]
-    Smaller,
-    /// Without Huffman coding: more bytes, less work on both sides.
-    Plain,
-}
-
 /// Encodes the sections that go to a peer on one connection.
 ///
 /// The table keeps fields that are likely to repeat. Fields marked sensitive, `authorization`,
@@ -63,7 +53,6 @@ pub struct Encoder {
     /// The lowest size since the last section, and whether to send an update.
     lowest: usize,
     update_due: bool,
-    coding: Coding,
     /// A literal was encoded since this was reset.
     literal: bool,
     repeats: Repeats,
@@ -82,15 +71,9 @@ impl Encoder {
             own_limit: max_table_bytes,
             lowest: size,
             update_due: size < INITIAL_TABLE_BYTES,
-            coding: Coding::default(),
             literal: false,
             repeats: Repeats::default(),
         }
-    }
-
-    /// Sets how strings are encoded from now on.
-    pub fn set_coding(&mut self, coding: Coding) {
-        self.coding = coding;
     }
 
     /// Applies the peer's `SETTINGS_HEADER_TABLE_SIZE`, in bytes. The next section begins with the
@@ -226,15 +209,15 @@ impl Encoder {
         self.literal = true;
         integer::encode(form.pattern, form.bits, name_index, out);
         if name_index == 0 {
-            self.string(field.name(), out);
+            string(field.name(), out);
         }
-        self.string(field.value(), out);
+        string(field.value(), out);
     }
+}
 
-    fn string(&self, text: &[u8], out: &mut Vec<u8>) {
-        if self.coding == Coding::Smaller && coded(text, out) {
-            return;
-        }
+/// Appends a string, Huffman-coded if that is shorter.
+fn string(text: &[u8], out: &mut Vec<u8>) {
+    if !coded(text, out) {
         integer::encode(0x00, 7, text.len(), out);
         out.extend_from_slice(text);
     }

@@ -14,10 +14,10 @@ pub(crate) struct Index {
     sets: Box<[Set]>,
 }
 
-type Set = [Place; WAYS];
+type Set = [IndexEntry; WAYS];
 
 #[derive(Clone, Copy, Debug, Default)]
-struct Place {
+struct IndexEntry {
     hash: u32,
     /// How many entries had been inserted, including this one, modulo 2^32.
     number: u32,
@@ -46,8 +46,8 @@ impl Index {
             return None;
         }
         let set = &self.sets[hash as usize & (self.sets.len() - 1)];
-        set.iter().filter(|place| place.hash == hash).find_map(|place| {
-            let age = table.inserted().wrapping_sub(place.number) as usize;
+        set.iter().filter(|entry| entry.hash == hash).find_map(|entry| {
+            let age = table.inserted().wrapping_sub(entry.number) as usize;
             table.get(age).is_some_and(&is).then_some(age)
         })
     }
@@ -58,12 +58,12 @@ impl Index {
         let number = table.inserted();
         let last = self.sets.len() - 1;
         let set = &mut self.sets[hash as usize & last];
-        let age = |place: &Place| match place.hash == hash {
+        let age = |entry: &IndexEntry| match entry.hash == hash {
             true => u32::MAX,
-            false => number.wrapping_sub(place.number),
+            false => number.wrapping_sub(entry.number),
         };
-        if let Some(oldest) = set.iter_mut().max_by_key(|place| age(place)) {
-            *oldest = Place { hash, number };
+        if let Some(oldest) = set.iter_mut().max_by_key(|entry| age(entry)) {
+            *oldest = IndexEntry { hash, number };
         }
     }
 }

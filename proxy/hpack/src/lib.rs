@@ -31,5 +31,5 @@ mod token;
 
 pub use block::{Block, Field, Fields};
 pub use decode::{DecodeError, Decoder, Limits, Outcome};
-pub use encode::{Coding, Encoder};
+pub use encode::Encoder;
 pub use token::Token;

@@ -5,7 +5,7 @@ use crate::hash;
 
 /// Sections that are cached: calls that repeat on one connection have only a handful of different
 /// heads and trailers.
-const PLACES: usize = 8;
+const SLOTS: usize = 8;
 /// Largest cached block, in bytes of its fields. Comparing a block of this size costs less than
 /// encoding it.
 const MAX_BYTES: usize = 512;
@@ -13,11 +13,11 @@ const MAX_BYTES: usize = 512;
 /// Sections of some blocks. An entry is valid as long as the encoder's table does not change.
 #[derive(Debug, Default)]
 pub(crate) struct Repeats {
-    places: Box<[Place]>,
+    slots: Box<[Slot]>,
 }
 
 #[derive(Clone, Debug, Default)]
-struct Place {
+struct Slot {
     /// Hash of the block that was seen last in this slot, whether it is cached or not.
     hash: u32,
     /// Number of entries that the table had ever received.
@@ -35,33 +35,33 @@ impl Repeats {
 
     /// The section of this block, if it was encoded while the table was the same.
     pub(crate) fn find(&self, hash: u32, block: &Block, inserted: u32) -> Option<&[u8]> {
-        let place = self.places.get(hash as usize % PLACES)?;
-        let same = place.hash == hash
-            && place.inserted == inserted
-            && !place.section.is_empty()
-            && place.block.is_same(block);
-        same.then_some(&place.section)
+        let slot = self.slots.get(hash as usize % SLOTS)?;
+        let same = slot.hash == hash
+            && slot.inserted == inserted
+            && !slot.section.is_empty()
+            && slot.block.is_same(block);
+        same.then_some(&slot.section)
     }
 
     /// Caches the section of a block when the block arrives the second time in a row for its slot:
     /// a block that comes once is not worth a copy.
     pub(crate) fn note(&mut self, hash: u32, block: &Block, (inserted, section): (u32, &[u8])) {
-        if self.places.is_empty() {
-            self.places = vec![Place::default(); PLACES].into();
+        if self.slots.is_empty() {
+            self.slots = vec![Slot::default(); SLOTS].into();
         }
-        let place = &mut self.places[hash as usize % PLACES];
-        if std::mem::replace(&mut place.hash, hash) != hash {
-            place.section.clear();
+        let slot = &mut self.slots[hash as usize % SLOTS];
+        if std::mem::replace(&mut slot.hash, hash) != hash {
+            slot.section.clear();
             return;
         }
-        place.inserted = inserted;
-        place.block.clone_from(block);
-        place.section.clear();
-        place.section.extend_from_slice(section);
+        slot.inserted = inserted;
+        slot.block.clone_from(block);
+        slot.section.clear();
+        slot.section.extend_from_slice(section);
     }
 
     /// Drops all entries and their memory.
     pub(crate) fn clear(&mut self) {
-        self.places = Box::default();
+        self.slots = Box::default();
     }
 }

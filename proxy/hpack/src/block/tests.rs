@@ -1,6 +1,7 @@
 //! Edits of a block.
 
 use super::*;
+use crate::{Decoder, Limits, Outcome};
 
 fn block(fields: &[(&str, &str)]) -> Block {
     fields.iter().copied().collect()
@@ -61,8 +62,12 @@ fn a_changed_value_is_hashed_again() {
 
 #[test]
 fn a_field_of_another_block() {
+    // A literal that is never indexed.
+    let section = [&[0x10, 1][..], b"a", &[6], b"secret"].concat();
     let mut from = Block::new();
-    from.push_sensitive(b"authorization", b"secret");
+    let limits = Limits { list_bytes: 100, fields: 1 };
+    let outcome = Decoder::new(0).decode(&section, &mut from, limits);
+    assert_eq!(outcome, Ok(Outcome::Complete));
     let mut to = Block::new();
     to.push_field(from.field(0).unwrap());
     assert_eq!(from, to);

@@ -12,6 +12,10 @@ fn encoded(encoder: &mut Encoder, fields: &[(&str, &str)]) -> Vec<u8> {
     out
 }
 
+fn pairs(block: &Block) -> Vec<(&[u8], &[u8])> {
+    block.iter().map(|field| (field.name(), field.value())).collect()
+}
+
 #[test]
 fn secrets_are_never_indexed() {
     let secrets = [
@@ -38,7 +42,6 @@ fn what_came_never_indexed_goes_on_so() {
     assert_eq!(outcome, Ok(Outcome::Complete));
     let mut out = Vec::new();
     let mut encoder = Encoder::new(4096);
-    encoder.set_coding(Coding::Plain);
     encoder.encode(&block, &mut out);
     assert_eq!(out, section);
 }
@@ -109,8 +112,7 @@ fn a_repeated_block_is_written_as_if_it_were_encoded_again() {
     let call: Block =
         [(":method", "POST"), (":path", "/a.B/C"), ("x-id", "1")].into_iter().collect();
     let other: Block = [(":method", "GET"), ("x-new", "2")].into_iter().collect();
-    let mut secret = Block::new();
-    secret.push_sensitive(b"authorization", b"Basic YTpi");
+    let secret: Block = [("authorization", "Basic YTpi")].into_iter().collect();
     for round in 0..40 {
         let block = match round % 8 {
             3 => &secret,
@@ -129,6 +131,7 @@ fn a_repeated_block_is_written_as_if_it_were_encoded_again() {
         assert_eq!(out, expected, "{round}");
         let mut decoded = Block::new();
         assert_eq!(decoder.decode(&out, &mut decoded, LIMITS), Ok(Outcome::Complete));
-        assert_eq!(&decoded, block, "{round}");
+        // Fields that the encoder keeps out of tables come so marked.
+        assert_eq!(pairs(&decoded), pairs(block), "{round}");
     }
 }
