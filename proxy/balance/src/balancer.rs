@@ -1,4 +1,9 @@
 //! The balancer: a set of endpoints, and the choice among them for each request.
+#![expect(
+    clippy::arithmetic_side_effects,
+    clippy::indexing_slicing,
+    reason = "the choice is among the balancer's own slots"
+)]
 
 mod choose;
 

@@ -22,6 +22,16 @@
 //! The crate does not deal with addresses, clocks or the runtime: an endpoint is any `T`, and the
 //! caller passes the time. A pick allocates nothing; hash tables are built when the set changes.
 
+#![cfg_attr(
+    not(test),
+    deny(
+        clippy::arithmetic_side_effects,
+        clippy::indexing_slicing,
+        clippy::panic,
+        clippy::unwrap_used
+    )
+)]
+
 mod balancer;
 mod group;
 mod hash;

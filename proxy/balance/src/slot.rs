@@ -1,4 +1,5 @@
 //! One endpoint of a balancer, and a pick of it.
+#![expect(clippy::arithmetic_side_effects, reason = "a count of requests in progress")]
 
 use std::cell::Cell;
 use std::rc::Rc;

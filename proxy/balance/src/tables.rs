@@ -1,4 +1,9 @@
 //! Tables that map a request's hash to an endpoint, the same one in every proxy.
+#![expect(
+    clippy::arithmetic_side_effects,
+    clippy::indexing_slicing,
+    reason = "positions are reduced to the table's size, which is above zero"
+)]
 
 use crate::hash::{hash, mix};
 

@@ -259,7 +259,7 @@ impl Live {
         // bounds their number. Without a watch, outbound would take a meshed address for an
         // unmeshed one and dial it in plaintext.
         if !room && !known {
-            state.refused += 1;
+            state.refused = state.refused.wrapping_add(1);
             // What is denied to some clients must not be permitted because there are many clients.
             let answer = match asker {
                 Asker::Inbound | Asker::Log => Resolution::Pending,
@@ -309,7 +309,7 @@ impl Live {
     pub(crate) fn connected(&self) {
         let mut state = self.state();
         state.connected = true;
-        state.connects += 1;
+        state.connects = state.connects.wrapping_add(1);
         state.changed = Instant::now();
     }
 
@@ -325,7 +325,8 @@ impl Live {
 
     /// Notes a response that was rejected, in part or as a whole.
     pub(crate) fn count_nack(&self) {
-        self.state().nacks += 1;
+        let mut state = self.state();
+        state.nacks = state.nacks.wrapping_add(1);
     }
 
     /// The service with this resource name.

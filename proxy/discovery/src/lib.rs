@@ -14,17 +14,34 @@
 //! The crate does not deal with policy, routes, or connections between proxies. Read first:
 //! [`Directory`], then [`Client`].
 
+#![cfg_attr(
+    not(test),
+    deny(
+        clippy::arithmetic_side_effects,
+        clippy::indexing_slicing,
+        clippy::panic,
+        clippy::unwrap_used
+    )
+)]
+
+#[expect(clippy::arithmetic_side_effects, reason = "durations up to a bound of minutes")]
 mod backoff;
 mod certificate;
 mod client;
 mod connection;
 mod directory;
+#[expect(clippy::arithmetic_side_effects, reason = "lifetimes of certificates, by constants")]
 mod identity;
 mod leases;
 mod settings;
 mod stream;
 mod table;
 mod tls;
+#[expect(
+    clippy::arithmetic_side_effects,
+    clippy::indexing_slicing,
+    reason = "arrays have an element for each `Asker`, which counts watches in a map"
+)]
 mod watches;
 
 pub use certificate::Certificate;

@@ -1,4 +1,8 @@
 //! All timeouts of a connection, on one timer that is seldom reset.
+#![expect(
+    clippy::arithmetic_side_effects,
+    reason = "moments of one process, and bounds of minutes"
+)]
 
 use std::future::Future;
 use std::pin::Pin;

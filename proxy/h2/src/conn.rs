@@ -1,4 +1,8 @@
 //! The two ends of a connection as their users see them.
+#![expect(
+    clippy::arithmetic_side_effects,
+    reason = "identifiers of streams stay below 2^31, where the connection ends"
+)]
 
 use std::future::{Future, poll_fn};
 use std::pin::Pin;

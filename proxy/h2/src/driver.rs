@@ -1,4 +1,9 @@
 //! The task of a connection: reads, handles the frames, writes what they cause.
+#![expect(
+    clippy::arithmetic_side_effects,
+    clippy::indexing_slicing,
+    reason = "ranges lie within the buffers that this file fills"
+)]
 
 use std::future::Future;
 use std::io::{self, IoSlice};

@@ -1,4 +1,9 @@
 //! How a connection or a stream ends early, and what counts as abuse.
+#![expect(
+    clippy::arithmetic_side_effects,
+    clippy::indexing_slicing,
+    reason = "there is a counter for each kind"
+)]
 
 use std::cell::Cell;
 use std::io;

@@ -1,4 +1,9 @@
 //! Pooled field sections, and the checks of RFC 9113 section 8.
+#![expect(
+    clippy::arithmetic_side_effects,
+    clippy::indexing_slicing,
+    reason = "tables have an entry for each byte, and are made when the program is compiled"
+)]
 
 use std::cell::RefCell;
 use std::ops::{Deref, DerefMut};

@@ -3,6 +3,10 @@
 //! The code of one connection touches another connection only where streams are linked, and only in
 //! this order: the near connection is borrowed and calls a method of the far one. These methods are
 //! named `far_*`, and they call no third connection. So no two borrows can conflict.
+#![expect(
+    clippy::arithmetic_side_effects,
+    reason = "windows and counts have bounds that frames are checked against"
+)]
 
 use std::cell::{Ref, RefCell, RefMut};
 use std::collections::VecDeque;

@@ -20,6 +20,16 @@
 //! An idle connection holds no buffer. A connection in steady state allocates nothing. Priorities
 //! are ignored, server push is refused.
 
+#![cfg_attr(
+    not(test),
+    deny(
+        clippy::arithmetic_side_effects,
+        clippy::indexing_slicing,
+        clippy::panic,
+        clippy::unwrap_used
+    )
+)]
+
 mod clock;
 mod code;
 mod conn;

@@ -1,4 +1,5 @@
 //! Numbers of open connections and streams on this thread, for gauges.
+#![expect(clippy::indexing_slicing, reason = "there is a counter for each role")]
 
 use std::cell::Cell;
 

@@ -1,4 +1,9 @@
 //! The write queue: frame headers and small payloads in one buffer, large payloads beside it.
+#![expect(
+    clippy::arithmetic_side_effects,
+    clippy::indexing_slicing,
+    reason = "positions are those of bytes that this file has queued"
+)]
 
 use std::cell::RefCell;
 use std::collections::VecDeque;

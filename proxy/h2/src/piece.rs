@@ -1,4 +1,9 @@
 //! Pooled chunks of received bytes, and refcounted pieces of them.
+#![expect(
+    clippy::arithmetic_side_effects,
+    clippy::indexing_slicing,
+    reason = "a piece's range lies within its chunk, and there is a list for each class"
+)]
 
 use std::cell::RefCell;
 use std::fmt;

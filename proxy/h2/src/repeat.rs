@@ -1,4 +1,5 @@
 //! Field sections that were received before and need not be decoded and checked again.
+#![expect(clippy::indexing_slicing, reason = "the hash is reduced to the number of slots")]
 
 use leno_hpack::Block;
 

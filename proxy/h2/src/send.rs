@@ -1,5 +1,10 @@
 //! Sent frames: heads, DATA within both windows, trailers. They come from the user of a stream or
 //! directly from the linked stream of another connection.
+#![expect(
+    clippy::arithmetic_side_effects,
+    clippy::indexing_slicing,
+    reason = "ranges lie within the chunk, and windows are checked before they shrink"
+)]
 
 use std::ops::Range;
 

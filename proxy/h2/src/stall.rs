@@ -9,6 +9,7 @@
 //! flowing ──────────────────────────────────────► stalled ──────────────────────────────────► reset
 //!    ▲────────────────── took enough ────────────────┘
 //! ```
+#![expect(clippy::arithmetic_side_effects, reason = "counts of streams of one connection")]
 
 use std::time::Duration;
 

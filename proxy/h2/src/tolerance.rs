@@ -1,4 +1,5 @@
 //! A budget for events that a well-behaved peer causes seldom.
+#![expect(clippy::arithmetic_side_effects, reason = "the sum has a bound")]
 
 use tokio::time::Instant;
 

@@ -1,4 +1,9 @@
 //! A field section in memory: one buffer, and the position of each field's name and value.
+#![expect(
+    clippy::arithmetic_side_effects,
+    clippy::indexing_slicing,
+    reason = "spans lie within the block's own bytes, which are fewer than 2^32"
+)]
 
 use crate::hash;
 use crate::token::Token;

@@ -1,4 +1,9 @@
 //! The decoder for one direction of one connection.
+#![expect(
+    clippy::arithmetic_side_effects,
+    clippy::indexing_slicing,
+    reason = "positions are lengths that the sink had before"
+)]
 
 use crate::block::{Block, FIELD_OVERHEAD, Hints};
 use crate::table::{MAX_TABLE_BYTES, Table};

@@ -1,4 +1,9 @@
 //! The encoder for one direction of one connection.
+#![expect(
+    clippy::arithmetic_side_effects,
+    clippy::indexing_slicing,
+    reason = "positions are lengths that the buffer had before"
+)]
 
 use crate::block::{Block, FIELD_OVERHEAD, Field, Hints};
 use crate::index::Index;

@@ -1,5 +1,6 @@
 //! The hash of names and fields: fast for short strings and computable at compile time. It has no
 //! secret key, because colliding values slow nothing down here.
+#![expect(clippy::arithmetic_side_effects, reason = "the operands have fewer bits than the result")]
 
 const SEED: u64 = 0x9e37_79b9_7f4a_7c15;
 const STEP: u64 = 0xd6e8_feb8_6659_fd93;

@@ -1,4 +1,9 @@
 //! The Huffman code of HPACK (RFC 7541 section 5.2 and appendix B), decoded several bits at a time.
+#![expect(
+    clippy::arithmetic_side_effects,
+    clippy::indexing_slicing,
+    reason = "tables have an entry for each value of their index, and output has room for the shortest code"
+)]
 
 mod code;
 

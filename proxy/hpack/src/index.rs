@@ -1,4 +1,9 @@
 //! Finds fields and names in an encoder's table by their hash.
+#![expect(
+    clippy::arithmetic_side_effects,
+    clippy::indexing_slicing,
+    reason = "the index is masked by the number of sets, a power of two"
+)]
 
 use crate::table::{Entry, Table};
 

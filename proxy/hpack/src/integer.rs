@@ -1,4 +1,8 @@
 //! Integers with a prefix (RFC 7541 section 5.1).
+#![expect(
+    clippy::arithmetic_side_effects,
+    reason = "an integer is bounded before it is shifted further"
+)]
 
 use crate::decode::DecodeError;
 

@@ -18,6 +18,16 @@
 //! [`DecodeError::Bomb`] bounds the cost beyond that, and a lookup in the encoder's table examines
 //! a fixed number of entries whatever the names are.
 
+#![cfg_attr(
+    not(test),
+    deny(
+        clippy::arithmetic_side_effects,
+        clippy::indexing_slicing,
+        clippy::panic,
+        clippy::unwrap_used
+    )
+)]
+
 mod block;
 mod decode;
 mod encode;

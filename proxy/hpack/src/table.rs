@@ -1,4 +1,9 @@
 //! The dynamic table (RFC 7541 sections 2.3.2 and 4): newest entry first, limited in bytes.
+#![expect(
+    clippy::arithmetic_side_effects,
+    clippy::indexing_slicing,
+    reason = "entries lie within the ring, and their sizes add up to the table's"
+)]
 
 use std::collections::VecDeque;
 

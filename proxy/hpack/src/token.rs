@@ -1,5 +1,10 @@
 //! Well-known field names: those of the static table (RFC 7541 appendix A), and those that HTTP/2
 //! and the proxy handle.
+#![expect(
+    clippy::arithmetic_side_effects,
+    clippy::indexing_slicing,
+    reason = "tables are made when the program is compiled, which fails if an index is wrong"
+)]
 
 use crate::hash;
 

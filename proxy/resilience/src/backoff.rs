@@ -1,4 +1,8 @@
 //! How long to wait before a retry.
+#![expect(
+    clippy::arithmetic_side_effects,
+    reason = "the wait has the policy's bound, and the divisor is above zero"
+)]
 
 use std::time::Duration;
 

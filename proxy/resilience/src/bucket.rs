@@ -1,4 +1,8 @@
 //! A rate limit for one key.
+#![expect(
+    clippy::arithmetic_side_effects,
+    reason = "nanoseconds are kept below half of their range"
+)]
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};

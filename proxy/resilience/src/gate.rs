@@ -1,4 +1,5 @@
 //! Limits how many requests are in flight and how many may wait.
+#![expect(clippy::arithmetic_side_effects, reason = "a count of requests in progress")]
 
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;

@@ -1,4 +1,8 @@
 //! Adaptive concurrency: a limit on requests that follows what the endpoints can serve.
+#![expect(
+    clippy::arithmetic_side_effects,
+    reason = "moments of one process, and counts of one window"
+)]
 
 use std::time::{Duration, Instant};
 

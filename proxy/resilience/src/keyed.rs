@@ -5,6 +5,7 @@
 //! worker ─► KeyedLimit ─► its buckets by key ──(a key that is not among them)──► WorkloadLimit, locked
 //!                              └────────── the same SharedBucket ◄───────────────────┘
 //! ```
+#![expect(clippy::arithmetic_side_effects, reason = "counts of one table")]
 
 use std::collections::HashMap;
 use std::hash::{BuildHasher, RandomState};

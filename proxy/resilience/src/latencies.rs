@@ -1,4 +1,8 @@
 //! Recorded latencies, precise enough for percentiles.
+#![expect(
+    clippy::arithmetic_side_effects,
+    reason = "counts are halved before they overflow, and steps have bounds"
+)]
 
 use std::time::Duration;
 
@@ -34,7 +38,9 @@ impl Latencies {
             self.counts.iter_mut().for_each(|count| *count /= 2);
             self.seen = self.counts.iter().map(|count| u32::from(*count)).sum();
         }
-        self.counts[bucket(latency)] += 1;
+        if let Some(count) = self.counts.get_mut(bucket(latency)) {
+            *count += 1;
+        }
         self.seen += 1;
     }
 

@@ -16,6 +16,16 @@
 //!
 //! Read first: [`Retry`], [`Budget`], [`TokenBucket`], [`lease`].
 
+#![cfg_attr(
+    not(test),
+    deny(
+        clippy::arithmetic_side_effects,
+        clippy::indexing_slicing,
+        clippy::panic,
+        clippy::unwrap_used
+    )
+)]
+
 mod backoff;
 mod bucket;
 mod budget;

@@ -1,4 +1,5 @@
 //! Decides whether to send a request again.
+#![expect(clippy::arithmetic_side_effects, reason = "a count of tries")]
 
 use std::time::{Duration, Instant};
 

@@ -1,4 +1,5 @@
 //! The `Retry-After` header (RFC 9110 section 10.2.3).
+#![expect(clippy::arithmetic_side_effects, reason = "a date of four digits of years")]
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -27,20 +28,25 @@ fn number(digits: &[u8], at_most: usize) -> Option<u64> {
 
 /// Unix time in seconds of a date such as `Sun, 06 Nov 1994 08:49:37 GMT`.
 fn imf_fixdate(text: &[u8]) -> Option<u64> {
-    if text.len() != 29 || &text[3..5] != b", " || &text[25..] != b" GMT" {
-        return None;
-    }
-    if [7, 11, 16].map(|at| text[at]) != [b' '; 3] || (text[19], text[22]) != (b':', b':') {
-        return None;
-    }
-    let field = |from: usize, to: usize| number(&text[from..to], 4);
-    let month = MONTHS.iter().position(|month| *month == &text[8..11])? as u64 + 1;
-    let (day, year) = (field(5, 7)?, field(12, 16)?);
-    let (hour, minute, second) = (field(17, 19)?, field(20, 22)?, field(23, 25)?);
+    let (_, text) = text.split_at_checked(3)?;
+    let (b", ", text) = text.split_at_checked(2)? else { return None };
+    let (day, text) = field(text, 2, b' ')?;
+    let (month, text) = text.split_at_checked(3)?;
+    let month = MONTHS.iter().position(|known| *known == month)? as u64 + 1;
+    let (year, text) = field(text.strip_prefix(b" ")?, 4, b' ')?;
+    let (hour, text) = field(text, 2, b':')?;
+    let (minute, text) = field(text, 2, b':')?;
+    let (second, b"GMT") = field(text, 2, b' ')? else { return None };
     if !(1..=31).contains(&day) || year < 1970 || hour > 23 || minute > 59 || second > 60 {
         return None;
     }
     Some(days(year, month, day) * 86_400 + hour * 3_600 + minute * 60 + second)
+}
+
+/// A number of so many digits and this byte, and what follows them.
+fn field(text: &[u8], digits: usize, end: u8) -> Option<(u64, &[u8])> {
+    let (digits, rest) = text.split_at_checked(digits)?;
+    Some((number(digits, 4)?, rest.strip_prefix(&[end])?))
 }
 
 /// Days since 1970-01-01. Years are counted from March, so that the leap day is the last day.

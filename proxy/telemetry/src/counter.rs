@@ -168,8 +168,9 @@ impl Counters {
     }
 
     pub(crate) fn add(&self, counter: Counter, count: u64) {
-        let cell = &self.0[counter as usize];
-        cell.set(cell.get() + count);
+        if let Some(cell) = self.0.get(counter as usize) {
+            cell.set(cell.get().wrapping_add(count));
+        }
     }
 
     pub(crate) fn values(&self) -> Vec<u64> {

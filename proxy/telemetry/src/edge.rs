@@ -186,7 +186,7 @@ impl Edge {
 }
 
 fn add(cell: &Cell<u64>, count: u64) {
-    cell.set(cell.get() + count);
+    cell.set(cell.get().wrapping_add(count));
 }
 
 /// Searches the list for the entry, since an edge has only a handful of statuses.
@@ -197,7 +197,7 @@ fn count<K: PartialEq>(entries: &mut Vec<(K, u64)>, key: K, other: K, bound: usi
         other
     };
     match entries.iter_mut().find(|entry| entry.0 == key) {
-        Some(entry) => entry.1 += 1,
+        Some(entry) => entry.1 = entry.1.wrapping_add(1),
         None => entries.push((key, 1)),
     }
 }

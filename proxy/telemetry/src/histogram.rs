@@ -31,7 +31,9 @@ impl Histogram {
     pub fn observe(&mut self, duration: Duration) {
         let seconds = duration.as_secs_f64();
         let bucket = BUCKET_BOUNDS_S.partition_point(|bound| *bound < seconds);
-        self.counts[bucket] += 1;
+        if let Some(count) = self.counts.get_mut(bucket) {
+            *count += 1;
+        }
         self.sum_us =
             self.sum_us.saturating_add(duration.as_micros().try_into().unwrap_or(u64::MAX));
     }

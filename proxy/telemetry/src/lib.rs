@@ -12,11 +12,23 @@
 //! Labels come from discovery and identities, never from requests. The number of edges is limited:
 //! further edges are counted on one edge named `other`.
 
+#![cfg_attr(
+    not(test),
+    deny(
+        clippy::arithmetic_side_effects,
+        clippy::indexing_slicing,
+        clippy::panic,
+        clippy::unwrap_used
+    )
+)]
+
 mod counter;
 mod edge;
+#[expect(clippy::arithmetic_side_effects, reason = "sums of counters, which do not reach 2^64")]
 mod histogram;
 mod registry;
 mod render;
+#[expect(clippy::arithmetic_side_effects, reason = "sums of counters, which do not reach 2^64")]
 mod snapshot;
 
 pub mod access;

@@ -117,7 +117,7 @@ impl Registry {
     /// is an access log, and only as much of them as the log shows.
     #[must_use]
     pub fn begin(&self, protocol: &'static str, method: &str, target: &[u8]) -> Begun {
-        let shown = &target[..target.len().min(MAX_FIELD_BYTES)];
+        let shown = target.get(..MAX_FIELD_BYTES).unwrap_or(target);
         let request = self.access.as_ref().map(|_| (method.into(), shown.into()));
         Begun { at: Instant::now(), protocol, request }
     }
@@ -204,7 +204,8 @@ impl Registry {
         let name = name.unwrap_or(NO_NAME);
         let known = names.len() < MAX_TLS_NAMES || names.contains_key(&(direction, name.into()));
         let name = if known { name } else { OTHER_NAME };
-        *names.entry((direction, name.into())).or_default() += 1;
+        let count = names.entry((direction, name.into())).or_default();
+        *count = count.wrapping_add(1);
     }
 
     /// The counter of a decision of authorization and of the policy that it comes from. Beyond

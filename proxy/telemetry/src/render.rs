@@ -167,7 +167,7 @@ fn connections(page: &mut Page, snapshot: &Snapshot) {
     page.family("leno_tcp_open_connections", "gauge", "Opaque connections open now.");
     for (labels, counts) in snapshot.shown() {
         if counts.tcp_opened > 0 {
-            let open = counts.tcp_opened - counts.tcp_closed;
+            let open = counts.tcp_opened.saturating_sub(counts.tcp_closed);
             page.line(format_args!("leno_tcp_open_connections{{{}}} {open}", Labels(labels)));
         }
     }
@@ -233,18 +233,17 @@ struct Value<'a>(&'a str);
 impl fmt::Display for Value<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let is_odd = |c: char| matches!(c, '"' | '\\' | '\n');
-        let mut rest = self.0;
-        while let Some(at) = rest.find(is_odd) {
-            f.write_str(&rest[..at])?;
-            let odd = rest.as_bytes()[at];
-            f.write_str(match odd {
-                b'"' => "\\\"",
-                b'\n' => "\\n",
-                _ => "\\\\",
+        for part in self.0.split_inclusive(is_odd) {
+            let plain = part.strip_suffix(is_odd).unwrap_or(part);
+            f.write_str(plain)?;
+            f.write_str(match part.strip_prefix(plain) {
+                Some("\"") => "\\\"",
+                Some("\n") => "\\n",
+                Some("\\") => "\\\\",
+                _ => "",
             })?;
-            rest = &rest[at + 1..];
         }
-        f.write_str(rest)
+        Ok(())
     }
 }
 

@@ -1,4 +1,5 @@
 //! The client configurations of a worker, by the identity of the server.
+#![expect(clippy::arithmetic_side_effects, reason = "a count of look-ups between two sweeps")]
 
 use std::collections::HashMap;
 use std::sync::Arc;

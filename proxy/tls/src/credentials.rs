@@ -1,4 +1,9 @@
 //! The certificate that proves a workload's identity, and the roots that it trusts.
+#![expect(
+    clippy::arithmetic_side_effects,
+    clippy::indexing_slicing,
+    reason = "a chain has a certificate at least, checked before"
+)]
 
 use std::fmt;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};

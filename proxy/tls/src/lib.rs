@@ -19,6 +19,16 @@
 //! [`ClientIdentity::Optional`] accepts such a client without an identity. The crate knows no
 //! further policy and issues no certificates.
 
+#![cfg_attr(
+    not(test),
+    deny(
+        clippy::arithmetic_side_effects,
+        clippy::indexing_slicing,
+        clippy::panic,
+        clippy::unwrap_used
+    )
+)]
+
 mod channel;
 mod clients;
 mod configs;

@@ -5,6 +5,11 @@
 //!   socket ◄─ outgoing ◄─encrypt─ writer
 //!                 ▲ handshake, alerts, tickets, key updates
 //! ```
+#![expect(
+    clippy::arithmetic_side_effects,
+    clippy::indexing_slicing,
+    reason = "the library says how much of the room that it was given it has used"
+)]
 
 use std::fmt;
 

@@ -3,6 +3,11 @@
 //! Buffers exist only while they hold bytes: an idle connection has none. A read takes everything
 //! that the socket has. A write is encrypted into one buffer and sent at once; bytes that the
 //! socket does not accept are sent before anything else.
+#![expect(
+    clippy::arithmetic_side_effects,
+    clippy::indexing_slicing,
+    reason = "lengths are the lesser of both sides' room"
+)]
 
 use std::io::{self, IoSlice};
 use std::pin::Pin;

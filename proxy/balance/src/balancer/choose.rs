@@ -1,4 +1,9 @@
 //! The algorithms. Each chooses among the nearest endpoints for which `may` holds.
+#![expect(
+    clippy::arithmetic_side_effects,
+    clippy::indexing_slicing,
+    reason = "the choice is among the balancer's own slots, of which there is one at least"
+)]
 
 use std::hash::Hash;
 use std::rc::Rc;

@@ -1,4 +1,9 @@
 //! Frames that concern the connection, or a stream as a whole.
+#![expect(
+    clippy::arithmetic_side_effects,
+    clippy::indexing_slicing,
+    reason = "payloads have the length that their type demands, checked before"
+)]
 
 use super::Absent;
 use crate::code::Code;

@@ -1,4 +1,9 @@
 //! DATA frames (RFC 9113 section 6.1), and both levels of flow control for them.
+#![expect(
+    clippy::arithmetic_side_effects,
+    clippy::indexing_slicing,
+    reason = "ranges lie within the chunk, and windows are checked before they shrink"
+)]
 
 use std::ops::Range;
 

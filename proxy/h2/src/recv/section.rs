@@ -1,4 +1,8 @@
 //! HEADERS and CONTINUATION (RFC 9113 sections 6.2 and 6.10): heads and trailers.
+#![expect(
+    clippy::arithmetic_side_effects,
+    reason = "counts have bounds that are checked before they grow"
+)]
 
 use leno_hpack::{Outcome, Token};
 use leno_transport::budget;

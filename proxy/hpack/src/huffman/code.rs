@@ -1,6 +1,11 @@
 //! The tables of the code. It is canonical: codes of the same length are consecutive in the order
 //! of their symbols, and the first code of a length follows the last code of the shorter lengths.
 //! So the lengths in appendix B determine all codes.
+#![expect(
+    clippy::arithmetic_side_effects,
+    clippy::indexing_slicing,
+    reason = "tables are made of the code of RFC 7541 when the program is compiled"
+)]
 
 /// The end-of-string symbol. It never occurs in a string; its first bits are the padding.
 pub(super) const EOS: u16 = 256;

@@ -1,4 +1,8 @@
 //! The control plane's side of a shared rate limit.
+#![expect(
+    clippy::arithmetic_side_effects,
+    reason = "counts of holders and tokens, checked before they shrink"
+)]
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};

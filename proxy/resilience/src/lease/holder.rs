@@ -1,4 +1,5 @@
 //! One worker's side of a shared rate limit.
+#![expect(clippy::arithmetic_side_effects, reason = "counts of tokens, checked before they shrink")]
 
 use std::time::{Duration, Instant};
 
