@@ -9,6 +9,16 @@
 //! The responses of a program, and all that is specific to it, are its own. No code here is on the
 //! path of a request between services.
 
+#![cfg_attr(
+    not(test),
+    deny(
+        clippy::arithmetic_side_effects,
+        clippy::indexing_slicing,
+        clippy::panic,
+        clippy::unwrap_used
+    )
+)]
+
 mod admin;
 mod listen;
 mod shares;

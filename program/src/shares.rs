@@ -104,8 +104,8 @@ impl<K> Default for Holders<K> {
 impl<K: Clone + Eq + Hash> Holders<K> {
     fn insert(&mut self, holder: K) -> (u64, oneshot::Receiver<()>) {
         let number = self.next;
-        self.next += 1;
-        self.count += 1;
+        self.next = self.next.wrapping_add(1);
+        self.count = self.count.saturating_add(1);
         let (sender, lost) = oneshot::channel();
         self.of.entry(holder).or_default().insert(number, sender);
         (number, lost)
@@ -114,7 +114,7 @@ impl<K: Clone + Eq + Hash> Holders<K> {
     fn remove(&mut self, holder: &K, number: u64) {
         let Some(held) = self.of.get_mut(holder) else { return };
         if held.remove(&number).is_some() {
-            self.count -= 1;
+            self.count = self.count.saturating_sub(1);
         }
         if held.is_empty() {
             self.of.remove(holder);

@@ -1,4 +1,9 @@
 //! Choices by weight, and samples of a share. The caller provides random numbers.
+#![expect(
+    clippy::arithmetic_side_effects,
+    clippy::indexing_slicing,
+    reason = "sums and products of 32 bits in 64, of 64 bits in 128; the place is of this rule"
+)]
 
 use leno_types::routes::{InvalidTarget, Target};
 

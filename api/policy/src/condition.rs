@@ -1,4 +1,5 @@
 //! One compiled match: its conditions, and its precedence over other matches.
+#![expect(clippy::indexing_slicing, reason = "the index is of this list")]
 
 use std::cmp::Reverse;
 
@@ -219,9 +220,9 @@ impl Text {
 /// Splits `/<service>/<method>` (gRPC over HTTP/2, "Requests").
 fn grpc_parts(path: &[u8]) -> Option<(&[u8], &[u8])> {
     let rest = path.strip_prefix(b"/")?;
-    let slash = rest.iter().position(|byte| *byte == b'/')?;
-    let (service, method) = (&rest[..slash], &rest[slash + 1..]);
-    (!method.contains(&b'/')).then_some((service, method))
+    let mut parts = rest.split(|byte| *byte == b'/');
+    let (service, method) = (parts.next()?, parts.next()?);
+    parts.next().is_none().then_some((service, method))
 }
 
 /// The value of the first parameter of that name, as sent.

@@ -1,4 +1,5 @@
 //! Merges the policies that apply to a request.
+#![expect(clippy::arithmetic_side_effects, reason = "the divisor is two")]
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -61,7 +62,9 @@ pub fn with_rule(mut traffic: Traffic, rule: &Rule) -> Traffic {
         rule.timeouts.backend_request.map(|time| time.saturating_sub(MOMENT).max(time / 2));
     let per_try = before.as_ref().and_then(|retries| retries.per_try_timeout);
     // The random part of a wait is up to half of it.
-    let backoff = retry.backoff.map(|least| Backoff { base: least * 2, max: least * 2 });
+    let backoff = retry
+        .backoff
+        .map(|least| Backoff { base: least.saturating_mul(2), max: least.saturating_mul(2) });
     traffic.retries = Some(Retries {
         attempts,
         statuses: retry.codes.iter().map(|code| StatusRange::one(*code)).collect(),

@@ -1,5 +1,6 @@
 //! Explains a routing decision: every match in the order of precedence, with the condition that
 //! failed.
+#![expect(clippy::indexing_slicing, reason = "the condition is of these rules")]
 
 use std::fmt;
 

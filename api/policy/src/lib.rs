@@ -19,6 +19,16 @@
 //!                          └─ explain(request) ─► every match, in the order of precedence
 //! ```
 
+#![cfg_attr(
+    not(test),
+    deny(
+        clippy::arithmetic_side_effects,
+        clippy::indexing_slicing,
+        clippy::panic,
+        clippy::unwrap_used
+    )
+)]
+
 pub mod authorization;
 pub mod cors;
 pub mod rewrite;

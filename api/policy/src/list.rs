@@ -1,4 +1,9 @@
 //! The matches that share a path, and a search for the first that a request fulfils.
+#![expect(
+    clippy::arithmetic_side_effects,
+    clippy::indexing_slicing,
+    reason = "the list holds places of these conditions"
+)]
 
 use std::collections::HashMap;
 

@@ -1,5 +1,6 @@
 //! Finds matches that no request reaches, because matches of higher precedence take all their
 //! requests.
+#![expect(clippy::indexing_slicing, reason = "places and rules are of this table")]
 
 use crate::condition::{Condition, Path, Text, Value};
 use crate::table::{RouteTable, TableRule};

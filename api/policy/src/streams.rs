@@ -1,4 +1,5 @@
 //! The compiled connection routes of one port of a service.
+#![expect(clippy::indexing_slicing, reason = "places are of these rules")]
 
 use std::collections::HashMap;
 use std::sync::Arc;

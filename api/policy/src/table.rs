@@ -1,4 +1,8 @@
 //! The compiled routes of one port of a service.
+#![expect(
+    clippy::indexing_slicing,
+    reason = "places are of this table and of its routes, and ends are within the path"
+)]
 
 use std::collections::HashMap;
 use std::sync::Arc;

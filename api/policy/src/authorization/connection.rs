@@ -1,4 +1,5 @@
 //! The part of a decision that is the same for every request of a connection.
+#![expect(clippy::indexing_slicing, reason = "the bits have a word for each 64 entries")]
 
 use leno_types::authorization::{Action, ClientMatch, DefaultAuthorization, IpBlock};
 

@@ -1,4 +1,5 @@
 //! The decision on one request, or on one connection that is relayed as bytes.
+#![expect(clippy::indexing_slicing, reason = "there are two kinds of answers")]
 
 use leno_types::authorization::Action;
 use smallvec::SmallVec;

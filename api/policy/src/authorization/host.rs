@@ -5,7 +5,7 @@ use std::cmp::Ordering;
 /// The host of an authority, without its port and without a dot at its end.
 pub(super) fn bare(authority: &str) -> &str {
     let host = match authority.strip_prefix('[').and_then(|rest| rest.split_once(']')) {
-        Some((inner, _)) => &authority[..inner.len() + 2],
+        Some((_, after)) => authority.strip_suffix(after).unwrap_or(authority),
         None => authority.split_once(':').map_or(authority, |(host, _)| host),
     };
     host.strip_suffix('.').unwrap_or(host)
@@ -22,7 +22,7 @@ pub(super) fn ends_with(host: &str, ending: &str) -> bool {
     let Some(at) = host.len().checked_sub(ending.len()).filter(|at| *at > 0) else {
         return false;
     };
-    host.as_bytes()[at..].eq_ignore_ascii_case(ending.as_bytes())
+    host.as_bytes().get(at..).is_some_and(|end| end.eq_ignore_ascii_case(ending.as_bytes()))
 }
 
 /// Whether a condition, with a wildcard or without, matches a host.

@@ -1,4 +1,5 @@
 //! The canonical form of a path, for paths that all servers read alike.
+#![expect(clippy::arithmetic_side_effects, reason = "a length within the path")]
 
 use std::fmt;
 
@@ -106,9 +107,10 @@ fn decode(path: &[u8], decoded: &mut Decoded) -> Result<(), AmbiguousPath> {
         decoded.push(byte);
     }
     // `%u002f` is a slash to servers with that old form of escapes.
-    let is_escape = |three: &[u8]| {
-        let is_byte = digit(three[1]).is_some() && digit(three[2]).is_some();
-        three[0] == b'%' && (is_byte || matches!(three[1], b'u' | b'U'))
+    let is_escape = |three: &[u8]| match three {
+        [b'%', b'u' | b'U', _] => true,
+        [b'%', high, low] => digit(*high).is_some() && digit(*low).is_some(),
+        _ => false,
     };
     if decoded.windows(3).any(is_escape) {
         return Err(AmbiguousPath::DoubleEncoding);
