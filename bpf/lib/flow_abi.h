@@ -55,7 +55,16 @@ enum flow_peer {
 	FLOW_PEERS,         /* the first id of a workload */
 };
 
-/* Value of `workloads`, whose key is the cookie of a network namespace. */
+/* Fixed when the programs are loaded. */
+struct flow_config {
+	__u8 carries_over;   /* the table is being resized: `flows_before` has entries */
+	__u8 netns_by_inode; /* the kernel has no cookies of network namespaces (before 5.14) */
+	__u8 reserved[6];
+};
+
+/* Value of `workloads`, whose key is the cookie of a network namespace, or its inode if the kernel has no
+ * cookies.
+ */
 struct flow_workload {
 	__u32 id;
 	__u32 proxy_uid; /* sockets of this user are the proxy's */
@@ -138,7 +147,18 @@ struct flow_event {
 enum flow_setting {
 	FLOW_FOLLOWED, /* a reader waits for events */
 	FLOW_PASS,     /* the number of the iterator's pass */
+	FLOW_LEVEL,    /* enum flow_level */
+	FLOW_BUDGET,   /* most CPU that the programs may take, in millionths of the machine's; 0: no bound */
+	FLOW_COST,     /* what they took when it was measured last, in the same unit */
 	FLOW_SETTINGS,
+};
+
+/* How much is accounted for: less where that costs more than its budget. */
+enum flow_level {
+	LEVEL_FULL,
+	LEVEL_AGGREGATED, /* sums of pairs alone: connections that begin are not listed */
+	LEVEL_OFF,        /* connections that begin are not accounted for */
+	FLOW_LEVELS,
 };
 
 /* Index into `totals`. */
@@ -149,6 +169,8 @@ enum flow_total {
 	FLOW_FOLDED,         /* flows of pairs that `pairs` had no room for */
 	FLOW_EVENTS_WRITTEN,
 	FLOW_EVENTS_DROPPED, /* `events` was full */
+	FLOW_AGGREGATED,     /* connections that are not in `flows` because of the level */
+	FLOW_LEFT_OUT,       /* connections that are not accounted for because of the level */
 	FLOW_REMOVED,        /* entries of `flows` that user space removed; only it writes this */
 	FLOW_TOTALS,
 };

@@ -27,6 +27,9 @@ struct {
 	__type(value, struct tracked);
 } sockets SEC(".maps");
 
+/* Fixed when the programs are loaded. */
+SEC(".rodata.config") const volatile struct flow_config flow_config;
+
 /* The loader sets the size. */
 struct {
 	__uint(type, BPF_MAP_TYPE_LRU_HASH);
@@ -34,6 +37,14 @@ struct {
 	__type(key, __u64);
 	__type(value, struct flow);
 } flows SEC(".maps");
+
+/* While the table is being resized the one of the size before, else a table that is not used. */
+struct {
+	__uint(type, BPF_MAP_TYPE_LRU_HASH);
+	__uint(max_entries, 1);
+	__type(key, __u64);
+	__type(value, struct flow);
+} flows_before SEC(".maps");
 
 /* Shared by all CPUs and added to atomically: the memory and the time of a reader are those of one
  * CPU (docs/decisions/053-flow-maps.md).
@@ -110,6 +121,23 @@ static __always_inline __u32 flow_setting(enum flow_setting setting)
 	__u32 *value = bpf_map_lookup_elem(&control, &setting);
 
 	return value ? *value : 0;
+}
+
+/* The entry of a socket, or 0 if it was evicted: user space counts that. While the table is being resized, user
+ * space copies entries that are not there yet; an entry that changes first is moved here, so that the copy never
+ * replaces a newer one.
+ */
+static __always_inline struct flow *flow_of(const __u64 *cookie)
+{
+	struct flow *flow = bpf_map_lookup_elem(&flows, cookie), *before;
+
+	if (flow || !flow_config.carries_over)
+		return flow;
+	before = bpf_map_lookup_elem(&flows_before, cookie);
+	if (!before)
+		return 0;
+	bpf_map_update_elem(&flows, cookie, before, BPF_NOEXIST);
+	return bpf_map_lookup_elem(&flows, cookie);
 }
 
 /* The sums of a pair, made if it is new. If there is no room, those of the pair {0, 0}, so that no

@@ -41,9 +41,22 @@ struct sock {
 	int sk_err;
 } __attribute__((preserve_access_index));
 
+struct ns_common {
+	unsigned int inum;
+} __attribute__((preserve_access_index));
+
+struct net {
+	struct ns_common ns;
+} __attribute__((preserve_access_index));
+
+struct possible_net {
+	struct net *net;
+} __attribute__((preserve_access_index));
+
 /* The first part of struct sock. */
 struct sock_common {
 	unsigned char skc_state;
+	struct possible_net skc_net;
 	unsigned long skc_flags;
 } __attribute__((preserve_access_index));
 

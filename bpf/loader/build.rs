@@ -14,12 +14,13 @@ fn main() -> ExitCode {
     println!("cargo:rerun-if-env-changed=CLANG");
     println!("cargo:rerun-if-env-changed=LENO_SYSROOT");
     let out = PathBuf::from(env::var_os("OUT_DIR").expect("cargo sets OUT_DIR"));
-    for (source, object) in [
-        ("../progs/capture.bpf.c", "capture.bpf.o"),
-        ("../progs/flows.bpf.c", "flows.bpf.o"),
-        ("../tests/decisions.bpf.c", "decisions.bpf.o"),
+    for (source, object, define) in [
+        ("../progs/capture.bpf.c", "capture.bpf.o", None),
+        ("../progs/flows.bpf.c", "flows.bpf.o", None),
+        ("../progs/flows.bpf.c", "flows_plain.bpf.o", Some("LENO_PLAIN")),
+        ("../tests/decisions.bpf.c", "decisions.bpf.o", None),
     ] {
-        if let Err(reason) = compile(Path::new(source), &out.join(object)) {
+        if let Err(reason) = compile(Path::new(source), &out.join(object), define) {
             eprintln!("cannot compile {source}: {reason}\n\nOn Debian: {PACKAGES}\n");
             return ExitCode::FAILURE;
         }
@@ -29,7 +30,7 @@ fn main() -> ExitCode {
 
 /// Compiles one object with BPF bytecode and BTF. The DWARF that BTF is made from is stripped if
 /// llvm-strip is installed, which only makes the object smaller.
-fn compile(source: &Path, object: &Path) -> Result<(), String> {
+fn compile(source: &Path, object: &Path, define: Option<&str>) -> Result<(), String> {
     let clang = env::var("CLANG").unwrap_or_else(|_| "clang".to_owned());
     let architecture = env::var("CARGO_CFG_TARGET_ARCH").unwrap_or_default();
     let endian = match env::var("CARGO_CFG_TARGET_ENDIAN").as_deref() {
@@ -41,6 +42,7 @@ fn compile(source: &Path, object: &Path) -> Result<(), String> {
     let include = format!("/usr/include/{architecture}-linux-gnu");
     let output = Command::new(&clang)
         .args(["-target", endian, "-mcpu=v3", "-g", "-O2", "-Wall", "-Wextra", "-Werror"])
+        .args(define.map(|name| format!("-D{name}")))
         .args(root.iter().map(|root| format!("--sysroot={root}")))
         .arg(format!("-I{}{include}", root.as_deref().unwrap_or_default()))
         .arg("-c")

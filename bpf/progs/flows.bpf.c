@@ -28,11 +28,26 @@ char LICENSE[] SEC("license") = "Dual BSD/GPL";
 #define IS_TIMEOUT(error) ((error) == ETIMEDOUT || (error) == EHOSTUNREACH || (error) == ENETUNREACH)
 #define IS_RESET(error) ((error) == ECONNRESET || (error) == EPIPE)
 
+/* Sets a number and returns what it was. Before 5.12 the kernel has no such instruction: LENO_PLAIN compiles the
+ * programs without. Only the end of a connection then adds to the sums, once and under the socket's lock; the
+ * iterator brings the table up to date alone.
+ */
+#ifdef LENO_PLAIN
+#define EXCHANGE(number, value)                      \
+	({                                           \
+		__typeof__(number) was_ = number;    \
+		number = value;                      \
+		was_;                                \
+	})
+#else
+#define EXCHANGE(number, value) __sync_lock_test_and_set(&(number), value)
+#endif
+
 /* Sets the mark to `now`, and adds to the sum by how much that raised it. The difference is signed: the
  * iterator may have read one byte too many between the arrival of a FIN and its being noted.
  */
 #define ADD_LAST(sum, mark, now, signed_type) \
-	add(sum, (__u64)(signed_type)((now) - __sync_lock_test_and_set(&(mark), now)))
+	add(sum, (__u64)(signed_type)((now) - EXCHANGE(mark, now)))
 
 static __always_inline bool is_client(const struct tracked *tracked)
 {
@@ -52,6 +67,7 @@ static __always_inline void settle(struct tracked *tracked, const struct tcp_cou
 	ADD_LAST(&sums->retransmits, added->retransmits, counts->retransmits, __s32);
 }
 
+#ifndef LENO_PLAIN
 /* The same for the iterator, which does not hold the socket's lock. `marks` was read before `now`: if
  * the connection ended in between, the mark has changed, and nothing is added.
  */
@@ -75,6 +91,7 @@ static __always_inline void settle_open(struct tracked *tracked, const struct tc
 	ADD_OPEN(&sums->retransmits, added->retransmits, marks->retransmits, counts->retransmits,
 		 __s32);
 }
+#endif
 
 static __always_inline void show(struct flow *flow, const struct tcp_counts *counts,
 				 struct tcp_sock *tcp)
@@ -132,18 +149,34 @@ static __always_inline struct socket_address remote_of(struct bpf_sock_ops *ops)
  */
 static __always_inline void list(__u64 cookie, const struct flow *flow)
 {
-	long error = bpf_map_update_elem(&flows, &cookie, flow, BPF_NOEXIST);
+	long error;
 
+	if (flow_config.carries_over)
+		flow_of(&cookie);
+	error = bpf_map_update_elem(&flows, &cookie, flow, BPF_NOEXIST);
 	if (!error)
 		count_total(FLOW_ADDED);
 	else if (error != -EEXIST || bpf_map_update_elem(&flows, &cookie, flow, BPF_EXIST))
 		count_total(FLOW_UNLISTED);
 }
 
+/* The key of the socket's namespace in `workloads`. */
+static __always_inline __u64 netns_of(struct bpf_sock_ops *ops)
+{
+	struct sock_common *sk;
+
+	if (!flow_config.netns_by_inode)
+		return bpf_get_netns_cookie(ops);
+	if (!ops->sk)
+		return 0;
+	sk = (struct sock_common *)bpf_skc_to_tcp_sock(ops->sk);
+	return sk ? sk->skc_net.net->ns.inum : 0;
+}
+
 /* A connection begins: before the SYN leaves, or when the handshake with a client is done. */
 static __always_inline void open_flow(struct bpf_sock_ops *ops, enum flow_role role)
 {
-	__u64 netns = bpf_get_netns_cookie(ops);
+	__u64 netns = netns_of(ops);
 	struct flow_workload *workload = bpf_map_lookup_elem(&workloads, &netns);
 	struct tracked fresh = {}, *tracked;
 	struct socket_address local, remote;
@@ -151,9 +184,15 @@ static __always_inline void open_flow(struct bpf_sock_ops *ops, enum flow_role r
 	struct flow_sums *sums;
 	struct flow flow = {};
 	struct tcp_sock *tcp;
+	__u32 level;
 
 	if (!workload || !sk)
 		return;
+	level = flow_setting(FLOW_LEVEL);
+	if (level >= LEVEL_OFF) {
+		count_total(FLOW_LEFT_OUT);
+		return;
+	}
 	tcp = (struct tcp_sock *)bpf_skc_to_tcp_sock(sk);
 	if (!tcp)
 		return;
@@ -182,6 +221,10 @@ static __always_inline void open_flow(struct bpf_sock_ops *ops, enum flow_role r
 	sums = sums_of(&fresh.pair, true);
 	if (sums)
 		add(&sums->opened, 1);
+	if (level >= LEVEL_AGGREGATED) {
+		count_total(FLOW_AGGREGATED);
+		return;
+	}
 	__builtin_memcpy(flow.local_ip, local.ip, sizeof(flow.local_ip));
 	__builtin_memcpy(flow.remote_ip, remote.ip, sizeof(flow.remote_ip));
 	flow.opened_ns = flow.last_ns = fresh.opened_ns;
@@ -222,7 +265,7 @@ static __always_inline void close_flow(struct tracked *tracked, struct tcp_sock 
 	struct tcp_counts counts = counts_of(tcp, is_client(tracked));
 	struct flow_sums *sums = sums_of(&tracked->pair, false);
 
-	if (!sums || __sync_lock_test_and_set(&tracked->ended, 1))
+	if (!sums || EXCHANGE(tracked->ended, 1))
 		return;
 	settle(tracked, &counts, sums);
 	add(&sums->ended[end & 7], 1);
@@ -278,9 +321,9 @@ static __always_inline void change_state(struct bpf_sock_ops *ops, __u32 from, _
 		end = end_of(from, ((struct sock *)tcp)->sk_err);
 		close_flow(tracked, tcp, now, end);
 	}
-	flow = bpf_map_lookup_elem(&flows, &tracked->cookie);
+	flow = flow_of(&tracked->cookie);
 	if (!flow)
-		return; /* evicted: user space counts it */
+		return;
 	counts = counts_of(tcp, is_client(tracked));
 	show(flow, &counts, tcp);
 	before = flow->state;
@@ -311,40 +354,67 @@ struct bpf_iter__bpf_sk_storage_map {
 	void *value;
 } __attribute__((preserve_access_index));
 
+/* Brings the sums of an open connection up to date, and says whether `counts` may be shown. An acknowledgement that
+ * came between the parts of `counts` would be counted twice, as acknowledged and under way.
+ */
+static __always_inline bool read_open(struct tracked *tracked, struct tcp_sock *tcp,
+				      struct tcp_counts *counts)
+{
+#ifdef LENO_PLAIN
+	__u64 before = acknowledged(tcp);
+
+	if (tracked->ended)
+		return false;
+	*counts = counts_of(tcp, is_client(tracked));
+	barrier();
+	return acknowledged(tcp) == before;
+#else
+	struct tcp_counts marks = tracked->added;
+	struct flow_sums *sums;
+	__u64 before;
+
+	/* Also a full barrier, between the marks and the counts. */
+	if (__sync_fetch_and_add(&tracked->ended, 0))
+		return false;
+	before = acknowledged(tcp);
+	*counts = counts_of(tcp, is_client(tracked));
+	barrier();
+	if (acknowledged(tcp) != before)
+		return false;
+	sums = sums_of(&tracked->pair, false);
+	if (sums)
+		settle_open(tracked, &marks, counts, sums);
+	return true;
+#endif
+}
+
 /* Visits the sockets that are tracked, in all network namespaces: iter/tcp would visit every bucket
  * of the machine's table of connections, once for each namespace, from within it.
  */
 SEC("iter/bpf_sk_storage_map")
 int leno_flow_read(struct bpf_iter__bpf_sk_storage_map *ctx)
 {
+	struct tcp_counts counts = {};
 	struct sock *sk = ctx->sk;
-	struct tcp_counts counts, marks;
 	struct tracked *tracked;
-	struct flow_sums *sums;
 	struct tcp_sock *tcp;
 	struct flow *flow;
 	bool is_stable;
-	__u64 before;
+	__u64 cookie;
 
 	if (!sk)
 		return 0;
 	tcp = (struct tcp_sock *)bpf_skc_to_tcp_sock(sk);
+#ifdef LENO_PLAIN
+	tracked = ctx->value; /* iterators have no helper for it before 5.11 */
+#else
 	tracked = bpf_sk_storage_get(&sockets, sk, 0, 0);
-	if (!tcp || !tracked)
+#endif
+	if (!tcp || !tracked || tracked->ended)
 		return 0;
-	marks = tracked->added;
-	/* Also a full barrier, between the marks and the counts. */
-	if (__sync_fetch_and_add(&tracked->ended, 0))
-		return 0;
-	before = acknowledged(tcp);
-	counts = counts_of(tcp, is_client(tracked));
-	barrier();
-	/* An acknowledgement that came meanwhile would be counted twice, as acknowledged and under way. */
-	is_stable = acknowledged(tcp) == before;
-	sums = sums_of(&tracked->pair, false);
-	if (sums && is_stable)
-		settle_open(tracked, &marks, &counts, sums);
-	flow = bpf_map_lookup_elem(&flows, &tracked->cookie);
+	cookie = tracked->cookie;
+	is_stable = read_open(tracked, tcp, &counts);
+	flow = flow_of(&cookie);
 	if (!flow || flow->state == FLOW_CLOSED)
 		return 0;
 	flow->pass = flow_setting(FLOW_PASS);

@@ -8,7 +8,7 @@ use std::net::{SocketAddr, TcpListener};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
-use leno_flows::{Accounts, Earlier, Member, Sizes, Source};
+use leno_flows::{Accounts, Budget, Earlier, Member, Sizes, Source};
 use leno_types::ports;
 
 use crate::addresses::Addresses;
@@ -25,12 +25,14 @@ const INTERVAL: Duration = Duration::from_secs(5);
 const FRESH: Duration = Duration::from_millis(200);
 
 /// How flows are accounted for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Settings {
     /// Where documents do not say.
     pub source: Source,
     /// Sizes of the table and of the ring of events.
     pub sizes: Sizes,
+    /// The most that it may cost; `None` without a bound.
+    pub budget: Option<Budget>,
 }
 
 /// The accounts of a mesh; does nothing if the kernel has refused them.
@@ -72,7 +74,8 @@ impl Accounting {
         let owner = layout.flows();
         record.add(Made::Flows(owner.clone()))?;
         match Accounts::start(&owner, group, settings.sizes) {
-            Ok((accounts, earlier)) => {
+            Ok((mut accounts, earlier)) => {
+                let bounded = accounts.set_budget(settings.budget);
                 let note = match earlier {
                     Earlier::New => None,
                     Earlier::Kept => Some("flows: the counters of the killed run go on".to_owned()),
@@ -80,6 +83,9 @@ impl Accounting {
                         Some("flows: counters of another version were dropped".to_owned())
                     }
                 };
+                if let Err(error) = bounded {
+                    output.say(&format!("flows: {}", chain(&error)));
+                }
                 let held = Held { accounts: Some(accounts), collected: None };
                 let ledger = Ledger { held: Mutex::new(held), output: output.clone() };
                 Ok((Self(Some(Arc::new(ledger))), note))
@@ -121,8 +127,11 @@ impl Accounting {
                 round.tick().await;
                 let ledger = Arc::clone(&of_rounds);
                 // A panic is printed by the runtime; the next round tries again.
-                let _ended =
-                    tokio::task::spawn_blocking(move || ledger.collect(INTERVAL / 2)).await;
+                let round = move || {
+                    ledger.keep_budget();
+                    ledger.collect(INTERVAL / 2);
+                };
+                let _ended = tokio::task::spawn_blocking(round).await;
             }
         });
         Ok(())
@@ -191,6 +200,15 @@ impl Ledger {
     fn metrics(&self, age: Duration) -> String {
         self.collect(age);
         self.lock().accounts.as_ref().map(Accounts::metrics).unwrap_or_default()
+    }
+
+    fn keep_budget(&self) {
+        let kept = self.lock().accounts.as_mut().map_or(Ok(None), Accounts::keep_budget);
+        match kept {
+            Ok(None) => {}
+            Ok(Some(step)) => self.output.say(&format!("flows: accounting {step}")),
+            Err(error) => self.output.say(&format!("flows: {}", chain(&error))),
+        }
     }
 
     fn collect(&self, age: Duration) {

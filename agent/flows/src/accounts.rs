@@ -5,18 +5,22 @@ use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use leno_bpf::flows::{Earlier, Flows, Sizes, monotonic};
+use leno_bpf::flows::{Earlier, Flows, Price, Sizes, monotonic};
 use leno_bpf::{Error, PinRoot};
 use leno_bpf_abi::flow::{
-    FIRST_WORKLOAD, FlowAddress, FlowName, FlowState, FlowWorkload, PEER_CONTROL_PLANE,
+    FIRST_WORKLOAD, FlowAddress, FlowLevel, FlowName, FlowState, FlowWorkload, PEER_CONTROL_PLANE,
 };
 
+use crate::budget::{self, Budget, Governor, Measurement, Step};
 use crate::metrics::{self, Gauges};
 use crate::pairs::Published;
 use crate::view;
 
 /// How long a flow that has ended stays in the table, for readers of the list.
 const LINGER: Duration = Duration::from_secs(10);
+
+/// Everything is accounted for, whatever it costs.
+const NO_BOUND: Price = Price { level: FlowLevel::Full, budget_millionths: 0, cost_millionths: 0 };
 
 /// An instance of a workload.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -46,6 +50,10 @@ pub struct Accounts {
     gauges: Gauges,
     /// Open flows of the table whose socket the last pass did not find.
     missed: BTreeSet<u64>,
+    governor: Option<Governor>,
+    measurement: Option<Measurement>,
+    /// Steps down and up.
+    steps: [u64; 2],
 }
 
 /// What was entered for a member.
@@ -84,8 +92,58 @@ impl Accounts {
             published: Published::default(),
             gauges: Gauges::default(),
             missed: BTreeSet::new(),
+            governor: None,
+            measurement: None,
+            steps: [0, 0],
         };
+        accounts.flows.set_price(NO_BOUND)?;
         Ok((accounts, earlier))
+    }
+
+    /// Bounds what the programs may cost; `None` takes the bound away. [`Accounts::keep_budget`] keeps it.
+    ///
+    /// # Errors
+    /// If the kernel refuses.
+    pub fn set_budget(&mut self, budget: Option<Budget>) -> Result<(), Error> {
+        self.governor = budget.map(Governor::new);
+        self.measurement = None;
+        let budget_millionths = budget.map_or(0, Budget::millionths);
+        self.flows.set_price(Price { budget_millionths, ..NO_BOUND })
+    }
+
+    /// Accounts for connections that begin from now on at this level, without a bound on the cost.
+    ///
+    /// # Errors
+    /// If the kernel refuses.
+    pub fn set_level(&self, level: FlowLevel) -> Result<(), Error> {
+        self.flows.set_price(Price { level, ..NO_BOUND })
+    }
+
+    /// One round of keeping the budget: what the programs have cost since the last round is compared with it. Has the
+    /// kernel time its programs in every second round, and in all rounds while less is accounted for.
+    ///
+    /// # Errors
+    /// If the kernel refuses.
+    pub fn keep_budget(&mut self) -> Result<Option<Step>, Error> {
+        let Some(governor) = &mut self.governor else { return Ok(None) };
+        let Some(measurement) = self.measurement.take() else {
+            self.measurement = Some(Measurement::start(&self.flows)?);
+            return Ok(None);
+        };
+        let cost = measurement.end(&self.flows)?;
+        let step = governor.judge(cost);
+        self.flows.set_price(Price {
+            level: governor.level(),
+            budget_millionths: governor.budget().millionths(),
+            cost_millionths: budget::millionths(cost),
+        })?;
+        if governor.level() != FlowLevel::Full {
+            self.measurement = Some(Measurement::start(&self.flows)?);
+        }
+        if let Some(step) = step {
+            self.steps[usize::from(!step.down)] += 1;
+        }
+        Ok(step)
     }
 
     /// Says where the control plane is, by which it is named as the peer of proxies.
@@ -154,6 +212,8 @@ impl Accounts {
     /// # Errors
     /// If the kernel refuses.
     pub fn collect(&mut self) -> Result<(), Error> {
+        // The table is not resized meanwhile.
+        let _turn = self.flows.turn()?;
         self.flows.end_abandoned()?;
         // Before the table is read, so that what is added meanwhile is not taken for evicted.
         let totals = self.flows.totals()?;
@@ -187,11 +247,14 @@ impl Accounts {
         let folded = self.published.take_in(&self.flows.pairs()?, &names);
         self.gauges = Gauges {
             entries,
-            capacity: self.flows.capacity().into(),
+            capacity: self.flows.capacity()?.into(),
             overflow: self.gauges.overflow.max(evicted + totals.unlisted),
             untracked: totals.untracked,
             folded: folded as u64 + totals.folded,
             events_dropped: totals.events_dropped,
+            price: Some(self.flows.price()?),
+            steps: self.steps,
+            reduced: [totals.aggregated, totals.left_out],
         };
         Ok(())
     }

@@ -12,6 +12,7 @@
 //! [`View`], [`Connection`].
 
 mod accounts;
+mod budget;
 mod connection;
 mod metrics;
 mod pairs;
@@ -19,10 +20,11 @@ mod setting;
 mod view;
 
 pub use accounts::{Accounts, Member};
+pub use budget::{Budget, Step, UnknownBudget};
 pub use connection::{Change, Clock, Connection, Peer};
 pub use leno_bpf::Error;
-pub use leno_bpf::flows::{Earlier, MAX_EVENTS, MAX_FLOWS, Sizes, probe};
-pub use leno_bpf_abi::flow::{FlowEnd, FlowOwner, FlowRole, FlowState};
+pub use leno_bpf::flows::{Earlier, MAX_EVENTS, MAX_FLOWS, Price, Sizes, probe, self_test};
+pub use leno_bpf_abi::flow::{FlowEnd, FlowLevel, FlowOwner, FlowRole, FlowState};
 pub use metrics::{FAMILIES, Family};
 pub use setting::{Source, UnknownSource};
 pub use view::{Events, View};

@@ -3,7 +3,8 @@
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
-use leno_bpf_abi::flow::{FlowEnd, FlowState};
+use leno_bpf::flows::Price;
+use leno_bpf_abi::flow::{FlowEnd, FlowLevel, FlowState};
 
 use crate::connection::Peer;
 use crate::pairs::{Pair, Sums};
@@ -55,12 +56,22 @@ families! {
         "TCP connections that are not accounted for because the kernel had no memory.";
     FOLDED = "leno_flow_pairs_folded", "gauge",
         "Pairs of workloads that are counted as other because of the bound on series.";
+    LEVEL = "leno_flow_level", "gauge",
+        "1 for how much is accounted for: full, aggregated, or off.";
+    BUDGET = "leno_flow_cpu_budget_ratio", "gauge",
+        "Most CPU time that the kernel's accounting may take, of that of the machine; 0 without a bound.";
+    COST = "leno_flow_cpu_ratio", "gauge",
+        "CPU time that the kernel's accounting took when it was measured last, of that of the machine.";
+    STEPS = "leno_flow_level_changes_total", "counter",
+        "Changes of the level, by direction: down because accounting took more than its budget.";
+    REDUCED = "leno_flow_reduced_total", "counter",
+        "TCP connections that are not listed (aggregated) or not accounted for (off) because of the level.";
     DROPPED = "leno_flow_events_dropped_total", "counter",
         "Events of flows that were dropped because their reader was too slow.";
 }
 
 /// Everything but the sums of pairs.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Gauges {
     pub(crate) entries: BTreeMap<FlowState, u64>,
     pub(crate) capacity: u64,
@@ -68,6 +79,11 @@ pub(crate) struct Gauges {
     pub(crate) untracked: u64,
     pub(crate) folded: u64,
     pub(crate) events_dropped: u64,
+    pub(crate) price: Option<Price>,
+    /// Down and up.
+    pub(crate) steps: [u64; 2],
+    /// Connections that are not listed, and that are not accounted for, because of the level.
+    pub(crate) reduced: [u64; 2],
 }
 
 /// The text of all families.
@@ -92,12 +108,34 @@ pub(crate) fn text<'a>(
         let row = format!("{}{{state=\"{}\"}} {count}\n", ENTRIES.name, state.name());
         rows.entry(ENTRIES.name).or_default().push_str(&row);
     }
+    add_price(&mut rows, gauges);
     let mut text = String::new();
     for Family { name, kind, help } in FAMILIES {
         write!(text, "# HELP {name} {help}\n# TYPE {name} {kind}\n").expect("a String takes all");
         text.push_str(rows.get(name).map(String::as_str).unwrap_or_default());
     }
     text
+}
+
+fn add_price(rows: &mut BTreeMap<&'static str, String>, gauges: &Gauges) {
+    let mut row = |family: Family, labels: &str, value: String| {
+        let text = rows.entry(family.name).or_default();
+        writeln!(text, "{}{labels} {value}", family.name).expect("a String takes all");
+    };
+    if let Some(price) = &gauges.price {
+        for level in FlowLevel::ALL {
+            let is_it = u8::from(*level == price.level);
+            row(LEVEL, &format!("{{level=\"{}\"}}", level.name()), is_it.to_string());
+        }
+        row(BUDGET, "", (f64::from(price.budget_millionths) / 1e6).to_string());
+        row(COST, "", (f64::from(price.cost_millionths) / 1e6).to_string());
+    }
+    for (direction, steps) in ["down", "up"].into_iter().zip(gauges.steps) {
+        row(STEPS, &format!("{{direction=\"{direction}\"}}"), steps.to_string());
+    }
+    for (level, count) in [FlowLevel::Aggregated, FlowLevel::Off].into_iter().zip(gauges.reduced) {
+        row(REDUCED, &format!("{{level=\"{}\"}}", level.name()), count.to_string());
+    }
 }
 
 fn add_pair(rows: &mut BTreeMap<&'static str, String>, labels: &str, sums: &Sums) {

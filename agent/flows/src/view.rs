@@ -1,6 +1,6 @@
 //! Reading flows from pins, by any process that may.
 
-use leno_bpf::flows::{Flows, Follower};
+use leno_bpf::flows::{Flows, Follower, Price};
 use leno_bpf::{Error, PinRoot};
 use leno_bpf_abi::flow::FlowName;
 
@@ -34,6 +34,7 @@ impl View {
     /// # Errors
     /// If the kernel refuses.
     pub fn list(&self) -> Result<(Vec<Connection>, u64), Error> {
+        let _turn = self.flows.turn()?;
         // Before the table is read, and the removed ones after it: what comes and goes meanwhile is not
         // taken for evicted.
         let added = self.flows.totals()?.added;
@@ -49,6 +50,30 @@ impl View {
         let totals = self.flows.totals()?;
         let evicted = added.saturating_sub(totals.removed).saturating_sub(present);
         Ok((all, evicted + totals.unlisted))
+    }
+
+    /// How much is accounted for, within which bound, and at what cost.
+    ///
+    /// # Errors
+    /// If the kernel refuses.
+    pub fn price(&self) -> Result<Price, Error> {
+        self.flows.price()
+    }
+
+    /// Gives the table and the ring of events other sizes while the programs go on; `None` keeps one.
+    ///
+    /// # Errors
+    /// If a size is beyond its bound, the events have a reader, or the kernel refuses.
+    pub fn resize(&self, flows: Option<u32>, events: Option<u32>) -> Result<(), Error> {
+        self.flows.resize(flows, events)
+    }
+
+    /// Replaces the programs by those of this build while they go on counting, if `self_test` succeeds.
+    ///
+    /// # Errors
+    /// Those of the self-test; or if the kernel refuses. The programs are those from before then.
+    pub fn upgrade(&self, self_test: impl FnOnce() -> Result<(), Error>) -> Result<(), Error> {
+        self.flows.upgrade(self_test)
     }
 
     /// The changes from now on. One process at a time may follow them.

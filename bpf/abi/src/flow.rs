@@ -7,7 +7,7 @@ use crate::layout::{Field, Layout, size_of_field};
 
 /// The layout of the pinned maps. Raised with every change of a pinned structure: maps of another layout are not used
 /// again.
-pub const FLOW_LAYOUT: u32 = 2;
+pub const FLOW_LAYOUT: u32 = 3;
 
 /// Most workloads that are accounted for on one machine (`MAX_FLOW_WORKLOADS`).
 pub const MAX_FLOW_WORKLOADS: u32 = 8192;
@@ -122,7 +122,16 @@ macro_rules! shared {
 }
 
 shared! {
-    /// Value of `workloads`, whose key is the cookie of a network namespace.
+    /// Fixed when the programs are loaded.
+    FlowConfig as "flow_config" {
+        /// The table is being resized: `flows_before` has entries.
+        carries_over: u8,
+        /// The kernel has no cookies of network namespaces (before 5.14).
+        netns_by_inode: u8,
+        /// Padding.
+        reserved: [u8; 6],
+    }
+    /// Value of `workloads`, whose key is the cookie of a network namespace, or its inode if the kernel has no cookies.
     FlowWorkload as "flow_workload" {
         /// The workload's id.
         id: u32,
@@ -314,6 +323,15 @@ stored! {
         /// The other side refused it.
         Refused = "refused",
     }
+    /// How much is accounted for: less where that costs more than its budget.
+    FlowLevel {
+        /// Each connection, and the sums of pairs.
+        Full = "full",
+        /// Sums of pairs alone: connections that begin are not listed.
+        Aggregated = "aggregated",
+        /// Connections that begin are not accounted for.
+        Off = "off",
+    }
     /// Which side opened a flow.
     FlowRole {
         /// The workload.
@@ -339,11 +357,14 @@ pub const FLOW_TOTALS: &[&str] = &[
     "flow_folded",
     "flow_events_written",
     "flow_events_dropped",
+    "flow_aggregated",
+    "flow_left_out",
     "flow_removed",
 ];
 
 /// The indexes of `control`; `enum flow_setting` has them in upper case.
-pub const FLOW_SETTINGS: &[&str] = &["flow_followed", "flow_pass"];
+pub const FLOW_SETTINGS: &[&str] =
+    &["flow_followed", "flow_pass", "flow_level", "flow_budget", "flow_cost"];
 
 impl FlowAddress {
     /// An IPv4 address in IPv4-mapped form, or an IPv6 address.

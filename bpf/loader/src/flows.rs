@@ -10,30 +10,42 @@
 mod attach;
 mod clock;
 mod events;
+mod migrate;
+mod self_test;
 mod sizes;
+mod turn;
 
 use std::fs::{self, File};
 use std::io::{self, Read as _};
 use std::net::{IpAddr, SocketAddr};
+use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
 use leno_bpf_abi::flow::{
-    FLOW_LAYOUT, FLOW_TOTALS, Flow, FlowAddress, FlowName, FlowPair, FlowSums, FlowWorkload,
+    FLOW_LAYOUT, FLOW_TOTALS, Flow, FlowAddress, FlowLevel, FlowName, FlowPair, FlowSums,
+    FlowWorkload,
 };
 use libbpf_rs::{MapCore, MapFlags, MapHandle};
 
 use crate::error::Error;
-use crate::{FLOWS_OBJECT, PinRoot, batch, netns, object, pins};
+use crate::{PinRoot, RunTime, batch, netns, object, pins, run_time};
 
+pub(crate) use attach::open as open_programs;
 pub use clock::monotonic;
 pub use events::Follower;
-pub use sizes::{MAX_EVENTS, MAX_FLOWS, Sizes, memory_of};
+pub use self_test::self_test;
+pub use sizes::{MAX_EVENTS, MAX_FLOWS, Sizes, memory_of, try_memory};
+pub use turn::Turn;
 
 /// The program behind the file that is read.
 const READ: &str = "leno_flow_read";
 /// Indexes of `control`: whether events are followed, and the number of the iterator's pass.
 const FOLLOWED: u32 = 0;
 const PASS: u32 = 1;
+/// Further indexes of `control`: the level, and the budget and the cost in millionths of the machine's CPU.
+const LEVEL: u32 = 2;
+const BUDGET: u32 = 3;
+const COST: u32 = 4;
 /// Most bytes of a read of the iterator, which writes none.
 const READ_SIZE: usize = 4096;
 
@@ -47,7 +59,6 @@ pub struct Flows {
 /// The maps that user space uses, opened.
 #[derive(Debug)]
 struct Maps {
-    flows: MapHandle,
     pairs: MapHandle,
     workloads: MapHandle,
     addresses: MapHandle,
@@ -63,7 +74,7 @@ pub enum Earlier {
     New,
     /// Their counters go on.
     Kept,
-    /// They were of another layout, and the counters begin at zero.
+    /// They were of a layout that this build does not know, and the counters begin at zero.
     Replaced,
 }
 
@@ -82,15 +93,30 @@ pub struct Totals {
     pub events_written: u64,
     /// Events that were dropped because their reader was too slow.
     pub events_dropped: u64,
+    /// Connections that are not in the table because of the level.
+    pub aggregated: u64,
+    /// Connections that are not accounted for because of the level.
+    pub left_out: u64,
     /// Entries of the table that user space removed, which were not evicted.
     pub removed: u64,
+}
+
+/// How much is accounted for, and what it costs, in millionths of the machine's CPU time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Price {
+    /// How much.
+    pub level: FlowLevel,
+    /// The most that the programs may take; 0 if there is no bound.
+    pub budget_millionths: u32,
+    /// What they took when it was measured last.
+    pub cost_millionths: u32,
 }
 
 impl Flows {
     /// Loads the programs and attaches them to a cgroup; connections of namespaces that are enrolled are
     /// accounted for if they are made in that cgroup or below. What an earlier process pinned under the same
-    /// name goes on counting if its layout is that of this build: its programs are replaced and its maps
-    /// kept, but for the table of flows if its size is another.
+    /// name goes on counting if its layout is known to this build: its programs are replaced, its maps kept, and the
+    /// flows of its table carried over if that has another size.
     ///
     /// # Errors
     /// If the kernel refuses. What was pinned before stays then.
@@ -104,26 +130,22 @@ impl Flows {
         let mut kept = Earlier::New;
         if directory.is_dir() {
             kept = Earlier::Kept;
-            if pins::read_note(&directory, "layout") != FLOW_LAYOUT.to_string() {
+            if !migrate::is_known(&pins::read_note(&directory, "layout")) {
                 pins::remove_all(&directory)?;
                 kept = Earlier::Replaced;
             }
         }
-        let attached = attach::attach_in(&directory, owner, cgroup, sizes);
+        let turn = turn::take(&directory)?;
+        let attached = attach::attach_in(&directory, owner, cgroup, sizes.capacities());
+        drop(turn);
         if attached.is_err()
             && kept != Earlier::Kept
             && let Err(error) = pins::remove_all(&directory)
         {
             tracing::warn!(owner, %error, "cannot undo a failed attachment");
         }
-        let replaced = attached?;
+        attached?;
         let flows = Self { maps: Maps::open(&directory)?, directory };
-        if let Some(table) = replaced {
-            // No program adds to it any more. Its flows go with it and were not evicted.
-            let mut left = 0;
-            batch::for_each(&table, "read the replaced table of flows", |_, _| left += 1)?;
-            flows.add_removed(left)?;
-        }
         Ok((flows, kept))
     }
 
@@ -138,6 +160,59 @@ impl Flows {
             return Ok(None);
         }
         Ok(Some(Self { maps: Maps::open(&directory)?, directory }))
+    }
+
+    /// Gives the table and the ring of events other sizes; `None` keeps one. The programs go on meanwhile, no counter
+    /// changes, and the flows of the table are carried over; if it becomes too small for them, those that were not
+    /// used for longest are evicted, and counted as such.
+    ///
+    /// # Errors
+    /// [`Error::Size`] beyond the bounds, [`Error::Followed`] if the events have a reader and are to change; or if the
+    /// kernel refuses, which leaves the sizes as they were.
+    pub fn resize(&self, flows: Option<u32>, events: Option<u32>) -> Result<(), Error> {
+        let all = Sizes::default();
+        let asked = Sizes::new(flows.unwrap_or(all.flows()), events.unwrap_or(all.events()))?;
+        let turn = self.turn()?;
+        let _unfollowed = events.map(|_| events::lock(&self.directory)).transpose()?;
+        let mut capacities = self.capacities()?;
+        if flows.is_some() {
+            capacities.flows = asked.capacities().flows;
+        }
+        if events.is_some() {
+            capacities.event_bytes = asked.capacities().event_bytes;
+        }
+        attach::put_in_place(&self.directory, None, capacities)?;
+        drop(turn);
+        Ok(())
+    }
+
+    /// Replaces the programs by those of this build; the maps stay. Runs `self_test` before anything is replaced.
+    ///
+    /// # Errors
+    /// Those of the self-test; or if the kernel refuses. The programs are those from before then.
+    pub fn upgrade(&self, self_test: impl FnOnce() -> Result<(), Error>) -> Result<(), Error> {
+        self_test()?;
+        let _turn = self.turn()?;
+        attach::put_in_place(&self.directory, None, self.capacities()?)
+    }
+
+    /// Waits until no other process changes the programs or the table, and keeps others from it until the result is
+    /// dropped.
+    ///
+    /// # Errors
+    /// If another process does so for too long.
+    pub fn turn(&self) -> Result<Turn, Error> {
+        turn::take(&self.directory)
+    }
+
+    fn capacities(&self) -> Result<sizes::Capacities, Error> {
+        let of = |name| Maps::open_one(&self.directory, name).map(|map| map.max_entries());
+        Ok(sizes::Capacities { flows: of("flows")?, event_bytes: of("events")? })
+    }
+
+    /// The table of flows: another process may have given it another size.
+    fn table(&self) -> Result<MapHandle, Error> {
+        Maps::open_one(&self.directory, "flows")
     }
 
     /// Detaches and unpins everything; succeeds if there is nothing.
@@ -199,13 +274,14 @@ impl Flows {
     /// [`Flows::withdraw`] ends that.
     ///
     /// # Errors
-    /// If the kernel refuses, has no cookies of namespaces (before 5.14), or the map is full.
+    /// If the kernel refuses, or the map is full.
     pub fn enrol(&self, netns: &Path, workload: FlowWorkload) -> Result<u64, Error> {
         let action = || format!("account for the connections of {}", netns.display());
         let file = File::open(netns).map_err(Error::io(action()))?;
-        let cookie = netns::cookie(&file).map_err(Error::io(action()))?;
+        let mut cookie = netns::cookie(&file).map_err(Error::io(action()))?;
         if cookie == 0 {
-            return Err(Error::io(action())(io::ErrorKind::Unsupported.into()));
+            // The kernel has no cookies: programs tell namespaces apart by their inodes.
+            cookie = file.metadata().map_err(Error::io(action()))?.ino();
         }
         update(&self.maps.workloads, &cookie.to_ne_bytes(), &workload.to_bytes(), &action())?;
         Ok(cookie)
@@ -272,7 +348,7 @@ impl Flows {
     /// # Errors
     /// If the map cannot be read.
     pub fn for_each(&self, mut each: impl FnMut(u64, Flow)) -> Result<(), Error> {
-        batch::for_each(&self.maps.flows, "read the flows", |key, value| {
+        batch::for_each(&self.table()?, "read the flows", |key, value| {
             let cookie = key.try_into().map(u64::from_ne_bytes).ok();
             if let Some((cookie, flow)) = cookie.zip(Flow::from_bytes(value)) {
                 each(cookie, flow);
@@ -287,8 +363,9 @@ impl Flows {
     /// If the kernel refuses.
     pub fn remove(&self, cookies: &[u64]) -> Result<(), Error> {
         let mut removed = 0;
+        let table = self.table()?;
         for cookie in cookies {
-            match self.maps.flows.delete(&cookie.to_ne_bytes()) {
+            match table.delete(&cookie.to_ne_bytes()) {
                 Ok(()) => removed += 1,
                 Err(error) if error.kind() == libbpf_rs::ErrorKind::NotFound => {}
                 Err(error) => return Err(Error::bpf("remove a flow")(error)),
@@ -331,14 +408,36 @@ impl Flows {
             let value = value.map_err(Error::bpf(action))?.unwrap_or_default();
             *total = value.as_slice().try_into().map(u64::from_ne_bytes).unwrap_or_default();
         }
-        let [added, unlisted, untracked, folded, events_written, events_dropped, removed] = all;
-        Ok(Totals { added, unlisted, untracked, folded, events_written, events_dropped, removed })
+        let [
+            added,
+            unlisted,
+            untracked,
+            folded,
+            events_written,
+            events_dropped,
+            aggregated,
+            left_out,
+            removed,
+        ] = all;
+        Ok(Totals {
+            added,
+            unlisted,
+            untracked,
+            folded,
+            events_written,
+            events_dropped,
+            aggregated,
+            left_out,
+            removed,
+        })
     }
 
-    /// How many flows the table holds.
-    #[must_use]
-    pub fn capacity(&self) -> u32 {
-        self.maps.flows.max_entries()
+    /// How many flows the table can hold.
+    ///
+    /// # Errors
+    /// If the map cannot be opened.
+    pub fn capacity(&self) -> Result<u32, Error> {
+        Ok(self.table()?.max_entries())
     }
 
     /// Reads the events from now on. One process at a time may.
@@ -364,6 +463,37 @@ impl Flows {
         }
     }
 
+    /// How much is accounted for, within which bound, and at what cost.
+    ///
+    /// # Errors
+    /// If the kernel refuses.
+    pub fn price(&self) -> Result<Price, Error> {
+        let level = u8::try_from(self.setting(LEVEL)?).ok().and_then(FlowLevel::of);
+        Ok(Price {
+            level: level.unwrap_or(FlowLevel::Off),
+            budget_millionths: self.setting(BUDGET)?,
+            cost_millionths: self.setting(COST)?,
+        })
+    }
+
+    /// Has the programs account for connections that begin from now on at this level.
+    ///
+    /// # Errors
+    /// If the kernel refuses.
+    pub fn set_price(&self, price: Price) -> Result<(), Error> {
+        self.set(BUDGET, price.budget_millionths)?;
+        self.set(COST, price.cost_millionths)?;
+        self.set(LEVEL, u32::from(price.level as u8))
+    }
+
+    /// The run time of the programs while the kernel measured it ([`Counting`](crate::Counting)).
+    ///
+    /// # Errors
+    /// If the pins cannot be read.
+    pub fn run_time(&self) -> Result<RunTime, Error> {
+        run_time::in_directories(std::slice::from_ref(&self.directory))
+    }
+
     /// Has the programs write events, or not.
     fn set_followed(&self, followed: bool) -> Result<(), Error> {
         self.set(FOLLOWED, followed.into())
@@ -384,13 +514,14 @@ impl Flows {
 }
 
 impl Maps {
+    fn open_one(directory: &Path, name: &str) -> Result<MapHandle, Error> {
+        MapHandle::from_pinned_path(pins::map_path(directory, name))
+            .map_err(Error::bpf(format!("open the map {name}")))
+    }
+
     fn open(directory: &Path) -> Result<Self, Error> {
-        let open = |name: &str| {
-            MapHandle::from_pinned_path(pins::map_path(directory, name))
-                .map_err(Error::bpf(format!("open the map {name}")))
-        };
+        let open = |name| Self::open_one(directory, name);
         Ok(Self {
-            flows: open("flows")?,
             pairs: open("pairs")?,
             workloads: open("workloads")?,
             addresses: open("addresses")?,
@@ -412,7 +543,7 @@ fn read_path(directory: &Path) -> PathBuf {
 /// # Errors
 /// The reason why it rejects one.
 pub fn probe() -> Result<(), Error> {
-    object::verify(object::open(FLOWS_OBJECT)?).map(drop)
+    object::verify(attach::open(true)?).map(drop)
 }
 
 fn update(map: &MapHandle, key: &[u8], value: &[u8], action: &str) -> Result<(), Error> {

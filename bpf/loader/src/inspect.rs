@@ -21,6 +21,8 @@ pub struct PinnedProgram {
     pub id: u32,
     /// What it is attached to: `cgroup 4711`, `namespace 4026532281`, `reader`, or `nothing` if that is gone.
     pub attached_to: String,
+    /// How many instructions the verifier followed; 0 if the kernel does not report it (before Linux 5.16).
+    pub verified_instructions: u32,
     /// How often it ran while the kernel counted that.
     pub runs: u64,
     /// The time of these runs.
@@ -66,6 +68,7 @@ pub fn programs(root: &PinRoot) -> Result<Vec<PinnedProgram>, Error> {
                 name: name.to_owned(),
                 id,
                 attached_to,
+                verified_instructions: program.map_or(0, |program| program.verified_insns),
                 runs: program.map_or(0, |program| program.run_cnt),
                 took: Duration::from_nanos(program.map_or(0, |program| program.run_time_ns)),
             });

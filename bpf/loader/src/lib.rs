@@ -19,7 +19,9 @@
 
 mod batch;
 mod error;
+mod features;
 pub mod flows;
+pub mod hooks;
 pub mod inspect;
 mod instance;
 mod leftover;
@@ -30,6 +32,7 @@ mod pins;
 mod run_time;
 
 pub use error::Error;
+pub use features::has_netns_cookies;
 pub use instance::{Counters, Instance, Options, Target};
 pub use leftover::{Leftover, list, prune};
 pub use leno_bpf_abi as abi;
@@ -42,6 +45,10 @@ pub const OBJECT: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/capture.bpf.
 
 /// The compiled kernel programs that account for flows.
 pub const FLOWS_OBJECT: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/flows.bpf.o"));
+
+/// The same for kernels before 5.12, without atomic instructions that return what was there before.
+pub const FLOWS_PLAIN_OBJECT: &[u8] =
+    include_bytes!(concat!(env!("OUT_DIR"), "/flows_plain.bpf.o"));
 
 #[cfg(test)]
 mod tests;

@@ -21,7 +21,7 @@ pub(crate) fn cookie(namespace: &File) -> io::Result<u64> {
 }
 
 /// Reads the cookie from a socket; a socket belongs to the namespace of the thread that makes it.
-fn cookie_of_this_thread() -> io::Result<u64> {
+pub(crate) fn cookie_of_this_thread() -> io::Result<u64> {
     let socket = socket(AddressFamily::Unix, SockType::Datagram, SockFlag::SOCK_CLOEXEC, None)?;
     let mut cookie = 0u64;
     let mut length = size_of::<u64>() as libc::socklen_t;

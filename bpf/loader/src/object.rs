@@ -32,18 +32,32 @@ pub(crate) const PINNED_MAPS: &[&str] =
 /// # Errors
 /// The reason why the kernel rejects a program.
 pub fn probe() -> Result<(), Error> {
-    // Values that keep every branch; once with the proxy recognised by its cgroup, once by its
-    // user.
+    // Once with the proxy recognised by its cgroup, once by its user.
     for (proxy_cgroup_id, proxy_uid) in [(1, 0), (0, 1)] {
-        let config = CaptureConfig {
-            proxy_cgroup_id,
-            proxy_uid,
-            netns_cookie: 1,
-            fail_closed: 1,
-            has_excluded: 1,
-            ..CaptureConfig::default()
-        };
-        load(config, None)?;
+        load(CaptureConfig { proxy_cgroup_id, proxy_uid, ..WIDEST }, None)?;
+    }
+    Ok(())
+}
+
+/// A configuration that keeps every branch of the programs, with the proxy recognised by its cgroup.
+pub(crate) const WIDEST: CaptureConfig = CaptureConfig {
+    proxy_cgroup_id: 1,
+    netns_cookie: 1,
+    outbound_port: 0,
+    inbound_port: 0,
+    admin_port: 0,
+    fail_closed: 1,
+    has_excluded: 1,
+    proxy_uid: 0,
+    reserved: 0,
+};
+
+/// Writes the configuration into an object.
+pub(crate) fn configure(object: &mut OpenObject, config: &[u8]) -> Result<(), Error> {
+    for mut map in object.maps_mut() {
+        if map.name().to_string_lossy().ends_with(CONFIG_SECTION) {
+            map.set_initial_value(config).map_err(Error::bpf("configure the kernel programs"))?;
+        }
     }
     Ok(())
 }
@@ -51,12 +65,10 @@ pub fn probe() -> Result<(), Error> {
 /// Loads the object. Maps that are pinned in `directory` are reused; the others are pinned there.
 pub(crate) fn load(config: CaptureConfig, directory: Option<&Path>) -> Result<Object, Error> {
     let mut object = open(OBJECT)?;
+    configure(&mut object, &config.to_bytes())?;
     for mut map in object.maps_mut() {
         let name = map.name().to_string_lossy().into_owned();
-        if name.ends_with(CONFIG_SECTION) {
-            map.set_initial_value(&config.to_bytes())
-                .map_err(Error::bpf("configure the kernel programs"))?;
-        } else if let Some(directory) = directory
+        if let Some(directory) = directory
             && PINNED_MAPS.contains(&name.as_str())
         {
             if name == "counters" {

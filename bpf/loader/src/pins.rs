@@ -108,6 +108,15 @@ pub(crate) fn links(directory: &Path) -> Result<Vec<PathBuf>, Error> {
     Ok(all.into_iter().filter(|path| file_name(path).starts_with("link_")).collect())
 }
 
+/// The pins of programs in the directory, unordered: links, and files that are read.
+pub(crate) fn programs(directory: &Path) -> Result<Vec<PathBuf>, Error> {
+    let runs = |path: &PathBuf| {
+        let name = file_name(path);
+        name.starts_with("link_") || name.starts_with("read_")
+    };
+    Ok(entries(directory)?.into_iter().filter(runs).collect())
+}
+
 /// The entries of a directory; empty if it does not exist.
 pub(crate) fn entries(directory: &Path) -> Result<Vec<PathBuf>, Error> {
     let action = || format!("list {}", directory.display());

@@ -5,6 +5,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::os::fd::{FromRawFd, OwnedFd};
+use std::path::PathBuf;
 use std::time::Duration;
 
 use libbpf_rs::Link;
@@ -52,9 +53,15 @@ pub struct RunTime {
 /// # Errors
 /// When the directory of a workload cannot be listed.
 pub fn run_time(root: &PinRoot, owners: &[String]) -> Result<RunTime, Error> {
+    let directories = owners.iter().map(|owner| root.of(owner)).collect::<Result<Vec<_>, _>>()?;
+    in_directories(&directories)
+}
+
+/// The same by the directories of pins.
+pub(crate) fn in_directories(directories: &[PathBuf]) -> Result<RunTime, Error> {
     let mut programs = BTreeSet::new();
-    for owner in owners {
-        for path in pins::links(&root.of(owner)?)? {
+    for directory in directories {
+        for path in pins::programs(directory)? {
             // A link that was removed meanwhile is left out.
             let Ok(info) = Link::open(&path).and_then(|link| link.info()) else { continue };
             programs.insert(info.prog_id);

@@ -6,7 +6,7 @@ use leno_bpf::inspect::{self, PinnedMap, PinnedProgram};
 use leno_bpf::{Leftover, PinRoot};
 use serde::Serialize;
 
-use super::{Output, print, print_json, table};
+use super::{Output, RunningMesh, print, print_json, table};
 
 /// Shows the kernel programs and maps of this machine that are Leno's, and removes those without use
 #[derive(Debug, Args)]
@@ -20,6 +20,8 @@ enum Of {
     Status(Status),
     Programs(Programs),
     Maps(Maps),
+    Resize(Resize),
+    Upgrade(Upgrade),
     Prune(Prune),
 }
 
@@ -52,6 +54,36 @@ struct Maps {
     output: Output,
 }
 
+/// Gives the table of flows or the ring of changes another size, while they are in use
+///
+/// The flows of the table are carried over and no counter changes. The next `leno up` of the mesh has the sizes of its
+/// own options again.
+#[derive(Debug, Args)]
+#[command(after_help = "Example:\n  sudo leno ebpf resize --flow-map-size 65536")]
+struct Resize {
+    #[command(flatten)]
+    mesh: RunningMesh,
+
+    /// How many connections the table of flows holds, up to 1048576 [default: as before]
+    #[arg(long, value_name = "COUNT", required_unless_present = "flow_ring_size")]
+    flow_map_size: Option<u32>,
+
+    /// How many changes of connections may wait for `leno flows --follow`, up to 1048576 [default: as before]
+    #[arg(long, value_name = "COUNT")]
+    flow_ring_size: Option<u32>,
+}
+
+/// Replaces the programs that account for flows by those of this version, while they count
+///
+/// They are tried with a connection of their own first; if they count that wrongly, or the kernel refuses them, the
+/// programs from before stay. Programs that capture are replaced by the next `leno up`, and on Kubernetes by the agent.
+#[derive(Debug, Args)]
+#[command(after_help = "Example:\n  sudo leno ebpf upgrade")]
+struct Upgrade {
+    #[command(flatten)]
+    mesh: RunningMesh,
+}
+
 /// Removes the pins of programs whose control group or network namespace is gone
 ///
 /// Programs that are attached stay: `leno cleanup` removes those of a killed `leno up`.
@@ -66,7 +98,18 @@ struct OwnerRow<'a> {
     does: &'static str,
     version: &'a str,
     attached: bool,
+    /// Of what accounts for flows.
+    #[serde(flatten)]
+    price: Option<PriceColumns>,
     pins: String,
+}
+
+#[derive(Clone, Copy, Serialize)]
+struct PriceColumns {
+    level: &'static str,
+    cpu_percent: f64,
+    /// `None` without a bound.
+    cpu_budget_percent: Option<f64>,
 }
 
 #[derive(Serialize)]
@@ -75,6 +118,7 @@ struct ProgramRow<'a> {
     name: &'a str,
     id: u32,
     attached_to: &'a str,
+    verified_instructions: u32,
     runs: u64,
     ns_per_run: Option<u64>,
 }
@@ -99,9 +143,31 @@ pub(crate) fn run(ebpf: &Ebpf) -> Result<bool> {
         Of::Status(status) => show_status(&leno_bpf::list(&root)?, status.output)?,
         Of::Programs(programs) => show_programs(&inspect::programs(&root)?, programs.output)?,
         Of::Maps(maps) => show_maps(&inspect::maps(&root)?, maps.output)?,
+        Of::Resize(resize) => run_resize(resize)?,
+        Of::Upgrade(upgrade) => run_upgrade(upgrade)?,
         Of::Prune(_) => prune(&root)?,
     }
     Ok(true)
+}
+
+fn run_resize(resize: &Resize) -> Result<()> {
+    super::flows::view(&resize.mesh)?
+        .resize(resize.flow_map_size, resize.flow_ring_size)
+        .context("cannot change the sizes; they are as they were")?;
+    let sizes = [("flows", resize.flow_map_size), ("changes", resize.flow_ring_size)];
+    for (what, size) in sizes {
+        if let Some(size) = size {
+            print(&format!("room for {size} {what}\n"))?;
+        }
+    }
+    Ok(())
+}
+
+fn run_upgrade(upgrade: &Upgrade) -> Result<()> {
+    super::flows::view(&upgrade.mesh)?
+        .upgrade(leno_flows::self_test)
+        .context("cannot replace the programs; those from before go on")?;
+    print(&format!("the programs are those of {}\n", env!("CARGO_PKG_VERSION")))
 }
 
 fn prune(root: &PinRoot) -> Result<()> {
@@ -123,6 +189,7 @@ fn show_status(all: &[Leftover], output: Output) -> Result<()> {
             does: if one.flows { "flows" } else { "capture" },
             version: &one.version,
             attached: one.attached,
+            price: price_of(one),
             pins: one.directory.display().to_string(),
         })
         .collect();
@@ -130,16 +197,39 @@ fn show_status(all: &[Leftover], output: Output) -> Result<()> {
         return print_json(&rows);
     }
     let wide = table::width("OWNER", rows.iter().map(|row| row.owner));
-    let mut text =
-        format!("{:<wide$}{:<9}{:<9}{:<10}{}\n", "OWNER", "DOES", "VERSION", "ATTACHED", "PINS");
+    let mut text = format!(
+        "{:<wide$}{:<9}{:<9}{:<10}{:<12}{:<16}{}\n",
+        "OWNER", "DOES", "VERSION", "ATTACHED", "LEVEL", "CPU % (MOST)", "PINS"
+    );
     for row in &rows {
         let attached = if row.attached { "yes" } else { "no" };
+        let level = row.price.map_or("-", |price| price.level);
+        let cost = row.price.map_or_else(|| "-".to_owned(), cost);
         text += &format!(
-            "{:<wide$}{:<9}{:<9}{attached:<10}{}\n",
+            "{:<wide$}{:<9}{:<9}{attached:<10}{level:<12}{cost:<16}{}\n",
             row.owner, row.does, row.version, row.pins
         );
     }
     print(&text)
+}
+
+/// What accounting for flows costs; `None` of programs that capture, and of those of another version.
+fn price_of(one: &Leftover) -> Option<PriceColumns> {
+    let view = one.flows.then(|| leno_flows::View::open(&one.owner).ok().flatten()).flatten()?;
+    let price = view.price().ok()?;
+    let percent = |millionths: u32| f64::from(millionths) / 1e4;
+    Some(PriceColumns {
+        level: price.level.name(),
+        cpu_percent: percent(price.cost_millionths),
+        cpu_budget_percent: (price.budget_millionths > 0).then(|| percent(price.budget_millionths)),
+    })
+}
+
+fn cost(price: PriceColumns) -> String {
+    match price.cpu_budget_percent {
+        Some(most) => format!("{} ({most})", price.cpu_percent),
+        None => "-".to_owned(),
+    }
 }
 
 fn show_programs(all: &[PinnedProgram], output: Output) -> Result<()> {
@@ -151,16 +241,17 @@ fn show_programs(all: &[PinnedProgram], output: Output) -> Result<()> {
     let names = table::width("PROGRAM", rows.iter().map(|row| row.name));
     let places = table::width("ATTACHED TO", rows.iter().map(|row| row.attached_to));
     let mut text = format!(
-        "{:<owners$}{:<names$}{:>8}  {:<places$}{:>12}{:>10}\n",
-        "OWNER", "PROGRAM", "ID", "ATTACHED TO", "RUNS", "NS/RUN"
+        "{:<owners$}{:<names$}{:>8}  {:<places$}{:>10}{:>12}{:>10}\n",
+        "OWNER", "PROGRAM", "ID", "ATTACHED TO", "VERIFIED", "RUNS", "NS/RUN"
     );
     for row in &rows {
         text += &format!(
-            "{:<owners$}{:<names$}{:>8}  {:<places$}{:>12}{:>10}\n",
+            "{:<owners$}{:<names$}{:>8}  {:<places$}{:>10}{:>12}{:>10}\n",
             row.owner,
             row.name,
             row.id,
             row.attached_to,
+            row.verified_instructions,
             row.runs,
             row.ns_per_run.map_or_else(|| "-".to_owned(), |ns| ns.to_string()),
         );
@@ -195,10 +286,11 @@ fn show_maps(all: &[PinnedMap], output: Output) -> Result<()> {
 }
 
 fn program_row(one: &PinnedProgram) -> ProgramRow<'_> {
-    let PinnedProgram { owner, name, id, attached_to, runs, took } = one;
+    let PinnedProgram { owner, name, id, attached_to, verified_instructions, runs, took } = one;
     let ns = u64::try_from(took.as_nanos()).unwrap_or(u64::MAX);
     let ns_per_run = ns.checked_div(*runs);
-    ProgramRow { owner, name, id: *id, attached_to, runs: *runs, ns_per_run }
+    let (id, verified_instructions, runs) = (*id, *verified_instructions, *runs);
+    ProgramRow { owner, name, id, attached_to, verified_instructions, runs, ns_per_run }
 }
 
 fn map_row(one: &PinnedMap) -> MapRow<'_> {

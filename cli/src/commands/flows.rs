@@ -106,12 +106,12 @@ struct Lost {
     lost: u64,
 }
 
-pub(crate) fn run(flows: &Flows) -> Result<bool> {
-    let layout = Layout::new(&flows.mesh.name()?)?;
-    if !nix::unistd::geteuid().is_root() {
-        return Err(leno_local::Error::NeedsRoot.into());
-    }
-    check_names(flows, &Status::read(&layout)?)?;
+/// The flows of a mesh that runs.
+pub(crate) fn view(mesh: &RunningMesh) -> Result<View> {
+    open(&Layout::new(&mesh.name()?)?)
+}
+
+fn open(layout: &Layout) -> Result<View> {
     let view = View::open(&layout.flows()).context("cannot read the flows")?;
     let Some(view) = view else {
         bail!(
@@ -119,6 +119,16 @@ pub(crate) fn run(flows: &Flows) -> Result<bool> {
             layout.mesh()
         );
     };
+    Ok(view)
+}
+
+pub(crate) fn run(flows: &Flows) -> Result<bool> {
+    let layout = Layout::new(&flows.mesh.name()?)?;
+    if !nix::unistd::geteuid().is_root() {
+        return Err(leno_local::Error::NeedsRoot.into());
+    }
+    check_names(flows, &Status::read(&layout)?)?;
+    let view = open(&layout)?;
     if flows.follow {
         return block_on(follow(flows, &view));
     }

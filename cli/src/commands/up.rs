@@ -11,7 +11,7 @@ use anyhow::{Context as _, Result};
 use clap::{Args, ValueEnum};
 use leno_capture::Choice;
 use leno_console::{duration, within};
-use leno_flows::{Sizes, Source};
+use leno_flows::{Budget, Sizes, Source};
 use leno_local::layout::DEFAULT_MESH;
 use leno_local::output::Style;
 use leno_local::plan::{Mode, Share};
@@ -57,6 +57,11 @@ pub(crate) struct Up {
     /// How many changes of connections may wait for `leno flows --follow`, up to 1048576
     #[arg(long, default_value_t = 4_096, value_name = "COUNT")]
     flow_ring_size: u32,
+
+    /// The most CPU time that accounting for connections may take in the kernel, of that of the machine; above it less
+    /// is accounted for. none: without a bound
+    #[arg(long, default_value = "1%", value_name = "SHARE", value_parser = budget)]
+    flow_cpu_budget: FlowBudget,
 
     /// Where proxies run: sidecar, one for each instance; node, in processes that instances share
     #[arg(long, default_value = "sidecar", value_name = "MODE")]
@@ -191,6 +196,7 @@ pub(crate) fn run(up: &Up) -> Result<bool> {
         flows: leno_local::flows::Settings {
             source: up.flow_metrics,
             sizes: Sizes::new(up.flow_map_size, up.flow_ring_size)?,
+            budget: up.flow_cpu_budget.0,
         },
         mode: up.mode,
         share: up.share,
@@ -231,6 +237,18 @@ fn resolver(text: &str) -> Result<SocketAddr, String> {
 fn lifetime(text: &str) -> Result<Duration, String> {
     let lifetime = within(duration(text)?, (MIN_LIFETIME, MAX_LIFETIME))?;
     Ok(Duration::from_secs(lifetime.as_secs()))
+}
+
+/// What accounting for connections may cost.
+#[derive(Clone, Copy, Debug)]
+struct FlowBudget(Option<Budget>);
+
+fn budget(text: &str) -> Result<FlowBudget, String> {
+    if text == "none" {
+        return Ok(FlowBudget(None));
+    }
+    let budget = text.parse().map_err(|error: leno_flows::UnknownBudget| error.to_string())?;
+    Ok(FlowBudget(Some(budget)))
 }
 
 /// Longer than a day and it is no grace but a wait.

@@ -101,6 +101,74 @@ fn bytes_and_connections_of_a_hundred_thousand_requests_are_those_of_the_applica
 }
 
 #[test]
+fn the_table_and_the_programs_are_replaced_while_a_mesh_is_called() {
+    let Some(mesh) = root(storm_mesh) else { return };
+    let (connections, requests) = (20, 5_000);
+    let sizes = [connections.to_string(), requests.to_string(), "20".to_owned()];
+    let command = ["python3", "storm.py", "call", &sizes[0], &sizes[1], &sizes[2]];
+    let ebpf = |arguments: &[&str]| {
+        let mut command = mesh.leno(&["ebpf"]);
+        let output = command.args(arguments).args(["--name", mesh.name()]).output().unwrap();
+        let text = String::from_utf8_lossy(&output.stdout).into_owned();
+        assert!(output.status.success(), "{arguments:?}: {output:?}");
+        text
+    };
+    let said = std::thread::scope(|scope| {
+        // The client fails if one answer is missing or wrong.
+        let storm = scope.spawn(|| mesh.text("client", &command));
+        let mut sent = 0;
+        let mut rounds = 0;
+        while !storm.is_finished() {
+            let size = (20_000 + rounds).to_string();
+            let text = ebpf(&["resize", "--flow-map-size", &size, "--flow-ring-size", "256"]);
+            assert_eq!(text, format!("room for {size} flows\nroom for 256 changes\n"));
+            assert!(ebpf(&["upgrade"]).starts_with("the programs are those of "));
+            let now = metric(&mesh, "leno_flow_bytes_total", &["direction=\"sent\""]);
+            assert!(now >= sent, "{now} after {sent}");
+            (sent, rounds) = (now, rounds + 1);
+        }
+        assert!(rounds >= 2, "the client has ended too soon: {rounds}");
+        storm.join().unwrap()
+    });
+    let (asked, _) = said.split_once(' ').unwrap();
+    let of_client = [",workload=\"client\"", "peer_workload=\"web\"", "direction=\"sent\""];
+    mesh.wait_for("every byte to be counted", || {
+        metric(&mesh, "leno_flow_bytes_total", &of_client) == asked.parse::<u64>().unwrap()
+    });
+    assert_eq!(metric(&mesh, "leno_flow_map_overflow_total", &[]), 0);
+    let too_many = ["ebpf", "resize", "--flow-map-size", "2000000", "--name", mesh.name()];
+    let refused = mesh.leno(&too_many).output().unwrap();
+    assert!(!refused.status.success());
+    let text = String::from_utf8_lossy(&refused.stderr).into_owned();
+    assert!(text.contains("370 MB of kernel memory"), "{text}");
+
+    let status = mesh.leno(&["ebpf", "status", "-o", "json"]).output().unwrap();
+    let rows: Vec<Value> = serde_json::from_slice(&status.stdout).unwrap();
+    let owner = format!("leno-{}.flows", mesh.name());
+    let row = rows.iter().find(|row| row["owner"] == *owner).unwrap();
+    assert_eq!(
+        (&row["level"], &row["cpu_budget_percent"]),
+        (&"full".into(), &Value::from(1.0_f64))
+    );
+}
+
+#[test]
+fn a_kernel_is_checked_before_anything_is_installed() {
+    let Some(mesh) = started() else { return };
+    let output = mesh.leno(&["check", "--pre", "--ebpf", "-o", "json"]).output().unwrap();
+    let found: Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!((output.status.code(), &found["ready"]), (Some(0), &true.into()), "{found:#}");
+    let table = mesh.leno(&["check", "--pre", "--ebpf"]).output().unwrap();
+    let table = String::from_utf8_lossy(&table.stdout).into_owned();
+    let programs = table.lines().filter(|line| line.contains("instructions verified"));
+    assert!(programs.count() >= 13, "{table}");
+    assert!(
+        table.lines().any(|line| line.starts_with("ok   cgroup/connect4 (leno_connect4)")),
+        "{table}"
+    );
+}
+
+#[test]
 fn connections_are_listed_filtered_and_followed() {
     let Some(mesh) = started() else { return };
     let mut follow = mesh.leno(&["flows", "--name", mesh.name(), "-f", "-o", "json", "client"]);

@@ -6,8 +6,8 @@ use std::io::{self, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::path::PathBuf;
 use std::process::Command;
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Mutex, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -36,16 +36,36 @@ pub(crate) fn has_root() -> bool {
 /// How many labs use the cgroup of this process, and the cgroup that it came from.
 static USERS: Mutex<(usize, Option<PathBuf>)> = Mutex::new((0, None));
 
+/// Programs of one lab run for the connections of all, which share a cgroup: tests of what programs cost have it to
+/// themselves.
+static TURN: RwLock<()> = RwLock::new(());
+
+/// Held for the life of a lab.
+enum Turn {
+    Shared(#[expect(dead_code, reason = "held")] RwLockReadGuard<'static, ()>),
+    Alone(#[expect(dead_code, reason = "held")] RwLockWriteGuard<'static, ()>),
+}
+
 pub(crate) struct Lab {
     /// The name under which flows are accounted for.
     pub(crate) owner: String,
     pub(crate) accounts: Option<Accounts>,
     pub(crate) cgroup: PathBuf,
+    _turn: Turn,
 }
 
 impl Lab {
     /// Makes the namespaces, and has both accounted for.
     pub(crate) fn new(sizes: Sizes) -> Self {
+        Self::make(sizes, Turn::Shared(TURN.read().unwrap_or_else(PoisonError::into_inner)))
+    }
+
+    /// The same while no other lab is there.
+    pub(crate) fn alone(sizes: Sizes) -> Self {
+        Self::make(sizes, Turn::Alone(TURN.write().unwrap_or_else(PoisonError::into_inner)))
+    }
+
+    fn make(sizes: Sizes, turn: Turn) -> Self {
         static NEXT: AtomicUsize = AtomicUsize::new(0);
         let number = NEXT.fetch_add(1, Ordering::Relaxed);
         let owner = format!("leno-flows-test-{}-{number}", std::process::id());
@@ -53,7 +73,7 @@ impl Lab {
         make_network(&owner);
         let (accounts, earlier) = Accounts::start(&owner, &cgroup, sizes).unwrap();
         assert_eq!(earlier, Earlier::New);
-        let mut lab = Self { owner, accounts: Some(accounts), cgroup };
+        let mut lab = Self { owner, accounts: Some(accounts), cgroup, _turn: turn };
         lab.enrol_both();
         lab
     }
@@ -174,7 +194,7 @@ impl Drop for Lab {
 pub(crate) struct Rows(BTreeMap<String, f64>);
 
 impl Rows {
-    fn of(text: &str) -> Self {
+    pub(crate) fn of(text: &str) -> Self {
         let rows = text.lines().filter(|line| !line.starts_with('#'));
         let row = |line: &str| {
             let (name, value) = line.rsplit_once(' ').unwrap();

@@ -2,12 +2,16 @@
 
 use std::collections::BTreeSet;
 use std::net::TcpStream;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::thread;
+use std::time::Duration;
 
 use leno_bpf::PinRoot;
 use leno_bpf::inspect::{self, PinnedMap, PinnedProgram};
 use leno_flows::{Earlier, Sizes};
+use socket2::SockRef;
 
-use crate::lab::{Ending, Lab, SERVER, has_root, talk};
+use crate::lab::{Ending, Lab, Rows, SERVER, has_root, read, talk, write};
 
 const OPENED: &str = "leno_flow_connections_opened_total";
 const CLOSED: &str = "leno_flow_connections_closed_total";
@@ -36,10 +40,12 @@ fn counters_and_open_connections_outlive_the_process_that_reads_them() {
     let rows = lab.metrics_when(|rows| rows.of_side("client", CLOSED, &[]) == 2);
     assert_eq!(rows.of_side("client", BYTES, &[("direction", "sent")]), 1100);
 
-    // Another size: the table is another one, the sums are the same, and nothing was evicted.
+    // Another size: the flows are carried over, the sums are the same, and nothing was evicted.
     let (client, server) = connect(&lab);
+    let before: Vec<u64> = lab.flows("client", |_| true).iter().map(|flow| flow.cookie).collect();
     assert_eq!(lab.restart(Sizes::new(2048, 64).unwrap()), Earlier::Kept);
-    assert_eq!(lab.flows("client", |_| true), []);
+    let after: Vec<u64> = lab.flows("client", |_| true).iter().map(|flow| flow.cookie).collect();
+    assert_eq!(after, before);
     talk(client, server, [10, 1], Ending::ClientCloses);
     let (client, server) = connect(&lab);
     talk(client, server, [1, 1], Ending::ClientCloses);
@@ -47,7 +53,162 @@ fn counters_and_open_connections_outlive_the_process_that_reads_them() {
     assert_eq!(rows.of_side("client", BYTES, &[("direction", "sent")]), 1111);
     assert_eq!(rows.sum("leno_flow_map_capacity", &[]), 2048);
     assert_eq!(rows.sum("leno_flow_map_overflow_total", &[]), 0);
-    assert_eq!(lab.flows("client", |_| true).len(), 1);
+    assert_eq!(lab.flows("client", |_| true).len(), 4);
+}
+
+/// Opens and closes connections in three threads, each as many as `allowed`, until `stop`; returns how many.
+fn storm(lab: &Lab, allowed: &AtomicU64, stop: &AtomicBool) -> u64 {
+    let listener = lab.listen(SERVER[0]);
+    let to = listener.local_addr().unwrap();
+    let client = || {
+        lab.within("client", || {
+            let mut made = 0;
+            while !stop.load(Ordering::Relaxed) {
+                if made == allowed.load(Ordering::Relaxed) {
+                    thread::yield_now();
+                    continue;
+                }
+                let stream = TcpStream::connect(to).unwrap();
+                // A reset leaves no port in TIME_WAIT, of which there are 28,000.
+                SockRef::from(&stream).set_linger(Some(Duration::ZERO)).unwrap();
+                write(&stream, STORM_BYTES).unwrap();
+                read(&stream, STORM_BYTES).unwrap();
+                made += 1;
+            }
+            made
+        })
+    };
+    thread::scope(|scope| {
+        let server = scope.spawn(|| {
+            for stream in listener.incoming() {
+                let stream = stream.unwrap();
+                if read(&stream, STORM_BYTES).is_err() {
+                    return;
+                }
+                write(&stream, STORM_BYTES).unwrap();
+            }
+        });
+        let clients: Vec<_> = (0..3).map(|_| scope.spawn(client)).collect();
+        let made = clients.into_iter().map(|client| client.join().unwrap()).sum();
+        // An empty connection ends the server.
+        lab.within("client", || drop(TcpStream::connect(to).unwrap()));
+        server.join().unwrap();
+        made
+    })
+}
+
+const STORM_BYTES: usize = 200;
+
+/// Ends a storm when it is dropped, so that a test that fails does not wait for it.
+struct Stopped<'a>(&'a AtomicBool);
+
+impl Drop for Stopped<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
+#[test]
+fn resizes_and_upgrades_under_traffic_lose_no_flow_and_no_count() {
+    if !has_root() {
+        return;
+    }
+    let size = 262_144;
+    let mut lab = Lab::new(Sizes::new(size, 64).unwrap());
+    let listener = lab.listen(SERVER[1]);
+    let to = listener.local_addr().unwrap();
+    let client = lab.within("client", || TcpStream::connect(to).unwrap());
+    let (server, _) = listener.accept().unwrap();
+    // So few that the table has room for the flows of all: three threads, twelve rounds, both ends.
+    let (allowed, each_round) = (AtomicU64::new(0), 3_000);
+    let stop = AtomicBool::new(false);
+    let view = lab.view();
+    let mut accounts = lab.accounts.take().unwrap();
+    let made = thread::scope(|scope| {
+        let made = scope.spawn(|| storm(&lab, &allowed, &stop));
+        let stopped = Stopped(&stop);
+        let mut last = 0;
+        for round in 0..12u32 {
+            allowed.fetch_add(each_round, Ordering::Relaxed);
+            view.resize(Some(size - 1 - round), Some(64 << (round % 2))).unwrap();
+            view.upgrade(|| Ok(())).unwrap();
+            accounts.collect().unwrap();
+            let rows = Rows::of(&accounts.metrics());
+            let opened = rows.sum(OPENED, &[]);
+            assert!(opened > last, "round {round}: {opened} after {last}");
+            last = opened;
+            assert_eq!(rows.sum("leno_flow_map_capacity", &[]), u64::from(size - 1 - round));
+        }
+        drop(stopped);
+        made.join().unwrap()
+    });
+    lab.accounts = Some(accounts);
+    talk(client, server, [1000, 10], Ending::ServerCloses);
+    // The empty connection that ended the server, and the one that was open throughout.
+    let all = 2 * (made + 2);
+    let rows = lab.metrics_when(|rows| rows.sum(CLOSED, &[]) == all);
+    assert_eq!(rows.sum(OPENED, &[]), all);
+    let bytes = made * STORM_BYTES as u64;
+    assert_eq!(rows.of_side("client", BYTES, &[("direction", "sent")]), bytes + 1000);
+    assert_eq!(rows.of_side("server", BYTES, &[("direction", "sent")]), bytes + 10);
+    assert_eq!(rows.sum("leno_flow_map_overflow_total", &[]), 0);
+    // Flows that have ended leave the table after a while, and no other does.
+    let (flows, missing) = lab.view().list().unwrap();
+    assert_eq!(missing, 0);
+    assert!(flows.iter().all(|flow| flow.state == "closed"), "{flows:#?}");
+    let open = flows.iter().find(|flow| flow.workload == "client" && flow.remote == to).unwrap();
+    assert_eq!((open.bytes_sent, open.bytes_received, open.end), (1000, 10, "closed_remote"));
+}
+
+#[test]
+fn an_upgrade_that_fails_its_self_test_changes_nothing() {
+    if !has_root() {
+        return;
+    }
+    let mut lab = Lab::new(Sizes::default());
+    let root = PinRoot::find().unwrap();
+    let ids = |lab: &Lab| {
+        let all = inspect::programs(&root).unwrap().into_iter();
+        all.filter(|one| one.owner == lab.owner).map(|one| one.id).collect::<Vec<_>>()
+    };
+    let before = ids(&lab);
+    let refused = lab.view().upgrade(|| Err(leno_bpf::Error::Followed));
+    assert!(refused.is_err());
+    assert_eq!(ids(&lab), before);
+    lab.view().upgrade(|| Ok(())).unwrap();
+    assert!(ids(&lab).iter().all(|id| !before.contains(id)));
+    // A follower of changes keeps the ring, and the sizes.
+    let view = lab.view();
+    let follower = view.follow().unwrap();
+    assert!(matches!(lab.view().resize(None, Some(128)), Err(leno_bpf::Error::Followed)));
+    drop(follower);
+    lab.view().resize(None, Some(128)).unwrap();
+    assert!(matches!(lab.view().resize(Some(2_000_000), None), Err(leno_bpf::Error::Size { .. })));
+    let rows = lab.metrics();
+    assert_eq!(rows.sum("leno_flow_map_capacity", &[]), 16_384);
+}
+
+#[test]
+fn a_smaller_table_evicts_and_counts_what_it_cannot_take() {
+    if !has_root() {
+        return;
+    }
+    let mut lab = Lab::new(Sizes::new(8192, 64).unwrap());
+    let listener = lab.listen(SERVER[0]);
+    let to = listener.local_addr().unwrap();
+    let connections = 1000;
+    let _open: Vec<_> = (0..connections)
+        .map(|_| {
+            let client = lab.within("client", || TcpStream::connect(to).unwrap());
+            (client, listener.accept().unwrap().0)
+        })
+        .collect();
+    lab.view().resize(Some(1024), None).unwrap();
+    let rows = lab.metrics();
+    let (flows, missing) = lab.view().list().unwrap();
+    assert!(missing > 0 && flows.len() <= 1024, "{missing} {}", flows.len());
+    assert_eq!(flows.len() as u64 + missing, 2 * connections as u64);
+    assert_eq!(rows.sum("leno_flow_map_overflow_total", &[]), missing);
 }
 
 #[test]

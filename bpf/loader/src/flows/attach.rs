@@ -1,80 +1,193 @@
-//! Loads, attaches and pins the flow programs.
+//! Loads, attaches and pins the flow programs; replaces them, and carries the table over to another size.
+#![expect(
+    unsafe_code,
+    reason = "links are set back to a program by its descriptor, and membarrier(2)"
+)]
 
-use std::fs::File;
-use std::os::fd::{AsFd as _, AsRawFd as _};
+use std::fs::{self, File};
+use std::io;
+use std::os::fd::{AsFd as _, AsRawFd as _, OwnedFd};
 use std::os::unix::fs::MetadataExt as _;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
-use leno_bpf_abi::flow::{FLOW_LAYOUT, FlowOwner, FlowPair, FlowRole};
+use leno_bpf_abi::flow::{FLOW_LAYOUT, FlowConfig, FlowOwner, FlowPair, FlowRole};
 use libbpf_rs::query::LinkTypeInfo;
-use libbpf_rs::{Link, MapCore, MapFlags, MapHandle, Object};
+use libbpf_rs::{Link, MapCore, MapFlags, MapHandle, Object, OpenObject, Program};
 
-use super::{READ, Sizes, read_path};
+use super::migrate::Earlier;
+use super::sizes::Capacities;
+use super::{READ, read_path};
 use crate::error::Error;
-use crate::{FLOWS_OBJECT, object, pins};
+use crate::{batch, features, object, pins};
 
 /// The program on the cgroup.
 const SOCKOPS: &str = "leno_flow_sockops";
+/// The table, and the pin of one that is being filled.
+const TABLE: &str = "flows";
+const NEXT_TABLE: &str = "flows_next";
+/// The map that is the table of the size before while entries are carried over.
+const TABLE_BEFORE: &str = "flows_before";
 /// The maps, pinned under these names.
-const MAPS: &[&str] = &[
-    "flows",
-    "pairs",
-    "sockets",
-    "workloads",
-    "addresses",
-    "names",
-    "totals",
-    "control",
-    "events",
-];
+const MAPS: &[&str] =
+    &[TABLE, "pairs", "sockets", "workloads", "addresses", "names", "totals", "control", "events"];
 
-/// Returns the table of flows of an earlier process if it had another size.
+/// Pins everything in a directory, with what is there already.
 pub(super) fn attach_in(
     directory: &Path,
     owner: &str,
     cgroup: &Path,
-    sizes: Sizes,
-) -> Result<Option<MapHandle>, Error> {
+    capacities: Capacities,
+) -> Result<(), Error> {
     let at = File::open(cgroup).map_err(Error::io(format!("open {}", cgroup.display())))?;
     pins::create_private_directory(directory)?;
     pins::write_note(directory, "owner", owner)?;
-    pins::write_note(directory, "version", env!("CARGO_PKG_VERSION"))?;
-    let (object, replaced) = load(directory, sizes)?;
-    pins::write_note(directory, "layout", &FLOW_LAYOUT.to_string())?;
-    make_rest(&object)?;
-    attach_read(&object, directory)?;
-    attach_sockops(&object, directory, &at)?;
-    Ok(replaced)
+    put_in_place(directory, Some(&at), capacities)
 }
 
-/// Loads the object with the pinned maps; those of another size are replaced.
-fn load(directory: &Path, sizes: Sizes) -> Result<(Object, Option<MapHandle>), Error> {
-    let mut replaced = None;
-    let mut object = object::open(FLOWS_OBJECT)?;
+/// Replaces the programs by those of this build, with tables of these sizes. The entries of the table of flows are
+/// carried over to one of another size while the programs go on; no change of a flow is lost. Without `cgroup` the
+/// programs stay attached where they are.
+pub(super) fn put_in_place(
+    directory: &Path,
+    cgroup: Option<&File>,
+    capacities: Capacities,
+) -> Result<(), Error> {
+    if let Some(earlier) = Earlier::set_aside(directory)? {
+        take_over(directory, cgroup, capacities, earlier)?;
+    }
+    let next = pins::map_path(directory, NEXT_TABLE);
+    if next.exists() {
+        // A process that was carrying entries over was killed: first its work is done.
+        let interrupted = opened(&next, NEXT_TABLE)?.max_entries();
+        carry_over(directory, cgroup, Capacities { flows: interrupted, ..capacities })?;
+    }
+    let pin = pins::map_path(directory, TABLE);
+    if pin.exists() && opened(&pin, TABLE)?.max_entries() != capacities.flows {
+        carry_over(directory, cgroup, capacities)?;
+    }
+    let object = load(directory, capacities, None)?;
+    make_rest(&object)?;
+    replace(&object, directory, cgroup)?;
+    pins::write_note(directory, "layout", &FLOW_LAYOUT.to_string())?;
+    pins::write_note(directory, "version", env!("CARGO_PKG_VERSION"))
+}
+
+/// Replaces programs of another layout by those of this build, with all that they have counted.
+fn take_over(
+    directory: &Path,
+    cgroup: Option<&File>,
+    capacities: Capacities,
+    mut earlier: Earlier,
+) -> Result<(), Error> {
+    let flows = opened(&pins::map_path(directory, TABLE), TABLE)?.max_entries();
+    let object = load(directory, Capacities { flows, ..capacities }, None);
+    let replaced = object.and_then(|object| {
+        make_rest(&object)?;
+        earlier.fill(directory)?;
+        replace(&object, directory, cgroup)
+    });
+    if let Err(error) = replaced {
+        earlier.put_back(directory)?;
+        return Err(error);
+    }
+    wait_for_running_programs()?;
+    earlier.add_rest(directory)?;
+    pins::write_note(directory, "layout", &FLOW_LAYOUT.to_string())
+}
+
+/// Has the programs use a new table, and moves the entries of the one before into it.
+fn carry_over(directory: &Path, cgroup: Option<&File>, to: Capacities) -> Result<(), Error> {
+    let before = opened(&pins::map_path(directory, TABLE), TABLE)?;
+    let object = load(directory, to, Some(&before))?;
+    make_rest(&object)?;
+    replace(&object, directory, cgroup)?;
+    wait_for_running_programs()?;
+    let next = pins::map_path(directory, NEXT_TABLE);
+    let table = opened(&next, NEXT_TABLE)?;
+    let mut failed = None;
+    batch::for_each(&before, "read the table of flows", |key, value| {
+        match table.update(key, value, MapFlags::NO_EXIST) {
+            // A program has moved it, because its flow has changed since.
+            Err(error) if error.kind() == libbpf_rs::ErrorKind::AlreadyExists => {}
+            Err(error) => failed = Some(Error::bpf("carry a flow over to another table")(error)),
+            Ok(()) => {}
+        }
+    })?;
+    if let Some(error) = failed {
+        return Err(error);
+    }
+    rename(&next, &pins::map_path(directory, TABLE))
+}
+
+/// Returns when every program that ran when this was called has ended: none uses the table before any more.
+fn wait_for_running_programs() -> Result<(), Error> {
+    // MEMBARRIER_CMD_GLOBAL: since Linux 4.3; the kernel waits for a grace period of RCU, under which programs run.
+    // SAFETY: the call takes and returns plain numbers.
+    let result = unsafe { libc::syscall(libc::SYS_membarrier, 1, 0, 0) };
+    if result == 0 {
+        return Ok(());
+    }
+    Err(Error::io("wait for running programs")(io::Error::last_os_error()))
+}
+
+/// The flow programs for this kernel, configured.
+pub(crate) fn open(carries_over: bool) -> Result<OpenObject, Error> {
+    let bytes = match features::has_atomic_fetch() {
+        true => crate::FLOWS_OBJECT,
+        false => crate::FLOWS_PLAIN_OBJECT,
+    };
+    let config = FlowConfig {
+        carries_over: carries_over.into(),
+        netns_by_inode: (!features::has_netns_cookies()).into(),
+        reserved: [0; 6],
+    };
+    let mut object = object::open(bytes)?;
+    object::configure(&mut object, &config.to_bytes())?;
+    Ok(object)
+}
+
+/// Loads the object with the pinned maps. A ring of events of another size is replaced; so is the table of flows if
+/// the one `before` is given.
+fn load(
+    directory: &Path,
+    capacities: Capacities,
+    before: Option<&MapHandle>,
+) -> Result<Object, Error> {
+    let mut object = open(before.is_some())?;
     for mut map in object.maps_mut() {
         let name = map.name().to_string_lossy().into_owned();
+        let action = || format!("pin the map {name}");
+        if name == TABLE_BEFORE
+            && let Some(before) = before
+        {
+            map.reuse_fd(before.as_fd()).map_err(Error::bpf("use the table of flows"))?;
+        }
         if !MAPS.contains(&name.as_str()) {
             continue;
         }
-        let action = || format!("pin the map {name}");
+        let mut pin = pins::map_path(directory, &name);
         match name.as_str() {
-            "flows" => map.set_max_entries(sizes.flows()).map_err(Error::bpf(action()))?,
-            "events" => map.set_max_entries(sizes.event_bytes()).map_err(Error::bpf(action()))?,
-            _ => {}
-        }
-        let pin = pins::map_path(directory, &name);
-        if pin.exists() {
-            let pinned = MapHandle::from_pinned_path(&pin).map_err(Error::bpf(action()))?;
-            if pinned.max_entries() != map.max_entries() {
-                pins::remove(&pin)?;
-                if name == "flows" {
-                    replaced = Some(pinned);
+            TABLE => {
+                map.set_max_entries(capacities.flows).map_err(Error::bpf(action()))?;
+                if before.is_some() {
+                    pin = pins::map_path(directory, NEXT_TABLE);
                 }
             }
+            "events" => {
+                map.set_max_entries(capacities.event_bytes).map_err(Error::bpf(action()))?;
+                if pin.exists() && opened(&pin, &name)?.max_entries() != capacities.event_bytes {
+                    pins::remove(&pin)?;
+                }
+            }
+            _ => {}
         }
         map.set_pin_path(pin).map_err(Error::bpf(action()))?;
     }
-    Ok((object::verify(object)?, replaced))
+    object::verify(object)
+}
+
+fn opened(pin: &Path, name: &str) -> Result<MapHandle, Error> {
+    MapHandle::from_pinned_path(pin).map_err(Error::bpf(format!("open the map {name}")))
 }
 
 /// Makes the sums of the flows whose pair finds no room, which the programs cannot.
@@ -96,37 +209,97 @@ fn make_rest(object: &Object) -> Result<(), Error> {
     Ok(())
 }
 
-/// Replaces the file that is read.
-fn attach_read(object: &Object, directory: &Path) -> Result<(), Error> {
+/// Puts both programs of an object in the place of those that are pinned. If the second cannot be, the first is set
+/// back.
+fn replace(object: &Object, directory: &Path, cgroup: Option<&File>) -> Result<(), Error> {
+    let reader = pin_reader(object, directory)?;
+    let set_back = match replace_sockops(object, directory, cgroup) {
+        Ok(set_back) => set_back,
+        Err(error) => {
+            pins::remove(&reader)?;
+            return Err(error);
+        }
+    };
+    let renamed = rename(&reader, &read_path(directory));
+    if renamed.is_err()
+        && let Some(set_back) = set_back
+    {
+        set_back.run()?;
+    }
+    renamed
+}
+
+/// Pins the file that is read under a name of its own, which then replaces the one that is there.
+fn pin_reader(object: &Object, directory: &Path) -> Result<PathBuf, Error> {
     let sockets = object.maps().find(|map| map.name() == "sockets").ok_or_else(missing)?;
     let program = object.progs_mut().find(|one| one.name() == READ).ok_or_else(missing)?;
-    let path = read_path(directory);
+    let path = directory.join("next_reader");
     pins::remove(&path)?;
     let link = program.attach_iter(sockets.as_fd());
     let mut link = link.map_err(Error::bpf(format!("attach {READ}")))?;
-    link.pin(&path).map_err(Error::bpf(format!("pin {READ}")))
+    link.pin(&path).map_err(Error::bpf(format!("pin {READ}")))?;
+    Ok(path)
+}
+
+/// The program that a link had before.
+struct SetBack {
+    link: Link,
+    program: OwnedFd,
+}
+
+impl SetBack {
+    fn run(self) -> Result<(), Error> {
+        let (link, program) = (self.link.as_fd().as_raw_fd(), self.program.as_raw_fd());
+        // SAFETY: both descriptors live through the call, and no options are given.
+        let result = unsafe { libbpf_sys::bpf_link_update(link, program, std::ptr::null()) };
+        if result == 0 {
+            return Ok(());
+        }
+        let error = io::Error::from_raw_os_error(-result);
+        Err(Error::io(format!("set {SOCKOPS} back to the program before"))(error))
+    }
 }
 
 /// Replaces the program on the cgroup without a gap; attaches it if the link is to another cgroup.
-fn attach_sockops(object: &Object, directory: &Path, cgroup: &File) -> Result<(), Error> {
+fn replace_sockops(
+    object: &Object,
+    directory: &Path,
+    cgroup: Option<&File>,
+) -> Result<Option<SetBack>, Error> {
     let program = object.progs_mut().find(|one| one.name() == SOCKOPS).ok_or_else(missing)?;
     let path = pins::link_path(directory, SOCKOPS);
     let action = || format!("attach {SOCKOPS}");
-    // The inode of a cgroup's directory is its id (cgroup v2, 64-bit kernels).
-    let id = cgroup.metadata().map_err(Error::io(action()))?.ino();
     if path.exists() {
         let mut link = Link::open(&path).map_err(Error::bpf(action()))?;
         let info = link.info().map_err(Error::bpf(action()))?;
-        if matches!(info.info, LinkTypeInfo::Cgroup(on) if on.cgroup_id == id) {
-            return link.update_prog(&program).map_err(Error::bpf(action()));
+        if cgroup.is_none() || is_on(&info.info, cgroup)? {
+            let before = Program::fd_from_id(info.prog_id).map_err(Error::bpf(action()))?;
+            link.update_prog(&program).map_err(Error::bpf(action()))?;
+            return Ok(Some(SetBack { link, program: before }));
         }
         pins::detach(&path)?;
     }
+    let Some(cgroup) = cgroup else {
+        let gone = io::Error::other("they are attached to nothing: `leno ebpf prune` removes them");
+        return Err(Error::io("replace the flow programs")(gone));
+    };
     let mut link = program.attach_cgroup(cgroup.as_raw_fd()).map_err(Error::bpf(action()))?;
-    link.pin(&path).map_err(Error::bpf(action()))
+    link.pin(&path).map_err(Error::bpf(action()))?;
+    Ok(None)
+}
+
+/// Whether a link is on this cgroup. The inode of a cgroup's directory is its id (cgroup v2, 64-bit kernels).
+fn is_on(info: &LinkTypeInfo, cgroup: Option<&File>) -> Result<bool, Error> {
+    let Some(cgroup) = cgroup else { return Ok(false) };
+    let id = cgroup.metadata().map_err(Error::io(format!("attach {SOCKOPS}")))?.ino();
+    Ok(matches!(info, LinkTypeInfo::Cgroup(on) if on.cgroup_id == id))
+}
+
+fn rename(from: &Path, to: &Path) -> Result<(), Error> {
+    fs::rename(from, to).map_err(Error::io(format!("rename {}", from.display())))
 }
 
 /// A program or map that the embedded object lacks, which only a build that mixes versions causes.
 fn missing() -> Error {
-    Error::io("use the flow programs")(std::io::Error::other("the embedded object is incomplete"))
+    Error::io("use the flow programs")(io::Error::other("the embedded object is incomplete"))
 }

@@ -1,6 +1,7 @@
 //! The sizes that the operator chooses, and the kernel memory that they take.
 
 use leno_bpf_abi::flow::{Flow, FlowEvent};
+use libbpf_rs::{MapHandle, MapType};
 
 use crate::Error;
 
@@ -50,14 +51,32 @@ impl Sizes {
         Ok(Self { flows, events })
     }
 
-    pub(super) fn flows(self) -> u32 {
+    /// Flows of the table.
+    #[must_use]
+    pub fn flows(self) -> u32 {
         self.flows
     }
 
-    /// A ring buffer's size is a power of two.
-    pub(super) fn event_bytes(self) -> u32 {
-        u32::try_from(ring_of(self.events)).expect("the bound on events is far below")
+    /// Events that may wait.
+    #[must_use]
+    pub fn events(self) -> u32 {
+        self.events
     }
+
+    /// What the kernel's maps are made with. A ring buffer's size is a power of two.
+    pub(super) fn capacities(self) -> Capacities {
+        let bytes = u32::try_from(ring_of(self.events)).expect("the bound on events is far below");
+        Capacities { flows: self.flows, event_bytes: bytes }
+    }
+}
+
+/// The sizes of maps.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Capacities {
+    /// Entries of the table.
+    pub(super) flows: u32,
+    /// Bytes of the ring.
+    pub(super) event_bytes: u32,
 }
 
 /// The kernel memory of a table of so many flows, in bytes.
@@ -66,6 +85,22 @@ pub fn memory_of(flows: u32) -> u64 {
     let flows = u64::from(flows);
     let entry = ENTRY + size_of::<u64>() as u64 + size_of::<Flow>() as u64;
     flows * entry + flows.next_power_of_two() * BUCKET
+}
+
+/// Makes a table of the usual size, and removes it: finds out whether memory limits leave room for it.
+///
+/// # Errors
+/// If the kernel refuses.
+pub fn try_memory() -> Result<(), Error> {
+    let options = libbpf_sys::bpf_map_create_opts {
+        sz: size_of::<libbpf_sys::bpf_map_create_opts>() as libbpf_sys::size_t,
+        ..Default::default()
+    };
+    let (key, value) = (size_of::<u64>() as u32, size_of::<Flow>() as u32);
+    let flows = Sizes::default().flows;
+    MapHandle::create(MapType::LruHash, Some("leno_try"), key, value, flows, &options)
+        .map(drop)
+        .map_err(Error::bpf("make the table of flows in its usual size"))
 }
 
 /// The kernel memory of a ring buffer for so many events, in bytes.

@@ -1,0 +1,264 @@
+//! What accounting may cost, and what happens when it costs more.
+//!
+//! ```text
+//!            over the budget                  over the budget
+//!   full ───────────────────► aggregated ───────────────────► off
+//!        ◄───────────────────            ◄───────────────────
+//!         under half of it for `patience` rounds
+//! ```
+//! A level that was left for another one too soon after it was taken again makes the next wait twice as long, up to a
+//! bound, so that a load at the border does not have the level change all the time.
+
+use std::fmt;
+use std::str::FromStr;
+use std::thread::available_parallelism;
+use std::time::{Duration, Instant};
+
+use leno_bpf::flows::Flows;
+use leno_bpf::{Counting, Error, RunTime};
+use leno_bpf_abi::flow::FlowLevel;
+
+/// Rounds under half of the budget until more is accounted for again: at first, and at most. A round of `leno up` is
+/// 5 s.
+const PATIENCE: u32 = 6;
+const MOST_PATIENCE: u32 = 120;
+/// Parts of a share.
+const MILLION: f64 = 1e6;
+
+/// The most CPU time that the kernel's accounting may take, as a share of that of the whole machine.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Budget(f64);
+
+/// A text that is no [`Budget`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct UnknownBudget(String);
+
+impl Default for Budget {
+    /// One per cent.
+    fn default() -> Self {
+        Self(0.01)
+    }
+}
+
+impl FromStr for Budget {
+    type Err = UnknownBudget;
+
+    /// `1%`, `0.5%`.
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let percent = text.strip_suffix('%').and_then(|number| number.parse::<f64>().ok());
+        match percent {
+            Some(percent) if percent > 0.0 && percent <= 100.0 => Ok(Self(percent / 100.0)),
+            _ => Err(UnknownBudget(text.to_owned())),
+        }
+    }
+}
+
+impl fmt::Display for Budget {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}%", (self.0 * MILLION).round() / 1e4)
+    }
+}
+
+impl fmt::Display for UnknownBudget {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:?} is no share of the machine's CPU: write for example 1% or 0.5%", self.0)
+    }
+}
+
+impl std::error::Error for UnknownBudget {}
+
+impl Budget {
+    pub(crate) fn millionths(self) -> u32 {
+        millionths(self.0).max(1)
+    }
+}
+
+/// Saturates: a share above 1 is a measurement of another clock.
+pub(crate) fn millionths(share: f64) -> u32 {
+    (share.clamp(0.0, 1.0) * MILLION).round() as u32
+}
+
+/// A change of the level.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Step {
+    /// The level from now on.
+    pub level: FlowLevel,
+    /// Whether it is less than before.
+    pub down: bool,
+    /// What was measured, as a share of the machine's CPU time.
+    pub cost: f64,
+    /// The bound.
+    pub budget: Budget,
+}
+
+impl fmt::Display for Step {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let what = match self.level {
+            FlowLevel::Full => "each connection is accounted for",
+            FlowLevel::Aggregated => {
+                "connections that begin are added to the sums of their pairs, and not listed"
+            }
+            FlowLevel::Off => "connections that begin are not accounted for",
+        };
+        let cost = (self.cost * MILLION).round() / 1e4;
+        if self.down {
+            return write!(f, "took {cost}% of the CPU, more than {}: {what}", self.budget);
+        }
+        write!(f, "took {cost}% of the CPU, much less than {}: {what} again", self.budget)
+    }
+}
+
+/// Decides on the level; no clock, no I/O.
+#[derive(Debug)]
+pub(crate) struct Governor {
+    budget: Budget,
+    level: FlowLevel,
+    /// Rounds under half of the budget, one after another.
+    calm: u32,
+    /// How many of them a return takes.
+    patience: u32,
+    /// Rounds since the last return.
+    since_return: Option<u32>,
+}
+
+impl Governor {
+    pub(crate) fn new(budget: Budget) -> Self {
+        Self { budget, level: FlowLevel::Full, calm: 0, patience: PATIENCE, since_return: None }
+    }
+
+    pub(crate) fn level(&self) -> FlowLevel {
+        self.level
+    }
+
+    pub(crate) fn budget(&self) -> Budget {
+        self.budget
+    }
+
+    /// Takes one measurement in.
+    pub(crate) fn judge(&mut self, cost: f64) -> Option<Step> {
+        self.since_return = self.since_return.map(|rounds| rounds + 1);
+        if self.since_return.is_some_and(|rounds| rounds > MOST_PATIENCE) {
+            self.patience = PATIENCE;
+            self.since_return = None;
+        }
+        if cost > self.budget.0 {
+            self.calm = 0;
+            let less = FlowLevel::of(self.level as u8 + 1)?;
+            if self.since_return.take().is_some() {
+                self.patience = (self.patience * 2).min(MOST_PATIENCE);
+            }
+            return Some(self.step(less, true, cost));
+        }
+        self.calm = if cost < self.budget.0 / 2.0 { self.calm + 1 } else { 0 };
+        if self.calm < self.patience {
+            return None;
+        }
+        self.calm = 0;
+        let more = (self.level as u8).checked_sub(1).and_then(FlowLevel::of)?;
+        self.since_return = Some(0);
+        Some(self.step(more, false, cost))
+    }
+
+    fn step(&mut self, level: FlowLevel, down: bool, cost: f64) -> Step {
+        self.level = level;
+        Step { level, down, cost, budget: self.budget }
+    }
+}
+
+/// A measurement of the kernel that is under way.
+#[derive(Debug)]
+pub(crate) struct Measurement {
+    _counting: Counting,
+    began: Instant,
+    before: RunTime,
+}
+
+impl Measurement {
+    pub(crate) fn start(flows: &Flows) -> Result<Self, Error> {
+        let counting = Counting::start()?;
+        Ok(Self { before: flows.run_time()?, began: Instant::now(), _counting: counting })
+    }
+
+    /// The share of the machine's CPU time that the programs took.
+    pub(crate) fn end(self, flows: &Flows) -> Result<f64, Error> {
+        let after = flows.run_time()?.took;
+        // Programs that were replaced meanwhile begin at zero.
+        let took = if after >= self.before.took { after - self.before.took } else { after };
+        let processors = available_parallelism().map_or(1, std::num::NonZero::get);
+        let passed = self.began.elapsed().max(Duration::from_micros(1));
+        Ok(took.as_secs_f64() / passed.as_secs_f64() / processors as f64)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn governor() -> Governor {
+        Governor::new("1%".parse().unwrap())
+    }
+
+    /// Rounds at this cost until the level changes.
+    fn rounds_until(governor: &mut Governor, cost: f64, level: FlowLevel) -> u32 {
+        for round in 1..1000 {
+            if let Some(step) = governor.judge(cost) {
+                assert_eq!(step.level, level);
+                return round;
+            }
+        }
+        panic!("the level stays {:?}", governor.level());
+    }
+
+    #[test]
+    fn it_steps_down_at_once_and_comes_back_after_calm_rounds() {
+        let mut governor = governor();
+        assert_eq!(governor.judge(0.009), None);
+        assert_eq!(rounds_until(&mut governor, 0.011, FlowLevel::Aggregated), 1);
+        assert_eq!(rounds_until(&mut governor, 0.02, FlowLevel::Off), 1);
+        assert_eq!(governor.judge(0.5), None, "there is no less");
+        // Between half of the budget and all of it nothing changes.
+        assert!((0..500).all(|_| governor.judge(0.007).is_none()));
+        assert_eq!(rounds_until(&mut governor, 0.0, FlowLevel::Aggregated), PATIENCE);
+        assert_eq!(rounds_until(&mut governor, 0.001, FlowLevel::Full), PATIENCE);
+        assert!((0..500).all(|_| governor.judge(0.0).is_none()));
+    }
+
+    #[test]
+    fn a_return_that_fails_makes_the_next_one_later_up_to_a_bound() {
+        let mut governor = governor();
+        governor.judge(0.011);
+        let mut waits = Vec::new();
+        for _ in 0..7 {
+            waits.push(rounds_until(&mut governor, 0.0, FlowLevel::Full));
+            assert_eq!(rounds_until(&mut governor, 0.011, FlowLevel::Aggregated), 1);
+        }
+        assert_eq!(waits, [6, 12, 24, 48, 96, 120, 120]);
+        // A return that holds makes it forget.
+        rounds_until(&mut governor, 0.0, FlowLevel::Full);
+        assert!((0..=MOST_PATIENCE).all(|_| governor.judge(0.006).is_none()));
+        rounds_until(&mut governor, 0.011, FlowLevel::Aggregated);
+        assert_eq!(rounds_until(&mut governor, 0.0, FlowLevel::Full), PATIENCE);
+    }
+
+    #[test]
+    fn budgets_are_shares_of_the_machine() {
+        for (text, millionths) in [("1%", 10_000), ("0.5%", 5_000), ("100%", 1_000_000)] {
+            let budget: Budget = text.parse().unwrap();
+            assert_eq!((budget.to_string().as_str(), budget.millionths()), (text, millionths));
+        }
+        for text in ["1", "0%", "101%", "-1%", "x%", "%"] {
+            assert!(text.parse::<Budget>().is_err(), "{text}");
+        }
+        let step = Step {
+            level: FlowLevel::Aggregated,
+            down: true,
+            cost: 0.0134,
+            budget: Budget::default(),
+        };
+        assert_eq!(
+            step.to_string(),
+            "took 1.34% of the CPU, more than 1%: connections that begin are added to the sums of their \
+             pairs, and not listed"
+        );
+    }
+}

@@ -1,0 +1,215 @@
+//! Which hooks the kernel has: each program is loaded by itself and attached where no process runs.
+#![expect(unsafe_code, reason = "bpf_prog_query has no safe wrapper")]
+
+use std::fs::File;
+use std::io;
+use std::os::fd::{AsFd as _, AsRawFd as _};
+
+use libbpf_rs::query::ProgInfoIter;
+use libbpf_rs::{Link, MapCore as _, Object, OpenObject, ProgramMut};
+
+use crate::error::Error;
+use crate::{OBJECT, flows, object};
+
+/// The sizes of the maps whose size operators choose, while programs are only tried: small ones that every
+/// kernel takes (a ring buffer is of whole pages, and the largest page is of 64 KiB).
+const FEW_FLOWS: u32 = 1024;
+const SMALL_RING: u32 = 64 * 1024;
+/// Most programs of others that are listed for one hook: cgroup v2 takes no more.
+const MAX_OTHERS: usize = 64;
+
+/// What a program is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Part {
+    /// Steering connections into proxies.
+    Capture,
+    /// Accounting for connections.
+    Flows,
+}
+
+impl Part {
+    /// All.
+    pub const ALL: [Self; 2] = [Self::Capture, Self::Flows];
+
+    fn object(self) -> Result<OpenObject, Error> {
+        let mut object = match self {
+            Self::Capture => {
+                let mut object = object::open(OBJECT)?;
+                object::configure(&mut object, &object::WIDEST.to_bytes())?;
+                object
+            }
+            // With all that is there while the table is resized.
+            Self::Flows => flows::open_programs(true)?,
+        };
+        for mut map in object.maps_mut() {
+            let entries = match map.name().to_str() {
+                Some("flows") => FEW_FLOWS,
+                Some("events") => SMALL_RING,
+                _ => continue,
+            };
+            map.set_max_entries(entries).map_err(Error::bpf("size a map"))?;
+        }
+        Ok(object)
+    }
+}
+
+/// What became of one program.
+#[derive(Debug)]
+pub struct Tried {
+    /// Its name.
+    pub program: String,
+    /// The section that names its hook, such as `cgroup/connect4`.
+    pub hook: String,
+    /// What it is for.
+    pub part: Part,
+    /// How many instructions the verifier followed (0 before Linux 5.16, which does not report it); or
+    /// why the kernel refuses the program or its attachment.
+    pub outcome: Result<u32, Error>,
+}
+
+/// Loads each program by itself and attaches it to `cgroup` or `netns`, which no process should be in;
+/// nothing stays attached.
+///
+/// # Errors
+/// If an embedded object cannot be read.
+pub fn try_each(cgroup: &File, netns: &File) -> Result<Vec<Tried>, Error> {
+    let mut all = Vec::new();
+    for part in Part::ALL {
+        let names: Vec<(String, String)> = {
+            let object = part.object()?;
+            let text = |text: &std::ffi::OsStr| text.to_string_lossy().into_owned();
+            object.progs().map(|one| (text(one.name()), text(one.section()))).collect()
+        };
+        for (program, hook) in names {
+            let outcome = try_one(part, &program, &hook, cgroup, netns);
+            all.push(Tried { program, hook, part, outcome });
+        }
+    }
+    Ok(all)
+}
+
+fn try_one(part: Part, name: &str, hook: &str, cgroup: &File, netns: &File) -> Result<u32, Error> {
+    let mut object = part.object()?;
+    for mut program in object.progs_mut() {
+        let is_it = program.name() == name;
+        program.set_autoload(is_it);
+    }
+    let object = object::verify(object)?;
+    let mut programs = object.progs_mut();
+    let program = programs.find(|one| one.name() == name).expect("its name is of this object");
+    let link = attach(&object, &program, hook, cgroup, netns)
+        .map_err(Error::bpf(format!("attach {name} to {hook}")))?;
+    let id = link.info().map_err(Error::bpf(format!("read the link of {name}")))?.prog_id;
+    Ok(verified_instructions(id))
+}
+
+fn attach(
+    object: &Object,
+    program: &ProgramMut<'_>,
+    hook: &str,
+    cgroup: &File,
+    netns: &File,
+) -> libbpf_rs::Result<Link> {
+    if hook == "sk_lookup" {
+        return program.attach_netns(netns.as_raw_fd());
+    }
+    if hook.starts_with("iter/") {
+        let sockets = object.maps().find(|map| map.name() == "sockets");
+        return program.attach_iter(sockets.expect("the iterator's map is there").as_fd());
+    }
+    program.attach_cgroup(cgroup.as_raw_fd())
+}
+
+/// How many instructions the verifier followed for a loaded program; 0 if the kernel does not report it.
+#[must_use]
+pub fn verified_instructions(program_id: u32) -> u32 {
+    let mut loaded = ProgInfoIter::default();
+    loaded.find(|one| one.id == program_id).map_or(0, |one| one.verified_insns)
+}
+
+/// How a program of another owner shares a hook of a cgroup with programs of cgroups below.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Sharing {
+    /// All run, those of the cgroup below first.
+    All,
+    /// A program of a cgroup below runs in its place.
+    Overridden,
+    /// Cgroups below can have none.
+    Exclusive,
+}
+
+/// Programs that are attached to a hook of a cgroup.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Others {
+    /// The hook, as sections name it.
+    pub hook: &'static str,
+    /// Names and ids.
+    pub programs: Vec<(String, u32)>,
+    /// How they share the hook.
+    pub sharing: Sharing,
+}
+
+/// The hooks of cgroups that Leno's programs use.
+const CGROUP_HOOKS: &[(&str, u32)] = &[
+    ("cgroup/connect4", libbpf_sys::BPF_CGROUP_INET4_CONNECT),
+    ("cgroup/connect6", libbpf_sys::BPF_CGROUP_INET6_CONNECT),
+    ("cgroup/sendmsg6", libbpf_sys::BPF_CGROUP_UDP6_SENDMSG),
+    ("cgroup/getpeername4", libbpf_sys::BPF_CGROUP_INET4_GETPEERNAME),
+    ("cgroup/getpeername6", libbpf_sys::BPF_CGROUP_INET6_GETPEERNAME),
+    ("cgroup/sock_create", libbpf_sys::BPF_CGROUP_INET_SOCK_CREATE),
+    ("cgroup/getsockopt", libbpf_sys::BPF_CGROUP_GETSOCKOPT),
+    ("cgroup/setsockopt", libbpf_sys::BPF_CGROUP_SETSOCKOPT),
+    ("sockops", libbpf_sys::BPF_CGROUP_SOCK_OPS),
+];
+
+/// What is attached to this cgroup itself on the hooks that Leno's programs use. A hook that the kernel does
+/// not have is left out: [`try_each`] reports it.
+#[must_use]
+pub fn others(cgroup: &File) -> Vec<Others> {
+    let loaded: Vec<_> = ProgInfoIter::default().collect();
+    let named = |id: u32| {
+        let program = loaded.iter().find(|one| one.id == id);
+        let name = program.map(|one| one.name.to_string_lossy().into_owned());
+        (name.unwrap_or_else(|| "?".to_owned()), id)
+    };
+    let mut all = Vec::new();
+    for (hook, kind) in CGROUP_HOOKS {
+        let Ok((ids, flags)) = query(cgroup, *kind) else { continue };
+        if ids.is_empty() {
+            continue;
+        }
+        let sharing = match flags {
+            flags if flags & libbpf_sys::BPF_F_ALLOW_MULTI != 0 => Sharing::All,
+            flags if flags & libbpf_sys::BPF_F_ALLOW_OVERRIDE != 0 => Sharing::Overridden,
+            _ => Sharing::Exclusive,
+        };
+        let programs = ids.into_iter().map(named).collect();
+        all.push(Others { hook, programs, sharing });
+    }
+    all
+}
+
+/// The ids of the programs at one hook of a cgroup, and the flags that they were attached with.
+fn query(cgroup: &File, kind: u32) -> io::Result<(Vec<u32>, u32)> {
+    let mut ids = vec![0u32; MAX_OTHERS];
+    let (mut count, mut flags) = (MAX_OTHERS as u32, 0u32);
+    // SAFETY: `ids` has room for `count` numbers, and all three live through the call.
+    let result = unsafe {
+        libbpf_sys::bpf_prog_query(
+            cgroup.as_raw_fd(),
+            kind,
+            0,
+            &raw mut flags,
+            ids.as_mut_ptr(),
+            &raw mut count,
+        )
+    };
+    if result < 0 {
+        return Err(io::Error::from_raw_os_error(-result));
+    }
+    ids.truncate(count as usize);
+    Ok((ids, flags))
+}
+
+#[cfg(test)]
+mod tests;
