@@ -27,7 +27,7 @@
 //! | cost | none per packet | connection tracking |
 //!
 //! [`Report::probe`] finds out which backends a machine can use by loading them, never by the kernel's
-//! version. This crate starts no processes of the mesh and does not know what a service is.
+//! version; [`Preflight`] tries each program by itself. This crate starts no processes of the mesh and does not know what a service is.
 
 mod backend;
 mod captured;
@@ -39,6 +39,7 @@ mod iptables;
 mod left_out;
 mod mark;
 mod nftables;
+mod preflight;
 mod probe;
 mod stand_in;
 
@@ -48,4 +49,5 @@ pub use cgroup::{cgroup2_root, unmount_shared, unmount_unused};
 pub use error::Error;
 pub use left_out::LeftOut;
 pub use mark::{is_marked, mark, unmark};
+pub use preflight::{Finding, Level, Preflight};
 pub use probe::{BackendReport, Capability, Report};

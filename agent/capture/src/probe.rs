@@ -195,7 +195,7 @@ fn capabilities(status: &str) -> Vec<Capability> {
 }
 
 /// The content of a file of the kernel, or an empty string if it cannot be read.
-fn read(path: &str) -> String {
+pub(crate) fn read(path: &str) -> String {
     fs::read_to_string(path).map(|text| text.trim_end().to_owned()).unwrap_or_default()
 }
 

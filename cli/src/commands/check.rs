@@ -2,6 +2,7 @@
 
 use anyhow::Result;
 use clap::Args;
+use leno_capture::{Level as Ability, Preflight};
 use leno_local::Error;
 use leno_local::check::Finding;
 use leno_local::layout::{DEFAULT_MESH, Layout};
@@ -15,6 +16,7 @@ use super::{Cluster, Output, RunningMesh, block_on, print, print_json};
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:\n  sudo leno check           # this machine\n  \
                   leno check --pre          # a cluster, before Leno is installed\n  \
+                  sudo leno check --pre --ebpf   # this machine's kernel: each program, tried\n  \
                   leno check --cluster      # a cluster that has it")]
 pub(crate) struct Check {
     /// Looks at the cluster that the kubeconfig names, instead of at this machine
@@ -24,6 +26,11 @@ pub(crate) struct Check {
     /// Says whether Leno can be installed in the cluster
     #[arg(long)]
     pre: bool,
+
+    /// With --pre: says whether this machine's kernel can run Leno's programs, by loading and attaching each
+    /// in a control group and a namespace that end with the command
+    #[arg(long, requires = "pre", conflicts_with = "cluster")]
+    ebpf: bool,
 
     #[command(flatten)]
     which: Cluster,
@@ -41,6 +48,9 @@ pub(crate) struct Check {
 }
 
 pub(crate) fn run(check: &Check) -> Result<bool> {
+    if check.ebpf {
+        return of_kernel(check.output);
+    }
     if check.pre || check.cluster || check.which.is_named() {
         return of_cluster(check);
     }
@@ -67,6 +77,25 @@ pub(crate) fn run(check: &Check) -> Result<bool> {
         _ => {}
     }
     Ok(found.healthy())
+}
+
+fn of_kernel(output: Output) -> Result<bool> {
+    let found = Preflight::run();
+    if output == Output::Json {
+        print_json(&found)?;
+        return Ok(found.ready);
+    }
+    let row = |one: &leno_capture::Finding| {
+        let mark = match one.level {
+            Ability::Good => "ok  ",
+            Ability::FallsBack => "warn",
+            Ability::Missing => "BAD ",
+        };
+        (format!("{mark} {}", one.subject), one.text.clone())
+    };
+    let rows: Vec<(String, String)> = found.findings.iter().map(row).collect();
+    print(&columns(&rows))?;
+    Ok(found.ready)
 }
 
 fn of_cluster(check: &Check) -> Result<bool> {

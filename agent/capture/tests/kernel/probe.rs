@@ -1,6 +1,6 @@
 //! What the probe reports for this machine, with and without root.
 
-use leno_capture::{Backend, Choice, Report};
+use leno_capture::{Backend, Choice, Level, Preflight, Report};
 
 use crate::lab::{Lab, Wish, has_root};
 
@@ -29,4 +29,47 @@ fn nothing_works_for_the_proxys_user_and_the_report_says_why() {
         assert!(backend["reason"].as_str().unwrap().contains("not permitted"), "{backend}");
     }
     assert_eq!(report["capabilities"][0]["held"], false);
+}
+
+#[test]
+fn each_program_is_tried_by_itself_and_nothing_is_left() {
+    if !has_root() {
+        return;
+    }
+    let found = Preflight::run();
+    assert!(found.ready, "{found:#?}");
+    let level = |subject: &str| {
+        let one = found.findings.iter().find(|one| one.subject.starts_with(subject));
+        one.unwrap_or_else(|| panic!("{subject}: {found:#?}")).level
+    };
+    for subject in ["BTF", "cgroup2", "bpffs", "capabilities", "memory", "run times", "capture"] {
+        assert_eq!(level(subject), Level::Good, "{subject}: {found:#?}");
+    }
+    for hook in ["cgroup/connect4", "cgroup/getsockopt", "sk_lookup", "sockops", "iter/"] {
+        assert_eq!(level(hook), Level::Good, "{hook}: {found:#?}");
+    }
+    let groups = std::fs::read_dir(leno_capture::cgroup2_root().unwrap()).unwrap();
+    let own = format!("leno-check-{}", std::process::id());
+    assert!(groups.flatten().all(|group| group.file_name() != *own));
+}
+
+#[test]
+fn a_user_without_capabilities_is_told_to_be_root() {
+    if !has_root() {
+        return;
+    }
+    let lab = Lab::new(Backend::Nftables, Wish::default());
+    let found: serde_json::Value = serde_json::from_str(&lab.proxy().ask("preflight")).unwrap();
+    assert_eq!(found["ready"], false, "{found}");
+    let findings = found["findings"].as_array().unwrap();
+    let capabilities = findings.iter().find(|one| one["subject"] == "capabilities").unwrap();
+    assert_eq!(capabilities["level"], "missing");
+    assert!(capabilities["text"].as_str().unwrap().ends_with("run as root"), "{capabilities}");
+}
+
+/// Not a test: prints what `leno check --pre --ebpf -o json` prints, for `make test-kernels`.
+#[test]
+#[ignore = "prints, and asserts nothing"]
+fn prints_what_this_kernel_can_do() {
+    println!("\n{}", serde_json::to_string(&Preflight::run()).unwrap());
 }

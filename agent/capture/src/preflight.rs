@@ -1,0 +1,354 @@
+//! Whether this kernel can run Leno's programs: each one tried, with what stands in for what it lacks.
+
+use std::fs::{self, File};
+use std::path::{Path, PathBuf};
+use std::thread;
+
+use leno_bpf::hooks::{self, Others, Part, Sharing, Tried};
+use nix::mount::{MsFlags, mount};
+use nix::sched::{CloneFlags, unshare};
+use serde::Serialize;
+
+use crate::backend::Backend;
+use crate::error::{self, Error};
+use crate::probe::{self, Report};
+
+/// Where file systems are mounted for the trial, in a mount namespace that ends with it: a directory that
+/// every root has, and that the trial does not use.
+const MOUNT_POINT: &str = "/dev";
+
+/// What was found out.
+#[derive(Clone, Debug, Serialize)]
+pub struct Preflight {
+    /// The kernel's release.
+    pub kernel: String,
+    /// Whether nothing that is needed is missing.
+    pub ready: bool,
+    /// Every finding.
+    pub findings: Vec<Finding>,
+}
+
+/// One thing that was tried.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Finding {
+    /// What.
+    pub subject: String,
+    /// How it is.
+    pub level: Level,
+    /// In words: what works, what stands in for it, or what to do.
+    pub text: String,
+    /// How many instructions the verifier followed, if this is a program and the kernel reports it (since
+    /// Linux 5.16).
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub verified_instructions: Option<u32>,
+}
+
+/// How a thing is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Level {
+    /// As it should be.
+    Good,
+    /// It lacks or costs something, and the text says what stands in for it.
+    FallsBack,
+    /// Nothing stands in for it.
+    Missing,
+}
+
+impl Preflight {
+    /// Loads every program and attaches it in a control group and a network namespace that end with this
+    /// call.
+    #[must_use]
+    pub fn run() -> Self {
+        let report = Report::probe();
+        let mut findings = vec![kernel(&report), btf(&report), capabilities(&report)];
+        match in_namespaces(try_in_namespaces) {
+            Ok(tried) => findings.extend(tried.findings(&report)),
+            Err(error) => findings.push(missing("programs", error.chain())),
+        }
+        findings.extend([jit(), memory(), run_times(), cookies()]);
+        findings.push(capture(&report));
+        let ready = findings.iter().all(|one| one.level != Level::Missing);
+        Self { kernel: report.kernel, ready, findings }
+    }
+}
+
+/// What was tried in the namespaces.
+struct Trial {
+    cgroup2: Result<(), Error>,
+    bpffs: Result<(), Error>,
+    hooks: Vec<Tried>,
+    others: Vec<Others>,
+}
+
+/// A control group without processes; removed when dropped.
+struct EmptyGroup(PathBuf);
+
+impl Drop for EmptyGroup {
+    fn drop(&mut self) {
+        if let Err(error) = fs::remove_dir(&self.0) {
+            tracing::warn!(path = %self.0.display(), %error, "cannot remove a control group");
+        }
+    }
+}
+
+/// On a thread with mount and network namespaces of its own, which the machine does not see.
+fn in_namespaces<T: Send>(work: impl FnOnce() -> Result<T, Error> + Send) -> Result<T, Error> {
+    let inside = || {
+        unshare(CloneFlags::CLONE_NEWNS | CloneFlags::CLONE_NEWNET)
+            .map_err(|errno| Error::io("make namespaces to try programs in")(errno.into()))?;
+        let private = MsFlags::MS_REC | MsFlags::MS_PRIVATE;
+        mount(None::<&str>, "/", None::<&str>, private, None::<&str>)
+            .map_err(|errno| Error::io("keep mounts from the machine")(errno.into()))?;
+        work()
+    };
+    thread::scope(|scope| scope.spawn(inside).join().expect("the trial does not panic"))
+}
+
+fn try_in_namespaces() -> Result<Trial, Error> {
+    let netns = Path::new("/proc/thread-self/ns/net");
+    let netns = File::open(netns).map_err(Error::io("open a network namespace"))?;
+    let bpffs = mount_here("bpf");
+    let cgroup2 = mount_here("cgroup2");
+    if cgroup2.is_err() {
+        return Ok(Trial { cgroup2, bpffs, hooks: Vec::new(), others: Vec::new() });
+    }
+    let root = Path::new(MOUNT_POINT);
+    let open = |path: &Path| {
+        File::open(path).map_err(Error::io(format!("open the control group {}", path.display())))
+    };
+    let others = hooks::others(&open(root)?);
+    let path = root.join(format!("leno-check-{}", std::process::id()));
+    fs::create_dir(&path).map_err(Error::io("make a control group"))?;
+    let group = EmptyGroup(path);
+    let hooks = hooks::try_each(&open(&group.0)?, &netns)?;
+    Ok(Trial { cgroup2, bpffs, hooks, others })
+}
+
+fn mount_here(kind: &str) -> Result<(), Error> {
+    mount(Some(kind), MOUNT_POINT, Some(kind), MsFlags::empty(), None::<&str>)
+        .map_err(|errno| Error::io(format!("mount a file system {kind}"))(errno.into()))
+}
+
+impl Trial {
+    fn findings(&self, report: &Report) -> Vec<Finding> {
+        let mut all = vec![
+            mounted("cgroup2", &report.cgroup2, &self.cgroup2, report),
+            mounted("bpffs", &report.bpffs, &self.bpffs, report),
+        ];
+        all.extend(self.hooks.iter().map(|tried| hook(tried, report)));
+        let is_refused =
+            |hook: &str| self.hooks.iter().any(|one| one.hook == hook && one.outcome.is_err());
+        all.extend(self.others.iter().map(|others| shared(others, is_refused(others.hook))));
+        all
+    }
+}
+
+fn good(subject: impl Into<String>, text: impl Into<String>) -> Finding {
+    let (subject, text) = (subject.into(), text.into());
+    Finding { subject, level: Level::Good, text, verified_instructions: None }
+}
+
+fn falls_back(subject: impl Into<String>, text: impl Into<String>) -> Finding {
+    Finding { level: Level::FallsBack, ..good(subject, text) }
+}
+
+fn missing(subject: impl Into<String>, text: impl Into<String>) -> Finding {
+    Finding { level: Level::Missing, ..good(subject, text) }
+}
+
+/// What captures if the kernel programs cannot; `None` if nothing does.
+fn stand_in(report: &Report) -> Option<Backend> {
+    let usable = report.backends.iter().filter(|one| one.usable && one.backend != Backend::Ebpf);
+    usable.map(|one| one.backend).next()
+}
+
+/// A finding about something that capture by eBPF needs.
+fn lacks_capture(subject: &str, why: &str, report: &Report) -> Finding {
+    match stand_in(report) {
+        Some(backend) => falls_back(subject, format!("{why}; {backend} captures in its place")),
+        None => missing(subject, format!("{why}; nothing captures in its place")),
+    }
+}
+
+fn kernel(report: &Report) -> Finding {
+    good("kernel", format!("{}: each program below was tried on it", report.kernel))
+}
+
+fn btf(report: &Report) -> Finding {
+    if report.btf {
+        return good("BTF", "the kernel describes its types");
+    }
+    let why = "the kernel does not describe its types, so no program can be fitted to it: use one \
+               with CONFIG_DEBUG_INFO_BTF=y";
+    lacks_capture("BTF", why, report)
+}
+
+fn capabilities(report: &Report) -> Finding {
+    let lacking = report.capabilities.iter().filter(|one| !one.held).map(|one| one.name);
+    let lacking: Vec<&str> = lacking.collect();
+    if lacking.is_empty() {
+        return good("capabilities", "all held");
+    }
+    missing("capabilities", format!("{} not held: run as root", lacking.join(", ")))
+}
+
+fn mounted(kind: &str, place: &str, tried: &Result<(), Error>, report: &Report) -> Finding {
+    match tried {
+        Ok(()) => good(kind, place),
+        Err(error) => lacks_capture(kind, &error.chain(), report),
+    }
+}
+
+fn hook(tried: &Tried, report: &Report) -> Finding {
+    let subject = format!("{} ({})", tried.hook, tried.program);
+    match &tried.outcome {
+        Ok(instructions) => {
+            let instructions = (*instructions > 0).then_some(*instructions);
+            let verified = match instructions {
+                Some(count) => format!("loaded and attached; {count} instructions verified"),
+                None => "loaded and attached".to_owned(),
+            };
+            Finding { verified_instructions: instructions, ..good(subject, verified) }
+        }
+        Err(error) => {
+            let why = reason(error);
+            match tried.part {
+                Part::Capture => lacks_capture(&subject, &why, report),
+                Part::Flows => falls_back(subject, format!("{why}; flows are not accounted for")),
+            }
+        }
+    }
+}
+
+/// Why the kernel refuses a program, on one line: the verifier's last words, or the error.
+fn reason(error: &leno_bpf::Error) -> String {
+    let log = match error {
+        leno_bpf::Error::Bpf { log, .. } => log.as_str(),
+        _ => "",
+    };
+    match last_words(log) {
+        Some(line) => format!("the kernel refuses it: {line}"),
+        None => error::chain(error).replace('\n', " "),
+    }
+}
+
+/// The line of a verifier's log that says why: the last one that is not about its own work.
+fn last_words(log: &str) -> Option<&str> {
+    let noise = ["processed ", "libbpf:", "--", "verification time", "stack depth"];
+    let says = |line: &&str| !line.is_empty() && !noise.iter().any(|noise| line.starts_with(noise));
+    log.lines().map(str::trim).rev().find(says)
+}
+
+/// What programs of others on a hook mean.
+fn shared(others: &Others, is_refused: bool) -> Finding {
+    let subject = format!("others at {}", others.hook);
+    let names: Vec<String> =
+        others.programs.iter().map(|(name, id)| format!("{name} (id {id})")).collect();
+    let names = names.join(", ");
+    match others.sharing {
+        Sharing::All => good(
+            subject,
+            format!(
+                "{names}: run after Leno's, which are on control groups below; of a captured connection \
+                 they see 127.0.0.1 or ::1 as its destination"
+            ),
+        ),
+        Sharing::Overridden => falls_back(
+            subject,
+            format!(
+                "{names}: attached with BPF_F_ALLOW_OVERRIDE, so not run for workloads of Leno, whose \
+                 programs are in their place; if they are needed, have their owner attach them with \
+                 BPF_F_ALLOW_MULTI"
+            ),
+        ),
+        Sharing::Exclusive if is_refused => falls_back(
+            subject,
+            format!(
+                "{names}: attached for this machine alone, so the kernel refuses any other; have their \
+                 owner attach them with BPF_F_ALLOW_MULTI"
+            ),
+        ),
+        Sharing::Exclusive => {
+            good(subject, format!("{names}: do not keep Leno's from being attached"))
+        }
+    }
+}
+
+fn jit() -> Finding {
+    let path = "/proc/sys/net/core/bpf_jit_enable";
+    match fs::read_to_string(path).map(|text| text.trim().to_owned()) {
+        Ok(value) if value == "0" => falls_back(
+            "JIT",
+            "the kernel interprets programs, which takes several times the CPU: `sysctl \
+             net.core.bpf_jit_enable=1`",
+        ),
+        Ok(_) => good("JIT", "programs are compiled"),
+        Err(error) => falls_back("JIT", format!("{path}: {error}")),
+    }
+}
+
+/// Whether the maps of one workload and of the usual table of flows can be made within the limits of this
+/// process.
+fn memory() -> Finding {
+    let text = probe::read("/proc/self/limits");
+    let limit = text.lines().find_map(|line| line.strip_prefix("Max locked memory"));
+    let limit = limit.and_then(|rest| rest.split_whitespace().next()).unwrap_or("unknown");
+    let told = if limit == "unlimited" { limit.to_owned() } else { format!("{limit} bytes") };
+    match leno_bpf::flows::try_memory() {
+        Ok(()) => good(
+            "memory",
+            format!("the table of flows has room in its usual size (RLIMIT_MEMLOCK {told})"),
+        ),
+        Err(error) => falls_back(
+            "memory",
+            format!(
+                "{}; flows are not accounted for: raise RLIMIT_MEMLOCK ({told}; counts before Linux 5.11) \
+                 or the memory limit of the control group, or lower --flow-map-size",
+                reason(&error)
+            ),
+        ),
+    }
+}
+
+fn run_times() -> Finding {
+    match leno_bpf::Counting::start() {
+        Ok(_counting) => good("run times", "the kernel can measure what programs cost"),
+        Err(error) => {
+            falls_back("run times", format!("{}; programs run unmeasured", error::chain(&error)))
+        }
+    }
+}
+
+fn cookies() -> Finding {
+    match leno_bpf::has_netns_cookies() {
+        true => good("namespace cookies", "network namespaces have them"),
+        false => falls_back(
+            "namespace cookies",
+            "network namespaces have none (before Linux 5.14): a capture holds for processes of its control \
+             group in any namespace, and flows tell namespaces apart by inode",
+        ),
+    }
+}
+
+fn capture(report: &Report) -> Finding {
+    match report.chosen {
+        Some(Backend::Ebpf) => good("capture", format!("ebpf: {}", report.why)),
+        Some(backend) => falls_back("capture", format!("{backend}: {}", report.why)),
+        None => missing("capture", report.why.clone()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_reason_is_the_verifiers_last_line() {
+        let log = "libbpf: prog 'x': -- BEGIN PROG LOAD LOG --\n0: R1=ctx()\nunknown func \
+                   bpf_get_netns_cookie#122\nprocessed 9 insns (limit 1000000) max_states 0\n-- END PROG \
+                   LOAD LOG --\nlibbpf: failed to load object";
+        assert_eq!(last_words(log), Some("unknown func bpf_get_netns_cookie#122"));
+        assert_eq!(last_words("libbpf: failed to load object"), None);
+    }
+}
