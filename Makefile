@@ -5,7 +5,7 @@ CARGO ?= cargo
 TARGET := $(or $(CARGO_TARGET_DIR),target)
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-programs test lint build release bench-http bench-balance bench-mesh scale fuzz images images-test e2e conformance dist docs reference nightly cluster-up cluster-down clean
+.PHONY: help demo demo-programs test lint build release bench-http bench-balance bench-mesh scale fuzz images images-test e2e conformance test-kernels dist docs reference nightly cluster-up cluster-down clean
 
 # The programs that a mesh on one machine is made of, and the shop and the load of the demo.
 MESH := -p leno -p leno-proxy -p leno-controller -p leno-example-shop -p leno-testkit \
@@ -73,6 +73,9 @@ e2e: ## the mesh on a real cluster of two nodes (needs root and Go; the first ru
 
 conformance: ## the Gateway API's suite for meshes, as it is, on such a cluster; writes docs/conformance
 	@scripts/conformance.sh
+
+test-kernels: ## Debian's kernels from 5.10 on in qemu: every kernel program, captures, flows; writes docs/kernels.md (needs root; 20 minutes)
+	@scripts/kernels.sh
 
 dist: ## static programs as archives and .deb, with manual pages, completions, checksums, install.sh; and their test
 	@scripts/deps.sh build

@@ -7,6 +7,7 @@
 #   scripts/deps.sh lint      the same as build, and Go
 #   scripts/deps.sh images    the same as build, nft and iptables; scripts/images.sh says itself which Go it needs
 #   scripts/deps.sh bench     the same as demo, and the proxies and load generators of benches
+#   scripts/deps.sh kernels   the same as build, and what boots Debian's kernels
 #   scripts/deps.sh test      the same as bench, and every server and client that a test talks to
 #
 # For `test` without root only the programs of `build` are required: a test that lacks its server skips and says so.
@@ -36,6 +37,15 @@ lint="$build
 images="$build
   nft nftables nftables
   iptables-restore iptables iptables-nft"
+kernels="$build
+  qemu-system-x86_64 qemu-system-x86 qemu-system-x86-core
+  busybox busybox-static busybox
+  /etc/protocols netbase setup
+  ip iproute2 iproute
+  dpkg-deb dpkg dpkg
+  xz xz-utils xz
+  zstd zstd zstd
+  python3 python3 python3"
 bench="$demo
   nginx nginx-light nginx-core
   haproxy haproxy haproxy
@@ -70,8 +80,9 @@ case $purpose in
   demo) wanted=$demo ;;
   bench) wanted=$bench ;;
   lint) wanted=$lint ;;
+  kernels) wanted=$kernels ;;
   test) wanted=$test ;;
-  *) echo "scripts/deps.sh: $purpose: say build, demo, bench, lint, images or test" >&2; exit 64 ;;
+  *) echo "scripts/deps.sh: $purpose: say build, demo, bench, lint, images, kernels or test" >&2; exit 64 ;;
 esac
 
 PATH="$PATH:/usr/sbin:/sbin:/usr/local/go/bin"

@@ -1,0 +1,212 @@
+"""Makes docs/kernels.md of what kernels printed on their consoles (scripts/kernels.sh).
+
+    kernels_page.py [--write PAGE] FOLDER...
+
+Each folder is one kernel's: `console`, and `release` with the release and the package's version. Without --write
+the page is printed. Exits 1 if a test failed that is not listed in KNOWN, or a kernel did not come to its end.
+"""
+
+import json
+import re
+import sys
+from pathlib import Path
+
+GROUPS = {
+    "loader": "layouts, decisions, each program attached",
+    "capture": "capture, by eBPF and nftables",
+    "flows": "flows",
+}
+
+# Tests that fail on some kernels for a reason that the page says: a part of the name, the first kernel on which it
+# passes, and the reason.
+KNOWN = [
+    (
+        "fail_closed_refuses_while_no_proxy_listens",
+        (5, 18),
+        "a refused connection fails with EPERM: programs cannot choose the error",
+    ),
+    (
+        "retransmissions_are_counted",
+        (5, 12),
+        "sums grow when a connection ends, and this test reads those of an open one",
+    ),
+    (
+        "an_open_connection_is_read_to_the_byte_and_counted_once",
+        (5, 12),
+        "sums grow when a connection ends, and this test reads those of an open one",
+    ),
+    (
+        "a_killed_proxy_is_replaced",
+        (5, 18),
+        "a refused connection fails with EPERM: programs cannot choose the error",
+    ),
+]
+
+HEAD = """\
+# Kernels
+
+Written by `make test-kernels`, which boots Debian's kernels in an emulator with the tests of the kernel side: nothing
+here is from a table of versions. Each kernel program was loaded by itself and attached
+(`leno check --pre --ebpf`, which does the same on any machine); then the tests ran that capture real connections and
+account for them. All kernels have control groups of version 2 alone.
+"""
+
+
+def sections(console):
+    """The console's parts: (name, lines, exit code)."""
+    current = None
+    for line in console.splitlines():
+        line = line.rstrip()
+        if line.startswith("@@end "):
+            if current:
+                yield current[0], current[1], int(line.split()[1])
+            current = None
+        elif line.startswith("@@"):
+            current = (line[2:], [])
+        elif current:
+            current[1].append(line)
+
+
+def read(folder):
+    release, version = (folder / "release").read_text().split()
+    kernel = {"release": release, "version": version, "suite": folder.name, "tests": {}}
+    console = (folder / "console").read_text(errors="replace").replace("\r", "")
+    for name, lines, _code in sections(console):
+        if name == "preflight":
+            kernel["preflight"] = json.loads(next(line for line in lines if line.startswith("{")))
+        elif name.startswith("tests "):
+            text = "\n".join(lines)
+            result = re.search(r"test result: .* (\d+) passed; (\d+) failed", text)
+            failed = sorted(set(re.findall(r"^test (\S+) .*FAILED$", text, re.M)))
+            kernel["tests"][name[6:]] = {
+                "passed": int(result[1]) if result else None,
+                "failed": failed,
+            }
+    return kernel
+
+
+def known(kernel, test):
+    """Why a test is known to fail on a kernel; None if it should pass."""
+    version = tuple(int(part) for part in short(kernel).split("."))
+    return next((why for name, since, why in KNOWN if name in test and version < since), None)
+
+
+def short(kernel):
+    return re.match(r"\d+\.\d+", kernel["release"])[0]
+
+
+def is_program(finding):
+    return "(leno_" in finding["subject"]
+
+
+def row(cells):
+    return "| " + " | ".join(cells) + " |\n"
+
+
+def table(head, rows):
+    return row(head) + "|" + "---|" * len(head) + "\n" + "".join(row(cells) for cells in rows)
+
+
+def kernels_table(kernels):
+    rows = []
+    for kernel in kernels:
+        capture = finding(kernel, "capture")
+        cells = [kernel["release"], f"{kernel['version']} ({kernel['suite']})", capture["text"].split(":")[0]]
+        for group in GROUPS:
+            tests = kernel["tests"].get(group, {"passed": None, "failed": []})
+            if tests["passed"] is None:
+                cells.append("did not end")
+            elif tests["failed"]:
+                cells.append(f"{tests['passed']} passed, {len(tests['failed'])} failed")
+            else:
+                cells.append(f"all {tests['passed']} passed")
+        rows.append(cells)
+    return table(["kernel", "package", "`auto` captures by", *GROUPS.values()], rows)
+
+
+def finding(kernel, subject):
+    found = kernel["preflight"]["findings"]
+    return next((one for one in found if one["subject"] == subject), {"text": "not tried", "level": "missing"})
+
+
+def programs_table(kernels):
+    subjects = []
+    for kernel in kernels:
+        for one in filter(is_program, kernel["preflight"]["findings"]):
+            if one["subject"] not in subjects:
+                subjects.append(one["subject"])
+    rows = []
+    for subject in subjects:
+        hook, program = re.match(r"(\S+) \((\S+)\)", subject).groups()
+        cells = [f"`{program}`", f"`{hook}`"]
+        for kernel in kernels:
+            one = finding(kernel, subject)
+            if one["level"] == "good":
+                count = one.get("verified_instructions")
+                cells.append("yes" if count is None else f"{count:,}")
+            else:
+                cells.append("no")
+        rows.append(cells)
+    return table(["program", "hook", *(short(kernel) for kernel in kernels)], rows)
+
+
+def notes(kernels):
+    text = ""
+    for kernel in kernels:
+        others = [one for one in kernel["preflight"]["findings"] if one["level"] != "good"]
+        failed = [
+            f"{group}: `{name}`: {known(kernel, name) or 'see the console'}"
+            for group, tests in kernel["tests"].items()
+            for name in tests["failed"]
+        ]
+        if not others and not failed:
+            continue
+        text += f"\n## {short(kernel)}\n"
+        text += "".join(f"- {one['subject']}: {one['text']}\n" for one in others)
+        text += "".join(f"- Failed: {name}\n" for name in failed)
+    return text
+
+
+def page(kernels):
+    return "\n".join(
+        [
+            HEAD,
+            kernels_table(kernels),
+            "How many instructions the verifier followed for each program (`yes`: loaded and attached, and the kernel"
+            " does not\nreport the number, before 5.16; `no`: refused, see below):\n",
+            programs_table(kernels),
+        ]
+    ) + notes(kernels)
+
+
+def unexpected(kernels):
+    for kernel in kernels:
+        for group in GROUPS:
+            tests = kernel["tests"].get(group)
+            if tests is None or tests["passed"] is None:
+                yield f"{kernel['release']}: {group} did not end"
+            else:
+                yield from (f"{kernel['release']}: {name}" for name in tests["failed"] if not known(kernel, name))
+
+
+def main():
+    arguments = sys.argv[1:]
+    write = None
+    if arguments[:1] == ["--write"]:
+        write, arguments = arguments[1], arguments[2:]
+    kernels = [read(Path(folder)) for folder in arguments]
+    for kernel in kernels:
+        if "preflight" not in kernel:
+            sys.exit(f"{kernel['release']} printed nothing: see target/kernels/{kernel['suite']}/console")
+    text = page(kernels)
+    if write:
+        Path(write).write_text(text)
+    else:
+        print(text)
+    problems = list(unexpected(kernels))
+    for problem in problems:
+        print(f"FAILED on {problem}", file=sys.stderr)
+    sys.exit(1 if problems else 0)
+
+
+main()
