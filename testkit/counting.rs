@@ -1,5 +1,5 @@
-//! An allocator for tests that counts, for each thread, how often memory was allocated. Such a test is a program of its
-//! own and includes this file by its path.
+//! An allocator for tests that counts, for each thread, how often memory was allocated and how many bytes are in use.
+//! Such a test is a program of its own and includes this file by its path.
 #![expect(unsafe_code, reason = "an allocator is unsafe by its nature")]
 
 use std::alloc::{GlobalAlloc, Layout, System};
@@ -7,6 +7,8 @@ use std::cell::Cell;
 
 thread_local! {
     pub(crate) static ALLOCATIONS: Cell<u64> = const { Cell::new(0) };
+    /// Allocated by this thread and not freed by it.
+    pub(crate) static BYTES: Cell<i64> = const { Cell::new(0) };
 }
 
 struct Counting;
@@ -16,11 +18,13 @@ unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         // An error means that the thread is ending.
         let _ = ALLOCATIONS.try_with(|count| count.set(count.get() + 1));
+        let _ = BYTES.try_with(|bytes| bytes.set(bytes.get() + layout.size() as i64));
         // SAFETY: the caller fulfils the contract of `alloc`.
         unsafe { System.alloc(layout) }
     }
 
     unsafe fn dealloc(&self, block: *mut u8, layout: Layout) {
+        let _ = BYTES.try_with(|bytes| bytes.set(bytes.get() - layout.size() as i64));
         // SAFETY: the caller fulfils the contract of `dealloc`.
         unsafe { System.dealloc(block, layout) }
     }

@@ -4,6 +4,7 @@ use std::future::poll_fn;
 use std::io;
 use std::pin::{Pin, pin};
 use std::task::{Context, Poll, Waker, ready};
+use std::time::Duration;
 
 use leno_transport::budget;
 use tokio::io::AsyncWrite;
@@ -83,66 +84,100 @@ impl<S: Io> Conn<S> {
     /// while the worker's budget is used up fails with [`Cause::MemoryBudget`].
     pub async fn read_request(&mut self, limits: &Limits) -> Result<Option<RequestHead>, Failure> {
         let never = pin!(std::future::pending());
-        self.read_request_until(limits, never, &mut false).await
+        if self.request_begins(limits.idle, never, &mut false).await {
+            self.read_head(limits).await
+        } else {
+            Ok(None)
+        }
     }
 
-    /// The same; none, too, once `leave` is ready while nothing of a request is here. `left` says whether it
-    /// was ready already, for the next call.
-    pub(crate) async fn read_request_until<L: Future<Output = ()>>(
+    /// Waits for the first byte of a request, `longest` at most. Not once `leave` is ready; `left` says
+    /// whether it was ready already, for the next call. `false`: there is none.
+    ///
+    /// An idle connection waits here, so that this holds next to nothing.
+    pub(crate) async fn request_begins<L: Future<Output = ()>>(
         &mut self,
-        limits: &Limits,
+        longest: Duration,
         mut leave: Pin<&mut L>,
         left: &mut bool,
-    ) -> Result<Option<RequestHead>, Failure> {
-        let mut head = RequestHead::default();
-        let mut wait = HeadWait::default();
+    ) -> bool {
+        let (mut skipped, mut until) = (false, None);
         poll_fn(|cx| {
-            let polled = self.poll_request(&mut head, &mut wait, limits, cx);
-            if polled.is_ready() || wait.begun {
+            let polled = self.poll_begins(longest, (&mut skipped, &mut until), cx);
+            if polled.is_ready() {
                 return polled;
             }
             *left = *left || leave.as_mut().poll(cx).is_ready();
-            if *left { Poll::Ready(Ok(false)) } else { Poll::Pending }
+            if *left { Poll::Ready(false) } else { Poll::Pending }
         })
         .await
-        .map(|found| found.then_some(head))
     }
 
-    fn poll_request(
+    fn poll_begins(
+        &mut self,
+        longest: Duration,
+        (skipped, until): (&mut bool, &mut Option<Instant>),
+        cx: &mut Context<'_>,
+    ) -> Poll<bool> {
+        while self.skip_empty_line(skipped) {
+            if self.read_closed {
+                return Poll::Ready(false);
+            }
+            match self.received.poll_fill(&mut self.io, cx) {
+                Poll::Ready(Ok(0)) => self.read_closed = true,
+                Poll::Ready(Ok(_)) => {}
+                Poll::Ready(Err(_)) => return Poll::Ready(false),
+                Poll::Pending => {
+                    let until = *until.get_or_insert_with(|| Instant::now() + longest);
+                    return self.alarm.poll_at(until, cx).map(|()| false);
+                }
+            }
+        }
+        Poll::Ready(true)
+    }
+
+    /// Reads the head of a request that has begun. `None`: what has begun was no more than the rest of
+    /// an empty line.
+    pub(crate) async fn read_head(
+        &mut self,
+        limits: &Limits,
+    ) -> Result<Option<RequestHead>, Failure> {
+        let (mut head, mut until) = (RequestHead::default(), None);
+        let read = poll_fn(|cx| self.poll_head(&mut head, &mut until, limits, cx)).await?;
+        Ok(read.then_some(head))
+    }
+
+    fn poll_head(
         &mut self,
         head: &mut RequestHead,
-        wait: &mut HeadWait,
+        until: &mut Option<Instant>,
         limits: &Limits,
         cx: &mut Context<'_>,
     ) -> Poll<Result<bool, Failure>> {
         let refused = |error| Failure::new(Place::Client, Cause::Head(error));
         loop {
-            if !wait.begun && !self.skip_empty_line(wait) {
-                wait.begun = true;
-            }
-            if wait.begun && !budget::admits() {
+            if !budget::admits() {
                 return Poll::Ready(Err(Failure::new(Place::Us, Cause::MemoryBudget)));
             }
-            if wait.begun && head.parse(self.received.bytes(), limits).map_err(refused)? {
+            if head.parse(self.received.bytes(), limits).map_err(refused)? {
                 return Poll::Ready(Ok(true));
             }
             if self.read_closed {
-                return Poll::Ready(self.end_of_requests());
+                return Poll::Ready(match self.received.bytes() {
+                    [b'\r'] => Ok(false),
+                    _ => Err(Failure::new(Place::Client, Cause::Closed)),
+                });
             }
             match self.received.poll_fill(&mut self.io, cx) {
                 Poll::Ready(Ok(0)) => self.read_closed = true,
                 Poll::Ready(Ok(_)) => {}
-                Poll::Ready(Err(_)) if self.received.is_empty() => return Poll::Ready(Ok(false)),
                 Poll::Ready(Err(error)) => {
                     return Poll::Ready(Err(Failure::new(Place::Client, Cause::Broken(error))));
                 }
                 Poll::Pending => {
-                    ready!(self.alarm.poll_at(wait.deadline(limits), cx));
-                    return Poll::Ready(if wait.begun {
-                        Err(Failure::new(Place::Client, Cause::HeadTimeout))
-                    } else {
-                        Ok(false)
-                    });
+                    let until = *until.get_or_insert_with(|| Instant::now() + limits.head);
+                    ready!(self.alarm.poll_at(until, cx));
+                    return Poll::Ready(Err(Failure::new(Place::Client, Cause::HeadTimeout)));
                 }
             }
         }
@@ -150,22 +185,15 @@ impl<S: Io> Conn<S> {
 
     /// Some clients end a body with a CRLF too many: one empty line before a request is skipped
     /// (RFC 9112 section 2.2). Whether what is there may still be that line, or nothing.
-    fn skip_empty_line(&mut self, wait: &mut HeadWait) -> bool {
-        if !wait.skipped && self.received.bytes().starts_with(b"\r\n") {
+    fn skip_empty_line(&mut self, skipped: &mut bool) -> bool {
+        if !*skipped && self.received.bytes().starts_with(b"\r\n") {
             self.received.consume(2);
-            wait.skipped = true;
+            *skipped = true;
         }
         match self.received.bytes() {
             [] => true,
-            [b'\r'] => !wait.skipped,
+            [b'\r'] => !*skipped,
             _ => false,
-        }
-    }
-
-    fn end_of_requests(&self) -> Result<bool, Failure> {
-        match self.received.bytes() {
-            [] | [b'\r'] => Ok(false),
-            _ => Err(Failure::new(Place::Client, Cause::Closed)),
         }
     }
 
@@ -277,26 +305,6 @@ impl<S: Io> Conn<S> {
         let received = self.received.bytes().to_vec();
         self.received = Received::new(Buffer::default());
         (self.io, received)
-    }
-}
-
-/// Where the wait for a head has got to.
-#[derive(Debug, Default)]
-struct HeadWait {
-    /// The first byte of a head is here.
-    begun: bool,
-    skipped: bool,
-    idle_until: Option<Instant>,
-    head_until: Option<Instant>,
-}
-
-impl HeadWait {
-    fn deadline(&mut self, limits: &Limits) -> Instant {
-        if self.begun {
-            *self.head_until.get_or_insert_with(|| Instant::now() + limits.head)
-        } else {
-            *self.idle_until.get_or_insert_with(|| Instant::now() + limits.idle)
-        }
     }
 }
 

@@ -61,6 +61,13 @@ pub enum Framing {
     UntilClose,
 }
 
+/// Whether a request with this method may be sent again although a server may have seen it
+/// (RFC 9110 section 9.2.2).
+#[must_use]
+pub fn is_idempotent(method: &str) -> bool {
+    matches!(method, "GET" | "HEAD" | "OPTIONS" | "TRACE" | "PUT" | "DELETE")
+}
+
 /// A range in a head, counted from the head's first byte.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) struct Span {

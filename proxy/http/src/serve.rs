@@ -28,36 +28,47 @@ pub enum After {
     Abort,
 }
 
-/// Serves requests until the client is done: `forward` each one that can be read, and answer the one
-/// that cannot, of which `refused` is told the status and the cause. Once `leave` is ready, a client that
-/// sends nothing is done.
+/// Serves requests until the client is done: `request` serves each one whose first byte is here, mostly by
+/// [`serve_begun`]. Once `leave` is ready, a client that sends nothing is done.
 pub async fn serve<S: Io>(
     mut client: Conn<S>,
     (limits, leave): (&Limits, impl Future<Output = ()>),
-    mut forward: impl AsyncFnMut(&mut Conn<S>, &RequestHead) -> After,
-    refused: impl FnOnce(u16, &'static str),
+    mut request: impl AsyncFnMut(Conn<S>) -> (Conn<S>, After),
 ) {
     let (mut leave, mut left) = (pin!(leave), false);
-    loop {
-        match client.read_request_until(limits, leave.as_mut(), &mut left).await {
-            Ok(Some(request)) => match forward(&mut client, &request).await {
-                After::Next => {}
-                After::Close => break,
-                After::Abort => return client.abort(),
-            },
-            Ok(None) => break,
-            Err(failure) => {
-                if let Some(status) = failure.status() {
-                    let cause = failure.cause.label();
-                    refused(status, cause);
-                    // An error: the client has left already.
-                    let _gone = client.respond(None, &Answer::error(status, cause)).await;
-                }
-                break;
-            }
+    while client.request_begins(limits.idle, leave.as_mut(), &mut left).await {
+        let after;
+        (client, after) = request(client).await;
+        match after {
+            After::Next => {}
+            After::Close => break,
+            After::Abort => return client.abort(),
         }
     }
     client.close(limits).await;
+}
+
+/// Serves one request that has begun: `forward` it if it can be read; otherwise answer it, and report the
+/// status and the cause to `refused`.
+pub async fn serve_begun<S: Io>(
+    client: &mut Conn<S>,
+    limits: &Limits,
+    forward: impl AsyncFnOnce(&mut Conn<S>, &RequestHead) -> After,
+    refused: impl FnOnce(u16, &'static str),
+) -> After {
+    match client.read_head(limits).await {
+        Ok(Some(request)) => forward(client, &request).await,
+        Ok(None) => After::Close,
+        Err(failure) => {
+            if let Some(status) = failure.status() {
+                let cause = failure.cause.label();
+                refused(status, cause);
+                // An error: the client has left already.
+                let _gone = client.respond(None, &Answer::error(status, cause)).await;
+            }
+            After::Close
+        }
+    }
 }
 
 impl<S: Io> Conn<S> {

@@ -4,7 +4,7 @@ use std::cell::Cell;
 use std::net::SocketAddr;
 use std::rc::Rc;
 
-use leno_http::{ClientError, ClientPool, ConnPool, Lent};
+use leno_pool::{CONN_IDLE, Lent, Pool, PoolError};
 use leno_transport::{
     CONNECT_TIMEOUT, ClientAddress, ConnectError, Counted, connect, own_addresses,
 };
@@ -32,9 +32,8 @@ pub(crate) struct Server {
     answers: Cell<SocketAddr>,
     /// It has sent HTTP/2's SETTINGS before its client had said anything.
     http2_first: Cell<bool>,
-    pub(crate) pool: ConnPool<Counted>,
-    /// Connections that the requests of HTTP/2 clients share.
-    pub(crate) clients: ClientPool<(), Rc<ConnectError>>,
+    /// The requests of HTTP/2 clients share connections.
+    pub(crate) pool: Pool<Counted, (), ConnectError>,
 }
 
 /// Why the application has no stream for a request. It has seen nothing of it.
@@ -59,8 +58,7 @@ impl Server {
             on_loopback,
             answers: Cell::new(dialled),
             http2_first: Cell::new(false),
-            pool: ConnPool::default(),
-            clients: ClientPool::new(Rc::clone(limits)),
+            pool: Pool::new(Rc::clone(limits), CONN_IDLE),
         }
     }
 
@@ -95,21 +93,17 @@ impl Application {
     pub(crate) async fn stream(&self, deadline: Option<Instant>) -> Result<Lent<()>, NoStream> {
         let connect = || {
             let application = Self::new(self.client.clone(), Rc::clone(&self.server));
-            async move {
-                let connected = application.connect().await;
-                connected.map(|stream| Some((stream, ()))).map_err(Rc::new)
-            }
+            async move { application.connect().await.map(|stream| (stream, ())) }
         };
-        let lent = self.server.clients.get(connect);
+        let lent = self.server.pool.stream(connect);
         let lent = match deadline {
             None => lent.await,
             Some(deadline) => timeout_at(deadline, lent).await.map_err(|_| NoStream::Deadline)?,
         };
-        match lent {
-            Ok(Some(lent)) => Ok(lent),
-            Ok(None) | Err(ClientError::Full) => Err(NoStream::Full),
-            Err(ClientError::Connect(error)) => Err(NoStream::Unreachable(error)),
-        }
+        lent.map_err(|error| match error {
+            PoolError::Connect(error) => NoStream::Unreachable(error),
+            PoolError::Full | PoolError::Late => NoStream::Full,
+        })
     }
 
     /// Connects where it answered last, then on the address the client dialled, then, where it may

@@ -6,8 +6,8 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use leno_http::{
-    After, Call, Cause, Conn, Exchange, Failure, HeldBody, Io, Order, Place, RequestHead, exchange,
-    grpc_status_of, h2_to_h1, h2_to_h2, is_idempotent, serve_streams,
+    After, Call, Cause, Conn, Exchange, Failure, Handlers, HeldBody, Io, Order, Place, RequestHead,
+    exchange, grpc_status_of, h2_to_h1, h2_to_h2, is_idempotent, serve_begun, serve_streams,
 };
 use leno_telemetry::{Begun, Counter, Outcome};
 use leno_transport::{ConnectError, Counted, Peeked, unless_gone};
@@ -35,23 +35,42 @@ const MAX_TRIES: usize = 3;
 /// gRPC's DEADLINE_EXCEEDED.
 const GRPC_DEADLINE_EXCEEDED: u8 = 4;
 
+/// A connection on which a request of HTTP/1 has begun, with what it is served by.
+pub(crate) type BegunOn<S> = (Rc<Shared>, Rc<Application>, (Rc<Peer>, Rc<Caller>), Conn<S>);
+
+/// What serves a request of an HTTP/1 client.
+pub(crate) type Http1Handlers<S> = Handlers<BegunOn<S>, (Conn<S>, After)>;
+
 /// Serves the requests of an HTTP/1 client until it is done.
-pub(crate) async fn serve_http1<S: Io>(
-    shared: &Shared,
-    application: &Application,
-    (edge, caller): (&Peer, &Caller),
+pub(crate) async fn serve_http1<S: Io + 'static>(
+    (shared, handlers): (&Rc<Shared>, &Http1Handlers<S>),
+    application: &Rc<Application>,
+    (edge, caller): (&Rc<Peer>, Rc<Caller>),
     client: Peeked<S>,
 ) {
     let (first, client) = client.into_parts();
     let client = Conn::with_received(client, &first);
     drop(first);
+    let request = |client| {
+        let counted = (Rc::clone(edge), Rc::clone(&caller));
+        handlers.serve((Rc::clone(shared), Rc::clone(application), counted, client))
+    };
+    let leave = shared.parts.activity.idle_left();
+    leno_http::serve(client, (&shared.parts.limits, leave), request).await;
+}
+
+/// Serves one request of an HTTP/1 client.
+pub(crate) async fn serve_request<S: Io>(
+    (shared, application, (edge, caller), mut client): BegunOn<S>,
+) -> (Conn<S>, After) {
+    let (shared, edge) = (&*shared, &*edge);
     let forward = async |client: &mut Conn<S>, request: &RequestHead| {
         let _busy = shared.parts.activity.enter();
-        forward(shared, application, (edge, caller), (client, request)).await
+        forward(shared, &application, (edge, &caller), (client, request)).await
     };
     let refused = |status, cause| shared.parts.registry.unreadable(edge, status, cause);
-    let leave = shared.parts.activity.idle_left();
-    leno_http::serve(client, (&shared.parts.limits, leave), forward, refused).await;
+    let after = serve_begun(&mut client, &shared.parts.limits, forward, refused).await;
+    (client, after)
 }
 
 /// A request of an HTTP/2 client, with what it is served by.

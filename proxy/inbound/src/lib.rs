@@ -38,7 +38,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use leno_discovery::Directory;
-use leno_http::{Limits, Tasks};
+use leno_http::{Handlers, Limits, Tasks};
 use leno_telemetry::{Counter, Direction, EdgeLabels, Registry};
 use leno_tls::{Acceptor, TlsStream};
 use leno_transport::{
@@ -114,6 +114,10 @@ pub(crate) struct Shared {
     pub(crate) h2_limits: Rc<leno_h2::Limits>,
     /// The tasks that serve requests of HTTP/2 clients.
     pub(crate) tasks: Rc<Tasks<http::Job>>,
+    /// What serves a request of an HTTP/1 client without a proxy.
+    plain: http::Http1Handlers<TcpStream>,
+    /// The same of another proxy.
+    meshed: http::Http1Handlers<TlsStream>,
     /// How many requests the policy allows.
     limits: RefCell<Rc<RateLimits>>,
     /// Reports changes of the policy.
@@ -173,6 +177,8 @@ impl Inbound {
             parts,
             h2_limits,
             tasks,
+            plain: Handlers::new(http::serve_request),
+            meshed: Handlers::new(http::serve_request),
             limits,
             limited,
             policies,
@@ -211,7 +217,9 @@ impl Inbound {
         let client = Client { identity: None, address, instance };
         let application = self.application(destination, client.address);
         let access = Access::new(&client, application.dialled().port());
+        // In boxes: idle connections of HTTP hold no room for it, nor for what relays bytes.
         let accepted = accept::accept(&self.shared, &application, stream, &access, rules);
+        let accepted = Box::pin(accepted);
         let Some(accepted) = accepted.await else { return };
         if let Err(refusal) = admit(&admitted, &accepted, rules.mtls) {
             self.shared.refuse(&client, refusal);
@@ -225,12 +233,15 @@ impl Inbound {
             Accepted::Http { client: stream, protocol } => {
                 let edge = self.shared.edge(&client);
                 let caller = Caller::new(&client, access);
-                self.requests((&edge, caller, false), &application, stream, protocol).await;
+                let handlers = &self.shared.plain;
+                let counted = (&edge, caller, false);
+                self.requests(counted, &application, stream, (protocol, handlers)).await;
             }
             Accepted::Opaque { client: stream, server, tls } => {
                 let edge = self.shared.edge(&client);
                 let peer = (&*edge, &access);
-                opaque::serve(&self.shared, &application, peer, stream, (server, tls)).await;
+                let known = (server, tls);
+                Box::pin(opaque::serve(&self.shared, &application, peer, stream, known)).await;
             }
             Accepted::Unreachable { client: stream, error } => {
                 let edge = self.shared.edge(&client);
@@ -279,11 +290,13 @@ impl Inbound {
                     }
                 };
                 let peer = (&*edge, &caller.access);
-                return opaque::serve(&self.shared, application, peer, stream, (None, tls)).await;
+                let relay = opaque::serve(&self.shared, application, peer, stream, (None, tls));
+                return Box::pin(relay).await;
             }
             (protocol, _) => protocol,
         };
-        self.requests((&edge, caller, is_mesh), application, stream, protocol).await;
+        let handlers = &self.shared.meshed;
+        self.requests((&edge, caller, is_mesh), application, stream, (protocol, handlers)).await;
     }
 
     /// The TLS of the application that a client sends as bytes. It is read if policies depend on its
@@ -302,18 +315,19 @@ impl Inbound {
     }
 
     /// Serves the requests of a client, of either version.
-    async fn requests<S: Io>(
+    async fn requests<S: Io + 'static>(
         &self,
         (edge, caller, is_mesh): (&Rc<Peer>, Caller, bool),
         application: &Rc<Application>,
         client: Peeked<S>,
-        version: Protocol,
+        (version, handlers): (Protocol, &http::Http1Handlers<S>),
     ) {
+        let counted = (edge, Rc::new(caller));
         if version == Protocol::Http2 {
-            let counted = (edge, Rc::new(caller));
-            http::serve_http2(&self.shared, application, counted, client, is_mesh).await;
+            let served = http::serve_http2(&self.shared, application, counted, client, is_mesh);
+            Box::pin(served).await;
         } else {
-            http::serve_http1(&self.shared, application, (&**edge, &caller), client).await;
+            http::serve_http1((&self.shared, handlers), application, counted, client).await;
         }
     }
 
@@ -325,14 +339,14 @@ impl Inbound {
     /// Closes idle connections that are too old. To be called every few seconds.
     pub fn sweep(&self) {
         self.shared.tasks.sweep();
+        self.shared.plain.sweep();
+        self.shared.meshed.sweep();
         self.shared.limits().sweep();
         self.shared.policies().sweep();
         let mut servers = self.servers.borrow_mut();
         servers.retain(|_, server| {
             server.pool.sweep();
-            server.clients.sweep();
-            let idle = server.pool.is_empty() && server.clients.is_empty();
-            Rc::strong_count(server) > 1 || !idle
+            Rc::strong_count(server) > 1 || !server.pool.is_empty()
         });
     }
 

@@ -8,21 +8,19 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use leno_balance::{Balancer, Candidate, Nearness, NoPick, Pick, Wanted, hash};
-use leno_http::Dialer;
 use leno_policy::effective;
+use leno_pool::{CONN_IDLE, MESH_IDLE};
 use leno_resilience::Gate;
 use leno_telemetry::{Counter, Direction, Edge, EdgeLabels};
-use leno_tls::Channel;
 use leno_types::mesh::{Distribution, Endpoint, External, Service};
 use leno_types::traffic::Traffic;
 use leno_types::{InstanceName, Protocol};
 
 use crate::Shared;
-use crate::connect::OpenError;
 use crate::external::{Outside, UNREACHABLE};
 use crate::policy::{EndpointPolicy, RequestPolicy};
 use crate::routes::Routes;
-use crate::server::Clients;
+use crate::server::Pool;
 use crate::streams::Streams;
 
 /// What the endpoints of a destination have in common.
@@ -94,16 +92,12 @@ pub(crate) struct ServiceLabels {
 pub(crate) struct Remote {
     pub(crate) endpoint: Endpoint,
     pub(crate) address: SocketAddr,
-    /// Connections of HTTP/1.
-    pub(crate) pool: Dialer<Channel, OpenError>,
+    /// The connections to it.
+    pub(crate) pool: Pool,
     /// Those to all endpoints of the service.
     pub(crate) connections: Rc<Gate>,
-    /// Connections that requests share.
-    pub(crate) clients: Clients,
     /// How TLS is begun with it, where it is outside of the mesh.
     pub(crate) outside: Option<Rc<Outside>>,
-    /// The other side has agreed on HTTP/1 when HTTP/2 was offered.
-    pub(crate) http1_only: Cell<bool>,
     edge: OnceCell<Rc<Edge>>,
     labels: EdgeLabels,
 }
@@ -342,7 +336,7 @@ impl Backends {
     /// one.
     pub(crate) fn close_idle(&self) -> bool {
         let balancer = self.balancer.borrow();
-        balancer.endpoints().any(|(remote, _)| remote.pool.idle().take().is_some())
+        balancer.endpoints().any(|(remote, _)| remote.pool.take().is_some())
     }
 
     /// Whether there are endpoints that are none of `tried`.
@@ -354,7 +348,7 @@ impl Backends {
     /// Endpoints that no shared connection is open to, or on its way.
     pub(crate) fn unconnected(&self) -> Vec<SocketAddr> {
         let balancer = self.balancer.borrow();
-        let without = balancer.endpoints().filter(|(remote, _)| remote.clients.is_empty());
+        let without = balancer.endpoints().filter(|(remote, _)| !remote.pool.is_shared());
         without.map(|(remote, _)| remote.address).collect()
     }
 
@@ -389,8 +383,7 @@ impl Backends {
     pub(crate) fn sweep(&self) {
         self.count_ejections();
         for (remote, _in_flight) in self.balancer.borrow().endpoints() {
-            remote.pool.idle().sweep();
-            remote.clients.sweep();
+            remote.pool.sweep();
         }
         let now = leno_transport::now();
         for (remote, reason) in self.balancer.borrow().ejected_endpoints(now) {
@@ -414,15 +407,16 @@ impl Backends {
         let mut labels = self.edge_labels(Some(&endpoint));
         labels.mtls &= !own;
         let is_mesh = endpoint.identity.is_some() && !own;
-        let limits = if is_mesh { &self.shared.mesh_limits } else { &self.shared.h2_limits };
+        let (limits, shared_idle) = match is_mesh {
+            true => (&self.shared.mesh_limits, MESH_IDLE),
+            false => (&self.shared.h2_limits, CONN_IDLE),
+        };
         Remote {
             address,
-            pool: Dialer::default(),
+            pool: Pool::new(Rc::clone(limits), shared_idle),
             connections: Rc::clone(&self.connections),
-            clients: Clients::new(Rc::clone(limits)),
             outside: self.outside.borrow().clone().filter(|_| endpoint.identity.is_none()),
             endpoint,
-            http1_only: Cell::new(false),
             edge: OnceCell::new(),
             labels,
         }

@@ -42,8 +42,15 @@ pub(crate) async fn serve(
             opaque::refused(shared, backends, (destination.original(), &tls, 0), CLIENT_SILENT);
             client.reset();
         }
-        Ok(Verdict::Silent) => race(shared, destination, backends, client).await,
-        detected => follow(shared, (destination, backends), (client, detected), None).await,
+        Ok(Verdict::Silent) => Box::pin(race(shared, destination, backends, client)).await,
+        Ok(version @ (Verdict::Http1 | Verdict::Http2)) => {
+            count_version(shared, &version);
+            serve_version(shared, destination, &version, client).await;
+        }
+        detected => {
+            let detected = (client, detected);
+            Box::pin(follow(shared, (destination, backends), detected, None)).await;
+        }
     }
 }
 
@@ -87,12 +94,34 @@ pub(crate) async fn serve_http(
 ) {
     let waits = Waits::declared_http(shared.limits.idle, shared.limits.head);
     match client.detect(declared, &waits).await {
-        Ok(Verdict::Http2) => http::serve_http2(shared, destination, client).await,
-        Ok(Verdict::Http1) => http::serve_http1(shared, destination, client).await,
+        Ok(version @ (Verdict::Http1 | Verdict::Http2)) => {
+            serve_version(shared, destination, &version, client).await;
+        }
         // It has left, or was silent.
         Ok(_) => {}
         Err(error) => broke_off(client, &error),
     }
+}
+
+/// Serves the requests of a client whose version of HTTP was detected.
+async fn serve_version(
+    shared: &Rc<Shared>,
+    destination: &Rc<Destination>,
+    version: &Verdict,
+    client: Peeked<TcpStream>,
+) {
+    match version {
+        // In a box: idle connections of HTTP/1 hold no room for it.
+        Verdict::Http2 => Box::pin(http::serve_http2(shared, destination, client)).await,
+        _ => http::serve_http1(shared, destination, client).await,
+    }
+}
+
+fn count_version(shared: &Shared, version: &Verdict) {
+    shared.registry.count(match version {
+        Verdict::Http2 => Counter::OutboundDetectedHttp2,
+        _ => Counter::OutboundDetectedHttp1,
+    });
 }
 
 /// The client has sent something, or ended. It is relayed over `opened` where that is there and it
@@ -104,15 +133,10 @@ async fn follow(
     opened: Option<(Attempts<'_>, Opened)>,
 ) {
     let tls = match detected {
-        Ok(Verdict::Http1) => {
+        Ok(version @ (Verdict::Http1 | Verdict::Http2)) => {
             drop(opened);
-            shared.registry.count(Counter::OutboundDetectedHttp1);
-            return http::serve_http1(shared, destination, client).await;
-        }
-        Ok(Verdict::Http2) => {
-            drop(opened);
-            shared.registry.count(Counter::OutboundDetectedHttp2);
-            return http::serve_http2(shared, destination, client).await;
+            count_version(shared, &version);
+            return serve_version(shared, destination, &version, client).await;
         }
         Ok(Verdict::Tls(hello)) => note_tls(shared, hello),
         // What is undecided is passed on as bytes: the server's own proxy enforces its policies.

@@ -2,7 +2,7 @@
 
 use std::rc::Rc;
 
-use leno_http::{Call, Conn, RequestHead, serve_streams};
+use leno_http::{After, Call, Conn, RequestHead, serve_begun, serve_streams};
 use leno_transport::Peeked;
 use tokio::net::TcpStream;
 
@@ -12,15 +12,29 @@ use crate::external::with_remedy;
 use crate::forward::{Forwarded, forward};
 use crate::request::OfHttp1;
 
+/// A connection on which a request of HTTP/1 has begun, and where it goes.
+pub(crate) type Begun = (Rc<Shared>, Rc<Destination>, Conn<TcpStream>);
+
 /// Serves the requests of an HTTP/1 client until it is done.
 pub(crate) async fn serve_http1(
     shared: &Rc<Shared>,
-    destination: &Destination,
+    destination: &Rc<Destination>,
     client: Peeked<TcpStream>,
 ) {
     let (first, client) = client.into_parts();
     let client = Conn::with_received(client, &first);
     drop(first);
+    let request =
+        |client| shared.handlers.serve((Rc::clone(shared), Rc::clone(destination), client));
+    let leave = shared.activity.idle_left();
+    leno_http::serve(client, (&shared.limits, leave), request).await;
+}
+
+/// Serves one request of an HTTP/1 client.
+pub(crate) async fn serve_request(
+    (shared, destination, mut client): Begun,
+) -> (Conn<TcpStream>, After) {
+    let (shared, destination) = (&shared, &*destination);
     let forward = async |client: &mut Conn<TcpStream>, head: &RequestHead| {
         let _busy = shared.activity.enter();
         match forward(shared, destination, &mut OfHttp1 { client, head, of_http2: false }).await {
@@ -39,8 +53,8 @@ pub(crate) async fn serve_http1(
             shared.registry.unreadable(&edge, status, cause);
         }
     };
-    let leave = shared.activity.idle_left();
-    leno_http::serve(client, (&shared.limits, leave), forward, refused).await;
+    let after = serve_begun(&mut client, &shared.limits, forward, refused).await;
+    (client, after)
 }
 
 /// A request of an HTTP/2 client, and where it goes.

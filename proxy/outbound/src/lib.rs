@@ -42,7 +42,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use leno_discovery::Directory;
-use leno_http::{Limits, Tasks};
+use leno_http::{After, Conn, Handlers, Limits, Tasks};
 use leno_names::Names;
 use leno_telemetry::{Counter, Direction, EdgeLabels, Registry};
 use leno_tls::Connector;
@@ -124,6 +124,8 @@ pub(crate) struct Shared {
     pub(crate) local: LocalAddresses,
     /// The tasks that serve requests of HTTP/2 clients.
     pub(crate) tasks: Rc<Tasks<http::Job>>,
+    /// What serves a request of an HTTP/1 client.
+    pub(crate) handlers: Handlers<http::Begun, (Conn<TcpStream>, After)>,
     /// The services that routes send requests to.
     pub(crate) targets: Targets,
     random: Cell<u64>,
@@ -193,6 +195,7 @@ impl Outbound {
             mesh_limits: Rc::new(leno_h2::Limits { ping: true, ..http2_limits() }),
             local: LocalAddresses::new(),
             tasks: Tasks::new(),
+            handlers: Handlers::new(http::serve_request),
             targets: Targets::new(parts.directory.clone()),
             random: Cell::new(RandomState::new().hash_one(0)),
             mirrors: Cell::new(0),
@@ -255,13 +258,14 @@ impl Outbound {
         self.serve_by(route, &destination, client).await;
     }
 
+    /// Connections of HTTP are mostly idle, so the rest, which needs more memory, is in boxes.
     async fn serve_by(&self, route: Route, to: &Rc<Destination>, client: Peeked<TcpStream>) {
         match route {
             Route::Direct if self.shared.egress.allows(to.original()) => {
-                opaque::direct(&self.shared, to.original(), client).await;
+                Box::pin(opaque::direct(&self.shared, to.original(), client)).await;
             }
-            Route::Direct => egress::refuse(&self.shared, to, client).await,
-            Route::Own => opaque::own(&self.shared, to.original(), client).await,
+            Route::Direct => Box::pin(egress::refuse(&self.shared, to, client)).await,
+            Route::Own => Box::pin(opaque::own(&self.shared, to.original(), client)).await,
             // Without routes of requests, those of connections hold whatever the port carries.
             Route::Backends(backends)
                 if backends.streams().is_some()
@@ -269,7 +273,8 @@ impl Outbound {
             {
                 if let Some(streams) = backends.streams() {
                     let original = to.original();
-                    streams::serve(&self.shared, (&streams, &backends), original, client).await;
+                    let ends = (&streams, &*backends);
+                    Box::pin(streams::serve(&self.shared, ends, original, client)).await;
                 }
             }
             Route::Backends(backends) => match backends.protocol() {
@@ -280,11 +285,11 @@ impl Outbound {
                     first::serve(&self.shared, to, &backends, client).await;
                 }
                 Protocol::Opaque if backends.originates_tls() => {
-                    first::serve_outside(&self.shared, to, &backends, client).await;
+                    Box::pin(first::serve_outside(&self.shared, to, &backends, client)).await;
                 }
                 Protocol::Opaque => {
                     let original = to.original();
-                    opaque::relay(&self.shared, &backends, original, client).await;
+                    Box::pin(opaque::relay(&self.shared, &backends, original, client)).await;
                 }
             },
             Route::Unresolved => {
@@ -308,6 +313,7 @@ impl Outbound {
         self.shared.registry.forget_ejected();
         self.destinations.sweep();
         self.shared.tasks.sweep();
+        self.shared.handlers.sweep();
         if let Some(fixed) = &self.fixed {
             fixed.sweep();
         }

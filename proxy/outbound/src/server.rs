@@ -6,10 +6,8 @@ use std::pin::pin;
 use std::rc::{Rc, Weak};
 use std::task::{Context, Poll};
 
-use leno_http::{
-    Cause, ClientError, ClientPool, Conn, DIAL_WAIT, DialError, Exchange, Failure, Judge, Lent,
-    Order, Place,
-};
+use leno_http::{Cause, Exchange, Failure, Judge, Order, Place};
+use leno_pool::{Agreed, DIAL_WAIT, PoolError, Pooled};
 use leno_telemetry::Counter;
 use leno_tls::{Alpn, Channel};
 use leno_transport::unless_gone;
@@ -20,8 +18,8 @@ use crate::backends::Remote;
 use crate::connect::{self, CONNECT_TIMEOUT_CAUSE, OpenError};
 use crate::request::Request;
 
-/// The connections to one endpoint that its requests share.
-pub(crate) type Clients = ClientPool<Refused, Rc<OpenError>>;
+/// The connections to one endpoint.
+pub(crate) type Pool = leno_pool::Pool<Channel, Refused, OpenError>;
 
 /// Whether the server's proxy has refused the own certificate, of a shared connection.
 pub(crate) type Refused = Rc<Cell<bool>>;
@@ -32,16 +30,9 @@ pub(crate) struct Server {
     pub(crate) reused: bool,
     /// Another proxy is on the other side.
     pub(crate) is_mesh: bool,
-    connection: Connection,
+    connection: Pooled<Channel, Refused>,
     /// What the shared connection had received before this request.
     heard: u64,
-}
-
-enum Connection {
-    /// For this request alone.
-    Http1(Conn<Channel>),
-    /// Shared with other requests.
-    Http2(Lent<Refused>),
 }
 
 /// RFC 5842 section 7.2.
@@ -97,26 +88,12 @@ impl GetError {
     }
 }
 
-impl From<OpenError> for GetError {
-    fn from(error: OpenError) -> Self {
-        Self::Connect(Rc::new(error))
-    }
-}
-
-impl From<DialError<OpenError>> for GetError {
-    fn from(error: DialError<OpenError>) -> Self {
+impl From<PoolError<OpenError>> for GetError {
+    fn from(error: PoolError<OpenError>) -> Self {
         match error {
-            DialError::Failed(error) => error.into(),
-            DialError::Late => Self::Late,
-        }
-    }
-}
-
-impl From<ClientError<Rc<OpenError>>> for GetError {
-    fn from(error: ClientError<Rc<OpenError>>) -> Self {
-        match error {
-            ClientError::Connect(error) => Self::Connect(error),
-            ClientError::Full => Self::Full,
+            PoolError::Connect(error) => Self::Connect(error),
+            PoolError::Full => Self::Full,
+            PoolError::Late => Self::Late,
         }
     }
 }
@@ -156,58 +133,43 @@ async fn connect(
     let is_mesh = connect::is_mesh(shared, remote);
     // Exists as long as this request waits, once a connection is made for it.
     let request = OnceCell::new();
-    let waits = || Rc::downgrade(request.get_or_init(Rc::default));
-    if (is_mesh || http2) && !remote.http1_only.get() {
-        let lent = remote.clients.get(|| over_http2(Rc::clone(shared), Rc::clone(remote), waits()));
-        let lent = lent.await?;
-        if let Some(lent) = lent {
-            count(shared, lent.reused);
+    let parts = || {
+        let waits = Rc::downgrade(request.get_or_init(Rc::default));
+        (Rc::clone(shared), Rc::clone(remote), waits)
+    };
+    let got = remote.pool.get(is_mesh || http2, || over_http2(parts()), || over_http1(parts()));
+    let connection = got.await?;
+    let (reused, heard) = match &connection {
+        Pooled::Http1 { reused, .. } => (*reused, 0),
+        Pooled::Http2(lent) => {
             if lent.waited {
                 shared.registry.count(Counter::OutboundStreamWaited);
             }
-            let (reused, heard) = (lent.reused, lent.client.heard());
-            return Ok(Server { reused, is_mesh, connection: Connection::Http2(lent), heard });
-        }
-    }
-    let (reused, conn) = match remote.pool.idle().take() {
-        Some(pooled) => (true, pooled),
-        None => {
-            let dialed =
-                remote.pool.dial(|| over_http1(Rc::clone(shared), Rc::clone(remote), waits()));
-            (false, dialed.await?)
+            (lent.reused, lent.client.heard())
         }
     };
-    count(shared, reused);
-    Ok(Server { reused, is_mesh, connection: Connection::Http1(conn), heard: 0 })
-}
-
-fn count(shared: &Shared, reused: bool) {
     let counter = if reused { Counter::OutboundPoolReused } else { Counter::OutboundPoolOpened };
     shared.registry.count(counter);
+    Ok(Server { reused, is_mesh, connection, heard })
 }
 
-/// Opens a connection for streams. `None` where the other proxy takes only HTTP/1, which is remembered.
+/// What a connection is made with: the worker, the endpoint, and whether the request still waits.
+type Parts = (Rc<Shared>, Rc<Remote>, Weak<()>);
+
+/// Opens a connection for streams, or for HTTP/1 where the other proxy takes nothing else.
 async fn over_http2(
-    shared: Rc<Shared>,
-    remote: Rc<Remote>,
-    request: Weak<()>,
-) -> Result<Option<(Channel, Refused)>, Rc<OpenError>> {
+    (shared, remote, request): Parts,
+) -> Result<Agreed<Channel, Refused>, OpenError> {
     let channel = connect::open(&shared, &remote, Alpn::HTTP, false).await?;
     count_outlived(&shared, &request);
     if channel.alpn() == Some(Alpn::Http1) {
-        remote.http1_only.set(true);
-        remote.pool.idle().put(Conn::new(channel), None);
-        return Ok(None);
+        return Ok(Agreed::Http1(channel));
     }
     let refused = channel.refused();
-    Ok(Some((channel, refused)))
+    Ok(Agreed::Http2(channel, refused))
 }
 
-async fn over_http1(
-    shared: Rc<Shared>,
-    remote: Rc<Remote>,
-    request: Weak<()>,
-) -> Result<Channel, OpenError> {
+async fn over_http1((shared, remote, request): Parts) -> Result<Channel, OpenError> {
     let channel = connect::open(&shared, &remote, &[Alpn::Http1], false).await?;
     count_outlived(&shared, &request);
     Ok(channel)
@@ -228,14 +190,14 @@ impl Server {
         order: &mut Order<'_, J>,
     ) -> Exchange {
         match &mut self.connection {
-            Connection::Http1(conn) => request.to_http1(conn, order).await,
-            Connection::Http2(lent) => request.to_http2(&lent.client, order).await,
+            Pooled::Http1 { conn, .. } => request.to_http1(conn, order).await,
+            Pooled::Http2(lent) => request.to_http2(&lent.client, order).await,
         }
     }
 
     /// Whether the server's proxy has refused the own certificate on a shared connection.
     pub(crate) fn was_refused(&self) -> bool {
-        matches!(&self.connection, Connection::Http2(lent) if lent.tag.get())
+        matches!(&self.connection, Pooled::Http2(lent) if lent.tag.get())
     }
 
     /// A request has failed. If it has waited in vain and nothing else has come meanwhile either, the shared
@@ -243,7 +205,7 @@ impl Server {
     /// on it have ended.
     pub(crate) fn judge(&self, failure: &Failure) {
         let over_time = matches!(failure.cause, Cause::Stalled | Cause::Late | Cause::Deadline);
-        if let Connection::Http2(lent) = &self.connection
+        if let Pooled::Http2(lent) = &self.connection
             && over_time
             && failure.place == Place::Server
             && lent.client.heard() == self.heard
@@ -254,10 +216,10 @@ impl Server {
 
     /// Keeps what can be used again.
     pub(crate) fn give_back(self, remote: &Remote, done: &Exchange) {
-        if let Connection::Http1(conn) = self.connection
+        if let Pooled::Http1 { conn, .. } = self.connection
             && done.server_reusable
         {
-            remote.pool.idle().put(conn, done.server_idle);
+            remote.pool.put(conn, done.server_idle);
         }
     }
 }

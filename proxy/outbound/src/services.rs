@@ -4,7 +4,7 @@
 use std::future::pending;
 use std::rc::Rc;
 
-use leno_http::{Conn, RequestHead, serve_streams};
+use leno_http::{Conn, RequestHead, serve_begun, serve_streams};
 use leno_types::ServiceName;
 use tokio::io::DuplexStream;
 
@@ -58,18 +58,22 @@ impl ServicePort {
             }
             return;
         }
-        let forward = async |client: &mut Conn<DuplexStream>, head: &RequestHead| {
-            let mut request = OfHttp1 { client, head, of_http2: false };
-            match forward(&shared, &destination, &mut request).await {
-                Forwarded::Done(done) => client.conclude(head, &done).await,
-                Forwarded::Failed(status, cause) => client.fail(head, status, cause).await,
-                Forwarded::Answered(answer) => client.answer(head, &answer.answer()).await,
-            }
+        let request = async |mut client: Conn<DuplexStream>| {
+            let forward = async |client: &mut Conn<DuplexStream>, head: &RequestHead| {
+                let mut request = OfHttp1 { client, head, of_http2: false };
+                match forward(&shared, &destination, &mut request).await {
+                    Forwarded::Done(done) => client.conclude(head, &done).await,
+                    Forwarded::Failed(status, cause) => client.fail(head, status, cause).await,
+                    Forwarded::Answered(answer) => client.answer(head, &answer.answer()).await,
+                }
+            };
+            // The proxy writes nothing that it cannot read.
+            let refused =
+                |status, cause| tracing::debug!(status, cause, "an own request is refused");
+            let after = serve_begun(&mut client, &shared.limits, forward, refused).await;
+            (client, after)
         };
-        // The proxy writes nothing that it cannot read.
-        let refused = |status, cause| tracing::debug!(status, cause, "an own request is refused");
-        let client = Conn::new(client);
-        leno_http::serve(client, (&shared.limits, pending()), forward, refused).await;
+        leno_http::serve(Conn::new(client), (&shared.limits, pending()), request).await;
     }
 
     /// Closes idle connections that are too old. To be called every few seconds.

@@ -13,16 +13,19 @@ async fn served(said: &[u8]) -> (String, Vec<String>, Option<(u16, &'static str)
     let mut client = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
     let (accepted, _) = listener.accept().await.unwrap();
     let (targets, mut refused) = (RefCell::new(Vec::new()), None);
-    let forward = async |client: &mut Conn<TcpStream>, request: &RequestHead| {
-        let target = request.view(client.received()).target();
-        targets.borrow_mut().push(String::from_utf8_lossy(target).into_owned());
-        client.fail(request, 503, "nobody").await
-    };
     let limits = Limits::default();
+    let request = async |mut client: Conn<TcpStream>| {
+        let forward = async |client: &mut Conn<TcpStream>, request: &RequestHead| {
+            let target = request.view(client.received()).target();
+            targets.borrow_mut().push(String::from_utf8_lossy(target).into_owned());
+            client.fail(request, 503, "nobody").await
+        };
+        let refused = |status, cause| refused = Some((status, cause));
+        let after = serve_begun(&mut client, &limits, forward, refused).await;
+        (client, after)
+    };
     let stays = std::future::pending();
-    let serving = serve(Conn::new(accepted), (&limits, stays), forward, |status, cause| {
-        refused = Some((status, cause));
-    });
+    let serving = serve(Conn::new(accepted), (&limits, stays), request);
     let talking = async {
         client.write_all(said).await.unwrap();
         client.shutdown().await.unwrap();
@@ -45,15 +48,18 @@ async fn requests_are_served_until_the_client_is_done() {
 /// What a client hears of which the server has this when it is to leave, and that goes on then.
 async fn left_with(said: &[u8], then: &[u8]) -> String {
     let (mut client, accepted) = tokio::io::duplex(1024);
-    let forward = async |client: &mut Conn<DuplexStream>, request: &RequestHead| {
-        client.fail(request, 503, "nobody").await
-    };
     let limits = Limits::default();
+    let request = async |mut client: Conn<DuplexStream>| {
+        let forward = async |client: &mut Conn<DuplexStream>, request: &RequestHead| {
+            client.fail(request, 503, "nobody").await
+        };
+        let after = serve_begun(&mut client, &limits, forward, |_, _| {}).await;
+        (client, after)
+    };
     let (ask, asked) = tokio::sync::oneshot::channel::<()>();
     let leave = async { drop(asked.await) };
     client.write_all(said).await.unwrap();
-    let mut serving =
-        std::pin::pin!(serve(Conn::new(accepted), (&limits, leave), forward, |_, _| {}));
+    let mut serving = std::pin::pin!(serve(Conn::new(accepted), (&limits, leave), request));
     let context = &mut std::task::Context::from_waker(std::task::Waker::noop());
     assert!(serving.as_mut().poll(context).is_pending(), "it has read what there is");
     ask.send(()).unwrap();

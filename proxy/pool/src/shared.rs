@@ -11,8 +11,6 @@ use leno_transport::{Io, spawn_contained};
 use tokio::sync::oneshot;
 use tokio::time::{Duration, Instant};
 
-use crate::reuse::CONN_IDLE;
-
 /// Most connections to one server. Each takes as many requests at once as the server allows
 /// (mostly 100 to 250), so that this is thousands of them.
 pub const MAX_CLIENTS: usize = 16;
@@ -140,14 +138,14 @@ impl<T: Clone + 'static, E: Clone + 'static> ClientPool<T, E> {
         }
     }
 
-    /// Closes connections that no request has used for [`CONN_IDLE`]. To be called every few seconds.
-    pub fn sweep(&self) {
+    /// Closes connections that no request has used for `idle`. To be called every few seconds.
+    pub fn sweep(&self, idle: Duration) {
         let now = Instant::now();
         self.state.connections.borrow_mut().retain(|pooled| {
             if pooled.used.replace(false) || pooled.client.streams() > 0 {
                 pooled.idle_since.set(now);
             }
-            pooled.client.is_open() && now < pooled.idle_since.get() + CONN_IDLE
+            pooled.client.is_open() && now < pooled.idle_since.get() + idle
         });
     }
 

@@ -7,6 +7,7 @@ use tokio::io::{AsyncReadExt, DuplexStream};
 use tokio::task::{LocalSet, spawn_local};
 
 use super::*;
+use crate::CONN_IDLE;
 
 type Pool = ClientPool<u32, &'static str>;
 
@@ -200,13 +201,13 @@ async fn what_nobody_uses_is_closed() {
         drop(lent);
         for _ in 0..4 {
             tokio::time::advance(CONN_IDLE).await;
-            pool.sweep();
+            pool.sweep(CONN_IDLE);
         }
         assert!(!pool.is_empty(), "a stream is on it");
         drop(stream);
-        pool.sweep();
+        pool.sweep(CONN_IDLE);
         tokio::time::advance(CONN_IDLE).await;
-        pool.sweep();
+        pool.sweep(CONN_IDLE);
         assert!(pool.is_empty());
     })
     .await;

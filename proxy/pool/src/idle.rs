@@ -3,10 +3,9 @@
 use std::cell::RefCell;
 use std::time::Duration;
 
+use leno_http::Conn;
+use leno_transport::Io;
 use tokio::time::Instant;
-
-use crate::Io;
-use crate::conn::Conn;
 
 /// Most connections kept to one server. HTTP/1 needs one for each request at a time; more than
 /// this at once are opened and closed again.
@@ -14,6 +13,10 @@ pub const MAX_IDLE_CONNS: usize = 256;
 /// How long a connection waits for its next request. Servers commonly close after 60 s or more
 /// (Node.js after 5 s, which it announces in `Keep-Alive: timeout`); to close first avoids the race.
 pub const CONN_IDLE: Duration = Duration::from_secs(50);
+/// The same of a shared connection between two proxies. The server's proxy keeps idle connections for an
+/// hour and reports an end with GOAWAY, so that no race is to be avoided; a workload that calls another
+/// one every few minutes makes no handshake each time.
+pub const MESH_IDLE: Duration = Duration::from_secs(900);
 /// How much earlier than a server has announced its connection is given up.
 const ANNOUNCED_MARGIN: Duration = Duration::from_secs(1);
 
@@ -75,13 +78,6 @@ impl<S: Io> ConnPool<S> {
     pub fn is_empty(&self) -> bool {
         self.idle.borrow().is_empty()
     }
-}
-
-/// Whether a request with this method may be sent again although a server may have seen it
-/// (RFC 9110 section 9.2.2).
-#[must_use]
-pub fn is_idempotent(method: &str) -> bool {
-    matches!(method, "GET" | "HEAD" | "OPTIONS" | "TRACE" | "PUT" | "DELETE")
 }
 
 #[cfg(test)]

@@ -13,12 +13,12 @@ use std::future::Future;
 use std::rc::Rc;
 use std::time::Duration;
 
+use leno_http::Conn;
 use leno_transport::{Io, spawn_contained};
 use tokio::sync::oneshot;
 use tokio::time::{Instant, timeout_at};
 
-use crate::conn::Conn;
-use crate::reuse::{ConnPool, MAX_IDLE_CONNS};
+use crate::idle::{ConnPool, MAX_IDLE_CONNS};
 
 /// Most connections to one server that are being made at a time: as many as the pool keeps if all of
 /// their requests leave.
@@ -61,6 +61,12 @@ enum Dialed<S, E> {
     Failed(E),
     /// An attempt has ended, so that it may make its own.
     Turn,
+}
+
+impl<S, E> Clone for Dialer<S, E> {
+    fn clone(&self) -> Self {
+        Self { state: Rc::clone(&self.state) }
+    }
 }
 
 impl<S, E> Default for Dialer<S, E> {

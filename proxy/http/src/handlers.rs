@@ -1,0 +1,164 @@
+//! Futures that serve one request after another, of whichever connection has one.
+//!
+//! ```text
+//! idle connection: its task, some hundred bytes
+//!        │ a request begins                    ┌─ free handlers ─┐
+//!        ├──────────── borrows ────────────────┤                 │
+//! busy connection: its task polls the handler  │                 │
+//!        └──────────── gives back ─────────────┴─────────────────┘
+//! ```
+//!
+//! What serves a request needs some kilobytes. A connection holds them only while it has a request in
+//! progress, and they are neither allocated nor moved for each request.
+
+use std::cell::{Cell, RefCell};
+use std::future::{Future, poll_fn};
+use std::pin::Pin;
+use std::rc::Rc;
+use std::task::Poll;
+
+/// Free handlers kept by one worker: what bursts leave behind. More of them are dropped after their
+/// request.
+const KEPT: usize = 256;
+
+/// The request handlers of one worker. The task of a connection borrows one for each request and polls
+/// it as a part of itself, so that the request ends with the task.
+pub struct Handlers<J, R> {
+    free: RefCell<Vec<Handler<J, R>>>,
+    /// The fewest that were free since the last sweep.
+    spare: Cell<usize>,
+    make: Box<dyn Fn() -> Handler<J, R>>,
+}
+
+struct Handler<J, R> {
+    desk: Rc<Desk<J, R>>,
+    /// Never ends: between two requests it waits for `desk` to have a job.
+    future: Pin<Box<dyn Future<Output = ()>>>,
+}
+
+/// Where a handler finds its next job, and leaves the outcome.
+struct Desk<J, R> {
+    job: Cell<Option<J>>,
+    outcome: Cell<Option<R>>,
+}
+
+impl<J: 'static, R: 'static> Handlers<J, R> {
+    /// Without a handler. Each that is made does `serve` with its jobs.
+    pub fn new<F: Future<Output = R> + 'static>(serve: fn(J) -> F) -> Self {
+        let make = move || {
+            let desk = Rc::new(Desk { job: Cell::new(None), outcome: Cell::new(None) });
+            let own = Rc::clone(&desk);
+            let future = Box::pin(async move {
+                loop {
+                    // No waker: it is polled once there is a job.
+                    let next = poll_fn(|_| own.job.take().map_or(Poll::Pending, Poll::Ready));
+                    let outcome = serve(next.await).await;
+                    own.outcome.set(Some(outcome));
+                }
+            });
+            Handler { desk, future }
+        };
+        Self { free: RefCell::default(), spare: Cell::new(0), make: Box::new(make) }
+    }
+
+    /// Does the job with a free handler, or a new one. Dropped before its end, it ends the job: that
+    /// handler is not used again.
+    pub async fn serve(&self, job: J) -> R {
+        let free = self.free.borrow_mut().pop();
+        let mut handler = match free {
+            Some(handler) => {
+                self.spare.set(self.spare.get().min(self.free.borrow().len()));
+                handler
+            }
+            None => (self.make)(),
+        };
+        handler.desk.job.set(Some(job));
+        let outcome = poll_fn(|cx| {
+            // It never ends, and after its job it waits.
+            let _waits = handler.future.as_mut().poll(cx);
+            handler.desk.outcome.take().map_or(Poll::Pending, Poll::Ready)
+        })
+        .await;
+        let mut free = self.free.borrow_mut();
+        if free.len() < KEPT {
+            free.push(handler);
+        }
+        outcome
+    }
+
+    /// Drops the handlers that were not needed since the last call. To be called every few seconds.
+    pub fn sweep(&self) {
+        let mut free = self.free.borrow_mut();
+        let spare = self.spare.get().min(free.len());
+        free.drain(..spare);
+        self.spare.set(free.len());
+    }
+
+    /// How many are free.
+    #[must_use]
+    pub fn free(&self) -> usize {
+        self.free.borrow().len()
+    }
+}
+
+impl<J, R> std::fmt::Debug for Handlers<J, R> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Handlers").field("free", &self.free.borrow().len()).finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::sync::oneshot;
+
+    use super::*;
+
+    type Job = (u32, Option<oneshot::Receiver<u32>>);
+
+    async fn serve((number, more): Job) -> u32 {
+        match more {
+            Some(more) => number + more.await.unwrap_or(0),
+            None => number,
+        }
+    }
+
+    #[tokio::test]
+    async fn requests_one_after_the_other_share_a_handler() {
+        let handlers = Handlers::new(serve);
+        for number in 0..10 {
+            assert_eq!(handlers.serve((number, None)).await, number);
+            assert_eq!(handlers.free(), 1);
+        }
+    }
+
+    #[tokio::test]
+    async fn requests_at_once_have_handlers_of_their_own_until_a_sweep() {
+        let handlers = Handlers::new(serve);
+        let (go, wait) = oneshot::channel();
+        let slow = handlers.serve((1, Some(wait)));
+        let quick = async {
+            let quick = handlers.serve((2, None)).await;
+            go.send(40).unwrap();
+            quick
+        };
+        assert_eq!(tokio::join!(slow, quick), (41, 2));
+        assert_eq!(handlers.free(), 2);
+        handlers.sweep();
+        assert_eq!(handlers.free(), 2, "both were needed since the last sweep");
+        handlers.serve((3, None)).await;
+        handlers.sweep();
+        assert_eq!(handlers.free(), 1);
+    }
+
+    #[tokio::test]
+    async fn a_request_that_is_given_up_ends_its_handler() {
+        let handlers = Handlers::new(serve);
+        let (held, wait) = oneshot::channel();
+        let mut given_up = Box::pin(handlers.serve((1, Some(wait))));
+        let context = &mut std::task::Context::from_waker(std::task::Waker::noop());
+        assert!(given_up.as_mut().poll(context).is_pending());
+        drop(given_up);
+        assert!(held.is_closed(), "what the job held was dropped");
+        assert_eq!((handlers.free(), handlers.serve((7, None)).await), (0, 7));
+    }
+}
