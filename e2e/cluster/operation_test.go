@@ -96,19 +96,10 @@ func TestOperation(t *testing.T) {
 	m := mesh{startCluster(t), t}
 	m.loadImages(binaries)
 	m.loadLoad()
-	m.must(m.apply(m.installation(func(string) bool { return true })))
-	m.wait("rollout", "status", "deployment/leno-controller", "-n", "leno-system")
-	m.agentIsThere()
-	m.injectorIsTrusted()
+	m.install()
 	m.stranger()
 	m.must(m.apply(operated()))
-	for _, name := range []string{"server", "patient"} {
-		m.wait("rollout", "status", "deployment/"+name, "-n", "load")
-	}
-	m.wait("rollout", "status", "deployment/steady", "-n", "strict")
-	for _, namespace := range clients {
-		m.wait("wait", "--for=condition=Ready", "pod/client", "-n", namespace)
-	}
+	m.operates()
 	for _, part := range []struct {
 		name string
 		run  func(mesh)
@@ -126,6 +117,26 @@ func TestOperation(t *testing.T) {
 	} {
 		t.Run(part.name, func(t *testing.T) { part.run(mesh{m.bed, t}) })
 	}
+}
+
+// operates waits until the servers and clients of operated() are ready.
+func (m mesh) operates() {
+	m.t.Helper()
+	for _, name := range []string{"server", "patient"} {
+		m.wait("rollout", "status", "deployment/"+name, "-n", "load")
+	}
+	m.wait("rollout", "status", "deployment/steady", "-n", "strict")
+	for _, namespace := range clients {
+		m.wait("wait", "--for=condition=Ready", "pod/client", "-n", namespace)
+	}
+}
+
+// install installs the whole mesh, and waits until it is ready.
+func (m mesh) install() {
+	m.must(m.apply(m.installation(func(string) bool { return true })))
+	m.wait("rollout", "status", "deployment/leno-controller", "-n", "leno-system")
+	m.agentIsThere()
+	m.injectorIsTrusted()
 }
 
 // loadLoad builds the image of server and client, and imports it on the nodes.
@@ -171,19 +182,34 @@ func (m mesh) upgradesProxies() {
 		m.must(run1(n.command("ctr", "--namespace", "k8s.io", "images", "tag", proxyImage, other)))
 	}
 	m.underLoad(func() {
-		m.must(run1(m.administer("set", "env", "-n", "leno-system", "deployment/leno-controller", "LENO_PROXY_IMAGE="+other)))
-		m.wait("rollout", "status", "deployment/leno-controller", "-n", "leno-system")
-		// Until it ends, the old replica answers the webhook with the old image.
-		m.settled("leno-system")
+		m.injectsImage(other)
 		m.restart("load", "deployment/server")
 		m.restart("load", "deployment/patient")
 		m.settled("load")
 	})
-	images := m.output(m.t, "get", "pods", "-n", "load", "-l", "app in (server, patient)", "-o",
+	m.proxiesAre(other, "load", "app in (server, patient)")
+}
+
+// injectsImage has new pods get this image of the proxy.
+func (m mesh) injectsImage(image string) {
+	m.t.Helper()
+	m.must(run1(m.administer("set", "env", "-n", "leno-system", "deployment/leno-controller", "LENO_PROXY_IMAGE="+image)))
+	m.wait("rollout", "status", "deployment/leno-controller", "-n", "leno-system")
+	// Until it ends, the old replica answers the webhook with the old image.
+	m.settled("leno-system")
+}
+
+// proxiesAre checks the image of the proxies of some pods.
+func (m mesh) proxiesAre(wanted, namespace, selector string) {
+	m.t.Helper()
+	images := m.output(m.t, "get", "pods", "-n", namespace, "-l", selector, "-o",
 		`jsonpath={.items[*].spec.initContainers[?(@.name=="leno-proxy")].image}`)
+	if images == "" {
+		m.t.Errorf("no pod of %s has a proxy", selector)
+	}
 	for image := range strings.FieldsSeq(images) {
-		if image != other {
-			m.t.Errorf("a proxy of %s", image)
+		if image != wanted {
+			m.t.Errorf("%s has a proxy of %s", selector, image)
 		}
 	}
 }

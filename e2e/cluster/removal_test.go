@@ -62,9 +62,7 @@ func (m mesh) isKept() {
 	}
 	m.restart("strict", "deployment/steady")
 	m.must(m.apply(operated()))
-	for _, namespace := range clients {
-		m.wait("wait", "--for=condition=Ready", "pod/client", "-n", namespace)
-	}
+	m.operates()
 	m.settled("load")
 }
 

@@ -1,7 +1,8 @@
 // Command load runs in the pods of tests that put a mesh under load. It is a server, and a client that sends
 // requests at a constant rate, whatever their outcome, and counts failures by reason.
 //
-//	load serve                      HTTP/1 and HTTP/2 on port 8080, a TCP echo on 8081
+//	load serve                      HTTP/1 and HTTP/2 on port 8080 (/header/NAME answers with that header of the
+//	                                request), a TCP echo on 8081
 //	load ask RATE NAME=KIND:TARGET  sends requests until it is ended; KIND is http1, http2, connect (HTTP/1, a new
 //	                                connection for each), lines (all over one connection) or dial (a line over a new
 //	                                connection each)

@@ -28,6 +28,9 @@ func serve(ctx context.Context) error {
 	answer := hostname + "\n" + strings.Repeat("x", 1024)
 	mux := http.NewServeMux()
 	mux.HandleFunc("/ready", func(http.ResponseWriter, *http.Request) {})
+	mux.HandleFunc("/header/{name}", func(response http.ResponseWriter, request *http.Request) {
+		_, _ = io.WriteString(response, request.Header.Get(request.PathValue("name"))) // as below
+	})
 	mux.HandleFunc("/", func(response http.ResponseWriter, request *http.Request) {
 		_, _ = io.Copy(io.Discard, request.Body) // a client that has left gets no response
 		time.Sleep(work)
