@@ -36,6 +36,11 @@ KNOWN = [
         "sums grow when a connection ends, and this test reads those of an open one",
     ),
     (
+        "the_end_leaves_no_program_map_or_pin",
+        (6, 4),
+        "the kernel reports an estimate of a map's memory, and this test compares it with what is told to operators",
+    ),
+    (
         "a_killed_proxy_is_replaced",
         (5, 18),
         "a refused connection fails with EPERM: programs cannot choose the error",

@@ -116,17 +116,7 @@ fn obey(words: &[&str], listeners: &mut Listeners) -> io::Result<String> {
             let protocol = Some(Protocol::from(262));
             Socket::new(Domain::IPV4, Type::STREAM, protocol).map(|_| "made".to_owned())
         }
-        ["udp-listen", at] => {
-            let socket = UdpSocket::bind(address(at)?)?;
-            let at = socket.local_addr()?;
-            thread::spawn(move || {
-                let mut buffer = [0; 64];
-                while let Ok((length, from)) = socket.recv_from(&mut buffer) {
-                    socket.send_to(&buffer[..length], from).unwrap();
-                }
-            });
-            Ok(format!("{at}"))
-        }
+        ["udp-listen", at] => udp_listen(address(at)?),
         ["udp-send", to] => {
             // A socket that is not connected.
             let sent = UdpSocket::bind("[::]:0")?.send_to(b"echo", address(to)?);
@@ -142,6 +132,19 @@ fn obey(words: &[&str], listeners: &mut Listeners) -> io::Result<String> {
         }
         _ => Err(io::Error::other(format!("what is {words:?}"))),
     }
+}
+
+/// Sends back what it receives, until the process ends.
+fn udp_listen(at: SocketAddr) -> io::Result<String> {
+    let socket = UdpSocket::bind(at)?;
+    let at = socket.local_addr()?;
+    thread::spawn(move || {
+        let mut buffer = [0; 64];
+        while let Ok((length, from)) = socket.recv_from(&mut buffer) {
+            socket.send_to(&buffer[..length], from).unwrap();
+        }
+    });
+    Ok(format!("{at}"))
 }
 
 /// Listens as the proxy's workers do: IPv6 listeners take only IPv6, and several may share a port.
