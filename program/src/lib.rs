@@ -1,10 +1,12 @@
-//! What the proxy, the control plane and the agent of a node have in common.
+//! What the programs of the mesh have in common.
 //!
 //! ```text
-//!  start   flags ─► log ─► the program ─► exit code
-//!  listen  a listener, even on machines without IPv6
-//!  shares  connections of a listener, bounded in total and per client ────┐
-//!  admin   HTTP/1 for scrapes and probes, on such a listener ◄────────────┘
+//!  start     flags ─► log ─► the program ─► exit code
+//!  listen    a listener, even on machines without IPv6
+//!  shares    connections of a listener, bounded in total and per client ──┐
+//!  admin     HTTP/1 for scrapes and probes, on such a listener ◄──────────┘
+//!  metrics   a page in Prometheus' text format, for such a server
+//!  duration  60s, 24h and so on, as options have them
 //! ```
 //! The responses of a program, and all that is specific to it, are its own. No code here is on the
 //! path of a request between services.
@@ -20,14 +22,18 @@
 )]
 
 mod admin;
+mod duration;
 mod listen;
+mod metrics;
 mod shares;
 mod start;
 
 pub use admin::{
     Answer, Ends, answer_pages, connections, readiness, refuse_method, respond, serve, serve_stream,
 };
+pub use duration::{duration, within};
 pub use listen::listen;
+pub use metrics::Family;
 pub use shares::{Share, Shares};
 pub use start::{Failure, run};
 

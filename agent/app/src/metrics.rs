@@ -1,12 +1,12 @@
 //! The agent's counters and the text of `/metrics`.
 
 use std::collections::BTreeMap;
-use std::fmt::Write;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use leno_capture::Backend;
+use leno_program::Family;
 
 const FAILING: &str = "Pods whose last capture failed.";
 
@@ -94,74 +94,57 @@ impl Metrics {
     /// not captured.
     pub(crate) fn render(&self, now: &BTreeMap<Backend, usize>, failing: usize) -> String {
         let mut text = String::new();
-        let mut family = |name: &str, kind: &str, help: &str, rows: Vec<(String, f64)>| {
+        let mut family = |name: &str, kind: &str, help: &str, rows: Rows<'_>| {
             let name = format!("leno_agent_{name}");
-            writeln!(text, "# HELP {name} {help}\n# TYPE {name} {kind}")
-                .expect("a String takes all");
+            let mut family = Family::new(&mut text, (&name, kind, help));
             for (labels, value) in rows {
-                writeln!(text, "{name}{labels} {value}").expect("a String takes all");
+                family.sample(&labels, value);
             }
         };
         let pods = Backend::ALL.iter().map(|backend| {
             let count = now.get(backend).copied().unwrap_or_default();
-            (format!("{{backend=\"{backend}\"}}"), count as f64)
+            (vec![("backend", backend.name())], count as u64)
         });
         family("pods_captured", "gauge", "Pods that are captured.", pods.collect());
-        family("pods_failing", "gauge", FAILING, vec![(String::new(), failing as f64)]);
-        let captures = lock(&self.captures)
-            .iter()
-            .map(|((backend, origin), count)| {
-                (format!("{{backend=\"{backend}\",origin=\"{}\"}}", origin.name()), *count as f64)
-            })
-            .collect();
-        family("captures_total", "counter", "Captures made or adopted.", captures);
-        let failures = lock(&self.failures)
-            .iter()
-            .map(|(reason, count)| (format!("{{reason=\"{}\"}}", reason.name()), *count as f64))
-            .collect();
-        family("capture_failures_total", "counter", "Captures that failed.", failures);
+        family("pods_failing", "gauge", FAILING, one(failing as u64));
+        let captures =
+            lock(&self.captures).clone().into_iter().map(|((backend, origin), count)| {
+                (vec![("backend", backend), ("origin", origin.name())], count)
+            });
+        family("captures_total", "counter", "Captures made or adopted.", captures.collect());
+        let failures = lock(&self.failures).clone().into_iter();
+        let failures = failures.map(|(reason, count)| (vec![("reason", reason.name())], count));
+        family("capture_failures_total", "counter", "Captures that failed.", failures.collect());
+        let requests =
+            lock(&self.requests).clone().into_iter().map(|((command, result), count)| {
+                (vec![("command", command), ("result", result)], count)
+            });
+        family("cni_requests_total", "counter", "Requests of the CNI plugin.", requests.collect());
+        let number = |value: &AtomicU64| one(value.load(Ordering::Relaxed));
+        let flag = |value: &AtomicBool| one(value.load(Ordering::Relaxed).into());
+        let help = "Whether the CNI plugin is the last of the node's chain.";
+        family("plugin_installed", "gauge", help, flag(&self.installed));
+        let help = "Times that the CNI plugin was installed.";
+        family("plugin_installations_total", "counter", help, number(&self.installations));
+        let help = "Whether the node's pods are known from the API server.";
+        family("pods_followed", "gauge", help, flag(&self.followed));
+        let help = "Failed reads and watches of pods.";
+        family("watch_failures_total", "counter", help, number(&self.watch_failures));
         let (sum, count) = *lock(&self.seconds);
-        let rows =
-            vec![("_sum".to_owned(), sum.as_secs_f64()), ("_count".to_owned(), count as f64)];
-        family("capture_seconds", "summary", "How long capturing a pod took.", rows);
-        let requests = lock(&self.requests)
-            .iter()
-            .map(|((command, result), count)| {
-                (format!("{{command=\"{command}\",result=\"{result}\"}}"), *count as f64)
-            })
-            .collect();
-        family("cni_requests_total", "counter", "Requests of the CNI plugin.", requests);
-        let flag = |value: &AtomicBool| {
-            vec![(String::new(), f64::from(u8::from(value.load(Ordering::Relaxed))))]
-        };
-        let number =
-            |value: &AtomicU64| vec![(String::new(), value.load(Ordering::Relaxed) as f64)];
-        family(
-            "plugin_installed",
-            "gauge",
-            "Whether the CNI plugin is the last of the node's chain.",
-            flag(&self.installed),
-        );
-        family(
-            "plugin_installations_total",
-            "counter",
-            "Times that the CNI plugin was installed.",
-            number(&self.installations),
-        );
-        family(
-            "pods_followed",
-            "gauge",
-            "Whether the node's pods are known from the API server.",
-            flag(&self.followed),
-        );
-        family(
-            "watch_failures_total",
-            "counter",
-            "Failed reads and watches of pods.",
-            number(&self.watch_failures),
-        );
+        let summary = ("leno_agent_capture_seconds", "summary", "How long capturing a pod took.");
+        let mut seconds = Family::new(&mut text, summary);
+        seconds.part("_sum", &[], sum.as_secs_f64());
+        seconds.part("_count", &[], count);
         text
     }
+}
+
+/// Samples with their labels.
+type Rows<'a> = Vec<(Vec<(&'a str, &'a str)>, u64)>;
+
+/// The sample of a family without labels.
+fn one(value: u64) -> Rows<'static> {
+    vec![(Vec::new(), value)]
 }
 
 /// A poisoned lock is used on: no code panics while it holds one of these.

@@ -5,7 +5,6 @@
 
 mod cluster;
 mod dashes;
-mod duration;
 mod output;
 
 use std::io::{self, Write as _};
@@ -14,8 +13,8 @@ use std::process::ExitCode;
 use clap::error::ErrorKind;
 
 pub use cluster::Cluster;
-pub use duration::{duration, within};
 pub use leno_observe::escape::escaped;
+pub use leno_program::{duration, within};
 pub use output::{Output, print, print_json, print_raw};
 
 /// `EX_USAGE` of sysexits(3).

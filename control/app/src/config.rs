@@ -1,18 +1,18 @@
 //! What the control plane is told by flags and environment.
 
 use std::net::SocketAddr;
-use std::ops::RangeInclusive;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use anyhow::{Context, bail};
+use anyhow::Context;
 use clap::Parser;
 use leno_admission::{Settings as Proxies, Shape, pull_secrets};
 use leno_identity::{MAX_LIFETIME, MIN_LIFETIME};
+use leno_program::{duration, within};
 use leno_types::{Egress, MtlsMode, TrustDomain};
 
 /// How long streams may last. With the shortest 2,000 proxies connect 200 times a second.
-const STREAM_AGES: RangeInclusive<Duration> = Duration::from_secs(10)..=Duration::from_hours(24);
+const STREAM_AGES: (Duration, Duration) = (Duration::from_secs(10), Duration::from_hours(24));
 
 /// The control plane of the Leno service mesh.
 ///
@@ -219,33 +219,12 @@ impl Config {
     }
 }
 
-fn lifetime(text: &str) -> anyhow::Result<Duration> {
-    duration(text, MIN_LIFETIME..=MAX_LIFETIME)
+fn lifetime(text: &str) -> Result<Duration, String> {
+    within(duration(text)?, (MIN_LIFETIME, MAX_LIFETIME))
 }
 
-fn stream_age(text: &str) -> anyhow::Result<Duration> {
-    duration(text, STREAM_AGES)
-}
-
-/// Reads a number with one of the units s, m, h and d.
-fn duration(text: &str, bounds: RangeInclusive<Duration>) -> anyhow::Result<Duration> {
-    let form = || format!("{text:?} is not a duration: use for example 60s, 90m, 24h or 7d");
-    let unit = text.chars().last().with_context(form)?;
-    let seconds: u64 = match unit {
-        's' => 1,
-        'm' => 60,
-        'h' => 60 * 60,
-        'd' => 24 * 60 * 60,
-        _ => bail!(form()),
-    };
-    let digits = text.strip_suffix(unit).unwrap_or_default();
-    let number: u64 = digits.parse().ok().with_context(form)?;
-    let duration = number.checked_mul(seconds).map(Duration::from_secs).with_context(form)?;
-    if !bounds.contains(&duration) {
-        let hours = bounds.end().as_secs() / 3_600;
-        bail!("{text} is not between {:?} and {hours}h", bounds.start());
-    }
-    Ok(duration)
+fn stream_age(text: &str) -> Result<Duration, String> {
+    within(duration(text)?, STREAM_AGES)
 }
 
 #[cfg(test)]
@@ -265,7 +244,7 @@ mod tests {
         assert_eq!(lifetime("60s").unwrap(), Duration::from_mins(1));
         assert_eq!(lifetime("24h").unwrap(), Duration::from_hours(24));
         assert_eq!(lifetime("90d").unwrap(), MAX_LIFETIME);
-        for text in ["", "60", "s", "-1s", "1.5h", "9s", "91d", "18446744073709551615d", "60ss"] {
+        for text in ["", "s", "-1s", "1.5h", "9s", "91d", "18446744073709551615d", "60ss"] {
             assert!(lifetime(text).is_err(), "{text}");
         }
         assert_eq!(stream_age("10s").unwrap(), Duration::from_secs(10));

@@ -1,9 +1,9 @@
 //! The endpoints that the index ignores, in the log and in the metrics.
 
 use std::collections::BTreeMap;
-use std::fmt::Write;
 
 use leno_index::{Refusal, RefusedEndpoints};
+use leno_program::Family;
 use leno_serve::State;
 use leno_types::ServiceName;
 
@@ -61,15 +61,10 @@ pub(crate) fn render(state: &State, text: &mut String) {
         }
         counts
     });
-    // Writing to a String cannot fail.
-    let _ = write!(
-        text,
-        "# HELP leno_control_refused_endpoints Endpoints that are ignored, by reason.\n\
-         # TYPE leno_control_refused_endpoints gauge\n"
-    );
+    let help = "Endpoints that are ignored, by reason.";
+    let mut family = Family::gauge(text, "leno_control_refused_endpoints", help);
     for reason in REASONS {
         let count = counts.get(&reason).copied().unwrap_or_default();
-        let name = reason.as_str();
-        let _ = writeln!(text, "leno_control_refused_endpoints{{reason=\"{name}\"}} {count}");
+        family.sample(&[("reason", reason.as_str())], count);
     }
 }

@@ -1,8 +1,9 @@
 //! How reading the documents went, for `/ready` and `/metrics`.
 
-use std::fmt::Write;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, SystemTime};
+
+use leno_program::Family;
 
 /// Counts of reloads. A refused edit changes nothing but these: the last good state stays.
 #[derive(Debug, Default)]
@@ -39,32 +40,24 @@ impl Reloads {
         self.ending.store(true, Ordering::Relaxed);
     }
 
-    /// Whether it does.
+    /// Whether this replica ends.
     pub(crate) fn ending(&self) -> bool {
         self.ending.load(Ordering::Relaxed)
     }
 
     /// Appends the counts as Prometheus text.
     pub(crate) fn render(&self, text: &mut String) {
-        let (good, refused) = (&self.good, &self.refused);
-        let good = good.load(Ordering::Relaxed);
-        let refused = refused.load(Ordering::Relaxed);
+        let help = "Times that the documents were reloaded.";
+        let mut reloads = Family::counter(text, "leno_control_reloads_total", help);
+        for (result, count) in [("good", &self.good), ("refused", &self.refused)] {
+            reloads.sample(&[("result", result)], count.load(Ordering::Relaxed));
+        }
         let last = u8::from(self.last_was_good.load(Ordering::Relaxed));
+        let help = "Whether the last reload was applied.";
+        Family::gauge(text, "leno_control_last_reload_good", help).sample(&[], last);
         let last_good = self.last_good_unix_s.load(Ordering::Relaxed);
-        // Writing to a String cannot fail.
-        let _ = write!(
-            text,
-            "# HELP leno_control_reloads_total Times that the documents were reloaded.\n\
-             # TYPE leno_control_reloads_total counter\n\
-             leno_control_reloads_total{{result=\"good\"}} {good}\n\
-             leno_control_reloads_total{{result=\"refused\"}} {refused}\n\
-             # HELP leno_control_last_reload_good Whether the last reload was applied.\n\
-             # TYPE leno_control_last_reload_good gauge\n\
-             leno_control_last_reload_good {last}\n\
-             # HELP leno_control_last_good_reload_seconds When documents were last applied.\n\
-             # TYPE leno_control_last_good_reload_seconds gauge\n\
-             leno_control_last_good_reload_seconds {last_good}\n"
-        );
+        let help = "When documents were last applied.";
+        Family::gauge(text, "leno_control_last_good_reload_seconds", help).sample(&[], last_good);
     }
 }
 

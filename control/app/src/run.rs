@@ -6,7 +6,7 @@ use std::time::{Duration, SystemTime};
 
 use anyhow::Context;
 use leno_index::{Index, Settings as IndexSettings, Writers};
-use leno_program::listen;
+use leno_program::{Family, listen};
 use leno_serve::{Server, Settings, State};
 use leno_sources::Update;
 use tokio::signal::unix::{Signal, SignalKind, signal};
@@ -89,11 +89,9 @@ pub(crate) async fn run(config: Config) -> anyhow::Result<()> {
 fn end_of_root(not_after: SystemTime) -> Render {
     let end = not_after.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default().as_secs();
     Box::new(move |text| {
-        text.push_str(&format!(
-            "# HELP leno_control_root_expiration_timestamp_seconds When the root certificate ends.\n\
-             # TYPE leno_control_root_expiration_timestamp_seconds gauge\n\
-             leno_control_root_expiration_timestamp_seconds {end}\n"
-        ));
+        let (name, help) =
+            ("leno_control_root_expiration_timestamp_seconds", "When the root certificate ends.");
+        Family::gauge(text, name, help).sample(&[], end);
     })
 }
 

@@ -1,7 +1,6 @@
 //! The webhooks that the API server calls: `/inject` and `/validate`.
 
 use std::convert::Infallible;
-use std::fmt::Write;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -16,7 +15,7 @@ use hyper::{Method, Request, StatusCode};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use leno_admission::{Answer, Review, Settings, is_unjudged, judge};
 use leno_program::content::{JSON, TEXT};
-use leno_program::{Answer as Reply, Shares, respond};
+use leno_program::{Answer as Reply, Family, Shares, respond};
 use leno_serve::Credentials;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream};
@@ -145,10 +144,8 @@ impl Webhook {
 
     /// Appends what was counted, as Prometheus text.
     pub(crate) fn render(&self, text: &mut String) {
-        text.push_str(
-            "# HELP leno_control_reviews_total Objects reviewed for the API server, by result.\n\
-             # TYPE leno_control_reviews_total counter\n",
-        );
+        let help = "Objects reviewed for the API server, by result.";
+        let mut reviews = Family::counter(text, "leno_control_reviews_total", help);
         for (kind, counts) in Kind::ALL.into_iter().zip(&self.counts) {
             let Counts { changed, allowed, denied, failed, busy } = counts;
             let results = [
@@ -159,22 +156,13 @@ impl Webhook {
                 ("busy", busy),
             ];
             for (result, count) in results {
-                let count = count.load(Ordering::Relaxed);
-                // Writing to a String cannot fail.
-                let _ = writeln!(
-                    text,
-                    "leno_control_reviews_total{{webhook=\"{}\",result=\"{result}\"}} {count}",
-                    kind.as_str()
-                );
+                let labels = [("webhook", kind.as_str()), ("result", result)];
+                reviews.sample(&labels, count.load(Ordering::Relaxed));
             }
         }
         let spent = Duration::from_micros(self.spent_us.load(Ordering::Relaxed)).as_secs_f64();
-        let _ = write!(
-            text,
-            "# HELP leno_control_review_seconds_total Time spent on reviews.\n\
-             # TYPE leno_control_review_seconds_total counter\n\
-             leno_control_review_seconds_total {spent}\n"
-        );
+        let help = "Time spent on reviews.";
+        Family::counter(text, "leno_control_review_seconds_total", help).sample(&[], spent);
     }
 
     async fn reply(&self, request: Request<Incoming>) -> Reply {

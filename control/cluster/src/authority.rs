@@ -1,6 +1,5 @@
 //! The mesh's authority, kept in a Secret that all replicas read.
 
-use std::fmt::Write;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -13,6 +12,7 @@ use k8s_openapi::api::core::v1::Secret;
 use leno_identity::{Authority, OpenError, RootPair};
 use leno_kube::api::{ObjectMeta, PostParams};
 use leno_kube::{Api, Client, Reflection, Report, Selection, is_status};
+use leno_program::Family;
 use leno_types::TrustDomain;
 
 use crate::reconcile::{Reconciler, run};
@@ -135,14 +135,10 @@ impl AuthorityReconciler {
     pub fn render(&self) -> impl Fn(&mut String) + Send + Sync + use<> {
         let current = Arc::clone(&self.current);
         move |text| {
-            // Writing to a String cannot fail.
-            let _ = write!(
-                text,
-                "# HELP leno_control_authority_current Whether the Secret contains the authority that certificates are signed with.\n\
-                 # TYPE leno_control_authority_current gauge\n\
-                 leno_control_authority_current {}\n",
-                u8::from(current.load(Ordering::Relaxed))
-            );
+            let help =
+                "Whether the Secret contains the authority that certificates are signed with.";
+            Family::gauge(text, "leno_control_authority_current", help)
+                .sample(&[], u8::from(current.load(Ordering::Relaxed)));
         }
     }
 

@@ -1,7 +1,8 @@
 //! Counters by their results, as Prometheus text.
 
-use std::fmt::Write;
 use std::sync::atomic::{AtomicU64, Ordering};
+
+use leno_program::Family;
 
 /// Appends the counter `leno_control_<name>`, whose label `result` has these values.
 pub(crate) fn render(
@@ -9,12 +10,10 @@ pub(crate) fn render(
     (name, help): (&str, &str),
     results: &[(&str, &AtomicU64)],
 ) {
-    // Writing to a String cannot fail.
-    let _ = writeln!(text, "# HELP leno_control_{name} {help}");
-    let _ = writeln!(text, "# TYPE leno_control_{name} counter");
+    let name = format!("leno_control_{name}");
+    let mut family = Family::counter(text, &name, help);
     for (result, count) in results {
-        let count = count.load(Ordering::Relaxed);
-        let _ = writeln!(text, "leno_control_{name}{{result=\"{result}\"}} {count}");
+        family.sample(&[("result", result)], count.load(Ordering::Relaxed));
     }
 }
 

@@ -1,12 +1,12 @@
 //! The sets that policies name, and what becomes of policies when a set changes.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::fmt::Write as _;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use leno_index::Change;
+use leno_program::Family;
 use leno_resources::{
     AuthorizationPolicy, ConfigMap, KEY_SET_KEY, KEYS_FROM_ANNOTATION, Kind, Namespace, Object,
     ObjectKey, check_key_set, keys_from,
@@ -357,15 +357,12 @@ impl Drop for KeySets {
 
 impl Counts {
     fn render(&self, text: &mut String) {
-        text.push_str(
-            "# HELP leno_control_key_sets URLs of keys of tokens that policies name: current, stale if the last \
-             fetch failed, missing if none has succeeded.\n# TYPE leno_control_key_sets gauge\n",
-        );
+        let help = "URLs of keys of tokens that policies name: current, stale if the last fetch failed, missing if none has \
+                    succeeded.";
+        let mut family = Family::gauge(text, "leno_control_key_sets", help);
         let all = [("current", &self.current), ("stale", &self.stale), ("missing", &self.missing)];
         for (state, count) in all {
-            let count = count.load(Ordering::Relaxed);
-            // Writing to a String cannot fail.
-            let _ = writeln!(text, "leno_control_key_sets{{state=\"{state}\"}} {count}");
+            family.sample(&[("state", state)], count.load(Ordering::Relaxed));
         }
     }
 }

@@ -1,7 +1,8 @@
 //! How long changes take in this process, as a histogram.
 
-use std::fmt::Write;
 use std::time::Duration;
+
+use leno_program::Family;
 
 use crate::metrics::Number;
 
@@ -29,20 +30,17 @@ impl Delays {
 
     /// Appends it as a Prometheus histogram.
     pub(crate) fn render(&self, (name, help): (&str, &str), text: &mut String) {
-        // Writing to a String cannot fail.
-        let _ = write!(text, "# HELP {name} {help}\n# TYPE {name} histogram\n");
+        let mut family = Family::new(text, (name, "histogram", help));
         let mut sum = 0;
         for (bound, count) in BOUNDS.iter().zip(&self.counts) {
             sum += count.get();
-            let bound = Duration::from_millis(*bound).as_secs_f64();
-            let _ = writeln!(text, "{name}_bucket{{le=\"{bound}\"}} {sum}");
+            let bound = Duration::from_millis(*bound).as_secs_f64().to_string();
+            family.part("_bucket", &[("le", &bound)], sum);
         }
-        let (all, seconds) =
-            (self.all.get(), Duration::from_micros(self.micros.get()).as_secs_f64());
-        let _ = write!(
-            text,
-            "{name}_bucket{{le=\"+Inf\"}} {all}\n{name}_sum {seconds}\n{name}_count {all}\n"
-        );
+        let (all, micros) = (self.all.get(), Duration::from_micros(self.micros.get()));
+        family.part("_bucket", &[("le", "+Inf")], all);
+        family.part("_sum", &[], micros.as_secs_f64());
+        family.part("_count", &[], all);
     }
 }
 

@@ -1,8 +1,9 @@
 //! What the control plane counts, as Prometheus text.
 
-use std::fmt::Write;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+
+use leno_program::Family;
 
 use crate::delays::Delays;
 
@@ -103,10 +104,8 @@ impl Metrics {
     /// Appends every number as Prometheus text.
     pub(crate) fn render(&self, text: &mut String) {
         for (name, kind, help, number) in self.rows() {
-            // Writing to a String cannot fail.
-            let _ = writeln!(text, "# HELP leno_control_{name} {help}");
-            let _ = writeln!(text, "# TYPE leno_control_{name} {kind}");
-            let _ = writeln!(text, "leno_control_{name} {}", number.get());
+            let name = format!("leno_control_{name}");
+            Family::new(text, (&name, kind, help)).sample(&[], number.get());
         }
         self.push_delays.render(PUSH_DELAYS, text);
     }

@@ -2,8 +2,9 @@
 
 use std::time::Duration;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result};
 use clap::{Parser, ValueEnum};
+use leno_program::duration;
 use leno_testkit::load::{self, Pace, Plan, Report};
 
 /// Send requests at a constant rate and report latency without coordinated omission.
@@ -140,19 +141,6 @@ fn plan(args: &Args) -> Result<Plan> {
         timeout: args.timeout,
         threads: args.threads,
     })
-}
-
-fn duration(text: &str) -> Result<Duration> {
-    let split = text.find(|c: char| c.is_ascii_alphabetic()).unwrap_or(text.len());
-    let (number, unit) = text.split_at(split);
-    let number: f64 = number.parse().with_context(|| format!("{text:?} is no duration"))?;
-    let seconds = match unit {
-        "ms" => number / 1000.0,
-        "s" | "" => number,
-        "m" => number * 60.0,
-        _ => bail!("{text:?}: use ms, s or m"),
-    };
-    Duration::try_from_secs_f64(seconds).with_context(|| format!("{text:?} is no duration"))
 }
 
 fn print_table(r: &Report) {

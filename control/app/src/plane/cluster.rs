@@ -1,6 +1,5 @@
 //! A control plane in a Kubernetes cluster.
 
-use std::fmt::Write;
 use std::sync::Arc;
 
 use anyhow::Context;
@@ -13,6 +12,7 @@ use leno_cluster::{
 use leno_identity::Authority;
 use leno_keys::KeySets;
 use leno_kube::{Client, Elector, connect};
+use leno_program::Family;
 use leno_serve::{Credentials, State};
 use leno_sources::{Followed, KubernetesSource, UPDATES, UnfollowedKind};
 use tokio::sync::{mpsc, watch};
@@ -187,14 +187,8 @@ fn credentials(
 }
 
 fn render_lead(leads: bool, text: &mut String) {
-    // Writing to a String cannot fail.
-    let _ = write!(
-        text,
-        "# HELP leno_control_leader Whether this replica is the leader, which writes status.\n\
-         # TYPE leno_control_leader gauge\n\
-         leno_control_leader {}\n",
-        u8::from(leads)
-    );
+    let help = "Whether this replica is the leader, which writes status.";
+    Family::gauge(text, "leno_control_leader", help).sample(&[], u8::from(leads));
 }
 
 /// The name of this replica: what it is told, else the host's, which in a pod is the pod's.

@@ -4,6 +4,8 @@ use std::fmt::Write;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use leno_program::Family;
+
 use super::WATCHED;
 
 /// The state of the watches of a cluster. The source writes it, `/metrics` reads it.
@@ -143,26 +145,20 @@ impl Followed {
                 kind.failing_since.is_some().into()
             }),
         ];
-        // Writing to a String cannot fail.
         for (name, form, help, value) in of_kinds {
-            let _ = writeln!(text, "# HELP leno_control_cluster_{name} {help}");
-            let _ = writeln!(text, "# TYPE leno_control_cluster_{name} {form}");
+            let name = format!("leno_control_cluster_{name}");
+            let mut family = Family::new(text, (&name, form, help));
             for (watched, kind) in WATCHED.iter().zip(&state.kinds) {
-                let (of, value) = (watched.as_str(), value(kind));
-                let _ = writeln!(text, "leno_control_cluster_{name}{{kind=\"{of}\"}} {value}");
+                family.sample(&[("kind", watched.as_str())], value(kind));
             }
         }
-        let (updates, waited) = (state.updates, state.waited.as_secs_f64());
-        let _ = write!(
-            text,
-            "# HELP leno_control_cluster_stale_seconds Greatest age that the control plane's view of the cluster may have.\n\
-             # TYPE leno_control_cluster_stale_seconds gauge\n\
-             leno_control_cluster_stale_seconds {stale:.3}\n\
-             # HELP leno_control_cluster_lag_seconds Time from an event of a watch to the update that contains it.\n\
-             # TYPE leno_control_cluster_lag_seconds summary\n\
-             leno_control_cluster_lag_seconds_sum {waited:.6}\n\
-             leno_control_cluster_lag_seconds_count {updates}\n"
-        );
+        let help = "Greatest age that the control plane's view of the cluster may have.";
+        Family::gauge(text, "leno_control_cluster_stale_seconds", help)
+            .sample(&[], format_args!("{stale:.3}"));
+        let help = "Time from an event of a watch to the update that contains it.";
+        let mut lag = Family::new(text, ("leno_control_cluster_lag_seconds", "summary", help));
+        lag.part("_sum", &[], format_args!("{:.6}", state.waited.as_secs_f64()));
+        lag.part("_count", &[], state.updates);
     }
 
     pub(super) fn name(&self, nth: usize) -> &'static str {

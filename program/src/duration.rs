@@ -10,8 +10,9 @@ pub fn duration(text: &str) -> Result<Duration, String> {
     let wrong =
         || format!("{text:?} is not a duration: use for example 500ms, 60s, 90m, 24h or 7d");
     let digits = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
-    let count: u64 = text[..digits].parse().map_err(|_| wrong())?;
-    let ms = match &text[digits..] {
+    let (count, unit) = text.split_at(digits);
+    let count: u64 = count.parse().map_err(|_| wrong())?;
+    let ms = match unit {
         "ms" => 1,
         "" | "s" => 1000,
         "m" => 60_000,
@@ -43,7 +44,7 @@ fn written(duration: Duration) -> String {
         86_400_000 => (3_600_000, "h"),
         _ => units.into_iter().find(|(each, _)| ms.is_multiple_of(*each)).unwrap_or((1, "ms")),
     };
-    format!("{}{unit}", ms / each)
+    format!("{}{unit}", ms.checked_div(each).unwrap_or_default())
 }
 
 #[cfg(test)]
