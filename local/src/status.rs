@@ -279,6 +279,12 @@ impl Status {
         })
     }
 
+    /// Whether there are instances and all of them take traffic.
+    #[must_use]
+    pub fn is_ready(&self) -> bool {
+        !self.instances.is_empty() && self.instances.iter().all(|instance| instance.ready)
+    }
+
     /// Replaces the status on disk.
     ///
     /// # Errors

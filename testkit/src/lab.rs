@@ -9,15 +9,14 @@
 mod status;
 
 use std::fs;
-use std::io::{BufRead, BufReader};
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, ExitStatus, Output, Stdio};
+use std::process::{Command, Output};
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, anyhow, bail};
+use leno_launch::Launched;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
@@ -34,8 +33,6 @@ const READY_LIMIT: Duration = Duration::from_secs(180);
 const END_LIMIT: Duration = Duration::from_secs(30);
 /// How long one command in a workload may take.
 const EXEC_LIMIT: Duration = Duration::from_secs(60);
-/// Most lines of the mesh's output that are kept for failure messages.
-const MAX_LINES: usize = 10_000;
 
 /// The backend that steers traffic into the proxies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -124,8 +121,7 @@ pub struct Lab {
     leno: PathBuf,
     file: PathBuf,
     directory: tempfile::TempDir,
-    up: Mutex<Child>,
-    lines: Arc<Mutex<Vec<String>>>,
+    up: Launched,
     ready_after: Duration,
 }
 
@@ -155,21 +151,13 @@ impl Lab {
         write(&file, &fill(yaml, directory.path())?)?;
         let start = Instant::now();
         let mut up = up_command(&leno, &name, options, &file);
-        let mut start_up = || up.spawn().context("cannot run leno");
-        let mut up = match &options.machine {
+        let mut start_up = || Launched::start(&mut up, "").context("cannot run leno");
+        let up = match &options.machine {
             Some(machine) => netns::inside(&netns::path(machine), start_up)?,
             None => start_up()?,
         };
-        let lines = Arc::default();
-        if let Some(stdout) = up.stdout.take() {
-            keep_lines(stdout, &lines);
-        }
-        if let Some(stderr) = up.stderr.take() {
-            keep_lines(stderr, &lines);
-        }
         let ready_after = Duration::ZERO;
-        let up = Mutex::new(up);
-        let mut lab = Lab { name, leno, file, directory, up, lines, ready_after };
+        let mut lab = Lab { name, leno, file, directory, up, ready_after };
         lab.explain(lab.wait_ready())?;
         lab.ready_after = start.elapsed();
         Ok(lab)
@@ -207,21 +195,12 @@ impl Lab {
     /// `leno up` has ended.
     pub fn wait_for(&self, what: &str, look: impl Fn(&Status) -> bool) -> Result<()> {
         wait::until(what, READY_LIMIT, || {
-            if let Some(status) = self.ended()? {
+            if let Some(status) = self.up.ended()? {
                 bail!("leno up has ended: {status}");
             }
             // Before the first write there is no status.
             Ok(self.status().ok().filter(&look).map(|_| ()))
         })
-    }
-
-    /// How `leno up` ended, if it has.
-    fn ended(&self) -> Result<Option<ExitStatus>> {
-        Ok(self.up.lock().unwrap_or_else(PoisonError::into_inner).try_wait()?)
-    }
-
-    fn owner(&self) -> u32 {
-        self.up.lock().unwrap_or_else(PoisonError::into_inner).id()
     }
 
     /// A command of `leno` for this mesh.
@@ -313,7 +292,7 @@ impl Lab {
     pub fn pid_of(&self, piece: Piece<'_>) -> Result<u32> {
         let status = self.status()?;
         match piece {
-            Piece::Owner => Ok(self.owner()),
+            Piece::Owner => Ok(self.up.pid()),
             Piece::Controller => status.controller.context("there is no controller"),
             Piece::Proxy(instance) => first(&status.instance(instance)?.proxy_cgroup()?),
             Piece::Node(group) => self.node(group),
@@ -362,29 +341,19 @@ impl Lab {
     /// The output of `leno up` so far.
     #[must_use]
     pub fn log(&self) -> String {
-        self.lines.lock().map(|lines| lines.join("\n")).unwrap_or_default()
+        self.up.printed()
     }
 
     /// Adds the last lines of the mesh's output to the error of `outcome`.
     pub fn explain<T>(&self, outcome: Result<T>) -> Result<T> {
-        /// Most lines that are quoted, from the end.
-        const LINES: usize = 40;
-        outcome.map_err(|error| {
-            let log = self.log();
-            let lines: Vec<_> = log.lines().collect();
-            let tail = lines[lines.len().saturating_sub(LINES)..].join("\n");
-            anyhow!("{error:#}\nthe mesh said:\n{tail}")
-        })
+        outcome.map_err(|error| anyhow!("{error:#}\nthe mesh said:\n{}", self.up.last_lines()))
     }
 
     /// Signals `leno up` to end, and waits until it has.
     pub fn end(&self) -> Result<()> {
-        if self.ended()?.is_none() {
-            kill(Pid::from_raw(i32::try_from(self.owner())?), Signal::SIGINT)?;
-            wait::until("leno up to end", END_LIMIT, || self.ended())
-                .with_context(|| self.log())?;
-        }
-        Ok(())
+        wait::until("leno up to end", Duration::MAX, || {
+            Ok(self.up.poll_end(END_LIMIT)?.then_some(()))
+        })
     }
 
     /// Everything of the mesh that still exists on this machine, by name: namespaces, control
@@ -419,9 +388,7 @@ impl Drop for Lab {
         let ended = self.end();
         if ended.is_err() {
             // The process must not stay, whatever it hangs in; cleanup removes the rest.
-            let mut up = self.up.lock().unwrap_or_else(PoisonError::into_inner);
-            let _ = up.kill();
-            let _ = up.wait();
+            self.up.kill();
         }
         if Path::new("/run/leno").join(&self.name).exists()
             && let Err(error) = self.clean_up()
@@ -465,7 +432,7 @@ fn up_command(leno: &Path, name: &str, options: &Options, file: &Path) -> Comman
     if let Some(resolver) = options.resolver {
         command.args(["--resolver", &resolver.to_string()]);
     }
-    command.arg(file).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    command.arg(file);
     command
 }
 
@@ -491,17 +458,4 @@ fn open_to_all(directory: &Path) -> Result<()> {
 fn first(cgroup: &Path) -> Result<u32> {
     let pids = usage::pids_of_cgroup(cgroup)?;
     pids.first().copied().with_context(|| format!("no process in {}", cgroup.display()))
-}
-
-/// Collects printed lines; the thread ends when the pipe closes.
-fn keep_lines(from: impl std::io::Read + Send + 'static, lines: &Arc<Mutex<Vec<String>>>) {
-    let lines = Arc::clone(lines);
-    std::thread::spawn(move || {
-        for line in BufReader::new(from).lines().map_while(Result::ok) {
-            let Ok(mut lines) = lines.lock() else { return };
-            if lines.len() < MAX_LINES {
-                lines.push(line);
-            }
-        }
-    });
 }

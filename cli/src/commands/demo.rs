@@ -95,7 +95,7 @@ async fn prove(demo: &Demo) -> Result<bool> {
 }
 
 async fn meshed(demo: &Demo, mut pictures: Pictures) -> Result<Meshed> {
-    let mut mesh = Mesh::start("demo", demo.capture, true).await?;
+    let mesh = Mesh::start("demo", demo.capture, true).await?;
     if demo.output == Output::Table {
         let (up, rate, seconds) = (mesh.describe()?, demo.rate, demo.seconds);
         super::print(&format!("Up: {up}. Load: {rate} pages/s for {seconds} s.\n\n"))?;
@@ -121,7 +121,7 @@ async fn meshed(demo: &Demo, mut pictures: Pictures) -> Result<Meshed> {
 }
 
 async fn bare(demo: &Demo) -> Result<Measured> {
-    let mut mesh = Mesh::start("demo-bare", demo.capture, false).await?;
+    let mesh = Mesh::start("demo-bare", demo.capture, false).await?;
     let before = measure::cpu(&mesh)?;
     let mut load = mesh.load(demo.rate, BARE.min(Duration::from_secs(demo.seconds)))?;
     while load.is_running()? {

@@ -1,20 +1,17 @@
 //! The shop as a mesh of its own: started, loaded, looked at, ended.
 
 use std::ffi::OsString;
-use std::fs::{File, OpenOptions};
-use std::io::{self, Read as _, Write as _};
-use std::os::unix::fs::{FileExt as _, OpenOptionsExt as _};
+use std::io::Read as _;
 use std::os::unix::process::CommandExt as _;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use leno_capture::Choice;
+use leno_launch::Launched;
 use leno_local::layout::Layout;
 use leno_local::status::Status;
-use nix::sys::signal::{Signal, kill};
-use nix::unistd::Pid;
 
 use super::measure::Load;
 
@@ -42,8 +39,6 @@ const READY: Duration = Duration::from_secs(60);
 const END: Duration = Duration::from_secs(30);
 /// How often either is looked at.
 const LOOK: Duration = Duration::from_millis(50);
-/// How much of what it printed is shown when it fails, in bytes.
-const MAX_LOG: usize = 16 * 1024;
 /// Load before what is measured.
 const WARM_UP: &str = "1s";
 
@@ -51,9 +46,7 @@ const WARM_UP: &str = "1s";
 pub(super) struct Mesh {
     name: &'static str,
     layout: Layout,
-    up: Child,
-    /// What `leno up` prints.
-    log: File,
+    up: Launched,
     ended: bool,
 }
 
@@ -71,31 +64,19 @@ impl Mesh {
             }
         }
         let shop = if meshed { SHOP.to_owned() } else { format!("{}{UNMESHED}", reachable(SHOP)) };
-        let log = unnamed_file(name).context("making a file for what leno up prints")?;
         let own = std::env::current_exe()?;
-        let mut up = Command::new(&own)
-            .env("PATH", with_folder_of(&own)?)
+        let mut up = Command::new(&own);
+        up.env("PATH", with_folder_of(&own)?)
             .args(["up", "--with-parent", "--name", name, "--mtls", "strict"])
             .args(["--capture", &capture.to_string()])
             .arg("-")
             .current_dir("/")
             // Ctrl-C is for the demo, which ends the mesh in order.
-            .process_group(0)
-            .stdin(Stdio::piped())
-            .stdout(log.try_clone()?)
-            .stderr(log.try_clone()?)
-            .spawn()
-            .context("starting leno up")?;
-        let documents = up.stdin.take().context("no standard input")?;
-        let mut mesh = Self { name, layout: Layout::new(name)?, up, log, ended: false };
-        // It fits a pipe, so nobody waits; `leno up` reads to its end.
-        { documents }.write_all(format!("{shop}{CLIENT}").as_bytes()).context("telling leno up")?;
-        let deadline = Instant::now() + READY;
-        while !mesh.is_ready() {
-            mesh.check_alive()?;
-            if Instant::now() > deadline {
-                bail!("the shop was not ready within {READY:?}:\n{}", mesh.log());
-            }
+            .process_group(0);
+        let up = Launched::start(&mut up, &format!("{shop}{CLIENT}"));
+        let up = up.context("cannot start leno up")?;
+        let mesh = Self { name, layout: Layout::new(name)?, up, ended: false };
+        while !mesh.up.poll_ready(READY, mesh.status().is_ok_and(|status| status.is_ready()))? {
             tokio::time::sleep(LOOK).await;
         }
         Ok(mesh)
@@ -124,19 +105,9 @@ impl Mesh {
         Ok(capture.unwrap_or_else(|| "none".to_owned()))
     }
 
-    fn is_ready(&self) -> bool {
-        self.status().is_ok_and(|status| {
-            !status.instances.is_empty() && status.instances.iter().all(|instance| instance.ready)
-        })
-    }
-
     /// Fails with what it printed when `leno up` has ended by itself.
-    pub(super) fn check_alive(&mut self) -> Result<()> {
-        if let Some(status) = self.up.try_wait()? {
-            self.ended = true;
-            bail!("leno up ended with {status}:\n{}", self.log());
-        }
-        Ok(())
+    pub(super) fn check_alive(&self) -> Result<()> {
+        Ok(self.up.check_alive()?)
     }
 
     /// Runs the load generator as the customer.
@@ -181,28 +152,11 @@ impl Mesh {
 
     /// Ends the shop in good order.
     pub(super) async fn stop(mut self) -> Result<()> {
-        let pid = i32::try_from(self.up.id()).context("a process id")?;
-        kill(Pid::from_raw(pid), Signal::SIGINT)?;
-        let deadline = Instant::now() + END;
-        while self.up.try_wait()?.is_none() {
-            if Instant::now() > deadline {
-                bail!("leno up did not end within {END:?}:\n{}", self.log());
-            }
+        while !self.up.poll_end(END)? {
             tokio::time::sleep(LOOK).await;
         }
         self.ended = true;
         Ok(())
-    }
-
-    /// The last lines that `leno up` printed.
-    fn log(&self) -> String {
-        let mut bytes = vec![0; MAX_LOG];
-        let end = self.log.metadata().map_or(0, |metadata| metadata.len());
-        // Where it cannot be read there is an error already, which this is to explain.
-        let read = self.log.read_at(&mut bytes, end.saturating_sub(MAX_LOG as u64)).unwrap_or(0);
-        let text = String::from_utf8_lossy(&bytes[..read]).into_owned();
-        let lines: Vec<&str> = text.lines().collect();
-        lines[lines.len().saturating_sub(20)..].join("\n")
     }
 }
 
@@ -210,8 +164,7 @@ impl Drop for Mesh {
     fn drop(&mut self) {
         if !self.ended {
             // On the way out after an error, which is the one to report.
-            let _gone = self.up.kill();
-            let _gone = self.up.wait();
+            self.up.kill();
             let _left = leno_local::cleanup::cleanup(Some(self.name));
         }
     }
@@ -244,16 +197,6 @@ impl Drop for Running {
 /// listen for others.
 fn reachable(shop: &str) -> String {
     shop.replace("--bind, 127.0.0.1", "--bind, 0.0.0.0")
-}
-
-/// A file that nobody else can open and that goes with the last process that has it open.
-fn unnamed_file(name: &str) -> io::Result<File> {
-    let path = std::env::temp_dir().join(format!("leno-{name}-{}.log", std::process::id()));
-    let mut options = OpenOptions::new();
-    // Never one that is there already: in a folder for all it would be somebody else's.
-    let file = options.read(true).write(true).create_new(true).mode(0o600).open(&path)?;
-    std::fs::remove_file(path)?;
-    Ok(file)
 }
 
 /// The search path with the folder of this executable first: the shop lies beside it.
