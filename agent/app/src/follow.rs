@@ -153,7 +153,8 @@ impl Cluster {
     }
 }
 
-/// A meshed pod is sent even if no field that is kept here differs: its processes may have started since.
+/// The change to send for a pod. Every event of a meshed pod is one, even if no field that is kept here differs:
+/// the pod's processes may have started since.
 fn changes(pod: Pod) -> Option<Change> {
     pod.meshed.then(|| Change::Pod(Box::new(pod)))
 }

@@ -1,9 +1,9 @@
 //! The public keys of issuers of tokens, fetched from where the issuers publish them, or read from `ConfigMap`s.
 //!
 //! Authorization policies name a URL, or a `ConfigMap` of their own namespace. Any tenant can write a URL, and the
-//! control plane reaches what tenants do not, so that it fetches from the origins alone that its operator has
-//! permitted, and never from the machine itself or its cloud (CVE-2026-41413). A set that cannot be fetched has no keys, unless it was fetched before:
-//! there is no key to fall back to (CVE-2026-31837).
+//! control plane reaches addresses that tenants do not. So it fetches from no other origins than those that its
+//! operator has permitted, and never from the machine itself or its cloud (CVE-2026-41413). If a set cannot be
+//! fetched, the last good one is kept; without one there are no keys, and no key to fall back to (CVE-2026-31837).
 //!
 //! ```text
 //! objects ─► KeySets::fill ─► objects with keys ─► index

@@ -15,7 +15,8 @@
 //! the index when the response leaves, so a slow proxy costs no memory and skips what it missed.
 //!
 //! It knows neither where objects come from nor what they mean (`leno-index`), nor how
-//! certificates are made (`leno-identity`), nor how a token is checked ([`Authenticator`]). Read first: [`State`], then [`Server`].
+//! certificates are made (`leno-identity`), nor how a token is checked ([`Authenticator`]).
+//! Read first: [`State`], then [`Server`].
 
 mod authenticate;
 mod delays;

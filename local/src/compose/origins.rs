@@ -31,7 +31,7 @@ pub(super) fn of(name: &Name, service: &Service, project: Option<Position>) -> V
     let whole = format!("services.{}", name.text);
     let parts = PARTS.into_iter().map(|(part, fields)| {
         let written = fields.iter().find_map(|field| Some((*field, place(service.get(*field)?))));
-        // What is not written is missing in the service as a whole.
+        // A field that is not written is shown at the service, which is where it would be added.
         let (field, place) = written.unwrap_or((fields[0], name.place));
         Origin { part, field: format!("{whole}.{field}"), place }
     });

@@ -36,8 +36,8 @@ impl Draft<'_> {
         }
     }
 
-    /// The service, and what it is another name for, to the last that is in the mesh. An error is the
-    /// same of one that leads back to itself.
+    /// The service, the one that it is an alias of, and so on, to the last that is in the mesh. The error is
+    /// a chain whose last service is in it twice.
     fn chain(&self, name: &ServiceName) -> Result<Vec<ServiceName>, Vec<ServiceName>> {
         let mut chain = vec![name.clone()];
         while let Some(next) = chain.last().and_then(|last| self.target(last)) {
@@ -97,7 +97,7 @@ impl Draft<'_> {
         }
     }
 
-    /// A problem of a service that a document has.
+    /// Reports a problem with a field of the document that declares a service.
     fn service_problem(&mut self, name: &ServiceName, path: &str, reason: String) {
         let documents = self.documents;
         let is_it = |key: &ObjectKey| key.namespace == *name.namespace && key.name == *name.name;

@@ -29,12 +29,12 @@ impl Resolved {
         self.0.iter().any(|(_, found)| found.has_changed().unwrap_or(false))
     }
 
-    /// Whether nobody has answered yet for one of the names.
+    /// Whether the resolver has not answered yet for one of the names.
     pub(crate) fn is_pending(&self) -> bool {
         self.0.iter().any(|(_, found)| matches!(*found.borrow(), Found::Pending))
     }
 
-    /// Why there are no addresses, where there are none.
+    /// The cause of a failure, if one of the names has no address.
     pub(crate) fn nothing(&self) -> Option<&'static str> {
         self.0.iter().find_map(|(_, found)| match &*found.borrow() {
             Found::Nothing(_) => Some(UNRESOLVED),
@@ -42,8 +42,8 @@ impl Resolved {
         })
     }
 
-    /// These and those that have names, one for each address: of the family of `like` where the name has
-    /// such addresses.
+    /// The endpoints in `known`, and one for each address of each name. Where a name has addresses of the family
+    /// of `like`, its others are left out.
     pub(crate) fn endpoints(&mut self, known: &[Endpoint], like: IpAddr) -> Arc<[Endpoint]> {
         let mut all = known.to_vec();
         for (name, found) in &mut self.0 {
@@ -88,7 +88,7 @@ impl Outside {
     }
 }
 
-/// What to do about a cause, for the `leno-error` header: who reads it has no other page at hand.
+/// A cause with its remedy, for the `leno-error` header, whose reader may see nothing else of the mesh.
 pub(crate) const fn with_remedy(cause: &'static str) -> &'static str {
     match cause.as_bytes() {
         b"external-unresolved" => {

@@ -17,10 +17,10 @@ use tokio_rustls::TlsConnector;
 
 use super::{Failed, Handler, Probe, Task, grpc};
 
-/// For whom the application takes the client, where the kubelet does not say.
+/// The `User-Agent` of a probe, where the kubelet's own request had none.
 const AGENT: HeaderValue = HeaderValue::from_static("kube-probe/leno");
 
-/// What the application answers, in words.
+/// Asks the application once. The text says what it answered, for the kubelet's event.
 pub(super) async fn ask(
     probe: &Probe,
     address: IpAddr,
@@ -47,6 +47,7 @@ pub(super) async fn ask(
     }
 }
 
+/// A TLS connection over a stream; the application's certificate may be for any name.
 async fn begin(
     stream: TcpStream,
     address: IpAddr,
@@ -56,6 +57,7 @@ async fn begin(
     connector.connect(ServerName::from(address), stream).await.map_err(Failed::Tls)
 }
 
+/// The request of an HTTP probe: the headers of its pod, and those that the kubelet adds where they are missing.
 fn get(
     to: SocketAddr,
     path: &str,
@@ -86,7 +88,7 @@ async fn exchange(
     let stream = TokioIo::new(stream);
     let connected = hyper::client::conn::http1::handshake(stream).await;
     let (mut sender, connection) = connected.map_err(Failed::Exchange)?;
-    // What the connection ends with, the request says.
+    // An error that ends the connection is the request's error, too.
     let _driver = Task(spawn_local(async move { drop(connection.await) }));
     sender.send_request(request).await.map_err(Failed::Exchange)
 }
