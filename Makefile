@@ -40,7 +40,7 @@ release: ## the binaries that people run and those of the benches, optimised, in
 bench-http: release ## one hop: CPU per request beside HAProxy, nginx and Envoy (20 minutes)
 	@scripts/deps.sh bench
 	@scripts/tools.sh envoy || echo "going on without it"
-	$(TARGET)/release/leno-bench http --out $(TARGET)/bench-http.json
+	$(TARGET)/release/leno-bench http
 
 bench-balance: release ## p99 with a slow endpoint, and what matching costs: both have a verdict (5 minutes)
 	@scripts/deps.sh bench
@@ -48,10 +48,10 @@ bench-balance: release ## p99 with a slow endpoint, and what matching costs: bot
 	$(TARGET)/release/leno-bench match
 	$(TARGET)/release/leno-bench authorize
 
-bench-mesh: release ## two hops with mTLS beside pairs of Envoy and HAProxy (needs root; 25 minutes)
+bench-mesh: release ## two hops with mTLS beside pairs of Envoy and HAProxy (needs root; 2 hours)
 	@scripts/deps.sh bench
 	@scripts/tools.sh envoy || echo "going on without it"
-	@scripts/as-root.sh $(TARGET)/release/leno-bench mesh --out $(TARGET)/bench-mesh.json
+	@scripts/as-root.sh $(TARGET)/release/leno-bench mesh
 
 scale: ## a real API server with 50,000 pods, 2,000 clients, changes, a rollout, an outage: memory, CPU, bytes, times (20 minutes; needs Go)
 	@scripts/deps.sh build

@@ -13,7 +13,7 @@ use leno_suite::statistics::median;
 use leno_testkit::binaries;
 use leno_testkit::lab::{Capture, Lab, Options};
 
-use crate::load::client_address::{Cost, Costs};
+use crate::connecting::{Cost, Costs};
 
 /// The port of the application.
 const PORT: u16 = 9000;
@@ -37,14 +37,14 @@ pub(crate) struct Args {
 }
 
 /// Prints the median of each way, and its ratio to the way without.
-pub(crate) fn run(args: Args) -> Result<()> {
+pub(crate) fn run(args: Args) -> Result<bool> {
     if !nix::unistd::geteuid().is_root() {
         bail!("leno up makes network namespaces, which takes root: run this as root");
     }
     let lab = Lab::start(&Options::new(Capture::Ebpf), MESH, |_| Ok(()))?;
     let costs = lab.explain(measure(&lab, args))?;
     print!("{}", table(&costs));
-    Ok(())
+    Ok(true)
 }
 
 fn measure(lab: &Lab, args: Args) -> Result<Costs> {
@@ -55,7 +55,7 @@ fn measure(lab: &Lab, args: Args) -> Result<Costs> {
     let mut command = Command::new("sh");
     command.args(["-c", "echo $$ >\"$0\" && exec ip netns exec \"$@\""]).arg(proxy);
     command.arg(&web.surroundings.netns).arg(binaries::ours("leno-bench")?);
-    command.args(["load", "client-address", &address.to_string()]);
+    command.args(["connect-as-proxy", &address.to_string()]);
     command.args(["--connections", &args.connections.to_string()]);
     command.args(["--rounds", &args.rounds.to_string()]);
     let output = command.output().with_context(|| format!("cannot run {command:?}"))?;

@@ -1,60 +1,104 @@
 //! Memory of proxies: idle, with idle connections open, and after they closed.
 
+use std::fs;
 use std::io::{Read, Write};
-use std::net::{SocketAddr, TcpStream};
-use std::path::Path;
+use std::net::TcpStream;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
+use leno_suite::interrupt::Interrupt;
+use leno_suite::lab::mesh::{self, Choices};
+use leno_suite::lab::one_hop::{Listening, proxy, server};
+use leno_suite::scenario;
 use leno_testkit::http1::ResponseReader;
 use leno_testkit::usage::Memory;
-
-use crate::backend::Backends;
-use crate::process::Pinning;
-use crate::proxy::{Contender, Proxy};
-use crate::record::{self, Moments, Record};
-use crate::report;
-use crate::scenario::Work;
+use serde::{Deserialize, Serialize};
 
 /// The time limit of a request while connections are opened.
 const REQUEST_LIMIT: Duration = Duration::from_secs(5);
+/// The scenario whose server is behind the proxies.
+const SCENARIO: &str = "keepalive-1k";
 
-/// Measures each proxy in turn, `copies` of it beside each other, writes the records and prints the table.
-pub(crate) fn run(
-    proxies: &[Contender],
-    copies: usize,
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    /// Which proxies
+    #[arg(long, value_delimiter = ',', default_value = "leno,haproxy,nginx",
+          value_parser = crate::one_proxy::PROXIES)]
+    proxies: Vec<String>,
+    /// Idle connections to hold open to each proxy; each has carried a request
+    #[arg(long, default_value_t = 500)]
     connections: usize,
-    out: &Path,
-) -> Result<()> {
-    let backends = Backends::start(&[Work::Http1], Pinning::Anywhere)?;
-    let backend = backends.address(Work::Http1)?;
-    let mut records = Vec::new();
-    for contender in proxies {
-        match measure(*contender, copies, backend, connections) {
-            Ok(record) => records.push(record),
-            Err(error) => eprintln!("{contender}: left out: {error:#}"),
-        }
-        record::write(out, &records)?;
-    }
-    print!("{}", report::tables(&records));
-    println!("records: {}", out.display());
-    Ok(())
+    /// Proxies of each kind that run beside each other, as on a node; figures are those of all together
+    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=200))]
+    copies: u16,
+    /// Where the records go
+    #[arg(long, default_value = "target/bench-memory.json")]
+    out: PathBuf,
 }
 
-fn measure(
-    contender: Contender,
-    copies: usize,
-    backend: SocketAddr,
+/// The memory of one kind of proxies.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub(crate) struct Record {
+    /// `memory`.
+    pub(crate) bench: String,
+    proxy: String,
+    /// The version, as the proxy prints it.
+    version: String,
+    /// Connections to each proxy.
     connections: usize,
-) -> Result<Record> {
-    let proxies = (0..copies)
-        .map(|_| Proxy::start(contender, Work::Http1, backend, Pinning::Anywhere))
-        .collect::<Result<Vec<_>>>()?;
+    /// Proxies that run beside each other; figures are those of all together.
+    copies: usize,
+    /// Resident memory.
+    rss_kib: Moments,
+    /// Proportional memory: pages of several processes are divided among them.
+    pss_kib: Moments,
+    /// Memory that no other process shares.
+    private_kib: Moments,
+}
+
+/// Memory in KiB at named moments.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+struct Moments {
+    /// Before any connection.
+    idle: u64,
+    /// With idle connections open.
+    connections_open: u64,
+    /// After they were closed.
+    connections_closed: u64,
+}
+
+/// Measures each proxy in turn, writes the records and prints the table.
+pub(crate) fn run(args: &Args) -> Result<bool> {
+    let interrupt = Interrupt::default();
+    let server = server(&scenario::find(SCENARIO)?, false, &interrupt)?;
+    let mut records = Vec::new();
+    for name in &args.proxies {
+        match measure(name, args, &server) {
+            Ok(record) => records.push(record),
+            Err(error) => eprintln!("{name}: left out: {error:#}"),
+        }
+        write(&args.out, &records)?;
+    }
+    print!("{}", table(&records));
+    println!("records: {}", args.out.display());
+    Ok(true)
+}
+
+fn measure(name: &str, args: &Args, server: &Listening) -> Result<Record> {
+    let mesh = mesh::named(name, &Choices::default())?;
+    let found = mesh.find()?;
+    let program = found.program.context("there is no process to measure")?;
+    let behind = (server.address, scenario::find(SCENARIO)?.protocol);
+    let start = |_| proxy((mesh.as_ref(), &program), behind, false, &Interrupt::default());
+    let proxies = (0..args.copies).map(start).collect::<Result<Vec<_>>>()?;
     let idle = memory(&proxies)?;
     let mut open = Vec::new();
     for proxy in &proxies {
         // Each connection has carried a request, as the connections of a pool have.
-        for _ in 0..connections {
+        for _ in 0..args.connections {
             let mut stream = TcpStream::connect(proxy.address)?;
             stream.set_read_timeout(Some(REQUEST_LIMIT))?;
             request(&mut stream)?;
@@ -74,23 +118,21 @@ fn measure(
     };
     Ok(Record {
         bench: "memory".into(),
-        scenario: format!("{connections} connections"),
-        proxy: contender.to_string(),
-        version: proxies.first().map(|proxy| proxy.version.clone()).unwrap_or_default(),
-        connections,
-        copies,
+        proxy: name.to_owned(),
+        version: found.version,
+        connections: args.connections,
+        copies: args.copies.into(),
         rss_kib: moments(|memory| memory.rss_kib),
         pss_kib: moments(|memory| memory.pss_kib),
         private_kib: moments(|memory| memory.private_kib),
-        ..Record::default()
     })
 }
 
 /// The memory of all of them together.
-fn memory(proxies: &[Proxy]) -> Result<Memory> {
+fn memory(proxies: &[Listening]) -> Result<Memory> {
     let mut sum = Memory::default();
     for proxy in proxies {
-        sum += proxy.process.as_ref().context("there is no process to measure")?.memory()?;
+        sum += proxy.memory()?;
     }
     Ok(sum)
 }
@@ -113,4 +155,29 @@ fn request(stream: &mut TcpStream) -> Result<()> {
             None => {}
         }
     }
+}
+
+fn write(path: &Path, records: &[Record]) -> Result<()> {
+    if let Some(parent) = path.parent() {
+        fs::create_dir_all(parent)?;
+    }
+    fs::write(path, serde_json::to_string_pretty(records)? + "\n")
+        .with_context(|| format!("cannot write {}", path.display()))
+}
+
+/// The table of these records, as Markdown.
+pub(crate) fn table(records: &[Record]) -> String {
+    let mut text = "\n**Memory, KiB** (private: shared with no other process; proportional: shared pages divided among \
+         their processes)\n\n| proxies | connections each | kind | idle | connections open | after they closed |\n\
+         |---|---|---|---|---|---|\n"
+        .to_owned();
+    for Record { copies, proxy, connections, private_kib, pss_kib, rss_kib, .. } in records {
+        let kinds = [("private", private_kib), ("proportional", pss_kib), ("resident", rss_kib)];
+        for (kind, Moments { idle, connections_open, connections_closed }) in kinds {
+            text += &format!(
+                "| {copies} {proxy} | {connections} | {kind} | {idle} | {connections_open} | {connections_closed} |\n"
+            );
+        }
+    }
+    text
 }

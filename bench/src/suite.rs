@@ -9,9 +9,9 @@ mod in_cluster;
 mod list;
 mod output;
 mod prometheus;
-mod report;
+pub(crate) mod report;
 mod resources;
-mod run;
+pub(crate) mod run;
 
 use anyhow::Result;
 use clap::Subcommand;

@@ -7,7 +7,7 @@ use clap::Args;
 use leno_console::{Output, print, print_json};
 use leno_suite::{compare, record};
 
-use super::output::columns;
+use leno_suite::tabular::aligned;
 
 /// Compares two runs, and first reports where machines or versions differ
 ///
@@ -58,7 +58,7 @@ pub(super) fn run(args: &Compare) -> Result<bool> {
     if compared.rows.is_empty() {
         text += "There is no scenario with the same mesh in both.\n";
     } else {
-        text += &columns(&rows);
+        text += &aligned(&rows);
     }
     print(&text).map(|()| true)
 }

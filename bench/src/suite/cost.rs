@@ -7,7 +7,9 @@ use clap::Args;
 use leno_console::{Output, print, print_json};
 use leno_suite::{cost, record};
 
-use super::output::{caveats, columns};
+use leno_suite::tabular::aligned;
+
+use super::output::caveats;
 
 /// Calculates what 100 sidecars cost a year, from measured CPU and memory and a table of prices
 ///
@@ -72,5 +74,5 @@ pub(super) fn run(args: &Cost) -> Result<bool> {
             format!("{:.0}", cost.saved_dollars),
         ]);
     }
-    print(&(said + &columns(&rows))).map(|()| true)
+    print(&(said + &aligned(&rows))).map(|()| true)
 }

@@ -11,7 +11,7 @@ use leno_suite::lab::mesh::{self, Choices};
 use leno_suite::real_application::images;
 use leno_suite::{mesh_names, scenario};
 
-use super::output::columns;
+use leno_suite::tabular::aligned;
 
 /// Lists scenarios, meshes and generators, and what is missing here
 #[derive(Debug, Args)]
@@ -65,7 +65,7 @@ pub(super) fn run(args: &List) -> Result<bool> {
             vec![format!("  {generator:<10}"), state]
         })
         .collect();
-    print(&(text + &columns(&rows))).map(|()| true)
+    print(&(text + &aligned(&rows))).map(|()| true)
 }
 
 /// The scenarios that a mesh cannot carry, one line for each reason.

@@ -6,7 +6,7 @@ use leno_suite::prometheus::{self, Question};
 
 use leno_console::{Output, block_on, print, print_json};
 
-use super::output::columns;
+use leno_suite::tabular::aligned;
 
 /// Queries a Prometheus for what a mesh adds: p99 with and without it, memory and CPU of sidecars
 ///
@@ -67,7 +67,7 @@ pub(super) fn run(args: &Prometheus) -> Result<bool> {
                 .into_iter()
                 .map(|(name, value)| vec![name.to_owned(), format!("{value:.6}")])
                 .collect();
-            print(&columns(&rows))?;
+            print(&aligned(&rows))?;
         }
     }
     Ok(true)

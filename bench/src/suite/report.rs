@@ -9,7 +9,7 @@ use leno_console::print;
 use leno_suite::report::{self, Summary};
 use leno_suite::{cost, picture, record};
 
-use super::output::columns;
+use leno_suite::tabular::aligned;
 
 /// Makes the report of a run: a table here, and a page with charts beside the records
 ///
@@ -67,18 +67,19 @@ pub(super) fn run(args: &Report) -> Result<bool> {
     Ok(true)
 }
 
-fn tables(summary: &Summary) -> String {
+/// The tables of a report.
+pub(crate) fn tables(summary: &Summary) -> String {
     let mut text = format!("{}\n", summary.machine);
     for caveat in &summary.caveats {
         text += &format!("! {caveat}\n");
     }
     for (title, cells) in summary.scenarios() {
-        text += &format!("\n{title}\n{}", columns(&report::rows(&cells)));
-        text += &format!("\n{}", columns(&report::rows_of_other_figures(&cells)));
+        text += &format!("\n{title}\n{}", aligned(&report::rows(&cells)));
+        text += &format!("\n{}", aligned(&report::rows_of_other_figures(&cells)));
     }
     if !summary.generators.is_empty() {
         text += "\ngenerators side by side\n";
-        text += &columns(&report::rows_of_generators(&summary.generators));
+        text += &aligned(&report::rows_of_generators(&summary.generators));
     }
     for (scenario, mesh, why) in &summary.left_out {
         text += &format!("\nnot measured: {scenario}, {mesh}: {why}");

@@ -8,7 +8,7 @@ use leno_console::{Output, print, print_json};
 use leno_suite::resources::{Analysis, analyse};
 use leno_suite::{chart, picture};
 
-use super::output::columns;
+use leno_suite::tabular::aligned;
 
 /// Analyses samples of CPU and memory by rate, as the published sidecar debate did
 ///
@@ -108,7 +108,7 @@ fn tables(analysis: &Analysis, shown: &[String]) -> String {
             ));
             rows.push(row);
         }
-        text += &format!("{column}\n{}\n", columns(&rows));
+        text += &format!("{column}\n{}\n", aligned(&rows));
     }
     text
 }

@@ -92,6 +92,10 @@ pub(crate) struct Run {
     #[arg(long, value_name = "DIR|FILE")]
     application: Option<PathBuf>,
 
+    /// Gives the proxies one CPU, and all else the others
+    #[arg(long)]
+    pin: bool,
+
     /// The directory of the records
     #[arg(long, value_name = "DIR")]
     out: PathBuf,
@@ -141,6 +145,8 @@ pub(super) fn run(args: &Run) -> Result<bool> {
         application: args.application.as_deref().map(std::path::absolute).transpose()?,
         out: args.out.clone(),
         resume: args.resume,
+        one_hop: false,
+        pinned: args.pin,
     };
     let interrupt = Interrupt::default();
     raise_on_signals(&interrupt)?;
@@ -180,6 +186,7 @@ fn of_the_lab(args: &Run) -> Option<&'static str> {
     let given = [
         (args.generators != [Generator::Leno], "--generator"),
         (args.envoy.is_some(), "--envoy"),
+        (args.pin, "--pin"),
         (args.ztunnel.is_some(), "--ztunnel"),
         (args.linkerd2_proxy.is_some(), "--linkerd2-proxy"),
     ];
@@ -192,7 +199,7 @@ fn each_once(named: &[Generator]) -> Vec<Generator> {
 }
 
 /// Ctrl-C and other termination signals end the run in order.
-fn raise_on_signals(interrupt: &Interrupt) -> Result<()> {
+pub(crate) fn raise_on_signals(interrupt: &Interrupt) -> Result<()> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let interrupt = interrupt.clone();
     let mut ended = {

@@ -31,8 +31,9 @@ use crate::scenario::Scenario;
 pub(crate) const PUSHED: &str = "x-pushed";
 /// The line that an application prints when a revision has arrived, followed by the number.
 pub(crate) const ARRIVED: &str = "arrived: revision";
-/// The port of every application.
+/// The port of every application in a namespace of its own, and where it listens there.
 pub(crate) const PORT: u16 = 8080;
+pub(crate) const LISTEN: &str = "0.0.0.0:8080";
 /// Flow-control windows of HTTP/2, so large that they never delay a message.
 const WINDOW: u32 = 4 * 1024 * 1024;
 /// Concurrent streams of a connection: more than any scenario opens through one proxy.
@@ -63,10 +64,11 @@ pub struct Application {
 pub(crate) fn arguments(
     scenario: &Scenario,
     nth: u32,
+    listen: &str,
     address: impl Fn(u32) -> String,
 ) -> Vec<String> {
     let mut words = ["serve", "--listen"].map(str::to_owned).to_vec();
-    words.push(format!("0.0.0.0:{PORT}"));
+    words.push(listen.to_owned());
     if !scenario.is_http() {
         words.push("--tcp".to_owned());
     }
@@ -146,7 +148,7 @@ async fn http(
             }
             tell(&request, &seen);
             let path = request.uri().clone();
-            let mut response = respond(request, answer);
+            let mut response = respond(request, answer).await;
             if calls.all(&path).await.is_err() {
                 *response.status_mut() = http::StatusCode::BAD_GATEWAY;
             }
@@ -163,10 +165,16 @@ async fn http(
     drop(server.serve_connection(TokioIo::new(stream), service).await);
 }
 
-fn respond(request: Request<Incoming>, answer: Bytes) -> Response<BoxBody<Bytes, hyper::Error>> {
+async fn respond(
+    request: Request<Incoming>,
+    answer: Bytes,
+) -> Response<BoxBody<Bytes, hyper::Error>> {
     let kind = request.headers().get(http::header::CONTENT_TYPE);
     let grpc = kind.is_some_and(|kind| kind.as_bytes().starts_with(b"application/grpc"));
     if !grpc {
+        // The whole body is read before anything is answered. A connection that breaks meanwhile ends with its server.
+        let mut body = request.into_body();
+        while let Some(Ok(_)) = body.frame().await {}
         return Response::new(Full::new(answer).map_err(|never| match never {}).boxed());
     }
     let mut response = Response::new(Echo { request: request.into_body(), ended: false }.boxed());

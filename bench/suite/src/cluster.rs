@@ -176,7 +176,7 @@ async fn able(
                 objects.len()
             );
         }
-        if mesh.is_on_every_node()
+        if mesh.facts().is_on_every_node
             && let Some(node) = ground.nodes.unready.first()
         {
             bail!(

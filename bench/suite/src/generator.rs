@@ -12,6 +12,7 @@ use leno_measure::load::{self, Pace, Plan, Protocol, Report, Stop};
 
 use crate::interrupt::Interrupt;
 use crate::process::{self, Running};
+use crate::scenario::{self, Scenario};
 use crate::tools::Missing;
 
 pub use name::{Client, Generator};
@@ -49,6 +50,18 @@ impl Generator {
             (Self::H2load, _) => Some("h2load is driven for HTTP/2 and gRPC without pauses only"),
             (Self::Wrk, Protocol::Http1) if plan.pace == Pace::Saturate => None,
             (Self::Wrk, _) => Some("wrk is driven for HTTP/1.1 in a closed loop only"),
+        }
+    }
+
+    /// The program that is established for the load of a scenario at a step. Closed loops of others are faster than
+    /// Leno's own; only its own keeps a rate without coordinated omission.
+    #[must_use]
+    pub fn established(scenario: &Scenario, step: Option<f64>) -> Self {
+        let closed = step.is_none() && scenario.pace == scenario::Pace::Saturate;
+        match scenario.protocol {
+            Protocol::Http1 if closed => Self::Wrk,
+            Protocol::Http2 | Protocol::Grpc if closed => Self::H2load,
+            _ => Self::Leno,
         }
     }
 

@@ -6,6 +6,8 @@ mod measure;
 pub mod mesh;
 mod meter;
 mod namespaces;
+pub mod one_hop;
+mod pinning;
 mod sidecars;
 mod start_up;
 
@@ -13,6 +15,7 @@ use std::time::Instant;
 
 use anyhow::{Result, bail};
 
+use crate::generator::Generator;
 use crate::interrupt::{Interrupt, Interrupted};
 use crate::measurement::options::Options;
 use crate::measurement::records::{
@@ -24,6 +27,7 @@ use crate::record::{self, Record};
 
 use case::Case;
 use mesh::adapter::{Mesh, MeshPrograms};
+use pinning::Pinning;
 
 /// The options of a run in the lab.
 pub struct LabRun {
@@ -44,12 +48,11 @@ pub fn run(run: &mut LabRun, interrupt: &Interrupt, say: &mut dyn FnMut(&str)) -
     if let Some(folder) = &options.application {
         real_application::check_folder(folder, &options.scenarios)?;
     }
-    if !nix::unistd::geteuid().is_root() {
+    if !options.one_hop && !nix::unistd::geteuid().is_root() {
         bail!("leno bench run makes network namespaces: run it as root");
     }
-    for generator in &options.generators {
-        generator.find()?;
-    }
+    // This thread starts all programs, which inherit its CPUs.
+    Pinning::rest(options.pinned).apply()?;
     prepare_out(options)?;
     add_baseline(&mut run.meshes)?;
     let old = record::there(&options.out)?;
@@ -71,6 +74,9 @@ pub fn run(run: &mut LabRun, interrupt: &Interrupt, say: &mut dyn FnMut(&str)) -
         }
     }
     let mut cases = cases(options, &able);
+    for case in &cases {
+        case.generator.find()?;
+    }
     let total = cases.len();
     for case in &cases {
         has_same_application(&options.out, &old, &begun(options, case))?;
@@ -112,7 +118,12 @@ fn cases<'a>(options: &'a Options, able: &'a [(&'a dyn Mesh, MeshPrograms)]) -> 
             let turned: Vec<_> = base.iter().copied().chain(turned.copied()).collect();
             for step in scenario.steps() {
                 for (mesh, found) in &turned {
-                    for generator in options.generators.iter().copied() {
+                    let established = [Generator::established(scenario, step)];
+                    let generators = match &options.generators[..] {
+                        [] => &established,
+                        named => named,
+                    };
+                    for generator in generators.iter().copied() {
                         cases.push(Case { scenario, mesh: *mesh, found, generator, round, step });
                     }
                 }
@@ -129,7 +140,8 @@ fn one(options: &Options, case: &Case<'_>, interrupt: &Interrupt) -> Result<Reco
         record.left_out = Some(why.to_owned());
         return Ok(record);
     }
-    match measure::measure(options, case, record.clone(), interrupt) {
+    let measure = if options.one_hop { one_hop::measure } else { measure::measure };
+    match measure(options, case, record.clone(), interrupt) {
         Ok(record) => Ok(record),
         Err(error) if error.is::<Interrupted>() => Err(error),
         Err(error) => {
@@ -153,7 +165,6 @@ mod tests {
     use std::path::Path;
 
     use super::*;
-    use crate::generator::Generator;
     use crate::measurement::records::tests::options;
     use crate::scenario;
 

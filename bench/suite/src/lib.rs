@@ -45,5 +45,6 @@ pub mod report;
 pub mod resources;
 pub mod scenario;
 pub mod statistics;
+pub mod tabular;
 
 pub use error::{Error, Result};

@@ -2,9 +2,10 @@
 
 use std::fs::File;
 use std::io::{Read, Seek, SeekFrom, Write};
+use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4, TcpListener, TcpStream};
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 
@@ -13,9 +14,20 @@ use crate::interrupt::Interrupt;
 /// How often the state of a program is polled.
 const LOOK: Duration = Duration::from_millis(20);
 
+/// How long a program may take to listen.
+const LISTEN: Duration = Duration::from_secs(20);
+
 /// This program, which also serves and generates load inside workloads.
 pub(crate) fn own_program() -> Result<PathBuf> {
     std::env::current_exe().context("cannot tell where this program is")
+}
+
+/// A free port of loopback. Another process could bind it first; then the program that needs it reports the error.
+pub(crate) fn free_address() -> Result<SocketAddrV4> {
+    match TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?.local_addr()? {
+        SocketAddr::V4(address) => Ok(address),
+        SocketAddr::V6(address) => bail!("{address} is not of IPv4"),
+    }
 }
 
 /// Runs a command with `input` on its standard input, until it ends or the run is interrupted.
@@ -47,6 +59,27 @@ impl Running {
             let _ = stdin.write_all(input.as_bytes());
         }
         Ok(Self { name, child, out, errors })
+    }
+
+    /// Its process ID.
+    pub(crate) fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// Waits until it listens.
+    ///
+    /// # Errors
+    /// If it ends before, or does not within 20 s; the error has its output. After an interrupt.
+    pub(crate) fn listens(&mut self, at: SocketAddrV4, interrupt: &Interrupt) -> Result<()> {
+        let begin = Instant::now();
+        while TcpStream::connect(at).is_err() {
+            if !self.is_running()? || begin.elapsed() > LISTEN {
+                let (name, errors) = (&self.name, read(&mut self.errors)?);
+                bail!("{name} does not listen: {}", String::from_utf8_lossy(&errors).trim());
+            }
+            interrupt.sleep(LOOK)?;
+        }
+        Ok(())
     }
 
     /// Whether it still runs.

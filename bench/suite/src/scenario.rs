@@ -1,4 +1,4 @@
-//! The scenarios: small typed files, each with the source whose load it reproduces.
+//! The scenarios: a typed file, which names for each the source whose load it reproduces.
 
 use std::time::Duration;
 
@@ -7,25 +7,8 @@ use serde::Deserialize;
 
 use crate::error::{Error, Result};
 
-/// The files, in the order of `leno bench list`.
-const FILES: &[(&str, &str)] = &[
-    ("http-1k", include_str!("../scenarios/http-1k.yaml")),
-    ("grpc-1k", include_str!("../scenarios/grpc-1k.yaml")),
-    ("grpc-1k-open", include_str!("../scenarios/grpc-1k-open.yaml")),
-    ("http-10k", include_str!("../scenarios/http-10k.yaml")),
-    ("grpc-4k", include_str!("../scenarios/grpc-4k.yaml")),
-    ("tcp-64k", include_str!("../scenarios/tcp-64k.yaml")),
-    ("connections", include_str!("../scenarios/connections.yaml")),
-    ("stream", include_str!("../scenarios/stream.yaml")),
-    ("throughput", include_str!("../scenarios/throughput.yaml")),
-    ("saturation", include_str!("../scenarios/saturation.yaml")),
-    ("faces", include_str!("../scenarios/faces.yaml")),
-    ("teastore", include_str!("../scenarios/teastore.yaml")),
-    ("neighbour", include_str!("../scenarios/neighbour.yaml")),
-    ("churn", include_str!("../scenarios/churn.yaml")),
-    ("push", include_str!("../scenarios/push.yaml")),
-    ("restart", include_str!("../scenarios/restart.yaml")),
-];
+/// The file of the scenarios, built into this program.
+const SCENARIOS: &str = include_str!("../data/scenarios.yaml");
 
 /// The number of processors that the published rates are for: about four nodes of a few processors
 /// each.
@@ -47,6 +30,9 @@ pub struct Scenario {
     pub about: String,
     /// The source of the load that it reproduces.
     pub source: String,
+    /// Whether it compares one proxy with others, as `leno bench http` and `leno bench mesh` do.
+    #[serde(default)]
+    pub one_proxy: bool,
     /// The protocol of the load.
     pub protocol: Protocol,
     /// Number of services, each with its own workload.
@@ -78,6 +64,9 @@ pub struct Scenario {
     pub new_connection: bool,
     /// When requests are sent.
     pub pace: Pace,
+    /// A rate at which a closed loop is measured as well, in an open one.
+    #[serde(default)]
+    pub also_at: Option<f64>,
     /// Paths that each connection requests in turn; `/` by default.
     #[serde(default)]
     pub paths: Vec<String>,
@@ -204,9 +193,10 @@ fn one_stream() -> usize {
 /// All scenarios.
 ///
 /// # Errors
-/// Never with the built-in files, as a test proves.
+/// Never with the built-in file, as a test proves.
 pub fn all() -> Result<Vec<Scenario>> {
-    FILES.iter().map(|(name, text)| parse(name, text)).collect()
+    let wrong = |error| Error::Refused(format!("the file of scenarios is damaged: {error}"));
+    serde_saphyr::from_str(SCENARIOS).map_err(wrong)
 }
 
 /// Looks up a scenario by its name.
@@ -214,12 +204,13 @@ pub fn all() -> Result<Vec<Scenario>> {
 /// # Errors
 /// If there is none of this name; the error lists the names.
 pub fn find(name: &str) -> Result<Scenario> {
-    let Some((name, text)) = FILES.iter().find(|(known, _)| *known == name) else {
-        let known: Vec<&str> = FILES.iter().map(|(known, _)| *known).collect();
+    let mut all = all()?;
+    let Some(nth) = all.iter().position(|one| one.name == name) else {
+        let known: Vec<String> = all.into_iter().map(|one| one.name).collect();
         let reason = format!("there is no scenario {name:?}; there are: {}", known.join(", "));
         return Err(Error::Refused(reason));
     };
-    parse(name, text)
+    Ok(all.swap_remove(nth))
 }
 
 /// Parses the name of a scenario, optionally with an `@` and the steps to measure, `faces@60,600`.
@@ -244,14 +235,9 @@ pub fn asked_for(text: &str) -> Result<Scenario> {
         Pace::Users { counts, requests_per_s } => {
             counts.retain(|users| wanted.contains(&(*users as f64 * *requests_per_s)));
         }
-        _ => {}
+        _ => scenario.pace = Pace::Rates(wanted),
     }
     Ok(scenario)
-}
-
-fn parse(name: &str, text: &str) -> Result<Scenario> {
-    let wrong = |error| Error::Refused(format!("the scenario {name} is damaged: {error}"));
-    serde_saphyr::from_str(text).map_err(wrong)
 }
 
 /// The share of the published rates for a machine with this many processors. Load, proxies,
@@ -272,7 +258,7 @@ impl Scenario {
         }
     }
 
-    /// The rates to measure one after the other; a single `None` if there is one measurement.
+    /// The rates to measure one after the other; `None` stands for the pace itself.
     #[must_use]
     pub fn steps(&self) -> Vec<Option<f64>> {
         match &self.pace {
@@ -280,7 +266,7 @@ impl Scenario {
             Pace::Users { counts, requests_per_s } => {
                 counts.iter().map(|users| Some(*users as f64 * requests_per_s)).collect()
             }
-            _ => vec![None],
+            _ => std::iter::once(None).chain(self.also_at.map(Some)).collect(),
         }
     }
 
@@ -387,10 +373,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_file_is_read_and_named_as_the_scenario_in_it() {
+    fn every_scenario_is_read_and_makes_sense() {
         let all = all().unwrap();
-        for ((name, _), scenario) in FILES.iter().zip(&all) {
-            assert_eq!(name, &scenario.name);
+        for scenario in &all {
+            let name = &scenario.name;
+            assert_eq!(all.iter().filter(|one| one.name == *name).count(), 1, "{name}");
+            assert!(scenario.also_at.is_none() || scenario.pace == Pace::Saturate, "{name}");
             assert!(scenario.connections > 0 && scenario.services > 0, "{name}");
             assert!(!scenario.source.is_empty(), "{name}");
             let inner = 1..scenario.services;
@@ -442,6 +430,8 @@ mod tests {
         assert_eq!(steps("faces@600,60"), [60.0, 600.0].map(Some));
         assert_eq!(steps("teastore@200"), [Some(200.0)]);
         assert_eq!(steps("http-1k"), [None]);
+        assert_eq!(steps("keepalive-1k"), [None, Some(8000.0)]);
+        assert_eq!(steps("keepalive-1k@8000"), [Some(8000.0)]);
         for (text, known) in [
             ("faces@61", "faces has 60, 120, 240, 600, 1200"),
             ("faces@", "there is no \"faces@\""),

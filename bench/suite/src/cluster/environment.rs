@@ -171,7 +171,7 @@ impl<'a> ClusterEnvironment<'a> {
                 }
                 continue;
             }
-            match self.mesh.proxy() {
+            match &self.mesh.facts().proxy {
                 None => {
                     if let Some((other, _)) = others.first() {
                         let mesh = self.mesh.name();
@@ -188,8 +188,8 @@ impl<'a> ClusterEnvironment<'a> {
                     self.proxies.insert(image.clone());
                 }
             }
-            if let Some((annotation, value)) = self.mesh.carried()
-                && pod.annotations().get(annotation).map(String::as_str) != Some(value)
+            if let Some((annotation, value)) = &self.mesh.facts().carried
+                && pod.annotations().get(annotation) != Some(value)
             {
                 let mesh = self.mesh.name();
                 bail!(
@@ -353,7 +353,7 @@ impl BenchCluster {
             let found = all.list(&ListParams::default()).await;
             pods.extend(found.map_err(Error::api(format!("list pods of {system}")))?);
         }
-        for label in mesh.on_nodes() {
+        for label in &mesh.facts().on_nodes {
             let all: Api<Pod> = Api::all(client.clone());
             let found = all.list(&ListParams::default().labels(label)).await;
             let found = found.map_err(Error::api(format!("list pods with the label {label}")))?;

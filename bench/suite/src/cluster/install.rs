@@ -196,7 +196,7 @@ impl Installation<'_> {
 
     /// The pods in the mesh's namespace.
     async fn pods(&self) -> Result<Vec<Pod>, Error> {
-        let Some(namespace) = self.mesh.namespace() else { return Ok(Vec::new()) };
+        let Some(namespace) = &self.mesh.facts().namespace else { return Ok(Vec::new()) };
         let pods: Api<Pod> = Api::namespaced(self.client.clone(), namespace);
         let found = pods.list(&ListParams::default()).await;
         Ok(found.map_err(Error::api(format!("list pods of {namespace}")))?.items)
@@ -300,7 +300,7 @@ async fn leno_lacks(client: &Client, namespace: &str) -> Result<Option<String>, 
 
 /// Why a mesh cannot be used; `None` if its control plane is ready.
 pub(super) async fn lacks(client: &Client, mesh: Mesh) -> Result<Option<String>, Error> {
-    let Some(label) = mesh.control() else { return Ok(None) };
+    let Some(label) = &mesh.facts().control else { return Ok(None) };
     let found = control(client, label).await?;
     if found.is_empty() {
         return Ok(Some(format!("there is no Deployment with the label {label}")));
@@ -324,10 +324,10 @@ pub(super) async fn foreign_namespace(
     mesh: Mesh,
     run: &str,
 ) -> Result<Option<String>, Error> {
-    let Some(label) = mesh.control() else { return Ok(None) };
+    let Some(label) = &mesh.facts().control else { return Ok(None) };
     let found = control(client, label).await?;
     let mut names: BTreeSet<String> = found.iter().filter_map(Deployment::namespace).collect();
-    names.extend(mesh.namespace().map(str::to_owned));
+    names.extend(mesh.facts().namespace.clone());
     for name in names {
         if run_lock::is_of(client, &name, run).await? == Some(false) {
             return Ok(Some(name));
@@ -338,10 +338,10 @@ pub(super) async fn foreign_namespace(
 
 /// The namespace of a mesh's control plane, or its usual namespace if there is no control plane.
 pub(super) async fn system(client: &Client, mesh: Mesh) -> Result<Option<String>, Error> {
-    let Some(label) = mesh.control() else { return Ok(None) };
+    let Some(label) = &mesh.facts().control else { return Ok(None) };
     let found = control(client, label).await?;
     let first = found.first().and_then(Deployment::namespace);
-    Ok(first.or_else(|| mesh.namespace().map(str::to_owned)))
+    Ok(first.or_else(|| mesh.facts().namespace.clone()))
 }
 
 /// The Deployments of a control plane, in all namespaces.

@@ -170,8 +170,8 @@ fn are_counted(mesh: Mesh, proxies: u32) -> Result<()> {
     if mesh == Mesh::None || proxies > 0 {
         return Ok(());
     }
-    let labels = mesh.on_nodes().join(", ");
-    let which = if mesh.proxy().is_none() {
+    let labels = mesh.facts().on_nodes.join(", ");
+    let which = if mesh.facts().proxy.is_none() {
         format!("; those of its nodes are known by the labels {labels}, in any namespace")
     } else {
         String::new()
@@ -184,7 +184,7 @@ fn shared(environment: &ClusterEnvironment<'_>) -> Option<Mark> {
     let shared = environment.roles.carriers.shared();
     let (kind, nodes) = (MarkKind::SharedProxies, shared.join(", "));
     let why = format!("the proxies of {nodes} carry the flood as well");
-    (environment.mesh.carried().is_some() && !shared.is_empty()).then_some(Mark { kind, why })
+    (environment.mesh.facts().carried.is_some() && !shared.is_empty()).then_some(Mark { kind, why })
 }
 
 /// The results of the measured load.

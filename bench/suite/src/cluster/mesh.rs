@@ -1,7 +1,9 @@
 //! The meshes of a cluster: their labels and annotations, the objects that belong to them, and
 //! their installers.
 
+use std::collections::BTreeMap;
 use std::path::PathBuf;
+use std::sync::LazyLock;
 
 use leno_operate::Named;
 use serde::{Deserialize, Serialize};
@@ -49,22 +51,48 @@ pub enum Mesh {
     Linkerd,
 }
 
-/// Another project's program that installs and removes a mesh.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Tool {
-    pub(super) name: &'static str,
-    /// The command that installs the program.
-    bring: &'static str,
+/// What is known of a mesh.
+#[derive(Debug, Default, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub(super) struct MeshFacts {
+    /// Another project's program that installs and removes it; `None` if this program does.
+    pub(super) tool: Option<String>,
+    /// The label of a namespace that is part of the mesh.
+    pub(super) label: Option<(String, String)>,
+    /// The annotation of a namespace that is part of the mesh.
+    pub(super) annotation: Option<(String, String)>,
+    /// The container that the mesh adds to pods; `None` if its proxies are elsewhere.
+    pub(super) proxy: Option<String>,
+    /// The annotation of a pod whose traffic the proxies of its node carry.
+    pub(super) carried: Option<(String, String)>,
+    /// Label selectors of the mesh's pods on nodes, in all namespaces.
+    pub(super) on_nodes: Vec<String>,
+    /// Whether it has a pod on every node, which its installation waits for.
+    pub(super) is_on_every_node: bool,
+    /// The namespace that this suite installs it in.
+    pub(super) namespace: Option<String>,
+    /// The label selector of the control plane's Deployments; the mesh can be used when all of them
+    /// are ready.
+    pub(super) control: Option<String>,
+    /// The end of the names of its CustomResourceDefinitions.
+    group: String,
+    /// The beginnings of the names of its other objects.
+    objects: Vec<String>,
+    /// The `ConfigMap`s that it creates in every namespace.
+    roots: Vec<String>,
 }
 
-const ISTIOCTL: Tool = Tool {
-    name: "istioctl",
-    bring: "curl -L https://istio.io/downloadIstio | sh - ; its bin/istioctl into PATH",
-};
-const LINKERD: Tool = Tool {
-    name: "linkerd",
-    bring: "curl -fsL https://run.linkerd.io/install-edge | sh ; its linkerd into PATH",
-};
+/// The file of the meshes, built into this program.
+static FACTS: LazyLock<BTreeMap<String, MeshFacts>> = LazyLock::new(|| {
+    let all = serde_saphyr::from_str(include_str!("../../data/meshes.yaml"));
+    all.expect("a test reads the built-in file")
+});
+
+/// The commands that install the tools of meshes.
+const TOOLS: [(&str, &str); 2] = [
+    ("istioctl", "curl -L https://istio.io/downloadIstio | sh - ; its bin/istioctl into PATH"),
+    ("linkerd", "curl -fsL https://run.linkerd.io/install-edge | sh ; its linkerd into PATH"),
+];
 
 impl Mesh {
     /// All meshes, `None` first.
@@ -102,9 +130,13 @@ impl Mesh {
     /// # Errors
     /// The missing program, and the command that installs it.
     pub fn find(self) -> Result<Option<PathBuf>, Missing> {
-        let Some(tool) = self.tool() else { return Ok(None) };
-        let missing = || Missing::new(tool.name, tool.bring);
-        tools::find(tool.name).map(Some).ok_or_else(missing)
+        let Some(tool) = &self.facts().tool else { return Ok(None) };
+        let bring = TOOLS.iter().find(|(name, _)| name == tool).map_or("", |(_, bring)| bring);
+        tools::find(tool).map(Some).ok_or_else(|| Missing::new(tool, bring))
+    }
+
+    pub(super) fn facts(self) -> &'static MeshFacts {
+        FACTS.get(self.name()).expect("a test reads the facts of every mesh")
     }
 
     /// Why the mesh cannot carry a scenario in a cluster; `None` if it can.
@@ -123,86 +155,6 @@ impl Mesh {
         }
     }
 
-    pub(super) const fn tool(self) -> Option<Tool> {
-        match self {
-            Self::None | Self::Leno => None,
-            Self::Istio | Self::IstioAmbient => Some(ISTIOCTL),
-            Self::Linkerd => Some(LINKERD),
-        }
-    }
-
-    /// The label of a namespace that is part of the mesh.
-    pub(super) const fn label(self) -> Option<(&'static str, &'static str)> {
-        match self {
-            Self::None | Self::Linkerd => None,
-            Self::Leno => Some(("leno.dev/inject", "enabled")),
-            Self::Istio => Some(("istio-injection", "enabled")),
-            Self::IstioAmbient => Some(("istio.io/dataplane-mode", "ambient")),
-        }
-    }
-
-    /// The annotation of a namespace that is part of the mesh.
-    pub(super) const fn annotation(self) -> Option<(&'static str, &'static str)> {
-        match self {
-            Self::Linkerd => Some(("linkerd.io/inject", "enabled")),
-            _ => None,
-        }
-    }
-
-    /// The container that the mesh adds to pods; `None` if its proxies are elsewhere.
-    pub(super) const fn proxy(self) -> Option<&'static str> {
-        match self {
-            Self::None | Self::IstioAmbient => None,
-            Self::Leno => Some("leno-proxy"),
-            Self::Istio => Some("istio-proxy"),
-            Self::Linkerd => Some("linkerd-proxy"),
-        }
-    }
-
-    /// The annotation of a pod whose traffic the proxies of its node carry.
-    pub(super) const fn carried(self) -> Option<(&'static str, &'static str)> {
-        match self {
-            Self::IstioAmbient => Some(("ambient.istio.io/redirection", "enabled")),
-            _ => None,
-        }
-    }
-
-    /// Label selectors of the mesh's pods on nodes, in all namespaces.
-    pub(super) const fn on_nodes(self) -> &'static [&'static str] {
-        match self {
-            Self::None | Self::Linkerd => &[],
-            Self::Leno => &["app.kubernetes.io/name=leno-agent"],
-            Self::Istio => &["k8s-app=istio-cni-node"],
-            Self::IstioAmbient => &["app=ztunnel", "k8s-app=istio-cni-node"],
-        }
-    }
-
-    /// Whether it has a pod on every node, which its installation waits for.
-    pub(super) const fn is_on_every_node(self) -> bool {
-        matches!(self, Self::Leno | Self::IstioAmbient)
-    }
-
-    /// The namespace that this suite installs it in.
-    pub(super) const fn namespace(self) -> Option<&'static str> {
-        match self {
-            Self::None => None,
-            Self::Leno => Some(leno_charts::NAMESPACE),
-            Self::Istio | Self::IstioAmbient => Some("istio-system"),
-            Self::Linkerd => Some("linkerd"),
-        }
-    }
-
-    /// The label selector of the control plane's Deployments; the mesh can be used when all of them
-    /// are ready.
-    pub(super) const fn control(self) -> Option<&'static str> {
-        match self {
-            Self::None => None,
-            Self::Leno => Some("app.kubernetes.io/name=leno-controller"),
-            Self::Istio | Self::IstioAmbient => Some("app=istiod"),
-            Self::Linkerd => Some("linkerd.io/control-plane-component"),
-        }
-    }
-
     /// Whether an object was created by the mesh's installation. Such objects must not exist
     /// before, and are removed after.
     pub(super) fn owns(self, object: &Named) -> bool {
@@ -211,20 +163,12 @@ impl Mesh {
             // This ClusterRole is the suite's own: the guide grants it to users of the bench.
             return false;
         }
-        let begins = |beginnings: &[&str]| beginnings.iter().any(|one| name.starts_with(one));
-        let (group, beginnings, roots): (&str, &[&str], &[&str]) = match self {
-            Self::None => return false,
-            Self::Leno => (".leno.dev", &["leno-"], &["leno-roots"]),
-            Self::Istio | Self::IstioAmbient => {
-                (".istio.io", &["istio", "ztunnel"], &["istio-ca-root-cert"])
-            }
-            Self::Linkerd => (".linkerd.io", &["linkerd-"], &[]),
-        };
+        let facts = self.facts();
         match object.kind.as_str() {
-            "Namespace" => Some(name) == self.namespace(),
-            "CustomResourceDefinition" => name.ends_with(group),
-            "ConfigMap" => roots.contains(&name),
-            _ => begins(beginnings),
+            "Namespace" => facts.namespace.as_deref() == Some(name),
+            "CustomResourceDefinition" => !facts.group.is_empty() && name.ends_with(&facts.group),
+            "ConfigMap" => facts.roots.iter().any(|root| root == name),
+            _ => facts.objects.iter().any(|beginning| name.starts_with(beginning)),
         }
     }
 
@@ -253,7 +197,11 @@ mod tests {
     fn every_mesh_is_there_under_its_name_and_others_are_told_apart() {
         for mesh in Mesh::ALL {
             assert_eq!(Mesh::named(mesh.name()).unwrap(), mesh);
+            assert!(
+                mesh.facts().tool.iter().all(|tool| TOOLS.iter().any(|(name, _)| name == tool))
+            );
         }
+        assert_eq!(Mesh::Leno.facts().namespace.as_deref(), Some(leno_charts::NAMESPACE));
         let lab = Mesh::named("haproxy").unwrap_err().to_string();
         assert!(lab.contains("in the lab of one machine only") && lab.contains("linkerd"), "{lab}");
         assert!(Mesh::named("x").unwrap_err().to_string().contains("is unknown"));

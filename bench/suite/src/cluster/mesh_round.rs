@@ -142,7 +142,7 @@ impl MeshRoundContext<'_> {
         }
         ledger.mesh = Some(Installed { mesh, before: there.names(), agents: false, fresh: true });
         ledger.write(out)?;
-        if let Some(namespace) = mesh.namespace() {
+        if let Some(namespace) = &mesh.facts().namespace {
             let records = whose(out)?;
             let claimant = Claimant { run: &ledger.namespace, records: &records };
             if run_lock::namespace(client, namespace, claimant).await?.is_some() {

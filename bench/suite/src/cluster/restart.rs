@@ -68,7 +68,7 @@ async fn chosen(
         let mesh = mesh.name();
         bail!("{mesh} is in namespace {other}, which this run has not made: remove it there");
     }
-    let own = [Some(&*environment.roles.namespace), mesh.namespace()];
+    let own = [Some(&*environment.roles.namespace), mesh.facts().namespace.as_deref()];
     Ok(doomed(environment.watched(interrupt).await?, &own))
 }
 

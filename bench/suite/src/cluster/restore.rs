@@ -63,7 +63,7 @@ async fn remove(
     say(&format!("{name}: being removed"));
     // Some tools fail if there is nothing to remove, as linkerd does.
     let something = Inventory::take(client).await?.has_new(mesh, before);
-    if mesh.tool().is_none() || something {
+    if mesh.facts().tool.is_none() || something {
         let tool = mesh.find()?;
         let target = &ledger.target();
         let installation = Installation { client, target, mesh, tool: tool.as_deref() };

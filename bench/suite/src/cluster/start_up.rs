@@ -35,7 +35,7 @@ pub(super) async fn start_up(
     interrupt: &Interrupt,
     say: &mut dyn FnMut(&str),
 ) -> Result<Option<f64>> {
-    let Some(proxy) = environment.mesh.proxy() else { return Ok(None) };
+    let Some(proxy) = &environment.mesh.facts().proxy else { return Ok(None) };
     let end = format!("/{CLIENT}/{proxy}");
     let proxy = watched.iter().find(|one| one.name.ends_with(&end));
     let proxy = proxy.context("the client's proxy does not run")?;

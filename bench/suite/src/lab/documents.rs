@@ -4,7 +4,7 @@ use std::path::Path;
 
 use anyhow::Result;
 
-use crate::application::{PORT, arguments};
+use crate::application::{LISTEN, PORT, arguments};
 use crate::real_application::program;
 use crate::revision::{self, CHURNING};
 use crate::scenario::{CLIENT, Disturbance, NEIGHBOUR, Scenario};
@@ -71,7 +71,7 @@ pub(super) fn documents(
 fn application(own: &Path, scenario: &Scenario, nth: u32) -> String {
     let address = |service: u32| format!("{}:{PORT}", scenario.service(service));
     let words = [own.display().to_string()];
-    let words = words.into_iter().chain(arguments(scenario, nth, address));
+    let words = words.into_iter().chain(arguments(scenario, nth, LISTEN, address));
     // JSON is valid YAML.
     serde_json::to_string(&words.collect::<Vec<_>>()).expect("it is text")
 }

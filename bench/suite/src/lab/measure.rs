@@ -13,6 +13,7 @@ use leno_measure::load::{Plan, Report};
 use super::case::Case;
 use super::meter::{LabComponents, Sampler};
 use super::namespaces::Lab;
+use super::pinning::Pinning;
 use super::sidecars::Sidecars;
 use super::start_up;
 use crate::generator::name::Generator;
@@ -75,6 +76,9 @@ pub(super) fn measure(
         )?;
         environment.parts = LabComponents::of(&environment.lab, case.scenario)?;
     }
+    if options.pinned {
+        environment.pin()?;
+    }
     let plans = match &case.scenario.pace {
         scenario::Pace::SearchP99Ms(bound) if case.generator.keeps_rates(&plans[0]) => {
             let rate =
@@ -122,6 +126,11 @@ pub(super) fn measure(
 }
 
 impl LabEnvironment {
+    /// Gives the proxies CPUs of their own.
+    fn pin(&self) -> Result<()> {
+        self.parts.pids_of_proxies().into_iter().try_for_each(|pid| Pinning::Proxies.apply_to(pid))
+    }
+
     fn set(options: &Options, case: &Case<'_>, interrupt: &Interrupt) -> Result<Self> {
         let name = format!("bench-{}", std::process::id());
         let what = (case.scenario, options.application.as_deref());

@@ -139,7 +139,7 @@ mod tests {
             let words = [
                 ("haproxy", "verify required", "verify required"),
                 ("nginx", "ssl_certificate_key /d/key.pem", "ssl_verify_client on"),
-                ("envoy", "trusted_ca", "require_client_certificate: true"),
+                ("envoy", "trusted_ca", "\"require_client_certificate\": true"),
             ];
             for (name, out, back) in words {
                 let mesh = named(name, &Choices::default()).unwrap();
@@ -147,7 +147,7 @@ mod tests {
                 let (client, server) = (client.unwrap().text, server.unwrap().text);
                 assert!(
                     client.contains(out) && client.contains("127.0.0.1:15001")
-                        || client.contains("port_value: 15001"),
+                        || client.contains("\"port_value\": 15001"),
                     "{name}: {client}"
                 );
                 assert!(server.contains(back), "{name}: {server}");

@@ -83,6 +83,15 @@ impl LabComponents {
         u32::try_from(self.proxies.iter().filter(runs).count()).unwrap_or(u32::MAX)
     }
 
+    /// The processes of all proxies.
+    pub(crate) fn pids_of_proxies(&self) -> Vec<u32> {
+        self.proxies
+            .iter()
+            .filter_map(|group| usage::pids_of_cgroup(group).ok())
+            .flatten()
+            .collect()
+    }
+
     /// Resident memory of all proxies together, and of the control plane.
     pub(crate) fn memory_kib(&self) -> (u64, u64) {
         let of = |group: &PathBuf| usage::of_cgroup(group).map_or(0, |usage| usage.rss_kib);
@@ -134,8 +143,7 @@ impl LabComponents {
 
     fn switches(&self) -> ContextSwitches {
         let mut sum = ContextSwitches::default();
-        let pids = self.proxies.iter().filter_map(|group| usage::pids_of_cgroup(group).ok());
-        for switches in pids.flatten().map(kernel_counters::switches) {
+        for switches in self.pids_of_proxies().into_iter().map(kernel_counters::switches) {
             sum.voluntary += switches.voluntary;
             sum.involuntary += switches.involuntary;
         }

@@ -5,20 +5,19 @@
 //! ```
 //! The client does nothing by itself: the load generator runs in its place.
 
-use std::fs::{self, File};
+use std::fs;
 use std::net::{Ipv4Addr, SocketAddrV4};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
-use std::time::{Duration, Instant};
+use std::process::Command;
+use std::time::Duration;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result};
 use leno_capture::Choice;
+use leno_launch::Launched;
 use leno_local::layout::Layout;
 use leno_local::program::{find, missing};
 use leno_local::status::{InstanceStatus, Status};
-use nix::sys::signal::{Signal, kill};
-use nix::unistd::Pid;
 
 use super::documents::{NAMESPACE, Programs, documents};
 use crate::application::PORT;
@@ -33,8 +32,6 @@ const READY: Duration = Duration::from_secs(60);
 const END: Duration = Duration::from_secs(30);
 /// How often the state of the lab is polled.
 const LOOK: Duration = Duration::from_millis(20);
-/// How many of the last lines of `leno up` an error shows.
-const LINES: usize = 20;
 
 /// The running namespaces; dropping this removes them.
 #[derive(Debug)]
@@ -42,8 +39,7 @@ pub(crate) struct Lab {
     name: String,
     layout: Layout,
     application: Option<PathBuf>,
-    up: Child,
-    log: File,
+    up: Launched,
     ended: bool,
     directory: tempfile::TempDir,
 }
@@ -65,43 +61,19 @@ impl Lab {
         let own = own_program()?;
         let programs = Programs { own: &own, application: application.as_deref() };
         fs::write(&file, documents(programs, scenario, capture.is_some(), 0)?)?;
-        let log = tempfile::tempfile()?;
-        let up = Command::new(&leno)
-            .args(["up", "--with-parent", "--name", name, "--mtls", "strict", "--capture"])
+        let mut up = Command::new(&leno);
+        up.args(["up", "--with-parent", "--name", name, "--mtls", "strict", "--capture"])
             .arg(capture.unwrap_or_default().to_string())
             .arg(&file)
             // Ctrl-C must only reach the bench, which ends the lab in order.
-            .process_group(0)
-            .stdin(Stdio::null())
-            .stdout(log.try_clone()?)
-            .stderr(log.try_clone()?)
-            .spawn()
-            .context("cannot start leno up")?;
-        let layout = Layout::new(name)?;
-        let name = name.to_owned();
-        let mut lab = Lab { name, layout, application, up, log, ended: false, directory };
-        lab.wait_ready(interrupt)?;
-        Ok(lab)
-    }
-
-    fn wait_ready(&mut self, interrupt: &Interrupt) -> Result<()> {
-        let deadline = Instant::now() + READY;
-        loop {
-            let status = Status::read(&self.layout);
-            if status.is_ok_and(|s| !s.instances.is_empty() && s.instances.iter().all(|i| i.ready))
-            {
-                return Ok(());
-            }
-            if let Some(status) = self.up.try_wait()? {
-                self.ended = true;
-                bail!("leno up ended with {status}:\n{}", self.log());
-            }
-            if Instant::now() > deadline {
-                bail!("the lab was not ready within {READY:?}:\n{}", self.log());
-            }
-            interrupt.check()?;
-            std::thread::sleep(LOOK);
+            .process_group(0);
+        let up = Launched::start(&mut up, "").context("cannot start leno up")?;
+        let (layout, name) = (Layout::new(name)?, name.to_owned());
+        let lab = Lab { name, layout, application, up, ended: false, directory };
+        while !lab.up.poll_ready(READY, lab.status().is_ok_and(|status| status.is_ready()))? {
+            interrupt.sleep(LOOK)?;
         }
+        Ok(lab)
     }
 
     /// The instances that run.
@@ -121,7 +93,7 @@ impl Lab {
 
     /// The process of `leno up` itself, which captures traffic and supervises.
     pub(crate) fn agent(&self) -> u32 {
-        self.up.id()
+        self.up.pid()
     }
 
     /// Gives Leno's own proxies another revision of the configuration as users do: by editing the
@@ -181,12 +153,7 @@ impl Lab {
 
     /// Asks `leno up` to end, and waits until it has removed everything.
     pub(crate) fn stop(mut self) -> Result<()> {
-        kill(Pid::from_raw(i32::try_from(self.up.id())?), Signal::SIGINT)?;
-        let deadline = Instant::now() + END;
-        while self.up.try_wait()?.is_none() {
-            if Instant::now() > deadline {
-                bail!("leno up did not end within {END:?}:\n{}", self.log());
-            }
+        while !self.up.poll_end(END)? {
             std::thread::sleep(LOOK);
         }
         self.ended = true;
@@ -195,24 +162,12 @@ impl Lab {
 
     /// How many revisions of a pushed configuration the applications have reported.
     pub(crate) fn arrived(&self) -> u64 {
-        revision::arrived(&self.printed())
-    }
-
-    /// The output of `leno up`; empty if it cannot be read.
-    fn printed(&self) -> String {
-        use std::os::unix::fs::FileExt;
-        // Reads at an explicit offset: `leno up` writes at the file's own position.
-        let end = self.log.metadata().map_or(0, |metadata| metadata.len());
-        let mut bytes = vec![0; end as usize];
-        let read = self.log.read_at(&mut bytes, 0).unwrap_or(0);
-        String::from_utf8_lossy(&bytes[..read]).into_owned()
+        revision::arrived(&self.up.printed())
     }
 
     /// The last lines that `leno up` printed.
     pub(crate) fn log(&self) -> String {
-        let text = self.printed();
-        let lines: Vec<&str> = text.lines().collect();
-        lines[lines.len().saturating_sub(LINES)..].join("\n")
+        self.up.last_lines()
     }
 }
 
@@ -220,8 +175,7 @@ impl Drop for Lab {
     fn drop(&mut self) {
         if !self.ended {
             // The lab is dropped because of another error, which is the one to report.
-            let _gone = self.up.kill();
-            let _gone = self.up.wait();
+            self.up.kill();
             let _left = leno_local::cleanup::cleanup(Some(&self.name));
         }
     }

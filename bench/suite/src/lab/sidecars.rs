@@ -113,6 +113,7 @@ impl Task {
         let is_opaque = self.opaque.names.contains(&self.workload);
         work(&Hop {
             protocol: if is_opaque { Protocol::Tcp } else { scenario.protocol },
+            listen: None,
             mixed: scenario.is_mixed(),
             application: self.application,
             services: &self.services,

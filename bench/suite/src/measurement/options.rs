@@ -18,7 +18,8 @@ pub struct Options {
     pub warm_up: Duration,
     /// Factor for the scenarios' rates.
     pub scale: f64,
-    /// The load generators; under each mesh of a round, they take turns. A cluster has only Leno's.
+    /// The load generators; under each mesh of a round, they take turns. A cluster has only Leno's. Without any, each
+    /// load is made by the program that is established for it.
     pub generators: Vec<Generator>,
     /// The real application instead of the suite's own services: its folder in the lab, its file of
     /// images in a cluster.
@@ -27,4 +28,8 @@ pub struct Options {
     pub out: PathBuf,
     /// Skips measurements that have figures already.
     pub resume: bool,
+    /// Whether there is one proxy in plaintext on loopback, instead of a mesh in namespaces; only in the lab.
+    pub one_hop: bool,
+    /// Whether proxies have one CPU, and all else the others; only in the lab.
+    pub pinned: bool,
 }

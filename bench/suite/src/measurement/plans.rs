@@ -32,6 +32,7 @@ pub(crate) fn load_plans<A: Copy + Into<SocketAddr>>(
         connections: scenario.connections_at(published),
         new_connection: scenario.new_connection,
         primed: true,
+        method: if scenario.request_bytes > 0 { "POST" } else { "GET" }.to_owned(),
         body_size: scenario.request_bytes,
         paths: scenario.paths_in_turn().to_vec(),
         ..Plan::new(

@@ -166,6 +166,8 @@ pub(crate) mod tests {
             application: None,
             out: out.to_owned(),
             resume: false,
+            one_hop: false,
+            pinned: false,
         }
     }
 

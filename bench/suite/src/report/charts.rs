@@ -1,5 +1,7 @@
 //! The charts of a report.
 
+use plotters::style::RGBColor;
+
 use super::summary::{Cell, Summary};
 use crate::chart::{Axis, Bar, Bars, Chart, Scale, Series, colour};
 use crate::cost::{self, Price};
@@ -16,6 +18,8 @@ pub struct Figure {
     pub caption: String,
     /// The chart.
     pub svg: String,
+    /// Whether the records have nothing to draw in it.
+    is_empty: bool,
 }
 
 /// All charts that the records have enough data for.
@@ -31,7 +35,7 @@ pub fn figures(summary: &Summary, records: &[Record], prices: &[Price]) -> Vec<F
     found.push(bars(summary, &meshes, Kind::Memory));
     found.extend(by_rate(summary, &meshes));
     found.extend(costs(records, prices, &meshes));
-    found.retain(|figure| figure.svg.contains("<polyline") || figure.svg.contains("rx=\"2\""));
+    found.retain(|figure| !figure.is_empty);
     found
 }
 
@@ -44,12 +48,17 @@ fn meshes(summary: &Summary) -> Vec<String> {
     names
 }
 
-fn colour_of(mesh: &str, meshes: &[String]) -> &'static str {
+fn colour_of(mesh: &str, meshes: &[String]) -> RGBColor {
     colour(mesh, meshes.iter().position(|name| name == mesh).unwrap_or_default())
 }
 
 fn file(title: &str) -> String {
     title.chars().map(|c| if c.is_ascii_alphanumeric() { c } else { '-' }).collect()
+}
+
+/// The file name of the chart of a scenario's latency.
+pub(super) fn of_latency(title: &str) -> String {
+    format!("latency-{}", file(title))
 }
 
 fn latency(title: &str, cells: &[&Cell], meshes: &[String]) -> Figure {
@@ -61,12 +70,13 @@ fn latency(title: &str, cells: &[&Cell], meshes: &[String]) -> Figure {
     });
     let chart = Chart {
         title: format!("{title}: latency by percentile"),
-        x: Axis::new("share of requests that were at least this fast", Scale::LogNines),
-        y: Axis::new("latency, ms", Scale::Linear),
+        x: Axis("share of requests that were at least this fast".into(), Scale::LogNines),
+        y: Axis("latency, ms".into(), Scale::Linear),
         series: series.collect(),
     };
     Figure {
-        name: format!("latency-{}", file(title)),
+        name: of_latency(title),
+        is_empty: chart.series.iter().all(|one| one.curve.is_empty()),
         caption:
             "From the moment a request was due to its last byte; median of the rounds at each \
                   percentile. Each further nine takes the same room, so the right is what the \
@@ -92,6 +102,7 @@ fn added(summary: &Summary, meshes: &[String]) -> Figure {
     }
     Figure {
         name: "added-p99".to_owned(),
+        is_empty: all.is_empty(),
         caption:
             "What each mesh adds to the 99th percentile of the baseline in the same round, with \
                   the 95 % bootstrap interval over the rounds."
@@ -139,8 +150,9 @@ fn bars(summary: &Summary, meshes: &[String], kind: Kind) -> Figure {
             "Resident memory: the bar is the peak under load, the line begins where it was idle.",
         ),
     };
+    let is_empty = all.is_empty();
     let svg = Bars { title: title.into(), unit: unit.into(), bars: all }.svg();
-    Figure { name: name.to_owned(), caption: caption.to_owned(), svg }
+    Figure { name: name.to_owned(), caption: caption.to_owned(), svg, is_empty }
 }
 
 /// CPU and memory over the rate, for scenarios with several rates.
@@ -170,8 +182,8 @@ fn by_rate(summary: &Summary, meshes: &[String]) -> Vec<Figure> {
             });
             let chart = Chart {
                 title: format!("{name}: {title} by requests/s"),
-                x: Axis::new("requests/s", Scale::Linear),
-                y: Axis::new(&format!("{title}, {unit}"), Scale::Linear),
+                x: Axis("requests/s".into(), Scale::Linear),
+                y: Axis(format!("{title}, {unit}"), Scale::Linear),
                 series: series.collect(),
             };
             found.push(Figure {
@@ -179,6 +191,7 @@ fn by_rate(summary: &Summary, meshes: &[String]) -> Vec<Figure> {
                 caption: "Dots are medians of the rounds, lines the least-squares parabola."
                     .to_owned(),
                 svg: chart.svg(),
+                is_empty: chart.series.iter().all(|one| one.curve.is_empty()),
             });
         }
     }
@@ -202,6 +215,7 @@ fn costs(records: &[Record], prices: &[Price], meshes: &[String]) -> Option<Figu
     let title = format!("100 sidecars a year on {}, {}", price.name, price.place);
     Some(Figure {
         name: "cost".to_owned(),
+        is_empty: bars.is_empty(),
         caption: format!(
             "The larger of a sidecar's two shares of a machine with {} processors and {} GiB, at \
              {} dollars an hour (leno bench cost).{}",

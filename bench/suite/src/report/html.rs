@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use super::charts::Figure;
+use super::charts::{Figure, of_latency};
 use super::summary::{Cell, Summary};
 use super::text::{rows, rows_of_generators, rows_of_other_figures};
 use crate::chart::escape;
@@ -30,9 +30,7 @@ pub fn page(summary: &Summary, figures: &[Figure]) -> String {
         let _ = writeln!(text, "<h2>{}</h2>", escape(&title));
         text += &table(&cells, &rows(&cells));
         text += &table(&cells, &rows_of_other_figures(&cells));
-        let name = |figure: &&Figure| figure.caption.starts_with("From the moment");
-        let wanted = format!("{}: latency by percentile", escape(&title));
-        let own = figures.iter().filter(name).find(|figure| figure.svg.contains(&wanted));
+        let own = figures.iter().find(|figure| figure.name == of_latency(&title));
         text += &own.map(figure).unwrap_or_default();
     }
     if !summary.generators.is_empty() {
@@ -40,7 +38,7 @@ pub fn page(summary: &Summary, figures: &[Figure]) -> String {
         text += &table(&[], &rows_of_generators(&summary.generators));
     }
     text += "<h2>Overhead, side by side</h2>\n";
-    for one in figures.iter().filter(|one| !one.caption.starts_with("From the moment")) {
+    for one in figures.iter().filter(|one| !one.name.starts_with("latency-")) {
         text += &figure(one);
     }
     text += &left_out(summary);

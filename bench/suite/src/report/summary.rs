@@ -9,6 +9,9 @@ use crate::mesh_names::NONE;
 use crate::record::{Quantile, Record, kinds_of_marks, of_one_generator, pairs, title};
 use crate::statistics::{Interval, difference, median, ratio};
 
+/// The meshes that the CPU of others is compared with.
+pub(super) const REFERENCES: [&str; 2] = ["haproxy", "envoy"];
+
 /// One scenario (and step) under one mesh, over all its rounds.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Cell {
@@ -34,6 +37,8 @@ pub struct Cell {
     pub p99_ratio: Option<Interval>,
     /// CPU of all proxies per request, user and system, in microseconds.
     pub cpu_us: [f64; 2],
+    /// CPU of all proxies per request divided by that of HAProxy and of Envoy, round by round.
+    pub cpu_ratios: [Option<Interval>; 2],
     /// Processors that all proxies kept busy.
     pub cpus: f64,
     /// Memory of one proxy in MB: idle, under load, peak.
@@ -82,9 +87,11 @@ impl Summary {
             }
         }
         let cell = |(key, group): &(Key<'_>, Vec<&Record>)| {
-            let bare = Key { mesh: NONE, ..*key };
-            let base = groups.iter().find(|(other, _)| *other == bare).map(|(_, group)| &group[..]);
-            Cell::of(group, base)
+            let of = |mesh| {
+                let other = Key { mesh, ..*key };
+                groups.iter().find(|(one, _)| *one == other).map(|(_, group)| &group[..])
+            };
+            Cell::of(group, of(NONE), REFERENCES.map(of))
         };
         let mut cells: Vec<Cell> = groups.iter().map(cell).collect();
         cells.sort_by(|one, two| {
@@ -173,7 +180,7 @@ impl<'a> Key<'a> {
 
 impl Cell {
     /// Summarizes the valid rounds, or all rounds if none is valid.
-    fn of(all: &[&Record], base: Option<&[&Record]>) -> Self {
+    fn of(all: &[&Record], base: Option<&[&Record]>, references: [Option<&[&Record]>; 2]) -> Self {
         let good: Vec<&Record> = all.iter().copied().filter(|record| record.valid()).collect();
         let valid = !good.is_empty();
         let rounds = if valid { &good } else { all };
@@ -192,6 +199,13 @@ impl Cell {
         let added = difference(&p50, &p50_bare).zip(difference(&p99, &p99_bare));
         let each = |record: &Record, kib: u64| {
             kib as f64 * 1024.0 / 1e6 / f64::from(record.proxies.max(1))
+        };
+        let cpu_ratio = |reference: Option<&[&Record]>| {
+            let both = self::pairs(rounds, reference?);
+            let of = |record: &Record| record.cpu_us_per_request();
+            let (own, other): (Vec<f64>, Vec<f64>) =
+                both.iter().map(|(own, other)| (of(own), of(other))).unzip();
+            ratio(&own, &other).filter(|ratio| ratio.value > 0.0)
         };
         let start_ups: Vec<f64> = rounds.iter().filter_map(|record| record.start_up_ms).collect();
         Cell {
@@ -214,6 +228,7 @@ impl Cell {
                 of(&|record| record.cpu_user_us_per_request),
                 of(&|record| record.cpu_system_us_per_request),
             ],
+            cpu_ratios: references.map(cpu_ratio),
             cpus: of(&|record| record.cpus_per_proxy() * f64::from(record.proxies)),
             rss_mb: [
                 of(&|record| each(record, record.rss_kib.idle)),

@@ -2,10 +2,14 @@
 
 use std::fmt::Write as _;
 
+use serde_json::Value;
+
 use super::generators::Agreement;
 use super::summary::{Cell, Summary};
 use crate::error::{Error, Result};
 use crate::record::Record;
+use crate::statistics::Interval;
+use crate::tabular::markdown as table;
 
 /// The headings of [`rows`].
 const HEADINGS: [&str; 13] = [
@@ -60,7 +64,14 @@ fn row(cell: &Cell) -> Vec<String> {
 #[must_use]
 pub fn rows_of_other_figures(cells: &[&Cell]) -> Vec<Vec<String>> {
     let known = |figure: f64, text: String| if figure > 0.0 { text } else { "-".to_owned() };
-    let columns: [(&str, OtherColumn); 8] = [
+    let ratio = |cell: &Cell, nth: usize| {
+        let text =
+            |ratio: Interval| format!("{:.2} ({:.2} to {:.2})", ratio.value, ratio.low, ratio.high);
+        cell.cpu_ratios[nth].map_or_else(|| "-".into(), text)
+    };
+    let columns: [(&str, OtherColumn); 10] = [
+        ("CPU / HAPROXY", &|cell| ratio(cell, 0)),
+        ("CPU / ENVOY", &|cell| ratio(cell, 1)),
         ("CONNECTIONS", &|cell| {
             known(cell.beside.connections, format!("{:.0}", cell.beside.connections))
         }),
@@ -175,82 +186,44 @@ pub fn markdown(summary: &Summary) -> String {
     text
 }
 
-/// A Markdown table.
-fn table(rows: &[Vec<String>]) -> String {
-    let mut text = "\n".to_owned();
-    for (nth, row) in rows.iter().enumerate() {
-        let _ = writeln!(text, "| {} |", row.join(" | "));
-        if nth == 0 {
-            let _ = writeln!(text, "|{}", "---|".repeat(row.len()));
-        }
-    }
-    text
-}
-
 /// One line per record, with the names of the records' own fields.
 ///
 /// # Errors
 /// If a line cannot be written, which only happens when memory runs out.
 pub fn csv(records: &[Record]) -> Result<String> {
     let failed = |error: csv::Error| Error::Refused(format!("cannot write CSV: {error}"));
+    let columns: Vec<&str> = COLUMNS.split_whitespace().collect();
     let mut writer = csv::Writer::from_writer(Vec::new());
-    writer.write_record(COLUMNS.map(|(name, _)| name)).map_err(failed)?;
+    writer.write_record(&columns).map_err(failed)?;
     for record in records {
-        writer.write_record(COLUMNS.map(|(_, value)| value(record))).map_err(failed)?;
+        let fields = serde_json::to_value(record).expect("a record has only text keys");
+        let line = columns.iter().map(|column| value(record, &fields, column));
+        writer.write_record(line).map_err(failed)?;
     }
     let bytes = writer.into_inner().map_err(|error| Error::Refused(error.to_string()))?;
     Ok(String::from_utf8_lossy(&bytes).into_owned())
 }
 
-fn known(figure: Option<impl std::fmt::Display>) -> String {
-    figure.map_or_else(String::new, |figure| figure.to_string())
+/// The columns of the CSV. Those that are no field of a record are in [`value`].
+const COLUMNS: &str = "scenario step mesh round cluster generator capture valid marks left_out scale \
+    requests errors requests_per_s latency_us.mean latency_us.p50 latency_us.p90 latency_us.p99 \
+    latency_us.p99_9 latency_us.p99_99 latency_us.max cpu_user_us_per_request cpu_system_us_per_request \
+    cpu_ms.proxies cpu_ms.application cpu_ms.generator cpu_ms.control cpu_ms.kernel_threads \
+    rss_kib.idle rss_kib.load rss_kib.peak kernel_programs.runs kernel_programs.ms crossing_connections \
+    neighbour_requests_per_s revisions revisions_arrived start_up_ms";
+
+fn value(record: &Record, fields: &Value, column: &str) -> String {
+    match column {
+        "cluster" => record.cluster.as_ref().map(|one| one.context.clone()).unwrap_or_default(),
+        "valid" => record.valid().to_string(),
+        "marks" => record.marks.iter().map(|m| m.kind.as_str()).collect::<Vec<_>>().join("; "),
+        path => match fields.pointer(&format!("/{}", path.replace('.', "/"))) {
+            None | Some(Value::Null) => String::new(),
+            Some(Value::String(text)) => text.clone(),
+            Some(other) => other.to_string(),
+        },
+    }
 }
-
-/// The name of a column, and the function that reads its value from a record.
-type Column = (&'static str, fn(&Record) -> String);
-
-const COLUMNS: [Column; 38] = [
-    ("scenario", |r| r.scenario.clone()),
-    ("step", |r| r.step.map_or_else(String::new, |step| step.to_string())),
-    ("mesh", |r| r.mesh.clone()),
-    ("round", |r| r.round.to_string()),
-    ("cluster", |r| r.cluster.as_ref().map_or_else(String::new, |one| one.context.clone())),
-    ("generator", |r| r.generator.clone()),
-    ("capture", |r| r.capture.clone()),
-    ("valid", |r| r.valid().to_string()),
-    ("marks", |r| r.marks.iter().map(|m| m.kind.as_str()).collect::<Vec<_>>().join("; ")),
-    ("left_out", |r| r.left_out.clone().unwrap_or_default()),
-    ("scale", |r| r.scale.to_string()),
-    ("requests", |r| r.requests.to_string()),
-    ("errors", |r| r.errors.to_string()),
-    ("requests_per_s", |r| r.requests_per_s.to_string()),
-    ("latency_us.mean", |r| r.latency_us.mean.to_string()),
-    ("latency_us.p50", |r| r.latency_us.p50.to_string()),
-    ("latency_us.p90", |r| r.latency_us.p90.to_string()),
-    ("latency_us.p99", |r| r.latency_us.p99.to_string()),
-    ("latency_us.p99_9", |r| r.latency_us.p99_9.to_string()),
-    ("latency_us.p99_99", |r| r.latency_us.p99_99.to_string()),
-    ("latency_us.max", |r| r.latency_us.max.to_string()),
-    ("cpu_user_us_per_request", |r| format!("{:.2}", r.cpu_user_us_per_request)),
-    ("cpu_system_us_per_request", |r| format!("{:.2}", r.cpu_system_us_per_request)),
-    ("cpu_ms.proxies", |r| format!("{:.1}", r.cpu_ms.proxies)),
-    ("cpu_ms.application", |r| format!("{:.1}", r.cpu_ms.application)),
-    ("cpu_ms.generator", |r| format!("{:.1}", r.cpu_ms.generator)),
-    ("cpu_ms.control", |r| format!("{:.1}", r.cpu_ms.control)),
-    ("cpu_ms.kernel_threads", |r| {
-        r.cpu_ms.kernel_threads.map_or_else(String::new, |ms| format!("{ms:.1}"))
-    }),
-    ("rss_kib.idle", |r| r.rss_kib.idle.to_string()),
-    ("rss_kib.load", |r| r.rss_kib.load.to_string()),
-    ("rss_kib.peak", |r| r.rss_kib.peak.to_string()),
-    ("kernel_programs.runs", |r| r.kernel_programs.runs.to_string()),
-    ("kernel_programs.ms", |r| format!("{:.3}", r.kernel_programs.ms)),
-    ("crossing_connections", |r| r.crossing_connections.to_string()),
-    ("neighbour_requests_per_s", |r| known(r.neighbour_requests_per_s)),
-    ("revisions", |r| r.revisions.to_string()),
-    ("revisions_arrived", |r| known(r.revisions_arrived)),
-    ("start_up_ms", |r| r.start_up_ms.map_or_else(String::new, |ms| format!("{ms:.1}"))),
-];
 
 #[cfg(test)]
 mod tests {
@@ -263,7 +236,10 @@ mod tests {
         missing.left_out = Some("missing, \"bring\" it".into());
         let records = [record("none", 0, 1000), record("leno", 0, 2500), missing];
         let text = markdown(&Summary::of(&records));
-        assert!(text.contains("| leno | 100 | 0 | 1.00 |") && text.contains("+1.50"), "{text}");
+        assert!(
+            text.contains("| leno | 100   | 0      | 1.00   |") && text.contains("+1.50"),
+            "{text}"
+        );
         assert!(text.contains("envoy: missing"), "{text}");
         let lines = csv(&records).unwrap();
         assert_eq!(lines.lines().count(), 4);

@@ -33,8 +33,8 @@ impl Analysis {
         let unit = if column.ends_with("CPU") { "nanocores" } else { "bytes" };
         Ok(Chart {
             title: format!("{column} by requests/s"),
-            x: Axis::new("requests/s", Scale::Linear),
-            y: Axis::new(&format!("{column}, {unit}"), Scale::Linear),
+            x: Axis("requests/s".into(), Scale::Linear),
+            y: Axis(format!("{column}, {unit}"), Scale::Linear),
             series,
         })
     }

@@ -42,11 +42,11 @@ impl Plan<'_> {
             // same rules.
             "pod-security.kubernetes.io/enforce": "privileged",
         });
-        if let Some((label, value)) = self.mesh.label() {
+        if let Some((label, value)) = &self.mesh.facts().label {
             labels[label] = json!(value);
         }
         let mut annotations = json!({RECORDS: self.records});
-        if let Some((annotation, value)) = self.mesh.annotation() {
+        if let Some((annotation, value)) = &self.mesh.facts().annotation {
             annotations[annotation] = json!(value);
         }
         json!({"apiVersion": "v1", "kind": "Namespace",
@@ -100,7 +100,8 @@ impl Plan<'_> {
             let pod = match self.image_of(&name) {
                 Some(image) => real_service::pod(self.pod(&name, &[], false), image),
                 None => {
-                    let arguments = application::arguments(self.scenario, nth, address);
+                    let arguments =
+                        application::arguments(self.scenario, nth, application::LISTEN, address);
                     self.pod(&name, &arguments, true)
                 }
             };

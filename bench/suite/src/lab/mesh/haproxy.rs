@@ -54,17 +54,21 @@ fn text(hop: &Hop<'_>) -> String {
     };
     let tls = format!("ca-file {at}/roots.pem crt {at}/both.pem verify required alpn {alpn}");
     let outward = |to: &dyn Display| format!("{to} ssl {tls} pool-max-conn 1024");
-    let (bind, servers) = match (hop.application, hop.churning()) {
+    let inward = |to: &dyn Display| format!("{to}{proto} pool-max-conn 1024");
+    let (bind, servers) = match (hop.application, hop.listen, hop.churning()) {
+        (None, Some(at), _) => {
+            let servers = hop.services.iter().map(|service| inward(service));
+            (format!("{at}{proto}"), servers.collect())
+        }
         // A server without an address stands for the original destination.
-        (None, None) => (format!("127.0.0.1:{OUTBOUND}{proto}"), vec![outward(&"0.0.0.0:0")]),
-        (None, Some(endpoints)) => {
+        (None, None, None) => (format!("127.0.0.1:{OUTBOUND}{proto}"), vec![outward(&"0.0.0.0:0")]),
+        (None, None, Some(endpoints)) => {
             let servers = endpoints.iter().map(|endpoint| outward(endpoint));
             (format!("127.0.0.1:{OUTBOUND}{proto}"), servers.collect())
         }
-        (Some(application), _) => (
-            format!("0.0.0.0:{INBOUND} ssl {tls}"),
-            vec![format!("{application}{proto} pool-max-conn 1024")],
-        ),
+        (Some(application), ..) => {
+            (format!("0.0.0.0:{INBOUND} ssl {tls}"), vec![inward(&application)])
+        }
     };
     let pushed = hop
         .pushed()

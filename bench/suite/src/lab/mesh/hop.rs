@@ -23,6 +23,9 @@ pub enum Captured {
 pub struct Hop<'a> {
     /// The protocol of the traffic.
     pub protocol: Protocol,
+    /// Where the proxy listens if it is the only one between the client and the first service, in plaintext; `None`
+    /// for the proxy beside a workload, with mTLS between proxies.
+    pub listen: Option<SocketAddrV4>,
     /// Whether the traffic is a mix of HTTP/1.1 and gRPC calls.
     pub mixed: bool,
     /// The application's address on loopback; `None` beside the client.
@@ -98,6 +101,7 @@ pub(super) mod tests {
     pub(in crate::lab::mesh) fn hop() -> Hop<'static> {
         Hop {
             protocol: Protocol::Http1,
+            listen: None,
             mixed: false,
             application: None,
             services: &[],

@@ -39,7 +39,6 @@ impl Mesh for Nginx {
             Protocol::Tcp if !Path::new(STREAM).exists() => {
                 Some("nginx has no relay for TCP: apt-get install -y libnginx-mod-stream")
             }
-            Protocol::Http2 => Some("nginx speaks HTTP/2 to servers for gRPC alone"),
             _ => None,
         }
     }
@@ -78,9 +77,12 @@ fn text(hop: &Hop<'_>) -> String {
     let upstreams = upstreams(hop);
     if hop.protocol == Protocol::Tcp {
         text.insert_str(0, &format!("load_module {STREAM};\n"));
-        let server = match hop.application {
-            None => format!("listen 127.0.0.1:{OUTBOUND}; proxy_pass u0; proxy_ssl on; {calls}"),
-            Some(_) => format!("listen 0.0.0.0:{INBOUND} ssl; proxy_pass u0; {listens}"),
+        let server = match (hop.application, hop.listen) {
+            (_, Some(at)) => format!("listen {at} backlog=4096; proxy_pass u0;"),
+            (None, _) => {
+                format!("listen 127.0.0.1:{OUTBOUND}; proxy_pass u0; proxy_ssl on; {calls}")
+            }
+            (Some(_), _) => format!("listen 0.0.0.0:{INBOUND} ssl; proxy_pass u0; {listens}"),
         };
         return text + &format!("stream {{\n{upstreams}  server {{ {server} }}\n}}\n");
     }
@@ -98,12 +100,15 @@ fn text(hop: &Hop<'_>) -> String {
     let calls = if hop.http2() { calls.replace("proxy_", "grpc_") } else { calls };
     let pushed =
         hop.pushed().map_or_else(String::new, |nth| format!("{scheme_header} {PUSHED} {nth};"));
-    let server = match hop.application {
-        None => format!(
+    let server = match (hop.application, hop.listen) {
+        (_, Some(at)) => {
+            format!("listen {at}{http2} backlog=4096; location / {{ {} }}", pass("", "u0"))
+        }
+        (None, _) => format!(
             "listen 127.0.0.1:{OUTBOUND}{http2}; location / {{ {calls} {pushed} {} }}",
             pass("s", "$to")
         ),
-        Some(_) => format!(
+        (Some(_), _) => format!(
             "listen 0.0.0.0:{INBOUND} ssl{http2}; {listens} location / {{ {} }}",
             pass("", "u0")
         ),

@@ -41,8 +41,14 @@ pub(crate) struct Cost {
 /// The ways: their names as `/config` has them, with the cost of each round.
 pub(crate) type Costs = Vec<(String, Vec<Cost>)>;
 
+/// Runs the plan and prints the costs.
+pub(crate) fn run(plan: &Plan) -> Result<bool> {
+    println!("{}", serde_json::to_string(&costs(plan)?)?);
+    Ok(true)
+}
+
 /// Runs the plan in this process, which becomes the proxy's user.
-pub(crate) fn run(plan: &Plan) -> Result<Costs> {
+fn costs(plan: &Plan) -> Result<Costs> {
     setgroups(&[]).context("cannot leave root's groups")?;
     setgid(Gid::from_raw(PROXY_UID))?;
     setuid(Uid::from_raw(PROXY_UID))?;

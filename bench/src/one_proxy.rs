@@ -1,0 +1,141 @@
+//! `leno bench http` and `leno bench mesh`: runs of the suite with the scenarios of one proxy, each as fast as it goes and
+//! at a rate, on CPUs of their own.
+
+use std::path::PathBuf;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use anyhow::{Result, bail};
+use leno_suite::interrupt::Interrupt;
+use leno_suite::lab::mesh::{self, Choices};
+use leno_suite::lab::{self, LabRun};
+use leno_suite::measurement::options::Options;
+use leno_suite::record;
+use leno_suite::report::Summary;
+use leno_suite::scenario::{self, Scenario};
+
+use crate::suite::report::tables;
+use crate::suite::run::raise_on_signals;
+
+/// Load before each measurement, so that pools are full and code is warm.
+const WARM_UP: Duration = Duration::from_secs(1);
+/// The rate of the scenarios in their file; the others are a part of it.
+const RATE: f64 = 8000.0;
+/// The number of connections of the scenarios in their file that `--connections` replaces.
+const CONNECTIONS: usize = 32;
+
+/// The proxies that are measured alone.
+pub(crate) const PROXIES: [&str; 5] = ["leno", "haproxy", "nginx", "envoy", "none"];
+
+/// Options that both commands have.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Rounds {
+    /// Which scenarios; all of one proxy by default
+    #[arg(long, value_delimiter = ',')]
+    scenarios: Vec<String>,
+    /// Rounds; in each, the proxies take turns in another order
+    #[arg(long, default_value_t = 5)]
+    rounds: u32,
+    /// Seconds of each measurement
+    #[arg(long, default_value_t = 2)]
+    seconds: u64,
+    /// Connections of the load
+    #[arg(long, default_value_t = CONNECTIONS)]
+    connections: usize,
+    /// Let the kernel place the processes instead of one CPU for the proxies and one for the rest
+    #[arg(long)]
+    no_pin: bool,
+    /// The directory of the records; by default one of its own below target
+    #[arg(long, value_name = "DIR")]
+    out: Option<PathBuf>,
+}
+
+#[derive(Debug, clap::Args)]
+pub(crate) struct Http {
+    /// Which proxies; none measures the server alone
+    #[arg(long, value_delimiter = ',', default_value = "leno,haproxy,nginx,envoy,none",
+          value_parser = PROXIES)]
+    proxies: Vec<String>,
+    #[command(flatten)]
+    rounds: Rounds,
+    /// Requests a second at a fixed rate; for new connections a quarter of it
+    #[arg(long, default_value_t = RATE)]
+    rate: f64,
+}
+
+#[derive(Debug, clap::Args)]
+pub(crate) struct Mesh {
+    /// Which proxies; none measures the server alone
+    #[arg(long, value_delimiter = ',', default_value = "leno,haproxy,envoy,none",
+          value_parser = PROXIES)]
+    proxies: Vec<String>,
+    #[command(flatten)]
+    rounds: Rounds,
+    /// Requests a second at a fixed rate; for new connections a quarter of it
+    #[arg(long, default_value_t = 1000.0)]
+    rate: f64,
+    /// How Leno captures the client's connections
+    #[arg(long, default_value = "ebpf", value_parser = ["ebpf", "nftables", "iptables"])]
+    capture: String,
+}
+
+/// One hop in plaintext.
+pub(crate) fn http(args: &Http) -> Result<bool> {
+    run(("http", true), (&args.proxies, args.rate), &args.rounds)
+}
+
+/// Two hops with mTLS, in namespaces.
+pub(crate) fn mesh(args: &Mesh) -> Result<bool> {
+    let captured = format!("leno-{}", args.capture);
+    let names = args.proxies.iter();
+    let names: Vec<String> =
+        names.map(|one| if one == "leno" { captured.clone() } else { one.clone() }).collect();
+    run(("mesh", false), (&names, args.rate), &args.rounds)
+}
+
+fn run(
+    (command, one_hop): (&str, bool),
+    (proxies, rate): (&[String], f64),
+    args: &Rounds,
+) -> Result<bool> {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
+    let out = args.out.clone().unwrap_or_else(|| format!("target/bench/{command}-{since}").into());
+    let options = Options {
+        scenarios: scenarios(args, rate)?,
+        rounds: args.rounds,
+        duration: Duration::from_secs(args.seconds),
+        warm_up: WARM_UP,
+        scale: 1.0,
+        generators: Vec::new(),
+        application: None,
+        out: out.clone(),
+        resume: false,
+        one_hop,
+        pinned: !args.no_pin,
+    };
+    let interrupt = Interrupt::default();
+    raise_on_signals(&interrupt)?;
+    let meshes = proxies.iter().map(|name| mesh::named(name, &Choices::default()));
+    let mut run = LabRun { options, meshes: meshes.collect::<Result<_, _>>()? };
+    lab::run(&mut run, &interrupt, &mut |line| eprintln!("{line}"))?;
+    print!("{}", tables(&Summary::of(&record::read(&out)?)));
+    println!("\nrecords: {0}\nreport:  leno bench report {0}", out.display());
+    Ok(true)
+}
+
+/// The scenarios of one proxy, with the connections and the rate of the command line.
+fn scenarios(args: &Rounds, rate: f64) -> Result<Vec<Scenario>> {
+    let all = scenario::all()?.into_iter().filter(|one| one.one_proxy);
+    let mut all: Vec<Scenario> = all.collect();
+    let known: Vec<String> = all.iter().map(|one| one.name.clone()).collect();
+    if let Some(unknown) = args.scenarios.iter().find(|name| !known.contains(name)) {
+        bail!("{unknown:?} is no scenario of one proxy, which {} are", known.join(", "));
+    }
+    all.retain(|one| args.scenarios.is_empty() || args.scenarios.contains(&one.name));
+    for one in &mut all {
+        one.also_at = one.also_at.map(|at| at / RATE * rate);
+        if one.connections == CONNECTIONS {
+            one.connections = args.connections;
+        }
+    }
+    Ok(all)
+}

@@ -1,0 +1,66 @@
+//! One CPU for the proxies under test, the others for all else.
+
+use anyhow::{Context, Result};
+use leno_measure::usage;
+use nix::sched::{CpuSet, sched_setaffinity};
+use nix::unistd::Pid;
+
+/// The CPUs that a process may use.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Pinning {
+    /// CPU 0.
+    Proxies,
+    /// All CPUs but CPU 0.
+    Rest,
+    /// Where the kernel places it.
+    Anywhere,
+}
+
+impl Pinning {
+    pub(super) fn proxies(pinned: bool) -> Self {
+        if pinned { Self::Proxies } else { Self::Anywhere }
+    }
+
+    pub(super) fn rest(pinned: bool) -> Self {
+        if pinned { Self::Rest } else { Self::Anywhere }
+    }
+
+    /// Pins this thread, and all that it starts. Has no effect on a machine with one CPU.
+    pub(super) fn apply(self) -> Result<()> {
+        self.pin(0)
+    }
+
+    /// Does something on these CPUs, such as starting a program, which keeps them. Afterwards this thread is on the CPUs
+    /// that proxies do not have.
+    pub(super) fn within<T>(self, work: impl FnOnce() -> Result<T>) -> Result<T> {
+        self.apply()?;
+        let done = work();
+        Self::rest(self != Self::Anywhere).apply()?;
+        done
+    }
+
+    /// Moves every thread of a process.
+    pub(super) fn apply_to(self, pid: u32) -> Result<()> {
+        for thread in usage::threads_of_process(pid)? {
+            self.pin(i32::try_from(thread)?)?;
+        }
+        Ok(())
+    }
+
+    fn pin(self, thread: i32) -> Result<()> {
+        // Not `available_parallelism`, which counts what this thread was pinned to.
+        let cpus = nix::unistd::sysconf(nix::unistd::SysconfVar::_NPROCESSORS_ONLN)?.unwrap_or(1);
+        let cpus = usize::try_from(cpus)?;
+        let wanted = match self {
+            _ if cpus < 2 => return Ok(()),
+            Self::Anywhere => return Ok(()),
+            Self::Proxies => 0..1,
+            Self::Rest => 1..cpus,
+        };
+        let mut set = CpuSet::new();
+        for cpu in wanted {
+            set.set(cpu)?;
+        }
+        sched_setaffinity(Pid::from_raw(thread), &set).context("cannot pin a process to a CPU")
+    }
+}

@@ -1,0 +1,48 @@
+//! Rows as text: aligned for a terminal, or as Markdown. The first row is the heading.
+
+use comfy_table::presets::{ASCII_MARKDOWN, NOTHING};
+use comfy_table::{CellAlignment, Table, TableStyle};
+
+/// Aligned columns: the first to the left, the others to the right.
+#[must_use]
+pub fn aligned(rows: &[Vec<String>]) -> String {
+    let mut table = table(rows, NOTHING);
+    for (nth, column) in table.column_iter_mut().enumerate() {
+        column.set_padding((if nth == 0 { 0 } else { 2 }, 0));
+        if nth > 0 {
+            column.set_cell_alignment(CellAlignment::Right);
+        }
+    }
+    table.trim_fmt() + "\n"
+}
+
+/// A Markdown table, with an empty line before it.
+#[must_use]
+pub fn markdown(rows: &[Vec<String>]) -> String {
+    format!("\n{}\n", table(rows, ASCII_MARKDOWN))
+}
+
+fn table(rows: &[Vec<String>], style: TableStyle) -> Table {
+    let mut table = Table::new();
+    table.load_style(style);
+    let mut rows = rows.iter();
+    if let Some(heading) = rows.next() {
+        table.set_header(heading);
+    }
+    table.add_rows(rows);
+    table
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_are_below_each_other() {
+        let rows = [["MESH", "MS"], ["none", "1.50"], ["a long name", "12.25"]];
+        let rows = rows.map(|row| row.map(str::to_owned).to_vec());
+        assert_eq!(aligned(&rows), "MESH            MS\nnone          1.50\na long name  12.25\n");
+        let text = markdown(&rows);
+        assert!(text.starts_with("\n| MESH ") && text.contains("|---"), "{text}");
+    }
+}
