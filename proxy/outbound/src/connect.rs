@@ -84,6 +84,7 @@ pub(crate) async fn open(
 ) -> Result<Channel, OpenError> {
     let outside = remote.outside.as_ref().filter(|_| !own_tls);
     let place = Rc::new(remote.connections.try_enter().ok_or(OpenError::Full)?);
+    shared.local.refresh();
     if outside.is_none() && shared.local.is_local(remote.address.ip()) {
         if shared.is_listener(remote.address) {
             return Err(OpenError::Loop(remote.address));

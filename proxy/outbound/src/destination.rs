@@ -85,6 +85,7 @@ impl Destinations {
 
     /// The destination for an address; asks discovery on first use.
     pub(crate) fn get(&self, original: SocketAddr) -> Rc<Destination> {
+        self.shared.local.refresh();
         let mut known = self.known.borrow_mut();
         if let Some(destination) = known.get(&original) {
             destination.used_at.set(Instant::now());

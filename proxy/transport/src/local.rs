@@ -9,14 +9,16 @@ use leno_types::canonical;
 
 use crate::sockets;
 
-/// How old the list may get. Addresses of a workload are set before its proxy starts; a later one is
-/// seen after this long, until then the inbound hop's loop guard covers it.
+/// How old the list may get before [`LocalAddresses::refresh`] reads it again. Addresses of a workload are
+/// set before its proxy starts; a later one is seen with the first connection after this long, until then
+/// the inbound hop's loop guard covers it.
 const REFRESH: Duration = Duration::from_secs(5);
 
 /// The most addresses kept; a workload's namespace has about four.
 const MAX_ADDRESSES: usize = 256;
 
-/// The addresses of this namespace, asked of the kernel at most once every five seconds.
+/// The addresses of this namespace. The kernel is asked for them when connections are made, at most once
+/// every five seconds, and not for each request.
 #[derive(Debug, Default)]
 pub struct LocalAddresses {
     addresses: RefCell<Vec<IpAddr>>,
@@ -31,22 +33,29 @@ impl LocalAddresses {
     }
 
     /// Whether a connection to `ip` would stay in this namespace: loopback, the unspecified address
-    /// or an address of an interface. A list that cannot be read again stays as it was.
+    /// or an address of an interface, by the list that was read last.
     #[must_use]
     pub fn is_local(&self, ip: IpAddr) -> bool {
         let ip = canonical((ip, 0).into()).ip();
         if ip.is_loopback() || ip.is_unspecified() {
             return true;
         }
-        let now = Instant::now();
-        let fresh = self.read_at.get().is_some_and(|read_at| now.duration_since(read_at) < REFRESH);
-        if !fresh {
-            self.read_at.set(Some(now));
-            if let Ok(addresses) = interface_addresses() {
-                *self.addresses.borrow_mut() = addresses;
-            }
+        if self.read_at.get().is_none() {
+            self.refresh();
         }
         self.addresses.borrow().contains(&ip)
+    }
+
+    /// Reads the list again if it is old. A list that cannot be read stays as it was.
+    pub fn refresh(&self) {
+        let now = Instant::now();
+        if self.read_at.get().is_some_and(|read_at| now.duration_since(read_at) < REFRESH) {
+            return;
+        }
+        self.read_at.set(Some(now));
+        if let Ok(addresses) = interface_addresses() {
+            *self.addresses.borrow_mut() = addresses;
+        }
     }
 }
 
