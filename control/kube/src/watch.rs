@@ -8,7 +8,7 @@
 //!    └── failed: Failed, wait ┘
 //! ```
 //! The list is a stream of the API server's cache where the server can send one (KEP-3157, on by default since
-//! Kubernetes 1.34). After an outage of the API server a watch goes on from its last version, and lists again only
+//! Kubernetes 1.34), or else pages. After an outage of the API server a watch goes on from its last version, and lists again only
 //! if the server no longer has that version.
 
 use std::fmt::Debug;
@@ -20,7 +20,7 @@ use futures_util::stream::{self, BoxStream, Stream, StreamExt};
 use kube::runtime::watcher;
 use kube::{Api, Resource};
 use serde::de::DeserializeOwned;
-use tokio::time::{sleep, timeout};
+use tokio::time::{Instant, sleep, timeout};
 
 use crate::connect::CONNECT_TIMEOUT;
 
@@ -28,15 +28,14 @@ pub use kube::runtime::watcher::{Error as WatchError, Event};
 
 /// The shortest wait after a failure. Each further failure doubles it.
 const FIRST_WAIT: Duration = Duration::from_millis(400);
-/// Answers in a row to the request for a stream of a kind that are errors, after which the kind is listed instead. A
-/// server that cannot fill its cache, as when a conversion webhook fails, answers a list with the reason. A server that
-/// starts has filled its cache before.
-const STREAM_TRIES: u32 = 5;
+/// For how long a server may answer requests for a streamed list with errors, before it is asked for the list in another
+/// way. A server that cannot fill its cache, as when a conversion webhook fails, answers a list with the reason.
+/// The first list is waited for, as by a control plane that starts.
+const FIRST_PATIENCE: Duration = Duration::from_secs(2);
 
-/// Answers in a row with the time of the next try that are followed; after that waits grow as for any failure. An API
-/// server that starts, or is asked for the first time for a kind of a CustomResourceDefinition, fills the kind's cache
-/// first, and answers 429 with one second meanwhile. Waits that double would miss the end of that by as long as it took.
-const POSTPONED_TRIES: u32 = 10;
+/// The same of later lists: the objects are known as they were before. All clients of a server that has restarted
+/// may be here at once, and lists that its cache cannot answer yet are read from etcd.
+const PATIENCE: Duration = Duration::from_secs(30);
 
 /// What to watch, and how patiently.
 #[derive(Clone, Debug)]
@@ -141,12 +140,14 @@ struct Watch<K> {
     api: Api<K>,
     selection: Selection,
     events: BoxStream<'static, Result<Event<K>, WatchError>>,
-    /// Whether lists are requested as streams.
+    /// Whether the list under way is requested as a stream.
     streams: bool,
-    /// Requests for a stream in a row that were answered with an error.
-    refusals: u32,
-    /// Answers with the time of the next try in a row.
-    postponed: u32,
+    /// Whether the server rejects requests for streams.
+    only_pages: bool,
+    /// When the first of the last requests, in a row, was answered with an error of the server.
+    refused_since: Option<Instant>,
+    /// Whether a list was complete once.
+    has_listed: bool,
     waits: ExponentialBackoff,
     /// The wait before the next request.
     wait: Option<Duration>,
@@ -162,13 +163,24 @@ where
     fn new(api: Api<K>, selection: Selection) -> Self {
         let events = watcher::watcher(api.clone(), selection.config(true)).boxed();
         let waits = selection.waits();
-        let (streams, refusals, postponed) = (true, 0, 0);
-        let (wait, listing, failing) = (None, true, false);
-        Self { api, selection, events, streams, refusals, postponed, waits, wait, listing, failing }
+        Self {
+            api,
+            selection,
+            events,
+            streams: true,
+            only_pages: false,
+            refused_since: None,
+            has_listed: false,
+            waits,
+            wait: None,
+            listing: true,
+            failing: false,
+        }
     }
 
-    /// Begins with a list.
-    fn begin(&mut self) {
+    /// Begins with a list, as a stream if the server has streams.
+    fn begin(&mut self, streams: bool) {
+        self.streams = streams && !self.only_pages;
         let config = self.selection.config(self.streams);
         self.events = watcher::watcher(self.api.clone(), config).boxed();
         self.listing = true;
@@ -183,7 +195,7 @@ where
             // A watch that is resumed reports nothing until an object changes.
             let next = if self.failing && !self.listing {
                 let Ok(next) = timeout(self.selection.settled(), next).await else {
-                    self.failing = false;
+                    self.recovered();
                     return Report::Resumed;
                 };
                 next
@@ -198,7 +210,7 @@ where
                     }
                 }
                 // kube's watcher never ends.
-                None => self.begin(),
+                None => self.begin(true),
             }
         }
     }
@@ -212,11 +224,17 @@ where
         self.listing = matches!(event, Event::Init | Event::InitApply(_));
         // A list may fail after its start as before.
         if !self.listing {
-            self.failing = false;
-            (self.refusals, self.postponed) = (0, 0);
-            self.waits = self.selection.waits();
+            self.has_listed = true;
+            self.recovered();
         }
         Report::Event(event)
+    }
+
+    /// The list is complete, or the watch works.
+    fn recovered(&mut self) {
+        self.failing = false;
+        self.refused_since = None;
+        self.waits = self.selection.waits();
     }
 
     /// `None` if there is nothing to report.
@@ -225,56 +243,56 @@ where
             tracing::debug!(%error, "the version of the watch has expired; listing again");
             // All clients of a server that has restarted come to this at once: the wait spreads them.
             self.wait = self.waits.next();
-            self.begin();
+            self.refused_since = None;
+            self.begin(true);
             return None;
         }
-        let postponed = retry_after(&error).filter(|_| self.postponed < POSTPONED_TRIES);
-        if self.streams && self.listing {
-            match stream_refusal(&error) {
-                Some(StreamRefusal::Unsupported) => {
-                    self.streams = false;
-                    self.begin();
-                    return None;
-                }
-                Some(StreamRefusal::Broken) if postponed.is_none() => {
-                    self.refusals += 1;
-                    if self.refusals == STREAM_TRIES || self.postponed == POSTPONED_TRIES {
-                        self.streams = false;
-                        self.begin();
-                    }
-                }
-                Some(StreamRefusal::Broken) | None => {}
-            }
+        let refusal = refusal(&error);
+        if let (Some(Refusal::Unsupported), true, true) = (&refusal, self.streams, self.listing) {
+            self.only_pages = true;
+            self.begin(false);
+            return None;
+        }
+        let is_patient = self.is_patient(refusal.as_ref());
+        if self.streams && self.listing && !is_patient {
+            self.waits = self.selection.waits();
+            self.begin(false);
         }
         self.failing = true;
-        self.wait = match postponed {
-            Some(wait) => {
-                self.postponed += 1;
-                Some(jittered(wait.min(self.selection.longest_wait)))
-            }
-            None => self.waits.next(),
-        };
+        let postponed = retry_after(&error).filter(|_| is_patient);
+        let postponed = postponed.map(|wait| jittered(wait.min(self.selection.longest_wait)));
+        self.wait = postponed.or_else(|| self.waits.next());
         Some(Report::Failed(error))
+    }
+
+    /// Notes what the server has answered; false once it has done nothing but fail for too long.
+    fn is_patient(&mut self, refusal: Option<&Refusal>) -> bool {
+        let Some(Refusal::Broken) = refusal else {
+            self.refused_since = None;
+            return true;
+        };
+        let patience = if self.has_listed { PATIENCE } else { FIRST_PATIENCE };
+        self.refused_since.get_or_insert_with(Instant::now).elapsed() < patience
     }
 }
 
 /// Why a server does not stream a list that it may send in another way.
-enum StreamRefusal {
+enum Refusal {
     /// It rejects the parameters.
     Unsupported,
     /// It has failed, or its cache is not filled.
     Broken,
 }
 
-fn stream_refusal(error: &WatchError) -> Option<StreamRefusal> {
+fn refusal(error: &WatchError) -> Option<Refusal> {
     let code = match error {
         WatchError::WatchStartFailed(kube::Error::Api(status)) => status.code,
         WatchError::WatchError(status) => status.code,
         _ => return None,
     };
     match code {
-        400 | 422 => Some(StreamRefusal::Unsupported),
-        429 | 500.. => Some(StreamRefusal::Broken),
+        400 | 422 => Some(Refusal::Unsupported),
+        429 | 500.. => Some(Refusal::Broken),
         // A list would be answered the same: no right, no such kind.
         _ => None,
     }

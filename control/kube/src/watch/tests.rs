@@ -38,14 +38,6 @@ impl Server {
         target
     }
 
-    /// Refuses a request for now, as while a kind's cache is filled.
-    async fn postpone(&self) -> String {
-        let status = r#"{"kind":"Status","apiVersion":"v1","status":"Failure",
-            "message":"storage is (re)initializing","reason":"TooManyRequests",
-            "details":{"retryAfterSeconds":1},"code":429}"#;
-        self.answer("429 Too Many Requests", &[status]).await
-    }
-
     async fn refuse(&self, code: u16) -> String {
         let status = format!(
             r#"{{"kind":"Status","apiVersion":"v1","status":"Failure","message":"no","code":{code}}}"#
@@ -118,49 +110,92 @@ async fn a_server_that_cannot_stream_lists_is_asked_for_pages_or_for_the_list_of
 
 #[tokio::test]
 async fn a_server_that_fails_every_stream_of_a_kind_is_asked_why_by_a_list() {
-    let impatient = Selection { longest_wait: Duration::from_millis(1), ..Selection::default() };
-    let (server, mut reports) = Server::start(impatient).await;
-    for _ in 0..STREAM_TRIES {
+    let (server, mut reports) = Server::start(Selection::default()).await;
+    loop {
         let next = async { reports.next().await.unwrap() };
         let (request, report) = tokio::join!(server.refuse(429), next);
-        assert!(request.contains("sendInitialEvents=true"), "{request}");
         assert!(matches!(report, Report::Failed(_)), "{report:?}");
+        if !request.contains("sendInitialEvents=true") {
+            break;
+        }
     }
     let (request, all) = tokio::join!(server.answer("200 OK", &[LIST]), listed(&mut reports));
     assert!(request.contains("limit=500"), "{request}");
     assert_eq!(all, ["one"]);
 }
 
-#[tokio::test]
-async fn a_server_that_fills_a_cache_is_asked_again_when_it_says_so_and_in_the_end_by_a_list() {
-    let impatient = Selection { longest_wait: Duration::from_millis(1), ..Selection::default() };
-    let (server, mut reports) = Server::start(impatient).await;
-    for _ in 0..POSTPONED_TRIES {
-        let next = async { reports.next().await.unwrap() };
-        let (request, report) = tokio::join!(server.postpone(), next);
-        assert!(request.contains("sendInitialEvents=true"), "{request}");
-        assert!(matches!(report, Report::Failed(_)), "{report:?}");
+/// A watch that has sent no request.
+fn idle() -> Watch<ConfigMap> {
+    let client = connect_to("http://127.0.0.1:1".parse().unwrap()).unwrap();
+    Watch::new(Api::all(client), Selection::default())
+}
+
+/// The answer to the request for a watch; 0 seconds are no time of the next try.
+fn answer(code: u16, seconds: u32) -> WatchError {
+    let text = format!(
+        r#"{{"status":"Failure","code":{code},"details":{{"retryAfterSeconds":{seconds}}}}}"#
+    );
+    let status: kube::core::Status = serde_json::from_str(&text).unwrap();
+    WatchError::WatchStartFailed(kube::Error::Api(Box::new(status)))
+}
+
+/// Refuses streams until the watch gives them up; how long that took.
+async fn refused(watch: &mut Watch<ConfigMap>, seconds: u32) -> Duration {
+    let begin = Instant::now();
+    while watch.streams {
+        assert!(matches!(watch.failed(answer(429, seconds)), Some(Report::Failed(_))));
+        tokio::time::advance(watch.wait.take().unwrap()).await;
     }
-    let next = async { reports.next().await.unwrap() };
-    let (request, _) = tokio::join!(server.postpone(), next);
-    assert!(request.contains("sendInitialEvents=true"), "{request}");
-    let (request, all) = tokio::join!(server.answer("200 OK", &[LIST]), listed(&mut reports));
-    assert!(request.contains("limit=500"), "{request}");
-    assert_eq!(all, ["one"]);
+    begin.elapsed()
+}
+
+/// A controller that starts serves without a kind of which it has no list for 15 s.
+#[tokio::test(start_paused = true)]
+async fn a_first_list_is_no_stream_any_more_long_before_a_controller_serves_without_it() {
+    for seconds in [0, 1, 60] {
+        let waited = refused(&mut idle(), seconds).await;
+        assert!(waited >= FIRST_PATIENCE, "with {seconds} s: {waited:?}");
+        assert!(waited < Duration::from_secs(8), "with {seconds} s: {waited:?}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_later_list_is_a_stream_again_and_for_longer() {
+    let mut watch = idle();
+    refused(&mut watch, 1).await;
+    watch.event(Event::InitDone);
+    for _ in 0..3 {
+        assert!(watch.failed(answer(410, 0)).is_none());
+        assert!(watch.streams && watch.listing, "streams have ended for good");
+        let waited = refused(&mut watch, 1).await;
+        assert!(waited >= PATIENCE, "refusals of before the version expired count: {waited:?}");
+        watch.event(Event::InitDone);
+    }
+    assert!(watch.failed(answer(410, 0)).is_none());
+    watch.failed(answer(422, 0));
+    watch.event(Event::InitDone);
+    assert!(watch.failed(answer(410, 0)).is_none());
+    assert!(!watch.streams, "the server has no streams");
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_outage_between_two_refusals_is_no_refusal() {
+    let mut watch = idle();
+    let unreachable = || kube::Error::Service("connection refused".into());
+    for _ in 0..5 {
+        watch.failed(answer(429, 1));
+        tokio::time::advance(FIRST_PATIENCE).await;
+        watch.failed(WatchError::WatchStartFailed(unreachable()));
+        tokio::time::advance(FIRST_PATIENCE).await;
+    }
+    assert!(watch.streams);
 }
 
 #[test]
 fn a_server_says_when_to_ask_again() {
-    let error = |code: u16, seconds: u32| {
-        let text = format!(
-            r#"{{"status":"Failure","code":{code},"details":{{"retryAfterSeconds":{seconds}}}}}"#
-        );
-        let status: kube::core::Status = serde_json::from_str(&text).unwrap();
-        WatchError::WatchStartFailed(kube::Error::Api(Box::new(status)))
-    };
-    assert_eq!(retry_after(&error(429, 1)), Some(Duration::from_secs(1)));
-    assert_eq!(retry_after(&error(429, 0)), None);
-    assert_eq!(retry_after(&error(500, 1)), None);
+    assert_eq!(retry_after(&answer(429, 1)), Some(Duration::from_secs(1)));
+    assert_eq!(retry_after(&answer(429, 0)), None);
+    assert_eq!(retry_after(&answer(500, 1)), None);
     let waits: Vec<Duration> = (0..40).map(|_| jittered(Duration::from_secs(1))).collect();
     let bounds = Duration::from_secs(1)..=Duration::from_millis(1_500);
     assert!(waits.iter().all(|wait| bounds.contains(wait)), "{waits:?}");
@@ -169,8 +204,7 @@ fn a_server_says_when_to_ask_again() {
 
 #[tokio::test(start_paused = true)]
 async fn a_watch_without_news_after_a_failure_is_resumed_and_a_list_is_not() {
-    let client = connect_to("http://127.0.0.1:1".parse().unwrap()).unwrap();
-    let mut watch = Watch::<ConfigMap>::new(Api::all(client), Selection::default());
+    let mut watch = idle();
     watch.events = stream::pending().boxed();
     watch.failing = true;
     let long = Selection::default().settled() * 10;
