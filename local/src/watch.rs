@@ -110,7 +110,7 @@ impl Files {
             .filter(|path| now.get(*path) != before.get(*path))
             .peekable();
         changed.peek()?;
-        Some(self.moves.as_mut().is_some_and(|moves| moves.has_all(changed)))
+        Some(self.moves.as_mut().is_some_and(|moves| moves.take_all(changed)))
     }
 }
 
@@ -239,6 +239,23 @@ mod tests {
             assert!(tokio::time::timeout(SETTLE, files.edited()).await.is_err());
             files.edited().await;
         }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_move_counts_for_one_edit_alone() {
+        let directory = tempfile::tempdir().unwrap();
+        let (draft, path) = (directory.path().join("draft"), directory.path().join("mesh.yaml"));
+        fs::write(&path, "a").unwrap();
+        let mut files = Files::new(vec![path.clone()]);
+        fs::write(&draft, "ab").unwrap();
+        fs::rename(&draft, &path).unwrap();
+        files.edited().await;
+        // As a write through a memory mapping: the file looks other, and the kernel has reported no write.
+        let file = fs::File::options().append(true).open(&path).unwrap();
+        file.set_modified(std::time::SystemTime::UNIX_EPOCH).unwrap();
+        let early = tokio::time::timeout(SETTLE, files.edited()).await;
+        assert!(early.is_err(), "the file may still be written");
+        files.edited().await;
     }
 
     #[tokio::test(start_paused = true)]

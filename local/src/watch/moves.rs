@@ -37,10 +37,11 @@ impl Moves {
         Ok(Self { kernel, directories, moved: BTreeSet::new() })
     }
 
-    /// Whether all of these were moved into place and not written since.
-    pub(super) fn has_all<'a>(&mut self, mut paths: impl Iterator<Item = &'a PathBuf>) -> bool {
+    /// Whether all of these were moved into place and not written since the last call; forgets those moves, so that
+    /// a later edit that the kernel does not report is not taken for one of them.
+    pub(super) fn take_all<'a>(&mut self, paths: impl Iterator<Item = &'a PathBuf>) -> bool {
         self.read();
-        paths.all(|path| self.moved.contains(path))
+        paths.fold(true, |all, path| self.moved.remove(path) && all)
     }
 
     fn read(&mut self) {
