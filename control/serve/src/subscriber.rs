@@ -121,6 +121,7 @@ impl Subscriber {
             _ => Taken::default(),
         };
         self.urgent |= self.addresses.is_due() || self.uses_due;
+        self.forget_since();
         taken
     }
 
@@ -130,7 +131,16 @@ impl Subscriber {
         self.since = self.since.or(changes.since);
         self.policy.due |= changes.policy && self.policy.asked;
         self.addresses.collect(changes.subjects);
+        self.forget_since();
         self.is_dirty()
+    }
+
+    /// Where nothing is left to send, as after the end of a subscription, the next delay does not begin with a change
+    /// of before.
+    fn forget_since(&mut self) {
+        if !self.is_dirty() {
+            self.since = None;
+        }
     }
 
     /// Asks the proxy to connect again with the next batch.

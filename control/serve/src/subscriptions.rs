@@ -56,11 +56,16 @@ impl Mailbox {
         std::mem::take(&mut self.changes())
     }
 
-    /// Changes the content, and wakes the stream unless it has been woken and has not looked yet.
-    fn put(&self, since: Instant, change: impl FnOnce(&mut StreamChanges)) -> bool {
+    /// Adds to the content, and wakes the stream unless it has been woken and has not looked yet.
+    fn put(&self, since: Instant, new: StreamChanges) -> bool {
         let mut changes = self.changes();
         let was_empty = changes.subjects.is_empty() && !changes.policy;
-        change(&mut changes);
+        if was_empty {
+            changes.subjects = new.subjects;
+        } else {
+            changes.subjects.extend(new.subjects);
+        }
+        changes.policy |= new.policy;
         changes.since.get_or_insert(since);
         drop(changes);
         if was_empty {
@@ -72,6 +77,23 @@ impl Mailbox {
     /// No change is left half done while the lock is held.
     fn changes(&self) -> MutexGuard<'_, StreamChanges> {
         self.changes.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// The changes of one update for each mailbox, by the mailbox's address.
+#[derive(Default)]
+struct Deliveries(HashMap<*const Mailbox, (Arc<Mailbox>, StreamChanges)>);
+
+impl Deliveries {
+    fn of(&mut self, mailbox: &Arc<Mailbox>) -> &mut StreamChanges {
+        let empty = || (Arc::clone(mailbox), StreamChanges::default());
+        &mut self.0.entry(Arc::as_ptr(mailbox)).or_insert_with(empty).1
+    }
+
+    /// Puts them into their mailboxes; returns how many streams that woke.
+    fn put_all(self, since: Instant) -> u64 {
+        let deliveries = self.0.into_values();
+        deliveries.map(|(mailbox, changes)| u64::from(mailbox.put(since, changes))).sum()
     }
 }
 
@@ -114,23 +136,23 @@ impl Subscriptions {
         self.subscribed().policies.contains_key(of)
     }
 
-    /// Notifies the streams that asked of a change that was received at `since`; returns how many of
-    /// them it woke.
+    /// Notifies the streams that asked of changes that were received at `since`; returns how many of
+    /// them it woke. Each stream gets all of its changes at once: one that was woken by the first
+    /// of them would send a part of an update, and the rest only with its next push.
     pub(crate) fn publish(&self, changed: &Changed, since: Instant) -> u64 {
+        let mut deliveries = Deliveries::default();
         let all = self.subscribed();
-        let mut woken = 0;
         let services = changed.services.iter().cloned().map(Subject::Service);
         for subject in changed.addresses.iter().copied().map(Subject::Address).chain(services) {
             for mailbox in all.subjects.get(&subject).into_iter().flatten() {
-                woken += u64::from(mailbox.put(since, |changes| {
-                    changes.subjects.insert(subject.clone());
-                }));
+                deliveries.of(mailbox).subjects.insert(subject.clone());
             }
         }
         for mailbox in changed.policies.iter().filter_map(|of| all.policies.get(of)).flatten() {
-            woken += u64::from(mailbox.put(since, |changes| changes.policy = true));
+            deliveries.of(mailbox).policy = true;
         }
-        woken
+        drop(all);
+        deliveries.put_all(since)
     }
 
     /// No change is left half done while the lock is held.
@@ -180,6 +202,42 @@ mod tests {
         assert_eq!(one.take().subjects, [subject("shop/a"), subject("shop/b")].into());
         assert_eq!(other.take().subjects, [subject("shop/b")].into());
         assert_eq!(subscriptions.publish(&changed("shop/a"), Instant::now()), 1, "it has looked");
+    }
+
+    #[test]
+    fn a_stream_gets_all_changes_of_an_update_at_once() {
+        const SERVICES: usize = 200;
+        const UPDATES: usize = 50;
+        let names = (0..SERVICES).map(|number| format!("shop/s{number}"));
+        let subjects: HashSet<Subject> = names.map(|name| subject(&name)).collect();
+        let update = Changed {
+            services: (0..SERVICES)
+                .map(|number| format!("shop/s{number}").parse().unwrap())
+                .collect(),
+            policies: ["shop/web-0".parse().unwrap()].into(),
+            ..Changed::default()
+        };
+        let (subscriptions, mailbox) = (Subscriptions::default(), Arc::<Mailbox>::default());
+        subscriptions.add(&mailbox, subjects.iter().cloned());
+        subscriptions.add_policy(&mailbox, &"shop/web-0".parse().unwrap());
+        let publishing = std::sync::atomic::AtomicBool::new(true);
+        std::thread::scope(|threads| {
+            threads.spawn(|| {
+                for _ in 0..UPDATES {
+                    subscriptions.publish(&update, Instant::now());
+                }
+                publishing.store(false, std::sync::atomic::Ordering::Release);
+            });
+            // A stream that looks all the time.
+            let mut looks = 0;
+            while publishing.load(std::sync::atomic::Ordering::Acquire) || looks == 0 {
+                let changes = mailbox.take();
+                if !changes.subjects.is_empty() || changes.policy {
+                    looks += 1;
+                    assert_eq!((changes.subjects.len(), changes.policy), (SERVICES, true));
+                }
+            }
+        });
     }
 
     #[test]
