@@ -5,7 +5,7 @@ use std::sync::Arc;
 use leno_index::{Address, Change};
 use leno_types::mesh::Resolution;
 
-use crate::support::{SHOP, ip, names, objects, put, service, shop};
+use crate::support::{SHOP, index, ip, names, objects, put, service, shop};
 
 #[test]
 fn the_same_again_changes_nothing_and_keeps_the_values() {
@@ -79,4 +79,35 @@ fn an_address_that_several_claim_goes_to_the_first_and_on_to_the_next() {
         index.apply(Change::Delete(objects(&service(name))[0].key()));
     }
     assert_eq!(holder(&index), "shop/web-0");
+}
+
+/// The values of a first list are built 512 at a time.
+#[test]
+fn objects_of_a_first_list_are_the_same_at_the_border_of_what_is_built_at_once() {
+    let pair = |number: usize, moved: usize| {
+        let [service, workload] = [number + moved, number].map(|nth| (nth / 250, nth % 250));
+        let text = format!(
+            r#"
+{{apiVersion: v1, kind: Service, metadata: {{name: s{number}, namespace: shop}},
+  spec: {{clusterIP: 10.96.{}.{}, ports: [{{port: 80}}]}}}}
+---
+{{apiVersion: leno.dev/v1alpha1, kind: Workload, metadata: {{name: w{number}, namespace: shop}},
+  spec: {{serviceAccount: web, command: [web], ports: [{{port: 80}}]}},
+  status: {{instances: [{{name: w{number}-0, addresses: [10.89.{}.{}], meshed: true, ready: true}}]}}}}
+"#,
+            service.0, service.1, workload.0, workload.1
+        );
+        objects(&text).into_iter().map(Change::Upsert)
+    };
+    for count in [511, 512, 513, 1_024, 1_025] {
+        let all: Vec<Change> = (0..count).flat_map(|number| pair(number, 0)).collect();
+        // The addresses of all services move on by one, also between those that are built at once.
+        let moved: Vec<Change> = (0..count).flat_map(|number| pair(number, 1)).collect();
+        let (mut preloaded, mut told) = (index(), index());
+        for changes in [all, moved] {
+            preloaded.preload(changes.clone());
+            assert_eq!(preloaded.apply_all(vec![]), told.apply_all(changes), "{count}");
+            assert_eq!(format!("{preloaded:?}"), format!("{told:?}"), "{count}");
+        }
+    }
 }
