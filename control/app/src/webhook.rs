@@ -26,10 +26,9 @@ use tokio_rustls::TlsAcceptor;
 use crate::stored::AdmissionObjects;
 
 /// Where pods are reviewed.
-pub(crate) const INJECT: &str = "/inject";
-/// Where objects of the mesh are reviewed. With `/` and the authority's webhook secret after it, answers tell
-/// what the object is judged against.
-pub(crate) const VALIDATE: &str = "/validate";
+const INJECT: &str = "/inject";
+/// Where objects of the mesh are reviewed.
+const VALIDATE: &str = "/validate";
 
 /// Most connections at once. The API server opens one for each review under way (it speaks HTTP/1.1 with
 /// webhooks), so that 200 objects that are applied at once leave room for pods.
@@ -58,10 +57,9 @@ const REVIEW_TIMEOUT: Duration = Duration::from_secs(8);
 pub(crate) struct Webhook {
     settings: Settings,
     stored: Arc<AdmissionObjects>,
-    /// The path of `/validate` that only the API server knows.
-    proven_path: String,
-    lanes: [Lane; 3],
-    counts: [Counts; 3],
+    paths: ProvenPaths,
+    lanes: [Lane; 4],
+    counts: [Counts; 4],
     spent_us: AtomicU64,
     ending: AtomicBool,
 }
@@ -86,11 +84,21 @@ struct Counts {
     busy: AtomicU64,
 }
 
+/// The paths that only the API server knows. Any pod may connect here, and reviews of other callers have bounds of
+/// their own; answers of `/validate` to them say nothing of the cluster. The API server calls `/inject` and `/validate`
+/// themselves from an installation until the leader has written these paths.
+pub(crate) struct ProvenPaths {
+    pub(crate) inject: String,
+    pub(crate) validate: String,
+}
+
 /// What a review is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Kind {
-    /// Puts the proxy into a pod.
+    /// Puts the proxy into a pod for the API server.
     Inject,
+    /// The same for a caller that has not proved to be the API server.
+    UnprovenInject,
     /// Judges an object of the mesh for the API server.
     Validate,
     /// Judges an object by itself, for a caller that has not proved to be the API server.
@@ -129,7 +137,7 @@ impl Webhook {
         Self {
             settings,
             stored,
-            proven_path: format!("{VALIDATE}/{secret}"),
+            paths: ProvenPaths::new(secret),
             lanes: Kind::ALL.map(Lane::new),
             counts,
             spent_us: AtomicU64::new(0),
@@ -202,13 +210,13 @@ impl Webhook {
 
     /// What a path asks for.
     fn kind(&self, path: &str) -> Option<Kind> {
+        // In a time that tells nothing of how much of it is right.
+        let is = |own: &str| verify_slices_are_equal(path.as_bytes(), own.as_bytes()).is_ok();
         match path {
-            INJECT => Some(Kind::Inject),
+            INJECT => Some(Kind::UnprovenInject),
             VALIDATE => Some(Kind::Unproven),
-            // In a time that tells nothing of how much of it is right.
-            _ if verify_slices_are_equal(path.as_bytes(), self.proven_path.as_bytes()).is_ok() => {
-                Some(Kind::Validate)
-            }
+            _ if is(&self.paths.inject) => Some(Kind::Inject),
+            _ if is(&self.paths.validate) => Some(Kind::Validate),
             _ => None,
         }
     }
@@ -235,7 +243,7 @@ impl Webhook {
     async fn answer(&self, kind: Kind, body: Incoming) -> Result<(Answer, String), Failure> {
         let lane = &self.lanes[kind as usize];
         let body = self.read(lane, body).await?;
-        if kind != Kind::Inject {
+        if !matches!(kind, Kind::Inject | Kind::UnprovenInject) {
             return self.judged(kind, lane.turn().await?, body).await;
         }
         let turn = lane.turn().await?;
@@ -281,11 +289,19 @@ impl Webhook {
     }
 }
 
+impl ProvenPaths {
+    /// With the authority's webhook secret.
+    pub(crate) fn new(secret: &str) -> Self {
+        Self { inject: format!("{INJECT}/{secret}"), validate: format!("{VALIDATE}/{secret}") }
+    }
+}
+
 impl Lane {
     fn new(kind: Kind) -> Self {
         // Reviews under way, reviews that wait, large bodies that are held.
         let (turns, queue, large) = match kind {
             Kind::Inject => (16, 256, 4),
+            Kind::UnprovenInject => (8, 256, 2),
             Kind::Validate => (2, 256, 4),
             Kind::Unproven => (1, 4, 1),
         };
@@ -314,11 +330,12 @@ impl Drop for Cancel {
 }
 
 impl Kind {
-    const ALL: [Self; 3] = [Self::Inject, Self::Validate, Self::Unproven];
+    const ALL: [Self; 4] = [Self::Inject, Self::UnprovenInject, Self::Validate, Self::Unproven];
 
     fn as_str(self) -> &'static str {
         match self {
             Self::Inject => "inject",
+            Self::UnprovenInject => "unproven_inject",
             Self::Validate => "validate",
             Self::Unproven => "unproven",
         }

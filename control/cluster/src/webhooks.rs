@@ -30,13 +30,14 @@ pub const VALIDATOR: &str = "leno-validator";
 const ANSWER: Duration = Duration::from_secs(5);
 
 /// Keeps in the webhooks' configurations the roots that the API server checks our certificate by, and the
-/// path by which the API server proves to `/validate` who it is. It creates no configuration: without one
-/// there is no webhook.
+/// paths by which the API server proves who it is. It creates no configuration: without one there is no
+/// webhook.
 pub struct WebhookReconciler {
     client: Client,
     /// The roots, PEM in base64.
     bundle: String,
-    /// The path of the webhook that judges objects, with its secret.
+    /// The paths of the webhooks, with their secret.
+    inject: String,
     validate: String,
     written: AtomicU64,
     failed: AtomicU64,
@@ -50,12 +51,13 @@ struct Observed<'a> {
 }
 
 impl WebhookReconciler {
-    /// Of these roots, in PEM, and this path of the webhook that judges objects.
+    /// Of these roots, in PEM, and these paths: of the webhook that puts proxies into pods, and of the one that
+    /// judges objects.
     #[must_use]
-    pub fn new(client: Client, roots_pem: &str, validate: &str) -> Self {
+    pub fn new(client: Client, roots_pem: &str, (inject, validate): (String, String)) -> Self {
         let bundle = BASE64.encode(roots_pem.as_bytes());
         let (written, failed) = (AtomicU64::new(0), AtomicU64::new(0));
-        Self { client, bundle, validate: validate.to_owned(), written, failed }
+        Self { client, bundle, inject, validate, written, failed }
     }
 
     /// Watches, and writes while `leads` says so, until its sender ends.
@@ -80,7 +82,7 @@ impl WebhookReconciler {
         let failure = match timeout(ANSWER, api.patch(name, &params, &patch)).await {
             Ok(Ok(stored)) => {
                 self.written.fetch_add(1, Ordering::Relaxed);
-                tracing::info!(name, "the roots of the webhook were put right");
+                tracing::info!(name, "the roots and the path of the webhook were put right");
                 return Some(as_json(&stored));
             }
             Ok(Err(error)) => error.to_string(),
@@ -98,11 +100,11 @@ impl<'a> Observed<'a> {
     }
 
     fn injector_patch(&self) -> Option<Value> {
-        patch(self.injector.values().get(&())?, &self.own.bundle, None)
+        patch(self.injector.values().get(&())?, &self.own.bundle, &self.own.inject)
     }
 
     fn validator_patch(&self) -> Option<Value> {
-        patch(self.validator.values().get(&())?, &self.own.bundle, Some(&self.own.validate))
+        patch(self.validator.values().get(&())?, &self.own.bundle, &self.own.validate)
     }
 }
 
@@ -170,7 +172,7 @@ fn as_json(object: &impl Serialize) -> Value {
 
 /// What has to be changed in a configuration for its webhooks to have these roots, and this path of our
 /// service; `None` if they have. Entries of the list are changed by their names, and nothing else in them.
-fn patch(found: &Value, bundle: &str, path: Option<&str>) -> Option<Value> {
+fn patch(found: &Value, bundle: &str, path: &str) -> Option<Value> {
     let hooks = found["webhooks"].as_array()?;
     let changed = hooks.iter().filter_map(|hook| {
         let mut client = json!({});
@@ -178,7 +180,7 @@ fn patch(found: &Value, bundle: &str, path: Option<&str>) -> Option<Value> {
         if given["caBundle"] != bundle {
             client["caBundle"] = json!(bundle);
         }
-        if let Some(path) = path.filter(|path| given["service"]["path"] != **path) {
+        if given["service"]["path"] != path {
             client["service"] = given["service"].clone();
             client["service"]["path"] = json!(path);
         }
@@ -203,9 +205,9 @@ mod tests {
         let right = hook("a", json!("eA=="), "/inject");
         let found = json!({"webhooks": [right, hook("b", Value::Null, "/inject")]});
         let expected = json!({"webhooks": [{"name": "b", "clientConfig": {"caBundle": "eA=="}}]});
-        assert_eq!(patch(&found, "eA==", None), Some(expected));
-        assert_eq!(patch(&json!({"webhooks": [right]}), "eA==", None), None);
-        assert_eq!(patch(&json!({}), "eA==", None), None);
+        assert_eq!(patch(&found, "eA==", "/inject"), Some(expected));
+        assert_eq!(patch(&json!({"webhooks": [right]}), "eA==", "/inject"), None);
+        assert_eq!(patch(&json!({}), "eA==", "/inject"), None);
     }
 
     #[test]
@@ -213,8 +215,8 @@ mod tests {
         let found = json!({"webhooks": [hook("v", json!("eA=="), "/validate")]});
         let service = json!({"name": "s", "namespace": "n", "path": "/validate/secret"});
         let expected = json!({"webhooks": [{"name": "v", "clientConfig": {"service": service}}]});
-        assert_eq!(patch(&found, "eA==", Some("/validate/secret")), Some(expected));
+        assert_eq!(patch(&found, "eA==", "/validate/secret"), Some(expected));
         let right = json!({"webhooks": [hook("v", json!("eA=="), "/validate/secret")]});
-        assert_eq!(patch(&right, "eA==", Some("/validate/secret")), None);
+        assert_eq!(patch(&right, "eA==", "/validate/secret"), None);
     }
 }

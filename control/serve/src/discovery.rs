@@ -6,21 +6,19 @@ use std::time::{Duration, SystemTime};
 
 use leno_types::InstanceName;
 use leno_wire::proto::{DeltaDiscoveryRequest, DeltaDiscoveryResponse, discovery_server};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, watch};
+use tokio::sync::{mpsc, watch};
 use tokio::time::Instant;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Request, Response, Status, Streaming};
 
 use crate::metrics::Held;
 use crate::peer::{Peer, PeerCertificate};
+use crate::places::{StreamPlaces, displaced};
 use crate::recognise::Recogniser;
 use crate::state::State;
 use crate::subscriber::{Batch, Subscriber};
 use crate::subscriptions::Mailbox;
 
-/// Most streams at once, one of each proxy; half the connections, as a proxy may renew its
-/// certificate on another.
-pub const MAX_STREAMS: usize = 8_192;
 /// Responses that wait for the connection to take them; the next is made when this one is gone.
 const OUTSTANDING: usize = 1;
 /// Longest wait for the first request of a stream.
@@ -39,7 +37,7 @@ type Answer = Result<DeltaDiscoveryResponse, Status>;
 /// Serves streams.
 pub(crate) struct DiscoveryService {
     recogniser: Recogniser,
-    places: Arc<Semaphore>,
+    places: StreamPlaces,
     stop: watch::Receiver<bool>,
     age: Duration,
 }
@@ -78,19 +76,7 @@ struct Pacing {
 
 impl DiscoveryService {
     pub(crate) fn new(recogniser: Recogniser, stop: watch::Receiver<bool>, age: Duration) -> Self {
-        Self { recogniser, places: Arc::new(Semaphore::new(MAX_STREAMS)), stop, age }
-    }
-
-    fn admit(
-        &self,
-        peer: Option<&Peer>,
-    ) -> Result<(PeerCertificate, OwnedSemaphorePermit), Status> {
-        let certificate = peer.and_then(|peer| peer.certificate.clone()).ok_or_else(|| {
-            Status::unauthenticated("discovery needs a certificate: ask for one with your token")
-        })?;
-        let place = Arc::clone(&self.places).try_acquire_owned();
-        let place = place.map_err(|_| Status::resource_exhausted("too many streams"))?;
-        Ok((certificate, place))
+        Self { recogniser, places: StreamPlaces::default(), stop, age }
     }
 }
 
@@ -102,26 +88,26 @@ impl discovery_server::Discovery for DiscoveryService {
         &self,
         request: Request<Streaming<DeltaDiscoveryRequest>>,
     ) -> Result<Response<Self::DeltaAggregatedResourcesStream>, Status> {
-        let admitted = self.admit(request.extensions().get::<Peer>());
+        let admitted = self.places.admit(request.extensions().get::<Peer>(), "discovery streams");
         let (certificate, place) = admitted.inspect_err(|status| {
             self.recogniser.state.metrics.streams_refused.increment();
             tracing::warn!(reason = status.message(), "discovery refused");
         })?;
         let (responses, receiver) = mpsc::channel(OUTSTANDING);
         let (recogniser, stop) = (self.recogniser.clone(), self.stop.clone());
-        let requests = request.into_inner();
+        let (requests, places) = (request.into_inner(), self.places.clone());
         // The jitter keeps streams that began together from ending together.
         let age = Age::Young(Instant::now() + self.age.mul_f64(0.75 + 0.5 * random_fraction()));
         tokio::spawn(async move {
             let _counted = Held::new(&recogniser.state.metrics, |metrics| &metrics.streams);
             let sender = responses.clone();
             let talk = (requests, responses, stop);
-            let ended = serve(&recogniser, certificate, talk, age).await;
-            if let Err(status) = ended {
-                // No receiver: the connection has ended, and nobody is left to be told.
+            let served = serve((&recogniser, &places), certificate, talk, age);
+            let ended = place.hold(served).await;
+            if let Err(status) = ended.unwrap_or_else(|| Err(displaced())) {
+                // Without a receiver the connection has ended, and there is no client to answer.
                 let _ = sender.send(Err(status)).await;
             }
-            drop(place);
         });
         Ok(Response::new(ReceiverStream::new(receiver)))
     }
@@ -130,7 +116,7 @@ impl discovery_server::Discovery for DiscoveryService {
 type Talk = (Streaming<DeltaDiscoveryRequest>, mpsc::Sender<Answer>, watch::Receiver<bool>);
 
 async fn serve(
-    recogniser: &Recogniser,
+    (recogniser, places): (&Recogniser, &StreamPlaces),
     certificate: PeerCertificate,
     (mut requests, responses, stop): Talk,
     age: Age,
@@ -142,7 +128,8 @@ async fn serve(
     };
     let state = Arc::clone(&recogniser.state);
     let recognised = recogniser.recognise(&certificate, &first).await;
-    let instance = recognised.inspect_err(|status| {
+    let recognised = recognised.and_then(|one| Ok((places.of_instance(&one)?, one)));
+    let (_place, instance) = recognised.inspect_err(|status| {
         state.metrics.streams_refused.increment();
         tracing::warn!(identity = %certificate.identity, reason = status.message(), "discovery refused");
     })?;

@@ -11,13 +11,14 @@ use leno_types::traffic::RateLimit;
 use leno_wire::proto::{
     DeltaDiscoveryRequest, LeaseAsk, LeaseGrant, LeaseRequest, LeaseResponse, limits_server,
 };
-use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, watch};
+use tokio::sync::{mpsc, watch};
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Request, Response, Status, Streaming};
 
-use crate::discovery::{MAX_STREAMS, ended};
+use crate::discovery::ended;
 use crate::metrics::{Held, Metrics};
 use crate::peer::{Peer, PeerCertificate};
+use crate::places::{StreamPlaces, displaced};
 use crate::recognise::Recogniser;
 use crate::state::State;
 
@@ -40,7 +41,7 @@ type Answer = Result<LeaseResponse, Status>;
 /// Serves streams.
 pub(crate) struct LeaseService {
     recogniser: Recogniser,
-    places: Arc<Semaphore>,
+    places: StreamPlaces,
     stop: watch::Receiver<bool>,
     limits: Arc<Limits>,
 }
@@ -70,20 +71,7 @@ struct Stream {
 
 impl LeaseService {
     pub(crate) fn new(recogniser: Recogniser, stop: watch::Receiver<bool>) -> Self {
-        let places = Arc::new(Semaphore::new(MAX_STREAMS));
-        Self { recogniser, places, stop, limits: Arc::default() }
-    }
-
-    fn admit(
-        &self,
-        peer: Option<&Peer>,
-    ) -> Result<(PeerCertificate, OwnedSemaphorePermit), Status> {
-        let certificate = peer.and_then(|peer| peer.certificate.clone()).ok_or_else(|| {
-            Status::unauthenticated("leases need a certificate: ask for one with your token")
-        })?;
-        let place = Arc::clone(&self.places).try_acquire_owned();
-        let place = place.map_err(|_| Status::resource_exhausted("too many streams"))?;
-        Ok((certificate, place))
+        Self { recogniser, places: StreamPlaces::default(), stop, limits: Arc::default() }
     }
 }
 
@@ -95,24 +83,25 @@ impl limits_server::Limits for LeaseService {
         &self,
         request: Request<Streaming<LeaseRequest>>,
     ) -> Result<Response<Self::LeaseStream>, Status> {
-        let admitted = self.admit(request.extensions().get::<Peer>());
+        let admitted = self.places.admit(request.extensions().get::<Peer>(), "leases");
         let (certificate, place) = admitted.inspect_err(|_| {
             self.recogniser.state.metrics.lease_streams_refused.increment();
         })?;
         let (responses, receiver) = mpsc::channel(OUTSTANDING);
         let (recogniser, stop) = (self.recogniser.clone(), self.stop.clone());
         let limits = Arc::clone(&self.limits);
-        let requests = request.into_inner();
+        let (requests, places) = (request.into_inner(), self.places.clone());
         tokio::spawn(async move {
             let metrics = Arc::clone(&recogniser.state.metrics);
             let _counted = Held::new(&metrics, |metrics| &metrics.lease_streams);
             let sender = responses.clone();
             let conversation = (requests, responses, stop);
-            if let Err(status) = serve(&recogniser, limits, certificate, conversation).await {
-                // No receiver: the connection has ended, and nobody is left to be told.
+            let served = serve((&recogniser, &places), limits, certificate, conversation);
+            let ended = place.hold(served).await;
+            if let Err(status) = ended.unwrap_or_else(|| Err(displaced())) {
+                // Without a receiver the connection has ended, and there is no client to answer.
                 let _ = sender.send(Err(status)).await;
             }
-            drop(place);
         });
         Ok(Response::new(ReceiverStream::new(receiver)))
     }
@@ -121,7 +110,7 @@ impl limits_server::Limits for LeaseService {
 type Conversation = (Streaming<LeaseRequest>, mpsc::Sender<Answer>, watch::Receiver<bool>);
 
 async fn serve(
-    recogniser: &Recogniser,
+    (recogniser, places): (&Recogniser, &StreamPlaces),
     limits: Arc<Limits>,
     certificate: PeerCertificate,
     (mut requests, responses, stop): Conversation,
@@ -130,7 +119,9 @@ async fn serve(
     let late = |_| Status::deadline_exceeded("the first request did not come in time");
     let Some(first) = first.map_err(late)?? else { return Ok(()) };
     let said = DeltaDiscoveryRequest { node: first.node.clone(), ..Default::default() };
-    let instance = recogniser.recognise(&certificate, &said).await.inspect_err(|status| {
+    let recognised = recogniser.recognise(&certificate, &said).await;
+    let recognised = recognised.and_then(|one| Ok((places.of_instance(&one)?, one)));
+    let (_place, instance) = recognised.inspect_err(|status| {
         recogniser.state.metrics.lease_streams_refused.increment();
         tracing::warn!(identity = %certificate.identity, reason = status.message(), "leases refused");
     })?;

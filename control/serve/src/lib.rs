@@ -27,7 +27,9 @@ mod incoming;
 mod leases;
 mod metrics;
 mod peer;
+mod places;
 mod recognise;
+mod requests;
 mod server;
 mod shares;
 mod state;
@@ -38,7 +40,7 @@ mod unenforced;
 mod uses;
 
 pub use authenticate::{Answer, Authenticator, LocalTokens, Proven, Refused};
-pub use discovery::MAX_STREAMS;
+pub use places::MAX_STREAMS;
 pub use server::{STREAM_AGE, ServeError, Server, Settings};
 pub use state::State;
 pub use tls::{Credentials, TlsError};

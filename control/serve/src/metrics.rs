@@ -71,6 +71,7 @@ pub(crate) struct Metrics {
     pub(crate) streams: Number,
     pub(crate) streams_refused: Number,
     pub(crate) requests: Number,
+    pub(crate) requests_refused: Number,
     pub(crate) responses: Number,
     pub(crate) wakeups: Number,
     pub(crate) encodings: Number,
@@ -111,7 +112,7 @@ impl Metrics {
     }
 
     #[rustfmt::skip]
-    fn rows(&self) -> [(&'static str, &'static str, &'static str, &Number); 26] {
+    fn rows(&self) -> [(&'static str, &'static str, &'static str, &Number); 27] {
         [
             ("connections", "gauge", "Open connections.", &self.connections),
             ("connections_refused_total", "counter", "Connections closed because the limit on their number was reached.", &self.connections_refused),
@@ -119,6 +120,7 @@ impl Metrics {
             ("streams", "gauge", "Open discovery streams.", &self.streams),
             ("streams_refused_total", "counter", "Discovery streams refused: no certificate, another's name, or too many.", &self.streams_refused),
             ("requests_total", "counter", "Discovery requests received.", &self.requests),
+            ("requests_refused_total", "counter", "Requests of streams refused: not whole in time, or too many large ones at once.", &self.requests_refused),
             ("responses_total", "counter", "Discovery responses sent.", &self.responses),
             ("wakeups_total", "counter", "Times that a change woke a discovery stream that is subscribed to it.", &self.wakeups),
             ("encodings_total", "counter", "Times that a resource was encoded.", &self.encodings),

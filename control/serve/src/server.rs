@@ -27,14 +27,22 @@ use crate::discovery::DiscoveryService;
 use crate::identity::{IdentityService, Issuer};
 use crate::incoming;
 use crate::leases::LeaseService;
+use crate::metrics::Metrics;
+use crate::peer::Peer;
 use crate::recognise::Recogniser;
+use crate::requests::{RequestBudget, bounded};
 use crate::state::State;
 use crate::tls::{Credentials, TlsError};
 
-/// Calls at once on one connection: a stream and a renewal, with room for retries.
-const MAX_CALLS: u32 = 8;
-/// Largest certificate request message: a request of 4 KiB and a token, with room.
-const MAX_IDENTITY_MESSAGE: usize = 64 << 10;
+/// Calls at once on one connection: two streams and a renewal, with room for a retry.
+const MAX_CALLS: u32 = 4;
+/// Largest certificate request message: a request of 4 KiB and a token of 8 KiB, with room. A client without a certificate
+/// may send one in every call: 64 MiB of all such clients.
+const MAX_IDENTITY_MESSAGE: usize = 16 << 10;
+/// Largest request for leases.
+const MAX_LEASE_MESSAGE: usize = 64 << 10;
+/// Bytes of requests that a client may send before they are read, on a call and on a connection.
+const WINDOW: u32 = 64 << 10;
 /// Largest head of a call, in bytes; ours have a few hundred.
 const MAX_HEAD: u32 = 8 << 10;
 /// A proxy that vanished is noticed within the sum of these two.
@@ -139,17 +147,21 @@ impl Server {
             .max_decoding_message_size(MAX_MESSAGE)
             .max_encoding_message_size(MAX_MESSAGE),
             limits: LimitsServer::new(LeaseService::new(recogniser, stop.clone()))
-                .max_decoding_message_size(MAX_IDENTITY_MESSAGE),
+                .max_decoding_message_size(MAX_LEASE_MESSAGE),
             identity: IdentityServer::new(IdentityService::new(
                 Arc::new(issuer),
                 Arc::clone(&state.metrics),
             ))
             .max_decoding_message_size(MAX_IDENTITY_MESSAGE),
+            budget: RequestBudget::default(),
+            metrics: Arc::clone(&state.metrics),
         };
         let connections = incoming::accept(listener, acceptor, Arc::clone(&state.metrics));
         let mut asked = stop.clone();
         let server = tonic::transport::Server::builder()
             .max_concurrent_streams(MAX_CALLS)
+            .initial_stream_window_size(WINDOW)
+            .initial_connection_window_size(WINDOW)
             .http2_keepalive_interval(Some(KEEPALIVE_INTERVAL))
             .http2_keepalive_timeout(Some(KEEPALIVE_TIMEOUT))
             .http2_max_header_list_size(MAX_HEAD)
@@ -182,6 +194,8 @@ struct Services {
     discovery: DiscoveryServer<DiscoveryService>,
     identity: IdentityServer<IdentityService>,
     limits: LimitsServer<LeaseService>,
+    budget: RequestBudget,
+    metrics: Arc<Metrics>,
 }
 
 type Call = Pin<Box<dyn Future<Output = Result<http::Response<Body>, Infallible>> + Send>>;
@@ -196,6 +210,13 @@ impl Service<http::Request<Body>> for Services {
     }
 
     fn call(&mut self, request: http::Request<Body>) -> Call {
+        // Of a client without a certificate no service reads a stream.
+        let certificate =
+            request.extensions().get::<Peer>().and_then(|peer| peer.certificate.as_ref());
+        let request = match certificate.map(|certificate| certificate.identity.clone()) {
+            Some(identity) => bounded(request, identity, (&self.budget, &self.metrics)),
+            None => request,
+        };
         let path = request.uri().path();
         let service = path.strip_prefix('/').and_then(|path| path.split('/').next());
         match service {

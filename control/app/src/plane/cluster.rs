@@ -22,7 +22,7 @@ use crate::admin::Render;
 use crate::config::{Cluster, Config};
 use crate::refused::RefusedLog;
 use crate::stored::AdmissionObjects;
-use crate::webhook::{VALIDATE, Webhook};
+use crate::webhook::{ProvenPaths, Webhook};
 
 /// Random bytes that tell this start of the process from others of its name.
 const RUN_BYTES: usize = 8;
@@ -131,8 +131,8 @@ fn led(
 ) -> Vec<Render> {
     let namespace = cluster.namespace.as_str();
     let roots = RootsReconciler::new(client.clone(), authority.roots_pem());
-    let path = format!("{VALIDATE}/{}", authority.webhook_secret());
-    let hooks = WebhookReconciler::new(client.clone(), authority.roots_pem(), &path);
+    let ProvenPaths { inject, validate } = ProvenPaths::new(authority.webhook_secret());
+    let hooks = WebhookReconciler::new(client.clone(), authority.roots_pem(), (inject, validate));
     let of_statuses = Arc::clone(state);
     let [first, second, third, fourth, fifth] = std::array::from_fn(|_| leads.clone());
     vec![

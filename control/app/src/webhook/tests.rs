@@ -118,7 +118,8 @@ async fn validation_that_takes_its_time_keeps_no_pod_waiting() {
     let pod = r#"{"apiVersion": "admission.k8s.io/v1", "request": {"uid": "u", "namespace": "shop",
         "object": {"spec": {"containers": [{"name": "web"}]}}}}"#;
     let begin = tokio::time::Instant::now();
-    let injected = answer(sent(&webhook, &(head_of(INJECT, pod.len()) + pod)).await).await;
+    let path = format!("{INJECT}/{SECRET}");
+    let injected = answer(sent(&webhook, &(head_of(&path, pod.len()) + pod)).await).await;
     assert!(injected.contains("JSONPatch"), "{injected}");
     assert!(begin.elapsed() < Duration::from_secs(1), "it waited for {:?}", begin.elapsed());
     // The queue has an end, and a review that is refused for it is refused at once.
@@ -127,6 +128,36 @@ async fn validation_that_takes_its_time_keeps_no_pod_waiting() {
     drop(turns);
     let first = answer(asked.remove(0)).await;
     assert!(first.starts_with("HTTP/1.1 200"), "{first}");
+}
+
+/// A pod that connects here asks for injection all the time, of pods in namespaces that do not exist, and of large ones
+/// that do not come.
+#[tokio::test(start_paused = true)]
+async fn a_stranger_that_asks_for_injection_keeps_no_pod_of_the_api_server_waiting() {
+    let webhook = webhook();
+    let namespace =
+        leno_resources::parse("", "{apiVersion: v1, kind: Namespace, metadata: {name: shop}}");
+    let namespace = namespace.unwrap().objects.remove(0).value;
+    webhook.stored.note(&[leno_index::Change::Upsert(namespace)]);
+    let lane = &webhook.lanes[Kind::UnprovenInject as usize];
+    let mut turns = Vec::new();
+    while let Ok(turn) = Arc::clone(&lane.turns).try_acquire_owned() {
+        turns.push(turn);
+    }
+    let pod = r#"{"apiVersion": "admission.k8s.io/v1", "request": {"uid": "u", "namespace": "shop",
+        "object": {"spec": {"containers": [{"name": "web"}]}}}}"#;
+    let mut stranger = Vec::new();
+    for _ in 0..400 {
+        stranger.push(sent(&webhook, &(head_of(INJECT, pod.len()) + pod)).await);
+        stranger.push(sent(&webhook, &head_of(INJECT, MAX_BODY)).await);
+    }
+    let begin = tokio::time::Instant::now();
+    let path = format!("{INJECT}/{SECRET}");
+    let injected = answer(sent(&webhook, &(head_of(&path, pod.len()) + pod)).await).await;
+    assert!(injected.contains("JSONPatch"), "{injected}");
+    assert!(begin.elapsed() < Duration::from_secs(1), "it waited for {:?}", begin.elapsed());
+    assert!(webhook.counts[Kind::UnprovenInject as usize].busy.load(Ordering::Relaxed) > 0);
+    assert_eq!(webhook.counts[Kind::Inject as usize].busy.load(Ordering::Relaxed), 0);
 }
 
 #[tokio::test(start_paused = true)]

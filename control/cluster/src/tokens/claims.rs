@@ -7,7 +7,7 @@ use data_encoding::BASE64URL_NOPAD;
 use serde::Deserialize;
 
 /// Largest token, in bytes; one of a service account takes about 1 KiB.
-const MAX_TOKEN: usize = 16 * 1024;
+const MAX_TOKEN: usize = 8 * 1024;
 
 /// Why a token need not be reviewed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]

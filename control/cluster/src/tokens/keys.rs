@@ -1,6 +1,7 @@
 //! The keys that the cluster signs the tokens of its service accounts with (JWKS, RFC 7517), by which junk is
 //! refused before the API server is asked about it.
 
+use std::sync::{PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use std::time::{Duration, Instant};
 
 use aws_lc_rs::signature::{
@@ -41,7 +42,9 @@ pub(super) enum Signature {
 /// The keys, read when they are needed.
 pub(super) struct ClusterKeys {
     client: Client,
-    read: Mutex<KeysRead>,
+    read: RwLock<KeysRead>,
+    /// Held while they are read. Tokens by a key that is here already do not wait for that.
+    reading: Mutex<()>,
 }
 
 #[derive(Default)]
@@ -89,27 +92,41 @@ struct Head {
 
 impl ClusterKeys {
     pub(super) fn new(client: Client) -> Self {
-        Self { client, read: Mutex::default() }
+        Self { client, read: RwLock::default(), reading: Mutex::default() }
     }
 
     /// Checks the signature of a token whose form is good.
     pub(super) async fn check(&self, token: &str) -> Signature {
-        let mut read = self.read.lock().await;
-        let first = read.check(token);
-        let due = read.last.is_none_or(|last| last.elapsed() >= READ_AGAIN);
-        if !due || !matches!(first, Signature::UnknownKey | Signature::NoKeys) {
+        let first = self.read().check(token);
+        if !matches!(first, Signature::UnknownKey | Signature::NoKeys) {
             return first;
         }
-        read.last = Some(Instant::now());
+        let _reading = self.reading.lock().await;
+        if self.read().last.is_none_or(|last| last.elapsed() >= READ_AGAIN) {
+            self.read_again().await;
+        }
+        self.read().check(token)
+    }
+
+    async fn read_again(&self) {
+        self.write().last = Some(Instant::now());
         match timeout(ANSWER, self.fetch()).await {
-            Ok(Ok(keys)) => read.keys = keys,
+            Ok(Ok(keys)) => self.write().keys = keys,
             Ok(Err(error)) => {
                 let error: &dyn std::error::Error = &error;
                 tracing::warn!(error, "the keys of the cluster's tokens cannot be read");
             }
             Err(_elapsed) => tracing::warn!("no answer to the read of the cluster's keys"),
         }
-        read.check(token)
+    }
+
+    fn read(&self) -> RwLockReadGuard<'_, KeysRead> {
+        // Whole values only: what a panic left behind is still sound.
+        self.read.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn write(&self) -> RwLockWriteGuard<'_, KeysRead> {
+        self.read.write().unwrap_or_else(PoisonError::into_inner)
     }
 
     async fn fetch(&self) -> Result<Vec<VerifyingKey>, leno_kube::Error> {
@@ -182,11 +199,15 @@ fn parse(text: &str) -> Result<Vec<VerifyingKey>, serde_json::Error> {
 
 #[cfg(test)]
 mod tests {
+    use std::pin::pin;
+
     use aws_lc_rs::rand::SystemRandom;
     use aws_lc_rs::rsa::{KeyPair, KeySize};
     use aws_lc_rs::signature::{
         ECDSA_P256_SHA256_FIXED_SIGNING, EcdsaKeyPair, KeyPair as _, RSA_PKCS1_SHA256,
     };
+    use futures_util::FutureExt;
+    use tokio::net::TcpListener;
 
     use super::*;
 
@@ -230,6 +251,26 @@ mod tests {
         }
         assert_eq!(read.check(&sign("next", "{}")), Signature::UnknownKey);
         assert_eq!(KeysRead::default().check(&good), Signature::NoKeys);
+    }
+
+    /// Junk tokens: each of a key that does not exist has the keys read again, by an API server that may be slow.
+    #[tokio::test]
+    async fn junk_of_unknown_keys_keeps_no_good_token_waiting_for_the_api_server() {
+        let silent = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = format!("http://{}", silent.local_addr().unwrap());
+        let keys = ClusterKeys::new(leno_kube::connect_to(address.parse().unwrap()).unwrap());
+        let (own, sign) = key("own");
+        keys.write().keys = parse(&format!(r#"{{"keys":[{own}]}}"#)).unwrap();
+        let junk = sign("next", "{}");
+        let mut waiting = pin!(keys.check(&junk));
+        // Until its read has reached the API server, which does not answer.
+        let asked = async { silent.accept().await.unwrap() };
+        let _connection = tokio::select! {
+            connection = asked => connection,
+            signature = &mut waiting => panic!("{signature:?}"),
+        };
+        assert_eq!(keys.check(&sign("own", "{}")).now_or_never(), Some(Signature::Good));
+        assert_eq!(waiting.await, Signature::UnknownKey);
     }
 
     #[test]

@@ -43,6 +43,27 @@ async fn the_name_of_another_instance_is_refused() {
     }
 }
 
+/// Held places: a tenant opens streams with the certificate of its one pod.
+#[tokio::test]
+async fn an_instance_has_the_streams_of_one_proxy_and_others_are_served() {
+    let documents = ["web", "db"].map(|name| workload("shop", name, "10.89.0.2", "strict"));
+    let plane = Plane::start(&documents.concat()).await;
+    let shown = plane.certificate("shop/web-0").await;
+    let mut held = Vec::new();
+    for nth in 0..6 {
+        let channel = client::connect(plane.address, Some(&shown)).await.unwrap();
+        let mut stream = Stream::open(channel, "shop/web-0").await.unwrap();
+        stream.subscribe(&["ip/192.0.2.1"]).await;
+        let answered = stream.next().await.map(drop).map_err(|refused| refused.code());
+        assert_eq!(answered, if nth < 4 { Ok(()) } else { Err(Code::ResourceExhausted) }, "{nth}");
+        held.push(stream);
+    }
+    assert_eq!(plane.metric("leno_control_streams_refused_total"), 2);
+    let mut other = plane.stream("shop/db-0").await;
+    other.subscribe(&["ip/192.0.2.1"]).await;
+    other.next().await.unwrap();
+}
+
 #[tokio::test]
 async fn a_proxy_of_another_version_is_told_what_to_do() {
     let plane = Plane::start(&workload("shop", "web", "10.89.0.2", "strict")).await;

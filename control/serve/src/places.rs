@@ -1,0 +1,116 @@
+//! The places of streams, shared among proxies, so that no client takes them all.
+//!
+//! ```text
+//! certificate ─► a place of its identity ─► first request: a place of its instance ─► the stream
+//! ```
+//! When all places are held, the identity with the most streams loses its oldest to the one that asks.
+
+use leno_program::{Share, Shares};
+use leno_types::{Identity, InstanceName};
+use tonic::Status;
+
+use crate::peer::{Peer, PeerCertificate};
+
+/// Most streams of one service at once, one of each proxy; half the connections, as a proxy may renew its certificate on
+/// another.
+pub const MAX_STREAMS: usize = 8_192;
+/// Most streams of one instance. A proxy has one, two while it changes to another connection, and each may be there
+/// twice until the control plane notices that a connection has no other end.
+const OF_INSTANCE: usize = 4;
+
+/// The streams of one service that are open.
+#[derive(Clone, Debug)]
+pub(crate) struct StreamPlaces {
+    identities: Shares<Identity>,
+    instances: Shares<InstanceName>,
+}
+
+impl Default for StreamPlaces {
+    fn default() -> Self {
+        Self::new(MAX_STREAMS)
+    }
+}
+
+impl StreamPlaces {
+    fn new(total: usize) -> Self {
+        // The bound of all streams is that of identities.
+        Self {
+            identities: Shares::new(total, total),
+            instances: Shares::new(usize::MAX, OF_INSTANCE),
+        }
+    }
+
+    /// The place of a stream whose instance is not known yet. `service` is what needs a certificate.
+    ///
+    /// # Errors
+    /// The answer to the client, if it has shown no certificate or its identity holds all places.
+    pub(crate) fn admit(
+        &self,
+        peer: Option<&Peer>,
+        service: &str,
+    ) -> Result<(PeerCertificate, Share<Identity>), Status> {
+        let certificate = peer.and_then(|peer| peer.certificate.clone()).ok_or_else(|| {
+            Status::unauthenticated(format!(
+                "{service} need a certificate: ask for one with your token"
+            ))
+        })?;
+        let place = self.identities.take(certificate.identity.clone());
+        let place = place.ok_or_else(|| Status::resource_exhausted("too many streams"))?;
+        Ok((certificate, place))
+    }
+
+    /// The place of an instance's stream, beside that of its identity.
+    ///
+    /// # Errors
+    /// The answer to the client, if the instance has as many as it may.
+    pub(crate) fn of_instance(
+        &self,
+        instance: &InstanceName,
+    ) -> Result<Share<InstanceName>, Status> {
+        self.instances.take(instance.clone()).ok_or_else(|| {
+            Status::resource_exhausted(format!("{instance} has {OF_INSTANCE} streams already"))
+        })
+    }
+}
+
+/// The end of a stream whose place another client has got.
+pub(crate) fn displaced() -> Status {
+    Status::resource_exhausted("its place was given to another client")
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::SystemTime;
+
+    use super::*;
+
+    fn peer(account: &str) -> Peer {
+        let identity = format!("spiffe://cluster.local/ns/shop/sa/{account}").parse().unwrap();
+        let certificate = PeerCertificate { identity, not_after: SystemTime::now() };
+        Peer { address: ([10, 0, 0, 1], 1).into(), certificate: Some(certificate) }
+    }
+
+    /// Held places: a tenant opens as many streams as it can.
+    #[tokio::test]
+    async fn an_identity_that_holds_all_streams_loses_its_oldest_to_another() {
+        let places = StreamPlaces::new(4);
+        let take = |account| places.admit(Some(&peer(account)), "streams").map(|(_, place)| place);
+        let mut held: Vec<_> = (0..4).map(|_| take("greedy").unwrap()).collect();
+        assert!(take("greedy").is_err(), "as many as there are");
+        let other = take("web").unwrap();
+        assert_eq!(held.remove(0).hold(std::future::pending::<()>()).await, None);
+        assert_eq!(other.hold(async { "served" }).await, Some("served"));
+    }
+
+    #[test]
+    fn an_instance_has_the_streams_of_one_proxy() {
+        let places = StreamPlaces::default();
+        let [web, other]: [InstanceName; 2] =
+            ["shop/web-0", "shop/web-1"].map(|name| name.parse().unwrap());
+        let mut held: Vec<_> = (0..4).map(|_| places.of_instance(&web).unwrap()).collect();
+        assert!(places.of_instance(&web).is_err());
+        places.of_instance(&other).unwrap();
+        held.pop();
+        places.of_instance(&web).unwrap();
+    }
+}

@@ -1,0 +1,355 @@
+//! The memory that requests of streams take before they are whole.
+//!
+//! ```text
+//!  gRPC:  flag, length ──► small ─────────────────────────────► whole, or in time no more
+//!                      └─► large ──► its length from the budget ──► whole: given back
+//! ```
+//! What is left for large messages is shared: where it is used up, the message that has been on its way for longest ends,
+//! with its stream. Those of proxies are there for milliseconds.
+//!
+//! A message is kept until all of it has come in. A client that begins large messages and does not end them would hold
+//! as much memory as it likes, on each of its streams.
+
+use std::collections::BTreeMap;
+use std::pin::Pin;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll, ready};
+use std::time::Duration;
+
+use http_body::{Body as HttpBody, Frame};
+use leno_types::Identity;
+use leno_wire::{Bytes, MAX_MESSAGE};
+use tokio::sync::oneshot;
+use tokio::time::Sleep;
+use tonic::Status;
+use tonic::body::Body;
+
+use crate::metrics::Metrics;
+
+/// Largest message, in bytes, that takes nothing from the budget: what a proxy sends while it runs has tens of bytes to
+/// a few KiB. All streams' together have 128 MiB, if all of them stop within such a message.
+const SMALL: usize = 16 << 10;
+/// Bytes of all larger messages that are on their way. A proxy that connects again names what it holds: some 60 bytes
+/// for each service.
+const BUDGET: usize = 64 << 20;
+/// The same, of one identity: one message of the largest size, or 256 proxies that connect again with a thousand services.
+const OF_IDENTITY: usize = MAX_MESSAGE;
+/// Longest time for a message to come in.
+const PATIENCE: Duration = Duration::from_secs(10);
+/// The flag and the length before each message.
+const HEAD: usize = 5;
+
+/// What is left for large messages.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct RequestBudget(Arc<Mutex<Taken>>);
+
+/// The messages on their way, by age.
+#[derive(Debug, Default)]
+struct Taken {
+    next: u64,
+    messages: BTreeMap<u64, Message>,
+}
+
+#[derive(Debug)]
+struct Message {
+    identity: Identity,
+    bytes: usize,
+    /// Dropping it ends the lease.
+    _held: oneshot::Sender<()>,
+}
+
+/// Bytes of the budget, until this is dropped, or they are needed for a younger message.
+#[derive(Debug)]
+struct Lease {
+    budget: RequestBudget,
+    number: u64,
+    lost: oneshot::Receiver<()>,
+}
+
+/// The requests of one stream.
+pub(crate) struct BoundedRequests<B> {
+    requests: B,
+    budget: RequestBudget,
+    identity: Identity,
+    metrics: Arc<Metrics>,
+    position: Position,
+    lease: Option<Lease>,
+    /// Runs from the first wait for a part of a message to its end.
+    late: Option<Pin<Box<Sleep>>>,
+}
+
+/// Where in its messages a stream is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Position {
+    /// In a head, of which so many bytes have come in.
+    Head([u8; HEAD], usize),
+    /// In a message, of which so many bytes are missing.
+    Content(usize),
+}
+
+const START: Position = Position::Head([0; HEAD], 0);
+
+impl RequestBudget {
+    /// `None` for a message that is larger than what one identity may have.
+    fn take(&self, identity: &Identity, bytes: usize) -> Option<Lease> {
+        if bytes > OF_IDENTITY {
+            return None;
+        }
+        let mut taken = self.taken();
+        taken.make_room(OF_IDENTITY - bytes, |message| message.identity == *identity);
+        taken.make_room(BUDGET - bytes, |_| true);
+        let number = taken.next;
+        taken.next += 1;
+        let (held, lost) = oneshot::channel();
+        taken.messages.insert(number, Message { identity: identity.clone(), bytes, _held: held });
+        Some(Lease { budget: self.clone(), number, lost })
+    }
+
+    fn taken(&self) -> MutexGuard<'_, Taken> {
+        // A change is whole while the lock is held.
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Taken {
+    /// Ends the oldest of these messages until they have no more than `most` bytes.
+    fn make_room(&mut self, most: usize, of: impl Fn(&Message) -> bool) {
+        let own = self.messages.values().filter(|message| of(message));
+        let mut held: usize = own.map(|message| message.bytes).sum();
+        while held > most {
+            let oldest = self.messages.iter().find(|(_, message)| of(message));
+            let Some(oldest) = oldest.map(|(number, _)| *number) else { return };
+            held -= self.messages.remove(&oldest).map_or(0, |message| message.bytes);
+        }
+    }
+}
+
+impl Drop for Lease {
+    fn drop(&mut self) {
+        self.budget.taken().messages.remove(&self.number);
+    }
+}
+
+impl<B> BoundedRequests<B> {
+    pub(crate) fn new(
+        requests: B,
+        budget: &RequestBudget,
+        identity: Identity,
+        metrics: &Arc<Metrics>,
+    ) -> Self {
+        Self {
+            requests,
+            budget: budget.clone(),
+            identity,
+            metrics: Arc::clone(metrics),
+            position: START,
+            lease: None,
+            late: None,
+        }
+    }
+
+    /// Follows the stream through the next bytes of it.
+    fn advance(&mut self, mut bytes: &[u8]) -> Result<(), Status> {
+        while !bytes.is_empty() {
+            match &mut self.position {
+                Position::Head(head, read) => {
+                    let (now, rest) = bytes.split_at(bytes.len().min(HEAD - *read));
+                    head[*read..*read + now.len()].copy_from_slice(now);
+                    *read += now.len();
+                    bytes = rest;
+                    if *read == HEAD {
+                        let [_flag, length @ ..] = *head;
+                        self.begin(u32::from_be_bytes(length) as usize)?;
+                    }
+                }
+                Position::Content(left) => {
+                    let now = bytes.len().min(*left);
+                    *left -= now;
+                    bytes = &bytes[now..];
+                    if *left == 0 {
+                        (self.lease, self.late, self.position) = (None, None, START);
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn begin(&mut self, length: usize) -> Result<(), Status> {
+        if length > SMALL {
+            self.lease = self.budget.take(&self.identity, length);
+            if self.lease.is_none() {
+                return Err(self.refused("the request is too large"));
+            }
+        }
+        self.position = if length == 0 { START } else { Position::Content(length) };
+        Ok(())
+    }
+
+    fn refused(&self, reason: &str) -> Status {
+        self.metrics.requests_refused.increment();
+        tracing::warn!(identity = %self.identity, reason, "a request is refused");
+        Status::resource_exhausted(reason)
+    }
+
+    /// Ready with the reason once the message that is on its way must end.
+    fn poll_ended(&mut self, context: &mut Context<'_>) -> Poll<&'static str> {
+        if self.position == START {
+            return Poll::Pending;
+        }
+        if let Some(lease) = &mut self.lease
+            && Pin::new(&mut lease.lost).poll(context).is_ready()
+        {
+            return Poll::Ready("too many large requests are on their way; ask again");
+        }
+        let late = self.late.get_or_insert_with(|| Box::pin(tokio::time::sleep(PATIENCE)));
+        late.as_mut().poll(context).map(|()| "the request has not come in in time")
+    }
+}
+
+impl<B> HttpBody for BoundedRequests<B>
+where
+    B: HttpBody<Data = Bytes, Error = Status> + Unpin,
+{
+    type Data = Bytes;
+    type Error = Status;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Status>>> {
+        let Poll::Ready(frame) = Pin::new(&mut self.requests).poll_frame(context) else {
+            let reason = ready!(self.poll_ended(context));
+            return Poll::Ready(Some(Err(self.refused(reason))));
+        };
+        if let Some(Ok(frame)) = &frame
+            && let Some(bytes) = frame.data_ref()
+            && let Err(status) = self.advance(bytes)
+        {
+            return Poll::Ready(Some(Err(status)));
+        }
+        Poll::Ready(frame)
+    }
+}
+
+/// The request of a stream, with its messages bounded.
+pub(crate) fn bounded(
+    request: http::Request<Body>,
+    identity: Identity,
+    (budget, metrics): (&RequestBudget, &Arc<Metrics>),
+) -> http::Request<Body> {
+    request.map(|body| Body::new(BoundedRequests::new(body, budget, identity, metrics)))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::VecDeque;
+
+    use http_body_util::BodyExt as _;
+    use tokio::time::Instant;
+
+    use super::*;
+
+    /// Parts of a stream, and then nothing more.
+    struct Parts(VecDeque<Vec<u8>>);
+
+    impl HttpBody for Parts {
+        type Data = Bytes;
+        type Error = Status;
+
+        fn poll_frame(
+            mut self: Pin<&mut Self>,
+            _: &mut Context<'_>,
+        ) -> Poll<Option<Result<Frame<Bytes>, Status>>> {
+            let next = self.0.pop_front();
+            next.map_or(Poll::Pending, |part| Poll::Ready(Some(Ok(Frame::data(part.into())))))
+        }
+    }
+
+    fn message(length: usize) -> Vec<u8> {
+        let length_bytes = u32::try_from(length).unwrap().to_be_bytes();
+        [&[0][..], &length_bytes[..], &vec![7; length][..]].concat()
+    }
+
+    fn requests(account: &str, budget: &RequestBudget, parts: &[&[u8]]) -> BoundedRequests<Parts> {
+        let parts = Parts(parts.iter().map(|part| part.to_vec()).collect());
+        let identity = format!("spiffe://cluster.local/ns/shop/sa/{account}").parse().unwrap();
+        BoundedRequests::new(parts, budget, identity, &Arc::default())
+    }
+
+    /// What comes through until a frame is refused, or none comes for a long time.
+    async fn read(requests: &mut BoundedRequests<Parts>) -> (usize, Option<Status>) {
+        let mut bytes = 0;
+        loop {
+            match tokio::time::timeout(PATIENCE * 10, requests.frame()).await {
+                Ok(Some(Ok(frame))) => bytes += frame.into_data().unwrap().len(),
+                Ok(Some(Err(status))) => return (bytes, Some(status)),
+                Ok(None) | Err(_) => return (bytes, None),
+            }
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn messages_come_through_however_they_are_cut_and_leave_nothing() {
+        let budget = RequestBudget::default();
+        let sent = [0, 3, SMALL, SMALL + 1, 1 << 20].map(message).concat();
+        for part in [1 << 14, 4_099, sent.len()] {
+            let parts: Vec<&[u8]> = sent.chunks(part).collect();
+            let mut requests = requests("web", &budget, &parts);
+            assert_eq!(read(&mut requests).await.0, sent.len());
+            assert_eq!(requests.position, START);
+            assert!(budget.taken().messages.is_empty());
+        }
+        let begun: Vec<&[u8]> = sent[..7].chunks(1).collect();
+        let mut requests = requests("web", &budget, &begun);
+        assert_eq!(read(&mut requests).await.0, 7);
+    }
+
+    /// Held memory: a tenant begins requests on all streams that it may have, and does not end them.
+    #[tokio::test(start_paused = true)]
+    async fn a_request_that_does_not_end_holds_its_memory_for_a_time_only() {
+        let budget = RequestBudget::default();
+        for length in [100, SMALL * 2] {
+            let begin = Instant::now();
+            let sent = message(length);
+            let mut held = requests("greedy", &budget, &[&sent[..50], &sent[50..90]]);
+            let (bytes, ended) = read(&mut held).await;
+            assert_eq!((bytes, begin.elapsed()), (90, PATIENCE));
+            assert!(ended.unwrap().message().contains("in time"));
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn large_requests_that_do_not_end_make_room_for_younger_ones() {
+        const LARGE: usize = 4 << 20;
+        let budget = RequestBudget::default();
+        let sent = message(LARGE);
+        let mut held = Vec::new();
+        for nth in 0..20 {
+            let mut one = requests(&format!("greedy-{nth}"), &budget, &[&sent[..100]]);
+            one.frame().await.unwrap().unwrap();
+            held.push(one);
+        }
+        let taken = |budget: &RequestBudget| {
+            budget.taken().messages.values().map(|message| message.bytes).sum::<usize>()
+        };
+        assert_eq!(taken(&budget), BUDGET);
+        let mut web = requests("web", &budget, &[&sent[..100], &sent[100..]]);
+        let (bytes, ended) = read(&mut web).await;
+        assert!(bytes == sent.len() && ended.is_none(), "{bytes}, {ended:?}");
+        let (_, ended) = read(&mut held[0]).await;
+        assert!(ended.unwrap().message().contains("too many large requests"));
+        // One identity alone.
+        let mut own = Vec::new();
+        for _ in 0..20 {
+            let mut one = requests("greedy", &budget, &[&sent[..100]]);
+            one.frame().await.unwrap().unwrap();
+            own.push(one);
+        }
+        let identity = &own[0].identity;
+        let of_own =
+            budget.taken().messages.values().filter(|one| one.identity == *identity).count();
+        assert_eq!(of_own * LARGE, OF_IDENTITY);
+        assert!(requests("web", &budget, &[]).begin(OF_IDENTITY + 1).is_err());
+    }
+}
