@@ -46,7 +46,7 @@ pub(crate) struct StubProxy {
 
 /// What a proxy has received of a service.
 pub(crate) struct Received {
-    /// When it was read from the stream.
+    /// When it was read from the stream and decoded.
     pub(crate) at: Instant,
     /// `None` before the first answer.
     pub(crate) service: Option<Arc<Service>>,
@@ -146,7 +146,6 @@ impl Drop for StubProxy {
 impl Running {
     async fn run(mut self, mut responses: Streaming<DeltaDiscoveryResponse>) {
         while let Ok(Some(response)) = responses.message().await {
-            let at = Instant::now();
             let ack = DeltaDiscoveryRequest {
                 type_url: response.type_url.clone(),
                 response_nonce: response.nonce.clone(),
@@ -156,7 +155,7 @@ impl Running {
             let resources = response.resources.into_iter();
             let mut resources = resources.map(|bytes| decode::resource(bytes).unwrap());
             match response.type_url.as_str() {
-                ADDRESS_TYPE => resources.for_each(|resource| self.take(resource, at)),
+                ADDRESS_TYPE => resources.for_each(|resource| self.take(resource)),
                 SERVER_POLICY_TYPE => drop(self.has_policy.send_replace(true)),
                 USED_SERVICES_TYPE => requests.extend(resources.next().map(prefetch)),
                 other => panic!("{other:?} was not asked for"),
@@ -169,7 +168,7 @@ impl Running {
         }
     }
 
-    fn take(&mut self, mut resource: Resource, at: Instant) {
+    fn take(&mut self, mut resource: Resource) {
         let any = resource.resource.take().unwrap();
         let held = self.held.get(&resource.name);
         let (from, base) = held.map(|(version, service)| (&**version, service)).unzip();
@@ -182,6 +181,7 @@ impl Running {
                 decode::Address::Workload(workload) => panic!("not asked for: {workload:?}"),
             }
         });
+        let at = Instant::now();
         for sender in service.vips.iter().filter_map(|ip| self.followed.get(ip)) {
             sender.send_replace(Received { at, service: Some(Arc::clone(&service)) });
         }
