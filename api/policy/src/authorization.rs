@@ -35,6 +35,7 @@ use leno_types::traffic::Source;
 
 pub use connection::ConnectionRules;
 pub use examine::{Examined, PolicyMatch};
+pub use header::is_spelling;
 pub use path::{AmbiguousPath, ambiguity};
 
 use paths::PathTable;
@@ -55,6 +56,8 @@ pub struct AuthorizationTable {
     /// The distinct hosts without wildcard, sorted.
     hosts: Vec<Arc<str>>,
     headers: Vec<HeaderMatch>,
+    /// The headers that the application gets from policies alone, each with the policy that sets it.
+    owned: Vec<(PolicyIndex, Arc<str>)>,
     default: DefaultAuthorization,
     trust_domain: Arc<str>,
     namespace: Arc<str>,
@@ -237,11 +240,27 @@ impl AuthorizationTable {
         self.entries.iter().any(|entry| entry.is_for(port) && reads(entry))
     }
 
+    /// The headers of a port that policies set, and no client: claims of tokens, and what authorizers answer. What a
+    /// client sends under these names fulfils no condition.
+    pub fn owned(&self, port: u16) -> impl Iterator<Item = (PolicyIndex, &str)> {
+        let is_here = move |policy: &PolicyIndex| {
+            self.policies.get(policy.position()).is_some_and(|policy| policy.is_for(port))
+        };
+        let here = self.owned.iter().filter(move |(policy, _)| is_here(policy));
+        here.map(|(policy, name)| (*policy, &**name))
+    }
+
     /// Whether everything is permitted and nothing is audited.
     #[must_use]
     pub fn is_open(&self) -> bool {
         let all = self.default == DefaultAuthorization::All;
         self.policies.is_empty() && all && self.is_usable
+    }
+}
+
+impl CompiledPolicy {
+    fn is_for(&self, port: u16) -> bool {
+        self.ports.as_ref().is_none_or(|ports| ports.contains(&port))
     }
 }
 

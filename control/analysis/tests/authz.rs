@@ -316,3 +316,24 @@ fn an_external_authorizer_is_named_where_it_is_asked() {
     let denied = check("cart", "http://orders/v1/a");
     assert!(!denied.permitted && !denied.reason.contains("asked"), "{denied:?}");
 }
+
+/// The answer of an authorizer sets `x-role`, so that no client's own counts, in any spelling.
+#[test]
+fn headers_that_policies_set_are_not_believed_of_clients() {
+    let owns = ASK.replace("port: 9191}", "port: 9191}, headers: {onRequest: [X-Role]}");
+    let admins = CLIENTS.replace(
+        "rules: [{from: [{serviceAccounts: [web]}]}]",
+        "rules: [{to: [{headers: [{name: x-role, values: [admin]}]}]}]",
+    );
+    let permits = |documents: &str, name: &str| {
+        let mesh = mesh(documents);
+        let mut asked = question("http://orders/items");
+        asked.headers.push((name.to_owned(), "admin".to_owned()));
+        let web = CheckClient::Named("web".to_owned());
+        mesh.check(Some("shop"), "orders", &web, (&asked, &[])).unwrap().answer.permitted
+    };
+    assert!(permits(&admins, "x-role"));
+    for name in ["x-role", "X_Role"] {
+        assert!(!permits(&format!("{admins}{owns}"), name), "{name}");
+    }
+}

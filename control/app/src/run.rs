@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use anyhow::Context;
+use leno_cluster::Bearing;
 use leno_index::{Index, Settings as IndexSettings, Writers};
 use leno_program::{Family, listen};
 use leno_serve::{Server, Settings, State};
@@ -156,7 +157,12 @@ async fn work(
         tokio::select! {
             ended = &mut server => return ended.map_err(Into::into),
             update = source.updates.recv() => source.take(update, state, reloads)?,
-            changes = source.keys.refreshed() => state.apply(changes),
+            changes = source.keys.refreshed() => {
+                state.apply(changes);
+                if let Some(statuses) = &source.statuses {
+                    statuses.applied(Bearing::KEYS);
+                }
+            }
         }
     }
 }

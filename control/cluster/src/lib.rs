@@ -42,7 +42,7 @@ pub use kinds::{FailingKind, kinds_followed};
 pub use removal::{Halfway, RemovalProgress, RemovalReconciler};
 pub use replica::{Condition, ReplicaReport, ReplicaReporter, Reports};
 pub use roots::{CONFIG_MAP, RootsReconciler};
-pub use statuses::StatusReconciler;
+pub use statuses::{Bearing, StatusReconciler};
 pub use tokens::{AUDIENCE, TokenReviewer};
 pub use unenforced::{
     POLICIES_CONDITION, UNENFORCED_ANNOTATION, policies_enforced, unenforced_annotation,

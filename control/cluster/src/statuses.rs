@@ -87,6 +87,11 @@ pub struct Bearing {
     endpoints: bool,
 }
 
+impl Bearing {
+    /// That of keys of tokens, which the control plane has fetched.
+    pub const KEYS: Self = Self { all: true, endpoints: false };
+}
+
 /// A status to be written.
 struct Due {
     key: ObjectKey,

@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use leno_resources::PolicyTarget;
+use leno_resources::{ObjectKey, PolicyTarget};
 use leno_types::mesh::{Resolution, Subject};
 use leno_types::traffic::{Source, Traffic};
 use leno_types::{InstanceName, ServiceName};
@@ -130,6 +130,15 @@ impl Index {
     #[must_use]
     pub fn proxies(&self) -> Proxies {
         proxies(self.facts.all_instances().map(|row| row.meshed))
+    }
+
+    /// Whether each of the issuers of an authorization policy has keys, in the order of its document. Empty for a policy
+    /// that is not there.
+    #[must_use]
+    pub fn issuers_with_keys(&self, key: &ObjectKey) -> Vec<bool> {
+        let row = self.facts.authorizations().attached().get(key);
+        let issuers = row.iter().flat_map(|row| row.policy.tokens.iter());
+        issuers.map(|issuer| !issuer.keys.is_empty()).collect()
     }
 
     /// Whether policies of a namespace may be for the whole mesh.

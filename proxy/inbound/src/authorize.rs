@@ -21,7 +21,7 @@ use leno_types::authorization::{Action, Authorization, AuthorizationPolicy};
 use leno_types::tokens::ClaimMatch;
 
 use crate::addresses::{Addresses, answered};
-use crate::external::{Authorizer, Grants, MeshServices, is_same_variable};
+use crate::external::{Authorizer, Grants, MeshServices};
 use crate::{Client, Shared, bearer};
 
 /// Said in `leno-error` when a policy denies a request.
@@ -47,8 +47,6 @@ pub(crate) struct Policies {
     tokens: TokenCache,
     /// Those of external policies, by position. Empty if there are none.
     authorizers: Vec<Option<Rc<Authorizer>>>,
-    /// The headers that the application gets from policies alone, each with the position of its policy.
-    owned: Vec<(usize, Arc<str>)>,
 }
 
 /// A client, and what the policies say of it.
@@ -199,47 +197,25 @@ impl Policies {
             true => of.policies.iter().map(authorizer).collect(),
             false => Vec::new(),
         };
-        let owned = of.policies.iter().enumerate().flat_map(|(at, policy)| {
-            let set = policy.external.iter().flat_map(|external| external.on_request.iter());
-            let claims = policy.tokens.iter().flat_map(|issuer| &issuer.claim_headers);
-            let names = set.chain(claims.map(|one| &one.header));
-            names.map(move |name| (at, Arc::clone(name)))
-        });
-        let owned = owned.collect();
-        Self { of, table, counters, default, tokens: TokenCache::default(), authorizers, owned }
-    }
-
-    /// The headers that clients of a port cannot set, each with the policy that sets it.
-    fn owned(&self, port: u16) -> impl Iterator<Item = (usize, &str)> {
-        let is_here = move |policy: &AuthorizationPolicy| {
-            policy.ports.as_ref().is_none_or(|ports| ports.contains(&port))
-        };
-        let owned = self
-            .owned
-            .iter()
-            .filter(move |(policy, _)| self.of.policies.get(*policy).is_some_and(is_here));
-        owned.map(|(policy, name)| (*policy, &**name))
+        Self { of, table, counters, default, tokens: TokenCache::default(), authorizers }
     }
 
     /// Whether requests have to be read on a port: rules depend on them, or their heads are changed.
     pub(crate) fn read_requests(&self, port: u16) -> bool {
-        self.table.reads_requests(port) || self.owned(port).next().is_some()
+        self.table.reads_requests(port) || self.table.owned(port).next().is_some()
     }
 
     /// What a permitted request has in place of headers that clients cannot set.
     fn grants(&self, port: u16, request: RequestView<'_>) -> Grants {
         let mut grants = Grants::default();
-        if self.owned.is_empty() {
-            return grants;
-        }
-        for (_, name) in self.owned(port) {
+        let mut before = None;
+        for (policy, name) in self.table.owned(port) {
             grants.remove(request, name);
-        }
-        let mut policies: Vec<usize> = self.owned(port).map(|(policy, _)| policy).collect();
-        policies.dedup();
-        for policy in policies {
+            if before.replace(policy) == Some(policy) {
+                continue;
+            }
             let tokens = (&self.tokens, &*self.of);
-            let lines = bearer::claim_headers(tokens, request, policy);
+            let lines = bearer::claim_headers(tokens, request, policy.position());
             lines.into_iter().for_each(|line| grants.set(line));
         }
         grants
@@ -270,7 +246,6 @@ impl Policies {
 /// A request's head, without what the proxy removes.
 struct Forwarded<'a> {
     head: RequestView<'a>,
-    port: u16,
     policies: &'a Policies,
     /// Why a rule of an Allow policy, which matches otherwise, finds no valid token.
     token: Cell<Option<TokenError>>,
@@ -279,8 +254,8 @@ struct Forwarded<'a> {
 }
 
 impl<'a> Forwarded<'a> {
-    fn new(head: RequestView<'a>, port: u16, policies: &'a Policies) -> Self {
-        Self { head, port, policies, token: Cell::new(None), until: Cell::new(None) }
+    fn new(head: RequestView<'a>, policies: &'a Policies) -> Self {
+        Self { head, policies, token: Cell::new(None), until: Cell::new(None) }
     }
 }
 
@@ -298,11 +273,7 @@ impl AuthorizationRequest for Forwarded<'_> {
     }
 
     fn each_line(&self, is_wanted: &dyn Fn(&str) -> bool, see: &mut dyn FnMut(&str, &[u8])) {
-        let is_own = |name: &str| {
-            !self.policies.owned(self.port).any(|(_, own)| is_same_variable(name, own))
-        };
-        let is_seen = |name: &str| is_wanted(name) && is_own(name);
-        self.head.forwarded(is_seen).for_each(|(name, value)| see(name, value));
+        self.head.forwarded(is_wanted).for_each(|(name, value)| see(name, value));
     }
 
     fn has_token(&self, policy: PolicyIndex, claims: &[ClaimMatch]) -> bool {
@@ -395,17 +366,16 @@ impl Access {
         let Some((policies, rules)) = self.resolved(shared).await else {
             return Ok(Permit::default());
         };
-        let what = || format!("{} {}", request.method(), String::from_utf8_lossy(request.path()));
-        let forwarded = Forwarded::new(request, self.port, &policies);
+        let forwarded = Forwarded::new(request, &policies);
         let mut authorizers = Vec::new();
         let decision = policies.table.decide(&rules, &forwarded, |policy| {
             match policies.authorizers.get(policy.position()).cloned().flatten() {
                 Some(authorizer) => authorizers.push(authorizer),
-                None => self.audited(shared, (&policies, policy), &what),
+                None => self.audited(shared, (&policies, policy), Some(request)),
             }
         });
         let until = forwarded.until.get();
-        self.conclude(shared, &policies, (decision, forwarded.token.get()), &what)?;
+        self.conclude(shared, &policies, (decision, forwarded.token.get()), Some(request))?;
         Ok(Permit { until, authorizers, grants: policies.grants(self.port, request) })
     }
 
@@ -416,11 +386,10 @@ impl Access {
         tls: Option<&OwnTls>,
     ) -> Result<(), Denied> {
         let Some((policies, rules)) = self.resolved(shared).await else { return Ok(()) };
-        let what = || "a connection".to_owned();
         let decision = policies.table.decide_opaque(&rules, server_name(tls), |policy| {
-            self.audited(shared, (&policies, policy), &what);
+            self.audited(shared, (&policies, policy), None);
         });
-        self.conclude(shared, &policies, (decision, None), &what)
+        self.conclude(shared, &policies, (decision, None), None)
     }
 
     /// The workload's port.
@@ -467,7 +436,7 @@ impl Access {
         if self.is_undecided(shared, &rules) {
             return Still::Permitted(None);
         }
-        let forwarded = Forwarded::new(request, self.port, &policies);
+        let forwarded = Forwarded::new(request, &policies);
         let decision = policies.table.decide(&rules, &forwarded, |_| ());
         match self.is_ended(shared, &policies, (decision, forwarded.token.get())) {
             true => Still::Ended,
@@ -555,13 +524,13 @@ impl Access {
         &self,
         shared: &Shared,
         (policies, policy): (&Policies, PolicyIndex),
-        what: &dyn Fn() -> String,
+        request: Option<RequestView<'_>>,
     ) {
         policies.count(policy);
         if let Some(left_out) = shared.log.take() {
             tracing::warn!(
                 policy = policies.name(policy),
-                request = what(),
+                request = described(request),
                 client = self.name(),
                 address = %self.client,
                 server = %shared.parts.workload,
@@ -578,7 +547,7 @@ impl Access {
         shared: &Shared,
         policies: &Policies,
         (decision, token): (AuthorizationDecision, Option<TokenError>),
-        what: &dyn Fn() -> String,
+        request: Option<RequestView<'_>>,
     ) -> Result<(), Denied> {
         let denial = match decision {
             AuthorizationDecision::Permitted(Some(policy)) => {
@@ -616,7 +585,7 @@ impl Access {
                 reason,
                 policy,
                 detail,
-                request = what(),
+                request = described(request),
                 client = self.name(),
                 address = %self.client,
                 server = %shared.parts.workload,
@@ -656,6 +625,16 @@ impl Access {
     /// The client's identity, for logs.
     fn name(&self) -> String {
         self.identity.as_ref().map_or_else(|| "(no identity)".to_owned(), ToString::to_string)
+    }
+}
+
+/// A request for logs, or a connection of bytes.
+pub(crate) fn described(request: Option<RequestView<'_>>) -> String {
+    match request {
+        Some(request) => {
+            format!("{} {}", request.method(), String::from_utf8_lossy(request.path()))
+        }
+        None => "a connection".to_owned(),
     }
 }
 

@@ -22,6 +22,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use leno_http::{HeaderLine, HeldBody, Order, RequestView};
+use leno_policy::authorization::is_spelling;
 use leno_telemetry::Registry;
 use leno_types::ServiceName;
 use leno_types::authorizer::ExternalAuthorizer;
@@ -31,7 +32,6 @@ use crate::Shared;
 use crate::authorize::{Access, Denied};
 pub(crate) use ask::Question;
 use ask::{About, AskError, Decided, GrpcConnection};
-pub(crate) use headers::is_same_variable;
 
 /// Said in `leno-error` when an authorizer does not decide on a request.
 const AUTHORIZER_FAILED: &str = "authorizer-failed";
@@ -155,7 +155,7 @@ impl Grants {
     /// Removes what a client has sent under a name, in each spelling.
     pub(crate) fn remove(&mut self, request: RequestView<'_>, own: &str) {
         for (name, _) in request.headers() {
-            if is_same_variable(name, own) && !self.removes(name) {
+            if is_spelling(name, own) && !self.removes(name) {
                 self.removed.push(name.to_owned());
             }
         }
@@ -163,13 +163,17 @@ impl Grants {
 
     /// Sets a header, unless it is set already.
     pub(crate) fn set(&mut self, line: HeaderLine) {
-        if self.set.iter().all(|known| !known.name().eq_ignore_ascii_case(line.name())) {
+        if !self.sets(line.name()) {
             self.set.push(line);
         }
     }
 
     fn removes(&self, name: &str) -> bool {
         self.removed.iter().any(|known| known == name)
+    }
+
+    fn sets(&self, name: &str) -> bool {
+        self.set.iter().any(|line| line.name().eq_ignore_ascii_case(name))
     }
 
     /// The headers that are set, for a question.
@@ -186,8 +190,22 @@ pub(crate) struct Questions {
     what: String,
 }
 
+/// Denies a request whose body authorizers need and do not get, as a failure of each of them.
+pub(crate) fn without_body(
+    (shared, access): (&Shared, &Access),
+    authorizers: &[Rc<Authorizer>],
+    (status, reason): (u16, &'static str),
+    what: &str,
+) -> Denied {
+    for authorizer in authorizers.iter().filter(|authorizer| authorizer.of.body.is_some()) {
+        authorizer.failed.set(authorizer.failed.get() + 1);
+        access.log_external(shared, (&authorizer.policy, reason), what);
+    }
+    failed(status, reason)
+}
+
 /// A denial, since an authorizer has not decided.
-pub(crate) fn failed(status: u16, reason: &str) -> Denied {
+fn failed(status: u16, reason: &str) -> Denied {
     let cause = format!("{AUTHORIZER_FAILED}; reason={reason}");
     Denied::failed(status, AUTHORIZER_FAILED, cause)
 }
@@ -199,21 +217,16 @@ pub(crate) fn body_limit(authorizers: &[Rc<Authorizer>]) -> Option<usize> {
 }
 
 impl Questions {
-    /// `grants`: what policies change about the request. `body`: as much of it as [`body_limit`] says, or more.
+    /// `what`: the request, for the log. `grants`: what policies change about it. `body`: as much of it as [`body_limit`]
+    /// says, or more.
     pub(crate) fn new(
         authorizers: Vec<Rc<Authorizer>>,
         (access, server): (&Access, SocketAddr),
-        request: RequestView<'_>,
+        (request, what): (RequestView<'_>, String),
         grants: Grants,
         body: Option<&HeldBody>,
     ) -> Self {
         let mut asked = Vec::with_capacity(authorizers.len());
-        let what = match authorizers.is_empty() {
-            true => String::new(),
-            false => {
-                format!("{} {}", request.method(), String::from_utf8_lossy(request.path()))
-            }
-        };
         for authorizer in authorizers {
             let about = About { request, grants: &grants, body };
             let question = Question::new(&authorizer.of, (access.client(), server), about);

@@ -7,7 +7,8 @@ use std::time::Duration;
 
 use leno_http::{
     After, Call, Cause, Conn, Exchange, Failure, Handlers, HeldBody, Io, Order, Place, RequestHead,
-    exchange, grpc_status_of, h2_to_h1, h2_to_h2, is_idempotent, serve_begun, serve_streams,
+    RequestView, exchange, grpc_status_of, h2_to_h1, h2_to_h2, is_idempotent, serve_begun,
+    serve_streams,
 };
 use leno_telemetry::{Begun, Counter, Outcome};
 use leno_transport::{ConnectError, Counted, Peeked, unless_gone};
@@ -15,8 +16,8 @@ use tokio::sync::futures::Notified;
 use tokio::time::timeout;
 
 use crate::application::{Application, NoStream};
-use crate::authorize::{Access, Denied, Permit};
-use crate::external::{self, Authorizer, Grants, Questions, body_limit, failed};
+use crate::authorize::{Access, Denied, Permit, described};
+use crate::external::{self, Authorizer, Grants, Questions, body_limit, without_body};
 use crate::limit::{self, RATE_LIMITED};
 use crate::peer::Peer;
 use crate::standing::{Expiry, Standing};
@@ -164,10 +165,12 @@ async fn forward<S: Io>(
         return client.answer(request, &limit::answer(line.as_ref())).await;
     }
     let asked = async {
-        let body = read_body(shared, &authorizers, |most| client.read_body(request, most)).await?;
-        let head = request.view(client.received());
+        let what = asked_about(&authorizers, request.view(client.received()));
+        let (of, asked) = ((shared, &caller.access), (&authorizers[..], &*what));
+        let body = read_body(of, asked, |most| client.read_body(request, most)).await?;
+        let about = (request.view(client.received()), what);
         let ends = (&caller.access, application.dialled());
-        let questions = Questions::new(authorizers, ends, head, grants, body.as_ref());
+        let questions = Questions::new(authorizers, ends, about, grants, body.as_ref());
         let waited = questions.are_any();
         let grants = ask(shared, &caller.access, questions, |cx| client.poll_gone(cx)).await?;
         let head = waited.then(|| request.view(client.received()));
@@ -232,19 +235,26 @@ impl From<Denied> for Refusal {
     }
 }
 
-/// The body, if an authorizer gets it, unless its client is too slow. `read` reads as many bytes.
+/// The request for the log; empty if no authorizer is asked about it, as for most requests.
+fn asked_about(authorizers: &[Rc<Authorizer>], request: RequestView<'_>) -> String {
+    if authorizers.is_empty() { String::new() } else { described(Some(request)) }
+}
+
+/// The body, if an authorizer gets it, unless its client is too slow. `what`: the request, for the log. `read` reads as
+/// many bytes.
 async fn read_body<R: Future<Output = Result<HeldBody, Failure>>>(
-    shared: &Shared,
-    authorizers: &[Rc<Authorizer>],
+    (shared, access): (&Shared, &Access),
+    (authorizers, what): (&[Rc<Authorizer>], &str),
     read: impl FnOnce(usize) -> R,
 ) -> Result<Option<HeldBody>, Refusal> {
     let Some(limit) = body_limit(authorizers) else { return Ok(None) };
-    let _place =
-        external::place(&shared.held).ok_or_else(|| Refusal::Denied(failed(503, "overloaded")))?;
+    let failed =
+        |reason| Refusal::Denied(without_body((shared, access), authorizers, reason, what));
+    let _place = external::place(&shared.held).ok_or_else(|| failed((503, "overloaded")))?;
     // In a box, since most requests have none.
     match Box::pin(timeout(shared.parts.limits.head, read(limit))).await {
         Ok(body) => body.map(Some).map_err(Refusal::Failed),
-        Err(_) => Err(Refusal::Denied(failed(408, "body-timeout"))),
+        Err(_) => Err(failed((408, "body-timeout"))),
     }
 }
 
@@ -322,9 +332,12 @@ async fn forward_call(
         return call.respond(&limit::answer(line.as_ref()));
     }
     let asked = async {
-        let body = read_body(shared, &authorizers, |most| call.read_body(most)).await?;
+        let what = asked_about(&authorizers, call.view());
+        let (of, asked) = ((shared, &caller.access), (&authorizers[..], &*what));
+        let body = read_body(of, asked, |most| call.read_body(most)).await?;
         let ends = (&caller.access, application.dialled());
-        let questions = Questions::new(authorizers, ends, call.view(), grants, body.as_ref());
+        let about = (call.view(), what);
+        let questions = Questions::new(authorizers, ends, about, grants, body.as_ref());
         let waited = questions.are_any();
         let grants = ask(shared, &caller.access, questions, |cx| call.poll_gone(cx)).await?;
         let head = waited.then(|| call.view());

@@ -77,6 +77,7 @@ impl AuthorizationTable {
             methods_in_any_case: compiler.methods_in_any_case.1,
             hosts: compiler.hosts,
             headers: compiler.headers.1,
+            owned: owned_headers(policies),
             default: *default,
             trust_domain: trust_domain.as_str().into(),
             namespace: namespace.into(),
@@ -166,6 +167,17 @@ impl Compiler {
             grpc_method: None,
         }
     }
+}
+
+/// The headers that policies set.
+fn owned_headers(policies: &[AuthorizationPolicy]) -> Vec<(PolicyIndex, Arc<str>)> {
+    let names = |(index, policy): (usize, &AuthorizationPolicy)| {
+        let answered = policy.external.iter().flat_map(|external| external.on_request.iter());
+        let claims = policy.tokens.iter().flat_map(|issuer| &issuer.claim_headers);
+        let names = answered.chain(claims.map(|one| &one.header));
+        names.map(|name| (PolicyIndex(index as u32), Arc::clone(name))).collect::<Vec<_>>()
+    };
+    policies.iter().enumerate().flat_map(names).collect()
 }
 
 /// The distinct hosts without wildcard, sorted.

@@ -1,8 +1,9 @@
 //! The part of a decision that is the same for every request of a connection.
 #![expect(clippy::indexing_slicing, reason = "the bits have a word for each 64 entries")]
 
-use leno_types::authorization::{Action, ClientMatch, DefaultAuthorization, IpBlock};
+use leno_types::authorization::{Action, ClientMatch, DefaultAuthorization, HeaderMatch, IpBlock};
 
+use super::header::is_spelling;
 use super::{AuthorizationTable, ConnectionView, Entry, OtherAddresses, PolicyIndex};
 
 /// What the policies leave to be decided for one connection.
@@ -29,6 +30,8 @@ pub struct ConnectionRules {
     pub(super) reads_host: bool,
     /// Whether an entry requires a method.
     pub(super) reads_method: bool,
+    /// Positions of the table's headers that policies of the port set, and no client.
+    pub(super) owned: Box<[u32]>,
     /// Whether addresses of the client that are unknown could change the rules.
     lacks_addresses: bool,
 }
@@ -72,12 +75,12 @@ impl AuthorizationTable {
         let clients = self.matching_clients(client);
         let is_here = |entry: &Entry| entry.is_for(client.port) && clients.has(entry);
         let mut rules = ConnectionRules {
-            is_selected: self.policies.iter().any(|policy| {
-                let ports = policy.ports.as_ref();
-                policy.action == Action::Allow
-                    && ports.is_none_or(|ports| ports.contains(&client.port))
-            }),
+            is_selected: self
+                .policies
+                .iter()
+                .any(|policy| policy.action == Action::Allow && policy.is_for(client.port)),
             is_default: self.permits_by_default(client),
+            owned: self.owned_conditions(client.port),
             lacks_addresses: self.lacks_addresses(client),
             ..ConnectionRules::default()
         };
@@ -106,6 +109,15 @@ impl AuthorizationTable {
         rules.audited = audited.into();
         rules.reads_path = self.depends_on_path(&rules);
         rules
+    }
+
+    /// The conditions on headers that no client of a port fulfils, because policies set the header.
+    fn owned_conditions(&self, port: u16) -> Box<[u32]> {
+        let is_owned = |condition: &HeaderMatch| {
+            self.owned(port).any(|(_, own)| is_spelling(&condition.name, own))
+        };
+        let conditions = self.headers.iter().zip(0..).filter(|(condition, _)| is_owned(condition));
+        conditions.map(|(_, at)| at).collect()
     }
 
     /// Which values of `from` the client matches.

@@ -21,6 +21,8 @@ type Audited = SmallVec<[PolicyIndex; 4]>;
 struct Facts<'t, 'r, R> {
     table: &'t AuthorizationTable,
     request: &'r R,
+    /// Positions of conditions on headers that clients cannot set.
+    owned: &'t [u32],
     path: Option<&'r [u8]>,
     host: &'r str,
     /// Positions in the table.
@@ -168,7 +170,7 @@ impl ConnectionRules {
 impl<'t, 'r, R: AuthorizationRequest> Facts<'t, 'r, R> {
     fn new(
         table: &'t AuthorizationTable,
-        rules: &ConnectionRules,
+        rules: &'t ConnectionRules,
         request: &'r R,
         path: Option<&'r [u8]>,
     ) -> Self {
@@ -185,6 +187,7 @@ impl<'t, 'r, R: AuthorizationRequest> Facts<'t, 'r, R> {
         Self {
             table,
             request,
+            owned: &rules.owned,
             path,
             host,
             method: known.map(|at| at as u32),
@@ -240,6 +243,9 @@ impl<'t, 'r, R: AuthorizationRequest> Facts<'t, 'r, R> {
 
     fn header(&mut self, at: u32, of_all: bool) -> bool {
         let Some(condition) = self.table.headers.get(at as usize) else { return false };
+        if self.owned.contains(&at) {
+            return false;
+        }
         if at >= REMEMBERED {
             return has_header(self.request, condition, of_all);
         }

@@ -8,7 +8,8 @@ use leno_types::authorization::HeaderMatch;
 use super::AuthorizationRequest;
 
 /// Whether some server takes one name for the other.
-pub(super) fn is_spelling(name: &str, given: &str) -> bool {
+#[must_use]
+pub fn is_spelling(name: &str, given: &str) -> bool {
     let folded = |byte: u8| match byte {
         byte if byte.is_ascii_alphanumeric() => byte.to_ascii_lowercase(),
         _ => b'-',

@@ -16,12 +16,13 @@ use leno_types::authorization::{
     Action, Authorization, AuthorizationPolicy, ClientMatch, DefaultAuthorization, HeaderMatch,
     IpBlock, PathMatch, RequestMatch, Rule, SegmentMatch,
 };
-use leno_types::tokens::{ClaimMatch, TokenIssuer};
+use leno_types::authorizer::ExternalAuthorizer;
+use leno_types::tokens::{ClaimHeader, ClaimMatch, TokenIssuer};
 use leno_types::traffic::Source;
 use leno_types::{Identity, TrustDomain};
 
 /// Decisions that are compared if the environment says nothing.
-const CASES: usize = 100_000;
+const CASES: usize = 1_000_000;
 /// Decisions for each generated set of policies.
 const PER_SET: usize = 50;
 
@@ -192,14 +193,21 @@ fn request_match(dice: &mut Dice) -> RequestMatch {
     }
 }
 
-fn issuer() -> TokenIssuer {
+/// Mostly none.
+fn owned(dice: &mut Dice) -> Vec<Arc<str>> {
+    let names = ["x-role", "x_team", "x-other"];
+    if dice.one_in(4) { dice.some(|dice| dice.pick(&names).into()) } else { Vec::new() }
+}
+
+fn issuer(dice: &mut Dice) -> TokenIssuer {
+    let claim_header = |header| ClaimHeader { header, claim: "sub".into() };
     TokenIssuer {
         issuer: "https://id.example".into(),
         audiences: Vec::new(),
         keys: Vec::new(),
         header: "authorization".into(),
         clock_skew: std::time::Duration::ZERO,
-        claim_headers: Vec::new(),
+        claim_headers: owned(dice).into_iter().map(claim_header).collect(),
     }
 }
 
@@ -214,18 +222,21 @@ fn authorization(dice: &mut Dice) -> Authorization {
             to: dice.some(request_match),
             claims: dice.some(claim),
         };
+        let action = dice.pick(&ACTIONS);
+        let external =
+            || ExternalAuthorizer { on_request: owned(dice), ..ExternalAuthorizer::none() };
+        let external = (action == Action::External).then(external).map(Arc::new);
         AuthorizationPolicy {
             source: Source {
                 created: 0,
                 namespace: NAMESPACE.into(),
                 name: format!("p{number}").into(),
             },
-            action: dice.pick(&ACTIONS),
+            action,
             ports: dice.one_in(4).then(|| vec![dice.pick(&PORTS)].into()),
             rules: (0..dice.below(4)).map(|_| rule(dice)).collect(),
-            tokens: if dice.one_in(4) { [issuer()].into() } else { [].into() },
-            // The table does not read it.
-            external: None,
+            tokens: if dice.one_in(4) { [issuer(dice)].into() } else { [].into() },
+            external,
         }
     };
     let policies = (0..dice.below(6)).map(|number| policy(number, dice)).collect();

@@ -3,8 +3,8 @@
 use leno_policy::authorization::{ConnectionView, OtherAddresses, ServerNameView};
 use leno_types::Identity;
 use leno_types::authorization::{
-    Action, Authorization, AuthorizationPolicy, ClientMatch, DefaultAuthorization, PathMatch,
-    RequestMatch, Rule, SegmentMatch,
+    Action, Authorization, AuthorizationPolicy, ClientMatch, DefaultAuthorization, HeaderMatch,
+    PathMatch, RequestMatch, Rule, SegmentMatch,
 };
 
 use crate::Request;
@@ -48,7 +48,11 @@ pub(crate) fn request(
         if !to.server_names.is_empty() || !is_method_and_host(to, request, all) {
             return Truth::No;
         }
-        if !to.headers.iter().all(|header| is_header(header, request, all)) {
+        let is_fulfilled = |header: &HeaderMatch| {
+            !is_set_by_a_policy(authorization, client.port, &header.name)
+                && is_header(header, request, all)
+        };
+        if !to.headers.iter().all(is_fulfilled) {
             return Truth::No;
         }
         match (&path, to.paths.is_empty()) {
@@ -108,6 +112,18 @@ pub(crate) fn opaque(
         }
     };
     evaluate(authorization, namespace, client, truth)
+}
+
+/// Whether a policy of the port sets a header, so that no client does, in any spelling.
+fn is_set_by_a_policy(authorization: &Authorization, port: u16, name: &str) -> bool {
+    let variable = |name: &str| name.to_ascii_uppercase().replace(['-', '.'], "_");
+    authorization.policies.iter().any(|policy| {
+        let is_here = policy.ports.as_ref().is_none_or(|ports| ports.contains(&port));
+        let answered = policy.external.iter().flat_map(|external| &external.on_request);
+        let claims = policy.tokens.iter().flat_map(|issuer| &issuer.claim_headers);
+        let mut names = answered.chain(claims.map(|claim| &claim.header));
+        is_here && names.any(|own| variable(own) == variable(name))
+    })
 }
 
 fn evaluate(

@@ -61,7 +61,7 @@ impl<R: PolicyRow> Attached<R> {
     }
 
     /// A policy.
-    pub(super) fn get(&self, key: &ObjectKey) -> Option<&R> {
+    pub(crate) fn get(&self, key: &ObjectKey) -> Option<&R> {
         self.rows.get(key)
     }
 

@@ -1,7 +1,7 @@
 //! The conditions of an `AuthorizationPolicy`.
 
 use leno_index::{Index, Proxies};
-use leno_resources::{AuthorizationPolicy, PolicyTarget};
+use leno_resources::{AuthorizationPolicy, KEY_SET_KEY, PolicyTarget, TokenIssuerSpec};
 use leno_types::ServiceName;
 
 use super::{NO_PROXY, NOT_FOUND, Policy, exists, not_accepted, wrong};
@@ -11,6 +11,9 @@ use crate::conditions::{ACCEPTED, Found, PROGRAMMED, RESOLVED};
 const NOT_PERMITTED: &str = "TargetNotPermitted";
 /// The service that decides for an external policy is not there, or has no such port.
 const NO_AUTHORIZER: &str = "BackendNotFound";
+
+/// The keys of an issuer of tokens are not there.
+const NO_KEYS: &str = "KeysNotFound";
 
 pub(super) fn found(
     index: &Index,
@@ -52,16 +55,44 @@ pub(super) fn found(
         (Ok(_), Proxies::None) => wrong(NO_PROXY, "no instance has a proxy: nothing is decided"),
         (Ok(_), Proxies::NoInstance) => wrong(NO_PROXY, "there is no instance"),
     };
-    if accepted.is_err() || written.spec.external.is_none() {
+    let refers = written.spec.external.is_some() || written.spec.tokens.iter().any(names_keys);
+    if accepted.is_err() || !refers {
         return vec![(ACCEPTED, accepted), (PROGRAMMED, programmed)];
     }
-    let resolved = authorizer(index, policy.namespace, written);
-    // Its proxies deny what they cannot ask about.
+    let resolved = authorizer(index, policy.namespace, written).and(keys(index, policy, written));
+    // Its proxies deny what they cannot ask about, and permit nothing by tokens that they cannot verify.
     let programmed = match &resolved {
         Ok(_) => programmed,
         Err(_) => programmed.and(resolved.clone()),
     };
     vec![(ACCEPTED, accepted), (RESOLVED, resolved), (PROGRAMMED, programmed)]
+}
+
+/// Whether the keys of an issuer are not in the policy itself.
+fn names_keys(issuer: &TokenIssuerSpec) -> bool {
+    issuer.jwks_config_map.is_some() || issuer.jwks_url.is_some()
+}
+
+/// Whether the keys of all issuers are there.
+fn keys(index: &Index, policy: &Policy<'_>, written: &AuthorizationPolicy) -> Found {
+    let have = index.issuers_with_keys(&policy.object.key());
+    let issuers = written.spec.tokens.iter().zip(have);
+    let lacking = issuers.filter(|(issuer, has)| names_keys(issuer) && !has);
+    let said =
+        |(issuer, _): (&TokenIssuerSpec, bool)| match (&issuer.jwks_config_map, &issuer.jwks_url) {
+            (Some(name), _) => {
+                format!("no ConfigMap {}/{name} has keys as {KEY_SET_KEY}", policy.namespace)
+            }
+            (None, url) => {
+                let url = url.as_deref().unwrap_or_default();
+                format!("no keys have been fetched from {url}: the log of the controller says why")
+            }
+        };
+    let lacking: Vec<String> = lacking.map(said).collect();
+    match lacking.is_empty() {
+        true => Ok(String::new()),
+        false => wrong(NO_KEYS, format!("{}: no token is valid", lacking.join("; "))),
+    }
 }
 
 /// Whether the service of an external policy is there.

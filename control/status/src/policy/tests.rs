@@ -423,6 +423,39 @@ fn an_external_policy_says_whether_its_authorizer_is_there() {
     }
 }
 
+#[test]
+fn a_policy_says_whether_the_keys_of_its_issuers_are_there() {
+    const KEYS: &str = r#"{"keys":[{"kty":"OKP","crv":"Ed25519","x":"11qYAYKxCrfVS_7TyWQHOg7hcvPapiMlrwIaaPcHURo"}]}"#;
+    let mut index = Index::new(Settings::default());
+    for located in parse("mesh.yaml", MESH).unwrap().objects {
+        index.apply(Change::Upsert(located.value));
+    }
+    for (keys, filled, expected) in [
+        (format!("jwks: '{KEYS}'"), "", vec!["Accepted", "Programmed"]),
+        ("jwksConfigMap: keys".into(), "", vec!["Accepted", "KeysNotFound", "KeysNotFound"]),
+        ("jwksConfigMap: keys".into(), KEYS, vec!["Accepted", "ResolvedRefs", "Programmed"]),
+        (
+            "jwksUrl: 'https://id.example/keys'".into(),
+            "",
+            vec!["Accepted", "KeysNotFound", "KeysNotFound"],
+        ),
+    ] {
+        let attached = format!("selector: {{}}, tokens: [{{issuer: i, audiences: [a], {keys}}}]");
+        let policy = authorization("shop", &attached);
+        // The index has the keys that the control plane has found.
+        let mut known = policy.clone();
+        let Object::AuthorizationPolicy(one) = &mut known else { panic!() };
+        if !filled.is_empty() {
+            one.spec.tokens[0].jwks = filled.to_owned();
+        }
+        index.apply(Change::Upsert(known));
+        let status = policy_status(&index, &policy, None, &at(0)).unwrap();
+        let [ancestor] = &status.ancestors[..] else { panic!("{status:?}") };
+        let found: Vec<_> = ancestor.conditions.iter().map(|one| one.reason.as_str()).collect();
+        assert_eq!(found, expected, "{keys}");
+    }
+}
+
 /// A policy of the whole namespace, or of some workloads in it, and the proxies of two of these.
 #[test]
 fn a_policy_that_older_proxies_do_not_enforce_is_not_programmed_and_names_their_workloads() {

@@ -28,9 +28,6 @@ const MAX_ANSWER: usize = 64 << 10;
 /// What of gRPC's frame precedes a message: whether it is compressed, and its length.
 const FRAME: usize = 5;
 
-/// Tells an authorizer whether it got the beginning of a body alone, as Envoy does.
-const IS_PARTIAL: &str = "x-envoy-auth-partial-body";
-
 /// Said in `leno-error` beside the cause of a denial.
 const EXTERNAL: &str = "external";
 
@@ -146,7 +143,7 @@ impl Question {
         excerpt: Option<Excerpt<'_>>,
     ) -> Result<Self, AskError> {
         let (method, host) = (request.method(), request.authority());
-        let sent = headers::sent(request, grants, of.sent.as_deref());
+        let sent = headers::sent(of, request, grants);
         let mut headers = headers::joined(sent.into_iter());
         // As Envoy has it.
         for (name, value) in
@@ -155,7 +152,7 @@ impl Question {
             headers.insert(name.to_owned(), value.to_owned());
         }
         if let Some(excerpt) = &excerpt {
-            headers.insert(IS_PARTIAL.to_owned(), excerpt.is_partial().to_owned());
+            headers.insert(headers::IS_PARTIAL.to_owned(), excerpt.is_partial().to_owned());
         }
         let whole = excerpt.as_ref().filter(|excerpt| excerpt.is_whole);
         let size = whole.and_then(|excerpt| i64::try_from(excerpt.content.len()).ok());
@@ -192,14 +189,14 @@ impl Question {
         let own = format!("{}.{}", of.service.name, of.service.namespace);
         let host = if host.is_empty() { own.as_str() } else { host };
         let mut asked = Request::builder().method(method).uri(uri).header(HOST, host);
-        for (name, value) in headers::sent(request, grants, of.sent.as_deref()) {
-            if headers::is_of_request(name) && !name.eq_ignore_ascii_case(IS_PARTIAL) {
+        for (name, value) in headers::sent(of, request, grants) {
+            if headers::is_of_request(name) {
                 asked = asked.header(name, value);
             }
         }
         let body = match excerpt {
             Some(excerpt) => {
-                asked = asked.header(IS_PARTIAL, excerpt.is_partial());
+                asked = asked.header(headers::IS_PARTIAL, excerpt.is_partial());
                 Bytes::copy_from_slice(excerpt.content)
             }
             None => Bytes::new(),
@@ -520,6 +517,35 @@ mod tests {
         assert!(!asked.headers().contains_key("x_user"));
     }
 
+    /// The answer replaces the credentials that it is decided by. A header that says who the user is proves nothing.
+    #[test]
+    fn an_authorizer_sees_the_credentials_that_its_answer_replaces() {
+        let request =
+            b"GET / HTTP/1.1\r\nhost: web\r\nAuthorization: Basic x\r\nx-user: root\r\n\r\n";
+        let mut head = RequestHead::default();
+        assert!(head.parse(request, &Limits::default()).unwrap());
+        let view = head.view(request);
+        let of = ExternalAuthorizer {
+            on_request: vec!["authorization".into(), "x-user".into()],
+            ..ExternalAuthorizer::none()
+        };
+        let mut grants = Grants::default();
+        of.on_request.iter().for_each(|name| grants.remove(view, name));
+        let seen = |of: &ExternalAuthorizer, grants: &Grants| {
+            let sent = headers::sent(of, view, grants);
+            let owned = |(name, value): &(&str, &[u8])| {
+                format!("{name}: {}", String::from_utf8_lossy(value))
+            };
+            sent.iter().filter(|(name, _)| *name != "host").map(owned).collect::<Vec<_>>()
+        };
+        assert_eq!(seen(&of, &grants), ["Authorization: Basic x"]);
+        assert!(grants.removed().contains(&"Authorization"), "the application gets the answer's");
+        // Another authorizer sees what the application gets.
+        assert!(seen(&ExternalAuthorizer::none(), &grants).is_empty());
+        grants.set(HeaderLine::new("authorization", b"Bearer y").unwrap());
+        assert_eq!(seen(&of, &grants), ["authorization: Bearer y"]);
+    }
+
     /// Where failures permit, such a request would pass by.
     #[test]
     fn what_cannot_be_asked_about_is_denied() {
@@ -560,7 +586,7 @@ mod tests {
     fn a_question_over_http_is_like_the_request() {
         let request =
             b"POST /a?b HTTP/1.1\r\nhost: web\r\ncookie: x\r\nrange: bytes=0-1\r\nleno-x: 1\r\n\
-            authorization: y\r\ncontent-length: 5\r\n\r\n";
+            authorization: y\r\ncontent-length: 5\r\nx_envoy_auth_partial_body: true\r\n\r\n";
         let Ok(Question::Http(asked)) = asked(AuthorizerProtocol::Http, request) else { panic!() };
         assert_eq!(
             (asked.method(), asked.uri().to_string().as_str()),

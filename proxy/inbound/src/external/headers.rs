@@ -4,6 +4,8 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use leno_http::{HeaderLine, RequestView};
+use leno_policy::authorization::is_spelling;
+use leno_types::authorizer::ExternalAuthorizer;
 
 use super::Grants;
 
@@ -29,36 +31,43 @@ const OF_MESSAGES: [&str; 17] = [
     "upgrade",
 ];
 
-/// Whether programs that read headers as variables of CGI take a header for another one: `x_user` for `x-user`.
-/// `own`: in lower case.
-pub(crate) fn is_same_variable(name: &str, own: &str) -> bool {
-    let folded = |byte: u8| match byte.to_ascii_lowercase() {
-        byte if byte.is_ascii_alphanumeric() => byte,
-        _ => b'_',
-    };
-    name.bytes().map(folded).eq(own.bytes().map(folded))
-}
+/// Tells an authorizer whether it got the beginning of a body alone, as Envoy does.
+pub(super) const IS_PARTIAL: &str = "x-envoy-auth-partial-body";
 
-/// Whether a header is the mesh's own, or says who the client is.
+/// Headers by which a client shows who its user is. An authorizer verifies them, so that there is nothing in them to believe
+/// by their name alone.
+const CREDENTIALS: [&str; 2] = ["authorization", "cookie"];
+
+/// Whether a header is the mesh's own, or says who the client is, or is what the mesh says about the body.
 fn is_reserved(name: &str) -> bool {
     let starts =
-        |start: &str| name.get(..start.len()).is_some_and(|given| is_same_variable(given, start));
+        |start: &str| name.get(..start.len()).is_some_and(|given| is_spelling(given, start));
     starts("leno-")
-        || is_same_variable(name, "x-forwarded-client-cert")
-        || is_same_variable(name, "l5d-client-id")
+        || is_spelling(name, "x-forwarded-client-cert")
+        || is_spelling(name, "l5d-client-id")
+        || is_spelling(name, IS_PARTIAL)
 }
 
-/// The headers of a request that an authorizer gets to see: those that the application gets.
+/// The headers of a request that an authorizer gets to see: those that the application gets, and the credentials of the
+/// client that its answer replaces.
 pub(super) fn sent<'a>(
+    of: &'a ExternalAuthorizer,
     request: RequestView<'a>,
     grants: &'a Grants,
-    sent: Option<&'a [Arc<str>]>,
 ) -> Vec<(&'a str, &'a [u8])> {
+    let is_one =
+        |list: &[Arc<str>], name: &str| list.iter().any(|one| name.eq_ignore_ascii_case(one));
     let is_sent = move |name: &str| {
-        !is_reserved(name)
-            && sent.is_none_or(|sent| sent.iter().any(|one| name.eq_ignore_ascii_case(one)))
+        !is_reserved(name) && of.sent.as_ref().is_none_or(|sent| is_one(sent, name))
     };
-    let of_client = request.forwarded(is_sent).filter(|(name, _)| !grants.removes(name));
+    let is_shown = move |name: &str| {
+        let is_replaced = || {
+            CREDENTIALS.iter().any(|one| name.eq_ignore_ascii_case(one))
+                && is_one(&of.on_request, name)
+        };
+        !grants.removes(name) || is_replaced() && !grants.sets(name)
+    };
+    let of_client = request.forwarded(is_sent).filter(move |(name, _)| is_shown(name));
     of_client.chain(grants.lines().filter(|(name, _)| is_sent(name))).collect()
 }
 
@@ -112,11 +121,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn spellings_of_a_header_are_the_same_variable() {
-        for name in ["x-user", "X-User", "x_user", "x.USER"] {
-            assert!(is_same_variable(name, "x-user"), "{name}");
-        }
-        assert!(!is_same_variable("x-users", "x-user"));
+    fn headers_of_the_mesh_are_reserved_in_every_spelling() {
         for name in ["leno-error", "LENO_X", "X_Forwarded_Client_Cert", "l5d-client-id"] {
             assert!(is_reserved(name), "{name}");
         }
