@@ -14,7 +14,7 @@ use std::rc::Rc;
 
 use leno_http::{
     After, BodyWalker, Call, Conn, Limits, Order, RequestHead, ResponseHead, exchange, h1_to_h2,
-    h2_to_h1, serve,
+    h2_to_h1, serve, serve_begun,
 };
 use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream, duplex};
 use tokio::task::spawn_local;
@@ -108,7 +108,11 @@ async fn by_http1(client: DuplexStream, application: Application) {
         let done = exchange(client, head, &mut server, &mut Order::new(&limits)).await;
         client.conclude(head, &done).await
     };
-    serve(Conn::new(client), (&limits, pending()), forward, |_, _| {}).await;
+    let request = async |mut client: Conn<DuplexStream>| {
+        let after = serve_begun(&mut client, &limits, &forward, |_, _| {}).await;
+        (client, after)
+    };
+    serve(Conn::new(client), (&limits, pending()), request).await;
 }
 
 async fn by_http2(client: DuplexStream, application: Application) {
@@ -122,7 +126,11 @@ async fn by_http2(client: DuplexStream, application: Application) {
         let done = h1_to_h2(client, head, &server, &mut order).await;
         client.conclude(head, &done).await
     };
-    serve(Conn::new(client), (&limits, pending()), forward, |_, _| {}).await;
+    let request = async |mut client: Conn<DuplexStream>| {
+        let after = serve_begun(&mut client, &limits, &forward, |_, _| {}).await;
+        (client, after)
+    };
+    serve(Conn::new(client), (&limits, pending()), request).await;
 }
 
 async fn from_http2(client: DuplexStream, application: Application, mesh: bool) {
