@@ -37,11 +37,13 @@ impl Moves {
         Ok(Self { kernel, directories, moved: BTreeSet::new() })
     }
 
-    /// Whether all of these were moved into place and not written since the last call; forgets those moves, so that
-    /// a later edit that the kernel does not report is not taken for one of them.
+    /// Whether all of these, of which each may be named more than once, were moved into place and not written since. Forgets
+    /// those moves, so that a later edit that the kernel does not report is not taken for one of them.
     pub(super) fn take_all<'a>(&mut self, paths: impl Iterator<Item = &'a PathBuf>) -> bool {
         self.read();
-        paths.fold(true, |all, path| self.moved.remove(path) && all)
+        let paths: BTreeSet<&PathBuf> = paths.collect();
+        let moved = paths.iter().filter(|path| self.moved.remove(**path)).count();
+        moved == paths.len()
     }
 
     fn read(&mut self) {
