@@ -16,6 +16,7 @@ pub(crate) mod exec;
 pub(crate) mod explain;
 pub(crate) mod flows;
 pub(crate) mod guard;
+pub(crate) mod identity;
 pub(crate) mod inject;
 pub(crate) mod install;
 pub(crate) mod lines;

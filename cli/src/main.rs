@@ -10,7 +10,7 @@ use clap::{CommandFactory, Parser, Subcommand};
 
 use commands::{
     analyze, authz, bench, bug_report, check, cleanup, completion, dashboard, demo, diagnostics,
-    down, ebpf, exec, explain, flows, guard, inject, install, logs, man, observer, open,
+    down, ebpf, exec, explain, flows, guard, identity, inject, install, logs, man, observer, open,
     port_forward, ps, restart, slo, stat, uninstall, up, upgrade, why,
 };
 
@@ -44,6 +44,7 @@ enum Command {
     Check(check::Check),
     Explain(explain::Explain),
     Authz(authz::Authz),
+    Identity(identity::Identity),
     #[command(hide = true)]
     Guard(guard::Guard),
     #[command(hide = true)]
@@ -92,6 +93,7 @@ fn main() -> ExitCode {
         Command::Check(check) => check::run(&check),
         Command::Explain(explain) => explain::run(&explain),
         Command::Authz(authz) => authz::run(&authz),
+        Command::Identity(identity) => identity::run(&identity),
         Command::Guard(guard) => guard::run(&guard),
         Command::Analyze(analyze) => analyze::run(&analyze),
         Command::BugReport(bug_report) => bug_report::run(&bug_report),

@@ -98,17 +98,21 @@ fn task(mesh: &Mesh, options: &Options, group: &Cgroup) -> Result<Task> {
     let lifetime = format!("{}s", options.cert_lifetime.as_secs());
     let state = layout.state();
     let control = layout.control();
-    let arguments: [(&str, OsString); 6] = [
+    let arguments: [(&str, OsString); 7] = [
         ("--state", state.into()),
         ("--data", control.into()),
         ("--listen", listen.into()),
         ("--cert-lifetime", lifetime.into()),
         ("--trust-domain", mesh.proxy.trust_domain.clone().into()),
         ("--admin", admin().to_string().into()),
+        ("--roots-file", layout.roots().into()),
     ];
     let mut command: Vec<OsString> = vec![program.path().into()];
     for (flag, value) in arguments {
         command.extend([flag.into(), value]);
+    }
+    if let Some(issuer) = &options.issuer {
+        command.extend(["--issuer".into(), issuer.into()]);
     }
     let environment: BTreeMap<OsString, OsString> =
         [("LENO_LOG".into(), options.log.clone().into())].into();

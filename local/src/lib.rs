@@ -38,6 +38,7 @@ pub mod exec;
 pub mod flows;
 pub mod forward;
 pub mod guard;
+pub mod identity;
 pub mod instance;
 pub mod layout;
 pub mod limits;

@@ -66,6 +66,8 @@ pub struct Options {
     pub resolvers: Vec<SocketAddr>,
     /// How long certificates hold.
     pub cert_lifetime: Duration,
+    /// The directory of the issuer of certificates; a root of the mesh's own without it.
+    pub issuer: Option<PathBuf>,
     /// How long applications may take to end.
     pub grace: Duration,
     /// Files of variables for all applications.

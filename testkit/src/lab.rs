@@ -203,11 +203,11 @@ impl Lab {
         })
     }
 
-    /// A command of `leno` for this mesh.
+    /// A command of `leno` for this mesh; of several words the last one is a subcommand.
     #[must_use]
     pub fn leno(&self, verb: &str) -> Command {
         let mut command = Command::new(&self.leno);
-        command.args([verb, "--name", &self.name]);
+        command.args(verb.split(' ')).args(["--name", &self.name]);
         command
     }
 

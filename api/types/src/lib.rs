@@ -15,6 +15,7 @@ mod nearest;
 mod owner;
 mod protocol;
 mod removal;
+mod revocation;
 
 pub mod authorization;
 pub mod authorizer;
@@ -34,3 +35,4 @@ pub use nearest::nearest;
 pub use owner::Owner;
 pub use protocol::Protocol;
 pub use removal::{Removal, UnknownRemoval};
+pub use revocation::{MAX_REVOKED, Revocations};

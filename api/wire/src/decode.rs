@@ -13,12 +13,18 @@ use bytes::Bytes;
 use leno_types::mesh::{
     Distribution, PortProtocol, ServerPolicy, Service, ServicePort, Topology, Workload,
 };
-use leno_types::{Egress, IdentityError, MtlsMode, NameError, Protocol, Removal, ServiceName};
+use leno_types::{
+    Egress, IdentityError, MAX_REVOKED, MtlsMode, NameError, Protocol, Removal, Revocations,
+    ServiceName,
+};
 use prost::Message;
 
 pub use endpoints::ServiceUpdate;
 
-use crate::{ADDRESS_TYPE, MAX_PREFETCH, SERVER_POLICY_TYPE, USED_SERVICES_TYPE, proto};
+use crate::trust::{MAX_ROOTS, TrustBundle};
+use crate::{
+    ADDRESS_TYPE, MAX_PREFETCH, SERVER_POLICY_TYPE, TRUST_BUNDLE_TYPE, USED_SERVICES_TYPE, proto,
+};
 
 /// Most endpoints of one service, over all its ports: ten times the number of a large service.
 pub const MAX_ENDPOINTS: usize = 100_000;
@@ -135,6 +141,26 @@ pub fn used_services(any: &proto::Any) -> Result<Vec<ServiceName>, DecodeError> 
     bounded("used services", message.services.len(), MAX_PREFETCH)?;
     let names = message.services.iter().map(|name| name.parse()).collect::<Result<_, _>>();
     names.map_err(DecodeError::Name)
+}
+
+/// Decodes the value of a `TrustBundle` resource.
+///
+/// # Errors
+/// [`DecodeError`], which names the invalid field. A bundle without roots is one: nothing could be verified with it.
+pub fn trust_bundle(any: &proto::Any) -> Result<TrustBundle, DecodeError> {
+    expect_type(any, TRUST_BUNDLE_TYPE)?;
+    let message = proto::TrustBundle::decode(any.value.clone())
+        .map_err(|error| DecodeError::Message("TrustBundle", error))?;
+    bounded("roots", message.roots.len(), MAX_ROOTS)?;
+    if message.roots.is_empty() {
+        return Err(DecodeError::Missing("roots"));
+    }
+    bounded("revocations", message.revoked.len(), MAX_REVOKED)?;
+    let revoked = message.revoked.iter().map(|one| -> Result<_, DecodeError> {
+        Ok((one.identity.parse()?, one.last_not_before_unix_s))
+    });
+    let revoked = Revocations::new(revoked.collect::<Result<Vec<_>, _>>()?);
+    Ok(TrustBundle { roots: message.roots, issuer: message.issuer, revoked })
 }
 
 /// Decodes a resource of a response.

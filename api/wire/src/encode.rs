@@ -15,7 +15,8 @@ use prost::Message;
 
 pub use endpoints::{EndpointsUpdate, endpoints, endpoints_step, service_update};
 
-use crate::{ADDRESS_TYPE, SERVER_POLICY_TYPE, USED_SERVICES_TYPE, proto};
+use crate::trust::TrustBundle;
+use crate::{ADDRESS_TYPE, SERVER_POLICY_TYPE, TRUST_BUNDLE_TYPE, USED_SERVICES_TYPE, proto};
 
 impl From<&Service> for proto::Service {
     /// All fields except endpoints.
@@ -94,6 +95,19 @@ pub fn used_services(names: impl Iterator<Item = ServiceName>) -> proto::Any {
     let services = names.map(|name| name.to_string()).collect();
     let value = proto::UsedServices { services }.encode_to_vec().into();
     proto::Any { type_url: USED_SERVICES_TYPE.to_owned(), value }
+}
+
+/// Encodes a trust bundle as the value of a resource.
+#[must_use]
+pub fn trust_bundle(bundle: &TrustBundle) -> proto::Any {
+    let TrustBundle { roots, issuer, revoked } = bundle.clone();
+    let revoked = revoked.iter().map(|(identity, last)| proto::Revocation {
+        identity: identity.to_string(),
+        last_not_before_unix_s: last,
+    });
+    let revoked = revoked.collect();
+    let value = proto::TrustBundle { roots, issuer, revoked }.encode_to_vec().into();
+    proto::Any { type_url: TRUST_BUNDLE_TYPE.to_owned(), value }
 }
 
 /// Encodes a resource for a response.

@@ -5,6 +5,8 @@
 //! everything that the sender may have got wrong and names the invalid field. [`names`] are the
 //! resource names that client and server have to agree on.
 //!
+//! [`trust`] has the hash by which proxies acknowledge trust bundles.
+//!
 //! [`ext_authz`] is the protocol of external authorizers, which is Envoy's.
 //!
 //! It does not know sockets, TLS or the state of a stream.
@@ -13,6 +15,7 @@ pub mod decode;
 pub mod encode;
 pub mod ext_authz;
 pub mod names;
+pub mod trust;
 
 #[expect(
     missing_docs,
@@ -34,6 +37,8 @@ pub const ADDRESS_TYPE: &str = "type.googleapis.com/leno.v1.Address";
 pub const SERVER_POLICY_TYPE: &str = "type.googleapis.com/leno.v1.ServerPolicy";
 /// `type_url` of [`proto::UsedServices`].
 pub const USED_SERVICES_TYPE: &str = "type.googleapis.com/leno.v1.UsedServices";
+/// `type_url` of [`proto::TrustBundle`].
+pub const TRUST_BUNDLE_TYPE: &str = "type.googleapis.com/leno.v1.TrustBundle";
 /// `type_url` of a response without resources. With it the control plane requests that the proxy
 /// open another stream on another connection, and use this one until then.
 pub const RECONNECT_TYPE: &str = "type.googleapis.com/leno.v1.Reconnect";

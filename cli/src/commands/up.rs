@@ -102,6 +102,11 @@ pub(crate) struct Up {
     #[arg(long, default_value = "24h", value_name = "DURATION", value_parser = lifetime)]
     cert_lifetime: Duration,
 
+    /// Directory of the issuer that signs certificates: tls.crt (its certificate, then those between it and a root),
+    /// tls.key and ca.crt (the roots). Replaced files are taken without a restart [default: a root of the mesh's own]
+    #[arg(long, value_name = "DIR", value_parser = directory)]
+    issuer: Option<PathBuf>,
+
     /// How long applications may take to end, up to 1d
     #[arg(long, default_value = "10s", value_name = "DURATION", value_parser = grace)]
     grace: Duration,
@@ -206,6 +211,7 @@ pub(crate) fn run(up: &Up) -> Result<bool> {
         ranges: (up.workload_range, up.service_range),
         resolvers: up.resolvers.clone(),
         cert_lifetime: up.cert_lifetime,
+        issuer: up.issuer.clone(),
         grace: up.grace,
         env_files: up.env_files.clone(),
         // Part of a second would be none.
@@ -237,6 +243,12 @@ fn resolver(text: &str) -> Result<SocketAddr, String> {
 fn lifetime(text: &str) -> Result<Duration, String> {
     let lifetime = within(duration(text)?, (MIN_LIFETIME, MAX_LIFETIME))?;
     Ok(Duration::from_secs(lifetime.as_secs()))
+}
+
+/// An absolute path: the control plane has another working directory.
+fn directory(text: &str) -> Result<PathBuf, String> {
+    let path = std::path::Path::new(text).canonicalize().map_err(|error| error.to_string())?;
+    if path.is_dir() { Ok(path) } else { Err("it is not a directory".to_owned()) }
 }
 
 /// What accounting for connections may cost.

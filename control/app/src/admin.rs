@@ -1,20 +1,22 @@
-//! The admin server: `/metrics`, `/ready`, `/live`.
+//! The admin server: `/metrics`, `/ready`, `/live`, and on loopback `/identity`.
 
 use std::sync::Arc;
 
 use hyper::body::Incoming;
 use hyper::{Method, Request, StatusCode};
-use leno_program::content::TEXT;
-use leno_program::{Answer, answer_pages, respond};
+use leno_program::content::{JSON, TEXT};
+use leno_program::{Answer, Ends, answer_pages, respond};
 use leno_serve::State;
 
 use crate::refused;
 use crate::reload::Reloads;
+use crate::rotation::Shown;
 
 /// What is shown.
 pub(crate) struct Admin {
     pub(crate) state: Arc<State>,
     pub(crate) reloads: Arc<Reloads>,
+    pub(crate) identity: Arc<Shown>,
     pub(crate) more: Vec<Render>,
     /// What `/ready?verbose` adds.
     pub(crate) details: Vec<Render>,
@@ -35,12 +37,24 @@ impl Admin {
         }
     }
 
-    pub(crate) fn answer(&self, request: &Request<Incoming>) -> Answer {
+    pub(crate) fn answer(&self, request: &Request<Incoming>, ends: Ends) -> Answer {
+        if request.uri().path() == "/identity" && request.method() == Method::GET {
+            return self.identity(ends);
+        }
         let verbose = request.uri().query() == Some("verbose");
         if verbose && request.uri().path() == "/ready" && request.method() == Method::GET {
             return self.verbose();
         }
         answer_pages(request, || self.not_ready(), || self.metrics())
+    }
+
+    /// What the authority signs with and who trusts what. It names workloads, which is no matter of other machines.
+    fn identity(&self, ends: Ends) -> Answer {
+        if !ends.client.ip().to_canonical().is_loopback() {
+            return respond(StatusCode::FORBIDDEN, TEXT, "this page answers loopback only\n");
+        }
+        let report = serde_json::to_vec(&self.identity.report());
+        respond(StatusCode::OK, JSON, report.expect("texts and numbers are always JSON"))
     }
 
     /// `/ready`, with a line for each kind of object that is followed.

@@ -95,6 +95,16 @@ pub(crate) struct Flags {
     )]
     pub(crate) ca_dir: Option<PathBuf>,
 
+    /// Directory of an issuer: tls.crt (its certificate, then those between it and a root), tls.key and ca.crt (the
+    /// roots), as cert-manager calls them. Workloads' certificates are signed with it, and replaced files are taken
+    /// without a restart [default: a root of the mesh's own]
+    #[arg(long, env = "LENO_ISSUER", value_name = "DIR", conflicts_with = "kubernetes")]
+    pub(crate) issuer: Option<PathBuf>,
+
+    /// Where the roots are written by which proxies verify the control plane, whenever they change
+    #[arg(long, env = "LENO_ROOTS_FILE", value_name = "FILE", conflicts_with = "kubernetes")]
+    pub(crate) roots_file: Option<PathBuf>,
+
     /// Directory of the workloads' tokens [default: "tokens" beside the authority's directory]
     #[arg(long, env = "LENO_TOKENS", value_name = "DIR", conflicts_with = "kubernetes")]
     pub(crate) tokens: Option<PathBuf>,
@@ -137,6 +147,8 @@ pub(crate) struct Config {
     pub(crate) place: Place,
     pub(crate) listen: SocketAddr,
     pub(crate) trust_domain: TrustDomain,
+    /// Where the operator puts an issuer.
+    pub(crate) issuer: Option<PathBuf>,
     pub(crate) cert_lifetime: Duration,
     pub(crate) stream_age: Duration,
     pub(crate) default_mtls: MtlsMode,
@@ -159,6 +171,7 @@ pub(crate) struct Files {
     pub(crate) documents: Vec<PathBuf>,
     pub(crate) ca_dir: PathBuf,
     pub(crate) tokens: PathBuf,
+    pub(crate) roots_file: Option<PathBuf>,
 }
 
 /// What is said of a cluster.
@@ -204,12 +217,14 @@ impl Config {
         } else {
             let ca_dir = flags.ca_dir.context("--ca-dir is missing")?;
             let tokens = flags.tokens.unwrap_or_else(|| ca_dir.with_file_name("tokens"));
-            Place::Files(Files { documents: flags.files, ca_dir, tokens })
+            let roots_file = flags.roots_file;
+            Place::Files(Files { documents: flags.files, ca_dir, tokens, roots_file })
         };
         Ok(Self {
             place,
             listen: flags.listen,
             trust_domain,
+            issuer: flags.issuer,
             cert_lifetime: flags.cert_lifetime,
             stream_age: flags.stream_age,
             default_mtls: flags.default_mtls,

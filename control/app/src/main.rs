@@ -13,6 +13,7 @@ mod config;
 mod plane;
 mod refused;
 mod reload;
+mod rotation;
 mod run;
 mod stored;
 mod webhook;

@@ -60,7 +60,9 @@ impl Plane {
         stop: &watch::Receiver<bool>,
     ) -> anyhow::Result<Self> {
         match &config.place {
-            Place::Files(files) => files::open(files, &config.trust_domain),
+            Place::Files(files) => {
+                files::open(files, config.issuer.as_deref(), &config.trust_domain)
+            }
             Place::Cluster(cluster) => cluster::open(cluster, config, state, stop).await,
         }
     }

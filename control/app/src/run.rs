@@ -2,12 +2,12 @@
 
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
 use anyhow::Context;
 use leno_cluster::Bearing;
 use leno_index::{Index, Settings as IndexSettings, Writers};
-use leno_program::{Family, listen};
+use leno_program::listen;
 use leno_serve::{Server, Settings, State};
 use leno_sources::Update;
 use tokio::signal::unix::{Signal, SignalKind, signal};
@@ -17,6 +17,7 @@ use crate::admin::{Admin, Render};
 use crate::config::{Config, Place};
 use crate::plane::{Hook, Plane, Source};
 use crate::reload::Reloads;
+use crate::rotation::{Rotation, Shown};
 use crate::webhook;
 
 /// How long the webhooks are served on, while `/ready` says no: the API server learns within this time
@@ -50,13 +51,22 @@ pub(crate) async fn run(config: Config) -> anyhow::Result<()> {
         () = signals.any() => return Ok(()),
     };
     let Plane { authority, authenticator, mut source, mut metrics, details, webhook } = plane;
-    metrics.push(end_of_root(authority.not_after()));
+    let identity = Shown::new(Arc::clone(&authority), Arc::clone(&state));
+    let rendered = Arc::clone(&identity);
+    metrics.push(Box::new(move |text| rendered.render(text)));
     let reloads = Arc::new(Reloads::default());
     let settings = Settings { authority, authenticator, lifetime: config.cert_lifetime };
     let server = Server::bind(config.listen, settings, Arc::clone(&state)).await?;
     let server = server.with_stream_age(config.stream_age);
     if let Some(address) = config.admin {
-        serve_admin(address, (&state, &reloads), (metrics, details)).await?;
+        let shown = (&state, &reloads, &identity);
+        serve_admin(address, shown, (metrics, details)).await?;
+    }
+    if let Place::Files(files) = &config.place {
+        let rotation = Rotation::new(identity, &files.ca_dir, config.cert_lifetime)
+            .with_issuer(config.issuer.clone())
+            .with_roots_file(files.roots_file.clone());
+        tokio::spawn(rotation.run());
     }
     let last = source.last.take();
     let called = webhook.as_ref().map(|hook| Arc::clone(&hook.webhook));
@@ -86,16 +96,6 @@ pub(crate) async fn run(config: Config) -> anyhow::Result<()> {
     ended
 }
 
-/// When the root certificate ends, for alerts: nothing renews it.
-fn end_of_root(not_after: SystemTime) -> Render {
-    let end = not_after.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default().as_secs();
-    Box::new(move |text| {
-        let (name, help) =
-            ("leno_control_root_expiration_timestamp_seconds", "When the root certificate ends.");
-        Family::gauge(text, name, help).sample(&[], end);
-    })
-}
-
 struct Signals {
     terminate: Signal,
     interrupt: Signal,
@@ -112,14 +112,16 @@ impl Signals {
 
 async fn serve_admin(
     address: SocketAddr,
-    (state, reloads): (&Arc<State>, &Arc<Reloads>),
+    (state, reloads, identity): (&Arc<State>, &Arc<Reloads>, &Arc<Shown>),
     (more, details): (Vec<Render>, Vec<Render>),
 ) -> anyhow::Result<()> {
-    let admin = Admin { state: Arc::clone(state), reloads: Arc::clone(reloads), more, details };
+    let (state, reloads) = (Arc::clone(state), Arc::clone(reloads));
+    let identity = Arc::clone(identity);
+    let admin = Admin { state, reloads, identity, more, details };
     let listener = listen(address).await;
     let listener = listener.with_context(|| format!("cannot listen on {address} for admin"))?;
     tracing::info!(address = %listener.local_addr()?, "serving /metrics, /ready and /live");
-    let answer = move |request, _ends| std::future::ready(admin.answer(&request));
+    let answer = move |request, ends| std::future::ready(admin.answer(&request, ends));
     tokio::spawn(leno_program::serve(listener, answer));
     Ok(())
 }

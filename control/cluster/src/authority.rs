@@ -3,13 +3,13 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use futures_util::StreamExt;
 use futures_util::stream::BoxStream;
 use k8s_openapi::ByteString;
 use k8s_openapi::api::core::v1::Secret;
-use leno_identity::{Authority, OpenError, RootPair};
+use leno_identity::{Authority, AuthorityState, OpenError, SignerPem};
 use leno_kube::api::{ObjectMeta, PostParams};
 use leno_kube::{Api, Client, Reflection, Report, Selection, is_status};
 use leno_program::Family;
@@ -55,14 +55,14 @@ pub enum AuthorityError {
 pub struct AuthorityReconciler {
     secrets: Api<Secret>,
     namespace: String,
-    pair: RootPair,
+    pair: SignerPem,
     current: Arc<AtomicBool>,
     /// The certificate in the Secret; `None` if it holds no pair.
     found: Reflection<(), Option<String>>,
 }
 
 /// What a Secret that was read or made gives.
-type Opened = Result<(Authority, RootPair), AuthorityError>;
+type Opened = Result<(Authority, SignerPem), AuthorityError>;
 
 /// The authority in the Secret of a namespace, made and put there where there is none. Of replicas
 /// that do so at once the first one's holds for all. An API server that does not answer, or does not
@@ -111,12 +111,18 @@ async fn attempt(
     if let Some(secret) = secrets.get_opt(SECRET).await? {
         let kept = PathBuf::from(format!("Secret {namespace}/{SECRET}"));
         let opened = pair(&secret, namespace).and_then(|pair| {
-            let authority = Authority::from_pair(&kept, &pair, trust_domain).map_err(open)?;
+            let state = AuthorityState::stable(pair.clone(), now());
+            let authority = Authority::from_state(&kept, state, trust_domain).map_err(open)?;
             Ok((authority, pair))
         });
         return Ok(Some(opened));
     }
-    let (made, pair) = match Authority::generate(trust_domain) {
+    let made = || {
+        let pair = Authority::new_root(trust_domain)?;
+        let state = AuthorityState::stable(pair.clone(), now());
+        Ok((Authority::from_state(&PathBuf::from(SECRET), state, trust_domain)?, pair))
+    };
+    let (made, pair) = match made() {
         Ok(made) => made,
         Err(error) => return Ok(Some(Err(open(error)))),
     };
@@ -150,7 +156,7 @@ impl AuthorityReconciler {
     /// Reports whether the Secret holds what this replica signs with.
     fn compare(&self) {
         let Some(found) = self.found.values().get(&()) else { return };
-        let same = found.as_ref() == Some(&self.pair.certificate_pem);
+        let same = found.as_ref() == Some(&self.pair.certificates);
         if !same && self.current.load(Ordering::Relaxed) {
             tracing::error!(
                 namespace = self.namespace,
@@ -174,7 +180,7 @@ impl Reconciler for AuthorityReconciler {
             Report::Event(event) => {
                 let namespace = &self.namespace;
                 self.found.take(event, |secret| {
-                    let found = pair(&secret, namespace).ok().map(|found| found.certificate_pem);
+                    let found = pair(&secret, namespace).ok().map(|found| found.certificates);
                     ((), Some(found))
                 });
                 self.compare();
@@ -200,7 +206,7 @@ impl Reconciler for AuthorityReconciler {
                     secret = SECRET,
                     "the authority was gone and is put back"
                 );
-                self.found.insert((), Some(self.pair.certificate_pem.clone()));
+                self.found.insert((), Some(self.pair.certificates.clone()));
                 self.compare();
                 true
             }
@@ -215,9 +221,9 @@ impl Reconciler for AuthorityReconciler {
     }
 }
 
-fn secret(pair: RootPair) -> Secret {
+fn secret(pair: SignerPem) -> Secret {
     let field = |name: &str, text: String| (name.to_owned(), ByteString(text.into_bytes()));
-    let data = [field(CERTIFICATE, pair.certificate_pem), field(KEY, pair.key_pem)];
+    let data = [field(CERTIFICATE, pair.certificates), field(KEY, pair.key)];
     let label = ("app.kubernetes.io/part-of".to_owned(), "leno".to_owned());
     Secret {
         metadata: ObjectMeta {
@@ -231,14 +237,19 @@ fn secret(pair: RootPair) -> Secret {
     }
 }
 
-fn pair(secret: &Secret, namespace: &str) -> Result<RootPair, AuthorityError> {
+fn pair(secret: &Secret, namespace: &str) -> Result<SignerPem, AuthorityError> {
     let text = |field: &'static str| {
         let bytes = secret.data.as_ref().and_then(|data| data.get(field));
         let text = bytes.and_then(|bytes| String::from_utf8(bytes.0.clone()).ok());
         let missing = || AuthorityError::Incomplete { namespace: namespace.to_owned(), field };
         text.ok_or_else(missing)
     };
-    Ok(RootPair { certificate_pem: text(CERTIFICATE)?, key_pem: text(KEY)? })
+    let certificate = text(CERTIFICATE)?;
+    Ok(SignerPem { roots: certificate.clone(), certificates: certificate, key: text(KEY)? })
+}
+
+fn now() -> u64 {
+    SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default().as_secs()
 }
 
 #[cfg(test)]
@@ -247,10 +258,10 @@ mod tests {
 
     #[test]
     fn a_pair_comes_back_from_its_secret_and_a_part_of_one_does_not() {
-        let (_, made) = Authority::generate(&TrustDomain::default()).unwrap();
+        let made = Authority::new_root(&TrustDomain::default()).unwrap();
         let mut kept = secret(made.clone());
         let read = pair(&kept, "leno-system").unwrap();
-        assert_eq!((read.certificate_pem, read.key_pem), (made.certificate_pem, made.key_pem));
+        assert_eq!(read, made);
         kept.data.as_mut().unwrap().remove(KEY);
         let error = pair(&kept, "leno-system").unwrap_err().to_string();
         assert!(error.contains("leno-system/leno-ca has no ca-key.pem"), "{error}");

@@ -1,24 +1,35 @@
-//! The certificate authority: its root, and what it certifies.
+//! The certificate authority: what it signs with, and what it certifies.
 
 use std::fmt;
 use std::path::Path;
+use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use aws_lc_rs::hmac;
 use leno_types::TrustDomain;
-use rcgen::{Issuer, KeyPair};
+use rcgen::KeyPair;
+use tokio::sync::watch;
 
 mod fields;
+mod given;
 mod issue;
 mod request;
 mod root;
+mod signer;
+mod state;
+mod store;
 #[cfg(test)]
 mod tests;
 
+pub use given::read_issuer;
 pub use issue::{IssueError, Issued, ServerCertificate};
 pub use root::OpenError;
+pub use signer::SignerPem;
+pub use state::{AuthorityState, Phase, Revocation, RotationError};
+pub use store::{Request, Store, Verb};
 
 use root::Root;
+use signer::Signer;
 
 /// How far another machine's clock may be behind this one: certificates become valid this long
 /// before they are issued.
@@ -30,8 +41,7 @@ pub const CLOCK_SKEW: Duration = Duration::from_mins(5);
 /// that.
 pub const MIN_LIFETIME: Duration = Duration::from_secs(10);
 
-/// Longest lifetime of a workload's certificate. There is no revocation: a certificate is valid
-/// until it expires.
+/// Longest lifetime of a workload's certificate, and how long a revocation is kept.
 pub const MAX_LIFETIME: Duration = Duration::from_hours(90 * 24);
 
 /// Default lifetime of a workload's certificate.
@@ -40,49 +50,38 @@ pub const DEFAULT_LIFETIME: Duration = Duration::from_hours(24);
 /// The label under which the webhooks' secret is derived from the authority's key.
 const WEBHOOK: &[u8] = b"leno webhook secret v1";
 
-/// A root's certificate and key, both in PEM.
-#[derive(Clone)]
-pub struct RootPair {
-    /// The certificate; not secret.
-    pub certificate_pem: String,
-    /// The key. A holder of the key can impersonate any workload of the mesh.
-    pub key_pem: String,
-}
-
-impl fmt::Debug for RootPair {
-    /// Omits the key.
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("RootPair")
-            .field("certificate_pem", &self.certificate_pem)
-            .finish_non_exhaustive()
-    }
-}
-
-/// A certificate authority of one trust domain: one self-signed root that signs workloads directly.
+/// A certificate authority of one trust domain. What it signs with may change while it is used.
 pub struct Authority {
     trust_domain: TrustDomain,
-    issuer: Issuer<'static, KeyPair>,
-    root_der: Vec<u8>,
-    root_pem: String,
-    /// In lower-case hexadecimal.
-    webhook_secret: String,
-    /// When the root expires, in whole seconds.
-    not_after: SystemTime,
+    current: watch::Sender<Arc<Trust>>,
+}
+
+/// What an authority signs with and what verifiers trust, from one change to the next.
+pub struct Trust {
+    state: AuthorityState,
+    signer: Signer,
+    roots_pem: String,
+    roots_der: Vec<Vec<u8>>,
 }
 
 impl Authority {
-    /// Loads `ca.pem` and `ca-key.pem` from a directory, or creates the directory (mode 0700) and
-    /// both files (mode 0600).
+    /// Loads the authority that is stored in a directory, or makes one there: a root of its own, or the issuer in the
+    /// files `tls.crt`, `tls.key` and `ca.crt` of the directory `issuer`.
     ///
     /// If two processes open the same new directory at once, both get the same root.
     ///
     /// # Errors
-    /// [`OpenError`] if a file cannot be read or written, if one file of the pair is missing, or if
-    /// the pair is not a currently valid root of `trust_domain`. Existing files are never
+    /// [`OpenError`] if a file cannot be read or written, if one file of a pair is missing, or if
+    /// it is not a currently valid authority of `trust_domain`. Existing files are never
     /// overwritten.
-    pub fn open(directory: &Path, trust_domain: &TrustDomain) -> Result<Self, OpenError> {
+    pub fn open(
+        directory: &Path,
+        issuer: Option<&Path>,
+        trust_domain: &TrustDomain,
+    ) -> Result<Self, OpenError> {
         let now = SystemTime::now();
-        Self::from_root(Root::open(directory, trust_domain, now)?, trust_domain)
+        let state = Store::new(directory).open(issuer, trust_domain, now)?;
+        Self::from_state(directory, state, trust_domain)
     }
 
     /// An authority that exists only in memory and ends with the process.
@@ -90,32 +89,44 @@ impl Authority {
     /// # Errors
     /// [`OpenError::Generate`] if the system provides no random bytes.
     pub fn ephemeral(trust_domain: &TrustDomain) -> Result<Self, OpenError> {
-        Self::from_root(Root::generate(trust_domain, SystemTime::now())?, trust_domain)
+        let signer = Self::new_root(trust_domain)?;
+        let state = AuthorityState::stable(signer, unix_s(SystemTime::now()));
+        Self::from_state(Path::new("memory"), state, trust_domain)
     }
 
-    /// A new authority, and its pair for the caller to store.
+    /// A new root of a trust domain.
     ///
     /// # Errors
     /// [`OpenError::Generate`] if the system provides no random bytes.
-    pub fn generate(trust_domain: &TrustDomain) -> Result<(Self, RootPair), OpenError> {
-        let root = Root::generate(trust_domain, SystemTime::now())?;
-        let pair =
-            RootPair { certificate_pem: root.pem.clone(), key_pem: root.key.serialize_pem() };
-        Ok((Self::from_root(root, trust_domain)?, pair))
+    pub fn new_root(trust_domain: &TrustDomain) -> Result<SignerPem, OpenError> {
+        Ok(Root::generate(trust_domain, SystemTime::now())?.signer())
     }
 
-    /// The authority of a pair that is stored elsewhere than in a directory. Errors refer to the
+    /// The authority of a state that is stored elsewhere than in a directory. Errors refer to the
     /// place as `kept`.
     ///
     /// # Errors
-    /// [`OpenError`] if the pair is not a currently valid root of `trust_domain`.
-    pub fn from_pair(
+    /// [`OpenError`] if it cannot sign certificates that verifiers accept.
+    pub fn from_state(
         kept: &Path,
-        pair: &RootPair,
+        state: AuthorityState,
         trust_domain: &TrustDomain,
     ) -> Result<Self, OpenError> {
-        let root = Root::from_pair(kept, pair, (trust_domain, SystemTime::now()))?;
-        Self::from_root(root, trust_domain)
+        let trust = Trust::load(kept, state, trust_domain)?;
+        Ok(Self {
+            trust_domain: trust_domain.clone(),
+            current: watch::Sender::new(Arc::new(trust)),
+        })
+    }
+
+    /// Signs with another state from now on.
+    ///
+    /// # Errors
+    /// As [`from_state`](Self::from_state). Then the authority is as before.
+    pub fn apply(&self, kept: &Path, state: AuthorityState) -> Result<(), OpenError> {
+        let trust = Trust::load(kept, state, &self.trust_domain)?;
+        self.current.send_replace(Arc::new(trust));
+        Ok(())
     }
 
     /// The trust domain whose identities it certifies.
@@ -124,48 +135,120 @@ impl Authority {
         &self.trust_domain
     }
 
-    /// The trust bundle as PEM.
+    /// What it signs with now.
     #[must_use]
-    pub fn roots_pem(&self) -> &str {
-        &self.root_pem
+    pub fn trust(&self) -> Arc<Trust> {
+        Arc::clone(&self.current.borrow())
     }
 
-    /// The trust bundle, one DER certificate each.
+    /// Reports each change.
     #[must_use]
-    pub fn roots_der(&self) -> Vec<Vec<u8>> {
-        vec![self.root_der.clone()]
+    pub fn changes(&self) -> watch::Receiver<Arc<Trust>> {
+        self.current.subscribe()
     }
 
     /// The secret with which the API server authenticates itself to the control plane's webhooks.
     /// All replicas derive the same secret from the authority's key; the key cannot be derived from
     /// it.
     #[must_use]
-    pub fn webhook_secret(&self) -> &str {
-        &self.webhook_secret
+    pub fn webhook_secret(&self) -> String {
+        let trust = self.trust();
+        trust.state.webhook_secret.clone().unwrap_or_else(|| webhook_secret(&trust.state.to))
+    }
+}
+
+impl Trust {
+    fn load(
+        kept: &Path,
+        state: AuthorityState,
+        trust_domain: &TrustDomain,
+    ) -> Result<Self, OpenError> {
+        let signer = Signer::load(kept, state.signing(), (trust_domain, SystemTime::now()))?;
+        let roots_pem = state.roots_pem();
+        let roots = signer::certificates(&roots_pem).unwrap_or_default();
+        let roots_der = roots.into_iter().map(|root| root.to_vec()).collect();
+        Ok(Self { state, signer, roots_pem, roots_der })
     }
 
-    /// When the root expires, and with it all certificates that it signed.
+    /// The state that it follows from.
+    #[must_use]
+    pub fn state(&self) -> &AuthorityState {
+        &self.state
+    }
+
+    /// The trust bundle as PEM.
+    #[must_use]
+    pub fn roots_pem(&self) -> &str {
+        &self.roots_pem
+    }
+
+    /// The trust bundle, one DER certificate each.
+    #[must_use]
+    pub fn roots_der(&self) -> &[Vec<u8>] {
+        &self.roots_der
+    }
+
+    /// The certificates from the one that signs to its root, in DER.
+    #[must_use]
+    pub fn chain_der(&self) -> Vec<Vec<u8>> {
+        let signing = self.state.signing();
+        let chain = signer::certificates(&signing.certificates).unwrap_or_default();
+        let roots = self.signer.roots.iter().filter(|root| !chain.contains(root)).cloned();
+        chain.iter().cloned().chain(roots).map(|one| one.to_vec()).collect()
+    }
+
+    /// The identifier of the key that signs, in lower-case hexadecimal.
+    #[must_use]
+    pub fn issuer(&self) -> &str {
+        &self.signer.key_id
+    }
+
+    /// When the first of issuer and root expires: no certificate lasts longer.
     #[must_use]
     pub fn not_after(&self) -> SystemTime {
-        self.not_after
+        self.signer.not_after
     }
 
-    fn from_root(root: Root, trust_domain: &TrustDomain) -> Result<Self, OpenError> {
-        let Root { certificate, pem, key, not_after } = root;
-        let mac = hmac::sign(&hmac::Key::new(hmac::HMAC_SHA256, &key.serialize_der()), WEBHOOK);
-        let webhook_secret = mac.as_ref().iter().map(|byte| format!("{byte:02x}")).collect();
-        let issuer = Issuer::from_ca_cert_der(&certificate, key).map_err(OpenError::Generate)?;
-        let root_der = certificate.to_vec();
-        let trust_domain = trust_domain.clone();
-        Ok(Self { trust_domain, issuer, root_der, root_pem: pem, webhook_secret, not_after })
+    /// When the root expires.
+    #[must_use]
+    pub fn root_not_after(&self) -> SystemTime {
+        self.signer.root_not_after
     }
+
+    /// When the certificate that signs expires; of a root of the mesh's own the same.
+    #[must_use]
+    pub fn issuer_not_after(&self) -> SystemTime {
+        self.signer.issuer_not_after
+    }
+}
+
+/// The secret of webhooks that follows from a key.
+fn webhook_secret(signer: &SignerPem) -> String {
+    // A key that could not be read signs nothing, and there is no authority then.
+    let der = KeyPair::from_pem(&signer.key).map(|key| key.serialize_der()).unwrap_or_default();
+    crate::files::hex(hmac::sign(&hmac::Key::new(hmac::HMAC_SHA256, &der), WEBHOOK).as_ref())
+}
+
+/// A time in seconds of Unix time.
+pub(crate) fn unix_s(time: SystemTime) -> u64 {
+    time.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default().as_secs()
 }
 
 impl fmt::Debug for Authority {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Authority")
             .field("trust_domain", &self.trust_domain)
-            .field("not_after", &self.not_after)
+            .field("issuer", &self.trust().issuer())
+            .finish_non_exhaustive()
+    }
+}
+
+impl fmt::Debug for Trust {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Trust")
+            .field("phase", &self.state.phase)
+            .field("issuer", &self.signer.key_id)
+            .field("not_after", &self.signer.not_after)
             .finish_non_exhaustive()
     }
 }

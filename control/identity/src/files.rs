@@ -83,6 +83,15 @@ pub(crate) fn read_bounded(path: &Path, max: u64) -> Result<Option<Vec<u8>>, Fil
     }
 }
 
+/// As [`read_bounded`], of a file that may be a link.
+pub(crate) fn read_linked(path: &Path, max: u64) -> Result<Option<Vec<u8>>, FileError> {
+    match path.canonicalize() {
+        Ok(path) => read_bounded(&path, max),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(failed("examine", path)(error)),
+    }
+}
+
 /// As [`read_bounded`], for a secret: rejects a file that other users may read.
 pub(crate) fn read_secret(path: &Path, max: u64) -> Result<Option<Vec<u8>>, FileError> {
     if let Ok(shape) = fs::symlink_metadata(path)
@@ -96,11 +105,23 @@ pub(crate) fn read_secret(path: &Path, max: u64) -> Result<Option<Vec<u8>>, File
 
 /// Writes a file with mode 0600, atomically: readers see the old content or the new, never a part.
 pub(crate) fn write_private(path: &Path, bytes: &[u8], keep: Keep) -> Result<(), FileError> {
+    write(path, bytes, (0o600, keep))
+}
+
+/// Writes a file that every user may read, atomically.
+///
+/// # Errors
+/// [`FileError`]. Then the file is as before.
+pub fn write_public(path: &Path, bytes: &[u8]) -> Result<(), FileError> {
+    write(path, bytes, (0o644, Keep::Volatile))
+}
+
+fn write(path: &Path, bytes: &[u8], (mode, keep): (u32, Keep)) -> Result<(), FileError> {
     let directory = path.parent().expect("files are written below a directory");
     let mut tag = [0; 8];
     aws_lc_rs::rand::fill(&mut tag).map_err(|_| no_randomness(path))?;
     let staged = directory.join(format!(".new-{}", hex(&tag)));
-    let written = stage(&staged, bytes, keep).and_then(|()| fs::rename(&staged, path));
+    let written = stage(&staged, bytes, (mode, keep)).and_then(|()| fs::rename(&staged, path));
     if let Err(error) = written {
         // Best effort: the operator needs to see the first error.
         let _ = fs::remove_file(&staged);
@@ -136,10 +157,10 @@ pub(crate) fn no_randomness(path: &Path) -> FileError {
     failed("draw random bytes for", path)(io::Error::other("the system's generator failed"))
 }
 
-fn stage(path: &Path, bytes: &[u8], keep: Keep) -> io::Result<()> {
-    let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(path)?;
+fn stage(path: &Path, bytes: &[u8], (mode, keep): (u32, Keep)) -> io::Result<()> {
+    let mut file = OpenOptions::new().write(true).create_new(true).mode(mode).open(path)?;
     // The process's umask can only clear bits; this sets the exact mode.
-    file.set_permissions(Permissions::from_mode(0o600))?;
+    file.set_permissions(Permissions::from_mode(mode))?;
     file.write_all(bytes)?;
     if keep == Keep::Durable {
         file.sync_all()?;

@@ -14,16 +14,21 @@
 //! or tasks (`leno-serve` does), nor how a handshake verifies a certificate (`leno-tls` does). All
 //! calls are synchronous and short: a signature, or a read of at most 4,096 small files.
 //!
-//! Start with [`Authority`], then [`TokenStore`].
+//! What the authority signs with may change while it is used: an issuer is renewed, or the root is replaced in the
+//! phases of [`AuthorityState`]. This crate knows the phases, not when the next one begins.
+//!
+//! Start with [`Authority`], then [`AuthorityState`] and [`TokenStore`].
 
 mod authority;
 mod files;
 mod p256;
+pub mod report;
 mod tokens;
 
 pub use authority::{
-    Authority, CLOCK_SKEW, DEFAULT_LIFETIME, IssueError, Issued, MAX_LIFETIME, MIN_LIFETIME,
-    OpenError, RootPair, ServerCertificate,
+    Authority, AuthorityState, CLOCK_SKEW, DEFAULT_LIFETIME, IssueError, Issued, MAX_LIFETIME,
+    MIN_LIFETIME, OpenError, Phase, Request, Revocation, RotationError, ServerCertificate,
+    SignerPem, Store, Trust, Verb, read_issuer,
 };
-pub use files::FileError;
+pub use files::{FileError, write_public};
 pub use tokens::{BadToken, TokenError, TokenStore};

@@ -158,7 +158,8 @@ impl Encoded {
     }
 }
 
-fn version_of(content: &[u8]) -> String {
+/// The same for the same content on every control plane.
+pub(crate) fn version_of(content: &[u8]) -> String {
     let digest = digest(&SHA256, content);
     data_encoding::BASE64URL_NOPAD.encode(&digest.as_ref()[..VERSION_BYTES])
 }

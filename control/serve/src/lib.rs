@@ -36,6 +36,7 @@ mod state;
 mod subscriber;
 mod subscriptions;
 mod tls;
+mod trust;
 mod unenforced;
 mod uses;
 
@@ -44,4 +45,5 @@ pub use places::MAX_STREAMS;
 pub use server::{STREAM_AGE, ServeError, Server, Settings};
 pub use state::State;
 pub use tls::{Credentials, TlsError};
+pub use trust::{DEPARTED, ProxyTrust, TrustInUse};
 pub use unenforced::{UnenforcedPolicies, UnenforcingWorkloads};

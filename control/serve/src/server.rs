@@ -109,6 +109,7 @@ impl Server {
         let authority = Arc::clone(&settings.authority);
         let credentials = Arc::new(Credentials::new(authority, settings.lifetime)?);
         let acceptor = TlsAcceptor::from(Arc::new(credentials.server_config()?));
+        state.publish_trust(&settings.authority);
         let stream_age = STREAM_AGE;
         Ok(Self { listener, address: bound, credentials, acceptor, settings, stream_age, state })
     }
@@ -132,6 +133,7 @@ impl Server {
     /// [`ServeError::Ended`], never for the sake of a client.
     pub async fn run(self, stop: watch::Receiver<bool>) -> Result<(), ServeError> {
         let Self { listener, credentials, acceptor, settings, stream_age, state, .. } = self;
+        let (trusted, authority) = (Arc::clone(&state), Arc::clone(&settings.authority));
         let issuer = Issuer {
             authority: settings.authority,
             authenticator: settings.authenticator,
@@ -177,6 +179,8 @@ impl Server {
         tokio::select! {
             ended = server => ended.map_err(ServeError::Ended),
             () = credentials.keep_fresh() => Ok(()),
+            // It ends with the authority, which is held here.
+            () = trusted.follow_trust(&authority) => Ok(()),
             () = cut => Ok(()),
         }
     }

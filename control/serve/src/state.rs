@@ -20,6 +20,7 @@ use tokio::time::Instant;
 use crate::encodings::Encodings;
 use crate::metrics::Metrics;
 use crate::subscriptions::Subscriptions;
+use crate::trust::{PublishedTrust, TrustTable};
 use crate::unenforced::{UnenforcedIndex, UnenforcedPolicies, UnenforcingWorkloads};
 use crate::uses::Uses;
 
@@ -33,6 +34,9 @@ pub struct State {
     pub(crate) subscriptions: Subscriptions,
     pub(crate) uses: Uses,
     pub(crate) unenforced: Arc<UnenforcedIndex>,
+    /// The trust bundle that proxies are sent.
+    pub(crate) trust: RwLock<Option<PublishedTrust>>,
+    pub(crate) trusting: TrustTable,
     pub(crate) metrics: Arc<Metrics>,
 }
 
@@ -48,6 +52,8 @@ impl State {
             subscriptions: Subscriptions::default(),
             uses: Uses::default(),
             unenforced: Arc::default(),
+            trust: RwLock::default(),
+            trusting: TrustTable::default(),
             metrics,
         })
     }

@@ -17,7 +17,7 @@ use std::sync::Arc;
 use leno_types::{Identity, InstanceName};
 use leno_wire::{
     ADDRESS_TYPE, AUTHORIZATION_FEATURE, Bytes, MAX_SUBSCRIPTIONS, RECONNECT_TYPE,
-    SERVER_POLICY_TYPE, USED_SERVICES_TYPE, encode, proto,
+    SERVER_POLICY_TYPE, TRUST_BUNDLE_TYPE, USED_SERVICES_TYPE, encode, proto,
 };
 
 use tokio::time::Instant;
@@ -25,6 +25,7 @@ use tokio::time::Instant;
 use crate::encodings::Value;
 use crate::state::State;
 use crate::subscriptions::Mailbox;
+use crate::trust::TrustRecord;
 use crate::unenforced::UnenforcedRecord;
 
 use addresses::Addresses;
@@ -34,6 +35,7 @@ pub(crate) struct Subscriber {
     stream: StreamKey,
     addresses: Addresses,
     policy: Policy,
+    trust: TrustSubscription,
     /// The proxy waits for the services that workloads like its own use.
     uses_due: bool,
     /// The proxy is to be asked to connect again.
@@ -83,12 +85,24 @@ struct Policy {
     gone: BTreeSet<String>,
 }
 
+/// The trust bundle, of which each stream gets the same.
+struct TrustSubscription {
+    asked: bool,
+    due: bool,
+    /// The version that was sent.
+    held: Option<Arc<str>>,
+    /// What the proxy uses.
+    record: TrustRecord,
+}
+
 impl Subscriber {
     pub(crate) fn new(state: Arc<State>, instance: InstanceName, identity: Identity) -> Self {
+        let record = state.record_trust(&instance);
         Self {
             stream: StreamKey { state, instance, identity, mailbox: Arc::default() },
             addresses: Addresses::default(),
             policy: Policy::default(),
+            trust: TrustSubscription { asked: false, due: false, held: None, record },
             uses_due: false,
             reconnect_due: false,
             urgent: false,
@@ -114,6 +128,10 @@ impl Subscriber {
                 policy.take(request, stream);
                 Taken::default()
             }
+            TRUST_BUNDLE_TYPE => {
+                self.trust.take(request, stream);
+                Taken::default()
+            }
             USED_SERVICES_TYPE => {
                 self.uses_due |= !request.resource_names_subscribe.is_empty();
                 Taken::default()
@@ -130,6 +148,7 @@ impl Subscriber {
         let changes = self.stream.mailbox.take();
         self.since = self.since.or(changes.since);
         self.policy.due |= changes.policy && self.policy.asked;
+        self.trust.due |= changes.trust && self.trust.asked;
         self.addresses.collect(changes.subjects);
         self.forget_since();
         self.is_dirty()
@@ -150,8 +169,9 @@ impl Subscriber {
 
     /// Whether a flush may have something to send.
     pub(crate) fn is_dirty(&self) -> bool {
-        let Self { addresses, policy, uses_due, reconnect_due, .. } = self;
-        *reconnect_due || policy.due || !policy.gone.is_empty() || *uses_due || addresses.is_dirty()
+        let Self { addresses, policy, trust, uses_due, reconnect_due, .. } = self;
+        let is_due = *reconnect_due || policy.due || trust.due || *uses_due;
+        is_due || !policy.gone.is_empty() || addresses.is_dirty()
     }
 
     /// Whether the proxy waits for an answer, rather than for news.
@@ -167,9 +187,12 @@ impl Subscriber {
     /// The next batch, none where the proxy has everything.
     pub(crate) fn flush(&mut self) -> Option<Batch> {
         self.collect();
-        let Self { stream, addresses, policy, uses_due, reconnect_due, urgent, .. } = self;
+        let Self { stream, addresses, policy, trust, uses_due, reconnect_due, urgent, .. } = self;
         if std::mem::take(reconnect_due) {
             return Some(Batch { type_url: RECONNECT_TYPE, ..Batch::default() });
+        }
+        if let Some(batch) = trust.flush(stream) {
+            return Some(batch);
         }
         // First what the proxy needs to serve at all, then what makes it ask for more.
         if let Some(batch) = policy.flush(stream) {
@@ -191,6 +214,43 @@ impl Drop for Subscriber {
             let StreamKey { state, instance, mailbox, .. } = &self.stream;
             state.subscriptions.remove_policy(mailbox, instance);
         }
+        if self.trust.asked {
+            let StreamKey { state, mailbox, .. } = &self.stream;
+            state.subscriptions.remove_trust(mailbox);
+        }
+    }
+}
+
+impl TrustSubscription {
+    fn take(&mut self, request: proto::DeltaDiscoveryRequest, stream: &StreamKey) {
+        if let Some(in_use) = request.trust {
+            // A certificate that was signed before the bundle changed may have brought its earlier roots with it.
+            let published = stream.state.wanted_trust();
+            if published.is_some_and(|published| published.bundle != in_use.bundle) {
+                self.held = None;
+                self.due = self.asked;
+            }
+            self.record.report(in_use);
+        }
+        if !request.resource_names_subscribe.is_empty() {
+            if !std::mem::replace(&mut self.asked, true) {
+                stream.state.subscriptions.add_trust(&stream.mailbox);
+            }
+            self.due = true;
+        }
+    }
+
+    fn flush(&mut self, stream: &StreamKey) -> Option<Batch> {
+        if !std::mem::take(&mut self.due) {
+            return None;
+        }
+        let published = stream.state.published_trust()?;
+        if self.held.as_ref() == Some(&published.version) {
+            return None;
+        }
+        self.held = Some(published.version);
+        let resources = vec![published.resource];
+        Some(Batch { type_url: TRUST_BUNDLE_TYPE, resources, removed: Vec::new() })
     }
 }
 

@@ -26,6 +26,7 @@ pub(crate) struct Subscriptions(Mutex<Subscribed>);
 struct Subscribed {
     subjects: HashMap<Subject, Vec<Arc<Mailbox>>>,
     policies: HashMap<InstanceName, Vec<Arc<Mailbox>>>,
+    trust: Vec<Arc<Mailbox>>,
 }
 
 /// What has changed for one stream since it last looked.
@@ -42,6 +43,8 @@ pub(crate) struct StreamChanges {
     pub(crate) subjects: HashSet<Subject>,
     /// The policy of the stream's own workload has changed.
     pub(crate) policy: bool,
+    /// The trust bundle has changed.
+    pub(crate) trust: bool,
     /// When the first of the changes was received.
     pub(crate) since: Option<Instant>,
 }
@@ -59,13 +62,14 @@ impl Mailbox {
     /// Adds to the content, and wakes the stream unless it has been woken and has not looked yet.
     fn put(&self, since: Instant, new: StreamChanges) -> bool {
         let mut changes = self.changes();
-        let was_empty = changes.subjects.is_empty() && !changes.policy;
+        let was_empty = changes.subjects.is_empty() && !changes.policy && !changes.trust;
         if was_empty {
             changes.subjects = new.subjects;
         } else {
             changes.subjects.extend(new.subjects);
         }
         changes.policy |= new.policy;
+        changes.trust |= new.trust;
         changes.since.get_or_insert(since);
         drop(changes);
         if was_empty {
@@ -124,6 +128,21 @@ impl Subscriptions {
 
     pub(crate) fn remove_policy(&self, mailbox: &Arc<Mailbox>, of: &InstanceName) {
         remove(&mut self.subscribed().policies, of, mailbox);
+    }
+
+    pub(crate) fn add_trust(&self, mailbox: &Arc<Mailbox>) {
+        self.subscribed().trust.push(Arc::clone(mailbox));
+    }
+
+    pub(crate) fn remove_trust(&self, mailbox: &Arc<Mailbox>) {
+        self.subscribed().trust.retain(|one| !Arc::ptr_eq(one, mailbox));
+    }
+
+    /// Notifies the streams that subscribed to the trust bundle; returns how many of them it woke.
+    pub(crate) fn publish_trust(&self, since: Instant) -> u64 {
+        let all = self.subscribed();
+        let changed = || StreamChanges { trust: true, ..StreamChanges::default() };
+        all.trust.iter().map(|one| u64::from(one.put(since, changed()))).sum()
     }
 
     /// Whether a stream has subscribed to the subject.

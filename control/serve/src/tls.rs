@@ -4,15 +4,19 @@ use std::fmt;
 use std::sync::{Arc, PoisonError, RwLock};
 use std::time::{Duration, SystemTime};
 
-use leno_identity::{Authority, IssueError};
+use leno_identity::{Authority, IssueError, Trust};
+use rustls::ServerConfig;
 use rustls::crypto::{CryptoProvider, aws_lc_rs};
 use rustls::pki_types::CertificateDer;
-use rustls::server::WebPkiClientVerifier;
 use rustls::server::{
     ClientHello, NoServerSessionStorage, ResolvesServerCert, VerifierBuilderError,
 };
 use rustls::sign::CertifiedKey;
-use rustls::{RootCertStore, ServerConfig};
+use tokio::sync::watch;
+
+mod clients;
+
+use clients::ClientVerifier;
 
 /// Share of the certificate's life after which the next one is made, in percent.
 const RENEW_AT: u32 = 70;
@@ -36,6 +40,8 @@ pub enum TlsError {
 /// A certificate of the control plane's own, always one that holds.
 pub struct Credentials {
     authority: Arc<Authority>,
+    /// The changes of the authority since the first certificate was made.
+    changes: watch::Receiver<Arc<Trust>>,
     lifetime: Duration,
     /// The names of DNS that it is for; without any it is the control plane's identity.
     names: Vec<String>,
@@ -65,16 +71,23 @@ impl Credentials {
         lifetime: Duration,
         names: Vec<String>,
     ) -> Result<Self, TlsError> {
+        let changes = authority.changes();
         let current = RwLock::new(issue(&authority, lifetime, &names)?);
-        Ok(Self { authority, lifetime, names, current })
+        Ok(Self { authority, changes, lifetime, names, current })
     }
 
-    /// Replaces the certificate at 70 % of its life, for ever. New handshakes see the new one.
+    /// Replaces the certificate at 70 % of its life, and when the authority has changed, for ever. New handshakes see
+    /// the new one.
     pub async fn keep_fresh(&self) {
+        let mut changes = self.changes.clone();
         loop {
             let not_after = self.current.read().unwrap_or_else(PoisonError::into_inner).1;
             let left = not_after.duration_since(SystemTime::now()).unwrap_or_default();
-            tokio::time::sleep(left * RENEW_AT / 100).await;
+            tokio::select! {
+                () = tokio::time::sleep(left * RENEW_AT / 100) => {}
+                // It is held here, so its sender does not end.
+                _ = changes.changed() => {}
+            }
             match issue(&self.authority, self.lifetime, &self.names) {
                 Ok(next) => {
                     *self.current.write().unwrap_or_else(PoisonError::into_inner) = next;
@@ -106,18 +119,10 @@ impl Credentials {
     /// TLS 1.3, HTTP/2, a client certificate of the trust bundle or none. Nothing is resumed, so
     /// every connection shows a certificate that holds now.
     pub(crate) fn server_config(self: &Arc<Self>) -> Result<ServerConfig, TlsError> {
-        let provider = provider();
-        let mut roots = RootCertStore::empty();
-        for root in self.authority.roots_der() {
-            roots.add(CertificateDer::from(root))?;
-        }
-        let verifier =
-            WebPkiClientVerifier::builder_with_provider(Arc::new(roots), Arc::clone(&provider))
-                .allow_unauthenticated()
-                .build()?;
-        let mut config = ServerConfig::builder_with_provider(provider)
+        let verifier = ClientVerifier::new(Arc::clone(&self.authority))?;
+        let mut config = ServerConfig::builder_with_provider(provider())
             .with_protocol_versions(&[&rustls::version::TLS13])?
-            .with_client_cert_verifier(verifier)
+            .with_client_cert_verifier(Arc::new(verifier))
             .with_cert_resolver(Arc::clone(self) as Arc<dyn ResolvesServerCert>);
         config.alpn_protocols = vec![b"h2".to_vec()];
         config.session_storage = Arc::new(NoServerSessionStorage {});

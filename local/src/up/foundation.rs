@@ -88,11 +88,12 @@ pub(super) async fn lay(
     let zone = serve_dns(&switch, upstreams)?;
     let tokens = Tokens::prepare(layout)?;
     // Made here and not by the controller, so that no proxy has to wait for the roots.
-    let authority = Authority::open(&layout.control(), tokens.trust_domain());
+    let issuer = options.issuer.as_deref();
+    let authority = Authority::open(&layout.control(), issuer, tokens.trust_domain());
     let authority = authority.map_err(io::Error::other).attempt(|| {
         format!("cannot open the certificate authority in {}", layout.control().display())
     })?;
-    record::write_atomically(&layout.roots(), authority.roots_pem().as_bytes(), 0o644)?;
+    record::write_atomically(&layout.roots(), authority.trust().roots_pem().as_bytes(), 0o644)?;
     let proxy = proxy::Settings {
         machine: leno_capture::Report::probe(),
         trust_domain: tokens.trust_domain().to_string(),

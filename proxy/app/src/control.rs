@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context;
-use leno_discovery::{Certificate, Client, Settings};
+use leno_discovery::{Certificate, Client, Directory, Settings};
 use leno_inbound::LimitTable;
 use leno_names::{Names, Resolvers};
 use leno_tls::{Credentials, CredentialsError, Keyring};
@@ -35,7 +35,8 @@ pub(crate) fn setup(flags: &Flags) -> anyhow::Result<Setup> {
     let keyring = Keyring::new();
     let identity = watch::Sender::new(IdentityState::default());
     let identity_seen = identity.subscribe();
-    spawn_local(follow(client.certificates(), keyring.clone(), identity));
+    let directory_used = directory.clone();
+    spawn_local(follow(client.certificates(), keyring.clone(), identity, directory_used));
     spawn_local(async move { match client.run().await {} });
     Ok(Setup {
         instance,
@@ -78,6 +79,7 @@ async fn follow(
     mut certificates: watch::Receiver<Option<Arc<Certificate>>>,
     keyring: Keyring,
     identity: watch::Sender<IdentityState>,
+    directory: Directory,
 ) {
     while certificates.changed().await.is_ok() {
         let certificate = certificates.borrow_and_update().clone();
@@ -85,6 +87,7 @@ async fn follow(
         match put_into_use(&certificate, &keyring) {
             Ok(state) => {
                 identity.send_replace(state);
+                directory.uses(&certificate);
             }
             Err(error) => {
                 tracing::error!(%error, "a certificate that was issued cannot be used");
@@ -103,7 +106,8 @@ fn put_into_use(
         der(&certificate.chain_der),
         key.into(),
         der(&certificate.roots_der),
-    )?;
+    )?
+    .with_revoked(certificate.revoked.clone());
     let state = IdentityState::of(&credentials);
     keyring.rotate(credentials)?;
     Ok(state)

@@ -111,6 +111,7 @@ impl Setup {
             policy: self.policy.clone(),
             connector: self.keyring.connector(),
             acceptor: self.keyring.acceptor(),
+            credentials: self.keyring.watch(),
             limits: Limits { response_wait: self.response_wait, ..Limits::default() },
             outbound: self.outbound.clone(),
             inbound: self.inbound.clone(),

@@ -16,7 +16,7 @@ use leno_names::Names;
 use leno_outbound::{Fixed, Outbound};
 use leno_telemetry::access::Log;
 use leno_telemetry::{Counter, Registry, Snapshot};
-use leno_tls::{Acceptor, Connector};
+use leno_tls::{Acceptor, Connector, TlsConfigs};
 use leno_transport::budget::{self, Budget, Charge};
 use leno_transport::{
     Activity, Admission, Directions, Io, Listener, MIN_CONNECTIONS, panics, spawn_contained,
@@ -49,6 +49,8 @@ pub(crate) struct Plan {
     pub(crate) policy: watch::Receiver<Option<Arc<ServerPolicy>>>,
     pub(crate) connector: Connector,
     pub(crate) acceptor: Acceptor,
+    /// What both use, for the sake of revocations.
+    pub(crate) credentials: watch::Receiver<Option<Arc<TlsConfigs>>>,
     pub(crate) limits: Limits,
     pub(crate) outbound: Vec<SocketAddr>,
     pub(crate) inbound: Vec<SocketAddr>,
@@ -185,7 +187,7 @@ async fn serve(
         }
     };
     let addresses = outbound.iter().chain(&inbound).map(Listener::address).collect();
-    let mut policy = plan.policy.clone();
+    let (mut policy, mut credentials) = (plan.policy.clone(), plan.credentials.clone());
     let planes = Rc::new(Planes::new(plan));
     planes.follow(policy.borrow_and_update().as_deref());
     for listener in outbound {
@@ -207,6 +209,9 @@ async fn serve(
             Ok(()) = policy.changed() => {
                 planes.follow(policy.borrow_and_update().as_deref());
                 planes.inbound.follow();
+            }
+            Ok(()) = credentials.changed() => {
+                planes.end_revoked(credentials.borrow_and_update().as_deref());
             }
             _ = sweep.tick() => planes.sweep(),
         }
@@ -288,6 +293,14 @@ impl Planes {
         if let Some(policy) = policy {
             self.outbound.follow(policy);
             self.activity.close(policy.closes());
+        }
+    }
+
+    /// Ends the connections whose peers have shown a certificate that was revoked since.
+    fn end_revoked(&self, credentials: Option<&TlsConfigs>) {
+        if let Some(configs) = credentials {
+            let ended = leno_tls::end_revoked(configs.credentials().revoked());
+            self.registry.count_many(Counter::Revoked, ended);
         }
     }
 

@@ -58,7 +58,22 @@ impl Client {
         tokio::select! {
             never = identity.clone().run() => never,
             never = discover(&settings, &live, &identity) => never,
+            never = trust(&live, &identity) => never,
             never = leases::run(&settings, questions, certificates) => never,
+        }
+    }
+}
+
+/// Puts every trust bundle that is sent into use. Of a bundle and the roots that came with a certificate, those that
+/// came last hold: a control plane that cannot be reached for discovery may still issue.
+async fn trust(live: &Live, identity: &IdentityClient) -> Infallible {
+    let mut bundles = live.trust();
+    loop {
+        // The sender lives as long as `live`.
+        let _ended = bundles.changed().await;
+        let bundle = bundles.borrow_and_update().clone();
+        if let Some(bundle) = bundle {
+            identity.trust(&bundle);
         }
     }
 }

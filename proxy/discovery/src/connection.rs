@@ -76,7 +76,16 @@ impl Connection {
         settings: &Settings,
         own: Option<&Certificate>,
     ) -> Result<Self, ConnectError> {
-        let roots = roots(settings, own)?;
+        Self::open_as(settings, own, own).await
+    }
+
+    /// The same, which trusts the roots of `current` and presents `own`.
+    pub(crate) async fn open_as(
+        settings: &Settings,
+        current: Option<&Certificate>,
+        own: Option<&Certificate>,
+    ) -> Result<Self, ConnectError> {
+        let roots = roots(settings, current)?;
         let config = tls::config(roots, settings.trust_domain.control_plane(), own)
             .map_err(ConnectError::Config)?;
         let connector = TlsConnector::from(Arc::new(config));

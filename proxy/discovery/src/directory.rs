@@ -8,9 +8,12 @@ use std::time::Duration;
 
 use leno_types::mesh::{Resolution, ServerPolicy, Service, Subject};
 use leno_types::{InstanceName, ServiceName, canonical};
+use leno_wire::proto::TrustInUse;
+use leno_wire::trust::{TrustBundle, bundle_hash};
 use tokio::sync::{Notify, watch};
 use tokio::time::Instant;
 
+use crate::certificate::Certificate;
 use crate::leases::Leases;
 use crate::table::{HeldService, Resource, Table};
 use crate::watches::{Asker, Watches};
@@ -55,7 +58,9 @@ pub(crate) struct Live {
     /// Whether every service that workloads of the same identity use is resolved.
     prefetched: watch::Sender<bool>,
     policy: watch::Sender<Option<Arc<ServerPolicy>>>,
-    /// Notifies the client that `State::watches` has changed.
+    /// The trust bundle that the control plane has sent.
+    trust: watch::Sender<Option<Arc<TrustBundle>>>,
+    /// Notifies the client that `State::watches` or `State::in_use` has changed.
     wanted: Notify,
 }
 
@@ -70,6 +75,8 @@ struct State {
     refused: u64,
     nacks: u64,
     connects: u64,
+    /// What handshakes use, and whether that was not reported on this stream yet.
+    in_use: Option<(TrustInUse, bool)>,
 }
 
 struct Fixed {
@@ -175,6 +182,15 @@ impl Directory {
         }
     }
 
+    /// Acknowledges to the control plane that all handshakes from now on use this certificate and its roots. Does
+    /// nothing for a fixed directory.
+    pub fn uses(&self, certificate: &Certificate) {
+        if let Kind::Live(live) = &self.0 {
+            let bundle = bundle_hash(&certificate.roots_der);
+            live.set_in_use(TrustInUse { bundle, issuer: certificate.issuer.clone() });
+        }
+    }
+
     /// Leases of shared rate limits.
     #[must_use]
     pub fn leases(&self) -> &Leases {
@@ -220,12 +236,14 @@ impl Live {
             refused: 0,
             nacks: 0,
             connects: 0,
+            in_use: None,
         };
         Self {
             instance,
             state: Mutex::new(state),
             prefetched: watch::Sender::new(false),
             policy: watch::Sender::new(None),
+            trust: watch::Sender::new(None),
             wanted: Notify::new(),
         }
     }
@@ -350,6 +368,40 @@ impl Live {
             *current = policy;
             differs
         });
+    }
+
+    /// Takes a bundle that the control plane has sent.
+    pub(crate) fn set_trust(&self, bundle: TrustBundle) {
+        self.trust.send_replace(Some(Arc::new(bundle)));
+    }
+
+    /// The trust bundle that the control plane has sent last.
+    pub(crate) fn trust(&self) -> watch::Receiver<Option<Arc<TrustBundle>>> {
+        self.trust.subscribe()
+    }
+
+    fn set_in_use(&self, in_use: TrustInUse) {
+        let mut state = self.state();
+        if state.in_use.as_ref().is_some_and(|(before, _)| *before == in_use) {
+            return;
+        }
+        state.in_use = Some((in_use, true));
+        drop(state);
+        self.wanted.notify_one();
+    }
+
+    /// What handshakes use, for the first request of a stream.
+    pub(crate) fn in_use(&self) -> Option<TrustInUse> {
+        self.state().in_use.as_mut().map(|(in_use, is_new)| {
+            *is_new = false;
+            in_use.clone()
+        })
+    }
+
+    /// The same, if it has changed since it was reported.
+    pub(crate) fn take_in_use(&self) -> Option<TrustInUse> {
+        let is_new = self.state().in_use.as_ref().is_some_and(|(_, is_new)| *is_new);
+        if is_new { self.in_use() } else { None }
     }
 
     /// Applies the addresses of one response.

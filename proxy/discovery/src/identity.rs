@@ -12,8 +12,10 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
+use leno_types::Revocations;
 use leno_wire::proto;
 use leno_wire::proto::identity_client::IdentityClient as Rpc;
+use leno_wire::trust::TrustBundle;
 use rcgen::{CertificateParams, DistinguishedName, KeyPair, PKCS_ECDSA_P256_SHA256};
 use tokio::sync::{Notify, watch};
 use tokio::time::{sleep, timeout};
@@ -36,6 +38,8 @@ const RENEW_AT: f64 = 0.7;
 const RENEW_JITTER: f64 = 0.05;
 /// Shortest wait between renewals whatever the lifetime is. It bounds the cost of a wrong clock.
 const SHORTEST_RENEWAL: Duration = Duration::from_secs(1);
+/// Longest wait before a certificate is renewed because another key signs now.
+const LONGEST_SPREAD: Duration = Duration::from_secs(3);
 /// Largest token in bytes. A Kubernetes service-account token has about 1 KiB.
 const MAX_TOKEN: usize = 64 * 1024;
 /// Most certificates of a chain or trust bundle.
@@ -47,6 +51,8 @@ pub struct IdentityClient {
     settings: Arc<Settings>,
     certificate: watch::Sender<Option<Arc<Certificate>>>,
     wanted: Arc<Notify>,
+    /// What the control plane has sent last.
+    bundle: watch::Sender<Option<Arc<TrustBundle>>>,
 }
 
 /// Why there is no certificate.
@@ -76,7 +82,8 @@ impl IdentityClient {
     /// Creates the client without sending anything.
     #[must_use]
     pub fn new(settings: Arc<Settings>) -> Self {
-        Self { settings, certificate: watch::Sender::new(None), wanted: Arc::default() }
+        let (certificate, wanted) = (watch::Sender::new(None), Arc::default());
+        Self { settings, certificate, wanted, bundle: watch::Sender::new(None) }
     }
 
     /// The certificate in use. `None` until the first was issued. An old certificate stays until
@@ -89,6 +96,38 @@ impl IdentityClient {
     /// Renews the certificate early, because the control plane does not accept it.
     pub(crate) fn renew(&self) {
         self.wanted.notify_one();
+    }
+
+    /// Verifies peers with the roots of `bundle` from now on, and renews the certificate if another key signs now.
+    pub(crate) fn trust(&self, bundle: &Arc<TrustBundle>) {
+        self.certificate.send_if_modified(|current| {
+            let Some(certificate) = current else { return false };
+            if certificate.roots_der == bundle.roots && certificate.revoked == bundle.revoked {
+                return false;
+            }
+            let roots_der = bundle.roots.iter().map(|root| root.to_vec()).collect();
+            let revoked = bundle.revoked.clone();
+            let next = Certificate { roots_der, revoked, ..Certificate::clone(certificate) };
+            *current = Some(Arc::new(next));
+            true
+        });
+        self.bundle.send_replace(Some(Arc::clone(bundle)));
+    }
+
+    /// Waits until the control plane says that the certificate is to be renewed early.
+    async fn outdated(&self, certificate: &Certificate) {
+        let mut bundle = self.bundle.subscribe();
+        let is_outdated = |bundle: &Option<Arc<TrustBundle>>| {
+            bundle.as_ref().is_some_and(|bundle| certificate.is_outdated(bundle))
+        };
+        // The sender lives as long as `self`. The value is locked while it is held.
+        let is_urgent = bundle.wait_for(is_outdated).await.is_ok_and(|bundle| {
+            bundle.as_ref().is_some_and(|bundle| certificate.is_revoked(&bundle.revoked))
+        });
+        // Peers refuse a revoked certificate; any other one is accepted on, and all proxies learn of it at once.
+        if !is_urgent {
+            sleep(LONGEST_SPREAD.mul_f64(random_fraction())).await;
+        }
     }
 
     /// Requests one certificate, with a new key.
@@ -104,7 +143,8 @@ impl IdentityClient {
         let (key, csr) = request().map_err(IdentityError::Request)?;
         // Presents no certificate: the token is enough, and a certificate that has expired would be
         // refused.
-        let connection = Connection::open(&self.settings, None).await?;
+        let current = self.certificate.borrow().clone();
+        let connection = Connection::open_as(&self.settings, current.as_deref(), None).await?;
         let mut rpc = Rpc::with_origin(connection, Connection::origin());
         let request =
             proto::IssueCertificateRequest { csr: csr.into(), token: token.trim().to_owned() };
@@ -113,7 +153,11 @@ impl IdentityClient {
             .map_err(|_| IdentityError::Timeout)?
             .map_err(IdentityError::Refused)?
             .into_inner();
-        certificate(answer, &key)
+        let mut issued = certificate(answer, &key)?;
+        if let Some(bundle) = &*self.bundle.borrow() {
+            issued.revoked = bundle.revoked.clone();
+        }
+        Ok(issued)
     }
 
     /// Gets a certificate and renews it, for as long as the future is polled.
@@ -124,7 +168,8 @@ impl IdentityClient {
                 Ok(certificate) => {
                     let remaining = remaining(&certificate);
                     tracing::info!(remaining_s = remaining.as_secs(), "certificate issued");
-                    self.certificate.send_replace(Some(Arc::new(certificate)));
+                    let certificate = Arc::new(certificate);
+                    self.certificate.send_replace(Some(Arc::clone(&certificate)));
                     let longest = (remaining / 20).clamp(LONGEST_WAIT / 6, LONGEST_WAIT_RENEWAL);
                     backoff = Backoff::new(FIRST_WAIT, longest);
                     // Even if the control plane refuses every certificate, it gets no more requests
@@ -134,6 +179,7 @@ impl IdentityClient {
                     tokio::select! {
                         () = sleep(due.saturating_sub(SHORTEST_RENEWAL)) => {}
                         () = self.wanted.notified() => {}
+                        () = self.outdated(&certificate) => {}
                     }
                 }
                 Err(error) => {
@@ -181,6 +227,8 @@ fn certificate(
         key_der: key.serialize_der(),
         roots_der: answer.roots.into_iter().map(Vec::from).collect(),
         not_after,
+        issuer: answer.issuer,
+        revoked: Revocations::default(),
     })
 }
 
@@ -213,6 +261,7 @@ mod tests {
             chain: vec![b"leaf".as_slice().into()],
             roots: vec![b"root".as_slice().into()],
             not_after_unix_s: i64::from(u32::MAX),
+            issuer: "key".to_owned(),
         };
         assert!(certificate(good.clone(), &key).is_ok());
         for bad in [

@@ -3,8 +3,9 @@
 //! ```text
 //!   first requests: the services that workloads of the same identity use,
 //!                   every watched subject, with the versions held,
-//!                   the proxy's own policy          --> responses --> ack or nack
-//!   later requests: subjects newly watched, subjects no longer watched
+//!                   the proxy's own policy,
+//!                   the trust bundle                --> responses --> ack or nack
+//!   later requests: subjects newly watched, subjects no longer watched, the trust bundle in use
 //! ```
 
 use std::error::Error;
@@ -18,8 +19,8 @@ use leno_wire::proto::{
     Any, DeltaDiscoveryRequest, DeltaDiscoveryResponse, Node, Resource, Status,
 };
 use leno_wire::{
-    ADDRESS_TYPE, Bytes, MAX_MESSAGE, RECONNECT_TYPE, SERVER_POLICY_TYPE, USED_SERVICES_TYPE,
-    decode, names,
+    ADDRESS_TYPE, Bytes, MAX_MESSAGE, RECONNECT_TYPE, SERVER_POLICY_TYPE, TRUST_BUNDLE_TYPE,
+    USED_SERVICES_TYPE, decode, names,
 };
 use tokio::sync::mpsc;
 use tokio::time::{MissedTickBehavior, interval, timeout};
@@ -188,7 +189,15 @@ impl Requests {
         .await?;
         self.send(DeltaDiscoveryRequest {
             type_url: SERVER_POLICY_TYPE.to_owned(),
+            resource_names_subscribe: vec![id.clone()],
+            ..Default::default()
+        })
+        .await?;
+        self.send(DeltaDiscoveryRequest {
+            type_url: TRUST_BUNDLE_TYPE.to_owned(),
+            // There is one, whatever its name is.
             resource_names_subscribe: vec![id],
+            trust: live.in_use(),
             ..Default::default()
         })
         .await
@@ -197,6 +206,14 @@ impl Requests {
     /// A subject that is in both lists was dropped and is watched again. The control plane reads
     /// the unsubscriptions first.
     async fn change(&self, live: &Live) -> Result<(), StreamError> {
+        if let Some(in_use) = live.take_in_use() {
+            self.send(DeltaDiscoveryRequest {
+                type_url: TRUST_BUNDLE_TYPE.to_owned(),
+                trust: Some(in_use),
+                ..Default::default()
+            })
+            .await?;
+        }
         let ((add, remove), prefetch) = (live.take_changes(), live.take_prefetch());
         if add.is_empty() && remove.is_empty() && prefetch.is_empty() {
             return Ok(());
@@ -228,6 +245,7 @@ fn take(live: &Live, response: DeltaDiscoveryResponse) -> DeltaDiscoveryRequest 
         ADDRESS_TYPE => addresses(live, response),
         SERVER_POLICY_TYPE => policies(live, response),
         USED_SERVICES_TYPE => uses(live, response),
+        TRUST_BUNDLE_TYPE => trust(live, response),
         RECONNECT_TYPE => Vec::new(),
         other => vec![format!("{other:?} was not asked for")],
     };
@@ -319,6 +337,18 @@ fn uses(live: &Live, response: DeltaDiscoveryResponse) -> Vec<String> {
     for (resource, any) in received {
         match decode::used_services(&any) {
             Ok(services) => live.prefetch(services),
+            Err(error) => problems.push(format!("{}: {}", resource.name, crate::chain(&error))),
+        }
+    }
+    problems
+}
+
+/// Passes a trust bundle on. A bundle that is removed stays in use: without it no peer could be verified.
+fn trust(live: &Live, response: DeltaDiscoveryResponse) -> Vec<String> {
+    let (received, mut problems) = received(response.resources);
+    for (resource, any) in received {
+        match decode::trust_bundle(&any) {
+            Ok(bundle) => live.set_trust(bundle),
             Err(error) => problems.push(format!("{}: {}", resource.name, crate::chain(&error))),
         }
     }

@@ -88,6 +88,8 @@ counters! {
     OutboundHandshake = "leno_tls_handshakes" r#"direction="outbound""#,
     /// TLS handshakes between proxies that succeeded.
     InboundHandshake = "leno_tls_handshakes" r#"direction="inbound""#,
+    /// Connections between proxies that were closed because the certificate of the other side was revoked.
+    Revoked = "leno_tls_revoked" "",
     /// TLS handshakes with servers outside of the mesh that failed.
     ExternalHandshakeFailed = "leno_external_tls_handshake_failures" "",
     /// TLS handshakes with servers outside of the mesh that succeeded.

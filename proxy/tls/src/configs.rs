@@ -81,7 +81,7 @@ impl TlsConfigs {
         let verifier = ClientVerifier::new(Arc::clone(&roots), Arc::clone(&provider), domain)
             .map_err(as_rustls)
             .map_err(unusable("trust bundle"))?;
-        let verifier = Arc::new(verifier);
+        let verifier = Arc::new(verifier.without(credentials.revoked().clone()));
         let server = |clients: Arc<dyn ClientCertVerifier>| {
             server((&provider, &clock), &key, clients).map_err(unusable("provider"))
         };
@@ -117,17 +117,14 @@ impl TlsConfigs {
         Arc::clone(&self.open_server)
     }
 
-    /// The identity of a client with this chain, by the same rules as in [`Self::server`].
+    /// The certificate of a client with this chain, by the same rules as in [`Self::server`].
     ///
     /// # Errors
     /// [`HandshakeError::Refused`], with the reason why the chain proves no identity.
-    pub(crate) fn identify(
-        &self,
-        chain: &[CertificateDer<'_>],
-    ) -> Result<Identity, HandshakeError> {
+    pub(crate) fn identify(&self, chain: &[CertificateDer<'_>]) -> Result<Svid, HandshakeError> {
         let (own, intermediates) = chain.split_first().ok_or(Refusal::NoCertificate)?;
         self.verifier.verify_client_cert(own, intermediates, self.now()?)?;
-        Ok(Svid::read(own)?.identity)
+        Ok(Svid::read(own)?)
     }
 
     /// The configuration of a client that accepts the server `expected` only. Each configuration
@@ -152,6 +149,11 @@ impl TlsConfigs {
         // A server's name is its identity. An SNI would only reveal it to observers of the network.
         client.enable_sni = false;
         Arc::new(client)
+    }
+
+    /// Checks that a peer's certificate was not revoked.
+    pub(crate) fn check_revoked(&self, svid: &Svid) -> Result<(), Refusal> {
+        svid.check_revoked(self.credentials.revoked())
     }
 
     /// The time to check certificates against.

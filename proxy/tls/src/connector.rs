@@ -7,9 +7,9 @@ use std::time::Duration;
 
 use leno_transport::Peeked;
 use leno_types::Identity;
+use rustls::CommonState;
 use rustls::client::UnbufferedClientConnection;
 use rustls::server::UnbufferedServerConnection;
-use rustls::{CommonState, HandshakeKind};
 use rustls_pki_types::ServerName;
 use tokio::net::TcpStream;
 use tokio::sync::watch;
@@ -68,7 +68,7 @@ impl Connector {
         expected: &Identity,
         offered: &[Alpn],
     ) -> Result<TlsStream, HandshakeError> {
-        let current = current(&self.current)?;
+        let current = in_use(&self.current)?;
         let client = self.clients.borrow_mut().get(&current, expected);
         // rustls looks up sessions by the server's address.
         let server = ServerName::IpAddress(tcp.peer_addr()?.ip().into());
@@ -79,10 +79,9 @@ impl Connector {
         let alpn = agreed(session)
             .filter(|agreed| offered.contains(agreed))
             .ok_or(HandshakeError::NoProtocol)?;
-        if session.handshake_kind() == Some(HandshakeKind::Resumed) {
-            proven(session, &current)?.check_identity(expected)?;
-        }
-        Ok(TlsStream::new(tls, Ok(expected.clone()), alpn))
+        let svid = proven(session, &self.current)?;
+        svid.check_identity(expected)?;
+        Ok(TlsStream::new(tls, Ok(expected.clone()), alpn).revocable(&svid))
     }
 }
 
@@ -111,7 +110,7 @@ impl Acceptor {
         tcp: impl Into<Peeked<TcpStream>>,
         client: ClientIdentity,
     ) -> Result<TlsStream, HandshakeError> {
-        let current = current(&self.current)?;
+        let current = in_use(&self.current)?;
         let config = match client {
             ClientIdentity::Required => current.server(),
             ClientIdentity::Optional => current.open_server(),
@@ -120,24 +119,29 @@ impl Acceptor {
         let tls = in_time(Tls::new(tcp, Session::Server(session))).await?;
         let session = tls.common();
         let alpn = agreed(session).ok_or(HandshakeError::NoProtocol)?;
-        let identity = match client {
+        let svid = match client {
             ClientIdentity::Required => {
-                let svid = proven(session, &current)?;
+                let svid = proven(session, &self.current)?;
                 svid.check_domain(current.credentials().identity().trust_domain())?;
-                Ok(svid.identity)
+                Ok(svid)
             }
             ClientIdentity::Optional => {
                 // A resumed session is checked in full too: its ticket only proves what the client
                 // presented.
                 let chain = session.peer_certificates().unwrap_or_default();
-                current.identify(chain).map_err(|error| error.reason())
+                in_use(&self.current)?.identify(chain).map_err(|error| error.reason())
             }
         };
-        Ok(TlsStream::new(tls, identity, alpn))
+        let identity = svid.as_ref().map(|svid| svid.identity.clone()).map_err(|reason| *reason);
+        let stream = TlsStream::new(tls, identity, alpn);
+        Ok(match svid {
+            Ok(svid) => stream.revocable(&svid),
+            Err(_reason) => stream,
+        })
     }
 }
 
-fn current(current: &Current) -> Result<Arc<TlsConfigs>, HandshakeError> {
+fn in_use(current: &Current) -> Result<Arc<TlsConfigs>, HandshakeError> {
     current.borrow().clone().ok_or(HandshakeError::NoCredentials)
 }
 
@@ -153,10 +157,12 @@ fn agreed(session: &CommonState) -> Option<Alpn> {
 }
 
 /// The identity that the peer proved in this handshake, or in the one that began the resumed
-/// session.
-fn proven(session: &CommonState, current: &TlsConfigs) -> Result<Svid, HandshakeError> {
+/// session. Of a revocation that came meanwhile no connection would be ended that is not listed yet, so it counts.
+fn proven(session: &CommonState, latest: &Current) -> Result<Svid, HandshakeError> {
     let chain = session.peer_certificates().unwrap_or_default();
     let svid = Svid::read(chain.first().ok_or(Refusal::NoCertificate)?)?;
-    svid.check_time(current.now()?)?;
+    let latest = in_use(latest)?;
+    svid.check_time(latest.now()?)?;
+    latest.check_revoked(&svid)?;
     Ok(svid)
 }

@@ -8,7 +8,7 @@
 use std::fmt;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use leno_types::Identity;
+use leno_types::{Identity, Revocations};
 use rustls_pki_types::pem::PemObject;
 use rustls_pki_types::{CertificateDer, PrivateKeyDer};
 
@@ -27,6 +27,7 @@ pub struct Credentials {
     identity: Identity,
     not_before: SystemTime,
     not_after: SystemTime,
+    revoked: Revocations,
 }
 
 /// Why credentials are not usable.
@@ -76,7 +77,20 @@ impl Credentials {
             not_before: at(svid.not_before_s),
             not_after: at(svid.not_after_s),
             identity: svid.identity,
+            revoked: Revocations::default(),
         })
+    }
+
+    /// The same, for which these certificates of peers are accepted no longer.
+    #[must_use]
+    pub fn with_revoked(self, revoked: Revocations) -> Self {
+        Self { revoked, ..self }
+    }
+
+    /// The certificates of peers that are accepted no longer.
+    #[must_use]
+    pub fn revoked(&self) -> &Revocations {
+        &self.revoked
     }
 
     /// Builds credentials from PEM.

@@ -55,6 +55,9 @@ pub enum Refusal {
         /// The identity that the server presented.
         presented: Identity,
     },
+    /// It was revoked.
+    #[error("the certificate was revoked")]
+    Revoked,
     /// Any other error that webpki finds.
     #[error("the certificate is not valid: {0}")]
     Invalid(CertificateError),
@@ -77,6 +80,7 @@ impl Refusal {
             Self::NotAnIdentity(_) => "not-an-identity",
             Self::TrustDomain { .. } => "trust-domain",
             Self::Unexpected { .. } => "unexpected-identity",
+            Self::Revoked => "revoked",
             Self::Invalid(_) => "invalid",
         }
     }

@@ -2,7 +2,9 @@
 
 use leno_types::Identity;
 
+use crate::live::LiveConnection;
 use crate::tls::Tls;
+use crate::verify::Svid;
 
 /// The protocol inside mTLS of the mesh.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -50,6 +52,8 @@ impl Alpn {
 /// have none, and a server outside of the mesh has a name instead.
 #[derive(Debug)]
 pub struct TlsStream {
+    /// Dropped before the socket.
+    _live: Option<LiveConnection>,
     pub(crate) tls: Box<Tls>,
     /// The peer's identity, or for metrics and logs the reason why it has none.
     identity: Result<Identity, &'static str>,
@@ -58,7 +62,13 @@ pub struct TlsStream {
 
 impl TlsStream {
     pub(crate) fn new(tls: Box<Tls>, identity: Result<Identity, &'static str>, alpn: Alpn) -> Self {
-        Self { tls, identity, alpn }
+        Self { _live: None, tls, identity, alpn }
+    }
+
+    /// The same, which ends once the certificate of the peer is revoked.
+    pub(crate) fn revocable(self, svid: &Svid) -> Self {
+        let live = LiveConnection::new(self.tls.socket(), svid);
+        Self { _live: Some(live), ..self }
     }
 
     /// The identity that the peer has proven. `None` only for a client accepted under

@@ -13,6 +13,7 @@ mod outside;
 use std::time::Duration;
 
 use leno_transport::{CONNECT_TIMEOUT, Io, Listener};
+use leno_types::Revocations;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
@@ -216,4 +217,47 @@ async fn a_silent_peer_is_given_up() {
     let (_near, far) = pair().await;
     let server = mesh.acceptor.accept(far, ClientIdentity::Required).await;
     assert_eq!(server.unwrap_err().reason(), "timeout");
+}
+
+/// The certificates of the tests begin with the year 2030.
+const BEGIN_S: i64 = 1_893_456_000;
+
+#[tokio::test]
+async fn a_revoked_certificate_is_refused_and_its_connections_end() {
+    let mesh = Mesh::new();
+    let (mut client, mut server) = mesh.connected(Alpn::Http1).await;
+    let revoked = |uri: &str, begin| Revocations::new([(identity(uri), begin)]);
+    assert_eq!(end_revoked(&revoked(WEB, BEGIN_S - 1)), 0, "it began later");
+
+    let configs = |revoked: Revocations| {
+        let credentials = mesh.ca.credentials(CART).with_revoked(revoked);
+        TlsConfigs::with_clock(credentials, std::sync::Arc::new(mesh.clock.clone())).unwrap()
+    };
+    mesh.cart.set(configs(revoked(WEB, BEGIN_S)));
+    for (mode, outcome) in
+        [(ClientIdentity::Required, None), (ClientIdentity::Optional, Some("revoked"))]
+    {
+        let (_client, server) = mesh.handshake_with(Alpn::Http1, mode).await;
+        match outcome {
+            None => assert_eq!(server.unwrap_err().reason(), "revoked"),
+            Some(reason) => assert_eq!(server.unwrap().unproven(), Some(reason)),
+        }
+    }
+    // The client's end knows the server by a certificate that was not revoked.
+    assert_eq!(end_revoked(&revoked(WEB, BEGIN_S)), 1);
+    let mut byte = [0];
+    assert!(server.read(&mut byte).await.is_err(), "a cut stream is no complete one");
+    assert!(client.read(&mut byte).await.is_err());
+    drop((client, server));
+    assert_eq!(end_revoked(&revoked(WEB, BEGIN_S)), 0, "it is not listed any more");
+
+    mesh.cart.set(configs(Revocations::default()));
+    mesh.web.set(mesh.ca.configs(WEB, &mesh.clock));
+    let (client, _server) = mesh.connected(Alpn::Http1).await;
+    assert_eq!(
+        end_revoked(&revoked(CART, BEGIN_S)),
+        1,
+        "a client closes its connection to a server"
+    );
+    drop(client);
 }

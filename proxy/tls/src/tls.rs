@@ -55,6 +55,10 @@ impl Tls {
         self.session.common()
     }
 
+    pub(crate) fn socket(&self) -> &TcpStream {
+        &self.tcp
+    }
+
     /// Whether it holds no bytes, and no memory for bytes.
     #[cfg(test)]
     pub(crate) fn is_idle(&self) -> bool {

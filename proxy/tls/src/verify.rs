@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use leno_types::{Identity, TrustDomain};
+use leno_types::{Identity, Revocations, TrustDomain};
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
 use rustls::client::verify_server_cert_signed_by_trust_anchor;
 use rustls::crypto::{
@@ -63,6 +63,13 @@ impl Svid {
             Err(Refusal::Expired)
         } else {
             Ok(())
+        }
+    }
+
+    pub(crate) fn check_revoked(&self, revoked: &Revocations) -> Result<(), Refusal> {
+        match revoked.covers(&self.identity, self.not_before_s) {
+            true => Err(Refusal::Revoked),
+            false => Ok(()),
         }
     }
 
@@ -163,6 +170,7 @@ impl<C: CheckServer> ServerCertVerifier for ServerVerifier<C> {
 pub(crate) struct ClientVerifier {
     chain: Arc<dyn ClientCertVerifier>,
     domain: TrustDomain,
+    revoked: Revocations,
     is_optional: bool,
 }
 
@@ -176,7 +184,12 @@ impl ClientVerifier {
             // Every client of the mesh has one certificate, so hints would only cost bytes.
             .clear_root_hint_subjects()
             .build()?;
-        Ok(Self { chain, domain, is_optional: false })
+        Ok(Self { chain, domain, revoked: Revocations::default(), is_optional: false })
+    }
+
+    /// The same, for which these certificates prove nothing.
+    pub(crate) fn without(self, revoked: Revocations) -> Self {
+        Self { revoked, ..self }
     }
 
     /// The same for a server to which an identity is optional.
@@ -204,7 +217,9 @@ impl ClientCertVerifier for ClientVerifier {
             return Ok(ClientCertVerified::assertion());
         }
         let verified = self.chain.verify_client_cert(end_entity, intermediates, now)?;
-        Svid::read(end_entity)?.check_domain(&self.domain)?;
+        let svid = Svid::read(end_entity)?;
+        svid.check_domain(&self.domain)?;
+        svid.check_revoked(&self.revoked)?;
         Ok(verified)
     }
 

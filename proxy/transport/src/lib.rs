@@ -53,7 +53,7 @@ pub use hello::{ClientHello, Hello, OwnTls};
 pub use io::Io;
 pub use left::has_left;
 pub use listen::{BACKLOG, Family, Listener};
-pub use liveness::{SILENCE, is_unanswered};
+pub use liveness::{SILENCE, is_unanswered, shut_down};
 pub use local::{LocalAddresses, interface_addresses, own_addresses};
 pub use orig_dst::original_destination;
 pub use peeked::{MAX_PEEKED, Peeked, first_to_speak};

@@ -12,7 +12,7 @@
 #![expect(unsafe_code, reason = "no crate in use reads TCP_INFO of a socket")]
 
 use std::mem::{MaybeUninit, size_of};
-use std::os::fd::AsRawFd;
+use std::os::fd::{AsRawFd, RawFd};
 use std::time::Duration;
 
 use nix::libc;
@@ -59,6 +59,14 @@ pub fn is_unanswered(tcp: &TcpStream) -> bool {
         info.assume_init()
     };
     info.tcpi_unacked > 0 && info.tcpi_retransmits >= RETRANSMISSIONS
+}
+
+/// Ends a socket of this process in both directions, as if the peer had ended it; its owner finds out with the next read
+/// or write. Returns whether it was open.
+#[must_use]
+pub fn shut_down(socket: RawFd) -> bool {
+    use nix::sys::socket::{Shutdown, shutdown};
+    shutdown(socket, Shutdown::Both).is_ok()
 }
 
 #[cfg(test)]

@@ -22,6 +22,7 @@ mod flows;
 mod holes;
 mod http;
 mod http2;
+mod identity;
 mod life;
 mod node;
 mod pairs;
@@ -71,7 +72,7 @@ macro_rules! alone {
 pub(crate) use {alone, shared};
 
 /// All cases by group.
-pub(crate) fn all() -> [(&'static str, Vec<Case>); 17] {
+pub(crate) fn all() -> [(&'static str, Vec<Case>); 18] {
     [
         ("programs", programs::cases()),
         ("addressing", addressing::cases()),
@@ -117,6 +118,7 @@ pub(crate) fn all() -> [(&'static str, Vec<Case>); 17] {
             .collect(),
         ),
         ("encryption", encryption::cases()),
+        ("identity", identity::cases()),
         ("strangers", strangers::cases()),
         ("flows", flows::cases()),
         ("disturbance", disturbance::cases()),

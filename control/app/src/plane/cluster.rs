@@ -65,7 +65,7 @@ pub(super) async fn open(
     let webhook = Arc::new(Webhook::new(
         (*cluster.proxies).clone(),
         Arc::clone(&stored),
-        authority.webhook_secret(),
+        &authority.webhook_secret(),
     ));
     let hook = Hook {
         address: cluster.webhook,
@@ -130,9 +130,10 @@ fn led(
     leads: &watch::Receiver<bool>,
 ) -> Vec<Render> {
     let namespace = cluster.namespace.as_str();
-    let roots = RootsReconciler::new(client.clone(), authority.roots_pem());
-    let ProvenPaths { inject, validate } = ProvenPaths::new(authority.webhook_secret());
-    let hooks = WebhookReconciler::new(client.clone(), authority.roots_pem(), (inject, validate));
+    let trust = authority.trust();
+    let roots = RootsReconciler::new(client.clone(), trust.roots_pem());
+    let ProvenPaths { inject, validate } = ProvenPaths::new(&authority.webhook_secret());
+    let hooks = WebhookReconciler::new(client.clone(), trust.roots_pem(), (inject, validate));
     let of_statuses = Arc::clone(state);
     let [first, second, third, fourth, fifth] = std::array::from_fn(|_| leads.clone());
     vec![

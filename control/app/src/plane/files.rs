@@ -1,5 +1,6 @@
 //! A control plane of one machine's files.
 
+use std::path::Path;
 use std::sync::Arc;
 
 use anyhow::Context;
@@ -18,8 +19,12 @@ use crate::refused::RefusedLog;
 /// The namespace whose documents are the operator's, as in a cluster where it is not chosen.
 const NAMESPACE: &str = "leno-system";
 
-pub(super) fn open(files: &Files, trust_domain: &TrustDomain) -> anyhow::Result<Plane> {
-    let authority = Authority::open(&files.ca_dir, trust_domain)
+pub(super) fn open(
+    files: &Files,
+    issuer: Option<&Path>,
+    trust_domain: &TrustDomain,
+) -> anyhow::Result<Plane> {
+    let authority = Authority::open(&files.ca_dir, issuer, trust_domain)
         .with_context(|| format!("opening the authority in {}", files.ca_dir.display()))?;
     let tokens = TokenStore::open(&files.tokens)
         .with_context(|| format!("opening the tokens in {}", files.tokens.display()))?;

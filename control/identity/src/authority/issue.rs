@@ -19,6 +19,8 @@ pub struct Issued {
     pub chain_der: Vec<Vec<u8>>,
     /// When it expires, in whole seconds.
     pub not_after: SystemTime,
+    /// The identifier of the key that signed it, in lower-case hexadecimal.
+    pub issuer: String,
 }
 
 /// The control plane's own certificate and key.
@@ -56,7 +58,7 @@ pub enum IssueError {
         /// The authority's trust domain.
         ours: TrustDomain,
     },
-    /// The root has expired, or expires too soon for even the shortest certificate.
+    /// The root or the issuer has expired, or expires too soon for even the shortest certificate.
     #[error("the authority's own certificate ends too soon; replace the authority")]
     AuthorityEnds,
     /// Signing itself failed, or the system provides no random bytes.
@@ -164,10 +166,12 @@ impl Authority {
         if !(MIN_LIFETIME..=MAX_LIFETIME).contains(&lifetime) {
             return Err(IssueError::Lifetime(lifetime));
         }
-        if now + MIN_LIFETIME > self.not_after {
+        let trust = self.trust();
+        let signer = &trust.signer;
+        if now + MIN_LIFETIME > signer.not_after {
             return Err(IssueError::AuthorityEnds);
         }
-        let not_after = fields::seconds(now + lifetime).min(self.not_after);
+        let not_after = fields::seconds(now + lifetime).min(signer.not_after);
 
         let begin = now - CLOCK_SKEW.min(lifetime);
         let mut params = fields::params(begin, not_after).map_err(IssueError::Sign)?;
@@ -179,7 +183,9 @@ impl Authority {
         params.key_usages = vec![KeyUsagePurpose::DigitalSignature];
         params.extended_key_usages = holder.purposes;
         params.use_authority_key_identifier_extension = true;
-        let certificate = params.signed_by(key, &self.issuer).map_err(IssueError::Sign)?;
-        Ok(Issued { chain_der: vec![certificate.der().to_vec()], not_after })
+        let certificate = params.signed_by(key, &signer.issuer).map_err(IssueError::Sign)?;
+        let mut chain_der = vec![certificate.der().to_vec()];
+        chain_der.extend_from_slice(&signer.above_der);
+        Ok(Issued { chain_der, not_after, issuer: signer.key_id.clone() })
     }
 }

@@ -1,6 +1,5 @@
 //! The root: how it is created, stored in a directory, and checked when it is loaded.
 
-use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
@@ -15,7 +14,8 @@ use x509_parser::certificate::X509Certificate;
 use x509_parser::extensions::GeneralName;
 use x509_parser::prelude::FromDer;
 
-use super::{CLOCK_SKEW, RootPair, fields};
+use super::signer::{SignerPem, not_after};
+use super::{CLOCK_SKEW, fields};
 use crate::files::{self, FileError, Keep};
 use crate::p256::P256Key;
 
@@ -66,6 +66,21 @@ pub enum OpenError {
         /// The SPIFFE ID of the expected trust domain.
         wanted: String,
     },
+    /// The state file cannot be read.
+    #[error("{} does not hold the state of an authority; restore it, or remove it to begin a new authority", path.display())]
+    State {
+        /// The file.
+        path: PathBuf,
+        /// Where it is wrong.
+        #[source]
+        source: serde_json::Error,
+    },
+    /// An issuer was given, and a file of it is missing.
+    #[error("{} is missing: an issuer is tls.crt, tls.key and ca.crt", path.display())]
+    Missing {
+        /// The file.
+        path: PathBuf,
+    },
     /// A new key or certificate could not be created.
     #[error("cannot make a root")]
     Generate(#[source] rcgen::Error),
@@ -73,24 +88,17 @@ pub enum OpenError {
 
 /// A root certificate and its key.
 pub(super) struct Root {
-    pub(super) certificate: CertificateDer<'static>,
     pub(super) pem: String,
     pub(super) key: KeyPair,
-    pub(super) not_after: SystemTime,
 }
 
 impl Root {
-    /// Loads the pair, or creates it under a lock, so that only one process does.
+    /// Loads the pair, or creates it. The caller holds the directory's lock.
     pub(super) fn open(
         directory: &Path,
         trust_domain: &TrustDomain,
         now: SystemTime,
     ) -> Result<Self, OpenError> {
-        files::private_directory(directory)?;
-        let lock = File::open(directory).map_err(files::failed("open", directory))?;
-        // The lock is held while the pair is read or written, and ends with `lock`.
-        lock.lock().map_err(files::failed("lock", directory))?;
-
         let (certificate_path, key_path) =
             (directory.join(CERTIFICATE_FILE), directory.join(KEY_FILE));
         let certificate = files::read_bounded(&certificate_path, MAX_PEM)?;
@@ -118,6 +126,24 @@ impl Root {
         }
     }
 
+    /// Whether a file of a pair is in the directory.
+    pub(super) fn is_in(directory: &Path) -> bool {
+        [CERTIFICATE_FILE, KEY_FILE].iter().any(|name| directory.join(name).exists())
+    }
+
+    /// Removes the pair.
+    pub(super) fn remove_from(directory: &Path) -> Result<(), FileError> {
+        for path in [KEY_FILE, CERTIFICATE_FILE].map(|name| directory.join(name)) {
+            match std::fs::remove_file(&path) {
+                Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+                    return Err(files::failed("remove", &path)(error));
+                }
+                _ => {}
+            }
+        }
+        Ok(())
+    }
+
     /// A new key and a self-signed certificate for it.
     pub(super) fn generate(trust_domain: &TrustDomain, now: SystemTime) -> Result<Self, OpenError> {
         let key = KeyPair::generate_for(&PKCS_ECDSA_P256_SHA256).map_err(OpenError::Generate)?;
@@ -137,19 +163,16 @@ impl Root {
         params.is_ca = IsCa::Ca(BasicConstraints::Constrained(0));
         params.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::CrlSign];
         let certificate = params.self_signed(&key).map_err(OpenError::Generate)?;
-        Ok(Self { pem: certificate.pem(), certificate: certificate.into(), key, not_after })
+        Ok(Self { pem: certificate.pem(), key })
     }
 
-    /// Loads a pair that is stored elsewhere than in a directory.
-    pub(super) fn from_pair(
-        kept: &Path,
-        pair: &RootPair,
-        (trust_domain, now): (&TrustDomain, SystemTime),
-    ) -> Result<Self, OpenError> {
-        let key_path = kept.join(KEY_FILE);
-        let key = parse_key(pair.key_pem.as_bytes()).ok_or(OpenError::Key { path: key_path })?;
-        let certificate = pair.certificate_pem.as_bytes();
-        Self::load(&kept.join(CERTIFICATE_FILE), certificate, key, (trust_domain, now))
+    /// The root as what signs.
+    pub(super) fn signer(&self) -> SignerPem {
+        SignerPem {
+            certificates: self.pem.clone(),
+            key: self.key.serialize_pem(),
+            roots: self.pem.clone(),
+        }
     }
 
     fn load(
@@ -166,29 +189,36 @@ impl Root {
         let Ok(([], parsed)) = X509Certificate::from_der(&certificate) else {
             return Err(bad("does not hold an X.509 certificate"));
         };
-        check_authority(&parsed).map_err(bad)?;
+        check_own(path, &parsed, trust_domain)?;
         if parsed.public_key().raw != key.subject_public_key_info() {
             return Err(bad("does not belong to the key beside it, ca-key.pem"));
         }
-
-        let wanted = spiffe_id(trust_domain);
-        let found = uris(&parsed).join(", ");
-        if found != wanted {
-            return Err(OpenError::Foreign { path: path.to_owned(), found, wanted });
-        }
-
-        let end = u64::try_from(parsed.validity().not_after.timestamp()).unwrap_or(0);
-        let not_after = SystemTime::UNIX_EPOCH + Duration::from_secs(end);
-        if not_after <= now {
+        if not_after(&certificate).is_none_or(|end| end <= now) {
             return Err(bad("has expired; remove it and ca-key.pem to begin a new authority"));
         }
         let pem = String::from_utf8_lossy(pem).into_owned();
-        Ok(Self { certificate, pem, key, not_after })
+        Ok(Self { pem, key })
     }
 }
 
+/// Checks that a certificate is a root of this mesh.
+pub(super) fn check_own(
+    path: &Path,
+    certificate: &X509Certificate<'_>,
+    trust_domain: &TrustDomain,
+) -> Result<(), OpenError> {
+    let bad = |reason| OpenError::Certificate { path: path.to_owned(), reason };
+    check_root(certificate).map_err(bad)?;
+    let wanted = spiffe_id(trust_domain);
+    let found = uris(certificate).join(", ");
+    if found != wanted {
+        return Err(OpenError::Foreign { path: path.to_owned(), found, wanted });
+    }
+    Ok(())
+}
+
 /// Checks that a certificate is a root: self-signed by a P-256 key, and permitted to sign others.
-fn check_authority(certificate: &X509Certificate<'_>) -> Result<(), &'static str> {
+fn check_root(certificate: &X509Certificate<'_>) -> Result<(), &'static str> {
     let key = P256Key::from_spki(certificate.public_key()).ok_or("has a key other than P-256")?;
     let signed = key.verify(
         &certificate.signature_algorithm,
@@ -198,6 +228,11 @@ fn check_authority(certificate: &X509Certificate<'_>) -> Result<(), &'static str
     if !signed {
         return Err("is not signed by its own key");
     }
+    check_authority(certificate)
+}
+
+/// Checks that a certificate is permitted to sign others.
+pub(super) fn check_authority(certificate: &X509Certificate<'_>) -> Result<(), &'static str> {
     let authority = matches!(certificate.basic_constraints(), Ok(Some(basic)) if basic.value.ca);
     let signs = matches!(certificate.key_usage(), Ok(Some(usage)) if usage.value.key_cert_sign());
     if authority && signs { Ok(()) } else { Err("is not a certificate authority's") }

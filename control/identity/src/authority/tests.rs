@@ -20,10 +20,12 @@ use x509_parser::extensions::GeneralName;
 use x509_parser::prelude::FromDer;
 
 use super::{
-    Authority, CLOCK_SKEW, DEFAULT_LIFETIME, IssueError, Issued, MAX_LIFETIME, MIN_LIFETIME,
-    OpenError, RootPair,
+    Authority, AuthorityState, CLOCK_SKEW, DEFAULT_LIFETIME, IssueError, Issued, MAX_LIFETIME,
+    MIN_LIFETIME, OpenError, SignerPem,
 };
 use crate::files::FileError;
+
+mod given;
 
 const HOUR: Duration = Duration::from_hours(1);
 
@@ -76,20 +78,21 @@ fn verify(
     now: SystemTime,
 ) -> [Result<(), rustls::Error>; 2] {
     let mut roots = RootCertStore::empty();
-    for root in authority.roots_der() {
-        roots.add(CertificateDer::from(root)).unwrap();
+    for root in authority.trust().roots_der() {
+        roots.add(CertificateDer::from(root.as_slice())).unwrap();
     }
     let now = UnixTime::since_unix_epoch(now.duration_since(SystemTime::UNIX_EPOCH).unwrap());
     let leaf = CertificateDer::from(issued.chain_der[0].clone());
+    let above: Vec<_> = issued.chain_der[1..].iter().map(|der| der.as_slice().into()).collect();
     let provider = Arc::new(default_provider());
     let algorithms = provider.signature_verification_algorithms.all;
     let parsed = ParsedCertificate::try_from(&leaf).unwrap();
     let as_server =
-        verify_server_cert_signed_by_trust_anchor(&parsed, &roots, &[], now, algorithms);
+        verify_server_cert_signed_by_trust_anchor(&parsed, &roots, &above, now, algorithms);
     let as_client = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider)
         .build()
         .unwrap()
-        .verify_client_cert(&leaf, &[], now)
+        .verify_client_cert(&leaf, &above, now)
         .map(drop);
     [as_server, as_client]
 }
@@ -225,7 +228,7 @@ fn lifetimes_and_trust_domains_out_of_bounds_are_refused() {
 fn nothing_outlives_the_root() {
     let authority = Authority::ephemeral(&domain()).unwrap();
     let key = KeyPair::generate().unwrap();
-    let end = authority.not_after();
+    let end = authority.trust().not_after();
     let issued = authority.certify(&key, &web(), MAX_LIFETIME, end - HOUR).unwrap();
     assert_eq!(issued.not_after, end);
     let too_late = end - MIN_LIFETIME + Duration::from_secs(1);
@@ -259,8 +262,8 @@ fn the_control_plane_has_a_certificate_of_its_own() {
 #[test]
 fn the_root_vouches_for_its_trust_domain_and_signs_no_authority() {
     let authority = Authority::ephemeral(&domain()).unwrap();
-    let der = &authority.roots_der()[0];
-    let root = parse(der);
+    let trust = authority.trust();
+    let root = parse(&trust.roots_der()[0]);
     let names = root.subject_alternative_name().unwrap().unwrap().value;
     assert_eq!(names.general_names, [GeneralName::URI("spiffe://cluster.local")]);
     let basic = root.basic_constraints().unwrap().unwrap().value;
@@ -275,19 +278,22 @@ fn two_authorities_do_not_vouch_for_each_other() {
     let [ours, theirs] = [0, 1].map(|_| Authority::ephemeral(&domain()).unwrap());
     let issued = theirs.sign(&plain_request(), &web(), HOUR).unwrap();
     assert!(verify(&ours, &issued, SystemTime::now()).iter().all(Result::is_err));
-    assert_ne!(parse(&ours.roots_der()[0]).subject(), parse(&theirs.roots_der()[0]).subject());
+    assert_ne!(
+        parse(&ours.trust().roots_der()[0]).subject(),
+        parse(&theirs.trust().roots_der()[0]).subject()
+    );
 }
 
 #[test]
 fn an_authority_comes_back_with_the_same_root() {
     let temporary = tempfile::tempdir().unwrap();
     let directory = temporary.path().join("ca");
-    let first = Authority::open(&directory, &domain()).unwrap();
+    let first = Authority::open(&directory, None, &domain()).unwrap();
     let issued = first.sign(&plain_request(), &web(), HOUR).unwrap();
-    let second = Authority::open(&directory, &domain()).unwrap();
-    assert_eq!(first.roots_pem(), second.roots_pem());
-    assert_eq!(first.roots_der(), second.roots_der());
-    assert_eq!(first.not_after(), second.not_after());
+    let second = Authority::open(&directory, None, &domain()).unwrap();
+    assert_eq!(first.trust().roots_pem(), second.trust().roots_pem());
+    assert_eq!(first.trust().roots_der(), second.trust().roots_der());
+    assert_eq!(first.trust().not_after(), second.trust().not_after());
     assert_eq!(verify(&second, &issued, SystemTime::now()), [Ok(()), Ok(())]);
     let later = second.sign(&plain_request(), &web(), HOUR).unwrap();
     assert_eq!(verify(&first, &later, SystemTime::now()), [Ok(()), Ok(())]);
@@ -300,7 +306,9 @@ fn an_authority_comes_back_with_the_same_root() {
 #[test]
 fn processes_that_open_a_new_directory_at_once_agree() {
     let temporary = tempfile::tempdir().unwrap();
-    let open = || Authority::open(temporary.path(), &domain()).unwrap().roots_pem().to_owned();
+    let open = || {
+        Authority::open(temporary.path(), None, &domain()).unwrap().trust().roots_pem().to_owned()
+    };
     let roots: Vec<String> = std::thread::scope(|scope| {
         let threads: Vec<_> = (0..8).map(|_| scope.spawn(open)).collect();
         threads.into_iter().map(|thread| thread.join().unwrap()).collect()
@@ -312,10 +320,10 @@ fn processes_that_open_a_new_directory_at_once_agree() {
 fn half_a_pair_is_refused_and_left_alone() {
     for (gone, kept) in [("ca.pem", "ca-key.pem"), ("ca-key.pem", "ca.pem")] {
         let temporary = tempfile::tempdir().unwrap();
-        Authority::open(temporary.path(), &domain()).unwrap();
+        Authority::open(temporary.path(), None, &domain()).unwrap();
         let before = fs::read(temporary.path().join(kept)).unwrap();
         fs::remove_file(temporary.path().join(gone)).unwrap();
-        let refused = Authority::open(temporary.path(), &domain()).unwrap_err();
+        let refused = Authority::open(temporary.path(), None, &domain()).unwrap_err();
         assert!(matches!(refused, OpenError::Half { .. }), "{refused}");
         assert!(refused.to_string().contains(gone) && refused.to_string().contains(kept));
         assert_eq!(fs::read(temporary.path().join(kept)).unwrap(), before);
@@ -327,17 +335,17 @@ fn half_a_pair_is_refused_and_left_alone() {
 fn a_foreign_or_damaged_pair_is_refused() {
     let [ours, theirs] = [0, 1].map(|_| tempfile::tempdir().unwrap());
     let path = |name: &str| ours.path().join(name);
-    Authority::open(ours.path(), &domain()).unwrap();
-    Authority::open(theirs.path(), &domain()).unwrap();
+    Authority::open(ours.path(), None, &domain()).unwrap();
+    Authority::open(theirs.path(), None, &domain()).unwrap();
     let own = fs::read(path("ca.pem")).unwrap();
 
     let elsewhere = TrustDomain::new("elsewhere.test").unwrap();
-    let refused = Authority::open(ours.path(), &elsewhere).unwrap_err();
+    let refused = Authority::open(ours.path(), None, &elsewhere).unwrap_err();
     assert!(matches!(refused, OpenError::Foreign { .. }), "{refused}");
 
     let reason = |content: &[u8]| {
         fs::write(path("ca.pem"), content).unwrap();
-        Authority::open(ours.path(), &domain()).unwrap_err().to_string()
+        Authority::open(ours.path(), None, &domain()).unwrap_err().to_string()
     };
     let foreign = fs::read(theirs.path().join("ca.pem")).unwrap();
     assert!(reason(&foreign).contains("does not belong to the key"));
@@ -350,18 +358,18 @@ fn a_foreign_or_damaged_pair_is_refused() {
     assert!(reason(leaf.as_bytes()).contains("is not a certificate authority's"));
 
     fs::write(path("ca.pem"), &own).unwrap();
-    Authority::open(ours.path(), &domain()).unwrap();
+    Authority::open(ours.path(), None, &domain()).unwrap();
     let other = KeyPair::generate_for(&PKCS_ECDSA_P384_SHA384).unwrap().serialize_pem();
     fs::write(path("ca-key.pem"), other).unwrap();
-    let refused = Authority::open(ours.path(), &domain()).unwrap_err();
+    let refused = Authority::open(ours.path(), None, &domain()).unwrap_err();
     assert!(matches!(refused, OpenError::Key { .. }), "{refused}");
 }
 
 #[test]
 fn a_root_that_has_ended_is_refused() {
     let temporary = tempfile::tempdir().unwrap();
-    let root = Authority::open(temporary.path(), &domain()).unwrap();
-    let end = root.not_after();
+    let root = Authority::open(temporary.path(), None, &domain()).unwrap();
+    let end = root.trust().not_after();
     super::root::Root::open(temporary.path(), &domain(), end - HOUR).unwrap();
     let refused = super::root::Root::open(temporary.path(), &domain(), end).err().unwrap();
     assert!(refused.to_string().contains("has expired"), "{refused}");
@@ -370,10 +378,10 @@ fn a_root_that_has_ended_is_refused() {
 #[test]
 fn a_key_that_others_can_read_is_refused() {
     let temporary = tempfile::tempdir().unwrap();
-    Authority::open(temporary.path(), &domain()).unwrap();
+    Authority::open(temporary.path(), None, &domain()).unwrap();
     let key = temporary.path().join("ca-key.pem");
     fs::set_permissions(&key, fs::Permissions::from_mode(0o644)).unwrap();
-    let refused = Authority::open(temporary.path(), &domain()).unwrap_err();
+    let refused = Authority::open(temporary.path(), None, &domain()).unwrap_err();
     assert!(matches!(refused, OpenError::File(FileError::Exposed { .. })), "{refused}");
 }
 
@@ -387,21 +395,25 @@ fn a_debug_print_shows_no_key() {
 }
 
 #[test]
-fn a_pair_that_is_kept_elsewhere_is_the_same_authority_again() {
-    let (made, pair) = Authority::generate(&domain()).unwrap();
+fn a_state_that_is_kept_elsewhere_is_the_same_authority_again() {
+    let pem = Authority::new_root(&domain()).unwrap();
     let kept = std::path::Path::new("Secret leno-system/leno-ca");
-    let again = Authority::from_pair(kept, &pair, &domain()).unwrap();
-    assert_eq!(again.roots_der(), made.roots_der());
-    assert!(!format!("{pair:?}").contains("PRIVATE"), "{pair:?}");
+    let load = |pem: &SignerPem, domain: &TrustDomain| {
+        Authority::from_state(kept, AuthorityState::stable(pem.clone(), 0), domain)
+    };
+    let (made, again) = (load(&pem, &domain()).unwrap(), load(&pem, &domain()).unwrap());
+    assert_eq!(again.trust().roots_der(), made.trust().roots_der());
+    assert_eq!(again.webhook_secret(), made.webhook_secret());
+    assert!(!format!("{pem:?}").contains("PRIVATE"), "{pem:?}");
 
-    let (_, other) = Authority::generate(&domain()).unwrap();
-    let mixed = RootPair { key_pem: other.key_pem, ..pair.clone() };
-    let error = Authority::from_pair(kept, &mixed, &domain()).unwrap_err();
-    assert!(error.to_string().contains("Secret leno-system/leno-ca/ca.pem"), "{error}");
-    let broken = RootPair { key_pem: String::new(), ..pair.clone() };
-    let error = Authority::from_pair(kept, &broken, &domain()).unwrap_err();
-    assert!(matches!(error, OpenError::Key { .. }), "{error}");
+    let other = Authority::new_root(&domain()).unwrap();
+    let mixed = SignerPem { key: other.key, ..pem.clone() };
+    let error = load(&mixed, &domain()).unwrap_err();
+    assert!(error.to_string().contains("Secret leno-system/leno-ca has a certificate that does"));
+    let broken = SignerPem { key: String::new(), ..pem.clone() };
+    let error = load(&broken, &domain()).unwrap_err();
+    assert!(error.to_string().contains("no usable private key"), "{error}");
     let foreign = TrustDomain::new("example.com").unwrap();
-    let error = Authority::from_pair(kept, &pair, &foreign).unwrap_err();
+    let error = load(&pem, &foreign).unwrap_err();
     assert!(matches!(error, OpenError::Foreign { .. }), "{error}");
 }

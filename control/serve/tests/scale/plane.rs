@@ -50,7 +50,7 @@ pub(crate) fn serve(size: Size, roots: &Path, threads: usize) {
     let state = State::new(Index::new(IndexSettings::default()));
     state.apply(objects);
     let authority = Arc::new(Authority::ephemeral(&TrustDomain::default()).unwrap());
-    std::fs::write(roots, authority.roots_pem()).unwrap();
+    std::fs::write(roots, authority.trust().roots_pem()).unwrap();
     let authenticator = Arc::new(NamesAsTokens);
     let settings = Settings { authority, authenticator, lifetime: Duration::from_hours(1) };
     let (stop, stopped) = watch::channel(false);

@@ -7,8 +7,9 @@ use leno_resources::Kind;
 use leno_types::MtlsMode;
 use leno_types::mesh::{Distribution, Service};
 use leno_wire::decode::{self, Address};
-use leno_wire::proto::DeltaDiscoveryRequest;
-use leno_wire::{ADDRESS_TYPE, SERVER_POLICY_TYPE, USED_SERVICES_TYPE};
+use leno_wire::proto::{DeltaDiscoveryRequest, TrustInUse};
+use leno_wire::trust::bundle_hash;
+use leno_wire::{ADDRESS_TYPE, SERVER_POLICY_TYPE, TRUST_BUNDLE_TYPE, USED_SERVICES_TYPE};
 use tonic::Code;
 
 use crate::client::{self, Response, Stream, names};
@@ -394,4 +395,43 @@ fn versions(response: &Response) -> HashMap<String, String> {
 
 fn mode(response: &Response) -> MtlsMode {
     decode::server_policy(response.resources[0].resource.as_ref().unwrap()).unwrap().mtls
+}
+
+#[tokio::test]
+async fn a_proxy_that_uses_another_bundle_than_it_was_sent_is_sent_it_again() {
+    let plane = Plane::start(&workload("shop", "web", "10.89.0.2", "strict")).await;
+    let mut stream = plane.stream("shop/web-0").await;
+    let report = |bundle: &str, issuer: &str| DeltaDiscoveryRequest {
+        type_url: TRUST_BUNDLE_TYPE.to_owned(),
+        trust: Some(TrustInUse { bundle: bundle.to_owned(), issuer: issuer.to_owned() }),
+        ..Default::default()
+    };
+    stream.send(subscribed(TRUST_BUNDLE_TYPE, "shop/web-0")).await;
+    let sent = stream.next().await.unwrap();
+    let bundle = decode::trust_bundle(sent.resources[0].resource.as_ref().unwrap()).unwrap();
+    assert_eq!(bundle.roots, plane.authority.trust().roots_der());
+    let wanted = plane.state.wanted_trust().unwrap();
+    assert_eq!(wanted.bundle, bundle_hash(&bundle.roots));
+
+    // The roots of a certificate that was issued before a change.
+    stream.send(report("older", &bundle.issuer)).await;
+    let again = stream.next().await.unwrap();
+    assert_eq!(again.resources, sent.resources);
+    let proxies = plane.state.proxies();
+    assert_eq!(proxies[0].in_use.as_ref().unwrap().bundle, "older");
+
+    stream.send(report(&wanted.bundle, &wanted.issuer)).await;
+    // The answer to something else comes next, so nothing was sent again.
+    stream.send(subscribed(SERVER_POLICY_TYPE, "shop/web-0")).await;
+    assert_eq!(stream.next().await.unwrap().type_url, SERVER_POLICY_TYPE);
+    assert_eq!(plane.state.proxies()[0].in_use, Some(wanted));
+}
+
+/// A request that subscribes to one resource.
+fn subscribed(type_url: &str, name: &str) -> DeltaDiscoveryRequest {
+    DeltaDiscoveryRequest {
+        type_url: type_url.to_owned(),
+        resource_names_subscribe: vec![name.to_owned()],
+        ..Default::default()
+    }
 }

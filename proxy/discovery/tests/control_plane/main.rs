@@ -4,6 +4,7 @@
 mod leases;
 mod look_alike;
 mod plane;
+mod rotation;
 
 use std::net::IpAddr;
 use std::sync::Arc;

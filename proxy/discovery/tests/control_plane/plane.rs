@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use leno_discovery::{Client, Directory, Settings};
-use leno_identity::{Authority, TokenStore};
+use leno_identity::{Authority, AuthorityState, Store, TokenStore};
 use leno_index::{Index, Settings as IndexSettings};
 use leno_resources::Problem;
 use leno_serve::{LocalTokens, Server, Settings as ServeSettings, State};
@@ -32,6 +32,7 @@ pub(crate) struct Plane {
 }
 
 struct Running {
+    authority: Arc<Authority>,
     state: Arc<State>,
     stop: watch::Sender<bool>,
     server: JoinHandle<()>,
@@ -67,8 +68,9 @@ impl Plane {
     pub(crate) async fn restart(&mut self) {
         let trust_domain = TrustDomain::default();
         let ca = self.directory.path().join("ca");
-        let authority = Arc::new(Authority::open(&ca, &trust_domain).unwrap());
-        std::fs::write(self.directory.path().join("roots.pem"), authority.roots_pem()).unwrap();
+        let authority = Arc::new(Authority::open(&ca, None, &trust_domain).unwrap());
+        let roots = self.directory.path().join("roots.pem");
+        std::fs::write(roots, authority.trust().roots_pem()).unwrap();
         let state = State::new(Index::new(IndexSettings::default()));
         let source = FilesSource::open(&[self.directory.path().join("mesh.yaml")]).unwrap();
         let (sender, mut updates) = mpsc::channel(UPDATES);
@@ -78,6 +80,7 @@ impl Plane {
             other => panic!("the first documents are not good: {other:?}"),
         }
         let authenticator = Arc::new(LocalTokens::new(Arc::clone(&self.tokens)));
+        let signs = Arc::clone(&authority);
         let settings = ServeSettings { authority, authenticator, lifetime: self.lifetime };
         let server = Server::bind(self.address, settings, Arc::clone(&state)).await.unwrap();
         let server = server.with_stream_age(self.stream_age);
@@ -96,7 +99,7 @@ impl Plane {
                 }
             }
         });
-        self.running = Some(Running { state, stop, server, updates });
+        self.running = Some(Running { authority: signs, state, stop, server, updates });
     }
 
     pub(crate) async fn stop(&mut self) {
@@ -159,6 +162,22 @@ impl Plane {
     pub(crate) fn proxy(&self, instance: &str) -> (JoinHandle<Infallible>, Directory) {
         let (client, directory) = self.client(instance);
         (tokio::spawn(client.run()), directory)
+    }
+
+    pub(crate) fn state(&self) -> &State {
+        &self.running.as_ref().unwrap().state
+    }
+
+    pub(crate) fn authority(&self) -> &Authority {
+        &self.running.as_ref().unwrap().authority
+    }
+
+    /// Stores a state of the authority and puts it into use.
+    pub(crate) fn apply(&self, state: &AuthorityState) {
+        let ca = self.directory.path().join("ca");
+        Store::new(&ca).save(state).unwrap();
+        self.authority().apply(&ca, state.clone()).unwrap();
+        self.state().publish_trust(self.authority());
     }
 
     /// The value of one of the control plane's metrics.

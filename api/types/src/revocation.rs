@@ -1,0 +1,53 @@
+//! Certificates that are accepted no longer.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use crate::Identity;
+
+/// Most identities whose certificates are revoked at a time. A mesh with more of them needs another root.
+pub const MAX_REVOKED: usize = 1_024;
+
+/// Which certificates were revoked: those of an identity that begin at a time or before. Cheap to clone.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Revocations(Arc<BTreeMap<Identity, i64>>);
+
+impl Revocations {
+    /// Revokes the certificates of each identity that begin at the time, in seconds of Unix time, or before.
+    #[must_use]
+    pub fn new(last_not_before_s: impl IntoIterator<Item = (Identity, i64)>) -> Self {
+        Self(Arc::new(last_not_before_s.into_iter().collect()))
+    }
+
+    /// Whether a certificate of `identity` that begins then was revoked.
+    #[must_use]
+    pub fn covers(&self, identity: &Identity, not_before_s: i64) -> bool {
+        self.0.get(identity).is_some_and(|last| not_before_s <= *last)
+    }
+
+    /// Whether there is none.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// Each identity, with the latest begin of a certificate that was revoked.
+    pub fn iter(&self) -> impl Iterator<Item = (&Identity, i64)> {
+        self.0.iter().map(|(identity, last)| (identity, *last))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_certificate_that_begins_later_is_another_one() {
+        let web: Identity = "spiffe://cluster.local/ns/shop/sa/web".parse().unwrap();
+        let cart: Identity = "spiffe://cluster.local/ns/shop/sa/cart".parse().unwrap();
+        let revoked = Revocations::new([(web.clone(), 100)]);
+        assert!(revoked.covers(&web, 99) && revoked.covers(&web, 100));
+        assert!(!revoked.covers(&web, 101) && !revoked.covers(&cart, 1));
+        assert!(Revocations::default().is_empty() && !revoked.is_empty());
+    }
+}

@@ -1,0 +1,59 @@
+//! Trust bundles: what they hold, and the hash by which a proxy acknowledges one.
+
+use std::fmt::Write;
+
+use aws_lc_rs::digest::{Context, SHA256};
+use bytes::Bytes;
+use leno_types::Revocations;
+
+/// Most roots of a bundle: those of a few rotations.
+pub const MAX_ROOTS: usize = 32;
+
+/// Bytes of the digest that make the hash: a proxy that wanted another bundle with the same hash would only deceive
+/// itself, and 128 bits tell all others apart.
+const HASH_BYTES: usize = 16;
+
+/// What a proxy verifies the certificates of the mesh with.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TrustBundle {
+    /// X.509 in DER, at least one.
+    pub roots: Vec<Bytes>,
+    /// The key that signs certificates now.
+    pub issuer: String,
+    /// Certificates that are accepted no longer.
+    pub revoked: Revocations,
+}
+
+/// The hash of a bundle with these roots, in any order, in lower-case hexadecimal.
+#[must_use]
+pub fn bundle_hash<T: AsRef<[u8]>>(roots: &[T]) -> String {
+    let mut sorted: Vec<&[u8]> = roots.iter().map(AsRef::as_ref).collect();
+    sorted.sort_unstable();
+    sorted.dedup();
+    let mut context = Context::new(&SHA256);
+    for root in sorted {
+        // With the length no two lists of roots are the same bytes.
+        context.update(&(root.len() as u64).to_be_bytes());
+        context.update(root);
+    }
+    let digest = context.finish();
+    digest.as_ref()[..HASH_BYTES].iter().fold(String::new(), |mut text, byte| {
+        write!(text, "{byte:02x}").expect("writing to a String cannot fail");
+        text
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_hash_depends_on_the_roots_and_not_on_their_order() {
+        let hash = bundle_hash(&[b"one", b"two"]);
+        assert_eq!(hash.len(), 2 * HASH_BYTES);
+        assert_eq!(hash, bundle_hash(&[b"two", b"one"]));
+        assert_eq!(hash, bundle_hash(&["two", "one", "two"]));
+        assert_ne!(hash, bundle_hash(&[b"one"]));
+        assert_ne!(bundle_hash(&["onetwo"]), bundle_hash(&["one", "two"]));
+    }
+}

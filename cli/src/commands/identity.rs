@@ -1,0 +1,162 @@
+//! `leno identity`.
+
+mod text;
+
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, Result, bail};
+use clap::{Args, Subcommand};
+use leno_identity::report::IdentityReport;
+use leno_identity::{Request, Verb};
+use leno_local::identity;
+use leno_local::layout::Layout;
+use leno_types::TrustDomain;
+
+use super::{Output, RunningMesh, block_on, print, print_json};
+
+/// How often it is looked whether a request was obeyed, or how far a rotation is.
+const POLL: Duration = Duration::from_millis(200);
+/// How long a control plane that ends may take until the next one runs.
+const OBEYED_WITHIN: Duration = Duration::from_secs(30);
+
+/// Shows what certificates a mesh of `leno up` signs with, when they end, and which proxies trust what
+///
+/// Needs root.
+#[derive(Debug, Args)]
+#[command(args_conflicts_with_subcommands = true)]
+#[command(after_help = "Examples:\n  sudo leno identity\n  sudo leno identity -o json\n  \
+                        sudo leno identity rotate-root --wait\n  sudo leno identity rotate-root --abort")]
+pub(crate) struct Identity {
+    #[command(subcommand)]
+    action: Option<Action>,
+
+    #[command(flatten)]
+    mesh: RunningMesh,
+
+    /// The form of output
+    #[arg(short, long, value_enum, default_value_t)]
+    output: Output,
+}
+
+#[derive(Debug, Subcommand)]
+enum Action {
+    RotateRoot(RotateRoot),
+    Revoke(Revoke),
+}
+
+/// Revokes the certificates that a service account has, and closes the connections on which they were shown
+///
+/// Its workloads get new certificates at once, if their tokens still hold: `leno restart` gives them new tokens. Use it
+/// when a key or a certificate may have been copied.
+#[derive(Debug, Args)]
+#[command(after_help = "Example:\n  sudo leno identity revoke shop/web")]
+struct Revoke {
+    /// The service account, as NAMESPACE/NAME
+    #[arg(value_name = "NAMESPACE/NAME")]
+    account: String,
+
+    #[command(flatten)]
+    mesh: RunningMesh,
+}
+
+/// Replaces the root certificate by a new one, in phases in which no connection fails
+///
+/// The new root becomes trusted (add), then signs (switch), then the old one is trusted no longer (remove). A phase ends
+/// when every connected proxy has acknowledged it. The control plane goes on with it by itself, also after a restart.
+#[derive(Debug, Args)]
+struct RotateRoot {
+    #[command(flatten)]
+    mesh: RunningMesh,
+
+    /// Goes back to the root before, from any phase
+    #[arg(long)]
+    abort: bool,
+
+    /// Comes back when the rotation is over
+    #[arg(long)]
+    wait: bool,
+
+    /// How long --wait waits
+    #[arg(long, default_value = "5m", value_name = "DURATION", value_parser = leno_console::duration)]
+    timeout: Duration,
+}
+
+pub(crate) fn run(identity: &Identity) -> Result<bool> {
+    match &identity.action {
+        Some(Action::RotateRoot(rotate)) => rotate_root(rotate),
+        Some(Action::Revoke(revoke)) => self::revoke(revoke),
+        None => show(identity),
+    }
+}
+
+fn show(identity: &Identity) -> Result<bool> {
+    let layout = Layout::new(&identity.mesh.name()?)?;
+    let report = report(&layout)?;
+    match identity.output {
+        Output::Json => print_json(&report)?,
+        Output::Table => print(&text::page(&report, text::now()))?,
+    }
+    Ok(true)
+}
+
+fn revoke(revoke: &Revoke) -> Result<bool> {
+    let layout = Layout::new(&revoke.mesh.name()?)?;
+    let account = revoke.account.split_once('/');
+    let (namespace, name) = account.context("use NAMESPACE/NAME, for example shop/web")?;
+    let domain = TrustDomain::new(&report(&layout)?.trust_domain)?;
+    let identity = leno_types::Identity::new(domain, namespace, name)?;
+    let request = identity::ask(&layout, Verb::Revoke(identity.to_string()))?;
+    obeyed(&layout, &request)?;
+    print(&format!("certificates of {identity} that were issued so far are revoked\n"))?;
+    Ok(true)
+}
+
+fn rotate_root(rotate: &RotateRoot) -> Result<bool> {
+    let layout = Layout::new(&rotate.mesh.name()?)?;
+    let verb = if rotate.abort { Verb::Abort } else { Verb::Begin };
+    let begun = Instant::now();
+    let request = identity::ask(&layout, verb)?;
+    let mut report = obeyed(&layout, &request)?;
+    print(&text::rotation(&report, text::now()))?;
+    while rotate.wait && report.phase != "stable" {
+        if begun.elapsed() > rotate.timeout {
+            bail!(
+                "the rotation is not over yet; it goes on by itself, and `leno identity` shows it"
+            );
+        }
+        std::thread::sleep(POLL);
+        // The control plane may be restarting.
+        let Ok(next) = self::report(&layout) else { continue };
+        if next.phase != report.phase {
+            print(&text::rotation(&next, text::now()))?;
+        }
+        report = next;
+    }
+    Ok(true)
+}
+
+fn report(layout: &Layout) -> Result<IdentityReport> {
+    block_on(async { Ok(identity::report(layout).await?) })
+}
+
+/// Waits until a request was obeyed or refused.
+fn obeyed(layout: &Layout, request: &Request) -> Result<IdentityReport> {
+    let begun = Instant::now();
+    loop {
+        let last = match report(layout) {
+            Ok(report) => match report.request.clone().filter(|last| last.id == request.id) {
+                Some(last) => match last.refused {
+                    Some(refused) => bail!(refused),
+                    None => return Ok(report),
+                },
+                None => report.problem,
+            },
+            Err(error) => Some(format!("{error:#}")),
+        };
+        if begun.elapsed() > OBEYED_WITHIN {
+            let last = last.unwrap_or_else(|| "it does not say why".to_owned());
+            bail!("the control plane has not taken the request yet, and will once it can: {last}");
+        }
+        std::thread::sleep(POLL);
+    }
+}

@@ -1,0 +1,282 @@
+//! Moves the authority: a renewed issuer is taken, requests are obeyed, and a phase of a rotation ends once every proxy
+//! has acknowledged it.
+//!
+//! ```text
+//!   every TICK:  request? ──► begin, abort ─┐
+//!                issuer changed? ───────────┼──► stored ──► Authority ──► proxies
+//!                all acknowledged? ─────────┘
+//! ```
+//! What was stored is what a control plane continues with that was killed meanwhile.
+
+mod progress;
+
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, SystemTime};
+
+use leno_identity::report::{IdentityReport, RequestReport};
+use leno_identity::{
+    Authority, AuthorityState, Phase, Request, RotationError, Store, Verb, read_issuer,
+};
+use leno_program::Family;
+use leno_serve::State;
+use leno_types::Identity;
+use tokio::time::{Instant, MissedTickBehavior, interval};
+
+use progress::Progress;
+
+/// How often files are looked at and reports of proxies are counted.
+const TICK: Duration = Duration::from_millis(500);
+/// How long a control plane that has started waits for the proxies to connect before it counts them. They try every
+/// 5 s at least.
+const SETTLE: Duration = Duration::from_secs(15);
+
+/// The authority of one machine, and what moves it.
+pub(crate) struct Rotation {
+    shown: Arc<Shown>,
+    store: Store,
+    /// Where proxies find the roots to verify the control plane with, if this process writes them.
+    roots_file: Option<PathBuf>,
+    /// The roots that were written last.
+    written: String,
+    /// Where the operator puts an issuer.
+    issuer: Option<PathBuf>,
+    /// How long workloads' certificates hold.
+    lifetime: Duration,
+    started: Instant,
+}
+
+/// What is reported of a rotation.
+pub(crate) struct Shown {
+    authority: Arc<Authority>,
+    state: Arc<State>,
+    request: Mutex<Option<RequestReport>>,
+    problem: Mutex<Option<String>>,
+}
+
+impl Shown {
+    pub(crate) fn new(authority: Arc<Authority>, state: Arc<State>) -> Arc<Self> {
+        let (request, problem) = (Mutex::default(), Mutex::default());
+        Arc::new(Self { authority, state, request, problem })
+    }
+
+    /// All that is known.
+    pub(crate) fn report(&self) -> IdentityReport {
+        let trust = self.authority.trust();
+        let state = trust.state();
+        let progress = Progress::of(&self.state, state.phase);
+        IdentityReport {
+            trust_domain: self.authority.trust_domain().to_string(),
+            phase: state.phase.as_str().to_owned(),
+            aborted: state.aborted,
+            since_unix_s: state.since_unix_s,
+            own_root: state.signing().is_own_root(),
+            issuer: trust.issuer().to_owned(),
+            chain: trust.chain(),
+            roots: trust.roots(),
+            bundle: self.state.wanted_trust().map(|wanted| wanted.bundle).unwrap_or_default(),
+            proxies: progress.report(),
+            revoked: state.revoked.keys().cloned().collect(),
+            request: locked(&self.request).clone(),
+            problem: locked(&self.problem).clone(),
+        }
+    }
+
+    /// Appends when certificates end, for alerts, and how far a rotation is, as Prometheus text.
+    pub(crate) fn render(&self, text: &mut String) {
+        let trust = self.authority.trust();
+        let phase = trust.state().phase;
+        let progress = Progress::of(&self.state, phase);
+        let unix = |time: SystemTime| {
+            time.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default().as_secs()
+        };
+        let phases = [Phase::Stable, Phase::Add, Phase::Switch, Phase::Remove];
+        let number = phases.iter().position(|one| *one == phase).unwrap_or_default();
+        let rows: [(&str, &str, u64); 5] = [
+            (
+                "root_expiration_timestamp_seconds",
+                "When the root certificate ends.",
+                unix(trust.root_not_after()),
+            ),
+            (
+                "issuer_expiration_timestamp_seconds",
+                "When the certificate ends that signs those of workloads.",
+                unix(trust.issuer_not_after()),
+            ),
+            (
+                "rotation_phase",
+                "Phase of a rotation of the root: 0 none, 1 add, 2 switch, 3 remove.",
+                number as u64,
+            ),
+            (
+                "trust_current_proxies",
+                "Connected proxies that have acknowledged the trust bundle.",
+                progress.current as u64,
+            ),
+            (
+                "trust_waiting_proxies",
+                "Proxies that have not acknowledged the trust bundle, or have no certificate of the key that signs.",
+                progress.waiting.len() as u64,
+            ),
+        ];
+        for (name, help, value) in rows {
+            let name = format!("leno_control_{name}");
+            Family::gauge(text, &name, help).sample(&[], value);
+        }
+    }
+
+    /// Notes why nothing moves, and logs it once.
+    fn trouble(&self, problem: Option<String>) {
+        let mut known = locked(&self.problem);
+        if *known != problem {
+            if let Some(problem) = &problem {
+                tracing::error!(problem, "the authority cannot be moved");
+            }
+            *known = problem;
+        }
+    }
+}
+
+impl Rotation {
+    pub(crate) fn new(shown: Arc<Shown>, directory: &Path, lifetime: Duration) -> Self {
+        let (roots_file, written, issuer) = (None, String::new(), None);
+        let (store, started) = (Store::new(directory), Instant::now());
+        Self { shown, store, roots_file, written, issuer, lifetime, started }
+    }
+
+    /// Takes issuers from this directory.
+    pub(crate) fn with_issuer(self, issuer: Option<PathBuf>) -> Self {
+        Self { issuer, ..self }
+    }
+
+    /// Writes the roots to this file.
+    pub(crate) fn with_roots_file(self, roots_file: Option<PathBuf>) -> Self {
+        Self { roots_file, ..self }
+    }
+
+    /// Runs until the runtime ends.
+    pub(crate) async fn run(mut self) {
+        let mut ticks = interval(TICK);
+        ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        loop {
+            ticks.tick().await;
+            // It reads and writes files.
+            let step = tokio::task::spawn_blocking(move || {
+                let moved = self.step();
+                self.shown.trouble(moved.err().map(|error| format!("{error:#}")));
+                self
+            });
+            match step.await {
+                Ok(rotation) => self = rotation,
+                // It panicked, which was logged, or the runtime ends.
+                Err(_) => return,
+            }
+        }
+    }
+
+    fn step(&mut self) -> anyhow::Result<()> {
+        self.write_roots()?;
+        if let Some(request) = self.store.request()? {
+            self.obey(&request)?;
+        }
+        let trust = self.shown.authority.trust();
+        if let Some(issuer) = &self.issuer {
+            let given = read_issuer(issuer)?;
+            if let Some(next) = trust.state().with_issuer(&given, now()) {
+                tracing::warn!(phase = next.phase.as_str(), "an issuer was given");
+                return self.take(next);
+            }
+        }
+        if let Some(next) = trust.state().without_ended(now()) {
+            return self.take(next);
+        }
+        let phase = trust.state().phase;
+        if phase == Phase::Stable || self.started.elapsed() < SETTLE {
+            return Ok(());
+        }
+        let progress = Progress::of(&self.shown.state, phase);
+        if !progress.waiting.is_empty() {
+            return Ok(());
+        }
+        let next = trust.state().advance(now());
+        tracing::warn!(
+            from = phase.as_str(),
+            to = next.phase.as_str(),
+            proxies = progress.connected,
+            "the rotation of the root goes on"
+        );
+        self.take(next)
+    }
+
+    fn obey(&mut self, request: &Request) -> anyhow::Result<()> {
+        let trust = self.shown.authority.trust();
+        let state = trust.state();
+        let refused = if state.last_request == request.id {
+            // It was obeyed just before this process ended.
+            None
+        } else {
+            match self.asked(state, &request.verb)? {
+                Ok(next) => {
+                    tracing::warn!(verb = ?request.verb, phase = next.phase.as_str(), "a request was obeyed");
+                    self.take(AuthorityState { last_request: request.id.clone(), ..next })?;
+                    None
+                }
+                Err(error) => Some(error.to_string()),
+            }
+        };
+        *locked(&self.shown.request) = Some(RequestReport { id: request.id.clone(), refused });
+        Ok(self.store.obeyed()?)
+    }
+
+    /// The state that a request leads to.
+    fn asked(
+        &self,
+        state: &AuthorityState,
+        verb: &Verb,
+    ) -> anyhow::Result<Result<AuthorityState, RotationError>> {
+        Ok(match verb {
+            Verb::Abort => state.abort(now()),
+            Verb::Begin if self.issuer.is_some() => Err(RotationError::Given),
+            Verb::Revoke(name) => match name.parse::<Identity>() {
+                Ok(identity) => state.revoke(&identity, self.lifetime, now()),
+                Err(_) => Err(RotationError::NotAnIdentity),
+            },
+            Verb::Begin => {
+                let next = Authority::new_root(self.shown.authority.trust_domain())?;
+                state.begin(next, now())
+            }
+        })
+    }
+
+    /// Signs with another state once it is stored.
+    fn take(&mut self, next: AuthorityState) -> anyhow::Result<()> {
+        let place = self.store.place();
+        // Checked before it is stored: what cannot be used must not be what the next start finds.
+        Authority::from_state(&place, next.clone(), self.shown.authority.trust_domain())?;
+        self.store.save(&next)?;
+        self.shown.authority.apply(&place, next)?;
+        // Before proxies are counted again: they have acknowledged the last bundle.
+        self.shown.state.publish_trust(&self.shown.authority);
+        self.write_roots()
+    }
+
+    fn write_roots(&mut self) -> anyhow::Result<()> {
+        let trust = self.shown.authority.trust();
+        let Some(file) = self.roots_file.as_ref().filter(|_| self.written != trust.roots_pem())
+        else {
+            return Ok(());
+        };
+        leno_identity::write_public(file, trust.roots_pem().as_bytes())?;
+        trust.roots_pem().clone_into(&mut self.written);
+        Ok(())
+    }
+}
+
+/// Whole values only: what a panic left behind is still sound.
+fn locked<T>(of: &Mutex<T>) -> MutexGuard<'_, T> {
+    of.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn now() -> u64 {
+    SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default().as_secs()
+}

@@ -1,0 +1,31 @@
+//! An issuer that the operator gives: files that are called as cert-manager calls the fields of its Secrets.
+
+use std::path::Path;
+
+use super::OpenError;
+use super::signer::SignerPem;
+use crate::files;
+
+/// The issuer's certificate, then those between it and a root.
+const CERTIFICATES: &str = "tls.crt";
+/// Its key.
+const KEY: &str = "tls.key";
+/// The roots.
+const ROOTS: &str = "ca.crt";
+
+/// Longest file, in bytes: a chain of RSA certificates has less.
+const MAX_PEM: u64 = 64 * 1024;
+
+/// Reads `tls.crt`, `tls.key` and `ca.crt` of a directory. Files may be links, as those of a mounted Secret are.
+///
+/// # Errors
+/// [`OpenError`] if one of them is missing or cannot be read. What is in them is not checked.
+pub fn read_issuer(directory: &Path) -> Result<SignerPem, OpenError> {
+    let read = |name: &str| -> Result<String, OpenError> {
+        let path = directory.join(name);
+        let bytes = files::read_linked(&path, MAX_PEM)?;
+        let bytes = bytes.ok_or_else(|| OpenError::Missing { path: path.clone() })?;
+        Ok(String::from_utf8_lossy(&bytes).into_owned())
+    };
+    Ok(SignerPem { certificates: read(CERTIFICATES)?, key: read(KEY)?, roots: read(ROOTS)? })
+}

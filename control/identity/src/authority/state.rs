@@ -1,0 +1,406 @@
+//! What an authority signs with and what verifiers trust, from the begin of a rotation of the root to its end.
+//!
+//! ```text
+//!             begin                advance                 advance                  advance
+//!   Stable ──────────► Add ──────────────────► Switch ──────────────────► Remove ───────────► Stable
+//!   signs:   to        from                    to                         to                  to
+//!   trusted: to        from, to                from, to                   to                  to
+//!   advances when all  trust both              have a certificate of `to` trust `to` alone
+//! ```
+//! To abort is to go back from where it is, through the same phases, with `from` and `to` exchanged: Add goes on as
+//! Remove, Switch as Switch, Remove as Add. So no verifier ever meets a certificate of a root that it does not trust.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::time::Duration;
+
+use leno_types::{Identity, MAX_REVOKED, Revocations};
+use serde::{Deserialize, Serialize};
+
+use super::signer::{SignerPem, certificates};
+use super::{CLOCK_SKEW, MAX_LIFETIME, OpenError, webhook_secret};
+
+/// Where a rotation of the root is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Phase {
+    /// No rotation: one signer, and its roots are trusted.
+    Stable,
+    /// The new root becomes trusted. The old one signs.
+    Add,
+    /// The new root signs, and proxies renew their certificates. Both are trusted.
+    Switch,
+    /// The old root is trusted no longer.
+    Remove,
+}
+
+/// The whole state of an authority, keys included: where this is stored, the authority is.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct AuthorityState {
+    /// Where the rotation is.
+    pub phase: Phase,
+    /// What signs in the end.
+    pub to: SignerPem,
+    /// What signed before; none in [`Phase::Stable`].
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub from: Option<SignerPem>,
+    /// Whether `to` is what signed before the rotation, as it was aborted.
+    #[serde(default)]
+    pub aborted: bool,
+    /// When the phase began, in seconds of Unix time.
+    #[serde(default)]
+    pub since_unix_s: u64,
+    /// The last request that was obeyed, so that none is obeyed twice.
+    #[serde(default)]
+    pub last_request: String,
+    /// The webhooks' secret from before the first rotation; `None` if it is derived from the key.
+    #[serde(default)]
+    pub webhook_secret: Option<String>,
+    /// The issuer that the operator gave and then aborted: it is not taken again while it is the same.
+    #[serde(default)]
+    pub rejected: Option<SignerPem>,
+    /// Certificates that are accepted no longer, by the identity that they name.
+    #[serde(default)]
+    pub revoked: BTreeMap<String, Revocation>,
+}
+
+/// The certificates of an identity that are accepted no longer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Revocation {
+    /// The latest begin of such a certificate, in seconds of Unix time.
+    pub last_not_before_unix_s: i64,
+    /// When the last of them has ended, so that the revocation can be forgotten.
+    pub until_unix_s: u64,
+}
+
+/// Why a rotation neither begins nor is aborted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum RotationError {
+    /// There is one already.
+    #[error(
+        "a rotation of the root is under way: wait for its end, or abort it with `leno identity rotate-root --abort`"
+    )]
+    UnderWay,
+    /// There is none.
+    #[error("no rotation of the root is under way")]
+    None,
+    /// The root is not the mesh's own.
+    #[error(
+        "the issuer was given to the mesh, and its root is not the mesh's to replace: replace the issuer, and the mesh rotates to it"
+    )]
+    Given,
+    /// What is to be revoked is no identity.
+    #[error("that is no identity of a service account")]
+    NotAnIdentity,
+    /// More than a mesh should have.
+    #[error(
+        "the certificates of {MAX_REVOKED} identities are revoked already: replace the root with `leno identity rotate-root`"
+    )]
+    TooManyRevoked,
+}
+
+impl Phase {
+    /// The name on the command line and in metrics.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Stable => "stable",
+            Self::Add => "add",
+            Self::Switch => "switch",
+            Self::Remove => "remove",
+        }
+    }
+}
+
+impl AuthorityState {
+    /// Without a rotation.
+    #[must_use]
+    pub fn stable(signer: SignerPem, now_unix_s: u64) -> Self {
+        Self {
+            phase: Phase::Stable,
+            to: signer,
+            from: None,
+            aborted: false,
+            since_unix_s: now_unix_s,
+            last_request: String::new(),
+            webhook_secret: None,
+            rejected: None,
+            revoked: BTreeMap::new(),
+        }
+    }
+
+    /// Revokes the certificates of an identity that were issued until `now` with this lifetime. Those that are issued
+    /// a second later are others.
+    ///
+    /// # Errors
+    /// [`RotationError::TooManyRevoked`].
+    pub fn revoke(
+        &self,
+        identity: &Identity,
+        lifetime: Duration,
+        now_unix_s: u64,
+    ) -> Result<Self, RotationError> {
+        let mut next = self.without_ended(now_unix_s).unwrap_or_else(|| self.clone());
+        let name = identity.to_string();
+        if next.revoked.len() >= MAX_REVOKED && !next.revoked.contains_key(&name) {
+            return Err(RotationError::TooManyRevoked);
+        }
+        let skew = CLOCK_SKEW.min(lifetime).as_secs();
+        let begin = i64::try_from(now_unix_s.saturating_sub(skew)).unwrap_or(i64::MAX);
+        // Another lifetime may have been set when it was issued.
+        let until_unix_s = now_unix_s + MAX_LIFETIME.as_secs();
+        next.revoked.insert(name, Revocation { last_not_before_unix_s: begin, until_unix_s });
+        Ok(next)
+    }
+
+    /// The same without revocations of certificates that have ended; `None` if there are none.
+    #[must_use]
+    pub fn without_ended(&self, now_unix_s: u64) -> Option<Self> {
+        let is_kept = |one: &Revocation| one.until_unix_s > now_unix_s;
+        if self.revoked.values().all(is_kept) {
+            return None;
+        }
+        let mut next = self.clone();
+        next.revoked.retain(|_, one| is_kept(one));
+        Some(next)
+    }
+
+    /// What proxies are told of revocations.
+    #[must_use]
+    pub fn revocations(&self) -> Revocations {
+        let parsed = self.revoked.iter().filter_map(|(name, one)| {
+            Some((name.parse::<Identity>().ok()?, one.last_not_before_unix_s))
+        });
+        Revocations::new(parsed)
+    }
+
+    /// What certificates are signed with now.
+    #[must_use]
+    pub fn signing(&self) -> &SignerPem {
+        match (&self.from, self.phase) {
+            (Some(from), Phase::Add) => from,
+            _ => &self.to,
+        }
+    }
+
+    /// What verifiers trust now, in PEM.
+    #[must_use]
+    pub fn roots_pem(&self) -> String {
+        match (&self.from, self.phase) {
+            (Some(from), Phase::Add | Phase::Switch) => {
+                let mut pem = from.roots.clone();
+                let known = certificates(&from.roots).unwrap_or_default();
+                let added = certificates(&self.to.roots).unwrap_or_default();
+                if !added.iter().all(|root| known.contains(root)) {
+                    if !pem.ends_with('\n') {
+                        pem.push('\n');
+                    }
+                    pem.push_str(&self.to.roots);
+                }
+                pem
+            }
+            _ => self.to.roots.clone(),
+        }
+    }
+
+    /// Begins to replace what signs by `next`.
+    ///
+    /// # Errors
+    /// [`RotationError::UnderWay`].
+    pub fn begin(&self, next: SignerPem, now_unix_s: u64) -> Result<Self, RotationError> {
+        if self.phase != Phase::Stable {
+            return Err(RotationError::UnderWay);
+        }
+        let secret = self.webhook_secret.clone().unwrap_or_else(|| webhook_secret(&self.to));
+        Ok(Self {
+            phase: Phase::Add,
+            to: next,
+            from: Some(self.to.clone()),
+            aborted: false,
+            since_unix_s: now_unix_s,
+            webhook_secret: Some(secret),
+            rejected: None,
+            last_request: self.last_request.clone(),
+            revoked: self.revoked.clone(),
+        })
+    }
+
+    /// The next phase.
+    #[must_use]
+    pub fn advance(&self, now_unix_s: u64) -> Self {
+        let phase = match self.phase {
+            Phase::Stable | Phase::Remove => Phase::Stable,
+            Phase::Add => Phase::Switch,
+            Phase::Switch => Phase::Remove,
+        };
+        let from = self.from.clone().filter(|_| phase != Phase::Stable);
+        let aborted = self.aborted && phase != Phase::Stable;
+        Self { phase, from, aborted, since_unix_s: now_unix_s, ..self.clone() }
+    }
+
+    /// The way back; aborted again, it goes forward.
+    ///
+    /// # Errors
+    /// [`RotationError::None`].
+    pub fn abort(&self, now_unix_s: u64) -> Result<Self, RotationError> {
+        let Some(from) = &self.from else { return Err(RotationError::None) };
+        let phase = match self.phase {
+            Phase::Stable => return Err(RotationError::None),
+            Phase::Add => Phase::Remove,
+            Phase::Switch => Phase::Switch,
+            Phase::Remove => Phase::Add,
+        };
+        let aborted = !self.aborted;
+        Ok(Self {
+            phase,
+            to: from.clone(),
+            from: Some(self.to.clone()),
+            aborted,
+            since_unix_s: now_unix_s,
+            rejected: aborted.then(|| self.to.clone()).filter(|to| !to.is_own_root()),
+            ..self.clone()
+        })
+    }
+
+    /// The same with an issuer that the operator has renewed or replaced; `None` if nothing follows from it now.
+    ///
+    /// An issuer below the same roots takes over at once, as all verifiers trust it already.
+    #[must_use]
+    pub fn with_issuer(&self, given: &SignerPem, now_unix_s: u64) -> Option<Self> {
+        if self.to == *given || self.rejected.as_ref() == Some(given) {
+            return None;
+        }
+        if same_roots(&self.to.roots, &given.roots) && !self.aborted {
+            return Some(Self { to: given.clone(), ..self.clone() });
+        }
+        self.begin(given.clone(), now_unix_s).ok()
+    }
+
+    /// Reads what [`to_json`](Self::to_json) wrote.
+    ///
+    /// # Errors
+    /// [`OpenError::State`]; `kept` says where it was.
+    pub fn from_json(kept: &Path, json: &[u8]) -> Result<Self, OpenError> {
+        serde_json::from_slice(json)
+            .map_err(|source| OpenError::State { path: kept.to_owned(), source })
+    }
+
+    /// The state as JSON, keys included.
+    #[must_use]
+    pub fn to_json(&self) -> Vec<u8> {
+        serde_json::to_vec(self).expect("texts and numbers are always JSON")
+    }
+}
+
+fn same_roots(one: &str, other: &str) -> bool {
+    let sorted = |pem: &str| {
+        certificates(pem).map(|mut roots| {
+            roots.sort_unstable_by(|one, other| one.as_ref().cmp(other.as_ref()));
+            roots
+        })
+    };
+    sorted(one) == sorted(other)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn signer(name: &str) -> SignerPem {
+        let root = crate::authority::root::Root::generate(
+            &leno_types::TrustDomain::default(),
+            std::time::SystemTime::now(),
+        );
+        let root = root.unwrap();
+        assert!(!name.is_empty());
+        root.signer()
+    }
+
+    fn roots(state: &AuthorityState) -> usize {
+        certificates(&state.roots_pem()).unwrap().len()
+    }
+
+    #[test]
+    fn a_rotation_trusts_the_new_root_before_it_signs_and_the_old_one_while_it_has_signed() {
+        let (old, new) = (signer("old"), signer("new"));
+        let state = AuthorityState::stable(old.clone(), 1);
+        let mut seen = vec![state.begin(new.clone(), 2).unwrap()];
+        while seen.last().unwrap().phase != Phase::Stable {
+            seen.push(seen.last().unwrap().advance(3));
+        }
+        let facts = |state: &AuthorityState| {
+            (state.phase, *state.signing() == old, roots(state), state.from.is_some())
+        };
+        assert_eq!(
+            seen.iter().map(facts).collect::<Vec<_>>(),
+            [
+                (Phase::Add, true, 2, true),
+                (Phase::Switch, false, 2, true),
+                (Phase::Remove, false, 1, true),
+                (Phase::Stable, false, 1, false),
+            ]
+        );
+        assert_eq!(seen[0].begin(old.clone(), 4), Err(RotationError::UnderWay));
+        assert_eq!(seen[3].abort(4), Err(RotationError::None));
+        assert_eq!(seen[3].webhook_secret, Some(webhook_secret(&old)), "webhooks are called on");
+    }
+
+    #[test]
+    fn an_abort_goes_back_through_phases_in_which_all_certificates_are_trusted() {
+        let (old, new) = (signer("old"), signer("new"));
+        let add = AuthorityState::stable(old.clone(), 1).begin(new.clone(), 2).unwrap();
+        let switch = add.advance(3);
+        let remove = switch.advance(4);
+        for (state, phase, trusted) in
+            [(&add, Phase::Remove, 1), (&switch, Phase::Switch, 2), (&remove, Phase::Add, 2)]
+        {
+            let mut back = state.abort(5).unwrap();
+            assert_eq!((back.phase, roots(&back), back.aborted), (phase, trusted, true));
+            // In Remove all certificates are of the new root already, and it signs until the old one is trusted again.
+            assert_eq!(*back.signing() == old, phase != Phase::Add);
+            assert_eq!(back.abort(6).unwrap().to, new, "aborted again, it goes forward");
+            while back.phase != Phase::Stable {
+                back = back.advance(7);
+            }
+            assert_eq!((back.to, back.from, back.aborted), (old.clone(), None, false));
+        }
+    }
+
+    #[test]
+    fn a_renewed_issuer_takes_over_at_once_and_one_of_another_root_by_a_rotation() {
+        let (one, other) = (signer("one"), signer("other"));
+        let state = AuthorityState::stable(one.clone(), 1);
+        assert_eq!(state.with_issuer(&one, 2), None);
+        let renewed = SignerPem { certificates: other.certificates.clone(), ..one.clone() };
+        let next = state.with_issuer(&renewed, 2).unwrap();
+        assert_eq!((next.phase, &next.to), (Phase::Stable, &renewed));
+        let next = state.with_issuer(&other, 2).unwrap();
+        assert_eq!((next.phase, &next.to), (Phase::Add, &other));
+        assert_eq!(next.with_issuer(&one, 3), None, "it waits for the end of the rotation");
+    }
+
+    #[test]
+    fn a_revocation_covers_what_was_issued_and_is_forgotten_once_that_has_ended() {
+        let state = AuthorityState::stable(signer("old"), 1);
+        let web: Identity = "spiffe://cluster.local/ns/shop/sa/web".parse().unwrap();
+        let (hour, now) = (Duration::from_hours(1), 1_000_000);
+        let revoked = state.revoke(&web, hour, now).unwrap();
+        let begin = i64::try_from(now - CLOCK_SKEW.as_secs()).unwrap();
+        assert!(revoked.revocations().covers(&web, begin), "issued just now");
+        assert!(!revoked.revocations().covers(&web, begin + 1), "issued a second later");
+        let rotated = revoked.begin(signer("new"), now).unwrap().advance(now);
+        assert_eq!(rotated.revocations(), revoked.revocations());
+        assert_eq!(revoked.without_ended(now + 1), None);
+        let later = now + MAX_LIFETIME.as_secs();
+        assert!(revoked.without_ended(later).unwrap().revocations().is_empty());
+    }
+
+    #[test]
+    fn the_state_survives_its_json() {
+        let state = AuthorityState::stable(signer("old"), 1).begin(signer("new"), 2).unwrap();
+        let place = Path::new("authority.json");
+        assert_eq!(AuthorityState::from_json(place, &state.to_json()).unwrap(), state);
+        let error = AuthorityState::from_json(place, b"{").unwrap_err();
+        assert!(error.to_string().contains("authority.json"), "{error}");
+    }
+}

@@ -1,0 +1,148 @@
+//! Where an authority is stored on one machine, and where it is asked for a rotation.
+
+use std::fs::{self, File};
+use std::io;
+use std::path::{Path, PathBuf};
+use std::time::SystemTime;
+
+use leno_types::TrustDomain;
+use serde::{Deserialize, Serialize};
+
+use super::root::Root;
+use super::signer::Signer;
+use super::{AuthorityState, OpenError, read_issuer, unix_s};
+use crate::files::{self, FileError, Keep};
+
+/// The whole state. Until the first rotation there are `ca.pem` and `ca-key.pem` instead.
+const STATE: &str = "authority.json";
+/// Longest state, in bytes: two chains of RSA certificates with their keys.
+const MAX_STATE: u64 = 512 * 1024;
+/// What a command asks for.
+const REQUEST: &str = "rotate-root.json";
+/// Longest request, in bytes.
+const MAX_REQUEST: u64 = 1024;
+
+/// The directory of an authority.
+#[derive(Clone, Debug)]
+pub struct Store {
+    directory: PathBuf,
+}
+
+/// What an operator asks of the authority.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Request {
+    /// Tells it from other requests.
+    pub id: String,
+    /// What is to be done.
+    pub verb: Verb,
+}
+
+/// What can be asked for.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Verb {
+    /// To replace the root.
+    Begin,
+    /// To go back.
+    Abort,
+    /// To revoke the certificates of this identity that were issued so far.
+    Revoke(String),
+}
+
+impl Store {
+    /// The store in this directory.
+    #[must_use]
+    pub fn new(directory: &Path) -> Self {
+        Self { directory: directory.to_owned() }
+    }
+
+    /// The file of the state, for messages.
+    #[must_use]
+    pub fn place(&self) -> PathBuf {
+        self.directory.join(STATE)
+    }
+
+    /// Reads the state, or makes one under a lock, so that only one process does.
+    pub(super) fn open(
+        &self,
+        issuer: Option<&Path>,
+        trust_domain: &TrustDomain,
+        now: SystemTime,
+    ) -> Result<AuthorityState, OpenError> {
+        let directory = &self.directory;
+        files::private_directory(directory)?;
+        let lock = File::open(directory).map_err(files::failed("open", directory))?;
+        // The lock is held while files are read or written, and ends with `lock`.
+        lock.lock().map_err(files::failed("lock", directory))?;
+        if let Some(json) = files::read_secret(&self.place(), MAX_STATE)? {
+            return AuthorityState::from_json(&self.place(), &json);
+        }
+        if let Some(issuer) = issuer
+            && !Root::is_in(directory)
+        {
+            let state = AuthorityState::stable(read_issuer(issuer)?, unix_s(now));
+            // What cannot be used must not be what the next start finds.
+            Signer::load(issuer, &state.to, (trust_domain, now))?;
+            self.save(&state)?;
+            return Ok(state);
+        }
+        let root = Root::open(directory, trust_domain, now)?;
+        Ok(AuthorityState::stable(root.signer(), unix_s(now)))
+    }
+
+    /// Stores the state. It takes the place of the pair of files that a new authority has.
+    ///
+    /// # Errors
+    /// [`FileError`]. Then the state that was stored before may still be there.
+    pub fn save(&self, state: &AuthorityState) -> Result<(), FileError> {
+        files::write_private(&self.place(), &state.to_json(), Keep::Durable)?;
+        // A key that is not in use any more does not stay behind.
+        Root::remove_from(&self.directory)
+    }
+
+    /// Asks the process that signs for something.
+    ///
+    /// # Errors
+    /// [`FileError`] if the request cannot be written.
+    pub fn ask(&self, verb: Verb) -> Result<Request, FileError> {
+        let path = self.directory.join(REQUEST);
+        let mut id = [0; 8];
+        aws_lc_rs::rand::fill(&mut id).map_err(|_| files::no_randomness(&path))?;
+        let request = Request { id: files::hex(&id), verb };
+        let json = serde_json::to_vec(&request).expect("two texts are always JSON");
+        files::write_private(&path, &json, Keep::Volatile)?;
+        Ok(request)
+    }
+
+    /// The request that waits, if there is one. One that cannot be read is removed.
+    ///
+    /// # Errors
+    /// [`FileError`] if the file cannot be read.
+    pub fn request(&self) -> Result<Option<Request>, FileError> {
+        let Some(json) = files::read_secret(&self.directory.join(REQUEST), MAX_REQUEST)? else {
+            return Ok(None);
+        };
+        match serde_json::from_slice(&json) {
+            Ok(request) => Ok(Some(request)),
+            Err(error) => {
+                tracing::warn!(%error, "a request for a rotation cannot be read; removed");
+                self.obeyed()?;
+                Ok(None)
+            }
+        }
+    }
+
+    /// Removes the request.
+    ///
+    /// # Errors
+    /// [`FileError`] if the file cannot be removed.
+    pub fn obeyed(&self) -> Result<(), FileError> {
+        let path = self.directory.join(REQUEST);
+        match fs::remove_file(&path) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => {
+                Err(files::failed("remove", &path)(error))
+            }
+            _ => Ok(()),
+        }
+    }
+}

@@ -1,0 +1,127 @@
+//! What an authority says of itself: what it signs with, who trusts what, how far a rotation is. No secrets.
+
+use std::collections::BTreeMap;
+
+use aws_lc_rs::digest::{SHA256, digest};
+use serde::{Deserialize, Serialize};
+use x509_parser::certificate::X509Certificate;
+use x509_parser::prelude::FromDer;
+
+use crate::authority::Trust;
+use crate::files;
+
+/// The whole report.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct IdentityReport {
+    /// The trust domain.
+    pub trust_domain: String,
+    /// The phase of a rotation of the root, or `stable`.
+    pub phase: String,
+    /// Whether the rotation goes back.
+    pub aborted: bool,
+    /// When the phase began.
+    pub since_unix_s: u64,
+    /// Whether the root is the mesh's own.
+    pub own_root: bool,
+    /// The identifier of the key that signs.
+    pub issuer: String,
+    /// What signs, up to its root.
+    pub chain: Vec<CertificateReport>,
+    /// The roots that are trusted.
+    pub roots: Vec<CertificateReport>,
+    /// The hash of these roots.
+    pub bundle: String,
+    /// The proxies.
+    pub proxies: ProxiesReport,
+    /// Identities some of whose certificates are revoked.
+    #[serde(default)]
+    pub revoked: Vec<String>,
+    /// The request that was handled last.
+    #[serde(default)]
+    pub request: Option<RequestReport>,
+    /// Why nothing moves, if something is wrong.
+    #[serde(default)]
+    pub problem: Option<String>,
+}
+
+/// A certificate.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CertificateReport {
+    /// Its subject, or its first name where it has none.
+    pub subject: String,
+    /// SHA-256 of it, in lower-case hexadecimal.
+    pub sha256: String,
+    /// When it begins.
+    pub not_before_unix_s: i64,
+    /// When it ends.
+    pub not_after_unix_s: i64,
+}
+
+/// What proxies use.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ProxiesReport {
+    /// How many are connected.
+    pub connected: usize,
+    /// How many use the bundle above, and a certificate of the key above.
+    pub current: usize,
+    /// How many proxies trust each bundle, by its hash; `unknown` for those that do not report it.
+    pub bundles: BTreeMap<String, usize>,
+    /// Those that are waited for, at most [`MAX_NAMED`].
+    pub waiting: Vec<WaitingProxy>,
+    /// How many are waited for.
+    pub waiting_total: usize,
+}
+
+/// Most proxies that are named.
+pub const MAX_NAMED: usize = 100;
+
+/// A proxy that does not use what it should yet.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct WaitingProxy {
+    /// Its workload, `namespace/name`.
+    pub workload: String,
+    /// The hash of the roots that it trusts, if it has reported them.
+    pub bundle: Option<String>,
+    /// The key that has signed its certificate, if it has reported it.
+    pub issuer: Option<String>,
+    /// Whether it is connected.
+    pub connected: bool,
+}
+
+/// What became of a request.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RequestReport {
+    /// Which one.
+    pub id: String,
+    /// Why it was refused, if it was.
+    pub refused: Option<String>,
+}
+
+impl CertificateReport {
+    /// Of a certificate in DER; `None` if it cannot be read.
+    #[must_use]
+    pub fn of(der: &[u8]) -> Option<Self> {
+        let (_, certificate) = X509Certificate::from_der(der).ok()?;
+        let validity = certificate.validity();
+        Some(Self {
+            subject: certificate.subject().to_string(),
+            sha256: files::hex(digest(&SHA256, der).as_ref()),
+            not_before_unix_s: validity.not_before.timestamp(),
+            not_after_unix_s: validity.not_after.timestamp(),
+        })
+    }
+}
+
+impl Trust {
+    /// The certificates from the one that signs to its root.
+    #[must_use]
+    pub fn chain(&self) -> Vec<CertificateReport> {
+        self.chain_der().iter().filter_map(|der| CertificateReport::of(der)).collect()
+    }
+
+    /// The roots that are trusted.
+    #[must_use]
+    pub fn roots(&self) -> Vec<CertificateReport> {
+        self.roots_der().iter().filter_map(|der| CertificateReport::of(der)).collect()
+    }
+}

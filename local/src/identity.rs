@@ -1,0 +1,41 @@
+//! `leno identity`: what the authority of a mesh says of itself, and what it is asked for.
+
+use std::io;
+
+use leno_identity::report::IdentityReport;
+use leno_identity::{Request, Store, Verb};
+
+use crate::admin::Admin;
+use crate::error::{Attempt, Error, Result};
+use crate::layout::Layout;
+use crate::netns::Netns;
+use crate::status::Status;
+
+/// Asks the control plane of a mesh what it signs with, and who trusts what.
+///
+/// # Errors
+/// When the mesh does not run, or its control plane does not answer.
+pub async fn report(layout: &Layout) -> Result<IdentityReport> {
+    let status = Status::read(layout)?;
+    let switch = Netns::open(&status.switch_netns)?;
+    let reply = Admin::within(&switch).get("/identity").await?;
+    let refused = |source| Error::Os {
+        what: format!("the control plane of mesh {} says nothing of its identity", layout.mesh()),
+        source,
+    };
+    if reply.status != 200 {
+        return Err(refused(io::Error::other(format!("status {}", reply.status))));
+    }
+    serde_json::from_str(&reply.body).map_err(|error| refused(io::Error::other(error)))
+}
+
+/// Asks the control plane of a mesh to begin a rotation of the root, or to abort it. It obeys within a second, or
+/// once it runs again.
+///
+/// # Errors
+/// When the mesh does not run, or the request cannot be written.
+pub fn ask(layout: &Layout, verb: Verb) -> Result<Request> {
+    Status::read(layout)?;
+    let asked = Store::new(&layout.control()).ask(verb).map_err(io::Error::other);
+    asked.attempt(|| format!("cannot ask the control plane of mesh {}", layout.mesh()))
+}

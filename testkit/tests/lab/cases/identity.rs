@@ -1,0 +1,275 @@
+//! Certificates, their issuers and roots: renewed and replaced while the mesh carries load.
+
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, ensure};
+use leno_testkit::command::{self, Running};
+use leno_testkit::lab::{Capture, Lab, Options, Piece};
+use leno_testkit::peer::{Step, Transcript};
+use leno_testkit::wait;
+use nix::sys::signal::Signal;
+use serde_json::Value;
+
+use super::{Case, alone};
+
+/// How long a phase of a rotation may take on a busy machine, with the time that a control plane that was just started
+/// waits for proxies.
+const PHASE_LIMIT: Duration = Duration::from_secs(120);
+/// How long `leno identity` may take.
+const ANSWER_LIMIT: Duration = Duration::from_secs(60);
+
+/// 20 workloads that call each other, and one whose proxy the test stops: no phase ends without it.
+const TWENTY: &str = "
+apiVersion: leno.dev/v1alpha1
+kind: Workload
+metadata: {name: client, namespace: lab}
+spec: {replicas: 10, command: [\"@BIN@/leno-peer\", idle]}
+---
+apiVersion: leno.dev/v1alpha1
+kind: Workload
+metadata: {name: web, namespace: lab, labels: {app: web}}
+spec:
+  replicas: 10
+  command: [\"@BIN@/leno-peer\", http, --listen, \"[::]:8080\"]
+  ports: [{name: http, port: 8080, appProtocol: http}]
+---
+apiVersion: leno.dev/v1alpha1
+kind: Workload
+metadata: {name: idle, namespace: lab}
+spec: {command: [\"@BIN@/leno-peer\", idle]}
+";
+
+/// Two clients of one server.
+const THREE: &str = "
+apiVersion: leno.dev/v1alpha1
+kind: Workload
+metadata: {name: web, namespace: lab}
+spec: {serviceAccount: web, command: [\"@BIN@/leno-peer\", idle]}
+---
+apiVersion: leno.dev/v1alpha1
+kind: Workload
+metadata: {name: cart, namespace: lab}
+spec: {serviceAccount: cart, command: [\"@BIN@/leno-peer\", idle]}
+---
+apiVersion: leno.dev/v1alpha1
+kind: Workload
+metadata: {name: echo, namespace: lab}
+spec:
+  serviceAccount: echo
+  command: [\"@BIN@/leno-peer\", echo, --listen, \"[::]:9000\"]
+  ports: [{name: bytes, port: 9000, appProtocol: tcp}]
+";
+
+/// The proxy that is stopped.
+const HELD: Piece<'_> = Piece::Proxy("idle-0");
+
+pub(super) fn cases() -> Vec<Case> {
+    vec![
+        alone!(a_root_is_replaced_under_load_while_control_planes_are_killed),
+        alone!(a_revocation_ends_the_connections_of_one_identity),
+    ]
+}
+
+fn a_root_is_replaced_under_load_while_control_planes_are_killed(capture: Capture) -> Result<()> {
+    let options = Options { mtls: Some("strict"), ..Options::new(capture) };
+    let lab = Lab::start(&options, TWENTY, |_| Ok(()))?;
+    let outcome = under_load(&lab, || {
+        replaced(&lab).context("replacing the root")?;
+        aborted(&lab).context("aborting")
+    });
+    let requests = lab.explain(outcome)?;
+    println!("{}: {requests} requests, none lost", capture.name());
+    // A proxy that starts now verifies the control plane by the new root alone.
+    let before = lab.status()?.instance("web-0")?.proxy_restarts;
+    lab.kill(Piece::Proxy("web-0"), Signal::SIGKILL)?;
+    lab.wait_for("the next proxy", |status| {
+        status.ready() && status.instance("web-0").is_ok_and(|one| one.proxy_restarts > before)
+    })?;
+    lab.explain(lab.reach("client-0", "web-0.web:8080").map(|_| ()))
+}
+
+/// Runs `work` while four of the clients send requests; returns how many there were. One that fails is an error.
+fn under_load(lab: &Lab, work: impl FnOnce() -> Result<()>) -> Result<u64> {
+    lab.reach("client-0", "web:8080")?;
+    let over = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let clients = ["client-0", "client-1", "client-2", "client-3"];
+        let loads = clients.map(|client| {
+            let over = &over;
+            scope.spawn(move || -> Result<u64> {
+                let mut requests = 0;
+                while !over.load(Ordering::Relaxed) {
+                    let arguments = ["--url", "http://web:8080/", "--rate", "100"];
+                    let more = ["--connections", "4", "--duration", "3s"];
+                    let report = lab.load(client, &[arguments, more].concat())?.finish()?;
+                    ensure!(report.errors == 0, "{client}: {report:?}");
+                    requests += report.requests;
+                }
+                Ok(requests)
+            })
+        });
+        let worked = work();
+        over.store(true, Ordering::Relaxed);
+        let requests = loads.map(|load| match load.join() {
+            Ok(requests) => requests,
+            Err(_panicked) => anyhow::bail!("a load has panicked"),
+        });
+        worked?;
+        requests.into_iter().sum()
+    })
+}
+
+/// One rotation, whose control plane is killed in each phase.
+fn replaced(lab: &Lab) -> Result<()> {
+    let before = identity(lab)?;
+    ensure!(before["phase"] == "stable" && before["proxies"]["current"] == 21, "{before}");
+    lab.kill(HELD, Signal::SIGSTOP)?;
+    rotate(lab, &[])?;
+    let second = command::run(&mut lab.leno("identity rotate-root"), ANSWER_LIMIT)?;
+    let said = String::from_utf8_lossy(&second.stderr).into_owned();
+    ensure!(second.status.code() == Some(2) && said.contains("is under way"), "{said}");
+    for (phase, roots) in [("add", 2), ("switch", 2), ("remove", 1)] {
+        // All others have acknowledged it, and one has not.
+        let report = until(lab, phase, |report| {
+            report["phase"] == phase && waited_for(report) == ["lab/idle-0"]
+        })?;
+        ensure!(report["roots"].as_array().is_some_and(|all| all.len() == roots), "{report}");
+        let killed = lab.pid_of(Piece::Controller)?;
+        lab.kill(Piece::Controller, Signal::SIGKILL)?;
+        lab.wait_for("the next control plane", |status| {
+            status.controller.is_some_and(|pid| pid != killed)
+        })?;
+        lab.kill(HELD, Signal::SIGCONT)?;
+        until(lab, "every proxy to acknowledge it to the next control plane", |report| {
+            report["phase"] != phase || report["proxies"]["current"] == 21
+        })?;
+        if phase != "remove" {
+            lab.kill(HELD, Signal::SIGSTOP)?;
+        }
+    }
+    let after = until(lab, "the end", |report| report["phase"] == "stable")?;
+    ensure!(after["issuer"] != before["issuer"] && after["bundle"] != before["bundle"], "{after}");
+    until(lab, "all to be current", |report| report["proxies"]["current"] == 21).map(drop)
+}
+
+/// A rotation that is aborted in its first phase.
+fn aborted(lab: &Lab) -> Result<()> {
+    let before = identity(lab)?;
+    lab.kill(HELD, Signal::SIGSTOP)?;
+    rotate(lab, &[])?;
+    until(lab, "add", |report| report["phase"] == "add" && waited_for(report) == ["lab/idle-0"])?;
+    rotate(lab, &["--abort"])?;
+    let back = identity(lab)?;
+    ensure!(back["aborted"] == true, "{back}");
+    lab.kill(HELD, Signal::SIGCONT)?;
+    let after = until(lab, "the end", |report| report["phase"] == "stable")?;
+    ensure!(after["issuer"] == before["issuer"] && after["bundle"] == before["bundle"], "{after}");
+    let none = command::run(lab.leno("identity rotate-root").arg("--abort"), ANSWER_LIMIT)?;
+    let said = String::from_utf8_lossy(&none.stderr).into_owned();
+    ensure!(none.status.code() == Some(2) && said.contains("no rotation of the root"), "{said}");
+    Ok(())
+}
+
+fn a_revocation_ends_the_connections_of_one_identity(capture: Capture) -> Result<()> {
+    let options = Options { mtls: Some("strict"), ..Options::new(capture) };
+    let lab = Lab::start(&options, THREE, |_| Ok(()))?;
+    let outcome = || -> Result<()> {
+        let (web, cart) = (Stream::open(&lab, "web")?, Stream::open(&lab, "cart")?);
+        let ended = web.ended_by(&lab, "lab/web").context("the client is revoked")?;
+        println!("{}: ended {ended:?} after the client was revoked", capture.name());
+        ensure!(lab.metrics("echo")?.contains("\nleno_tls_revoked_total 1\n"), "it is not counted");
+        again(&lab, "web").context("the client has another certificate")?;
+        // The client's proxy closes a connection to a server whose certificate was revoked.
+        let ended = cart.ended_by(&lab, "lab/echo").context("the server is revoked")?;
+        println!("{}: ended {ended:?} after the server was revoked", capture.name());
+        again(&lab, "cart").context("the server has another certificate")
+    };
+    lab.explain(outcome())
+}
+
+/// Waits until a client connects to `echo` again: certificates of the second of the revocation are revoked, too.
+fn again(lab: &Lab, client: &str) -> Result<()> {
+    let hello = [Step::Send("hello".into()), Step::Expect("hello".into())];
+    wait::until("a connection", ANSWER_LIMIT, || {
+        let said = lab.talk(client, "echo:9000", &hello);
+        Ok(said.is_ok_and(|said| said.failure().is_none()).then_some(()))
+    })
+}
+
+/// A connection to `echo` that is open until the test lets it go on.
+struct Stream {
+    process: Running,
+    go: PathBuf,
+}
+
+impl Stream {
+    fn open(lab: &Lab, client: &str) -> Result<Self> {
+        static NEXT: AtomicUsize = AtomicUsize::new(0);
+        let name = format!("{client}-{}", NEXT.fetch_add(1, Ordering::Relaxed));
+        let [open, go] = ["open", "go"].map(|what| lab.directory().join(format!("{name}-{what}")));
+        let steps = [
+            Step::Send("first".into()),
+            Step::Expect("first".into()),
+            Step::Touch(open.clone()),
+            Step::WaitFor(go.clone()),
+            Step::Send("last".into()),
+            Step::Expect("last".into()),
+        ];
+        let said = serde_json::to_string(&steps)?;
+        let process = lab.spawn(client, &["leno-peer", "talk", "echo:9000", &said])?;
+        wait::until("a stream", ANSWER_LIMIT, || Ok(open.exists().then_some(())))?;
+        Ok(Self { process, go })
+    }
+
+    /// Revokes a service account and waits until the stream is cut; returns how long that took.
+    fn ended_by(self, lab: &Lab, account: &str) -> Result<Duration> {
+        let open = lab.metrics("echo")?;
+        command::text(lab.leno("identity revoke").arg(account), ANSWER_LIMIT)?;
+        let revoked = Instant::now();
+        wait::until("fewer connections", ANSWER_LIMIT, || {
+            let fewer = connections(&lab.metrics("echo")?) < connections(&open);
+            Ok(fewer.then_some(()))
+        })?;
+        let after = revoked.elapsed();
+        std::fs::write(&self.go, "")?;
+        let said = command::success("a stream", self.process.finish(ANSWER_LIMIT)?)?;
+        let transcript: Transcript = serde_json::from_str(&said)?;
+        ensure!(transcript.failure().is_some(), "it was not cut: {transcript:?}");
+        Ok(after)
+    }
+}
+
+/// The connections that a proxy has open.
+fn connections(metrics: &str) -> Option<u64> {
+    let open = metrics.lines().find_map(|line| line.strip_prefix("leno_connections_open "));
+    open?.parse().ok()
+}
+
+fn rotate(lab: &Lab, arguments: &[&str]) -> Result<()> {
+    command::text(lab.leno("identity rotate-root").args(arguments), ANSWER_LIMIT).map(drop)
+}
+
+/// `leno identity -o json`.
+fn identity(lab: &Lab) -> Result<Value> {
+    let said = command::text(lab.leno("identity").args(["-o", "json"]), ANSWER_LIMIT)?;
+    Ok(serde_json::from_str(&said)?)
+}
+
+/// Waits until the report fits; the control plane may be restarting.
+fn until(lab: &Lab, what: &str, fits: impl Fn(&Value) -> bool) -> Result<Value> {
+    let mut last = None;
+    wait::until(what, PHASE_LIMIT, || {
+        let report = identity(lab);
+        let found = report.as_ref().ok().filter(|report| fits(report)).cloned();
+        last = Some(report);
+        Ok(found)
+    })
+    .with_context(|| format!("{last:?}"))
+}
+
+fn waited_for(report: &Value) -> Vec<&str> {
+    let waiting = report["proxies"]["waiting"].as_array().map(Vec::as_slice).unwrap_or_default();
+    waiting.iter().filter_map(|one| one["workload"].as_str()).collect()
+}
