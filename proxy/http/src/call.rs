@@ -313,8 +313,7 @@ impl Call {
         }
         let Some(piece) = ready!(self.poll_read(cx))? else { return Poll::Ready(Ok(Part::End)) };
         if self.used || self.held_bytes + piece.len() > HELD_BYTES {
-            self.stop_holding();
-            *at = 0;
+            self.stop_holding(at);
         } else {
             self.held_bytes += piece.len();
             self.held.push(piece.clone());
@@ -383,10 +382,11 @@ impl Call {
         Poll::Ready(Ok(piece))
     }
 
-    /// The response has begun, or too much is held: there will be no other try.
-    pub(crate) fn stop_holding(&mut self) {
+    /// The response has begun, or too much is held: there will be no other try. Only the `at` pieces that were passed on
+    /// are dropped.
+    pub(crate) fn stop_holding(&mut self, at: &mut usize) {
         self.used = true;
-        self.held.clear();
+        self.held.drain(..self.held.len().min(std::mem::take(at)));
     }
 }
 

@@ -239,7 +239,7 @@ impl ClientEnd for FromCall<'_> {
     }
 
     fn stop_holding(&mut self) {
-        self.call.stop_holding();
+        self.call.stop_holding(&mut self.held_at);
     }
 
     fn watch(&mut self, _up: Up, down: Down, cx: &mut Context<'_>) -> Result<(), Failure> {

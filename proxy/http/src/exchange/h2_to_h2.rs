@@ -209,13 +209,7 @@ impl<J: Judge> Relay<'_, '_, J> {
             match self.call.poll_part(&mut self.held_at, cx) {
                 Poll::Pending => break,
                 Poll::Ready(Ok(Part::Data(piece))) => server.send_data(piece, false),
-                Poll::Ready(Ok(Part::End)) => {
-                    match self.call.trailers() {
-                        Some(trailers) => server.send_trailers(trailers.clone()),
-                        None => server.send_data(Piece::default(), true),
-                    }
-                    self.up = Up::Done;
-                }
+                Poll::Ready(Ok(Part::End)) => self.send_end(),
                 Poll::Ready(Err(reset)) => return Err(client_reset(reset)),
             }
         }
@@ -250,7 +244,7 @@ impl<J: Judge> Relay<'_, '_, J> {
             self.exchange.response_bytes = head.size() as u64;
             self.exchange.grpc_status = grpc::status_in(&head);
             edit_block(&mut head, &self.order.response);
-            self.call.stop_holding();
+            self.send_held();
         } else {
             remove_reserved(&mut head, is_mesh_field);
         }
@@ -292,6 +286,32 @@ impl<J: Judge> Relay<'_, '_, J> {
             self.link();
         }
         Ok(())
+    }
+
+    /// Queues what is held of the request and was not sent: the rest is left to the connections. It was held within its
+    /// bound before.
+    fn send_held(&mut self) {
+        self.call.stop_holding(&mut self.held_at);
+        let (Up::Sending, Some(server)) = (self.up, &mut self.to_server) else { return };
+        for piece in self.call.held_pieces() {
+            server.send_data(piece.clone(), false);
+        }
+        self.held_at = self.call.held_pieces().len();
+        self.call.stop_holding(&mut self.held_at);
+        if self.call.has_ended() {
+            self.send_end();
+        }
+    }
+
+    /// Ends the request's direction.
+    fn send_end(&mut self) {
+        if let Some(server) = &mut self.to_server {
+            match self.call.trailers() {
+                Some(trailers) => server.send_trailers(trailers.clone()),
+                None => server.send_data(Piece::default(), true),
+            }
+        }
+        self.up = Up::Done;
     }
 
     fn link(&mut self) {

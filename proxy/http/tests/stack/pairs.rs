@@ -777,7 +777,7 @@ async fn serve_h2(
     while let Some(request) = accept.accept().await {
         let (settings, connect, report) = (settings.clone(), connect.clone(), report.clone());
         spawn_local(async move {
-            let mut call = call(&settings, request);
+            let mut call = call(&settings, request).await;
             for left in (0..settings.tries).rev() {
                 let (near, far) = pipe(settings.pipe);
                 // An error: the test is over.

@@ -4,6 +4,8 @@ use std::time::Duration;
 
 use leno_h2::{Code, ResetBy};
 use leno_http::{Cause, HeaderLine, Place};
+use tokio::join;
+use tokio::task::yield_now;
 
 use super::support::{
     Fields, Settings, body, h2_h1, head, impatient, lines, pattern, request, run, send_body,
@@ -392,6 +394,36 @@ fn expectations_and_early_responses() {
         assert_eq!(up.closed().await.unwrap().code, Code::NO_ERROR);
         assert!(!done.recv().await.unwrap().server_reusable);
         app.expect_end().await;
+    });
+}
+
+/// What an authorizer is asked about is held in pieces, of which a full server has got some alone.
+#[test]
+fn a_body_that_was_read_ahead_survives_an_early_response() {
+    run(async {
+        let settings = Settings { pipe: 2048, read_ahead: Some(1 << 16), ..Settings::default() };
+        let (user, mut servers, mut done) = h2_h1(settings);
+        let mut asked = request("POST", "/");
+        asked.push(b"content-length", b"60000");
+        let mut up = user.open(&asked, false).unwrap();
+        let body = pattern(60_000);
+        let send = async {
+            for piece in body.chunks(1500) {
+                up.capacity().await.unwrap();
+                up.send_data(piece, false);
+                yield_now().await;
+            }
+            up.send_data(&b""[..], true);
+            assert_eq!(body_of(&mut up).await, b"ok");
+        };
+        let serve = async {
+            let mut app = server(&mut servers).await;
+            app.expect("POST / HTTP/1.1\r\nhost: a\r\ncontent-length: 60000\r\n\r\n").await;
+            app.send(OK).await;
+            assert!(app.take(60_000).await == body);
+        };
+        join!(send, serve);
+        assert!(done.recv().await.unwrap().failure.is_none());
     });
 }
 

@@ -5,7 +5,8 @@ use std::time::Duration;
 
 use leno_h2::{Code, ResetBy};
 use leno_http::{Cause, HeaderLine, Place};
-use tokio::task::spawn_local;
+use tokio::join;
+use tokio::task::{spawn_local, yield_now};
 
 use super::support::{
     Settings, body, h2_front, h2_h2, head, impatient, lines, next, pattern, request, run,
@@ -213,6 +214,33 @@ fn a_response_refused_by_the_judge_or_late_is_asked_for_again() {
         assert_eq!(up.head().await.unwrap().status(), Some(200));
         let failure = done.recv().await.unwrap().failure.unwrap();
         assert!(failure.retryable && matches!(failure.cause, Cause::Refused));
+        assert!(done.recv().await.unwrap().failure.is_none());
+    });
+}
+
+/// What an authorizer is asked about is held in pieces, of which a full server has got some alone.
+#[test]
+fn a_body_that_was_read_ahead_survives_an_early_response() {
+    run(async {
+        let settings = Settings { read_ahead: Some(1 << 16), ..small_windows() };
+        let (user, mut app, mut done) = h2_h2(settings);
+        let mut up = user.open(&request("POST", "/"), false).unwrap();
+        let bytes = pattern(60_000);
+        let user = async {
+            send_body(&mut up, &bytes, false).await;
+            up.send_trailers(head([("x-up", "1")]));
+            assert_eq!(up.head().await.unwrap().status(), Some(200));
+            assert_eq!(body(&mut up).await.unwrap(), b"ok");
+        };
+        let app = async {
+            let (_, mut answer) = next(&mut app).await;
+            answer.send_head(&head([(":status", "200")]), false);
+            yield_now().await;
+            assert!(body(&mut answer).await.unwrap() == bytes);
+            assert_eq!(lines(&answer.trailers().unwrap()), "x-up: 1\n");
+            answer.send_data(&b"ok"[..], true);
+        };
+        join!(user, app);
         assert!(done.recv().await.unwrap().failure.is_none());
     });
 }

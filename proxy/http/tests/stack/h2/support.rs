@@ -50,6 +50,8 @@ pub(crate) struct Settings {
     /// Refuse responses of this status and try again.
     pub(crate) retry_on: Option<u16>,
     pub(crate) tries: usize,
+    /// Read the body up to so many bytes before the request is relayed, as for an authorizer.
+    pub(crate) read_ahead: Option<usize>,
     /// How long the proxy waits between two tries.
     pub(crate) back_off: Duration,
 }
@@ -73,6 +75,7 @@ impl Default for Settings {
             target: None,
             retry_on: None,
             tries: 3,
+            read_ahead: None,
             back_off: Duration::ZERO,
         }
     }
@@ -137,7 +140,7 @@ pub(crate) fn serve_h2_h2(settings: Settings, mut accept: Accept, server: Client
         while let Some(request) = accept.accept().await {
             let (settings, server, report) = (settings.clone(), server.clone(), report.clone());
             spawn_local(async move {
-                let mut call = call(&settings, request);
+                let mut call = call(&settings, request).await;
                 for left in (0..settings.tries).rev() {
                     let done = h2_to_h2(&mut call, &server, &mut settings.order()).await;
                     match conclude(&report, done, left == 0, call) {
@@ -239,7 +242,7 @@ pub(crate) fn serve_h2(settings: Settings, mut accept: Accept) -> (Servers, Done
             let (settings, pool, report) = (settings.clone(), pool.clone(), report.clone());
             let connect = connect.clone();
             spawn_local(async move {
-                let mut call = call(&settings, request);
+                let mut call = call(&settings, request).await;
                 for left in (0..settings.tries).rev() {
                     let pooled = pool.borrow_mut().pop();
                     let mut server = pooled.unwrap_or_else(|| {
@@ -279,8 +282,12 @@ pub(crate) async fn server(servers: &mut Servers) -> Wire {
     Wire(servers.recv().await.expect("the proxy makes a connection"))
 }
 
-pub(crate) fn call(settings: &Settings, request: Request) -> Call {
-    if settings.from_mesh { Call::from_mesh(request) } else { Call::new(request) }
+pub(crate) async fn call(settings: &Settings, request: Request) -> Call {
+    let mut call = if settings.from_mesh { Call::from_mesh(request) } else { Call::new(request) };
+    if let Some(limit) = settings.read_ahead {
+        call.read_body(limit).await.unwrap();
+    }
+    call
 }
 
 /// Reports an exchange; the call if it is to be tried again.
