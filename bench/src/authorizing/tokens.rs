@@ -1,0 +1,102 @@
+//! The cost of a token of a user: the first time beside its signature alone, and once it is known.
+
+use std::hint::black_box;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result};
+use aws_lc_rs::rand::SystemRandom;
+use aws_lc_rs::signature::{
+    ECDSA_P256_SHA256_FIXED, ECDSA_P256_SHA256_FIXED_SIGNING, EcdsaKeyPair, KeyPair,
+    UnparsedPublicKey,
+};
+use data_encoding::BASE64URL_NOPAD;
+use leno_tokens::{TokenCache, TokenUse, verify};
+use leno_types::tokens::{ClaimMatch, TokenAlgorithm, TokenIssuer, TokenKey};
+
+use super::timing::{Args, median};
+
+/// The longest check of a token that is known.
+const MOST_KNOWN_NS: f64 = 1_000.0;
+/// The longest first check, as a multiple of the signature alone.
+const MOST_OF_SIGNATURE: f64 = 2.0;
+/// A signature takes about a hundred times as long as a decision.
+const LESS_OFTEN: usize = 100;
+
+/// When tokens are verified, and when they end.
+const NOW: Duration = Duration::from_secs(1_000);
+const UNTIL: u64 = 2_000;
+
+/// Prints the table. Returns whether the bounds hold.
+pub(super) fn run(args: Args) -> Result<bool> {
+    let key = EcdsaKeyPair::generate(&ECDSA_P256_SHA256_FIXED_SIGNING).ok().context("no key")?;
+    let issuer = issuer(&key);
+    let issuers = [&issuer];
+    let (signed, signature) = token(&key)?;
+    let token = format!("{signed}.{}", BASE64URL_NOPAD.encode(&signature));
+    let token = token.as_bytes();
+    let claims = [ClaimMatch { name: "groups".into(), values: vec!["ops".into()] }];
+    let once = (args.requests / LESS_OFTEN).max(1);
+    let public = UnparsedPublicKey::new(&ECDSA_P256_SHA256_FIXED, key.public_key().as_ref());
+    let alone = median(args, || {
+        each(once, || public.verify(black_box(signed.as_bytes()), &signature).is_ok())
+    });
+    let first = median(args, || {
+        each(once, || verify(black_box(token), &issuers, NOW).is_ok_and(|one| one.fulfil(&claims)))
+    });
+    let cache = TokenCache::default();
+    let of = (TokenUse { policy: 0, header: 0 }, &issuers[..]);
+    let known = median(args, || {
+        each(args.requests, || {
+            cache.verify(black_box(token), of, NOW).is_ok_and(|one| one.fulfil(&claims))
+        })
+    });
+    println!("| token of {} bytes, ES256 | ns |\n|---|---|", token.len());
+    println!("| signature alone (aws-lc) | {alone:.0} |\n| first time | {first:.0} |");
+    println!("| known | {known:.0} |\n");
+    let holds = known <= MOST_KNOWN_NS && first <= MOST_OF_SIGNATURE * alone;
+    let verdict = if holds { "hold" } else { "DO NOT HOLD" };
+    println!(
+        "The bounds {verdict}: {MOST_KNOWN_NS} ns once it is known, {MOST_OF_SIGNATURE} times the \
+         signature the first time ({:.2})\n",
+        first / alone
+    );
+    Ok(holds)
+}
+
+/// Nanoseconds of one call, which must succeed.
+fn each(times: usize, mut call: impl FnMut() -> bool) -> f64 {
+    let started = Instant::now();
+    for _ in 0..times {
+        assert!(call(), "a valid token");
+    }
+    started.elapsed().as_nanos() as f64 / times as f64
+}
+
+fn issuer(key: &EcdsaKeyPair) -> TokenIssuer {
+    let key = TokenKey {
+        id: Some("one".into()),
+        algorithm: TokenAlgorithm::Es256,
+        public: key.public_key().as_ref().into(),
+    };
+    TokenIssuer {
+        issuer: "https://id.example.com".into(),
+        audiences: vec!["shop".into()],
+        keys: vec![key],
+        header: "authorization".into(),
+        clock_skew: Duration::ZERO,
+        claim_headers: Vec::new(),
+    }
+}
+
+/// A token of a usual size: what is signed, and the signature.
+fn token(key: &EcdsaKeyPair) -> Result<(String, Vec<u8>)> {
+    let claims = format!(
+        r#"{{"iss":"https://id.example.com","aud":["shop","bank"],"sub":"8c7c1c4e-4a43-4d1a-9d1e-5a5d3c7f9c10","exp":{UNTIL},"iat":900,"email":"ann@example.com","groups":["dev","ops","on-call"],"scope":"openid profile email orders:read orders:write"}}"#
+    );
+    let part = |text: &str| BASE64URL_NOPAD.encode(text.as_bytes());
+    let signed =
+        format!("{}.{}", part(r#"{"alg":"ES256","kid":"one","typ":"JWT"}"#), part(&claims));
+    let signature =
+        key.sign(&SystemRandom::new(), signed.as_bytes()).ok().context("no signature")?;
+    Ok((signed, signature.as_ref().to_vec()))
+}
