@@ -1,9 +1,9 @@
-//! Thousands of clients that send almost nothing, or have no identity, in front of one proxy: a
+//! Ten thousand clients that send almost nothing, or have no identity, in front of one proxy: a
 //! meshed client and the workload's own connections are served as usual.
 
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpStream};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 use leno_testkit::peer::{Act, Faulty};
@@ -20,7 +20,11 @@ const BUDGET: [&str; 2] = ["--memory-budget", "8Mi"];
 const MOST: f64 = 384.0;
 /// In each round strangers connect, then a meshed client and the workload itself connect once more.
 const ROUNDS: u8 = 50;
-/// The first bytes of strangers, in each round four times from each address: none, one byte, an
+/// How often the first bytes are sent in each round, from each address: 10,000 times in all.
+const TIMES: usize = 20;
+/// Requests of the mesh in each round, whose times are printed.
+const TIMED: usize = 4;
+/// The first bytes of strangers: none, one byte, an
 /// unknown protocol, the beginning of TLS, an unfinished request line.
 const SAID: [&[u8]; 5] =
     [b"", b"G", b"\0\xff\x07garbage", b"\x16\x03\x01\x02\x00\x01\x00\x01", b"GET /aaaa"];
@@ -54,8 +58,12 @@ fn besiege(mtls: &str) -> Result<()> {
     let tunnel = Tunnel::start_given(application.address(), mtls, &BUDGET)?;
     let nameless = tunnel.stranger()?;
     let mut strangers = Vec::new();
+    let (mut before, mut among) = (Vec::new(), Vec::new());
+    for _ in 0..usize::from(ROUNDS) * TIMED {
+        before.push(proven(&tunnel).context("a client of the mesh before there are strangers")?);
+    }
     for round in 0..ROUNDS {
-        for said in SAID.iter().cycle().take(4 * SAID.len()) {
+        for said in SAID.iter().cycle().take(TIMES * SAID.len()) {
             for from in ADDRESSES {
                 strangers.push(knock(tunnel.proxy().address(), from, said)?);
             }
@@ -67,20 +75,37 @@ fn besiege(mtls: &str) -> Result<()> {
         for stranger in strangers.iter_mut().step_by(7) {
             let _refused = stranger.write(b"x");
         }
-        let told = frames::ask(tunnel.address(), &frames::request(&GET, None, &[]));
-        let told = told.with_context(|| format!("a client of the mesh in round {round}"))?;
-        ensure!(
-            told == Told::Status(200),
-            "a client of the mesh was told {told:?} in round {round}"
-        );
+        for _ in 0..TIMED {
+            let time = proven(&tunnel);
+            among.push(time.with_context(|| format!("a client of the mesh in round {round}"))?);
+        }
         let answer = own(&tunnel).with_context(|| format!("the workload in round {round}"))?;
         ensure!(answer.starts_with("HTTP/1.1 200 "), "the workload, in round {round}: {answer:?}");
     }
+    println!(
+        "a new connection and a request of a proven client under {mtls}: p99 {:?} before, {:?} among {} strangers",
+        p99(&mut before),
+        p99(&mut among),
+        strangers.len()
+    );
     let refused = "leno_connections_refused_total{direction=\"inbound\",reason=\"silent\"}";
     ensure!(metric(&tunnel, refused)? > 0.0, "no stranger made room for another");
     let open = metric(&tunnel, "leno_connections_open")?;
     ensure!(open <= MOST, "{open} connections are open");
     Ok(())
+}
+
+/// How long a client of the mesh takes to connect, and to get an answer.
+fn proven(tunnel: &Tunnel) -> Result<Duration> {
+    let started = Instant::now();
+    let told = frames::ask(tunnel.address(), &frames::request(&GET, None, &[]))?;
+    ensure!(told == Told::Status(200), "it was told {told:?}");
+    Ok(started.elapsed())
+}
+
+fn p99(times: &mut [Duration]) -> Duration {
+    times.sort_unstable();
+    times.get(times.len() * 99 / 100).copied().unwrap_or_default()
 }
 
 /// Opens a stranger's connection that has sent `said`.
