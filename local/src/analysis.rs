@@ -7,7 +7,7 @@ use leno_capture::Choice;
 use leno_observe::ejected::Ejected;
 use leno_observe::metrics;
 use leno_resources::{Documents, Kind, Object, Problem};
-use leno_types::{Egress, MtlsMode};
+use leno_types::{Egress, InstanceName, MtlsMode};
 
 use crate::absent;
 use crate::admin::Admin;
@@ -18,7 +18,7 @@ use crate::netns::Netns;
 use crate::network;
 use crate::plan::{Defaults, Mode, Plan, Share};
 use crate::ranges::{Asked, Ranges};
-use crate::status::{Mistake, Status};
+use crate::status::{InstanceStatus, Mistake, Status};
 
 /// Most mistakes that the status of a mesh keeps.
 const MAX_MISTAKES: usize = 100;
@@ -63,6 +63,32 @@ pub async fn ejected(mesh: &str, namespace: &str, workload: &str) -> Result<Vec<
         if let Ok(reply) = Admin::within(&netns).get("/metrics").await {
             all.extend(Ejected::of(&metrics::parse(&reply.body)));
         }
+    }
+    Ok(all)
+}
+
+/// A page of the admin server of each of these instances' proxies, or why there is none.
+///
+/// # Errors
+/// [`Error::NotRunning`].
+pub async fn pages(
+    mesh: &str,
+    names: &[InstanceName],
+    path: &str,
+) -> Result<Vec<(InstanceName, std::result::Result<String, String>)>> {
+    let status = Status::read(&Layout::new(mesh)?)?;
+    let mut all = Vec::new();
+    for name in names {
+        let is_meant = |one: &&InstanceStatus| {
+            one.meshed && *one.namespace == *name.namespace && *one.name == *name.name
+        };
+        let Some(instance) = status.instances.iter().find(is_meant) else { continue };
+        let netns = Netns::open(&instance.surroundings.netns)?;
+        let page = match Admin::within(&netns).get(path).await {
+            Ok(reply) => reply.page(),
+            Err(error) => Err(error.to_string()),
+        };
+        all.push((name.clone(), page));
     }
     Ok(all)
 }

@@ -36,7 +36,7 @@ use leno_types::traffic::Source;
 pub use connection::ConnectionRules;
 pub use examine::{Examined, PolicyMatch};
 pub use header::is_spelling;
-pub use path::{AmbiguousPath, ambiguity};
+pub use path::{AmbiguousPath, ambiguity, canonical_path};
 
 use paths::PathTable;
 

@@ -20,6 +20,19 @@ pub struct Reply {
     pub body: String,
 }
 
+impl Reply {
+    /// The body of a page.
+    ///
+    /// # Errors
+    /// The status and the body of a refusal.
+    pub fn page(&self) -> Result<String, String> {
+        match self.status {
+            200 => Ok(self.body.clone()),
+            status => Err(format!("HTTP {status}: {}", self.body.trim())),
+        }
+    }
+}
+
 /// Requests a page. Callers should not wait for the response longer than [`ANSWER_BOUND`].
 ///
 /// # Errors

@@ -49,8 +49,5 @@ pub async fn ejections(client: &Client, pods: &[PodName]) -> Ejections {
 }
 
 fn ejected(reply: &Reply) -> Result<Vec<Ejected>, String> {
-    match reply.status {
-        200 => Ok(Ejected::of(&metrics::parse(&reply.body))),
-        status => Err(format!("HTTP {status}: {}", reply.body.trim())),
-    }
+    Ok(Ejected::of(&metrics::parse(&reply.page()?)))
 }

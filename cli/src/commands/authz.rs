@@ -1,11 +1,12 @@
 //! `leno authz`.
 
+mod suggest;
 mod text;
 
 use std::path::PathBuf;
 
 use anyhow::{Result, bail};
-use clap::Args;
+use clap::{Args, Subcommand};
 use leno_analysis::{CheckClient, Mesh, Question, access_changes};
 use leno_local::layout::Layout;
 use leno_local::status::Status;
@@ -21,6 +22,7 @@ use super::{AnyMesh, Chosen, Output, PlannedRanges, explain, print, print_json};
 /// run. The exit code of a check is 0 if the request is permitted and 1 if not.
 #[derive(Debug, Args)]
 #[command(
+    args_conflicts_with_subcommands = true,
     mut_args(PlannedRanges::with_files),
     after_help = "Examples:\n  \
                   sudo leno authz -n shop orders\n  \
@@ -28,9 +30,13 @@ use super::{AnyMesh, Chosen, Output, PlannedRanges, explain, print, print_json};
                   leno authz -n shop orders --from web -- GET http://orders/admin -H 'x-role: guest'\n  \
                   leno authz orders --from spiffe://cluster.local/ns/bank/sa/teller -- http://orders/\n  \
                   leno authz -n shop --with new-policy.yaml\n  \
+                  sudo leno authz suggest -n shop\n  \
                   leno authz -f shop.yaml -n shop orders -o json"
 )]
 pub(crate) struct Authz {
+    #[command(subcommand)]
+    command: Option<Command>,
+
     #[command(flatten)]
     mesh: AnyMesh,
 
@@ -72,7 +78,15 @@ pub(crate) struct Authz {
     request: Vec<String>,
 }
 
+#[derive(Debug, Subcommand)]
+enum Command {
+    Suggest(Box<suggest::Suggest>),
+}
+
 pub(crate) fn run(authz: &Authz) -> Result<bool> {
+    if let Some(Command::Suggest(suggest)) = &authz.command {
+        return suggest::run(suggest);
+    }
     let (mesh, notes) = mesh(authz)?;
     for note in notes {
         eprintln!("note: {note}");

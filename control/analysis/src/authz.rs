@@ -4,10 +4,12 @@
 
 mod access;
 mod check;
+mod suggest;
 
 pub use access::{Access, AccessChange, ClientAccess, PolicySummary, access_changes};
 pub(crate) use check::AskedServer;
 pub use check::{AuthorizationAnswer, Check, CheckClient, PolicyVerdict};
+pub use suggest::{RecordedRequest, RecordedRequests, Suggestion};
 
 use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;

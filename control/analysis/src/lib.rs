@@ -27,7 +27,7 @@ mod sender;
 pub use analyze::{Finding, Severity, analyze, analyze_stored};
 pub use authz::{
     Access, AccessChange, AuthorizationAnswer, Check, CheckClient, ClientAccess, PolicySummary,
-    PolicyVerdict, access_changes,
+    PolicyVerdict, RecordedRequest, RecordedRequests, Suggestion, access_changes,
 };
 pub use explain::{
     BackendAnswer, Client, ConsideredMatch, Destination, EndpointAnswer, Explanation, HeaderEdits,

@@ -1,4 +1,4 @@
-//! The admin server: `/metrics`, `/ready`, `/live`, `/drain`, `/config`, `/probe/...`.
+//! The admin server: `/metrics`, `/ready`, `/live`, `/drain`, `/config`, `/audited`, `/probe/...`.
 
 use hyper::body::Incoming;
 use hyper::header::{ACCEPT, USER_AGENT};
@@ -25,13 +25,15 @@ pub(crate) async fn answer(request: &Request<Incoming>, caller: Caller, state: &
     }
     let probe = request.uri().path().strip_prefix("/probe/");
     let allowed = if request.uri().path() == "/drain" { Method::POST } else { Method::GET };
-    let known =
-        matches!(request.uri().path(), "/metrics" | "/ready" | "/live" | "/drain" | "/config");
+    let known = matches!(
+        request.uri().path(),
+        "/metrics" | "/ready" | "/live" | "/drain" | "/config" | "/audited"
+    );
     if !known && probe.is_none() {
         return respond(
             StatusCode::NOT_FOUND,
             TEXT,
-            "use /metrics, /ready, /live, /drain, /config or /probe/<container>/<kind>\n",
+            "use /metrics, /ready, /live, /drain, /config, /audited or /probe/<container>/<kind>\n",
         );
     }
     if let Some(refused) = refuse_method(request.method(), &allowed) {
@@ -49,6 +51,7 @@ pub(crate) async fn answer(request: &Request<Incoming>, caller: Caller, state: &
             state.drain();
             respond(StatusCode::OK, TEXT, "draining\n")
         }
+        "/audited" => respond(StatusCode::OK, JSON, state.audited().await),
         "/config" => respond(StatusCode::OK, JSON, state.config().await),
         _ => metrics(request, state).await,
     }

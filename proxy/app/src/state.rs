@@ -7,7 +7,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use leno_discovery::{Directory, Status};
 use leno_h2::Open;
 use leno_names::{Counts, Names};
-use leno_telemetry::{Counter, Kind, Measured, Registry, render};
+use leno_telemetry::{AuditedRequest, Counter, Kind, Measured, Registry, Snapshot, render};
 use leno_transport::{Shown, panics};
 use leno_types::mesh::ServerPolicy;
 use leno_types::{InstanceName, Removal, ports};
@@ -90,6 +90,25 @@ impl State {
     }
 
     pub(crate) async fn metrics(&self, open: bool) -> String {
+        render(&self.counted().await, &self.measured().await, open)
+    }
+
+    /// What audit policies have matched since the proxy started, as JSON.
+    pub(crate) async fn audited(&self) -> String {
+        let counted = self.counted().await;
+        let request = |(request, count): (&AuditedRequest, u64)| {
+            let AuditedRequest { policy, client, address, port, method, host, path } = request;
+            json!({
+                "policy": policy, "client": client, "address": address, "port": port, "method": method,
+                "host": host, "path": path, "count": count,
+            })
+        };
+        let requests: Vec<_> = counted.audited().map(request).collect();
+        json!({"requests": requests, "not_kept": counted.audited_not_kept()}).to_string()
+    }
+
+    /// The counts of all workers.
+    async fn counted(&self) -> Snapshot {
         let workers = self.workers.borrow().clone();
         // Panics of the admin server's own tasks: they run on this thread.
         let control = Registry::new();
@@ -100,7 +119,7 @@ impl State {
                 sum.add(snapshot);
             }
         }
-        render(&sum, &self.measured().await, open)
+        sum
     }
 
     async fn measured(&self) -> Vec<Measured> {

@@ -13,7 +13,7 @@ use leno_policy::authorization::{
     AuthorizationDecision, AuthorizationRequest, AuthorizationTable, ConnectionRules,
     ConnectionView, Denial, PolicyIndex, ServerNameView,
 };
-use leno_telemetry::Registry;
+use leno_telemetry::{AuditedRequest, Registry};
 use leno_tokens::{TokenCache, TokenError};
 use leno_transport::OwnTls;
 use leno_types::Identity;
@@ -527,6 +527,7 @@ impl Access {
         request: Option<RequestView<'_>>,
     ) {
         policies.count(policy);
+        shared.parts.registry.audited(self.audited_request(policies.name(policy), request));
         if let Some(left_out) = shared.log.take() {
             tracing::warn!(
                 policy = policies.name(policy),
@@ -539,6 +540,19 @@ impl Access {
                 left_out,
                 "audited"
             );
+        }
+    }
+
+    fn audited_request(&self, policy: String, request: Option<RequestView<'_>>) -> AuditedRequest {
+        let path = request.map(|request| String::from_utf8_lossy(request.path()));
+        AuditedRequest {
+            policy: policy.into(),
+            client: self.identity.as_ref().map(ToString::to_string).unwrap_or_default().into(),
+            address: self.identity.is_none().then(|| self.client.ip()),
+            port: self.port,
+            method: request.map_or("", |request| request.method()).into(),
+            host: request.map_or("", |request| request.authority()).into(),
+            path: path.unwrap_or_default().into(),
         }
     }
 

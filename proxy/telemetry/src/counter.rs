@@ -78,6 +78,8 @@ counters! {
     OutboundMemoryBudget = "leno_connections_refused" r#"direction="outbound",reason="memory-budget""#,
     /// Connections refused because a limit on connections or on memory was reached.
     InboundMemoryBudget = "leno_connections_refused" r#"direction="inbound",reason="memory-budget""#,
+    /// Audited requests that the page /audited does not have, since there are too many distinct ones or their path is too long.
+    AuditedNotKept = "leno_audited_requests_not_kept" "",
     /// Connections without a mesh identity that strict mTLS refused.
     InboundPlaintextRefused = "leno_plaintext_refused" r#"direction="inbound""#,
     /// TLS handshakes between proxies that failed.

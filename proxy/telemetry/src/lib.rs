@@ -22,6 +22,7 @@
     )
 )]
 
+mod audited;
 mod counter;
 mod edge;
 #[expect(clippy::arithmetic_side_effects, reason = "sums of counters, which do not reach 2^64")]
@@ -33,6 +34,7 @@ mod snapshot;
 
 pub mod access;
 
+pub use audited::{AuditedRequest, MAX_AUDITED, MAX_PATH_BYTES};
 pub use counter::Counter;
 pub use edge::{Direction, Edge, EdgeLabels, Logged};
 pub use histogram::{BUCKET_BOUNDS_S, Histogram};

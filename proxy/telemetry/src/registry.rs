@@ -7,6 +7,7 @@ use std::rc::Rc;
 use std::time::{Duration, Instant};
 
 use crate::access::{Log, MAX_FIELD_BYTES, Record};
+use crate::audited::{AuditedRequest, AuditedRequests};
 use crate::counter::{Counter, Counters};
 use crate::edge::{Direction, Edge, EdgeLabels, Logged};
 use crate::snapshot::Snapshot;
@@ -79,6 +80,7 @@ pub struct Registry {
     edges: RefCell<HashMap<EdgeLabels, Rc<Edge>>>,
     tls_names: RefCell<BTreeMap<(Direction, Box<str>), u64>>,
     authorization: RefCell<Decisions>,
+    audited: RefCell<AuditedRequests>,
     access: Option<Log>,
 }
 
@@ -97,6 +99,7 @@ impl Registry {
             edges: RefCell::default(),
             tls_names: RefCell::default(),
             authorization: RefCell::default(),
+            audited: RefCell::default(),
             access: None,
         }
     }
@@ -218,6 +221,13 @@ impl Registry {
         Rc::clone(counters.entry(key).or_default())
     }
 
+    /// Keeps a request that an audit policy has matched.
+    pub fn audited(&self, request: AuditedRequest) {
+        if !self.audited.borrow_mut().count(request) {
+            self.counters.add(Counter::AuditedNotKept, 1);
+        }
+    }
+
     /// Adds one to a counter of the worker.
     pub fn count(&self, counter: Counter) {
         self.counters.add(counter, 1);
@@ -267,6 +277,7 @@ impl Registry {
         Snapshot::of(self.counters.values(), &edges, |edge| is_live(edge, now))
             .with_tls_names(self.tls_names.borrow().clone())
             .with_authorization(&self.authorization.borrow())
+            .with_audited(self.audited.borrow().clone())
     }
 }
 

@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, HashMap};
 use std::rc::Rc;
 
+use crate::audited::{AuditedRequest, AuditedRequests};
 use crate::counter::Counter;
 use crate::edge::{Direction, Edge, EdgeLabels};
 use crate::histogram::Histogram;
@@ -17,6 +18,7 @@ pub struct Snapshot {
     pub(crate) tls_names: BTreeMap<(Direction, Box<str>), u64>,
     /// By decision and policy.
     pub(crate) authorization: BTreeMap<(&'static str, Box<str>), u64>,
+    pub(crate) audited: AuditedRequests,
 }
 
 /// The counts of one edge.
@@ -59,6 +61,21 @@ impl Snapshot {
         Self { authorization, ..self }
     }
 
+    pub(crate) fn with_audited(self, audited: AuditedRequests) -> Self {
+        Self { audited, ..self }
+    }
+
+    /// The distinct requests that audit policies have matched, each with its number.
+    pub fn audited(&self) -> impl Iterator<Item = (&AuditedRequest, u64)> {
+        self.audited.iter()
+    }
+
+    /// How many such requests were not kept.
+    #[must_use]
+    pub fn audited_not_kept(&self) -> u64 {
+        self.counter(Counter::AuditedNotKept)
+    }
+
     /// Adds the counts of HTTP/2 abuse, by kind.
     #[must_use]
     pub fn with_abuses(self, abuses: impl IntoIterator<Item = (&'static str, u64)>) -> Self {
@@ -90,6 +107,7 @@ impl Snapshot {
         for (key, count) in other.authorization {
             *self.authorization.entry(key).or_default() += count;
         }
+        self.audited.add(other.audited);
     }
 
     pub(crate) fn counter(&self, counter: Counter) -> u64 {

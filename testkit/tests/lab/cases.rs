@@ -35,6 +35,7 @@ mod soak;
 mod stalled;
 mod strangers;
 mod streams;
+mod suggest;
 mod tokens;
 mod traffic;
 mod uplink;
@@ -112,6 +113,7 @@ pub(crate) fn all() -> [(&'static str, Vec<Case>); 18] {
                 authorizers::cases(),
                 bodies::cases(),
                 holes::cases(),
+                suggest::cases(),
             ]
             .into_iter()
             .flatten()

@@ -80,6 +80,16 @@ pub(super) fn canonical<'p>(
     Ok(path)
 }
 
+/// The path as policies name it, without escapes.
+///
+/// # Errors
+/// Why servers do not read it alike.
+pub fn canonical_path(path: &[u8]) -> Result<String, AmbiguousPath> {
+    let mut buffer = Decoded::new();
+    let path = canonical(path, &mut buffer)?;
+    String::from_utf8(path.to_vec()).map_err(|_| AmbiguousPath::Encoding)
+}
+
 /// Why servers do not read a path alike; `None` if they do.
 #[must_use]
 pub fn ambiguity(path: &[u8]) -> Option<AmbiguousPath> {

@@ -83,7 +83,7 @@ pub(crate) struct AskedServer {
 }
 
 /// A request as it arrives at the workload.
-struct Arriving<'a> {
+pub(super) struct Arriving<'a> {
     method: &'a str,
     path: &'a str,
     authority: &'a str,
@@ -93,6 +93,11 @@ struct Arriving<'a> {
 }
 
 impl<'a> Arriving<'a> {
+    /// A request of which no more is known.
+    pub(super) fn of_request(method: &'a str, path: &'a str, authority: &'a str) -> Self {
+        Self { method, path, authority, headers: Vec::new(), claims: &[] }
+    }
+
     fn new(question: &'a Question, backend: Option<&'a BackendAnswer>) -> Self {
         let target = backend.and_then(|backend| backend.target.as_deref());
         let host = backend.and_then(|backend| backend.host.as_deref());

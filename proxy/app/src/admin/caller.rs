@@ -1,10 +1,10 @@
 //! Who asks the admin server, and what each may have.
 //!
 //! ```text
-//!             /metrics /ready /live /probe    /config    /drain
-//! network              yes                      -          -
-//! loopback             yes                     yes         -
-//! Unix socket          yes                     yes        yes
+//!             /metrics /ready /live /probe    /config /audited    /drain
+//! network              yes                        -             -
+//! loopback             yes                       yes            -
+//! Unix socket          yes                       yes           yes
 //! ```
 //! A request over loopback may be the application's, which someone outside can have it send (SSRF). So
 //! what ends the proxy needs the Unix socket, that only this user and root can connect to. A page of
@@ -59,8 +59,8 @@ impl Caller {
                 StatusCode::FORBIDDEN,
                 "/drain is served on the Unix socket of --admin-socket only; SIGTERM drains too\n",
             ),
-            ("/config", Self::Network(_)) => {
-                refused(StatusCode::FORBIDDEN, "/config is served on loopback only\n")
+            ("/config" | "/audited", Self::Network(_)) => {
+                refused(StatusCode::FORBIDDEN, "this page is served on loopback only\n")
             }
             _ => None,
         }

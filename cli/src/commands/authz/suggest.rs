@@ -1,0 +1,185 @@
+//! `leno authz suggest`.
+
+use anyhow::{Result, bail};
+use clap::Args;
+use leno_analysis::{Mesh, RecordedRequests, Suggestion};
+use leno_operate::{PodName, Reach, Target};
+use leno_resources::{Object, to_yaml};
+use leno_types::InstanceName;
+use serde_json::{Value, json};
+
+use crate::commands::{AnyMesh, Chosen, Output, block_on, explain, print, print_json};
+
+/// Where proxies report what they have recorded.
+const PAGE: &str = "/audited";
+
+/// Most proxies that are asked.
+const MAX_PROXIES: usize = 256;
+
+/// Writes the least policy that permits what Audit policies have matched, and shows what it would deny
+///
+/// The proxies keep the distinct requests that Audit policies match: client, port, method, host and path. Each Audit
+/// policy becomes an Allow policy for the same workloads, on standard output. Every recorded request is then decided on
+/// again, as if that policy were applied beside the others; what it would deny is listed, as are the clients without an
+/// identity, who come in clear and are left out. A proxy forgets what it has recorded when it ends. Nothing is applied.
+/// The exit code is 1 if a recorded request would be denied.
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:\n  \
+                        sudo leno authz suggest -n shop\n  \
+                        leno authz suggest --context prod -n shop audit-orders > orders.yaml\n  \
+                        leno authz -n shop --with orders.yaml")]
+pub(crate) struct Suggest {
+    #[command(flatten)]
+    mesh: AnyMesh,
+
+    /// Namespace of the Audit policies [default: all]
+    #[arg(short, long)]
+    namespace: Option<String>,
+
+    /// The Audit policy [default: every one]
+    policy: Option<String>,
+
+    /// The form of output
+    #[arg(short, long, value_enum, default_value_t)]
+    output: Output,
+}
+
+pub(crate) fn run(suggest: &Suggest) -> Result<bool> {
+    let (namespace, policy) = (suggest.namespace.as_deref(), suggest.policy.as_deref());
+    let (mesh, recorded, notes) = recorded(suggest)?;
+    for note in notes {
+        eprintln!("note: {note}");
+    }
+    let suggestions = mesh.suggestions(namespace, policy, &recorded);
+    if suggestions.is_empty() {
+        bail!(
+            "there is no such policy with the action Audit: `kubectl get` or `leno authz` list policies"
+        );
+    }
+    let is_whole = suggestions.iter().all(|one| one.denied.is_empty());
+    match suggest.output {
+        Output::Json => print_json(&suggestions.iter().map(value).collect::<Vec<Value>>())?,
+        Output::Table => {
+            for one in &suggestions {
+                eprint!("{}", said(one));
+            }
+            print(&documents(&suggestions))?;
+        }
+    }
+    Ok(is_whole)
+}
+
+type Recorded = Vec<(InstanceName, RecordedRequests)>;
+
+/// The mesh, what its proxies have recorded, and what is not known.
+fn recorded(suggest: &Suggest) -> Result<(Mesh, Recorded, Vec<String>)> {
+    let (namespace, policy) = (suggest.namespace.as_deref(), suggest.policy.as_deref());
+    match suggest.mesh.choose()? {
+        Chosen::Machine(name) => {
+            let mesh = leno_local::analysis::running(&name)?;
+            let asked = mesh.recording(namespace, policy);
+            let pages = leno_local::analysis::pages(&name, &asked, PAGE);
+            let (recorded, notes) = read(block_on(async { Ok(pages.await?) })?);
+            Ok((mesh, recorded, notes))
+        }
+        Chosen::Cluster(target) => {
+            let system_namespace = &suggest.mesh.system_namespace;
+            let (mesh, ignored, gaps) = explain::cluster(namespace, &target, system_namespace)?;
+            let asked = mesh.recording(namespace, policy);
+            if asked.len() > MAX_PROXIES {
+                bail!(
+                    "{} proxies record for these policies, and {MAX_PROXIES} can be asked: name a policy",
+                    asked.len()
+                );
+            }
+            let (recorded, notes) = read(block_on(of_pods(&target, &asked))?);
+            let notes = ignored.into_iter().chain(gaps).chain(notes).collect();
+            Ok((mesh, recorded, notes))
+        }
+    }
+}
+
+type Pages = Vec<(InstanceName, std::result::Result<String, String>)>;
+
+async fn of_pods(target: &Target, asked: &[InstanceName]) -> Result<Pages> {
+    let client = leno_operate::connect(target).await?;
+    let name = |one: &InstanceName| PodName {
+        namespace: one.namespace.to_string(),
+        name: one.name.to_string(),
+    };
+    let pods: Vec<PodName> = asked.iter().map(name).collect();
+    let answers = Reach::new(client).each(&pods, PAGE, |reply| reply.page()).await;
+    let of_pod = |pod: &PodName| InstanceName::new(&pod.namespace, &pod.name);
+    let page = |(pod, answer): (&PodName, std::result::Result<_, leno_operate::Error>)| {
+        Some((of_pod(pod).ok()?, answer.map_err(|error| error.said()).and_then(|page| page)))
+    };
+    Ok(answers.into_iter().filter_map(page).collect())
+}
+
+fn read(pages: Pages) -> (Recorded, Vec<String>) {
+    let (mut recorded, mut notes) = (Vec::new(), Vec::new());
+    for (name, page) in pages {
+        let page =
+            page.and_then(|page| serde_json::from_str(&page).map_err(|error| error.to_string()));
+        match page {
+            Ok(page) => recorded.push((name, page)),
+            Err(reason) => {
+                notes.push(format!("what the proxy of {name} has recorded is not known: {reason}"))
+            }
+        }
+    }
+    (recorded, notes)
+}
+
+fn documents(suggestions: &[Suggestion]) -> String {
+    let policies = suggestions.iter().filter_map(|one| one.policy.clone());
+    let text = policies.map(|policy| to_yaml(&Object::AuthorizationPolicy(Box::new(policy))));
+    text.collect::<Vec<_>>().join("---\n")
+}
+
+/// What a policy would do to what was recorded.
+fn said(one: &Suggestion) -> String {
+    let all = one.permitted + one.denied.len();
+    let mut text = format!(
+        "{}: {all} distinct requests of clients with an identity were recorded",
+        one.audited_by
+    );
+    text += &match (one.permitted, all) {
+        (_, 0) => "\n".to_owned(),
+        (permitted, all) if permitted == all => ", and the policy permits all of them\n".to_owned(),
+        (permitted, _) => format!(", of which {permitted} would be permitted\n"),
+    };
+    for (request, reason) in &one.denied {
+        let what = match request.method.as_str() {
+            "" => "bytes".to_owned(),
+            method => format!("{method} {}", request.path),
+        };
+        text +=
+            &format!("  denied: {} to port {}, {what}: {reason}\n", request.client, request.port);
+    }
+    for request in &one.in_clear {
+        let address = request.address.map(|address| address.to_string()).unwrap_or_default();
+        text += &format!(
+            "  in clear: {address} to port {}, {} times, without an identity: it would be denied\n",
+            request.port, request.count
+        );
+    }
+    if one.not_kept > 0 {
+        text += &format!("  {} further requests were not kept\n", one.not_kept);
+    }
+    text
+}
+
+fn value(one: &Suggestion) -> Value {
+    let denied =
+        one.denied.iter().map(|(request, reason)| json!({"request": request, "reason": reason}));
+    let policy = one.policy.clone();
+    json!({
+        "audited_by": one.audited_by,
+        "policy": policy.map(|policy| to_yaml(&Object::AuthorizationPolicy(Box::new(policy)))),
+        "permitted": one.permitted,
+        "denied": denied.collect::<Vec<_>>(),
+        "in_clear": one.in_clear,
+        "not_kept": one.not_kept,
+    })
+}

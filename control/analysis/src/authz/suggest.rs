@@ -1,0 +1,345 @@
+//! The least `Allow` policy for what an `Audit` policy has matched, and what it does to the requests that were recorded.
+//!
+//! ```text
+//! recorded requests ─► by client ─► by port and method ─► paths ─► rules ─► AuthorizationPolicy
+//!         └──────────────── decided on again, beside the other policies ◄──────────┘
+//! ```
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
+
+use leno_policy::authorization::{AuthorizationDecision, ServerNameView, canonical_path};
+use leno_resources::{
+    AuthorizationAction, AuthorizationPolicy, AuthorizationPolicySpec, AuthorizationRule,
+    ClientSpec, MAX_AUTHORIZATION_ENTRIES, Metadata, Object, RequestSpec, SegmentSpec,
+};
+use leno_types::authorization::Action;
+use leno_types::{Identity, InstanceName};
+use serde::{Deserialize, Serialize};
+
+use super::check::Arriving;
+use super::{OUTSIDE, Seen};
+use crate::mesh::Mesh;
+
+/// Most paths below one folder that are named; more of them are permitted by the folder, since they are likely to have
+/// identifiers in them.
+const MAX_PATHS_OF_FOLDER: usize = 16;
+
+/// A request that an `Audit` policy has matched, as a proxy reports it in `/audited`.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct RecordedRequest {
+    /// `<namespace>/<name>` of the policy.
+    pub policy: String,
+    /// The client's identity; empty if it has proven none.
+    pub client: String,
+    /// The address of a client without an identity.
+    pub address: Option<IpAddr>,
+    /// The workload's port.
+    pub port: u16,
+    /// Empty for a connection of bytes.
+    pub method: String,
+    /// The authority.
+    pub host: String,
+    /// The path as it was sent, without its query.
+    pub path: String,
+    /// How often.
+    pub count: u64,
+}
+
+/// What a proxy reports in `/audited`.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RecordedRequests {
+    /// The distinct requests.
+    pub requests: Vec<RecordedRequest>,
+    /// How many requests are not among them, for want of room.
+    pub not_kept: u64,
+}
+
+/// A policy that permits what another one has audited.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Suggestion {
+    /// `<namespace>/<name>` of the `Audit` policy.
+    pub audited_by: String,
+    /// The policy; `None` if nothing that was recorded can be permitted.
+    pub policy: Option<AuthorizationPolicy>,
+    /// Distinct requests that it permits, beside the other policies.
+    pub permitted: usize,
+    /// Those that would be denied, each with the reason.
+    pub denied: Vec<(RecordedRequest, String)>,
+    /// Those of clients without an identity, which it leaves out.
+    pub in_clear: Vec<RecordedRequest>,
+    /// How many requests the proxies did not keep.
+    pub not_kept: u64,
+}
+
+/// What a client has requested on one port: its methods and their paths. `None`: bytes.
+type OfPort = BTreeMap<(u16, Option<String>), BTreeSet<String>>;
+
+impl Mesh {
+    /// A policy for each `Audit` policy of a namespace, or for the one that is named, that has recorded anything.
+    #[must_use]
+    pub fn suggestions(
+        &self,
+        namespace: Option<&str>,
+        name: Option<&str>,
+        recorded: &[(InstanceName, RecordedRequests)],
+    ) -> Vec<Suggestion> {
+        let is_meant = |policy: &&AuthorizationPolicy| {
+            policy.spec.action == AuthorizationAction::Audit
+                && namespace.is_none_or(|namespace| policy.metadata.namespace == namespace)
+                && name.is_none_or(|name| policy.metadata.name == name)
+        };
+        let policies = self.objects.iter().filter_map(|object| match object {
+            Object::AuthorizationPolicy(policy) => Some(&**policy),
+            _ => None,
+        });
+        let suggested = policies.filter(is_meant).map(|policy| self.suggestion(policy, recorded));
+        suggested.collect()
+    }
+
+    /// The instances whose proxies record what these `Audit` policies match.
+    #[must_use]
+    pub fn recording(&self, namespace: Option<&str>, name: Option<&str>) -> Vec<InstanceName> {
+        let is_meant = |one: &leno_types::authorization::AuthorizationPolicy| {
+            one.action == Action::Audit
+                && namespace.is_none_or(|namespace| *one.source.namespace == *namespace)
+                && name.is_none_or(|name| *one.source.name == *name)
+        };
+        let records = |name: &InstanceName| {
+            let enforced = self.enforced(name);
+            enforced.is_some_and(|one| one.policy.authorization.policies.iter().any(is_meant))
+        };
+        let instances = self.senders().into_iter().filter_map(|one| one.instance);
+        instances.filter(records).collect()
+    }
+
+    fn suggestion(
+        &self,
+        audit: &AuthorizationPolicy,
+        recorded: &[(InstanceName, RecordedRequests)],
+    ) -> Suggestion {
+        let audited_by = format!("{}/{}", audit.metadata.namespace, audit.metadata.name);
+        let mut requests: BTreeSet<(&InstanceName, &RecordedRequest)> = BTreeSet::new();
+        let mut in_clear: BTreeMap<(Option<IpAddr>, u16), RecordedRequest> = BTreeMap::new();
+        for (server, page) in recorded {
+            for request in page.requests.iter().filter(|one| one.policy == audited_by) {
+                if !request.client.is_empty() {
+                    requests.insert((server, request));
+                    continue;
+                }
+                let of_client = in_clear.entry((request.address, request.port));
+                of_client
+                    .and_modify(|known| known.count += request.count)
+                    .or_insert(request.clone());
+            }
+        }
+        let policy = self.least(audit, requests.iter().map(|(_, request)| *request));
+        let (permitted, denied) = self.replay(policy.as_ref(), &requests);
+        Suggestion {
+            audited_by,
+            policy,
+            permitted,
+            denied,
+            in_clear: in_clear.into_values().collect(),
+            not_kept: recorded.iter().map(|(_, page)| page.not_kept).sum(),
+        }
+    }
+
+    /// The policy that permits these requests, and as few others as names of paths allow.
+    fn least<'r>(
+        &self,
+        audit: &AuthorizationPolicy,
+        requests: impl Iterator<Item = &'r RecordedRequest>,
+    ) -> Option<AuthorizationPolicy> {
+        let mut of_clients: BTreeMap<Identity, OfPort> = BTreeMap::new();
+        for request in requests {
+            let Ok(client) = request.client.parse::<Identity>() else { continue };
+            let method = (!request.method.is_empty()).then(|| request.method.clone());
+            let path = match &method {
+                Some(_) => match canonical_path(request.path.as_bytes()) {
+                    Ok(path) if path != "*" => path,
+                    // It is denied wherever a path decides, or has none.
+                    Ok(_) | Err(_) => continue,
+                },
+                None => String::new(),
+            };
+            let paths = of_clients.entry(client).or_default().entry((request.port, method));
+            paths.or_default().insert(path);
+        }
+        // Clients that request the same share a rule.
+        let mut rules: Vec<(Vec<Identity>, Vec<RequestSpec>)> = Vec::new();
+        for (client, of_port) in of_clients {
+            let to = requests_of(&of_port);
+            match rules.iter_mut().find(|(_, known)| *known == to) {
+                Some((clients, _)) => clients.push(client),
+                None => rules.push((vec![client], to)),
+            }
+        }
+        let rule = |(clients, to): (Vec<Identity>, Vec<RequestSpec>)| AuthorizationRule {
+            from: self.client_specs(&audit.metadata.namespace, &clients),
+            to,
+            claims: Vec::new(),
+        };
+        let rules: Vec<AuthorizationRule> = rules.into_iter().map(rule).collect();
+        (!rules.is_empty()).then(|| AuthorizationPolicy {
+            metadata: Metadata {
+                name: format!("{}-allow", audit.metadata.name),
+                namespace: audit.metadata.namespace.clone(),
+                ..Metadata::default()
+            },
+            spec: AuthorizationPolicySpec {
+                target_refs: audit.spec.target_refs.clone(),
+                selector: audit.spec.selector.clone(),
+                action: AuthorizationAction::Allow,
+                rules,
+                ..AuthorizationPolicySpec::default()
+            },
+            status: None,
+        })
+    }
+
+    /// Service accounts of the mesh by their names, as seen from `namespace`, and others by their identities.
+    fn client_specs(&self, namespace: &str, clients: &[Identity]) -> Vec<ClientSpec> {
+        let is_own = |one: &&Identity| *one.trust_domain() == self.settings.trust_domain;
+        let name = |one: &Identity| match one.namespace() == namespace {
+            true => one.service_account().to_owned(),
+            false => format!("{}/{}", one.namespace(), one.service_account()),
+        };
+        let service_accounts: Vec<String> = clients.iter().filter(is_own).map(name).collect();
+        let others = clients.iter().filter(|one| !is_own(one));
+        let exact =
+            |one: &Identity| SegmentSpec { exact: Some(one.to_string()), ..SegmentSpec::default() };
+        let identities: Vec<SegmentSpec> = others.map(exact).collect();
+        let of_accounts = ClientSpec { service_accounts, ..ClientSpec::default() };
+        let of_identities = ClientSpec { identities, ..ClientSpec::default() };
+        let all = [of_accounts, of_identities];
+        all.into_iter().filter(|one| *one != ClientSpec::default()).collect()
+    }
+
+    /// Decides on each request again, as if the policy were applied. Returns how many are permitted, and the others.
+    fn replay(
+        &self,
+        policy: Option<&AuthorizationPolicy>,
+        requests: &BTreeSet<(&InstanceName, &RecordedRequest)>,
+    ) -> (usize, Vec<(RecordedRequest, String)>) {
+        let more = policy.map(|policy| Object::AuthorizationPolicy(Box::new(policy.clone())));
+        let mesh = self.with_objects(more.into_iter().collect());
+        let (mut permitted, mut denied) = (0, Vec::new());
+        let mut enforced = BTreeMap::new();
+        for (server, request) in requests {
+            let enforced = enforced.entry(*server).or_insert_with(|| mesh.enforced(server));
+            let Some(enforced) = enforced else { continue };
+            let identity = request.client.parse().ok();
+            let seen = Seen { identity, addresses: vec![request.address.unwrap_or(OUTSIDE)] };
+            let view = seen.view(request.port);
+            let rules = enforced.table.connection(&view);
+            let decision = match request.method.as_str() {
+                "" => enforced.table.decide_opaque(&rules, ServerNameView::Unknown, |_| ()),
+                method => {
+                    let (path, authority) = (request.path.as_str(), request.host.as_str());
+                    let arriving = Arriving::of_request(method, path, authority);
+                    enforced.table.decide(&rules, &arriving, |_| ())
+                }
+            };
+            match decision {
+                AuthorizationDecision::Permitted(_) => permitted += 1,
+                AuthorizationDecision::Denied(_) => {
+                    let (_, _, reason) = enforced.reason(decision);
+                    denied.push(((*request).clone(), reason));
+                }
+            }
+        }
+        denied.dedup();
+        (permitted, denied)
+    }
+}
+
+/// What a client has requested, as entries of `to`: methods with the same paths share one.
+fn requests_of(of_port: &OfPort) -> Vec<RequestSpec> {
+    let mut entries: Vec<RequestSpec> = Vec::new();
+    for ((port, method), paths) in of_port {
+        let (methods, paths) = match method {
+            Some(method) => (vec![method.clone()], segments(paths)),
+            None => (Vec::new(), Vec::new()),
+        };
+        let same = entries
+            .iter_mut()
+            .find(|one| one.ports == [*port] && one.paths == paths && !one.methods.is_empty());
+        match same.filter(|_| method.is_some()) {
+            Some(known) => known.methods.extend(methods),
+            None => entries.push(RequestSpec {
+                ports: vec![*port],
+                methods,
+                paths,
+                ..RequestSpec::default()
+            }),
+        }
+    }
+    entries
+}
+
+/// Paths as they are, or by their folders where these have many of them.
+fn segments(paths: &BTreeSet<String>) -> Vec<SegmentSpec> {
+    let (mut exact, mut folders) = (paths.clone(), BTreeSet::<String>::new());
+    let mut most = MAX_PATHS_OF_FOLDER;
+    loop {
+        let mut of_folder: BTreeMap<String, usize> = BTreeMap::new();
+        for path in exact.iter().chain(&folders).filter(|path| !path.is_empty()) {
+            *of_folder.entry(folder(path).to_owned()).or_default() += 1;
+        }
+        let full: Vec<String> = of_folder
+            .into_iter()
+            .filter(|(_, count)| *count > most)
+            .map(|(name, _)| name)
+            .collect();
+        let is_any_full = !full.is_empty();
+        for name in full {
+            let is_below = |path: &String| path.starts_with(&format!("{name}/")) && *path != name;
+            exact.retain(|path| !is_below(path));
+            folders.retain(|path| !is_below(path));
+            exact.remove(&name);
+            folders.insert(name);
+        }
+        if !is_any_full {
+            if exact.len() + folders.len() <= MAX_AUTHORIZATION_ENTRIES || most == 0 {
+                break;
+            }
+            most /= 2;
+        }
+    }
+    let of_exact = exact.into_iter().map(|path| SegmentSpec { exact: Some(path), prefix: None });
+    let prefix = |path: String| if path.is_empty() { "/".to_owned() } else { path };
+    let of_folders =
+        folders.into_iter().map(|path| SegmentSpec { exact: None, prefix: Some(prefix(path)) });
+    of_exact.chain(of_folders).collect()
+}
+
+/// The path without its last segment: empty for one below the root.
+fn folder(path: &str) -> &str {
+    path.rsplit_once('/').map_or("", |(folder, _)| folder)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn of(paths: impl IntoIterator<Item = String>) -> Vec<String> {
+        let one = |segment: SegmentSpec| match segment.exact {
+            Some(path) => path,
+            None => format!("{}/*", segment.prefix.unwrap_or_default()),
+        };
+        segments(&paths.into_iter().collect()).into_iter().map(one).collect()
+    }
+
+    #[test]
+    fn folders_with_many_paths_stand_for_them() {
+        assert_eq!(of(["/a".to_owned(), "/b/c".to_owned()]), ["/a", "/b/c"]);
+        let many = (0..17).map(|number| format!("/items/{number}"));
+        assert_eq!(of(many.chain(["/health".to_owned()])), ["/health", "/items/*"]);
+        let nested = (0..40).flat_map(|one| (0..40).map(move |two| format!("/v1/{one}/{two}")));
+        assert_eq!(of(nested), ["/v1/*"]);
+        // Few in each of very many folders.
+        let wide = (0..400).map(|number| format!("/{number}/x"));
+        assert_eq!(of(wide), ["//*"]);
+    }
+}
