@@ -161,8 +161,7 @@ async fn forward<S: Io>(
     };
     if let Err(wait) = shared.limits().check(&shared.parts.registry, &caller.key, head) {
         fail(shared, edge, &begun, (429, RATE_LIMITED, false));
-        let line = limit::retry_after(wait);
-        return client.answer(request, &limit::answer(line.as_ref())).await;
+        return client.answer(request, &limit::answer(limit::retry_after(wait).as_ref())).await;
     }
     let asked = async {
         let what = asked_about(&authorizers, request.view(client.received()));
@@ -195,10 +194,9 @@ async fn forward<S: Io>(
                 return client.conclude(request, &done).await;
             }
             Ok(Err(error)) => {
-                tracing::debug!(%error, "the application cannot be connected to");
-                edge.connect_failure();
-                fail(shared, edge, &begun, (503, APPLICATION_UNREACHABLE, false));
-                return client.fail(request, 503, APPLICATION_UNREACHABLE).await;
+                let (status, cause) = unreachable(edge, &error);
+                fail(shared, edge, &begun, (status, cause, false));
+                return client.fail(request, status, cause).await;
             }
         };
         let mut order = permitted.order(Some((request, &kept)));
