@@ -11,7 +11,7 @@ use leno_program::content::{JSON, TEXT};
 use leno_program::{Answer, answer_pages, refuse_method, respond};
 use tokio::time::Instant;
 
-use crate::captures::{Known, Page};
+use crate::captures::{NodeCaptures, Page};
 use crate::follow::Pods;
 use crate::keeper::Keeper;
 use crate::metrics::lock;
@@ -78,7 +78,7 @@ impl Admin {
 
     /// The page of captures, of all pods or of one.
     pub(crate) fn captures(&self, wanted: Option<&Wanted>) -> Answer {
-        let known = Known {
+        let known = NodeCaptures {
             pods: self.pods.all(),
             held: self.keeper.held(),
             failures: self.keeper.failures(),

@@ -84,7 +84,7 @@ struct Failed {
 }
 
 /// What the agent knows about pods, from the API server and from its own captures.
-pub(crate) struct Known {
+pub(crate) struct NodeCaptures {
     pub(crate) pods: Vec<Pod>,
     /// Captured pods by uid; the value is `None` while a thread works on the pod.
     pub(crate) held: HashMap<String, Option<Held>>,
@@ -93,7 +93,7 @@ pub(crate) struct Known {
     pub(crate) next: HashMap<String, Duration>,
 }
 
-impl Known {
+impl NodeCaptures {
     /// The pods that have a proxy, or only the pod `wanted` by namespace and name; and how many were left
     /// out.
     pub(crate) fn captures(mut self, wanted: Option<(&str, &str)>) -> (Vec<Capture>, usize) {
@@ -224,13 +224,13 @@ mod tests {
         }
     }
 
-    fn shown(known: Known, wanted: Option<(&str, &str)>) -> Vec<Value> {
+    fn shown(known: NodeCaptures, wanted: Option<(&str, &str)>) -> Vec<Value> {
         let (all, left_out) = known.captures(wanted);
         assert_eq!(left_out, 0);
         all.iter().map(|one| serde_json::to_value(one).unwrap()).collect()
     }
 
-    fn known() -> Known {
+    fn known() -> NodeCaptures {
         let names = ["captured", "failed", "late", "waiting", "ended", "busy", "file"];
         let mut pods: Vec<Pod> = names.into_iter().map(pod).collect();
         pods[4].ended = true;
@@ -241,7 +241,7 @@ mod tests {
             times,
             last: UNIX_EPOCH + Duration::from_secs(7),
         };
-        Known {
+        NodeCaptures {
             pods,
             held: HashMap::from([
                 ("uid-captured".into(), Some(held("captured"))),
@@ -296,7 +296,7 @@ mod tests {
         let pods = (0..=MAX_SHOWN).map(|number| pod(&format!("p{number}"))).collect();
         let none = || (HashMap::new(), HashMap::new(), HashMap::new());
         let (held, failures, next) = none();
-        let (shown, left_out) = Known { pods, held, failures, next }.captures(None);
+        let (shown, left_out) = NodeCaptures { pods, held, failures, next }.captures(None);
         assert_eq!((shown.len(), left_out), (MAX_SHOWN, 1));
     }
 }

@@ -9,7 +9,6 @@
 mod admission;
 mod attacks;
 mod burst;
-mod declaration;
 mod kinds;
 #[path = "../../../serve/tests/scale/machine.rs"]
 mod machine;
@@ -27,6 +26,7 @@ mod tenants;
 #[path = "../../../serve/tests/serve/client.rs"]
 #[expect(dead_code, reason = "the tests of leno-serve use all of it")]
 mod wire;
+mod xmesh;
 
 use std::collections::BTreeSet;
 

@@ -1,4 +1,4 @@
-//! What the mesh says of itself.
+//! XMesh: the features that the mesh reports of itself.
 
 use leno_testkit_api::{Bed, binary, until};
 use serde_json::{Value, json};
