@@ -12,7 +12,8 @@ mod progress;
 
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, SystemTime};
+use std::thread::{self, sleep};
+use std::time::{Duration, Instant, SystemTime};
 
 use leno_identity::report::{IdentityReport, RequestReport};
 use leno_identity::{
@@ -21,7 +22,6 @@ use leno_identity::{
 use leno_program::Family;
 use leno_serve::State;
 use leno_types::Identity;
-use tokio::time::{Instant, MissedTickBehavior, interval};
 
 use progress::Progress;
 
@@ -154,24 +154,16 @@ impl Rotation {
         Self { roots_file, ..self }
     }
 
-    /// Runs until the runtime ends.
-    pub(crate) async fn run(mut self) {
-        let mut ticks = interval(TICK);
-        ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        loop {
-            ticks.tick().await;
-            // It reads and writes files.
-            let step = tokio::task::spawn_blocking(move || {
-                let moved = self.step();
-                self.shown.trouble(moved.err().map(|error| format!("{error:#}")));
-                self
-            });
-            match step.await {
-                Ok(rotation) => self = rotation,
-                // It panicked, which was logged, or the runtime ends.
-                Err(_) => return,
-            }
-        }
+    /// Runs until the process ends, on a thread of its own: it reads and writes files all the time, and a thread of the
+    /// runtime would never rest.
+    pub(crate) fn start(mut self) -> std::io::Result<()> {
+        let run = move || loop {
+            let moved = self.step();
+            self.shown.trouble(moved.err().map(|error| format!("{error:#}")));
+            sleep(TICK);
+        };
+        thread::Builder::new().name("rotation".to_owned()).spawn(run)?;
+        Ok(())
     }
 
     fn step(&mut self) -> anyhow::Result<()> {

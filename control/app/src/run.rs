@@ -66,7 +66,7 @@ pub(crate) async fn run(config: Config) -> anyhow::Result<()> {
         let rotation = Rotation::new(identity, &files.ca_dir, config.cert_lifetime)
             .with_issuer(config.issuer.clone())
             .with_roots_file(files.roots_file.clone());
-        tokio::spawn(rotation.run());
+        rotation.start()?;
     }
     let last = source.last.take();
     let called = webhook.as_ref().map(|hook| Arc::clone(&hook.webhook));

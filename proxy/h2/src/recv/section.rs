@@ -15,7 +15,7 @@ use crate::head::{self, Facts, Head};
 use crate::inner::{EMPTY_PER_USEFUL, Inner, Phase};
 use crate::live;
 use crate::repeat::Kind;
-use crate::reserved::{is_reserved, remove_reserved};
+use crate::reserved::{is_mesh_field, is_reserved, remove_reserved};
 use crate::slot::{Key, Progress};
 use crate::trailers::may_be_trailer;
 
@@ -246,6 +246,7 @@ impl Inner {
         let most = self.limits.interim_heads;
         let Decoded { mut fields, checked, .. } = decoded;
         let Some(slot) = self.streams.get_mut(key) else { return Ok(()) };
+        let of_mesh = slot.is_connect && fields.iter().any(|field| is_mesh_field(field.name()));
         let malformed = match checked {
             Err(_) => true,
             Ok(Facts { status: 100..200, .. }) if end => true,
@@ -257,8 +258,9 @@ impl Inner {
                 return Ok(());
             }
             Ok(Facts { status: 100..200, .. }) => false,
-            // The bytes of a tunnel have no length: a client ignores one (RFC 9110 section 9.3.6).
-            Ok(Facts { status: 200..300, .. }) if slot.is_connect => {
+            // The bytes of a tunnel have no length: a client ignores one (RFC 9110 section 9.3.6). A proxy of the mesh says
+            // in a field of its own whether a response of HTTP/1 grants the tunnel, and sends no length where it does.
+            Ok(Facts { status: 200..300, .. }) if slot.is_connect && !of_mesh => {
                 fields.retain(|field| field.token() != Token::CONTENT_LENGTH);
                 slot.recv = if end { Progress::Ended } else { Progress::Body };
                 false

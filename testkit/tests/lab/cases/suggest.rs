@@ -49,7 +49,7 @@ fn a_policy_is_suggested_for_what_was_audited(capture: Capture) -> Result<()> {
             until(&lab, client, request, "200")?;
         }
         let said =
-            command::text(lab.leno("authz").args(["suggest", "-n", "lab", "-o", "json"]), LIMIT)?;
+            command::text(lab.leno("authz suggest").args(["-n", "lab", "-o", "json"]), LIMIT)?;
         let said: Value = serde_json::from_str(&said)?;
         let one = &said[0];
         ensure!(
