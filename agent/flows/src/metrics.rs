@@ -1,7 +1,6 @@
 //! The metrics of flows in Prometheus' text format.
 
 use std::collections::BTreeMap;
-use std::fmt::Write as _;
 
 use leno_bpf::flows::Price;
 use leno_bpf_abi::flow::{FlowEnd, FlowLevel, FlowState};
@@ -10,7 +9,7 @@ use crate::connection::Peer;
 use crate::pairs::{Pair, Sums};
 
 /// One family of metrics; `docs/guide/metrics.md` has the same texts.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Family {
     /// The name.
     pub name: &'static str,
@@ -91,88 +90,99 @@ pub(crate) fn text<'a>(
     pairs: impl Iterator<Item = (&'a Pair, &'a Sums)>,
     gauges: &Gauges,
 ) -> String {
-    let mut rows: BTreeMap<&'static str, String> = BTreeMap::new();
-    for (pair, sums) in pairs {
-        add_pair(&mut rows, &labels(pair), sums);
-    }
-    let mut plain = |family: Family, value: u64| {
-        rows.insert(family.name, format!("{} {value}\n", family.name));
-    };
-    plain(CAPACITY, gauges.capacity);
-    plain(OVERFLOW, gauges.overflow);
-    plain(UNTRACKED, gauges.untracked);
-    plain(FOLDED, gauges.folded);
-    plain(DROPPED, gauges.events_dropped);
-    for state in FlowState::ALL {
-        let count = gauges.entries.get(state).copied().unwrap_or_default();
-        let row = format!("{}{{state=\"{}\"}} {count}\n", ENTRIES.name, state.name());
-        rows.entry(ENTRIES.name).or_default().push_str(&row);
-    }
-    add_price(&mut rows, gauges);
+    let pairs: Vec<_> = pairs.map(|(pair, sums)| (labels(pair), sums)).collect();
     let mut text = String::new();
-    for Family { name, kind, help } in FAMILIES {
-        write!(text, "# HELP {name} {help}\n# TYPE {name} {kind}\n").expect("a String takes all");
-        text.push_str(rows.get(name).map(String::as_str).unwrap_or_default());
+    for family in FAMILIES {
+        let Family { name, kind, help } = *family;
+        let mut page = leno_program::Family::new(&mut text, (name, kind, help));
+        match *family {
+            CAPACITY => page.sample(&[], gauges.capacity),
+            OVERFLOW => page.sample(&[], gauges.overflow),
+            UNTRACKED => page.sample(&[], gauges.untracked),
+            FOLDED => page.sample(&[], gauges.folded),
+            DROPPED => page.sample(&[], gauges.events_dropped),
+            ENTRIES => {
+                for state in FlowState::ALL {
+                    let count = gauges.entries.get(state).copied().unwrap_or_default();
+                    page.sample(&[("state", state.name())], count);
+                }
+            }
+            LEVEL | BUDGET | COST | STEPS | REDUCED => add_price(&mut page, *family, gauges),
+            _ => {
+                pairs.iter().for_each(|(labels, sums)| add_pair(&mut page, *family, (labels, sums)))
+            }
+        }
     }
     text
 }
 
-fn add_price(rows: &mut BTreeMap<&'static str, String>, gauges: &Gauges) {
-    let mut row = |family: Family, labels: &str, value: String| {
-        let text = rows.entry(family.name).or_default();
-        writeln!(text, "{}{labels} {value}", family.name).expect("a String takes all");
-    };
-    if let Some(price) = &gauges.price {
-        for level in FlowLevel::ALL {
-            let is_it = u8::from(*level == price.level);
-            row(LEVEL, &format!("{{level=\"{}\"}}", level.name()), is_it.to_string());
+/// Adds what accounting itself costs, and what was left out for it.
+fn add_price(page: &mut leno_program::Family<'_>, family: Family, gauges: &Gauges) {
+    match (family, &gauges.price) {
+        (STEPS, _) => {
+            for (direction, steps) in ["down", "up"].into_iter().zip(gauges.steps) {
+                page.sample(&[("direction", direction)], steps);
+            }
         }
-        row(BUDGET, "", (f64::from(price.budget_millionths) / 1e6).to_string());
-        row(COST, "", (f64::from(price.cost_millionths) / 1e6).to_string());
-    }
-    for (direction, steps) in ["down", "up"].into_iter().zip(gauges.steps) {
-        row(STEPS, &format!("{{direction=\"{direction}\"}}"), steps.to_string());
-    }
-    for (level, count) in [FlowLevel::Aggregated, FlowLevel::Off].into_iter().zip(gauges.reduced) {
-        row(REDUCED, &format!("{{level=\"{}\"}}", level.name()), count.to_string());
+        (REDUCED, _) => {
+            let levels = [FlowLevel::Aggregated, FlowLevel::Off];
+            for (level, count) in levels.into_iter().zip(gauges.reduced) {
+                page.sample(&[("level", level.name())], count);
+            }
+        }
+        (LEVEL, Some(price)) => {
+            for level in FlowLevel::ALL {
+                page.sample(&[("level", level.name())], u8::from(*level == price.level));
+            }
+        }
+        (BUDGET, Some(price)) => page.sample(&[], f64::from(price.budget_millionths) / 1e6),
+        (COST, Some(price)) => page.sample(&[], f64::from(price.cost_millionths) / 1e6),
+        _ => {}
     }
 }
 
-fn add_pair(rows: &mut BTreeMap<&'static str, String>, labels: &str, sums: &Sums) {
-    let mut row = |family: Family, suffix: &str, more: &str, value: String| {
-        let text = rows.entry(family.name).or_default();
-        writeln!(text, "{}{suffix}{{{labels}{more}}} {value}", family.name)
-            .expect("a String takes all");
-    };
+/// Adds what one pair has of a family.
+fn add_pair(
+    page: &mut leno_program::Family<'_>,
+    family: Family,
+    (labels, sums): (&Labels<'_>, &Sums),
+) {
     let [sent, received, segments_sent, segments_received, retransmits, opened, established, ..] =
         *sums;
     let [handshake_us, rtt_us, rtt_samples, duration_us] = [sums[7], sums[8], sums[9], sums[10]];
     let ended = &sums[11..];
-    row(BYTES, "", ",direction=\"sent\"", sent.to_string());
-    row(BYTES, "", ",direction=\"received\"", received.to_string());
-    row(SEGMENTS, "", ",direction=\"sent\"", segments_sent.to_string());
-    row(SEGMENTS, "", ",direction=\"received\"", segments_received.to_string());
-    row(RETRANSMITS, "", "", retransmits.to_string());
-    row(OPENED, "", "", opened.to_string());
-    let closed: u64 = ended.iter().sum();
-    for end in FlowEnd::ALL {
-        let count = ended[*end as usize];
-        if count > 0 {
-            row(CLOSED, "", &format!(",end=\"{}\"", end.name()), count.to_string());
+    let mut by = |label: &'static str, value: &'static str, count: u64| {
+        page.sample(&[&labels[..], &[(label, value)]].concat(), count);
+    };
+    let summary = match family {
+        BYTES => {
+            by("direction", "sent", sent);
+            return by("direction", "received", received);
         }
-    }
-    for (family, us, count) in [
-        (HANDSHAKE, handshake_us, established),
-        (RTT, rtt_us, rtt_samples),
-        (DURATION, duration_us, closed),
-    ] {
-        row(family, "_sum", "", (us as f64 / 1e6).to_string());
-        row(family, "_count", "", count.to_string());
-    }
+        SEGMENTS => {
+            by("direction", "sent", segments_sent);
+            return by("direction", "received", segments_received);
+        }
+        CLOSED => {
+            let counts = FlowEnd::ALL.iter().map(|end| (end.name(), ended[*end as usize]));
+            return counts
+                .filter(|(_, count)| *count > 0)
+                .for_each(|(end, count)| by("end", end, count));
+        }
+        RETRANSMITS => return page.sample(labels, retransmits),
+        OPENED => return page.sample(labels, opened),
+        HANDSHAKE => (handshake_us, established),
+        RTT => (rtt_us, rtt_samples),
+        _ => (duration_us, ended.iter().sum()),
+    };
+    page.part("_sum", labels, summary.0 as f64 / 1e6);
+    page.part("_count", labels, summary.1);
 }
 
-/// The labels of a pair, without braces. Names are DNS labels, so they need no escapes.
-fn labels(pair: &Pair) -> String {
+/// The labels of a pair.
+type Labels<'a> = [(&'static str, &'a str); 6];
+
+fn labels(pair: &Pair) -> Labels<'_> {
     let (namespace, workload, peer_namespace, peer_workload) = match &pair.of {
         None => ("", "other", "", "other"),
         Some((namespace, workload, peer)) => match peer {
@@ -184,12 +194,14 @@ fn labels(pair: &Pair) -> String {
             Peer::Outside => (&**namespace, &**workload, "", "outside"),
         },
     };
-    format!(
-        "namespace=\"{namespace}\",workload=\"{workload}\",peer_namespace=\"{peer_namespace}\",\
-         peer_workload=\"{peer_workload}\",role=\"{}\",socket=\"{}\"",
-        pair.role.name(),
-        pair.owner.name(),
-    )
+    [
+        ("namespace", namespace),
+        ("workload", workload),
+        ("peer_namespace", peer_namespace),
+        ("peer_workload", peer_workload),
+        ("role", pair.role.name()),
+        ("socket", pair.owner.name()),
+    ]
 }
 
 #[cfg(test)]
