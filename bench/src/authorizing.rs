@@ -122,7 +122,7 @@ fn denies(number: usize) -> bool {
 /// Each permits clients of a namespace a part of the paths, by method, host and header. Every tenth denies
 /// instead, on paths that no request has. Those that do not select the workload are of its namespace or of others.
 fn policy(number: usize, selects: bool) -> String {
-    let namespace = if selects || number % 2 == 0 { "shop" } else { "bank" };
+    let namespace = if selects || number.is_multiple_of(2) { "shop" } else { "bank" };
     let app = if selects { "orders" } else { "others" };
     let to = |kind: &str| {
         format!(
