@@ -49,7 +49,7 @@ fn request(client: &str, method: &str, path: &str) -> RecordedRequest {
 fn suggested(requests: Vec<RecordedRequest>) -> (Suggestion, String) {
     let mesh = Mesh::new(objects(MESH));
     let server = InstanceName::new("shop", "orders-0").unwrap();
-    assert_eq!(mesh.recording(Some("shop"), None), [server.clone()]);
+    assert_eq!(mesh.recording(Some("shop"), None), std::slice::from_ref(&server));
     let page = RecordedRequests { requests, not_kept: 1 };
     let suggestion = mesh.suggestions(Some("shop"), None, &[(server, page)]).remove(0);
     let policy = suggestion.policy.clone();
