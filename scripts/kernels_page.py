@@ -131,7 +131,7 @@ def kernels_table(kernels):
 
 def finding(kernel, subject):
     found = kernel["preflight"]["findings"]
-    return next((one for one in found if one["subject"] == subject), {"text": "not tried", "level": "missing"})
+    return next((one for one in found if one["subject"] == subject), {"text": "not tried", "level": "bad"})
 
 
 def programs_table(kernels):
@@ -147,7 +147,7 @@ def programs_table(kernels):
         for kernel in kernels:
             one = finding(kernel, subject)
             if one["level"] == "good":
-                count = one.get("verified_instructions")
+                count = kernel["preflight"]["verified_instructions"].get(subject)
                 cells.append("yes" if count is None else f"{count:,}")
             else:
                 cells.append("no")
@@ -167,7 +167,7 @@ def notes(kernels):
         if not others and not failed:
             continue
         text += f"\n## {short(kernel)}\n"
-        text += "".join(f"- {one['subject']}: {one['text']}\n" for one in others)
+        text += "".join(f"- {one['subject']}: {': '.join(filter(None, [one['text'], one.get('remedy')]))}\n" for one in others)
         text += "".join(f"- Failed: {name}\n" for name in failed)
     return text
 

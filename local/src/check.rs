@@ -8,6 +8,7 @@ use leno_types::authorization::MAX_POLICIES;
 use leno_types::{InstanceName, ports};
 use serde::Serialize;
 
+use leno_checks::{Check, Finding, Level, is_well, table};
 use leno_observe::ejected::Ejected;
 use leno_observe::metrics::{self, Sample};
 
@@ -29,25 +30,14 @@ const CONNECTED: &str = "leno_discovery_connected";
 
 /// The state of a machine and of the mesh on it.
 #[derive(Clone, Debug, Serialize)]
-pub struct Check {
+pub struct Health {
     /// What the machine can do.
     pub machine: leno_capture::Report,
     /// The findings about the mesh, none when it does not run.
     pub mesh: Option<Vec<Finding>>,
 }
 
-/// One thing that was looked at.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct Finding {
-    /// What.
-    pub subject: String,
-    /// Whether it is as it should be.
-    pub healthy: bool,
-    /// In words, with what to do when it is not.
-    pub text: String,
-}
-
-impl Check {
+impl Health {
     /// Looks at the machine, and at the mesh if it runs.
     ///
     /// # Errors
@@ -57,37 +47,44 @@ impl Check {
             Ok(status) => Some(mesh(&status).await?),
             Err(Error::NotRunning { .. }) => left_behind(layout),
             // The machine can be looked at all the same.
-            Err(error) => Some(vec![Finding::bad("mesh", error.chain())]),
+            Err(error) => Some(vec![whole_mesh().bad(error.chain())]),
         };
         Ok(Self { machine: leno_capture::Report::probe(), mesh })
     }
 
     /// Whether traffic can be captured here and the mesh, if any, is well.
     #[must_use]
-    pub fn healthy(&self) -> bool {
-        let well = |findings: &Vec<Finding>| findings.iter().all(|finding| finding.healthy);
-        self.machine.chosen.is_some() && self.mesh.as_ref().is_none_or(well)
+    pub fn is_well(&self) -> bool {
+        self.machine.chosen.is_some() && self.mesh.as_deref().is_none_or(is_well)
+    }
+
+    /// A table of the machine, and one of the mesh if it runs.
+    #[must_use]
+    pub fn table(&self) -> String {
+        let mesh = self.mesh.iter().map(|mesh| format!("\n{}", table(mesh)));
+        table(&self.machine.findings()) + &mesh.collect::<String>()
     }
 }
 
-impl Finding {
-    fn bad(subject: &str, text: String) -> Self {
-        Self { subject: subject.to_owned(), healthy: false, text }
-    }
+fn whole_mesh() -> Check {
+    Check::new("mesh", "Does it run?")
 }
 
-/// What is to say of a mesh that does not run.
+fn files() -> Check {
+    Check::new("files", "Were the documents accepted as they are now?")
+}
+
+/// The finding about a mesh that does not run.
 fn left_behind(layout: &Layout) -> Option<Vec<Finding>> {
     if !layout.record().exists() {
         return None;
     }
-    let text = match record::owner(layout) {
-        Some(owner) => format!("is starting, in process {}", owner.pid),
-        None => "a run that was killed left something: `leno cleanup` removes it, and so does the \
-                 next `leno up`"
-            .to_owned(),
-    };
-    Some(vec![Finding::bad("mesh", text)])
+    Some(vec![match record::owner(layout) {
+        Some(owner) => whole_mesh().bad(format!("is starting, in process {}", owner.pid)),
+        None => whole_mesh()
+            .bad("a run that was killed left something")
+            .remedy("`leno cleanup` removes it, and so does the next `leno up`"),
+    }])
 }
 
 async fn mesh(status: &Status) -> Result<Vec<Finding>> {
@@ -98,10 +95,10 @@ async fn mesh(status: &Status) -> Result<Vec<Finding>> {
         findings.extend(overloaded(&status.mesh));
     }
     if let Some(reason) = &status.refused_edit {
-        findings.push(Finding::bad("files", format!("the last edit was refused: {reason}")));
+        findings.push(files().bad(format!("the last edit was refused: {reason}")));
     }
     let wrong = status.mistakes.iter().filter(|mistake| mistake.error);
-    findings.extend(wrong.map(|mistake| Finding::bad("files", mistake.text.clone())));
+    findings.extend(wrong.map(|mistake| files().bad(mistake.text.clone())));
     // All at once: a proxy that hangs holds up one answer, not the report.
     let instances = status.instances.iter().map(|instance| of_instance(instance, &switch));
     findings.extend(futures_util::future::join_all(instances).await.into_iter().flatten());
@@ -110,15 +107,17 @@ async fn mesh(status: &Status) -> Result<Vec<Finding>> {
 
 /// The workloads that more policies select than their proxies apply.
 fn overloaded(mesh: &str) -> Vec<Finding> {
+    let check = |of: String| {
+        Check::new(of, "Do no more policies select the workload than its proxy applies?")
+    };
     let row = |(name, number): (InstanceName, usize)| {
-        let text = format!(
+        check(format!("{}/{} policies", name.namespace, name.name)).bad(format!(
             "{number} policies select it, and a proxy applies at most {MAX_POLICIES}: it denies every client"
-        );
-        Finding::bad(&format!("{}/{} policies", name.namespace, name.name), text)
+        ))
     };
     match analysis::running(mesh) {
         Ok(mesh) => mesh.overloaded().into_iter().map(row).collect(),
-        Err(error) => vec![Finding::bad("policies", error.chain())],
+        Err(error) => vec![check("policies".to_owned()).bad(error.chain())],
     }
 }
 
@@ -131,13 +130,13 @@ async fn of_instance(instance: &InstanceStatus, switch: &Netns) -> Vec<Finding> 
 }
 
 async fn controller(status: &Status, switch: &Netns) -> Finding {
+    let check = || Check::new("controller", "Is the control plane ready, with the last state?");
     let Some(process) = status.controller.and_then(Process::find) else {
-        let text = "does not run; it is being started again, proxies live on";
-        return Finding::bad("controller", text.to_owned());
+        return check().bad("does not run; it is being started again, proxies live on");
     };
     let (pid, address) = (process.pid, SocketAddr::new(status.gateway, ports::CONTROL));
     let admin = Admin::within(switch);
-    let not = |why: String| Finding::bad("controller", format!("process {pid} {why}: see its log"));
+    let not = |why: String| check().bad(format!("process {pid} {why}")).remedy("see its log");
     match admin.get("/ready").await {
         Ok(reply) if reply.status == 200 => {}
         Ok(reply) => return not(format!("is not ready: {}", reply.body.trim())),
@@ -148,8 +147,7 @@ async fn controller(status: &Status, switch: &Netns) -> Finding {
     if value(&samples, LAST_GOOD) == Some(0.0) {
         return not("refused the state that leno up wrote last".to_owned());
     }
-    let text = format!("process {pid} serves {address}");
-    Finding { subject: "controller".to_owned(), healthy: true, text }
+    check().good(format!("process {pid} serves {address}"))
 }
 
 fn value(samples: &[Sample], name: &str) -> Option<f64> {
@@ -169,7 +167,9 @@ fn application(instance: &InstanceStatus) -> Finding {
     let serves = instance.phase == Phase::Running && instance.trouble.reason.is_none();
     let healthy = (serves && closed.is_empty())
         || (instance.phase.is_settled() && !instance.has_failed_run());
-    Finding { subject: format!("{}/{}", instance.namespace, instance.name), healthy, text }
+    let subject = format!("{}/{}", instance.namespace, instance.name);
+    let level = if healthy { Level::Good } else { Level::Bad };
+    Check::new(subject, "Does the application run, and listen on its ports?").result(level, text)
 }
 
 /// Where an application is in its life, and why it is not further: what `leno up` has seen, and the
@@ -274,7 +274,9 @@ async fn proxy(instance: &InstanceStatus, switch: &Netns) -> Finding {
         text += &format!(", started again {}", times(instance.proxy_restarts));
     }
     let subject = format!("{}/{} proxy", instance.namespace, instance.name);
-    Finding { subject, healthy, text }
+    let level = if healthy { Level::Good } else { Level::Bad };
+    let asks = "Is the proxy ready, captured, connected and of a valid certificate?";
+    Check::new(subject, asks).result(level, text)
 }
 
 fn unix_now() -> f64 {

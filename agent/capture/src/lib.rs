@@ -49,5 +49,5 @@ pub use cgroup::{cgroup2_root, unmount_shared, unmount_unused};
 pub use error::Error;
 pub use left_out::LeftOut;
 pub use mark::{is_marked, mark, unmark};
-pub use preflight::{Finding, Level, Preflight};
+pub use preflight::Preflight;
 pub use probe::{BackendReport, Capability, Report};

@@ -1,17 +1,19 @@
 //! Whether this kernel can run Leno's programs: each one tried, with what stands in for what it lacks.
 
+use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 use std::thread;
 
 use leno_bpf::hooks::{self, Others, Part, Sharing, Tried};
+use leno_checks::{Check, Finding, is_well};
 use nix::mount::{MsFlags, mount};
 use nix::sched::{CloneFlags, unshare};
 use serde::Serialize;
 
 use crate::backend::Backend;
 use crate::error::{self, Error};
-use crate::probe::{self, Report};
+use crate::probe::{self, BackendReport, Report};
 
 /// Where file systems are mounted for the trial, in a mount namespace that ends with it: a directory that
 /// every root has, and that the trial does not use.
@@ -26,33 +28,9 @@ pub struct Preflight {
     pub ready: bool,
     /// Every finding.
     pub findings: Vec<Finding>,
-}
-
-/// One thing that was tried.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct Finding {
-    /// What.
-    pub subject: String,
-    /// How it is.
-    pub level: Level,
-    /// In words: what works, what stands in for it, or what to do.
-    pub text: String,
-    /// How many instructions the verifier followed, if this is a program and the kernel reports it (since
-    /// Linux 5.16).
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub verified_instructions: Option<u32>,
-}
-
-/// How a thing is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Level {
-    /// As it should be.
-    Good,
-    /// It lacks or costs something, and the text says what stands in for it.
-    FallsBack,
-    /// Nothing stands in for it.
-    Missing,
+    /// How many instructions the verifier followed, by the subject of the program's finding, if the kernel
+    /// reports it (since Linux 5.16).
+    pub verified_instructions: BTreeMap<String, u32>,
 }
 
 impl Preflight {
@@ -62,14 +40,17 @@ impl Preflight {
     pub fn run() -> Self {
         let report = Report::probe();
         let mut findings = vec![kernel(&report), btf(&report), capabilities(&report)];
+        let mut verified_instructions = BTreeMap::new();
         match in_namespaces(try_in_namespaces) {
-            Ok(tried) => findings.extend(tried.findings(&report)),
-            Err(error) => findings.push(missing("programs", error.chain())),
+            Ok(tried) => {
+                findings.extend(tried.findings(&report));
+                verified_instructions = tried.verified();
+            }
+            Err(error) => findings.push(program("programs").bad(error.chain())),
         }
         findings.extend([jit(), memory(), run_times(), cookies()]);
         findings.push(capture(&report));
-        let ready = findings.iter().all(|one| one.level != Level::Missing);
-        Self { kernel: report.kernel, ready, findings }
+        Self { kernel: report.kernel, ready: is_well(&findings), findings, verified_instructions }
     }
 }
 
@@ -131,6 +112,14 @@ fn mount_here(kind: &str) -> Result<(), Error> {
 }
 
 impl Trial {
+    fn verified(&self) -> BTreeMap<String, u32> {
+        let counts = self.hooks.iter().filter_map(|tried| {
+            let count = *tried.outcome.as_ref().ok()?;
+            (count > 0).then(|| (subject(tried), count))
+        });
+        counts.collect()
+    }
+
     fn findings(&self, report: &Report) -> Vec<Finding> {
         let mut all = vec![
             mounted("cgroup2", &report.cgroup2, &self.cgroup2, report),
@@ -144,17 +133,8 @@ impl Trial {
     }
 }
 
-fn good(subject: impl Into<String>, text: impl Into<String>) -> Finding {
-    let (subject, text) = (subject.into(), text.into());
-    Finding { subject, level: Level::Good, text, verified_instructions: None }
-}
-
-fn falls_back(subject: impl Into<String>, text: impl Into<String>) -> Finding {
-    Finding { level: Level::FallsBack, ..good(subject, text) }
-}
-
-fn missing(subject: impl Into<String>, text: impl Into<String>) -> Finding {
-    Finding { level: Level::Missing, ..good(subject, text) }
+fn program(subject: impl Into<String>) -> Check {
+    Check::new(subject, "Does the kernel load this program and attach it?")
 }
 
 /// What captures if the kernel programs cannot; `None` if nothing does.
@@ -164,58 +144,61 @@ fn stand_in(report: &Report) -> Option<Backend> {
 }
 
 /// A finding about something that capture by eBPF needs.
-fn lacks_capture(subject: &str, why: &str, report: &Report) -> Finding {
+fn lacks_capture(check: Check, why: &str, report: &Report) -> Finding {
     match stand_in(report) {
-        Some(backend) => falls_back(subject, format!("{why}; {backend} captures in its place")),
-        None => missing(subject, format!("{why}; nothing captures in its place")),
+        Some(backend) => check.warning(format!("{why}; {backend} captures in its place")),
+        None => check.bad(format!("{why}; nothing captures in its place")),
     }
 }
 
 fn kernel(report: &Report) -> Finding {
-    good("kernel", format!("{}: each program below was tried on it", report.kernel))
+    Check::new("kernel", "Which kernel runs here?").good(report.kernel.clone())
 }
 
 fn btf(report: &Report) -> Finding {
+    let check = Check::new("BTF", "Does the kernel describe its types?");
     if report.btf {
-        return good("BTF", "the kernel describes its types");
+        return check.good("the kernel describes its types");
     }
-    let why = "the kernel does not describe its types, so no program can be fitted to it: use one \
-               with CONFIG_DEBUG_INFO_BTF=y";
-    lacks_capture("BTF", why, report)
+    let why = "the kernel does not describe its types, so no program can be fitted to it";
+    lacks_capture(check, why, report).remedy("use one with CONFIG_DEBUG_INFO_BTF=y")
 }
 
 fn capabilities(report: &Report) -> Finding {
+    let check = Check::new("capabilities", "Does this process have those that capture needs?");
     let lacking = report.capabilities.iter().filter(|one| !one.held).map(|one| one.name);
     let lacking: Vec<&str> = lacking.collect();
     if lacking.is_empty() {
-        return good("capabilities", "all held");
+        return check.good("all held");
     }
-    missing("capabilities", format!("{} not held: run as root", lacking.join(", ")))
+    check.bad(format!("{} not held", lacking.join(", "))).remedy("run as root")
+}
+
+fn file_system(kind: &str) -> Check {
+    Check::new(kind, "Can this file system be mounted?")
 }
 
 fn mounted(kind: &str, place: &str, tried: &Result<(), Error>, report: &Report) -> Finding {
     match tried {
-        Ok(()) => good(kind, place),
-        Err(error) => lacks_capture(kind, &error.chain(), report),
+        Ok(()) => file_system(kind).good(place),
+        Err(error) => lacks_capture(file_system(kind), &error.chain(), report),
     }
 }
 
+fn subject(tried: &Tried) -> String {
+    format!("{} ({})", tried.hook, tried.program)
+}
+
 fn hook(tried: &Tried, report: &Report) -> Finding {
-    let subject = format!("{} ({})", tried.hook, tried.program);
+    let check = program(subject(tried));
     match &tried.outcome {
-        Ok(instructions) => {
-            let instructions = (*instructions > 0).then_some(*instructions);
-            let verified = match instructions {
-                Some(count) => format!("loaded and attached; {count} instructions verified"),
-                None => "loaded and attached".to_owned(),
-            };
-            Finding { verified_instructions: instructions, ..good(subject, verified) }
-        }
+        Ok(0) => check.good("loaded and attached"),
+        Ok(count) => check.good(format!("loaded and attached; {count} instructions verified")),
         Err(error) => {
             let why = reason(error);
             match tried.part {
-                Part::Capture => lacks_capture(&subject, &why, report),
-                Part::Flows => falls_back(subject, format!("{why}; flows are not accounted for")),
+                Part::Capture => lacks_capture(check, &why, report),
+                Part::Flows => check.warning(format!("{why}; flows are not accounted for")),
             }
         }
     }
@@ -243,88 +226,78 @@ fn last_words(log: &str) -> Option<&str> {
 /// What programs of others on a hook mean.
 fn shared(others: &Others, is_refused: bool) -> Finding {
     let subject = format!("others at {}", others.hook);
+    let check = Check::new(subject, "Do programs of others share the hook with Leno's?");
     let names: Vec<String> =
         others.programs.iter().map(|(name, id)| format!("{name} (id {id})")).collect();
     let names = names.join(", ");
+    let owner = "have their owner attach them with BPF_F_ALLOW_MULTI";
     match others.sharing {
-        Sharing::All => good(
-            subject,
-            format!(
-                "{names}: run after Leno's, which are on control groups below; of a captured connection \
-                 they see 127.0.0.1 or ::1 as its destination"
-            ),
-        ),
-        Sharing::Overridden => falls_back(
-            subject,
-            format!(
-                "{names}: attached with BPF_F_ALLOW_OVERRIDE, so not run for workloads of Leno, whose \
-                 programs are in their place; if they are needed, have their owner attach them with \
-                 BPF_F_ALLOW_MULTI"
-            ),
-        ),
-        Sharing::Exclusive if is_refused => falls_back(
-            subject,
-            format!(
-                "{names}: attached for this machine alone, so the kernel refuses any other; have their \
-                 owner attach them with BPF_F_ALLOW_MULTI"
-            ),
-        ),
+        Sharing::All => check.good(format!(
+            "{names}: run after Leno's, which are on control groups below; of a captured connection they see \
+             127.0.0.1 or ::1 as its destination"
+        )),
+        Sharing::Overridden => {
+            let text = "attached with BPF_F_ALLOW_OVERRIDE, so not run for workloads of Leno, whose programs are in \
+                        their place";
+            let finding = check.warning(format!("{names}: {text}"));
+            finding.remedy(format!("if they are needed, {owner}"))
+        }
+        Sharing::Exclusive if is_refused => {
+            let text = "attached for this machine alone, so the kernel refuses any other";
+            check.warning(format!("{names}: {text}")).remedy(owner)
+        }
         Sharing::Exclusive => {
-            good(subject, format!("{names}: do not keep Leno's from being attached"))
+            check.good(format!("{names}: do not keep Leno's from being attached"))
         }
     }
 }
 
 fn jit() -> Finding {
+    let check = Check::new("JIT", "Does the kernel compile programs?");
     let path = "/proc/sys/net/core/bpf_jit_enable";
     match fs::read_to_string(path).map(|text| text.trim().to_owned()) {
-        Ok(value) if value == "0" => falls_back(
-            "JIT",
-            "the kernel interprets programs, which takes several times the CPU: `sysctl \
-             net.core.bpf_jit_enable=1`",
-        ),
-        Ok(_) => good("JIT", "programs are compiled"),
-        Err(error) => falls_back("JIT", format!("{path}: {error}")),
+        Ok(value) if value == "0" => check
+            .warning("the kernel interprets programs, which takes several times the CPU")
+            .remedy("`sysctl net.core.bpf_jit_enable=1`"),
+        Ok(_) => check.good("programs are compiled"),
+        Err(error) => check.warning(format!("{path}: {error}")),
     }
 }
 
 /// Whether the maps of one workload and of the usual table of flows can be made within the limits of this
 /// process.
 fn memory() -> Finding {
+    let check = Check::new("memory", "Is there memory for the maps of a workload and of flows?");
     let text = probe::read("/proc/self/limits");
     let limit = text.lines().find_map(|line| line.strip_prefix("Max locked memory"));
     let limit = limit.and_then(|rest| rest.split_whitespace().next()).unwrap_or("unknown");
     let told = if limit == "unlimited" { limit.to_owned() } else { format!("{limit} bytes") };
     match leno_bpf::flows::try_memory() {
-        Ok(()) => good(
-            "memory",
-            format!("the table of flows has room in its usual size (RLIMIT_MEMLOCK {told})"),
-        ),
-        Err(error) => falls_back(
-            "memory",
-            format!(
-                "{}; flows are not accounted for: raise RLIMIT_MEMLOCK ({told}; counts before Linux 5.11) \
-                 or the memory limit of the control group, or lower --flow-map-size",
-                reason(&error)
-            ),
-        ),
-    }
-}
-
-fn run_times() -> Finding {
-    match leno_bpf::Counting::start() {
-        Ok(_counting) => good("run times", "the kernel can measure what programs cost"),
+        Ok(()) => check
+            .good(format!("the table of flows has room in its usual size (RLIMIT_MEMLOCK {told})")),
         Err(error) => {
-            falls_back("run times", format!("{}; programs run unmeasured", error::chain(&error)))
+            let why = reason(&error);
+            check.warning(format!("{why}; flows are not accounted for")).remedy(format!(
+                "raise RLIMIT_MEMLOCK ({told}; counts before Linux 5.11) or the memory limit of the control group, \
+                 or lower --flow-map-size"
+            ))
         }
     }
 }
 
+fn run_times() -> Finding {
+    let check = Check::new("run times", "Can the kernel measure what programs cost?");
+    match leno_bpf::Counting::start() {
+        Ok(_counting) => check.good("the kernel can measure what programs cost"),
+        Err(error) => check.warning(format!("{}; programs run unmeasured", error::chain(&error))),
+    }
+}
+
 fn cookies() -> Finding {
+    let check = Check::new("namespace cookies", "Do network namespaces have cookies?");
     match leno_bpf::has_netns_cookies() {
-        true => good("namespace cookies", "network namespaces have them"),
-        false => falls_back(
-            "namespace cookies",
+        true => check.good("network namespaces have them"),
+        false => check.warning(
             "network namespaces have none (before Linux 5.14): a capture holds for processes of its control \
              group in any namespace, and flows tell namespaces apart by inode",
         ),
@@ -332,10 +305,37 @@ fn cookies() -> Finding {
 }
 
 fn capture(report: &Report) -> Finding {
+    let check = Check::new("capture", "Can traffic be captured here?");
     match report.chosen {
-        Some(Backend::Ebpf) => good("capture", format!("ebpf: {}", report.why)),
-        Some(backend) => falls_back("capture", format!("{backend}: {}", report.why)),
-        None => missing("capture", report.why.clone()),
+        Some(Backend::Ebpf) => check.good(format!("ebpf: {}", report.why)),
+        Some(backend) => check.warning(format!("{backend}: {}", report.why)),
+        None => check.bad(format!("none: {}", report.why)),
+    }
+}
+
+/// Whether one backend works. Another one may stand in for it.
+fn backend(one: &BackendReport) -> Finding {
+    let check = Check::new(one.backend.to_string(), "Can this backend capture here?");
+    match one.usable {
+        true => check.good(format!("usable: {}", one.reason)),
+        false => check.warning(format!("not usable: {}", one.reason)),
+    }
+}
+
+impl Report {
+    /// What `leno check` prints of it.
+    #[must_use]
+    pub fn findings(&self) -> Vec<Finding> {
+        let mut all = vec![
+            kernel(self),
+            btf(self),
+            file_system("cgroup2").good(&self.cgroup2),
+            file_system("bpffs").good(&self.bpffs),
+            capabilities(self),
+        ];
+        all.extend(self.backends.iter().map(backend));
+        all.push(capture(self));
+        all
     }
 }
 

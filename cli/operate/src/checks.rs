@@ -5,9 +5,9 @@ use std::collections::BTreeSet;
 use k8s_openapi::api::admissionregistration::v1::{MutatingWebhook, MutatingWebhookConfiguration};
 use k8s_openapi::api::apps::v1::{DaemonSet, Deployment};
 use k8s_openapi::api::core::v1::Node;
+use leno_checks::{Check, Finding, Level};
 use leno_kube::api::ListParams;
 use leno_kube::{Api, Client, Right};
-use serde::Serialize;
 
 use leno_resources::{Kind, REMOVAL_ANNOTATION};
 use leno_types::Removal;
@@ -40,43 +40,36 @@ const RIGHTS: [Right; 11] = [
     ("create", "admissionregistration.k8s.io", "validatingwebhookconfigurations"),
 ];
 
-/// The result of one check.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct Finding {
-    /// The subject of the check.
-    pub subject: String,
-    /// The result.
-    pub level: Level,
-    /// The result in words, with a remedy if there is a problem.
-    pub text: String,
+fn kubernetes() -> Check {
+    Check::new("Kubernetes", "Does this version have what the mesh uses?")
 }
 
-/// The level of a result.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Level {
-    /// No problem.
-    Good,
-    /// A part of the mesh will not work.
-    Warning,
-    /// The mesh will not work.
-    Bad,
-    /// The check could not be made.
-    Unknown,
+fn rights(of: impl Into<String>) -> Check {
+    Check::new(of, "May you create every kind of object that an installation has?")
 }
 
-impl Level {
-    /// Whether a user can proceed. An unknown result counts as bad.
-    #[must_use]
-    pub const fn is_well(self) -> bool {
-        matches!(self, Self::Good | Self::Warning)
-    }
+fn installation() -> Check {
+    Check::new("installation", "Is Leno installed, in the version of this program?")
 }
 
-impl Finding {
-    fn new(subject: impl Into<String>, level: Level, text: impl Into<String>) -> Self {
-        Self { subject: subject.into(), level, text: text.into() }
-    }
+fn unfinished_removal() -> Check {
+    Check::new("removal", "Was a removal of the mesh begun and not finished?")
+}
+
+fn captured_pods() -> Check {
+    Check::new("pods", "Is every pod with a proxy captured?")
+}
+
+fn gateway() -> Check {
+    Check::new("Gateway API", "Does the API server serve every kind of route?")
+}
+
+fn control_plane() -> Check {
+    Check::new("control plane", "Is every replica ready?")
+}
+
+fn node_agents() -> Check {
+    Check::new("node agents", "Is one ready on every node?")
 }
 
 /// Checks whether Leno can be installed.
@@ -86,29 +79,24 @@ impl Finding {
 pub async fn before(client: &Client, namespace: &str) -> Result<Vec<Finding>, Error> {
     let mut found = vec![version(client).await?];
     for right in lacking(client, &RIGHTS).await? {
-        let text = "not allowed: install as an administrator of the cluster";
-        found.push(Finding::new(right, Level::Bad, text));
+        let refused = rights(right).bad("not allowed");
+        found.push(refused.remedy("install as an administrator of the cluster"));
     }
     if found.len() == 1 {
-        found.push(Finding::new("rights", Level::Good, "enough to install"));
+        found.push(rights("rights").good("enough to install"));
     }
     found.push(gateway_api(client).await?);
     let there = installed(client, namespace).await?;
     let told = there.as_ref().and_then(|there| there.told().ok());
     match platform::platform(client, namespace, told.as_ref()).await {
         Ok(particular) => found.extend(particular),
-        Err(error) => found.push(known("platform", Err(error))?),
+        Err(error) => found.push(unless_forbidden(platform::check("platform"), Err(error))?),
     }
     found.push(match there {
-        None => Finding::new("installation", Level::Good, format!("none in {namespace} yet")),
-        Some(there) => Finding::new(
-            "installation",
-            Level::Warning,
-            format!(
-                "{} is in {namespace} already: `leno upgrade` keeps its settings",
-                there.version
-            ),
-        ),
+        None => installation().good(format!("none in {namespace} yet")),
+        Some(there) => installation()
+            .warning(format!("{} is in {namespace} already", there.version))
+            .remedy("`leno upgrade` keeps its settings"),
     });
     Ok(found)
 }
@@ -120,39 +108,35 @@ pub async fn before(client: &Client, namespace: &str) -> Result<Vec<Finding>, Er
 pub async fn after(client: &Client, namespace: &str) -> Result<Vec<Finding>, Error> {
     let mut found = vec![version(client).await?];
     let Some(there) = installed(client, namespace).await? else {
-        let text = format!("none in {namespace}: leno install | kubectl apply --server-side -f -");
-        found.push(Finding::new("installation", Level::Bad, text));
+        let none = installation().bad(format!("none in {namespace}"));
+        found.push(none.remedy("leno install | kubectl apply --server-side -f -"));
         return Ok(found);
     };
-    found.push(if there.version == env!("CARGO_PKG_VERSION") {
-        Finding::new("installation", Level::Good, format!("{} in {namespace}", there.version))
+    let own = env!("CARGO_PKG_VERSION");
+    found.push(if there.version == own {
+        installation().good(format!("{own} in {namespace}"))
     } else {
-        let text = format!(
-            "{} in {namespace}, this is leno {}: leno upgrade | kubectl apply --server-side -f -",
-            there.version,
-            env!("CARGO_PKG_VERSION")
-        );
-        Finding::new("installation", Level::Warning, text)
+        let text = format!("{} in {namespace}, this is leno {own}", there.version);
+        installation().warning(text).remedy("leno upgrade | kubectl apply --server-side -f -")
     });
     let (step, said) = removal(client, namespace).await?;
     found.extend(said);
-    found.push(known("Gateway API", gateway_api(client).await)?);
-    found.push(known("control plane", controller(client, namespace).await)?);
+    found.push(unless_forbidden(gateway(), gateway_api(client).await)?);
+    found.push(unless_forbidden(control_plane(), controller(client, namespace).await)?);
     match replicas::replicas(client, namespace).await {
         Ok(said) => found.extend(said),
-        Err(error) => found.push(known("kinds of objects", Err(error))?),
+        Err(error) => found.push(unless_forbidden(replicas::check(), Err(error))?),
     }
-    found.push(known("node agents", agents(client, namespace).await)?);
+    found.push(unless_forbidden(node_agents(), agents(client, namespace).await)?);
     found.extend(pods(client, step).await);
     Ok(found)
 }
 
 /// Turns the error for a missing right into a finding that names the right.
-fn known(subject: &str, found: Result<Finding, Error>) -> Result<Finding, Error> {
+fn unless_forbidden(check: Check, found: Result<Finding, Error>) -> Result<Finding, Error> {
     match found {
         Err(error) if error.is_forbidden() => {
-            let text = format!("unknown: {}", error.said());
-            Ok(Finding::new(subject, Level::Unknown, text))
+            Ok(check.unknown(format!("unknown: {}", error.said())))
         }
         found => found,
     }
@@ -161,10 +145,12 @@ fn known(subject: &str, found: Result<Finding, Error>) -> Result<Finding, Error>
 /// Whether a removal was started but not finished, so that traffic is not encrypted. Also returns
 /// the step, if it is known.
 async fn removal(client: &Client, namespace: &str) -> Result<(Removal, Option<Finding>), Error> {
-    const SUBJECT: &str = "removal";
     let notes = match notes(client, namespace).await {
         Ok(notes) => notes,
-        Err(error) => return Ok((Removal::None, Some(known(SUBJECT, Err(error))?))),
+        Err(error) => {
+            let unknown = unless_forbidden(unfinished_removal(), Err(error))?;
+            return Ok((Removal::None, Some(unknown)));
+        }
     };
     // Any text counts: a step that this version does not know is a removal, too.
     let Some(said) = notes.get(REMOVAL_ANNOTATION) else { return Ok((Removal::None, None)) };
@@ -172,32 +158,36 @@ async fn removal(client: &Client, namespace: &str) -> Result<(Removal, Option<Fi
         Ok(Removal::None) => return Ok((Removal::None, None)),
         Ok(step) => step,
         Err(_unknown) => {
-            let text = format!(
-                "at step {said:?}, which leno {} does not know: use the version of leno that began the removal. If no \
-                 removal is running, remove the annotation: kubectl annotate namespace {namespace} \
-                 {REMOVAL_ANNOTATION}-",
-                env!("CARGO_PKG_VERSION")
+            let text =
+                format!("at step {said:?}, which leno {} does not know", env!("CARGO_PKG_VERSION"));
+            let remedy = format!(
+                "use the version of leno that began the removal. If no removal is running, remove the annotation: \
+                 kubectl annotate namespace {namespace} {REMOVAL_ANNOTATION}-"
             );
-            return Ok((Removal::None, Some(Finding::new(SUBJECT, Level::Bad, text))));
+            let finding = unfinished_removal().bad(text).remedy(remedy);
+            return Ok((Removal::None, Some(finding)));
         }
     };
-    let text = match is_injected(client).await {
-        Ok(true) => format!(
-            "the control plane reverts it, because the mesh was installed again; it is still at step {step}, and \
-             continues once the node agents are ready on all nodes: kubectl -n {namespace} logs \
-             deployment/{CONTROLLER}"
-        ),
-        Ok(false) => format!(
-            "at step {step}: the mesh is being removed, or the removal was interrupted. If it was, finish it with \
-             leno uninstall, or keep the mesh with leno upgrade | kubectl apply --server-side -f -"
-        ),
-        Err(error) if error.is_forbidden() => format!(
+    let finding = match is_injected(client).await {
+        Ok(true) => unfinished_removal()
+            .bad(format!(
+                "the control plane reverts it, because the mesh was installed again; it is still at step {step}, and \
+                 continues once the node agents are ready on all nodes"
+            ))
+            .remedy(format!("kubectl -n {namespace} logs deployment/{CONTROLLER}")),
+        Ok(false) => unfinished_removal()
+            .bad(format!("at step {step}: the mesh is being removed, or the removal was interrupted"))
+            .remedy(
+                "if it was interrupted, finish it with leno uninstall, or keep the mesh with leno upgrade | kubectl \
+                 apply --server-side -f -",
+            ),
+        Err(error) if error.is_forbidden() => unfinished_removal().bad(format!(
             "at step {step}; it is unknown whether the mesh was installed again meanwhile: {}",
             error.said()
-        ),
+        )),
         Err(error) => return Err(error),
     };
-    Ok((step, Some(Finding::new(SUBJECT, Level::Bad, text))))
+    Ok((step, Some(finding)))
 }
 
 /// Whether the proxies of pods report that the pods are captured; `None` if there are no such pods.
@@ -206,7 +196,7 @@ async fn pods(client: &Client, step: Removal) -> Option<Finding> {
         Ok(captures) => captures,
         Err(error) => {
             let text = format!("it is unknown whether they are captured: {}", error.said());
-            return Some(Finding::new("pods", Level::Unknown, text));
+            return Some(captured_pods().unknown(text));
         }
     };
     let gap = captures.gap();
@@ -215,13 +205,12 @@ async fn pods(client: &Client, step: Removal) -> Option<Finding> {
             // Not a defect while the mesh is being removed.
             let level = if step >= Removal::Plaintext { Level::Warning } else { Level::Bad };
             let parts: Vec<String> = [lack].into_iter().chain(gap).collect();
-            Finding::new("pods", level, parts.join("; "))
+            captured_pods().result(level, parts.join("; "))
         }
-        (None, Some(gap)) => Finding::new("pods", Level::Warning, gap),
+        (None, Some(gap)) => captured_pods().warning(gap),
         (None, None) if captures.pods == 0 => return None,
         (None, None) => {
-            let text = format!("{} with a proxy, all captured", captures.pods);
-            Finding::new("pods", Level::Good, text)
+            captured_pods().good(format!("{} with a proxy, all captured", captures.pods))
         }
     })
 }
@@ -232,15 +221,13 @@ async fn version(client: &Client) -> Result<Finding, Error> {
     let minor: u32 = digits.parse().unwrap_or(0);
     let said = version.git_version;
     Ok(if version.major == "1" && minor < OLDEST_MINOR {
-        let text = format!("{said}: 1.{OLDEST_MINOR} or newer is needed");
-        Finding::new("Kubernetes", Level::Bad, text)
+        kubernetes().bad(said).remedy(format!("1.{OLDEST_MINOR} or newer is needed"))
     } else if version.major == "1" && minor < NATIVE_SIDECARS {
-        let text = format!(
+        kubernetes().warning(format!(
             "{said}: without native sidecars (1.{NATIVE_SIDECARS}) Jobs need to end their proxy themselves"
-        );
-        Finding::new("Kubernetes", Level::Warning, text)
+        ))
     } else {
-        Finding::new("Kubernetes", Level::Good, said)
+        kubernetes().good(said)
     })
 }
 
@@ -274,7 +261,6 @@ async fn gateway_api(client: &Client) -> Result<Finding, Error> {
 /// Whether every kind of route is served in a version that the control plane reads. `served` has
 /// the `apiVersion` and the kind of what the API server has.
 fn of_routes(served: &[(&str, String)]) -> Finding {
-    const SUBJECT: &str = "Gateway API";
     let is_served = |route: &Kind| {
         let read = route.api_versions();
         served.iter().any(|(version, kind)| read.contains(version) && kind == route.as_str())
@@ -283,14 +269,12 @@ fn of_routes(served: &[(&str, String)]) -> Finding {
     let names =
         |kinds: &[Kind]| kinds.iter().map(|kind| kind.as_str()).collect::<Vec<_>>().join(", ");
     if missing.is_empty() {
-        return Finding::new(SUBJECT, Level::Good, format!("serves {}", names(&there)));
+        return gateway().good(format!("serves {}", names(&there)));
     }
-    let text = format!(
-        "the API server does not serve {}: the mesh follows such routes once the Gateway API's definitions of them \
-         are installed, gateway-api.sigs.k8s.io/guides",
-        names(&missing)
-    );
-    Finding::new(SUBJECT, Level::Warning, text)
+    gateway().warning(format!("the API server does not serve {}", names(&missing))).remedy(
+        "the mesh follows such routes once the Gateway API's definitions of them are installed, \
+         gateway-api.sigs.k8s.io/guides",
+    )
 }
 
 async fn controller(client: &Client, namespace: &str) -> Result<Finding, Error> {
@@ -301,14 +285,14 @@ async fn controller(client: &Client, namespace: &str) -> Result<Finding, Error> 
     let (wanted, ready) = status
         .map_or((1, 0), |(wanted, status)| (wanted, status.ready_replicas.unwrap_or_default()));
     let text = format!("{ready} of {wanted} ready");
-    let look = format!(
-        "{text}: kubectl -n {namespace} describe pods -l app.kubernetes.io/name=leno-controller"
-    );
-    Ok(match ready {
-        0 => Finding::new("control plane", Level::Bad, look),
-        ready if ready < wanted => Finding::new("control plane", Level::Warning, look),
-        _ => Finding::new("control plane", Level::Good, text),
-    })
+    let level = match ready {
+        0 => Level::Bad,
+        ready if ready < wanted => Level::Warning,
+        _ => return Ok(control_plane().good(text)),
+    };
+    Ok(control_plane().result(level, text).remedy(format!(
+        "kubectl -n {namespace} describe pods -l app.kubernetes.io/name=leno-controller"
+    )))
 }
 
 async fn agents(client: &Client, namespace: &str) -> Result<Finding, Error> {
@@ -317,18 +301,18 @@ async fn agents(client: &Client, namespace: &str) -> Result<Finding, Error> {
     let status = found.and_then(|one| one.status).unwrap_or_default();
     let (wanted, ready) = (status.desired_number_scheduled, status.number_ready);
     if wanted > 0 && ready == wanted {
-        return Ok(Finding::new("node agents", Level::Good, format!("{ready} of {wanted} nodes")));
+        return Ok(node_agents().good(format!("{ready} of {wanted} nodes")));
     }
     let nodes: Api<Node> = Api::all(client.clone());
     let nodes = nodes.list(&ListParams::default()).await.map_err(Error::api("list nodes"))?;
     let names: Vec<String> =
         nodes.iter().filter_map(|node| node.metadata.name.clone()).take(5).collect();
     let text = format!(
-        "{ready} of {wanted} nodes ({}): pods with a proxy do not start on the others; kubectl -n {namespace} \
-         describe daemonset leno-agent",
+        "{ready} of {wanted} nodes ({}): pods with a proxy do not start on the others",
         names.join(", ")
     );
-    Ok(Finding::new("node agents", Level::Bad, text))
+    let remedy = format!("kubectl -n {namespace} describe daemonset leno-agent");
+    Ok(node_agents().bad(text).remedy(remedy))
 }
 
 #[cfg(test)]
@@ -345,8 +329,7 @@ mod tests {
         let standard = served(&[(V1, "Gateway"), (V1, "HTTPRoute"), (V1, "GRPCRoute")]);
         let finding = of_routes(&standard);
         assert_eq!(finding.level, Level::Warning, "{finding:?}");
-        let start = "the API server does not serve TLSRoute, TCPRoute: ";
-        assert!(finding.text.starts_with(start), "{finding:?}");
+        assert_eq!(finding.text, "the API server does not serve TLSRoute, TCPRoute");
 
         // Versions that the control plane reads count, others do not.
         let alpha = "gateway.networking.k8s.io/v1alpha2";

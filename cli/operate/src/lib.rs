@@ -38,7 +38,7 @@ use leno_charts::{INSTALLED, INSTALLED_VALUES, Values};
 use leno_kube::{Api, Client, Need, Right};
 
 pub use capture::{PodCapture, node_captures, pod_capture};
-pub use checks::{Finding, Level, after, before, is_trusted};
+pub use checks::{after, before, is_trusted};
 pub use diagnose::{Diagnosis, Seen, diagnose};
 pub use ejections::{Ejections, ejections};
 pub use error::Error;

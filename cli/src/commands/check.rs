@@ -2,11 +2,11 @@
 
 use anyhow::Result;
 use clap::Args;
-use leno_capture::{Level as Ability, Preflight};
+use leno_capture::Preflight;
+use leno_checks::{is_well, table};
 use leno_local::Error;
-use leno_local::check::Finding;
+use leno_local::check::Health;
 use leno_local::layout::{DEFAULT_MESH, Layout};
-use leno_operate::Level;
 
 use super::{Cluster, Output, RunningMesh, block_on, print, print_json};
 
@@ -60,11 +60,11 @@ pub(crate) fn run(check: &Check) -> Result<bool> {
         other => other?,
     };
     let layout = Layout::new(&name)?;
-    let found = block_on(async { Ok(leno_local::check::Check::run(&layout).await?) })?;
+    let found = block_on(async { Ok(Health::run(&layout).await?) })?;
     if check.output == Output::Json {
         print_json(&found)?;
     } else {
-        print(&text(&found))?;
+        print(&found.table())?;
     }
     match (&found.mesh, &check.mesh.name) {
         (None, Some(_)) => {
@@ -76,7 +76,7 @@ pub(crate) fn run(check: &Check) -> Result<bool> {
         }
         _ => {}
     }
-    Ok(found.healthy())
+    Ok(found.is_well())
 }
 
 fn of_kernel(output: Output) -> Result<bool> {
@@ -85,16 +85,7 @@ fn of_kernel(output: Output) -> Result<bool> {
         print_json(&found)?;
         return Ok(found.ready);
     }
-    let row = |one: &leno_capture::Finding| {
-        let mark = match one.level {
-            Ability::Good => "ok  ",
-            Ability::FallsBack => "warn",
-            Ability::Missing => "BAD ",
-        };
-        (format!("{mark} {}", one.subject), one.text.clone())
-    };
-    let rows: Vec<(String, String)> = found.findings.iter().map(row).collect();
-    print(&columns(&rows))?;
+    print(&table(&found.findings))?;
     Ok(found.ready)
 }
 
@@ -109,72 +100,7 @@ fn of_cluster(check: &Check) -> Result<bool> {
     if check.output == Output::Json {
         print_json(&found)?;
     } else {
-        let rows: Vec<(String, String)> = found.iter().map(row_of).collect();
-        print(&columns(&rows))?;
+        print(&table(&found))?;
     }
-    Ok(found.iter().all(|one| one.level.is_well()))
-}
-
-fn row_of(finding: &leno_operate::Finding) -> (String, String) {
-    let mark = match finding.level {
-        Level::Good => "ok  ",
-        Level::Warning => "warn",
-        Level::Bad => "BAD ",
-        Level::Unknown => "????",
-    };
-    (format!("{mark} {}", finding.subject), finding.text.clone())
-}
-
-fn text(found: &leno_local::check::Check) -> String {
-    let machine = &found.machine;
-    let missing: Vec<&str> =
-        machine.capabilities.iter().filter(|one| !one.held).map(|one| one.name).collect();
-    let capabilities = if missing.is_empty() {
-        "all held".to_owned()
-    } else {
-        format!("missing: {} (run as root)", missing.join(", "))
-    };
-    let mut rows = vec![
-        ("kernel".to_owned(), machine.kernel.clone()),
-        ("BTF".to_owned(), if machine.btf { "yes" } else { "no" }.to_owned()),
-        ("cgroup2".to_owned(), machine.cgroup2.to_string()),
-        ("bpffs".to_owned(), machine.bpffs.to_string()),
-        ("capabilities".to_owned(), capabilities),
-    ];
-    for backend in &machine.backends {
-        let usable = if backend.usable { "usable" } else { "not usable" };
-        rows.push((backend.backend.to_string(), format!("{usable}: {}", backend.reason)));
-    }
-    let chosen = machine.chosen.map_or_else(|| "none".to_owned(), |chosen| chosen.to_string());
-    rows.push(("capture".to_owned(), format!("{chosen}: {}", machine.why)));
-    let mut text = columns(&rows);
-    if let Some(findings) = &found.mesh {
-        let row = |finding: &Finding| {
-            let mark = if finding.healthy { "ok " } else { "BAD" };
-            (format!("{mark} {}", finding.subject), finding.text.clone())
-        };
-        let rows: Vec<(String, String)> = findings.iter().map(row).collect();
-        text += &format!("\n{}", columns(&rows));
-    }
-    text
-}
-
-/// Two columns, the first as wide as it needs to be.
-fn columns(rows: &[(String, String)]) -> String {
-    let width = rows.iter().map(|(left, _)| left.chars().count()).max().unwrap_or_default();
-    let row = |(left, right): &(String, String)| format!("{left:width$}  {right}\n");
-    rows.iter().map(row).collect()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn long_names_keep_their_distance() {
-        let rows = [("web".to_owned(), "runs".to_owned()), ("w".repeat(70), "waits".to_owned())];
-        let text = columns(&rows);
-        assert!(text.ends_with("w  waits\n"), "{text}");
-        assert!(text.starts_with(&format!("web{}  runs\n", " ".repeat(67))), "{text}");
-    }
+    Ok(is_well(&found))
 }

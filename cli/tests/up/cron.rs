@@ -63,7 +63,7 @@ fn a_workload_runs_at_its_times_and_ps_shows_the_last_run_and_the_next() {
     assert!(ps(&mesh, "off-0").1.ends_with("  scheduled, suspended"), "{}", ps(&mesh, "off-0").1);
     let check = mesh.check();
     let line = check.lines().find(|line| line.contains("shop/tick-0")).unwrap_or_default();
-    assert!(line.starts_with("ok  ") && line.contains(", last run exited with 0 "), "{check}");
+    assert!(line.starts_with("ok   ") && line.contains(", last run exited with 0 "), "{check}");
 
     let json = mesh.leno(&["ps", "--name", mesh.name(), "-o", "json"]).output().unwrap();
     let rows: serde_json::Value = serde_json::from_slice(&json.stdout).unwrap();
@@ -94,7 +94,7 @@ fn a_run_that_fails_is_named_until_the_next_one_succeeds() {
     let (code, line) = ps(&mesh, "import-0");
     assert!(line.contains(" ago (last line: no data), next run in "), "{line}");
     assert_eq!(code, Some(1));
-    assert!(mesh.check().contains("BAD shop/import-0"), "{}", mesh.check());
+    assert!(mesh.check().contains("BAD  shop/import-0"), "{}", mesh.check());
     fs::write(mesh.directory().join("data"), "").unwrap();
     mesh.wait_for("a run that succeeds", || ps(&mesh, "import-0").0 == Some(0));
 

@@ -40,7 +40,7 @@ fn an_application_takes_traffic_while_its_readiness_probe_succeeds() {
         ps(&mesh, "web-0").contains("starting, not ready: GET /ready on port 8080 answers 404")
     });
     assert!(!mesh.takes_traffic("web-0"));
-    assert!(mesh.check().contains("BAD shop/web-0"), "{}", mesh.check());
+    assert!(mesh.check().contains("BAD  shop/web-0"), "{}", mesh.check());
     let served = || !mesh.text("web", &["dig", "+short", "web.shop.svc.cluster.local"]).is_empty();
     assert!(!served(), "DNS names it before it is ready");
 
@@ -127,7 +127,7 @@ fn workloads_start_in_the_order_of_their_dependencies() {
     let started = |name: &str| instance(&mesh, name).started_unix_ms.unwrap();
     assert!(started("db-0") <= started("migrate-0") && started("migrate-0") <= started("web-0"));
     assert!(ps(&mesh, "migrate-0").ends_with("  completed"), "{}", ps(&mesh, "migrate-0"));
-    assert!(mesh.check().contains("ok  shop/migrate-0  completed"), "{}", mesh.check());
+    assert!(mesh.check().contains("ok   shop/migrate-0  completed"), "{}", mesh.check());
     let output = mesh.leno(&["ps", "--name", mesh.name()]).output().unwrap();
     assert_eq!(output.status.code(), Some(0), "what has completed is well");
 
@@ -185,7 +185,7 @@ fn a_process_is_started_again_as_its_restart_policy_has_it() {
     assert!(line.contains("exited with 3, 2 times in a row, next try in "), "{line}");
     assert_eq!(instance(&mesh, "once-0").phase, Phase::Completed);
     assert_eq!(instance(&mesh, "never-0").restarts, 0);
-    assert!(mesh.check().contains("BAD shop/never-0"), "{}", mesh.check());
+    assert!(mesh.check().contains("BAD  shop/never-0"), "{}", mesh.check());
 }
 
 #[test]

@@ -123,7 +123,7 @@ fn a_proxy_that_is_frozen_holds_up_no_report() {
     let errors = String::from_utf8_lossy(&stat.stderr).into_owned();
     assert!(errors.starts_with("leno: no answer from the proxy of shop/db-0: "), "{errors}");
     assert!(
-        check.contains("BAD shop/db-0 proxy") && check.contains("ok  shop/web-0 proxy"),
+        check.contains("BAD  shop/db-0 proxy") && check.contains("ok   shop/web-0 proxy"),
         "{check}"
     );
 }

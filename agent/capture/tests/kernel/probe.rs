@@ -1,6 +1,7 @@
 //! What the probe reports for this machine, with and without root.
 
-use leno_capture::{Backend, Choice, Level, Preflight, Report};
+use leno_capture::{Backend, Choice, Preflight, Report};
+use leno_checks::Level;
 
 use crate::lab::{Lab, Wish, has_root};
 
@@ -63,8 +64,8 @@ fn a_user_without_capabilities_is_told_to_be_root() {
     assert_eq!(found["ready"], false, "{found}");
     let findings = found["findings"].as_array().unwrap();
     let capabilities = findings.iter().find(|one| one["subject"] == "capabilities").unwrap();
-    assert_eq!(capabilities["level"], "missing");
-    assert!(capabilities["text"].as_str().unwrap().ends_with("run as root"), "{capabilities}");
+    assert_eq!(capabilities["level"], "bad");
+    assert_eq!(capabilities["remedy"], "run as root");
 }
 
 /// Not a test: prints what `leno check --pre --ebpf -o json` prints, for `make test-kernels`.

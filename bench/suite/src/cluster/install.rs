@@ -287,7 +287,7 @@ async fn leno_lacks(client: &Client, namespace: &str) -> Result<Option<String>, 
     let bad: Vec<String> = found
         .iter()
         .filter(|one| !one.level.is_well())
-        .map(|one| format!("{}: {}", one.subject, one.text))
+        .map(|one| format!("{}: {}", one.subject, one.words()))
         .collect();
     if !bad.is_empty() {
         return Ok(Some(bad.join("; ")));

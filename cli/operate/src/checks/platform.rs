@@ -4,10 +4,10 @@ use std::collections::BTreeMap;
 
 use k8s_openapi::api::core::v1::{ConfigMap, Node};
 use leno_charts::Values;
+use leno_checks::{Check, Finding};
 use leno_kube::api::ListParams;
 use leno_kube::{Api, Client};
 
-use super::{Finding, Level};
 use crate::Error;
 use crate::objects::is_absent;
 
@@ -19,6 +19,11 @@ const CILIUM: (&str, &str) = ("kube-system", "cilium-config");
 const OPENSHIFT: &str = "security.openshift.io";
 /// The page that says more.
 const PAGE: &str = "docs/guide/platforms.md";
+
+/// A check of something particular about a cluster.
+pub(super) fn check(subject: &str) -> Check {
+    Check::new(subject, "Does something particular about this cluster need a setting?")
+}
 
 /// What is known of a cluster.
 #[derive(Debug, Default)]
@@ -67,11 +72,11 @@ impl Platform {
     fn exclusive(&self) -> Option<Finding> {
         let cilium = self.cilium.as_ref()?;
         let exclusive = cilium.get("cni-exclusive").is_none_or(|value| value == "true");
-        let text = format!(
-            "it removes the plugin leno-cni from each node, so that pods with a proxy wait for their capture: set \
-             cni.exclusive=false in Cilium's Helm values ({PAGE})"
-        );
-        exclusive.then(|| Finding::new("Cilium", Level::Bad, text))
+        exclusive.then(|| {
+            let text = "it removes the plugin leno-cni from each node, so that pods with a proxy wait for their capture";
+            let remedy = format!("set cni.exclusive=false in Cilium's Helm values ({PAGE})");
+            check("Cilium").bad(text).remedy(remedy)
+        })
     }
 
     /// A connection to a Service's address gets a pod's address before netfilter rules see it.
@@ -80,22 +85,27 @@ impl Platform {
         let is =
             |key: &str| cilium.get(key).is_some_and(|value| value == "true" || value == "strict");
         let everywhere = !is("bpf-lb-sock-hostns-only");
-        let text = format!(
-            "it balances Services in the sockets of pods: where pods are captured by nftables or iptables, routes and \
-             policies of Services do not hold. Set socketLB.hostNamespaceOnly=true in Cilium's Helm values ({PAGE})"
-        );
         let balances = is("bpf-lb-sock") || is("kube-proxy-replacement");
-        (balances && everywhere).then(|| Finding::new("Cilium", Level::Warning, text))
+        (balances && everywhere).then(|| {
+            let text = "it balances Services in the sockets of pods: where pods are captured by nftables or iptables, \
+                        routes and policies of Services do not hold";
+            let remedy =
+                format!("set socketLB.hostNamespaceOnly=true in Cilium's Helm values ({PAGE})");
+            check("Cilium").warning(text).remedy(remedy)
+        })
     }
 
     fn openshift(&self, namespace: &str) -> Option<Finding> {
-        let text = format!(
-            "its SecurityContextConstraints refuse Leno's pods until they are granted: oc adm policy \
-             add-scc-to-user privileged -z agent -n {namespace}; oc adm policy add-scc-to-user nonroot-v2 -z \
-             controller -n {namespace}; and nonroot-v2 for the service accounts of pods with a proxy ({PAGE})"
-        );
         let is_openshift = self.groups.iter().any(|group| group == OPENSHIFT);
-        is_openshift.then(|| Finding::new("OpenShift", Level::Warning, text))
+        is_openshift.then(|| {
+            let text = "its SecurityContextConstraints refuse Leno's pods until they are granted";
+            let remedy = format!(
+                "oc adm policy add-scc-to-user privileged -z agent -n {namespace}; oc adm policy add-scc-to-user \
+                 nonroot-v2 -z controller -n {namespace}; and nonroot-v2 for the service accounts of pods with a \
+                 proxy ({PAGE})"
+            );
+            check("OpenShift").warning(text).remedy(remedy)
+        })
     }
 
     /// Distributions that keep CNI plugins or their configuration elsewhere than most.
@@ -133,15 +143,14 @@ impl Platform {
         } else {
             return None;
         };
-        let text = format!(
-            "it keeps CNI plugins in a folder of its own: leno install {settings} ({PAGE})"
-        );
-        Some(Finding::new(name, Level::Warning, text))
+        let text = "it keeps CNI plugins in a folder of its own";
+        Some(check(name).warning(text).remedy(format!("leno install {settings} ({PAGE})")))
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use leno_checks::Level;
     use serde_json::json;
 
     use super::*;
@@ -193,7 +202,9 @@ mod tests {
         let told = Values::defaults();
         let group = Platform { groups: vec![OPENSHIFT.to_owned()], ..Platform::default() };
         assert_eq!(said(&group, &told), [("OpenShift".to_owned(), Level::Warning)]);
-        assert!(group.findings("mesh", &told)[0].text.contains("-z agent -n mesh"));
+        assert!(
+            group.findings("mesh", &told)[0].remedy.as_ref().unwrap().contains("-z agent -n mesh")
+        );
         for (name, node) in [
             ("GKE", node(json!({"cloud.google.com/gke-nodepool": "a"}), "v1.34.0-gke.1")),
             ("k3s", node(json!({}), "v1.34.0+k3s1")),

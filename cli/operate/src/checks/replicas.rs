@@ -1,18 +1,19 @@
 //! What the replicas of the control plane say of themselves, as conditions of their pods.
 
 use k8s_openapi::api::core::v1::{Pod, PodCondition};
+use leno_checks::{Check, Finding};
 use leno_kube::api::ListParams;
 use leno_kube::{Api, Client};
 use leno_resources::KINDS_CONDITION;
 
-use super::{Finding, Level};
 use crate::Error;
 use crate::removal::CONTROLLER;
 
-/// A condition, and what is printed of it: the subject, the text if it is true, and the beginning of the text if not.
+/// A condition, and what is printed of it: the check, the text if it is true, and the beginning of the text if not.
 struct Said {
     condition: &'static str,
     subject: &'static str,
+    asks: &'static str,
     good: &'static str,
     bad: &'static str,
 }
@@ -21,6 +22,7 @@ const ALL: [Said; 2] = [
     Said {
         condition: KINDS_CONDITION,
         subject: "kinds of objects",
+        asks: "Does the control plane follow every kind of object?",
         good: "all are followed",
         bad: "objects of some kinds have no effect",
     },
@@ -28,10 +30,22 @@ const ALL: [Said; 2] = [
         // As `leno-cluster` writes it.
         condition: "leno.dev/PoliciesEnforced",
         subject: "policies",
+        asks: "Do the proxies enforce every policy?",
         good: "connected proxies enforce all that they were sent",
         bad: "not enforced by all proxies",
     },
 ];
+
+/// The first check, for an error that concerns all.
+pub(super) fn check() -> Check {
+    ALL[0].check()
+}
+
+impl Said {
+    fn check(&self) -> Check {
+        Check::new(self.subject, self.asks)
+    }
+}
 
 /// What the replicas say. Nothing of what no replica says, such as one that has just started.
 pub(super) async fn replicas(client: &Client, namespace: &str) -> Result<Vec<Finding>, Error> {
@@ -55,10 +69,9 @@ fn finding(said: &Said, pods: &[Pod]) -> Option<Finding> {
     if conditions.is_empty() {
         None
     } else if failing.is_empty() {
-        Some(Finding::new(said.subject, Level::Good, said.good))
+        Some(said.check().good(said.good))
     } else {
-        let text = format!("{}: {}", said.bad, failing.join(". "));
-        Some(Finding::new(said.subject, Level::Warning, text))
+        Some(said.check().warning(format!("{}: {}", said.bad, failing.join(". "))))
     }
 }
 
@@ -69,6 +82,7 @@ fn condition<'p>(pod: &'p Pod, kind: &str) -> Option<&'p PodCondition> {
 
 #[cfg(test)]
 mod tests {
+    use leno_checks::Level;
     use serde_json::json;
 
     use super::*;

@@ -7,7 +7,7 @@ use std::path::Path;
 
 use anyhow::{Context as _, Result};
 use leno_local::admin::Admin;
-use leno_local::check::Check;
+use leno_local::check::Health;
 use leno_local::layout::Layout;
 use leno_local::log::{Entry, Reader};
 use leno_local::netns::Netns;
@@ -58,7 +58,7 @@ pub(super) fn report(name: &str, file: &Path, proxies: usize) -> Result<Vec<Stri
 impl Report {
     /// Fails where the archive cannot be written; all else is missing from it.
     fn gather(&mut self, layout: &Layout, status: &Status, proxies: usize) -> Result<()> {
-        match block_on(async { Ok(Check::run(layout).await?) }) {
+        match block_on(async { Ok(Health::run(layout).await?) }) {
             Ok(check) => self.found("check.json", &check)?,
             Err(error) => self.lacks("check.json", &error),
         }

@@ -1,0 +1,159 @@
+//! How a check is written, and how its result is printed and serialised.
+//!
+//! ```text
+//!  Check { name, asks } ── good | warning | bad | unknown ──► Finding ──► table, JSON, exit status
+//! ```
+//! A [`Check`] is a name and a question. The code that answers it makes a [`Finding`] of it, with a remedy
+//! if there is a problem. `leno check` prints the findings of a machine, of a kernel, of a mesh and of a
+//! cluster by [`table`], and exits by [`is_well`]. This crate does not know what is checked.
+
+use serde::Serialize;
+
+/// A check: its name, and the question that it answers.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Check {
+    name: String,
+    asks: &'static str,
+}
+
+/// The result of one check.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Finding {
+    /// The name of the check, or of the one thing that was checked.
+    pub subject: String,
+    /// The question that the check answers.
+    pub asks: &'static str,
+    /// The result.
+    pub level: Level,
+    /// The result in words.
+    pub text: String,
+    /// What to do, if there is a problem and its remedy is known.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub remedy: Option<String>,
+}
+
+/// The level of a result.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Level {
+    /// No problem.
+    Good,
+    /// A part does not work, or something else stands in for it.
+    Warning,
+    /// It does not work.
+    Bad,
+    /// The check could not be made.
+    Unknown,
+}
+
+impl Level {
+    /// Whether a user can proceed. An unknown result counts as bad.
+    #[must_use]
+    pub const fn is_well(self) -> bool {
+        matches!(self, Self::Good | Self::Warning)
+    }
+
+    const fn mark(self) -> &'static str {
+        match self {
+            Self::Good => "ok  ",
+            Self::Warning => "warn",
+            Self::Bad => "BAD ",
+            Self::Unknown => "????",
+        }
+    }
+}
+
+impl Check {
+    /// A check of this name, which answers this question.
+    #[must_use]
+    pub fn new(name: impl Into<String>, asks: &'static str) -> Self {
+        Self { name: name.into(), asks }
+    }
+
+    /// There is no problem.
+    #[must_use]
+    pub fn good(self, text: impl Into<String>) -> Finding {
+        self.result(Level::Good, text)
+    }
+
+    /// A part does not work, or something else stands in for it.
+    #[must_use]
+    pub fn warning(self, text: impl Into<String>) -> Finding {
+        self.result(Level::Warning, text)
+    }
+
+    /// It does not work.
+    #[must_use]
+    pub fn bad(self, text: impl Into<String>) -> Finding {
+        self.result(Level::Bad, text)
+    }
+
+    /// The check could not be made.
+    #[must_use]
+    pub fn unknown(self, text: impl Into<String>) -> Finding {
+        self.result(Level::Unknown, text)
+    }
+
+    /// The result in words, at a level that was computed.
+    #[must_use]
+    pub fn result(self, level: Level, text: impl Into<String>) -> Finding {
+        Finding { subject: self.name, asks: self.asks, level, text: text.into(), remedy: None }
+    }
+}
+
+impl Finding {
+    /// With what to do about it.
+    #[must_use]
+    pub fn remedy(self, remedy: impl Into<String>) -> Self {
+        Self { remedy: Some(remedy.into()), ..self }
+    }
+
+    /// The result in words, followed by the remedy if there is one.
+    #[must_use]
+    pub fn words(&self) -> String {
+        match &self.remedy {
+            Some(remedy) => format!("{}: {remedy}", self.text),
+            None => self.text.clone(),
+        }
+    }
+}
+
+/// Whether a user can proceed with all of them.
+#[must_use]
+pub fn is_well(findings: &[Finding]) -> bool {
+    findings.iter().all(|finding| finding.level.is_well())
+}
+
+/// A line for each finding: mark, subject, text and remedy. The subjects are padded to one width.
+#[must_use]
+pub fn table(findings: &[Finding]) -> String {
+    let width = findings.iter().map(|one| one.subject.chars().count()).max().unwrap_or_default();
+    let row =
+        |one: &Finding| format!("{} {:width$}  {}\n", one.level.mark(), one.subject, one.words());
+    findings.iter().map(row).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const ASKS: &str = "Does it run?";
+
+    #[test]
+    fn rows_have_marks_and_remedies_and_long_subjects_keep_their_distance() {
+        let findings = [
+            Check::new("web", ASKS).good("runs"),
+            Check::new("w".repeat(70), ASKS).bad("waits").remedy("start it"),
+            Check::new("api", ASKS).unknown("forbidden"),
+        ];
+        let gap = " ".repeat(67);
+        let expected = format!(
+            "ok   web{gap}  runs\nBAD  {}  waits: start it\n???? api{gap}  forbidden\n",
+            "w".repeat(70)
+        );
+        assert_eq!(table(&findings), expected);
+        assert_eq!(findings.each_ref().map(|one| one.level.is_well()), [true, false, false]);
+        assert!(!is_well(&findings) && is_well(&findings[..1]) && is_well(&[]));
+        assert!(is_well(&[Check::new("web", ASKS).warning("slow")]));
+    }
+}
