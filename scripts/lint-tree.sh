@@ -9,7 +9,7 @@ fail() { echo "lint: $*" >&2; bad=1; }
 while read -r lines file; do
   [ "$file" = total ] && continue
   [ "$lines" -le 800 ] || fail "$file has $lines lines: split it (800 at most)"
-done < <(git ls-files -z '*.rs' '*.c' '*.h' '*.sh' '*.go' | xargs -0 wc -l)
+done < <(git ls-files -z ':!*/generated/*' '*.rs' '*.c' '*.h' '*.sh' '*.go' | xargs -0 wc -l)
 
 # A crate may depend on crates of a lower rank; within one rank only as named below.
 declare -A rank=(
@@ -32,6 +32,23 @@ for manifest in $(git ls-files '*/Cargo.toml'); do
     [[ $same_rank_ok == *" $name:$dependency "* ]] && continue
     fail "$name must not depend on $dependency: dependencies point down (ARCHITECTURE.md)"
   done
+done
+
+# A crate names each dependency of its manifest in its code (a name in a comment counts, too).
+mapfile -t manifests < <(git ls-files '*/Cargo.toml')
+for manifest in "${manifests[@]}"; do
+  folder=${manifest%/Cargo.toml} files=("$folder/*.rs")
+  for nested in "${manifests[@]}"; do
+    [[ $nested != "$folder"/*/Cargo.toml ]] || files+=(":!${nested%Cargo.toml}*")
+  done
+  # Tests may share a file of another crate's.
+  while IFS=: read -r file shared; do
+    shared=$(realpath -m --relative-to=. "${file%/*}/$shared") files+=("${shared%/*}/*.rs")
+  done < <(git grep -oP '#\[path = "\K\.\./[^"]+' -- "${files[@]}")
+  named=$(awk '/^\[/ {on = /dependencies\]$/} on && /^[a-z]/ {sub(/[. =].*/, ""); gsub("-", "_"); print}' "$manifest" | sort -u)
+  used=$(git grep -howE "${named//$'\n'/|}" -- "${files[@]}" | sort -u || true)
+  unused=$(comm -23 <(echo "$named") <(echo "$used"))
+  [ -z "$unused" ] || fail "$manifest: not used: ${unused//$'\n'/ }"
 done
 
 # In the crates of bench, files import in one direction: a file imports no file that imports it, not even through others.
