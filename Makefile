@@ -5,7 +5,7 @@ CARGO ?= cargo
 TARGET := $(or $(CARGO_TARGET_DIR),target)
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-programs test lint build release bench-http bench-balance bench-mesh scale fuzz images images-test e2e conformance test-kernels dist docs reference nightly cluster-up cluster-down clean
+.PHONY: help demo demo-programs test lint build release bench-http bench-balance bench-mesh scale fuzz images images-test e2e conformance test-kernels dist docs reference proto nightly cluster-up cluster-down clean
 
 # The programs that a mesh on one machine is made of, and the shop and the load of the demo.
 MESH := -p leno -p leno-proxy -p leno-controller -p leno-example-shop -p leno-testkit \
@@ -15,11 +15,11 @@ help: ## print the targets
 	@awk -F':.*## ' '/^[a-z0-9-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 demo: demo-programs ## a small shop, meshed, under load, for 20 s (needs root)
-	@scripts/as-root.sh $(TARGET)/release/leno demo
+	@scripts/as-root.sh $(TARGET)/demo/leno demo
 
 demo-programs:
 	@scripts/deps.sh demo
-	$(CARGO) build --release $(MESH)
+	$(CARGO) build --profile demo $(MESH)
 
 test: ## every test; without root, those that need neither root nor the kernel's BPF
 	@scripts/deps.sh test
@@ -89,6 +89,10 @@ reference: ## docs/reference, written from the code
 	@scripts/deps.sh build
 	LENO_UPDATE=1 $(CARGO) test -p leno-resources -p leno-http -p leno -p leno-proxy -p leno-controller -p leno-agent \
 		-p leno-bench --lib --bins the_reference_has
+
+proto: ## api/wire/src/generated, written from the proto files
+	@scripts/deps.sh build
+	LENO_UPDATE=1 $(CARGO) test -p leno-wire --test generated
 
 nightly: ## what takes hours: e2e, conformance, fuzz, scale, images, docs, dist; writes docs/status.md (needs root and Go)
 	@scripts/nightly.sh

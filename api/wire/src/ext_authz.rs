@@ -9,7 +9,7 @@ use prost::Message;
 
 #[expect(unreachable_pub, reason = "generated; the proto file has the comments")]
 mod proto {
-    include!(concat!(env!("OUT_DIR"), "/envoy.service.auth.v3.rs"));
+    include!("generated/envoy.service.auth.v3.rs");
 }
 
 /// The path of the call.

@@ -1,6 +1,6 @@
 //! Discovery and identity on the wire: the only crate that sees protobuf.
 //!
-//! [`proto`] is generated from the files in `proto/`. All other modules convert between its
+//! [`proto`] is generated from the files in `proto/` by `make proto`; a test compares them. All other modules convert between its
 //! messages and the values of [`leno_types::mesh`]: [`encode`] never fails, [`decode`] checks
 //! everything that the sender may have got wrong and names the invalid field. [`names`] are the
 //! resource names that client and server have to agree on.
@@ -25,7 +25,7 @@ pub mod trust;
 )]
 pub mod proto {
     //! Messages and services, generated from `proto/leno/v1`.
-    include!(concat!(env!("OUT_DIR"), "/leno.v1.rs"));
+    include!("generated/leno.v1.rs");
 }
 
 pub use bytes::Bytes;
