@@ -8,11 +8,30 @@
 set -euo pipefail
 
 [ "$(id -u)" = 0 ] || exec "$@"
+# /run itself is another one, with what else is in it: a folder on which another one is mounted can be removed by a process
+# outside, as a mesh does with folders that it leaves empty, and the kernel then takes the mount away too.
 exec unshare --mount --net bash -euc '
   ip link set lo up
-  for folder in /run/leno /run/netns; do
-    mkdir -p "$folder"
-    mount -t tmpfs -o mode=0755 none "$folder"
+  run=$(mktemp -d)
+  mount -t tmpfs -o mode=0755 none "$run"
+  for entry in /run/*; do
+    own=$run/${entry#/run/}
+    case $entry in
+      /run/leno | /run/netns) continue ;;
+    esac
+    if [ -L "$entry" ]; then
+      cp -P "$entry" "$own"
+    else
+      if [ -d "$entry" ]; then mkdir "$own"; else : >"$own"; fi
+      # It may have been removed meanwhile.
+      mount --rbind "$entry" "$own" 2>/dev/null || rm -r "$own"
+    fi
   done
+  for folder in leno netns; do
+    mkdir "$run/$folder"
+    mount -t tmpfs -o mode=0755 none "$run/$folder"
+  done
+  mount --move "$run" /run
+  rmdir "$run"
   ! mountpoint -q /sys/fs/bpf || mount -t bpf bpf /sys/fs/bpf
   exec "$@"' "$0" "$@"
