@@ -123,17 +123,20 @@ fn under_load(lab: &Lab, work: impl FnOnce() -> Result<()>) -> Result<u64> {
 
 /// One rotation, whose control plane is killed in each phase.
 fn replaced(lab: &Lab) -> Result<()> {
-    let before = identity(lab)?;
-    ensure!(before["phase"] == "stable" && before["proxies"]["current"] == 21, "{before}");
+    // A proxy is ready before the control plane has its report.
+    let before = until(lab, "all to have reported", |report| {
+        report["phase"] == "stable" && report["proxies"]["current"] == 21
+    })?;
     lab.kill(HELD, Signal::SIGSTOP)?;
     rotate(lab, &[])?;
     let second = command::run(&mut lab.leno("identity rotate-root"), ANSWER_LIMIT)?;
     let said = String::from_utf8_lossy(&second.stderr).into_owned();
     ensure!(second.status.code() == Some(2) && said.contains("is under way"), "{said}");
     for (phase, roots) in [("add", 2), ("switch", 2), ("remove", 1)] {
-        // All others have acknowledged it, and one has not.
+        // In the first phase all others have acknowledged it, and one has not. A control plane that was restarted waits for
+        // a limited time, so a later phase may have begun before its proxy was stopped: that one need not be waited for.
         let report = until(lab, phase, |report| {
-            report["phase"] == phase && waited_for(report) == ["lab/idle-0"]
+            report["phase"] == phase && (phase != "add" || waited_for(report) == ["lab/idle-0"])
         })?;
         ensure!(report["roots"].as_array().is_some_and(|all| all.len() == roots), "{report}");
         let killed = lab.pid_of(Piece::Controller)?;
@@ -161,8 +164,8 @@ fn aborted(lab: &Lab) -> Result<()> {
     rotate(lab, &[])?;
     until(lab, "add", |report| report["phase"] == "add" && waited_for(report) == ["lab/idle-0"])?;
     rotate(lab, &["--abort"])?;
-    let back = identity(lab)?;
-    ensure!(back["aborted"] == true, "{back}");
+    // The stopped proxy still uses the earlier bundle, which is the one to return to: no phase waits for it, and the abort
+    // may be over before it is seen.
     lab.kill(HELD, Signal::SIGCONT)?;
     let after = until(lab, "the end", |report| report["phase"] == "stable")?;
     ensure!(after["issuer"] == before["issuer"] && after["bundle"] == before["bundle"], "{after}");
