@@ -49,7 +49,10 @@ func (m mesh) underLoad(what func()) {
 			}
 		}
 	}
-	m.t.Logf("%d requests were answered, %d were not", total+failed, failed)
+	m.t.Logf("%d requests were answered, %d were not", total, failed)
+	if failed > 0 {
+		m.t.Log(m.evidence())
+	}
 }
 
 // allAnswered waits until more requests of each kind have been answered.

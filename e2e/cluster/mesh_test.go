@@ -495,9 +495,7 @@ func (m mesh) wait(arguments ...string) {
 func (m mesh) until(what string, look func() error) {
 	m.t.Helper()
 	if err := until(m.t.Context(), what, podLimit, look); err != nil {
-		said, _ := m.administer("logs", "-n", "leno-system", "-l", "app.kubernetes.io/name=leno-agent", "--tail=30", "--prefix").CombinedOutput()
-		pods, _ := m.administer("get", "pods", "-A", "-o", "wide").CombinedOutput()
-		m.t.Fatalf("%v\n%s\n%s", err, pods, said)
+		m.t.Fatalf("%v\n%s", err, m.evidence())
 	}
 }
 

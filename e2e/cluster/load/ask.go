@@ -46,7 +46,12 @@ func (c *counts) add(name string, err error) {
 	}
 	one.Failed[err.Error()]++
 	if len(one.Examples) < maxExamples {
-		one.Examples = append(one.Examples, time.Now().UTC().Format("15:04:05.000 ")+err.Error())
+		example := time.Now().UTC().Format("15:04:05.000 ") + err.Error()
+		var failed failure
+		if errors.As(err, &failed) {
+			example += ": " + failed.way
+		}
+		one.Examples = append(one.Examples, example)
 	}
 }
 
@@ -167,16 +172,17 @@ func request(client *http.Client, address, kind string) error {
 	if kind == "http1" {
 		question.Header["Idempotency-Key"] = nil // not sent; tells Go's client that the request may be retried
 	}
-	answer, err := client.Do(question)
+	way := &way{begun: time.Now()}
+	answer, err := client.Do(question.WithContext(way.traced()))
 	if err != nil {
-		return errors.New(withoutPorts(err))
+		return failure{withoutPorts(err), way.String()}
 	}
 	defer answer.Body.Close()
 	if _, err := io.Copy(io.Discard, answer.Body); err != nil {
-		return errors.New("in the answer: " + withoutPorts(err))
+		return failure{"in the answer: " + withoutPorts(err), way.String()}
 	}
 	if answer.StatusCode != http.StatusOK {
-		return fmt.Errorf("%d %s", answer.StatusCode, answer.Header.Get("leno-error"))
+		return failure{fmt.Sprintf("%d %s", answer.StatusCode, answer.Header.Get("leno-error")), way.String()}
 	}
 	return nil
 }

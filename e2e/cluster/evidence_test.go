@@ -1,0 +1,84 @@
+package main
+
+import (
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+)
+
+// evidence is what explains a wait that ended without success: all pods, and of those that are not ready what the
+// cluster and their containers say; the logs of agents and control plane. CLUSTER_EVIDENCE names a folder for the whole of
+// it; the test's own log has the end of each.
+func (m mesh) evidence() string {
+	var all, short strings.Builder
+	show := func(title, text string) {
+		fmt.Fprintf(&all, "== %s\n%s\n", title, text)
+		fmt.Fprintf(&short, "== %s\n%s\n", title, tail(text, 40))
+	}
+	say := func(arguments ...string) {
+		output, _ := m.administer(arguments...).CombinedOutput()
+		show("kubectl "+strings.Join(arguments, " "), string(output))
+	}
+	say("get", "pods", "-A", "-o", "wide")
+	for _, pod := range m.unready() {
+		namespace, name, _ := strings.Cut(pod, "/")
+		say("get", "events", "-n", namespace, "--field-selector=involvedObject.name="+name)
+		say("logs", "-n", namespace, name, "-c", "leno-proxy", "--timestamps")
+		say("logs", "-n", namespace, name, "-c", "leno-proxy", "--previous", "--timestamps")
+		say("get", "pod", "-n", namespace, name, "-o", "yaml")
+		show("processes of "+pod, m.processes(namespace, name))
+	}
+	for _, n := range m.nodes {
+		log, _ := os.ReadFile(n.file("log", "kubelet.log"))
+		show("kubelet of "+n.name(), tail(string(log), 400))
+	}
+	for _, part := range []string{"leno-agent", "leno-controller"} {
+		say("logs", "-n", "leno-system", "-l", "app.kubernetes.io/name="+part, "--tail=2000", "--prefix", "--timestamps")
+	}
+	if folder := os.Getenv("CLUSTER_EVIDENCE"); folder != "" {
+		file := filepath.Join(folder, strings.ReplaceAll(m.t.Name(), "/", "-")+".txt")
+		if err := os.WriteFile(file, []byte(all.String()), 0o644); err != nil {
+			m.t.Log(err)
+		}
+	}
+	return short.String()
+}
+
+// processes returns what the kernel says of the processes of a pod: what each thread waits for, and what memory and time
+// they have used.
+func (m mesh) processes(namespace, name string) string {
+	const look = `for c in $(find /sys/fs/cgroup -path "*pod$1/*" -name cgroup.procs); do
+	for p in $(cat $c); do
+		echo "-- $c $p $(tr '\0' ' ' </proc/$p/cmdline)"
+		grep -E '^(State|VmRSS|RssFile|RssAnon|SigQ|Threads|voluntary|nonvol)' /proc/$p/status
+		for t in /proc/$p/task/*; do echo "$t $(cat $t/comm) $(cut -d' ' -f3,10,12,14,15 $t/stat) $(cat $t/wchan)"; cat $t/stack; done
+		nsenter --net=/proc/$p/ns/net ss -tanm
+	done
+	cat ${c%/*}/memory.usage_in_bytes ${c%/*}/memory.failcnt ${c%/*}/memory.current ${c%/*}/memory.events ${c%/*}/cpu.stat 2>/dev/null
+done`
+	uid, _ := m.administer("get", "pod", "-n", namespace, name, "-o", "jsonpath={.metadata.uid}").Output()
+	output, _ := exec.Command("sh", "-c", look, "sh", string(uid)).CombinedOutput()
+	return string(output)
+}
+
+// unready returns the namespaces and names of pods that run and are not ready.
+func (m mesh) unready() []string {
+	const each = `{range .items[*]}{.metadata.namespace}/{.metadata.name} {.status.phase} {.status.conditions[?(@.type=="Ready")].status}{"\n"}{end}`
+	output, _ := m.administer("get", "pods", "-A", "-o", "jsonpath="+each).Output()
+	var pods []string
+	for line := range strings.Lines(string(output)) {
+		fields := strings.Fields(line)
+		if len(fields) > 1 && fields[1] != "Succeeded" && fields[len(fields)-1] != "True" {
+			pods = append(pods, fields[0])
+		}
+	}
+	return pods
+}
+
+// tail returns the last lines of a text.
+func tail(text string, lines int) string {
+	all := strings.SplitAfter(text, "\n")
+	return strings.Join(all[max(0, len(all)-lines):], "")
+}
