@@ -275,7 +275,8 @@ async fn what_can_be_done_about_a_removal_is_said_for_each_step_of_it() {
         let (removal, _) = finding();
         let removal = removal.unwrap();
         assert_eq!(removal["level"], "bad");
-        let text = removal["text"].as_str().unwrap();
+        let words = ["text", "remedy"].map(|field| removal[field].as_str().unwrap());
+        let text = words.join(": ");
         assert!(text.contains(wanted) && text.contains(step), "{text}");
     }
     let weak = shop.token_of("web").await;
