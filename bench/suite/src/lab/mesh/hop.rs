@@ -4,9 +4,15 @@ use std::net::{Ipv4Addr, SocketAddrV4};
 use std::path::Path;
 
 use leno_measure::load::Protocol;
+use leno_types::ports::{INBOUND, OUTBOUND};
+use minijinja::{Environment, UndefinedBehavior, context};
 use nix::sys::signal::Signal;
 
+use crate::application::PUSHED;
 use crate::scenario::Disturbance;
+
+/// Debian packages nginx's TCP proxy as a separate module.
+pub(super) const STREAM: &str = "/usr/lib/nginx/modules/ngx_stream_module.so";
 
 /// How traffic reaches the proxy beside a workload.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -91,11 +97,42 @@ impl Hop<'_> {
         let churns = matches!(self.disturbance, Some(Disturbance::Churn { .. }));
         (churns && self.is_revised()).then_some(self.endpoints)
     }
+
+    /// The contents of `file`, by a template of `data/peers`.
+    pub(super) fn render(&self, file: &str, template: &str) -> String {
+        let texts =
+            |all: &[SocketAddrV4]| all.iter().map(SocketAddrV4::to_string).collect::<Vec<_>>();
+        let workload = |(name, at): &(String, Ipv4Addr)| (name.clone(), at.to_string());
+        let mut environment = Environment::new();
+        environment.set_undefined_behavior(UndefinedBehavior::Strict);
+        let values = context! {
+            file,
+            tcp => self.protocol == Protocol::Tcp,
+            http2 => self.http2(),
+            mixed => self.mixed,
+            listen => self.listen.map(|at| at.to_string()),
+            application => self.application.map(|at| at.to_string()),
+            services => texts(self.services),
+            opaque => texts(self.opaque),
+            workloads => self.workloads.iter().map(workload).collect::<Vec<_>>(),
+            at => self.directory.to_string_lossy().into_owned(),
+            revised => self.is_revised(),
+            revision => self.revision,
+            pushed => self.pushed(),
+            churning => self.churning().map(texts),
+            pushed_header => PUSHED,
+            outbound => OUTBOUND,
+            inbound => INBOUND,
+            stream => STREAM,
+        };
+        environment.render_str(template, values).expect("the templates are tested with every hop")
+    }
 }
 
 #[cfg(test)]
 pub(super) mod tests {
     use super::*;
+    use crate::lab::mesh::{Choices, named};
 
     /// A proxy without services or application.
     pub(in crate::lab::mesh) fn hop() -> Hop<'static> {
@@ -113,5 +150,55 @@ pub(super) mod tests {
             revision: 0,
             endpoints: &[],
         }
+    }
+
+    /// Every hop that differs in what a template asks for.
+    pub(in crate::lab::mesh) fn for_each_hop(mut with: impl FnMut(&Hop<'_>)) {
+        let at = |last| SocketAddrV4::new(Ipv4Addr::new(10, 89, 0, last), 8080);
+        let services = [at(3), at(4), at(5)];
+        let workloads = [("client".to_owned(), *at(2).ip()), ("s0".to_owned(), *at(3).ip())];
+        let protocols = [Protocol::Http1, Protocol::Http2, Protocol::Grpc, Protocol::Tcp];
+        let disturbances = [
+            None,
+            Some(Disturbance::Restart),
+            Some(Disturbance::Push { every_ms: 100 }),
+            Some(Disturbance::Churn { changes_per_s: 50 }),
+        ];
+        for (protocol, disturbance) in
+            protocols.iter().flat_map(|one| disturbances.map(|other| (*one, other)))
+        {
+            for bits in 0..32_u8 {
+                let bit = |nth: u8| bits & (1 << nth) != 0;
+                with(&Hop {
+                    protocol,
+                    listen: bit(0).then_some(at(1)),
+                    mixed: bit(1),
+                    application: bit(2).then_some(at(9)),
+                    services: if bit(3) { &services } else { &[] },
+                    opaque: if bit(4) { &services[1..] } else { &[] },
+                    workloads: &workloads,
+                    disturbance,
+                    revision: 7,
+                    endpoints: &services[..2],
+                    ..hop()
+                });
+            }
+        }
+    }
+
+    #[test]
+    fn every_template_renders_for_every_hop() {
+        for_each_hop(|hop| {
+            for name in ["envoy", "haproxy", "nginx", "ztunnel"] {
+                let made = named(name, &Choices::default()).unwrap().configure(hop).unwrap();
+                let files = made.others.iter().map(|(file, text)| (*file, text));
+                for (file, text) in files.chain([(made.file, &made.text)]) {
+                    assert!(!text.contains("{%"), "{file}: {text}");
+                    if file.ends_with(".json") {
+                        serde_json::from_str::<serde_json::Value>(text).expect(text);
+                    }
+                }
+            }
+        });
     }
 }

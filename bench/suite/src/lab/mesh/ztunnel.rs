@@ -4,7 +4,6 @@
 //!
 //! Only a build with the feature `testing` has the fake authority; released builds do not.
 
-use std::fmt::Write as _;
 use std::path::PathBuf;
 
 use super::adapter::{Mesh, MeshPrograms};
@@ -17,6 +16,8 @@ const HBONE: u16 = 15008;
 /// How to build it.
 const BRING: &str = "build istio/ztunnel with `cargo build --release --no-default-features \
                      --features tls-aws-lc,testing` and name the binary with --ztunnel PATH";
+
+const TEMPLATE: &str = include_str!("../../../data/peers/ztunnel.yaml");
 
 #[derive(Debug)]
 pub(super) struct Ztunnel {
@@ -68,25 +69,11 @@ impl Mesh for Ztunnel {
         ];
         Some(Configuration {
             file,
-            text: text(hop),
+            text: hop.render(file, TEMPLATE),
             environment: environment.map(|(name, value)| (name.to_owned(), value)).to_vec(),
             ..Configuration::default()
         })
     }
-}
-
-/// Lists all workloads. Clients dial their addresses, so no services are needed.
-fn text(hop: &Hop<'_>) -> String {
-    let mut text = "workloads:\n".to_owned();
-    for (name, address) in hop.workloads {
-        let _ = write!(
-            text,
-            "- uid: bench//v1/Pod/bench/{name}\n  name: {name}\n  namespace: bench\n  \
-             serviceAccount: {name}\n  workloadIps: [\"{address}\"]\n  protocol: HBONE\n  \
-             node: bench\n  network: \"\"\n  services: {{}}\n"
-        );
-    }
-    text
 }
 
 #[cfg(test)]
