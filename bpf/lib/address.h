@@ -34,10 +34,14 @@ static __always_inline struct socket_address ipv6_address(__be32 a, __be32 b, __
 	};
 }
 
+static __always_inline bool same_words(const __be32 *a, const __be32 *b)
+{
+	return a[0] == b[0] && a[1] == b[1] && a[2] == b[2] && a[3] == b[3];
+}
+
 static __always_inline bool same_ip(const struct socket_address *a, const struct socket_address *b)
 {
-	return a->ip[0] == b->ip[0] && a->ip[1] == b->ip[1] && a->ip[2] == b->ip[2] &&
-	       a->ip[3] == b->ip[3];
+	return same_words(a->ip, b->ip);
 }
 
 /* Loopback, or the unspecified address, which connect() treats as loopback. */

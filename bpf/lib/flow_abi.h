@@ -40,10 +40,11 @@ enum flow_role {
 	FLOW_ROLES,
 };
 
-/* Which program of the workload has the socket. */
+/* Which program of the workload has the socket, or that frames are counted instead of a socket. */
 enum flow_owner {
 	OWNER_APPLICATION,
 	OWNER_PROXY,
+	OWNER_WIRE,
 	FLOW_OWNERS,
 };
 
@@ -84,7 +85,17 @@ struct flow_name {
 	char workload[64];
 };
 
-/* Value of `flows`, whose key is the cookie of the socket. */
+/* Of OWNER_WIRE, in `marks` of a flow: what its frames have had. */
+#define MARK_SEQUENCE 1     /* `pass` is the sequence number after the last byte that was sent */
+#define MARK_SYN_ANSWERED 2 /* with SYN and ACK */
+#define MARK_ESTABLISHED 4
+#define MARK_FIN_SENT 8
+#define MARK_FIN_RECEIVED 16
+#define MARK_ENDED 32
+
+/* Value of `flows`. The key is the cookie of the socket; of OWNER_WIRE, a number made of the workload, the protocol and
+ * both ends, with the highest bit, which no cookie has.
+ */
 struct flow {
 	__be32 local_ip[4];
 	__be32 remote_ip[4];
@@ -107,8 +118,10 @@ struct flow {
 	__u8 end;
 	__u8 role;
 	__u8 owner;
-	__u8 reserved[3];
-	__u32 pass; /* the last pass of the iterator that found the socket */
+	__u8 protocol; /* IPPROTO_*; 0 in what an earlier version wrote, and in frames that are not IP */
+	__u8 marks;    /* OWNER_WIRE: MARK_* */
+	__u8 reserved;
+	__u32 pass; /* the last pass of the iterator that found the socket; see MARK_SEQUENCE */
 };
 
 /* Key of `pairs`. */
@@ -117,7 +130,8 @@ struct flow_pair {
 	__u32 peer;
 	__u8 role;
 	__u8 owner;
-	__u8 reserved[2];
+	__u8 protocol; /* OWNER_WIRE: IPPROTO_*; else 0, which is TCP */
+	__u8 reserved;
 };
 
 /* Value of `pairs`: the sums over all flows of a pair. */
@@ -158,6 +172,7 @@ enum flow_level {
 	LEVEL_FULL,
 	LEVEL_AGGREGATED, /* sums of pairs alone: connections that begin are not listed */
 	LEVEL_OFF,        /* connections that begin are not accounted for */
+	LEVEL_SOCKETS,    /* full, but frames are not counted: sockets stand in for them */
 	FLOW_LEVELS,
 };
 
@@ -179,6 +194,9 @@ enum flow_total {
  * configured otherwise, and Linux 65,536 namespaces at most.
  */
 #define MAX_FLOW_WORKLOADS 8192
+
+/* Interfaces whose frames are counted: one for each workload. */
+#define MAX_FLOW_PORTS MAX_FLOW_WORKLOADS
 
 /* Two addresses for each. */
 #define MAX_FLOW_ADDRESSES 16384

@@ -4,9 +4,11 @@
 #define LENO_FLOW_MAPS_H
 
 #include <linux/bpf.h>
+#include <linux/errno.h>
 #include <stdbool.h>
 #include <bpf/bpf_helpers.h>
 
+#include "address.h"
 #include "flow_abi.h"
 #include "tcp.h"
 
@@ -82,6 +84,26 @@ struct {
 	__type(value, struct flow_name);
 } names SEC(".maps");
 
+/* The workload behind each interface whose frames are counted, by the interface's index in the namespace that the mesh,
+ * or the node, has its ends of interfaces in.
+ */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__uint(max_entries, MAX_FLOW_PORTS);
+	__type(key, __u32);
+	__type(value, __u32);
+} ports SEC(".maps");
+
+/* Network namespaces that have an interface in `ports`: their sockets are not accounted for as well. */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__uint(max_entries, MAX_FLOW_WORKLOADS);
+	__type(key, __u64);
+	__type(value, __u32);
+} by_frames SEC(".maps");
+
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__uint(max_entries, FLOW_TOTALS);
@@ -101,6 +123,21 @@ struct {
 	__uint(type, BPF_MAP_TYPE_RINGBUF);
 	__uint(max_entries, 1 << 20);
 } events SEC(".maps");
+
+/* Sets a number and returns what it was. Before 5.12 the kernel has no such instruction: LENO_PLAIN compiles the
+ * programs without. Only the end of a connection then adds to the sums, once and under the socket's lock; the
+ * iterator brings the table up to date alone.
+ */
+#ifdef LENO_PLAIN
+#define EXCHANGE(number, value)                      \
+	({                                           \
+		__typeof__(number) was_ = number;    \
+		number = value;                      \
+		was_;                                \
+	})
+#else
+#define EXCHANGE(number, value) __sync_lock_test_and_set(&(number), value)
+#endif
 
 static __always_inline void add(__u64 *sum, __u64 amount)
 {
@@ -180,6 +217,45 @@ static __always_inline void publish(__u64 cookie, __u64 now, const struct flow *
 	event->flow = *flow;
 	bpf_ringbuf_submit(event, BPF_RB_NO_WAKEUP);
 	count_total(FLOW_EVENTS_WRITTEN);
+}
+
+/* Puts a new flow into the table. A socket whose connect() failed may connect again, and has an entry
+ * already.
+ */
+static __always_inline void list(__u64 cookie, const struct flow *flow)
+{
+	long error;
+
+	if (flow_config.carries_over)
+		flow_of(&cookie);
+	error = bpf_map_update_elem(&flows, &cookie, flow, BPF_NOEXIST);
+	if (!error)
+		count_total(FLOW_ADDED);
+	else if (error != -EEXIST || bpf_map_update_elem(&flows, &cookie, flow, BPF_EXIST))
+		count_total(FLOW_UNLISTED);
+}
+
+/* The proxy dials an application that does not listen on loopback at the workload's own address, from the
+ * stand-in address. That is no connection between instances of the workload.
+ */
+static __always_inline __u32 peer_of(const struct socket_address *local,
+				     const struct socket_address *remote, __u32 port)
+{
+	struct flow_address address = {
+		.ip = { remote->ip[0], remote->ip[1], remote->ip[2], remote->ip[3] },
+		.port = port,
+	};
+	__u32 *found;
+
+	if (is_loopback(remote) || is_stand_in(remote) || is_stand_in(local) ||
+	    same_ip(local, remote))
+		return PEER_SELF;
+	found = bpf_map_lookup_elem(&addresses, &address);
+	if (!found) {
+		address.port = 0;
+		found = bpf_map_lookup_elem(&addresses, &address);
+	}
+	return found ? *found : PEER_OUTSIDE;
 }
 
 #endif

@@ -6,10 +6,15 @@
  *   leno_flow_sockops  connect, accept, each change of state  ─► flows, pairs, events
  *   leno_flow_read     a read of its pin: every open socket   ─► flows, pairs
  *
- * Both add to the pair what the socket has counted since that was done last, each byte once.
+ * Both add to the pair what the socket has counted since that was done last, each byte once. Where frames are to be
+ * counted instead (UDP, ICMP, what is sent again), programs run for each, at an interface's end outside of the namespace:
+ *
+ *   leno_flow_sent     what the workload sends                ─► flows, pairs, events
+ *   leno_flow_received what arrives for it                    ─► flows, pairs, events
  */
 #include <linux/bpf.h>
 #include <linux/errno.h>
+#include <linux/in.h>
 #include <stdbool.h>
 #include <bpf/bpf_core_read.h>
 #include <bpf/bpf_endian.h>
@@ -18,6 +23,7 @@
 #include "../lib/abi.h"
 #include "../lib/address.h"
 #include "../lib/flow_abi.h"
+#include "../lib/flow_frames.h"
 #include "../lib/flow_maps.h"
 #include "../lib/tcp.h"
 
@@ -27,21 +33,6 @@ char LICENSE[] SEC("license") = "Dual BSD/GPL";
 #define IS_REFUSED(error) ((error) == ECONNREFUSED)
 #define IS_TIMEOUT(error) ((error) == ETIMEDOUT || (error) == EHOSTUNREACH || (error) == ENETUNREACH)
 #define IS_RESET(error) ((error) == ECONNRESET || (error) == EPIPE)
-
-/* Sets a number and returns what it was. Before 5.12 the kernel has no such instruction: LENO_PLAIN compiles the
- * programs without. Only the end of a connection then adds to the sums, once and under the socket's lock; the
- * iterator brings the table up to date alone.
- */
-#ifdef LENO_PLAIN
-#define EXCHANGE(number, value)                      \
-	({                                           \
-		__typeof__(number) was_ = number;    \
-		number = value;                      \
-		was_;                                \
-	})
-#else
-#define EXCHANGE(number, value) __sync_lock_test_and_set(&(number), value)
-#endif
 
 /* Sets the mark to `now`, and adds to the sum by how much that raised it. The difference is signed: the
  * iterator may have read one byte too many between the arrival of a FIN and its being noted.
@@ -105,29 +96,6 @@ static __always_inline void show(struct flow *flow, const struct tcp_counts *cou
 	flow->min_rtt_us = min_rtt_us(tcp);
 }
 
-/* The proxy dials an application that does not listen on loopback at the workload's own address, from the
- * stand-in address. That is no connection between instances of the workload.
- */
-static __always_inline __u32 peer_of(const struct socket_address *local,
-				     const struct socket_address *remote, __u32 port)
-{
-	struct flow_address address = {
-		.ip = { remote->ip[0], remote->ip[1], remote->ip[2], remote->ip[3] },
-		.port = port,
-	};
-	__u32 *found;
-
-	if (is_loopback(remote) || is_stand_in(remote) || is_stand_in(local) ||
-	    same_ip(local, remote))
-		return PEER_SELF;
-	found = bpf_map_lookup_elem(&addresses, &address);
-	if (!found) {
-		address.port = 0;
-		found = bpf_map_lookup_elem(&addresses, &address);
-	}
-	return found ? *found : PEER_OUTSIDE;
-}
-
 static __always_inline struct socket_address local_of(struct bpf_sock_ops *ops)
 {
 	if (ops->family == LENO_AF_INET)
@@ -142,22 +110,6 @@ static __always_inline struct socket_address remote_of(struct bpf_sock_ops *ops)
 		return ipv4_address(ops->remote_ip4, 0);
 	return ipv6_address(ops->remote_ip6[0], ops->remote_ip6[1], ops->remote_ip6[2],
 			    ops->remote_ip6[3], 0);
-}
-
-/* Puts a new flow into the table. A socket whose connect() failed may connect again, and has an entry
- * already.
- */
-static __always_inline void list(__u64 cookie, const struct flow *flow)
-{
-	long error;
-
-	if (flow_config.carries_over)
-		flow_of(&cookie);
-	error = bpf_map_update_elem(&flows, &cookie, flow, BPF_NOEXIST);
-	if (!error)
-		count_total(FLOW_ADDED);
-	else if (error != -EEXIST || bpf_map_update_elem(&flows, &cookie, flow, BPF_EXIST))
-		count_total(FLOW_UNLISTED);
 }
 
 /* The key of the socket's namespace in `workloads`. */
@@ -189,10 +141,12 @@ static __always_inline void open_flow(struct bpf_sock_ops *ops, enum flow_role r
 	if (!workload || !sk)
 		return;
 	level = flow_setting(FLOW_LEVEL);
-	if (level >= LEVEL_OFF) {
+	if (level == LEVEL_OFF) {
 		count_total(FLOW_LEFT_OUT);
 		return;
 	}
+	if (level == LEVEL_FULL && bpf_map_lookup_elem(&by_frames, &netns))
+		return;
 	tcp = (struct tcp_sock *)bpf_skc_to_tcp_sock(sk);
 	if (!tcp)
 		return;
@@ -221,7 +175,7 @@ static __always_inline void open_flow(struct bpf_sock_ops *ops, enum flow_role r
 	sums = sums_of(&fresh.pair, true);
 	if (sums)
 		add(&sums->opened, 1);
-	if (level >= LEVEL_AGGREGATED) {
+	if (level == LEVEL_AGGREGATED) {
 		count_total(FLOW_AGGREGATED);
 		return;
 	}
@@ -236,6 +190,7 @@ static __always_inline void open_flow(struct bpf_sock_ops *ops, enum flow_role r
 	flow.state = FLOW_NEW;
 	flow.role = role;
 	flow.owner = fresh.pair.owner;
+	flow.protocol = IPPROTO_TCP;
 	list(fresh.cookie, &flow);
 	publish(fresh.cookie, fresh.opened_ns, &flow);
 }
@@ -424,4 +379,18 @@ int leno_flow_read(struct bpf_iter__bpf_sk_storage_map *ctx)
 		flow->last_ns = bpf_ktime_get_ns();
 	show(flow, &counts, tcp);
 	return 0;
+}
+
+SEC("tc")
+int leno_flow_sent(struct __sk_buff *skb)
+{
+	count_frame(skb, true);
+	return NEXT_PROGRAM;
+}
+
+SEC("tc")
+int leno_flow_received(struct __sk_buff *skb)
+{
+	count_frame(skb, false);
+	return NEXT_PROGRAM;
 }

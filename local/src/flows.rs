@@ -5,16 +5,17 @@
 //! never an instance: it is printed, and the mesh goes on.
 
 use std::net::{SocketAddr, TcpListener};
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
-use leno_flows::{Accounts, Budget, Earlier, Member, Sizes, Source};
+use leno_flows::{Accounts, Budget, Earlier, Member, Port, Sizes, Source};
 use leno_types::ports;
 
 use crate::addresses::Addresses;
 use crate::error::{Attempt, Result};
 use crate::layout::Layout;
-use crate::network::Switch;
+use crate::network::{Switch, port_name};
 use crate::output::Output;
 use crate::plan::Instance;
 use crate::record::{Made, Record};
@@ -61,7 +62,7 @@ impl Accounting {
     pub fn start(
         settings: Settings,
         layout: &Layout,
-        group: &std::path::Path,
+        group: &Path,
         record: &mut Record,
         output: &Output,
     ) -> Result<(Self, Option<String>)> {
@@ -144,15 +145,19 @@ impl Accounting {
     }
 
     /// Enters an instance whose namespace has been made.
-    pub async fn enrol(&self, layout: &Layout, instance: &Instance) {
+    pub async fn enrol(&self, layout: &Layout, switch: &Switch, instance: &Instance) {
         let name = instance.name.to_string();
         let member = Member {
             namespace: instance.name.namespace.to_string(),
             workload: instance.workload.to_string(),
-            netns: std::path::Path::new("/run/netns").join(layout.netns(&instance.name)),
+            netns: netns(layout.netns(&instance.name)),
             addresses: instance.addresses.iter().collect(),
             proxy_uid: ports::PROXY_UID,
-            accounted: instance.flows == Source::Sockets,
+            source: instance.flows,
+            port: Port {
+                netns: netns(layout.switch_netns()),
+                name: port_name(switch.subnet(), &instance.addresses),
+            },
         };
         self.change(move |accounts| accounts.enrol(&name, member)).await;
     }
@@ -166,8 +171,8 @@ impl Accounting {
     /// Has it as the documents say now, if it is there.
     pub async fn adopt(&self, instance: &Instance) {
         let name = instance.name.to_string();
-        let accounted = instance.flows == Source::Sockets;
-        self.change(move |accounts| accounts.set_accounted(&name, accounted)).await;
+        let source = instance.flows;
+        self.change(move |accounts| accounts.set_source(&name, source)).await;
     }
 
     /// Reads no more, so that the pins can be removed.
@@ -226,6 +231,10 @@ impl Ledger {
     fn lock(&self) -> MutexGuard<'_, Held> {
         self.held.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
     }
+}
+
+fn netns(name: String) -> PathBuf {
+    Path::new("/run/netns").join(name)
 }
 
 /// The error and its causes on one line.

@@ -170,7 +170,7 @@ impl Switch {
 
 /// The bridge's end of an instance's pair. Interface names have at most 15 characters, so it is
 /// made from the instance's number in the subnet.
-fn port_name(subnet: &Subnet, addresses: &Addresses) -> String {
+pub(crate) fn port_name(subnet: &Subnet, addresses: &Addresses) -> String {
     format!("v{}", subnet.number_of(addresses))
 }
 

@@ -198,6 +198,9 @@ fn hook(tried: &Tried, report: &Report) -> Finding {
             let why = reason(error);
             match tried.part {
                 Part::Capture => lacks_capture(check, &why, report),
+                Part::Flows if tried.hook == "tc" => check.warning(format!(
+                    "{why}; `leno.dev/flow-metrics: packets` counts sockets instead"
+                )),
                 Part::Flows => check.warning(format!("{why}; flows are not accounted for")),
             }
         }

@@ -5,19 +5,27 @@ use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use leno_bpf::flows::{Earlier, Flows, Price, Sizes, monotonic};
+use leno_bpf::flows::{Earlier, Flows, Port, Price, Sizes, monotonic};
 use leno_bpf::{Error, PinRoot};
 use leno_bpf_abi::flow::{
-    FIRST_WORKLOAD, FlowAddress, FlowLevel, FlowName, FlowState, FlowWorkload, PEER_CONTROL_PLANE,
+    FIRST_WORKLOAD, Flow, FlowAddress, FlowLevel, FlowName, FlowOwner, FlowState, FlowWorkload,
+    PEER_CONTROL_PLANE,
 };
 
 use crate::budget::{self, Budget, Governor, Measurement, Step};
+use crate::connection::Protocol;
 use crate::metrics::{self, Gauges};
 use crate::pairs::Published;
+use crate::setting::Source;
 use crate::view;
 
 /// How long a flow that has ended stays in the table, for readers of the list.
 const LINGER: Duration = Duration::from_secs(10);
+
+/// How long an open flow of frames may be quiet: TCP for longer than keep-alive takes to find that the other side is gone,
+/// as Linux has it (7,200 s and 9 probes each 75 s); others, which have no end, as long as firewalls keep them.
+const QUIET_TCP: Duration = Duration::from_secs(2 * 3600 + 15 * 60);
+const QUIET_OTHER: Duration = Duration::from_secs(60);
 
 /// Everything is accounted for, whatever it costs.
 const NO_BOUND: Price = Price { level: FlowLevel::Full, budget_millionths: 0, cost_millionths: 0 };
@@ -35,8 +43,10 @@ pub struct Member {
     pub addresses: Vec<IpAddr>,
     /// The user of its proxy.
     pub proxy_uid: u32,
-    /// Whether its own connections are accounted for.
-    pub accounted: bool,
+    /// Where its own connections are read.
+    pub source: Source,
+    /// The outer end of its interface, where frames are counted.
+    pub port: Port,
 }
 
 /// The flows of a mesh, or of a node. Dropping it changes nothing in the kernel: [`Accounts::end`] removes
@@ -50,6 +60,8 @@ pub struct Accounts {
     gauges: Gauges,
     /// Open flows of the table whose socket the last pass did not find.
     missed: BTreeSet<u64>,
+    /// How long a flow that has ended stays in the table.
+    linger: Duration,
     governor: Option<Governor>,
     measurement: Option<Measurement>,
     /// Steps down and up.
@@ -62,6 +74,8 @@ struct Enrolled {
     member: Member,
     /// The key of its namespace, while it is accounted for.
     cookie: Option<u64>,
+    /// The number of its interface, while the frames are counted.
+    port: Option<u32>,
 }
 
 impl Accounts {
@@ -80,6 +94,7 @@ impl Accounts {
     /// If the kernel refuses.
     pub fn start(owner: &str, cgroup: &Path, sizes: Sizes) -> Result<(Self, Earlier), Error> {
         let (flows, earlier) = Flows::attach(&PinRoot::find()?, owner, cgroup, sizes)?;
+        flows.withdraw_all_ports()?;
         for cookie in flows.enrolled()? {
             flows.withdraw(cookie)?;
         }
@@ -92,12 +107,18 @@ impl Accounts {
             published: Published::default(),
             gauges: Gauges::default(),
             missed: BTreeSet::new(),
+            linger: LINGER,
             governor: None,
             measurement: None,
             steps: [0, 0],
         };
         accounts.flows.set_price(NO_BOUND)?;
         Ok((accounts, earlier))
+    }
+
+    /// How long a flow that has ended stays in the table, in place of 10 s.
+    pub fn set_linger(&mut self, linger: Duration) {
+        self.linger = linger;
     }
 
     /// Bounds what the programs may cost; `None` takes the bound away. [`Accounts::keep_budget`] keeps it.
@@ -126,6 +147,7 @@ impl Accounts {
     /// If the kernel refuses.
     pub fn keep_budget(&mut self) -> Result<Option<Step>, Error> {
         let Some(governor) = &mut self.governor else { return Ok(None) };
+        governor.set_frames(self.members.values().any(|one| one.port.is_some()));
         let Some(measurement) = self.measurement.take() else {
             self.measurement = Some(Measurement::start(&self.flows)?);
             return Ok(None);
@@ -157,7 +179,7 @@ impl Accounts {
     /// Enters an instance under its name, in place of what was entered under it before.
     ///
     /// # Errors
-    /// If the kernel refuses; it may be entered in part then.
+    /// If the kernel refuses; it may be entered in part then: where frames cannot be counted, sockets are.
     pub fn enrol(&mut self, name: &str, member: Member) -> Result<(), Error> {
         if self.members.get(name).is_some_and(|enrolled| enrolled.member == member) {
             return Ok(());
@@ -170,12 +192,19 @@ impl Accounts {
             &member.addresses,
         )?;
         let proxy_uid = member.proxy_uid;
-        let cookie = match member.accounted {
-            true => Some(self.flows.enrol(&member.netns, FlowWorkload { id, proxy_uid })?),
-            false => None,
+        let cookie = match member.source {
+            Source::Off => None,
+            _ => Some(self.flows.enrol(&member.netns, FlowWorkload { id, proxy_uid })?),
         };
-        self.members.insert(name.to_owned(), Enrolled { member, cookie });
-        Ok(())
+        let port = match (member.source, cookie) {
+            (Source::Packets, Some(cookie)) => {
+                self.flows.enrol_port(&member.port, cookie, id).map(Some)
+            }
+            _ => Ok(None),
+        };
+        let (port, refused) = port.map_or_else(|error| (None, Err(error)), |port| (port, Ok(())));
+        self.members.insert(name.to_owned(), Enrolled { member, cookie, port });
+        refused
     }
 
     /// Removes an instance; succeeds if it is not there. Its open connections stay accounted for.
@@ -185,6 +214,9 @@ impl Accounts {
     pub fn withdraw(&mut self, name: &str) -> Result<(), Error> {
         let Some(enrolled) = self.members.get(name) else { return Ok(()) };
         if let Some(cookie) = enrolled.cookie {
+            if let Some(port) = enrolled.port {
+                self.flows.withdraw_port(port, cookie)?;
+            }
             self.flows.withdraw(cookie)?;
         }
         let addresses = enrolled.member.addresses.iter().copied();
@@ -193,14 +225,14 @@ impl Accounts {
         Ok(())
     }
 
-    /// Whether the connections of an instance are accounted for, in place of how it is now.
+    /// Where the connections of an instance are read, in place of how it is now.
     ///
     /// # Errors
     /// If the kernel refuses.
-    pub fn set_accounted(&mut self, name: &str, accounted: bool) -> Result<(), Error> {
+    pub fn set_source(&mut self, name: &str, source: Source) -> Result<(), Error> {
         match self.members.get(name) {
             Some(enrolled) => {
-                let member = Member { accounted, ..enrolled.member.clone() };
+                let member = Member { source, ..enrolled.member.clone() };
                 self.enrol(name, member)
             }
             None => Ok(()),
@@ -221,6 +253,7 @@ impl Accounts {
         let pass = self.flows.refresh()?;
         let names = view::names(&self.flows)?;
         let mut entries = BTreeMap::new();
+        let linger = self.linger;
         let (mut present, mut over, mut missed) = (0, Vec::new(), BTreeSet::new());
         let missed_before = std::mem::take(&mut self.missed);
         self.flows.for_each(|cookie, flow| {
@@ -228,7 +261,11 @@ impl Accounts {
             let Some(state) = flow.state() else { return };
             *entries.entry(state).or_default() += 1;
             if state == FlowState::Closed {
-                if flow.last_ns.saturating_add(nanos(LINGER)) < began {
+                if flow.last_ns.saturating_add(nanos(linger)) < began {
+                    over.push(cookie);
+                }
+            } else if FlowOwner::of(flow.owner) == Some(FlowOwner::Wire) {
+                if flow.last_ns.saturating_add(nanos(quiet(&flow))) < began {
                     over.push(cookie);
                 }
             } else if is_before(flow.pass, pass) && flow.opened_ns < began {
@@ -279,6 +316,12 @@ impl Accounts {
         let key = (member.namespace.clone(), member.workload.clone());
         *self.ids.entry(key).or_insert(next)
     }
+}
+
+/// How long an open flow of frames may be quiet.
+fn quiet(flow: &Flow) -> Duration {
+    let protocol = Protocol::new(FlowOwner::Wire, flow.protocol);
+    if protocol == Protocol::TCP { QUIET_TCP } else { QUIET_OTHER }
 }
 
 /// Whether a pass of the iterator came before another one; other readers have passes of their own.

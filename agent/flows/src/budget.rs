@@ -6,6 +6,8 @@
 //!        ◄───────────────────            ◄───────────────────
 //!         under half of it for `patience` rounds
 //! ```
+//! Where frames are counted, `sockets` comes after `full`: those of all workloads are read from sockets instead.
+//!
 //! A level that was left for another one too soon after it was taken again makes the next wait twice as long, up to a
 //! bound, so that a load at the border does not have the level change all the time.
 
@@ -22,6 +24,9 @@ use leno_bpf_abi::flow::FlowLevel;
 /// 5 s.
 const PATIENCE: u32 = 6;
 const MOST_PATIENCE: u32 = 120;
+/// The levels, from most to least.
+const LEVELS: [FlowLevel; 4] =
+    [FlowLevel::Full, FlowLevel::Sockets, FlowLevel::Aggregated, FlowLevel::Off];
 /// Parts of a share.
 const MILLION: f64 = 1e6;
 
@@ -95,6 +100,7 @@ impl fmt::Display for Step {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let what = match self.level {
             FlowLevel::Full => "each connection is accounted for",
+            FlowLevel::Sockets => "connections that begin are read from sockets, and no frames",
             FlowLevel::Aggregated => {
                 "connections that begin are added to the sums of their pairs, and not listed"
             }
@@ -113,6 +119,8 @@ impl fmt::Display for Step {
 pub(crate) struct Governor {
     budget: Budget,
     level: FlowLevel,
+    /// Whether frames are counted.
+    has_frames: bool,
     /// Rounds under half of the budget, one after another.
     calm: u32,
     /// How many of them a return takes.
@@ -123,7 +131,19 @@ pub(crate) struct Governor {
 
 impl Governor {
     pub(crate) fn new(budget: Budget) -> Self {
-        Self { budget, level: FlowLevel::Full, calm: 0, patience: PATIENCE, since_return: None }
+        Self {
+            budget,
+            level: FlowLevel::Full,
+            has_frames: false,
+            calm: 0,
+            patience: PATIENCE,
+            since_return: None,
+        }
+    }
+
+    /// Whether frames are counted at the level `full`.
+    pub(crate) fn set_frames(&mut self, has_frames: bool) {
+        self.has_frames = has_frames;
     }
 
     pub(crate) fn level(&self) -> FlowLevel {
@@ -143,7 +163,7 @@ impl Governor {
         }
         if cost > self.budget.0 {
             self.calm = 0;
-            let less = FlowLevel::of(self.level as u8 + 1)?;
+            let less = self.levels().find(|level| rank(*level) > rank(self.level))?;
             if self.since_return.take().is_some() {
                 self.patience = (self.patience * 2).min(MOST_PATIENCE);
             }
@@ -154,15 +174,24 @@ impl Governor {
             return None;
         }
         self.calm = 0;
-        let more = (self.level as u8).checked_sub(1).and_then(FlowLevel::of)?;
+        let more = self.levels().rfind(|level| rank(*level) < rank(self.level))?;
         self.since_return = Some(0);
         Some(self.step(more, false, cost))
+    }
+
+    fn levels(&self) -> impl DoubleEndedIterator<Item = FlowLevel> + use<> {
+        let has_frames = self.has_frames;
+        LEVELS.into_iter().filter(move |level| has_frames || *level != FlowLevel::Sockets)
     }
 
     fn step(&mut self, level: FlowLevel, down: bool, cost: f64) -> Step {
         self.level = level;
         Step { level, down, cost, budget: self.budget }
     }
+}
+
+fn rank(level: FlowLevel) -> Option<usize> {
+    LEVELS.iter().position(|one| *one == level)
 }
 
 /// A measurement of the kernel that is under way.
@@ -221,6 +250,19 @@ mod tests {
         assert_eq!(rounds_until(&mut governor, 0.0, FlowLevel::Aggregated), PATIENCE);
         assert_eq!(rounds_until(&mut governor, 0.001, FlowLevel::Full), PATIENCE);
         assert!((0..500).all(|_| governor.judge(0.0).is_none()));
+    }
+
+    #[test]
+    fn sockets_stand_in_for_frames_first() {
+        let mut governor = governor();
+        governor.set_frames(true);
+        for level in &LEVELS[1..] {
+            assert_eq!(rounds_until(&mut governor, 0.011, *level), 1);
+        }
+        for level in LEVELS[..3].iter().rev() {
+            assert_eq!(rounds_until(&mut governor, 0.0, *level), PATIENCE);
+        }
+        assert!((0..500).all(|_| governor.judge(0.0).is_none()), "there is no more");
     }
 
     #[test]

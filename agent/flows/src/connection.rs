@@ -44,16 +44,46 @@ pub enum Peer {
     Outside,
 }
 
+/// A protocol by its number in IP, as flows have it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Protocol(u8);
+
+impl Protocol {
+    pub(crate) const TCP: Self = Self(6);
+
+    /// Sockets are those of TCP; frames have a number, or none if they are not IP.
+    pub(crate) fn new(owner: FlowOwner, number: u8) -> Self {
+        match owner {
+            FlowOwner::Wire => Self(number),
+            FlowOwner::Application | FlowOwner::Proxy => Self::TCP,
+        }
+    }
+
+    /// The name in output and metrics.
+    pub(crate) fn name(self) -> &'static str {
+        match self.0 {
+            6 => "tcp",
+            1 => "icmp",
+            17 => "udp",
+            58 => "icmpv6",
+            132 => "sctp",
+            _ => "other",
+        }
+    }
+}
+
 /// A connection of a workload, as `leno flows` shows it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Connection {
-    /// The kernel's number for the socket, which no other socket ever has.
+    /// The kernel's number for the socket, which no other socket ever has; of frames, a number made of the addresses.
     pub cookie: u64,
     /// The workload's namespace.
     pub namespace: String,
     /// The workload.
     pub workload: String,
-    /// `application` or `proxy`: which of its programs has the socket.
+    /// `tcp`, `udp`, `icmp`, `icmpv6`, `sctp`, or `other`.
+    pub protocol: &'static str,
+    /// `application` or `proxy`: which of its programs has the socket; `wire` if frames are counted.
     pub socket: &'static str,
     /// `client` if the workload opened it, `server` if it accepted it.
     pub role: &'static str,
@@ -67,9 +97,9 @@ pub struct Connection {
     pub state: &'static str,
     /// How it ended, and which side ended it; `open` if it has not.
     pub end: &'static str,
-    /// Payload that was sent, each byte once.
+    /// Payload that was sent, each byte once; of frames, all bytes on the wire.
     pub bytes_sent: u64,
-    /// Payload that was received, each byte once.
+    /// The same of what was received.
     pub bytes_received: u64,
     /// Segments that were sent.
     pub segments_sent: u32,
@@ -128,6 +158,8 @@ impl Connection {
             cookie,
             namespace,
             workload,
+            protocol: FlowOwner::of(flow.owner)
+                .map_or(UNNAMED, |owner| Protocol::new(owner, flow.protocol).name()),
             socket: FlowOwner::of(flow.owner).map_or(UNNAMED, FlowOwner::name),
             role: FlowRole::of(flow.role).map_or(UNNAMED, FlowRole::name),
             local: flow.local(),

@@ -23,7 +23,7 @@ pub use accounts::{Accounts, Member};
 pub use budget::{Budget, Step, UnknownBudget};
 pub use connection::{Change, Clock, Connection, Peer};
 pub use leno_bpf::Error;
-pub use leno_bpf::flows::{Earlier, MAX_EVENTS, MAX_FLOWS, Price, Sizes, probe, self_test};
+pub use leno_bpf::flows::{Earlier, MAX_EVENTS, MAX_FLOWS, Port, Price, Sizes, probe, self_test};
 pub use leno_bpf_abi::flow::{FlowEnd, FlowLevel, FlowOwner, FlowRole, FlowState};
 pub use metrics::{FAMILIES, Family};
 pub use setting::{Source, UnknownSource};

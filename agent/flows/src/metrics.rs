@@ -30,9 +30,9 @@ macro_rules! families {
 
 families! {
     BYTES = "leno_flow_bytes_total", "counter",
-        "Payload of TCP connections, each byte once, by direction.";
+        "Payload of TCP connections, each byte once, by direction; where frames are counted, whole frames.";
     SEGMENTS = "leno_flow_segments_total", "counter",
-        "TCP segments, with those without payload, by direction.";
+        "TCP segments, with those without payload, or frames, by direction.";
     RETRANSMITS = "leno_flow_retransmits_total", "counter",
         "TCP segments that were sent again.";
     OPENED = "leno_flow_connections_opened_total", "counter",
@@ -56,7 +56,7 @@ families! {
     FOLDED = "leno_flow_pairs_folded", "gauge",
         "Pairs of workloads that are counted as other because of the bound on series.";
     LEVEL = "leno_flow_level", "gauge",
-        "1 for how much is accounted for: full, aggregated, or off.";
+        "1 for how much is accounted for: full, sockets, aggregated, or off.";
     BUDGET = "leno_flow_cpu_budget_ratio", "gauge",
         "Most CPU time that the kernel's accounting may take, of that of the machine; 0 without a bound.";
     COST = "leno_flow_cpu_ratio", "gauge",
@@ -180,7 +180,7 @@ fn add_pair(
 }
 
 /// The labels of a pair.
-type Labels<'a> = [(&'static str, &'a str); 6];
+type Labels<'a> = [(&'static str, &'a str); 7];
 
 fn labels(pair: &Pair) -> Labels<'_> {
     let (namespace, workload, peer_namespace, peer_workload) = match &pair.of {
@@ -201,6 +201,7 @@ fn labels(pair: &Pair) -> Labels<'_> {
         ("peer_workload", peer_workload),
         ("role", pair.role.name()),
         ("socket", pair.owner.name()),
+        ("protocol", pair.protocol),
     ]
 }
 
@@ -217,6 +218,7 @@ mod tests {
             of: Some(("shop".into(), "client".into(), peer)),
             role: FlowRole::Client,
             owner: FlowOwner::Application,
+            protocol: "tcp",
         };
         let mut sums = [0; 19];
         sums[0] = 7;
@@ -226,7 +228,7 @@ mod tests {
         let gauges = Gauges { overflow: 4, ..Gauges::default() };
         let text = text([(&pair, &sums)].into_iter(), &gauges);
         let labels = "namespace=\"shop\",workload=\"client\",peer_namespace=\"shop\",\
-                      peer_workload=\"web\",role=\"client\",socket=\"application\"";
+                      peer_workload=\"web\",role=\"client\",socket=\"application\",protocol=\"tcp\"";
         for row in [
             format!("leno_flow_bytes_total{{{labels},direction=\"sent\"}} 7\n"),
             format!("leno_flow_connections_closed_total{{{labels},end=\"closed_local\"}} 3\n"),

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use leno_bpf_abi::flow::{FlowOwner, FlowPair, FlowRole, FlowSums};
 
-use crate::connection::{Names, Peer, name_of, peer_of};
+use crate::connection::{Names, Peer, Protocol, name_of, peer_of};
 
 /// Most pairs that have series of their own, about 20 for each: what a Prometheus server takes from one
 /// target without notice. Further pairs are added to the pair [`OTHER`].
@@ -17,6 +17,7 @@ pub(crate) struct Pair {
     pub(crate) of: Option<(String, String, Peer)>,
     pub(crate) role: FlowRole,
     pub(crate) owner: FlowOwner,
+    pub(crate) protocol: &'static str,
 }
 
 /// The sums that were published last.
@@ -40,11 +41,12 @@ impl Published {
             let Some((role, owner)) = FlowRole::of(key.role).zip(FlowOwner::of(key.owner)) else {
                 continue;
             };
+            let protocol = Protocol::new(owner, key.protocol).name();
             let (namespace, workload) = name_of(names, key.workload);
             let of = (namespace, workload, peer_of(names, key.peer));
             // The kernel's own rest has the id 0, which no workload has.
             let of = (key.workload != 0).then_some(of);
-            let pair = self.within_budget(Pair { of, role, owner });
+            let pair = self.within_budget(Pair { of, role, owner, protocol });
             folded += usize::from(pair.of.is_none() && key.workload != 0);
             let all = now.entry(pair).or_default();
             for (sum, more) in all.iter_mut().zip(values(sums)) {
@@ -104,7 +106,7 @@ mod tests {
 
     fn pair(workload: u32, sent: u64) -> (FlowPair, FlowSums) {
         let zero = FlowSums::from_bytes(&[0; size_of::<FlowSums>()]).unwrap();
-        let key = FlowPair { workload, peer: 0, role: 0, owner: 0, reserved: [0; 2] };
+        let key = FlowPair { workload, peer: 0, role: 0, owner: 0, protocol: 0, reserved: 0 };
         (key, FlowSums { bytes_sent: sent, ..zero })
     }
 

@@ -9,6 +9,8 @@ pub enum Source {
     /// From the kernel's own counters of sockets: nothing runs per packet.
     #[default]
     Sockets,
+    /// From the frames of its interface: also UDP, ICMP, and what programs without a socket send.
+    Packets,
     /// Nowhere: the workload is not accounted for.
     Off,
 }
@@ -23,6 +25,7 @@ impl Source {
     pub fn name(self) -> &'static str {
         match self {
             Self::Sockets => "sockets",
+            Self::Packets => "packets",
             Self::Off => "off",
         }
     }
@@ -38,14 +41,16 @@ impl FromStr for Source {
     type Err = UnknownSource;
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
-        let found = [Self::Sockets, Self::Off].into_iter().find(|source| source.name() == text);
+        let found = [Self::Sockets, Self::Packets, Self::Off]
+            .into_iter()
+            .find(|source| source.name() == text);
         found.ok_or_else(|| UnknownSource(text.to_owned()))
     }
 }
 
 impl fmt::Display for UnknownSource {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{:?} is no source of flow metrics: use sockets or off", self.0)
+        write!(f, "{:?} is no source of flow metrics: use sockets, packets or off", self.0)
     }
 }
 

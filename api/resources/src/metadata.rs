@@ -27,7 +27,7 @@ pub const EGRESS_ANNOTATION: &str = "leno.dev/egress";
 /// Which clients are permitted where no allow policy selects: `deny`, `same-namespace`, `meshed`,
 /// `all`. On a namespace.
 pub const DEFAULT_AUTHORIZATION_ANNOTATION: &str = "leno.dev/default-authorization";
-/// Where the flows of a workload are read: `sockets`, `off`. On a workload or a namespace; the workload's
+/// Where the flows of a workload are read: `sockets`, `packets`, `off`. On a workload or a namespace; the workload's
 /// value wins.
 pub const FLOW_METRICS_ANNOTATION: &str = "leno.dev/flow-metrics";
 /// The origins from which the control plane fetches keys of issuers of tokens, with commas between them, such as

@@ -152,7 +152,7 @@ shared! {
         /// The workload.
         workload: [u8; 64],
     }
-    /// A connection, seen from the socket of a workload; times are of `CLOCK_MONOTONIC`.
+    /// A connection, seen from the socket of a workload, or from its interface; times are of `CLOCK_MONOTONIC`.
     Flow as "flow" {
         /// The socket's own address.
         local_ip: [u32; 4],
@@ -197,9 +197,13 @@ shared! {
         role: u8,
         /// A [`FlowOwner`].
         owner: u8,
+        /// The number of the protocol; 0 in what an earlier version wrote, and in frames that are not IP.
+        protocol: u8,
+        /// Of [`FlowOwner::Wire`]: what its frames have had.
+        marks: u8,
         /// Padding.
-        reserved: [u8; 3],
-        /// The last pass of the iterator that found the socket.
+        reserved: u8,
+        /// The last pass of the iterator that found the socket. Of [`FlowOwner::Wire`]: a sequence number.
         pass: u32,
     }
     /// Key of `pairs`.
@@ -212,8 +216,10 @@ shared! {
         role: u8,
         /// A [`FlowOwner`].
         owner: u8,
+        /// Of [`FlowOwner::Wire`]: the number of the protocol; else 0, which is TCP.
+        protocol: u8,
         /// Padding.
-        reserved: [u8; 2],
+        reserved: u8,
     }
     /// Value of `pairs`: sums over all flows of a pair.
     FlowSums as "flow_sums" {
@@ -331,6 +337,8 @@ stored! {
         Aggregated = "aggregated",
         /// Connections that begin are not accounted for.
         Off = "off",
+        /// Everything, but sockets stand in for frames.
+        Sockets = "sockets",
     }
     /// Which side opened a flow.
     FlowRole {
@@ -339,12 +347,14 @@ stored! {
         /// The other side.
         Server = "server",
     }
-    /// Which program of the workload has the socket.
+    /// Which program of the workload has the socket, or that frames are counted instead of a socket.
     FlowOwner {
         /// The application.
         Application = "application",
         /// The proxy.
         Proxy = "proxy",
+        /// Frames of the workload's interface, whichever program sends or receives them.
+        Wire = "wire",
     }
 }
 

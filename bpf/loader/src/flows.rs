@@ -4,6 +4,8 @@
 //! <bpffs>/leno/<owner>/     owner, version, layout      notes
 //!                           map_<name>                  flows, pairs, sockets, workloads, addresses, names, ...
 //!                           link_leno_flow_sockops      on the cgroup
+//!                           program_leno_flow_sent, _received, and link_port<number>_... for each interface whose
+//!                                                       frames are counted
 //!                           read_leno_flow_read         reading it visits every open socket
 //! ```
 
@@ -11,6 +13,7 @@ mod attach;
 mod clock;
 mod events;
 mod migrate;
+mod ports;
 mod self_test;
 mod sizes;
 mod turn;
@@ -33,6 +36,8 @@ use crate::{PinRoot, RunTime, batch, netns, object, pins, run_time};
 pub(crate) use attach::open as open_programs;
 pub use clock::monotonic;
 pub use events::Follower;
+pub use ports::Port;
+pub(crate) use ports::try_frames;
 pub use self_test::self_test;
 pub use sizes::{MAX_EVENTS, MAX_FLOWS, Sizes, memory_of, try_memory};
 pub use turn::Turn;
@@ -61,6 +66,8 @@ pub struct Flows {
 struct Maps {
     pairs: MapHandle,
     workloads: MapHandle,
+    ports: MapHandle,
+    by_frames: MapHandle,
     addresses: MapHandle,
     names: MapHandle,
     totals: MapHandle,
@@ -295,6 +302,45 @@ impl Flows {
         delete(&self.maps.workloads, &cookie.to_ne_bytes(), "end the accounting of a namespace")
     }
 
+    /// Counts the frames of the interface that leads to an enrolled namespace, from now on and in place of its sockets
+    /// that are made from now on. Returns the number by which [`Flows::withdraw_port`] ends that.
+    ///
+    /// # Errors
+    /// If the kernel refuses: it has no tcx (before Linux 6.6), or the map is full.
+    pub fn enrol_port(&self, port: &Port, cookie: u64, workload: u32) -> Result<u32, Error> {
+        let action = "count the frames of an interface";
+        let index = port.attach(&self.directory)?;
+        let number = index.to_ne_bytes();
+        update(&self.maps.ports, &number, &workload.to_ne_bytes(), action)?;
+        update(&self.maps.by_frames, &cookie.to_ne_bytes(), &number, action)?;
+        Ok(index)
+    }
+
+    /// Counts no frames of an interface any more.
+    ///
+    /// # Errors
+    /// If the kernel refuses.
+    pub fn withdraw_port(&self, index: u32, cookie: u64) -> Result<(), Error> {
+        let action = "end the counting of frames";
+        delete(&self.maps.by_frames, &cookie.to_ne_bytes(), action)?;
+        delete(&self.maps.ports, &index.to_ne_bytes(), action)?;
+        ports::detach(&self.directory, index)
+    }
+
+    /// Counts no frames at all: what an earlier process left.
+    ///
+    /// # Errors
+    /// If the kernel refuses.
+    pub fn withdraw_all_ports(&self) -> Result<(), Error> {
+        let action = "end the counting of frames";
+        for map in [&self.maps.ports, &self.maps.by_frames] {
+            let mut keys = Vec::new();
+            batch::for_each(map, action, |key, _| keys.push(key.to_vec()))?;
+            keys.iter().try_for_each(|key| delete(map, key, action))?;
+        }
+        ports::detach_all(&self.directory)
+    }
+
     /// The keys of the namespaces that are enrolled.
     ///
     /// # Errors
@@ -524,6 +570,8 @@ impl Maps {
         Ok(Self {
             pairs: open("pairs")?,
             workloads: open("workloads")?,
+            ports: open("ports")?,
+            by_frames: open("by_frames")?,
             addresses: open("addresses")?,
             names: open("names")?,
             totals: open("totals")?,

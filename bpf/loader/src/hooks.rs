@@ -6,7 +6,7 @@ use std::io;
 use std::os::fd::{AsFd as _, AsRawFd as _};
 
 use libbpf_rs::query::ProgInfoIter;
-use libbpf_rs::{Link, MapCore as _, Object, OpenObject, ProgramMut};
+use libbpf_rs::{Link, MapCore as _, Object, OpenObject, Program, ProgramMut};
 
 use crate::error::Error;
 use crate::{OBJECT, flows, object};
@@ -97,9 +97,13 @@ fn try_one(part: Part, name: &str, hook: &str, cgroup: &File, netns: &File) -> R
     let object = object::verify(object)?;
     let mut programs = object.progs_mut();
     let program = programs.find(|one| one.name() == name).expect("its name is of this object");
-    let link = attach(&object, &program, hook, cgroup, netns)
-        .map_err(Error::bpf(format!("attach {name} to {hook}")))?;
-    let id = link.info().map_err(Error::bpf(format!("read the link of {name}")))?.prog_id;
+    let action = || format!("attach {name} to {hook}");
+    let id = Program::id_from_fd(program.as_fd()).map_err(Error::bpf(action()))?;
+    if hook == "tc" {
+        flows::try_frames(program.as_fd(), netns).map_err(Error::io(action()))?;
+    } else {
+        drop(attach(&object, &program, hook, cgroup, netns).map_err(Error::bpf(action()))?);
+    }
     Ok(verified_instructions(id))
 }
 

@@ -86,7 +86,10 @@ fn link(pin: &Path) -> Option<(u32, String)> {
             format!("cgroup {}", cgroup.cgroup_id)
         }
         LinkTypeInfo::NetNs(netns) if netns.ino != 0 => format!("namespace {}", netns.ino),
-        LinkTypeInfo::Cgroup(_) | LinkTypeInfo::NetNs(_) => "nothing".to_owned(),
+        LinkTypeInfo::Tcx(port) if port.ifindex != 0 => format!("interface {}", port.ifindex),
+        LinkTypeInfo::Cgroup(_) | LinkTypeInfo::NetNs(_) | LinkTypeInfo::Tcx(_) => {
+            "nothing".to_owned()
+        }
         _ => "reader".to_owned(),
     };
     Some((info.prog_id, attached_to))

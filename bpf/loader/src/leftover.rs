@@ -65,6 +65,7 @@ fn is_attached(path: &std::path::Path) -> bool {
         Ok(info) => match info.info {
             LinkTypeInfo::Cgroup(cgroup) => cgroup.cgroup_id != 0,
             LinkTypeInfo::NetNs(netns) => netns.ino != 0,
+            LinkTypeInfo::Tcx(port) => port.ifindex != 0,
             _ => true,
         },
         Err(_) => false,

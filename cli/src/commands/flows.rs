@@ -19,9 +19,10 @@ const POLL: Duration = Duration::from_millis(50);
 /// What `--peer` takes besides workloads.
 const NO_WORKLOAD: [&str; 3] = ["outside", "itself", "control-plane"];
 
-/// Lists the TCP connections of workloads, open and just closed, or follows them as they change
+/// Lists the connections of workloads, open and just closed, or follows them as they change
 ///
-/// The kernel counts: bytes are payload, each once, as the application sent and received them. Each
+/// The kernel counts: bytes are payload, each once, as the application sent and received them; where frames are
+/// counted, all bytes on the wire. Each
 /// connection has a line for each workload that has an end of it, and for the legs between an application and its
 /// proxy. Needs root.
 #[derive(Debug, Args)]
@@ -52,9 +53,13 @@ pub(crate) struct Flows {
     #[arg(long, value_enum, value_name = "ROLE")]
     role: Option<Role>,
 
-    /// Connections of the application, or of the proxy
+    /// Connections of the application, or of the proxy; or those whose frames are counted (wire)
     #[arg(long, value_enum, value_name = "PROGRAM")]
     socket: Option<Socket>,
+
+    /// Flows of this protocol only; others than TCP are seen where frames are counted
+    #[arg(long, value_enum, value_name = "PROTOCOL")]
+    protocol: Option<Protocol>,
 
     /// Connections with this port at either end only
     #[arg(long, value_name = "PORT")]
@@ -98,6 +103,20 @@ enum Socket {
     Application,
     /// The proxy
     Proxy,
+    /// Any: frames of its interface
+    Wire,
+}
+
+/// What a flow is carried by.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Protocol {
+    Tcp,
+    Udp,
+    Icmp,
+    Icmpv6,
+    Sctp,
+    /// Any other, ARP among them
+    Other,
 }
 
 /// Changes that were dropped, in the JSON form of `--follow`.
@@ -240,6 +259,7 @@ impl Flows {
             && (self.state.is_empty() || self.state.iter().any(|state| state.name() == one.state))
             && named(self.role.map(Role::name), one.role)
             && named(self.socket.map(Socket::name), one.socket)
+            && named(self.protocol.map(Protocol::name), one.protocol)
             && self.port.is_none_or(|port| [one.local.port(), one.remote.port()].contains(&port))
     }
 }
@@ -269,6 +289,20 @@ impl Socket {
         match self {
             Self::Application => "application",
             Self::Proxy => "proxy",
+            Self::Wire => "wire",
+        }
+    }
+}
+
+impl Protocol {
+    fn name(self) -> &'static str {
+        match self {
+            Self::Tcp => "tcp",
+            Self::Udp => "udp",
+            Self::Icmp => "icmp",
+            Self::Icmpv6 => "icmpv6",
+            Self::Sctp => "sctp",
+            Self::Other => "other",
         }
     }
 }
@@ -284,8 +318,9 @@ fn text(all: &[Connection]) -> String {
     let [whose, local, remote, with] =
         [wide("WORKLOAD", 0), wide("LOCAL", 1), wide("REMOTE", 2), wide("PEER", 3)];
     let mut text = format!(
-        "{:<14}{:<8}{:<13}{:<whose$}{:<local$}{:<remote$}{:<with$}{:>12}{:>12}{:>9}{:>10}{:>10}\n",
+        "{:<14}{:<8}{:<8}{:<13}{:<whose$}{:<local$}{:<remote$}{:<with$}{:>12}{:>12}{:>9}{:>10}{:>10}\n",
         "STATE",
+        "PROTO",
         "ROLE",
         "SOCKET",
         "WORKLOAD",
@@ -300,8 +335,9 @@ fn text(all: &[Connection]) -> String {
     );
     for (one, row) in all.iter().zip(&rows) {
         text += &format!(
-            "{:<14}{:<8}{:<13}{:<whose$}{:<local$}{:<remote$}{:<with$}{:>12}{:>12}{:>9}{:>10}{:>10}\n",
+            "{:<14}{:<8}{:<8}{:<13}{:<whose$}{:<local$}{:<remote$}{:<with$}{:>12}{:>12}{:>9}{:>10}{:>10}\n",
             shown_state(one),
+            one.protocol,
             one.role,
             one.socket,
             row[0],
@@ -322,10 +358,11 @@ fn text(all: &[Connection]) -> String {
 fn event(change: &Change) -> String {
     let one = &change.connection;
     format!(
-        "{}.{:03} {:<13} {:<6} {:<11} {} {} -> {} ({}) sent {} received {} retransmits {} rtt {} ms",
+        "{}.{:03} {:<13} {:<6} {:<6} {:<11} {} {} -> {} ({}) sent {} received {} retransmits {} rtt {} ms",
         change.at_unix_ms / 1000,
         change.at_unix_ms % 1000,
         shown_state(one),
+        one.protocol,
         one.role,
         one.socket,
         owner(one),

@@ -46,7 +46,7 @@ pub(crate) struct Up {
     #[arg(long, default_value = "auto", value_name = "BACKEND")]
     capture: Choice,
 
-    /// Where the metrics of connections are read, where documents do not say: sockets or off
+    /// Where the metrics of connections are read, where documents do not say: sockets, packets or off
     #[arg(long, default_value = "sockets", value_name = "SOURCE")]
     flow_metrics: Source,
 

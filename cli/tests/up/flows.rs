@@ -322,6 +322,34 @@ fn a_workload_that_is_off_is_not_accounted_for_and_an_edit_changes_that() {
 }
 
 #[test]
+fn frames_of_a_workload_are_counted_with_those_of_its_queries() {
+    let packets = two().replace(
+        "metadata: {name: client, namespace: shop}",
+        "metadata: {name: client, namespace: shop, annotations: {leno.dev/flow-metrics: packets}}",
+    );
+    let Some(mesh) = root(|| Mesh::start(&packets)) else { return };
+    let call = || mesh.text("client", &["curl", "-sSf", "-o", "/dev/null", "http://web:8080/"]);
+    mesh.wait_for("the frames of a request", || {
+        call();
+        !flows(&mesh, &["client", "--socket", "wire", "--protocol", "tcp", "--peer", "web"])
+            .is_empty()
+    });
+    // The name of the service was asked for over UDP.
+    let queries = flows(&mesh, &["client", "--protocol", "udp", "--port", "53"]);
+    assert!(
+        queries.iter().all(|one| one["role"] == "client" && one["socket"] == "wire"),
+        "{queries:?}"
+    );
+    assert!(!queries.is_empty());
+    assert_eq!(flows(&mesh, &["client", "--socket", "application"]), Vec::<Value>::new());
+    mesh.edit(&two());
+    mesh.wait_for("the sockets of a request", || {
+        call();
+        !flows(&mesh, &["client", "--socket", "application"]).is_empty()
+    });
+}
+
+#[test]
 fn a_table_above_the_bound_is_refused_with_the_memory_it_would_take() {
     let Some(mesh) = root(|| Mesh::draft(&two())) else { return };
     let arguments = ["up", "--name", mesh.name(), "--flow-map-size", "2000000"];

@@ -12,7 +12,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use leno_capture::cgroup2_root;
-use leno_flows::{Accounts, Connection, Earlier, Member, Sizes, View};
+use leno_flows::{Accounts, Connection, Earlier, Member, Port, Sizes, Source, View};
 use nix::sched::{CloneFlags, setns};
 use socket2::{Domain, SockRef, Socket, Type};
 
@@ -51,21 +51,28 @@ pub(crate) struct Lab {
     pub(crate) owner: String,
     pub(crate) accounts: Option<Accounts>,
     pub(crate) cgroup: PathBuf,
+    source: Source,
     _turn: Turn,
 }
 
 impl Lab {
     /// Makes the namespaces, and has both accounted for.
     pub(crate) fn new(sizes: Sizes) -> Self {
-        Self::make(sizes, Turn::Shared(TURN.read().unwrap_or_else(PoisonError::into_inner)))
+        Self::make(sizes, Source::Sockets, shared())
+    }
+
+    /// The same, and the frames of the client's interface are counted.
+    pub(crate) fn of_frames(sizes: Sizes) -> Self {
+        Self::make(sizes, Source::Packets, shared())
     }
 
     /// The same while no other lab is there.
     pub(crate) fn alone(sizes: Sizes) -> Self {
-        Self::make(sizes, Turn::Alone(TURN.write().unwrap_or_else(PoisonError::into_inner)))
+        let alone = Turn::Alone(TURN.write().unwrap_or_else(PoisonError::into_inner));
+        Self::make(sizes, Source::Sockets, alone)
     }
 
-    fn make(sizes: Sizes, turn: Turn) -> Self {
+    fn make(sizes: Sizes, source: Source, turn: Turn) -> Self {
         static NEXT: AtomicUsize = AtomicUsize::new(0);
         let number = NEXT.fetch_add(1, Ordering::Relaxed);
         let owner = format!("leno-flows-test-{}-{number}", std::process::id());
@@ -73,7 +80,7 @@ impl Lab {
         make_network(&owner);
         let (accounts, earlier) = Accounts::start(&owner, &cgroup, sizes).unwrap();
         assert_eq!(earlier, Earlier::New);
-        let mut lab = Self { owner, accounts: Some(accounts), cgroup, _turn: turn };
+        let mut lab = Self { owner, accounts: Some(accounts), cgroup, source, _turn: turn };
         lab.enrol_both();
         lab
     }
@@ -95,10 +102,18 @@ impl Lab {
                 netns: self.netns(side),
                 addresses: addresses.map(|ip| ip.parse().unwrap()).to_vec(),
                 proxy_uid: 2102,
-                accounted: true,
+                // Numbers of interfaces are those of one namespace, and here each side is the outer one of the other.
+                source: if side == "client" { self.source } else { Source::Sockets },
+                port: self.port_of(side),
             };
             self.accounts().enrol(&format!("{side}-0"), member).unwrap();
         }
+    }
+
+    /// The outer end of one side's interface: the interface of the other side.
+    fn port_of(&self, side: &str) -> Port {
+        let outer = if side == "client" { "server" } else { "client" };
+        Port { netns: self.netns(outer), name: "eth0".to_owned() }
     }
 
     pub(crate) fn accounts(&mut self) -> &mut Accounts {
@@ -173,6 +188,10 @@ impl Lab {
             thread::yield_now();
         }
     }
+}
+
+fn shared() -> Turn {
+    Turn::Shared(TURN.read().unwrap_or_else(PoisonError::into_inner))
 }
 
 impl Drop for Lab {

@@ -216,16 +216,21 @@ fn the_end_leaves_no_program_map_or_pin() {
     if !has_root() {
         return;
     }
-    let mut lab = Lab::new(Sizes::new(65_536, 4096).unwrap());
+    let mut lab = Lab::of_frames(Sizes::new(65_536, 4096).unwrap());
     let root = PinRoot::find().unwrap();
     let of_lab = |owner: &String| *owner == lab.owner;
     let mut programs: Vec<PinnedProgram> = inspect::programs(&root).unwrap();
     programs.retain(|program| of_lab(&program.owner));
-    let names: Vec<&str> = programs.iter().map(|program| &*program.name).collect();
-    assert_eq!(names, ["leno_flow_read", "leno_flow_sockops"]);
+    let names: Vec<String> = programs
+        .iter()
+        .map(|program| program.name.replace(|one: char| one.is_ascii_digit(), ""))
+        .collect();
+    let of_port = ["port_leno_flow_received", "port_leno_flow_sent"];
+    assert_eq!(names, [&["leno_flow_read", "leno_flow_sockops"], &of_port[..]].concat());
+    assert!(programs[2].attached_to.starts_with("interface "), "{programs:?}");
     let mut maps: Vec<PinnedMap> = inspect::maps(&root).unwrap();
     maps.retain(|map| of_lab(&map.owner));
-    assert_eq!(maps.len(), 9, "{maps:?}");
+    assert_eq!(maps.len(), 11, "{maps:?}");
     let table = maps.iter().find(|map| map.name == "flows").unwrap();
     // What is told to an operator who wants too many is what the kernel takes, within a tenth.
     let told = leno_bpf::flows::memory_of(65_536);

@@ -4,7 +4,7 @@ use std::io::ErrorKind;
 use std::net::{SocketAddr, TcpStream};
 use std::time::Duration;
 
-use leno_flows::{Error, Peer, Sizes};
+use leno_flows::{Error, Peer, Sizes, Source};
 
 use crate::lab::{CLIENT, Ending, Lab, SERVER, has_root, talk};
 
@@ -29,6 +29,8 @@ fn flows_beyond_the_table_are_counted_exactly_and_their_sums_are_complete() {
     }
     let size = 1024;
     let mut lab = Lab::new(Sizes::new(size, 64).unwrap());
+    // However slow the machine is, none leaves the table but by eviction.
+    lab.accounts().set_linger(Duration::from_secs(3600));
     // Each connection has a flow on both sides: four times what fits.
     let connections = 2 * size as usize;
     connect(&lab, connections);
@@ -116,7 +118,7 @@ fn only_enrolled_namespaces_are_accounted_for_and_loopback_is_the_workload_itsel
         return;
     }
     let mut lab = Lab::new(Sizes::default());
-    lab.accounts().set_accounted("server-0", false).unwrap();
+    lab.accounts().set_source("server-0", Source::Off).unwrap();
     let listener = lab.listen(SERVER[1]);
     let to = listener.local_addr().unwrap();
     let client = lab.within("client", || TcpStream::connect(to).unwrap());

@@ -7,4 +7,5 @@ mod budget;
 mod lab;
 mod life;
 mod list;
+mod packets;
 mod parity;

@@ -16,7 +16,7 @@ use libbpf_rs::{Link, MapCore, MapFlags, MapHandle, Object, OpenObject, Program}
 
 use super::migrate::Earlier;
 use super::sizes::Capacities;
-use super::{READ, read_path};
+use super::{READ, ports, read_path};
 use crate::error::Error;
 use crate::{batch, features, object, pins};
 
@@ -28,8 +28,19 @@ const NEXT_TABLE: &str = "flows_next";
 /// The map that is the table of the size before while entries are carried over.
 const TABLE_BEFORE: &str = "flows_before";
 /// The maps, pinned under these names.
-const MAPS: &[&str] =
-    &[TABLE, "pairs", "sockets", "workloads", "addresses", "names", "totals", "control", "events"];
+const MAPS: &[&str] = &[
+    TABLE,
+    "pairs",
+    "sockets",
+    "workloads",
+    "ports",
+    "by_frames",
+    "addresses",
+    "names",
+    "totals",
+    "control",
+    "events",
+];
 
 /// Pins everything in a directory, with what is there already.
 pub(super) fn attach_in(
@@ -197,7 +208,7 @@ fn make_rest(object: &Object) -> Result<(), Error> {
     for role in FlowRole::ALL {
         for owner in FlowOwner::ALL {
             let (role, owner) = (*role as u8, *owner as u8);
-            let key = FlowPair { workload: 0, peer: 0, role, owner, reserved: [0; 2] };
+            let key = FlowPair { workload: 0, peer: 0, role, owner, protocol: 0, reserved: 0 };
             match pairs.update(&key.to_bytes(), &zero, MapFlags::NO_EXIST) {
                 Err(error) if error.kind() != libbpf_rs::ErrorKind::AlreadyExists => {
                     return Err(Error::bpf("make the sums of further pairs")(error));
@@ -209,24 +220,27 @@ fn make_rest(object: &Object) -> Result<(), Error> {
     Ok(())
 }
 
-/// Puts both programs of an object in the place of those that are pinned. If the second cannot be, the first is set
-/// back.
+/// Puts the programs of an object in the place of those that are pinned. If one cannot be, those before it are set back.
 fn replace(object: &Object, directory: &Path, cgroup: Option<&File>) -> Result<(), Error> {
     let reader = pin_reader(object, directory)?;
-    let set_back = match replace_sockops(object, directory, cgroup) {
-        Ok(set_back) => set_back,
-        Err(error) => {
-            pins::remove(&reader)?;
-            return Err(error);
-        }
-    };
-    let renamed = rename(&reader, &read_path(directory));
-    if renamed.is_err()
-        && let Some(set_back) = set_back
-    {
-        set_back.run()?;
+    let mut before = Vec::new();
+    let replaced = replace_all(object, directory, cgroup, &mut before)
+        .and_then(|()| rename(&reader, &read_path(directory)));
+    if replaced.is_err() {
+        pins::remove(&reader)?;
+        before.into_iter().try_for_each(SetBack::run)?;
     }
-    renamed
+    replaced
+}
+
+fn replace_all(
+    object: &Object,
+    directory: &Path,
+    cgroup: Option<&File>,
+    before: &mut Vec<SetBack>,
+) -> Result<(), Error> {
+    before.extend(replace_sockops(object, directory, cgroup)?);
+    ports::replace(object, directory, |link, program| before.push(SetBack { link, program }))
 }
 
 /// Pins the file that is read under a name of its own, which then replaces the one that is there.
@@ -256,7 +270,7 @@ impl SetBack {
             return Ok(());
         }
         let error = io::Error::from_raw_os_error(-result);
-        Err(Error::io(format!("set {SOCKOPS} back to the program before"))(error))
+        Err(Error::io("set a link back to the program before")(error))
     }
 }
 

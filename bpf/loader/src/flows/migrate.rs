@@ -165,7 +165,8 @@ mod tests {
             pin_array(&directory, "totals", 8, 7, 10);
             pin_array(&directory, "control", 4, 2, 0);
             pins::write_note(&directory, "layout", "2").unwrap();
-            let pair = FlowPair { workload: 3, peer: 4, role: 0, owner: 0, reserved: [0; 2] };
+            let pair =
+                FlowPair { workload: 3, peer: 4, role: 0, owner: 0, protocol: 0, reserved: 0 };
             let mut sums = FlowSums::from_bytes(&[0; size_of::<FlowSums>()]).unwrap();
             sums.opened = 77;
             let pairs = opened(&directory, "pairs").unwrap();

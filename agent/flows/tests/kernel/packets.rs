@@ -1,0 +1,337 @@
+//! Frames, compared with the interface's own counters and with what the applications know.
+
+use std::fs;
+use std::io::Read as _;
+use std::net::{IpAddr, SocketAddr, TcpStream, UdpSocket};
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use leno_bpf::{Counting, PinRoot, RunTime, run_time};
+use leno_flows::{Sizes, Source};
+use socket2::{Domain, Protocol, Socket, Type};
+
+use crate::lab::{Ending, Lab, Rows, SERVER, has_root, ip, read, talk, write};
+
+const BYTES: &str = "leno_flow_bytes_total";
+const FRAMES: &str = "leno_flow_segments_total";
+const OPENED: &str = "leno_flow_connections_opened_total";
+const CLOSED: &str = "leno_flow_connections_closed_total";
+const SENT: (&str, &str) = ("direction", "sent");
+const RECEIVED: (&str, &str) = ("direction", "received");
+const WIRE: (&str, &str) = ("socket", "wire");
+/// Longest wait for frames that are under way.
+const LIMIT: Duration = Duration::from_secs(20);
+/// Ethernet, IPv4, and TCP with its timestamps.
+const HEADERS: u64 = 14 + 20 + 32;
+/// What the options of a SYN are more than those.
+const SYN_OPTIONS: u64 = 8;
+
+/// Bytes and frames that were sent and received.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Counts([u64; 4]);
+
+impl Counts {
+    /// Of the client's interface, as the kernel counts them.
+    fn of_interface(lab: &Lab) -> Self {
+        let text =
+            lab.within("client", || fs::read_to_string("/proc/thread-self/net/dev").unwrap());
+        let line = text.lines().find_map(|line| line.trim().strip_prefix("eth0:")).unwrap();
+        let all: Vec<u64> = line.split_whitespace().map(|one| one.parse().unwrap()).collect();
+        Self([all[8], all[9], all[0], all[1]])
+    }
+
+    /// Of all protocols, as they were published.
+    fn of_rows(rows: &Rows) -> Self {
+        let sum = |name, direction| rows.sum(name, &[WIRE, direction]);
+        Self([sum(BYTES, SENT), sum(FRAMES, SENT), sum(BYTES, RECEIVED), sum(FRAMES, RECEIVED)])
+    }
+
+    fn since(self, before: Self) -> Self {
+        Self(std::array::from_fn(|one| self.0[one] - before.0[one]))
+    }
+}
+
+/// Both counts at a moment at which the interface was quiet. Neighbours are asked for and groups are joined at any time.
+fn counts(lab: &mut Lab) -> (Counts, Counts) {
+    let deadline = Instant::now() + LIMIT;
+    loop {
+        let before = Counts::of_interface(lab);
+        let rows = lab.metrics();
+        if Counts::of_interface(lab) == before {
+            return (before, Counts::of_rows(&rows));
+        }
+        assert!(Instant::now() < deadline, "the interface is never quiet");
+    }
+}
+
+/// Asks for an echo, and waits for it.
+fn ping(lab: &Lab, to: &str) {
+    let to: IpAddr = to.parse().unwrap();
+    let (domain, protocol, request, reply) = match to {
+        IpAddr::V4(_) => (Domain::IPV4, Protocol::ICMPV4, 8, 0),
+        IpAddr::V6(_) => (Domain::IPV6, Protocol::ICMPV6, 128, 129),
+    };
+    let socket = lab.within("client", || Socket::new(domain, Type::RAW, Some(protocol)).unwrap());
+    socket.set_read_timeout(Some(LIMIT)).unwrap();
+    // The checksum (RFC 1071) of a request without number and payload; that of ICMPv6 is the kernel's.
+    let sum: [u8; 2] = if to.is_ipv4() { [!request, 0xff] } else { [0, 0] };
+    let message = [request, 0, sum[0], sum[1], 0, 0, 0, 0];
+    socket.send_to(&message, &SocketAddr::new(to, 0).into()).unwrap();
+    let mut answer = [0; 100];
+    // The header of IPv4 comes with what a raw socket receives.
+    let at = if to.is_ipv4() { 20 } else { 0 };
+    while answer[at] != reply {
+        assert!((&socket).read(&mut answer).unwrap() >= at + 8);
+    }
+}
+
+#[test]
+fn frames_equal_those_of_the_interface() {
+    if !has_root() {
+        return;
+    }
+    let mut lab = Lab::of_frames(Sizes::default());
+    for side in ["client", "server"] {
+        // An interface counts a large frame once, whatever it becomes.
+        let netns = lab.netns(side);
+        let netns = netns.file_name().unwrap().to_str().unwrap();
+        ip(&["-n", netns, "link", "set", "eth0", "gso_max_segs", "1"]);
+    }
+    let (interface, counted) = counts(&mut lab);
+    for server in SERVER {
+        let listener = lab.listen(server);
+        let to = listener.local_addr().unwrap();
+        let client = lab.within("client", || TcpStream::connect(to).unwrap());
+        talk(client, listener.accept().unwrap().0, [300_000, 200_000], Ending::ClientCloses);
+        let at = SocketAddr::new(server.parse().unwrap(), 0);
+        let answers = lab.within("server", || UdpSocket::bind(at).unwrap());
+        let asks = lab.within("client", || {
+            UdpSocket::bind(SocketAddr::new(
+                crate::lab::CLIENT[usize::from(at.is_ipv6())].parse().unwrap(),
+                0,
+            ))
+            .unwrap()
+        });
+        for size in [0, 1, 17, 18, 19, 1_000, 1_400, 8_000] {
+            asks.send_to(&vec![7; size], answers.local_addr().unwrap()).unwrap();
+            let (length, from) = answers.recv_from(&mut [0; 9_000]).unwrap();
+            assert_eq!((length, from), (size, asks.local_addr().unwrap()));
+            answers.send_to(&[8; 100], from).unwrap();
+            asks.recv_from(&mut [0; 200]).unwrap();
+        }
+        ping(&lab, server);
+    }
+    let deadline = Instant::now() + LIMIT;
+    loop {
+        let (interface_now, counted_now) = counts(&mut lab);
+        let (moved, seen) = (interface_now.since(interface), counted_now.since(counted));
+        if moved == seen {
+            assert!(moved.0[0] > 600_000 && moved.0[2] > 400_000, "{moved:?}");
+            break;
+        }
+        assert!(Instant::now() < deadline, "moved {moved:?}, counted {seen:?}");
+    }
+    let rows = lab.metrics();
+    for protocol in ["tcp", "udp", "icmp", "icmpv6", "other"] {
+        // ARP is of no protocol of IP.
+        assert!(
+            rows.sum(BYTES, &[WIRE, ("protocol", protocol), SENT]) > 0,
+            "{protocol}: {rows:#?}"
+        );
+    }
+    assert_eq!(rows.of_side("client", OPENED, &[("socket", "application")]), 0, "once");
+    let flows = lab.flows("client", |flows| flows.iter().any(|one| one.protocol == "udp"));
+    let udp = flows.iter().find(|one| one.protocol == "udp" && one.local.port() != 0).unwrap();
+    assert_eq!((udp.state, udp.role, udp.socket), ("established", "client", "wire"));
+}
+
+#[test]
+fn a_large_frame_counts_as_the_frames_that_it_becomes() {
+    if !has_root() {
+        return;
+    }
+    let mut lab = Lab::of_frames(Sizes::default());
+    let listener = lab.listen(SERVER[0]);
+    let to = listener.local_addr().unwrap();
+    let client = lab.within("client", || TcpStream::connect(to).unwrap());
+    let (server, _) = listener.accept().unwrap();
+    let bytes = 10_000_000;
+    std::thread::scope(|scope| {
+        scope.spawn(|| write(&client, bytes).unwrap());
+        read(&server, bytes).unwrap();
+    });
+    let labels = [WIRE, ("protocol", "tcp"), ("peer_workload", "server"), SENT];
+    let rows = lab.metrics();
+    let (sent, frames) = (rows.sum(BYTES, &labels), rows.sum(FRAMES, &labels));
+    assert!(frames > bytes as u64 / 1_460, "{frames} frames");
+    let payload = bytes as u64 + sent_again(&lab, to);
+    assert_eq!(sent, payload + HEADERS * frames + SYN_OPTIONS, "{frames} frames");
+    let flows = lab.flows("client", |flows| flows.iter().any(|one| one.remote == to));
+    let flow = flows.iter().find(|one| one.remote == to).unwrap();
+    assert_eq!(flow.bytes_sent, sent);
+    assert!(flow.handshake_us > 0, "{flow:?}");
+}
+
+/// The payload that the client's socket has sent again, by the kernel's own account.
+fn sent_again(lab: &Lab, to: SocketAddr) -> u64 {
+    let output = lab.within("client", || {
+        Command::new("ss").args(["-Htin", "dst"]).arg(to.to_string()).output()
+    });
+    let text = String::from_utf8(output.unwrap().stdout).unwrap();
+    assert!(text.contains("bytes_sent:"), "{text}");
+    let count = text.split_whitespace().find_map(|word| word.strip_prefix("bytes_retrans:"));
+    count.map_or(0, |count| count.parse().unwrap())
+}
+
+#[test]
+fn connections_and_endings_are_read_from_flags() {
+    if !has_root() {
+        return;
+    }
+    let mut lab = Lab::of_frames(Sizes::default());
+    let endings =
+        [Ending::ClientCloses, Ending::ServerCloses, Ending::ClientResets, Ending::ServerResets];
+    let rounds = 20;
+    for server in SERVER {
+        let listener = lab.listen(server);
+        let to = listener.local_addr().unwrap();
+        for ending in endings.iter().cycle().take(endings.len() * rounds) {
+            let client = lab.within("client", || TcpStream::connect(to).unwrap());
+            talk(client, listener.accept().unwrap().0, [400, 500], *ending);
+        }
+        drop(listener);
+        lab.within("client", || TcpStream::connect(to).unwrap_err());
+    }
+    let labels = [WIRE, ("workload", "client"), ("protocol", "tcp")];
+    let each = 2 * rounds as u64;
+    let all = 4 * each + 2;
+    let rows = lab.metrics_when(|rows| rows.sum(CLOSED, &labels) >= all);
+    assert_eq!(rows.sum(OPENED, &labels), all);
+    assert_eq!(rows.sum("leno_flow_handshake_seconds_count", &labels), 4 * each);
+    for end in ["closed_local", "closed_remote", "reset_local", "reset_remote"] {
+        let labels = [&labels[..], &[("end", end)]].concat();
+        assert_eq!(rows.sum(CLOSED, &labels), each, "{end}");
+    }
+    assert_eq!(rows.sum(CLOSED, &[WIRE, ("end", "refused")]), 2);
+}
+
+#[test]
+fn frames_that_are_sent_again_are_counted() {
+    if !has_root() {
+        return;
+    }
+    let mut lab = Lab::of_frames(Sizes::default());
+    let listener = lab.listen(SERVER[0]);
+    let to = listener.local_addr().unwrap();
+    let client = lab.within("client", || TcpStream::connect(to).unwrap());
+    let (server, _) = listener.accept().unwrap();
+    talk_once(&client, &server);
+    // The server's interface loses its address: what the client sends is not acknowledged.
+    let netns = lab.netns("server");
+    let netns = netns.file_name().unwrap().to_str().unwrap();
+    ip(&["-n", netns, "address", "delete", &format!("{}/24", SERVER[0]), "dev", "eth0"]);
+    write(&client, 100).unwrap();
+    let labels = [WIRE, ("workload", "client")];
+    lab.metrics_when(|rows| rows.sum("leno_flow_retransmits_total", &labels) >= 2);
+    ip(&["-n", netns, "address", "add", &format!("{}/24", SERVER[0]), "dev", "eth0"]);
+    read(&server, 100).unwrap();
+    let info = lab.flows("client", |flows| flows.iter().any(|one| one.retransmits >= 2));
+    assert!(info.iter().all(|one| one.state != "closed"), "{info:?}");
+}
+
+fn talk_once(client: &TcpStream, server: &TcpStream) {
+    write(client, 10).unwrap();
+    read(server, 10).unwrap();
+}
+
+#[test]
+fn an_edit_changes_from_frames_to_sockets_and_back() {
+    if !has_root() {
+        return;
+    }
+    let mut lab = Lab::of_frames(Sizes::default());
+    let listener = lab.listen(SERVER[0]);
+    let to = listener.local_addr().unwrap();
+    let connect = |lab: &Lab| {
+        let client = lab.within("client", || TcpStream::connect(to).unwrap());
+        talk(client, listener.accept().unwrap().0, [400, 500], Ending::ClientCloses);
+    };
+    for (source, wire, application) in [
+        (Source::Packets, 1, 0),
+        (Source::Sockets, 1, 1),
+        (Source::Off, 1, 1),
+        (Source::Packets, 2, 1),
+    ] {
+        lab.accounts().set_source("client-0", source).unwrap();
+        connect(&lab);
+        let of = |rows: &Rows, socket| rows.of_side("client", CLOSED, &[("socket", socket)]);
+        lab.metrics_when(|rows| (of(rows, "wire"), of(rows, "application")) == (wire, application));
+    }
+}
+
+#[test]
+fn counters_of_frames_go_on_through_a_resize_an_upgrade_and_a_restart() {
+    if !has_root() {
+        return;
+    }
+    let mut lab = Lab::of_frames(Sizes::default());
+    let listener = lab.listen(SERVER[0]);
+    let to = listener.local_addr().unwrap();
+    let client = lab.within("client", || TcpStream::connect(to).unwrap());
+    let (server, _) = listener.accept().unwrap();
+    let labels = [WIRE, ("workload", "client"), ("protocol", "tcp"), SENT];
+    let mut last = 0;
+    for step in 0..4 {
+        match step {
+            1 => lab.view().resize(Some(2_048), None).unwrap(),
+            2 => lab.view().upgrade(|| Ok(())).unwrap(),
+            3 => drop(lab.restart(Sizes::default())),
+            _ => {}
+        }
+        talk_once(&client, &server);
+        let rows = lab.metrics_when(|rows| rows.sum(BYTES, &labels) >= last + 10 + HEADERS);
+        last = rows.sum(BYTES, &labels);
+        let flows = lab.flows("client", |flows| flows.iter().any(|one| one.remote == to));
+        let flow = flows.iter().find(|one| one.remote == to).unwrap();
+        assert_eq!((flow.bytes_sent, flow.socket), (last, "wire"), "step {step}");
+        assert_eq!(rows.of_side("client", OPENED, &[]), 1, "step {step}");
+    }
+}
+
+/// Not a test: prints what a frame costs, by the kernel's own clock.
+/// `cargo test -p leno-flows --test kernel -- --ignored --nocapture prints_the_cost_of_a_frame`
+#[test]
+#[ignore = "measures, and asserts nothing"]
+fn prints_the_cost_of_a_frame() {
+    let lab = Lab::of_frames(Sizes::default());
+    let listener = lab.listen(SERVER[0]);
+    let to = listener.local_addr().unwrap();
+    let client = lab.within("client", || TcpStream::connect(to).unwrap());
+    let (server, _) = listener.accept().unwrap();
+    client.set_nodelay(true).unwrap();
+    server.set_nodelay(true).unwrap();
+    let root = PinRoot::find().unwrap();
+    let owners = [lab.owner.clone()];
+    let _counting = Counting::start().unwrap();
+    println!("{:12}{:>12}{:>12}", "exchanges", "runs", "ns a run");
+    for _ in 0..5 {
+        let before = run_time(&root, &owners).unwrap();
+        let exchanges = 50_000;
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                for _ in 0..exchanges {
+                    read(&server, 100).unwrap();
+                    write(&server, 100).unwrap();
+                }
+            });
+            for _ in 0..exchanges {
+                write(&client, 100).unwrap();
+                read(&client, 100).unwrap();
+            }
+        });
+        let after = run_time(&root, &owners).unwrap();
+        let RunTime { runs, took } =
+            RunTime { runs: after.runs - before.runs, took: after.took - before.took };
+        println!("{exchanges:12}{runs:12}{:12}", took.as_nanos() / u128::from(runs.max(1)));
+    }
+}

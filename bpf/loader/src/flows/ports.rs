@@ -1,0 +1,167 @@
+//! The interfaces whose frames are counted: each has a link to both programs, at the end that is outside of the workload's
+//! network namespace.
+//!
+//! The programs are pinned as well as their links: an interface that comes later gets the ones that run.
+#![expect(unsafe_code, reason = "tcx links of a pinned program, and if_nametoindex(3)")]
+
+use std::ffi::CString;
+use std::fs::File;
+use std::io;
+use std::os::fd::{AsFd as _, AsRawFd as _, BorrowedFd, FromRawFd as _, OwnedFd};
+use std::path::{Path, PathBuf};
+use std::thread;
+
+use libbpf_rs::query::LinkTypeInfo;
+use libbpf_rs::{Link, Object, Program};
+use nix::sched::{CloneFlags, setns};
+
+use crate::error::Error;
+use crate::pins;
+
+/// A program and where it is attached. What a workload sends arrives at the outer end of its interface.
+const PROGRAMS: [(&str, u32); 2] = [
+    ("leno_flow_sent", libbpf_sys::BPF_TCX_INGRESS),
+    ("leno_flow_received", libbpf_sys::BPF_TCX_EGRESS),
+];
+
+/// An interface whose frames are those of one workload.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Port {
+    /// The network namespace of the interface, as a file. All ports of one owner are in the same one.
+    pub netns: PathBuf,
+    /// The interface.
+    pub name: String,
+}
+
+impl Port {
+    /// Attaches the programs, in place of those of an earlier interface with the same number. Returns the number.
+    pub(super) fn attach(&self, directory: &Path) -> Result<u32, Error> {
+        let action = || format!("count the frames of {}", self.name);
+        let netns = File::open(&self.netns).map_err(Error::io(action()))?;
+        let programs = PROGRAMS.map(|(name, at)| (name, at, program_path(directory, name)));
+        let attach = || -> Result<u32, Error> {
+            setns(netns, CloneFlags::CLONE_NEWNET)
+                .map_err(|error| Error::io(action())(error.into()))?;
+            let index = index_of(&self.name).map_err(Error::io(action()))?;
+            for (name, at, pin) in programs {
+                let program = Program::fd_from_pinned_path(&pin).map_err(Error::bpf(action()))?;
+                let link = link_at(program.as_fd(), index, at).map_err(Error::io(action()))?;
+                let path = link_path(directory, index, name);
+                pins::detach(&path)?;
+                link.pin(&path).map_err(Error::io(action()))?;
+            }
+            Ok(index)
+        };
+        // The caller's thread stays in its namespace.
+        let attached = thread::scope(|scope| scope.spawn(attach).join());
+        attached.unwrap_or_else(|_| Err(Error::io(action())(io::Error::other("a panic"))))
+    }
+}
+
+/// Attaches a program to the loopback interface of a namespace, and detaches it.
+pub(crate) fn try_frames(program: BorrowedFd<'_>, netns: &File) -> io::Result<()> {
+    let attach = || {
+        setns(netns, CloneFlags::CLONE_NEWNET)?;
+        let (_, at) = PROGRAMS[0];
+        link_at(program, index_of("lo")?, at).map(drop)
+    };
+    let attached = thread::scope(|scope| scope.spawn(attach).join());
+    attached.unwrap_or_else(|_| Err(io::Error::other("a panic")))
+}
+
+/// Detaches both programs; succeeds if the interface is gone.
+pub(super) fn detach(directory: &Path, index: u32) -> Result<(), Error> {
+    PROGRAMS.iter().try_for_each(|(name, _)| pins::detach(&link_path(directory, index, name)))
+}
+
+/// Detaches all that earlier processes attached.
+pub(super) fn detach_all(directory: &Path) -> Result<(), Error> {
+    links(directory)?.iter().try_for_each(|(path, _)| pins::detach(path))
+}
+
+/// Puts the programs of an object in the place of those that are pinned, and of those at every interface. Calls `replaced`
+/// with each link, and the program that it had before.
+pub(super) fn replace(
+    object: &Object,
+    directory: &Path,
+    mut replaced: impl FnMut(Link, OwnedFd),
+) -> Result<(), Error> {
+    let links = links(directory)?;
+    for mut program in object.progs_mut() {
+        let Some((name, _)) = PROGRAMS.into_iter().find(|(name, _)| program.name() == *name) else {
+            continue;
+        };
+        let action = || format!("replace {name}");
+        for (path, _) in links.iter().filter(|(_, of)| *of == name) {
+            let mut link = Link::open(path).map_err(Error::bpf(action()))?;
+            let info = link.info().map_err(Error::bpf(action()))?;
+            if matches!(&info.info, LinkTypeInfo::Tcx(port) if port.ifindex == 0) {
+                // The interface has gone.
+                continue;
+            }
+            let before = Program::fd_from_id(info.prog_id).map_err(Error::bpf(action()))?;
+            link.update_prog(&program).map_err(Error::bpf(action()))?;
+            replaced(link, before);
+        }
+        let pin = program_path(directory, name);
+        pins::remove(&pin)?;
+        program.pin(&pin).map_err(Error::bpf(action()))?;
+    }
+    Ok(())
+}
+
+/// The pinned links of interfaces, each with the name of its program.
+fn links(directory: &Path) -> Result<Vec<(PathBuf, &'static str)>, Error> {
+    let of = |path: PathBuf| {
+        let file = pins::file_name(&path);
+        let rest = file.strip_prefix("link_port")?.split_once('_')?.1;
+        let (name, _) = PROGRAMS.into_iter().find(|(name, _)| rest == *name)?;
+        Some((path, name))
+    };
+    Ok(pins::entries(directory)?.into_iter().filter_map(of).collect())
+}
+
+fn program_path(directory: &Path, name: &str) -> PathBuf {
+    directory.join(format!("program_{name}"))
+}
+
+fn link_path(directory: &Path, index: u32, name: &str) -> PathBuf {
+    pins::link_path(directory, &format!("port{index}_{name}"))
+}
+
+fn index_of(interface: &str) -> io::Result<u32> {
+    let name = CString::new(interface)?;
+    // SAFETY: `name` is a C string that lives through the call.
+    match unsafe { libc::if_nametoindex(name.as_ptr()) } {
+        0 => Err(io::Error::last_os_error()),
+        index => Ok(index),
+    }
+}
+
+/// A link that has no wrapper: libbpf-rs makes links of programs that it has loaded itself.
+struct RawLink(OwnedFd);
+
+impl RawLink {
+    fn pin(&self, path: &Path) -> io::Result<()> {
+        use std::os::unix::ffi::OsStrExt as _;
+        let path = CString::new(path.as_os_str().as_bytes())?;
+        // SAFETY: the descriptor and the path live through the call.
+        let result = unsafe { libbpf_sys::bpf_obj_pin(self.0.as_raw_fd(), path.as_ptr()) };
+        if result == 0 { Ok(()) } else { Err(io::Error::from_raw_os_error(-result)) }
+    }
+}
+
+fn link_at(program: BorrowedFd<'_>, interface: u32, at: u32) -> io::Result<RawLink> {
+    let target = i32::try_from(interface).map_err(io::Error::other)?;
+    // SAFETY: the descriptor lives through the call, and no options are given.
+    let link =
+        unsafe { libbpf_sys::bpf_link_create(program.as_raw_fd(), target, at, std::ptr::null()) };
+    if link < 0 {
+        return Err(io::Error::from_raw_os_error(-link));
+    }
+    // SAFETY: the kernel has just made this descriptor, and nothing else owns it.
+    Ok(RawLink(unsafe { OwnedFd::from_raw_fd(link) }))
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,224 @@
+//! Frames from a builder through the loaded programs (`BPF_PROG_TEST_RUN`): whole, cut anywhere, and mutated.
+
+use std::collections::BTreeMap;
+
+use leno_bpf_abi::flow::{FIRST_WORKLOAD, Flow, FlowPair, FlowSums, PEER_OUTSIDE};
+use libbpf_rs::{Map, MapCore as _, MapFlags, ProgramInput};
+
+use super::*;
+use crate::flows;
+use crate::object;
+use crate::tests::has_root;
+
+/// What a program returns so that the next one runs (`TC_ACT_UNSPEC`).
+const NEXT: u32 = u32::MAX;
+/// The loopback interface, from which the kernel has frames of tests come.
+const LOOPBACK: u32 = 1;
+const CLIENT: [u8; 4] = [10, 9, 0, 1];
+const SERVER: [u8; 4] = [10, 9, 0, 2];
+const ETHERNET: usize = 14;
+const SYN: u8 = 2;
+const ACK: u8 = 16;
+
+/// The programs with one workload behind the loopback interface.
+struct Programs(Object);
+
+impl Programs {
+    fn load() -> Self {
+        let object = object::verify(flows::open_programs(false).unwrap()).unwrap();
+        let programs = Self(object);
+        let workload = FIRST_WORKLOAD.to_ne_bytes();
+        programs.map("ports").update(&LOOPBACK.to_ne_bytes(), &workload, MapFlags::ANY).unwrap();
+        programs
+    }
+
+    fn map(&self, name: &str) -> Map<'_> {
+        self.0.maps().find(|map| map.name() == name).unwrap()
+    }
+
+    /// Runs one program for a frame, which must go on as it was.
+    fn run(&self, (name, _): (&str, u32), frame: &[u8]) {
+        let mut after = vec![0; frame.len() + 64];
+        let program = self.0.progs_mut().find(|one| one.name() == name).unwrap();
+        let input = ProgramInput {
+            data_in: Some(frame),
+            data_out: Some(&mut after),
+            ..ProgramInput::default()
+        };
+        let output = program.test_run(input);
+        let output =
+            output.unwrap_or_else(|error| panic!("{} bytes {frame:?}: {error}", frame.len()));
+        assert_eq!(output.return_value, NEXT, "{frame:?}");
+        assert_eq!(output.data.unwrap(), frame, "it is not changed");
+    }
+
+    fn sums(&self) -> BTreeMap<(u32, u32, u8, u8), FlowSums> {
+        let pairs = self.map("pairs");
+        let all = pairs.keys().map(|key| {
+            let value = pairs.lookup(&key, MapFlags::ANY).unwrap().unwrap();
+            let pair = FlowPair::from_bytes(&key).unwrap();
+            (
+                (pair.workload, pair.peer, pair.role, pair.protocol),
+                FlowSums::from_bytes(&value).unwrap(),
+            )
+        });
+        all.collect()
+    }
+
+    fn flows(&self) -> Vec<Flow> {
+        let table = self.map("flows");
+        let keys: Vec<_> = table.keys().collect();
+        let of = |key: &Vec<u8>| table.lookup(key, MapFlags::ANY).unwrap();
+        keys.iter().filter_map(of).map(|value| Flow::from_bytes(&value).unwrap()).collect()
+    }
+}
+
+fn ethernet(kind: u16, payload: &[u8]) -> Vec<u8> {
+    [&[2, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 2][..], &kind.to_be_bytes(), payload].concat()
+}
+
+fn ipv4(protocol: u8, fragment: u16, payload: &[u8]) -> Vec<u8> {
+    let length = u16::try_from(20 + payload.len()).unwrap().to_be_bytes();
+    let fragment = fragment.to_be_bytes();
+    let start = [0x45, 0, length[0], length[1], 0, 1, fragment[0], fragment[1], 64, protocol, 0, 0];
+    ethernet(0x0800, &[&start, &CLIENT[..], &SERVER, payload].concat())
+}
+
+fn ipv6(next: u8, payload: &[u8]) -> Vec<u8> {
+    let length = u16::try_from(payload.len()).unwrap().to_be_bytes();
+    let start = [0x60, 0, 0, 0, length[0], length[1], next, 64];
+    let address = |last| [0xfd, 9, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, last];
+    ethernet(0x86dd, &[&start[..], &address(1), &address(2), payload].concat())
+}
+
+fn tcp(flags: u8, sequence: u32, payload: &[u8]) -> Vec<u8> {
+    let start = [0x9c, 0x40, 0, 80];
+    let rest = [0x50, flags, 1, 0, 0, 0, 0, 0];
+    [&start[..], &sequence.to_be_bytes(), &[0; 4], &rest, payload].concat()
+}
+
+fn udp(payload: &[u8]) -> Vec<u8> {
+    let length = u16::try_from(8 + payload.len()).unwrap().to_be_bytes();
+    [&[0x9c, 0x40, 0, 53, length[0], length[1], 0, 0][..], payload].concat()
+}
+
+/// One frame of each kind.
+fn frames() -> Vec<Vec<u8>> {
+    let datagram = udp(b"question");
+    let extended: Vec<u8> = [
+        &[43, 0, 0, 0, 0, 0, 0, 0][..], // hop-by-hop options, then a routing header
+        &[60, 1][..],
+        &[0; 14],
+        &[44, 0, 0, 0, 0, 0, 0, 0], // destination options
+        &[17, 0, 0, 1, 0, 0, 0, 7], // the first fragment
+        &datagram,
+    ]
+    .concat();
+    vec![
+        ipv4(6, 0, &tcp(SYN, 7, b"")),
+        ipv4(6, 0, &tcp(ACK, 8, b"bytes")),
+        ipv4(17, 0, &datagram),
+        ipv4(17, 3, &datagram), // not the first fragment: no ports
+        ipv4(1, 0, &[8, 0, 0, 0, 0, 1, 0, 1]),
+        ipv6(6, &tcp(SYN, 7, b"")),
+        ipv6(17, &datagram),
+        ipv6(0, &extended),
+        ethernet(0x0806, &[0; 28]),
+        ethernet(0x8100, &[0, 5, 8, 0, 0x45]),
+    ]
+}
+
+/// The kernel takes no shorter frame for a test: IP's header has to be whole.
+fn least(frame: &[u8]) -> usize {
+    match frame[12..ETHERNET] {
+        [8, 0] => ETHERNET + 20,
+        [0x86, 0xdd] => ETHERNET + 40,
+        _ => ETHERNET + 1,
+    }
+}
+
+#[test]
+fn each_kind_of_frame_is_read() {
+    if !has_root() {
+        return;
+    }
+    for (frame, protocol, ports) in [
+        (&frames()[0], 6, (40_000, 80)),
+        (&frames()[2], 17, (40_000, 53)),
+        (&frames()[3], 17, (0, 0)),
+        (&frames()[4], 1, (0, 0)),
+        (&frames()[5], 6, (40_000, 80)),
+        (&frames()[6], 17, (40_000, 53)),
+        (&frames()[7], 17, (40_000, 53)),
+        (&frames()[8], 0, (0, 0)),
+        (&frames()[9], 0, (0, 0)),
+    ] {
+        let programs = Programs::load();
+        programs.run(PROGRAMS[0], frame);
+        let flows = programs.flows();
+        let [flow] = &flows[..] else { panic!("{flows:?}") };
+        assert_eq!(flow.protocol, protocol, "{frame:?}");
+        assert_eq!((flow.local_port, flow.remote_port), ports, "{frame:?}");
+        assert_eq!((flow.bytes_sent, flow.segments_sent), (frame.len() as u64, 1));
+        assert_eq!((flow.role, flow.peer), (0, PEER_OUTSIDE), "{frame:?}");
+    }
+}
+
+#[test]
+fn what_is_cut_or_mutated_is_never_dropped_and_counted_once() {
+    if !has_root() {
+        return;
+    }
+    let programs = Programs::load();
+    let (mut bytes, mut count) = ([0, 0], [0, 0]);
+    let mut run = |side: usize, frame: &[u8]| {
+        programs.run(PROGRAMS[side], frame);
+        bytes[side] += frame.len() as u64;
+        count[side] += 1;
+    };
+    for frame in frames() {
+        for length in least(&frame)..=frame.len() {
+            run(0, &frame[..length]);
+            run(1, &frame[..length]);
+        }
+    }
+    // Numbers that are the same in each run (xorshift).
+    let mut state = 0x9e37_79b9_7f4a_7c15_u64;
+    let mut number = |below: usize| {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        usize::try_from(state % below as u64).unwrap()
+    };
+    let all = frames();
+    for round in 0..20_000 {
+        let mut frame = all[number(all.len())].clone();
+        for _ in 0..=number(8) {
+            let at = number(frame.len());
+            frame[at] = u8::try_from(number(256)).unwrap();
+        }
+        let least = least(&frame);
+        if frame.len() < least {
+            continue;
+        }
+        frame.truncate(least + number(frame.len() - least + 1));
+        run(round % 2, &frame);
+    }
+    let sums = programs.sums();
+    let sum = |of: fn(&FlowSums) -> u64| sums.values().map(of).sum::<u64>();
+    assert_eq!([sum(|one| one.bytes_sent), sum(|one| one.bytes_received)], bytes);
+    assert_eq!([sum(|one| one.segments_sent), sum(|one| one.segments_received)], count);
+    assert!(sums.len() > 10, "{sums:?}");
+}
+
+#[test]
+fn frames_of_other_interfaces_cost_a_lookup_and_count_nothing() {
+    if !has_root() {
+        return;
+    }
+    let programs = Programs::load();
+    programs.map("ports").delete(&LOOPBACK.to_ne_bytes()).unwrap();
+    programs.run(PROGRAMS[0], &frames()[0]);
+    assert!(programs.flows().is_empty());
+    assert!(programs.sums().is_empty());
+}
