@@ -390,7 +390,7 @@ async fn others_are_installed_by_their_own_tools_and_taken_back_after_a_failure(
 }
 
 #[tokio::test]
-async fn whoever_may_not_measure_is_told_which_rights_are_missing() {
+async fn a_user_without_rights_is_told_which_are_missing() {
     let Some(kube) = binary() else { return };
     let mut bench = Bench::open(&kube).await;
     bench.kubeconfig = bench.account("dev").await;

@@ -1,7 +1,7 @@
 //! A real API server with its etcd, on loopback and without root.
 
 use std::fs::{self, File};
-use std::net::TcpListener;
+use std::net::{Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
@@ -14,6 +14,7 @@ use leno_kube::{Client, apply, connect};
 use rcgen::{KeyPair, PKCS_ECDSA_P256_SHA256};
 use serde_json::{Value, json};
 use tempfile::TempDir;
+use tokio::net::TcpSocket;
 
 use crate::audit::{self, Read};
 
@@ -61,6 +62,8 @@ pub struct Bed {
     kube: PathBuf,
     /// The API server's port on loopback.
     pub port: u16,
+    /// Bound to that port, but not listening; the API server shares it.
+    _reserved: TcpSocket,
     etcd: Child,
     server: Option<Child>,
     /// A client with the administrator's rights.
@@ -93,8 +96,12 @@ impl Bed {
             .stderr(File::create(path.join("etcd.log")).unwrap())
             .spawn()
             .unwrap();
-        // The API server does not accept port 0, so it gets one that was free a moment ago.
-        let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+        // The API server does not accept port 0, so it gets one that a socket of the bed keeps from all others, also while
+        // no server runs: a connection or a listener of another test would take a port that is only free now.
+        let reserved = TcpSocket::new_v4().unwrap();
+        reserved.set_reuseport(true).unwrap();
+        reserved.bind(SocketAddr::from((Ipv4Addr::LOCALHOST, 0))).unwrap();
+        let port = reserved.local_addr().unwrap().port();
         audit::write_policy(path);
         let server = Some(api_server(kube, path, port));
         until("the API server's certificate", async || {
@@ -103,7 +110,8 @@ impl Bed {
         .await;
         let own = kubeconfig(path, "bed.kubeconfig", port, ADMIN);
         let admin = connect(Some(&own), None).await.unwrap();
-        let mut bed = Self { kube: kube.to_owned(), port, etcd, server, admin, directory };
+        let (kube, _reserved) = (kube.to_owned(), reserved);
+        let mut bed = Self { kube, port, _reserved, etcd, server, admin, directory };
         bed.ready().await;
         bed
     }
@@ -295,6 +303,7 @@ fn api_server(kube: &Path, path: &Path, port: u16) -> Child {
     Command::new(kube)
         .args(["kube-apiserver", "--bind-address=127.0.0.1", "--advertise-address=127.0.0.1"])
         .arg(format!("--secure-port={port}"))
+        .arg("--permit-port-sharing=true")
         .arg(format!("--etcd-servers=unix://{}", path.join("etcd.sock").display()))
         .arg(file("cert-dir", "certs"))
         .arg(file("service-account-key-file", "tokens.pub"))

@@ -51,7 +51,7 @@ impl Bench {
 }
 
 #[tokio::test]
-async fn what_a_killed_run_left_is_taken_back_by_whoever_comes_next() {
+async fn clean_removes_the_objects_of_a_killed_run() {
     let Some(kube) = binary() else { return };
     let bench = Bench::open(&kube).await;
     let before = bench.everything().await;
@@ -101,7 +101,7 @@ async fn another_cluster_of_the_same_name_is_not_touched() {
 }
 
 #[tokio::test]
-async fn what_somebody_made_in_between_under_the_same_name_is_not_removed() {
+async fn objects_of_another_user_with_the_same_names_are_kept() {
     let Some(kube) = binary() else { return };
     let bench = Bench::open(&kube).await;
     bench.bed.apply(role("x")).await;
@@ -125,7 +125,7 @@ async fn what_somebody_made_in_between_under_the_same_name_is_not_removed() {
 }
 
 #[tokio::test]
-async fn a_mesh_that_somebody_installed_since_is_left_alone() {
+async fn a_mesh_that_another_user_installed_since_is_kept() {
     let Some(kube) = binary() else { return };
     let bench = Bench::open(&kube).await;
     let before = bench.everything().await;
