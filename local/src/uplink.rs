@@ -64,7 +64,7 @@ pub struct Uplink {
 
 /// What a mesh should know of its way out.
 #[derive(Debug)]
-pub struct Way {
+pub struct UplinkState {
     /// IPv6 goes out, too.
     pub ipv6: bool,
     /// What the operator should know, a line each.
@@ -94,7 +94,7 @@ struct Ends {
 /// # Errors
 /// When the kernel refuses a link, an address or a route, when `nft` is missing or fails, when somebody else
 /// has an interface or a table of this name, or when forwarding cannot be switched on.
-pub async fn make(switch: &Switch, mesh: &str, record: &mut Record) -> Result<Way> {
+pub async fn make(switch: &Switch, mesh: &str, record: &mut Record) -> Result<UplinkState> {
     let _turn = turn()?;
     let home = Home::of_thread()?;
     let name = name_of(mesh);
@@ -126,7 +126,7 @@ pub async fn make(switch: &Switch, mesh: &str, record: &mut Record) -> Result<Wa
             "IPv6 has no way out: this machine does not forward it (net.ipv6.conf.all.forwarding)";
         notes.push(off.to_owned());
     }
-    Ok(Way { ipv6, notes })
+    Ok(UplinkState { ipv6, notes })
 }
 
 /// What another mesh found before it switched forwarding on, so that whichever ends last knows it.

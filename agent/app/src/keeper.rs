@@ -40,10 +40,10 @@ impl Failed {
 /// The capture of one pod, if there is one. Its lock is taken before work on the pod begins, so that
 /// only one thread works on a pod at a time.
 #[derive(Debug, Default)]
-struct Place(Option<Kept>);
+struct CaptureSlot(Option<HeldCapture>);
 
 #[derive(Debug)]
-struct Kept {
+struct HeldCapture {
     captured: Captured,
     record: Record,
     origin: Origin,
@@ -55,7 +55,7 @@ pub(crate) struct Keeper {
     host: Host,
     report: Report,
     records: Records,
-    places: Mutex<HashMap<String, Arc<Mutex<Place>>>>,
+    places: Mutex<HashMap<String, Arc<Mutex<CaptureSlot>>>>,
     /// The pods whose last try failed, by uid.
     failures: Mutex<HashMap<String, Failure>>,
     pub(crate) metrics: Arc<Metrics>,
@@ -130,7 +130,7 @@ impl Keeper {
     /// Whether this place holds a capture whose namespace still exists. If the namespace's recorded file
     /// is gone, for example because it belonged to a process that ended, another file of the same
     /// namespace is recorded.
-    fn lives(&self, place: &mut Place) -> bool {
+    fn lives(&self, place: &mut CaptureSlot) -> bool {
         let Some(kept) = &mut place.0 else { return false };
         let was = kept.record.netns.clone();
         if !self.finds(&mut kept.record) {
@@ -162,7 +162,7 @@ impl Keeper {
     pub(crate) fn delete(&self, uid: &str, container: &str) {
         let place = self.place(uid);
         let mut place = lock(&place);
-        let is_it = |kept: &Kept| kept.record.container.as_deref() == Some(container);
+        let is_it = |kept: &HeldCapture| kept.record.container.as_deref() == Some(container);
         if place.0.as_ref().is_some_and(is_it) || !self.lives(&mut place) {
             // A failure is logged, and the next round tries again.
             let _failed = self.forget(&mut place);
@@ -184,7 +184,7 @@ impl Keeper {
         }
     }
 
-    fn take_over_one(&self, place: &mut Place, mut record: Record) {
+    fn take_over_one(&self, place: &mut CaptureSlot, mut record: Record) {
         let (pod, started) = (format!("{}/{}", record.namespace, record.name), Instant::now());
         if !self.finds(&mut record) {
             self.remove_record(&record.uid);
@@ -209,7 +209,7 @@ impl Keeper {
                 }
                 self.metrics.captured(captured.backend(), Origin::TakenOver, started.elapsed());
                 tracing::info!(pod, backend = %captured.backend(), "taken over");
-                place.0 = Some(Kept { captured, record, origin: Origin::TakenOver });
+                place.0 = Some(HeldCapture { captured, record, origin: Origin::TakenOver });
             }
             // If the pod still runs, the next round captures it again.
             Ok(None) => tracing::warn!(pod, "was captured by an earlier agent and is not any more"),
@@ -235,7 +235,7 @@ impl Keeper {
     }
 
     /// The place of a pod; made if there is none.
-    fn place(&self, uid: &str) -> Arc<Mutex<Place>> {
+    fn place(&self, uid: &str) -> Arc<Mutex<CaptureSlot>> {
         Arc::clone(lock(&self.places).entry(uid.to_owned()).or_default())
     }
 
@@ -253,7 +253,7 @@ impl Keeper {
 
     fn capture(
         &self,
-        place: &mut Place,
+        place: &mut CaptureSlot,
         pod: &Pod,
         sandbox: (PathBuf, NetnsId, Option<String>),
         origin: Origin,
@@ -281,7 +281,7 @@ impl Keeper {
     /// Tries the backends that the pod allows, best first.
     fn try_all(
         &self,
-        place: &mut Place,
+        place: &mut CaptureSlot,
         pod: &Pod,
         (netns, netns_id, container): (PathBuf, NetnsId, Option<String>),
         origin: Origin,
@@ -332,7 +332,7 @@ impl Keeper {
 
     fn one(
         &self,
-        place: &mut Place,
+        place: &mut CaptureSlot,
         record: Record,
         (backend, origin): (Backend, Origin),
     ) -> Result<(), leno_capture::Error> {
@@ -342,7 +342,7 @@ impl Keeper {
             captured.release()?;
             return Err(error);
         }
-        place.0 = Some(Kept { captured, record, origin });
+        place.0 = Some(HeldCapture { captured, record, origin });
         Ok(())
     }
 
@@ -378,7 +378,7 @@ impl Keeper {
     }
 
     /// Releases a capture and removes its record. If the release fails, both stay.
-    fn forget(&self, place: &mut Place) -> Result<(), leno_capture::Error> {
+    fn forget(&self, place: &mut CaptureSlot) -> Result<(), leno_capture::Error> {
         let Some(mut kept) = place.0.take() else { return Ok(()) };
         let pod = format!("{}/{}", kept.record.namespace, kept.record.name);
         // Netfilter's rules end with their namespace, and by now its file may name another pod's

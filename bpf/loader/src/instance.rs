@@ -15,7 +15,7 @@ use crate::{PinRoot, netns, object, pins};
 
 /// What a program is attached to.
 #[derive(Clone, Copy, Debug)]
-enum Place {
+enum AttachPoint {
     /// The workload's cgroup, which holds the proxy's.
     Workload,
     /// The proxy's cgroup.
@@ -26,18 +26,18 @@ enum Place {
 
 /// Every program and what it is attached to, in the order of attachment: programs that serve
 /// captured connections come before those that capture. They are detached in reverse order.
-const HOOKS: &[(&str, Place)] = &[
-    ("leno_proxy_sockops", Place::Proxy),
-    ("leno_getsockopt", Place::Proxy),
-    ("leno_app_sockops", Place::Workload),
-    ("leno_getpeername4", Place::Workload),
-    ("leno_getpeername6", Place::Workload),
-    ("leno_sock_create", Place::Workload),
-    ("leno_setsockopt", Place::Proxy),
-    ("leno_sk_lookup", Place::Namespace),
-    ("leno_connect4", Place::Workload),
-    ("leno_connect6", Place::Workload),
-    ("leno_sendmsg6", Place::Workload),
+const HOOKS: &[(&str, AttachPoint)] = &[
+    ("leno_proxy_sockops", AttachPoint::Proxy),
+    ("leno_getsockopt", AttachPoint::Proxy),
+    ("leno_app_sockops", AttachPoint::Workload),
+    ("leno_getpeername4", AttachPoint::Workload),
+    ("leno_getpeername6", AttachPoint::Workload),
+    ("leno_sock_create", AttachPoint::Workload),
+    ("leno_setsockopt", AttachPoint::Proxy),
+    ("leno_sk_lookup", AttachPoint::Namespace),
+    ("leno_connect4", AttachPoint::Workload),
+    ("leno_connect6", AttachPoint::Workload),
+    ("leno_sendmsg6", AttachPoint::Workload),
 ];
 
 /// The programs that capture; the others serve connections that were captured.
@@ -288,13 +288,13 @@ impl Places {
         &self,
         program: &ProgramMut<'_>,
         name: &str,
-        place: Place,
+        place: AttachPoint,
         path: &Path,
     ) -> Result<(), Error> {
         let link = match place {
-            Place::Workload => program.attach_cgroup(self.cgroup.as_raw_fd()),
-            Place::Proxy => program.attach_cgroup(self.proxy_cgroup.as_raw_fd()),
-            Place::Namespace => program.attach_netns(self.netns.as_raw_fd()),
+            AttachPoint::Workload => program.attach_cgroup(self.cgroup.as_raw_fd()),
+            AttachPoint::Proxy => program.attach_cgroup(self.proxy_cgroup.as_raw_fd()),
+            AttachPoint::Namespace => program.attach_netns(self.netns.as_raw_fd()),
         };
         let mut link = link.map_err(Error::bpf(format!("attach {name}")))?;
         link.pin(path).map_err(Error::bpf(format!("pin the link of {name}")))

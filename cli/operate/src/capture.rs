@@ -7,7 +7,7 @@ use leno_sources::{is_meshed, is_ready};
 use leno_types::ports;
 use serde_json::Value;
 
-use crate::diagnose::{Seen, find, seen};
+use crate::diagnose::{ProxyPod, find, seen};
 use crate::pods::{name, phase};
 use crate::reach::{PodName, Reach};
 use crate::{AGENTS, Error};
@@ -16,7 +16,7 @@ use crate::{AGENTS, Error};
 #[derive(Debug)]
 pub struct PodCapture {
     /// The pod's state in Kubernetes.
-    pub seen: Seen,
+    pub seen: ProxyPod,
     /// The report of its node's agent: the page `/captures`, for that pod only.
     pub agent: Result<Value, Error>,
     /// Whether it is captured, from its proxy's `/config`; `None` if the proxy cannot tell.

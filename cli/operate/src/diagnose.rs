@@ -14,7 +14,7 @@ use crate::reach::{PodName, Reach};
 
 /// The state of a proxy's pod in Kubernetes.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct Seen {
+pub struct ProxyPod {
     /// Its namespace.
     pub namespace: String,
     /// Its name.
@@ -39,7 +39,7 @@ pub struct Seen {
 #[derive(Debug)]
 pub struct Diagnosis {
     /// The state in Kubernetes.
-    pub seen: Seen,
+    pub seen: ProxyPod,
     /// The proxy's `/ready`.
     pub ready: Result<Reply, Error>,
     /// The proxy's `/config`.
@@ -109,7 +109,7 @@ fn long(word: &str, kind: &str) -> bool {
     word == kind || word.strip_suffix('s') == Some(&kind)
 }
 
-pub(crate) fn seen(pod: &Pod, at: PodName) -> Seen {
+pub(crate) fn seen(pod: &Pod, at: PodName) -> ProxyPod {
     let is_proxy = |one: &&Container| one.name == PROXY_CONTAINER;
     let containers = pod
         .spec
@@ -117,7 +117,7 @@ pub(crate) fn seen(pod: &Pod, at: PodName) -> Seen {
         .flat_map(|spec| spec.containers.iter().chain(spec.init_containers.iter().flatten()));
     let image = containers.into_iter().find(is_proxy).and_then(|one| one.image.clone());
     let status = statuses(pod).find(|one| one.name == PROXY_CONTAINER);
-    Seen {
+    ProxyPod {
         owner: owner(pod).to_string(),
         namespace: at.namespace,
         name: at.name,

@@ -39,7 +39,7 @@ use leno_kube::{Api, Client, Need, Right};
 
 pub use capture::{PodCapture, node_captures, pod_capture};
 pub use checks::{after, before, is_trusted};
-pub use diagnose::{Diagnosis, Seen, diagnose};
+pub use diagnose::{Diagnosis, ProxyPod, diagnose};
 pub use ejections::{Ejections, ejections};
 pub use error::Error;
 pub use leno_resources::ObjectKey;
@@ -50,7 +50,7 @@ pub use objects::{Named, apply, delete, delete_exactly, documents, is_absent, na
 pub use pods::{Running, running, statuses, unstartable};
 pub use reach::{PodName, Reach};
 pub use removal::{Removal, Removed};
-pub use report::{Archive, Wanted, report};
+pub use report::{Archive, ReportScope, report};
 pub use stat::scrape;
 
 /// The label of the agents' pods.

@@ -32,9 +32,9 @@ pub struct Reach {
 
 /// A port-forward that is aborted when it is dropped. By itself it would wait for the other end,
 /// for minutes if that is silent.
-struct Way(Portforwarder);
+struct ForwardedPort(Portforwarder);
 
-impl Drop for Way {
+impl Drop for ForwardedPort {
     fn drop(&mut self) {
         self.0.abort();
     }
@@ -101,7 +101,7 @@ impl Reach {
         let asked = async {
             let pods: Api<Pod> = Api::namespaced(self.client.clone(), namespace);
             let way = pods.portforward(name, &[port]).await;
-            let mut way = Way(way.map_err(Error::api(what.clone()))?);
+            let mut way = ForwardedPort(way.map_err(Error::api(what.clone()))?);
             let stream = way.0.take_stream(port).expect("a port that was asked for has a stream");
             let refused = way.0.take_error(port);
             match send_as(stream, self.token.as_deref(), (method, path), body).await {

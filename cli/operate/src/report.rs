@@ -14,11 +14,11 @@ use serde::Serialize;
 
 use crate::{Error, after, installed, namespaces};
 pub use archive::Archive;
-use gather::{Gathered, Place};
+use gather::{Gathered, ReportCoverage};
 
 /// What goes into a report.
 #[derive(Clone, Debug)]
-pub struct Wanted {
+pub struct ReportScope {
     /// The namespaces whose workloads are included; if empty, all that have proxies.
     pub namespaces: Vec<String>,
     /// The namespace of the control plane.
@@ -49,9 +49,9 @@ struct Summary<'a> {
 /// # Errors
 /// The file cannot be written, a namespace does not exist, or pods cannot be listed. Anything else
 /// that cannot be read is missing from the report, which notes it.
-pub async fn report(client: &Client, wanted: &Wanted) -> Result<Vec<String>, Error> {
+pub async fn report(client: &Client, wanted: &ReportScope) -> Result<Vec<String>, Error> {
     let failed = |error| Error::File(wanted.file.clone(), error);
-    let place = Place::find(client, wanted).await?;
+    let place = ReportCoverage::find(client, wanted).await?;
     let archive = Archive::create(&wanted.file).map_err(failed)?;
     let mut gathered = Gathered::new(archive);
     gathered.objects(client, &place).await.map_err(failed)?;

@@ -7,7 +7,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use anyhow::Result;
 use clap::Args;
-use leno_operate::{Target, Wanted};
+use leno_operate::{ReportScope, Target};
 
 use super::{AnyMesh, Chosen, block_on, print};
 
@@ -56,7 +56,7 @@ pub(crate) fn run(bug_report: &BugReport) -> Result<bool> {
 }
 
 fn of_cluster(bug_report: &BugReport, target: &Target, file: PathBuf) -> Result<Vec<String>> {
-    let wanted = Wanted {
+    let wanted = ReportScope {
         namespaces: bug_report.namespaces.clone(),
         system: bug_report.mesh.system_namespace.clone(),
         proxies: bug_report.proxies,

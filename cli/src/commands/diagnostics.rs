@@ -11,7 +11,7 @@ use leno_local::netns::Netns;
 use leno_local::status::{InstanceStatus, Status};
 use leno_observe::admin::Reply;
 use leno_observe::ejected::Ejected;
-use leno_operate::{Diagnosis, Seen, Target};
+use leno_operate::{Diagnosis, ProxyPod, Target};
 use serde::Serialize;
 use serde_json::Value;
 
@@ -59,7 +59,7 @@ pub(crate) struct Proxy {
 #[derive(Debug, Serialize)]
 struct Report {
     /// What Kubernetes says; none of `leno up`.
-    pod: Option<Seen>,
+    pod: Option<ProxyPod>,
     /// Why the proxy does not serve; none where it does.
     not_ready: Option<String>,
     /// What it says of itself.
@@ -131,7 +131,7 @@ fn ejected(reply: &Reply) -> Option<Vec<Ejected>> {
 }
 
 fn report(
-    pod: Option<Seen>,
+    pod: Option<ProxyPod>,
     ready: Result<Reply, String>,
     config: Result<Reply, String>,
 ) -> Report {

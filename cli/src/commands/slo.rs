@@ -25,7 +25,7 @@ pub(crate) struct Slo {
     action: Option<Action>,
 
     #[command(flatten)]
-    wanted: Wanted,
+    wanted: ObjectiveFilter,
 
     /// The form of output
     #[arg(short, long, value_enum, default_value_t)]
@@ -39,7 +39,7 @@ enum Action {
 
 /// Which objectives.
 #[derive(Debug, Args)]
-struct Wanted {
+struct ObjectiveFilter {
     #[command(flatten)]
     mesh: RunningMesh,
 
@@ -48,7 +48,7 @@ struct Wanted {
     namespace: Option<String>,
 }
 
-impl Wanted {
+impl ObjectiveFilter {
     fn layout(&self) -> Result<Layout> {
         Ok(Layout::new(&self.mesh.name()?)?)
     }

@@ -40,13 +40,13 @@ pub(crate) struct Enforced {
 
 /// A client as a server's proxy sees it.
 #[derive(Clone, Debug)]
-pub(crate) struct Seen {
+pub(crate) struct ObservedClient {
     pub(crate) identity: Option<Identity>,
     /// All addresses, at least one. Which one it connects from depends on the server's.
     pub(crate) addresses: Vec<IpAddr>,
 }
 
-impl Seen {
+impl ObservedClient {
     /// A client that is no workload of the mesh.
     fn outside(identity: Option<Identity>, address: IpAddr) -> Self {
         Self { identity, addresses: vec![address] }
@@ -62,7 +62,7 @@ impl Seen {
 
 impl Enforced {
     /// Whether the mode of mTLS alone refuses the client.
-    fn refuses(&self, client: &Seen) -> bool {
+    fn refuses(&self, client: &ObservedClient) -> bool {
         client.identity.is_none() && self.policy.mtls == MtlsMode::Strict
     }
 
@@ -136,7 +136,7 @@ impl Mesh {
     }
 
     /// A sender as servers of this mode see it. The address of one without an instance is not known.
-    pub(crate) fn seen(&self, sender: &Sender, mtls: MtlsMode) -> Seen {
+    pub(crate) fn seen(&self, sender: &Sender, mtls: MtlsMode) -> ObservedClient {
         let instance = sender.instance.as_ref();
         let has_identity = sender.meshed && mtls != MtlsMode::Disabled;
         let identity = instance.filter(|_| has_identity);
@@ -144,19 +144,19 @@ impl Mesh {
         let identity = identity.and_then(|name| self.index.identity_of(name)).cloned();
         match workload {
             Some(one) if !one.addresses.is_empty() => {
-                Seen { identity, addresses: one.addresses.clone() }
+                ObservedClient { identity, addresses: one.addresses.clone() }
             }
-            _ => Seen::outside(identity, OUTSIDE),
+            _ => ObservedClient::outside(identity, OUTSIDE),
         }
     }
 
     /// A client without an identity at an address, as servers see it.
-    pub(crate) fn seen_at(&self, address: IpAddr) -> Seen {
+    pub(crate) fn seen_at(&self, address: IpAddr) -> ObservedClient {
         match self.index.address(address) {
             Some(Address::Workload(workload)) => {
-                Seen { identity: None, addresses: workload.addresses.clone() }
+                ObservedClient { identity: None, addresses: workload.addresses.clone() }
             }
-            _ => Seen::outside(None, address),
+            _ => ObservedClient::outside(None, address),
         }
     }
 

@@ -11,7 +11,7 @@ use crate::api::{Budget, Changes, ControlPlane, Overview, Points, State, Topolog
 use crate::file::Store;
 use crate::history::{History, Mark, MarkKind};
 use crate::problems::problems;
-use crate::query::{self, Wanted};
+use crate::query::{self, SeriesSubject};
 
 /// The time between two observations.
 pub const TICK: Duration = Duration::from_secs(5);
@@ -105,7 +105,12 @@ impl Hub {
 
     /// One workload or edge over time; `None` where the history does not know it.
     #[must_use]
-    pub fn series(&self, wanted: &Wanted, span: Span, step_ms: Option<u64>) -> Option<Points> {
+    pub fn series(
+        &self,
+        wanted: &SeriesSubject,
+        span: Span,
+        step_ms: Option<u64>,
+    ) -> Option<Points> {
         query::series(&self.lock().history, wanted, span.bounds(), (step_ms, tick_ms()))
     }
 

@@ -16,7 +16,7 @@ const USUAL_POINTS: u64 = 240;
 
 /// What a series is asked of.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Wanted {
+pub enum SeriesSubject {
     /// A workload as a server.
     Workload(Name),
     /// A client and a server, with mTLS or without.
@@ -99,7 +99,7 @@ pub(crate) fn topology(history: &History, mesh: &str, window: &Window) -> Topolo
 /// One workload or edge over time, in steps; `None` where the history does not know it.
 pub(crate) fn series(
     history: &History,
-    wanted: &Wanted,
+    wanted: &SeriesSubject,
     (from_ms, to_ms): (u64, u64),
     (step_ms, tick_ms): (Option<u64>, u64),
 ) -> Option<Points> {
@@ -162,10 +162,10 @@ pub(crate) fn budget(
     }
 }
 
-fn subjects(wanted: &Wanted) -> Vec<Subject> {
+fn subjects(wanted: &SeriesSubject) -> Vec<Subject> {
     match wanted {
-        Wanted::Workload(name) => vec![Subject::Workload(name.clone())],
-        Wanted::Edge(client, server) => [true, false]
+        SeriesSubject::Workload(name) => vec![Subject::Workload(name.clone())],
+        SeriesSubject::Edge(client, server) => [true, false]
             .map(|encrypted| Subject::Edge {
                 client: client.clone(),
                 server: server.clone(),
@@ -281,7 +281,7 @@ mod tests {
     #[test]
     fn a_series_has_its_steps() {
         let history = history();
-        let wanted = Wanted::Edge(
+        let wanted = SeriesSubject::Edge(
             ("shop".to_owned(), "web".to_owned()),
             ("shop".to_owned(), "cart".to_owned()),
         );
@@ -291,7 +291,7 @@ mod tests {
         assert_eq!(all, [(20_000, 44), (40_000, 44), (60_000, 44)]);
         let finest = series(&history, &wanted, (0, 60_000), (None, 5_000)).unwrap();
         assert_eq!((finest.step_ms, finest.points.len()), (5_000, 12));
-        let unknown = Wanted::Workload(("shop".to_owned(), "db".to_owned()));
+        let unknown = SeriesSubject::Workload(("shop".to_owned(), "db".to_owned()));
         assert_eq!(series(&history, &unknown, (0, 60_000), (None, 5_000)), None);
     }
 }

@@ -10,7 +10,7 @@ use leno_program::{Answer, refuse_method, respond};
 use serde::Serialize;
 
 use crate::hub::{Hub, Span};
-use crate::query::Wanted;
+use crate::query::SeriesSubject;
 
 /// Where the interface is.
 pub const ROOT: &str = "/api/v1/";
@@ -49,8 +49,8 @@ fn topology(hub: &Hub, asked: &Asked<'_>) -> Result<Answer, Refusal> {
 
 fn series(hub: &Hub, asked: &Asked<'_>) -> Result<Answer, Refusal> {
     let wanted = match (asked.name("workload")?, asked.name("client")?, asked.name("server")?) {
-        (Some(workload), None, None) => Wanted::Workload(workload),
-        (None, Some(client), Some(server)) => Wanted::Edge(client, server),
+        (Some(workload), None, None) => SeriesSubject::Workload(workload),
+        (None, Some(client), Some(server)) => SeriesSubject::Edge(client, server),
         _ => return Err(bad("say a workload, or a client and a server")),
     };
     match hub.series(&wanted, asked.span()?, asked.number("step")?) {

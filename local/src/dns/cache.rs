@@ -16,10 +16,10 @@ const MAX_HOLD: Duration = Duration::from_secs(300);
 
 /// Answers by the question they are to, less its number.
 #[derive(Debug, Default)]
-pub(super) struct Cache(Mutex<HashMap<Vec<u8>, Kept>>);
+pub(super) struct Cache(Mutex<HashMap<Vec<u8>, CachedAnswer>>);
 
 #[derive(Debug)]
-struct Kept {
+struct CachedAnswer {
     answer: Message,
     since: Instant,
     hold: Duration,
@@ -68,7 +68,7 @@ impl Cache {
             // Whoever asks for so many names is not helped by a cache.
             kept.clear();
         }
-        kept.insert(rest.to_vec(), Kept { answer, since: now, hold });
+        kept.insert(rest.to_vec(), CachedAnswer { answer, since: now, hold });
     }
 }
 

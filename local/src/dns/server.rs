@@ -35,7 +35,7 @@ pub struct Sockets {
 
 /// What every question needs.
 #[derive(Debug)]
-struct Shared {
+struct ServerState {
     zone: watch::Receiver<Arc<Zone>>,
     upstreams: Upstreams,
     connections: Semaphore,
@@ -72,7 +72,8 @@ pub fn serve(
 ) -> io::Result<std::thread::JoinHandle<()>> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let mut ended = zone.clone();
-    let shared = Arc::new(Shared { zone, upstreams, connections: Semaphore::new(MAX_CONNECTIONS) });
+    let shared =
+        Arc::new(ServerState { zone, upstreams, connections: Semaphore::new(MAX_CONNECTIONS) });
     {
         let _context = runtime.enter();
         for socket in sockets.udp {
@@ -90,7 +91,7 @@ pub fn serve(
     })
 }
 
-async fn serve_udp(socket: Arc<tokio::net::UdpSocket>, shared: Arc<Shared>) {
+async fn serve_udp(socket: Arc<tokio::net::UdpSocket>, shared: Arc<ServerState>) {
     let mut buffer = vec![0; MAX_QUESTION];
     loop {
         // An error here is an ICMP message about an answer sent earlier.
@@ -123,7 +124,7 @@ async fn serve_udp(socket: Arc<tokio::net::UdpSocket>, shared: Arc<Shared>) {
     }
 }
 
-async fn serve_tcp(listener: tokio::net::TcpListener, shared: Arc<Shared>) {
+async fn serve_tcp(listener: tokio::net::TcpListener, shared: Arc<ServerState>) {
     loop {
         let Ok((stream, client)) = listener.accept().await else {
             tokio::time::sleep(ACCEPT_PAUSE).await;
@@ -144,7 +145,7 @@ async fn serve_tcp(listener: tokio::net::TcpListener, shared: Arc<Shared>) {
 async fn converse(
     mut stream: tokio::net::TcpStream,
     client: SocketAddr,
-    shared: &Shared,
+    shared: &ServerState,
 ) -> io::Result<()> {
     while let Ok(Ok(length)) = timeout(IDLE, stream.read_u16()).await {
         let mut question = vec![0; usize::from(length)];
@@ -205,7 +206,7 @@ impl Aliased {
     }
 }
 
-fn answer(shared: &Shared, question: &[u8], client: SocketAddr, stream: bool) -> Reply {
+fn answer(shared: &ServerState, question: &[u8], client: SocketAddr, stream: bool) -> Reply {
     let Ok(request) = Message::from_vec(question) else {
         return Reply::Never;
     };

@@ -36,7 +36,7 @@ pub(super) struct Endpoint {
 }
 
 /// What the documents say about a service's VIPs.
-enum Wanted {
+enum VipRequest {
     Headless,
     Vips { given: Vec<IpAddr>, v4: bool, v6: bool },
 }
@@ -80,7 +80,7 @@ impl Draft<'_> {
                 found.push((name, located, implied(workload)));
             }
         }
-        let wanted: Vec<(&Located<Object>, Wanted)> =
+        let wanted: Vec<(&Located<Object>, VipRequest)> =
             found.iter().map(|(_, at, object)| (*at, self.wanted(at, object))).collect();
         let names: Vec<&ServiceName> = found.iter().map(|(name, ..)| name).collect();
         let Some(vips) = self.vips(&names, &wanted) else { return };
@@ -102,11 +102,11 @@ impl Draft<'_> {
     }
 
     /// Reads `clusterIP`, `clusterIPs` and the families.
-    fn wanted(&mut self, located: &Located<Object>, object: &ServiceObject) -> Wanted {
+    fn wanted(&mut self, located: &Located<Object>, object: &ServiceObject) -> VipRequest {
         let spec = object.spec.clone().unwrap_or_default();
         // An alias without ports is one in DNS only.
         if is_alias(&spec) && spec.ports.as_ref().is_none_or(Vec::is_empty) {
-            return Wanted::Headless;
+            return VipRequest::Headless;
         }
         let mut texts = spec.cluster_ips.unwrap_or_default();
         if let Some(first) = spec.cluster_ip.filter(|text| !text.is_empty())
@@ -115,7 +115,7 @@ impl Draft<'_> {
             texts.insert(0, first);
         }
         if texts.iter().any(|text| text == HEADLESS) {
-            return Wanted::Headless;
+            return VipRequest::Headless;
         }
         let range = self.defaults.ranges.services(self.defaults.ipv6);
         let mut given = Vec::new();
@@ -146,19 +146,19 @@ impl Draft<'_> {
                 (has("IPv4"), has("IPv6"))
             }
         };
-        Wanted::Vips { given, v4, v6 }
+        VipRequest::Vips { given, v4, v6 }
     }
 
     /// Gives every service that wants VIPs its own: those asked for, others from the range.
     fn vips(
         &mut self,
         names: &[&ServiceName],
-        wanted: &[(&Located<Object>, Wanted)],
+        wanted: &[(&Located<Object>, VipRequest)],
     ) -> Option<Vec<Vec<IpAddr>>> {
         let range = self.defaults.ranges.services(self.defaults.ipv6);
         let mut holders: BTreeMap<IpAddr, &ServiceName> = BTreeMap::new();
         for (name, (located, wanted)) in names.iter().zip(wanted) {
-            let Wanted::Vips { given, .. } = wanted else { continue };
+            let VipRequest::Vips { given, .. } = wanted else { continue };
             for address in given {
                 if let Some(other) = holders.insert(*address, name) {
                     let reason = format!("{address} is the VIP of {other} already");
@@ -173,7 +173,7 @@ impl Draft<'_> {
         };
         let owner = |name: &ServiceName| (name.namespace.to_string(), name.name.to_string());
         let owners = names.iter().zip(wanted).filter_map(|(name, (_, wanted))| match wanted {
-            Wanted::Vips { given, v4, v6 } if !complete(given, *v4, *v6) => Some(owner(name)),
+            VipRequest::Vips { given, v4, v6 } if !complete(given, *v4, *v6) => Some(owner(name)),
             _ => None,
         });
         let Some(numbers) = self.plan.numbers.services.assign(owners, &reserved) else {
@@ -184,7 +184,7 @@ impl Draft<'_> {
             return None;
         };
         let vips = names.iter().zip(wanted).map(|(name, (_, wanted))| {
-            let Wanted::Vips { given, v4, v6 } = wanted else { return Vec::new() };
+            let VipRequest::Vips { given, v4, v6 } = wanted else { return Vec::new() };
             let own = numbers.number(&owner(name)).map(|number| range.addresses(number));
             let own: Vec<IpAddr> = own.iter().flat_map(|addresses| addresses.iter()).collect();
             let family = |wants_v4: bool| {

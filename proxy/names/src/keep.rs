@@ -56,9 +56,9 @@ pub struct Counts {
 
 /// The names that a proxy watches. Its workers share this. Cheap to clone.
 #[derive(Clone)]
-pub struct Names(Arc<Shared>);
+pub struct Names(Arc<NamesState>);
 
-struct Shared {
+struct NamesState {
     resolvers: Resolvers,
     known: Mutex<HashMap<Arc<str>, watch::Sender<Found>>>,
     /// A version that increases whenever the state of any name changes.
@@ -80,7 +80,7 @@ impl Names {
     /// Sends no query before the first [`Names::watch`].
     #[must_use]
     pub fn new(resolvers: Resolvers) -> Self {
-        Self(Arc::new(Shared {
+        Self(Arc::new(NamesState {
             resolvers,
             known: Mutex::default(),
             changes: watch::Sender::new(0),
@@ -138,7 +138,7 @@ impl Names {
     }
 }
 
-impl Shared {
+impl NamesState {
     /// No panic can leave the map half changed, so a poisoned lock is safe to use.
     fn known(&self) -> MutexGuard<'_, HashMap<Arc<str>, watch::Sender<Found>>> {
         self.known.lock().unwrap_or_else(PoisonError::into_inner)
@@ -199,7 +199,7 @@ impl Shared {
 }
 
 /// Keeps one name up to date until it has no receivers.
-async fn keep(shared: Arc<Shared>, host: Arc<str>, sender: watch::Sender<Found>) {
+async fn keep(shared: Arc<NamesState>, host: Arc<str>, sender: watch::Sender<Found>) {
     let mut retry = RETRY.0;
     let mut confirmed = Instant::now();
     let mut is_stale = false;

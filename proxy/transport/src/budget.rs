@@ -25,10 +25,10 @@ pub const MIN_BUDGET: usize = 4 * 1024 * 1024;
 
 /// The memory that buffers of this process may take. Made once; workers [`enter`](Self::enter) it.
 #[derive(Clone, Copy, Debug)]
-pub struct Budget(&'static Shared);
+pub struct Budget(&'static BudgetState);
 
 #[derive(Debug)]
-struct Shared {
+struct BudgetState {
     /// Bytes in all.
     limit: usize,
     /// Above this, grants are for work that is under way.
@@ -38,7 +38,7 @@ struct Shared {
 
 /// What one thread holds of the budget.
 struct Account {
-    shared: Cell<Option<&'static Shared>>,
+    shared: Cell<Option<&'static BudgetState>>,
     used: Cell<usize>,
     quota: Cell<usize>,
     /// The last grant was above what is left for new work.
@@ -63,7 +63,7 @@ impl Budget {
     pub fn new(bytes: usize) -> Self {
         let limit = bytes.max(MIN_BUDGET);
         let limit_of_new = limit / 4 * 3;
-        Self(Box::leak(Box::new(Shared { limit, limit_of_new, granted: AtomicUsize::new(0) })))
+        Self(Box::leak(Box::new(BudgetState { limit, limit_of_new, granted: AtomicUsize::new(0) })))
     }
 
     /// Bytes in all.
@@ -194,7 +194,7 @@ impl Account {
     }
 }
 
-impl Shared {
+impl BudgetState {
     /// Grants up to `wanted`; how much, and how much is granted in all then.
     fn grant(&self, wanted: usize) -> (usize, usize) {
         let mut granted = self.granted.load(Ordering::Relaxed);

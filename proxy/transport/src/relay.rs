@@ -24,7 +24,7 @@ use std::time::Duration;
 use crate::{Io, Peeked};
 use direction::Direction;
 pub(crate) use pipe::trim_pipes;
-use watch::{Seen, Watch};
+use watch::{RelayProgress, Watch};
 
 /// After how long without a byte in either direction a relay is given up. Pools of databases keep
 /// connections for about that long.
@@ -157,7 +157,7 @@ where
                     return Poll::Ready(Ended::Stopped);
                 }
                 let moved = forth.moved() + back.moved();
-                let seen = Seen { moved, deaf: forth.is_deaf() || back.is_deaf() };
+                let seen = RelayProgress { moved, deaf: forth.is_deaf() || back.is_deaf() };
                 watch.as_mut().poll(cx, seen, &a, &b)
             }
         }

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant, SystemTime};
 
 use leno_capture::{Backend, Counters, LeftOut};
 
-use super::{Failed, Keeper, Place, chain};
+use super::{CaptureSlot, Failed, Keeper, chain};
 use crate::metrics::{Origin, Reason, lock};
 
 /// Longest wait for a pod that another thread works on: a check of it takes less, a capture takes
@@ -61,7 +61,7 @@ impl Keeper {
 
     /// The captured pods by uid; the value is `None` while another thread works on the pod.
     pub(crate) fn held(&self) -> HashMap<String, Option<Held>> {
-        let held = |uid: String, place: &Place| {
+        let held = |uid: String, place: &CaptureSlot| {
             let kept = place.0.as_ref()?;
             let held = Held {
                 namespace: kept.record.namespace.clone(),
@@ -111,14 +111,14 @@ impl Keeper {
         sum
     }
 
-    fn places(&self) -> Vec<(String, Arc<Mutex<Place>>)> {
+    fn places(&self) -> Vec<(String, Arc<Mutex<CaptureSlot>>)> {
         let places = lock(&self.places);
         places.iter().map(|(uid, place)| (uid.clone(), Arc::clone(place))).collect()
     }
 }
 
 /// Waits at most [`BRIEFLY`] for the lock of a place.
-fn briefly(place: &Mutex<Place>) -> Option<MutexGuard<'_, Place>> {
+fn briefly(place: &Mutex<CaptureSlot>) -> Option<MutexGuard<'_, CaptureSlot>> {
     let begin = Instant::now();
     loop {
         match place.try_lock() {

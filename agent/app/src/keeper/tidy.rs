@@ -34,7 +34,7 @@ impl Keeper {
             tracing::warn!(error = chain(&error), "cannot unpin what ended pods left");
         }
         // A second reference to a place means that another thread works on that pod.
-        let has_pod = |place: &super::Place| place.0.is_some();
+        let has_pod = |place: &super::CaptureSlot| place.0.is_some();
         lock(&self.places)
             .retain(|_, place| std::sync::Arc::strong_count(place) > 1 || has_pod(&lock(place)));
     }

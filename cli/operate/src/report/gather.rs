@@ -16,7 +16,7 @@ use leno_types::ports;
 use serde_json::Value;
 use tokio::time::timeout;
 
-use super::Wanted;
+use super::ReportScope;
 use super::archive::Archive;
 use super::tail::tail;
 use crate::pods::{all, name, phase, statuses};
@@ -57,7 +57,7 @@ const OF_THE_CLUSTER: [(&str, &str, &str); 4] = [
 ];
 
 /// The namespaces and pods that the report covers.
-pub(super) struct Place {
+pub(super) struct ReportCoverage {
     pub(super) system: String,
     /// Namespaces of workloads.
     pub(super) namespaces: BTreeSet<String>,
@@ -69,8 +69,8 @@ pub(super) struct Place {
     parts: Vec<Pod>,
 }
 
-impl Place {
-    pub(super) async fn find(client: &Client, wanted: &Wanted) -> Result<Self, Error> {
+impl ReportCoverage {
+    pub(super) async fn find(client: &Client, wanted: &ReportScope) -> Result<Self, Error> {
         let mut pods = Vec::new();
         match wanted.namespaces.as_slice() {
             [] => pods = all(client, None).await?,
@@ -120,7 +120,11 @@ impl Gathered {
     }
 
     /// Leno's own objects, and the users' objects that concern the mesh.
-    pub(super) async fn objects(&mut self, client: &Client, place: &Place) -> io::Result<()> {
+    pub(super) async fn objects(
+        &mut self,
+        client: &Client,
+        place: &ReportCoverage,
+    ) -> io::Result<()> {
         for (version, kind) in INSTALLED {
             let read = list(client, (version, kind), Some(&place.system)).await;
             self.kind(&format!("system/{kind}.json"), read, |_| true)?;
@@ -172,7 +176,11 @@ impl Gathered {
     }
 
     /// Adds the recent events.
-    pub(super) async fn events(&mut self, client: &Client, place: &Place) -> io::Result<()> {
+    pub(super) async fn events(
+        &mut self,
+        client: &Client,
+        place: &ReportCoverage,
+    ) -> io::Result<()> {
         for namespace in place.namespaces.iter().chain([&place.system]) {
             let api: Api<Event> = Api::namespaced(client.clone(), namespace);
             let read = api.list(&ListParams::default().limit(MAX_EVENTS)).await;
@@ -206,7 +214,7 @@ impl Gathered {
 
     /// Adds the newest lines of the logs of the control plane, the agents and the proxies, and of
     /// the logs from before their last restart.
-    pub(super) async fn logs(&mut self, client: &Client, place: &Place) -> io::Result<()> {
+    pub(super) async fn logs(&mut self, client: &Client, place: &ReportCoverage) -> io::Result<()> {
         let of_parts = place.parts.iter().flat_map(|pod| wanted_logs(pod, |_| true));
         let of_proxies =
             place.proxies.iter().flat_map(|pod| wanted_logs(pod, |name| name == PROXY_CONTAINER));
@@ -224,7 +232,11 @@ impl Gathered {
     }
 
     /// Adds the pages of the admin servers.
-    pub(super) async fn states(&mut self, client: &Client, place: &Place) -> io::Result<()> {
+    pub(super) async fn states(
+        &mut self,
+        client: &Client,
+        place: &ReportCoverage,
+    ) -> io::Result<()> {
         let reach = Reach::new(client.clone());
         let runs = |pod: &&Pod| phase(pod) == "Running";
         let asked = place.proxies.iter().chain(&place.parts).filter(runs).flat_map(|pod| {

@@ -17,20 +17,20 @@ const CUT: &str = "(what was before is left out)\n";
 /// takes longer than `within`, returns what was read so far, with the reason.
 pub(super) async fn tail(log: impl AsyncRead, within: Duration) -> (String, io::Result<()>) {
     let late = || io::Error::new(io::ErrorKind::TimedOut, format!("no end after {within:?}"));
-    let mut kept = Kept::default();
+    let mut kept = LogTail::default();
     let read = timeout(within, kept.read(log)).await.unwrap_or_else(|_| Err(late()));
     (kept.text(read.is_ok()), read)
 }
 
 /// The end of the text that was read.
 #[derive(Default)]
-struct Kept {
+struct LogTail {
     bytes: Vec<u8>,
     /// Whether an earlier part was dropped.
     is_cut: bool,
 }
 
-impl Kept {
+impl LogTail {
     async fn read(&mut self, log: impl AsyncRead) -> io::Result<()> {
         let mut log = std::pin::pin!(log);
         let mut chunk = vec![0; CHUNK];

@@ -2,7 +2,7 @@
 
 use anyhow::{Result, bail};
 use clap::Args;
-use leno_operate::{PodCapture, Seen, Target};
+use leno_operate::{PodCapture, ProxyPod, Target};
 use serde::Serialize;
 use serde_json::{Value, json};
 
@@ -45,7 +45,7 @@ pub(crate) struct Capture {
 #[derive(Debug, Serialize)]
 struct Report {
     /// What Kubernetes says; none of `leno up`.
-    pod: Option<Seen>,
+    pod: Option<ProxyPod>,
     /// What the node's agent says of it.
     capture: Option<Value>,
     /// The ways to capture that its node has, as its agent found.
@@ -256,7 +256,7 @@ mod tests {
     use super::*;
 
     fn found(agent: Result<Value, leno_operate::Error>, proxy: Option<bool>) -> Report {
-        let seen = Seen {
+        let seen = ProxyPod {
             namespace: "shop".into(),
             name: "web-0".into(),
             owner: "sts/web".into(),

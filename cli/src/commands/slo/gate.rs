@@ -8,7 +8,7 @@ use leno_console::{duration, within};
 use leno_dashboard::hub::TICK;
 use leno_dashboard::objective::Standing;
 
-use super::Wanted;
+use super::ObjectiveFilter;
 use super::report::Report;
 use crate::commands::{block_on, print};
 
@@ -25,7 +25,7 @@ pub(crate) struct Gate {
     names: Vec<String>,
 
     #[command(flatten)]
-    wanted: Wanted,
+    wanted: ObjectiveFilter,
 
     /// How long every objective has to hold, from 5s to 24h
     #[arg(long, value_name = "DURATION", value_parser = until)]

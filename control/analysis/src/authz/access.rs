@@ -8,7 +8,7 @@ use leno_policy::authorization::{
 use leno_types::authorization::Action;
 use serde::Serialize;
 
-use super::{Enforced, OUTSIDE, STRICT, Seen, action};
+use super::{Enforced, OUTSIDE, ObservedClient, STRICT, action};
 use crate::mesh::Mesh;
 use crate::sender::{Sender, Unanswerable};
 
@@ -177,14 +177,14 @@ impl Mesh {
                 }
             }
         }
-        let outside = Seen::outside(None, OUTSIDE);
+        let outside = ObservedClient::outside(None, OUTSIDE);
         all.extend(ports.iter().map(|port| access(enforced, ANYTHING, &outside, *port)));
         all
     }
 }
 
 /// What one client may do on one port.
-fn access(enforced: &Enforced, client: &str, seen: &Seen, port: u16) -> ClientAccess {
+fn access(enforced: &Enforced, client: &str, seen: &ObservedClient, port: u16) -> ClientAccess {
     let mut answer = ClientAccess {
         client: client.to_owned(),
         identity: seen.identity.as_ref().map(ToString::to_string),

@@ -11,7 +11,7 @@ use leno_types::tokens::ClaimMatch;
 use leno_types::{Identity, InstanceName, Protocol};
 use serde::Serialize;
 
-use super::{Enforced, OUTSIDE, STRICT, Seen, action, words};
+use super::{Enforced, OUTSIDE, ObservedClient, STRICT, action, words};
 use crate::explain::{BackendAnswer, Client, Explanation, HeaderEdits, Outcome, Question};
 use crate::mesh::Mesh;
 use crate::sender::{Sender, Unanswerable};
@@ -193,10 +193,10 @@ impl Mesh {
                 let seen = match (client, &sender) {
                     (_, Some(sender)) => self.seen(sender, enforced.policy.mtls),
                     (CheckClient::Identity(identity), None) => {
-                        Seen::outside(Some(identity.clone()), OUTSIDE)
+                        ObservedClient::outside(Some(identity.clone()), OUTSIDE)
                     }
                     (CheckClient::Address(address), None) => self.seen_at(*address),
-                    (_, None) => Seen::outside(None, OUTSIDE),
+                    (_, None) => ObservedClient::outside(None, OUTSIDE),
                 };
                 let arriving = Arriving { claims, ..Arriving::new(question, None) };
                 let is_bytes = declared(&enforced.policy.ports, port) == Protocol::Opaque;
@@ -294,7 +294,7 @@ impl Mesh {
     fn decide(
         &self,
         enforced: &Enforced,
-        (seen, port): (&Seen, u16),
+        (seen, port): (&ObservedClient, u16),
         (arriving, question, is_http): (&Arriving<'_>, &Question, bool),
     ) -> AuthorizationAnswer {
         let view = seen.view(port);

@@ -18,7 +18,7 @@ use leno_types::{Identity, InstanceName};
 use serde::{Deserialize, Serialize};
 
 use super::check::Arriving;
-use super::{OUTSIDE, Seen};
+use super::{OUTSIDE, ObservedClient};
 use crate::mesh::Mesh;
 
 /// Most paths below one folder that are named; more of them are permitted by the folder, since they are likely to have
@@ -230,7 +230,8 @@ impl Mesh {
             let enforced = enforced.entry(*server).or_insert_with(|| mesh.enforced(server));
             let Some(enforced) = enforced else { continue };
             let identity = request.client.parse().ok();
-            let seen = Seen { identity, addresses: vec![request.address.unwrap_or(OUTSIDE)] };
+            let seen =
+                ObservedClient { identity, addresses: vec![request.address.unwrap_or(OUTSIDE)] };
             let view = seen.view(request.port);
             let rules = enforced.table.connection(&view);
             let decision = match request.method.as_str() {

@@ -40,7 +40,7 @@ pub(super) fn object(kind: Kind, given: DynamicObject) -> Result<Object, NoObjec
     let read_as = given.types.map(|types| types.api_version);
     let known = |read: &String| kind.api_versions().contains(&read.as_str());
     let version = read_as.filter(known).unwrap_or_else(|| kind.api_version().to_owned());
-    let seen = Seen {
+    let seen = StatusFields {
         generation: given.metadata.generation,
         version: given.metadata.resource_version,
         status: given.data.get("status").cloned(),
@@ -107,7 +107,7 @@ fn outline(kind: Kind, mut document: Value) -> Option<Object> {
 }
 
 /// The fields of a route or a policy that writing its status needs.
-struct Seen {
+struct StatusFields {
     /// The generation that the status refers to.
     generation: Option<i64>,
     /// The resource version that a new status replaces.
@@ -116,7 +116,7 @@ struct Seen {
     status: Option<Value>,
 }
 
-impl Seen {
+impl StatusFields {
     /// Adds the fields to a route or a policy. A present status that cannot be parsed must not be replaced, so
     /// that no resource version is added either.
     fn attach(self, mut object: Object) -> Object {

@@ -34,10 +34,10 @@ const MAX_TIMEOUT: Duration = Duration::from_secs(50);
 
 /// The probes of a workload.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Probes(Arc<Known>);
+pub(crate) struct Probes(Arc<ProbeSet>);
 
 #[derive(Debug)]
-struct Known {
+struct ProbeSet {
     probes: BTreeMap<String, Probe>,
     /// What is being asked, one question for all who want to know: no more than there are probes and
     /// addresses of the workload.
@@ -77,7 +77,7 @@ enum Handler {
     Grpc { service: String },
 }
 
-impl Default for Known {
+impl Default for ProbeSet {
     fn default() -> Self {
         let (under_way, counts) = (Mutex::default(), Counts::default());
         Self { probes: BTreeMap::new(), under_way, counts }
@@ -96,7 +96,7 @@ impl FromStr for Probes {
             Ok((path, probe))
         };
         let probes = given.into_iter().map(read).collect::<anyhow::Result<_>>()?;
-        Ok(Self(Arc::new(Known { probes, ..Known::default() })))
+        Ok(Self(Arc::new(ProbeSet { probes, ..ProbeSet::default() })))
     }
 }
 
@@ -164,7 +164,7 @@ impl Probes {
     }
 }
 
-impl Known {
+impl ProbeSet {
     /// Nobody panics while holding it.
     fn under_way(&self) -> MutexGuard<'_, BTreeMap<Question, Arc<OnceCell<Told>>>> {
         self.under_way.lock().unwrap_or_else(PoisonError::into_inner)

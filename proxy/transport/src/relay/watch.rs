@@ -19,7 +19,7 @@ const LOOK: Duration = SILENCE;
 
 /// How far a relay has come.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Seen {
+pub(super) struct RelayProgress {
     /// Bytes moved, both ways.
     pub(super) moved: u64,
     /// A side is not read.
@@ -64,7 +64,7 @@ impl Watch {
     pub(super) fn poll<A: Io, B: Io>(
         self: Pin<&mut Self>,
         cx: &mut Context<'_>,
-        seen: Seen,
+        seen: RelayProgress,
         a: &A,
         b: &B,
     ) -> Poll<Ended> {
