@@ -24,6 +24,7 @@ mod panics;
 mod run;
 mod services;
 mod setup;
+mod standing;
 mod state;
 mod worker;
 

@@ -31,6 +31,7 @@ use tokio::task::spawn_local;
 
 use crate::services::OfOutbound;
 use crate::setup::Handed;
+use crate::standing::Standing;
 
 /// How often idle connections and destinations are looked through.
 const SWEEP: Duration = Duration::from_secs(5);
@@ -49,7 +50,7 @@ pub(crate) struct Plan {
     pub(crate) policy: watch::Receiver<Option<Arc<ServerPolicy>>>,
     pub(crate) connector: Connector,
     pub(crate) acceptor: Acceptor,
-    /// What both use, for the sake of revocations.
+    /// What both use, for the sake of revocations and ends.
     pub(crate) credentials: watch::Receiver<Option<Arc<TlsConfigs>>>,
     pub(crate) limits: Limits,
     pub(crate) outbound: Vec<SocketAddr>,
@@ -163,6 +164,7 @@ struct Planes {
     registry: Rc<Registry>,
     activity: Rc<Activity>,
     admission: Rc<Admission>,
+    standing: Standing,
     /// Panics of this thread that are counted in the registry.
     panics: Cell<u64>,
     /// Answers of this thread that were not read and are counted in the registry.
@@ -188,6 +190,7 @@ async fn serve(
     };
     let addresses = outbound.iter().chain(&inbound).map(Listener::address).collect();
     let (mut policy, mut credentials) = (plan.policy.clone(), plan.credentials.clone());
+    let mut renewed = plan.acceptor.renewed();
     let planes = Rc::new(Planes::new(plan));
     planes.follow(policy.borrow_and_update().as_deref());
     for listener in outbound {
@@ -211,9 +214,15 @@ async fn serve(
                 planes.inbound.follow();
             }
             Ok(()) = credentials.changed() => {
-                planes.end_revoked(credentials.borrow_and_update().as_deref());
+                let configs = credentials.borrow_and_update().clone();
+                planes.standing.end_revoked(configs.as_deref());
             }
-            _ = sweep.tick() => planes.sweep(),
+            // Of one that is missed the connections end with their certificates.
+            Ok(renewal) = renewed.recv() => planes.standing.apply(&renewal),
+            _ = sweep.tick() => {
+                planes.sweep();
+                planes.standing.sweep(credentials.borrow().as_deref());
+            }
         }
     }
 }
@@ -253,6 +262,7 @@ impl Planes {
         let admission = admission(&plan);
         let registry = Rc::new(Registry::new().with_access_log(plan.access_log));
         let activity = Rc::new(Activity::default());
+        let standing = Standing::new(plan.connector.clone(), Rc::clone(&registry));
         let outbound = Outbound::new(leno_outbound::Parts {
             workload: plan.instance.clone(),
             directory: plan.directory.clone(),
@@ -283,6 +293,7 @@ impl Planes {
             registry,
             activity,
             admission,
+            standing,
             panics: Cell::new(0),
             unread_answers: Cell::new(0),
         }
@@ -293,14 +304,6 @@ impl Planes {
         if let Some(policy) = policy {
             self.outbound.follow(policy);
             self.activity.close(policy.closes());
-        }
-    }
-
-    /// Ends the connections whose peers have shown a certificate that was revoked since.
-    fn end_revoked(&self, credentials: Option<&TlsConfigs>) {
-        if let Some(configs) = credentials {
-            let ended = leno_tls::end_revoked(configs.credentials().revoked());
-            self.registry.count_many(Counter::Revoked, ended);
         }
     }
 

@@ -197,6 +197,10 @@ async fn handshake(shared: &Shared, client: Peeked<TcpStream>, mtls: MtlsMode) -
             }
             let identity = stream.identity().cloned();
             let protocol = match stream.alpn() {
+                Alpn::Renewal => {
+                    renewal(shared, stream).await;
+                    return None;
+                }
                 Alpn::Http2 => Protocol::Http2,
                 Alpn::Http1 => Protocol::Http1,
                 Alpn::Opaque => Protocol::Opaque,
@@ -208,6 +212,14 @@ async fn handshake(shared: &Shared, client: Peeked<TcpStream>, mtls: MtlsMode) -
             tracing::info!(%error, "refused: the TLS handshake failed");
             None
         }
+    }
+}
+
+/// Serves another proxy that shows its next certificate for the connections that it has.
+async fn renewal(shared: &Shared, stream: TlsStream) {
+    if let Err(error) = shared.parts.tls.take_renewal(stream).await {
+        shared.parts.registry.count(Counter::InboundRenewalFailed);
+        tracing::info!(%error, "a client has renewed no connections");
     }
 }
 

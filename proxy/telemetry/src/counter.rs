@@ -92,6 +92,16 @@ counters! {
     InboundHandshake = "leno_tls_handshakes" r#"direction="inbound""#,
     /// Connections between proxies that were closed because the certificate of the other side was revoked.
     Revoked = "leno_tls_revoked" "",
+    /// Connections between proxies that were closed because the certificate of the other side had ended and was not renewed.
+    Expired = "leno_tls_expired" "",
+    /// Connections between proxies that go on with the next certificate of the other side.
+    OutboundRenewed = "leno_tls_renewed" r#"direction="outbound""#,
+    /// Connections between proxies that go on with the next certificate of the other side.
+    InboundRenewed = "leno_tls_renewed" r#"direction="inbound""#,
+    /// Renewals of connections to one server, or from one client, that failed. Clients try again until the certificates end.
+    OutboundRenewalFailed = "leno_tls_renewal_failures" r#"direction="outbound""#,
+    /// Renewals of connections to one server, or from one client, that failed. Clients try again until the certificates end.
+    InboundRenewalFailed = "leno_tls_renewal_failures" r#"direction="inbound""#,
     /// TLS handshakes with servers outside of the mesh that failed.
     ExternalHandshakeFailed = "leno_external_tls_handshake_failures" "",
     /// TLS handshakes with servers outside of the mesh that succeeded.

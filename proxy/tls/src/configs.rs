@@ -15,6 +15,7 @@ use rustls::version::TLS13;
 use rustls::{ClientConfig, RootCertStore, ServerConfig, SupportedCipherSuite};
 use rustls_pki_types::{CertificateDer, UnixTime};
 
+use crate::binding::Bindings;
 use crate::stream::Alpn;
 use crate::verify::{ClientVerifier, ServerVerifier, Svid};
 use crate::{Credentials, CredentialsError, HandshakeError, Refusal};
@@ -148,6 +149,7 @@ impl TlsConfigs {
         client.resumption = Resumption::store(Arc::new(sessions));
         // A server's name is its identity. An SNI would only reveal it to observers of the network.
         client.enable_sni = false;
+        client.key_log = Arc::new(Bindings);
         Arc::new(client)
     }
 
@@ -177,6 +179,7 @@ fn server(
     server.session_storage = Arc::new(NoServerSessionStorage {});
     server.ticketer = Ticketer::new()?;
     server.send_tls13_tickets = TICKETS;
+    server.key_log = Arc::new(Bindings);
     Ok(Arc::new(server))
 }
 

@@ -12,9 +12,11 @@ use rustls::client::UnbufferedClientConnection;
 use rustls::server::UnbufferedServerConnection;
 use rustls_pki_types::ServerName;
 use tokio::net::TcpStream;
-use tokio::sync::watch;
+use tokio::sync::{broadcast, watch};
 
 use crate::clients::ClientConfigs;
+use crate::live::Dialled;
+use crate::renewal::{Renewal, Renewals};
 use crate::session::Session;
 use crate::stream::{Alpn, TlsStream};
 use crate::tls::Tls;
@@ -24,7 +26,7 @@ use crate::{HandshakeError, Refusal, TlsConfigs};
 /// How long a handshake may take, on either side: two round trips, a lost segment and a busy peer.
 pub const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(5);
 
-type Current = watch::Receiver<Option<Arc<TlsConfigs>>>;
+pub(crate) type Current = watch::Receiver<Option<Arc<TlsConfigs>>>;
 
 /// Opens mTLS connections to other proxies. Each worker has its own clone.
 #[derive(Clone, Debug)]
@@ -37,6 +39,7 @@ pub struct Connector {
 #[derive(Clone, Debug)]
 pub struct Acceptor {
     current: Current,
+    renewals: Renewals,
 }
 
 /// Whether a client must prove its identity.
@@ -71,7 +74,8 @@ impl Connector {
         let current = in_use(&self.current)?;
         let client = self.clients.borrow_mut().get(&current, expected);
         // rustls looks up sessions by the server's address.
-        let server = ServerName::IpAddress(tcp.peer_addr()?.ip().into());
+        let address = tcp.peer_addr()?;
+        let server = ServerName::IpAddress(address.ip().into());
         let alpns = offered.iter().map(|alpn| alpn.as_bytes().to_vec()).collect();
         let session = UnbufferedClientConnection::new_with_alpn(client, server, alpns)?;
         let tls = in_time(Tls::new(tcp, Session::Client(session))).await?;
@@ -81,7 +85,18 @@ impl Connector {
             .ok_or(HandshakeError::NoProtocol)?;
         let svid = proven(session, &self.current)?;
         svid.check_identity(expected)?;
-        Ok(TlsStream::new(tls, Ok(expected.clone()), alpn).revocable(&svid))
+        let dialled =
+            Dialled { server: address, shown_until_s: current.own_until_s(), not_before_s: 0 };
+        Ok(TlsStream::new(tls, Ok(expected.clone()), alpn).bounded(&svid, Some(dialled)))
+    }
+
+    pub(crate) fn latest(&self) -> &Current {
+        &self.current
+    }
+
+    /// When our own certificate ends.
+    pub(crate) fn own_until_s(&self) -> Result<i64, HandshakeError> {
+        Ok(in_use(&self.current)?.own_until_s())
     }
 }
 
@@ -89,7 +104,26 @@ impl Acceptor {
     /// Uses the credentials that `current` holds at the time of each handshake.
     #[must_use]
     pub fn new(current: watch::Receiver<Option<Arc<TlsConfigs>>>) -> Self {
-        Self { current }
+        Self { current, renewals: Renewals::default() }
+    }
+
+    /// The same, for workers that share `renewals`.
+    pub(crate) fn sharing(self, renewals: &Renewals) -> Self {
+        Self { renewals: renewals.clone(), ..self }
+    }
+
+    /// What clients renew at any of the workers.
+    #[must_use]
+    pub fn renewed(&self) -> broadcast::Receiver<Arc<Renewal>> {
+        self.renewals.subscribe()
+    }
+
+    pub(crate) fn renewals(&self) -> &Renewals {
+        &self.renewals
+    }
+
+    pub(crate) fn latest(&self) -> &Current {
+        &self.current
     }
 
     /// The identity that servers prove by it; `None` before there is a certificate.
@@ -135,7 +169,7 @@ impl Acceptor {
         let identity = svid.as_ref().map(|svid| svid.identity.clone()).map_err(|reason| *reason);
         let stream = TlsStream::new(tls, identity, alpn);
         Ok(match svid {
-            Ok(svid) => stream.revocable(&svid),
+            Ok(svid) => stream.bounded(&svid, None),
             Err(_reason) => stream,
         })
     }
@@ -158,7 +192,7 @@ fn agreed(session: &CommonState) -> Option<Alpn> {
 
 /// The identity that the peer proved in this handshake, or in the one that began the resumed
 /// session. Of a revocation that came meanwhile no connection would be ended that is not listed yet, so it counts.
-fn proven(session: &CommonState, latest: &Current) -> Result<Svid, HandshakeError> {
+pub(crate) fn proven(session: &CommonState, latest: &Current) -> Result<Svid, HandshakeError> {
     let chain = session.peer_certificates().unwrap_or_default();
     let svid = Svid::read(chain.first().ok_or(Refusal::NoCertificate)?)?;
     let latest = in_use(latest)?;

@@ -27,6 +27,7 @@ pub struct Credentials {
     identity: Identity,
     not_before: SystemTime,
     not_after: SystemTime,
+    pub(crate) not_after_s: i64,
     revoked: Revocations,
 }
 
@@ -76,6 +77,7 @@ impl Credentials {
             roots,
             not_before: at(svid.not_before_s),
             not_after: at(svid.not_after_s),
+            not_after_s: svid.not_after_s,
             identity: svid.identity,
             revoked: Revocations::default(),
         })

@@ -4,17 +4,19 @@ use std::sync::Arc;
 
 use tokio::sync::watch;
 
+use crate::renewal::Renewals;
 use crate::{Acceptor, Connector, Credentials, CredentialsError, TlsConfigs};
 
 /// Holds the credentials in use. Cheap to clone; workers read it once per handshake.
 #[derive(Clone, Debug)]
 pub struct Keyring {
     current: watch::Sender<Option<Arc<TlsConfigs>>>,
+    renewals: Renewals,
 }
 
 impl Default for Keyring {
     fn default() -> Self {
-        Self { current: watch::Sender::new(None) }
+        Self { current: watch::Sender::new(None), renewals: Renewals::default() }
     }
 }
 
@@ -26,7 +28,8 @@ impl Keyring {
         Self::default()
     }
 
-    /// Uses `credentials` for all handshakes from now on. Existing connections are not affected.
+    /// Uses `credentials` for all handshakes from now on. Existing connections go on until the certificates end that
+    /// they were made with, or were renewed with.
     ///
     /// # Errors
     /// [`CredentialsError`] if key, certificate and bundle do not fit. Then the previous
@@ -61,6 +64,6 @@ impl Keyring {
     /// An acceptor for the inbound side of one worker.
     #[must_use]
     pub fn acceptor(&self) -> Acceptor {
-        Acceptor::new(self.watch())
+        Acceptor::new(self.watch()).sharing(&self.renewals)
     }
 }

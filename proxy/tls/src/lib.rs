@@ -29,6 +29,7 @@
     )
 )]
 
+mod binding;
 mod channel;
 mod clients;
 mod configs;
@@ -39,6 +40,7 @@ mod keyring;
 mod live;
 mod originate;
 mod refusal;
+mod renewal;
 mod session;
 mod sniff;
 mod stream;
@@ -54,6 +56,7 @@ pub use keyring::Keyring;
 pub use live::end_revoked;
 pub use originate::{OriginationError, Originator};
 pub use refusal::Refusal;
+pub use renewal::{Renewal, RenewalDue};
 pub use sniff::offers_mesh;
 pub use stream::{Alpn, TlsStream};
 

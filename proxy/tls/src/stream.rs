@@ -2,7 +2,7 @@
 
 use leno_types::Identity;
 
-use crate::live::LiveConnection;
+use crate::live::{Dialled, LiveConnection};
 use crate::tls::Tls;
 use crate::verify::Svid;
 
@@ -15,11 +15,13 @@ pub enum Alpn {
     Http1,
     /// The bytes of the application, unchanged.
     Opaque,
+    /// Which connections of the client go on with the certificates of this one.
+    Renewal,
 }
 
 impl Alpn {
     /// All of them, in the server's order of preference.
-    pub const ALL: [Self; 3] = [Self::Http2, Self::Http1, Self::Opaque];
+    pub const ALL: [Self; 4] = [Self::Http2, Self::Http1, Self::Opaque, Self::Renewal];
 
     /// The protocols that a client with HTTP requests offers.
     pub const HTTP: &'static [Self] = &[Self::Http2, Self::Http1];
@@ -31,6 +33,7 @@ impl Alpn {
             Self::Http2 => "leno-h2",
             Self::Http1 => "leno-h1",
             Self::Opaque => "leno-tcp",
+            Self::Renewal => "leno-renewal",
         }
     }
 
@@ -65,9 +68,9 @@ impl TlsStream {
         Self { _live: None, tls, identity, alpn }
     }
 
-    /// The same, which ends once the certificate of the peer is revoked.
-    pub(crate) fn revocable(self, svid: &Svid) -> Self {
-        let live = LiveConnection::new(self.tls.socket(), svid);
+    /// The same, which ends once the certificate of the peer is revoked, or has ended and was not renewed.
+    pub(crate) fn bounded(self, svid: &Svid, dialled: Option<Dialled>) -> Self {
+        let live = LiveConnection::new(self.tls.socket(), svid, self.tls.binding(), dialled);
         Self { _live: Some(live), ..self }
     }
 

@@ -9,6 +9,7 @@ mod liar;
 mod memory;
 mod optional;
 mod outside;
+mod renewal;
 
 use std::time::Duration;
 

@@ -19,6 +19,7 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 
 use crate::TlsStream;
+use crate::binding::{self, Binding};
 use crate::session::{Incoming, MAX_PLAINTEXT, MAX_RECORD, Outgoing, Plaintext, Session, Step};
 
 /// A connection before, during and after its handshake.
@@ -33,6 +34,8 @@ pub(crate) struct Tls {
     more: bool,
     peer_closed: bool,
     closed: bool,
+    /// `None` before the handshake, and for servers outside of the mesh.
+    binding: Option<Binding>,
 }
 
 impl Tls {
@@ -48,11 +51,17 @@ impl Tls {
             more: false,
             peer_closed: false,
             closed: false,
+            binding: None,
         })
     }
 
     pub(crate) fn common(&self) -> &CommonState {
         self.session.common()
+    }
+
+    /// What names this connection to its ends.
+    pub(crate) fn binding(&self) -> Option<Binding> {
+        self.binding
     }
 
     pub(crate) fn socket(&self) -> &TcpStream {
@@ -85,7 +94,10 @@ impl Tls {
     /// Ready when both sides have finished and our last flight has been passed to the kernel.
     pub(crate) fn poll_handshake(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         loop {
+            // What a step that failed has left is of another connection.
+            binding::take();
             let step = self.step(None, 0, cx)?;
+            self.binding = binding::take().or(self.binding);
             ready!(self.poll_send(cx))?;
             if !self.common().is_handshaking() {
                 self.more = step == Step::Full || !self.incoming.is_empty();

@@ -15,6 +15,8 @@ use crate::wait;
 
 /// How long any step waits for the other side; far above what a loaded machine needs.
 const STEP_LIMIT: Duration = Duration::from_secs(20);
+/// How long a file may take, which the test makes when it has waited for something itself.
+const FILE_LIMIT: Duration = Duration::from_mins(5);
 /// Most bytes read by one step.
 const MAX_READ: usize = 64 * 1024 * 1024;
 /// Most received bytes that a transcript quotes.
@@ -203,7 +205,7 @@ impl Line {
             }
             Step::Touch(path) => drop(std::fs::File::create(path)?),
             Step::WaitFor(path) => {
-                wait::until("a file", STEP_LIMIT, || Ok(path.exists().then_some(())))?;
+                wait::until("a file", FILE_LIMIT, || Ok(path.exists().then_some(())))?;
             }
         }
         Ok(None)

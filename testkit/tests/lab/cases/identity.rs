@@ -17,6 +17,8 @@ use super::{Case, alone};
 /// How long a phase of a rotation may take on a busy machine, with the time that a control plane that was just started
 /// waits for proxies.
 const PHASE_LIMIT: Duration = Duration::from_secs(120);
+/// The shortest life of certificates.
+const LIFETIME: Duration = Duration::from_mins(1);
 /// How long `leno identity` may take.
 const ANSWER_LIMIT: Duration = Duration::from_secs(60);
 
@@ -69,6 +71,7 @@ pub(super) fn cases() -> Vec<Case> {
     vec![
         alone!(a_root_is_replaced_under_load_while_control_planes_are_killed),
         alone!(a_revocation_ends_the_connections_of_one_identity),
+        alone!(a_connection_ends_with_its_certificate_unless_that_is_renewed),
     ]
 }
 
@@ -192,6 +195,38 @@ fn a_revocation_ends_the_connections_of_one_identity(capture: Capture) -> Result
     lab.explain(outcome())
 }
 
+fn a_connection_ends_with_its_certificate_unless_that_is_renewed(capture: Capture) -> Result<()> {
+    let options =
+        Options { mtls: Some("strict"), cert_lifetime: Some(LIFETIME), ..Options::new(capture) };
+    let lab = Lab::start(&options, THREE, |_| Ok(()))?;
+    let outcome = || -> Result<()> {
+        let [first, second] = [Stream::open(&lab, "web")?, Stream::open(&lab, "cart")?];
+        let opened = Instant::now();
+        // Twice, so that certificates that were renewed once have ended as well.
+        wait::until("the third certificates", ANSWER_LIMIT + 3 * LIFETIME, || {
+            let renewed =
+                number(&lab.metrics("echo")?, "leno_tls_renewed_total{direction=\"inbound\"}");
+            Ok((opened.elapsed() > 2 * LIFETIME && renewed >= Some(4)).then_some(()))
+        })?;
+        first.goes_on().context("a stream of renewed certificates")?;
+        let metrics = lab.metrics("echo")?;
+        ensure!(number(&metrics, "leno_tls_expired_total") == Some(0), "{metrics}");
+        // Without a control plane no certificate is renewed.
+        wait::until("one stream", ANSWER_LIMIT, || {
+            Ok((open_connections(&lab)? == Some(1)).then_some(()))
+        })?;
+        lab.kill(Piece::Controller, Signal::SIGSTOP)?;
+        let ended = second.cut(&lab, Some(1), 3 * LIFETIME);
+        lab.kill(Piece::Controller, Signal::SIGCONT)?;
+        println!("{}: ended {:?} after the control plane stopped", capture.name(), ended?);
+        let ends = [lab.metrics("echo")?, lab.metrics("cart")?];
+        let expired = ends.iter().filter_map(|said| number(said, "leno_tls_expired_total")).sum();
+        ensure!(matches!(expired, 1..=2), "{expired} ends have counted it");
+        again(&lab, "cart").context("there are certificates again")
+    };
+    lab.explain(outcome())
+}
+
 /// Waits until a client connects to `echo` again: certificates of the second of the revocation are revoked, too.
 fn again(lab: &Lab, client: &str) -> Result<()> {
     let hello = [Step::Send("hello".into()), Step::Expect("hello".into())];
@@ -228,26 +263,46 @@ impl Stream {
 
     /// Revokes a service account and waits until the stream is cut; returns how long that took.
     fn ended_by(self, lab: &Lab, account: &str) -> Result<Duration> {
-        let open = lab.metrics("echo")?;
+        let open = open_connections(lab)?;
         command::text(lab.leno("identity revoke").arg(account), ANSWER_LIMIT)?;
-        let revoked = Instant::now();
-        wait::until("fewer connections", ANSWER_LIMIT, || {
-            let fewer = connections(&lab.metrics("echo")?) < connections(&open);
-            Ok(fewer.then_some(()))
-        })?;
-        let after = revoked.elapsed();
-        std::fs::write(&self.go, "")?;
-        let said = command::success("a stream", self.process.finish(ANSWER_LIMIT)?)?;
-        let transcript: Transcript = serde_json::from_str(&said)?;
+        self.cut(lab, open, ANSWER_LIMIT)
+    }
+
+    /// Waits until `echo` has fewer connections than `open`, of which this is the one that is cut; returns how long
+    /// that took.
+    fn cut(self, lab: &Lab, open: Option<u64>, limit: Duration) -> Result<Duration> {
+        let began = Instant::now();
+        let fewer = || Ok((open_connections(lab)? < open).then_some(()));
+        wait::until("fewer connections", limit, fewer)?;
+        let after = began.elapsed();
+        let transcript = self.finished()?;
         ensure!(transcript.failure().is_some(), "it was not cut: {transcript:?}");
         Ok(after)
     }
+
+    /// Lets the stream go on to its end.
+    fn goes_on(self) -> Result<()> {
+        let transcript = self.finished()?;
+        ensure!(transcript.failure().is_none(), "{transcript:?}");
+        Ok(())
+    }
+
+    fn finished(self) -> Result<Transcript> {
+        std::fs::write(&self.go, "")?;
+        let said = command::success("a stream", self.process.finish(ANSWER_LIMIT)?)?;
+        Ok(serde_json::from_str(&said)?)
+    }
 }
 
-/// The connections that a proxy has open.
-fn connections(metrics: &str) -> Option<u64> {
-    let open = metrics.lines().find_map(|line| line.strip_prefix("leno_connections_open "));
-    open?.parse().ok()
+/// The connections that the proxy of `echo` has open.
+fn open_connections(lab: &Lab) -> Result<Option<u64>> {
+    Ok(number(&lab.metrics("echo")?, "leno_connections_open"))
+}
+
+/// The value of a metric, with its labels, in what a proxy counts.
+fn number(metrics: &str, name: &str) -> Option<u64> {
+    let value = metrics.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
+    value?.parse().ok()
 }
 
 fn rotate(lab: &Lab, arguments: &[&str]) -> Result<()> {

@@ -1,0 +1,81 @@
+//! Whether a worker's connections to and from other proxies still stand: they end with a revocation, and with the
+//! certificates of their peers unless these are renewed.
+
+use std::cell::Cell;
+use std::rc::Rc;
+
+use leno_telemetry::{Counter, Registry};
+use leno_tls::{Connector, HandshakeError, Renewal, RenewalDue, TlsConfigs};
+use leno_transport::{CONNECT_TIMEOUT, connect, spawn_contained};
+
+/// The connections of a worker with other proxies.
+#[derive(Debug)]
+pub(crate) struct Standing {
+    connector: Connector,
+    registry: Rc<Registry>,
+    /// Set while a task renews: one server after the other, since none of it is urgent.
+    renews: Rc<Cell<bool>>,
+}
+
+/// A task that renews, as long as it is there.
+struct Renewing(Rc<Cell<bool>>);
+
+impl Drop for Renewing {
+    fn drop(&mut self) {
+        self.0.set(false);
+    }
+}
+
+impl Standing {
+    pub(crate) fn new(connector: Connector, registry: Rc<Registry>) -> Self {
+        Self { connector, registry, renews: Rc::default() }
+    }
+
+    /// Ends the connections whose peers have shown a certificate that was revoked since.
+    pub(crate) fn end_revoked(&self, credentials: Option<&TlsConfigs>) {
+        if let Some(configs) = credentials {
+            let ended = leno_tls::end_revoked(configs.credentials().revoked());
+            self.registry.count_many(Counter::Revoked, ended);
+        }
+    }
+
+    /// Takes a client's next certificate.
+    pub(crate) fn apply(&self, renewal: &Renewal) {
+        self.registry.count_many(Counter::InboundRenewed, renewal.apply());
+    }
+
+    /// Ends the connections whose peers' certificates have ended, and renews those for which it is time.
+    pub(crate) fn sweep(&self, credentials: Option<&TlsConfigs>) {
+        let Some(configs) = credentials else { return };
+        self.registry.count_many(Counter::Expired, configs.end_expired());
+        if self.renews.get() {
+            return;
+        }
+        let due = configs.renewals_due();
+        if due.is_empty() {
+            return;
+        }
+        self.renews.set(true);
+        let renewing = Renewing(Rc::clone(&self.renews));
+        let (connector, registry) = (self.connector.clone(), Rc::clone(&self.registry));
+        spawn_contained(async move {
+            let _renewing = renewing;
+            for due in due {
+                match renew(&connector, &due).await {
+                    Ok(renewed) => registry.count_many(Counter::OutboundRenewed, renewed),
+                    Err(error) => {
+                        registry.count(Counter::OutboundRenewalFailed);
+                        let (server, identity) = (due.server, &due.identity);
+                        tracing::info!(%error, %server, %identity, "connections were not renewed");
+                    }
+                }
+            }
+        });
+    }
+}
+
+async fn renew(connector: &Connector, due: &RenewalDue) -> Result<u64, HandshakeError> {
+    let refused = |error| HandshakeError::Io(std::io::Error::other(error));
+    let tcp = connect(due.server, CONNECT_TIMEOUT).await.map_err(refused)?;
+    connector.renew(tcp, due).await
+}

@@ -1,0 +1,163 @@
+//! Connections go on when the certificate ends that they began with, if the peer shows its next one.
+//!
+//! TLS 1.3 has no handshake within a connection, and bytes of an application may never leave one for another. So the
+//! client makes a second connection, on which both ends show the certificates that they have now, and names on it the
+//! connections that it holds, by their bindings, which only their two ends know.
+//!
+//! ```text
+//!  client ── Alpn::Renewal, own certificate ──► server      handshake: both certificates
+//!         ── bindings, end ──────────────────►         ──► Renewals ──► each worker: its connections of that
+//!         ◄─────────────────────────── taken ──                         identity and binding are extended
+//! ```
+
+use std::collections::HashSet;
+use std::io;
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use leno_types::Identity;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+use tokio::sync::broadcast;
+use tokio::time::timeout;
+
+use crate::binding::{BINDING_BYTES, Binding};
+use crate::connector::proven;
+use crate::live;
+use crate::verify::Svid;
+use crate::{
+    Acceptor, Alpn, Connector, HANDSHAKE_TIMEOUT, HandshakeError, Refusal, TlsConfigs, TlsStream,
+};
+
+/// Most connections that one renewal names, 16 KiB; further ones are named by the next.
+pub(crate) const MAX_BINDINGS: usize = 1024;
+/// Renewals that wait for a worker. Each costs its client a handshake, so that a worker is faster; the connections of one
+/// that is dropped end with their certificate.
+const MAX_WAITING: usize = 256;
+/// The server's answer.
+const TAKEN: u8 = 1;
+
+/// Passes renewals from the worker that has accepted them to all workers.
+#[derive(Clone, Debug)]
+pub(crate) struct Renewals(broadcast::Sender<Arc<Renewal>>);
+
+impl Default for Renewals {
+    fn default() -> Self {
+        Self(broadcast::Sender::new(MAX_WAITING))
+    }
+}
+
+impl Renewals {
+    pub(crate) fn subscribe(&self) -> broadcast::Receiver<Arc<Renewal>> {
+        self.0.subscribe()
+    }
+}
+
+/// A client has shown its next certificate.
+#[derive(Debug)]
+pub struct Renewal {
+    svid: Svid,
+    bindings: HashSet<Binding>,
+}
+
+impl Renewal {
+    /// Extends the connections of this thread that it names; returns how many there are.
+    #[must_use]
+    pub fn apply(&self) -> u64 {
+        live::renewed_at_server(&self.bindings, &self.svid)
+    }
+}
+
+/// Connections to one server that are to be renewed.
+#[derive(Debug)]
+pub struct RenewalDue {
+    /// The server's address.
+    pub server: SocketAddr,
+    /// The server's identity.
+    pub identity: Identity,
+    pub(crate) bindings: Vec<Binding>,
+}
+
+impl TlsConfigs {
+    /// Ends the connections of this thread whose peers' certificates have ended; returns how many.
+    #[must_use]
+    pub fn end_expired(&self) -> u64 {
+        self.now_s().map_or(0, live::end_expired)
+    }
+
+    /// The connections of this thread that clients have to renew now: this end has another certificate, or the server
+    /// should have. Each is due again after half of the time that it has left.
+    #[must_use]
+    pub fn renewals_due(&self) -> Vec<RenewalDue> {
+        let own_until_s = self.own_until_s();
+        self.now_s().map_or_else(Vec::new, |now_s| live::due(own_until_s, now_s))
+    }
+
+    pub(crate) fn own_until_s(&self) -> i64 {
+        self.credentials().not_after_s
+    }
+
+    fn now_s(&self) -> Option<i64> {
+        i64::try_from(self.now().ok()?.as_secs()).ok()
+    }
+}
+
+impl Connector {
+    /// Renews connections to a server over `tcp`, a new connection to it; returns how many.
+    ///
+    /// # Errors
+    /// [`HandshakeError`]; a server of an older release has no such protocol.
+    pub async fn renew(&self, tcp: TcpStream, due: &RenewalDue) -> Result<u64, HandshakeError> {
+        let own_until_s = self.own_until_s()?;
+        let mut stream = self.connect(tcp, &due.identity, &[Alpn::Renewal]).await?;
+        let svid = proven(stream.tls.common(), self.latest())?;
+        timeout(HANDSHAKE_TIMEOUT, name(&mut stream, &due.bindings))
+            .await
+            .map_err(|_| HandshakeError::Timeout)??;
+        let bindings = due.bindings.iter().copied().collect();
+        Ok(live::renewed_by_client(&bindings, &svid, own_until_s))
+    }
+}
+
+async fn name(stream: &mut TlsStream, bindings: &[Binding]) -> io::Result<()> {
+    stream.write_all(bindings.as_flattened()).await?;
+    stream.shutdown().await?;
+    match stream.read_u8().await? {
+        TAKEN => Ok(()),
+        _ => Err(io::ErrorKind::InvalidData.into()),
+    }
+}
+
+impl Acceptor {
+    /// Reads what a client names on a connection with [`Alpn::Renewal`], and tells all workers.
+    ///
+    /// # Errors
+    /// [`HandshakeError`]: the client has proven no identity, or names nothing that can be read.
+    pub async fn take_renewal(&self, mut stream: TlsStream) -> Result<(), HandshakeError> {
+        if stream.identity().is_none() {
+            return Err(Refusal::NoIdentity.into());
+        }
+        let svid = proven(stream.tls.common(), self.latest())?;
+        timeout(HANDSHAKE_TIMEOUT, async {
+            let renewal = read(&mut stream, svid).await?;
+            // Without workers the process is ending.
+            let _ending = self.renewals().0.send(Arc::new(renewal));
+            stream.write_u8(TAKEN).await?;
+            stream.shutdown().await
+        })
+        .await
+        .map_err(|_| HandshakeError::Timeout)??;
+        Ok(())
+    }
+}
+
+async fn read(stream: &mut TlsStream, svid: Svid) -> io::Result<Renewal> {
+    let most = MAX_BINDINGS.saturating_mul(BINDING_BYTES);
+    let mut bytes = Vec::new();
+    stream.take(most.saturating_add(1) as u64).read_to_end(&mut bytes).await?;
+    let (bindings, rest) = bytes.as_chunks();
+    if bindings.is_empty() || !rest.is_empty() {
+        return Err(io::ErrorKind::InvalidData.into());
+    }
+    Ok(Renewal { svid, bindings: bindings.iter().copied().collect() })
+}

@@ -1,0 +1,127 @@
+//! Connections end with the certificate of the peer, unless the peer shows the next one.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::io::AsyncReadExt;
+
+use super::ca::{CART, Ca, Clock, Leaf, WEB, identity};
+use super::{Mesh, echo, pair};
+use crate::renewal::RenewalDue;
+use crate::{Alpn, ClientIdentity, Credentials, HandshakeError, TlsConfigs, TlsStream};
+
+const DAY: Duration = Duration::from_hours(24);
+
+/// A certificate until the end of the given year.
+fn until(ca: &Ca, uri: &'static str, year: i32, clock: &Clock) -> TlsConfigs {
+    let (chain, key) = ca.issue(&Leaf { years: (2030, year + 1), ..Leaf::of(uri) });
+    let credentials = Credentials::from_der(chain, key, vec![ca.root.clone()]).unwrap();
+    TlsConfigs::with_clock(credentials, Arc::new(clock.clone())).unwrap()
+}
+
+impl Mesh {
+    fn due(&self) -> Vec<RenewalDue> {
+        self.web.current().unwrap().renewals_due()
+    }
+
+    fn ended(&self) -> u64 {
+        self.cart.current().unwrap().end_expired()
+    }
+
+    /// One renewal, and at how many connections the client and the server have taken it.
+    async fn renew(&self, due: &RenewalDue) -> (Result<u64, HandshakeError>, u64) {
+        let mut renewed = self.acceptor.renewed();
+        let (near, far) = pair().await;
+        let server = async {
+            let accepted = self.acceptor.accept(far, ClientIdentity::Optional).await?;
+            assert_eq!(accepted.alpn(), Alpn::Renewal);
+            self.acceptor.take_renewal(accepted).await
+        };
+        let (client, server) = tokio::join!(self.connector.renew(near, due), server);
+        assert_eq!(client.is_ok(), server.is_ok(), "{client:?} {server:?}");
+        (client, renewed.try_recv().map_or(0, |renewal| renewal.apply()))
+    }
+}
+
+async fn is_cut(stream: &mut TlsStream) -> bool {
+    stream.read(&mut [0]).await.is_err()
+}
+
+#[tokio::test]
+async fn a_connection_ends_with_the_certificate_of_its_peer() {
+    let mesh = Mesh::new();
+    let (mut client, mut server) = mesh.connected(Alpn::Opaque).await;
+    assert_eq!((mesh.due().len(), mesh.ended()), (0, 0), "half of a year is left");
+    mesh.clock.advance(120 * DAY);
+    assert_eq!((mesh.due().len(), mesh.ended()), (1, 0));
+    assert_eq!(mesh.due().len(), 0, "due again after half of the time that is left");
+    mesh.clock.advance(50 * DAY);
+    assert_eq!((mesh.due().len(), mesh.due().len()), (1, 0));
+    mesh.clock.advance(31 * DAY);
+    assert_eq!(mesh.ended(), 2, "both ends are of this thread");
+    assert!(is_cut(&mut client).await && is_cut(&mut server).await);
+    assert_eq!(mesh.ended(), 0, "they are counted once");
+}
+
+#[tokio::test]
+async fn a_connection_goes_on_with_the_next_certificates_of_both_ends() {
+    let mesh = Mesh::new();
+    let (mut client, mut server) = mesh.connected(Alpn::Opaque).await;
+    mesh.cart.set(until(&mesh.ca, CART, 2031, &mesh.clock));
+    assert_eq!(mesh.due().len(), 0, "the client learns of it in time by asking");
+    mesh.web.set(until(&mesh.ca, WEB, 2032, &mesh.clock));
+    let due = mesh.due();
+    assert_eq!(due.len(), 1, "this end has another certificate");
+    let (at_client, at_server) = mesh.renew(&due[0]).await;
+    assert_eq!((at_client.unwrap(), at_server), (1, 1));
+    mesh.clock.advance(300 * DAY);
+    assert_eq!(mesh.ended(), 0);
+    echo(&mut client, &mut server).await;
+    // The server's ends with 2031. Its end does not wait for that of the client's.
+    mesh.clock.advance(300 * DAY);
+    assert_eq!(mesh.ended(), 1);
+    assert!(is_cut(&mut client).await && is_cut(&mut server).await);
+}
+
+#[tokio::test]
+async fn what_another_identity_names_is_not_renewed() {
+    let mesh = Mesh::new();
+    let (_client, mut server) = mesh.connected(Alpn::Opaque).await;
+    mesh.cart.set(until(&mesh.ca, CART, 2032, &mesh.clock));
+    mesh.web.set(until(&mesh.ca, WEB, 2032, &mesh.clock));
+    let due = mesh.due();
+    // A workload that knows the binding of another's connection shows its own certificate.
+    mesh.web.set(until(&mesh.ca, "spiffe://cluster.local/ns/shop/sa/thief", 2032, &mesh.clock));
+    let (_, at_server) = mesh.renew(&due[0]).await;
+    assert_eq!(at_server, 0);
+    // One that has the identity, and not the connection, cannot name it.
+    mesh.web.set(until(&mesh.ca, WEB, 2032, &mesh.clock));
+    let guessed =
+        RenewalDue { server: due[0].server, identity: identity(CART), bindings: vec![[7; 16]] };
+    assert_eq!(mesh.renew(&guessed).await.1, 0);
+    mesh.clock.advance(201 * DAY);
+    mesh.ended();
+    assert!(is_cut(&mut server).await);
+}
+
+#[tokio::test]
+async fn nothing_and_too_much_are_no_renewal() {
+    let mesh = Mesh::new();
+    for bindings in [vec![], vec![[7; 16]; 1025]] {
+        let server = "127.0.0.1:1".parse().unwrap();
+        let due = RenewalDue { server, identity: identity(CART), bindings };
+        assert!(mesh.renew(&due).await.0.is_err());
+    }
+}
+
+#[tokio::test]
+async fn each_connection_has_a_binding_that_both_ends_know() {
+    let mesh = Mesh::new();
+    let (first, resumed) = (mesh.connected(Alpn::Http1).await, mesh.connected(Alpn::Http1).await);
+    assert!(resumed.0.resumed());
+    let bindings = [&first, &resumed].map(|(client, server)| {
+        assert_eq!(client.tls.binding(), server.tls.binding());
+        client.tls.binding().unwrap()
+    });
+    assert_ne!(bindings[0], bindings[1]);
+}
