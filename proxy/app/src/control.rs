@@ -65,13 +65,21 @@ pub(crate) fn setup(flags: &Flags) -> anyhow::Result<Setup> {
 
 /// Comes back when there is a certificate, a policy, and what is prefetched.
 pub(crate) async fn until_usable(setup: &Setup) {
-    let mut keyring = setup.keyring.watch();
-    let mut policy = setup.policy.clone();
-    // Neither sender ends before the process does.
-    let _ended = keyring.wait_for(Option::is_some).await;
-    let _ended = policy.wait_for(Option::is_some).await;
+    until_given(setup.keyring.watch(), setup.policy.clone(), setup.directory.prefetched()).await;
+}
+
+/// Waits for a value of each, and then for services, as long as that is worth it.
+async fn until_given<K, P>(
+    mut keyring: watch::Receiver<Option<K>>,
+    mut policy: watch::Receiver<Option<P>>,
+    prefetched: impl Future<Output = ()>,
+) {
+    // Neither sender ends before the process does. What is returned holds the lock of the value: a sender on this thread
+    // would wait for it for ever, so it is dropped before anything else is awaited.
+    drop(keyring.wait_for(Option::is_some).await);
+    drop(policy.wait_for(Option::is_some).await);
     // Without it the workload's first calls wait for an answer, so it is not worth more.
-    let _late = tokio::time::timeout(PREFETCH_WAIT, setup.directory.prefetched()).await;
+    let _late = tokio::time::timeout(PREFETCH_WAIT, prefetched).await;
 }
 
 /// Puts every certificate that is issued into use. Ends with the client.
@@ -111,4 +119,25 @@ fn put_into_use(
     let state = IdentityState::of(&credentials);
     keyring.rotate(credentials)?;
     Ok(state)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The proxy hung for ever, and its pod was never ready: the thread that waited held the value's lock.
+    #[tokio::test]
+    async fn a_policy_and_a_certificate_that_change_while_services_are_prefetched_are_taken() {
+        let (keyring, mut of_keyring) = watch::channel(Some(1));
+        let (policy, mut of_policy) = watch::channel(Some(1));
+        let prefetched = async {
+            keyring.send_replace(Some(2));
+            policy.send_replace(Some(2));
+        };
+        until_given(keyring.subscribe(), policy.subscribe(), prefetched).await;
+        assert_eq!(
+            (*of_keyring.borrow_and_update(), *of_policy.borrow_and_update()),
+            (Some(2), Some(2))
+        );
+    }
 }
