@@ -471,7 +471,8 @@ fn may_send_again(done: &Exchange, reused: bool, idempotent: impl Fn() -> bool) 
 /// request has reached its socket, it is sent again whatever its method is.
 async fn never_arrived(done: &Exchange, server: &Conn<Counted>) -> bool {
     let broke = |failure: &leno_http::Failure| {
-        let cause = matches!(failure.cause, Cause::Closed);
+        // Broken: a part of the request was written after the connection was closed.
+        let cause = matches!(failure.cause, Cause::Closed | Cause::Broken(_));
         cause && failure.retryable && failure.place == Place::Server
     };
     done.failure.as_ref().is_some_and(broke) && server.io().never_arrived().await

@@ -25,13 +25,15 @@ pub struct Counted {
     written: u64,
     /// The end of what the other end sends has been read.
     ended: bool,
+    /// A write or a read has failed with a reset that came before any end.
+    reset: bool,
 }
 
 impl Counted {
     /// A connection on which nothing is under way.
     #[must_use]
     pub fn new(stream: TcpStream) -> Self {
-        Self { stream, written: 0, ended: false }
+        Self { stream, written: 0, ended: false, reset: false }
     }
 
     /// Counts from here on, as everything before has been answered.
@@ -47,12 +49,15 @@ impl Counted {
     /// and not acknowledged (RFC 9293, 3.10.7.4). A reset without an end says nothing: what came before it may
     /// have been read, and not been acknowledged yet.
     ///
+    /// The kernel tells the two apart in the first operation after the reset: where the end came before, that fails with
+    /// EPIPE, else with ECONNRESET. Every later read then returns 0, as if there had been an end.
+    ///
     /// Waits for the reset for a moment: an application that is just closing answers when it has closed.
     pub async fn never_arrived(&self) -> bool {
         let looks = RESET_WAIT.as_millis() / RESET_LOOK.as_millis();
         for _ in 0..=looks {
             let none_came = unacknowledged(&self.stream) == Some(self.written);
-            if !self.ended || self.written == 0 || !none_came {
+            if !self.ended || self.reset || self.written == 0 || !none_came {
                 return false;
             }
             // Of a connection that was reset the kernel knows no other end any more (ENOTCONN).
@@ -82,8 +87,10 @@ impl AsyncRead for Counted {
     ) -> Poll<io::Result<()>> {
         let (filled, room) = (buffer.filled().len(), buffer.remaining());
         let read = Pin::new(&mut self.stream).poll_read(cx, buffer);
-        if let Poll::Ready(Ok(())) = &read {
-            self.ended |= room > 0 && buffer.filled().len() == filled;
+        match &read {
+            Poll::Ready(Ok(())) => self.ended |= room > 0 && buffer.filled().len() == filled,
+            Poll::Ready(Err(error)) => self.reset |= is_reset(error),
+            Poll::Pending => {}
         }
         read
     }
@@ -133,11 +140,18 @@ impl Io for Counted {
 
 impl Counted {
     fn note(&mut self, wrote: Poll<io::Result<usize>>) -> Poll<io::Result<usize>> {
-        if let Poll::Ready(Ok(bytes)) = &wrote {
-            self.written += *bytes as u64;
+        match &wrote {
+            Poll::Ready(Ok(bytes)) => self.written += *bytes as u64,
+            Poll::Ready(Err(error)) => self.reset |= is_reset(error),
+            Poll::Pending => {}
         }
         wrote
     }
+}
+
+/// Whether it is a failure other than that of a connection whose end had come before.
+fn is_reset(error: &io::Error) -> bool {
+    error.kind() != io::ErrorKind::BrokenPipe
 }
 
 #[cfg(test)]
@@ -178,6 +192,36 @@ mod tests {
         other.readable().await.unwrap();
         drop(other);
         own.read(&mut [0; 16]).await.unwrap_err();
+        assert!(!own.never_arrived().await);
+    }
+
+    /// Writes until the kernel reports that the connection is closed.
+    async fn write_until_refused(own: &mut Counted) -> io::ErrorKind {
+        loop {
+            if let Err(error) = own.write_all(b"more").await {
+                return error.kind();
+            }
+        }
+    }
+
+    #[tokio::test]
+    async fn a_message_of_several_writes_that_comes_to_a_closed_socket_has_not_arrived() {
+        let (mut own, other) = used().await;
+        drop(other);
+        own.write_all(b"second").await.unwrap();
+        assert_eq!(write_until_refused(&mut own).await, io::ErrorKind::BrokenPipe);
+        assert_eq!(own.read(&mut [0; 16]).await.unwrap(), 0);
+        assert!(own.never_arrived().await);
+    }
+
+    #[tokio::test]
+    async fn a_reset_that_a_write_reports_is_no_end_though_reads_return_nothing_after_it() {
+        let (mut own, other) = used().await;
+        own.write_all(b"second").await.unwrap();
+        other.readable().await.unwrap();
+        drop(other);
+        assert_eq!(write_until_refused(&mut own).await, io::ErrorKind::ConnectionReset);
+        assert_eq!(own.read(&mut [0; 16]).await.unwrap(), 0);
         assert!(!own.never_arrived().await);
     }
 
