@@ -79,6 +79,7 @@ pub(crate) struct Metrics {
     pub(crate) resources_sent: Number,
     pub(crate) removals_sent: Number,
     pub(crate) nacks: Number,
+    pub(crate) subscriptions: Number,
     pub(crate) subscriptions_refused: Number,
     pub(crate) prefetch_cut: Number,
     pub(crate) certificates: Number,
@@ -112,7 +113,7 @@ impl Metrics {
     }
 
     #[rustfmt::skip]
-    fn rows(&self) -> [(&'static str, &'static str, &'static str, &Number); 27] {
+    fn rows(&self) -> [(&'static str, &'static str, &'static str, &Number); 28] {
         [
             ("connections", "gauge", "Open connections.", &self.connections),
             ("connections_refused_total", "counter", "Connections closed because the limit on their number was reached.", &self.connections_refused),
@@ -128,7 +129,8 @@ impl Metrics {
             ("resources_sent_total", "counter", "Resources sent in responses.", &self.resources_sent),
             ("removals_sent_total", "counter", "Removed or unknown names sent in responses.", &self.removals_sent),
             ("nacks_total", "counter", "Responses that a proxy could not use.", &self.nacks),
-            ("subscriptions_refused_total", "counter", "Names not subscribed to because the limit of a stream was reached.", &self.subscriptions_refused),
+            ("subscriptions", "gauge", "Names that all streams have subscribed to.", &self.subscriptions),
+            ("subscriptions_refused_total", "counter", "Names not subscribed to because the limit of a stream, or the share of a namespace, was reached.", &self.subscriptions_refused),
             ("prefetch_cut_total", "counter", "Times that the use of a service was not recorded for prefetching because the limit on their number was reached.", &self.prefetch_cut),
             ("certificates_issued_total", "counter", "Workload certificates signed.", &self.certificates),
             ("certificates_refused_total", "counter", "Certificate requests refused.", &self.certificates_refused),

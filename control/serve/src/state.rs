@@ -145,6 +145,7 @@ impl State {
 
     /// Appends what is counted, as Prometheus text (`leno_control_*`).
     pub fn render_metrics(&self, text: &mut String) {
+        self.metrics.subscriptions.set(self.subscriptions.count());
         self.metrics.render(text);
     }
 

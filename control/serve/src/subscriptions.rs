@@ -7,6 +7,9 @@
 //!
 //! A mailbox holds names, not values: it is no longer than what its stream asked for, however many
 //! changes there are before the stream reads it, and the stream then sends the newest values.
+//!
+//! All subscriptions together have a bound, and a namespace may hold at most as many as are free then. So one that
+//! takes all it can get has half of them, two have a third each, and what is free is always as much as each of them has.
 
 use std::collections::{HashMap, HashSet};
 use std::hash::Hash;
@@ -18,6 +21,12 @@ use leno_types::mesh::Subject;
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
+/// Most subscriptions of all streams, of some 300 bytes each: 2,000 proxies with 66 each, as `make scale` has, take 13 %
+/// of them; one namespace that takes all it can, some 150 MB.
+const MAX_ALL: usize = 1 << 20;
+/// Subscriptions that each stream may have whatever others hold: the addresses that a usual workload calls.
+const OF_EACH: usize = 128;
+
 /// All subscriptions. Locked for hash look-ups alone; nothing is encoded or sent meanwhile.
 #[derive(Debug, Default)]
 pub(crate) struct Subscriptions(Mutex<Subscribed>);
@@ -25,6 +34,9 @@ pub(crate) struct Subscriptions(Mutex<Subscribed>);
 #[derive(Debug, Default)]
 struct Subscribed {
     subjects: HashMap<Subject, Vec<Arc<Mailbox>>>,
+    /// How many there are of each namespace's streams.
+    by_namespace: HashMap<Arc<str>, usize>,
+    count: usize,
     policies: HashMap<InstanceName, Vec<Arc<Mailbox>>>,
     trust: Vec<Arc<Mailbox>>,
 }
@@ -102,24 +114,45 @@ impl Deliveries {
 }
 
 impl Subscriptions {
-    /// Adds subjects to what a stream is woken for. The caller reads the index after this, so that
-    /// no change between the two is missed.
-    pub(crate) fn add(&self, mailbox: &Arc<Mailbox>, subjects: impl Iterator<Item = Subject>) {
+    /// Adds subjects to what a stream of a namespace is woken for, as far as the namespace's share goes; the stream has
+    /// `held` of them. Returns how many were added. The caller reads the index after this, so that no change between the
+    /// two is missed.
+    pub(crate) fn add<'a>(
+        &self,
+        mailbox: &Arc<Mailbox>,
+        (namespace, held): (&str, usize),
+        subjects: impl Iterator<Item = &'a Subject>,
+    ) -> usize {
         let mut all = self.subscribed();
+        let mut added = 0;
         for subject in subjects {
-            all.subjects.entry(subject).or_default().push(Arc::clone(mailbox));
+            if held + added >= OF_EACH && !all.has_room(namespace) {
+                break;
+            }
+            all.count(namespace);
+            all.subjects.entry(subject.clone()).or_default().push(Arc::clone(mailbox));
+            added += 1;
         }
+        added
     }
 
     pub(crate) fn remove<'a>(
         &self,
         mailbox: &Arc<Mailbox>,
+        namespace: &str,
         subjects: impl Iterator<Item = &'a Subject>,
     ) {
         let mut all = self.subscribed();
         for subject in subjects {
-            remove(&mut all.subjects, subject, mailbox);
+            if remove(&mut all.subjects, subject, mailbox) {
+                all.uncount(namespace);
+            }
         }
+    }
+
+    /// How many there are, of all streams.
+    pub(crate) fn count(&self) -> u64 {
+        self.subscribed().count as u64
     }
 
     pub(crate) fn add_policy(&self, mailbox: &Arc<Mailbox>, of: &InstanceName) {
@@ -127,7 +160,7 @@ impl Subscriptions {
     }
 
     pub(crate) fn remove_policy(&self, mailbox: &Arc<Mailbox>, of: &InstanceName) {
-        remove(&mut self.subscribed().policies, of, mailbox);
+        let _ = remove(&mut self.subscribed().policies, of, mailbox);
     }
 
     pub(crate) fn add_trust(&self, mailbox: &Arc<Mailbox>) {
@@ -180,18 +213,52 @@ impl Subscriptions {
     }
 }
 
-fn remove<K: Eq + Hash>(of: &mut HashMap<K, Vec<Arc<Mailbox>>>, key: &K, mailbox: &Arc<Mailbox>) {
-    let Some(mailboxes) = of.get_mut(key) else { return };
-    if let Some(place) = mailboxes.iter().position(|one| Arc::ptr_eq(one, mailbox)) {
+impl Subscribed {
+    /// Whether a namespace may have another one: it has less than are free.
+    fn has_room(&self, namespace: &str) -> bool {
+        let held = self.by_namespace.get(namespace).copied().unwrap_or_default();
+        held < MAX_ALL.saturating_sub(self.count)
+    }
+
+    fn count(&mut self, namespace: &str) {
+        self.count += 1;
+        match self.by_namespace.get_mut(namespace) {
+            Some(held) => *held += 1,
+            None => _ = self.by_namespace.insert(namespace.into(), 1),
+        }
+    }
+
+    fn uncount(&mut self, namespace: &str) {
+        let Some(held) = self.by_namespace.get_mut(namespace) else { return };
+        self.count -= 1;
+        *held -= 1;
+        if *held == 0 {
+            self.by_namespace.remove(namespace);
+        }
+    }
+}
+
+/// Removes a mailbox; whether it was there.
+fn remove<K: Eq + Hash>(
+    of: &mut HashMap<K, Vec<Arc<Mailbox>>>,
+    key: &K,
+    mailbox: &Arc<Mailbox>,
+) -> bool {
+    let Some(mailboxes) = of.get_mut(key) else { return false };
+    let place = mailboxes.iter().position(|one| Arc::ptr_eq(one, mailbox));
+    if let Some(place) = place {
         mailboxes.swap_remove(place);
     }
     if mailboxes.is_empty() {
         of.remove(key);
     }
+    place.is_some()
 }
 
 #[cfg(test)]
 mod tests {
+    use std::net::Ipv4Addr;
+
     use leno_types::ServiceName;
 
     use super::*;
@@ -208,8 +275,8 @@ mod tests {
     fn a_change_wakes_the_streams_that_asked_and_each_once() {
         let subscriptions = Subscriptions::default();
         let [one, other] = [Arc::<Mailbox>::default(), Arc::default()];
-        subscriptions.add(&one, [subject("shop/a"), subject("shop/b")].into_iter());
-        subscriptions.add(&other, [subject("shop/b")].into_iter());
+        subscriptions.add(&one, ("shop", 0), [subject("shop/a"), subject("shop/b")].iter());
+        subscriptions.add(&other, ("shop", 0), [subject("shop/b")].iter());
         assert_eq!(subscriptions.publish(&changed("shop/a"), Instant::now()), 1);
         assert_eq!(
             subscriptions.publish(&changed("shop/a"), Instant::now()),
@@ -221,6 +288,40 @@ mod tests {
         assert_eq!(one.take().subjects, [subject("shop/a"), subject("shop/b")].into());
         assert_eq!(other.take().subjects, [subject("shop/b")].into());
         assert_eq!(subscriptions.publish(&changed("shop/a"), Instant::now()), 1, "it has looked");
+    }
+
+    /// Each stream asks for more than its namespace may have.
+    #[test]
+    fn a_namespace_that_takes_all_subscriptions_leaves_as_many_to_others() {
+        let subscriptions = Subscriptions::default();
+        let [one, two, small, last] = [(); 4].map(|()| Arc::<Mailbox>::default());
+        let numbers = 0..=u32::try_from(MAX_ALL / 2).unwrap();
+        let many: Vec<Subject> =
+            numbers.map(|number| Subject::Address(Ipv4Addr::from(number).into())).collect();
+        let all = || many.iter();
+        let first = subscriptions.add(&one, ("one", 0), all());
+        assert_eq!(first, MAX_ALL / 2);
+        assert_eq!(subscriptions.add(&one, ("one", first), all()), 0, "it has its share");
+        let second = subscriptions.add(&two, ("two", 0), all());
+        assert_eq!(second, MAX_ALL / 4);
+        let wanted = [subject("shop/a"), subject("shop/b")];
+        assert_eq!(subscriptions.add(&small, ("shop", 0), wanted.iter()), 2);
+        // Another stream of a namespace without room has what a usual workload needs.
+        assert_eq!(subscriptions.add(&last, ("one", 0), all()), OF_EACH);
+        assert_eq!(subscriptions.count() as usize, first + second + 2 + OF_EACH);
+        assert_eq!(subscriptions.publish(&changed("shop/b"), Instant::now()), 1);
+
+        subscriptions.remove(&one, "one", all().take(first));
+        subscriptions.remove(&one, "one", all().take(1));
+        assert_eq!(subscriptions.count() as usize, second + 2 + OF_EACH, "each is counted once");
+        let next = subscriptions.add(&two, ("two", second), all().skip(second).take(1));
+        assert_eq!(next, 1, "what is given back is free");
+        for (mailbox, namespace) in [(&one, "one"), (&two, "two"), (&last, "one")] {
+            subscriptions.remove(mailbox, namespace, all());
+        }
+        subscriptions.remove(&small, "shop", wanted.iter());
+        assert_eq!(subscriptions.count(), 0);
+        assert!(subscriptions.subscribed().by_namespace.is_empty());
     }
 
     #[test]
@@ -237,7 +338,7 @@ mod tests {
             ..Changed::default()
         };
         let (subscriptions, mailbox) = (Subscriptions::default(), Arc::<Mailbox>::default());
-        subscriptions.add(&mailbox, subjects.iter().cloned());
+        subscriptions.add(&mailbox, ("shop", 0), subjects.iter());
         subscriptions.add_policy(&mailbox, &"shop/web-0".parse().unwrap());
         let publishing = std::sync::atomic::AtomicBool::new(true);
         std::thread::scope(|threads| {
@@ -264,10 +365,10 @@ mod tests {
         let subscriptions = Subscriptions::default();
         let mailbox = Arc::<Mailbox>::default();
         let web: InstanceName = "shop/web-0".parse().unwrap();
-        subscriptions.add(&mailbox, [subject("shop/a")].into_iter());
+        subscriptions.add(&mailbox, ("shop", 0), [subject("shop/a")].iter());
         subscriptions.add_policy(&mailbox, &web);
         assert!(subscriptions.has(&subject("shop/a")) && subscriptions.has_policy(&web));
-        subscriptions.remove(&mailbox, [subject("shop/a")].iter());
+        subscriptions.remove(&mailbox, "shop", [subject("shop/a")].iter());
         subscriptions.remove_policy(&mailbox, &web);
         assert!(!subscriptions.has(&subject("shop/a")) && !subscriptions.has_policy(&web));
         assert_eq!(Arc::strong_count(&mailbox), 1);

@@ -77,7 +77,8 @@ impl Addresses {
         let unsubscribed = request.resource_names_unsubscribe;
         let ended: Vec<Subject> =
             unsubscribed.iter().filter_map(|name| self.unsubscribe(name, stream)).collect();
-        stream.state.subscriptions.remove(&stream.mailbox, ended.iter());
+        let namespace = &*stream.instance.namespace;
+        stream.state.subscriptions.remove(&stream.mailbox, namespace, ended.iter());
         let mut taken = Taken::default();
         let mut added = Vec::new();
         let used = request.resource_names_subscribe.into_iter().map(|name| (name, true));
@@ -102,7 +103,16 @@ impl Addresses {
             }
             self.due.insert(subject);
         }
-        stream.state.subscriptions.add(&stream.mailbox, added.into_iter());
+        let held = self.asked.len() - added.len();
+        let subscriptions = &stream.state.subscriptions;
+        let within = subscriptions.add(&stream.mailbox, (namespace, held), added.iter());
+        for subject in added.drain(within..) {
+            // Answered as a name that there is not: the proxy asks for it again later.
+            taken.refused += 1;
+            self.asked.remove(&subject);
+            self.due.remove(&subject);
+            self.gone.insert(names::of_subject(&subject));
+        }
         taken
     }
 
@@ -233,7 +243,8 @@ impl Addresses {
 
     /// Ends all subscriptions.
     pub(super) fn end(&self, stream: &StreamKey) {
-        stream.state.subscriptions.remove(&stream.mailbox, self.asked.keys());
+        let namespace = &*stream.instance.namespace;
+        stream.state.subscriptions.remove(&stream.mailbox, namespace, self.asked.keys());
         self.asked.values().for_each(|subscription| subscription.uncount(stream));
     }
 }
