@@ -20,6 +20,9 @@ const FILE: &str =
 const HEAD: &str =
     "# Made from api/resources by `LENO_UPDATE=1 cargo test -p leno-resources definitions`.\n";
 
+/// Characters of an IPv6 address that ends as an IPv4 address does.
+const LONGEST_ADDRESS: usize = 45;
+
 struct Definition {
     kind: &'static str,
     plural: &'static str,
@@ -258,6 +261,12 @@ fn make_structural(schema: &mut Value) {
         // Kubernetes only has signed numbers.
         fields.remove("format");
     }
+    if fields.get("format") == Some(&json!("ip")) {
+        // The API server knows formats of one family alone, and warns of any other.
+        fields.remove("format");
+        fields.insert("pattern".to_owned(), json!("^[0-9A-Fa-f:.]+$"));
+        fields.insert("maxLength".to_owned(), json!(LONGEST_ADDRESS));
+    }
     if fields.get("x-kubernetes-int-or-string").is_some() {
         fields.remove("type");
     }
@@ -318,4 +327,16 @@ fn schemas_have_what_documents_have() {
     let algorithm = &spec["properties"]["balancing"]["properties"]["algorithm"];
     assert_eq!((&algorithm["type"], &algorithm["enum"][0]), (&json!("string"), &json!("PeakEwma")));
     assert!(spec["required"].is_null());
+}
+
+/// kubectl warned of a format of addresses when the definitions were applied: an API server warns of any that it does not
+/// know (apiextensions-apiserver, `supportedFormats`).
+#[test]
+fn definitions_have_only_formats_that_an_api_server_knows() {
+    let text = std::fs::read_to_string(FILE).unwrap();
+    let formats = text.lines().filter_map(|line| line.trim().strip_prefix("format: "));
+    for format in formats {
+        assert!(["date-time", "int64", "double"].contains(&format), "{format}");
+    }
+    assert!(text.contains("pattern: ^[0-9A-Fa-f:.]+$"), "addresses have a pattern");
 }
