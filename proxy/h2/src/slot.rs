@@ -201,6 +201,10 @@ impl Streams {
 
     pub(crate) fn insert(&mut self, id: u32) -> (Key, &mut Slot) {
         let place = self.free.pop().unwrap_or_else(|| {
+            if self.slots.is_empty() {
+                // Most connections that are idle had one stream at a time.
+                self.slots.reserve_exact(1);
+            }
             self.slots.push(Slot::default());
             self.slots.len() as u32 - 1
         });

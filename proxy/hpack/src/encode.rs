@@ -22,7 +22,7 @@ const SHORT_COOKIE: usize = 20;
 const LARGE_SHARE: usize = 2;
 
 /// Number of remembered hashes of fields that were not kept: those of some dozens of requests, in
-/// half a kilobyte.
+/// a quarter of a kilobyte.
 const SEEN: usize = 128;
 
 /// The longest string whose length is encoded in one octet.
@@ -51,8 +51,9 @@ pub struct Encoder {
     fields: Index,
     /// The names in the table that the static table lacks, by their hash.
     names: Index,
-    /// Hashes of fields that were seen and not kept. The hash determines the position.
-    seen: Box<[u32]>,
+    /// The upper halves of hashes of fields that were seen and not kept. The lower half determines
+    /// the position.
+    seen: Box<[u16]>,
     /// Our own limit on the table, in bytes.
     own_limit: usize,
     /// The lowest size since the last section, and whether to send an update.
@@ -192,8 +193,9 @@ impl Encoder {
         if self.seen.is_empty() {
             self.seen = vec![0; SEEN].into();
         }
+        let half = (field_hash >> 16) as u16;
         let last = &mut self.seen[field_hash as usize % SEEN];
-        std::mem::replace(last, field_hash) == field_hash
+        std::mem::replace(last, half) == half
     }
 
     fn keep(&mut self, field: &Field<'_>, field_hash: u32) {

@@ -10,13 +10,20 @@ use crate::table::{Entry, Table};
 /// Entries in a set. A hash belongs to one set, so a search examines at most this many.
 const WAYS: usize = 4;
 
+/// Sets at first: room for the fields of most connections, in 128 bytes.
+const FIRST_SETS: usize = 4;
+
 /// A set-associative cache from a hash to the number of the newest entry with that hash. It is not
 /// notified of evictions: an evicted entry is recognised by its old number. If a set overflows, its
 /// oldest entry can no longer be found. Then the section gets a few bytes longer, at no cost in
-/// time.
+/// time. It grows with the entries, so that an idle connection holds no more than it has used.
 #[derive(Debug, Default)]
 pub(crate) struct Index {
     sets: Box<[Set]>,
+    /// Entries noted since the sets were made.
+    noted: usize,
+    /// As many sets as there may be.
+    most: usize,
 }
 
 type Set = [IndexEntry; WAYS];
@@ -31,12 +38,11 @@ struct IndexEntry {
 impl Index {
     /// An index for a table with at most `entries`.
     pub(crate) fn new(entries: usize) -> Self {
-        let sets = (entries / WAYS).next_power_of_two();
-        Self { sets: vec![Set::default(); sets].into() }
+        Self { most: (entries / WAYS).next_power_of_two(), ..Self::default() }
     }
 
     pub(crate) fn is_unmade(&self) -> bool {
-        self.sets.is_empty()
+        self.most == 0
     }
 
     /// The index in the table of an entry with this hash for which `is` holds. 0 is the newest
@@ -60,15 +66,35 @@ impl Index {
     /// Records the newest entry of the table. It replaces an earlier entry with the same hash, or
     /// the oldest one of the set.
     pub(crate) fn note(&mut self, hash: u32, table: &Table) {
-        let number = table.inserted();
+        let is_full = self.noted >= self.sets.len() * WAYS / 2;
+        if is_full && self.sets.len() < self.most {
+            self.grow();
+        }
+        self.noted += 1;
+        self.put(IndexEntry { hash, number: table.inserted() });
+    }
+
+    fn put(&mut self, new: IndexEntry) {
         let last = self.sets.len() - 1;
-        let set = &mut self.sets[hash as usize & last];
-        let age = |entry: &IndexEntry| match entry.hash == hash {
+        let set = &mut self.sets[new.hash as usize & last];
+        let age = |entry: &IndexEntry| match entry.hash == new.hash {
             true => u32::MAX,
-            false => number.wrapping_sub(entry.number),
+            false => new.number.wrapping_sub(entry.number),
         };
         if let Some(oldest) = set.iter_mut().max_by_key(|entry| age(entry)) {
-            *oldest = IndexEntry { hash, number };
+            *oldest = new;
         }
+    }
+
+    /// Twice as many sets. What was noted is moved, oldest first.
+    #[cold]
+    fn grow(&mut self) {
+        let sets = (self.sets.len() * 2).clamp(FIRST_SETS.min(self.most), self.most);
+        let before = std::mem::replace(&mut self.sets, vec![Set::default(); sets].into());
+        let noted = before.iter().flatten().filter(|entry| entry.number != 0);
+        let mut noted: Vec<IndexEntry> = noted.copied().collect();
+        noted.sort_unstable_by_key(|entry| entry.number);
+        self.noted = noted.len();
+        noted.into_iter().for_each(|entry| self.put(entry));
     }
 }

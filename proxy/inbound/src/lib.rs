@@ -34,6 +34,7 @@ mod standing;
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
 use std::net::{IpAddr, SocketAddr};
+use std::pin::Pin;
 use std::rc::Rc;
 use std::sync::Arc;
 
@@ -151,6 +152,14 @@ impl Caller {
     }
 }
 
+/// How a connection is served to its end, once it is known what its client sends.
+enum Begun<'a> {
+    /// HTTP/1 of a client without a proxy.
+    Plain(Rc<Application>, Rc<Peer>, Rc<Caller>, Peeked<TcpStream>),
+    /// Anything else.
+    Boxed(Pin<Box<dyn Future<Output = ()> + 'a>>),
+}
+
 /// The client of a connection.
 #[derive(Debug)]
 pub(crate) struct Client {
@@ -195,12 +204,33 @@ impl Inbound {
 
     /// Serves one accepted connection to its end, as far as it is `admitted` once the client has
     /// shown who it is. `listener` is the address it was accepted on.
+    ///
+    /// Most connections are idle, so that this has room for an idle client of HTTP/1 without a proxy
+    /// alone. Everything else is in boxes.
     pub async fn serve(
+        &self,
+        stream: TcpStream,
+        ends: (SocketAddr, SocketAddr),
+        admitted: Admitted,
+    ) {
+        let begun = Box::pin(self.begin(stream, ends, &admitted)).await;
+        match begun {
+            None => {}
+            Some(Begun::Plain(application, edge, caller, client)) => {
+                let handlers = (&self.shared, &self.shared.plain);
+                http::serve_http1(handlers, &application, (&edge, caller), client).await;
+            }
+            Some(Begun::Boxed(served)) => served.await,
+        }
+    }
+
+    /// Finds out who the client is and what it sends. `None`: it is not served.
+    async fn begin(
         &self,
         mut stream: TcpStream,
         (address, listener): (SocketAddr, SocketAddr),
-        admitted: Admitted,
-    ) {
+        admitted: &Admitted,
+    ) -> Option<Begun<'_>> {
         let parts = &self.shared.parts;
         let destination = match self.destination(&stream, listener) {
             Ok(destination) => destination,
@@ -208,7 +238,7 @@ impl Inbound {
                 parts.registry.count(Counter::InboundDestinationMissing);
                 tracing::warn!(%error, "no original destination: is the workload captured?");
                 stream.reset_on_drop();
-                return;
+                return None;
             }
         };
         let rules = self.shared.rules_for(destination.port());
@@ -217,86 +247,114 @@ impl Inbound {
         let client = Client { identity: None, address, instance };
         let application = self.application(destination, client.address);
         let access = Access::new(&client, application.dialled().port());
-        // In boxes: idle connections of HTTP hold no room for it, nor for what relays bytes.
-        let accepted = accept::accept(&self.shared, &application, stream, &access, rules);
-        let accepted = Box::pin(accepted);
-        let Some(accepted) = accepted.await else { return };
-        if let Err(refusal) = admit(&admitted, &accepted, rules.mtls) {
+        let accepted = accept::accept(&self.shared, &application, stream, &access, rules).await?;
+        if let Err(refusal) = admit(admitted, &accepted, rules.mtls) {
             self.shared.refuse(&client, refusal);
-            return accepted.reset();
+            accepted.reset();
+            return None;
         }
         match accepted {
             Accepted::Mesh { stream, identity, protocol } => {
                 let client = Client { identity, ..client };
-                self.of_mesh(&client, &application, stream, (protocol, rules.declared)).await;
+                self.of_mesh(&client, application, stream, (protocol, rules.declared)).await
             }
             Accepted::Http { client: stream, protocol } => {
                 let edge = self.shared.edge(&client);
-                let caller = Caller::new(&client, access);
-                let handlers = &self.shared.plain;
-                let counted = (&edge, caller, false);
-                self.requests(counted, &application, stream, (protocol, handlers)).await;
+                let caller = Rc::new(Caller::new(&client, access));
+                Some(match protocol {
+                    Protocol::Http2 => self.http2((edge, caller, false), application, stream),
+                    _ => Begun::Plain(application, edge, caller, stream),
+                })
             }
             Accepted::Opaque { client: stream, server, tls } => {
                 let edge = self.shared.edge(&client);
-                let peer = (&*edge, &access);
-                let known = (server, tls);
-                Box::pin(opaque::serve(&self.shared, &application, peer, stream, known)).await;
+                Some(self.opaque((edge, access), application, stream, (server, tls)))
             }
             Accepted::Unreachable { client: stream, error } => {
                 let edge = self.shared.edge(&client);
                 opaque::unreachable(&self.shared, &edge, &error, application.dialled());
                 stream.reset();
+                None
             }
         }
     }
 
-    /// Serves another proxy: the protocol that it has agreed on, or, on a port of HTTP where it has agreed
-    /// on bytes, the version that they begin with.
+    /// What another proxy sends: the protocol that it has agreed on, or, on a port of HTTP where it has
+    /// agreed on bytes, the version that they begin with.
     async fn of_mesh(
         &self,
         client: &Client,
-        application: &Rc<Application>,
+        application: Rc<Application>,
         stream: TlsStream,
         (protocol, declared): (Protocol, Protocol),
-    ) {
+    ) -> Option<Begun<'_>> {
         let edge = self.shared.edge(client);
         let mut is_mesh = client.identity.is_some();
         let caller = Caller::new(client, Access::new(client, application.dialled().port()));
         let mut stream = Peeked::from(stream);
-        let protocol = match (protocol, declared) {
+        let detected = match (protocol, declared) {
             (Protocol::Opaque, Protocol::Http1 | Protocol::Http2) => {
                 // No header of the mesh is believed in what is sent as bytes.
                 is_mesh = false;
                 let limits = &self.shared.parts.limits;
                 let waits = Waits::declared_http(limits.idle, limits.head);
                 match stream.detect(declared, &waits).await {
-                    Ok(Verdict::Http1) => Protocol::Http1,
-                    Ok(Verdict::Http2) => Protocol::Http2,
+                    Ok(Verdict::Http1) => Ok(Protocol::Http1),
+                    Ok(Verdict::Http2) => Ok(Protocol::Http2),
                     // It has left, or was silent.
-                    Ok(_) => return,
-                    Err(error) => {
-                        tracing::debug!(%error, "a client's connection broke");
-                        return stream.reset();
-                    }
+                    Ok(_) => return None,
+                    Err(error) => Err(error),
                 }
             }
-            (Protocol::Opaque, _) => {
-                let tls = match self.own_tls(&mut stream, application).await {
-                    Ok(tls) => tls,
-                    Err(error) => {
-                        tracing::debug!(%error, "a client's connection broke");
-                        return stream.reset();
-                    }
-                };
-                let peer = (&*edge, &caller.access);
-                let relay = opaque::serve(&self.shared, application, peer, stream, (None, tls));
-                return Box::pin(relay).await;
-            }
-            (protocol, _) => protocol,
+            (Protocol::Opaque, _) => match self.own_tls(&mut stream, &application).await {
+                Ok(tls) => {
+                    let peer = (edge, caller.access);
+                    return Some(self.opaque(peer, application, stream, (None, tls)));
+                }
+                Err(error) => Err(error),
+            },
+            (protocol, _) => Ok(protocol),
         };
-        let handlers = &self.shared.meshed;
-        self.requests((&edge, caller, is_mesh), application, stream, (protocol, handlers)).await;
+        let caller = Rc::new(caller);
+        match detected {
+            Ok(Protocol::Http2) => Some(self.http2((edge, caller, is_mesh), application, stream)),
+            Ok(_) => Some(Begun::Boxed(Box::pin(async move {
+                let handlers = (&self.shared, &self.shared.meshed);
+                http::serve_http1(handlers, &application, (&edge, caller), stream).await;
+            }))),
+            Err(error) => {
+                tracing::debug!(%error, "a client's connection broke");
+                stream.reset();
+                None
+            }
+        }
+    }
+
+    /// Requests of HTTP/2. `is_mesh`: they are another proxy's.
+    fn http2<S: Io + 'static>(
+        &self,
+        (edge, caller, is_mesh): (Rc<Peer>, Rc<Caller>, bool),
+        application: Rc<Application>,
+        client: Peeked<S>,
+    ) -> Begun<'_> {
+        Begun::Boxed(Box::pin(async move {
+            let counted = (&edge, caller);
+            http::serve_http2(&self.shared, &application, counted, client, is_mesh).await;
+        }))
+    }
+
+    /// Bytes.
+    fn opaque<S: Io + 'static>(
+        &self,
+        (edge, access): (Rc<Peer>, Access),
+        application: Rc<Application>,
+        client: Peeked<S>,
+        known: (Option<Peeked<TcpStream>>, Option<OwnTls>),
+    ) -> Begun<'_> {
+        Begun::Boxed(Box::pin(async move {
+            let peer = (&*edge, &access);
+            opaque::serve(&self.shared, &application, peer, client, known).await;
+        }))
     }
 
     /// The TLS of the application that a client sends as bytes. It is read if policies depend on its
@@ -312,23 +370,6 @@ impl Inbound {
         }
         let verdict = stream.detect(Protocol::Opaque, &Waits::MESHED).await?;
         Ok(Some(own_tls::own_tls(&verdict, stream.bytes())))
-    }
-
-    /// Serves the requests of a client, of either version.
-    async fn requests<S: Io + 'static>(
-        &self,
-        (edge, caller, is_mesh): (&Rc<Peer>, Caller, bool),
-        application: &Rc<Application>,
-        client: Peeked<S>,
-        (version, handlers): (Protocol, &http::Http1Handlers<S>),
-    ) {
-        let counted = (edge, Rc::new(caller));
-        if version == Protocol::Http2 {
-            let served = http::serve_http2(&self.shared, application, counted, client, is_mesh);
-            Box::pin(served).await;
-        } else {
-            http::serve_http1((&self.shared, handlers), application, counted, client).await;
-        }
     }
 
     /// Applies a changed policy to what is in progress. To be called when it has changed.
