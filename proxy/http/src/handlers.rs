@@ -44,7 +44,9 @@ struct Desk<J, R> {
 
 impl<J: 'static, R: 'static> Handlers<J, R> {
     /// Without a handler. Each that is made does `serve` with its jobs.
-    pub fn new<F: Future<Output = R> + 'static>(serve: fn(J) -> F) -> Self {
+    ///
+    /// `serve` is no function pointer: what it returns is kilobytes large, and would be moved for each job.
+    pub fn new(serve: impl AsyncFn(J) -> R + Copy + 'static) -> Self {
         let make = move || {
             let desk = Rc::new(Desk { job: Cell::new(None), outcome: Cell::new(None) });
             let own = Rc::clone(&desk);

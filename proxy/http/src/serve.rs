@@ -30,10 +30,12 @@ pub enum After {
 
 /// Serves requests until the client is done: `request` serves each one whose first byte is here, mostly by
 /// [`serve_begun`]. Once `leave` is ready, a client that sends nothing is done.
+///
+/// The connection is in a box, since it is passed on several times for each request.
 pub async fn serve<S: Io>(
-    mut client: Conn<S>,
+    mut client: Box<Conn<S>>,
     (limits, leave): (&Limits, impl Future<Output = ()>),
-    mut request: impl AsyncFnMut(Conn<S>) -> (Conn<S>, After),
+    mut request: impl AsyncFnMut(Box<Conn<S>>) -> (Box<Conn<S>>, After),
 ) {
     let (mut leave, mut left) = (pin!(leave), false);
     while client.request_begins(limits.idle, leave.as_mut(), &mut left).await {

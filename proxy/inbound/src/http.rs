@@ -37,10 +37,10 @@ const MAX_TRIES: usize = 3;
 const GRPC_DEADLINE_EXCEEDED: u8 = 4;
 
 /// A connection on which a request of HTTP/1 has begun, with what it is served by.
-pub(crate) type BegunOn<S> = (Rc<Shared>, Rc<Application>, (Rc<Peer>, Rc<Caller>), Conn<S>);
+pub(crate) type BegunOn<S> = (Rc<Shared>, Rc<Application>, (Rc<Peer>, Rc<Caller>), Box<Conn<S>>);
 
 /// What serves a request of an HTTP/1 client.
-pub(crate) type Http1Handlers<S> = Handlers<BegunOn<S>, (Conn<S>, After)>;
+pub(crate) type Http1Handlers<S> = Handlers<BegunOn<S>, (Box<Conn<S>>, After)>;
 
 /// Serves the requests of an HTTP/1 client until it is done.
 pub(crate) async fn serve_http1<S: Io + 'static>(
@@ -50,7 +50,7 @@ pub(crate) async fn serve_http1<S: Io + 'static>(
     client: Peeked<S>,
 ) {
     let (first, client) = client.into_parts();
-    let client = Conn::with_received(client, &first);
+    let client = Box::new(Conn::with_received(client, &first));
     drop(first);
     let request = |client| {
         let counted = (Rc::clone(edge), Rc::clone(&caller));
@@ -63,7 +63,7 @@ pub(crate) async fn serve_http1<S: Io + 'static>(
 /// Serves one request of an HTTP/1 client.
 pub(crate) async fn serve_request<S: Io>(
     (shared, application, (edge, caller), mut client): BegunOn<S>,
-) -> (Conn<S>, After) {
+) -> (Box<Conn<S>>, After) {
     let (shared, edge) = (&*shared, &*edge);
     let forward = async |client: &mut Conn<S>, request: &RequestHead| {
         let _busy = shared.parts.activity.enter();

@@ -13,7 +13,7 @@ use crate::forward::{Forwarded, forward};
 use crate::request::OfHttp1;
 
 /// A connection on which a request of HTTP/1 has begun, and where it goes.
-pub(crate) type Begun = (Rc<Shared>, Rc<Destination>, Conn<TcpStream>);
+pub(crate) type Begun = (Rc<Shared>, Rc<Destination>, Box<Conn<TcpStream>>);
 
 /// Serves the requests of an HTTP/1 client until it is done.
 pub(crate) async fn serve_http1(
@@ -22,7 +22,7 @@ pub(crate) async fn serve_http1(
     client: Peeked<TcpStream>,
 ) {
     let (first, client) = client.into_parts();
-    let client = Conn::with_received(client, &first);
+    let client = Box::new(Conn::with_received(client, &first));
     drop(first);
     let request =
         |client| shared.handlers.serve((Rc::clone(shared), Rc::clone(destination), client));
@@ -33,7 +33,7 @@ pub(crate) async fn serve_http1(
 /// Serves one request of an HTTP/1 client.
 pub(crate) async fn serve_request(
     (shared, destination, mut client): Begun,
-) -> (Conn<TcpStream>, After) {
+) -> (Box<Conn<TcpStream>>, After) {
     let (shared, destination) = (&shared, &*destination);
     let forward = async |client: &mut Conn<TcpStream>, head: &RequestHead| {
         let _busy = shared.activity.enter();

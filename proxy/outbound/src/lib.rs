@@ -125,7 +125,7 @@ pub(crate) struct Shared {
     /// The tasks that serve requests of HTTP/2 clients.
     pub(crate) tasks: Rc<Tasks<http::Job>>,
     /// What serves a request of an HTTP/1 client.
-    pub(crate) handlers: Handlers<http::Begun, (Conn<TcpStream>, After)>,
+    pub(crate) handlers: Handlers<http::Begun, (Box<Conn<TcpStream>>, After)>,
     /// The services that routes send requests to.
     pub(crate) targets: Targets,
     random: Cell<u64>,

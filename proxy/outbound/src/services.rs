@@ -58,7 +58,7 @@ impl ServicePort {
             }
             return;
         }
-        let request = async |mut client: Conn<DuplexStream>| {
+        let request = async |mut client: Box<Conn<DuplexStream>>| {
             let forward = async |client: &mut Conn<DuplexStream>, head: &RequestHead| {
                 let mut request = OfHttp1 { client, head, of_http2: false };
                 match forward(&shared, &destination, &mut request).await {
@@ -73,7 +73,7 @@ impl ServicePort {
             let after = serve_begun(&mut client, &shared.limits, forward, refused).await;
             (client, after)
         };
-        leno_http::serve(Conn::new(client), (&shared.limits, pending()), request).await;
+        leno_http::serve(Box::new(Conn::new(client)), (&shared.limits, pending()), request).await;
     }
 
     /// Closes idle connections that are too old. To be called every few seconds.

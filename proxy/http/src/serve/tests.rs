@@ -14,7 +14,7 @@ async fn served(said: &[u8]) -> (String, Vec<String>, Option<(u16, &'static str)
     let (accepted, _) = listener.accept().await.unwrap();
     let (targets, mut refused) = (RefCell::new(Vec::new()), None);
     let limits = Limits::default();
-    let request = async |mut client: Conn<TcpStream>| {
+    let request = async |mut client: Box<Conn<TcpStream>>| {
         let forward = async |client: &mut Conn<TcpStream>, request: &RequestHead| {
             let target = request.view(client.received()).target();
             targets.borrow_mut().push(String::from_utf8_lossy(target).into_owned());
@@ -25,7 +25,7 @@ async fn served(said: &[u8]) -> (String, Vec<String>, Option<(u16, &'static str)
         (client, after)
     };
     let stays = std::future::pending();
-    let serving = serve(Conn::new(accepted), (&limits, stays), request);
+    let serving = serve(Box::new(Conn::new(accepted)), (&limits, stays), request);
     let talking = async {
         client.write_all(said).await.unwrap();
         client.shutdown().await.unwrap();
@@ -49,7 +49,7 @@ async fn requests_are_served_until_the_client_is_done() {
 async fn left_with(said: &[u8], then: &[u8]) -> String {
     let (mut client, accepted) = tokio::io::duplex(1024);
     let limits = Limits::default();
-    let request = async |mut client: Conn<DuplexStream>| {
+    let request = async |mut client: Box<Conn<DuplexStream>>| {
         let forward = async |client: &mut Conn<DuplexStream>, request: &RequestHead| {
             client.fail(request, 503, "nobody").await
         };
@@ -59,7 +59,8 @@ async fn left_with(said: &[u8], then: &[u8]) -> String {
     let (ask, asked) = tokio::sync::oneshot::channel::<()>();
     let leave = async { drop(asked.await) };
     client.write_all(said).await.unwrap();
-    let mut serving = std::pin::pin!(serve(Conn::new(accepted), (&limits, leave), request));
+    let mut serving =
+        std::pin::pin!(serve(Box::new(Conn::new(accepted)), (&limits, leave), request));
     let context = &mut std::task::Context::from_waker(std::task::Waker::noop());
     assert!(serving.as_mut().poll(context).is_pending(), "it has read what there is");
     ask.send(()).unwrap();
