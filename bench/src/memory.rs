@@ -32,6 +32,9 @@ pub(crate) struct Args {
     /// Proxies of each kind that run beside each other, as on a node; figures are those of all together
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=200))]
     copies: u16,
+    /// An earlier build of leno-proxy, for the proxy "before"
+    #[arg(long, value_name = "PATH")]
+    before: Option<PathBuf>,
     /// Where the records go
     #[arg(long, default_value = "target/bench-memory.json")]
     out: PathBuf,
@@ -88,7 +91,8 @@ pub(crate) fn run(args: &Args) -> Result<bool> {
 }
 
 fn measure(name: &str, args: &Args, server: &Listening) -> Result<Record> {
-    let mesh = mesh::named(name, &Choices::default())?;
+    let choices = Choices { before: args.before.clone(), ..Choices::default() };
+    let mesh = mesh::named(name, &choices)?;
     let found = mesh.find()?;
     let program = found.program.context("there is no process to measure")?;
     let behind = (server.address, scenario::find(SCENARIO)?.protocol);

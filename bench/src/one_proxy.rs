@@ -24,7 +24,8 @@ const RATE: f64 = 8000.0;
 const CONNECTIONS: usize = 32;
 
 /// The proxies that are measured alone.
-pub(crate) const PROXIES: [&str; 5] = ["leno", "haproxy", "nginx", "envoy", "none"];
+pub(crate) const PROXIES: [&str; 7] =
+    ["leno", "leno-proxy", "before", "haproxy", "nginx", "envoy", "none"];
 
 /// Options that both commands have.
 #[derive(Debug, clap::Args)]
@@ -47,6 +48,9 @@ pub(crate) struct Rounds {
     /// The directory of the records; by default one of its own below target
     #[arg(long, value_name = "DIR")]
     out: Option<PathBuf>,
+    /// An earlier build of leno-proxy, for the proxy "before"
+    #[arg(long, value_name = "PATH")]
+    before: Option<PathBuf>,
 }
 
 #[derive(Debug, clap::Args)]
@@ -114,7 +118,8 @@ fn run(
     };
     let interrupt = Interrupt::default();
     raise_on_signals(&interrupt)?;
-    let meshes = proxies.iter().map(|name| mesh::named(name, &Choices::default()));
+    let choices = Choices { before: args.before.clone(), ..Choices::default() };
+    let meshes = proxies.iter().map(|name| mesh::named(name, &choices));
     let mut run = LabRun { options, meshes: meshes.collect::<Result<_, _>>()? };
     lab::run(&mut run, &interrupt, &mut |line| eprintln!("{line}"))?;
     print!("{}", tables(&Summary::of(&record::read(&out)?)));

@@ -19,7 +19,7 @@ use clap::Subcommand;
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
     List(list::List),
-    Run(run::Run),
+    Run(Box<run::Run>),
     Report(report::Report),
     Compare(compare::Compare),
     Resources(resources::Resources),

@@ -86,6 +86,10 @@ pub(crate) struct Run {
     #[arg(long, value_name = "PATH")]
     linkerd2_proxy: Option<PathBuf>,
 
+    /// An earlier build of leno-proxy, for the mesh "before"
+    #[arg(long, value_name = "PATH")]
+    before: Option<PathBuf>,
+
     /// The real application of the scenario, instead of the suite's own: a folder with a program or
     /// a jar for each service, such as webui.jar; with --context a file with an image for each,
     /// which `leno bench list --application SCENARIO` prints
@@ -134,6 +138,7 @@ pub(super) fn run(args: &Run) -> Result<bool> {
         envoy: args.envoy.clone(),
         ztunnel: args.ztunnel.clone(),
         linkerd2_proxy: args.linkerd2_proxy.clone(),
+        before: args.before.clone(),
     };
     let options = Options {
         scenarios,

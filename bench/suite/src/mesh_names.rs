@@ -10,6 +10,11 @@ pub const LAB: &[(&str, &str)] = &[
     ("leno-ebpf", "Leno, captured by kernel programs"),
     ("leno-nftables", "Leno, captured by nftables rules"),
     ("leno-iptables", "Leno, captured by iptables rules"),
+    (
+        "leno-proxy",
+        "Leno's proxy beside each workload, configured by a file, without a control plane",
+    ),
+    ("before", "an earlier build of Leno's proxy in the same place, named with --before"),
     ("envoy", "Istio's proxy beside each workload, mTLS between them"),
     ("haproxy", "HAProxy beside each workload, mTLS between them"),
     ("nginx", "nginx beside each workload, mTLS between them"),

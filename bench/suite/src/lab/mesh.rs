@@ -2,6 +2,7 @@
 //! lab runs a proxy of that mesh beside each workload and captures its traffic with Leno's capture.
 
 pub(crate) mod adapter;
+mod alone;
 pub mod certificates;
 mod envoy;
 mod haproxy;
@@ -29,6 +30,8 @@ pub struct Choices {
     pub ztunnel: Option<PathBuf>,
     /// Path of linkerd2-proxy, which has no installer either.
     pub linkerd2_proxy: Option<PathBuf>,
+    /// Path of an earlier build of Leno's proxy.
+    pub before: Option<PathBuf>,
 }
 
 /// Looks up a mesh by its name.
@@ -38,6 +41,8 @@ pub struct Choices {
 pub fn named(name: &str, choices: &Choices) -> Result<Box<dyn Mesh>, Error> {
     Ok(match name {
         NONE => Box::new(leno::None),
+        "leno-proxy" => Box::new(alone::Alone::of_this_build()),
+        "before" => Box::new(alone::Alone::before(choices.before.clone())),
         "envoy" => Box::new(envoy::Envoy { given: choices.envoy.clone() }),
         "haproxy" => Box::new(haproxy::Haproxy),
         "nginx" => Box::new(nginx::Nginx),

@@ -69,9 +69,10 @@ pub fn rows_of_other_figures(cells: &[&Cell]) -> Vec<Vec<String>> {
             |ratio: Interval| format!("{:.2} ({:.2} to {:.2})", ratio.value, ratio.low, ratio.high);
         cell.cpu_ratios[nth].map_or_else(|| "-".into(), text)
     };
-    let columns: [(&str, OtherColumn); 10] = [
-        ("CPU / HAPROXY", &|cell| ratio(cell, 0)),
-        ("CPU / ENVOY", &|cell| ratio(cell, 1)),
+    let columns: [(&str, OtherColumn); 11] = [
+        ("CPU / BEFORE", &|cell| ratio(cell, 0)),
+        ("CPU / HAPROXY", &|cell| ratio(cell, 1)),
+        ("CPU / ENVOY", &|cell| ratio(cell, 2)),
         ("CONNECTIONS", &|cell| {
             known(cell.beside.connections, format!("{:.0}", cell.beside.connections))
         }),
