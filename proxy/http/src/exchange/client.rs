@@ -94,6 +94,25 @@ pub(super) trait ClientEnd {
 pub(super) struct FromConn<'r, C> {
     pub(super) conn: &'r mut Conn<C>,
     pub(super) request: &'r RequestHead,
+    /// What the request asks for, if it may be upgraded.
+    pub(super) upgrade: Option<Box<AskedUpgrade>>,
+}
+
+/// The upgrade that a request asks for. It is copied before the body is forwarded, because the head leaves the
+/// connection's buffer with the body, and the server may respond later.
+pub(super) struct AskedUpgrade {
+    /// The values of `Upgrade`.
+    pub(super) protocols: Vec<Box<[u8]>>,
+    /// The `Sec-WebSocket-Accept` of its key.
+    pub(super) accept: Option<[u8; websocket::ACCEPT_BYTES]>,
+}
+
+impl AskedUpgrade {
+    fn of(view: RequestView<'_>) -> Box<Self> {
+        let protocols = view.values("upgrade").map(Box::from).collect();
+        let accept = view.header("sec-websocket-key").and_then(websocket::accept);
+        Box::new(Self { protocols, accept })
+    }
 }
 
 impl<C: Io> OnConn for FromConn<'_, C> {
@@ -106,7 +125,10 @@ impl<C: Io> OnConn for FromConn<'_, C> {
 
 impl<'r, C: Io> FromConn<'r, C> {
     pub(super) fn new(conn: &'r mut Conn<C>, request: &'r RequestHead) -> Self {
-        Self { conn, request }
+        // After a try that failed late the head is gone, and the exchange ends before it needs this.
+        let upgrade = (request.upgrade() && !conn.lost)
+            .then(|| AskedUpgrade::of(request.view(conn.received.bytes())));
+        Self { conn, request, upgrade }
     }
 
     /// Fails if bytes of the request were used up by an earlier try.

@@ -68,9 +68,11 @@ impl<C: Io, S: Io, J: Judge> Heads for Http1ToHttp1<'_, '_, '_, C, S, J> {
 impl<C: Io, S: Io, J: Judge> Http1Heads for Http1ToHttp1<'_, '_, '_, C, S, J> {
     fn is_granted(&self) -> bool {
         let response = self.server.head.view(self.server.conn.received.bytes());
-        let request = self.client.request.view(self.client.conn.received.bytes());
-        self.client.request.upgrade()
-            && grants(response.values("upgrade"), request.values("upgrade"))
+        let asked = self.client.upgrade.as_deref();
+        asked.is_some_and(|asked| {
+            let protocols = asked.protocols.iter().map(|protocol| &**protocol);
+            grants(response.values("upgrade"), protocols)
+        })
     }
 
     fn forward_interim(&mut self) -> Result<(), Failure> {

@@ -24,7 +24,7 @@ use crate::failure::{Cause, Failure, Place};
 use crate::grpc;
 use crate::head::{Framing, HeadError, RequestHead, ResponseView, Version};
 use crate::translate::response::{self, ToH1};
-use crate::translate::{Carried, request, websocket};
+use crate::translate::{Carried, request};
 use crate::writer::Rendered;
 
 /// Relays `request`, which [`Conn::read_request`] has just found on `client`, to a new stream of
@@ -162,9 +162,8 @@ impl<C: Io, J: Judge> Http1ToHttp2<'_, '_, '_, C, J> {
 
     fn begin_upgrade(&mut self, head: &Head, carried: Option<&[u8]>) -> Result<(), Failure> {
         let protocol: SmallVec<[u8; 16]> = self.server.protocol.take().unwrap_or_default();
-        let request = self.client.request.view(self.client.conn.received.bytes());
-        let accept = request.header("sec-websocket-key").and_then(websocket::accept);
-        let accept = accept.as_ref().map(|accept| &accept[..]);
+        let accept = self.client.upgrade.as_deref().and_then(|asked| asked.accept.as_ref());
+        let accept = accept.map(|accept| &accept[..]);
         let accept = accept.filter(|_| protocol.eq_ignore_ascii_case(b"websocket"));
         let rendered =
             response::to_switch(head, &protocol, accept, carried).map_err(refused_head)?;
