@@ -11,6 +11,16 @@
 //!
 //! It does not know sockets, TLS or the state of a stream.
 
+#![cfg_attr(
+    not(test),
+    deny(
+        clippy::arithmetic_side_effects,
+        clippy::indexing_slicing,
+        clippy::panic,
+        clippy::unwrap_used
+    )
+)]
+
 pub mod decode;
 pub mod encode;
 pub mod ext_authz;

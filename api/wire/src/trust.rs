@@ -37,7 +37,7 @@ pub fn bundle_hash<T: AsRef<[u8]>>(roots: &[T]) -> String {
         context.update(root);
     }
     let digest = context.finish();
-    digest.as_ref()[..HASH_BYTES].iter().fold(String::new(), |mut text, byte| {
+    digest.as_ref().iter().take(HASH_BYTES).fold(String::new(), |mut text, byte| {
         write!(text, "{byte:02x}").expect("writing to a String cannot fail");
         text
     })

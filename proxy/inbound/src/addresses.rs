@@ -9,6 +9,7 @@
 //!                                └─ no answer, or a client with an identity of the mesh
 //!                                   that discovery does not know yet ─► deny rules match
 //! ```
+#![expect(clippy::arithmetic_side_effects, reason = "a constant wait after an instant")]
 
 use std::net::IpAddr;
 use std::time::Duration;

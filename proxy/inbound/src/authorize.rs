@@ -159,10 +159,10 @@ impl LogBudget {
             self.logged.set(0);
         }
         if self.logged.get() >= MAX_LOGGED {
-            self.left_out.set(self.left_out.get() + 1);
+            self.left_out.set(self.left_out.get().saturating_add(1));
             return None;
         }
-        self.logged.set(self.logged.get() + 1);
+        self.logged.set(self.logged.get().saturating_add(1));
         Some(self.left_out.take())
     }
 }
@@ -233,7 +233,7 @@ impl Policies {
 
     fn count(&self, policy: PolicyIndex) {
         if let Some(counter) = self.counters.get(policy.position()) {
-            counter.set(counter.get() + 1);
+            counter.set(counter.get().wrapping_add(1));
         }
     }
 
@@ -504,7 +504,7 @@ impl Access {
             other => other.label().to_owned(),
         };
         let counter = shared.parts.registry.authorization("end", &reason);
-        counter.set(counter.get() + 1);
+        counter.set(counter.get().wrapping_add(1));
         if let Some(left_out) = shared.log.take() {
             tracing::warn!(
                 reason,
@@ -569,7 +569,7 @@ impl Access {
                 return Ok(());
             }
             AuthorizationDecision::Permitted(None) => {
-                policies.default.set(policies.default.get() + 1);
+                policies.default.set(policies.default.get().wrapping_add(1));
                 return Ok(());
             }
             AuthorizationDecision::Denied(denial) => denial,
@@ -584,7 +584,7 @@ impl Access {
             }
             _ => {
                 let counter = shared.parts.registry.authorization("deny", reason);
-                counter.set(counter.get() + 1);
+                counter.set(counter.get().wrapping_add(1));
                 String::new()
             }
         };

@@ -105,7 +105,7 @@ pub(crate) struct Place<'s>(&'s Cell<usize>);
 pub(crate) fn place(taken: &Cell<usize>) -> Option<Place<'_>> {
     let is_free = taken.get() < MAX_ASKED;
     is_free.then(|| {
-        taken.set(taken.get() + 1);
+        taken.set(taken.get().saturating_add(1));
         Place(taken)
     })
 }
@@ -198,7 +198,7 @@ pub(crate) fn without_body(
     what: &str,
 ) -> Denied {
     for authorizer in authorizers.iter().filter(|authorizer| authorizer.of.body.is_some()) {
-        authorizer.failed.set(authorizer.failed.get() + 1);
+        authorizer.failed.set(authorizer.failed.get().wrapping_add(1));
         access.log_external(shared, (&authorizer.policy, reason), what);
     }
     failed(status, reason)
@@ -257,7 +257,7 @@ impl Questions {
                 Ok(Decided::Denied(_)) => &authorizer.denied,
                 Err(_) => &authorizer.failed,
             };
-            counter.set(counter.get() + 1);
+            counter.set(counter.get().wrapping_add(1));
             match decided {
                 Ok(Decided::Permitted { set, on_response }) => {
                     grants.set.retain(|line| {

@@ -152,7 +152,7 @@ async fn forward<S: Io>(
     let begun = shared.parts.registry.begin(head.version().as_str(), head.method(), head.target());
     let mut changed = pin!(shared.changes.notified());
     // The exchange lets go of it before it ends. Such clients are outside of the mesh, where a copy is cheap.
-    let kept: Box<[u8]> = client.received()[..request.len()].into();
+    let kept: Box<[u8]> = client.received().get(..request.len()).unwrap_or_default().into();
     let Permit { until, authorizers, grants } = match caller.access.request(shared, head).await {
         Ok(permit) => permit,
         Err(denied) => {
@@ -406,9 +406,9 @@ async fn to_http2(
 ) -> Result<Exchange, (u16, &'static str)> {
     let shared = permitted.shared;
     let registry = &shared.parts.registry;
-    let mut tries = 0;
+    let mut tries = 0_usize;
     loop {
-        tries += 1;
+        tries = tries.saturating_add(1);
         let lent = application.stream(call.deadline());
         let lent = match unless_gone(lent, |cx| call.poll_gone(cx)).await {
             Ok(Ok(lent)) => lent,

@@ -17,6 +17,16 @@
 //! Read first: [`Inbound`], then `accept` (which client), `authorize` (what it may do), `external` (what is asked of others), `standing` (what ends
 //! when it no longer may) and `application` (where that listens).
 
+#![cfg_attr(
+    not(test),
+    deny(
+        clippy::arithmetic_side_effects,
+        clippy::indexing_slicing,
+        clippy::panic,
+        clippy::unwrap_used
+    )
+)]
+
 mod accept;
 mod addresses;
 mod application;

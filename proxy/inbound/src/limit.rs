@@ -146,7 +146,10 @@ impl RateLimits {
                 State::Own(own) => {
                     let evicted = own.evicted();
                     let verdict = own.check(value, now);
-                    registry.count_many(Counter::RateLimitKeysEvicted, own.evicted() - evicted);
+                    registry.count_many(
+                        Counter::RateLimitKeysEvicted,
+                        own.evicted().wrapping_sub(evicted),
+                    );
                     verdict
                 }
                 State::Shared(shared) => self.of_shared(registry, shared, now),

@@ -44,7 +44,9 @@ pub(crate) struct Expiry(Option<Pin<Box<Sleep>>>);
 impl Expiry {
     /// `until`: from the beginning of 1970, the last moment at which the token is valid.
     pub(crate) fn new(until: Option<Duration>) -> Self {
-        let left = |until: Duration| until.saturating_sub(bearer::now()) + Duration::from_millis(1);
+        let left = |until: Duration| {
+            until.saturating_sub(bearer::now()).saturating_add(Duration::from_millis(1))
+        };
         Self(until.map(|until| Box::pin(sleep(left(until).min(LONGEST_SLEEP)))))
     }
 

@@ -315,7 +315,7 @@ impl<'a, R: Hedgeable> Attempts<'a, R> {
 
     /// One try; none where there is to be another one.
     async fn attempt(&mut self, pick: Pick<Remote>) -> Option<Forwarded> {
-        self.tries += 1;
+        self.tries = self.tries.saturating_add(1);
         let sending = self.sending();
         let deadline = sending.deadline();
         let response_by = self.plan.response_by(self.policy);

@@ -68,10 +68,10 @@ where
             return Poll::Ready(read.map(drop).map_err(server_broke));
         }
         let kept = client.bytes();
-        if *sent < kept.len() {
-            let written = Pin::new(server.stream_mut()).poll_write(cx, &kept[*sent..]);
+        if let Some(unsent) = kept.get(*sent..).filter(|unsent| !unsent.is_empty()) {
+            let written = Pin::new(server.stream_mut()).poll_write(cx, unsent);
             match ready!(written) {
-                Ok(n) => *sent += n,
+                Ok(n) => *sent = sent.saturating_add(n),
                 // Why it takes no more may have come meanwhile.
                 Err(error) => {
                     let reason = match server.poll_peek(cx) {

@@ -13,6 +13,16 @@
 //! Read first: [`Outbound`], then `destination` (what an address means) and `backends` (the
 //! endpoints behind it, with their pools).
 
+#![cfg_attr(
+    not(test),
+    deny(
+        clippy::arithmetic_side_effects,
+        clippy::indexing_slicing,
+        clippy::panic,
+        clippy::unwrap_used
+    )
+)]
+
 mod backends;
 #[cfg(test)]
 mod causes;
@@ -228,7 +238,7 @@ impl Outbound {
         if has_moved || self.shared.is_leaving.get() != is_leaving {
             self.shared.place.replace(policy.place.clone());
             self.shared.is_leaving.set(is_leaving);
-            self.shared.moved.set(self.shared.moved.get() + 1);
+            self.shared.moved.set(self.shared.moved.get().wrapping_add(1));
         }
     }
 

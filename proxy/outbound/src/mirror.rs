@@ -77,7 +77,7 @@ pub(crate) async fn send<R: Request>(
                     bytes: bytes.clone(),
                     of_http2,
                 };
-                shared.mirrors.set(shared.mirrors.get() + 1);
+                shared.mirrors.set(shared.mirrors.get().saturating_add(1));
                 mirrors.0.push(spawn_contained(copy.run()).abort_handle());
             }
         }

@@ -369,11 +369,16 @@ impl Opened {
         let _busy = shared.activity.enter();
         let edge = Rc::clone(self.pick.endpoint().edge(shared));
         edge.tcp_opened();
-        let bytes = Cell::new((sent as u64, 0));
+        let bytes = Cell::new((sent as u64, 0_u64));
         let moved = |side, n| {
             let (n, (from, to)) = (n as u64, bytes.get());
-            bytes.set(if side == Side::A { (from + n, to) } else { (from, to + n) });
-            edge.moved(side == Side::A, n);
+            let is_sent = side == Side::A;
+            bytes.set(if is_sent {
+                (from.wrapping_add(n), to)
+            } else {
+                (from, to.wrapping_add(n))
+            });
+            edge.moved(is_sent, n);
         };
         let relay = leno_transport::relay(client, self.server, self.idle, moved);
         let relayed = match self.within {
@@ -397,7 +402,7 @@ impl Opened {
         }
         tracing::debug!(ended = relayed.ended.reason(), "opaque connection ended");
         let mut relay = relay_of(attempts.original, &attempts.tls, started, &relayed);
-        relay.bytes.0 += sent as u64;
+        relay.bytes.0 = relay.bytes.0.wrapping_add(sent as u64);
         if matches!(relayed.ended, Ended::Idle) {
             edge.error(relayed.ended.reason());
         }

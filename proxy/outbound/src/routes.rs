@@ -8,6 +8,10 @@
 //!
 //! A change of routes makes a new [`Routes`]; requests that are under way keep the one they began
 //! with, and its targets keep their pools where the new one has them too.
+#![expect(
+    clippy::indexing_slicing,
+    reason = "rules and backends that the routes themselves have chosen"
+)]
 
 mod answer;
 mod applied;

@@ -4,6 +4,10 @@
 //! client ─► first bytes, where names matter ─► server name ─► route ─┬─ backend ─► relayed as bytes
 //!                                                                    └─ none ────► refused
 //! ```
+#![expect(
+    clippy::indexing_slicing,
+    reason = "rules and backends that the routes themselves have chosen"
+)]
 
 use std::net::SocketAddr;
 use std::rc::Rc;

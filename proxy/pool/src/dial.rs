@@ -6,6 +6,7 @@
 //!                     └─ too many connect already: waits for one of them to end
 //! connected, and no request waits any more ─► the pool, for the next one
 //! ```
+#![expect(clippy::arithmetic_side_effects, reason = "a wait with a bound after an instant")]
 
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
@@ -95,7 +96,7 @@ impl<S: Io + 'static, E: 'static> Dialer<S, E> {
             let (sender, receiver) = oneshot::channel();
             let mut waiter = Waiter { state: &self.state, receiver };
             if self.state.enqueue(sender) {
-                self.state.connecting.set(self.state.connecting.get() + 1);
+                self.state.connecting.set(self.state.connecting.get().saturating_add(1));
                 let under_way = UnderWay { state: Rc::clone(&self.state) };
                 let connecting = connect();
                 spawn_contained(async move { under_way.end(connecting.await) });
@@ -177,7 +178,7 @@ impl<S: Io, E> UnderWay<S, E> {
 
 impl<S: Io, E> Drop for UnderWay<S, E> {
     fn drop(&mut self) {
-        let connecting = self.state.connecting.get() - 1;
+        let connecting = self.state.connecting.get().saturating_sub(1);
         self.state.connecting.set(connecting);
         self.state.waiting.borrow_mut().retain(|sender| !sender.is_closed());
         // Some requests have no attempt of their own: one of them is to make one.

@@ -1,4 +1,5 @@
 //! Connections to a server that wait for another request.
+#![expect(clippy::arithmetic_side_effects, reason = "a wait with a bound after an instant")]
 
 use std::cell::RefCell;
 use std::time::Duration;

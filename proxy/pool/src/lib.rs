@@ -13,6 +13,16 @@
 //!
 //! Read first: [`Pool`], which chooses the version.
 
+#![cfg_attr(
+    not(test),
+    deny(
+        clippy::arithmetic_side_effects,
+        clippy::indexing_slicing,
+        clippy::panic,
+        clippy::unwrap_used
+    )
+)]
+
 mod dial;
 mod idle;
 mod shared;

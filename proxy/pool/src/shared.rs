@@ -1,4 +1,5 @@
 //! HTTP/2 connections to a server, each shared by many requests.
+#![expect(clippy::arithmetic_side_effects, reason = "a wait with a bound after an instant")]
 
 use std::cell::{Cell, RefCell};
 use std::future::{Future, poll_fn};

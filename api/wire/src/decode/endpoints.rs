@@ -121,18 +121,18 @@ fn take_step(
         let list = lists.iter_mut().find(|(port, _)| u32::from(*port) == number);
         let (_, list) = list.ok_or(DecodeError::Missing("port of a change"))?;
         let old = std::mem::take(list);
-        let mut position = 0;
+        let mut position = 0_usize;
         while let Some(splice) = splices.next_if(|splice| splice.port == number) {
             let error =
                 || DecodeError::Number { field: "position of a change", number: splice.at.into() };
             let kept = index(splice.at).checked_sub(list.len()).ok_or_else(error)?;
-            let end = position + kept;
+            let end = position.checked_add(kept).ok_or_else(error)?;
             list.extend_from_slice(old.get(position..end).ok_or_else(error)?);
-            position = end + index(splice.removed);
+            position = end.checked_add(index(splice.removed)).ok_or_else(error)?;
             if position > old.len() {
                 return Err(error());
             }
-            bounded("endpoints", list.len() + splice.added.len(), MAX_ENDPOINTS)?;
+            bounded("endpoints", list.len().saturating_add(splice.added.len()), MAX_ENDPOINTS)?;
             for added in splice.added {
                 list.push(match added.like {
                     0 => texts.endpoint(added, service)?,
@@ -140,7 +140,7 @@ fn take_step(
                 });
             }
         }
-        list.extend_from_slice(&old[position..]);
+        list.extend_from_slice(old.get(position..).unwrap_or_default());
     }
     Ok(())
 }

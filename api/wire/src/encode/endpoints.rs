@@ -1,4 +1,9 @@
 //! Encodes endpoints of services, complete or as changes of what a proxy holds.
+#![expect(
+    clippy::arithmetic_side_effects,
+    clippy::indexing_slicing,
+    reason = "positions within two lists of this process, not bytes of the network"
+)]
 
 use std::collections::{HashMap, HashSet};
 use std::hash::Hash;

@@ -290,7 +290,7 @@ impl GrpcConnection {
         message: Bytes,
         timeout: Duration,
     ) -> Result<CheckAnswer, AskError> {
-        let mut framed = BytesMut::with_capacity(FRAME + message.len());
+        let mut framed = BytesMut::with_capacity(FRAME.saturating_add(message.len()));
         framed.put_u8(0);
         framed.put_u32(message.len().try_into().map_err(|_| AskError::Request)?);
         framed.put(message);

@@ -99,14 +99,15 @@ impl<R: Hedgeable> Attempts<'_, R> {
             self.hedge = None;
             return self.attempt(first).await;
         };
-        self.tries += 1;
+        self.tries = self.tries.saturating_add(1);
         let tried = self.tried.len();
         let (pick, last) = self.run_copies(&mut hedge, first).await;
         self.hedge = Some(hedge);
         let address = pick.endpoint().address;
         // What becomes of the last one is still to be seen.
-        if let Some(at) = self.tried[tried..].iter().position(|known| *known == address) {
-            self.tried.remove(tried + at);
+        let mut later = self.tried.iter().enumerate().skip(tried);
+        if let Some((at, _)) = later.find(|(_, known)| **known == address) {
+            self.tried.remove(at);
         }
         let pick = Rc::into_inner(pick).expect("copies that are over hold no endpoint");
         match last {
@@ -297,8 +298,8 @@ impl<'a> Race<'a> {
 
     fn count<C>(&self, runner: &Runner<'_, C>) {
         if !runner.is_first {
-            let results = [Counter::HedgesLost, Counter::HedgesWon];
-            self.registry.count(results[usize::from(runner.ticket.get())]);
+            let has_won = runner.ticket.get();
+            self.registry.count(if has_won { Counter::HedgesWon } else { Counter::HedgesLost });
         }
     }
 

@@ -190,6 +190,7 @@ pub(crate) fn cookie<'a>(request: RequestView<'a>, name: &Arc<str>) -> Option<&'
     let lines = request.headers().filter(|(header, _)| header.eq_ignore_ascii_case("cookie"));
     lines.flat_map(|(_, value)| value.split(|byte| *byte == b';')).find_map(|pair| {
         let (key, value) = pair.split_at_checked(pair.iter().position(|byte| *byte == b'=')?)?;
-        (key.trim_ascii() == name.as_bytes()).then(|| value[1..].trim_ascii())
+        let value = value.strip_prefix(b"=")?;
+        (key.trim_ascii() == name.as_bytes()).then(|| value.trim_ascii())
     })
 }

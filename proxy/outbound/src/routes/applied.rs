@@ -1,4 +1,8 @@
 //! What a rule changes of one request and its response.
+#![expect(
+    clippy::indexing_slicing,
+    reason = "rules and backends that the routes themselves have chosen"
+)]
 
 use std::rc::Rc;
 use std::time::Duration;
@@ -171,10 +175,10 @@ fn origin(target: &[u8]) -> Option<&[u8]> {
     if matches!(target.first(), Some(b'/' | b'*') | None) {
         return None;
     }
-    let authority = target.windows(3).position(|window| window == b"://")? + 3;
-    let rest = &target[authority..];
-    let end = rest.iter().position(|byte| matches!(byte, b'/' | b'?')).unwrap_or(rest.len());
-    Some(&target[..authority + end])
+    let authority = target.windows(3).position(|window| window == b"://")?.saturating_add(3);
+    let mut rest = target.iter().enumerate().skip(authority);
+    let end = rest.find(|(_, byte)| matches!(byte, b'/' | b'?')).map_or(target.len(), |(at, _)| at);
+    target.get(..end)
 }
 
 #[cfg(test)]
