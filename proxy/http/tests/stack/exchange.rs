@@ -1,6 +1,6 @@
 //! Exchanges as wire transcripts.
 
-use crate::support::{Lab, Settings};
+use crate::support::{Lab, Settings, Wire};
 use leno_http::{Conn, HeaderLine, Limits, pool_stats};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::time::Duration;
@@ -302,7 +302,7 @@ async fn an_upgrade_after_a_long_body_is_judged_by_what_was_asked() {
         let Lab { client, servers, .. } = &mut lab;
         let (mut server, ()) = tokio::join!(
             async {
-                let mut server = servers.recv().await.unwrap();
+                let mut server = Wire(servers.recv().await.unwrap());
                 server.expect(&request).await;
                 server
             },
