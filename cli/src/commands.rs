@@ -31,6 +31,7 @@ pub(crate) mod restart;
 pub(crate) mod slo;
 pub(crate) mod stat;
 pub(crate) mod table;
+pub(crate) mod tap;
 pub(crate) mod uninstall;
 pub(crate) mod up;
 pub(crate) mod upgrade;

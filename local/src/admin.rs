@@ -4,7 +4,7 @@ use std::io;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::time::Duration;
 
-use leno_observe::admin::{ANSWER_BOUND, Reply, ask};
+use leno_observe::admin::{ANSWER_BOUND, Reply, send_with};
 use leno_types::ports;
 use nix::sys::socket::{AddressFamily, SockFlag, SockProtocol, SockType, socket};
 use tokio::net::TcpSocket;
@@ -56,6 +56,18 @@ impl<'a> Admin<'a> {
     /// # Errors
     /// When the server cannot be reached or does not answer in time.
     pub async fn get(&self, path: &str) -> Result<Reply> {
+        self.send(None, ("GET", path)).await
+    }
+
+    /// Sends a request without a body, with a header if there is one.
+    ///
+    /// # Errors
+    /// As [`Self::get`].
+    pub async fn send(
+        &self,
+        header: Option<(&str, &str)>,
+        (method, path): (&str, &str),
+    ) -> Result<Reply> {
         let Self { netns, address, bound } = self;
         let from = netns.map_or_else(String::new, |netns| format!(" from {}", netns.name()));
         let what = || format!("cannot ask http://{address}{path}{from}");
@@ -69,7 +81,10 @@ impl<'a> Admin<'a> {
         };
         let socket = netns.map_or_else(make, |netns| netns.within(make))?;
         let socket = TcpSocket::from_std_stream(socket.into());
-        let asked = async { ask(socket.connect(*address).await?, "GET", path).await };
+        let asked = async {
+            let stream = socket.connect(*address).await?;
+            send_with(stream, header, (method, path), "").await
+        };
         let answer = tokio::time::timeout(*bound, asked).await;
         answer.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into())).attempt(what)
     }

@@ -62,16 +62,30 @@ pub async fn send(
 /// # Errors
 /// As [`ask`].
 pub async fn send_as(
-    mut stream: impl AsyncRead + AsyncWrite + Unpin,
+    stream: impl AsyncRead + AsyncWrite + Unpin,
     token: Option<&str>,
+    what: (&str, &str),
+    body: &str,
+) -> io::Result<Reply> {
+    let bearer = token.map(|token| format!("Bearer {token}"));
+    send_with(stream, bearer.as_deref().map(|value| ("Authorization", value)), what, body).await
+}
+
+/// Like [`send`], with a header if there is one.
+///
+/// # Errors
+/// As [`ask`].
+pub async fn send_with(
+    mut stream: impl AsyncRead + AsyncWrite + Unpin,
+    header: Option<(&str, &str)>,
     (method, path): (&str, &str),
     body: &str,
 ) -> io::Result<Reply> {
     // A response to HTTP/1.0 ends with the connection and is never chunked.
     let length = body.len();
-    let by = token.map(|token| format!("Authorization: Bearer {token}\r\n")).unwrap_or_default();
+    let more = header.map(|(name, value)| format!("{name}: {value}\r\n")).unwrap_or_default();
     let head = format!(
-        "{method} {path} HTTP/1.0\r\nHost: localhost\r\n{by}Content-Length: {length}\r\n\r\n"
+        "{method} {path} HTTP/1.0\r\nHost: localhost\r\n{more}Content-Length: {length}\r\n\r\n"
     );
     stream.write_all((head + body).as_bytes()).await?;
     let mut answer = Vec::new();

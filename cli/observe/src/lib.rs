@@ -5,6 +5,8 @@
 //! Prometheus text of the response. [`stat`] computes workloads and edges from two such responses
 //! of each proxy of a mesh.
 //!
+//! [`tap`] joins what several proxies have seen of the same requests.
+//!
 //! [`escape`] makes text that others wrote safe for a terminal.
 //!
 //! It does not know where a proxy runs or how to reach it, so that `leno stat` is the same for
@@ -21,3 +23,4 @@ pub mod ejected;
 pub mod escape;
 pub mod metrics;
 pub mod stat;
+pub mod tap;

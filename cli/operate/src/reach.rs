@@ -8,7 +8,7 @@ use futures_util::stream;
 use k8s_openapi::api::core::v1::Pod;
 use leno_kube::api::Portforwarder;
 use leno_kube::{Api, Client};
-use leno_observe::admin::{ANSWER_BOUND, Reply, send_as};
+use leno_observe::admin::{ANSWER_BOUND, Reply, send_with};
 use leno_types::ports;
 use tokio::time::timeout;
 
@@ -85,6 +85,19 @@ impl Reach {
         self.send_to(pod, port, ("GET", path), "").await
     }
 
+    /// Sends a request without a body to a proxy, with a header in place of a token.
+    ///
+    /// # Errors
+    /// As [`get`](Self::get).
+    pub async fn send_with(
+        &self,
+        pod: &PodName,
+        header: (&str, &str),
+        what: (&str, &str),
+    ) -> Result<Reply, Error> {
+        self.exchange((pod, ports::ADMIN), Some(header), what, "").await
+    }
+
     /// Sends a request to an HTTP server on a pod's loopback interface.
     ///
     /// # Errors
@@ -93,6 +106,18 @@ impl Reach {
         &self,
         pod: &PodName,
         port: u16,
+        what: (&str, &str),
+        body: &str,
+    ) -> Result<Reply, Error> {
+        let bearer = self.token.as_deref().map(|token| format!("Bearer {token}"));
+        let header = bearer.as_deref().map(|value| ("Authorization", value));
+        self.exchange((pod, port), header, what, body).await
+    }
+
+    async fn exchange(
+        &self,
+        (pod, port): (&PodName, u16),
+        header: Option<(&str, &str)>,
         (method, path): (&str, &str),
         body: &str,
     ) -> Result<Reply, Error> {
@@ -104,7 +129,7 @@ impl Reach {
             let mut way = ForwardedPort(way.map_err(Error::api(what.clone()))?);
             let stream = way.0.take_stream(port).expect("a port that was asked for has a stream");
             let refused = way.0.take_error(port);
-            match send_as(stream, self.token.as_deref(), (method, path), body).await {
+            match send_with(stream, header, (method, path), body).await {
                 Ok(reply) => Ok(reply),
                 Err(error) => {
                     // If the kubelet could not connect to the pod, it sends the reason.

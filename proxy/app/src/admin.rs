@@ -1,4 +1,4 @@
-//! The admin server: `/metrics`, `/ready`, `/live`, `/drain`, `/config`, `/audited`, `/probe/...`.
+//! The admin server: `/metrics`, `/ready`, `/live`, `/drain`, `/config`, `/audited`, `/tap`, `/probe/...`.
 
 use hyper::body::Incoming;
 use hyper::header::{ACCEPT, USER_AGENT};
@@ -11,6 +11,7 @@ pub(crate) mod caller;
 pub(crate) mod probe;
 pub(crate) mod server;
 pub(crate) mod socket;
+mod tap;
 
 use crate::state::State;
 use caller::Caller;
@@ -24,16 +25,19 @@ pub(crate) async fn answer(request: &Request<Incoming>, caller: Caller, state: &
         return refused;
     }
     let probe = request.uri().path().strip_prefix("/probe/");
-    let allowed = if request.uri().path() == "/drain" { Method::POST } else { Method::GET };
+    let allowed = match request.uri().path() {
+        "/drain" | "/tap" => Method::POST,
+        _ => Method::GET,
+    };
     let known = matches!(
         request.uri().path(),
-        "/metrics" | "/ready" | "/live" | "/drain" | "/config" | "/audited"
+        "/metrics" | "/ready" | "/live" | "/drain" | "/config" | "/audited" | "/tap"
     );
     if !known && probe.is_none() {
         return respond(
             StatusCode::NOT_FOUND,
             TEXT,
-            "use /metrics, /ready, /live, /drain, /config, /audited or /probe/<container>/<kind>\n",
+            "use /metrics, /ready, /live, /drain, /config, /audited, /tap or /probe/<container>/<kind>\n",
         );
     }
     if let Some(refused) = refuse_method(request.method(), &allowed) {
@@ -51,6 +55,7 @@ pub(crate) async fn answer(request: &Request<Incoming>, caller: Caller, state: &
             state.drain();
             respond(StatusCode::OK, TEXT, "draining\n")
         }
+        "/tap" => tap::answer(request, caller, state),
         "/audited" => respond(StatusCode::OK, JSON, state.audited().await),
         "/config" => respond(StatusCode::OK, JSON, state.config().await),
         _ => metrics(request, state).await,

@@ -8,6 +8,7 @@ use anyhow::Context;
 use leno_discovery::{Certificate, Client, Directory, Settings};
 use leno_inbound::LimitTable;
 use leno_names::{Names, Resolvers};
+use leno_telemetry::tap::Taps;
 use leno_tls::{Credentials, CredentialsError, Keyring};
 use leno_types::{InstanceName, TrustDomain};
 use tokio::sync::watch;
@@ -58,6 +59,7 @@ pub(crate) fn setup(flags: &Flags) -> anyhow::Result<Setup> {
         drain_timeout: drain_timeout(flags),
         response_wait: response_wait(flags),
         access_log: access_log(flags)?,
+        taps: Taps::default(),
         budget: budget(flags),
         limit_table: LimitTable::default(),
     })

@@ -13,6 +13,7 @@ use leno_outbound::Fixed as FixedDestination;
 use leno_resources::{
     Documents, LimitScope, Object, Proxy, ProxyIdentity, RateLimitSpec, STDIN, egress, load,
 };
+use leno_telemetry::tap::Taps;
 use leno_tls::{Credentials, Keyring};
 use leno_types::mesh::{Resolution, ServerPolicy, Subject};
 use leno_types::{Egress, InstanceName, MtlsMode, Removal, ServiceName};
@@ -88,6 +89,7 @@ pub(crate) fn setup(flags: &Flags, file: &Path) -> anyhow::Result<Setup> {
         drain_timeout: drain_timeout(flags),
         response_wait: response_wait(flags),
         access_log: access_log(flags)?,
+        taps: Taps::default(),
         budget: budget(flags),
         limit_table: LimitTable::default(),
     })

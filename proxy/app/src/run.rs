@@ -66,6 +66,7 @@ pub(crate) async fn serve(
         awaits_capture: await_capture,
         uncaptured: Cell::new(await_capture),
         probes: setup.probes.clone(),
+        taps: setup.taps.clone(),
         draining: Cell::new(false),
         drain_asked: Notify::new(),
         started: SystemTime::now(),

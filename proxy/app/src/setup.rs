@@ -12,6 +12,7 @@ use leno_inbound::LimitTable;
 use leno_names::Names;
 use leno_outbound::Fixed;
 use leno_telemetry::access::{Format, Log};
+use leno_telemetry::tap::Taps;
 use leno_tls::{Credentials, Keyring};
 use leno_transport::budget::Budget;
 use leno_transport::{HandedNamespace, Listener};
@@ -59,6 +60,8 @@ pub(crate) struct Setup {
     /// How long a response may take to begin while nothing moves, where no policy says.
     pub(crate) response_wait: Duration,
     pub(crate) access_log: Option<Log>,
+    /// What the workers share with the admin server.
+    pub(crate) taps: Taps,
     pub(crate) budget: Budget,
     /// What the workers share of the workload's rate limits.
     pub(crate) limit_table: LimitTable,
@@ -119,6 +122,7 @@ impl Setup {
             fixed: self.fixed.clone(),
             application: self.application,
             access_log: self.access_log.clone(),
+            taps: self.taps.clone(),
             max_connections: max_connections(self.workers, self.sharing),
             budget: self.budget,
             workers: self.workers,

@@ -7,6 +7,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use leno_discovery::{Directory, Status};
 use leno_h2::Open;
 use leno_names::{Counts, Names};
+use leno_telemetry::tap::Taps;
 use leno_telemetry::{AuditedRequest, Counter, Kind, Measured, Registry, Snapshot, render};
 use leno_transport::{Shown, panics};
 use leno_types::mesh::ServerPolicy;
@@ -38,6 +39,7 @@ pub(crate) struct State {
     /// Whether it waits for that now.
     pub(crate) uncaptured: Cell<bool>,
     pub(crate) probes: Probes,
+    pub(crate) taps: Taps,
     pub(crate) draining: Cell<bool>,
     pub(crate) drain_asked: Notify,
     pub(crate) started: SystemTime,
@@ -128,6 +130,7 @@ impl State {
         measured.extend(http2(&load));
         measured.extend(names(&self.names.counts()));
         measured.extend(probes(self.probes.counts()));
+        measured.extend(taps(&self.taps));
         measured.extend([
             gauge(
                 "leno_connections_open",
@@ -361,6 +364,24 @@ fn names(counts: &Counts) -> Vec<Measured> {
         resolved(r#"result="none""#, counts.absent),
         resolved(r#"result="failed""#, counts.failed),
         resolved(r#"result="refused""#, counts.refused),
+    ]
+}
+
+/// Taps and what became of the requests that they matched.
+fn taps(taps: &Taps) -> Vec<Measured> {
+    let counted = taps.counted();
+    let count = |labels, value: u64| Measured {
+        kind: Kind::Counter,
+        name: "leno_tap_requests",
+        labels,
+        help: "Requests that the filters of taps have matched, by what became of them.",
+        value: value as f64,
+    };
+    vec![
+        gauge("leno_taps_open", "Taps of live requests that are open.", taps.len() as f64),
+        count(r#"result="queued""#, counted.queued),
+        count(r#"result="sampled_out""#, counted.sampled_out),
+        count(r#"result="dropped""#, counted.dropped),
     ]
 }
 

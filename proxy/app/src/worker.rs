@@ -15,6 +15,7 @@ use leno_inbound::{Inbound, LimitTable};
 use leno_names::Names;
 use leno_outbound::{Fixed, Outbound};
 use leno_telemetry::access::Log;
+use leno_telemetry::tap::Taps;
 use leno_telemetry::{Counter, Registry, Snapshot};
 use leno_tls::{Acceptor, Connector, TlsConfigs};
 use leno_transport::budget::{self, Budget, Charge};
@@ -60,6 +61,7 @@ pub(crate) struct Plan {
     pub(crate) fixed: Option<Fixed>,
     pub(crate) application: Option<SocketAddr>,
     pub(crate) access_log: Option<Log>,
+    pub(crate) taps: Taps,
     /// Most connections open at once; one more is refused.
     pub(crate) max_connections: usize,
     /// What its buffers and connections are charged to.
@@ -260,7 +262,8 @@ fn admission(plan: &Plan) -> Rc<Admission> {
 impl Planes {
     fn new(plan: Plan) -> Self {
         let admission = admission(&plan);
-        let registry = Rc::new(Registry::new().with_access_log(plan.access_log));
+        let registry = Registry::new().with_access_log(plan.access_log).with_taps(plan.taps);
+        let registry = Rc::new(registry);
         let activity = Rc::new(Activity::default());
         let standing = Standing::new(plan.connector.clone(), Rc::clone(&registry));
         let outbound = Outbound::new(leno_outbound::Parts {

@@ -63,6 +63,6 @@ pub use limits::Limits;
 pub use link::{Link, Linked, forward, link};
 pub use live::{Open, open_counts};
 pub use piece::{Piece, trim_chunks};
-pub use reserved::{is_identity_field, is_mesh_field, is_reserved, remove_reserved};
+pub use reserved::{has_reserved, is_identity_field, is_mesh_field, is_reserved, remove_reserved};
 pub use stream::Stream;
 pub use trailers::may_be_trailer;

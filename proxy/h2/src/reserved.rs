@@ -38,10 +38,18 @@ pub fn is_reserved(name: &[u8]) -> bool {
 /// Removes the fields whose names `unwanted` selects. If there are none, this costs one check of
 /// each name that HPACK has no token for.
 pub fn remove_reserved(block: &mut Block, unwanted: impl Fn(&[u8]) -> bool) {
-    let unwanted = |field: &Field<'_>| field.token() == Token::NONE && unwanted(field.name());
-    if block.iter().any(|field| unwanted(&field)) {
-        block.retain(|field| !unwanted(field));
+    if has_reserved(block, &unwanted) {
+        block.retain(|field| !is_reserved_field(field, &unwanted));
     }
+}
+
+/// Whether there is a field whose name `unwanted` selects.
+pub fn has_reserved(block: &Block, unwanted: impl Fn(&[u8]) -> bool) -> bool {
+    block.iter().any(|field| is_reserved_field(&field, &unwanted))
+}
+
+fn is_reserved_field(field: &Field<'_>, unwanted: impl Fn(&[u8]) -> bool) -> bool {
+    field.token() == Token::NONE && unwanted(field.name())
 }
 
 /// Whether `name` begins with `reserved`, which is in lower case and not longer than `name`.

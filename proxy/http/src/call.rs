@@ -1,19 +1,21 @@
 //! A request that came on a stream of an HTTP/2 connection.
 
 use std::cell::RefCell;
+use std::num::NonZeroU64;
 use std::rc::Rc;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use leno_h2::{
-    Head, Piece, Request, Reset, Stream, is_identity_field, is_mesh_field, remove_reserved,
+    Head, Piece, Request, Reset, Stream, has_reserved, is_identity_field, is_mesh_field,
+    remove_reserved,
 };
 use leno_hpack::{Block, Token};
 use smallvec::SmallVec;
 use tokio::time::Instant;
 
 use crate::answer::Answer;
-use crate::edit::{Edits, INTERNAL, edit_block};
+use crate::edit::{Edits, HeaderLine, INTERNAL, edit_block};
 use crate::exchange::Exchange;
 use crate::failure::{Cause, Failure, Place, reset_code};
 use crate::grpc;
@@ -23,6 +25,9 @@ use crate::translate::Carried;
 /// How much later than the client's own deadline the proxy ends the call. The client keeps its deadline
 /// by itself, and should see the same with a mesh and without; the proxy ends what clients leave behind.
 const DEADLINE_GRACE: Duration = Duration::from_millis(100);
+
+/// The header with the mark of a tapped request, between two proxies.
+const TAP_MARK: &[u8] = b"leno-tap";
 
 /// Bytes of a request's body that are held for another try until the response begins: as many as a
 /// stream may queue anyway, and more than most calls send.
@@ -39,6 +44,8 @@ pub struct Call {
     aside: Option<Rc<RefCell<Option<Stream>>>>,
     /// The value of the mesh's own header, from another proxy.
     carried: Option<SmallVec<[u8; 32]>>,
+    /// What the client's proxy marks the request with, which is tapped there.
+    tap_mark: Option<NonZeroU64>,
     /// The body so far, for another try.
     held: SmallVec<[Piece; 4]>,
     held_bytes: usize,
@@ -75,7 +82,11 @@ impl Call {
 
     fn with(Request { mut head, stream, .. }: Request, is_mesh: bool) -> Self {
         let internal = take_internal(&mut head);
-        remove_reserved(&mut head, is_mesh_field);
+        let mut tap_mark = None;
+        if has_reserved(&head, is_mesh_field) {
+            tap_mark = tap_mark_of(&head).filter(|_| is_mesh);
+            remove_reserved(&mut head, is_mesh_field);
+        }
         let grpc = grpc::has_grpc(&head);
         let timeout = head.find(Token::GRPC_TIMEOUT).filter(|_| grpc).and_then(grpc::grpc_timeout);
         Self {
@@ -85,6 +96,7 @@ impl Call {
             stream: Some(stream),
             aside: None,
             carried: internal.filter(|_| is_mesh),
+            tap_mark,
             held: SmallVec::new(),
             held_bytes: 0,
             trailers: None,
@@ -127,6 +139,11 @@ impl Call {
     /// Whether another proxy of the mesh reports that it was an HTTP/1 request.
     pub fn was_http1(&self) -> bool {
         self.carried.is_some()
+    }
+
+    /// What another proxy of the mesh marks the request with while it is tapped there.
+    pub fn tap_mark(&self) -> Option<NonZeroU64> {
+        self.tap_mark
     }
 
     /// When an exchange must end: a little after the client's `grpc-timeout` runs out.
@@ -259,6 +276,7 @@ impl Call {
             stream: None,
             aside: Some(Rc::clone(aside)),
             carried: self.carried.clone(),
+            tap_mark: self.tap_mark,
             held: self.held.clone(),
             held_bytes: self.held_bytes,
             trailers: self.trailers.clone(),
@@ -396,6 +414,19 @@ pub(crate) fn poll_gone(stream: &mut Stream, cx: &mut Context<'_>) -> Poll<Failu
         Poll::Ready(Some(reset)) => Poll::Ready(Failure::new(Place::Client, Cause::Reset(reset))),
         _ => Poll::Pending,
     }
+}
+
+/// The value of the header that [`tap_mark_line`] makes.
+fn tap_mark_of(head: &Block) -> Option<NonZeroU64> {
+    let field = head.field(head.position(TAP_MARK)?)?;
+    let text = std::str::from_utf8(field.value()).ok()?;
+    u64::from_str_radix(text, 16).ok().and_then(NonZeroU64::new)
+}
+
+/// Marks a request for the proxy of its server, so that the events of both taps can be joined.
+pub fn tap_mark_line(mark: NonZeroU64) -> Option<HeaderLine> {
+    let name = std::str::from_utf8(TAP_MARK).ok()?;
+    HeaderLine::new(name, format!("{mark:016x}").as_bytes()).ok()
 }
 
 /// Removes the mesh's own header. Its value, if the header was there exactly once.

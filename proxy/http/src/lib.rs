@@ -46,7 +46,7 @@ mod writer;
 
 pub use answer::{Answer, unread_answers};
 pub use body::{BodyError, BodyWalker, Event};
-pub use call::Call;
+pub use call::{Call, tap_mark_line};
 pub use conn::Conn;
 pub use copies::{CallCopies, ConnCopies, Late, Ticket};
 pub use edit::{Edits, HeaderLine, InvalidHeader};

@@ -1,5 +1,6 @@
 //! Connections that carry HTTP, of either version, request by request to the application.
 
+use std::num::NonZeroU64;
 use std::pin::{Pin, pin};
 use std::rc::Rc;
 use std::task::{Context, Poll};
@@ -80,6 +81,7 @@ pub(crate) type Job = (Rc<Shared>, Rc<Application>, (Rc<Peer>, Rc<Caller>), Call
 /// A permitted request, while it is in progress.
 struct Permitted<'a, 'n> {
     shared: &'n Shared,
+    begun: &'a Begun,
     access: &'a Access,
     /// Made before the request was permitted.
     changed: Pin<&'a mut Notified<'n>>,
@@ -91,6 +93,12 @@ struct Permitted<'a, 'n> {
 }
 
 impl<'n> Permitted<'_, 'n> {
+    /// Counts that it is sent again.
+    fn retry(&self, edge: &Peer) {
+        edge.retry();
+        self.begun.retried();
+    }
+
     /// How it goes to the application. `head`: a copy where the exchange keeps none.
     fn order<'o>(
         &'o mut self,
@@ -149,18 +157,18 @@ async fn forward<S: Io>(
     (client, request): (&mut Conn<S>, &RequestHead),
 ) -> After {
     let head = request.view(client.received());
-    let begun = shared.parts.registry.begin(head.version().as_str(), head.method(), head.target());
+    let begun = &begin((shared, edge), head, None);
     let mut changed = pin!(shared.changes.notified());
     // The exchange lets go of it before it ends. Such clients are outside of the mesh, where a copy is cheap.
     let kept: Box<[u8]> = client.received().get(..request.len()).unwrap_or_default().into();
     let Permit { until, authorizers, grants } = match caller.access.request(shared, head).await {
         Ok(permit) => permit,
         Err(denied) => {
-            return refuse(shared, (edge, &begun), (client, request), denied.into()).await;
+            return refuse(shared, (edge, begun), (client, request), denied.into()).await;
         }
     };
     if let Err(wait) = shared.limits().check(&shared.parts.registry, &caller.key, head) {
-        fail(shared, edge, &begun, (429, RATE_LIMITED, false));
+        fail(shared, edge, begun, (429, RATE_LIMITED, false));
         return client.answer(request, &limit::answer(limit::retry_after(wait).as_ref())).await;
     }
     let asked = async {
@@ -175,27 +183,27 @@ async fn forward<S: Io>(
         let head = waited.then(|| request.view(client.received()));
         caller.access.is_still_permitted(shared, head).map(|()| grants).map_err(Refusal::Denied)
     };
-    let grants = match asked.await {
+    let grants = &match asked.await {
         Ok(grants) => grants,
         Err(refusal) => {
-            return refuse(shared, (edge, &begun), (client, request), refusal).await;
+            return refuse(shared, (edge, begun), (client, request), refusal).await;
         }
     };
     let removed = grants.removed();
     let (access, changed, removed) = (&caller.access, changed.as_mut(), &*removed);
-    let mut permitted = Permitted { shared, access, changed, until, grants: &grants, removed };
+    let mut permitted = Permitted { shared, begun, access, changed, until, grants, removed };
     loop {
         let connected = connection(shared, application);
         let (mut server, reused) = match unless_gone(connected, |cx| client.poll_gone(cx)).await {
             Ok(Ok(connection)) => connection,
             Err(failure) => {
                 let done = Exchange::ended(failure);
-                count(shared, edge, &begun, (&done, false));
+                count(shared, edge, begun, (&done, false));
                 return client.conclude(request, &done).await;
             }
             Ok(Err(error)) => {
                 let (status, cause) = unreachable(edge, &error);
-                fail(shared, edge, &begun, (status, cause, false));
+                fail(shared, edge, begun, (status, cause, false));
                 return client.fail(request, status, cause).await;
             }
         };
@@ -208,15 +216,28 @@ async fn forward<S: Io>(
         if may_send_again(&done, reused, idempotent)
             || reused && never_arrived(&done, &server).await
         {
-            edge.retry();
+            permitted.retry(edge);
             continue;
         }
         if done.server_reusable {
             application.server.pool.put(server, done.server_idle);
         }
-        count(shared, edge, &begun, (&done, false));
+        count(shared, edge, begun, (&done, false));
         return client.conclude(request, &done).await;
     }
+}
+
+/// Begins to count a request, and describes it to taps. `mark`: what the client's proxy marks it with.
+fn begin(
+    (shared, edge): (&Shared, &Peer),
+    head: RequestView<'_>,
+    mark: Option<NonZeroU64>,
+) -> Begun {
+    let registry = &shared.parts.registry;
+    let mut begun = registry.begin(head.version().as_str(), head.method(), head.target());
+    begun.describe(|| (head.authority(), head.headers()));
+    begun.came_from(mark, || edge.identity());
+    begun
 }
 
 /// Why a request does not go to the application.
@@ -315,17 +336,17 @@ async fn forward_call(
     mut call: Call,
 ) {
     let head = call.view();
-    let begun = shared.parts.registry.begin(head.version().as_str(), head.method(), head.target());
+    let begun = &begin((shared, edge), head, call.tap_mark());
     let is_grpc = call.is_grpc();
     let mut changed = pin!(shared.changes.notified());
     let Permit { until, authorizers, grants } = match caller.access.request(shared, head).await {
         Ok(permit) => permit,
         Err(denied) => {
-            return refuse_call(shared, (edge, &begun), call, denied.into());
+            return refuse_call(shared, (edge, begun), call, denied.into());
         }
     };
     if let Err(wait) = shared.limits().check(&shared.parts.registry, &caller.key, head) {
-        fail(shared, edge, &begun, (429, RATE_LIMITED, is_grpc));
+        fail(shared, edge, begun, (429, RATE_LIMITED, is_grpc));
         let line = limit::retry_after(wait);
         return call.respond(&limit::answer(line.as_ref()));
     }
@@ -341,13 +362,13 @@ async fn forward_call(
         let head = waited.then(|| call.view());
         caller.access.is_still_permitted(shared, head).map(|()| grants).map_err(Refusal::Denied)
     };
-    let grants = match asked.await {
+    let grants = &match asked.await {
         Ok(grants) => grants,
-        Err(refusal) => return refuse_call(shared, (edge, &begun), call, refusal),
+        Err(refusal) => return refuse_call(shared, (edge, begun), call, refusal),
     };
     let removed = grants.removed();
     let (access, changed, removed) = (&caller.access, changed.as_mut(), &*removed);
-    let permitted = Permitted { shared, access, changed, until, grants: &grants, removed };
+    let permitted = Permitted { shared, begun, access, changed, until, grants, removed };
     let sent = if call.was_http1() {
         to_http1(application, edge, &mut call, permitted).await
     } else {
@@ -355,11 +376,11 @@ async fn forward_call(
     };
     match sent {
         Ok(done) => {
-            count(shared, edge, &begun, (&done, is_grpc));
+            count(shared, edge, begun, (&done, is_grpc));
             call.conclude(&done);
         }
         Err((status, cause)) => {
-            fail(shared, edge, &begun, (status, cause, is_grpc));
+            fail(shared, edge, begun, (status, cause, is_grpc));
             call.fail(status, cause);
         }
     }
@@ -388,7 +409,7 @@ async fn to_http1(
         if may_send_again(&done, reused, idempotent)
             || reused && never_arrived(&done, &server).await
         {
-            edge.retry();
+            permitted.retry(edge);
             continue;
         }
         if done.server_reusable {
@@ -442,7 +463,7 @@ async fn to_http2(
         };
         let idempotent = || is_idempotent(call.view().method());
         if tries < MAX_TRIES && (unseen(&done) || may_send_again(&done, lent.reused, idempotent)) {
-            edge.retry();
+            permitted.retry(edge);
             continue;
         }
         return Ok(done);
@@ -494,6 +515,8 @@ fn count(shared: &Shared, edge: &Peer, begun: &Begun, (done, is_grpc): (&Exchang
         },
         bytes: (done.request_bytes, done.response_bytes),
         error,
+        sent: Some(done.started.into()),
+        first_byte: done.first_byte.map(Into::into),
     };
     if let Some(error) = error {
         edge.error(error);
@@ -510,7 +533,7 @@ fn fail(
 ) {
     edge.error(cause);
     let grpc_status = is_grpc.then(|| grpc_status(status, Some(cause)));
-    let outcome = Outcome { status, grpc_status, bytes: (0, 0), error: Some(cause) };
+    let outcome = Outcome { status, grpc_status, error: Some(cause), ..Outcome::default() };
     shared.parts.registry.end(edge, begun, &outcome);
 }
 

@@ -46,6 +46,11 @@ impl Peer {
     pub(crate) fn new(edge: Rc<Edge>, client: &Client) -> Self {
         Self { edge, identity: client.identity.clone(), instance: client.instance.clone() }
     }
+
+    /// The identity that the client has proven.
+    pub(crate) fn identity(&self) -> Option<Box<str>> {
+        Some(self.identity.as_ref()?.to_string().into())
+    }
 }
 
 impl Deref for Peer {

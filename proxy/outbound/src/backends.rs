@@ -439,6 +439,11 @@ impl Backends {
 
 impl Remote {
     /// The edge to this endpoint, made on first use so that one never called has no series.
+    /// What its edge is named.
+    pub(crate) fn labels(&self) -> &EdgeLabels {
+        &self.labels
+    }
+
     pub(crate) fn edge(&self, shared: &Shared) -> &Rc<Edge> {
         self.edge.get_or_init(|| shared.registry.edge(&self.labels))
     }

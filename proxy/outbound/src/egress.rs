@@ -101,11 +101,13 @@ pub(crate) fn unrouted<R: Request>(
         true => [b"http://", head.authority().as_bytes(), head.target()].concat(),
         false => head.target().to_vec(),
     };
-    let begun = shared.registry.begin(version, head.method(), &target);
+    let mut begun = shared.registry.begin(version, head.method(), &target);
+    begun.describe(|| (head.authority(), head.headers()));
     let grpc_status = request.is_grpc().then(|| grpc_status(answer.status, Some(cause)));
     let edge = shared.registry.edge(&shared.outside());
     edge.error(cause);
-    let outcome = Outcome { status: answer.status, grpc_status, bytes: (0, 0), error: Some(cause) };
+    let (status, error) = (answer.status, Some(cause));
+    let outcome = Outcome { status, grpc_status, error, ..Outcome::default() };
     shared.registry.end(&edge, &begun, &outcome);
     answer
 }

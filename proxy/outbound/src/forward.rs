@@ -139,7 +139,8 @@ pub(crate) async fn forward<R: Hedgeable>(
         }
     };
     let head = request.view();
-    let begun = shared.registry.begin(head.version().as_str(), head.method(), head.target());
+    let mut begun = shared.registry.begin(head.version().as_str(), head.method(), head.target());
+    begun.describe(|| (head.authority(), head.headers()));
     let is_grpc = request.is_grpc();
     let mut policy = backends.requests();
     let (backends, applied, mirrors) = match backends.routes() {
@@ -151,6 +152,7 @@ pub(crate) async fn forward<R: Hedgeable>(
         Some(routes) => match Box::pin(follow(shared, &routes, request)).await {
             Ok((of_target, applied, mirrors)) => {
                 policy = applied.policy().cloned().unwrap_or(policy);
+                begun.routed(|| applied.rule_name());
                 (of_target, Some(applied), mirrors)
             }
             Err(answer) => return answered(shared, &backends, (&begun, is_grpc), answer),
@@ -223,7 +225,7 @@ fn answered(
     }
     let grpc_status = is_grpc.then(|| grpc_status(answer.status, answer.error));
     let outcome =
-        Outcome { status: answer.status, grpc_status, bytes: (0, 0), error: answer.error };
+        Outcome { status: answer.status, grpc_status, error: answer.error, ..Outcome::default() };
     shared.registry.end(edge, begun, &outcome);
     Forwarded::Answered(answer)
 }
@@ -316,7 +318,7 @@ impl<'a, R: Hedgeable> Attempts<'a, R> {
     /// One try; none where there is to be another one.
     async fn attempt(&mut self, pick: Pick<Remote>) -> Option<Forwarded> {
         self.tries = self.tries.saturating_add(1);
-        let sending = self.sending();
+        let sending = self.sending(&pick);
         let deadline = sending.deadline();
         let response_by = self.plan.response_by(self.policy);
         let got = server::get(self.shared, pick.shared_endpoint(), self.request, deadline).await;
@@ -376,7 +378,7 @@ impl<'a, R: Hedgeable> Attempts<'a, R> {
             }
             Verdict::Again { same_endpoint, cause } => (same_endpoint, cause),
         };
-        pick.endpoint().edge(self.shared).retry();
+        self.retry(&pick);
         if !same_endpoint {
             self.backends.note_unreached(pick.endpoint(), cause);
             self.tried.push(pick.endpoint().address);
@@ -392,7 +394,9 @@ impl<'a, R: Hedgeable> Attempts<'a, R> {
     }
 
     /// What a try that begins now is sent with.
-    fn sending(&self) -> Sending<'a> {
+    fn sending(&self, pick: &Pick<Remote>) -> Sending<'a> {
+        let remote = pick.endpoint();
+        let identity = || Some(remote.endpoint.identity.as_ref()?.to_string().into());
         Sending {
             shared: self.shared,
             policy: self.policy,
@@ -400,12 +404,13 @@ impl<'a, R: Hedgeable> Attempts<'a, R> {
             wanted: self.wanted,
             applied: self.applied,
             request_by: self.plan.request_by(),
+            mark: self.begun.mark(remote.labels(), identity),
         }
     }
 
     /// Waits for another try by policy, which begins elsewhere; `None` if it is to be made.
     async fn again(&mut self, pick: Pick<Remote>, wait: Duration) -> Option<Forwarded> {
-        pick.endpoint().edge(self.shared).retry();
+        self.retry(&pick);
         self.tried.push(pick.endpoint().address);
         (self.tries, self.unreached) = Default::default();
         // Its session was where it failed.
@@ -437,12 +442,12 @@ impl<'a, R: Hedgeable> Attempts<'a, R> {
             self.tried.push(pick.endpoint().address);
             let others = !self.plan.decides() || self.backends.has_others(&self.tried);
             if self.goes_on(self.tried.len()) && others {
-                edge.retry();
+                self.retry(pick);
                 return None;
             }
             let policy = (self.policy, &*self.shared.registry);
             if let Some(wait) = self.plan.after_connecting(policy) {
-                edge.retry();
+                self.retry(pick);
                 (self.tries, self.unreached) = Default::default();
                 return self.pause(wait).await;
             }
@@ -492,6 +497,12 @@ impl<'a, R: Hedgeable> Attempts<'a, R> {
         self.plan.after(policy, failure).map_or(Verdict::Done, Verdict::Policy)
     }
 
+    /// Counts that the request is sent again after it went to this endpoint.
+    fn retry(&self, pick: &Pick<Remote>) {
+        pick.endpoint().edge(self.shared).retry();
+        self.begun.retried();
+    }
+
     /// Counts a request that was relayed.
     fn count(&self, pick: &Pick<Remote>, done: &Exchange) {
         let server_failed =
@@ -529,6 +540,8 @@ impl<'a, R: Hedgeable> Attempts<'a, R> {
             },
             bytes: (done.request_bytes, done.response_bytes),
             error: done.error(),
+            sent: Some(done.started.into()),
+            first_byte: done.first_byte.map(Into::into),
         };
         let edge = pick.endpoint().edge(self.shared);
         self.shared.registry.end(edge, &self.begun, &outcome);
@@ -567,7 +580,7 @@ impl<'a, R: Hedgeable> Attempts<'a, R> {
 
     fn outcome(&self, status: u16, cause: &'static str) -> Outcome {
         let grpc_status = self.is_grpc.then(|| grpc_status(status, Some(cause)));
-        Outcome { status, grpc_status, bytes: (0, 0), error: Some(cause) }
+        Outcome { status, grpc_status, error: Some(cause), ..Outcome::default() }
     }
 }
 

@@ -1,4 +1,4 @@
-//! Counters, histograms and the access log of the data plane.
+//! Counters, histograms, the access log and taps of the data plane.
 //!
 //! Each worker has a [`Registry`] of plain cells: counting costs an addition, with no lock and no
 //! shared cache line. A connection looks up its [`Edge`] (client, server, mTLS) once and counts on
@@ -33,6 +33,7 @@ mod render;
 mod snapshot;
 
 pub mod access;
+pub mod tap;
 
 pub use audited::{AuditedRequest, MAX_AUDITED, MAX_PATH_BYTES};
 pub use counter::Counter;

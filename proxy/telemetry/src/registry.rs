@@ -3,6 +3,7 @@
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, HashMap};
 use std::net::SocketAddr;
+use std::num::NonZeroU64;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
@@ -11,6 +12,7 @@ use crate::audited::{AuditedRequest, AuditedRequests};
 use crate::counter::{Counter, Counters};
 use crate::edge::{Direction, Edge, EdgeLabels, Logged};
 use crate::snapshot::Snapshot;
+use crate::tap::{Tapped, Taps};
 
 /// Most edges that a worker counts separately. An edge has about 40 series and 500 bytes, so this
 /// is at most some 10,000 series and a page of 2 MB. A workload calls tens of others.
@@ -41,6 +43,52 @@ pub struct Begun {
     at: Instant,
     protocol: &'static str,
     request: Option<(Box<str>, Box<[u8]>)>,
+    /// `None` while no tap is open.
+    tapped: Option<Box<Tapped>>,
+}
+
+impl Begun {
+    /// Describes the request by its authority and headers, if a tap is open.
+    pub fn describe<'h, H>(&mut self, of: impl FnOnce() -> (&'h str, H))
+    where
+        H: Iterator<Item = (&'h str, &'h [u8])>,
+    {
+        if let Some(tapped) = &mut self.tapped {
+            let (authority, headers) = of();
+            tapped.describe(authority, headers);
+        }
+    }
+
+    /// Notes who sent an inbound request: the mark of the client's proxy, and the client's identity.
+    pub fn came_from(&self, mark: Option<NonZeroU64>, peer: impl FnOnce() -> Option<Box<str>>) {
+        if let Some(tapped) = &self.tapped {
+            tapped.came_from(mark, peer());
+        }
+    }
+
+    /// Notes the route and the rule that the request follows, if a tap is open.
+    pub fn routed(&mut self, route: impl FnOnce() -> Box<str>) {
+        if let Some(tapped) = &mut self.tapped {
+            tapped.routed(route());
+        }
+    }
+
+    /// The request is sent to this server now, whose identity is `peer`. Returns the mark for the server's proxy if a
+    /// tap gets the request.
+    pub fn mark(
+        &self,
+        edge: &EdgeLabels,
+        peer: impl FnOnce() -> Option<Box<str>>,
+    ) -> Option<NonZeroU64> {
+        self.tapped.as_ref()?.mark(edge, peer())
+    }
+
+    /// The request is sent again.
+    pub fn retried(&self) {
+        if let Some(tapped) = &self.tapped {
+            tapped.retried();
+        }
+    }
 }
 
 /// How a request ended.
@@ -54,6 +102,10 @@ pub struct Outcome {
     pub bytes: (u64, u64),
     /// Why the mesh failed the request. `None` if it did not.
     pub error: Option<&'static str>,
+    /// When it was sent on the last time. `None` if it never was.
+    pub sent: Option<Instant>,
+    /// When the response began.
+    pub first_byte: Option<Instant>,
 }
 
 /// The end of an opaque connection, for the access log.
@@ -82,6 +134,7 @@ pub struct Registry {
     authorization: RefCell<Decisions>,
     audited: RefCell<AuditedRequests>,
     access: Option<Log>,
+    taps: Taps,
 }
 
 impl Default for Registry {
@@ -101,6 +154,7 @@ impl Registry {
             authorization: RefCell::default(),
             audited: RefCell::default(),
             access: None,
+            taps: Taps::default(),
         }
     }
 
@@ -110,6 +164,12 @@ impl Registry {
         Self { access, ..self }
     }
 
+    /// Adds the taps, which all workers share.
+    #[must_use]
+    pub fn with_taps(self, taps: Taps) -> Self {
+        Self { taps, ..self }
+    }
+
     /// Whether there is an access log.
     #[must_use]
     pub fn logs(&self) -> bool {
@@ -117,12 +177,14 @@ impl Registry {
     }
 
     /// Starts a request with this version of HTTP. Its method and target are copied only if there
-    /// is an access log, and only as much of them as the log shows.
+    /// is an access log or an open tap, and only as much of them as these show.
     #[must_use]
     pub fn begin(&self, protocol: &'static str, method: &str, target: &[u8]) -> Begun {
         let shown = target.get(..MAX_FIELD_BYTES).unwrap_or(target);
         let request = self.access.as_ref().map(|_| (method.into(), shown.into()));
-        Begun { at: Instant::now(), protocol, request }
+        let tapped = self.taps.is_on();
+        let tapped = tapped.then(|| Box::new(Tapped::new(&self.taps, protocol, method, target)));
+        Begun { at: Instant::now(), protocol, request, tapped }
     }
 
     /// Ends a request: counts it on its edge and logs it.
@@ -132,6 +194,9 @@ impl Registry {
         edge.request(outcome.status, duration);
         if let Some(status) = outcome.grpc_status {
             edge.grpc(status);
+        }
+        if let Some(tapped) = &begun.tapped {
+            tapped.end(&counted.logged(), begun.at, outcome);
         }
         let (Some(log), Some((method, target))) = (&self.access, &begun.request) else { return };
         self.log(

@@ -36,6 +36,7 @@ mod stalled;
 mod strangers;
 mod streams;
 mod suggest;
+mod tap;
 mod tokens;
 mod traffic;
 mod uplink;
@@ -122,7 +123,7 @@ pub(crate) fn all() -> [(&'static str, Vec<Case>); 18] {
         ("encryption", encryption::cases()),
         ("identity", identity::cases()),
         ("strangers", strangers::cases()),
-        ("flows", flows::cases()),
+        ("flows", [flows::cases(), tap::cases()].into_iter().flatten().collect()),
         ("disturbance", disturbance::cases()),
         ("life", life::cases()),
         ("node", node::cases()),

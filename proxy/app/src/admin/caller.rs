@@ -1,10 +1,10 @@
 //! Who asks the admin server, and what each may have.
 //!
 //! ```text
-//!             /metrics /ready /live /probe    /config /audited    /drain
-//! network              yes                        -             -
-//! loopback             yes                       yes            -
-//! Unix socket          yes                       yes           yes
+//!             /metrics /ready /live /probe    /config /audited /tap    /drain
+//! network              yes                        -                  -
+//! loopback             yes                       yes                 -
+//! Unix socket          yes                       yes                yes
 //! ```
 //! A request over loopback may be the application's, which someone outside can have it send (SSRF). So
 //! what ends the proxy needs the Unix socket, that only this user and root can connect to. A page of
@@ -59,7 +59,7 @@ impl Caller {
                 StatusCode::FORBIDDEN,
                 "/drain is served on the Unix socket of --admin-socket only; SIGTERM drains too\n",
             ),
-            ("/config" | "/audited", Self::Network(_)) => {
+            ("/config" | "/audited" | "/tap", Self::Network(_)) => {
                 refused(StatusCode::FORBIDDEN, "this page is served on loopback only\n")
             }
             _ => None,
@@ -106,9 +106,10 @@ mod tests {
     #[test]
     fn each_caller_has_its_pages() {
         for (from, allowed) in
-            [("10.0.0.1", 4), ("127.0.0.1", 5), ("::ffff:127.0.0.1", 5), ("socket", 6)]
+            [("10.0.0.1", 4), ("127.0.0.1", 6), ("::ffff:127.0.0.1", 6), ("socket", 7)]
         {
-            let pages = ["/metrics", "/ready", "/live", "/probe/web/liveness", "/config", "/drain"];
+            let pages =
+                ["/metrics", "/ready", "/live", "/probe/web/liveness", "/config", "/tap", "/drain"];
             for (number, page) in pages.into_iter().enumerate() {
                 let refused = (number >= allowed).then_some(403);
                 assert_eq!(status(from, page, Some("10.0.0.2:15020")), refused, "{from} {page}");

@@ -127,7 +127,7 @@ impl<R: Hedgeable> Attempts<'_, R> {
         hedge: &mut Hedge,
         first: Pick<Remote>,
     ) -> (Rc<Pick<Remote>>, Last) {
-        let sending = self.sending();
+        let sending = self.sending(&first);
         let (shared, backends, wanted) = (self.shared, self.backends, self.wanted);
         let mut copies = self.request.copies();
         let race = Race {

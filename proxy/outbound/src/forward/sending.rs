@@ -1,10 +1,11 @@
 //! What one try is sent with, whichever copy of the request it is.
 
+use std::num::NonZeroU64;
 use std::rc::Rc;
 use std::time::Instant;
 
 use leno_balance::{Pick, Wanted};
-use leno_http::{Exchange, HeaderLine, Judgement, Order, ResponseView};
+use leno_http::{Exchange, HeaderLine, Judgement, Order, ResponseView, tap_mark_line};
 
 use crate::Shared;
 use crate::backends::Remote;
@@ -25,6 +26,8 @@ pub(super) struct Sending<'a> {
     pub(super) wanted: Wanted,
     pub(super) applied: Option<&'a Applied>,
     pub(super) request_by: Option<Instant>,
+    /// What the request is marked with for the server's proxy, if a tap gets it.
+    pub(super) mark: Option<NonZeroU64>,
 }
 
 /// When a try must be over, and when its response must have begun.
@@ -75,8 +78,9 @@ impl Sending<'_> {
             order.response = applied.response(of_response);
         }
         let set: Vec<HeaderLine>;
-        if let Some(turn) = turn {
-            set = order.request.set.iter().cloned().chain([turn]).collect();
+        let mark = self.mark.filter(|_| server.is_mesh).and_then(tap_mark_line);
+        if turn.is_some() || mark.is_some() {
+            set = order.request.set.iter().cloned().chain(turn).chain(mark).collect();
             order.request.set = &set;
         }
         // The server has proven that it is a proxy of the mesh: its word is the mesh's.

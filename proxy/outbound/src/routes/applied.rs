@@ -109,6 +109,17 @@ impl Applied {
         Some(kept.endpoint)
     }
 
+    /// The route and its rule, by its name or number: `HTTPRoute shop/cart rule 1`.
+    pub(crate) fn rule_name(&self) -> Box<str> {
+        let of_table = &self.routes.table.rules()[self.rule];
+        let (route, rule) = (of_table.route(), of_table.rule());
+        let name = match &rule.name {
+            Some(name) => name.to_string(),
+            None => of_table.index().to_string(),
+        };
+        format!("{} {}/{} rule {name}", route.kind.as_str(), route.namespace, route.name).into()
+    }
+
     /// Whether a CONNECT is relayed.
     pub(crate) fn relays_connect(&self) -> bool {
         self.prepared().names_connect && self.backend().keeps_url()

@@ -1,0 +1,288 @@
+//! `leno tap`.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, Result, bail};
+use clap::Args;
+use futures_util::future::join_all;
+use leno_observe::tap::{Joiner, Page, TappedRequest};
+
+use super::{AnyMesh, Output, block_on, print, print_raw};
+
+mod parties;
+mod reach;
+mod text;
+
+use parties::Names;
+use reach::{Proxies, Proxy};
+
+/// Most proxies that are tapped for what is wanted, and as many for the other halves of their requests.
+const MAX_PROXIES: usize = 64;
+
+/// Shows the requests of workloads as they happen, with identities, routes, retries and where their time went
+///
+/// The proxies of the workloads record what the filters match, up to --max-rps, and the proxies of the servers add
+/// their part of the time. Nothing is recorded, and requests cost nothing more, while no tap is open. Secrets in headers
+/// and queries are masked. Each proxy logs who opens a tap. Needs root; on a cluster the right to create
+/// pods/portforward in the namespace of the pods.
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:\n  \
+                  sudo leno tap web --to cart --path /api --status 5xx\n  \
+                  sudo leno tap web cart --headers --count 10\n  \
+                  leno tap --context prod -n shop deploy/web --max-rps 5 -o json")]
+pub(crate) struct Tap {
+    /// Workloads (web, deploy/web) or single instances (web-0, pod/web-0)
+    #[arg(required = true, value_name = "WORKLOAD")]
+    workloads: Vec<String>,
+
+    #[command(flatten)]
+    mesh: AnyMesh,
+
+    /// Namespace of the workloads; of `leno up` not needed where their names are in one namespace only
+    #[arg(short, long, value_name = "NAME")]
+    namespace: Option<String>,
+
+    /// Requests to this workload or service only (cart, svc/cart, shop/cart)
+    #[arg(long, value_name = "SERVER")]
+    to: Option<String>,
+
+    /// Requests of this workload or service account only (web, shop/web)
+    #[arg(long, value_name = "CLIENT")]
+    from: Option<String>,
+
+    /// Requests with this method only
+    #[arg(long, value_name = "METHOD")]
+    method: Option<String>,
+
+    /// Requests whose path begins with this
+    #[arg(long, value_name = "PREFIX")]
+    path: Option<String>,
+
+    /// Requests with this status (503) or class of statuses (5xx)
+    #[arg(long, value_name = "STATUS")]
+    status: Option<String>,
+
+    /// Most requests to show in a second, of all workloads together; others are counted
+    #[arg(long, value_name = "REQUESTS", default_value_t = 50,
+          value_parser = clap::value_parser!(u32).range(1..=500))]
+    max_rps: u32,
+
+    /// Ends after so many requests
+    #[arg(long, value_name = "REQUESTS", value_parser = clap::value_parser!(u64).range(1..))]
+    count: Option<u64>,
+
+    /// Shows the headers of requests, without secrets
+    #[arg(long)]
+    headers: bool,
+
+    /// The form of output; json is an object a line
+    #[arg(short, long, value_enum, default_value_t)]
+    output: Output,
+}
+
+pub(crate) fn run(tap: &Tap) -> Result<bool> {
+    block_on(async {
+        let proxies = Proxies::of(tap).await?;
+        let targets = proxies.of_workloads(tap)?;
+        if targets.len() > MAX_PROXIES {
+            bail!(
+                "{} proxies are meant, and {MAX_PROXIES} can be tapped: name fewer",
+                targets.len()
+            );
+        }
+        let query = query(tap, &proxies, targets.len())?;
+        let mut session = Session {
+            proxies: &proxies,
+            id: format!("tap-{}-{:x}", std::process::id(), started()),
+            query,
+            targets,
+            others: BTreeSet::new(),
+            refused: BTreeSet::new(),
+            joiner: Joiner::default(),
+            counts: BTreeMap::new(),
+            shown: 0,
+        };
+        let ended = tokio::select! {
+            ended = session.follow(tap) => ended,
+            asked = tokio::signal::ctrl_c() => asked.map_err(Into::into),
+        };
+        session.close().await;
+        ended?;
+        session.sum_up();
+        Ok(true)
+    })
+}
+
+/// Tells the taps of one process number in one container from those in another.
+fn started() -> u128 {
+    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
+    now.map_or(0, |since| since.as_nanos())
+}
+
+/// The filter as parameters of the page, each already encoded.
+fn query(tap: &Tap, proxies: &Proxies, targets: usize) -> Result<String> {
+    let targets = u32::try_from(targets).unwrap_or(u32::MAX).max(1);
+    let mut query = format!("&rate={}", tap.max_rps.div_ceil(targets));
+    let mut add = |name: &str, value: &str| {
+        query += &format!("&{name}={}", parties::encoded(value));
+    };
+    if let Some(method) = &tap.method {
+        add("method", method);
+    }
+    if let Some(path) = &tap.path {
+        add("path", path);
+    }
+    if let Some(status) = &tap.status {
+        add("status", status);
+    }
+    if tap.headers {
+        add("headers", "true");
+    }
+    for (name, wanted, direction) in [("to", &tap.to, "outbound"), ("from", &tap.from, "inbound")] {
+        let Some(wanted) = wanted else { continue };
+        for party in proxies.names().parties(tap.namespace.as_deref(), wanted)? {
+            add(name, &party);
+        }
+        if tap.to.is_none() || tap.from.is_none() {
+            add("direction", direction);
+        }
+    }
+    Ok(query)
+}
+
+/// The taps that are open, and what they have brought.
+struct Session<'a> {
+    proxies: &'a Proxies,
+    id: String,
+    query: String,
+    targets: BTreeSet<Proxy>,
+    /// The proxies of servers, tapped for the other halves of requests.
+    others: BTreeSet<Proxy>,
+    /// Those that were not to be tapped.
+    refused: BTreeSet<Proxy>,
+    joiner: Joiner,
+    /// Beyond the rate, and dropped, of each target.
+    counts: BTreeMap<Proxy, (u64, u64)>,
+    shown: u64,
+}
+
+impl Session<'_> {
+    /// Polls until as many requests as wanted were shown, or no target answers any more.
+    async fn follow(&mut self, tap: &Tap) -> Result<()> {
+        loop {
+            let next = Instant::now() + self.proxies.pause();
+            let targets: Vec<Proxy> = self.targets.iter().cloned().collect();
+            let others: Vec<Proxy> = self.others.iter().cloned().collect();
+            let (of_targets, of_others) = tokio::join!(
+                join_all(targets.iter().map(|proxy| self.poll(proxy, &self.query))),
+                join_all(others.iter().map(|proxy| self.poll(proxy, "&marked=true"))),
+            );
+            let mut ready = Vec::new();
+            // The servers' halves first, so that the clients' are complete at once.
+            for (proxy, page) in others.into_iter().zip(of_others) {
+                match page {
+                    Ok(page) => ready.extend(self.joiner.push(page, false, Instant::now())),
+                    Err(_) => {
+                        self.others.remove(&proxy);
+                        self.refused.insert(proxy);
+                    }
+                }
+            }
+            for (proxy, page) in targets.into_iter().zip(of_targets) {
+                match page {
+                    Ok(page) => ready.extend(self.take(proxy, page)),
+                    Err(reason) => self.lost(&proxy, &reason)?,
+                }
+            }
+            ready.extend(self.joiner.late(Instant::now()));
+            if self.show(tap, &ready)? {
+                return Ok(());
+            }
+            tokio::time::sleep_until(next.into()).await;
+        }
+    }
+
+    /// Takes the page of a target, and notes the servers that it has called.
+    fn take(&mut self, proxy: Proxy, page: Page) -> Vec<TappedRequest> {
+        for event in page.events.iter().filter(|event| event.mark.is_some() && event.mtls) {
+            let server =
+                Proxy { namespace: event.server_namespace.clone(), name: event.server.clone() };
+            let is_new = !self.targets.contains(&server) && !self.refused.contains(&server);
+            if is_new && self.others.len() < MAX_PROXIES {
+                self.others.insert(server);
+            }
+        }
+        self.counts.insert(proxy, (page.sampled_out, page.dropped));
+        self.joiner.push(page, true, Instant::now())
+    }
+
+    /// A target does not answer: it may have ended, or this user may not tap it.
+    fn lost(&mut self, proxy: &Proxy, reason: &str) -> Result<()> {
+        self.targets.remove(proxy);
+        if self.targets.is_empty() {
+            bail!("the proxy of {proxy} cannot be tapped: {reason}");
+        }
+        eprintln!("leno: the proxy of {proxy} is tapped no more: {reason}");
+        Ok(())
+    }
+
+    /// Prints requests. Returns whether as many as wanted were shown.
+    fn show(&mut self, tap: &Tap, requests: &[TappedRequest]) -> Result<bool> {
+        for request in requests {
+            match tap.output {
+                Output::Json => print_raw(&(serde_json::to_string(request)? + "\n"))?,
+                Output::Table => print(&text::lines(request))?,
+            }
+            self.shown += 1;
+            if tap.count == Some(self.shown) {
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    }
+
+    async fn poll(&self, proxy: &Proxy, query: &str) -> Result<Page, String> {
+        let reply = self.proxies.post(proxy, &format!("/tap?id={}{query}", self.id)).await?;
+        serde_json::from_str(&reply.page()?).map_err(|error| error.to_string())
+    }
+
+    /// Closes all taps. One that cannot be closed lapses.
+    async fn close(&self) {
+        let all = self.targets.iter().chain(&self.others);
+        let bound = Duration::from_secs(2);
+        let closed = join_all(all.map(|proxy| self.poll(proxy, "&close=true")));
+        let _late = tokio::time::timeout(bound, closed).await;
+    }
+
+    fn sum_up(&self) {
+        let (sampled_out, dropped) = self
+            .counts
+            .values()
+            .fold((0, 0), |sum: (u64, u64), one| (sum.0 + one.0, sum.1 + one.1));
+        eprintln!(
+            "{} requests shown, {sampled_out} beyond --max-rps, {dropped} dropped by proxies",
+            self.shown
+        );
+    }
+}
+
+impl Tap {
+    fn user() -> String {
+        let of = |name: &str| std::env::var(name).ok();
+        let user = of("SUDO_USER").or_else(|| of("USER")).unwrap_or_else(|| "unknown".to_owned());
+        let fits = |one: &char| one.is_ascii_alphanumeric() || "-._@".contains(*one);
+        let user: String = user.chars().filter(fits).take(64).collect();
+        if user.is_empty() { "unknown".to_owned() } else { user }
+    }
+}
+
+/// The namespace of what is wanted, or why there is none.
+fn namespace_of(names: &Names, namespace: Option<&str>, name: &str) -> Result<String> {
+    names.namespace_of(namespace, name).with_context(|| match namespace {
+        Some(namespace) => format!("{namespace} has no workload {name} with a proxy"),
+        None => {
+            format!("{name} is the name of no workload, or of several: add its namespace with -n")
+        }
+    })
+}

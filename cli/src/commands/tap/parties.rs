@@ -1,0 +1,128 @@
+//! The names that users give to clients and servers.
+
+use std::collections::BTreeSet;
+
+use anyhow::Result;
+
+use super::reach::Proxy;
+
+/// Prefixes of names as kubectl has them; what is behind them names a workload, an instance or a service.
+const KINDS: [&str; 16] = [
+    "deploy",
+    "deployment",
+    "sts",
+    "statefulset",
+    "ds",
+    "daemonset",
+    "rs",
+    "replicaset",
+    "job",
+    "cj",
+    "cronjob",
+    "pod",
+    "po",
+    "workload",
+    "svc",
+    "service",
+];
+
+/// The workloads of a mesh with their instances.
+#[derive(Debug, Default)]
+pub(super) struct Names(pub(super) Vec<(String, Proxy)>);
+
+impl Names {
+    /// The only namespace that has a workload or an instance of this name.
+    pub(super) fn namespace_of(&self, namespace: Option<&str>, name: &str) -> Option<String> {
+        let all = self.instances(namespace, name).into_iter().map(|one| one.namespace);
+        let all: BTreeSet<String> = all.collect();
+        let mut all = all.into_iter();
+        all.next().filter(|_| all.next().is_none())
+    }
+
+    /// The instances of a workload, or the one instance, of this name.
+    pub(super) fn instances(&self, namespace: Option<&str>, name: &str) -> BTreeSet<Proxy> {
+        let is = |(workload, one): &&(String, Proxy)| {
+            namespace.is_none_or(|wanted| wanted == one.namespace)
+                && (workload == name || one.name == name)
+        };
+        self.0.iter().filter(is).map(|(_, one)| one.clone()).collect()
+    }
+
+    /// What proxies know a client or a server by: `namespace/name` of its instances, and of a service or an account.
+    pub(super) fn parties(&self, namespace: Option<&str>, wanted: &str) -> Result<Vec<String>> {
+        let (said, name) = split(wanted);
+        let namespace = said.or(namespace);
+        let instances = self.instances(namespace, name);
+        let namespaces: BTreeSet<String> = match (namespace, instances.is_empty()) {
+            (Some(namespace), _) => [namespace.to_owned()].into(),
+            (None, false) => instances.iter().map(|one| one.namespace.clone()).collect(),
+            // A service may have another name than its workloads.
+            (None, true) => self.0.iter().map(|(_, one)| one.namespace.clone()).collect(),
+        };
+        let named = namespaces.into_iter().map(|namespace| format!("{namespace}/{name}"));
+        let all: BTreeSet<String> =
+            named.chain(instances.iter().map(ToString::to_string)).collect();
+        Ok(all.into_iter().collect())
+    }
+}
+
+/// The namespace and the name of `web`, `deploy/web` or `shop/web`.
+pub(super) fn split(text: &str) -> (Option<&str>, &str) {
+    match text.split_once('/') {
+        Some((kind, name)) if KINDS.contains(&kind) => (None, name),
+        Some((namespace, name)) => (Some(namespace), name),
+        None => (None, text),
+    }
+}
+
+/// A value as it stands in a query.
+pub(super) fn encoded(text: &str) -> String {
+    let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-._~/".contains(&byte);
+    let one = |byte: u8| match is_plain(byte) {
+        true => char::from(byte).to_string(),
+        false => format!("%{byte:02X}"),
+    };
+    text.bytes().map(one).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn names() -> Names {
+        let of = |namespace: &str, workload: &str, number: u32| {
+            let name = format!("{workload}-{number}");
+            (workload.to_owned(), Proxy { namespace: namespace.to_owned(), name })
+        };
+        Names(vec![
+            of("shop", "web", 0),
+            of("shop", "web", 1),
+            of("shop", "cart", 0),
+            of("bank", "web", 0),
+        ])
+    }
+
+    #[test]
+    fn a_name_may_have_its_kind_or_its_namespace() {
+        assert_eq!(split("web"), (None, "web"));
+        assert_eq!(split("deploy/web"), (None, "web"));
+        assert_eq!(split("shop/web"), (Some("shop"), "web"));
+    }
+
+    #[test]
+    fn parties_are_the_instances_and_the_name_itself() {
+        let parties =
+            |namespace, wanted: &str| names().parties(namespace, wanted).unwrap().join(" ");
+        assert_eq!(parties(Some("shop"), "svc/web"), "shop/web shop/web-0 shop/web-1");
+        assert_eq!(parties(None, "cart"), "shop/cart shop/cart-0");
+        assert_eq!(parties(Some("shop"), "bank/web"), "bank/web bank/web-0");
+        assert_eq!(parties(None, "api"), "bank/api shop/api");
+        assert_eq!(names().namespace_of(None, "web"), None);
+        assert_eq!(names().namespace_of(Some("bank"), "web-0").as_deref(), Some("bank"));
+    }
+
+    #[test]
+    fn values_are_encoded() {
+        assert_eq!(encoded("/a b&c=ä"), "/a%20b%26c%3D%C3%A4");
+    }
+}

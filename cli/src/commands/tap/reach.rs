@@ -1,0 +1,127 @@
+//! The proxies of a mesh that can be tapped, and how they are reached.
+
+use std::collections::BTreeSet;
+use std::fmt;
+use std::time::Duration;
+
+use anyhow::Result;
+use leno_local::admin::Admin;
+use leno_local::layout::Layout;
+use leno_local::netns::Netns;
+use leno_local::status::Status;
+use leno_observe::admin::Reply;
+use leno_operate::{PodName, Reach};
+
+use super::parties::{Names, split};
+use super::{Tap, namespace_of};
+use crate::commands::Chosen;
+
+/// The header that names the user for the proxy's log.
+const BY: &str = "leno-tap-by";
+
+/// An instance or a pod with a proxy.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Proxy {
+    pub(super) namespace: String,
+    pub(super) name: String,
+}
+
+impl fmt::Display for Proxy {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}/{}", self.namespace, self.name)
+    }
+}
+
+/// All of a mesh.
+pub(super) struct Proxies {
+    at: Place,
+    names: Names,
+    user: String,
+}
+
+enum Place {
+    Machine(Layout),
+    Cluster(Reach),
+}
+
+impl Proxies {
+    pub(super) async fn of(tap: &Tap) -> Result<Self> {
+        let user = Tap::user();
+        match tap.mesh.choose()? {
+            Chosen::Machine(name) => {
+                let layout = Layout::new(&name)?;
+                let status = Status::read(&layout)?;
+                let meshed = status.instances.into_iter().filter(|one| one.meshed);
+                let named = meshed
+                    .map(|one| (one.workload, Proxy { namespace: one.namespace, name: one.name }));
+                Ok(Self { names: Names(named.collect()), at: Place::Machine(layout), user })
+            }
+            Chosen::Cluster(target) => {
+                let client = leno_operate::connect(&target).await?;
+                let namespace = match &tap.namespace {
+                    Some(namespace) => namespace.clone(),
+                    None => client.default_namespace().to_owned(),
+                };
+                let running = leno_operate::running(&client, Some(&namespace)).await?;
+                let meshed = running.into_iter().filter(|one| one.meshed);
+                let named = meshed.map(|one| {
+                    let PodName { namespace, name } = one.name;
+                    (one.owner.name, Proxy { namespace, name })
+                });
+                let names = Names(named.collect());
+                Ok(Self { names, at: Place::Cluster(Reach::new(client)), user })
+            }
+        }
+    }
+
+    pub(super) fn names(&self) -> &Names {
+        &self.names
+    }
+
+    /// The proxies of the workloads that are to be tapped.
+    pub(super) fn of_workloads(&self, tap: &Tap) -> Result<BTreeSet<Proxy>> {
+        let mut all = BTreeSet::new();
+        for wanted in &tap.workloads {
+            let (said, name) = split(wanted);
+            let namespace = said.or(tap.namespace.as_deref());
+            let namespace = namespace_of(&self.names, namespace, name)?;
+            all.extend(self.names.instances(Some(&namespace), name));
+        }
+        Ok(all)
+    }
+
+    /// How long to wait between two polls. Through an API server each is a connection of its own.
+    pub(super) fn pause(&self) -> Duration {
+        match &self.at {
+            Place::Machine(_) => Duration::from_millis(200),
+            Place::Cluster(_) => Duration::from_millis(500),
+        }
+    }
+
+    pub(super) async fn post(&self, proxy: &Proxy, path: &str) -> Result<Reply, String> {
+        let header = (BY, &*self.user);
+        let Proxy { namespace, name } = proxy.clone();
+        match &self.at {
+            Place::Machine(layout) => {
+                // An instance may have been started again, in another network namespace.
+                let status = Status::read(layout).map_err(|error| error.to_string())?;
+                let is = |one: &&_| is_instance(one, proxy);
+                let instance = status.instances.iter().find(is).ok_or("it has ended")?;
+                let asked = async {
+                    let netns = Netns::open(&instance.surroundings.netns)?;
+                    Admin::within(&netns).send(Some(header), ("POST", path)).await
+                };
+                asked.await.map_err(|error| error.chain())
+            }
+            Place::Cluster(reach) => {
+                let pod = PodName { namespace, name };
+                let sent = reach.send_with(&pod, header, ("POST", path)).await;
+                sent.map_err(|error| error.said())
+            }
+        }
+    }
+}
+
+fn is_instance(one: &leno_local::status::InstanceStatus, proxy: &Proxy) -> bool {
+    one.meshed && one.namespace == proxy.namespace && one.name == proxy.name
+}

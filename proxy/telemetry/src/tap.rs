@@ -1,0 +1,261 @@
+//! Taps: an operator watches live requests, sampled and filtered.
+//!
+//! ```text
+//! worker: begin ─► decide: filter, rate ─► end ─► queue of the tap ─► POST /tap of the admin server
+//!           └─ no tap is open: one relaxed load, and nothing is allocated
+//! ```
+//! A worker never waits for a tap. Where a lock is held or a queue is full it drops the event and counts it.
+
+use std::collections::VecDeque;
+use std::fmt;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, TryLockError};
+use std::time::{Duration, Instant};
+
+mod event;
+mod filter;
+mod request;
+mod secrets;
+
+pub use event::{Event, Times};
+pub use filter::{Filter, FilterError, Party};
+pub use request::Tapped;
+pub use secrets::{MASK, is_secret};
+
+/// Most taps of a proxy: a few operators at once.
+pub const MAX_TAPS: usize = 4;
+/// Events that wait for the next poll of a tap: half a second at the highest rate.
+pub const MAX_QUEUED: usize = 256;
+/// The highest rate of a tap, in requests per second and proxy.
+pub const MAX_RATE: u32 = 500;
+/// A tap that its client polls no more is closed after this time.
+pub const LAPSE: Duration = Duration::from_secs(5);
+
+/// The taps of a proxy. All workers and the admin server share them.
+#[derive(Clone, Debug, Default)]
+pub struct Taps(Arc<Shared>);
+
+#[derive(Debug, Default)]
+struct Shared {
+    /// Whether there is a tap: all that requests look at while there is none.
+    is_on: AtomicBool,
+    open: RwLock<Vec<Arc<Tap>>>,
+    /// Whether a task looks for taps that are not polled any more.
+    is_watched: AtomicBool,
+    /// The events of all taps, those that were closed too.
+    counts: Counts,
+}
+
+/// What became of the requests that a tap's filter has matched.
+#[derive(Debug, Default)]
+struct Counts {
+    queued: AtomicU64,
+    sampled_out: AtomicU64,
+    dropped: AtomicU64,
+}
+
+/// A reading of the counts.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counted {
+    /// Events that were queued for the client.
+    pub queued: u64,
+    /// Requests beyond the tap's rate.
+    pub sampled_out: u64,
+    /// Events that were dropped since the queue was full or in use.
+    pub dropped: u64,
+}
+
+/// One tap.
+#[derive(Debug)]
+pub struct Tap {
+    name: Box<str>,
+    filter: Filter,
+    /// The second since `opened` in the upper half, the requests of it in the lower.
+    spent: AtomicU64,
+    opened: Instant,
+    polled: Mutex<Instant>,
+    queue: Mutex<VecDeque<Event>>,
+    counts: Counts,
+}
+
+/// No tap can be opened, since as many as allowed are open.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TooManyTaps;
+
+impl fmt::Display for TooManyTaps {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{MAX_TAPS} taps are open, as many as a proxy has: close one of them")
+    }
+}
+
+impl std::error::Error for TooManyTaps {}
+
+impl Taps {
+    /// Whether a tap is open.
+    #[must_use]
+    pub fn is_on(&self) -> bool {
+        self.0.is_on.load(Ordering::Relaxed)
+    }
+
+    /// Whether a tap of this name is open.
+    #[must_use]
+    pub fn has(&self, name: &str) -> bool {
+        self.read().iter().any(|tap| &*tap.name == name)
+    }
+
+    /// How many are open.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.read().len()
+    }
+
+    /// Whether none is open.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Opens a tap, or replaces the one of this name.
+    ///
+    /// # Errors
+    /// [`MAX_TAPS`] others are open.
+    pub fn open(&self, name: &str, filter: Filter) -> Result<(), TooManyTaps> {
+        let mut open = self.0.open.write().unwrap_or_else(PoisonError::into_inner);
+        open.retain(|tap| &*tap.name != name);
+        if open.len() >= MAX_TAPS {
+            return Err(TooManyTaps);
+        }
+        open.push(Arc::new(Tap::new(name, filter)));
+        self.0.is_on.store(true, Ordering::Relaxed);
+        Ok(())
+    }
+
+    /// Whether the caller is to close taps that lapse, until [`Self::end_watch`]. One task does.
+    #[must_use]
+    pub fn begin_watch(&self) -> bool {
+        !self.0.is_watched.swap(true, Ordering::Relaxed)
+    }
+
+    /// No tap is open any more.
+    pub fn end_watch(&self) {
+        self.0.is_watched.store(false, Ordering::Relaxed);
+    }
+
+    /// What a tap has recorded since the last call, and its counts since it was opened.
+    #[must_use]
+    pub fn poll(&self, name: &str) -> Option<(Vec<Event>, Counted)> {
+        let tap = self.read().iter().find(|tap| &*tap.name == name).cloned()?;
+        *lock(&tap.polled) = Instant::now();
+        let events = lock(&tap.queue).drain(..).collect();
+        Some((events, tap.counts.read()))
+    }
+
+    /// Closes a tap. `None`: there is none of this name.
+    pub fn close(&self, name: &str) -> Option<Counted> {
+        self.close_where(|tap| &*tap.name == name).pop().map(|(_, counted)| counted)
+    }
+
+    /// Closes the taps that their clients have not polled for [`LAPSE`] before `now`.
+    pub fn close_lapsed(&self, now: Instant) -> Vec<(Box<str>, Counted)> {
+        self.close_where(|tap| now.saturating_duration_since(*lock(&tap.polled)) >= LAPSE)
+    }
+
+    /// The counts of all taps since the proxy started.
+    #[must_use]
+    pub fn counted(&self) -> Counted {
+        self.0.counts.read()
+    }
+
+    fn close_where(&self, is_over: impl Fn(&Tap) -> bool) -> Vec<(Box<str>, Counted)> {
+        let mut open = self.0.open.write().unwrap_or_else(PoisonError::into_inner);
+        let (over, left) = open.drain(..).partition(|tap| is_over(tap));
+        *open = left;
+        self.0.is_on.store(!open.is_empty(), Ordering::Relaxed);
+        let over: Vec<Arc<Tap>> = over;
+        over.iter().map(|tap| (tap.name.clone(), tap.counts.read())).collect()
+    }
+
+    /// For a worker: the open taps, unless they are being changed.
+    fn try_read(&self) -> Vec<Arc<Tap>> {
+        match self.0.open.try_read() {
+            Ok(open) => open.clone(),
+            Err(TryLockError::Poisoned(open)) => open.into_inner().clone(),
+            Err(TryLockError::WouldBlock) => Vec::new(),
+        }
+    }
+
+    fn read(&self) -> std::sync::RwLockReadGuard<'_, Vec<Arc<Tap>>> {
+        self.0.open.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Queues an event of a worker.
+    fn queue(&self, tap: &Tap, event: Event) {
+        let is_queued = match tap.queue.try_lock() {
+            Ok(mut queue) if queue.len() < MAX_QUEUED => {
+                queue.push_back(event);
+                true
+            }
+            _ => false,
+        };
+        let of = |counts: &Counts| match is_queued {
+            true => counts.queued.fetch_add(1, Ordering::Relaxed),
+            false => counts.dropped.fetch_add(1, Ordering::Relaxed),
+        };
+        of(&tap.counts);
+        of(&self.0.counts);
+    }
+
+    /// Takes a request out of the tap's rate. `false`, counted: the rate is exceeded.
+    fn afford(&self, tap: &Tap, now: Instant) -> bool {
+        let is_within = tap.spend(now);
+        if !is_within {
+            tap.counts.sampled_out.fetch_add(1, Ordering::Relaxed);
+            self.0.counts.sampled_out.fetch_add(1, Ordering::Relaxed);
+        }
+        is_within
+    }
+}
+
+impl Tap {
+    fn new(name: &str, filter: Filter) -> Self {
+        let now = Instant::now();
+        Self {
+            name: name.into(),
+            filter,
+            spent: AtomicU64::new(0),
+            opened: now,
+            polled: Mutex::new(now),
+            queue: Mutex::default(),
+            counts: Counts::default(),
+        }
+    }
+
+    /// Whether a request of this moment is within the rate.
+    fn spend(&self, now: Instant) -> bool {
+        let second = now.saturating_duration_since(self.opened).as_secs() & u64::from(u32::MAX);
+        let rate = u64::from(self.filter.rate);
+        let next = |spent: u64| {
+            let count = if spent >> 32 == second { spent & u64::from(u32::MAX) } else { 0 };
+            (count < rate).then_some(second << 32 | count.saturating_add(1))
+        };
+        self.spent.fetch_update(Ordering::Relaxed, Ordering::Relaxed, next).is_ok()
+    }
+}
+
+impl Counts {
+    fn read(&self) -> Counted {
+        Counted {
+            queued: self.queued.load(Ordering::Relaxed),
+            sampled_out: self.sampled_out.load(Ordering::Relaxed),
+            dropped: self.dropped.load(Ordering::Relaxed),
+        }
+    }
+}
+
+/// No holder panics.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(test)]
+mod tests;

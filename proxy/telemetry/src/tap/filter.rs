@@ -1,0 +1,175 @@
+//! Which requests a tap is for.
+
+use std::fmt;
+use std::str::FromStr;
+
+use crate::edge::{Direction, EdgeLabels};
+
+use super::MAX_RATE;
+
+/// Most names of one side: the instances of a workload.
+const MAX_PARTIES: usize = 64;
+/// Rate of a tap that names none.
+const DEFAULT_RATE: u32 = 50;
+
+/// What a tap shows. The default is all requests, 50 a second.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Filter {
+    /// The method, exactly.
+    pub method: Option<Box<str>>,
+    /// How the path begins.
+    pub path: Option<Box<str>>,
+    /// The statuses, first and last.
+    pub status: Option<(u16, u16)>,
+    /// One of the directions.
+    pub direction: Option<Direction>,
+    /// Clients, any of them. Empty: all.
+    pub from: Vec<Party>,
+    /// Servers or services, any of them. Empty: all.
+    pub to: Vec<Party>,
+    /// Only inbound requests that the tapped proxy of their client has marked, at any rate.
+    pub is_marked: bool,
+    /// Whether events have headers.
+    pub with_headers: bool,
+    /// Most requests in a second.
+    pub rate: u32,
+}
+
+/// A client, a server or a service.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Party {
+    /// Its namespace.
+    pub namespace: Box<str>,
+    /// Its name. `*` is any.
+    pub name: Box<str>,
+}
+
+/// A parameter of a filter that cannot be read.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FilterError {
+    name: String,
+    wanted: &'static str,
+}
+
+impl fmt::Display for FilterError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "the parameter {:?} of a tap is {}", self.name, self.wanted)
+    }
+}
+
+impl std::error::Error for FilterError {}
+
+impl Default for Filter {
+    fn default() -> Self {
+        Self {
+            method: None,
+            path: None,
+            status: None,
+            direction: None,
+            from: Vec::new(),
+            to: Vec::new(),
+            is_marked: false,
+            with_headers: false,
+            rate: DEFAULT_RATE,
+        }
+    }
+}
+
+impl FromStr for Party {
+    type Err = ();
+
+    fn from_str(text: &str) -> Result<Self, ()> {
+        let (namespace, name) = text.split_once('/').ok_or(())?;
+        if namespace.is_empty() || name.is_empty() {
+            return Err(());
+        }
+        Ok(Self { namespace: namespace.into(), name: name.into() })
+    }
+}
+
+impl Party {
+    fn is(&self, namespace: &str, name: &str) -> bool {
+        &*self.namespace == namespace && (&*self.name == "*" || &*self.name == name)
+    }
+}
+
+impl Filter {
+    /// Takes in a parameter of the page `/tap`.
+    ///
+    /// # Errors
+    /// There is no such parameter, or it has no such value.
+    pub fn set(&mut self, name: &str, value: &str) -> Result<(), FilterError> {
+        let invalid = |wanted| FilterError { name: name.to_owned(), wanted };
+        let switch = || match value {
+            "true" => Ok(true),
+            "false" => Ok(false),
+            _ => Err(invalid("true or false")),
+        };
+        match name {
+            "method" => self.method = Some(value.into()),
+            "path" => self.path = Some(value.into()),
+            "status" => {
+                let wanted = "a status such as 503, or a class such as 5xx";
+                self.status = Some(statuses(value).ok_or_else(|| invalid(wanted))?);
+            }
+            "direction" => {
+                self.direction = Some(match value {
+                    "inbound" => Direction::Inbound,
+                    "outbound" => Direction::Outbound,
+                    _ => return Err(invalid("inbound or outbound")),
+                });
+            }
+            "from" | "to" => {
+                let party = value.parse().map_err(|()| invalid("NAMESPACE/NAME"))?;
+                let list = if name == "from" { &mut self.from } else { &mut self.to };
+                if list.len() >= MAX_PARTIES {
+                    return Err(invalid("given at most 64 times"));
+                }
+                list.push(party);
+            }
+            "marked" => self.is_marked = switch()?,
+            "headers" => self.with_headers = switch()?,
+            "rate" => {
+                let rate = value.parse().ok().filter(|rate| (1..=MAX_RATE).contains(rate));
+                self.rate = rate.ok_or_else(|| invalid("a number from 1 to 500"))?;
+            }
+            _ => return Err(invalid("unknown")),
+        }
+        Ok(())
+    }
+
+    /// What is known before the request is sent on. `path` has no query.
+    pub(super) fn matches(
+        &self,
+        (method, path, is_marked): (&str, &[u8], bool),
+        edge: &EdgeLabels,
+    ) -> bool {
+        let client = |party: &Party| party.is(&edge.client_namespace, &edge.client);
+        let server = |party: &Party| {
+            party.is(&edge.server_namespace, &edge.server)
+                || party.is(&edge.server_namespace, &edge.service)
+        };
+        self.method.as_deref().is_none_or(|wanted| wanted == method)
+            && self.path.as_deref().is_none_or(|wanted| path.starts_with(wanted.as_bytes()))
+            && self.direction.is_none_or(|wanted| wanted == edge.direction)
+            && (!self.is_marked || is_marked && edge.direction == Direction::Inbound)
+            && (self.from.is_empty() || self.from.iter().any(client))
+            && (self.to.is_empty() || self.to.iter().any(server))
+    }
+
+    /// What is known at the end.
+    pub(super) fn matches_status(&self, status: u16) -> bool {
+        self.status.is_none_or(|(first, last)| (first..=last).contains(&status))
+    }
+}
+
+/// `503`, or `5xx`.
+fn statuses(text: &str) -> Option<(u16, u16)> {
+    if let Some(class) = text.strip_suffix("xx") {
+        let first =
+            class.parse::<u16>().ok().filter(|class| (1..=5).contains(class))?.checked_mul(100)?;
+        return Some((first, first.checked_add(99)?));
+    }
+    let status = text.parse().ok().filter(|status| (100..=999).contains(status))?;
+    Some((status, status))
+}

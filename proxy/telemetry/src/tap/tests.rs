@@ -1,0 +1,163 @@
+use super::*;
+use crate::{Direction, EdgeLabels, Outcome, Registry};
+
+fn edge(direction: Direction) -> EdgeLabels {
+    EdgeLabels {
+        direction,
+        client: "web-0".into(),
+        client_namespace: "shop".into(),
+        server: "cart-0".into(),
+        server_namespace: "shop".into(),
+        service: "cart".into(),
+        mtls: true,
+    }
+}
+
+fn filter(parameters: &[(&str, &str)]) -> Filter {
+    let mut filter = Filter::default();
+    for (name, value) in parameters {
+        filter.set(name, value).unwrap();
+    }
+    filter
+}
+
+/// One request through a registry with these taps, to its end.
+fn request(taps: &Taps, target: &str, status: u16) {
+    let registry = Registry::new().with_taps(taps.clone());
+    let mut begun = registry.begin("HTTP/1.1", "GET", target.as_bytes());
+    let headers = [("accept", &b"*/*"[..]), ("Authorization", b"Bearer x")];
+    begun.describe(|| ("cart.shop", headers.into_iter()));
+    let edge = registry.edge(&edge(Direction::Outbound));
+    let outcome = Outcome { status, ..Outcome::default() };
+    registry.end(&edge, &begun, &outcome);
+}
+
+fn targets(taps: &Taps) -> Vec<String> {
+    let (events, _) = taps.poll("t").unwrap();
+    events.iter().map(|event| event.target.to_string()).collect()
+}
+
+#[test]
+fn requests_are_recorded_from_the_opening_of_a_tap_to_its_end() {
+    let taps = Taps::default();
+    request(&taps, "/before", 200);
+    assert!(!taps.is_on() && taps.poll("t").is_none());
+    taps.open("t", Filter::default()).unwrap();
+    request(&taps, "/a?token=secret&b=c", 200);
+    let (events, counted) = taps.poll("t").unwrap();
+    assert_eq!((events.len(), counted.queued), (1, 1));
+    let event = events.first().unwrap();
+    assert_eq!((&*event.target, &*event.authority), ("/a?token=(masked)&b=c", "cart.shop"));
+    assert!(event.headers.is_empty(), "they were not wanted");
+    assert_eq!(taps.close("t"), Some(Counted { queued: 1, ..Counted::default() }));
+    assert!(!taps.is_on());
+    assert_eq!(taps.counted().queued, 1, "the sum stays");
+}
+
+#[test]
+fn a_filter_leaves_out_the_rest() {
+    for (parameters, expected) in [
+        (&[("method", "GET")][..], 3),
+        (&[("method", "POST")], 0),
+        (&[("path", "/api")], 2),
+        (&[("status", "5xx")], 1),
+        (&[("status", "200"), ("path", "/api")], 1),
+        (&[("to", "shop/cart")], 3),
+        (&[("to", "shop/cart-0")], 3),
+        (&[("to", "bank/cart")], 0),
+        (&[("to", "shop/db"), ("to", "shop/*")], 3),
+        (&[("from", "shop/web-0"), ("direction", "outbound")], 3),
+        (&[("direction", "inbound")], 0),
+        (&[("marked", "true")], 0),
+    ] {
+        let taps = Taps::default();
+        taps.open("t", filter(parameters)).unwrap();
+        request(&taps, "/", 200);
+        request(&taps, "/api/a", 200);
+        request(&taps, "http://cart/api?x", 503);
+        assert_eq!(targets(&taps).len(), expected, "{parameters:?}");
+    }
+    for (name, value) in [
+        ("status", "6xx"),
+        ("status", "20"),
+        ("rate", "0"),
+        ("rate", "501"),
+        ("to", "cart"),
+        ("x", ""),
+    ] {
+        assert!(Filter::default().set(name, value).is_err(), "{name}={value}");
+    }
+}
+
+#[test]
+fn headers_are_shown_on_demand_and_without_secrets() {
+    let taps = Taps::default();
+    taps.open("t", filter(&[("headers", "true")])).unwrap();
+    request(&taps, "/", 200);
+    let (events, _) = taps.poll("t").unwrap();
+    let headers: Vec<_> = events
+        .iter()
+        .flat_map(|one| &one.headers)
+        .map(|(name, value)| (&**name, &**value))
+        .collect();
+    assert_eq!(headers, [("accept", "*/*"), ("Authorization", MASK)]);
+}
+
+#[test]
+fn what_exceeds_the_rate_or_the_queue_is_counted() {
+    let taps = Taps::default();
+    let tap = Tap::new("u", filter(&[("rate", "2")]));
+    let at = |ms| tap.opened + Duration::from_millis(ms);
+    let spent: Vec<bool> = [0, 10, 20, 999, 1000, 1001, 1002].map(|ms| tap.spend(at(ms))).into();
+    assert_eq!(spent, [true, true, false, false, true, true, false]);
+
+    taps.open("t", filter(&[("marked", "false"), ("rate", "500")])).unwrap();
+    for _ in 0..MAX_QUEUED + 10 {
+        request(&taps, "/", 200);
+    }
+    let (events, counted) = taps.poll("t").unwrap();
+    assert_eq!(events.len(), MAX_QUEUED);
+    assert_eq!((counted.queued, counted.dropped), (MAX_QUEUED as u64, 10));
+}
+
+#[test]
+fn taps_are_few_and_lapse() {
+    let taps = Taps::default();
+    for name in ["a", "b", "c", "d"] {
+        taps.open(name, Filter::default()).unwrap();
+    }
+    assert_eq!(taps.open("e", Filter::default()), Err(TooManyTaps));
+    taps.open("a", Filter::default()).unwrap();
+    let now = Instant::now();
+    assert!(taps.close_lapsed(now).is_empty());
+    assert_eq!(taps.close_lapsed(now + LAPSE).len(), MAX_TAPS);
+    assert!(!taps.is_on() && taps.is_empty());
+}
+
+#[test]
+fn a_request_of_a_tapped_client_has_one_mark_and_is_taken_out_of_the_rate_once() {
+    let taps = Taps::default();
+    taps.open("t", filter(&[("rate", "1")])).unwrap();
+    let registry = Registry::new().with_taps(taps.clone());
+    let begun = registry.begin("HTTP/2", "GET", b"/");
+    let outbound = edge(Direction::Outbound);
+    let first = begun.mark(&outbound, || None);
+    assert!(first.is_some());
+    begun.retried();
+    assert_eq!(begun.mark(&outbound, || Some("spiffe://a".into())), first);
+    let outcome = Outcome { status: 200, ..Outcome::default() };
+    registry.end(&registry.edge(&outbound), &begun, &outcome);
+    let (events, _) = taps.poll("t").unwrap();
+    let event = events.first().unwrap();
+    assert_eq!((event.mark, event.retries, event.peer.as_deref()), (first, 1, Some("spiffe://a")));
+
+    // The server's proxy, tapped for what its clients have marked.
+    taps.open("t", filter(&[("marked", "true")])).unwrap();
+    for mark in [None, first] {
+        let begun = registry.begin("HTTP/2", "GET", b"/");
+        begun.came_from(mark, || None);
+        registry.end(&registry.edge(&edge(Direction::Inbound)), &begun, &outcome);
+    }
+    let (events, _) = taps.poll("t").unwrap();
+    assert_eq!(events.iter().map(|one| one.mark).collect::<Vec<_>>(), [first]);
+}
