@@ -108,11 +108,11 @@ async fn by_http1(client: DuplexStream, application: Application) {
         let done = exchange(client, head, &mut server, &mut Order::new(&limits)).await;
         client.conclude(head, &done).await
     };
-    let request = async |mut client: Conn<DuplexStream>| {
+    let request = async |mut client: Box<Conn<DuplexStream>>| {
         let after = serve_begun(&mut client, &limits, &forward, |_, _| {}).await;
         (client, after)
     };
-    serve(Conn::new(client), (&limits, pending()), request).await;
+    serve(Box::new(Conn::new(client)), (&limits, pending()), request).await;
 }
 
 async fn by_http2(client: DuplexStream, application: Application) {
@@ -126,11 +126,11 @@ async fn by_http2(client: DuplexStream, application: Application) {
         let done = h1_to_h2(client, head, &server, &mut order).await;
         client.conclude(head, &done).await
     };
-    let request = async |mut client: Conn<DuplexStream>| {
+    let request = async |mut client: Box<Conn<DuplexStream>>| {
         let after = serve_begun(&mut client, &limits, &forward, |_, _| {}).await;
         (client, after)
     };
-    serve(Conn::new(client), (&limits, pending()), request).await;
+    serve(Box::new(Conn::new(client)), (&limits, pending()), request).await;
 }
 
 async fn from_http2(client: DuplexStream, application: Application, mesh: bool) {
