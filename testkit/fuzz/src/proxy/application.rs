@@ -193,7 +193,8 @@ impl Application {
         match &mut self.spoken {
             Spoken::Nothing | Spoken::Bytes => {}
             Spoken::Http1 { .. } => {
-                while self.http1(shared) {
+                // A server that ends its connection with a response reads no further request from it.
+                while !self.closes && self.http1(shared) {
                     moved = true;
                 }
             }
