@@ -3,6 +3,7 @@
 
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpStream};
+use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
@@ -50,8 +51,12 @@ fn strangers_take_no_place_from_others_under_strict() {
     besiege("strict").expect("the mesh and the workload are served");
 }
 
+/// Held by a test: two at once need more descriptors than a process may have on many machines.
+static TURN: Mutex<()> = Mutex::new(());
+
 /// Connects strangers, which stay for as long as the proxy lets them.
 fn besiege(mtls: &str) -> Result<()> {
+    let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
     let (_, hard) = getrlimit(Resource::RLIMIT_NOFILE)?;
     setrlimit(Resource::RLIMIT_NOFILE, hard, hard)?;
     let application = Faulty::start(SocketAddr::from((Ipv4Addr::LOCALHOST, 0)), |_| Act::Good)?;

@@ -125,7 +125,9 @@ impl Hop<'_> {
             inbound => INBOUND,
             stream => STREAM,
         };
-        environment.render_str(template, values).expect("the templates are tested with every hop")
+        let text = environment.render_str(template, values);
+        // HAProxy refuses a file whose last line has no end; the engine takes it off.
+        text.expect("the templates are tested with every hop") + "\n"
     }
 }
 
