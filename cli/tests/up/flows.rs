@@ -282,7 +282,7 @@ fn a_killed_mesh_counts_on_and_the_end_removes_all() {
     let own = owners(&mesh);
     assert_eq!(own.len(), 1);
     assert_eq!((&own[0]["does"], &own[0]["attached"]), (&"flows".into(), &true.into()));
-    for (what, rows) in [("programs", 2), ("maps", 9)] {
+    for (what, rows) in [("programs", 2), ("maps", 11)] {
         let output = mesh.leno(&["ebpf", what]).output().unwrap();
         let text = String::from_utf8_lossy(&output.stdout).into_owned();
         let of_mesh = text.lines().filter(|line| line.starts_with(&format!("{owner} ")));

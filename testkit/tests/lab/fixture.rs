@@ -21,6 +21,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow, bail};
 use leno_testkit::lab::{Capture, Lab, Options};
+use leno_testkit::peer::Step;
 use leno_testkit::{binaries, command, wait};
 
 /// How long a database may take to make its files.
@@ -101,8 +102,11 @@ fn settled(lab: Lab) -> Result<Lab> {
     answers(&lab, &["pg_isready", "-h", "postgres"])?;
     answers(&lab, &["mariadb-admin", "--no-defaults", "-hmariadb", "-ulab", "-plab", "ping"])?;
     for service in ["echo:9000", "banner:9000"] {
-        let steps = r#"[{"send":"x"},{"read":1}]"#;
-        answers(&lab, &["leno-peer", "talk", service, steps])?;
+        let steps = [Step::Send("x".into()), Step::Read(1)];
+        let answered = wait::until("an answer", ANSWER_LIMIT, || {
+            Ok(lab.talk("client", service, &steps)?.failure().is_none().then_some(()))
+        });
+        lab.explain(answered.with_context(|| service.to_owned()))?;
     }
     Ok(lab)
 }

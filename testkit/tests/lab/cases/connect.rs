@@ -2,6 +2,7 @@
 
 use anyhow::{Context, Result, ensure};
 use leno_testkit::lab::{Capture, Lab, Options};
+use leno_testkit::peer::Step;
 use leno_testkit::wait;
 
 use super::routes::{HEAR_LIMIT, route};
@@ -54,7 +55,7 @@ spec:
   hedging: {delay: 5ms, nonIdempotent: true}
 ";
 
-const ASKS: &str = "CONNECT far.example:443 HTTP/1.1\\r\\nHost: far.example:443\\r\\n\\r\\n";
+const ASKS: &str = "CONNECT far.example:443 HTTP/1.1\r\nHost: far.example:443\r\n\r\n";
 
 pub(super) fn cases() -> Vec<Case> {
     vec![alone!(a_route_and_the_servers_policies_decide_on_connect)]
@@ -62,8 +63,11 @@ pub(super) fn cases() -> Vec<Case> {
 
 /// What the client gets for a CONNECT.
 fn answer(lab: &Lab, who: &str, to: &str) -> Result<String> {
-    let steps = format!(r#"[{{"send":"{ASKS}"}},{{"response":false}}]"#);
-    lab.text(who, &["leno-peer", "talk", to, &steps])
+    Ok(serde_json::to_string(&lab.talk(
+        who,
+        to,
+        &[Step::Send(ASKS.into()), Step::Response(false)],
+    )?)?)
 }
 
 fn until_answered(lab: &Lab, what: &[&str]) -> Result<()> {
@@ -89,13 +93,16 @@ fn a_route_and_the_servers_policies_decide_on_connect(capture: Capture) -> Resul
         let refused = ["501", "leno-error", "\"connect\""];
         until_answered(&lab, &refused)?;
         lab.edit(&format!("{MESH}{tunnels}"))?;
-        let through = format!(
-            r#"[{{"send":"{ASKS}"}},{{"expect":"HTTP/1.1 200 OK\r\n\r\n"}},{{"send":"GET / HTTP/1.1\r\n\r\n"}},
-            {{"expect":"GET / HTTP/1.1\r\n\r\n"}},"shutdown_write","read_to_end"]"#
-        );
-        let talk = || -> Result<bool> {
-            Ok(lab.exec("client", &["leno-peer", "talk", "web:80", &through])?.status.success())
-        };
+        let through = [
+            Step::Send(ASKS.into()),
+            Step::Expect("HTTP/1.1 200 OK\r\n\r\n".into()),
+            Step::Send("GET / HTTP/1.1\r\n\r\n".into()),
+            Step::Expect("GET / HTTP/1.1\r\n\r\n".into()),
+            Step::ShutdownWrite,
+            Step::ReadToEnd,
+        ];
+        let talk =
+            || -> Result<bool> { Ok(lab.talk("client", "web:80", &through)?.failure().is_none()) };
         let opened = || wait::until("a tunnel", HEAR_LIMIT, || Ok(talk()?.then_some(())));
         opened()?;
         // A tunnel is neither hedged nor mirrored: copies would take what the client sends in it.
@@ -111,7 +118,10 @@ fn a_route_and_the_servers_policies_decide_on_connect(capture: Capture) -> Resul
             ensure!(counted.is_none(), "{counted:?}");
         }
         let seen = lab.text("far", &["curl", "-sS", "-m", "5", "http://127.0.0.1:8081/"])?;
-        ensure!(!seen.is_empty() && seen.lines().all(|line| line == "far.example:443"), "{seen}");
+        ensure!(
+            !seen.is_empty() && seen.lines().all(|line| line == "far.example:443"),
+            "seen {seen:?}"
+        );
         // A client without a proxy has no route.
         let address = lab.status()?.address("far", false)?;
         let unmeshed = answer(&lab, "plain", &format!("{address}:8080"))?;
