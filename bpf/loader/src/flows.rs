@@ -66,8 +66,6 @@ pub struct Flows {
 struct Maps {
     pairs: MapHandle,
     workloads: MapHandle,
-    ports: MapHandle,
-    by_frames: MapHandle,
     addresses: MapHandle,
     names: MapHandle,
     totals: MapHandle,
@@ -309,10 +307,11 @@ impl Flows {
     /// If the kernel refuses: it has no tcx (before Linux 6.6), or the map is full.
     pub fn enrol_port(&self, port: &Port, cookie: u64, workload: u32) -> Result<u32, Error> {
         let action = "count the frames of an interface";
+        let [ports, by_frames] = self.maps_of_frames()?;
         let index = port.attach(&self.directory)?;
         let number = index.to_ne_bytes();
-        update(&self.maps.ports, &number, &workload.to_ne_bytes(), action)?;
-        update(&self.maps.by_frames, &cookie.to_ne_bytes(), &number, action)?;
+        update(&ports, &number, &workload.to_ne_bytes(), action)?;
+        update(&by_frames, &cookie.to_ne_bytes(), &number, action)?;
         Ok(index)
     }
 
@@ -322,8 +321,9 @@ impl Flows {
     /// If the kernel refuses.
     pub fn withdraw_port(&self, index: u32, cookie: u64) -> Result<(), Error> {
         let action = "end the counting of frames";
-        delete(&self.maps.by_frames, &cookie.to_ne_bytes(), action)?;
-        delete(&self.maps.ports, &index.to_ne_bytes(), action)?;
+        let [ports, by_frames] = self.maps_of_frames()?;
+        delete(&by_frames, &cookie.to_ne_bytes(), action)?;
+        delete(&ports, &index.to_ne_bytes(), action)?;
         ports::detach(&self.directory, index)
     }
 
@@ -333,12 +333,18 @@ impl Flows {
     /// If the kernel refuses.
     pub fn withdraw_all_ports(&self) -> Result<(), Error> {
         let action = "end the counting of frames";
-        for map in [&self.maps.ports, &self.maps.by_frames] {
+        for map in self.maps_of_frames()? {
             let mut keys = Vec::new();
-            batch::for_each(map, action, |key, _| keys.push(key.to_vec()))?;
-            keys.iter().try_for_each(|key| delete(map, key, action))?;
+            batch::for_each(&map, action, |key, _| keys.push(key.to_vec()))?;
+            keys.iter().try_for_each(|key| delete(&map, key, action))?;
         }
         ports::detach_all(&self.directory)
+    }
+
+    /// The maps that only the process that enrols uses: pins of a version that counts no frames lack them.
+    fn maps_of_frames(&self) -> Result<[MapHandle; 2], Error> {
+        let open = |name| Maps::open_one(&self.directory, name);
+        Ok([open("ports")?, open("by_frames")?])
     }
 
     /// The keys of the namespaces that are enrolled.
@@ -570,8 +576,6 @@ impl Maps {
         Ok(Self {
             pairs: open("pairs")?,
             workloads: open("workloads")?,
-            ports: open("ports")?,
-            by_frames: open("by_frames")?,
             addresses: open("addresses")?,
             names: open("names")?,
             totals: open("totals")?,

@@ -212,6 +212,23 @@ fn a_smaller_table_evicts_and_counts_what_it_cannot_take() {
 }
 
 #[test]
+fn pins_of_a_version_that_counts_no_frames_are_read_and_upgraded() {
+    if !has_root() {
+        return;
+    }
+    let mut lab = Lab::new(Sizes::default());
+    let pins = PinRoot::find().unwrap().path().join(&lab.owner);
+    for pin in
+        ["map_ports", "map_by_frames", "program_leno_flow_sent", "program_leno_flow_received"]
+    {
+        std::fs::remove_file(pins.join(pin)).unwrap();
+    }
+    assert_eq!(lab.view().list().unwrap().0, []);
+    lab.view().upgrade(|| Ok(())).unwrap();
+    lab.accounts().set_source("client-0", leno_flows::Source::Packets).unwrap();
+}
+
+#[test]
 fn the_end_leaves_no_program_map_or_pin() {
     if !has_root() {
         return;
