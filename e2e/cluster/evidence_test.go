@@ -39,7 +39,11 @@ func (m mesh) evidence() string {
 	}
 	if folder := os.Getenv("CLUSTER_EVIDENCE"); folder != "" {
 		file := filepath.Join(folder, strings.ReplaceAll(m.t.Name(), "/", "-")+".txt")
-		if err := os.WriteFile(file, []byte(all.String()), 0o644); err != nil {
+		err := os.MkdirAll(folder, 0o755)
+		if err == nil {
+			err = os.WriteFile(file, []byte(all.String()), 0o644)
+		}
+		if err != nil {
 			m.t.Log(err)
 		}
 	}
