@@ -1,4 +1,4 @@
-//! Reads the kernel's cookie of a network namespace.
+//! Network namespaces: their cookies, and work in them.
 #![expect(unsafe_code, reason = "SO_NETNS_COOKIE has no safe wrapper")]
 
 use std::fs::File;
@@ -12,12 +12,16 @@ use nix::sys::socket::{AddressFamily, SockFlag, SockType, socket};
 
 /// The cookie of a network namespace; 0 if the kernel has no cookies (before 5.14).
 pub(crate) fn cookie(namespace: &File) -> io::Result<u64> {
-    let ask = || {
+    within(namespace, cookie_of_this_thread)?
+}
+
+/// Runs something in a network namespace, on a thread of its own: the caller's thread stays in its namespace.
+pub(crate) fn within<T: Send>(namespace: &File, run: impl FnOnce() -> T + Send) -> io::Result<T> {
+    let inside = || {
         setns(namespace, CloneFlags::CLONE_NEWNET)?;
-        cookie_of_this_thread()
+        Ok(run())
     };
-    // On a thread of its own, so that the caller's thread stays in its namespace.
-    thread::scope(|scope| scope.spawn(ask).join().expect("the thread does not panic"))
+    thread::scope(|scope| scope.spawn(inside).join().expect("the thread does not panic"))
 }
 
 /// Reads the cookie from a socket; a socket belongs to the namespace of the thread that makes it.

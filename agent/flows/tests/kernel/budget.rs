@@ -23,10 +23,8 @@ fn until_step(lab: &mut Lab, connections: u64) -> (Step, u64) {
         if connections > 0 {
             // Without any, not even a listener: the programs run for that too.
             let listener = lab.listen(SERVER[0]);
-            let to = listener.local_addr().unwrap();
             for _ in 0..connections {
-                let client = lab.within("client", || TcpStream::connect(to).unwrap());
-                let (server, _) = listener.accept().unwrap();
+                let (client, server) = lab.connect(&listener);
                 talk(client, server, [10, 10], Ending::ClientCloses);
             }
             made += connections;
@@ -82,8 +80,7 @@ fn connections_while_accounting_is_off_are_counted_as_left_out() {
     // One that is open at both changes stays accounted for.
     let listener = lab.listen(SERVER[1]);
     let to = listener.local_addr().unwrap();
-    let client = lab.within("client", || TcpStream::connect(to).unwrap());
-    let (server, _) = listener.accept().unwrap();
+    let (client, server) = lab.connect(&listener);
     until_step(&mut lab, 3);
     until_step(&mut lab, 3);
     let before = lab.metrics().sum(OPENED, &[]);

@@ -147,6 +147,13 @@ impl Lab {
         })
     }
 
+    /// A connection of the client with this listener: both ends.
+    pub(crate) fn connect(&self, listener: &TcpListener) -> (TcpStream, TcpStream) {
+        let to = listener.local_addr().unwrap();
+        let client = self.within("client", || TcpStream::connect(to).unwrap());
+        (client, listener.accept().unwrap().0)
+    }
+
     pub(crate) fn view(&self) -> View {
         View::open(&self.owner).unwrap().unwrap()
     }

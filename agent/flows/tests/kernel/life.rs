@@ -117,8 +117,7 @@ fn resizes_and_upgrades_under_traffic_lose_no_flow_and_no_count() {
     let mut lab = Lab::new(Sizes::new(size, 64).unwrap());
     let listener = lab.listen(SERVER[1]);
     let to = listener.local_addr().unwrap();
-    let client = lab.within("client", || TcpStream::connect(to).unwrap());
-    let (server, _) = listener.accept().unwrap();
+    let (client, server) = lab.connect(&listener);
     // So few that the table has room for the flows of all: three threads, twelve rounds, both ends.
     let (allowed, each_round) = (AtomicU64::new(0), 3_000);
     let stop = AtomicBool::new(false);

@@ -149,9 +149,7 @@ fn retransmissions_are_counted() {
     }
     let mut lab = Lab::new(Sizes::default());
     let listener = lab.listen(SERVER[0]);
-    let to = listener.local_addr().unwrap();
-    let client = lab.within("client", || TcpStream::connect(to).unwrap());
-    let (server, _) = listener.accept().unwrap();
+    let (client, server) = lab.connect(&listener);
     crate::lab::write(&client, 1).unwrap();
     crate::lab::read(&server, 1).unwrap();
     let namespace = format!("{}-server", lab.owner);

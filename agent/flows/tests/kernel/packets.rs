@@ -98,12 +98,11 @@ fn frames_equal_those_of_the_interface() {
         ip(&["-n", netns, "link", "set", "eth0", "gso_max_segs", "1"]);
     }
     let (interface, counted) = counts(&mut lab);
-    for server in SERVER {
-        let listener = lab.listen(server);
-        let to = listener.local_addr().unwrap();
-        let client = lab.within("client", || TcpStream::connect(to).unwrap());
-        talk(client, listener.accept().unwrap().0, [300_000, 200_000], Ending::ClientCloses);
-        let at = SocketAddr::new(server.parse().unwrap(), 0);
+    for address in SERVER {
+        let listener = lab.listen(address);
+        let (client, server) = lab.connect(&listener);
+        talk(client, server, [300_000, 200_000], Ending::ClientCloses);
+        let at = SocketAddr::new(address.parse().unwrap(), 0);
         let answers = lab.within("server", || UdpSocket::bind(at).unwrap());
         let asks = lab.within("client", || {
             UdpSocket::bind(SocketAddr::new(
@@ -119,7 +118,7 @@ fn frames_equal_those_of_the_interface() {
             answers.send_to(&[8; 100], from).unwrap();
             asks.recv_from(&mut [0; 200]).unwrap();
         }
-        ping(&lab, server);
+        ping(&lab, address);
     }
     let deadline = Instant::now() + LIMIT;
     loop {
@@ -153,8 +152,7 @@ fn a_large_frame_counts_as_the_frames_that_it_becomes() {
     let mut lab = Lab::of_frames(Sizes::default());
     let listener = lab.listen(SERVER[0]);
     let to = listener.local_addr().unwrap();
-    let client = lab.within("client", || TcpStream::connect(to).unwrap());
-    let (server, _) = listener.accept().unwrap();
+    let (client, server) = lab.connect(&listener);
     let bytes = 10_000_000;
     std::thread::scope(|scope| {
         scope.spawn(|| write(&client, bytes).unwrap());
@@ -192,12 +190,12 @@ fn connections_and_endings_are_read_from_flags() {
     let endings =
         [Ending::ClientCloses, Ending::ServerCloses, Ending::ClientResets, Ending::ServerResets];
     let rounds = 20;
-    for server in SERVER {
-        let listener = lab.listen(server);
+    for address in SERVER {
+        let listener = lab.listen(address);
         let to = listener.local_addr().unwrap();
         for ending in endings.iter().cycle().take(endings.len() * rounds) {
-            let client = lab.within("client", || TcpStream::connect(to).unwrap());
-            talk(client, listener.accept().unwrap().0, [400, 500], *ending);
+            let (client, server) = lab.connect(&listener);
+            talk(client, server, [400, 500], *ending);
         }
         drop(listener);
         lab.within("client", || TcpStream::connect(to).unwrap_err());
@@ -222,9 +220,7 @@ fn frames_that_are_sent_again_are_counted() {
     }
     let mut lab = Lab::of_frames(Sizes::default());
     let listener = lab.listen(SERVER[0]);
-    let to = listener.local_addr().unwrap();
-    let client = lab.within("client", || TcpStream::connect(to).unwrap());
-    let (server, _) = listener.accept().unwrap();
+    let (client, server) = lab.connect(&listener);
     talk_once(&client, &server);
     // The server's interface loses its address: what the client sends is not acknowledged.
     let netns = lab.netns("server");
@@ -251,10 +247,9 @@ fn an_edit_changes_from_frames_to_sockets_and_back() {
     }
     let mut lab = Lab::of_frames(Sizes::default());
     let listener = lab.listen(SERVER[0]);
-    let to = listener.local_addr().unwrap();
     let connect = |lab: &Lab| {
-        let client = lab.within("client", || TcpStream::connect(to).unwrap());
-        talk(client, listener.accept().unwrap().0, [400, 500], Ending::ClientCloses);
+        let (client, server) = lab.connect(&listener);
+        talk(client, server, [400, 500], Ending::ClientCloses);
     };
     for (source, wire, application) in [
         (Source::Packets, 1, 0),
@@ -277,8 +272,7 @@ fn counters_of_frames_go_on_through_a_resize_an_upgrade_and_a_restart() {
     let mut lab = Lab::of_frames(Sizes::default());
     let listener = lab.listen(SERVER[0]);
     let to = listener.local_addr().unwrap();
-    let client = lab.within("client", || TcpStream::connect(to).unwrap());
-    let (server, _) = listener.accept().unwrap();
+    let (client, server) = lab.connect(&listener);
     let labels = [WIRE, ("workload", "client"), ("protocol", "tcp"), SENT];
     let mut last = 0;
     for step in 0..4 {
@@ -305,9 +299,7 @@ fn counters_of_frames_go_on_through_a_resize_an_upgrade_and_a_restart() {
 fn prints_the_cost_of_a_frame() {
     let lab = Lab::of_frames(Sizes::default());
     let listener = lab.listen(SERVER[0]);
-    let to = listener.local_addr().unwrap();
-    let client = lab.within("client", || TcpStream::connect(to).unwrap());
-    let (server, _) = listener.accept().unwrap();
+    let (client, server) = lab.connect(&listener);
     client.set_nodelay(true).unwrap();
     server.set_nodelay(true).unwrap();
     let root = PinRoot::find().unwrap();

@@ -24,13 +24,11 @@ fn bytes_connections_and_endings_equal_those_of_the_applications() {
     let mut sent = [0, 0];
     for ip in SERVER {
         let listener = lab.listen(ip);
-        let to = listener.local_addr().unwrap();
         for round in 0..rounds {
             for ending in endings {
                 // Nothing, one byte, and more than the buffers of a socket hold.
                 let bytes = [round * round * 131, (rounds - 1 - round) * 977];
-                let client = lab.within("client", || TcpStream::connect(to).unwrap());
-                let (server, _) = listener.accept().unwrap();
+                let (client, server) = lab.connect(&listener);
                 talk(client, server, bytes, ending);
                 sent = [sent[0] + bytes[0] as u64, sent[1] + bytes[1] as u64];
             }
@@ -65,8 +63,7 @@ fn an_open_connection_is_read_to_the_byte_and_counted_once() {
     let mut lab = Lab::new(Sizes::default());
     let listener = lab.listen(SERVER[0]);
     let to = listener.local_addr().unwrap();
-    let client = lab.within("client", || TcpStream::connect(to).unwrap());
-    let (server, _) = listener.accept().unwrap();
+    let (client, server) = lab.connect(&listener);
     let mut sum = 0;
     for bytes in [1, 100_000, 3_000_000, 0] {
         std::thread::scope(|scope| {

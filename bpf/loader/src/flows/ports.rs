@@ -9,14 +9,12 @@ use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd as _, AsRawFd as _, BorrowedFd, FromRawFd as _, OwnedFd};
 use std::path::{Path, PathBuf};
-use std::thread;
 
 use libbpf_rs::query::LinkTypeInfo;
 use libbpf_rs::{Link, Object, Program};
-use nix::sched::{CloneFlags, setns};
 
 use crate::error::Error;
-use crate::pins;
+use crate::{netns, pins};
 
 /// A program and where it is attached. What a workload sends arrives at the outer end of its interface.
 const PROGRAMS: [(&str, u32); 2] = [
@@ -40,8 +38,6 @@ impl Port {
         let netns = File::open(&self.netns).map_err(Error::io(action()))?;
         let programs = PROGRAMS.map(|(name, at)| (name, at, program_path(directory, name)));
         let attach = || -> Result<u32, Error> {
-            setns(netns, CloneFlags::CLONE_NEWNET)
-                .map_err(|error| Error::io(action())(error.into()))?;
             let index = index_of(&self.name).map_err(Error::io(action()))?;
             for (name, at, pin) in programs {
                 let program = Program::fd_from_pinned_path(&pin).map_err(Error::bpf(action()))?;
@@ -52,21 +48,14 @@ impl Port {
             }
             Ok(index)
         };
-        // The caller's thread stays in its namespace.
-        let attached = thread::scope(|scope| scope.spawn(attach).join());
-        attached.unwrap_or_else(|_| Err(Error::io(action())(io::Error::other("a panic"))))
+        netns::within(&netns, attach).map_err(Error::io(action()))?
     }
 }
 
 /// Attaches a program to the loopback interface of a namespace, and detaches it.
 pub(crate) fn try_frames(program: BorrowedFd<'_>, netns: &File) -> io::Result<()> {
-    let attach = || {
-        setns(netns, CloneFlags::CLONE_NEWNET)?;
-        let (_, at) = PROGRAMS[0];
-        link_at(program, index_of("lo")?, at).map(drop)
-    };
-    let attached = thread::scope(|scope| scope.spawn(attach).join());
-    attached.unwrap_or_else(|_| Err(io::Error::other("a panic")))
+    let (_, at) = PROGRAMS[0];
+    netns::within(netns, || link_at(program, index_of("lo")?, at).map(drop))?
 }
 
 /// Detaches both programs; succeeds if the interface is gone.
