@@ -163,7 +163,7 @@ impl Caller {
 }
 
 /// How a connection is served to its end, once it is known what its client sends.
-enum Begun<'a> {
+enum Serving<'a> {
     /// HTTP/1 of a client without a proxy.
     Plain(Rc<Application>, Rc<Peer>, Rc<Caller>, Peeked<TcpStream>),
     /// Anything else.
@@ -226,11 +226,11 @@ impl Inbound {
         let begun = Box::pin(self.begin(stream, ends, &admitted)).await;
         match begun {
             None => {}
-            Some(Begun::Plain(application, edge, caller, client)) => {
+            Some(Serving::Plain(application, edge, caller, client)) => {
                 let handlers = (&self.shared, &self.shared.plain);
                 http::serve_http1(handlers, &application, (&edge, caller), client).await;
             }
-            Some(Begun::Boxed(served)) => served.await,
+            Some(Serving::Boxed(served)) => served.await,
         }
     }
 
@@ -240,7 +240,7 @@ impl Inbound {
         mut stream: TcpStream,
         (address, listener): (SocketAddr, SocketAddr),
         admitted: &Admitted,
-    ) -> Option<Begun<'_>> {
+    ) -> Option<Serving<'_>> {
         let parts = &self.shared.parts;
         let destination = match self.destination(&stream, listener) {
             Ok(destination) => destination,
@@ -273,7 +273,7 @@ impl Inbound {
                 let caller = Rc::new(Caller::new(&client, access));
                 Some(match protocol {
                     Protocol::Http2 => self.http2((edge, caller, false), application, stream),
-                    _ => Begun::Plain(application, edge, caller, stream),
+                    _ => Serving::Plain(application, edge, caller, stream),
                 })
             }
             Accepted::Opaque { client: stream, server, tls } => {
@@ -297,7 +297,7 @@ impl Inbound {
         application: Rc<Application>,
         stream: TlsStream,
         (protocol, declared): (Protocol, Protocol),
-    ) -> Option<Begun<'_>> {
+    ) -> Option<Serving<'_>> {
         let edge = self.shared.edge(client);
         let mut is_mesh = client.identity.is_some();
         let caller = Caller::new(client, Access::new(client, application.dialled().port()));
@@ -328,7 +328,7 @@ impl Inbound {
         let caller = Rc::new(caller);
         match detected {
             Ok(Protocol::Http2) => Some(self.http2((edge, caller, is_mesh), application, stream)),
-            Ok(_) => Some(Begun::Boxed(Box::pin(async move {
+            Ok(_) => Some(Serving::Boxed(Box::pin(async move {
                 let handlers = (&self.shared, &self.shared.meshed);
                 http::serve_http1(handlers, &application, (&edge, caller), stream).await;
             }))),
@@ -346,8 +346,8 @@ impl Inbound {
         (edge, caller, is_mesh): (Rc<Peer>, Rc<Caller>, bool),
         application: Rc<Application>,
         client: Peeked<S>,
-    ) -> Begun<'_> {
-        Begun::Boxed(Box::pin(async move {
+    ) -> Serving<'_> {
+        Serving::Boxed(Box::pin(async move {
             let counted = (&edge, caller);
             http::serve_http2(&self.shared, &application, counted, client, is_mesh).await;
         }))
@@ -360,8 +360,8 @@ impl Inbound {
         application: Rc<Application>,
         client: Peeked<S>,
         known: (Option<Peeked<TcpStream>>, Option<OwnTls>),
-    ) -> Begun<'_> {
-        Begun::Boxed(Box::pin(async move {
+    ) -> Serving<'_> {
+        Serving::Boxed(Box::pin(async move {
             let peer = (&*edge, &access);
             opaque::serve(&self.shared, &application, peer, client, known).await;
         }))
