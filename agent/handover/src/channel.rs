@@ -137,8 +137,8 @@ fn send(to: BorrowedFd<'_>, bytes: &[u8], descriptors: &[BorrowedFd<'_>]) -> io:
     header.msg_iov = &raw mut part;
     header.msg_iovlen = 1;
     if !descriptors.is_empty() {
-        let length = u32::try_from(size_of::<RawFd>() * descriptors.len())
-            .map_err(|_| io::ErrorKind::InvalidInput)?;
+        let length =
+            u32::try_from(size_of_val(descriptors)).map_err(|_| io::ErrorKind::InvalidInput)?;
         header.msg_control = control.as_mut_ptr().cast();
         // SAFETY: the macros compute with lengths, and with pointers into `control`, which has room for
         // MAX_DESCRIPTORS and is aligned as a `cmsghdr`; the caller has checked their number.
@@ -195,6 +195,10 @@ fn receive(from: BorrowedFd<'_>) -> io::Result<Option<(Vec<u8>, Vec<OwnedFd>)>> 
 }
 
 /// Takes the descriptors of a received message.
+#[expect(
+    clippy::arithmetic_side_effects,
+    reason = "the length of a control message includes its header; a descriptor has a size"
+)]
 fn descriptors(header: &libc::msghdr) -> Vec<OwnedFd> {
     let mut found = Vec::new();
     // SAFETY: the kernel has filled in the control messages and their length, within which the macros stay. Each

@@ -14,6 +14,16 @@
 //!
 //! This crate starts no process and makes no socket of traffic.
 
+#![cfg_attr(
+    not(test),
+    deny(
+        clippy::arithmetic_side_effects,
+        clippy::indexing_slicing,
+        clippy::panic,
+        clippy::unwrap_used
+    )
+)]
+
 /// Most workloads of one node proxy.
 pub const MAX_MEMBERS: u16 = 64;
 

@@ -307,11 +307,9 @@ fn bits(address: IpAddr) -> (u128, u8) {
     }
 }
 
-/// The first `length` of `most` bits.
+/// All bits but those behind the first `length` of `most`.
 fn mask(length: u8, most: u8) -> u128 {
-    let rest = u32::from(most - length.min(most));
-    let all = if most == 128 { u128::MAX } else { (1 << most) - 1 };
-    all & u128::MAX.checked_shl(rest).unwrap_or(0)
+    u128::MAX.checked_shl(most.saturating_sub(length).into()).unwrap_or(0)
 }
 
 impl fmt::Display for Cidr {

@@ -6,6 +6,16 @@
 //! Start with [`Identity`] (the identity of a workload), [`ServiceName`] (what clients call) and
 //! [`Protocol`] (how to handle a port).
 
+#![cfg_attr(
+    not(test),
+    deny(
+        clippy::arithmetic_side_effects,
+        clippy::indexing_slicing,
+        clippy::panic,
+        clippy::unwrap_used
+    )
+)]
+
 mod address;
 mod egress;
 mod identity;

@@ -1,4 +1,9 @@
 //! Suggestions for misspelt names.
+#![expect(
+    clippy::arithmetic_side_effects,
+    clippy::indexing_slicing,
+    reason = "each row has one element more than `b`, and `i` and `j` are within `a` and `b`"
+)]
 
 /// The candidate most similar to `word`, if one is similar enough to be a typing mistake: at most a
 /// third of its letters are replaced, missing, added or swapped. Case is ignored.

@@ -15,6 +15,7 @@ const COMPLAINT: Duration = Duration::from_secs(10);
 ///
 /// # Errors
 /// Where the kernel does not let the proxy look.
+#[expect(clippy::arithmetic_side_effects, reason = "a constant wait after the present time")]
 pub(crate) async fn until_marked() -> anyhow::Result<()> {
     let complain = Instant::now() + COMPLAINT;
     let mut complained = false;

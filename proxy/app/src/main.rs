@@ -10,6 +10,16 @@
 //! The proxy opens its listeners only once it has an identity, so that "it listens" means "it can
 //! serve"; capture relies on that.
 
+#![cfg_attr(
+    not(test),
+    deny(
+        clippy::arithmetic_side_effects,
+        clippy::indexing_slicing,
+        clippy::panic,
+        clippy::unwrap_used
+    )
+)]
+
 mod admin;
 mod broker;
 mod capture;

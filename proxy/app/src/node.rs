@@ -56,6 +56,7 @@ struct Common {
 }
 
 /// Runs until the supervisor's end of standard input is closed, or a signal ends it.
+#[expect(clippy::arithmetic_side_effects, reason = "a constant divides")]
 pub(crate) fn run(flags: &Flags) -> anyhow::Result<()> {
     let orders = io::stdin().as_fd().try_clone_to_owned().context("opening standard input")?;
     let token = flags.token.as_deref().context("--token is missing")?;
@@ -73,12 +74,12 @@ pub(crate) fn run(flags: &Flags) -> anyhow::Result<()> {
         )?;
         let mut signals = Signals::new()?;
         let mut members = HashMap::new();
-        let mut number = 0;
+        let mut number = 0_u64;
         loop {
             tokio::select! {
                 order = orders.receive::<Order>() => match order.context("reading orders")? {
                     Some((order, descriptors)) => {
-                        number += 1;
+                        number = number.wrapping_add(1);
                         obey(order, descriptors, number, &mut members, &common)?;
                     }
                     // The supervisor has ended.

@@ -152,7 +152,7 @@ async fn drain(setup: &Setup, state: &State, ends: &mut Ends) {
 /// How long a draining proxy goes on at least. Idle clients of HTTP/1 are closed at the end of their
 /// grace, and may send a request until then.
 fn drain_min(connections: usize) -> Duration {
-    if connections > 0 { IDLE_GRACE + DRAIN_MIN } else { DRAIN_MIN }
+    if connections > 0 { IDLE_GRACE.saturating_add(DRAIN_MIN) } else { DRAIN_MIN }
 }
 
 /// What asks a proxy to end: once to drain, and once more to end at once.

@@ -158,6 +158,7 @@ pub(crate) fn budget(flags: &Flags) -> Budget {
 
 /// Connections of one worker, whose proxy has this share of the process: as many as descriptors allow, so that `accept` never fails for want
 /// of one.
+#[expect(clippy::arithmetic_side_effects, reason = "no divisor is zero")]
 fn max_connections(workers: u16, sharing: u16) -> usize {
     let descriptors = descriptors();
     let connections = descriptors.saturating_sub(RESERVED_DESCRIPTORS)

@@ -75,6 +75,7 @@ impl State {
     }
 
     /// What all workers have in progress.
+    #[expect(clippy::arithmetic_side_effects, reason = "sums of what is in memory")]
     pub(crate) async fn load(&self) -> Load {
         let workers = self.workers.borrow().clone();
         let mut sum = Load::default();

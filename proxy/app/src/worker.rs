@@ -244,6 +244,7 @@ pub(crate) fn is_no_family(error: &io::Error) -> bool {
 }
 
 /// As many connections as there are descriptors and memory for.
+#[expect(clippy::arithmetic_side_effects, reason = "the divisor is not zero")]
 fn max_connections(plan: &Plan) -> usize {
     let charged = plan.budget.bytes_for_new() / CONNECTION_BYTES / usize::from(plan.workers.max(1));
     plan.max_connections.min(charged).max(MIN_CONNECTIONS)

@@ -1,4 +1,5 @@
 //! What one worker has in progress, and whether it is to finish.
+#![expect(clippy::arithmetic_side_effects, reason = "a count of what is in progress")]
 
 use std::cell::Cell;
 use std::rc::Rc;

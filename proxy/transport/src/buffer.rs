@@ -1,4 +1,9 @@
 //! Relay buffers, taken from a pool of this thread and given back when empty.
+#![expect(
+    clippy::arithmetic_side_effects,
+    clippy::indexing_slicing,
+    reason = "start <= end <= length of the buffer, which `fill` and `consume` assert"
+)]
 
 use std::cell::RefCell;
 

@@ -87,7 +87,7 @@ impl Hello {
     /// there is one once [`MAX_PEEKED`] are here.
     #[must_use]
     pub fn read(bytes: &[u8]) -> Self {
-        match message(&bytes[..bytes.len().min(MAX_PEEKED)]) {
+        match message(bytes.get(..MAX_PEEKED).unwrap_or(bytes)) {
             Ok(Some(message)) => parse(&message).map_or(Self::Unreadable, Self::Read),
             Ok(None) if bytes.len() < MAX_PEEKED => Self::NeedMore,
             Ok(None) | Err(Malformed) => Self::Unreadable,
@@ -103,7 +103,9 @@ fn message(mut bytes: &[u8]) -> Result<Option<Cow<'_, [u8]>>, Malformed> {
     let mut joined: Cow<'_, [u8]> = Cow::Borrowed(&[]);
     loop {
         check_record_header(bytes)?;
-        let Some((header, rest)) = bytes.split_at_checked(RECORD_HEADER) else { return Ok(None) };
+        let Some((header, rest)) = bytes.split_first_chunk::<RECORD_HEADER>() else {
+            return Ok(None);
+        };
         let length = usize::from(u16::from_be_bytes([header[3], header[4]]));
         if length == 0 || length > MAX_RECORD {
             return Err(Malformed);
@@ -122,8 +124,9 @@ fn message(mut bytes: &[u8]) -> Result<Option<Cow<'_, [u8]>>, Malformed> {
             if length > MAX_PEEKED {
                 return Err(Malformed);
             }
-            if joined.len() >= MESSAGE_HEADER + length {
-                return Ok(Some(cut(joined, MESSAGE_HEADER..MESSAGE_HEADER + length)));
+            let end = MESSAGE_HEADER.saturating_add(length);
+            if joined.len() >= end {
+                return Ok(Some(cut(joined, MESSAGE_HEADER..end)));
             }
         }
         if part.len() < length {
@@ -143,7 +146,7 @@ fn check_record_header(bytes: &[u8]) -> Result<(), Malformed> {
 
 fn cut(bytes: Cow<'_, [u8]>, range: std::ops::Range<usize>) -> Cow<'_, [u8]> {
     match bytes {
-        Cow::Borrowed(bytes) => Cow::Borrowed(&bytes[range]),
+        Cow::Borrowed(bytes) => Cow::Borrowed(bytes.get(range).unwrap_or_default()),
         Cow::Owned(mut bytes) => {
             bytes.truncate(range.end);
             bytes.drain(..range.start);
@@ -184,7 +187,7 @@ fn parse(message: &[u8]) -> Option<ClientHello> {
 fn server_name(body: &[u8]) -> Option<Option<Box<str>>> {
     let mut rest = Reader(body);
     let mut names = Reader(rest.vector16()?);
-    let (kind, name) = (names.take(1)?[0], names.vector16()?);
+    let ([kind], name) = (names.array()?, names.vector16()?);
     if !rest.0.is_empty() || !names.0.is_empty() {
         return None;
     }
@@ -219,13 +222,19 @@ impl<'a> Reader<'a> {
         Some(taken)
     }
 
+    fn array<const N: usize>(&mut self) -> Option<[u8; N]> {
+        let (taken, rest) = self.0.split_first_chunk()?;
+        self.0 = rest;
+        Some(*taken)
+    }
+
     fn number16(&mut self) -> Option<u16> {
-        self.take(2).map(|bytes| u16::from_be_bytes([bytes[0], bytes[1]]))
+        self.array().map(u16::from_be_bytes)
     }
 
     /// Bytes with their length before them, in one byte.
     fn vector8(&mut self) -> Option<&'a [u8]> {
-        let length = self.take(1)?[0];
+        let [length] = self.array()?;
         self.take(length.into())
     }
 

@@ -18,6 +18,16 @@
 //! [`Io`] is a connection of any kind; TLS streams implement it too. [`budget`] is
 //! what buffers of this and other crates charge what they hold to.
 
+#![cfg_attr(
+    not(test),
+    deny(
+        clippy::arithmetic_side_effects,
+        clippy::indexing_slicing,
+        clippy::panic,
+        clippy::unwrap_used
+    )
+)]
+
 mod activity;
 mod admission;
 mod buffer;

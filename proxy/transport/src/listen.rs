@@ -110,7 +110,7 @@ impl Listener {
                 Err(error) if is_of_connection(&error) => {}
                 Err(error) if is_of_resources(&error) => {
                     tokio::time::sleep(wait).await;
-                    wait = (wait * 2).min(MAX_ACCEPT_WAIT);
+                    wait = wait.saturating_mul(2).min(MAX_ACCEPT_WAIT);
                 }
                 Err(error) => return Err(error),
             }

@@ -114,7 +114,8 @@ impl<S: AsyncRead + Unpin> Peeked<S> {
             return Poll::Ready(Ok(0));
         }
         let mut chunk = [const { MaybeUninit::uninit() }; CHUNK];
-        let mut space = ReadBuf::uninit(&mut chunk[..room]);
+        let mut space = ReadBuf::uninit(&mut chunk);
+        let mut space = space.take(room);
         ready!(Pin::new(&mut self.stream).poll_read(cx, &mut space))?;
         let read = space.filled();
         self.bytes.extend_from_slice(read);

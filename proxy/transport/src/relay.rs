@@ -128,6 +128,7 @@ where
 }
 
 /// Like [`relay`], and ends once `stop` is ready.
+#[expect(clippy::arithmetic_side_effects, reason = "counts of bytes moved, which only grow")]
 pub async fn relay_until<A, B, O>(
     (a, b): (Peeked<A>, Peeked<B>),
     idle: Duration,

@@ -155,7 +155,9 @@ impl Namespace {
         if left >= LOW || stock.wanted.replace(true) {
             return;
         }
-        if let Err(error) = self.channel.send(&Want { ipv6, count: STOCK - left }, &[]) {
+        if let Err(error) =
+            self.channel.send(&Want { ipv6, count: STOCK.saturating_sub(left) }, &[])
+        {
             // A broker that has ended is noticed by `take_in`.
             tracing::debug!(%error, "asking a broker for sockets");
             stock.wanted.set(false);

@@ -69,6 +69,7 @@ pub fn judge_panic() -> PanicVerdict {
 /// Panics if the environment variable `LENO_TEST_PANIC` is `point=subject`, for tests of what a
 /// panic ends. Only in builds with debug assertions: a release has nothing of it.
 #[inline]
+#[cfg_attr(debug_assertions, expect(clippy::panic, reason = "a test asks for it"))]
 pub fn test_panic(point: &str, subject: &[u8]) {
     #[cfg(debug_assertions)]
     {

@@ -15,8 +15,9 @@ use crate::Io;
 /// Longest wait for the reset of a connection whose end has been read: a system call of the application's,
 /// on a busy machine.
 const RESET_WAIT: Duration = Duration::from_millis(50);
-/// How often that is looked for. No event is waited for: it may have come with the end.
+/// How often the reset is looked for. No event is waited for: it may have come with the end.
 const RESET_LOOK: Duration = Duration::from_millis(1);
+const RESET_LOOKS: u128 = RESET_WAIT.as_millis() / RESET_LOOK.as_millis();
 
 /// A connection that knows how much was written since it was asked last.
 #[derive(Debug)]
@@ -54,8 +55,7 @@ impl Counted {
     ///
     /// Waits for the reset for a moment: an application that is just closing answers when it has closed.
     pub async fn never_arrived(&self) -> bool {
-        let looks = RESET_WAIT.as_millis() / RESET_LOOK.as_millis();
-        for _ in 0..=looks {
+        for _ in 0..=RESET_LOOKS {
             let none_came = unacknowledged(&self.stream) == Some(self.written);
             if !self.ended || self.reset || self.written == 0 || !none_came {
                 return false;
@@ -141,7 +141,7 @@ impl Io for Counted {
 impl Counted {
     fn note(&mut self, wrote: Poll<io::Result<usize>>) -> Poll<io::Result<usize>> {
         match &wrote {
-            Poll::Ready(Ok(bytes)) => self.written += *bytes as u64,
+            Poll::Ready(Ok(bytes)) => self.written = self.written.saturating_add(*bytes as u64),
             Poll::Ready(Err(error)) => self.reset |= is_reset(error),
             Poll::Pending => {}
         }

@@ -75,11 +75,10 @@ pub(super) fn is_server_preface(bytes: &[u8]) -> bool {
 
 /// Whether `bytes` begin with `whole`; `None` while they are a part of it.
 fn starts(bytes: &[u8], whole: &[u8]) -> Option<bool> {
-    let n = bytes.len().min(whole.len());
-    if bytes[..n] != whole[..n] {
-        return Some(false);
+    if bytes.len() < whole.len() && whole.starts_with(bytes) {
+        return None;
     }
-    (n == whole.len()).then_some(true)
+    Some(bytes.starts_with(whole))
 }
 
 /// A TLS record (RFC 8446 section 5.1) of type handshake that begins with a ClientHello.
@@ -89,7 +88,7 @@ pub(super) fn client_hello(bytes: &[u8]) -> Detected {
         1 => *byte == 3,
         2 => *byte <= 4,
         3 => *byte <= 0x40,
-        4 => bytes[3] != 0 || *byte != 0,
+        4 => *byte != 0 || bytes.get(3) != Some(&0),
         _ => *byte == 1,
     };
     if !bytes.iter().enumerate().take(6).all(good) {
@@ -105,24 +104,31 @@ pub(super) fn client_hello(bytes: &[u8]) -> Detected {
 fn request_line(bytes: &[u8]) -> Detected {
     let undecided = if bytes.len() < MAX_DETECT { Detected::NeedMore } else { Detected::Http1 };
     let in_method = |byte: &u8| byte.is_ascii_uppercase() || matches!(byte, b'-' | b'_');
-    let Some(method) = bytes.iter().position(|byte| !in_method(byte)) else {
+    let bytes = bytes.get(..MAX_DETECT).unwrap_or(bytes);
+    let Some((method, after)) = split_where(bytes, |byte| !in_method(byte)) else {
         return if bytes.len() > MAX_METHOD { Detected::Opaque } else { Detected::NeedMore };
     };
-    if method > MAX_METHOD || bytes[method] != b' ' {
+    let [b' ', after @ ..] = after else { return Detected::Opaque };
+    if method.len() > MAX_METHOD {
         return Detected::Opaque;
     }
-    let rest = &bytes[method + 1..bytes.len().min(MAX_DETECT)];
-    let Some(target) = rest.iter().position(|byte| *byte <= b' ' || *byte == 0x7f) else {
+    let Some((target, after)) = split_where(after, |byte| *byte <= b' ' || *byte == 0x7f) else {
         return undecided;
     };
-    if target == 0 || rest[target] != b' ' {
+    let [b' ', version @ ..] = after else { return Detected::Opaque };
+    if target.is_empty() {
         return Detected::Opaque;
     }
-    match starts(&rest[target + 1..], VERSION) {
+    match starts(version, VERSION) {
         Some(true) => Detected::Http1,
         Some(false) => Detected::Opaque,
         None => undecided,
     }
+}
+
+/// Splits before the first byte that is `end`, if there is one.
+fn split_where(bytes: &[u8], end: impl Fn(&u8) -> bool) -> Option<(&[u8], &[u8])> {
+    bytes.iter().position(end).and_then(|at| bytes.split_at_checked(at))
 }
 
 #[cfg(test)]

@@ -1,4 +1,5 @@
 //! One direction of a relay.
+#![expect(clippy::arithmetic_side_effects, reason = "bytes moved, which do not reach 2^64")]
 
 use std::io;
 use std::pin::Pin;
@@ -126,7 +127,8 @@ impl Direction {
             }
             let mut buffer = Buffer::take();
             let most = if budget::is_short() { READ_SHORT } else { crate::RELAY_BUFFER };
-            let mut space = ReadBuf::new(&mut buffer.unfilled()[..most]);
+            let mut space = ReadBuf::new(buffer.unfilled());
+            let mut space = space.take(most);
             match Pin::new(&mut *from).poll_read(cx, &mut space) {
                 Poll::Pending => {
                     drop(buffer);

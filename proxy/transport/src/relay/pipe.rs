@@ -93,6 +93,7 @@ impl Pipe {
     }
 
     /// Moves bytes from the pipe to the socket.
+    #[expect(clippy::arithmetic_side_effects, reason = "no more leaves the pipe than it holds")]
     pub(super) fn poll_drain(
         &mut self,
         cx: &mut Context<'_>,

@@ -1,4 +1,5 @@
 //! What a relay looks at from time to time, since no event tells of it.
+#![expect(clippy::arithmetic_side_effects, reason = "bounded waits after the present time")]
 
 use std::io;
 use std::pin::Pin;
