@@ -39,7 +39,7 @@ pub(crate) mod why;
 
 use clap::Args;
 pub(crate) use leno_console::{Cluster, Output, block_on, escaped, print, print_json, print_raw};
-use leno_local::ranges::{Asked, Range};
+use leno_local::ranges::{Range, RequestedRanges};
 
 /// Which of the meshes that run on this machine.
 #[derive(Debug, Args)]
@@ -78,7 +78,7 @@ impl PlannedRanges {
     }
 
     /// Those that are named; `None` without one.
-    pub(crate) fn asked(&self) -> Option<Asked> {
+    pub(crate) fn asked(&self) -> Option<RequestedRanges> {
         let asked = (self.workload_range, self.service_range);
         (asked != (None, None)).then_some(asked)
     }
@@ -106,7 +106,7 @@ pub(crate) struct AnyMesh {
 
 /// A mesh that was chosen.
 #[derive(Clone, Debug)]
-pub(crate) enum Chosen {
+pub(crate) enum ChosenMesh {
     /// One of `leno up`, by its name.
     Machine(String),
     /// That of a cluster.
@@ -115,24 +115,26 @@ pub(crate) enum Chosen {
 
 impl AnyMesh {
     /// The one that is named, else the only one that there is.
-    pub(crate) fn choose(&self) -> anyhow::Result<Chosen> {
+    pub(crate) fn choose(&self) -> anyhow::Result<ChosenMesh> {
         if self.cluster || self.which.is_named() {
-            return Ok(Chosen::Cluster(self.which.target()));
+            return Ok(ChosenMesh::Cluster(self.which.target()));
         }
         if let Some(name) = &self.name {
-            return Ok(Chosen::Machine(name.clone()));
+            return Ok(ChosenMesh::Machine(name.clone()));
         }
         let running = leno_local::record::chosen(None);
         match (running, self.which.target().is_there()) {
-            (Ok(name), false) => Ok(Chosen::Machine(name)),
+            (Ok(name), false) => Ok(ChosenMesh::Machine(name)),
             (Ok(name), true) => anyhow::bail!(
                 "mesh {name} runs here, and a kubeconfig names a cluster: choose with --name {name} \
                  or --cluster"
             ),
             // Which meshes run here is hidden from other users than root; a cluster is for all.
-            (Err(leno_local::Error::NeedsRoot), true) => Ok(Chosen::Cluster(self.which.target())),
+            (Err(leno_local::Error::NeedsRoot), true) => {
+                Ok(ChosenMesh::Cluster(self.which.target()))
+            }
             (Err(leno_local::Error::NotNamed(none)), true) if none.is_empty() => {
-                Ok(Chosen::Cluster(self.which.target()))
+                Ok(ChosenMesh::Cluster(self.which.target()))
             }
             (Err(leno_local::Error::NotNamed(none)), false) if none.is_empty() => anyhow::bail!(
                 "no mesh runs here, and no kubeconfig names a cluster: start one with `leno up FILE`, \

@@ -17,7 +17,7 @@ use crate::layout::Layout;
 use crate::netns::Netns;
 use crate::network;
 use crate::plan::{Defaults, Mode, Plan, Share};
-use crate::ranges::{Asked, Ranges};
+use crate::ranges::{Ranges, RequestedRanges};
 use crate::status::{InstanceStatus, Mistake, Status};
 
 /// Most mistakes that the status of a mesh keeps.
@@ -97,7 +97,7 @@ pub async fn pages(
 ///
 /// # Errors
 /// Every reason why `leno up` would refuse the files.
-pub fn of_files(files: &[PathBuf], ranges: Asked) -> Result<Mesh> {
+pub fn of_files(files: &[PathBuf], ranges: RequestedRanges) -> Result<Mesh> {
     let documents = compose::load(files).map_err(|problems| refused(&problems))?;
     let plan = plan(&documents, self::ranges(ranges)?).map_err(|problems| refused(&problems))?;
     Ok(Mesh::new(objects(&plan)).of_leno_up(WayOut::WithUplink).written_in(&documents))
@@ -107,7 +107,7 @@ pub fn of_files(files: &[PathBuf], ranges: Asked) -> Result<Mesh> {
 ///
 /// # Errors
 /// When both ranges are the same.
-pub fn ranges(asked: Asked) -> Result<Ranges> {
+pub fn ranges(asked: RequestedRanges) -> Result<Ranges> {
     Ok(Ranges::choose(asked, &[]).map_err(Error::Refused)?.0)
 }
 

@@ -14,9 +14,9 @@ use tokio::task::JoinHandle;
 use crate::backoff::Backoff;
 use crate::cgroup::Cgroup;
 use crate::credentials::Credentials;
-use crate::enclosure::{Enclosure, Names, write_files};
 use crate::error::Result;
 use crate::instance::{Mesh, after};
+use crate::isolation::{Isolation, Names, write_files};
 use crate::process::{Running, Task, describe};
 use crate::program::Program;
 use crate::supervise::{Event, Rules, Stop, keep_running};
@@ -131,7 +131,7 @@ fn task(mesh: &Mesh, options: &Options, group: &Cgroup) -> Result<Task> {
         command,
         environment,
         directory: Some("/".into()),
-        enclosure: Enclosure::new(group, mesh.switch.netns(), &files, layout.mesh())?,
+        isolation: Isolation::new(group, mesh.switch.netns(), &files, layout.mesh())?,
         credentials: Credentials::powerless_root(),
         descriptors: None,
         stdin: None,

@@ -11,8 +11,8 @@ use k8s_openapi::jiff::Timestamp;
 use crate::cgroup::Cgroup;
 use crate::check::state;
 use crate::credentials::Credentials;
-use crate::enclosure::Enclosure;
 use crate::error::{Attempt, Error, Result};
+use crate::isolation::Isolation;
 use crate::layout::Layout;
 use crate::netns::Netns;
 use crate::process::not_started;
@@ -100,12 +100,12 @@ fn prepare(
     let terminal = TERMINAL.iter().filter_map(|name| Some((name, std::env::var_os(name)?)));
     process.envs(terminal);
     let limits: Vec<Cgroup> = surroundings.limits.iter().cloned().map(Cgroup::at).collect();
-    let enclosure = Enclosure::new(&group, &netns, &surroundings.files, &instance.name)?
+    let isolation = Isolation::new(&group, &netns, &surroundings.files, &instance.name)?
         .within_groups(&limits)?
         .with_root(surroundings.root.as_deref())?
         .with_volumes(&surroundings.volumes)?;
     let what = || format!("cannot become {}", instance.name);
-    enclosure.enter().attempt(what)?;
+    isolation.enter().attempt(what)?;
     credentials.assume().attempt(what)?;
     // After the change of user, and of mounts: the directory as the application sees it.
     std::env::set_current_dir(&surroundings.directory)

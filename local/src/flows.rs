@@ -18,7 +18,7 @@ use crate::layout::Layout;
 use crate::network::{Switch, port_name};
 use crate::output::Output;
 use crate::plan::Instance;
-use crate::record::{Made, Record};
+use crate::record::{MeshResource, Record};
 
 /// How often counters are read without a reader: what has ended leaves the table in time for what is new.
 const INTERVAL: Duration = Duration::from_secs(5);
@@ -42,12 +42,12 @@ pub struct Accounting(Option<Arc<Ledger>>);
 
 #[derive(Debug)]
 struct Ledger {
-    held: Mutex<Held>,
+    held: Mutex<AccountingState>,
     output: Output,
 }
 
 #[derive(Debug)]
-struct Held {
+struct AccountingState {
     /// `None` once the mesh has ended.
     accounts: Option<Accounts>,
     collected: Option<Instant>,
@@ -73,7 +73,7 @@ impl Accounting {
             return Ok((Self::default(), refused(&error)));
         }
         let owner = layout.flows();
-        record.add(Made::Flows(owner.clone()))?;
+        record.add(MeshResource::Flows(owner.clone()))?;
         match Accounts::start(&owner, group, settings.sizes) {
             Ok((mut accounts, earlier)) => {
                 let bounded = accounts.set_budget(settings.budget);
@@ -87,12 +87,12 @@ impl Accounting {
                 if let Err(error) = bounded {
                     output.say(&format!("flows: {}", chain(&error)));
                 }
-                let held = Held { accounts: Some(accounts), collected: None };
+                let held = AccountingState { accounts: Some(accounts), collected: None };
                 let ledger = Ledger { held: Mutex::new(held), output: output.clone() };
                 Ok((Self(Some(Arc::new(ledger))), note))
             }
             Err(error) => {
-                record.remove(&[Made::Flows(owner)])?;
+                record.remove(&[MeshResource::Flows(owner)])?;
                 Ok((Self::default(), refused(&error)))
             }
         }
@@ -228,7 +228,7 @@ impl Ledger {
     }
 
     /// A panic while it was held leaves counters that the next reading brings up to date.
-    fn lock(&self) -> MutexGuard<'_, Held> {
+    fn lock(&self) -> MutexGuard<'_, AccountingState> {
         self.held.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
     }
 }

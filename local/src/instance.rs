@@ -28,11 +28,11 @@ use crate::backoff::Backoff;
 use crate::cgroup::Cgroup;
 use crate::credentials::Credentials;
 use crate::descriptors::Descriptors;
-use crate::enclosure::{Enclosure, Names, write_files};
 use crate::environment::Environment;
 use crate::error::{Attempt, Error, Result};
 use crate::flows::Accounting;
 use crate::guard::Guard;
+use crate::isolation::{Isolation, Names, write_files};
 use crate::layout::Layout;
 use crate::limits::{self, Limited};
 use crate::listening::OneFamily;
@@ -44,7 +44,7 @@ use crate::plan::Instance;
 use crate::process::{Running, describe};
 use crate::program::Program;
 use crate::proxy;
-use crate::record::{Made, Record};
+use crate::record::{MeshResource, Record};
 use crate::root;
 use crate::status::{Schedule, Surroundings};
 use crate::supervise::{Event, Rules, Stop, keep_running};
@@ -183,7 +183,7 @@ struct Life {
 }
 
 /// What was made for an instance.
-struct Place {
+struct InstanceResources {
     netns: Netns,
     group: Cgroup,
     app: Cgroup,
@@ -197,7 +197,7 @@ struct Place {
     shared: Option<Rc<Group>>,
 }
 
-impl Place {
+impl InstanceResources {
     /// The files that are laid over those that the application would see.
     fn application_files(&self) -> &[(PathBuf, PathBuf)] {
         self.own_files.as_deref().unwrap_or(&self.files)
@@ -228,7 +228,7 @@ pub async fn live(mesh: Rc<Mesh>, instance: Instance, stop: watch::Receiver<Stop
 
 impl Life {
     /// Makes the place, again with waits while that fails; none when it is not wanted any more.
-    async fn placed(&self) -> Option<Place> {
+    async fn placed(&self) -> Option<InstanceResources> {
         let mut stop = self.stop.clone();
         let mut backoff = Backoff::patient(Instant::now());
         loop {
@@ -254,10 +254,10 @@ impl Life {
     }
 
     /// Makes everything that an instance's processes are put into.
-    async fn place(&self) -> Result<Place> {
+    async fn place(&self) -> Result<InstanceResources> {
         let Self { mesh, instance, .. } = self;
         let name = mesh.layout.netns(&instance.name);
-        self.record(Made::Netns(name.clone()))?;
+        self.record(MeshResource::Netns(name.clone()))?;
         let netns = tokio::task::spawn_blocking(move || Netns::create(&name));
         let netns = joined(netns.await)?;
         let listening = &instance.listening;
@@ -276,7 +276,7 @@ impl Life {
         let root = instance.launch.root.as_deref();
         let own_files = root.map(|root| root::write_files(&directory, &names, root)).transpose()?;
         let app = Cgroup::create(group.join("app"))?;
-        let mut place = Place {
+        let mut place = InstanceResources {
             netns,
             limited: self.limit(&app)?,
             app,
@@ -303,11 +303,11 @@ impl Life {
         let Self { mesh, instance, .. } = self;
         let mounts = limits::mounts().attempt(|| "cannot read the mounts".to_owned())?;
         let machine = limits::Machine { root: &mesh.hierarchy, mounts: &mounts };
-        let record = |made: &Path| self.record(Made::Cgroup(made.to_owned()));
+        let record = |made: &Path| self.record(MeshResource::Cgroup(made.to_owned()));
         Limited::apply(instance.launch.limits, machine, group, record)
     }
 
-    async fn capture(&self, place: &Place) -> Result<Captured> {
+    async fn capture(&self, place: &InstanceResources) -> Result<Captured> {
         let Self { mesh, instance, .. } = self;
         let backend = mesh.proxy.machine.choose(instance.launch.capture)?;
         let workload = leno_capture::Workload {
@@ -320,7 +320,7 @@ impl Life {
             proxy_uid: leno_types::ports::PROXY_UID,
             proxy_process: place.shared.as_ref().map(|group| group.cgroup().path().to_owned()),
         };
-        self.record(Made::Capture(workload.name.clone()))?;
+        self.record(MeshResource::Capture(workload.name.clone()))?;
         let captured =
             tokio::task::spawn_blocking(move || leno_capture::capture(backend, &workload));
         joined(captured.await.map(|result| result.map_err(Error::from)))
@@ -335,7 +335,7 @@ impl Life {
     }
 
     /// Proxy first, then the application; both until they are stopped.
-    async fn run(&self, place: &Place) {
+    async fn run(&self, place: &InstanceResources) {
         if !self.instance.launch.meshed {
             self.application(place).await;
             return self.report(Change::ApplicationEnded).await;
@@ -363,7 +363,7 @@ impl Life {
     }
 
     /// Keeps the proxy running; `ready` follows whether it serves.
-    async fn proxy(&self, place: &Place, ready: watch::Sender<bool>) {
+    async fn proxy(&self, place: &InstanceResources, ready: watch::Sender<bool>) {
         let Self { mesh, instance, .. } = self;
         let label = proxy_label(instance);
         let name = format!("{} proxy", instance.name);
@@ -373,9 +373,9 @@ impl Life {
             let program = Program::prepare(&mesh.layout, "leno-proxy")?;
             let laid = token.1.clone();
             let files = [place.files.as_slice(), &[program.file(), token]].concat();
-            let enclosure =
-                Enclosure::new(&place.proxy, &place.netns, &files, &instance.name.name)?;
-            let task = mesh.proxy.task(instance, &program, &laid, enclosure);
+            let isolation =
+                Isolation::new(&place.proxy, &place.netns, &files, &instance.name.name)?;
+            let task = mesh.proxy.task(instance, &program, &laid, isolation);
             // A proxy prints its access log alone on standard output.
             let access = mesh.access_log.as_ref().unwrap_or(&mesh.output);
             task.start_with(access, &mesh.output, &origin)
@@ -394,7 +394,7 @@ impl Life {
 
     async fn watch_proxy(
         &self,
-        place: &Place,
+        place: &InstanceResources,
         ready: watch::Sender<bool>,
         mut happened: mpsc::UnboundedReceiver<Event>,
     ) {
@@ -434,7 +434,7 @@ impl Life {
     }
 
     /// Comes back when the proxy says that it serves; tells why it does not when that takes long.
-    async fn until_ready(&self, place: &Place) {
+    async fn until_ready(&self, place: &InstanceResources) {
         let admin = Admin::within(&place.netns);
         let mut told = Instant::now();
         loop {
@@ -481,11 +481,11 @@ impl Life {
         mesh.proxy.tokens.revoke(&instance.name)?;
         mesh.switch.disconnect(&instance.addresses).await?;
         let name = mesh.layout.netns(&instance.name);
-        let mut made = vec![Made::Netns(name.clone())];
+        let mut made = vec![MeshResource::Netns(name.clone())];
         if instance.launch.meshed {
-            made.push(Made::Capture(name));
+            made.push(MeshResource::Capture(name));
         }
-        made.extend(limiting.into_iter().map(Made::Cgroup));
+        made.extend(limiting.into_iter().map(MeshResource::Cgroup));
         mesh.record.borrow_mut().remove(&made)
     }
 
@@ -498,7 +498,7 @@ impl Life {
         record.cgroups().filter(|path| path.ends_with(&below)).cloned().collect()
     }
 
-    fn surroundings(&self, place: &Place) -> Surroundings {
+    fn surroundings(&self, place: &InstanceResources) -> Surroundings {
         let environment = &self.mesh.environment;
         let credentials = Credentials::of(&self.instance.launch.account);
         let credentials = credentials.unwrap_or_else(|_| Credentials::invoking());
@@ -516,7 +516,7 @@ impl Life {
         }
     }
 
-    fn record(&self, made: Made) -> Result<()> {
+    fn record(&self, made: MeshResource) -> Result<()> {
         self.mesh.record.borrow_mut().add(made)
     }
 

@@ -2,7 +2,7 @@
 //! and proxy as a cluster.
 //!
 //! ```text
-//! files ─► plan ─► up (course) ─┬─► instance: namespace, links, groups, capture, proxy, application
+//! files ─► plan ─► up         ─┬─► instance: namespace, links, groups, capture, proxy, application
 //!                               ├─► controller, over state/state.yaml
 //!                               ├─► observer: the history of what the proxies count
 //!                               ├─► DNS, over a zone
@@ -32,7 +32,6 @@ pub mod controller;
 pub mod credentials;
 pub mod descriptors;
 pub mod dns;
-pub mod enclosure;
 pub mod environment;
 pub mod exec;
 pub mod flows;
@@ -40,6 +39,7 @@ pub mod forward;
 pub mod guard;
 pub mod identity;
 pub mod instance;
+pub mod isolation;
 pub mod layout;
 pub mod limits;
 pub mod listening;

@@ -16,16 +16,16 @@ use std::path::{Path, PathBuf};
 use std::rc::{Rc, Weak};
 use std::time::{Duration, Instant};
 
-use leno_handover::{AsyncChannel, Channel, Left, Member, Serve};
+use leno_handover::{AsyncChannel, Channel, Member, Serve, WorkloadReleased};
 use leno_types::InstanceName;
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::JoinHandle;
 
 use crate::backoff::Backoff;
 use crate::cgroup::Cgroup;
-use crate::enclosure::{Enclosure, Names, write_files};
 use crate::error::{Attempt, Result};
 use crate::instance::{Mesh, after};
+use crate::isolation::{Isolation, Names, write_files};
 use crate::layout::Layout;
 use crate::process::{Running, describe};
 use crate::program::Program;
@@ -215,8 +215,8 @@ impl Keeper {
             let over = [program.file(), (tokens.clone(), laid.to_owned())];
             let files = [files.as_slice(), &over].concat();
             let netns = mesh.switch.netns();
-            let enclosure = Enclosure::new(&cgroup, netns, &files, mesh.layout.mesh())?;
-            let task = mesh.proxy.node_task(&program, laid, enclosure, far);
+            let isolation = Isolation::new(&cgroup, netns, &files, mesh.layout.mesh())?;
+            let task = mesh.proxy.node_task(&program, laid, isolation, far);
             // A proxy prints its access log alone on standard output.
             let access = mesh.access_log.as_ref().unwrap_or(&mesh.output);
             let running = task.start_with(access, &mesh.output, &origin)?;
@@ -319,8 +319,8 @@ impl Keeper {
     }
 
     /// The process serves an instance no more, or cannot be heard.
-    fn left(&mut self, left: Option<Left>) {
-        let Some(Left { namespace, name }) = left else {
+    fn left(&mut self, left: Option<WorkloadReleased>) {
+        let Some(WorkloadReleased { namespace, name }) = left else {
             // It has ended, or does so now.
             self.process = None;
             return;
@@ -372,9 +372,11 @@ fn has_left(member: Joining, answer: oneshot::Sender<Joining>) {
 
 /// The next instance that the process serves no more; `None` if it says nothing any more. Waits for ever without
 /// a process.
-async fn hear(process: Option<&AsyncChannel>) -> Option<Left> {
+async fn hear(process: Option<&AsyncChannel>) -> Option<WorkloadReleased> {
     match process {
-        Some(process) => process.receive::<Left>().await.ok().flatten().map(|(left, _)| left),
+        Some(process) => {
+            process.receive::<WorkloadReleased>().await.ok().flatten().map(|(left, _)| left)
+        }
         None => std::future::pending().await,
     }
 }

@@ -30,9 +30,9 @@ use tokio::task::JoinHandle;
 use crate::backoff::Backoff;
 use crate::cgroup::Cgroup;
 use crate::credentials::Credentials;
-use crate::enclosure::Enclosure;
 use crate::error::{Attempt, Error, Result};
 use crate::instance::{Mesh, after};
+use crate::isolation::Isolation;
 use crate::layout::Layout;
 use crate::process::{Running, Task, describe};
 use crate::program::Program;
@@ -95,7 +95,7 @@ fn task(mesh: &Mesh, group: &Cgroup) -> Result<Task> {
         command: vec![program.path().into(), "observer".into(), mesh.layout.mesh().into()],
         environment: BTreeMap::new(),
         directory: Some("/".into()),
-        enclosure: Enclosure::new(
+        isolation: Isolation::new(
             group,
             mesh.switch.netns(),
             &[program.file()],

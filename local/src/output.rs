@@ -38,13 +38,13 @@ pub const LENO: &str = "leno";
 #[derive(Clone, Debug)]
 pub struct Output {
     messages: mpsc::Sender<Message>,
-    waiting: Waiting,
+    waiting: OverflowLines,
     width: Arc<AtomicUsize>,
     style: Style,
 }
 
 /// Lines of Leno's own that came while the queue was full of those of a program that prints without end.
-type Waiting = Arc<Mutex<VecDeque<Line>>>;
+type OverflowLines = Arc<Mutex<VecDeque<Line>>>;
 
 /// How lines are shown on the terminal.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -99,7 +99,7 @@ impl Output {
     pub fn to(sink: Box<dyn io::Write + Send>, style: Style) -> (Self, Writer) {
         let (messages, received) = mpsc::channel(QUEUE);
         let width = Arc::new(AtomicUsize::new(0));
-        let waiting = Waiting::default();
+        let waiting = OverflowLines::default();
         let (for_writer, width_of) = (waiting.clone(), width.clone());
         let writing =
             Writing { sink, open: true, log: None, style, width: width_of, waiting: for_writer };
@@ -235,7 +235,7 @@ struct Writing {
     log: Option<LogFile>,
     style: Style,
     width: Arc<AtomicUsize>,
-    waiting: Waiting,
+    waiting: OverflowLines,
 }
 
 impl Writing {

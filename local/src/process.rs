@@ -20,8 +20,8 @@ use tokio::task::JoinHandle;
 
 use crate::credentials::Credentials;
 use crate::descriptors::Descriptors;
-use crate::enclosure::{Enclosure, Tether};
 use crate::error::{Attempt, Error, Result};
+use crate::isolation::{Isolation, Tether};
 use crate::output::{self, Origin, Output};
 
 /// How long the last lines of a command that has ended may take.
@@ -40,7 +40,7 @@ pub struct Task {
     /// Where it starts.
     pub directory: Option<PathBuf>,
     /// What it enters.
-    pub enclosure: Enclosure,
+    pub isolation: Isolation,
     /// Whom it runs as.
     pub credentials: Credentials,
     /// How many descriptors it may have, where that is not as many as this process.
@@ -126,13 +126,13 @@ impl Task {
             // Ctrl-C in the terminal is for leno, which ends the mesh in order.
             .process_group(0)
             .kill_on_drop(true);
-        let Self { enclosure, credentials, descriptors, .. } = self;
-        let outside = enclosure.outside(&directory);
+        let Self { isolation, credentials, descriptors, .. } = self;
+        let outside = isolation.outside(&directory);
         let tether = Tether::to_this_process();
         let start = CString::new(directory.as_os_str().as_bytes())
             .map_err(|_| Error::Refused("a path holds a NUL byte".into()))?;
         let prepare = move || {
-            enclosure.enter()?;
+            isolation.enter()?;
             // It may be in a volume.
             chdir(start.as_c_str())?;
             descriptors.map_or(Ok(()), Descriptors::set)?;

@@ -48,13 +48,13 @@ impl Program {
         Ok(Self { found, laid })
     }
 
-    /// What is laid over what, for an [`Enclosure`](crate::enclosure::Enclosure).
+    /// What is laid over what, for an [`Isolation`](crate::isolation::Isolation).
     #[must_use]
     pub fn file(&self) -> (PathBuf, PathBuf) {
         (self.found.clone(), self.laid.clone())
     }
 
-    /// The path to run it by, inside of the enclosure.
+    /// The path to run it by, inside of the isolation.
     #[must_use]
     pub fn path(&self) -> &Path {
         &self.laid

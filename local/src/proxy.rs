@@ -12,7 +12,7 @@ use leno_types::ports;
 
 use crate::addresses::Addresses;
 use crate::credentials::Credentials;
-use crate::enclosure::Enclosure;
+use crate::isolation::Isolation;
 use crate::plan::Instance;
 use crate::process::Task;
 use crate::program::Program;
@@ -47,7 +47,7 @@ impl Settings {
         instance: &Instance,
         program: &Program,
         token: &Path,
-        enclosure: Enclosure,
+        isolation: Isolation,
     ) -> Task {
         let name = &instance.name;
         let own: [(&str, &str); 5] = [
@@ -57,7 +57,7 @@ impl Settings {
             ("LENO_TOKEN", &token.to_string_lossy()),
             ("LENO_WORKERS", "1"),
         ];
-        confined(vec![program.path().into()], self.environment(&own), enclosure, None)
+        confined(vec![program.path().into()], self.environment(&own), isolation, None)
     }
 
     /// The process of a node proxy. `tokens`: the folder that the tokens of its members are put into.
@@ -66,20 +66,20 @@ impl Settings {
         &self,
         program: &Program,
         tokens: &Path,
-        enclosure: Enclosure,
+        isolation: Isolation,
         orders: Channel,
     ) -> Task {
         let environment = self.environment(&[("LENO_TOKEN", &tokens.to_string_lossy())]);
         let command = vec![program.path().into(), "--node".into()];
-        confined(command, environment, enclosure, Some(orders))
+        confined(command, environment, isolation, Some(orders))
     }
 
     /// The process that makes sockets for a node proxy.
     #[must_use]
-    pub fn broker_task(&self, program: &Program, enclosure: Enclosure, orders: Channel) -> Task {
+    pub fn broker_task(&self, program: &Program, isolation: Isolation, orders: Channel) -> Task {
         let environment = BTreeMap::from([("LENO_LOG".into(), OsString::from(&self.log))]);
         let command = vec![program.path().into(), "--broker".into()];
-        confined(command, environment, enclosure, Some(orders))
+        confined(command, environment, isolation, Some(orders))
     }
 
     /// What all proxies are told, and `more`.
@@ -103,14 +103,14 @@ impl Settings {
 fn confined(
     command: Vec<OsString>,
     environment: BTreeMap<OsString, OsString>,
-    enclosure: Enclosure,
+    isolation: Isolation,
     orders: Option<Channel>,
 ) -> Task {
     Task {
         command,
         environment,
         directory: Some("/".into()),
-        enclosure,
+        isolation,
         credentials: Credentials::confined(ports::PROXY_UID),
         descriptors: None,
         stdin: orders.map(OwnedFd::from),

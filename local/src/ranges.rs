@@ -29,7 +29,7 @@ const ROUTES: &str = "/proc/thread-self/net/route";
 pub struct Range(Ipv4Addr);
 
 /// The ranges that are asked for, workloads' first.
-pub type Asked = (Option<Range>, Option<Range>);
+pub type RequestedRanges = (Option<Range>, Option<Range>);
 
 /// The addresses of a mesh.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -65,7 +65,7 @@ impl Ranges {
     /// # Errors
     /// When both ranges that are asked for are the same.
     pub fn choose(
-        (workloads, services): Asked,
+        (workloads, services): RequestedRanges,
         routes: &[Route],
     ) -> Result<(Self, Option<String>), String> {
         let given = |pair: &Self| Self {

@@ -35,7 +35,7 @@ pub struct Process {
 /// One thing that was made for a mesh.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Made {
+pub enum MeshResource {
     /// A process that runs in no control group of the mesh.
     Process(Process),
     /// A control group with everything in it.
@@ -65,7 +65,7 @@ pub struct Record {
 struct Contents {
     version: u32,
     owner: Process,
-    made: Vec<Made>,
+    made: Vec<MeshResource>,
 }
 
 /// How long a killed owner may take to let go of its lock: the kernel closes its files first.
@@ -107,7 +107,7 @@ impl Record {
         let mut kept = Vec::new();
         if layout.record().exists() {
             tracing::info!(mesh = layout.mesh(), "removing what an earlier run left");
-            let is_flows = |made: &Made| matches!(made, Made::Flows(_));
+            let is_flows = |made: &MeshResource| matches!(made, MeshResource::Flows(_));
             let (flows, others): (Vec<_>, Vec<_>) =
                 read(layout)?.made.into_iter().partition(is_flows);
             remove_made(&others)?;
@@ -135,7 +135,7 @@ impl Record {
     ///
     /// # Errors
     /// When the record cannot be written; the thing must then not be made.
-    pub fn add(&mut self, made: Made) -> Result<()> {
+    pub fn add(&mut self, made: MeshResource) -> Result<()> {
         if self.contents.made.contains(&made) {
             return Ok(());
         }
@@ -147,7 +147,7 @@ impl Record {
     ///
     /// # Errors
     /// When one cannot be removed; it stays recorded.
-    pub fn remove(&mut self, things: &[Made]) -> Result<()> {
+    pub fn remove(&mut self, things: &[MeshResource]) -> Result<()> {
         remove_made(things)?;
         self.contents.made.retain(|made| !things.contains(made));
         self.write()
@@ -155,7 +155,7 @@ impl Record {
 
     /// The control groups.
     pub fn cgroups(&self) -> impl Iterator<Item = &PathBuf> {
-        self.contents.made.iter().filter_map(Made::cgroup)
+        self.contents.made.iter().filter_map(MeshResource::cgroup)
     }
 
     /// Removes everything, the mesh's directory last.
@@ -219,7 +219,7 @@ pub fn uplinks(but: &str) -> Vec<Uplink> {
     let recorded = Layout::all().into_iter().filter_map(|layout| read(&layout).ok());
     let made = recorded.flat_map(|contents| contents.made);
     let ways = made.filter_map(|made| match made {
-        Made::Uplink(way) if way.name() != but => Some(way),
+        MeshResource::Uplink(way) if way.name() != but => Some(way),
         _ => None,
     });
     ways.collect()
@@ -398,12 +398,12 @@ fn remove_directory(layout: &Layout) -> Result<()> {
 
 /// Removes in the order in which it is possible: processes hold groups and namespaces, and groups
 /// are below mounts.
-fn remove_made(made: &[Made]) -> Result<()> {
-    for process in made.iter().filter_map(Made::process).filter(|p| p.alive()) {
+fn remove_made(made: &[MeshResource]) -> Result<()> {
+    for process in made.iter().filter_map(MeshResource::process).filter(|p| p.alive()) {
         // It may have ended since it was looked at.
         let _ = kill(Pid::from_raw(process.pid), Signal::SIGKILL);
     }
-    for path in made.iter().filter_map(Made::cgroup) {
+    for path in made.iter().filter_map(MeshResource::cgroup) {
         let group = Cgroup::at(path.clone());
         group.kill()?;
         group.remove()?;
@@ -411,7 +411,7 @@ fn remove_made(made: &[Made]) -> Result<()> {
         let parents = path.ancestors().skip(1);
         let _ = parents.take_while(|parent| fs::remove_dir(parent).is_ok()).count();
     }
-    let pinned: Vec<&str> = made.iter().filter_map(Made::pinned).collect();
+    let pinned: Vec<&str> = made.iter().filter_map(MeshResource::pinned).collect();
     if !pinned.is_empty() {
         let owners = leno_capture::prune(|owner| !pinned.contains(&owner))?;
         tracing::debug!(?owners, "released");
@@ -424,15 +424,15 @@ fn remove_made(made: &[Made]) -> Result<()> {
     first
 }
 
-fn remove_network(thing: &Made) -> Result<()> {
+fn remove_network(thing: &MeshResource) -> Result<()> {
     match thing {
-        Made::Uplink(way) => uplink::remove(way),
-        Made::Netns(name) => netns::remove(name),
+        MeshResource::Uplink(way) => uplink::remove(way),
+        MeshResource::Netns(name) => netns::remove(name),
         _ => Ok(()),
     }
 }
 
-impl Made {
+impl MeshResource {
     fn process(&self) -> Option<&Process> {
         match self {
             Self::Process(process) => Some(process),
@@ -475,9 +475,9 @@ mod tests {
             version: VERSION,
             owner: Process { pid: 1, start_ticks: 2 },
             made: vec![
-                Made::Netns("leno-default".into()),
-                Made::Cgroup("/sys/fs/cgroup/leno/default".into()),
-                Made::Process(Process { pid: 3, start_ticks: 4 }),
+                MeshResource::Netns("leno-default".into()),
+                MeshResource::Cgroup("/sys/fs/cgroup/leno/default".into()),
+                MeshResource::Process(Process { pid: 3, start_ticks: 4 }),
             ],
         };
         assert_eq!(serde_json::from_slice::<Contents>(&to_json(&contents)).unwrap(), contents);

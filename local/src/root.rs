@@ -12,8 +12,8 @@ use std::path::{Path, PathBuf};
 use nix::mount::{MntFlags, MsFlags, mount, umount2};
 use nix::unistd::{Gid, Uid, chdir, pivot_root};
 
-use crate::enclosure::{Names, plain_lookup, text};
 use crate::error::{Attempt, Error, Result};
+use crate::isolation::{Names, plain_lookup, text};
 use crate::record;
 
 /// Directories of the kernel's that programs need.

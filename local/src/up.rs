@@ -1,10 +1,10 @@
 //! `leno up`: makes a plan run, follows edits of its files, and removes everything at the end.
 
-mod course;
 mod documents;
 mod edit;
 mod foundation;
 mod life;
+mod mesh_lifecycle;
 mod rolling;
 mod signals;
 
@@ -26,12 +26,12 @@ use crate::network;
 use crate::orders;
 use crate::output::{Output, Style, Writer};
 use crate::plan::{Defaults, Mode, Plan, Share};
-use crate::ranges::{Asked, Ranges, Route};
+use crate::ranges::{Ranges, RequestedRanges, Route};
 use crate::record::Record;
 use crate::watch::Files;
 
-use course::Up;
-use foundation::Given;
+use foundation::InstanceContext;
+use mesh_lifecycle::Up;
 use signals::Signals;
 
 /// Changes that wait to be taken in. Instances wait when it is full.
@@ -61,7 +61,7 @@ pub struct Options {
     /// Whether workloads reach what is outside of the machine.
     pub uplink: bool,
     /// The addresses of workloads and of services, where they are not chosen.
-    pub ranges: Asked,
+    pub ranges: RequestedRanges,
     /// Who is asked for names that are not of the mesh; the host's own resolvers where nobody is named.
     pub resolvers: Vec<SocketAddr>,
     /// How long certificates hold.
@@ -158,7 +158,7 @@ async fn run(options: &Options, output: Output, access_log: Option<Output>) -> R
         output.say(note);
     }
     let (changes, mut received) = mpsc::channel(QUEUE);
-    let given = Given { output, access_log, changes, descriptors };
+    let given = InstanceContext { output, access_log, changes, descriptors };
     let (mesh, zone) = foundation.mesh(options, layout, record, given);
     let mut up = Up::new(options, (mesh, zone), files, orders, (defaults, begun));
     let result = up.serve(plan, &documents, &mut signals, &mut received).await;

@@ -33,7 +33,7 @@ use serde::{Deserialize, Serialize};
 use crate::error::{Attempt, Error, Result};
 use crate::layout;
 use crate::network::{Switch, link_index};
-use crate::record::{self, Made, Record};
+use crate::record::{self, MeshResource, Record};
 
 use forwarding::Before;
 use home::Home;
@@ -112,7 +112,7 @@ pub async fn make(switch: &Switch, mesh: &str, record: &mut Record) -> Result<Up
         true => inherited(&name, home, &tables),
     };
     let ipv6 = machine::forwards_ipv6() && machine::has_ipv6_route();
-    record.add(Made::Uplink(Uplink { name: name.clone(), home, before }))?;
+    record.add(MeshResource::Uplink(Uplink { name: name.clone(), home, before }))?;
     let laid = lay(switch, &near, (&name, mesh), ipv6).await;
     connection.abort();
     let ends = laid?;

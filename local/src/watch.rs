@@ -38,7 +38,7 @@ const MAX_ENTRIES: usize = 10_000;
 #[derive(Debug)]
 pub struct Files {
     paths: Vec<PathBuf>,
-    seen: BTreeMap<PathBuf, Look>,
+    seen: BTreeMap<PathBuf, FileVersion>,
     /// `None` where the kernel does not report moves.
     moves: Option<Moves>,
     /// An edit that has not been reported.
@@ -63,7 +63,7 @@ impl Edit {
 }
 
 /// What changes with every edit: device, inode, size and modification time in nanoseconds.
-type Look = (u64, u64, u64, i64, i64);
+type FileVersion = (u64, u64, u64, i64, i64);
 
 impl Files {
     /// These files and directories, as they look now. Standard input is read once, so with it
@@ -114,7 +114,7 @@ impl Files {
     }
 }
 
-fn look(paths: &[PathBuf]) -> BTreeMap<PathBuf, Look> {
+fn look(paths: &[PathBuf]) -> BTreeMap<PathBuf, FileVersion> {
     let mut all = paths.to_vec();
     for directory in paths.iter().filter(|path| path.is_dir()) {
         // A database or a log beside the documents changes all the time and is no edit.

@@ -10,7 +10,7 @@ use anyhow::{Context, Result};
 
 /// The answer for a name.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Says {
+pub enum DnsAnswer {
     /// These addresses, with a TTL in seconds.
     Addresses(Vec<Ipv4Addr>, u32),
     /// SERVFAIL.
@@ -21,7 +21,7 @@ pub enum Says {
 #[derive(Clone, Debug)]
 pub struct Resolver {
     address: SocketAddr,
-    names: Arc<Mutex<HashMap<String, Says>>>,
+    names: Arc<Mutex<HashMap<String, DnsAnswer>>>,
     asked: Arc<Mutex<Vec<String>>>,
 }
 
@@ -66,7 +66,7 @@ impl Resolver {
     }
 
     /// Sets the answer for a name from now on.
-    pub fn set(&self, name: &str, says: Says) {
+    pub fn set(&self, name: &str, says: DnsAnswer) {
         let mut names = self.names.lock().unwrap_or_else(PoisonError::into_inner);
         names.insert(name.to_owned(), says);
     }
@@ -96,9 +96,11 @@ impl Resolver {
         self.asked.lock().unwrap_or_else(PoisonError::into_inner).push(name.clone());
         let says = self.names.lock().unwrap_or_else(PoisonError::into_inner).get(&name).cloned();
         let (code, addresses, ttl) = match says {
-            Some(Says::Addresses(addresses, ttl)) if kind == TYPE_A => (NO_ERROR, addresses, ttl),
-            Some(Says::Addresses(..)) => (NO_ERROR, Vec::new(), 0),
-            Some(Says::Failure) => (FAILURE, Vec::new(), 0),
+            Some(DnsAnswer::Addresses(addresses, ttl)) if kind == TYPE_A => {
+                (NO_ERROR, addresses, ttl)
+            }
+            Some(DnsAnswer::Addresses(..)) => (NO_ERROR, Vec::new(), 0),
+            Some(DnsAnswer::Failure) => (FAILURE, Vec::new(), 0),
             None => (NO_NAME, Vec::new(), 0),
         };
         let mut answer = question[..2].to_vec();

@@ -77,7 +77,7 @@ impl Admin {
     }
 
     /// The page of captures, of all pods or of one.
-    pub(crate) fn captures(&self, wanted: Option<&Wanted>) -> Answer {
+    pub(crate) fn captures(&self, wanted: Option<&QueriedPod>) -> Answer {
         let known = NodeCaptures {
             pods: self.pods.all(),
             held: self.keeper.held(),
@@ -103,11 +103,14 @@ impl Admin {
 }
 
 /// The namespace and the name of a pod.
-pub(crate) type Wanted = (String, String);
+pub(crate) type QueriedPod = (String, String);
 
 /// The pod that the query names, or `None` for all pods. `Err` holds the refusal if the client is not on this node
 /// or the query is invalid.
-pub(crate) fn wanted(client: IpAddr, query: Option<&str>) -> Result<Option<Wanted>, Box<Answer>> {
+pub(crate) fn wanted(
+    client: IpAddr,
+    query: Option<&str>,
+) -> Result<Option<QueriedPod>, Box<Answer>> {
     if !client.to_canonical().is_loopback() {
         let remedy =
             "ask from the node itself, as kubectl port-forward does: leno diagnostics capture\n";

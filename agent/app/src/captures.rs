@@ -9,7 +9,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use leno_capture::{BackendReport, Choice, Counters, LeftOut};
 use serde::Serialize;
 
-use crate::keeper::{Failure, Held};
+use crate::keeper::{CapturedPod, Failure};
 use crate::pod::Pod;
 
 /// Most pods on one page. A kubelet runs 110 unless configured otherwise.
@@ -87,7 +87,7 @@ struct Failed {
 pub(crate) struct NodeCaptures {
     pub(crate) pods: Vec<Pod>,
     /// Captured pods by uid; the value is `None` while a thread works on the pod.
-    pub(crate) held: HashMap<String, Option<Held>>,
+    pub(crate) held: HashMap<String, Option<CapturedPod>>,
     pub(crate) failures: HashMap<String, Failure>,
     /// Time until the next try, by uid.
     pub(crate) next: HashMap<String, Duration>,
@@ -112,7 +112,8 @@ impl NodeCaptures {
 
     fn of(&mut self, pod: &Pod) -> Capture {
         // A static pod has one uid on the node and another one at the API server.
-        let named = |held: &Held| (&held.namespace, &held.name) == (&pod.namespace, &pod.name);
+        let named =
+            |held: &CapturedPod| (&held.namespace, &held.name) == (&pod.namespace, &pod.name);
         let by_name = || {
             let found = self.held.iter().find(|(_, held)| held.as_ref().is_some_and(named));
             found.map(|(uid, _)| uid.clone())
@@ -156,7 +157,7 @@ impl NodeCaptures {
     }
 }
 
-fn captured(uid: String, held: Held) -> Capture {
+fn captured(uid: String, held: CapturedPod) -> Capture {
     Capture {
         namespace: held.namespace,
         name: held.name,
@@ -209,8 +210,8 @@ mod tests {
         }
     }
 
-    fn held(name: &str) -> Held {
-        Held {
+    fn held(name: &str) -> CapturedPod {
+        CapturedPod {
             namespace: "shop".into(),
             name: name.into(),
             backend: Backend::Nftables,

@@ -418,10 +418,10 @@ pub(crate) fn chain(error: &dyn std::error::Error) -> String {
     text
 }
 
-mod seen;
+mod captured_pods;
 mod tidy;
 
-pub(crate) use seen::{Failure, Held};
+pub(crate) use captured_pods::{CapturedPod, Failure};
 
 #[cfg(test)]
 mod tests;

@@ -5,7 +5,7 @@ use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 use std::thread;
 
-use leno_bpf::hooks::{self, Others, Part, Sharing, Tried};
+use leno_bpf::hooks::{self, Others, Part, ProgramTrial, Sharing};
 use leno_checks::{Check, Finding, is_well};
 use nix::mount::{MsFlags, mount};
 use nix::sched::{CloneFlags, unshare};
@@ -58,7 +58,7 @@ impl Preflight {
 struct Trial {
     cgroup2: Result<(), Error>,
     bpffs: Result<(), Error>,
-    hooks: Vec<Tried>,
+    hooks: Vec<ProgramTrial>,
     others: Vec<Others>,
 }
 
@@ -185,11 +185,11 @@ fn mounted(kind: &str, place: &str, tried: &Result<(), Error>, report: &Report) 
     }
 }
 
-fn subject(tried: &Tried) -> String {
+fn subject(tried: &ProgramTrial) -> String {
     format!("{} ({})", tried.hook, tried.program)
 }
 
-fn hook(tried: &Tried, report: &Report) -> Finding {
+fn hook(tried: &ProgramTrial, report: &Report) -> Finding {
     let check = program(subject(tried));
     match &tried.outcome {
         Ok(0) => check.good("loaded and attached"),

@@ -245,7 +245,7 @@ impl Accounts {
     /// If the kernel refuses.
     pub fn collect(&mut self) -> Result<(), Error> {
         // The table is not resized meanwhile.
-        let _turn = self.flows.turn()?;
+        let _lock = self.flows.lock_pins()?;
         self.flows.end_abandoned()?;
         // Before the table is read, so that what is added meanwhile is not taken for evicted.
         let totals = self.flows.totals()?;

@@ -34,7 +34,7 @@ impl View {
     /// # Errors
     /// If the kernel refuses.
     pub fn list(&self) -> Result<(Vec<Connection>, u64), Error> {
-        let _turn = self.flows.turn()?;
+        let _lock = self.flows.lock_pins()?;
         // Before the table is read, and the removed ones after it: what comes and goes meanwhile is not
         // taken for evicted.
         let added = self.flows.totals()?.added;

@@ -225,7 +225,7 @@ mod tests {
     use std::os::unix::net::UnixStream;
 
     use super::*;
-    use crate::{Left, Want};
+    use crate::{Want, WorkloadReleased};
 
     #[test]
     fn a_message_arrives_with_its_descriptors() {
@@ -248,7 +248,7 @@ mod tests {
     fn what_cannot_be_read_is_an_error() {
         let (one, other) = Channel::pair().unwrap();
         one.send(&Want { ipv6: false, count: 1 }, &[]).unwrap();
-        let error = other.receive::<Left>().unwrap_err();
+        let error = other.receive::<WorkloadReleased>().unwrap_err();
         assert_eq!(error.kind(), io::ErrorKind::InvalidData);
         let (_near, far) = UnixStream::pair().unwrap();
         let error = one.send(&1, &[far.as_fd(); MAX_DESCRIPTORS + 1]).unwrap_err();

@@ -10,7 +10,7 @@
 //! Every arrow is a [`Channel`]: a pair of Unix sockets that keep messages apart, made by the supervisor and
 //! handed to both ends, so that no other process can connect. A broker runs in the workload's network
 //! namespace and control group and answers with sockets of these alone; neither it nor the node proxy has a
-//! capability. [`Order`], [`Left`], [`Offer`] and [`Want`] are all that is said.
+//! capability. [`Order`], [`WorkloadReleased`], [`Offer`] and [`Want`] are all that is said.
 //!
 //! This crate starts no process and makes no socket of traffic.
 
@@ -31,4 +31,4 @@ mod channel;
 mod message;
 
 pub use channel::{AsyncChannel, Channel, MAX_DESCRIPTORS};
-pub use message::{Left, Member, Offer, Order, Role, Serve, Want};
+pub use message::{Member, Offer, Order, Role, Serve, Want, WorkloadReleased};

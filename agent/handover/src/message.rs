@@ -35,7 +35,7 @@ pub struct Member {
 /// Node proxy to supervisor: a workload is served no more, because it was to leave, or because its broker has
 /// ended.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Left {
+pub struct WorkloadReleased {
     /// Its namespace.
     pub namespace: String,
     /// The name of the instance.

@@ -13,10 +13,10 @@ mod attach;
 mod clock;
 mod events;
 mod migrate;
+mod pin_lock;
 mod ports;
 mod self_test;
 mod sizes;
-mod turn;
 
 use std::fs::{self, File};
 use std::io::{self, Read as _};
@@ -36,11 +36,11 @@ use crate::{PinRoot, RunTime, batch, netns, object, pins, run_time};
 pub(crate) use attach::open as open_programs;
 pub use clock::monotonic;
 pub use events::Follower;
+pub use pin_lock::PinLock;
 pub use ports::Port;
 pub(crate) use ports::try_frames;
 pub use self_test::self_test;
 pub use sizes::{MAX_EVENTS, MAX_FLOWS, Sizes, memory_of, try_memory};
-pub use turn::Turn;
 
 /// The program behind the file that is read.
 const READ: &str = "leno_flow_read";
@@ -140,9 +140,9 @@ impl Flows {
                 kept = Earlier::Replaced;
             }
         }
-        let turn = turn::take(&directory)?;
+        let lock = pin_lock::take(&directory)?;
         let attached = attach::attach_in(&directory, owner, cgroup, sizes.capacities());
-        drop(turn);
+        drop(lock);
         if attached.is_err()
             && kept != Earlier::Kept
             && let Err(error) = pins::remove_all(&directory)
@@ -177,7 +177,7 @@ impl Flows {
     pub fn resize(&self, flows: Option<u32>, events: Option<u32>) -> Result<(), Error> {
         let all = Sizes::default();
         let asked = Sizes::new(flows.unwrap_or(all.flows()), events.unwrap_or(all.events()))?;
-        let turn = self.turn()?;
+        let lock = self.lock_pins()?;
         let _unfollowed = events.map(|_| events::lock(&self.directory)).transpose()?;
         let mut capacities = self.capacities()?;
         if flows.is_some() {
@@ -187,7 +187,7 @@ impl Flows {
             capacities.event_bytes = asked.capacities().event_bytes;
         }
         attach::put_in_place(&self.directory, None, capacities)?;
-        drop(turn);
+        drop(lock);
         Ok(())
     }
 
@@ -197,7 +197,7 @@ impl Flows {
     /// Those of the self-test; or if the kernel refuses. The programs are those from before then.
     pub fn upgrade(&self, self_test: impl FnOnce() -> Result<(), Error>) -> Result<(), Error> {
         self_test()?;
-        let _turn = self.turn()?;
+        let _lock = self.lock_pins()?;
         attach::put_in_place(&self.directory, None, self.capacities()?)
     }
 
@@ -206,8 +206,8 @@ impl Flows {
     ///
     /// # Errors
     /// If another process does so for too long.
-    pub fn turn(&self) -> Result<Turn, Error> {
-        turn::take(&self.directory)
+    pub fn lock_pins(&self) -> Result<PinLock, Error> {
+        pin_lock::take(&self.directory)
     }
 
     fn capacities(&self) -> Result<sizes::Capacities, Error> {

@@ -55,7 +55,7 @@ impl Part {
 
 /// What became of one program.
 #[derive(Debug)]
-pub struct Tried {
+pub struct ProgramTrial {
     /// Its name.
     pub program: String,
     /// The section that names its hook, such as `cgroup/connect4`.
@@ -72,7 +72,7 @@ pub struct Tried {
 ///
 /// # Errors
 /// If an embedded object cannot be read.
-pub fn try_each(cgroup: &File, netns: &File) -> Result<Vec<Tried>, Error> {
+pub fn try_each(cgroup: &File, netns: &File) -> Result<Vec<ProgramTrial>, Error> {
     let mut all = Vec::new();
     for part in Part::ALL {
         let names: Vec<(String, String)> = {
@@ -82,7 +82,7 @@ pub fn try_each(cgroup: &File, netns: &File) -> Result<Vec<Tried>, Error> {
         };
         for (program, hook) in names {
             let outcome = try_one(part, &program, &hook, cgroup, netns);
-            all.push(Tried { program, hook, part, outcome });
+            all.push(ProgramTrial { program, hook, part, outcome });
         }
     }
     Ok(all)

@@ -12,8 +12,8 @@ use leno_kube::{Api, Client, Right};
 use leno_resources::{Kind, REMOVAL_ANNOTATION};
 use leno_types::Removal;
 
-use crate::leaving::{INJECTOR, is_injected, notes};
 use crate::objects::is_absent;
+use crate::proxy_removal::{INJECTOR, is_injected, notes};
 use crate::removal::CONTROLLER;
 use crate::uncaptured::captures;
 use crate::{Error, installed, lacking};

@@ -20,11 +20,11 @@ mod checks;
 mod diagnose;
 mod ejections;
 mod error;
-mod leaving;
 mod mesh;
 mod namespaces;
 mod objects;
 mod pods;
+mod proxy_removal;
 mod reach;
 mod removal;
 mod report;
@@ -46,7 +46,9 @@ pub use leno_resources::ObjectKey;
 pub use leno_sources::is_ready;
 pub use mesh::{ClusterObjects, Extent};
 pub use namespaces::captures;
-pub use objects::{Named, apply, delete, delete_exactly, documents, is_absent, named, paged};
+pub use objects::{
+    ObjectReference, apply, delete, delete_exactly, documents, is_absent, named, paged,
+};
 pub use pods::{Running, running, statuses, unstartable};
 pub use reach::{PodName, Reach};
 pub use removal::{Removal, Removed};

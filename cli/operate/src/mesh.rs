@@ -4,7 +4,7 @@ use leno_charts::{Egress, Mtls};
 use leno_index::{Settings, Writers};
 use leno_kube::Client;
 use leno_resources::{Kind, Object, ObjectKey};
-use leno_sources::{Read, ReadError};
+use leno_sources::{ReadError, SourceObjects};
 use leno_types::TrustDomain;
 
 use crate::{Error, installed, namespaces};
@@ -13,7 +13,7 @@ use crate::{Error, installed, namespaces};
 #[derive(Clone, Debug)]
 pub struct ClusterObjects {
     /// Its objects.
-    pub read: Read,
+    pub read: SourceObjects,
     /// The settings of the control plane.
     pub settings: Settings,
     /// What is unknown, in words.

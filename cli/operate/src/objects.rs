@@ -25,7 +25,7 @@ const PAGE: u32 = 500;
 
 /// The identity of an object in a document.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Named {
+pub struct ObjectReference {
     /// The group of its kind; empty for those of Kubernetes' core.
     pub group: String,
     /// The version of that group.
@@ -42,7 +42,7 @@ pub struct Named {
 ///
 /// # Errors
 /// The text is not YAML, or one of its documents names no object.
-pub fn named(text: &str) -> Result<Vec<Named>, Error> {
+pub fn named(text: &str) -> Result<Vec<ObjectReference>, Error> {
     documents(text)?.iter().map(one).collect()
 }
 
@@ -81,7 +81,7 @@ pub async fn apply(client: &Client, document: &Value, who: &str) -> Result<Value
 }
 
 /// Whether every cluster has this kind, so that waiting for it is pointless.
-fn is_core(named: &Named) -> bool {
+fn is_core(named: &ObjectReference) -> bool {
     named.group.is_empty() || !named.group.contains('.') || named.group.ends_with(".k8s.io")
 }
 
@@ -110,7 +110,7 @@ pub async fn paged<K: Clone>(
 ///
 /// # Errors
 /// The API server rejects the request, or the object is not gone within three minutes.
-pub async fn delete(client: &Client, one: &Named) -> Result<bool, Error> {
+pub async fn delete(client: &Client, one: &ObjectReference) -> Result<bool, Error> {
     remove(client, one, None).await
 }
 
@@ -119,11 +119,15 @@ pub async fn delete(client: &Client, one: &Named) -> Result<bool, Error> {
 ///
 /// # Errors
 /// As [`delete`].
-pub async fn delete_exactly(client: &Client, one: &Named, uid: &str) -> Result<bool, Error> {
+pub async fn delete_exactly(
+    client: &Client,
+    one: &ObjectReference,
+    uid: &str,
+) -> Result<bool, Error> {
     remove(client, one, Some(uid)).await
 }
 
-async fn remove(client: &Client, one: &Named, uid: Option<&str>) -> Result<bool, Error> {
+async fn remove(client: &Client, one: &ObjectReference, uid: Option<&str>) -> Result<bool, Error> {
     let api = one.api(client);
     let only = |uid: &str| Preconditions { uid: Some(uid.to_owned()), resource_version: None };
     let background = DeleteParams {
@@ -159,12 +163,12 @@ pub(crate) fn find<T: DeserializeOwned>(text: &str, kind: &str, name: &str) -> O
     serde_json::from_value(documents(text).ok()?.into_iter().find(wanted)?).ok()
 }
 
-fn one(document: &Value) -> Result<Named, Error> {
+fn one(document: &Value) -> Result<ObjectReference, Error> {
     let text = |pointer: &str| document.pointer(pointer).and_then(Value::as_str).map(str::to_owned);
     let missing = || Error::Document(document.to_string());
     let api = text("/apiVersion").ok_or_else(missing)?;
     let (group, version) = api.split_once('/').unwrap_or(("", &api));
-    Ok(Named {
+    Ok(ObjectReference {
         group: group.to_owned(),
         version: version.to_owned(),
         kind: text("/kind").ok_or_else(missing)?,
@@ -173,7 +177,7 @@ fn one(document: &Value) -> Result<Named, Error> {
     })
 }
 
-impl Named {
+impl ObjectReference {
     /// The API client for objects of its kind and namespace.
     #[must_use]
     pub fn api(&self, client: &Client) -> Api<DynamicObject> {
@@ -209,7 +213,7 @@ mod tests {
     fn everything_that_is_installed_can_be_named() {
         let text = leno_charts::render(&leno_charts::Values::defaults(), "mesh").unwrap();
         let named = named(&text).unwrap();
-        let said: Vec<String> = named.iter().map(Named::said).collect();
+        let said: Vec<String> = named.iter().map(ObjectReference::said).collect();
         assert_eq!(said[0], "Namespace mesh");
         for wanted in [
             "Deployment mesh/leno-controller",

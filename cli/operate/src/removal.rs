@@ -12,9 +12,9 @@ use leno_kube::api::{DeleteParams, ListParams};
 use leno_kube::{Api, Client, Need, ResourceExt as _};
 use leno_types::Removal as Step;
 
-use crate::leaving::Leaving;
-use crate::objects::{self, Named, named};
+use crate::objects::{self, ObjectReference, named};
 use crate::pods::{has_run, unstartable};
+use crate::proxy_removal::ProxyRemoval;
 use crate::{AGENTS, Error, PodName, installed, unmet};
 
 mod needs;
@@ -128,7 +128,7 @@ impl Removal {
         let text = render(&values.unwrap_or_else(|_| Values::defaults()), &self.namespace)?;
         let mut all = named(&text)?;
         all.reverse();
-        let (webhooks, mut rest): (Vec<Named>, Vec<Named>) =
+        let (webhooks, mut rest): (Vec<ObjectReference>, Vec<ObjectReference>) =
             all.into_iter().partition(|one| one.kind.ends_with("WebhookConfiguration"));
         rest.retain(|one| {
             let kept = self.keep_definitions && one.kind == "CustomResourceDefinition";
@@ -141,25 +141,25 @@ impl Removal {
         for one in &webhooks {
             self.delete(one, &mut say).await?;
         }
-        let mut leaving = Leaving::new(&self.client, &self.namespace);
-        let can_leave = leaving.can().await?;
+        let mut proxies = ProxyRemoval::new(&self.client, &self.namespace);
+        let can_leave = proxies.can().await?;
         let before: &[Step] = if can_leave { &[Step::Permissive, Step::Plaintext] } else { &[] };
         if !can_leave {
-            if leaving.said().await? < Step::Released {
+            if proxies.said().await? < Step::Released {
                 say(Removed::Unannounced);
             }
-            leaving.begin().await?;
+            proxies.begin().await?;
         }
         for step in before {
-            leaving.take(*step).await?.into_iter().for_each(|pod| say(Removed::Untold(pod)));
+            proxies.take(*step).await?.into_iter().for_each(|pod| say(Removed::Untold(pod)));
         }
-        leaving.holds().await?;
-        self.nodes(&text, &leaving, &mut say).await?;
+        proxies.holds().await?;
+        self.nodes(&text, &proxies, &mut say).await?;
         if can_leave {
-            let untold = leaving.take(Step::Released).await?;
+            let untold = proxies.take(Step::Released).await?;
             untold.into_iter().for_each(|pod| say(Removed::Untold(pod)));
         }
-        leaving.holds().await?;
+        proxies.holds().await?;
         // The control plane goes first: its leader would create the roots again.
         self.delete(&self.ours("apps", "Deployment", CONTROLLER), &mut say).await?;
         self.controllers_end().await?;
@@ -169,17 +169,17 @@ impl Removal {
         for one in webhooks.iter().chain(&rest) {
             self.delete(one, &mut say).await?;
         }
-        say(Removed::Proxies(leaving.left().await?));
+        say(Removed::Proxies(proxies.left().await?));
         // If another removal has started meanwhile, it still finds its annotations and the record
         // of the installation.
-        leaving.is_latest().await?;
-        leaving.unsay().await?;
+        proxies.is_latest().await?;
+        proxies.unsay().await?;
         self.delete(&self.ours("", "ConfigMap", INSTALLED), &mut say).await?;
         self.namespace(&mut say).await
     }
 
-    fn ours(&self, group: &str, kind: &str, name: &str) -> Named {
-        Named {
+    fn ours(&self, group: &str, kind: &str, name: &str) -> ObjectReference {
+        ObjectReference {
             group: group.to_owned(),
             version: "v1".to_owned(),
             kind: kind.to_owned(),
@@ -188,7 +188,11 @@ impl Removal {
         }
     }
 
-    async fn delete(&self, one: &Named, say: &mut impl FnMut(Removed)) -> Result<(), Error> {
+    async fn delete(
+        &self,
+        one: &ObjectReference,
+        say: &mut impl FnMut(Removed),
+    ) -> Result<(), Error> {
         if objects::delete(&self.client, one).await? {
             say(Removed::Object(one.said()));
         }
@@ -200,7 +204,7 @@ impl Removal {
     async fn nodes(
         &self,
         text: &str,
-        leaving: &Leaving<'_>,
+        proxies: &ProxyRemoval<'_>,
         say: &mut impl FnMut(Removed),
     ) -> Result<(), Error> {
         let agents: Api<DaemonSet> = Api::namespaced(self.client.clone(), &self.namespace);
@@ -221,7 +225,7 @@ impl Removal {
         // The cleaning pods of an interrupted removal may have succeeded before a new installation
         // began.
         let cleanup = format!("{}={}", CLEANUP.0, CLEANUP.1);
-        leaving.is_latest().await?;
+        proxies.is_latest().await?;
         self.forget(&cleanup).await?;
         let earlier = ListParams::default().labels(&cleanup);
         self.none_left(&earlier, "a pod that cleaned earlier").await?;
@@ -229,13 +233,13 @@ impl Removal {
         let (untouched, nodes): (Vec<Node>, Vec<Node>) =
             nodes.into_iter().partition(|node| idle.contains(&node.name_any()));
         untouched.iter().for_each(|node| say(Removed::Node(node.name_any())));
-        let on_nodes = nodes::OnNodes { removal: self, agent: &spec, leaving };
+        let on_nodes = nodes::OnNodes { removal: self, agent: &spec, proxies };
         let cleaned = nodes::clean(&nodes, &on_nodes, say);
         match cleaned.await {
             // The cleaning pods belong to the other removal by now.
             Err(error @ Error::Another(_)) => return Err(error),
             cleaned => {
-                leaving.is_latest().await?;
+                proxies.is_latest().await?;
                 self.forget(&cleanup).await?;
                 cleaned?;
             }
@@ -306,7 +310,10 @@ impl Removal {
     }
 
     /// The rights to delete these objects, and for the other actions of a removal.
-    async fn needs<'a>(&self, gone: impl Iterator<Item = &'a Named>) -> Result<Vec<Need>, Error> {
+    async fn needs<'a>(
+        &self,
+        gone: impl Iterator<Item = &'a ObjectReference>,
+    ) -> Result<Vec<Need>, Error> {
         let mut needs = needs::all(&self.namespace, gone);
         if self.there().await?.as_ref().is_some_and(is_ours) {
             needs.push(Need::new("delete", "", "namespaces").named(&self.namespace));
@@ -327,7 +334,8 @@ impl Removal {
             say(Removed::NamespaceKept(self.namespace.clone()));
             return Ok(());
         }
-        let one = Named { namespace: None, ..self.ours("", "Namespace", &self.namespace) };
+        let one =
+            ObjectReference { namespace: None, ..self.ours("", "Namespace", &self.namespace) };
         let uid = there.uid().unwrap_or_default();
         if objects::delete_exactly(&self.client, &one, &uid).await? {
             say(Removed::Object(one.said()));

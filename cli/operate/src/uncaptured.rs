@@ -11,7 +11,7 @@ use serde_json::Value;
 use tokio::time::{Instant, timeout, timeout_at};
 
 use crate::Error;
-use crate::leaving::with_proxy;
+use crate::proxy_removal::with_proxy;
 use crate::reach::{PodName, Reach};
 
 /// How long all of them may take: enough for some thousands that answer, or two hundred that do

@@ -9,7 +9,7 @@ use leno_local::ranges::Ranges;
 use leno_operate::{ClusterObjects, Extent, Target};
 use serde::Serialize;
 
-use super::{AnyMesh, Chosen, Output, PlannedRanges, block_on, print, print_json};
+use super::{AnyMesh, ChosenMesh, Output, PlannedRanges, block_on, print, print_json};
 
 /// Finds mistakes in documents before they are run, or in a cluster: each with its place, reason and remedy
 ///
@@ -101,13 +101,13 @@ impl Analyze {
         }
         if self.what.is_empty() {
             return match self.mesh.choose()? {
-                Chosen::Machine(name) => {
+                ChosenMesh::Machine(name) => {
                     let (files, running) = leno_local::analysis::followed_by(&name)?;
                     let ranges =
                         self.ranges.asked().map_or(Ok(running), leno_local::analysis::ranges);
                     Ok(Subject::Files(files, ranges?))
                 }
-                Chosen::Cluster(_) => bail!("name a namespace, or all of them with -A"),
+                ChosenMesh::Cluster(_) => bail!("name a namespace, or all of them with -A"),
             };
         }
         let no_file = |one: &&PathBuf| namespace(one).is_some() && !one.exists();

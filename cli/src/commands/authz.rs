@@ -12,7 +12,7 @@ use leno_local::layout::Layout;
 use leno_local::status::Status;
 use leno_resources::{Kind, Object};
 
-use super::{AnyMesh, Chosen, Output, PlannedRanges, explain, print, print_json};
+use super::{AnyMesh, ChosenMesh, Output, PlannedRanges, explain, print, print_json};
 
 /// Lists who may reach a workload and by which policy, checks one request, and shows what other policies
 /// would change
@@ -131,13 +131,13 @@ fn mesh(authz: &Authz) -> Result<(Mesh, Vec<String>)> {
         return Ok((leno_local::analysis::of_files(&authz.files, ranges)?, Vec::new()));
     }
     match authz.mesh.choose()? {
-        Chosen::Machine(name) => {
+        ChosenMesh::Machine(name) => {
             if let Some(namespace) = &authz.namespace {
                 Status::read(&Layout::new(&name)?)?.has_namespace(namespace)?;
             }
             Ok((leno_local::analysis::running(&name)?, Vec::new()))
         }
-        Chosen::Cluster(target) => {
+        ChosenMesh::Cluster(target) => {
             let namespace = authz.namespace.as_deref();
             let system_namespace = &authz.mesh.system_namespace;
             let (mesh, ignored, gaps) = explain::cluster(namespace, &target, system_namespace)?;

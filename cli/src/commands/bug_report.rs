@@ -9,7 +9,7 @@ use anyhow::Result;
 use clap::Args;
 use leno_operate::{ReportScope, Target};
 
-use super::{AnyMesh, Chosen, block_on, print};
+use super::{AnyMesh, ChosenMesh, block_on, print};
 
 /// Gathers what a report of a defect needs from a mesh of `leno up` or of a cluster into one archive, without
 /// secrets
@@ -45,8 +45,8 @@ pub(crate) fn run(bug_report: &BugReport) -> Result<bool> {
     let named = || PathBuf::from(format!("leno-bug-report-{now}.tar.gz"));
     let file = bug_report.file.clone().unwrap_or_else(named);
     let missing = match bug_report.mesh.choose()? {
-        Chosen::Machine(name) => machine::report(&name, &file, bug_report.proxies)?,
-        Chosen::Cluster(target) => of_cluster(bug_report, &target, file.clone())?,
+        ChosenMesh::Machine(name) => machine::report(&name, &file, bug_report.proxies)?,
+        ChosenMesh::Cluster(target) => of_cluster(bug_report, &target, file.clone())?,
     };
     for one in &missing {
         eprintln!("leno: missing: {one}");

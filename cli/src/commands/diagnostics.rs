@@ -15,7 +15,7 @@ use leno_operate::{Diagnosis, ProxyPod, Target};
 use serde::Serialize;
 use serde_json::Value;
 
-use super::{AnyMesh, Chosen, Output, block_on, print, print_json};
+use super::{AnyMesh, ChosenMesh, Output, block_on, print, print_json};
 
 /// Says what a part of the mesh believes
 #[derive(Debug, Args)]
@@ -76,8 +76,8 @@ pub(crate) fn run(diagnostics: &Diagnostics) -> Result<bool> {
         Of::Capture(capture) => return capture::run(capture),
     };
     let report = match proxy.mesh.choose()? {
-        Chosen::Machine(name) => of_machine(proxy, &name)?,
-        Chosen::Cluster(target) => of_cluster(proxy, &target)?,
+        ChosenMesh::Machine(name) => of_machine(proxy, &name)?,
+        ChosenMesh::Cluster(target) => of_cluster(proxy, &target)?,
     };
     if proxy.output == Output::Json {
         print_json(&report)?;

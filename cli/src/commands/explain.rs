@@ -10,7 +10,7 @@ use leno_analysis::{Explanation, Mesh, Question};
 use leno_observe::ejected::Ejected;
 use leno_operate::{ClusterObjects, Ejections, Extent, PodName, Target};
 
-use super::{AnyMesh, Chosen, Output, PlannedRanges, block_on, print, print_json};
+use super::{AnyMesh, ChosenMesh, Output, PlannedRanges, block_on, print, print_json};
 
 /// Says what becomes of a request: service, route, rule, filters, backends, endpoints, and why the
 /// other routes do not get it
@@ -61,8 +61,8 @@ pub(crate) fn run(explain: &Explain) -> Result<bool> {
         Question::parse(explain.namespace.as_deref(), &explain.client, &explain.request)?;
     let explanation = match explain.files.as_slice() {
         [] => match explain.mesh.choose()? {
-            Chosen::Machine(name) => of_machine(&name, &question)?,
-            Chosen::Cluster(target) => of_cluster(explain, &target, &question)?,
+            ChosenMesh::Machine(name) => of_machine(&name, &question)?,
+            ChosenMesh::Cluster(target) => of_cluster(explain, &target, &question)?,
         },
         files => {
             let ranges = explain.ranges.asked().unwrap_or_default();

@@ -121,7 +121,7 @@ enum Protocol {
 
 /// Changes that were dropped, in the JSON form of `--follow`.
 #[derive(Serialize)]
-struct Lost {
+struct LostChanges {
     lost: u64,
 }
 
@@ -229,7 +229,7 @@ fn print_changes(flows: &Flows, events: &mut Events<'_>, lost: &mut u64) -> Resu
     if dropped > *lost {
         let more = dropped - *lost;
         text += &match json {
-            true => serde_json::to_string(&Lost { lost: more })?,
+            true => serde_json::to_string(&LostChanges { lost: more })?,
             false => format!("{more} changes were lost: use a larger --flow-ring-size"),
         };
         text.push('\n');

@@ -9,8 +9,8 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result, bail};
 use clap::{Args, ValueEnum};
 use leno_admission::{
-    CAPTURE_ANNOTATION, DEFAULT_CONTROL, Enclosing, Format, Report, Said, Settings, Shape, Value,
-    inject_document, rewrite, uninject_document,
+    CAPTURE_ANNOTATION, DEFAULT_CONTROL, Enclosing, Format, InjectionOutcome, Report, Settings,
+    Shape, Value, inject_document, rewrite, uninject_document,
 };
 use leno_charts::NAMESPACE;
 
@@ -256,7 +256,7 @@ impl Text {
         let mut reports = Vec::new();
         let rewritten = rewrite(text, wanted, |document| {
             let new = work(document);
-            let changed = new.iter().any(|report| report.said == Said::Changed);
+            let changed = new.iter().any(|report| report.said == InjectionOutcome::Changed);
             reports.extend(new);
             changed
         });
@@ -267,12 +267,12 @@ impl Text {
         }
         for Report { object, said } in &reports {
             match said {
-                Said::Changed => eprintln!("{object}: {done}"),
-                Said::Left(reason) => eprintln!("{object}: left as it is: {reason}"),
-                Said::Failed(reason) => eprintln!("{object}: not {done}: {reason}"),
+                InjectionOutcome::Changed => eprintln!("{object}: {done}"),
+                InjectionOutcome::Skipped(reason) => eprintln!("{object}: left as it is: {reason}"),
+                InjectionOutcome::Failed(reason) => eprintln!("{object}: not {done}: {reason}"),
             }
         }
-        Ok(!reports.iter().any(|report| matches!(report.said, Said::Failed(_))))
+        Ok(!reports.iter().any(|report| matches!(report.said, InjectionOutcome::Failed(_))))
     }
 
     /// What the text is called in messages.

@@ -21,7 +21,7 @@ use super::print;
                   Then: kubectl label namespace NAMESPACE leno.dev/inject=enabled")]
 pub(crate) struct Install {
     #[command(flatten)]
-    told: Told,
+    options: InstallOptions,
 
     /// Prints the chart's values instead, with what each is for
     #[arg(long)]
@@ -30,7 +30,7 @@ pub(crate) struct Install {
 
 /// What an installation is told.
 #[derive(Debug, Args)]
-pub(crate) struct Told {
+pub(crate) struct InstallOptions {
     /// Three replicas of the control plane on different nodes, of which one may be away
     #[arg(long)]
     ha: bool,
@@ -48,7 +48,7 @@ pub(crate) struct Told {
     pub(crate) namespace: String,
 }
 
-impl Told {
+impl InstallOptions {
     /// The values, beginning with `before`: the chart's, or those of what is installed.
     pub(crate) fn values(&self, before: Option<(String, String)>) -> Result<Values> {
         let mut files: Vec<(String, String)> = before.into_iter().collect();
@@ -68,7 +68,7 @@ pub(crate) fn run(install: &Install) -> Result<bool> {
     if install.show_values {
         print(leno_charts::VALUES)?;
     } else {
-        print(&render(&install.told.values(None)?, &install.told.namespace)?)?;
+        print(&render(&install.options.values(None)?, &install.options.namespace)?)?;
     }
     Ok(true)
 }

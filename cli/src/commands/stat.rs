@@ -9,7 +9,7 @@ use leno_local::layout::Layout;
 use leno_local::status::Status;
 use leno_observe::stat::{Report, Scrape, WorkloadReport};
 
-use super::{AnyMesh, Chosen, Output, block_on, print_json, table};
+use super::{AnyMesh, ChosenMesh, Output, block_on, print_json, table};
 use leno_console::{duration, within};
 
 /// Moves to the first line of the terminal and clears it: the next report takes the place of the last.
@@ -61,7 +61,7 @@ fn since(text: &str) -> Result<Duration, String> {
 
 pub(crate) fn run(stat: &Stat) -> Result<bool> {
     match stat.mesh.choose()? {
-        Chosen::Machine(name) => {
+        ChosenMesh::Machine(name) => {
             if !nix::unistd::geteuid().is_root() {
                 return Err(leno_local::Error::NeedsRoot.into());
             }
@@ -77,10 +77,10 @@ pub(crate) fn run(stat: &Stat) -> Result<bool> {
             };
             block_on(reports(stat, take, |report| report))
         }
-        Chosen::Cluster(_) if stat.since.is_some() => {
+        ChosenMesh::Cluster(_) if stat.since.is_some() => {
             anyhow::bail!("--since is for a mesh of `leno up`: a cluster has no history yet")
         }
-        Chosen::Cluster(target) => block_on(async {
+        ChosenMesh::Cluster(target) => block_on(async {
             let client = leno_operate::connect(&target).await?;
             let (namespace, name) = (stat.namespace.as_deref(), target.name());
             let take = async |_: Option<&Scrape>| {

@@ -3,7 +3,7 @@
 use anyhow::{Context, Result, bail};
 use clap::Args;
 
-use super::install::Told;
+use super::install::InstallOptions;
 use super::{Cluster, block_on, print};
 
 /// Prints what this version installs, with what the installation that is there was told
@@ -14,14 +14,14 @@ use super::{Cluster, block_on, print};
                   leno upgrade --set image.tag=0.2.0 | kubectl diff -f -")]
 pub(crate) struct Upgrade {
     #[command(flatten)]
-    told: Told,
+    options: InstallOptions,
 
     #[command(flatten)]
     cluster: Cluster,
 }
 
 pub(crate) fn run(upgrade: &Upgrade) -> Result<bool> {
-    let namespace = &upgrade.told.namespace;
+    let namespace = &upgrade.options.namespace;
     let there = block_on(async {
         let client = leno_operate::connect(&upgrade.cluster.target()).await?;
         Ok(leno_operate::installed(&client, namespace).await?)
@@ -32,7 +32,7 @@ pub(crate) fn run(upgrade: &Upgrade) -> Result<bool> {
         );
     };
     let before = (format!("what {} was told", there.version), there.values);
-    let values = upgrade.told.values(Some(before))?;
+    let values = upgrade.options.values(Some(before))?;
     print(&leno_charts::render(&values, namespace)?).context("printing")?;
     eprintln!("leno: {} -> {} in {namespace}", there.version, env!("CARGO_PKG_VERSION"));
     Ok(true)

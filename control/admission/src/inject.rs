@@ -33,12 +33,12 @@ pub enum Outcome {
     /// It has a proxy now.
     Injected,
     /// It is as it was.
-    Left(Left),
+    Skipped(SkipReason),
 }
 
 /// Why a pod is left as it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Left {
+pub enum SkipReason {
     /// It has a proxy already.
     Meshed,
     /// It says so.
@@ -139,10 +139,10 @@ pub fn inject(
 ) -> Result<Outcome, InjectError> {
     let settings = settings.of_pod(pod)?;
     if let Some(left) = left(pod, &settings, enclosing.floor)? {
-        if left == Left::Meshed {
+        if left == SkipReason::Meshed {
             check_captured(pod)?;
         }
-        return Ok(Outcome::Left(left));
+        return Ok(Outcome::Skipped(left));
     }
     check(pod)?;
     check_captured(pod)?;
@@ -232,7 +232,7 @@ fn one_of<'p>(
 }
 
 /// Why the pod is left as it is, where it is.
-fn left(pod: &Value, settings: &Settings, floor: Floor) -> Result<Option<Left>, InjectError> {
+fn left(pod: &Value, settings: &Settings, floor: Floor) -> Result<Option<SkipReason>, InjectError> {
     let spec = pod.get("spec").ok_or(InjectError::Form("spec", "a map"))?;
     let mut containers = spec.list("containers").iter().chain(spec.list("initContainers"));
     let on_windows = || {
@@ -252,13 +252,13 @@ fn left(pod: &Value, settings: &Settings, floor: Floor) -> Result<Option<Left>, 
     let reasons = [
         (
             containers.any(|one| one.get("name").and_then(Value::text) == Some(CONTAINER)),
-            Left::Meshed,
+            SkipReason::Meshed,
         ),
-        (asked == Some("disabled") && !floor.inject, Left::Disabled),
-        (matches!(spec.get("hostNetwork"), Some(Value::Bool(true))), Left::HostNetwork),
-        (annotations.is_some_and(|all| all.get(MIRROR).is_some()), Left::Mirror),
-        (on_windows(), Left::Windows),
-        (ends(), Left::Ends),
+        (asked == Some("disabled") && !floor.inject, SkipReason::Disabled),
+        (matches!(spec.get("hostNetwork"), Some(Value::Bool(true))), SkipReason::HostNetwork),
+        (annotations.is_some_and(|all| all.get(MIRROR).is_some()), SkipReason::Mirror),
+        (on_windows(), SkipReason::Windows),
+        (ends(), SkipReason::Ends),
     ];
     Ok(reasons.into_iter().find_map(|(holds, left)| holds.then_some(left)))
 }
@@ -443,7 +443,7 @@ fn said(value: &Value) -> String {
     serde_json::to_string(value).unwrap_or_default()
 }
 
-impl fmt::Display for Left {
+impl fmt::Display for SkipReason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Meshed => "it has a proxy already",

@@ -32,7 +32,7 @@ mod uninject;
 mod value;
 mod workload;
 
-pub use inject::{Enclosing, Floor, InjectError, Left, Outcome, inject, patch};
+pub use inject::{Enclosing, Floor, InjectError, Outcome, SkipReason, inject, patch};
 pub use judge::{is_unjudged, judge};
 pub use leno_resources::CAPTURE_ANNOTATION;
 pub use review::{Answer, Review, ReviewError};
@@ -41,7 +41,7 @@ pub use stored::StoredObjects;
 pub use stream::{Format, StreamError, rewrite};
 pub use uninject::{UninjectError, uninject};
 pub use value::Value;
-pub use workload::{Report, Said, inject_document, uninject_document};
+pub use workload::{InjectionOutcome, Report, inject_document, uninject_document};
 
 /// The name of the proxy's container.
 pub const CONTAINER: &str = "leno-proxy";

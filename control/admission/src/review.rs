@@ -81,7 +81,7 @@ impl Review {
                 let warnings = declines(&pod).then(warning).into_iter().collect();
                 Answer { patch: Some(patch(&self.object, &pod)), warnings, ..Answer::default() }
             }
-            Ok(Outcome::Left(_)) => Answer::default(),
+            Ok(Outcome::Skipped(_)) => Answer::default(),
             Err(error) => Answer::denied(format!("the pod cannot have a proxy: {error}")),
         }
     }

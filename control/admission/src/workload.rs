@@ -27,16 +27,16 @@ pub struct Report {
     /// Its kind, namespace and name: `Deployment shop/web`.
     pub object: String,
     /// What became of it.
-    pub said: Said,
+    pub said: InjectionOutcome,
 }
 
 /// What became of an object.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Said {
+pub enum InjectionOutcome {
     /// It was changed.
     Changed,
     /// It was left as it is, for this reason.
-    Left(String),
+    Skipped(String),
     /// It should have been changed and cannot be, for this reason.
     Failed(String),
 }
@@ -53,9 +53,9 @@ pub fn inject_document(
     let mut reports = Vec::new();
     each(document, None, 0, &mut |object, namespace, template| {
         let said = match inject(template, settings, &enclosing(namespace)) {
-            Ok(Outcome::Injected) => Said::Changed,
-            Ok(Outcome::Left(left)) => Said::Left(left.to_string()),
-            Err(error) => Said::Failed(error.to_string()),
+            Ok(Outcome::Injected) => InjectionOutcome::Changed,
+            Ok(Outcome::Skipped(left)) => InjectionOutcome::Skipped(left.to_string()),
+            Err(error) => InjectionOutcome::Failed(error.to_string()),
         };
         reports.push(Report { object, said });
     });
@@ -68,9 +68,9 @@ pub fn uninject_document(document: &mut Value) -> Vec<Report> {
     let mut reports = Vec::new();
     each(document, None, 0, &mut |object, _, template| {
         let said = match uninject(template) {
-            Ok(true) => Said::Changed,
-            Ok(false) => Said::Left("no proxy was injected into it".to_owned()),
-            Err(error) => Said::Failed(error.to_string()),
+            Ok(true) => InjectionOutcome::Changed,
+            Ok(false) => InjectionOutcome::Skipped("no proxy was injected into it".to_owned()),
+            Err(error) => InjectionOutcome::Failed(error.to_string()),
         };
         reports.push(Report { object, said });
     });

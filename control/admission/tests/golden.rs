@@ -5,7 +5,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use leno_admission::{
-    Enclosing, Format, Report, Said, Settings, Shape, Value, inject_document, rewrite,
+    Enclosing, Format, InjectionOutcome, Report, Settings, Shape, Value, inject_document, rewrite,
     uninject_document,
 };
 
@@ -44,7 +44,7 @@ fn uninjected(text: &str) -> String {
 }
 
 fn note(new: Vec<Report>, reports: &mut Vec<Report>) -> bool {
-    let changed = new.iter().any(|report| report.said == Said::Changed);
+    let changed = new.iter().any(|report| report.said == InjectionOutcome::Changed);
     reports.extend(new);
     changed
 }
@@ -61,9 +61,9 @@ fn values(text: &str) -> Vec<Value> {
 
 fn said(reports: &[Report]) -> String {
     let line = |Report { object, said }: &Report| match said {
-        Said::Changed => format!("{object}: changed\n"),
-        Said::Left(reason) => format!("{object}: left: {reason}\n"),
-        Said::Failed(reason) => format!("{object}: failed: {reason}\n"),
+        InjectionOutcome::Changed => format!("{object}: changed\n"),
+        InjectionOutcome::Skipped(reason) => format!("{object}: left: {reason}\n"),
+        InjectionOutcome::Failed(reason) => format!("{object}: failed: {reason}\n"),
     };
     reports.iter().map(line).collect()
 }
@@ -90,7 +90,10 @@ fn injecting_twice_changes_nothing() {
         let once = injected(&file, &text).0;
         let (twice, reports) = injected(&file, &once);
         assert_eq!(twice, once, "{}", file.display());
-        assert!(reports.iter().all(|report| report.said != Said::Changed), "{reports:?}");
+        assert!(
+            reports.iter().all(|report| report.said != InjectionOutcome::Changed),
+            "{reports:?}"
+        );
     }
 }
 
@@ -100,7 +103,7 @@ fn uninjecting_gives_back_what_was_injected() {
         let (out, reports) = injected(&file, &text);
         let back = uninjected(&out);
         assert_eq!(values(&back), values(&text), "{}", file.display());
-        if reports.iter().all(|report| report.said != Said::Changed) {
+        if reports.iter().all(|report| report.said != InjectionOutcome::Changed) {
             assert_eq!(back, text, "not changed, and not as it was written: {}", file.display());
         }
         // And what was never injected stays as it is, to the letter.

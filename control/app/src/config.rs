@@ -144,7 +144,7 @@ pub(crate) struct Flags {
 /// What the flags mean.
 #[derive(Clone, Debug)]
 pub(crate) struct Config {
-    pub(crate) place: Place,
+    pub(crate) source: MeshSource,
     pub(crate) listen: SocketAddr,
     pub(crate) trust_domain: TrustDomain,
     /// Where the operator puts an issuer.
@@ -158,7 +158,7 @@ pub(crate) struct Config {
 
 /// Where objects, the authority and tokens are.
 #[derive(Clone, Debug)]
-pub(crate) enum Place {
+pub(crate) enum MeshSource {
     /// On this machine.
     Files(Files),
     /// In a Kubernetes cluster.
@@ -190,7 +190,7 @@ impl Config {
     /// Reads the flags as one.
     pub(crate) fn new(flags: Flags) -> anyhow::Result<Self> {
         let trust_domain = TrustDomain::new(&flags.trust_domain).context("--trust-domain")?;
-        let place = if flags.kubernetes {
+        let source = if flags.kubernetes {
             let proxies = Proxies {
                 image: flags.proxy_image,
                 pull_policy: flags.proxy_pull_policy,
@@ -206,7 +206,7 @@ impl Config {
                 },
                 ..Proxies::default()
             };
-            Place::Cluster(Cluster {
+            MeshSource::Cluster(Cluster {
                 kubeconfig: flags.kubeconfig,
                 namespace: flags.namespace,
                 name: flags.name,
@@ -218,10 +218,10 @@ impl Config {
             let ca_dir = flags.ca_dir.context("--ca-dir is missing")?;
             let tokens = flags.tokens.unwrap_or_else(|| ca_dir.with_file_name("tokens"));
             let roots_file = flags.roots_file;
-            Place::Files(Files { documents: flags.files, ca_dir, tokens, roots_file })
+            MeshSource::Files(Files { documents: flags.files, ca_dir, tokens, roots_file })
         };
         Ok(Self {
-            place,
+            source,
             listen: flags.listen,
             trust_domain,
             issuer: flags.issuer,
@@ -290,7 +290,7 @@ mod tests {
             "127.0.0.1:15020",
         ];
         let config = Config::new(Flags::try_parse_from(arguments).unwrap()).unwrap();
-        let Place::Files(files) = config.place else { panic!("{config:?}") };
+        let MeshSource::Files(files) = config.source else { panic!("{config:?}") };
         assert_eq!(files.documents, [PathBuf::from("/run/leno/default/state")]);
         assert_eq!(files.tokens, PathBuf::from("/run/leno/default/tokens"));
         assert_eq!(config.cert_lifetime, Duration::from_hours(24));
@@ -304,7 +304,7 @@ mod tests {
             Flags::try_parse_from([&["leno-controller"], arguments].concat()).map(Config::new)
         };
         let config = parse(&["--kubernetes", "--kubeconfig", "/k"]).unwrap().unwrap();
-        let Place::Cluster(cluster) = config.place else { panic!("{config:?}") };
+        let MeshSource::Cluster(cluster) = config.source else { panic!("{config:?}") };
         assert_eq!(cluster.kubeconfig, Some(PathBuf::from("/k")));
         assert_eq!((&*cluster.namespace, &*cluster.token_audience), ("leno-system", "leno"));
         // What proxies are told is what `leno inject` tells them.

@@ -11,7 +11,7 @@ use tokio::sync::{mpsc, watch};
 use tokio::task::JoinHandle;
 
 use crate::admin::Render;
-use crate::config::{Config, Place};
+use crate::config::{Config, MeshSource};
 use crate::refused::RefusedLog;
 use crate::stored::AdmissionObjects;
 use crate::webhook::Webhook;
@@ -59,11 +59,11 @@ impl Plane {
         state: &Arc<State>,
         stop: &watch::Receiver<bool>,
     ) -> anyhow::Result<Self> {
-        match &config.place {
-            Place::Files(files) => {
+        match &config.source {
+            MeshSource::Files(files) => {
                 files::open(files, config.issuer.as_deref(), &config.trust_domain)
             }
-            Place::Cluster(cluster) => cluster::open(cluster, config, state, stop).await,
+            MeshSource::Cluster(cluster) => cluster::open(cluster, config, state, stop).await,
         }
     }
 }

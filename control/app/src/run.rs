@@ -14,7 +14,7 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::watch;
 
 use crate::admin::{Admin, Render};
-use crate::config::{Config, Place};
+use crate::config::{Config, MeshSource};
 use crate::plane::{Hook, Plane, Source};
 use crate::reload::Reloads;
 use crate::rotation::{Rotation, Shown};
@@ -34,13 +34,13 @@ pub(crate) async fn run(config: Config) -> anyhow::Result<()> {
         trust_domain: config.trust_domain.clone(),
         default_mtls: config.default_mtls,
         default_egress: config.default_egress,
-        namespace: match &config.place {
-            Place::Cluster(cluster) => Some(cluster.namespace.clone()),
-            Place::Files(_) => None,
+        namespace: match &config.source {
+            MeshSource::Cluster(cluster) => Some(cluster.namespace.clone()),
+            MeshSource::Files(_) => None,
         },
-        writers: match &config.place {
-            Place::Cluster(_) => Writers::Tenants,
-            Place::Files(_) => Writers::Operator,
+        writers: match &config.source {
+            MeshSource::Cluster(_) => Writers::Tenants,
+            MeshSource::Files(_) => Writers::Operator,
         },
     };
     let state = State::new(Index::new(index));
@@ -62,7 +62,7 @@ pub(crate) async fn run(config: Config) -> anyhow::Result<()> {
         let shown = (&state, &reloads, &identity);
         serve_admin(address, shown, (metrics, details)).await?;
     }
-    if let Place::Files(files) = &config.place {
+    if let MeshSource::Files(files) = &config.source {
         let rotation = Rotation::new(identity, &files.ca_dir, config.cert_lifetime)
             .with_issuer(config.issuer.clone())
             .with_roots_file(files.roots_file.clone());

@@ -132,9 +132,9 @@ mod tests {
     }
 
     /// Is due until the third observation, but not before a day is over.
-    struct Waiting(usize);
+    struct DueReconciler(usize);
 
-    impl Reconciler for Waiting {
+    impl Reconciler for DueReconciler {
         type Observation = ();
 
         fn watches(&self) -> BoxStream<'static, ()> {
@@ -160,7 +160,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn no_round_is_held_for_what_is_not_due_any_more() {
-        let ran = tokio::time::timeout(Duration::from_hours(48), run(Waiting(0)));
+        let ran = tokio::time::timeout(Duration::from_hours(48), run(DueReconciler(0)));
         assert!(ran.await.is_err(), "a controller never ends");
     }
 }

@@ -74,23 +74,23 @@ pub struct ReplicaReporter {
 
 /// What the pod says.
 #[derive(Clone, Debug, Default)]
-struct Said {
+struct ReportedConditions {
     /// Its conditions, by type.
-    conditions: BTreeMap<String, Written>,
+    conditions: BTreeMap<String, ReplicaCondition>,
     unenforced: Option<String>,
 }
 
 /// What is to be written.
 #[derive(Debug, Default)]
-struct Due {
-    conditions: Vec<(&'static str, Written)>,
+struct PodStatusPatch {
+    conditions: Vec<(&'static str, ReplicaCondition)>,
     /// The annotation, if it is to be another, and the new value, if it is to have one.
     unenforced: Option<Option<String>>,
 }
 
 /// A condition as the pod has it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-struct Written {
+struct ReplicaCondition {
     status: String,
     reason: String,
     message: String,
@@ -98,7 +98,7 @@ struct Written {
     since: Option<Time>,
 }
 
-impl Written {
+impl ReplicaCondition {
     fn says(&self, condition: &Condition) -> bool {
         let Condition { status, reason, message, .. } = condition;
         (&*self.status, &*self.reason, &self.message) == (*status, *reason, message)
@@ -127,9 +127,9 @@ impl ReplicaReporter {
     }
 
     /// Whether all was written, or has no pod.
-    async fn write(&self, due: &Due) -> bool {
-        let condition = |(kind, written): &(&str, Written)| -> Value {
-            let Written { status, reason, message, since } = written;
+    async fn write(&self, due: &PodStatusPatch) -> bool {
+        let condition = |(kind, written): &(&str, ReplicaCondition)| -> Value {
+            let ReplicaCondition { status, reason, message, since } = written;
             json!({"type": kind, "status": status, "reason": reason, "message": message,
                 "lastTransitionTime": since})
         };
@@ -172,17 +172,17 @@ struct Observed<'a> {
     reports: Reports,
     wanted: ReplicaReport,
     /// What the pod says, if there is a pod.
-    pod: Reflection<(), Said>,
+    pod: Reflection<(), ReportedConditions>,
 }
 
 enum Observation {
     Wanted(ReplicaReport),
-    Said(Report<Said>),
+    Reported(Report<ReportedConditions>),
 }
 
 impl Observed<'_> {
-    fn due(&self) -> Due {
-        let Some(said) = self.pod.values().get(&()) else { return Due::default() };
+    fn due(&self) -> PodStatusPatch {
+        let Some(said) = self.pod.values().get(&()) else { return PodStatusPatch::default() };
         let due = |wanted: &Condition| {
             let found = said.conditions.get(wanted.kind);
             if found.is_some_and(|found| found.says(wanted)) {
@@ -190,7 +190,7 @@ impl Observed<'_> {
             }
             let same = found.filter(|found| found.status == wanted.status);
             let since = same.and_then(|same| same.since.clone());
-            let written = Written {
+            let written = ReplicaCondition {
                 status: wanted.status.to_owned(),
                 reason: wanted.reason.to_owned(),
                 message: wanted.message.clone(),
@@ -199,14 +199,14 @@ impl Observed<'_> {
             Some((wanted.kind, written))
         };
         let ReplicaReport { conditions, unenforced } = &self.wanted;
-        Due {
+        PodStatusPatch {
             conditions: conditions.iter().filter_map(due).collect(),
             unenforced: (said.unenforced != *unenforced).then(|| unenforced.clone()),
         }
     }
 }
 
-impl Due {
+impl PodStatusPatch {
     fn is_empty(&self) -> bool {
         self.conditions.is_empty() && self.unenforced.is_none()
     }
@@ -227,18 +227,18 @@ impl Reconciler for Observed<'_> {
         });
         let wanted = looks.map(move |()| Observation::Wanted(reports()));
         let pod = leno_kube::watch(self.own.pods.clone(), Selection::named(&self.own.pod));
-        let said = pod.map(|report| Observation::Said(report.map(said_by)));
+        let said = pod.map(|report| Observation::Reported(report.map(said_by)));
         stream::select(wanted, said).boxed()
     }
 
     fn observe(&mut self, observation: Observation) {
         match observation {
             Observation::Wanted(wanted) => self.wanted = wanted,
-            Observation::Said(Report::Event(event)) => {
+            Observation::Reported(Report::Event(event)) => {
                 self.pod.take(event, |said| ((), Some(said)));
             }
-            Observation::Said(Report::Resumed) => {}
-            Observation::Said(Report::Failed(error)) => self.own.failed(&error.to_string()),
+            Observation::Reported(Report::Resumed) => {}
+            Observation::Reported(Report::Failed(error)) => self.own.failed(&error.to_string()),
         }
     }
 
@@ -262,14 +262,14 @@ impl Reconciler for Observed<'_> {
     }
 }
 
-fn said_by(mut pod: Pod) -> Said {
+fn said_by(mut pod: Pod) -> ReportedConditions {
     let unenforced =
         pod.metadata.annotations.as_mut().and_then(|all| all.remove(UNENFORCED_ANNOTATION));
     let conditions = pod.status.and_then(|status| status.conditions).unwrap_or_default();
     let written = conditions.into_iter().map(|one| {
         let (reason, message) = (one.reason.unwrap_or_default(), one.message.unwrap_or_default());
         let since = one.last_transition_time;
-        (one.type_, Written { status: one.status, reason, message, since })
+        (one.type_, ReplicaCondition { status: one.status, reason, message, since })
     });
-    Said { conditions: written.collect(), unenforced }
+    ReportedConditions { conditions: written.collect(), unenforced }
 }

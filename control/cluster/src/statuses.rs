@@ -93,7 +93,7 @@ impl Bearing {
 }
 
 /// A status to be written.
-struct Due {
+struct DueStatus {
     key: ObjectKey,
     api_version: String,
     /// What it replaces.
@@ -103,7 +103,7 @@ struct Due {
 
 /// Which objects are to be judged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-enum Which {
+enum JudgedKinds {
     /// Those whose status depends on endpoints.
     Policies,
     All,
@@ -177,7 +177,7 @@ impl StatusReconciler {
         while_leading(leads, || Observed {
             own: self,
             state,
-            which: Some(Which::All),
+            which: Some(JudgedKinds::All),
             replicas: Reflection::default(),
             older: None,
         })
@@ -192,29 +192,34 @@ impl StatusReconciler {
         counts::render(text, ("status_writes_total", help), &results);
     }
 
-    fn due(&self, state: &State, which: Which, older: &BTreeMap<String, OlderProxies>) -> Vec<Due> {
+    fn due(
+        &self,
+        state: &State,
+        which: JudgedKinds,
+        older: &BTreeMap<String, OlderProxies>,
+    ) -> Vec<DueStatus> {
         let now = Time(Timestamp::now());
         let objects = self.objects();
         let wanted = |one: &&Judged| {
-            !one.refused && (which == Which::All || one.object.key().kind.is_policy())
+            !one.refused && (which == JudgedKinds::All || one.object.key().kind.is_policy())
         };
         let all: Vec<Judged> = objects.values().filter(wanted).cloned().collect();
         drop(objects);
-        let judge = |index: &Index, some: &[Judged]| -> Vec<Due> {
+        let judge = |index: &Index, some: &[Judged]| -> Vec<DueStatus> {
             some.iter().filter_map(|one| due(index, one, older, &now)).collect()
         };
         all.chunks(JUDGED).flat_map(|some| state.look(|index| judge(index, some))).collect()
     }
 
     /// Whether some are left to be tried again.
-    async fn write(&self, due: Vec<Due>) -> bool {
+    async fn write(&self, due: Vec<DueStatus>) -> bool {
         let writes = paced(due).map(|due| self.write_one(due));
         let written = writes.buffer_unordered(AT_ONCE);
         written.fold(false, |left, again| async move { left || again }).await
     }
 
-    async fn write_one(&self, due: Due) -> bool {
-        let Due { key, api_version, version, status } = due;
+    async fn write_one(&self, due: DueStatus) -> bool {
+        let DueStatus { key, api_version, version, status } = due;
         let (group, api) = api_version.split_once('/').unwrap_or(("", &api_version));
         let kind = GroupVersionKind::gvk(group, api, key.kind.as_str());
         let resource = ApiResource::from_gvk(&kind);
@@ -280,7 +285,7 @@ impl StatusReconciler {
 struct Observed<'a> {
     own: &'a StatusReconciler,
     state: &'a State,
-    which: Option<Which>,
+    which: Option<JudgedKinds>,
     /// What each replica says, by the name of its pod.
     replicas: Reflection<String, BTreeMap<String, OlderProxies>>,
     /// What they say together, by policy. `None` until their pods were read, or cannot be: else a new leader would first
@@ -290,7 +295,7 @@ struct Observed<'a> {
 
 enum Observation {
     /// These are to be judged.
-    Changed(Which),
+    Changed(JudgedKinds),
     /// A replica's pod: its name, and what it says.
     Replica(Report<(String, BTreeMap<String, OlderProxies>)>),
 }
@@ -318,7 +323,7 @@ impl Reconciler for Observed<'_> {
     fn watches(&self) -> BoxStream<'static, Observation> {
         let all = stream::unfold(Arc::clone(&self.own.changes), |changes| async move {
             changes.all.notified().await;
-            Some((Which::All, changes))
+            Some((JudgedKinds::All, changes))
         });
         let changed = stream::select(all, self.own.changes.of_endpoints());
         let pods: Api<Pod> = Api::namespaced(self.own.client.clone(), &self.own.namespace);
@@ -343,7 +348,7 @@ impl Reconciler for Observed<'_> {
                 let older = self.merge();
                 if self.older.as_ref() != Some(&older) {
                     self.older = Some(older);
-                    self.which = self.which.max(Some(Which::Policies));
+                    self.which = self.which.max(Some(JudgedKinds::Policies));
                 }
             }
             Observation::Replica(Report::Resumed) => {}
@@ -362,7 +367,7 @@ impl Reconciler for Observed<'_> {
         let (Some(which), Some(older)) = (self.which.take(), &self.older) else { return true };
         let left = self.own.write(self.own.due(self.state, which, older)).await;
         if left {
-            self.which = Some(Which::All);
+            self.which = Some(JudgedKinds::All);
         }
         !left
     }
@@ -370,14 +375,14 @@ impl Reconciler for Observed<'_> {
 
 impl Changes {
     /// An item at the first tick after endpoints have changed.
-    fn of_endpoints(self: &Arc<Self>) -> impl Stream<Item = Which> + Send + use<> {
+    fn of_endpoints(self: &Arc<Self>) -> impl Stream<Item = JudgedKinds> + Send + use<> {
         let mut ticks = tokio::time::interval(ENDPOINTS);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         stream::unfold((Arc::clone(self), ticks), |(changes, mut ticks)| async move {
             loop {
                 ticks.tick().await;
                 if changes.endpoints.swap(false, Ordering::Relaxed) {
-                    return Some((Which::Policies, (changes, ticks)));
+                    return Some((JudgedKinds::Policies, (changes, ticks)));
                 }
             }
         })
@@ -405,7 +410,7 @@ fn due(
     Judged { object, misread, .. }: &Judged,
     older: &BTreeMap<String, OlderProxies>,
     now: &Time,
-) -> Option<Due> {
+) -> Option<DueStatus> {
     let key = object.key();
     // Only these depend on a feature of proxies.
     let older = match key.kind {
@@ -420,7 +425,7 @@ fn due(
     };
     let (api_version, version) = written(object)?;
     let (api_version, version) = (api_version.to_owned(), version.to_owned());
-    Some(Due { key, api_version, version, status })
+    Some(DueStatus { key, api_version, version, status })
 }
 
 /// The `apiVersion` that an object was read in, and the version that a new status replaces.

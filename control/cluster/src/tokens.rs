@@ -9,7 +9,7 @@ use std::time::{Duration, Instant, SystemTime};
 use k8s_openapi::api::authentication::v1::{TokenReview, TokenReviewSpec, TokenReviewStatus};
 use leno_kube::api::PostParams;
 use leno_kube::{Api, Client};
-use leno_serve::{Answer, Authenticator, Proven, Refused};
+use leno_serve::{Answer, AuthenticationError, Authenticator, Proven};
 use leno_types::{Identity, InstanceName, TrustDomain};
 use tokio::sync::Semaphore;
 use tokio::time::timeout;
@@ -101,11 +101,11 @@ impl TokenReviewer {
         counts::render(text, ("token_reviews_total", help), &results);
     }
 
-    async fn check(&self, token: &str) -> Result<Proven, Refused> {
+    async fn check(&self, token: &str) -> Result<Proven, AuthenticationError> {
         let begin = SystemTime::now();
         let ends = claims::check(token, &self.audience, begin).map_err(|error| {
             count(&self.counts.refused);
-            Refused::Bad(error.to_string())
+            AuthenticationError::Bad(error.to_string())
         })?;
         let key = Key::of(token);
         let known = self.cache().get(key, Instant::now());
@@ -119,7 +119,7 @@ impl TokenReviewer {
                 Signature::Bad => {
                     count(&self.counts.unsigned);
                     let reason = "the token is not signed by the key of the cluster that it names";
-                    return Err(Refused::Bad(reason.to_owned()));
+                    return Err(AuthenticationError::Bad(reason.to_owned()));
                 }
             };
             let reviewed = self.review(token, turns).await.map_err(|error| {
@@ -127,7 +127,7 @@ impl TokenReviewer {
                 let denied = matches!(&error,
                     NoReview::Failed(leno_kube::Error::Api(status)) if matches!(status.code, 401 | 403));
                 let error = Arc::new(error);
-                if denied { Refused::Broken(error) } else { Refused::Unavailable(error) }
+                if denied { AuthenticationError::Broken(error) } else { AuthenticationError::Unavailable(error) }
             })?;
             count(if reviewed.is_ok() { &self.counts.accepted } else { &self.counts.refused });
             let left = ends.and_then(|ends| ends.duration_since(begin).ok());
@@ -135,7 +135,7 @@ impl TokenReviewer {
             self.cache().put(key, reviewed.clone(), left, Instant::now());
             reviewed
         };
-        reviewed.map_err(Refused::Bad)
+        reviewed.map_err(AuthenticationError::Bad)
     }
 
     async fn review(&self, token: &str, turns: &Semaphore) -> Result<Reviewed, NoReview> {
@@ -159,7 +159,10 @@ impl TokenReviewer {
 }
 
 impl Authenticator for TokenReviewer {
-    fn authenticate<'a>(&'a self, token: &'a str) -> Answer<'a, Result<Proven, Refused>> {
+    fn authenticate<'a>(
+        &'a self,
+        token: &'a str,
+    ) -> Answer<'a, Result<Proven, AuthenticationError>> {
         Box::pin(self.check(token))
     }
 

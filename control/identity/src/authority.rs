@@ -11,8 +11,8 @@ use rcgen::KeyPair;
 use tokio::sync::watch;
 
 mod fields;
-mod given;
 mod issue;
+mod issuer_files;
 mod request;
 mod root;
 mod signer;
@@ -21,8 +21,8 @@ mod store;
 #[cfg(test)]
 mod tests;
 
-pub use given::read_issuer;
 pub use issue::{IssueError, Issued, ServerCertificate};
+pub use issuer_files::read_issuer;
 pub use root::OpenError;
 pub use signer::SignerPem;
 pub use state::{AuthorityState, Phase, Revocation, RotationError};

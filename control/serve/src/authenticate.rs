@@ -18,8 +18,11 @@ pub trait Authenticator: fmt::Debug + Send + Sync + 'static {
     /// Whom a token proves its bearer to be.
     ///
     /// # Errors
-    /// [`Refused`], which also says who is at fault.
-    fn authenticate<'a>(&'a self, token: &'a str) -> Answer<'a, Result<Proven, Refused>>;
+    /// [`AuthenticationError`], which also says who is at fault.
+    fn authenticate<'a>(
+        &'a self,
+        token: &'a str,
+    ) -> Answer<'a, Result<Proven, AuthenticationError>>;
 
     /// Who an instance is, as far as that is known without a token of it; what the index says comes
     /// after this.
@@ -43,7 +46,7 @@ pub struct Proven {
 
 /// Why a token proves nothing.
 #[derive(Clone, Debug, thiserror::Error)]
-pub enum Refused {
+pub enum AuthenticationError {
     /// It is not good. The text is for whoever showed it.
     #[error("{0}")]
     Bad(String),
@@ -68,7 +71,10 @@ impl LocalTokens {
 }
 
 impl Authenticator for LocalTokens {
-    fn authenticate<'a>(&'a self, token: &'a str) -> Answer<'a, Result<Proven, Refused>> {
+    fn authenticate<'a>(
+        &'a self,
+        token: &'a str,
+    ) -> Answer<'a, Result<Proven, AuthenticationError>> {
         let (store, token) = (Arc::clone(&self.0), token.to_owned());
         Box::pin(async move {
             // It may read a directory, which blocks.
@@ -76,11 +82,11 @@ impl Authenticator for LocalTokens {
             match known {
                 Ok(Ok((instance, identity))) => Ok(Proven { identity, instance: Some(instance) }),
                 Ok(Err(error @ (TokenError::Malformed | TokenError::Unknown))) => {
-                    Err(Refused::Bad(error.to_string()))
+                    Err(AuthenticationError::Bad(error.to_string()))
                 }
-                Ok(Err(error)) => Err(Refused::Broken(Arc::new(error))),
+                Ok(Err(error)) => Err(AuthenticationError::Broken(Arc::new(error))),
                 // The runtime is ending.
-                Err(cancelled) => Err(Refused::Unavailable(Arc::new(cancelled))),
+                Err(cancelled) => Err(AuthenticationError::Unavailable(Arc::new(cancelled))),
             }
         })
     }

@@ -11,11 +11,11 @@ use tokio::time::Instant;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Request, Response, Status, Streaming};
 
-use crate::metrics::Held;
+use crate::metrics::GaugeGuard;
 use crate::peer::{Peer, PeerCertificate};
-use crate::places::{StreamPlaces, displaced};
 use crate::recognise::Recogniser;
 use crate::state::State;
+use crate::stream_slots::{StreamSlots, displaced};
 use crate::subscriber::{Batch, Subscriber};
 use crate::subscriptions::Mailbox;
 
@@ -37,7 +37,7 @@ type Answer = Result<DeltaDiscoveryResponse, Status>;
 /// Serves streams.
 pub(crate) struct DiscoveryService {
     recogniser: Recogniser,
-    places: StreamPlaces,
+    places: StreamSlots,
     stop: watch::Receiver<bool>,
     age: Duration,
 }
@@ -76,7 +76,7 @@ struct Pacing {
 
 impl DiscoveryService {
     pub(crate) fn new(recogniser: Recogniser, stop: watch::Receiver<bool>, age: Duration) -> Self {
-        Self { recogniser, places: StreamPlaces::default(), stop, age }
+        Self { recogniser, places: StreamSlots::default(), stop, age }
     }
 }
 
@@ -99,7 +99,7 @@ impl discovery_server::Discovery for DiscoveryService {
         // The jitter keeps streams that began together from ending together.
         let age = Age::Young(Instant::now() + self.age.mul_f64(0.75 + 0.5 * random_fraction()));
         tokio::spawn(async move {
-            let _counted = Held::new(&recogniser.state.metrics, |metrics| &metrics.streams);
+            let _counted = GaugeGuard::new(&recogniser.state.metrics, |metrics| &metrics.streams);
             let sender = responses.clone();
             let talk = (requests, responses, stop);
             let served = serve((&recogniser, &places), certificate, talk, age);
@@ -116,7 +116,7 @@ impl discovery_server::Discovery for DiscoveryService {
 type Talk = (Streaming<DeltaDiscoveryRequest>, mpsc::Sender<Answer>, watch::Receiver<bool>);
 
 async fn serve(
-    (recogniser, places): (&Recogniser, &StreamPlaces),
+    (recogniser, places): (&Recogniser, &StreamSlots),
     certificate: PeerCertificate,
     (mut requests, responses, stop): Talk,
     age: Age,

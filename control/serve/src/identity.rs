@@ -10,7 +10,7 @@ use leno_wire::proto::{IssueCertificateRequest, IssueCertificateResponse};
 use tokio::sync::Semaphore;
 use tonic::{Request, Response, Status};
 
-use crate::authenticate::{Authenticator, Proven, Refused};
+use crate::authenticate::{AuthenticationError, Authenticator, Proven};
 use crate::metrics::Metrics;
 use crate::peer::Peer;
 
@@ -34,7 +34,7 @@ pub(crate) struct Issuer {
 #[derive(Debug, thiserror::Error)]
 enum Refusal {
     #[error("the token is refused")]
-    Token(#[from] Refused),
+    Token(#[from] AuthenticationError),
     #[error("the certificate of this connection is {0}, the token is of {1}")]
     Other(Identity, Identity),
     #[error("no certificate is issued")]
@@ -104,8 +104,8 @@ impl IdentityService {
 impl Refusal {
     fn status(&self) -> Status {
         match self {
-            Self::Token(Refused::Bad(reason)) => Status::unauthenticated(reason),
-            Self::Token(Refused::Unavailable(_)) | Self::Ending => {
+            Self::Token(AuthenticationError::Bad(reason)) => Status::unauthenticated(reason),
+            Self::Token(AuthenticationError::Unavailable(_)) | Self::Ending => {
                 Status::unavailable("certificates cannot be issued now; ask again")
             }
             Self::Other(..) => Status::permission_denied(self.to_string()),
@@ -113,7 +113,7 @@ impl Refusal {
                 Status::invalid_argument(error.to_string())
             }
             // Paths and causes are for the operator's log, not for the network.
-            Self::Token(Refused::Broken(_)) | Self::Issue(_) => {
+            Self::Token(AuthenticationError::Broken(_)) | Self::Issue(_) => {
                 Status::internal("see the control plane's log")
             }
         }

@@ -16,7 +16,7 @@ use tokio_rustls::TlsAcceptor;
 use tokio_rustls::server::TlsStream;
 use tonic::transport::server::Connected;
 
-use crate::metrics::{Held, Metrics};
+use crate::metrics::{GaugeGuard, Metrics};
 use crate::peer::{Peer, PeerCertificate};
 use crate::shares::{Share, Shares, UNPROVEN_TIME};
 
@@ -34,7 +34,7 @@ pub(crate) struct Connection<S = TlsStream<TcpStream>> {
     share: Share,
     /// When a connection without a certificate ends.
     end: Option<Pin<Box<Sleep>>>,
-    counted: Held,
+    counted: GaugeGuard,
 }
 
 /// Accepts until the receiver is dropped.
@@ -63,7 +63,7 @@ pub(crate) fn accept(
                 metrics.connections_refused.increment();
                 continue;
             };
-            let counted = Held::new(&metrics, |metrics| &metrics.connections);
+            let counted = GaugeGuard::new(&metrics, |metrics| &metrics.connections);
             let (acceptor, sender) = (acceptor.clone(), sender.clone());
             let (shares, metrics) = (shares.clone(), Arc::clone(&metrics));
             tokio::spawn(async move {
@@ -124,7 +124,7 @@ fn lost() -> io::Error {
 }
 
 impl<S> Connection<S> {
-    fn new(stream: S, peer: Peer, share: Share, counted: Held) -> Self {
+    fn new(stream: S, peer: Peer, share: Share, counted: GaugeGuard) -> Self {
         let unproven = peer.certificate.is_none();
         let end = unproven.then(|| Box::pin(tokio::time::sleep(UNPROVEN_TIME)));
         Self { stream, peer, share, end, counted }
@@ -218,7 +218,7 @@ mod tests {
         let shares = Shares::default();
         let share = shares.unproven(peer.address.ip()).unwrap();
         let share = promote(&shares, share, &peer).unwrap();
-        let counted = Held::new(&Arc::default(), |metrics| &metrics.connections);
+        let counted = GaugeGuard::new(&Arc::default(), |metrics| &metrics.connections);
         (Connection::new(stream, peer, share, counted), client)
     }
 

@@ -16,11 +16,11 @@ use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Request, Response, Status, Streaming};
 
 use crate::discovery::ended;
-use crate::metrics::{Held, Metrics};
+use crate::metrics::{GaugeGuard, Metrics};
 use crate::peer::{Peer, PeerCertificate};
-use crate::places::{StreamPlaces, displaced};
 use crate::recognise::Recogniser;
 use crate::state::State;
+use crate::stream_slots::{StreamSlots, displaced};
 
 /// Limits that are kept at once, far more than a mesh has. For one more those that nobody asks for are
 /// forgotten; where there are none, it is answered like one that is not known.
@@ -41,7 +41,7 @@ type Answer = Result<LeaseResponse, Status>;
 /// Serves streams.
 pub(crate) struct LeaseService {
     recogniser: Recogniser,
-    places: StreamPlaces,
+    places: StreamSlots,
     stop: watch::Receiver<bool>,
     limits: Arc<Limits>,
 }
@@ -71,7 +71,7 @@ struct Stream {
 
 impl LeaseService {
     pub(crate) fn new(recogniser: Recogniser, stop: watch::Receiver<bool>) -> Self {
-        Self { recogniser, places: StreamPlaces::default(), stop, limits: Arc::default() }
+        Self { recogniser, places: StreamSlots::default(), stop, limits: Arc::default() }
     }
 }
 
@@ -93,7 +93,7 @@ impl limits_server::Limits for LeaseService {
         let (requests, places) = (request.into_inner(), self.places.clone());
         tokio::spawn(async move {
             let metrics = Arc::clone(&recogniser.state.metrics);
-            let _counted = Held::new(&metrics, |metrics| &metrics.lease_streams);
+            let _counted = GaugeGuard::new(&metrics, |metrics| &metrics.lease_streams);
             let sender = responses.clone();
             let conversation = (requests, responses, stop);
             let served = serve((&recogniser, &places), limits, certificate, conversation);
@@ -110,7 +110,7 @@ impl limits_server::Limits for LeaseService {
 type Conversation = (Streaming<LeaseRequest>, mpsc::Sender<Answer>, watch::Receiver<bool>);
 
 async fn serve(
-    (recogniser, places): (&Recogniser, &StreamPlaces),
+    (recogniser, places): (&Recogniser, &StreamSlots),
     limits: Arc<Limits>,
     certificate: PeerCertificate,
     (mut requests, responses, stop): Conversation,

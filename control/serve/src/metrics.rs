@@ -39,12 +39,12 @@ impl Number {
 }
 
 /// Holds a gauge one higher until it is dropped.
-pub(crate) struct Held {
+pub(crate) struct GaugeGuard {
     metrics: Arc<Metrics>,
     gauge: fn(&Metrics) -> &Number,
 }
 
-impl Held {
+impl GaugeGuard {
     pub(crate) fn new(metrics: &Arc<Metrics>, gauge: fn(&Metrics) -> &Number) -> Self {
         gauge(metrics).increment();
         Self { metrics: Arc::clone(metrics), gauge }
@@ -56,7 +56,7 @@ impl Held {
     }
 }
 
-impl Drop for Held {
+impl Drop for GaugeGuard {
     fn drop(&mut self) {
         (self.gauge)(&self.metrics).decrement();
     }
@@ -154,7 +154,7 @@ mod tests {
     #[test]
     fn a_gauge_falls_when_its_guard_is_dropped() {
         let metrics = Arc::new(Metrics::default());
-        let held = Held::new(&metrics, |metrics| &metrics.streams);
+        let held = GaugeGuard::new(&metrics, |metrics| &metrics.streams);
         let render = || {
             let mut text = String::new();
             metrics.render(&mut text);

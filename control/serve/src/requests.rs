@@ -41,11 +41,11 @@ const HEAD: usize = 5;
 
 /// What is left for large messages.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct RequestBudget(Arc<Mutex<Taken>>);
+pub(crate) struct RequestBudget(Arc<Mutex<OpenRequests>>);
 
 /// The messages on their way, by age.
 #[derive(Debug, Default)]
-struct Taken {
+struct OpenRequests {
     next: u64,
     messages: BTreeMap<u64, Message>,
 }
@@ -105,13 +105,13 @@ impl RequestBudget {
         Some(Lease { budget: self.clone(), number, lost })
     }
 
-    fn taken(&self) -> MutexGuard<'_, Taken> {
+    fn taken(&self) -> MutexGuard<'_, OpenRequests> {
         // A change is whole while the lock is held.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl Taken {
+impl OpenRequests {
     /// Ends the oldest of these messages until they have no more than `most` bytes.
     fn make_room(&mut self, most: usize, of: impl Fn(&Message) -> bool) {
         let own = self.messages.values().filter(|message| of(message));

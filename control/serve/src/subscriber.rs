@@ -65,7 +65,7 @@ pub(crate) struct Batch {
 
 /// The names of a request that were not subscribed for the bound [`MAX_SUBSCRIPTIONS`].
 #[derive(Debug, Default, PartialEq, Eq)]
-pub(crate) struct Taken {
+pub(crate) struct Subscribed {
     pub(crate) refused: u64,
 }
 
@@ -116,7 +116,7 @@ impl Subscriber {
     }
 
     /// Takes a request's names; a type that is not known has none.
-    pub(crate) fn take(&mut self, request: proto::DeltaDiscoveryRequest) -> Taken {
+    pub(crate) fn take(&mut self, request: proto::DeltaDiscoveryRequest) -> Subscribed {
         let Self { stream, addresses, policy, .. } = self;
         if let Some(node) = &request.node {
             let is_known = |feature: &String| feature == AUTHORIZATION_FEATURE;
@@ -126,17 +126,17 @@ impl Subscriber {
             ADDRESS_TYPE => addresses.take(request, stream),
             SERVER_POLICY_TYPE => {
                 policy.take(request, stream);
-                Taken::default()
+                Subscribed::default()
             }
             TRUST_BUNDLE_TYPE => {
                 self.trust.take(request, stream);
-                Taken::default()
+                Subscribed::default()
             }
             USED_SERVICES_TYPE => {
                 self.uses_due |= !request.resource_names_subscribe.is_empty();
-                Taken::default()
+                Subscribed::default()
             }
-            _ => Taken::default(),
+            _ => Subscribed::default(),
         };
         self.urgent |= self.addresses.is_due() || self.uses_due;
         self.forget_since();

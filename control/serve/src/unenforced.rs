@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use leno_types::InstanceName;
 
-use crate::metrics::{Held, Metrics};
+use crate::metrics::{GaugeGuard, Metrics};
 
 /// Policies that are named of one workload, and workloads of one policy; the others are counted.
 const NAMED: usize = 8;
@@ -58,7 +58,7 @@ struct Unenforced {
 pub(crate) struct UnenforcedRecord {
     index: Arc<UnenforcedIndex>,
     number: u64,
-    _counted: Held,
+    _counted: GaugeGuard,
 }
 
 impl UnenforcedIndex {
@@ -76,7 +76,7 @@ impl UnenforcedIndex {
         records.next += 1;
         records.by_number.insert(number, Arc::new(unenforced));
         drop(records);
-        let counted = Held::new(metrics, |metrics| &metrics.unenforced_workloads);
+        let counted = GaugeGuard::new(metrics, |metrics| &metrics.unenforced_workloads);
         UnenforcedRecord { index: Arc::clone(self), number, _counted: counted }
     }
 

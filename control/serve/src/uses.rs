@@ -15,7 +15,7 @@ use tokio::time::Instant;
 use crate::metrics::Metrics;
 
 /// Identities whose use is kept: as many as there may be streams.
-const MAX_IDENTITIES: usize = crate::places::MAX_STREAMS;
+const MAX_IDENTITIES: usize = crate::stream_slots::MAX_STREAMS;
 /// How long a use is kept that no stream has any more: a workload may be restarted or scaled to
 /// zero over a night.
 const KEPT: Duration = Duration::from_hours(24);

@@ -25,7 +25,7 @@ mod watch;
 use crate::Update;
 pub use followed::{Followed, UnfollowedKind};
 pub use pod::{PROXY_CONTAINER, is_meshed, is_ready, owner};
-pub use read::{Read, ReadError, Unread, read};
+pub use read::{ReadError, SourceObjects, Unread, read};
 
 use collector::Collector;
 use reduced::Reduced;
@@ -173,13 +173,13 @@ pub(crate) enum Scope {
 }
 
 /// An operation on all objects of one kind.
-pub(crate) trait Visit: Sized {
+pub(crate) trait KindOperation: Sized {
     /// Its result.
     type Output;
 
     /// Runs the operation on the first of the kind's versions that the cluster has. `make` converts
     /// an object of the cluster into one of the mesh.
-    fn visit<K>(
+    fn run<K>(
         self,
         versions: Vec<Api<K>>,
         make: impl Fn(K) -> Result<Object, NoObject> + Send + Sync,
@@ -190,31 +190,36 @@ pub(crate) trait Visit: Sized {
 
 impl Watched {
     /// Runs an operation on all objects of this kind.
-    async fn each<V: Visit>(self, client: Client, scope: &Scope, visit: V) -> V::Output {
+    async fn each<V: KindOperation>(
+        self,
+        client: Client,
+        scope: &Scope,
+        operation: V,
+    ) -> V::Output {
         match self {
             // Namespaces are not namespaced.
             Self::Core(Kind::Namespace) => {
                 let make = |given| Ok(Object::Namespace(Box::new(given)));
-                visit.visit(vec![Api::<Namespace>::all(client)], make).await
+                operation.run(vec![Api::<Namespace>::all(client)], make).await
             }
             Self::Core(Kind::Service) => {
                 let make = |Reduced(given)| Ok(Object::Service(Box::new(given)));
-                visit.visit(vec![api::<Reduced<Service>>(client, scope)], make).await
+                operation.run(vec![api::<Reduced<Service>>(client, scope)], make).await
             }
             Self::Core(Kind::EndpointSlice) => {
                 let make = |Reduced(given)| Ok(Object::EndpointSlice(Box::new(given)));
-                visit.visit(vec![api::<Reduced<EndpointSlice>>(client, scope)], make).await
+                operation.run(vec![api::<Reduced<EndpointSlice>>(client, scope)], make).await
             }
             Self::Core(Kind::ConfigMap) => {
-                visit.visit(vec![api::<ConfigMap>(client, scope)], config_map).await
+                operation.run(vec![api::<ConfigMap>(client, scope)], config_map).await
             }
             Self::Pods => {
                 let make = |Reduced(pod)| pod::workload(&pod);
-                visit.visit(vec![api::<Reduced<Pod>>(client, scope)], make).await
+                operation.run(vec![api::<Reduced<Pod>>(client, scope)], make).await
             }
             Self::Core(kind) | Self::Custom(kind) => {
                 let make = move |given| custom::object(kind, given);
-                visit.visit(custom::versions(&client, kind, scope), make).await
+                operation.run(custom::versions(&client, kind, scope), make).await
             }
         }
     }

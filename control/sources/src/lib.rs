@@ -21,7 +21,7 @@ mod kubernetes;
 pub use diff::diff;
 pub use files::{DEBOUNCE, FilesSource, OpenError, UPDATES, read_once};
 pub use kubernetes::{
-    Followed, KubernetesSource, PROXY_CONTAINER, Read, ReadError, UnfollowedKind, Unread,
+    Followed, KubernetesSource, PROXY_CONTAINER, ReadError, SourceObjects, UnfollowedKind, Unread,
     is_meshed, is_ready, owner, read,
 };
 

@@ -22,12 +22,12 @@ pub(crate) struct Wrong {
 }
 
 /// What is found of a condition: it holds, perhaps with something to add, or it does not.
-pub(crate) type Found = Result<String, Wrong>;
+pub(crate) type ConditionResult = Result<String, Wrong>;
 
 /// A condition that begins to hold now, unless its predecessor said the same already.
 pub(crate) fn condition(
     kind: &'static str,
-    found: Found,
+    found: ConditionResult,
     generation: Option<i64>,
     (before, now): (Option<&Condition>, &Time),
 ) -> Condition {

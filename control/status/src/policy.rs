@@ -14,7 +14,7 @@ use leno_types::ServiceName;
 use leno_types::mesh::{External, Roots};
 use leno_types::traffic::{Source, Traffic};
 
-use crate::conditions::{ACCEPTED, Found, PROGRAMMED, RESOLVED, Wrong, condition};
+use crate::conditions::{ACCEPTED, ConditionResult, PROGRAMMED, RESOLVED, Wrong, condition};
 use crate::status::{CONTROLLER, MESSAGE};
 
 pub use older::OlderProxies;
@@ -141,7 +141,7 @@ pub fn policy_status(
 fn merged(
     policy: &Policy<'_>,
     now: &Time,
-    find: impl Fn(&PolicyTarget) -> Vec<(&'static str, Found)>,
+    find: impl Fn(&PolicyTarget) -> Vec<(&'static str, ConditionResult)>,
 ) -> Option<PolicyStatus> {
     let said = policy.said.map(|status| status.ancestors.as_slice()).unwrap_or_default();
     let mut ours: Vec<PolicyAncestorStatus> = Vec::new();
@@ -154,7 +154,7 @@ fn merged(
             entry.controller_name == CONTROLLER && entry.ancestor_ref == ancestor_ref
         });
         let before = before.map(|entry| entry.conditions.as_slice()).unwrap_or_default();
-        let of = |(kind, found): (&'static str, Found)| {
+        let of = |(kind, found): (&'static str, ConditionResult)| {
             let before = before.iter().find(|condition| condition.type_ == kind);
             condition(kind, found, policy.generation, (before, now))
         };
@@ -202,7 +202,11 @@ fn ancestor(namespace: &str, target: &PolicyTarget) -> ParentRef {
     }
 }
 
-fn found(index: &Index, policy: &Policy<'_>, target: &PolicyTarget) -> Vec<(&'static str, Found)> {
+fn found(
+    index: &Index,
+    policy: &Policy<'_>,
+    target: &PolicyTarget,
+) -> Vec<(&'static str, ConditionResult)> {
     if let Object::AuthorizationPolicy(written) = policy.object {
         return authorization::found(index, policy, written, target);
     }
@@ -253,7 +257,7 @@ fn exists(index: &Index, policy: &Policy<'_>, target: &PolicyTarget) -> Result<(
 
 /// Whether other traffic policies of the same target leave anything of this one. Of each part the older policy
 /// holds, then the first by name.
-fn rivals(index: &Index, policy: &Policy<'_>, target: &PolicyTarget) -> Found {
+fn rivals(index: &Index, policy: &Policy<'_>, target: &PolicyTarget) -> ConditionResult {
     let all = index.traffic_at(policy.namespace, target);
     let is_own = |traffic: &Source| *traffic.name == *policy.name;
     let Some(own) = all.iter().position(|traffic| is_own(&traffic.source)) else {
@@ -294,7 +298,7 @@ fn parts(traffic: &Traffic) -> Vec<&'static str> {
 }
 
 /// Whether clients are sent a traffic policy.
-fn sent(index: &Index, policy: &Policy<'_>, target: &PolicyTarget) -> Found {
+fn sent(index: &Index, policy: &Policy<'_>, target: &PolicyTarget) -> ConditionResult {
     let all = index.traffic_at(policy.namespace, target);
     let own = all.iter().find(|traffic| *traffic.source.name == *policy.name);
     match own {
@@ -308,7 +312,7 @@ fn sent(index: &Index, policy: &Policy<'_>, target: &PolicyTarget) -> Found {
 }
 
 /// Whether a proxy limits the requests of a target.
-fn limited(index: &Index, policy: &Policy<'_>, target: &PolicyTarget) -> Found {
+fn limited(index: &Index, policy: &Policy<'_>, target: &PolicyTarget) -> ConditionResult {
     match index.proxies_at(policy.namespace, target) {
         Proxies::All => Ok(String::new()),
         Proxies::Some => {
@@ -324,7 +328,7 @@ fn tls(
     policy: &Policy<'_>,
     written: &BackendTlsPolicy,
     target: &PolicyTarget,
-) -> Vec<(&'static str, Found)> {
+) -> Vec<(&'static str, ConditionResult)> {
     let holder = index.tls_at(policy.namespace, target);
     if let Some(holder) = holder.filter(|holder| *holder != policy.name) {
         let message = format!("BackendTLSPolicy {holder} is older and for the same");
@@ -378,10 +382,10 @@ fn tls(
     vec![(ACCEPTED, Ok(String::new())), (RESOLVED, Ok(String::new())), (PROGRAMMED, programmed)]
 }
 
-fn not_accepted() -> Found {
+fn not_accepted() -> ConditionResult {
     wrong(NOT_ACCEPTED, "see the condition Accepted")
 }
 
-fn wrong(reason: &'static str, message: impl Into<String>) -> Found {
+fn wrong(reason: &'static str, message: impl Into<String>) -> ConditionResult {
     Err(Wrong { reason, message: message.into() })
 }

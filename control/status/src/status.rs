@@ -5,7 +5,7 @@ use leno_index::Index;
 use leno_resources::Object;
 use leno_resources::gateway::{ParentRef, RouteParentStatus, RouteStatus};
 
-use crate::conditions::{ACCEPTED, Found, RESOLVED, UNSUPPORTED, Wrong, condition};
+use crate::conditions::{ACCEPTED, ConditionResult, RESOLVED, UNSUPPORTED, Wrong, condition};
 use crate::parent::accepted;
 use crate::references::resolved;
 use crate::route::Route;
@@ -79,7 +79,7 @@ fn merged(
 fn judged(
     route: &Route<'_>,
     parent: &ParentRef,
-    found: Vec<(&'static str, Found)>,
+    found: Vec<(&'static str, ConditionResult)>,
     (before, now): (&[Condition], &Time),
 ) -> RouteParentStatus {
     let of = |(kind, found): (&'static str, _)| {

@@ -21,7 +21,7 @@ pub fn answer(hub: &Hub, method: &Method, path: &str, query: Option<&str>) -> An
     if let Some(refused) = refuse_method(method, &Method::GET) {
         return refused;
     }
-    let asked = Asked::of(query.unwrap_or_default());
+    let asked = QueryParameters::of(query.unwrap_or_default());
     let answered = match path.strip_prefix(ROOT) {
         Some("overview") => asked.only(&[]).map(|()| json(&hub.overview())),
         Some("topology") => asked.only(&["at", "window"]).and_then(|()| topology(hub, &asked)),
@@ -43,11 +43,11 @@ pub fn answer(hub: &Hub, method: &Method, path: &str, query: Option<&str>) -> An
 /// Why a request is refused.
 type Refusal = (StatusCode, String);
 
-fn topology(hub: &Hub, asked: &Asked<'_>) -> Result<Answer, Refusal> {
+fn topology(hub: &Hub, asked: &QueryParameters<'_>) -> Result<Answer, Refusal> {
     Ok(json(&hub.topology(asked.number("at")?, asked.number("window")?)))
 }
 
-fn series(hub: &Hub, asked: &Asked<'_>) -> Result<Answer, Refusal> {
+fn series(hub: &Hub, asked: &QueryParameters<'_>) -> Result<Answer, Refusal> {
     let wanted = match (asked.name("workload")?, asked.name("client")?, asked.name("server")?) {
         (Some(workload), None, None) => SeriesSubject::Workload(workload),
         (None, Some(client), Some(server)) => SeriesSubject::Edge(client, server),
@@ -59,7 +59,7 @@ fn series(hub: &Hub, asked: &Asked<'_>) -> Result<Answer, Refusal> {
     }
 }
 
-fn budget(hub: &Hub, asked: &Asked<'_>) -> Result<Answer, Refusal> {
+fn budget(hub: &Hub, asked: &QueryParameters<'_>) -> Result<Answer, Refusal> {
     let servers = asked.0.get("servers").ok_or_else(|| bad("say servers"))?;
     let servers: Option<Vec<Name>> = servers.split(',').map(name_of).collect();
     let servers =
@@ -75,9 +75,9 @@ fn name_of(text: &str) -> Option<Name> {
 
 /// The parameters of a request.
 #[derive(Debug)]
-struct Asked<'a>(HashMap<Cow<'a, str>, Cow<'a, str>>);
+struct QueryParameters<'a>(HashMap<Cow<'a, str>, Cow<'a, str>>);
 
-impl<'a> Asked<'a> {
+impl<'a> QueryParameters<'a> {
     fn of(query: &'a str) -> Self {
         Self(form_urlencoded::parse(query.as_bytes()).collect())
     }

@@ -10,11 +10,11 @@ use leno_resources::Restart;
 use nix::sys::signal::Signal;
 use tokio::sync::{mpsc, watch};
 
-use super::{Change, Life, Place, after};
+use super::{Change, InstanceResources, Life, after};
 use crate::backoff::Backoff;
 use crate::credentials::Credentials;
-use crate::enclosure::Enclosure;
 use crate::error::{Error, Result};
+use crate::isolation::Isolation;
 use crate::output::Origin;
 use crate::process::{Task, describe};
 use crate::supervise::{Event, Rules, Stop, keep_running};
@@ -33,7 +33,7 @@ pub(super) struct Watched {
 impl Life {
     /// Waits for what it depends on, runs the init commands and then the application, until it is
     /// stopped.
-    pub(super) async fn application(&self, place: &Place) {
+    pub(super) async fn application(&self, place: &InstanceResources) {
         let Self { mesh, instance, .. } = self;
         let name = instance.name.to_string();
         let origin = mesh.output.origin(&instance.label, &name, &instance.workload);
@@ -82,7 +82,7 @@ impl Life {
     }
 
     /// Runs an init command until it succeeds; false when the instance is stopped before.
-    async fn initialise(&self, place: &Place, origin: &Origin, number: usize) -> bool {
+    async fn initialise(&self, place: &InstanceResources, origin: &Origin, number: usize) -> bool {
         let launch = &self.instance.launch;
         let command = &launch.init[number];
         let restart = match launch.restart {
@@ -132,7 +132,7 @@ impl Life {
         }
     }
 
-    async fn keep_application(&self, place: &Place, origin: &Origin) {
+    async fn keep_application(&self, place: &InstanceResources, origin: &Origin) {
         let watched = Watched::default();
         let command = &self.instance.launch.command;
         let rules = self.rules(watched.condemned.subscribe());
@@ -166,7 +166,7 @@ impl Life {
     /// Keeps a process running as `rules` say and sends what happens to it. The channel ends with it.
     async fn supervise(
         &self,
-        (place, origin): (&Place, &Origin),
+        (place, origin): (&InstanceResources, &Origin),
         command: &[String],
         rules: Rules,
         events: mpsc::UnboundedSender<Event>,
@@ -191,7 +191,7 @@ impl Life {
     async fn application_event(
         &self,
         event: Event,
-        place: &Place,
+        place: &InstanceResources,
         origin: &Origin,
         watched: &Watched,
     ) {
@@ -228,13 +228,13 @@ impl Life {
     }
 
     /// A command that runs as the application does.
-    pub(super) fn task(&self, place: &Place, command: &[String]) -> Result<Task> {
+    pub(super) fn task(&self, place: &InstanceResources, command: &[String]) -> Result<Task> {
         let instance = &self.instance;
         let launch = &instance.launch;
         let credentials = Credentials::of(&launch.account)
             .map_err(|(_, reason)| Error::Refused(format!("cannot start it: {reason}")))?;
         let environment = self.mesh.environment.of_instance(instance, &credentials)?;
-        let enclosure = Enclosure::new(
+        let isolation = Isolation::new(
             &place.app,
             &place.netns,
             place.application_files(),
@@ -250,7 +250,7 @@ impl Life {
                 .map(|(name, value)| (name.into(), value.into()))
                 .collect(),
             directory: Some(launch.directory.clone()),
-            enclosure,
+            isolation,
             credentials,
             descriptors: Some(self.mesh.descriptors),
             stdin: None,
@@ -271,7 +271,11 @@ fn idle<'a>() -> Pin<Box<dyn Future<Output = ()> + 'a>> {
 }
 
 /// How the application ended, in words.
-pub(super) fn how_it_ended(status: ExitStatus, place: &Place, watched: &Watched) -> String {
+pub(super) fn how_it_ended(
+    status: ExitStatus,
+    place: &InstanceResources,
+    watched: &Watched,
+) -> String {
     if let Some(reason) = watched.reason.take() {
         // What it has started may hold its ports.
         place.app.signal(Signal::SIGKILL);

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::application::Watched;
-use super::{Change, Life, Place};
+use super::{Change, InstanceResources, Life};
 use crate::forward::Target;
 use crate::listening::{self, OneFamily};
 use crate::plan::Probe;
@@ -23,7 +23,7 @@ const PATIENCE: Duration = Duration::from_secs(10);
 
 impl Life {
     /// Reports whether the process takes traffic, and condemns it when it does not live.
-    pub(super) async fn follow(&self, place: &Place, pid: i32, watched: &Watched) {
+    pub(super) async fn follow(&self, place: &InstanceResources, pid: i32, watched: &Watched) {
         tokio::join!(
             self.readiness(place, pid),
             self.liveness(place, pid, watched),
@@ -57,7 +57,7 @@ impl Life {
         self.report(Change::Running).await;
     }
 
-    async fn readiness(&self, place: &Place, pid: i32) {
+    async fn readiness(&self, place: &InstanceResources, pid: i32) {
         let Some(probe) = &self.instance.launch.readiness else {
             self.until_listening(pid).await;
             return self.running(pid).await;
@@ -104,7 +104,7 @@ impl Life {
         }
     }
 
-    async fn liveness(&self, place: &Place, pid: i32, watched: &Watched) {
+    async fn liveness(&self, place: &InstanceResources, pid: i32, watched: &Watched) {
         let Some(probe) = &self.instance.launch.liveness else { return };
         tokio::time::sleep(probe.delay).await;
         let mut failures = 0;
@@ -130,7 +130,7 @@ impl Life {
         }
     }
 
-    async fn ask(&self, place: &Place, pid: i32, probe: &Probe) -> Result<(), String> {
+    async fn ask(&self, place: &InstanceResources, pid: i32, probe: &Probe) -> Result<(), String> {
         let target = Target {
             instance: self.instance.name.to_string(),
             netns: place.netns.name().to_owned(),

@@ -7,10 +7,10 @@ use std::time::Instant;
 use leno_handover::Channel;
 use tokio::sync::{mpsc, watch};
 
-use super::{DRAIN_BOUND, Life, Place, after, proxy_label};
+use super::{DRAIN_BOUND, InstanceResources, Life, after, proxy_label};
 use crate::backoff::Backoff;
-use crate::enclosure::Enclosure;
 use crate::error::{Attempt, Result};
+use crate::isolation::Isolation;
 use crate::node::{Group, Happened};
 use crate::process::{Running, describe};
 use crate::program::Program;
@@ -23,7 +23,7 @@ impl Life {
     /// Keeps the instance a member of its group; `ready` follows whether it is served.
     pub(super) async fn node_proxy(
         &self,
-        place: &Place,
+        place: &InstanceResources,
         group: &Rc<Group>,
         ready: watch::Sender<bool>,
     ) {
@@ -38,11 +38,11 @@ impl Life {
             let (near, far) = Channel::pair().attempt(what)?;
             let program = Program::prepare(&mesh.layout, "leno-proxy")?;
             let files = [place.files.as_slice(), &[program.file()]].concat();
-            let enclosure =
-                Enclosure::new(&place.proxy, &place.netns, &files, &instance.name.name)?;
+            let isolation =
+                Isolation::new(&place.proxy, &place.netns, &files, &instance.name.name)?;
             mesh.proxy.tokens.issue_at(instance, &group.token(&instance.name))?;
             let running =
-                mesh.proxy.broker_task(&program, enclosure, far).start(&mesh.output, &origin)?;
+                mesh.proxy.broker_task(&program, isolation, far).start(&mesh.output, &origin)?;
             number.set(number.get() + 1);
             group.join(&instance.name, near, events.clone(), number.get());
             Ok(running)
@@ -83,7 +83,7 @@ impl Life {
 
     async fn watch_node(
         &self,
-        place: &Place,
+        place: &InstanceResources,
         ready: watch::Sender<bool>,
         mut happened: mpsc::UnboundedReceiver<Happened>,
     ) {

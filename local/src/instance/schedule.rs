@@ -17,7 +17,7 @@ use leno_resources::{ConcurrencyPolicy, Restart};
 use tokio::sync::watch;
 
 use super::application::{Watched, how_it_ended};
-use super::{Change, Life, Place, after};
+use super::{Change, InstanceResources, Life, after};
 use crate::plan::Timetable;
 use crate::status::{Run, Schedule};
 use crate::supervise::{Event, Rules, Stop, keep_running};
@@ -36,7 +36,7 @@ struct Clock<'a> {
 
 /// What is to be done about the time that came last.
 #[derive(Clone, Debug, PartialEq, Eq)]
-enum Due {
+enum ScheduledAction {
     /// Nothing.
     Nothing,
     /// Its run begins.
@@ -63,25 +63,25 @@ impl Clock<'_> {
 
     /// What is to be done at `now`, with that many runs under way. Of several times that have passed, because
     /// the machine slept, the last one alone counts.
-    fn due(&self, now: Timestamp, running: usize) -> Due {
+    fn due(&self, now: Timestamp, running: usize) -> ScheduledAction {
         let cron = &self.timetable.cron;
         let last = cron.schedule.until(&self.zoned(now)).map(|last| last.timestamp());
         let Some(time) = last.filter(|last| *last > self.over && !cron.suspend) else {
-            return Due::Nothing;
+            return ScheduledAction::Nothing;
         };
         let late = (now.as_second() - time.as_second()).max(0);
         match (cron.starting_deadline_seconds, cron.concurrency_policy) {
-            (Some(most), _) if late > i64::from(most) => Due::LeftOut(
+            (Some(most), _) if late > i64::from(most) => ScheduledAction::LeftOut(
                 time,
                 format!("it is {late} s late, and startingDeadlineSeconds is {most}"),
             ),
-            _ if running == 0 => Due::Begins(time),
-            (_, ConcurrencyPolicy::Forbid) => Due::Waits,
-            (_, ConcurrencyPolicy::Replace) => Due::Replaces(time),
+            _ if running == 0 => ScheduledAction::Begins(time),
+            (_, ConcurrencyPolicy::Forbid) => ScheduledAction::Waits,
+            (_, ConcurrencyPolicy::Replace) => ScheduledAction::Replaces(time),
             (_, ConcurrencyPolicy::Allow) if running >= MAX_RUNS => {
-                Due::LeftOut(time, format!("{running} others are under way"))
+                ScheduledAction::LeftOut(time, format!("{running} others are under way"))
             }
-            (_, ConcurrencyPolicy::Allow) => Due::Begins(time),
+            (_, ConcurrencyPolicy::Allow) => ScheduledAction::Begins(time),
         }
     }
 
@@ -132,7 +132,7 @@ impl<'a> Runs<'a> {
 
 impl Life {
     /// Starts a run at each of its times, until the instance is stopped and the runs have ended.
-    pub(super) async fn keep_schedule(&self, place: &Place, timetable: &Timetable) {
+    pub(super) async fn keep_schedule(&self, place: &InstanceResources, timetable: &Timetable) {
         let label = &self.instance.label;
         let mut clock = Clock { timetable, over: Timestamp::now() };
         let watched = Watched::default();
@@ -142,10 +142,10 @@ impl Life {
         let mut runs = Runs::default();
         while *stop.borrow() < Stop::Applications {
             match clock.due(Timestamp::now(), runs.running.len()) {
-                Due::Nothing | Due::Waits => {}
-                due @ (Due::Begins(time) | Due::Replaces(time)) => {
+                ScheduledAction::Nothing | ScheduledAction::Waits => {}
+                due @ (ScheduledAction::Begins(time) | ScheduledAction::Replaces(time)) => {
                     clock.over = time;
-                    if matches!(due, Due::Replaces(_)) {
+                    if matches!(due, ScheduledAction::Replaces(_)) {
                         let time = clock.shown(time);
                         self.say(&format!("{label}: the run of {time} replaces the one before it"));
                         runs.end(self.stop.clone()).await;
@@ -153,7 +153,7 @@ impl Life {
                     let end = watch::channel(Stop::No).0;
                     runs.begin(end.clone(), self.one_run(place, (&watched, &state), end));
                 }
-                Due::LeftOut(time, why) => {
+                ScheduledAction::LeftOut(time, why) => {
                     clock.over = time;
                     self.say(&format!(
                         "{label}: the run of {} is left out: {why}",
@@ -177,7 +177,7 @@ impl Life {
     /// One run, until it has ended and is not started again, or `end` ends it.
     async fn one_run(
         &self,
-        place: &Place,
+        place: &InstanceResources,
         (watched, state): (&Watched, &RefCell<Schedule>),
         end: watch::Sender<Stop>,
     ) {
@@ -261,20 +261,20 @@ mod tests {
         format!("2026-01-01T{text}Z").parse().unwrap()
     }
 
-    fn due(timetable: &Timetable, over: &str, now: &str, running: usize) -> Due {
+    fn due(timetable: &Timetable, over: &str, now: &str, running: usize) -> ScheduledAction {
         Clock { timetable, over: at(over) }.due(at(now), running)
     }
 
     #[test]
     fn the_last_of_the_times_that_have_passed_counts_once() {
         let every = timetable(ConcurrencyPolicy::Allow, None);
-        assert_eq!(due(&every, "00:01:00", "00:04:59", 0), Due::Nothing);
-        assert_eq!(due(&every, "00:01:00", "00:05:00", 0), Due::Begins(at("00:05:00")));
-        assert_eq!(due(&every, "00:05:00", "00:05:01", 0), Due::Nothing);
+        assert_eq!(due(&every, "00:01:00", "00:04:59", 0), ScheduledAction::Nothing);
+        assert_eq!(due(&every, "00:01:00", "00:05:00", 0), ScheduledAction::Begins(at("00:05:00")));
+        assert_eq!(due(&every, "00:05:00", "00:05:01", 0), ScheduledAction::Nothing);
         // The machine slept for hours.
-        assert_eq!(due(&every, "00:05:00", "03:07:00", 0), Due::Begins(at("03:05:00")));
+        assert_eq!(due(&every, "00:05:00", "03:07:00", 0), ScheduledAction::Begins(at("03:05:00")));
         // Its clock was set back.
-        assert_eq!(due(&every, "03:05:00", "01:07:00", 0), Due::Nothing);
+        assert_eq!(due(&every, "03:05:00", "01:07:00", 0), ScheduledAction::Nothing);
         let clock = Clock { timetable: &every, over: at("03:05:00") };
         assert_eq!(clock.next(at("01:07:00")), Some(at("03:10:00")));
     }
@@ -282,28 +282,31 @@ mod tests {
     #[test]
     fn what_is_too_late_is_left_out() {
         let late = timetable(ConcurrencyPolicy::Allow, Some(10));
-        assert_eq!(due(&late, "00:01:00", "00:05:10", 0), Due::Begins(at("00:05:00")));
+        assert_eq!(due(&late, "00:01:00", "00:05:10", 0), ScheduledAction::Begins(at("00:05:00")));
         let why = "it is 11 s late, and startingDeadlineSeconds is 10".to_owned();
-        assert_eq!(due(&late, "00:01:00", "00:05:11", 0), Due::LeftOut(at("00:05:00"), why));
+        assert_eq!(
+            due(&late, "00:01:00", "00:05:11", 0),
+            ScheduledAction::LeftOut(at("00:05:00"), why)
+        );
     }
 
     #[test]
     fn runs_meet_as_the_policy_has_it() {
         let of = |policy, running| due(&timetable(policy, None), "00:01:00", "00:05:00", running);
         let time = at("00:05:00");
-        assert_eq!(of(ConcurrencyPolicy::Allow, 1), Due::Begins(time));
-        let crowded = Due::LeftOut(time, "10 others are under way".to_owned());
+        assert_eq!(of(ConcurrencyPolicy::Allow, 1), ScheduledAction::Begins(time));
+        let crowded = ScheduledAction::LeftOut(time, "10 others are under way".to_owned());
         assert_eq!(of(ConcurrencyPolicy::Allow, MAX_RUNS), crowded);
-        assert_eq!(of(ConcurrencyPolicy::Forbid, 1), Due::Waits);
-        assert_eq!(of(ConcurrencyPolicy::Forbid, 0), Due::Begins(time));
-        assert_eq!(of(ConcurrencyPolicy::Replace, 1), Due::Replaces(time));
+        assert_eq!(of(ConcurrencyPolicy::Forbid, 1), ScheduledAction::Waits);
+        assert_eq!(of(ConcurrencyPolicy::Forbid, 0), ScheduledAction::Begins(time));
+        assert_eq!(of(ConcurrencyPolicy::Replace, 1), ScheduledAction::Replaces(time));
     }
 
     #[test]
     fn what_is_suspended_never_comes() {
         let mut still = timetable(ConcurrencyPolicy::Allow, None);
         still.cron.suspend = true;
-        assert_eq!(due(&still, "00:01:00", "00:05:00", 0), Due::Nothing);
+        assert_eq!(due(&still, "00:01:00", "00:05:00", 0), ScheduledAction::Nothing);
         assert_eq!(Clock { timetable: &still, over: at("00:01:00") }.next(at("00:01:00")), None);
     }
 }

@@ -4,17 +4,17 @@ use std::fs;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;
 
-use super::{Made, Process};
+use super::{MeshResource, Process};
 use crate::error::Result;
 use crate::layout::Layout;
 use crate::netns;
 
 /// The control group and the network namespaces of a mesh, with what is pinned under their names.
-pub(super) fn made(layout: &Layout) -> Result<Vec<Made>> {
+pub(super) fn made(layout: &Layout) -> Result<Vec<MeshResource>> {
     let group = layout.cgroup(&leno_capture::cgroup2_root()?);
     let mut made = Vec::new();
     if group.is_dir() {
-        made.push(Made::Cgroup(group));
+        made.push(MeshResource::Cgroup(group));
     }
     let switch = layout.switch_netns();
     // No name of a mesh has a dot.
@@ -22,9 +22,9 @@ pub(super) fn made(layout: &Layout) -> Result<Vec<Made>> {
     let entries = fs::read_dir(netns::DIRECTORY).into_iter().flatten().flatten();
     for name in entries.filter_map(|entry| entry.file_name().into_string().ok()) {
         if name.starts_with(&prefix) {
-            made.extend([Made::Capture(name.clone()), Made::Netns(name)]);
+            made.extend([MeshResource::Capture(name.clone()), MeshResource::Netns(name)]);
         } else if name == switch {
-            made.extend([Made::Flows(layout.flows()), Made::Netns(name)]);
+            made.extend([MeshResource::Flows(layout.flows()), MeshResource::Netns(name)]);
         }
     }
     Ok(made)

@@ -26,7 +26,7 @@ use crate::network::Switch;
 use crate::node::Groups;
 use crate::output::Output;
 use crate::proxy;
-use crate::record::{self, Made, Record};
+use crate::record::{self, MeshResource, Record};
 use crate::token::Tokens;
 use crate::uplink;
 
@@ -48,7 +48,7 @@ pub(super) struct Foundation {
 }
 
 /// What all instances get from `leno up`.
-pub(super) struct Given {
+pub(super) struct InstanceContext {
     pub(super) output: Output,
     pub(super) access_log: Option<Output>,
     pub(super) changes: mpsc::Sender<(InstanceName, Change)>,
@@ -65,12 +65,12 @@ pub(super) async fn lay(
 ) -> Result<Foundation> {
     let hierarchy = leno_capture::cgroup2_root()?;
     let group = layout.cgroup(&hierarchy);
-    record.add(Made::Cgroup(group.clone()))?;
+    record.add(MeshResource::Cgroup(group.clone()))?;
     let guard = Guard::start(&Cgroup::create(group.clone())?)?;
     let (flows, note) = Accounting::start(options.flows, layout, &group, record, output)?;
     let mut notes: Vec<String> = note.into_iter().collect();
     let name = layout.switch_netns();
-    record.add(Made::Netns(name.clone()))?;
+    record.add(MeshResource::Netns(name.clone()))?;
     let switch = Switch::create(Netns::create(&name)?, subnet).await?;
     let mut upstreams = match &*options.resolvers {
         [] => dns::Upstreams::of_host(),
@@ -115,7 +115,7 @@ impl Foundation {
         options: &Options,
         layout: Layout,
         record: Record,
-        given: Given,
+        given: InstanceContext,
     ) -> (Rc<Mesh>, watch::Sender<Arc<Zone>>) {
         let mesh = Mesh {
             layout,

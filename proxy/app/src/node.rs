@@ -18,7 +18,9 @@ use std::sync::Arc;
 use std::thread;
 
 use anyhow::{Context, bail};
-use leno_handover::{AsyncChannel, Channel, Left, MAX_MEMBERS, Member, Offer, Order, Role};
+use leno_handover::{
+    AsyncChannel, Channel, MAX_MEMBERS, Member, Offer, Order, Role, WorkloadReleased,
+};
 use leno_telemetry::access::Log;
 use leno_transport::HandedNamespace;
 use tokio::sync::{mpsc, oneshot, watch};
@@ -160,7 +162,7 @@ fn has_ended(
     }
     members.remove(&name);
     let (namespace, name) = name;
-    match orders.send(&Left { namespace, name }, &[]) {
+    match orders.send(&WorkloadReleased { namespace, name }, &[]) {
         // That the supervisor has ended is seen where orders are read.
         Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
         sent => sent.context("telling the supervisor"),

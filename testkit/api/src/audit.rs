@@ -12,7 +12,7 @@ pub(crate) const LOG: &str = "audit.log";
 
 /// A list or a watch that the API server has begun to answer.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Read {
+pub struct LoggedRead {
     /// The path of the kind's objects.
     pub path: String,
     /// The query of the request.
@@ -21,7 +21,7 @@ pub struct Read {
     pub is_list: bool,
 }
 
-impl Read {
+impl LoggedRead {
     /// Whether it reads all objects: as a list, or as the beginning of a watch.
     #[must_use]
     pub fn is_whole(&self) -> bool {
@@ -37,7 +37,7 @@ pub(crate) fn write_policy(directory: &Path) {
     fs::write(directory.join(POLICY), policy.to_string()).unwrap();
 }
 
-pub(crate) fn reads(directory: &Path, program: &str) -> Vec<Read> {
+pub(crate) fn reads(directory: &Path, program: &str) -> Vec<LoggedRead> {
     let text = fs::read_to_string(directory.join(LOG)).unwrap_or_default();
     let mut seen = BTreeSet::new();
     // A server that was killed may have left half a line.
@@ -52,7 +52,7 @@ pub(crate) fn reads(directory: &Path, program: &str) -> Vec<Read> {
         let uri = event["requestURI"].as_str().unwrap_or_default();
         let (path, query) = uri.split_once('?').unwrap_or((uri, ""));
         let is_list = event["verb"] == "list";
-        Read { path: path.to_owned(), query: query.to_owned(), is_list }
+        LoggedRead { path: path.to_owned(), query: query.to_owned(), is_list }
     };
     first.map(read).collect()
 }

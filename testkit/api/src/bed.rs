@@ -16,7 +16,7 @@ use serde_json::{Value, json};
 use tempfile::TempDir;
 use tokio::net::TcpSocket;
 
-use crate::audit::{self, Read};
+use crate::audit::{self, LoggedRead};
 
 /// How long any wait may take, on a busy machine.
 pub const LIMIT: Duration = Duration::from_secs(60);
@@ -130,7 +130,7 @@ impl Bed {
     }
 
     /// The lists and watches of this program that the API server has answered so far, in order.
-    pub fn reads(&self, program: &str) -> Vec<Read> {
+    pub fn reads(&self, program: &str) -> Vec<LoggedRead> {
         audit::reads(self.directory.path(), program)
     }
 

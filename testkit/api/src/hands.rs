@@ -16,12 +16,12 @@ use crate::Bed;
 const LOOK: Duration = Duration::from_millis(50);
 
 /// A namespace with its pods.
-type Seen = Mutex<Option<(Namespace, Vec<Pod>)>>;
+type NamespacePods = Mutex<Option<(Namespace, Vec<Pod>)>>;
 
 /// A task that plays them until it is dropped.
 pub struct Hands {
     task: JoinHandle<()>,
-    seen: Arc<Seen>,
+    seen: Arc<NamespacePods>,
 }
 
 impl Drop for Hands {
@@ -51,7 +51,7 @@ impl Hands {
     }
 }
 
-async fn look(client: &Client, (beginning, status): (&str, &Value), seen: &Seen) {
+async fn look(client: &Client, (beginning, status): (&str, &Value), seen: &NamespacePods) {
     let all: Api<Namespace> = Api::all(client.clone());
     for namespace in all.list(&ListParams::default()).await.unwrap() {
         let name = namespace.name_any();

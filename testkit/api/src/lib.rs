@@ -25,7 +25,7 @@ mod kubelet;
 pub mod objects;
 mod relay;
 
-pub use audit::Read;
+pub use audit::LoggedRead;
 pub use bed::{Bed, LIMIT, binary, until};
 pub use hands::Hands;
 pub use kubelet::Kubelet;

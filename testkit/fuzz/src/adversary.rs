@@ -37,7 +37,7 @@ pub struct Case {
 #[derive(Clone, Debug, Default)]
 pub struct Expected {
     /// The requests that the application may receive: all of them, or none if a refusal is permitted as well.
-    pub requests: Vec<Asked>,
+    pub requests: Vec<ParsedRequest>,
     /// The statuses with which the proxy may refuse instead. Closing the connection or stream without a response is
     /// a refusal, too. Empty if the proxy must forward.
     pub refused: &'static [u16],
@@ -45,7 +45,7 @@ pub struct Expected {
 
 /// A request as the application parses it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Asked {
+pub struct ParsedRequest {
     /// The method.
     pub method: String,
     /// The target.
@@ -56,7 +56,7 @@ pub struct Asked {
     pub field: Option<(String, Vec<u8>)>,
 }
 
-impl Asked {
+impl ParsedRequest {
     fn new(method: &str, target: &str, body: &[u8]) -> Self {
         Self { method: method.into(), target: target.into(), body: body.into(), field: None }
     }
@@ -68,7 +68,7 @@ impl Asked {
 
 impl Case {
     /// The proxy must forward this.
-    fn forwarded(name: String, sent: impl Into<Vec<u8>>, requests: Vec<Asked>) -> Self {
+    fn forwarded(name: String, sent: impl Into<Vec<u8>>, requests: Vec<ParsedRequest>) -> Self {
         Self { name, sent: sent.into(), expected: Expected { requests, refused: &[] } }
     }
 
@@ -78,7 +78,7 @@ impl Case {
     }
 
     /// The proxy may forward this or refuse.
-    fn either(name: String, sent: impl Into<Vec<u8>>, requests: Vec<Asked>) -> Self {
+    fn either(name: String, sent: impl Into<Vec<u8>>, requests: Vec<ParsedRequest>) -> Self {
         Self { name, sent: sent.into(), expected: Expected { requests, refused: &REFUSALS } }
     }
 }
@@ -144,7 +144,7 @@ fn is_ended(got: &Exchanged) -> bool {
     got.ended
 }
 
-fn is_same(got: &crate::proxy::Received, expected: &Asked) -> bool {
+fn is_same(got: &crate::proxy::Received, expected: &ParsedRequest) -> bool {
     let has = |(name, value): &(String, Vec<u8>)| {
         got.fields.iter().any(|(other, is)| other.eq_ignore_ascii_case(name) && is == value)
     };
@@ -175,9 +175,13 @@ mod tests {
         let hidden = Case::refused("hidden".into(), sent);
         assert!(check(&hidden, Planes::Outbound).is_err_and(|what| what.contains("was found")));
         let sent = "GET /a HTTP/1.1\r\nHost: cart\r\n\r\n";
-        let other = Case::forwarded("other".into(), sent, vec![Asked::new("GET", "/b", b"")]);
-        assert!(check(&other, Planes::Inbound).is_err_and(|what| what.contains("not Asked")));
-        let bad = Case::forwarded("bad".into(), "GET\r\n\r\n", vec![Asked::new("GET", "/", b"")]);
+        let other =
+            Case::forwarded("other".into(), sent, vec![ParsedRequest::new("GET", "/b", b"")]);
+        assert!(
+            check(&other, Planes::Inbound).is_err_and(|what| what.contains("not ParsedRequest"))
+        );
+        let bad =
+            Case::forwarded("bad".into(), "GET\r\n\r\n", vec![ParsedRequest::new("GET", "/", b"")]);
         assert!(check(&bad, Planes::Outbound).is_err_and(|what| what.contains("not forwarded")));
         let good = Case::refused("good".into(), sent);
         assert!(check(&good, Planes::Outbound).is_err_and(|what| what.contains("more requests")));

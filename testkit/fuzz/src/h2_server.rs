@@ -23,18 +23,18 @@ const MAX_LIST: u32 = 16 * 1024;
 
 /// A request, as far as it was received.
 #[derive(Debug, Default, PartialEq, Eq)]
-struct Seen {
+struct ReceivedRequest {
     head: Vec<(Vec<u8>, Vec<u8>)>,
     body: Vec<u8>,
     trailers: Vec<(Vec<u8>, Vec<u8>)>,
     ended: bool,
 }
 
-type Requests = Rc<RefCell<BTreeMap<u32, Seen>>>;
+type Requests = Rc<RefCell<BTreeMap<u32, ReceivedRequest>>>;
 
 /// The requests that one side has refused or cancelled.
 #[derive(Debug, Default)]
-struct Refused {
+struct CancelledStreams {
     streams: BTreeSet<u32>,
     goaway: bool,
 }
@@ -59,11 +59,11 @@ pub(crate) fn run(bytes: &[u8]) {
     }
 }
 
-fn refused(refused: &Refused, id: u32) -> bool {
+fn refused(refused: &CancelledStreams, id: u32) -> bool {
     refused.goaway || refused.streams.contains(&id)
 }
 
-fn same(id: u32, ours: &Seen, theirs: &Seen) {
+fn same(id: u32, ours: &ReceivedRequest, theirs: &ReceivedRequest) {
     assert_eq!(told(&ours.head), told(&theirs.head), "stream {id}");
     let common = ours.body.len().min(theirs.body.len());
     assert_eq!(ours.body[..common], theirs.body[..common], "stream {id}");
@@ -80,7 +80,7 @@ fn told(head: &[(Vec<u8>, Vec<u8>)]) -> Vec<&(Vec<u8>, Vec<u8>)> {
     head.iter().filter(|(name, _)| has_authority || name != b":scheme").collect()
 }
 
-async fn ours(wire: &[u8], step: usize) -> (BTreeMap<u32, Seen>, Refused) {
+async fn ours(wire: &[u8], step: usize) -> (BTreeMap<u32, ReceivedRequest>, CancelledStreams) {
     let limits = leno_h2::Limits {
         concurrent_streams: MAX_STREAMS,
         header_list_bytes: MAX_LIST,
@@ -95,7 +95,7 @@ async fn ours(wire: &[u8], step: usize) -> (BTreeMap<u32, Seen>, Refused) {
         while let Some(request) = accept.accept().await {
             let id = request.stream.id();
             let head = sorted(&request.head);
-            seen.borrow_mut().insert(id, Seen { head, ..Seen::default() });
+            seen.borrow_mut().insert(id, ReceivedRequest { head, ..ReceivedRequest::default() });
             spawn_local(read_ours(request.stream, Rc::clone(&seen)));
         }
     });
@@ -121,7 +121,7 @@ async fn read_ours(mut stream: leno_h2::Stream, requests: Requests) {
     stream.closed().await;
 }
 
-async fn theirs(wire: &[u8]) -> (BTreeMap<u32, Seen>, Refused) {
+async fn theirs(wire: &[u8]) -> (BTreeMap<u32, ReceivedRequest>, CancelledStreams) {
     let (near, far) = duplex(PIPE);
     let requests = Requests::default();
     let seen = Rc::clone(&requests);
@@ -137,7 +137,8 @@ async fn theirs(wire: &[u8]) -> (BTreeMap<u32, Seen>, Refused) {
         while let Some(Ok((request, respond))) = connection.accept().await {
             let (parts, body) = request.into_parts();
             let id: u32 = body.stream_id().into();
-            seen.borrow_mut().insert(id, Seen { head: fields(&parts), ..Seen::default() });
+            seen.borrow_mut()
+                .insert(id, ReceivedRequest { head: fields(&parts), ..ReceivedRequest::default() });
             spawn_local(read_theirs(body, respond, Rc::clone(&seen)));
         }
     });
@@ -164,12 +165,12 @@ async fn read_theirs(
     let _reset = std::future::poll_fn(|cx| respond.poll_reset(cx)).await;
 }
 
-fn with(requests: &Requests, id: u32, change: impl FnOnce(&mut Seen)) {
+fn with(requests: &Requests, id: u32, change: impl FnOnce(&mut ReceivedRequest)) {
     change(requests.borrow_mut().get_mut(&id).expect("put in before it is read"));
 }
 
 /// Sends `wire` in pieces, and reads the replies until nothing moves any more.
-async fn talk(far: DuplexStream, wire: &[u8], step: usize) -> Refused {
+async fn talk(far: DuplexStream, wire: &[u8], step: usize) -> CancelledStreams {
     let (mut read, mut write) = tokio::io::split(far);
     for piece in wire.chunks(step) {
         if write.write_all(piece).await.is_err() {
@@ -199,8 +200,8 @@ async fn now_or_never<T>(future: impl Future<Output = T>) -> Option<T> {
 }
 
 /// The RST_STREAM and GOAWAY frames in a sequence of frames (RFC 9113 section 4.1).
-fn refusals(mut frames: &[u8]) -> Refused {
-    let mut refused = Refused::default();
+fn refusals(mut frames: &[u8]) -> CancelledStreams {
+    let mut refused = CancelledStreams::default();
     while let Some((header, rest)) = frames.split_first_chunk::<9>() {
         let length = u32::from_be_bytes([0, header[0], header[1], header[2]]) as usize;
         let id = u32::from_be_bytes([header[5], header[6], header[7], header[8]]);

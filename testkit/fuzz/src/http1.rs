@@ -4,7 +4,7 @@
 use leno_http::{BodyError, BodyWalker, Framing, HeadError, Limits, RequestHead, ResponseHead};
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Found {
+pub(crate) enum ParseOutcome {
     /// The lengths of a head and of its body.
     Message(usize, usize),
     Unfinished,
@@ -30,13 +30,13 @@ pub(crate) fn run(bytes: &[u8]) {
 }
 
 /// The requests in a stream that is read in pieces of `step` bytes.
-pub(crate) fn requests(stream: &[u8], step: usize) -> Vec<Found> {
+pub(crate) fn requests(stream: &[u8], step: usize) -> Vec<ParseOutcome> {
     messages(stream, step, RequestHead::default, RequestHead::parse, |head| {
         (head.len(), head.framing())
     })
 }
 
-fn responses(stream: &[u8], step: usize) -> Vec<Found> {
+fn responses(stream: &[u8], step: usize) -> Vec<ParseOutcome> {
     messages(stream, step, ResponseHead::default, ResponseHead::parse, |head| {
         (head.len(), head.framing(false))
     })
@@ -48,7 +48,7 @@ fn messages<H>(
     make: impl Fn() -> H,
     parse: impl Fn(&mut H, &[u8], &Limits) -> Result<bool, HeadError>,
     framing: impl Fn(&H) -> (usize, Framing),
-) -> Vec<Found> {
+) -> Vec<ParseOutcome> {
     let limits = Limits { headers: 8, request_line_bytes: 200, ..Limits::default() };
     let mut found = vec![];
     let mut rest = stream;
@@ -61,26 +61,26 @@ fn messages<H>(
         match verdict {
             Some(Ok(_)) => {}
             Some(Err(error)) => {
-                found.push(Found::Head(error));
+                found.push(ParseOutcome::Head(error));
                 return found;
             }
             None => {
-                found.push(Found::Unfinished);
+                found.push(ParseOutcome::Unfinished);
                 return found;
             }
         }
         let (length, framing) = framing(&head);
         match body(&rest[length..], framing, step) {
             Ok(Some(body)) => {
-                found.push(Found::Message(length, body));
+                found.push(ParseOutcome::Message(length, body));
                 rest = &rest[length + body..];
             }
             Ok(None) => {
-                found.push(Found::Unfinished);
+                found.push(ParseOutcome::Unfinished);
                 return found;
             }
             Err(error) => {
-                found.push(Found::Body(error));
+                found.push(ParseOutcome::Body(error));
                 return found;
             }
         }
@@ -103,13 +103,13 @@ fn body(bytes: &[u8], framing: Framing, step: usize) -> Result<Option<usize>, Bo
 
 /// Compares the heads of the requests with another parser. It rejects targets that are not UTF-8,
 /// which many servers accept.
-fn assert_httparse_agrees(stream: &[u8], found: &[Found]) {
+fn assert_httparse_agrees(stream: &[u8], found: &[ParseOutcome]) {
     if std::str::from_utf8(stream).is_err() {
         return;
     }
     let mut rest = stream;
     for found in found {
-        let Found::Message(head, body) = *found else { return };
+        let ParseOutcome::Message(head, body) = *found else { return };
         let mut headers = [httparse::EMPTY_HEADER; 16];
         let mut other = httparse::Request::new(&mut headers);
         let complete = Ok(httparse::Status::Complete(head));

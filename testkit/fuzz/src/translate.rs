@@ -41,7 +41,7 @@ struct Application {
 
 /// The part of a request that decides what is requested.
 #[derive(Debug, PartialEq, Eq)]
-struct Asked {
+struct RequestKey {
     method: String,
     target: Vec<u8>,
 }
@@ -56,7 +56,8 @@ pub(crate) fn run(bytes: &[u8]) {
     let application = Application { received: Rc::clone(&received), answer: answer.into() };
     let way = way % WAYS;
     let heard = quiet::run(through(way, said, application));
-    let received: Vec<Vec<Asked>> = received.take().iter().map(|bytes| requests(bytes)).collect();
+    let received: Vec<Vec<RequestKey>> =
+        received.take().iter().map(|bytes| requests(bytes)).collect();
     if way > 0 {
         // Each stream gets a connection of its own to the application.
         let smuggled = received.iter().find(|asked| asked.len() > 1);
@@ -65,7 +66,7 @@ pub(crate) fn run(bytes: &[u8]) {
     if way > 1 {
         return;
     }
-    let asked: Vec<Asked> = received.into_iter().flatten().collect();
+    let asked: Vec<RequestKey> = received.into_iter().flatten().collect();
     let sent = requests_of_client(said);
     // Over HTTP/2 targets have another form, and requests may overtake each other.
     assert!(asked.len() <= sent.len(), "{asked:?} of {sent:?}");
@@ -174,7 +175,7 @@ impl Application {
 }
 
 /// The requests that an application received; the last one may be cut off, but none is malformed.
-fn requests(mut bytes: &[u8]) -> Vec<Asked> {
+fn requests(mut bytes: &[u8]) -> Vec<RequestKey> {
     let mut asked = Vec::new();
     while !bytes.is_empty() {
         let mut head = RequestHead::default();
@@ -199,7 +200,7 @@ fn requests(mut bytes: &[u8]) -> Vec<Asked> {
 }
 
 /// The requests that the client sent, as far as they can be parsed.
-fn requests_of_client(mut bytes: &[u8]) -> Vec<Asked> {
+fn requests_of_client(mut bytes: &[u8]) -> Vec<RequestKey> {
     let mut asked = Vec::new();
     loop {
         bytes = bytes.strip_prefix(b"\r\n").unwrap_or(bytes);
@@ -216,14 +217,14 @@ fn requests_of_client(mut bytes: &[u8]) -> Vec<Asked> {
     }
 }
 
-fn asked_by(head: &RequestHead, bytes: &[u8]) -> Asked {
+fn asked_by(head: &RequestHead, bytes: &[u8]) -> RequestKey {
     let view = head.view(bytes);
-    Asked { method: view.method().into(), target: view.target().to_vec() }
+    RequestKey { method: view.method().into(), target: view.target().to_vec() }
 }
 
 /// Checks what the client received: at most one response for each request, of which the last may be
 /// cut off.
-fn responses(mut bytes: &[u8], asked: &[Asked]) {
+fn responses(mut bytes: &[u8], asked: &[RequestKey]) {
     let limits = Limits { headers: 1000, ..Limits::default() };
     // An unreadable request gets a response, too.
     let mut left = asked.len() + 1;

@@ -23,14 +23,14 @@ pub(crate) enum Cut {
 
 /// Everything that the proxy sent until it closed the connection.
 #[derive(Debug)]
-pub(crate) struct Ended {
+pub(crate) struct ClientTranscript {
     pub(crate) responses: Vec<Response>,
     /// Bytes that are not a complete response.
     pub(crate) rest: Vec<u8>,
 }
 
 /// Sends `bytes` and reads until the proxy closes the connection itself.
-pub(crate) fn to_end(proxy: SocketAddr, bytes: &[u8], cut: Cut) -> Result<Ended> {
+pub(crate) fn to_end(proxy: SocketAddr, bytes: &[u8], cut: Cut) -> Result<ClientTranscript> {
     let mut stream = connect(proxy)?;
     send(&mut stream, bytes, cut);
     let mut rest = Vec::new();
@@ -42,7 +42,7 @@ pub(crate) fn to_end(proxy: SocketAddr, bytes: &[u8], cut: Cut) -> Result<Ended>
         rest.drain(..used);
         responses.push(response);
     }
-    Ok(Ended { responses, rest })
+    Ok(ClientTranscript { responses, rest })
 }
 
 /// Sends `bytes`, reads one response for each entry of `is_head` (whether that request was a HEAD),

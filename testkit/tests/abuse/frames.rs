@@ -38,7 +38,7 @@ pub(crate) const POST: [Field<'static>; 4] =
 
 /// The first message that a client gets about its stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Told {
+pub(crate) enum StreamOutcome {
     /// A response with this status.
     Status(u16),
     /// RST_STREAM with this code.
@@ -133,7 +133,7 @@ pub(crate) fn has_reset(received: &mut Vec<u8>) -> bool {
 }
 
 /// Sends `bytes` and reads until stream 1 has a response or a reset, or the connection is closed.
-pub(crate) fn ask(proxy: SocketAddr, bytes: &[u8]) -> Result<Told> {
+pub(crate) fn ask(proxy: SocketAddr, bytes: &[u8]) -> Result<StreamOutcome> {
     let mut stream = TcpStream::connect_timeout(&proxy, LIMIT)?;
     stream.set_read_timeout(Some(LIMIT))?;
     // The proxy may close the connection before it has read everything.
@@ -141,7 +141,7 @@ pub(crate) fn ask(proxy: SocketAddr, bytes: &[u8]) -> Result<Told> {
     loop {
         let mut head = [0_u8; 9];
         if stream.read_exact(&mut head).is_err() {
-            return Ok(Told::Ended);
+            return Ok(StreamOutcome::Ended);
         }
         let length = u32::from_be_bytes([0, head[0], head[1], head[2]]);
         let mut payload = vec![0; length as usize];
@@ -153,10 +153,10 @@ pub(crate) fn ask(proxy: SocketAddr, bytes: &[u8]) -> Result<Told> {
         match head[3] {
             HEADERS => match status(&payload)? {
                 100..200 => {}
-                status => return Ok(Told::Status(status)),
+                status => return Ok(StreamOutcome::Status(status)),
             },
-            RST_STREAM => return Ok(Told::Reset(of(0)?)),
-            GOAWAY if of(4)? != 0 => return Ok(Told::GoAway(of(4)?)),
+            RST_STREAM => return Ok(StreamOutcome::Reset(of(0)?)),
+            GOAWAY if of(4)? != 0 => return Ok(StreamOutcome::GoAway(of(4)?)),
             _ => {}
         }
     }

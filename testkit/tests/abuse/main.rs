@@ -2,7 +2,7 @@
 //! server behind the proxy never receives a byte that it should not.
 //!
 //! Every row states the request, the section of the specification that decides, and the required
-//! outcome ([`row::Fate`]). After a row the attacker sends a request for `/smuggled`, which no
+//! outcome ([`row::RequiredOutcome`]). After a row the attacker sends a request for `/smuggled`, which no
 //! server may ever see; then another client sends a request, which must be served as usual.
 //!
 //! ```text
@@ -26,9 +26,9 @@ use leno_testkit::proxy::{Proxy, Side};
 use leno_testkit::tunnel::Tunnel;
 
 use crate::client::Cut;
-use crate::frames::Told;
-use crate::row::{Fate, Row, SMUGGLED};
-use crate::server::{Seen, Server};
+use crate::frames::StreamOutcome;
+use crate::row::{RequiredOutcome, Row, SMUGGLED};
+use crate::server::{ReceivedBytes, Server};
 
 /// Fewer rows than issue 3 requires mean that the table is broken.
 const FEWEST_ROWS: usize = 60;
@@ -54,14 +54,17 @@ fn the_inbound_side_in_one_piece() {
 /// Only the mesh may set the fields that tell an application who its client is.
 #[test]
 fn no_client_says_who_it_is() {
-    let ways = |proxy: &Proxy| Ways { rows: proxy.address(), others: proxy.address() };
+    let ways = |proxy: &Proxy| ProxyAddresses { rows: proxy.address(), others: proxy.address() };
     play(&rows::forged(), Cut::Whole, |server| Proxy::start(Side::Inbound, server), ways);
 }
 
 /// HTTP/2 requests of another proxy are forwarded to the application as HTTP/1.
 #[test]
 fn requests_of_another_proxy_become_http1() {
-    let ways = |tunnel: &Tunnel| Ways { rows: tunnel.address(), others: tunnel.proxy().address() };
+    let ways = |tunnel: &Tunnel| ProxyAddresses {
+        rows: tunnel.address(),
+        others: tunnel.proxy().address(),
+    };
     play(&rows::of_a_proxy(), Cut::Whole, Tunnel::start, ways);
 }
 
@@ -80,12 +83,12 @@ fn run(side: Side, cut: Cut) {
     // parsed as HTTP.
     let http = |row: &Row| side != Side::Inbound || row.begins_as_http();
     let rows: Vec<Row> = rows::all().into_iter().filter(http).collect();
-    let ways = |proxy: &Proxy| Ways { rows: proxy.address(), others: proxy.address() };
+    let ways = |proxy: &Proxy| ProxyAddresses { rows: proxy.address(), others: proxy.address() };
     play(&rows, cut, |server| Proxy::start(side, server), ways);
 }
 
 /// The addresses of a proxy.
-struct Ways {
+struct ProxyAddresses {
     /// For the attacker.
     rows: SocketAddr,
     /// For other clients.
@@ -97,7 +100,7 @@ fn play<P>(
     rows: &[Row],
     cut: Cut,
     start: impl Fn(SocketAddr) -> Result<P>,
-    ways: impl Fn(&P) -> Ways,
+    ways: impl Fn(&P) -> ProxyAddresses,
 ) {
     let outcome = || -> Result<String> {
         let mut failures = String::new();
@@ -124,12 +127,12 @@ fn play<P>(
 }
 
 /// Sends one row, then another client's request, and checks what arrived at both ends.
-fn judge(ways: &Ways, server: &Server, row: &Row, cut: Cut) -> Result<()> {
+fn judge(ways: &ProxyAddresses, server: &Server, row: &Row, cut: Cut) -> Result<()> {
     let mut expected = row.expected();
     expected.push(MARKER.to_vec());
     server.answer(&expected);
     match row.fate {
-        Fate::Refused(status) | Fate::Broken { status, .. } => {
+        RequiredOutcome::Refused(status) | RequiredOutcome::Broken { status, .. } => {
             let ended = client::to_end(ways.rows, &row.sent(), cut)?;
             let [response] = &ended.responses[..] else {
                 bail!("not one answer: {:?}", ended.responses);
@@ -139,15 +142,19 @@ fn judge(ways: &Ways, server: &Server, row: &Row, cut: Cut) -> Result<()> {
             ensure!(!response.keep_alive, "the connection is said to stay open");
             ensure!(ended.rest.is_empty(), "behind the answer: {}", ended.rest.escape_ascii());
         }
-        Fate::Served { .. } if row.is_http2() => {
+        RequiredOutcome::Served { .. } if row.is_http2() => {
             let told = frames::ask(ways.rows, &row.sent())?;
-            ensure!(told == Told::Status(200), "told {told:?}; the server saw {:?}", server.take());
+            ensure!(
+                told == StreamOutcome::Status(200),
+                "told {told:?}; the server saw {:?}",
+                server.take()
+            );
         }
-        Fate::Served { .. } => {
+        RequiredOutcome::Served { .. } => {
             let statuses = client::statuses(ways.rows, &row.sent(), &row.is_head(), cut)?;
             ensure!(statuses.iter().all(|status| *status == 200), "answered {statuses:?}");
         }
-        Fate::Told(expected) => {
+        RequiredOutcome::OnStream(expected) => {
             let told = frames::ask(ways.rows, &row.sent())?;
             ensure!(told == expected, "told {told:?}, not {expected:?}");
         }
@@ -161,13 +168,13 @@ fn judge(ways: &Ways, server: &Server, row: &Row, cut: Cut) -> Result<()> {
 
 /// Checks that the server received the expected requests, and of a broken one only its valid
 /// beginning.
-fn harmless(row: &Row, expected: &[Vec<u8>], seen: &Seen) -> Result<()> {
+fn harmless(row: &Row, expected: &[Vec<u8>], seen: &ReceivedBytes) -> Result<()> {
     ensure!(seen.requests == expected, "the server saw {seen:?}");
     let asking = |bytes: &&Vec<u8>| !frames::asks_nothing(bytes);
     let fragments: Vec<_> = seen.fragments.iter().filter(asking).collect();
     let begun = match (&row.fate, &fragments[..]) {
         (_, []) => return Ok(()),
-        (Fate::Broken { .. }, [begun]) => begun,
+        (RequiredOutcome::Broken { .. }, [begun]) => begun,
         _ => bail!("the server was sent more: {seen:?}"),
     };
     let sound = row.sound();

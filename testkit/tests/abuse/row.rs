@@ -1,6 +1,6 @@
 //! One row of the table.
 
-use crate::frames::{PREFACE, Told};
+use crate::frames::{PREFACE, StreamOutcome};
 
 /// The request that an attacker tries to smuggle past the proxy. Sent after every row that must not
 /// be served.
@@ -19,12 +19,12 @@ pub(crate) struct Row {
     /// The section of the specification that decides.
     pub(crate) section: &'static str,
     pub(crate) request: Vec<u8>,
-    pub(crate) fate: Fate,
+    pub(crate) fate: RequiredOutcome,
 }
 
 /// The required outcome of a request.
 #[derive(Clone, Debug)]
-pub(crate) enum Fate {
+pub(crate) enum RequiredOutcome {
     /// The proxy responds with this status and closes the connection; the server receives nothing.
     Refused(u16),
     /// The head is valid, and the body is invalid after `sound` bytes of the request. The server
@@ -34,7 +34,7 @@ pub(crate) enum Fate {
     /// client's next one.
     Served { forwarded: Vec<u8> },
     /// HTTP/2: the client gets this message about its stream; the server receives nothing.
-    Told(Told),
+    OnStream(StreamOutcome),
 }
 
 impl Row {
@@ -42,7 +42,7 @@ impl Row {
     pub(crate) fn sent(&self) -> Vec<u8> {
         let then = match self.fate {
             _ if self.is_http2() => &[],
-            Fate::Served { .. } => FOLLOWER,
+            RequiredOutcome::Served { .. } => FOLLOWER,
             _ => SMUGGLED,
         };
         [&self.request, then].concat()
@@ -51,8 +51,8 @@ impl Row {
     /// The requests that the server answers.
     pub(crate) fn expected(&self) -> Vec<Vec<u8>> {
         match &self.fate {
-            Fate::Served { forwarded } if self.is_http2() => vec![forwarded.clone()],
-            Fate::Served { forwarded } => vec![forwarded.clone(), FOLLOWER.to_vec()],
+            RequiredOutcome::Served { forwarded } if self.is_http2() => vec![forwarded.clone()],
+            RequiredOutcome::Served { forwarded } => vec![forwarded.clone(), FOLLOWER.to_vec()],
             _ => Vec::new(),
         }
     }
@@ -60,7 +60,7 @@ impl Row {
     /// The part of a broken request that the server may receive.
     pub(crate) fn sound(&self) -> &[u8] {
         match self.fate {
-            Fate::Broken { sound, .. } => &self.request[..sound],
+            RequiredOutcome::Broken { sound, .. } => &self.request[..sound],
             _ => &[],
         }
     }

@@ -9,7 +9,7 @@ mod head;
 mod served;
 
 use crate::frames::Field;
-use crate::row::{Fate, Row};
+use crate::row::{RequiredOutcome, Row};
 
 /// The field in which a proxy reports that the request was HTTP/1, with field names in lower case.
 const WAS_HTTP1: Field<'_> = (b"leno-h1", b"1.1 l");
@@ -32,5 +32,5 @@ pub(crate) fn of_a_proxy() -> Vec<Row> {
 
 /// A row that the proxy refuses.
 fn refused(name: &'static str, section: &'static str, status: u16, request: Vec<u8>) -> Row {
-    Row { name, section, request, fate: Fate::Refused(status) }
+    Row { name, section, request, fate: RequiredOutcome::Refused(status) }
 }

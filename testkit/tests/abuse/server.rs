@@ -17,20 +17,20 @@ const OK: &[u8] = b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n";
 #[derive(Debug)]
 pub(crate) struct Server {
     address: SocketAddr,
-    shared: Arc<Mutex<Shared>>,
+    shared: Arc<Mutex<ServerState>>,
     thread: Option<JoinHandle<()>>,
 }
 
 /// The bytes that the server received.
 #[derive(Clone, Default)]
-pub(crate) struct Seen {
+pub(crate) struct ReceivedBytes {
     /// The requests that it responded to, in order.
     pub(crate) requests: Vec<Vec<u8>>,
     /// All other bytes, one entry for each connection.
     pub(crate) fragments: Vec<Vec<u8>>,
 }
 
-impl std::fmt::Debug for Seen {
+impl std::fmt::Debug for ReceivedBytes {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let text = |all: &[Vec<u8>]| -> Vec<String> {
             all.iter().map(|bytes| bytes.escape_ascii().to_string()).collect()
@@ -40,7 +40,7 @@ impl std::fmt::Debug for Seen {
 }
 
 #[derive(Debug, Default)]
-struct Shared {
+struct ServerState {
     /// The requests to respond to, in this order.
     script: VecDeque<Vec<u8>>,
     requests: Vec<Vec<u8>>,
@@ -56,7 +56,7 @@ impl Server {
         let listener = TcpListener::bind("127.0.0.1:0")?;
         listener.set_nonblocking(true)?;
         let address = listener.local_addr()?;
-        let shared = Arc::<Mutex<Shared>>::default();
+        let shared = Arc::<Mutex<ServerState>>::default();
         let state = Arc::clone(&shared);
         let thread = std::thread::spawn(move || serve(&listener, &state));
         Ok(Server { address, shared, thread: Some(thread) })
@@ -73,11 +73,11 @@ impl Server {
     }
 
     /// The bytes received since the last call, up to the last request that was answered.
-    pub(crate) fn take(&self) -> Seen {
+    pub(crate) fn take(&self) -> ReceivedBytes {
         let mut shared = lock(&self.shared);
         let mut fragments = std::mem::take(&mut shared.abandoned);
         fragments.append(&mut shared.unanswered);
-        Seen { requests: std::mem::take(&mut shared.requests), fragments }
+        ReceivedBytes { requests: std::mem::take(&mut shared.requests), fragments }
     }
 }
 
@@ -101,13 +101,13 @@ struct Connection {
     due: bool,
 }
 
-fn lock(shared: &Mutex<Shared>) -> MutexGuard<'_, Shared> {
+fn lock(shared: &Mutex<ServerState>) -> MutexGuard<'_, ServerState> {
     shared.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// One thread serves all connections, so that all bytes sent before the answered request have been
 /// read when it is answered.
-fn serve(listener: &TcpListener, shared: &Mutex<Shared>) {
+fn serve(listener: &TcpListener, shared: &Mutex<ServerState>) {
     let mut connections: Vec<Connection> = Vec::new();
     loop {
         wait(listener, &connections);

@@ -19,7 +19,7 @@ use nix::libc::POLLRDHUP;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
 use crate::floods::{counted, marked};
-use crate::frames::{self, PREFACE, Told};
+use crate::frames::{self, PREFACE, StreamOutcome};
 
 /// Connections of each kind that sends its request slowly.
 const SLOW: usize = 50;
@@ -178,7 +178,7 @@ fn survive(
             // nginx accepts only HTTP/2 on this port.
             let get = frames::request(&frames::HEAD_ONLY, None, &[]);
             let told = frames::ask(proxy.address(), &get)?;
-            ensure!(told == Told::Status(200), "another client was told {told:?}");
+            ensure!(told == StreamOutcome::Status(200), "another client was told {told:?}");
         } else {
             let statuses = marked(&proxy)?;
             ensure!(statuses == [200], "another client was answered {statuses:?}");

@@ -12,7 +12,7 @@ use leno_testkit::tunnel::Tunnel;
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use socket2::{Domain, Socket, Type};
 
-use crate::frames::{self, Field, Told};
+use crate::frames::{self, Field, StreamOutcome};
 
 const LIMIT: Duration = Duration::from_secs(30);
 /// Enough for 384 connections: three quarters of it are for new work, and each connection is
@@ -104,7 +104,7 @@ fn besiege(mtls: &str) -> Result<()> {
 fn proven(tunnel: &Tunnel) -> Result<Duration> {
     let started = Instant::now();
     let told = frames::ask(tunnel.address(), &frames::request(&GET, None, &[]))?;
-    ensure!(told == Told::Status(200), "it was told {told:?}");
+    ensure!(told == StreamOutcome::Status(200), "it was told {told:?}");
     Ok(started.elapsed())
 }
 

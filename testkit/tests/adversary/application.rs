@@ -26,7 +26,7 @@ pub(crate) enum End {
 
 /// A request that reached the application, or its beginning.
 #[derive(Clone, Debug)]
-pub(crate) struct Seen {
+pub(crate) struct ReceivedRequest {
     pub(crate) message: Message,
     /// The number that its answer carries.
     pub(crate) serial: usize,
@@ -42,7 +42,7 @@ pub(crate) struct Application {
 #[derive(Default)]
 struct State {
     /// By the marker of their case.
-    seen: Mutex<HashMap<String, Vec<Seen>>>,
+    seen: Mutex<HashMap<String, Vec<ReceivedRequest>>>,
     /// Connections whose bytes are no requests, by the marker.
     faults: Mutex<Vec<(String, &'static str, Vec<u8>)>>,
     /// What is answered to requests with these markers.
@@ -71,7 +71,7 @@ impl Application {
     }
 
     /// The requests of a case, in order.
-    pub(crate) fn seen(&self, marker: &str) -> Vec<Seen> {
+    pub(crate) fn seen(&self, marker: &str) -> Vec<ReceivedRequest> {
         self.state.seen.lock().expect("no panic").get(marker).cloned().unwrap_or_default()
     }
 
@@ -82,7 +82,7 @@ impl Application {
 
     fn record(&self, message: Message, marker: String) -> usize {
         let serial = self.state.serial.fetch_add(1, Ordering::Relaxed);
-        let seen = Seen { message, serial };
+        let seen = ReceivedRequest { message, serial };
         self.state.seen.lock().expect("no panic").entry(marker).or_default().push(seen);
         serial
     }

@@ -21,7 +21,7 @@ const BEGINNINGS: [&[u8]; 5] = [
 
 /// How a client ends that has sent a part.
 #[derive(Clone, Copy, Debug)]
-enum Leaving {
+enum ClientEnd {
     Closes,
     Resets,
     /// Sends no more, reads to the end.
@@ -30,10 +30,11 @@ enum Leaving {
     Stays,
 }
 
-const LEAVING: [Leaving; 4] = [Leaving::Closes, Leaving::Resets, Leaving::Half, Leaving::Stays];
+const CLIENT_ENDS: [ClientEnd; 4] =
+    [ClientEnd::Closes, ClientEnd::Resets, ClientEnd::Half, ClientEnd::Stays];
 
 pub(crate) fn count() -> usize {
-    BEGINNINGS.iter().map(|beginning| beginning.len() + 1).sum::<usize>() * LEAVING.len()
+    BEGINNINGS.iter().map(|beginning| beginning.len() + 1).sum::<usize>() * CLIENT_ENDS.len()
 }
 
 #[test]
@@ -55,7 +56,7 @@ fn run(world: &World) {
     let mut silent: Vec<TcpStream> = Vec::new();
     for beginning in BEGINNINGS {
         for length in 0..=beginning.len() {
-            for leaving in LEAVING {
+            for leaving in CLIENT_ENDS {
                 let sent = &beginning[..length];
                 silent.extend(send(world, sent, leaving));
             }
@@ -68,23 +69,23 @@ fn run(world: &World) {
     world.assert_idle();
 }
 
-fn send(world: &World, sent: &[u8], leaving: Leaving) -> Option<TcpStream> {
+fn send(world: &World, sent: &[u8], leaving: ClientEnd) -> Option<TcpStream> {
     let mut stream = world.connect();
     // The proxy may refuse what it has read and close.
     let _ = stream.write_all(sent);
     match leaving {
-        Leaving::Closes => {}
-        Leaving::Resets => {
+        ClientEnd::Closes => {}
+        ClientEnd::Resets => {
             SockRef::from(&stream).set_linger(Some(Duration::ZERO)).expect("a socket")
         }
-        Leaving::Half => {
+        ClientEnd::Half => {
             let _ = stream.shutdown(Shutdown::Write);
             let mut received = Vec::new();
             let read = stream.read_to_end(&mut received);
             let waited = read.is_err_and(|error| error.kind() == std::io::ErrorKind::WouldBlock);
             assert!(!waited, "after {}: it does not end: {}", quoted(sent), quoted(&received));
         }
-        Leaving::Stays => return Some(stream),
+        ClientEnd::Stays => return Some(stream),
     }
     None
 }

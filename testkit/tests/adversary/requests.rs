@@ -6,7 +6,7 @@ use std::net::{Shutdown, TcpStream};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 
-use crate::application::Seen;
+use crate::application::ReceivedRequest;
 use crate::strict::{self, Message};
 use crate::table::{Case, Verdict, cases};
 use crate::worlds::World;
@@ -172,10 +172,10 @@ pub(crate) fn judge(world: &World, talk: &Talk, verdict: Verdict) -> Result<(), 
 }
 
 /// The application saw what was asked, in its order, or less: what policy denies is left out.
-fn compare(sent: &[u8], seen: &[Seen]) -> Result<(), String> {
+fn compare(sent: &[u8], seen: &[ReceivedRequest]) -> Result<(), String> {
     let all = strict::requests(sent);
     let mut rest = all.iter();
-    for Seen { message, .. } in seen {
+    for ReceivedRequest { message, .. } in seen {
         let is_it = |asked: &&Message| {
             asked.method() == message.method()
                 && asked.target() == message.target()

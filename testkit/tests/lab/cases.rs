@@ -52,7 +52,7 @@ pub(crate) struct Case {
 #[derive(Clone, Copy)]
 pub(crate) enum Run {
     /// The mesh that all shared cases of a backend use; the case leaves it as it found it.
-    Shared(fn(&Lab) -> Result<()>),
+    SharedMesh(fn(&Lab) -> Result<()>),
     /// Meshes that the case starts itself.
     Alone(fn(Capture) -> Result<()>),
 }
@@ -60,7 +60,7 @@ pub(crate) enum Run {
 /// A case on the shared mesh, named as its function.
 macro_rules! shared {
     ($name:ident) => {
-        $crate::cases::Case { name: stringify!($name), run: $crate::cases::Run::Shared($name) }
+        $crate::cases::Case { name: stringify!($name), run: $crate::cases::Run::SharedMesh($name) }
     };
 }
 

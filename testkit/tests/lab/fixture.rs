@@ -37,7 +37,7 @@ const MESH: &str = include_str!("mesh.yaml");
 const POSTGRES_HBA: &str = "host all all 0.0.0.0/0 trust\nhost all all ::/0 trust\n";
 
 /// The shared mesh of one backend.
-pub(crate) struct Shared {
+pub(crate) struct SharedMesh {
     capture: Capture,
     state: Mutex<State>,
 }
@@ -50,9 +50,9 @@ enum State {
     Ended,
 }
 
-impl Shared {
+impl SharedMesh {
     pub(crate) fn new(capture: Capture) -> Self {
-        Shared { capture, state: Mutex::new(State::NotYet) }
+        SharedMesh { capture, state: Mutex::new(State::NotYet) }
     }
 
     pub(crate) fn capture(&self) -> Capture {

@@ -20,7 +20,7 @@ use leno_testkit::lab::Capture;
 use libtest_mimic::{Arguments, Failed, Trial};
 
 use crate::cases::{Case, Run};
-use crate::fixture::Shared;
+use crate::fixture::SharedMesh;
 
 fn main() -> ExitCode {
     let mut arguments = Arguments::from_args();
@@ -31,7 +31,7 @@ fn main() -> ExitCode {
     let mut trials = Vec::new();
     let mut meshes = Vec::new();
     for capture in Capture::ALL {
-        let shared = Arc::new(Shared::new(capture));
+        let shared = Arc::new(SharedMesh::new(capture));
         meshes.push(Arc::clone(&shared));
         for (group, cases) in cases::all() {
             for case in cases {
@@ -57,13 +57,13 @@ fn main() -> ExitCode {
     conclusion.exit_code()
 }
 
-fn run(case: &Case, shared: &Shared, root: bool) -> Result<(), Failed> {
+fn run(case: &Case, shared: &SharedMesh, root: bool) -> Result<(), Failed> {
     let outcome = || -> Result<()> {
         if !root {
             bail!("this case needs root");
         }
         match case.run {
-            Run::Shared(run) => shared.with(run),
+            Run::SharedMesh(run) => shared.with(run),
             Run::Alone(run) => run(shared.capture()),
         }
     };

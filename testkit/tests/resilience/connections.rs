@@ -11,7 +11,7 @@ use leno_testkit::wait;
 use socket2::{Domain, Socket, Type};
 
 use crate::front::{Around, Front};
-use crate::http2::{self, Does, Reply, Server, Upload};
+use crate::http2::{self, Reply, Server, ServerBehaviour, Upload};
 use crate::world::{Script, World, get, server};
 
 const LIMIT: Duration = Duration::from_secs(20);
@@ -79,7 +79,8 @@ fn cause(reply: &Reply) -> Option<&str> {
 #[test]
 fn requests_of_http2_share_the_connections_that_policy_allows() {
     let spec = "  balancing: {algorithm: RoundRobin}\n  limits: {connections: 2}\n";
-    let servers: Vec<Server> = (0..3).map(|_| Server::start(|_, _| Does::AfterBody)).collect();
+    let servers: Vec<Server> =
+        (0..3).map(|_| Server::start(|_, _| ServerBehaviour::AfterBody)).collect();
     let front = http2_front(spec, &servers);
     thread::scope(|scope| {
         for client in 0..6 {
@@ -107,8 +108,8 @@ fn requests_of_http2_share_the_connections_that_policy_allows() {
 #[test]
 fn a_connection_that_is_stuck_makes_room() {
     let script: http2::Script = |connection, number| match (connection, number) {
-        (0, 1..) => Does::Freeze,
-        _ => Does::Good,
+        (0, 1..) => ServerBehaviour::Freeze,
+        _ => ServerBehaviour::Good,
     };
     let server = Server::start(script);
     let spec = "  limits: {connections: 1}\n  timeouts: {response: 300ms}\n";
@@ -129,7 +130,10 @@ fn a_connection_that_is_stuck_makes_room() {
 /// The connection of a server that is only slow is kept: other requests are answered on it in the meantime.
 #[test]
 fn a_connection_that_answers_others_is_kept() {
-    let server = Server::start(|_, number| if number == 0 { Does::Stall } else { Does::Good });
+    let server =
+        Server::start(
+            |_, number| if number == 0 { ServerBehaviour::Stall } else { ServerBehaviour::Good },
+        );
     let front = http2_front("  timeouts: {response: 2s}\n", std::slice::from_ref(&server));
     thread::scope(|scope| {
         let slow = scope.spawn(|| ask(&front, "slow"));

@@ -4,7 +4,7 @@ use http::Request;
 
 use crate::balancing::is_share;
 use crate::front::{Around, Front};
-use crate::http2::{self, Does, Reply, Server, Upload};
+use crate::http2::{self, Reply, Server, ServerBehaviour, Upload};
 
 const CALLS: usize = 300;
 
@@ -40,9 +40,9 @@ const FREE: &str = "    nonIdempotent: true\n    budget: {percent: 100, minPerSe
 /// retried on the other one.
 #[test]
 fn calls_are_tried_again_by_their_code() {
-    let unavailable: http2::Script = |_, _| Does::Grpc(14);
-    let good: http2::Script = |_, _| Does::Grpc(0);
-    let internal: http2::Script = |_, _| Does::Grpc(13);
+    let unavailable: http2::Script = |_, _| ServerBehaviour::Grpc(14);
+    let good: http2::Script = |_, _| ServerBehaviour::Grpc(0);
+    let internal: http2::Script = |_, _| ServerBehaviour::Grpc(13);
     for (on, more, first, expected) in [
         ("UNAVAILABLE", FREE, unavailable, true),
         ("RESOURCE_EXHAUSTED, UNAVAILABLE", FREE, unavailable, true),
@@ -68,7 +68,7 @@ fn calls_are_tried_again_by_their_code() {
 /// All calls fail: the servers receive the clients' calls and the retries that the budget allows.
 #[test]
 fn calls_are_tried_again_within_the_budget() {
-    let unavailable: http2::Script = |_, _| Does::Grpc(14);
+    let unavailable: http2::Script = |_, _| ServerBehaviour::Grpc(14);
     let servers = [Server::start(unavailable), Server::start(unavailable)];
     let budget = "    nonIdempotent: true\n    budget: {percent: 10, minPerSecond: 2}\n";
     let front = front(&retries("UNAVAILABLE", budget), &servers, "");
@@ -86,7 +86,8 @@ fn calls_are_tried_again_within_the_budget() {
 /// GRPCRouteWeight, GRPCRouteNamedRule.
 #[test]
 fn grpc_calls_go_by_weight() {
-    let servers: Vec<Server> = (0..2).map(|_| Server::start(|_, _| Does::Grpc(0))).collect();
+    let servers: Vec<Server> =
+        (0..2).map(|_| Server::start(|_, _| ServerBehaviour::Grpc(0))).collect();
     let more = servers.iter().zip(["one", "two"]).map(|(server, name)| {
         let (ip, port) = (server.address.ip(), server.address.port());
         format!(

@@ -21,7 +21,7 @@ pub(crate) const LIMIT: Duration = Duration::from_secs(30);
 
 /// What the server does with a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Does {
+pub(crate) enum ServerBehaviour {
     /// Responds 200 with a small body.
     Good,
     /// Responds 200 with a small body once it has read the request's body.
@@ -47,7 +47,7 @@ pub(crate) enum Does {
 }
 
 /// Chooses what to do with a request, given the number of its connection and its own, both from 0.
-pub(crate) type Script = fn(usize, usize) -> Does;
+pub(crate) type Script = fn(usize, usize) -> ServerBehaviour;
 
 /// A server; its thread ends with the process.
 #[derive(Clone, Debug)]
@@ -136,43 +136,47 @@ async fn serve(stream: TcpStream, number: usize, script: Script, state: &State) 
             seen.len() - 1
         };
         match script(number, place) {
-            Does::Freeze => pending().await,
+            ServerBehaviour::Freeze => pending().await,
             does => tokio::spawn(answer(does, request.into_body(), respond)),
         };
     }
     Ok(())
 }
 
-async fn answer(does: Does, body: RecvStream, mut respond: SendResponse<Bytes>) -> Result<()> {
+async fn answer(
+    does: ServerBehaviour,
+    body: RecvStream,
+    mut respond: SendResponse<Bytes>,
+) -> Result<()> {
     let response = Response::new(());
     match does {
-        Does::Good => {
+        ServerBehaviour::Good => {
             respond.send_response(response, false)?.send_data(Bytes::from_static(b"ok"), true)?;
         }
-        Does::AfterBody => {
+        ServerBehaviour::AfterBody => {
             receive(body).await?;
             respond.send_response(response, false)?.send_data(Bytes::from_static(b"ok"), true)?;
         }
-        Does::Large(bytes) => {
+        ServerBehaviour::Large(bytes) => {
             let send = respond.send_response(response, false)?;
             send_all(send, bytes).await?;
         }
-        Does::Refuse => respond.send_reset(h2::Reason::REFUSED_STREAM),
-        Does::CutOff => respond.send_reset(h2::Reason::NO_ERROR),
-        Does::Stall | Does::Freeze => {
+        ServerBehaviour::Refuse => respond.send_reset(h2::Reason::REFUSED_STREAM),
+        ServerBehaviour::CutOff => respond.send_reset(h2::Reason::NO_ERROR),
+        ServerBehaviour::Stall | ServerBehaviour::Freeze => {
             std::future::poll_fn(|cx| respond.poll_reset(cx)).await?;
         }
-        Does::Quiet => {
+        ServerBehaviour::Quiet => {
             let mut send = respond.send_response(response, false)?;
             send.send_data(Bytes::from_static(b"half-"), false)?;
             std::future::poll_fn(|cx| send.poll_reset(cx)).await?;
         }
-        Does::Trickle(pieces, every) => {
+        ServerBehaviour::Trickle(pieces, every) => {
             let send = respond.send_response(response, false)?;
             trickle(send, Upload { pieces, every }).await?;
         }
-        Does::Echo => echo(body, respond.send_response(response, false)?).await?,
-        Does::Grpc(status) => {
+        ServerBehaviour::Echo => echo(body, respond.send_response(response, false)?).await?,
+        ServerBehaviour::Grpc(status) => {
             let builder = Response::builder().header("content-type", "application/grpc");
             respond
                 .send_response(builder.header("grpc-status", status.to_string()).body(())?, true)?;
@@ -266,12 +270,12 @@ pub(crate) fn upload(to: SocketAddr, request: Request<()>, bytes: usize) -> Repl
 }
 
 /// Streams that a client holds open; dropping it closes its connections.
-pub(crate) struct Held {
+pub(crate) struct OpenStreams {
     _end: tokio::sync::oneshot::Sender<()>,
 }
 
 /// Runs a client on its own thread until the returned value is dropped.
-fn hold<T>(client: impl AsyncFnOnce() -> Result<T> + Send + 'static) -> Result<Held> {
+fn hold<T>(client: impl AsyncFnOnce() -> Result<T> + Send + 'static) -> Result<OpenStreams> {
     let (end, ended) = tokio::sync::oneshot::channel();
     let (begin, begun) = std::sync::mpsc::channel();
     std::thread::spawn(move || {
@@ -287,12 +291,12 @@ fn hold<T>(client: impl AsyncFnOnce() -> Result<T> + Send + 'static) -> Result<H
         });
     });
     begun.recv_timeout(LIMIT).context("the client has not begun")??;
-    Ok(Held { _end: end })
+    Ok(OpenStreams { _end: end })
 }
 
 /// Sends `count` requests on one connection, grants no window for the responses, and keeps the
 /// streams open.
-pub(crate) fn hold_responses(to: SocketAddr, count: usize) -> Result<Held> {
+pub(crate) fn hold_responses(to: SocketAddr, count: usize) -> Result<OpenStreams> {
     hold(async move || {
         let stream = TcpStream::connect(to).await?;
         let mut builder = h2::client::Builder::new();
@@ -310,7 +314,7 @@ pub(crate) fn hold_responses(to: SocketAddr, count: usize) -> Result<Held> {
 }
 
 /// Starts `count` uploads, each on its own connection and larger than all windows together.
-pub(crate) fn hold_uploads(to: SocketAddr, count: usize) -> Result<Held> {
+pub(crate) fn hold_uploads(to: SocketAddr, count: usize) -> Result<OpenStreams> {
     const BYTES: usize = 64 << 20;
     hold(async move || {
         let mut held = Vec::new();

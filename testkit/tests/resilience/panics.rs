@@ -13,7 +13,7 @@ use leno_testkit::proxy::Proxy;
 use leno_testkit::wait;
 
 use crate::front::{Around, Front};
-use crate::http2::{self, Does};
+use crate::http2::{self, ServerBehaviour};
 use crate::world;
 
 /// How long the proxy may take to release what a panicked task held.
@@ -72,7 +72,7 @@ fn a_panic_ends_a_connection_of_http1_alone() {
 
 #[test]
 fn a_panic_ends_a_stream_of_http2_alone() -> Result<()> {
-    let server = http2::Server::start(|_, _| Does::AfterBody);
+    let server = http2::Server::start(|_, _| ServerBehaviour::AfterBody);
     let protocol = "kubernetes.io/h2c";
     let around = Around { panic: "request=/panic", protocol, ..Around::default() };
     let front = Front::outbound(POLICY, &[server.address], &around);
@@ -100,7 +100,7 @@ fn a_panic_ends_a_stream_of_http2_alone() -> Result<()> {
 /// closes that connection, and the next requests use another one.
 #[test]
 fn a_panic_within_a_shared_connection_ends_that_connection() {
-    let server = http2::Server::start(|_, _| Does::AfterBody);
+    let server = http2::Server::start(|_, _| ServerBehaviour::AfterBody);
     let around =
         Around { panic: "section=/panic", protocol: "kubernetes.io/h2c", ..Around::default() };
     let front = Front::outbound(POLICY, &[server.address], &around);

@@ -5,7 +5,7 @@ use http::Request;
 use leno_testkit::wait;
 
 use crate::front::{Around, Front};
-use crate::http2::{self, Does, LIMIT, Server, Upload};
+use crate::http2::{self, LIMIT, Server, ServerBehaviour, Upload};
 
 /// Streams of each client that does not read: far more data than a connection's window holds.
 const STREAMS: usize = 60;
@@ -26,7 +26,7 @@ fn request(method: &str) -> Request<()> {
 /// Two clients grant no window for responses, of which the proxy could buffer several MiB.
 #[test]
 fn clients_without_a_window_do_not_keep_others_from_their_responses() {
-    let server = Server::start(|_, _| Does::Large(LARGE));
+    let server = Server::start(|_, _| ServerBehaviour::Large(LARGE));
     let front = front(&server);
     let stalled: Vec<_> =
         (0..2).map(|_| http2::hold_responses(front.address(), STREAMS).unwrap()).collect();
@@ -42,7 +42,9 @@ fn clients_without_a_window_do_not_keep_others_from_their_responses() {
 /// connection.
 #[test]
 fn uploads_that_are_not_read_do_not_keep_others_from_uploading() {
-    let script = |_, place| if place < UPLOADS { Does::Stall } else { Does::AfterBody };
+    let script = |_, place| {
+        if place < UPLOADS { ServerBehaviour::Stall } else { ServerBehaviour::AfterBody }
+    };
     let server = Server::start(script);
     let front = front(&server);
     let stalled = http2::hold_uploads(front.address(), UPLOADS).unwrap();

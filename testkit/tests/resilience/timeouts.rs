@@ -9,7 +9,7 @@ use http::Request;
 use leno_testkit::peer::{Act, Backend, Behaviour, Server};
 
 use crate::front::{Around, Front};
-use crate::http2::{self, Does, Upload};
+use crate::http2::{self, ServerBehaviour, Upload};
 use crate::world::World;
 
 /// The timeout in the policy, where it should be reached.
@@ -92,11 +92,11 @@ fn what_moves_slowly_goes_on_in_http1() {
 
 #[test]
 fn what_moves_nothing_is_ended_in_http2() {
-    let (_server, front) = http2_front(&idle(SHORT), |_, _| Does::Stall);
+    let (_server, front) = http2_front(&idle(SHORT), |_, _| ServerBehaviour::Stall);
     let reply = http2::ask(front.address(), get("/1"), Upload::default());
     let cause = reply.headers.get("leno-error").and_then(|cause| cause.to_str().ok());
     assert_eq!((reply.status, cause), (504, Some("stalled")), "{reply:?}");
-    let (_server, front) = http2_front(&idle(SHORT), |_, _| Does::Quiet);
+    let (_server, front) = http2_front(&idle(SHORT), |_, _| ServerBehaviour::Quiet);
     let reply = http2::ask(front.address(), get("/1"), Upload::default());
     assert_eq!(reply.status, 200);
     assert!(reply.error.is_some_and(|error| error.contains("stream error")));
@@ -106,8 +106,8 @@ fn what_moves_nothing_is_ended_in_http2() {
 /// In both directions, one after the other.
 #[test]
 fn what_moves_slowly_goes_on_in_http2() {
-    let downloads: http2::Script = |_, _| Does::Trickle(PIECES.pieces, PIECES.every);
-    let uploads: http2::Script = |_, _| Does::AfterBody;
+    let downloads: http2::Script = |_, _| ServerBehaviour::Trickle(PIECES.pieces, PIECES.every);
+    let uploads: http2::Script = |_, _| ServerBehaviour::AfterBody;
     for (script, upload, bytes) in [(downloads, Upload::default(), 150), (uploads, PIECES, 2)] {
         let (_server, front) = http2_front(&idle("2s"), script);
         let began = Instant::now();
@@ -183,7 +183,8 @@ fn upgraded_connections_last_as_long_as_policy_allows() {
 
 #[test]
 fn tunnels_of_http2_last_as_long_as_policy_allows() {
-    let script: http2::Script = |_, number| if number == 0 { Does::Good } else { Does::Echo };
+    let script: http2::Script =
+        |_, number| if number == 0 { ServerBehaviour::Good } else { ServerBehaviour::Echo };
     for row in ROWS {
         let (_server, front) = http2_front(&row.spec(), script);
         let (returned, ended) = http2::tunnel(front.address(), row.what);

@@ -12,19 +12,19 @@ use anyhow::{Context, Result};
 #[derive(Clone, Debug)]
 pub(crate) struct Echo {
     pub(crate) address: SocketAddr,
-    seen: Arc<Mutex<Vec<Seen>>>,
+    seen: Arc<Mutex<Vec<EchoedRequest>>>,
 }
 
 /// One request as the server received it.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Seen {
+pub(crate) struct EchoedRequest {
     pub(crate) line: String,
     /// Names in lower case.
     pub(crate) headers: Vec<(String, String)>,
     pub(crate) body: Vec<u8>,
 }
 
-impl Seen {
+impl EchoedRequest {
     /// The values of a header, joined.
     pub(crate) fn header(&self, name: &str) -> String {
         let of_name = self.headers.iter().filter(|(given, _)| given == name);
@@ -53,7 +53,7 @@ impl Echo {
     }
 
     /// The requests, oldest first.
-    pub(crate) fn seen(&self) -> Vec<Seen> {
+    pub(crate) fn seen(&self) -> Vec<EchoedRequest> {
         self.seen.lock().expect("no holder panics").clone()
     }
 
@@ -110,8 +110,8 @@ fn number(target: &str, key: &str) -> Option<u64> {
     pairs.filter(|(name, _)| *name == key).find_map(|(_, value)| value.parse().ok())
 }
 
-fn read(reader: &mut BufReader<TcpStream>) -> Result<Option<Seen>> {
-    let mut seen = Seen::default();
+fn read(reader: &mut BufReader<TcpStream>) -> Result<Option<EchoedRequest>> {
+    let mut seen = EchoedRequest::default();
     if reader.read_line(&mut seen.line)? == 0 {
         return Ok(None);
     }

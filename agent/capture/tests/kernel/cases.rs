@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 
 use leno_capture::{Backend, capture};
 
-use crate::lab::{self, Lab, OUTSIDE, POD, Seen, VIP, Wish};
+use crate::lab::{self, DialReport, Lab, OUTSIDE, POD, VIP, Wish};
 
 /// Enough connections to hit a race that occurs once in some hundred.
 const STORM: usize = 2000;
@@ -68,7 +68,7 @@ pub fn a_source_address_that_the_application_chose_is_kept(backend: Backend) {
     let mut app = lab.app();
     for (pod, vip) in POD.into_iter().zip(VIP) {
         let to = format!("{vip}:80");
-        let seen = Seen(app.ask(&format!("dial-from {pod}:0 {to}")));
+        let seen = DialReport(app.ask(&format!("dial-from {pod}:0 {to}")));
         seen.assert_captured(&to);
         assert_eq!((seen.get("peer"), seen.get("client")), (to.as_str(), seen.get("own")));
         assert!(seen.get("own").starts_with(pod), "{seen:?}");
@@ -93,7 +93,7 @@ pub fn listeners_that_share_a_port_share_the_connections(backend: Backend) {
     for i in [0, 1] {
         let (outbound, inbound) = (format!("{}:80", VIP[i]), format!("{}:80", POD[i]));
         for (client, to) in [(&mut app, &outbound), (&mut outside, &inbound)] {
-            let seen: Vec<Seen> = (0..64).map(|_| client.dial(to)).collect();
+            let seen: Vec<DialReport> = (0..64).map(|_| client.dial(to)).collect();
             assert!(seen.iter().all(|seen| seen.get("original") == to), "{seen:?}");
             for who in ["proxy", "second"] {
                 assert!(seen.iter().any(|seen| seen.get("who") == who), "{who} got none of {to}");
@@ -282,7 +282,7 @@ pub fn the_application_sees_its_client_or_the_stand_in_address(backend: Backend)
     ] {
         let server: SocketAddr = app.serve_at(listens).parse().unwrap();
         let to = format!("{dialled}:{}", server.port());
-        let seen = Seen(proxy.ask(&format!("dial-for {client} {to}")));
+        let seen = DialReport(proxy.ask(&format!("dial-for {client} {to}")));
         seen.assert_direct();
         assert_eq!(seen.get("peer"), to, "the proxy sees what it dialled");
         assert_eq!(seen.get("named"), (backend == Backend::Ebpf).to_string());
@@ -305,7 +305,7 @@ pub fn only_the_proxy_names_clients(backend: Backend) {
     let (lab, _proxy) = Lab::with_proxy(backend, closed());
     let mut app = lab.app();
     let server = app.serve_at("127.0.0.1");
-    let seen = Seen(app.ask(&format!("dial-for 10.77.0.1:4321 {server}")));
+    let seen = DialReport(app.ask(&format!("dial-for 10.77.0.1:4321 {server}")));
     assert_eq!(seen.get("named"), "false");
     assert!(seen.get("client").starts_with("192.0.0.8:"), "{seen:?}");
 }
@@ -319,7 +319,7 @@ pub fn a_stand_in_address_from_outside_is_dropped(backend: Backend) {
         lab::inside(lab.outside_netns(), &add);
         let server = app.serve_at(POD[number]);
         let from = if number == 0 { stand_in.to_owned() } else { format!("[{stand_in}]") };
-        let seen = Seen(outside.ask(&format!("dial-from {from}:0 {server}")));
+        let seen = DialReport(outside.ask(&format!("dial-from {from}:0 {server}")));
         assert!(seen.0.starts_with("error "), "{seen:?}");
     }
 }
@@ -461,8 +461,8 @@ pub fn a_forged_packet_opens_no_way_past_the_proxy(backend: Backend) {
     for i in [0, 1] {
         let (inner, outer) = (app.serve_at(POD[i]), outside.serve_at(OUTSIDE[i]));
         let before = dropped();
-        let entered = Seen(outside.ask(&format!("dial-forged {}:0 {inner}", OUTSIDE[i])));
-        let left = Seen(app.ask(&format!("dial-forged {}:0 {outer}", POD[i])));
+        let entered = DialReport(outside.ask(&format!("dial-forged {}:0 {inner}", OUTSIDE[i])));
+        let left = DialReport(app.ask(&format!("dial-forged {}:0 {outer}", POD[i])));
         if backend == Backend::Ebpf {
             entered.assert_captured(&inner);
             left.assert_captured(&outer);

@@ -3,7 +3,7 @@
 use leno_bpf::PinRoot;
 use leno_capture::{Backend, Captured, capture, let_pass, prune};
 
-use crate::lab::{BY_USER, Lab, OUTSIDE, POD, Seen, VIP, Wish, has_root};
+use crate::lab::{BY_USER, DialReport, Lab, OUTSIDE, POD, VIP, Wish, has_root};
 
 fn lab() -> Option<Lab> {
     has_root().then(|| Lab::new(Backend::Ebpf, Wish::default()))
@@ -106,7 +106,7 @@ fn a_connection_straight_to_the_listener_has_no_original_destination() {
     }
     let (lab, _proxy) = Lab::with_proxy(Backend::Ebpf, Wish::default());
     let mut app = lab.app();
-    let mut from = |from: &str, to: &str| Seen(app.ask(&format!("dial-from {from} {to}")));
+    let mut from = |from: &str, to: &str| DialReport(app.ask(&format!("dial-from {from} {to}")));
     let to = format!("{}:80", VIP[0]);
     let seen = from("127.0.0.1:0", &to);
     seen.assert_captured(&to);
@@ -150,6 +150,6 @@ fn a_socket_bound_to_a_device_is_captured() {
     let mut app = lab.app();
     for vip in VIP {
         let to = format!("{vip}:80");
-        Seen(app.ask(&format!("dial-device eth0 {to}"))).assert_captured(&to);
+        DialReport(app.ask(&format!("dial-device eth0 {to}"))).assert_captured(&to);
     }
 }

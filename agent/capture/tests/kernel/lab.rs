@@ -298,13 +298,13 @@ impl Worker {
     }
 
     /// The result of a `dial` that was sent earlier: what the server and the client saw.
-    pub fn seen(&mut self) -> Seen {
-        Seen(self.answer())
+    pub fn seen(&mut self) -> DialReport {
+        DialReport(self.answer())
     }
 
     /// Connects; returns what the server and the client saw.
-    pub fn dial(&mut self, to: &str) -> Seen {
-        Seen(self.ask(&format!("dial {to}")))
+    pub fn dial(&mut self, to: &str) -> DialReport {
+        DialReport(self.ask(&format!("dial {to}")))
     }
 }
 
@@ -317,9 +317,9 @@ impl Drop for Worker {
 
 /// The answer to a `dial`: `name=value` words.
 #[derive(Debug)]
-pub struct Seen(pub String);
+pub struct DialReport(pub String);
 
-impl Seen {
+impl DialReport {
     /// One of the values; empty if it is missing.
     pub fn get(&self, name: &str) -> &str {
         let mut words = self.0.split(' ').filter_map(|word| word.split_once('='));

@@ -38,10 +38,10 @@ static USERS: Mutex<(usize, Option<PathBuf>)> = Mutex::new((0, None));
 
 /// Programs of one lab run for the connections of all, which share a cgroup: tests of what programs cost have it to
 /// themselves.
-static TURN: RwLock<()> = RwLock::new(());
+static LAB_LOCK: RwLock<()> = RwLock::new(());
 
 /// Held for the life of a lab.
-enum Turn {
+enum LabLock {
     Shared(#[expect(dead_code, reason = "held")] RwLockReadGuard<'static, ()>),
     Alone(#[expect(dead_code, reason = "held")] RwLockWriteGuard<'static, ()>),
 }
@@ -52,7 +52,7 @@ pub(crate) struct Lab {
     pub(crate) accounts: Option<Accounts>,
     pub(crate) cgroup: PathBuf,
     source: Source,
-    _turn: Turn,
+    _lock: LabLock,
 }
 
 impl Lab {
@@ -68,11 +68,11 @@ impl Lab {
 
     /// The same while no other lab is there.
     pub(crate) fn alone(sizes: Sizes) -> Self {
-        let alone = Turn::Alone(TURN.write().unwrap_or_else(PoisonError::into_inner));
+        let alone = LabLock::Alone(LAB_LOCK.write().unwrap_or_else(PoisonError::into_inner));
         Self::make(sizes, Source::Sockets, alone)
     }
 
-    fn make(sizes: Sizes, source: Source, turn: Turn) -> Self {
+    fn make(sizes: Sizes, source: Source, lock: LabLock) -> Self {
         static NEXT: AtomicUsize = AtomicUsize::new(0);
         let number = NEXT.fetch_add(1, Ordering::Relaxed);
         let owner = format!("leno-flows-test-{}-{number}", std::process::id());
@@ -80,7 +80,7 @@ impl Lab {
         make_network(&owner);
         let (accounts, earlier) = Accounts::start(&owner, &cgroup, sizes).unwrap();
         assert_eq!(earlier, Earlier::New);
-        let mut lab = Self { owner, accounts: Some(accounts), cgroup, source, _turn: turn };
+        let mut lab = Self { owner, accounts: Some(accounts), cgroup, source, _lock: lock };
         lab.enrol_both();
         lab
     }
@@ -197,8 +197,8 @@ impl Lab {
     }
 }
 
-fn shared() -> Turn {
-    Turn::Shared(TURN.read().unwrap_or_else(PoisonError::into_inner))
+fn shared() -> LabLock {
+    LabLock::Shared(LAB_LOCK.read().unwrap_or_else(PoisonError::into_inner))
 }
 
 impl Drop for Lab {

@@ -7,7 +7,7 @@ use std::time::Duration;
 use anyhow::{Result, anyhow};
 use leno_kube::api::{ApiResource, DynamicObject, GroupVersionKind, ListParams};
 use leno_kube::{Api, Client, ResourceExt as _};
-use leno_operate::{Error, Named, is_absent, paged};
+use leno_operate::{Error, ObjectReference, is_absent, paged};
 
 use super::install;
 use super::mesh::Mesh;
@@ -42,7 +42,7 @@ pub(super) struct Inventory(BTreeMap<String, ExistingObject>);
 /// An existing object.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct ExistingObject {
-    named: Named,
+    named: ObjectReference,
     /// The UID, which distinguishes it from other objects of its name.
     uid: String,
 }
@@ -108,7 +108,7 @@ async fn list(
         Err(error) => return Err(Error::api(format!("list objects of kind {kind}"))(error).into()),
     };
     for object in &objects {
-        let named = Named {
+        let named = ObjectReference {
             group: group.to_owned(),
             version: version.to_owned(),
             kind: kind.to_owned(),

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::LazyLock;
 
-use leno_operate::Named;
+use leno_operate::ObjectReference;
 use serde::{Deserialize, Serialize};
 
 use super::names::RUN;
@@ -157,7 +157,7 @@ impl Mesh {
 
     /// Whether an object was created by the mesh's installation. Such objects must not exist
     /// before, and are removed after.
-    pub(super) fn owns(self, object: &Named) -> bool {
+    pub(super) fn owns(self, object: &ObjectReference) -> bool {
         let name = object.name.as_str();
         if name == RUN {
             // This ClusterRole is the suite's own: the guide grants it to users of the bench.
@@ -188,9 +188,9 @@ impl Mesh {
 mod tests {
     use super::*;
 
-    fn object(kind: &str, name: &str) -> Named {
+    fn object(kind: &str, name: &str) -> ObjectReference {
         let (group, version) = (String::new(), "v1".to_owned());
-        Named { group, version, kind: kind.into(), namespace: None, name: name.into() }
+        ObjectReference { group, version, kind: kind.into(), namespace: None, name: name.into() }
     }
 
     #[test]

@@ -3,7 +3,7 @@
 use anyhow::{Result, bail};
 use k8s_openapi::api::core::v1::Namespace;
 use leno_kube::{Api, Client, ResourceExt as _};
-use leno_operate::{Error, Named};
+use leno_operate::{Error, ObjectReference};
 
 use super::names::MANAGED;
 
@@ -31,7 +31,7 @@ pub(super) async fn delete(client: &Client, namespace: &str) -> Result<()> {
 /// As [`delete`], for exactly this namespace and not a new one of the same name.
 pub(super) async fn delete_exactly(client: &Client, there: &Namespace) -> Result<()> {
     let name = there.name_any();
-    let one = Named {
+    let one = ObjectReference {
         group: String::new(),
         version: "v1".to_owned(),
         kind: "Namespace".to_owned(),

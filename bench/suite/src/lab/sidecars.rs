@@ -20,7 +20,7 @@ use leno_capture::{Captured, Choice, Report, Workload};
 use leno_local::addresses::Addresses;
 use leno_local::cgroup::Cgroup;
 use leno_local::credentials::Credentials;
-use leno_local::enclosure::{Enclosure, Tether};
+use leno_local::isolation::{Isolation, Tether};
 use leno_local::listening;
 use leno_local::netns::Netns;
 use leno_local::network::has_ipv6;
@@ -291,7 +291,7 @@ impl Sidecar {
         let mut files = surroundings.files.clone();
         files.push((program.to_owned(), laid.clone()));
         let group = Cgroup::at(proxy_cgroup(&self.instance)?);
-        let enclosure = Enclosure::new(&group, &netns, &files, &self.instance.name)?;
+        let isolation = Isolation::new(&group, &netns, &files, &self.instance.name)?;
         let credentials = Credentials::confined(PROXY_UID);
         let tether = Tether::to_this_process();
         let log = tempfile::tempfile()?;
@@ -305,10 +305,10 @@ impl Sidecar {
             .stdout(log.try_clone()?)
             .stderr(log.try_clone()?);
         // SAFETY: the code between fork and exec only makes system calls; everything it needs was
-        // prepared before the fork (see `Enclosure`).
+        // prepared before the fork (see `Isolation`).
         unsafe {
             command.pre_exec(move || {
-                enclosure.enter()?;
+                isolation.enter()?;
                 credentials.assume()?;
                 tether.tie()
             });

@@ -10,7 +10,7 @@ use crate::Error;
 use crate::removal::CONTROLLER;
 
 /// A condition, and what is printed of it: the check, the text if it is true, and the beginning of the text if not.
-struct Said {
+struct ConditionCheck {
     condition: &'static str,
     subject: &'static str,
     asks: &'static str,
@@ -18,15 +18,15 @@ struct Said {
     bad: &'static str,
 }
 
-const ALL: [Said; 2] = [
-    Said {
+const ALL: [ConditionCheck; 2] = [
+    ConditionCheck {
         condition: KINDS_CONDITION,
         subject: "kinds of objects",
         asks: "Does the control plane follow every kind of object?",
         good: "all are followed",
         bad: "objects of some kinds have no effect",
     },
-    Said {
+    ConditionCheck {
         // As `leno-cluster` writes it.
         condition: "leno.dev/PoliciesEnforced",
         subject: "policies",
@@ -41,7 +41,7 @@ pub(super) fn check() -> Check {
     ALL[0].check()
 }
 
-impl Said {
+impl ConditionCheck {
     fn check(&self) -> Check {
         Check::new(self.subject, self.asks)
     }
@@ -55,7 +55,7 @@ pub(super) async fn replicas(client: &Client, namespace: &str) -> Result<Vec<Fin
     Ok(ALL.iter().filter_map(|said| finding(said, &pods.items)).collect())
 }
 
-fn finding(said: &Said, pods: &[Pod]) -> Option<Finding> {
+fn finding(said: &ConditionCheck, pods: &[Pod]) -> Option<Finding> {
     let of_pods = pods.iter().filter_map(|pod| condition(pod, said.condition));
     let conditions: Vec<&PodCondition> = of_pods.collect();
     let mut failing: Vec<&str> = conditions

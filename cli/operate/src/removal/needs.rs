@@ -6,10 +6,13 @@ use leno_kube::Need;
 use leno_kube::api::{ApiResource, GroupVersionKind};
 
 use super::{AGENT, CONTROLLER, ROOTS};
-use crate::objects::Named;
+use crate::objects::ObjectReference;
 
 /// The rights for all requests of a removal: for these objects, and for its other actions.
-pub(super) fn all<'a>(namespace: &str, gone: impl Iterator<Item = &'a Named>) -> Vec<Need> {
+pub(super) fn all<'a>(
+    namespace: &str,
+    gone: impl Iterator<Item = &'a ObjectReference>,
+) -> Vec<Need> {
     let ours = Some(namespace);
     let mut needs: Vec<Need> = gone.flat_map(of).collect();
     let besides = [
@@ -39,17 +42,17 @@ pub(super) fn all<'a>(namespace: &str, gone: impl Iterator<Item = &'a Named>) ->
 }
 
 /// The rights to apply objects: to create or to change each.
-pub(super) fn applied<'a>(made: impl Iterator<Item = &'a Named>) -> Vec<Need> {
-    let verbs = |one: &'a Named| ["create", "patch"].map(|verb| to(verb, one));
+pub(super) fn applied<'a>(made: impl Iterator<Item = &'a ObjectReference>) -> Vec<Need> {
+    let verbs = |one: &'a ObjectReference| ["create", "patch"].map(|verb| to(verb, one));
     made.flat_map(verbs).collect()
 }
 
 /// The rights to delete an object, and to wait until it is gone.
-fn of(one: &Named) -> [Need; 2] {
+fn of(one: &ObjectReference) -> [Need; 2] {
     ["delete", "get"].map(|verb| to(verb, one))
 }
 
-fn to(verb: &'static str, one: &Named) -> Need {
+fn to(verb: &'static str, one: &ObjectReference) -> Need {
     let kind = GroupVersionKind::gvk(&one.group, &one.version, &one.kind);
     let resource = ApiResource::from_gvk(&kind).plural;
     let need = Need::new(verb, &one.group, &resource).inside(one.namespace.as_deref());

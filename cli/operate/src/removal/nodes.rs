@@ -16,8 +16,8 @@ use leno_kube::api::{ListParams, ObjectMeta, PostParams};
 use tokio::time::{Instant, sleep};
 
 use super::{CLEANS, CLEANUP, LOOK, NODE_LIMIT, Removal, Removed};
-use crate::leaving::Leaving;
 use crate::pods::{phase, unstartable};
+use crate::proxy_removal::ProxyRemoval;
 use crate::{AGENTS, Error};
 
 /// What each node adds to the limit of a step: a cluster's controllers delete and create 20 pods a second or more.
@@ -132,12 +132,12 @@ pub(super) struct OnNodes<'a> {
     pub(super) removal: &'a Removal,
     /// The specification of the agents' pods.
     pub(super) agent: &'a PodSpec,
-    pub(super) leaving: &'a Leaving<'a>,
+    pub(super) proxies: &'a ProxyRemoval<'a>,
 }
 
 impl Cleaner for OnNodes<'_> {
     async fn holds(&self) -> Result<(), Error> {
-        self.leaving.holds().await
+        self.proxies.holds().await
     }
 
     async fn agents(&self) -> Result<BTreeSet<String>, Error> {

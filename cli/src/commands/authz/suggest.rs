@@ -8,7 +8,7 @@ use leno_resources::{Object, to_yaml};
 use leno_types::InstanceName;
 use serde_json::{Value, json};
 
-use crate::commands::{AnyMesh, Chosen, Output, block_on, explain, print, print_json};
+use crate::commands::{AnyMesh, ChosenMesh, Output, block_on, explain, print, print_json};
 
 /// Where proxies report what they have recorded.
 const PAGE: &str = "/audited";
@@ -75,14 +75,14 @@ type Recorded = Vec<(InstanceName, RecordedRequests)>;
 fn recorded(suggest: &Suggest) -> Result<(Mesh, Recorded, Vec<String>)> {
     let (namespace, policy) = (suggest.namespace.as_deref(), suggest.policy.as_deref());
     match suggest.mesh.choose()? {
-        Chosen::Machine(name) => {
+        ChosenMesh::Machine(name) => {
             let mesh = leno_local::analysis::running(&name)?;
             let asked = mesh.recording(namespace, policy);
             let pages = leno_local::analysis::pages(&name, &asked, PAGE);
             let (recorded, notes) = read(block_on(async { Ok(pages.await?) })?);
             Ok((mesh, recorded, notes))
         }
-        Chosen::Cluster(target) => {
+        ChosenMesh::Cluster(target) => {
             let system_namespace = &suggest.mesh.system_namespace;
             let (mesh, ignored, gaps) = explain::cluster(namespace, &target, system_namespace)?;
             let asked = mesh.recording(namespace, policy);

@@ -10,7 +10,7 @@ use super::meshed_instance;
 use super::text::{list, said, since, text_of};
 use crate::commands::lines::Lines;
 use crate::commands::table::width;
-use crate::commands::{AnyMesh, Chosen, Output, block_on, print, print_json};
+use crate::commands::{AnyMesh, ChosenMesh, Output, block_on, print, print_json};
 
 /// Says whether a pod is captured, by what, since when, what passes its proxy, and if it is not, why
 ///
@@ -59,8 +59,8 @@ struct Report {
 pub(super) fn run(capture: &Capture) -> Result<bool> {
     let system = &capture.mesh.system_namespace;
     let report = match (capture.mesh.choose()?, &capture.pod, &capture.node) {
-        (Chosen::Cluster(target), _, Some(node)) => return of_node(capture, &target, node),
-        (Chosen::Cluster(target), Some(pod), None) => {
+        (ChosenMesh::Cluster(target), _, Some(node)) => return of_node(capture, &target, node),
+        (ChosenMesh::Cluster(target), Some(pod), None) => {
             let namespace = capture.namespace.as_deref();
             let found = block_on(async {
                 let client = leno_operate::connect(&target).await?;
@@ -68,9 +68,9 @@ pub(super) fn run(capture: &Capture) -> Result<bool> {
             })?;
             of_pod(found)
         }
-        (Chosen::Machine(name), Some(pod), None) => of_machine(&name, capture, pod)?,
-        (Chosen::Machine(_), _, _) => bail!("a mesh of leno up has no nodes: name a POD"),
-        (Chosen::Cluster(_), None, None) => bail!("name a POD or a --node"),
+        (ChosenMesh::Machine(name), Some(pod), None) => of_machine(&name, capture, pod)?,
+        (ChosenMesh::Machine(_), _, _) => bail!("a mesh of leno up has no nodes: name a POD"),
+        (ChosenMesh::Cluster(_), None, None) => bail!("name a POD or a --node"),
     };
     if capture.output == Output::Json {
         print_json(&report)?;

@@ -14,7 +14,7 @@ use leno_operate::{PodName, Reach};
 
 use super::parties::{Names, split};
 use super::{Tap, namespace_of};
-use crate::commands::Chosen;
+use crate::commands::ChosenMesh;
 
 /// The header that names the user for the proxy's log.
 const BY: &str = "leno-tap-by";
@@ -34,12 +34,12 @@ impl fmt::Display for Proxy {
 
 /// All of a mesh.
 pub(super) struct Proxies {
-    at: Place,
+    at: ProxyAccess,
     names: Names,
     user: String,
 }
 
-enum Place {
+enum ProxyAccess {
     Machine(Layout),
     Cluster(Reach),
 }
@@ -48,15 +48,15 @@ impl Proxies {
     pub(super) async fn of(tap: &Tap) -> Result<Self> {
         let user = Tap::user();
         match tap.mesh.choose()? {
-            Chosen::Machine(name) => {
+            ChosenMesh::Machine(name) => {
                 let layout = Layout::new(&name)?;
                 let status = Status::read(&layout)?;
                 let meshed = status.instances.into_iter().filter(|one| one.meshed);
                 let named = meshed
                     .map(|one| (one.workload, Proxy { namespace: one.namespace, name: one.name }));
-                Ok(Self { names: Names(named.collect()), at: Place::Machine(layout), user })
+                Ok(Self { names: Names(named.collect()), at: ProxyAccess::Machine(layout), user })
             }
-            Chosen::Cluster(target) => {
+            ChosenMesh::Cluster(target) => {
                 let client = leno_operate::connect(&target).await?;
                 let namespace = match &tap.namespace {
                     Some(namespace) => namespace.clone(),
@@ -69,7 +69,7 @@ impl Proxies {
                     (one.owner.name, Proxy { namespace, name })
                 });
                 let names = Names(named.collect());
-                Ok(Self { names, at: Place::Cluster(Reach::new(client)), user })
+                Ok(Self { names, at: ProxyAccess::Cluster(Reach::new(client)), user })
             }
         }
     }
@@ -93,8 +93,8 @@ impl Proxies {
     /// How long to wait between two polls. Through an API server each is a connection of its own.
     pub(super) fn pause(&self) -> Duration {
         match &self.at {
-            Place::Machine(_) => Duration::from_millis(200),
-            Place::Cluster(_) => Duration::from_millis(500),
+            ProxyAccess::Machine(_) => Duration::from_millis(200),
+            ProxyAccess::Cluster(_) => Duration::from_millis(500),
         }
     }
 
@@ -102,7 +102,7 @@ impl Proxies {
         let header = (BY, &*self.user);
         let Proxy { namespace, name } = proxy.clone();
         match &self.at {
-            Place::Machine(layout) => {
+            ProxyAccess::Machine(layout) => {
                 // An instance may have been started again, in another network namespace.
                 let status = Status::read(layout).map_err(|error| error.to_string())?;
                 let is = |one: &&_| is_instance(one, proxy);
@@ -113,7 +113,7 @@ impl Proxies {
                 };
                 asked.await.map_err(|error| error.chain())
             }
-            Place::Cluster(reach) => {
+            ProxyAccess::Cluster(reach) => {
                 let pod = PodName { namespace, name };
                 let sent = reach.send_with(&pod, header, ("POST", path)).await;
                 sent.map_err(|error| error.said())

@@ -35,8 +35,10 @@ impl Bed {
 
     /// Writes what is due; the connection that it is written on has been read from.
     async fn write(&self) -> (tokio::task::JoinHandle<bool>, TcpStream) {
-        let (statuses, mut due) =
-            (self.statuses.clone(), self.statuses.due(&self.state, Which::All, &BTreeMap::new()));
+        let (statuses, mut due) = (
+            self.statuses.clone(),
+            self.statuses.due(&self.state, JudgedKinds::All, &BTreeMap::new()),
+        );
         assert_eq!(due.len(), 1);
         let due = due.remove(0);
         let write = tokio::spawn(async move { statuses.write_one(due).await });
@@ -54,7 +56,7 @@ async fn a_write_without_an_answer_is_given_up_and_tried_again() {
     let left = timeout(ANSWER * 2, write).await.expect("the write ends").unwrap();
     assert!(left, "it is tried again");
     assert_eq!(bed.statuses.counts.failed.load(Ordering::Relaxed), 1);
-    assert_eq!(bed.statuses.due(&bed.state, Which::All, &BTreeMap::new()).len(), 1);
+    assert_eq!(bed.statuses.due(&bed.state, JudgedKinds::All, &BTreeMap::new()).len(), 1);
 }
 
 #[tokio::test]
@@ -71,10 +73,10 @@ async fn a_status_that_is_refused_waits_for_another_version_of_its_route() {
     connection.write_all(answer.as_bytes()).await.unwrap();
     assert!(!write.await.unwrap(), "it is not tried again");
     assert_eq!(bed.statuses.counts.failed.load(Ordering::Relaxed), 1);
-    assert!(bed.statuses.due(&bed.state, Which::All, &BTreeMap::new()).is_empty());
+    assert!(bed.statuses.due(&bed.state, JudgedKinds::All, &BTreeMap::new()).is_empty());
     bed.statuses.misread([misread()]);
     assert_eq!(
-        bed.statuses.due(&bed.state, Which::All, &BTreeMap::new()).len(),
+        bed.statuses.due(&bed.state, JudgedKinds::All, &BTreeMap::new()).len(),
         1,
         "the route is another"
     );
@@ -102,9 +104,9 @@ fn endpoints_concern_policies_alone_and_config_maps_all() {
     assert_eq!(endpoints, Bearing { all: false, endpoints: true });
     assert!(statuses.note(&gone(Kind::ConfigMap)).all);
     statuses.misread([misread()]);
-    assert_eq!(statuses.due(&state, Which::All, &BTreeMap::new()).len(), 1);
+    assert_eq!(statuses.due(&state, JudgedKinds::All, &BTreeMap::new()).len(), 1);
     assert!(
-        statuses.due(&state, Which::Policies, &BTreeMap::new()).is_empty(),
+        statuses.due(&state, JudgedKinds::Policies, &BTreeMap::new()).is_empty(),
         "a route depends on no endpoint"
     );
 }

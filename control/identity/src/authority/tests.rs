@@ -25,7 +25,7 @@ use super::{
 };
 use crate::files::FileError;
 
-mod given;
+mod issuer_files;
 
 const HOUR: Duration = Duration::from_hours(1);
 

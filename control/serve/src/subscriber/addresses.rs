@@ -7,7 +7,7 @@ use leno_types::ServiceName;
 use leno_types::mesh::{Resolution, Subject};
 use leno_wire::{ADDRESS_TYPE, MAX_SUBSCRIPTIONS, names, proto};
 
-use super::{Batch, StreamKey, Taken};
+use super::{Batch, StreamKey, Subscribed};
 use crate::encodings::Value;
 
 /// A batch is closed once it has this many bytes of resources, so that a proxy with much to fetch
@@ -65,7 +65,7 @@ impl Addresses {
         &mut self,
         request: proto::DeltaDiscoveryRequest,
         stream: &StreamKey,
-    ) -> Taken {
+    ) -> Subscribed {
         if !std::mem::replace(&mut self.begun, true) {
             let versions = request.initial_resource_versions.into_iter().take(MAX_SUBSCRIPTIONS);
             let holding = |(name, version): (String, String)| {
@@ -79,7 +79,7 @@ impl Addresses {
             unsubscribed.iter().filter_map(|name| self.unsubscribe(name, stream)).collect();
         let namespace = &*stream.instance.namespace;
         stream.state.subscriptions.remove(&stream.mailbox, namespace, ended.iter());
-        let mut taken = Taken::default();
+        let mut taken = Subscribed::default();
         let mut added = Vec::new();
         let used = request.resource_names_subscribe.into_iter().map(|name| (name, true));
         let prefetched = request.resource_names_prefetch.into_iter().map(|name| (name, false));

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use leno_identity::Authority;
 use leno_index::{Index, Settings as IndexSettings};
-use leno_serve::{Answer, Authenticator, Proven, Refused, Server, Settings, State};
+use leno_serve::{Answer, AuthenticationError, Authenticator, Proven, Server, Settings, State};
 use leno_types::{Identity, InstanceName, TrustDomain};
 use tokio::sync::watch;
 
@@ -21,7 +21,10 @@ use crate::mesh::{Mesh, Size};
 struct NamesAsTokens;
 
 impl Authenticator for NamesAsTokens {
-    fn authenticate<'a>(&'a self, token: &'a str) -> Answer<'a, Result<Proven, Refused>> {
+    fn authenticate<'a>(
+        &'a self,
+        token: &'a str,
+    ) -> Answer<'a, Result<Proven, AuthenticationError>> {
         let instance: InstanceName = token.parse().unwrap();
         let proven = Proven { identity: identity(&instance), instance: Some(instance) };
         Box::pin(std::future::ready(Ok(proven)))

@@ -12,7 +12,7 @@ use leno_types::{InstanceName, Owner};
 use serde::de::DeserializeOwned;
 
 use super::reduced::Reduced;
-use super::{NoObject, Scope, Visit, WATCHED, Watched, api, pod};
+use super::{KindOperation, NoObject, Scope, WATCHED, Watched, api, pod};
 
 /// How many pages one list may have: half a million objects of most kinds, more than an API server
 /// is designed for. It bounds a server whose list never ends.
@@ -20,7 +20,7 @@ const MAX_PAGES: usize = 1000;
 
 /// The objects that were read.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Read {
+pub struct SourceObjects {
     /// The objects of the mesh, as [`super::KubernetesSource`] sends them.
     pub objects: Vec<Object>,
     /// Objects that are invalid and therefore ignored.
@@ -54,14 +54,14 @@ pub struct ReadError {
 ///
 /// # Errors
 /// A kind cannot be read. A kind that the cluster does not have is not an error.
-pub async fn read(client: &Client, namespace: Option<&str>) -> Result<Read, ReadError> {
+pub async fn read(client: &Client, namespace: Option<&str>) -> Result<SourceObjects, ReadError> {
     let scope = namespace.map_or(Scope::All, |name| Scope::Namespace(name.to_owned()));
     let scope = &scope;
     let parts = WATCHED.into_iter().map(async |watched| {
         let read = of_kind(client.clone(), watched, scope).await;
         read.map_err(|source| ReadError { kind: watched.as_str(), source })
     });
-    let mut sum = Read::default();
+    let mut sum = SourceObjects::default();
     for part in try_join_all(parts).await? {
         sum.objects.extend(part.objects);
         sum.unread.extend(part.unread);
@@ -74,7 +74,7 @@ async fn of_kind(
     client: Client,
     watched: Watched,
     scope: &Scope,
-) -> Result<Read, leno_kube::Error> {
+) -> Result<SourceObjects, leno_kube::Error> {
     match (watched, scope) {
         (Watched::Core(leno_resources::Kind::Namespace), Scope::Namespace(name)) => {
             let found = match Api::<Namespace>::all(client).get_opt(name).await {
@@ -83,7 +83,7 @@ async fn of_kind(
                 found => found?,
             };
             let objects = found.map(|one| Object::Namespace(Box::new(one)));
-            Ok(Read { objects: objects.into_iter().collect(), ..Read::default() })
+            Ok(SourceObjects { objects: objects.into_iter().collect(), ..SourceObjects::default() })
         }
         (Watched::Pods, _) => {
             let owners = Mutex::default();
@@ -99,7 +99,7 @@ async fn of_kind(
             };
             let read = list(vec![api::<Reduced<Pod>>(client, scope)], make, watched.page()).await?;
             let owners = owners.into_inner().unwrap_or_else(PoisonError::into_inner);
-            Ok(Read { owners, ..read })
+            Ok(SourceObjects { owners, ..read })
         }
         _ => watched.each(client, scope, Reader { page: watched.page() }).await,
     }
@@ -110,10 +110,10 @@ struct Reader {
     page: u32,
 }
 
-impl Visit for Reader {
-    type Output = Result<Read, leno_kube::Error>;
+impl KindOperation for Reader {
+    type Output = Result<SourceObjects, leno_kube::Error>;
 
-    async fn visit<K>(
+    async fn run<K>(
         self,
         versions: Vec<Api<K>>,
         make: impl Fn(K) -> Result<Object, NoObject> + Send + Sync,
@@ -129,11 +129,11 @@ async fn list<K>(
     versions: Vec<Api<K>>,
     make: impl Fn(K) -> Result<Object, NoObject>,
     page: u32,
-) -> Result<Read, leno_kube::Error>
+) -> Result<SourceObjects, leno_kube::Error>
 where
     K: Clone + Debug + DeserializeOwned,
 {
-    let mut read = Read::default();
+    let mut read = SourceObjects::default();
     for api in versions {
         let mut asked = ListParams::default().limit(page);
         let mut pages = 0;

@@ -12,7 +12,7 @@ use serde::de::DeserializeOwned;
 use tokio::sync::mpsc;
 
 use super::followed::Followed;
-use super::{NoObject, Visit};
+use super::{KindOperation, NoObject};
 use crate::Misread;
 
 /// How often a kind that the cluster does not have is tried again: it may be installed at any time.
@@ -50,10 +50,10 @@ pub(super) struct KindEvents {
     pub(super) followed: Arc<Followed>,
 }
 
-impl Visit for KindEvents {
+impl KindOperation for KindEvents {
     type Output = ();
 
-    async fn visit<K>(
+    async fn run<K>(
         self,
         versions: Vec<Api<K>>,
         make: impl Fn(K) -> Result<Object, NoObject> + Send + Sync,
@@ -65,7 +65,7 @@ impl Visit for KindEvents {
 }
 
 /// Why a watch ended.
-enum Ended {
+enum WatchEnd {
     /// The receiver was dropped.
     Unheard,
     /// The cluster has no such kind.
@@ -129,7 +129,7 @@ async fn follow<K>(
     let mut absence = Absence::default();
     loop {
         for api in &versions {
-            if let Ended::Unheard = follow_one(api, &reporter, &make, &mut absence).await {
+            if let WatchEnd::Unheard = follow_one(api, &reporter, &make, &mut absence).await {
                 return;
             }
         }
@@ -190,7 +190,7 @@ async fn follow_one<K>(
     reporter: &KindEvents,
     make: &impl Fn(K) -> Result<Object, NoObject>,
     absence: &mut Absence,
-) -> Ended
+) -> WatchEnd
 where
     K: Resource + Clone + Debug + DeserializeOwned + Send + 'static,
 {
@@ -199,7 +199,7 @@ where
     let mut reports = pin!(watch(api.clone(), selection));
     while let Some(report) = reports.next().await {
         let event = match report {
-            Report::Failed(error) if is_no_kind(&error) => return Ended::NoKind,
+            Report::Failed(error) if is_no_kind(&error) => return WatchEnd::NoKind,
             Report::Failed(error) => {
                 if followed.failed(*nth, &error) {
                     let (kind, error) = (followed.name(*nth), &error as &dyn std::error::Error);
@@ -220,7 +220,7 @@ where
             break;
         }
     }
-    Ended::Unheard
+    WatchEnd::Unheard
 }
 
 fn made(made: Result<Object, NoObject>, followed: &Followed, nth: usize) -> Event {

@@ -5,7 +5,7 @@ use leno_resources::{AuthorizationPolicy, KEY_SET_KEY, PolicyTarget, TokenIssuer
 use leno_types::ServiceName;
 
 use super::{NO_PROXY, NOT_FOUND, Policy, exists, not_accepted, wrong};
-use crate::conditions::{ACCEPTED, Found, PROGRAMMED, RESOLVED};
+use crate::conditions::{ACCEPTED, ConditionResult, PROGRAMMED, RESOLVED};
 
 /// The policy is for the whole mesh, and its namespace is not the control plane's.
 const NOT_PERMITTED: &str = "TargetNotPermitted";
@@ -20,7 +20,7 @@ pub(super) fn found(
     policy: &Policy<'_>,
     written: &AuthorizationPolicy,
     target: &PolicyTarget,
-) -> Vec<(&'static str, Found)> {
+) -> Vec<(&'static str, ConditionResult)> {
     let (accepted, proxies) = match (target.kind.as_str(), &written.spec.selector) {
         (_, Some(selector)) => {
             let proxies = index.proxies_with(policy.namespace, &selector.match_labels);
@@ -74,7 +74,7 @@ fn names_keys(issuer: &TokenIssuerSpec) -> bool {
 }
 
 /// Whether the keys of all issuers are there.
-fn keys(index: &Index, policy: &Policy<'_>, written: &AuthorizationPolicy) -> Found {
+fn keys(index: &Index, policy: &Policy<'_>, written: &AuthorizationPolicy) -> ConditionResult {
     let have = index.issuers_with_keys(&policy.object.key());
     let issuers = written.spec.tokens.iter().zip(have);
     let lacking = issuers.filter(|(issuer, has)| names_keys(issuer) && !has);
@@ -96,7 +96,7 @@ fn keys(index: &Index, policy: &Policy<'_>, written: &AuthorizationPolicy) -> Fo
 }
 
 /// Whether the service of an external policy is there.
-fn authorizer(index: &Index, namespace: &str, written: &AuthorizationPolicy) -> Found {
+fn authorizer(index: &Index, namespace: &str, written: &AuthorizationPolicy) -> ConditionResult {
     let Some(external) = &written.spec.external else { return Ok(String::new()) };
     let of = &external.backend_ref;
     let namespace = of.namespace.as_deref().unwrap_or(namespace);

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use crate::conditions::{Found, Wrong};
+use crate::conditions::{ConditionResult, Wrong};
 
 /// Proxies of an earlier release do not enforce the policy.
 const OLDER: &str = "OlderProxies";
@@ -27,7 +27,7 @@ impl OlderProxies {
     }
 
     /// What the condition `Programmed` says of them, if there are any.
-    pub(super) fn found(&self) -> Option<Found> {
+    pub(super) fn found(&self) -> Option<ConditionResult> {
         let named: Vec<&str> = self.workloads.iter().map(String::as_str).take(NAMED).collect();
         let others = self.workloads.len() - named.len() + self.others;
         let which = match (named.join(", "), others) {

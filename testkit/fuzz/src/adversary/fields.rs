@@ -1,7 +1,7 @@
 //! Field lines (RFC 9110 section 5, RFC 9112 section 5), connection-specific fields, and upgrades.
 
 use super::lines::is_token;
-use super::{Asked, Case};
+use super::{Case, ParsedRequest};
 
 pub(super) fn cases() -> Vec<Case> {
     let mut cases = names();
@@ -17,8 +17,8 @@ fn get(fields: &[u8]) -> Vec<u8> {
     [b"GET / HTTP/1.1\r\nHost: cart\r\n", fields, b"\r\n"].concat()
 }
 
-fn asked() -> Asked {
-    Asked::new("GET", "/", b"")
+fn asked() -> ParsedRequest {
+    ParsedRequest::new("GET", "/", b"")
 }
 
 /// A field name with each possible byte in its middle.
@@ -171,7 +171,7 @@ fn of_the_connection() -> Vec<Case> {
              GET /smuggled HTTP/1.1\r\nHost: a"
         );
         let body = &sent.as_bytes()[sent.len() - 31..];
-        let asked = Asked::new("POST", "/", body);
+        let asked = ParsedRequest::new("POST", "/", body);
         let sent = sent.clone();
         cases.push(Case::either(format!("Connection: {option} of a POST"), sent, vec![asked]));
     }
@@ -210,7 +210,7 @@ fn upgrades() -> Vec<Case> {
             &"12345"[..length.parse().unwrap_or(0)]
         );
         let body = &"12345"[..length.parse().unwrap_or(0)];
-        let asked = Asked::new("POST", "/", body.as_bytes());
+        let asked = ParsedRequest::new("POST", "/", body.as_bytes());
         cases.push(Case::either(format!("an upgrade with content of {length}"), sent, vec![asked]));
     }
     cases
@@ -229,7 +229,7 @@ fn expectations() -> Vec<Case> {
         let sent = format!(
             "POST / HTTP/1.1\r\nHost: cart\r\nExpect: {expectation}\r\nContent-Length: 3\r\n\r\nabc"
         );
-        let asked = Asked::new("POST", "/", b"abc");
+        let asked = ParsedRequest::new("POST", "/", b"abc");
         cases.push(Case::either(format!("Expect: {expectation}"), sent, vec![asked]));
     }
     cases

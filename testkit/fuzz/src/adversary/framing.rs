@@ -1,7 +1,7 @@
 //! Where content ends (RFC 9112 sections 6 and 7): the disguises of `Transfer-Encoding` and
 //! `Content-Length`, chunks, and trailers.
 
-use super::{Asked, Case};
+use super::{Case, ParsedRequest};
 
 pub(super) fn cases() -> Vec<Case> {
     let mut cases = transfer_encodings();
@@ -92,17 +92,17 @@ fn transfer_encodings() -> Vec<Case> {
     for name in ["Transfer_Encoding", "XTransfer-Encoding", "Transfer-Encodin", "Transfer.Encoding"]
     {
         let fields = format!("{name}: chunked\r\nContent-Length: {whole}\r\n");
-        let asked = vec![Asked::new("POST", "/", hidden.as_bytes())];
+        let asked = vec![ParsedRequest::new("POST", "/", hidden.as_bytes())];
         cases.push(Case::either(format!("{name} is another field"), post(&fields, hidden), asked));
     }
     for value in ["chunked", "Chunked", "CHUNKED", " chunked ", "\tchunked\t"] {
         let sent = post(&format!("Transfer-Encoding:{value}\r\n"), "3\r\nabc\r\n0\r\n\r\n");
-        let asked = vec![Asked::new("POST", "/", b"abc")];
+        let asked = vec![ParsedRequest::new("POST", "/", b"abc")];
         cases.push(Case::forwarded(format!("Transfer-Encoding:{value:?}"), sent, asked));
     }
     let http10 =
         "POST / HTTP/1.0\r\nHost: cart\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n0\r\n\r\n";
-    let asked = vec![Asked::new("POST", "/", b"abc")];
+    let asked = vec![ParsedRequest::new("POST", "/", b"abc")];
     cases.push(Case::either("Transfer-Encoding in HTTP/1.0".into(), http10, asked));
     cases
 }
@@ -170,8 +170,10 @@ fn lengths() -> Vec<Case> {
                 // Equal values may count as one (RFC 9110 section 8.6); the bytes after the content
                 // are another request then.
                 let sent = sent.replace("/smuggled", "/next");
-                let asked =
-                    vec![Asked::new(method, "/", b"12345"), Asked::new("GET", "/next", b"")];
+                let asked = vec![
+                    ParsedRequest::new(method, "/", b"12345"),
+                    ParsedRequest::new("GET", "/next", b""),
+                ];
                 cases.push(Case::either(name, sent, asked));
             } else {
                 cases.push(Case::refused(name, sent));
@@ -180,7 +182,7 @@ fn lengths() -> Vec<Case> {
     }
     for value in ["5", "05", "000000000000000000005", " 5", "5 ", "\t5\t"] {
         let sent = post(&format!("Content-Length:{value}\r\n"), "12345");
-        let asked = vec![Asked::new("POST", "/", b"12345")];
+        let asked = vec![ParsedRequest::new("POST", "/", b"12345")];
         cases.push(Case::either(format!("Content-Length:{value:?}"), sent, asked));
     }
     for (first, second) in [
@@ -201,7 +203,7 @@ fn lengths() -> Vec<Case> {
     cases.push(Case::either(
         "two equal lengths".into(),
         sent,
-        vec![Asked::new("POST", "/", b"12345")],
+        vec![ParsedRequest::new("POST", "/", b"12345")],
     ));
     cases
 }
@@ -222,7 +224,7 @@ fn both() -> Vec<Case> {
                 ),
             ),
         ] {
-            let asked = vec![Asked::new("POST", "/", b"")];
+            let asked = vec![ParsedRequest::new("POST", "/", b"")];
             let name = format!("chunks with a Content-Length of {length} {name}");
             cases.push(Case::either(name, post(&fields, body), asked));
         }
@@ -234,7 +236,7 @@ fn chunk_sizes() -> Vec<Case> {
     let mut cases = Vec::new();
     for size in ["3", "03", "0003", "0000000000003"] {
         let sent = chunked(&format!("{size}\r\nabc\r\n0\r\n\r\n"));
-        let asked = vec![Asked::new("POST", "/", b"abc")];
+        let asked = vec![ParsedRequest::new("POST", "/", b"abc")];
         cases.push(Case::either(format!("chunk size {size}"), sent, asked));
     }
     for (size, data) in [
@@ -244,7 +246,7 @@ fn chunk_sizes() -> Vec<Case> {
         ("1f", "0123456789012345678901234567890"),
     ] {
         let sent = chunked(&format!("{size}\r\n{data}\r\n0\r\n\r\n"));
-        let asked = vec![Asked::new("POST", "/", data.as_bytes())];
+        let asked = vec![ParsedRequest::new("POST", "/", data.as_bytes())];
         cases.push(Case::forwarded(format!("chunk size {size}"), sent, asked));
     }
     for size in [
@@ -342,7 +344,7 @@ fn extensions() -> Vec<Case> {
         "\t;a",
     ] {
         let sent = chunked(&format!("3{extension}\r\nabc\r\n0{extension}\r\n\r\n"));
-        let asked = vec![Asked::new("POST", "/", b"abc")];
+        let asked = vec![ParsedRequest::new("POST", "/", b"abc")];
         cases.push(Case::either(format!("chunk extension {extension:?}"), sent, asked));
     }
     for extension in [
@@ -365,7 +367,7 @@ fn extensions() -> Vec<Case> {
     for length in [10, 1000, 10_000, 100_000] {
         let extension = "a".repeat(length);
         let sent = chunked(&format!("3;{extension}\r\nabc\r\n0\r\n\r\n"));
-        let asked = vec![Asked::new("POST", "/", b"abc")];
+        let asked = vec![ParsedRequest::new("POST", "/", b"abc")];
         cases.push(Case::either(format!("a chunk extension of {length} bytes"), sent, asked));
     }
     cases
@@ -395,7 +397,7 @@ fn trailers() -> Vec<Case> {
         "x-a:",
     ] {
         let sent = chunked(&format!("3\r\nabc\r\n0\r\n{trailer}\r\n\r\n"));
-        let asked = vec![Asked::new("POST", "/", b"abc")];
+        let asked = vec![ParsedRequest::new("POST", "/", b"abc")];
         cases.push(Case::either(format!("trailer {trailer:?}"), sent, asked));
     }
     for trailer in [
@@ -418,7 +420,7 @@ fn trailers() -> Vec<Case> {
     }
     for count in [100, 300, 10_000] {
         let sent = chunked(&format!("3\r\nabc\r\n0\r\n{}\r\n", "x-a: b\r\n".repeat(count)));
-        let asked = vec![Asked::new("POST", "/", b"abc")];
+        let asked = vec![ParsedRequest::new("POST", "/", b"abc")];
         cases.push(Case::either(format!("{count} trailers"), sent, asked));
     }
     cases
@@ -430,7 +432,7 @@ fn methods_without_content() -> Vec<Case> {
     for method in ["GET", "HEAD", "DELETE", "OPTIONS", "TRACE", "PROPFIND", "X"] {
         let hidden = "GET /smuggled HTTP/1.1\r\nHost: cart\r\n\r\n";
         let length = hidden.len();
-        let asked = Asked::new(method, "/", hidden.as_bytes());
+        let asked = ParsedRequest::new(method, "/", hidden.as_bytes());
         let sent = format!(
             "{method} / HTTP/1.1\r\nHost: cart\r\nContent-Length: {length}\r\n\r\n{hidden}"
         );

@@ -1,6 +1,6 @@
 //! Request lines and `Host` (RFC 9112 section 3, RFC 9110 section 7.2).
 
-use super::{Asked, Case};
+use super::{Case, ParsedRequest};
 
 pub(super) fn cases() -> Vec<Case> {
     let mut cases = methods();
@@ -28,7 +28,7 @@ fn methods() -> Vec<Case> {
         let sent = [b"GE", &[byte][..], b"T / HTTP/1.1\r\nHost: cart\r\n\r\n"].concat();
         if is_token(byte) {
             let method = format!("GE{}T", byte as char);
-            Case::either(name, sent, vec![Asked::new(&method, "/", b"")])
+            Case::either(name, sent, vec![ParsedRequest::new(&method, "/", b"")])
         } else {
             Case::refused(name, sent)
         }
@@ -46,11 +46,11 @@ fn targets() -> Vec<Case> {
             b'#' | 0x80.. => {
                 let target =
                     String::from_utf8_lossy(&[b"/a", &[byte][..], b"b"].concat()).into_owned();
-                Case::either(name, sent, vec![Asked::new("GET", &target, b"")])
+                Case::either(name, sent, vec![ParsedRequest::new("GET", &target, b"")])
             }
             0x21..=0x7e => {
                 let target = format!("/a{}b", byte as char);
-                Case::either(name, sent, vec![Asked::new("GET", &target, b"")])
+                Case::either(name, sent, vec![ParsedRequest::new("GET", &target, b"")])
             }
             _ => Case::refused(name, sent),
         }
@@ -77,7 +77,7 @@ fn targets() -> Vec<Case> {
         "/\\..\\",
     ] {
         let name = format!("target {target} as it is");
-        cases.push(Case::either(name, get(target), vec![Asked::new("GET", target, b"")]));
+        cases.push(Case::either(name, get(target), vec![ParsedRequest::new("GET", target, b"")]));
     }
     for target in ["", "a", "*", "other", "other:80", "?a", "#", "..", "http:/a", "://", "http://"]
     {
@@ -123,7 +123,7 @@ fn versions() -> Vec<Case> {
     ] {
         let sent = format!("GET / {version}\r\nHost: cart\r\n\r\n");
         // A request with a higher minor version is served like 1.1 (RFC 9110 section 2.5).
-        let asked = vec![Asked::new("GET", "/", b"")];
+        let asked = vec![ParsedRequest::new("GET", "/", b"")];
         let name = format!("version {version:?}");
         cases.push(match version {
             "HTTP/1.2" | "HTTP/1.9" => Case::either(name, sent, asked),
@@ -172,7 +172,7 @@ fn lines() -> Vec<Case> {
     // Empty lines before a request are ignored (RFC 9112 section 2.2).
     for before in ["\r\n", "\r\n\r\n"] {
         let sent = format!("{before}GET / HTTP/1.1\r\nHost: cart\r\n\r\n");
-        let asked = vec![Asked::new("GET", "/", b"")];
+        let asked = vec![ParsedRequest::new("GET", "/", b"")];
         cases.push(Case::either(format!("{before:?} before a request"), sent, asked));
     }
     cases
@@ -193,7 +193,7 @@ fn absolute() -> Vec<Case> {
     ] {
         for host in ["cart", "evil"] {
             let sent = format!("GET {target} HTTP/1.1\r\nHost: {host}\r\n\r\n");
-            let asked = Asked::new("GET", path, b"").with("host", authority.as_bytes());
+            let asked = ParsedRequest::new("GET", path, b"").with("host", authority.as_bytes());
             // A proxy may keep the absolute form; its meaning for the application is the same (RFC
             // 9112 section 3.2.2).
             let name = format!("absolute {target} with Host {host}");
@@ -222,7 +222,7 @@ fn absolute() -> Vec<Case> {
     ] {
         let path = target.splitn(4, '/').nth(3).unwrap_or_default();
         let sent = format!("GET {target} HTTP/1.1\r\nHost: cart\r\n\r\n");
-        let asked = vec![Asked::new("GET", &format!("/{path}"), b"")];
+        let asked = vec![ParsedRequest::new("GET", &format!("/{path}"), b"")];
         cases.push(Case::either(format!("absolute {target:?}"), sent, asked));
     }
     cases
@@ -230,7 +230,7 @@ fn absolute() -> Vec<Case> {
 
 fn hosts() -> Vec<Case> {
     let mut cases = Vec::new();
-    let asked = || Asked::new("GET", "/", b"");
+    let asked = || ParsedRequest::new("GET", "/", b"");
     for host in ["cart", "cart:80", "CART", "[::1]", "[::1]:80", "127.0.0.1", "a-b.c", "cart."] {
         let sent = format!("GET / HTTP/1.1\r\nHost: {host}\r\n\r\n");
         let asked = asked().with("host", host.as_bytes());

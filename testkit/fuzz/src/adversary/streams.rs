@@ -2,7 +2,7 @@
 //! frames. A refusal is a reset of the stream, GOAWAY, or a status.
 
 use super::lines::is_token;
-use super::{Asked, Case};
+use super::{Case, ParsedRequest};
 use crate::proxy::frames::{
     END_HEADERS, END_STREAM, PREFACE, fields_block, frame, headers, kind, settings,
 };
@@ -34,8 +34,8 @@ fn opened(frames: &[Vec<u8>]) -> Vec<u8> {
     [PREFACE, &settings(&[]), &frames.concat()].concat()
 }
 
-fn asked() -> Asked {
-    Asked::new("GET", "/", b"")
+fn asked() -> ParsedRequest {
+    ParsedRequest::new("GET", "/", b"")
 }
 
 fn with(extra: &[(&[u8], &[u8])]) -> Vec<u8> {
@@ -96,7 +96,7 @@ fn paths() -> Vec<Case> {
         match byte {
             0x21.. if byte != 0x7f => {
                 let target = String::from_utf8_lossy(&path).into_owned();
-                Case::either(what, sent, vec![Asked::new("GET", &target, b"")])
+                Case::either(what, sent, vec![ParsedRequest::new("GET", &target, b"")])
             }
             _ => Case::refused(what, sent),
         }
@@ -261,7 +261,7 @@ fn lengths() -> Vec<Case> {
         all.extend(fields.iter().map(|(name, value)| (*name, value.as_bytes())));
         let sent = opened(&[headers(1, &all, false), frame(kind::DATA, END_STREAM, 1, b"12345")]);
         let asked = match fields[0].1 == fields[1].1 {
-            true => vec![Asked::new("POST", "/", b"12345")],
+            true => vec![ParsedRequest::new("POST", "/", b"12345")],
             false => Vec::new(),
         };
         cases.push(Case::either(format!("HTTP/2 {fields:?}"), sent, asked));
@@ -304,7 +304,7 @@ fn trailers() -> Vec<Case> {
             frame(kind::DATA, 0, 1, b"abc"),
             headers(1, &[(name, value.as_bytes())], true),
         ]);
-        let asked = vec![Asked::new("POST", "/", b"abc")];
+        let asked = vec![ParsedRequest::new("POST", "/", b"abc")];
         cases.push(Case::either(format!("HTTP/2 trailer {name}: {value:?}"), sent, asked));
     }
     let twice =

@@ -20,7 +20,7 @@ const LONG: usize = 9000;
 
 /// State that all applications of a run share.
 #[derive(Default)]
-pub(crate) struct Shared {
+pub(crate) struct RunState {
     /// The requests by their letter, each with the number of its connection.
     pub(crate) requests: BTreeMap<u8, (usize, Request)>,
     /// Whether nothing in the case violates HTTP.
@@ -33,7 +33,7 @@ pub(crate) struct Shared {
     pub(crate) violations: RefCell<Vec<String>>,
 }
 
-impl Shared {
+impl RunState {
     pub(crate) fn violation(&self, what: String) {
         self.violations.borrow_mut().push(what);
     }
@@ -172,7 +172,7 @@ impl Application {
     }
 
     /// Reads and writes what is possible; whether anything moved.
-    pub(crate) fn pump(&mut self, shared: &Rc<Shared>) -> bool {
+    pub(crate) fn pump(&mut self, shared: &Rc<RunState>) -> bool {
         let mut moved = self.end.pump();
         if self.closes {
             if self.end.unsent() == 0 && !self.end.is_closed() {
@@ -212,7 +212,7 @@ impl Application {
     }
 
     /// Makes one step of an HTTP/1 connection; false if none was possible.
-    fn http1(&mut self, shared: &Rc<Shared>) -> bool {
+    fn http1(&mut self, shared: &Rc<RunState>) -> bool {
         let Spoken::Http1 { at, current } = &mut self.spoken else { return false };
         let inbox = &self.end.inbox;
         let Some(now) = current else {

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use super::application::{Received, Shared, fields};
+use super::application::{Received, RunState, fields};
 use super::case::{Answer, Ending, Method};
 use super::end::End;
 use super::frames::{END_STREAM, Message, Peer, frame, headers, kind};
@@ -20,12 +20,12 @@ pub(crate) struct Streams {
     peer: Peer,
     known: BTreeSet<u32>,
     checked: BTreeSet<u32>,
-    waiting: Vec<Waiting>,
+    waiting: Vec<PendingResponse>,
     sending: BTreeMap<u32, Sending>,
 }
 
 /// A response that is not due yet.
-struct Waiting {
+struct PendingResponse {
     stream: u32,
     letter: u8,
     method: Method,
@@ -78,7 +78,12 @@ impl Streams {
 
     /// Reads requests and sends responses. Returns whether anything was sent, and whether to close
     /// the connection.
-    pub(crate) fn pump(&mut self, end: &mut End, service: usize, shared: &Shared) -> (bool, bool) {
+    pub(crate) fn pump(
+        &mut self,
+        end: &mut End,
+        service: usize,
+        shared: &RunState,
+    ) -> (bool, bool) {
         if let Err(error) = self.peer.read(&end.inbox) {
             // The planes relay a client that stops within the preface as plain bytes, so any bytes
             // may arrive.
@@ -95,14 +100,14 @@ impl Streams {
         (!out.is_empty(), closes)
     }
 
-    fn note(&mut self, service: usize, shared: &Shared) {
+    fn note(&mut self, service: usize, shared: &RunState) {
         for (&stream, message) in &self.peer.streams {
             let Some(head) = message.heads.first() else { continue };
             let tag = head.iter().find(|(name, _)| name == b"x-tag");
             let letter = tag.and_then(|(_, value)| value.first().copied()).unwrap_or(b'?');
             if self.known.insert(stream) {
                 let (method, answer, _) = shared.saw(service, letter);
-                self.waiting.push(Waiting { stream, letter, method, answer, due: None });
+                self.waiting.push(PendingResponse { stream, letter, method, answer, due: None });
             }
             if message.is_complete && self.checked.insert(stream) {
                 let fields = message.heads.iter().flatten();
@@ -133,8 +138,8 @@ impl Streams {
         closes
     }
 
-    fn begin(&mut self, out: &mut Vec<u8>, waiting: Waiting) -> bool {
-        let Waiting { stream, letter, method, answer, .. } = waiting;
+    fn begin(&mut self, out: &mut Vec<u8>, waiting: PendingResponse) -> bool {
+        let PendingResponse { stream, letter, method, answer, .. } = waiting;
         let letter = letter.to_ascii_uppercase();
         if let Some((0, ending)) = answer.cut {
             return end(out, stream, ending, true);

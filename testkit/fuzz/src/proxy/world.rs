@@ -22,7 +22,7 @@ use tokio::sync::watch;
 use tokio::task::{spawn_local, yield_now};
 use tokio::time::advance;
 
-use super::application::{Application, Shared};
+use super::application::{Application, RunState};
 use super::case::{AnswerExtra, Case, Ending, Step};
 use super::client::Client;
 use super::config::{self, Dead, ENDPOINTS, PORT, Planes, SERVICES};
@@ -60,7 +60,7 @@ pub(crate) struct World {
     outbound: Rc<Outbound>,
     inbound: Rc<Inbound>,
     activity: Rc<Activity>,
-    pub(super) shared: Rc<Shared>,
+    pub(super) shared: Rc<RunState>,
     case: Case,
     to_inbound: Dialled,
     opened: Opened,
@@ -77,10 +77,10 @@ impl World {
         let (to_inbound, opened) = (Dialled::default(), Opened::default());
         dial(case, &to_inbound, &opened);
         let activity = Rc::new(Activity::default());
-        let mut shared = Shared {
+        let mut shared = RunState {
             is_clean: case.is_clean(),
             is_http: case.is_clean() || case.config.protocol != Protocol::Detect,
-            ..Shared::default()
+            ..RunState::default()
         };
         let mut letter = b'a';
         for (number, connection) in case.connections.iter().enumerate() {

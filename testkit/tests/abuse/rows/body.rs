@@ -1,6 +1,6 @@
 //! Invalid chunked framing.
 
-use super::{Fate, Row};
+use super::{RequiredOutcome, Row};
 
 /// Name, section, the valid beginning of the body, the fault.
 type Body = (&'static str, &'static str, &'static [u8], &'static [u8]);
@@ -77,6 +77,6 @@ fn broken(name: &'static str, section: &'static str, sound: &[u8], fault: &[u8])
         name,
         section,
         request,
-        fate: Fate::Broken { status: 400, sound: HEAD.len() + sound.len() },
+        fate: RequiredOutcome::Broken { status: 400, sound: HEAD.len() + sound.len() },
     }
 }

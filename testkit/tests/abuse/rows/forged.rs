@@ -3,7 +3,7 @@
 //! CGI turns both `-` and `_` of a name into `_` (RFC 3875 section 4.1.18), so both spellings are
 //! tested.
 
-use super::{Fate, Row};
+use super::{RequiredOutcome, Row};
 
 const SECTION: &str = "docs/guide/protocols.md";
 
@@ -29,6 +29,6 @@ pub(super) fn of_identities() -> Vec<Row> {
 fn without(name: &'static str, lines: &[u8]) -> Row {
     let request =
         |lines: &[u8]| [b"GET /row HTTP/1.1\r\nHost: a\r\n", lines, b"X: y\r\n\r\n"].concat();
-    let fate = Fate::Served { forwarded: request(b"") };
+    let fate = RequiredOutcome::Served { forwarded: request(b"") };
     Row { name, section: SECTION, request: request(lines), fate }
 }

@@ -5,11 +5,11 @@
 
 pub(super) mod served;
 
-use super::{Fate, Row};
-use crate::frames::{Field, Told, request};
+use super::{RequiredOutcome, Row};
+use crate::frames::{Field, StreamOutcome, request};
 
 /// A reset with PROTOCOL_ERROR (RFC 9113 section 7).
-const MALFORMED: Fate = Fate::Told(Told::Reset(1));
+const MALFORMED: RequiredOutcome = RequiredOutcome::OnStream(StreamOutcome::Reset(1));
 
 /// Name, section, the whole field section.
 type Section = (&'static str, &'static str, &'static [Field<'static>]);

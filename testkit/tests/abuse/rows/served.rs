@@ -1,7 +1,7 @@
 //! Valid requests that look harmful: each reaches the server as exactly one request, without the
 //! fields that end at a hop.
 
-use super::{Fate, Row};
+use super::{RequiredOutcome, Row};
 
 /// Name, section, the request, and the forwarded request if it differs.
 type Served = (&'static str, &'static str, &'static [u8], Option<&'static [u8]>);
@@ -181,7 +181,12 @@ const HOPS: &[Served] = &[
 pub(super) fn rows() -> Vec<Row> {
     let row = |(name, section, request, forwarded): Served| {
         let forwarded = forwarded.unwrap_or(request).to_vec();
-        Row { name, section, request: request.to_vec(), fate: Fate::Served { forwarded } }
+        Row {
+            name,
+            section,
+            request: request.to_vec(),
+            fate: RequiredOutcome::Served { forwarded },
+        }
     };
     [BODIES, TARGETS, HOPS].concat().into_iter().map(row).collect()
 }

@@ -184,7 +184,7 @@ fn location(outcome: &Value) -> Option<&str> {
 
 /// The outcome of a request.
 #[derive(Debug)]
-struct Sent {
+struct RequestOutcome {
     status: u64,
     served_by: String,
     leno_error: String,
@@ -192,7 +192,7 @@ struct Sent {
     body: String,
 }
 
-impl Sent {
+impl RequestOutcome {
     /// The part of the explanation that agrees with it: the index of a backend, or 0 for an outcome
     /// without one.
     fn part(&self, said: &Value) -> Option<usize> {
@@ -216,7 +216,7 @@ impl Sent {
     }
 }
 
-fn send(lab: &Lab, client: &str, request: &[&str]) -> Result<Sent> {
+fn send(lab: &Lab, client: &str, request: &[&str]) -> Result<RequestOutcome> {
     const FORMAT: &str =
         "\n%{http_code}\n%header{x-served-by}\n%header{leno-error}\n%header{location}";
     let (method, rest) = request.split_first().context("no method")?;
@@ -225,7 +225,13 @@ fn send(lab: &Lab, client: &str, request: &[&str]) -> Result<Sent> {
     let mut lines: Vec<&str> = text.split('\n').collect();
     let mut last = || lines.pop().unwrap_or_default().to_owned();
     let (location, leno_error, served_by, status) = (last(), last(), last(), last());
-    Ok(Sent { status: status.parse()?, served_by, leno_error, location, body: lines.join("\n") })
+    Ok(RequestOutcome {
+        status: status.parse()?,
+        served_by,
+        leno_error,
+        location,
+        body: lines.join("\n"),
+    })
 }
 
 /// `leno analyze` finds the same mistakes in a file and in the mesh that was started from it, and

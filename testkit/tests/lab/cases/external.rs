@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
 use leno_testkit::lab::{Capture, Lab, Options};
-use leno_testkit::resolver::{Resolver, Says};
+use leno_testkit::resolver::{DnsAnswer, Resolver};
 use leno_testkit::{binaries, command, wait};
 
 use super::{Case, alone};
@@ -162,7 +162,9 @@ fn comes(lab: &Lab, url: &str, expected: &str) -> Result<()> {
 fn what_has_a_name_outside_is_a_service_over_tls(capture: Capture) -> Result<()> {
     let files = tempfile::tempdir()?;
     let resolver = Resolver::start()?;
-    let at = |address: &str| -> Result<Says> { Ok(Says::Addresses(vec![address.parse()?], 1)) };
+    let at = |address: &str| -> Result<DnsAnswer> {
+        Ok(DnsAnswer::Addresses(vec![address.parse()?], 1))
+    };
     resolver.set(HOST, at(ADDRESS)?);
     resolver.set("flaky.pay.example", at(ADDRESS)?);
     resolver.set("inward.pay.example", at("127.0.0.1")?);
@@ -188,7 +190,7 @@ fn what_has_a_name_outside_is_a_service_over_tls(capture: Capture) -> Result<()>
     // resolver answers.
     resolver.set(HOST, at(Outside::SECOND)?);
     lab.explain(comes(&lab, "http://pay/", &format!("second {HOST} pay HTTP/1.1")))?;
-    resolver.set(HOST, Says::Failure);
+    resolver.set(HOST, DnsAnswer::Failure);
     lab.explain(wait::until("a name to be stale", LIMIT, || {
         let metrics = lab.metrics("client")?;
         Ok(metrics.contains("\nleno_names_stale 1\n").then_some(()))

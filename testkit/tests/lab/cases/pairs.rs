@@ -14,11 +14,11 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use leno_testkit::lab::{Capture, Lab, Options};
-use leno_testkit::resolver::{Resolver, Says};
+use leno_testkit::resolver::{DnsAnswer, Resolver};
 use leno_testkit::{binaries, command, netns};
 use serde_json::Value;
 
-use self::ask::{Got, ask, cause};
+use self::ask::{CallOutcome, ask, cause};
 use self::generated::{
     CLIENTS, CUT_HOST, Destination, Generated, HOST, OUTSIDE, OUTSIDE_GRPC, OUTSIDE_TCP, Scheme,
 };
@@ -55,7 +55,7 @@ fn pairs(capture: Capture, seed: u64) -> Result<()> {
     let _outside = outside(&machine, directory.path())?;
     let resolver = netns::inside(&netns::path(machine.name()), Resolver::start)?;
     for host in [HOST, CUT_HOST] {
-        resolver.set(host, Says::Addresses(vec![ADDRESS.parse()?], 60));
+        resolver.set(host, DnsAnswer::Addresses(vec![ADDRESS.parse()?], 60));
     }
     let generated = Generated::new(seed)?;
     let options = Options {
@@ -139,16 +139,16 @@ fn agrees(lab: &Lab, (namespace, client): (&str, &str), to: &Destination) -> Res
 #[derive(Debug)]
 enum Expected {
     /// This happens.
-    Is(Got),
+    Is(CallOutcome),
     /// Some server answers.
     AnyServer,
 }
 
 impl Expected {
-    fn allows(&self, got: &Got) -> bool {
+    fn allows(&self, got: &CallOutcome) -> bool {
         match self {
             Self::Is(this) => this == got,
-            Self::AnyServer => matches!(got, Got::Served(_)),
+            Self::AnyServer => matches!(got, CallOutcome::Served(_)),
         }
     }
 }
@@ -156,21 +156,24 @@ impl Expected {
 fn expected(said: &Value, scheme: Scheme) -> Result<Vec<Expected>> {
     let outcome = &said["outcome"];
     Ok(match outcome["kind"].as_str().context("no kind")? {
-        "outside" => vec![Expected::Is(Got::Served(OUTSIDE.to_owned()))],
+        "outside" => vec![Expected::Is(CallOutcome::Served(OUTSIDE.to_owned()))],
         "unmeshed" => vec![Expected::AnyServer],
         "forwarded" | "relayed" => {
             let backends = said["backends"].as_array().context("no backends")?;
             let taken = backends.iter().filter(|one| one["share"].as_f64() > Some(0.0));
-            taken.map(|one| Expected::Is(Got::Served(server_of(one)))).collect()
+            taken.map(|one| Expected::Is(CallOutcome::Served(server_of(one)))).collect()
         }
         _ => vec![Expected::Is(match (outcome["status"].as_u64(), scheme) {
-            (None, _) | (_, Scheme::Https | Scheme::Tcp) => Got::Nothing,
+            (None, _) | (_, Scheme::Https | Scheme::Tcp) => CallOutcome::Nothing,
             (Some(status), scheme) => {
                 let status = match scheme {
                     Scheme::Grpc => grpc_status(status).to_owned(),
                     _ => status.to_string(),
                 };
-                Got::Answered(status, cause(outcome["leno_error"].as_str().unwrap_or_default()))
+                CallOutcome::Answered(
+                    status,
+                    cause(outcome["leno_error"].as_str().unwrap_or_default()),
+                )
             }
         })],
     })

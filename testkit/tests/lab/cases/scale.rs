@@ -62,7 +62,7 @@ fn documents(services: usize) -> Result<String> {
 
 /// The resources that proxies hold.
 #[derive(Debug)]
-struct Held {
+struct ProxyResources {
     /// Resources of the client's proxy; the client has called some of the services.
     client: f64,
     /// Resources of a proxy in the services' namespace, whose workload has called none.
@@ -78,7 +78,7 @@ fn resources(lab: &Lab, who: &str) -> Result<f64> {
     Ok(held.with_context(|| metrics.clone())?.parse()?)
 }
 
-fn held(capture: Capture, services: usize) -> Result<Held> {
+fn held(capture: Capture, services: usize) -> Result<ProxyResources> {
     let lab = Lab::start(&Options::new(capture), &documents(services)?, |_| Ok(()))?;
     for service in 0..USED {
         for route in 0..ROUTES {
@@ -92,7 +92,7 @@ fn held(capture: Capture, services: usize) -> Result<Held> {
     let memory = lab.usage(Piece::Proxy("client-0"))?.anonymous_kib;
     let (client, neighbour) = (resources(&lab, "client")?, resources(&lab, "web")?);
     lab.end()?;
-    Ok(Held { client, neighbour, memory })
+    Ok(ProxyResources { client, neighbour, memory })
 }
 
 fn a_proxy_holds_what_its_workload_uses(capture: Capture) -> Result<()> {

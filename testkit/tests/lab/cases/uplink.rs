@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow, ensure};
 use leno_testkit::lab::{Capture, Lab, Options, Piece};
-use leno_testkit::resolver::{Resolver, Says};
+use leno_testkit::resolver::{DnsAnswer, Resolver};
 use leno_testkit::{binaries, command, netns, wait};
 use nix::sys::signal::Signal;
 
@@ -64,7 +64,7 @@ impl World {
         let mut outside = Outside::of(&machine)?;
         outside.start(&["leno-peer", "http", "--listen", "0.0.0.0:80", "--name", "outside"])?;
         let resolver = netns::inside(&netns::path(machine.name()), Resolver::start)?;
-        resolver.set(HOST, Says::Addresses(vec![Outside::FAR.parse()?], 1));
+        resolver.set(HOST, DnsAnswer::Addresses(vec![Outside::FAR.parse()?], 1));
         // The value that the kernel sets when forwarding is disabled.
         machine.says(&["sh", "-c", &format!("echo 0 > {REDIRECTS}")])?;
         Ok(World { outside, machine, resolver })

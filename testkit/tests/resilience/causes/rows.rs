@@ -3,7 +3,7 @@
 use leno_testkit::peer::Act;
 
 use super::{Behind, Row};
-use crate::http2::Does;
+use crate::http2::ServerBehaviour;
 use crate::world::Script;
 
 /// A valid request that may be retried.
@@ -94,7 +94,7 @@ pub(super) const REQUESTS: &[Row] = &[
     Row {
         cause: "refused-stream",
         protocol: "http2",
-        behind: Behind::Streams(|_, _| Does::Refuse),
+        behind: Behind::Streams(|_, _| ServerBehaviour::Refuse),
         said: STREAM,
         status: None,
         ..ROW
@@ -102,7 +102,7 @@ pub(super) const REQUESTS: &[Row] = &[
     Row {
         cause: "cut-off",
         protocol: "http2",
-        behind: Behind::Streams(|_, _| Does::CutOff),
+        behind: Behind::Streams(|_, _| ServerBehaviour::CutOff),
         said: STREAM,
         status: None,
         ..ROW

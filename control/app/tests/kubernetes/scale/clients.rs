@@ -10,7 +10,7 @@ use leno_testkit_api::{Bed, until};
 use tokio::sync::watch;
 
 use super::figures::Figures;
-use super::mesh::{Mesh, Place, Size, account};
+use super::mesh::{Mesh, PodSlot, Size, account};
 use super::phases::PATIENCE;
 use super::stub::{Decoded, Received, StubProxy};
 use crate::machine::Random;
@@ -26,7 +26,7 @@ const AT_ONCE: usize = 16;
 
 /// One proxy with its subscriptions; it ends with this.
 pub(crate) struct Client {
-    pub(crate) place: Place,
+    pub(crate) place: PodSlot,
     proxy: StubProxy,
     followed: Vec<(usize, watch::Receiver<Received>)>,
 }
@@ -73,7 +73,7 @@ impl Clients {
     }
 
     /// Starts the proxy of a place's pod, and waits until its questions are answered.
-    pub(crate) async fn connect(&self, bed: &Bed, mesh: &Mesh, place: Place) -> Client {
+    pub(crate) async fn connect(&self, bed: &Bed, mesh: &Mesh, place: PodSlot) -> Client {
         let instance = mesh.instance(place);
         let account = account(place.service);
         let of = (&*instance.namespace, &*account);
@@ -150,25 +150,25 @@ fn addresses(now: &Received) -> std::collections::BTreeSet<IpAddr> {
 
 /// The pods that have a proxy, of the first half of each service: a few of the wide service, a few of others of its
 /// namespace, and most of the other services.
-fn places(size: Size) -> Vec<Place> {
+fn places(size: Size) -> Vec<PodSlot> {
     let others = size.services - size.gathered - 1;
     let (mut wide, mut near, mut far) = (0, 0, 0);
     let place = |number: usize| match (number % WIDE_PROXIES, number / WIDE_PROXIES % 2) {
         (0, 0) => {
             wide += 1;
-            Place { service: 0, pod: wide - 1 }
+            PodSlot { service: 0, pod: wide - 1 }
         }
         (0, _) => {
             near += 1;
-            Place { service: 1 + (near - 1) % size.gathered, pod: (near - 1) / size.gathered }
+            PodSlot { service: 1 + (near - 1) % size.gathered, pod: (near - 1) / size.gathered }
         }
         _ => {
             far += 1;
-            Place { service: size.gathered + 1 + (far - 1) % others, pod: (far - 1) / others }
+            PodSlot { service: size.gathered + 1 + (far - 1) % others, pod: (far - 1) / others }
         }
     };
-    let places: Vec<Place> = (0..size.proxies).map(place).collect();
-    let fits = |place: &Place| place.pod < size.pods(place.service) / 2;
+    let places: Vec<PodSlot> = (0..size.proxies).map(place).collect();
+    let fits = |place: &PodSlot| place.pod < size.pods(place.service) / 2;
     assert!(places.iter().all(fits), "the mesh is too small for so many proxies");
     places
 }

@@ -37,7 +37,7 @@ pub(crate) struct Size {
 
 /// A pod's place in the mesh: its service, and its number in it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(crate) struct Place {
+pub(crate) struct PodSlot {
     pub(crate) service: usize,
     pub(crate) pod: usize,
 }
@@ -105,7 +105,7 @@ impl Mesh {
             "metadata": {"name": account(service)}});
         bed.create(self.placed(service, made)).await;
         for pod in 0..self.size.pods(service) {
-            self.make_pod(bed, Place { service, pod }).await;
+            self.make_pod(bed, PodSlot { service, pod }).await;
         }
         let made = self.placed(service, objects::service(&account(service), 80));
         let made = bed.create(made).await;
@@ -122,7 +122,7 @@ impl Mesh {
     }
 
     /// Makes the pod of a place, and has it run.
-    pub(crate) async fn make_pod(&self, bed: &Bed, place: Place) {
+    pub(crate) async fn make_pod(&self, bed: &Bed, place: PodSlot) {
         let (name, address) = (self.instance(place).name, self.address(place).to_string());
         let mut pod = self.placed(place.service, objects::pod(&name, &address));
         pod["spec"]["serviceAccountName"] = json!(account(place.service));
@@ -136,25 +136,25 @@ impl Mesh {
 
     /// Lets another pod have a place: its number is another, and its name and address are, too. Its service still lists
     /// the one before.
-    pub(crate) fn replace(&self, place: Place) {
+    pub(crate) fn replace(&self, place: PodSlot) {
         self.pods.lock().unwrap()[place.service][place.pod].generation += 1;
     }
 
     /// Takes the endpoint of a pod out of its service, or back. Whether it is in then.
-    pub(crate) fn flip(&self, place: Place) -> bool {
+    pub(crate) fn flip(&self, place: PodSlot) -> bool {
         let pod = &mut self.pods.lock().unwrap()[place.service][place.pod];
         pod.is_out = !pod.is_out;
         !pod.is_out
     }
 
     /// Writes the slice of a place as it should be.
-    pub(crate) async fn write_slice(&self, bed: &Bed, place: Place) {
+    pub(crate) async fn write_slice(&self, bed: &Bed, place: PodSlot) {
         let _turn = self.turns[place.service].lock().await;
         let slice = self.slice(place.service, place.pod / SLICE);
         bed.merge(slice.clone(), json!({"endpoints": slice["endpoints"]})).await;
     }
 
-    pub(crate) fn instance(&self, place: Place) -> InstanceName {
+    pub(crate) fn instance(&self, place: PodSlot) -> InstanceName {
         let generation = self.pod(place).generation;
         let name = match generation {
             0 => format!("{}-{}", account(place.service), place.pod),
@@ -164,7 +164,7 @@ impl Mesh {
     }
 
     /// Each pod has had an address of its own.
-    pub(crate) fn address(&self, place: Place) -> IpAddr {
+    pub(crate) fn address(&self, place: PodSlot) -> IpAddr {
         let number = match place.service {
             0 => self.size.services * PODS + place.pod,
             service => service * PODS + place.pod,
@@ -174,13 +174,13 @@ impl Mesh {
 
     /// The addresses that a service should have.
     pub(crate) fn addresses(&self, service: usize) -> BTreeSet<IpAddr> {
-        let places = (0..self.size.pods(service)).map(|pod| Place { service, pod });
+        let places = (0..self.size.pods(service)).map(|pod| PodSlot { service, pod });
         let inside = places.filter(|place| !self.pod(*place).is_out);
         inside.map(|place| self.address(place)).collect()
     }
 
     /// The endpoint of a pod, as its slice lists it.
-    pub(crate) fn endpoint(&self, place: Place) -> Value {
+    pub(crate) fn endpoint(&self, place: PodSlot) -> Value {
         let target = json!({"kind": "Pod", "name": *self.instance(place).name,
             "namespace": self.size.namespace(place.service)});
         json!({"addresses": [self.address(place).to_string()], "conditions": {"ready": true},
@@ -191,7 +191,7 @@ impl Mesh {
         let mut object = objects::slice(&account(service), &[]);
         object["metadata"]["name"] = json!(format!("{}-{slice}", account(service)));
         let pods = slice * SLICE..self.size.pods(service).min((slice + 1) * SLICE);
-        let places = pods.map(|pod| Place { service, pod });
+        let places = pods.map(|pod| PodSlot { service, pod });
         let inside = places.filter(|place| !self.pod(*place).is_out);
         object["endpoints"] = inside.map(|place| self.endpoint(place)).collect();
         self.placed(service, object)
@@ -202,7 +202,7 @@ impl Mesh {
         object
     }
 
-    fn pod(&self, place: Place) -> Pod {
+    fn pod(&self, place: PodSlot) -> Pod {
         self.pods.lock().unwrap()[place.service][place.pod]
     }
 }

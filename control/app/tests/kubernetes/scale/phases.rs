@@ -13,7 +13,7 @@ use tokio::time::{MissedTickBehavior, interval};
 use super::clients::Clients;
 use super::delays::Delays;
 use super::figures::Figures;
-use super::mesh::{Mesh, Place};
+use super::mesh::{Mesh, PodSlot};
 use super::stub::Received;
 use crate::machine::{Random, cpu};
 use crate::outages::whole_reads;
@@ -63,7 +63,7 @@ pub(crate) async fn changes(
     let spent = |name: &str| after[name] - before[name];
     figures.count("streams woken", spent("wakeups_total"), None);
     figures.count("encodings made", spent("encodings_total"), None);
-    let endpoint = mesh.endpoint(Place { service: 1, pod: 0 }).to_string().len() as u64;
+    let endpoint = mesh.endpoint(PodSlot { service: 1, pod: 0 }).to_string().len() as u64;
     figures.count("bytes of an endpoint, as JSON", endpoint, None);
     let of_one = spent("sent_bytes_total") / deliveries.max(1);
     figures.count("bytes sent a delivery", of_one, Some(3 * endpoint));
@@ -106,7 +106,7 @@ async fn flip_all(
                 // The first half has proxies, which stay.
                 let half = size.pods(service) / 2;
                 let nth = flips.entry(service).or_default();
-                let place = Place { service, pod: half + *nth % half };
+                let place = PodSlot { service, pod: half + *nth % half };
                 *nth += 1;
                 let (address, is_in) = (mesh.address(place), mesh.flip(place));
                 for receiver in subscribers.get(&service).into_iter().flatten() {
@@ -202,7 +202,7 @@ pub(crate) async fn outage(
     until("all is followed again", async || (replica.metric(stale).await == 0.0).then_some(()))
         .await;
     figures.time("outage: until all is followed", begin.elapsed(), None);
-    let place = Place { service: 0, pod: mesh.size.pods(0) / 2 };
+    let place = PodSlot { service: 0, pod: mesh.size.pods(0) / 2 };
     mesh.flip(place);
     mesh.write_slice(bed, place).await;
     clients.are_right(mesh).await;

@@ -1,7 +1,7 @@
 //! Valid HTTP/2 requests that look harmful to an HTTP/1 server: each reaches the server as exactly
 //! one request. They come from another proxy, whose client has sent HTTP/1.
 
-use super::{Fate, Field, GET, POST, Row, head};
+use super::{Field, GET, POST, RequiredOutcome, Row, head};
 use crate::frames::request;
 
 /// Name, section, the field section, body, trailers, and the forwarded HTTP/1 request.
@@ -132,7 +132,7 @@ const BODIES: &[Served] = &[
 /// All rows; `carried` is added to the fields of every request.
 pub(in super::super) fn rows(carried: &[Field<'_>]) -> Vec<Row> {
     let row = |(name, section, head, body, trailers, forwarded): &Served| {
-        let fate = Fate::Served { forwarded: forwarded.to_vec() };
+        let fate = RequiredOutcome::Served { forwarded: forwarded.to_vec() };
         let head = [head.concat().as_slice(), carried].concat();
         Row { name, section, request: request(&head, *body, trailers), fate }
     };
@@ -143,7 +143,9 @@ pub(in super::super) fn rows(carried: &[Field<'_>]) -> Vec<Row> {
         name: "h2: CONNECT",
         section: "RFC 9110 9.3.6",
         request: request(&[connect, carried].concat(), None, &[]),
-        fate: Fate::Served { forwarded: b"CONNECT a:22 HTTP/1.1\r\nhost: a:22\r\n\r\n".to_vec() },
+        fate: RequiredOutcome::Served {
+            forwarded: b"CONNECT a:22 HTTP/1.1\r\nhost: a:22\r\n\r\n".to_vec(),
+        },
     });
     rows
 }

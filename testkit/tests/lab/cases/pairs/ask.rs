@@ -12,7 +12,7 @@ const NAME: usize = 7;
 
 /// What a client got.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum Got {
+pub(super) enum CallOutcome {
     /// An answer of the server of this name.
     Served(String),
     /// An answer of a proxy: the status (of HTTP, or the name of gRPC's) and the cause.
@@ -22,7 +22,7 @@ pub(super) enum Got {
 }
 
 /// Calls a destination.
-pub(super) fn ask(lab: &Lab, who: &str, to: &Destination) -> Result<Got> {
+pub(super) fn ask(lab: &Lab, who: &str, to: &Destination) -> Result<CallOutcome> {
     let (host, port) = (to.host(), to.port);
     match to.scheme {
         Scheme::Http => web(lab, who, &["-s"], &format!("http://{host}:{port}/")),
@@ -33,47 +33,49 @@ pub(super) fn ask(lab: &Lab, who: &str, to: &Destination) -> Result<Got> {
     }
 }
 
-fn web(lab: &Lab, who: &str, options: &[&str], url: &str) -> Result<Got> {
+fn web(lab: &Lab, who: &str, options: &[&str], url: &str) -> Result<CallOutcome> {
     const FORMAT: &str = "%{http_code} %header{x-served-by} %header{leno-error}";
     let curl = ["-m", "20", "-o", "/dev/null", "-w", FORMAT, url];
     let output = lab.exec(who, &[&["curl"], options, &curl].concat())?;
     let text = String::from_utf8_lossy(&output.stdout).into_owned();
     let (status, server, error) = parts(&text);
     Ok(match (&*status, &*server) {
-        ("000", _) => Got::Nothing,
-        (_, "") => Got::Answered(status, cause(&error)),
-        _ => Got::Served(server),
+        ("000", _) => CallOutcome::Nothing,
+        (_, "") => CallOutcome::Answered(status, cause(&error)),
+        _ => CallOutcome::Served(server),
     })
 }
 
-fn call(lab: &Lab, who: &str, host: &str, port: u16) -> Result<Got> {
+fn call(lab: &Lab, who: &str, host: &str, port: u16) -> Result<CallOutcome> {
     let peer = peer()?;
     let output = lab.exec(who, &[&peer, "one", host, &port.to_string(), "/t.Peer/Echo"])?;
     if !output.status.success() {
-        return Ok(Got::Nothing);
+        return Ok(CallOutcome::Nothing);
     }
     let text = String::from_utf8_lossy(&output.stdout).into_owned();
     let (code, server, error) = parts(&text);
     Ok(match (&*server, &*error) {
         // Without a header of the mesh: the client's own error, of a connection that ended.
-        ("-", "-") => Got::Nothing,
-        ("-", _) => Got::Answered(code, cause(&error)),
-        _ => Got::Served(server),
+        ("-", "-") => CallOutcome::Nothing,
+        ("-", _) => CallOutcome::Answered(code, cause(&error)),
+        _ => CallOutcome::Served(server),
     })
 }
 
-fn greeted(lab: &Lab, who: &str, address: &str) -> Result<Got> {
+fn greeted(lab: &Lab, who: &str, address: &str) -> Result<CallOutcome> {
     // It fails if no connection comes about.
-    let Ok(said) = lab.talk(who, address, &[Step::Read(NAME)]) else { return Ok(Got::Nothing) };
+    let Ok(said) = lab.talk(who, address, &[Step::Read(NAME)]) else {
+        return Ok(CallOutcome::Nothing);
+    };
     let text = said.events.iter().find_map(|event| match event {
         Event::Bytes { text, .. } => Some(text.as_str()).filter(|text| text.len() == NAME),
         _ => None,
     });
-    let Some(text) = text else { return Ok(Got::Nothing) };
+    let Some(text) = text else { return Ok(CallOutcome::Nothing) };
     let names = MODES.iter().map(|(mode, _)| format!("tcp-{mode}"));
     let mut names = names.chain([OUTSIDE.to_owned()]);
     let name = names.find(|name| name.starts_with(text));
-    name.map(Got::Served).with_context(|| format!("no server is called {text:?}"))
+    name.map(CallOutcome::Served).with_context(|| format!("no server is called {text:?}"))
 }
 
 /// Three words, the last of which may have spaces.

@@ -21,9 +21,9 @@ use crate::record;
 use crate::root::Root;
 
 /// What a process enters between fork and exec. Everything is prepared beforehand, so that
-/// [`Enclosure::enter`] makes system calls and nothing else: no allocation, no lock.
+/// [`Isolation::enter`] makes system calls and nothing else: no allocation, no lock.
 #[derive(Debug)]
-pub struct Enclosure {
+pub struct Isolation {
     cgroups: Vec<File>,
     netns: File,
     root: Option<Root>,
@@ -47,7 +47,7 @@ struct Mount {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Tether(Pid);
 
-impl Enclosure {
+impl Isolation {
     /// Prepares to enter `cgroup` and `netns`; `files` are laid over the system's own: from, onto.
     ///
     /// # Errors

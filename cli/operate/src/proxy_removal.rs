@@ -50,7 +50,7 @@ const AT_ONCE: usize = 32;
 const TRIES: usize = 5;
 
 /// The pods of a cluster that have a proxy, on their way out of the mesh.
-pub(crate) struct Leaving<'a> {
+pub(crate) struct ProxyRemoval<'a> {
     client: &'a Client,
     /// The control plane's namespace.
     namespace: &'a str,
@@ -65,7 +65,7 @@ pub(crate) struct Leaving<'a> {
     untold: BTreeSet<PodName>,
 }
 
-impl<'a> Leaving<'a> {
+impl<'a> ProxyRemoval<'a> {
     pub(crate) fn new(client: &'a Client, namespace: &'a str) -> Self {
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         Self {

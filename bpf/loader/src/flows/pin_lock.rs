@@ -17,20 +17,20 @@ const PAUSE: Duration = Duration::from_millis(2);
 
 /// The right to change the programs and tables below a directory of pins, until it is dropped.
 #[derive(Debug)]
-pub struct Turn {
+pub struct PinLock {
     _lock: Flock<File>,
 }
 
 /// Waits for the right to change what is pinned in `directory`. The lock is on the directory above it, which all
 /// owners share: the one on `directory` itself is held by a follower of events for as long as it lives.
-pub(super) fn take(directory: &Path) -> Result<Turn, Error> {
+pub(super) fn take(directory: &Path) -> Result<PinLock, Error> {
     let action = "wait for another process that changes the flow programs";
     let above = directory.parent().unwrap_or(directory);
     let mut file = File::open(above).map_err(Error::io(action))?;
     let deadline = Instant::now() + LIMIT;
     loop {
         match Flock::lock(file, FlockArg::LockExclusiveNonblock) {
-            Ok(lock) => return Ok(Turn { _lock: lock }),
+            Ok(lock) => return Ok(PinLock { _lock: lock }),
             Err((back, Errno::EWOULDBLOCK)) if Instant::now() < deadline => file = back,
             Err((_, errno)) => return Err(Error::io(action)(errno.into())),
         }

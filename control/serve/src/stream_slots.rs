@@ -20,18 +20,18 @@ const OF_INSTANCE: usize = 4;
 
 /// The streams of one service that are open.
 #[derive(Clone, Debug)]
-pub(crate) struct StreamPlaces {
+pub(crate) struct StreamSlots {
     identities: Shares<Identity>,
     instances: Shares<InstanceName>,
 }
 
-impl Default for StreamPlaces {
+impl Default for StreamSlots {
     fn default() -> Self {
         Self::new(MAX_STREAMS)
     }
 }
 
-impl StreamPlaces {
+impl StreamSlots {
     fn new(total: usize) -> Self {
         // The bound of all streams is that of identities.
         Self {
@@ -93,7 +93,7 @@ mod tests {
     /// Held places: a tenant opens as many streams as it can.
     #[tokio::test]
     async fn an_identity_that_holds_all_streams_loses_its_oldest_to_another() {
-        let places = StreamPlaces::new(4);
+        let places = StreamSlots::new(4);
         let take = |account| places.admit(Some(&peer(account)), "streams").map(|(_, place)| place);
         let mut held: Vec<_> = (0..4).map(|_| take("greedy").unwrap()).collect();
         assert!(take("greedy").is_err(), "as many as there are");
@@ -104,7 +104,7 @@ mod tests {
 
     #[test]
     fn an_instance_has_the_streams_of_one_proxy() {
-        let places = StreamPlaces::default();
+        let places = StreamSlots::default();
         let [web, other]: [InstanceName; 2] =
             ["shop/web-0", "shop/web-1"].map(|name| name.parse().unwrap());
         let mut held: Vec<_> = (0..4).map(|_| places.of_instance(&web).unwrap()).collect();

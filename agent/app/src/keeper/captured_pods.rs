@@ -15,7 +15,7 @@ const BRIEFLY: Duration = Duration::from_millis(50);
 
 /// A captured pod, as the admin server shows it.
 #[derive(Clone, Debug)]
-pub(crate) struct Held {
+pub(crate) struct CapturedPod {
     pub(crate) namespace: String,
     pub(crate) name: String,
     pub(crate) backend: Backend,
@@ -60,10 +60,10 @@ impl Keeper {
     }
 
     /// The captured pods by uid; the value is `None` while another thread works on the pod.
-    pub(crate) fn held(&self) -> HashMap<String, Option<Held>> {
+    pub(crate) fn held(&self) -> HashMap<String, Option<CapturedPod>> {
         let held = |uid: String, place: &CaptureSlot| {
             let kept = place.0.as_ref()?;
-            let held = Held {
+            let held = CapturedPod {
                 namespace: kept.record.namespace.clone(),
                 name: kept.record.name.clone(),
                 backend: kept.captured.backend(),
