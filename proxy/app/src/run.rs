@@ -119,6 +119,9 @@ async fn start(setup: &Setup, state: &State) -> anyhow::Result<()> {
 }
 
 /// Serves on until nothing is in progress, the bound is reached, or it is to end a second time.
+///
+/// Connections are accepted until nothing is in progress, for half of the time at most: clients that do not know yet that
+/// the proxy ends are served. Then the listeners close, so that no client is cut who has come last.
 async fn drain(setup: &Setup, state: &State, ends: &mut Ends) {
     state.draining.set(true);
     let workers = state.workers.borrow().clone();
@@ -127,20 +130,20 @@ async fn drain(setup: &Setup, state: &State, ends: &mut Ends) {
     }
     let began = Instant::now();
     let done = async {
-        loop {
-            tokio::time::sleep(DRAIN_LOOK).await;
-            let left = state.load().await;
-            let waited = began.elapsed();
-            if left.busy == 0 && waited >= drain_min(left.connections) {
-                return;
-            }
-            if waited >= setup.drain_timeout {
-                tracing::warn!(
-                    busy = left.busy,
-                    "drained for as long as allowed: cutting the rest"
-                );
-                return;
-            }
+        let half = setup.drain_timeout.checked_div(2).unwrap_or_default();
+        until_idle(state, (began, DRAIN_MIN), (began, half)).await;
+        let mut closing = Vec::new();
+        for worker in &workers {
+            closing.extend(worker.close().await);
+        }
+        for closed in closing {
+            // A worker that has ended accepts nothing, too.
+            let _ended = closed.await;
+        }
+        let busy =
+            until_idle(state, (Instant::now(), Duration::ZERO), (began, setup.drain_timeout)).await;
+        if busy > 0 {
+            tracing::warn!(busy, "drained for as long as allowed: cutting the rest");
         }
     };
     tokio::select! {
@@ -149,10 +152,23 @@ async fn drain(setup: &Setup, state: &State, ends: &mut Ends) {
     }
 }
 
-/// How long a draining proxy goes on at least. Idle clients of HTTP/1 are closed at the end of their
-/// grace, and may send a request until then.
-fn drain_min(connections: usize) -> Duration {
-    if connections > 0 { IDLE_GRACE.saturating_add(DRAIN_MIN) } else { DRAIN_MIN }
+/// Waits until nothing is in progress, at least for `least`. Idle clients of HTTP/1 are closed at the end of their grace,
+/// and may send a request until then, so that as long is waited where there are some. Returns what is still in progress after
+/// the longest wait since the drain `began`.
+async fn until_idle(
+    state: &State,
+    (since, least): (Instant, Duration),
+    (began, longest): (Instant, Duration),
+) -> usize {
+    loop {
+        tokio::time::sleep(DRAIN_LOOK).await;
+        let left = state.load().await;
+        let grace = if left.connections > 0 { IDLE_GRACE } else { Duration::ZERO };
+        let idle = left.busy == 0 && since.elapsed() >= least.saturating_add(grace);
+        if idle || began.elapsed() >= longest {
+            return left.busy;
+        }
+    }
 }
 
 /// What asks a proxy to end: once to drain, and once more to end at once.

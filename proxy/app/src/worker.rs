@@ -1,6 +1,6 @@
 //! One worker: a thread with its own runtime, listeners, pools and counters.
 
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
 use std::io;
 use std::net::SocketAddr;
 use std::rc::Rc;
@@ -28,7 +28,7 @@ use leno_types::mesh::ServerPolicy;
 use tokio::net::TcpStream;
 use tokio::runtime::{Builder, LocalOptions};
 use tokio::sync::{mpsc, oneshot, watch};
-use tokio::task::spawn_local;
+use tokio::task::{JoinHandle, spawn_local};
 
 use crate::services::OfOutbound;
 use crate::setup::Handed;
@@ -81,6 +81,8 @@ pub(crate) enum Command {
     Load(oneshot::Sender<Load>),
     /// Finish: close HTTP connections after their next response, or the streams that they have.
     Drain,
+    /// Close the listeners. Connections that clients have begun are served; answered when there are no more of them.
+    Close(oneshot::Sender<()>),
 }
 
 /// What a worker has in progress.
@@ -138,6 +140,13 @@ impl Worker {
         // A worker that has ended has nothing left to drain.
         let _ended = self.commands.send(Command::Drain).await;
     }
+
+    /// Has it accept no more connections; what is returned is ready once that is so. `None`: it has ended.
+    pub(crate) async fn close(&self) -> Option<oneshot::Receiver<()>> {
+        let (answer, closed) = oneshot::channel();
+        self.commands.send(Command::Close(answer)).await.ok()?;
+        Some(closed)
+    }
 }
 
 fn run(
@@ -159,6 +168,9 @@ fn run(
     runtime.block_on(serve(plan, commands, listening));
 }
 
+/// The client of an accepted connection, and the address that it was accepted at.
+type Accepted = (SocketAddr, SocketAddr);
+
 /// The state of a worker's thread.
 struct Planes {
     outbound: Outbound,
@@ -167,6 +179,10 @@ struct Planes {
     activity: Rc<Activity>,
     admission: Rc<Admission>,
     standing: Standing,
+    /// The tasks that accept connections. They end once `open` is false.
+    accepting: RefCell<Vec<JoinHandle<()>>>,
+    /// Whether connections are accepted.
+    open: watch::Sender<bool>,
     /// Panics of this thread that are counted in the registry.
     panics: Cell<u64>,
     /// Answers of this thread that were not read and are counted in the registry.
@@ -196,10 +212,10 @@ async fn serve(
     let planes = Rc::new(Planes::new(plan));
     planes.follow(policy.borrow_and_update().as_deref());
     for listener in outbound {
-        spawn_local(accept_outbound(listener, Rc::clone(&planes)));
+        planes.accept(listener, Planes::serve_outbound);
     }
     for listener in inbound {
-        spawn_local(accept_inbound(listener, Rc::clone(&planes)));
+        planes.accept(listener, Planes::serve_inbound);
     }
     // As above.
     let _ending = listening.send(Ok(addresses));
@@ -298,6 +314,8 @@ impl Planes {
             activity,
             admission,
             standing,
+            accepting: RefCell::default(),
+            open: watch::Sender::new(true),
             panics: Cell::new(0),
             unread_answers: Cell::new(0),
         }
@@ -332,7 +350,42 @@ impl Planes {
                 let _given_up = answer.send(Load { busy, connections, charged, http2 });
             }
             Command::Drain => self.activity.drain(),
+            Command::Close(answer) => {
+                self.open.send_replace(false);
+                let accepting = self.accepting.take();
+                spawn_local(async move {
+                    for task in accepting {
+                        // One that has panicked accepts nothing, too.
+                        let _ended = task.await;
+                    }
+                    // The control thread may end without waiting.
+                    let _ending = answer.send(());
+                });
+            }
         }
+    }
+
+    /// Has a task accept the connections of a listener until the worker closes.
+    fn accept(
+        self: &Rc<Self>,
+        listener: Listener,
+        serve: impl Fn(&Rc<Self>, TcpStream, Accepted) + 'static,
+    ) {
+        let (planes, mut open) = (Rc::clone(self), self.open.subscribe());
+        let task = spawn_local(async move {
+            let address = listener.address();
+            loop {
+                tokio::select! {
+                    accepted = listener.accept() => match accepted {
+                        Ok((stream, client)) => serve(&planes, stream, (client, address)),
+                        Err(error) => tracing::error!(%error, %address, "accepting"),
+                    },
+                    _closing = open.changed() => break,
+                }
+            }
+            listener.close(|stream, client| serve(&planes, stream, (client, address))).await;
+        });
+        self.accepting.borrow_mut().push(task);
     }
 
     fn sweep(&self) {
@@ -357,7 +410,7 @@ impl Planes {
     }
 
     /// Serves a connection of the workload itself.
-    fn serve_outbound(self: &Rc<Self>, mut stream: TcpStream, listener: SocketAddr) {
+    fn serve_outbound(self: &Rc<Self>, mut stream: TcpStream, (_, listener): Accepted) {
         let Some(charge) = self.charge(&mut stream, Counter::OutboundMemoryBudget) else { return };
         let Ok(admitted) = self.admission.outbound() else {
             self.registry.count(Counter::OutboundConnectionLimit);
@@ -373,12 +426,7 @@ impl Planes {
 
     /// Serves a connection to the workload. While nothing is known of the client, the task can be ended
     /// for another connection's sake.
-    fn serve_inbound(
-        self: &Rc<Self>,
-        mut stream: TcpStream,
-        client: SocketAddr,
-        listener: SocketAddr,
-    ) {
+    fn serve_inbound(self: &Rc<Self>, mut stream: TcpStream, (client, listener): Accepted) {
         let Some(charge) = self.charge(&mut stream, Counter::InboundMemoryBudget) else { return };
         let (admitted, has_evicted) = self.admission.inbound(client.ip());
         if has_evicted {
@@ -391,26 +439,6 @@ impl Planes {
         });
         if let Some(number) = number {
             self.admission.attach(number, task.abort_handle());
-        }
-    }
-}
-
-async fn accept_outbound(listener: Listener, planes: Rc<Planes>) {
-    let address = listener.address();
-    loop {
-        match listener.accept().await {
-            Ok((stream, _)) => planes.serve_outbound(stream, address),
-            Err(error) => tracing::error!(%error, %address, "accepting"),
-        }
-    }
-}
-
-async fn accept_inbound(listener: Listener, planes: Rc<Planes>) {
-    let address = listener.address();
-    loop {
-        match listener.accept().await {
-            Ok((stream, client)) => planes.serve_inbound(stream, client, address),
-            Err(error) => tracing::error!(%error, %address, "accepting"),
         }
     }
 }

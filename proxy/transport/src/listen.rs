@@ -5,8 +5,9 @@ use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
 use std::time::Duration;
 
-use socket2::{Domain, Protocol, Socket, Type};
+use socket2::{Domain, Protocol, SockFilter, SockRef, Socket, Type};
 use tokio::net::{TcpListener, TcpStream};
+use tokio::time::{Instant, timeout_at};
 
 use crate::liveness::PROBING;
 
@@ -24,6 +25,15 @@ const FIRST_ACCEPT_WAIT: Duration = Duration::from_millis(2);
 
 /// The longest wait between two tries.
 const MAX_ACCEPT_WAIT: Duration = Duration::from_millis(500);
+
+/// How long a listener that closes waits for handshakes that have begun: longer than the way to a
+/// client and back in one region.
+const LAST_HANDSHAKES: Duration = Duration::from_millis(100);
+
+/// Where the flags are in a TCP header, and those that tell a client's first packet from others (RFC 9293, 3.1).
+const FLAGS_AT: u32 = 13;
+const SYN: u32 = 0x02;
+const ACK: u32 = 0x10;
 
 /// The address families, in the order of the capture's slots.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -116,6 +126,47 @@ impl Listener {
             }
         }
         self.inner.accept().await
+    }
+
+    /// Closes it without losing a connection: the kernel resets those whose handshake is complete, or under way,
+    /// when a socket that listens is closed, after their clients may have sent a request. So first no more
+    /// handshakes begin, then those that have are completed and passed to `serve`, then it is closed. A client that
+    /// comes too late is refused, at once or when it sends its first packet again.
+    pub async fn close(self, mut serve: impl FnMut(TcpStream, SocketAddr)) {
+        if let Err(error) = self.refuse() {
+            tracing::debug!(%error, "connections may be lost that come while a listener closes");
+        }
+        let Some(until) = Instant::now().checked_add(LAST_HANDSHAKES) else { return };
+        while let Ok(Ok((stream, client))) = timeout_at(until, self.accept()).await {
+            serve(stream, client);
+        }
+        // Those that the reactor has not reported yet.
+        let Ok(listener) = self.inner.into_std() else { return };
+        while let Ok((stream, client)) = listener.accept() {
+            if stream.set_nonblocking(true).is_ok()
+                && let Ok(stream) = TcpStream::from_std(stream)
+            {
+                serve(stream, client);
+            }
+        }
+    }
+
+    /// Has the kernel drop the first packets of new clients. Accepted connections are not affected: the filter, which
+    /// they inherit, drops nothing else.
+    fn refuse(&self) -> io::Result<()> {
+        use nix::libc::{
+            BPF_ABS, BPF_ALU, BPF_AND, BPF_B, BPF_JEQ, BPF_JMP, BPF_K, BPF_LD, BPF_RET,
+        };
+        let step = |code: u32, value, or, otherwise| {
+            SockFilter::new(u16::try_from(code).unwrap_or_default(), or, otherwise, value)
+        };
+        SockRef::from(&self.inner).attach_filter(&[
+            step(BPF_LD | BPF_B | BPF_ABS, FLAGS_AT, 0, 0),
+            step(BPF_ALU | BPF_AND | BPF_K, SYN | ACK, 0, 0),
+            step(BPF_JMP | BPF_JEQ | BPF_K, SYN, 0, 1),
+            step(BPF_RET | BPF_K, 0, 0, 0),
+            step(BPF_RET | BPF_K, u32::MAX, 0, 0),
+        ])
     }
 }
 

@@ -6,7 +6,8 @@ use std::rc::Rc;
 use std::task::{Context, Poll, Waker};
 
 use leno_h2::{ConnError, Request};
-use leno_transport::Io;
+use leno_transport::{IDLE_GRACE, Io};
+use tokio::time::sleep;
 
 use crate::answer::Answer;
 use crate::call::Call;
@@ -14,6 +15,10 @@ use crate::call::Call;
 /// Serves a client's connection to its end: `begin` takes each request, to be served by a task of
 /// its own. Of the connection `received` was read already. When `drain` is ready the client is
 /// told to open no more streams, and the connection ends after those that are there.
+///
+/// A client that has sent no request yet is told with its first one, or after [`IDLE_GRACE`]. Clients take a
+/// new connection that ends unused for a server that does not work, and report that instead of
+/// connecting again.
 ///
 /// # Errors
 /// Either side broke off, or the client broke the protocol or a bound.
@@ -26,12 +31,11 @@ pub async fn serve_streams<S: Io>(
 ) -> Result<(), ConnError> {
     let (mut accept, mut driver) = leno_h2::server(client, received, limits);
     let mut drain = pin!(drain);
-    let (mut draining, mut accepting) = (false, true);
+    let (mut draining, mut told, mut begun, mut accepting) = (false, false, false, true);
+    // In a box, since most connections need none.
+    let mut grace = None;
     poll_fn(|cx| {
-        if !draining && drain.as_mut().poll(cx).is_ready() {
-            draining = true;
-            accept.drain();
-        }
+        draining = draining || drain.as_mut().poll(cx).is_ready();
         if let Poll::Ready(ended) = Pin::new(&mut driver).poll(cx) {
             return Poll::Ready(ended);
         }
@@ -39,13 +43,27 @@ pub async fn serve_streams<S: Io>(
         let quiet = &mut Context::from_waker(Waker::noop());
         while accepting {
             match accept.poll_accept(quiet) {
-                Poll::Ready(Some(request)) => begin(request),
+                Poll::Ready(Some(request)) => {
+                    begun = true;
+                    begin(request);
+                }
                 Poll::Ready(None) => {
                     accepting = false;
                     // The driver may have waited for nothing else than that the last was taken.
                     cx.waker().wake_by_ref();
                 }
                 Poll::Pending => break,
+            }
+        }
+        if draining && !told {
+            let mut waited = || {
+                let grace = grace.get_or_insert_with(|| Box::pin(sleep(IDLE_GRACE)));
+                grace.as_mut().poll(cx).is_ready()
+            };
+            if begun || waited() {
+                told = true;
+                // This wakes the driver, which this task runs.
+                accept.drain();
             }
         }
         Poll::Pending

@@ -1,0 +1,207 @@
+//! Connections that clients open while the real proxy drains, and while it ends.
+#![expect(clippy::unwrap_used, reason = "tests")]
+
+use std::io;
+use std::net::SocketAddr;
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::{Request, Response};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream, UnixStream};
+use tokio::sync::watch;
+use tokio::task::JoinSet;
+use tokio::time::timeout;
+
+const LIMIT: Duration = Duration::from_secs(60);
+/// Clients that connect one after another.
+const CLIENTS: usize = 8;
+
+/// A proxy with an application that answers requests to `/held` only once it is told to.
+struct Proxy {
+    child: Child,
+    address: SocketAddr,
+    release: watch::Sender<bool>,
+    directory: tempfile::TempDir,
+}
+
+impl Drop for Proxy {
+    fn drop(&mut self) {
+        // Both fail only if it has ended already.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+impl Proxy {
+    async fn start() -> Self {
+        let directory = tempfile::tempdir().unwrap();
+        let (release, released) = watch::channel(false);
+        let application = application(released).await;
+        let free = async || TcpListener::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap();
+        let (address, admin) = (free().await, free().await);
+        let document = format!(
+            "apiVersion: leno.dev/v1alpha1\nkind: Proxy\nmetadata: {{name: web-0, namespace: t}}\n\
+             spec:\n  admin: \"{admin}\"\n  mtls: disabled\n  \
+             inbound: {{listen: \"{address}\", application: \"{application}\"}}\n"
+        );
+        std::fs::write(directory.path().join("proxy.yaml"), document).unwrap();
+        let child = Command::new(env!("CARGO_BIN_EXE_leno-proxy"))
+            .arg("--static")
+            .arg(directory.path().join("proxy.yaml"))
+            .arg("--admin-socket")
+            .arg(directory.path().join("admin.sock"))
+            .args(["--drain-timeout-s", "6"])
+            .stdin(Stdio::null())
+            .spawn()
+            .unwrap();
+        let proxy = Self { child, address, release, directory };
+        timeout(LIMIT, async {
+            while TcpStream::connect(address).await.is_err() {
+                tokio::task::yield_now().await;
+            }
+        })
+        .await
+        .expect("the proxy listens");
+        proxy
+    }
+
+    /// Returns once it drains.
+    async fn drain(&self) {
+        let mut admin =
+            UnixStream::connect(self.directory.path().join("admin.sock")).await.unwrap();
+        let request = b"POST /drain HTTP/1.1\r\nHost: any\r\nConnection: close\r\n\r\n";
+        admin.write_all(request).await.unwrap();
+        let mut answer = String::new();
+        admin.read_to_string(&mut answer).await.unwrap();
+        assert!(answer.starts_with("HTTP/1.1 200 "), "{answer}");
+    }
+}
+
+async fn application(released: watch::Receiver<bool>) -> SocketAddr {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    tokio::spawn(async move {
+        while let Ok((stream, _)) = listener.accept().await {
+            let released = released.clone();
+            tokio::spawn(async move {
+                // The proxy connects for a client that is silent, too, and sends nothing then.
+                let Ok(mut connection) = h2::server::handshake(stream).await else { return };
+                while let Some(Ok((request, mut respond))) = connection.accept().await {
+                    let mut released = released.clone();
+                    tokio::spawn(async move {
+                        if request.uri().path() == "/held" {
+                            released.wait_for(|now| *now).await.unwrap();
+                        }
+                        let mut body = respond.send_response(Response::new(()), false).unwrap();
+                        body.send_data(Bytes::from_static(b"whole"), true).unwrap();
+                    });
+                }
+            });
+        }
+    });
+    address
+}
+
+/// What became of a connection and its request.
+#[derive(Debug, PartialEq)]
+enum Fate {
+    Answered,
+    /// There was no connection.
+    Refused,
+    /// The connection ended without a whole answer.
+    Lost(String),
+}
+
+/// Opens a connection, waits for a round trip, by which everything that the proxy sends to a client that connects has
+/// come, and sends a request then.
+async fn call(address: SocketAddr, path: &str) -> Fate {
+    let stream = match TcpStream::connect(address).await {
+        Ok(stream) => stream,
+        Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => return Fate::Refused,
+        Err(error) => return Fate::Lost(format!("connecting: {error}")),
+    };
+    over_http2(stream, path)
+        .await
+        .map_or_else(|error| Fate::Lost(error.to_string()), |()| Fate::Answered)
+}
+
+async fn over_http2(stream: TcpStream, path: &str) -> Result<(), h2::Error> {
+    let (client, mut connection) = h2::client::handshake(stream).await?;
+    let mut pings = connection.ping_pong().unwrap();
+    tokio::spawn(connection);
+    pings.ping(h2::Ping::opaque()).await?;
+    let uri = format!("http://web{path}");
+    let (answer, _) =
+        client.ready().await?.send_request(Request::get(uri).body(()).unwrap(), true)?;
+    let mut body = answer.await?.into_body();
+    let mut whole = Vec::new();
+    while let Some(piece) = body.data().await {
+        whole.extend(piece?);
+    }
+    assert_eq!(whole, b"whole");
+    Ok(())
+}
+
+/// The client of a new connection that only hears that it is to leave reports an error (Go: `client conn could not
+/// be established`), and none connects again.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_client_that_connects_while_the_proxy_drains_is_answered() {
+    let proxy = Proxy::start().await;
+    let held = tokio::spawn(call(proxy.address, "/held"));
+    // Connections that are open when the drain begins, and have served nothing.
+    let mut before = Vec::new();
+    for _ in 0..CLIENTS {
+        before.push(TcpStream::connect(proxy.address).await.unwrap());
+    }
+    assert_eq!(call(proxy.address, "/").await, Fate::Answered);
+    proxy.drain().await;
+    let mut clients = JoinSet::new();
+    for stream in before {
+        clients.spawn(async move { over_http2(stream, "/").await });
+    }
+    while let Some(answered) = clients.join_next().await {
+        answered.unwrap().unwrap();
+    }
+    for _ in 0..CLIENTS {
+        assert_eq!(call(proxy.address, "/").await, Fate::Answered);
+    }
+    proxy.release.send_replace(true);
+    assert_eq!(held.await.unwrap(), Fate::Answered);
+}
+
+/// Whenever a client connects, it is refused, or served. Clients that connect all the time keep the proxy busy, and
+/// do not make it cut requests in the end.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_client_that_connects_while_the_proxy_ends_is_refused_or_answered() {
+    let mut proxy = Proxy::start().await;
+    let address = proxy.address;
+    let (ended, has_ended) = watch::channel(false);
+    let mut clients = JoinSet::new();
+    for _ in 0..CLIENTS {
+        let has_ended = has_ended.clone();
+        clients.spawn(async move {
+            let mut answered = 0;
+            while !*has_ended.borrow() {
+                match call(address, "/").await {
+                    Fate::Answered => answered += 1,
+                    Fate::Refused => tokio::task::yield_now().await,
+                    Fate::Lost(how) => return Err(how),
+                }
+            }
+            Ok(answered)
+        });
+    }
+    proxy.drain().await;
+    let status = tokio::task::spawn_blocking(move || {
+        let status = proxy.child.wait().unwrap();
+        (status, proxy)
+    });
+    let (status, _proxy) = timeout(LIMIT, status).await.expect("it ends").unwrap();
+    assert!(status.success());
+    ended.send_replace(true);
+    while let Some(client) = clients.join_next().await {
+        assert!(client.unwrap().unwrap() > 0, "it was served while the proxy drained");
+    }
+}
