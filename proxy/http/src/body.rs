@@ -1,4 +1,8 @@
 //! Finds the end of a body in passing.
+#![expect(
+    clippy::arithmetic_side_effects,
+    reason = "positions within received bytes, and counters with a bound"
+)]
 
 mod chunked;
 

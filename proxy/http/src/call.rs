@@ -1,4 +1,8 @@
 //! A request that came on a stream of an HTTP/2 connection.
+#![expect(
+    clippy::arithmetic_side_effects,
+    reason = "pieces and bytes of a body that are in memory"
+)]
 
 use std::cell::RefCell;
 use std::num::NonZeroU64;
@@ -90,8 +94,9 @@ impl Call {
         let grpc = grpc::has_grpc(&head);
         let timeout = head.find(Token::GRPC_TIMEOUT).filter(|_| grpc).and_then(grpc::grpc_timeout);
         Self {
-            deadline: timeout
-                .and_then(|timeout| Instant::now().checked_add(timeout + DEADLINE_GRACE)),
+            deadline: timeout.and_then(|timeout| {
+                Instant::now().checked_add(timeout.saturating_add(DEADLINE_GRACE))
+            }),
             head,
             stream: Some(stream),
             aside: None,

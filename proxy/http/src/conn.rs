@@ -1,4 +1,8 @@
 //! One HTTP/1 connection, on either side.
+#![expect(
+    clippy::arithmetic_side_effects,
+    reason = "bounded waits after the present time, and counts of bytes and requests"
+)]
 
 use std::future::poll_fn;
 use std::io;

@@ -4,8 +4,8 @@
 use smallvec::SmallVec;
 
 use crate::head::{
-    Connection, Header, Headers, Known, Meaning, RequestHead, ResponseHead, TOKEN, Transfer,
-    Upgrade, Version, is_text, tokens, trim,
+    Connection, Header, Headers, Known, Meaning, RequestHead, ResponseHead, Transfer, Upgrade,
+    Version, is_text, is_token, tokens, trim,
 };
 
 mod block;
@@ -35,9 +35,8 @@ impl HeaderLine {
     /// `name: value` with its line end.
     pub fn new(name: &str, value: &[u8]) -> Result<Self, InvalidHeader> {
         let value = trim(value);
-        let name_fits = !name.is_empty() && name.bytes().all(|byte| TOKEN[byte as usize]);
         let framing = FRAMING.iter().any(|other| name.eq_ignore_ascii_case(other));
-        if !name_fits || framing || !value.iter().all(|byte| is_text(*byte)) {
+        if !is_token(name.as_bytes()) || framing || !value.iter().all(|byte| is_text(*byte)) {
             return Err(InvalidHeader { name: name.to_owned() });
         }
         let line = [name.as_bytes(), b": ", value, b"\r\n"].concat().into_boxed_slice();
@@ -47,7 +46,10 @@ impl HeaderLine {
 
     /// The name as given.
     pub fn name(&self) -> &str {
-        std::str::from_utf8(&self.line[..self.name_length]).unwrap_or_default()
+        self.line
+            .get(..self.name_length)
+            .and_then(|name| std::str::from_utf8(name).ok())
+            .unwrap_or_default()
     }
 
     pub(crate) fn lower_name(&self) -> &[u8] {
@@ -56,7 +58,9 @@ impl HeaderLine {
 
     /// The value.
     pub fn value(&self) -> &[u8] {
-        &self.line[self.name_length + 2..self.line.len() - 2]
+        let behind_name = self.line.get(self.name_length..).unwrap_or_default();
+        let value = behind_name.strip_prefix(b": ").and_then(|rest| rest.strip_suffix(b"\r\n"));
+        value.unwrap_or_default()
     }
 
     /// The whole line, with CRLF.
@@ -331,7 +335,7 @@ impl<'a, 'b> Planner<'a, 'b> {
 
     /// Adds what comes after the last header.
     fn finish(mut self, head_length: usize, hop: &Hop<'_>, edits: &Edits<'a>) -> Plan<'a> {
-        let end_of_headers = head_length - 2;
+        let end_of_headers = head_length.saturating_sub(b"\r\n".len());
         let added = edits.set.iter().chain(edits.add);
         let lines = hop.line.into_iter().chain(added.map(HeaderLine::as_bytes));
         for line in lines {

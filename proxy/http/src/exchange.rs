@@ -5,6 +5,10 @@
 //! HTTP/1      h1_to_h1        h1_to_h2        one machine: relay, with an end for each side (client, server)
 //! HTTP/2      h2_to_h1        h2_to_h2        the last links two streams, and has a machine of its own
 //! ```
+#![expect(
+    clippy::arithmetic_side_effects,
+    reason = "counts of bytes and of events, and bounded waits after the present time"
+)]
 
 mod bounds;
 mod client;

@@ -4,6 +4,8 @@ use std::time::Duration;
 
 use leno_hpack::{Block, Token};
 
+use crate::head::decimal;
+
 /// Digits of a `grpc-timeout`.
 const TIMEOUT_DIGITS: usize = 8;
 
@@ -17,14 +19,10 @@ pub(crate) const UNKNOWN: u8 = 2;
 #[must_use]
 pub fn grpc_timeout(value: &[u8]) -> Option<Duration> {
     let (unit, digits) = value.split_last()?;
-    if digits.is_empty() || digits.len() > TIMEOUT_DIGITS || !digits.iter().all(u8::is_ascii_digit)
-    {
-        return None;
-    }
-    let amount = digits.iter().fold(0, |sum, digit| sum * 10 + u64::from(digit - b'0'));
+    let amount = decimal(digits).filter(|_| digits.len() <= TIMEOUT_DIGITS)?;
     Some(match unit {
-        b'H' => Duration::from_secs(amount * 3600),
-        b'M' => Duration::from_secs(amount * 60),
+        b'H' => Duration::from_hours(amount),
+        b'M' => Duration::from_mins(amount),
         b'S' => Duration::from_secs(amount),
         b'm' => Duration::from_millis(amount),
         b'u' => Duration::from_micros(amount),
@@ -77,12 +75,11 @@ pub(crate) fn status_in(block: &Block) -> Option<u8> {
 
 /// Appends `text` as a `grpc-message`: printable ASCII as it is, anything else and `%` as `%XX`.
 pub(crate) fn push_message(message: &mut Vec<u8>, text: &str) {
-    const DIGITS: &[u8; 16] = b"0123456789ABCDEF";
     for byte in text.bytes() {
         if (0x20..0x7f).contains(&byte) && byte != b'%' {
             message.push(byte);
         } else {
-            message.extend([b'%', DIGITS[usize::from(byte >> 4)], DIGITS[usize::from(byte & 15)]]);
+            message.extend_from_slice(format!("%{byte:02X}").as_bytes());
         }
     }
 }

@@ -1,4 +1,8 @@
 //! Heads of messages: spans into the received bytes, and what their headers mean for the connection.
+#![expect(
+    clippy::arithmetic_side_effects,
+    reason = "positions within a head, which is 64 KiB at most"
+)]
 
 mod fields;
 mod options;
@@ -17,7 +21,9 @@ pub use view::{RequestView, ResponseView};
 pub(crate) use fields::{Connection, Meaning, Transfer, Upgrade};
 pub(crate) use options::ConnectionOptions;
 pub(crate) use request::{absolute, in_target, is_authority, is_host_and_port, without_port};
-pub(crate) use text::{TOKEN, is_text, text_end, tokens, trim};
+pub(crate) use text::{
+    decimal, in_token, is_text, is_token, split_before, split_once, text_end, tokens, trim,
+};
 pub(crate) use upgrade::grants;
 
 use crate::limits::Limits;
@@ -253,7 +259,7 @@ fn parse_headers(
     limits: &Limits,
 ) -> Result<bool, HeadError> {
     let limit = head_limit(limits);
-    let window = &bytes[..bytes.len().min(limit)];
+    let window = bytes.get(..limit).unwrap_or(bytes);
     loop {
         match fields::parse_line(window, progress.at)? {
             fields::Line::Unfinished if window.len() == limit => return Err(HeadError::TooLarge),

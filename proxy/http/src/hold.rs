@@ -1,4 +1,5 @@
 //! Requests held before they are relayed: whole for copies of them, and bodies for those that decide on them.
+#![expect(clippy::arithmetic_side_effects, reason = "positions within received bytes")]
 
 use std::future::poll_fn;
 use std::task::{Context, Poll, ready};

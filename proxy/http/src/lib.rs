@@ -23,6 +23,16 @@
 //! exchange in steady state makes four system calls on data and no allocation. Read first: [`Conn`],
 //! [`exchange`], [`BodyWalker`], whose events HTTP/2 shares.
 
+#![cfg_attr(
+    not(test),
+    deny(
+        clippy::arithmetic_side_effects,
+        clippy::indexing_slicing,
+        clippy::panic,
+        clippy::unwrap_used
+    )
+)]
+
 mod alarm;
 mod answer;
 mod body;

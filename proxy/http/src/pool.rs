@@ -1,4 +1,9 @@
 //! Buffers in four sizes, kept in bounded free lists of the worker's thread.
+#![expect(
+    clippy::arithmetic_side_effects,
+    clippy::indexing_slicing,
+    reason = "a class is an index into the table of sizes; counts of buffers"
+)]
 
 use std::cell::{Cell, RefCell};
 

@@ -1,4 +1,9 @@
 //! The bytes that a connection has received and not yet consumed.
+#![expect(
+    clippy::arithmetic_side_effects,
+    clippy::indexing_slicing,
+    reason = "start <= end <= length of the buffer, which `consume` and `poll_fill` keep"
+)]
 
 use std::io;
 use std::ops::Range;
@@ -56,8 +61,8 @@ impl Received {
 
     /// Drops the first `count` bytes, and returns the buffer to the pool when none is left.
     pub(crate) fn consume(&mut self, count: usize) {
-        self.start += count;
-        debug_assert!(self.start <= self.end);
+        debug_assert!(count <= self.end - self.start);
+        self.start = self.end.min(self.start + count);
         if self.start == self.end {
             self.start = 0;
             self.end = 0;

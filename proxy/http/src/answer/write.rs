@@ -32,6 +32,10 @@ impl<S: Io> Conn<S> {
     /// # Errors
     /// The connection broke, or the client did not read all of it within [`ANSWER_WRITE`].
     pub(crate) async fn write_answer(&mut self, head: &[u8], body: &[u8]) -> io::Result<()> {
+        #[expect(
+            clippy::arithmetic_side_effects,
+            reason = "a constant wait after the present time"
+        )]
         let deadline = Instant::now() + ANSWER_WRITE;
         let mut parts = [IoSlice::new(head), IoSlice::new(body)];
         let (mut left, _) = parts.split_at_mut(if body.is_empty() { 1 } else { 2 });

@@ -4,7 +4,7 @@
 use leno_h2::{is_reserved, may_be_trailer};
 
 use super::{BodyError, Event};
-use crate::head::{ConnectionOptions, TOKEN, is_text, text_end};
+use crate::head::{ConnectionOptions, in_token, is_text, split_before, text_end};
 
 /// Digits of a chunk's size. 15 cannot overflow, and no chunk is longer.
 const SIZE_DIGITS: u8 = 15;
@@ -84,7 +84,7 @@ impl Chunked {
             self.framing_byte(*byte)?;
             if self.state == State::Trailers {
                 let start = at + 1;
-                let (count, event) = self.next_trailers(&bytes[start..])?;
+                let (count, event) = self.next_trailers(bytes.get(start..).unwrap_or_default())?;
                 let event = event.map(|event| event.shifted(start));
                 return Ok((start + count, event));
             }
@@ -166,10 +166,9 @@ impl Chunked {
 
     /// The line at the start of `bytes`. `None`: its end is still to come.
     fn trailer_line(&self, bytes: &[u8]) -> Result<Option<TrailerLine>, BodyError> {
-        let Some(colon) = bytes.iter().position(|byte| !TOKEN[usize::from(*byte)]) else {
+        let Some((name, rest)) = split_before(bytes, |byte| !in_token(byte)) else {
             return Ok(None);
         };
-        let (name, rest) = bytes.split_at(colon);
         if name.is_empty() || rest.first() != Some(&b':') {
             return Err(BodyError::Trailer);
         }
@@ -177,7 +176,7 @@ impl Chunked {
         if refused || is_reserved(name) {
             return Err(BodyError::TrailerForbidden);
         }
-        let end = text_end(bytes, colon + 1);
+        let end = text_end(bytes, name.len() + 1);
         match bytes.get(end..).unwrap_or_default() {
             [] | [b'\r'] => Ok(None),
             [b'\r', b'\n', ..] => {

@@ -60,8 +60,12 @@ impl Incoming {
             let ended = self.walker.is_done();
             match event {
                 // Chunks may be followed by trailers, so their end comes by itself.
-                Some(Event::Data(at)) => to.send_data(Piece::copied(&bytes[at]), ended),
-                Some(Event::Trailers(at)) => self.trailers.extend_from_slice(&bytes[at]),
+                Some(Event::Data(at)) => {
+                    to.send_data(Piece::copied(bytes.get(at).unwrap_or_default()), ended)
+                }
+                Some(Event::Trailers(at)) => {
+                    self.trailers.extend_from_slice(bytes.get(at).unwrap_or_default())
+                }
                 Some(Event::RemovedTrailer(_)) | None => {}
                 Some(Event::End) if self.trailers.is_empty() => {
                     to.send_data(Piece::default(), true);

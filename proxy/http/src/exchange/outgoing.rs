@@ -1,4 +1,8 @@
 //! A message of HTTP/2 on its way to an HTTP/1 connection.
+#![expect(
+    clippy::indexing_slicing,
+    reason = "a batch has PIECES pieces at most, and a line of SIZE_LINE holds each number"
+)]
 
 use std::io::{self, IoSlice};
 use std::pin::Pin;

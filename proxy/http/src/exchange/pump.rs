@@ -1,4 +1,8 @@
 //! One direction of an exchange: the bytes of a message that may be forwarded, and those that were.
+#![expect(
+    clippy::indexing_slicing,
+    reason = "written <= approved <= bytes received; the pieces of the plan are within the head"
+)]
 
 use std::io::{self, IoSlice};
 use std::pin::Pin;

@@ -2,8 +2,8 @@
 
 use leno_h2::{is_identity_field, is_mesh_field};
 
-use super::text::text_end;
-use super::{Framing, HeadError, Header, Known, Span, TOKEN, Version, tokens};
+use super::text::{split_before, text_end};
+use super::{Framing, HeadError, Header, Known, Span, Version, decimal, in_token, tokens};
 
 /// What a line is.
 pub(super) enum Line {
@@ -16,7 +16,7 @@ pub(super) enum Line {
 
 #[inline]
 pub(super) fn parse_line(bytes: &[u8], at: usize) -> Result<Line, HeadError> {
-    let rest = &bytes[at..];
+    let rest = bytes.get(at..).unwrap_or_default();
     match rest {
         [] | [b'\r'] => return Ok(Line::Unfinished),
         [b'\r', b'\n', ..] => return Ok(Line::Empty),
@@ -25,35 +25,33 @@ pub(super) fn parse_line(bytes: &[u8], at: usize) -> Result<Line, HeadError> {
         [b' ' | b'\t', ..] => return Err(HeadError::Folded),
         _ => {}
     }
-    let Some(name_length) = rest.iter().position(|byte| !TOKEN[*byte as usize]) else {
+    let Some((name, rest)) = split_before(rest, |byte| !in_token(byte)) else {
         return Ok(Line::Unfinished);
     };
-    match rest[name_length] {
-        b':' if name_length > 0 => {}
-        b' ' | b'\t' => return Err(HeadError::SpaceBeforeColon),
+    match rest {
+        [b':', ..] if !name.is_empty() => {}
+        [b' ' | b'\t', ..] => return Err(HeadError::SpaceBeforeColon),
         _ => return Err(HeadError::Name),
     }
-    let mut start = at + name_length + 1;
+    let mut start = at + name.len() + 1;
     while matches!(bytes.get(start), Some(b' ' | b'\t')) {
         start += 1;
     }
     let stop = text_end(bytes, start);
-    match bytes[stop..] {
+    match bytes.get(stop..).unwrap_or_default() {
         [] | [b'\r'] => return Ok(Line::Unfinished),
         [b'\r', b'\n', ..] => {}
         [b'\r', ..] => return Err(HeadError::BareCr),
         [b'\n', ..] => return Err(HeadError::BareLf),
         _ => return Err(HeadError::Control),
     }
-    let mut end = stop;
-    while end > start && matches!(bytes[end - 1], b' ' | b'\t') {
-        end -= 1;
-    }
+    let value = bytes.get(start..stop).unwrap_or_default();
+    let spaces = value.iter().rev().take_while(|byte| matches!(byte, b' ' | b'\t')).count();
     Ok(Line::Header(Header {
-        name: Span::new(at, at + name_length),
-        value: Span::new(start, end),
+        name: Span::new(at, at + name.len()),
+        value: Span::new(start, stop - spaces),
         end: (stop + 2) as u16,
-        known: known(&rest[..name_length]),
+        known: known(name),
     }))
 }
 
@@ -195,11 +193,7 @@ impl Meaning {
     }
 
     fn note_length(&mut self, value: &[u8]) -> Result<(), HeadError> {
-        // 18 digits cannot overflow, and no body is longer.
-        if value.is_empty() || value.len() > 18 || !value.iter().all(u8::is_ascii_digit) {
-            return Err(HeadError::LengthMalformed);
-        }
-        let length = value.iter().fold(0, |sum, digit| sum * 10 + u64::from(digit - b'0'));
+        let length = decimal(value).ok_or(HeadError::LengthMalformed)?;
         match self.length.replace(length) {
             Some(earlier) if earlier != length => Err(HeadError::LengthConflict),
             Some(_) => {

@@ -3,7 +3,8 @@
 use super::fields::Upgrade;
 use super::view::RequestView;
 use super::{
-    Framing, HeadError, Headers, Meaning, Progress, Span, TOKEN, Version, head_limit, parse_headers,
+    Framing, HeadError, Headers, Meaning, Progress, Span, Version, head_limit, in_token,
+    parse_headers, split_before,
 };
 use crate::limits::Limits;
 
@@ -89,29 +90,26 @@ impl RequestHead {
 
     /// The head's parts as bytes; `bytes` are those it was parsed from.
     pub fn view<'a>(&'a self, bytes: &'a [u8]) -> RequestView<'a> {
-        RequestView::of_http1(self, &bytes[..self.len()])
+        RequestView::of_http1(self, bytes.get(..self.len()).unwrap_or_default())
     }
 
     fn parse_request_line(&mut self, bytes: &[u8], limits: &Limits) -> Result<bool, HeadError> {
         let limit = limits.request_line_bytes.min(head_limit(limits));
-        let window = &bytes[..bytes.len().min(limit)];
+        let window = bytes.get(..limit).unwrap_or(bytes);
         let unfinished =
             if window.len() == limit { Err(HeadError::RequestLineTooLong) } else { Ok(false) };
-        let Some(method) = window.iter().position(|byte| !TOKEN[*byte as usize]) else {
+        let Some((method, rest)) = split_before(window, |byte| !in_token(byte)) else {
             return unfinished;
         };
-        if method == 0 || window[method] != b' ' {
+        let (false, [b' ', rest @ ..]) = (method.is_empty(), rest) else {
             return Err(HeadError::RequestLine);
-        }
-        let target = method + 1;
-        let Some(target_length) = window[target..].iter().position(|byte| !in_target(*byte)) else {
+        };
+        let Some((target, rest)) = split_before(rest, |byte| !in_target(byte)) else {
             return unfinished;
         };
-        let version = target + target_length + 1;
-        if target_length == 0 || window[version - 1] != b' ' {
+        let (false, [b' ', rest @ ..]) = (target.is_empty(), rest) else {
             return Err(HeadError::RequestLine);
-        }
-        let rest = &window[version..];
+        };
         let Some(line_end) = rest.get(..10) else {
             return if rest.contains(&b'\n') { Err(HeadError::RequestLine) } else { unfinished };
         };
@@ -125,11 +123,12 @@ impl RequestHead {
             }
             _ => return Err(HeadError::RequestLine),
         };
-        self.method = Span::new(0, method);
-        self.is_head = window[..method] == *b"HEAD";
-        self.is_connect = window[..method] == *b"CONNECT";
-        self.target = Span::new(target, version - 1);
-        self.progress.at = version + 10;
+        self.is_head = method == b"HEAD";
+        self.is_connect = method == b"CONNECT";
+        let (target_at, target_end) = (method.len() + 1, method.len() + 1 + target.len());
+        self.method = Span::new(0, method.len());
+        self.target = Span::new(target_at, target_end);
+        self.progress.at = target_end + 1 + line_end.len();
         self.progress.first_line_done = true;
         Ok(true)
     }
@@ -209,14 +208,14 @@ pub(crate) fn absolute(target: &[u8]) -> Option<(&[u8], &[u8], &[u8])> {
     if target.first() == Some(&b'/') {
         return None;
     }
-    let colon = target.iter().position(|byte| !byte.is_ascii_alphanumeric())?;
-    let rest = target[colon..].strip_prefix(b"://")?;
-    let scheme = &target[..colon];
+    let (scheme, rest) = split_before(target, |byte| !byte.is_ascii_alphanumeric())?;
+    let rest = rest.strip_prefix(b"://")?;
     if !scheme.first()?.is_ascii_alphabetic() {
         return None;
     }
-    let end = rest.iter().position(|byte| matches!(byte, b'/' | b'?')).unwrap_or(rest.len());
-    Some((scheme, &rest[..end], &rest[end..]))
+    let ends = |byte| matches!(byte, b'/' | b'?');
+    let (authority, path) = split_before(rest, ends).unwrap_or((rest, b""));
+    Some((scheme, authority, path))
 }
 
 /// Digits of the largest port.
@@ -225,27 +224,21 @@ const PORT_DIGITS: usize = 5;
 /// Whether it is empty, a host, or a host and a port (RFC 3986 section 3.2), without a user name. Servers
 /// disagree about the host of anything else, and policies are about hosts.
 pub(crate) fn is_authority(authority: &[u8]) -> bool {
-    let host = match authority.strip_prefix(b"[") {
-        Some(literal) => {
-            let in_address = |byte: &&u8| byte.is_ascii_hexdigit() || matches!(byte, b':' | b'.');
-            let length = literal.iter().take_while(in_address).count();
-            if length == 0 || literal.get(length) != Some(&b']') {
-                return false;
-            }
-            length + 2
-        }
-        None => {
-            let length = authority.iter().position(|byte| *byte == b':').unwrap_or(authority.len());
-            if !is_name(&authority[..length]) {
-                return false;
-            }
-            length
-        }
+    let in_address = |byte: u8| byte.is_ascii_hexdigit() || matches!(byte, b':' | b'.');
+    let (host, port) = match authority.strip_prefix(b"[") {
+        Some(literal) => match split_before(literal, |byte| !in_address(byte)) {
+            Some((address, [b']', port @ ..])) if !address.is_empty() => (address, port),
+            _ => return false,
+        },
+        None => match split_before(authority, |byte| byte == b':').unwrap_or((authority, b"")) {
+            (name, _) if !is_name(name) => return false,
+            name_and_port => name_and_port,
+        },
     };
-    match &authority[host..] {
+    match port {
         [] => true,
         [b':', port @ ..] => {
-            host > 0 && port.len() <= PORT_DIGITS && port.iter().all(u8::is_ascii_digit)
+            !host.is_empty() && port.len() <= PORT_DIGITS && port.iter().all(u8::is_ascii_digit)
         }
         _ => false,
     }

@@ -2,8 +2,8 @@
 
 use super::view::ResponseView;
 use super::{
-    Framing, HeadError, Headers, Meaning, Progress, Span, Transfer, Version, head_limit, is_text,
-    parse_headers,
+    Framing, HeadError, Headers, Meaning, Progress, Span, Transfer, Version, decimal, head_limit,
+    parse_headers, text_end,
 };
 use crate::limits::Limits;
 
@@ -86,38 +86,35 @@ impl ResponseHead {
 
     /// The head's parts as bytes; `bytes` are those it was parsed from.
     pub fn view<'a>(&'a self, bytes: &'a [u8]) -> ResponseView<'a> {
-        ResponseView::of_http1(self, &bytes[..self.len()])
+        ResponseView::of_http1(self, bytes.get(..self.len()).unwrap_or_default())
     }
 
     fn parse_status_line(&mut self, bytes: &[u8], limits: &Limits) -> Result<bool, HeadError> {
         let limit = head_limit(limits);
-        let window = &bytes[..bytes.len().min(limit)];
+        let window = bytes.get(..limit).unwrap_or(bytes);
         let unfinished = if window.len() == limit { Err(HeadError::TooLarge) } else { Ok(false) };
-        let Some(start) = window.get(..12) else {
+        let Some(start) = window.first_chunk::<12>() else {
             return if window.contains(&b'\n') { Err(HeadError::StatusLine) } else { unfinished };
         };
-        self.version = match &start[..9] {
+        let [version @ .., hundreds, tens, ones] = start;
+        self.version = match version {
             b"HTTP/1.1 " => Version::Http11,
             b"HTTP/1.0 " => Version::Http10,
             _ => return Err(HeadError::StatusLine),
         };
-        let digits = &start[9..];
-        if !digits.iter().all(u8::is_ascii_digit) || digits[0] == b'0' {
-            return Err(HeadError::StatusLine);
-        }
-        self.status = digits.iter().fold(0, |sum, digit| sum * 10 + u16::from(digit - b'0'));
+        self.status = match decimal(&[*hundreds, *tens, *ones]) {
+            Some(status @ 100..) => status as u16,
+            _ => return Err(HeadError::StatusLine),
+        };
         // Many servers omit the space before an empty reason.
         let reason = match window.get(12) {
             None => return unfinished,
             Some(b' ') => 13,
             Some(_) => 12,
         };
-        let length = window[reason..].iter().position(|byte| !is_text(*byte));
-        let Some(end) = length.map(|length| reason + length) else {
-            return unfinished;
-        };
-        match window[end..] {
-            [b'\r'] => return unfinished,
+        let end = text_end(window, reason);
+        match window.get(end..).unwrap_or_default() {
+            [] | [b'\r'] => return unfinished,
             [b'\r', b'\n', ..] if reason == 13 || end == reason => {}
             [b'\n', ..] => return Err(HeadError::BareLf),
             _ => return Err(HeadError::StatusLine),

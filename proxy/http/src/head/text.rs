@@ -1,7 +1,7 @@
 //! Classes of bytes in heads (RFC 9110 section 5.6) and lists of tokens.
 
-/// Bytes of tokens: names of headers, methods, options.
-pub(crate) static TOKEN: [bool; 256] = {
+#[expect(clippy::indexing_slicing, reason = "`byte` is less than 256")]
+static TOKEN: [bool; 256] = {
     let mut table = [false; 256];
     let mut byte = 0;
     while byte < 256 {
@@ -13,6 +13,40 @@ pub(crate) static TOKEN: [bool; 256] = {
     table
 };
 
+/// Whether `byte` may be in a token: the name of a header, a method, an option.
+#[inline]
+#[expect(clippy::indexing_slicing, reason = "the table has an element for every byte")]
+pub(crate) fn in_token(byte: u8) -> bool {
+    TOKEN[byte as usize]
+}
+
+/// Whether `word` is a token.
+pub(crate) fn is_token(word: &[u8]) -> bool {
+    !word.is_empty() && word.iter().all(|byte| in_token(*byte))
+}
+
+/// The number that up to 18 digits give: more could overflow, and no body is longer. `None` if it is
+/// malformed.
+pub(crate) fn decimal(digits: &[u8]) -> Option<u64> {
+    let good = !digits.is_empty() && digits.len() <= 18 && digits.iter().all(u8::is_ascii_digit);
+    good.then(|| digits.iter().fold(0, |sum, digit| sum * 10 + u64::from(digit - b'0')))
+}
+
+/// Splits before the first byte that is not in the first part.
+#[inline]
+pub(crate) fn split_before(bytes: &[u8], ends: impl Fn(u8) -> bool) -> Option<(&[u8], &[u8])> {
+    let at = bytes.iter().position(|byte| ends(*byte))?;
+    bytes.split_at_checked(at)
+}
+
+/// What is before the first `separator`, and what is behind it.
+pub(crate) fn split_once(bytes: &[u8], separator: u8) -> Option<(&[u8], &[u8])> {
+    match split_before(bytes, |byte| byte == separator)? {
+        (before, [_, behind @ ..]) => Some((before, behind)),
+        _ => None,
+    }
+}
+
 /// Whether `byte` may be in the value of a header: no control character but the tab.
 pub(crate) fn is_text(byte: u8) -> bool {
     byte >= 0x20 && byte != 0x7f || byte == b'\t'
@@ -23,8 +57,8 @@ pub(crate) fn text_end(bytes: &[u8], at: usize) -> usize {
     const ONES: u64 = u64::MAX / 0xff;
     let mut at = at;
     // Eight bytes at once: whether one is below 0x20 or is 0x7f.
-    while let Some(eight) = bytes.get(at..at + 8) {
-        let word = u64::from_le_bytes(eight.try_into().expect("the slice has eight bytes"));
+    while let Some(eight) = bytes.get(at..).and_then(<[u8]>::first_chunk) {
+        let word = u64::from_le_bytes(*eight);
         let below = word.wrapping_sub(ONES * 0x20) & !word;
         let delete = word ^ (ONES * 0x7f);
         let delete = delete.wrapping_sub(ONES) & !delete;

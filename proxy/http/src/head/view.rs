@@ -2,7 +2,7 @@
 
 use leno_hpack::{Block, Fields, Token};
 
-use super::{Header, RequestHead, ResponseHead, Version, absolute, tokens};
+use super::{Header, RequestHead, ResponseHead, Version, absolute, split_once, tokens};
 
 /// A request's head with its bytes.
 #[derive(Debug, Clone, Copy)]
@@ -140,8 +140,8 @@ impl<'a> RequestView<'a> {
             Some((_, _, rest)) => rest,
             None => target,
         };
-        let (path, query) = match rest.iter().position(|byte| *byte == b'?') {
-            Some(mark) => (&rest[..mark], Some(&rest[mark + 1..])),
+        let (path, query) = match split_once(rest, b'?') {
+            Some((path, query)) => (path, Some(query)),
             None => (rest, None),
         };
         (if path.is_empty() { b"/" } else { path }, query)

@@ -16,7 +16,7 @@
 
 use smallvec::SmallVec;
 
-use crate::head::{Header, TOKEN, Version, is_text};
+use crate::head::{Header, Version, is_text, is_token, split_once};
 
 /// The value for a response of HTTP/2 that grants an HTTP/1 client another protocol.
 pub(crate) const SWITCHED: &[u8] = b"1.1 Tu";
@@ -56,8 +56,8 @@ impl<'a> Carried<'a> {
             _ => return None,
         };
         let mut carried = Self { version, ..Self::default() };
-        let end = rest.iter().position(|byte| *byte == b' ').unwrap_or(rest.len());
-        for flag in &rest[..end] {
+        let (flags, mut words) = split_once(rest, b' ').unwrap_or((rest, b""));
+        for flag in flags {
             match flag {
                 b'T' => carried.title_case = true,
                 b'l' => carried.title_case = false,
@@ -69,14 +69,12 @@ impl<'a> Carried<'a> {
                 _ => return None,
             }
         }
-        let mut words = rest.get(end + 1..).unwrap_or_default();
-        if let Some(at) = reason_at(words) {
-            let reason = &words[at + 2..];
+        if let Some((before, reason)) = split_reason(words) {
             if !reason.iter().all(|byte| is_text(*byte)) {
                 return None;
             }
             carried.reason = Some(reason);
-            words = &words[..at];
+            words = before;
         }
         carried.words = words;
         for word in carried.words() {
@@ -108,16 +106,14 @@ impl<'a> Carried<'a> {
     }
 }
 
-/// Where the word of the reason begins.
-fn reason_at(words: &[u8]) -> Option<usize> {
-    if words.starts_with(b"r=") {
-        return Some(0);
+/// The words before the reason, and the reason.
+fn split_reason(words: &[u8]) -> Option<(&[u8], &[u8])> {
+    if let Some(reason) = words.strip_prefix(b"r=") {
+        return Some((b"", reason));
     }
-    words.windows(3).position(|three| three == b" r=").map(|at| at + 1)
-}
-
-fn is_token(word: &[u8]) -> bool {
-    !word.is_empty() && word.iter().all(|byte| TOKEN[*byte as usize])
+    let at = words.windows(3).position(|three| three == b" r=")?;
+    let (before, rest) = words.split_at_checked(at)?;
+    Some((before, rest.strip_prefix(b" r=")?))
 }
 
 /// A lower-case name in a style.
@@ -140,6 +136,7 @@ pub(super) fn begin(version: Version, headers: &[Header], bytes: &[u8]) -> (Valu
 }
 
 /// Appends the names that are not in the style, as far as there is room.
+#[expect(clippy::arithmetic_side_effects, reason = "lengths within a head; a value only grows")]
 pub(super) fn push_names(value: &mut Value, title_case: bool, headers: &[Header], bytes: &[u8]) {
     let start = value.len();
     let names = headers.iter().map(|header| header.name.of(bytes));

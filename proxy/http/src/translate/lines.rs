@@ -3,7 +3,7 @@
 use leno_hpack::{Block, Field};
 
 use super::Carried;
-use crate::head::{HeadError, TOKEN, is_text};
+use crate::head::{HeadError, is_text, is_token};
 use crate::writer::{Rendered, Writer};
 
 /// What a head needs besides its fields: first line, `Connection`, framing, `Host`.
@@ -62,7 +62,7 @@ impl<'c> Lines<'c> {
 /// Refuses what would break out of a line of HTTP/1, even if an earlier check has let it through.
 pub(super) fn check(field: &Field<'_>) -> Result<(), HeadError> {
     let name = field.name();
-    if name.is_empty() || !name.iter().all(|byte| TOKEN[*byte as usize]) {
+    if !is_token(name) {
         return Err(HeadError::Name);
     }
     if !field.value().iter().all(|byte| is_text(*byte)) {

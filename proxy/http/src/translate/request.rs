@@ -8,8 +8,8 @@ use super::lines::Lines;
 use super::{Carried, push_headers, websocket};
 use crate::edit::{Edits, INTERNAL, edit_block, ends_at_hop};
 use crate::head::{
-    Framing, HeadError, Known, RequestHead, TOKEN, Version, absolute, in_target, is_authority,
-    is_host_and_port, tokens, without_port,
+    Framing, HeadError, Known, RequestHead, Version, absolute, decimal, in_target, in_token,
+    is_authority, is_host_and_port, is_token, tokens, without_port,
 };
 use crate::writer::Rendered;
 
@@ -106,13 +106,12 @@ pub(crate) fn to_h2(
 /// The protocol that an upgrade asks for first.
 fn protocol<'b>(head: &RequestHead, bytes: &'b [u8]) -> Option<&'b [u8]> {
     let header = head.headers.iter().find(|header| header.known == Known::Upgrade)?;
-    let range = header.value.start as usize..header.value.end as usize;
-    tokens(&bytes[range]).next().filter(|protocol| is_protocol(protocol))
+    tokens(header.value.of(bytes)).next().filter(|protocol| is_protocol(protocol))
 }
 
 /// A name with a version perhaps. HTTP/2 in clear text is never asked for.
 fn is_protocol(protocol: &[u8]) -> bool {
-    let fits = |byte: &u8| TOKEN[usize::from(*byte)] || *byte == b'/';
+    let fits = |byte: &u8| in_token(*byte) || *byte == b'/';
     !protocol.is_empty()
         && protocol.iter().all(fits)
         && !protocol.eq_ignore_ascii_case(b"h2c")
@@ -145,9 +144,10 @@ pub(crate) fn to_h1(
     carried: Option<&[u8]>,
     empty: bool,
 ) -> Result<Http1Request, HeadError> {
-    let more = carried.map_or(0, <[u8]>::len);
-    let carried = carried.and_then(Carried::parse);
     let pseudo = |token| block.find(token).unwrap_or_default();
+    let twice = pseudo(Token::AUTHORITY).len().saturating_mul(2);
+    let more = twice.saturating_add(carried.map_or(0, <[u8]>::len));
+    let carried = carried.and_then(Carried::parse);
     let protocol = block.find(Token::PROTOCOL);
     let sent_method = pseudo(Token::METHOD);
     let method = match protocol {
@@ -161,7 +161,7 @@ pub(crate) fn to_h1(
     {
         return Err(HeadError::Connect);
     }
-    if method.is_empty() || !method.iter().all(|byte| TOKEN[usize::from(*byte)]) {
+    if !is_token(method) {
         return Err(HeadError::RequestLine);
     }
     let length = match protocol {
@@ -179,7 +179,7 @@ pub(crate) fn to_h1(
     };
     let old = carried.is_some_and(|carried| carried.version == Version::Http10)
         && framing != Framing::Chunked;
-    let mut lines = Lines::new(block, more + 2 * pseudo(Token::AUTHORITY).len(), carried);
+    let mut lines = Lines::new(block, more, carried);
     lines.put(method);
     lines.put(b" ");
     match tunnel {
@@ -214,12 +214,7 @@ pub(super) fn content_length(block: &Block, ignored: bool) -> Result<Option<u64>
         return Ok(length);
     }
     for field in block.iter().filter(|field| field.token() == Token::CONTENT_LENGTH) {
-        let digits = field.value();
-        // 18 digits cannot overflow, and no body is longer.
-        if digits.is_empty() || digits.len() > 18 || !digits.iter().all(u8::is_ascii_digit) {
-            return Err(HeadError::LengthMalformed);
-        }
-        let number = digits.iter().fold(0, |sum, digit| sum * 10 + u64::from(digit - b'0'));
+        let number = decimal(field.value()).ok_or(HeadError::LengthMalformed)?;
         if length.replace(number).is_some_and(|before| before != number) {
             return Err(HeadError::LengthConflict);
         }

@@ -53,6 +53,7 @@ pub(crate) fn to_h2(
 }
 
 /// The three digits of a status.
+#[expect(clippy::arithmetic_side_effects, reason = "a digit is less than ten")]
 fn digits(status: u16) -> [u8; 3] {
     [status / 100, status / 10 % 10, status % 10].map(|digit| b'0' + digit as u8)
 }
@@ -127,7 +128,8 @@ pub(crate) fn to_switch(
     carried: Option<&[u8]>,
 ) -> Result<Rendered, HeadError> {
     let more = carried.map_or(0, <[u8]>::len);
-    let mut lines = Lines::new(block, more + protocol.len(), carried.and_then(Carried::parse));
+    let mut lines =
+        Lines::new(block, more.saturating_add(protocol.len()), carried.and_then(Carried::parse));
     put_status(&mut lines, 101, false);
     lines.line(b"upgrade", protocol);
     lines.line(b"connection", b"Upgrade");

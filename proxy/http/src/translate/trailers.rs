@@ -5,17 +5,16 @@ use leno_hpack::Block;
 use smallvec::SmallVec;
 
 use super::lines::check;
-use crate::head::trim;
+use crate::head::{split_once, trim};
 
 /// Trailers of chunked framing, whose lines were checked as they came, as fields.
 pub(crate) fn to_h2(lines: &[u8]) -> Head {
     let mut block = Head::new();
     for line in lines.split(|byte| *byte == b'\n') {
-        let Some(colon) = line.iter().position(|byte| *byte == b':') else { continue };
-        let name = line[..colon].to_ascii_lowercase();
+        let Some((name, value)) = split_once(line, b':') else { continue };
+        let name = name.to_ascii_lowercase();
         if may_be_trailer(&name) {
-            let value = line[colon + 1..].strip_suffix(b"\r").unwrap_or(&line[colon + 1..]);
-            block.push(&name, trim(value));
+            block.push(&name, trim(value.strip_suffix(b"\r").unwrap_or(value)));
         }
     }
     block

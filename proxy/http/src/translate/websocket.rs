@@ -1,5 +1,10 @@
 //! The handshake of WebSocket (RFC 6455 section 4), which extended CONNECT has no need of and
 //! HTTP/1 insists on.
+#![expect(
+    clippy::arithmetic_side_effects,
+    clippy::indexing_slicing,
+    reason = "constant positions in arrays of constant lengths"
+)]
 
 /// Bytes of a key: sixteen in base64.
 pub(crate) const KEY_BYTES: usize = 24;
