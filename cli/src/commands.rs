@@ -59,17 +59,17 @@ impl RunningMesh {
 /// The addresses of a mesh that is read from files.
 #[derive(Debug, Args)]
 pub(crate) struct PlannedRanges {
-    /// The addresses of workloads, as files are given to `leno up` with it
+    /// The address range of workloads, as it was passed to `leno up`
     #[arg(long, value_name = "RANGE")]
     workload_range: Option<Range>,
 
-    /// The addresses of services, as files are given to `leno up` with it
+    /// The address range of services, as it was passed to `leno up`
     #[arg(long, value_name = "RANGE")]
     service_range: Option<Range>,
 }
 
 impl PlannedRanges {
-    /// Refuses them without files: the addresses of a mesh that runs are what they are.
+    /// Makes these options require files: a running mesh keeps the ranges with which it was started.
     pub(crate) fn with_files(arg: clap::Arg) -> clap::Arg {
         match arg.get_id().as_str() {
             "workload_range" | "service_range" => arg.requires("files"),
@@ -77,7 +77,7 @@ impl PlannedRanges {
         }
     }
 
-    /// Those that are named; `None` without one.
+    /// The given ranges; `None` if neither option was given.
     pub(crate) fn asked(&self) -> Option<RequestedRanges> {
         let asked = (self.workload_range, self.service_range);
         (asked != (None, None)).then_some(asked)
@@ -104,7 +104,7 @@ pub(crate) struct AnyMesh {
     pub(crate) system_namespace: String,
 }
 
-/// A mesh that was chosen.
+/// The mesh that a command works on.
 #[derive(Clone, Debug)]
 pub(crate) enum ChosenMesh {
     /// One of `leno up`, by its name.
@@ -114,7 +114,7 @@ pub(crate) enum ChosenMesh {
 }
 
 impl AnyMesh {
-    /// The one that is named, else the only one that there is.
+    /// The mesh that the options name; without these options, the only one that is found.
     pub(crate) fn choose(&self) -> anyhow::Result<ChosenMesh> {
         if self.cluster || self.which.is_named() {
             return Ok(ChosenMesh::Cluster(self.which.target()));
@@ -129,7 +129,7 @@ impl AnyMesh {
                 "mesh {name} runs here, and a kubeconfig names a cluster: choose with --name {name} \
                  or --cluster"
             ),
-            // Which meshes run here is hidden from other users than root; a cluster is for all.
+            // Only root can see which meshes run on this machine, so other users get the cluster.
             (Err(leno_local::Error::NeedsRoot), true) => {
                 Ok(ChosenMesh::Cluster(self.which.target()))
             }

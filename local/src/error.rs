@@ -3,8 +3,8 @@
 use std::io;
 use std::path::PathBuf;
 
-/// Why an operation on a local mesh failed. `Display` says what was attempted and, where the
-/// operator can do something, what; the system's own reason is the `source()`.
+/// Why an operation on a local mesh failed. `Display` has what was attempted and the remedy, if the operator
+/// has one; `source()` has the cause that the system reported.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// A system call or file operation failed.
@@ -40,12 +40,12 @@ pub enum Error {
     /// No mesh of this name runs.
     #[error("no mesh {mesh} here: {}", running_instead(.running))]
     NotRunning {
-        /// What was asked for.
+        /// The name that the user gave.
         mesh: String,
         /// The meshes that run.
         running: Vec<String>,
     },
-    /// The mesh runs, and its status is not there.
+    /// The mesh runs, but the file of its status is missing.
     #[error(
         "mesh {mesh} runs (process {owner}), but {} is not there: try again in a second, or end the mesh \
          with `leno down --name {mesh}`",
@@ -59,7 +59,7 @@ pub enum Error {
         /// The file.
         path: PathBuf,
     },
-    /// The mesh was not named, and there is not exactly one to take.
+    /// No mesh was named, and none or several run.
     #[error("{}", not_chosen(.0))]
     NotNamed(Vec<String>),
     /// The command was not started as root.
@@ -70,9 +70,9 @@ pub enum Error {
     NoWorkload {
         /// The name of the mesh.
         mesh: String,
-        /// What was asked for.
+        /// The name that the user gave.
         wanted: String,
-        /// What there is.
+        /// The workloads of the mesh.
         present: String,
     },
     /// The mesh has no instance in such a namespace.
@@ -80,7 +80,7 @@ pub enum Error {
     NoNamespace {
         /// The name of the mesh.
         mesh: String,
-        /// What was asked for.
+        /// The name that the user gave.
         wanted: String,
         /// The namespaces of the mesh.
         present: String,
@@ -90,9 +90,9 @@ pub enum Error {
     Damaged {
         /// The file.
         path: PathBuf,
-        /// What to do.
+        /// What the operator can do.
         remedy: String,
-        /// Why.
+        /// The parser's error.
         source: serde_json::Error,
     },
     /// Anything else, with its remedy in the text.

@@ -9,8 +9,8 @@ use nix::mount::umount;
 
 use crate::Error;
 
-/// Tried first, in this order. Any other mount shows the same hierarchy but may be private to
-/// another program.
+/// The usual mount points, tried first and in this order. Any other mount shows the same hierarchy, but may
+/// end with the program that made it.
 const USUAL: &[&str] = &["/sys/fs/cgroup", "/sys/fs/cgroup/unified", "/run/leno/cgroup2"];
 
 /// The root of the cgroup2 hierarchy, if it is mounted.

@@ -34,11 +34,11 @@ pub fn is_read(file: &Path) -> bool {
     file.extension().is_some_and(|extension| known.contains(&extension))
 }
 
-/// The configuration with this plugin last, and only once; `None` if it is so already. A
+/// The configuration with this plugin once, as the last one; `None` if it need not be changed. A
 /// configuration of a single plugin becomes a list.
 ///
 /// # Errors
-/// [`Error`]
+/// If the text is not a CNI configuration.
 pub fn with(text: &str, plugin: &Value) -> Result<Option<String>, Error> {
     let mut list = parse(text)?;
     let plugins = plugins(&mut list)?;
@@ -53,7 +53,7 @@ pub fn with(text: &str, plugin: &Value) -> Result<Option<String>, Error> {
 /// The configuration without the plugin; `None` if it does not contain it.
 ///
 /// # Errors
-/// [`Error`]
+/// If the text is not a CNI configuration.
 pub fn without(text: &str) -> Result<Option<String>, Error> {
     let mut list = parse(text)?;
     let plugins = plugins(&mut list)?;
@@ -66,7 +66,7 @@ pub fn without(text: &str) -> Result<Option<String>, Error> {
 /// single plugin `.conf`.
 ///
 /// # Errors
-/// [`Error`]
+/// If the text is not a CNI configuration.
 pub fn is_list(text: &str) -> Result<bool, Error> {
     let value: Value = serde_json::from_str(text)?;
     Ok(value.get("plugins").is_some())

@@ -1,4 +1,4 @@
-//! The process that enrols workloads, and publishes what is counted of them.
+//! Enrols workloads in the accounting for flows, and publishes their counters.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, SocketAddr};
@@ -27,7 +27,7 @@ const LINGER: Duration = Duration::from_secs(10);
 const QUIET_TCP: Duration = Duration::from_secs(2 * 3600 + 15 * 60);
 const QUIET_OTHER: Duration = Duration::from_secs(60);
 
-/// Everything is accounted for, whatever it costs.
+/// The price without a budget: every connection is accounted for, whatever that costs.
 const NO_BOUND: Price = Price { level: FlowLevel::Full, budget_millionths: 0, cost_millionths: 0 };
 
 /// An instance of a workload.
@@ -68,7 +68,7 @@ pub struct Accounts {
     steps: [u64; 2],
 }
 
-/// What was entered for a member.
+/// A member, with the keys under which the kernel knows it.
 #[derive(Debug)]
 struct Enrolled {
     member: Member,
@@ -225,7 +225,7 @@ impl Accounts {
         Ok(())
     }
 
-    /// Where the connections of an instance are read, in place of how it is now.
+    /// Changes where the connections of an instance are read.
     ///
     /// # Errors
     /// If the kernel refuses.
@@ -244,10 +244,10 @@ impl Accounts {
     /// # Errors
     /// If the kernel refuses.
     pub fn collect(&mut self) -> Result<(), Error> {
-        // The table is not resized meanwhile.
+        // No other process may resize the table while it is read.
         let _lock = self.flows.lock_pins()?;
         self.flows.end_abandoned()?;
-        // Before the table is read, so that what is added meanwhile is not taken for evicted.
+        // Read before the table: otherwise a flow that is added between the two reads would count as evicted.
         let totals = self.flows.totals()?;
         let began = nanos(monotonic());
         let pass = self.flows.refresh()?;
@@ -269,8 +269,8 @@ impl Accounts {
                     over.push(cookie);
                 }
             } else if is_before(flow.pass, pass) && flow.opened_ns < began {
-                // The iterator skips a socket at times. One that it misses twice is gone: its namespace
-                // went with it, and no program ran.
+                // The iterator sometimes skips a socket. One that two passes have missed is gone: it was
+                // destroyed with its network namespace, for which no program runs.
                 if missed_before.contains(&cookie) {
                     over.push(cookie);
                 } else {

@@ -16,7 +16,7 @@ pub(crate) use block::{INTERNAL, edit_block, ends_at_hop};
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct HeaderLine {
     line: Box<[u8]>,
-    /// As HTTP/2 has it.
+    /// The same header as a field of HTTP/2.
     lower_name: Box<[u8]>,
     name_length: usize,
 }
@@ -119,7 +119,7 @@ pub(crate) struct Plan<'a> {
 }
 
 impl<'a> Plan<'a> {
-    /// For a server whose connection is to stay open, whatever the client asks of its own.
+    /// For a request to a server whose connection stays open, even if the client asks to close its own.
     pub(crate) fn request(head: &RequestHead, bytes: &[u8], edits: &Edits<'a>) -> Self {
         let upgrade = head.upgrade();
         let wanted = Connection {
@@ -197,7 +197,7 @@ struct Hop<'m> {
 impl<'m> Hop<'m> {
     fn new(meaning: &'m Meaning, wanted: Connection, keep_upgrade: bool) -> Self {
         let given = meaning.connection;
-        // `keep-alive` says nothing in HTTP/1.1, so it may stay where it stands.
+        // `keep-alive` has no effect in HTTP/1.1, where connections stay open by default: it may be forwarded.
         let may_stay = given.close == wanted.close
             && given.upgrade == wanted.upgrade
             && given.te == wanted.te
@@ -265,7 +265,7 @@ fn is_trailers(header: &Header, bytes: &[u8]) -> bool {
 struct Planner<'a, 'b> {
     bytes: &'b [u8],
     pieces: SmallVec<[Piece<'a>; 8]>,
-    /// Everything received before this is planned.
+    /// The position in the received bytes up to which the plan is complete.
     done: usize,
 }
 

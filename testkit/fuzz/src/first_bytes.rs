@@ -1,12 +1,12 @@
-//! Protocol detection and the ClientHello: a verdict must not change when more bytes follow, and
-//! there must be one once the bound is reached.
+//! Protocol detection and the ClientHello, over ever longer beginnings of the input: a verdict must not
+//! change when more bytes follow, and there must be one once the bound of peeked bytes is reached.
 
 use std::time::Duration;
 
 use leno_transport::{Hello, MAX_PEEKED, Opening, Speaker, Verdict, Waits, judge};
 use leno_types::Protocol;
 
-/// Long inputs are only cut at every such position and at each of the first 64, to save time.
+/// To save time, beginnings longer than 64 bytes are only tried at multiples of this length.
 const STEP: usize = 97;
 
 const EXPECTED: [Protocol; 4] =

@@ -70,7 +70,7 @@ fn clients_see_what_policy_promises() {
     let mut cut = BTreeSet::new();
     for place in CUTTERS {
         let seen = world.backends[place].seen();
-        // Requests that were in progress at the ejection come on top.
+        // Each client may have had a request in progress when the endpoint was ejected.
         assert!(!seen.is_empty() && seen.len() <= (FAILURES + CLIENTS) as usize, "{seen:?}");
         cut.extend(seen);
     }

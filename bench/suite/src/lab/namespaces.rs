@@ -3,7 +3,7 @@
 //! ```text
 //! client ── bridge ── s0, s1, ...     each in a namespace, with an application of the suite
 //! ```
-//! The client does nothing by itself: the load generator runs in its place.
+//! The application of the client is idle: the load generator runs in the client's namespace and control group.
 
 use std::fs;
 use std::net::{Ipv4Addr, SocketAddrV4};

@@ -14,13 +14,13 @@ use super::Flows;
 use crate::error::Error;
 use crate::pins;
 
-/// The only reader of the events. While it lives the programs write them, and its drop ends that.
+/// The only reader of the events. The programs write events while it exists; dropping it makes them stop.
 pub struct Follower<'a> {
     flows: &'a Flows,
     ring: RingBuffer<'static>,
     read: Rc<RefCell<Vec<FlowEvent>>>,
     dropped_before: u64,
-    /// Held on the directory of the pins.
+    /// A lock on the directory of the pins: there is one reader at a time.
     _lock: Flock<File>,
 }
 
@@ -39,7 +39,7 @@ impl<'a> Follower<'a> {
         };
         builder.add(&events, take).map_err(Error::bpf(action))?;
         let ring = builder.build().map_err(Error::bpf(action))?;
-        // Left by a reader that was killed.
+        // Discards the events that an earlier reader left because it was killed.
         ring.consume().map_err(Error::bpf(action))?;
         read.borrow_mut().clear();
         let dropped_before = flows.totals()?.events_dropped;
@@ -65,7 +65,7 @@ impl<'a> Follower<'a> {
     }
 }
 
-/// The right to be the only reader of the events of these pins.
+/// Locks the directory of the pins, so that its holder is the only reader of their events.
 pub(super) fn lock(directory: &Path) -> Result<Flock<File>, Error> {
     let action = "be the only reader of the events of flows";
     let directory = File::open(directory).map_err(Error::io(action))?;
@@ -79,7 +79,7 @@ pub(super) fn lock(directory: &Path) -> Result<Flock<File>, Error> {
 impl Drop for Follower<'_> {
     fn drop(&mut self) {
         if let Err(error) = self.flows.set_followed(false) {
-            tracing::warn!(%error, "events of flows are written on");
+            tracing::warn!(%error, "the programs go on writing flow events that no program reads");
         }
     }
 }
