@@ -3,34 +3,26 @@
 use std::path::Path;
 
 use anyhow::{Context, Result};
-use leno_suite::record::{Latency, Record};
+use leno_suite::record::Record;
 use leno_suite::report::Summary;
-use serde::Deserialize;
 use serde_json::Value;
 
 use crate::memory;
 use crate::suite::report;
 
-/// A measurement, as `http` and `mesh` wrote it before they were runs of the suite.
-#[derive(Default, Deserialize)]
-#[serde(default)]
-struct Earlier {
-    scenario: String,
-    /// `saturation` or `rate`.
-    pace: String,
-    proxy: String,
-    version: String,
-    round: u32,
-    connections: usize,
-    duration_s: f64,
-    requests: u64,
-    errors: u64,
-    requests_per_s: f64,
-    cpu_user_us_per_request: f64,
-    cpu_system_us_per_request: f64,
-    latency_us: Option<Latency>,
-    left_out: Option<String>,
-}
+/// The fields of earlier records of `http` and `mesh` that records of the suite have under the same name.
+const SAME: [&str; 10] = [
+    "round",
+    "connections",
+    "duration_s",
+    "requests",
+    "errors",
+    "requests_per_s",
+    "cpu_user_us_per_request",
+    "cpu_system_us_per_request",
+    "latency_us",
+    "left_out",
+];
 
 pub(crate) fn print(file: &Path) -> Result<bool> {
     let text = std::fs::read_to_string(file);
@@ -39,9 +31,8 @@ pub(crate) fn print(file: &Path) -> Result<bool> {
     let all: Vec<Value> = serde_json::from_str(&text).with_context(none)?;
     let (memory, others): (Vec<_>, Vec<_>) =
         all.into_iter().partition(|one| one["bench"] == "memory");
-    let read = |one: Value| Ok(serde_json::from_value::<Earlier>(one)?.into());
     let others: Vec<Record> =
-        others.into_iter().map(read).collect::<Result<_>>().with_context(none)?;
+        others.iter().map(earlier).collect::<Result<_, _>>().with_context(none)?;
     if !others.is_empty() {
         print!("{}", report::tables(&Summary::of(&others)));
     }
@@ -53,24 +44,18 @@ pub(crate) fn print(file: &Path) -> Result<bool> {
     Ok(true)
 }
 
-impl From<Earlier> for Record {
-    fn from(one: Earlier) -> Self {
-        Self {
-            scenario: format!("{}, {}", one.scenario, one.pace),
-            proxies: u32::from(one.proxy != "none"),
-            mesh: one.proxy,
-            mesh_version: one.version,
-            round: one.round,
-            connections: one.connections,
-            duration_s: one.duration_s,
-            requests: one.requests,
-            errors: one.errors,
-            requests_per_s: one.requests_per_s,
-            cpu_user_us_per_request: one.cpu_user_us_per_request,
-            cpu_system_us_per_request: one.cpu_system_us_per_request,
-            latency_us: one.latency_us.unwrap_or_default(),
-            left_out: one.left_out,
-            ..Self::default()
-        }
-    }
+/// The record of a measurement that `http` or `mesh` made before they were runs of the suite.
+fn earlier(one: &Value) -> serde_json::Result<Record> {
+    let same = SAME.iter().filter(|name| !one[**name].is_null());
+    let same: serde_json::Map<_, _> =
+        same.map(|name| ((*name).to_owned(), one[*name].clone())).collect();
+    let text = |name: &str| one[name].as_str().unwrap_or_default().to_owned();
+    let mesh = text("proxy");
+    Ok(Record {
+        scenario: format!("{}, {}", text("scenario"), text("pace")),
+        proxies: u32::from(mesh != "none"),
+        mesh,
+        mesh_version: text("version"),
+        ..serde_json::from_value(Value::Object(same))?
+    })
 }
