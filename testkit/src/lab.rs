@@ -80,6 +80,8 @@ pub struct Options {
     pub uplink: bool,
     /// The resolver for names outside of the mesh; `None` for the host's resolvers.
     pub resolver: Option<SocketAddr>,
+    /// What proxies are told of traces, `leno up --traces`.
+    pub traces: Option<&'static str>,
 }
 
 impl Options {
@@ -95,6 +97,7 @@ impl Options {
             machine: None,
             uplink: false,
             resolver: None,
+            traces: None,
         }
     }
 }
@@ -417,6 +420,9 @@ impl Load {
 fn up_command(leno: &Path, name: &str, options: &Options, file: &Path) -> Command {
     let mut command = Command::new(leno);
     command.args(["up", "--name", name, "--capture", options.capture.name()]);
+    if let Some(traces) = options.traces {
+        command.args(["--traces", traces]);
+    }
     if let Some(mode) = options.mtls {
         command.args(["--mtls", mode]);
     }

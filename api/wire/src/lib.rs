@@ -7,7 +7,8 @@
 //!
 //! [`trust`] has the hash by which proxies acknowledge trust bundles.
 //!
-//! [`ext_authz`] is the protocol of external authorizers, which is Envoy's.
+//! [`ext_authz`] is the protocol of external authorizers, which is Envoy's; [`otlp`] is OpenTelemetry's, by which spans are
+//! exported.
 //!
 //! It does not know sockets, TLS or the state of a stream.
 
@@ -25,6 +26,7 @@ pub mod decode;
 pub mod encode;
 pub mod ext_authz;
 pub mod names;
+pub mod otlp;
 pub mod trust;
 
 #[expect(

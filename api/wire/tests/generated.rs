@@ -6,12 +6,13 @@
 use std::fs;
 use std::path::Path;
 
-const FILES: [&str; 5] = [
+const FILES: [&str; 6] = [
     "envoy/ext_authz.proto",
     "leno/v1/discovery.proto",
     "leno/v1/identity.proto",
     "leno/v1/limits.proto",
     "leno/v1/mesh.proto",
+    "opentelemetry/trace.proto",
 ];
 
 #[test]
@@ -26,7 +27,7 @@ fn the_generated_code_is_that_of_the_proto_files() {
         .out_dir(made.path())
         .compile_fds(descriptors)
         .unwrap();
-    for name in ["envoy.service.auth.v3.rs", "leno.v1.rs"] {
+    for name in ["envoy.service.auth.v3.rs", "leno.v1.rs", "opentelemetry.rs"] {
         let file = root.join("src/generated").join(name);
         let text = fs::read_to_string(made.path().join(name)).unwrap();
         if std::env::var_os("LENO_UPDATE").is_some() {

@@ -6,7 +6,8 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, Result, bail};
 use clap::Args;
 use futures_util::future::join_all;
-use leno_observe::tap::{Joiner, Page, TappedRequest};
+use leno_observe::tap::Joiner;
+use leno_tap::{TapPage, TappedRequest};
 
 use super::{AnyMesh, Output, block_on, print, print_raw};
 
@@ -182,7 +183,9 @@ impl Session<'_> {
             // The servers' halves first, so that the clients' are complete at once.
             for (proxy, page) in others.into_iter().zip(of_others) {
                 match page {
-                    Ok(page) => ready.extend(self.joiner.push(page, false, Instant::now())),
+                    Ok(page) => {
+                        ready.extend(self.joiner.push(page.requests, false, Instant::now()))
+                    }
                     Err(_) => {
                         self.others.remove(&proxy);
                         self.refused.insert(proxy);
@@ -204,17 +207,18 @@ impl Session<'_> {
     }
 
     /// Takes the page of a target, and notes the servers that it has called.
-    fn take(&mut self, proxy: Proxy, page: Page) -> Vec<TappedRequest> {
-        for event in page.events.iter().filter(|event| event.mark.is_some() && event.mtls) {
-            let server =
-                Proxy { namespace: event.server_namespace.clone(), name: event.server.clone() };
+    fn take(&mut self, proxy: Proxy, page: TapPage) -> Vec<TappedRequest> {
+        let is_shared = |one: &&TappedRequest| one.is_outbound() && one.mark.is_some() && one.mtls;
+        for request in page.requests.iter().filter(is_shared) {
+            let Some((namespace, name)) = request.server.split_once('/') else { continue };
+            let server = Proxy { namespace: namespace.to_owned(), name: name.to_owned() };
             let is_new = !self.targets.contains(&server) && !self.refused.contains(&server);
             if is_new && self.others.len() < MAX_PROXIES {
                 self.others.insert(server);
             }
         }
         self.counts.insert(proxy, (page.sampled_out, page.dropped));
-        self.joiner.push(page, true, Instant::now())
+        self.joiner.push(page.requests, true, Instant::now())
     }
 
     /// A target does not answer: it may have ended, or this user may not tap it.
@@ -242,7 +246,7 @@ impl Session<'_> {
         Ok(false)
     }
 
-    async fn poll(&self, proxy: &Proxy, query: &str) -> Result<Page, String> {
+    async fn poll(&self, proxy: &Proxy, query: &str) -> Result<TapPage, String> {
         let reply = self.proxies.post(proxy, &format!("/tap?id={}{query}", self.id)).await?;
         serde_json::from_str(&reply.page()?).map_err(|error| error.to_string())
     }

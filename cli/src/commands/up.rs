@@ -17,6 +17,7 @@ use leno_local::output::Style;
 use leno_local::plan::{Mode, Share};
 use leno_local::ranges::Range;
 use leno_local::up::{MAX_LIFETIME, MIN_LIFETIME, Options};
+use leno_telemetry::trace::{TraceSettings, TraceSettingsError};
 use leno_types::{Egress, MtlsMode};
 use nix::sys::prctl::set_pdeathsig;
 use nix::sys::signal::Signal;
@@ -143,6 +144,12 @@ pub(crate) struct Up {
     #[arg(long, value_name = "FILE")]
     access_log_file: Option<PathBuf>,
 
+    /// Exports spans of requests by OTLP to this service: NAMESPACE/SERVICE:PORT[,protocol=grpc|http]
+    /// [,sampling=PERCENT%][,route=NAMESPACE/NAME:PERCENT%][,errors][,slower=DURATION]; for example
+    /// observability/collector:4317,sampling=10%,errors
+    #[arg(long, value_name = "SETTINGS", value_parser = traces)]
+    traces: Option<String>,
+
     /// Begins each line with its time
     #[arg(short, long)]
     timestamps: bool,
@@ -228,9 +235,15 @@ pub(crate) fn run(up: &Up) -> Result<bool> {
         log: up.log.clone(),
         access_log: access_log.to_owned(),
         access_log_file: up.access_log_file.clone(),
+        traces: up.traces.clone(),
     };
     leno_local::up::up(&options)?;
     Ok(true)
+}
+
+/// Settings of traces as proxies read them, so that a mistake is found before one starts.
+fn traces(text: &str) -> Result<String, TraceSettingsError> {
+    text.parse::<TraceSettings>().map(|_| text.to_owned())
 }
 
 /// An address, with port 53 where it names none.

@@ -101,6 +101,7 @@ pub(super) async fn lay(
         roots: layout.roots(),
         log: options.log.clone(),
         access_log: options.access_log.clone(),
+        traces: options.traces.clone(),
         gateway: switch.subnet().gateway(),
         response_wait: options.response_wait,
     };

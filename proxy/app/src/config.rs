@@ -4,6 +4,7 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 
 use clap::Parser;
+use leno_telemetry::trace::TraceSettings;
 use leno_types::ports;
 
 use crate::admin::probe::Probes;
@@ -28,6 +29,10 @@ pub(crate) struct Flags {
     /// Its namespace
     #[arg(long, env = "LENO_NAMESPACE", default_value = "default")]
     pub(crate) namespace: String,
+
+    /// The workload that the instance belongs to, for the traces that it takes part in [default: its own name]
+    #[arg(long, env = "LENO_WORKLOAD", value_name = "NAME")]
+    pub(crate) workload: Option<String>,
 
     /// Its service account
     #[arg(long, env = "LENO_SERVICE_ACCOUNT", default_value = "default")]
@@ -127,6 +132,14 @@ pub(crate) struct Flags {
     /// Writes one line for each request and connection to standard output
     #[arg(long, env = "LENO_ACCESS_LOG", value_enum, default_value_t = AccessLog::Off)]
     pub(crate) access_log: AccessLog,
+
+    /// Exports spans of requests by OTLP to this service of the mesh, or outside of it, and takes part in traces (W3C
+    /// Trace Context and B3): NAMESPACE/SERVICE:PORT[,protocol=grpc|http][,sampling=PERCENT%]
+    /// [,route=NAMESPACE/NAME:PERCENT%][,errors][,slower=DURATION]. The parent of a request decides whether it is
+    /// sampled, and the share (1% by default) where there is none; with errors and slower, failed and slow requests
+    /// have spans although their trace is not sampled
+    #[arg(long, env = "LENO_TRACES", value_name = "SETTINGS")]
+    pub(crate) traces: Option<TraceSettings>,
 }
 
 /// The forms of the access log.

@@ -15,7 +15,9 @@ use tokio::sync::watch;
 use tokio::task::spawn_local;
 
 use crate::config::Flags;
-use crate::setup::{IdentityState, Setup, access_log, budget, drain_timeout, response_wait};
+use crate::setup::{
+    IdentityState, Setup, access_log, budget, drain_timeout, response_wait, traces,
+};
 
 /// Longest wait, once there is a policy, for the services that like workloads use.
 const PREFETCH_WAIT: Duration = Duration::from_secs(1);
@@ -40,6 +42,7 @@ pub(crate) fn setup(flags: &Flags) -> anyhow::Result<Setup> {
     spawn_local(follow(client.certificates(), keyring.clone(), identity, directory_used));
     spawn_local(async move { match client.run().await {} });
     Ok(Setup {
+        traces: traces(flags, &instance),
         instance,
         is_static: false,
         workers: flags.workers,

@@ -20,7 +20,9 @@ use leno_types::{Egress, InstanceName, MtlsMode, Removal, ServiceName};
 use tokio::sync::watch;
 
 use crate::config::Flags;
-use crate::setup::{IdentityState, Setup, access_log, budget, drain_timeout, response_wait};
+use crate::setup::{
+    IdentityState, Setup, access_log, budget, drain_timeout, response_wait, traces,
+};
 
 /// Reads the documents and makes of them what a control plane would have said.
 pub(crate) fn setup(flags: &Flags, file: &Path) -> anyhow::Result<Setup> {
@@ -70,6 +72,7 @@ pub(crate) fn setup(flags: &Flags, file: &Path) -> anyhow::Result<Setup> {
     let directory =
         Directory::fixed(move |subject| index.resolve(subject, &client)).with_server_policy(policy);
     Ok(Setup {
+        traces: traces(flags, &instance),
         instance,
         is_static: true,
         workers: u16::try_from(spec.workers).context("spec.workers")?,

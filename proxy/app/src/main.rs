@@ -36,6 +36,7 @@ mod services;
 mod setup;
 mod standing;
 mod state;
+mod traces;
 mod worker;
 
 use std::process::ExitCode;

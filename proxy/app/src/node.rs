@@ -182,6 +182,7 @@ fn live(
         token: Some(member.token.clone()),
         workers: 1,
         access_log: AccessLog::Off,
+        workload: None,
         ..common.flags.clone()
     };
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;

@@ -23,6 +23,7 @@ use tokio::sync::watch;
 
 use crate::admin::probe::Probes;
 use crate::config::{AccessLog, Flags};
+use crate::traces::TracePlan;
 use crate::worker::Plan;
 
 pub(crate) mod memory;
@@ -62,6 +63,8 @@ pub(crate) struct Setup {
     pub(crate) access_log: Option<Log>,
     /// What the workers share with the admin server.
     pub(crate) taps: Taps,
+    /// Which requests have spans, and where these go.
+    pub(crate) traces: Option<TracePlan>,
     pub(crate) budget: Budget,
     /// What the workers share of the workload's rate limits.
     pub(crate) limit_table: LimitTable,
@@ -123,6 +126,7 @@ impl Setup {
             application: self.application,
             access_log: self.access_log.clone(),
             taps: self.taps.clone(),
+            traces: self.traces.clone(),
             max_connections: max_connections(self.workers, self.sharing),
             budget: self.budget,
             workers: self.workers,
@@ -141,6 +145,11 @@ pub(crate) fn response_wait(flags: &Flags) -> Duration {
         0 => Duration::MAX,
         seconds => Duration::from_secs(seconds),
     }
+}
+
+pub(crate) fn traces(flags: &Flags, instance: &InstanceName) -> Option<TracePlan> {
+    let workload = || flags.workload.clone().unwrap_or_else(|| instance.name.to_string());
+    Some(TracePlan { settings: flags.traces.clone()?, workload: workload() })
 }
 
 pub(crate) fn access_log(flags: &Flags) -> anyhow::Result<Option<Log>> {

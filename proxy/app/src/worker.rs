@@ -16,6 +16,7 @@ use leno_names::Names;
 use leno_outbound::{Fixed, Outbound};
 use leno_telemetry::access::Log;
 use leno_telemetry::tap::Taps;
+use leno_telemetry::trace::Traces;
 use leno_telemetry::{Counter, Registry, Snapshot};
 use leno_tls::{Acceptor, Connector, TlsConfigs};
 use leno_transport::budget::{self, Budget, Charge};
@@ -33,6 +34,7 @@ use tokio::task::{JoinHandle, spawn_local};
 use crate::services::OfOutbound;
 use crate::setup::Handed;
 use crate::standing::Standing;
+use crate::traces::{Exporter, TracePlan};
 
 /// How often idle connections and destinations are looked through.
 const SWEEP: Duration = Duration::from_secs(5);
@@ -62,6 +64,7 @@ pub(crate) struct Plan {
     pub(crate) application: Option<SocketAddr>,
     pub(crate) access_log: Option<Log>,
     pub(crate) taps: Taps,
+    pub(crate) traces: Option<TracePlan>,
     /// Most connections open at once; one more is refused.
     pub(crate) max_connections: usize,
     /// What its buffers and connections are charged to.
@@ -183,6 +186,8 @@ struct Planes {
     accepting: RefCell<Vec<JoinHandle<()>>>,
     /// Whether connections are accepted.
     open: watch::Sender<bool>,
+    /// What exports spans, if there are any.
+    exporter: Option<Rc<Exporter>>,
     /// Panics of this thread that are counted in the registry.
     panics: Cell<u64>,
     /// Answers of this thread that were not read and are counted in the registry.
@@ -211,6 +216,9 @@ async fn serve(
     let mut renewed = plan.acceptor.renewed();
     let planes = Rc::new(Planes::new(plan));
     planes.follow(policy.borrow_and_update().as_deref());
+    if let Some(exporter) = &planes.exporter {
+        spawn_local(Rc::clone(exporter).run());
+    }
     for listener in outbound {
         planes.accept(listener, Planes::serve_outbound);
     }
@@ -279,8 +287,12 @@ fn admission(plan: &Plan) -> Rc<Admission> {
 impl Planes {
     fn new(plan: Plan) -> Self {
         let admission = admission(&plan);
+        let (traces, workload) = match plan.traces {
+            Some(of) => (Some(Rc::new(Traces::new(of.settings))), of.workload),
+            None => (None, String::new()),
+        };
         let registry = Registry::new().with_access_log(plan.access_log).with_taps(plan.taps);
-        let registry = Rc::new(registry);
+        let registry = Rc::new(registry.with_traces(traces.clone()));
         let activity = Rc::new(Activity::default());
         let standing = Standing::new(plan.connector.clone(), Rc::clone(&registry));
         let outbound = Outbound::new(leno_outbound::Parts {
@@ -293,10 +305,18 @@ impl Planes {
             names: plan.names,
             fixed: plan.fixed,
         });
+        let services = Rc::new(OfOutbound(outbound.services()));
+        let exporter = traces.and_then(|traces| {
+            let counted = (Rc::clone(&registry), Rc::clone(&activity));
+            let of = (plan.instance.clone(), workload);
+            let exporter = Exporter::new(traces, of, &*services, counted);
+            // Settings name a service that there may be.
+            exporter.inspect_err(|error| tracing::error!(%error, "spans are not exported")).ok()
+        });
         let inbound = Inbound::new(leno_inbound::Parts {
             workload: plan.instance,
             directory: plan.directory,
-            services: Rc::new(OfOutbound(outbound.services())),
+            services,
             policy: plan.policy,
             tls: plan.acceptor,
             registry: Rc::clone(&registry),
@@ -316,6 +336,7 @@ impl Planes {
             standing,
             accepting: RefCell::default(),
             open: watch::Sender::new(true),
+            exporter: exporter.map(Rc::new),
             panics: Cell::new(0),
             unread_answers: Cell::new(0),
         }
@@ -392,6 +413,9 @@ impl Planes {
         test_panic("sweep", b"");
         self.outbound.sweep();
         self.inbound.sweep();
+        if let Some(exporter) = &self.exporter {
+            exporter.sweep();
+        }
         if self.activity.busy() == 0 {
             leno_http::trim_pool();
             leno_h2::trim_chunks();

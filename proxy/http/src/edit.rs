@@ -44,6 +44,12 @@ impl HeaderLine {
         Ok(Self { line, lower_name, name_length: name.len() })
     }
 
+    /// A line for each name and value that can be a header.
+    pub fn all(pairs: Vec<(&str, String)>) -> Vec<Self> {
+        let line = |(name, value): (&str, String)| Self::new(name, value.as_bytes()).ok();
+        pairs.into_iter().filter_map(line).collect()
+    }
+
     /// The name as given.
     pub fn name(&self) -> &str {
         self.line

@@ -23,15 +23,16 @@ use std::sync::Arc;
 
 use leno_http::{HeaderLine, HeldBody, Order, RequestView};
 use leno_policy::authorization::is_spelling;
-use leno_telemetry::Registry;
+use leno_telemetry::{Begun, Registry};
 use leno_types::ServiceName;
 use leno_types::authorizer::ExternalAuthorizer;
 use tokio::io::{DuplexStream, duplex};
 
 use crate::Shared;
 use crate::authorize::{Access, Denied};
+use crate::calls::GrpcConnection;
 pub(crate) use ask::Question;
-use ask::{About, AskError, Decided, GrpcConnection};
+use ask::{About, AskError, Decided};
 
 /// Said in `leno-error` when an authorizer does not decide on a request.
 const AUTHORIZER_FAILED: &str = "authorizer-failed";
@@ -150,6 +151,15 @@ impl Grants {
         order.request.remove = removed;
         order.request.set = &self.set;
         order.response.add = &self.on_response;
+    }
+
+    /// Tells the application of the trace that the request takes part in.
+    #[must_use]
+    pub(crate) fn with_trace(mut self, begun: &Begun) -> Self {
+        for line in HeaderLine::all(begun.trace_lines()) {
+            self.set(line);
+        }
+        self
     }
 
     /// Removes what a client has sent under a name, in each spelling.
@@ -292,7 +302,7 @@ impl Authorizer {
     async fn ask(&self, question: Question) -> Result<Decided, AskError> {
         let answer = match question {
             Question::Grpc(message) => {
-                self.grpc.ask(&*self.service, message, self.of.timeout).await?
+                ask::over_grpc(&self.grpc, &*self.service, message, self.of.timeout).await?
             }
             Question::Http(request) => ask::over_http(&*self.service, *request).await?,
         };

@@ -184,7 +184,7 @@ async fn forward<S: Io>(
         caller.access.is_still_permitted(shared, head).map(|()| grants).map_err(Refusal::Denied)
     };
     let grants = &match asked.await {
-        Ok(grants) => grants,
+        Ok(grants) => grants.with_trace(begun),
         Err(refusal) => {
             return refuse(shared, (edge, begun), (client, request), refusal).await;
         }
@@ -233,9 +233,8 @@ fn begin(
     head: RequestView<'_>,
     mark: Option<NonZeroU64>,
 ) -> Begun {
-    let registry = &shared.parts.registry;
-    let mut begun = registry.begin(head.version().as_str(), head.method(), head.target());
-    begun.describe(|| (head.authority(), head.headers()));
+    let line = (head.version().as_str(), head.method(), head.target());
+    let begun = shared.parts.registry.begin(line, || (head.authority(), head.headers()));
     begun.came_from(mark, || edge.identity());
     begun
 }
@@ -363,7 +362,7 @@ async fn forward_call(
         caller.access.is_still_permitted(shared, head).map(|()| grants).map_err(Refusal::Denied)
     };
     let grants = &match asked.await {
-        Ok(grants) => grants,
+        Ok(grants) => grants.with_trace(begun),
         Err(refusal) => return refuse_call(shared, (edge, begun), call, refusal),
     };
     let removed = grants.removed();

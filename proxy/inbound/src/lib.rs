@@ -32,6 +32,7 @@ mod addresses;
 mod application;
 mod authorize;
 mod bearer;
+pub mod calls;
 mod external;
 mod http;
 mod limit;

@@ -101,8 +101,9 @@ pub(crate) fn unrouted<R: Request>(
         true => [b"http://", head.authority().as_bytes(), head.target()].concat(),
         false => head.target().to_vec(),
     };
-    let mut begun = shared.registry.begin(version, head.method(), &target);
-    begun.describe(|| (head.authority(), head.headers()));
+    let begun = shared
+        .registry
+        .begin((version, head.method(), &target), || (head.authority(), head.headers()));
     let grpc_status = request.is_grpc().then(|| grpc_status(answer.status, Some(cause)));
     let edge = shared.registry.edge(&shared.outside());
     edge.error(cause);

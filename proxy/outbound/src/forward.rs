@@ -12,7 +12,8 @@ use std::time::Duration;
 
 use leno_balance::{NoPick, Pick, Wanted};
 use leno_http::{
-    Cause, Exchange, Failure, Judgement, Place, ResponseView, grpc_status_of, is_idempotent,
+    Cause, Exchange, Failure, HeaderLine, Judgement, Place, ResponseView, grpc_status_of,
+    is_idempotent,
 };
 use leno_resilience::{Hedge, Permit};
 use leno_telemetry::{Begun, Counter, Outcome};
@@ -88,6 +89,8 @@ struct Attempts<'a, R> {
     wanted: Wanted,
     request: &'a mut R,
     begun: Begun,
+    /// What tells the next hop of the trace that the request takes part in.
+    trace: &'a [HeaderLine],
     is_grpc: bool,
     tried: Tried,
     /// Tries that were not made by policy.
@@ -139,8 +142,8 @@ pub(crate) async fn forward<R: Hedgeable>(
         }
     };
     let head = request.view();
-    let mut begun = shared.registry.begin(head.version().as_str(), head.method(), head.target());
-    begun.describe(|| (head.authority(), head.headers()));
+    let line = (head.version().as_str(), head.method(), head.target());
+    let mut begun = shared.registry.begin(line, || (head.authority(), head.headers()));
     let is_grpc = request.is_grpc();
     let mut policy = backends.requests();
     let (backends, applied, mirrors) = match backends.routes() {
@@ -163,6 +166,7 @@ pub(crate) async fn forward<R: Hedgeable>(
     let idempotent = is_idempotent(head.method());
     let mut wanted = endpoints.wanted(head);
     wanted.session = applied.as_ref().and_then(|applied| applied.endpoint()).or(wanted.session);
+    let trace = HeaderLine::all(begun.trace_lines());
     let attempts = Attempts {
         shared,
         backends: &backends,
@@ -173,6 +177,7 @@ pub(crate) async fn forward<R: Hedgeable>(
         hedge: policy.hedge(idempotent).filter(|_| !head.is_connect()),
         wanted,
         request,
+        trace: &trace,
         begun,
         is_grpc,
         tried: Tried::new(),
@@ -404,6 +409,7 @@ impl<'a, R: Hedgeable> Attempts<'a, R> {
             wanted: self.wanted,
             applied: self.applied,
             request_by: self.plan.request_by(),
+            trace: self.trace,
             mark: self.begun.mark(remote.labels(), identity),
         }
     }

@@ -107,7 +107,7 @@ impl fmt::Display for Field {
     }
 }
 
-fn qualified(namespace: &str, name: &str) -> String {
+pub(crate) fn qualified(namespace: &str, name: &str) -> String {
     if namespace.is_empty() { name.to_owned() } else { format!("{namespace}/{name}") }
 }
 

@@ -170,6 +170,14 @@ counters! {
     EdgesOverBudget = "leno_series_over_budget" "",
     /// Lines of the access log that were dropped because they could not be written fast enough.
     AccessLogDropped = "leno_access_log_dropped" "",
+    /// Spans of traces, by what became of them.
+    SpansExported = "leno_trace_spans" r#"result="exported""#,
+    /// Spans of traces, by what became of them.
+    SpansFailed = "leno_trace_spans" r#"result="failed""#,
+    /// Spans of traces, by what became of them.
+    SpansDropped = "leno_trace_spans" r#"result="dropped""#,
+    /// Spans of traces, by what became of them.
+    SpansBeyondRate = "leno_trace_spans" r#"result="beyond-rate""#,
 }
 
 /// One cell for each [`Counter`].

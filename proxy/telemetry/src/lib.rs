@@ -1,4 +1,4 @@
-//! Counters, histograms, the access log and taps of the data plane.
+//! Counters, histograms, the access log, taps and traces of the data plane.
 //!
 //! Each worker has a [`Registry`] of plain cells: counting costs an addition, with no lock and no
 //! shared cache line. A connection looks up its [`Edge`] (client, server, mTLS) once and counts on
@@ -27,6 +27,7 @@ mod counter;
 mod edge;
 #[expect(clippy::arithmetic_side_effects, reason = "sums of counters, which do not reach 2^64")]
 mod histogram;
+mod observed;
 mod registry;
 mod render;
 #[expect(clippy::arithmetic_side_effects, reason = "sums of counters, which do not reach 2^64")]
@@ -34,6 +35,7 @@ mod snapshot;
 
 pub mod access;
 pub mod tap;
+pub mod trace;
 
 pub use audited::{AuditedRequest, MAX_AUDITED, MAX_PATH_BYTES};
 pub use counter::Counter;

@@ -11,8 +11,10 @@ use crate::access::{Log, MAX_FIELD_BYTES, Record};
 use crate::audited::{AuditedRequest, AuditedRequests};
 use crate::counter::{Counter, Counters};
 use crate::edge::{Direction, Edge, EdgeLabels, Logged};
+use crate::observed::Observed;
 use crate::snapshot::Snapshot;
-use crate::tap::{Tapped, Taps};
+use crate::tap::Taps;
+use crate::trace::{Trace, Traces};
 
 /// Most edges that a worker counts separately. An edge has about 40 series and 500 bytes, so this
 /// is at most some 10,000 series and a page of 2 MB. A workload calls tens of others.
@@ -43,34 +45,36 @@ pub struct Begun {
     at: Instant,
     protocol: &'static str,
     request: Option<(Box<str>, Box<[u8]>)>,
-    /// `None` while no tap is open.
-    tapped: Option<Box<Tapped>>,
+    /// `None` while no tap is open, unless the request may have a span.
+    observed: Option<Box<Observed>>,
+    /// `None` unless the request takes part in a trace.
+    trace: Option<Box<Trace>>,
+    traces: Option<Rc<Traces>>,
 }
 
 impl Begun {
-    /// Describes the request by its authority and headers, if a tap is open.
-    pub fn describe<'h, H>(&mut self, of: impl FnOnce() -> (&'h str, H))
-    where
-        H: Iterator<Item = (&'h str, &'h [u8])>,
-    {
-        if let Some(tapped) = &mut self.tapped {
-            let (authority, headers) = of();
-            tapped.describe(authority, headers);
-        }
+    /// The headers that tell the next hop of the trace, in place of those of the same name. None if the request takes
+    /// part in no trace.
+    #[must_use]
+    pub fn trace_lines(&self) -> Vec<(&'static str, String)> {
+        self.trace.as_ref().map(|trace| trace.lines()).unwrap_or_default()
     }
 
     /// Notes who sent an inbound request: the mark of the client's proxy, and the client's identity.
     pub fn came_from(&self, mark: Option<NonZeroU64>, peer: impl FnOnce() -> Option<Box<str>>) {
-        if let Some(tapped) = &self.tapped {
-            tapped.came_from(mark, peer());
+        if let Some(observed) = &self.observed {
+            observed.came_from(mark, peer());
         }
     }
 
-    /// Notes the route and the rule that the request follows, if a tap is open.
+    /// Notes the route and the rule that the request follows, if a tap is open or the request may have a span.
     pub fn routed(&mut self, route: impl FnOnce() -> Box<str>) {
-        if let Some(tapped) = &mut self.tapped {
-            tapped.routed(route());
+        let Some(observed) = &mut self.observed else { return };
+        let route = route();
+        if let (Some(traces), Some(trace)) = (&self.traces, &mut self.trace) {
+            traces.routed(trace, &route);
         }
+        observed.routed(route);
     }
 
     /// The request is sent to this server now, whose identity is `peer`. Returns the mark for the server's proxy if a
@@ -80,13 +84,13 @@ impl Begun {
         edge: &EdgeLabels,
         peer: impl FnOnce() -> Option<Box<str>>,
     ) -> Option<NonZeroU64> {
-        self.tapped.as_ref()?.mark(edge, peer())
+        self.observed.as_ref()?.mark(edge, peer())
     }
 
     /// The request is sent again.
     pub fn retried(&self) {
-        if let Some(tapped) = &self.tapped {
-            tapped.retried();
+        if let Some(observed) = &self.observed {
+            observed.retried();
         }
     }
 }
@@ -135,6 +139,7 @@ pub struct Registry {
     audited: RefCell<AuditedRequests>,
     access: Option<Log>,
     taps: Taps,
+    traces: Option<Rc<Traces>>,
 }
 
 impl Default for Registry {
@@ -155,6 +160,7 @@ impl Registry {
             audited: RefCell::default(),
             access: None,
             taps: Taps::default(),
+            traces: None,
         }
     }
 
@@ -170,21 +176,40 @@ impl Registry {
         Self { taps, ..self }
     }
 
+    /// Adds traces, which belong to this worker.
+    #[must_use]
+    pub fn with_traces(self, traces: Option<Rc<Traces>>) -> Self {
+        Self { traces, ..self }
+    }
+
     /// Whether there is an access log.
     #[must_use]
     pub fn logs(&self) -> bool {
         self.access.is_some()
     }
 
-    /// Starts a request with this version of HTTP. Its method and target are copied only if there
-    /// is an access log or an open tap, and only as much of them as these show.
+    /// Starts a request with this version of HTTP, `of` its authority and headers. Of the request only as much is
+    /// read and copied as the access log, an open tap and traces need.
     #[must_use]
-    pub fn begin(&self, protocol: &'static str, method: &str, target: &[u8]) -> Begun {
+    pub fn begin<'h, H>(
+        &self,
+        (protocol, method, target): (&'static str, &str, &[u8]),
+        of: impl Fn() -> (&'h str, H),
+    ) -> Begun
+    where
+        H: Iterator<Item = (&'h str, &'h [u8])>,
+    {
         let shown = target.get(..MAX_FIELD_BYTES).unwrap_or(target);
         let request = self.access.as_ref().map(|_| (method.into(), shown.into()));
-        let tapped = self.taps.is_on();
-        let tapped = tapped.then(|| Box::new(Tapped::new(&self.taps, protocol, method, target)));
-        Begun { at: Instant::now(), protocol, request, tapped }
+        let trace = self.traces.as_ref().and_then(|traces| traces.begin(of().1));
+        let is_noted = |traces: &Rc<Traces>| trace.as_ref().is_some_and(|one| traces.notes(one));
+        let is_observed = self.taps.is_on() || self.traces.as_ref().is_some_and(is_noted);
+        let observed = is_observed.then(|| {
+            let (authority, headers) = of();
+            Box::new(Observed::new(&self.taps, (protocol, method, target), authority, headers))
+        });
+        let traces = trace.as_ref().and(self.traces.clone());
+        Begun { at: Instant::now(), protocol, request, observed, trace, traces }
     }
 
     /// Ends a request: counts it on its edge and logs it.
@@ -195,8 +220,14 @@ impl Registry {
         if let Some(status) = outcome.grpc_status {
             edge.grpc(status);
         }
-        if let Some(tapped) = &begun.tapped {
-            tapped.end(&counted.logged(), begun.at, outcome);
+        if let Some(observed) = &begun.observed {
+            let edge = counted.logged();
+            observed.end(&edge, begun.at, outcome);
+            if let (Some(traces), Some(trace)) = (&begun.traces, &begun.trace)
+                && let Some(lost) = traces.end(trace, || observed.ended(&edge, begun.at, outcome))
+            {
+                self.counters.add(lost, 1);
+            }
         }
         let (Some(log), Some((method, target))) = (&self.access, &begun.request) else { return };
         self.log(

@@ -12,14 +12,13 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, TryLockError};
 use std::time::{Duration, Instant};
 
-mod event;
+use leno_tap::TappedRequest;
+
 mod filter;
-mod request;
 mod secrets;
 
-pub use event::{Event, Times};
 pub use filter::{Filter, FilterError, Party};
-pub use request::Tapped;
+pub(crate) use secrets::masked_target;
 pub use secrets::{MASK, is_secret};
 
 /// Most taps of a proxy: a few operators at once.
@@ -69,12 +68,12 @@ pub struct Counted {
 #[derive(Debug)]
 pub struct Tap {
     name: Box<str>,
-    filter: Filter,
+    pub(crate) filter: Filter,
     /// The second since `opened` in the upper half, the requests of it in the lower.
     spent: AtomicU64,
     opened: Instant,
     polled: Mutex<Instant>,
-    queue: Mutex<VecDeque<Event>>,
+    queue: Mutex<VecDeque<TappedRequest>>,
     counts: Counts,
 }
 
@@ -143,7 +142,7 @@ impl Taps {
 
     /// What a tap has recorded since the last call, and its counts since it was opened.
     #[must_use]
-    pub fn poll(&self, name: &str) -> Option<(Vec<Event>, Counted)> {
+    pub fn poll(&self, name: &str) -> Option<(Vec<TappedRequest>, Counted)> {
         let tap = self.read().iter().find(|tap| &*tap.name == name).cloned()?;
         *lock(&tap.polled) = Instant::now();
         let events = lock(&tap.queue).drain(..).collect();
@@ -176,7 +175,7 @@ impl Taps {
     }
 
     /// For a worker: the open taps, unless they are being changed.
-    fn try_read(&self) -> Vec<Arc<Tap>> {
+    pub(crate) fn try_read(&self) -> Vec<Arc<Tap>> {
         match self.0.open.try_read() {
             Ok(open) => open.clone(),
             Err(TryLockError::Poisoned(open)) => open.into_inner().clone(),
@@ -188,11 +187,11 @@ impl Taps {
         self.0.open.read().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Queues an event of a worker.
-    fn queue(&self, tap: &Tap, event: Event) {
+    /// Queues a request of a worker.
+    pub(crate) fn queue(&self, tap: &Tap, request: TappedRequest) {
         let is_queued = match tap.queue.try_lock() {
             Ok(mut queue) if queue.len() < MAX_QUEUED => {
-                queue.push_back(event);
+                queue.push_back(request);
                 true
             }
             _ => false,
@@ -206,7 +205,7 @@ impl Taps {
     }
 
     /// Takes a request out of the tap's rate. `false`, counted: the rate is exceeded.
-    fn afford(&self, tap: &Tap, now: Instant) -> bool {
+    pub(crate) fn afford(&self, tap: &Tap, now: Instant) -> bool {
         let is_within = tap.spend(now);
         if !is_within {
             tap.counts.sampled_out.fetch_add(1, Ordering::Relaxed);

@@ -38,6 +38,7 @@ mod streams;
 mod suggest;
 mod tap;
 mod tokens;
+mod traces;
 mod traffic;
 mod uplink;
 mod zones;
@@ -123,7 +124,7 @@ pub(crate) fn all() -> [(&'static str, Vec<Case>); 18] {
         ("encryption", encryption::cases()),
         ("identity", identity::cases()),
         ("strangers", strangers::cases()),
-        ("flows", [flows::cases(), tap::cases()].into_iter().flatten().collect()),
+        ("flows", [flows::cases(), tap::cases(), traces::cases()].into_iter().flatten().collect()),
         ("disturbance", disturbance::cases()),
         ("life", life::cases()),
         ("node", node::cases()),

@@ -1,6 +1,6 @@
 //! A request in a line, for people.
 
-use leno_observe::tap::{Latency, TappedRequest};
+use leno_tap::{Latency, TappedRequest};
 
 /// The line of a request, with its headers below it.
 pub(super) fn lines(request: &TappedRequest) -> String {
@@ -38,7 +38,7 @@ pub(super) fn lines(request: &TappedRequest) -> String {
 fn address(request: &TappedRequest) -> String {
     match request.target.starts_with('/') {
         true => format!("{}{}", request.authority, request.target),
-        false => request.target.clone(),
+        false => request.target.to_string(),
     }
 }
 
@@ -78,26 +78,27 @@ mod tests {
     fn a_line_has_what_is_known() {
         let request = TappedRequest {
             at_unix_us: 3_723_004_000,
-            direction: "outbound".to_owned(),
+            direction: "outbound".into(),
             client: "shop/web-0".to_owned(),
             client_identity: None,
             server: "shop/cart-0".to_owned(),
             server_identity: None,
             service: "cart".to_owned(),
             mtls: true,
-            protocol: "HTTP/1.1".to_owned(),
-            method: "GET".to_owned(),
-            authority: "cart".to_owned(),
-            target: "/items".to_owned(),
-            route: Some("HTTPRoute shop/cart rule 0".to_owned()),
+            protocol: "HTTP/1.1".into(),
+            method: "GET".into(),
+            authority: "cart".into(),
+            target: "/items".into(),
+            route: Some("HTTPRoute shop/cart rule 0".into()),
             retries: 1,
             status: 503,
             grpc_status: None,
             request_bytes: 1,
             response_bytes: 2,
-            error: Some("failfast".to_owned()),
+            error: Some("failfast".into()),
             latency: Latency { total_us: 12_345, client_proxy_us: Some(90), ..Latency::default() },
-            headers: vec![("accept".to_owned(), "*/*".to_owned())],
+            headers: vec![("accept".into(), "*/*".into())],
+            mark: None,
         };
         assert_eq!(
             lines(&request),

@@ -12,8 +12,8 @@ use hyper::body::Incoming;
 use hyper::{Request, StatusCode};
 use leno_program::content::{JSON, TEXT};
 use leno_program::{Answer, respond};
-use leno_telemetry::tap::{Counted, Event, Filter};
-use serde_json::{Value, json};
+use leno_tap::{TapPage, TappedRequest};
+use leno_telemetry::tap::{Counted, Filter};
 use tokio::task::spawn_local;
 
 use super::caller::Caller;
@@ -49,7 +49,7 @@ pub(super) fn answer(request: &Request<Incoming>, caller: Caller, state: &State)
         if let Some(counted) = &counted {
             tracing::warn!(by, ?caller, queued = counted.queued, "a tap was closed");
         }
-        return respond(StatusCode::OK, JSON, page(state, &[], counted.unwrap_or_default()));
+        return respond(StatusCode::OK, JSON, page(state, Vec::new(), counted.unwrap_or_default()));
     }
     if !state.taps.has(&wanted.id) {
         if let Err(error) = state.taps.open(&wanted.id, wanted.filter) {
@@ -59,8 +59,8 @@ pub(super) fn answer(request: &Request<Incoming>, caller: Caller, state: &State)
         tracing::warn!(by, ?caller, ?query, "a tap of live requests was opened");
         watch(state);
     }
-    let (events, counted) = state.taps.poll(&wanted.id).unwrap_or_default();
-    respond(StatusCode::OK, JSON, page(state, &events, counted))
+    let (requests, counted) = state.taps.poll(&wanted.id).unwrap_or_default();
+    respond(StatusCode::OK, JSON, page(state, requests, counted))
 }
 
 /// Closes taps that are not polled any more, as long as there is one.
@@ -100,47 +100,22 @@ fn is_name(text: &str) -> bool {
     !text.is_empty() && text.len() <= MAX_NAME && text.bytes().all(fits)
 }
 
-fn page(state: &State, events: &[Event], counted: Counted) -> String {
-    let identity = state.identity.borrow().name.as_ref().map(ToString::to_string);
-    json!({
-        "workload": state.instance.to_string(),
-        "identity": identity,
-        "events": events.iter().map(value).collect::<Vec<_>>(),
-        "queued": counted.queued,
-        "sampled_out": counted.sampled_out,
-        "dropped": counted.dropped,
-    })
-    .to_string()
-}
-
-fn value(event: &Event) -> Value {
-    let micros = |time: Duration| u64::try_from(time.as_micros()).unwrap_or(u64::MAX);
-    let unix = event.at.duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
-    json!({
-        "at_unix_us": micros(unix),
-        "direction": event.edge.direction.as_str(),
-        "client_namespace": &*event.edge.client_namespace,
-        "client": &*event.edge.client,
-        "server_namespace": &*event.edge.server_namespace,
-        "server": &*event.edge.server,
-        "service": &*event.edge.service,
-        "mtls": event.edge.mtls,
-        "peer": event.peer,
-        "mark": event.mark.map(|mark| format!("{mark:016x}")),
-        "protocol": event.protocol,
-        "method": event.method,
-        "authority": event.authority,
-        "target": event.target,
-        "route": event.route,
-        "retries": event.retries,
-        "status": event.status,
-        "grpc_status": event.grpc_status,
-        "request_bytes": event.bytes.0,
-        "response_bytes": event.bytes.1,
-        "error": event.error,
-        "sent_us": event.times.sent.map(micros),
-        "first_byte_us": event.times.first_byte.map(micros),
-        "total_us": micros(event.times.total),
-        "headers": event.headers,
-    })
+/// What was recorded, with the own end's identity, which workers do not have at hand.
+fn page(state: &State, mut requests: Vec<TappedRequest>, counted: Counted) -> String {
+    let own = state.identity.borrow().name.as_ref().map(ToString::to_string);
+    let own: Option<Box<str>> = own.map(Into::into);
+    for request in &mut requests {
+        match request.is_outbound() {
+            true => request.client_identity.clone_from(&own),
+            false => request.server_identity.clone_from(&own),
+        }
+    }
+    let page = TapPage {
+        workload: state.instance.to_string(),
+        requests,
+        queued: counted.queued,
+        sampled_out: counted.sampled_out,
+        dropped: counted.dropped,
+    };
+    serde_json::to_string(&page).unwrap_or_default()
 }

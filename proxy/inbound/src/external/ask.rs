@@ -1,32 +1,20 @@
 //! One question to an authorizer and its answer, over gRPC or HTTP.
 
-use std::cell::RefCell;
-use std::fmt;
-use std::future::pending;
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use bytes::{BufMut, Bytes, BytesMut};
-use http_body_util::{BodyExt, Full, Limited};
-use hyper::body::Incoming;
-use hyper::client::conn::{http1, http2};
-use hyper::header::{CONTENT_TYPE, HOST, HeaderMap, TE};
-use hyper::{Method, Request, Response, Uri};
-use hyper_util::rt::TokioIo;
+use bytes::Bytes;
+use http_body_util::Full;
+use hyper::header::HOST;
+use hyper::{Method, Request, StatusCode, Uri};
 use leno_http::{HeaderLine, HeldBody, RequestView};
-use leno_transport::spawn_contained;
 use leno_types::authorizer::{AuthorizerBody, AuthorizerProtocol, ExternalAuthorizer};
 use leno_wire::ext_authz::{CHECK_PATH, Check, CheckAnswer, CheckBody};
 
 use super::{Grants, MeshPort, headers};
 use crate::authorize::{AUTHORIZATION_DENIED, Denied};
 use crate::bearer;
-
-/// Largest answer: its message, or the body of a denial.
-const MAX_ANSWER: usize = 64 << 10;
-
-/// What of gRPC's frame precedes a message: whether it is compressed, and its length.
-const FRAME: usize = 5;
+use crate::calls::{self, Call, CallError, GrpcConnection};
 
 /// Said in `leno-error` beside the cause of a denial.
 const EXTERNAL: &str = "external";
@@ -90,6 +78,17 @@ pub(crate) enum AskError {
     /// The request has a longer body than the authorizer gets.
     #[error("the body is longer than the authorizer gets")]
     BodyTooLarge,
+}
+
+impl From<CallError> for AskError {
+    fn from(error: CallError) -> Self {
+        match error {
+            CallError::Unavailable => Self::Unavailable,
+            CallError::Answer => Self::Answer,
+            CallError::Refused => Self::Refused,
+            CallError::Request => Self::Request,
+        }
+    }
 }
 
 impl AskError {
@@ -263,98 +262,16 @@ impl Decided {
     }
 }
 
-/// The connection to an authorizer that calls of gRPC share.
-#[derive(Default)]
-pub(super) struct GrpcConnection(RefCell<Option<http2::SendRequest<Full<Bytes>>>>);
-
-impl fmt::Debug for GrpcConnection {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("GrpcConnection").finish_non_exhaustive()
-    }
-}
-
-/// Runs the tasks of a connection in the worker.
-#[derive(Clone, Copy)]
-struct OfWorker;
-
-impl<F: Future<Output = ()> + 'static> hyper::rt::Executor<F> for OfWorker {
-    fn execute(&self, task: F) {
-        spawn_contained(task);
-    }
-}
-
-impl GrpcConnection {
-    pub(super) async fn ask(
-        &self,
-        service: &dyn MeshPort,
-        message: Bytes,
-        timeout: Duration,
-    ) -> Result<CheckAnswer, AskError> {
-        let mut framed = BytesMut::with_capacity(FRAME.saturating_add(message.len()));
-        framed.put_u8(0);
-        framed.put_u32(message.len().try_into().map_err(|_| AskError::Request)?);
-        framed.put(message);
-        let request = Request::post(format!("http://authorizer{CHECK_PATH}"))
-            .header(CONTENT_TYPE, "application/grpc")
-            .header(TE, "trailers")
-            .header("grpc-timeout", format!("{}m", timeout.as_millis()))
-            .body(Full::new(framed.freeze()))
-            .map_err(|_| AskError::Request)?;
-        let mut sender = self.sender(service).await?;
-        let response = sender.send_request(request).await.map_err(unavailable)?;
-        of_mesh(&response, |headers| grpc_status(headers) == Some(b"7"))?;
-        let is_failed =
-            |headers: &HeaderMap| grpc_status(headers).is_some_and(|status| status != b"0");
-        if response.status() != 200 || is_failed(response.headers()) {
-            return Err(AskError::Unavailable);
-        }
-        let body = Limited::new(response.into_body(), MAX_ANSWER).collect().await;
-        let body = body.map_err(|error| {
-            tracing::debug!(%error, "the answer of an authorizer cannot be read");
-            AskError::Answer
-        })?;
-        match body.trailers() {
-            Some(trailers) if grpc_status(trailers).is_some() && !is_failed(trailers) => {}
-            Some(trailers) if is_failed(trailers) => return Err(AskError::Unavailable),
-            _ => return Err(AskError::Answer),
-        }
-        let bytes = body.to_bytes();
-        match bytes.split_at_checked(FRAME) {
-            Some(([0, length @ ..], message))
-                if length.iter().fold(0, |sum, byte| sum << 8 | usize::from(*byte))
-                    == message.len() =>
-            {
-                CheckAnswer::decode(bytes.slice(FRAME..)).map_err(|_| AskError::Answer)
-            }
-            _ => Err(AskError::Answer),
-        }
-    }
-
-    async fn sender(
-        &self,
-        service: &dyn MeshPort,
-    ) -> Result<http2::SendRequest<Full<Bytes>>, AskError> {
-        let known = self.0.borrow().clone();
-        if let Some(sender) = known.filter(|sender| !sender.is_closed()) {
-            return Ok(sender);
-        }
-        let (pipe, serving) = service.connect(true);
-        spawn_contained(serving);
-        let made = http2::Builder::new(OfWorker).handshake(TokioIo::new(pipe)).await;
-        let (sender, connection) = made.map_err(unavailable)?;
-        // Ends when its last sender is dropped, and with it the pipe and what serves that.
-        spawn_contained(async move {
-            if let Err(error) = connection.await {
-                tracing::debug!(%error, "a connection to an authorizer ended");
-            }
-        });
-        self.0.replace(Some(sender.clone()));
-        Ok(sender)
-    }
-}
-
-fn grpc_status(headers: &HeaderMap) -> Option<&[u8]> {
-    headers.get("grpc-status").map(|status| status.as_bytes())
+/// Asks by a call of gRPC.
+pub(super) async fn over_grpc(
+    connection: &GrpcConnection,
+    service: &dyn MeshPort,
+    message: Bytes,
+    timeout: Duration,
+) -> Result<CheckAnswer, AskError> {
+    let (authority, path) = ("authorizer", CHECK_PATH);
+    let call = Call { authority, path, header: None, message, timeout };
+    CheckAnswer::decode(connection.call(service, call).await?).map_err(|_| AskError::Answer)
 }
 
 /// Asks by a request of HTTP. 2xx permits it, 5xx is a failure, anything else a denial.
@@ -362,58 +279,18 @@ pub(super) async fn over_http(
     service: &dyn MeshPort,
     request: Request<Full<Bytes>>,
 ) -> Result<CheckAnswer, AskError> {
-    let (pipe, serving) = service.connect(false);
-    let made = http1::Builder::new().handshake(TokioIo::new(pipe)).await;
-    let (mut sender, connection) = made.map_err(unavailable)?;
-    let exchange = async {
-        let response = sender.send_request(request).await.map_err(unavailable)?;
-        of_mesh(&response, |_| (400..500).contains(&response.status().as_u16()))?;
-        let (head, body) = response.into_parts();
-        let headers = head.headers.iter().map(|(name, value)| {
-            (name.as_str().to_owned(), Bytes::copy_from_slice(value.as_bytes()))
-        });
-        let headers: Vec<(String, Bytes)> = headers.collect();
-        match head.status.as_u16() {
-            200..300 => Ok(CheckAnswer::Permitted { request: headers.clone(), response: headers }),
-            500.. => Err(AskError::Unavailable),
-            status => {
-                let body = Limited::new(body, MAX_ANSWER).collect().await;
-                let body = body.map_err(|_| AskError::Answer)?.to_bytes();
-                Ok(CheckAnswer::Denied { status: status.into(), headers, body: body.to_vec() })
-            }
-        }
-    };
-    // Both end with the exchange; before it, they show in it.
-    let driven = async {
-        let (ended, ()) = tokio::join!(connection, serving);
-        if let Err(error) = ended {
-            tracing::debug!(%error, "a connection to an authorizer ended");
-        }
-        pending::<()>().await;
-    };
-    tokio::select! {
-        biased;
-        decided = exchange => decided,
-        () = driven => Err(AskError::Unavailable),
+    let is_denial = |status: StatusCode| !status.is_success() && status.as_u16() < 500;
+    let (head, body) = calls::over_http(service, request, is_denial).await?.into_parts();
+    let headers = head
+        .headers
+        .iter()
+        .map(|(name, value)| (name.as_str().to_owned(), Bytes::copy_from_slice(value.as_bytes())));
+    let headers: Vec<(String, Bytes)> = headers.collect();
+    match head.status.as_u16() {
+        200..300 => Ok(CheckAnswer::Permitted { request: headers.clone(), response: headers }),
+        500.. => Err(AskError::Unavailable),
+        status => Ok(CheckAnswer::Denied { status: status.into(), headers, body: body.to_vec() }),
     }
-}
-
-/// An answer of the mesh, in place of the authorizer's, is a failure.
-fn of_mesh(
-    response: &Response<Incoming>,
-    is_refusal: impl Fn(&HeaderMap) -> bool,
-) -> Result<(), AskError> {
-    let Some(cause) = response.headers().get("leno-error") else { return Ok(()) };
-    tracing::debug!(?cause, "an authorizer is not reached");
-    match is_refusal(response.headers()) {
-        true => Err(AskError::Refused),
-        false => Err(AskError::Unavailable),
-    }
-}
-
-fn unavailable(error: hyper::Error) -> AskError {
-    tracing::debug!(%error, "an authorizer is not reached");
-    AskError::Unavailable
 }
 
 #[cfg(test)]

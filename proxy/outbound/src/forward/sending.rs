@@ -26,6 +26,8 @@ pub(super) struct Sending<'a> {
     pub(super) wanted: Wanted,
     pub(super) applied: Option<&'a Applied>,
     pub(super) request_by: Option<Instant>,
+    /// What tells the next hop of the trace.
+    pub(super) trace: &'a [HeaderLine],
     /// What the request is marked with for the server's proxy, if a tap gets it.
     pub(super) mark: Option<NonZeroU64>,
 }
@@ -79,8 +81,9 @@ impl Sending<'_> {
         }
         let set: Vec<HeaderLine>;
         let mark = self.mark.filter(|_| server.is_mesh).and_then(tap_mark_line);
-        if turn.is_some() || mark.is_some() {
-            set = order.request.set.iter().cloned().chain(turn).chain(mark).collect();
+        if turn.is_some() || mark.is_some() || !self.trace.is_empty() {
+            let own = self.trace.iter().cloned().chain(turn).chain(mark);
+            set = order.request.set.iter().cloned().chain(own).collect();
             order.request.set = &set;
         }
         // The server has proven that it is a proxy of the mesh: its word is the mesh's.

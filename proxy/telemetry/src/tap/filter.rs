@@ -139,7 +139,7 @@ impl Filter {
     }
 
     /// What is known before the request is sent on. `path` has no query.
-    pub(super) fn matches(
+    pub(crate) fn matches(
         &self,
         (method, path, is_marked): (&str, &[u8], bool),
         edge: &EdgeLabels,
@@ -158,7 +158,7 @@ impl Filter {
     }
 
     /// What is known at the end.
-    pub(super) fn matches_status(&self, status: u16) -> bool {
+    pub(crate) fn matches_status(&self, status: u16) -> bool {
         self.status.is_none_or(|(first, last)| (first..=last).contains(&status))
     }
 }

@@ -32,7 +32,7 @@ pub fn is_secret(name: &str) -> bool {
 }
 
 /// A target without the values of secret query parameters.
-pub(super) fn masked_target(target: &str) -> String {
+pub(crate) fn masked_target(target: &str) -> String {
     let Some((path, query)) = target.split_once('?') else { return target.to_owned() };
     let pairs = query.split('&').map(|pair| match pair.split_once('=') {
         Some((name, _)) if is_secret(name) => format!("{name}={MASK}"),

@@ -13,6 +13,11 @@ fn edge(direction: Direction) -> EdgeLabels {
     }
 }
 
+/// The mark of a request.
+fn shown(request: &TappedRequest) -> Option<std::num::NonZeroU64> {
+    u64::from_str_radix(request.mark.as_deref()?, 16).ok()?.try_into().ok()
+}
+
 fn filter(parameters: &[(&str, &str)]) -> Filter {
     let mut filter = Filter::default();
     for (name, value) in parameters {
@@ -24,9 +29,9 @@ fn filter(parameters: &[(&str, &str)]) -> Filter {
 /// One request through a registry with these taps, to its end.
 fn request(taps: &Taps, target: &str, status: u16) {
     let registry = Registry::new().with_taps(taps.clone());
-    let mut begun = registry.begin("HTTP/1.1", "GET", target.as_bytes());
     let headers = [("accept", &b"*/*"[..]), ("Authorization", b"Bearer x")];
-    begun.describe(|| ("cart.shop", headers.into_iter()));
+    let line = ("HTTP/1.1", "GET", target.as_bytes());
+    let begun = registry.begin(line, || ("cart.shop", headers.into_iter()));
     let edge = registry.edge(&edge(Direction::Outbound));
     let outcome = Outcome { status, ..Outcome::default() };
     registry.end(&edge, &begun, &outcome);
@@ -139,7 +144,7 @@ fn a_request_of_a_tapped_client_has_one_mark_and_is_taken_out_of_the_rate_once()
     let taps = Taps::default();
     taps.open("t", filter(&[("rate", "1")])).unwrap();
     let registry = Registry::new().with_taps(taps.clone());
-    let begun = registry.begin("HTTP/2", "GET", b"/");
+    let begun = registry.begin(("HTTP/2", "GET", b"/"), || ("", std::iter::empty()));
     let outbound = edge(Direction::Outbound);
     let first = begun.mark(&outbound, || None);
     assert!(first.is_some());
@@ -149,15 +154,18 @@ fn a_request_of_a_tapped_client_has_one_mark_and_is_taken_out_of_the_rate_once()
     registry.end(&registry.edge(&outbound), &begun, &outcome);
     let (events, _) = taps.poll("t").unwrap();
     let event = events.first().unwrap();
-    assert_eq!((event.mark, event.retries, event.peer.as_deref()), (first, 1, Some("spiffe://a")));
+    assert_eq!(
+        (shown(event), event.retries, event.server_identity.as_deref()),
+        (first, 1, Some("spiffe://a"))
+    );
 
     // The server's proxy, tapped for what its clients have marked.
     taps.open("t", filter(&[("marked", "true")])).unwrap();
     for mark in [None, first] {
-        let begun = registry.begin("HTTP/2", "GET", b"/");
+        let begun = registry.begin(("HTTP/2", "GET", b"/"), || ("", std::iter::empty()));
         begun.came_from(mark, || None);
         registry.end(&registry.edge(&edge(Direction::Inbound)), &begun, &outcome);
     }
     let (events, _) = taps.poll("t").unwrap();
-    assert_eq!(events.iter().map(|one| one.mark).collect::<Vec<_>>(), [first]);
+    assert_eq!(events.iter().map(shown).collect::<Vec<_>>(), [first]);
 }

@@ -1,24 +1,25 @@
-//! A request while it is in progress and a tap is open.
+//! A request while it is in progress and a tap is open, or it may have a span.
 
 use std::cell::{Cell, RefCell};
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::num::NonZeroU64;
 use std::sync::Arc;
-use std::time::{Instant, SystemTime};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use crate::access::MAX_FIELD_BYTES;
+use leno_tap::{Latency, TappedRequest};
+
+use crate::access::{MAX_FIELD_BYTES, qualified};
 use crate::edge::{Direction, EdgeLabels};
 use crate::registry::Outcome;
 
-use super::secrets::masked_target;
-use super::{Event, MASK, Tap, Taps, Times, is_secret};
+use crate::tap::{MASK, Tap, Taps, is_secret, masked_target};
 
 /// Most bytes of the headers of one event, so that a full queue is at most 1 MB.
 const MAX_HEADER_BYTES: usize = 2048;
 
-/// What a tap shows of a request, as far as it is known.
+/// What a tap or a span shows of a request, as far as it is known.
 #[derive(Debug)]
-pub struct Tapped {
+pub(crate) struct Observed {
     taps: Taps,
     open: Vec<Arc<Tap>>,
     protocol: &'static str,
@@ -34,44 +35,29 @@ pub struct Tapped {
     chosen: RefCell<Option<Vec<Arc<Tap>>>>,
 }
 
-impl Tapped {
-    pub(crate) fn new(taps: &Taps, protocol: &'static str, method: &str, target: &[u8]) -> Self {
+impl Observed {
+    pub(crate) fn new<'h>(
+        taps: &Taps,
+        (protocol, method, target): (&'static str, &str, &[u8]),
+        authority: &str,
+        headers: impl Iterator<Item = (&'h str, &'h [u8])>,
+    ) -> Self {
+        let open = if taps.is_on() { taps.try_read() } else { Vec::new() };
+        let is_shown = open.iter().any(|tap| tap.filter.with_headers);
+        let headers = if is_shown { shown(headers) } else { Vec::new() };
         Self {
             taps: taps.clone(),
-            open: taps.try_read(),
+            open,
             protocol,
             method: method.into(),
             target: target.get(..MAX_FIELD_BYTES).unwrap_or(target).into(),
-            authority: Box::default(),
-            headers: Vec::new(),
+            authority: authority.get(..MAX_FIELD_BYTES).unwrap_or(authority).into(),
+            headers,
             mark: Cell::default(),
             peer: RefCell::default(),
             route: None,
             retries: Cell::new(0),
             chosen: RefCell::default(),
-        }
-    }
-
-    pub(crate) fn describe<'h>(
-        &mut self,
-        authority: &str,
-        headers: impl Iterator<Item = (&'h str, &'h [u8])>,
-    ) {
-        self.authority = authority.get(..MAX_FIELD_BYTES).unwrap_or(authority).into();
-        if !self.open.iter().any(|tap| tap.filter.with_headers) {
-            return;
-        }
-        let mut left = MAX_HEADER_BYTES;
-        for (name, value) in headers {
-            let Some(rest) = left.checked_sub(name.len().saturating_add(value.len())) else {
-                break;
-            };
-            left = rest;
-            let value = match is_secret(name) {
-                true => MASK.into(),
-                false => String::from_utf8_lossy(value).into(),
-            };
-            self.headers.push((name.into(), value));
         }
     }
 
@@ -128,21 +114,32 @@ impl Tapped {
                 continue;
             }
             let headers = if tap.filter.with_headers { self.headers.clone() } else { Vec::new() };
-            let event = Event { headers, ..self.event(edge, at, outcome) };
-            self.taps.queue(tap, event);
+            let request = TappedRequest { headers, ..self.ended(edge, at, outcome) };
+            self.taps.queue(tap, request);
         }
     }
 
-    fn event(&self, edge: &EdgeLabels, at: Instant, outcome: &Outcome) -> Event {
-        let since = |then: Instant| then.saturating_duration_since(at);
+    /// The request at its end.
+    pub(crate) fn ended(&self, edge: &EdgeLabels, at: Instant, outcome: &Outcome) -> TappedRequest {
+        let since = |then: Instant| micros(then.saturating_duration_since(at));
         let total = at.elapsed();
-        let now = SystemTime::now();
-        Event {
-            at: now.checked_sub(total).unwrap_or(now),
-            edge: edge.clone(),
-            peer: self.peer.borrow().clone(),
-            mark: self.mark.get(),
-            protocol: self.protocol,
+        let began = SystemTime::now().checked_sub(total).unwrap_or(UNIX_EPOCH);
+        let times = (micros(total), outcome.sent.map(since), outcome.first_byte.map(since));
+        let peer = self.peer.borrow().clone();
+        let (latency, (client_identity, server_identity)) = match edge.direction {
+            Direction::Outbound => (Latency::of_client(times.0, times.1, times.2), (None, peer)),
+            Direction::Inbound => (Latency::of_server(times.0, times.1, times.2), (peer, None)),
+        };
+        TappedRequest {
+            at_unix_us: micros(began.duration_since(UNIX_EPOCH).unwrap_or_default()),
+            direction: edge.direction.as_str().into(),
+            client: qualified(&edge.client_namespace, &edge.client),
+            client_identity,
+            server: qualified(&edge.server_namespace, &edge.server),
+            server_identity,
+            service: edge.service.to_string(),
+            mtls: edge.mtls,
+            protocol: self.protocol.into(),
             method: self.method.clone(),
             authority: self.authority.clone(),
             target: masked_target(&String::from_utf8_lossy(&self.target)).into(),
@@ -150,16 +147,34 @@ impl Tapped {
             retries: self.retries.get(),
             status: outcome.status,
             grpc_status: outcome.grpc_status,
-            bytes: outcome.bytes,
-            error: outcome.error,
-            times: Times {
-                sent: outcome.sent.map(since),
-                first_byte: outcome.first_byte.map(since),
-                total,
-            },
+            request_bytes: outcome.bytes.0,
+            response_bytes: outcome.bytes.1,
+            error: outcome.error.map(Into::into),
+            latency,
             headers: Vec::new(),
+            mark: self.mark.get().map(|mark| format!("{mark:016x}").into()),
         }
     }
+}
+
+/// Headers without secrets, up to a bound.
+fn shown<'h>(headers: impl Iterator<Item = (&'h str, &'h [u8])>) -> Vec<(Box<str>, Box<str>)> {
+    let mut left = MAX_HEADER_BYTES;
+    let mut shown = Vec::new();
+    for (name, value) in headers {
+        let Some(rest) = left.checked_sub(name.len().saturating_add(value.len())) else { break };
+        left = rest;
+        let value = match is_secret(name) {
+            true => MASK.into(),
+            false => String::from_utf8_lossy(value).into(),
+        };
+        shown.push((name.into(), value));
+    }
+    shown
+}
+
+fn micros(time: Duration) -> u64 {
+    u64::try_from(time.as_micros()).unwrap_or(u64::MAX)
 }
 
 /// The path of a target: of `http://host/a?b` it is `/a`.

@@ -1,0 +1,211 @@
+//! A request as a proxy records it for a tap or a trace, and as `leno tap` prints it.
+//!
+//! The proxy makes a [`TappedRequest`] of each request that a tap's filter matches, and answers a poll with a [`TapPage`].
+//! `leno tap` joins the requests of two proxies that carry the same mark into one, with [`TappedRequest::join`]. Of a
+//! request that is traced the proxy makes a [`Span`], which it exports.
+//! This crate knows neither proxies nor commands.
+
+use std::borrow::Cow;
+
+use serde::{Deserialize, Serialize};
+
+/// What a proxy answers to a poll of a tap.
+#[derive(Clone, Debug, Default, Deserialize, Serialize)]
+pub struct TapPage {
+    /// The proxy's workload, `namespace/name`.
+    pub workload: String,
+    /// The requests since the last poll.
+    pub requests: Vec<TappedRequest>,
+    /// Requests that were queued since the tap was opened.
+    pub queued: u64,
+    /// Requests beyond the rate since the tap was opened.
+    pub sampled_out: u64,
+    /// Requests that did not fit into the queue since the tap was opened.
+    pub dropped: u64,
+}
+
+/// A request that has ended.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
+pub struct TappedRequest {
+    /// When it began, in microseconds of Unix time.
+    pub at_unix_us: u64,
+    /// `outbound` if the proxy of its client was tapped, else `inbound`.
+    pub direction: Cow<'static, str>,
+    /// The client, `namespace/name`; without the client's proxy the service account of its identity.
+    pub client: String,
+    /// The client's identity.
+    pub client_identity: Option<Box<str>>,
+    /// The server, `namespace/name`.
+    pub server: String,
+    /// The server's identity.
+    pub server_identity: Option<Box<str>>,
+    /// The service that the client called; empty without the client's proxy.
+    pub service: String,
+    /// Whether the connection between client and server is mTLS.
+    pub mtls: bool,
+    /// The version of HTTP in which the request came.
+    pub protocol: Cow<'static, str>,
+    /// The method.
+    pub method: Box<str>,
+    /// The host that the request is for.
+    pub authority: Box<str>,
+    /// The path with its query, without secrets.
+    pub target: Box<str>,
+    /// The route and the rule that it followed, `HTTPRoute shop/cart rule 1`.
+    pub route: Option<Box<str>>,
+    /// How often it was sent again.
+    pub retries: u32,
+    /// The status that the client received.
+    pub status: u16,
+    /// The `grpc-status` of a gRPC call.
+    pub grpc_status: Option<u8>,
+    /// Bytes from the client.
+    pub request_bytes: u64,
+    /// Bytes to the client.
+    pub response_bytes: u64,
+    /// Why the mesh failed it.
+    pub error: Option<Cow<'static, str>>,
+    /// Where its time went, as far as one proxy knows, or both once they are joined.
+    pub latency: Latency,
+    /// Headers without secrets, if the tap wants them.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub headers: Vec<(Box<str>, Box<str>)>,
+    /// In hexadecimal digits, the same in the client's proxy and in the server's. Of use to join them only.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub mark: Option<Box<str>>,
+}
+
+/// The parts of a request's time, in microseconds. `None`: the proxy that knows it was not tapped, or the request did
+/// not get so far.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
+pub struct Latency {
+    /// All of it.
+    pub total_us: u64,
+    /// In the client's proxy, before the request was sent on the last time.
+    pub client_proxy_us: Option<u64>,
+    /// Between the two proxies, there and back.
+    pub network_us: Option<u64>,
+    /// In the server's proxy, before the application had the request.
+    pub server_proxy_us: Option<u64>,
+    /// In the application, until its response began.
+    pub application_us: Option<u64>,
+    /// From the beginning of the response to its end.
+    pub response_us: Option<u64>,
+}
+
+/// A request of a trace, as one proxy has seen it. The client's proxy makes one, whose parent is the application's span,
+/// and the server's proxy makes one below it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Span {
+    /// The trace, which is not zero.
+    pub trace_id: u128,
+    /// The span, which is not zero.
+    pub span_id: u64,
+    /// The span that the request came from. `None`: the trace begins here.
+    pub parent: Option<u64>,
+    /// Whether the trace is sampled. Spans of others are exported only for what became of them.
+    pub sampled: bool,
+    /// What happened.
+    pub request: TappedRequest,
+}
+
+impl TappedRequest {
+    /// Whether the proxy of its client has recorded it.
+    #[must_use]
+    pub fn is_outbound(&self) -> bool {
+        self.direction == "outbound"
+    }
+
+    /// Whether it failed: by the mesh, by a status from 500 on, or by what gRPC counts as a fault of the server.
+    #[must_use]
+    pub fn is_failed(&self) -> bool {
+        // UNKNOWN, DEADLINE_EXCEEDED, UNIMPLEMENTED, INTERNAL, UNAVAILABLE, DATA_LOSS.
+        let of_grpc = |status: u8| matches!(status, 2 | 4 | 12 | 13 | 14 | 15);
+        self.status >= 500 || self.error.is_some() || self.grpc_status.is_some_and(of_grpc)
+    }
+
+    /// The request of the client's proxy with what the server's proxy knows of it, without the mark.
+    #[must_use]
+    pub fn join(self, server: &Self) -> Self {
+        let waited = self.latency.first_byte_us().zip(self.latency.client_proxy_us);
+        let network_us = waited
+            .zip(server.latency.first_byte_us())
+            .map(|((byte, sent), server)| byte.saturating_sub(sent).saturating_sub(server));
+        let latency = Latency {
+            network_us,
+            server_proxy_us: server.latency.server_proxy_us,
+            application_us: server.latency.application_us,
+            ..self.latency
+        };
+        Self { latency, mark: None, ..self }
+    }
+}
+
+impl Latency {
+    /// What the client's proxy knows: when the request was sent on, and when its response began.
+    #[must_use]
+    pub fn of_client(total_us: u64, sent_us: Option<u64>, first_byte_us: Option<u64>) -> Self {
+        let response_us = first_byte_us.map(|byte| total_us.saturating_sub(byte));
+        Self { total_us, client_proxy_us: sent_us, response_us, ..Self::default() }
+    }
+
+    /// The same of the server's proxy.
+    #[must_use]
+    pub fn of_server(total_us: u64, sent_us: Option<u64>, first_byte_us: Option<u64>) -> Self {
+        let waited = first_byte_us.zip(sent_us).map(|(byte, sent)| byte.saturating_sub(sent));
+        Self {
+            server_proxy_us: sent_us,
+            application_us: waited,
+            client_proxy_us: None,
+            ..Self::of_client(total_us, None, first_byte_us)
+        }
+    }
+
+    /// When the response began, since the request did.
+    fn first_byte_us(&self) -> Option<u64> {
+        self.response_us.map(|response| self.total_us.saturating_sub(response))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_network_is_what_neither_proxy_has() {
+        let client = TappedRequest {
+            latency: Latency::of_client(1200, Some(100), Some(1100)),
+            mark: Some("7".into()),
+            ..TappedRequest::default()
+        };
+        let server = TappedRequest {
+            latency: Latency::of_server(900, Some(50), Some(850)),
+            ..TappedRequest::default()
+        };
+        let joined = client.join(&server);
+        let wanted = Latency {
+            total_us: 1200,
+            client_proxy_us: Some(100),
+            network_us: Some(150),
+            server_proxy_us: Some(50),
+            application_us: Some(800),
+            response_us: Some(100),
+        };
+        assert_eq!((joined.latency, joined.mark), (wanted, None));
+    }
+
+    #[test]
+    fn what_a_proxy_writes_is_what_the_command_reads() {
+        let request = TappedRequest {
+            direction: "outbound".into(),
+            mark: Some("00ab".into()),
+            error: Some("failfast".into()),
+            headers: vec![("accept".into(), "*/*".into())],
+            ..TappedRequest::default()
+        };
+        let page = TapPage { requests: vec![request.clone()], ..TapPage::default() };
+        let text = serde_json::to_string(&page).unwrap();
+        let read: TapPage = serde_json::from_str(&text).unwrap();
+        assert_eq!(read.requests, [request]);
+    }
+}

@@ -1,0 +1,209 @@
+//! Requests of the proxy's own to services of the mesh: calls of gRPC on a connection that they share, and requests of HTTP.
+
+use std::cell::RefCell;
+use std::fmt;
+use std::future::pending;
+use std::time::Duration;
+
+use bytes::{BufMut, Bytes, BytesMut};
+use http_body_util::{BodyExt, Full, Limited};
+use hyper::body::Incoming;
+use hyper::client::conn::{http1, http2};
+use hyper::header::{CONTENT_TYPE, HeaderMap, TE};
+use hyper::{Request, Response, StatusCode};
+use hyper_util::rt::TokioIo;
+use leno_transport::spawn_contained;
+
+use crate::external::MeshPort;
+
+/// Largest answer.
+const MAX_ANSWER: usize = 64 << 10;
+
+/// What of gRPC's frame precedes a message: whether it is compressed, and its length.
+const FRAME: usize = 5;
+
+/// Why there is no answer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum CallError {
+    /// The mesh has not reached the service, or it has failed itself.
+    #[error("it is not reached, or has failed")]
+    Unavailable,
+    /// The answer is too long, or not of the protocol.
+    #[error("its answer cannot be read")]
+    Answer,
+    /// The mesh refuses the request: the service's own policies deny this workload.
+    #[error("the mesh refuses the request")]
+    Refused,
+    /// The request has no form in the protocol.
+    #[error("the request cannot be sent")]
+    Request,
+}
+
+/// A call of gRPC with one message and one answer.
+#[derive(Clone, Debug)]
+pub struct Call {
+    /// The host of the request.
+    pub authority: &'static str,
+    /// The path: service and method.
+    pub path: &'static str,
+    /// What else the head has.
+    pub header: Option<(&'static str, &'static str)>,
+    /// The message.
+    pub message: Bytes,
+    /// When the server may end it.
+    pub timeout: Duration,
+}
+
+/// The connection to a service that calls of gRPC share.
+#[derive(Default)]
+pub struct GrpcConnection(RefCell<Option<http2::SendRequest<Full<Bytes>>>>);
+
+impl fmt::Debug for GrpcConnection {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("GrpcConnection").finish_non_exhaustive()
+    }
+}
+
+/// Runs the tasks of a connection in the worker.
+#[derive(Clone, Copy)]
+struct OfWorker;
+
+impl<F: Future<Output = ()> + 'static> hyper::rt::Executor<F> for OfWorker {
+    fn execute(&self, task: F) {
+        spawn_contained(task);
+    }
+}
+
+impl GrpcConnection {
+    /// Makes a call. Returns the message of its answer.
+    ///
+    /// # Errors
+    /// There is none.
+    pub async fn call(&self, service: &dyn MeshPort, call: Call) -> Result<Bytes, CallError> {
+        let Call { authority, path, header, message, timeout } = call;
+        let mut framed = BytesMut::with_capacity(FRAME.saturating_add(message.len()));
+        framed.put_u8(0);
+        framed.put_u32(message.len().try_into().map_err(|_| CallError::Request)?);
+        framed.put(message);
+        let mut request = Request::post(format!("http://{authority}{path}"))
+            .header(CONTENT_TYPE, "application/grpc")
+            .header(TE, "trailers")
+            .header("grpc-timeout", format!("{}m", timeout.as_millis()));
+        if let Some((name, value)) = header {
+            request = request.header(name, value);
+        }
+        let request = request.body(Full::new(framed.freeze())).map_err(|_| CallError::Request)?;
+        let mut sender = self.sender(service).await?;
+        let response = sender.send_request(request).await.map_err(unavailable)?;
+        of_mesh(&response, |headers| grpc_status(headers) == Some(b"7"))?;
+        let is_failed =
+            |headers: &HeaderMap| grpc_status(headers).is_some_and(|status| status != b"0");
+        if response.status() != 200 || is_failed(response.headers()) {
+            return Err(CallError::Unavailable);
+        }
+        let body = Limited::new(response.into_body(), MAX_ANSWER).collect().await;
+        let body = body.map_err(|error| {
+            tracing::debug!(%error, "the answer to a call of the proxy's own cannot be read");
+            CallError::Answer
+        })?;
+        match body.trailers() {
+            Some(trailers) if grpc_status(trailers).is_some() && !is_failed(trailers) => {}
+            Some(trailers) if is_failed(trailers) => return Err(CallError::Unavailable),
+            _ => return Err(CallError::Answer),
+        }
+        let bytes = body.to_bytes();
+        match bytes.split_at_checked(FRAME) {
+            Some(([0, length @ ..], message))
+                if length.iter().fold(0, |sum, byte| sum << 8 | usize::from(*byte))
+                    == message.len() =>
+            {
+                Ok(bytes.slice(FRAME..))
+            }
+            _ => Err(CallError::Answer),
+        }
+    }
+
+    async fn sender(
+        &self,
+        service: &dyn MeshPort,
+    ) -> Result<http2::SendRequest<Full<Bytes>>, CallError> {
+        let known = self.0.borrow().clone();
+        if let Some(sender) = known.filter(|sender| !sender.is_closed()) {
+            return Ok(sender);
+        }
+        let (pipe, serving) = service.connect(true);
+        spawn_contained(serving);
+        let made = http2::Builder::new(OfWorker).handshake(TokioIo::new(pipe)).await;
+        let (sender, connection) = made.map_err(unavailable)?;
+        // Ends when its last sender is dropped, and with it the pipe and what serves that.
+        spawn_contained(async move {
+            if let Err(error) = connection.await {
+                tracing::debug!(%error, "a connection of the proxy's own ended");
+            }
+        });
+        self.0.replace(Some(sender.clone()));
+        Ok(sender)
+    }
+}
+
+fn grpc_status(headers: &HeaderMap) -> Option<&[u8]> {
+    headers.get("grpc-status").map(|status| status.as_bytes())
+}
+
+/// Sends a request of HTTP. `reads`: whether the body of a response with this status is wanted.
+///
+/// # Errors
+/// There is no answer, or it is the mesh's.
+pub async fn over_http(
+    service: &dyn MeshPort,
+    request: Request<Full<Bytes>>,
+    reads: impl Fn(StatusCode) -> bool,
+) -> Result<Response<Bytes>, CallError> {
+    let (pipe, serving) = service.connect(false);
+    let made = http1::Builder::new().handshake(TokioIo::new(pipe)).await;
+    let (mut sender, connection) = made.map_err(unavailable)?;
+    let exchange = async {
+        let response = sender.send_request(request).await.map_err(unavailable)?;
+        of_mesh(&response, |_| response.status().is_client_error())?;
+        let (head, body) = response.into_parts();
+        let body = match reads(head.status) {
+            true => {
+                let body = Limited::new(body, MAX_ANSWER).collect().await;
+                body.map_err(|_| CallError::Answer)?.to_bytes()
+            }
+            false => Bytes::new(),
+        };
+        Ok(Response::from_parts(head, body))
+    };
+    // Both end with the exchange; before it, they show in it.
+    let driven = async {
+        let (ended, ()) = tokio::join!(connection, serving);
+        if let Err(error) = ended {
+            tracing::debug!(%error, "a connection of the proxy's own ended");
+        }
+        pending::<()>().await;
+    };
+    tokio::select! {
+        biased;
+        answered = exchange => answered,
+        () = driven => Err(CallError::Unavailable),
+    }
+}
+
+/// An answer of the mesh, in place of the service's, is a failure.
+fn of_mesh(
+    response: &Response<Incoming>,
+    is_refusal: impl Fn(&HeaderMap) -> bool,
+) -> Result<(), CallError> {
+    let Some(cause) = response.headers().get("leno-error") else { return Ok(()) };
+    tracing::debug!(?cause, "a service is not reached by the proxy itself");
+    match is_refusal(response.headers()) {
+        true => Err(CallError::Refused),
+        false => Err(CallError::Unavailable),
+    }
+}
+
+fn unavailable(error: hyper::Error) -> CallError {
+    tracing::debug!(%error, "a service is not reached by the proxy itself");
+    CallError::Unavailable
+}

@@ -1,0 +1,197 @@
+//! The place of a request in its trace, as headers carry it: `traceparent` of W3C's Trace Context, and B3 in one header or in
+//! several.
+
+/// What the headers of a request say.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Received {
+    /// The trace and the span that the request came from.
+    pub(crate) parent: Option<Parent>,
+    /// What the sender has decided, if it has.
+    pub(crate) sampled: Option<bool>,
+    /// The forms that are to be passed on.
+    pub(crate) b3: bool,
+    pub(crate) b3_parts: bool,
+    /// There is a `tracestate` that belongs to no trace.
+    pub(crate) stray_state: bool,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Parent {
+    pub(crate) trace_id: u128,
+    pub(crate) span_id: u64,
+}
+
+const PARTS: [&str; 4] = ["x-b3-traceid", "x-b3-spanid", "x-b3-sampled", "x-b3-flags"];
+
+/// Reads the headers of a request. `traceparent` is believed before B3; what cannot be read is as if it were not there.
+pub(crate) fn read<'h>(headers: impl Iterator<Item = (&'h str, &'h [u8])>) -> Received {
+    let (mut w3c, mut b3) = (None, None);
+    let (mut trace_id, mut span_id, mut sampled) = (None, None, None);
+    let (mut repeated, mut state, mut parts) = (false, false, false);
+    for (name, value) in headers {
+        // Most names are told apart by their first letter.
+        if !matches!(name.as_bytes().first(), Some(b't' | b'T' | b'b' | b'B' | b'x' | b'X')) {
+            continue;
+        }
+        let Ok(value) = std::str::from_utf8(value) else { continue };
+        let value = value.trim();
+        if name.eq_ignore_ascii_case("traceparent") {
+            repeated |= w3c.replace(value).is_some();
+        } else if name.eq_ignore_ascii_case("tracestate") {
+            state = true;
+        } else if name.eq_ignore_ascii_case("b3") {
+            b3 = Some(value);
+        } else if let Some(part) = PARTS.iter().position(|part| name.eq_ignore_ascii_case(part)) {
+            parts = true;
+            match part {
+                0 => trace_id = trace_id_of(value),
+                1 => span_id = span_id_of(value),
+                2 => sampled = sampled.or(decision(value)),
+                // Debug: sampled in any case.
+                _ => sampled = if value == "1" { Some(true) } else { sampled },
+            }
+        }
+    }
+    let of_w3c = w3c.filter(|_| !repeated).and_then(traceparent);
+    let of_b3 = || match b3 {
+        Some(value) => b3_single(value),
+        None => {
+            let parent = trace_id.zip(span_id);
+            (parent.map(|(trace_id, span_id)| Parent { trace_id, span_id }), sampled)
+        }
+    };
+    let (parent, sampled) = match of_w3c {
+        Some((parent, sampled)) => (Some(parent), Some(sampled)),
+        None => of_b3(),
+    };
+    let stray_state = state && of_w3c.is_none();
+    Received { parent, sampled, b3: b3.is_some(), b3_parts: parts, stray_state }
+}
+
+/// `00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01`.
+fn traceparent(value: &str) -> Option<(Parent, bool)> {
+    let mut parts = value.split('-');
+    let (version, trace_id, span_id, flags) =
+        (parts.next()?, parts.next()?, parts.next()?, parts.next()?);
+    // A later version may have more fields.
+    let version = lower_hex(version, 2).filter(|version| *version != 0xff)?;
+    if version == 0 && parts.next().is_some() {
+        return None;
+    }
+    let trace_id = lower_hex(trace_id, 32).filter(|id| *id != 0)?;
+    let span_id = lower_hex(span_id, 16).and_then(|id| u64::try_from(id).ok())?;
+    let flags = lower_hex(flags, 2)?;
+    (span_id != 0).then_some((Parent { trace_id, span_id }, flags & 1 == 1))
+}
+
+/// `TRACE-SPAN`, `TRACE-SPAN-SAMPLED`, `TRACE-SPAN-SAMPLED-PARENT`, or the decision alone.
+fn b3_single(value: &str) -> (Option<Parent>, Option<bool>) {
+    let mut parts = value.split('-');
+    let first = parts.next().unwrap_or_default();
+    let Some(span_id) = parts.next() else { return (None, decision(first)) };
+    let parent = trace_id_of(first)
+        .zip(span_id_of(span_id))
+        .map(|(trace_id, span_id)| Parent { trace_id, span_id });
+    (parent, parts.next().and_then(decision).filter(|_| parent.is_some()))
+}
+
+fn decision(text: &str) -> Option<bool> {
+    match text {
+        "1" | "d" | "true" => Some(true),
+        "0" | "false" => Some(false),
+        _ => None,
+    }
+}
+
+/// Of 64 or of 128 bits.
+fn trace_id_of(text: &str) -> Option<u128> {
+    hex(text, 32).or_else(|| hex(text, 16)).filter(|id| *id != 0)
+}
+
+fn span_id_of(text: &str) -> Option<u64> {
+    hex(text, 16).and_then(|id| u64::try_from(id).ok()).filter(|id| *id != 0)
+}
+
+fn hex(text: &str, digits: usize) -> Option<u128> {
+    let fits = text.len() == digits && text.bytes().all(|byte| byte.is_ascii_hexdigit());
+    fits.then(|| u128::from_str_radix(text, 16).ok()).flatten()
+}
+
+fn lower_hex(text: &str, digits: usize) -> Option<u128> {
+    hex(text, digits).filter(|_| !text.bytes().any(|byte| byte.is_ascii_uppercase()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const TRACE: u128 = 0x0af7_6519_16cd_43dd_8448_eb21_1c80_319c;
+    const PARENT: Parent = Parent { trace_id: TRACE, span_id: 0xb7ad_6b71_6920_3331 };
+    const W3C: &str = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01";
+
+    fn of(headers: &[(&str, &str)]) -> Received {
+        read(headers.iter().map(|(name, value)| (*name, value.as_bytes())))
+    }
+
+    #[test]
+    fn a_traceparent_is_read_as_the_recommendation_has_it() {
+        let read = of(&[("accept", "*/*"), ("Traceparent", W3C), ("tracestate", "a=b")]);
+        assert_eq!(
+            read,
+            Received { parent: Some(PARENT), sampled: Some(true), ..Received::default() }
+        );
+        let unsampled = W3C.replace("-01", "-00");
+        assert_eq!(of(&[("traceparent", &unsampled)]).sampled, Some(false));
+        let later = W3C.replace("00-0af", "cc-0af") + "-more";
+        assert_eq!(of(&[("traceparent", &later)]).parent, Some(PARENT));
+        for wrong in [
+            "",
+            "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331",
+            "ff-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01",
+            "00-00000000000000000000000000000000-b7ad6b7169203331-01",
+            "00-0af7651916cd43dd8448eb211c80319c-0000000000000000-01",
+            "00-0AF7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01",
+            "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01-more",
+            "00-+af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01",
+        ] {
+            let read = of(&[("traceparent", wrong), ("tracestate", "a=b")]);
+            assert_eq!(read, Received { stray_state: true, ..Received::default() }, "{wrong}");
+        }
+        let twice = of(&[("traceparent", W3C), ("traceparent", W3C)]);
+        assert_eq!(twice.parent, None);
+    }
+
+    #[test]
+    fn b3_is_read_in_one_header_and_in_several() {
+        let ids = "0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331";
+        for (value, sampled) in [
+            (ids.to_owned(), None),
+            (format!("{ids}-1"), Some(true)),
+            (format!("{ids}-d"), Some(true)),
+            (format!("{ids}-0-05e3ac9a4f6e3b90"), Some(false)),
+        ] {
+            let read = of(&[("b3", &value)]);
+            let wanted =
+                Received { parent: Some(PARENT), sampled, b3: true, ..Received::default() };
+            assert_eq!(read, wanted, "{value}");
+        }
+        assert_eq!(
+            of(&[("b3", "0")]),
+            Received { sampled: Some(false), b3: true, ..Received::default() }
+        );
+        let several = of(&[
+            ("X-B3-TraceId", "8448eb211c80319c"),
+            ("X-B3-SpanId", "b7ad6b7169203331"),
+            ("X-B3-Sampled", "1"),
+        ]);
+        let short = Parent { trace_id: 0x8448_eb21_1c80_319c, ..PARENT };
+        assert_eq!(
+            (several.parent, several.sampled, several.b3_parts),
+            (Some(short), Some(true), true)
+        );
+        assert_eq!(of(&[("x-b3-flags", "1")]).sampled, Some(true));
+        // `traceparent` is believed first.
+        let both = of(&[("b3", "0"), ("traceparent", W3C)]);
+        assert_eq!((both.parent, both.sampled, both.b3), (Some(PARENT), Some(true), true));
+    }
+}

@@ -1,0 +1,85 @@
+// Command collector takes spans by OTLP, over gRPC and HTTP, with the OpenTelemetry collector's own receiver, and appends
+// each batch to a file as one line of OTLP's JSON. Tests read it.
+//
+//	collector GRPC-ADDRESS HTTP-ADDRESS FILE
+package main
+
+import (
+	"context"
+	"fmt"
+	"log"
+	"os"
+	"os/signal"
+	"sync"
+	"syscall"
+
+	"go.opentelemetry.io/collector/component"
+	"go.opentelemetry.io/collector/component/componenttest"
+	"go.opentelemetry.io/collector/config/configgrpc"
+	"go.opentelemetry.io/collector/config/confighttp"
+	"go.opentelemetry.io/collector/config/confignet"
+	"go.opentelemetry.io/collector/config/configoptional"
+	"go.opentelemetry.io/collector/consumer"
+	"go.opentelemetry.io/collector/pdata/ptrace"
+	"go.opentelemetry.io/collector/receiver"
+	"go.opentelemetry.io/collector/receiver/otlpreceiver"
+)
+
+func main() {
+	if len(os.Args) != 4 {
+		fmt.Fprintln(os.Stderr, "usage: collector GRPC-ADDRESS HTTP-ADDRESS FILE")
+		os.Exit(64)
+	}
+	if err := run(os.Args[1], os.Args[2], os.Args[3]); err != nil {
+		log.Fatal(err)
+	}
+}
+
+func run(grpcAddress, httpAddress, path string) error {
+	file, err := os.OpenFile(path, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o666)
+	if err != nil {
+		return err
+	}
+	defer file.Close()
+	factory := otlpreceiver.NewFactory()
+	config := factory.CreateDefaultConfig().(*otlpreceiver.Config)
+	config.Protocols.GRPC = configoptional.Some(configgrpc.ServerConfig{
+		NetAddr: confignet.AddrConfig{Endpoint: grpcAddress, Transport: confignet.TransportTypeTCP},
+	})
+	config.Protocols.HTTP = configoptional.Some(otlpreceiver.HTTPConfig{
+		ServerConfig: confighttp.ServerConfig{
+			NetAddr: confignet.AddrConfig{Endpoint: httpAddress, Transport: confignet.TransportTypeTCP},
+		},
+		TracesURLPath: "/v1/traces",
+	})
+	var writing sync.Mutex
+	sink, err := consumer.NewTraces(func(_ context.Context, traces ptrace.Traces) error {
+		line, err := (&ptrace.JSONMarshaler{}).MarshalTraces(traces)
+		if err != nil {
+			return err
+		}
+		writing.Lock()
+		defer writing.Unlock()
+		_, err = file.Write(append(line, '\n'))
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	settings := receiver.Settings{
+		ID:                component.NewID(factory.Type()),
+		TelemetrySettings: componenttest.NewNopTelemetrySettings(),
+		BuildInfo:         component.NewDefaultBuildInfo(),
+	}
+	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT)
+	defer stop()
+	taker, err := factory.CreateTraces(ctx, settings, config, sink)
+	if err != nil {
+		return err
+	}
+	if err := taker.Start(ctx, componenttest.NewNopHost()); err != nil {
+		return err
+	}
+	<-ctx.Done()
+	return taker.Shutdown(context.Background())
+}

@@ -1,0 +1,313 @@
+//! Traces in a real collector: spans of two proxies a hop, over applications that pass headers on.
+//!
+//! ```text
+//! web ──► a (nginx) ──► b (nginx) ──► c (nginx) ──► d (HTTP)
+//!  └───────┴─────────────┴─────────────┴─────────────┴──► collector (OpenTelemetry's receiver), in the mesh
+//! ```
+
+use std::collections::HashMap;
+use std::fs;
+use std::path::Path;
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use leno_testkit::lab::{Capture, Lab, Options};
+use leno_testkit::{binaries, tools, wait};
+use serde_json::Value;
+
+use super::{Case, alone};
+
+const LIMIT: Duration = Duration::from_secs(60);
+/// Spans of a request from `web` to `d`: a client's and a server's for each hop.
+const SPANS: usize = 8;
+
+const TRACE: &str = "0af7651916cd43dd8448eb211c80319c";
+const PARENT: &str = "b7ad6b7169203331";
+
+const MESH: &str = "
+apiVersion: leno.dev/v1alpha1
+kind: Workload
+metadata: {name: web, namespace: lab}
+spec: {serviceAccount: web, command: ['@BIN@/leno-peer', idle]}
+---
+apiVersion: leno.dev/v1alpha1
+kind: Workload
+metadata: {name: collector, namespace: lab, labels: {app: collector}}
+spec:
+  serviceAccount: collector
+  command: ['@COLLECTOR@', '0.0.0.0:4317', '0.0.0.0:4318', '@DIR@/spans']
+  ports: [{name: grpc, port: 4317, appProtocol: grpc}, {name: http, port: 4318, appProtocol: http}]
+---
+apiVersion: v1
+kind: Service
+metadata: {name: collector, namespace: lab}
+spec:
+  selector: {app: collector}
+  ports: [{name: grpc, port: 4317, appProtocol: grpc}, {name: http, port: 4318, appProtocol: http}]
+---
+apiVersion: leno.dev/v1alpha1
+kind: Workload
+metadata: {name: d, namespace: lab, labels: {app: d}}
+spec:
+  serviceAccount: d
+  command: ['@BIN@/leno-peer', http, --listen, '0.0.0.0:8080']
+  ports: [{name: http, port: 8080, appProtocol: http}]
+";
+
+pub(super) fn cases() -> Vec<Case> {
+    vec![
+        alone!(a_request_over_four_hops_is_one_tree_in_a_collector),
+        alone!(failed_requests_have_spans_in_a_collector_over_http),
+    ]
+}
+
+fn start(capture: Capture, traces: &'static str) -> Result<Lab> {
+    binaries::require("nginx", "nginx")?;
+    let collector = tools::install("collector")?.join("collector");
+    let passing = ["a", "b", "c"].map(|name| {
+        format!(
+            "---
+apiVersion: leno.dev/v1alpha1
+kind: Workload
+metadata: {{name: {name}, namespace: lab, labels: {{app: {name}}}}}
+spec:
+  serviceAccount: {name}
+  command: [nginx, -e, stderr, -c, '@DIR@/{name}.conf']
+  ports: [{{name: http, port: 8080, appProtocol: http}}]
+"
+        )
+    });
+    let services = ["a", "b", "c", "d"].map(|name| {
+        format!(
+            "---
+apiVersion: v1
+kind: Service
+metadata: {{name: {name}, namespace: lab}}
+spec: {{selector: {{app: {name}}}, ports: [{{name: http, port: 80, targetPort: http, appProtocol: http}}]}}
+"
+        )
+    });
+    let mesh = format!("{MESH}{}{}", passing.concat(), services.concat());
+    let mesh = mesh.replace("@COLLECTOR@", &collector.display().to_string());
+    let options = Options { traces: Some(traces), ..Options::new(capture) };
+    Lab::start(&options, &mesh, prepare)
+}
+
+/// Web servers that pass requests on with their headers.
+fn prepare(directory: &Path) -> Result<()> {
+    let place = directory.display();
+    for (name, next) in [("a", "b"), ("b", "c"), ("c", "d")] {
+        let temporary: String = ["client_body", "proxy", "fastcgi", "uwsgi", "scgi"]
+            .map(|kind| format!("  {kind}_temp_path {place}/{name}-{kind};\n"))
+            .concat();
+        let configuration = format!(
+            "daemon off; master_process off; user root; pid {place}/{name}.pid;\n\
+             error_log stderr error;\nevents {{ worker_connections 64; }}\n\
+             http {{\n  access_log off;\n{temporary}  \
+             server {{ listen 0.0.0.0:8080;\n    \
+             location / {{ proxy_http_version 1.1; proxy_pass http://{next}.lab; }} }}\n}}\n"
+        );
+        fs::write(directory.join(format!("{name}.conf")), configuration)?;
+    }
+    Ok(())
+}
+
+/// A span as the collector has received it.
+#[derive(Debug)]
+struct Span {
+    trace: String,
+    id: String,
+    parent: String,
+    kind: u64,
+    service: String,
+    attributes: HashMap<String, String>,
+    is_error: bool,
+}
+
+impl Span {
+    fn is(&self, key: &str, value: &str) -> bool {
+        self.attributes.get(key).is_some_and(|own| own == value)
+    }
+}
+
+fn attributes(list: &Value) -> HashMap<String, String> {
+    let one = |pair: &Value| {
+        let value = pair["value"].as_object().and_then(|value| value.values().next());
+        let value = match value {
+            Some(Value::String(text)) => text.clone(),
+            other => other.map(ToString::to_string).unwrap_or_default(),
+        };
+        (pair["key"].as_str().unwrap_or_default().to_owned(), value)
+    };
+    list.as_array().into_iter().flatten().map(one).collect()
+}
+
+/// All spans so far. The last line may not be written whole yet.
+fn received(lab: &Lab) -> Vec<Span> {
+    let text = fs::read_to_string(lab.directory().join("spans")).unwrap_or_default();
+    let lists = |of: &Value, name: &str| of[name].as_array().cloned().unwrap_or_default();
+    let mut spans = Vec::new();
+    for line in text.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok()) {
+        for of_resource in lists(&line, "resourceSpans") {
+            let mut resource = attributes(&of_resource["resource"]["attributes"]);
+            let service = resource.remove("service.name").unwrap_or_default();
+            for span in lists(&of_resource, "scopeSpans").iter().flat_map(|of| lists(of, "spans")) {
+                let text = |name: &str| span[name].as_str().unwrap_or_default().to_owned();
+                spans.push(Span {
+                    trace: text("traceId"),
+                    id: text("spanId"),
+                    parent: text("parentSpanId"),
+                    kind: span["kind"].as_u64().unwrap_or_default(),
+                    service: service.clone(),
+                    attributes: attributes(&span["attributes"]),
+                    is_error: span["status"]["code"] == 2,
+                });
+            }
+        }
+    }
+    spans
+}
+
+/// The spans of requests with a query, once there are so many.
+fn of_query(lab: &Lab, query: &str, count: usize) -> Result<Vec<Span>> {
+    let mut last = Vec::new();
+    let found = wait::until("the spans", LIMIT, || {
+        last = received(lab).into_iter().filter(|span| span.is("url.query", query)).collect();
+        Ok((last.len() >= count).then_some(()))
+    });
+    found.with_context(|| format!("{count} spans of {query} are expected: {last:#?}"))?;
+    ensure!(last.len() == count, "{count} spans of {query} are expected: {last:#?}");
+    Ok(last)
+}
+
+/// The spans from the first to the last: each is the only child of the one before.
+fn chain(spans: Vec<Span>, first_parent: &str) -> Result<Vec<Span>> {
+    let mut by_parent: HashMap<String, Span> = HashMap::new();
+    let count = spans.len();
+    for span in spans {
+        if let Some(other) = by_parent.insert(span.parent.clone(), span) {
+            anyhow::bail!("two spans have the parent of {other:#?}");
+        }
+    }
+    let mut chain = Vec::new();
+    let mut next = first_parent.to_owned();
+    while let Some(span) = by_parent.remove(&next) {
+        next = span.id.clone();
+        chain.push(span);
+    }
+    ensure!(chain.len() == count, "{chain:#?} are the first, and {by_parent:#?} are not below");
+    Ok(chain)
+}
+
+/// Two spans a hop, of the right proxies and kinds, in one trace.
+fn is_tree(spans: Vec<Span>, (trace, parent): (Option<&str>, &str)) -> Result<()> {
+    const SERVER: u64 = 2;
+    const CLIENT: u64 = 3;
+    let chain = chain(spans, parent)?;
+    let wanted = [
+        ("web", CLIENT),
+        ("a", SERVER),
+        ("a", CLIENT),
+        ("b", SERVER),
+        ("b", CLIENT),
+        ("c", SERVER),
+        ("c", CLIENT),
+        ("d", SERVER),
+    ];
+    let made: Vec<(&str, u64)> = chain.iter().map(|span| (&*span.service, span.kind)).collect();
+    ensure!(made == wanted, "{chain:#?}");
+    let trace = trace.unwrap_or(&chain[0].trace);
+    for span in &chain {
+        ensure!(span.trace == trace && !span.is_error, "{span:#?}");
+        for (key, value) in [
+            ("http.request.method", "GET"),
+            ("http.response.status_code", "200"),
+            ("leno.mtls", "true"),
+        ] {
+            ensure!(span.is(key, value), "{key} is not {value}: {span:#?}");
+        }
+        let identity = span.attributes.get("leno.client.identity");
+        let of_client = span.kind == SERVER;
+        ensure!(identity.is_some() == of_client, "the peer's identity: {span:#?}");
+    }
+    Ok(())
+}
+
+fn ask(lab: &Lab, more: &[&str]) -> Result<Value> {
+    let curl = ["curl", "-sS", "-m", "10", "--fail-with-body"];
+    let said = lab.text("web", &[&curl[..], more].concat())?;
+    serde_json::from_str(&said).with_context(|| format!("{more:?}: {said:?}"))
+}
+
+fn a_request_over_four_hops_is_one_tree_in_a_collector(capture: Capture) -> Result<()> {
+    let lab = start(capture, "lab/collector:4317,sampling=100%")?;
+    let cases = || -> Result<()> {
+        // A trace that the first proxy begins.
+        ask(&lab, &["http://a.lab/seen?new&token=hidden-value"])?;
+        let spans = of_query(&lab, "new&token=(masked)", SPANS)?;
+        ensure!(spans.iter().all(|span| span.is("url.path", "/seen")), "{spans:#?}");
+        is_tree(spans, (None, ""))?;
+
+        // One that the application has begun, in each form, which comes out in the same form.
+        let parent = format!("traceparent: 00-{TRACE}-{PARENT}-01");
+        let state = ["-H", "tracestate: vendor=value"];
+        let seen =
+            ask(&lab, &[&["-H", &*parent][..], &state, &["http://a.lab/seen?w3c"]].concat())?;
+        is_tree(of_query(&lab, "w3c", SPANS)?, (Some(TRACE), PARENT))?;
+        let headers = seen["headers"].to_string();
+        ensure!(headers.contains("vendor=value") && !headers.contains("\"b3\""), "{headers}");
+
+        let single = format!("b3: {TRACE}-{PARENT}-1");
+        let seen = ask(&lab, &["-H", &single, "http://a.lab/seen?b3"])?;
+        is_tree(of_query(&lab, "b3", SPANS)?, (Some(TRACE), PARENT))?;
+        let headers = seen["headers"].to_string();
+        ensure!(headers.contains(&format!("{TRACE}-")) && !headers.contains(PARENT), "{headers}");
+
+        let several = [
+            format!("X-B3-TraceId: {TRACE}"),
+            format!("X-B3-SpanId: {PARENT}"),
+            "X-B3-Sampled: 1".to_owned(),
+        ];
+        let several: Vec<&str> = several.iter().flat_map(|line| ["-H", line]).collect();
+        ask(&lab, &[&several[..], &["http://a.lab/seen?parts"]].concat())?;
+        is_tree(of_query(&lab, "parts", SPANS)?, (Some(TRACE), PARENT))?;
+
+        // A parent that is not sampled is passed on as it came. The next trace comes after it.
+        let parent = format!("traceparent: 00-{TRACE}-{PARENT}-00");
+        let seen = ask(&lab, &["-H", &parent, "http://a.lab/seen?unsampled"])?;
+        ensure!(seen["headers"].to_string().contains(&format!("00-{TRACE}-{PARENT}-00")), "{seen}");
+        ask(&lab, &["http://a.lab/seen?last"])?;
+        is_tree(of_query(&lab, "last", SPANS)?, (None, ""))?;
+        let all = received(&lab);
+        let is_own = |span: &&Span| {
+            span.is("url.query", "unsampled")
+                || span.attributes.get("url.path").is_some_and(|path| path.contains("TraceService"))
+        };
+        ensure!(!all.iter().any(|span| is_own(&span)), "{all:#?}");
+        wait::until("the count of exported spans, two for each of five requests", LIMIT, || {
+            let counted = "leno_trace_spans_total{result=\"exported\"} 10\n";
+            Ok(lab.metrics("a")?.contains(counted).then_some(()))
+        })
+    };
+    lab.explain(cases())
+}
+
+fn failed_requests_have_spans_in_a_collector_over_http(capture: Capture) -> Result<()> {
+    let lab = start(capture, "lab/collector:4318,protocol=http,sampling=0%,errors")?;
+    let cases = || -> Result<()> {
+        ask(&lab, &["http://a.lab/seen?good"])?;
+        let failed = ["curl", "-sS", "-m", "10", "-o", "/dev/null", "http://a.lab/seen?status=503"];
+        lab.text("web", &failed)?;
+        let spans = of_query(&lab, "status=503", SPANS)?;
+        ensure!(
+            spans.iter().all(|span| span.is_error && span.is("error.type", "503")),
+            "{spans:#?}"
+        );
+        let chain = chain(spans, "")?;
+        ensure!(chain.len() == SPANS, "{chain:#?}");
+        let all = received(&lab);
+        ensure!(!all.iter().any(|span| span.is("url.query", "good")), "{all:#?}");
+        Ok(())
+    };
+    lab.explain(cases())
+}
