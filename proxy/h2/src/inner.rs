@@ -61,6 +61,7 @@ impl Guarded {
         self.0.borrow()
     }
 
+    #[inline]
     pub(crate) fn borrow_mut(&self) -> Change<'_> {
         Change { inner: self.0.borrow_mut(), panicking: std::thread::panicking() }
     }
@@ -68,18 +69,21 @@ impl Guarded {
 
 impl Deref for Change<'_> {
     type Target = Inner;
+    #[inline]
     fn deref(&self) -> &Inner {
         &self.inner
     }
 }
 
 impl DerefMut for Change<'_> {
+    #[inline]
     fn deref_mut(&mut self) -> &mut Inner {
         &mut self.inner
     }
 }
 
 impl Drop for Change<'_> {
+    #[inline]
     fn drop(&mut self) {
         if std::thread::panicking() && !self.panicking {
             self.inner.half_changed = true;

@@ -70,16 +70,19 @@ impl<'a> Field<'a> {
     }
 
     /// The name, unchanged.
+    #[inline]
     pub fn name(&self) -> &'a [u8] {
         self.name
     }
 
     /// The value, unchanged.
+    #[inline]
     pub fn value(&self) -> &'a [u8] {
         self.value
     }
 
     /// The token of the name, if it is well known.
+    #[inline]
     pub fn token(&self) -> Token {
         self.hints.token
     }
@@ -91,6 +94,7 @@ impl<'a> Field<'a> {
     }
 
     /// Whether the name begins with a colon.
+    #[inline]
     pub fn is_pseudo(&self) -> bool {
         self.name.first() == Some(&b':')
     }
@@ -148,6 +152,7 @@ impl Block {
     }
 
     /// The fields in order.
+    #[inline]
     pub fn iter(&self) -> Fields<'_> {
         Fields { bytes: &self.bytes, spans: self.spans.iter() }
     }
@@ -169,19 +174,28 @@ impl Block {
     }
 
     /// The value of the first field with this well-known name. Cheaper than [`get`](Block::get).
+    #[inline]
     pub fn find(&self, token: Token) -> Option<&[u8]> {
         let index = self.position_of(token)?;
         Some(self.spans[index].value(&self.bytes))
     }
 
+    /// The values of all fields with this well-known name.
+    #[inline]
+    pub fn values(&self, token: Token) -> impl Iterator<Item = &[u8]> {
+        let named = self.spans.iter().filter(move |span| span.hints.token == token);
+        named.map(|span| span.value(&self.bytes))
+    }
+
     /// The index of the first field with this well-known name.
+    #[inline]
     pub fn position_of(&self, token: Token) -> Option<usize> {
         self.spans.iter().position(|span| span.hints.token == token)
     }
 
     /// Number of pseudo-headers at the front.
     pub fn leading_pseudo(&self) -> usize {
-        self.iter().take_while(Field::is_pseudo).count()
+        self.spans.iter().take_while(|span| span.name(&self.bytes).starts_with(b":")).count()
     }
 
     /// Adds a field at the end. A pseudo-header is added after the pseudo-headers at the front.
@@ -254,11 +268,12 @@ impl Block {
         });
     }
 
-    /// If the last field is a pseudo-header, moves it after those at the front.
+    /// If the last field, which was just added, is a pseudo-header, moves it after those at the front.
+    #[inline]
     fn keep_pseudo_first(&mut self) {
-        let Some(last) = self.field(self.len().wrapping_sub(1)) else { return };
-        if last.is_pseudo() {
-            let (from, to) = (self.len() - 1, self.leading_pseudo().min(self.len() - 1));
+        let Some((last, others)) = self.spans.split_last() else { return };
+        if last.name(&self.bytes).starts_with(b":") {
+            let (from, to) = (others.len(), self.leading_pseudo().min(others.len()));
             self.spans[to..=from].rotate_right(1);
         }
     }
@@ -306,10 +321,12 @@ impl Span {
         (self.name, self.name_length, self.value, self.value_length, self.sensitive)
     }
 
+    #[inline]
     fn name<'a>(&self, bytes: &'a [u8]) -> &'a [u8] {
         &bytes[self.name as usize..][..self.name_length as usize]
     }
 
+    #[inline]
     fn value<'a>(&self, bytes: &'a [u8]) -> &'a [u8] {
         &bytes[self.value as usize..][..self.value_length as usize]
     }
@@ -318,6 +335,7 @@ impl Span {
         self.name_length as usize + self.value_length as usize + FIELD_OVERHEAD
     }
 
+    #[inline]
     fn field<'a>(&self, bytes: &'a [u8]) -> Field<'a> {
         Field {
             name: self.name(bytes),
@@ -342,6 +360,7 @@ pub struct Fields<'a> {
 impl<'a> Iterator for Fields<'a> {
     type Item = Field<'a>;
 
+    #[inline]
     fn next(&mut self) -> Option<Field<'a>> {
         self.spans.next().map(|span| span.field(self.bytes))
     }

@@ -88,11 +88,11 @@ impl<S: Io> Conn<S> {
     /// while the worker's budget is used up fails with [`Cause::MemoryBudget`].
     pub async fn read_request(&mut self, limits: &Limits) -> Result<Option<RequestHead>, Failure> {
         let never = pin!(std::future::pending());
-        if self.request_begins(limits.idle, never, &mut false).await {
-            self.read_head(limits).await
-        } else {
-            Ok(None)
+        if !self.request_begins(limits.idle, never, &mut false).await {
+            return Ok(None);
         }
+        let mut head = RequestHead::default();
+        Ok(self.read_head(&mut head, limits).await?.then_some(head))
     }
 
     /// Waits for the first byte of a request, `longest` at most. Not once `leave` is ready; `left` says
@@ -140,15 +140,15 @@ impl<S: Io> Conn<S> {
         Poll::Ready(true)
     }
 
-    /// Reads the head of a request that has begun. `None`: what has begun was no more than the rest of
-    /// an empty line.
+    /// Reads the head of a request that has begun into `head`, which stays where it is: it is large. `false`:
+    /// what has begun was no more than the rest of an empty line.
     pub(crate) async fn read_head(
         &mut self,
+        head: &mut RequestHead,
         limits: &Limits,
-    ) -> Result<Option<RequestHead>, Failure> {
-        let (mut head, mut until) = (RequestHead::default(), None);
-        let read = poll_fn(|cx| self.poll_head(&mut head, &mut until, limits, cx)).await?;
-        Ok(read.then_some(head))
+    ) -> Result<bool, Failure> {
+        let mut until = None;
+        poll_fn(|cx| self.poll_head(head, &mut until, limits, cx)).await
     }
 
     fn poll_head(

@@ -111,6 +111,7 @@ impl Buffer {
 
 impl std::ops::Deref for Buffer {
     type Target = [u8];
+    #[inline]
     fn deref(&self) -> &[u8] {
         &self.bytes
     }

@@ -46,10 +46,12 @@ impl Received {
         received
     }
 
+    #[inline]
     pub(crate) fn bytes(&self) -> &[u8] {
         &self.buffer[self.start..self.end]
     }
 
+    #[inline]
     pub(crate) fn is_empty(&self) -> bool {
         self.start == self.end
     }

@@ -58,9 +58,10 @@ pub async fn serve_begun<S: Io>(
     forward: impl AsyncFnOnce(&mut Conn<S>, &RequestHead) -> After,
     refused: impl FnOnce(u16, &'static str),
 ) -> After {
-    match client.read_head(limits).await {
-        Ok(Some(request)) => forward(client, &request).await,
-        Ok(None) => After::Close,
+    let mut request = RequestHead::default();
+    match client.read_head(&mut request, limits).await {
+        Ok(true) => forward(client, &request).await,
+        Ok(false) => After::Close,
         Err(failure) => {
             if let Some(status) = failure.status() {
                 let cause = failure.cause.label();

@@ -68,7 +68,8 @@ fn push_lower(block: &mut Block, header: &Header, bytes: &[u8], scratch: &mut Na
     let mut name = header.name.of(bytes);
     if name.iter().any(u8::is_ascii_uppercase) {
         scratch.clear();
-        scratch.extend(name.iter().map(u8::to_ascii_lowercase));
+        scratch.extend_from_slice(name);
+        scratch.make_ascii_lowercase();
         name = scratch;
     }
     if !ends_at_hop(name) {

@@ -46,14 +46,16 @@ impl Writer {
         }
     }
 
+    /// The same; returns the bytes in the buffer, for changes. Empty if they do not fit.
+    pub(crate) fn put_part(&mut self, bytes: &[u8]) -> &mut [u8] {
+        self.put(bytes);
+        let Rendered { buffer, length } = &mut self.out;
+        let start = length.checked_sub(bytes.len()).filter(|_| !self.is_too_large);
+        start.and_then(|start| buffer.get_mut(start..*length)).unwrap_or_default()
+    }
+
     pub(crate) fn push(&mut self, byte: u8) {
-        match self.out.buffer.get_mut(self.out.length) {
-            Some(free) => {
-                *free = byte;
-                self.out.length = self.out.length.saturating_add(1);
-            }
-            None => self.grow_and_put(&[byte]),
-        }
+        self.put(&[byte]);
     }
 
     pub(crate) fn put_number(&mut self, mut number: u64) {

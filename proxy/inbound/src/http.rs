@@ -76,7 +76,15 @@ pub(crate) async fn serve_request<S: Io>(
 }
 
 /// A request of an HTTP/2 client, with what it is served by.
-pub(crate) type Job = (Rc<Shared>, Rc<Application>, (Rc<Peer>, Rc<Caller>), Call);
+pub(crate) struct Job {
+    shared: Rc<Shared>,
+    application: Rc<Application>,
+    edge: Rc<Peer>,
+    caller: Rc<Caller>,
+    request: leno_h2::Request,
+    /// The client is another proxy, which has proven its identity.
+    is_mesh: bool,
+}
 
 /// A permitted request, while it is in progress.
 struct Permitted<'a, 'n> {
@@ -116,9 +124,11 @@ impl<'n> Permitted<'_, 'n> {
     }
 }
 
-async fn serve_call((shared, application, (edge, caller), call): Job) {
+async fn serve_call(job: Job) {
+    let Job { shared, application, edge, caller, request, is_mesh } = job;
     let _busy = shared.parts.activity.enter();
-    forward_call(&shared, &application, (&edge, &caller), call).await;
+    let call = if is_mesh { Call::from_mesh(request) } else { Call::new(request) };
+    forward_call(&shared, &application, (&edge, &caller), call.without_identity()).await;
 }
 
 /// The same of an HTTP/2 client, whose requests are served side by side. `is_mesh`: it is another
@@ -132,15 +142,10 @@ pub(crate) async fn serve_http2<S: Io>(
 ) {
     let (first, client) = client.into_parts();
     let begin = |request| {
-        let call = if is_mesh { Call::from_mesh(request) } else { Call::new(request) };
-        let call = call.without_identity();
-        let job = (
-            Rc::clone(shared),
-            Rc::clone(application),
-            (Rc::clone(edge), Rc::clone(&caller)),
-            call,
-        );
-        shared.tasks.run(job, serve_call);
+        let (shared, application) = (Rc::clone(shared), Rc::clone(application));
+        let (edge, caller) = (Rc::clone(edge), Rc::clone(&caller));
+        let tasks = Rc::clone(&shared.tasks);
+        tasks.run(Job { shared, application, edge, caller, request, is_mesh }, serve_call);
     };
     let drained = shared.parts.activity.drained();
     let served = serve_streams(client, &first, &shared.h2_limits, begin, drained).await;
@@ -185,21 +190,20 @@ async fn forward<S: Io>(
     };
     let grants = &match asked.await {
         Ok(grants) => grants.with_trace(begun),
-        Err(refusal) => {
-            return refuse(shared, (edge, begun), (client, request), refusal).await;
-        }
+        Err(refusal) => return refuse(shared, (edge, begun), (client, request), refusal).await,
     };
     let removed = grants.removed();
     let (access, changed, removed) = (&caller.access, changed.as_mut(), &*removed);
     let mut permitted = Permitted { shared, begun, access, changed, until, grants, removed };
     loop {
-        let connected = connection(shared, application);
-        let (mut server, reused) = match unless_gone(connected, |cx| client.poll_gone(cx)).await {
+        let connected = match pooled(shared, application) {
+            Some(server) => Ok(Ok((server, true))),
+            None => unless_gone(connect(shared, application), |cx| client.poll_gone(cx)).await,
+        };
+        let (mut server, reused) = match connected {
             Ok(Ok(connection)) => connection,
             Err(failure) => {
-                let done = Exchange::ended(failure);
-                count(shared, edge, begun, (&done, false));
-                return client.conclude(request, &done).await;
+                return refuse(shared, (edge, begun), (client, request), failure.into()).await;
             }
             Ok(Err(error)) => {
                 let (status, cause) = unreachable(edge, &error);
@@ -245,6 +249,12 @@ enum Refusal {
     Denied(Denied),
     /// The client has left before it was decided on, or its body cannot be read.
     Failed(Failure),
+}
+
+impl From<Failure> for Refusal {
+    fn from(failure: Failure) -> Self {
+        Self::Failed(failure)
+    }
 }
 
 impl From<Denied> for Refusal {
@@ -393,8 +403,11 @@ async fn to_http1(
 ) -> Result<Exchange, (u16, &'static str)> {
     let shared = permitted.shared;
     loop {
-        let connected = connection(shared, application);
-        let (mut server, reused) = match unless_gone(connected, |cx| call.poll_gone(cx)).await {
+        let connected = match pooled(shared, application) {
+            Some(server) => Ok(Ok((server, true))),
+            None => unless_gone(connect(shared, application), |cx| call.poll_gone(cx)).await,
+        };
+        let (mut server, reused) = match connected {
             Ok(Ok(connection)) => connection,
             Ok(Err(error)) => return Err(unreachable(edge, &error)),
             Err(failure) => return Ok(Exchange::ended(failure)),
@@ -544,20 +557,23 @@ fn grpc_status(status: u16, cause: Option<&str>) -> u8 {
     }
 }
 
-/// A pooled connection, or a new one; whether it was used before. An application that is about to end
-/// closes idle connections at any time, perhaps while a request is on its way, so none is used then.
-async fn connection(
+/// A connection that was used before. An application that is about to end closes idle connections at any time,
+/// perhaps while a request is on its way, so none is used then.
+fn pooled(shared: &Shared, application: &Application) -> Option<Conn<Counted>> {
+    if shared.parts.activity.is_draining() {
+        return None;
+    }
+    let pooled = application.server.pool.take()?;
+    shared.parts.registry.count(Counter::InboundPoolReused);
+    Some(pooled)
+}
+
+/// A new connection, and that it was not used before.
+async fn connect(
     shared: &Shared,
     application: &Application,
 ) -> Result<(Conn<Counted>, bool), ConnectError> {
-    let registry = &shared.parts.registry;
-    if !shared.parts.activity.is_draining()
-        && let Some(pooled) = application.server.pool.take()
-    {
-        registry.count(Counter::InboundPoolReused);
-        return Ok((pooled, true));
-    }
     let stream = application.connect().await?;
-    registry.count(Counter::InboundPoolOpened);
+    shared.parts.registry.count(Counter::InboundPoolOpened);
     Ok((Conn::new(Counted::new(stream)), false))
 }

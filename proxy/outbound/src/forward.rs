@@ -120,6 +120,14 @@ enum Verdict {
     Policy(Duration),
 }
 
+/// What follows a try.
+enum Next {
+    /// The client is told how it went.
+    End(Forwarded),
+    /// Another try.
+    Try { after: Duration },
+}
+
 /// Sends a request to an endpoint; counts it.
 pub(crate) async fn forward<R: Hedgeable>(
     shared: &Rc<Shared>,
@@ -167,7 +175,7 @@ pub(crate) async fn forward<R: Hedgeable>(
     let mut wanted = endpoints.wanted(head);
     wanted.session = applied.as_ref().and_then(|applied| applied.endpoint()).or(wanted.session);
     let trace = HeaderLine::all(begun.trace_lines());
-    let attempts = Attempts {
+    let mut attempts = Attempts {
         shared,
         backends: &backends,
         policy: &policy,
@@ -236,7 +244,7 @@ fn answered(
 }
 
 impl<'a, R: Hedgeable> Attempts<'a, R> {
-    async fn run(mut self) -> Forwarded {
+    async fn run(&mut self) -> Forwarded {
         let fault = self.policy.fault();
         if let Some(delay) = fault.delay {
             self.shared.registry.count(Counter::FaultsDelayed);
@@ -360,26 +368,25 @@ impl<'a, R: Hedgeable> Attempts<'a, R> {
         if denied {
             pick.endpoint().edge(self.shared).error(DENIED);
         }
-        self.settle(pick, server, done).await
+        match self.settle(pick, server, done) {
+            Next::End(forwarded) => Some(forwarded),
+            Next::Try { after } => self.pause(after).await,
+        }
     }
 
-    /// What is to be done after a try; none where there is to be another one.
-    async fn settle(
-        &mut self,
-        pick: Pick<Remote>,
-        server: Server,
-        done: Exchange,
-    ) -> Option<Forwarded> {
+    /// What follows a try.
+    fn settle(&mut self, pick: Pick<Remote>, server: Server, done: Exchange) -> Next {
         let (same_endpoint, cause) = match self.verdict(&pick, &done, &server) {
             Verdict::Done => {
                 self.count(&pick, &done);
                 server.give_back(pick.endpoint(), &done);
-                return Some(Forwarded::Done(done));
+                return Next::End(Forwarded::Done(done));
             }
             Verdict::Policy(wait) => {
                 pick.failed(leno_transport::now());
                 pick.penalise(leno_transport::now());
-                return self.again(pick, wait).await;
+                self.begin_elsewhere(&pick);
+                return Next::Try { after: wait };
             }
             Verdict::Again { same_endpoint, cause } => (same_endpoint, cause),
         };
@@ -388,7 +395,10 @@ impl<'a, R: Hedgeable> Attempts<'a, R> {
             self.backends.note_unreached(pick.endpoint(), cause);
             self.tried.push(pick.endpoint().address);
         }
-        (!self.goes_on(self.tries)).then(|| self.failed(&pick, 503, cause))
+        if self.goes_on(self.tries) {
+            return Next::Try { after: Duration::ZERO };
+        }
+        Next::End(self.failed(&pick, 503, cause))
     }
 
     /// Whether there is another try after `made`, none of which has reached an application. Those beyond the
@@ -414,15 +424,13 @@ impl<'a, R: Hedgeable> Attempts<'a, R> {
         }
     }
 
-    /// Waits for another try by policy, which begins elsewhere; `None` if it is to be made.
-    async fn again(&mut self, pick: Pick<Remote>, wait: Duration) -> Option<Forwarded> {
-        self.retry(&pick);
+    /// Has another try by policy begin at another endpoint.
+    fn begin_elsewhere(&mut self, pick: &Pick<Remote>) {
+        self.retry(pick);
         self.tried.push(pick.endpoint().address);
         (self.tries, self.unreached) = Default::default();
         // Its session was where it failed.
         self.wanted.session = None;
-        drop(pick);
-        self.pause(wait).await
     }
 
     async fn not_connected(&mut self, pick: &Pick<Remote>, error: &GetError) -> Option<Forwarded> {
@@ -595,13 +603,13 @@ impl<'a, R: Hedgeable> Attempts<'a, R> {
 /// its application writes into `leno-*` headers, so that an application that has processed the
 /// request cannot have it sent again.
 fn refuse_unreached(response: ResponseView<'_>, (replayable, is_mesh): (bool, bool)) -> Judgement {
-    let unreached = || response.header("leno-error") == Some(UNREACHABLE.as_bytes());
-    let is_error = match response.status() {
+    let is_error = || match response.status() {
         503 => true,
         200 => response.header("grpc-status") == Some(GRPC_UNAVAILABLE),
         _ => false,
     };
-    if is_mesh && replayable && is_error && unreached() {
+    let unreached = || response.header("leno-error") == Some(UNREACHABLE.as_bytes());
+    if is_mesh && replayable && is_error() && unreached() {
         Judgement::Refuse
     } else {
         Judgement::Forward

@@ -110,8 +110,13 @@ pub(crate) async fn get<R: Request>(
     request: &mut R,
     deadline: Option<Instant>,
 ) -> Result<Server, GetError> {
+    let is_mesh = connect::is_mesh(shared, remote);
+    let http2 = is_mesh || request.is_http2();
+    if let Some(connection) = remote.pool.at_once(http2) {
+        return Ok(Server::over(connection, is_mesh, shared));
+    }
     let deadline = [request.deadline(), deadline].into_iter().flatten().min();
-    let connected = connect(shared, remote, request.is_http2());
+    let connected = connect(shared, remote, http2);
     let mut late = pin!(deadline.map(sleep_until));
     let over = |cx: &mut Context<'_>| {
         if let Poll::Ready(failure) = request.poll_gone(cx) {
@@ -122,35 +127,24 @@ pub(crate) async fn get<R: Request>(
             None => Poll::Pending,
         }
     };
-    unless_gone(connected, over).await.unwrap_or_else(Err)
+    let connection = unless_gone(connected, over).await.unwrap_or_else(Err)?;
+    Ok(Server::over(connection, is_mesh, shared))
 }
 
+/// A connection that has to be waited for.
 async fn connect(
     shared: &Rc<Shared>,
     remote: &Rc<Remote>,
     http2: bool,
-) -> Result<Server, GetError> {
-    let is_mesh = connect::is_mesh(shared, remote);
+) -> Result<Pooled<Channel, Refused>, GetError> {
     // Exists as long as this request waits, once a connection is made for it.
     let request = OnceCell::new();
     let parts = || {
         let waits = Rc::downgrade(request.get_or_init(Rc::default));
         (Rc::clone(shared), Rc::clone(remote), waits)
     };
-    let got = remote.pool.get(is_mesh || http2, || over_http2(parts()), || over_http1(parts()));
-    let connection = got.await?;
-    let (reused, heard) = match &connection {
-        Pooled::Http1 { reused, .. } => (*reused, 0),
-        Pooled::Http2(lent) => {
-            if lent.waited {
-                shared.registry.count(Counter::OutboundStreamWaited);
-            }
-            (lent.reused, lent.client.heard())
-        }
-    };
-    let counter = if reused { Counter::OutboundPoolReused } else { Counter::OutboundPoolOpened };
-    shared.registry.count(counter);
-    Ok(Server { reused, is_mesh, connection, heard })
+    let got = remote.pool.get(http2, || over_http2(parts()), || over_http1(parts()));
+    Ok(got.await?)
 }
 
 /// What a connection is made with: the worker, the endpoint, and whether the request still waits.
@@ -183,6 +177,23 @@ fn count_outlived(shared: &Shared, request: &Weak<()>) {
 }
 
 impl Server {
+    /// Counts how the connection was got.
+    fn over(connection: Pooled<Channel, Refused>, is_mesh: bool, shared: &Shared) -> Self {
+        let (reused, heard) = match &connection {
+            Pooled::Http1 { reused, .. } => (*reused, 0),
+            Pooled::Http2(lent) => {
+                if lent.waited {
+                    shared.registry.count(Counter::OutboundStreamWaited);
+                }
+                (lent.reused, lent.client.heard())
+            }
+        };
+        let counter =
+            if reused { Counter::OutboundPoolReused } else { Counter::OutboundPoolOpened };
+        shared.registry.count(counter);
+        Self { reused, is_mesh, connection, heard }
+    }
+
     /// Relays a request and its response.
     pub(crate) async fn exchange<R: Request, J: Judge>(
         &mut self,

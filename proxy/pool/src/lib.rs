@@ -120,13 +120,22 @@ impl<S: Io + 'static, T: Clone + 'static, E: 'static> Pool<S, T, E> {
                 return Ok(Pooled::Http2(lent));
             }
         }
-        match self.http1.idle().take() {
-            Some(conn) => Ok(Pooled::Http1 { conn, reused: true }),
+        match self.at_once(false) {
+            Some(pooled) => Ok(pooled),
             None => {
                 let conn = self.http1.dial(over_http1).await?;
                 Ok(Pooled::Http1 { conn, reused: false })
             }
         }
+    }
+
+    /// What [`Self::get`] gives without a wait, if it does: most requests need no future for it.
+    pub fn at_once(&self, http2: bool) -> Option<Pooled<S, T>> {
+        if http2 && !self.http1_only.get() {
+            return self.http2.at_once().map(Pooled::Http2);
+        }
+        let conn = self.http1.idle().take()?;
+        Some(Pooled::Http1 { conn, reused: true })
     }
 
     /// A stream's place on a connection to a server that is known to speak HTTP/2.

@@ -111,7 +111,7 @@ impl<T: Clone + 'static, E: Clone + 'static> ClientPool<T, E> {
     {
         let (mut reused, mut waited) = (true, false);
         loop {
-            if let Some(lent) = self.lend(reused, waited, |client| !client.is_strained()) {
+            if let Some(lent) = self.lend_unstrained(reused, waited) {
                 return Ok(Some(lent));
             }
             let is_connecting = self.state.connecting.get();
@@ -139,6 +139,11 @@ impl<T: Clone + 'static, E: Clone + 'static> ClientPool<T, E> {
         }
     }
 
+    /// What [`Self::get`] gives without a wait, if it does.
+    pub fn at_once(&self) -> Option<Lent<T>> {
+        self.lend_unstrained(true, false)
+    }
+
     /// Closes connections that no request has used for `idle`. To be called every few seconds.
     pub fn sweep(&self, idle: Duration) {
         let now = Instant::now();
@@ -154,6 +159,10 @@ impl<T: Clone + 'static, E: Clone + 'static> ClientPool<T, E> {
     pub fn is_empty(&self) -> bool {
         let connections = self.state.connections.borrow();
         !self.state.connecting.get() && !connections.iter().any(|pooled| pooled.client.is_open())
+    }
+
+    fn lend_unstrained(&self, reused: bool, waited: bool) -> Option<Lent<T>> {
+        self.lend(reused, waited, |client| !client.is_strained())
     }
 
     /// The first connection with room that `suits`, so that those not needed grow old.

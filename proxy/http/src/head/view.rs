@@ -1,6 +1,6 @@
 //! Heads as their readers see them, whatever the version of HTTP.
 
-use leno_hpack::{Block, Fields, Token};
+use leno_hpack::{Block, Field, Fields, Token};
 
 use super::{Header, RequestHead, ResponseHead, Version, absolute, split_once, tokens};
 
@@ -98,7 +98,10 @@ impl<'a> RequestView<'a> {
         {
             return block.find(Token::AUTHORITY).or_else(|| block.find(Token::HOST));
         }
-        find(self.headers(), name)
+        match self.0 {
+            Request::Http1(head, bytes) => find_line(&head.headers, bytes, name),
+            Request::Http2(block, _) => find_field(block, name),
+        }
     }
 
     /// The values of all headers of this name, whatever its case.
@@ -194,7 +197,10 @@ impl<'a> ResponseView<'a> {
 
     /// The first header of this name, whatever its case, without white space around its value.
     pub fn header(&self, name: &str) -> Option<&'a [u8]> {
-        find(self.headers(), name)
+        match self.0 {
+            Response::Http1(head, bytes) => find_line(&head.headers, bytes, name),
+            Response::Http2(block, _) => find_field(block, name),
+        }
     }
 
     /// The values of all headers of this name, whatever its case.
@@ -237,11 +243,17 @@ impl<'a> Iterator for Headers<'a> {
     }
 }
 
-fn find<'a>(
-    mut headers: impl Iterator<Item = (&'a str, &'a [u8])>,
-    name: &str,
-) -> Option<&'a [u8]> {
-    headers.find(|(given, _)| given.eq_ignore_ascii_case(name)).map(|(_, value)| value)
+/// The value of the first of these header lines with this name.
+fn find_line<'a>(headers: &[Header], bytes: &'a [u8], name: &str) -> Option<&'a [u8]> {
+    let named = |header: &&Header| header.name.of(bytes).eq_ignore_ascii_case(name.as_bytes());
+    headers.iter().find(named).map(|header| header.value.of(bytes))
+}
+
+/// The value of the first field with this name that is no pseudo-header.
+fn find_field<'a>(block: &'a Block, name: &str) -> Option<&'a [u8]> {
+    let named = |field: &Field<'_>| field.name().eq_ignore_ascii_case(name.as_bytes());
+    let found = block.iter().find(|field| named(field) && !field.is_pseudo());
+    found.map(|field| field.value())
 }
 
 fn values<'a, H: Iterator<Item = (&'a str, &'a [u8])> + Clone>(

@@ -17,6 +17,7 @@
 use smallvec::SmallVec;
 
 use crate::head::{Header, Version, is_text, is_token, split_once};
+use crate::writer::Writer;
 
 /// The value for a response of HTTP/2 that grants an HTTP/1 client another protocol.
 pub(crate) const SWITCHED: &[u8] = b"1.1 Tu";
@@ -92,16 +93,16 @@ impl<'a> Carried<'a> {
         self.words.split(|byte| *byte == b' ').filter(|word| !word.is_empty())
     }
 
-    /// Appends `name`, which is in lower case, as it was.
-    pub(crate) fn push_name(&self, name: &[u8], out: &mut impl FnMut(u8)) {
+    /// Writes `name`, which is in lower case, as it was.
+    pub(crate) fn put_name(&self, name: &[u8], out: &mut Writer) {
         let kept = if self.words.is_empty() {
             None
         } else {
             self.words().find(|word| word.eq_ignore_ascii_case(name))
         };
         match kept {
-            Some(kept) => kept.iter().for_each(|byte| out(*byte)),
-            None => styled(name, self.title_case).for_each(out),
+            Some(kept) => out.put(kept),
+            None => style(out.put_part(name), self.title_case),
         }
     }
 }
@@ -116,12 +117,23 @@ fn split_reason(words: &[u8]) -> Option<(&[u8], &[u8])> {
     Some((before, rest.strip_prefix(b" r=")?))
 }
 
-/// A lower-case name in a style.
-fn styled(name: &[u8], title_case: bool) -> impl Iterator<Item = u8> + '_ {
+/// Puts a name into a style.
+fn style(name: &mut [u8], title_case: bool) {
+    name.make_ascii_lowercase();
     let mut first = title_case;
-    name.iter().map(move |byte| {
+    for byte in name {
+        if std::mem::replace(&mut first, title_case && *byte == b'-') {
+            byte.make_ascii_uppercase();
+        }
+    }
+}
+
+/// Whether a name is in a style.
+fn is_styled(name: &[u8], title_case: bool) -> bool {
+    let mut first = title_case;
+    name.iter().all(|byte| {
         let upper = std::mem::replace(&mut first, title_case && *byte == b'-');
-        if upper { byte.to_ascii_uppercase() } else { byte.to_ascii_lowercase() }
+        if upper { !byte.is_ascii_lowercase() } else { !byte.is_ascii_uppercase() }
     })
 }
 
@@ -140,7 +152,7 @@ pub(super) fn begin(version: Version, headers: &[Header], bytes: &[u8]) -> (Valu
 pub(super) fn push_names(value: &mut Value, title_case: bool, headers: &[Header], bytes: &[u8]) {
     let start = value.len();
     let names = headers.iter().map(|header| header.name.of(bytes));
-    let odd = names.filter(|name| !styled(name, title_case).eq(name.iter().copied()));
+    let odd = names.filter(|name| !is_styled(name, title_case));
     for name in odd.take(NAMES) {
         if value.len() - start + name.len() < NAME_BYTES {
             push_word(value, b"", name);

@@ -3,7 +3,7 @@
 use leno_hpack::{Block, Field};
 
 use super::Carried;
-use crate::head::{HeadError, is_text, is_token};
+use crate::head::{HeadError, is_token, text_end};
 use crate::writer::{Rendered, Writer};
 
 /// What a head needs besides its fields: first line, `Connection`, framing, `Host`.
@@ -34,7 +34,7 @@ impl<'c> Lines<'c> {
     pub(super) fn name(&mut self, name: &[u8]) {
         match self.carried {
             None => self.put(name),
-            Some(carried) => carried.push_name(name, &mut |byte| self.out.push(byte)),
+            Some(carried) => carried.put_name(name, &mut self.out),
         }
         self.put(b": ");
     }
@@ -65,7 +65,7 @@ pub(super) fn check(field: &Field<'_>) -> Result<(), HeadError> {
     if !is_token(name) {
         return Err(HeadError::Name);
     }
-    if !field.value().iter().all(|byte| is_text(*byte)) {
+    if text_end(field.value(), 0) != field.value().len() {
         return Err(HeadError::Control);
     }
     Ok(())

@@ -213,8 +213,8 @@ pub(super) fn content_length(block: &Block, ignored: bool) -> Result<Option<u64>
     if ignored {
         return Ok(length);
     }
-    for field in block.iter().filter(|field| field.token() == Token::CONTENT_LENGTH) {
-        let number = decimal(field.value()).ok_or(HeadError::LengthMalformed)?;
+    for digits in block.values(Token::CONTENT_LENGTH) {
+        let number = decimal(digits).ok_or(HeadError::LengthMalformed)?;
         if length.replace(number).is_some_and(|before| before != number) {
             return Err(HeadError::LengthConflict);
         }

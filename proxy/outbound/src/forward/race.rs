@@ -20,7 +20,7 @@ use leno_telemetry::{Counter, Registry};
 use smallvec::SmallVec;
 use tokio::time::{sleep_until, timeout};
 
-use super::{Attempts, Forwarded, Sending, refuse_unreached};
+use super::{Attempts, Forwarded, Next, Sending, refuse_unreached};
 use crate::Shared;
 use crate::backends::Remote;
 use crate::policy::{Plan, RequestPolicy};
@@ -112,7 +112,10 @@ impl<R: Hedgeable> Attempts<'_, R> {
         let pick = Rc::into_inner(pick).expect("copies that are over hold no endpoint");
         match last {
             Last::NotConnected(error) => self.not_connected(&pick, &error).await,
-            Last::Exchanged(server, done) => self.settle(pick, server, done).await,
+            Last::Exchanged(server, done) => match self.settle(pick, server, done) {
+                Next::End(forwarded) => Some(forwarded),
+                Next::Try { after } => self.pause(after).await,
+            },
             Last::Gone(failure) => {
                 let done = Exchange::ended(failure);
                 self.count(&pick, &done);
