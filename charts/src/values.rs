@@ -139,6 +139,8 @@ pub struct Agent {
     pub kubelet: String,
     /// The log filter.
     pub log: String,
+    /// How the connections of pods are accounted for in the kernel.
+    pub flows: Flows,
     /// The labels of the nodes that have one.
     pub node_selector: Map<String, Value>,
     /// The taints of nodes that have one all the same (Kubernetes' `Toleration`s).
@@ -147,6 +149,36 @@ pub struct Agent {
     pub affinity: Map<String, Value>,
     /// Their requests and limits (Kubernetes' `ResourceRequirements`).
     pub resources: Map<String, Value>,
+}
+
+/// How the connections of pods are accounted for in the kernel.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct Flows {
+    /// Where they are read, where a pod does not say.
+    pub source: FlowSource,
+    /// Connections that the table holds.
+    #[cfg_attr(test, schemars(range(min = 1, max = 1_048_576)))]
+    pub map_size: u32,
+    /// Changes of connections that may wait for a reader.
+    #[cfg_attr(test, schemars(range(min = 1, max = 1_048_576)))]
+    pub ring_size: u32,
+    /// The most CPU time of a node that it takes, such as `1%`, or `none`.
+    pub cpu_budget: String,
+}
+
+/// Where flows are read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+#[serde(rename_all = "lowercase")]
+pub enum FlowSource {
+    /// The kernel's own counters of sockets.
+    Sockets,
+    /// The frames of their interfaces.
+    Packets,
+    /// Nowhere, of no pod. In a file of values it is quoted: YAML takes a bare `off` for `false`.
+    Off,
 }
 
 /// The proxies that are injected into pods.

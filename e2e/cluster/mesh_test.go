@@ -193,6 +193,8 @@ const requests = 400
 
 func (m mesh) agentIsKilled() {
 	for _, backend := range []string{"ebpf", "nftables"} {
+		client := `namespace="default",workload="client-` + backend + `"`
+		opened := m.flows(2, "leno_flow_connections_opened_total", client, `socket="application"`)
 		done := make(chan string)
 		go func() {
 			script := fmt.Sprintf("n=0; while [ $n -lt %d ]; do curl -sf -m 5 -o /dev/null http://server-%s || echo failed; n=$((n+1)); done; echo end", requests, backend)
@@ -214,6 +216,10 @@ func (m mesh) agentIsKilled() {
 			if count := m.metric(node, `leno_agent_captures_total\{backend="`+backend+`",origin="reconciled"\}`); count != 0 {
 				m.t.Errorf("%v pods of node %d were captured anew", count, node)
 			}
+		}
+		// Each request is a connection: none was missed while no agent ran.
+		if count := m.flows(2, "leno_flow_connections_opened_total", client, `socket="application"`) - opened; count != requests {
+			m.t.Errorf("%s: %v connections of %d are accounted for", backend, count, requests)
 		}
 		m.must(m.fetch("client-"+backend, "server-"+backend))
 	}
@@ -463,6 +469,24 @@ func (m mesh) command(node int, command ...string) string {
 	output, err := m.node(node).command(command...).Output()
 	m.must(err)
 	return strings.TrimSpace(string(output))
+}
+
+// flows is the sum over the series of a family that the agent of a node serves and that have all of these labels.
+func (m mesh) flows(node int, family string, labels ...string) float64 {
+	m.t.Helper()
+	sum := 0.0
+	for line := range strings.Lines(m.command(node, "curl", "-s", "-m", "5", "http://localhost:15025/metrics")) {
+		has := strings.HasPrefix(line, family+"{")
+		for _, label := range labels {
+			has = has && strings.Contains(line, label)
+		}
+		if has {
+			value, err := strconv.ParseFloat(strings.TrimSpace(line[strings.LastIndex(line, " "):]), 64)
+			m.must(err)
+			sum += value
+		}
+	}
+	return sum
 }
 
 // metric is a value from the metrics of a node's agent; 0 if the series is missing.

@@ -19,7 +19,6 @@ use tokio::sync::mpsc;
 
 use crate::descriptors::Descriptors;
 use crate::error::{Attempt, Error, Result};
-use crate::flows;
 use crate::layout::Layout;
 use crate::log::LogFile;
 use crate::network;
@@ -53,7 +52,7 @@ pub struct Options {
     /// How traffic is captured where documents do not say.
     pub capture: Choice,
     /// How flows are accounted for.
-    pub flows: flows::Settings,
+    pub flows: leno_flows::Settings,
     /// What inbound sides do with plaintext where documents do not say.
     pub mtls: MtlsMode,
     /// Whether workloads may call what the mesh does not know, where documents do not say.

@@ -12,6 +12,7 @@ use leno_program::{Answer, answer_pages, refuse_method, respond};
 use tokio::time::Instant;
 
 use crate::captures::{NodeCaptures, Page};
+use crate::flows::Flows;
 use crate::follow::Pods;
 use crate::keeper::Keeper;
 use crate::metrics::lock;
@@ -19,11 +20,13 @@ use crate::retry::Retry;
 
 /// The page of captures; `?pod=NAMESPACE/NAME` limits it to one pod and adds that pod's connection counters.
 const CAPTURES: &str = "/captures";
+const METRICS: &str = "/metrics";
 
 /// What the admin server reads to build its pages.
 pub(crate) struct Admin {
     pub(crate) node: String,
     pub(crate) keeper: Arc<Keeper>,
+    pub(crate) flows: Arc<Flows>,
     pub(crate) pods: Arc<Pods>,
     pub(crate) retry: Arc<Mutex<Retry>>,
     /// Whether this agent is configured to install the CNI plugin.
@@ -57,7 +60,14 @@ impl Admin {
         client: IpAddr,
     ) -> Answer {
         if request.uri().path() != CAPTURES {
-            return answer_pages(&request, || self.not_ready(), || self.keeper.metrics());
+            // On a blocking thread: the kernel reads every open connection.
+            let flows = Arc::clone(&self.flows);
+            let flows = match request.uri().path() {
+                METRICS => tokio::task::spawn_blocking(move || flows.metrics()).await,
+                _ => Ok(String::new()),
+            };
+            let metrics = || self.keeper.metrics() + &flows.unwrap_or_default();
+            return answer_pages(&request, || self.not_ready(), metrics);
         }
         if let Some(refused) = refuse_method(request.method(), &Method::GET) {
             return refused;

@@ -4,6 +4,7 @@ use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand};
+use leno_flows::{Bound, Settings, Sizes, Source};
 use leno_types::ports;
 
 /// The default address of the admin server; the listener falls back to IPv4 on a node without IPv6.
@@ -52,9 +53,48 @@ pub(crate) struct Flags {
     )]
     pub(crate) exempt: Vec<String>,
 
+    #[command(flatten)]
+    pub(crate) flows: Flows,
+
     /// Filter of the log on standard error, for example info or leno_agent=debug
     #[arg(long, env = "LENO_LOG", default_value = "info")]
     pub(crate) log: String,
+}
+
+/// How the connections of pods are accounted for in the kernel.
+#[derive(Clone, Copy, Debug, Args)]
+pub(crate) struct Flows {
+    /// Where the metrics of connections are read, where a pod's annotation leno.dev/flow-metrics does not say: sockets,
+    /// packets or off; with off, of no pod
+    #[arg(
+        long = "flow-metrics",
+        env = "LENO_FLOW_METRICS",
+        default_value = "sockets",
+        value_name = "SOURCE"
+    )]
+    pub(crate) source: Source,
+
+    /// How many connections the table of flows holds, up to 1048576
+    #[arg(long, env = "LENO_FLOW_MAP_SIZE", default_value_t = 16_384, value_name = "COUNT")]
+    pub(crate) flow_map_size: u32,
+
+    /// How many changes of connections may wait for a reader, up to 1048576
+    #[arg(long, env = "LENO_FLOW_RING_SIZE", default_value_t = 4_096, value_name = "COUNT")]
+    pub(crate) flow_ring_size: u32,
+
+    /// The most CPU time that accounting for connections may take in the kernel, of that of the node; above it less
+    /// is accounted for. none: without a bound
+    #[arg(long, env = "LENO_FLOW_CPU_BUDGET", default_value = "1%", value_name = "SHARE", value_parser = Bound::of)]
+    pub(crate) flow_cpu_budget: Bound,
+}
+
+impl Flows {
+    /// # Errors
+    /// If a size is beyond its bounds.
+    pub(crate) fn settings(self) -> Result<Settings, leno_flows::Error> {
+        let sizes = Sizes::new(self.flow_map_size, self.flow_ring_size)?;
+        Ok(Settings { source: self.source, sizes, budget: self.flow_cpu_budget.0 })
+    }
 }
 
 /// Where the agent finds the parts of the node.

@@ -127,6 +127,22 @@ impl Keeper {
         self.lives(&mut place)
     }
 
+    /// The network namespace of a pod: the captured one, else that of its processes.
+    pub(crate) fn namespace_of(&self, uid: &str) -> Option<(PathBuf, NetnsId)> {
+        let captured = lock(&self.places).get(uid).cloned();
+        let recorded = captured.and_then(|place| {
+            let place = lock(&place);
+            let record = &place.0.as_ref()?.record;
+            record.is_alive().then(|| (record.netns.clone(), record.netns_id))
+        });
+        recorded.or_else(|| self.host.netns_of(uid))
+    }
+
+    /// The root of the node's control groups of version 2.
+    pub(crate) fn cgroup2(&self) -> Option<PathBuf> {
+        self.host.cgroup2()
+    }
+
     /// Whether this place holds a capture whose namespace still exists. If the namespace's recorded file
     /// is gone, for example because it belonged to a process that ended, another file of the same
     /// namespace is recorded.

@@ -3,6 +3,7 @@
 //! ```text
 //!  CNI plugin ──/run/leno/agent.sock──► server ─┐
 //!  API server ──pods of this node─────► follow ─┴► keeper ──► leno-capture ──► the kernel
+//!                                       │  flows ──► leno-flows ────► the kernel ──► /metrics
 //!                                  install: the plugin's entry in the node's chain
 //! ```
 //! A pod is captured when its sandbox is made, before any of its containers starts. A pod that
@@ -16,6 +17,7 @@
 mod admin;
 mod captures;
 mod config;
+mod flows;
 mod follow;
 mod host;
 mod install;

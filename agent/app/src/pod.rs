@@ -2,11 +2,9 @@
 
 use k8s_openapi::api::core::v1::{Container, Pod as Object};
 use leno_capture::{Choice, UnknownBackend};
-use leno_sources::PROXY_CONTAINER;
-
-/// The label that chooses the capture backend; if it is absent, the annotation of that name. The
-/// injector does the same.
-const CAPTURE: &str = "leno.dev/capture";
+use leno_flows::{Source, UnknownSource};
+use leno_resources::{CAPTURE_ANNOTATION as CAPTURE, FLOW_METRICS_ANNOTATION as FLOW_METRICS};
+use leno_sources::{PROXY_CONTAINER, owner};
 
 /// What the agent needs of a pod.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -18,11 +16,18 @@ pub(crate) struct Pod {
     /// passes. Its annotations hold that uid too, but any user may write such an annotation to
     /// point at another pod.
     pub(crate) uid: String,
+    /// What made it, as users know it: its Deployment, StatefulSet, CronJob, ..., or itself.
+    pub(crate) workload: String,
     /// Whether it has a proxy and a network namespace of its own.
     pub(crate) meshed: bool,
+    /// Whether it has a network namespace of its own.
+    pub(crate) own_network: bool,
     /// Whether all its containers have ended for good.
     pub(crate) ended: bool,
-    /// The capture that it asks for.
+    /// Where its flows are to be read, if it says so.
+    pub(crate) flows: Option<Result<Source, UnknownSource>>,
+    /// The capture that it asks for: in its label, if that is absent, in the annotation of that name. The injector does
+    /// the same.
     pub(crate) capture: Result<Choice, UnknownBackend>,
     /// Whether it has a user namespace, so that its user ids differ from the node's (`hostUsers:
     /// false`).
@@ -49,7 +54,10 @@ impl Pod {
             namespace: metadata.namespace.clone().unwrap_or_default(),
             name: metadata.name.clone().unwrap_or_default(),
             uid: metadata.uid.clone().unwrap_or_default(),
+            workload: owner(object).name,
             meshed: has_proxy && !host_network,
+            own_network: !host_network,
+            flows: annotation(FLOW_METRICS).map(|text| text.parse()),
             ended: matches!(phase, Some("Succeeded" | "Failed")),
             capture: capture.map_or(Ok(Choice::Auto), |text| text.parse()),
             sysctls: spec
@@ -95,6 +103,17 @@ mod tests {
         let both = format!(r#"{label},"annotations":{{"leno.dev/capture":"ebpf"}}"#);
         assert_eq!(capture(&both), Ok(Choice::Only(Backend::Iptables)));
         assert!(capture(r#","annotations":{"leno.dev/capture":"tproxy"}"#).is_err());
+    }
+
+    #[test]
+    fn where_its_flows_are_read_stands_in_its_annotation() {
+        let flows = |metadata: &str| pod(metadata, SIDECAR, "Pending").flows;
+        assert_eq!(flows(""), None);
+        let asked = |value: &str| {
+            flows(&format!(r#","annotations":{{"leno.dev/flow-metrics":"{value}"}}"#))
+        };
+        assert_eq!(asked("packets"), Some(Ok(Source::Packets)));
+        assert!(asked("all").unwrap().is_err());
     }
 
     #[test]

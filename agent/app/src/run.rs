@@ -15,6 +15,7 @@ use tokio::time::Instant;
 
 use crate::admin::Admin;
 use crate::config::{Flags, Node};
+use crate::flows::{self, Flows};
 use crate::follow::{Change, Cluster, Pods};
 use crate::host::Host;
 use crate::install::{self, Installation};
@@ -36,6 +37,7 @@ pub(crate) async fn run(flags: Flags) -> anyhow::Result<()> {
     if flags.name.is_empty() {
         bail!("which node is this? Set LENO_NODE to the pod's spec.nodeName, or give --node");
     }
+    let settings = flags.flows.settings().map_err(|error| anyhow::anyhow!("{error}"))?;
     let metrics = Arc::new(Metrics::default());
     let keeper = Arc::new(keeper(&flags.node, Arc::clone(&metrics))?);
     let client = connect(flags.kubeconfig.as_deref(), None).await?;
@@ -58,11 +60,15 @@ pub(crate) async fn run(flags: Flags) -> anyhow::Result<()> {
     // Earlier captures are taken over before any pod is captured.
     let earlier = Arc::clone(&keeper);
     tokio::task::spawn_blocking(move || earlier.take_over()).await?;
+    let (name, cgroup2) = (flags.name.clone(), keeper.cgroup2());
+    let start = move || Flows::start(&name, cgroup2.as_deref(), settings);
+    let flows = Arc::new(tokio::task::spawn_blocking(start).await?);
     let installation = installation(&flags.node);
     let retry = Arc::new(Mutex::new(Retry::default()));
     let admin = Arc::new(Admin {
         node: flags.name.clone(),
         keeper: Arc::clone(&keeper),
+        flows: Arc::clone(&flows),
         pods: Arc::clone(&cluster.pods),
         retry: Arc::clone(&retry),
         installs: installation.is_some(),
@@ -70,7 +76,7 @@ pub(crate) async fn run(flags: Flags) -> anyhow::Result<()> {
     });
     let answer = move |request, ends: Ends| Arc::clone(&admin).answer(request, ends.client.ip());
     tokio::spawn(leno_program::serve(admin_listener, answer));
-    tokio::spawn(server::serve(listener, cluster.clone(), Arc::clone(&keeper)));
+    tokio::spawn(server::serve(listener, cluster.clone(), Arc::clone(&keeper), Arc::clone(&flows)));
     if let Some(installation) = installation {
         let beside =
             || Ok::<_, std::io::Error>(std::env::current_exe()?.with_file_name("leno-cni"));
@@ -80,7 +86,7 @@ pub(crate) async fn run(flags: Flags) -> anyhow::Result<()> {
     }
     let (sender, changed) = mpsc::channel(MAX_CHANGES);
     tokio::spawn(cluster.clone().follow(sender));
-    tokio::spawn(reconcile(changed, cluster, keeper, retry));
+    tokio::spawn(reconcile(changed, cluster, (keeper, flows), retry));
     tokio::select! {
         _ = terminate.recv() => {}
         _ = interrupt.recv() => {}
@@ -93,12 +99,13 @@ pub(crate) async fn run(flags: Flags) -> anyhow::Result<()> {
 async fn reconcile(
     mut changed: mpsc::Receiver<Change>,
     cluster: Cluster,
-    keeper: Arc<Keeper>,
+    (keeper, flows): (Arc<Keeper>, Arc<Flows>),
     retry: Arc<Mutex<Retry>>,
 ) {
     let mut round = tokio::time::interval(ROUND);
     round.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
     loop {
+        let mut is_round = false;
         let pods = tokio::select! {
             pod = changed.recv() => match pod {
                 Some(Change::Pod(pod)) => vec![*pod],
@@ -110,6 +117,7 @@ async fn reconcile(
                 None => return,
             },
             _ = round.tick() => {
+                is_round = true;
                 let of_all = Arc::clone(&keeper);
                 let _ended = tokio::task::spawn_blocking(move || of_all.prune()).await;
                 let pods = cluster.pods.all();
@@ -120,15 +128,23 @@ async fn reconcile(
             }
         };
         let (of_all, of_each) = (Arc::clone(&keeper), Arc::clone(&retry));
+        let of_flows = Arc::clone(&flows);
         let work = move || {
             for pod in pods {
                 reconcile_one(&of_all, &of_each, &pod);
+                of_flows.follow(&pod, || of_all.namespace_of(&pod.uid));
+            }
+            if is_round {
+                of_flows.round();
+            }
+            if lock(&of_each).is_settled() {
+                of_all.metrics.reconciled.store(true, Ordering::Relaxed);
+                if is_round {
+                    of_flows.settle();
+                }
             }
         };
         let _ended = tokio::task::spawn_blocking(work).await;
-        if lock(&retry).is_settled() {
-            keeper.metrics.reconciled.store(true, Ordering::Relaxed);
-        }
     }
 }
 
@@ -158,6 +174,9 @@ pub(crate) fn cleanup(node: &Node) -> anyhow::Result<()> {
     let keeper = keeper(node, Arc::default())?;
     let (released, mut left) = keeper.release_all();
     tracing::info!(released, "pods");
+    if let Err(error) = flows::remove() {
+        left.push(format!("flow programs: {}", crate::keeper::chain(&error)));
+    }
     remove(&node.state.join("agent.sock"))?;
     left.extend(unfinished(&node.state.join("pods"))?);
     match leno_capture::unmount_unused() {

@@ -13,7 +13,9 @@ use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::net::{UnixListener, UnixStream};
 use tokio::sync::Semaphore;
 
+use crate::flows::Flows;
 use crate::follow::Cluster;
+use crate::host::NetnsId;
 use crate::keeper::Keeper;
 use crate::pod::Pod;
 
@@ -37,15 +39,21 @@ pub(crate) fn listen(socket: &Path) -> io::Result<UnixListener> {
 }
 
 /// Serves until the runtime ends.
-pub(crate) async fn serve(listener: UnixListener, cluster: Cluster, keeper: Arc<Keeper>) {
+pub(crate) async fn serve(
+    listener: UnixListener,
+    cluster: Cluster,
+    keeper: Arc<Keeper>,
+    flows: Arc<Flows>,
+) {
     let places = Arc::new(Semaphore::new(MAX_CALLS));
     loop {
         let Ok(place) = Arc::clone(&places).acquire_owned().await else { return };
         match listener.accept().await {
             Ok((stream, _)) => {
-                let (cluster, keeper) = (cluster.clone(), Arc::clone(&keeper));
+                let cluster = cluster.clone();
+                let node = (Arc::clone(&keeper), Arc::clone(&flows));
                 tokio::spawn(async move {
-                    if let Err(error) = call(stream, &cluster, keeper).await {
+                    if let Err(error) = call(stream, &cluster, node).await {
                         tracing::warn!(%error, "a call of the CNI plugin was not answered");
                     }
                     drop(place);
@@ -59,26 +67,29 @@ pub(crate) async fn serve(listener: UnixListener, cluster: Cluster, keeper: Arc<
     }
 }
 
-async fn call(stream: UnixStream, cluster: &Cluster, keeper: Arc<Keeper>) -> io::Result<()> {
+/// What captures and accounts for the pods of the node.
+type OfNode = (Arc<Keeper>, Arc<Flows>);
+
+async fn call(stream: UnixStream, cluster: &Cluster, node: OfNode) -> io::Result<()> {
     let (reader, mut writer) = stream.into_split();
     let mut line = String::new();
     let mut limited = BufReader::new(reader.take(MAX_LINE));
     tokio::time::timeout(LINE_LIMIT, limited.read_line(&mut line)).await??;
     let request: Request = serde_json::from_str(&line)?;
-    let answer = answer(request, cluster, keeper).await;
+    let answer = answer(request, cluster, node).await;
     let mut line = serde_json::to_string(&answer)?;
     line.push('\n');
     writer.write_all(line.as_bytes()).await
 }
 
-async fn answer(request: Request, cluster: &Cluster, keeper: Arc<Keeper>) -> Answer {
+async fn answer(request: Request, cluster: &Cluster, node: OfNode) -> Answer {
     let command = match request.command {
         Command::Add => "add",
         Command::Del => "del",
         Command::Check => "check",
     };
-    let metrics = Arc::clone(&keeper.metrics);
-    let answer = match decide(request, cluster, keeper).await {
+    let metrics = Arc::clone(&node.0.metrics);
+    let answer = match decide(request, cluster, node).await {
         Ok(backend) => Answer { backend, error: None },
         Err(why) => Answer { backend: None, error: Some(why) },
     };
@@ -95,7 +106,7 @@ async fn answer(request: Request, cluster: &Cluster, keeper: Arc<Keeper>) -> Ans
 async fn decide(
     request: Request,
     cluster: &Cluster,
-    keeper: Arc<Keeper>,
+    (keeper, flows): OfNode,
 ) -> Result<Option<String>, String> {
     let (namespace, name, uid) = (&request.namespace, &request.pod, request.uid.as_deref());
     if request.command == Command::Del {
@@ -124,7 +135,13 @@ async fn decide(
         return captured.then_some(None).ok_or_else(|| "it is not captured".to_owned());
     }
     let netns = request.netns.ok_or("the runtime names no network namespace")?;
-    let added = blocking(move || keeper.add(&pod, &netns, &request.container)).await;
+    let add = move || {
+        let added = keeper.add(&pod, &netns, &request.container);
+        // Before its containers start, so that their first connections are accounted for.
+        flows.follow(&pod, || NetnsId::of(&netns).map(|id| (netns.clone(), id)));
+        added
+    };
+    let added = blocking(add).await;
     added.map(|backend| Some(backend.to_string())).map_err(|failed| failed.to_string())
 }
 
@@ -134,7 +151,10 @@ fn assumed(request: &Request) -> Option<Pod> {
         namespace: request.namespace.clone(),
         name: request.pod.clone(),
         uid: request.uid.clone()?,
+        workload: request.pod.clone(),
         meshed: true,
+        own_network: true,
+        flows: None,
         ended: false,
         capture: Ok(Choice::Auto),
         own_users: false,

@@ -1,6 +1,7 @@
 //! Enrols workloads in the accounting for flows, and publishes their counters.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashSet};
+use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -45,8 +46,8 @@ pub struct Member {
     pub proxy_uid: u32,
     /// Where its own connections are read.
     pub source: Source,
-    /// The outer end of its interface, where frames are counted.
-    pub port: Port,
+    /// The outer end of its interface, where frames are counted; `None` if it has none.
+    pub port: Option<Port>,
 }
 
 /// The flows of a mesh, or of a node. Dropping it changes nothing in the kernel: [`Accounts::end`] removes
@@ -56,6 +57,8 @@ pub struct Accounts {
     flows: Flows,
     ids: BTreeMap<(String, String), u32>,
     members: BTreeMap<String, Enrolled>,
+    /// Where the control plane is.
+    peers: Vec<SocketAddr>,
     published: Published,
     gauges: Gauges,
     /// Open flows of the table whose socket the last pass did not find.
@@ -93,17 +96,24 @@ impl Accounts {
     /// # Errors
     /// If the kernel refuses.
     pub fn start(owner: &str, cgroup: &Path, sizes: Sizes) -> Result<(Self, Earlier), Error> {
+        let (accounts, earlier) = Self::resume(owner, cgroup, sizes)?;
+        accounts.withdraw_unknown()?;
+        Ok((accounts, earlier))
+    }
+
+    /// The same, and what an earlier process enrolled stays so, until it is enrolled again or
+    /// [`Accounts::withdraw_unknown`] is called: for workloads that go on while the process that enrols them restarts.
+    ///
+    /// # Errors
+    /// If the kernel refuses.
+    pub fn resume(owner: &str, cgroup: &Path, sizes: Sizes) -> Result<(Self, Earlier), Error> {
         let (flows, earlier) = Flows::attach(&PinRoot::find()?, owner, cgroup, sizes)?;
-        flows.withdraw_all_ports()?;
-        for cookie in flows.enrolled()? {
-            flows.withdraw(cookie)?;
-        }
-        flows.forget(&flows.addresses()?)?;
         let ids = view::names(&flows)?.into_iter().map(|(id, name)| (name, id)).collect();
         let accounts = Self {
             flows,
             ids,
             members: BTreeMap::new(),
+            peers: Vec::new(),
             published: Published::default(),
             gauges: Gauges::default(),
             missed: BTreeSet::new(),
@@ -114,6 +124,27 @@ impl Accounts {
         };
         accounts.flows.set_price(NO_BOUND)?;
         Ok((accounts, earlier))
+    }
+
+    /// Removes the instances that an earlier process enrolled and this one has not.
+    ///
+    /// # Errors
+    /// If the kernel refuses.
+    pub fn withdraw_unknown(&self) -> Result<(), Error> {
+        let members = || self.members.values();
+        self.flows.keep_ports(&members().filter_map(|one| one.port).collect())?;
+        let cookies: BTreeSet<u64> = members().filter_map(|one| one.cookie).collect();
+        for cookie in self.flows.enrolled()? {
+            if !cookies.contains(&cookie) {
+                self.flows.withdraw(cookie)?;
+            }
+        }
+        let ours = |one: &Enrolled| one.member.addresses.clone().into_iter().map(FlowAddress::new);
+        let mut known: HashSet<_> = members().flat_map(ours).map(|at| at.to_bytes()).collect();
+        known.extend(self.peers.iter().map(|at| FlowAddress::of_port(*at).to_bytes()));
+        let mut over = self.flows.addresses()?;
+        over.retain(|address| !known.contains(&address.to_bytes()));
+        self.flows.forget(&over)
     }
 
     /// How long a flow that has ended stays in the table, in place of 10 s.
@@ -172,7 +203,8 @@ impl Accounts {
     ///
     /// # Errors
     /// If the kernel refuses.
-    pub fn control_plane(&self, at: &[SocketAddr]) -> Result<(), Error> {
+    pub fn control_plane(&mut self, at: &[SocketAddr]) -> Result<(), Error> {
+        self.peers.extend(at);
         at.iter().try_for_each(|at| self.flows.set_peer(*at, PEER_CONTROL_PLANE))
     }
 
@@ -197,9 +229,10 @@ impl Accounts {
             _ => Some(self.flows.enrol(&member.netns, FlowWorkload { id, proxy_uid })?),
         };
         let port = match (member.source, cookie) {
-            (Source::Packets, Some(cookie)) => {
-                self.flows.enrol_port(&member.port, cookie, id).map(Some)
-            }
+            (Source::Packets, Some(cookie)) => match &member.port {
+                Some(port) => self.flows.enrol_port(port, cookie, id).map(Some),
+                None => Err(no_port()),
+            },
             _ => Ok(None),
         };
         let (port, refused) = port.map_or_else(|error| (None, Err(error)), |port| (port, Ok(())));
@@ -219,10 +252,13 @@ impl Accounts {
             }
             self.flows.withdraw(cookie)?;
         }
-        let addresses = enrolled.member.addresses.iter().copied();
-        self.flows.forget(&addresses.map(FlowAddress::new).collect::<Vec<_>>())?;
+        let mut addresses = enrolled.member.addresses.clone();
         self.members.remove(name);
-        Ok(())
+        // A later instance may have been given the address of one that has ended.
+        let is_taken =
+            |ip: &IpAddr| self.members.values().any(|other| other.member.addresses.contains(ip));
+        addresses.retain(|ip| !is_taken(ip));
+        self.flows.forget(&addresses.into_iter().map(FlowAddress::new).collect::<Vec<_>>())
     }
 
     /// Changes where the connections of an instance are read.
@@ -316,6 +352,12 @@ impl Accounts {
         let key = (member.namespace.clone(), member.workload.clone());
         *self.ids.entry(key).or_insert(next)
     }
+}
+
+/// Why frames of a workload without an interface outside are not counted.
+fn no_port() -> Error {
+    let why = "no interface of the machine leads to it, as that of a veth pair does";
+    Error::Io { action: "count its frames".to_owned(), source: io::Error::other(why) }
 }
 
 /// How long an open flow of frames may be quiet.

@@ -38,6 +38,20 @@ pub struct Budget(f64);
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct UnknownBudget(String);
 
+/// A [`Budget`] or none, as flags have it.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Bound(pub Option<Budget>);
+
+impl Bound {
+    /// Reads `1%`, or `none`.
+    ///
+    /// # Errors
+    /// If the text is neither.
+    pub fn of(text: &str) -> Result<Self, UnknownBudget> {
+        if text == "none" { Ok(Self(None)) } else { text.parse().map(|budget| Self(Some(budget))) }
+    }
+}
+
 impl Default for Budget {
     /// One per cent.
     fn default() -> Self {

@@ -2,29 +2,34 @@
 //! `leno-bpf`, and reads what those have counted, with the names of workloads.
 //!
 //! ```text
-//!  Accounts   the one process that enrols: leno up  ─► enrol, withdraw, collect ─► Metrics ─► text
+//!  Ledger     the one process that enrols: leno up, or the agent of a node
+//!   Accounts                                        ─► enrol, withdraw, collect ─► Metrics ─► text
 //!  View       any process that may read the pins    ─► list, follow             ─► Connection
 //! ```
 //! Both meet only in the kernel: names and sums are pinned, so a reader needs no answer of the process that
 //! enrols, and the next such process goes on counting where the last one ended.
 //!
-//! This crate does not know what a mesh is, nor which workloads are accounted for. Read first: [`Accounts`],
+//! This crate does not know what a mesh is, nor which workloads are accounted for. Read first: [`Ledger`], [`Accounts`],
 //! [`View`], [`Connection`].
 
 mod accounts;
 mod budget;
 mod connection;
+mod ledger;
 mod metrics;
+mod namespace;
 mod pairs;
 mod setting;
 mod view;
 
 pub use accounts::{Accounts, Member};
-pub use budget::{Budget, Step, UnknownBudget};
+pub use budget::{Bound, Budget, Step, UnknownBudget};
 pub use connection::{Change, Clock, Connection, Peer};
+pub use ledger::{Ledger, ROUND, Settings, chain};
 pub use leno_bpf::Error;
 pub use leno_bpf::flows::{Earlier, MAX_EVENTS, MAX_FLOWS, Port, Price, Sizes, probe, self_test};
 pub use leno_bpf_abi::flow::{FlowEnd, FlowLevel, FlowOwner, FlowRole, FlowState};
 pub use metrics::{FAMILIES, Family};
+pub use namespace::Namespace;
 pub use setting::{Source, UnknownSource};
 pub use view::{Events, View};

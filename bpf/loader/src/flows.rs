@@ -18,6 +18,7 @@ mod ports;
 mod self_test;
 mod sizes;
 
+use std::collections::BTreeSet;
 use std::fs::{self, File};
 use std::io::{self, Read as _};
 use std::net::{IpAddr, SocketAddr};
@@ -327,18 +328,27 @@ impl Flows {
         ports::detach(&self.directory, index)
     }
 
-    /// Counts no frames at all: what an earlier process left.
+    /// Counts the frames of no other interfaces than these: not of those that an earlier process left.
     ///
     /// # Errors
     /// If the kernel refuses.
-    pub fn withdraw_all_ports(&self) -> Result<(), Error> {
+    pub fn keep_ports(&self, kept: &BTreeSet<u32>) -> Result<(), Error> {
         let action = "end the counting of frames";
-        for map in self.maps_of_frames()? {
-            let mut keys = Vec::new();
-            batch::for_each(&map, action, |key, _| keys.push(key.to_vec()))?;
-            keys.iter().try_for_each(|key| delete(&map, key, action))?;
-        }
-        ports::detach_all(&self.directory)
+        let is_kept = |index: &[u8]| {
+            index.try_into().is_ok_and(|index| kept.contains(&u32::from_ne_bytes(index)))
+        };
+        let [ports, by_frames] = self.maps_of_frames()?;
+        let mut over = Vec::new();
+        batch::for_each(&by_frames, action, |cookie, index| {
+            over.extend((!is_kept(index)).then(|| cookie.to_vec()));
+        })?;
+        over.iter().try_for_each(|key| delete(&by_frames, key, action))?;
+        over.clear();
+        batch::for_each(&ports, action, |index, _| {
+            over.extend((!is_kept(index)).then(|| index.to_vec()));
+        })?;
+        over.iter().try_for_each(|key| delete(&ports, key, action))?;
+        ports::detach_others(&self.directory, kept)
     }
 
     /// The maps that only the process that enrols uses: pins of a version that counts no frames lack them.

@@ -36,6 +36,7 @@ pub use features::has_netns_cookies;
 pub use instance::{Counters, Instance, Options, Target};
 pub use leftover::{Leftover, list, prune};
 pub use leno_bpf_abi as abi;
+pub use netns::within;
 pub use object::probe;
 pub use pins::PinRoot;
 pub use run_time::{Counting, RunTime, run_time, run_times};

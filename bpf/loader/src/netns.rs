@@ -16,7 +16,13 @@ pub(crate) fn cookie(namespace: &File) -> io::Result<u64> {
 }
 
 /// Runs something in a network namespace, on a thread of its own: the caller's thread stays in its namespace.
-pub(crate) fn within<T: Send>(namespace: &File, run: impl FnOnce() -> T + Send) -> io::Result<T> {
+///
+/// # Errors
+/// If the namespace cannot be entered.
+///
+/// # Panics
+/// If `run` does.
+pub fn within<T: Send>(namespace: &File, run: impl FnOnce() -> T + Send) -> io::Result<T> {
     let inside = || {
         setns(namespace, CloneFlags::CLONE_NEWNET)?;
         Ok(run())

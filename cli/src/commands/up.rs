@@ -11,7 +11,7 @@ use anyhow::{Context as _, Result};
 use clap::{Args, ValueEnum};
 use leno_capture::Choice;
 use leno_console::{duration, within};
-use leno_flows::{Budget, Sizes, Source};
+use leno_flows::{Bound, Sizes, Source};
 use leno_local::layout::DEFAULT_MESH;
 use leno_local::output::Style;
 use leno_local::plan::{Mode, Share};
@@ -61,8 +61,8 @@ pub(crate) struct Up {
 
     /// The most CPU time that accounting for connections may take in the kernel, of that of the machine; above it less
     /// is accounted for. none: without a bound
-    #[arg(long, default_value = "1%", value_name = "SHARE", value_parser = budget)]
-    flow_cpu_budget: FlowBudget,
+    #[arg(long, default_value = "1%", value_name = "SHARE", value_parser = Bound::of)]
+    flow_cpu_budget: Bound,
 
     /// Where proxies run: sidecar, one for each instance; node, in processes that instances share
     #[arg(long, default_value = "sidecar", value_name = "MODE")]
@@ -205,7 +205,7 @@ pub(crate) fn run(up: &Up) -> Result<bool> {
         files: up.files.clone(),
         mesh: up.name.clone(),
         capture: up.capture,
-        flows: leno_local::flows::Settings {
+        flows: leno_flows::Settings {
             source: up.flow_metrics,
             sizes: Sizes::new(up.flow_map_size, up.flow_ring_size)?,
             budget: up.flow_cpu_budget.0,
@@ -262,18 +262,6 @@ fn lifetime(text: &str) -> Result<Duration, String> {
 fn directory(text: &str) -> Result<PathBuf, String> {
     let path = std::path::Path::new(text).canonicalize().map_err(|error| error.to_string())?;
     if path.is_dir() { Ok(path) } else { Err("it is not a directory".to_owned()) }
-}
-
-/// What accounting for connections may cost.
-#[derive(Clone, Copy, Debug)]
-struct FlowBudget(Option<Budget>);
-
-fn budget(text: &str) -> Result<FlowBudget, String> {
-    if text == "none" {
-        return Ok(FlowBudget(None));
-    }
-    let budget = text.parse().map_err(|error: leno_flows::UnknownBudget| error.to_string())?;
-    Ok(FlowBudget(Some(budget)))
 }
 
 /// Longer than a day and it is no grace but a wait.

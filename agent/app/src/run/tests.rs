@@ -49,7 +49,10 @@ fn pod() -> Pod {
         namespace: "shop".into(),
         name: "web-0".into(),
         uid: "u".into(),
+        workload: "web".into(),
         meshed: true,
+        own_network: true,
+        flows: None,
         ended: false,
         // No machine that runs this test has such a backend.
         capture: "tproxy".parse::<Choice>(),
@@ -79,12 +82,14 @@ async fn a_pod_that_failed_once_leaves_the_agent_unready_and_one_that_always_fai
     let admin = Admin {
         node: "n1".to_owned(),
         keeper: Arc::clone(&keeper),
+        flows: Arc::default(),
         pods: Arc::clone(&cluster.pods),
         retry: Arc::clone(&retry),
         installs: false,
         turn: tokio::sync::Mutex::default(),
     };
-    let rounds = tokio::spawn(reconcile(changed, cluster, Arc::clone(&keeper), retry));
+    let rounds =
+        tokio::spawn(reconcile(changed, cluster, (Arc::clone(&keeper), Arc::default()), retry));
     let is_ready = || keeper.metrics.reconciled.load(Ordering::Relaxed);
     while failures(&keeper) < 2 {
         assert!(!is_ready(), "after {} failures", failures(&keeper));

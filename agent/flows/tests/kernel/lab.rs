@@ -94,7 +94,20 @@ impl Lab {
         earlier
     }
 
-    fn enrol_both(&mut self) {
+    /// Ends the process that accounts, as a kill does.
+    pub(crate) fn kill(&mut self) {
+        drop(self.accounts.take());
+    }
+
+    /// Starts the next one, which goes on with what the killed one enrolled.
+    pub(crate) fn resume(&mut self) {
+        let (accounts, earlier) =
+            Accounts::resume(&self.owner, &self.cgroup, Sizes::default()).unwrap();
+        assert_eq!(earlier, Earlier::Kept);
+        self.accounts = Some(accounts);
+    }
+
+    pub(crate) fn enrol_both(&mut self) {
         for (side, addresses) in [("client", CLIENT), ("server", SERVER)] {
             let member = Member {
                 namespace: "shop".to_owned(),
@@ -104,7 +117,7 @@ impl Lab {
                 proxy_uid: 2102,
                 // Numbers of interfaces are those of one namespace, and here each side is the outer one of the other.
                 source: if side == "client" { self.source } else { Source::Sockets },
-                port: self.port_of(side),
+                port: Some(self.port_of(side)),
             };
             self.accounts().enrol(&format!("{side}-0"), member).unwrap();
         }

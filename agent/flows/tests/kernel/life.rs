@@ -1,17 +1,18 @@
 //! Attachment, restart, another size, removal.
 
 use std::collections::BTreeSet;
-use std::net::TcpStream;
+use std::net::{IpAddr, TcpStream};
+use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
 use std::time::Duration;
 
 use leno_bpf::PinRoot;
 use leno_bpf::inspect::{self, PinnedMap, PinnedProgram};
-use leno_flows::{Earlier, Sizes};
+use leno_flows::{Earlier, Namespace, Sizes};
 use socket2::SockRef;
 
-use crate::lab::{Ending, Lab, Rows, SERVER, has_root, read, talk, write};
+use crate::lab::{CLIENT, Ending, Lab, Rows, SERVER, has_root, read, talk, write};
 
 const OPENED: &str = "leno_flow_connections_opened_total";
 const CLOSED: &str = "leno_flow_connections_closed_total";
@@ -54,6 +55,54 @@ fn counters_and_open_connections_outlive_the_process_that_reads_them() {
     assert_eq!(rows.sum("leno_flow_map_capacity", &[]), 2048);
     assert_eq!(rows.sum("leno_flow_map_overflow_total", &[]), 0);
     assert_eq!(lab.flows("client", |_| true).len(), 4);
+}
+
+#[test]
+fn no_connection_is_missed_while_the_process_that_enrols_restarts() {
+    if !has_root() {
+        return;
+    }
+    for mut lab in [Lab::new(Sizes::default()), Lab::of_frames(Sizes::default())] {
+        let listener = lab.listen(SERVER[0]);
+        let to = listener.local_addr().unwrap();
+        let one = |lab: &Lab| {
+            let client = lab.within("client", || TcpStream::connect(to).unwrap());
+            talk(client, listener.accept().unwrap().0, [1000, 1], Ending::ClientCloses);
+        };
+        one(&lab);
+        lab.kill();
+        one(&lab);
+        lab.resume();
+        one(&lab);
+        lab.enrol_both();
+        one(&lab);
+        lab.accounts().withdraw_unknown().unwrap();
+        one(&lab);
+        let rows = lab.metrics_when(|rows| rows.of_side("client", CLOSED, &[]) == 5);
+        assert_eq!(rows.of_side("client", OPENED, &[]), 5);
+        assert_eq!(rows.of_side("server", OPENED, &[]), 5);
+
+        // A workload that the next process does not enrol ended meanwhile.
+        lab.kill();
+        lab.resume();
+        lab.accounts().withdraw_unknown().unwrap();
+        one(&lab);
+        let rows = lab.metrics();
+        assert_eq!(rows.of_side("client", OPENED, &[]), 5);
+        assert_eq!(rows.of_side("server", OPENED, &[]), 5);
+    }
+}
+
+#[test]
+fn a_namespace_shows_its_addresses_and_no_interface_whose_other_end_is_elsewhere() {
+    if !has_root() {
+        return;
+    }
+    let lab = Lab::new(Sizes::default());
+    let seen = Namespace::read(&lab.netns("client")).unwrap();
+    let wanted = CLIENT.map(|ip| ip.parse::<IpAddr>().unwrap());
+    assert_eq!(seen, Namespace { addresses: wanted.to_vec(), port: None });
+    assert!(Namespace::read(Path::new("/run/netns/no-such-namespace")).is_err());
 }
 
 /// Opens and closes connections in three threads, each as many as `allowed`, until `stop`; returns how many.

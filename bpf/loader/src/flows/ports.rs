@@ -4,6 +4,7 @@
 //! The programs are pinned as well as their links: an interface that comes later gets the ones that run.
 #![expect(unsafe_code, reason = "tcx links of a pinned program, and if_nametoindex(3)")]
 
+use std::collections::BTreeSet;
 use std::ffi::CString;
 use std::fs::File;
 use std::io;
@@ -32,7 +33,8 @@ pub struct Port {
 }
 
 impl Port {
-    /// Attaches the programs, in place of those of an earlier interface with the same number. Returns the number.
+    /// Attaches the programs, in place of those of an earlier interface with the same number; what an earlier process
+    /// attached to this one stays. Returns the number.
     pub(super) fn attach(&self, directory: &Path) -> Result<u32, Error> {
         let action = || format!("count the frames of {}", self.name);
         let netns = File::open(&self.netns).map_err(Error::io(action()))?;
@@ -40,9 +42,12 @@ impl Port {
         let attach = || -> Result<u32, Error> {
             let index = index_of(&self.name).map_err(Error::io(action()))?;
             for (name, at, pin) in programs {
+                let path = link_path(directory, index, name);
+                if is_at(&path, index) {
+                    continue;
+                }
                 let program = Program::fd_from_pinned_path(&pin).map_err(Error::bpf(action()))?;
                 let link = link_at(program.as_fd(), index, at).map_err(Error::io(action()))?;
-                let path = link_path(directory, index, name);
                 pins::detach(&path)?;
                 link.pin(&path).map_err(Error::io(action()))?;
             }
@@ -63,9 +68,23 @@ pub(super) fn detach(directory: &Path, index: u32) -> Result<(), Error> {
     PROGRAMS.iter().try_for_each(|(name, _)| pins::detach(&link_path(directory, index, name)))
 }
 
-/// Detaches all that earlier processes attached.
-pub(super) fn detach_all(directory: &Path) -> Result<(), Error> {
-    links(directory)?.iter().try_for_each(|(path, _)| pins::detach(path))
+/// Detaches from all interfaces but these.
+pub(super) fn detach_others(directory: &Path, kept: &BTreeSet<u32>) -> Result<(), Error> {
+    let kept: BTreeSet<PathBuf> = kept
+        .iter()
+        .flat_map(|index| PROGRAMS.map(|(name, _)| link_path(directory, *index, name)))
+        .collect();
+    let links = links(directory)?;
+    links
+        .iter()
+        .filter(|(path, _)| !kept.contains(path))
+        .try_for_each(|(path, _)| pins::detach(path))
+}
+
+/// Whether this link is still at the interface. That of an interface that has gone has the number 0.
+fn is_at(link: &Path, index: u32) -> bool {
+    let info = Link::open(link).and_then(|link| link.info());
+    info.is_ok_and(|info| matches!(info.info, LinkTypeInfo::Tcx(port) if port.ifindex == index))
 }
 
 /// Puts the programs of an object in the place of those that are pinned, and of those at every interface. Calls `replaced`

@@ -1,0 +1,186 @@
+//! Accounts for the connections of the node's pods in the kernel, and has the metrics of them.
+//!
+//! A pod is enrolled when its sandbox is made, before any of its containers starts; one that ran before, when it is
+//! checked. What an earlier agent enrolled stays so until this one has seen all pods, so that a restart leaves no gap.
+//! What the kernel refuses costs metrics, never a pod.
+
+use std::collections::HashMap;
+use std::path::{Path, PathBuf};
+use std::sync::Mutex;
+
+use leno_flows::{Earlier, Ledger, Member, Namespace, Settings, Source};
+use leno_types::ports;
+
+use crate::host::NetnsId;
+use crate::metrics::lock;
+use crate::pod::Pod;
+
+/// The names under which agents account for flows.
+const PREFIX: &str = "node-";
+const SUFFIX: &str = ".flows";
+/// The longest part of a node's name in it: a name of pins is 200 bytes at most.
+const MAX_NODE: usize = 180;
+
+/// See the module.
+#[derive(Debug, Default)]
+pub(crate) struct Flows(Option<Node>);
+
+/// What is accounted for on this node.
+#[derive(Debug)]
+struct Node {
+    ledger: Ledger,
+    /// Where the connections of pods that say nothing are read.
+    default: Source,
+    /// By uid.
+    pods: Mutex<HashMap<String, Enrolled>>,
+    /// Whether what an earlier agent enrolled has been sorted out.
+    settled: Mutex<bool>,
+}
+
+/// A pod that was enrolled, or that was tried.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Enrolled {
+    netns: PathBuf,
+    id: NetnsId,
+    workload: String,
+    source: Source,
+    /// Why it is not accounted for, or not as it asks to be.
+    failed: Option<String>,
+}
+
+impl Flows {
+    /// Attaches the programs to the node's control groups of version 2. Without the kernel's consent nothing is
+    /// accounted for, which the log says.
+    pub(crate) fn start(node: &str, cgroup2: Option<&Path>, settings: Settings) -> Self {
+        if settings.source == Source::Off {
+            match remove() {
+                Ok(removed) if removed.is_empty() => tracing::info!("flows are not accounted for"),
+                Ok(_) => tracing::info!("flows are not accounted for any more"),
+                Err(error) => {
+                    let error = crate::keeper::chain(&error);
+                    tracing::warn!(error, "programs that account for flows cannot be removed");
+                }
+            }
+            return Self(None);
+        }
+        let Some(cgroup) = cgroup2 else {
+            tracing::warn!(
+                "flows are not accounted for: the node has no control groups of version 2"
+            );
+            return Self(None);
+        };
+        let owner = owner(node);
+        match Ledger::resume((&owner, cgroup), settings, |line| tracing::warn!("{line}")) {
+            Ok((ledger, earlier)) => {
+                match earlier {
+                    Earlier::New => tracing::info!("flows are accounted for"),
+                    Earlier::Kept => tracing::info!("flows: the counters go on"),
+                    Earlier::Replaced => {
+                        tracing::warn!("flows: counters of another version were dropped");
+                    }
+                }
+                let (default, pods) = (settings.source, Mutex::default());
+                Self(Some(Node { ledger, default, pods, settled: Mutex::new(false) }))
+            }
+            Err(error) => {
+                let error = leno_flows::chain(&error);
+                tracing::warn!(error, "flows are not accounted for");
+                Self(None)
+            }
+        }
+    }
+
+    /// Accounts for a pod as it asks; `netns` finds its network namespace.
+    pub(crate) fn follow(&self, pod: &Pod, netns: impl FnOnce() -> Option<(PathBuf, NetnsId)>) {
+        let Some(node) = &self.0 else { return };
+        // Those without a proxy only if they say so; a pod that has ended leaves with its namespace.
+        if !pod.own_network || pod.ended || !(pod.meshed || pod.flows.is_some()) {
+            return;
+        }
+        let known = lock(&node.pods).get(&pod.uid).cloned();
+        let place = known.as_ref().map(|known| (known.netns.clone(), known.id));
+        let there = place.filter(|(netns, id)| NetnsId::of(netns) == Some(*id));
+        // Without a process nothing shows the namespace; the plugin's call will name it.
+        let Some((netns, id)) = there.or_else(netns) else { return };
+        let source = match &pod.flows {
+            Some(Ok(source)) => *source,
+            Some(Err(_)) | None => node.default,
+        };
+        let wanted = Enrolled { netns, id, workload: pod.workload.clone(), source, failed: None };
+        let is_done = |known: &Enrolled| known.failed.is_none() && *known == wanted;
+        if known.as_ref().is_some_and(is_done) {
+            return;
+        }
+        let failed = node.enrol(pod, &wanted).err();
+        if failed.is_some() && failed != known.and_then(|known| known.failed) {
+            let name = format!("{}/{}", pod.namespace, pod.name);
+            let why = failed.as_deref().unwrap_or_default();
+            tracing::warn!(pod = name, "its flows are not accounted for as it asks: {why}");
+        }
+        lock(&node.pods).insert(pod.uid.clone(), Enrolled { failed, ..wanted });
+    }
+
+    /// One round: removes pods whose namespaces are gone, reads the counters, keeps the budget.
+    pub(crate) fn round(&self) {
+        let Some(node) = &self.0 else { return };
+        let mut gone = Vec::new();
+        lock(&node.pods).retain(|uid, one| {
+            let lives = NetnsId::of(&one.netns) == Some(one.id);
+            gone.extend((!lives).then(|| uid.clone()));
+            lives
+        });
+        for uid in gone {
+            node.ledger.change(|accounts| accounts.withdraw(&uid));
+        }
+        node.ledger.round();
+    }
+
+    /// All pods that ran when the agent started have been checked: what an earlier agent enrolled besides is over.
+    pub(crate) fn settle(&self) {
+        let Some(node) = &self.0 else { return };
+        let mut settled = lock(&node.settled);
+        if !*settled {
+            node.ledger.change(|accounts| accounts.withdraw_unknown());
+            *settled = true;
+        }
+    }
+
+    /// The metrics in Prometheus' text format; empty if nothing is accounted for.
+    pub(crate) fn metrics(&self) -> String {
+        self.0.as_ref().map(|node| node.ledger.metrics()).unwrap_or_default()
+    }
+}
+
+impl Node {
+    fn enrol(&self, pod: &Pod, wanted: &Enrolled) -> Result<(), String> {
+        let seen = Namespace::read(&wanted.netns).map_err(|error| leno_flows::chain(&error))?;
+        let member = Member {
+            namespace: pod.namespace.clone(),
+            workload: wanted.workload.clone(),
+            netns: wanted.netns.clone(),
+            addresses: seen.addresses,
+            proxy_uid: ports::PROXY_UID,
+            source: wanted.source,
+            port: seen.port,
+        };
+        self.ledger.try_change(|accounts| accounts.enrol(&pod.uid, member))?;
+        match &pod.flows {
+            Some(Err(unknown)) => Err(format!("leno.dev/flow-metrics: {unknown}")),
+            _ => Ok(()),
+        }
+    }
+}
+
+/// Removes the programs of agents, and what they have counted; returns their names.
+pub(crate) fn remove() -> Result<Vec<String>, leno_capture::Error> {
+    leno_capture::prune(|name| !(name.starts_with(PREFIX) && name.ends_with(SUFFIX)))
+}
+
+/// The name under which the flows of a node are accounted for. No captured pod has it.
+fn owner(node: &str) -> String {
+    let node: String = node.chars().take(MAX_NODE).collect();
+    format!("{PREFIX}{node}{SUFFIX}")
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,144 @@
+//! Accounting against the real kernel: a network namespace with an interface that leads to this one. Needs root; a skip is
+//! printed, and fails if `LENO_REQUIRE` names root.
+
+use std::process::Command;
+
+use leno_flows::{Budget, Sizes};
+
+use super::*;
+
+/// A pod's namespace; removed when dropped.
+struct Sandbox {
+    name: String,
+    /// The outer end of its interface.
+    outer: String,
+}
+
+impl Sandbox {
+    fn new() -> Self {
+        let id = std::process::id();
+        let one = Self { name: format!("leno-test-flows-{id}"), outer: format!("lf{id}") };
+        ip(&["netns", "add", &one.name]);
+        ip(&[
+            "link", "add", &one.outer, "type", "veth", "peer", "name", "eth0", "netns", &one.name,
+        ]);
+        ip(&["link", "set", &one.outer, "up"]);
+        ip(&["-n", &one.name, "addr", "add", "10.79.0.1/24", "dev", "eth0"]);
+        ip(&["-n", &one.name, "link", "set", "eth0", "up"]);
+        one
+    }
+
+    fn netns(&self) -> PathBuf {
+        Path::new("/run/netns").join(&self.name)
+    }
+
+    fn place(&self) -> Option<(PathBuf, NetnsId)> {
+        Some((self.netns(), NetnsId::of(&self.netns())?))
+    }
+
+    /// Sends to an address at which there is no host: the kernel asks who has it, in a frame.
+    fn send(&self) {
+        let text = "for i in 1 2 3; do echo > /dev/udp/10.79.0.9/9; done 2>&1; ip neigh flush all";
+        let mut inside = Command::new("ip");
+        inside.args(["netns", "exec", &self.name, "bash", "-c", text]);
+        assert!(inside.status().unwrap().success());
+    }
+}
+
+impl Drop for Sandbox {
+    fn drop(&mut self) {
+        // Fails if a test has removed it.
+        let _gone = Command::new("ip").args(["netns", "delete", &self.name]).status();
+    }
+}
+
+fn ip(arguments: &[&str]) {
+    assert!(Command::new("ip").args(arguments).status().unwrap().success(), "ip {arguments:?}");
+}
+
+fn pod(flows: Option<&str>) -> Pod {
+    let pod = r#"{"metadata":{"name":"web-7d9-x","namespace":"shop","uid":"u",
+        "labels":{"pod-template-hash":"7d9"},
+        "ownerReferences":[{"apiVersion":"apps/v1","kind":"ReplicaSet","name":"web-7d9","uid":"r","controller":true}]},
+        "spec":{"containers":[{"name":"leno-proxy"}]}}"#;
+    let mut pod = Pod::new(&serde_json::from_str(pod).unwrap());
+    pod.flows = flows.map(str::parse);
+    pod
+}
+
+fn agent(node: &str, source: Source) -> Flows {
+    let settings = Settings { source, sizes: Sizes::default(), budget: Some(Budget::default()) };
+    Flows::start(node, Some(&leno_capture::cgroup2_root().unwrap()), settings)
+}
+
+/// Frames that were sent by the workload, as the agent serves them.
+fn frames(flows: &Flows) -> u64 {
+    let text = flows.metrics();
+    let lines = text.lines().filter(|line| {
+        line.starts_with("leno_flow_segments_total{namespace=\"shop\",workload=\"web\",")
+            && line.contains("socket=\"wire\"")
+            && line.contains("direction=\"sent\"")
+    });
+    lines.map(|line| line.rsplit(' ').next().unwrap().parse::<u64>().unwrap()).sum()
+}
+
+/// Waits until more frames than that are counted.
+fn more_than(flows: &Flows, before: u64, sandbox: &Sandbox) -> u64 {
+    let deadline = std::time::Instant::now() + std::time::Duration::from_secs(20);
+    loop {
+        sandbox.send();
+        let now = frames(flows);
+        if now > before {
+            return now;
+        }
+        assert!(std::time::Instant::now() < deadline, "{before} frames: {}", flows.metrics());
+    }
+}
+
+#[test]
+fn pods_are_accounted_for_by_what_made_them_from_one_agent_to_the_next() {
+    if !nix::unistd::geteuid().is_root() {
+        let required = std::env::var("LENO_REQUIRE").is_ok_and(|all| all.contains("root"));
+        assert!(!required, "needs root");
+        eprintln!("skipped: needs root");
+        return;
+    }
+    let sandbox = Sandbox::new();
+    let node = format!("test-{}.example.com", std::process::id());
+    let first = agent(&node, Source::Sockets);
+    first.follow(&pod(Some("all")), || sandbox.place());
+    assert_eq!(frames(&first), 0, "an annotation that is not understood leaves the default");
+    let why = lock(&first.0.as_ref().unwrap().pods)["u"].failed.clone().unwrap();
+    assert!(why.contains("\"all\" is no source of flow metrics"), "{why}");
+    first.follow(&pod(Some("packets")), || sandbox.place());
+    let counted = more_than(&first, 0, &sandbox);
+    drop(first);
+
+    // The kernel counts on, and the next agent keeps what it has not seen yet.
+    sandbox.send();
+    let next = agent(&node, Source::Sockets);
+    let counted = more_than(&next, counted, &sandbox);
+    next.follow(&pod(Some("packets")), || sandbox.place());
+    next.settle();
+    let counted = more_than(&next, counted, &sandbox);
+    drop(next);
+
+    // A pod that has gone meanwhile.
+    let last = agent(&node, Source::Sockets);
+    last.settle();
+    let settled = frames(&last);
+    assert!(settled >= counted);
+    sandbox.send();
+    assert_eq!(frames(&last), settled);
+
+    last.follow(&pod(None), || sandbox.place());
+    assert!(lock(&last.0.as_ref().unwrap().pods).contains_key("u"));
+    ip(&["netns", "delete", &sandbox.name]);
+    last.round();
+    assert!(lock(&last.0.as_ref().unwrap().pods).is_empty());
+    drop(last);
+
+    let off = agent(&node, Source::Off);
+    assert_eq!(off.metrics(), "");
+    assert!(!remove().unwrap().contains(&owner(&node)), "off has removed the programs");
+}

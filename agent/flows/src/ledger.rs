@@ -1,0 +1,164 @@
+//! The accounts of a mesh or a node, for the program that enrols: read from time to time and for each scrape, kept within
+//! their budget, changed one thread at a time.
+
+use std::error::Error as _;
+use std::fmt;
+use std::path::Path;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use crate::accounts::Accounts;
+use crate::budget::Budget;
+use crate::setting::Source;
+use crate::{Earlier, Error, Sizes};
+
+/// How often [`Ledger::round`] is to be called: what has ended leaves the table in time for what is new.
+pub const ROUND: Duration = Duration::from_secs(5);
+/// A scrape within this time after another reading gets the same numbers.
+const FRESH: Duration = Duration::from_millis(200);
+
+/// How flows are accounted for.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Settings {
+    /// Where documents do not say.
+    pub source: Source,
+    /// Sizes of the table and of the ring of events.
+    pub sizes: Sizes,
+    /// The most that it may cost; `None` without a bound.
+    pub budget: Option<Budget>,
+}
+
+/// See the module. All functions block for as long as the kernel takes.
+pub struct Ledger {
+    held: Mutex<Held>,
+    /// Tells the operator something, on one line.
+    say: Box<dyn Fn(&str) + Send + Sync>,
+}
+
+struct Held {
+    /// `None` once it has ended.
+    accounts: Option<Accounts>,
+    collected: Option<Instant>,
+}
+
+impl Ledger {
+    /// Attaches the programs to a cgroup ([`Accounts::start`]). `say` is told what the kernel refuses later.
+    ///
+    /// # Errors
+    /// If the kernel refuses the programs.
+    pub fn start(
+        (owner, cgroup): (&str, &Path),
+        settings: Settings,
+        say: impl Fn(&str) + Send + Sync + 'static,
+    ) -> Result<(Self, Earlier), Error> {
+        let (accounts, earlier) = Accounts::start(owner, cgroup, settings.sizes)?;
+        Ok((Self::new(accounts, settings, Box::new(say)), earlier))
+    }
+
+    /// The same, and goes on with what an earlier process enrolled ([`Accounts::resume`]).
+    ///
+    /// # Errors
+    /// If the kernel refuses the programs.
+    pub fn resume(
+        (owner, cgroup): (&str, &Path),
+        settings: Settings,
+        say: impl Fn(&str) + Send + Sync + 'static,
+    ) -> Result<(Self, Earlier), Error> {
+        let (accounts, earlier) = Accounts::resume(owner, cgroup, settings.sizes)?;
+        Ok((Self::new(accounts, settings, Box::new(say)), earlier))
+    }
+
+    fn new(
+        mut accounts: Accounts,
+        settings: Settings,
+        say: Box<dyn Fn(&str) + Send + Sync>,
+    ) -> Self {
+        let bounded = accounts.set_budget(settings.budget);
+        let held = Held { accounts: Some(accounts), collected: None };
+        let ledger = Self { held: Mutex::new(held), say };
+        ledger.tell(bounded);
+        ledger
+    }
+
+    /// Changes who is accounted for. What the kernel refuses is told to the operator.
+    pub fn change(&self, change: impl FnOnce(&mut Accounts) -> Result<(), Error>) {
+        let changed = self.lock().accounts.as_mut().map_or(Ok(()), change);
+        self.tell(changed);
+    }
+
+    /// The same, for a caller that handles a refusal itself.
+    ///
+    /// # Errors
+    /// What the kernel refuses, on one line.
+    pub fn try_change(
+        &self,
+        change: impl FnOnce(&mut Accounts) -> Result<(), Error>,
+    ) -> Result<(), String> {
+        let changed = self.lock().accounts.as_mut().map_or(Ok(()), change);
+        changed.map_err(|error| chain(&error))
+    }
+
+    /// One round: keeps the budget, and reads the counters unless a scrape has just done so.
+    pub fn round(&self) {
+        let kept = self.lock().accounts.as_mut().map_or(Ok(None), Accounts::keep_budget);
+        match kept {
+            Ok(None) => {}
+            Ok(Some(step)) => (self.say)(&format!("flows: accounting {step}")),
+            Err(error) => self.tell(Err(error)),
+        }
+        self.collect(ROUND / 2);
+    }
+
+    /// The metrics in Prometheus' text format; empty once it has ended.
+    #[must_use]
+    pub fn metrics(&self) -> String {
+        self.collect(FRESH);
+        self.lock().accounts.as_ref().map(Accounts::metrics).unwrap_or_default()
+    }
+
+    /// Reads no more, so that the pins can be removed.
+    pub fn end(&self) {
+        self.lock().accounts = None;
+    }
+
+    fn collect(&self, age: Duration) {
+        let mut held = self.lock();
+        if held.collected.is_some_and(|last| last.elapsed() < age) {
+            return;
+        }
+        let collected = held.accounts.as_mut().map_or(Ok(()), Accounts::collect);
+        held.collected = Some(Instant::now());
+        drop(held);
+        self.tell(collected);
+    }
+
+    fn tell(&self, done: Result<(), Error>) {
+        if let Err(error) = done {
+            (self.say)(&format!("flows: {}", chain(&error)));
+        }
+    }
+
+    /// A panic while it was held leaves counters that the next reading brings up to date.
+    fn lock(&self) -> MutexGuard<'_, Held> {
+        self.held.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl fmt::Debug for Ledger {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Ledger").finish_non_exhaustive()
+    }
+}
+
+/// The error and its causes on one line.
+#[must_use]
+pub fn chain(error: &Error) -> String {
+    let mut text = error.to_string();
+    let mut cause = error.source();
+    while let Some(error) = cause {
+        text.push_str(": ");
+        text.push_str(&error.to_string());
+        cause = error.source();
+    }
+    text
+}

@@ -1,0 +1,116 @@
+//! What the network namespace of a workload shows of it: its addresses, and the outer end of its interface.
+
+use std::fs::File;
+use std::io;
+use std::net::IpAddr;
+use std::path::{Path, PathBuf};
+
+use futures_util::TryStreamExt as _;
+use leno_bpf::Error;
+use leno_bpf::flows::Port;
+use rtnetlink::packet_route::address::{AddressAttribute, AddressScope};
+use rtnetlink::packet_route::link::{LinkAttribute, LinkMessage};
+use rtnetlink::{Handle, new_connection};
+
+/// The namespace of this process.
+const OWN: &str = "/proc/self/ns/net";
+/// The interface that CNI gives a pod; others are of further networks.
+const FIRST: &str = "eth0";
+
+/// See the module.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Namespace {
+    /// The addresses of its interfaces, without loopback and link-local ones.
+    pub addresses: Vec<IpAddr>,
+    /// The end of its interface in the namespace of this process; `None` if it has none there.
+    pub port: Option<Port>,
+}
+
+impl Namespace {
+    /// Reads it from the kernel.
+    ///
+    /// # Errors
+    /// If the namespace cannot be entered, or the kernel refuses.
+    pub fn read(netns: &Path) -> Result<Self, Error> {
+        let failed = |source| Error::Io { action: format!("read {}", netns.display()), source };
+        let file = File::open(netns).map_err(failed)?;
+        let (addresses, ends) =
+            leno_bpf::within(&file, || asked(inside)).and_then(|read| read).map_err(failed)?;
+        let name = match ends {
+            Some(ends) => asked(async |netlink| name_of(&netlink, ends).await).map_err(failed)?,
+            None => None,
+        };
+        let port = name.map(|name| Port { netns: PathBuf::from(OWN), name });
+        Ok(Self { addresses, port })
+    }
+}
+
+/// Asks the kernel on this thread, in its namespace.
+fn asked<T>(ask: impl AsyncFnOnce(Handle) -> io::Result<T>) -> io::Result<T> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_io().build()?;
+    runtime.block_on(async {
+        let (connection, netlink, _) = new_connection()?;
+        // The task ends with the runtime.
+        tokio::spawn(connection);
+        ask(netlink).await
+    })
+}
+
+/// An interface in the workload's namespace, and its other end, each by its index where it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Ends {
+    inner: u32,
+    outer: u32,
+}
+
+/// The addresses of this namespace, and both ends of its interface.
+async fn inside(netlink: Handle) -> io::Result<(Vec<IpAddr>, Option<Ends>)> {
+    let mut addresses = Vec::new();
+    let mut all = netlink.address().get().execute();
+    while let Some(message) = all.try_next().await.map_err(io::Error::other)? {
+        if message.header.scope == AddressScope::Universe {
+            addresses.extend(message.attributes.iter().find_map(|one| match one {
+                AddressAttribute::Address(ip) => Some(*ip),
+                _ => None,
+            }));
+        }
+    }
+    let links: Vec<LinkMessage> =
+        netlink.link().get().execute().try_collect().await.map_err(io::Error::other)?;
+    let is_first = |link: &&LinkMessage| name(link) == Some(FIRST);
+    let ends =
+        |link: &LinkMessage| other_end(link).map(|outer| Ends { inner: link.header.index, outer });
+    let first = links.iter().find(is_first).and_then(ends);
+    Ok((addresses, first.or_else(|| links.iter().find_map(ends))))
+}
+
+/// The name of the outer end, if it is in this namespace and leads back to the inner one: the other end of an interface may be in a third
+/// namespace, where other interfaces have these numbers.
+async fn name_of(netlink: &Handle, ends: Ends) -> io::Result<Option<String>> {
+    match netlink.link().get().match_index(ends.outer).execute().try_next().await {
+        Ok(link) => {
+            let link = link.filter(|link| other_end(link) == Some(ends.inner));
+            Ok(link.as_ref().and_then(name).map(ToOwned::to_owned))
+        }
+        // ENODEV: there is no such interface here.
+        Err(rtnetlink::Error::NetlinkError(_)) => Ok(None),
+        Err(error) => Err(io::Error::other(error)),
+    }
+}
+
+fn name(link: &LinkMessage) -> Option<&str> {
+    link.attributes.iter().find_map(|one| match one {
+        LinkAttribute::IfName(name) => Some(&**name),
+        _ => None,
+    })
+}
+
+/// The index of the other end in another namespace.
+fn other_end(link: &LinkMessage) -> Option<u32> {
+    let in_another = |one: &LinkAttribute| matches!(one, LinkAttribute::LinkNetNsId(_));
+    link.attributes.iter().find(|one| in_another(one))?;
+    link.attributes.iter().find_map(|one| match one {
+        LinkAttribute::Link(index) => Some(*index),
+        _ => None,
+    })
+}
