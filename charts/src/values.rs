@@ -112,6 +112,10 @@ pub struct Controller {
     pub replicas: u32,
     /// The lifetime of workloads' certificates.
     pub cert_lifetime: String,
+    /// The Secret with an issuer; without one the mesh has a root of its own.
+    pub issuer_secret: String,
+    /// How long each phase of a rotation of the root lasts at least.
+    pub phase_hold: String,
     /// How long a proxy stays connected to one replica, plus or minus a quarter.
     pub stream_age: String,
     /// The log filter.

@@ -12,9 +12,10 @@ use serde_json::Value;
 const CHART: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/leno");
 
 /// The settings of the tested installations: none, all, and special cases of the template language.
-const SETTINGS: [&[&str]; 5] = [
+const SETTINGS: [&[&str]; 6] = [
     &[],
     &["ha=true"],
+    &["ha=true", "controller.issuerSecret=mesh-issuer"],
     &["controller.replicas=2", "image.registry=example.org/mesh", "image.tag=x", "mtls=strict"],
     &["ha=true", "controller.log=a=b", "egress=deny"],
     &[

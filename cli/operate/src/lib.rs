@@ -20,6 +20,7 @@ mod checks;
 mod diagnose;
 mod ejections;
 mod error;
+pub mod identity;
 mod mesh;
 mod namespaces;
 mod objects;

@@ -8,30 +8,39 @@ use anyhow::{Context as _, Result, bail};
 use clap::{Args, Subcommand};
 use leno_identity::report::IdentityReport;
 use leno_identity::{Request, Verb};
+use leno_kube::Client;
 use leno_local::identity;
 use leno_local::layout::Layout;
 use leno_types::TrustDomain;
 
-use super::{Output, RunningMesh, block_on, print, print_json};
+use super::{AnyMesh, ChosenMesh, Output, block_on, print, print_json};
 
 /// How often it is looked whether a request was obeyed, or how far a rotation is.
 const POLL: Duration = Duration::from_millis(200);
 /// How long a control plane that ends may take until the next one runs.
 const OBEYED_WITHIN: Duration = Duration::from_secs(30);
 
-/// Shows what certificates a mesh of `leno up` signs with, when they end, and which proxies trust what
+/// Where the authority is.
+enum Authority {
+    Machine(Layout),
+    Cluster { client: Client, namespace: String },
+}
+
+/// Shows what certificates a mesh signs with, when they end, and which proxies trust what
 ///
-/// Needs root.
+/// For a mesh of `leno up` it needs root; in a cluster the rights to port-forward to the control plane's pods and, to
+/// rotate or revoke, to write ConfigMaps in its namespace.
 #[derive(Debug, Args)]
 #[command(args_conflicts_with_subcommands = true)]
 #[command(after_help = "Examples:\n  sudo leno identity\n  sudo leno identity -o json\n  \
-                        sudo leno identity rotate-root --wait\n  sudo leno identity rotate-root --abort")]
+                        sudo leno identity rotate-root --wait\n  sudo leno identity rotate-root --abort\n  \
+                        leno identity --cluster\n  leno identity rotate-root --cluster --wait")]
 pub(crate) struct Identity {
     #[command(subcommand)]
     action: Option<Action>,
 
     #[command(flatten)]
-    mesh: RunningMesh,
+    mesh: AnyMesh,
 
     /// The form of output
     #[arg(short, long, value_enum, default_value_t)]
@@ -56,7 +65,7 @@ struct Revoke {
     account: String,
 
     #[command(flatten)]
-    mesh: RunningMesh,
+    mesh: AnyMesh,
 }
 
 /// Replaces the root certificate by a new one, in phases in which no connection fails
@@ -66,7 +75,7 @@ struct Revoke {
 #[derive(Debug, Args)]
 struct RotateRoot {
     #[command(flatten)]
-    mesh: RunningMesh,
+    mesh: AnyMesh,
 
     /// Goes back to the root before, from any phase
     #[arg(long)]
@@ -77,7 +86,7 @@ struct RotateRoot {
     wait: bool,
 
     /// How long --wait waits
-    #[arg(long, default_value = "5m", value_name = "DURATION", value_parser = leno_console::duration)]
+    #[arg(long, default_value = "20m", value_name = "DURATION", value_parser = leno_console::duration)]
     timeout: Duration,
 }
 
@@ -90,8 +99,7 @@ pub(crate) fn run(identity: &Identity) -> Result<bool> {
 }
 
 fn show(identity: &Identity) -> Result<bool> {
-    let layout = Layout::new(&identity.mesh.name()?)?;
-    let report = report(&layout)?;
+    let report = Authority::of(&identity.mesh)?.report()?;
     match identity.output {
         Output::Json => print_json(&report)?,
         Output::Table => print(&text::page(&report, text::now()))?,
@@ -100,23 +108,23 @@ fn show(identity: &Identity) -> Result<bool> {
 }
 
 fn revoke(revoke: &Revoke) -> Result<bool> {
-    let layout = Layout::new(&revoke.mesh.name()?)?;
+    let authority = Authority::of(&revoke.mesh)?;
     let account = revoke.account.split_once('/');
     let (namespace, name) = account.context("use NAMESPACE/NAME, for example shop/web")?;
-    let domain = TrustDomain::new(&report(&layout)?.trust_domain)?;
+    let domain = TrustDomain::new(&authority.report()?.trust_domain)?;
     let identity = leno_types::Identity::new(domain, namespace, name)?;
-    let request = identity::ask(&layout, Verb::Revoke(identity.to_string()))?;
-    obeyed(&layout, &request)?;
+    let request = authority.ask(Verb::Revoke(identity.to_string()))?;
+    authority.obeyed(&request)?;
     print(&format!("certificates of {identity} that were issued so far are revoked\n"))?;
     Ok(true)
 }
 
 fn rotate_root(rotate: &RotateRoot) -> Result<bool> {
-    let layout = Layout::new(&rotate.mesh.name()?)?;
+    let authority = Authority::of(&rotate.mesh)?;
     let verb = if rotate.abort { Verb::Abort } else { Verb::Begin };
     let begun = Instant::now();
-    let request = identity::ask(&layout, verb)?;
-    let mut report = obeyed(&layout, &request)?;
+    let request = authority.ask(verb)?;
+    let mut report = authority.obeyed(&request)?;
     print(&text::rotation(&report, text::now()))?;
     while rotate.wait && report.phase != "stable" {
         if begun.elapsed() > rotate.timeout {
@@ -126,7 +134,7 @@ fn rotate_root(rotate: &RotateRoot) -> Result<bool> {
         }
         std::thread::sleep(POLL);
         // The control plane may be restarting.
-        let Ok(next) = self::report(&layout) else { continue };
+        let Ok(next) = authority.report() else { continue };
         if next.phase != report.phase {
             print(&text::rotation(&next, text::now()))?;
         }
@@ -135,28 +143,61 @@ fn rotate_root(rotate: &RotateRoot) -> Result<bool> {
     Ok(true)
 }
 
-fn report(layout: &Layout) -> Result<IdentityReport> {
-    block_on(async { Ok(identity::report(layout).await?) })
-}
+impl Authority {
+    fn of(mesh: &AnyMesh) -> Result<Self> {
+        Ok(match mesh.choose()? {
+            ChosenMesh::Machine(name) => Self::Machine(Layout::new(&name)?),
+            ChosenMesh::Cluster(target) => {
+                let client = block_on(async { Ok(leno_operate::connect(&target).await?) })?;
+                Self::Cluster { client, namespace: mesh.system_namespace.clone() }
+            }
+        })
+    }
 
-/// Waits until a request was obeyed or refused.
-fn obeyed(layout: &Layout, request: &Request) -> Result<IdentityReport> {
-    let begun = Instant::now();
-    loop {
-        let last = match report(layout) {
-            Ok(report) => match report.request.clone().filter(|last| last.id == request.id) {
-                Some(last) => match last.refused {
-                    Some(refused) => bail!(refused),
-                    None => return Ok(report),
-                },
-                None => report.problem,
-            },
-            Err(error) => Some(format!("{error:#}")),
-        };
-        if begun.elapsed() > OBEYED_WITHIN {
-            let last = last.unwrap_or_else(|| "it does not say why".to_owned());
-            bail!("the control plane has not taken the request yet, and will once it can: {last}");
+    fn report(&self) -> Result<IdentityReport> {
+        block_on(async {
+            Ok(match self {
+                Self::Machine(layout) => identity::report(layout).await?,
+                Self::Cluster { client, namespace } => {
+                    leno_operate::identity::report(client, namespace).await?
+                }
+            })
+        })
+    }
+
+    fn ask(&self, verb: Verb) -> Result<Request> {
+        match self {
+            Self::Machine(layout) => Ok(identity::ask(layout, verb)?),
+            Self::Cluster { client, namespace } => {
+                let request = Request::new(verb).context("the system provides no random bytes")?;
+                let asked = leno_operate::identity::ask(client, namespace, &request);
+                block_on(async { Ok(asked.await?) })?;
+                Ok(request)
+            }
         }
-        std::thread::sleep(POLL);
+    }
+
+    /// Waits until a request was obeyed or refused.
+    fn obeyed(&self, request: &Request) -> Result<IdentityReport> {
+        let begun = Instant::now();
+        loop {
+            let last = match self.report() {
+                Ok(report) => match report.request.clone().filter(|last| last.id == request.id) {
+                    Some(last) => match last.refused {
+                        Some(refused) => bail!(refused),
+                        None => return Ok(report),
+                    },
+                    None => report.problem,
+                },
+                Err(error) => Some(format!("{error:#}")),
+            };
+            if begun.elapsed() > OBEYED_WITHIN {
+                let last = last.unwrap_or_else(|| "it does not say why".to_owned());
+                bail!(
+                    "the control plane has not taken the request yet, and will once it can: {last}"
+                );
+            }
+            std::thread::sleep(POLL);
+        }
     }
 }

@@ -80,6 +80,11 @@ pub(crate) struct Flags {
     #[arg(long, env = "LENO_PROXY_LOG", value_name = "FILTER")]
     pub(crate) proxy_log: Option<String>,
 
+    /// How long each phase of a rotation of the root lasts at least: nodes take that long to put roots into pods; only
+    /// with --kubernetes
+    #[arg(long, env = "LENO_PHASE_HOLD", value_name = "DURATION", default_value = "3m", value_parser = phase_hold)]
+    pub(crate) phase_hold: Duration,
+
     /// Where discovery and identity are served
     #[arg(long, env = "LENO_LISTEN", value_name = "ADDRESS", default_value = "127.0.0.1:15010")]
     pub(crate) listen: SocketAddr,
@@ -98,7 +103,7 @@ pub(crate) struct Flags {
     /// Directory of an issuer: tls.crt (its certificate, then those between it and a root), tls.key and ca.crt (the
     /// roots), as cert-manager calls them. Workloads' certificates are signed with it, and replaced files are taken
     /// without a restart [default: a root of the mesh's own]
-    #[arg(long, env = "LENO_ISSUER", value_name = "DIR", conflicts_with = "kubernetes")]
+    #[arg(long, env = "LENO_ISSUER", value_name = "DIR")]
     pub(crate) issuer: Option<PathBuf>,
 
     /// Where the roots are written by which proxies verify the control plane, whenever they change
@@ -182,6 +187,8 @@ pub(crate) struct Cluster {
     pub(crate) name: Option<String>,
     pub(crate) token_audience: String,
     pub(crate) webhook: SocketAddr,
+    /// How long a phase of a rotation of the root lasts at least.
+    pub(crate) phase_hold: Duration,
     /// What proxies in pods are like.
     pub(crate) proxies: Box<Proxies>,
 }
@@ -212,6 +219,7 @@ impl Config {
                 name: flags.name,
                 token_audience: flags.token_audience,
                 webhook: flags.webhook,
+                phase_hold: flags.phase_hold,
                 proxies: Box::new(proxies),
             })
         } else {
@@ -236,6 +244,10 @@ impl Config {
 
 fn lifetime(text: &str) -> Result<Duration, String> {
     within(duration(text)?, (MIN_LIFETIME, MAX_LIFETIME))
+}
+
+fn phase_hold(text: &str) -> Result<Duration, String> {
+    within(duration(text)?, (Duration::from_secs(1), Duration::from_hours(24)))
 }
 
 fn stream_age(text: &str) -> Result<Duration, String> {

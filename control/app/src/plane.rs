@@ -13,6 +13,7 @@ use tokio::task::JoinHandle;
 use crate::admin::Render;
 use crate::config::{Config, MeshSource};
 use crate::refused::RefusedLog;
+use crate::rotation::ClusterParts;
 use crate::stored::AdmissionObjects;
 use crate::webhook::Webhook;
 
@@ -28,6 +29,8 @@ pub(crate) struct Plane {
     /// What `/ready?verbose` adds.
     pub(crate) details: Vec<Render>,
     pub(crate) webhook: Option<Hook>,
+    /// What moves the authority of a cluster.
+    pub(crate) rotation: Option<ClusterParts>,
 }
 
 /// What the API server calls.

@@ -8,6 +8,7 @@
 //! ```
 //! What was stored is what a control plane continues with that was killed meanwhile.
 
+mod cluster;
 mod progress;
 
 use std::path::{Path, PathBuf};
@@ -23,6 +24,7 @@ use leno_program::Family;
 use leno_serve::State;
 use leno_types::Identity;
 
+pub(crate) use cluster::{ClusterParts, trust_annotation};
 use progress::Progress;
 
 /// How often files are looked at and reports of proxies are counted.
@@ -50,14 +52,15 @@ pub(crate) struct Rotation {
 pub(crate) struct Shown {
     authority: Arc<Authority>,
     state: Arc<State>,
-    request: Mutex<Option<RequestReport>>,
+    /// What a rotation waits for beside the proxies of this process.
+    waits: Mutex<Vec<String>>,
     problem: Mutex<Option<String>>,
 }
 
 impl Shown {
     pub(crate) fn new(authority: Arc<Authority>, state: Arc<State>) -> Arc<Self> {
-        let (request, problem) = (Mutex::default(), Mutex::default());
-        Arc::new(Self { authority, state, request, problem })
+        let (waits, problem) = (Mutex::default(), Mutex::default());
+        Arc::new(Self { authority, state, waits, problem })
     }
 
     /// All that is known.
@@ -77,7 +80,11 @@ impl Shown {
             bundle: self.state.wanted_trust().map(|wanted| wanted.bundle).unwrap_or_default(),
             proxies: progress.report(),
             revoked: state.revoked.keys().cloned().collect(),
-            request: locked(&self.request).clone(),
+            waits: locked(&self.waits).clone(),
+            request: (!state.last_request.is_empty()).then(|| RequestReport {
+                id: state.last_request.clone(),
+                refused: state.last_refused.clone(),
+            }),
             problem: locked(&self.problem).clone(),
         }
     }
@@ -125,6 +132,24 @@ impl Shown {
         }
     }
 
+    /// The next phase, if all proxies of this process have acknowledged this one.
+    fn acknowledged(&self) -> Option<AuthorityState> {
+        let trust = self.authority.trust();
+        let phase = trust.state().phase;
+        let progress = Progress::of(&self.state, phase);
+        if phase == Phase::Stable || !progress.waiting.is_empty() {
+            return None;
+        }
+        let next = trust.state().advance(now());
+        tracing::warn!(
+            from = phase.as_str(),
+            to = next.phase.as_str(),
+            proxies = progress.connected,
+            "the rotation of the root goes on"
+        );
+        Some(next)
+    }
+
     /// Notes why nothing moves, and logs it once.
     fn trouble(&self, problem: Option<String>) {
         let mut known = locked(&self.problem);
@@ -169,75 +194,28 @@ impl Rotation {
     fn step(&mut self) -> anyhow::Result<()> {
         self.write_roots()?;
         if let Some(request) = self.store.request()? {
-            self.obey(&request)?;
-        }
-        let trust = self.shown.authority.trust();
-        if let Some(issuer) = &self.issuer {
-            let given = read_issuer(issuer)?;
-            if let Some(next) = trust.state().with_issuer(&given, now()) {
-                tracing::warn!(phase = next.phase.as_str(), "an issuer was given");
-                return self.take(next);
+            let asked = self.operator().asked(&self.shown, &request)?;
+            // None: it was obeyed just before this process ended.
+            if let Some(next) = asked {
+                self.take(next)?;
             }
+            self.store.obeyed()?;
         }
-        if let Some(next) = trust.state().without_ended(now()) {
+        if let Some(next) = self.operator().given(&self.shown)? {
             return self.take(next);
         }
-        let phase = trust.state().phase;
+        let phase = self.shown.authority.trust().state().phase;
         if phase == Phase::Stable || self.started.elapsed() < SETTLE {
             return Ok(());
         }
-        let progress = Progress::of(&self.shown.state, phase);
-        if !progress.waiting.is_empty() {
-            return Ok(());
+        match self.shown.acknowledged() {
+            Some(next) => self.take(next),
+            None => Ok(()),
         }
-        let next = trust.state().advance(now());
-        tracing::warn!(
-            from = phase.as_str(),
-            to = next.phase.as_str(),
-            proxies = progress.connected,
-            "the rotation of the root goes on"
-        );
-        self.take(next)
     }
 
-    fn obey(&mut self, request: &Request) -> anyhow::Result<()> {
-        let trust = self.shown.authority.trust();
-        let state = trust.state();
-        let refused = if state.last_request == request.id {
-            // It was obeyed just before this process ended.
-            None
-        } else {
-            match self.asked(state, &request.verb)? {
-                Ok(next) => {
-                    tracing::warn!(verb = ?request.verb, phase = next.phase.as_str(), "a request was obeyed");
-                    self.take(AuthorityState { last_request: request.id.clone(), ..next })?;
-                    None
-                }
-                Err(error) => Some(error.to_string()),
-            }
-        };
-        *locked(&self.shown.request) = Some(RequestReport { id: request.id.clone(), refused });
-        Ok(self.store.obeyed()?)
-    }
-
-    /// The state that a request leads to.
-    fn asked(
-        &self,
-        state: &AuthorityState,
-        verb: &Verb,
-    ) -> anyhow::Result<Result<AuthorityState, RotationError>> {
-        Ok(match verb {
-            Verb::Abort => state.abort(now()),
-            Verb::Begin if self.issuer.is_some() => Err(RotationError::Given),
-            Verb::Revoke(name) => match name.parse::<Identity>() {
-                Ok(identity) => state.revoke(&identity, self.lifetime, now()),
-                Err(_) => Err(RotationError::NotAnIdentity),
-            },
-            Verb::Begin => {
-                let next = Authority::new_root(self.shown.authority.trust_domain())?;
-                state.begin(next, now())
-            }
-        })
+    fn operator(&self) -> Operator<'_> {
+        Operator { issuer: self.issuer.as_deref(), lifetime: self.lifetime }
     }
 
     /// Signs with another state once it is stored.
@@ -261,6 +239,60 @@ impl Rotation {
         leno_identity::write_public(file, trust.roots_pem().as_bytes())?;
         trust.roots_pem().clone_into(&mut self.written);
         Ok(())
+    }
+}
+
+/// What comes from the operator, wherever the authority is kept.
+#[derive(Clone, Copy, Debug)]
+struct Operator<'a> {
+    /// Where issuers are put.
+    issuer: Option<&'a Path>,
+    /// How long workloads' certificates hold.
+    lifetime: Duration,
+}
+
+impl Operator<'_> {
+    /// The state that a request leads to, be it that it was refused; `None` if it was obeyed already.
+    fn asked(&self, shown: &Shown, request: &Request) -> anyhow::Result<Option<AuthorityState>> {
+        let trust = shown.authority.trust();
+        let state = trust.state();
+        if state.last_request == request.id {
+            return Ok(None);
+        }
+        let next = match &request.verb {
+            Verb::Abort => state.abort(now()),
+            Verb::Begin if self.issuer.is_some() => Err(RotationError::Given),
+            Verb::Revoke(name) => match name.parse::<Identity>() {
+                Ok(identity) => state.revoke(&identity, self.lifetime, now()),
+                Err(_) => Err(RotationError::NotAnIdentity),
+            },
+            Verb::Begin => {
+                let next = Authority::new_root(shown.authority.trust_domain())?;
+                state.begin(next, now())
+            }
+        };
+        let (next, last_refused) = match next {
+            Ok(next) => {
+                let phase = next.phase.as_str();
+                tracing::warn!(verb = ?request.verb, phase, "a request is obeyed");
+                (next, None)
+            }
+            Err(error) => (state.clone(), Some(error.to_string())),
+        };
+        Ok(Some(AuthorityState { last_request: request.id.clone(), last_refused, ..next }))
+    }
+
+    /// The state that follows from an issuer that was renewed or replaced, or from the end of what was revoked.
+    fn given(&self, shown: &Shown) -> anyhow::Result<Option<AuthorityState>> {
+        let trust = shown.authority.trust();
+        if let Some(issuer) = self.issuer {
+            let given = read_issuer(issuer)?;
+            if let Some(next) = trust.state().with_issuer(&given, now()) {
+                tracing::warn!(phase = next.phase.as_str(), "an issuer was given");
+                return Ok(Some(next));
+            }
+        }
+        Ok(trust.state().without_ended(now()))
     }
 }
 

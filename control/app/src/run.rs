@@ -17,7 +17,7 @@ use crate::admin::{Admin, Render};
 use crate::config::{Config, MeshSource};
 use crate::plane::{Hook, Plane, Source};
 use crate::reload::Reloads;
-use crate::rotation::{Rotation, Shown};
+use crate::rotation::{ClusterParts, Rotation, Shown};
 use crate::webhook;
 
 /// How long the webhooks are served on, while `/ready` says no: the API server learns within this time
@@ -50,7 +50,8 @@ pub(crate) async fn run(config: Config) -> anyhow::Result<()> {
         // A cluster that does not answer is waited for, but not beyond our end.
         () = signals.any() => return Ok(()),
     };
-    let Plane { authority, authenticator, mut source, mut metrics, details, webhook } = plane;
+    let Plane { authority, authenticator, mut source, mut metrics, details, webhook, rotation } =
+        plane;
     let identity = Shown::new(Arc::clone(&authority), Arc::clone(&state));
     let rendered = Arc::clone(&identity);
     metrics.push(Box::new(move |text| rendered.render(text)));
@@ -62,12 +63,7 @@ pub(crate) async fn run(config: Config) -> anyhow::Result<()> {
         let shown = (&state, &reloads, &identity);
         serve_admin(address, shown, (metrics, details)).await?;
     }
-    if let MeshSource::Files(files) = &config.source {
-        let rotation = Rotation::new(identity, &files.ca_dir, config.cert_lifetime)
-            .with_issuer(config.issuer.clone())
-            .with_roots_file(files.roots_file.clone());
-        rotation.start()?;
-    }
+    begin_rotation(&config, rotation, identity)?;
     let last = source.last.take();
     let called = webhook.as_ref().map(|hook| Arc::clone(&hook.webhook));
     let work = work((server, webhook), source, (&state, &reloads), stopped);
@@ -108,6 +104,24 @@ impl Signals {
             _ = self.interrupt.recv() => {}
         }
     }
+}
+
+/// Moves the authority from now on: that of a cluster, or that of this machine.
+fn begin_rotation(
+    config: &Config,
+    of_cluster: Option<ClusterParts>,
+    identity: Arc<Shown>,
+) -> anyhow::Result<()> {
+    if let Some(rotation) = of_cluster {
+        tokio::spawn(rotation.run(Arc::clone(&identity)));
+    }
+    if let MeshSource::Files(files) = &config.source {
+        let rotation = Rotation::new(identity, &files.ca_dir, config.cert_lifetime)
+            .with_issuer(config.issuer.clone())
+            .with_roots_file(files.roots_file.clone());
+        rotation.start()?;
+    }
+    Ok(())
 }
 
 async fn serve_admin(

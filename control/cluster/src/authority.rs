@@ -1,6 +1,6 @@
 //! The mesh's authority, kept in a Secret that all replicas read.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, SystemTime};
@@ -9,22 +9,29 @@ use futures_util::StreamExt;
 use futures_util::stream::BoxStream;
 use k8s_openapi::ByteString;
 use k8s_openapi::api::core::v1::Secret;
-use leno_identity::{Authority, AuthorityState, OpenError, SignerPem};
+use leno_identity::{Authority, AuthorityState, OpenError, SignerPem, read_issuer};
 use leno_kube::api::{ObjectMeta, PostParams};
 use leno_kube::{Api, Client, Reflection, Report, Selection, is_status};
 use leno_program::Family;
 use leno_types::TrustDomain;
+use tokio::sync::watch;
+use tokio::time::timeout;
 
 use crate::reconcile::{Reconciler, run};
 
 /// The Secret's name; its namespace is the control plane's.
 pub const SECRET: &str = "leno-ca";
 
-/// The Secret's fields, called as the files of an authority in a directory are.
+/// The whole state.
+const STATE: &str = "authority.json";
+/// What signs in the end, for replicas of a release that knows no state. Until the first rotation this is all that one of
+/// such a release has written.
 const CERTIFICATE: &str = "ca.pem";
 const KEY: &str = "ca-key.pem";
 /// Pause after the API server did not answer or refused: without an authority there is nothing to do.
 const PAUSE: Duration = Duration::from_secs(2);
+/// Longest wait for one answer of the API server.
+const ANSWER: Duration = Duration::from_secs(5);
 
 /// Why the Secret gives no authority. Asking again does not help.
 #[derive(Debug, thiserror::Error)]
@@ -50,39 +57,74 @@ pub enum AuthorityError {
     },
 }
 
-/// Keeps the Secret: a replica that starts without it would sign with another authority, and half of the mesh would
-/// not know the other half.
+/// Keeps the Secret, and signs with what is in it: a replica that starts without it would sign with another authority, and
+/// half of the mesh would not know the other half.
 pub struct AuthorityReconciler {
     secrets: Api<Secret>,
     namespace: String,
-    pair: SignerPem,
+    authority: Arc<Authority>,
     current: Arc<AtomicBool>,
-    /// The certificate in the Secret; `None` if it holds no pair.
-    found: Reflection<(), Option<String>>,
+    /// What is in the Secret; `None` if that is no authority.
+    found: Reflection<(), Option<AuthorityState>>,
+    stored: watch::Sender<Option<Stored>>,
+}
+
+/// The Secret as it was observed last.
+#[derive(Clone, Debug)]
+struct Stored {
+    version: String,
+    state: AuthorityState,
+}
+
+/// Where the leader puts the next state. All replicas, the leader too, sign with it once they observe it.
+pub struct AuthorityStore {
+    secrets: Api<Secret>,
+    place: PathBuf,
+    stored: watch::Receiver<Option<Stored>>,
+}
+
+/// Why the next state was not stored.
+#[derive(Debug, thiserror::Error)]
+pub enum StoreError {
+    /// It would not be an authority.
+    #[error(transparent)]
+    Open(#[from] OpenError),
+    /// The API server refuses.
+    #[error("the Secret {SECRET} cannot be replaced")]
+    Api(#[from] leno_kube::Error),
+    /// The API server does not answer.
+    #[error("the Secret {SECRET} cannot be replaced: no answer in {ANSWER:?}")]
+    Late,
 }
 
 /// What a Secret that was read or made gives.
-type Opened = Result<(Authority, SignerPem), AuthorityError>;
+type Opened = Result<Authority, AuthorityError>;
 
-/// The authority in the Secret of a namespace, made and put there where there is none. Of replicas
-/// that do so at once the first one's holds for all. An API server that does not answer, or does not
-/// permit it yet, is asked again for ever.
+/// The authority in the Secret of a namespace, made and put there where there is none: a root of its own, or the issuer in
+/// the directory `issuer`. Of replicas that do so at once the first one's holds for all. An API server that does not
+/// answer, or does not permit it yet, is asked again for ever.
 ///
 /// # Errors
-/// [`AuthorityError`] where the Secret holds something else. It is not changed.
+/// [`AuthorityError`] where the Secret or the directory holds something else. Neither is changed.
 pub async fn authority(
     client: &Client,
     namespace: &str,
     trust_domain: &TrustDomain,
-) -> Result<(Authority, AuthorityReconciler), AuthorityError> {
+    issuer: Option<&Path>,
+) -> Result<(Arc<Authority>, AuthorityReconciler), AuthorityError> {
     let secrets: Api<Secret> = Api::namespaced(client.clone(), namespace);
     loop {
-        match attempt(&secrets, namespace, trust_domain).await {
+        match attempt(&secrets, namespace, (trust_domain, issuer)).await {
             Ok(Some(opened)) => {
-                let (authority, pair) = opened?;
-                let (namespace, current) = (namespace.to_owned(), Arc::new(AtomicBool::new(true)));
-                let found = Reflection::default();
-                let reconciler = AuthorityReconciler { secrets, namespace, pair, current, found };
+                let authority = Arc::new(opened?);
+                let reconciler = AuthorityReconciler {
+                    secrets,
+                    namespace: namespace.to_owned(),
+                    authority: Arc::clone(&authority),
+                    current: Arc::new(AtomicBool::new(true)),
+                    found: Reflection::default(),
+                    stored: watch::Sender::new(None),
+                };
                 return Ok((authority, reconciler));
             }
             // Another replica was first: what it made is to be read.
@@ -105,31 +147,31 @@ pub async fn authority(
 async fn attempt(
     secrets: &Api<Secret>,
     namespace: &str,
-    trust_domain: &TrustDomain,
+    (trust_domain, issuer): (&TrustDomain, Option<&Path>),
 ) -> Result<Option<Opened>, leno_kube::Error> {
     let open = |source| AuthorityError::Open { namespace: namespace.to_owned(), source };
     if let Some(secret) = secrets.get_opt(SECRET).await? {
-        let kept = PathBuf::from(format!("Secret {namespace}/{SECRET}"));
-        let opened = pair(&secret, namespace).and_then(|pair| {
-            let state = AuthorityState::stable(pair.clone(), now());
-            let authority = Authority::from_state(&kept, state, trust_domain).map_err(open)?;
-            Ok((authority, pair))
-        });
+        let kept = place(namespace);
+        let opened = state_of(&secret, namespace)
+            .and_then(|state| Authority::from_state(&kept, state, trust_domain).map_err(open));
         return Ok(Some(opened));
     }
     let made = || {
-        let pair = Authority::new_root(trust_domain)?;
-        let state = AuthorityState::stable(pair.clone(), now());
-        Ok((Authority::from_state(&PathBuf::from(SECRET), state, trust_domain)?, pair))
+        let signer = match issuer {
+            Some(issuer) => read_issuer(issuer)?,
+            None => Authority::new_root(trust_domain)?,
+        };
+        let kept = issuer.unwrap_or(Path::new(SECRET));
+        Authority::from_state(kept, AuthorityState::stable(signer, now()), trust_domain)
     };
-    let (made, pair) = match made() {
+    let made = match made() {
         Ok(made) => made,
         Err(error) => return Ok(Some(Err(open(error)))),
     };
-    match secrets.create(&PostParams::default(), &secret(pair.clone())).await {
+    match secrets.create(&PostParams::default(), &secret(made.trust().state())).await {
         Ok(_) => {
             tracing::info!(namespace, secret = SECRET, "a new authority was made");
-            Ok(Some(Ok((made, pair))))
+            Ok(Some(Ok(made)))
         }
         Err(error) if is_status(&error, 409) => Ok(None),
         Err(error) => Err(error),
@@ -148,15 +190,41 @@ impl AuthorityReconciler {
         }
     }
 
-    /// Watches the Secret, and creates it again if it is deleted, until the process ends.
+    /// Where the leader puts the next state.
+    pub fn store(&self) -> AuthorityStore {
+        let (secrets, stored) = (self.secrets.clone(), self.stored.subscribe());
+        AuthorityStore { secrets, place: place(&self.namespace), stored }
+    }
+
+    /// Watches the Secret, signs with what is in it, and creates it again if it is deleted, until the process ends.
     pub async fn run(self) {
         run(self).await;
     }
 
-    /// Reports whether the Secret holds what this replica signs with.
-    fn compare(&self) {
+    /// Signs with the state that was found, and reports whether it could.
+    fn follow(&self) {
         let Some(found) = self.found.values().get(&()) else { return };
-        let same = found.as_ref() == Some(&self.pair.certificates);
+        let trust = self.authority.trust();
+        let same = match found {
+            None => false,
+            Some(found) if found == trust.state() => true,
+            // A replica of a release that knows no state has put it back.
+            Some(found) if found.since_unix_s == 0 => {
+                found.to.certificates == trust.state().to.certificates
+            }
+            Some(found) => match self.authority.apply(&place(&self.namespace), found.clone()) {
+                Ok(()) => {
+                    let phase = found.phase.as_str();
+                    tracing::warn!(phase, "the authority's Secret has changed and is followed");
+                    true
+                }
+                Err(error) => {
+                    let error: &dyn std::error::Error = &error;
+                    tracing::error!(error, "the authority in the Secret cannot be used");
+                    false
+                }
+            },
+        };
         if !same && self.current.load(Ordering::Relaxed) {
             tracing::error!(
                 namespace = self.namespace,
@@ -165,6 +233,38 @@ impl AuthorityReconciler {
             );
         }
         self.current.store(same, Ordering::Relaxed);
+    }
+}
+
+impl AuthorityStore {
+    /// Stores the next state; returns whether it did. It does not if the Secret has changed meanwhile, which is about to
+    /// be observed, or is not there.
+    ///
+    /// # Errors
+    /// [`StoreError`].
+    pub async fn save(
+        &self,
+        next: &AuthorityState,
+        trust_domain: &TrustDomain,
+    ) -> Result<bool, StoreError> {
+        // Checked before it is stored: what cannot be used must not be what the next start finds.
+        Authority::from_state(&self.place, next.clone(), trust_domain)?;
+        let Some(Stored { version, .. }) = self.stored.borrow().clone() else { return Ok(false) };
+        let mut secret = secret(next);
+        secret.metadata.resource_version = Some(version);
+        let params = PostParams::default();
+        let replaced = timeout(ANSWER, self.secrets.replace(SECRET, &params, &secret)).await;
+        match replaced.map_err(|_elapsed| StoreError::Late)? {
+            Ok(_) => Ok(true),
+            Err(error) if is_status(&error, 409) || is_status(&error, 404) => Ok(false),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// The state that was stored last, as far as this replica has observed.
+    #[must_use]
+    pub fn stored(&self) -> Option<AuthorityState> {
+        self.stored.borrow().as_ref().map(|stored| stored.state.clone())
     }
 }
 
@@ -179,11 +279,16 @@ impl Reconciler for AuthorityReconciler {
         match report {
             Report::Event(event) => {
                 let namespace = &self.namespace;
+                let mut version = None;
                 self.found.take(event, |secret| {
-                    let found = pair(&secret, namespace).ok().map(|found| found.certificates);
-                    ((), Some(found))
+                    version.clone_from(&secret.metadata.resource_version);
+                    ((), Some(state_of(&secret, namespace).ok()))
                 });
-                self.compare();
+                self.follow();
+                let found = self.found.values().get(&()).cloned().flatten();
+                if let (Some(version), Some(state)) = (version, found) {
+                    self.stored.send_replace(Some(Stored { version, state }));
+                }
             }
             Report::Resumed => {}
             Report::Failed(error) => {
@@ -199,15 +304,16 @@ impl Reconciler for AuthorityReconciler {
 
     async fn reconcile(&mut self) -> bool {
         let namespace = self.namespace.as_str();
-        match self.secrets.create(&PostParams::default(), &secret(self.pair.clone())).await {
+        let trust = self.authority.trust();
+        match self.secrets.create(&PostParams::default(), &secret(trust.state())).await {
             Ok(_) => {
                 tracing::warn!(
                     namespace,
                     secret = SECRET,
                     "the authority was gone and is put back"
                 );
-                self.found.insert((), Some(self.pair.certificates.clone()));
-                self.compare();
+                self.found.insert((), Some(trust.state().clone()));
+                self.follow();
                 true
             }
             // Another replica was first, and the watch is about to report it.
@@ -221,9 +327,17 @@ impl Reconciler for AuthorityReconciler {
     }
 }
 
-fn secret(pair: SignerPem) -> Secret {
-    let field = |name: &str, text: String| (name.to_owned(), ByteString(text.into_bytes()));
-    let data = [field(CERTIFICATE, pair.certificates), field(KEY, pair.key)];
+fn place(namespace: &str) -> PathBuf {
+    PathBuf::from(format!("Secret {namespace}/{SECRET}"))
+}
+
+fn secret(state: &AuthorityState) -> Secret {
+    let field = |name: &str, text: &[u8]| (name.to_owned(), ByteString(text.to_vec()));
+    let data = [
+        field(CERTIFICATE, state.to.certificates.as_bytes()),
+        field(KEY, state.to.key.as_bytes()),
+        field(STATE, &state.to_json()),
+    ];
     let label = ("app.kubernetes.io/part-of".to_owned(), "leno".to_owned());
     Secret {
         metadata: ObjectMeta {
@@ -237,15 +351,20 @@ fn secret(pair: SignerPem) -> Secret {
     }
 }
 
-fn pair(secret: &Secret, namespace: &str) -> Result<SignerPem, AuthorityError> {
+fn state_of(secret: &Secret, namespace: &str) -> Result<AuthorityState, AuthorityError> {
+    let bytes = |field: &str| secret.data.as_ref().and_then(|data| data.get(field));
+    if let Some(json) = bytes(STATE) {
+        let open = |source| AuthorityError::Open { namespace: namespace.to_owned(), source };
+        return AuthorityState::from_json(&place(namespace), &json.0).map_err(open);
+    }
     let text = |field: &'static str| {
-        let bytes = secret.data.as_ref().and_then(|data| data.get(field));
-        let text = bytes.and_then(|bytes| String::from_utf8(bytes.0.clone()).ok());
+        let text = bytes(field).and_then(|bytes| String::from_utf8(bytes.0.clone()).ok());
         let missing = || AuthorityError::Incomplete { namespace: namespace.to_owned(), field };
         text.ok_or_else(missing)
     };
     let certificate = text(CERTIFICATE)?;
-    Ok(SignerPem { roots: certificate.clone(), certificates: certificate, key: text(KEY)? })
+    let pair = SignerPem { roots: certificate.clone(), certificates: certificate, key: text(KEY)? };
+    Ok(AuthorityState::stable(pair, 0))
 }
 
 fn now() -> u64 {
@@ -257,13 +376,17 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_pair_comes_back_from_its_secret_and_a_part_of_one_does_not() {
+    fn a_state_comes_back_from_its_secret_and_a_part_of_one_does_not() {
         let made = Authority::new_root(&TrustDomain::default()).unwrap();
-        let mut kept = secret(made.clone());
-        let read = pair(&kept, "leno-system").unwrap();
-        assert_eq!(read, made);
+        let state = AuthorityState::stable(made.clone(), 7);
+        let mut kept = secret(&state);
+        assert_eq!(state_of(&kept, "leno-system").unwrap(), state);
+        // As an earlier release has made it.
+        kept.data.as_mut().unwrap().remove(STATE);
+        let earlier = state_of(&kept, "leno-system").unwrap();
+        assert_eq!((earlier.to, earlier.since_unix_s), (made, 0));
         kept.data.as_mut().unwrap().remove(KEY);
-        let error = pair(&kept, "leno-system").unwrap_err().to_string();
+        let error = state_of(&kept, "leno-system").unwrap_err().to_string();
         assert!(error.contains("leno-system/leno-ca has no ca-key.pem"), "{error}");
     }
 }

@@ -2,7 +2,8 @@
 //! follows.
 //!
 //! ```text
-//!  Secret       <- authority   one pair for all replicas, made by the first of them
+//!  Secret       <- authority   what all replicas sign with, made by the first of them, replaced by the one that leads
+//!  its own pod, ConfigMap  -> replicas  what others say of their proxies, and what an operator asks for
 //!  TokenReview  <- tokens      whose token a proxy shows
 //!  routes and policies  <- statuses  their status, by the replica that leads
 //!  ConfigMaps   <- roots       what proxies check the control plane by, in every namespace, by it
@@ -30,6 +31,7 @@ mod kinds;
 mod reconcile;
 mod removal;
 mod replica;
+mod replicas;
 mod roots;
 mod statuses;
 mod tokens;
@@ -37,10 +39,13 @@ mod unenforced;
 mod webhooks;
 mod xmesh;
 
-pub use authority::{AuthorityError, AuthorityReconciler, SECRET, authority};
+pub use authority::{
+    AuthorityError, AuthorityReconciler, AuthorityStore, SECRET, StoreError, authority,
+};
 pub use kinds::{FailingKind, kinds_followed};
 pub use removal::{Halfway, RemovalProgress, RemovalReconciler};
 pub use replica::{Condition, ReplicaReport, ReplicaReporter, Reports};
+pub use replicas::{ReplicaTrust, Replicas, TRUST_ANNOTATION};
 pub use roots::{CONFIG_MAP, RootsReconciler};
 pub use statuses::{Bearing, StatusReconciler};
 pub use tokens::{AUDIENCE, TokenReviewer};

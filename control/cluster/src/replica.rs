@@ -1,4 +1,4 @@
-//! What a replica says of itself: conditions of its own pod, and an annotation for the leader.
+//! What a replica says of itself: conditions of its own pod, and annotations for the leader.
 //!
 //! The conditions are how a user who may read pods learns of it, and what `leno check` reads. They are conditions of each pod, not
 //! of one object for all replicas: rights are shared, but a replica that started later knows less, and each has proxies
@@ -21,7 +21,6 @@ use tokio::time::{interval, timeout};
 
 use crate::counts;
 use crate::reconcile::{Reconciler, run};
-use crate::unenforced::UNENFORCED_ANNOTATION;
 
 /// How often it is looked at what to say: that may depend on how long something lasts.
 const LOOK: Duration = Duration::from_secs(1);
@@ -57,8 +56,8 @@ impl Condition {
 pub struct ReplicaReport {
     /// The conditions that are known.
     pub conditions: Vec<Condition>,
-    /// The value of [`UNENFORCED_ANNOTATION`]; without it the pod should not have the annotation.
-    pub unenforced: Option<String>,
+    /// Annotations by name; the pod should not have those without a value.
+    pub annotations: BTreeMap<&'static str, Option<String>>,
 }
 
 /// Returns what is known now.
@@ -77,15 +76,15 @@ pub struct ReplicaReporter {
 struct ReportedConditions {
     /// Its conditions, by type.
     conditions: BTreeMap<String, ReplicaCondition>,
-    unenforced: Option<String>,
+    annotations: BTreeMap<String, String>,
 }
 
 /// What is to be written.
 #[derive(Debug, Default)]
 struct PodStatusPatch {
     conditions: Vec<(&'static str, ReplicaCondition)>,
-    /// The annotation, if it is to be another, and the new value, if it is to have one.
-    unenforced: Option<Option<String>>,
+    /// The annotations that are to be others.
+    annotations: BTreeMap<&'static str, Option<String>>,
 }
 
 /// A condition as the pod has it.
@@ -136,8 +135,8 @@ impl ReplicaReporter {
         let conditions: Vec<Value> = due.conditions.iter().map(condition).collect();
         // A strategic merge: conditions of other types stay. The subresource also has the annotations of a pod.
         let mut patch = json!({"status": {"conditions": conditions}});
-        if let Some(unenforced) = &due.unenforced {
-            patch["metadata"] = json!({"annotations": {UNENFORCED_ANNOTATION: unenforced}});
+        if !due.annotations.is_empty() {
+            patch["metadata"] = json!({"annotations": due.annotations});
         }
         let patch = Patch::Strategic(patch);
         let params = PatchParams::default();
@@ -198,17 +197,20 @@ impl Observed<'_> {
             };
             Some((wanted.kind, written))
         };
-        let ReplicaReport { conditions, unenforced } = &self.wanted;
+        let ReplicaReport { conditions, annotations } = &self.wanted;
+        let differs =
+            |name: &str, value: &Option<String>| said.annotations.get(name) != value.as_ref();
+        let others = annotations.iter().filter(|(name, value)| differs(name, value));
         PodStatusPatch {
             conditions: conditions.iter().filter_map(due).collect(),
-            unenforced: (said.unenforced != *unenforced).then(|| unenforced.clone()),
+            annotations: others.map(|(name, value)| (*name, value.clone())).collect(),
         }
     }
 }
 
 impl PodStatusPatch {
     fn is_empty(&self) -> bool {
-        self.conditions.is_empty() && self.unenforced.is_none()
+        self.conditions.is_empty() && self.annotations.is_empty()
     }
 }
 
@@ -253,8 +255,11 @@ impl Reconciler for Observed<'_> {
             let mut said = said.clone();
             let conditions = due.conditions.into_iter();
             said.conditions.extend(conditions.map(|(kind, written)| (kind.to_owned(), written)));
-            if let Some(unenforced) = due.unenforced {
-                said.unenforced = unenforced;
+            for (name, value) in due.annotations {
+                match value {
+                    Some(value) => said.annotations.insert(name.to_owned(), value),
+                    None => said.annotations.remove(name),
+                };
             }
             self.pod.insert((), said);
         }
@@ -263,13 +268,12 @@ impl Reconciler for Observed<'_> {
 }
 
 fn said_by(mut pod: Pod) -> ReportedConditions {
-    let unenforced =
-        pod.metadata.annotations.as_mut().and_then(|all| all.remove(UNENFORCED_ANNOTATION));
+    let annotations = pod.metadata.annotations.take().unwrap_or_default();
     let conditions = pod.status.and_then(|status| status.conditions).unwrap_or_default();
     let written = conditions.into_iter().map(|one| {
         let (reason, message) = (one.reason.unwrap_or_default(), one.message.unwrap_or_default());
         let since = one.last_transition_time;
         (one.type_, ReplicaCondition { status: one.status, reason, message, since })
     });
-    ReportedConditions { conditions: written.collect(), unenforced }
+    ReportedConditions { conditions: written.collect(), annotations }
 }

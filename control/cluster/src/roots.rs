@@ -1,11 +1,14 @@
 //! What proxies check the control plane by, in every namespace, kept while this replica leads.
 
+use std::hash::{BuildHasher, RandomState};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use futures_util::StreamExt;
 use futures_util::stream::{self, BoxStream};
 use k8s_openapi::api::core::v1::{ConfigMap, Namespace};
+use leno_identity::Authority;
 use leno_kube::{Api, Client, Reflection, Report, Selection, apply, is_status};
 use serde_json::json;
 use tokio::sync::watch;
@@ -30,7 +33,11 @@ const ANSWER: Duration = Duration::from_secs(5);
 /// Keeps the roots in a ConfigMap of every namespace.
 pub struct RootsReconciler {
     client: Client,
-    roots_pem: String,
+    authority: Arc<Authority>,
+    /// Hashes roots, by a key of its own: tenants write the ConfigMaps as well.
+    hashes: RandomState,
+    /// The hash of the roots that all namespaces have; another value while some do not.
+    settled: AtomicU64,
     written: AtomicU64,
     failed: AtomicU64,
 }
@@ -40,22 +47,35 @@ struct Observed<'a> {
     own: &'a RootsReconciler,
     /// By name; one that is being deleted is left out, since it takes no new object.
     namespaces: Reflection<String, ()>,
-    /// By namespace, whether the ConfigMap has the roots.
-    maps: Reflection<String, bool>,
+    /// By namespace, the hash of the roots in the ConfigMap.
+    maps: Reflection<String, u64>,
 }
 
 /// A report of one of the two watches.
 enum Observation {
     Namespace(Report<Namespace>),
     Map(Report<ConfigMap>),
+    /// The authority has other roots.
+    Roots,
 }
 
 impl RootsReconciler {
-    /// Of these roots, in PEM.
+    /// Of the roots that this authority has at the time.
     #[must_use]
-    pub fn new(client: Client, roots_pem: &str) -> Self {
-        let (written, failed) = (AtomicU64::new(0), AtomicU64::new(0));
-        Self { client, roots_pem: roots_pem.to_owned(), written, failed }
+    pub fn new(client: Client, authority: Arc<Authority>) -> Self {
+        let [settled, written, failed] = std::array::from_fn(|_| AtomicU64::new(0));
+        Self { client, authority, hashes: RandomState::new(), settled, written, failed }
+    }
+
+    /// Whether all namespaces have the roots that the authority has now, as far as this replica leads.
+    #[must_use]
+    pub fn is_settled(&self) -> bool {
+        self.settled.load(Ordering::Relaxed) == self.wanted()
+    }
+
+    /// The hash of the roots that the authority has now.
+    fn wanted(&self) -> u64 {
+        self.hashes.hash_one(self.authority.trust().roots_pem())
     }
 
     /// Watches, and writes while `leads` says so, until its sender ends.
@@ -70,20 +90,21 @@ impl RootsReconciler {
         counts::render(text, ("roots_writes_total", help), &results);
     }
 
-    /// The namespace, where it has the roots now.
-    async fn write(&self, namespace: String) -> Option<String> {
+    /// The namespace, where it has the roots of this hash now.
+    async fn write(&self, namespace: String) -> Option<(String, u64)> {
+        let trust = self.authority.trust();
         let maps: Api<ConfigMap> = Api::namespaced(self.client.clone(), &namespace);
         let map = json!({
             "apiVersion": "v1", "kind": "ConfigMap",
             "metadata": {"name": CONFIG_MAP, "labels": {"app.kubernetes.io/part-of": "leno"}},
-            "data": {KEY: self.roots_pem},
+            "data": {KEY: trust.roots_pem()},
         });
         // Applied, it is made where there is none, by the right to this name alone.
         let written = apply(&maps, FIELD_MANAGER, CONFIG_MAP, &map);
         let failure = match timeout(ANSWER, written).await {
             Ok(Ok(_)) => {
                 self.written.fetch_add(1, Ordering::Relaxed);
-                return Some(namespace);
+                return Some((namespace, self.hashes.hash_one(trust.roots_pem())));
             }
             // It ends, or is gone: the watch tells of it.
             Ok(Err(error)) if is_status(&error, 404) => return None,
@@ -106,8 +127,13 @@ impl<'a> Observed<'a> {
         if !self.namespaces.is_complete() || !self.maps.is_complete() {
             return Vec::new();
         }
-        let current = |name: &&String| self.maps.values().get(*name) == Some(&true);
-        self.namespaces.values().keys().filter(|name| !current(name)).cloned().collect()
+        let wanted = self.own.wanted();
+        let current = |name: &&String| self.maps.values().get(*name) == Some(&wanted);
+        let due: Vec<String> =
+            self.namespaces.values().keys().filter(|name| !current(name)).cloned().collect();
+        let settled = if due.is_empty() { wanted } else { !wanted };
+        self.own.settled.store(settled, Ordering::Relaxed);
+        due
     }
 }
 
@@ -120,7 +146,9 @@ impl Reconciler for Observed<'_> {
         let namespaces = leno_kube::watch(namespaces, Selection::default());
         // By name, which is also what the right to it is given by.
         let maps = leno_kube::watch(maps, Selection::named(CONFIG_MAP));
-        stream::select(namespaces.map(Observation::Namespace), maps.map(Observation::Map)).boxed()
+        let objects =
+            stream::select(namespaces.map(Observation::Namespace), maps.map(Observation::Map));
+        stream::select(objects, changes(&self.own.authority).map(|()| Observation::Roots)).boxed()
     }
 
     fn observe(&mut self, observation: Observation) {
@@ -134,13 +162,15 @@ impl Reconciler for Observed<'_> {
             Observation::Map(Report::Event(event)) => {
                 return self.maps.take(event, |one| {
                     let pem = one.data.as_ref().and_then(|data| data.get(KEY));
-                    let current = pem.is_some_and(|pem| *pem == self.own.roots_pem);
-                    (one.metadata.namespace.unwrap_or_default(), Some(current))
+                    let hash = pem.map(|pem| self.own.hashes.hash_one(pem.as_str()));
+                    (one.metadata.namespace.unwrap_or_default(), hash)
                 });
             }
             Observation::Namespace(Report::Failed(error))
             | Observation::Map(Report::Failed(error)) => error,
-            Observation::Namespace(Report::Resumed) | Observation::Map(Report::Resumed) => return,
+            Observation::Namespace(Report::Resumed)
+            | Observation::Map(Report::Resumed)
+            | Observation::Roots => return,
         };
         let error: &dyn std::error::Error = &failed;
         tracing::warn!(error, "the ConfigMaps of roots cannot be followed; trying again");
@@ -155,11 +185,20 @@ impl Reconciler for Observed<'_> {
         let writes = round.into_iter().map(|namespace| self.own.write(namespace));
         let written: Vec<_> = stream::iter(writes).buffer_unordered(AT_ONCE).collect().await;
         let all = written.iter().all(Option::is_some);
-        for namespace in written.into_iter().flatten() {
-            self.maps.insert(namespace, true);
+        for (namespace, hash) in written.into_iter().flatten() {
+            self.maps.insert(namespace, hash);
         }
         all
     }
+}
+
+/// Yields once for each change of the authority.
+pub(crate) fn changes(authority: &Authority) -> BoxStream<'static, ()> {
+    stream::unfold(authority.changes(), |mut changes| async move {
+        // Without an authority the process is ending.
+        changes.changed().await.ok().map(|()| ((), changes))
+    })
+    .boxed()
 }
 
 #[cfg(test)]
@@ -167,18 +206,22 @@ mod tests {
     use std::collections::BTreeMap;
 
     use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+    use leno_identity::AuthorityState;
     use leno_kube::Event;
+    use leno_types::TrustDomain;
 
     use super::*;
 
     #[tokio::test]
     async fn a_list_that_begins_again_makes_nothing_due_before_its_end() {
         let client = leno_kube::connect_to("http://127.0.0.1:1".parse().unwrap()).unwrap();
-        let own = RootsReconciler::new(client, "roots");
+        let authority = Arc::new(Authority::ephemeral(&TrustDomain::default()).unwrap());
+        let roots = authority.trust().roots_pem().to_owned();
+        let own = RootsReconciler::new(client, authority);
         let mut observed = Observed::new(&own);
         let map = ConfigMap {
             metadata: ObjectMeta { namespace: Some("shop".to_owned()), ..ObjectMeta::default() },
-            data: Some(BTreeMap::from([(KEY.to_owned(), "roots".to_owned())])),
+            data: Some(BTreeMap::from([(KEY.to_owned(), roots)])),
             ..ConfigMap::default()
         };
         let namespace = Namespace {
@@ -203,6 +246,12 @@ mod tests {
         };
         assert_eq!(list(true), [""; 0]);
         assert_eq!(list(true), [""; 0]);
+        assert!(own.is_settled(), "all have the roots");
         assert_eq!(list(false), ["shop"]);
+        assert!(!own.is_settled(), "a namespace lacks them");
+        let state =
+            AuthorityState::stable(Authority::new_root(&TrustDomain::default()).unwrap(), 1);
+        own.authority.apply(std::path::Path::new("test"), state).unwrap();
+        assert!(!own.is_settled(), "there are other roots");
     }
 }

@@ -1,6 +1,7 @@
 //! What the API server checks the webhooks' certificates by, kept while this replica leads.
 
 use std::fmt::Debug;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
@@ -10,6 +11,7 @@ use futures_util::stream::{self, BoxStream};
 use k8s_openapi::api::admissionregistration::v1::{
     MutatingWebhookConfiguration, ValidatingWebhookConfiguration,
 };
+use leno_identity::Authority;
 use leno_kube::api::{Patch, PatchParams};
 use leno_kube::{Api, Client, Reflection, Report, Resource, Selection};
 use serde::Serialize;
@@ -20,6 +22,7 @@ use tokio::time::timeout;
 
 use crate::counts;
 use crate::reconcile::{Reconciler, while_leading};
+use crate::roots::changes;
 
 /// The configuration of the webhook that puts proxies into pods.
 pub const INJECTOR: &str = "leno-injector";
@@ -34,8 +37,7 @@ const ANSWER: Duration = Duration::from_secs(5);
 /// webhook.
 pub struct WebhookReconciler {
     client: Client,
-    /// The roots, PEM in base64.
-    bundle: String,
+    authority: Arc<Authority>,
     /// The paths of the webhooks, with their secret.
     inject: String,
     validate: String,
@@ -51,13 +53,16 @@ struct Observed<'a> {
 }
 
 impl WebhookReconciler {
-    /// Of these roots, in PEM, and these paths: of the webhook that puts proxies into pods, and of the one that
+    /// Of the roots that this authority has at the time, and these paths: of the webhook that puts proxies into pods, and of the one that
     /// judges objects.
     #[must_use]
-    pub fn new(client: Client, roots_pem: &str, (inject, validate): (String, String)) -> Self {
-        let bundle = BASE64.encode(roots_pem.as_bytes());
+    pub fn new(
+        client: Client,
+        authority: Arc<Authority>,
+        (inject, validate): (String, String),
+    ) -> Self {
         let (written, failed) = (AtomicU64::new(0), AtomicU64::new(0));
-        Self { client, bundle, inject, validate, written, failed }
+        Self { client, authority, inject, validate, written, failed }
     }
 
     /// Watches, and writes while `leads` says so, until its sender ends.
@@ -70,6 +75,11 @@ impl WebhookReconciler {
         let help = "Times that the roots in webhook configurations were corrected, by result.";
         let results = [("written", &self.written), ("failed", &self.failed)];
         counts::render(text, ("webhook_roots_total", help), &results);
+    }
+
+    /// The roots, PEM in base64.
+    fn bundle(&self) -> String {
+        BASE64.encode(self.authority.trust().roots_pem().as_bytes())
     }
 
     /// Writes a patch; the configuration as it is stored then.
@@ -100,25 +110,27 @@ impl<'a> Observed<'a> {
     }
 
     fn injector_patch(&self) -> Option<Value> {
-        patch(self.injector.values().get(&())?, &self.own.bundle, &self.own.inject)
+        patch(self.injector.values().get(&())?, &self.own.bundle(), &self.own.inject)
     }
 
     fn validator_patch(&self) -> Option<Value> {
-        patch(self.validator.values().get(&())?, &self.own.bundle, &self.own.validate)
+        patch(self.validator.values().get(&())?, &self.own.bundle(), &self.own.validate)
     }
 }
 
 impl Reconciler for Observed<'_> {
-    /// The webhook's name, and a report of its configuration.
-    type Observation = (&'static str, Report<Value>);
+    /// The webhook's name, and a report of its configuration; `None` if the authority has other roots.
+    type Observation = Option<(&'static str, Report<Value>)>;
 
     fn watches(&self) -> BoxStream<'static, Self::Observation> {
         let injector = follow::<MutatingWebhookConfiguration>(&self.own.client, INJECTOR);
         let validator = follow::<ValidatingWebhookConfiguration>(&self.own.client, VALIDATOR);
-        stream::select(injector, validator).boxed()
+        let both = stream::select(injector, validator).map(Some);
+        stream::select(both, changes(&self.own.authority).map(|()| None)).boxed()
     }
 
-    fn observe(&mut self, (name, report): Self::Observation) {
+    fn observe(&mut self, observation: Self::Observation) {
+        let Some((name, report)) = observation else { return };
         let reflection = if name == INJECTOR { &mut self.injector } else { &mut self.validator };
         match report {
             Report::Event(event) => reflection.take(event, |found| ((), Some(found))),

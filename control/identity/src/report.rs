@@ -33,6 +33,9 @@ pub struct IdentityReport {
     pub bundle: String,
     /// The proxies.
     pub proxies: ProxiesReport,
+    /// What a rotation waits for besides proxies: other replicas of the control plane, or time. Of a cluster only.
+    #[serde(default)]
+    pub waits: Vec<String>,
     /// Identities some of whose certificates are revoked.
     #[serde(default)]
     pub revoked: Vec<String>,
@@ -42,6 +45,20 @@ pub struct IdentityReport {
     /// Why nothing moves, if something is wrong.
     #[serde(default)]
     pub problem: Option<String>,
+}
+
+impl ProxiesReport {
+    /// Adds the proxies of another replica of the control plane.
+    pub fn add(&mut self, other: Self) {
+        self.connected += other.connected;
+        self.current += other.current;
+        for (bundle, count) in other.bundles {
+            *self.bundles.entry(bundle).or_default() += count;
+        }
+        self.waiting.extend(other.waiting);
+        self.waiting.truncate(MAX_NAMED);
+        self.waiting_total += other.waiting_total;
+    }
 }
 
 /// A certificate.

@@ -51,6 +51,9 @@ pub(super) fn page(report: &IdentityReport, now: i64) -> String {
     if proxies.waiting_total > MAX_NAMED {
         let _ = writeln!(text, "  and {} more", proxies.waiting_total - MAX_NAMED);
     }
+    for waits in &report.waits {
+        let _ = writeln!(text, "  {}", escaped(waits));
+    }
     for identity in &report.revoked {
         let _ = writeln!(text, "revoked       earlier certificates of {}", escaped(identity));
     }
@@ -145,6 +148,7 @@ mod tests {
                 ],
                 waiting_total: 3,
             },
+            waits: vec!["replica b waits for 1".to_owned()],
             revoked: vec!["spiffe://cluster.local/ns/shop/sa/b".to_owned()],
             request: None,
             problem: None,
@@ -166,6 +170,7 @@ proxies       3 connected, 1 of them use the above
   shop/a-0 has a certificate of key old
   shop/b-0 trusts one, and is away
   shop/c-0 reports nothing: its proxy is of an earlier release, restart it
+  replica b waits for 1
 revoked       earlier certificates of spiffe://cluster.local/ns/shop/sa/b
 ";
         assert_eq!(page(&report, 1_000), expected);

@@ -1,12 +1,14 @@
 //! A control plane in a Kubernetes cluster.
 
 use std::sync::Arc;
+use std::time::Instant;
 
 use anyhow::Context;
 
 use leno_cluster::{
-    FailingKind, RemovalReconciler, ReplicaReport, ReplicaReporter, Reports, RootsReconciler,
-    StatusReconciler, TokenReviewer, WebhookReconciler, XMeshReconciler, authority, kinds_followed,
+    AuthorityStore, FailingKind, RemovalReconciler, ReplicaReport, ReplicaReporter, Replicas,
+    Reports, RootsReconciler, StatusReconciler, TRUST_ANNOTATION, TokenReviewer,
+    UNENFORCED_ANNOTATION, WebhookReconciler, XMeshReconciler, authority, kinds_followed,
     policies_enforced, unenforced_annotation,
 };
 use leno_identity::Authority;
@@ -21,6 +23,7 @@ use super::{Hook, Plane, Source};
 use crate::admin::Render;
 use crate::config::{Cluster, Config};
 use crate::refused::RefusedLog;
+use crate::rotation::{ClusterParts, trust_annotation};
 use crate::stored::AdmissionObjects;
 use crate::webhook::{ProvenPaths, Webhook};
 
@@ -39,8 +42,10 @@ pub(super) async fn open(
 ) -> anyhow::Result<Plane> {
     let trust_domain = &config.trust_domain;
     let client = connect(cluster.kubeconfig.as_deref(), None).await?;
-    let (authority, secret) = authority(&client, &cluster.namespace, trust_domain).await?;
-    let render_secret = secret.render();
+    let started = Instant::now();
+    let issuer = config.issuer.as_deref();
+    let (authority, secret) = authority(&client, &cluster.namespace, trust_domain, issuer).await?;
+    let (render_secret, store) = (secret.render(), secret.store());
     tokio::spawn(secret.run());
     let source = KubernetesSource::new(client.clone());
     let followed = source.followed();
@@ -49,7 +54,6 @@ pub(super) async fn open(
     let statuses = Arc::new(StatusReconciler::new(client.clone(), &cluster.namespace));
 
     let (name, run) = (replica(cluster)?, run()?);
-    let authority = Arc::new(authority);
     let elector = Elector::new(client.clone(), (&cluster.namespace, LEASE), (&name, &run));
     let leads = elector.leads();
     let heard = Arc::clone(&followed);
@@ -57,21 +61,16 @@ pub(super) async fn open(
     let (sender, updates) = mpsc::channel(UPDATES);
     tokio::spawn(source.run(sender));
     let reporter = Arc::new(ReplicaReporter::new(client.clone(), &cluster.namespace, &name));
-    let reports = reports(&followed, state);
+    let reports = reports(&followed, state, (&authority, run, started));
     let report =
         start(reporter, |part| async move { part.run(reports).await }, ReplicaReporter::render);
-    let led = led(&client, cluster, &authority, (state, &statuses), &leads);
+    let roots = Arc::new(RootsReconciler::new(client.clone(), Arc::clone(&authority)));
+    let parts = (store, Arc::clone(&roots), leads.clone());
+    let rotation = rotation(&client, (cluster, config), parts, (name, started));
+    let led = led(&client, cluster, (&authority, roots), (state, &statuses), &leads);
     let stored = Arc::new(AdmissionObjects::default());
-    let webhook = Arc::new(Webhook::new(
-        (*cluster.proxies).clone(),
-        Arc::clone(&stored),
-        &authority.webhook_secret(),
-    ));
-    let hook = Hook {
-        address: cluster.webhook,
-        credentials: credentials(&authority, cluster, config)?,
-        webhook: Arc::clone(&webhook),
-    };
+    let hook = hook(&authority, (cluster, config), &stored)?;
+    let webhook = Arc::clone(&hook.webhook);
 
     let keys = KeySets::new(&cluster.namespace, None);
     let render_keys = keys.render();
@@ -97,18 +96,62 @@ pub(super) async fn open(
         refused: RefusedLog::default(),
         last: Some(last),
     };
-    Ok(Plane { authority, authenticator: reviews, source, metrics, details, webhook: Some(hook) })
+    Ok(Plane {
+        authority,
+        authenticator: reviews,
+        source,
+        metrics,
+        details,
+        webhook: Some(hook),
+        rotation: Some(rotation),
+    })
+}
+
+/// What moves the authority.
+fn rotation(
+    client: &Client,
+    (cluster, config): (&Cluster, &Config),
+    (store, roots, leads): (AuthorityStore, Arc<RootsReconciler>, watch::Receiver<bool>),
+    (name, started): (String, Instant),
+) -> ClusterParts {
+    let replicas = Arc::new(Replicas::default());
+    tokio::spawn(Arc::clone(&replicas).run(client.clone(), cluster.namespace.clone()));
+    let (issuer, lifetime) = (config.issuer.clone(), config.cert_lifetime);
+    let phase_hold = cluster.phase_hold;
+    ClusterParts { store, replicas, roots, leads, name, issuer, lifetime, phase_hold, started }
+}
+
+/// What the API server calls.
+fn hook(
+    authority: &Arc<Authority>,
+    (cluster, config): (&Cluster, &Config),
+    stored: &Arc<AdmissionObjects>,
+) -> anyhow::Result<Hook> {
+    let secret = authority.webhook_secret();
+    let webhook = Webhook::new((*cluster.proxies).clone(), Arc::clone(stored), &secret);
+    let credentials = credentials(authority, cluster, config)?;
+    Ok(Hook { address: cluster.webhook, credentials, webhook: Arc::new(webhook) })
 }
 
 /// What this replica says of itself; of its kinds and policies once each kind was read or refused.
-fn reports(followed: &Arc<Followed>, state: &Arc<State>) -> Reports {
-    let (followed, state) = (Arc::clone(followed), Arc::clone(state));
+fn reports(
+    followed: &Arc<Followed>,
+    state: &Arc<State>,
+    (authority, run, started): (&Arc<Authority>, String, Instant),
+) -> Reports {
+    let (followed, state, authority) =
+        (Arc::clone(followed), Arc::clone(state), Arc::clone(authority));
     Arc::new(move || {
-        let Some(kinds) = failing(&followed) else { return ReplicaReport::default() };
-        ReplicaReport {
-            conditions: vec![kinds_followed(&kinds), policies_enforced(&state.unenforced())],
-            unenforced: unenforced_annotation(&state.unenforced_by_policy()),
+        let trust = trust_annotation(&authority, &state, (&run, started));
+        let mut report = ReplicaReport::default();
+        report.annotations.insert(TRUST_ANNOTATION, trust);
+        if let Some(kinds) = failing(&followed) {
+            report.conditions =
+                vec![kinds_followed(&kinds), policies_enforced(&state.unenforced())];
+            let unenforced = unenforced_annotation(&state.unenforced_by_policy());
+            report.annotations.insert(UNENFORCED_ANNOTATION, unenforced);
         }
+        report
     })
 }
 
@@ -125,15 +168,13 @@ fn failing(followed: &Followed) -> Option<Vec<FailingKind>> {
 fn led(
     client: &Client,
     cluster: &Cluster,
-    authority: &Authority,
+    (authority, roots): (&Arc<Authority>, Arc<RootsReconciler>),
     (state, statuses): (&Arc<State>, &Arc<StatusReconciler>),
     leads: &watch::Receiver<bool>,
 ) -> Vec<Render> {
     let namespace = cluster.namespace.as_str();
-    let trust = authority.trust();
-    let roots = RootsReconciler::new(client.clone(), trust.roots_pem());
     let ProvenPaths { inject, validate } = ProvenPaths::new(&authority.webhook_secret());
-    let hooks = WebhookReconciler::new(client.clone(), trust.roots_pem(), (inject, validate));
+    let hooks = WebhookReconciler::new(client.clone(), Arc::clone(authority), (inject, validate));
     let of_statuses = Arc::clone(state);
     let [first, second, third, fourth, fifth] = std::array::from_fn(|_| leads.clone());
     vec![
@@ -152,11 +193,7 @@ fn led(
             |part| async move { part.run(third).await },
             XMeshReconciler::render,
         ),
-        start(
-            Arc::new(roots),
-            |part| async move { part.run(fourth).await },
-            RootsReconciler::render,
-        ),
+        start(roots, |part| async move { part.run(fourth).await }, RootsReconciler::render),
         start(
             Arc::new(hooks),
             |part| async move { part.run(fifth).await },

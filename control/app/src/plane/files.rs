@@ -50,5 +50,6 @@ pub(super) fn open(
         metrics,
         details: Vec::new(),
         webhook: None,
+        rotation: None,
     })
 }

@@ -20,6 +20,7 @@ mod proxy;
 mod rebalance;
 mod removal;
 mod replica;
+mod rotation;
 mod scale;
 mod skew;
 mod tenants;
@@ -281,6 +282,19 @@ async fn leads(replica: &Replica) {
     replica.line("serving /metrics").await;
     until("the replica leads", async || {
         (replica.metric("leno_control_leader").await as u64 == 1).then_some(())
+    })
+    .await;
+}
+
+/// Waits until one of them leads.
+async fn one_leads(replicas: &[Replica]) {
+    until("a replica leads", async || {
+        for replica in replicas {
+            if replica.metric("leno_control_leader").await as u64 == 1 {
+                return Some(());
+            }
+        }
+        None
     })
     .await;
 }

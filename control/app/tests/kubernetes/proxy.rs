@@ -37,7 +37,18 @@ impl Proxy {
     pub(crate) fn with(settings: Settings) -> Self {
         let (client, directory) = Client::new(settings);
         let certificates = client.certificates();
-        let running = tokio::spawn(async move { match client.run().await {} });
+        let (acknowledged, mut used) = (directory.clone(), certificates.clone());
+        let running = tokio::spawn(async move {
+            let uses = async {
+                while used.changed().await.is_ok() {
+                    let latest = used.borrow_and_update().clone();
+                    if let Some(latest) = latest {
+                        acknowledged.uses(&latest);
+                    }
+                }
+            };
+            tokio::select! { never = client.run() => match never {}, () = uses => {} }
+        });
         Self { directory, certificates, running }
     }
 

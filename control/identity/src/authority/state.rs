@@ -53,6 +53,9 @@ pub struct AuthorityState {
     /// The last request that was obeyed, so that none is obeyed twice.
     #[serde(default)]
     pub last_request: String,
+    /// Why that request was refused, if it was.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub last_refused: Option<String>,
     /// The webhooks' secret from before the first rotation; `None` if it is derived from the key.
     #[serde(default)]
     pub webhook_secret: Option<String>,
@@ -123,6 +126,7 @@ impl AuthorityState {
             aborted: false,
             since_unix_s: now_unix_s,
             last_request: String::new(),
+            last_refused: None,
             webhook_secret: None,
             rejected: None,
             revoked: BTreeMap::new(),
@@ -221,6 +225,7 @@ impl AuthorityState {
             webhook_secret: Some(secret),
             rejected: None,
             last_request: self.last_request.clone(),
+            last_refused: self.last_refused.clone(),
             revoked: self.revoked.clone(),
         })
     }

@@ -49,6 +49,21 @@ pub enum Verb {
     Revoke(String),
 }
 
+impl Request {
+    /// The ConfigMap with the request of a mesh in a cluster, in the control plane's namespace.
+    pub const CONFIG_MAP: &str = "leno-identity";
+    /// The ConfigMap's field.
+    pub const KEY: &str = "request.json";
+
+    /// A new one; `None` if the system provides no random bytes.
+    #[must_use]
+    pub fn new(verb: Verb) -> Option<Self> {
+        let mut id = [0; 8];
+        aws_lc_rs::rand::fill(&mut id).ok()?;
+        Some(Self { id: files::hex(&id), verb })
+    }
+}
+
 impl Store {
     /// The store in this directory.
     #[must_use]
@@ -106,9 +121,7 @@ impl Store {
     /// [`FileError`] if the request cannot be written.
     pub fn ask(&self, verb: Verb) -> Result<Request, FileError> {
         let path = self.directory.join(REQUEST);
-        let mut id = [0; 8];
-        aws_lc_rs::rand::fill(&mut id).map_err(|_| files::no_randomness(&path))?;
-        let request = Request { id: files::hex(&id), verb };
+        let request = Request::new(verb).ok_or_else(|| files::no_randomness(&path))?;
         let json = serde_json::to_vec(&request).expect("two texts are always JSON");
         files::write_private(&path, &json, Keep::Volatile)?;
         Ok(request)

@@ -1,0 +1,73 @@
+//! The authority of a cluster's mesh: what its replicas say of it, and what it is asked for.
+
+use leno_identity::Request;
+use leno_identity::report::IdentityReport;
+use leno_kube::Client;
+use leno_types::ports;
+use serde_json::json;
+
+use crate::pods::running;
+use crate::reach::{PodName, Reach};
+use crate::removal::CONTROLLER;
+use crate::{Error, objects};
+
+/// Who writes requests, for the API server.
+const FIELD_MANAGER: &str = "leno";
+
+/// What the replicas of the control plane say, as one: each knows its own proxies, and the one that leads what a rotation
+/// waits for.
+///
+/// # Errors
+/// No replica runs, or one does not answer.
+pub async fn report(client: &Client, namespace: &str) -> Result<IdentityReport, Error> {
+    let running = running(client, Some(namespace)).await?;
+    let replicas = running.into_iter().filter(|pod| pod.ready && pod.owner.name == CONTROLLER);
+    let reach = Reach::new(client.clone());
+    let mut whole: Option<IdentityReport> = None;
+    for replica in replicas {
+        let report = of_replica(&reach, &replica.name).await?;
+        whole = Some(match whole {
+            None => report,
+            Some(before) => merged(before, report),
+        });
+    }
+    let none = || {
+        let what = format!("ask the control plane in {namespace}");
+        Error::Pod(what, "no replica of it is ready".to_owned())
+    };
+    whole.ok_or_else(none)
+}
+
+async fn of_replica(reach: &Reach, pod: &PodName) -> Result<IdentityReport, Error> {
+    let reply = reach.get_from(pod, ports::ADMIN, "/identity").await?;
+    let said = |why: String| Error::Pod(format!("ask pod {pod} for /identity"), why);
+    if reply.status != 200 {
+        return Err(said(format!("status {}", reply.status)));
+    }
+    serde_json::from_str(&reply.body).map_err(|error| said(error.to_string()))
+}
+
+/// Of two replicas the one that has obeyed more recently says what is signed with; a change takes them a moment each.
+fn merged(one: IdentityReport, other: IdentityReport) -> IdentityReport {
+    let (mut whole, rest) =
+        if one.since_unix_s >= other.since_unix_s { (one, other) } else { (other, one) };
+    whole.proxies.add(rest.proxies);
+    whole.waits.extend(rest.waits);
+    whole.problem = whole.problem.or(rest.problem);
+    whole
+}
+
+/// Asks the authority for something. The replica that leads obeys.
+///
+/// # Errors
+/// The API server refuses it.
+pub async fn ask(client: &Client, namespace: &str, request: &Request) -> Result<(), Error> {
+    let json = serde_json::to_string(request).expect("two texts are always JSON");
+    let map = json!({
+        "apiVersion": "v1", "kind": "ConfigMap",
+        "metadata": {"name": Request::CONFIG_MAP, "namespace": namespace,
+            "labels": {"app.kubernetes.io/part-of": "leno"}},
+        "data": {Request::KEY: json},
+    });
+    objects::apply(client, &map, FIELD_MANAGER).await.map(drop)
+}

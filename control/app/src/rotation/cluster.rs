@@ -1,0 +1,139 @@
+//! The same in a cluster: the replica that leads moves the authority, and all follow the Secret.
+//!
+//! ```text
+//!  the leader: request, issuer, all acknowledged ──► Secret ──► each replica ──► its proxies
+//!       ▲                                                                           │
+//!       └── Replicas ◄── annotation of the replica's pod ◄── Progress ◄─────────────┘
+//! ```
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use leno_cluster::{AuthorityStore, ReplicaTrust, Replicas, RootsReconciler};
+use leno_identity::{Authority, AuthorityState, Phase};
+use leno_serve::State;
+use tokio::sync::watch;
+use tokio::time::interval;
+
+use super::progress::Progress;
+use super::{Operator, SETTLE, Shown, TICK, locked, now};
+
+/// What a rotation in a cluster needs.
+pub(crate) struct ClusterParts {
+    pub(crate) store: AuthorityStore,
+    pub(crate) replicas: Arc<Replicas>,
+    pub(crate) roots: Arc<RootsReconciler>,
+    pub(crate) leads: watch::Receiver<bool>,
+    /// The name of this replica's pod.
+    pub(crate) name: String,
+    /// Where the operator puts an issuer.
+    pub(crate) issuer: Option<PathBuf>,
+    /// How long workloads' certificates hold.
+    pub(crate) lifetime: Duration,
+    /// How long a phase lasts at least: kubelets take that long to put roots into pods, where starting proxies read them.
+    pub(crate) phase_hold: Duration,
+    /// When this process started.
+    pub(crate) started: Instant,
+}
+
+impl ClusterParts {
+    /// Moves the authority while this replica leads, until the process ends.
+    pub(crate) async fn run(mut self, shown: Arc<Shown>) {
+        let mut tick = interval(TICK);
+        loop {
+            if !*self.leads.borrow() {
+                locked(&shown.waits).clear();
+            }
+            if self.leads.wait_for(|leads| *leads).await.is_err() {
+                return;
+            }
+            tick.tick().await;
+            let step = self.step(&shown).await;
+            shown.trouble(step.err().map(|error| format!("{error:#}")));
+        }
+    }
+
+    async fn step(&self, shown: &Shown) -> anyhow::Result<()> {
+        let trust = shown.authority.trust();
+        if self.store.stored().as_ref() != Some(trust.state()) {
+            // What was stored last is about to be observed and followed.
+            return self.complete(shown).await;
+        }
+        let operator = Operator { issuer: self.issuer.as_deref(), lifetime: self.lifetime };
+        if let Some(request) = self.replicas.request()
+            && let Some(next) = operator.asked(shown, &request)?
+        {
+            return self.take(shown, &next).await;
+        }
+        if let Some(next) = operator.given(shown)? {
+            return self.take(shown, &next).await;
+        }
+        let waits = self.waits(shown, trust.state());
+        let may_end = waits.is_empty();
+        *locked(&shown.waits) = waits;
+        match may_end.then(|| shown.acknowledged()).flatten() {
+            Some(next) => self.take(shown, &next).await,
+            None => Ok(()),
+        }
+    }
+
+    /// What keeps the phase from ending beside the proxies of this replica.
+    fn waits(&self, shown: &Shown, state: &AuthorityState) -> Vec<String> {
+        if state.phase == Phase::Stable {
+            return Vec::new();
+        }
+        let mut waits = self.replicas.waits(&self.name, &serves(&shown.state, state.phase), SETTLE);
+        if self.started.elapsed() < SETTLE {
+            waits.push("this replica has just started".to_owned());
+        }
+        if !self.roots.is_settled() {
+            waits.push("not all namespaces have the roots yet".to_owned());
+        }
+        let lasted = now().saturating_sub(state.since_unix_s);
+        if let Some(left) = self.phase_hold.as_secs().checked_sub(lasted).filter(|left| *left > 0) {
+            waits.push(format!("{left} s, until kubelets have put the roots into pods"));
+        }
+        waits
+    }
+
+    /// A Secret that an earlier release has made has no state: it is stored before anything moves.
+    async fn complete(&self, shown: &Shown) -> anyhow::Result<()> {
+        let trust = shown.authority.trust();
+        let Some(stored) = self.store.stored() else { return Ok(()) };
+        if stored.since_unix_s == 0 && stored.to.certificates == trust.state().to.certificates {
+            self.take(shown, trust.state()).await?;
+        }
+        Ok(())
+    }
+
+    async fn take(&self, shown: &Shown, next: &AuthorityState) -> anyhow::Result<()> {
+        self.store.save(next, shown.authority.trust_domain()).await?;
+        Ok(())
+    }
+}
+
+/// What a replica serves in a phase, so that no other phase is taken for it.
+fn serves(state: &State, phase: Phase) -> String {
+    let wanted = state.wanted_trust().unwrap_or_default();
+    format!("{} {} {}", phase.as_str(), wanted.bundle, wanted.issuer)
+}
+
+/// What a replica says of its proxies while a rotation is under way, as the value of its pod's annotation.
+pub(crate) fn trust_annotation(
+    authority: &Authority,
+    state: &State,
+    (run, started): (&str, Instant),
+) -> Option<String> {
+    let phase = authority.trust().state().phase;
+    if phase == Phase::Stable {
+        return None;
+    }
+    let trust = ReplicaTrust {
+        run: run.to_owned(),
+        serves: serves(state, phase),
+        settled: started.elapsed() >= SETTLE,
+        waiting: Progress::of(state, phase).waiting.len(),
+    };
+    Some(serde_json::to_string(&trust).expect("texts and numbers are always JSON"))
+}

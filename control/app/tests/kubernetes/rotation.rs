@@ -1,0 +1,134 @@
+//! A root is replaced, and certificates are revoked, by several replicas that share a Secret.
+
+use std::time::{Duration, Instant};
+
+use leno_testkit_api::{Bed, LIMIT, binary};
+use serde_json::{Value, json};
+
+use crate::kinds::own_pod;
+use crate::proxy::{self, Proxy};
+use crate::replica::Replica;
+use crate::{cluster, run_pod};
+
+/// How often a replica is asked.
+const POLL: Duration = Duration::from_millis(100);
+/// Phases need not wait for kubelets here.
+const FLAGS: [&str; 2] = ["--phase-hold", "1s"];
+
+async fn ask(bed: &Bed, id: &str, verb: Value) {
+    let request = json!({"id": id, "verb": verb}).to_string();
+    bed.apply(json!({"apiVersion": "v1", "kind": "ConfigMap",
+        "metadata": {"name": "leno-identity", "namespace": "leno-system"},
+        "data": {"request.json": request}}))
+        .await;
+}
+
+async fn identity(replica: &Replica) -> Value {
+    let page = replica.page("/identity").await;
+    let (_, body) = page.split_once("\r\n\r\n").unwrap();
+    serde_json::from_str(body).unwrap_or_else(|error| panic!("{error}: {page}"))
+}
+
+/// A phase lasts longer than other waits: replicas that have just started are waited for.
+async fn is(replica: &Replica, what: &str, fits: impl Fn(&Value) -> bool) -> Value {
+    let begin = Instant::now();
+    loop {
+        let report = identity(replica).await;
+        if fits(&report) {
+            return report;
+        }
+        assert!(begin.elapsed() < 4 * LIMIT, "{what}: {report}");
+        tokio::time::sleep(POLL).await;
+    }
+}
+
+/// Three replicas, the first of which leads, with one proxy each.
+async fn mesh(bed: &Bed, kubeconfig: &std::path::Path) -> (Vec<Replica>, Vec<Proxy>) {
+    let (mut replicas, mut proxies) = (Vec::new(), Vec::new());
+    for number in 0..3 {
+        let name = format!("controller-{number}");
+        bed.apply(own_pod(&name)).await;
+        bed.set_status(own_pod(&name)).await;
+        let replica = Replica::start_with(&name, kubeconfig, &FLAGS);
+        replica.line("serving discovery and identity").await;
+        if number == 0 {
+            crate::leads(&replica).await;
+        }
+        let web = format!("web-{number}");
+        run_pod(bed, &web, &format!("10.244.0.{}", 7 + number)).await;
+        let token = bed.token(("shop", "web"), Some("leno"), Some(&web)).await;
+        let proxy = Proxy::start(bed, &replica, &format!("shop/{web}"), &token).await;
+        proxy.has_policy().await;
+        replicas.push(replica);
+        proxies.push(proxy);
+    }
+    (replicas, proxies)
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn replicas_replace_the_root_while_one_is_killed_in_each_phase() {
+    let Some(kube) = binary() else { return };
+    let (bed, kubeconfig) = cluster(&kube).await;
+    let (mut replicas, proxies) = mesh(&bed, &kubeconfig).await;
+    let before = identity(&replicas[0]).await;
+    let old = proxy::roots(&bed).await;
+    ask(&bed, "first", json!("begin")).await;
+    for phase in ["add", "switch", "remove"] {
+        for replica in &replicas[..2] {
+            is(replica, phase, |report| report["phase"] == phase).await;
+        }
+        // One is killed that has a proxy; the proxies of others acknowledge what they get.
+        let killed = replicas.pop().unwrap();
+        drop(killed);
+        let waits = is(&replicas[0], "the leader to wait", |report| {
+            report["phase"] != phase || report["waits"] != json!([])
+        })
+        .await;
+        println!("{phase}: {}", waits["waits"]);
+        let replica = Replica::start_with("controller-2", &kubeconfig, &FLAGS);
+        replica.line("serving discovery and identity").await;
+        replicas.push(replica);
+    }
+    let after = is(&replicas[0], "the end", |report| report["phase"] == "stable").await;
+    assert_ne!((&after["issuer"], &after["bundle"]), (&before["issuer"], &before["bundle"]));
+    assert_eq!(after["request"], json!({"id": "first", "refused": null}));
+    let new = proxy::roots(&bed).await;
+    assert_ne!(new, old);
+    for replica in &replicas {
+        let report = is(replica, "all to agree", |report| report["phase"] == "stable").await;
+        assert_eq!((&report["issuer"], &report["bundle"]), (&after["issuer"], &after["bundle"]));
+    }
+    let maps = json!({"apiVersion": "v1", "kind": "ConfigMap",
+        "metadata": {"name": "leno-roots", "namespace": "shop"}});
+    let map = bed.get(maps).await.unwrap();
+    assert_eq!(
+        map.data["data"]["roots.pem"],
+        json!(new),
+        "starting proxies trust the new root alone"
+    );
+    assert!(proxies[0].is_connected() && proxies[1].is_connected());
+
+    // The way back, from the first phase.
+    ask(&bed, "second", json!("begin")).await;
+    is(&replicas[0], "add", |report| report["phase"] == "add").await;
+    ask(&bed, "third", json!("abort")).await;
+    is(&replicas[0], "the way back", |report| report["aborted"] == true).await;
+    let back = is(&replicas[0], "the end", |report| report["phase"] == "stable").await;
+    assert_eq!((&back["issuer"], &back["bundle"]), (&after["issuer"], &after["bundle"]));
+    ask(&bed, "fourth", json!("abort")).await;
+    let refused = is(&replicas[1], "no", |report| report["request"]["id"] == "fourth").await;
+    assert_eq!(refused["request"]["refused"], "no rotation of the root is under way");
+
+    // Whichever replica leads, all revoke.
+    let web = "spiffe://cluster.local/ns/shop/sa/web";
+    ask(&bed, "fifth", json!({"revoke": web})).await;
+    for replica in &replicas {
+        is(replica, "the revocation", |report| report["revoked"] == json!([web])).await;
+    }
+    // The next one that leads does not obey again.
+    drop(replicas.remove(0));
+    crate::one_leads(&replicas).await;
+    for replica in &replicas {
+        assert_eq!(identity(replica).await["request"]["id"], "fifth");
+    }
+}

@@ -1,0 +1,238 @@
+//! What the leader has to know for a rotation of the root: the other replicas, what each says of its proxies, and what an
+//! operator asks for.
+//!
+//! ```text
+//!  replica ── annotation of its own pod: ReplicaTrust ──┐
+//!  replica ── the same ─────────────────────────────────┼──► Replicas ──► the leader goes on, or not
+//!  operator ── ConfigMap leno-identity: Request ────────┘
+//! ```
+//! Replicas share nothing else: who may write in the control plane's namespace operates the mesh.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use futures_util::StreamExt;
+use futures_util::stream;
+use k8s_openapi::api::core::v1::{ConfigMap, Pod};
+use leno_identity::Request;
+use leno_kube::{Api, Client, Reflection, Report, Selection};
+use serde::{Deserialize, Serialize};
+use tokio::time::Instant;
+
+/// The annotation by which a replica tells the leader what its proxies trust, while a rotation is under way.
+pub const TRUST_ANNOTATION: &str = "leno.dev/trust";
+/// The label of the control plane's pods, and its value.
+const LABEL: (&str, &str) = ("app.kubernetes.io/name", "leno-controller");
+/// How long a replica that is not ready counts: its proxies have others by then. One that is ready counts without end.
+const UNREADY: Duration = Duration::from_secs(60);
+/// Most replicas that a message names.
+const MAX_NAMED: usize = 5;
+
+/// What a replica says of its proxies.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ReplicaTrust {
+    /// Tells this start of the process from others of its name.
+    pub run: String,
+    /// The phase, bundle and key that it serves.
+    pub serves: String,
+    /// Whether it has run for so long that its proxies are connected.
+    pub settled: bool,
+    /// How many of its proxies do not use all of that yet.
+    pub waiting: usize,
+}
+
+/// The other replicas, and the request.
+#[derive(Debug, Default)]
+pub struct Replicas(Mutex<Table>);
+
+#[derive(Debug, Default)]
+struct Table {
+    /// By name; `None` until they were listed.
+    pods: Option<BTreeMap<String, ReplicaPod>>,
+    request: Option<Request>,
+    /// When a replica came, went, or started again the last time.
+    changed: Option<Instant>,
+}
+
+#[derive(Clone, Debug)]
+struct ReplicaPod {
+    trust: Option<ReplicaTrust>,
+    /// Since when it is not ready, as far as this replica has seen.
+    unready: Option<Instant>,
+}
+
+/// A pod's name, and if it runs whether it is ready and what it says.
+type ObservedReplica = (String, Option<(bool, Option<ReplicaTrust>)>);
+
+enum Observation {
+    Pod(Report<ObservedReplica>),
+    Request(Report<Option<Request>>),
+}
+
+impl Replicas {
+    /// Follows both until the process ends.
+    pub async fn run(self: Arc<Self>, client: Client, namespace: String) {
+        let pods: Api<Pod> = Api::namespaced(client.clone(), &namespace);
+        let maps: Api<ConfigMap> = Api::namespaced(client, &namespace);
+        let pods = leno_kube::watch(pods, Selection::labelled(LABEL.0, LABEL.1));
+        let requests = leno_kube::watch(maps, Selection::named(Request::CONFIG_MAP));
+        let pods = pods.map(|report| Observation::Pod(report.map(replica)));
+        let requests =
+            requests.map(|report| Observation::Request(report.map(|map| requested(&map))));
+        let both = stream::select(pods, requests);
+        let mut found = Reflection::<String, (bool, Option<ReplicaTrust>)>::default();
+        let mut request = Reflection::<(), Request>::default();
+        let mut both = std::pin::pin!(both);
+        while let Some(observation) = both.next().await {
+            match observation {
+                Observation::Pod(Report::Event(event)) => {
+                    found.take(event, |observed| observed);
+                    if found.is_complete() {
+                        self.table().take(found.values(), Instant::now());
+                    }
+                }
+                Observation::Request(Report::Event(event)) => {
+                    request.take(event, |request| ((), request));
+                    self.table().request = request.values().get(&()).cloned();
+                }
+                Observation::Pod(Report::Failed(error))
+                | Observation::Request(Report::Failed(error)) => {
+                    let error: &dyn std::error::Error = &error;
+                    tracing::warn!(error, "the replicas cannot be followed; trying again");
+                }
+                Observation::Pod(Report::Resumed) | Observation::Request(Report::Resumed) => {}
+            }
+        }
+    }
+
+    /// What an operator asks for, be it obeyed already or not.
+    #[must_use]
+    pub fn request(&self) -> Option<Request> {
+        self.table().request.clone()
+    }
+
+    /// Why replicas other than `own` keep a phase from ending in which all should serve `serves`: nothing, once
+    /// their proxies use it, and no replica has come or gone for `settle`.
+    #[must_use]
+    pub fn waits(&self, own: &str, serves: &str, settle: Duration) -> Vec<String> {
+        self.table().waits(own, serves, settle, Instant::now())
+    }
+
+    fn table(&self) -> MutexGuard<'_, Table> {
+        // Whole values only: what a panic left behind is still sound.
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Table {
+    fn take(&mut self, found: &BTreeMap<String, (bool, Option<ReplicaTrust>)>, now: Instant) {
+        let before = self.pods.take().unwrap_or_default();
+        let mut pods = BTreeMap::new();
+        for (name, (is_ready, trust)) in found {
+            let known = before.get(name).and_then(|pod| pod.unready);
+            let unready = (!is_ready).then(|| known.unwrap_or(now));
+            pods.insert(name.clone(), ReplicaPod { trust: trust.clone(), unready });
+        }
+        let same = |name: &String, pod: &ReplicaPod| {
+            before.get(name).is_some_and(|before| match (&before.trust, &pod.trust) {
+                (Some(before), Some(trust)) => before.run == trust.run,
+                // It begins to say something, or ends.
+                _ => true,
+            })
+        };
+        if before.len() != pods.len() || !pods.iter().all(|(name, pod)| same(name, pod)) {
+            self.changed = Some(now);
+        }
+        self.pods = Some(pods);
+    }
+
+    fn waits(&self, own: &str, serves: &str, settle: Duration, now: Instant) -> Vec<String> {
+        let Some(pods) = &self.pods else {
+            return vec!["the replicas of the control plane are not known yet".to_owned()];
+        };
+        let counts =
+            |pod: &ReplicaPod| pod.unready.is_none_or(|since| now.duration_since(since) < UNREADY);
+        let others = pods.iter().filter(|(name, pod)| *name != own && counts(pod));
+        let why = |pod: &ReplicaPod| match &pod.trust {
+            None => Some("says nothing yet".to_owned()),
+            Some(trust) if trust.serves != serves => Some("is in another phase".to_owned()),
+            Some(trust) if !trust.settled => Some("has just started".to_owned()),
+            Some(trust) if trust.waiting > 0 => Some(format!("waits for {}", trust.waiting)),
+            Some(_) => None,
+        };
+        let mut waits: Vec<String> = others
+            .filter_map(|(name, pod)| Some(format!("replica {name} {}", why(pod)?)))
+            .take(MAX_NAMED)
+            .collect();
+        if self.changed.is_some_and(|changed| now.duration_since(changed) < settle) {
+            waits.push("a replica has just come or gone".to_owned());
+        }
+        waits
+    }
+}
+
+/// A pod of the control plane that runs: its name, whether it is ready, and what it says.
+fn replica(pod: Pod) -> ObservedReplica {
+    let status = pod.status.unwrap_or_default();
+    let is_over = matches!(status.phase.as_deref(), Some("Succeeded" | "Failed"));
+    let conditions = status.conditions.unwrap_or_default();
+    let is_ready = conditions.iter().any(|one| one.type_ == "Ready" && one.status == "True");
+    let said = pod.metadata.annotations.unwrap_or_default().remove(TRUST_ANNOTATION);
+    let trust = said.and_then(|said| serde_json::from_str(&said).ok());
+    (pod.metadata.name.unwrap_or_default(), (!is_over).then_some((is_ready, trust)))
+}
+
+fn requested(map: &ConfigMap) -> Option<Request> {
+    let json = map.data.as_ref()?.get(Request::KEY)?;
+    match serde_json::from_str(json) {
+        Ok(request) => Some(request),
+        Err(error) => {
+            tracing::warn!(%error, config_map = Request::CONFIG_MAP, "a request cannot be read");
+            None
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SETTLE: Duration = Duration::from_secs(15);
+
+    fn says(run: &str, waiting: usize) -> Option<ReplicaTrust> {
+        let (run, serves) = (run.to_owned(), "add both old".to_owned());
+        Some(ReplicaTrust { run, serves, settled: true, waiting })
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_phase_waits_for_the_proxies_of_every_replica_that_may_have_some() {
+        let mut table = Table::default();
+        let waits = |table: &Table, serves: &str| {
+            table.waits("own", serves, SETTLE, Instant::now()).join(", ")
+        };
+        assert!(waits(&table, "add both old").contains("not known yet"));
+        let take = |table: &mut Table, found: &[(&str, bool, Option<ReplicaTrust>)]| {
+            let found = found.iter().cloned();
+            let found = found.map(|(name, ready, trust)| (name.to_owned(), (ready, trust)));
+            table.take(&found.collect(), Instant::now());
+        };
+        take(&mut table, &[("own", true, None), ("b", true, None)]);
+        tokio::time::advance(SETTLE).await;
+        assert_eq!(waits(&table, "add both old"), "replica b says nothing yet");
+        take(&mut table, &[("own", true, None), ("b", true, says("1", 2))]);
+        assert_eq!(waits(&table, "add both old"), "replica b waits for 2");
+        assert_eq!(waits(&table, "switch both new"), "replica b is in another phase");
+        take(&mut table, &[("own", true, None), ("b", true, says("1", 0))]);
+        assert_eq!(waits(&table, "add both old"), "");
+        // It was killed and runs again: its proxies may be with other replicas, or nowhere for a moment.
+        take(&mut table, &[("own", true, None), ("b", true, says("2", 0))]);
+        assert_eq!(waits(&table, "add both old"), "a replica has just come or gone");
+        tokio::time::advance(SETTLE).await;
+        assert_eq!(waits(&table, "add both old"), "");
+        take(&mut table, &[("own", true, None), ("b", false, says("2", 3))]);
+        assert_eq!(waits(&table, "add both old"), "replica b waits for 3");
+        tokio::time::advance(UNREADY).await;
+        assert_eq!(waits(&table, "add both old"), "", "it is gone for the API server as well");
+    }
+}
