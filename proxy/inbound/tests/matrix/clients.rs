@@ -8,7 +8,7 @@ use hyper::client::conn::{http1, http2};
 use hyper::header::{AUTHORIZATION, HOST, HeaderMap};
 use hyper_util::rt::TokioIo;
 use leno_tls::{Alpn, Credentials, Keyring};
-use leno_types::Protocol;
+use leno_types::{Protocol, Revocations};
 use rcgen::{BasicConstraints, CertificateParams, IsCa, Issuer, KeyPair, SanType, date_time_ymd};
 use rustls::ClientConfig;
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
@@ -26,6 +26,8 @@ pub(crate) const PONG: &[u8; 5] = b"pong\n";
 
 const ORDERS: &str = "spiffe://cluster.local/ns/shop/sa/orders";
 const WEB: &str = "spiffe://cluster.local/ns/shop/sa/web";
+/// Its certificates are revoked.
+const STOLEN: &str = "spiffe://cluster.local/ns/shop/sa/stolen";
 
 /// What a client proves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -36,18 +38,20 @@ pub(crate) enum Client {
     OtherTrustDomain,
     Expired,
     NotYetValid,
+    Revoked,
     OtherNamespace,
     Right,
 }
 
 impl Client {
-    pub(crate) const ALL: [Self; 8] = [
+    pub(crate) const ALL: [Self; 9] = [
         Self::Plaintext,
         Self::NoCertificate,
         Self::OtherAuthority,
         Self::OtherTrustDomain,
         Self::Expired,
         Self::NotYetValid,
+        Self::Revoked,
         Self::OtherNamespace,
         Self::Right,
     ];
@@ -62,6 +66,7 @@ impl fmt::Display for Client {
             Self::OtherTrustDomain => "other trust domain",
             Self::Expired => "expired",
             Self::NotYetValid => "not yet valid",
+            Self::Revoked => "revoked",
             Self::OtherNamespace => "other namespace",
             Self::Right => "right",
         })
@@ -92,7 +97,9 @@ impl Clients {
         let (chain, key) = certificate(ORDERS, &self.authority, None);
         let keyring = Keyring::new();
         let credentials = Credentials::from_der(chain, key, vec![self.root.clone()]).unwrap();
-        keyring.rotate(credentials).unwrap();
+        let until_now = UnixTime::now().as_secs().try_into().unwrap();
+        let revoked = Revocations::new([(STOLEN.parse().unwrap(), until_now)]);
+        keyring.rotate(credentials.with_revoked(revoked)).unwrap();
         keyring
     }
 
@@ -105,6 +112,7 @@ impl Clients {
             Client::OtherTrustDomain => is_of("spiffe://other/ns/shop/sa/web", &self.authority),
             Client::Expired => of_years(2020, 2021),
             Client::NotYetValid => of_years(2100, 2101),
+            Client::Revoked => is_of(STOLEN, &self.authority),
             Client::OtherNamespace => {
                 is_of("spiffe://cluster.local/ns/bank/sa/web", &self.authority)
             }

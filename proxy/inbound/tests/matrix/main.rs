@@ -49,7 +49,7 @@ What the proxy of a workload in namespace `shop` does with a client, by mode of 
 | no TLS | the connection ends in the handshake or right after it, and the application gets nothing |
 | passed on | under `disabled` TLS is bytes of the client, which the application of such a port gets |
 
-Clients whose identity has been revoked, and those of a trust domain that is federated, are not in the table: neither exists yet.
+Clients of a trust domain that is federated are not in the table: trust domains do not federate.
 
 ";
 
