@@ -37,7 +37,7 @@ impl Accounting {
         output: &Output,
     ) -> Result<(Self, Option<String>)> {
         let refused = |error: &leno_flows::Error| {
-            Some(format!("flows are not accounted for: {}", leno_flows::chain(error)))
+            Some(format!("flows are not accounted for: {}", leno_program::chain(error)))
         };
         if let Err(error) = Accounts::check_pins() {
             return Ok((Self::default(), refused(&error)));

@@ -6,6 +6,7 @@
 //!  shares    connections of a listener, bounded in total and per client ──┐
 //!  admin     HTTP/1 for scrapes and probes, on such a listener ◄──────────┘
 //!  metrics   a page in Prometheus' text format, for such a server
+//!  error     an error with its causes, on one line
 //!  duration  60s, 24h and so on, as options have them
 //! ```
 //! The responses of a program, and all that is specific to it, are its own. No code here is on the
@@ -23,6 +24,7 @@
 
 mod admin;
 mod duration;
+mod error;
 mod listen;
 mod metrics;
 mod shares;
@@ -32,6 +34,7 @@ pub use admin::{
     Answer, Ends, answer_pages, connections, readiness, refuse_method, respond, serve, serve_stream,
 };
 pub use duration::{duration, within};
+pub use error::chain;
 pub use listen::listen;
 pub use metrics::Family;
 pub use shares::{Share, Shares};

@@ -9,6 +9,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 
 use leno_flows::{Earlier, Ledger, Member, Namespace, Settings, Source};
+use leno_program::chain;
 use leno_types::ports;
 
 use crate::host::NetnsId;
@@ -57,7 +58,7 @@ impl Flows {
                 Ok(removed) if removed.is_empty() => tracing::info!("flows are not accounted for"),
                 Ok(_) => tracing::info!("flows are not accounted for any more"),
                 Err(error) => {
-                    let error = crate::keeper::chain(&error);
+                    let error = chain(&error);
                     tracing::warn!(error, "programs that account for flows cannot be removed");
                 }
             }
@@ -83,7 +84,7 @@ impl Flows {
                 Self(Some(Node { ledger, default, pods, settled: Mutex::new(false) }))
             }
             Err(error) => {
-                let error = leno_flows::chain(&error);
+                let error = chain(&error);
                 tracing::warn!(error, "flows are not accounted for");
                 Self(None)
             }
@@ -107,8 +108,8 @@ impl Flows {
             Some(Err(_)) | None => node.default,
         };
         let wanted = Enrolled { netns, id, workload: pod.workload.clone(), source, failed: None };
-        let is_done = |known: &Enrolled| known.failed.is_none() && *known == wanted;
-        if known.as_ref().is_some_and(is_done) {
+        // One that failed is tried again in each round.
+        if known.as_ref() == Some(&wanted) {
             return;
         }
         let failed = node.enrol(pod, &wanted).err();
@@ -153,7 +154,7 @@ impl Flows {
 
 impl Node {
     fn enrol(&self, pod: &Pod, wanted: &Enrolled) -> Result<(), String> {
-        let seen = Namespace::read(&wanted.netns).map_err(|error| leno_flows::chain(&error))?;
+        let seen = Namespace::read(&wanted.netns).map_err(|error| chain(&error))?;
         let member = Member {
             namespace: pod.namespace.clone(),
             workload: wanted.workload.clone(),

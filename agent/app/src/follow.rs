@@ -98,7 +98,7 @@ impl Cluster {
         let api = Api::<Object>::namespaced(self.client.clone(), namespace);
         match tokio::time::timeout(ASK_LIMIT, api.get_opt(name)).await {
             Ok(Ok(found)) => Ok(found.as_ref().map(Pod::new)),
-            Ok(Err(error)) => Err(crate::keeper::chain(&error)),
+            Ok(Err(error)) => Err(leno_program::chain(&error)),
             Err(_late) => Err(format!("the API server has not answered for {ASK_LIMIT:?}")),
         }
     }
@@ -120,7 +120,7 @@ impl Cluster {
                 Report::Failed(error) => {
                     self.metrics.followed.store(false, Ordering::Relaxed);
                     self.metrics.watch_failures.fetch_add(1, Ordering::Relaxed);
-                    let error = crate::keeper::chain(&error);
+                    let error = leno_program::chain(&error);
                     tracing::warn!(error, "pods cannot be followed; tried again");
                 }
             }

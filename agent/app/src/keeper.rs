@@ -16,6 +16,7 @@ use std::sync::{Arc, Mutex};
 use std::time::{Instant, SystemTime};
 
 use leno_capture::{Backend, BackendReport, Captured, Choice, Report};
+use leno_program::chain;
 
 use crate::captures::unix_s;
 use crate::host::{Host, NetnsId};
@@ -420,18 +421,6 @@ impl Keeper {
 
 fn refused(error: &leno_capture::Error) -> Failed {
     Failed::new(Reason::Refused, chain(error))
-}
-
-/// An error and its causes on one line.
-pub(crate) fn chain(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut cause = error.source();
-    while let Some(error) = cause {
-        text.push_str(": ");
-        text.push_str(&error.to_string());
-        cause = error.source();
-    }
-    text
 }
 
 mod captured_pods;

@@ -175,14 +175,14 @@ pub(crate) fn cleanup(node: &Node) -> anyhow::Result<()> {
     let (released, mut left) = keeper.release_all();
     tracing::info!(released, "pods");
     if let Err(error) = flows::remove() {
-        left.push(format!("flow programs: {}", crate::keeper::chain(&error)));
+        left.push(format!("flow programs: {}", leno_program::chain(&error)));
     }
     remove(&node.state.join("agent.sock"))?;
     left.extend(unfinished(&node.state.join("pods"))?);
     match leno_capture::unmount_unused() {
         Ok(true) => {}
         Ok(false) => tracing::info!("somebody else's programs are pinned below /run/leno/bpf"),
-        Err(error) => left.push(crate::keeper::chain(&error)),
+        Err(error) => left.push(leno_program::chain(&error)),
     }
     if !left.is_empty() {
         bail!("this is left on the node: {}; call this again", left.join("; "));

@@ -1,11 +1,12 @@
 //! The accounts of a mesh or a node, for the program that enrols: read from time to time and for each scrape, kept within
 //! their budget, changed one thread at a time.
 
-use std::error::Error as _;
 use std::fmt;
 use std::path::Path;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
+
+use leno_program::chain;
 
 use crate::accounts::Accounts;
 use crate::budget::Budget;
@@ -148,17 +149,4 @@ impl fmt::Debug for Ledger {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Ledger").finish_non_exhaustive()
     }
-}
-
-/// The error and its causes on one line.
-#[must_use]
-pub fn chain(error: &Error) -> String {
-    let mut text = error.to_string();
-    let mut cause = error.source();
-    while let Some(error) = cause {
-        text.push_str(": ");
-        text.push_str(&error.to_string());
-        cause = error.source();
-    }
-    text
 }

@@ -25,7 +25,7 @@ mod view;
 pub use accounts::{Accounts, Member};
 pub use budget::{Bound, Budget, Step, UnknownBudget};
 pub use connection::{Change, Clock, Connection, Peer};
-pub use ledger::{Ledger, ROUND, Settings, chain};
+pub use ledger::{Ledger, ROUND, Settings};
 pub use leno_bpf::Error;
 pub use leno_bpf::flows::{Earlier, MAX_EVENTS, MAX_FLOWS, Port, Price, Sizes, probe, self_test};
 pub use leno_bpf_abi::flow::{FlowEnd, FlowLevel, FlowOwner, FlowRole, FlowState};

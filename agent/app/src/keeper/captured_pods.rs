@@ -5,8 +5,9 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant, SystemTime};
 
 use leno_capture::{Backend, Counters, LeftOut};
+use leno_program::chain;
 
-use super::{CaptureSlot, Failed, Keeper, chain};
+use super::{CaptureSlot, Failed, Keeper};
 use crate::metrics::{Origin, Reason, lock};
 
 /// Longest wait for a pod that another thread works on: a check of it takes less, a capture takes

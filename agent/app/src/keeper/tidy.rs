@@ -4,8 +4,9 @@ use std::cell::RefCell;
 use std::time::Duration;
 
 use leno_capture::Backend;
+use leno_program::chain;
 
-use super::{Keeper, chain};
+use super::Keeper;
 use crate::metrics::lock;
 use crate::record::{Record, owner, pod_of};
 

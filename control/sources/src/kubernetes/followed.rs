@@ -216,14 +216,9 @@ impl Followed {
     }
 }
 
-/// An error and its causes on one line.
+/// An error and its causes on one line, cut to its bound.
 fn chain(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut cause = error.source();
-    while let Some(error) = cause {
-        let _ = write!(text, ": {error}");
-        cause = error.source();
-    }
+    let mut text = leno_program::chain(error);
     let cut = text.char_indices().nth(MAX_REASON).map(|(at, _)| at);
     text.truncate(cut.unwrap_or(text.len()));
     text
