@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"maps"
 	"slices"
-	"strings"
 	"time"
 )
 
@@ -20,7 +19,14 @@ const answerLimit = 25 * time.Second
 type count struct {
 	Answered int
 	Failed   map[string]int
-	Examples []string
+	// The newest failures.
+	Examples []example
+}
+
+// example is a request that failed: when, why, and how far it had come.
+type example struct {
+	At   time.Time
+	Text string
 }
 
 // counts are the outcomes of one client, by kind of request.
@@ -30,7 +36,7 @@ type counts map[string]count
 func (m mesh) underLoad(what func()) {
 	m.t.Helper()
 	m.allAnswered(m.counts())
-	before := m.counts()
+	before, begin := m.counts(), time.Now()
 	what()
 	m.allAnswered(m.counts())
 	total, failed := 0, 0
@@ -44,8 +50,10 @@ func (m mesh) underLoad(what func()) {
 					m.t.Errorf("%s, %s: %d failed: %s", who, kind, more, reason)
 				}
 			}
-			if fresh := after.Examples[len(was.Examples):]; len(fresh) > 0 {
-				m.t.Logf("%s, %s:\n%s", who, kind, strings.Join(fresh, "\n"))
+			for _, one := range after.Examples {
+				if one.At.After(begin) {
+					m.t.Logf("%s, %s: %s %s", who, kind, one.At.UTC().Format("15:04:05.000"), one.Text)
+				}
 			}
 		}
 	}

@@ -30,9 +30,11 @@ func (m mesh) evidence() string {
 		say("get", "pod", "-n", namespace, name, "-o", "yaml")
 		show("processes of "+pod, m.processes(namespace, name))
 	}
+	say("get", "endpointslices", "-A", "-o", "wide")
 	for _, n := range m.nodes {
 		log, _ := os.ReadFile(n.file("log", "kubelet.log"))
 		show("kubelet of "+n.name(), tail(string(log), 400))
+		show("network of "+n.name(), n.networkState())
 	}
 	for _, part := range []string{"leno-agent", "leno-controller"} {
 		say("logs", "-n", "leno-system", "-l", "app.kubernetes.io/name="+part, "--tail=2000", "--prefix", "--timestamps")
@@ -48,6 +50,16 @@ func (m mesh) evidence() string {
 		}
 	}
 	return short.String()
+}
+
+// networkState is why a connection to a pod's or a Service's address may fail on a node: the links and the neighbours
+// that it knows, where kube-proxy leads, the connections that wait for an answer, and what the kernel has counted.
+func (n node) networkState() string {
+	const look = `ip -br link; ip neigh; ip -6 neigh; ip route; iptables-save -t nat | grep -E 'KUBE-(SEP|SVC)-'
+conntrack -L -p tcp --state SYN_SENT; cat /var/lib/cni/networks/*/last_reserved_ip*; ls /var/lib/cni/networks/*
+nstat -asz TcpExtListenDrops IcmpOutDestUnreachs IcmpInDestUnreachs TcpActiveOpens TcpAttemptFails`
+	output, _ := n.command("sh", "-c", look).CombinedOutput()
+	return string(output)
 }
 
 // processes returns what the kernel says of the processes of a pod: what each thread waits for, and what memory and time

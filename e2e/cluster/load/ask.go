@@ -19,7 +19,7 @@ const (
 	answerLimit = 20 * time.Second
 	// maxUnderWay is how many requests of one kind may be in progress; one more counts as failed.
 	maxUnderWay = 1000
-	// maxExamples is how many failures are kept with their time.
+	// maxExamples is how many failures are kept with their time: the newest ones.
 	maxExamples = 20
 )
 
@@ -27,7 +27,13 @@ const (
 type count struct {
 	Answered int
 	Failed   map[string]int
-	Examples []string
+	Examples []example
+}
+
+// example is a request that failed: when, why, and how far it had come.
+type example struct {
+	At   time.Time
+	Text string
 }
 
 // counts holds the outcomes of all kinds, by their names.
@@ -45,14 +51,15 @@ func (c *counts) add(name string, err error) {
 		return
 	}
 	one.Failed[err.Error()]++
-	if len(one.Examples) < maxExamples {
-		example := time.Now().UTC().Format("15:04:05.000 ") + err.Error()
-		var failed failure
-		if errors.As(err, &failed) {
-			example += ": " + failed.way
-		}
-		one.Examples = append(one.Examples, example)
+	latest := example{At: time.Now(), Text: err.Error()}
+	var failed failure
+	if errors.As(err, &failed) {
+		latest.Text += ": " + failed.way
 	}
+	if len(one.Examples) == maxExamples {
+		one.Examples = one.Examples[1:]
+	}
+	one.Examples = append(one.Examples, latest)
 }
 
 func (c *counts) ServeHTTP(response http.ResponseWriter, _ *http.Request) {
