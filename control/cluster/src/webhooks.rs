@@ -136,7 +136,6 @@ impl Reconciler for Observed<'_> {
             Report::Event(event) => reflection.take(event, |found| ((), Some(found))),
             Report::Resumed => {}
             Report::Failed(error) => {
-                self.own.failed.fetch_add(1, Ordering::Relaxed);
                 let error: &dyn std::error::Error = &error;
                 tracing::warn!(name, error, "the webhook cannot be followed; trying again");
             }

@@ -184,7 +184,10 @@ impl Reconciler for Observed<'_> {
             Report::Failed(
                 WatchError::InitialListFailed(error) | WatchError::WatchStartFailed(error),
             ) if is_status(&error, 404) => {}
-            Report::Failed(error) => self.own.failed(&error.to_string()),
+            // No write: the API server answers 429 while it prepares to serve a kind, for example.
+            Report::Failed(error) => {
+                tracing::warn!(%error, "XMesh cannot be followed; trying again")
+            }
         }
     }
 
