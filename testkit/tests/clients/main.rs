@@ -1,12 +1,17 @@
 //! Widely used clients and servers through a mesh: Debian's curl, wrk, nghttp and h2load, Python's
-//! websockets, Node's ws, and Node's own HTTP/2 for extended CONNECT. Needs root.
+//! websockets, Node's ws, and Node's own HTTP in both versions. Needs root.
 //!
 //! ```text
-//!   client ──► web          nginx, HTTP/1.1 and HTTP/2 with prior knowledge
-//!          ──► websockets   Python (`websocket.py`)
-//!          ──► ws           Node (`ws.js`)
-//!          ──► connect      Node (`connect.js`)
+//!   client ═══► web          nginx, HTTP/1.1 and HTTP/2 with prior knowledge
+//!          ═══► websockets   Python (`websocket.py`)
+//!          ═══► ws           Node (`ws.js`)
+//!          ═══► connect      Node (`connect.js`): extended CONNECT
+//!          ═══► upgrade      Node (`upgrade.js`): upgrades of HTTP/1.1 by requests of every kind
+//!          ═══► departed     Node (`departed.js`): clients that leave while the server works
+//!   plain  ───► all scripts  from a client without a proxy: HTTP/1 stays HTTP/1
 //! ```
+//!
+//! Between the client's proxy and the server's (`═══`) is mTLS, and requests of HTTP/1 are streams of HTTP/2.
 
 use std::fs;
 use std::net::TcpStream;
@@ -14,7 +19,7 @@ use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Result, ensure};
 use leno_testkit::command::{self, Running};
 use leno_testkit::lab::{Capture, Lab, Options};
 use leno_testkit::proxy::free_address;
@@ -29,6 +34,11 @@ const MESH: &str = "
 apiVersion: leno.dev/v1alpha1
 kind: Workload
 metadata: {name: client, namespace: clients}
+spec: {command: [\"@BIN@/leno-peer\", idle]}
+---
+apiVersion: leno.dev/v1alpha1
+kind: Workload
+metadata: {name: plain, namespace: clients, labels: {leno.dev/inject: disabled}}
 spec: {command: [\"@BIN@/leno-peer\", idle]}
 ---
 apiVersion: leno.dev/v1alpha1
@@ -66,7 +76,7 @@ struct Library {
     cases: usize,
 }
 
-const LIBRARIES: [Library; 3] = [
+const LIBRARIES: [Library; 5] = [
     Library {
         name: "websockets",
         tool: Some("websockets"),
@@ -96,6 +106,26 @@ const LIBRARIES: [Library; 3] = [
         path: "",
         protocol: "kubernetes.io/h2c",
         cases: 6,
+    },
+    Library {
+        name: "upgrade",
+        tool: None,
+        program: "node",
+        script: "upgrade.js",
+        variable: "NODE_PATH",
+        path: "",
+        protocol: "http",
+        cases: 10,
+    },
+    Library {
+        name: "departed",
+        tool: None,
+        program: "node",
+        script: "departed.js",
+        variable: "NODE_PATH",
+        path: "",
+        protocol: "http",
+        cases: 12,
     },
 ];
 
@@ -203,13 +233,19 @@ impl Scripted {
             .replace("@PATH@", &self.path)
     }
 
-    /// Runs the same cases through the mesh, and compares the output.
+    /// Runs the same cases through the mesh, with two proxies and with the server's alone, and compares the output.
     fn through(&self, lab: &Lab) -> Result<()> {
         let Library { name, program, variable, .. } = self.library;
         let path = format!("{variable}={}", self.path);
-        let call = ["env", &path, program, &self.script, "call", name, "9000"];
-        let said = lab.text("client", &call).context(*name)?;
-        ensure!(said == self.direct, "directly:\n{}\nthrough the mesh:\n{said}", self.direct);
+        for (client, host) in [("client", name.to_string()), ("plain", format!("{name}-0.{name}"))]
+        {
+            let call = ["env", &path, program, &self.script, "call", &host, "9000"];
+            let output = lab.exec(client, &call)?;
+            println!("{client}: {}", String::from_utf8_lossy(&output.stderr));
+            let said = command::success(&format!("{name} of {client}"), output)?;
+            let direct = &self.direct;
+            ensure!(said == *direct, "directly:\n{direct}\n{client}, through the mesh:\n{said}");
+        }
         Ok(())
     }
 }
