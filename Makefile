@@ -34,31 +34,31 @@ build: ## all binaries, debug
 	$(CARGO) build --workspace
 
 release: ## the binaries that people run and those of the benches, optimised, in target/release
-	@scripts/deps.sh build
+	@scripts/deps.sh build release
 	$(CARGO) build --release $(MESH) -p leno-bench --bin leno-peer --bin leno-bench
 
 bench-http: release ## one hop: CPU per request beside HAProxy, nginx and Envoy (20 minutes)
-	@scripts/deps.sh bench
+	@scripts/deps.sh bench bench-http
 	@scripts/tools.sh envoy || echo "going on without it"
 	$(TARGET)/release/leno-bench http
 
 bench-balance: release ## p99 with a slow endpoint, and what matching costs: both have a verdict (5 minutes)
-	@scripts/deps.sh bench
+	@scripts/deps.sh bench bench-balance
 	$(TARGET)/release/leno-bench balance
 	$(TARGET)/release/leno-bench match
 	$(TARGET)/release/leno-bench authorize
 
 bench-mesh: release ## two hops with mTLS beside pairs of Envoy and HAProxy (needs root; 2 hours)
-	@scripts/deps.sh bench
+	@scripts/deps.sh bench bench-mesh
 	@scripts/tools.sh envoy || echo "going on without it"
 	@scripts/as-root.sh $(TARGET)/release/leno-bench mesh
 
 scale: ## a real API server with 50,000 pods, 2,000 clients, changes, a rollout, an outage: memory, CPU, bytes, times (20 minutes; needs Go)
-	@scripts/deps.sh build
+	@scripts/deps.sh build scale
 	@scripts/scale.sh
 
 fuzz: ## every parser and the whole proxy under libFuzzer, FUZZ_SECONDS (60) for each
-	@scripts/deps.sh build
+	@scripts/deps.sh build fuzz
 	@scripts/fuzz.sh
 
 images: ## the images of an installation, without a container engine (needs Go; PLATFORMS=linux/amd64,linux/arm64)
@@ -78,7 +78,7 @@ test-kernels: ## Debian's kernels from 5.10 on in qemu: every kernel program, ca
 	@scripts/kernels.sh
 
 dist: ## static programs as archives and .deb, with manual pages, completions, checksums, install.sh; and their test
-	@scripts/deps.sh build
+	@scripts/deps.sh build dist
 	@scripts/dist.sh
 	@scripts/dist-test.sh
 
@@ -86,12 +86,12 @@ docs: ## the documentation as a site in target/site, its links and code blocks c
 	@scripts/docs.sh
 
 reference: ## docs/reference, written from the code
-	@scripts/deps.sh build
+	@scripts/deps.sh build reference
 	LENO_UPDATE=1 $(CARGO) test -p leno-resources -p leno-http -p leno -p leno-proxy -p leno-controller -p leno-agent \
 		-p leno-bench --lib --bins the_reference_has
 
 proto: ## api/wire/src/generated, written from the proto files
-	@scripts/deps.sh build
+	@scripts/deps.sh build proto
 	LENO_UPDATE=1 $(CARGO) test -p leno-wire --test generated
 
 nightly: ## what takes hours: e2e, conformance, fuzz, scale, images, docs, dist; writes docs/status.md (needs root and Go)

@@ -2,7 +2,7 @@
 # Installs the programs and headers that a target of make needs, through apt or dnf, when run as root; otherwise prints
 # the command to type. Prints nothing and costs milliseconds when everything is there.
 #
-#   scripts/deps.sh build     compilers and headers
+#   scripts/deps.sh build [TARGET]     compilers and headers, for a target of make of another name
 #   scripts/deps.sh demo      the same, and what the demo runs: Redis, ip, nft
 #   scripts/deps.sh lint      the same as build, and Go
 #   scripts/deps.sh images    the same as build, nft and iptables; scripts/images.sh says itself which Go it needs
@@ -102,23 +102,37 @@ missing_of() {
 
 mapfile -t missing < <(missing_of <<<"$wanted")
 if [ ${#missing[@]} -gt 0 ]; then
-  if command -v apt-get >/dev/null; then
-    install="apt-get update && apt-get install -y --no-install-recommends ${missing[*]}"
-  elif command -v dnf >/dev/null; then
-    install="dnf install -y ${missing[*]}"
-  else
-    install="your package manager, for what Fedora calls: ${missing[*]}"
-  fi
+  # What to type to install packages.
+  typed() { # packages...
+    if command -v apt-get >/dev/null; then
+      printf '\n  sudo sh -c "apt-get update && apt-get install -y --no-install-recommends %s"\n' "$*"
+    elif command -v dnf >/dev/null; then
+      printf '\n  sudo dnf install -y %s\n' "$*"
+    else
+      printf '\n  (with your package manager; these are the names of Fedora) %s\n' "$*"
+    fi
+  }
   mapfile -t needed < <(missing_of <<<"$build")
   if [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null; then
     "$(dirname "$0")/apt-install.sh" "${missing[@]}"
   elif [ "$(id -u)" = 0 ] && command -v dnf >/dev/null; then
     dnf install -y -q "${missing[@]}"
-  elif [ "$purpose" = test ] && [ ${#needed[@]} -eq 0 ]; then
-    printf 'Tests that need these packages will skip: %s. To run them too, type:\n\n  sudo sh -c "%s"\n\n' \
-      "${missing[*]}" "$install" >&2
+  elif [ "$purpose" = test ]; then
+    if [ ${#needed[@]} -gt 0 ]; then
+      echo "make test needs a compiler and headers that are missing. Type this, and make test again:"
+      typed "${needed[@]}"
+      echo
+    fi >&2
+    if [ ${#missing[@]} -gt ${#needed[@]} ]; then
+      echo "Tests that need other programs skip, and are listed at the end. To run them too, type:"
+      typed "${missing[@]}"
+      echo
+    fi >&2
+    [ ${#needed[@]} -eq 0 ] || exit 1
   else
-    printf 'make %s needs programs that are missing. Type:\n\n  sudo sh -c "%s"\n\n' "$purpose" "$install" >&2
+    echo "make ${2:-$purpose} needs programs that are missing. Type:" >&2
+    typed "${missing[@]}" >&2
+    echo >&2
     exit 1
   fi
 fi

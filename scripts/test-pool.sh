@@ -24,7 +24,8 @@ api_servers=(leno-controller-kubernetes leno-cluster leno-agent-kubernetes)
 # Others that take long: these begin first, so that none is left running alone at the end.
 long=(leno-testkit-resilience leno-testkit-abuse leno-testkit-adversary leno-serve-scale leno-fuzz-corpus)
 
-run() { # job
+run() { # job; nothing, if there is none of a kind
+  [ -n "$1" ] || return 0
   local job=$1 began=$SECONDS code=0 name
   name=$(basename "${job%.job}") name=${name#*-}
   # What only this run has, once it is built: the API server, and Helm.
@@ -38,6 +39,7 @@ run() { # job
       until [ -e "$queue/helm.done" ]; do sleep 0.2; done
       [ -s "$queue/helm.done" ] && export LENO_HELM=$(<"$queue/helm.done") ;;
   esac
+  sed -i '$ s/$/ --show-output/' "$job"
   local apart=()
   [[ $meshes_listed != *" $name "* ]] || apart=(scripts/apart.sh)
   # A shell's background ignores Ctrl-C, and what it starts inherits that.
@@ -51,10 +53,21 @@ run() { # job
     echo "$code" >"${job%.job}.code"
     flock 9
     printf '\n     Running %s (%d s, exit code %d)\n' "$name" $((SECONDS - began)) "$code"
-    cat "${job%.job}.log"
+    shown "${job%.job}.log"
   } 9>"$queue/print.lock"
 }
-export -f run
+
+# A log without what tests that passed have printed, but with a line for each test that was skipped, and why.
+shown() { # log
+  awk '
+    /^failures:$/ || /^test result:/ {of_passed = 0}
+    !of_passed && !/^successes:$/ {print}
+    /^successes:$/ {of_passed = 1}
+    of_passed && /^---- .* stdout ----$/ {test = $2}
+    of_passed && test != "" && /^skipped: / {print "--- skip: " test ": " substr($0, 10); test = ""}
+  ' "$1"
+}
+export -f run shown
 
 listed() { # whether $1 is one of the names that follow
   local name=$1 one
