@@ -102,7 +102,7 @@ async fn answer(request: Request, cluster: &Cluster, node: OfNode) -> Answer {
     answer
 }
 
-/// Carries out a request; the name of the backend that captures the pod, if one does.
+/// Carries out a request. Returns the name of the backend that captures the pod, if one does.
 async fn decide(
     request: Request,
     cluster: &Cluster,
@@ -125,7 +125,7 @@ async fn decide(
         Ok(None) | Err(_) => None,
     };
     let Some(mut pod) = known.filter(|pod| pod.meshed) else { return Ok(None) };
-    // The runtime passes the kubelet's uid, and the node's directories are named by that one.
+    // The UID that the runtime passes is the kubelet's, after which the node's directories are named.
     if let Some(uid) = request.uid {
         pod.uid = uid;
     }
@@ -145,7 +145,8 @@ async fn decide(
     added.map(|backend| Some(backend.to_string())).map_err(|failed| failed.to_string())
 }
 
-/// A pod that the API server has not reported: the plugin has only found out that it has a proxy.
+/// A pod that the API server has not reported. From its volumes the plugin knows that it has a proxy; the
+/// rest is assumed.
 fn assumed(request: &Request) -> Option<Pod> {
     Some(Pod {
         namespace: request.namespace.clone(),
@@ -162,7 +163,7 @@ fn assumed(request: &Request) -> Option<Pod> {
     })
 }
 
-/// Captures block: they load kernel programs and run commands.
+/// Runs a capture on another thread, because it blocks: it loads kernel programs and runs commands.
 async fn blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> T {
     tokio::task::spawn_blocking(work).await.expect("captures do not panic")
 }

@@ -10,7 +10,7 @@ use crate::connection::{Names, Peer, Protocol, name_of, peer_of};
 /// target without notice. Further pairs are added to the pair [`OTHER`].
 pub(crate) const MAX_PAIRS: usize = 1_000;
 
-/// Which connections a row of sums is of.
+/// The connections that a row of sums counts.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Pair {
     /// Namespace and workload; `None` for pairs beyond a bound.
@@ -32,8 +32,8 @@ pub(crate) struct Published {
 pub(crate) type Sums = [u64; 11 + 8];
 
 impl Published {
-    /// Takes in what the kernel has; a sum that is lower than before stays as it was. Returns how many pairs
-    /// are among the others.
+    /// Adopts the kernel's sums; a sum that is lower than before keeps its value. Returns how many pairs
+    /// count under [`OTHER`].
     pub(crate) fn take_in(&mut self, pairs: &[(FlowPair, FlowSums)], names: &Names) -> usize {
         let mut now: BTreeMap<Pair, Sums> = BTreeMap::new();
         let mut folded = 0;
@@ -44,7 +44,7 @@ impl Published {
             let protocol = Protocol::new(owner, key.protocol).name();
             let (namespace, workload) = name_of(names, key.workload);
             let of = (namespace, workload, peer_of(names, key.peer));
-            // The kernel's own rest has the id 0, which no workload has.
+            // The kernel counts what its table has no room for under the ID 0, which no workload has.
             let of = (key.workload != 0).then_some(of);
             let pair = self.within_budget(Pair { of, role, owner, protocol });
             folded += usize::from(pair.of.is_none() && key.workload != 0);

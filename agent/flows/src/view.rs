@@ -28,15 +28,15 @@ impl View {
         Ok(Flows::open(&PinRoot::find()?, owner)?.map(|flows| Self { flows }))
     }
 
-    /// All flows of the table, brought up to date, those that were opened first before the others; and how
-    /// many it does not have because it was full.
+    /// Updates the table. Returns all its flows, the oldest first, and how many are missing because the
+    /// table was full.
     ///
     /// # Errors
     /// If the kernel refuses.
     pub fn list(&self) -> Result<(Vec<Connection>, u64), Error> {
         let _lock = self.flows.lock_pins()?;
-        // Before the table is read, and the removed ones after it: what comes and goes meanwhile is not
-        // taken for evicted.
+        // The counter of added flows is read before the table, that of removed ones after it. So a flow
+        // that comes or goes meanwhile does not count as evicted.
         let added = self.flows.totals()?.added;
         self.flows.refresh()?;
         let (names, clock) = (names(&self.flows)?, Clock::now());
@@ -52,7 +52,7 @@ impl View {
         Ok((all, evicted + totals.unlisted))
     }
 
-    /// How much is accounted for, within which bound, and at what cost.
+    /// The level of accounting, its budget of CPU, and the CPU that it takes.
     ///
     /// # Errors
     /// If the kernel refuses.
@@ -71,7 +71,7 @@ impl View {
     /// Replaces the programs by those of this build while they go on counting, if `self_test` succeeds.
     ///
     /// # Errors
-    /// Those of the self-test; or if the kernel refuses. The programs are those from before then.
+    /// If the self-test fails or the kernel refuses; the earlier programs go on then.
     pub fn upgrade(&self, self_test: impl FnOnce() -> Result<(), Error>) -> Result<(), Error> {
         self.flows.upgrade(self_test)
     }

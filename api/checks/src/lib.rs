@@ -102,7 +102,7 @@ impl Check {
 }
 
 impl Finding {
-    /// With what to do about it.
+    /// Adds the remedy.
     #[must_use]
     pub fn remedy(self, remedy: impl Into<String>) -> Self {
         Self { remedy: Some(remedy.into()), ..self }

@@ -1,4 +1,4 @@
-//! What DNS says about a plan.
+//! The DNS names of a plan.
 
 use std::net::IpAddr;
 
@@ -11,7 +11,7 @@ use super::{Plan, Ready};
 use crate::dns::{EndpointNames, PortName, ServiceNames, Zone};
 
 impl Plan {
-    /// The names; `ready` are the instances that take traffic.
+    /// The names of all services. Only instances in `ready`, which take traffic, are among their endpoints.
     #[must_use]
     pub fn zone(&self, ready: &Ready) -> Zone {
         let services = self.services.iter().map(|(name, service)| {
@@ -79,7 +79,7 @@ fn port_name(name: Option<&str>, protocol: Option<&str>, port: Option<u16>) -> O
     })
 }
 
-/// A name as it is asked for.
+/// A name as DNS clients ask for it: in lower case, without the final dot.
 fn host(text: &str) -> String {
     text.trim_end_matches('.').to_ascii_lowercase()
 }
@@ -97,7 +97,7 @@ fn belongs(slice: &EndpointSlice, service: &ServiceName) -> bool {
         && slice.metadata.namespace.as_deref() == Some(&*service.namespace)
 }
 
-/// The endpoints of a slice that was given; one without a host name is named after its address, as
+/// The endpoints of a slice from the documents. One without a host name is named after its address, as
 /// in a cluster.
 fn given(slice: &EndpointSlice) -> Vec<EndpointNames> {
     let ports = slice.ports.iter().flatten().filter_map(|port| {

@@ -16,11 +16,11 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference,
 use leno_kube::Resource;
 use serde::{Deserialize, Deserializer};
 
-/// An object with its used fields; the others are as if it did not have them.
+/// An object of which only the used fields are read; the others are empty.
 #[derive(Clone, Debug)]
 pub(super) struct Reduced<K>(pub(super) K);
 
-/// A kind that can be read so.
+/// A kind of object that can be read in this way.
 pub(super) trait Reduce: Sized {
     /// The fields that are used.
     type Fields: for<'de> Deserialize<'de> + Into<Self>;

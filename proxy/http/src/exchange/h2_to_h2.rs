@@ -81,7 +81,8 @@ async fn settle(
     .await
 }
 
-/// The request's direction: `Sending ──(END_STREAM)──► Done`, or left to the link.
+/// The request's direction: `Sending ──(END_STREAM)──► Done`. Once the response has begun, the link
+/// relays the rest.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Up {
     Sending,
@@ -97,11 +98,11 @@ enum Up {
 #[derive(Debug)]
 enum Down {
     Head,
-    /// Passed on here, because it is at hand.
+    /// This task passes on the body, all of which has arrived.
     Body,
-    /// Everything is in the client's queue.
+    /// The whole response is in the queue of the client's stream.
     Flushing,
-    /// Left to the two connections.
+    /// The two connections relay the body without this task.
     Linked(Link),
 }
 
@@ -113,13 +114,13 @@ struct Relay<'r, 'a, J> {
     up: Up,
     /// The server takes no more of the request for now.
     blocked: bool,
-    /// Held pieces of the body that were sent.
+    /// How many of the held pieces of the body were sent.
     held_at: usize,
     down: Down,
     deadline: Option<Instant>,
-    /// When something must have moved. `None`: never.
+    /// When the exchange is given up unless a body has moved; `None` without such a bound.
     stall_until: Option<Instant>,
-    /// How much had moved at the last look.
+    /// The bytes of both bodies at the last check.
     stall_moves: u64,
     alarm: PooledAlarm,
     exchange: Exchange,
@@ -255,7 +256,7 @@ impl<J: Judge> Relay<'_, '_, J> {
             self.deadline = self.order.upgraded();
         }
         if self.call.carried().is_some() {
-            // For the other proxy, whose client knows HTTP/1 alone.
+            // The client speaks HTTP/1 to its own proxy, which learns here what the server has answered.
             match said.filter(|_| self.order.mesh) {
                 Some(said) => head.push(INTERNAL, &said),
                 None if switched && !self.order.mesh => head.push(INTERNAL, SWITCHED),
@@ -277,7 +278,7 @@ impl<J: Judge> Relay<'_, '_, J> {
         if end {
             self.down = Down::Flushing;
         } else if server.reset_reason().is_some() || self.up == Up::Done && server.is_ended() {
-            // The rest has come.
+            // The rest of the response has arrived.
             self.down = Down::Body;
         } else {
             if grpc::has_grpc(&head) {
@@ -288,8 +289,8 @@ impl<J: Judge> Relay<'_, '_, J> {
         Ok(())
     }
 
-    /// Queues what is held of the request and was not sent: the rest is left to the connections. It was held within its
-    /// bound before.
+    /// Queues the held pieces of the request that were not sent; the connections relay what follows. The pieces were
+    /// within the bound of what is held, so that the queue is bounded.
     fn send_held(&mut self) {
         self.call.stop_holding(&mut self.held_at);
         let (Up::Sending, Some(server)) = (self.up, &mut self.to_server) else { return };
@@ -395,7 +396,7 @@ impl<J: Judge> Relay<'_, '_, J> {
     fn conclude(mut self, outcome: Result<(), Failure>) -> Exchange {
         let head_bytes = self.call.head().size() as u64;
         if let (Down::Linked(both), Err(_)) = (&self.down, &outcome) {
-            // It ended early.
+            // The link did not report its bytes, because the exchange ended early.
             let (received, sent) = both.bytes();
             self.exchange.request_bytes = received;
             self.exchange.response_bytes += sent;
@@ -407,7 +408,7 @@ impl<J: Judge> Relay<'_, '_, J> {
         }
         self.exchange.request_bytes += head_bytes;
         if let (Err(_), Some(server)) = (&outcome, self.to_server.take()) {
-            // The response is not needed any more. A stream that is over is only dropped.
+            // The response is not needed any more. On a stream that is complete, this does nothing.
             server.reset(Code::CANCEL);
         }
         self.exchange.client_reusable = outcome.is_ok();
