@@ -214,7 +214,7 @@ func (m mesh) agentIsKilled() {
 				m.t.Errorf("%v pods of node %d were taken over", count, node)
 			}
 			if count := m.metric(node, `leno_agent_captures_total\{backend="`+backend+`",origin="reconciled"\}`); count != 0 {
-				m.t.Errorf("%v pods of node %d were captured anew", count, node)
+				m.t.Errorf("%v pods of node %d were captured again", count, node)
 			}
 		}
 		// Each request is a connection: none was missed while no agent ran.
@@ -314,7 +314,7 @@ spec:
 
 func (m mesh) injects() {
 	m.must(m.apply(m.installation(func(kind string) bool { return strings.HasSuffix(kind, "WebhookConfiguration") })))
-	m.until("the API server knows whom to trust", func() error {
+	m.until("the API server knows which certificates to trust", func() error {
 		for _, kind := range []string{"mutatingwebhookconfiguration/leno-injector", "validatingwebhookconfiguration/leno-validator"} {
 			if m.output(m.t, "get", kind, "-o", "jsonpath={.webhooks[*].clientConfig.caBundle}") == "" {
 				return errors.New("caBundle is empty")

@@ -111,7 +111,7 @@ func TestOperation(t *testing.T) {
 		{"proxies are replaced", mesh.upgradesProxies},
 		{"the control plane is replaced, of one replica and of three", mesh.restartsController},
 		{"the control plane is away for minutes", mesh.controllerIsAway},
-		{"a node starts anew", mesh.nodeReboots},
+		{"a node starts again", mesh.nodeReboots},
 		{"a removal is given up, and the mesh installed again", mesh.isKept},
 		{"a mesh is removed", mesh.isRemoved},
 	} {
@@ -248,7 +248,7 @@ func (m mesh) settled(namespace string) {
 }
 
 func (m mesh) injectorIsTrusted() {
-	m.until("the API server knows whom to trust", func() error {
+	m.until("the API server knows which certificates to trust", func() error {
 		for _, kind := range []string{"mutatingwebhookconfiguration/leno-injector", "validatingwebhookconfiguration/leno-validator"} {
 			if m.output(m.t, "get", kind, "-o", "jsonpath={.webhooks[*].clientConfig.caBundle}") == "" {
 				return fmt.Errorf("caBundle of %s is empty", kind)

@@ -100,7 +100,7 @@ func (m mesh) takesShapes() {
 }
 
 // secret is part of every request, and must not be readable on any link.
-const secret = "not-for-everybody"
+const secret = "not-for-every-reader"
 
 // call sends a request from the client of the shapes, and returns the name of the server that responded.
 func (m mesh) call(arguments ...string) string {
@@ -209,7 +209,7 @@ func (m mesh) allIsMutual() {
 		text := m.inside("stranger", "curl", "-s", "-m", "5", "http://"+ip+":15020/metrics")
 		served := regexp.MustCompile(`(?m)^leno_(?:requests|tcp_opened)_total\{[^}]*direction="inbound"[^}]*\}`).FindAllString(text, -1)
 		if len(served) == 0 {
-			m.t.Errorf("%s has served nobody:\n%s", ip, grep(text, "leno_"))
+			m.t.Errorf("%s has served no client:\n%s", ip, grep(text, "leno_"))
 		}
 		for _, series := range served {
 			if !strings.Contains(series, `mtls="true"`) {

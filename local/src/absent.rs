@@ -10,7 +10,7 @@ use crate::plan::{Launch, Plan};
 
 /// What has to be at a path.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Kind {
+enum PathKind {
     File,
     Directory,
     Either,
@@ -37,27 +37,27 @@ pub(crate) fn findings(documents: &Documents, plan: &Plan) -> Vec<Finding> {
 /// The fields of a workload whose file is not there, and the reason.
 fn absent(workload: &Workload, launch: &Launch) -> Vec<(String, String)> {
     let mut all = Vec::new();
-    let mut look = |field: String, path: &Path, kind: Kind| {
+    let mut look = |field: String, path: &Path, kind: PathKind| {
         all.extend(wrong(path, kind).map(|reason| (field, reason)));
     };
     for (index, file) in launch.environment_files.iter().enumerate() {
-        look(format!("spec.envFile[{index}]"), file, Kind::File);
+        look(format!("spec.envFile[{index}]"), file, PathKind::File);
     }
     if workload.spec.working_dir.is_some() {
         let path = launch.inside(&launch.directory);
-        look("spec.workingDir".to_owned(), &path, Kind::Directory);
+        look("spec.workingDir".to_owned(), &path, PathKind::Directory);
     }
     for (index, volume) in launch.volumes.iter().enumerate() {
-        look(format!("spec.volumes[{index}].path"), &volume.from, Kind::Either);
+        look(format!("spec.volumes[{index}].path"), &volume.from, PathKind::Either);
         let others = launch.volumes.iter().filter(|other| other.onto != volume.onto);
         // What is in another volume is not at this path of the machine.
         if others.clone().any(|other| volume.onto.starts_with(&other.onto)) {
             continue;
         }
         let kind = match std::fs::metadata(&volume.from) {
-            Ok(of) if of.is_dir() => Kind::Directory,
-            Ok(_) => Kind::File,
-            Err(_) => Kind::Either,
+            Ok(of) if of.is_dir() => PathKind::Directory,
+            Ok(_) => PathKind::File,
+            Err(_) => PathKind::Either,
         };
         look(format!("spec.volumes[{index}].mountPath"), &launch.inside(&volume.onto), kind);
     }
@@ -65,15 +65,15 @@ fn absent(workload: &Workload, launch: &Launch) -> Vec<(String, String)> {
 }
 
 /// Why what is at `path` is not what has to be there. What this user may not look at may be right.
-fn wrong(path: &Path, kind: Kind) -> Option<String> {
+fn wrong(path: &Path, kind: PathKind) -> Option<String> {
     let shown = path.display();
     match std::fs::metadata(path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => {
             Some(format!("{shown} is not there"))
         }
         Err(_) => None,
-        Ok(of) if of.is_dir() && kind == Kind::File => Some(format!("{shown} is a directory")),
-        Ok(of) if !of.is_dir() && kind == Kind::Directory => {
+        Ok(of) if of.is_dir() && kind == PathKind::File => Some(format!("{shown} is a directory")),
+        Ok(of) if !of.is_dir() && kind == PathKind::Directory => {
             Some(format!("{shown} is not a directory"))
         }
         Ok(_) => None,

@@ -99,9 +99,9 @@ impl Subnet {
 }
 
 impl Allocation {
-    /// Gives everyone in `wanted` a number: kept where they had one, the next free one otherwise,
-    /// in the order of the names. `reserved` numbers are given to nobody. What is no longer wanted
-    /// is free again. None when the range is exhausted.
+    /// Gives each name in `wanted` a number: the one it had, or else the next free one, in the order
+    /// of the names. `reserved` numbers are never given. Numbers of names that are no longer wanted
+    /// are free again. `None` if the range is exhausted.
     #[must_use]
     pub fn assign(
         &self,

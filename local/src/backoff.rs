@@ -7,7 +7,7 @@ const FIRST: Duration = Duration::from_secs(1);
 /// First wait of a part of the mesh that ended again: traffic waits for it, and a start costs some
 /// ten milliseconds of a CPU, so that one that cannot live costs little more.
 const FIRST_EAGER: Duration = Duration::from_millis(10);
-/// Longest wait: somebody who repairs the cause does not wait longer than this.
+/// Longest wait: once the cause is repaired, the process starts again after this time at most.
 const LONGEST: Duration = Duration::from_secs(30);
 /// A process that ran this long is well again.
 const STEADY: Duration = Duration::from_secs(60);

@@ -13,7 +13,7 @@ pub struct Outcome {
     pub result: Result<()>,
 }
 
-/// Removes everything of the named mesh, or of every mesh that nobody owns any more.
+/// Removes everything of the named mesh, or of every mesh whose `leno up` has ended.
 ///
 /// # Errors
 /// When the name is not one.

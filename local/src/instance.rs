@@ -83,7 +83,7 @@ pub struct Mesh {
     pub grace: Duration,
     /// Where the variables of applications come from.
     pub environment: Environment,
-    /// How many descriptors applications may have: as many as whoever called leno.
+    /// How many descriptors applications may have: as many as the process that started leno.
     pub descriptors: Descriptors,
     /// Ends all processes if this one is killed.
     pub guard: Guard,
@@ -521,7 +521,7 @@ impl Life {
     }
 
     async fn report(&self, change: Change) {
-        // Nobody listens any more once the mesh is gone.
+        // The receiver is dropped once the mesh is gone.
         let _ = self.mesh.changes.send((self.instance.name.clone(), change)).await;
     }
 

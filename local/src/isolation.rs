@@ -254,7 +254,7 @@ impl Tether {
 /// When one cannot be written, or the machine has no `/etc/resolv.conf` to lay one over.
 pub fn write_files(directory: &Path, names: &Names<'_>) -> Result<Vec<(PathBuf, PathBuf)>> {
     for part in [directory.parent(), Some(directory)].into_iter().flatten() {
-        // Nobody but root looks inside: what an instance may see is laid where it can.
+        // Only root may look inside: what an instance may see is mounted where it can.
         record::make_directory(part, 0o700)?;
     }
     let resolver = fs::canonicalize("/etc/resolv.conf").attempt(|| {
@@ -278,7 +278,7 @@ pub fn write_files(directory: &Path, names: &Names<'_>) -> Result<Vec<(PathBuf, 
     Ok(pairs)
 }
 
-/// What an instance knows by name without asking DNS, and whom it asks.
+/// The names that an instance resolves without DNS, and its resolvers.
 #[derive(Clone, Copy, Debug)]
 pub struct Names<'a> {
     /// The instance's name, its host name.

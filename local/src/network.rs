@@ -174,9 +174,9 @@ pub(crate) fn port_name(subnet: &Subnet, addresses: &Addresses) -> String {
     format!("v{}", subnet.number_of(addresses))
 }
 
-/// The hardware address that goes with a number. It is always the same: whoever talked to an
-/// instance before it was started again still finds it, where a new address would be unknown to
-/// their neighbour tables for many seconds. The first octet says locally administered (IEEE 802c).
+/// The hardware address of a number. It is always the same: clients that talked to an instance before it
+/// was restarted still reach it, while their neighbour tables would hold the old address for many seconds
+/// otherwise. The first octet says locally administered (IEEE 802c).
 fn hardware_address(number: u16) -> Vec<u8> {
     let [high, low] = number.to_be_bytes();
     vec![0x02, b'l', b'e', b'n', high, low]
@@ -253,11 +253,11 @@ fn prepare_settings(listening: &[u16]) -> Result<()> {
     write_setting("net/ipv4/ip_local_reserved_ports", &reserved)?;
     let (low, high) = LOCAL_PORTS;
     write_setting("net/ipv4/ip_local_port_range", &format!("{low} {high}"))?;
-    // Applications need no root for a port below 1024 or for ping: nobody else is in here.
+    // Applications need no root for a port below 1024 or for ping: only they are in this namespace.
     write_setting("net/ipv4/ip_unprivileged_port_start", "0")?;
     write_setting("net/ipv4/ping_group_range", "0 2147483647")?;
-    // Addresses are given out once, so nobody has to be asked whether one is taken (RFC 4862
-    // section 5.4), which would keep IPv6 unusable for its first second.
+    // Addresses are unique, so duplicate address detection is off (RFC 4862 section 5.4): it would keep
+    // IPv6 unusable for its first second.
     for scope in ["all", "default"] {
         // A machine that has IPv6 switched off may hand that on to new namespaces
         // (net.core.devconf_inherit_init_net); inside the mesh it is on wherever the kernel has it.

@@ -118,7 +118,7 @@ impl Group {
         let cgroup = Cgroup::create(mesh.layout.group_cgroup(&mesh.hierarchy, own))?;
         let (orders, received) = mpsc::unbounded_channel();
         let (stop, stopped) = watch::channel(Stop::No);
-        let keeper = Keeper {
+        let task = NodeProxyTask {
             mesh: mesh.clone(),
             name: name.to_owned(),
             cgroup: cgroup.clone(),
@@ -129,7 +129,7 @@ impl Group {
             leaving: BTreeMap::new(),
             process: None,
         };
-        let task = tokio::task::spawn_local(keeper.run(received, stopped));
+        let task = tokio::task::spawn_local(task.run(received, stopped));
         Ok(Self { directory, cgroup, orders, stop, task })
     }
 
@@ -181,7 +181,7 @@ impl Group {
 }
 
 /// The task of a group.
-struct Keeper {
+struct NodeProxyTask {
     mesh: Rc<Mesh>,
     name: String,
     cgroup: Cgroup,
@@ -195,7 +195,7 @@ struct Keeper {
     process: Option<Rc<AsyncChannel>>,
 }
 
-impl Keeper {
+impl NodeProxyTask {
     async fn run(
         mut self,
         mut received: mpsc::UnboundedReceiver<Order>,

@@ -41,7 +41,7 @@ pub struct Task {
     pub directory: Option<PathBuf>,
     /// What it enters.
     pub isolation: Isolation,
-    /// Whom it runs as.
+    /// The user and groups that it runs as.
     pub credentials: Credentials,
     /// How many descriptors it may have, where that is not as many as this process.
     pub descriptors: Option<Descriptors>,

@@ -377,7 +377,7 @@ pub fn make_place(path: &Path) -> Result<()> {
     use std::os::unix::fs::PermissionsExt as _;
 
     make_directory(path.parent().unwrap_or(Path::new("/")), 0o711)?;
-    // It is not made anew: what is laid over it elsewhere stays.
+    // An existing file is kept, because other namespaces may have mounted something over it.
     let file = OpenOptions::new().create(true).append(true).open(path);
     file.and_then(|file| file.set_permissions(fs::Permissions::from_mode(0o755)))
         .attempt(|| format!("cannot make {}", path.display()))

@@ -4,7 +4,7 @@ use std::net::IpAddr;
 use std::time::{Duration, Instant};
 
 use futures_util::{StreamExt as _, stream};
-use leno_observe::stat::{Counted, Instance, Scrape};
+use leno_observe::stat::{Instance, ProxyCounters, Scrape};
 
 use crate::admin::Admin;
 use crate::error::Result;
@@ -55,7 +55,7 @@ pub(crate) async fn ask<'a>(
                 _ if !instance.meshed => None,
                 Some(silence) => Some(Err(silence)),
                 None => Some(match admin.get("/metrics").await {
-                    Ok(reply) => Counted::of(&reply),
+                    Ok(reply) => ProxyCounters::of(&reply),
                     Err(error) => Err(error.chain()),
                 }),
             };

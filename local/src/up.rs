@@ -61,7 +61,7 @@ pub struct Options {
     pub uplink: bool,
     /// The addresses of workloads and of services, where they are not chosen.
     pub ranges: RequestedRanges,
-    /// Who is asked for names that are not of the mesh; the host's own resolvers where nobody is named.
+    /// The resolvers for names outside of the mesh; if empty, those of the host.
     pub resolvers: Vec<SocketAddr>,
     /// How long certificates hold.
     pub cert_lifetime: Duration,

@@ -81,7 +81,7 @@ impl Uplink {
 
 /// The two ends of a pair.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Ends {
+struct LinkEnds {
     /// Where leno was started.
     near: (Ipv4Addr, Option<Ipv6Addr>),
     /// In the namespace of the switch.
@@ -92,8 +92,8 @@ struct Ends {
 /// first.
 ///
 /// # Errors
-/// When the kernel refuses a link, an address or a route, when `nft` is missing or fails, when somebody else
-/// has an interface or a table of this name, or when forwarding cannot be switched on.
+/// When the kernel refuses a link, an address or a route, when `nft` is missing or fails, when an
+/// interface or a table of this name exists already, or when forwarding cannot be switched on.
 pub async fn make(switch: &Switch, mesh: &str, record: &mut Record) -> Result<UplinkState> {
     let _turn = turn()?;
     let home = Home::of_thread()?;
@@ -139,7 +139,7 @@ fn inherited(name: &str, home: Home, tables: &BTreeSet<String>) -> Option<Before
 fn taken(mesh: &str, name: &str) -> Error {
     Error::Refused(format!(
         "interface or table {name} is there already: a mesh of the name {mesh:?} has its way out by it, in \
-         another container that shares this network; give this one another name with --name. If nobody has: \
+         another container that shares this network; give this one another name with --name. If there is none: \
          nft delete table inet {name}; ip link delete {name}"
     ))
 }
@@ -190,7 +190,7 @@ async fn close(uplink: &Uplink) -> Result<()> {
 fn turn() -> Result<Flock<File>> {
     let what = || format!("cannot lock {}", layout::ROOT);
     let file = File::open(layout::ROOT).attempt(what)?;
-    // Whoever has it is done after a few commands, which are bounded.
+    // The process that holds the lock releases it after a few commands, which are bounded.
     Flock::lock(file, FlockArg::LockExclusive).map_err(|(_, errno)| errno).attempt(what)
 }
 
@@ -217,7 +217,7 @@ async fn lay(
     near: &Handle,
     (name, mesh): (&str, &str),
     ipv6: bool,
-) -> Result<Ends> {
+) -> Result<LinkEnds> {
     let what = || format!("cannot make interface {name}");
     let peer = LinkMessageBuilder::<LinkUnspec>::new()
         .name(INTERFACE)
@@ -230,7 +230,7 @@ async fn lay(
     let member = LinkUnspec::new_with_name(INTERFACE).up().build();
     far.link().set(member).execute().await.attempt(what)?;
     let taken: BTreeSet<u32> = addresses(near).await?.into_iter().map(u32::from).collect();
-    let ends = Ends::free(digest(mesh), &taken, ipv6).ok_or_else(|| {
+    let ends = LinkEnds::free(digest(mesh), &taken, ipv6).ok_or_else(|| {
         Error::Refused(format!("all of {RANGE}/20 is in use: no address is left for {name}"))
     })?;
     let (near_index, far_index) =
@@ -297,8 +297,8 @@ fn inside_rules() -> String {
     )
 }
 
-/// Out with the machine's own addresses; nobody else comes in.
-fn outside_rules(name: &str, ends: &Ends) -> String {
+/// Outgoing traffic has the machine's own addresses; nothing else comes in.
+fn outside_rules(name: &str, ends: &LinkEnds) -> String {
     let (v4, v6) = ends.far;
     let v6 = v6.map(|v6| format!("    oifname != \"{name}\" ip6 saddr {v6} masquerade\n"));
     let v6 = v6.unwrap_or_default();
@@ -325,7 +325,7 @@ fn refused_by(chain: &str, name: &str) -> String {
     )
 }
 
-impl Ends {
+impl LinkEnds {
     /// The first pair, from `start` on, of whose addresses none is `taken`.
     fn free(start: u32, taken: &BTreeSet<u32>, ipv6: bool) -> Option<Self> {
         let free = |pair: &u32| {
@@ -358,16 +358,16 @@ mod tests {
 
     #[test]
     fn a_pair_that_is_taken_is_passed_over() {
-        let first = Ends::free(5, &BTreeSet::new(), true).unwrap();
+        let first = LinkEnds::free(5, &BTreeSet::new(), true).unwrap();
         assert_eq!(first.near.0, Ipv4Addr::new(169, 254, 96, 21));
         assert_eq!(first.far.0, Ipv4Addr::new(169, 254, 96, 22));
         assert_eq!(first.near.1.unwrap().to_string(), "fd89:7570:6c69:6e6b::15");
         let taken = BTreeSet::from([u32::from(first.far.0)]);
-        let second = Ends::free(5, &taken, false).unwrap();
+        let second = LinkEnds::free(5, &taken, false).unwrap();
         assert_eq!(second.near, (Ipv4Addr::new(169, 254, 96, 25), None));
-        let last = Ends::free(PAIRS - 1, &BTreeSet::new(), false).unwrap();
+        let last = LinkEnds::free(PAIRS - 1, &BTreeSet::new(), false).unwrap();
         assert_eq!(last.far.0, Ipv4Addr::new(169, 254, 111, 254));
         let all = (0..PAIRS).map(|pair| u32::from(RANGE) + pair * 4 + 1).collect();
-        assert_eq!(Ends::free(0, &all, true), None);
+        assert_eq!(LinkEnds::free(0, &all, true), None);
     }
 }

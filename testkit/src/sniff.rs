@@ -14,7 +14,7 @@ use anyhow::{Context, Result, bail};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
-pub use packet::{Kind, Segment, classify, segments};
+pub use packet::{PayloadKind, Segment, classify, segments};
 
 use crate::{binaries, netns, wait};
 

@@ -37,7 +37,7 @@ pub(super) fn run(args: Args) -> Result<()> {
     );
     for (name, resumes) in [("full", false), ("resumed", true)] {
         let mut failed = None;
-        let mut timed = |of: &Ends| {
+        let mut timed = |of: &HandshakePair| {
             median(args, || match runtime.block_on(of.round(count, resumes)) {
                 Ok(us) => us,
                 Err(error) => {
@@ -46,7 +46,8 @@ pub(super) fn run(args: Args) -> Result<()> {
                 }
             })
         };
-        let (alone, ours) = (timed(&Ends::rustls(&proves)?), timed(&Ends::proxies(&proves)?));
+        let (alone, ours) =
+            (timed(&HandshakePair::rustls(&proves)?), timed(&HandshakePair::proxies(&proves)?));
         failed.map_or(Ok(()), Err)?;
         println!("| {name} | {alone:.0} | {ours:.0} | {:.2} |", ours / alone);
     }
@@ -80,12 +81,12 @@ impl Proof {
 }
 
 /// A server and what connects to it.
-enum Ends {
+enum HandshakePair {
     Rustls(TlsAcceptor, Arc<ClientConfig>),
     Proxies(Keyring, Identity),
 }
 
-impl Ends {
+impl HandshakePair {
     /// With what proxies use: TLS 1.3, tickets without a store, the same groups.
     fn rustls(proves: &Proof) -> Result<Self> {
         let provider = Arc::new(aws_lc_rs::default_provider());
@@ -123,7 +124,7 @@ impl Ends {
     async fn round(&self, count: usize, resumes: bool) -> Result<f64> {
         let listener = TcpListener::bind("127.0.0.1:0").await?;
         let at = listener.local_addr()?;
-        let ends = async |client: &End| {
+        let ends = async |client: &HandshakeClient| {
             let server = async {
                 let (tcp, _) = listener.accept().await?;
                 match self {
@@ -159,7 +160,7 @@ impl Ends {
     }
 
     /// A client, which knows no session yet. `resumes`: it will use those that it gets.
-    fn end(&self, resumes: bool) -> End {
+    fn end(&self, resumes: bool) -> HandshakeClient {
         match self {
             Self::Rustls(_, config) => {
                 let mut config = ClientConfig::clone(config);
@@ -167,19 +168,21 @@ impl Ends {
                     true => Resumption::in_memory_sessions(8),
                     false => Resumption::disabled(),
                 };
-                End::Rustls(TlsConnector::from(Arc::new(config)))
+                HandshakeClient::Rustls(TlsConnector::from(Arc::new(config)))
             }
-            Self::Proxies(keyring, id) => End::Proxy(Box::new(keyring.connector()), id.clone()),
+            Self::Proxies(keyring, id) => {
+                HandshakeClient::Proxy(Box::new(keyring.connector()), id.clone())
+            }
         }
     }
 }
 
-enum End {
+enum HandshakeClient {
     Rustls(TlsConnector),
     Proxy(Box<Connector>, Identity),
 }
 
-impl End {
+impl HandshakeClient {
     /// Connects, and reads the first byte, before which tickets come. Returns whether a session was resumed.
     async fn connect(&self, tcp: TcpStream) -> Result<bool> {
         match self {

@@ -161,7 +161,7 @@ struct Sample {
 }
 
 #[derive(Debug, Deserialize)]
-struct Refusal {
+struct QueryError {
     error: String,
 }
 
@@ -195,7 +195,7 @@ async fn get(url: &str, query: &str) -> std::result::Result<Reply, Failure> {
         return Err(passing("refused for now", &status));
     }
     if !status.is_success() {
-        let said = serde_json::from_slice::<Refusal>(&body)
+        let said = serde_json::from_slice::<QueryError>(&body)
             .map_or_else(|_| status.to_string(), |said| said.error);
         return Err(Failure::Final(format!("Prometheus refuses {query}: {said}")));
     }

@@ -6,15 +6,15 @@ use std::time::Instant;
 
 use serde::{Deserialize, Serialize};
 
-mod counted;
 mod growth;
+mod proxy_counters;
 
 use crate::ejected::Ejected;
 
-pub use counted::{Counted, Counts, DENIED, Name};
 pub use growth::{EdgeGrowth, Growth, WorkloadGrowth};
+pub use proxy_counters::{Counts, DENIED, Name, ProxyCounters};
 
-use counted::Ends;
+use proxy_counters::EdgeEnds;
 
 /// The name of a client without an identity.
 const UNMESHED: &str = "(unmeshed)";
@@ -37,7 +37,7 @@ pub struct Instance {
 }
 
 /// A proxy's counters, or why it did not answer; `None` if it was not queried.
-pub type Answer = Option<Result<Counted, String>>;
+pub type Answer = Option<Result<ProxyCounters, String>>;
 
 /// The counters of all proxies of a mesh, each at the time of its answer.
 #[derive(Clone, Debug)]
@@ -47,7 +47,7 @@ pub struct Scrape {
     mesh: String,
     instances: Vec<Instance>,
     /// By namespace and instance.
-    counted: BTreeMap<Name, Counted>,
+    counted: BTreeMap<Name, ProxyCounters>,
     /// Instances whose proxy did not answer, with the reason.
     silent: BTreeMap<Name, String>,
     /// Instances that may have counted before this scrape what it does not have: what they have at their
@@ -161,7 +161,7 @@ type EdgeKey = (Name, Name, bool);
 
 /// What one proxy has counted between two ends since it was last queried.
 struct Increase<'a> {
-    ends: &'a Ends,
+    ends: &'a EdgeEnds,
     sum: Counts,
     seconds: f64,
 }

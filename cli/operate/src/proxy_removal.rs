@@ -402,7 +402,7 @@ mod tests {
         let refused = async |_: &PodName| Err(Error::Unknown("ask".to_owned()));
         assert!(
             all_take(async || Ok(pods(1)), refused).await.is_err(),
-            "nobody would be told apart"
+            "the pods could not be told apart"
         );
     }
 

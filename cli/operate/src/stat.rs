@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::time::Instant;
 
 use leno_kube::Client;
-use leno_observe::stat::{Answer, Counted, Instance, Scrape};
+use leno_observe::stat::{Answer, Instance, ProxyCounters, Scrape};
 
 use crate::pods::{self, Running};
 use crate::reach::{PodName, Reach};
@@ -37,7 +37,7 @@ pub async fn scrape(client: &Client, namespace: Option<&str>, mesh: &str) -> Res
         return Err(Error::TooMany(asked.len(), MAX_PROXIES));
     }
     let at = Instant::now();
-    let answers = Reach::new(client.clone()).each(asked, "/metrics", Counted::of).await;
+    let answers = Reach::new(client.clone()).each(asked, "/metrics", ProxyCounters::of).await;
     let mut by_pod: HashMap<&PodName, Answer> = HashMap::new();
     let (mut refused, mut count) = (None, 0);
     for (pod, answer) in answers {

@@ -13,9 +13,9 @@ use super::{AnyMesh, ChosenMesh, Output, PlannedRanges, block_on, print, print_j
 
 /// Finds mistakes in documents before they are run, or in a cluster: each with its place, reason and remedy
 ///
-/// References that lead nowhere or are not granted, rules without a backend, matches that no request
-/// reaches, routes, selectors and grants that concern nobody, fields that there are not. Exits 1 where
-/// there are errors, with --strict also where there are warnings.
+/// References to objects that do not exist or are not granted, rules without a backend, matches that no request
+/// reaches, routes, selectors and grants that match nothing, unknown fields. Exits 1 if there are errors; with
+/// --strict also if there are warnings.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:\n  leno analyze examples/shop/shop.yaml\n  \
                   leno analyze --strict -o json manifests/\n  \

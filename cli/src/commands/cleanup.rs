@@ -11,7 +11,7 @@ use super::print;
 #[derive(Debug, Args)]
 #[command(after_help = "Example:\n  sudo leno cleanup")]
 pub(crate) struct Cleanup {
-    /// Only the mesh of this name; without it, every mesh that nobody runs any more
+    /// Only the mesh of this name; without it, every mesh whose `leno up` has ended
     #[arg(long, value_name = "NAME")]
     name: Option<String>,
 }

@@ -58,15 +58,15 @@ pub(crate) struct Proxy {
 /// What is known of a proxy.
 #[derive(Debug, Serialize)]
 struct Report {
-    /// What Kubernetes says; none of `leno up`.
+    /// The status in Kubernetes; `None` for `leno up`.
     pod: Option<ProxyPod>,
-    /// Why the proxy does not serve; none where it does.
+    /// Why the proxy does not serve; `None` if it does.
     not_ready: Option<String>,
     /// What it says of itself.
     config: Option<Value>,
     /// Endpoints that it ejects now; `None` where that is not known.
     ejected: Option<Vec<Ejected>>,
-    /// Why that is not known; none where it is.
+    /// Why the ejected endpoints are unknown; `None` if they are known.
     unknown: Option<String>,
 }
 

@@ -43,8 +43,8 @@ pub(crate) struct Explain {
     #[arg(short, long)]
     namespace: Option<String>,
 
-    /// Who sends the request: a workload (web, deploy/web, shop/web), an instance (web-1, pod/web-1) or whoever
-    /// has a service account (sa/web)
+    /// Who sends the request: a workload (web, deploy/web, shop/web), an instance (web-1, pod/web-1) or any client
+    /// with a service account (sa/web)
     client: String,
 
     /// The form of output

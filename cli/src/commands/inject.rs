@@ -23,8 +23,8 @@ const MAX_BYTES: u64 = 32 << 20;
 ///
 /// Takes every kind that makes pods (Pod, Deployment, StatefulSet, DaemonSet, ReplicaSet,
 /// ReplicationController, Job, CronJob), lists of them, and texts of several documents, in YAML or JSON.
-/// Everything else passes as it is written. A document that is changed is written anew: its order stays,
-/// its comments go. What became of each is said on standard error. Exits 1 where a proxy could not be put
+/// Everything else is printed unchanged. A changed document keeps the order of its fields and loses its
+/// comments. The result for each document is on standard error. Exits 1 where a proxy could not be put
 /// where it should be.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:\n  leno inject shop.yaml | kubectl apply -f -\n  \

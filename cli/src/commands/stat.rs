@@ -49,7 +49,7 @@ pub(crate) struct Stat {
     output: Output,
 }
 
-/// A window: shorter and a rate means nothing, longer and nobody waits for it.
+/// The window: a rate over a shorter one means nothing, and a longer one takes too long to wait for.
 fn window(text: &str) -> Result<Duration, String> {
     within(duration(text)?, (Duration::from_millis(100), Duration::from_hours(1)))
 }

@@ -12,10 +12,10 @@ use super::{Cluster, block_on};
 /// Takes Leno out of a cluster, also out of the kernel of each node
 ///
 /// In this order: the webhooks, the node agents and what they have set up, everything else. Pods that have a
-/// proxy serve on meanwhile, in plaintext, and talk past it in the end; restart them to be rid of it. It can be
-/// repeated where it was interrupted, and stops where somebody installs the mesh beside it. Nothing goes before all
-/// of it is allowed.
-/// Exits 1 where a node could not be cleaned.
+/// proxy serve on meanwhile, in plaintext, and bypass the proxy in the end; restart them to remove it. After an
+/// interruption, run the command again. It stops if the mesh is installed again meanwhile. It checks that you may
+/// remove everything before it removes anything.
+/// Exits 1 if a node could not be cleaned.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:\n  leno uninstall\n  leno uninstall --yes --keep-definitions")]
 pub(crate) struct Uninstall {
@@ -26,7 +26,7 @@ pub(crate) struct Uninstall {
     #[command(flatten)]
     cluster: Cluster,
 
-    /// Keeps the definitions of Leno's resources, and so everybody's policies
+    /// Keeps the definitions of Leno's resources, and with them all policies
     #[arg(long)]
     keep_definitions: bool,
 
@@ -81,7 +81,7 @@ pub(crate) fn run(uninstall: &Uninstall) -> Result<bool> {
 fn agreed(uninstall: &Uninstall) -> Result<bool> {
     if !std::io::stdin().is_terminal() {
         bail!(
-            "nobody can be asked whether to remove everything in {}: say --yes",
+            "standard input is no terminal, so the removal of everything in {} cannot be confirmed: add --yes",
             uninstall.namespace
         );
     }

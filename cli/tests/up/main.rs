@@ -323,7 +323,7 @@ fn replicas_are_started_again_one_after_the_other() {
     assert!(mesh.log().contains(said), "{}", mesh.log());
     mesh.wait_for("web-1 to be started again", || {
         let first = mesh.try_application("web-0").is_some();
-        assert!(first || mesh.try_application("web-1").is_some(), "nobody serves");
+        assert!(first || mesh.try_application("web-1").is_some(), "no instance serves");
         mesh.try_application("web-1").is_some_and(|pid| pid != before[1])
     });
     mesh.wait_for("web-1 to take traffic", || mesh.takes_traffic("web-1"));

@@ -7,7 +7,7 @@ use crate::settings::{Settings, Shape};
 use crate::value::Value;
 use crate::{CONTAINER, ROOTS, ROOTS_KEY, TOKEN_VOLUME};
 
-/// Whom the token is for.
+/// The audience of the token.
 const AUDIENCE: &str = "leno";
 /// How long a token holds, in seconds; the kubelet replaces it at 80 %.
 const TOKEN_LIFETIME_S: u32 = 3600;
@@ -73,7 +73,7 @@ fn environment(settings: &Settings, probes: &Probes) -> Value {
         said("LENO_CONTROL", &settings.control),
         said("LENO_ROOTS", &format!("{ROOTS_PATH}/{ROOTS_KEY}")),
         said("LENO_TOKEN", &format!("{TOKEN_PATH}/token")),
-        // Its startup probe so holds back a pod that nobody has captured yet.
+        // With it, the startup probe holds back a pod that the agent has not captured yet.
         said("LENO_AWAIT_CAPTURE", "true"),
     ];
     if let Some(log) = &settings.log {

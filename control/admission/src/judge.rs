@@ -1,8 +1,8 @@
 //! Whether an object of the mesh may be stored: the checks of `leno analyze`, before it is too late.
 //!
-//! An object of ours that is not understood is denied: nothing of it would hold. One of the Gateway
-//! API is not ours to deny: another of its parents may be a gateway, which understands it, and its
-//! status says that we do not. What is found beyond that is a warning, since objects may come in any
+//! An object of Leno's own group that is not understood is denied, because none of it would apply. One of
+//! the Gateway API is never denied: another of its parents may be a gateway, which understands it, and
+//! its status says that Leno does not. What is found beyond that is a warning, since objects may come in any
 //! order: a route may be stored before the service that it names. A route that attaches to no Service is
 //! none of the mesh's, and nothing is said of it.
 
@@ -99,7 +99,7 @@ fn is_of_foreign_parent(review: &Review, path: &str) -> bool {
     namespace.is_some_and(|namespace| namespace != review.namespace)
 }
 
-/// A problem without a place: nobody wrote the text that it is in.
+/// A problem without a line: the object comes from the API server, not from a file.
 fn problem(problem: &Problem) -> String {
     match problem.path.as_str() {
         "" => problem.reason.clone(),

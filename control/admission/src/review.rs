@@ -38,9 +38,9 @@ pub struct Review {
 /// The answer to a review.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Answer {
-    /// Why the object must not be stored; none where it may.
+    /// Why the object must not be stored; `None` if it may.
     pub denied: Option<String>,
-    /// What whoever stores it is told.
+    /// The warnings for the client that stores it.
     pub warnings: Vec<String>,
     /// What is changed in it, a JSON patch; empty or null for nothing.
     pub patch: Option<Value>,

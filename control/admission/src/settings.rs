@@ -15,7 +15,7 @@ const MEMORY_LIMIT: &str = "leno.dev/proxy-memory-limit";
 const LOG: &str = "leno.dev/proxy-log";
 const KNOWN: [&str; 5] = [CPU_REQUEST, CPU_LIMIT, MEMORY_REQUEST, MEMORY_LIMIT, LOG];
 
-/// Longest value of an annotation of ours: a filter of the log takes a line.
+/// Longest value of one of Leno's annotations: a filter of the log takes a line.
 const MAX_VALUE: usize = 256;
 
 /// What is set for all proxies.

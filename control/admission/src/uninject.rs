@@ -21,7 +21,7 @@ pub enum UninjectError {
 /// came otherwise, without the annotation that injection leaves, stays as it is.
 ///
 /// # Errors
-/// [`UninjectError`] where somebody has changed what injection wrote.
+/// [`UninjectError`] if what injection wrote was changed since.
 pub fn uninject(pod: &mut Value) -> Result<bool, UninjectError> {
     let record = pod.at(&["metadata", "annotations", RECORD]).and_then(Value::text);
     let Some(record) = record.map(str::to_owned) else { return Ok(false) };

@@ -35,7 +35,7 @@ impl Value {
         Self::List(texts.map(Self::from).into())
     }
 
-    /// The field of a map; none where there is none, or it is null.
+    /// The field of a map; `None` if it is missing or null.
     #[must_use]
     pub fn get(&self, field: &str) -> Option<&Self> {
         let Self::Map(fields) = self else { return None };
@@ -82,7 +82,7 @@ impl Value {
         }
     }
 
-    /// The items of the list in a field; none where there is none.
+    /// The items of the list in a field; empty if there is no list.
     #[must_use]
     pub fn list(&self, field: &str) -> &[Self] {
         self.get(field).map_or(&[], Self::items)

@@ -26,7 +26,7 @@ pub(crate) struct Admin {
 pub(crate) type Render = Box<dyn Fn(&mut String) + Send + Sync>;
 
 impl Admin {
-    /// Why nobody should be sent here, if so.
+    /// Why proxies should not connect to this replica; `None` if they may.
     fn not_ready(&self) -> Option<&'static str> {
         if self.reloads.ending() {
             Some("this replica ends")

@@ -46,7 +46,7 @@ pub(crate) struct Flags {
     #[arg(long, env = "LENO_NAME")]
     pub(crate) name: Option<String>,
 
-    /// Whom the tokens of proxies must be for; only with --kubernetes
+    /// The audience that proxies' tokens must have; only with --kubernetes
     #[arg(long, env = "LENO_TOKEN_AUDIENCE", default_value = leno_cluster::AUDIENCE)]
     pub(crate) token_audience: String,
 

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use leno_index::{Refusal, RefusedEndpoints};
+use leno_index::{EndpointRefusal, RefusedEndpoints};
 use leno_program::Family;
 use leno_serve::State;
 use leno_types::ServiceName;
@@ -45,17 +45,17 @@ impl RefusedLog {
 
 /// Appends how many endpoints are ignored, as Prometheus text.
 pub(crate) fn render(state: &State, text: &mut String) {
-    const REASONS: [Refusal; 7] = [
-        Refusal::ForeignTarget,
-        Refusal::NotOfTarget,
-        Refusal::UnknownTarget,
-        Refusal::ForeignAddress,
-        Refusal::ServiceAddress,
-        Refusal::NodeAddress,
-        Refusal::ReservedAddress,
+    const REASONS: [EndpointRefusal; 7] = [
+        EndpointRefusal::ForeignTarget,
+        EndpointRefusal::NotOfTarget,
+        EndpointRefusal::UnknownTarget,
+        EndpointRefusal::ForeignAddress,
+        EndpointRefusal::ServiceAddress,
+        EndpointRefusal::NodeAddress,
+        EndpointRefusal::ReservedAddress,
     ];
     let counts = state.look(|index| {
-        let mut counts: BTreeMap<Refusal, usize> = BTreeMap::new();
+        let mut counts: BTreeMap<EndpointRefusal, usize> = BTreeMap::new();
         for (reason, count) in index.refused_endpoints().values().flat_map(|one| &one.counts) {
             *counts.entry(*reason).or_default() += count;
         }

@@ -94,7 +94,7 @@ pub(crate) struct ProvenPaths {
 
 /// What a review is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Kind {
+enum ReviewKind {
     /// Puts the proxy into a pod for the API server.
     Inject,
     /// The same for a caller that has not proved to be the API server.
@@ -138,7 +138,7 @@ impl Webhook {
             settings,
             stored,
             paths: ProvenPaths::new(secret),
-            lanes: Kind::ALL.map(Lane::new),
+            lanes: ReviewKind::ALL.map(Lane::new),
             counts,
             spent_us: AtomicU64::new(0),
             ending: AtomicBool::new(false),
@@ -154,7 +154,7 @@ impl Webhook {
     pub(crate) fn render(&self, text: &mut String) {
         let help = "Objects reviewed for the API server, by result.";
         let mut reviews = Family::counter(text, "leno_control_reviews_total", help);
-        for (kind, counts) in Kind::ALL.into_iter().zip(&self.counts) {
+        for (kind, counts) in ReviewKind::ALL.into_iter().zip(&self.counts) {
             let Counts { changed, allowed, denied, failed, busy } = counts;
             let results = [
                 ("changed", changed),
@@ -209,14 +209,14 @@ impl Webhook {
     }
 
     /// What a path asks for.
-    fn kind(&self, path: &str) -> Option<Kind> {
+    fn kind(&self, path: &str) -> Option<ReviewKind> {
         // In a time that tells nothing of how much of it is right.
         let is = |own: &str| verify_slices_are_equal(path.as_bytes(), own.as_bytes()).is_ok();
         match path {
-            INJECT => Some(Kind::UnprovenInject),
-            VALIDATE => Some(Kind::Unproven),
-            _ if is(&self.paths.inject) => Some(Kind::Inject),
-            _ if is(&self.paths.validate) => Some(Kind::Validate),
+            INJECT => Some(ReviewKind::UnprovenInject),
+            VALIDATE => Some(ReviewKind::Unproven),
+            _ if is(&self.paths.inject) => Some(ReviewKind::Inject),
+            _ if is(&self.paths.validate) => Some(ReviewKind::Validate),
             _ => None,
         }
     }
@@ -240,10 +240,10 @@ impl Webhook {
     }
 
     /// The answer, and as what it is sent.
-    async fn answer(&self, kind: Kind, body: Incoming) -> Result<(Answer, String), Failure> {
+    async fn answer(&self, kind: ReviewKind, body: Incoming) -> Result<(Answer, String), Failure> {
         let lane = &self.lanes[kind as usize];
         let body = self.read(lane, body).await?;
-        if !matches!(kind, Kind::Inject | Kind::UnprovenInject) {
+        if !matches!(kind, ReviewKind::Inject | ReviewKind::UnprovenInject) {
             return self.judged(kind, lane.turn().await?, body).await;
         }
         let turn = lane.turn().await?;
@@ -262,7 +262,7 @@ impl Webhook {
     /// after this future is dropped.
     async fn judged(
         &self,
-        kind: Kind,
+        kind: ReviewKind,
         turn: OwnedSemaphorePermit,
         body: Bytes,
     ) -> Result<(Answer, String), Failure> {
@@ -276,7 +276,7 @@ impl Webhook {
             }
             let review = Review::parse(&body)?;
             drop(body);
-            let neighbours = (kind == Kind::Validate && !is_unjudged(&review))
+            let neighbours = (kind == ReviewKind::Validate && !is_unjudged(&review))
                 .then(|| stored.neighbours(&review));
             let answer = judge(&review, neighbours.as_deref(), cancelled);
             let answer = answer.ok_or(Failure::Timeout)?;
@@ -297,13 +297,13 @@ impl ProvenPaths {
 }
 
 impl Lane {
-    fn new(kind: Kind) -> Self {
+    fn new(kind: ReviewKind) -> Self {
         // Reviews under way, reviews that wait, large bodies that are held.
         let (turns, queue, large) = match kind {
-            Kind::Inject => (16, 256, 4),
-            Kind::UnprovenInject => (8, 256, 2),
-            Kind::Validate => (2, 256, 4),
-            Kind::Unproven => (1, 4, 1),
+            ReviewKind::Inject => (16, 256, 4),
+            ReviewKind::UnprovenInject => (8, 256, 2),
+            ReviewKind::Validate => (2, 256, 4),
+            ReviewKind::Unproven => (1, 4, 1),
         };
         Self {
             turns: Arc::new(Semaphore::new(turns)),
@@ -329,7 +329,7 @@ impl Drop for Cancel {
     }
 }
 
-impl Kind {
+impl ReviewKind {
     const ALL: [Self; 4] = [Self::Inject, Self::UnprovenInject, Self::Validate, Self::Unproven];
 
     fn as_str(self) -> &'static str {

@@ -143,7 +143,7 @@ pub async fn authority(
     }
 }
 
-/// One attempt; none where another replica was faster.
+/// One attempt; `None` if another replica was faster.
 async fn attempt(
     secrets: &Api<Secret>,
     namespace: &str,

@@ -24,7 +24,7 @@ use crate::rows::{self, InstanceRow, ServiceRow, SliceRow};
 use crate::sharing::share_with_neighbours;
 use crate::small_map::{SmallMap, one};
 
-pub use addresses::{Refusal, RefusedEndpoint, RefusedEndpoints, is_reserved};
+pub use addresses::{EndpointRefusal, RefusedEndpoint, RefusedEndpoints, is_reserved};
 
 use addresses::Addresses;
 use authorization::Authorizations;

@@ -29,7 +29,7 @@ mod small_map;
 mod tables;
 
 pub use change::{Change, Changed};
-pub use facts::{Refusal, RefusedEndpoint, RefusedEndpoints, is_reserved};
+pub use facts::{EndpointRefusal, RefusedEndpoint, RefusedEndpoints, is_reserved};
 pub use index::{Index, Settings, Writers};
 pub use policies::{Proxies, TargetState};
 pub use tables::Address;

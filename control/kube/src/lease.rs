@@ -13,7 +13,7 @@ use tokio::time::timeout;
 mod election;
 
 use crate::is_status;
-use election::{Election, Record, Step};
+use election::{Election, LeaseAction, Record};
 
 /// How long a leader that says nothing more still counts as one, for the others. As long as
 /// Kubernetes' own components have it.
@@ -121,20 +121,20 @@ impl Elector {
             ..LeaseSpec::default()
         };
         let written = match (step, found) {
-            (Step::Wait, _) => return Ok(Outcome::Follows),
-            (Step::Create, _) | (_, None) => {
+            (LeaseAction::Wait, _) => return Ok(Outcome::Follows),
+            (LeaseAction::Create, _) | (_, None) => {
                 let metadata =
                     ObjectMeta { name: Some(self.lease.clone()), ..ObjectMeta::default() };
                 let lease = Lease { metadata, spec: Some(fresh()) };
                 self.leases.create(&PostParams::default(), &lease).await
             }
-            (Step::Take, Some(mut lease)) => {
+            (LeaseAction::Take, Some(mut lease)) => {
                 let transitions = lease.spec.as_ref().and_then(|spec| spec.lease_transitions);
                 let transitions = transitions.unwrap_or(0).saturating_add(1);
                 lease.spec = Some(LeaseSpec { lease_transitions: Some(transitions), ..fresh() });
                 self.leases.replace(&self.lease, &PostParams::default(), &lease).await
             }
-            (Step::Renew, Some(mut lease)) => {
+            (LeaseAction::Renew, Some(mut lease)) => {
                 lease.spec.get_or_insert_default().renew_time = Some(now);
                 self.leases.replace(&self.lease, &PostParams::default(), &lease).await
             }
@@ -156,7 +156,7 @@ impl Elector {
         self.tell();
         let released = async {
             let Some(mut lease) = self.leases.get_opt(&self.lease).await? else { return Ok(()) };
-            if self.election.step(Some(record(&lease)), Instant::now()) != Step::Renew {
+            if self.election.step(Some(record(&lease)), Instant::now()) != LeaseAction::Renew {
                 return Ok(());
             }
             let spec = lease.spec.get_or_insert_default();

@@ -248,7 +248,9 @@ where
             return None;
         }
         let refusal = refusal(&error);
-        if let (Some(Refusal::Unsupported), true, true) = (&refusal, self.streams, self.listing) {
+        if let (Some(StreamRefusal::Unsupported), true, true) =
+            (&refusal, self.streams, self.listing)
+        {
             self.only_pages = true;
             self.begin(false);
             return None;
@@ -266,8 +268,8 @@ where
     }
 
     /// Notes what the server has answered; false once it has done nothing but fail for too long.
-    fn is_patient(&mut self, refusal: Option<&Refusal>) -> bool {
-        let Some(Refusal::Broken) = refusal else {
+    fn is_patient(&mut self, refusal: Option<&StreamRefusal>) -> bool {
+        let Some(StreamRefusal::Broken) = refusal else {
             self.refused_since = None;
             return true;
         };
@@ -277,22 +279,22 @@ where
 }
 
 /// Why a server does not stream a list that it may send in another way.
-enum Refusal {
+enum StreamRefusal {
     /// It rejects the parameters.
     Unsupported,
     /// It has failed, or its cache is not filled.
     Broken,
 }
 
-fn refusal(error: &WatchError) -> Option<Refusal> {
+fn refusal(error: &WatchError) -> Option<StreamRefusal> {
     let code = match error {
         WatchError::WatchStartFailed(kube::Error::Api(status)) => status.code,
         WatchError::WatchError(status) => status.code,
         _ => return None,
     };
     match code {
-        400 | 422 => Some(Refusal::Unsupported),
-        429 | 500.. => Some(Refusal::Broken),
+        400 | 422 => Some(StreamRefusal::Unsupported),
+        429 | 500.. => Some(StreamRefusal::Broken),
         // A list would be answered the same: no right, no such kind.
         _ => None,
     }

@@ -1,4 +1,4 @@
-//! Whose token it is: asked of a directory here, or of whoever else knows.
+//! Which workload a token belongs to: by a directory here, or by another authority such as the API server.
 
 use std::error::Error;
 use std::fmt;
@@ -13,9 +13,9 @@ use leno_types::{Identity, InstanceName};
 /// An answer that may take a while.
 pub type Answer<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
 
-/// Knows whose tokens are whose. Asked for every certificate request, by any number at once.
+/// Verifies tokens. It is called for every certificate request, concurrently.
 pub trait Authenticator: fmt::Debug + Send + Sync + 'static {
-    /// Whom a token proves its bearer to be.
+    /// The workload that a token proves its bearer to be.
     ///
     /// # Errors
     /// [`AuthenticationError`], which also says who is at fault.
@@ -40,17 +40,17 @@ pub trait Authenticator: fmt::Debug + Send + Sync + 'static {
 pub struct Proven {
     /// What the certificate may say.
     pub identity: Identity,
-    /// The instance that the token was made for; none where it was made for any of an identity.
+    /// The instance that the token was made for; `None` if it was made for any instance of an identity.
     pub instance: Option<InstanceName>,
 }
 
 /// Why a token proves nothing.
 #[derive(Clone, Debug, thiserror::Error)]
 pub enum AuthenticationError {
-    /// It is not good. The text is for whoever showed it.
+    /// It is not valid. The text is for the client that sent it.
     #[error("{0}")]
     Bad(String),
-    /// Nobody can tell now: the client should ask again.
+    /// It cannot be verified now: the client should try again.
     #[error("tokens cannot be checked now; ask again")]
     Unavailable(#[source] Arc<dyn Error + Send + Sync>),
     /// What tokens are checked by is broken.

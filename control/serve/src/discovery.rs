@@ -185,7 +185,7 @@ impl Stream {
                 }
                 () = sleep_until(due), if due.is_some() => self.pacing.due = None,
                 permit = responses.reserve(), if ready => {
-                    let permit = permit.map_err(|_| Status::cancelled("nobody listens"))?;
+                    let permit = permit.map_err(|_| Status::cancelled("the proxy has closed the stream"))?;
                     // Made only now, so that it says what is true when it leaves.
                     let batch = self.subscriber.flush();
                     // Changes that make no difference to the proxy are not counted.

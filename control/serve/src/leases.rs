@@ -22,10 +22,11 @@ use crate::recognise::Recogniser;
 use crate::state::State;
 use crate::stream_slots::{StreamSlots, displaced};
 
-/// Limits that are kept at once, far more than a mesh has. For one more those that nobody asks for are
-/// forgotten; where there are none, it is answered like one that is not known.
+/// Limits that are kept at once, far more than a mesh has. For one more, those that no proxy asks for are
+/// forgotten; if there are none, it is answered like an unknown one.
 const MAX_LIMITS: usize = 4_096;
-/// How long a limit is kept that nobody asks for. It comes back empty, so that nothing is gained.
+/// How long a limit is kept that no proxy asks for. A limit that is made again begins without tokens, so that
+/// nothing is gained by waiting.
 const LIMIT_IDLE: Duration = Duration::from_secs(60);
 /// Most questions of one request; a proxy has as many as limits and workers.
 const MAX_ASKS: usize = 1_024;
@@ -240,6 +241,6 @@ mod tests {
         assert_eq!(limits.buckets().len(), MAX_LIMITS);
         assert_eq!(holders("0"), 1, "those that are kept go on");
         limits.buckets().get_mut("0").unwrap().asked_at -= LIMIT_IDLE;
-        assert_eq!(holders("one more"), 1, "in the place of one that nobody asks for");
+        assert_eq!(holders("one more"), 1, "in the place of one that no proxy asks for");
     }
 }

@@ -23,7 +23,7 @@ pub(crate) struct PeerCertificate {
 }
 
 impl PeerCertificate {
-    /// Reads a verified leaf; none where it is not an X509-SVID, which has exactly one URI
+    /// Reads a verified leaf; `None` if it is not an X509-SVID, which has exactly one URI
     /// (SPIFFE X509-SVID section 2).
     pub(crate) fn read(der: &[u8]) -> Option<Self> {
         let (_, certificate) = X509Certificate::from_der(der).ok()?;

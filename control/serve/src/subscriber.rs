@@ -184,7 +184,7 @@ impl Subscriber {
         if self.is_dirty() { None } else { self.since.take() }
     }
 
-    /// The next batch, none where the proxy has everything.
+    /// The next batch; `None` if the proxy has everything.
     pub(crate) fn flush(&mut self) -> Option<Batch> {
         self.collect();
         let Self { stream, addresses, policy, trust, uses_due, reconnect_due, urgent, .. } = self;

@@ -8,13 +8,13 @@ use leno_resources::{Documents, Ignored, Located, Object, Problem, load};
 use tokio::sync::{Notify, mpsc};
 use tokio::time::{Instant, timeout_at};
 
-mod keeper;
+mod accepted;
 mod watch;
 
 pub use watch::OpenError;
 
 use crate::Update;
-use keeper::Keeper;
+use accepted::AcceptedState;
 use watch::Watch;
 
 /// How long files must be unchanged before they are read. An editor writes, renames and sets times
@@ -36,7 +36,7 @@ pub struct FilesSource {
     watch: Watch,
     /// Notified by the watch; holds at most one notification.
     changed: Arc<Notify>,
-    keeper: Keeper,
+    accepted: AcceptedState,
     ignored: Vec<Located<Ignored>>,
 }
 
@@ -61,7 +61,7 @@ impl FilesSource {
         let changed = Arc::new(Notify::new());
         let raise = changed.clone();
         let watch = Watch::open(&paths, move || raise.notify_one())?;
-        Ok(Self { paths, watch, changed, keeper: Keeper::default(), ignored: Vec::new() })
+        Ok(Self { paths, watch, changed, accepted: AcceptedState::default(), ignored: Vec::new() })
     }
 
     /// Reads all files, and again after every edit. The first update is always sent. Ends when the
@@ -100,7 +100,7 @@ impl FilesSource {
             }
             values(objects)
         });
-        self.keeper.take(loaded)
+        self.accepted.take(loaded)
     }
 }
 

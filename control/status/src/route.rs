@@ -24,7 +24,7 @@ struct Rule<'o> {
 }
 
 impl<'o> Route<'o> {
-    /// Reads an object; none where it is no route.
+    /// Reads an object; `None` if it is no route.
     pub(crate) fn new(object: &'o Object) -> Option<Self> {
         let (kind, metadata, parents, said, rules) = match object {
             Object::HttpRoute(route) => {
@@ -56,7 +56,7 @@ impl<'o> Route<'o> {
         Some(Self { kind, namespace, metadata, parents, said: said.as_ref(), rules })
     }
 
-    /// The service that a parent names; none where no service can have such a name.
+    /// The service that a parent names; `None` if no service can have such a name.
     pub(crate) fn parent(&self, parent: &ParentRef) -> Option<ServiceName> {
         ServiceName::new(parent.namespace.as_deref().unwrap_or(self.namespace), &parent.name).ok()
     }

@@ -33,11 +33,11 @@ pub fn refused(object: &Object, reason: &str, now: &Time) -> Option<RouteStatus>
     })
 }
 
-/// What the status of a route should be. None where it is so already, where nothing of the route is
-/// ours to judge, and for what is no route.
+/// What the status of a route should be. `None` if it is so already, if the route has no parent that
+/// Leno judges, or if the object is no route.
 ///
-/// Every parent that is a Service has one entry of ours; those of parents that the route no longer
-/// names go, and those of other controllers stay in their places.
+/// Every parent that is a Service has one entry of this controller; entries for parents that the route
+/// no longer names are removed, and those of other controllers stay in their places.
 #[must_use]
 pub fn status(index: &Index, object: &Object, now: &Time) -> Option<RouteStatus> {
     let route = Route::new(object)?;

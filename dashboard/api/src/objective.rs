@@ -55,7 +55,7 @@ pub struct Burn {
 /// How an objective is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Standing {
+pub enum ObjectiveState {
     /// The budget is used up.
     Exhausted,
     /// It is spent too fast.
@@ -109,12 +109,12 @@ impl Rule {
 
 /// How an objective is, by what was spent in its whole window and by its rules.
 #[must_use]
-pub fn standing(percent: f64, whole: Spent, burns: &[Burn]) -> Standing {
+pub fn standing(percent: f64, whole: Spent, burns: &[Burn]) -> ObjectiveState {
     match whole.left(percent) {
-        None => Standing::Idle,
-        Some(left) if left <= 0.0 && whole.bad >= MIN_BAD => Standing::Exhausted,
-        Some(_) if burns.iter().any(|burn| burn.burning) => Standing::Burning,
-        Some(_) => Standing::Met,
+        None => ObjectiveState::Idle,
+        Some(left) if left <= 0.0 && whole.bad >= MIN_BAD => ObjectiveState::Exhausted,
+        Some(_) if burns.iter().any(|burn| burn.burning) => ObjectiveState::Burning,
+        Some(_) => ObjectiveState::Met,
     }
 }
 
@@ -162,10 +162,10 @@ mod tests {
     fn the_worst_standing_counts() {
         let burning = rules(DAY_MS)[0].judge(99.0, spent(100, 50), spent(100, 50));
         let burns = [burning];
-        assert_eq!(standing(99.0, spent(10_000, 50), &burns), Standing::Burning);
-        assert_eq!(standing(99.0, spent(1_000, 10), &burns), Standing::Exhausted);
-        assert_eq!(standing(99.0, spent(10_000, 50), &[]), Standing::Met);
-        assert_eq!(standing(99.0, spent(0, 0), &[]), Standing::Idle);
-        assert_eq!(standing(99.0, spent(10, 1), &[]), Standing::Met, "one may be chance");
+        assert_eq!(standing(99.0, spent(10_000, 50), &burns), ObjectiveState::Burning);
+        assert_eq!(standing(99.0, spent(1_000, 10), &burns), ObjectiveState::Exhausted);
+        assert_eq!(standing(99.0, spent(10_000, 50), &[]), ObjectiveState::Met);
+        assert_eq!(standing(99.0, spent(0, 0), &[]), ObjectiveState::Idle);
+        assert_eq!(standing(99.0, spent(10, 1), &[]), ObjectiveState::Met, "one may be chance");
     }
 }

@@ -41,13 +41,13 @@ pub fn answer(hub: &Hub, method: &Method, path: &str, query: Option<&str>) -> An
 }
 
 /// Why a request is refused.
-type Refusal = (StatusCode, String);
+type Rejection = (StatusCode, String);
 
-fn topology(hub: &Hub, asked: &QueryParameters<'_>) -> Result<Answer, Refusal> {
+fn topology(hub: &Hub, asked: &QueryParameters<'_>) -> Result<Answer, Rejection> {
     Ok(json(&hub.topology(asked.number("at")?, asked.number("window")?)))
 }
 
-fn series(hub: &Hub, asked: &QueryParameters<'_>) -> Result<Answer, Refusal> {
+fn series(hub: &Hub, asked: &QueryParameters<'_>) -> Result<Answer, Rejection> {
     let wanted = match (asked.name("workload")?, asked.name("client")?, asked.name("server")?) {
         (Some(workload), None, None) => SeriesSubject::Workload(workload),
         (None, Some(client), Some(server)) => SeriesSubject::Edge(client, server),
@@ -59,7 +59,7 @@ fn series(hub: &Hub, asked: &QueryParameters<'_>) -> Result<Answer, Refusal> {
     }
 }
 
-fn budget(hub: &Hub, asked: &QueryParameters<'_>) -> Result<Answer, Refusal> {
+fn budget(hub: &Hub, asked: &QueryParameters<'_>) -> Result<Answer, Rejection> {
     let servers = asked.0.get("servers").ok_or_else(|| bad("say servers"))?;
     let servers: Option<Vec<Name>> = servers.split(',').map(name_of).collect();
     let servers =
@@ -82,31 +82,31 @@ impl<'a> QueryParameters<'a> {
         Self(form_urlencoded::parse(query.as_bytes()).collect())
     }
 
-    fn only(&self, known: &[&str]) -> Result<(), Refusal> {
+    fn only(&self, known: &[&str]) -> Result<(), Rejection> {
         match self.0.keys().find(|name| !known.contains(&&***name)) {
             None => Ok(()),
             Some(name) => Err(bad(&format!("there is no parameter {name:?}"))),
         }
     }
 
-    fn number(&self, name: &str) -> Result<Option<u64>, Refusal> {
+    fn number(&self, name: &str) -> Result<Option<u64>, Rejection> {
         let wrong = |_| bad(&format!("{name} is not a number of milliseconds"));
         self.0.get(name).map(|text| text.parse().map_err(wrong)).transpose()
     }
 
-    fn span(&self) -> Result<Span, Refusal> {
+    fn span(&self) -> Result<Span, Rejection> {
         Ok(Span { from_ms: self.number("from")?, to_ms: self.number("to")? })
     }
 
     /// `namespace/name`; the namespace is empty for what is outside of the mesh.
-    fn name(&self, parameter: &str) -> Result<Option<Name>, Refusal> {
+    fn name(&self, parameter: &str) -> Result<Option<Name>, Rejection> {
         let Some(text) = self.0.get(parameter) else { return Ok(None) };
         let wrong = || bad(&format!("{parameter} is not namespace/name"));
         name_of(text).ok_or_else(wrong).map(Some)
     }
 }
 
-fn bad(why: &str) -> Refusal {
+fn bad(why: &str) -> Rejection {
     (StatusCode::BAD_REQUEST, why.to_owned())
 }
 

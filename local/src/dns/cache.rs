@@ -52,7 +52,7 @@ impl Cache {
             return;
         };
         let Ok(answer) = Message::from_vec(answer) else { return };
-        // What was asked for by one is everybody's from here on.
+        // From here on the answer serves every client.
         if !Message::from_vec(question).is_ok_and(|asked| asked.queries == answer.queries) {
             return;
         }
@@ -65,7 +65,7 @@ impl Cache {
             kept.retain(|_, one| now.saturating_duration_since(one.since) < one.hold);
         }
         if kept.len() >= MAX_ANSWERS {
-            // Whoever asks for so many names is not helped by a cache.
+            // A client that asks for so many names gains nothing from a cache.
             kept.clear();
         }
         kept.insert(rest.to_vec(), CachedAnswer { answer, since: now, hold });

@@ -62,8 +62,8 @@ impl Upstreams {
         self.ipv6
     }
 
-    /// Passes a question on as it is and returns the answer as it is; over TCP when `stream`.
-    /// None when nobody answers in time.
+    /// Forwards a question unchanged and returns the answer unchanged; over TCP if `stream`.
+    /// `None` if no resolver answers in time.
     pub async fn ask(&self, question: &[u8], stream: bool) -> Option<Vec<u8>> {
         // What came over TCP may be too long for a datagram of a client that asked for no more.
         let fits = |known: &Vec<u8>| stream || known.len() <= DATAGRAM;
@@ -103,7 +103,7 @@ async fn over_udp(server: SocketAddr, question: &[u8]) -> io::Result<Vec<u8>> {
     let mut answer = vec![0; MAX_DATAGRAM];
     loop {
         let length = socket.recv(&mut answer).await?;
-        // The id tells a late answer to somebody else's question.
+        // The ID tells a late answer to another question.
         if length >= 12 && answer[..2] == question[..2] {
             answer.truncate(length);
             return Ok(answer);

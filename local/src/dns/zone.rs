@@ -195,9 +195,9 @@ impl Zone {
         Record::from_rdata(name, TTL_SECONDS, RData::CNAME(CNAME(target)))
     }
 
-    /// What a name outside of the mesh is to a meshed client: a service of its own namespace, and of
-    /// no other, which would decide where it goes and whom it trusts. So its proxy knows by the
-    /// address which name was meant.
+    /// The addresses of a service for a name outside of the mesh, in the namespace of a meshed client.
+    /// Services of other namespaces do not count: they would decide where the client connects and
+    /// which certificates it trusts. By the address the client's proxy knows which name was meant.
     fn outside_vips(&self, host: &str, client: IpAddr) -> Option<&Vec<IpAddr>> {
         let namespace = self.meshed.get(&client)?;
         let services = self.outside.get(host)?;
@@ -441,7 +441,7 @@ mod tests {
         let name = "API.example.com.";
         assert_eq!(ask(name, RecordType::A, MESHED), "10.96.0.7");
         assert_eq!(ask(name, RecordType::AAAA, MESHED), "fd96::7");
-        // Another namespace's service is nobody else's.
+        // Clients of other namespaces do not get the address of this namespace's service.
         assert_eq!(ask(name, RecordType::A, ELSEWHERE), "elsewhere");
         // Neither to those without a proxy nor to the proxy, which has to find the place itself.
         assert_eq!(ask(name, RecordType::A, UNMESHED), "elsewhere");

@@ -31,7 +31,7 @@ pub(super) struct Service {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Endpoint {
     pub(super) instance: InstanceName,
-    /// The instance's port for each port of the service, none where it has none.
+    /// The instance's port for each port of the service; `None` if it has no such port.
     pub(super) ports: Vec<Option<u16>>,
 }
 

@@ -40,7 +40,7 @@ use crate::watch::Files;
 const NOTICE: Duration = Duration::from_millis(300);
 /// How long after the grace proxies may take, and the removal of an instance.
 const LATE: Duration = Duration::from_secs(6);
-/// When what could not be written is tried again: a full `/run` is somebody's to clear.
+/// The pause before a failed write is tried again: an operator may have to clear a full `/run` first.
 const REWRITE: Duration = Duration::from_secs(1);
 /// How often it is checked that the guard runs and the files of the mesh are there.
 const LOOK: Duration = Duration::from_secs(1);
@@ -74,7 +74,7 @@ pub(super) struct Up<'a> {
     edits: Vec<Edit>,
     /// The last attempt to write failed.
     unwritten: bool,
-    /// What was written last, so that nothing is written that nobody needs to read.
+    /// The text that was written last: an equal one is not written again.
     rendered: String,
     begun: Instant,
     announced: bool,
@@ -235,7 +235,7 @@ impl<'a> Up<'a> {
         Ok(())
     }
 
-    /// Goes on with what an edit has begun, and tells everybody how things are.
+    /// Continues an edit that is under way, and publishes the status.
     fn proceed(&mut self) {
         let member = |instance: &crate::plan::Instance| {
             let life = self.lives.get(&instance.name);
@@ -254,7 +254,7 @@ impl<'a> Up<'a> {
         self.publish();
     }
 
-    /// Has instances end once everybody had time to learn that they do.
+    /// Ends instances after the time that proxies need to hear of it.
     fn end_instances(&mut self, names: Vec<InstanceName>) {
         for name in names {
             let Some(life) = self.lives.get_mut(&name).filter(|life| !life.ending) else {
@@ -624,7 +624,7 @@ impl<'a> Up<'a> {
     }
 }
 
-/// Where a file is, whoever asks from wherever; `-` stays what it is.
+/// The absolute path of a file; `-`, standard input, stays as it is.
 fn absolute(file: &PathBuf) -> PathBuf {
     match file.as_os_str() == leno_resources::STDIN {
         true => file.clone(),

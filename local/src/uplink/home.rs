@@ -1,4 +1,4 @@
-//! The network namespace that a mesh was started in, found again by whoever cleans up.
+//! The network namespace that a mesh was started in, found again by the command that cleans up.
 
 use std::fs::{self, File};
 use std::os::unix::fs::MetadataExt as _;
@@ -30,7 +30,7 @@ impl Home {
         fs::metadata(file).map(|meta| Self { device: meta.dev(), inode: meta.ino() })
     }
 
-    /// Runs `work` on a thread of its own inside it; none where it is gone.
+    /// Runs `work` on a thread of its own inside it; `None` if it is gone.
     pub(super) fn within<T: Send>(
         &self,
         work: impl FnOnce() -> Result<T> + Send,

@@ -243,7 +243,7 @@ fn responses(mut bytes: &[u8], asked: &[RequestKey]) {
             bytes = &bytes[head.len()..];
             continue;
         }
-        assert!(left > 0, "a response that nobody asked for: {}", bytes.escape_ascii());
+        assert!(left > 0, "a response without a request: {}", bytes.escape_ascii());
         left -= 1;
         let asked = asked.next();
         if asked.is_some_and(|asked| asked.method == "CONNECT") {

@@ -37,7 +37,7 @@ impl Segment {
 
 /// What the first bytes of a stream look like.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub enum Kind {
+pub enum PayloadKind {
     /// No payload.
     Empty,
     /// Begins a TLS record.
@@ -50,7 +50,7 @@ pub enum Kind {
 
 /// Classifies the first bytes of a direction or a segment.
 #[must_use]
-pub fn classify(bytes: &[u8]) -> Kind {
+pub fn classify(bytes: &[u8]) -> PayloadKind {
     const METHODS: [&[u8]; 10] = [
         b"GET ",
         b"HEAD ",
@@ -64,10 +64,10 @@ pub fn classify(bytes: &[u8]) -> Kind {
         b"HTTP/1.",
     ];
     match bytes {
-        [] => Kind::Empty,
-        [20..=23, 3, 0..=4, ..] => Kind::Tls,
-        _ if METHODS.iter().any(|m| bytes.starts_with(m)) => Kind::Http,
-        _ => Kind::Other,
+        [] => PayloadKind::Empty,
+        [20..=23, 3, 0..=4, ..] => PayloadKind::Tls,
+        _ if METHODS.iter().any(|m| bytes.starts_with(m)) => PayloadKind::Http,
+        _ => PayloadKind::Other,
     }
 }
 

@@ -43,7 +43,7 @@ fn segments_are_read_under_every_link_type() {
         assert_eq!(found[0].from, "10.0.0.1:8080".parse().unwrap());
         assert_eq!(found[0].to, "10.0.0.2:80".parse().unwrap());
         assert_eq!((found[0].sequence, found[0].syn, found[0].reset), (7, true, false));
-        assert_eq!(classify(&found[0].payload), Kind::Http);
+        assert_eq!(classify(&found[0].payload), PayloadKind::Http);
         assert!(found[0].contains(b"HTTP/1.1") && !found[0].contains(b"secret"));
     }
 }
@@ -57,7 +57,7 @@ fn ipv6_is_read_too() {
     packet.extend(tcp);
     let found = segments(&file(101, &packet, packet.len())).unwrap();
     assert!(found[0].from.is_ipv6());
-    assert_eq!(classify(&found[0].payload), Kind::Tls);
+    assert_eq!(classify(&found[0].payload), PayloadKind::Tls);
 }
 
 #[test]
@@ -72,10 +72,10 @@ fn files_that_would_hide_something_are_errors() {
 
 #[test]
 fn kinds_are_told_apart() {
-    assert_eq!(classify(b""), Kind::Empty);
-    assert_eq!(classify(b"HTTP/1.1 200 OK"), Kind::Http);
-    assert_eq!(classify(&[23, 3, 3, 0, 20]), Kind::Tls);
-    assert_eq!(classify(b"*1\r\n$4\r\nPING\r\n"), Kind::Other);
+    assert_eq!(classify(b""), PayloadKind::Empty);
+    assert_eq!(classify(b"HTTP/1.1 200 OK"), PayloadKind::Http);
+    assert_eq!(classify(&[23, 3, 3, 0, 20]), PayloadKind::Tls);
+    assert_eq!(classify(b"*1\r\n$4\r\nPING\r\n"), PayloadKind::Other);
 }
 
 #[test]

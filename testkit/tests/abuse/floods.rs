@@ -158,7 +158,7 @@ fn survive(side: Side, flood: &Flood) -> Result<()> {
     };
     wait::until("the metric", METRIC_LIMIT, || any().transpose())
         .with_context(|| format!("{sent} pieces were sent"))?;
-    ensure!(marked(&proxy)? == [200], "nobody is served after the flood");
+    ensure!(marked(&proxy)? == [200], "no client is served after the flood");
     let after = usage::of_process(proxy.pid())?;
     eprintln!(
         "{side:?}, {:?}: {sent} pieces, {served} others served, KiB {} then {}, CPU {} us",

@@ -31,8 +31,8 @@ pub fn figures(summary: &Summary, records: &[Record], prices: &[Price]) -> Vec<F
         found.push(latency(&title, &cells, &meshes));
     }
     found.push(added(summary, &meshes));
-    found.push(bars(summary, &meshes, Kind::Cpu));
-    found.push(bars(summary, &meshes, Kind::Memory));
+    found.push(bars(summary, &meshes, ResourceKind::Cpu));
+    found.push(bars(summary, &meshes, ResourceKind::Memory));
     found.extend(by_rate(summary, &meshes));
     found.extend(costs(records, prices, &meshes));
     found.retain(|figure| !figure.is_empty);
@@ -113,18 +113,18 @@ fn added(summary: &Summary, meshes: &[String]) -> Figure {
 
 /// The figure that a bar chart shows.
 #[derive(Clone, Copy)]
-enum Kind {
+enum ResourceKind {
     Cpu,
     Memory,
 }
 
-fn bars(summary: &Summary, meshes: &[String], kind: Kind) -> Figure {
+fn bars(summary: &Summary, meshes: &[String], kind: ResourceKind) -> Figure {
     let mut all = Vec::new();
     for (title, cells) in summary.scenarios() {
         for cell in cells.into_iter().filter(|cell| cell.rss_mb[0] > 0.0) {
             let (value, interval) = match kind {
-                Kind::Cpu => (cell.cpu_us_in_all(), None),
-                Kind::Memory => (cell.rss_mb[2], Some((cell.rss_mb[0], cell.rss_mb[2]))),
+                ResourceKind::Cpu => (cell.cpu_us_in_all(), None),
+                ResourceKind::Memory => (cell.rss_mb[2], Some((cell.rss_mb[0], cell.rss_mb[2]))),
             };
             let colour = colour_of(&cell.mesh, meshes);
             all.push(Bar {
@@ -137,13 +137,13 @@ fn bars(summary: &Summary, meshes: &[String], kind: Kind) -> Figure {
         }
     }
     let (name, title, unit, caption) = match kind {
-        Kind::Cpu => (
+        ResourceKind::Cpu => (
             "cpu",
             "CPU of all proxies for a request",
             "us",
             "User and system time of every proxy together, divided by the requests.",
         ),
-        Kind::Memory => (
+        ResourceKind::Memory => (
             "memory",
             "Memory of one proxy",
             "MB",
@@ -163,8 +163,8 @@ fn by_rate(summary: &Summary, meshes: &[String]) -> Vec<Figure> {
     let mut found = Vec::new();
     for name in names {
         for (kind, title, unit) in [
-            (Kind::Cpu, "CPU of all proxies", "processors"),
-            (Kind::Memory, "memory of a proxy", "MB"),
+            (ResourceKind::Cpu, "CPU of all proxies", "processors"),
+            (ResourceKind::Memory, "memory of a proxy", "MB"),
         ] {
             let series = meshes.iter().map(|mesh| {
                 let cells = summary
@@ -173,8 +173,8 @@ fn by_rate(summary: &Summary, meshes: &[String]) -> Vec<Figure> {
                     .filter(|c| c.scenario == name && c.mesh == *mesh && c.latency_ms[0] > 0.0);
                 let points: Vec<(f64, f64)> = cells
                     .map(|cell| match kind {
-                        Kind::Cpu => (cell.requests_per_s, cell.cpus),
-                        Kind::Memory => (cell.requests_per_s, cell.rss_mb[1]),
+                        ResourceKind::Cpu => (cell.requests_per_s, cell.cpus),
+                        ResourceKind::Memory => (cell.requests_per_s, cell.rss_mb[1]),
                     })
                     .collect();
                 let curve = fitted(&points);

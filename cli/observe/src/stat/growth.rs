@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use super::{Counted, Counts, Grown, Name, Scrape, grown};
+use super::{Counts, Grown, Name, ProxyCounters, Scrape, grown};
 
 /// What all proxies of a mesh have counted between two scrapes.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -57,7 +57,7 @@ impl Scrape {
         for instance in &self.instances {
             let name = (instance.namespace.clone(), instance.name.clone());
             let Some(earlier) = before.counted.get(&name) else { continue };
-            let now = self.counted.entry(name).or_insert_with(|| Counted {
+            let now = self.counted.entry(name).or_insert_with(|| ProxyCounters {
                 at: earlier.at,
                 edges: BTreeMap::new(),
                 ejected: Vec::new(),

@@ -19,7 +19,7 @@ fn scrape(begin: Instant, answered: &[(u64, Option<&str>)]) -> Scrape {
     let answer = |(seconds, text): &(u64, Option<&str>)| {
         let text = text.ok_or_else(|| "nothing".to_owned())?;
         let reply = Reply { status: 200, body: text.to_owned() };
-        Counted::at(&reply, begin + Duration::from_secs(*seconds))
+        ProxyCounters::at(&reply, begin + Duration::from_secs(*seconds))
     };
     let answers = answered.iter().map(|answered| Some(answer(answered)));
     let at = begin + Duration::from_secs(answered[0].0);
@@ -121,7 +121,7 @@ fn a_restarted_proxy_counts_from_zero() {
     };
     assert_eq!(values(Some(100), 120), Some((2.0, 5.0)));
     assert_eq!(values(Some(100), 70), Some((7.0, 5.0)));
-    assert_eq!(values(None, 70), None, "it was silent: how much of it is new nobody knows");
+    assert_eq!(values(None, 70), None, "it was silent: how much of it is new is unknown");
 }
 
 #[test]
@@ -158,7 +158,7 @@ fn whoever_does_not_answer_is_named() {
     let now = scrape(Instant::now(), &[(0, Some("")), (0, None), (0, Some(""))]);
     assert_eq!(now.since(&now).silent, ["shop/cart-1: nothing"]);
     let reply = Reply { status: 503, body: String::new() };
-    assert_eq!(Counted::of(&reply).unwrap_err(), "HTTP 503");
+    assert_eq!(ProxyCounters::of(&reply).unwrap_err(), "HTTP 503");
 }
 
 #[test]

@@ -265,7 +265,7 @@ mod tests {
         .await
         .unwrap();
         assert_eq!((cleaned, left.len()), (25, 76));
-        assert_eq!(clean_at, Some(begin), "nobody waits for what others wait for");
+        assert_eq!(clean_at, Some(begin), "a node does not wait for another node");
         assert!(begin.elapsed() <= (limit(nodes.len()) + LOOK) * 2, "{:?}", begin.elapsed());
         assert_eq!(left["agent-0"], "its agent does not end: waited for 65 s");
         assert_eq!(left["pod-1"], "Pod leno-cleanup-pod-1 is Pending: waited for 65 s");

@@ -14,7 +14,7 @@ pub(super) struct Meshed {
     /// By what traffic was captured.
     pub(super) capture: String,
     pub(super) report: Report,
-    /// In the workloads' namespaces; none when there was nobody to ask.
+    /// In the workloads' namespaces; `None` if `nft` did not answer.
     pub(super) netfilter_rules: Option<usize>,
     pub(super) measured: Measured,
 }
@@ -34,7 +34,7 @@ pub(super) struct Proof {
     pub(super) meshed: Pages,
     /// The same with no mesh.
     pub(super) no_mesh: Pages,
-    /// Who called whom in the mesh.
+    /// Which workload called which in the mesh.
     pub(super) edges: Vec<EdgeReport>,
     #[serde(skip)]
     pub(super) report: Report,
@@ -73,8 +73,8 @@ impl Proof {
         proof
     }
 
-    /// Whether there are as few rules as there should be; none where that is not known, or where
-    /// rules are how traffic was captured.
+    /// Whether there are as few rules as there should be; `None` if that is unknown, or if traffic
+    /// is captured by rules.
     pub(super) fn rules_hold(&self) -> Option<bool> {
         let rules = self.netfilter_rules.filter(|_| self.capture == WITHOUT_RULES)?;
         Some(rules == 0)

@@ -19,11 +19,11 @@ Each runs in its own network namespace; none knows of the mesh.
 
 /// The live table: in place on a terminal, otherwise a line a second.
 pub(super) struct Pictures {
-    kind: Kind,
+    kind: OutputMode,
     lines: usize,
 }
 
-enum Kind {
+enum OutputMode {
     Live,
     Lines,
     None,
@@ -31,19 +31,19 @@ enum Kind {
 
 impl Pictures {
     pub(super) fn new(live: bool) -> Self {
-        Self { kind: if live { Kind::Live } else { Kind::Lines }, lines: 0 }
+        Self { kind: if live { OutputMode::Live } else { OutputMode::Lines }, lines: 0 }
     }
 
     /// Shows nothing.
     pub(super) fn none() -> Self {
-        Self { kind: Kind::None, lines: 0 }
+        Self { kind: OutputMode::None, lines: 0 }
     }
 
     pub(super) fn show(&mut self, report: &Report) -> Result<()> {
         match self.kind {
-            Kind::None => Ok(()),
-            Kind::Lines => print(&(summary(report) + "\n")),
-            Kind::Live => {
+            OutputMode::None => Ok(()),
+            OutputMode::Lines => print(&(summary(report) + "\n")),
+            OutputMode::Live => {
                 let up = match self.lines {
                     0 => String::new(),
                     lines => UP_AND_CLEAR.replace("{}", &lines.to_string()),

@@ -50,7 +50,7 @@ struct Report {
     capture: Option<Value>,
     /// The ways to capture that its node has, as its agent found.
     backends: Value,
-    /// Whether its proxy says that it is captured; none where it does not.
+    /// Whether its proxy reports that it is captured; `None` if it reports nothing.
     proxy_captured: Option<bool>,
     /// What is not known, and why.
     unknown: Vec<String>,

@@ -6,7 +6,7 @@ use anyhow::{Result, bail};
 use clap::Args;
 use leno_console::{duration, within};
 use leno_dashboard::hub::TICK;
-use leno_dashboard::objective::Standing;
+use leno_dashboard::objective::ObjectiveState;
 
 use super::ObjectiveFilter;
 use super::report::Report;
@@ -59,7 +59,8 @@ pub(super) fn run(gate: &Gate) -> Result<bool> {
             }
             let left = end.saturating_duration_since(Instant::now());
             if left.is_zero() {
-                let is_idle = |one: &&Report| one.standing == Standing::Idle && !gate.allow_idle;
+                let is_idle =
+                    |one: &&Report| one.standing == ObjectiveState::Idle && !gate.allow_idle;
                 let idle: Vec<&Report> = reports.iter().filter(is_idle).collect();
                 if !idle.is_empty() {
                     return closed(&idle);

@@ -2,7 +2,7 @@
 
 use anyhow::Result;
 use leno_dashboard::api::Budget;
-use leno_dashboard::objective::{Burn, Rule, Spent, Standing, rules, standing};
+use leno_dashboard::objective::{Burn, ObjectiveState, Rule, Spent, rules, standing};
 use leno_local::layout::Layout;
 use leno_local::objectives::Objective;
 use leno_resources::DEFAULT_OBJECTIVE_WINDOW;
@@ -37,14 +37,14 @@ pub(super) struct Report {
     /// The share of the budget that is left, below 0 where more than all of it was spent.
     pub(super) budget_left: Option<f64>,
     /// How it is.
-    pub(super) standing: Standing,
+    pub(super) standing: ObjectiveState,
     /// How fast the budget is spent.
     pub(super) burn: Vec<Burn>,
 }
 
 /// What an objective counts.
 #[derive(Clone, Copy)]
-enum Counted {
+enum ObjectiveMeasure {
     Success,
     Latency(u64),
 }
@@ -56,11 +56,11 @@ impl Report {
         for one in objectives {
             let spec = &one.object.spec;
             if let Some(percent) = spec.success_percent {
-                reports.push(Self::of(layout, one, (Counted::Success, percent)).await?);
+                reports.push(Self::of(layout, one, (ObjectiveMeasure::Success, percent)).await?);
             }
             if let Some(latency) = &spec.latency {
                 let below = u64::try_from(latency.below.0.as_millis())?;
-                let counted = (Counted::Latency(below), latency.percent);
+                let counted = (ObjectiveMeasure::Latency(below), latency.percent);
                 reports.push(Self::of(layout, one, counted).await?);
             }
         }
@@ -70,7 +70,7 @@ impl Report {
     async fn of(
         layout: &Layout,
         one: &Objective,
-        (counted, percent): (Counted, f64),
+        (counted, percent): (ObjectiveMeasure, f64),
     ) -> Result<Self> {
         let Objective { object, servers } = one;
         let window = object.spec.window.map_or(DEFAULT_OBJECTIVE_WINDOW, |window| window.0);
@@ -85,8 +85,8 @@ impl Report {
         }
         let spent = counted.spent(&whole);
         let (objective, below_ms) = match counted {
-            Counted::Success => ("success", None),
-            Counted::Latency(below) => ("latency", Some(below)),
+            ObjectiveMeasure::Success => ("success", None),
+            ObjectiveMeasure::Latency(below) => ("latency", Some(below)),
         };
         Ok(Self {
             namespace: object.metadata.namespace.clone(),
@@ -107,7 +107,7 @@ impl Report {
 
     /// Whether its budget is used up, or spent too fast.
     pub(super) fn fails(&self) -> bool {
-        matches!(self.standing, Standing::Exhausted | Standing::Burning)
+        matches!(self.standing, ObjectiveState::Exhausted | ObjectiveState::Burning)
     }
 
     /// `shop/cart success 99.9 %`.
@@ -123,10 +123,10 @@ impl Report {
     pub(super) fn verdict(&self) -> String {
         let Spent { requests, bad } = self.spent;
         match self.standing {
-            Standing::Idle => "no requests".to_owned(),
-            Standing::Met => "met".to_owned(),
-            Standing::Exhausted => format!("budget used up: {bad} of {requests} requests"),
-            Standing::Burning => {
+            ObjectiveState::Idle => "no requests".to_owned(),
+            ObjectiveState::Met => "met".to_owned(),
+            ObjectiveState::Exhausted => format!("budget used up: {bad} of {requests} requests"),
+            ObjectiveState::Burning => {
                 let burning = self.burn.iter().find(|burn| burn.burning);
                 burning.map_or_else(String::new, |burn| {
                     let (rate, seconds) = (rate(burn.long), burn.rule.long_ms / 1000);
@@ -137,7 +137,7 @@ impl Report {
     }
 }
 
-impl Counted {
+impl ObjectiveMeasure {
     fn spent(self, budget: &Budget) -> Spent {
         let bad = match self {
             Self::Success => budget.failed,
@@ -150,13 +150,13 @@ impl Counted {
 async fn asked(
     layout: &Layout,
     servers: &[(String, String)],
-    counted: Counted,
+    counted: ObjectiveMeasure,
     window_ms: u64,
 ) -> Result<Budget> {
     let servers: Vec<String> =
         servers.iter().map(|(namespace, name)| format!("{namespace}/{name}")).collect();
     let mut target = format!("/api/v1/budget?servers={}&window={window_ms}", servers.join(","));
-    if let Counted::Latency(below) = counted {
+    if let ObjectiveMeasure::Latency(below) = counted {
         target += &format!("&bound={below}");
     }
     Ok(leno_local::observer::ask(layout, &target).await?)

@@ -103,7 +103,7 @@ async fn validation_that_takes_its_time_keeps_no_pod_waiting() {
     let namespace = namespace.unwrap().objects.remove(0).value;
     webhook.stored.note(&[leno_index::Change::Upsert(namespace)]);
     // All that may judge does so for ever.
-    let lane = &webhook.lanes[Kind::Validate as usize];
+    let lane = &webhook.lanes[ReviewKind::Validate as usize];
     let mut turns = Vec::new();
     while let Ok(turn) = Arc::clone(&lane.turns).try_acquire_owned() {
         turns.push(turn);
@@ -123,7 +123,7 @@ async fn validation_that_takes_its_time_keeps_no_pod_waiting() {
     assert!(injected.contains("JSONPatch"), "{injected}");
     assert!(begin.elapsed() < Duration::from_secs(1), "it waited for {:?}", begin.elapsed());
     // The queue has an end, and a review that is refused for it is refused at once.
-    let busy = webhook.counts[Kind::Validate as usize].busy.load(Ordering::Relaxed);
+    let busy = webhook.counts[ReviewKind::Validate as usize].busy.load(Ordering::Relaxed);
     assert_eq!(busy, 300 - QUEUED);
     drop(turns);
     let first = answer(asked.remove(0)).await;
@@ -139,7 +139,7 @@ async fn a_stranger_that_asks_for_injection_keeps_no_pod_of_the_api_server_waiti
         leno_resources::parse("", "{apiVersion: v1, kind: Namespace, metadata: {name: shop}}");
     let namespace = namespace.unwrap().objects.remove(0).value;
     webhook.stored.note(&[leno_index::Change::Upsert(namespace)]);
-    let lane = &webhook.lanes[Kind::UnprovenInject as usize];
+    let lane = &webhook.lanes[ReviewKind::UnprovenInject as usize];
     let mut turns = Vec::new();
     while let Ok(turn) = Arc::clone(&lane.turns).try_acquire_owned() {
         turns.push(turn);
@@ -156,14 +156,14 @@ async fn a_stranger_that_asks_for_injection_keeps_no_pod_of_the_api_server_waiti
     let injected = answer(sent(&webhook, &(head_of(&path, pod.len()) + pod)).await).await;
     assert!(injected.contains("JSONPatch"), "{injected}");
     assert!(begin.elapsed() < Duration::from_secs(1), "it waited for {:?}", begin.elapsed());
-    assert!(webhook.counts[Kind::UnprovenInject as usize].busy.load(Ordering::Relaxed) > 0);
-    assert_eq!(webhook.counts[Kind::Inject as usize].busy.load(Ordering::Relaxed), 0);
+    assert!(webhook.counts[ReviewKind::UnprovenInject as usize].busy.load(Ordering::Relaxed) > 0);
+    assert_eq!(webhook.counts[ReviewKind::Inject as usize].busy.load(Ordering::Relaxed), 0);
 }
 
 #[tokio::test(start_paused = true)]
 async fn no_work_goes_on_for_a_review_that_is_not_waited_for() {
     let webhook = webhook();
-    let lane = &webhook.lanes[Kind::Validate as usize];
+    let lane = &webhook.lanes[ReviewKind::Validate as usize];
     let turns = lane.turns.available_permits() as u32;
     let all = Arc::clone(&lane.turns).acquire_many_owned(turns).await.unwrap();
     let policy = br#"{"apiVersion": "admission.k8s.io/v1", "request": {"uid": "u", "object": {}}}"#;

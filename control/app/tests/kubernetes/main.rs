@@ -60,7 +60,7 @@ fn installed(wanted: impl Fn(&str) -> bool) -> String {
 /// A cluster with what people install in it, and a kubeconfig of its service account.
 async fn cluster(kube: &std::path::Path) -> (Bed, std::path::PathBuf) {
     let bed = Bed::start(kube).await;
-    // Webhooks that nobody serves would hold everything up.
+    // Webhooks that no replica serves would block every request.
     bed.apply_yaml(&installed(|kind| !kind.ends_with("WebhookConfiguration"))).await;
     let token = bed.token(("leno-system", "controller"), None, None).await;
     let kubeconfig = bed.kubeconfig("controller.kubeconfig", bed.port, &token);
@@ -155,7 +155,7 @@ async fn watches_that_are_cut_go_on_where_they_were() {
         (replica.metric(&services("objects")).await == before + 1.0).then_some(())
     })
     .await;
-    assert_eq!(replica.metric(&services("lists_total")).await, lists, "nothing was read anew");
+    assert_eq!(replica.metric(&services("lists_total")).await, lists, "nothing was listed again");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -216,7 +216,7 @@ async fn one_replica_writes_what_becomes_of_routes_and_another_takes_over() {
     assert_eq!(proxy::issue(&bed, &second, &token).await.unwrap().roots_der, roots);
     let root = proxy::roots(&bed).await;
     bed.delete(proxy::authority()).await;
-    assert_eq!(proxy::roots(&bed).await, root, "whoever has it puts it back");
+    assert_eq!(proxy::roots(&bed).await, root, "the replica that has it puts it back");
 
     bed.apply(http_route_definition()).await;
     until("the kind is served", async || bed.serves(&http_route("good", "web")).await).await;

@@ -193,7 +193,7 @@ async fn what_was_installed_goes_and_nothing_else() {
     assert_eq!(elsewhere.status.code(), Some(2));
     assert!(String::from_utf8_lossy(&elsewhere.stderr).contains("nothing is installed in shop"));
 
-    // Into a namespace that somebody made for more than Leno, as Helm may be told to.
+    // Into a namespace that has more than Leno in it, which Helm allows.
     let text = leno_charts::render(&Values::defaults(), "mesh").unwrap();
     let (_, without_namespace) = text.split_once("\n---\n").unwrap();
     bed.apply_yaml(without_namespace).await;

@@ -85,7 +85,7 @@ async fn a_mesh_that_is_installed_anew_stays_once_its_pods_are_captured_and_by_s
         (replica.metric(&looks("back")).await as u64 == 2).then_some(())
     })
     .await;
-    assert_eq!(replica.metric(&looks("removed")).await, removed, "nobody removes it any more");
+    assert_eq!(replica.metric(&looks("removed")).await, removed, "no replica removes it any more");
     let left = notes(&bed).await;
     assert_eq!(
         (&left["leno.dev/removal"], &left["removal.leno.dev/run"]),
@@ -101,8 +101,8 @@ async fn a_look_from_before_a_removal_began_again_takes_nothing_back() {
     let (bed, _) = cluster(&kube).await;
     say(&bed, json!({"leno.dev/removal": "plaintext", "removal.leno.dev/run": "1"})).await;
     let stays = RemovalReconciler::new(bed.admin.clone(), "leno-system");
-    assert_eq!(stays.look().await.unwrap(), RemovalProgress::Removed, "nobody has installed it");
-    // Nobody calls them.
+    assert_eq!(stays.look().await.unwrap(), RemovalProgress::Removed, "it is not installed");
+    // No client calls them.
     install(&bed, 1).await;
     agents(&bed, 2).await;
     let seen = halfway(&stays).await;

@@ -33,12 +33,12 @@ pub struct RefusedEndpoint {
     /// Its address.
     pub address: IpAddr,
     /// Why it is ignored.
-    pub reason: Refusal,
+    pub reason: EndpointRefusal,
 }
 
 /// Why an endpoint of a slice is ignored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, thiserror::Error)]
-pub enum Refusal {
+pub enum EndpointRefusal {
     /// Its `targetRef` is in another namespace.
     #[error("its targetRef is in another namespace than its EndpointSlice")]
     ForeignTarget,
@@ -66,7 +66,7 @@ pub enum Refusal {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct RefusedEndpoints {
     /// How many endpoints were refused for each reason.
-    pub counts: BTreeMap<Refusal, usize>,
+    pub counts: BTreeMap<EndpointRefusal, usize>,
     /// The first refused endpoints, in the order of their slices; at most `MAX_REPORTED`.
     pub first: Vec<RefusedEndpoint>,
 }
@@ -93,7 +93,7 @@ enum Claim {
     Instance(Origin, InstanceName),
 }
 
-impl Refusal {
+impl EndpointRefusal {
     /// The value of the label `reason` in metrics.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
@@ -176,31 +176,31 @@ impl Facts {
         &self,
         service: &ServiceName,
         endpoint: &EndpointRow,
-    ) -> Result<(), Refusal> {
+    ) -> Result<(), EndpointRefusal> {
         if !self.checks_claims() {
             return Ok(());
         }
         let ip = endpoint.ip;
         if is_reserved(ip) {
-            return Err(Refusal::ReservedAddress);
+            return Err(EndpointRefusal::ReservedAddress);
         }
         if let Some(target) = &endpoint.instance {
             if target.namespace != service.namespace {
-                return Err(Refusal::ForeignTarget);
+                return Err(EndpointRefusal::ForeignTarget);
             }
-            let row = self.instance(target).ok_or(Refusal::UnknownTarget)?;
+            let row = self.instance(target).ok_or(EndpointRefusal::UnknownTarget)?;
             let holds = self.holds(target, row, ip);
-            return holds.then_some(()).ok_or(Refusal::NotOfTarget);
+            return holds.then_some(()).ok_or(EndpointRefusal::NotOfTarget);
         }
         match self.addresses.holder(ip) {
-            Some(Claim::Service(_)) => Err(Refusal::ServiceAddress),
+            Some(Claim::Service(_)) => Err(EndpointRefusal::ServiceAddress),
             Some(Claim::Instance(_, name)) if name.namespace != service.namespace => {
-                Err(Refusal::ForeignAddress)
+                Err(EndpointRefusal::ForeignAddress)
             }
             Some(Claim::Instance(..)) => Ok(()),
             // The API server writes this slice itself, and may run in a node's network.
             None if (&*service.namespace, &*service.name) == ("default", "kubernetes") => Ok(()),
-            None if self.addresses.nodes.contains_key(&ip) => Err(Refusal::NodeAddress),
+            None if self.addresses.nodes.contains_key(&ip) => Err(EndpointRefusal::NodeAddress),
             None => Ok(()),
         }
     }

@@ -56,7 +56,7 @@ spec: {{ports: [{{port: 5432}}]}}
     let told = |index: &leno_index::Index| endpoints(service(index, "shop/db").port(5432).unwrap());
     // A missing condition counts as ready. A terminating endpoint serves while no other one is
     // ready.
-    let (nobody, somebody) =
+    let (unready, ready) =
         ("{addresses: [10.89.0.11], conditions: {ready: false}}", "{addresses: [10.89.0.10]}");
     for (conditions, ready) in [
         ("{}", true),
@@ -66,10 +66,10 @@ spec: {{ports: [{{port: 5432}}]}}
         ("{ready: false, serving: false, terminating: true}", false),
         ("{ready: false, serving: true, terminating: false}", false),
     ] {
-        put(&mut index, &slice(conditions, nobody));
+        put(&mut index, &slice(conditions, unready));
         assert_eq!(!told(&index).is_empty(), ready, "{conditions}");
     }
-    put(&mut index, &slice("{ready: false, serving: true, terminating: true}", somebody));
+    put(&mut index, &slice("{ready: false, serving: true, terminating: true}", ready));
     assert_eq!(told(&index), ["- 10.89.0.10 5432 -"]);
 }
 

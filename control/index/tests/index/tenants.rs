@@ -1,6 +1,6 @@
 //! A tenant's objects cannot claim anything that belongs to other namespaces.
 
-use leno_index::{Address, Change, Index, Refusal, Settings, Writers};
+use leno_index::{Address, Change, EndpointRefusal, Index, Settings, Writers};
 use leno_resources::{Object, PodHost};
 use leno_types::mesh::declared;
 use leno_types::{Egress, MtlsMode, Protocol};
@@ -42,14 +42,14 @@ fn tenant(name: &str, extra: &str, endpoints: &str) -> String {
 }
 
 /// The endpoints that clients of `evil/<name>` receive, and how many others are refused, by reason.
-fn told(index: &Index, name: &str) -> (Vec<String>, Vec<(Refusal, usize)>) {
+fn told(index: &Index, name: &str) -> (Vec<String>, Vec<(EndpointRefusal, usize)>) {
     let service = service(index, &format!("evil/{name}"));
     let refused = index.refused_endpoints().get(&service.name);
     let counts = refused.map(|refused| refused.counts.clone().into_iter().collect());
     (endpoints(service.port(80).unwrap()), counts.unwrap_or_default())
 }
 
-fn refused(index: &mut Index, endpoints: &str) -> Vec<(Refusal, usize)> {
+fn refused(index: &mut Index, endpoints: &str) -> Vec<(EndpointRefusal, usize)> {
     put(index, &tenant("trap", "", endpoints));
     let (served, refused) = told(index, "trap");
     assert_eq!(served, [""; 0], "{endpoints}");
@@ -62,11 +62,11 @@ fn a_foreign_endpoint_slice_sends_no_client_to_pods_of_another_namespace() {
     let mut index = cluster();
     let by_reference =
         "[{addresses: [10.89.0.2], targetRef: {kind: Pod, name: web-0, namespace: shop}}]";
-    assert_eq!(refused(&mut index, by_reference), [(Refusal::ForeignTarget, 1)]);
+    assert_eq!(refused(&mut index, by_reference), [(EndpointRefusal::ForeignTarget, 1)]);
     let by_address = "[{addresses: [10.89.0.2]}, {addresses: [10.89.0.3]}]";
-    assert_eq!(refused(&mut index, by_address), [(Refusal::ForeignAddress, 2)]);
+    assert_eq!(refused(&mut index, by_address), [(EndpointRefusal::ForeignAddress, 2)]);
     let as_node = "[{addresses: [10.89.0.2], targetRef: {kind: Node, name: web-0}}]";
-    assert_eq!(refused(&mut index, as_node), [(Refusal::ForeignAddress, 1)]);
+    assert_eq!(refused(&mut index, as_node), [(EndpointRefusal::ForeignAddress, 1)]);
     let first = &index.refused_endpoints()[&"evil/trap".parse().unwrap()].first;
     assert_eq!((first[0].address, first.len()), (ip("10.89.0.2"), 1));
     let still = endpoints(service(&index, "shop/web").port(80).unwrap());
@@ -100,12 +100,12 @@ fn an_endpoint_whose_address_is_not_its_pods_is_ignored() {
     assert_eq!(told(&index, "fine"), (vec!["evil/e-0 10.89.0.66 8080 -".to_owned()], vec![]));
     for address in ["10.89.0.2", "192.0.2.7"] {
         let trap = format!("[{{addresses: [{address}], {reference}}}]");
-        assert_eq!(refused(&mut index, &trap), [(Refusal::NotOfTarget, 1)]);
+        assert_eq!(refused(&mut index, &trap), [(EndpointRefusal::NotOfTarget, 1)]);
     }
     // While the pod has not been read, no client may reach it in plaintext.
     let early = "[{addresses: [10.89.0.67], targetRef: {kind: Pod, name: e-1, namespace: evil}}]";
     put(&mut index, &tenant("early", "", early));
-    assert_eq!(told(&index, "early"), (vec![], vec![(Refusal::UnknownTarget, 1)]));
+    assert_eq!(told(&index, "early"), (vec![], vec![(EndpointRefusal::UnknownTarget, 1)]));
     put_pods(&mut index, &own.replace("e-0", "e-1").replace("66", "67"), false);
     assert_eq!(told(&index, "early").0.len(), 1);
 }
@@ -114,10 +114,10 @@ fn an_endpoint_whose_address_is_not_its_pods_is_ignored() {
 fn an_endpoint_slice_of_bare_addresses_leads_out_of_the_cluster_only() {
     let mut index = cluster();
     for (address, reason) in [
-        ("10.96.0.1", Refusal::ServiceAddress),
-        (NODE, Refusal::NodeAddress),
-        ("127.0.0.1", Refusal::ReservedAddress),
-        ("169.254.169.254", Refusal::ReservedAddress),
+        ("10.96.0.1", EndpointRefusal::ServiceAddress),
+        (NODE, EndpointRefusal::NodeAddress),
+        ("127.0.0.1", EndpointRefusal::ReservedAddress),
+        ("169.254.169.254", EndpointRefusal::ReservedAddress),
     ] {
         let trap = format!("[{{addresses: [\"{address}\"]}}]");
         assert_eq!(refused(&mut index, &trap), [(reason, 1)], "{address}");
@@ -127,7 +127,7 @@ fn an_endpoint_slice_of_bare_addresses_leads_out_of_the_cluster_only() {
     // A new pod with that address takes it for its own namespace; deleting the pod frees it again.
     let pod = SHOP.replace("10.89.0.2", "192.0.2.7");
     put_pods(&mut index, &pod, false);
-    assert_eq!(told(&index, "bank"), (vec![], vec![(Refusal::ForeignAddress, 1)]));
+    assert_eq!(told(&index, "bank"), (vec![], vec![(EndpointRefusal::ForeignAddress, 1)]));
     put_pods(&mut index, SHOP, false);
     assert_eq!(told(&index, "bank").0.len(), 1);
 }

@@ -16,7 +16,7 @@ pub(super) struct Record {
 
 /// What is to be done.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Step {
+pub(super) enum LeaseAction {
     /// There is no Lease: create it.
     Create,
     /// No replica leads: write this one into it.
@@ -45,10 +45,10 @@ impl Election {
     }
 
     /// Takes note of what the Lease says now.
-    pub(super) fn step(&mut self, found: Option<Record>, now: Instant) -> Step {
+    pub(super) fn step(&mut self, found: Option<Record>, now: Instant) -> LeaseAction {
         let Some(found) = found else {
             self.seen = None;
-            return Step::Create;
+            return LeaseAction::Create;
         };
         let since = match &self.seen {
             Some((seen, since)) if *seen == found => *since,
@@ -56,10 +56,10 @@ impl Election {
         };
         let ended = now.duration_since(since) >= found.term;
         let step = match found.holder.as_str() {
-            "" => Step::Take,
-            holder if holder == self.me => Step::Renew,
-            _ if ended => Step::Take,
-            _ => Step::Wait,
+            "" => LeaseAction::Take,
+            holder if holder == self.me => LeaseAction::Renew,
+            _ if ended => LeaseAction::Take,
+            _ => LeaseAction::Wait,
         };
         self.seen = Some((found, since));
         step
@@ -80,27 +80,31 @@ mod tests {
     fn a_lease_that_does_not_exist_or_is_empty_is_taken() {
         let mut election = Election::new("a".to_owned());
         let now = Instant::now();
-        assert_eq!(election.step(None, now), Step::Create);
-        assert_eq!(election.step(record("1", ""), now), Step::Take);
-        assert_eq!(election.step(record("2", "a"), now), Step::Renew);
+        assert_eq!(election.step(None, now), LeaseAction::Create);
+        assert_eq!(election.step(record("1", ""), now), LeaseAction::Take);
+        assert_eq!(election.step(record("2", "a"), now), LeaseAction::Renew);
     }
 
     #[test]
     fn anothers_term_ends_only_after_it_was_seen_unchanged_for_its_length() {
         let mut election = Election::new("a".to_owned());
         let begin = Instant::now();
-        assert_eq!(election.step(record("1", "b"), begin), Step::Wait);
+        assert_eq!(election.step(record("1", "b"), begin), LeaseAction::Wait);
         let almost = begin + TERM - Duration::from_millis(1);
-        assert_eq!(election.step(record("1", "b"), almost), Step::Wait);
-        assert_eq!(election.step(record("2", "b"), begin + TERM), Step::Wait, "it was renewed");
-        assert_eq!(election.step(record("2", "b"), begin + TERM * 2), Step::Take);
+        assert_eq!(election.step(record("1", "b"), almost), LeaseAction::Wait);
+        assert_eq!(
+            election.step(record("2", "b"), begin + TERM),
+            LeaseAction::Wait,
+            "it was renewed"
+        );
+        assert_eq!(election.step(record("2", "b"), begin + TERM * 2), LeaseAction::Take);
     }
 
     #[test]
     fn our_own_record_of_before_is_renewed_whenever_it_was_seen() {
         let mut election = Election::new("a".to_owned());
         let begin = Instant::now();
-        assert_eq!(election.step(record("1", "a"), begin), Step::Renew);
-        assert_eq!(election.step(record("1", "a"), begin + TERM * 2), Step::Renew);
+        assert_eq!(election.step(record("1", "a"), begin), LeaseAction::Renew);
+        assert_eq!(election.step(record("1", "a"), begin + TERM * 2), LeaseAction::Renew);
     }
 }

@@ -16,7 +16,7 @@ pub struct Followed {
 
 #[derive(Debug)]
 struct State {
-    kinds: [Kind; WATCHED.len()],
+    kinds: [KindProgress; WATCHED.len()],
     /// When the API server stopped answering requests other than the watches.
     silent_since: Option<Instant>,
     /// Updates that were sent, and the sum of how long the oldest event of each waited.
@@ -25,7 +25,7 @@ struct State {
 }
 
 #[derive(Clone, Debug)]
-struct Kind {
+struct KindProgress {
     objects: usize,
     lists: u64,
     failures: u64,
@@ -53,12 +53,12 @@ pub struct UnfollowedKind {
 const MAX_REASON: usize = 300;
 
 /// A metric with one value per kind: its name, type, help and getter.
-type Series = (&'static str, &'static str, &'static str, fn(&Kind) -> u64);
+type Series = (&'static str, &'static str, &'static str, fn(&KindProgress) -> u64);
 
 impl Default for Followed {
     /// No kind is watched yet; the time of failing starts now.
     fn default() -> Self {
-        let kind = Kind {
+        let kind = KindProgress {
             objects: 0,
             lists: 0,
             failures: 0,
@@ -110,7 +110,7 @@ impl Followed {
     /// Whether a kind has been neither read nor refused yet.
     #[must_use]
     pub fn is_starting(&self) -> bool {
-        let untried = |kind: &Kind| kind.failing_since.is_some() && kind.reason.is_empty();
+        let untried = |kind: &KindProgress| kind.failing_since.is_some() && kind.reason.is_empty();
         self.state().kinds.iter().any(untried)
     }
 

@@ -234,7 +234,7 @@ mod tests {
         };
         let hash = r#"{"pod-template-hash":"7d9c"}"#;
         assert_eq!(by("ReplicaSet", "web-7d9c", hash), "deploy/web");
-        assert_eq!(by("ReplicaSet", "web-7d9c", "{}"), "rs/web-7d9c", "nobody's but its own");
+        assert_eq!(by("ReplicaSet", "web-7d9c", "{}"), "rs/web-7d9c", "it has no Deployment");
         assert_eq!(by("StatefulSet", "db", "{}"), "sts/db");
         assert_eq!(by("Job", "bill-29384756", "{}"), "cj/bill");
         assert_eq!(by("Job", "bill-2938", "{}"), "job/bill-2938");

@@ -8,7 +8,7 @@ use std::time::Duration;
 use anyhow::{Result, ensure};
 use leno_testkit::lab::{Capture, Lab, Options, Piece};
 use leno_testkit::peer::{Step, Transcript, talk};
-use leno_testkit::sniff::{Kind, Segment, Sniffer, classify};
+use leno_testkit::sniff::{PayloadKind, Segment, Sniffer, classify};
 use leno_testkit::{binaries, command, netns, wait};
 use nix::sys::signal::Signal;
 
@@ -87,18 +87,18 @@ fn the_bridge_sees_tls_only(lab: &Lab) -> Result<()> {
             let instances = status.instances.iter().filter(|i| i.workload == service);
             to.port() == port && instances.into_iter().any(|i| i.addresses.contains(&to.ip()))
         };
-        let seen = directions.iter().any(|((_, to), kind)| meshed(to) && *kind == Kind::Tls);
+        let seen = directions.iter().any(|((_, to), kind)| meshed(to) && *kind == PayloadKind::Tls);
         ensure!(seen, "no TLS to {service} port {port} was seen: {directions:?}");
     }
-    let plain: Vec<_> = directions.iter().filter(|(_, kind)| **kind != Kind::Tls).collect();
+    let plain: Vec<_> = directions.iter().filter(|(_, kind)| **kind != PayloadKind::Tls).collect();
     ensure!(plain.is_empty(), "connections that are not TLS: {plain:?}");
     Ok(())
 }
 
 /// The first bytes of each direction of each connection, classified; admin connections are left
 /// out.
-fn directions(segments: &[Segment]) -> BTreeMap<(SocketAddr, SocketAddr), Kind> {
-    let mut begun: BTreeMap<_, Kind> = BTreeMap::new();
+fn directions(segments: &[Segment]) -> BTreeMap<(SocketAddr, SocketAddr), PayloadKind> {
+    let mut begun: BTreeMap<_, PayloadKind> = BTreeMap::new();
     let mut started: BTreeMap<(SocketAddr, SocketAddr), u32> = BTreeMap::new();
     for s in segments {
         if s.from.port() == ADMIN_PORT || s.to.port() == ADMIN_PORT {
@@ -112,7 +112,8 @@ fn directions(segments: &[Segment]) -> BTreeMap<(SocketAddr, SocketAddr), Kind> 
         // that it is not TLS. A pooled connection that was opened before the capture shows whole
         // records.
         let from_its_beginning = started.get(&direction) == Some(&s.sequence);
-        if !s.payload.is_empty() && (from_its_beginning || classify(&s.payload) == Kind::Tls) {
+        if !s.payload.is_empty() && (from_its_beginning || classify(&s.payload) == PayloadKind::Tls)
+        {
             begun.entry(direction).or_insert_with(|| classify(&s.payload));
         }
     }

@@ -153,7 +153,7 @@ fn happens(lab: &Lab, client: &str, request: &[&str], said: &Value) -> Result<()
         tries += 1;
         let sent = send(lab, client, request)?;
         let part = sent.part(said);
-        ensure!(part.is_some(), "nobody said {sent:?}");
+        ensure!(part.is_some(), "no proxy reported {sent:?}");
         seen.extend(part);
         if let Some(location) = location(outcome) {
             ensure!(sent.location == location, "{sent:?}");

@@ -177,7 +177,7 @@ fn the_last_mesh_puts_the_machine_back(capture: Capture) -> Result<()> {
     ensure!(world.forwards()?, "the first took forwarding from the second");
     comes(&second, "client", "http://far/", "200 outside")?;
     second.kill(Piece::Owner, Signal::SIGKILL)?;
-    ensure!(world.forwards()?, "nobody has cleaned up yet");
+    ensure!(world.forwards()?, "it is not cleaned up yet");
     second.clean_up()?;
     world.is_as_before()?;
     let remains = second.remains()?;

@@ -5,14 +5,14 @@ use leno_resources::{Object, Problem};
 use crate::{Update, diff};
 
 #[derive(Debug, Default)]
-pub(super) struct Keeper {
+pub(super) struct AcceptedState {
     /// `None` until the first good state.
     good: Option<Vec<Object>>,
     /// Why the newest state was refused; empty if it was accepted.
     refused: Vec<Problem>,
 }
 
-impl Keeper {
+impl AcceptedState {
     /// Takes the newest state; returns the update to send, if anything is new.
     pub(super) fn take(&mut self, newest: Result<Vec<Object>, Vec<Problem>>) -> Option<Update> {
         match newest {
@@ -42,20 +42,20 @@ mod tests {
 
     #[test]
     fn the_first_state_is_told_even_if_empty() {
-        let mut keeper = Keeper::default();
-        assert_eq!(keeper.take(Ok(Vec::new())), Some(Update::Changes(Vec::new())));
-        assert_eq!(keeper.take(Ok(Vec::new())), None);
+        let mut accepted = AcceptedState::default();
+        assert_eq!(accepted.take(Ok(Vec::new())), Some(Update::Changes(Vec::new())));
+        assert_eq!(accepted.take(Ok(Vec::new())), None);
     }
 
     #[test]
     fn a_refusal_is_told_once_and_its_end_too() {
-        let mut keeper = Keeper::default();
+        let mut accepted = AcceptedState::default();
         let refused = |reason| Some(Update::Refused(problems(reason)));
-        assert_eq!(keeper.take(Err(problems("bad"))), refused("bad"));
-        assert_eq!(keeper.take(Ok(Vec::new())), Some(Update::Changes(Vec::new())));
-        assert_eq!(keeper.take(Err(problems("bad"))), refused("bad"));
-        assert_eq!(keeper.take(Err(problems("bad"))), None);
-        assert_eq!(keeper.take(Err(problems("worse"))), refused("worse"));
-        assert_eq!(keeper.take(Ok(Vec::new())), Some(Update::Changes(Vec::new())));
+        assert_eq!(accepted.take(Err(problems("bad"))), refused("bad"));
+        assert_eq!(accepted.take(Ok(Vec::new())), Some(Update::Changes(Vec::new())));
+        assert_eq!(accepted.take(Err(problems("bad"))), refused("bad"));
+        assert_eq!(accepted.take(Err(problems("bad"))), None);
+        assert_eq!(accepted.take(Err(problems("worse"))), refused("worse"));
+        assert_eq!(accepted.take(Ok(Vec::new())), Some(Update::Changes(Vec::new())));
     }
 }

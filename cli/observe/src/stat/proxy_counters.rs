@@ -58,9 +58,9 @@ pub type Name = (String, String);
 
 /// The counters of one proxy at the time of its answer.
 #[derive(Clone, Debug)]
-pub struct Counted {
+pub struct ProxyCounters {
     pub(super) at: Instant,
-    pub(super) edges: BTreeMap<Ends, Counts>,
+    pub(super) edges: BTreeMap<EdgeEnds, Counts>,
     /// Endpoints that it ejects.
     pub(super) ejected: Vec<Ejected>,
     /// Whether it has lost the control plane.
@@ -69,7 +69,7 @@ pub struct Counted {
 
 /// The client and the server of a counter, as the proxy names them: instances.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) struct Ends {
+pub(super) struct EdgeEnds {
     /// Whether the server's side has counted.
     pub(super) inbound: bool,
     pub(super) client: Name,
@@ -108,7 +108,7 @@ pub struct Counts {
     pub causes: BTreeMap<String, f64>,
 }
 
-impl Counted {
+impl ProxyCounters {
     /// The counters in a response to `/metrics` that has just arrived.
     ///
     /// # Errors
@@ -121,10 +121,10 @@ impl Counted {
         if reply.status != 200 {
             return Err(format!("HTTP {}", reply.status));
         }
-        let mut edges: BTreeMap<Ends, Counts> = BTreeMap::new();
+        let mut edges: BTreeMap<EdgeEnds, Counts> = BTreeMap::new();
         let samples = metrics::parse(&reply.body);
         for sample in &samples {
-            if let Some(ends) = Ends::of(sample) {
+            if let Some(ends) = EdgeEnds::of(sample) {
                 edges.entry(ends).or_default().take(sample);
             } else if let Some((ends, cause)) = refused(sample) {
                 *edges.entry(ends).or_default().causes.entry(cause).or_default() += sample.value;
@@ -136,7 +136,7 @@ impl Counted {
 }
 
 /// The ends of refused connections, of which the proxy's own is not known yet, and the cause.
-fn refused(sample: &Sample) -> Option<(Ends, String)> {
+fn refused(sample: &Sample) -> Option<(EdgeEnds, String)> {
     let (_, cause) = REFUSED.iter().find(|(name, _)| *name == sample.name)?;
     let label = |name: &str| sample.labels.get(name).map_or("", String::as_str);
     let cause = match *cause {
@@ -144,18 +144,18 @@ fn refused(sample: &Sample) -> Option<(Ends, String)> {
         cause => cause.to_owned(),
     };
     let inbound = label("direction") == "inbound";
-    (sample.value > 0.0).then(|| (Ends { inbound, ..Ends::default() }, cause))
+    (sample.value > 0.0).then(|| (EdgeEnds { inbound, ..EdgeEnds::default() }, cause))
 }
 
-impl Counted {
+impl ProxyCounters {
     /// The same, with the name of the proxy's instance at its end of connections that it refused.
     pub(super) fn owned_by(mut self, own: &Name) -> Self {
         for inbound in [false, true] {
-            let unknown = Ends { inbound, ..Ends::default() };
+            let unknown = EdgeEnds { inbound, ..EdgeEnds::default() };
             let Some(counts) = self.edges.remove(&unknown) else { continue };
             let ends = match inbound {
-                true => Ends { server: own.clone(), ..unknown },
-                false => Ends { client: own.clone(), service: UNKNOWN.to_owned(), ..unknown },
+                true => EdgeEnds { server: own.clone(), ..unknown },
+                false => EdgeEnds { client: own.clone(), service: UNKNOWN.to_owned(), ..unknown },
             };
             self.edges.entry(ends).or_default().add(&counts);
         }
@@ -163,7 +163,7 @@ impl Counted {
     }
 }
 
-impl Ends {
+impl EdgeEnds {
     /// The ends in a sample's labels; `None` for other metrics.
     fn of(sample: &Sample) -> Option<Self> {
         if !KNOWN.contains(&sample.name.as_str()) {
