@@ -137,6 +137,9 @@ if [ ${#missing[@]} -gt 0 ]; then
   fi
 fi
 
+mapfile -t needed < <(missing_of <<<"$build")
+[ ${#needed[@]} -eq 0 ] || { echo "still missing, and nothing can be built without: ${needed[*]}" >&2; exit 1; }
+
 have=$(cargo --version 2>/dev/null | awk '{print $2}') || true
 if [ -z "$have" ] || [ "$(printf '%s\n' "$rust_min" "$have" | sort -V | head -1)" != "$rust_min" ]; then
   cat >&2 <<END
