@@ -110,7 +110,7 @@ impl Changes {
 
     /// Changes the route at the given rate; returns the number of changes.
     fn make(&self, args: Args) -> Result<u32> {
-        ensure!(args.changes > 0, "without changes there is nothing to see");
+        ensure!(args.changes > 0, "--changes must be at least 1");
         let (begun, all) = (Instant::now(), args.changes * args.seconds);
         for number in 1..=all {
             self.write(number)?;

@@ -25,7 +25,7 @@ pub(super) fn run(args: &Clean) -> Result<bool> {
     let found =
         block_on(async { cluster::clean(&args.directory, &mut |line| eprintln!("{line}")).await })?;
     if !found {
-        eprintln!("{} says of nothing that is left", args.directory.display());
+        eprintln!("{} has nothing that is left in a cluster", args.directory.display());
     }
     Ok(true)
 }

@@ -79,7 +79,7 @@ impl ClusterOptions {
             false => Vec::new(),
         };
         let values = Values::load(&[], &told);
-        let values = values.context("see `leno install --show-values` for what there is")?;
+        let values = values.context("`leno install --show-values` lists the values")?;
         let mut run = cluster::ClusterRun { options, meshes, image, real, values, told, install };
         block_on(async {
             let ground = BenchCluster::open(&self.which.target()).await?;

@@ -41,7 +41,7 @@ pub enum Error {
     #[error("pod {0} has its node's network, which is never captured")]
     HostNetwork(String),
     /// The pod is on no node.
-    #[error("pod {0} is on no node yet: kubectl describe pod says why")]
+    #[error("pod {0} is on no node yet: kubectl describe pod shows why")]
     Nowhere(String),
     /// The node has no agent.
     #[error(
@@ -61,10 +61,12 @@ pub enum Error {
     )]
     OldAgent(String),
     /// There are more proxies than one command can query.
-    #[error("there are {0} proxies, and {1} can be asked at a time: say which namespace with -n")]
+    #[error(
+        "there are {0} proxies, and at most {1} are queried at a time: choose a namespace with -n"
+    )]
     TooMany(usize, usize),
     /// There is no installation to remove.
-    #[error("nothing is installed in {0}: say --namespace with the one that it is in")]
+    #[error("nothing is installed in {0}: name Leno's namespace with --namespace")]
     Nothing(String),
     /// Several rights are missing; nothing has been changed.
     #[error(

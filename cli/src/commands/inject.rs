@@ -209,16 +209,16 @@ impl Inject {
             let there = leno_operate::installed(&client, system).await?;
             let of_namespaces = match self.capture {
                 Some(_) => BTreeMap::new(),
-                None => leno_operate::captures(&client)
-                    .await
-                    .context("how pods are captured is not known: say it with --capture")?,
+                None => leno_operate::captures(&client).await.context(
+                    "it cannot be found out how pods are captured: name it with --capture",
+                )?,
             };
             let default_namespace = Some(client.default_namespace().to_owned());
             Ok((there, Captures { given: None, of_namespaces, default_namespace }))
         })?;
         let Some(there) = there else {
             bail!(
-                "nothing is installed in {system}: --system-namespace with the one that it is in"
+                "nothing is installed in {system}: name the namespace of the mesh with --system-namespace"
             );
         };
         let told = there.told()?;

@@ -59,8 +59,7 @@ impl InstallOptions {
         if self.ha {
             settings.push("ha=true".to_owned());
         }
-        Values::load(&files, &settings)
-            .context("see `leno install --show-values` for what there is")
+        Values::load(&files, &settings).context("`leno install --show-values` lists the values")
     }
 }
 

@@ -28,7 +28,7 @@ pub(crate) fn run(upgrade: &Upgrade) -> Result<bool> {
     })?;
     let Some(there) = there else {
         bail!(
-            "nothing is installed in {namespace}: leno install, or --namespace with the one that it is in"
+            "nothing is installed in {namespace}: run leno install, or name Leno's namespace with --namespace"
         );
     };
     let before = (format!("what {} was told", there.version), there.values);

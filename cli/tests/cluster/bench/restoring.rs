@@ -78,7 +78,7 @@ async fn clean_removes_the_objects_of_a_killed_run() {
     assert!(cleaned.status.success(), "{}", said(&cleaned));
     assert_eq!(bench.everything().await, before);
     let again = bench.leno(&["clean", out]).await;
-    assert!(said(&again).contains("says of nothing that is left"), "{}", said(&again));
+    assert!(said(&again).contains("has nothing that is left in a cluster"), "{}", said(&again));
 }
 
 #[tokio::test]
