@@ -5,7 +5,7 @@ CARGO ?= cargo
 TARGET := $(or $(CARGO_TARGET_DIR),target)
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-programs test lint build release bench-http bench-balance bench-mesh scale fuzz images images-test e2e conformance test-kernels dist docs reference proto nightly cluster-up cluster-down clean
+.PHONY: help root-check demo demo-programs test lint build release bench-http bench-balance bench-mesh scale fuzz images images-test e2e conformance test-kernels dist docs reference proto nightly cluster-up cluster-down clean
 
 # The programs that a mesh on one machine is made of, and the shop and the load of the demo.
 MESH := -p leno -p leno-proxy -p leno-controller -p leno-example-shop -p leno-testkit \
@@ -14,7 +14,11 @@ MESH := -p leno -p leno-proxy -p leno-controller -p leno-example-shop -p leno-te
 help: ## print the targets
 	@awk -F':.*## ' '/^[a-z0-9-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
-demo: demo-programs ## a small shop, meshed, under load, for 20 s (needs root)
+# Before a build of minutes: whether what is built can be run.
+root-check:
+	@scripts/as-root.sh --check
+
+demo: root-check demo-programs ## a small shop, meshed, under load, for 20 s (needs root)
 	@scripts/as-root.sh $(TARGET)/demo/leno demo
 
 demo-programs:
@@ -48,7 +52,7 @@ bench-balance: release ## p99 with a slow endpoint, and what matching costs: bot
 	$(TARGET)/release/leno-bench match
 	$(TARGET)/release/leno-bench authorize
 
-bench-mesh: release ## two hops with mTLS beside pairs of Envoy and HAProxy (needs root; 2 hours)
+bench-mesh: root-check release ## two hops with mTLS beside pairs of Envoy and HAProxy (needs root; 2 hours)
 	@scripts/deps.sh bench bench-mesh
 	@scripts/tools.sh envoy || echo "going on without it"
 	@scripts/as-root.sh $(TARGET)/release/leno-bench mesh
