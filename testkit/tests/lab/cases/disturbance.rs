@@ -4,7 +4,7 @@ use std::process::Command;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
-use leno_testkit::lab::{Capture, Lab, Options, Piece};
+use leno_testkit::lab::{Capture, Lab, Options, Piece, Status};
 use leno_testkit::peer::Step;
 use leno_testkit::{netns, wait};
 use nix::sys::signal::Signal;
@@ -63,7 +63,8 @@ fn pieces_stop_and_die_under_load(capture: Capture) -> Result<()> {
         .and_then(|()| control_plane_stopped(&lab).context("the control plane stopped"))
         .and_then(|()| control_plane_killed(&lab).context("the control plane killed"))
         .and_then(|()| endpoint_killed(&lab).context("an endpoint killed"))
-        .and_then(|()| proxy_killed(&lab).context("a proxy killed"));
+        .and_then(|()| proxy_killed(&lab).context("a proxy killed"))
+        .and_then(|()| all_killed(&lab).context("all proxies and the control plane killed"));
     lab.explain(outcome)
 }
 
@@ -143,6 +144,34 @@ fn proxy_killed(lab: &Lab) -> Result<()> {
     Ok(())
 }
 
+/// All proxies and the control plane at once. Requests that are under way fail, and those of the time without a proxy;
+/// once the proxies are back, with new certificates of the new control plane, no request fails.
+fn all_killed(lab: &Lab) -> Result<()> {
+    const PROXIES: [&str; 5] = ["client-0", "web-0", "web-1", "web-2", "echo-0"];
+    let restarts = |status: &Status| -> Result<Vec<u32>> {
+        PROXIES.iter().map(|name| Ok(status.instance(name)?.proxy_restarts)).collect()
+    };
+    let before = restarts(&lab.status()?)?;
+    let controller = lab.pid_of(Piece::Controller)?;
+    let load = lab.load("client", &load_for("6s"))?;
+    lab.kill(Piece::Controller, Signal::SIGKILL)?;
+    for proxy in PROXIES {
+        lab.kill(Piece::Proxy(proxy), Signal::SIGKILL)?;
+    }
+    lab.wait_for("all pieces again", |status| {
+        let is_new = status.controller.is_some_and(|pid| pid != controller);
+        let all = restarts(status).is_ok_and(|now| now.iter().zip(&before).all(|(a, b)| a > b));
+        status.ready() && is_new && all
+    })?;
+    let report = load.finish()?;
+    println!("all killed at once: {report:?}");
+    ensure!(report.errors < report.requests, "none was answered after it: {report:?}");
+    echoes(lab)?;
+    let report = lab.load("client", &load_for("1s"))?.finish()?;
+    ensure!(report.errors == 0 && report.requests == 200, "afterwards: {report:?}");
+    Ok(())
+}
+
 /// In the default mode, which accepts plaintext: even then no connection bypasses a proxy that is down.
 fn nobody_gets_past_a_proxy_that_is_away(capture: Capture) -> Result<()> {
     /// The exit status of a curl that cannot connect; 28 would be a connection without a response.
@@ -208,39 +237,92 @@ fn certificates_rotate_under_load(capture: Capture) -> Result<()> {
     lab.explain(rotation())
 }
 
-/// The link of one server is cut, without a FIN or a reset. Requests in progress on it end, and later ones are
-/// served by the other servers.
+/// The link of one server is cut under load, without a FIN or a reset. Requests in progress on it end, those with a
+/// deadline by it, and later ones are served by the other servers.
 fn a_server_that_loses_power_is_noticed(capture: Capture) -> Result<()> {
-    /// Parallel requests; the proxy sends a part of them to each server.
-    const AT_ONCE: &str = "for i in $(seq 24); do curl -s -o /dev/null -m 50 \
-        -w '%{http_code} %{time_total}\n' 'http://web:8080/?delay_ms=1500' & done; wait";
-    /// Seconds; the proxy takes up to 12, and every other timeout is longer than this.
-    const NOTICED: f64 = 40.0;
-    let lab = Lab::start(&Options::new(capture), MESH, |_| Ok(()))?;
-    let at_once = || lab.text("client", &["bash", "-c", AT_ONCE]);
+    let bounded = MESH.to_owned() + BOUNDED;
+    let lab = Lab::start(&Options::new(capture), &bounded, |_| Ok(()))?;
     let cut = || -> Result<()> {
-        lab.reach("client", "web:8080")?;
-        let all = at_once()?;
-        ensure!(all.lines().all(|line| line.starts_with("200 ")), "before:\n{all}");
-        let under_way = lab.spawn("client", &["bash", "-c", AT_ONCE])?;
+        for service in ["web", "bounded"] {
+            lab.reach("client", &format!("{service}:8080"))?;
+            let all = at_once(&lab, service)?;
+            ensure!(all.lines().all(|line| line.starts_with("200 ")), "{service}, before:\n{all}");
+        }
+        let load = ["--connections", "400", "--rate", "100", "--duration", "20s", "--timeout"];
+        let url = ["40s", "--url", "http://web:8080/?delay_ms=100"];
+        let load = lab.load("client", &[&load[..], &url].concat())?;
+        let spawn = |service| lab.spawn("client", &["bash", "-c", &burst(service)]);
+        let under_way = [spawn("web")?, spawn("bounded")?];
         wait::until("requests to be under way", HEAR_LIMIT, || {
             let busy = lab.metrics("web-1")?;
             let open = busy.lines().find(|line| line.starts_with("leno_busy "));
             Ok(open.is_some_and(|line| !line.ends_with(" 0")).then_some(()))
         })?;
         pull_cable(&lab, "web-1")?;
-        let during = at_once()?;
-        let under_way = String::from_utf8(under_way.finish(HEAR_LIMIT)?.stdout)?;
-        for line in under_way.lines().chain(during.lines()) {
-            let (status, seconds) = line.split_once(' ').context("two words")?;
-            let in_time = seconds.parse::<f64>()? < NOTICED;
-            ensure!(status != "000" && in_time, "a request hung:\n{under_way}\n{during}");
+        let [web, bounded] = under_way.map(|burst| burst.finish(BURST_LIMIT));
+        let text = |output: std::process::Output| String::from_utf8(output.stdout);
+        for (service, said) in [("web", text(web?)?), ("bounded", text(bounded?)?)] {
+            println!("{service}, when its link was cut:\n{said}");
+            none_hung(&said, service)?;
         }
-        let after = at_once()?;
-        ensure!(after.lines().all(|line| line.starts_with("200 ")), "after:\n{after}");
+        let report = load.finish()?;
+        println!("{} of {} failed: {report:?}", report.errors, report.requests);
+        ensure!(!report.errors_by_kind.contains_key("timeout"), "requests hung: {report:?}");
+        for service in ["web", "bounded"] {
+            let after = at_once(&lab, service)?;
+            ensure!(
+                after.lines().all(|line| line.starts_with("200 ")),
+                "{service}, after:\n{after}"
+            );
+        }
+        let report = lab.load("client", &load_for("2s"))?.finish()?;
+        ensure!(report.errors == 0 && report.requests == 400, "after: {report:?}");
         Ok(())
     };
     lab.explain(cut())
+}
+
+/// The servers of `web` with a deadline, which is shorter than it takes to notice that one of them is gone.
+const BOUNDED: &str = "---
+apiVersion: v1
+kind: Service
+metadata: {name: bounded, namespace: lab}
+spec: {selector: {app: web}, ports: [{port: 8080, targetPort: 8080, appProtocol: http}]}
+---
+apiVersion: leno.dev/v1alpha1
+kind: TrafficPolicy
+metadata: {name: bounded, namespace: lab}
+spec:
+  targetRefs: [{group: '', kind: Service, name: bounded}]
+  timeouts: {request: 4s}
+";
+
+/// How long parallel requests may take together; each of them gives up before.
+const BURST_LIMIT: Duration = Duration::from_secs(90);
+
+/// Parallel requests, of which the proxy sends a part to each server; a line with status, seconds and `leno-error` each.
+fn burst(service: &str) -> String {
+    format!(
+        "for i in $(seq 24); do curl -s -o /dev/null -m 50 -w '%{{http_code}} %{{time_total}} %header{{leno-error}}\n' \
+         'http://{service}:8080/?delay_ms=1500' & done; wait"
+    )
+}
+
+fn at_once(lab: &Lab, service: &str) -> Result<String> {
+    lab.text("client", &["bash", "-c", &burst(service)])
+}
+
+/// Each request was answered: by a server, by the deadline of its policy, or since its connection was found dead.
+fn none_hung(lines: &str, service: &str) -> Result<()> {
+    /// Seconds; the proxy takes up to 15, and every other timeout is longer than this.
+    const NOTICED: f64 = 40.0;
+    for line in lines.lines() {
+        let mut words = line.split(' ');
+        let (status, seconds) = words.next().zip(words.next()).context("two words")?;
+        let in_time = seconds.parse::<f64>()? < NOTICED;
+        ensure!(status != "000" && in_time, "a request to {service} hung:\n{lines}");
+    }
+    Ok(())
 }
 
 /// Takes down the bridge's end of an instance's link.
