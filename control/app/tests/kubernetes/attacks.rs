@@ -71,6 +71,46 @@ async fn hold(from: Ipv4Addr, control: SocketAddr) {
     }
 }
 
+/// Of a form that no token has, of another audience, or signed by a key that is not the cluster's.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn junk_tokens_cost_the_api_server_no_review() {
+    let Some(kube) = binary() else { return };
+    let (bed, kubeconfig) = cluster(&kube).await;
+    run_pod(&bed, "web-0", "10.244.0.7").await;
+    let replica = Replica::start("controller-0", &kubeconfig);
+    let good = bed.token(("shop", "web"), Some("leno"), Some("web-0")).await;
+    let for_others = bed.token(("shop", "web"), Some("vault"), Some("web-0")).await;
+    let (head, signature) = good.rsplit_once('.').unwrap();
+    let (of_others, _) = for_others.rsplit_once('.').unwrap();
+    let unsigned = "is not signed by the key of the cluster";
+    let junk = [
+        ("junk".to_owned(), ""),
+        ("a.b.c".to_owned(), ""),
+        (good.repeat(20), ""),
+        (for_others.clone(), "not for \"leno\""),
+        (format!("{of_others}.{signature}"), "not for \"leno\""),
+        (format!("{head}.AAAA"), unsigned),
+        (format!("{head}.BBBB"), unsigned),
+        (format!("{head}.CCCC"), unsigned),
+    ];
+    // Twice: what a review has come to would be remembered.
+    for (token, why) in junk.iter().chain(&junk) {
+        let refused = proxy::issue(&bed, &replica, token).await.unwrap_err();
+        assert!(refused.contains(why), "{token}: {refused}");
+    }
+    let reviews = async |result: &str| {
+        let series = format!("leno_control_token_reviews_total{{result=\"{result}\"}}");
+        replica.metric(&series).await as u64
+    };
+    assert_eq!((reviews("unsigned").await, reviews("refused").await), (6, 10));
+    for reviewed in ["cached", "accepted", "failed"] {
+        assert_eq!(reviews(reviewed).await, 0, "{reviewed}: the API server was asked about junk");
+    }
+    proxy::issue(&bed, &replica, &good).await.unwrap();
+    assert_eq!(reviews("accepted").await, 1);
+    replica.end();
+}
+
 /// A user who may make pods in a namespace has a certificate of each of its service accounts, and also where they are
 /// called like the control plane's own. With it no program gets the tokens of proxies.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -176,16 +176,6 @@ async fn a_token_proves_only_what_the_api_server_says_of_it() {
     let refused = proxy::issue(&bed, &replica, &for_others).await.unwrap_err();
     assert!(refused.contains("the token is for \"vault\", not for \"leno\""), "{refused}");
 
-    // Junk that looks like a token costs the API server nothing: the cluster's keys tell it.
-    let (head, _) = good.rsplit_once('.').unwrap();
-    let before = replica.metric(&format!("{reviews}{{result=\"refused\"}}")).await;
-    for junk in ["AAAA", "BBBB", "CCCC"] {
-        let refused = proxy::issue(&bed, &replica, &format!("{head}.{junk}")).await.unwrap_err();
-        assert!(refused.contains("is not signed by the key of the cluster"), "{refused}");
-    }
-    assert_eq!(replica.metric(&format!("{reviews}{{result=\"unsigned\"}}")).await as u64, 3);
-    assert_eq!(replica.metric(&format!("{reviews}{{result=\"refused\"}}")).await, before);
-
     run_pod(&bed, "web-1", "10.244.0.8").await;
     let of_the_gone = bed.token(("shop", "web"), Some("leno"), Some("web-1")).await;
     bed.delete(pod("web-1", "")).await;

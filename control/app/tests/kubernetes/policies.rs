@@ -1,15 +1,15 @@
 //! The status of policies, on a real API server.
 
 use leno_testkit_api::objects::{
-    backend_tls_policy, backend_tls_policy_definition, outside, service, slice, texts,
-    traffic_policy,
+    backend_tls_policy, backend_tls_policy_definition, http_route, http_route_definition, outside,
+    service, slice, texts, traffic_policy,
 };
 use leno_testkit_api::{Bed, binary, until};
 use serde_json::{Value, json};
 
 use crate::replica::Replica;
 use crate::tenants::younger_than;
-use crate::{cluster, leads, proxy, run_pod};
+use crate::{cluster, judged, leads, proxy, run_pod};
 
 /// A policy of another name.
 fn named(mut policy: Value, name: &str) -> Value {
@@ -153,6 +153,39 @@ async fn a_policy_of_tls_outside_says_whether_it_works() {
     says(&bed, &second, &tls("Conflicted", "", "NotAccepted")).await;
     bed.delete(policy.clone()).await;
     says(&bed, &second, &tls("", "", "")).await;
+    replica.end();
+}
+
+/// Egress has no kind of its own: what is outside is a Service, and what is written for it is a route or a policy.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_is_written_for_a_service_outside_says_whether_it_works() {
+    let Some(kube) = binary() else { return };
+    let (bed, kubeconfig) = cluster(&kube).await;
+    bed.apply(http_route_definition()).await;
+    let replica = Replica::start("controller-0", &kubeconfig);
+    leads(&replica).await;
+    let traffic = traffic_policy("pay", &json!({"timeouts": {"request": "5s"}}));
+    let mut route = http_route("pay", "pay");
+    route["spec"]["parentRefs"][0]["name"] = json!("pay");
+    until("the kinds are served", async || {
+        bed.serves(&traffic).await.and(bed.serves(&route).await)
+    })
+    .await;
+    let limit = rate_limit("pay");
+    for object in [&traffic, &limit, &route] {
+        bed.apply(object.clone()).await;
+    }
+    says(&bed, &traffic, &GONE).await;
+    says(&bed, &limit, &GONE).await;
+    judged(&bed, "pay", ("Accepted", "False", "NoMatchingParent")).await;
+    for object in outside("pay", "pay.example") {
+        bed.apply(object).await;
+    }
+    says(&bed, &traffic, &HOLDS).await;
+    // Limits are enforced by proxies of servers, and there is none outside.
+    says(&bed, &limit, &[("Accepted", ""), ("Programmed", "NoProxy")]).await;
+    judged(&bed, "pay", ("Accepted", "True", "Accepted")).await;
+    judged(&bed, "pay", ("ResolvedRefs", "True", "ResolvedRefs")).await;
     replica.end();
 }
 

@@ -6,10 +6,11 @@
 //!       │  └──────────────── discovery over mTLS ─────────────────────┘
 //!       └ clients, each of a pod of its own, with the questions of a proxy
 //! ```
-//! Without variables the mesh is small, counts are asserted, and times are printed alone. `make scale` runs the size that
-//! the design names, with the bounds that it names (`scripts/scale.sh`, which sets the variables):
+//! Bounds of counts and bytes hold in every run: what a change sends, to whom, what is read again after an outage, that no
+//! proxy loses its stream. Without variables the mesh is small, and times and memory are printed alone. `make scale` runs the
+//! size that the design names, with the bounds of time and memory that it names (`scripts/scale.sh`, which sets the variables):
 //!
-//! - `LENO_SCALE=large`: the large size, and its bounds hold. `LENO_SCALE_SERVICES`, `_NAMESPACES`, `_WIDE`, `_PROXIES`,
+//! - `LENO_SCALE=large`: the large size, and all bounds hold. `LENO_SCALE_SERVICES`, `_NAMESPACES`, `_WIDE`, `_PROXIES`,
 //!   `_CHANGES`, `_RATE`, `_ROLLOUT_RATE` and `_ROUTES` change single sizes; with one of them no bound of time or memory
 //!   holds.
 //! - `LENO_SCALE_CPUS`: the CPUs of the controller, as `taskset` has them.
