@@ -5,7 +5,7 @@
 //!                                              └──────────────── each scenario and step ────────────┘
 //! ```
 //! The client is a pod that generates load on request, through a port-forward (`load_server`). A
-//! pod on each node reads the counters of its processes (`node_watcher`, `usage`). The ledger lists every
+//! pod on each node reads the counters of its processes (`node_watcher`). The ledger lists every
 //! change to the cluster before it is made. A run reverts its changes when it ends, even after an
 //! error; those of a killed run are reverted by the next run or by [`clean`].
 //!
@@ -34,7 +34,6 @@ mod revisions;
 mod roles;
 mod run_lock;
 mod start_up;
-mod usage;
 mod wait;
 mod watcher_client;
 

@@ -1,10 +1,15 @@
-//! Counters of the kernel: for the machine, for kernel threads, for a process, and for the
-//! connections of a network namespace.
+//! Counters of the kernel: for the machine, for kernel threads, for a process or a control group, and
+//! for the connections of a network namespace.
 
-use std::collections::HashSet;
+use std::collections::{BTreeMap, HashSet};
 use std::fs;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow};
+use leno_bpf::RunTime;
+use leno_measure::usage::{self, Cpu};
+use nix::time::{ClockId, clock_gettime};
 use serde::{Deserialize, Serialize};
 
 use crate::record::ContextSwitches;
@@ -53,10 +58,120 @@ impl Machine {
 
 /// CPU time of kernel threads, in milliseconds; `None` if none is visible, as in the PID namespace
 /// of a container that serves as a node.
-pub(crate) fn kernel_threads_ms() -> Option<f64> {
+fn kernel_threads_ms() -> Option<f64> {
     let stats = processes().filter_map(Stat::of).filter(Stat::is_of_the_kernel);
     let ticks = stats.map(|stat| stat.number(11) + stat.number(12)).reduce(|sum, one| sum + one);
     ticks.map(|ticks| ticks as f64 * tick_ms())
+}
+
+/// The counters of a kernel and of processes that it runs, at one moment.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub(crate) struct NodeCounters {
+    /// The boot ID of the kernel; two looks with the same ID share the kernel's counters.
+    pub(crate) boot_id: String,
+    /// The time, in microseconds since boot.
+    pub(crate) at_us: u64,
+    /// The processes of each container that has any.
+    pub(crate) containers: BTreeMap<String, Vec<Process>>,
+    /// Established connections that leave a container's network namespace; `None` if they were not
+    /// requested, or the container has ended.
+    pub(crate) connections: Option<u64>,
+    /// `None` if it was not requested.
+    pub(crate) whole: Option<KernelCounters>,
+}
+
+/// A process. Process IDs are reused, so it is identified by its start time as well.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub(crate) struct Process {
+    pub(crate) pid: u32,
+    /// The start time, in microseconds since boot.
+    pub(crate) began_us: u64,
+    /// CPU time since then, including threads that have ended.
+    pub(crate) cpu: Cpu,
+    /// Context switches of the living threads.
+    pub(crate) switches: ContextSwitches,
+    pub(crate) rss_kib: u64,
+    /// The size of its program in bytes; 0 if it cannot be read.
+    pub(crate) program_bytes: u64,
+}
+
+/// The counters of a whole kernel.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub(crate) struct KernelCounters {
+    pub(crate) machine: Machine,
+    /// `None` if kernel threads are not visible.
+    pub(crate) kernel_threads_ms: Option<f64>,
+    /// Every kernel program by its ID: number of runs, and total nanoseconds.
+    pub(crate) programs: BTreeMap<u32, (u64, u64)>,
+}
+
+impl NodeCounters {
+    /// The kernel and the time, without any counter.
+    pub(crate) fn now() -> Result<Self> {
+        let boot_id = fs::read_to_string("/proc/sys/kernel/random/boot_id");
+        let boot_id = boot_id.context("cannot read the boot's ID")?.trim().to_owned();
+        let at_us = Duration::from(clock_gettime(ClockId::CLOCK_BOOTTIME)?).as_micros() as u64;
+        Ok(Self { boot_id, at_us, ..Self::default() })
+    }
+}
+
+impl Process {
+    /// `None` if the process has ended.
+    pub(crate) fn of(pid: u32) -> Option<Self> {
+        Some(Self {
+            pid,
+            began_us: began_us(pid)?,
+            cpu: usage::cpu_of_process(pid).ok()?,
+            ..Self::now(pid)?
+        })
+    }
+
+    /// The processes of a control group as one, which began with the kernel. Its CPU time includes
+    /// that of processes that have ended; all else is of those that live.
+    pub(crate) fn of_cgroup(directory: &Path) -> Result<Self> {
+        let mut sum = Self { cpu: usage::cpu_of_cgroup(directory)?, ..Self::default() };
+        for one in usage::pids_of_cgroup(directory)?.into_iter().filter_map(Self::now) {
+            sum.rss_kib += one.rss_kib;
+            sum.switches.voluntary += one.switches.voluntary;
+            sum.switches.involuntary += one.switches.involuntary;
+            sum.program_bytes = sum.program_bytes.max(one.program_bytes);
+        }
+        Ok(sum)
+    }
+
+    /// What the kernel tells of a living process besides its CPU time.
+    fn now(pid: u32) -> Option<Self> {
+        Some(Self {
+            switches: switches(pid),
+            rss_kib: usage::rss_of_process(pid).ok()?,
+            program_bytes: program(pid).map_or(0, |(_, bytes)| bytes),
+            ..Self::default()
+        })
+    }
+}
+
+impl KernelCounters {
+    /// Reads the counters of this machine's kernel.
+    pub(crate) fn read() -> Result<Self> {
+        let programs = leno_bpf::run_times().into_iter();
+        Ok(Self {
+            machine: Machine::read()?,
+            kernel_threads_ms: kernel_threads_ms(),
+            programs: programs.map(|(id, one)| (id, runs_and_nanos(one))).collect(),
+        })
+    }
+}
+
+/// The number of runs, and total nanoseconds.
+pub(crate) fn runs_and_nanos(one: RunTime) -> (u64, u64) {
+    (one.runs, u64::try_from(one.took.as_nanos()).unwrap_or(u64::MAX))
+}
+
+/// The path and the size of a process's program; `None` if the process has ended or its program is
+/// not accessible.
+pub(crate) fn program(pid: u32) -> Option<(PathBuf, u64)> {
+    let link = format!("/proc/{pid}/exe");
+    Some((fs::read_link(&link).ok()?, fs::metadata(&link).ok()?.len()))
 }
 
 /// The IDs of all current processes.
@@ -67,13 +182,13 @@ pub(crate) fn processes() -> impl Iterator<Item = u32> {
 
 /// When a process started, in microseconds since boot, with the precision of a clock tick; `None`
 /// if it has ended.
-pub(crate) fn began_us(pid: u32) -> Option<u64> {
+fn began_us(pid: u32) -> Option<u64> {
     let began = Stat::of(pid)?.number(19);
     Some((began as f64 * tick_ms() * 1000.0) as u64)
 }
 
 /// Context switches of the living threads of a process.
-pub(crate) fn switches(pid: u32) -> ContextSwitches {
+fn switches(pid: u32) -> ContextSwitches {
     let mut sum = ContextSwitches::default();
     // The counters of a process or thread that ends meanwhile are lost.
     let threads = fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten();

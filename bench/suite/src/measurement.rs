@@ -8,3 +8,4 @@ pub(crate) mod plans;
 pub mod probe;
 pub(crate) mod records;
 pub(crate) mod search;
+pub(crate) mod usage;

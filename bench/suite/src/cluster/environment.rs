@@ -17,17 +17,18 @@ use super::bench_cluster::{BenchCluster, ClusterRun, whose};
 use super::install;
 use super::manifests::plan::Plan;
 use super::manifests::watchers::{is_watcher, watchers};
-use super::mesh::{Mesh, Role};
+use super::mesh::Mesh;
 use super::names::{CONTAINER, MANAGED, MANAGER};
 use super::nodes::{self, Placement};
 use super::pod_failure::{hopeless, waits_for};
 use super::pods::{containers, image_id, nodes_of};
 use super::revisions::{RevisionResults, Revisions};
-use super::roles::{Carriers, Roles, Watched};
+use super::roles::{Carriers, Roles};
 use super::wait::{PollResult, Wait, within};
 use super::watcher_client::Watchers;
 use crate::application::PORT;
 use crate::interrupt::Interrupt;
+use crate::measurement::usage::{Component, Role};
 use crate::record::{Mark, MarkKind};
 use crate::scenario::{CLIENT, Scenario};
 use crate::{node_watcher, real_application};
@@ -268,7 +269,7 @@ impl<'a> ClusterEnvironment<'a> {
     /// service answers.
     pub(super) async fn is_again(
         &self,
-        killed: &Watched,
+        killed: &Component,
         interrupt: &Interrupt,
         say: &mut dyn FnMut(&str),
     ) -> Result<()> {
@@ -276,7 +277,7 @@ impl<'a> ClusterEnvironment<'a> {
         let wait = Wait { what, limit: READY, interrupt, say: &mut *say };
         wait.until(async || {
             let now = self.watched(interrupt).await?;
-            let is_new = |one: &Watched| one.name == killed.name && one.id != killed.id;
+            let is_new = |one: &Component| one.name == killed.name && one.id != killed.id;
             let there = now.iter().any(is_new);
             Ok(if there { PollResult::There(()) } else { PollResult::NotYet(killed.name.clone()) })
         })
@@ -289,13 +290,13 @@ impl<'a> ClusterEnvironment<'a> {
     ///
     /// # Errors
     /// If they cannot be listed within 10 s, or after an interrupt.
-    pub(super) async fn watched(&self, interrupt: &Interrupt) -> Result<Vec<Watched>> {
+    pub(super) async fn watched(&self, interrupt: &Interrupt) -> Result<Vec<Component>> {
         let listed = async {
             let mut pods = self.ground.pods().await?;
             pods.extend(self.ground.pods_of(self.mesh, self.roles.system.as_deref()).await?);
             Ok(pods.iter().flat_map(|pod| self.roles.watched(pod)).collect())
         };
-        within(LISTED, listed, interrupt).await.context("who runs cannot be listed")
+        within(LISTED, listed, interrupt).await.context("the running containers cannot be listed")
     }
 
     /// A namespace of the mesh that this run did not create.
@@ -305,7 +306,9 @@ impl<'a> ClusterEnvironment<'a> {
     pub(super) async fn foreign_namespace(&self, interrupt: &Interrupt) -> Result<Option<String>> {
         let BenchCluster { client, namespace, .. } = self.ground;
         let asked = async { Ok(install::foreign_namespace(client, self.mesh, namespace).await?) };
-        within(LISTED, asked, interrupt).await.context("whose the mesh is cannot be told")
+        within(LISTED, asked, interrupt)
+            .await
+            .context("it cannot be found out who installed the mesh")
     }
 
     /// The mark for a control plane that partly runs on nodes without a watcher.

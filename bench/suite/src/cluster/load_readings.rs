@@ -12,10 +12,9 @@ use std::time::Duration;
 use anyhow::Result;
 use tokio::time::Instant;
 
-use super::roles::Watched;
-use super::usage::{Reading, lines};
 use super::watcher_client::{Answers, CounterQuery};
 use crate::interrupt::Interrupted;
+use crate::measurement::usage::{Component, Sample};
 use crate::record::{Mark, MarkKind};
 
 /// How much later than the load's end a report may be: resources used until then count as well.
@@ -25,10 +24,10 @@ const LATE: Duration = Duration::from_secs(5);
 #[derive(Debug, Default)]
 pub(super) struct LoadReadings {
     /// The containers to read: all that were running at any of the listings.
-    pub(super) watched: Vec<Watched>,
+    pub(super) watched: Vec<Component>,
     /// The nodes whose whole kernels are read before the load and after it.
     whole: BTreeSet<String>,
-    pub(super) looks: Vec<UnderLoad>,
+    pub(super) samples: Vec<Sample>,
     /// The nodes whose watchers did not answer: how often, and the last reason.
     silent: BTreeMap<String, (usize, String)>,
     /// How often the containers could not be listed under load, and the last reason.
@@ -37,32 +36,25 @@ pub(super) struct LoadReadings {
     unlisted: Option<String>,
 }
 
-/// A reading during the load.
-#[derive(Debug)]
-pub(super) struct UnderLoad {
-    elapsed: Duration,
-    pub(super) reading: Reading,
-    /// Whether no figure is missing.
-    is_complete: bool,
-}
-
 /// The reading after the load.
 #[derive(Debug)]
 pub(super) struct AfterLoad {
-    /// The time since the start of the load.
-    pub(super) elapsed: Duration,
+    pub(super) sample: Sample,
     /// The time at which the load ended.
-    pub(super) ended: Instant,
-    pub(super) answers: Answers,
+    ended: Instant,
+    /// The nodes whose watchers did not answer, and why.
+    silent: BTreeMap<String, String>,
+    /// When each answer arrived.
+    came: BTreeMap<String, Instant>,
 }
 
 impl LoadReadings {
-    pub(super) fn of(watched: Vec<Watched>, whole: BTreeSet<String>) -> Self {
+    pub(super) fn of(watched: Vec<Component>, whole: BTreeSet<String>) -> Self {
         Self { watched, whole, ..Self::default() }
     }
 
     pub(super) fn add(&mut self, elapsed: Duration, Answers { reading, silent, .. }: Answers) {
-        self.looks.push(UnderLoad { elapsed, reading, is_complete: silent.is_empty() });
+        self.samples.push(Sample { elapsed, reading, is_complete: silent.is_empty() });
         for (node, why) in silent {
             let (times, last) = self.silent.entry(node).or_default();
             *times += 1;
@@ -71,9 +63,10 @@ impl LoadReadings {
     }
 
     /// Adds the containers in this list that are new, and returns them.
-    pub(super) fn meet(&mut self, now: Vec<Watched>) -> &[Watched] {
+    pub(super) fn meet(&mut self, now: Vec<Component>) -> &[Component] {
         let known = self.watched.len();
-        let new: Vec<Watched> = now.into_iter().filter(|one| !self.watched.contains(one)).collect();
+        let new: Vec<Component> =
+            now.into_iter().filter(|one| !self.watched.contains(one)).collect();
         self.watched.extend(new);
         &self.watched[known..]
     }
@@ -90,7 +83,7 @@ impl LoadReadings {
     /// follow.
     pub(super) async fn end(
         &mut self,
-        listed: impl Future<Output = Result<Vec<Watched>>>,
+        listed: impl Future<Output = Result<Vec<Component>>>,
         look: impl AsyncFn(CounterQuery<'_>) -> Result<Answers>,
     ) -> Result<Answers> {
         let mut answers = look(CounterQuery { watched: &self.watched, whole: &self.whole }).await?;
@@ -108,20 +101,9 @@ impl LoadReadings {
         Ok(answers)
     }
 
-    pub(super) fn complete(&self) -> impl Iterator<Item = &Reading> {
-        self.looks.iter().filter(|look| look.is_complete).map(|look| &look.reading)
-    }
-
-    /// The samples, as lines of their file.
-    pub(super) fn lines(&self, before: &Reading, after: &AfterLoad) -> String {
-        let during = self.looks.iter().map(|one| (one.elapsed, &one.reading, one.is_complete));
-        let last = (after.elapsed, &after.answers.reading, after.answers.silent.is_empty());
-        lines(before, &during.chain([last]).collect::<Vec<_>>())
-    }
-
     /// The marks for figures that are missing.
     pub(super) fn marks(&self, after: &AfterLoad) -> Vec<Mark> {
-        let of = self.looks.len();
+        let of = self.samples.len();
         let said = self
             .silent
             .iter()
@@ -134,7 +116,7 @@ impl LoadReadings {
         let said: Vec<String> = said.chain(unmet).collect();
         let silent = (!said.is_empty())
             .then(|| Mark { kind: MarkKind::WatcherSilent, why: said.join("; ") });
-        let missing = after.answers.silent.iter().map(|(node, why)| {
+        let missing = after.silent.iter().map(|(node, why)| {
             format!("the resources used on node {node} until the end are not known: {why}")
         });
         let late = after.late().map(|(node, late)| {
@@ -142,7 +124,7 @@ impl LoadReadings {
             format!("what was used on node {node} is that of {late} s after the load as well")
         });
         let unlisted = self.unlisted.iter().map(|why| format!("who ran at the end: {why}"));
-        let unseen = self.complete().next().is_none();
+        let unseen = !self.samples.iter().any(|one| one.is_complete);
         let unseen = unseen.then(|| "memory under load, and connections".to_owned());
         let missing: Vec<String> = missing.chain(late).chain(unlisted).chain(unseen).collect();
         let missing = (!missing.is_empty())
@@ -152,9 +134,15 @@ impl LoadReadings {
 }
 
 impl AfterLoad {
+    pub(super) fn of(elapsed: Duration, ended: Instant, answers: Answers) -> Self {
+        let Answers { reading, silent, came } = answers;
+        let sample = Sample { elapsed, reading, is_complete: silent.is_empty() };
+        Self { sample, ended, silent, came }
+    }
+
     /// The nodes whose reports came late, and by how much.
     fn late(&self) -> impl Iterator<Item = (&str, Duration)> {
-        let late = self.answers.came.iter().map(|(node, at)| (&**node, *at - self.ended));
+        let late = self.came.iter().map(|(node, at)| (&**node, *at - self.ended));
         late.filter(|(_, late)| *late > LATE)
     }
 }
@@ -164,7 +152,7 @@ mod tests {
     use anyhow::bail;
 
     use super::*;
-    use crate::cluster::mesh::Role;
+    use crate::measurement::usage::Role;
 
     #[test]
     fn who_could_not_be_listed_under_load_is_said_and_how_often() {
@@ -176,8 +164,12 @@ mod tests {
         assert_eq!(marks, [Mark { kind: MarkKind::WatcherSilent, why: why.to_owned() }]);
     }
 
+    fn complete(seen: &LoadReadings) -> usize {
+        seen.samples.iter().filter(|one| one.is_complete).count()
+    }
+
     fn after(answers: Answers) -> AfterLoad {
-        AfterLoad { elapsed: Duration::from_secs(3), ended: Instant::now(), answers }
+        AfterLoad::of(Duration::from_secs(3), Instant::now(), answers)
     }
 
     #[test]
@@ -185,14 +177,14 @@ mod tests {
         let mut seen = LoadReadings::default();
         let good = after(Answers::default());
         seen.add(Duration::from_secs(1), Answers::default());
-        assert_eq!((seen.marks(&good), seen.complete().count()), (vec![], 1));
+        assert_eq!((seen.marks(&good), complete(&seen)), (vec![], 1));
         let silent = BTreeMap::from([("n2".to_owned(), "no answer".to_owned())]);
         seen.add(Duration::from_secs(2), Answers { silent: silent.clone(), ..Answers::default() });
         let marks = seen.marks(&good);
         let why = "1 of 2 times of node n2: no answer";
         assert_eq!(marks, [Mark { kind: MarkKind::WatcherSilent, why: why.to_owned() }]);
         assert!(!marks[0].kind.invalidates());
-        assert_eq!(seen.complete().count(), 1, "a sum of a part would be a dip");
+        assert_eq!(complete(&seen), 1, "a sum of a part would be a dip");
         // The reading after the load cannot be replaced by another one.
         let marks = seen.marks(&after(Answers { silent, ..Answers::default() }));
         assert_eq!((marks.len(), marks[1].kind), (2, MarkKind::FiguresMissing));
@@ -206,14 +198,14 @@ mod tests {
         let mut after = after(Answers::default());
         let came = |node: &str, ms| (node.to_owned(), after.ended + Duration::from_millis(ms));
         let all = [came("n1", 200), came("n2", 41_500), came("n3", 5000)];
-        after.answers.came = all.into();
+        after.came = all.into();
         let why = "what was used on node n2 is that of 41 s after the load as well".to_owned();
         assert_eq!(seen.marks(&after), [Mark { kind: MarkKind::FiguresMissing, why }]);
     }
 
     #[tokio::test]
     async fn those_who_are_known_are_looked_at_before_anybody_is_listed() {
-        let container = |id: &str| Watched {
+        let container = |id: &str| Component {
             role: Role::Control,
             name: format!("leno-system/{id}/controller"),
             node: "n1".into(),

@@ -1,10 +1,9 @@
 //! One measurement in a cluster: pods, load, the resources they use, and the record.
 
 use std::collections::BTreeSet;
-use std::fs;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context as _, Result, bail};
 use leno_measure::load::{Plan, Report};
 
 use super::bench_cluster::{BenchCluster, ClusterRun};
@@ -16,21 +15,18 @@ use super::nodes::Placement;
 use super::restart::{KillResult, kills, restart};
 use super::revisions::RevisionResults;
 use super::start_up::start_up;
-use super::usage::{Reading, UsageByRole, between, memory};
 use super::wait::pass;
 use super::watcher_client::CounterQuery;
 use crate::interrupt::{Interrupt, Interrupted};
-use crate::measurement::figures::{SETTLE, USAGE, fill, marks, table};
-use crate::measurement::flood::{FLOOD_LEAD, FloodResult};
-use crate::measurement::plans::{flood, load_plans};
+use crate::measurement::figures::{SETTLE, table};
+use crate::measurement::flood::{FLOOD_LEAD, FLOOD_MOST, FloodResult};
+use crate::measurement::plans::{flood, lasting, load_plans};
+use crate::measurement::records::write_raw;
 use crate::measurement::search::RateSearch;
-use crate::record::{Mark, MarkKind, RAW, Record};
+use crate::measurement::usage::Readings;
+use crate::record::{Mark, MarkKind, Record};
 use crate::scenario::{CLIENT, NEIGHBOUR, Pace, Scenario};
 
-/// How long the flood continues after the measured time if it is not stopped. Normally the bench
-/// stops it. Before that, it contacts pods through the API server several times, which may take a
-/// minute each.
-const FLOOD_MOST: Duration = Duration::from_secs(600);
 /// Time between two samples during the load; each takes some milliseconds on its node.
 const PERIOD: Duration = Duration::from_secs(1);
 
@@ -114,9 +110,7 @@ async fn in_environment(
         _ => plans,
     };
     if !options.warm_up.is_zero() {
-        let warm = |plan: &Plan| Plan { duration: options.warm_up, ..plan.clone() };
-        let warm: Vec<Plan> = plans.iter().map(warm).collect();
-        environment.load(CLIENT, &warm, interrupt).await?;
+        environment.load(CLIENT, &lasting(&plans, options.warm_up), interrupt).await?;
     }
     // Counters of whole kernels are only read on nodes with workloads. A node that only has the
     // mesh's control plane would not be counted without a mesh either.
@@ -125,35 +119,24 @@ async fn in_environment(
     let mut seen = LoadReadings::of(watched, whole);
     let mut loaded = load(run, &environment, (&plans, &mut seen), interrupt).await?;
     environment.arrived(&mut loaded.given).await;
-    keep(&mut record, &environment, (&idle, &before, &seen), &loaded);
-    let raw = |what: &str| options.out.join(RAW).join(format!("{}.{what}.csv", record.name()));
-    for (path, text) in [
-        (raw("usage"), format!("{USAGE}\n{}", seen.lines(&before, &loaded.after))),
-        (raw("latency"), table(&loaded.report.buckets)),
-    ] {
-        fs::write(&path, text).with_context(|| format!("cannot write {}", path.display()))?;
-    }
+    let (idle, before, during) = (&idle, &before, &seen.samples[..]);
+    let readings = Readings { idle, before, during, after: &loaded.after.sample };
+    let broken = readings.fill(&mut record, &loaded.report);
+    keep(&mut record, &environment, (broken, &seen), &loaded);
+    write_raw(&options.out, &record, "usage", &readings.table())?;
+    write_raw(&options.out, &record, "latency", &table(&loaded.report.buckets))?;
     Ok(record)
 }
 
-/// Fills the record with the results.
+/// Adds to the record what only a cluster knows: revisions and marks.
 fn keep(
     record: &mut Record,
     environment: &ClusterEnvironment<'_>,
-    (idle, before, seen): (&Reading, &Reading, &LoadReadings),
-    Loaded { report, after, flooded, given, killed }: &Loaded,
+    (mut broken, seen): (Vec<String>, &LoadReadings),
+    Loaded { after, flooded, given, killed, .. }: &Loaded,
 ) {
-    let complete: Vec<&Reading> = seen.complete().collect();
-    (record.rss_kib, record.control_rss_kib) = memory(idle, &complete);
-    record.crossing_connections = complete.iter().map(|one| one.connections()).max().unwrap_or(0);
-    let during = seen.looks.iter().map(|look| &look.reading);
-    let readings = [before].into_iter().chain(during).chain([&after.answers.reading]);
-    let UsageByRole { used, programs, mut broken } = between(&readings.collect::<Vec<_>>());
-    record.kernel_programs = programs;
     record.revisions = given.revisions;
     record.revisions_arrived = given.arrived();
-    fill(record, report, &used);
-    record.marks = marks(record, report, &used);
     record.marks.extend(RateSearch::missed(environment.scenario, record));
     broken.retain(|one| !killed.explains(one));
     if !broken.is_empty() {
@@ -176,7 +159,7 @@ fn are_counted(mesh: Mesh, proxies: u32) -> Result<()> {
     } else {
         String::new()
     };
-    bail!("no proxy of {} runs{which}: what it uses cannot be said", mesh.name())
+    bail!("no proxy of {} runs{which}: the resources that it uses cannot be measured", mesh.name())
 }
 
 /// The mark for proxies of nodes that also carry the flood.
@@ -246,7 +229,7 @@ async fn load(
         let ended = Instant::now().min(begun + duration + LAST_ANSWERS).into();
         let look = async |what: CounterQuery<'_>| environment.watchers.after(what, interrupt).await;
         let answers = seen.end(environment.watched(interrupt), look).await?;
-        let after = AfterLoad { elapsed: begun.elapsed(), ended, answers };
+        let after = AfterLoad::of(begun.elapsed(), ended, answers);
         anyhow::Ok((report, after))
     };
     let disturbed =
@@ -293,9 +276,7 @@ async fn search(
     let short = RateSearch::step(run.options.duration);
     let try_with = async |rate: Option<f64>| -> Result<Report> {
         let plans = load_plans(&environment.addresses, environment.scenario, &run.options, rate)?;
-        let plans: Vec<Plan> =
-            plans.into_iter().map(|plan| Plan { duration: short, ..plan }).collect();
-        environment.load(CLIENT, &plans, interrupt).await
+        environment.load(CLIENT, &lasting(&plans, short), interrupt).await
     };
     let mut search = RateSearch::below(try_with(None).await?.requests_per_s, bound);
     while let Some(rate) = search.next() {

@@ -10,30 +10,10 @@ use serde::{Deserialize, Serialize};
 
 use super::names::RUN;
 use crate::error::{Error, Result};
+use crate::measurement::usage::Role;
 use crate::mesh_names::{CLUSTER, LAB};
 use crate::scenario::{Disturbance, Scenario};
 use crate::tools::{self, Missing};
-
-/// The role of a container in a measurement.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum Role {
-    /// Proxies, beside workloads or of nodes.
-    Proxy,
-    Application,
-    Generator,
-    /// The client that floods another service, that service, and the proxies of both.
-    Neighbour,
-    /// Captures traffic on each node.
-    Agent,
-    Control,
-}
-
-impl Role {
-    /// Whether it carries no part of the load.
-    pub(super) fn is_beside(self) -> bool {
-        matches!(self, Self::Agent | Self::Control)
-    }
-}
 
 /// A mesh of a cluster, or none; in the order of [`CLUSTER`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]

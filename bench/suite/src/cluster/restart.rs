@@ -7,10 +7,10 @@ use std::time::{Duration, Instant};
 use anyhow::{Result, bail};
 
 use super::environment::ClusterEnvironment;
-use super::mesh::{Mesh, Role};
-use super::roles::Watched;
+use super::mesh::Mesh;
 use super::wait::pass;
 use crate::interrupt::{Interrupt, Interrupted};
+use crate::measurement::usage::{Component, Role};
 use crate::record::{Mark, MarkKind};
 use crate::scenario::{Disturbance, Scenario};
 
@@ -62,7 +62,7 @@ pub(super) async fn restart(
 async fn chosen(
     environment: &ClusterEnvironment<'_>,
     interrupt: &Interrupt,
-) -> Result<Vec<Watched>> {
+) -> Result<Vec<Component>> {
     let mesh = environment.mesh;
     if let Some(other) = environment.foreign_namespace(interrupt).await? {
         let mesh = mesh.name();
@@ -74,8 +74,8 @@ async fn chosen(
 
 /// Selects the containers to kill: those of the mesh that a restart ends, in the namespaces that
 /// the run created. The workloads' own containers are never selected.
-fn doomed(watched: Vec<Watched>, own: &[Option<&str>]) -> Vec<Watched> {
-    let ends = |one: &Watched| {
+fn doomed(watched: Vec<Component>, own: &[Option<&str>]) -> Vec<Component> {
+    let ends = |one: &Component| {
         let namespace = one.name.split('/').next();
         matches!(one.role, Role::Proxy | Role::Control) && own.contains(&namespace)
     };
@@ -85,7 +85,7 @@ fn doomed(watched: Vec<Watched>, own: &[Option<&str>]) -> Vec<Watched> {
 impl KillResult {
     /// The result for these containers: whether killing them succeeded, and how late it was at
     /// most.
-    fn of(doomed: &[Watched], done: Result<()>, late: Duration) -> Self {
+    fn of(doomed: &[Component], done: Result<()>, late: Duration) -> Self {
         let failed = match done {
             Ok(()) if doomed.is_empty() => Some("nothing of the mesh was there to kill".to_owned()),
             Ok(()) if late > LATE => {
@@ -121,8 +121,8 @@ impl KillResult {
 mod tests {
     use super::*;
 
-    fn watched(role: Role, name: &str) -> Watched {
-        Watched { role, name: name.to_owned(), node: "n1".to_owned(), id: "0".repeat(64) }
+    fn watched(role: Role, name: &str) -> Component {
+        Component { role, name: name.to_owned(), node: "n1".to_owned(), id: "0".repeat(64) }
     }
 
     #[test]

@@ -13,7 +13,7 @@ use super::{namespace, run_lock};
 /// The cluster or its nodes still have something that was not there before. The ledger lists it and
 /// stays.
 #[derive(Clone, Debug, thiserror::Error)]
-#[error("the cluster is not as it was found; say leno bench clean {} once that is seen to", .0.display())]
+#[error("the cluster is not as it was before the run; run leno bench clean {} once the cause is removed", .0.display())]
 pub(super) struct NotRestored(PathBuf);
 
 /// Reverts the changes in a ledger: removes the namespace of the measurements, then the installed

@@ -7,8 +7,9 @@ use leno_kube::ResourceExt as _;
 use leno_operate::statuses;
 
 use super::manifests::watchers::is_watcher;
-use super::mesh::{Mesh, Role};
+use super::mesh::Mesh;
 use super::names::CONTAINER;
+use crate::measurement::usage::{Component, Role};
 use crate::scenario::{CLIENT, NEIGHBOUR};
 
 /// Assigns roles to the containers of a measurement.
@@ -64,25 +65,6 @@ impl Carriers {
     }
 }
 
-/// A container whose resources are counted.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Watched {
-    pub(super) role: Role,
-    /// `namespace/pod/container`.
-    pub(super) name: String,
-    pub(super) node: String,
-    /// The runtime's container ID; a restarted container has another one.
-    pub(super) id: String,
-}
-
-impl Watched {
-    /// Whether this is the suite's own client container, from whose network namespace the load
-    /// comes.
-    pub(super) fn is_client(&self) -> bool {
-        self.role == Role::Generator
-    }
-}
-
 impl Roles {
     /// The role of a container; `None` if it does not belong to the measurement.
     pub(super) fn of(
@@ -112,7 +94,7 @@ impl Roles {
     }
 
     /// The running containers of a pod that belong to the measurement, if its node has a watcher.
-    pub(super) fn watched(&self, pod: &Pod) -> Vec<Watched> {
+    pub(super) fn watched(&self, pod: &Pod) -> Vec<Component> {
         let (namespace, name) = (pod.namespace().unwrap_or_default(), pod.name_any());
         let node = pod.spec.as_ref().and_then(|spec| spec.node_name.clone()).unwrap_or_default();
         if !self.nodes.contains(&node) {
@@ -123,7 +105,7 @@ impl Roles {
             // For example containerd://0123.
             let (_, id) = one.container_id.as_ref()?.rsplit_once("://")?;
             let name = format!("{namespace}/{name}/{}", one.name);
-            Some(Watched { role, name, node: node.clone(), id: id.to_owned() })
+            Some(Component { role, name, node: node.clone(), id: id.to_owned() })
         });
         found.collect()
     }
@@ -133,3 +115,6 @@ impl Roles {
 pub(super) fn running(pod: &Pod) -> impl Iterator<Item = &ContainerStatus> {
     statuses(pod).filter(|one| one.state.as_ref().is_some_and(|state| state.running.is_some()))
 }
+
+#[cfg(test)]
+mod tests;

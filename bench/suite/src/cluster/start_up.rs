@@ -12,10 +12,10 @@ use anyhow::{Context as _, Result};
 use leno_measure::load::Plan;
 
 use super::environment::ClusterEnvironment;
-use super::roles::Watched;
 use super::wait::pass;
 use crate::interrupt::Interrupt;
 use crate::load_server::Probe;
+use crate::measurement::usage::Component;
 use crate::node_watcher::container_start::Start;
 use crate::scenario::CLIENT;
 
@@ -31,7 +31,7 @@ const NOTICE: Duration = Duration::from_secs(1);
 /// If the proxy cannot be killed or does not run again in time, or after an interrupt.
 pub(super) async fn start_up(
     environment: &ClusterEnvironment<'_>,
-    (watched, plan): (&[Watched], &Plan),
+    (watched, plan): (&[Component], &Plan),
     interrupt: &Interrupt,
     say: &mut dyn FnMut(&str),
 ) -> Result<Option<f64>> {

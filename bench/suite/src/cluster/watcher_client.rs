@@ -14,13 +14,13 @@ use futures_util::future::join_all;
 use leno_operate::{PodName, Reach};
 use tokio::time::{Instant, timeout};
 
-use super::roles::Watched;
-use super::usage::Reading;
 use super::wait::{PollResult, Wait, pass};
 use crate::interrupt::{Interrupt, Interrupted};
+use crate::kernel_counters::NodeCounters;
+use crate::measurement::usage::{Component, Reading};
 use crate::node_watcher::PORT;
 use crate::node_watcher::container_start::Start;
-use crate::node_watcher::counters::{NodeCounters, Question};
+use crate::node_watcher::counters::Question;
 
 /// The time limit of a watcher's answer under load; a later answer would describe another moment.
 const ANSWER_UNDER_LOAD: Duration = Duration::from_secs(5);
@@ -68,7 +68,7 @@ pub(super) struct Watchers<W = Reach> {
 /// The counters to read.
 #[derive(Clone, Copy)]
 pub(super) struct CounterQuery<'a> {
-    pub(super) watched: &'a [Watched],
+    pub(super) watched: &'a [Component],
     /// The nodes whose whole kernels are read as well.
     pub(super) whole: &'a BTreeSet<String>,
 }
@@ -112,7 +112,7 @@ impl Answers {
 
 /// Why a watcher has not carried out a request.
 #[derive(Debug)]
-struct Refusal {
+struct WatcherRefusal {
     /// Whether one of the containers has no process; then the watcher has done nothing.
     is_missing: bool,
     why: String,
@@ -120,7 +120,7 @@ struct Refusal {
 
 impl<W: WatcherTransport> Watchers<W> {
     /// Queries all watchers under load; answers that take longer than 5 s are missing.
-    pub(super) async fn under_load(&self, watched: &[Watched]) -> Answers {
+    pub(super) async fn under_load(&self, watched: &[Component]) -> Answers {
         let what = CounterQuery { watched, whole: &BTreeSet::new() };
         self.ask(what, self.pods.keys(), ANSWER_UNDER_LOAD).await
     }
@@ -133,10 +133,10 @@ impl<W: WatcherTransport> Watchers<W> {
     /// containers cannot be listed; after an interrupt.
     pub(super) async fn before(
         &self,
-        (mut listed, whole): (impl AsyncFnMut() -> Result<Vec<Watched>>, &BTreeSet<String>),
+        (mut listed, whole): (impl AsyncFnMut() -> Result<Vec<Component>>, &BTreeSet<String>),
         interrupt: &Interrupt,
         say: &mut dyn FnMut(&str),
-    ) -> Result<(Vec<Watched>, Reading)> {
+    ) -> Result<(Vec<Component>, Reading)> {
         let wait = Wait { what: "every container is seen", limit: ANSWERED, interrupt, say };
         wait.until(async || {
             // Listed again for each attempt, because containers that have ended have no process.
@@ -146,7 +146,7 @@ impl<W: WatcherTransport> Watchers<W> {
             if let Some((node, why)) = answers.silent.iter().next() {
                 return Ok(PollResult::NotYet(format!("the watcher of node {node}: {why}")));
             }
-            if let Some(Watched { name, node, .. }) = answers.reading.lacks(&watched) {
+            if let Some(Component { name, node, .. }) = answers.reading.lacks(&watched) {
                 return Ok(PollResult::NotYet(format!(
                     "no process of {name} is seen on node {node}: those of runtimes in a virtual machine (Kata, \
                      gVisor) are not, and such pods cannot be measured"
@@ -220,8 +220,8 @@ impl<W: WatcherTransport> Watchers<W> {
     /// then. Also after an interrupt.
     pub(super) async fn kill(
         &self,
-        doomed: &[Watched],
-        again: impl AsyncFn() -> Result<Vec<Watched>>,
+        doomed: &[Component],
+        again: impl AsyncFn() -> Result<Vec<Component>>,
         interrupt: &Interrupt,
     ) -> Result<()> {
         let nodes: BTreeSet<&str> = doomed.iter().map(|one| &*one.node).collect();
@@ -232,11 +232,11 @@ impl<W: WatcherTransport> Watchers<W> {
     async fn kill_on(
         &self,
         node: &str,
-        doomed: &[Watched],
-        again: &impl AsyncFn() -> Result<Vec<Watched>>,
+        doomed: &[Component],
+        again: &impl AsyncFn() -> Result<Vec<Component>>,
         interrupt: &Interrupt,
     ) -> Result<()> {
-        let ids = |all: &[Watched]| -> Vec<String> {
+        let ids = |all: &[Component]| -> Vec<String> {
             all.iter().filter(|one| one.node == node).map(|one| one.id.clone()).collect()
         };
         let begin = Instant::now();
@@ -259,7 +259,7 @@ impl<W: WatcherTransport> Watchers<W> {
                 Err(refusal) => refusal.why,
             };
             if begin.elapsed() > ANSWER_UNDER_LOAD {
-                bail!("the watcher of node {node} does not say that it has killed: {why}");
+                bail!("the watcher of node {node} has not confirmed the kill: {why}");
             }
             pass(AGAIN, interrupt).await?;
         }
@@ -269,14 +269,14 @@ impl<W: WatcherTransport> Watchers<W> {
     ///
     /// # Errors
     /// If its node does not confirm in time.
-    pub(super) async fn restart(&self, one: &Watched, interrupt: &Interrupt) -> Result<String> {
+    pub(super) async fn restart(&self, one: &Component, interrupt: &Interrupt) -> Result<String> {
         let (node, path) = (&one.node, format!("/start/{}", unique_id()));
         let body = serde_json::to_string(&one.id)?;
         let begin = Instant::now();
         // The request has an ID, so repeating it does not repeat the kill.
-        while let Err(Refusal { why, .. }) = self.send(node, ("POST", &path), &body).await {
+        while let Err(WatcherRefusal { why, .. }) = self.send(node, ("POST", &path), &body).await {
             if begin.elapsed() > ANSWER_UNDER_LOAD {
-                bail!("the watcher of node {node} does not say that it has killed: {why}");
+                bail!("the watcher of node {node} has not confirmed the kill: {why}");
             }
             pass(AGAIN, interrupt).await?;
         }
@@ -303,21 +303,26 @@ impl<W: WatcherTransport> Watchers<W> {
                 Err(why) => why,
             };
             if begin.elapsed() > ANSWERED {
-                bail!("the watcher of node {node} does not say when a proxy ran again: {why}");
+                bail!("the watcher of node {node} has not reported when a proxy ran again: {why}");
             }
             pass(AGAIN, interrupt).await?;
         }
     }
 
-    async fn send(&self, node: &str, what: (&str, &str), body: &str) -> Result<String, Refusal> {
-        let other = |why| Refusal { is_missing: false, why };
+    async fn send(
+        &self,
+        node: &str,
+        what: (&str, &str),
+        body: &str,
+    ) -> Result<String, WatcherRefusal> {
+        let other = |why| WatcherRefusal { is_missing: false, why };
         let name =
             self.pods.get(node).ok_or_else(|| other("the node has no watcher".to_owned()))?;
         let pod = PodName { namespace: self.namespace.clone(), name: name.clone() };
         match self.reach.ask(&pod, what, body).await.map_err(other)? {
             (200 | 202, body) => Ok(body),
             (status, body) => {
-                Err(Refusal { is_missing: status == 404, why: format!("{status} {body}") })
+                Err(WatcherRefusal { is_missing: status == 404, why: format!("{status} {body}") })
             }
         }
     }

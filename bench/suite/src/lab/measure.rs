@@ -6,25 +6,27 @@ use std::path::Path;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, bail};
-use leno_bpf::Counting;
+use anyhow::{Result, bail};
 use leno_measure::load::{Plan, Report};
 
 use super::case::Case;
-use super::meter::{LabComponents, Sampler};
+use super::meter::{LabComponents, LoadSamples, Sampler};
 use super::namespaces::Lab;
 use super::pinning::Pinning;
 use super::sidecars::Sidecars;
 use super::start_up;
 use crate::generator::name::Generator;
 use crate::interrupt::Interrupt;
-use crate::measurement::figures::{SETTLE, fill, marks, table};
+use crate::kernel_counters::NodeCounters;
+use crate::measurement::figures::{SETTLE, table};
 use crate::measurement::flood::{FLOOD_LEAD, FLOOD_MOST, FloodResult};
 use crate::measurement::options::Options;
-use crate::measurement::plans::{flood, load_plans};
+use crate::measurement::plans::{flood, lasting, load_plans};
+use crate::measurement::records::write_raw;
 use crate::measurement::search::RateSearch;
+use crate::measurement::usage::Readings;
 use crate::process::Running;
-use crate::record::{KernelPrograms, RAW, Record, RssKib};
+use crate::record::{Record, RssKib};
 use crate::scenario::{self, Disturbance, NEIGHBOUR, Scenario};
 use crate::{generator, real_application};
 
@@ -54,13 +56,13 @@ pub(super) fn measure(
 ) -> Result<Record> {
     let mut environment = LabEnvironment::set(options, case, interrupt)?;
     record.capture = environment.capture()?;
-    record.proxies = environment.parts.proxies();
+    record.proxies = environment.parts.running_proxies();
     let program = case.found.program.as_deref();
     record.binary_bytes = program.and_then(|program| Some(fs::metadata(program).ok()?.len()));
     if record.proxies > 0 {
         interrupt.sleep(SETTLE)?;
     }
-    let (idle, control_idle) = environment.parts.memory_kib();
+    let idle = environment.parts.read(NodeCounters::now()?)?;
     if let Some(folder) = &options.application {
         record.application_digests = real_application::digests(folder, case.scenario)?;
         environment.answers(case.scenario, interrupt)?;
@@ -88,39 +90,23 @@ pub(super) fn measure(
         _ => plans,
     };
     environment.warm_up(case, &plans, options.warm_up, interrupt)?;
-    let usage = options.out.join(RAW).join(format!("{}.usage.csv", record.name()));
-    // If the kernel cannot time its programs, their run time counts as 0.
-    let counting = Counting::start().ok();
-    let programs = environment.parts.kernel_programs();
-    let before = environment.parts.read()?;
-    let sampler = Sampler::start(&environment.parts, &usage)?;
-    let meters = |parts: &LabComponents| -> Result<_> {
-        let used = before.since(parts)?;
-        Ok((used, parts.kernel_programs(), sampler.stop()?))
-    };
-    let load = environment.load(options, (case, &plans), meters, interrupt);
-    drop(counting);
-    let ((report, (used, programs_after, sampled)), beside) = load?;
+    let sampler = Sampler::start(&environment.parts)?;
+    let load = environment.load(options, (case, &plans), || sampler.stop(), interrupt);
+    let ((report, samples), beside) = load?;
     record.revisions = beside.revisions;
     let pushes = matches!(case.scenario.disturbance, Some(Disturbance::Push { .. }));
     record.revisions_arrived = (pushes && beside.revisions > 0).then(|| environment.lab.arrived());
-    record.rss_kib = RssKib { idle, ..sampled.proxies };
-    record.control_rss_kib = RssKib { idle: control_idle, ..sampled.control };
-    record.crossing_connections = sampled.connections;
-    record.kernel_programs = KernelPrograms {
-        runs: programs_after.runs.saturating_sub(programs.runs),
-        ms: programs_after.took.saturating_sub(programs.took).as_secs_f64() * 1000.0,
-    };
+    let LoadSamples { before, during, after } = &samples;
+    let readings = Readings { idle: &idle, before, during, after };
+    // Proxies of the lab that end are started again in the same control group.
+    let _ended = readings.fill(&mut record, &report);
     if record.proxies == 0 {
         record.control_rss_kib = RssKib::default();
     }
-    fill(&mut record, &report, &used);
-    record.marks = marks(&record, &report, &used);
     record.marks.extend(RateSearch::missed(case.scenario, &record));
     beside.flooded.iter().for_each(|flooded| flooded.keep(&mut record));
-    let raw = options.out.join(RAW).join(format!("{}.latency.csv", record.name()));
-    fs::write(&raw, table(&report.buckets))
-        .with_context(|| format!("cannot write {}", raw.display()))?;
+    write_raw(&options.out, &record, "usage", &readings.table())?;
+    write_raw(&options.out, &record, "latency", &table(&report.buckets))?;
     environment.remove()?;
     Ok(record)
 }
@@ -158,9 +144,7 @@ impl LabEnvironment {
         interrupt: &Interrupt,
     ) -> Result<()> {
         if !duration.is_zero() {
-            let warm: Vec<Plan> =
-                plans.iter().map(|plan| Plan { duration, ..plan.clone() }).collect();
-            case.generator.run(&self.client(), &warm, interrupt)?;
+            case.generator.run(&self.client(), &lasting(plans, duration), interrupt)?;
         }
         Ok(())
     }
@@ -193,19 +177,19 @@ impl LabEnvironment {
         Ok(status.instances.iter().find_map(|one| one.capture.clone()).unwrap_or_default())
     }
 
-    /// Runs the measured load, with the flood and the disturbance of the scenario. `meters` are
-    /// read as soon as the generator has reported, so that they do not include the end of the
-    /// flood.
+    /// Runs the measured load, with the flood and the disturbance of the scenario. `sampled` is
+    /// called as soon as the generator has reported, so that its result does not include the end of
+    /// the flood.
     fn load<T: Send>(
         &mut self,
         options: &Options,
         (case, plans): (&Case<'_>, &[Plan]),
-        meters: impl FnOnce(&LabComponents) -> Result<T> + Send,
+        sampled: impl FnOnce() -> Result<T> + Send,
         interrupt: &Interrupt,
     ) -> Result<((Report, T), DuringLoad)> {
         let flood = self.flood(case.scenario, options)?;
-        let LabEnvironment { sidecars, lab, parts, .. } = self;
-        let (lab, parts, generator) = (&*lab, &*parts, case.generator);
+        let LabEnvironment { sidecars, lab, .. } = self;
+        let (lab, generator) = (&*lab, case.generator);
         let client = |program: &Path| lab.as_generator(program);
         let neighbour = |program: &Path| lab.as_workload(NEIGHBOUR, program);
         let load = || -> Result<((Report, T), Option<FloodResult>)> {
@@ -215,7 +199,7 @@ impl LabEnvironment {
             }
             let report = generator.run(&client, plans, interrupt);
             let lasted = flood.as_mut().map_or(Ok(false), Running::is_running);
-            let read = meters(parts);
+            let read = sampled();
             let report = (report?, read?);
             let Some(flood) = flood else { return Ok((report, None)) };
             // The measurement is complete: an unknown result of the flood only leads to a mark.
@@ -269,9 +253,7 @@ impl LabEnvironment {
         let short = RateSearch::step(options.duration);
         let try_with = |rate: Option<f64>| -> Result<Report> {
             let plans = load_plans(&self.addresses, case.scenario, options, rate)?;
-            let plans: Vec<Plan> =
-                plans.into_iter().map(|plan| Plan { duration: short, ..plan }).collect();
-            case.generator.run(&self.client(), &plans, interrupt)
+            case.generator.run(&self.client(), &lasting(&plans, short), interrupt)
         };
         let mut search = RateSearch::below(try_with(None)?.requests_per_s, bound);
         while let Some(rate) = search.next() {

@@ -13,7 +13,7 @@ use std::process::Command;
 use std::time::Instant;
 
 use anyhow::{Context, Result};
-use leno_measure::load::{Plan, Protocol};
+use leno_measure::load::Protocol;
 use leno_measure::usage::{self, Cpu, Memory};
 use tempfile::TempDir;
 
@@ -26,9 +26,10 @@ use crate::application::arguments;
 use crate::interrupt::Interrupt;
 use crate::measurement::figures::{ResourceUse, fill, marks, table};
 use crate::measurement::options::Options;
-use crate::measurement::plans::load_plans;
+use crate::measurement::plans::{lasting, load_plans};
+use crate::measurement::records::write_raw;
 use crate::process::{Running, free_address, own_program};
-use crate::record::{CpuMs, RAW, Record, RssKib};
+use crate::record::{CpuMs, Record, RssKib};
 use crate::scenario::Scenario;
 use crate::tools::{self, Missing};
 
@@ -188,8 +189,7 @@ pub(super) fn measure(
     let cpu = || proxy.as_ref().map_or(Ok(Cpu::default()), Listening::cpu);
     let idle = rss_kib()?;
     if !options.warm_up.is_zero() {
-        let warm = plans.iter().map(|plan| Plan { duration: options.warm_up, ..plan.clone() });
-        case.generator.run(&client, &warm.collect::<Vec<_>>(), interrupt)?;
+        case.generator.run(&client, &lasting(&plans, options.warm_up), interrupt)?;
     }
     let (before, begun) = (cpu()?, Instant::now());
     let report = case.generator.run(&client, &plans, interrupt)?;
@@ -205,8 +205,6 @@ pub(super) fn measure(
     record.rss_kib = RssKib { idle, load, peak: load };
     fill(&mut record, &report, &used);
     record.marks = marks(&record, &report, &used);
-    let raw = options.out.join(RAW).join(format!("{}.latency.csv", record.name()));
-    fs::write(&raw, table(&report.buckets))
-        .with_context(|| format!("cannot write {}", raw.display()))?;
+    write_raw(&options.out, &record, "latency", &table(&report.buckets))?;
     Ok(record)
 }

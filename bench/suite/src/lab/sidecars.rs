@@ -259,7 +259,7 @@ impl Sidecars {
     pub(crate) fn restart_client(&mut self) -> Result<Instant> {
         let program = self.program.clone();
         let client = self.all.iter_mut().find(|one| is_client(&one.instance));
-        let client = client.context("there is no client")?;
+        let client = client.context("the lab has no client")?;
         client.end();
         let before = Instant::now();
         client.start(&program)?;

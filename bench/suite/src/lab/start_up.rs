@@ -60,7 +60,7 @@ pub(super) fn start_up(
 fn end_own(lab: &Lab) -> Result<Duration> {
     let status = lab.status()?;
     let client =
-        status.instances.iter().find(|one| is_client(one)).context("there is no client")?;
+        status.instances.iter().find(|one| is_client(one)).context("the lab has no client")?;
     let pids = leno_measure::usage::pids_of_cgroup(&proxy_cgroup(client)?)?;
     let begun = monotonic()?;
     for pid in pids {

@@ -8,7 +8,8 @@ use crate::record::{Mark, MarkKind, Record};
 pub(crate) const FLOOD_LEAD: Duration = Duration::from_millis(300);
 
 /// How long the flood continues after the measured time if it is not stopped. Normally the bench
-/// stops it as soon as the generator has reported.
+/// stops it as soon as the generator has reported; in a cluster it first contacts pods through the
+/// API server several times, which may take a minute each.
 pub(crate) const FLOOD_MOST: Duration = Duration::from_secs(600);
 
 /// The results of the neighbour's flood, or why they are unknown.

@@ -44,6 +44,11 @@ pub(crate) fn load_plans<A: Copy + Into<SocketAddr>>(
     Ok(addresses.iter().take(scenario.loaded() as usize).map(plan).collect())
 }
 
+/// The same load for another time.
+pub(crate) fn lasting(plans: &[Plan], duration: Duration) -> Vec<Plan> {
+    plans.iter().map(|plan| Plan { duration, ..plan.clone() }).collect()
+}
+
 /// The neighbour's load on a service for `duration`.
 pub(crate) fn flood(
     neighbour: Neighbour,

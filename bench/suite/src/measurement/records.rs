@@ -120,6 +120,12 @@ pub(crate) fn write(out: &Path, record: &mut Record) -> Result<()> {
     Ok(())
 }
 
+/// Writes one of the files with the samples of a record.
+pub(crate) fn write_raw(out: &Path, record: &Record, what: &str, text: &str) -> Result<()> {
+    let path = out.join(RAW).join(format!("{}.{what}.csv", record.name()));
+    fs::write(&path, text).with_context(|| format!("cannot write {}", path.display()))
+}
+
 /// Marks impossible figures in all records of a run, because the baseline may have been measured
 /// after the others.
 pub(crate) fn flag_impossible(out: &Path) -> Result<()> {

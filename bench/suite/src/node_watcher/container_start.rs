@@ -18,8 +18,7 @@ use nix::unistd::Pid;
 use serde::{Deserialize, Serialize};
 
 use super::containers::{cgroups, pids, places};
-use super::counters::program;
-use crate::kernel_counters::processes;
+use crate::kernel_counters::{processes, program};
 
 /// How long a container may take to run again. Kubelets wait 10 s before the second restart.
 pub(super) const LIMIT: Duration = Duration::from_secs(30);

@@ -10,8 +10,8 @@ use leno_observe::admin::{Reply, send_as};
 use nix::time::{ClockId, clock_gettime};
 use tokio::net::{TcpListener, TcpStream};
 
-use super::counters::NodeCounters;
 use super::*;
+use crate::kernel_counters::NodeCounters;
 
 /// The token of the watchers in these tests.
 const GIVEN: &str = "a-token";

@@ -13,7 +13,8 @@ use leno_kube::Client;
 use leno_kube::client::Body;
 
 use super::*;
-use crate::cluster::mesh::Role;
+use crate::kernel_counters::Process;
+use crate::measurement::usage::Role;
 
 /// Refuses every port-forward, and counts them.
 #[derive(Clone, Default)]
@@ -99,9 +100,9 @@ fn each_node_is_asked_for_its_own_and_for_its_kernel_where_that_is_measured() {
     assert_eq!(what.question("n2"), Question { containers, ..Question::default() });
 }
 
-fn container(node: &str, role: Role) -> Watched {
+fn container(node: &str, role: Role) -> Component {
     let (name, node, id) = (format!("{node}/{role:?}"), node.to_owned(), format!("id-{node}"));
-    Watched { role, name, node, id }
+    Component { role, name, node, id }
 }
 
 type Answer = Result<(u16, String), String>;
@@ -146,14 +147,14 @@ impl Watchers<Script> {
     }
 }
 
-fn proxy(node: &str, id: &str) -> Watched {
+fn proxy(node: &str, id: &str) -> Component {
     let name = format!("leno-bench-1/{node}/leno-proxy");
-    Watched { role: Role::Proxy, name, node: node.to_owned(), id: id.to_owned() }
+    Component { role: Role::Proxy, name, node: node.to_owned(), id: id.to_owned() }
 }
 
 /// A report of a node on which one container has a process, or none has.
 fn look(id: Option<&str>) -> Answer {
-    let process = crate::node_watcher::counters::Process { pid: 7, ..Default::default() };
+    let process = Process { pid: 7, ..Default::default() };
     let containers = id.map(|id| (id.to_owned(), vec![process]));
     let look = NodeCounters {
         boot_id: "k".into(),

@@ -1,35 +1,77 @@
-//! The resources that a measurement uses, as reported by the watchers of the nodes.
+//! The resources that a measurement uses, from readings of the counters of its components.
 //!
 //! ```text
-//! pods' statuses ─► container IDs by role ─► each watcher's report ─► a reading
-//! reading before ── readings under load ── reading after          ─► resources used
+//! cluster: pods' statuses ─► containers by role ─► each node's watcher ─┐
+//! lab: namespaces' status ─► control groups by role ────────────────────┴─► a reading
+//! reading before ── readings under load ── reading after                ──► resources used
 //! ```
-//! Each process is counted separately: CPU time of a process that has ended still counts, up to the
-//! last sample.
+//! Each process, and each control group of the lab, is counted separately: CPU time of one that has
+//! ended still counts, up to the last reading that has it.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use super::mesh::Role;
-use super::roles::Watched;
-use crate::measurement::figures::{ResourceUse, under_load};
-use crate::node_watcher::counters::{KernelCounters, NodeCounters, Process};
-use crate::record::{KernelPrograms, RssKib};
+use leno_measure::load::Report;
 
-/// The counters of a container.
+use super::figures::{ResourceUse, USAGE, fill, marks, under_load};
+use crate::kernel_counters::{KernelCounters, NodeCounters, Process};
+use crate::record::{KernelPrograms, Record, RssKib};
+
+/// The role of a component in a measurement.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Role {
+    /// Proxies, beside workloads or of nodes.
+    Proxy,
+    Application,
+    Generator,
+    /// The client that floods another service, that service, and the proxies of both.
+    Neighbour,
+    /// Captures traffic on each node.
+    Agent,
+    Control,
+}
+
+impl Role {
+    /// Whether it carries no part of the load.
+    pub(crate) fn is_beside(self) -> bool {
+        matches!(self, Self::Agent | Self::Control)
+    }
+}
+
+/// A part of a measurement whose resources are counted: a container of a cluster, a control group or
+/// a process of the lab.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Component {
+    pub(crate) role: Role,
+    /// `namespace/pod/container`, or the workload in the lab.
+    pub(crate) name: String,
+    pub(crate) node: String,
+    /// The runtime's container ID; a restarted container has another one. In the lab, the directory
+    /// of the control group.
+    pub(crate) id: String,
+}
+
+impl Component {
+    /// Whether this is the suite's own client, from whose network namespace the load comes.
+    pub(crate) fn is_client(&self) -> bool {
+        self.role == Role::Generator
+    }
+}
+
+/// The counters of a component.
 #[derive(Clone, Debug, PartialEq)]
-struct Container {
-    whose: Watched,
+struct ComponentCounters {
+    whose: Component,
     /// The boot ID of the kernel that runs its processes.
     boot_id: String,
     processes: Vec<Process>,
 }
 
-/// The counters of all containers at one moment.
+/// The counters of all components at one moment.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub(super) struct Reading {
-    /// The containers with processes, by their IDs.
-    containers: BTreeMap<String, Container>,
+pub(crate) struct Reading {
+    /// The components with processes, by their IDs.
+    components: BTreeMap<String, ComponentCounters>,
     /// The nodes that reported.
     nodes: BTreeSet<String>,
     /// The time of each kernel's report by boot ID, in microseconds since boot. Nodes may share a
@@ -43,24 +85,24 @@ pub(super) struct Reading {
 
 /// The resources used between two readings, by role.
 #[derive(Clone, Debug, Default)]
-pub(super) struct UsageByRole {
-    pub(super) used: ResourceUse,
-    pub(super) programs: KernelPrograms,
-    /// Containers that ended or started meanwhile. Control planes are not included, because they
+struct UsageByRole {
+    used: ResourceUse,
+    programs: KernelPrograms,
+    /// Components that ended or started meanwhile. Control planes are not included, because they
     /// have tasks that come and go.
-    pub(super) broken: Vec<String>,
+    broken: Vec<String>,
 }
 
 impl Reading {
     /// Adds the report of a node.
-    pub(super) fn add(&mut self, node: &str, look: NodeCounters, watched: &[Watched]) {
+    pub(crate) fn add(&mut self, node: &str, look: NodeCounters, watched: &[Component]) {
         let NodeCounters { boot_id, at_us, containers, connections, whole } = look;
         for (id, processes) in containers {
             let Some(whose) = watched.iter().find(|one| one.id == id && one.node == node) else {
                 continue;
             };
             let (whose, boot_id) = (whose.clone(), boot_id.clone());
-            self.containers.insert(id, Container { whose, boot_id, processes });
+            self.components.insert(id, ComponentCounters { whose, boot_id, processes });
         }
         self.nodes.insert(node.to_owned());
         self.moments.entry(boot_id.clone()).or_insert(at_us);
@@ -71,8 +113,8 @@ impl Reading {
     }
 
     /// Adds later reports of other nodes.
-    pub(super) fn extend(&mut self, other: Self) {
-        self.containers.extend(other.containers);
+    pub(crate) fn extend(&mut self, other: Self) {
+        self.components.extend(other.components);
         self.nodes.extend(other.nodes);
         for (boot_id, at_us) in other.moments {
             self.moments.entry(boot_id).or_insert(at_us);
@@ -83,29 +125,29 @@ impl Reading {
         self.connections = self.connections.max(other.connections);
     }
 
-    fn of(&self, role: Role) -> impl Iterator<Item = &Container> {
-        self.containers.values().filter(move |one| one.whose.role == role)
+    fn of(&self, role: Role) -> impl Iterator<Item = &ComponentCounters> {
+        self.components.values().filter(move |one| one.whose.role == role)
     }
 
-    /// The first of these containers that has no process.
-    pub(super) fn lacks<'a>(&self, watched: &'a [Watched]) -> Option<&'a Watched> {
-        watched.iter().find(|one| !self.containers.contains_key(&one.id))
+    /// The first of these components that has no process.
+    pub(crate) fn lacks<'a>(&self, watched: &'a [Component]) -> Option<&'a Component> {
+        watched.iter().find(|one| !self.components.contains_key(&one.id))
     }
 
     /// The number of proxies.
-    pub(super) fn proxies(&self) -> u32 {
+    pub(crate) fn proxies(&self) -> u32 {
         u32::try_from(self.of(Role::Proxy).count()).unwrap_or(u32::MAX)
     }
 
-    /// The size in bytes of the proxies' program, the largest one in their containers; `None`
+    /// The size in bytes of the proxies' program, the largest that one of them runs; `None`
     /// without proxies.
-    pub(super) fn program_bytes(&self) -> Option<u64> {
+    pub(crate) fn program_bytes(&self) -> Option<u64> {
         let all = self.of(Role::Proxy).flat_map(|one| &one.processes);
         all.map(|process| process.program_bytes).filter(|bytes| *bytes > 0).max()
     }
 
     /// Memory of all proxies, and of the control plane.
-    pub(super) fn memory_kib(&self) -> (u64, u64) {
+    pub(crate) fn memory_kib(&self) -> (u64, u64) {
         let sum = |role| {
             let all = self.of(role).flat_map(|one| &one.processes);
             all.map(|process| process.rss_kib).sum()
@@ -113,24 +155,19 @@ impl Reading {
         (sum(Role::Proxy), sum(Role::Control))
     }
 
-    /// Connections that leave the client's network namespace.
-    pub(super) fn connections(&self) -> u64 {
-        self.connections
-    }
-
     /// The number of processors that all proxies kept busy since an earlier reading.
-    pub(super) fn proxies_cpus_since(&self, earlier: &Self) -> f64 {
+    pub(crate) fn proxies_cpus_since(&self, earlier: &Self) -> f64 {
         let used = between(&[earlier, self]).used;
         let ms = used.wall.as_secs_f64() * 1000.0;
         if ms > 0.0 { used.cpu.proxies / ms } else { 0.0 }
     }
 
-    /// The containers that differ from an earlier reading, on nodes that both readings have.
+    /// The components that differ from an earlier reading, on nodes that both readings have.
     fn broken_since(&self, earlier: &Self) -> Vec<String> {
         let of = |reading: &Self| -> BTreeMap<String, String> {
-            let all = reading.containers.values().map(|one| &one.whose);
+            let all = reading.components.values().map(|one| &one.whose);
             let carrying = all.filter(|one| !one.role.is_beside());
-            let both = |one: &&Watched| {
+            let both = |one: &&Component| {
                 self.nodes.contains(&one.node) && earlier.nodes.contains(&one.node)
             };
             carrying.filter(both).map(|one| (one.name.clone(), one.id.clone())).collect()
@@ -154,7 +191,7 @@ impl Reading {
 /// is not in the first reading counts from its start if it started later, and otherwise from the
 /// first reading that has it. A process that is not in the last reading counts up to the last one
 /// that has it.
-pub(super) fn between(readings: &[&Reading]) -> UsageByRole {
+fn between(readings: &[&Reading]) -> UsageByRole {
     let (Some(first), Some(last)) = (readings.first(), readings.last()) else {
         return UsageByRole::default();
     };
@@ -165,35 +202,78 @@ pub(super) fn between(readings: &[&Reading]) -> UsageByRole {
     UsageByRole { used, programs, broken: last.broken_since(first) }
 }
 
-/// The lines of the samples' file: one for each complete reading, with the memory at that time and
-/// the CPU time since the first reading. The readings are in order.
-pub(super) fn lines(first: &Reading, readings: &[(Duration, &Reading, bool)]) -> String {
-    let mut tally = Tally::since(first);
-    let mut text = String::new();
-    for (elapsed, reading, is_whole) in readings {
-        tally.add(reading);
-        if *is_whole {
-            let (proxies, control) = reading.memory_kib();
-            let cpu = tally.used(reading).cpu;
-            let (elapsed, of_proxies, of_applications) =
-                (elapsed.as_millis(), cpu.proxies, cpu.application);
-            text +=
-                &format!("{elapsed},{proxies},{control},{of_proxies:.1},{of_applications:.1}\n");
-        }
+/// A reading during the load or right after it.
+#[derive(Debug)]
+pub(crate) struct Sample {
+    /// The time since the start of the load.
+    pub(crate) elapsed: Duration,
+    pub(crate) reading: Reading,
+    /// Whether no counter is missing.
+    pub(crate) is_complete: bool,
+}
+
+/// The readings of a measurement.
+#[derive(Clone, Copy)]
+pub(crate) struct Readings<'r> {
+    /// Before any load.
+    pub(crate) idle: &'r Reading,
+    /// Right before the measured load.
+    pub(crate) before: &'r Reading,
+    /// During the measured load, in order.
+    pub(crate) during: &'r [Sample],
+    /// Right after the measured load.
+    pub(crate) after: &'r Sample,
+}
+
+impl Readings<'_> {
+    /// Fills a record with the figures of the load, and returns the components that ended or started
+    /// meanwhile.
+    pub(crate) fn fill(&self, record: &mut Record, report: &Report) -> Vec<String> {
+        let complete = self.during.iter().filter(|one| one.is_complete).map(|one| &one.reading);
+        let complete: Vec<&Reading> = complete.collect();
+        (record.rss_kib, record.control_rss_kib) = memory(self.idle, &complete);
+        let connections = complete.iter().map(|one| one.connections);
+        record.crossing_connections = connections.max().unwrap_or(0);
+        let later = self.during.iter().chain([self.after]).map(|one| &one.reading);
+        let all: Vec<&Reading> = [self.before].into_iter().chain(later).collect();
+        let UsageByRole { used, programs, broken } = between(&all);
+        record.kernel_programs = programs;
+        fill(record, report, &used);
+        record.marks = marks(record, report, &used);
+        broken
     }
-    text
+
+    /// The file of the samples: a line for each complete reading, with the memory at that time and
+    /// the CPU time since the reading before the load.
+    pub(crate) fn table(&self) -> String {
+        let mut tally = Tally::since(self.before);
+        let mut text = format!("{USAGE}\n");
+        for Sample { elapsed, reading, is_complete } in self.during.iter().chain([self.after]) {
+            tally.add(reading);
+            if *is_complete {
+                let (proxies, control) = reading.memory_kib();
+                let cpu = tally.used(reading).cpu;
+                let (elapsed, of_proxies, of_applications) =
+                    (elapsed.as_millis(), cpu.proxies, cpu.application);
+                text += &format!(
+                    "{elapsed},{proxies},{control},{of_proxies:.1},{of_applications:.1}\n"
+                );
+            }
+        }
+        text
+    }
 }
 
 /// Adds up what every process has used since the first reading, from the readings that were added.
 struct Tally<'r> {
     first: &'r Reading,
-    /// The processes by container, process ID and start time.
-    seen: BTreeMap<(&'r str, u32, u64), Counted<'r>>,
+    /// The processes by component, process ID and start time.
+    processes: BTreeMap<(&'r str, u32, u64), ProcessUse<'r>>,
 }
 
-/// A counted process.
-struct Counted<'r> {
-    container: &'r Container,
+/// The counters of a process at its first and its last reading.
+struct ProcessUse<'r> {
+    component: &'r ComponentCounters,
     /// Its counters at the start, which do not count.
     from: Process,
     to: &'r Process,
@@ -201,20 +281,23 @@ struct Counted<'r> {
 
 impl<'r> Tally<'r> {
     fn since(first: &'r Reading) -> Self {
-        let mut tally = Self { first, seen: BTreeMap::new() };
+        let mut tally = Self { first, processes: BTreeMap::new() };
         tally.add(first);
         tally
     }
 
     fn add(&mut self, reading: &'r Reading) {
-        for (id, container) in &reading.containers {
-            let at_first = self.first.moments.get(&container.boot_id);
-            for to in &container.processes {
+        for (id, component) in &reading.components {
+            let at_first = self.first.moments.get(&component.boot_id);
+            for to in &component.processes {
                 let is_new = at_first.is_some_and(|at| to.began_us > *at);
                 let from = || if is_new { Process::default() } else { to.clone() };
                 let key = (id.as_str(), to.pid, to.began_us);
-                let counted =
-                    self.seen.entry(key).or_insert_with(|| Counted { container, from: from(), to });
+                let counted = self.processes.entry(key).or_insert_with(|| ProcessUse {
+                    component,
+                    from: from(),
+                    to,
+                });
                 // A thread that ends may take a part of the sum with it, so the sum never decreases
                 // here.
                 if to.cpu.total_us() >= counted.to.cpu.total_us() {
@@ -227,9 +310,9 @@ impl<'r> Tally<'r> {
     /// The resources used until `last`, which is the reading that was added last.
     fn used(&self, last: &Reading) -> ResourceUse {
         let mut used = ResourceUse::default();
-        for Counted { container, from, to } in self.seen.values() {
+        for ProcessUse { component, from, to } in self.processes.values() {
             let cpu = to.cpu - from.cpu;
-            let role = container.whose.role;
+            let role = component.whose.role;
             let of = match role {
                 Role::Proxy => &mut used.cpu.proxies,
                 Role::Application => &mut used.cpu.application,
@@ -240,7 +323,7 @@ impl<'r> Tally<'r> {
             };
             let ms = cpu.total_us() as f64 / 1000.0;
             *of += ms;
-            let is_there = |reading: &Reading| reading.kernels.contains_key(&container.boot_id);
+            let is_there = |reading: &Reading| reading.kernels.contains_key(&component.boot_id);
             if !is_there(self.first) || !is_there(last) {
                 used.elsewhere_ms += ms;
             }
@@ -290,7 +373,7 @@ fn kernels((first, last): (&Reading, &Reading), used: &mut ResourceUse) -> Kerne
 
 /// Memory of the proxies and of the control plane under load: the median and the maximum of their
 /// sums in the complete readings.
-pub(super) fn memory(idle: &Reading, during: &[&Reading]) -> (RssKib, RssKib) {
+fn memory(idle: &Reading, during: &[&Reading]) -> (RssKib, RssKib) {
     let of = |which: fn((u64, u64)) -> u64| {
         let under: Vec<f64> = during.iter().map(|one| which(one.memory_kib()) as f64).collect();
         RssKib { idle: which(idle.memory_kib()), ..under_load(&under) }
