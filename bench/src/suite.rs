@@ -33,7 +33,7 @@ pub(crate) enum Command {
     #[command(hide = true)]
     Generate(run::Generate),
     #[command(hide = true)]
-    Station(in_cluster::StationArgs),
+    LoadServer(in_cluster::LoadServer),
     #[command(hide = true)]
     Watch(in_cluster::Watch),
     /// Measures the start of a proxy for a run
@@ -55,7 +55,7 @@ pub(crate) fn run(command: &Command) -> Result<bool> {
         Command::Serve(args) => match run::serve(args)? {},
         Command::Clean(args) => clean::run(args),
         Command::Generate(args) => run::generate(*args),
-        Command::Station(args) => match in_cluster::station(args)? {},
+        Command::LoadServer(args) => match in_cluster::load_server(args)? {},
         Command::Watch(args) => match in_cluster::watch(args)? {},
         Command::Probe => run::probe(),
     }

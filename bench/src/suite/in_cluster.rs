@@ -130,13 +130,13 @@ fn beside(image: &str) -> Option<(&str, &str)> {
 
 /// Generates load in a cluster on request
 #[derive(Debug, Args)]
-pub(crate) struct StationArgs {
+pub(crate) struct LoadServer {
     /// Where to listen
     #[arg(long)]
     listen: SocketAddr,
 }
 
-pub(super) fn station(args: &StationArgs) -> Result<Infallible> {
+pub(super) fn load_server(args: &LoadServer) -> Result<Infallible> {
     load_server::serve(args.listen)
 }
 

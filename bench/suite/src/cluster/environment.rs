@@ -20,7 +20,7 @@ use super::manifests::watchers::{is_watcher, watchers};
 use super::mesh::Mesh;
 use super::names::{CONTAINER, MANAGED, MANAGER};
 use super::nodes::{self, Placement};
-use super::pod_failure::{hopeless, waits_for};
+use super::pod_failure::{permanent_failure, waits_for};
 use super::pods::{containers, image_id, nodes_of};
 use super::revisions::{RevisionResults, Revisions};
 use super::roles::{Carriers, Roles};
@@ -142,7 +142,7 @@ impl<'a> ClusterEnvironment<'a> {
         wait.until(async || {
             let found = self.ground.pods().await?;
             for pod in &found {
-                if let Some(why) = hopeless(pod) {
+                if let Some(why) = permanent_failure(pod) {
                     bail!("{why}");
                 }
             }
@@ -229,7 +229,7 @@ impl<'a> ClusterEnvironment<'a> {
                 return Ok(PollResult::There(()));
             };
             // Some containers listen first, and end later because they do not find another service.
-            if let Some(why) = self.ground.pods().await?.iter().find_map(hopeless) {
+            if let Some(why) = self.ground.pods().await?.iter().find_map(permanent_failure) {
                 bail!("{why}");
             }
             Ok(PollResult::NotYet(far))

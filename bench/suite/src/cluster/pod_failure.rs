@@ -19,7 +19,7 @@ const LAST: usize = 500;
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Why a pod of the bench can never become ready.
-pub(super) fn hopeless(pod: &Pod) -> Option<String> {
+pub(super) fn permanent_failure(pod: &Pod) -> Option<String> {
     let stuck = || unstartable(pod).map(|(container, waiting)| said(pod, container, waiting));
     refused(pod).or_else(|| ends(pod)).or_else(stuck)
 }
@@ -118,7 +118,7 @@ fn what_names(pod: &Pod, container: &str) -> &'static str {
     let arguments = containers.filter(|one| one.name == container).flat_map(|one| &one.args);
     let arguments: Vec<&str> = arguments.flatten().map(String::as_str).collect();
     // Other arguments are those of the real application.
-    if let ["serve" | "station" | "watch", "--listen", ..] = arguments[..] {
+    if let ["serve" | "load-server" | "watch", "--listen", ..] = arguments[..] {
         "; --image names one that the nodes can fetch or have, with leno-bench as its entrypoint"
     } else {
         "; the file of --application names it, and what it is told"
@@ -161,25 +161,25 @@ mod tests {
 
     #[test]
     fn a_pod_that_never_will_be_ready_says_why_at_once() {
-        let why = hopeless(&waiting(CONTAINER, "ErrImagePull")).unwrap();
+        let why = permanent_failure(&waiting(CONTAINER, "ErrImagePull")).unwrap();
         assert!(
             why.starts_with("container bench of pod s0, image i: ErrImagePull: no such host"),
             "{why}"
         );
         assert!(why.contains("--image"), "{why}");
-        let proxy = hopeless(&waiting("leno-proxy", "CrashLoopBackOff")).unwrap();
+        let proxy = permanent_failure(&waiting("leno-proxy", "CrashLoopBackOff")).unwrap();
         assert!(!proxy.contains("--image"), "{proxy}");
         let mut real = waiting(CONTAINER, "CrashLoopBackOff");
         real.spec.as_mut().unwrap().containers[0].args = None;
         let last = json!({"terminated": {"exitCode": 2, "message": format!("{}no such file\n", "é".repeat(600))}});
         let status = &mut real.status.as_mut().unwrap().container_statuses.as_mut().unwrap()[0];
         status.last_state = serde_json::from_value(last).unwrap();
-        let why = hopeless(&real).unwrap();
+        let why = permanent_failure(&real).unwrap();
         let said =
             format!("; it ended with code 2, and said: {}no such file; the file", "é".repeat(488));
         assert!(why.contains(&said) && !why.contains("--image"), "{why}");
         let pod = waiting(CONTAINER, "ContainerCreating");
-        assert_eq!((hopeless(&pod), is_ready(&pod)), (None, false));
+        assert_eq!((permanent_failure(&pod), is_ready(&pod)), (None, false));
         assert_eq!(waits_for(&pod).unwrap(), "pod s0: bench: ContainerCreating");
     }
 
@@ -200,10 +200,10 @@ mod tests {
             }))
             .unwrap()
         };
-        let why = hopeless(&pod("Failed")).unwrap();
+        let why = permanent_failure(&pod("Failed")).unwrap();
         let wanted = "pod watch-0 on node n1: OutOfpods: Node didn't have enough resource: pods; make room on node n1";
         assert_eq!(why, wanted);
-        assert_eq!(hopeless(&pod("Pending")), None);
+        assert_eq!(permanent_failure(&pod("Pending")), None);
     }
 
     #[test]

@@ -88,11 +88,11 @@ impl Plan<'_> {
     /// The workloads: the load generators, and the services with the addresses of the services they
     /// call.
     pub(in crate::cluster) fn workloads(&self, addresses: &[SocketAddr]) -> Vec<Value> {
-        let station = ["station", "--listen"].map(str::to_owned).to_vec();
-        let station = [station, vec![format!("127.0.0.1:{}", load_server::PORT)]].concat();
-        let mut all = vec![self.account(CLIENT), self.pod(CLIENT, &station, false)];
+        let listen = format!("127.0.0.1:{}", load_server::PORT);
+        let arguments = ["load-server", "--listen", &listen].map(str::to_owned);
+        let mut all = vec![self.account(CLIENT), self.pod(CLIENT, &arguments, false)];
         if self.scenario.neighbour.is_some() {
-            all.extend([self.account(NEIGHBOUR), self.pod(NEIGHBOUR, &station, false)]);
+            all.extend([self.account(NEIGHBOUR), self.pod(NEIGHBOUR, &arguments, false)]);
         }
         for nth in 0..self.scenario.services {
             let name = self.scenario.service(nth);
