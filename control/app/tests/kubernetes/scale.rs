@@ -6,7 +6,7 @@
 //!       │  └──────────────── discovery over mTLS ─────────────────────┘
 //!       └ clients, each of a pod of its own, with the questions of a proxy
 //! ```
-//! Bounds of counts and bytes hold in every run: what a change sends, to whom, what is read again after an outage, that no
+//! Bounds of counts and bytes hold in every run: what a change sends and to which proxies, what is read again after an outage, that no
 //! proxy loses its stream. Without variables the mesh is small, and times and memory are printed alone. `make scale` runs the
 //! size that the design names, with the bounds of time and memory that it names (`scripts/scale.sh`, which sets the variables):
 //!
