@@ -33,45 +33,45 @@ use foundation::InstanceContext;
 use mesh_lifecycle::Up;
 use signals::Signals;
 
-/// Changes that wait to be taken in. Instances wait when it is full.
+/// Changes of instances that wait to be processed. If the queue is full, the instances wait.
 const QUEUE: usize = 256;
-/// How long what still prints may take at the very end.
+/// How long tasks that still print may take after the mesh has ended.
 const LAST_LINES: Duration = Duration::from_secs(1);
 
-/// What `leno up` is asked for.
+/// The options of `leno up`. For mode, sharing, capture, mTLS and egress, documents may choose otherwise.
 #[derive(Clone, Debug)]
 pub struct Options {
     /// The documents: files, directories or `-`.
     pub files: Vec<PathBuf>,
     /// The name of the mesh.
     pub mesh: String,
-    /// Where proxies run where documents do not say.
+    /// Where proxies run.
     pub mode: Mode,
-    /// In node mode, which instances share a proxy's process where documents do not say.
+    /// Which instances share a proxy's process, in node mode.
     pub share: Share,
-    /// How traffic is captured where documents do not say.
+    /// How traffic is captured.
     pub capture: Choice,
     /// How flows are accounted for.
     pub flows: leno_flows::Settings,
-    /// What inbound sides do with plaintext where documents do not say.
+    /// Whether servers accept plaintext.
     pub mtls: MtlsMode,
-    /// Whether workloads may call what the mesh does not know, where documents do not say.
+    /// Whether workloads may call addresses and names that the mesh does not know.
     pub egress: Egress,
-    /// Whether workloads reach what is outside of the machine.
+    /// Whether workloads reach addresses outside of the machine.
     pub uplink: bool,
-    /// The addresses of workloads and of services, where they are not chosen.
+    /// The ranges that the addresses of workloads and services are from, as far as the user has chosen them.
     pub ranges: RequestedRanges,
     /// The resolvers for names outside of the mesh; if empty, those of the host.
     pub resolvers: Vec<SocketAddr>,
     /// How long certificates hold.
     pub cert_lifetime: Duration,
-    /// The directory of the issuer of certificates; a root of the mesh's own without it.
+    /// The directory with the issuer of certificates; without it the mesh makes a root.
     pub issuer: Option<PathBuf>,
     /// How long applications may take to end.
     pub grace: Duration,
     /// Files of variables for all applications.
     pub env_files: Vec<PathBuf>,
-    /// How long a response may take to begin, where no policy says; zero for no bound.
+    /// How long a response may take to begin if no policy sets a bound; zero for no bound.
     pub response_wait: Duration,
     /// Whether documents with errors that `leno analyze` finds are refused.
     pub refuse_errors: bool,
@@ -81,14 +81,14 @@ pub struct Options {
     pub log: String,
     /// The form of the proxies' access log: `off`, `text` or `json`.
     pub access_log: String,
-    /// The file that gets the access log; else it is among the other lines.
+    /// The file for the access log; without it, its lines are among the others.
     pub access_log_file: Option<PathBuf>,
-    /// Which requests have spans and where these go, in the form of the proxy's option.
+    /// Which requests are traced and where their spans go, in the form of the proxy's option.
     pub traces: Option<String>,
 }
 
 /// Runs a mesh until a signal ends it. Everything runs on the calling thread, which must be the
-/// one that lives longest: its children die with it.
+/// one that lives longest, because the kernel ends the children of a thread that has ended.
 ///
 /// # Errors
 /// When the documents are refused, the mesh runs already, or something cannot be made or removed.
@@ -120,7 +120,7 @@ fn access_log(options: &Options) -> Result<Option<(Output, Writer)>> {
 
 async fn run(options: &Options, output: Output, access_log: Option<Output>) -> Result<()> {
     let layout = Layout::new(&options.mesh)?;
-    // Without a way out of the mesh the routes of the machine are not its own.
+    // Without an uplink the mesh has no routes of the machine, with which its ranges could overlap.
     let routes = if options.uplink { Route::all() } else { Vec::new() };
     let (ranges, note) = Ranges::choose(options.ranges, &routes).map_err(Error::Refused)?;
     let defaults = Defaults {
@@ -136,7 +136,7 @@ async fn run(options: &Options, output: Output, access_log: Option<Output>) -> R
     let begun = Instant::now();
     let descriptors = Descriptors::raise();
     let descriptors = descriptors.attempt(|| "cannot set the limit of descriptors".to_owned())?;
-    // Looked at before they are read, so that no edit is missed.
+    // Their state is recorded before they are read, so that no edit is missed.
     let files = Files::new(options.files.clone());
     let documents = documents::load(&options.files)?;
     let plan = documents::plan(&options.files, &documents, defaults, &Plan::default())?;
@@ -150,7 +150,7 @@ async fn run(options: &Options, output: Output, access_log: Option<Output>) -> R
     let foundation = match foundation::lay(options, subnet, &layout, &mut record, &output).await {
         Ok(foundation) => foundation,
         Err(error) => {
-            // The first error is the one to report; what is left, the next run removes.
+            // The first error is the one to report. The next run removes what is left.
             let _ = record.remove_all();
             return Err(error);
         }

@@ -15,9 +15,9 @@ use super::{AnyMesh, ChosenMesh, block_on, print};
 /// secrets
 ///
 /// Versions, what was installed, Leno's objects and those attached to the mesh, events, the newest lines of the
-/// logs of the control plane, the agents and the proxies, and what these say of themselves. Secrets are not
-/// read; values of environments, headers and annotations, commands of workloads, and whatever looks like
-/// a key or a token are removed. Look into it before you send it. Exits 1 where something could not be gathered.
+/// logs of the control plane, the agents and the proxies, and their metrics and configuration. Secrets are not
+/// read; values of environments, headers and annotations, commands of workloads, and all text that looks like
+/// a key or a token are removed. Read it before you send it. Exits 1 if something could not be gathered.
 #[derive(Debug, Args)]
 #[command(
     after_help = "Examples:\n  sudo leno bug-report               # the mesh that runs here\n  \
@@ -28,11 +28,11 @@ pub(crate) struct BugReport {
     #[arg(short, long = "namespace", value_name = "NAME")]
     namespaces: Vec<String>,
 
-    /// The archive; it must not be there [default: leno-bug-report-<time>.tar.gz]
+    /// The archive; the file must not exist [default: leno-bug-report-<time>.tar.gz]
     #[arg(short, long, value_name = "FILE")]
     file: Option<PathBuf>,
 
-    /// Most proxies whose state is in it, and in a cluster whose log; those that are not ready come first
+    /// The largest number of proxies whose state, and in a cluster whose log, is included; those that are not ready come first
     #[arg(long, default_value_t = 50, value_name = "NUMBER")]
     proxies: usize,
 

@@ -50,7 +50,7 @@ fn port(line: &ClientAccess) -> String {
     if line.port == 0 { "any".to_owned() } else { line.port.to_string() }
 }
 
-/// What changes, two lines for each client and port.
+/// The changes of access, two lines for each client and port.
 pub(super) fn changes(all: &[AccessChange]) -> String {
     if all.is_empty() {
         return "nothing changes for any client\n".to_owned();

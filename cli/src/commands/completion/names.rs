@@ -1,4 +1,4 @@
-//! The names of what runs on this machine, for completion: those that fit what is on the line already.
+//! Completion of names of meshes, namespaces and workloads on this machine, by the options that are on the line.
 
 use std::collections::BTreeSet;
 use std::ffi::OsStr;
@@ -21,7 +21,7 @@ pub(super) fn namespaces() -> ArgValueCompleter {
     })
 }
 
-/// Completes the name of a workload or an instance; with its namespace, once that is begun.
+/// Completes the name of a workload or an instance; with its namespace if the word begins with one.
 pub(super) fn instances() -> ArgValueCompleter {
     ArgValueCompleter::new(|begun: &OsStr| {
         let line = Line::of_this_process();
@@ -54,7 +54,7 @@ fn candidates(begun: &OsStr, names: impl IntoIterator<Item = String>) -> Vec<Com
     fitting.into_iter().map(CompletionCandidate::new).collect()
 }
 
-/// What is on the line that is completed.
+/// The options on the line that is completed.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Line {
     mesh: Option<String>,
@@ -77,7 +77,7 @@ impl Line {
                 None => (word.clone(), words.peek().cloned()),
             };
             match option.as_str() {
-                // What follows is another program's.
+                // The words after it belong to another program.
                 "--" => break,
                 "--name" | "--mesh" => line.mesh = value,
                 "-n" | "--namespace" => line.namespace = value,
@@ -87,7 +87,7 @@ impl Line {
         line
     }
 
-    /// What runs in the mesh that is named, else in all.
+    /// The instances of the mesh that the line names, or of all meshes.
     fn instances(&self) -> Vec<InstanceStatus> {
         let meshes = record::running().into_iter();
         let wanted = meshes.filter(|name| self.mesh.as_ref().is_none_or(|wanted| wanted == name));
