@@ -150,6 +150,25 @@ struct flow_sums {
 	__u64 ended[8];     /* by enum flow_end */
 };
 
+/* Key of `requests`: a row of what a proxy counts. */
+struct flow_request_key {
+	__u64 memory; /* of which worker of which proxy; 0: of proxies that have ended */
+	__u64 claim;  /* which row of it; of memory 0 a number made of the labels */
+};
+
+/* Value of `requests`: the requests between a client and a server, as one worker of one proxy has counted them. No program
+ * writes it: the process that enrols copies it from the memory of proxies.
+ */
+struct flow_requests {
+	char labels[512];    /* separated by zeroes, with those of leno_requests_total; unused bytes are zero */
+	__u64 classes[6];    /* by the class of the status; 0 for those of no class */
+	__u64 grpc[18];      /* calls by their grpc-status; the last one for all others */
+	__u64 duration_us;
+	__u64 durations[32]; /* by duration: leno_requests::BUCKET_BOUNDS_S */
+	__u64 folded_memory; /* of memory 0: the row that was added to it last */
+	__u64 folded_claim;
+};
+
 /* A change of a flow, in `events`. */
 struct flow_event {
 	__u64 cookie;
@@ -205,5 +224,8 @@ enum flow_total {
  * pair is first seen. Flows of further pairs are added to the pair {0, 0} of their role and owner.
  */
 #define MAX_FLOW_PAIRS 16384
+
+/* Rows of proxies that run, and those of proxies that have ended: at 1 KiB each, taken when a row is first seen. */
+#define MAX_FLOW_REQUESTS 16384
 
 #endif

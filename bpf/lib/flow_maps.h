@@ -84,6 +84,15 @@ struct {
 	__type(value, struct flow_name);
 } names SEC(".maps");
 
+/* Written and read by user space alone: so what proxies have counted outlives them, and the process that reads it. */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__uint(max_entries, MAX_FLOW_REQUESTS);
+	__type(key, struct flow_request_key);
+	__type(value, struct flow_requests);
+} requests SEC(".maps");
+
 /* The workload behind each interface whose frames are counted, by the interface's index in the namespace that the mesh,
  * or the node, has its ends of interfaces in.
  */

@@ -105,8 +105,13 @@ impl Accounting {
         self.change(move |accounts| accounts.control_plane(&[at])).await;
     }
 
-    /// Enters an instance whose namespace has been made.
-    pub async fn enrol(&self, layout: &Layout, switch: &Switch, instance: &Instance) {
+    /// Enters an instance whose namespace has been made; `hierarchy` is where cgroup2 is mounted.
+    pub async fn enrol(
+        &self,
+        (layout, hierarchy): (&Layout, &Path),
+        switch: &Switch,
+        instance: &Instance,
+    ) {
         let name = instance.name.to_string();
         let member = Member {
             namespace: instance.name.namespace.to_string(),
@@ -114,6 +119,11 @@ impl Accounting {
             netns: netns(layout.netns(&instance.name)),
             addresses: instance.addresses.iter().collect(),
             proxy_uid: ports::PROXY_UID,
+            // A node proxy is replaced by one with another name.
+            proxies: Some(match instance.launch.group {
+                Some(_) => layout.groups_cgroup(hierarchy),
+                None => layout.instance_cgroup(hierarchy, &instance.name),
+            }),
             source: instance.flows,
             port: Some(Port {
                 netns: netns(layout.switch_netns()),

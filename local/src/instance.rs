@@ -262,7 +262,7 @@ impl Life {
         let netns = joined(netns.await)?;
         let listening = &instance.listening;
         mesh.switch.connect(&netns, &instance.addresses, listening).await?;
-        mesh.flows.enrol(&mesh.layout, &mesh.switch, instance).await;
+        mesh.flows.enrol((&mesh.layout, &mesh.hierarchy), &mesh.switch, instance).await;
         let group = mesh.layout.instance_cgroup(&mesh.hierarchy, &instance.name);
         let names = Names {
             instance: &instance.name.name,

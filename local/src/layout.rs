@@ -179,10 +179,16 @@ impl Layout {
         self.directory.join("groups").join(group)
     }
 
+    /// The control group below which those of all node proxies are.
+    #[must_use]
+    pub fn groups_cgroup(&self, hierarchy: &Path) -> PathBuf {
+        self.cgroup(hierarchy).join("groups")
+    }
+
     /// The control group of a node proxy. No instance has it: a dot is part of the names of theirs.
     #[must_use]
     pub fn group_cgroup(&self, hierarchy: &Path, group: &str) -> PathBuf {
-        self.cgroup(hierarchy).join("groups").join(group)
+        self.groups_cgroup(hierarchy).join(group)
     }
 
     /// The name of the file with the token of an instance, where several are in a folder.

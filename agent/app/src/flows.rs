@@ -43,6 +43,8 @@ struct Node {
 struct Enrolled {
     netns: PathBuf,
     id: NetnsId,
+    /// The pod's control group of version 2.
+    cgroup: Option<PathBuf>,
     workload: String,
     source: Source,
     /// Why it is not accounted for, or not as it asks to be.
@@ -91,8 +93,13 @@ impl Flows {
         }
     }
 
-    /// Accounts for a pod as it asks; `netns` finds its network namespace.
-    pub(crate) fn follow(&self, pod: &Pod, netns: impl FnOnce() -> Option<(PathBuf, NetnsId)>) {
+    /// Accounts for a pod as it asks; `netns` finds its network namespace, `cgroup` its control group of version 2.
+    pub(crate) fn follow(
+        &self,
+        pod: &Pod,
+        netns: impl FnOnce() -> Option<(PathBuf, NetnsId)>,
+        cgroup: impl FnOnce() -> Option<PathBuf>,
+    ) {
         let Some(node) = &self.0 else { return };
         // Those without a proxy only if they say so; a pod that has ended leaves with its namespace.
         if !pod.own_network || pod.ended || !(pod.meshed || pod.flows.is_some()) {
@@ -107,7 +114,9 @@ impl Flows {
             Some(Ok(source)) => *source,
             Some(Err(_)) | None => node.default,
         };
-        let wanted = Enrolled { netns, id, workload: pod.workload.clone(), source, failed: None };
+        let cgroup = known.as_ref().and_then(|known| known.cgroup.clone()).or_else(cgroup);
+        let workload = pod.workload.clone();
+        let wanted = Enrolled { netns, id, cgroup, workload, source, failed: None };
         // One that failed is tried again in each round.
         if known.as_ref() == Some(&wanted) {
             return;
@@ -161,6 +170,7 @@ impl Node {
             netns: wanted.netns.clone(),
             addresses: seen.addresses,
             proxy_uid: ports::PROXY_UID,
+            proxies: wanted.cgroup.clone(),
             source: wanted.source,
             port: seen.port,
         };

@@ -139,6 +139,11 @@ impl Keeper {
         recorded.or_else(|| self.host.netns_of(uid))
     }
 
+    /// The pod's control group of version 2.
+    pub(crate) fn cgroup_of(&self, uid: &str) -> Option<PathBuf> {
+        self.host.pod_cgroup(uid)
+    }
+
     /// The root of the node's control groups of version 2.
     pub(crate) fn cgroup2(&self) -> Option<PathBuf> {
         self.host.cgroup2()

@@ -132,7 +132,9 @@ async fn reconcile(
         let work = move || {
             for pod in pods {
                 reconcile_one(&of_all, &of_each, &pod);
-                of_flows.follow(&pod, || of_all.namespace_of(&pod.uid));
+                let (netns, cgroup) =
+                    (|| of_all.namespace_of(&pod.uid), || of_all.cgroup_of(&pod.uid));
+                of_flows.follow(&pod, netns, cgroup);
             }
             if is_round {
                 of_flows.round();

@@ -138,7 +138,8 @@ async fn decide(
     let add = move || {
         let added = keeper.add(&pod, &netns, &request.container);
         // Before its containers start, so that their first connections are accounted for.
-        flows.follow(&pod, || NetnsId::of(&netns).map(|id| (netns.clone(), id)));
+        let place = || NetnsId::of(&netns).map(|id| (netns.clone(), id));
+        flows.follow(&pod, place, || keeper.cgroup_of(&pod.uid));
         added
     };
     let added = blocking(add).await;

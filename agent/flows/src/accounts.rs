@@ -17,6 +17,7 @@ use crate::budget::{self, Budget, Governor, Measurement, Step};
 use crate::connection::Protocol;
 use crate::metrics::{self, Gauges};
 use crate::pairs::Published;
+use crate::requests::{self, Place, Requests};
 use crate::setting::Source;
 use crate::view;
 
@@ -46,6 +47,8 @@ pub struct Member {
     pub proxy_uid: u32,
     /// Where its own connections are read.
     pub source: Source,
+    /// The control group in which, or below which, its proxy runs, whose requests are counted; `None` if it has none.
+    pub proxies: Option<PathBuf>,
     /// The outer end of its interface, where frames are counted; `None` if it has none.
     pub port: Option<Port>,
 }
@@ -60,6 +63,8 @@ pub struct Accounts {
     /// Where the control plane is.
     peers: Vec<SocketAddr>,
     published: Published,
+    requests: Requests,
+    published_requests: requests::Published,
     gauges: Gauges,
     /// Open flows of the table whose socket the last pass did not find.
     missed: BTreeSet<u64>,
@@ -96,7 +101,7 @@ impl Accounts {
     /// # Errors
     /// If the kernel refuses.
     pub fn start(owner: &str, cgroup: &Path, sizes: Sizes) -> Result<(Self, Earlier), Error> {
-        let (accounts, earlier) = Self::resume(owner, cgroup, sizes)?;
+        let (mut accounts, earlier) = Self::resume(owner, cgroup, sizes)?;
         accounts.withdraw_unknown()?;
         Ok((accounts, earlier))
     }
@@ -109,8 +114,11 @@ impl Accounts {
     pub fn resume(owner: &str, cgroup: &Path, sizes: Sizes) -> Result<(Self, Earlier), Error> {
         let (flows, earlier) = Flows::attach(&PinRoot::find()?, owner, cgroup, sizes)?;
         let ids = view::names(&flows)?.into_iter().map(|(id, name)| (name, id)).collect();
+        let requests = Requests::resume(&flows)?;
         let accounts = Self {
             flows,
+            requests,
+            published_requests: requests::Published::default(),
             ids,
             members: BTreeMap::new(),
             peers: Vec::new(),
@@ -130,7 +138,8 @@ impl Accounts {
     ///
     /// # Errors
     /// If the kernel refuses.
-    pub fn withdraw_unknown(&self) -> Result<(), Error> {
+    pub fn withdraw_unknown(&mut self) -> Result<(), Error> {
+        self.requests.know_all();
         let members = || self.members.values();
         self.flows.keep_ports(&members().filter_map(|one| one.port).collect())?;
         let cookies: BTreeSet<u64> = members().filter_map(|one| one.cookie).collect();
@@ -318,8 +327,11 @@ impl Accounts {
         let evicted = totals.added.saturating_sub(totals.removed).saturating_sub(present);
         self.flows.remove(&over)?;
         let folded = self.published.take_in(&self.flows.pairs()?, &names);
+        self.requests.take_in(&self.flows, &self.places_of_proxies())?;
+        self.published_requests.take_in(self.requests.rows());
         self.gauges = Gauges {
             entries,
+            rows_left_out: self.requests.left_out(),
             capacity: self.flows.capacity()?.into(),
             overflow: self.gauges.overflow.max(evicted + totals.unlisted),
             untracked: totals.untracked,
@@ -335,7 +347,7 @@ impl Accounts {
     /// The metrics as they were collected last, in Prometheus' text format.
     #[must_use]
     pub fn metrics(&self) -> String {
-        metrics::text(self.published.sums(), &self.gauges)
+        metrics::text(self.published.sums(), &self.published_requests, &self.gauges)
     }
 
     /// Detaches and removes everything.
@@ -344,6 +356,16 @@ impl Accounts {
     /// When a pin cannot be removed.
     pub fn end(self) -> Result<(), Error> {
         self.flows.detach()
+    }
+
+    /// Where proxies of instances run that are accounted for.
+    fn places_of_proxies(&self) -> BTreeSet<Place> {
+        let members = self.members.values().filter(|one| one.cookie.is_some());
+        let place = |one: &Enrolled| {
+            let cgroup = one.member.proxies.clone()?;
+            Some(Place { cgroup, uid: one.member.proxy_uid })
+        };
+        members.filter_map(place).collect()
     }
 
     /// The id of a workload: the one that it had, or the next one. The kernel refuses a name too many.

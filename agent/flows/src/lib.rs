@@ -19,6 +19,7 @@ mod ledger;
 mod metrics;
 mod namespace;
 mod pairs;
+mod requests;
 mod setting;
 mod view;
 
@@ -31,5 +32,6 @@ pub use leno_bpf::flows::{Earlier, MAX_EVENTS, MAX_FLOWS, Port, Price, Sizes, pr
 pub use leno_bpf_abi::flow::{FlowEnd, FlowLevel, FlowOwner, FlowRole, FlowState};
 pub use metrics::{FAMILIES, Family};
 pub use namespace::Namespace;
+pub use requests::RequestRow;
 pub use setting::{Source, UnknownSource};
 pub use view::{Events, View};

@@ -7,13 +7,14 @@ use leno_bpf_abi::flow::{FlowEnd, FlowLevel, FlowState};
 
 use crate::connection::Peer;
 use crate::pairs::{Pair, Sums};
+use crate::requests;
 
 /// One family of metrics; `docs/guide/metrics.md` has the same texts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Family {
     /// The name.
     pub name: &'static str,
-    /// `counter`, `gauge` or `summary`.
+    /// `counter`, `gauge`, `summary` or `histogram`.
     pub kind: &'static str,
     /// The help text.
     pub help: &'static str,
@@ -21,7 +22,7 @@ pub struct Family {
 
 macro_rules! families {
     ($($constant:ident = $name:literal, $kind:literal, $help:literal;)*) => {
-        $(const $constant: Family = Family { name: $name, kind: $kind, help: $help };)*
+        $(pub(crate) const $constant: Family = Family { name: $name, kind: $kind, help: $help };)*
 
         /// Every family, in the order in which they are written.
         pub const FAMILIES: &[Family] = &[$($constant),*];
@@ -45,6 +46,16 @@ families! {
         "Smoothed round-trip time of TCP connections when they ended.";
     DURATION = "leno_flow_duration_seconds", "summary",
         "Time that TCP connections lasted.";
+    EBPF_REQUESTS = "leno_ebpf_requests_total", "counter",
+        "Requests as proxies counted them, by class of status; proxies that have ended stay counted.";
+    EBPF_GRPC = "leno_ebpf_grpc_responses_total", "counter",
+        "gRPC calls as proxies counted them, by grpc-status; proxies that have ended stay counted.";
+    EBPF_DURATION = "leno_ebpf_request_duration_seconds", "histogram",
+        "Time from a request's head to the end of its response, as proxies counted it.";
+    EBPF_FOLDED = "leno_ebpf_pairs_folded", "gauge",
+        "Pairs of workloads whose requests are counted as other because of the bound on series.";
+    EBPF_LEFT_OUT = "leno_ebpf_rows_left_out", "gauge",
+        "Rows of proxies that are not in the table of requests because it is full, or are not of its form.";
     ENTRIES = "leno_flow_map_entries", "gauge",
         "Flows in the table, by state.";
     CAPACITY = "leno_flow_map_capacity", "gauge",
@@ -78,6 +89,8 @@ pub(crate) struct Gauges {
     pub(crate) untracked: u64,
     pub(crate) folded: u64,
     pub(crate) events_dropped: u64,
+    /// Rows of requests that are not in the table.
+    pub(crate) rows_left_out: u64,
     pub(crate) price: Option<Price>,
     /// Down and up.
     pub(crate) steps: [u64; 2],
@@ -88,6 +101,7 @@ pub(crate) struct Gauges {
 /// The text of all families.
 pub(crate) fn text<'a>(
     pairs: impl Iterator<Item = (&'a Pair, &'a Sums)>,
+    requests: &requests::Published,
     gauges: &Gauges,
 ) -> String {
     let pairs: Vec<_> = pairs.map(|(pair, sums)| (labels(pair), sums)).collect();
@@ -101,6 +115,11 @@ pub(crate) fn text<'a>(
             UNTRACKED => page.sample(&[], gauges.untracked),
             FOLDED => page.sample(&[], gauges.folded),
             DROPPED => page.sample(&[], gauges.events_dropped),
+            EBPF_FOLDED => page.sample(&[], requests.folded()),
+            EBPF_LEFT_OUT => page.sample(&[], gauges.rows_left_out),
+            EBPF_REQUESTS | EBPF_GRPC | EBPF_DURATION => {
+                requests::add_family(&mut page, *family, requests);
+            }
             ENTRIES => {
                 for state in FlowState::ALL {
                     let count = gauges.entries.get(state).copied().unwrap_or_default();
@@ -226,7 +245,7 @@ mod tests {
         sums[7] = 1_500_000;
         sums[12] = 3;
         let gauges = Gauges { overflow: 4, ..Gauges::default() };
-        let text = text([(&pair, &sums)].into_iter(), &gauges);
+        let text = text([(&pair, &sums)].into_iter(), &requests::Published::default(), &gauges);
         let labels = "namespace=\"shop\",workload=\"client\",peer_namespace=\"shop\",\
                       peer_workload=\"web\",role=\"client\",socket=\"application\",protocol=\"tcp\"";
         for row in [

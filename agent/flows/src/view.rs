@@ -5,6 +5,7 @@ use leno_bpf::{Error, PinRoot};
 use leno_bpf_abi::flow::FlowName;
 
 use crate::connection::{Change, Clock, Connection, Names};
+use crate::requests::{self, RequestRow};
 
 /// The flows of one owner.
 #[derive(Debug)]
@@ -50,6 +51,16 @@ impl View {
         let totals = self.flows.totals()?;
         let evicted = added.saturating_sub(totals.removed).saturating_sub(present);
         Ok((all, evicted + totals.unlisted))
+    }
+
+    /// Requests by pair, as they were read from proxies last; the process that enrols reads them every 5 s.
+    ///
+    /// # Errors
+    /// If the kernel refuses.
+    pub fn requests(&self) -> Result<Vec<RequestRow>, Error> {
+        let rows = self.flows.requests()?;
+        let sums = requests::sums(rows.iter().map(|(_, row)| row));
+        Ok(sums.iter().map(|(pair, sums)| RequestRow::new(pair, sums)).collect())
     }
 
     /// The level of accounting, its budget of CPU, and the CPU that it takes.

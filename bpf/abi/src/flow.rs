@@ -18,6 +18,9 @@ pub const MAX_FLOW_ADDRESSES: u32 = 16384;
 /// Most pairs that are added up each by itself (`MAX_FLOW_PAIRS`).
 pub const MAX_FLOW_PAIRS: u32 = 16384;
 
+/// Most rows of requests (`MAX_FLOW_REQUESTS`).
+pub const MAX_FLOW_REQUESTS: u32 = 16384;
+
 /// The peer of a flow to an address that belongs to no workload (`PEER_OUTSIDE`).
 pub const PEER_OUTSIDE: u32 = 0;
 
@@ -77,7 +80,7 @@ macro_rules! shared {
         $(
             $(#[$meta])*
             #[repr(C)]
-            #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+            #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
             pub struct $name {
                 $($(#[$doc])* pub $field: $type,)*
             }
@@ -247,6 +250,30 @@ shared! {
         duration_us: u64,
         /// Connections that have ended, by [`FlowEnd`].
         ended: [u64; 8],
+    }
+    /// Key of `requests`: a row of what a proxy counts.
+    FlowRequestKey as "flow_request_key" {
+        /// Of which worker of which proxy; 0: of proxies that have ended.
+        memory: u64,
+        /// Which row of it; of memory 0 a number made of the labels.
+        claim: u64,
+    }
+    /// Value of `requests`: the requests between a client and a server.
+    FlowRequests as "flow_requests" {
+        /// As the proxy has them in its memory; unused bytes are zero.
+        labels: [u8; 512],
+        /// By the class of the status; 0 for those of no class.
+        classes: [u64; 6],
+        /// Calls by their grpc-status; the last one for all others.
+        grpc: [u64; 18],
+        /// Over all requests.
+        duration_us: u64,
+        /// By duration.
+        durations: [u64; 32],
+        /// Of memory 0: the row that was added to it last.
+        folded_memory: u64,
+        /// As above.
+        folded_claim: u64,
     }
     /// A change of a flow, in `events`.
     FlowEvent as "flow_event" {

@@ -15,6 +15,7 @@ mod events;
 mod migrate;
 mod pin_lock;
 mod ports;
+mod requests;
 mod self_test;
 mod sizes;
 

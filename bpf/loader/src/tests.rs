@@ -107,6 +107,7 @@ fn maps_of_flows_have_the_bounds_of_the_abi() {
         object.maps().find(|m| m.name() == OsStr::new(name)).map(|m| m.max_entries()).expect(name)
     };
     assert_eq!(bound("pairs"), flow::MAX_FLOW_PAIRS);
+    assert_eq!(bound("requests"), flow::MAX_FLOW_REQUESTS);
     assert_eq!(bound("workloads"), flow::MAX_FLOW_WORKLOADS);
     assert_eq!(bound("names"), flow::MAX_FLOW_WORKLOADS);
     assert_eq!(bound("addresses"), flow::MAX_FLOW_ADDRESSES);

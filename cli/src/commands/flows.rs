@@ -1,5 +1,7 @@
 //! `leno flows`.
 
+mod requests;
+
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail};
@@ -28,7 +30,7 @@ const NO_WORKLOAD: [&str; 3] = ["outside", "itself", "control-plane"];
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:\n  sudo leno flows web --state established\n  \
                   sudo leno flows -n shop --socket application -o json\n  \
-                  sudo leno flows --follow --peer outside")]
+                  sudo leno flows --follow --peer outside\n  sudo leno flows web --requests")]
 pub(crate) struct Flows {
     /// Connections of this workload only; shop/web names its namespace
     #[arg(value_name = "WORKLOAD")]
@@ -64,6 +66,10 @@ pub(crate) struct Flows {
     /// Connections with this port at either end only
     #[arg(long, value_name = "PORT")]
     port: Option<u16>,
+
+    /// Requests in place of connections: as proxies count them, by client and server, for as long as the mesh has run
+    #[arg(long, conflicts_with_all = ["follow", "state", "socket", "protocol", "port"])]
+    requests: bool,
 
     /// Prints each change of a connection as it happens, until Ctrl-C; one process at a time may
     #[arg(short, long)]
@@ -150,6 +156,9 @@ pub(crate) fn run(flows: &Flows) -> Result<bool> {
     let view = open(&layout)?;
     if flows.follow {
         return block_on(follow(flows, &view));
+    }
+    if flows.requests {
+        return requests::run(flows, &view).map(|()| true);
     }
     let (mut all, missing) = view.list()?;
     all.retain(|one| flows.wants(one));

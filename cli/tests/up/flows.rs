@@ -6,6 +6,7 @@
 use std::io::{BufRead as _, BufReader};
 use std::process::Stdio;
 
+use leno_local::status::Status;
 use serde_json::Value;
 
 use crate::mesh::{Mesh, root};
@@ -252,6 +253,71 @@ fn legs_of_a_workload_that_listens_on_both_families_and_the_control_plane_have_t
     mesh.wait_for("bytes of discovery", || metric(&mesh, "leno_flow_bytes_total", &bytes) > 0);
 }
 
+/// The counters of requests of the client's proxy, of the gateway for both proxies, and of `leno flows --requests`.
+fn requests(mesh: &Mesh) -> [u64; 4] {
+    let page = mesh.text("client", &["curl", "-sSf", "http://127.0.0.1:15020/metrics"]);
+    let own = page.lines().filter(|row| {
+        row.starts_with("leno_requests_total{direction=\"outbound\"")
+            && row.contains("server=\"web-0\"")
+    });
+    let own = own.map(|row| row.rsplit(' ').next().unwrap().parse::<u64>().unwrap()).sum();
+    let of = |direction: &str| {
+        let labels = [direction, "server=\"web-0\"", "class=\"2xx\""];
+        metric(mesh, "leno_ebpf_requests_total", &labels)
+    };
+    let rows = flows(mesh, &["client", "--requests", "--peer", "web"]);
+    let listed = rows.iter().map(|row| row["requests"].as_u64().unwrap()).sum();
+    [own, of("direction=\"outbound\""), of("direction=\"inbound\""), listed]
+}
+
+#[test]
+fn requests_are_those_of_the_proxies_and_outlive_proxies_and_the_mesh_itself() {
+    let Some(mut mesh) =
+        root(|| Mesh::start(&two().replace("inject: disabled", "inject: enabled")))
+    else {
+        return;
+    };
+    let call = |mesh: &Mesh, count: u64| {
+        let url = format!("http://web:8080/?[1-{count}]");
+        mesh.text("client", &["curl", "-sSf", "-o", "/dev/null", &url]);
+    };
+    let counts = |mesh: &Mesh, expected: [u64; 4]| {
+        mesh.wait_for("the requests", || requests(mesh)[1..] == expected[1..]);
+        assert_eq!(requests(mesh), expected);
+    };
+    call(&mesh, 300);
+    counts(&mesh, [300; 4]);
+    // The proxy of the client is killed right after its last request, and another one counts from zero.
+    call(&mesh, 50);
+    let status = Status::read(mesh.layout()).unwrap();
+    let client = status.find(None, "client-0").unwrap();
+    let group = client.surroundings.cgroup.with_file_name("proxy").join("cgroup.procs");
+    let processes = || std::fs::read_to_string(&group).unwrap_or_default();
+    let pid: i32 = processes().lines().next().unwrap().parse().unwrap();
+    mesh.kill_process(pid);
+    mesh.wait_for("another proxy", || {
+        !processes().contains(&pid.to_string()) && mesh.takes_traffic("client-0")
+    });
+    call(&mesh, 20);
+    counts(&mesh, [20, 370, 370, 370]);
+    // What the killed mesh has read last is there again.
+    mesh.kill();
+    mesh.restart();
+    mesh.wait_for_line("flows: the counters of the killed run go on");
+    call(&mesh, 5);
+    counts(&mesh, [5, 375, 375, 375]);
+
+    let table = mesh.leno(&["flows", "--name", mesh.name(), "--requests"]).output().unwrap();
+    let table = String::from_utf8_lossy(&table.stdout).into_owned();
+    let row = table.lines().find(|row| row.starts_with("outbound  shop/client-0")).unwrap();
+    let columns: Vec<&str> = row.split_whitespace().collect();
+    assert_eq!(columns[2..7], ["shop/web-0", "375", "375", "0", "0"], "{table}");
+    let labels = ["direction=\"outbound\"", "client=\"client-0\"", "server=\"web-0\""];
+    let timed = |more: &str| metric(&mesh, more, &labels);
+    assert_eq!(timed("leno_ebpf_request_duration_seconds_count"), 375);
+    assert_eq!(metric(&mesh, "leno_ebpf_rows_left_out", &[]), 0);
+}
+
 #[test]
 fn a_killed_mesh_counts_on_and_the_end_removes_all() {
     let Some(mut mesh) = started() else { return };
@@ -282,7 +348,7 @@ fn a_killed_mesh_counts_on_and_the_end_removes_all() {
     let own = owners(&mesh);
     assert_eq!(own.len(), 1);
     assert_eq!((&own[0]["does"], &own[0]["attached"]), (&"flows".into(), &true.into()));
-    for (what, rows) in [("programs", 2), ("maps", 11)] {
+    for (what, rows) in [("programs", 2), ("maps", 12)] {
         let output = mesh.leno(&["ebpf", what]).output().unwrap();
         let text = String::from_utf8_lossy(&output.stdout).into_owned();
         let of_mesh = text.lines().filter(|line| line.starts_with(&format!("{owner} ")));

@@ -14,6 +14,7 @@ use leno_http::Limits;
 use leno_inbound::{Inbound, LimitTable};
 use leno_names::Names;
 use leno_outbound::{Fixed, Outbound};
+use leno_requests::Memory;
 use leno_telemetry::access::Log;
 use leno_telemetry::tap::Taps;
 use leno_telemetry::trace::Traces;
@@ -274,6 +275,14 @@ fn max_connections(plan: &Plan) -> usize {
     plan.max_connections.min(charged).max(MIN_CONNECTIONS)
 }
 
+/// Where this worker counts requests: in memory that the aggregator of flows can read, if the kernel gives it.
+fn memory() -> Memory {
+    Memory::shared().unwrap_or_else(|error| {
+        tracing::warn!(%error, "the aggregator of flows cannot read requests");
+        Memory::private()
+    })
+}
+
 /// What this worker's connections are admitted by.
 fn admission(plan: &Plan) -> Rc<Admission> {
     let directions = match (plan.outbound.is_empty(), plan.inbound.is_empty()) {
@@ -291,7 +300,8 @@ impl Planes {
             Some(of) => (Some(Rc::new(Traces::new(of.settings))), of.workload),
             None => (None, String::new()),
         };
-        let registry = Registry::new().with_access_log(plan.access_log).with_taps(plan.taps);
+        let registry =
+            Registry::counting_in(memory()).with_access_log(plan.access_log).with_taps(plan.taps);
         let registry = Rc::new(registry.with_traces(traces.clone()));
         let activity = Rc::new(Activity::default());
         let standing = Standing::new(plan.connector.clone(), Rc::clone(&registry));

@@ -6,7 +6,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use crate::histogram::Histogram;
+use leno_requests::{Memory, Row, Rows};
 
 /// Statuses that one edge counts separately. Further statuses count as 0. HTTP defines about 60.
 const MAX_STATUSES: usize = 80;
@@ -56,6 +56,28 @@ pub struct EdgeLabels {
     pub mtls: bool,
 }
 
+impl EdgeLabels {
+    /// As the aggregator of flows reads them.
+    fn shared(&self) -> leno_requests::Labels<&str> {
+        leno_requests::Labels {
+            direction: self.direction.as_str(),
+            client: &self.client,
+            client_namespace: &self.client_namespace,
+            server: &self.server,
+            server_namespace: &self.server_namespace,
+            service: &self.service,
+            mtls: if self.mtls { "true" } else { "false" },
+        }
+    }
+
+    /// A row to count its requests in: one of `rows`, or if all are taken one that no other process reads.
+    pub(crate) fn claim(&self, rows: &Rc<Rows>) -> Row {
+        let of = |rows: &Rc<Rows>| rows.claim(&self.shared());
+        let private = || of(&Rows::new(Memory::private()));
+        of(rows).or_else(private).expect("new memory has free rows")
+    }
+}
+
 /// What counts requests, and names their client and server in the access log.
 pub trait Logged {
     /// Where they are counted.
@@ -90,7 +112,8 @@ pub struct Edge {
     pub(crate) statuses: RefCell<Vec<(u16, u64)>>,
     pub(crate) grpc: RefCell<Vec<(u8, u64)>>,
     pub(crate) errors: RefCell<Vec<(&'static str, u64)>>,
-    pub(crate) durations: RefCell<Histogram>,
+    /// Statuses by class, gRPC statuses and durations, where the aggregator of flows reads them too.
+    pub(crate) row: Row,
     pub(crate) tcp_opened: Cell<u64>,
     pub(crate) tcp_closed: Cell<u64>,
     pub(crate) read_bytes: Cell<u64>,
@@ -102,13 +125,13 @@ pub struct Edge {
 }
 
 impl Edge {
-    pub(crate) fn new(labels: EdgeLabels, now: Instant) -> Self {
+    pub(crate) fn new(labels: EdgeLabels, row: Row, now: Instant) -> Self {
         Self {
             labels,
             statuses: RefCell::default(),
             grpc: RefCell::default(),
             errors: RefCell::default(),
-            durations: RefCell::default(),
+            row,
             tcp_opened: Cell::new(0),
             tcp_closed: Cell::new(0),
             read_bytes: Cell::new(0),
@@ -129,12 +152,13 @@ impl Edge {
     /// Counts a request. The server or the mesh answered it with `status` after `duration`.
     pub fn request(&self, status: u16, duration: Duration) {
         count(&mut self.statuses.borrow_mut(), status, 0, MAX_STATUSES);
-        self.durations.borrow_mut().observe(duration);
+        self.row.request(status, duration);
     }
 
     /// Counts a gRPC call that ended with this `grpc-status`.
     pub fn grpc(&self, status: u8) {
         count(&mut self.grpc.borrow_mut(), status, 2, MAX_GRPC_STATUSES);
+        self.row.grpc(status);
     }
 
     /// Counts a request or connection that the mesh itself failed, by cause.

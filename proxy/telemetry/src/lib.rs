@@ -2,7 +2,7 @@
 //!
 //! Each worker has a [`Registry`] of plain cells: counting costs an addition, with no lock and no
 //! shared cache line. A connection looks up its [`Edge`] (client, server, mTLS) once and counts on
-//! it. For `/metrics` each worker sends a [`Snapshot`], and the sum of all snapshots is rendered.
+//! it. Requests are counted in memory that the aggregator of flows can read too (`leno-requests`). For `/metrics` each worker sends a [`Snapshot`], and the sum of all snapshots is rendered.
 //!
 //! ```text
 //! worker: Registry ── edge(labels) ──► Edge: requests, durations, connections, bytes
@@ -25,8 +25,6 @@
 mod audited;
 mod counter;
 mod edge;
-#[expect(clippy::arithmetic_side_effects, reason = "sums of counters, which do not reach 2^64")]
-mod histogram;
 mod observed;
 mod registry;
 mod render;
@@ -40,7 +38,7 @@ pub mod trace;
 pub use audited::{AuditedRequest, MAX_AUDITED, MAX_PATH_BYTES};
 pub use counter::Counter;
 pub use edge::{Direction, Edge, EdgeLabels, Logged};
-pub use histogram::{BUCKET_BOUNDS_S, Histogram};
+pub use leno_requests::BUCKET_BOUNDS_S;
 pub use registry::{
     Begun, EDGE_IDLE, MAX_AUTHORIZATION_POLICIES, MAX_EDGES, MAX_TLS_NAMES, Outcome, Registry,
     Relay,

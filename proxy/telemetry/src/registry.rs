@@ -7,6 +7,8 @@ use std::num::NonZeroU64;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
+use leno_requests::{Memory, Rows};
+
 use crate::access::{Log, MAX_FIELD_BYTES, Record};
 use crate::audited::{AuditedRequest, AuditedRequests};
 use crate::counter::{Counter, Counters};
@@ -133,6 +135,7 @@ pub struct Relay<'a> {
 #[derive(Debug)]
 pub struct Registry {
     counters: Counters,
+    rows: Rc<Rows>,
     edges: RefCell<HashMap<EdgeLabels, Rc<Edge>>>,
     tls_names: RefCell<BTreeMap<(Direction, Box<str>), u64>>,
     authorization: RefCell<Decisions>,
@@ -149,11 +152,18 @@ impl Default for Registry {
 }
 
 impl Registry {
-    /// An empty registry.
+    /// An empty registry whose counts no other process reads.
     #[must_use]
     pub fn new() -> Self {
+        Self::counting_in(Memory::private())
+    }
+
+    /// An empty registry that counts requests in this memory.
+    #[must_use]
+    pub fn counting_in(memory: Memory) -> Self {
         Self {
             counters: Counters::new(),
+            rows: Rows::new(memory),
             edges: RefCell::default(),
             tls_names: RefCell::default(),
             authorization: RefCell::default(),
@@ -351,11 +361,9 @@ impl Registry {
         if !known {
             self.counters.add(Counter::EdgesOverBudget, 1);
         }
-        Rc::clone(
-            edges
-                .entry(labels)
-                .or_insert_with_key(|labels| Rc::new(Edge::new(labels.clone(), now))),
-        )
+        Rc::clone(edges.entry(labels).or_insert_with_key(|labels| {
+            Rc::new(Edge::new(labels.clone(), labels.claim(&self.rows), now))
+        }))
     }
 
     /// Forgets which endpoints are ejected, before those that are now say so.

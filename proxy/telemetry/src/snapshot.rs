@@ -3,10 +3,11 @@
 use std::collections::{BTreeMap, HashMap};
 use std::rc::Rc;
 
+use leno_requests::Histogram;
+
 use crate::audited::{AuditedRequest, AuditedRequests};
 use crate::counter::Counter;
 use crate::edge::{Direction, Edge, EdgeLabels};
-use crate::histogram::Histogram;
 use crate::registry::Decisions;
 
 /// The counts of one worker, or the sum of several.
@@ -121,7 +122,7 @@ impl EdgeCounts {
             statuses: edge.statuses.borrow().iter().copied().collect(),
             grpc: edge.grpc.borrow().iter().copied().collect(),
             errors: edge.errors.borrow().iter().copied().collect(),
-            durations: edge.durations.borrow().clone(),
+            durations: edge.row.durations(),
             tcp_opened: edge.tcp_opened.get(),
             tcp_closed: edge.tcp_closed.get(),
             read_bytes: edge.read_bytes.get(),

@@ -106,11 +106,11 @@ fn pods_are_accounted_for_by_what_made_them_from_one_agent_to_the_next() {
     let sandbox = Sandbox::new();
     let node = format!("test-{}.example.com", std::process::id());
     let first = agent(&node, Source::Sockets);
-    first.follow(&pod(Some("all")), || sandbox.place());
+    first.follow(&pod(Some("all")), || sandbox.place(), || None);
     assert_eq!(frames(&first), 0, "an annotation that is not understood leaves the default");
     let why = lock(&first.0.as_ref().unwrap().pods)["u"].failed.clone().unwrap();
     assert!(why.contains("\"all\" is no source of flow metrics"), "{why}");
-    first.follow(&pod(Some("packets")), || sandbox.place());
+    first.follow(&pod(Some("packets")), || sandbox.place(), || None);
     let counted = more_than(&first, 0, &sandbox);
     drop(first);
 
@@ -118,7 +118,7 @@ fn pods_are_accounted_for_by_what_made_them_from_one_agent_to_the_next() {
     sandbox.send();
     let next = agent(&node, Source::Sockets);
     let counted = more_than(&next, counted, &sandbox);
-    next.follow(&pod(Some("packets")), || sandbox.place());
+    next.follow(&pod(Some("packets")), || sandbox.place(), || None);
     next.settle();
     let counted = more_than(&next, counted, &sandbox);
     drop(next);
@@ -131,7 +131,7 @@ fn pods_are_accounted_for_by_what_made_them_from_one_agent_to_the_next() {
     sandbox.send();
     assert_eq!(frames(&last), settled);
 
-    last.follow(&pod(None), || sandbox.place());
+    last.follow(&pod(None), || sandbox.place(), || None);
     assert!(lock(&last.0.as_ref().unwrap().pods).contains_key("u"));
     ip(&["netns", "delete", &sandbox.name]);
     last.round();

@@ -115,6 +115,7 @@ impl Lab {
                 netns: self.netns(side),
                 addresses: addresses.map(|ip| ip.parse().unwrap()).to_vec(),
                 proxy_uid: 2102,
+                proxies: None,
                 // Numbers of interfaces are those of one namespace, and here each side is the outer one of the other.
                 source: if side == "client" { self.source } else { Source::Sockets },
                 port: Some(self.port_of(side)),

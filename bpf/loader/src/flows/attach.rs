@@ -31,6 +31,7 @@ const TABLE_BEFORE: &str = "flows_before";
 const MAPS: &[&str] = &[
     TABLE,
     "pairs",
+    "requests",
     "sockets",
     "workloads",
     "ports",

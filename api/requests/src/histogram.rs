@@ -10,14 +10,16 @@ pub const BUCKET_BOUNDS_S: [f64; 31] = [
     7.0, 10.0,
 ];
 
-const BUCKETS: usize = BUCKET_BOUNDS_S.len() + 1;
+/// Buckets, with the one above every bound.
+pub const BUCKETS: usize = BUCKET_BOUNDS_S.len() + 1;
 
 /// Number of durations in each bucket.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Histogram {
-    /// Observations per bucket, not cumulated. The last bucket is above every bound.
-    counts: [u64; BUCKETS],
-    sum_us: u64,
+    /// Durations per bucket, not cumulated. The last bucket is above every bound.
+    pub counts: [u64; BUCKETS],
+    /// The sum of all, in microseconds.
+    pub sum_us: u64,
 }
 
 impl Default for Histogram {
@@ -27,21 +29,10 @@ impl Default for Histogram {
 }
 
 impl Histogram {
-    /// Counts one duration.
-    pub fn observe(&mut self, duration: Duration) {
-        let seconds = duration.as_secs_f64();
-        let bucket = BUCKET_BOUNDS_S.partition_point(|bound| *bound < seconds);
-        if let Some(count) = self.counts.get_mut(bucket) {
-            *count += 1;
-        }
-        self.sum_us =
-            self.sum_us.saturating_add(duration.as_micros().try_into().unwrap_or(u64::MAX));
-    }
-
     /// Adds the counts of another histogram.
     pub fn add(&mut self, other: &Self) {
         for (count, more) in self.counts.iter_mut().zip(&other.counts) {
-            *count += more;
+            *count = count.wrapping_add(*more);
         }
         self.sum_us = self.sum_us.saturating_add(other.sum_us);
     }
@@ -49,8 +40,8 @@ impl Histogram {
     /// Upper bound and cumulated count of each bucket. The last bound is infinite.
     pub fn cumulated(&self) -> impl Iterator<Item = (f64, u64)> + '_ {
         let bounds = BUCKET_BOUNDS_S.into_iter().chain([f64::INFINITY]);
-        bounds.zip(self.counts.iter().scan(0, |total, count| {
-            *total += count;
+        bounds.zip(self.counts.iter().scan(0_u64, |total, count| {
+            *total = total.wrapping_add(*count);
             Some(*total)
         }))
     }
@@ -68,6 +59,13 @@ impl Histogram {
     }
 }
 
+/// The bucket of a duration, and how much it adds to the sum.
+pub(crate) fn place_of(duration: Duration) -> (usize, u64) {
+    let seconds = duration.as_secs_f64();
+    let bucket = BUCKET_BOUNDS_S.partition_point(|bound| *bound < seconds);
+    (bucket, duration.as_micros().try_into().unwrap_or(u64::MAX))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -76,7 +74,9 @@ mod tests {
     fn a_duration_lands_in_the_bucket_that_bounds_it() {
         let mut histogram = Histogram::default();
         for us in [1, 100, 101, 10_000_000, 10_000_001] {
-            histogram.observe(Duration::from_micros(us));
+            let (bucket, more) = place_of(Duration::from_micros(us));
+            histogram.counts[bucket] += 1;
+            histogram.sum_us += more;
         }
         let cumulated: Vec<(f64, u64)> = histogram.cumulated().collect();
         assert_eq!(cumulated[0], (0.0001, 2));

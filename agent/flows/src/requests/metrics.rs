@@ -1,0 +1,213 @@
+//! Requests by pair, for metrics and for lists.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use leno_bpf_abi::flow::FlowRequests;
+use leno_requests::{BUCKET_BOUNDS_S, CLASSES, GRPC_STATUSES, Histogram, Labels};
+use serde::Serialize;
+
+use crate::metrics::{EBPF_DURATION, EBPF_GRPC, EBPF_REQUESTS, Family};
+
+/// Most pairs that have series of their own, about 25 for each.
+const MAX_PAIRS: usize = 500;
+/// A page has each third of the bounds that proxies have: 0.1, 0.3, 1 ms and so on.
+const BOUND_STEP: usize = 3;
+/// Statuses by class, by their index.
+const CLASS_NAMES: [&str; CLASSES] = ["other", "1xx", "2xx", "3xx", "4xx", "5xx"];
+
+/// What requests are added up by: the labels of the proxy's own metrics.
+pub(crate) type PairOfRequests = Labels<String>;
+
+/// The requests of a pair.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct RequestSums {
+    /// By class of status: those of no class, then 1xx to 5xx.
+    pub classes: [u64; CLASSES],
+    /// gRPC calls by status; the last one is all that gRPC does not define.
+    pub grpc: [u64; GRPC_STATUSES],
+    /// How long they took.
+    pub durations: Histogram,
+}
+
+/// A row of the list of requests.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct RequestRow {
+    /// `inbound` if the server's proxy counted, `outbound` if the client's did.
+    pub direction: String,
+    /// The client's namespace and name.
+    pub client_namespace: String,
+    /// As above.
+    pub client: String,
+    /// The server's namespace and name.
+    pub server_namespace: String,
+    /// As above.
+    pub server: String,
+    /// The service through which the client called.
+    pub service: String,
+    /// Whether the connection between the proxies is mTLS.
+    pub mtls: bool,
+    /// All requests.
+    pub requests: u64,
+    /// By class of status, without those that did not occur.
+    pub classes: BTreeMap<&'static str, u64>,
+    /// gRPC calls by status, without those that did not occur.
+    pub grpc: BTreeMap<String, u64>,
+    /// The mean time, in milliseconds.
+    pub mean_ms: f64,
+    /// The bound of the bucket that has the median, in milliseconds; `None` if it is above 10 s.
+    pub p50_ms: Option<f64>,
+    /// The same of the 99th percentile.
+    pub p99_ms: Option<f64>,
+}
+
+impl RequestRow {
+    pub(crate) fn new(of: &PairOfRequests, sums: &RequestSums) -> Self {
+        let requests = sums.durations.count();
+        let named = CLASS_NAMES.into_iter().zip(sums.classes);
+        Self {
+            direction: of.direction.clone(),
+            client_namespace: of.client_namespace.clone(),
+            client: of.client.clone(),
+            server_namespace: of.server_namespace.clone(),
+            server: of.server.clone(),
+            service: of.service.clone(),
+            mtls: of.mtls == "true",
+            requests,
+            classes: named.filter(|(_, count)| *count > 0).collect(),
+            grpc: grpc(&sums.grpc).collect(),
+            mean_ms: sums.durations.sum_s() * 1e3 / requests.max(1) as f64,
+            p50_ms: quantile_ms(&sums.durations, 0.5),
+            p99_ms: quantile_ms(&sums.durations, 0.99),
+        }
+    }
+}
+
+fn quantile_ms(durations: &Histogram, share: f64) -> Option<f64> {
+    let wanted = (durations.count() as f64 * share).ceil();
+    let found = durations.cumulated().find(|(_, count)| *count as f64 >= wanted);
+    found.map(|(bound, _)| bound * 1e3).filter(|ms| ms.is_finite())
+}
+
+fn grpc(counts: &[u64; GRPC_STATUSES]) -> impl Iterator<Item = (String, u64)> + '_ {
+    let last = GRPC_STATUSES - 1;
+    let name =
+        move |status: usize| if status == last { "other".to_owned() } else { status.to_string() };
+    let occurred = counts.iter().enumerate().filter(|(_, count)| **count > 0);
+    occurred.map(move |(status, count)| (name(status), *count))
+}
+
+impl RequestSums {
+    fn add(&mut self, row: &FlowRequests) {
+        add_all(&mut self.classes, &row.classes);
+        add_all(&mut self.grpc, &row.grpc);
+        self.durations.add(&Histogram { counts: row.durations, sum_us: row.duration_us });
+    }
+}
+
+pub(super) fn add_all(sums: &mut [u64], more: &[u64]) {
+    for (sum, more) in sums.iter_mut().zip(more) {
+        *sum = sum.wrapping_add(*more);
+    }
+}
+
+/// The labels of a row; `None` if they are not of the form.
+pub(super) fn labels_of(row: &FlowRequests) -> Option<PairOfRequests> {
+    // Labels end with `true` or `false`, so the zeroes after them are none of theirs.
+    let length = row.labels.iter().rposition(|byte| *byte != 0)? + 1;
+    Labels::of_text(std::str::from_utf8(&row.labels[..length]).ok()?)
+}
+
+/// The sums of rows by pair.
+pub(crate) fn sums<'a>(
+    rows: impl Iterator<Item = &'a FlowRequests>,
+) -> BTreeMap<PairOfRequests, RequestSums> {
+    let mut all: BTreeMap<PairOfRequests, RequestSums> = BTreeMap::new();
+    for row in rows {
+        if let Some(labels) = labels_of(row) {
+            all.entry(labels).or_default().add(row);
+        }
+    }
+    all
+}
+
+/// The pairs with series of their own, which are the first ones that were seen, and all sums.
+#[derive(Debug, Default)]
+pub(crate) struct Published {
+    shown: BTreeSet<PairOfRequests>,
+    sums: BTreeMap<PairOfRequests, RequestSums>,
+    folded: u64,
+}
+
+impl Published {
+    /// Takes in the rows of now.
+    pub(crate) fn take_in<'a>(&mut self, rows: impl Iterator<Item = &'a FlowRequests>) {
+        let mut now: BTreeMap<PairOfRequests, RequestSums> = BTreeMap::new();
+        self.folded = 0;
+        for (pair, sums) in sums(rows) {
+            let has_room = self.shown.len() < MAX_PAIRS || self.shown.contains(&pair);
+            let pair = if has_room { pair } else { pair.other() };
+            self.folded += u64::from(!has_room);
+            self.shown.insert(pair.clone());
+            let all = now.entry(pair).or_default();
+            add_all(&mut all.classes, &sums.classes);
+            add_all(&mut all.grpc, &sums.grpc);
+            all.durations.add(&sums.durations);
+        }
+        self.sums = now;
+    }
+
+    /// How many pairs are counted as `other`.
+    pub(crate) fn folded(&self) -> u64 {
+        self.folded
+    }
+}
+
+/// Adds the samples of one family.
+pub(crate) fn add_family(
+    page: &mut leno_program::Family<'_>,
+    family: Family,
+    published: &Published,
+) {
+    for (pair, sums) in &published.sums {
+        let labels = labels(pair);
+        let with = |more: (&'static str, &str)| -> Vec<(&'static str, String)> {
+            let all = labels.iter().chain([&more]);
+            all.map(|(name, value)| (*name, (*value).to_owned())).collect()
+        };
+        let mut sample = |ending: &str, more: (&'static str, &str), count: u64| {
+            let labels = with(more);
+            let labels: Vec<_> = labels.iter().map(|(name, value)| (*name, &**value)).collect();
+            page.part(ending, &labels, count);
+        };
+        match family {
+            EBPF_REQUESTS => {
+                let named = CLASS_NAMES.into_iter().zip(sums.classes);
+                named
+                    .filter(|(_, count)| *count > 0)
+                    .for_each(|(class, count)| sample("", ("class", class), count));
+            }
+            EBPF_GRPC => {
+                grpc(&sums.grpc)
+                    .for_each(|(status, count)| sample("", ("grpc_status", &status), count));
+            }
+            EBPF_DURATION if sums.durations.count() > 0 => {
+                let all = sums.durations.cumulated().enumerate();
+                let last = BUCKET_BOUNDS_S.len();
+                let shown = all.filter(|(nth, _)| nth.is_multiple_of(BOUND_STEP) || *nth == last);
+                for (_, (bound, count)) in shown {
+                    let bound =
+                        if bound.is_finite() { bound.to_string() } else { "+Inf".to_owned() };
+                    sample("_bucket", ("le", &bound), count);
+                }
+                page.part("_sum", &labels, sums.durations.sum_s());
+                page.part("_count", &labels, sums.durations.count());
+            }
+            _ => {}
+        }
+    }
+}
+
+fn labels(pair: &PairOfRequests) -> [(&'static str, &str); 7] {
+    let values = pair.all();
+    std::array::from_fn(|nth| (PairOfRequests::NAMES[nth], values[nth]))
+}

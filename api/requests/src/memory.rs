@@ -1,0 +1,148 @@
+//! The cells, in memory of this process alone or in a file that others can map.
+#![expect(unsafe_code, reason = "mmap(2) and munmap(2), and a slice of what was mapped")]
+
+use std::fs::File;
+use std::io;
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::ptr::NonNull;
+use std::sync::atomic::AtomicU64;
+
+use nix::errno::Errno;
+use nix::fcntl::{FcntlArg, SealFlag, fcntl};
+use nix::sys::memfd::{MFdFlags, memfd_create};
+
+use crate::rows::MEMORY_CELLS;
+
+/// The name of the file: `/proc/PID/fd` shows it as `/memfd:leno-requests (deleted)`.
+pub const MEMORY_NAME: &str = "leno-requests";
+
+/// What the file can no longer do: change its size, which would end a process that has it mapped, and lose these seals.
+pub const SEALS: SealFlag =
+    SealFlag::F_SEAL_SHRINK.union(SealFlag::F_SEAL_GROW).union(SealFlag::F_SEAL_SEAL);
+
+/// Since Linux 6.3, where an administrator can require it (vm.memfd_noexec).
+const NOT_EXECUTABLE: MFdFlags = MFdFlags::from_bits_retain(8);
+
+/// The length of the file.
+const BYTES: usize = MEMORY_CELLS * size_of::<AtomicU64>();
+
+/// The cells of one worker.
+#[derive(Debug)]
+pub struct Memory {
+    cells: Cells,
+    /// The file if this process made it: others find it through the descriptor.
+    #[cfg_attr(not(test), expect(dead_code, reason = "held open"))]
+    file: Option<OwnedFd>,
+}
+
+#[derive(Debug)]
+enum Cells {
+    Own(Box<[AtomicU64]>),
+    Mapped(NonNull<AtomicU64>),
+}
+
+// SAFETY: the mapping belongs to this value, and all of its cells are atomic.
+unsafe impl Send for Memory {}
+// SAFETY: as above.
+unsafe impl Sync for Memory {}
+
+impl Memory {
+    /// Memory that no other process reads.
+    #[must_use]
+    pub fn private() -> Self {
+        let cells = (0..MEMORY_CELLS).map(|_| AtomicU64::new(0)).collect();
+        Self { cells: Cells::Own(cells), file: None }
+    }
+
+    /// Memory in a file without a path, which this process keeps open.
+    ///
+    /// # Errors
+    /// If the kernel refuses.
+    pub fn shared() -> io::Result<Self> {
+        let flags = MFdFlags::MFD_CLOEXEC | MFdFlags::MFD_ALLOW_SEALING;
+        let file = match memfd_create(MEMORY_NAME, flags | NOT_EXECUTABLE) {
+            Err(Errno::EINVAL) => memfd_create(MEMORY_NAME, flags)?,
+            made => made?,
+        };
+        let file = File::from(file);
+        file.set_len(BYTES as u64)?;
+        fcntl(&file, FcntlArg::F_ADD_SEALS(SEALS))?;
+        let cells = Cells::Mapped(map(&file, libc::PROT_READ | libc::PROT_WRITE)?);
+        Ok(Self { cells, file: Some(file.into()) })
+    }
+
+    /// The memory of another process, to be read. `file` is one that [`Memory::shared`] made: another one is refused.
+    ///
+    /// # Errors
+    /// If its size can still change or is another one, or the kernel refuses.
+    pub fn open(file: &File) -> io::Result<Self> {
+        let seals = fcntl(file, FcntlArg::F_GET_SEALS)?;
+        let other = |why| Err(io::Error::new(io::ErrorKind::InvalidData, why));
+        if seals & SEALS.bits() != SEALS.bits() {
+            return other("its size can change");
+        }
+        if file.metadata()?.len() != BYTES as u64 {
+            return other("it has the size of another version");
+        }
+        Ok(Self { cells: Cells::Mapped(map(file, libc::PROT_READ)?), file: None })
+    }
+
+    /// The cells. Those of another process must not be written.
+    pub(crate) fn cells(&self) -> &[AtomicU64] {
+        match &self.cells {
+            Cells::Own(cells) => cells,
+            // SAFETY: the mapping is page-aligned, has this length, lives as long as `self`, and the file cannot become
+            // shorter. Writers use atomic cells, too.
+            Cells::Mapped(at) => unsafe { std::slice::from_raw_parts(at.as_ptr(), MEMORY_CELLS) },
+        }
+    }
+}
+
+impl Drop for Memory {
+    fn drop(&mut self) {
+        if let Cells::Mapped(at) = self.cells {
+            // SAFETY: it was mapped with this length, and no slice of it lives any more. It cannot fail for a mapping.
+            let _ = unsafe { libc::munmap(at.as_ptr().cast(), BYTES) };
+        }
+    }
+}
+
+fn map(file: &File, protection: libc::c_int) -> io::Result<NonNull<AtomicU64>> {
+    // SAFETY: a new mapping at an address that the kernel chooses; the descriptor lives through the call.
+    let at = unsafe {
+        libc::mmap(std::ptr::null_mut(), BYTES, protection, libc::MAP_SHARED, file.as_raw_fd(), 0)
+    };
+    match NonNull::new(at.cast::<AtomicU64>()) {
+        Some(cells) if at != libc::MAP_FAILED => Ok(cells),
+        _ => Err(io::Error::last_os_error()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::fd::AsRawFd;
+    use std::sync::atomic::Ordering;
+
+    use super::*;
+
+    #[test]
+    fn a_reader_sees_what_the_writer_wrote_also_after_it_has_ended() {
+        let written = Memory::shared().unwrap();
+        let file = written.file.as_ref().unwrap();
+        let path = format!("/proc/self/fd/{}", file.as_raw_fd());
+        let link = std::fs::read_link(&path).unwrap();
+        assert_eq!(link.to_str(), Some("/memfd:leno-requests (deleted)"));
+        let read = Memory::open(&File::open(path).unwrap()).unwrap();
+        written.cells()[9].store(7, Ordering::Relaxed);
+        drop(written);
+        assert_eq!(read.cells()[9].load(Ordering::Relaxed), 7);
+    }
+
+    #[test]
+    fn afile_that_could_become_shorter_is_refused() {
+        let file = File::from(memfd_create("another", MFdFlags::MFD_ALLOW_SEALING).unwrap());
+        file.set_len(BYTES as u64).unwrap();
+        let error = Memory::open(&file).unwrap_err();
+        assert_eq!(error.to_string(), "its size can change");
+    }
+}
