@@ -2,7 +2,9 @@
 
 use std::fmt;
 
-use leno_resources::{CAPTURE_ANNOTATION, INJECT_ANNOTATION, MODE_ANNOTATION};
+use leno_resources::{
+    CAPTURE_ANNOTATION, FLOW_METRICS_ANNOTATION, INJECT_ANNOTATION, MODE_ANNOTATION,
+};
 use leno_types::ports::PROXY_UID;
 
 use crate::container::{container, volumes};
@@ -115,6 +117,8 @@ pub enum InjectError {
 pub struct Enclosing {
     /// What its namespace says of `leno.dev/capture`.
     pub capture: Option<String>,
+    /// What its namespace says of `leno.dev/flow-metrics`.
+    pub flows: Option<String>,
     /// The settings of the namespace that the pod cannot loosen.
     pub floor: Floor,
 }
@@ -415,6 +419,11 @@ fn annotate(
     if let (None, Some(capture)) = (setting(pod, CAPTURE_ANNOTATION), &enclosing.capture) {
         all.push((CAPTURE_ANNOTATION, capture.clone()));
         made.push("capture".to_owned());
+    }
+    let own_flows = pod.at(&["metadata", "annotations", FLOW_METRICS_ANNOTATION]);
+    if let (None, Some(flows)) = (own_flows, &enclosing.flows) {
+        all.push((FLOW_METRICS_ANNOTATION, flows.clone()));
+        made.push("flow-metrics".to_owned());
     }
     let said = pod.at(&["metadata", "annotations", DEFAULT_CONTAINER]).is_some();
     if let (Shape::Container, false, Some(first)) = (settings.shape, said, first) {

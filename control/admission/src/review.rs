@@ -189,6 +189,30 @@ mod tests {
     }
 
     #[test]
+    fn where_the_namespace_has_flows_read_is_copied_where_the_pod_says_nothing() {
+        const NAMESPACE: &str = "apiVersion: v1\nkind: Namespace\nmetadata: {name: shop, \
+            annotations: {leno.dev/flow-metrics: packets}}\n";
+        let mut stored = crate::StoredObjects::default();
+        let parsed = leno_resources::parse("", NAMESPACE).unwrap();
+        parsed.objects.iter().for_each(|located| stored.put(&located.value));
+        for (own, expected) in [(None, Some("packets")), (Some("off"), None)] {
+            let metadata = match own {
+                Some(own) => json!({"annotations": {"leno.dev/flow-metrics": own}}),
+                None => json!({"name": "web"}),
+            };
+            let spec = json!({"containers": [{"name": "web"}]});
+            let review = review(json!({"metadata": metadata, "spec": spec}));
+            let enclosing = stored.enclosing(&review).unwrap();
+            let mut injected = review.object.clone();
+            inject(&mut injected, &Settings::default(), &enclosing).unwrap();
+            let annotation = injected.at(&["metadata", "annotations", "leno.dev/flow-metrics"]);
+            assert_eq!(annotation.and_then(Value::text), expected.or(own));
+            crate::uninject(&mut injected).unwrap();
+            assert_eq!(injected, review.object);
+        }
+    }
+
+    #[test]
     fn a_pod_loosens_what_its_namespace_says_only_if_it_is_exempt() {
         const NAMESPACE: &str = "apiVersion: v1\nkind: Namespace\nmetadata: {name: shop, \
             labels: {leno.dev/inject: enabled}, annotations: {leno.dev/capture: ebpf}}\n";

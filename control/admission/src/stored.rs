@@ -9,7 +9,8 @@ use std::sync::Arc;
 
 use leno_resources::gateway::ParentRef;
 use leno_resources::{
-    CAPTURE_ANNOTATION, ExemptSetting, INJECT_ANNOTATION, Kind, MAX_EXEMPTIONS, Object, ObjectKey,
+    CAPTURE_ANNOTATION, ExemptSetting, FLOW_METRICS_ANNOTATION, INJECT_ANNOTATION, Kind,
+    MAX_EXEMPTIONS, Object, ObjectKey,
 };
 use leno_types::nearest;
 
@@ -83,7 +84,9 @@ impl StoredObjects {
                 && !exempt(ExemptSetting::Inject),
             capture: !exempt(ExemptSetting::Capture),
         };
-        Some(Enclosing { capture: said(CAPTURE_ANNOTATION), floor })
+        let flows = found.metadata.annotations.as_ref();
+        let flows = flows.and_then(|all| all.get(FLOW_METRICS_ANNOTATION)).cloned();
+        Some(Enclosing { capture: said(CAPTURE_ANNOTATION), flows, floor })
     }
 
     /// The objects that a judgement of this review looks at.

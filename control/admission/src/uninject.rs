@@ -1,6 +1,6 @@
 //! Takes the proxy out of a pod again.
 
-use leno_resources::CAPTURE_ANNOTATION;
+use leno_resources::{CAPTURE_ANNOTATION, FLOW_METRICS_ANNOTATION};
 
 use crate::inject::{DEFAULT_CONTAINER, PULL_SECRET, PULL_SECRETS, RECORD, each_container};
 use crate::probes::{Probes, VARIABLE};
@@ -43,7 +43,11 @@ pub fn uninject(pod: &mut Value) -> Result<bool, UninjectError> {
     if let Some(metadata) = bare.get_mut("metadata") {
         if let Some(annotations) = metadata.get_mut("annotations") {
             annotations.remove(RECORD);
-            let ours = [("capture", CAPTURE_ANNOTATION), ("default-container", DEFAULT_CONTAINER)];
+            let ours = [
+                ("capture", CAPTURE_ANNOTATION),
+                ("flow-metrics", FLOW_METRICS_ANNOTATION),
+                ("default-container", DEFAULT_CONTAINER),
+            ];
             for (_, name) in ours.into_iter().filter(|(what, _)| made(what)) {
                 annotations.remove(name);
             }
