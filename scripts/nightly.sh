@@ -8,7 +8,7 @@
 set -uo pipefail
 cd "$(dirname "$0")/.."
 
-steps=(e2e conformance fuzz scale images docs dist supply)
+steps=(e2e conformance fuzz scale images docs dist supply drill)
 page=docs/status.md
 logs=${CARGO_TARGET_DIR:-target}/nightly
 mkdir -p "$logs"
@@ -19,6 +19,7 @@ run() { # step
     e2e | conformance | scale | docs | dist) make --no-print-directory "$1" ;;
     fuzz) FUZZ_SECONDS=${FUZZ_SECONDS:-600} make --no-print-directory fuzz ;;
     images) make --no-print-directory images images-test ;;
+    drill) LENO_DRILL=all scripts/apart.sh "${CARGO:-cargo}" test -p leno --test up -- --nocapture drill:: ;;
     supply) scripts/supply.sh check && scripts/supply.sh advisories && scripts/supply.sh reproduce ;;
     *) echo "there is no step $1: ${steps[*]}" >&2; return 64 ;;
   esac
@@ -45,6 +46,7 @@ row() { # step: what it is
     images) echo '`make images images-test`: images, run by containerd' ;;
     docs) echo '`make docs`: links and code blocks of the site' ;;
     supply) echo '`scripts/supply.sh`: dependencies, and two builds of the same bytes' ;;
+    drill) echo '`leno why` and 22 faults in a mesh of 20 workloads' ;;
     dist) echo '`make dist`: archives and packages, installed and run' ;;
   esac
 }

@@ -40,6 +40,13 @@ impl<'a> Admin<'a> {
         Self { netns: None, address: SocketAddr::new(address, ports::ADMIN), bound: ANSWER_BOUND }
     }
 
+    /// What accounts for connections, at the gateway `address`, from the namespace of this process.
+    #[must_use]
+    pub fn accounts(address: IpAddr) -> Self {
+        let address = SocketAddr::new(address, ports::AGENT_ADMIN);
+        Self { address, ..Self::here(address.ip()) }
+    }
+
     /// The same, with another bound on how long an answer may take.
     #[must_use]
     pub fn bounded(self, bound: Duration) -> Self {

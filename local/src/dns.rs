@@ -5,10 +5,12 @@
 //! addresses of the endpoints; who is who is told by the address a query comes from.
 
 mod cache;
+mod failed;
 mod forward;
 mod server;
 mod zone;
 
+pub use failed::{FAILED_LOOKUPS, FailedLookups, NO_SUCH_NAME};
 pub use forward::Upstreams;
 pub use server::{Sockets, serve};
 pub use zone::{Answer, EndpointNames, PortName, ServiceNames, Zone};

@@ -12,6 +12,7 @@ use leno_flows::{Accounts, Earlier, Ledger, Member, Port, ROUND, Settings};
 use leno_types::ports;
 
 use crate::addresses::Addresses;
+use crate::dns::FailedLookups;
 use crate::error::{Attempt, Result};
 use crate::layout::Layout;
 use crate::network::{Switch, port_name};
@@ -63,29 +64,31 @@ impl Accounting {
         }
     }
 
-    /// Reads the counters from time to time, and serves them at the gateway's port of agents.
+    /// Reads the counters from time to time, and serves them at the gateway's port of agents, with `lookups`.
     ///
     /// # Errors
     /// If the port is taken.
-    pub fn serve(&self, switch: &Switch) -> Result<()> {
-        let Some(ledger) = &self.0 else { return Ok(()) };
+    pub fn serve(&self, switch: &Switch, lookups: &Arc<FailedLookups>) -> Result<()> {
         let at = SocketAddr::new(switch.subnet().gateway().v4.into(), ports::AGENT_ADMIN);
         let what = || format!("cannot serve the metrics of flows on {at}");
         let listener = switch.netns().within(|| TcpListener::bind(at).attempt(what))?;
         listener.set_nonblocking(true).attempt(what)?;
         let listener = tokio::net::TcpListener::from_std(listener).attempt(what)?;
-        let of_scrapes = Arc::clone(ledger);
+        let of_scrapes = (self.0.clone(), Arc::clone(lookups));
         let answer = move |request, _ends| {
-            let ledger = Arc::clone(&of_scrapes);
+            let (ledger, lookups) = of_scrapes.clone();
             async move {
-                let text = tokio::task::spawn_blocking(move || ledger.metrics()).await;
-                let text = text.unwrap_or_default();
+                let text = tokio::task::spawn_blocking(move || {
+                    let flows = ledger.map(|ledger| ledger.metrics()).unwrap_or_default();
+                    flows + &lookups.metrics()
+                });
+                let text = text.await.unwrap_or_default();
                 leno_program::answer_pages(&request, || None, || text)
             }
         };
         // Both end with the runtime.
         tokio::spawn(leno_program::serve(listener, answer));
-        let of_rounds = Arc::clone(ledger);
+        let Some(of_rounds) = self.0.clone() else { return Ok(()) };
         tokio::spawn(async move {
             let mut round = tokio::time::interval(ROUND);
             round.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);

@@ -11,7 +11,7 @@ mod proxy_counters;
 
 use crate::ejected::Ejected;
 
-pub use growth::{EdgeGrowth, Growth, WorkloadGrowth};
+pub use growth::{EdgeGrowth, Growth, InstanceGrowth, WorkloadGrowth};
 pub use proxy_counters::{Counts, DENIED, Name, ProxyCounters};
 
 use proxy_counters::EdgeEnds;

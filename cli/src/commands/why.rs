@@ -14,9 +14,10 @@ use leno_console::{duration, within};
 
 /// Says what is broken in a mesh of `leno up`, since when, and what shows it
 ///
-/// By fixed rules over what the proxies have counted, without a guess: failing edges with their causes, instances
-/// without traffic, a control plane that is away, and what changed shortly before. Exits 1 where something is
-/// broken. Needs root.
+/// By fixed rules over what proxies and the kernel have counted, without a guess: edges that fail or are slow,
+/// instances without traffic, a control plane that is away, and what changed shortly before. Each problem has its
+/// culprit, the evidence, and the command that shows more; the likeliest begin of it all comes first. Exits 1 where
+/// something is broken. Needs root.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:\n  sudo leno why\n  sudo leno why -n shop --since 5m -o json")]
 pub(crate) struct Why {
@@ -87,6 +88,7 @@ fn text(problems: &[Problem], now_ms: u64, is_observed: bool) -> String {
             format!(", for {} s", now_ms.saturating_sub(since) / 1000)
         });
         text += &format!("{kind:<9}{}{since}\n", problem.title);
+        text += &format!("{:<9}culprit: {}\n", "", problem.culprit);
         for line in &problem.evidence {
             text += &format!("{:<9}{line}\n", "");
         }
@@ -94,6 +96,7 @@ fn text(problems: &[Problem], now_ms: u64, is_observed: bool) -> String {
             let ago = now_ms.saturating_sub(*at_ms) / 1000;
             text += &format!("{:<9}changed {ago} s ago: {}\n", "", lines.join("; "));
         }
+        text += &format!("{:<9}more: {}\n", "", problem.more);
     }
     text
 }
@@ -111,6 +114,8 @@ mod tests {
             title: "0 of 1 instances of shop/cart take traffic".to_owned(),
             evidence: vec!["cart-0: waiting, exited with 3".to_owned()],
             since_ms: Some(10_000),
+            culprit: "the application of shop/cart, which takes no traffic".to_owned(),
+            more: "leno logs -n shop cart".to_owned(),
             changes: vec![Mark {
                 at_ms: 8_000,
                 kind: MarkKind::Documents,
@@ -120,8 +125,10 @@ mod tests {
         assert_eq!(
             text(std::slice::from_ref(&problem), 30_000, true),
             "broken   0 of 1 instances of shop/cart take traffic, for 20 s\n         \
+             culprit: the application of shop/cart, which takes no traffic\n         \
              cart-0: waiting, exited with 3\n         \
-             changed 22 s ago: Workload shop/cart changed\n"
+             changed 22 s ago: Workload shop/cart changed\n         \
+             more: leno logs -n shop cart\n"
         );
         assert_eq!(text(&[], 30_000, true), "nothing is broken\n");
         assert_eq!(text(&[], 30_000, false), "nothing was observed yet\n");

@@ -37,14 +37,9 @@ fn documents(path: &str) -> String {
     with_server(&MESH.replace("@PATH@", path))
 }
 
-fn ask<T: serde::de::DeserializeOwned>(mesh: &Mesh, target: &str) -> Option<T> {
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-    runtime.block_on(leno_local::observer::ask(mesh.layout(), target)).ok()
-}
-
 /// The last half minute.
 fn topology(mesh: &Mesh) -> Option<Topology> {
-    ask(mesh, "/api/v1/topology?window=30000")
+    mesh.observed("/api/v1/topology?window=30000")
 }
 
 fn stat(mesh: &Mesh) -> serde_json::Value {
@@ -93,14 +88,14 @@ fn the_history_has_rates_problems_and_changes_and_survives_its_observer() {
     assert!(text.contains("from shop/front to shop/cart fail, for "), "{text}");
     assert!(text.contains(" of them by the application itself\n"), "{text}");
     assert!(text.contains(" s ago: Workload shop/front changed"), "{text}");
-    let changes: serde_json::Value = ask(&mesh, "/api/v1/changes").unwrap();
+    let changes: serde_json::Value = mesh.observed("/api/v1/changes").unwrap();
     let line = changes["changes"][0]["lines"][0].as_str().unwrap();
     assert!(line.starts_with("Workload shop/front changed"), "{changes}");
 
     // A fault of the observer harms nothing but itself, and what it remembers is on disk.
     let count = |span: &str| {
         let target = format!("/api/v1/topology?window={span}");
-        ask::<Topology>(&mesh, &target).map(|now| served(&now, "web"))
+        mesh.observed::<Topology>(&target).map(|now| served(&now, "web"))
     };
     let before = count("600000").unwrap();
     let observer = || {

@@ -9,6 +9,7 @@ mod compose;
 mod cron;
 mod daily;
 mod dashboard;
+mod drill;
 mod ejected;
 mod families;
 mod flows;

@@ -196,6 +196,25 @@ impl Mesh {
         mesh
     }
 
+    /// Starts a mesh whose instances take traffic within two minutes, from a directory that `prepare` fills.
+    pub(crate) fn prepared(yaml: &str, prepare: impl Fn(&Path)) -> Self {
+        let mut mesh = Self::new(yaml);
+        prepare(mesh.directory());
+        mesh.spawn(mesh.leno(&["up"]));
+        let deadline = Instant::now() + Duration::from_secs(120);
+        while !mesh.log().contains(" ready after ") {
+            assert!(Instant::now() < deadline, "does not get ready\n{}", mesh.log());
+            std::thread::sleep(LOOK);
+        }
+        mesh
+    }
+
+    /// What the observer of the mesh answers; `None` if it does not.
+    pub(crate) fn observed<T: serde::de::DeserializeOwned>(&self, target: &str) -> Option<T> {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        runtime.block_on(leno_local::observer::ask(&self.layout, target)).ok()
+    }
+
     /// Starts `leno up` (again) and waits until all instances take traffic.
     pub(crate) fn restart(&mut self) {
         self.spawn(self.leno(&["up"]));

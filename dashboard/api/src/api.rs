@@ -51,7 +51,13 @@ pub struct State {
     pub deaf: Vec<Unready>,
     /// Proxies that were started again within the last day, the oldest first.
     #[serde(default)]
-    pub restarted: Vec<RestartedProxy>,
+    pub restarted: Vec<Restart>,
+    /// Applications that ended by themselves within the last day, the oldest first.
+    #[serde(default)]
+    pub ended: Vec<Restart>,
+    /// What instances and connections show beside the counts of proxies, within the last day.
+    #[serde(default)]
+    pub signs: Vec<Sign>,
     /// Why the last edit of the documents was refused.
     pub refused_edit: Option<String>,
 }
@@ -86,9 +92,9 @@ pub struct Unready {
     pub starting: bool,
 }
 
-/// A proxy that was started again, once or several times between two observations.
+/// A process of an instance that ended, once or several times between two observations.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct RestartedProxy {
+pub struct Restart {
     /// The namespace of its instance.
     pub namespace: String,
     /// The workload of its instance.
@@ -97,10 +103,43 @@ pub struct RestartedProxy {
     pub instance: String,
     /// When that was observed, in milliseconds since 1970.
     pub at_ms: u64,
-    /// How often it was started again.
+    /// How often it ended.
     pub times: u32,
     /// How it had ended the last time: `was ended by SIGKILL`.
     pub ended: String,
+}
+
+/// Evidence about a workload that the counts of its clients do not have.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Sign {
+    /// What it is.
+    pub kind: SignKind,
+    /// The namespace of the workload.
+    pub namespace: String,
+    /// The workload.
+    pub workload: String,
+    /// Its instance, the other workload (`shop/db`), or the name that was looked up.
+    pub subject: String,
+    /// When it was observed last, in milliseconds since 1970.
+    pub at_ms: u64,
+    /// In one line.
+    pub line: String,
+}
+
+/// The kinds of a [`Sign`], the likelier cause first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum SignKind {
+    /// The certificate of an instance has expired.
+    Expired,
+    /// An instance looks up a name that does not exist, or that no resolver answers.
+    UnknownName,
+    /// An instance waits for the processor because of its own limit.
+    Throttled,
+    /// The kernel sends many TCP segments again, because they were lost.
+    Lossy,
+    /// One instance fails, or is slow, and the others are not.
+    Outlier,
 }
 
 /// Workloads and edges over a window of time.
@@ -231,6 +270,12 @@ pub struct Problem {
     pub since_ms: Option<u64>,
     /// What changed shortly before, the newest first: where to look, not a proof.
     pub changes: Vec<Mark>,
+    /// The culprit as far as the evidence tells: `the application of shop/cart`.
+    #[serde(default)]
+    pub culprit: String,
+    /// The command that shows more of it.
+    #[serde(default)]
+    pub more: String,
 }
 
 /// How bad a [`Problem`] is, the worst first.

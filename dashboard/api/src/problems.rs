@@ -7,31 +7,43 @@
 //! | instances take no traffic | bad where none of a workload does, else a warning |
 //! | instances run and do not listen on a port that they declare | warning |
 //! | proxies of a workload were started again in the window | warning |
+//! | the application of a workload has ended in the window | bad from the second time on, else a warning |
 //! | at least 1 % of an edge's requests fail, and at least two | bad |
 //! | the clients of an edge give up at least 10 % of its requests, and at least two | bad |
 //! | the mesh itself fails or refuses connections of an edge that carries bytes | bad |
 //! | an authorization policy denies requests or connections of an edge | bad where they passed until a policy was edited, else a warning |
+//! | the server of an edge of bytes does not answer any more | bad |
+//! | requests of an edge take three times as long as usual, and 100 ms longer, by the median; or 250 ms by the longest tenth | bad where other edges fail by it, else a warning |
+//! | limits, routes or egress refuse 10 % of an edge's requests | as what policies deny |
+//! | retries add 20 % to the requests of an edge, and at least ten | warning |
 //! | endpoints of an edge are ejected while its requests succeed | warning |
+//! | an instance looks up names that do not exist, a certificate has expired, segments are lost, one instance is unlike the others | evidence of the edges to the workload, else a warning of its own |
 //! | proxies do not answer | warning |
 //!
-//! Of a chain of edges that fail, the one whose server makes no failing calls of its own comes first.
+//! Of a chain of edges that fail, the one whose server makes no failing calls of its own comes first; so does the edge of
+//! which an instance that takes no traffic is the client. Each problem names its [culprit].
 //!
 //! Of the past only the rules over edges and readiness hold: the state is that of the last observation.
 
+use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
 use leno_observe::stat::Name;
 
 use crate::api::{About, ControlPlane, Problem, Severity, State, Topology, Unready};
-use crate::history::{History, Mark, Window};
+use crate::history::{History, Mark, MarkKind, Window};
 use crate::hub::TICK;
 
 mod chain;
+mod culprit;
 mod edges;
 mod evidence;
 mod restarted;
+mod signs;
 mod since;
+mod usual;
 
+use culprit::logs;
 use edges::{Broken, Fault};
 
 /// Most lines of evidence.
@@ -49,23 +61,60 @@ pub(crate) fn problems(
     window: &Window,
     state: Option<&State>,
 ) -> Vec<Problem> {
+    let span = (topology.from_ms, topology.to_ms);
     let mut all = Vec::new();
     if let Some(state) = state {
         control_plane(state, &mut all);
-        restarted::find(state, (topology.from_ms, topology.to_ms), &mut all);
+        restarted::find(state, span, &mut all);
     }
     workloads(topology, state, &mut all);
 
     let mut broken = edges::broken(history, window, state);
-    chain::rank(&mut broken);
     since::find(history, window.end_ms, &mut broken);
-    let mut ranked: Vec<(usize, Problem)> = all.into_iter().map(|one| (0, one)).collect();
-    ranked.extend(broken.into_iter().map(|one| (one.rank, of_edge(history, one))));
+    chain::rank(&mut broken);
+    culprit::name(&mut broken, state, span);
+    signs::find(state, span, &broken, &mut all);
+    let mut ranked: Vec<(Order, Problem)> = all
+        .into_iter()
+        .map(|mut one| {
+            let follows = follows(&mut one, &broken);
+            (Order { follows, ..Order::default() }, one)
+        })
+        .collect();
+    ranked.extend(broken.into_iter().map(|one| {
+        let order = Order { rank: one.rank, weight: Reverse(one.weight), follows: false };
+        (order, of_edge(history, one))
+    }));
     ranked.sort_by(|(a, one), (b, other)| {
-        let key = |rank, problem: &Problem| (problem.severity, kind(&problem.about), rank);
-        key(*a, one).cmp(&key(*b, other)).then_with(|| one.about.cmp(&other.about))
+        let key = |order: &Order, problem: &Problem| {
+            (problem.severity, order.follows, kind(&problem.about), order.rank, order.weight)
+        };
+        key(a, one).cmp(&key(b, other)).then_with(|| one.about.cmp(&other.about))
     });
     ranked.into_iter().map(|(_, problem)| problem).collect()
+}
+
+/// Where a problem comes among those of its severity.
+#[derive(Default)]
+struct Order {
+    /// It follows from an edge that fails.
+    follows: bool,
+    /// Its distance from the begin of a chain.
+    rank: usize,
+    weight: Reverse<u64>,
+}
+
+/// Whether a workload that takes no traffic calls what fails, which is told as evidence.
+fn follows(problem: &mut Problem, broken: &[Broken]) -> bool {
+    let About::Workload { namespace, name } = &problem.about else { return false };
+    let calls = |one: &&Broken| {
+        one.fault.is_failure() && (&one.client.0, &one.client.1) == (namespace, name)
+    };
+    let Some(called) = broken.iter().filter(calls).min_by_key(|one| one.rank) else { return false };
+    let server = text(&called.server);
+    problem.evidence.insert(0, format!("its own requests or connections to {server} fail"));
+    problem.evidence.truncate(MAX_EVIDENCE);
+    true
 }
 
 /// The order of what problems are about.
@@ -83,16 +132,22 @@ fn of_edge(history: &History, broken: Broken) -> Problem {
     let changes = broken.since_ms.map_or_else(Vec::new, |since| changes(history, since));
     let is_new =
         broken.worked && changes.iter().flat_map(|mark| &mark.lines).any(|line| is_policy(line));
+    let changed = changed(&changes, &broken);
+    let mut evidence = broken.evidence;
+    evidence.truncate(MAX_EVIDENCE);
     let (client, server) = (broken.client, broken.server);
     let path = format!("from {} to {}", text(&client), text(&server));
     Problem {
         severity: match broken.fault {
-            Fault::Denied if is_new => Severity::Bad,
-            Fault::Denied | Fault::Ejected => Severity::Warning,
-            Fault::Failing | Fault::GivenUp | Fault::Refused => Severity::Bad,
+            Fault::Denied | Fault::Limited if is_new => Severity::Bad,
+            Fault::Denied | Fault::Limited | Fault::Slow(_) if broken.is_blamed => Severity::Bad,
+            Fault::Denied | Fault::Limited | Fault::Slow(_) | Fault::Retried | Fault::Ejected => {
+                Severity::Warning
+            }
+            Fault::Failing | Fault::GivenUp | Fault::Refused | Fault::Unanswered => Severity::Bad,
         },
         title: broken.title.replace("{}", &path),
-        evidence: broken.evidence,
+        evidence,
         about: About::Edge {
             client_namespace: client.0,
             client: client.1,
@@ -101,22 +156,55 @@ fn of_edge(history: &History, broken: Broken) -> Problem {
         },
         since_ms: broken.since_ms,
         changes,
+        culprit: match changed {
+            Some(object) => format!("{}; {object} was changed just before", broken.culprit.text),
+            None => broken.culprit.text,
+        },
+        more: broken.culprit.more,
     }
 }
 
-/// Whether a line of an edit is of what authorizes: a policy, or a namespace's default.
+/// The object of the edits before a problem that concerns the edge the most: one of the server's name, then one of
+/// the client's, then one that routes or judges requests.
+fn changed(changes: &[Mark], broken: &Broken) -> Option<String> {
+    let edits = changes.iter().filter(|mark| mark.kind == MarkKind::Documents);
+    let lines: Vec<&str> = edits.flat_map(|mark| &mark.lines).map(String::as_str).collect();
+    let object = |line: &str| {
+        let mut words = line.split(' ');
+        Some((words.next()?.to_owned(), words.next()?.trim_end_matches([',', ';']).to_owned()))
+    };
+    let named = |name: &str| {
+        lines.iter().filter_map(|line| object(line)).find(|(_, object)| object == name)
+    };
+    let found = named(&text(&broken.server))
+        .or_else(|| named(&text(&broken.client)))
+        .or_else(|| lines.iter().find(|line| is_policy(line)).and_then(|line| object(line)));
+    found.map(|(kind, name)| format!("{kind} {name}"))
+}
+
+/// Whether a line of an edit is of what routes or judges requests: a route, a policy, or a namespace's default.
 fn is_policy(line: &str) -> bool {
-    line.starts_with("AuthorizationPolicy ") || line.starts_with("Namespace ")
+    let kind = line.split(' ').next().unwrap_or_default();
+    kind == "Namespace" || kind.ends_with("Policy") || kind.ends_with("Route")
 }
 
 fn control_plane(state: &State, all: &mut Vec<Problem>) {
-    let problem = |severity, about, title: &str, evidence| Problem {
-        severity,
-        about,
-        title: title.to_owned(),
-        evidence,
-        since_ms: None,
-        changes: Vec::new(),
+    let problem = |severity, about, title: &str, evidence| {
+        let (culprit, more) = match about {
+            About::ControlPlane => ("the control plane", "leno logs controller"),
+            About::Documents => ("the last edit", "leno analyze"),
+            _ => ("the proxies themselves", "leno check"),
+        };
+        Problem {
+            severity,
+            about,
+            title: title.to_owned(),
+            evidence,
+            since_ms: None,
+            changes: Vec::new(),
+            culprit: culprit.to_owned(),
+            more: more.to_owned(),
+        }
     };
     let proxies = |names: &[String]| names.iter().take(MAX_EVIDENCE).cloned().collect();
     if state.control_plane == ControlPlane::Away {
@@ -154,9 +242,12 @@ fn control_plane(state: &State, all: &mut Vec<Problem>) {
 
 fn workloads(topology: &Topology, state: Option<&State>, all: &mut Vec<Problem>) {
     let mut problem = |severity, (namespace, name): Name, title: String, evidence| {
-        let about = About::Workload { namespace, name };
+        let name = (namespace, name);
+        let culprit = format!("the application of {}, which takes no traffic", text(&name));
+        let more = logs(&name);
+        let about = About::Workload { namespace: name.0, name: name.1 };
         let (since_ms, changes) = (None, Vec::new());
-        all.push(Problem { severity, about, title, evidence, since_ms, changes });
+        all.push(Problem { severity, about, title, evidence, since_ms, changes, culprit, more });
     };
     let Some(state) = state else {
         for one in topology.workloads.iter().filter(|one| one.ready < one.instances) {

@@ -73,6 +73,10 @@ export interface Problem {
   since_ms: number | null;
   /** What changed shortly before, the newest first. */
   changes: Mark[];
+  /** The culprit as far as the evidence tells. */
+  culprit: string;
+  /** The command that shows more. */
+  more: string;
 }
 
 export interface Topology {

@@ -23,8 +23,9 @@ export function Problems({ problems, place, now }: { problems: Problem[]; place:
                   {place.at === undefined && ` (${ago(problem.since_ms, now)})`}
                 </span>
               )}
-              {problem.evidence.length + problem.changes.length > 0 && (
+              {problem.culprit !== "" && (
                 <ul class="evidence">
+                  <li class="culprit">culprit: {problem.culprit}</li>
                   {problem.evidence.map((line) => (
                     <li key={line}>{line}</li>
                   ))}
@@ -33,6 +34,9 @@ export function Problems({ problems, place, now }: { problems: Problem[]; place:
                       changed at {clock(mark.at_ms)}: {mark.lines.join("; ")}
                     </li>
                   ))}
+                  <li>
+                    more: <code>{problem.more}</code>
+                  </li>
                 </ul>
               )}
             </li>

@@ -12,6 +12,7 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::sync::{Semaphore, watch};
 use tokio::time::timeout;
 
+use super::failed::{FailedLookups, NO_ANSWER, NO_SUCH_NAME};
 use super::forward::Upstreams;
 use super::zone::{Answer, Zone};
 
@@ -39,6 +40,7 @@ struct ServerState {
     zone: watch::Receiver<Arc<Zone>>,
     upstreams: Upstreams,
     connections: Semaphore,
+    failed: Arc<FailedLookups>,
 }
 
 impl Sockets {
@@ -69,11 +71,12 @@ pub fn serve(
     sockets: Sockets,
     zone: watch::Receiver<Arc<Zone>>,
     upstreams: Upstreams,
+    failed: Arc<FailedLookups>,
 ) -> io::Result<std::thread::JoinHandle<()>> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let mut ended = zone.clone();
-    let shared =
-        Arc::new(ServerState { zone, upstreams, connections: Semaphore::new(MAX_CONNECTIONS) });
+    let connections = Semaphore::new(MAX_CONNECTIONS);
+    let shared = Arc::new(ServerState { zone, upstreams, connections, failed });
     {
         let _context = runtime.enter();
         for socket in sockets.udp {
@@ -116,7 +119,7 @@ async fn serve_udp(socket: Arc<tokio::net::UdpSocket>, shared: Arc<ServerState>)
                 let (socket, shared) = (socket.clone(), shared.clone());
                 let question = question.to_vec();
                 tokio::spawn(async move {
-                    let answer = shared.upstreams.ask(&question, false).await.unwrap_or(failure);
+                    let answer = elsewhere(&shared, &question, (client, false), failure).await;
                     let _ = socket.send_to(&answer, client).await;
                 });
             }
@@ -155,7 +158,7 @@ async fn converse(
             Reply::Never => return Ok(()),
             Reply::Alias(aliased) => aliased.answer(&shared.upstreams).await,
             Reply::Elsewhere(failure) => {
-                shared.upstreams.ask(&question, true).await.unwrap_or(failure)
+                elsewhere(shared, &question, (client, true), failure).await
             }
         };
         let length = u16::try_from(answer.len()).map_err(io::Error::other)?;
@@ -163,6 +166,30 @@ async fn converse(
         stream.write_all(&answer).await?;
     }
     Ok(())
+}
+
+/// What the host's resolvers answer, or the failure.
+async fn elsewhere(
+    shared: &ServerState,
+    question: &[u8],
+    (client, stream): (SocketAddr, bool),
+    failure: Vec<u8>,
+) -> Vec<u8> {
+    if let Some(answer) = shared.upstreams.ask(question, stream).await {
+        return answer;
+    }
+    if let Ok(request) = Message::from_vec(question)
+        && let [query] = request.queries.as_slice()
+        && query.query_type() == RecordType::A
+    {
+        let name = query.name().to_ascii().to_ascii_lowercase();
+        let name = name.trim_end_matches('.');
+        // Resolvers try a single label last, after the service of that name was not found.
+        if name.contains('.') {
+            shared.failed.count(leno_types::canonical(client).ip(), name, NO_ANSWER);
+        }
+    }
+    failure
 }
 
 /// What to do with a question.
@@ -242,7 +269,16 @@ fn answer(shared: &ServerState, question: &[u8], client: SocketAddr, stream: boo
             }
         }
         Answer::Records(records) => now(reply(ResponseCode::NoError, records)),
-        Answer::NoName => now(reply(ResponseCode::NXDomain, Vec::new())),
+        Answer::NoName => {
+            // Resolvers ask for both families: one of them is counted.
+            if query.query_type() == RecordType::A
+                && !is_proxy
+                && let Some(name) = zone.absent_service(query.name())
+            {
+                shared.failed.count(client, &name, NO_SUCH_NAME);
+            }
+            now(reply(ResponseCode::NXDomain, Vec::new()))
+        }
         Answer::Elsewhere if unreachable => now(reply(ResponseCode::NoError, Vec::new())),
         Answer::Elsewhere => match reply(ResponseCode::ServFail, Vec::new()) {
             Some(failure) => Reply::Elsewhere(failure),
@@ -323,7 +359,7 @@ mod tests {
         let udp = sockets.udp[0].local_addr().unwrap();
         let tcp = sockets.tcp[0].local_addr().unwrap();
         let (zone, received) = watch::channel(Arc::new(zone()));
-        let server = serve(sockets, received, Upstreams::of_host()).unwrap();
+        let server = serve(sockets, received, Upstreams::of_host(), Arc::default()).unwrap();
 
         let asked = question("web.shop.svc.cluster.local.", RecordType::A);
         let socket = tokio::net::UdpSocket::bind("127.0.0.1:0").await.unwrap();
@@ -353,7 +389,7 @@ mod tests {
         let sockets = Sockets::bind(["127.0.0.1".parse().unwrap()], 0).unwrap();
         let udp = sockets.udp[0].local_addr().unwrap();
         let (_zone, received) = watch::channel(Arc::new(zone()));
-        serve(sockets, received, Upstreams::of_host()).unwrap();
+        serve(sockets, received, Upstreams::of_host(), Arc::default()).unwrap();
         let socket = tokio::net::UdpSocket::bind("127.0.0.1:0").await.unwrap();
         socket.send_to(b"nonsense", udp).await.unwrap();
         socket

@@ -115,6 +115,15 @@ impl Zone {
         }
     }
 
+    /// The name of a service, `cart.shop`, that a namespace of the mesh would have and has not. `None` of what a resolver
+    /// tries by its search list before it looks up a name outside of the mesh.
+    pub(super) fn absent_service(&self, name: &Name) -> Option<String> {
+        let name = name.to_ascii().to_ascii_lowercase();
+        let below = below_domain(name.trim_end_matches('.'))?;
+        let (service, namespace) = below.strip_suffix(".svc.")?.split_once('.')?;
+        self.namespaces.contains(namespace).then(|| format!("{service}.{namespace}"))
+    }
+
     /// The same, of a mesh that has these addresses.
     #[must_use]
     pub fn within(self, ranges: Ranges) -> Self {

@@ -1,9 +1,11 @@
 //! What the observer takes in: the status that `leno up` writes, and the counts of the proxies.
 
-mod proxies;
+mod restarts;
+mod signs;
 
 use std::collections::HashMap;
 use std::net::IpAddr;
+use std::path::PathBuf;
 use std::time::{Duration, Instant, SystemTime};
 
 use leno_dashboard::api::{ControlPlane, State, Unready};
@@ -19,7 +21,8 @@ use crate::layout::Layout;
 use crate::listening;
 use crate::stat;
 use crate::status::{Edit, Phase, Trouble};
-use proxies::Proxies;
+use restarts::{Ends, Restarts};
+use signs::Signs;
 
 /// How often the state of the mesh is looked at between two observations.
 const LOOK: Duration = Duration::from_secs(1);
@@ -32,6 +35,7 @@ const LOOKS: u64 = TICK.as_secs() / LOOK.as_secs();
 struct Observed {
     mesh: String,
     controller: Option<i32>,
+    gateway: IpAddr,
     needs_controller: bool,
     refused_edit: Option<String>,
     edits: Vec<Edit>,
@@ -53,6 +57,14 @@ struct ObservedInstance {
     trouble: Trouble,
     proxy_restarts: u32,
     proxy_ended: Option<String>,
+    surroundings: ObservedGroups,
+}
+
+/// The control groups of an instance's application.
+#[derive(Debug, Default, Deserialize)]
+struct ObservedGroups {
+    cgroup: PathBuf,
+    limits: Vec<PathBuf>,
 }
 
 /// What is remembered from one look to the next.
@@ -60,8 +72,10 @@ struct ObservedInstance {
 struct Memory {
     /// The counts of the last observation.
     before: Option<Scrape>,
-    restarts: Restarts,
-    proxies: Proxies,
+    restarts: Counts,
+    proxies: Restarts,
+    applications: Restarts,
+    signs: Signs,
     /// The state at the last look.
     state: State,
     /// When the status that this was read from was written.
@@ -98,7 +112,7 @@ pub(super) async fn watch(layout: &Layout, hub: &Hub) {
 }
 
 /// How often each instance was started again, by namespace and name; `None` before the first look.
-type Restarts = Option<HashMap<(String, String), u32>>;
+type Counts = Option<HashMap<(String, String), u32>>;
 
 /// Takes in the state of the mesh alone, if it was written since the last look.
 fn glance(layout: &Layout, hub: &Hub, memory: &mut Memory) -> Result<()> {
@@ -136,6 +150,7 @@ async fn observe(layout: &Layout, hub: &Hub, memory: &mut Memory) -> Result<()> 
     memory.before = Some(now);
     let mut state = State { deaf: deaf(&observed), ..state(&observed) };
     if let Some(growth) = &growth {
+        memory.signs.look(&observed, growth, now_ms()).await;
         // A proxy that starts does not answer yet.
         let starting = |line: &str| {
             observed.instances.iter().any(|one| one.is_starting() && one.is_named_in(line))
@@ -152,8 +167,11 @@ fn take(
     memory: &mut Memory,
     (observed, growth, mut state): (&Observed, Option<&Growth>, State),
 ) -> Result<()> {
-    memory.proxies.look(&observed.instances, now_ms());
-    state.restarted = memory.proxies.restarted();
+    memory.proxies.look(&observed.instances, now_ms(), ObservedInstance::proxy_ends);
+    memory.applications.look(&observed.instances, now_ms(), ObservedInstance::application_ends);
+    state.restarted = memory.proxies.all();
+    state.ended = memory.applications.all();
+    state.signs = memory.signs.all();
     let mut marks: Vec<Mark> = observed.edits.iter().map(mark).collect();
     marks.extend(restarted(&observed.instances, &mut memory.restarts));
     memory.state = state.clone();
@@ -232,6 +250,19 @@ impl ObservedInstance {
         rest.is_some_and(|rest| rest.starts_with(':'))
     }
 
+    /// How often its proxy has ended.
+    fn proxy_ends(&self) -> Ends {
+        (self.proxy_restarts, self.proxy_ended.clone())
+    }
+
+    /// How often its application has ended by itself without having done its work.
+    fn application_ends(&self) -> Ends {
+        match self.phase {
+            Phase::Completed | Phase::Scheduled => Ends::default(),
+            _ => (self.trouble.times, self.trouble.ended.clone()),
+        }
+    }
+
     fn settled(&self) -> bool {
         self.ready || self.phase.is_settled()
     }
@@ -254,7 +285,7 @@ fn mark(edit: &Edit) -> Mark {
 }
 
 /// The instances that were started again since the last look, as one change.
-fn restarted(instances: &[ObservedInstance], restarts: &mut Restarts) -> Option<Mark> {
+fn restarted(instances: &[ObservedInstance], restarts: &mut Counts) -> Option<Mark> {
     let key = |one: &ObservedInstance| (one.namespace.clone(), one.name.clone());
     let now = instances.iter().map(|one| (key(one), one.restarts)).collect();
     let before = restarts.replace(now)?;
@@ -298,6 +329,7 @@ mod tests {
             },
             proxy_restarts: 0,
             proxy_ended: None,
+            surroundings: ObservedGroups::default(),
         }
     }
 

@@ -76,7 +76,8 @@ pub(super) async fn lay(
         [] => dns::Upstreams::of_host(),
         given => dns::Upstreams::new(given.to_vec()),
     };
-    flows.serve(&switch)?;
+    let lookups = Arc::default();
+    flows.serve(&switch, &lookups)?;
     flows.name_control_plane(&switch.subnet().gateway()).await;
     if options.uplink {
         let way = uplink::make(&switch, layout.mesh(), record).await?;
@@ -85,7 +86,7 @@ pub(super) async fn lay(
         }
         notes.extend(way.notes);
     }
-    let zone = serve_dns(&switch, upstreams)?;
+    let zone = serve_dns(&switch, upstreams, lookups)?;
     let tokens = Tokens::prepare(layout)?;
     // Made here and not by the controller, so that no proxy has to wait for the roots.
     let issuer = options.issuer.as_deref();
@@ -139,12 +140,16 @@ impl Foundation {
     }
 }
 
-fn serve_dns(switch: &Switch, upstreams: dns::Upstreams) -> Result<watch::Sender<Arc<Zone>>> {
+fn serve_dns(
+    switch: &Switch,
+    upstreams: dns::Upstreams,
+    lookups: Arc<dns::FailedLookups>,
+) -> Result<watch::Sender<Arc<Zone>>> {
     let gateway = switch.subnet().gateway();
     let what = || "cannot serve DNS on the gateway".to_owned();
     let sockets =
         switch.netns().within(|| dns::Sockets::bind(gateway.iter(), DNS).attempt(what))?;
     let (zone, received) = watch::channel(Arc::default());
-    dns::serve(sockets, received, upstreams).attempt(what)?;
+    dns::serve(sockets, received, upstreams, lookups).attempt(what)?;
     Ok(zone)
 }

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use super::{Counts, Grown, Name, ProxyCounters, Scrape, grown};
+use super::{Counts, Grown, Instance, Name, ProxyCounters, Scrape, grown};
 
 /// What all proxies of a mesh have counted between two scrapes.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -17,6 +17,10 @@ pub struct Growth {
     pub silent: Vec<String>,
     /// Instances whose proxy has lost the control plane.
     pub detached: Vec<String>,
+    /// Instances whose certificate has expired, by namespace and name.
+    pub expired: Vec<Name>,
+    /// What clients have counted of each instance, of workloads that have several.
+    pub instances: Vec<InstanceGrowth>,
 }
 
 /// A workload as a server.
@@ -31,6 +35,17 @@ pub struct WorkloadGrowth {
     /// Whether it has proxies.
     pub meshed: bool,
     /// What its proxies have counted of the requests that it answered.
+    pub counts: Counts,
+}
+
+/// An instance of a workload that has several, as a server.
+#[derive(Clone, Debug, PartialEq)]
+pub struct InstanceGrowth {
+    /// Its namespace and name.
+    pub name: Name,
+    /// Its workload.
+    pub workload: String,
+    /// What the proxies of its clients have counted.
     pub counts: Counts,
 }
 
@@ -62,11 +77,40 @@ impl Scrape {
                 edges: BTreeMap::new(),
                 ejected: Vec::new(),
                 detached: false,
+                expired: false,
             });
             for (ends, counts) in &earlier.edges {
                 now.edges.entry(ends.clone()).or_insert_with(|| counts.idle());
             }
         }
+    }
+
+    /// What clients have counted of each instance, of workloads that have several.
+    fn grown_instances(&self, before: &Self) -> Vec<InstanceGrowth> {
+        let workload = |one: &Instance| (one.namespace.clone(), one.workload.clone());
+        let mut numbers: BTreeMap<Name, usize> = BTreeMap::new();
+        for instance in &self.instances {
+            *numbers.entry(workload(instance)).or_default() += 1;
+        }
+        let several = self.instances.iter().filter(|one| numbers[&workload(one)] > 1);
+        let mut sums: BTreeMap<Name, (&Instance, Counts)> = several
+            .map(|one| ((one.namespace.clone(), one.name.clone()), (one, Counts::default())))
+            .collect();
+        if sums.is_empty() {
+            return Vec::new();
+        }
+        for increase in self.increases(before).filter(|one| !one.ends.inbound) {
+            if let Some((_, sum)) = sums.get_mut(&increase.ends.server) {
+                sum.add(&increase.sum);
+            }
+        }
+        let all = sums.into_iter();
+        all.map(|(name, (instance, counts))| InstanceGrowth {
+            name,
+            workload: instance.workload.clone(),
+            counts,
+        })
+        .collect()
     }
 
     fn detached(&self) -> Vec<String> {
@@ -102,6 +146,13 @@ impl Scrape {
             edges: edges.into_iter().filter_map(edge).collect(),
             silent: self.silent(),
             detached: self.detached(),
+            expired: self
+                .counted
+                .iter()
+                .filter(|one| one.1.expired)
+                .map(|one| one.0.clone())
+                .collect(),
+            instances: self.grown_instances(before),
         }
     }
 }

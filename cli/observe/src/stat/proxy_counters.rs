@@ -2,7 +2,7 @@
 //! proxies.
 
 use std::collections::BTreeMap;
-use std::time::Instant;
+use std::time::{Instant, SystemTime};
 
 use crate::admin::Reply;
 use crate::ejected::Ejected;
@@ -38,6 +38,8 @@ const REFUSED: [(&str, &str); 3] = [
     // Its reason is a label.
     ("leno_connections_refused_total", ""),
 ];
+/// When the proxy's certificate ends, in seconds since 1970.
+const EXPIRATION: &str = "leno_identity_expiration_timestamp_seconds";
 /// Whether the control plane is connected.
 const CONNECTED: &str = "leno_discovery_connected";
 /// All that are by edge.
@@ -65,6 +67,8 @@ pub struct ProxyCounters {
     pub(super) ejected: Vec<Ejected>,
     /// Whether it has lost the control plane.
     pub(super) detached: bool,
+    /// Whether its certificate has expired.
+    pub(super) expired: bool,
 }
 
 /// The client and the server of a counter, as the proxy names them: instances.
@@ -131,7 +135,10 @@ impl ProxyCounters {
             }
         }
         let detached = samples.iter().any(|one| one.name == CONNECTED && one.value == 0.0);
-        Ok(Self { at, edges, ejected: Ejected::of(&samples), detached })
+        let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+        let ends = samples.iter().find(|one| one.name == EXPIRATION && one.value > 0.0);
+        let expired = ends.is_some_and(|one| one.value < now.as_secs_f64());
+        Ok(Self { at, edges, ejected: Ejected::of(&samples), detached, expired })
     }
 }
 

@@ -4,6 +4,9 @@
 //!  customer ──fails──► front ──fails──► cart ──fails──► db      db makes no calls that fail:
 //!     rank 2             rank 1           rank 0               the edge to it comes first
 //! ```
+//!
+//! What a policy denies or limits, and what is slow, may be where a chain begins, too. What is denied all the time
+//! explains nothing: the failures of its client have to have begun about when it did.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -14,25 +17,32 @@ use super::text;
 
 /// Longest chain that is told, in workloads.
 const MAX_CHAIN: usize = 8;
+/// How far apart denials and the failures that follow from them may have begun.
+const TOGETHER_MS: u64 = 30_000;
 
 /// Gives each failing edge its distance from the begin of its chain, and tells the chain as evidence.
 pub(super) fn rank(all: &mut [Broken]) {
     let mut by_client: BTreeMap<Name, Vec<usize>> = BTreeMap::new();
     let mut by_server: BTreeMap<Name, Vec<usize>> = BTreeMap::new();
-    for (at, one) in all.iter().enumerate().filter(|(_, one)| one.fault.is_failure()) {
+    for (at, one) in all.iter().enumerate().filter(|(_, one)| one.fault.may_lead_to_others()) {
         by_client.entry(one.client.clone()).or_default().push(at);
         by_server.entry(one.server.clone()).or_default().push(at);
     }
     // From the edges whose servers make no failing calls towards the clients. An edge of a circle that no
     // such edge ends is not reached: where that begins is not known, and it stays first.
     let mut next: Vec<Option<usize>> = vec![None; all.len()];
-    let is_begin = |one: &Broken| one.fault.is_failure() && !by_client.contains_key(&one.server);
-    let mut queue: VecDeque<usize> = (0..all.len()).filter(|at| is_begin(&all[*at])).collect();
+    let is_begin = |one: &Broken| {
+        one.fault.may_lead_to_others()
+            && (!one.fault.may_follow() || !by_client.contains_key(&one.server))
+    };
+    let mut begins: Vec<usize> = (0..all.len()).filter(|at| is_begin(&all[*at])).collect();
+    begins.sort_by_key(|at| !all[*at].fault.is_failure());
+    let mut queue = VecDeque::from(begins);
     let mut behind: Vec<Option<usize>> = vec![None; all.len()];
     while let Some(at) = queue.pop_front() {
         for caller in by_server.get(&all[at].client).into_iter().flatten().copied() {
             let is_first = next[caller].is_none() && !is_begin(&all[caller]);
-            if is_first {
+            if is_first && explains(&all[at], &all[caller]) {
                 next[caller] = Some(at);
                 all[caller].rank = all[at].rank + 1;
                 queue.push_back(caller);
@@ -40,6 +50,13 @@ pub(super) fn rank(all: &mut [Broken]) {
         }
         // The queue is by rising rank: the last one that leads here is the farthest.
         behind[begin(&next, at)] = Some(at);
+    }
+    for failing in (0..all.len()).filter(|at| all[*at].fault.is_failure()).collect::<Vec<_>>() {
+        let mut at = failing;
+        while let Some(after) = next[at] {
+            all[after].is_blamed = true;
+            at = after;
+        }
     }
     for at in 0..all.len() {
         let line = if let Some(after) = next[at] {
@@ -54,6 +71,15 @@ pub(super) fn rank(all: &mut [Broken]) {
         };
         all[at].evidence.insert(0, line);
     }
+}
+
+/// Whether what a server calls may be why requests to it fail.
+fn explains(called: &Broken, caller: &Broken) -> bool {
+    if called.fault.may_follow() {
+        return true;
+    }
+    let (Some(called), Some(caller)) = (called.since_ms, caller.since_ms) else { return false };
+    called.abs_diff(caller) <= TOGETHER_MS
 }
 
 /// The edge with which the chain of this one begins.

@@ -4,7 +4,9 @@ use std::collections::BTreeMap;
 
 use leno_observe::stat::{DENIED, Name};
 
+use super::culprit::Culprit;
 use super::evidence::evidence;
+use super::usual::{Compared, Slow};
 use crate::api::State;
 use crate::history::{History, Window};
 use crate::query::edges;
@@ -17,6 +19,14 @@ const MIN_FAILURES: u64 = 2;
 const MIN_SHARE: f64 = 0.01;
 /// Least share of requests that clients give up: a few are usual where people press stop.
 const MIN_GIVEN_UP: f64 = 0.1;
+/// Least share of requests that a policy or a route refuses: a limit that is reached now and then does its work.
+const MIN_LIMITED: f64 = 0.1;
+/// Fewest retries of an edge, and the least share of its requests, that are worth a line.
+const MIN_RETRIES: u64 = 10;
+const MIN_RETRIED: f64 = 0.2;
+/// What the mesh refuses by its documents with a status below 500.
+pub(super) const LIMITS: [&str; 4] =
+    ["rate-limited", "egress-denied", "no-route-matches", "plaintext-refused"];
 /// What a client's proxy counts of opaque connections that the server's proxy denies: it closes them without
 /// a word, since bytes of its own would be taken for the server's.
 const CLOSED: [&str; 2] = ["server-silent", "connect-failed"];
@@ -24,7 +34,7 @@ const CLOSED: [&str; 2] = ["server-silent", "connect-failed"];
 const CONSEQUENCES: [&str; 3] = ["endpoints-tried", "failfast", "no-endpoints"];
 
 /// What is wrong with an edge.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) enum Fault {
     /// Requests fail.
     Failing,
@@ -32,8 +42,16 @@ pub(super) enum Fault {
     GivenUp,
     /// Connections fail.
     Refused,
+    /// The server of an edge of bytes does not answer any more.
+    Unanswered,
+    /// Requests take longer than usual.
+    Slow(Slow),
     /// A policy denies requests or connections.
     Denied,
+    /// A limit, a route or an egress policy refuses requests.
+    Limited,
+    /// Requests succeed because many of them are sent again.
+    Retried,
     /// Endpoints are left out.
     Ejected,
 }
@@ -47,8 +65,16 @@ pub(super) struct Broken {
     /// In one sentence, with `{}` for the edge.
     pub(super) title: String,
     pub(super) evidence: Vec<String>,
+    /// The cause of the mesh that most of it has.
+    pub(super) cause: Option<String>,
+    /// The culprit, and the command that shows more.
+    pub(super) culprit: Culprit,
+    /// How many requests or connections it concerns.
+    pub(super) weight: u64,
     /// Its distance from the edge where a chain of failures begins.
     pub(super) rank: usize,
+    /// Whether failures of other edges follow from it.
+    pub(super) is_blamed: bool,
     /// Since when, once it was searched.
     pub(super) since_ms: Option<u64>,
     /// Whether traffic passed before that.
@@ -58,7 +84,17 @@ pub(super) struct Broken {
 impl Fault {
     /// Whether requests or connections fail by it.
     pub(super) fn is_failure(self) -> bool {
-        matches!(self, Self::Failing | Self::GivenUp | Self::Refused)
+        matches!(self, Self::Failing | Self::GivenUp | Self::Refused | Self::Unanswered)
+    }
+
+    /// Whether what the client of the edge does for its own clients may fail, or be slow, because of it.
+    pub(super) fn may_lead_to_others(self) -> bool {
+        self.is_failure() || matches!(self, Self::Slow(_) | Self::Denied | Self::Limited)
+    }
+
+    /// Whether it follows from what the server calls, if that fails.
+    pub(super) fn may_follow(self) -> bool {
+        self.is_failure() || matches!(self, Self::Slow(_))
     }
 
     /// Whether a moment of an edge has it.
@@ -67,6 +103,10 @@ impl Fault {
             Self::Failing => tally.failures() > 0,
             Self::GivenUp => tally.given_up > 0,
             Self::Refused => refuses(tally),
+            Self::Unanswered => tally.read_bytes > 0 && tally.written_bytes == 0,
+            Self::Slow(slow) => is_slow(slow, tally),
+            Self::Limited => tally.classes[3] > tally.given_up,
+            Self::Retried => tally.retries > 0,
             Self::Denied => refuses(tally) || count(names, tally, &[DENIED]) > 0,
             Self::Ejected => tally.ejected > 0,
         }
@@ -76,56 +116,139 @@ impl Fault {
 /// The edges of a window that have a fault, without rank and begin.
 pub(super) fn broken(history: &History, window: &Window, state: Option<&State>) -> Vec<Broken> {
     let names = history.names();
+    let compared = Compared::new(history, window);
     let edges = edges(names, window);
     let mut denied =
         connections_denied(names, window, edges.iter().map(|(ends, both)| (&ends.1, &both.sum)));
     let mut found = Vec::new();
-    for ((client, server), both) in edges {
+    for (ends, both) in edges {
         let tally = &both.sum;
-        let denials = denied.get_mut(&server);
-        let Some((fault, title)) = fault(names, tally, denials) else { continue };
+        let denials = denied.get_mut(&ends.1);
+        let server = served(names, window, &ends.1);
+        let Some((fault, title, weight)) = fault(names, tally, denials)
+            .or_else(|| unlike_usual(&compared, &ends))
+            .or_else(|| costly(names, tally, server))
+        else {
+            continue;
+        };
+        let mut evidence = evidence(names, tally, server, fault);
+        let (client, server) = ends;
         let of_server =
             |one: &&crate::api::Unready| (&one.namespace, &one.workload) == (&server.0, &server.1);
         let deaf = state.map_or(&[][..], |state| &state.deaf).iter().filter(of_server);
-        let mut evidence = evidence(names, tally, served(names, window, &server), fault);
         if fault.is_failure() {
             evidence.splice(0..0, deaf.map(|one| format!("{}: {}", one.instance, one.reason)));
         }
-        let (rank, since_ms, worked) = (0, None, false);
-        found.push(Broken { client, server, fault, title, evidence, rank, since_ms, worked });
+        let cause = main_cause(names, [Some(tally), served(names, window, &server)], weight);
+        found.push(Broken {
+            cause,
+            client,
+            server,
+            fault,
+            title,
+            evidence,
+            culprit: Culprit::default(),
+            weight,
+            rank: 0,
+            is_blamed: false,
+            since_ms: None,
+            worked: false,
+        });
     }
     found
 }
 
-/// What is wrong with an edge, with `{}` for the edge. `denials`: connections that the server's proxies have
-/// denied, of which those of this edge are subtracted.
-fn fault(names: &Series, tally: &Tally, denials: Option<&mut u64>) -> Option<(Fault, String)> {
+/// What is wrong with an edge, with `{}` for the edge, and how much of it. `denials`: connections that the server's
+/// proxies have denied, of which those of this edge are subtracted.
+fn fault(names: &Series, tally: &Tally, denials: Option<&mut u64>) -> Option<(Fault, String, u64)> {
     let requests = tally.requests();
     let percent = |count: u64| 100.0 * float(count) / float(requests);
     if is_share(tally.failures(), MIN_SHARE, tally) {
         let title = format!("{:.1} % of the requests {{}} fail", percent(tally.failures()));
-        return Some((Fault::Failing, title));
+        return Some((Fault::Failing, title, tally.failures()));
     }
     if is_share(tally.given_up, MIN_GIVEN_UP, tally) {
         let share = percent(tally.given_up);
         let title = format!("{share:.1} % of the requests {{}} are given up before a response");
-        return Some((Fault::GivenUp, title));
+        return Some((Fault::GivenUp, title, tally.given_up));
     }
     if refuses(tally) {
         if let Some(count) = denials.and_then(|left| connections_of(names, tally, left)) {
             let title = format!("{count} connections {{}} denied by an authorization policy");
-            return Some((Fault::Denied, title));
+            return Some((Fault::Denied, title, count));
         }
         let count = tally.errors().max(tally.connect_failures);
-        return Some((Fault::Refused, format!("{count} connections {{}} failed")));
+        return Some((Fault::Refused, format!("{count} connections {{}} failed"), count));
     }
     let denied = count(names, tally, &[DENIED]);
-    if denied >= MIN_FAILURES {
+    (denied >= MIN_FAILURES).then(|| {
         let title = format!("{denied} requests {{}} denied by an authorization policy");
-        return Some((Fault::Denied, title));
+        (Fault::Denied, title, denied)
+    })
+}
+
+/// What is wrong with an edge by what it did before.
+fn unlike_usual(compared: &Compared, ends: &(Name, Name)) -> Option<(Fault, String, u64)> {
+    if compared.is_unanswered(ends) {
+        let title = "the bytes {} are not answered any more".to_owned();
+        return Some((Fault::Unanswered, title, 1));
+    }
+    let slow = compared.slow(ends)?;
+    let (now, usual) = (slow.now_ms, slow.usual_ms);
+    let title = match slow.one_of {
+        2 => format!("requests {{}} take {now:.0} ms, usually {usual:.0} ms"),
+        one_of => format!("one of {one_of} requests {{}} takes {now:.0} ms, usually {usual:.0} ms"),
+    };
+    Some((Fault::Slow(slow), title, slow.requests / slow.one_of))
+}
+
+/// What does not make requests fail, or is meant to.
+fn costly(names: &Series, tally: &Tally, server: Option<&Tally>) -> Option<(Fault, String, u64)> {
+    // What the server's proxy has refused comes as a status of the server; other clients may have a part of it.
+    let at_server = server.map_or(0, |server| count(names, server, &LIMITS));
+    let refused = tally.classes[3].saturating_sub(tally.given_up);
+    let limited = count(names, tally, &LIMITS).max(at_server.min(refused));
+    if is_share(limited, MIN_LIMITED, tally) {
+        let title = format!("{limited} requests {{}} refused");
+        return Some((Fault::Limited, title, limited));
+    }
+    let retries = tally.retries;
+    if retries >= MIN_RETRIES && is_share(retries, MIN_RETRIED, tally) {
+        let share = 100.0 * float(retries) / float(tally.requests().max(1));
+        let title = format!("retries add {share:.0} % to the requests {{}}");
+        return Some((Fault::Retried, title, retries));
     }
     let title = || "endpoints are left out {}: they failed".to_owned();
-    (tally.ejected > 0).then(|| (Fault::Ejected, title()))
+    (tally.ejected > 0).then(|| (Fault::Ejected, title(), tally.ejected))
+}
+
+/// The cause that at least half of the failures have: at the client's proxy, else at the server's. What follows from
+/// another one at the same proxy, and what clients give up, is none.
+fn main_cause(names: &Series, tallies: [Option<&Tally>; 2], failures: u64) -> Option<String> {
+    const NO_CAUSES: [&str; 3] = ["closed", "broken", "cancel"];
+    tallies.into_iter().flatten().find_map(|tally| {
+        let of = |(cause, count): &(u32, u64)| {
+            let name = names.cause_name(*cause);
+            (!NO_CAUSES.contains(&name)).then(|| (CONSEQUENCES.contains(&name), *count, name))
+        };
+        let mut causes: Vec<(bool, u64, &str)> = tally.causes.iter().filter_map(of).collect();
+        let all: u64 = causes.iter().map(|(_, count, _)| count).sum();
+        causes.sort_by_key(|(follows, count, _)| (*follows, std::cmp::Reverse(*count)));
+        let (.., name) = causes.first()?;
+        (all * 2 >= failures).then(|| (*name).to_owned())
+    })
+}
+
+/// Whether as many requests of a moment are slow as the fault says.
+fn is_slow(slow: Slow, tally: &Tally) -> bool {
+    #[expect(
+        clippy::cast_possible_truncation,
+        clippy::cast_sign_loss,
+        reason = "a duration of requests"
+    )]
+    let above = ((slow.now_ms + slow.usual_ms) / 2.0) as u64;
+    let (count, _) = tally.durations.above_ms(above);
+    count > 0 && count * slow.one_of >= tally.requests()
 }
 
 /// How many of an edge's connections were denied, if that is why they failed. One that the server counts in

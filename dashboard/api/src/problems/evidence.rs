@@ -41,6 +41,19 @@ pub(super) fn evidence(
     if tally.connect_failures > 0 {
         lines.push(format!("{} connections could not be made", tally.connect_failures));
     }
+    if tally.retries > 0 {
+        lines.push(format!("{} retries", tally.retries));
+    }
+    if let Fault::Slow(slow) = fault {
+        let (count, now) = (slow.requests, slow.now_ms);
+        let line = match slow.one_of {
+            2 => format!("half of {count} requests of the last 20 s took {now:.0} ms or more"),
+            of => {
+                format!("one of {of} of {count} requests of the last 20 s took {now:.0} ms or more")
+            }
+        };
+        lines.push(line);
+    }
     match tally.ejected {
         0 => {}
         1 => lines.push("1 worker leaves endpoints out".to_owned()),

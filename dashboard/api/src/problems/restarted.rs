@@ -1,21 +1,24 @@
-//! Proxies that were started again: connections that they had were cut, and new ones refused until they were back.
+//! Processes that ended in the window: proxies, whose connections were cut and refused until they were back, and
+//! applications.
 
 use std::collections::BTreeMap;
 
 use leno_observe::stat::Name;
 
+use super::culprit::{logs, with_name};
 use super::{MAX_EVIDENCE, text};
-use crate::api::{About, Problem, RestartedProxy, Severity, State};
+use crate::api::{About, Problem, Restart, Severity, State};
 
-/// Finds the workloads whose proxies were started again between two moments.
-pub(super) fn find(state: &State, (from_ms, to_ms): (u64, u64), all: &mut Vec<Problem>) {
-    let mut workloads: BTreeMap<Name, BTreeMap<&str, Vec<&RestartedProxy>>> = BTreeMap::new();
-    for one in state.restarted.iter().filter(|one| from_ms < one.at_ms && one.at_ms <= to_ms) {
-        let name = (one.namespace.clone(), one.workload.clone());
-        workloads.entry(name).or_default().entry(&one.instance).or_default().push(one);
-    }
-    for (name, instances) in workloads {
-        let often = instances.values().flatten().map(|one| one.times).sum();
+/// How often an application ends in the window that is broken: once may be a signal of an operator.
+const OFTEN: u32 = 2;
+
+/// The ends of the processes of one workload, by instance.
+type Instances<'a> = BTreeMap<&'a str, Vec<&'a Restart>>;
+
+/// Finds the workloads whose processes ended between two moments.
+pub(super) fn find(state: &State, span: (u64, u64), all: &mut Vec<Problem>) {
+    for (name, instances) in workloads(&state.restarted, span) {
+        let often = often(&instances);
         let whose = match instances.keys().next() {
             Some(instance) if instances.len() == 1 => {
                 format!("the proxy of {}", text(&(name.0.clone(), (*instance).to_owned())))
@@ -23,21 +26,62 @@ pub(super) fn find(state: &State, (from_ms, to_ms): (u64, u64), all: &mut Vec<Pr
             _ => format!("proxies of {}", text(&name)),
         };
         let were = if instances.len() == 1 { "was" } else { "were" };
-        all.push(Problem {
-            severity: Severity::Warning,
-            title: format!("{whose} {were} started again {}", times(often)),
-            evidence: instances.iter().take(MAX_EVIDENCE).map(|one| line(one, to_ms)).collect(),
-            since_ms: None,
-            changes: Vec::new(),
-            about: About::Workload { namespace: name.0, name: name.1 },
-        });
+        let title = format!("{whose} {were} started again {}", times(often));
+        let more = with_name("logs --proxy", &name);
+        all.push(problem(name, (Severity::Warning, title), (&instances, span.1), (whose, more)));
+    }
+    for (name, instances) in workloads(&state.ended, span) {
+        let often = often(&instances);
+        let severity = if often >= OFTEN { Severity::Bad } else { Severity::Warning };
+        let title = format!("the application of {} has ended {}", text(&name), times(often));
+        let culprit = format!("the application of {}, which ends", text(&name));
+        let more = logs(&name);
+        all.push(problem(name, (severity, title), (&instances, span.1), (culprit, more)));
+    }
+}
+
+/// How the applications of a workload ended between two moments, a line each.
+pub(super) fn ended(state: &State, name: &Name, span: (u64, u64)) -> Vec<String> {
+    let mut all = workloads(&state.ended, span);
+    let Some(instances) = all.remove(name) else { return Vec::new() };
+    instances.iter().take(MAX_EVIDENCE).map(|one| line(one, span.1)).collect()
+}
+
+fn workloads(all: &[Restart], (from_ms, to_ms): (u64, u64)) -> BTreeMap<Name, Instances<'_>> {
+    let mut workloads: BTreeMap<Name, Instances<'_>> = BTreeMap::new();
+    for one in all.iter().filter(|one| from_ms < one.at_ms && one.at_ms <= to_ms) {
+        let name = (one.namespace.clone(), one.workload.clone());
+        workloads.entry(name).or_default().entry(&one.instance).or_default().push(one);
+    }
+    workloads
+}
+
+fn often(instances: &Instances<'_>) -> u32 {
+    instances.values().flatten().map(|one| one.times).sum()
+}
+
+fn problem(
+    (namespace, name): Name,
+    (severity, title): (Severity, String),
+    (instances, now_ms): (&Instances<'_>, u64),
+    (culprit, more): (String, String),
+) -> Problem {
+    Problem {
+        severity,
+        about: About::Workload { namespace, name },
+        title,
+        evidence: instances.iter().take(MAX_EVIDENCE).map(|one| line(one, now_ms)).collect(),
+        since_ms: None,
+        changes: Vec::new(),
+        culprit,
+        more,
     }
 }
 
 /// `web-0: 3 times, last 12 s ago: was ended by SIGKILL`
-fn line((instance, starts): (&&str, &Vec<&RestartedProxy>), now_ms: u64) -> String {
-    let often = starts.iter().map(|one| one.times).sum();
-    let last = starts.iter().max_by_key(|one| one.at_ms);
+fn line((instance, ends): (&&str, &Vec<&Restart>), now_ms: u64) -> String {
+    let often = ends.iter().map(|one| one.times).sum();
+    let last = ends.iter().max_by_key(|one| one.at_ms);
     let last = last.map_or_else(String::new, |last| {
         let ago = now_ms.saturating_sub(last.at_ms) / 1000;
         format!(", last {ago} s ago: {}", last.ended)

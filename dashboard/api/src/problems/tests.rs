@@ -1,8 +1,10 @@
 use super::*;
-use crate::api::RestartedProxy;
+use crate::api::Restart;
 use crate::history::MarkKind;
 use crate::query;
 use crate::testing::{edge, growth, workload};
+
+mod culprits;
 
 fn found(history: &History, state: Option<&State>) -> Vec<Problem> {
     let end = history.end_ms().unwrap();
@@ -232,7 +234,7 @@ fn proxies_that_were_started_again_are_named_while_the_window_has_them() {
     let history = History::default();
     let window = history.window(0, 60_000);
     let empty = query::topology(&history, "default", &window);
-    let start = |instance: &str, at_ms, times| RestartedProxy {
+    let start = |instance: &str, at_ms, times| Restart {
         namespace: "shop".to_owned(),
         workload: "cart".to_owned(),
         instance: instance.to_owned(),
@@ -240,7 +242,7 @@ fn proxies_that_were_started_again_are_named_while_the_window_has_them() {
         times,
         ended: "was ended by SIGKILL".to_owned(),
     };
-    let judge = |restarted: &[RestartedProxy], from_ms| {
+    let judge = |restarted: &[Restart], from_ms| {
         let topology = Topology { from_ms, to_ms: 60_000, ..empty.clone() };
         let state = State { restarted: restarted.to_vec(), ..State::default() };
         problems(&history, &topology, &window, Some(&state))

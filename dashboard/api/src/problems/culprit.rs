@@ -1,0 +1,245 @@
+//! The culprit of a broken edge, by a fixed table over its evidence: the first row that applies.
+//!
+//! | evidence | culprit |
+//! |---|---|
+//! | a certificate of either end has expired | that certificate |
+//! | the application of the server has ended in the window | that application |
+//! | most failures have a cause of the mesh | what the cause is about: a certificate, a limit, routes, egress, who listens |
+//! | the server looks up names that do not exist, waits for its limit of CPU, loses segments, or one of its instances is unlike the others | that |
+//! | none of these | the application of the server |
+
+use leno_observe::stat::Name;
+
+use super::edges::{Broken, Fault};
+use super::{restarted, text};
+use crate::api::{Sign, SignKind, State};
+
+/// The culprit of an edge.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Culprit {
+    /// `the application of shop/cart`.
+    pub(super) text: String,
+    /// The command that shows more.
+    pub(super) more: String,
+}
+
+/// What a cause of the mesh is about.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Subject {
+    Certificate,
+    Listener,
+    Limit,
+    Fault,
+    Routes,
+    Egress,
+    Plaintext,
+    Timeout,
+    Denial,
+}
+
+/// Names the culprit of each edge, and adds the signs to its evidence.
+pub(super) fn name(all: &mut [Broken], state: Option<&State>, span: (u64, u64)) {
+    for at in 0..all.len() {
+        let one = &all[at];
+        let signs = state.map(|state| signs_of(state, one, span)).unwrap_or_default();
+        let ended = state.map(|state| restarted::ended(state, &one.server, span));
+        let ended = ended.filter(|_| one.fault.is_failure()).unwrap_or_default();
+        let culprit = culprit(all, at, &signs, !ended.is_empty());
+        let mut lines: Vec<String> = signs.iter().map(|sign| sign.line.clone()).collect();
+        lines.extend(ended);
+        all[at].evidence.splice(0..0, lines);
+        all[at].culprit = culprit;
+    }
+}
+
+/// The signs of the server, and those of the edge itself.
+fn signs_of<'a>(state: &'a State, one: &Broken, (from_ms, to_ms): (u64, u64)) -> Vec<&'a Sign> {
+    let of = |sign: &Sign, (namespace, name): &Name| {
+        sign.namespace == *namespace && sign.workload == *name
+    };
+    let is_of_edge = |sign: &&Sign| {
+        let ends = [(&one.client, &one.server), (&one.server, &one.client)];
+        from_ms < sign.at_ms
+            && sign.at_ms <= to_ms
+            && match sign.kind {
+                SignKind::Lossy => {
+                    ends.iter().any(|(own, peer)| of(sign, own) && sign.subject == text(peer))
+                }
+                SignKind::Expired => of(sign, &one.server) || of(sign, &one.client),
+                SignKind::Throttled | SignKind::Outlier | SignKind::UnknownName => {
+                    of(sign, &one.server)
+                }
+            }
+    };
+    let mut signs: Vec<&Sign> = state.signs.iter().filter(is_of_edge).collect();
+    signs.sort_by_key(|sign| sign.kind);
+    // Both ends of a connection may have sent again what was lost.
+    signs.dedup_by(|a, b| a.kind == SignKind::Lossy && b.kind == SignKind::Lossy);
+    signs
+}
+
+fn culprit(all: &[Broken], at: usize, signs: &[&Sign], has_ended: bool) -> Culprit {
+    let one = &all[at];
+    let cause = one.cause.as_deref().and_then(|cause| Some((subject(cause)?, cause)));
+    // What is lost in part is sent again: it delays an answer, and does not silence the server.
+    let explains = |sign: &&&Sign| one.fault != Fault::Unanswered || sign.kind != SignKind::Lossy;
+    let first = signs.iter().find(explains).copied();
+    match (first, cause) {
+        (Some(sign), _) if sign.kind == SignKind::Expired => by_sign(one, sign),
+        (_, Some((Subject::Denial, _))) => by_cause(all, one, Subject::Denial, DENIAL),
+        _ if one.fault == Fault::Denied => by_cause(all, one, Subject::Denial, DENIAL),
+        _ if has_ended => Culprit {
+            text: format!("the application of {}, which ends", text(&one.server)),
+            more: logs(&one.server),
+        },
+        (_, Some((subject, cause))) => by_cause(all, one, subject, cause),
+        (Some(sign), None) => by_sign(one, sign),
+        (None, None) => by_fault(one),
+    }
+}
+
+/// The cause of what policies deny.
+const DENIAL: &str = leno_observe::stat::DENIED;
+
+fn subject(cause: &str) -> Option<Subject> {
+    Some(match cause {
+        "tls-handshake-failed" | "refused-by-server" => Subject::Certificate,
+        "no-endpoints"
+        | "application-unreachable"
+        | "connect-refused"
+        | "connect-timeout"
+        | "connect-unreachable"
+        | "connect-failed"
+        | "endpoints-tried"
+        | "failfast"
+        | "destination-gone" => Subject::Listener,
+        "rate-limited" | "overloaded" | "endpoints-full" | "connections-in-use"
+        | "memory-budget" | "streams-in-use" => Subject::Limit,
+        "fault-abort" => Subject::Fault,
+        "no-route-matches" | "no-backend" | "backend-invalid" | "backend-gone" | "loop" => {
+            Subject::Routes
+        }
+        "egress-denied" => Subject::Egress,
+        "plaintext-refused" => Subject::Plaintext,
+        "response-timeout" | "deadline" | "stalled" | "stream-timeout" | "stream-idle" => {
+            Subject::Timeout
+        }
+        "authorization-denied" | "authorizer-failed" => Subject::Denial,
+        _ => return None,
+    })
+}
+
+fn by_cause(all: &[Broken], one: &Broken, subject: Subject, cause: &str) -> Culprit {
+    let (client, server) = (text(&one.client), text(&one.server));
+    let (culprit, more) = match subject {
+        Subject::Certificate => {
+            let whose = text(holder(all, one, cause));
+            (format!("the certificate of {whose} ({cause})"), "leno identity".to_owned())
+        }
+        Subject::Listener => {
+            let culprit = format!("{server}, which cannot be reached ({cause})");
+            (culprit, command("ps", &one.server))
+        }
+        Subject::Limit => (format!("a limit of {server} ({cause})"), tap(one)),
+        Subject::Fault => (format!("a policy of {server} that makes requests fail"), tap(one)),
+        Subject::Routes => (format!("the routes of {server} ({cause})"), "leno analyze".to_owned()),
+        Subject::Egress => {
+            let culprit = format!("egress, which is denied to {client}");
+            (culprit, "leno analyze".to_owned())
+        }
+        Subject::Plaintext => {
+            let culprit = format!("the client, which has no mTLS that {server} wants");
+            (culprit, command("ps", &one.server))
+        }
+        Subject::Timeout => {
+            let culprit =
+                format!("the application of {server}, which is slower than its timeout ({cause})");
+            (culprit, tap(one))
+        }
+        Subject::Denial => {
+            let culprit = format!("an authorization policy of {server}, which denies {client}");
+            (culprit, with_name("authz", &one.server))
+        }
+    };
+    Culprit { text: culprit, more }
+}
+
+/// Whose certificate is refused: the end that more of the edges with this cause have, else the one that the cause
+/// names.
+fn holder<'a>(all: &'a [Broken], one: &'a Broken, cause: &str) -> &'a Name {
+    let refused = all
+        .iter()
+        .filter(|other| other.cause.as_deref().and_then(subject) == Some(Subject::Certificate));
+    let (mut of_client, mut of_server) = (0, 0);
+    for other in refused {
+        of_client += u32::from(other.client == one.client) + u32::from(other.server == one.client);
+        of_server += u32::from(other.server == one.server) + u32::from(other.client == one.server);
+    }
+    match of_client.cmp(&of_server) {
+        std::cmp::Ordering::Greater => &one.client,
+        std::cmp::Ordering::Less => &one.server,
+        std::cmp::Ordering::Equal if cause == "refused-by-server" => &one.client,
+        std::cmp::Ordering::Equal => &one.server,
+    }
+}
+
+fn by_sign(one: &Broken, sign: &Sign) -> Culprit {
+    let own = (sign.namespace.clone(), sign.workload.clone());
+    let server = text(&one.server);
+    let (culprit, more) = match sign.kind {
+        SignKind::Expired => (
+            format!("the certificate of {}, which has expired", sign.subject),
+            "leno identity".to_owned(),
+        ),
+        SignKind::UnknownName => {
+            (format!("the name {} that {server} looks up", sign.subject), logs(&own))
+        }
+        SignKind::Throttled => (format!("the limit of CPU of {server}"), command("ps", &own)),
+        SignKind::Lossy => {
+            let culprit = format!("the network between {} and {server}", text(&one.client));
+            (culprit, with_name("flows", &own))
+        }
+        SignKind::Outlier => (format!("the instance {}", sign.subject), logs(&own)),
+    };
+    Culprit { text: culprit, more }
+}
+
+fn by_fault(one: &Broken) -> Culprit {
+    let server = text(&one.server);
+    let how = match one.fault {
+        Fault::GivenUp => ", which does not answer in time",
+        Fault::Slow(_) => ", which is slow",
+        Fault::Unanswered => ", which does not answer",
+        Fault::Refused => ", which cannot be reached",
+        Fault::Retried | Fault::Ejected | Fault::Failing | Fault::Denied | Fault::Limited => "",
+    };
+    let more = match one.fault {
+        Fault::Slow(_) | Fault::Limited | Fault::Retried => tap(one),
+        _ if one.server.0.is_empty() => with_name("flows", &one.client),
+        _ => logs(&one.server),
+    };
+    let whose = if one.server.0.is_empty() { "" } else { "the application of " };
+    Culprit { text: format!("{whose}{server}{how}"), more }
+}
+
+pub(super) fn logs(name: &Name) -> String {
+    with_name("logs", name)
+}
+
+/// A command about a workload.
+pub(super) fn with_name(command: &str, (namespace, name): &Name) -> String {
+    format!("leno {command} -n {namespace} {name}")
+}
+
+/// A command about a namespace.
+pub(super) fn command(command: &str, (namespace, _): &Name) -> String {
+    format!("leno {command} -n {namespace}")
+}
+
+fn tap(one: &Broken) -> String {
+    let (namespace, client) = &one.client;
+    if namespace.is_empty() {
+        return with_name("tap", &one.server);
+    }
+    format!("leno tap -n {namespace} {client} --to {}", text(&one.server))
+}

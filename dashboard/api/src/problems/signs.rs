@@ -1,0 +1,65 @@
+//! Signs that no broken edge has as its evidence.
+
+use super::culprit::{command, logs, with_name};
+use super::edges::Broken;
+use super::text;
+use crate::api::{About, Problem, Severity, Sign, SignKind, State};
+
+/// Finds the workloads with signs of which no edge tells. An instance that waits for its limit of CPU, and whose clients
+/// notice nothing, is where its operator wants it.
+pub(super) fn find(
+    state: Option<&State>,
+    (from_ms, to_ms): (u64, u64),
+    broken: &[Broken],
+    all: &mut Vec<Problem>,
+) {
+    let is_told = |sign: &Sign| broken.iter().any(|one| one.evidence.contains(&sign.line));
+    let signs = state.map_or(&[][..], |state| &state.signs).iter().filter(|sign| {
+        from_ms < sign.at_ms
+            && sign.at_ms <= to_ms
+            && sign.kind != SignKind::Throttled
+            && !is_told(sign)
+    });
+    for sign in signs {
+        let name = (sign.namespace.clone(), sign.workload.clone());
+        let own = text(&name);
+        let (title, culprit, more) = match sign.kind {
+            SignKind::Expired => (
+                format!("the certificate of {} has expired", sign.subject),
+                format!("the certificate of {}", sign.subject),
+                "leno identity".to_owned(),
+            ),
+            SignKind::UnknownName => (
+                format!("{own} looks up {}, without success", sign.subject),
+                format!("the name {} that {own} looks up", sign.subject),
+                logs(&name),
+            ),
+            SignKind::Lossy => (
+                format!("TCP segments between {own} and {} are lost", sign.subject),
+                format!("the network between {own} and {}", sign.subject),
+                with_name("flows", &name),
+            ),
+            SignKind::Outlier | SignKind::Throttled => (
+                format!("{} is unlike the other instances of {own}", sign.subject),
+                format!("the instance {}", sign.subject),
+                command("ps", &name),
+            ),
+        };
+        let is_bad = sign.kind == SignKind::Expired;
+        let severity = if is_bad { Severity::Bad } else { Severity::Warning };
+        let already = all.iter().any(|one| one.title == title);
+        if already {
+            continue;
+        }
+        all.push(Problem {
+            severity,
+            about: About::Workload { namespace: name.0, name: name.1 },
+            title,
+            evidence: vec![sign.line.clone()],
+            since_ms: None,
+            changes: Vec::new(),
+            culprit,
+            more,
+        });
+    }
+}

@@ -1,0 +1,122 @@
+//! What edges did before the last moments of a window, to compare these with.
+
+use std::collections::BTreeMap;
+
+use leno_observe::stat::Name;
+
+use crate::history::{History, Window};
+use crate::query::{Both, edges};
+use crate::tally::Tally;
+
+/// The last moments, which are judged.
+const RECENT_MS: u64 = 20_000;
+/// How far back it is compared.
+const USUAL_MS: u64 = 60 * 60_000;
+/// Most frames of that time that are read: a large mesh takes a millisecond for each.
+const MAX_FRAMES: usize = 60;
+/// Fewest requests of the last moments, and of the time before, for a quantile to mean something.
+const MIN_RECENT: u64 = 5;
+const MIN_USUAL: u64 = 20;
+/// How many times longer than usual requests take that are slow.
+const SLOWER: f64 = 3.0;
+/// How much longer at least: the median, and the longest tenth.
+const LONGER_MS: [f64; 2] = [100.0, 250.0];
+/// From so many edges on, a slowness that three quarters of them share is the machine's.
+const MIN_COMMON: usize = 8;
+
+/// Client and server.
+type Ends = (Name, Name);
+
+/// The last moments of a window, and the time before them.
+pub(super) struct Compared {
+    recent: BTreeMap<Ends, Both>,
+    usual: BTreeMap<Ends, Both>,
+    /// How many times longer requests take than usual on three quarters of all edges.
+    common: f64,
+}
+
+/// Requests that take longer than usual.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) struct Slow {
+    /// The median now and before, in milliseconds, or the 90th percentile.
+    pub(super) now_ms: f64,
+    pub(super) usual_ms: f64,
+    /// 2 of the median, 10 of the 90th percentile: one of so many requests takes as long.
+    pub(super) one_of: u64,
+    /// How many requests that was judged by.
+    pub(super) requests: u64,
+}
+
+impl Compared {
+    pub(super) fn new(history: &History, window: &Window) -> Self {
+        let names = history.names();
+        let from_ms = window.end_ms.saturating_sub(RECENT_MS);
+        let recent = edges(names, &history.window(from_ms, window.end_ms));
+        let frames: Vec<_> = history.between(from_ms.saturating_sub(USUAL_MS), from_ms).collect();
+        let step = frames.len().div_ceil(MAX_FRAMES).max(1);
+        let mut before = Window::default();
+        for frame in frames.iter().rev().step_by(step) {
+            // A frame is damaged in memory only by a bug; its file was checked when it was read.
+            let _ = frame.each(|series, tally| {
+                before.tallies.entry(series).or_default().add(&tally);
+            });
+        }
+        let mut compared = Self { recent, usual: edges(names, &before), common: 1.0 };
+        compared.common = compared.common();
+        compared
+    }
+
+    /// Whether the requests of an edge take longer than usual, and longer than those of most other edges.
+    pub(super) fn slow(&self, ends: &Ends) -> Option<Slow> {
+        let (recent, usual) = self.both(ends)?;
+        let quantile = |one_of: u64| {
+            let q = 1.0 - 1.0 / crate::tally::float(one_of);
+            Some((recent.durations.quantile_ms(q)?, usual.durations.quantile_ms(q)?))
+        };
+        let is_slow = |(now_ms, usual_ms): (f64, f64), longer_ms: f64| {
+            now_ms >= SLOWER * self.common * usual_ms && now_ms >= usual_ms + longer_ms
+        };
+        let requests = recent.requests();
+        for (one_of, longer_ms, least) in
+            [(2, LONGER_MS[0], MIN_RECENT), (10, LONGER_MS[1], MIN_USUAL)]
+        {
+            if let Some(both) = quantile(one_of)
+                && requests >= least
+                && is_slow(both, longer_ms)
+            {
+                return Some(Slow { now_ms: both.0, usual_ms: both.1, one_of, requests });
+            }
+        }
+        None
+    }
+
+    /// Whether the server of an edge of bytes has stopped to answer: the client sends, the server does not.
+    pub(super) fn is_unanswered(&self, ends: &Ends) -> bool {
+        let (Some(recent), Some(usual)) = (self.recent.get(ends), self.usual.get(ends)) else {
+            return false;
+        };
+        let (recent, usual) = (&recent.sum, &usual.sum);
+        let answered = usual.requests() == 0 && usual.written_bytes > 0 && usual.read_bytes > 0;
+        answered && recent.read_bytes > 0 && recent.written_bytes == 0
+    }
+
+    /// Both sides of the comparison, where there are requests enough.
+    fn both(&self, ends: &Ends) -> Option<(&Tally, &Tally)> {
+        let (recent, usual) = (&self.recent.get(ends)?.sum, &self.usual.get(ends)?.sum);
+        (recent.requests() >= MIN_RECENT && usual.requests() >= MIN_USUAL)
+            .then_some((recent, usual))
+    }
+
+    fn common(&self) -> f64 {
+        let ratio = |ends: &Ends| {
+            let (recent, usual) = self.both(ends)?;
+            Some(recent.durations.quantile_ms(0.5)? / usual.durations.quantile_ms(0.5)?.max(0.001))
+        };
+        let mut ratios: Vec<f64> = self.recent.keys().filter_map(ratio).collect();
+        if ratios.len() < MIN_COMMON {
+            return 1.0;
+        }
+        ratios.sort_by(f64::total_cmp);
+        ratios[ratios.len() / 4].max(1.0)
+    }
+}

@@ -1,0 +1,79 @@
+//! Counts lookups in vain, by client and name.
+
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+use std::sync::{Mutex, PoisonError};
+
+/// The series of lookups in vain.
+pub const FAILED_LOOKUPS: &str = "leno_dns_failed_lookups_total";
+/// The reason of a name of the mesh that does not exist.
+pub const NO_SUCH_NAME: &str = "no-such-name";
+/// The reason of a name outside of the mesh if no resolver has answered.
+pub(super) const NO_ANSWER: &str = "no-answer";
+
+/// Most clients and names that are told apart: a client that looks up random names must not take the memory.
+const MAX_SERIES: usize = 256;
+/// What further ones are counted as.
+const OTHER: &str = "other";
+
+/// A client, a name, and a reason.
+type Key = (Option<IpAddr>, String, &'static str);
+
+/// Lookups in vain. Only these take the lock, and a scrape.
+#[derive(Debug, Default)]
+pub struct FailedLookups(Mutex<BTreeMap<Key, u64>>);
+
+impl FailedLookups {
+    /// Counts one.
+    pub(super) fn count(&self, client: IpAddr, name: &str, reason: &'static str) {
+        let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let key = (Some(client), name.to_owned(), reason);
+        let is_full = all.len() >= MAX_SERIES && !all.contains_key(&key);
+        let key = if is_full { (None, OTHER.to_owned(), reason) } else { key };
+        *all.entry(key).or_default() += 1;
+    }
+
+    /// The counters, for a page of metrics.
+    #[must_use]
+    pub fn metrics(&self) -> String {
+        let mut page = String::new();
+        let help = "Lookups of workloads that found nothing, by the address of the client, the name and the reason.";
+        let mut family = leno_program::Family::counter(&mut page, FAILED_LOOKUPS, help);
+        for ((client, name, reason), count) in
+            &*self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        {
+            let client = client.map_or_else(|| OTHER.to_owned(), |client| client.to_string());
+            family.sample(&[("client", &client), ("name", name), ("reason", reason)], count);
+        }
+        page
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn further_names_are_counted_as_one() {
+        let failed = FailedLookups::default();
+        let client = "10.89.0.2".parse().unwrap();
+        for nth in 0..MAX_SERIES + 10 {
+            failed.count(client, &format!("n{nth}.shop"), NO_SUCH_NAME);
+        }
+        failed.count(client, "n1.shop", NO_SUCH_NAME);
+        let page = failed.metrics();
+        let has = |line: &str| page.lines().any(|one| one == line);
+        assert!(
+            has(
+                "leno_dns_failed_lookups_total{client=\"10.89.0.2\",name=\"n1.shop\",reason=\"no-such-name\"} 2"
+            ),
+            "{page}"
+        );
+        assert!(
+            has(
+                "leno_dns_failed_lookups_total{client=\"other\",name=\"other\",reason=\"no-such-name\"} 10"
+            ),
+            "{page}"
+        );
+    }
+}

@@ -1,0 +1,147 @@
+//! What `leno up` itself counts: segments that were lost, and names that were looked up in vain.
+
+use std::collections::HashMap;
+use std::net::IpAddr;
+
+use leno_dashboard::api::{Sign, SignKind};
+use leno_observe::metrics::{self, Sample};
+use leno_observe::stat::Name;
+
+use super::super::Observed;
+use super::{SPAN, sign};
+use crate::admin::Admin;
+use crate::dns::{FAILED_LOOKUPS, NO_SUCH_NAME};
+
+/// Fewest segments that were sent again, and their least share.
+const MIN_LOST: f64 = 5.0;
+const MIN_SHARE: f64 = 0.02;
+/// Fewest lookups in vain.
+const MIN_LOOKUPS: f64 = 3.0;
+
+/// A page of counters.
+#[derive(Default)]
+pub(super) struct Wire {
+    /// Segments sent, and sent again, by workload and peer.
+    segments: HashMap<(Name, Name), [f64; 2]>,
+    /// Lookups in vain by the address of the client, the name and the reason.
+    lookups: HashMap<(IpAddr, String, String), f64>,
+}
+
+impl Wire {
+    /// Asks for the page; one that does not come is empty.
+    pub(super) async fn read(observed: &Observed) -> Self {
+        let page = Admin::accounts(observed.gateway).get("/metrics").await;
+        page.map_or_else(|_| Self::default(), |reply| Self::of(&metrics::parse(&reply.body)))
+    }
+
+    fn of(samples: &[Sample]) -> Self {
+        let mut wire = Self::default();
+        for sample in samples {
+            let label = |name: &str| sample.labels.get(name).cloned().unwrap_or_default();
+            let at = match sample.name.as_str() {
+                "leno_flow_segments_total" if label("direction") == "sent" => 0,
+                "leno_flow_retransmits_total" => 1,
+                FAILED_LOOKUPS => {
+                    if let Ok(client) = label("client").parse() {
+                        let key = (client, label("name"), label("reason"));
+                        *wire.lookups.entry(key).or_default() += sample.value;
+                    }
+                    continue;
+                }
+                _ => continue,
+            };
+            let peer = match (label("peer_namespace"), label("peer_workload")) {
+                (namespace, name) if !namespace.is_empty() => (namespace, name),
+                (none, name) if name == "outside" => (none, "(outside)".to_owned()),
+                _ => continue,
+            };
+            let own = (label("namespace"), label("workload"));
+            wire.segments.entry((own, peer)).or_default()[at] += sample.value;
+        }
+        wire
+    }
+
+    pub(super) fn signs(&self, before: &Self, observed: &Observed) -> Vec<Sign> {
+        let mut found = Vec::new();
+        for ((own, peer), now) in &self.segments {
+            let key = (own.clone(), peer.clone());
+            let then = before.segments.get(&key).copied().unwrap_or_default();
+            let (sent, lost) = (now[0] - then[0], now[1] - then[1]);
+            if lost >= MIN_LOST && lost >= MIN_SHARE * sent {
+                let share = 100.0 * lost / sent.max(lost);
+                let peer = match peer {
+                    (namespace, name) if namespace.is_empty() => name.clone(),
+                    (namespace, name) => format!("{namespace}/{name}"),
+                };
+                let line = format!(
+                    "{share:.0} % of the TCP segments from {}/{} to {peer} were sent again",
+                    own.0, own.1
+                );
+                found.push(sign(SignKind::Lossy, (&own.0, &own.1), peer, line));
+            }
+        }
+        for (key, now) in &self.lookups {
+            let count = now - before.lookups.get(key).copied().unwrap_or_default();
+            let (client, name, reason) = key;
+            let of = |one: &&super::super::ObservedInstance| one.addresses.contains(client);
+            let Some(one) = observed.instances.iter().find(of) else { continue };
+            if count >= MIN_LOOKUPS {
+                let why = match &**reason {
+                    NO_SUCH_NAME => "there is no such name",
+                    _ => "no resolver answers",
+                };
+                let line = format!(
+                    "{} has looked up {name} {count:.0} times in {} s: {why}",
+                    one.name,
+                    SPAN.as_secs()
+                );
+                let of = (&*one.namespace, &*one.workload);
+                found.push(sign(SignKind::UnknownName, of, name.clone(), line));
+            }
+        }
+        found
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::super::tests::instance;
+    use super::*;
+
+    #[test]
+    fn lost_segments_and_names_are_named() {
+        let page = |sent: u32, lost: u32, lookups: u32| {
+            let pair =
+                "namespace=\"shop\",workload=\"web\",peer_namespace=\"shop\",peer_workload=\"db\"";
+            Wire::of(&metrics::parse(&format!(
+                "leno_flow_segments_total{{{pair},direction=\"sent\"}} {sent}\n\
+                 leno_flow_retransmits_total{{{pair}}} {lost}\n\
+                 {FAILED_LOOKUPS}{{client=\"10.89.0.2\",name=\"cat.shop\",reason=\"{NO_SUCH_NAME}\"}} {lookups}\n"
+            )))
+        };
+        let address = "10.89.0.2".parse().unwrap();
+        let observed = Observed {
+            mesh: "default".to_owned(),
+            controller: None,
+            gateway: "10.89.0.1".parse().unwrap(),
+            needs_controller: true,
+            refused_edit: None,
+            edits: Vec::new(),
+            instances: vec![super::super::super::ObservedInstance {
+                addresses: vec![address],
+                ..instance(0)
+            }],
+        };
+        let lines = |now: Wire| -> Vec<String> {
+            now.signs(&page(1_000, 10, 4), &observed).into_iter().map(|sign| sign.line).collect()
+        };
+        assert!(lines(page(1_100, 11, 6)).is_empty());
+        assert_eq!(
+            lines(page(1_100, 20, 9)),
+            [
+                "10 % of the TCP segments from shop/web to shop/db were sent again",
+                "web-0 has looked up cat.shop 5 times in 30 s: there is no such name",
+            ]
+        );
+    }
+}
