@@ -11,7 +11,7 @@ use clap::{CommandFactory, Parser, Subcommand};
 use commands::{
     analyze, authz, bench, bug_report, check, cleanup, completion, dashboard, demo, diagnostics,
     down, ebpf, exec, explain, flows, guard, identity, inject, install, logs, man, observer, open,
-    port_forward, ps, restart, slo, stat, tap, uninstall, up, upgrade, why,
+    port_forward, ps, restart, slo, stat, tap, top, uninstall, up, upgrade, why,
 };
 
 /// A service mesh for one machine or many: encrypts, authenticates, balances and measures the
@@ -37,6 +37,7 @@ enum Command {
     Open(open::Open),
     Exec(exec::Exec),
     Stat(stat::Stat),
+    Top(top::Top),
     Tap(tap::Tap),
     Dashboard(dashboard::Dashboard),
     Why(why::Why),
@@ -85,6 +86,7 @@ fn main() -> ExitCode {
         Command::Open(open) => open::run(&open),
         Command::Exec(exec) => return exec::run(&exec),
         Command::Stat(stat) => stat::run(&stat),
+        Command::Top(top) => top::run(&top),
         Command::Tap(tap) => tap::run(&tap),
         Command::Dashboard(dashboard) => dashboard::run(&dashboard),
         Command::Why(why) => why::run(&why),

@@ -7,8 +7,9 @@ use anyhow::Result;
 use clap::Args;
 use leno_local::layout::Layout;
 use leno_local::status::Status;
-use leno_observe::stat::{Report, Scrape, WorkloadReport};
+use leno_observe::stat::{Report, Scrape};
 
+use super::order::Order;
 use super::{AnyMesh, ChosenMesh, Output, block_on, print_json, table};
 use leno_console::{duration, within};
 
@@ -22,7 +23,7 @@ const HOME_AND_CLEAR: &str = "\x1b[H\x1b[J";
 /// latency_ms. With --since they are those of the time up to now, from the history that `leno up` keeps.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:\n  sudo leno stat --window 5s -o json\n  \
-                  sudo leno stat --since 10m\n  \
+                  sudo leno stat --since 10m --sort p99\n  \
                   leno stat --context prod -n shop")]
 pub(crate) struct Stat {
     #[command(flatten)]
@@ -44,13 +45,16 @@ pub(crate) struct Stat {
     #[arg(short, long)]
     watch: bool,
 
+    #[command(flatten)]
+    order: Order,
+
     /// The form of output
     #[arg(short, long, value_enum, default_value_t)]
     output: Output,
 }
 
 /// The window: a rate over a shorter one means nothing, and a longer one takes too long to wait for.
-fn window(text: &str) -> Result<Duration, String> {
+pub(crate) fn window(text: &str) -> Result<Duration, String> {
     within(duration(text)?, (Duration::from_millis(100), Duration::from_hours(1)))
 }
 
@@ -60,48 +64,94 @@ fn since(text: &str) -> Result<Duration, String> {
 }
 
 pub(crate) fn run(stat: &Stat) -> Result<bool> {
-    match stat.mesh.choose()? {
-        ChosenMesh::Machine(name) => {
-            if !nix::unistd::geteuid().is_root() {
-                return Err(leno_local::Error::NeedsRoot.into());
-            }
-            let layout = Layout::new(&name)?;
-            if let Some(namespace) = &stat.namespace {
-                Status::read(&layout)?.has_namespace(namespace)?;
-            }
-            if let Some(since) = stat.since {
-                return past(stat, &layout, since);
-            }
-            let take = async |before: Option<&Scrape>| {
-                Ok(leno_local::stat::scrape(&layout, before).await?)
-            };
-            block_on(reports(stat, take, |report| report))
+    let shown = |report: Report| {
+        let report = stat.order.of(report);
+        if stat.watch && stat.output == Output::Table && std::io::stdout().is_terminal() {
+            super::print_raw(HOME_AND_CLEAR)?;
         }
-        ChosenMesh::Cluster(_) if stat.since.is_some() => {
-            anyhow::bail!("--since is for a mesh of `leno up`: a cluster has no history yet")
-        }
-        ChosenMesh::Cluster(target) => block_on(async {
-            let client = leno_operate::connect(&target).await?;
-            let (namespace, name) = (stat.namespace.as_deref(), target.name());
-            let take = async |_: Option<&Scrape>| {
-                Ok(leno_operate::scrape(&client, namespace, &name).await?)
-            };
-            reports(stat, take, meshed).await
-        }),
+        show(&report, stat.output)
+    };
+    if let Some(since) = stat.since {
+        let ChosenMesh::Machine(name) = stat.mesh.choose()? else {
+            anyhow::bail!("--since is for a mesh of `leno up`: a cluster has no history yet");
+        };
+        shown(past(stat, &name, since)?)?;
+        return Ok(true);
     }
+    let wanted = Wanted {
+        mesh: &stat.mesh,
+        namespace: stat.namespace.as_deref(),
+        window: stat.window,
+        goes_on: stat.watch,
+    };
+    block_on(reports(&wanted, shown))?;
+    Ok(true)
 }
 
 /// The report of the time up to now.
-fn past(stat: &Stat, layout: &Layout, since: Duration) -> Result<bool> {
+fn past(stat: &Stat, mesh: &str, since: Duration) -> Result<Report> {
+    let layout = of_machine(mesh, stat.namespace.as_deref())?;
     let target = format!("/api/v1/topology?window={}", since.as_millis());
-    let topology = block_on(async { Ok(leno_local::observer::ask(layout, &target).await?) })?;
-    let report = super::past::report(topology);
-    let report = match &stat.namespace {
+    let topology = block_on(async { Ok(leno_local::observer::ask(&layout, &target).await?) })?;
+    Ok(of_namespace(super::past::report(topology), stat.namespace.as_deref()))
+}
+
+/// The paths of a mesh of this machine that has this namespace.
+fn of_machine(mesh: &str, namespace: Option<&str>) -> Result<Layout> {
+    if !nix::unistd::geteuid().is_root() {
+        return Err(leno_local::Error::NeedsRoot.into());
+    }
+    let layout = Layout::new(mesh)?;
+    if let Some(namespace) = namespace {
+        Status::read(&layout)?.has_namespace(namespace)?;
+    }
+    Ok(layout)
+}
+
+fn of_namespace(report: Report, namespace: Option<&str>) -> Report {
+    match namespace {
         Some(namespace) => report.of_namespace(namespace),
         None => report,
-    };
-    show(&report, stat.output)?;
-    Ok(true)
+    }
+}
+
+/// Reports that are wanted: of which mesh, and how long each looks.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Wanted<'a> {
+    pub(crate) mesh: &'a AnyMesh,
+    /// What concerns this namespace only.
+    pub(crate) namespace: Option<&'a str>,
+    pub(crate) window: Duration,
+    /// Whether a report follows the first.
+    pub(crate) goes_on: bool,
+}
+
+/// Calls `shown` with the report of each window.
+///
+/// # Errors
+/// If there is no such mesh, or `shown` fails.
+pub(crate) async fn reports(
+    wanted: &Wanted<'_>,
+    shown: impl FnMut(Report) -> Result<()>,
+) -> Result<()> {
+    let namespace = wanted.namespace;
+    match wanted.mesh.choose()? {
+        ChosenMesh::Machine(name) => {
+            let layout = of_machine(&name, namespace)?;
+            let take = async |before: Option<&Scrape>| {
+                Ok(leno_local::stat::scrape(&layout, before).await?)
+            };
+            follow(wanted, take, |report| report, shown).await
+        }
+        ChosenMesh::Cluster(target) => {
+            let client = leno_operate::connect(&target).await?;
+            let name = target.name();
+            let take = async |_: Option<&Scrape>| {
+                Ok(leno_operate::scrape(&client, namespace, &name).await?)
+            };
+            follow(wanted, take, meshed, shown).await
+        }
+    }
 }
 
 /// A cluster may run much that is none of the mesh's.
@@ -110,30 +160,23 @@ fn meshed(mut report: Report) -> Report {
     report
 }
 
-async fn reports(
-    stat: &Stat,
+async fn follow(
+    wanted: &Wanted<'_>,
     take: impl AsyncFn(Option<&Scrape>) -> Result<Scrape>,
     of: impl Fn(Report) -> Report,
-) -> Result<bool> {
+    mut shown: impl FnMut(Report) -> Result<()>,
+) -> Result<()> {
     // A proxy that does not answer makes the first round longer, but not the window.
-    let mut end = Instant::now() + stat.window;
+    let mut end = Instant::now() + wanted.window;
     let mut before = take(None).await?;
     loop {
         tokio::time::sleep_until(end.into()).await;
-        end = Instant::now() + stat.window;
-        // With --watch a proxy that answers again is asked again.
-        let now = take((!stat.watch).then_some(&before)).await?;
-        let report = of(now.since(&before));
-        let report = match &stat.namespace {
-            Some(namespace) => report.of_namespace(namespace),
-            None => report,
-        };
-        if stat.watch && stat.output == Output::Table && std::io::stdout().is_terminal() {
-            super::print_raw(HOME_AND_CLEAR)?;
-        }
-        show(&report, stat.output)?;
-        if !stat.watch {
-            return Ok(true);
+        end = Instant::now() + wanted.window;
+        // Where more follow, a proxy that answers again is asked again.
+        let now = take((!wanted.goes_on).then_some(&before)).await?;
+        shown(of_namespace(of(now.since(&before)), wanted.namespace))?;
+        if !wanted.goes_on {
+            return Ok(());
         }
         before = now;
     }
@@ -143,16 +186,7 @@ fn show(report: &Report, output: Output) -> anyhow::Result<()> {
     if output == Output::Json {
         return print_json(report);
     }
-    let all = || report.workloads.iter();
-    let namespaces = table::width("NAMESPACE", all().map(|one| one.namespace.as_str()));
-    let names = table::width("WORKLOAD", all().map(|one| one.name.as_str()));
-    let mut text = format!(
-        "{:<namespaces$}{:<names$}{:>10}{:>9}{:>12}{:>9}{:>9}{:>9}  MESHED\n",
-        "NAMESPACE", "WORKLOAD", "INSTANCES", "SUCCESS", "REQUESTS/S", "P50 MS", "P95 MS", "P99 MS"
-    );
-    for one in all() {
-        text += &format!("{:<namespaces$}{:<names$}{}\n", one.namespace, one.name, row(one));
-    }
+    let mut text = table::workloads(report);
     text += "\n";
     text += &match report.edges.is_empty() {
         true => format!("no traffic in {:.1} s\n", report.window_s),
@@ -173,20 +207,4 @@ fn show(report: &Report, output: Output) -> anyhow::Result<()> {
         eprintln!("leno: no answer from the proxy of {silent}");
     }
     Ok(())
-}
-
-fn row(workload: &WorkloadReport) -> String {
-    let signals = &workload.signals;
-    let (ready, all) = (workload.ready, workload.instances);
-    let latency = &signals.latency_ms;
-    format!(
-        "{:>10}{:>9}{:>12.1}{:>9}{:>9}{:>9}  {}",
-        format!("{ready}/{all}"),
-        signals.success_rate.map_or_else(|| "-".to_owned(), table::percent),
-        signals.requests_per_s,
-        table::ms(latency.p50),
-        table::ms(latency.p95),
-        table::ms(latency.p99),
-        if workload.meshed { "yes" } else { "no" },
-    )
 }

@@ -3,10 +3,42 @@
 use std::collections::BTreeSet;
 use std::fmt::Write;
 
-use leno_observe::stat::{EdgeReport, Report};
+use leno_observe::stat::{EdgeReport, Report, WorkloadReport};
 
 /// Narrowest column of a name, so that the live table stands still while edges come.
 const MIN_NAME: usize = 12;
+
+/// A line a workload, with a heading.
+pub(crate) fn workloads(report: &Report) -> String {
+    let all = || report.workloads.iter();
+    let namespaces = width("NAMESPACE", all().map(|one| one.namespace.as_str()));
+    let names = width("WORKLOAD", all().map(|one| one.name.as_str()));
+    let mut text = format!(
+        "{:<namespaces$}{:<names$}{:>10}{:>9}{:>12}{:>9}{:>9}{:>9}  MESHED\n",
+        "NAMESPACE", "WORKLOAD", "INSTANCES", "SUCCESS", "REQUESTS/S", "P50 MS", "P95 MS", "P99 MS"
+    );
+    for one in all() {
+        text +=
+            &format!("{:<namespaces$}{:<names$}{}\n", one.namespace, one.name, of_workload(one));
+    }
+    text
+}
+
+fn of_workload(workload: &WorkloadReport) -> String {
+    let signals = &workload.signals;
+    let (ready, all) = (workload.ready, workload.instances);
+    let latency = &signals.latency_ms;
+    format!(
+        "{:>10}{:>9}{:>12.1}{:>9}{:>9}{:>9}  {}",
+        format!("{ready}/{all}"),
+        signals.success_rate.map_or_else(|| "-".to_owned(), percent),
+        signals.requests_per_s,
+        ms(latency.p50),
+        ms(latency.p95),
+        ms(latency.p99),
+        if workload.meshed { "yes" } else { "no" },
+    )
+}
 
 /// A line an edge, with a heading.
 pub(crate) fn edges(report: &Report) -> String {
@@ -102,7 +134,7 @@ pub(crate) fn ms(value: Option<f64>) -> String {
 
 #[cfg(test)]
 mod tests {
-    use leno_observe::stat::{Latency, Signals, WorkloadReport};
+    use leno_observe::stat::{Latency, Signals};
 
     use super::*;
 

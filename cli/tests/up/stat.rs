@@ -92,6 +92,34 @@ fn a_terminal_is_redrawn_and_a_pipe_is_not() {
 }
 
 #[test]
+fn top_shows_sorted_edges_on_a_screen_of_its_own_and_once_for_scripts() {
+    let Some(mesh) = root(|| Mesh::start(MESH)) else { return };
+    let once = || {
+        let sorted = ["--once", "--window", "3s", "--sort", "success", "-o", "json"];
+        let mut top = mesh.leno(&["top", "--name", mesh.name(), "--filter", "shop/client"]);
+        let output = top.args(sorted).output().unwrap();
+        let edges: Vec<serde_json::Value> = serde_json::from_slice(&output.stdout).unwrap();
+        edges
+    };
+    mesh.wait_for("requests", || once().iter().any(|edge| edge["success_rate"] == 1.0));
+    let edges = once();
+    assert!(edges.iter().all(|edge| edge["client"] == "client"), "{edges:?}");
+    assert_eq!(edges[0]["server"], "web", "what has no success rate comes last: {edges:?}");
+
+    let top = format!(
+        "timeout --foreground -s TERM 4 {} top --window 500ms --name {}",
+        env!("CARGO_BIN_EXE_leno"),
+        mesh.name()
+    );
+    let terminal = out(&Command::new("script").args(["-qec", &top, "/dev/null"]).output().unwrap());
+    let (begin, end) = ("\x1b[?1049h", "\x1b[?1049l");
+    assert!(terminal.contains(begin) && terminal.trim_end().ends_with(end), "{terminal:?}");
+    assert!(terminal.contains(" edges by name, "), "{terminal:?}");
+    let piped = mesh.leno(&["top", "--name", mesh.name()]).output().unwrap();
+    assert_eq!(piped.status.code(), Some(2), "{piped:?}");
+}
+
+#[test]
 fn a_proxy_that_is_frozen_holds_up_no_report() {
     let Some(mesh) = root(|| Mesh::start(MESH)) else { return };
     let group = {

@@ -1,0 +1,143 @@
+//! The order of the rows of `leno stat` and `leno top`, and which of them are shown.
+
+use std::cmp::Ordering;
+
+use clap::{Args, ValueEnum};
+use leno_observe::stat::{Report, Signals};
+
+/// Which rows, and the first of them.
+#[derive(Clone, Debug, Default, Args)]
+pub(crate) struct Order {
+    /// The figure that rows are sorted by, the worst or the most first
+    #[arg(long, value_enum, default_value_t)]
+    pub(crate) sort: Sort,
+
+    /// Rows with this in the name of the workload, the client or the server
+    #[arg(long, value_name = "TEXT")]
+    pub(crate) filter: Option<String>,
+}
+
+/// What rows are sorted by.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Sort {
+    /// Namespace and name
+    #[default]
+    Name,
+    /// Success rate
+    Success,
+    /// Requests per second
+    Rate,
+    /// Median of the latency
+    P50,
+    /// 95th percentile of the latency
+    P95,
+    /// 99th percentile of the latency
+    P99,
+    /// Bytes per second of opaque connections
+    Bytes,
+}
+
+impl Order {
+    /// The rows of a report that are shown, in their order.
+    pub(crate) fn of(&self, mut report: Report) -> Report {
+        if let Some(part) = self.filter.as_deref().filter(|part| !part.is_empty()) {
+            let has = |namespace: &str, name: &str| format!("{namespace}/{name}").contains(part);
+            report.workloads.retain(|one| has(&one.namespace, &one.name));
+            report.edges.retain(|one| {
+                has(&one.client_namespace, &one.client) || has(&one.server_namespace, &one.server)
+            });
+        }
+        // Equal ones stay in the order of their names, which reports have.
+        report.workloads.sort_by(|a, b| self.sort.compare(&a.signals, &b.signals));
+        report.edges.sort_by(|a, b| self.sort.compare(&a.signals, &b.signals));
+        report
+    }
+}
+
+impl Sort {
+    /// All of them, in the order in which `leno top` goes through them.
+    pub(crate) const ALL: [Self; 7] =
+        [Self::Name, Self::Success, Self::Rate, Self::P50, Self::P95, Self::P99, Self::Bytes];
+
+    /// The name of the option's value.
+    pub(crate) const fn name(self) -> &'static str {
+        match self {
+            Self::Name => "name",
+            Self::Success => "success",
+            Self::Rate => "rate",
+            Self::P50 => "p50",
+            Self::P95 => "p95",
+            Self::P99 => "p99",
+            Self::Bytes => "bytes",
+        }
+    }
+
+    fn compare(self, a: &Signals, b: &Signals) -> Ordering {
+        let most = |a: Option<f64>, b: Option<f64>| b.unwrap_or(-1.0).total_cmp(&a.unwrap_or(-1.0));
+        match self {
+            Self::Name => Ordering::Equal,
+            Self::Success => {
+                a.success_rate.unwrap_or(2.0).total_cmp(&b.success_rate.unwrap_or(2.0))
+            }
+            Self::Rate => b.requests_per_s.total_cmp(&a.requests_per_s),
+            Self::P50 => most(a.latency_ms.p50, b.latency_ms.p50),
+            Self::P95 => most(a.latency_ms.p95, b.latency_ms.p95),
+            Self::P99 => most(a.latency_ms.p99, b.latency_ms.p99),
+            Self::Bytes => b.tcp_bytes_per_s.total_cmp(&a.tcp_bytes_per_s),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use leno_observe::stat::{EdgeReport, Latency};
+
+    use super::*;
+
+    fn report() -> Report {
+        let edge = |server: &str, rate, p99, success_rate| EdgeReport {
+            client_namespace: "shop".to_owned(),
+            client: "web".to_owned(),
+            server_namespace: "shop".to_owned(),
+            server: server.to_owned(),
+            signals: Signals {
+                success_rate,
+                requests_per_s: rate,
+                given_up: 0.0,
+                denied: 0.0,
+                latency_ms: Latency { p99, ..Latency::default() },
+                tcp_open: 0.0,
+                tcp_opened_per_s: 0.0,
+                tcp_bytes_per_s: 0.0,
+                causes: std::collections::BTreeMap::new(),
+                mtls: Some(true),
+            },
+        };
+        Report {
+            mesh: "default".to_owned(),
+            window_s: 1.0,
+            workloads: Vec::new(),
+            edges: vec![
+                edge("cart", 5.0, Some(9.0), Some(1.0)),
+                edge("db", 7.0, None, None),
+                edge("users", 6.0, Some(20.0), Some(0.5)),
+            ],
+            ejected: Vec::new(),
+            silent: Vec::new(),
+        }
+    }
+
+    #[test]
+    fn rows_are_sorted_by_the_worst_or_the_most_and_left_out_by_name() {
+        let servers = |sort, filter: Option<&str>| -> Vec<String> {
+            let order = Order { sort, filter: filter.map(str::to_owned) };
+            order.of(report()).edges.into_iter().map(|edge| edge.server).collect()
+        };
+        assert_eq!(servers(Sort::Name, None), ["cart", "db", "users"]);
+        assert_eq!(servers(Sort::Rate, None), ["db", "users", "cart"]);
+        assert_eq!(servers(Sort::P99, None), ["users", "cart", "db"]);
+        assert_eq!(servers(Sort::Success, None), ["users", "cart", "db"]);
+        assert_eq!(servers(Sort::Name, Some("shop/us")), ["users"]);
+        assert_eq!(servers(Sort::Name, Some("web")).len(), 3);
+    }
+}

@@ -1,0 +1,118 @@
+//! `leno top`.
+
+mod screen;
+mod terminal;
+
+use std::io::IsTerminal as _;
+use std::time::Duration;
+
+use anyhow::{Result, bail};
+use clap::Args;
+use tokio::signal::unix::{SignalKind, signal};
+
+use super::order::Order;
+use super::stat::{Wanted, reports, window};
+use super::{AnyMesh, Output, block_on, print, print_json};
+use screen::{Key, Rows, Screen};
+use terminal::Terminal;
+
+/// Shows edges or workloads live, sorted by rate, success or latency
+///
+/// As `leno stat`, with rows that are sorted and filtered by keys while it runs: s and S choose the figure to sort by,
+/// w workloads or edges, / a part of a name, the arrows scroll, q ends. With --once it prints one window for scripts.
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:\n  sudo leno top --sort p99\n  \
+                  sudo leno top --once --workloads --sort success -o json\n  \
+                  leno top --context prod -n shop")]
+pub(crate) struct Top {
+    #[command(flatten)]
+    mesh: AnyMesh,
+
+    /// What concerns this namespace only
+    #[arg(short, long, value_name = "NAME")]
+    namespace: Option<String>,
+
+    #[command(flatten)]
+    order: Order,
+
+    /// How long each look takes, from 100ms to 1h
+    #[arg(long, default_value = "2s", value_name = "DURATION", value_parser = window)]
+    window: Duration,
+
+    /// Workloads instead of edges
+    #[arg(long)]
+    workloads: bool,
+
+    /// Prints one window and ends
+    #[arg(long)]
+    once: bool,
+
+    /// The form of output; JSON only with --once
+    #[arg(short, long, value_enum, default_value_t, requires_if("json", "once"))]
+    output: Output,
+}
+
+pub(crate) fn run(top: &Top) -> Result<bool> {
+    let rows = if top.workloads { Rows::Workloads } else { Rows::Edges };
+    let wanted = Wanted {
+        mesh: &top.mesh,
+        namespace: top.namespace.as_deref(),
+        window: top.window,
+        goes_on: !top.once,
+    };
+    if top.once {
+        let shown = |report| {
+            let report = top.order.of(report);
+            match (top.output, rows) {
+                (Output::Json, Rows::Edges) => print_json(&report.edges),
+                (Output::Json, Rows::Workloads) => print_json(&report.workloads),
+                (Output::Table, _) => print(&rows.table(&report)),
+            }
+        };
+        block_on(reports(&wanted, shown))?;
+        return Ok(true);
+    }
+    if !std::io::stdout().is_terminal() || !std::io::stdin().is_terminal() {
+        bail!("leno top needs a terminal: use `leno top --once`, or `leno stat -w`");
+    }
+    block_on(live(&wanted, Screen::new(rows, top.order.clone())))
+}
+
+/// Shows the screen until a key or a signal ends it.
+async fn live(wanted: &Wanted<'_>, screen: Screen) -> Result<bool> {
+    let terminal = Terminal::enter()?;
+    let screen = std::cell::RefCell::new(screen);
+    let draw = || terminal.draw(&screen.borrow().lines(terminal.size()));
+    draw()?;
+    let mut keys = terminal::keys();
+    let typed = async {
+        while let Some(byte) = keys.recv().await {
+            if screen.borrow_mut().typed(byte) == Key::End {
+                break;
+            }
+            draw()?;
+        }
+        Ok(true)
+    };
+    let mut end = signal(SignalKind::terminate())?;
+    let mut resized = signal(SignalKind::window_change())?;
+    let again = async {
+        while resized.recv().await.is_some() {
+            draw()?;
+        }
+        Ok(true)
+    };
+    let followed = async {
+        let shown = |report| {
+            screen.borrow_mut().report = Some(report);
+            draw()
+        };
+        reports(wanted, shown).await.map(|()| true)
+    };
+    tokio::select! {
+        done = followed => done,
+        done = typed => done,
+        done = again => done,
+        _ = end.recv() => Ok(true),
+    }
+}
