@@ -214,7 +214,8 @@ pub struct Exchange {
     pub request_bytes: u64,
     /// The same of the final response.
     pub response_bytes: u64,
-    /// Something was written to the client: the proxy can send no answer of its own any more.
+    /// The client has a part of a response, and that is not a whole interim one: the proxy can send no answer of its
+    /// own any more.
     pub response_started: bool,
     /// The client's connection stands at the start of the next request, or its stream ended in order.
     pub client_reusable: bool,

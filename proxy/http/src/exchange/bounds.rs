@@ -33,7 +33,7 @@ pub(super) struct Standing {
     pub(super) blocked: Option<Place>,
     /// The rest of the request still goes out.
     pub(super) sending: bool,
-    /// No response has begun.
+    /// No response has begun; an interim one is none.
     pub(super) silent: bool,
     /// The request is still here whole.
     pub(super) replayable: bool,

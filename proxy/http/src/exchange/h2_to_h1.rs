@@ -151,7 +151,7 @@ impl<S: Io, J> Http2ToHttp1<'_, '_, '_, S, J> {
     fn send_head(&mut self, head: &Head, end: bool) -> Result<(), Failure> {
         let Some(client) = self.client.call.stream() else { return Ok(()) };
         if client.send_head(head, end) {
-            self.exchange.response_started = true;
+            self.exchange.response_started |= !head.is_interim();
         } else if let Some(reset) = client.reset_reason() {
             return Err(client_reset(reset));
         }

@@ -268,11 +268,13 @@ impl<J: Judge> Relay<'_, '_, J> {
         };
         let end = !interim && server.is_ended_without_rest();
         if client.send_head(&head, end) {
-            self.exchange.response_started = true;
+            self.exchange.response_started |= !interim;
         } else if let Some(reset) = client.reset_reason() {
             return Err(client_reset(reset));
         }
         if interim {
+            // A server may say for long that it works (102).
+            self.stall_until = Instant::now().checked_add(self.order.limits.stall_while(true));
             return Ok(());
         }
         if end {
@@ -356,7 +358,7 @@ impl<J: Judge> Relay<'_, '_, J> {
     /// The wait for a response to begin has a bound here. Later stalls are bounded by the connections,
     /// unless [`Limits::stall_streams`](crate::Limits::stall_streams) is set.
     fn poll_bounds(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Failure>> {
-        let silent = self.exchange.first_byte.is_none();
+        let silent = self.exchange.status.is_none();
         let blocked = (silent && self.blocked).then_some(Place::Server);
         let place = to_go_on(blocked, silent && self.up == Up::Done);
         let deadline = self.order.ends_at(self.deadline, silent);

@@ -213,7 +213,10 @@ where
                 || self.down == Down::Body && self.response.moved().written > 0;
             match passed {
                 Poll::Pending => return Ok(()),
-                Poll::Ready(Ok(())) if self.down == Down::Interim => self.down = Down::Head,
+                Poll::Ready(Ok(())) if self.down == Down::Interim => {
+                    self.down = Down::Head;
+                    self.exchange.response_started = false;
+                }
                 Poll::Ready(Ok(())) => {
                     self.down = Down::Done;
                     if self.exchange.upgraded {
@@ -283,7 +286,7 @@ where
             moves: self.moves(),
             blocked,
             sending,
-            silent: self.exchange.first_byte.is_none(),
+            silent: self.exchange.status.is_none(),
             replayable: self.is_replayable(),
             upgraded: self.exchange.upgraded,
             deadline: self.deadline,
@@ -299,7 +302,7 @@ where
                 self.client.check_left(sending)?;
             }
             let (client, server) = (self.client.is_unanswered(), self.server.is_unanswered());
-            lost(client, server, now.silent && now.replayable)?;
+            lost(client, server, self.exchange.first_byte.is_none() && now.replayable)?;
         }
     }
 

@@ -94,6 +94,19 @@ fn a_try_that_takes_too_long() {
         assert_eq!(failure.place, Place::Server, "{pair:?}");
         called_off_at_once(pair, &mut app, begun + SECOND).await;
     });
+    // Interim responses, such as the 100 that many servers send at once, give no more time.
+    in_all_pairs(settings, async |pair, mut bed| {
+        bed.user.ask(None, "").await;
+        let mut app = bed.app().await;
+        app.head().await;
+        for status in [100, 103] {
+            app.interim(status).await;
+            assert_eq!(bed.user.head().await, format!("{status}\n"), "{pair:?}");
+        }
+        let head = bed.user.head().await;
+        assert!(head.starts_with("504\nleno-error: response-timeout\n"), "{pair:?}: {head:?}");
+        assert!(matches!(bed.done().await.failure.unwrap().cause, Cause::Late), "{pair:?}");
+    });
     // A response that has begun may take longer.
     in_all_pairs(settings, async |pair, mut bed| {
         bed.user.ask(None, "").await;
@@ -104,6 +117,27 @@ fn a_try_that_takes_too_long() {
         let seen = bed.user.response().await;
         assert_eq!((&seen.body[..], seen.ending), (&b"abcd"[..], Ending::Whole), "{pair:?}");
         assert!(bed.done().await.failure.is_none(), "{pair:?}");
+    });
+}
+
+#[test]
+fn a_server_that_reports_progress_is_waited_for() {
+    let settings = || {
+        let limits = Limits { response_wait: 5 * SECOND, ..Limits::default() };
+        Settings { limits, ..settings() }
+    };
+    in_all_pairs(settings, async |pair, mut bed| {
+        bed.user.ask(None, "").await;
+        let mut app = bed.app().await;
+        app.head().await;
+        for _ in 0..4 {
+            sleep(4 * SECOND).await;
+            app.interim(102).await;
+            assert_eq!(bed.user.head().await, "102\n", "{pair:?}");
+        }
+        let head = bed.user.head().await;
+        assert!(head.starts_with("504\nleno-error: stalled\n"), "{pair:?}: {head:?}");
+        assert!(matches!(bed.done().await.failure.unwrap().cause, Cause::Stalled), "{pair:?}");
     });
 }
 
@@ -386,6 +420,24 @@ fn a_server_that_breaks_off() {
             assert!(is_cut(ending), "{pair:?}: {ending:?}");
             let failure = bed.done().await.failure.unwrap();
             assert!(!failure.retryable && failure.place == Place::Server, "{pair:?}");
+        });
+    }
+}
+
+#[test]
+fn a_server_that_breaks_off_after_interim_responses_is_answered_for() {
+    for status in [100, 103] {
+        in_all_pairs(settings, async |pair, mut bed| {
+            bed.user.ask(None, "").await;
+            let mut app = bed.app().await;
+            app.head().await;
+            app.interim(status).await;
+            assert_eq!(bed.user.head().await, format!("{status}\n"), "{pair:?}");
+            app.reset();
+            assert!(bed.user.head().await.starts_with("502\n"), "{pair:?}");
+            let done = bed.done().await;
+            assert!(!done.response_started, "{pair:?}");
+            assert_eq!(done.failure.map(|failure| failure.place), Some(Place::Server), "{pair:?}");
         });
     }
 }
