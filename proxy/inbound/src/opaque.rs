@@ -2,7 +2,6 @@
 
 use std::net::SocketAddr;
 use std::pin::pin;
-use std::time::Duration;
 
 use leno_telemetry::{Logged as _, Relay};
 use leno_transport::{
@@ -37,16 +36,8 @@ pub(crate) async fn serve<S: Io>(
     let name = tls.and_then(|tls| tls.server_name.as_deref());
     let mut changed = pin!(shared.changes.notified());
     if access.connection(shared, tls).await.is_err() {
-        edge.error(AUTHORIZATION_DENIED);
-        let relay = Relay {
-            target,
-            tls: is_tls,
-            server_name: name,
-            bytes: (0, 0),
-            duration: Duration::ZERO,
-            error: Some(AUTHORIZATION_DENIED),
-        };
-        shared.parts.registry.relayed(&edge.logged(), &relay);
+        let failed = Relay::failed(target, AUTHORIZATION_DENIED);
+        unserved(shared, edge, &Relay { tls: is_tls, server_name: name, ..failed });
         return client.reset();
     }
     let server = match server {
@@ -61,7 +52,7 @@ pub(crate) async fn serve<S: Io>(
                 tracing::debug!(%error, "the client left");
                 // One that leaves without a byte, as a port check does, has asked for nothing.
                 if !client.bytes().is_empty() {
-                    unserved(shared, edge, target, CLIENT_LEFT);
+                    unserved(shared, edge, &Relay::failed(target, CLIENT_LEFT));
                 }
                 return client.reset();
             }
@@ -96,19 +87,11 @@ pub(crate) async fn serve<S: Io>(
 pub(crate) fn unreachable(shared: &Shared, edge: &Peer, error: &ConnectError, target: SocketAddr) {
     edge.connect_failure();
     tracing::debug!(%error, "the application cannot be connected to");
-    unserved(shared, edge, target, APPLICATION_UNREACHABLE);
+    unserved(shared, edge, &Relay::failed(target, APPLICATION_UNREACHABLE));
 }
 
 /// Counts and logs a connection that the application does not serve.
-fn unserved(shared: &Shared, edge: &Peer, target: SocketAddr, cause: &'static str) {
-    edge.error(cause);
-    let relay = Relay {
-        target,
-        tls: false,
-        server_name: None,
-        bytes: (0, 0),
-        duration: Duration::ZERO,
-        error: Some(cause),
-    };
-    shared.parts.registry.relayed(&edge.logged(), &relay);
+fn unserved(shared: &Shared, edge: &Peer, relay: &Relay<'_>) {
+    edge.error(relay.error.unwrap_or_default());
+    shared.parts.registry.relayed(&edge.logged(), relay);
 }

@@ -23,6 +23,7 @@ use crate::destination::Destination;
 use crate::first::note_tls;
 use crate::forward::grpc_status;
 use crate::http;
+use crate::opaque::unserved;
 use crate::request::Request;
 use crate::routes::MeshAnswer;
 
@@ -64,14 +65,8 @@ pub(crate) async fn refuse(
     };
     let edge = shared.registry.edge(&shared.outside());
     edge.error(DENIED);
-    let relay = Relay {
-        target: destination.original(),
-        tls: tls.is_tls,
-        server_name: tls.server_name.as_deref(),
-        bytes: (client.bytes().len() as u64, 0),
-        duration: began.elapsed(),
-        error: Some(DENIED),
-    };
+    let refused = unserved(destination.original(), &tls, client.bytes().len(), DENIED);
+    let relay = Relay { duration: began.elapsed(), ..refused };
     shared.registry.relayed(edge.labels(), &relay);
     tracing::debug!(destination = %destination.original(), "refused: not in the mesh, and egress is denied");
     client.reset();

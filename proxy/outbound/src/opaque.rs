@@ -149,20 +149,14 @@ pub(crate) fn left(
 }
 
 /// A connection that no endpoint served.
-fn unserved<'a>(
+pub(crate) fn unserved<'a>(
     target: SocketAddr,
     tls: &'a OwnTls,
     said: usize,
     cause: &'static str,
 ) -> Relay<'a> {
-    Relay {
-        target,
-        tls: tls.is_tls,
-        server_name: tls.server_name.as_deref(),
-        bytes: (said as u64, 0),
-        duration: Duration::ZERO,
-        error: Some(cause),
-    }
+    let (tls, server_name) = (tls.is_tls, tls.server_name.as_deref());
+    Relay { tls, server_name, bytes: (said as u64, 0), ..Relay::failed(target, cause) }
 }
 
 /// To an address of this very workload.

@@ -131,6 +131,15 @@ pub struct Relay<'a> {
     pub error: Option<&'static str>,
 }
 
+impl Relay<'_> {
+    /// A connection that the mesh failed before any byte was relayed.
+    #[must_use]
+    pub fn failed(target: SocketAddr, cause: &'static str) -> Self {
+        let (bytes, duration) = ((0, 0), Duration::ZERO);
+        Self { target, tls: false, server_name: None, bytes, duration, error: Some(cause) }
+    }
+}
+
 /// All counts of one worker. Shared within its thread by `Rc`.
 #[derive(Debug)]
 pub struct Registry {
