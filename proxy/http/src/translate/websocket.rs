@@ -6,6 +6,8 @@
     reason = "constant positions in arrays of constant lengths"
 )]
 
+use aws_lc_rs::digest::{SHA1_FOR_LEGACY_USE_ONLY, digest};
+
 /// Bytes of a key: sixteen in base64.
 pub(crate) const KEY_BYTES: usize = 24;
 /// Bytes of an accept value: a SHA-1 in base64.
@@ -36,7 +38,7 @@ pub(crate) fn accept(key: &[u8]) -> Option<[u8; ACCEPT_BYTES]> {
     let mut message = [0; KEY_BYTES + SUFFIX.len()];
     message[..KEY_BYTES].copy_from_slice(key);
     message[KEY_BYTES..].copy_from_slice(SUFFIX);
-    base64(&sha1(&message), &mut accept);
+    base64(digest(&SHA1_FOR_LEGACY_USE_ONLY, &message).as_ref(), &mut accept);
     Some(accept)
 }
 
@@ -50,46 +52,6 @@ fn base64(bytes: &[u8], out: &mut [u8]) {
             *digit = if used { DIGITS[(bits >> (18 - 6 * i)) as usize & 63] } else { b'=' };
         }
     }
-}
-
-/// FIPS 180-4 section 6.1, for one message of a length that fits into two blocks.
-fn sha1(message: &[u8]) -> [u8; 20] {
-    let mut padded = [0; 128];
-    debug_assert!((56..=119).contains(&message.len()));
-    padded[..message.len()].copy_from_slice(message);
-    padded[message.len()] = 0x80;
-    padded[120..].copy_from_slice(&(message.len() as u64 * 8).to_be_bytes());
-    let mut hash = [0x6745_2301_u32, 0xefcd_ab89, 0x98ba_dcfe, 0x1032_5476, 0xc3d2_e1f0];
-    for block in padded.chunks(64) {
-        let mut words = [0; 80];
-        for (word, four) in words.iter_mut().zip(block.chunks(4)) {
-            *word = u32::from_be_bytes([four[0], four[1], four[2], four[3]]);
-        }
-        for i in 16..80 {
-            let mixed = words[i - 3] ^ words[i - 8] ^ words[i - 14] ^ words[i - 16];
-            words[i] = mixed.rotate_left(1);
-        }
-        let [mut a, mut b, mut c, mut d, mut e] = hash;
-        for (i, word) in words.iter().enumerate() {
-            let (f, k) = match i / 20 {
-                0 => ((b & c) | (!b & d), 0x5a82_7999),
-                1 => (b ^ c ^ d, 0x6ed9_eba1),
-                2 => ((b & c) | (b & d) | (c & d), 0x8f1b_bcdc),
-                _ => (b ^ c ^ d, 0xca62_c1d6_u32),
-            };
-            let next = a.rotate_left(5).wrapping_add(f).wrapping_add(e);
-            let next = next.wrapping_add(k).wrapping_add(*word);
-            (e, d, c, b, a) = (d, c, b.rotate_left(30), a, next);
-        }
-        for (sum, part) in hash.iter_mut().zip([a, b, c, d, e]) {
-            *sum = sum.wrapping_add(part);
-        }
-    }
-    let mut digest = [0; 20];
-    for (four, word) in digest.chunks_mut(4).zip(hash) {
-        four.copy_from_slice(&word.to_be_bytes());
-    }
-    digest
 }
 
 #[cfg(test)]
