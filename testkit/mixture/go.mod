@@ -1,0 +1,3 @@
+module leno.dev/testkit/mixture
+
+go 1.26.0
