@@ -55,11 +55,13 @@ case ${1-} in
       cargo build -p leno -p leno-proxy -p leno-controller -p leno-agent -p leno-cni
       export CLUSTER_BIN="${target%/cluster}/debug"
     fi
+    CLUSTER_BEFORE=${CLUSTER_BEFORE:-$(scripts/before.sh)}
+    export CLUSTER_BEFORE
     # CLUSTER_FACES names a folder with the programs face, smiley and color of Faces, static ones: without it what
     # stands for them is built.
     # Everything is there now, so that nothing may be left out.
     export LENO_REQUIRE="${LENO_REQUIRE:+$LENO_REQUIRE,}cluster"
-    # Twenty minutes on two idle cores; go test would end it after ten.
-    cd e2e/cluster && CLUSTER_KUBE="$target/kube" go test -count=1 -timeout 40m -v ./... ;;
+    # Half an hour on two idle cores; go test would end it after ten minutes.
+    cd e2e/cluster && CLUSTER_KUBE="$target/kube" go test -count=1 -timeout 50m -v ./... ;;
   *) exec "$target/cluster" "$1" --state "$target/state" --kube "$target/kube" "${@:2}" ;;
 esac

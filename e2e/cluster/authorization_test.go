@@ -16,7 +16,7 @@ import (
 // authorizerImage contains an external authorizer: Envoy's protocol, and OPA's engine with a policy in Rego.
 const authorizerImage = "registry.local/authorizer:1"
 
-// vault is a server and two clients, each with a service account of its own, and the authorizer.
+// vault is a server, and service accounts for two clients.
 const vault = `
 apiVersion: v1
 kind: Namespace
@@ -26,11 +26,6 @@ apiVersion: v1
 kind: Service
 metadata: {name: safe, namespace: vault}
 spec: {selector: {app: safe}, ports: [{name: web, port: 80, targetPort: web, appProtocol: http}, {name: lines, port: 81, targetPort: 8081, appProtocol: tcp}]}
----
-apiVersion: v1
-kind: Service
-metadata: {name: judge, namespace: vault}
-spec: {selector: {app: judge}, ports: [{name: grpc, port: 91, targetPort: 9191, appProtocol: grpc}]}
 ---
 apiVersion: v1
 kind: ServiceAccount
@@ -57,6 +52,15 @@ spec:
         args: [serve]
         ports: [{name: web, containerPort: 8080}]
         readinessProbe: {httpGet: {path: /ready, port: web}, periodSeconds: 1}
+`
+
+// judge is the authorizer of the vault.
+const judge = `
+---
+apiVersion: v1
+kind: Service
+metadata: {name: judge, namespace: vault}
+spec: {selector: {app: judge}, ports: [{name: grpc, port: 91, targetPort: 9191, appProtocol: grpc}]}
 ---
 apiVersion: apps/v1
 kind: Deployment
@@ -112,7 +116,7 @@ func TestAuthorization(t *testing.T) {
 	m.loadAuthorizer()
 	m.install()
 	m.stranger()
-	m.must(m.apply(vault + caller("teller") + caller("guest")))
+	m.must(m.apply(vault + judge + caller("teller") + caller("guest")))
 	for _, name := range []string{"safe", "judge"} {
 		m.wait("rollout", "status", "deployment/"+name, "-n", "vault")
 	}
