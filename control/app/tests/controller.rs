@@ -175,6 +175,24 @@ fn it_has_as_many_threads_as_its_cpu_limit_permits() {
     }
 }
 
+/// Each connection takes one, and container runtimes start programs with a low soft limit.
+#[test]
+fn it_opens_as_many_files_as_it_is_permitted_whatever_it_begins_with() {
+    let directory = directory();
+    write_state(directory.path(), GOOD);
+    let controller = command(directory.path());
+    let mut limited = Command::new("sh");
+    limited.args(["-c", r#"ulimit -Sn 100; exec "$0" "$@""#]);
+    limited.arg(controller.get_program()).args(controller.get_args()).env("NO_COLOR", "1");
+    let mut controller = Controller::of(limited);
+    controller.line("serving discovery and identity");
+    let limits = fs::read_to_string(format!("/proc/{}/limits", controller.child.id())).unwrap();
+    let files = limits.lines().find(|line| line.starts_with("Max open files")).unwrap();
+    let [soft, hard] = [3, 4].map(|nth| files.split_whitespace().nth(nth).unwrap());
+    assert_eq!(soft, hard);
+    assert_ne!(soft, "100");
+}
+
 fn run(arguments: &[&str]) -> Output {
     Command::new(env!("CARGO_BIN_EXE_leno-controller")).args(arguments).output().unwrap()
 }
