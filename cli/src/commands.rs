@@ -39,6 +39,7 @@ pub(crate) mod up;
 pub(crate) mod upgrade;
 pub(crate) mod why;
 
+use anyhow::Context as _;
 use clap::Args;
 pub(crate) use leno_console::{Cluster, Output, block_on, escaped, print, print_json, print_raw};
 use leno_local::ranges::{Range, RequestedRanges};
@@ -55,6 +56,39 @@ impl RunningMesh {
     /// Its name.
     pub(crate) fn name(&self) -> leno_local::Result<String> {
         leno_local::record::chosen(self.name.as_deref())
+    }
+}
+
+/// A node of a cluster, whose agent is queried in place of this machine.
+#[derive(Debug, Args)]
+pub(crate) struct NodeOfCluster {
+    /// This node of a cluster in place of this machine: asks its agent, as kubectl port-forward would
+    #[arg(long, value_name = "NAME")]
+    pub(crate) node: Option<String>,
+
+    #[command(flatten)]
+    which: Cluster,
+
+    /// The namespace of the control plane in the cluster
+    #[arg(long, value_name = "NAME", default_value = leno_charts::NAMESPACE)]
+    system_namespace: String,
+}
+
+impl NodeOfCluster {
+    /// Whether a node is named.
+    pub(crate) fn is_named(&self) -> bool {
+        self.node.is_some()
+    }
+
+    /// A page of the node's agent.
+    pub(crate) fn get<T: serde::de::DeserializeOwned>(&self, path: &str) -> anyhow::Result<T> {
+        let node = self.node.as_deref().unwrap_or_default();
+        let page = block_on(async {
+            let client = leno_operate::connect(&self.which.target()).await?;
+            Ok(leno_operate::node_page(&client, &self.system_namespace, node, path).await?)
+        })?;
+        serde_json::from_value(page)
+            .with_context(|| format!("the agent of node {node} is of another version"))
     }
 }
 

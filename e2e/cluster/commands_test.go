@@ -205,6 +205,12 @@ func (m mesh) diagnosesCapture() {
 	if err != nil || !strings.Contains(string(said), "shop/shopper-") {
 		m.t.Errorf("leno diagnostics capture --node: %v\n%s", err, said)
 	}
+	for _, command := range [][]string{{"flows", "shopper"}, {"flows", "--requests"}, {"ebpf", "status"}} {
+		said, err := m.leno(append(command, "--node", report.Pod.Node)...).CombinedOutput()
+		if err != nil || !strings.Contains(string(said), "shopper") && command[0] == "flows" {
+			m.t.Errorf("leno %v --node: %v\n%s", command, err, said)
+		}
+	}
 	address := m.output(m.t, "get", "node", report.Pod.Node, "-o", "jsonpath={.status.addresses[0].address}")
 	outside := m.inside("stranger", "curl", "-s", "-m", "5", "http://"+net.JoinHostPort(address, "15025")+"/captures")
 	if !strings.Contains(outside, "ask from the node itself") || strings.Contains(outside, "shopper") {

@@ -1,5 +1,5 @@
-//! The admin server: `/metrics`, `/ready`, `/live`, and `/captures`, which only clients on the node itself may
-//! read.
+//! The admin server: `/metrics`, `/ready`, `/live`, and pages that only clients on the node itself may read: `/captures`,
+//! `/flows`, `/requests`, and `/ebpf/status`, `/ebpf/programs`, `/ebpf/maps`.
 
 use std::net::IpAddr;
 use std::sync::atomic::Ordering;
@@ -7,12 +7,13 @@ use std::sync::{Arc, Mutex};
 
 use hyper::body::Incoming;
 use hyper::{Method, Request, StatusCode};
+use leno_flows::report;
 use leno_program::content::{JSON, TEXT};
-use leno_program::{Answer, answer_pages, refuse_method, respond};
+use leno_program::{Answer, answer_pages, chain, refuse_method, respond};
 use tokio::time::Instant;
 
 use crate::captures::{NodeCaptures, Page};
-use crate::flows::Flows;
+use crate::flows::{Flows, json};
 use crate::follow::Pods;
 use crate::keeper::Keeper;
 use crate::metrics::lock;
@@ -21,6 +22,54 @@ use crate::retry::Retry;
 /// The page of captures; `?pod=NAMESPACE/NAME` limits it to one pod and adds that pod's connection counters.
 const CAPTURES: &str = "/captures";
 const METRICS: &str = "/metrics";
+
+/// The pages about flows and programs.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Kernel {
+    Flows,
+    Requests,
+    Owners,
+    Programs,
+    Maps,
+}
+
+impl Kernel {
+    pub(crate) fn of(path: &str) -> Option<Self> {
+        Some(match path {
+            "/flows" => Self::Flows,
+            "/requests" => Self::Requests,
+            "/ebpf/status" => Self::Owners,
+            "/ebpf/programs" => Self::Programs,
+            "/ebpf/maps" => Self::Maps,
+            _ => return None,
+        })
+    }
+
+    /// Reads it from the kernel; `None` if nothing is accounted for.
+    fn read(self, flows: &Flows) -> Option<Result<String, leno_flows::Error>> {
+        match self {
+            Self::Flows => flows.page(false),
+            Self::Requests => flows.page(true),
+            Self::Owners => Some(report::owners().map(|rows| json(&rows))),
+            Self::Programs => Some(report::programs().map(|rows| json(&rows))),
+            Self::Maps => Some(report::maps().map(|rows| json(&rows))),
+        }
+    }
+
+    pub(crate) fn answer(self, flows: &Flows) -> Answer {
+        match self.read(flows) {
+            Some(Ok(text)) => respond(StatusCode::OK, JSON, text),
+            Some(Err(error)) => {
+                let text = format!("cannot read it: {}\n", chain(&error));
+                respond(StatusCode::INTERNAL_SERVER_ERROR, TEXT, text)
+            }
+            None => {
+                let why = "this node accounts for no flows: see the agent's log, and agent.flows of the chart\n";
+                respond(StatusCode::CONFLICT, TEXT, why)
+            }
+        }
+    }
+}
 
 /// What the admin server reads to build its pages.
 pub(crate) struct Admin {
@@ -59,7 +108,8 @@ impl Admin {
         request: Request<Incoming>,
         client: IpAddr,
     ) -> Answer {
-        if request.uri().path() != CAPTURES {
+        let kernel = Kernel::of(request.uri().path());
+        if request.uri().path() != CAPTURES && kernel.is_none() {
             // On a blocking thread: the kernel reads every open connection.
             let flows = Arc::clone(&self.flows);
             let flows = match request.uri().path() {
@@ -80,7 +130,10 @@ impl Admin {
         let _turn = self.turn.lock().await;
         let admin = Arc::clone(&self);
         // On a blocking thread: reading the counters of one pod may run a command.
-        let page = move || admin.captures(wanted.as_ref());
+        let page = move || match kernel {
+            Some(kernel) => kernel.answer(&admin.flows),
+            None => admin.captures(wanted.as_ref()),
+        };
         tokio::task::spawn_blocking(page).await.unwrap_or_else(|_| {
             respond(StatusCode::INTERNAL_SERVER_ERROR, TEXT, "it failed: see the log\n")
         })
@@ -122,8 +175,7 @@ pub(crate) fn wanted(
     query: Option<&str>,
 ) -> Result<Option<QueriedPod>, Box<Answer>> {
     if !client.to_canonical().is_loopback() {
-        let remedy =
-            "ask from the node itself, as kubectl port-forward does: leno diagnostics capture\n";
+        let remedy = "ask from the node itself, as kubectl port-forward does: leno diagnostics capture, leno flows --node\n";
         return Err(Box::new(respond(StatusCode::FORBIDDEN, TEXT, remedy)));
     }
     let Some(query) = query else { return Ok(None) };

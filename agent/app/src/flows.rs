@@ -8,9 +8,10 @@ use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 
-use leno_flows::{Earlier, Ledger, Member, Namespace, Settings, Source};
+use leno_flows::{Connection, Earlier, Ledger, Member, Namespace, Settings, Source, View};
 use leno_program::chain;
 use leno_types::ports;
+use serde::Serialize;
 
 use crate::host::NetnsId;
 use crate::metrics::lock;
@@ -26,9 +27,24 @@ const MAX_NODE: usize = 180;
 #[derive(Debug, Default)]
 pub(crate) struct Flows(Option<Node>);
 
+/// Most flows of a page: some 7 MB of JSON.
+const MAX_SHOWN: usize = 10_000;
+
+/// The flows of this node, as `leno flows --node` reads them.
+#[derive(Debug, Serialize)]
+struct Page {
+    flows: Vec<Connection>,
+    /// Flows that the table lacks because it was full.
+    missing: u64,
+    /// Flows that this page lacks: those that have not changed for longest.
+    left_out: usize,
+}
+
 /// What is accounted for on this node.
 #[derive(Debug)]
 struct Node {
+    /// The name under which the programs are pinned.
+    owner: String,
     ledger: Ledger,
     /// Where the connections of pods that say nothing are read.
     default: Source,
@@ -83,7 +99,7 @@ impl Flows {
                     }
                 }
                 let (default, pods) = (settings.source, Mutex::default());
-                Self(Some(Node { ledger, default, pods, settled: Mutex::new(false) }))
+                Self(Some(Node { owner, ledger, default, pods, settled: Mutex::new(false) }))
             }
             Err(error) => {
                 let error = chain(&error);
@@ -155,6 +171,18 @@ impl Flows {
         }
     }
 
+    /// The flows of this node, or with `requests` the requests of its proxies, as JSON; `None` if nothing is accounted for.
+    pub(crate) fn page(&self, requests: bool) -> Option<Result<String, leno_flows::Error>> {
+        let node = self.0.as_ref()?;
+        // The rows of proxies are brought up to date first.
+        let _metrics = node.ledger.metrics();
+        let view = match View::open(&node.owner) {
+            Ok(view) => view?,
+            Err(error) => return Some(Err(error)),
+        };
+        Some(if requests { view.requests().map(|rows| json(&rows)) } else { listed(&view) })
+    }
+
     /// The metrics in Prometheus' text format; empty if nothing is accounted for.
     pub(crate) fn metrics(&self) -> String {
         self.0.as_ref().map(|node| node.ledger.metrics()).unwrap_or_default()
@@ -180,6 +208,20 @@ impl Node {
             _ => Ok(()),
         }
     }
+}
+
+fn listed(view: &View) -> Result<String, leno_flows::Error> {
+    let (mut flows, missing) = view.list()?;
+    let left_out = flows.len().saturating_sub(MAX_SHOWN);
+    if left_out > 0 {
+        flows.sort_by_key(|flow| std::cmp::Reverse(flow.last_seen_unix_ms));
+        flows.truncate(MAX_SHOWN);
+    }
+    Ok(json(&Page { flows, missing, left_out }))
+}
+
+pub(crate) fn json(rows: &impl Serialize) -> String {
+    serde_json::to_string(rows).expect("names and numbers are JSON") + "\n"
 }
 
 /// Removes the programs of agents, and what they have counted; returns their names.

@@ -9,7 +9,7 @@ use leno_bpf_abi::flow::{
     FIRST_WORKLOAD, Flow, FlowEnd, FlowEvent, FlowOwner, FlowRole, FlowState, PEER_CONTROL_PLANE,
     PEER_SELF,
 };
-use serde::Serialize;
+use serde::{Deserialize, Deserializer, Serialize};
 
 /// The name of a workload that the maps do not have: they were written by another version.
 const UNNAMED: &str = "?";
@@ -26,7 +26,7 @@ pub struct Clock {
 }
 
 /// The other end of a connection.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Peer {
     /// A workload, by namespace and name.
@@ -50,6 +50,7 @@ pub(crate) struct Protocol(u8);
 
 impl Protocol {
     pub(crate) const TCP: Self = Self(6);
+    const NAMES: [&str; 6] = ["tcp", "icmp", "udp", "icmpv6", "sctp", "other"];
 
     /// Sockets are those of TCP; frames have a number, or none if they are not IP.
     pub(crate) fn new(owner: FlowOwner, number: u8) -> Self {
@@ -72,8 +73,22 @@ impl Protocol {
     }
 }
 
+/// One of the words of a field. (Serde borrows fields whose type is written as a reference.)
+pub type Word = &'static str;
+
+/// Reads a word that another process wrote.
+fn word<'de, D: Deserializer<'de>>(from: D) -> Result<Word, D::Error> {
+    let text = String::deserialize(from)?;
+    let all = FlowState::ALL.iter().map(|one| one.name());
+    let all = all.chain(FlowEnd::ALL.iter().map(|one| one.name()));
+    let all = all.chain(FlowRole::ALL.iter().map(|one| one.name()));
+    let all = all.chain(FlowOwner::ALL.iter().map(|one| one.name()));
+    let mut all = all.chain(Protocol::NAMES);
+    Ok(all.find(|word| *word == text).unwrap_or(UNNAMED))
+}
+
 /// A connection of a workload, as `leno flows` shows it.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Connection {
     /// The kernel's number for the socket, which no other socket ever has; of frames, a number made of the addresses.
     pub cookie: u64,
@@ -82,11 +97,14 @@ pub struct Connection {
     /// The workload.
     pub workload: String,
     /// `tcp`, `udp`, `icmp`, `icmpv6`, `sctp`, or `other`.
-    pub protocol: &'static str,
+    #[serde(deserialize_with = "word")]
+    pub protocol: Word,
     /// `application` or `proxy`: which of its programs has the socket; `wire` if frames are counted.
-    pub socket: &'static str,
+    #[serde(deserialize_with = "word")]
+    pub socket: Word,
     /// `client` if the workload opened it, `server` if it accepted it.
-    pub role: &'static str,
+    #[serde(deserialize_with = "word")]
+    pub role: Word,
     /// Its own address.
     pub local: SocketAddr,
     /// The address that it is connected to.
@@ -94,9 +112,11 @@ pub struct Connection {
     /// What is at that address.
     pub peer: Peer,
     /// `new`, `established`, `closing` or `closed`.
-    pub state: &'static str,
+    #[serde(deserialize_with = "word")]
+    pub state: Word,
     /// How it ended, and which side ended it; `open` if it has not.
-    pub end: &'static str,
+    #[serde(deserialize_with = "word")]
+    pub end: Word,
     /// Payload that was sent, each byte once; of frames, all bytes on the wire.
     pub bytes_sent: u64,
     /// The same of what was received.

@@ -19,13 +19,14 @@ mod ledger;
 mod metrics;
 mod namespace;
 mod pairs;
+pub mod report;
 mod requests;
 mod setting;
 mod view;
 
 pub use accounts::{Accounts, Member};
 pub use budget::{Bound, Budget, Step, UnknownBudget};
-pub use connection::{Change, Clock, Connection, Peer};
+pub use connection::{Change, Clock, Connection, Peer, Word};
 pub use ledger::{Ledger, ROUND, Settings};
 pub use leno_bpf::Error;
 pub use leno_bpf::flows::{Earlier, MAX_EVENTS, MAX_FLOWS, Port, Price, Sizes, probe, self_test};

@@ -55,7 +55,7 @@ pub async fn pod_capture(
         let config: Value = serde_json::from_str(&reply.body).unwrap_or_default();
         Ok(config["captured"].as_bool())
     };
-    let (agent, proxy) = tokio::join!(ask(client, system, &seen.node, &path), proxy);
+    let (agent, proxy) = tokio::join!(node_page(client, system, &seen.node, &path), proxy);
     Ok(PodCapture { seen, agent, proxy })
 }
 
@@ -64,10 +64,19 @@ pub async fn pod_capture(
 /// # Errors
 /// The node has no agent, the user may not query it, or it does not answer.
 pub async fn node_captures(client: &Client, system: &str, node: &str) -> Result<Value, Error> {
-    ask(client, system, node, "/captures").await
+    node_page(client, system, node, "/captures").await
 }
 
-async fn ask(client: &Client, system: &str, node: &str, path: &str) -> Result<Value, Error> {
+/// A page of a node's agent, which answers the node itself alone: the way is that of `kubectl port-forward`, and needs that right.
+///
+/// # Errors
+/// The node has no agent, the user may not query it, or it does not answer.
+pub async fn node_page(
+    client: &Client,
+    system: &str,
+    node: &str,
+    path: &str,
+) -> Result<Value, Error> {
     let agent = agent(client, system, node).await?;
     let reply = Reach::new(client.clone()).get_from(&agent, ports::AGENT_ADMIN, path).await?;
     let what = || format!("ask pod {agent} for {path}");

@@ -2,13 +2,12 @@
 
 use anyhow::{Context as _, Result};
 use clap::{Args, Subcommand};
-use leno_bpf::inspect::{self, PinnedMap, PinnedProgram};
-use leno_bpf::{Leftover, PinRoot};
-use serde::Serialize;
+use leno_bpf::PinRoot;
+use leno_flows::report::{self, MapRow, OwnerRow, PriceColumns, ProgramRow};
 
-use super::{Output, RunningMesh, print, print_json, table};
+use super::{NodeOfCluster, Output, RunningMesh, print, print_json, table};
 
-/// Shows the kernel programs and maps of this machine that are Leno's, and removes those without use
+/// Shows the kernel programs and maps of this machine, or of a node, that are Leno's, and removes those without use
 #[derive(Debug, Args)]
 pub(crate) struct Ebpf {
     #[command(subcommand)]
@@ -27,8 +26,11 @@ enum Of {
 
 /// Lists what has programs: captured workloads, and meshes whose flows are accounted for
 #[derive(Debug, Args)]
-#[command(after_help = "Example:\n  sudo leno ebpf status")]
+#[command(after_help = "Examples:\n  sudo leno ebpf status\n  leno ebpf status --node worker-1")]
 struct Status {
+    #[command(flatten)]
+    of: NodeOfCluster,
+
     /// The form of output
     #[arg(short, long, value_enum, default_value_t)]
     output: Output,
@@ -40,6 +42,9 @@ struct Status {
     after_help = "Example:\n  sudo sysctl kernel.bpf_stats_enabled=1; sudo leno ebpf programs"
 )]
 struct Programs {
+    #[command(flatten)]
+    of: NodeOfCluster,
+
     /// The form of output
     #[arg(short, long, value_enum, default_value_t)]
     output: Output,
@@ -49,6 +54,9 @@ struct Programs {
 #[derive(Debug, Args)]
 #[command(after_help = "Example:\n  sudo leno ebpf maps -o json")]
 struct Maps {
+    #[command(flatten)]
+    of: NodeOfCluster,
+
     /// The form of output
     #[arg(short, long, value_enum, default_value_t)]
     output: Output,
@@ -91,58 +99,30 @@ struct Upgrade {
 #[command(after_help = "Example:\n  sudo leno ebpf prune")]
 struct Prune {}
 
-/// What has programs.
-#[derive(Serialize)]
-struct OwnerRow<'a> {
-    owner: &'a str,
-    does: &'static str,
-    version: &'a str,
-    attached: bool,
-    /// Of what accounts for flows.
-    #[serde(flatten)]
-    price: Option<PriceColumns>,
-    pins: String,
-}
-
-#[derive(Clone, Copy, Serialize)]
-struct PriceColumns {
-    level: &'static str,
-    cpu_percent: f64,
-    /// `None` without a bound.
-    cpu_budget_percent: Option<f64>,
-}
-
-#[derive(Serialize)]
-struct ProgramRow<'a> {
-    owner: &'a str,
-    name: &'a str,
-    id: u32,
-    attached_to: &'a str,
-    verified_instructions: u32,
-    runs: u64,
-    ns_per_run: Option<u64>,
-}
-
-#[derive(Serialize)]
-struct MapRow<'a> {
-    owner: &'a str,
-    name: &'a str,
-    id: u32,
-    #[serde(rename = "type")]
-    kind: &'a str,
-    capacity: u32,
-    memory_bytes: u64,
-}
-
 pub(crate) fn run(ebpf: &Ebpf) -> Result<bool> {
+    match &ebpf.of {
+        Of::Status(status) if status.of.is_named() => {
+            show_status(&status.of.get::<Vec<_>>("/ebpf/status")?, status.output)?;
+            return Ok(true);
+        }
+        Of::Programs(programs) if programs.of.is_named() => {
+            show_programs(&programs.of.get::<Vec<_>>("/ebpf/programs")?, programs.output)?;
+            return Ok(true);
+        }
+        Of::Maps(maps) if maps.of.is_named() => {
+            show_maps(&maps.of.get::<Vec<_>>("/ebpf/maps")?, maps.output)?;
+            return Ok(true);
+        }
+        _ => {}
+    }
     if !nix::unistd::geteuid().is_root() {
         return Err(leno_local::Error::NeedsRoot.into());
     }
     let root = PinRoot::find().context("cannot find the pins")?;
     match &ebpf.of {
-        Of::Status(status) => show_status(&leno_bpf::list(&root)?, status.output)?,
-        Of::Programs(programs) => show_programs(&inspect::programs(&root)?, programs.output)?,
-        Of::Maps(maps) => show_maps(&inspect::maps(&root)?, maps.output)?,
+        Of::Status(status) => show_status(&report::owners()?, status.output)?,
+        Of::Programs(programs) => show_programs(&report::programs()?, programs.output)?,
+        Of::Maps(maps) => show_maps(&report::maps()?, maps.output)?,
         Of::Resize(resize) => run_resize(resize)?,
         Of::Upgrade(upgrade) => run_upgrade(upgrade)?,
         Of::Prune(_) => prune(&root)?,
@@ -181,30 +161,19 @@ fn prune(root: &PinRoot) -> Result<()> {
     Ok(())
 }
 
-fn show_status(all: &[Leftover], output: Output) -> Result<()> {
-    let rows: Vec<OwnerRow<'_>> = all
-        .iter()
-        .map(|one| OwnerRow {
-            owner: &one.owner,
-            does: if one.flows { "flows" } else { "capture" },
-            version: &one.version,
-            attached: one.attached,
-            price: price_of(one),
-            pins: one.directory.display().to_string(),
-        })
-        .collect();
+fn show_status(rows: &[OwnerRow], output: Output) -> Result<()> {
     if output == Output::Json {
         return print_json(&rows);
     }
-    let wide = table::width("OWNER", rows.iter().map(|row| row.owner));
+    let wide = table::width("OWNER", rows.iter().map(|row| &*row.owner));
     let mut text = format!(
         "{:<wide$}{:<9}{:<9}{:<10}{:<12}{:<16}{}\n",
         "OWNER", "DOES", "VERSION", "ATTACHED", "LEVEL", "CPU % (MOST)", "PINS"
     );
-    for row in &rows {
+    for row in rows {
         let attached = if row.attached { "yes" } else { "no" };
-        let level = row.price.map_or("-", |price| price.level);
-        let cost = row.price.map_or_else(|| "-".to_owned(), cost);
+        let level = row.price.as_ref().map_or("-", |price| &*price.level);
+        let cost = row.price.as_ref().map_or_else(|| "-".to_owned(), cost);
         text += &format!(
             "{:<wide$}{:<9}{:<9}{attached:<10}{level:<12}{cost:<16}{}\n",
             row.owner, row.does, row.version, row.pins
@@ -213,38 +182,25 @@ fn show_status(all: &[Leftover], output: Output) -> Result<()> {
     print(&text)
 }
 
-/// What accounting for flows costs; `None` of programs that capture, and of those of another version.
-fn price_of(one: &Leftover) -> Option<PriceColumns> {
-    let view = one.flows.then(|| leno_flows::View::open(&one.owner).ok().flatten()).flatten()?;
-    let price = view.price().ok()?;
-    let percent = |millionths: u32| f64::from(millionths) / 1e4;
-    Some(PriceColumns {
-        level: price.level.name(),
-        cpu_percent: percent(price.cost_millionths),
-        cpu_budget_percent: (price.budget_millionths > 0).then(|| percent(price.budget_millionths)),
-    })
-}
-
-fn cost(price: PriceColumns) -> String {
+fn cost(price: &PriceColumns) -> String {
     match price.cpu_budget_percent {
         Some(most) => format!("{} ({most})", price.cpu_percent),
         None => "-".to_owned(),
     }
 }
 
-fn show_programs(all: &[PinnedProgram], output: Output) -> Result<()> {
-    let rows: Vec<ProgramRow<'_>> = all.iter().map(program_row).collect();
+fn show_programs(rows: &[ProgramRow], output: Output) -> Result<()> {
     if output == Output::Json {
         return print_json(&rows);
     }
-    let owners = table::width("OWNER", rows.iter().map(|row| row.owner));
-    let names = table::width("PROGRAM", rows.iter().map(|row| row.name));
-    let places = table::width("ATTACHED TO", rows.iter().map(|row| row.attached_to));
+    let owners = table::width("OWNER", rows.iter().map(|row| &*row.owner));
+    let names = table::width("PROGRAM", rows.iter().map(|row| &*row.name));
+    let places = table::width("ATTACHED TO", rows.iter().map(|row| &*row.attached_to));
     let mut text = format!(
         "{:<owners$}{:<names$}{:>8}  {:<places$}{:>10}{:>12}{:>10}\n",
         "OWNER", "PROGRAM", "ID", "ATTACHED TO", "VERIFIED", "RUNS", "NS/RUN"
     );
-    for row in &rows {
+    for row in rows {
         text += &format!(
             "{:<owners$}{:<names$}{:>8}  {:<places$}{:>10}{:>12}{:>10}\n",
             row.owner,
@@ -259,19 +215,18 @@ fn show_programs(all: &[PinnedProgram], output: Output) -> Result<()> {
     print(&text)
 }
 
-fn show_maps(all: &[PinnedMap], output: Output) -> Result<()> {
-    let rows: Vec<MapRow<'_>> = all.iter().map(map_row).collect();
+fn show_maps(rows: &[MapRow], output: Output) -> Result<()> {
     if output == Output::Json {
         return print_json(&rows);
     }
-    let owners = table::width("OWNER", rows.iter().map(|row| row.owner));
-    let names = table::width("MAP", rows.iter().map(|row| row.name));
-    let kinds = table::width("TYPE", rows.iter().map(|row| row.kind));
+    let owners = table::width("OWNER", rows.iter().map(|row| &*row.owner));
+    let names = table::width("MAP", rows.iter().map(|row| &*row.name));
+    let kinds = table::width("TYPE", rows.iter().map(|row| &*row.kind));
     let mut text = format!(
         "{:<owners$}{:<names$}{:>8}  {:<kinds$}{:>12}{:>12}\n",
         "OWNER", "MAP", "ID", "TYPE", "CAPACITY", "KIB"
     );
-    for row in &rows {
+    for row in rows {
         text += &format!(
             "{:<owners$}{:<names$}{:>8}  {:<kinds$}{:>12}{:>12}\n",
             row.owner,
@@ -283,17 +238,4 @@ fn show_maps(all: &[PinnedMap], output: Output) -> Result<()> {
         );
     }
     print(&text)
-}
-
-fn program_row(one: &PinnedProgram) -> ProgramRow<'_> {
-    let PinnedProgram { owner, name, id, attached_to, verified_instructions, runs, took } = one;
-    let ns = u64::try_from(took.as_nanos()).unwrap_or(u64::MAX);
-    let ns_per_run = ns.checked_div(*runs);
-    let (id, verified_instructions, runs) = (*id, *verified_instructions, *runs);
-    ProgramRow { owner, name, id, attached_to, verified_instructions, runs, ns_per_run }
-}
-
-fn map_row(one: &PinnedMap) -> MapRow<'_> {
-    let PinnedMap { owner, name, id, kind, capacity, memory_bytes } = one;
-    MapRow { owner, name, id: *id, kind, capacity: *capacity, memory_bytes: *memory_bytes }
 }

@@ -9,10 +9,10 @@ use clap::{Args, ValueEnum};
 use leno_flows::{Change, Connection, Events, Peer, View};
 use leno_local::layout::Layout;
 use leno_local::status::{InstanceStatus, Status};
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use tokio::signal::unix::{SignalKind, signal};
 
-use super::{Output, RunningMesh, block_on, print, print_json, print_raw, table};
+use super::{NodeOfCluster, Output, RunningMesh, block_on, print, print_json, print_raw, table};
 
 /// How often changes are fetched: the kernel wakes no reader, since that would cost each connection more than
 /// its accounting.
@@ -26,11 +26,12 @@ const NO_WORKLOAD: [&str; 3] = ["outside", "itself", "control-plane"];
 /// The kernel counts: bytes are payload, each once, as the application sent and received them; where frames are
 /// counted, all bytes on the wire. Each
 /// connection has a line for each workload that has an end of it, and for the legs between an application and its
-/// proxy. Needs root.
+/// proxy. Needs root, or with --node the right to forward ports of the agent's pod.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:\n  sudo leno flows web --state established\n  \
                   sudo leno flows -n shop --socket application -o json\n  \
-                  sudo leno flows --follow --peer outside\n  sudo leno flows web --requests")]
+                  sudo leno flows --follow --peer outside\n  sudo leno flows web --requests\n  \
+                  leno flows shop/web --node worker-1")]
 pub(crate) struct Flows {
     /// Connections of this workload only; shop/web names its namespace
     #[arg(value_name = "WORKLOAD")]
@@ -38,6 +39,9 @@ pub(crate) struct Flows {
 
     #[command(flatten)]
     mesh: RunningMesh,
+
+    #[command(flatten)]
+    of: NodeOfCluster,
 
     /// Connections of this namespace only
     #[arg(short, long, value_name = "NAME")]
@@ -71,8 +75,8 @@ pub(crate) struct Flows {
     #[arg(long, conflicts_with_all = ["follow", "state", "socket", "protocol", "port"])]
     requests: bool,
 
-    /// Prints each change of a connection as it happens, until Ctrl-C; one process at a time may
-    #[arg(short, long)]
+    /// Prints each change of a connection as it happens, until Ctrl-C; one process at a time may. Of this machine alone
+    #[arg(short, long, conflicts_with = "node")]
     follow: bool,
 
     /// The form of output; with --follow, JSON is an object on each line
@@ -147,7 +151,20 @@ fn open(layout: &Layout) -> Result<View> {
     Ok(view)
 }
 
+/// A page of flows of a node's agent.
+#[derive(Deserialize)]
+struct NodePage {
+    flows: Vec<Connection>,
+    /// Flows that the table lacks because it was full.
+    missing: u64,
+    /// Flows that the page lacks because there are too many.
+    left_out: u64,
+}
+
 pub(crate) fn run(flows: &Flows) -> Result<bool> {
+    if flows.of.is_named() {
+        return of_node(flows).map(|()| true);
+    }
     let layout = Layout::new(&flows.mesh.name()?)?;
     if !nix::unistd::geteuid().is_root() {
         return Err(leno_local::Error::NeedsRoot.into());
@@ -158,9 +175,30 @@ pub(crate) fn run(flows: &Flows) -> Result<bool> {
         return block_on(follow(flows, &view));
     }
     if flows.requests {
-        return requests::run(flows, &view).map(|()| true);
+        return requests::show(flows, view.requests()?).map(|()| true);
     }
-    let (mut all, missing) = view.list()?;
+    let (all, missing) = view.list()?;
+    show(flows, all, missing)?;
+    Ok(true)
+}
+
+/// The flows of a node of a cluster, as its agent sends them.
+fn of_node(flows: &Flows) -> Result<()> {
+    if flows.requests {
+        return requests::show(flows, flows.of.get("/requests")?);
+    }
+    let page: NodePage = flows.of.get("/flows")?;
+    show(flows, page.flows, page.missing)?;
+    if page.left_out > 0 {
+        eprintln!(
+            "leno: the agent left out {} flows, those that have not changed for longest",
+            page.left_out
+        );
+    }
+    Ok(())
+}
+
+fn show(flows: &Flows, mut all: Vec<Connection>, missing: u64) -> Result<()> {
     all.retain(|one| flows.wants(one));
     if flows.output == Output::Json {
         print_json(&all)?;
@@ -170,10 +208,10 @@ pub(crate) fn run(flows: &Flows) -> Result<bool> {
     if missing > 0 {
         eprintln!(
             "leno: {missing} flows are not in the table because it was full: see --flow-map-size of \
-             `leno up`"
+             `leno up`, or agent.flows.mapSize of the chart"
         );
     }
-    Ok(true)
+    Ok(())
 }
 
 /// Checks that the mesh has what is asked for by name.

@@ -193,6 +193,14 @@ async fn why_the_capture_of_a_pod_is_not_known_is_said_with_a_remedy() {
     let (code, _, text) = ask(&["--node", "n1"]);
     assert!(code == Some(2) && text.contains(none), "{text}");
     assert_eq!(ask(&["--node", "n1", "placed"]).0, Some(64));
+    for command in
+        [&["flows"][..], &["flows", "--requests"], &["ebpf", "status"], &["ebpf", "maps"]]
+    {
+        let of_node = ["--node", "n1", "--kubeconfig", shop.admin.to_str().unwrap()];
+        let answer = leno(&[command, &of_node].concat());
+        let text = said(&answer);
+        assert!(answer.status.code() == Some(2) && text.contains(none), "{command:?}: {text}");
+    }
 
     let mut agent = pod("leno-agent-x", "10.0.0.1");
     agent["metadata"] = json!({"name": "leno-agent-x", "namespace": "leno-system",

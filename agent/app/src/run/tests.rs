@@ -120,6 +120,8 @@ async fn a_pod_that_failed_once_leaves_the_agent_unready_and_one_that_always_fai
     ] {
         assert_eq!(ask(client, query).status(), status, "{client:?} {query:?}");
     }
+    let flows = crate::admin::Kernel::of("/flows").unwrap().answer(&admin.flows);
+    assert_eq!(flows.status(), 409, "this node accounts for none");
     drop(sender);
     rounds.await.unwrap();
 }

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use leno_bpf_abi::flow::FlowRequests;
 use leno_requests::{BUCKET_BOUNDS_S, CLASSES, GRPC_STATUSES, Histogram, Labels};
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use crate::metrics::{EBPF_DURATION, EBPF_GRPC, EBPF_REQUESTS, Family};
 
@@ -30,7 +30,7 @@ pub(crate) struct RequestSums {
 }
 
 /// A row of the list of requests.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct RequestRow {
     /// `inbound` if the server's proxy counted, `outbound` if the client's did.
     pub direction: String,
@@ -49,7 +49,7 @@ pub struct RequestRow {
     /// All requests.
     pub requests: u64,
     /// By class of status, without those that did not occur.
-    pub classes: BTreeMap<&'static str, u64>,
+    pub classes: BTreeMap<String, u64>,
     /// gRPC calls by status, without those that did not occur.
     pub grpc: BTreeMap<String, u64>,
     /// The mean time, in milliseconds.
@@ -63,7 +63,7 @@ pub struct RequestRow {
 impl RequestRow {
     pub(crate) fn new(of: &PairOfRequests, sums: &RequestSums) -> Self {
         let requests = sums.durations.count();
-        let named = CLASS_NAMES.into_iter().zip(sums.classes);
+        let named = CLASS_NAMES.into_iter().map(ToOwned::to_owned).zip(sums.classes);
         Self {
             direction: of.direction.clone(),
             client_namespace: of.client_namespace.clone(),

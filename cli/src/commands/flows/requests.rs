@@ -1,14 +1,13 @@
 //! `leno flows --requests`.
 
 use anyhow::Result;
-use leno_flows::{RequestRow, View};
+use leno_flows::RequestRow;
 
 use super::super::{Output, print, print_json, table};
 use super::{Flows, names};
 
 /// Prints the requests of the pairs that are asked for.
-pub(super) fn run(flows: &Flows, view: &View) -> Result<()> {
-    let mut all = view.requests()?;
+pub(super) fn show(flows: &Flows, mut all: Vec<RequestRow>) -> Result<()> {
     all.retain(|one| wants(flows, one));
     if flows.output == Output::Json { print_json(&all) } else { print(&text(&all)) }
 }

@@ -1,0 +1,127 @@
+//! What has programs on a machine, and what they are: rows for operators, of this machine or of a node whose agent sends them.
+
+use leno_bpf::inspect::{self, PinnedMap, PinnedProgram};
+use leno_bpf::{Error, Leftover, PinRoot};
+use serde::{Deserialize, Serialize};
+
+use crate::view::View;
+
+/// What has programs.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct OwnerRow {
+    /// The name under which they were attached.
+    pub owner: String,
+    /// `flows` or `capture`.
+    pub does: String,
+    /// The version of Leno that attached them.
+    pub version: String,
+    /// Whether any of them is attached still.
+    pub attached: bool,
+    /// Of what accounts for flows.
+    #[serde(flatten)]
+    pub price: Option<PriceColumns>,
+    /// Where the pins are.
+    pub pins: String,
+}
+
+/// What accounting for flows costs.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct PriceColumns {
+    /// How much is accounted for.
+    pub level: String,
+    /// The share of the machine's CPU time that was measured last.
+    pub cpu_percent: f64,
+    /// Its bound; `None` without one.
+    pub cpu_budget_percent: Option<f64>,
+}
+
+/// A program.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ProgramRow {
+    /// The name under which it was attached.
+    pub owner: String,
+    /// Its name.
+    pub name: String,
+    /// The kernel's number for it.
+    pub id: u32,
+    /// What it is attached to.
+    pub attached_to: String,
+    /// How many instructions the verifier followed.
+    pub verified_instructions: u32,
+    /// How often it ran while the kernel counted that.
+    pub runs: u64,
+    /// The time of such a run.
+    pub ns_per_run: Option<u64>,
+}
+
+/// A map.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct MapRow {
+    /// The name under which its programs were attached.
+    pub owner: String,
+    /// Its name.
+    pub name: String,
+    /// The kernel's number for it.
+    pub id: u32,
+    /// The kernel's name of its type.
+    #[serde(rename = "type")]
+    pub kind: String,
+    /// Most entries; of a ring buffer the bytes.
+    pub capacity: u32,
+    /// Kernel memory that it takes now.
+    pub memory_bytes: u64,
+}
+
+/// What has programs on this machine.
+///
+/// # Errors
+/// If the pins cannot be read.
+pub fn owners() -> Result<Vec<OwnerRow>, Error> {
+    let row = |one: Leftover| OwnerRow {
+        does: if one.flows { "flows" } else { "capture" }.to_owned(),
+        price: price_of(&one),
+        attached: one.attached,
+        pins: one.directory.display().to_string(),
+        version: one.version,
+        owner: one.owner,
+    };
+    Ok(leno_bpf::list(&PinRoot::find()?)?.into_iter().map(row).collect())
+}
+
+/// The programs of this machine.
+///
+/// # Errors
+/// If the pins cannot be read.
+pub fn programs() -> Result<Vec<ProgramRow>, Error> {
+    let row = |one: PinnedProgram| {
+        let PinnedProgram { owner, name, id, attached_to, verified_instructions, runs, took } = one;
+        let ns = u64::try_from(took.as_nanos()).unwrap_or(u64::MAX);
+        let ns_per_run = ns.checked_div(runs);
+        ProgramRow { owner, name, id, attached_to, verified_instructions, runs, ns_per_run }
+    };
+    Ok(inspect::programs(&PinRoot::find()?)?.into_iter().map(row).collect())
+}
+
+/// The maps of this machine.
+///
+/// # Errors
+/// If the pins cannot be read.
+pub fn maps() -> Result<Vec<MapRow>, Error> {
+    let row = |one: PinnedMap| {
+        let PinnedMap { owner, name, id, kind, capacity, memory_bytes } = one;
+        MapRow { owner, name, id, kind, capacity, memory_bytes }
+    };
+    Ok(inspect::maps(&PinRoot::find()?)?.into_iter().map(row).collect())
+}
+
+/// `None` of programs that capture, and of those of another version.
+fn price_of(one: &Leftover) -> Option<PriceColumns> {
+    let view = one.flows.then(|| View::open(&one.owner).ok().flatten()).flatten()?;
+    let price = view.price().ok()?;
+    let percent = |millionths: u32| f64::from(millionths) / 1e4;
+    Some(PriceColumns {
+        level: price.level.name().to_owned(),
+        cpu_percent: percent(price.cost_millionths),
+        cpu_budget_percent: (price.budget_millionths > 0).then(|| percent(price.budget_millionths)),
+    })
+}
