@@ -5,6 +5,7 @@
 //! What the kernel refuses costs metrics, never a pod.
 
 use std::collections::HashMap;
+use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 
@@ -168,6 +169,18 @@ impl Flows {
         if !*settled {
             node.ledger.change(|accounts| accounts.withdraw_unknown());
             *settled = true;
+        }
+    }
+
+    /// Private addresses of peers without a name, as the last reading found them.
+    pub(crate) fn strangers(&self) -> Vec<IpAddr> {
+        self.0.as_ref().map(|node| node.ledger.strangers()).unwrap_or_default()
+    }
+
+    /// Names a peer on another node, or forgets its name.
+    pub(crate) fn name_peer(&self, ip: IpAddr, name: Option<(String, String)>) {
+        if let Some(node) = &self.0 {
+            node.ledger.change(|accounts| accounts.name_peer(ip, name));
         }
     }
 

@@ -23,6 +23,7 @@ mod host;
 mod install;
 mod keeper;
 mod metrics;
+mod peers;
 mod pod;
 mod record;
 mod retry;

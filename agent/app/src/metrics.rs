@@ -62,6 +62,7 @@ pub(crate) struct Metrics {
     failures: Mutex<BTreeMap<Reason, u64>>,
     seconds: Mutex<(Duration, u64)>,
     requests: Mutex<BTreeMap<(&'static str, &'static str), u64>>,
+    lookups: Mutex<BTreeMap<&'static str, u64>>,
     pub(crate) installations: AtomicU64,
     pub(crate) installed: AtomicBool,
     pub(crate) followed: AtomicBool,
@@ -88,6 +89,11 @@ impl Metrics {
     /// Counts a request of the plugin by its result.
     pub(crate) fn asked(&self, command: &'static str, result: &'static str) {
         *lock(&self.requests).entry((command, result)).or_default() += 1;
+    }
+
+    /// Counts a question to the API server for the pod with an address, by its result.
+    pub(crate) fn looked_up(&self, result: &'static str) {
+        *lock(&self.lookups).entry(result).or_default() += 1;
     }
 
     /// The text of `/metrics`. `now` is how many pods each backend captures, `failing` how many are
@@ -120,6 +126,10 @@ impl Metrics {
                 (vec![("command", command), ("result", result)], count)
             });
         family("cni_requests_total", "counter", "Requests of the CNI plugin.", requests.collect());
+        let lookups = lock(&self.lookups).clone().into_iter();
+        let lookups = lookups.map(|(result, count)| (vec![("result", result)], count));
+        let help = "Questions to the API server for the pod with the address of a peer.";
+        family("peer_lookups_total", "counter", help, lookups.collect());
         let number = |value: &AtomicU64| one(value.load(Ordering::Relaxed));
         let flag = |value: &AtomicBool| one(value.load(Ordering::Relaxed).into());
         let help = "Whether the CNI plugin is the last of the node's chain.";

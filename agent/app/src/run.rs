@@ -21,6 +21,7 @@ use crate::host::Host;
 use crate::install::{self, Installation};
 use crate::keeper::Keeper;
 use crate::metrics::{Metrics, lock};
+use crate::peers;
 use crate::pod::Pod;
 use crate::record::Records;
 use crate::retry::Retry;
@@ -86,6 +87,8 @@ pub(crate) async fn run(flags: Flags) -> anyhow::Result<()> {
     }
     let (sender, changed) = mpsc::channel(MAX_CHANGES);
     tokio::spawn(cluster.clone().follow(sender));
+    let of_peers = (cluster.client.clone(), Arc::clone(&flows), Arc::clone(&cluster.metrics));
+    tokio::spawn(peers::follow(of_peers.0, of_peers.1, of_peers.2));
     tokio::spawn(reconcile(changed, cluster, (keeper, flows), retry));
     tokio::select! {
         _ = terminate.recv() => {}

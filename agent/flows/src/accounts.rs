@@ -10,7 +10,7 @@ use leno_bpf::flows::{Earlier, Flows, Port, Price, Sizes, monotonic};
 use leno_bpf::{Error, PinRoot};
 use leno_bpf_abi::flow::{
     FIRST_WORKLOAD, Flow, FlowAddress, FlowLevel, FlowName, FlowOwner, FlowState, FlowWorkload,
-    PEER_CONTROL_PLANE,
+    PEER_CONTROL_PLANE, PEER_OUTSIDE,
 };
 
 use crate::budget::{self, Budget, Governor, Measurement, Step};
@@ -31,6 +31,9 @@ const QUIET_OTHER: Duration = Duration::from_secs(60);
 
 /// The price without a budget: every connection is accounted for, whatever that costs.
 const NO_BOUND: Price = Price { level: FlowLevel::Full, budget_millionths: 0, cost_millionths: 0 };
+
+/// Most addresses of peers without a name that are noted in one reading.
+const MAX_STRANGERS: usize = 256;
 
 /// An instance of a workload.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -62,6 +65,9 @@ pub struct Accounts {
     members: BTreeMap<String, Enrolled>,
     /// Where the control plane is.
     peers: Vec<SocketAddr>,
+    /// Addresses of workloads that are accounted for elsewhere.
+    elsewhere: BTreeSet<IpAddr>,
+    strangers: BTreeSet<IpAddr>,
     published: Published,
     requests: Requests,
     published_requests: requests::Published,
@@ -122,6 +128,8 @@ impl Accounts {
             ids,
             members: BTreeMap::new(),
             peers: Vec::new(),
+            elsewhere: BTreeSet::new(),
+            strangers: BTreeSet::new(),
             published: Published::default(),
             gauges: Gauges::default(),
             missed: BTreeSet::new(),
@@ -150,6 +158,7 @@ impl Accounts {
         }
         let ours = |one: &Enrolled| one.member.addresses.clone().into_iter().map(FlowAddress::new);
         let mut known: HashSet<_> = members().flat_map(ours).map(|at| at.to_bytes()).collect();
+        known.extend(self.elsewhere.iter().map(|ip| FlowAddress::new(*ip).to_bytes()));
         known.extend(self.peers.iter().map(|at| FlowAddress::of_port(*at).to_bytes()));
         let mut over = self.flows.addresses()?;
         over.retain(|address| !known.contains(&address.to_bytes()));
@@ -217,6 +226,32 @@ impl Accounts {
         at.iter().try_for_each(|at| self.flows.set_peer(*at, PEER_CONTROL_PLANE))
     }
 
+    /// Names the workload at an address that is accounted for on another machine, as the peer of connections that are made from now
+    /// on; `None` forgets it. An instance that was entered keeps its address.
+    ///
+    /// # Errors
+    /// If the kernel refuses.
+    pub fn name_peer(&mut self, ip: IpAddr, name: Option<(String, String)>) -> Result<(), Error> {
+        if self.members.values().any(|one| one.member.addresses.contains(&ip)) {
+            self.elsewhere.remove(&ip);
+            return Ok(());
+        }
+        let Some((namespace, workload)) = name else {
+            self.elsewhere.remove(&ip);
+            return self.flows.forget(&[FlowAddress::new(ip)]);
+        };
+        let id = self.id_of(&namespace, &workload);
+        self.flows.name(id, &FlowName::new(&namespace, &workload), &[ip])?;
+        self.elsewhere.insert(ip);
+        Ok(())
+    }
+
+    /// Private addresses of peers that have no name, as [`Accounts::collect`] found them: at most 256.
+    #[must_use]
+    pub fn strangers(&self) -> Vec<IpAddr> {
+        self.strangers.iter().copied().collect()
+    }
+
     /// Enters an instance under its name, in place of what was entered under it before.
     ///
     /// # Errors
@@ -226,7 +261,7 @@ impl Accounts {
             return Ok(());
         }
         self.withdraw(name)?;
-        let id = self.id_of(&member);
+        let id = self.id_of(&member.namespace, &member.workload);
         self.flows.name(
             id,
             &FlowName::new(&member.namespace, &member.workload),
@@ -299,11 +334,16 @@ impl Accounts {
         let names = view::names(&self.flows)?;
         let mut entries = BTreeMap::new();
         let linger = self.linger;
+        let mut strangers = BTreeSet::new();
         let (mut present, mut over, mut missed) = (0, Vec::new(), BTreeSet::new());
         let missed_before = std::mem::take(&mut self.missed);
         self.flows.for_each(|cookie, flow| {
             present += 1;
             let Some(state) = flow.state() else { return };
+            let ip = flow.remote().ip().to_canonical();
+            if flow.peer == PEER_OUTSIDE && strangers.len() < MAX_STRANGERS && is_private(ip) {
+                strangers.insert(ip);
+            }
             *entries.entry(state).or_default() += 1;
             if state == FlowState::Closed {
                 if flow.last_ns.saturating_add(nanos(linger)) < began {
@@ -324,6 +364,7 @@ impl Accounts {
             }
         })?;
         self.missed = missed;
+        self.strangers = strangers;
         let evicted = totals.added.saturating_sub(totals.removed).saturating_sub(present);
         self.flows.remove(&over)?;
         let folded = self.published.take_in(&self.flows.pairs()?, &names);
@@ -369,10 +410,21 @@ impl Accounts {
     }
 
     /// The id of a workload: the one that it had, or the next one. The kernel refuses a name too many.
-    fn id_of(&mut self, member: &Member) -> u32 {
+    fn id_of(&mut self, namespace: &str, workload: &str) -> u32 {
         let next = self.ids.values().max().map_or(FIRST_WORKLOAD, |last| last + 1);
-        let key = (member.namespace.clone(), member.workload.clone());
+        let key = (namespace.to_owned(), workload.to_owned());
         *self.ids.entry(key).or_insert(next)
+    }
+}
+
+/// Whether an address is of a network that is not the internet (RFC 1918, RFC 6598, RFC 4193), as those of pods are.
+fn is_private(ip: IpAddr) -> bool {
+    match ip {
+        IpAddr::V4(ip) => {
+            let [first, second, ..] = ip.octets();
+            ip.is_private() || (first == 100 && second & 0xc0 == 64)
+        }
+        IpAddr::V6(ip) => ip.is_unique_local(),
     }
 }
 

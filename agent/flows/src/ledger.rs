@@ -2,6 +2,7 @@
 //! their budget, changed one thread at a time.
 
 use std::fmt;
+use std::net::IpAddr;
 use std::path::Path;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -115,6 +116,12 @@ impl Ledger {
     pub fn metrics(&self) -> String {
         self.collect(FRESH);
         self.lock().accounts.as_ref().map(Accounts::metrics).unwrap_or_default()
+    }
+
+    /// Private addresses of peers that have no name, as the last reading found them.
+    #[must_use]
+    pub fn strangers(&self) -> Vec<IpAddr> {
+        self.lock().accounts.as_ref().map(Accounts::strangers).unwrap_or_default()
     }
 
     /// Reads no more, so that the pins can be removed.

@@ -163,3 +163,34 @@ fn retransmissions_are_counted() {
     assert!(rows.of_side("client", "leno_flow_retransmits_total", &[]) >= 2);
     assert_eq!(rows.of_side("client", "leno_flow_bytes_total", &[("direction", "sent")]), 1001);
 }
+
+#[test]
+fn a_peer_that_is_accounted_for_elsewhere_has_the_name_that_is_found_for_it() {
+    if !has_root() {
+        return;
+    }
+    let mut lab = Lab::new(Sizes::default());
+    lab.accounts().withdraw("server-0").unwrap();
+    let listener = lab.listen(SERVER[0]);
+    let opened = |lab: &mut Lab, peer: &str| {
+        let (client, server) = lab.connect(&listener);
+        talk(client, server, [1, 1], Ending::ClientCloses);
+        let of = [("workload", "client"), ("peer_workload", peer)];
+        lab.metrics().sum("leno_flow_connections_opened_total", &of)
+    };
+    assert_eq!(opened(&mut lab, "outside"), 1);
+    let address = SERVER[0].parse().unwrap();
+    assert_eq!(lab.accounts().strangers(), [address]);
+    let name = || Some(("other".to_owned(), "far".to_owned()));
+    lab.accounts().name_peer(address, name()).unwrap();
+    assert_eq!(opened(&mut lab, "far"), 1);
+    // It is no leftover of an earlier process, and an instance that is entered takes its address over.
+    lab.accounts().withdraw_unknown().unwrap();
+    assert_eq!(opened(&mut lab, "far"), 2);
+    lab.enrol_both();
+    lab.accounts().name_peer(address, name()).unwrap();
+    assert_eq!(opened(&mut lab, "server"), 1);
+    lab.accounts().withdraw("server-0").unwrap();
+    lab.accounts().name_peer(address, None).unwrap();
+    assert_eq!(opened(&mut lab, "outside"), 2);
+}
