@@ -1,12 +1,13 @@
 //! Compares layouts and names with BTF, and runs the decisions with `BPF_PROG_TEST_RUN`.
 
 use std::ffi::OsStr;
+use std::os::fd::AsFd as _;
 
 use leno_bpf_abi::flow::{self, FLOW_LAYOUTS, FLOW_SETTINGS, FLOW_TOTALS};
 use leno_bpf_abi::{CaptureConfig, Counter, Field, LAYOUTS, Layout, Slot, SocketAddress};
 use libbpf_rs::btf::types::{Enum, MemberAttr, Struct};
 use libbpf_rs::btf::{Btf, HasSize, TypeId};
-use libbpf_rs::{ProgramInput, ProgramMut};
+use libbpf_rs::{Program, ProgramInput, ProgramMut};
 
 use crate::object;
 
@@ -132,6 +133,26 @@ fn the_kernel_verifies_every_program() {
     if has_root() {
         crate::probe().unwrap();
         crate::flows::probe().unwrap();
+    }
+}
+
+/// The most instructions that the verifier may follow of a program: it stops at a million, and the paths that it follows
+/// differ from kernel to kernel. The programs on the path of every frame are the longest ones, with about 5,000.
+const MAX_VERIFIED: u32 = 12_000;
+
+#[test]
+fn the_verifier_follows_few_instructions_of_each_program() {
+    if !has_root() {
+        return;
+    }
+    let flows = object::verify(crate::flows::open_programs(true).unwrap()).unwrap();
+    let capture = object::load(object::WIDEST, None).unwrap();
+    for program in flows.progs().chain(capture.progs()) {
+        let id = Program::id_from_fd(program.as_fd()).unwrap();
+        let followed = crate::hooks::verified_instructions(id);
+        eprintln!("{}: {followed}", program.name().to_string_lossy());
+        // 0 before Linux 5.16, which does not report it.
+        assert!(followed <= MAX_VERIFIED, "{:?}: {followed}", program.name());
     }
 }
 
