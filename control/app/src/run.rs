@@ -196,6 +196,7 @@ impl Source {
                     stored.note(&changes);
                 }
                 state.preload(changes);
+            issuers = state.unknown_keys() => source.keys.refetch(&issuers),
             }
             Update::Changes(mut changes) => {
                 tracing::info!(changes = changes.len(), "documents taken in");

@@ -103,6 +103,12 @@ impl Fetcher {
         }
     }
 
+    /// The same, for servers of tests.
+    #[cfg(test)]
+    pub(crate) fn connecting_to_loopback(self) -> Self {
+        Self { is_reserved: |_| false, ..self }
+    }
+
     /// Replaces the origins, for all clones. Returns whether they are other ones.
     pub(crate) fn permit(&self, origins: Vec<Origin>) -> bool {
         // No panic can leave the list half changed.

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use leno_index::Change;
@@ -11,9 +11,9 @@ use leno_resources::{
     AuthorizationPolicy, ConfigMap, KEY_SET_KEY, KEYS_FROM_ANNOTATION, Kind, Namespace, Object,
     ObjectKey, check_key_set, keys_from,
 };
-use tokio::sync::mpsc;
+use tokio::sync::{Notify, mpsc};
 use tokio::task::AbortHandle;
-use tokio::time::sleep;
+use tokio::time::{Instant, sleep_until};
 
 use crate::fetch::{FetchError, Fetcher};
 use crate::origin::{Origin, OriginError};
@@ -21,6 +21,8 @@ use crate::store::Store;
 
 /// How long after a fetch the next one is: issuers publish keys long before they sign with them.
 const REFRESH: Duration = Duration::from_secs(30);
+/// The shortest time from one fetch of a URL to the next: clients decide how often tokens name unknown keys.
+const LEAST_PAUSE: Duration = Duration::from_secs(5);
 /// The first wait after a fetch that failed; it doubles up to [`REFRESH`].
 const RETRY: Duration = Duration::from_secs(2);
 /// Most URLs that are fetched. Each tenant can write policies with other ones.
@@ -38,6 +40,8 @@ pub struct KeySets {
     /// The namespace of the control plane, which says what is permitted.
     namespace: String,
     fetcher: Fetcher,
+    /// How long after a fetch the next one is.
+    refresh: Duration,
     store: Option<Store>,
     /// The policies that name URLs or `ConfigMap`s, as they were read.
     policies: BTreeMap<ObjectKey, AuthorizationPolicy>,
@@ -58,6 +62,8 @@ struct FollowedSet {
     is_failing: bool,
     /// What fetches it; `None` where its origin is not permitted, or no place is left.
     task: Option<AbortHandle>,
+    /// Has the task fetch it before the next time that it would.
+    early: Arc<Notify>,
 }
 
 impl FollowedSet {
@@ -74,6 +80,8 @@ struct Counts {
     current: AtomicUsize,
     stale: AtomicUsize,
     missing: AtomicUsize,
+    /// Times that a set was asked for since a token named a key that it does not have.
+    refetches: AtomicU64,
 }
 
 impl KeySets {
@@ -84,6 +92,7 @@ impl KeySets {
         Self {
             namespace: namespace.to_owned(),
             fetcher: Fetcher::new(Vec::new()),
+            refresh: REFRESH,
             store,
             policies: BTreeMap::new(),
             config_maps: BTreeMap::new(),
@@ -200,6 +209,25 @@ impl KeySets {
         differs
     }
 
+    /// Fetches the sets of these issuers soon, where a URL names them: tokens name keys that the sets do not have. A set is
+    /// fetched once in [`LEAST_PAUSE`] at most.
+    pub fn refetch(&self, issuers: &BTreeSet<String>) {
+        let of_policies = self.policies.values().flat_map(|policy| &policy.spec.tokens);
+        let named = of_policies.filter(|one| issuers.contains(&one.issuer));
+        let urls: BTreeSet<&str> = named.filter_map(|one| one.jwks_url.as_deref()).collect();
+        let known = urls.into_iter().filter_map(|url| self.followed.get_key_value(url));
+        for (url, followed) in known {
+            if followed.task.is_some() {
+                self.counts.refetches.fetch_add(1, Ordering::Relaxed);
+                tracing::info!(
+                    url,
+                    "tokens name keys that are not in this set: it is fetched early"
+                );
+                followed.early.notify_one();
+            }
+        }
+    }
+
     /// Waits until a set is another one; the policies that name it, with the new keys. Cancelling it loses nothing.
     pub async fn refreshed(&mut self) -> Vec<Change> {
         loop {
@@ -282,7 +310,7 @@ impl KeySets {
         for url in named {
             if !self.followed.contains_key(url) {
                 let set = self.store.as_ref().and_then(|store| store.read(url));
-                let one = FollowedSet { set, is_failing: false, task: None };
+                let one = FollowedSet { set, is_failing: false, task: None, early: Arc::default() };
                 self.followed.insert(url.to_owned(), one);
             }
         }
@@ -309,7 +337,8 @@ impl KeySets {
                 }
             } else if one.task.is_none() && places > 0 && wanted.contains(url) {
                 places -= 1;
-                one.task = Some(begin(&self.fetcher, url, &self.results.0));
+                one.task =
+                    Some(begin((&self.fetcher, self.refresh), (url, &one.early), &self.results.0));
             } else if one.task.is_none() {
                 left_out += 1;
             }
@@ -364,6 +393,9 @@ impl Counts {
         for (state, count) in all {
             family.sample(&[("state", state)], count.load(Ordering::Relaxed));
         }
+        let help = "Times that proxies reported tokens with unknown keys, for which a URL was to be fetched early.";
+        Family::counter(text, "leno_control_key_refetches_total", help)
+            .sample(&[], self.refetches.load(Ordering::Relaxed));
     }
 }
 
@@ -386,30 +418,44 @@ fn urls(policy: &AuthorizationPolicy) -> impl Iterator<Item = &str> {
     policy.spec.tokens.iter().filter_map(|issuer| issuer.jwks_url.as_deref())
 }
 
-fn begin(fetcher: &Fetcher, url: &str, results: &mpsc::Sender<Fetched>) -> AbortHandle {
-    tokio::spawn(fetch(fetcher.clone(), url.to_owned(), results.clone())).abort_handle()
+fn begin(
+    (fetcher, refresh): (&Fetcher, Duration),
+    (url, early): (&str, &Arc<Notify>),
+    results: &mpsc::Sender<Fetched>,
+) -> AbortHandle {
+    let of = (url.to_owned(), Arc::clone(early));
+    tokio::spawn(fetch((fetcher.clone(), refresh), of, results.clone())).abort_handle()
 }
 
 /// Fetches a set again and again, until the task is aborted.
-async fn fetch(fetcher: Fetcher, url: String, results: mpsc::Sender<Fetched>) {
+async fn fetch(
+    (fetcher, refresh): (Fetcher, Duration),
+    (url, early): (String, Arc<Notify>),
+    results: mpsc::Sender<Fetched>,
+) {
     let mut wait = RETRY;
     loop {
         let result = fetcher.fetch(&url).await;
+        let least = Instant::now() + LEAST_PAUSE;
         let pause = match &result {
             Ok(_) => {
                 wait = RETRY;
-                REFRESH
+                refresh
             }
             Err(_) => {
                 let pause = wait;
-                wait = REFRESH.min(wait * 2);
+                wait = refresh.min(wait * 2);
                 pause
             }
         };
         if results.send((url.clone(), result)).await.is_err() {
             return;
         }
-        sleep(pause).await;
+        let due = Instant::now() + pause;
+        tokio::select! {
+            () = sleep_until(due) => {}
+            () = early.notified() => sleep_until(least.min(due)).await,
+        }
     }
 }
 

@@ -38,6 +38,7 @@ mod subscriptions;
 mod tls;
 mod trust;
 mod unenforced;
+mod unknown_keys;
 mod uses;
 
 pub use authenticate::{Answer, AuthenticationError, Authenticator, LocalTokens, Proven};

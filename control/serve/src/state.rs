@@ -22,6 +22,7 @@ use crate::metrics::Metrics;
 use crate::subscriptions::Subscriptions;
 use crate::trust::{PublishedTrust, TrustTable};
 use crate::unenforced::{UnenforcedIndex, UnenforcedPolicies, UnenforcingWorkloads};
+use crate::unknown_keys::UnknownKeys;
 use crate::uses::Uses;
 
 /// The state that a control plane serves from. One writer, any number of streams.
@@ -37,6 +38,7 @@ pub struct State {
     /// The trust bundle that proxies are sent.
     pub(crate) trust: RwLock<Option<PublishedTrust>>,
     pub(crate) trusting: TrustTable,
+    pub(crate) unknown_keys: UnknownKeys,
     pub(crate) metrics: Arc<Metrics>,
 }
 
@@ -54,6 +56,7 @@ impl State {
             unenforced: Arc::default(),
             trust: RwLock::default(),
             trusting: TrustTable::default(),
+            unknown_keys: UnknownKeys::default(),
             metrics,
         })
     }

@@ -125,6 +125,9 @@ impl Subscriber {
         let taken = match request.type_url.as_str() {
             ADDRESS_TYPE => addresses.take(request, stream),
             SERVER_POLICY_TYPE => {
+                let mut request = request;
+                let issuers = std::mem::take(&mut request.unknown_key_issuers);
+                stream.state.report_unknown_keys(&stream.instance, issuers);
                 policy.take(request, stream);
                 Subscribed::default()
             }

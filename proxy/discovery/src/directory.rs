@@ -1,6 +1,6 @@
 //! The directory: resolves addresses to services and workloads. Workers share it and watch entries.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -77,7 +77,13 @@ struct State {
     connects: u64,
     /// What handshakes use, and whether that was not reported on this stream yet.
     in_use: Option<(TrustInUse, bool)>,
+    /// Issuers of tokens with unknown keys that were not reported yet: at most those of the server policy, and
+    /// [`MAX_UNKNOWN_KEYS`].
+    unknown_keys: BTreeSet<String>,
 }
+
+/// Most issuers that wait to be reported. What is beyond it is reported with a later token.
+const MAX_UNKNOWN_KEYS: usize = 64;
 
 struct Fixed {
     resolver: Box<dyn Fn(&Subject) -> Resolution + Send + Sync>,
@@ -191,6 +197,14 @@ impl Directory {
         }
     }
 
+    /// Reports to the control plane that a token of this issuer names a key which the server policy does not have.
+    /// Takes a lock: call it rarely. Does nothing for a fixed directory.
+    pub fn report_unknown_key(&self, issuer: &str) {
+        if let Kind::Live(live) = &self.0 {
+            live.report_unknown_key(issuer);
+        }
+    }
+
     /// Leases of shared rate limits.
     #[must_use]
     pub fn leases(&self) -> &Leases {
@@ -237,6 +251,7 @@ impl Live {
             nacks: 0,
             connects: 0,
             in_use: None,
+            unknown_keys: BTreeSet::new(),
         };
         Self {
             instance,
@@ -388,6 +403,22 @@ impl Live {
         state.in_use = Some((in_use, true));
         drop(state);
         self.wanted.notify_one();
+    }
+
+    fn report_unknown_key(&self, issuer: &str) {
+        let mut state = self.state();
+        if state.unknown_keys.len() >= MAX_UNKNOWN_KEYS
+            || !state.unknown_keys.insert(issuer.to_owned())
+        {
+            return;
+        }
+        drop(state);
+        self.wanted.notify_one();
+    }
+
+    /// The issuers of tokens with unknown keys since the last call.
+    pub(crate) fn take_unknown_keys(&self) -> Vec<String> {
+        std::mem::take(&mut self.state().unknown_keys).into_iter().collect()
     }
 
     /// What handshakes use, for the first request of a stream.

@@ -5,7 +5,8 @@
 //!                   every watched subject, with the versions held,
 //!                   the proxy's own policy,
 //!                   the trust bundle                --> responses --> ack or nack
-//!   later requests: subjects newly watched, subjects no longer watched, the trust bundle in use
+//!   later requests: subjects newly watched, subjects no longer watched, the trust bundle in use,
+//!                   issuers of tokens whose keys are unknown
 //! ```
 
 use std::error::Error;
@@ -210,6 +211,15 @@ impl Requests {
             self.send(DeltaDiscoveryRequest {
                 type_url: TRUST_BUNDLE_TYPE.to_owned(),
                 trust: Some(in_use),
+                ..Default::default()
+            })
+            .await?;
+        }
+        let unknown_key_issuers = live.take_unknown_keys();
+        if !unknown_key_issuers.is_empty() {
+            self.send(DeltaDiscoveryRequest {
+                type_url: SERVER_POLICY_TYPE.to_owned(),
+                unknown_key_issuers,
                 ..Default::default()
             })
             .await?;

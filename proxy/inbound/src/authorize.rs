@@ -8,6 +8,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use leno_discovery::Directory;
 use leno_http::{Answer, HeaderLine, RequestView};
 use leno_policy::authorization::{
     AuthorizationDecision, AuthorizationRequest, AuthorizationTable, ConnectionRules,
@@ -21,6 +22,7 @@ use leno_types::authorization::{Action, Authorization, AuthorizationPolicy};
 use leno_types::tokens::ClaimMatch;
 
 use crate::addresses::{Addresses, answered};
+use crate::bearer::{TokenRules, UnknownKeys};
 use crate::external::{Authorizer, Grants, MeshServices};
 use crate::{Client, Shared, bearer};
 
@@ -45,6 +47,7 @@ pub(crate) struct Policies {
     default: Rc<Cell<u64>>,
     /// The tokens that were verified for them.
     tokens: TokenCache,
+    unknown_keys: UnknownKeys,
     /// Those of external policies, by position. Empty if there are none.
     authorizers: Vec<Option<Rc<Authorizer>>>,
 }
@@ -171,7 +174,7 @@ impl Policies {
     pub(crate) fn new(
         of: Arc<Authorization>,
         namespace: &str,
-        (services, registry): (&dyn MeshServices, &Registry),
+        (services, registry, directory): (&dyn MeshServices, &Registry, &Directory),
     ) -> Self {
         let table = AuthorizationTable::new(&of, namespace);
         let counter = |policy: &AuthorizationPolicy| {
@@ -197,7 +200,13 @@ impl Policies {
             true => of.policies.iter().map(authorizer).collect(),
             false => Vec::new(),
         };
-        Self { of, table, counters, default, tokens: TokenCache::default(), authorizers }
+        let (tokens, unknown_keys) = (TokenCache::default(), UnknownKeys::new(directory.clone()));
+        Self { of, table, counters, default, tokens, unknown_keys, authorizers }
+    }
+
+    /// What tokens of requests are verified for.
+    fn token_rules(&self) -> TokenRules<'_> {
+        TokenRules { cache: &self.tokens, of: &self.of, unknown: &self.unknown_keys }
     }
 
     /// Whether requests have to be read on a port: rules depend on them, or their heads are changed.
@@ -214,8 +223,7 @@ impl Policies {
             if before.replace(policy) == Some(policy) {
                 continue;
             }
-            let tokens = (&self.tokens, &*self.of);
-            let lines = bearer::claim_headers(tokens, request, policy.position());
+            let lines = bearer::claim_headers(self.token_rules(), request, policy.position());
             lines.into_iter().for_each(|line| grants.set(line));
         }
         grants
@@ -277,8 +285,7 @@ impl AuthorizationRequest for Forwarded<'_> {
     }
 
     fn has_token(&self, policy: PolicyIndex, claims: &[ClaimMatch]) -> bool {
-        let tokens = (&self.policies.tokens, &*self.policies.of);
-        match bearer::has_token(tokens, self.head, policy.position(), claims) {
+        match bearer::has_token(self.policies.token_rules(), self.head, policy.position(), claims) {
             Ok(Some(until)) => {
                 self.until.set(Some(self.until.get().map_or(until, |first| first.min(until))));
                 true

@@ -1,8 +1,11 @@
 //! The tokens of users that requests carry.
 
+use std::cell::RefCell;
+use std::collections::BTreeMap;
 use std::rc::Rc;
-use std::time::{Duration, SystemTime};
+use std::time::{Duration, Instant, SystemTime};
 
+use leno_discovery::Directory;
 use leno_http::{HeaderLine, RequestView};
 use leno_tokens::{Claims, TokenCache, TokenError, TokenUse};
 use leno_types::authorization::Authorization;
@@ -11,6 +14,42 @@ use leno_types::tokens::{ClaimHeader, ClaimMatch, TokenIssuer};
 /// The scheme of the header (RFC 6750 section 2.1), and the space behind it.
 const SCHEME: &[u8] = b"bearer ";
 
+/// How often a worker reports that tokens of one issuer name a key which it does not have. Clients decide how many such
+/// tokens there are.
+const REPORT_PERIOD: Duration = Duration::from_secs(5);
+
+/// Reports to the control plane that tokens name keys which policies do not have, so that it fetches them.
+#[derive(Debug)]
+pub(crate) struct UnknownKeys {
+    directory: Directory,
+    /// When each issuer was reported last. Issuers are those of policies, which bounds it.
+    reported: RefCell<BTreeMap<Box<str>, Instant>>,
+}
+
+impl UnknownKeys {
+    pub(crate) fn new(directory: Directory) -> Self {
+        Self { directory, reported: RefCell::default() }
+    }
+
+    fn report(&self, issuer: &str) {
+        let now = leno_transport::now();
+        let mut reported = self.reported.borrow_mut();
+        let is_recent = |last: &Instant| now.saturating_duration_since(*last) < REPORT_PERIOD;
+        if !reported.get(issuer).is_some_and(is_recent) {
+            reported.insert(issuer.into(), now);
+            self.directory.report_unknown_key(issuer);
+        }
+    }
+}
+
+/// What the tokens of requests are verified for, and by.
+#[derive(Clone, Copy)]
+pub(crate) struct TokenRules<'p> {
+    pub(crate) cache: &'p TokenCache,
+    pub(crate) of: &'p Authorization,
+    pub(crate) unknown: &'p UnknownKeys,
+}
+
 /// The time of the machine, as issuers have it; before 1970 no token is valid.
 pub(crate) fn now() -> Duration {
     SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or(Duration::ZERO)
@@ -18,7 +57,7 @@ pub(crate) fn now() -> Duration {
 
 /// The tokens of a request that a policy has issuers for, one for each header that carries tokens.
 fn verified<'p>(
-    (cache, of): (&'p TokenCache, &'p Authorization),
+    TokenRules { cache, of, unknown }: TokenRules<'p>,
     request: RequestView<'p>,
     policy: usize,
 ) -> impl Iterator<Item = Result<(Rc<Claims>, &'p TokenIssuer), TokenError>> {
@@ -43,6 +82,11 @@ fn verified<'p>(
                 None => Err(TokenError::Missing),
             },
         };
+        if let Err(TokenError::Key(position)) = claims
+            && let Some(issuer) = of_header.get(position)
+        {
+            unknown.report(&issuer.issuer);
+        }
         Some(claims.and_then(|claims| {
             let issuer = of_header.get(claims.issuer()).copied().ok_or(TokenError::Issuer)?;
             Ok((claims, issuer))
@@ -55,7 +99,7 @@ fn verified<'p>(
 /// # Errors
 /// Why it has no valid one.
 pub(crate) fn has_token(
-    of: (&TokenCache, &Authorization),
+    of: TokenRules<'_>,
     request: RequestView<'_>,
     policy: usize,
     claims: &[ClaimMatch],
@@ -75,7 +119,7 @@ pub(crate) fn has_token(
 
 /// The claims that the application gets as headers, of the valid tokens of a request for a policy.
 pub(crate) fn claim_headers(
-    of: (&TokenCache, &Authorization),
+    of: TokenRules<'_>,
     request: RequestView<'_>,
     policy: usize,
 ) -> Vec<HeaderLine> {

@@ -190,7 +190,7 @@ impl Inbound {
         let authorized = RefCell::new(limited.clone());
         let limited = RefCell::new(limited);
         let denying = Arc::new(Authorization::unusable(NO_POLICY));
-        let uses = (&*parts.services, &*parts.registry);
+        let uses = (&*parts.services, &*parts.registry, &parts.directory);
         let policies = Policies::new(denying, &parts.workload.namespace, uses);
         let policies = RefCell::new(Rc::new(policies));
         let shared = Shared {
@@ -495,7 +495,7 @@ impl Shared {
                 if let Some(reason) = &of.unusable {
                     tracing::error!(%reason, "every client is denied: the policies cannot be applied");
                 }
-                let uses = (&*self.parts.services, &*self.parts.registry);
+                let uses = (&*self.parts.services, &*self.parts.registry, &self.parts.directory);
                 let new = Policies::new(of, &self.parts.workload.namespace, uses);
                 self.policies.replace(Rc::new(new));
                 self.changes.notify_waiters();

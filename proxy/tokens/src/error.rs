@@ -11,8 +11,8 @@ pub enum TokenError {
     TooLarge,
     /// No issuer of the policy has issued it.
     Issuer,
-    /// The issuer has no key for its algorithm and `kid`.
-    Key,
+    /// The issuer, at this position among those that were asked for, has no key for its algorithm and `kid`.
+    Key(usize),
     /// The signature is not by that key.
     Signature,
     /// It was valid until `exp`, or has no such time.
@@ -32,7 +32,7 @@ impl TokenError {
             Self::Malformed => "token-malformed",
             Self::TooLarge => "token-too-large",
             Self::Issuer => "token-issuer",
-            Self::Key => "token-key",
+            Self::Key(_) => "token-key",
             Self::Signature => "token-signature",
             Self::Expired => "token-expired",
             Self::NotYet => "token-not-yet-valid",

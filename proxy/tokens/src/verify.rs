@@ -43,7 +43,7 @@ pub fn verify(token: &[u8], issuers: &[&TokenIssuer], now: Duration) -> Result<C
         let key = |key: &&TokenKey| is_for(key, &header);
         let mut keys = issuer.keys.iter().filter(key).peekable();
         if keys.peek().is_none() {
-            error = TokenError::Key;
+            error = TokenError::Key(position);
             continue;
         }
         if !keys.any(|key| is_signed(key, signed, &signature)) {

@@ -66,6 +66,10 @@ pub struct DeltaDiscoveryRequest {
     /// Acknowledges a TrustBundle: sent with the subscription to it, and whenever it has changed.
     #[prost(message, optional, tag = "101")]
     pub trust: ::core::option::Option<TrustInUse>,
+    /// Issuers of tokens that name a key which the proxy's policy does not have. Only with the type of the server policy. The
+    /// control plane fetches their keys again.
+    #[prost(string, repeated, tag = "102")]
+    pub unknown_key_issuers: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
 }
 /// What a proxy uses for handshakes from now on.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]

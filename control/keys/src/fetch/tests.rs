@@ -36,7 +36,7 @@ fn redirect(to: &str) -> String {
 /// A fetcher that may connect to loopback, as servers of tests listen there.
 fn fetcher(permitted: &[&Origin]) -> Fetcher {
     let permitted = permitted.iter().map(|one| (*one).clone()).collect();
-    Fetcher { is_reserved: |_| false, ..Fetcher::new(permitted) }
+    Fetcher::new(permitted).connecting_to_loopback()
 }
 
 async fn why(fetcher: &Fetcher, url: String) -> String {

@@ -172,3 +172,48 @@ async fn a_policy_has_the_keys_of_a_config_map_of_its_own_namespace() {
     sets.fill(&mut deleted);
     assert_eq!(keys(&deleted), [""]);
 }
+
+/// A server of the set that `served` holds, and its URL. It counts how often the set was fetched.
+async fn issuer(served: &Arc<std::sync::Mutex<String>>) -> (String, Arc<AtomicUsize>) {
+    use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("a listener");
+    let url = format!("http://{}/keys", listener.local_addr().expect("an address"));
+    let (served, fetched) = (Arc::clone(served), Arc::new(AtomicUsize::new(0)));
+    let counted = Arc::clone(&fetched);
+    tokio::spawn(async move {
+        while let Ok((mut stream, _)) = listener.accept().await {
+            let read = stream.read(&mut [0; 4096]).await.expect("a request");
+            assert!(read > 0, "a request");
+            let set = served.lock().expect("the set").clone();
+            let head = format!("HTTP/1.1 200 OK\r\ncontent-length: {}\r\n\r\n", set.len());
+            counted.fetch_add(1, Ordering::Relaxed);
+            stream.write_all(format!("{head}{set}").as_bytes()).await.expect("an answer");
+        }
+    });
+    (url, fetched)
+}
+
+/// Dex, for one, signs with a new key from the moment at which it publishes it.
+#[tokio::test]
+async fn an_unknown_key_has_its_set_fetched_early_and_not_more_often_than_the_bound() {
+    let served = Arc::new(std::sync::Mutex::new(SET.to_owned()));
+    let (url, fetched) = issuer(&served).await;
+    let origin = url.trim_end_matches("/keys").to_owned();
+    let mut sets = KeySets::new("leno-system", None);
+    sets.fetcher = Fetcher::new(Vec::new()).connecting_to_loopback();
+    // No regular fetch happens within this test.
+    sets.refresh = Duration::from_secs(3_600);
+    sets.fill(&mut vec![policy(&url), permit("leno-system", &origin)]);
+    assert_eq!(keys(&sets.refreshed().await), [SET]);
+    let rotated = SET.replace("\"a\"", "\"b\"");
+    served.lock().expect("the set").clone_from(&rotated);
+    let began = Instant::now();
+    let named = BTreeSet::from(["i".to_owned()]);
+    (0..100).for_each(|_| sets.refetch(&named));
+    sets.refetch(&BTreeSet::from(["https://other.example.com".to_owned()]));
+    assert_eq!(keys(&sets.refreshed().await), [rotated.as_str()]);
+    assert!(began.elapsed() > LEAST_PAUSE / 2, "a hundred reports are one fetch, after a pause");
+    assert_eq!(fetched.load(Ordering::Relaxed), 2);
+    let text = rendered(&sets);
+    assert!(text.contains("leno_control_key_refetches_total 100\n"), "{text}");
+}

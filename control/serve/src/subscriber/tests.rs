@@ -249,6 +249,32 @@ fn a_proxy_that_does_not_enforce_authorization_policies_is_counted() {
     assert_eq!(state.metrics.authorization_not_enforced.get(), 1);
 }
 
+#[tokio::test]
+async fn unknown_keys_count_for_issuers_of_the_proxys_own_policy() {
+    let state = state();
+    apply(
+        &state,
+        "apiVersion: leno.dev/v1alpha1\nkind: Workload\n\
+         metadata: {name: web, namespace: shop}\nspec: {serviceAccount: web, command: [sleep]}\n\
+         status: {instances: [{name: web-0, addresses: [10.0.0.1], meshed: true}]}\n---\n\
+         apiVersion: leno.dev/v1alpha1\nkind: AuthorizationPolicy\nmetadata: {name: p, namespace: shop}\n\
+         spec:\n  selector: {}\n  tokens: [{issuer: own, audiences: [a], jwksUrl: 'https://id.example.com/keys'}]\n  \
+         rules: [{}]\n",
+    );
+    let mut proxy = Proxy::new(&state, "shop/web-0");
+    let mut report = |issuers: &[&str]| {
+        proxy.subscriber.take(proto::DeltaDiscoveryRequest {
+            type_url: SERVER_POLICY_TYPE.to_owned(),
+            unknown_key_issuers: issuers.iter().map(ToString::to_string).collect(),
+            ..Default::default()
+        });
+    };
+    report(&["other"]);
+    report(&["other", "own"]);
+    report(&["own"]);
+    assert_eq!(state.unknown_keys().await, ["own".to_owned()].into());
+}
+
 /// Numbers without a pattern, the same in each run.
 fn random(state: &mut u64) -> usize {
     *state ^= *state << 13;

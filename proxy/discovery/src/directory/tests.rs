@@ -10,7 +10,7 @@ use leno_types::InstanceName;
 use leno_types::mesh::{Distribution, Resolution, Service, Subject, Workload};
 use tokio::sync::watch;
 
-use super::{Directory, Live};
+use super::{Directory, Live, MAX_UNKNOWN_KEYS};
 use crate::table::{Address, Resource};
 use crate::watches::{IDLE, MAX_LOGGED, MAX_LOOKED_UP, MAX_WATCHED};
 
@@ -352,4 +352,16 @@ fn a_fixed_directory_asks_its_resolver() {
     assert_eq!(name(&directory.watch(ip("10.0.0.2")).borrow()), "unknown");
     assert!(directory.server_policy().borrow().is_none());
     assert!(directory.status().connected);
+}
+
+#[test]
+fn an_unknown_key_is_reported_once_until_it_was_sent() {
+    let (directory, live) = live();
+    for issuer in ["b", "a", "b"] {
+        directory.report_unknown_key(issuer);
+    }
+    assert_eq!(live.take_unknown_keys(), ["a", "b"]);
+    assert!(live.take_unknown_keys().is_empty());
+    (0..1_000).for_each(|nth| directory.report_unknown_key(&nth.to_string()));
+    assert_eq!(live.take_unknown_keys().len(), MAX_UNKNOWN_KEYS);
 }

@@ -6,6 +6,7 @@
 
 use std::fs;
 use std::path::Path;
+use std::process::Command;
 use std::time::{Duration, SystemTime};
 
 use anyhow::{Context, Result, anyhow, ensure};
@@ -15,7 +16,7 @@ use aws_lc_rs::signature::{ECDSA_P256_SHA256_FIXED_SIGNING, EcdsaKeyPair, KeyPai
 use data_encoding::BASE64URL_NOPAD;
 use leno_testkit::lab::{Capture, Lab, Options, Piece};
 use leno_testkit::peer::Step;
-use leno_testkit::{binaries, command};
+use leno_testkit::{binaries, command, netns, wait};
 use nix::sys::signal::Signal;
 use serde_json::{Value, json};
 
@@ -101,10 +102,14 @@ spec:
 }
 
 pub(super) fn key_set(key: &EcdsaKeyPair) -> Value {
+    named_key_set(key, "one")
+}
+
+fn named_key_set(key: &EcdsaKeyPair, name: &str) -> Value {
     let (x, y) = key.public_key().as_ref()[1..].split_at(32);
     let part = |bytes: &[u8]| BASE64URL_NOPAD.encode(bytes);
     json!({"keys": [
-        {"kty": "EC", "crv": "P-256", "kid": "one", "use": "sig", "x": part(x), "y": part(y)},
+        {"kty": "EC", "crv": "P-256", "kid": name, "use": "sig", "x": part(x), "y": part(y)},
     ]})
 }
 
@@ -397,6 +402,18 @@ fn fetched_keys(lab: &Lab, mesh: &str) -> Result<()> {
     answers(&by(&first, "shop")?, "200")?;
     fs::write(&served, key_set(&second).to_string())?;
     answers(&by(&first, "shop")?, of_other)?;
+    // Keys of another name, which the proxy reports: the control plane does not wait for its next regular fetch.
+    let before = refetches(lab)?;
+    let claims = claims(&json!({}))?;
+    let renamed = token(r#"{"alg":"ES256","kid":"two"}"#, &claims, |text| sign(&first, text));
+    let renamed = ["-H".to_owned(), bearer(&renamed), "http://front.lab/items".to_owned()];
+    answers(&renamed, no_key)?;
+    let is_early = || Ok((refetches(lab)? > before).then_some(()));
+    wait::until("an early fetch", FETCH_LIMIT, is_early)?;
+    fs::write(&served, named_key_set(&first, "two").to_string())?;
+    answers(&renamed, "200")?;
+    fs::write(&served, key_set(&second).to_string())?;
+    answers(&by(&second, "shop")?, "200")?;
     // Without its issuer a new control plane has the last keys.
     fs::remove_file(&served)?;
     lab.kill(Piece::Controller, Signal::SIGKILL)?;
@@ -405,4 +422,14 @@ fn fetched_keys(lab: &Lab, mesh: &str) -> Result<()> {
     // What is no longer permitted has no keys.
     lab.edit(&format!("{mesh}{}", users_of(url, "[shop, bank]")))?;
     answers(&by(&second, "bank")?, no_key)
+}
+
+/// How often the control plane was told of tokens with unknown keys.
+fn refetches(lab: &Lab) -> Result<u64> {
+    let mut curl = Command::new("curl");
+    curl.args(["-sS", "--fail", "-m", "20", "http://127.0.0.1:15020/metrics"]);
+    let page = netns::inside(&lab.switch()?, || command::text(&mut curl, FETCH_LIMIT))?;
+    let name = "leno_control_key_refetches_total ";
+    let count = page.lines().find_map(|line| line.strip_prefix(name));
+    Ok(count.with_context(|| format!("no {name}in\n{page}"))?.trim().parse()?)
 }

@@ -1,0 +1,64 @@
+//! Issuers of tokens whose keys proxies do not have, until their keys are fetched again.
+
+use std::collections::BTreeSet;
+use std::sync::{Mutex, PoisonError};
+
+use leno_types::InstanceName;
+use tokio::sync::Notify;
+
+use crate::state::State;
+
+/// Most issuers that wait. Proxies repeat what finds no place.
+const MAX_ISSUERS: usize = 256;
+
+/// The issuers that proxies have reported.
+#[derive(Debug, Default)]
+pub(crate) struct UnknownKeys {
+    issuers: Mutex<BTreeSet<String>>,
+    arrived: Notify,
+}
+
+impl UnknownKeys {
+    fn add(&self, issuer: String) {
+        // A set is whole while the lock is held.
+        let mut issuers = self.issuers.lock().unwrap_or_else(PoisonError::into_inner);
+        if issuers.len() < MAX_ISSUERS && issuers.insert(issuer) {
+            self.arrived.notify_one();
+        }
+    }
+
+    fn take(&self) -> BTreeSet<String> {
+        std::mem::take(&mut *self.issuers.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+}
+
+impl State {
+    /// Takes a proxy's report. An issuer counts if a policy of that workload names it: a proxy has no keys fetched for
+    /// policies of other workloads.
+    pub(crate) fn report_unknown_keys(&self, instance: &InstanceName, issuers: Vec<String>) {
+        let Some(policy) = self.server_policy(instance).filter(|_| !issuers.is_empty()) else {
+            return;
+        };
+        let named: BTreeSet<&str> = policy
+            .authorization
+            .policies
+            .iter()
+            .flat_map(|policy| policy.tokens.iter())
+            .map(|issuer| &*issuer.issuer)
+            .collect();
+        for issuer in issuers.into_iter().filter(|issuer| named.contains(issuer.as_str())) {
+            self.unknown_keys.add(issuer);
+        }
+    }
+
+    /// Waits until tokens name keys that proxies do not have, and returns the issuers. Cancelling it loses none.
+    pub async fn unknown_keys(&self) -> BTreeSet<String> {
+        loop {
+            let issuers = self.unknown_keys.take();
+            if !issuers.is_empty() {
+                return issuers;
+            }
+            self.unknown_keys.arrived.notified().await;
+        }
+    }
+}
