@@ -392,11 +392,15 @@ func (m mesh) agents() string {
 // kindOf matches the kind of a document.
 var kindOf = regexp.MustCompile(`(?m)^kind: (\S+)$`)
 
-// installation is the output of `leno install`, with only the kinds that wanted accepts.
-func (m mesh) installation(wanted func(kind string) bool) string {
+// installation is the output of `leno install` with these settings, with only the kinds that wanted accepts.
+func (m mesh) installation(wanted func(kind string) bool, settings ...string) string {
 	m.t.Helper()
-	output, err := m.leno("install", "--set=image.registry=registry.local", "--set=image.tag=1",
-		"--set=image.pullPolicy=Never", "--set=mtls=strict").Output()
+	arguments := []string{"install", "--set=image.registry=registry.local", "--set=image.tag=1",
+		"--set=image.pullPolicy=Never", "--set=mtls=strict"}
+	for _, setting := range settings {
+		arguments = append(arguments, "--set="+setting)
+	}
+	output, err := m.leno(arguments...).Output()
 	m.must(err)
 	var parts []string
 	for part := range strings.SplitSeq(string(output), "\n---\n") {

@@ -24,7 +24,7 @@ use leno_program::Family;
 use leno_serve::State;
 use leno_types::Identity;
 
-pub(crate) use cluster::{ClusterParts, trust_annotation};
+pub(crate) use cluster::{ClusterParts, Published, trust_annotation};
 use progress::Progress;
 
 /// How often files are looked at and reports of proxies are counted.

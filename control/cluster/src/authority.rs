@@ -74,6 +74,8 @@ pub struct AuthorityReconciler {
 struct Stored {
     version: String,
     state: AuthorityState,
+    /// Whether the pair beside the state is another one, which nothing reads.
+    edited: bool,
 }
 
 /// Where the leader puts the next state. All replicas, the leader too, sign with it once they observe it.
@@ -261,6 +263,12 @@ impl AuthorityStore {
         }
     }
 
+    /// Whether the pair for earlier releases was edited, which has no effect.
+    #[must_use]
+    pub fn has_ignored_edit(&self) -> bool {
+        self.stored.borrow().as_ref().is_some_and(|stored| stored.edited)
+    }
+
     /// The state that was stored last, as far as this replica has observed.
     #[must_use]
     pub fn stored(&self) -> Option<AuthorityState> {
@@ -279,15 +287,24 @@ impl Reconciler for AuthorityReconciler {
         match report {
             Report::Event(event) => {
                 let namespace = &self.namespace;
-                let mut version = None;
+                let (mut version, mut edited) = (None, false);
                 self.found.take(event, |secret| {
                     version.clone_from(&secret.metadata.resource_version);
-                    ((), Some(state_of(&secret, namespace).ok()))
+                    let state = state_of(&secret, namespace).ok();
+                    edited = state.as_ref().is_some_and(|state| is_edited(&secret, state));
+                    ((), Some(state))
                 });
                 self.follow();
                 let found = self.found.values().get(&()).cloned().flatten();
                 if let (Some(version), Some(state)) = (version, found) {
-                    self.stored.send_replace(Some(Stored { version, state }));
+                    if edited {
+                        tracing::error!(
+                            namespace = self.namespace,
+                            secret = SECRET,
+                            "{CERTIFICATE} or {KEY} was edited, which has no effect: {STATE} counts"
+                        );
+                    }
+                    self.stored.send_replace(Some(Stored { version, state, edited }));
                 }
             }
             Report::Resumed => {}
@@ -367,6 +384,14 @@ fn state_of(secret: &Secret, namespace: &str) -> Result<AuthorityState, Authorit
     Ok(AuthorityState::stable(pair, 0))
 }
 
+/// Whether the pair in a Secret is another one than its state has. One without a state consists of the pair.
+fn is_edited(secret: &Secret, state: &AuthorityState) -> bool {
+    let field =
+        |name: &str| secret.data.as_ref().and_then(|data| Some(data.get(name)?.0.as_slice()));
+    let is = |name, text: &str| field(name) == Some(text.as_bytes());
+    field(STATE).is_some() && !(is(CERTIFICATE, &state.to.certificates) && is(KEY, &state.to.key))
+}
+
 fn now() -> u64 {
     SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default().as_secs()
 }
@@ -381,10 +406,18 @@ mod tests {
         let state = AuthorityState::stable(made.clone(), 7);
         let mut kept = secret(&state);
         assert_eq!(state_of(&kept, "leno-system").unwrap(), state);
+        assert!(!is_edited(&kept, &state));
+        for field in [CERTIFICATE, KEY] {
+            let mut edited = kept.clone();
+            edited.data.as_mut().unwrap().insert(field.to_owned(), ByteString(b"x".to_vec()));
+            assert_eq!(state_of(&edited, "leno-system").unwrap(), state);
+            assert!(is_edited(&edited, &state), "an edit of {field} alone is noticed");
+        }
         // As an earlier release has made it.
         kept.data.as_mut().unwrap().remove(STATE);
         let earlier = state_of(&kept, "leno-system").unwrap();
-        assert_eq!((earlier.to, earlier.since_unix_s), (made, 0));
+        assert_eq!((&earlier.to, earlier.since_unix_s), (&made, 0));
+        assert!(!is_edited(&kept, &earlier), "the pair is all that it has");
         kept.data.as_mut().unwrap().remove(KEY);
         let error = state_of(&kept, "leno-system").unwrap_err().to_string();
         assert!(error.contains("leno-system/leno-ca has no ca-key.pem"), "{error}");

@@ -1,6 +1,7 @@
 //! What the API server checks the webhooks' certificates by, kept while this replica leads.
 
 use std::fmt::Debug;
+use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -41,6 +42,10 @@ pub struct WebhookReconciler {
     /// The paths of the webhooks, with their secret.
     inject: String,
     validate: String,
+    /// Hashes bundles.
+    hashes: RandomState,
+    /// The hash of the bundle that all configurations have; another value while one does not.
+    settled: AtomicU64,
     written: AtomicU64,
     failed: AtomicU64,
 }
@@ -61,8 +66,16 @@ impl WebhookReconciler {
         authority: Arc<Authority>,
         (inject, validate): (String, String),
     ) -> Self {
-        let (written, failed) = (AtomicU64::new(0), AtomicU64::new(0));
-        Self { client, authority, inject, validate, written, failed }
+        let [settled, written, failed] = std::array::from_fn(|_| AtomicU64::new(0));
+        let hashes = RandomState::new();
+        Self { client, authority, inject, validate, hashes, settled, written, failed }
+    }
+
+    /// Whether the API server verifies the webhooks by the roots that the authority has now, as far as this replica leads.
+    /// True where there is no configuration: then it calls no webhook.
+    #[must_use]
+    pub fn is_settled(&self) -> bool {
+        self.settled.load(Ordering::Relaxed) == self.hashes.hash_one(self.bundle())
     }
 
     /// Watches, and writes while `leads` says so, until its sender ends.
@@ -143,7 +156,12 @@ impl Reconciler for Observed<'_> {
     }
 
     fn is_due(&self) -> bool {
-        self.injector_patch().is_some() || self.validator_patch().is_some()
+        let wanted = self.own.hashes.hash_one(self.own.bundle());
+        let is_due = self.injector_patch().is_some() || self.validator_patch().is_some();
+        let is_known = self.injector.is_complete() && self.validator.is_complete();
+        let settled = if is_known && !is_due { wanted } else { !wanted };
+        self.own.settled.store(settled, Ordering::Relaxed);
+        is_due
     }
 
     async fn reconcile(&mut self) -> bool {

@@ -23,7 +23,7 @@ use super::{Hook, Plane, Source};
 use crate::admin::Render;
 use crate::config::{Cluster, Config};
 use crate::refused::RefusedLog;
-use crate::rotation::{ClusterParts, trust_annotation};
+use crate::rotation::{ClusterParts, Published, trust_annotation};
 use crate::stored::AdmissionObjects;
 use crate::webhook::{ProvenPaths, Webhook};
 
@@ -65,9 +65,12 @@ pub(super) async fn open(
     let report =
         start(reporter, |part| async move { part.run(reports).await }, ReplicaReporter::render);
     let roots = Arc::new(RootsReconciler::new(client.clone(), Arc::clone(&authority)));
-    let parts = (store, Arc::clone(&roots), leads.clone());
+    let ProvenPaths { inject, validate } = ProvenPaths::new(&authority.webhook_secret());
+    let hooks = WebhookReconciler::new(client.clone(), Arc::clone(&authority), (inject, validate));
+    let published = Published { roots, hooks: Arc::new(hooks) };
+    let parts = (store, published.clone(), leads.clone());
     let rotation = rotation(&client, (cluster, config), parts, (name, started));
-    let led = led(&client, cluster, (&authority, roots), (state, &statuses), &leads);
+    let led = led(&client, cluster, published, (state, &statuses), &leads);
     let stored = Arc::new(AdmissionObjects::default());
     let hook = hook(&authority, (cluster, config), &stored)?;
     let webhook = Arc::clone(&hook.webhook);
@@ -111,14 +114,14 @@ pub(super) async fn open(
 fn rotation(
     client: &Client,
     (cluster, config): (&Cluster, &Config),
-    (store, roots, leads): (AuthorityStore, Arc<RootsReconciler>, watch::Receiver<bool>),
+    (store, published, leads): (AuthorityStore, Published, watch::Receiver<bool>),
     (name, started): (String, Instant),
 ) -> ClusterParts {
     let replicas = Arc::new(Replicas::default());
     tokio::spawn(Arc::clone(&replicas).run(client.clone(), cluster.namespace.clone()));
     let (issuer, lifetime) = (config.issuer.clone(), config.cert_lifetime);
     let phase_hold = cluster.phase_hold;
-    ClusterParts { store, replicas, roots, leads, name, issuer, lifetime, phase_hold, started }
+    ClusterParts { store, replicas, published, leads, name, issuer, lifetime, phase_hold, started }
 }
 
 /// What the API server calls.
@@ -168,13 +171,11 @@ fn failing(followed: &Followed) -> Option<Vec<FailingKind>> {
 fn led(
     client: &Client,
     cluster: &Cluster,
-    (authority, roots): (&Arc<Authority>, Arc<RootsReconciler>),
+    Published { roots, hooks }: Published,
     (state, statuses): (&Arc<State>, &Arc<StatusReconciler>),
     leads: &watch::Receiver<bool>,
 ) -> Vec<Render> {
     let namespace = cluster.namespace.as_str();
-    let ProvenPaths { inject, validate } = ProvenPaths::new(&authority.webhook_secret());
-    let hooks = WebhookReconciler::new(client.clone(), Arc::clone(authority), (inject, validate));
     let of_statuses = Arc::clone(state);
     let [first, second, third, fourth, fifth] = std::array::from_fn(|_| leads.clone());
     vec![
@@ -194,11 +195,7 @@ fn led(
             XMeshReconciler::render,
         ),
         start(roots, |part| async move { part.run(fourth).await }, RootsReconciler::render),
-        start(
-            Arc::new(hooks),
-            |part| async move { part.run(fifth).await },
-            WebhookReconciler::render,
-        ),
+        start(hooks, |part| async move { part.run(fifth).await }, WebhookReconciler::render),
     ]
 }
 

@@ -10,7 +10,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use leno_cluster::{AuthorityStore, ReplicaTrust, Replicas, RootsReconciler};
+use leno_cluster::{AuthorityStore, ReplicaTrust, Replicas, RootsReconciler, WebhookReconciler};
 use leno_identity::{Authority, AuthorityState, Phase};
 use leno_serve::State;
 use tokio::sync::watch;
@@ -23,7 +23,7 @@ use super::{Operator, SETTLE, Shown, TICK, locked, now};
 pub(crate) struct ClusterParts {
     pub(crate) store: AuthorityStore,
     pub(crate) replicas: Arc<Replicas>,
-    pub(crate) roots: Arc<RootsReconciler>,
+    pub(crate) published: Published,
     pub(crate) leads: watch::Receiver<bool>,
     /// The name of this replica's pod.
     pub(crate) name: String,
@@ -36,6 +36,20 @@ pub(crate) struct ClusterParts {
     /// When this process started.
     pub(crate) started: Instant,
 }
+
+/// Where the roots are written for those that verify the control plane.
+#[derive(Clone)]
+pub(crate) struct Published {
+    /// For proxies that start.
+    pub(crate) roots: Arc<RootsReconciler>,
+    /// For the API server, which calls the webhooks.
+    pub(crate) hooks: Arc<WebhookReconciler>,
+}
+
+/// Reported while `ca.pem` of the Secret is not what the state beside it says.
+const IGNORED_EDIT: &str = "ca.pem or ca-key.pem of the Secret leno-ca was edited, which has no effect: authority.json \
+                            beside them is what is signed with. Replace a root by `leno identity rotate-root`, or name an issuer \
+                            by controller.issuerSecret; the next phase of a rotation writes both fields again";
 
 impl ClusterParts {
     /// Moves the authority while this replica leads, until the process ends.
@@ -50,7 +64,8 @@ impl ClusterParts {
             }
             tick.tick().await;
             let step = self.step(&shown).await;
-            shown.trouble(step.err().map(|error| format!("{error:#}")));
+            let ignored = self.store.has_ignored_edit().then(|| IGNORED_EDIT.to_owned());
+            shown.trouble(step.err().map(|error| format!("{error:#}")).or(ignored));
         }
     }
 
@@ -87,8 +102,13 @@ impl ClusterParts {
         if self.started.elapsed() < SETTLE {
             waits.push("this replica has just started".to_owned());
         }
-        if !self.roots.is_settled() {
+        if !self.published.roots.is_settled() {
             waits.push("not all namespaces have the roots yet".to_owned());
+        }
+        if !self.published.hooks.is_settled() {
+            let reason =
+                "the API server does not verify the webhooks by these roots yet (caBundle)";
+            waits.push(reason.to_owned());
         }
         let lasted = now().saturating_sub(state.since_unix_s);
         if let Some(left) = self.phase_hold.as_secs().checked_sub(lasted).filter(|left| *left > 0) {
