@@ -187,6 +187,30 @@ fn the_network_policy_opens_what_is_served_and_the_quota_permits_the_priorities_
     }
 }
 
+/// CVE-2021-34824: Istio's control plane could read the Secrets of all namespaces, and gave them to gateways that named them.
+#[test]
+fn cve_2021_34824_the_controller_reads_no_secret_but_its_own() {
+    let all = documents(&render(&Values::defaults(), NAMESPACE).unwrap());
+    let mut own = 0;
+    for role in all.iter().filter(|one| one["kind"] == "ClusterRole" || one["kind"] == "Role") {
+        for rule in role["rules"].as_array().unwrap() {
+            let has = |field: &str, name: &str| {
+                rule[field].as_array().is_some_and(|all| all.iter().any(|one| one == name))
+            };
+            assert!(!has("resources", "*") && !has("verbs", "*"), "{rule}");
+            if !has("resources", "secrets") {
+                continue;
+            }
+            assert_eq!(role["kind"], "Role", "Secrets of all namespaces: {rule}");
+            let reads = ["get", "list", "watch"].iter().any(|verb| has("verbs", verb));
+            let names = &rule["resourceNames"];
+            assert!(!reads || *names == serde_json::json!(["leno-ca"]), "{rule}");
+            own += usize::from(reads);
+        }
+    }
+    assert_eq!(own, 1);
+}
+
 #[test]
 fn helm_is_told_what_to_run_instead_and_install_prints_no_hook() {
     let hook = &documents(&leno_charts::helm_hook("mesh", "one").unwrap())[0];
