@@ -98,7 +98,7 @@ fn task(mesh: &Mesh, options: &Options, group: &Cgroup) -> Result<Task> {
     let lifetime = format!("{}s", options.cert_lifetime.as_secs());
     let state = layout.state();
     let control = layout.control();
-    let arguments: [(&str, OsString); 7] = [
+    let arguments: [(&str, OsString); 8] = [
         ("--state", state.into()),
         ("--data", control.into()),
         ("--listen", listen.into()),
@@ -106,6 +106,7 @@ fn task(mesh: &Mesh, options: &Options, group: &Cgroup) -> Result<Task> {
         ("--trust-domain", mesh.proxy.trust_domain.clone().into()),
         ("--admin", admin().to_string().into()),
         ("--roots-file", layout.roots().into()),
+        ("--workload-api", layout.workload_api().into()),
     ];
     let mut command: Vec<OsString> = vec![program.path().into()];
     for (flag, value) in arguments {

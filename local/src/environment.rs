@@ -24,7 +24,12 @@ pub struct Environment {
     shell: BTreeMap<String, String>,
     /// Those of `--env-file`.
     given: BTreeMap<String, String>,
+    /// The address of the SPIFFE Workload API.
+    workload_api: Option<String>,
 }
+
+/// Where clients of the SPIFFE Workload API look for its address (SPIFFE Workload Endpoint, section 4).
+const WORKLOAD_API: &str = "SPIFFE_ENDPOINT_SOCKET";
 
 impl Environment {
     /// The shell's variables, and those of files for all workloads. A variable that is not UTF-8 is
@@ -36,12 +41,18 @@ impl Environment {
         let shell = std::env::vars_os()
             .filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)))
             .collect();
-        let mut environment = Self { shell, given: BTreeMap::new() };
+        let mut environment = Self { shell, given: BTreeMap::new(), workload_api: None };
         for file in files {
             let read = environment.read(file)?;
             environment.given.extend(read);
         }
         Ok(environment)
+    }
+
+    /// The same with the socket of the SPIFFE Workload API, for applications that see it.
+    #[must_use]
+    pub fn with_workload_api(self, socket: &Path) -> Self {
+        Self { workload_api: Some(format!("unix://{}", socket.display())), ..self }
     }
 
     /// All variables of an instance's application. Its files are read now, so that each start of the
@@ -63,6 +74,9 @@ impl Environment {
         let mut all: BTreeMap<String, String> = path
             .chain(passed.chain(inherited).flat_map(|pattern| self.matching(pattern)))
             .collect();
+        // In a root of its own the socket is where a volume puts it.
+        let api = self.workload_api.iter().filter(|_| launch.root.is_none());
+        all.extend(api.map(|address| (WORKLOAD_API.to_owned(), address.clone())));
         let own = credentials.environment();
         all.extend(own.map(|(name, value)| (name.to_owned(), value.to_string_lossy().into())));
         all.extend(self.given.clone());
@@ -143,7 +157,7 @@ mod tests {
             ("AWS_REGION", "r"),
         ];
         let shell = pairs.map(|(name, value)| (name.to_owned(), value.to_owned())).into();
-        Environment { shell, given: BTreeMap::new() }
+        Environment { shell, given: BTreeMap::new(), workload_api: None }
     }
 
     #[test]

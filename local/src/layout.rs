@@ -29,6 +29,7 @@ const RESERVED: &[&str] = &["bpf", "cgroup2"];
 ///   leno.log, leno.log.1 those of `leno up` itself
 ///   control.sock         where the owner takes orders
 ///   observer.sock        where the observer answers
+///   workload-api.sock    where applications get certificates of their own
 ///   history              what the observer remembers
 ///   state/state.yaml     what the controller reads
 ///   control/             the certificate authority
@@ -129,6 +130,12 @@ impl Layout {
     #[must_use]
     pub fn observer(&self) -> PathBuf {
         self.directory.join("observer.sock")
+    }
+
+    /// Where applications get certificates of their own, by the SPIFFE Workload API.
+    #[must_use]
+    pub fn workload_api(&self) -> PathBuf {
+        self.directory.join("workload-api.sock")
     }
 
     /// What the observer remembers.

@@ -8,7 +8,7 @@
 //! [`trust`] has the hash by which proxies acknowledge trust bundles.
 //!
 //! [`ext_authz`] is the protocol of external authorizers, which is Envoy's; [`otlp`] is OpenTelemetry's, by which spans are
-//! exported.
+//! exported; [`spiffe`] is the Workload API of SPIFFE.
 //!
 //! It does not know sockets, TLS or the state of a stream.
 
@@ -27,6 +27,7 @@ pub mod encode;
 pub mod ext_authz;
 pub mod names;
 pub mod otlp;
+pub mod spiffe;
 pub mod trust;
 
 #[expect(

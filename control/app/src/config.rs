@@ -114,6 +114,11 @@ pub(crate) struct Flags {
     #[arg(long, env = "LENO_TOKENS", value_name = "DIR", conflicts_with = "kubernetes")]
     pub(crate) tokens: Option<PathBuf>,
 
+    /// Unix socket where applications get certificates of their own by the SPIFFE Workload API. Callers are identified by
+    /// their control groups, which `leno up` makes beside the one of this process
+    #[arg(long, env = "LENO_WORKLOAD_API", value_name = "PATH", conflicts_with = "kubernetes")]
+    pub(crate) workload_api: Option<PathBuf>,
+
     /// The trust domain of the mesh
     #[arg(long, env = "LENO_TRUST_DOMAIN", default_value = "cluster.local")]
     pub(crate) trust_domain: String,
@@ -177,6 +182,7 @@ pub(crate) struct Files {
     pub(crate) ca_dir: PathBuf,
     pub(crate) tokens: PathBuf,
     pub(crate) roots_file: Option<PathBuf>,
+    pub(crate) workload_api: Option<PathBuf>,
 }
 
 /// What is said of a cluster.
@@ -225,8 +231,13 @@ impl Config {
         } else {
             let ca_dir = flags.ca_dir.context("--ca-dir is missing")?;
             let tokens = flags.tokens.unwrap_or_else(|| ca_dir.with_file_name("tokens"));
-            let roots_file = flags.roots_file;
-            MeshSource::Files(Files { documents: flags.files, ca_dir, tokens, roots_file })
+            MeshSource::Files(Files {
+                documents: flags.files,
+                ca_dir,
+                tokens,
+                roots_file: flags.roots_file,
+                workload_api: flags.workload_api,
+            })
         };
         Ok(Self {
             source,

@@ -8,13 +8,13 @@ use anyhow::Context;
 use leno_cluster::Bearing;
 use leno_index::{Index, Settings as IndexSettings, Writers};
 use leno_program::listen;
-use leno_serve::{Server, Settings, State};
+use leno_serve::{CgroupAttestor, Server, Settings, State, WorkloadApi};
 use leno_sources::Update;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::watch;
 
 use crate::admin::{Admin, Render};
-use crate::config::{Config, MeshSource};
+use crate::config::{Config, Files, MeshSource};
 use crate::plane::{Hook, Plane, Source};
 use crate::reload::Reloads;
 use crate::rotation::{ClusterParts, Rotation, Shown};
@@ -57,6 +57,7 @@ pub(crate) async fn run(config: Config) -> anyhow::Result<()> {
     metrics.push(Box::new(move |text| rendered.render(text)));
     let reloads = Arc::new(Reloads::default());
     let settings = Settings { authority, authenticator, lifetime: config.cert_lifetime };
+    serve_workload_api(&config, (&settings, &state), &stopped)?;
     let server = Server::bind(config.listen, settings, Arc::clone(&state)).await?;
     let server = server.with_stream_age(config.stream_age);
     if let Some(address) = config.admin {
@@ -140,6 +141,28 @@ async fn serve_admin(
     Ok(())
 }
 
+/// Serves certificates to applications, where it is wanted.
+fn serve_workload_api(
+    config: &Config,
+    of: (&Settings, &Arc<State>),
+    stop: &watch::Receiver<bool>,
+) -> anyhow::Result<()> {
+    let MeshSource::Files(Files { workload_api: Some(path), .. }) = &config.source else {
+        return Ok(());
+    };
+    let attestor = CgroupAttestor::of_own_mesh().context("cannot read the own control group")?;
+    let api = WorkloadApi::bind(path, attestor, of)
+        .with_context(|| format!("cannot listen on {} for the Workload API", path.display()))?;
+    let stop = stop.clone();
+    tokio::spawn(async move {
+        if let Err(error) = api.run(stop).await {
+            let error: &dyn std::error::Error = &error;
+            tracing::error!(error, "the Workload API is not served any more");
+        }
+    });
+    Ok(())
+}
+
 async fn serve_webhook(hook: Hook) -> anyhow::Result<()> {
     let Hook { address, credentials, webhook } = hook;
     let listener = listen(address).await;
@@ -173,6 +196,7 @@ async fn work(
         tokio::select! {
             ended = &mut server => return ended.map_err(Into::into),
             update = source.updates.recv() => source.take(update, state, reloads)?,
+            issuers = state.unknown_keys() => source.keys.refetch(&issuers),
             changes = source.keys.refreshed() => {
                 state.apply(changes);
                 if let Some(statuses) = &source.statuses {
@@ -196,7 +220,6 @@ impl Source {
                     stored.note(&changes);
                 }
                 state.preload(changes);
-            issuers = state.unknown_keys() => source.keys.refetch(&issuers),
             }
             Update::Changes(mut changes) => {
                 tracing::info!(changes = changes.len(), "documents taken in");

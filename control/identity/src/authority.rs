@@ -21,7 +21,7 @@ mod store;
 #[cfg(test)]
 mod tests;
 
-pub use issue::{IssueError, Issued, ServerCertificate};
+pub use issue::{CertificateWithKey, IssueError, Issued};
 pub use issuer_files::read_issuer;
 pub use root::OpenError;
 pub use signer::SignerPem;

@@ -26,8 +26,8 @@ pub mod report;
 mod tokens;
 
 pub use authority::{
-    Authority, AuthorityState, CLOCK_SKEW, DEFAULT_LIFETIME, IssueError, Issued, MAX_LIFETIME,
-    MIN_LIFETIME, OpenError, Phase, Request, Revocation, RotationError, ServerCertificate,
+    Authority, AuthorityState, CLOCK_SKEW, CertificateWithKey, DEFAULT_LIFETIME, IssueError,
+    Issued, MAX_LIFETIME, MIN_LIFETIME, OpenError, Phase, Request, Revocation, RotationError,
     SignerPem, Store, Trust, Verb, read_issuer,
 };
 pub use files::{FileError, write_public};

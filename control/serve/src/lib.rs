@@ -40,6 +40,7 @@ mod trust;
 mod unenforced;
 mod unknown_keys;
 mod uses;
+mod workload_api;
 
 pub use authenticate::{Answer, AuthenticationError, Authenticator, LocalTokens, Proven};
 pub use server::{STREAM_AGE, ServeError, Server, Settings};
@@ -48,3 +49,4 @@ pub use stream_slots::MAX_STREAMS;
 pub use tls::{Credentials, TlsError};
 pub use trust::{DEPARTED, ProxyTrust, TrustInUse};
 pub use unenforced::{UnenforcedPolicies, UnenforcingWorkloads};
+pub use workload_api::{CgroupAttestor, WorkloadApi};

@@ -93,6 +93,9 @@ pub(crate) struct Metrics {
     pub(crate) removal: Number,
     pub(crate) authorization_not_enforced: Number,
     pub(crate) unenforced_workloads: Number,
+    pub(crate) workload_api_connections: Number,
+    pub(crate) workload_api_refused: Number,
+    pub(crate) workload_api_svids: Number,
     pub(crate) push_delays: Delays,
 }
 
@@ -113,7 +116,7 @@ impl Metrics {
     }
 
     #[rustfmt::skip]
-    fn rows(&self) -> [(&'static str, &'static str, &'static str, &Number); 28] {
+    fn rows(&self) -> [(&'static str, &'static str, &'static str, &Number); 31] {
         [
             ("connections", "gauge", "Open connections.", &self.connections),
             ("connections_refused_total", "counter", "Connections closed because the limit on their number was reached.", &self.connections_refused),
@@ -142,6 +145,9 @@ impl Metrics {
             ("cached_resources", "gauge", "Encoded resources in the cache.", &self.cached_resources),
             ("authorization_not_enforced_total", "counter", "Authorization policies sent to a proxy of an earlier release, which does not enforce them.", &self.authorization_not_enforced),
             ("unenforced_workloads", "gauge", "Connected workloads whose proxies are of an earlier release and do not enforce all policies for them.", &self.unenforced_workloads),
+            ("workload_api_connections", "gauge", "Open connections of the SPIFFE Workload API.", &self.workload_api_connections),
+            ("workload_api_connections_refused_total", "counter", "Connections of the SPIFFE Workload API closed because the limit on their number was reached.", &self.workload_api_refused),
+            ("workload_api_svids_total", "counter", "Certificates that the SPIFFE Workload API has issued.", &self.workload_api_svids),
             ("removal", "gauge", "Step of the mesh's removal: 0 none, 1 plaintext is accepted, 2 plaintext is sent, 3 connections are closed.", &self.removal),
         ]
     }

@@ -106,7 +106,8 @@ pub(super) async fn lay(
         gateway: switch.subnet().gateway(),
         response_wait: options.response_wait,
     };
-    let environment = Environment::of_shell(&options.env_files)?;
+    let environment =
+        Environment::of_shell(&options.env_files)?.with_workload_api(&layout.workload_api());
     Ok(Foundation { guard, hierarchy, switch, flows, proxy, zone, environment, notes })
 }
 

@@ -41,6 +41,7 @@ mod tokens;
 mod traces;
 mod traffic;
 mod uplink;
+mod workload_api;
 mod zones;
 
 /// One property, with its test.
@@ -122,7 +123,7 @@ pub(crate) fn all() -> [(&'static str, Vec<Case>); 18] {
             .collect(),
         ),
         ("encryption", encryption::cases()),
-        ("identity", identity::cases()),
+        ("identity", [identity::cases(), workload_api::cases()].into_iter().flatten().collect()),
         ("strangers", strangers::cases()),
         ("flows", [flows::cases(), tap::cases(), traces::cases()].into_iter().flatten().collect()),
         ("disturbance", disturbance::cases()),

@@ -23,9 +23,9 @@ pub struct Issued {
     pub issuer: String,
 }
 
-/// The control plane's own certificate and key.
+/// A certificate whose key was made with it.
 #[derive(Debug)]
-pub struct ServerCertificate {
+pub struct CertificateWithKey {
     /// The certificate.
     pub issued: Issued,
     /// Its private key.
@@ -100,19 +100,33 @@ impl Authority {
         self.certify(&key, identity, lifetime, SystemTime::now())
     }
 
+    /// A new key and certificate for a workload that makes no key itself.
+    ///
+    /// # Errors
+    /// [`IssueError`], never one for which a request is at fault.
+    pub fn workload_certificate(
+        &self,
+        identity: &Identity,
+        lifetime: Duration,
+    ) -> Result<CertificateWithKey, IssueError> {
+        let key = KeyPair::generate_for(&PKCS_ECDSA_P256_SHA256).map_err(IssueError::Sign)?;
+        let issued = self.certify(&key, identity, lifetime, SystemTime::now())?;
+        Ok(CertificateWithKey { issued, key: key.serialize_der().into() })
+    }
+
     /// A new key and certificate for a server of the control plane. Its SPIFFE ID
     /// ([`TrustDomain::control_plane`]) does not belong to a service account, so that
     /// [`sign`](Self::sign) cannot issue it. The certificate is valid for servers only.
     ///
     /// # Errors
     /// [`IssueError`], never one for which a request is at fault.
-    pub fn server_certificate(&self, lifetime: Duration) -> Result<ServerCertificate, IssueError> {
+    pub fn server_certificate(&self, lifetime: Duration) -> Result<CertificateWithKey, IssueError> {
         let key = KeyPair::generate_for(&PKCS_ECDSA_P256_SHA256).map_err(IssueError::Sign)?;
         let id = self.trust_domain.control_plane().try_into().map_err(IssueError::Sign)?;
         let purposes = vec![ExtendedKeyUsagePurpose::ServerAuth];
         let holder = Holder { names: vec![SanType::URI(id)], purposes };
         let issued = self.certify_as(&key, holder, lifetime, SystemTime::now())?;
-        Ok(ServerCertificate { issued, key: key.serialize_der().into() })
+        Ok(CertificateWithKey { issued, key: key.serialize_der().into() })
     }
 
     /// A new key and certificate for a server that clients call by its DNS names, such as the
@@ -125,14 +139,14 @@ impl Authority {
         &self,
         names: &[String],
         lifetime: Duration,
-    ) -> Result<ServerCertificate, IssueError> {
+    ) -> Result<CertificateWithKey, IssueError> {
         let key = KeyPair::generate_for(&PKCS_ECDSA_P256_SHA256).map_err(IssueError::Sign)?;
         let names = names.iter().map(|name| Ok(SanType::DnsName(name.as_str().try_into()?)));
         let names: Result<Vec<SanType>, rcgen::Error> = names.collect();
         let purposes = vec![ExtendedKeyUsagePurpose::ServerAuth];
         let holder = Holder { names: names.map_err(IssueError::Sign)?, purposes };
         let issued = self.certify_as(&key, holder, lifetime, SystemTime::now())?;
-        Ok(ServerCertificate { issued, key: key.serialize_der().into() })
+        Ok(CertificateWithKey { issued, key: key.serialize_der().into() })
     }
 
     /// Signs a certificate for a key whose holder is authenticated, as of `now`.

@@ -1,0 +1,280 @@
+//! The SPIFFE Workload API, by which applications of `leno up` get certificates of their own.
+//!
+//! ```text
+//!  application ── Unix socket ──► CgroupAttestor: which instance ──► State: its identity
+//!      ▲                                                                │
+//!      └──── certificate, key, bundle ◄── Authority ◄───────────────────┘
+//!      └──── again at 70 % of its life, and when the authority or the identity has changed
+//! ```
+//!
+//! A stream ends with its client, and when its instance has no identity any more.
+
+mod attest;
+mod connections;
+
+use std::fs::{self, Permissions};
+use std::io;
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+
+use leno_identity::{Authority, CertificateWithKey};
+use leno_types::{Identity, InstanceName};
+use leno_wire::spiffe::spiffe_workload_api_server::{SpiffeWorkloadApi, SpiffeWorkloadApiServer};
+use leno_wire::spiffe::{
+    JwtBundlesRequest, JwtBundlesResponse, JwtsvidRequest, JwtsvidResponse, SECURITY_HEADER,
+    ValidateJwtsvidRequest, ValidateJwtsvidResponse, X509BundlesRequest, X509BundlesResponse,
+    X509svid, X509svidRequest, X509svidResponse,
+};
+use tokio::net::UnixListener;
+use tokio::sync::{mpsc, watch};
+use tokio::time::sleep;
+use tokio_stream::wrappers::ReceiverStream;
+use tonic::{Request, Response, Status};
+
+use crate::server::{ServeError, Settings};
+use crate::state::State;
+
+pub use attest::CgroupAttestor;
+use connections::Caller;
+
+/// Streams of one connection: certificates, bundles, and one more of each while a client starts over.
+const MAX_CALLS: u32 = 4;
+/// Answers that wait for the client to take them.
+const OUTSTANDING: usize = 1;
+/// When certificates are replaced, in hundredths of their life.
+const RENEW_AT: u32 = 70;
+/// Bytes of requests that are read ahead: requests are empty.
+const WINDOW: u32 = 16 << 10;
+
+/// A listening server of the Workload API. [`WorkloadApi::run`] serves.
+#[derive(Debug)]
+pub struct WorkloadApi {
+    listener: UnixListener,
+    path: PathBuf,
+    attestor: CgroupAttestor,
+    issuer: WorkloadIssuer,
+}
+
+/// What certificates are made of.
+#[derive(Clone, Debug)]
+struct WorkloadIssuer {
+    authority: Arc<Authority>,
+    lifetime: Duration,
+    state: Arc<State>,
+}
+
+impl WorkloadApi {
+    /// Listens on a Unix socket, in place of one of an earlier process. Every user may connect.
+    ///
+    /// # Errors
+    /// The socket cannot be made.
+    pub fn bind(
+        path: &Path,
+        attestor: CgroupAttestor,
+        (settings, state): (&Settings, &Arc<State>),
+    ) -> io::Result<Self> {
+        match fs::remove_file(path) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+            _ => {}
+        }
+        let listener = UnixListener::bind(path)?;
+        fs::set_permissions(path, Permissions::from_mode(0o666))?;
+        let issuer = WorkloadIssuer {
+            authority: Arc::clone(&settings.authority),
+            lifetime: settings.lifetime,
+            state: Arc::clone(state),
+        };
+        Ok(Self { listener, path: path.to_owned(), attestor, issuer })
+    }
+
+    /// Serves until `stop` says true or its sender is dropped.
+    ///
+    /// # Errors
+    /// [`ServeError::Ended`], never because of a client.
+    pub async fn run(self, mut stop: watch::Receiver<bool>) -> Result<(), ServeError> {
+        let Self { listener, path, attestor, issuer } = self;
+        tracing::info!(path = %path.display(), "serving the SPIFFE Workload API");
+        let metrics = Arc::clone(&issuer.state.metrics);
+        let connections = connections::accept(listener, attestor, metrics);
+        let server = tonic::transport::Server::builder()
+            .max_concurrent_streams(MAX_CALLS)
+            .initial_stream_window_size(WINDOW)
+            .initial_connection_window_size(WINDOW)
+            .serve_with_incoming(
+                SpiffeWorkloadApiServer::new(issuer),
+                ReceiverStream::new(connections),
+            );
+        tokio::select! {
+            ended = server => ended.map_err(ServeError::Ended),
+            // A dropped sender says the same.
+            _ = stop.wait_for(|stop| *stop) => Ok(()),
+        }
+    }
+}
+
+type Answers<T> = ReceiverStream<Result<T, Status>>;
+
+#[tonic::async_trait]
+impl SpiffeWorkloadApi for WorkloadIssuer {
+    type FetchX509SVIDStream = Answers<X509svidResponse>;
+    type FetchX509BundlesStream = Answers<X509BundlesResponse>;
+    type FetchJWTBundlesStream = Answers<JwtBundlesResponse>;
+
+    async fn fetch_x509svid(
+        &self,
+        request: Request<X509svidRequest>,
+    ) -> Result<Response<Self::FetchX509SVIDStream>, Status> {
+        let instance = caller(&request)?;
+        let (responses, answers) = mpsc::channel(OUTSTANDING);
+        let issue = |issuer: Self, identity| async move { issuer.svid(identity).await };
+        tokio::spawn(self.clone().follow(instance, responses, issue));
+        Ok(Response::new(ReceiverStream::new(answers)))
+    }
+
+    async fn fetch_x509_bundles(
+        &self,
+        request: Request<X509BundlesRequest>,
+    ) -> Result<Response<Self::FetchX509BundlesStream>, Status> {
+        let instance = caller(&request)?;
+        let (responses, answers) = mpsc::channel(OUTSTANDING);
+        let bundles = |issuer: Self, _| async move { Ok((issuer.bundles(), None)) };
+        tokio::spawn(self.clone().follow(instance, responses, bundles));
+        Ok(Response::new(ReceiverStream::new(answers)))
+    }
+
+    async fn fetch_jwtsvid(
+        &self,
+        _: Request<JwtsvidRequest>,
+    ) -> Result<Response<JwtsvidResponse>, Status> {
+        Err(without_tokens())
+    }
+
+    async fn fetch_jwt_bundles(
+        &self,
+        _: Request<JwtBundlesRequest>,
+    ) -> Result<Response<Self::FetchJWTBundlesStream>, Status> {
+        Err(without_tokens())
+    }
+
+    async fn validate_jwtsvid(
+        &self,
+        _: Request<ValidateJwtsvidRequest>,
+    ) -> Result<Response<ValidateJwtsvidResponse>, Status> {
+        Err(without_tokens())
+    }
+}
+
+fn without_tokens() -> Status {
+    Status::unimplemented("Leno issues no JWT-SVIDs: use X.509-SVIDs (FetchX509SVID)")
+}
+
+/// The instance that a call is of.
+fn caller<T>(request: &Request<T>) -> Result<InstanceName, Status> {
+    let header = request.metadata().get(SECURITY_HEADER);
+    if header.is_none_or(|value| value != "true") {
+        return Err(Status::invalid_argument(format!(
+            "the header {SECURITY_HEADER}: true is missing"
+        )));
+    }
+    let caller = request.extensions().get::<Caller>();
+    let caller = caller.ok_or_else(|| Status::internal("the connection is not known"))?;
+    caller.0.clone().ok_or_else(|| {
+        Status::permission_denied(
+            "no identity is issued: this process is of no workload of the mesh",
+        )
+    })
+}
+
+impl WorkloadIssuer {
+    /// Answers, and answers again whenever the answer has changed or is due.
+    async fn follow<T, F>(
+        self,
+        instance: InstanceName,
+        responses: mpsc::Sender<Result<T, Status>>,
+        answer: impl Fn(Self, Identity) -> F,
+    ) where
+        F: Future<Output = Result<(T, Option<Duration>), Status>>,
+    {
+        let mut trust = self.authority.changes();
+        loop {
+            trust.borrow_and_update();
+            let identity = self.state.identity_of(&instance);
+            let answered = match identity.clone() {
+                Some(identity) => answer(self.clone(), identity).await,
+                None => Err(Status::permission_denied(format!(
+                    "no identity is issued: {instance} is not in the documents of the mesh"
+                ))),
+            };
+            let (answered, due) = match answered {
+                Ok((answered, due)) => (Ok(answered), due),
+                Err(status) => {
+                    tracing::warn!(%instance, reason = status.message(), "no answer of the Workload API");
+                    (Err(status), None)
+                }
+            };
+            let is_last = answered.is_err();
+            if responses.send(answered).await.is_err() || is_last {
+                return;
+            }
+            tokio::select! {
+                () = after(due) => {}
+                // The authority is held here, so that its sender does not end.
+                _ = trust.changed() => {}
+                () = self.changed(&instance, identity.as_ref()) => {}
+                () = responses.closed() => return,
+            }
+        }
+    }
+
+    /// Waits until the identity of an instance is another one.
+    async fn changed(&self, instance: &InstanceName, before: Option<&Identity>) {
+        let mut versions = self.state.subscribe();
+        while self.state.identity_of(instance).as_ref() == before {
+            if versions.changed().await.is_err() {
+                return;
+            }
+        }
+    }
+
+    async fn svid(
+        self,
+        identity: Identity,
+    ) -> Result<(X509svidResponse, Option<Duration>), Status> {
+        let (authority, lifetime, of) =
+            (Arc::clone(&self.authority), self.lifetime, identity.clone());
+        // A signature is work, not waiting.
+        let made =
+            tokio::task::spawn_blocking(move || authority.workload_certificate(&of, lifetime));
+        let ended = |_| Status::unavailable("the control plane is ending");
+        let CertificateWithKey { issued, key } = made.await.map_err(ended)?.map_err(|error| {
+            tracing::error!(%identity, error = &error as &dyn std::error::Error, "no certificate issued");
+            Status::internal("see the control plane's log")
+        })?;
+        self.state.metrics.workload_api_svids.increment();
+        let left = issued.not_after.duration_since(SystemTime::now()).unwrap_or_default();
+        let svid = X509svid {
+            spiffe_id: identity.to_string(),
+            x509_svid: issued.chain_der.concat().into(),
+            x509_svid_key: key.secret_pkcs8_der().to_vec().into(),
+            bundle: self.authority.trust().roots_der().concat().into(),
+            hint: String::new(),
+        };
+        let response = X509svidResponse { svids: vec![svid], ..Default::default() };
+        Ok((response, Some(left * RENEW_AT / 100)))
+    }
+
+    fn bundles(&self) -> X509BundlesResponse {
+        let domain = format!("spiffe://{}", self.authority.trust_domain().as_str());
+        let roots = self.authority.trust().roots_der().concat();
+        X509BundlesResponse { crl: Vec::new(), bundles: [(domain, roots.into())].into() }
+    }
+}
+
+async fn after(due: Option<Duration>) {
+    match due {
+        Some(due) => sleep(due).await,
+        None => std::future::pending().await,
+    }
+}

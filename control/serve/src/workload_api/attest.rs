@@ -1,0 +1,121 @@
+//! Which instance of a mesh of `leno up` a process belongs to.
+
+use std::fs;
+use std::io;
+use std::os::fd::{AsRawFd as _, OwnedFd};
+
+use leno_types::InstanceName;
+use nix::sys::socket::{getsockopt, sockopt::PeerPidfd};
+use tokio::net::UnixStream;
+
+/// The control group of an instance's application, below that of the instance.
+const APPLICATION: &str = "app";
+
+/// Names processes by their control group, which `leno up` puts them into before they run, and which they cannot leave
+/// without rights over the hierarchy.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CgroupAttestor {
+    /// The control group of the mesh, with a slash at its end.
+    mesh: String,
+}
+
+/// Why a process is no workload.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum AttestError {
+    /// The kernel does not say which process it is.
+    #[error("the process cannot be identified")]
+    Process(#[source] io::Error),
+    /// It is in a PID namespace that this process does not see.
+    #[error("the process is not of this machine's PID namespace")]
+    Namespace,
+    /// It has ended since it connected, and its number may be another process's.
+    #[error("the process has ended")]
+    Ended,
+    /// It is no application of the mesh.
+    #[error("the process is in the control group {0:?}, which is of no application of the mesh")]
+    Group(String),
+}
+
+impl CgroupAttestor {
+    /// For the mesh whose control plane this process is: its group is beside those of the instances.
+    ///
+    /// # Errors
+    /// The group of this process cannot be read.
+    pub fn of_own_mesh() -> io::Result<Self> {
+        let own = group_of("self")?;
+        let mesh = own.rsplit_once('/').map_or("", |(mesh, _)| mesh);
+        Ok(Self { mesh: format!("{mesh}/") })
+    }
+
+    /// The instance whose application has connected.
+    pub(super) fn instance(&self, stream: &UnixStream) -> Result<InstanceName, AttestError> {
+        let credentials = stream.peer_cred().map_err(AttestError::Process)?;
+        let pid = credentials.pid().filter(|pid| *pid > 0).ok_or(AttestError::Namespace)?;
+        // Before Linux 6.5 there is none.
+        let process = getsockopt(stream, PeerPidfd).ok();
+        let group = group_of(&pid.to_string()).map_err(AttestError::Process)?;
+        if process.is_some_and(|process| number_of(&process) != Some(pid)) {
+            return Err(AttestError::Ended);
+        }
+        self.instance_of(&group).ok_or(AttestError::Group(group))
+    }
+
+    fn instance_of(&self, group: &str) -> Option<InstanceName> {
+        let (instance, rest) = group.strip_prefix(&self.mesh)?.split_once('/')?;
+        let (namespace, name) = instance.split_once('.')?;
+        let is_application = rest.split('/').next() == Some(APPLICATION);
+        InstanceName::new(namespace, name).ok().filter(|_| is_application)
+    }
+}
+
+/// The control group (v2) of a process.
+fn group_of(pid: &str) -> io::Result<String> {
+    let text = fs::read_to_string(format!("/proc/{pid}/cgroup"))?;
+    let group = text.lines().find_map(|line| line.strip_prefix("0::"));
+    group.map(str::to_owned).ok_or_else(|| io::Error::other("it has no control group of version 2"))
+}
+
+/// The number of a process while it is there.
+fn number_of(process: &OwnedFd) -> Option<i32> {
+    let text = fs::read_to_string(format!("/proc/self/fdinfo/{}", process.as_raw_fd())).ok()?;
+    let number = text.lines().find_map(|line| line.strip_prefix("Pid:"))?;
+    number.trim().parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_instance_is_named_by_the_group_of_its_application_alone() {
+        let of_mesh = CgroupAttestor { mesh: "/leno/default/".to_owned() };
+        let instance = |group: &str| of_mesh.instance_of(group).map(|name| name.to_string());
+        for group in ["/leno/default/shop.web-0/app", "/leno/default/shop.web-0/app/own/below"] {
+            assert_eq!(instance(group).as_deref(), Some("shop/web-0"), "{group}");
+        }
+        for group in [
+            "/",
+            "/leno/default/controller",
+            "/leno/default/shop.web-0",
+            "/leno/default/shop.web-0/proxy",
+            "/leno/default/shop.web-0/application",
+            "/leno/default/web-0/app",
+            "/leno/default/.web-0/app",
+            "/leno/other/shop.web-0/app",
+            "/user.slice/leno/default/shop.web-0/app",
+            "/leno/default/shop.web-0/../bank.teller-0/app/..",
+        ] {
+            assert_eq!(instance(group).filter(|name| name != "shop/web-0"), None, "{group}");
+        }
+        assert_eq!(instance("/leno/default/shop.web-0/proxy"), None);
+    }
+
+    #[tokio::test]
+    async fn a_process_is_identified_by_its_connection() {
+        let (here, _there) = UnixStream::pair().expect("a pair");
+        let own = group_of("self").expect("a group");
+        let attestor = CgroupAttestor::of_own_mesh().expect("a group");
+        let error = attestor.instance(&here).expect_err("a test is no workload");
+        assert!(matches!(&error, AttestError::Group(group) if *group == own), "{error}");
+    }
+}

@@ -1,0 +1,173 @@
+//! The connections of the Workload API, each of which is of one instance, and as many as there may be.
+
+use std::collections::HashMap;
+use std::io;
+use std::pin::Pin;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use leno_types::InstanceName;
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::net::{UnixListener, UnixStream};
+use tokio::sync::mpsc;
+use tonic::transport::server::Connected;
+
+use super::attest::CgroupAttestor;
+use crate::metrics::{GaugeGuard, Metrics};
+
+/// Most connections of one instance, and of all processes that are of none: an application has one or two.
+const MAX_OF_INSTANCE: usize = 16;
+/// Most connections of all.
+const MAX_CONNECTIONS: usize = 4_096;
+/// Connections that wait for the server to take them.
+const HANDED_ON: usize = 16;
+/// Pause after a failed accept, so that a full descriptor table is not a busy loop.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+
+/// The instance that a connection is of. `None`: the process is no workload. Requests carry it as an extension.
+#[derive(Clone, Debug)]
+pub(super) struct Caller(pub(super) Option<InstanceName>);
+
+/// How many connections there are of each instance.
+#[derive(Clone, Debug, Default)]
+struct Places(Arc<Mutex<HashMap<Option<InstanceName>, usize>>>);
+
+/// One connection, which is counted until it is dropped.
+#[derive(Debug)]
+struct Place {
+    places: Places,
+    of: Option<InstanceName>,
+}
+
+/// A connection of a process that was identified.
+pub(super) struct Attested {
+    stream: UnixStream,
+    place: Place,
+    _counted: GaugeGuard,
+}
+
+/// Accepts until the receiver is dropped.
+pub(super) fn accept(
+    listener: UnixListener,
+    attestor: CgroupAttestor,
+    metrics: Arc<Metrics>,
+) -> mpsc::Receiver<io::Result<Attested>> {
+    let (sender, receiver) = mpsc::channel(HANDED_ON);
+    tokio::spawn(async move {
+        let places = Places::default();
+        loop {
+            let accepted = tokio::select! {
+                accepted = listener.accept() => accepted,
+                () = sender.closed() => return,
+            };
+            let stream = match accepted {
+                Ok((stream, _)) => stream,
+                Err(error) => {
+                    tracing::warn!(%error, "connection of the Workload API not accepted");
+                    tokio::time::sleep(ACCEPT_PAUSE).await;
+                    continue;
+                }
+            };
+            let of = match attestor.instance(&stream) {
+                Ok(instance) => Some(instance),
+                Err(error) => {
+                    let error: &dyn std::error::Error = &error;
+                    tracing::info!(error, "a caller of the Workload API is no workload");
+                    None
+                }
+            };
+            let Some(place) = places.take(of) else {
+                metrics.workload_api_refused.increment();
+                continue;
+            };
+            let counted = GaugeGuard::new(&metrics, |metrics| &metrics.workload_api_connections);
+            let connection = Attested { stream, place, _counted: counted };
+            if sender.send(Ok(connection)).await.is_err() {
+                return;
+            }
+        }
+    });
+    receiver
+}
+
+impl Places {
+    fn take(&self, of: Option<InstanceName>) -> Option<Place> {
+        // A count is whole while the lock is held.
+        let mut taken = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let own = taken.get(&of).copied().unwrap_or_default();
+        if own >= MAX_OF_INSTANCE || taken.values().sum::<usize>() >= MAX_CONNECTIONS {
+            return None;
+        }
+        taken.insert(of.clone(), own + 1);
+        Some(Place { places: self.clone(), of })
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        let mut taken = self.places.0.lock().unwrap_or_else(PoisonError::into_inner);
+        match taken.get_mut(&self.of) {
+            Some(count) if *count > 1 => *count -= 1,
+            _ => {
+                taken.remove(&self.of);
+            }
+        }
+    }
+}
+
+impl Connected for Attested {
+    type ConnectInfo = Caller;
+
+    fn connect_info(&self) -> Caller {
+        Caller(self.place.of.clone())
+    }
+}
+
+impl AsyncRead for Attested {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_read(context, buffer)
+    }
+}
+
+impl AsyncWrite for Attested {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.stream).poll_write(context, bytes)
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_flush(context)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_shutdown(context)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_instance_takes_no_places_of_others() {
+        let places = Places::default();
+        let name = |name: &str| Some(InstanceName::new("shop", name).expect("a name"));
+        let mut held: Vec<Place> =
+            (0..MAX_OF_INSTANCE).filter_map(|_| places.take(name("web-0"))).collect();
+        assert_eq!(held.len(), MAX_OF_INSTANCE);
+        assert!(places.take(name("web-0")).is_none());
+        assert!(places.take(name("web-1")).is_some() && places.take(None).is_some());
+        held.pop();
+        assert!(places.take(name("web-0")).is_some());
+        drop(held);
+        assert!(places.0.lock().expect("the table").is_empty());
+    }
+}

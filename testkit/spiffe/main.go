@@ -1,0 +1,184 @@
+// A client of the SPIFFE Workload API for tests, of SPIFFE's own Go module: what applications use.
+//
+//	spiffe-peer watch COUNT     a line of JSON for each of the first COUNT certificates
+//	spiffe-peer bundles         the trust domains whose bundles it gets
+//	spiffe-peer jwt             the error of a request for a JWT-SVID
+//	spiffe-peer serve ADDRESS   answers its client's identity over mTLS
+//	spiffe-peer call ADDRESS ID what the server answers that has this identity
+//
+// The socket is that of SPIFFE_ENDPOINT_SOCKET.
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"os/signal"
+	"strconv"
+	"syscall"
+	"time"
+
+	"github.com/spiffe/go-spiffe/v2/spiffeid"
+	"github.com/spiffe/go-spiffe/v2/spiffetls"
+	"github.com/spiffe/go-spiffe/v2/spiffetls/tlsconfig"
+	"github.com/spiffe/go-spiffe/v2/svid/jwtsvid"
+	"github.com/spiffe/go-spiffe/v2/workloadapi"
+)
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT)
+	defer stop()
+	if err := run(ctx, os.Args[1:]); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
+}
+
+func run(ctx context.Context, args []string) error {
+	if len(args) == 0 {
+		return errors.New("no command")
+	}
+	switch {
+	case args[0] == "watch" && len(args) == 2:
+		count, err := strconv.Atoi(args[1])
+		if err != nil {
+			return err
+		}
+		return watch(ctx, count)
+	case args[0] == "bundles":
+		return bundles(ctx)
+	case args[0] == "jwt":
+		_, err := workloadapi.FetchJWTSVID(ctx, jwtsvid.Params{Audience: "test"})
+		return err
+	case args[0] == "serve" && len(args) == 2:
+		return serve(ctx, args[1])
+	case args[0] == "call" && len(args) == 3:
+		return call(ctx, args[1], args[2])
+	}
+	return fmt.Errorf("not a command: %q", args)
+}
+
+// One certificate as the test reads it.
+type svid struct {
+	ID      string    `json:"id"`
+	Serial  string    `json:"serial"`
+	Ends    time.Time `json:"ends"`
+	Roots   int       `json:"roots"`
+	Domains []string  `json:"domains"`
+}
+
+type watcher struct {
+	left int
+	done chan error
+}
+
+func (w *watcher) OnX509ContextUpdate(update *workloadapi.X509Context) {
+	if w.left == 0 {
+		return
+	}
+	first := update.DefaultSVID()
+	one := svid{ID: first.ID.String(), Serial: first.Certificates[0].SerialNumber.String(), Ends: first.Certificates[0].NotAfter}
+	for _, bundle := range update.Bundles.Bundles() {
+		one.Domains = append(one.Domains, bundle.TrustDomain().Name())
+		if bundle.TrustDomain() == first.ID.TrustDomain() {
+			one.Roots = len(bundle.X509Authorities())
+		}
+	}
+	if err := json.NewEncoder(os.Stdout).Encode(one); err != nil {
+		w.end(err)
+	}
+	if w.left--; w.left == 0 {
+		w.end(nil)
+	}
+}
+
+func (w *watcher) OnX509ContextWatchError(err error) {
+	w.end(err)
+}
+
+func (w *watcher) end(err error) {
+	select {
+	case w.done <- err:
+	default:
+	}
+}
+
+// Prints certificates as they are replaced. The first error ends it.
+func watch(ctx context.Context, count int) error {
+	client, err := workloadapi.New(ctx)
+	if err != nil {
+		return err
+	}
+	defer client.Close()
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	w := &watcher{left: count, done: make(chan error, 1)}
+	go func() { w.end(client.WatchX509Context(ctx, w)) }()
+	return <-w.done
+}
+
+func bundles(ctx context.Context) error {
+	set, err := workloadapi.FetchX509Bundles(ctx)
+	if err != nil {
+		return err
+	}
+	for _, bundle := range set.Bundles() {
+		fmt.Println(bundle.TrustDomain().Name(), len(bundle.X509Authorities()))
+	}
+	return nil
+}
+
+// Answers each client with its identity, until it is told to end. Certificates are replaced meanwhile.
+func serve(ctx context.Context, address string) error {
+	source, err := workloadapi.NewX509Source(ctx)
+	if err != nil {
+		return err
+	}
+	defer source.Close()
+	mode := spiffetls.MTLSServerWithSource(tlsconfig.AuthorizeAny(), source)
+	listener, err := spiffetls.ListenWithMode(ctx, "tcp", address, mode)
+	if err != nil {
+		return err
+	}
+	go func() {
+		<-ctx.Done()
+		listener.Close()
+	}()
+	for {
+		connection, err := listener.Accept()
+		if errors.Is(err, net.ErrClosed) {
+			return nil
+		} else if err != nil {
+			return err
+		}
+		go answer(connection)
+	}
+}
+
+func answer(connection net.Conn) {
+	defer connection.Close()
+	id, err := spiffetls.PeerIDFromConn(connection)
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return
+	}
+	fmt.Fprintln(connection, id)
+}
+
+func call(ctx context.Context, address, id string) error {
+	server, err := spiffeid.FromString(id)
+	if err != nil {
+		return err
+	}
+	connection, err := spiffetls.Dial(ctx, "tcp", address, tlsconfig.AuthorizeID(server))
+	if err != nil {
+		return err
+	}
+	defer connection.Close()
+	_, err = io.Copy(os.Stdout, connection)
+	return err
+}
