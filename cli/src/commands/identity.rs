@@ -12,6 +12,7 @@ use leno_kube::Client;
 use leno_local::identity;
 use leno_local::layout::Layout;
 use leno_types::TrustDomain;
+use tokio::time::sleep;
 
 use super::{AnyMesh, ChosenMesh, Output, block_on, print, print_json};
 
@@ -90,16 +91,19 @@ struct RotateRoot {
     timeout: Duration,
 }
 
+/// On one runtime to the end: the client of a cluster lives in the runtime in which it was made.
 pub(crate) fn run(identity: &Identity) -> Result<bool> {
-    match &identity.action {
-        Some(Action::RotateRoot(rotate)) => rotate_root(rotate),
-        Some(Action::Revoke(revoke)) => self::revoke(revoke),
-        None => show(identity),
-    }
+    block_on(async {
+        match &identity.action {
+            Some(Action::RotateRoot(rotate)) => rotate_root(rotate).await,
+            Some(Action::Revoke(revoke)) => self::revoke(revoke).await,
+            None => show(identity).await,
+        }
+    })
 }
 
-fn show(identity: &Identity) -> Result<bool> {
-    let report = Authority::of(&identity.mesh)?.report()?;
+async fn show(identity: &Identity) -> Result<bool> {
+    let report = Authority::of(&identity.mesh).await?.report().await?;
     match identity.output {
         Output::Json => print_json(&report)?,
         Output::Table => print(&text::page(&report, text::now()))?,
@@ -107,24 +111,24 @@ fn show(identity: &Identity) -> Result<bool> {
     Ok(true)
 }
 
-fn revoke(revoke: &Revoke) -> Result<bool> {
-    let authority = Authority::of(&revoke.mesh)?;
+async fn revoke(revoke: &Revoke) -> Result<bool> {
+    let authority = Authority::of(&revoke.mesh).await?;
     let account = revoke.account.split_once('/');
     let (namespace, name) = account.context("use NAMESPACE/NAME, for example shop/web")?;
-    let domain = TrustDomain::new(&authority.report()?.trust_domain)?;
+    let domain = TrustDomain::new(&authority.report().await?.trust_domain)?;
     let identity = leno_types::Identity::new(domain, namespace, name)?;
-    let request = authority.ask(Verb::Revoke(identity.to_string()))?;
-    authority.obeyed(&request)?;
+    let request = authority.ask(Verb::Revoke(identity.to_string())).await?;
+    authority.obeyed(&request).await?;
     print(&format!("certificates of {identity} that were issued so far are revoked\n"))?;
     Ok(true)
 }
 
-fn rotate_root(rotate: &RotateRoot) -> Result<bool> {
-    let authority = Authority::of(&rotate.mesh)?;
+async fn rotate_root(rotate: &RotateRoot) -> Result<bool> {
+    let authority = Authority::of(&rotate.mesh).await?;
     let verb = if rotate.abort { Verb::Abort } else { Verb::Begin };
     let begun = Instant::now();
-    let request = authority.ask(verb)?;
-    let mut report = authority.obeyed(&request)?;
+    let request = authority.ask(verb).await?;
+    let mut report = authority.obeyed(&request).await?;
     print(&text::rotation(&report, text::now()))?;
     while rotate.wait && report.phase != "stable" {
         if begun.elapsed() > rotate.timeout {
@@ -132,9 +136,9 @@ fn rotate_root(rotate: &RotateRoot) -> Result<bool> {
                 "the rotation is not over yet; it goes on by itself, and `leno identity` shows it"
             );
         }
-        std::thread::sleep(POLL);
+        sleep(POLL).await;
         // The control plane may be restarting.
-        let Ok(next) = authority.report() else { continue };
+        let Ok(next) = authority.report().await else { continue };
         if next.phase != report.phase {
             print(&text::rotation(&next, text::now()))?;
         }
@@ -144,44 +148,41 @@ fn rotate_root(rotate: &RotateRoot) -> Result<bool> {
 }
 
 impl Authority {
-    fn of(mesh: &AnyMesh) -> Result<Self> {
+    async fn of(mesh: &AnyMesh) -> Result<Self> {
         Ok(match mesh.choose()? {
             ChosenMesh::Machine(name) => Self::Machine(Layout::new(&name)?),
             ChosenMesh::Cluster(target) => {
-                let client = block_on(async { Ok(leno_operate::connect(&target).await?) })?;
+                let client = leno_operate::connect(&target).await?;
                 Self::Cluster { client, namespace: mesh.system_namespace.clone() }
             }
         })
     }
 
-    fn report(&self) -> Result<IdentityReport> {
-        block_on(async {
-            Ok(match self {
-                Self::Machine(layout) => identity::report(layout).await?,
-                Self::Cluster { client, namespace } => {
-                    leno_operate::identity::report(client, namespace).await?
-                }
-            })
+    async fn report(&self) -> Result<IdentityReport> {
+        Ok(match self {
+            Self::Machine(layout) => identity::report(layout).await?,
+            Self::Cluster { client, namespace } => {
+                leno_operate::identity::report(client, namespace).await?
+            }
         })
     }
 
-    fn ask(&self, verb: Verb) -> Result<Request> {
+    async fn ask(&self, verb: Verb) -> Result<Request> {
         match self {
             Self::Machine(layout) => Ok(identity::ask(layout, verb)?),
             Self::Cluster { client, namespace } => {
                 let request = Request::new(verb).context("the system provides no random bytes")?;
-                let asked = leno_operate::identity::ask(client, namespace, &request);
-                block_on(async { Ok(asked.await?) })?;
+                leno_operate::identity::ask(client, namespace, &request).await?;
                 Ok(request)
             }
         }
     }
 
     /// Waits until a request was obeyed or refused.
-    fn obeyed(&self, request: &Request) -> Result<IdentityReport> {
+    async fn obeyed(&self, request: &Request) -> Result<IdentityReport> {
         let begun = Instant::now();
         loop {
-            let last = match self.report() {
+            let last = match self.report().await {
                 Ok(report) => match report.request.clone().filter(|last| last.id == request.id) {
                     Some(last) => match last.refused {
                         Some(refused) => bail!(refused),
@@ -197,7 +198,7 @@ impl Authority {
                     "the control plane has not taken the request yet, and will once it can: {last}"
                 );
             }
-            std::thread::sleep(POLL);
+            sleep(POLL).await;
         }
     }
 }

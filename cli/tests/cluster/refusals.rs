@@ -4,7 +4,7 @@ use leno_testkit::proxy::reserved;
 use leno_testkit_api::binary;
 use serde_json::json;
 
-use crate::shop::{Shop, leno_alone, leno_at, out, said};
+use crate::shop::{Shop, leno, leno_alone, leno_at, out, said};
 
 const QUESTION: [&str; 6] = ["explain", "-n", "shop", "web", "--", "http://cart/"];
 
@@ -38,6 +38,21 @@ async fn a_missing_right_is_named_and_one_namespace_may_be_enough() {
     assert!(text.contains("backend      100.0 % shop/cart port 80\n"), "{text}{}", said(&answered));
     for gap in ["only the namespace shop was read", "what was installed is not known"] {
         assert!(text.contains(gap), "{gap} is not in\n{text}");
+    }
+}
+
+/// The client of the cluster was used on another runtime than its own, so that no answer ever came.
+#[tokio::test]
+async fn the_authority_of_a_cluster_is_asked_for_and_a_control_plane_that_does_not_run_is_told_of()
+{
+    let Some(kube) = binary() else { return };
+    let shop = Shop::open(&kube, &[]).await;
+    let file = shop.admin.to_str().expect("a path");
+    for words in [&["identity"][..], &["identity", "revoke", "shop/web"]] {
+        let refused = leno(&[words, &["--kubeconfig", file]].concat());
+        assert_eq!(refused.status.code(), Some(2));
+        let text = said(&refused);
+        assert!(text.contains("leno-system") && !text.contains("worker"), "{text}");
     }
 }
 
