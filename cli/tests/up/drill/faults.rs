@@ -215,7 +215,7 @@ pub(super) const FAULTS: &[Fault] = &[
     ),
     fault(
         "refused-edit",
-        ("the last edit", "HTTPRoute"),
+        ("the last edit", "mesh.yaml"),
         |drill| {
             drill.edit(&[("", "apiVersion: gateway.networking.k8s.io/v1\nkind: HTTPRoute\nmetadata: {name: x, namespace: shop}\nspec: {rules: 5}")])
         },
@@ -235,11 +235,13 @@ fn signal(drill: &Drill, instance: &str, signal: Signal) {
     kill(Pid::from_raw(drill.mesh.application(instance)), signal).unwrap();
 }
 
-/// Adds or removes a rule by which a quarter of what reaches an instance is dropped.
+/// Adds or removes rules by which a quarter of what reaches an instance is dropped, in both families.
 fn drop_packets(drill: &Drill, action: &str) {
     let rule = "INPUT ! -i lo -p tcp -m statistic --mode random --probability 0.25 -j DROP";
-    let rule: Vec<&str> = ["iptables", "-w", action].into_iter().chain(rule.split(' ')).collect();
-    drill.within("images-0", &rule);
+    for tool in ["iptables", "ip6tables"] {
+        let rule: Vec<&str> = [tool, "-w", action].into_iter().chain(rule.split(' ')).collect();
+        drill.within("images-0", &rule);
+    }
 }
 
 fn kill_proxy(drill: &Drill) {

@@ -13,7 +13,15 @@ pub(super) fn find(
     broken: &[Broken],
     all: &mut Vec<Problem>,
 ) {
-    let is_told = |sign: &Sign| broken.iter().any(|one| one.evidence.contains(&sign.line));
+    // Of a pair that loses segments in both directions an edge has one.
+    let is_of_edge = |sign: &Sign, one: &Broken| {
+        let own = format!("{}/{}", sign.namespace, sign.workload);
+        let ends = [text(&one.client), text(&one.server)];
+        sign.kind == SignKind::Lossy && ends.contains(&own) && ends.contains(&sign.subject)
+    };
+    let is_told = |sign: &Sign| {
+        broken.iter().any(|one| one.evidence.contains(&sign.line) || is_of_edge(sign, one))
+    };
     let signs = state.map_or(&[][..], |state| &state.signs).iter().filter(|sign| {
         from_ms < sign.at_ms
             && sign.at_ms <= to_ms
