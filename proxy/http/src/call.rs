@@ -23,7 +23,7 @@ use crate::edit::{Edits, HeaderLine, INTERNAL, edit_block};
 use crate::exchange::Exchange;
 use crate::failure::{Cause, Failure, Place, reset_code};
 use crate::grpc;
-use crate::head::{HeadError, RequestView, is_authority, is_host_and_port};
+use crate::head::{HeadError, RequestHead, RequestView, is_authority, is_host_and_port};
 use crate::translate::Carried;
 
 /// How much later than the client's own deadline the proxy ends the call. The client keeps its deadline
@@ -424,8 +424,24 @@ pub(crate) fn poll_gone(stream: &mut Stream, cx: &mut Context<'_>) -> Poll<Failu
 /// The value of the header that [`tap_mark_line`] makes.
 fn tap_mark_of(head: &Block) -> Option<NonZeroU64> {
     let field = head.field(head.position(TAP_MARK)?)?;
-    let text = std::str::from_utf8(field.value()).ok()?;
+    mark_in(field.value())
+}
+
+fn mark_in(value: &[u8]) -> Option<NonZeroU64> {
+    let text = std::str::from_utf8(value).ok()?;
     u64::from_str_radix(text, 16).ok().and_then(NonZeroU64::new)
+}
+
+impl RequestHead {
+    /// What a client that is another proxy of the mesh marks the request with while it is tapped there. `bytes` are
+    /// those that it was parsed from.
+    pub fn tap_mark(&self, bytes: &[u8]) -> Option<NonZeroU64> {
+        // Most requests have no header of the mesh's.
+        if !self.meaning.mesh {
+            return None;
+        }
+        self.view(bytes).header(std::str::from_utf8(TAP_MARK).ok()?).and_then(mark_in)
+    }
 }
 
 /// Marks a request for the proxy of its server, so that the events of both taps can be joined.

@@ -18,7 +18,7 @@ use crate::Io;
 use crate::alarm::Alarm;
 use crate::answer::Answer;
 use crate::body::BodyWalker;
-use crate::failure::{Cause, Failure, Place};
+use crate::failure::{Cause, Failure, Place, Report};
 use crate::head::{RequestHead, Version};
 use crate::limits::Limits;
 use crate::pool::Buffer;
@@ -298,10 +298,10 @@ impl<S: Io> Conn<S> {
         .await;
     }
 
-    /// Ends the connection with a reset where the stream can, so that a cut response is not taken
-    /// for a complete one.
-    pub fn abort(mut self) {
-        self.io.reset_on_drop();
+    /// Ends the connection in the middle of a message, so that a cut response is not taken for a complete one.
+    /// `report`: the cause, for another proxy.
+    pub fn abort(mut self, report: Option<Report>) {
+        self.io.cut(report.map(Report::number));
     }
 
     /// The stream and the bytes that were received and not used.

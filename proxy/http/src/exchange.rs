@@ -55,9 +55,9 @@ pub struct Order<'a, J = ()> {
     /// Close the client's connection after this response, because the proxy drains. For HTTP/1 only: the
     /// owner of an HTTP/2 connection drains it.
     pub close_client: bool,
-    /// The server is another proxy of the mesh: a header of the mesh's own carries what HTTP/2 cannot
-    /// express of an HTTP/1 message, and the other proxy restores the message from it. Other servers do
-    /// not get that header.
+    /// The server is another proxy of the mesh. Over HTTP/2 a header of the mesh's own carries what that version cannot
+    /// express of an HTTP/1 message, and the other proxy restores the message from it; other servers do
+    /// not get that header. What it reports of a response that it cuts, and how it ends its connection, is believed.
     pub mesh: bool,
     /// A CONNECT is relayed. Without this it is refused.
     pub connect: bool,

@@ -150,6 +150,11 @@ impl Failure {
         Self { place, cause, retryable: false, unprocessed: false }
     }
 
+    /// What a client that is another proxy learns when its response is cut, if the client is not to blame.
+    pub(crate) fn report(&self) -> Option<Report> {
+        Report::of_label(self.cause.label()).filter(|_| self.place != Place::Client)
+    }
+
     /// The status of the answer to the client, if the client is still there.
     pub fn status(&self) -> Option<u16> {
         match (self.place, &self.cause) {
@@ -171,9 +176,8 @@ impl Failure {
 /// The code that ends a client's stream in the middle of a response. `is_mesh`: the client is a proxy of the mesh,
 /// which learns the cause, if the client is not to blame.
 pub(crate) fn reset_code(failure: &Failure, is_mesh: bool) -> Code {
-    let report = Report::of_label(failure.cause.label());
-    match (&failure.cause, report) {
-        (_, Some(report)) if is_mesh && failure.place != Place::Client => report.code(),
+    match (&failure.cause, failure.report()) {
+        (_, Some(report)) if is_mesh => report.code(),
         (Cause::Reported(report), _) => report.code().without_mesh(),
         // RFC 9113 section 8.1.1.
         (Cause::Head(_) | Cause::Body(_), _) => Code::PROTOCOL_ERROR,

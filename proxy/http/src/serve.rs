@@ -8,7 +8,7 @@ use crate::Io;
 use crate::answer::Answer;
 use crate::conn::Conn;
 use crate::exchange::Exchange;
-use crate::failure::Failure;
+use crate::failure::{Failure, Report};
 use crate::head::RequestHead;
 use crate::limits::Limits;
 
@@ -24,8 +24,9 @@ pub enum After {
     Next,
     /// It ends in order.
     Close,
-    /// It is reset: what the client has got is not the whole of a response.
-    Abort,
+    /// It is cut: what the client has received is not the whole of a response. The cause is for a client that is
+    /// another proxy.
+    Abort(Option<Report>),
 }
 
 /// Serves requests until the client is done: `request` serves each one whose first byte is here, mostly by
@@ -44,7 +45,7 @@ pub async fn serve<S: Io>(
         match after {
             After::Next => {}
             After::Close => break,
-            After::Abort => return client.abort(),
+            After::Abort(report) => return client.abort(report),
         }
     }
     client.close(limits).await;
@@ -85,7 +86,7 @@ impl<S: Io> Conn<S> {
         match self.respond(Some(request), answer).await {
             Ok(true) => After::Next,
             Ok(false) => After::Close,
-            Err(_) => After::Abort,
+            Err(_) => After::Abort(None),
         }
     }
 
@@ -99,7 +100,7 @@ impl<S: Io> Conn<S> {
                 Some(status) if !done.response_started => {
                     self.fail(request, status, failure.cause.label()).await
                 }
-                _ => After::Abort,
+                _ => After::Abort(failure.report()),
             },
         }
     }

@@ -38,37 +38,48 @@ const MAX_TRIES: usize = 3;
 const GRPC_DEADLINE_EXCEEDED: u8 = 4;
 
 /// A connection on which a request of HTTP/1 has begun, with what it is served by.
-pub(crate) type BegunOn<S> = (Rc<Shared>, Rc<Application>, (Rc<Peer>, Rc<Caller>), Box<Conn<S>>);
+pub(crate) struct BegunOn<S> {
+    shared: Rc<Shared>,
+    application: Rc<Application>,
+    edge: Rc<Peer>,
+    caller: Rc<Caller>,
+    client: Box<Conn<S>>,
+    /// The client is another proxy, which has proven its identity.
+    is_mesh: bool,
+}
 
 /// What serves a request of an HTTP/1 client.
 pub(crate) type Http1Handlers<S> = Handlers<BegunOn<S>, (Box<Conn<S>>, After)>;
 
-/// Serves the requests of an HTTP/1 client until it is done.
+/// Serves the requests of an HTTP/1 client until it is done. `is_mesh`: it is another proxy, which has proven its
+/// identity.
 pub(crate) async fn serve_http1<S: Io + 'static>(
     (shared, handlers): (&Rc<Shared>, &Http1Handlers<S>),
     application: &Rc<Application>,
     (edge, caller): (&Rc<Peer>, Rc<Caller>),
     client: Peeked<S>,
+    is_mesh: bool,
 ) {
     let (first, client) = client.into_parts();
     let client = Box::new(Conn::with_received(client, &first));
     drop(first);
     let request = |client| {
-        let counted = (Rc::clone(edge), Rc::clone(&caller));
-        handlers.serve((Rc::clone(shared), Rc::clone(application), counted, client))
+        let (shared, application) = (Rc::clone(shared), Rc::clone(application));
+        let (edge, caller) = (Rc::clone(edge), Rc::clone(&caller));
+        handlers.serve(BegunOn { shared, application, edge, caller, client, is_mesh })
     };
     let leave = shared.parts.activity.idle_left();
     leno_http::serve(client, (&shared.parts.limits, leave), request).await;
 }
 
 /// Serves one request of an HTTP/1 client.
-pub(crate) async fn serve_request<S: Io>(
-    (shared, application, (edge, caller), mut client): BegunOn<S>,
-) -> (Box<Conn<S>>, After) {
+pub(crate) async fn serve_request<S: Io>(begun: BegunOn<S>) -> (Box<Conn<S>>, After) {
+    let BegunOn { shared, application, edge, caller, mut client, is_mesh } = begun;
     let (shared, edge) = (&*shared, &*edge);
     let forward = async |client: &mut Conn<S>, request: &RequestHead| {
         let _busy = shared.parts.activity.enter();
-        forward(shared, &application, (edge, &caller), (client, request)).await
+        let mark = request.tap_mark(client.received()).filter(|_| is_mesh);
+        forward(shared, &application, (edge, &caller), (client, request, mark)).await
     };
     let refused = |status, cause| shared.parts.registry.unreadable(edge, status, cause);
     let after = serve_begun(&mut client, &shared.parts.limits, forward, refused).await;
@@ -159,12 +170,12 @@ async fn forward<S: Io>(
     shared: &Shared,
     application: &Application,
     (edge, caller): (&Peer, &Caller),
-    (client, request): (&mut Conn<S>, &RequestHead),
+    (client, request, mark): (&mut Conn<S>, &RequestHead, Option<NonZeroU64>),
 ) -> After {
     let head = request.view(client.received());
-    let begun = &begin((shared, edge), head, None);
+    let begun = &begin((shared, edge), head, mark);
     let mut changed = pin!(shared.changes.notified());
-    // The exchange lets go of it before it ends. Such clients are outside of the mesh, where a copy is cheap.
+    // The exchange lets go of it before it ends.
     let kept: Box<[u8]> = client.received().get(..request.len()).unwrap_or_default().into();
     let Permit { until, authorizers, grants } = match caller.access.request(shared, head).await {
         Ok(permit) => permit,

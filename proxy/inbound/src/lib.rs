@@ -229,7 +229,8 @@ impl Inbound {
             None => {}
             Some(Serving::Plain(application, edge, caller, client)) => {
                 let handlers = (&self.shared, &self.shared.plain);
-                http::serve_http1(handlers, &application, (&edge, caller), client).await;
+                let counted = (&edge, caller);
+                http::serve_http1(handlers, &application, counted, client, false).await;
             }
             Some(Serving::Boxed(served)) => served.await,
         }
@@ -331,7 +332,8 @@ impl Inbound {
             Ok(Protocol::Http2) => Some(self.http2((edge, caller, is_mesh), application, stream)),
             Ok(_) => Some(Serving::Boxed(Box::pin(async move {
                 let handlers = (&self.shared, &self.shared.meshed);
-                http::serve_http1(handlers, &application, (&edge, caller), stream).await;
+                let counted = (&edge, caller);
+                http::serve_http1(handlers, &application, counted, stream, is_mesh).await;
             }))),
             Err(error) => {
                 tracing::debug!(%error, "a client's connection broke");

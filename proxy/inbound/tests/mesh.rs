@@ -10,7 +10,7 @@ use leno_http::Limits;
 use leno_inbound::{Inbound, Parts};
 use leno_telemetry::{Registry, render};
 use leno_tls::{Alpn, Credentials, Keyring, TlsStream};
-use leno_transport::{Admission, Directions};
+use leno_transport::{Admission, Directions, Io};
 use leno_types::mesh::{PortProtocol, Resolution, ServerPolicy, Topology};
 use leno_types::traffic::{LimitKey, RateLimit, Source};
 use leno_types::{InstanceName, MtlsMode, Protocol};
@@ -22,6 +22,9 @@ use tokio::task::{LocalSet, spawn_local};
 
 const WEB: &str = "spiffe://cluster.local/ns/shop/sa/web";
 const REQUEST: &[u8] = b"GET / HTTP/1.1\r\nHost: web\r\nConnection: close\r\n\r\n";
+
+/// The number of the cause `closed` between proxies (decision 058).
+const CLOSED: u8 = 0x80;
 
 fn keyring() -> Keyring {
     let root_key = KeyPair::generate().unwrap();
@@ -109,6 +112,28 @@ async fn answer(application: &TcpListener) {
         head.push(stream.read_u8().await.unwrap());
     }
     stream.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nhi").await.unwrap();
+}
+
+#[test]
+fn another_proxy_learns_why_its_response_is_cut() {
+    run(async {
+        let (mut client, application, _) = connect(Protocol::Http1, Alpn::Http1).await;
+        client.write_all(b"GET / HTTP/1.1\r\nHost: web\r\n\r\n").await.unwrap();
+        let (mut stream, _) = application.accept().await.unwrap();
+        stream.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\nab").await.unwrap();
+        let mut received = Vec::new();
+        while !received.ends_with(b"ab") {
+            received.push(client.read_u8().await.unwrap());
+        }
+        // Its request is read, so that it ends in order.
+        while !received.ends_with(b"\r\n\r\n") {
+            received.push(stream.read_u8().await.unwrap());
+        }
+        drop(stream);
+        let error = client.read_u8().await.unwrap_err();
+        assert_eq!(error.kind(), std::io::ErrorKind::UnexpectedEof, "{error}");
+        assert_eq!(client.cut_report(), Some(CLOSED));
+    });
 }
 
 fn counts_requests(registry: &Registry) -> bool {

@@ -19,6 +19,11 @@ pub(crate) trait Request {
     /// Whether it came by HTTP/2.
     fn is_http2(&self) -> bool;
 
+    /// Whether it may go to another proxy as HTTP/1. Not what takes over its connection.
+    fn fits_http1(&self) -> bool {
+        false
+    }
+
     /// Whether errors are to be gRPC statuses.
     fn is_grpc(&self) -> bool;
 
@@ -57,6 +62,10 @@ impl<S: Io> Request for OfHttp1<'_, S> {
 
     fn is_http2(&self) -> bool {
         self.of_http2
+    }
+
+    fn fits_http1(&self) -> bool {
+        !self.of_http2 && !self.head.upgrade() && !self.view().is_connect()
     }
 
     fn poll_gone(&mut self, cx: &mut Context<'_>) -> Poll<Failure> {
@@ -174,6 +183,10 @@ impl<S: Io> Request for CopyOfHttp1<'_, S> {
 
     fn is_http2(&self) -> bool {
         false
+    }
+
+    fn fits_http1(&self) -> bool {
+        !self.head.upgrade() && !self.view().is_connect()
     }
 
     fn is_grpc(&self) -> bool {

@@ -7,7 +7,7 @@ use std::rc::{Rc, Weak};
 use std::task::{Context, Poll};
 
 use leno_http::{Cause, Exchange, Failure, Judge, Order, Place};
-use leno_pool::{Agreed, DIAL_WAIT, PoolError, Pooled};
+use leno_pool::{Agreed, Carrier, DIAL_WAIT, PoolError, Pooled};
 use leno_telemetry::Counter;
 use leno_tls::{Alpn, Channel};
 use leno_transport::unless_gone;
@@ -99,8 +99,8 @@ impl From<PoolError<OpenError>> for GetError {
 }
 
 /// A connection to an endpoint: pooled, or a new one. To another proxy requests of both versions
-/// share one HTTP/2 connection; an unmeshed server is spoken to as the client speaks. `deadline` is the
-/// mesh's own, beside the client's.
+/// share one HTTP/2 connection, except for one of HTTP/1 that comes alone ([`Carrier::Either`]); an unmeshed server is
+/// spoken to as the client speaks. `deadline` is the mesh's own, beside the client's.
 ///
 /// The wait ends with either deadline and when the client leaves. A connection that is being made then is
 /// for the next request.
@@ -111,12 +111,15 @@ pub(crate) async fn get<R: Request>(
     deadline: Option<Instant>,
 ) -> Result<Server, GetError> {
     let is_mesh = connect::is_mesh(shared, remote);
-    let http2 = is_mesh || request.is_http2();
-    if let Some(connection) = remote.pool.at_once(http2) {
+    let carrier = carrier(is_mesh, request, remote);
+    if let Some(connection) = remote.pool.at_once(carrier) {
+        if carrier == Carrier::Either && matches!(connection, Pooled::Http2(_)) {
+            remote.pool.prepare(|| ahead(Rc::clone(shared), Rc::clone(remote)));
+        }
         return Ok(Server::over(connection, is_mesh, shared));
     }
     let deadline = [request.deadline(), deadline].into_iter().flatten().min();
-    let connected = connect(shared, remote, http2);
+    let connected = connect(shared, remote, carrier);
     let mut late = pin!(deadline.map(sleep_until));
     let over = |cx: &mut Context<'_>| {
         if let Poll::Ready(failure) = request.poll_gone(cx) {
@@ -131,11 +134,21 @@ pub(crate) async fn get<R: Request>(
     Ok(Server::over(connection, is_mesh, shared))
 }
 
+/// What a request goes over.
+fn carrier<R: Request>(is_mesh: bool, request: &R, remote: &Remote) -> Carrier {
+    match (is_mesh, request.is_http2()) {
+        // Where policy limits connections, one that all requests share is worth more than a cheaper one.
+        (true, _) if request.fits_http1() && remote.connections.is_unlimited() => Carrier::Either,
+        (true, _) | (false, true) => Carrier::Http2,
+        (false, false) => Carrier::Http1,
+    }
+}
+
 /// A connection that has to be waited for.
 async fn connect(
     shared: &Rc<Shared>,
     remote: &Rc<Remote>,
-    http2: bool,
+    carrier: Carrier,
 ) -> Result<Pooled<Channel, Refused>, GetError> {
     // Exists as long as this request waits, once a connection is made for it.
     let request = OnceCell::new();
@@ -143,7 +156,7 @@ async fn connect(
         let waits = Rc::downgrade(request.get_or_init(Rc::default));
         (Rc::clone(shared), Rc::clone(remote), waits)
     };
-    let got = remote.pool.get(http2, || over_http2(parts()), || over_http1(parts()));
+    let got = remote.pool.get(carrier, || over_http2(parts()), || over_http1(parts()));
     Ok(got.await?)
 }
 
@@ -167,6 +180,11 @@ async fn over_http1((shared, remote, request): Parts) -> Result<Channel, OpenErr
     let channel = connect::open(&shared, &remote, &[Alpn::Http1], false).await?;
     count_outlived(&shared, &request);
     Ok(channel)
+}
+
+/// Opens one that no request waits for yet.
+async fn ahead(shared: Rc<Shared>, remote: Rc<Remote>) -> Result<Channel, OpenError> {
+    connect::open(&shared, &remote, &[Alpn::Http1], false).await
 }
 
 /// Counts a connection if the request that it was made for waits no more.
@@ -227,10 +245,14 @@ impl Server {
 
     /// Keeps what can be used again.
     pub(crate) fn give_back(self, remote: &Remote, done: &Exchange) {
-        if let Pooled::Http1 { conn, .. } = self.connection
-            && done.server_reusable
-        {
-            remote.pool.put(conn, done.server_idle);
+        match self.connection {
+            Pooled::Http1 { conn, claim: Some(_claim), .. } if done.server_reusable => {
+                remote.pool.put_single(conn);
+            }
+            Pooled::Http1 { conn, claim: None, .. } if done.server_reusable => {
+                remote.pool.put(conn, done.server_idle);
+            }
+            Pooled::Http1 { .. } | Pooled::Http2(_) => {}
         }
     }
 }

@@ -74,7 +74,8 @@ impl Authority {
 type Seen = Rc<RefCell<Vec<Vec<String>>>>;
 
 /// The other proxy: TLS with `leno-h1` alone, whose handshake takes so long, and an answer to each request,
-/// which it repeats.
+/// which it repeats. The first request for `/ends` meets the end of its connection, as it does if both cross; the first
+/// one for `/breaks` a connection that is cut.
 async fn server(certified: Certified, handshake: Duration) -> (SocketAddr, Seen) {
     let mut config = rustls::ServerConfig::builder_with_provider(Arc::new(default_provider()))
         .with_protocol_versions(&[&rustls::version::TLS13])
@@ -99,6 +100,16 @@ async fn server(certified: Certified, handshake: Duration) -> (SocketAddr, Seen)
                 seen.borrow_mut().push(Vec::new());
                 while let Some(head) = head(&mut stream).await {
                     let line = head.lines().next().unwrap().to_owned();
+                    let is_new = !seen.borrow().iter().flatten().any(|seen| *seen == line);
+                    if is_new && line.contains("/ends") {
+                        seen.borrow_mut()[nth].push(line);
+                        stream.shutdown().await.unwrap();
+                        break;
+                    }
+                    if is_new && line.contains("/breaks") {
+                        seen.borrow_mut()[nth].push(line);
+                        break;
+                    }
                     let answer =
                         format!("HTTP/1.1 200 OK\r\nContent-Length: {}\r\n\r\n{line}", line.len());
                     seen.borrow_mut()[nth].push(line);
@@ -210,6 +221,32 @@ fn requests_travel_one_at_a_time_over_connections_that_are_kept() {
         ask(&mut other, "/3").await;
         let lines = ["/1", "/2", "/3"].map(|path| format!("GET {path} HTTP/1.1"));
         assert_eq!(*seen.borrow(), [lines]);
+    });
+}
+
+/// A proxy that has read a request never ends its connection in order before it has answered.
+#[test]
+fn a_request_that_crosses_the_end_of_its_connection_is_sent_again_whatever_its_method() {
+    apart(|| async {
+        let authority = Authority::new();
+        let (address, seen) = server(authority.certify(CART), Duration::ZERO).await;
+        let outbound = outbound(&authority.keyring(WEB), address, None);
+        let mut client = client(&outbound).await;
+        ask(&mut client, "/1").await;
+        let post =
+            |path: &str| format!("POST {path} HTTP/1.1\r\nHost: cart\r\nContent-Length: 0\r\n\r\n");
+        client.write_all(post("/ends").as_bytes()).await.unwrap();
+        let answer = head(&mut client).await.unwrap();
+        assert!(answer.starts_with("HTTP/1.1 200 "), "{answer}");
+        let mut body = [0; "POST /ends HTTP/1.1".len()];
+        client.read_exact(&mut body).await.unwrap();
+        // Not one that may have been read.
+        client.write_all(post("/breaks").as_bytes()).await.unwrap();
+        let answer = head(&mut client).await.unwrap();
+        assert!(answer.starts_with("HTTP/1.1 502 "), "{answer}");
+        let lines = ["GET /1", "POST /ends", "POST /ends", "POST /breaks"];
+        let seen: Vec<_> = seen.borrow().iter().flatten().cloned().collect();
+        assert_eq!(seen, lines.map(|line| format!("{line} HTTP/1.1")));
     });
 }
 

@@ -96,10 +96,7 @@ impl<S: Io + 'static, E: 'static> Dialer<S, E> {
             let (sender, receiver) = oneshot::channel();
             let mut waiter = Waiter { state: &self.state, receiver };
             if self.state.enqueue(sender) {
-                self.state.connecting.set(self.state.connecting.get().saturating_add(1));
-                let under_way = UnderWay { state: Rc::clone(&self.state) };
-                let connecting = connect();
-                spawn_contained(async move { under_way.end(connecting.await) });
+                self.begin(connect());
             }
             match timeout_at(deadline, &mut waiter.receiver).await {
                 Ok(Ok(Dialed::Connected(conn))) => return Ok(conn),
@@ -108,6 +105,27 @@ impl<S: Io + 'static, E: 'static> Dialer<S, E> {
                 Err(_late) => return Err(DialError::Late),
             }
         }
+    }
+}
+
+impl<S: Io + 'static, E: 'static> Dialer<S, E> {
+    /// Makes a connection that no request waits for, for the idle ones. If it fails, no request learns of it.
+    pub fn dial_ahead<C>(&self, connecting: C)
+    where
+        C: Future<Output = Result<S, E>> + 'static,
+    {
+        if self.state.connecting.get() < MAX_CONNECTING {
+            self.begin(connecting);
+        }
+    }
+
+    fn begin<C>(&self, connecting: C)
+    where
+        C: Future<Output = Result<S, E>> + 'static,
+    {
+        self.state.connecting.set(self.state.connecting.get().saturating_add(1));
+        let under_way = UnderWay { state: Rc::clone(&self.state) };
+        spawn_contained(async move { under_way.end(connecting.await) });
     }
 }
 
@@ -138,7 +156,7 @@ impl<S, E> DialerState<S, E> {
                     Err(returned) => dialed = returned,
                 },
                 (None, Dialed::Connected(conn)) => {
-                    tracing::debug!("a connection outlived the request that it was made for");
+                    tracing::debug!("a connection was made that no request waits for any more");
                     return self.idle.put(conn, None);
                 }
                 (None, _) => return,

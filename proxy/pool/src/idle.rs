@@ -14,9 +14,9 @@ pub const MAX_IDLE_CONNS: usize = 256;
 /// How long a connection waits for its next request. Servers commonly close after 60 s or more
 /// (Node.js after 5 s, which it announces in `Keep-Alive: timeout`); to close first avoids the race.
 pub const CONN_IDLE: Duration = Duration::from_secs(50);
-/// The same of a shared connection between two proxies. The server's proxy keeps idle connections for an
-/// hour and reports an end with GOAWAY, so that no race is to be avoided; a workload that calls another
-/// one every few minutes makes no handshake each time.
+/// The same of a connection between two proxies. The server's proxy keeps idle connections for an
+/// hour and reports which requests it has not seen when it ends one, so that no race is to be avoided; a workload that
+/// calls another one every few minutes makes no handshake each time.
 pub const MESH_IDLE: Duration = Duration::from_secs(900);
 /// How much earlier than a server has announced its connection is given up.
 const ANNOUNCED_MARGIN: Duration = Duration::from_secs(1);
@@ -58,6 +58,11 @@ impl<S: Io> ConnPool<S> {
         let keep = announced.map_or(CONN_IDLE, |announced| {
             announced.saturating_sub(ANNOUNCED_MARGIN).min(CONN_IDLE)
         });
+        self.keep(conn, keep);
+    }
+
+    /// Keeps a connection for so long.
+    pub(crate) fn keep(&self, conn: Conn<S>, keep: Duration) {
         let mut idle = self.idle.borrow_mut();
         if idle.len() < MAX_IDLE_CONNS && !keep.is_zero() {
             idle.push(Idle { conn, until: Instant::now() + keep });

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!            ┌─ HTTP/2 ─► ClientPool: connections that requests share
-//! request ─► Pool
+//! request ─► Pool ─ either: by whether others are in flight (Single)
 //!            └─ HTTP/1 ─► Dialer: connections being made ─► ConnPool: idle ones, one request at a time each
 //! ```
 //!
@@ -26,6 +26,7 @@
 mod dial;
 mod idle;
 mod shared;
+mod single;
 
 use std::cell::Cell;
 use std::future::Future;
@@ -38,6 +39,9 @@ use tokio::time::Duration;
 pub use dial::{DIAL_WAIT, DialError, Dialer, MAX_CONNECTING};
 pub use idle::{CONN_IDLE, ConnPool, MAX_IDLE_CONNS, MESH_IDLE};
 pub use shared::{ClientError, ClientPool, Lent, MAX_CLIENTS, STREAM_WAIT};
+pub use single::{ALONE_IN_A_ROW, Claim, REQUESTS_A_CONNECTION};
+
+use single::Single;
 
 /// The connections of one worker to one server, of both versions of HTTP. `S` is a connection of HTTP/1,
 /// `T` what comes with one of HTTP/2, `E` why there is none.
@@ -45,10 +49,24 @@ pub use shared::{ClientError, ClientPool, Lent, MAX_CLIENTS, STREAM_WAIT};
 pub struct Pool<S, T, E> {
     http1: Dialer<S, E>,
     http2: ClientPool<T, Rc<E>>,
+    /// Which request has the connection of those that come alone.
+    single: Single,
     /// The server has agreed on HTTP/1 when HTTP/2 was offered.
     http1_only: Rc<Cell<bool>>,
     /// How long a shared connection waits for its next request.
     shared_idle: Duration,
+}
+
+/// What a request goes over.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Carrier {
+    /// HTTP/1.
+    Http1,
+    /// HTTP/2, unless the server is known to speak HTTP/1 alone.
+    Http2,
+    /// HTTP/1 while no other request to the server is in flight or was a moment ago, as far as a connection is made for
+    /// that; HTTP/2 otherwise. For a server that speaks both.
+    Either,
 }
 
 /// A connection for one request.
@@ -60,6 +78,8 @@ pub enum Pooled<S, T> {
         conn: Conn<S>,
         /// It was there before this request came.
         reused: bool,
+        /// It is the one for requests that come alone ([`Carrier::Either`]).
+        claim: Option<Claim>,
     },
     /// Shared with other requests.
     Http2(Lent<T>),
@@ -93,20 +113,20 @@ impl<S: Io + 'static, T: Clone + 'static, E: 'static> Pool<S, T, E> {
         Self {
             http1: Dialer::default(),
             http2: ClientPool::new(limits),
+            single: Single::default(),
             http1_only: Rc::default(),
             shared_idle,
         }
     }
 
-    /// A connection for a request: a stream's place if `http2`, unless the server is known to speak
-    /// HTTP/1 alone; otherwise one that waits, or a new one. `over_http2` and `over_http1` connect,
-    /// within a time of their own.
+    /// A connection for a request over `carrier`: one that waits, a stream's place, or a new one. `over_http2` and
+    /// `over_http1` connect, within a time of their own.
     ///
     /// # Errors
     /// [`PoolError`].
     pub async fn get<A, B>(
         &self,
-        http2: bool,
+        carrier: Carrier,
         over_http2: impl Fn() -> A,
         over_http1: impl Fn() -> B,
     ) -> Result<Pooled<S, T>, PoolError<E>>
@@ -114,28 +134,50 @@ impl<S: Io + 'static, T: Clone + 'static, E: 'static> Pool<S, T, E> {
         A: Future<Output = Result<Agreed<S, T>, E>> + 'static,
         B: Future<Output = Result<S, E>> + 'static,
     {
-        if http2 && !self.http1_only.get() {
-            let lent = self.http2.get(|| self.agree(over_http2())).await?;
-            if let Some(lent) = lent {
+        let mut claim = None;
+        if carrier != Carrier::Http1 && !self.http1_only.get() {
+            claim = self.claim_new(carrier);
+            if claim.is_none()
+                && let Some(lent) = self.http2.get(|| self.agree(over_http2())).await?
+            {
                 return Ok(Pooled::Http2(lent));
             }
         }
-        match self.at_once(false) {
-            Some(pooled) => Ok(pooled),
-            None => {
-                let conn = self.http1.dial(over_http1).await?;
-                Ok(Pooled::Http1 { conn, reused: false })
-            }
+        if claim.is_none()
+            && let Some(pooled) = self.at_once(Carrier::Http1)
+        {
+            return Ok(pooled);
         }
+        let conn = self.http1.dial(over_http1).await?;
+        Ok(Pooled::Http1 { conn, reused: false, claim })
     }
 
     /// What [`Self::get`] gives without a wait, if it does: most requests need no future for it.
-    pub fn at_once(&self, http2: bool) -> Option<Pooled<S, T>> {
-        if http2 && !self.http1_only.get() {
-            return self.http2.at_once().map(Pooled::Http2);
+    pub fn at_once(&self, carrier: Carrier) -> Option<Pooled<S, T>> {
+        if carrier == Carrier::Http1 || self.http1_only.get() {
+            let conn = self.http1.idle().take()?;
+            return Some(Pooled::Http1 { conn, reused: true, claim: None });
         }
-        let conn = self.http1.idle().take()?;
-        Some(Pooled::Http1 { conn, reused: true })
+        if carrier == Carrier::Either
+            && self.single.counts_as_alone(self.http2.is_in_use())
+            && let Some(claim) = self.single.claim()
+            && let Some(conn) = self.http1.idle().take()
+        {
+            return Some(Pooled::Http1 { conn, reused: true, claim: Some(claim) });
+        }
+        self.http2.at_once().map(Pooled::Http2)
+    }
+
+    /// Makes the connection for requests that come alone, if enough of them went over HTTP/2 for lack of one. No
+    /// request waits for it. `connect` connects, within a time of its own.
+    pub fn prepare<B>(&self, connect: impl FnOnce() -> B)
+    where
+        B: Future<Output = Result<S, E>> + 'static,
+    {
+        if self.single.is_due() && !self.http1_only.get() && !self.http2.is_in_use() {
+            self.single.made();
+            self.http1.dial_ahead(connect());
+        }
     }
 
     /// A stream's place on a connection to a server that is known to speak HTTP/2.
@@ -165,6 +207,11 @@ impl<S: Io + 'static, T: Clone + 'static, E: 'static> Pool<S, T, E> {
         self.http1.idle().put(conn, announced);
     }
 
+    /// The same for the connection of requests that come alone. It waits as long as a shared one.
+    pub fn put_single(&self, conn: Conn<S>) {
+        self.http1.idle().keep(conn, self.shared_idle);
+    }
+
     /// Closes what is too old or was closed by the server. To be called every few seconds.
     pub fn sweep(&self) {
         self.http1.idle().sweep();
@@ -179,6 +226,16 @@ impl<S: Io + 'static, T: Clone + 'static, E: 'static> Pool<S, T, E> {
     /// Whether no connection waits for a request, or is being made for several.
     pub fn is_empty(&self) -> bool {
         self.http1.idle().is_empty() && self.http2.is_empty()
+    }
+
+    /// The right to a new connection for requests that come alone, if one is to be made.
+    fn claim_new(&self, carrier: Carrier) -> Option<Claim> {
+        if carrier != Carrier::Either || !self.single.is_due() || self.http2.is_in_use() {
+            return None;
+        }
+        let claim = self.single.claim()?;
+        self.single.made();
+        Some(claim)
     }
 
     /// Keeps what a server has agreed on.

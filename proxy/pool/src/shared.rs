@@ -144,6 +144,11 @@ impl<T: Clone + 'static, E: Clone + 'static> ClientPool<T, E> {
         self.lend_unstrained(true, false)
     }
 
+    /// Whether a request is in flight on one of the connections.
+    pub fn is_in_use(&self) -> bool {
+        self.state.connections.borrow().iter().any(|pooled| pooled.client.streams() > 0)
+    }
+
     /// Closes connections that no request has used for `idle`. To be called every few seconds.
     pub fn sweep(&self, idle: Duration) {
         let now = Instant::now();

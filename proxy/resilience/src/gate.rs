@@ -58,6 +58,12 @@ impl Gate {
         self.admit();
     }
 
+    /// Whether there is no limit.
+    #[must_use]
+    pub fn is_unlimited(&self) -> bool {
+        self.limit.get() == u32::MAX
+    }
+
     /// Number of requests in flight.
     #[must_use]
     pub fn under_way(&self) -> u32 {

@@ -163,4 +163,11 @@ impl Io for Channel {
             ChannelKind::Tls(tls) => tls.socket(),
         }
     }
+
+    fn cut_report(&self) -> Option<u8> {
+        match &self.kind {
+            ChannelKind::Plain(_) => None,
+            ChannelKind::Tls(tls) => tls.cut_report(),
+        }
+    }
 }

@@ -35,6 +35,7 @@ mod clients;
 mod configs;
 mod connector;
 mod credentials;
+mod cut;
 mod error;
 mod keyring;
 mod live;

@@ -22,6 +22,9 @@ use rustls::unbuffered::{
 };
 use tokio::io::ReadBuf;
 
+use crate::binding::Binding;
+use crate::cut;
+
 /// The largest record on the wire (RFC 8446 section 5.2).
 pub(crate) const MAX_RECORD: usize = 5 + (1 << 14) + 256;
 
@@ -71,6 +74,10 @@ pub(crate) struct Plaintext<'a, 'b> {
     /// Number of bytes in `out` before the read began.
     pub(crate) before: usize,
     pub(crate) held: &'a mut Option<Buffer>,
+    /// What names the connection, if its peer is the proxy of a server.
+    pub(crate) binding: Option<&'a Binding>,
+    /// What the peer has reported before it cut the connection.
+    pub(crate) report: &'a mut Option<u8>,
 }
 
 impl Incoming {
@@ -185,6 +192,10 @@ impl Plaintext<'_, '_> {
     }
 
     fn put(&mut self, mut bytes: &[u8]) {
+        if let Some(report) = cut::report(self.binding, bytes) {
+            *self.report = Some(report);
+            return;
+        }
         if let Some(out) = self.out.as_mut().filter(|_| self.held.is_none()) {
             let n = bytes.len().min(out.remaining());
             out.put_slice(&bytes[..n]);

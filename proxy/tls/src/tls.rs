@@ -11,7 +11,7 @@
 
 use std::io::{self, IoSlice};
 use std::pin::Pin;
-use std::task::{Context, Poll, ready};
+use std::task::{Context, Poll, Waker, ready};
 
 use leno_transport::{Buffer, Io, Peeked, budget};
 use rustls::CommonState;
@@ -20,6 +20,7 @@ use tokio::net::TcpStream;
 
 use crate::TlsStream;
 use crate::binding::{self, Binding};
+use crate::cut;
 use crate::session::{Incoming, MAX_PLAINTEXT, MAX_RECORD, Outgoing, Plaintext, Session, Step};
 
 /// A connection before, during and after its handshake.
@@ -36,6 +37,8 @@ pub(crate) struct Tls {
     closed: bool,
     /// `None` before the handshake, and for servers outside of the mesh.
     binding: Option<Binding>,
+    /// What the server's proxy has reported before it cut the connection.
+    report: Option<u8>,
 }
 
 impl Tls {
@@ -52,6 +55,7 @@ impl Tls {
             peer_closed: false,
             closed: false,
             binding: None,
+            report: None,
         })
     }
 
@@ -116,7 +120,14 @@ impl Tls {
         before: usize,
         cx: &mut Context<'_>,
     ) -> io::Result<Step> {
-        let plaintext = Plaintext { out, before, held: &mut self.held };
+        let is_client = matches!(self.session, Session::Client(_));
+        let plaintext = Plaintext {
+            out,
+            before,
+            held: &mut self.held,
+            binding: self.binding.as_ref().filter(|_| is_client),
+            report: &mut self.report,
+        };
         let outgoing = &mut self.outgoing;
         self.session.step(&mut self.incoming, plaintext, outgoing, &mut self.peer_closed).map_err(
             |error| {
@@ -125,6 +136,15 @@ impl Tls {
                 io::Error::new(io::ErrorKind::InvalidData, error)
             },
         )
+    }
+
+    /// Sends `report` as the last record. Whether the kernel has taken it.
+    fn report(&mut self, report: u8) -> bool {
+        let Some(binding) = self.binding else { return false };
+        let cx = &mut Context::from_waker(Waker::noop());
+        matches!(self.poll_open(cx), Poll::Ready(Ok(())))
+            && matches!(self.encrypt(cx, &cut::mark(&binding, report)), Poll::Ready(Ok(_)))
+            && self.outgoing.is_empty()
     }
 
     /// Reads what the socket has. 0 is the end; without an alert before it the connection was cut.
@@ -318,5 +338,18 @@ impl Io for TlsStream {
 
     fn socket(&self) -> Option<&TcpStream> {
         Some(&self.tls.tcp)
+    }
+
+    /// A peer that has proven an identity is a proxy, which reads the report.
+    fn cut(&mut self, report: Option<u8>) {
+        match report {
+            // Dropped without an alert, it ends as a connection that was cut.
+            Some(report) if self.identity().is_some() && self.tls.report(report) => {}
+            _ => self.reset_on_drop(),
+        }
+    }
+
+    fn cut_report(&self) -> Option<u8> {
+        self.tls.report
     }
 }

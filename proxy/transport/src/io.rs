@@ -37,6 +37,17 @@ pub trait Io: AsyncRead + AsyncWrite + Unpin {
         }
     }
 
+    /// Ends the connection in the middle of a message, as [`Self::reset_on_drop`] does. `report`: what the other end is
+    /// to learn of it, where the stream has a way to say so.
+    fn cut(&mut self, _report: Option<u8>) {
+        self.reset_on_drop();
+    }
+
+    /// What the other end has reported with [`Self::cut`].
+    fn cut_report(&self) -> Option<u8> {
+        None
+    }
+
     /// Whether the remote machine has acknowledged nothing of what was sent, so that it seems to be
     /// lost.
     fn is_unanswered(&self) -> bool {

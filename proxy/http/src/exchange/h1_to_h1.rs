@@ -56,8 +56,11 @@ impl<C: Io, S: Io, J: Judge> Heads for Http1ToHttp1<'_, '_, '_, C, S, J> {
         self.poll_http1_head(cx)
     }
 
-    /// The server sees what it would see without a proxy.
+    /// The server sees what it would see without a proxy. A connection between two proxies goes on after the request.
     fn pass_half_close(&mut self) {
+        if self.order.mesh {
+            return;
+        }
         let client = &*self.client.conn;
         if client.read_closed && self.request.is_last(&client.received) {
             self.end_to_server = End::Wanted;

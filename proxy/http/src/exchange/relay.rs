@@ -336,7 +336,7 @@ where
     }
 }
 
-impl<C: ClientEnd, S, U: Passage<C, S>, D, J: Judge> Relay<'_, '_, C, S, U, D, J> {
+impl<C: ClientEnd, S: ServerEnd, U: Passage<C, S>, D, J: Judge> Relay<'_, '_, C, S, U, D, J> {
     /// Whether the request is still here whole.
     pub(super) fn is_replayable(&self) -> bool {
         !self.request.moved().used && self.client.is_replayable()
@@ -355,8 +355,14 @@ impl<C: ClientEnd, S, U: Passage<C, S>, D, J: Judge> Relay<'_, '_, C, S, U, D, J
             Cause::Body(_) => Failure::new(Place::Server, cause),
             // If writing failed before, that is the cause.
             _ => {
-                let cause = self.write_error.take().unwrap_or(cause);
-                Failure { retryable, ..Failure::new(Place::Server, cause) }
+                // A proxy of the mesh ends a connection in order only between two requests: whatever it has read
+                // some of is answered, or cut.
+                let is_unread = self.order.mesh && matches!(cause, Cause::Closed);
+                let report = self.server.report().filter(|_| self.order.mesh);
+                let cause =
+                    report.map(Cause::Reported).or(self.write_error.take()).unwrap_or(cause);
+                let unprocessed = retryable && is_unread;
+                Failure { retryable, unprocessed, ..Failure::new(Place::Server, cause) }
             }
         }
     }

@@ -14,7 +14,7 @@ use crate::Io;
 use crate::alarm::Alarm;
 use crate::call::Part;
 use crate::conn::Conn;
-use crate::failure::{Cause, Failure, Place};
+use crate::failure::{Cause, Failure, Place, Report};
 use crate::grpc;
 use crate::head::{Framing, ResponseHead};
 
@@ -23,6 +23,11 @@ pub(super) trait ServerEnd {
     /// Whether its machine seems to be lost. That of a stream is found out by its connection.
     fn is_unanswered(&self) -> bool {
         false
+    }
+
+    /// Why another proxy has cut its connection, if it has said so. That of a stream is in its reset.
+    fn report(&self) -> Option<Report> {
+        None
     }
 
     /// The timer of its connection, unless other streams share that.
@@ -88,6 +93,10 @@ impl<S: Io> OnConn for ToConn<'_, S> {
 impl<S: Io> ServerEnd for ToConn<'_, S> {
     fn is_unanswered(&self) -> bool {
         self.conn.io.is_unanswered()
+    }
+
+    fn report(&self) -> Option<Report> {
+        self.conn.io.cut_report().and_then(Report::of_number)
     }
 
     fn alarm(&mut self) -> Option<&mut Alarm> {

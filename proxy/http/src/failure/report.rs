@@ -1,7 +1,8 @@
 //! What the proxy of a server reports to the proxy of its client about a response that it cuts off.
 //!
 //! RST_STREAM has room for a number alone. Between two proxies of the mesh it is one of [`Code::of_mesh`], each of
-//! which stands for a cause (decision 058).
+//! which stands for a cause (decision 058). On a connection of HTTP/1 the same number is in a last record of TLS
+//! ([`Io::cut`](leno_transport::Io::cut)).
 
 use leno_h2::Code;
 
@@ -73,6 +74,16 @@ impl Report {
             Some(number) => OTHERS.get(usize::from(number)),
         };
         label.map(|label| Self { code, label: *label })
+    }
+
+    /// What a number stands for. `None`: it is one of a later release.
+    pub(crate) fn of_number(number: u8) -> Option<Self> {
+        Self::of_code(Code::of_mesh(number))
+    }
+
+    /// Its number among the codes of the mesh.
+    pub(crate) fn number(self) -> u8 {
+        self.code.mesh_number().unwrap_or(Code::OTHER_OF_MESH)
     }
 
     /// The code of RST_STREAM.

@@ -761,7 +761,7 @@ async fn serve_h1(
         match after {
             After::Next => {}
             After::Close => break,
-            After::Abort => return client.abort(),
+            After::Abort(report) => return client.abort(report),
         }
     }
     client.close(limits).await;

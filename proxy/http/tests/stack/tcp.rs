@@ -69,6 +69,25 @@ async fn a_reset_by_the_server_is_retryable_before_any_response() {
     assert_eq!(&seen, GET);
 }
 
+/// Between two requests is the only place where another proxy does that. One that is cut is told apart by TLS.
+#[tokio::test]
+async fn a_proxy_of_the_mesh_that_ends_in_order_has_not_read_the_request() {
+    let limits = Limits::default();
+    for is_mesh in [true, false] {
+        let (mut user, mut client) = pair().await;
+        user.write_all(b"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 2\r\n\r\nhi").await.unwrap();
+        let request = client.read_request(&limits).await.unwrap().unwrap();
+        let (mut proxy, mut server) = pair().await;
+        proxy.shutdown().await.unwrap();
+        let mut order = Order::new(&limits);
+        order.mesh = is_mesh;
+        let done = exchange(&mut client, &request, &mut server, &mut order).await;
+        let failure = done.failure.unwrap();
+        assert!(failure.retryable && failure.place == Place::Server);
+        assert_eq!(failure.unprocessed, is_mesh);
+    }
+}
+
 #[tokio::test]
 async fn a_reset_by_the_client_ends_the_wait_for_a_response() {
     let limits = Limits::default();
@@ -102,7 +121,7 @@ async fn a_cut_response_ends_with_a_reset() {
     drop(application);
     let done = exchange(&mut client, &request, &mut server, &mut Order::new(&limits)).await;
     assert!(done.response_started && done.failure.is_some());
-    client.abort();
+    client.abort(None);
     let error = user.read_to_end(&mut vec![]).await.unwrap_err();
     assert_eq!(error.kind(), std::io::ErrorKind::ConnectionReset);
 }

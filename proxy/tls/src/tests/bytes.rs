@@ -196,6 +196,18 @@ async fn a_cut_stream_is_not_taken_for_its_end() {
 }
 
 #[tokio::test]
+async fn a_server_reports_why_it_cuts_a_stream() {
+    let (mut client, mut server) = Mesh::new().connected(Alpn::Http1).await;
+    server.write_all(b"half").await.unwrap();
+    server.cut(Some(0x81));
+    drop(server);
+    let mut received = Vec::new();
+    let error = client.read_to_end(&mut received).await.unwrap_err();
+    assert_eq!(error.kind(), std::io::ErrorKind::UnexpectedEof);
+    assert_eq!((&received[..], client.cut_report()), (&b"half"[..], Some(0x81)));
+}
+
+#[tokio::test]
 async fn readiness_is_never_late() {
     let (mut client, mut server) = Mesh::new().connected(Alpn::Http1).await;
     client.write_all(&pattern(1000)).await.unwrap();

@@ -136,7 +136,7 @@ fn unmeshed_clients_are_served_http2(lab: &Lab) -> Result<()> {
 }
 
 /// Requests of many HTTP/1 connections are sent as streams of one HTTP/2 connection, and arrive as
-/// HTTP/1.
+/// HTTP/1. Those that come alone have a connection of their own.
 fn http1_requests_share_a_connection(lab: &Lab) -> Result<()> {
     lab.text("client", &["curl", "-sS", "--fail", "-m", "10", "http://nginx/"])?;
     let before = handshakes(lab)?;
@@ -144,8 +144,8 @@ fn http1_requests_share_a_connection(lab: &Lab) -> Result<()> {
     let report = lab.load("client", &[&load[..], &["--duration", "1s"]].concat())?.finish()?;
     ensure!(report.errors == 0, "{report:?}");
     let after = handshakes(lab)?;
-    // The load may have dialled the service's other address, which gets its own connection.
-    ensure!(after <= before + 1, "{} connections were made for them", after - before);
+    // The load may have dialled the service's other address, which gets its own connections.
+    ensure!(after <= before + 3, "{} connections were made for them", after - before);
     Ok(())
 }
 

@@ -1,5 +1,5 @@
 //! Clients over HTTP/1.1 that do not read their responses, and uploads that the application does not
-//! read: between the two proxies all of them share HTTP/2 connections with requests that others make.
+//! read: between the two proxies all but the first share HTTP/2 connections with requests that others make.
 //!
 //! ```text
 //!   client ── 30 responses that it does not read ─┐
@@ -73,12 +73,12 @@ fn run(lab: &Lab) -> Result<()> {
             ensure!(answered == "served\n", "{who}, with {count} {kind} held: {answered}");
         }
     }
-    // The requests did pass both proxies.
+    // The requests did pass both proxies: the first one alone, by HTTP/1.
     let metrics = lab.metrics("client")?;
     let open = metrics.lines().find_map(|line| {
         line.strip_prefix("leno_http2_streams_open{with=\"server\"} ")?.parse::<usize>().ok()
     });
-    ensure!(open >= Some(70), "{open:?} streams are open");
+    ensure!(open >= Some(69), "{open:?} streams are open");
     // Those of clients that have left are given back.
     drop(held);
     for who in ["other", "client"] {

@@ -216,7 +216,7 @@ async fn serve_h1(
         match after {
             leno_http::After::Next => {}
             leno_http::After::Close => break,
-            leno_http::After::Abort => return client.abort(),
+            leno_http::After::Abort(report) => return client.abort(report),
         }
     }
     client.close(limits).await;
