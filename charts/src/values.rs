@@ -194,6 +194,8 @@ pub struct Proxy {
     pub shape: Shape,
     /// The log filter.
     pub log: String,
+    /// Where spans of requests go, and of which; nothing for none.
+    pub traces: String,
 }
 
 /// The kind of container that a proxy runs as.

@@ -230,6 +230,7 @@ impl Inject {
             trust_domain: told.trust_domain,
             control: DEFAULT_CONTROL.replace(NAMESPACE, system),
             log: Some(told.proxy.log),
+            traces: leno_admission::traces(&told.proxy.traces)?,
             shape: match told.proxy.shape {
                 leno_charts::Shape::Sidecar => Shape::Sidecar,
                 leno_charts::Shape::Container => Shape::Container,

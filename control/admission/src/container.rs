@@ -79,6 +79,12 @@ fn environment(settings: &Settings, probes: &Probes) -> Value {
     if let Some(log) = &settings.log {
         all.push(said("LENO_LOG", &log.replace('$', "$$")));
     }
+    if let Some(workload) = &settings.workload {
+        all.push(said("LENO_WORKLOAD", workload));
+    }
+    if let Some(traces) = &settings.traces {
+        all.push(said("LENO_TRACES", traces));
+    }
     if !probes.is_empty() {
         all.push(said(VARIABLE, &probes.text()));
     }

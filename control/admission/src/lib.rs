@@ -36,7 +36,7 @@ pub use inject::{Enclosing, Floor, InjectError, Outcome, SkipReason, inject, pat
 pub use judge::{is_unjudged, judge};
 pub use leno_resources::CAPTURE_ANNOTATION;
 pub use review::{Answer, Review, ReviewError};
-pub use settings::{DEFAULT_CONTROL, Resources, Settings, Shape, pull_secrets};
+pub use settings::{DEFAULT_CONTROL, Resources, Settings, Shape, pull_secrets, traces};
 pub use stored::StoredObjects;
 pub use stream::{Format, StreamError, rewrite};
 pub use uninject::{UninjectError, uninject};

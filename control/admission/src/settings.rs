@@ -1,5 +1,7 @@
 //! What the proxy of a pod is like: what is set for all, and what a pod says of its own.
 
+use leno_telemetry::trace::{TraceSettings, TraceSettingsError};
+
 use crate::inject::InjectError;
 use crate::value::Value;
 
@@ -13,7 +15,13 @@ const CPU_LIMIT: &str = "leno.dev/proxy-cpu-limit";
 const MEMORY_REQUEST: &str = "leno.dev/proxy-memory-request";
 const MEMORY_LIMIT: &str = "leno.dev/proxy-memory-limit";
 const LOG: &str = "leno.dev/proxy-log";
-const KNOWN: [&str; 5] = [CPU_REQUEST, CPU_LIMIT, MEMORY_REQUEST, MEMORY_LIMIT, LOG];
+const TRACES: &str = "leno.dev/proxy-traces";
+const KNOWN: [&str; 6] = [CPU_REQUEST, CPU_LIMIT, MEMORY_REQUEST, MEMORY_LIMIT, LOG, TRACES];
+
+/// The value of an annotation by which a pod takes part in no traces.
+const OFF: &str = "off";
+/// The label of a pod that ends the name of the ReplicaSet that a Deployment has made (Kubernetes' own).
+const TEMPLATE_HASH: &str = "pod-template-hash";
 
 /// Longest value of one of Leno's annotations: a filter of the log takes a line.
 const MAX_VALUE: usize = 256;
@@ -35,6 +43,10 @@ pub struct Settings {
     pub resources: Resources,
     /// What it logs; without it, as the proxy has it.
     pub log: Option<String>,
+    /// Where its spans go, and which requests have some, in the form of its `--traces`; without it, there are none.
+    pub traces: Option<String>,
+    /// The name of the workload that has made the pod, where that is known.
+    pub workload: Option<String>,
     /// As what it runs.
     pub shape: Shape,
 }
@@ -87,6 +99,8 @@ impl Default for Settings {
             control: DEFAULT_CONTROL.to_owned(),
             resources: Resources::default(),
             log: None,
+            traces: None,
+            workload: None,
             shape: Shape::default(),
         }
     }
@@ -95,7 +109,7 @@ impl Default for Settings {
 impl Settings {
     /// The same with what a pod says in its annotations.
     pub(crate) fn of_pod(&self, pod: &Value) -> Result<Self, InjectError> {
-        let mut settings = self.clone();
+        let mut settings = Self { workload: workload(pod), ..self.clone() };
         let annotations = pod.at(&["metadata", "annotations"]).map_or(&[][..], Value::fields);
         for (name, value) in annotations.iter().filter(|(name, _)| name.starts_with(OWN)) {
             let wrong = |reason: String| InjectError::Annotation { name: name.clone(), reason };
@@ -110,6 +124,16 @@ impl Settings {
                 MEMORY_LIMIT => &mut settings.resources.memory_limit,
                 LOG => {
                     settings.log = Some(text.to_owned());
+                    continue;
+                }
+                TRACES if text == OFF => {
+                    settings.traces = None;
+                    continue;
+                }
+                TRACES => {
+                    let parsed: Result<TraceSettings, _> = text.parse();
+                    parsed.map_err(|error| wrong(error.to_string()))?;
+                    settings.traces = Some(text.to_owned());
                     continue;
                 }
                 _ => return Err(wrong(format!("is not known: use {}", KNOWN.join(", ")))),
@@ -147,6 +171,28 @@ impl Resources {
     }
 }
 
+/// The workload that has made a pod: the Deployment of its ReplicaSet, the CronJob of its Job, or what its owner is called.
+/// The pods of a manifest have no owner yet.
+fn workload(pod: &Value) -> Option<String> {
+    let metadata = pod.get("metadata")?;
+    let text = |value: &Value, field: &str| value.get(field)?.text().map(str::to_owned);
+    let owner = metadata.list("ownerReferences").first()?;
+    let (kind, name) = (text(owner, "kind")?, text(owner, "name")?);
+    let shorter = match kind.as_str() {
+        "ReplicaSet" => {
+            let hash = metadata.at(&["labels", TEMPLATE_HASH]).and_then(Value::text)?;
+            name.strip_suffix(hash).and_then(|name| name.strip_suffix('-'))
+        }
+        // The minute for which a CronJob makes it.
+        "Job" => name.rsplit_once('-').and_then(|(name, minute)| {
+            let is_minute = minute.len() == 8 && minute.bytes().all(|byte| byte.is_ascii_digit());
+            is_minute.then_some(name)
+        }),
+        _ => None,
+    };
+    Some(shorter.map_or_else(|| name.clone(), str::to_owned))
+}
+
 /// The names in a list of Secrets as a pod has it: `[{"name": NAME}]`.
 ///
 /// # Errors
@@ -158,6 +204,18 @@ pub fn pull_secrets(json: &str) -> Result<Vec<String>, serde_json::Error> {
     }
     let secrets: Vec<PullSecret> = serde_json::from_str(json)?;
     Ok(secrets.into_iter().map(|one| one.name).collect())
+}
+
+/// Settings of traces for all proxies; an empty text is none.
+///
+/// # Errors
+/// The text is not of the form.
+pub fn traces(text: &str) -> Result<Option<String>, TraceSettingsError> {
+    if text.is_empty() {
+        return Ok(None);
+    }
+    text.parse::<TraceSettings>()?;
+    Ok(Some(text.to_owned()))
 }
 
 /// Whether a text is a quantity, as Kubernetes writes them: digits, perhaps a fraction, perhaps a unit.
@@ -174,6 +232,37 @@ fn is_quantity(text: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_pod_has_the_name_of_what_has_made_it_and_its_own_traces() {
+        let pod = |kind: &str, name: &str, traces: &str| -> Value {
+            serde_json::from_str(&format!(
+                r#"{{"metadata":{{"labels":{{"pod-template-hash":"7d9c"}},"annotations":{{{traces}}},
+                    "ownerReferences":[{{"kind":"{kind}","name":"{name}"}}]}}}}"#
+            ))
+            .unwrap()
+        };
+        let all = Settings { traces: Some("obs/collector:4317".to_owned()), ..Settings::default() };
+        let of = |kind, name, traces| all.of_pod(&pod(kind, name, traces));
+        let workload = |kind, name| of(kind, name, "").unwrap().workload.unwrap();
+        assert_eq!(workload("ReplicaSet", "web-7d9c"), "web");
+        assert_eq!(workload("StatefulSet", "db"), "db");
+        assert_eq!(workload("Job", "bill-29384756"), "bill");
+        assert_eq!(workload("Job", "bill-2938"), "bill-2938");
+        let traces = |traces| of("StatefulSet", "db", traces).map(|settings| settings.traces);
+        assert_eq!(traces(""), Ok(all.traces.clone()));
+        assert_eq!(traces(r#""leno.dev/proxy-traces":"off""#), Ok(None));
+        let own = "shop/spans:4318,protocol=http";
+        assert_eq!(
+            traces(r#""leno.dev/proxy-traces":"shop/spans:4318,protocol=http""#),
+            Ok(Some(own.to_owned()))
+        );
+        let wrong = traces(r#""leno.dev/proxy-traces":"collector""#).unwrap_err().to_string();
+        assert!(
+            wrong.contains("leno.dev/proxy-traces") && wrong.contains("NAMESPACE/SERVICE:PORT"),
+            "{wrong}"
+        );
+    }
 
     #[test]
     fn a_quantity_is_a_number_with_a_unit_of_kubernetes() {

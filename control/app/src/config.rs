@@ -80,6 +80,11 @@ pub(crate) struct Flags {
     #[arg(long, env = "LENO_PROXY_LOG", value_name = "FILTER")]
     pub(crate) proxy_log: Option<String>,
 
+    /// Where proxies in pods send spans of requests, and of which, where their pods do not say: the settings of their
+    /// --traces; only with --kubernetes [default: nowhere]
+    #[arg(long, env = "LENO_PROXY_TRACES", value_name = "SETTINGS")]
+    pub(crate) proxy_traces: Option<String>,
+
     /// How long each phase of a rotation of the root lasts at least: nodes take that long to put roots into pods; only
     /// with --kubernetes
     #[arg(long, env = "LENO_PHASE_HOLD", value_name = "DURATION", default_value = "3m", value_parser = phase_hold)]
@@ -212,6 +217,8 @@ impl Config {
                 trust_domain: flags.trust_domain,
                 control: format!("https://leno-controller.{}.svc:15010", flags.namespace),
                 log: flags.proxy_log,
+                traces: leno_admission::traces(flags.proxy_traces.as_deref().unwrap_or_default())
+                    .context("--proxy-traces")?,
                 shape: if flags.proxy_shape == "container" {
                     Shape::Container
                 } else {
