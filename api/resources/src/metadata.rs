@@ -92,18 +92,17 @@ impl Metadata {
     }
 }
 
-/// The mTLS mode in annotations; `None` if they do not set one.
-///
-/// Parsed documents have only valid values; an invalid value counts as not set.
+/// The mTLS mode in annotations; `None` if they do not set one. A value that cannot be read, for example a misspelt one
+/// of a namespace, is the strictest: what should have been closed is not open.
 #[must_use]
 pub fn mtls_mode(annotations: &BTreeMap<String, String>) -> Option<MtlsMode> {
-    annotations.get(MTLS_ANNOTATION)?.parse().ok()
+    Some(annotations.get(MTLS_ANNOTATION)?.parse().unwrap_or(MtlsMode::Strict))
 }
 
-/// The egress setting in annotations; `None` if they do not set one.
+/// The egress setting in annotations; `None` if they do not set one. A value that cannot be read denies.
 #[must_use]
 pub fn egress(annotations: &BTreeMap<String, String>) -> Option<Egress> {
-    annotations.get(EGRESS_ANNOTATION)?.parse().ok()
+    Some(annotations.get(EGRESS_ANNOTATION)?.parse().unwrap_or(Egress::Deny))
 }
 
 /// Which clients are permitted where no allow policy selects, by the annotations of a namespace;

@@ -1,7 +1,8 @@
 //! The values that are built of an instance: its own, its policy, and the identity that clients
 //! expect.
 
-use leno_index::{Index, Settings};
+use leno_index::{Change, Index, Settings};
+use leno_resources::{EGRESS_ANNOTATION, MTLS_ANNOTATION, Object};
 use leno_types::mesh::{Resolution, declared};
 use leno_types::{Egress, MtlsMode, Protocol, Removal, TrustDomain};
 
@@ -67,6 +68,21 @@ fn the_workload_says_of_egress_before_its_namespace_before_the_mesh() {
     assert_eq!(egress(&index), Egress::Allow);
     put(&mut index, &of(&annotated("strict"), "deny"));
     assert_eq!(egress(&index), Egress::Deny);
+}
+
+#[test]
+fn a_value_that_cannot_be_read_is_the_strictest() {
+    let mut index = shop();
+    // As the API server stores it; in a file the value would be an error.
+    let mut stored = objects(&namespace("strict"));
+    let Some(Object::Namespace(of_shop)) = stored.first_mut() else { panic!("not a namespace") };
+    let values = [(MTLS_ANNOTATION, "stirct"), (EGRESS_ANNOTATION, "dney")];
+    let values = values.map(|(key, value)| (key.to_owned(), value.to_owned()));
+    of_shop.metadata.annotations = Some(values.into());
+    index.apply_all(stored.into_iter().map(Change::Upsert).collect());
+    assert_eq!(policy_mode(&index, "shop/web-0"), MtlsMode::Strict);
+    let policy = index.server_policy(&"shop/web-0".parse().unwrap()).unwrap();
+    assert_eq!(policy.egress, Egress::Deny);
 }
 
 #[test]
