@@ -223,7 +223,7 @@ impl Shared {
 /// `Retry-After` in whole seconds, at least one (RFC 9110 section 10.2.3).
 pub(crate) fn retry_after(wait: Duration) -> Option<HeaderLine> {
     let seconds = wait.as_millis().div_ceil(1_000).max(1);
-    HeaderLine::new("Retry-After", seconds.to_string().as_bytes()).ok()
+    HeaderLine::new("retry-after", seconds.to_string().as_bytes()).ok()
 }
 
 /// 429 with that header.

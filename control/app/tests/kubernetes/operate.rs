@@ -95,7 +95,7 @@ async fn the_command_line_knows_what_is_installed_and_how_it_is() {
     assert_eq!(refused.status.code(), Some(2));
     let unasked = leno(&admin, &["uninstall"]);
     assert_eq!(unasked.status.code(), Some(2));
-    assert!(String::from_utf8_lossy(&unasked.stderr).contains("say --yes"));
+    assert!(String::from_utf8_lossy(&unasked.stderr).contains("add --yes"));
 }
 
 /// Helm makes the hook before it removes anything, and stops if the API server does not take it.
