@@ -42,7 +42,7 @@ pub use identity::{Identity, IdentityError, TrustDomain};
 pub use mtls::{MtlsMode, UnknownMtlsMode};
 pub use name::{InstanceName, NameError, ServiceName, check_label, check_subdomain};
 pub use nearest::nearest;
-pub use owner::Owner;
+pub use owner::{Owner, TEMPLATE_HASH_LABEL};
 pub use protocol::Protocol;
 pub use removal::{Removal, UnknownRemoval};
 pub use revocation::{MAX_REVOKED, Revocations};

@@ -1,6 +1,7 @@
 //! What the proxy of a pod is like: what is set for all, and what a pod says of its own.
 
 use leno_telemetry::trace::{TraceSettings, TraceSettingsError};
+use leno_types::{Owner, TEMPLATE_HASH_LABEL};
 
 use crate::inject::InjectError;
 use crate::value::Value;
@@ -20,8 +21,6 @@ const KNOWN: [&str; 6] = [CPU_REQUEST, CPU_LIMIT, MEMORY_REQUEST, MEMORY_LIMIT, 
 
 /// The value of an annotation by which a pod takes part in no traces.
 const OFF: &str = "off";
-/// The label of a pod that ends the name of the ReplicaSet that a Deployment has made (Kubernetes' own).
-const TEMPLATE_HASH: &str = "pod-template-hash";
 
 /// Longest value of one of Leno's annotations: a filter of the log takes a line.
 const MAX_VALUE: usize = 256;
@@ -171,26 +170,13 @@ impl Resources {
     }
 }
 
-/// The workload that has made a pod: the Deployment of its ReplicaSet, the CronJob of its Job, or what its owner is called.
-/// The pods of a manifest have no owner yet.
+/// The name of the workload that has made a pod. The pods of a manifest have no owner yet.
 fn workload(pod: &Value) -> Option<String> {
     let metadata = pod.get("metadata")?;
-    let text = |value: &Value, field: &str| value.get(field)?.text().map(str::to_owned);
     let owner = metadata.list("ownerReferences").first()?;
-    let (kind, name) = (text(owner, "kind")?, text(owner, "name")?);
-    let shorter = match kind.as_str() {
-        "ReplicaSet" => {
-            let hash = metadata.at(&["labels", TEMPLATE_HASH]).and_then(Value::text)?;
-            name.strip_suffix(hash).and_then(|name| name.strip_suffix('-'))
-        }
-        // The minute for which a CronJob makes it.
-        "Job" => name.rsplit_once('-').and_then(|(name, minute)| {
-            let is_minute = minute.len() == 8 && minute.bytes().all(|byte| byte.is_ascii_digit());
-            is_minute.then_some(name)
-        }),
-        _ => None,
-    };
-    Some(shorter.map_or_else(|| name.clone(), str::to_owned))
+    let (kind, name) = (owner.get("kind")?.text()?, owner.get("name")?.text()?);
+    let hash = metadata.at(&["labels", TEMPLATE_HASH_LABEL]).and_then(Value::text);
+    Some(Owner::of_pod(kind, name, hash).name)
 }
 
 /// The names in a list of Secrets as a pod has it: `[{"name": NAME}]`.

@@ -8,7 +8,7 @@ use leno_resources::{
     DEFAULT_NAMESPACE, InstanceStatus, Kind, MAX_PORTS, Metadata, Object, ObjectKey, PodHost,
     Workload, WorkloadPort, WorkloadSpec, WorkloadStatus,
 };
-use leno_types::Owner;
+use leno_types::{Owner, TEMPLATE_HASH_LABEL};
 
 use super::NoObject;
 
@@ -18,12 +18,6 @@ pub const PROXY_CONTAINER: &str = "leno-proxy";
 /// The prefix of a workload's name that is made from a pod. The API server allows no such name, so
 /// that a pod and a `Workload` of the same name stay distinct.
 const POD: &str = "pod/";
-/// A Deployment's label for the version of its pods; the name of their ReplicaSet ends with its
-/// value.
-const TEMPLATE_HASH: &str = "pod-template-hash";
-/// How many digits the minutes since 1970 have, from 1989 to 2160.
-const MINUTES: usize = 8;
-
 /// The workload of a pod. A pod that has ended or has no address yet has none. A pod that shares
 /// its node's network becomes an instance without a proxy, so that endpoints at the node's address
 /// can be checked.
@@ -96,9 +90,7 @@ pub fn is_ready(pod: &Pod) -> bool {
     conditions.any(|one| one.type_ == "Ready" && one.status == "True")
 }
 
-/// The object that created a pod, as users know it: the Deployment instead of its ReplicaSet, the
-/// CronJob instead of its Job. Both are derived from the names, because reading the ReplicaSet or
-/// Job would need further rights.
+/// The object that created a pod, as users know it.
 #[must_use]
 pub fn owner(pod: &Pod) -> Owner {
     let references = pod.metadata.owner_references.iter().flatten();
@@ -106,24 +98,8 @@ pub fn owner(pod: &Pod) -> Owner {
         let name = pod.metadata.name.clone().unwrap_or_default();
         return Owner { kind: "Pod".to_owned(), name };
     };
-    let hash = pod.metadata.labels.as_ref().and_then(|labels| labels.get(TEMPLATE_HASH));
-    let (kind, name) = match by.kind.as_str() {
-        "ReplicaSet" => {
-            let of = hash.and_then(|hash| by.name.strip_suffix(hash)?.strip_suffix('-'));
-            of.map_or(("ReplicaSet", &*by.name), |name| ("Deployment", name))
-        }
-        "Job" => {
-            let of = by.name.rsplit_once('-').filter(|(_, time)| is_time(time));
-            of.map_or(("Job", &*by.name), |(name, _)| ("CronJob", name))
-        }
-        kind => (kind, &*by.name),
-    };
-    Owner { kind: kind.to_owned(), name: name.to_owned() }
-}
-
-/// Whether a Job's name ends with the minute for which a CronJob created it.
-fn is_time(text: &str) -> bool {
-    text.len() == MINUTES && text.bytes().all(|byte| byte.is_ascii_digit())
+    let hash = pod.metadata.labels.as_ref().and_then(|labels| labels.get(TEMPLATE_HASH_LABEL));
+    Owner::of_pod(&by.kind, &by.name, hash.map(String::as_str))
 }
 
 /// The TCP ports that a container declares.
