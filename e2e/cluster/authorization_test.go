@@ -124,19 +124,14 @@ func TestAuthorization(t *testing.T) {
 		m.wait("wait", "--for=condition=Ready", "pod/"+name, "-n", "vault")
 		m.answers(name, "200")
 	}
-	for _, part := range []struct {
-		name string
-		run  func(mesh)
-	}{
+	m.runs([]part{
 		{"identity, method and path decide, and the policy's status says so", mesh.decidesByIdentity},
 		{"leno authz and leno explain say what is decided", mesh.decisionsAreExplained},
 		{"a policy with a mistake is refused, and one that selects nothing says so", mesh.mistakesAreTold},
 		{"a connection that a changed policy denies ends", mesh.deniedConnectionEnds},
 		{"tokens of users decide", mesh.decidesByToken},
 		{"an external authorizer decides", mesh.asksAuthorizer},
-	} {
-		t.Run(part.name, func(t *testing.T) { part.run(mesh{m.bed, t}) })
-	}
+	})
 }
 
 // loadAuthorizer builds the image of the authorizer, and imports it on the nodes.

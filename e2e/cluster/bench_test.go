@@ -37,19 +37,14 @@ func TestBench(t *testing.T) {
 		files: map[string]string{"/leno-bench": filepath.Join(binaries, "leno-bench")}}
 	m.must(made.write(file))
 	m.must(m.load([]string{file}))
-	for _, part := range []struct {
-		name string
-		run  func(mesh)
-	}{
+	m.runs([]part{
 		{"a mesh is measured, and the cluster is as it was", mesh.isMeasured},
 		{"a mesh is disturbed under load, and the cluster is as it was", mesh.isDisturbed},
 		{"a mesh is killed under load, is there again, and the cluster is as it was", mesh.isKilled},
 		{"a run that was killed is taken back", mesh.isTakenBack},
 		{"a mesh that is there is measured as it is", mesh.isMeasuredAsItIs},
 		{"a real application is measured in place of the bench's own", mesh.realIsMeasured},
-	} {
-		t.Run(part.name, func(t *testing.T) { part.run(mesh{m.bed, t}) })
-	}
+	})
 }
 
 // measured holds the fields of a bench record that the tests check.

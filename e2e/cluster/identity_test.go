@@ -54,17 +54,12 @@ func TestIdentity(t *testing.T) {
 	m.installWith(phaseHold)
 	m.must(m.apply(operated()))
 	m.operates()
-	for _, part := range []struct {
-		name string
-		run  func(mesh)
-	}{
+	m.runs([]part{
 		{"the root is replaced under load", mesh.rootIsReplaced},
 		{"certificates of a service account are revoked", mesh.accountIsRevoked},
 		{"an edit of the certificate alone is reported", mesh.editIsReported},
 		{"an issuer takes over under load", mesh.issuerTakesOver},
-	} {
-		t.Run(part.name, func(t *testing.T) { part.run(mesh{m.bed, t}) })
-	}
+	})
 }
 
 // installWith installs the whole mesh with these settings, and waits until it is ready.

@@ -82,6 +82,19 @@ type mesh struct {
 	t *testing.T
 }
 
+// part is a part of a test that uses the mesh.
+type part struct {
+	name string
+	run  func(mesh)
+}
+
+// runs runs the parts of a test one after the other, in the same mesh.
+func (m mesh) runs(parts []part) {
+	for _, part := range parts {
+		m.t.Run(part.name, func(t *testing.T) { part.run(mesh{m.bed, t}) })
+	}
+}
+
 // TestMesh runs pods with hand-written proxies on a real cluster, where the agents of the nodes
 // capture their connections. It needs root, CLUSTER_KUBE, and CLUSTER_BIN: a folder with the mesh's
 // binaries.
@@ -98,10 +111,7 @@ func TestMesh(t *testing.T) {
 	m.wait("rollout", "status", "deployment/leno-controller", "-n", "leno-system")
 	m.copyRoots()
 	m.stranger()
-	for _, part := range []struct {
-		name string
-		run  func(mesh)
-	}{
+	m.runs([]part{
 		{"a pod that starts before the agent waits for it, and is captured then", mesh.startsEarly},
 		{"two pods talk with mTLS under ebpf, and no stranger", func(m mesh) { m.talk("ebpf") }},
 		{"two pods talk with mTLS under nftables, and no stranger", func(m mesh) { m.talk("nftables") }},
@@ -112,9 +122,7 @@ func TestMesh(t *testing.T) {
 		{"unmodified manifests are in the mesh of a namespace with the label", mesh.injects},
 		{"the command line answers as on one machine", mesh.commands},
 		{"uninstall leaves nothing of the mesh in the cluster and on its nodes", mesh.uninstall},
-	} {
-		t.Run(part.name, func(t *testing.T) { part.run(mesh{m.bed, t}) })
-	}
+	})
 }
 
 // stranger starts a pod without a proxy, which sends requests that the mesh should refuse.

@@ -100,10 +100,7 @@ func TestOperation(t *testing.T) {
 	m.stranger()
 	m.must(m.apply(operated()))
 	m.operates()
-	for _, part := range []struct {
-		name string
-		run  func(mesh)
-	}{
+	m.runs([]part{
 		{"every shape of service and workload is called with mTLS", mesh.takesShapes},
 		{"servers are added and taken away", mesh.scales},
 		{"servers are replaced", mesh.restartsServers},
@@ -114,9 +111,7 @@ func TestOperation(t *testing.T) {
 		{"a node starts again", mesh.nodeReboots},
 		{"a removal is given up, and the mesh installed again", mesh.isKept},
 		{"a mesh is removed", mesh.isRemoved},
-	} {
-		t.Run(part.name, func(t *testing.T) { part.run(mesh{m.bed, t}) })
-	}
+	})
 }
 
 // operates waits until the servers and clients of operated() are ready.

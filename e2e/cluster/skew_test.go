@@ -33,17 +33,12 @@ func TestSkew(t *testing.T) {
 	for _, namespace := range []string{"load", "strict", "vault"} {
 		m.proxiesAre(olderProxyImage, namespace, "app")
 	}
-	for _, part := range []struct {
-		name string
-		run  func(mesh)
-	}{
+	m.runs([]part{
 		{"older proxies serve and call each other, also while the control plane is replaced", mesh.servesThroughRestart},
 		{"a policy that older proxies do not enforce names them, and they keep their service", mesh.olderProxiesAreNamed},
 		{"proxies of both releases call each other while pods get newer ones", mesh.proxiesAreMixed},
 		{"a policy holds, and names no proxy, once its pods have newer ones", mesh.newerProxiesEnforce},
-	} {
-		t.Run(part.name, func(t *testing.T) { part.run(mesh{m.bed, t}) })
-	}
+	})
 }
 
 // loadOlderProxy puts the image of an earlier proxy on the nodes.
