@@ -1,8 +1,10 @@
 //! Applications that listen in one address family alone.
 
+use std::path::Path;
+
 use crate::mesh::{Mesh, root};
 
-/// `four` and `six` have no proxy; `meshed` has one. Each listens in one family, `client` and `plain` call them.
+/// `four`, `soon` and `later` have no proxy; `meshed` has one. Each listens in one family, `client` and `plain` call them.
 const MESH: &str = "
 apiVersion: leno.dev/v1alpha1
 kind: Workload
@@ -13,6 +15,11 @@ apiVersion: leno.dev/v1alpha1
 kind: Workload
 metadata: {name: later, namespace: s, labels: {leno.dev/inject: disabled}}
 spec: {command: [python3, -c, LATER], ports: [{port: 8080, appProtocol: http}]}
+---
+apiVersion: leno.dev/v1alpha1
+kind: Workload
+metadata: {name: soon, namespace: s, labels: {leno.dev/inject: disabled}}
+spec: {command: [python3, -c, SOON], ports: [{port: 8080, appProtocol: http}]}
 ---
 apiVersion: leno.dev/v1alpha1
 kind: Workload
@@ -30,12 +37,15 @@ metadata: {name: plain, namespace: s, labels: {leno.dev/inject: disabled}}
 spec: {command: [sleep, infinity]}
 ";
 
-/// Listens on IPv4, and on IPv6 once `/tmp/leno-later-PID` is there; PID is that of the test.
-const LATER: &str = "import http.server as h, os, socket, threading, time\n\
-    class Six(h.ThreadingHTTPServer): address_family = socket.AF_INET6\n\
-    four = h.ThreadingHTTPServer(('0.0.0.0', 8080), h.SimpleHTTPRequestHandler)\n\
-    threading.Thread(target=four.serve_forever).start()\n\
-    while not os.path.exists('FLAG'): time.sleep(0.05)\n\
+/// Listens on IPv4, and on IPv6 in its place 0.3 seconds after the file `FLAG` is there. `TCPServer` asks no name server
+/// for the name of the address it binds, as `HTTPServer` does.
+const LATER: &str = "import http.server as h, os, socket, socketserver, threading, time\n\
+    class Four(socketserver.ThreadingTCPServer): allow_reuse_address = daemon_threads = True\n\
+    class Six(Four): address_family = socket.AF_INET6\n\
+    four = Four(('0.0.0.0', 8080), h.SimpleHTTPRequestHandler)\n\
+    threading.Thread(target=four.serve_forever, args=[0.02]).start()\n\
+    while not os.path.exists('FLAG'): time.sleep(0.3)\n\
+    time.sleep(0.3)\n\
     four.shutdown(); four.server_close()\n\
     Six(('::', 8080), h.SimpleHTTPRequestHandler).serve_forever()\n";
 
@@ -49,8 +59,9 @@ fn status(mesh: &Mesh, client: &str, arguments: &[&str]) -> String {
 fn an_application_on_ipv4_alone_answers_clients_that_dial_ipv6() {
     let flags = tempfile::tempdir().unwrap();
     let flag = flags.path().join("six");
-    let later = LATER.replace("FLAG", &flag.display().to_string());
-    let yaml = MESH.replace("LATER", &format!("{later:?}"));
+    let waits_for =
+        |flag: &Path| format!("{:?}", LATER.replace("FLAG", &flag.display().to_string()));
+    let yaml = MESH.replace("LATER", &waits_for(&flag)).replace("SOON", &waits_for(flags.path()));
     let Some(mesh) = root(|| Mesh::start(&yaml)) else { return };
     for server in ["four", "later", "meshed"] {
         let url = format!("http://{server}:8080/");
@@ -66,11 +77,12 @@ fn an_application_on_ipv4_alone_answers_clients_that_dial_ipv6() {
         assert!(addresses(name, "A").starts_with("10.89."), "{name}");
         assert_eq!(addresses(name, "AAAA"), "", "no server listens there: {name}");
     }
-    // One that comes to listen on IPv6 as well is called there.
+    // One that comes to listen on IPv6 as well is called there, whether it does so at once or later.
     std::fs::write(&flag, "").unwrap();
-    mesh.wait_for("IPv6", || !addresses("later.s.svc.cluster.local", "AAAA").is_empty());
-    mesh.wait_for("200 over IPv6", || {
-        status(&mesh, "client", &["-6", "http://later:8080/"]) == "200"
-    });
-    assert_eq!(status(&mesh, "plain", &["-6", "http://later:8080/"]), "200");
+    for name in ["soon", "later"] {
+        let (host, url) = (format!("{name}.s.svc.cluster.local"), format!("http://{name}:8080/"));
+        mesh.wait_for("IPv6", || !addresses(&host, "AAAA").is_empty());
+        mesh.wait_for("200 over IPv6", || status(&mesh, "client", &["-6", &url]) == "200");
+        assert_eq!(status(&mesh, "plain", &["-6", &url]), "200", "{name}");
+    }
 }

@@ -1,5 +1,6 @@
 //! Whether an application takes traffic and lives: its ports and its probes.
 
+use std::cell::RefCell;
 use std::time::Duration;
 
 use super::application::Watched;
@@ -24,43 +25,44 @@ const PATIENCE: Duration = Duration::from_secs(10);
 impl Life {
     /// Reports whether the process takes traffic, and condemns it when it does not live.
     pub(super) async fn follow(&self, place: &InstanceResources, pid: i32, watched: &Watched) {
+        let known = RefCell::default();
         tokio::join!(
-            self.readiness(place, pid),
+            self.readiness(place, pid, &known),
             self.liveness(place, pid, watched),
-            self.families(pid)
+            self.watch_families(pid, &known)
         );
     }
 
-    /// Reports it when ports come to be open in other families than before.
-    async fn families(&self, pid: i32) {
-        let ports = &self.instance.listening;
-        if self.instance.launch.meshed || ports.is_empty() {
+    async fn watch_families(&self, pid: i32, known: &RefCell<OneFamily>) {
+        if self.instance.launch.meshed || self.instance.listening.is_empty() {
             return;
         }
-        let mut known = OneFamily::default();
         loop {
-            let now = listening::one_family(pid, ports);
-            if now != known {
-                self.report(Change::Families(now.clone())).await;
-                known = now;
-            }
+            self.report_families(pid, known).await;
             tokio::time::sleep(FAMILIES_POLL).await;
         }
     }
 
+    /// Reports in which families ports are open, if those are not `known`, the last that were reported.
+    async fn report_families(&self, pid: i32, known: &RefCell<OneFamily>) {
+        let now = listening::one_family(pid, &self.instance.listening);
+        if known.replace(now.clone()) != now {
+            self.report(Change::Families(now)).await;
+        }
+    }
+
     /// Reports that it takes traffic, and first in which families, so that no client is sent elsewhere.
-    async fn running(&self, pid: i32) {
+    async fn running(&self, pid: i32, known: &RefCell<OneFamily>) {
         if !self.instance.launch.meshed {
-            let families = listening::one_family(pid, &self.instance.listening);
-            self.report(Change::Families(families)).await;
+            self.report_families(pid, known).await;
         }
         self.report(Change::Running).await;
     }
 
-    async fn readiness(&self, place: &InstanceResources, pid: i32) {
+    async fn readiness(&self, place: &InstanceResources, pid: i32, known: &RefCell<OneFamily>) {
         let Some(probe) = &self.instance.launch.readiness else {
             self.until_listening(pid).await;
-            return self.running(pid).await;
+            return self.running(pid, known).await;
         };
         let label = &self.instance.label;
         tokio::time::sleep(probe.delay).await;
@@ -77,7 +79,7 @@ impl Life {
                             self.say(&format!("{label} is ready again"));
                         }
                         (ready, was_ready) = (true, true);
-                        self.running(pid).await;
+                        self.running(pid, known).await;
                     }
                 }
                 Err(reason) => {
