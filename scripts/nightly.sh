@@ -8,7 +8,7 @@
 set -uo pipefail
 cd "$(dirname "$0")/.."
 
-steps=(e2e conformance fuzz scale images docs dist supply drill)
+steps=(e2e conformance fuzz scale parity images docs dist supply drill)
 page=docs/status.md
 logs=${CARGO_TARGET_DIR:-target}/nightly
 mkdir -p "$logs"
@@ -18,6 +18,10 @@ run() { # step
   case $1 in
     e2e | conformance | scale | docs | dist) make --no-print-directory "$1" ;;
     fuzz) FUZZ_SECONDS=${FUZZ_SECONDS:-600} make --no-print-directory fuzz ;;
+    parity)
+      "${CARGO:-cargo}" build -p leno -p leno-proxy -p leno-controller -p leno-testkit --bins --examples &&
+        LENO_PARITY_REQUESTS=${LENO_PARITY_REQUESTS:-1000000} scripts/apart.sh "${CARGO:-cargo}" test -p leno-testkit --test lab -- ebpf::flows
+      ;;
     images) make --no-print-directory images images-test ;;
     drill) LENO_DRILL=all scripts/apart.sh "${CARGO:-cargo}" test -p leno --test up -- --nocapture drill:: ;;
     supply) scripts/supply.sh check && scripts/supply.sh advisories && scripts/supply.sh reproduce ;;
@@ -43,6 +47,7 @@ row() { # step: what it is
     conformance) echo '`make conformance`: the suite of Gateway API' ;;
     fuzz) echo '`make fuzz`: every parser, and the whole proxy' ;;
     scale) echo '`make scale`: the control plane with 50,000 pods' ;;
+    parity) echo '`scripts/nightly.sh parity`: 1,000,000 requests of each protocol, counted by the kernel, proxies and clients' ;;
     images) echo '`make images images-test`: images, run by containerd' ;;
     docs) echo '`make docs`: links and code blocks of the site' ;;
     supply) echo '`scripts/supply.sh`: dependencies, and two builds of the same bytes' ;;

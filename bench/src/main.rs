@@ -10,6 +10,7 @@ mod authorizing;
 mod balance;
 mod client_address;
 mod connecting;
+mod flows;
 mod matching;
 mod memory;
 mod one_proxy;
@@ -79,6 +80,11 @@ enum Command {
     /// Connects as the proxy of a workload does, which eBPF captures: from the workload's own address, from
     /// the stand-in address, and with the client named.
     ClientAddress(client_address::Args),
+    /// Cost of accounting for flows, by where they are read, beside none and beside other agents (needs root)
+    ///
+    /// HTTP at a rate, over kept and over new connections, and Redis at saturation, in a mesh without proxies for each
+    /// measurement. CPU is that of client and server.
+    Flows(flows::Args),
     /// Prints the tables of a file of records: of `memory`, or of `http` and `mesh` in versions that wrote one file
     Tables {
         /// The file of records
@@ -106,6 +112,7 @@ fn run(command: Command) -> Result<bool> {
         Command::Match(args) => Ok(matching::run(args)),
         Command::Authorize(args) => authorizing::run(args),
         Command::Routes(args) => routes::run(args),
+        Command::Flows(args) => flows::run(&args),
         Command::Tables { file } => tables::print(&file),
         Command::ClientAddress(args) => client_address::run(args),
         Command::ConnectAsProxy(plan) => connecting::run(&plan),

@@ -151,7 +151,7 @@ fn prepare(directory: &Path) -> Result<()> {
 }
 
 /// `/slow/file` takes as long as the routes change; every request is logged.
-fn nginx(directory: &str, name: &str) -> String {
+pub(super) fn nginx(directory: &str, name: &str) -> String {
     format!(
         "daemon off; master_process off; user root; pid {directory}/{name}.pid;\n\
          error_log stderr error;\nevents {{ worker_connections 1024; }}\n\

@@ -1,0 +1,270 @@
+//! What accounting for flows costs, by where they are read, beside none.
+//!
+//! ```text
+//!   round:  none ─► sockets ─► packets   (the next round begins with another one)
+//!             └─ a mesh of its own without proxies: client ─► HTTP server, client ─► Redis
+//! ```
+//! Ratios are made within a round, since what disturbs a round disturbs all in it; the median of them counts.
+
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail, ensure};
+use leno_suite::statistics::median;
+use leno_testkit::lab::{Capture, Lab, Options};
+use leno_testkit::usage;
+use leno_testkit::wait;
+
+/// How long a server may take until it answers.
+const LIMIT: Duration = Duration::from_secs(30);
+/// Clients and pipelined commands of redis-benchmark, which saturate one Redis.
+const REDIS_LOAD: [&str; 4] = ["-c", "50", "-P", "1"];
+
+/// The options of the measurement.
+#[derive(Clone, Debug, clap::Args)]
+pub(crate) struct Args {
+    /// Requests a second over HTTP
+    #[arg(long, default_value_t = 10_000)]
+    rate: u32,
+    /// Requests a second over HTTP where each has a connection of its own
+    #[arg(long, default_value_t = 1_000)]
+    connections: u32,
+    /// Commands to Redis in a round
+    #[arg(long, default_value_t = 200_000)]
+    commands: u32,
+    /// Seconds of HTTP in a round
+    #[arg(long, default_value_t = 3)]
+    seconds: u32,
+    /// Rounds; in each, the sources take turns in another order. The median counts
+    #[arg(long, default_value_t = 7, value_parser = clap::value_parser!(u32).range(1..=1_000))]
+    rounds: u32,
+    /// Another agent to compare with, as NAME=COMMAND: it runs, as root, while a mesh without accounting is measured
+    #[arg(long, value_name = "NAME=COMMAND", value_parser = beside)]
+    beside: Vec<(String, String)>,
+}
+
+fn beside(text: &str) -> Result<(String, String), String> {
+    let parts =
+        text.split_once('=').filter(|(name, command)| !name.is_empty() && !command.is_empty());
+    let (name, command) = parts.ok_or("write NAME=COMMAND")?;
+    Ok((name.to_owned(), command.to_owned()))
+}
+
+/// Where flows are read, or what runs beside the mesh in place of it.
+#[derive(Clone, Debug)]
+struct Accounting {
+    name: String,
+    /// The value of `leno.dev/flow-metrics`.
+    source: &'static str,
+    command: Option<String>,
+}
+
+/// The figures of one measurement; those of Redis are missing if it is not installed.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+struct Cost {
+    /// CPU of client and server for a request over kept connections, in microseconds.
+    kept_cpu_us: f64,
+    kept_p99_ms: f64,
+    /// The same where each request has a connection of its own.
+    new_cpu_us: f64,
+    new_p99_ms: f64,
+    /// Microseconds for a command of Redis at saturation: one by its throughput.
+    redis_us: Option<f64>,
+}
+
+type Figure = (&'static str, fn(&Cost) -> Option<f64>);
+
+/// What the table shows.
+const FIGURES: [Figure; 5] = [
+    ("HTTP: CPU of a request, us", |cost| Some(cost.kept_cpu_us)),
+    ("p99, ms", |cost| Some(cost.kept_p99_ms)),
+    ("new connection: CPU of a request, us", |cost| Some(cost.new_cpu_us)),
+    ("p99, ms", |cost| Some(cost.new_p99_ms)),
+    ("Redis at saturation: us a command", |cost| cost.redis_us),
+];
+
+/// Measures every source in turn, and prints the table.
+pub(crate) fn run(args: &Args) -> Result<bool> {
+    if !nix::unistd::geteuid().is_root() {
+        bail!("leno up makes network namespaces, which takes root: run this as root");
+    }
+    let of = |name: &str, source| Accounting { name: name.to_owned(), source, command: None };
+    let mut all = vec![of("none", "off"), of("sockets", "sockets"), of("packets", "packets")];
+    all.extend(
+        args.beside.iter().map(|(name, command)| Accounting {
+            command: Some(command.clone()),
+            ..of(name, "off")
+        }),
+    );
+    let mut costs: Vec<Vec<Cost>> = vec![Vec::new(); all.len()];
+    for round in 0..args.rounds as usize {
+        for turn in 0..all.len() {
+            let nth = (round + turn) % all.len();
+            let cost = measure(&all[nth], args);
+            costs[nth].push(cost.with_context(|| format!("accounting by {}", all[nth].name))?);
+        }
+        eprintln!("round {} of {}", round + 1, args.rounds);
+    }
+    let names: Vec<&str> = all.iter().map(|one| &*one.name).collect();
+    print!("{}", table(&names, &costs));
+    Ok(true)
+}
+
+fn measure(accounting: &Accounting, args: &Args) -> Result<Cost> {
+    let has_redis = ["redis-server", "redis-benchmark"].iter().all(|program| {
+        let found = Command::new(program).arg("--version").stdout(Stdio::null()).status();
+        found.is_ok_and(|status| status.success())
+    });
+    let lab =
+        Lab::start(&Options::new(Capture::Ebpf), &documents(accounting, has_redis), |_| Ok(()))?;
+    lab.explain(measure_in(&lab, accounting, args, has_redis))
+}
+
+fn measure_in(lab: &Lab, accounting: &Accounting, args: &Args, has_redis: bool) -> Result<Cost> {
+    lab.reach("client", "web:8080")?;
+    let _beside = accounting.command.as_deref().map(Beside::start).transpose()?;
+    let (kept_cpu_us, kept_p99_ms) = http(lab, args.rate, args.seconds, &[])?;
+    let (new_cpu_us, new_p99_ms) =
+        http(lab, args.connections, args.seconds, &["--new-connection"])?;
+    let redis_us = if has_redis { Some(redis(lab, args.commands)?) } else { None };
+    Ok(Cost { kept_cpu_us, kept_p99_ms, new_cpu_us, new_p99_ms, redis_us })
+}
+
+/// CPU of client and server for each request, and p99.
+fn http(lab: &Lab, rate: u32, seconds: u32, more: &[&str]) -> Result<(f64, f64)> {
+    let (rate, duration) = (rate.to_string(), format!("{seconds}s"));
+    let load = ["--url", "http://web:8080/", "--rate", &rate, "--duration", &duration];
+    let before = cpu_us(lab)?;
+    let report = lab.load("client", &[&load[..], more].concat())?.finish()?;
+    let took = cpu_us(lab)? - before;
+    ensure!(report.errors == 0, "requests failed: {:?}", report.errors_by_kind);
+    Ok((took / report.requests.max(1) as f64, report.latency_us.p99 as f64 / 1000.0))
+}
+
+/// Microseconds for a command.
+fn redis(lab: &Lab, commands: u32) -> Result<f64> {
+    let ping = ["redis-cli", "-h", "redis", "ping"];
+    wait::until("Redis", LIMIT, || {
+        let output = lab.exec("client", &ping)?;
+        Ok(output.stdout.starts_with(b"PONG").then_some(()))
+    })?;
+    let commands = commands.to_string();
+    let bench = ["redis-benchmark", "-h", "redis", "-t", "get", "-n", &commands, "--csv"];
+    let text = lab.text("client", &[&bench[..], &REDIS_LOAD].concat())?;
+    rate_of(&text).map(|rate| 1e6 / rate).with_context(|| format!("redis-benchmark says {text}"))
+}
+
+/// Commands a second, from the row of GET.
+fn rate_of(csv: &str) -> Option<f64> {
+    let row = csv.lines().find(|line| line.starts_with("\"GET\""))?;
+    row.split(',').nth(1)?.trim_matches('"').parse().ok().filter(|rate| *rate > 0.0)
+}
+
+/// CPU that the client's and the server's control groups have used, in microseconds. The kernel's work for them is in it.
+fn cpu_us(lab: &Lab) -> Result<f64> {
+    let status = lab.status()?;
+    let mut sum = 0;
+    for instance in ["client", "web"] {
+        sum += usage::cpu_of_cgroup(&status.instance(instance)?.surroundings.cgroup)?.total_us();
+    }
+    Ok(sum as f64)
+}
+
+/// Another agent; ended when dropped.
+struct Beside(Child);
+
+impl Beside {
+    fn start(command: &str) -> Result<Self> {
+        let child = Command::new("sh")
+            .args(["-c", &format!("exec {command}")])
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn()
+            .with_context(|| format!("cannot run {command}"))?;
+        Ok(Self(child))
+    }
+}
+
+impl Drop for Beside {
+    fn drop(&mut self) {
+        // It may have ended by itself.
+        let _ended = self.0.kill();
+        let _status = self.0.wait();
+    }
+}
+
+fn documents(accounting: &Accounting, has_redis: bool) -> String {
+    let mut text = format!(
+        "apiVersion: v1\nkind: Namespace\nmetadata: {{name: bench, annotations: {{leno.dev/inject: disabled, \
+         leno.dev/flow-metrics: \"{}\"}}}}\n",
+        accounting.source
+    );
+    let mut workload = |name: &str, command: &str, port: Option<(u16, &str)>| {
+        text += &format!(
+            "---\napiVersion: leno.dev/v1alpha1\nkind: Workload\n\
+             metadata: {{name: {name}, namespace: bench}}\nspec:\n  command: [{command}]\n"
+        );
+        if let Some((port, protocol)) = port {
+            text += &format!("  ports: [{{name: p, port: {port}, appProtocol: {protocol}}}]\n");
+        }
+    };
+    workload("client", "\"@BIN@/leno-peer\", idle", None);
+    let web = "\"@BIN@/leno-peer\", http, --listen, \"0.0.0.0:8080\"";
+    workload("web", web, Some((8080, "http")));
+    if has_redis {
+        let redis = "redis-server, --protected-mode, \"no\", --save, \"\", --port, \"6379\"";
+        workload("redis", redis, Some((6379, "tcp")));
+    }
+    text
+}
+
+fn table(names: &[&str], costs: &[Vec<Cost>]) -> String {
+    let mut text = String::from("| accounting |");
+    for (figure, _) in FIGURES {
+        text += &format!(" {figure} | ratio |");
+    }
+    text += &format!("\n|---{}|\n", "|---|---".repeat(FIGURES.len()));
+    let base = costs.first().map_or(&[][..], Vec::as_slice);
+    for (name, rounds) in names.iter().zip(costs) {
+        text += &format!("| {name} |");
+        for (_, figure) in FIGURES {
+            let values: Vec<f64> = rounds.iter().filter_map(figure).collect();
+            let pairs = rounds.iter().zip(base);
+            let ratios: Vec<f64> =
+                pairs.filter_map(|(one, base)| Some(figure(one)? / figure(base)?)).collect();
+            text += &match values.is_empty() {
+                true => " - | - |".to_owned(),
+                false => format!(" {:.2} | {:.3} |", median(&values), median(&ratios)),
+            };
+        }
+        text += "\n";
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ratios_are_made_within_a_round_and_redis_may_be_missing() {
+        let rounds = |cpu: [f64; 3]| {
+            cpu.map(|kept_cpu_us| Cost { kept_cpu_us, kept_p99_ms: 2.0, ..Cost::default() })
+                .to_vec()
+        };
+        let table =
+            table(&["none", "sockets"], &[rounds([1.0, 10.0, 2.0]), rounds([2.0, 11.0, 4.0])]);
+        let row = table.lines().last().unwrap();
+        assert!(row.starts_with("| sockets | 4.00 | 2.000 | 2.00 | 1.000 |"), "{table}");
+        assert!(row.ends_with("| - | - |"), "{table}");
+    }
+
+    #[test]
+    fn the_rate_of_redis_is_read_from_its_table() {
+        let csv = "\"test\",\"rps\",\"avg_latency_ms\"\n\"GET\",\"50000.00\",\"0.5\"\n";
+        assert_eq!(rate_of(csv), Some(50_000.0));
+        assert_eq!(rate_of("nothing"), None);
+        assert!(beside("agent=/usr/bin/agent --x").is_ok() && beside("agent").is_err());
+    }
+}
