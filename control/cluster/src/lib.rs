@@ -4,7 +4,7 @@
 //! ```text
 //!  Secret       <- authority   what all replicas sign with, made by the first of them, replaced by the one that leads
 //!  its own pod, ConfigMap  -> replicas  what others say of their proxies, and what an operator asks for
-//!  TokenReview  <- tokens      whose token a proxy shows
+//!  TokenReview  <- tokens      whose token a proxy shows, and on which node the pods of a node proxy run
 //!  routes and policies  <- statuses  their status, by the replica that leads
 //!  ConfigMaps   <- roots       what proxies check the control plane by, in every namespace, by it
 //!  webhooks     <- webhooks    what the API server checks the control plane by, by it
@@ -48,7 +48,7 @@ pub use replica::{Condition, ReplicaReport, ReplicaReporter, Reports};
 pub use replicas::{ReplicaTrust, Replicas, TRUST_ANNOTATION};
 pub use roots::{CONFIG_MAP, RootsReconciler};
 pub use statuses::{Bearing, StatusReconciler};
-pub use tokens::{AUDIENCE, TokenReviewer};
+pub use tokens::{AUDIENCE, NODE_ACCOUNT, TokenReviewer};
 pub use unenforced::{
     POLICIES_CONDITION, UNENFORCED_ANNOTATION, policies_enforced, unenforced_annotation,
 };

@@ -1,15 +1,14 @@
 //! Whose token it is, by the API server's word (`TokenReview`).
 
-use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant, SystemTime};
 
 use k8s_openapi::api::authentication::v1::{TokenReview, TokenReviewSpec, TokenReviewStatus};
 use leno_kube::api::PostParams;
 use leno_kube::{Api, Client};
-use leno_serve::{Answer, AuthenticationError, Authenticator, Proven};
+use leno_serve::{Answer, AuthenticationError, Authenticator, Proven, ServedPod};
 use leno_types::{Identity, InstanceName, TrustDomain};
 use tokio::sync::Semaphore;
 use tokio::time::timeout;
@@ -17,10 +16,14 @@ use tokio::time::timeout;
 mod cache;
 mod claims;
 mod keys;
+mod served;
 
 use crate::counts;
 use cache::{Cache, Key, Reviewed};
 use keys::{ClusterKeys, Signature};
+use served::{Bearer, ServedPods};
+
+pub use served::NODE_ACCOUNT;
 
 /// The default audience of proxies' tokens.
 pub const AUDIENCE: &str = "leno";
@@ -37,6 +40,8 @@ const ANSWER: Duration = Duration::from_secs(4);
 const PATIENCE: Duration = Duration::from_secs(5);
 /// What the API server says of the pod that a token was made for.
 const POD_NAME: &str = "authentication.kubernetes.io/pod-name";
+const POD_UID: &str = "authentication.kubernetes.io/pod-uid";
+const NODE_NAME: &str = "authentication.kubernetes.io/node-name";
 /// How it calls service accounts; namespace and name follow.
 const SERVICE_ACCOUNT: &str = "system:serviceaccount:";
 
@@ -49,6 +54,7 @@ pub struct TokenReviewer {
     turns_of_unknown: Semaphore,
     keys: ClusterKeys,
     cache: Mutex<Cache>,
+    served: ServedPods,
     counts: Counts,
 }
 
@@ -62,20 +68,22 @@ struct Counts {
     unsigned: AtomicU64,
 }
 
-/// Why there was no review.
+/// Why the API server did not say.
 #[derive(Debug, thiserror::Error)]
-enum NoReview {
+enum NoAnswer {
     #[error("the API server did not answer within {ANSWER:?}")]
     Late,
-    #[error("the API server reviews no token")]
+    #[error("the API server says neither yes nor no")]
     Failed(#[from] leno_kube::Error),
 }
 
 impl TokenReviewer {
-    /// Reviews tokens for an audience; identities are of `trust_domain`.
+    /// Reviews tokens for an audience; identities are of `trust_domain`. Node proxies are of [`NODE_ACCOUNT`] in
+    /// `namespace`, the control plane's.
     #[must_use]
-    pub fn new(client: Client, audience: &str, trust_domain: TrustDomain) -> Self {
+    pub fn new(client: Client, audience: &str, trust_domain: TrustDomain, namespace: &str) -> Self {
         Self {
+            served: ServedPods::new(client.clone(), namespace),
             keys: ClusterKeys::new(client.clone()),
             turns_of_unknown: Semaphore::new(UNKNOWN_AT_ONCE),
             api: Api::all(client),
@@ -99,9 +107,10 @@ impl TokenReviewer {
             ("unsigned", unsigned),
         ];
         counts::render(text, ("token_reviews_total", help), &results);
+        self.served.render(text);
     }
 
-    async fn check(&self, token: &str) -> Result<Proven, AuthenticationError> {
+    async fn check(&self, token: &str) -> Result<Bearer, AuthenticationError> {
         let begin = SystemTime::now();
         let ends = claims::check(token, &self.audience, begin).map_err(|error| {
             count(&self.counts.refused);
@@ -124,10 +133,7 @@ impl TokenReviewer {
             };
             let reviewed = self.review(token, turns).await.map_err(|error| {
                 count(&self.counts.failed);
-                let denied = matches!(&error,
-                    NoReview::Failed(leno_kube::Error::Api(status)) if matches!(status.code, 401 | 403));
-                let error = Arc::new(error);
-                if denied { AuthenticationError::Broken(error) } else { AuthenticationError::Unavailable(error) }
+                AuthenticationError::from(error)
             })?;
             count(if reviewed.is_ok() { &self.counts.accepted } else { &self.counts.refused });
             let left = ends.and_then(|ends| ends.duration_since(begin).ok());
@@ -138,7 +144,7 @@ impl TokenReviewer {
         reviewed.map_err(AuthenticationError::Bad)
     }
 
-    async fn review(&self, token: &str, turns: &Semaphore) -> Result<Reviewed, NoReview> {
+    async fn review(&self, token: &str, turns: &Semaphore) -> Result<Reviewed, NoAnswer> {
         let audience = self.audience.clone();
         let spec = TokenReviewSpec { token: token.to_owned(), audiences: Some(vec![audience]) };
         let review = TokenReview { spec, ..TokenReview::default() };
@@ -147,7 +153,7 @@ impl TokenReviewer {
             let _turn = turns.acquire().await;
             self.api.create(&PostParams::default(), &review).await
         };
-        let answer = timeout(ANSWER, asked).await.map_err(|_| NoReview::Late)??;
+        let answer = timeout(ANSWER, asked).await.map_err(|_| NoAnswer::Late)??;
         let status = answer.status.unwrap_or_default();
         Ok(proven(status, &self.audience, &self.trust_domain))
     }
@@ -163,7 +169,15 @@ impl Authenticator for TokenReviewer {
         &'a self,
         token: &'a str,
     ) -> Answer<'a, Result<Proven, AuthenticationError>> {
-        Box::pin(self.check(token))
+        Box::pin(async move { Ok(self.check(token).await?.proven) })
+    }
+
+    fn authenticate_for<'a>(
+        &'a self,
+        token: &'a str,
+        pod: &'a ServedPod,
+    ) -> Answer<'a, Result<Proven, AuthenticationError>> {
+        Box::pin(async move { self.served.check(&self.check(token).await?, pod).await })
     }
 
     fn identity_of<'a>(&'a self, _instance: &'a InstanceName) -> Answer<'a, Option<Identity>> {
@@ -205,12 +219,10 @@ fn proven(status: TokenReviewStatus, audience: &str, trust_domain: &TrustDomain)
     };
     let identity = Identity::new(trust_domain.clone(), namespace, account)
         .map_err(|error| format!("{name:?} cannot be an identity: {error}"))?;
-    let instance = pod(user.extra.as_ref()).and_then(|pod| InstanceName::new(namespace, pod).ok());
-    Ok(Proven { identity, instance })
-}
-
-fn pod(extra: Option<&BTreeMap<String, Vec<String>>>) -> Option<&str> {
-    extra?.get(POD_NAME)?.first().map(String::as_str)
+    let extra = |name: &str| user.extra.as_ref()?.get(name)?.first().cloned();
+    let instance = extra(POD_NAME).and_then(|pod| InstanceName::new(namespace, &pod).ok());
+    let proven = Proven { identity, instance };
+    Ok(Bearer { proven, uid: extra(POD_UID), node: extra(NODE_NAME) })
 }
 
 #[cfg(test)]
@@ -223,19 +235,23 @@ mod tests {
 
     #[test]
     fn a_reviewed_token_is_its_service_account_and_its_pod() {
-        let proven = judged(
+        let Bearer { proven, uid, node } = judged(
             r#"{"authenticated":true,"audiences":["leno"],"user":{
                 "username":"system:serviceaccount:shop:web",
-                "extra":{"authentication.kubernetes.io/pod-name":["web-7d9"]}}}"#,
+                "extra":{"authentication.kubernetes.io/pod-name":["web-7d9"],
+                    "authentication.kubernetes.io/pod-uid":["u"],
+                    "authentication.kubernetes.io/node-name":["n1"]}}}"#,
         )
         .unwrap();
         assert_eq!(proven.identity.to_string(), "spiffe://cluster.local/ns/shop/sa/web");
         assert_eq!(proven.instance.unwrap().to_string(), "shop/web-7d9");
+        assert_eq!((uid.as_deref(), node.as_deref()), (Some("u"), Some("n1")));
         let unbound = judged(
             r#"{"authenticated":true,"audiences":["leno"],
                 "user":{"username":"system:serviceaccount:shop:web"}}"#,
         );
-        assert_eq!(unbound.unwrap().instance, None);
+        let Bearer { proven, uid, node } = unbound.unwrap();
+        assert_eq!((proven.instance, uid, node), (None, None, None));
     }
 
     #[test]

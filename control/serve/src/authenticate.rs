@@ -24,6 +24,20 @@ pub trait Authenticator: fmt::Debug + Send + Sync + 'static {
         token: &'a str,
     ) -> Answer<'a, Result<Proven, AuthenticationError>>;
 
+    /// The workload of a pod, whose node proxy shows a token of its own.
+    ///
+    /// # Errors
+    /// As [`authenticate`](Self::authenticate); also if the token's bearer may not serve the pod.
+    fn authenticate_for<'a>(
+        &'a self,
+        _token: &'a str,
+        _pod: &'a ServedPod,
+    ) -> Answer<'a, Result<Proven, AuthenticationError>> {
+        let reason =
+            "this control plane knows no pods: request a certificate with the instance's own token";
+        Box::pin(std::future::ready(Err(AuthenticationError::Denied(reason.to_owned()))))
+    }
+
     /// Who an instance is, as far as that is known without a token of it; what the index says comes
     /// after this.
     fn identity_of<'a>(&'a self, instance: &'a InstanceName) -> Answer<'a, Option<Identity>>;
@@ -44,12 +58,24 @@ pub struct Proven {
     pub instance: Option<InstanceName>,
 }
 
+/// A pod that a node proxy serves.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ServedPod {
+    /// Its namespace and name.
+    pub instance: InstanceName,
+    /// The uid that the API server gave it: a later pod may have the same name.
+    pub uid: String,
+}
+
 /// Why a token proves nothing.
 #[derive(Clone, Debug, thiserror::Error)]
 pub enum AuthenticationError {
     /// It is not valid. The text is for the client that sent it.
     #[error("{0}")]
     Bad(String),
+    /// It is valid, but not for the workload that its bearer names. The text is for the client that sent it.
+    #[error("{0}")]
+    Denied(String),
     /// It cannot be verified now: the client should try again.
     #[error("tokens cannot be checked now; ask again")]
     Unavailable(#[source] Arc<dyn Error + Send + Sync>),

@@ -4,13 +4,13 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use leno_identity::{Authority, IssueError, Issued};
-use leno_types::Identity;
+use leno_types::{Identity, InstanceName};
 use leno_wire::proto::identity_server;
-use leno_wire::proto::{IssueCertificateRequest, IssueCertificateResponse};
+use leno_wire::proto::{self, IssueCertificateRequest, IssueCertificateResponse};
 use tokio::sync::Semaphore;
 use tonic::{Request, Response, Status};
 
-use crate::authenticate::{AuthenticationError, Authenticator, Proven};
+use crate::authenticate::{AuthenticationError, Authenticator, Proven, ServedPod};
 use crate::metrics::Metrics;
 use crate::peer::Peer;
 
@@ -35,6 +35,8 @@ pub(crate) struct Issuer {
 enum Refusal {
     #[error("the token is refused")]
     Token(#[from] AuthenticationError),
+    #[error("the request names no pod that there can be")]
+    Pod,
     #[error("the certificate of this connection is {0}, the token is of {1}")]
     Other(Identity, Identity),
     #[error("no certificate is issued")]
@@ -83,7 +85,11 @@ impl IdentityService {
         message: &IssueCertificateRequest,
         peer: &Peer,
     ) -> Result<(Proven, Issued), Refusal> {
-        let proven = self.issuer.authenticator.authenticate(&message.token).await?;
+        let authenticator = &self.issuer.authenticator;
+        let proven = match &message.pod {
+            None => authenticator.authenticate(&message.token).await?,
+            Some(pod) => authenticator.authenticate_for(&message.token, &served(pod)?).await?,
+        };
         if let Some(shown) = &peer.certificate
             && shown.identity != proven.identity
         {
@@ -108,7 +114,9 @@ impl Refusal {
             Self::Token(AuthenticationError::Unavailable(_)) | Self::Ending => {
                 Status::unavailable("certificates cannot be issued now; ask again")
             }
+            Self::Token(AuthenticationError::Denied(reason)) => Status::permission_denied(reason),
             Self::Other(..) => Status::permission_denied(self.to_string()),
+            Self::Pod => Status::invalid_argument(self.to_string()),
             Self::Issue(error) if error.is_bad_request() => {
                 Status::invalid_argument(error.to_string())
             }
@@ -118,6 +126,11 @@ impl Refusal {
             }
         }
     }
+}
+
+fn served(pod: &proto::ServedPod) -> Result<ServedPod, Refusal> {
+    let instance = InstanceName::new(&pod.namespace, &pod.name).map_err(|_| Refusal::Pod)?;
+    Ok(ServedPod { instance, uid: pod.uid.clone() })
 }
 
 fn response(issued: Issued, roots: &[Vec<u8>]) -> IssueCertificateResponse {

@@ -42,7 +42,9 @@ mod unknown_keys;
 mod uses;
 mod workload_api;
 
-pub use authenticate::{Answer, AuthenticationError, Authenticator, LocalTokens, Proven};
+pub use authenticate::{
+    Answer, AuthenticationError, Authenticator, LocalTokens, Proven, ServedPod,
+};
 pub use server::{STREAM_AGE, ServeError, Server, Settings};
 pub use state::State;
 pub use stream_slots::MAX_STREAMS;

@@ -33,6 +33,7 @@ pub(crate) fn setup(flags: &Flags) -> anyhow::Result<Setup> {
         roots: flags.roots.clone().with_context(|| given("roots"))?,
         token: flags.token.clone().with_context(|| given("token"))?,
         instance: instance.clone(),
+        pod_uid: None,
         trust_domain: TrustDomain::new(&flags.trust_domain)?,
     });
     let keyring = Keyring::new();

@@ -146,8 +146,11 @@ impl IdentityClient {
         let current = self.certificate.borrow().clone();
         let connection = Connection::open_as(&self.settings, current.as_deref(), None).await?;
         let mut rpc = Rpc::with_origin(connection, Connection::origin());
-        let request =
-            proto::IssueCertificateRequest { csr: csr.into(), token: token.trim().to_owned() };
+        let request = proto::IssueCertificateRequest {
+            csr: csr.into(),
+            token: token.trim().to_owned(),
+            pod: self.settings.served_pod(),
+        };
         let answer = timeout(ISSUE_TIMEOUT, rpc.issue_certificate(request))
             .await
             .map_err(|_| IdentityError::Timeout)?

@@ -431,6 +431,21 @@ pub struct IssueCertificateRequest {
     pub csr: ::prost::bytes::Bytes,
     #[prost(string, tag = "2")]
     pub token: ::prost::alloc::string::String,
+    /// The pod whose workload the certificate is for, where a node proxy requests it with a token of its own. Absent, the
+    /// certificate is for the workload of the token.
+    #[prost(message, optional, tag = "3")]
+    pub pod: ::core::option::Option<ServedPod>,
+}
+/// A pod that a node proxy serves.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct ServedPod {
+    #[prost(string, tag = "1")]
+    pub namespace: ::prost::alloc::string::String,
+    #[prost(string, tag = "2")]
+    pub name: ::prost::alloc::string::String,
+    /// The uid that the API server gave it: a later pod may have the same name.
+    #[prost(string, tag = "3")]
+    pub uid: ::prost::alloc::string::String,
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct IssueCertificateResponse {

@@ -49,8 +49,9 @@ pub(super) async fn open(
     tokio::spawn(secret.run());
     let source = KubernetesSource::new(client.clone());
     let followed = source.followed();
-    let reviews =
-        Arc::new(TokenReviewer::new(client.clone(), &cluster.token_audience, trust_domain.clone()));
+    let (audience, namespace) = (&cluster.token_audience, &cluster.namespace);
+    let reviews = TokenReviewer::new(client.clone(), audience, trust_domain.clone(), namespace);
+    let reviews = Arc::new(reviews);
     let statuses = Arc::new(StatusReconciler::new(client.clone(), &cluster.namespace));
 
     let (name, run) = (replica(cluster)?, run()?);

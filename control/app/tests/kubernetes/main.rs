@@ -12,6 +12,7 @@ mod burst;
 mod kinds;
 #[path = "../../../serve/tests/scale/machine.rs"]
 mod machine;
+mod nodes;
 mod operate;
 mod outages;
 mod outside;

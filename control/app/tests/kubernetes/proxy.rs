@@ -132,6 +132,16 @@ async fn control(replica: &Replica) -> String {
     format!("https://{}", replica.address().await)
 }
 
+/// What a proxy of an instance needs to reach a replica with this token.
+pub(crate) async fn settings_of(
+    bed: &Bed,
+    replica: &Replica,
+    instance: &str,
+    token: &str,
+) -> Settings {
+    settings(bed, control(replica).await, instance, token).await
+}
+
 async fn settings(bed: &Bed, control: String, instance: &str, token: &str) -> Settings {
     let file = |name: String, content: &str| -> PathBuf {
         let path = bed.directory.path().join(name);
@@ -146,6 +156,7 @@ async fn settings(bed: &Bed, control: String, instance: &str, token: &str) -> Se
             token,
         ),
         instance: instance.parse().unwrap(),
+        pod_uid: None,
         trust_domain: TrustDomain::default(),
     }
 }

@@ -4,7 +4,8 @@ use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
 use aws_lc_rs::digest::{SHA256, digest};
-use leno_serve::Proven;
+
+use super::served::Bearer;
 
 /// Most results kept, about 300 bytes each: one for each connection of a large mesh that comes back at
 /// once.
@@ -16,7 +17,7 @@ const GOOD_FOR: Duration = Duration::from_secs(10);
 const BAD_FOR: Duration = Duration::from_secs(5);
 
 /// What a review came to: who it is, or why it proves nothing.
-pub(super) type Reviewed = Result<Proven, String>;
+pub(super) type Reviewed = Result<Bearer, String>;
 
 /// A token's digest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -59,13 +60,15 @@ impl Cache {
 
 #[cfg(test)]
 mod tests {
+    use leno_serve::Proven;
+
     use super::*;
 
     const HOUR: Duration = Duration::from_hours(1);
 
     fn good() -> Reviewed {
         let identity = "spiffe://cluster.local/ns/shop/sa/web".parse().unwrap();
-        Ok(Proven { identity, instance: None })
+        Ok(Bearer { proven: Proven { identity, instance: None }, uid: None, node: None })
     }
 
     #[test]

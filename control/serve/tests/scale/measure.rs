@@ -224,6 +224,7 @@ impl Proxy {
             roots: roots.to_owned(),
             token,
             instance,
+            pod_uid: None,
             trust_domain: TrustDomain::default(),
         };
         let (client, directory) = Client::new(settings);

@@ -80,7 +80,7 @@ pub(crate) async fn issue(
 ) -> Result<(IssueCertificateResponse, Shown), tonic::Status> {
     let channel = connect(address, shown).await.unwrap();
     let (key, csr) = request();
-    let request = IssueCertificateRequest { csr: csr.into(), token: token.to_owned() };
+    let request = IssueCertificateRequest { csr: csr.into(), token: token.to_owned(), pod: None };
     let answer = IdentityClient::new(channel).issue_certificate(request).await?.into_inner();
     let chain = answer.chain.iter().map(|der| der.to_vec()).collect();
     Ok((answer, Shown { chain, key: key.serialize_der() }))

@@ -38,8 +38,11 @@ async fn a_wrong_token_or_request_yields_none() {
     let token = plane.grant("shop/web-0", "web");
     let channel = client::connect(plane.address, None).await.unwrap();
     let mut identity = leno_wire::proto::identity_client::IdentityClient::new(channel);
-    let request =
-        leno_wire::proto::IssueCertificateRequest { csr: b"no request"[..].into(), token };
+    let request = leno_wire::proto::IssueCertificateRequest {
+        csr: b"no request"[..].into(),
+        token,
+        pod: None,
+    };
     let refused = identity.issue_certificate(request).await.err().unwrap();
     assert_eq!(refused.code(), Code::InvalidArgument, "{refused}");
     assert_eq!(plane.metric("leno_control_certificates_refused_total"), 5);

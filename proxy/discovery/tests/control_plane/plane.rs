@@ -150,6 +150,7 @@ impl Plane {
             roots: self.directory.path().join("roots.pem"),
             token: self.grant(instance),
             instance: instance.parse().unwrap(),
+            pod_uid: None,
             trust_domain: TrustDomain::default(),
         }
     }

@@ -239,7 +239,7 @@ async fn connect(control: SocketAddr, token: &str) -> Result<Channel, Status> {
     let unavailable = |error: tonic::transport::Error| Status::unavailable(error.to_string());
     let channel = wire::connect(control, None).await.map_err(unavailable)?;
     let (key, csr) = wire::request();
-    let request = IssueCertificateRequest { csr: csr.into(), token: token.to_owned() };
+    let request = IssueCertificateRequest { csr: csr.into(), token: token.to_owned(), pod: None };
     let answer = IdentityClient::new(channel).issue_certificate(request).await?.into_inner();
     let chain = answer.chain.iter().map(|der| der.to_vec()).collect();
     let shown = wire::Shown { chain, key: key.serialize_der() };

@@ -1,0 +1,176 @@
+//! Certificates of pods for node proxies, by what the API server says of the pods' nodes.
+
+use std::sync::Arc;
+
+use leno_discovery::{Certificate, IdentityClient, Settings};
+use leno_testkit_api::{Bed, binary, until};
+use serde_json::{Value, json};
+
+use crate::proxy::{self, Proxy};
+use crate::replica::Replica;
+use crate::{cluster, run_pod};
+
+/// A pod of the shop on a node.
+fn on_node(name: &str, node: &str, annotations: Value) -> Value {
+    let metadata = json!({"name": name, "namespace": "shop", "annotations": annotations});
+    let containers = json!([{"name": "web", "image": "web"}]);
+    json!({"apiVersion": "v1", "kind": "Pod", "metadata": metadata,
+        "spec": {"serviceAccountName": "web", "nodeName": node, "containers": containers}})
+}
+
+fn node_mode() -> Value {
+    json!({"leno.dev/mode": "node"})
+}
+
+/// The token of the node proxies of a node: that of a pod there, bound to it, as the kubelet has it from the API server.
+async fn node_proxies(bed: &Bed, account: &str, node: &str) -> String {
+    let name = format!("{account}-{node}");
+    let metadata = json!({"name": account, "namespace": "leno-system"});
+    bed.apply(json!({"apiVersion": "v1", "kind": "ServiceAccount", "metadata": metadata})).await;
+    let mut pod = on_node(&name, node, json!({}));
+    pod["metadata"]["namespace"] = json!("leno-system");
+    pod["spec"]["serviceAccountName"] = json!(account);
+    bed.apply(pod).await;
+    bed.token(("leno-system", account), Some("leno"), Some(&name)).await
+}
+
+async fn uid(bed: &Bed, pod: &str) -> String {
+    let metadata = json!({"name": pod, "namespace": "shop"});
+    let found = bed.get(json!({"apiVersion": "v1", "kind": "Pod", "metadata": metadata})).await;
+    found.unwrap().metadata.uid.unwrap()
+}
+
+/// A client that requests the certificate of a pod with this token.
+async fn settings(bed: &Bed, replica: &Replica, token: &str, (pod, uid): (&str, &str)) -> Settings {
+    let instance = format!("shop/{pod}");
+    let settings = proxy::settings_of(bed, replica, &instance, token).await;
+    Settings { pod_uid: Some(uid.to_owned()), ..settings }
+}
+
+/// What a holder of this token gets for a pod.
+async fn issue(
+    bed: &Bed,
+    replica: &Replica,
+    token: &str,
+    pod: (&str, &str),
+) -> Result<Certificate, String> {
+    let settings = settings(bed, replica, token, pod).await;
+    IdentityClient::new(Arc::new(settings)).issue().await.map_err(|error| error.to_string())
+}
+
+fn is_of(certificate: &Certificate, identity: &str) -> bool {
+    let leaf = &certificate.chain_der[0];
+    leaf.windows(identity.len()).any(|part| part == identity.as_bytes())
+}
+
+const WEB: &str = "spiffe://cluster.local/ns/shop/sa/web";
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_compromised_node_proxy_gets_no_identity_of_a_workload_elsewhere() {
+    let Some(kube) = binary() else { return };
+    let (bed, kubeconfig) = cluster(&kube).await;
+    let replica = Replica::start("controller-0", &kubeconfig);
+    let token = node_proxies(&bed, "node", "n1").await;
+    bed.apply(on_node("here", "n1", node_mode())).await;
+    bed.apply(on_node("elsewhere", "n2", node_mode())).await;
+    bed.apply(on_node("sidecar", "n1", json!({}))).await;
+    let [here, elsewhere, sidecar] =
+        [uid(&bed, "here").await, uid(&bed, "elsewhere").await, uid(&bed, "sidecar").await];
+
+    let own = issue(&bed, &replica, &token, ("here", &here)).await.unwrap();
+    assert!(is_of(&own, WEB), "the pod's identity, not the node proxy's");
+    let rows = [
+        (("elsewhere", elsewhere.as_str()), "does not run on node n1"),
+        (("here", elsewhere.as_str()), "is not the one of uid"),
+        (("elsewhere", here.as_str()), "is not the one of uid"),
+        (("absent", here.as_str()), "there is no pod shop/absent"),
+        (("sidecar", sidecar.as_str()), "is not in node mode"),
+    ];
+    for (pod, why) in rows {
+        let refused = issue(&bed, &replica, &token, pod).await.unwrap_err();
+        assert!(refused.contains(why), "{pod:?}: {refused}");
+    }
+    let counted = async |result: &str| {
+        let series = format!("leno_control_node_proxy_requests_total{{result=\"{result}\"}}");
+        replica.metric(&series).await as u64
+    };
+    assert_eq!((counted("accepted").await, counted("refused").await), (1, rows.len() as u64));
+
+    // Nor does any other program get one by naming a pod: neither one with the agent's token nor the pod's own.
+    let agent = node_proxies(&bed, "agent", "n1").await;
+    let web = bed.token(("shop", "web"), Some("leno"), Some("here")).await;
+    let unbound = bed.token(("leno-system", "node"), Some("leno"), None).await;
+    for (token, why) in [
+        (&agent, "sa/agent is no node proxy"),
+        (&web, "sa/web is no node proxy"),
+        (&unbound, "the token of the node proxy is of no pod"),
+    ] {
+        let refused = issue(&bed, &replica, token, ("here", &here)).await.unwrap_err();
+        assert!(refused.contains(why), "{refused}");
+    }
+    replica.end();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_node_proxy_gets_certificates_of_a_pod_until_the_pod_leaves_or_ends() {
+    let Some(kube) = binary() else { return };
+    let (bed, kubeconfig) = cluster(&kube).await;
+    let replica = Replica::start("controller-0", &kubeconfig);
+    let token = node_proxies(&bed, "node", "n1").await;
+    let shop = |mode: &str| {
+        let metadata = json!({"name": "shop", "labels": {"leno.dev/mode": mode}});
+        json!({"apiVersion": "v1", "kind": "Namespace", "metadata": metadata})
+    };
+    bed.apply(shop("node")).await;
+    bed.apply(on_node("web-0", "n1", json!({}))).await;
+    let first = uid(&bed, "web-0").await;
+    issue(&bed, &replica, &token, ("web-0", &first)).await.unwrap();
+
+    // Each request is decided by what the API server says then, so that this is what a renewal gets.
+    bed.apply(shop("sidecar")).await;
+    let refused = issue(&bed, &replica, &token, ("web-0", &first)).await.unwrap_err();
+    assert!(refused.contains("is not in node mode"), "{refused}");
+    bed.apply(shop("node")).await;
+    issue(&bed, &replica, &token, ("web-0", &first)).await.unwrap();
+
+    let mut ended = on_node("web-0", "n1", json!({}));
+    ended["status"] = json!({"phase": "Succeeded"});
+    bed.set_status(ended.clone()).await;
+    let refused = issue(&bed, &replica, &token, ("web-0", &first)).await.unwrap_err();
+    assert!(refused.contains("has ended"), "{refused}");
+    bed.delete(ended).await;
+    until("the pod is gone", async || {
+        let refused = issue(&bed, &replica, &token, ("web-0", &first)).await.unwrap_err();
+        refused.contains("there is no pod").then_some(())
+    })
+    .await;
+
+    // As a StatefulSet makes it again, on another node.
+    bed.apply(on_node("web-0", "n2", json!({}))).await;
+    let second = uid(&bed, "web-0").await;
+    for (of, why) in [(&first, "is not the one of uid"), (&second, "does not run on node n1")] {
+        let refused = issue(&bed, &replica, &token, ("web-0", of)).await.unwrap_err();
+        assert!(refused.contains(why), "{refused}");
+    }
+    replica.end();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_node_proxy_follows_discovery_as_each_of_its_pods() {
+    let Some(kube) = binary() else { return };
+    let (bed, kubeconfig) = cluster(&kube).await;
+    let replica = Replica::start("controller-0", &kubeconfig);
+    let token = node_proxies(&bed, "node", "n1").await;
+    run_pod(&bed, "other-0", "10.244.0.9").await;
+    let mut web = on_node("web-0", "n1", node_mode());
+    bed.apply(web.clone()).await;
+    web["status"] =
+        json!({"phase": "Running", "podIP": "10.244.0.7", "podIPs": [{"ip": "10.244.0.7"}]});
+    bed.set_status(web).await;
+    let of_web = uid(&bed, "web-0").await;
+    let proxy = Proxy::with(settings(&bed, &replica, &token, ("web-0", &of_web)).await);
+    assert!(proxy.certificate().await.windows(WEB.len()).any(|part| part == WEB.as_bytes()));
+    proxy.has_policy().await;
+    assert!(proxy.is_connected());
+    replica.end();
+}

@@ -1,0 +1,284 @@
+//! Whether a node proxy may have the certificate of a pod's workload, by the API server's word.
+//!
+//! ```text
+//!  token of a node proxy ──review──► its node ─┐
+//!                                              ├─ the same node, in node mode ──► the pod's identity
+//!  the pod that it names ────read────► its node ┘
+//! ```
+//! The pod is read for every certificate, the first and each renewal. No answer is kept: once a pod has ended, is
+//! deleted or leaves node mode, its node proxy gets no further certificate.
+
+use std::collections::BTreeMap;
+use std::future::Future;
+use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
+
+use k8s_openapi::api::core::v1::{Namespace, Pod};
+use leno_kube::{Api, Client};
+use leno_resources::MODE_ANNOTATION;
+use leno_serve::{AuthenticationError, Proven, ServedPod};
+use leno_types::{Identity, InstanceName};
+use tokio::sync::Semaphore;
+use tokio::time::timeout;
+
+use super::{ANSWER, NoAnswer, count};
+use crate::counts;
+
+/// The service account of node proxies, in the namespace of the control plane.
+pub const NODE_ACCOUNT: &str = "node";
+
+/// Pods that are read at once; each takes one to three small reads.
+const AT_ONCE: usize = 16;
+/// The mode of a workload that a node proxy serves.
+const NODE_MODE: &str = "node";
+/// The service account of a pod that names none.
+const DEFAULT_ACCOUNT: &str = "default";
+
+/// What the API server says of a token.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Bearer {
+    /// What the token proves by itself.
+    pub(super) proven: Proven,
+    /// The uid of the pod that it was made for.
+    pub(super) uid: Option<String>,
+    /// The node of that pod, which API servers before Kubernetes 1.30 do not say.
+    pub(super) node: Option<String>,
+}
+
+/// Reads pods for node proxies.
+pub(super) struct ServedPods {
+    client: Client,
+    /// The control plane's.
+    namespace: String,
+    turns: Semaphore,
+    accepted: AtomicU64,
+    refused: AtomicU64,
+    failed: AtomicU64,
+}
+
+/// Why a node proxy gets no certificate.
+#[derive(Debug)]
+enum Refusal {
+    /// It may not have it.
+    Denied(String),
+    /// Whether it may is not known.
+    Failed(NoAnswer),
+}
+
+impl From<leno_kube::Error> for Refusal {
+    fn from(error: leno_kube::Error) -> Self {
+        Self::Failed(error.into())
+    }
+}
+
+impl ServedPods {
+    pub(super) fn new(client: Client, namespace: &str) -> Self {
+        Self {
+            client,
+            namespace: namespace.to_owned(),
+            turns: Semaphore::new(AT_ONCE),
+            accepted: AtomicU64::default(),
+            refused: AtomicU64::default(),
+            failed: AtomicU64::default(),
+        }
+    }
+
+    /// The workload of a pod, for the bearer of a token.
+    ///
+    /// # Errors
+    /// `Denied` if the bearer is no node proxy or the pod is none of its node; else why that is not known.
+    pub(super) async fn check(
+        &self,
+        bearer: &Bearer,
+        served: &ServedPod,
+    ) -> Result<Proven, AuthenticationError> {
+        let asked = async {
+            // The semaphore is never closed.
+            let _turn = self.turns.acquire().await;
+            self.identity(bearer, served).await
+        };
+        let checked = timeout(ANSWER, asked).await;
+        match checked.unwrap_or(Err(Refusal::Failed(NoAnswer::Late))) {
+            Ok(identity) => {
+                count(&self.accepted);
+                Ok(Proven { identity, instance: Some(served.instance.clone()) })
+            }
+            Err(Refusal::Denied(reason)) => {
+                count(&self.refused);
+                Err(AuthenticationError::Denied(reason))
+            }
+            Err(Refusal::Failed(error)) => {
+                count(&self.failed);
+                Err(error.into())
+            }
+        }
+    }
+
+    async fn identity(&self, bearer: &Bearer, served: &ServedPod) -> Result<Identity, Refusal> {
+        let own = &bearer.proven.identity;
+        if (own.namespace(), own.service_account()) != (self.namespace.as_str(), NODE_ACCOUNT) {
+            return Err(Refusal::Denied(format!(
+                "{own} is no node proxy: only service account {NODE_ACCOUNT} of namespace {} gets certificates \
+                 of pods",
+                self.namespace
+            )));
+        }
+        let node = self.node_of(bearer).await?;
+        let name = &served.instance;
+        let pod = self.pod(name).await?;
+        let pod = pod.ok_or_else(|| Refusal::Denied(format!("there is no pod {name}")))?;
+        check_place(&pod, served, &node).map_err(Refusal::Denied)?;
+        let mode = async || self.mode_of(&name.namespace).await;
+        check_mode(&pod, mode).await?;
+        let account = pod.spec.and_then(|spec| spec.service_account_name);
+        let account = account.as_deref().unwrap_or(DEFAULT_ACCOUNT);
+        Identity::new(own.trust_domain().clone(), &name.namespace, account)
+            .map_err(|error| Refusal::Denied(format!("{name} cannot have an identity: {error}")))
+    }
+
+    /// The node that a token is of.
+    async fn node_of(&self, bearer: &Bearer) -> Result<String, Refusal> {
+        if let Some(node) = &bearer.node {
+            return Ok(node.clone());
+        }
+        let unbound = || {
+            let reason = "the token of the node proxy is of no pod: use a projected volume";
+            Refusal::Denied(reason.to_owned())
+        };
+        let own = bearer.proven.instance.as_ref().ok_or_else(unbound)?;
+        let pod = self.pod(own).await?.filter(|pod| pod.metadata.uid == bearer.uid);
+        pod.and_then(|pod| pod.spec?.node_name).ok_or_else(unbound)
+    }
+
+    async fn pod(&self, name: &InstanceName) -> Result<Option<Pod>, Refusal> {
+        let api = Api::<Pod>::namespaced(self.client.clone(), &name.namespace);
+        Ok(api.get_opt(&name.name).await?)
+    }
+
+    /// The mode of a namespace's pods that set none.
+    async fn mode_of(&self, namespace: &str) -> Result<Option<String>, Refusal> {
+        let found = Api::<Namespace>::all(self.client.clone()).get_opt(namespace).await?;
+        let metadata = found.map(|namespace| namespace.metadata).unwrap_or_default();
+        Ok(mode([&metadata.labels, &metadata.annotations]).map(str::to_owned))
+    }
+
+    /// Appends what was counted, as Prometheus text.
+    pub(super) fn render(&self, text: &mut String) {
+        let help =
+            "Certificates of pods that node proxies requested, by whether the pod may be served.";
+        let results =
+            [("accepted", &self.accepted), ("refused", &self.refused), ("failed", &self.failed)];
+        counts::render(text, ("node_proxy_requests_total", help), &results);
+    }
+}
+
+/// Whether a pod is the one that was named, and runs on this node in a network of its own.
+fn check_place(pod: &Pod, served: &ServedPod, node: &str) -> Result<(), String> {
+    let name = &served.instance;
+    if pod.metadata.uid.as_ref() != Some(&served.uid) {
+        return Err(format!("the pod {name} is not the one of uid {}", served.uid));
+    }
+    let spec = pod.spec.as_ref();
+    match spec.and_then(|spec| spec.node_name.as_deref()) {
+        Some(of) if of == node => {}
+        // Where it runs is not for the bearer to know.
+        _ => return Err(format!("the pod {name} does not run on node {node}")),
+    }
+    if spec.is_some_and(|spec| spec.host_network == Some(true)) {
+        return Err(format!("the pod {name} has the network of its node"));
+    }
+    let phase = pod.status.as_ref().and_then(|status| status.phase.as_deref());
+    if matches!(phase, Some("Succeeded" | "Failed")) {
+        return Err(format!("the pod {name} has ended"));
+    }
+    Ok(())
+}
+
+/// Whether a pod is in node mode: by its own word, else by that of its namespace. A misspelt value is no node mode.
+async fn check_mode<F: Future<Output = Result<Option<String>, Refusal>>>(
+    pod: &Pod,
+    of_namespace: impl FnOnce() -> F,
+) -> Result<(), Refusal> {
+    let own = mode([&pod.metadata.labels, &pod.metadata.annotations]).map(str::to_owned);
+    let mode = match own {
+        Some(mode) => Some(mode),
+        None => of_namespace().await?,
+    };
+    if mode.as_deref() == Some(NODE_MODE) {
+        return Ok(());
+    }
+    let (namespace, name) = (&pod.metadata.namespace, &pod.metadata.name);
+    let name = [namespace, name].map(|part| part.as_deref().unwrap_or_default()).join("/");
+    Err(Refusal::Denied(format!("the pod {name} is not in node mode ({MODE_ANNOTATION}: node)")))
+}
+
+/// The mode in labels, else in annotations.
+fn mode(maps: [&Option<BTreeMap<String, String>>; 2]) -> Option<&str> {
+    maps.into_iter().flatten().find_map(|map| map.get(MODE_ANNOTATION)).map(String::as_str)
+}
+
+impl From<NoAnswer> for AuthenticationError {
+    fn from(error: NoAnswer) -> Self {
+        let denied = matches!(&error,
+            NoAnswer::Failed(leno_kube::Error::Api(status)) if matches!(status.code, 401 | 403));
+        let error = Arc::new(error);
+        if denied { Self::Broken(error) } else { Self::Unavailable(error) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn pod(changes: &[(&str, &str)]) -> Pod {
+        let mut text = r#"{"metadata":{"name":"web-0","namespace":"shop","uid":"u"},
+            "spec":{"nodeName":"n1","containers":[]},"status":{"phase":"Running"}}"#
+            .to_owned();
+        for (before, after) in changes {
+            assert!(text.contains(before), "{before}");
+            text = text.replace(before, after);
+        }
+        serde_json::from_str(&text).unwrap()
+    }
+
+    #[test]
+    fn only_the_named_pod_on_the_same_node_is_served() {
+        let served = ServedPod { instance: "shop/web-0".parse().unwrap(), uid: "u".to_owned() };
+        let place = |changes: &[(&str, &str)]| check_place(&pod(changes), &served, "n1");
+        assert_eq!(place(&[]), Ok(()));
+        assert_eq!(place(&[("Running", "Pending")]), Ok(()), "its proxy is there before it");
+        let rows = [
+            (("\"uid\":\"u\"", "\"uid\":\"v\""), "is not the one of uid u"),
+            (("n1", "n2"), "does not run on node n1"),
+            (("\"nodeName\":\"n1\",", ""), "does not run on node n1"),
+            (("\"spec\":{", "\"spec\":{\"hostNetwork\":true,"), "has the network of its node"),
+            (("Running", "Succeeded"), "has ended"),
+            (("Running", "Failed"), "has ended"),
+        ];
+        for (change, part) in rows {
+            let reason = place(&[change]).unwrap_err();
+            assert!(reason.contains(part), "{change:?}: {reason}");
+            assert!(!reason.contains("n2"), "the node of another pod is not told: {reason}");
+        }
+    }
+
+    #[tokio::test]
+    async fn a_pod_is_in_node_mode_by_its_own_word_and_else_by_its_namespaces() {
+        let rows = [
+            ("", None, false),
+            ("", Some("node"), true),
+            ("", Some("sidecar"), false),
+            (r#","labels":{"leno.dev/mode":"node"}"#, None, true),
+            (r#","annotations":{"leno.dev/mode":"node"}"#, Some("sidecar"), true),
+            (r#","annotations":{"leno.dev/mode":"sidecar"}"#, Some("node"), false),
+            (r#","annotations":{"leno.dev/mode":"Node"}"#, Some("node"), false),
+            ("", Some("nod"), false),
+        ];
+        for (own, of_namespace, expected) in rows {
+            let pod = pod(&[("\"uid\":\"u\"", &format!("\"uid\":\"u\"{own}"))]);
+            let of_namespace = async || Ok(of_namespace.map(str::to_owned));
+            let checked = check_mode(&pod, of_namespace).await;
+            assert_eq!(checked.is_ok(), expected, "{own} {checked:?}");
+        }
+    }
+}
