@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -8,6 +9,7 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"net/url"
 	"strconv"
 	"strings"
 	"sync"
@@ -21,6 +23,8 @@ const (
 	maxUnderWay = 1000
 	// maxExamples is how many failures are kept with their time: the newest ones.
 	maxExamples = 20
+	// firstLimit is how long an attempt to reach a target may take before anything is counted.
+	firstLimit = time.Second
 )
 
 // count holds the outcomes of the requests of one kind.
@@ -84,6 +88,7 @@ func ask(ctx context.Context, rate string, targets []string) error {
 		counted.all[name] = &count{Failed: map[string]int{}}
 		if kind == "lines" {
 			go func() {
+				reach(ctx, address)
 				for ctx.Err() == nil {
 					counted.add(name, talk(ctx, address, perSecond, func() { counted.add(name, nil) }))
 					<-time.After(time.Second / time.Duration(perSecond)) // new connections are made at the rate, too
@@ -95,13 +100,16 @@ func ask(ctx context.Context, rate string, targets []string) error {
 		if err != nil {
 			return err
 		}
-		go every(ctx, perSecond, func(underWay int) {
-			if underWay > maxUnderWay {
-				counted.add(name, errors.New("too many under way"))
-				return
-			}
-			counted.add(name, question())
-		})
+		go func() {
+			reach(ctx, address)
+			every(ctx, perSecond, func(underWay int) {
+				if underWay > maxUnderWay {
+					counted.add(name, errors.New("too many under way"))
+					return
+				}
+				counted.add(name, question())
+			})
+		}()
 	}
 	server := http.Server{Addr: countsAddress, Handler: counted}
 	context.AfterFunc(ctx, func() { server.Close() })
@@ -109,6 +117,23 @@ func ask(ctx context.Context, rate string, targets []string) error {
 		return err
 	}
 	return nil
+}
+
+// reach connects to a target, HOST:PORT or a URL, until it answers. The SYN of a connection to a Service that kube-proxy
+// has not written rules for yet, and all its repetitions, go to the Service's own address, where no machine is: such a
+// connection would be counted as one that failed 20 seconds later.
+func reach(ctx context.Context, target string) {
+	address := target
+	if parsed, err := url.Parse(target); err == nil && parsed.Host != "" {
+		address = net.JoinHostPort(parsed.Hostname(), cmp.Or(parsed.Port(), "80"))
+	}
+	for ctx.Err() == nil {
+		if connection, err := net.DialTimeout("tcp", address, firstLimit); err == nil {
+			connection.Close()
+			return
+		}
+		<-time.After(firstLimit / 10)
+	}
 }
 
 // every calls begin at a rate, whether or not earlier calls have ended.
