@@ -96,6 +96,33 @@ fn namespaces_of_the_manifest_say_how_their_pods_are_captured() {
 }
 
 #[test]
+fn a_pod_in_node_mode_is_refused_unless_it_says_sidecar() {
+    let namespace = |setting: &str| {
+        format!(
+            "apiVersion: v1\nkind: Namespace\nmetadata: {{name: shop, labels: {{{setting}}}}}\n---\n"
+        )
+    };
+    let sidecar =
+        POD.replace("  namespace: shop", "  namespace: shop\n  labels: {leno.dev/mode: sidecar}");
+    assert_ne!(sidecar, POD);
+    for (stream, said) in [
+        (
+            namespace("leno.dev/mode: node") + POD,
+            "not injected: its namespace says leno.dev/mode: node",
+        ),
+        (namespace("leno.dev/mode: nod") + POD, "\"nod\", which its namespace says, is none of"),
+        (namespace("leno.dev/mode: node") + &sidecar, "Pod shop/web: injected\n"),
+    ] {
+        let injected = leno(&["inject", "-"], &stream);
+        let stderr = text(&injected.stderr);
+        assert!(stderr.contains(said), "{stderr}");
+        let refused = !said.ends_with("injected\n");
+        assert_eq!(injected.status.code(), Some(i32::from(refused)), "{stderr}");
+        assert_eq!(text(&injected.stdout) == stream, refused, "a refused pod is printed unchanged");
+    }
+}
+
+#[test]
 fn what_cannot_be_done_is_said_and_decides_the_exit_code() {
     let clashing =
         POD.replace("  containers", "  volumes: [{name: leno-token, emptyDir: {}}]\n  containers");

@@ -46,7 +46,7 @@ pub use error::Error;
 pub use leno_resources::ObjectKey;
 pub use leno_sources::is_ready;
 pub use mesh::{ClusterObjects, Extent};
-pub use namespaces::captures;
+pub use namespaces::namespace_settings;
 pub use objects::{
     ObjectReference, apply, delete, delete_exactly, documents, is_absent, named, paged,
 };

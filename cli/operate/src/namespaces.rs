@@ -1,5 +1,5 @@
 //! Checks that a namespace exists, so that a mistyped name is not taken for an empty namespace; and
-//! reads the capture modes of namespaces.
+//! reads what namespaces set for their pods.
 
 use std::collections::BTreeMap;
 
@@ -7,7 +7,6 @@ use k8s_openapi::api::core::v1::Namespace;
 use leno_kube::api::ListParams;
 use leno_kube::core::PartialObjectMeta;
 use leno_kube::{Api, Client};
-use leno_resources::CAPTURE_ANNOTATION;
 use leno_types::nearest;
 
 use crate::Error;
@@ -39,21 +38,25 @@ pub(crate) async fn check(client: &Client, wanted: &str) -> Result<(), Error> {
     }
 }
 
-/// The capture modes that namespaces set for their pods, by namespace; a label wins over an
-/// annotation.
+/// What begins the names of Leno's labels and annotations.
+const OWN: &str = "leno.dev/";
+
+/// Leno's labels and annotations of namespaces, by namespace; a label wins over an annotation.
 ///
 /// # Errors
 /// The namespaces cannot be listed.
-pub async fn captures(client: &Client) -> Result<BTreeMap<String, String>, Error> {
+pub async fn namespace_settings(
+    client: &Client,
+) -> Result<BTreeMap<String, BTreeMap<String, String>>, Error> {
     let all: Api<Namespace> = Api::all(client.clone());
     let list = async |asked: &ListParams| all.list_metadata(asked).await;
     let found = paged(ListParams::default(), usize::MAX, list).await;
-    let capture = |one: PartialObjectMeta<Namespace>| {
-        let maps = [one.metadata.labels, one.metadata.annotations];
-        let said = maps.into_iter().flatten().find_map(|mut map| map.remove(CAPTURE_ANNOTATION));
-        one.metadata.name.zip(said)
+    let settings = |one: PartialObjectMeta<Namespace>| {
+        let maps = [one.metadata.annotations, one.metadata.labels];
+        let own = maps.into_iter().flatten().flatten().filter(|(key, _)| key.starts_with(OWN));
+        Some((one.metadata.name?, own.collect()))
     };
-    Ok(found.map_err(Error::api("list namespaces"))?.into_iter().filter_map(capture).collect())
+    Ok(found.map_err(Error::api("list namespaces"))?.into_iter().filter_map(settings).collect())
 }
 
 /// The error for a missing namespace, with the most similar one of `known` as a hint.

@@ -1,9 +1,12 @@
 //! `leno check`.
 
+use std::collections::BTreeMap;
+
 use anyhow::Result;
 use clap::Args;
+use leno_admission::ModeOfNamespace;
 use leno_capture::Preflight;
-use leno_checks::{is_well, table};
+use leno_checks::{Finding, is_well, table};
 use leno_local::Error;
 use leno_local::check::Health;
 use leno_local::layout::{DEFAULT_MESH, Layout};
@@ -89,12 +92,37 @@ fn of_kernel(output: Output) -> Result<bool> {
     Ok(found.ready)
 }
 
+/// Whether namespaces refuse their pods by what they say of where proxies run. `None` if none does, and for a user who
+/// may not list them: such a pod's creator is told why as well.
+fn modes(
+    settings: Result<BTreeMap<String, BTreeMap<String, String>>, leno_operate::Error>,
+) -> Result<Option<Finding>> {
+    let check = leno_checks::Check::new("mode", "Does a cluster have the mode of each namespace?");
+    let settings = match settings {
+        Err(error) if error.is_forbidden() => return Ok(None),
+        settings => settings?,
+    };
+    let mut refused = settings.iter().filter_map(|(name, settings)| {
+        Some((name, ModeOfNamespace::new(settings).check().err()?.to_string()))
+    });
+    let Some((name, reason)) = refused.next() else { return Ok(None) };
+    let more = match refused.count() {
+        0 => String::new(),
+        more => format!(", and {more} more namespaces"),
+    };
+    Ok(Some(check.warning(format!("namespace {name}{more}: a pod is refused: {reason}"))))
+}
+
 fn of_cluster(check: &Check) -> Result<bool> {
     let found = block_on(async {
         let client = leno_operate::connect(&check.which.target()).await?;
         Ok(match check.pre {
             true => leno_operate::before(&client, &check.namespace).await?,
-            false => leno_operate::after(&client, &check.namespace).await?,
+            false => {
+                let mut found = leno_operate::after(&client, &check.namespace).await?;
+                found.extend(modes(leno_operate::namespace_settings(&client).await)?);
+                found
+            }
         })
     })?;
     if check.output == Output::Json {
@@ -103,4 +131,33 @@ fn of_cluster(check: &Check) -> Result<bool> {
         print(&table(&found))?;
     }
     Ok(is_well(&found))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_namespace_that_refuses_its_pods_by_their_mode_is_named_with_the_remedy() {
+        let finding = |namespaces: &[(&str, &[(&str, &str)])]| {
+            let own = |(key, value): &(&str, &str)| ((*key).to_owned(), (*value).to_owned());
+            let of = |(name, settings): &(&str, &[(&str, &str)])| {
+                ((*name).to_owned(), settings.iter().map(own).collect())
+            };
+            modes(Ok(namespaces.iter().map(of).collect())).unwrap().map(|found| found.words())
+        };
+        let good: &[_] = &[("leno.dev/inject", "enabled"), ("leno.dev/mode", "sidecar")];
+        let node: &[_] = &[("leno.dev/mode", "node")];
+        let misspelt: &[_] = &[("leno.dev/share", "pods")];
+        assert_eq!(finding(&[("default", &[]), ("shop", good)]), None);
+        let words = finding(&[("bank", node), ("shop", good)]).unwrap();
+        assert!(
+            words.starts_with("namespace bank: a pod is refused: its namespace says"),
+            "{words}"
+        );
+        assert!(words.contains("set leno.dev/mode: sidecar on the pod"), "{words}");
+        let words = finding(&[("bank", misspelt), ("shop", node)]).unwrap();
+        assert!(words.starts_with("namespace bank, and 1 more namespaces:"), "{words}");
+        assert!(words.contains("\"pods\", which its namespace says, is none of"), "{words}");
+    }
 }

@@ -9,10 +9,11 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result, bail};
 use clap::{Args, ValueEnum};
 use leno_admission::{
-    CAPTURE_ANNOTATION, DEFAULT_CONTROL, Enclosing, Format, InjectionOutcome, Report, Settings,
-    Shape, Value, inject_document, rewrite, uninject_document,
+    DEFAULT_CONTROL, Enclosing, Format, InjectionOutcome, ModeOfNamespace, Report, Settings, Shape,
+    Value, inject_document, rewrite, uninject_document,
 };
 use leno_charts::NAMESPACE;
+use leno_resources::CAPTURE_ANNOTATION;
 
 use super::{Cluster, block_on, print_raw};
 
@@ -121,12 +122,9 @@ enum ShapeName {
 
 pub(crate) fn inject(inject: &Inject) -> Result<bool> {
     let text = inject.text.read()?;
-    let (settings, mut captures) = inject.told()?;
-    captures.read(&text);
-    let enclosing = |namespace: Option<&str>| Enclosing {
-        capture: captures.of(namespace),
-        ..Enclosing::default()
-    };
+    let (settings, mut namespaces) = inject.told()?;
+    namespaces.read(&text);
+    let enclosing = |namespace: Option<&str>| namespaces.enclosing(namespace);
     inject.text.run(&text, "injected", |document| inject_document(document, &settings, enclosing))
 }
 
@@ -135,54 +133,65 @@ pub(crate) fn uninject(uninject: &Uninject) -> Result<bool> {
     uninject.text.run(&text, "uninjected", uninject_document)
 }
 
-/// How traffic is captured, where a pod does not say.
+/// What holds where a pod says nothing.
 #[derive(Default)]
-struct Captures {
-    /// Wherever it is.
-    given: Option<String>,
-    /// As namespaces of the cluster and of the manifest say.
-    of_namespaces: BTreeMap<String, String>,
+struct Namespaces {
+    /// How traffic is captured in all of them.
+    capture: Option<String>,
+    /// Leno's settings of namespaces of the cluster and of the manifest.
+    settings: BTreeMap<String, BTreeMap<String, String>>,
     /// The namespace of objects that name none.
     default_namespace: Option<String>,
 }
 
-impl Captures {
-    fn of(&self, namespace: Option<&str>) -> Option<String> {
+impl Namespaces {
+    fn enclosing(&self, namespace: Option<&str>) -> Enclosing {
         let namespace = namespace.or(self.default_namespace.as_deref());
-        let said = namespace.and_then(|name| self.of_namespaces.get(name));
-        self.given.as_ref().or(said).cloned()
+        let settings = namespace.and_then(|name| self.settings.get(name));
+        let capture = settings.and_then(|settings| settings.get(CAPTURE_ANNOTATION));
+        Enclosing {
+            capture: self.capture.as_ref().or(capture).cloned(),
+            mode: settings.map(ModeOfNamespace::new).unwrap_or_default(),
+            ..Enclosing::default()
+        }
     }
 
     /// What the namespaces of a manifest say, before those of the cluster. What is wrong with the text is said
     /// when it is rewritten.
     fn read(&mut self, text: &str) {
         let _said_later = rewrite(text, None, |document| {
-            self.of_namespaces.extend(capture(document));
-            self.of_namespaces.extend(document.list("items").iter().filter_map(capture));
+            for (name, settings) in of_namespace(document)
+                .into_iter()
+                .chain(document.list("items").iter().filter_map(of_namespace))
+            {
+                self.settings.entry(name).or_default().extend(settings);
+            }
             false
         });
     }
 }
 
-/// How a namespace of a manifest has its pods captured, where the object is one and says so.
-fn capture(object: &Value) -> Option<(String, String)> {
+/// The labels and annotations of a namespace of a manifest, where the object is one. A label wins.
+fn of_namespace(object: &Value) -> Option<(String, BTreeMap<String, String>)> {
     object.get("kind").filter(|kind| kind.text() == Some("Namespace"))?;
     let name = object.at(&["metadata", "name"])?.text()?;
-    let said = |map| object.at(&["metadata", map, CAPTURE_ANNOTATION])?.text();
-    Some((name.to_owned(), said("labels").or_else(|| said("annotations"))?.to_owned()))
+    let fields = |map| object.at(&["metadata", map]).map_or(&[][..], Value::fields);
+    let text = |(key, value): &(String, Value)| Some((key.clone(), value.text()?.to_owned()));
+    let settings = fields("annotations").iter().chain(fields("labels")).filter_map(text);
+    Some((name.to_owned(), settings.collect()))
 }
 
 impl Inject {
     /// What is given, else what the cluster has, else the defaults.
-    fn told(&self) -> Result<(Settings, Captures)> {
-        let (mut settings, mut captures) = match self.cluster || self.which.is_named() {
+    fn told(&self) -> Result<(Settings, Namespaces)> {
+        let (mut settings, mut namespaces) = match self.cluster || self.which.is_named() {
             true => self.of_cluster()?,
             false => Default::default(),
         };
         if self.namespace.is_some() {
-            captures.default_namespace.clone_from(&self.namespace);
+            namespaces.default_namespace.clone_from(&self.namespace);
         }
-        captures.given =
+        namespaces.capture =
             self.capture.and_then(|one| Some(one.to_possible_value()?.get_name().to_owned()));
         if let Some(image) = &self.proxy_image {
             settings.image.clone_from(image);
@@ -199,22 +208,22 @@ impl Inject {
                 ShapeName::Container => Shape::Container,
             };
         }
-        Ok((settings, captures))
+        Ok((settings, namespaces))
     }
 
-    fn of_cluster(&self) -> Result<(Settings, Captures)> {
+    fn of_cluster(&self) -> Result<(Settings, Namespaces)> {
         let system = &self.system_namespace;
-        let (there, captures) = block_on(async {
+        let (there, namespaces) = block_on(async {
             let client = leno_operate::connect(&self.which.target()).await?;
             let there = leno_operate::installed(&client, system).await?;
-            let of_namespaces = match self.capture {
-                Some(_) => BTreeMap::new(),
-                None => leno_operate::captures(&client).await.context(
+            let settings = match (leno_operate::namespace_settings(&client).await, self.capture) {
+                (Err(error), Some(_)) if error.is_forbidden() => BTreeMap::new(),
+                (read, _) => read.context(
                     "it cannot be found out how pods are captured: name it with --capture",
                 )?,
             };
             let default_namespace = Some(client.default_namespace().to_owned());
-            Ok((there, Captures { given: None, of_namespaces, default_namespace }))
+            Ok((there, Namespaces { capture: None, settings, default_namespace }))
         })?;
         let Some(there) = there else {
             bail!(
@@ -237,7 +246,7 @@ impl Inject {
             },
             ..Settings::default()
         };
-        Ok((settings, captures))
+        Ok((settings, namespaces))
     }
 }
 

@@ -2,12 +2,11 @@
 
 use std::fmt;
 
-use leno_resources::{
-    CAPTURE_ANNOTATION, FLOW_METRICS_ANNOTATION, INJECT_ANNOTATION, MODE_ANNOTATION,
-};
+use leno_resources::{CAPTURE_ANNOTATION, FLOW_METRICS_ANNOTATION, INJECT_ANNOTATION};
 use leno_types::ports::PROXY_UID;
 
 use crate::container::{container, volumes};
+use crate::mode::{self, ModeOfNamespace, Origin};
 use crate::probes::Probes;
 use crate::settings::{Settings, Shape};
 use crate::value::Value;
@@ -69,6 +68,11 @@ pub enum InjectError {
         /// What is wrong with it.
         reason: String,
     },
+    /// The proxy is to run outside of the pod, which no node of a cluster does yet.
+    #[error(
+        "{0} leno.dev/mode: node, which is only there in leno up: set leno.dev/mode: sidecar on the pod"
+    )]
+    NodeMode(Origin),
     /// One of its volumes is called as one of the proxy's.
     #[error(
         "it has a volume {0} already, which is the name of one of the proxy's: call it otherwise"
@@ -119,6 +123,8 @@ pub struct Enclosing {
     pub capture: Option<String>,
     /// What its namespace says of `leno.dev/flow-metrics`.
     pub flows: Option<String>,
+    /// What its namespace says of `leno.dev/mode` and `leno.dev/share`.
+    pub mode: ModeOfNamespace,
     /// The settings of the namespace that the pod cannot loosen.
     pub floor: Floor,
 }
@@ -151,6 +157,7 @@ pub fn inject(
     check(pod)?;
     check_captured(pod)?;
     check_capture(pod, enclosing)?;
+    mode::check(pod, &enclosing.mode)?;
     if settings.shape == Shape::Container && has_init_containers(pod) {
         return Err(InjectError::Before);
     }
@@ -218,7 +225,7 @@ pub fn patch(before: &Value, after: &Value) -> Value {
 }
 
 /// What a pod says of something by a label or, where no label does, by an annotation.
-fn setting<'p>(pod: &'p Value, name: &str) -> Option<&'p Value> {
+pub(crate) fn setting<'p>(pod: &'p Value, name: &str) -> Option<&'p Value> {
     let of = |map| pod.at(&["metadata", map]).and_then(|map| map.get(name));
     of("labels").or_else(|| of("annotations"))
 }
@@ -251,8 +258,6 @@ fn left(pod: &Value, settings: &Settings, floor: Floor) -> Result<Option<SkipRea
     let annotations = pod.at(&["metadata", "annotations"]);
     let asked = one_of(pod, INJECT_ANNOTATION, &["enabled", "disabled"])?;
     one_of(pod, CAPTURE_ANNOTATION, &CAPTURES)?;
-    // Node mode is not there on Kubernetes yet: a pod that asks for it gets no sidecar in its place.
-    one_of(pod, MODE_ANNOTATION, &["sidecar"])?;
     let reasons = [
         (
             containers.any(|one| one.get("name").and_then(Value::text) == Some(CONTAINER)),
@@ -448,7 +453,7 @@ fn annotate(
     }
 }
 
-fn said(value: &Value) -> String {
+pub(crate) fn said(value: &Value) -> String {
     serde_json::to_string(value).unwrap_or_default()
 }
 

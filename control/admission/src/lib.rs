@@ -22,6 +22,7 @@
 mod container;
 mod inject;
 mod judge;
+mod mode;
 mod ports;
 mod probes;
 mod review;
@@ -34,7 +35,7 @@ mod workload;
 
 pub use inject::{Enclosing, Floor, InjectError, Outcome, SkipReason, inject, patch};
 pub use judge::{is_unjudged, judge};
-pub use leno_resources::CAPTURE_ANNOTATION;
+pub use mode::{ModeOfNamespace, Origin};
 pub use review::{Answer, Review, ReviewError};
 pub use settings::{DEFAULT_CONTROL, Resources, Settings, Shape, pull_secrets, traces};
 pub use stored::StoredObjects;

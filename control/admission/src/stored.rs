@@ -10,11 +10,12 @@ use std::sync::Arc;
 use leno_resources::gateway::ParentRef;
 use leno_resources::{
     CAPTURE_ANNOTATION, ExemptSetting, FLOW_METRICS_ANNOTATION, INJECT_ANNOTATION, Kind,
-    MAX_EXEMPTIONS, Object, ObjectKey,
+    MAX_EXEMPTIONS, MODE_ANNOTATION, Object, ObjectKey, SHARE_ANNOTATION,
 };
 use leno_types::nearest;
 
 use crate::inject::{Enclosing, Floor};
+use crate::mode::ModeOfNamespace;
 use crate::review::Review;
 use crate::value::Value;
 
@@ -86,7 +87,8 @@ impl StoredObjects {
         };
         let flows = found.metadata.annotations.as_ref();
         let flows = flows.and_then(|all| all.get(FLOW_METRICS_ANNOTATION)).cloned();
-        Some(Enclosing { capture: said(CAPTURE_ANNOTATION), flows, floor })
+        let mode = ModeOfNamespace { mode: said(MODE_ANNOTATION), share: said(SHARE_ANNOTATION) };
+        Some(Enclosing { capture: said(CAPTURE_ANNOTATION), flows, mode, floor })
     }
 
     /// The objects that a judgement of this review looks at.

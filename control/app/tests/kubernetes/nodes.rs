@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 
 use crate::proxy::{self, Proxy};
 use crate::replica::Replica;
-use crate::{cluster, run_pod};
+use crate::{admission, cluster, run_pod};
 
 /// A pod of the shop on a node.
 fn on_node(name: &str, node: &str, annotations: Value) -> Value {
@@ -38,6 +38,15 @@ async fn uid(bed: &Bed, pod: &str) -> String {
     let metadata = json!({"name": pod, "namespace": "shop"});
     let found = bed.get(json!({"apiVersion": "v1", "kind": "Pod", "metadata": metadata})).await;
     found.unwrap().metadata.uid.unwrap()
+}
+
+/// A pod in node mode that runs on a node; its uid.
+async fn run_on_node(bed: &Bed, name: &str, node: &str, ip: &str) -> String {
+    let mut pod = on_node(name, node, node_mode());
+    bed.apply(pod.clone()).await;
+    pod["status"] = json!({"phase": "Running", "podIP": ip, "podIPs": [{"ip": ip}]});
+    bed.set_status(pod).await;
+    uid(bed, name).await
 }
 
 /// A client that requests the certificate of a pod with this token.
@@ -172,5 +181,47 @@ async fn a_node_proxy_follows_discovery_as_each_of_its_pods() {
     assert!(proxy.certificate().await.windows(WEB.len()).any(|part| part == WEB.as_bytes()));
     proxy.has_policy().await;
     assert!(proxy.is_connected());
+    replica.end();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_injector_reads_the_mode_of_a_pod_and_of_its_namespace() {
+    let Some(kube) = binary() else { return };
+    let (bed, kubeconfig) = cluster(&kube).await;
+    let replica = Replica::start("controller-0", &kubeconfig);
+    admission::install(&bed, replica.webhook().await).await;
+    let labels = json!({"leno.dev/inject": "enabled"});
+    let shop = async |annotations: Value| {
+        admission::namespace(&bed, "shop", labels.clone(), annotations).await;
+    };
+    shop(json!({})).await;
+    let plain = admission::pod("shop", json!({}));
+    admission::injected(&bed, &plain).await;
+
+    for (annotations, why) in [
+        (node_mode(), "its namespace says leno.dev/mode: node"),
+        (json!({"leno.dev/mode": "nod"}), "which its namespace says, is none of sidecar, node"),
+        (json!({"leno.dev/share": "pods"}), "which its namespace says, is none of workload"),
+    ] {
+        shop(annotations).await;
+        // The webhook follows namespaces by a watch.
+        until(why, async || {
+            let refused = bed.tried(&plain).await.err()?;
+            refused.contains(why).then_some(())
+        })
+        .await;
+    }
+    let own = json!({"leno.dev/mode": "sidecar", "leno.dev/share": "node"});
+    admission::injected(&bed, &admission::pod("shop", own)).await;
+    shop(json!({})).await;
+    admission::injected(&bed, &plain).await;
+    for (own, why) in [
+        (json!({"leno.dev/mode": "node"}), "set leno.dev/mode: sidecar on the pod"),
+        (json!({"leno.dev/mode": "Sidecar"}), "is none of sidecar, node"),
+        (json!({"leno.dev/share": "pod"}), "is none of workload, service-account, namespace, node"),
+    ] {
+        let refused = bed.tried(&admission::pod("shop", own)).await.unwrap_err();
+        assert!(refused.contains(why), "{refused}");
+    }
     replica.end();
 }
