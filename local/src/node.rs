@@ -275,6 +275,7 @@ impl NodeProxyTask {
             namespace: name.namespace.to_string(),
             name: name.name.to_string(),
             token,
+            pod_uid: None,
         });
         let connect = || {
             let (near, far) = Channel::pair()?;

@@ -30,6 +30,9 @@ pub struct Member {
     pub name: String,
     /// The file with the token for its certificate.
     pub token: PathBuf,
+    /// The uid of its pod, where the token is that of the node's proxies. Without it the token is the workload's own.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pod_uid: Option<String>,
 }
 
 /// Node proxy to supervisor: a workload is served no more, because it was to leave, or because its broker has

@@ -22,8 +22,9 @@ use crate::setup::{
 /// Longest wait, once there is a policy, for the services that like workloads use.
 const PREFETCH_WAIT: Duration = Duration::from_secs(1);
 
-/// Begins to get a certificate and to follow discovery; must be called on the control thread.
-pub(crate) fn setup(flags: &Flags) -> anyhow::Result<Setup> {
+/// Begins to get a certificate and to follow discovery; must be called on the control thread. `pod_uid`: the uid of the
+/// instance's pod, where the token is that of its node's proxies.
+pub(crate) fn setup(flags: &Flags, pod_uid: Option<String>) -> anyhow::Result<Setup> {
     // The parser has seen to it that each of them is given.
     let given = |option: &'static str| format!("--{option} is missing");
     let name = flags.name.as_deref().with_context(|| given("name"))?;
@@ -33,7 +34,7 @@ pub(crate) fn setup(flags: &Flags) -> anyhow::Result<Setup> {
         roots: flags.roots.clone().with_context(|| given("roots"))?,
         token: flags.token.clone().with_context(|| given("token"))?,
         instance: instance.clone(),
-        pod_uid: None,
+        pod_uid,
         trust_domain: TrustDomain::new(&flags.trust_domain)?,
     });
     let keyring = Keyring::new();

@@ -188,7 +188,7 @@ fn live(
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     LocalSet::new().block_on(&runtime, async {
         let Some((handed, broker_ended)) = handed(broker).await? else { return Ok(()) };
-        let mut setup = control::setup(&flags)?;
+        let mut setup = control::setup(&flags, member.pod_uid.clone())?;
         setup.access_log.clone_from(&common.log);
         setup.admin = None;
         setup.sharing = SHARE;

@@ -32,7 +32,7 @@ pub(crate) fn run(flags: &Flags) -> anyhow::Result<()> {
     LocalSet::new().block_on(&runtime, async {
         let setup = match &flags.static_file {
             Some(file) => fixed::setup(flags, file)?,
-            None => control::setup(flags)?,
+            None => control::setup(flags, None)?,
         };
         // No thread has been started yet.
         let mut files: Vec<&Path> =

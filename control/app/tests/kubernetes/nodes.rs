@@ -1,5 +1,7 @@
 //! Certificates of pods for node proxies, by what the API server says of the pods' nodes.
 
+mod process;
+
 use std::sync::Arc;
 
 use leno_discovery::{Certificate, IdentityClient, Settings};
@@ -9,6 +11,7 @@ use serde_json::{Value, json};
 use crate::proxy::{self, Proxy};
 use crate::replica::Replica;
 use crate::{admission, cluster, run_pod};
+use process::NodeProxy;
 
 /// A pod of the shop on a node.
 fn on_node(name: &str, node: &str, annotations: Value) -> Value {
@@ -181,6 +184,43 @@ async fn a_node_proxy_follows_discovery_as_each_of_its_pods() {
     assert!(proxy.certificate().await.windows(WEB.len()).any(|part| part == WEB.as_bytes()));
     proxy.has_policy().await;
     assert!(proxy.is_connected());
+    replica.end();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_process_of_a_node_proxy_serves_the_pods_of_its_node_by_one_token() {
+    let Some(kube) = binary() else { return };
+    let (bed, kubeconfig) = cluster(&kube).await;
+    let replica = Replica::start("controller-0", &kubeconfig);
+    let token = node_proxies(&bed, "node", "n1").await;
+    let roots = proxy::roots(&bed).await;
+    let control = format!("https://{}", replica.address().await);
+    let node_proxy =
+        NodeProxy::start(&bed.directory.path().join("node-proxy"), &control, &roots, &token);
+    let mut served = Vec::new();
+    for (name, node, ip) in [
+        ("web-0", "n1", "10.244.0.7"),
+        ("web-1", "n1", "10.244.0.8"),
+        ("elsewhere", "n2", "10.244.1.7"),
+    ] {
+        let uid = run_on_node(&bed, name, node, ip).await;
+        served.push(node_proxy.serve((name, &uid)));
+    }
+    let [first, second, elsewhere] = &served[..] else { unreachable!() };
+    for (pod, name) in [(first, "web-0"), (second, "web-1")] {
+        until(&format!("{name} is served"), async || {
+            pod.page("/ready").starts_with("HTTP/1.1 200").then_some(())
+        })
+        .await;
+        let config = pod.page("/config");
+        assert!(config.contains(WEB) && config.contains(name), "{config}");
+    }
+    until("the other one is refused", async || {
+        node_proxy.log().contains("the pod shop/elsewhere does not run on node n1").then_some(())
+    })
+    .await;
+    assert!(elsewhere.page("/ready").starts_with("HTTP/1.1 503"));
+    assert!(!elsewhere.page("/config").contains(WEB));
     replica.end();
 }
 
