@@ -23,6 +23,7 @@ use leno_handover::{
 };
 use leno_telemetry::access::Log;
 use leno_transport::HandedNamespace;
+use leno_transport::budget::{Budget, Pool};
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::LocalSet;
 
@@ -32,10 +33,13 @@ use crate::control;
 use crate::run::{Ends, Signals, serve};
 use crate::setup::{Handed, access_log, budget};
 
-/// What one workload may use of the process' memory budget, and of its descriptors: an eighth. More than eight that
-/// are flooded at once may exceed them; by a 64th, for the most members that there may be, a workload would have
-/// some hundred connections where descriptors are few.
+/// What one workload may use of the process' memory budget, and of its descriptors, at most: an eighth. More than eight
+/// that are flooded at once may exceed the descriptors; by a 64th, for the most members that there may be, a workload
+/// would have some hundred connections where descriptors are few.
 const SHARE: u16 = 8;
+/// The part of the process' memory budget of which each workload has an equal share for itself, be there as many as
+/// there may. The other part is a pool, which they take turns in.
+const OWN: usize = 2;
 /// Events of threads that wait for the main thread.
 const MAX_EVENTS: usize = 256;
 
@@ -52,13 +56,15 @@ struct Served {
 /// What all workloads of the process have in common.
 struct Common {
     flags: Flags,
+    /// The memory of the process in bytes, and the pool that is a part of it.
+    memory: (usize, Pool),
     log: Option<Log>,
     /// Which workload has ended, by name and number.
     ended: mpsc::Sender<(Name, u64)>,
 }
 
 /// Runs until the supervisor's end of standard input is closed, or a signal ends it.
-#[expect(clippy::arithmetic_side_effects, reason = "a constant divides")]
+#[expect(clippy::arithmetic_side_effects, reason = "a constant divides, and a part is subtracted")]
 pub(crate) fn run(flags: &Flags) -> anyhow::Result<()> {
     let orders = io::stdin().as_fd().try_clone_to_owned().context("opening standard input")?;
     let token = flags.token.as_deref().context("--token is missing")?;
@@ -66,9 +72,9 @@ pub(crate) fn run(flags: &Flags) -> anyhow::Result<()> {
     // No thread has been started yet. Tokens are put into the folder later.
     confine(&[roots, &token.join("token")])?;
     let (ended, mut endings) = mpsc::channel(MAX_EVENTS);
-    let memory = budget(flags).bytes() / usize::from(SHARE);
-    let flags = Flags { memory_budget: Some(memory), ..flags.clone() };
-    let common = Arc::new(Common { log: access_log(&flags)?, flags, ended });
+    let bytes = budget(flags).bytes();
+    let memory = (bytes, Pool::new(bytes - bytes / OWN));
+    let common = Arc::new(Common { log: access_log(flags)?, flags: flags.clone(), memory, ended });
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     runtime.block_on(async {
         let orders = AsyncChannel::new(orders.into()).context(
@@ -100,6 +106,16 @@ pub(crate) fn run(flags: &Flags) -> anyhow::Result<()> {
         }
         Ok(())
     })
+}
+
+impl Common {
+    /// The budget of one workload.
+    #[expect(clippy::arithmetic_side_effects, reason = "constants divide")]
+    fn budget(&self) -> Budget {
+        let (bytes, pool) = self.memory;
+        let own = bytes / OWN / usize::from(MAX_MEMBERS);
+        Budget::with_pool(bytes / usize::from(SHARE), own, pool)
+    }
 }
 
 impl Served {
@@ -192,6 +208,7 @@ fn live(
         setup.access_log.clone_from(&common.log);
         setup.admin = None;
         setup.sharing = SHARE;
+        setup.budget = common.budget();
         setup.handed.replace(Some(handed));
         tokio::select! {
             ended = serve(setup, false, None, Ends::Order(end)) => ended,

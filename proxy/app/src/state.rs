@@ -9,6 +9,7 @@ use leno_h2::Open;
 use leno_names::{Counts, Names};
 use leno_telemetry::tap::Taps;
 use leno_telemetry::{AuditedRequest, Counter, Kind, Measured, Registry, Snapshot, render};
+use leno_transport::budget::{Budget, Pool};
 use leno_transport::{Shown, panics};
 use leno_types::mesh::ServerPolicy;
 use leno_types::{InstanceName, Removal, ports};
@@ -160,11 +161,25 @@ impl State {
             ));
         }
         if let Some(budget) = self.budget() {
-            measured.push(gauge(
-                "leno_memory_budget_bytes",
-                "Memory that buffers and connections may use.",
-                budget as f64,
-            ));
+            let pool = budget.pool();
+            measured.extend([
+                gauge(
+                    "leno_memory_budget_bytes",
+                    "Memory that buffers and connections may use.",
+                    budget.bytes() as f64,
+                ),
+                gauge(
+                    "leno_memory_pool_bytes",
+                    "Memory that workloads of a process take turns in, beyond what each has for itself; 0 in a \
+                     sidecar.",
+                    pool.map_or(0, Pool::bytes) as f64,
+                ),
+                gauge(
+                    "leno_memory_pool_taken_bytes",
+                    "Memory of that which workloads of the process have taken.",
+                    pool.map_or(0, Pool::taken) as f64,
+                ),
+            ]);
         }
         if let Some(not_after) = self.identity.borrow().not_after {
             measured.push(gauge(
@@ -215,8 +230,8 @@ impl State {
     }
 
     /// All workers share one.
-    fn budget(&self) -> Option<usize> {
-        self.workers.borrow().first().map(|worker| worker.budget.bytes())
+    fn budget(&self) -> Option<Budget> {
+        self.workers.borrow().first().map(|worker| worker.budget)
     }
 
     /// What the proxy believes, as JSON.
@@ -252,7 +267,7 @@ impl State {
             "connections": load.connections,
             "max_connections": self.max_connections(),
             "memory": {
-                "budget_bytes": self.budget(),
+                "budget_bytes": self.budget().map(Budget::bytes),
                 "charged_bytes": load.charged,
             },
             "identity": {

@@ -170,6 +170,9 @@ fn run(
         }
     };
     runtime.block_on(serve(plan, commands, listening));
+    // What its tasks hold is dropped with them.
+    drop(runtime);
+    budget::leave();
 }
 
 /// The client of an accepted connection, and the address that it was accepted at.

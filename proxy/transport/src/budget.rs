@@ -1,12 +1,17 @@
-//! The memory that buffers may take: one budget a process, charged by each worker on its own.
+//! The memory that buffers may take: one budget a workload, charged by each of its workers on its own.
 //!
 //! ```text
 //!             granted in pieces of GRANT, by an atomic
 //!   budget ──────────────────────────────────────────► quota of a worker ◄── charge, credit
-//!     │                                                 (cells of its thread)
+//!     │ ▲                                               (cells of its thread)
+//!     │ └─ pool, of several workloads of one process: beyond what is the budget's own
 //!     ├─ up to three quarters: new work may begin
 //!     └─ above, up to the whole: for the work that is under way; what it holds stays small
 //! ```
+//!
+//! A budget of a process with one workload is its own as a whole. Where several workloads share a process, a part of
+//! each budget is its own and the rest comes from a [`Pool`] as long as that has some. So the sum of all stays within
+//! the pool and what is each one's own, and a workload that takes all of the pool leaves the others theirs.
 //!
 //! What is charged is what is held: a buffer while there are bytes in it, a connection while it is
 //! open. A charge never fails, since work that has begun must be able to end; what keeps the sum
@@ -27,9 +32,13 @@ const GRANT: usize = 256 * 1024;
 /// The least budget: some grants for each of a few workers.
 pub const MIN_BUDGET: usize = 4 * 1024 * 1024;
 
-/// The memory that buffers of this process may take. Made once; workers [`enter`](Self::enter) it.
+/// The memory that buffers of a workload may take. Made once; workers [`enter`](Self::enter) it.
 #[derive(Clone, Copy, Debug)]
 pub struct Budget(&'static BudgetState);
+
+/// Memory that the budgets of several workloads have in common.
+#[derive(Clone, Copy, Debug)]
+pub struct Pool(&'static PoolState);
 
 #[derive(Debug)]
 struct BudgetState {
@@ -37,7 +46,16 @@ struct BudgetState {
     limit: usize,
     /// Above this, grants are for work that is under way.
     limit_of_new: usize,
+    /// Bytes that are not from the pool; all of them without one.
+    own: usize,
+    pool: Option<Pool>,
     granted: AtomicUsize,
+}
+
+#[derive(Debug)]
+struct PoolState {
+    limit: usize,
+    taken: AtomicUsize,
 }
 
 /// What one thread holds of the budget.
@@ -65,9 +83,25 @@ impl Budget {
     /// A budget of `bytes`, [`MIN_BUDGET`] at least. It is never freed.
     #[must_use]
     pub fn new(bytes: usize) -> Self {
-        let limit = bytes.max(MIN_BUDGET);
-        let limit_of_new = limit / 4 * 3;
-        Self(Box::leak(Box::new(BudgetState { limit, limit_of_new, granted: AtomicUsize::new(0) })))
+        Self::of(bytes.max(MIN_BUDGET), usize::MAX, None)
+    }
+
+    /// A budget of `bytes`, of which `own`, one grant at least, are never another workload's and the rest is taken from a
+    /// pool. A thread that ends must [`leave`] it. It is never freed.
+    #[must_use]
+    pub fn with_pool(bytes: usize, own: usize, pool: Pool) -> Self {
+        Self::of(bytes.max(MIN_BUDGET), own.max(GRANT), Some(pool))
+    }
+
+    fn of(limit: usize, own: usize, pool: Option<Pool>) -> Self {
+        let (limit_of_new, granted) = (new_of(limit), AtomicUsize::new(0));
+        Self(Box::leak(Box::new(BudgetState { limit, limit_of_new, own, pool, granted })))
+    }
+
+    /// What it takes a part of its bytes from.
+    #[must_use]
+    pub fn pool(self) -> Option<Pool> {
+        self.0.pool
     }
 
     /// Bytes in all.
@@ -92,6 +126,64 @@ impl Budget {
             }
         });
     }
+}
+
+/// The part of `bytes` that new work may take; the rest is for work that is under way.
+const fn new_of(bytes: usize) -> usize {
+    bytes / 4 * 3
+}
+
+impl Pool {
+    /// A pool of `bytes`. It is never freed.
+    #[must_use]
+    pub fn new(bytes: usize) -> Self {
+        Self(Box::leak(Box::new(PoolState { limit: bytes, taken: AtomicUsize::new(0) })))
+    }
+
+    /// Bytes in all.
+    #[must_use]
+    pub fn bytes(self) -> usize {
+        self.0.limit
+    }
+
+    /// Bytes that budgets have taken.
+    #[must_use]
+    pub fn taken(self) -> usize {
+        // Nothing else is published by it, here and below.
+        self.0.taken.load(Ordering::Relaxed)
+    }
+
+    /// Takes up to `wanted`; how much.
+    fn take(self, wanted: usize) -> usize {
+        let mut taken = self.taken();
+        loop {
+            let got = wanted.min(self.0.limit.saturating_sub(taken));
+            let (order, after) = (Ordering::Relaxed, taken + got);
+            match self.0.taken.compare_exchange_weak(taken, after, order, order) {
+                Ok(_) => return got,
+                Err(now) => taken = now,
+            }
+        }
+    }
+
+    fn give_back(self, bytes: usize) {
+        self.0.taken.fetch_sub(bytes, Ordering::Relaxed);
+    }
+
+    /// Whether what is left is for work that is under way.
+    fn is_short(self) -> bool {
+        self.taken() > new_of(self.0.limit)
+    }
+}
+
+/// Gives back all that the calling thread was granted, before it ends; it is charged to no budget from now on. The grants of
+/// a thread that ends without it are lost to the budget and its pool.
+pub fn leave() {
+    ACCOUNT.with(|account| {
+        let Some(shared) = account.shared.take() else { return };
+        shared.give_back(account.quota.replace(usize::MAX));
+        account.strained.set(false);
+    });
 }
 
 /// Charges `bytes` to the calling thread.
@@ -166,7 +258,7 @@ impl Account {
         let wanted = missing.next_multiple_of(GRANT);
         let (got, granted) = shared.grant(wanted);
         self.quota.set(self.quota.get() + got);
-        self.strained.set(got < missing || granted > shared.limit_of_new);
+        self.strained.set(got < missing || shared.is_short(granted));
     }
 
     /// Keeps one grant beyond what is used.
@@ -176,9 +268,8 @@ impl Account {
         let keep = self.used.get().next_multiple_of(GRANT) + GRANT;
         let back = self.quota.get().saturating_sub(keep);
         self.quota.set(self.quota.get() - back);
-        // Nothing else is published by it.
-        let granted = shared.granted.fetch_sub(back, Ordering::Relaxed) - back;
-        if granted <= shared.limit_of_new {
+        let granted = shared.give_back(back);
+        if !shared.is_short(granted) {
             self.strained.set(false);
         }
     }
@@ -192,7 +283,7 @@ impl Account {
             self.grow();
         }
         let short = self.used.get() > self.quota.get()
-            || shared.granted.load(Ordering::Relaxed) > shared.limit_of_new;
+            || shared.is_short(shared.granted.load(Ordering::Relaxed));
         self.strained.set(short);
         !short
     }
@@ -203,7 +294,10 @@ impl BudgetState {
     fn grant(&self, wanted: usize) -> (usize, usize) {
         let mut granted = self.granted.load(Ordering::Relaxed);
         loop {
-            let got = wanted.min(self.limit.saturating_sub(granted));
+            let within = wanted.min(self.limit.saturating_sub(granted));
+            let beyond = self.beyond(granted + within) - self.beyond(granted);
+            let lent = self.pool.map_or(beyond, |pool| pool.take(beyond));
+            let got = within - (beyond - lent);
             let after = granted + got;
             let swapped = self.granted.compare_exchange_weak(
                 granted,
@@ -213,9 +307,36 @@ impl BudgetState {
             );
             match swapped {
                 Ok(_) => return (got, after),
-                Err(now) => granted = now,
+                Err(now) => {
+                    if let Some(pool) = self.pool {
+                        pool.give_back(lent);
+                    }
+                    granted = now;
+                }
             }
         }
+    }
+
+    /// Takes `bytes` back; how much is granted in all then.
+    fn give_back(&self, bytes: usize) -> usize {
+        // Nothing else is published by it.
+        let before = self.granted.fetch_sub(bytes, Ordering::Relaxed);
+        let after = before - bytes;
+        if let Some(pool) = self.pool {
+            pool.give_back(self.beyond(before) - self.beyond(after));
+        }
+        after
+    }
+
+    /// What of `granted` is from the pool.
+    fn beyond(&self, granted: usize) -> usize {
+        granted.saturating_sub(self.own)
+    }
+
+    /// Whether what is left is for work that is under way. While the pool is short, that is a part of the budget's own.
+    fn is_short(&self, granted: usize) -> bool {
+        granted > self.limit_of_new
+            || granted > new_of(self.own) && self.pool.is_some_and(Pool::is_short)
     }
 }
 

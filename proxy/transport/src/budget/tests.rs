@@ -113,7 +113,109 @@ fn use_that_goes_up_and_down_leaves_the_shared_count_alone() {
     });
 }
 
+/// A budget of 8 MiB, of which one is its own.
+fn pooled(pool: Pool) -> Budget {
+    Budget::with_pool(8 * MIB, MIB, pool)
+}
+
+#[test]
+fn a_workload_that_takes_the_whole_pool_leaves_the_others_what_is_theirs() {
+    let pool = Pool::new(8 * MIB);
+    let (greedy, second, quiet) = (pooled(pool), pooled(pool), pooled(pool));
+    let (full, seen, free) = (Barrier::new(2), Barrier::new(2), Barrier::new(2));
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            greedy.enter();
+            charge(6 * MIB);
+            assert!(admits(), "5 of 8 MiB of the pool are taken");
+            full.wait();
+            seen.wait();
+            charge(1);
+            assert!(!admits(), "the others have taken the rest");
+            credit(6 * MIB + 1);
+            leave();
+            free.wait();
+        });
+        scope.spawn(|| {
+            full.wait();
+            in_thread(|| {
+                second.enter();
+                charge(20 * MIB);
+                assert!(!admits() && is_short());
+                assert_eq!(granted(second), 4 * MIB, "its own, and the last 3 of the pool");
+                assert_eq!(pool.taken(), pool.bytes());
+                // A quiet one has its own all the same, three quarters of it for new work.
+                in_thread(|| {
+                    quiet.enter();
+                    charge(MIB / 4 * 3);
+                    assert!(admits() && !is_short());
+                    charge(1);
+                    assert!(!admits());
+                    credit(GRANT + 1);
+                    assert!(admits());
+                    leave();
+                });
+                seen.wait();
+                free.wait();
+                assert!(!admits(), "its work still takes more than its budget");
+                credit(19 * MIB);
+                assert!(admits());
+                credit(MIB);
+                leave();
+            });
+        });
+    });
+    assert_eq!((pool.taken(), granted(greedy), granted(second), granted(quiet)), (0, 0, 0, 0));
+}
+
+#[test]
+fn a_thread_that_leaves_gives_back_also_what_it_still_holds() {
+    let pool = Pool::new(8 * MIB);
+    let budget = pooled(pool);
+    in_thread(|| {
+        budget.enter();
+        charge(3 * MIB);
+        assert_eq!((granted(budget), pool.taken()), (3 * MIB, 2 * MIB));
+        leave();
+        assert_eq!((granted(budget), pool.taken()), (0, 0));
+        credit(3 * MIB);
+        assert!(admits());
+    });
+}
+
 proptest! {
+    /// Whatever two workloads do at once, the pool has exactly what is beyond their own, and no more than there is.
+    #[test]
+    fn the_pool_has_what_is_beyond_each_ones_own(
+        steps in proptest::collection::vec((any::<bool>(), 1..3_000_000usize), 1..60),
+    ) {
+        let pool = Pool::new(6 * MIB);
+        let budgets = [pooled(pool), pooled(pool)];
+        thread::scope(|scope| {
+            for budget in budgets {
+                let steps = &steps;
+                scope.spawn(move || {
+                    budget.enter();
+                    let mut held = Vec::new();
+                    for (take, bytes) in steps {
+                        if *take {
+                            held.push(Charge::new(*bytes));
+                        } else {
+                            held.pop();
+                        }
+                        assert!(pool.taken() <= pool.bytes());
+                        assert!(granted(budget) <= 8 * MIB);
+                        assert!(granted(budget) >= charged().min(MIB), "its own is there");
+                    }
+                    drop(held);
+                    leave();
+                });
+            }
+        });
+        prop_assert_eq!(pool.taken(), 0);
+        prop_assert_eq!(budgets.map(granted), [0, 0]);
+    }
+
     /// The grants cover what is charged as far as the budget goes, never exceed it, and come back.
     #[test]
     fn grants_follow_charges(steps in proptest::collection::vec((any::<bool>(), 1..600_000usize), 1..200)) {

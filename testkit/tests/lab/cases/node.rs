@@ -103,6 +103,13 @@ fn counted(lab: &Lab, who: &str, labels: &[&str]) -> Result<f64> {
     Ok(lines.filter_map(|line| line.rsplit(' ').next()?.parse::<f64>().ok()).sum())
 }
 
+/// A gauge of the proxy of `who`.
+fn gauge(lab: &Lab, who: &str, name: &str) -> Result<f64> {
+    let metrics = lab.metrics(who)?;
+    let line = metrics.lines().find_map(|line| line.strip_prefix(&format!("{name} ")));
+    Ok(line.with_context(|| format!("{who} has no {name}"))?.parse()?)
+}
+
 fn two_workloads_of_one_process_pass_the_policies_and_counters_of_both(
     capture: Capture,
 ) -> Result<()> {
@@ -120,6 +127,12 @@ fn two_workloads_of_one_process_pass_the_policies_and_counters_of_both(
         ensure!(after == before.map(|count| count + 6.0), "{before:?}, {after:?}");
         let strays = [counted(&lab, "client", &inbound)?, counted(&lab, "web", &outbound)?];
         ensure!(strays == [0.0, 0.0], "the counters of another workload: {strays:?}");
+        let memory = |who: &str, of: &str| gauge(&lab, who, &format!("leno_memory_{of}_bytes"));
+        ensure!(
+            memory("web", "pool")? > memory("web", "budget")?,
+            "half of all is more than an eighth"
+        );
+        ensure!(memory("apart", "pool")? == 0.0, "a sidecar shares no memory");
         // A neighbour without a certificate, past the client's proxy.
         let address = lab.status()?.address("web", false)?;
         let said = is_served(&lab, &format!("http://{address}:8080/"))?;
