@@ -196,6 +196,8 @@ pub struct Proxy {
     pub log: String,
     /// Where spans of requests go, and of which; nothing for none.
     pub traces: String,
+    /// What is logged of each request, and as what; nothing for no log.
+    pub access_log: String,
 }
 
 /// The kind of container that a proxy runs as.

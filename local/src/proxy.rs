@@ -31,7 +31,7 @@ pub struct Settings {
     pub trust_domain: String,
     /// What proxies log.
     pub log: String,
-    /// The form of the access log: `off`, `text` or `json`.
+    /// The access log, in the form of the proxy's option.
     pub access_log: String,
     /// Which requests have spans and where these go, in the form of the proxy's option. `None`: there are no traces.
     pub traces: Option<String>,

@@ -79,7 +79,7 @@ pub struct Options {
     pub style: Style,
     /// What proxies and the control plane log.
     pub log: String,
-    /// The form of the proxies' access log: `off`, `text` or `json`.
+    /// The access log of proxies, in the form of the proxy's option.
     pub access_log: String,
     /// The file for the access log; without it, its lines are among the others.
     pub access_log_file: Option<PathBuf>,

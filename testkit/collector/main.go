@@ -1,11 +1,12 @@
-// Command collector takes spans by OTLP, over gRPC and HTTP, with the OpenTelemetry collector's own receiver, and appends
-// each batch to a file as one line of OTLP's JSON. Tests read it.
+// Command collector takes spans and records of logs by OTLP, over gRPC and HTTP, with the OpenTelemetry collector's own
+// receiver, and appends each batch to a file as one line of OTLP's JSON. Tests read it.
 //
 //	collector GRPC-ADDRESS HTTP-ADDRESS FILE
 package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log"
 	"os"
@@ -20,6 +21,7 @@ import (
 	"go.opentelemetry.io/collector/config/confignet"
 	"go.opentelemetry.io/collector/config/configoptional"
 	"go.opentelemetry.io/collector/consumer"
+	"go.opentelemetry.io/collector/pdata/plog"
 	"go.opentelemetry.io/collector/pdata/ptrace"
 	"go.opentelemetry.io/collector/receiver"
 	"go.opentelemetry.io/collector/receiver/otlpreceiver"
@@ -51,10 +53,10 @@ func run(grpcAddress, httpAddress, path string) error {
 			NetAddr: confignet.AddrConfig{Endpoint: httpAddress, Transport: confignet.TransportTypeTCP},
 		},
 		TracesURLPath: "/v1/traces",
+		LogsURLPath:   "/v1/logs",
 	})
 	var writing sync.Mutex
-	sink, err := consumer.NewTraces(func(_ context.Context, traces ptrace.Traces) error {
-		line, err := (&ptrace.JSONMarshaler{}).MarshalTraces(traces)
+	write := func(line []byte, err error) error {
 		if err != nil {
 			return err
 		}
@@ -62,6 +64,15 @@ func run(grpcAddress, httpAddress, path string) error {
 		defer writing.Unlock()
 		_, err = file.Write(append(line, '\n'))
 		return err
+	}
+	spans, err := consumer.NewTraces(func(_ context.Context, traces ptrace.Traces) error {
+		return write((&ptrace.JSONMarshaler{}).MarshalTraces(traces))
+	})
+	if err != nil {
+		return err
+	}
+	records, err := consumer.NewLogs(func(_ context.Context, logs plog.Logs) error {
+		return write((&plog.JSONMarshaler{}).MarshalLogs(logs))
 	})
 	if err != nil {
 		return err
@@ -73,13 +84,20 @@ func run(grpcAddress, httpAddress, path string) error {
 	}
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT)
 	defer stop()
-	taker, err := factory.CreateTraces(ctx, settings, config, sink)
+	spanReceiver, err := factory.CreateTraces(ctx, settings, config, spans)
 	if err != nil {
 		return err
 	}
-	if err := taker.Start(ctx, componenttest.NewNopHost()); err != nil {
+	recordReceiver, err := factory.CreateLogs(ctx, settings, config, records)
+	if err != nil {
 		return err
 	}
+	// Both are one server, as long as their configuration is one.
+	for _, taker := range []component.Component{spanReceiver, recordReceiver} {
+		if err := taker.Start(ctx, componenttest.NewNopHost()); err != nil {
+			return err
+		}
+	}
 	<-ctx.Done()
-	return taker.Shutdown(context.Background())
+	return errors.Join(spanReceiver.Shutdown(context.Background()), recordReceiver.Shutdown(context.Background()))
 }

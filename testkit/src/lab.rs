@@ -82,6 +82,8 @@ pub struct Options {
     pub resolver: Option<SocketAddr>,
     /// What proxies are told of traces, `leno up --traces`.
     pub traces: Option<&'static str>,
+    /// What proxies log of requests, `leno up --access-log`.
+    pub access_log: Option<&'static str>,
 }
 
 impl Options {
@@ -98,6 +100,7 @@ impl Options {
             uplink: false,
             resolver: None,
             traces: None,
+            access_log: None,
         }
     }
 }
@@ -422,6 +425,9 @@ fn up_command(leno: &Path, name: &str, options: &Options, file: &Path) -> Comman
     command.args(["up", "--name", name, "--capture", options.capture.name()]);
     if let Some(traces) = options.traces {
         command.args(["--traces", traces]);
+    }
+    if let Some(log) = options.access_log {
+        command.args(["--access-log", log]);
     }
     if let Some(mode) = options.mtls {
         command.args(["--mtls", mode]);

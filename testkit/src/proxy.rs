@@ -53,7 +53,7 @@ impl Proxy {
         Self::start_logging("off", documents)
     }
 
-    /// Like [`Self::start_with`], with an access log in this form, `text` or `json`; see [`Self::log`].
+    /// Like [`Self::start_with`], with an access log of these settings, such as `text` or `json`; see [`Self::log`].
     pub fn start_logging(
         form: &str,
         documents: impl Fn(SocketAddr, SocketAddr) -> String,

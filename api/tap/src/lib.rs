@@ -2,7 +2,7 @@
 //!
 //! The proxy makes a [`TappedRequest`] of each request that a tap's filter matches, and answers a poll with a [`TapPage`].
 //! `leno tap` joins the requests of two proxies that carry the same mark into one, with [`TappedRequest::join`]. Of a
-//! request that is traced the proxy makes a [`Span`], which it exports.
+//! request that is traced the proxy makes a [`Span`], and of a line of its access log an [`AccessRecord`], which it exports.
 //! This crate knows neither proxies nor commands.
 
 use std::borrow::Cow;
@@ -109,6 +109,50 @@ pub struct Span {
     pub request: TappedRequest,
 }
 
+/// The place of a request in a trace.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TraceIds {
+    /// The trace, which is not zero.
+    pub trace_id: u128,
+    /// The span of the proxy that has seen the request, which is not zero.
+    pub span_id: u64,
+    /// Whether the trace is sampled.
+    pub sampled: bool,
+}
+
+/// A line of the access log, as a proxy exports it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct AccessRecord {
+    /// When the request or the connection began, in microseconds of Unix time.
+    pub at_unix_us: u64,
+    /// The trace that the request is part of.
+    pub trace: Option<TraceIds>,
+    /// Whether the mesh or the server has failed it.
+    pub is_failed: bool,
+    /// Whether it is a request, not an opaque connection.
+    pub is_request: bool,
+    /// The fields.
+    pub attributes: Vec<(String, Attribute)>,
+}
+
+/// A field of an [`AccessRecord`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Attribute {
+    /// A text.
+    Text(String),
+    /// A number.
+    Number(u64),
+    /// Yes or no.
+    Flag(bool),
+}
+
+/// Whether gRPC counts a status as a fault of the server: UNKNOWN, DEADLINE_EXCEEDED, UNIMPLEMENTED, INTERNAL, UNAVAILABLE,
+/// DATA_LOSS.
+#[must_use]
+pub const fn is_failed_call(grpc_status: u8) -> bool {
+    matches!(grpc_status, 2 | 4 | 12 | 13 | 14 | 15)
+}
+
 impl TappedRequest {
     /// Whether the proxy of its client has recorded it.
     #[must_use]
@@ -119,9 +163,7 @@ impl TappedRequest {
     /// Whether it failed: by the mesh, by a status from 500 on, or by what gRPC counts as a fault of the server.
     #[must_use]
     pub fn is_failed(&self) -> bool {
-        // UNKNOWN, DEADLINE_EXCEEDED, UNIMPLEMENTED, INTERNAL, UNAVAILABLE, DATA_LOSS.
-        let of_grpc = |status: u8| matches!(status, 2 | 4 | 12 | 13 | 14 | 15);
-        self.status >= 500 || self.error.is_some() || self.grpc_status.is_some_and(of_grpc)
+        self.status >= 500 || self.error.is_some() || self.grpc_status.is_some_and(is_failed_call)
     }
 
     /// The request of the client's proxy with what the server's proxy knows of it, without the mark.

@@ -1,4 +1,5 @@
-//! OpenTelemetry's protocol, OTLP: spans of requests, with the names of its semantic conventions for HTTP and for RPC.
+//! OpenTelemetry's protocol, OTLP: spans of requests, with the names of its semantic conventions for HTTP and for RPC, and
+//! records of the access log.
 
 use bytes::Bytes;
 use leno_tap::{Span, TappedRequest};
@@ -9,12 +10,22 @@ mod proto {
     include!("generated/opentelemetry.rs");
 }
 
+mod logs;
+
+pub use logs::encode_records;
+
 use proto::any_value::Value;
 
-/// The path of the call of gRPC.
-pub const EXPORT_PATH: &str = "/opentelemetry.proto.collector.trace.v1.TraceService/Export";
-/// The path of the request of HTTP.
-pub const HTTP_PATH: &str = "/v1/traces";
+/// The call of gRPC and the request of HTTP that export spans.
+pub const SPAN_PATHS: ExportPaths = ExportPaths {
+    grpc: "/opentelemetry.proto.collector.trace.v1.TraceService/Export",
+    http: "/v1/traces",
+};
+/// The call of gRPC and the request of HTTP that export records of logs.
+pub const RECORD_PATHS: ExportPaths = ExportPaths {
+    grpc: "/opentelemetry.proto.collector.logs.v1.LogsService/Export",
+    http: "/v1/logs",
+};
 
 /// Methods that are names of their own; all others are `_OTHER`, since clients choose them.
 const METHODS: [&str; 10] =
@@ -24,7 +35,16 @@ const KIND_SERVER: i32 = 2;
 const KIND_CLIENT: i32 = 3;
 const STATUS_ERROR: i32 = 2;
 
-/// The proxy whose spans these are.
+/// Where a collector takes what is exported.
+#[derive(Clone, Copy, Debug)]
+pub struct ExportPaths {
+    /// Of a call of gRPC.
+    pub grpc: &'static str,
+    /// Of a request of HTTP.
+    pub http: &'static str,
+}
+
+/// The proxy whose spans and records these are.
 #[derive(Clone, Copy, Debug)]
 pub struct Resource<'a> {
     /// The workload's namespace.
@@ -37,33 +57,41 @@ pub struct Resource<'a> {
 
 /// The message with these spans.
 #[must_use]
-pub fn encode(resource: Resource<'_>, spans: Vec<Span>) -> Bytes {
-    let instance = format!("{}/{}", resource.namespace, resource.instance);
-    let attributes = vec![
-        text("service.name", resource.service),
-        text("service.namespace", resource.namespace),
-        text("service.instance.id", instance),
-    ];
-    let scope = proto::InstrumentationScope {
-        name: "leno-proxy".to_owned(),
-        version: env!("CARGO_PKG_VERSION").to_owned(),
-    };
+pub fn encode_spans(resource: Resource<'_>, spans: Vec<Span>) -> Bytes {
     let spans = spans.into_iter().map(span).collect();
     let request = proto::ExportTraceServiceRequest {
         resource_spans: vec![proto::ResourceSpans {
-            resource: Some(proto::Resource { attributes }),
-            scope_spans: vec![proto::ScopeSpans { scope: Some(scope), spans }],
+            resource: Some(resource.message()),
+            scope_spans: vec![proto::ScopeSpans { scope: Some(scope()), spans }],
         }],
     };
     request.encode_to_vec().into()
 }
 
-/// How many spans a collector has refused, by its answer. An answer that cannot be read refuses none.
+/// How many spans or records a collector has refused, by its answer. An answer that cannot be read refuses none.
 #[must_use]
 pub fn rejected(answer: &[u8]) -> u64 {
-    let answer = proto::ExportTraceServiceResponse::decode(answer).unwrap_or_default();
-    let rejected = answer.partial_success.map_or(0, |partial| partial.rejected_spans);
+    let answer = proto::ExportServiceResponse::decode(answer).unwrap_or_default();
+    let rejected = answer.partial_success.map_or(0, |partial| partial.rejected);
     u64::try_from(rejected).unwrap_or_default()
+}
+
+impl Resource<'_> {
+    fn message(self) -> proto::Resource {
+        let attributes = vec![
+            text("service.name", self.service),
+            text("service.namespace", self.namespace),
+            text("service.instance.id", format!("{}/{}", self.namespace, self.instance)),
+        ];
+        proto::Resource { attributes }
+    }
+}
+
+fn scope() -> proto::InstrumentationScope {
+    proto::InstrumentationScope {
+        name: "leno-proxy".to_owned(),
+        version: env!("CARGO_PKG_VERSION").to_owned(),
+    }
 }
 
 fn span(span: Span) -> proto::Span {
@@ -108,10 +136,7 @@ fn attributes(request: &TappedRequest, call: Option<(&str, &str)>) -> Vec<proto:
         int("http.response.size", request.response_bytes),
         text("leno.client", &*request.client),
         text("leno.server", &*request.server),
-        proto::KeyValue {
-            key: "leno.mtls".to_owned(),
-            value: Some(proto::AnyValue { value: Some(Value::Flag(request.mtls)) }),
-        },
+        flag("leno.mtls", request.mtls),
     ];
     if request.status != 0 {
         all.push(int("http.response.status_code", request.status));
@@ -217,6 +242,11 @@ fn int(key: &str, value: impl TryInto<i64>) -> proto::KeyValue {
     proto::KeyValue { key: key.to_owned(), value: Some(proto::AnyValue { value: Some(value) }) }
 }
 
+fn flag(key: &str, value: bool) -> proto::KeyValue {
+    let value = Some(proto::AnyValue { value: Some(Value::Flag(value)) });
+    proto::KeyValue { key: key.to_owned(), value }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -305,9 +335,9 @@ mod tests {
 
     #[test]
     fn refused_spans_are_counted() {
-        let answer = proto::ExportTraceServiceResponse {
-            partial_success: Some(proto::ExportTracePartialSuccess {
-                rejected_spans: 3,
+        let answer = proto::ExportServiceResponse {
+            partial_success: Some(proto::ExportPartialSuccess {
+                rejected: 3,
                 error_message: String::new(),
             }),
         };

@@ -12,7 +12,7 @@ const FILES: [&str; 7] = [
     "leno/v1/identity.proto",
     "leno/v1/limits.proto",
     "leno/v1/mesh.proto",
-    "opentelemetry/trace.proto",
+    "opentelemetry/otlp.proto",
     "spiffe/workload.proto",
 ];
 

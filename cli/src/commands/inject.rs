@@ -240,6 +240,7 @@ impl Inject {
             control: DEFAULT_CONTROL.replace(NAMESPACE, system),
             log: Some(told.proxy.log),
             traces: leno_admission::traces(&told.proxy.traces)?,
+            access_log: leno_admission::access_log(&told.proxy.access_log)?,
             shape: match told.proxy.shape {
                 leno_charts::Shape::Sidecar => Shape::Sidecar,
                 leno_charts::Shape::Container => Shape::Container,

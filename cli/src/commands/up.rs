@@ -7,8 +7,8 @@ use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 use std::time::Duration;
 
-use anyhow::{Context as _, Result};
-use clap::{Args, ValueEnum};
+use anyhow::{Context as _, Result, bail};
+use clap::Args;
 use leno_capture::Choice;
 use leno_console::{duration, within};
 use leno_flows::{Bound, Sizes, Source};
@@ -17,6 +17,7 @@ use leno_local::output::Style;
 use leno_local::plan::{Mode, Share};
 use leno_local::ranges::Range;
 use leno_local::up::{MAX_LIFETIME, MIN_LIFETIME, Options};
+use leno_telemetry::access::{AccessSettings, AccessSettingsError};
 use leno_telemetry::trace::{TraceSettings, TraceSettingsError};
 use leno_types::{Egress, MtlsMode};
 use nix::sys::prctl::set_pdeathsig;
@@ -135,12 +136,14 @@ pub(crate) struct Up {
           value_parser = filter)]
     log: String,
 
-    /// One line for each request, printed by the proxies
-    #[arg(long, value_enum, default_value_t = AccessLog::Off)]
-    access_log: AccessLog,
+    /// One line for each request, printed by the proxies: off, text or json, or otlp for records that go to the
+    /// collector of --traces. A colon and fields may follow, such as json:time,client,agent=header(user-agent), or of
+    /// text a template, such as text:%time% %client% %status%
+    #[arg(long, value_name = "SETTINGS", default_value = "off", value_parser = access_log)]
+    access_log: String,
 
-    /// Appends the access log to this file, without labels, instead of printing it; as json unless
-    /// --access-log says text
+    /// Appends the access log to this file, without labels, instead of printing it; as json unless --access-log says
+    /// otherwise
     #[arg(long, value_name = "FILE")]
     access_log_file: Option<PathBuf>,
 
@@ -171,17 +174,6 @@ pub(crate) struct Up {
     with_parent: bool,
 }
 
-/// The forms of the access log.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-enum AccessLog {
-    /// None
-    Off,
-    /// key=value pairs
-    Text,
-    /// A JSON object a line
-    Json,
-}
-
 pub(crate) fn run(up: &Up) -> Result<bool> {
     if (up.detach || up.wait) && !detach::is_background()? {
         let reads_stdin = up.files.iter().any(|file| file.as_os_str() == "-");
@@ -195,11 +187,13 @@ pub(crate) fn run(up: &Up) -> Result<bool> {
     let lines = tracing_subscriber::fmt::layer().with_writer(io::stderr).with_ansi(false);
     tracing_subscriber::registry().with(lines).with(filter).init();
     let no_colour = up.no_color || std::env::var_os("NO_COLOR").is_some_and(|set| !set.is_empty());
-    let access_log = match up.access_log {
-        AccessLog::Off if up.access_log_file.is_some() => "json",
-        AccessLog::Off => "off",
-        AccessLog::Text => "text",
-        AccessLog::Json => "json",
+    let exports = up.access_log.starts_with("otlp");
+    if exports && up.traces.is_none() {
+        bail!("--access-log otlp exports to the collector of --traces, which is missing");
+    }
+    let access_log = match &*up.access_log {
+        "off" if up.access_log_file.is_some() => "json",
+        access_log => access_log,
     };
     let options = Options {
         files: up.files.clone(),
@@ -241,7 +235,12 @@ pub(crate) fn run(up: &Up) -> Result<bool> {
     Ok(true)
 }
 
-/// Settings of traces as proxies read them, so that a mistake is found before one starts.
+/// Settings of the access log as proxies read them, so that a mistake is found before one starts.
+fn access_log(text: &str) -> Result<String, AccessSettingsError> {
+    text.parse::<AccessSettings>().map(|_| text.to_owned())
+}
+
+/// Settings of traces as proxies read them, likewise.
 fn traces(text: &str) -> Result<String, TraceSettingsError> {
     text.parse::<TraceSettings>().map(|_| text.to_owned())
 }

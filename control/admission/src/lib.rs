@@ -37,7 +37,9 @@ pub use inject::{Enclosing, Floor, InjectError, Outcome, SkipReason, inject, pat
 pub use judge::{is_unjudged, judge};
 pub use mode::{ModeOfNamespace, Origin};
 pub use review::{Answer, Review, ReviewError};
-pub use settings::{DEFAULT_CONTROL, Resources, Settings, Shape, pull_secrets, traces};
+pub use settings::{
+    DEFAULT_CONTROL, Resources, Settings, Shape, access_log, exports, pull_secrets, traces,
+};
 pub use stored::StoredObjects;
 pub use stream::{Format, StreamError, rewrite};
 pub use uninject::{UninjectError, uninject};

@@ -1,5 +1,6 @@
 //! What the proxy of a pod is like: what is set for all, and what a pod says of its own.
 
+use leno_telemetry::access::{AccessSettings, AccessSettingsError, Form};
 use leno_telemetry::trace::{TraceSettings, TraceSettingsError};
 use leno_types::{Owner, TEMPLATE_HASH_LABEL};
 
@@ -17,13 +18,15 @@ const MEMORY_REQUEST: &str = "leno.dev/proxy-memory-request";
 const MEMORY_LIMIT: &str = "leno.dev/proxy-memory-limit";
 const LOG: &str = "leno.dev/proxy-log";
 const TRACES: &str = "leno.dev/proxy-traces";
-const KNOWN: [&str; 6] = [CPU_REQUEST, CPU_LIMIT, MEMORY_REQUEST, MEMORY_LIMIT, LOG, TRACES];
+const ACCESS_LOG: &str = "leno.dev/proxy-access-log";
+const KNOWN: [&str; 7] =
+    [CPU_REQUEST, CPU_LIMIT, MEMORY_REQUEST, MEMORY_LIMIT, LOG, TRACES, ACCESS_LOG];
 
 /// The value of an annotation by which a pod takes part in no traces.
 const OFF: &str = "off";
 
-/// Longest value of one of Leno's annotations: a filter of the log takes a line.
-const MAX_VALUE: usize = 256;
+/// Longest value of one of Leno's annotations: the fields of an access log take some lines.
+const MAX_VALUE: usize = 1024;
 
 /// What is set for all proxies.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -44,6 +47,8 @@ pub struct Settings {
     pub log: Option<String>,
     /// Where its spans go, and which requests have some, in the form of its `--traces`; without it, there are none.
     pub traces: Option<String>,
+    /// Its access log, in the form of its `--access-log`; without it, there is none.
+    pub access_log: Option<String>,
     /// The name of the workload that has made the pod, where that is known.
     pub workload: Option<String>,
     /// As what it runs.
@@ -99,6 +104,7 @@ impl Default for Settings {
             resources: Resources::default(),
             log: None,
             traces: None,
+            access_log: None,
             workload: None,
             shape: Shape::default(),
         }
@@ -135,12 +141,25 @@ impl Settings {
                     settings.traces = Some(text.to_owned());
                     continue;
                 }
+                ACCESS_LOG => {
+                    settings.access_log =
+                        access_log(text).map_err(|error| wrong(error.to_string()))?;
+                    continue;
+                }
                 _ => return Err(wrong(format!("is not known: use {}", KNOWN.join(", ")))),
             };
             if !is_quantity(text) {
                 return Err(wrong(format!("{text:?} is not a quantity such as 100m or 64Mi")));
             }
             *field = Some(text.to_owned());
+        }
+        if settings.traces.is_none() && settings.access_log.as_deref().is_some_and(exports) {
+            // A pod without traces has none of the records that all others have.
+            if !annotations.iter().any(|(name, _)| name == ACCESS_LOG) {
+                return Ok(Self { access_log: None, ..settings });
+            }
+            let reason = format!("otlp needs the collector of traces: set {TRACES} too");
+            return Err(InjectError::Annotation { name: ACCESS_LOG.to_owned(), reason });
         }
         Ok(settings)
     }
@@ -204,6 +223,24 @@ pub fn traces(text: &str) -> Result<Option<String>, TraceSettingsError> {
     Ok(Some(text.to_owned()))
 }
 
+/// Settings of the access log for all proxies, as checked; `off` and an empty text are none.
+///
+/// # Errors
+/// The text is not of the form.
+pub fn access_log(text: &str) -> Result<Option<String>, AccessSettingsError> {
+    if text.is_empty() {
+        return Ok(None);
+    }
+    let settings: AccessSettings = text.parse()?;
+    Ok((settings.form != Form::Off).then(|| text.to_owned()))
+}
+
+/// Whether records of this access log go to the collector of traces.
+#[must_use]
+pub fn exports(access_log: &str) -> bool {
+    access_log.parse().is_ok_and(|settings: AccessSettings| settings.form == Form::Otlp)
+}
+
 /// Whether a text is a quantity, as Kubernetes writes them: digits, perhaps a fraction, perhaps a unit.
 fn is_quantity(text: &str) -> bool {
     const UNITS: [&str; 15] =
@@ -248,6 +285,32 @@ mod tests {
             wrong.contains("leno.dev/proxy-traces") && wrong.contains("NAMESPACE/SERVICE:PORT"),
             "{wrong}"
         );
+    }
+
+    #[test]
+    fn a_pod_has_its_own_access_log() {
+        let of = |all: &str, annotations: &str| {
+            let all = Settings { access_log: access_log(all).unwrap(), ..Settings::default() };
+            let pod = format!(r#"{{"metadata":{{"annotations":{{{annotations}}}}}}}"#);
+            all.of_pod(&serde_json::from_str(&pod).unwrap())
+        };
+        let log = |all, annotations| of(all, annotations).unwrap().access_log;
+        assert_eq!(log("", ""), None);
+        assert_eq!(log("json", "").as_deref(), Some("json"));
+        assert_eq!(log("json", r#""leno.dev/proxy-access-log":"off""#), None);
+        let own = r#""leno.dev/proxy-access-log":"text:%time% %status%""#;
+        assert_eq!(log("json", own).as_deref(), Some("text:%time% %status%"));
+        let exported = r#""leno.dev/proxy-access-log":"otlp","leno.dev/proxy-traces":"obs/c:4317""#;
+        assert_eq!(log("", exported).as_deref(), Some("otlp"));
+        // Traces are off, and so are the records that go to their collector.
+        assert_eq!(log("otlp", ""), None);
+        for (annotation, what) in [
+            (r#""leno.dev/proxy-access-log":"json:state""#, "\"state\" is no field: use time, "),
+            (r#""leno.dev/proxy-access-log":"otlp""#, "set leno.dev/proxy-traces too"),
+        ] {
+            let wrong = of("", annotation).unwrap_err().to_string();
+            assert!(wrong.contains("leno.dev/proxy-access-log") && wrong.contains(what), "{wrong}");
+        }
     }
 
     #[test]

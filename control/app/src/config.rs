@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use anyhow::Context;
+use anyhow::{Context, bail};
 use clap::Parser;
 use leno_admission::{Settings as Proxies, Shape, pull_secrets};
 use leno_identity::{MAX_LIFETIME, MIN_LIFETIME};
@@ -84,6 +84,11 @@ pub(crate) struct Flags {
     /// --traces; only with --kubernetes [default: nowhere]
     #[arg(long, env = "LENO_PROXY_TRACES", value_name = "SETTINGS")]
     pub(crate) proxy_traces: Option<String>,
+
+    /// What proxies in pods log of requests, where their pods do not say: the settings of their --access-log; only with
+    /// --kubernetes [default: off]
+    #[arg(long, env = "LENO_PROXY_ACCESS_LOG", value_name = "SETTINGS")]
+    pub(crate) proxy_access_log: Option<String>,
 
     /// How long each phase of a rotation of the root lasts at least: nodes take that long to put roots into pods; only
     /// with --kubernetes
@@ -219,6 +224,10 @@ impl Config {
                 log: flags.proxy_log,
                 traces: leno_admission::traces(flags.proxy_traces.as_deref().unwrap_or_default())
                     .context("--proxy-traces")?,
+                access_log: leno_admission::access_log(
+                    flags.proxy_access_log.as_deref().unwrap_or_default(),
+                )
+                .context("--proxy-access-log")?,
                 shape: if flags.proxy_shape == "container" {
                     Shape::Container
                 } else {
@@ -226,6 +235,13 @@ impl Config {
                 },
                 ..Proxies::default()
             };
+            if proxies.traces.is_none()
+                && proxies.access_log.as_deref().is_some_and(leno_admission::exports)
+            {
+                bail!(
+                    "--proxy-access-log otlp exports to the collector of --proxy-traces, which is missing"
+                );
+            }
             MeshSource::Cluster(Cluster {
                 kubeconfig: flags.kubeconfig,
                 namespace: flags.namespace,

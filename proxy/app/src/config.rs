@@ -4,6 +4,7 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 
 use clap::Parser;
+use leno_telemetry::access::AccessSettings;
 use leno_telemetry::trace::TraceSettings;
 use leno_types::ports;
 
@@ -129,9 +130,11 @@ pub(crate) struct Flags {
     #[arg(long, env = "LENO_LOG", default_value = "warn")]
     pub(crate) log: String,
 
-    /// Writes one line for each request and connection to standard output
-    #[arg(long, env = "LENO_ACCESS_LOG", value_enum, default_value_t = AccessLog::Off)]
-    pub(crate) access_log: AccessLog,
+    /// Logs each request and connection: text or json writes a line to standard output, otlp exports a record to the
+    /// collector of --traces, off does neither. A colon and fields may follow, such as
+    /// json:time,client,agent=header(user-agent), or of text a template, such as text:%time% %client% %status%
+    #[arg(long, env = "LENO_ACCESS_LOG", value_name = "SETTINGS", default_value = "off")]
+    pub(crate) access_log: AccessSettings,
 
     /// Exports spans of requests by OTLP to this service of the mesh, or outside of it, and takes part in traces (W3C
     /// Trace Context and B3): NAMESPACE/SERVICE:PORT[,protocol=grpc|http][,sampling=PERCENT%]
@@ -140,17 +143,6 @@ pub(crate) struct Flags {
     /// have spans although their trace is not sampled
     #[arg(long, env = "LENO_TRACES", value_name = "SETTINGS")]
     pub(crate) traces: Option<TraceSettings>,
-}
-
-/// The forms of the access log.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
-pub(crate) enum AccessLog {
-    /// None.
-    Off,
-    /// A line of `key=value` pairs.
-    Text,
-    /// A JSON object a line.
-    Json,
 }
 
 fn default_outbound() -> Vec<SocketAddr> {

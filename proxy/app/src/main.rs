@@ -26,6 +26,7 @@ mod capture;
 mod config;
 mod confine;
 mod control;
+mod export;
 mod fixed;
 mod hook;
 mod known;
@@ -36,7 +37,6 @@ mod services;
 mod setup;
 mod standing;
 mod state;
-mod traces;
 mod worker;
 
 use std::process::ExitCode;

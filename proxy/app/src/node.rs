@@ -21,17 +21,17 @@ use anyhow::{Context, bail};
 use leno_handover::{
     AsyncChannel, Channel, MAX_MEMBERS, Member, Offer, Order, Role, WorkloadReleased,
 };
-use leno_telemetry::access::Log;
+use leno_telemetry::access::{AccessSettings, Form};
 use leno_transport::HandedNamespace;
 use leno_transport::budget::{Budget, Pool};
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::LocalSet;
 
-use crate::config::{AccessLog, Flags};
+use crate::config::Flags;
 use crate::confine::confine;
 use crate::control;
 use crate::run::{Ends, Signals, serve};
-use crate::setup::{Handed, access_log, budget};
+use crate::setup::{AccessLog, Handed, access_log, budget};
 
 /// What one workload may use of the process' memory budget, and of its descriptors, at most: an eighth. More than eight
 /// that are flooded at once may exceed the descriptors; by a 64th, for the most members that there may be, a workload
@@ -58,7 +58,7 @@ struct Common {
     flags: Flags,
     /// The memory of the process in bytes, and the pool that is a part of it.
     memory: (usize, Pool),
-    log: Option<Log>,
+    log: Option<AccessLog>,
     /// Which workload has ended, by name and number.
     ended: mpsc::Sender<(Name, u64)>,
 }
@@ -197,7 +197,8 @@ fn live(
         namespace: member.namespace.clone(),
         token: Some(member.token.clone()),
         workers: 1,
-        access_log: AccessLog::Off,
+        // The thread of the log is started once for all.
+        access_log: AccessSettings { form: Form::Off, ..common.flags.access_log.clone() },
         workload: None,
         ..common.flags.clone()
     };

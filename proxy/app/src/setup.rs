@@ -6,12 +6,13 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
+use anyhow::bail;
 use leno_discovery::Directory;
 use leno_http::Limits;
 use leno_inbound::LimitTable;
 use leno_names::Names;
 use leno_outbound::Fixed;
-use leno_telemetry::access::{Format, Log};
+use leno_telemetry::access::{AccessSettings, Form, Layout, Log};
 use leno_telemetry::tap::Taps;
 use leno_tls::{Credentials, Keyring};
 use leno_transport::budget::Budget;
@@ -22,8 +23,8 @@ use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use tokio::sync::watch;
 
 use crate::admin::probe::Probes;
-use crate::config::{AccessLog, Flags};
-use crate::traces::TracePlan;
+use crate::config::Flags;
+use crate::export::TracePlan;
 use crate::worker::Plan;
 
 pub(crate) mod memory;
@@ -60,7 +61,7 @@ pub(crate) struct Setup {
     pub(crate) drain_timeout: Duration,
     /// How long a response may take to begin while nothing moves, where no policy says.
     pub(crate) response_wait: Duration,
-    pub(crate) access_log: Option<Log>,
+    pub(crate) access_log: Option<AccessLog>,
     /// What the workers share with the admin server.
     pub(crate) taps: Taps,
     /// Which requests have spans, and where these go.
@@ -89,6 +90,15 @@ impl Handed {
         self.namespace.enter()?;
         Ok((adopt(self.outbound)?, adopt(self.inbound)?))
     }
+}
+
+/// The access log, as workers are told of it.
+#[derive(Clone, Debug)]
+pub(crate) enum AccessLog {
+    /// Lines, by a thread that all workers share.
+    Lines(Log),
+    /// Records, which each worker exports by itself.
+    Records(Layout),
 }
 
 /// Who the proxy is, as far as it has a certificate.
@@ -152,13 +162,17 @@ pub(crate) fn traces(flags: &Flags, instance: &InstanceName) -> Option<TracePlan
     Some(TracePlan { settings: flags.traces.clone()?, workload: workload() })
 }
 
-pub(crate) fn access_log(flags: &Flags) -> anyhow::Result<Option<Log>> {
-    let format = match flags.access_log {
-        AccessLog::Off => return Ok(None),
-        AccessLog::Text => Format::Text,
-        AccessLog::Json => Format::Json,
-    };
-    Ok(Some(Log::start(format)?))
+/// The access log, whose thread starts here if it has one.
+pub(crate) fn access_log(flags: &Flags) -> anyhow::Result<Option<AccessLog>> {
+    let AccessSettings { form, layout } = flags.access_log.clone();
+    match form {
+        Form::Off => Ok(None),
+        Form::Otlp if flags.traces.is_none() => {
+            bail!("--access-log otlp exports to the collector of --traces, which is missing")
+        }
+        Form::Otlp => Ok(Some(AccessLog::Records(layout))),
+        Form::Text | Form::Json => Ok(Some(AccessLog::Lines(Log::start(form, layout)?))),
+    }
 }
 
 pub(crate) fn budget(flags: &Flags) -> Budget {

@@ -15,7 +15,7 @@ use leno_inbound::{Inbound, LimitTable};
 use leno_names::Names;
 use leno_outbound::{Fixed, Outbound};
 use leno_requests::Memory;
-use leno_telemetry::access::Log;
+use leno_telemetry::access::Records;
 use leno_telemetry::tap::Taps;
 use leno_telemetry::trace::Traces;
 use leno_telemetry::{Counter, Registry, Snapshot};
@@ -32,10 +32,10 @@ use tokio::runtime::{Builder, LocalOptions};
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::{JoinHandle, spawn_local};
 
+use crate::export::{Exporter, Signal, TracePlan};
 use crate::services::OfOutbound;
-use crate::setup::Handed;
+use crate::setup::{AccessLog, Handed};
 use crate::standing::Standing;
-use crate::traces::{Exporter, TracePlan};
 
 /// How often idle connections and destinations are looked through.
 const SWEEP: Duration = Duration::from_secs(5);
@@ -63,7 +63,7 @@ pub(crate) struct Plan {
     pub(crate) handed: Option<Handed>,
     pub(crate) fixed: Option<Fixed>,
     pub(crate) application: Option<SocketAddr>,
-    pub(crate) access_log: Option<Log>,
+    pub(crate) access_log: Option<AccessLog>,
     pub(crate) taps: Taps,
     pub(crate) traces: Option<TracePlan>,
     /// Most connections open at once; one more is refused.
@@ -190,8 +190,8 @@ struct Planes {
     accepting: RefCell<Vec<JoinHandle<()>>>,
     /// Whether connections are accepted.
     open: watch::Sender<bool>,
-    /// What exports spans, if there are any.
-    exporter: Option<Rc<Exporter>>,
+    /// What exports spans and records of the access log, if there are any.
+    exporters: Vec<Rc<Exporter>>,
     /// Panics of this thread that are counted in the registry.
     panics: Cell<u64>,
     /// Answers of this thread that were not read and are counted in the registry.
@@ -220,7 +220,7 @@ async fn serve(
     let mut renewed = plan.acceptor.renewed();
     let planes = Rc::new(Planes::new(plan));
     planes.follow(policy.borrow_and_update().as_deref());
-    if let Some(exporter) = &planes.exporter {
+    for exporter in &planes.exporters {
         spawn_local(Rc::clone(exporter).run());
     }
     for listener in outbound {
@@ -299,13 +299,15 @@ fn admission(plan: &Plan) -> Rc<Admission> {
 impl Planes {
     fn new(plan: Plan) -> Self {
         let admission = admission(&plan);
-        let (traces, workload) = match plan.traces {
-            Some(of) => (Some(Rc::new(Traces::new(of.settings))), of.workload),
-            None => (None, String::new()),
+        let traces = plan.traces.as_ref().map(|of| Rc::new(Traces::new(of.settings.clone())));
+        let (log, records) = match plan.access_log {
+            Some(AccessLog::Lines(log)) => (Some(log), None),
+            Some(AccessLog::Records(layout)) => (None, Some(Rc::new(Records::new(layout)))),
+            None => (None, None),
         };
-        let registry =
-            Registry::counting_in(memory()).with_access_log(plan.access_log).with_taps(plan.taps);
-        let registry = Rc::new(registry.with_traces(traces.clone()));
+        let registry = Registry::counting_in(memory()).with_access_log(log).with_taps(plan.taps);
+        let registry = registry.with_access_records(records.clone()).with_traces(traces.clone());
+        let registry = Rc::new(registry);
         let activity = Rc::new(Activity::default());
         let standing = Standing::new(plan.connector.clone(), Rc::clone(&registry));
         let outbound = Outbound::new(leno_outbound::Parts {
@@ -319,13 +321,15 @@ impl Planes {
             fixed: plan.fixed,
         });
         let services = Rc::new(OfOutbound(outbound.services()));
-        let exporter = traces.and_then(|traces| {
+        let signals = [traces.map(Signal::Spans), records.map(Signal::Records)];
+        let exporter = |signal: Signal| {
             let counted = (Rc::clone(&registry), Rc::clone(&activity));
-            let of = (plan.instance.clone(), workload);
-            let exporter = Exporter::new(traces, of, &*services, counted);
+            let (of, instance) = (plan.traces.as_ref()?, plan.instance.clone());
+            let exporter = Exporter::new(signal, of, instance, &*services, counted);
             // Settings name a service that there may be.
-            exporter.inspect_err(|error| tracing::error!(%error, "spans are not exported")).ok()
-        });
+            exporter.inspect_err(|error| tracing::error!(%error, "nothing is exported")).ok()
+        };
+        let exporters = signals.into_iter().flatten().filter_map(exporter).map(Rc::new).collect();
         let inbound = Inbound::new(leno_inbound::Parts {
             workload: plan.instance,
             directory: plan.directory,
@@ -349,7 +353,7 @@ impl Planes {
             standing,
             accepting: RefCell::default(),
             open: watch::Sender::new(true),
-            exporter: exporter.map(Rc::new),
+            exporters,
             panics: Cell::new(0),
             unread_answers: Cell::new(0),
         }
@@ -426,7 +430,7 @@ impl Planes {
         test_panic("sweep", b"");
         self.outbound.sweep();
         self.inbound.sweep();
-        if let Some(exporter) = &self.exporter {
+        for exporter in &self.exporters {
             exporter.sweep();
         }
         if self.activity.busy() == 0 {

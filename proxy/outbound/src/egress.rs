@@ -114,7 +114,7 @@ mod tests {
 
     use leno_discovery::Directory;
     use leno_telemetry::Registry;
-    use leno_telemetry::access::{Format, Log};
+    use leno_telemetry::access::{Form, Layout, Log};
     use leno_types::mesh::Resolution;
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
     use tokio::net::TcpListener;
@@ -136,7 +136,7 @@ mod tests {
 
     async fn hears(said: &[u8]) -> Heard {
         let (mut written, writer) = std::io::pipe().unwrap();
-        let (log, writing) = Log::to(writer, Format::Text).unwrap();
+        let (log, writing) = Log::to(writer, (Form::Text, Layout::default())).unwrap();
         let registry = Rc::new(Registry::new().with_access_log(Some(log)));
         let outbound = crate::tests::outbound_counted_by(denying(), registry);
         let destination = outbound.destinations.get("192.0.2.1:80".parse().unwrap());

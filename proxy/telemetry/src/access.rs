@@ -1,24 +1,51 @@
-//! The access log: one line per request and per opaque connection. Off by default.
+//! The access log: one line or record for each request and opaque connection. Off by default.
+//!
+//! ```text
+//! settings ─► Layout ─┬─► Log: text or JSON, to standard output by a thread that all workers share
+//!                     └─► Records: of one worker, to a collector by OTLP
+//! ```
+//! Without a log a request has one look at an `Option`. With one, its method, its target and the headers that the layout
+//! names are copied when it begins, and only what the layout names is read at its end. Nothing waits: what does not fit
+//! into a queue is dropped and counted.
 
+mod field;
+mod line;
 mod log;
+mod records;
+mod settings;
 
-use std::fmt::{self, Write};
-use std::time::Duration;
+use std::borrow::Cow;
+use std::rc::Rc;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use leno_tap::{TappedRequest, TraceIds};
+
+use crate::counter::Counter;
 use crate::edge::EdgeLabels;
+use crate::observed;
+use crate::tap::{MASK, is_secret, masked_target};
 
+pub use field::{Field, FieldName, UnknownField};
 pub use log::Log;
+pub use records::{MAX_RECORDS, Records};
+pub use settings::{AccessSettings, AccessSettingsError, Form, Layout};
 
-/// Longest target or cause in a line. The rest is cut off.
+/// Longest text of a field. The rest is cut off.
 pub(crate) const MAX_FIELD_BYTES: usize = 1024;
 
-/// The formats of a line.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Format {
-    /// `key=value` pairs.
-    Text,
-    /// A JSON object.
-    Json,
+/// Where lines go.
+#[derive(Debug)]
+pub(crate) enum AccessLog {
+    Lines(Log),
+    Records(Rc<Records>),
+}
+
+/// What is copied of a request when it begins.
+#[derive(Debug)]
+pub(crate) struct Noted {
+    method: Box<str>,
+    target: Box<[u8]>,
+    headers: Vec<(Box<str>, Box<[u8]>)>,
 }
 
 /// The contents of one line.
@@ -45,125 +72,175 @@ pub struct Record<'a> {
     pub duration: Duration,
     /// Why the mesh failed the request or connection. `None` if it did not.
     pub error: Option<&'a str>,
+    /// The trace that the request is part of.
+    pub trace: Option<TraceIds>,
+    /// More of the request, if the layout names it.
+    pub observed: Option<&'a TappedRequest>,
+    /// The headers of the request that the layout names.
+    pub headers: &'a [(Box<str>, Box<[u8]>)],
 }
 
-impl Record<'_> {
-    /// The line, including its newline. All bytes except printable ASCII are escaped, so that a
-    /// request cannot forge a second line.
-    #[must_use]
-    pub fn line(&self, format: Format) -> String {
-        let client = qualified(&self.edge.client_namespace, &self.edge.client);
-        let server = qualified(&self.edge.server_namespace, &self.edge.server);
-        let duration_us = u64::try_from(self.duration.as_micros()).unwrap_or(u64::MAX);
-        let fields = [
-            ("direction", Some(Field::Text(self.edge.direction.as_str().to_owned()))),
-            ("client", Some(Field::Text(client))),
-            ("server", Some(Field::Text(server))),
-            ("method", Some(Field::Text(escape(self.method.as_bytes())))),
-            ("target", Some(Field::Text(escape(self.target)))),
-            ("protocol", self.protocol.map(|protocol| Field::Text(escape(protocol.as_bytes())))),
-            ("status", self.status.map(|status| Field::Number(status.into()))),
-            ("grpc_status", self.grpc_status.map(|status| Field::Number(status.into()))),
-            ("server_name", self.server_name.map(|name| Field::Text(escape(name.as_bytes())))),
-            ("request_bytes", Some(Field::Number(self.bytes.0))),
-            ("response_bytes", Some(Field::Number(self.bytes.1))),
-            ("duration_us", Some(Field::Number(duration_us))),
-            ("mtls", Some(Field::Flag(self.edge.mtls))),
-            ("error", self.error.map(|error| Field::Text(escape(error.as_bytes())))),
-        ];
-        let mut line = String::with_capacity(256);
-        for (key, value) in fields {
-            let Some(value) = value else { continue };
-            let first = line.is_empty();
-            let written = match (format, &value) {
-                (Format::Text, _) => write!(line, "{}{key}={value}", if first { "" } else { " " }),
-                (Format::Json, Field::Text(text)) => {
-                    write!(line, "{}\"{key}\":\"{text}\"", if first { "{" } else { "," })
-                }
-                (Format::Json, _) => {
-                    write!(line, "{}\"{key}\":{value}", if first { "{" } else { "," })
-                }
-            };
-            written.expect("a string takes every write");
-        }
-        line.push_str(if format == Format::Json { "}\n" } else { "\n" });
-        line
-    }
-}
-
-enum Field {
-    Text(String),
+/// The value of a field.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Value<'a> {
+    Text(Cow<'a, [u8]>),
     Number(u64),
     Flag(bool),
 }
 
-impl fmt::Display for Field {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+impl AccessLog {
+    pub(crate) fn layout(&self) -> &Layout {
         match self {
-            Self::Text(text) => text.fmt(f),
-            Self::Number(number) => number.fmt(f),
-            Self::Flag(flag) => flag.fmt(f),
+            Self::Lines(log) => log.layout(),
+            Self::Records(records) => records.layout(),
         }
     }
+
+    /// Copies what a line needs of a request. `None`: the request is not logged, since it exports records itself.
+    pub(crate) fn note<'h, H>(
+        &self,
+        method: &str,
+        target: &[u8],
+        headers: impl Fn() -> H,
+    ) -> Option<Noted>
+    where
+        H: Iterator<Item = (&'h str, &'h [u8])>,
+    {
+        if matches!(self, Self::Records(_)) && records::is_export(target, &headers) {
+            return None;
+        }
+        let shown = target.get(..MAX_FIELD_BYTES).unwrap_or(target);
+        let headers = self.layout().headers.iter().filter_map(|wanted| {
+            let (_, value) = headers().find(|(name, _)| name.eq_ignore_ascii_case(wanted))?;
+            let value = if is_secret(wanted) { MASK.as_bytes() } else { value };
+            Some((wanted.clone(), value.get(..MAX_FIELD_BYTES).unwrap_or(value).into()))
+        });
+        Some(Noted { method: method.into(), target: shown.into(), headers: headers.collect() })
+    }
+
+    /// Queues a line. Returns what is to be counted, if it was dropped.
+    pub(crate) fn write(&self, record: &Record<'_>) -> Option<Counter> {
+        let (is_queued, lost) = match self {
+            Self::Lines(log) => (log.write(record), Counter::AccessLogDropped),
+            Self::Records(records) => (records.push(record), Counter::AccessRecordsDropped),
+        };
+        (!is_queued).then_some(lost)
+    }
+}
+
+impl Noted {
+    pub(crate) fn record<'a>(&'a self, edge: &'a EdgeLabels) -> Record<'a> {
+        let Self { method, target, headers } = self;
+        Record { method, target, headers, ..Record::of(edge) }
+    }
+}
+
+impl<'a> Record<'a> {
+    /// A record of which nothing but the two ends is known.
+    #[must_use]
+    pub fn of(edge: &'a EdgeLabels) -> Self {
+        Self {
+            edge,
+            method: "",
+            protocol: None,
+            target: b"",
+            status: None,
+            grpc_status: None,
+            server_name: None,
+            bytes: (0, 0),
+            duration: Duration::ZERO,
+            error: None,
+            trace: None,
+            observed: None,
+            headers: &[],
+        }
+    }
+
+    /// When the request or the connection began, in microseconds of Unix time.
+    fn began_unix_us(&self) -> u64 {
+        let began = SystemTime::now().checked_sub(self.duration).unwrap_or(UNIX_EPOCH);
+        micros(began.duration_since(UNIX_EPOCH).unwrap_or_default())
+    }
+
+    /// Whether the mesh or the server has failed it.
+    fn is_failed(&self) -> bool {
+        self.error.is_some()
+            || self.status.is_some_and(|status| status >= 500)
+            || self.grpc_status.is_some_and(leno_tap::is_failed_call)
+    }
+
+    /// The value of a field, if the request or the connection has one.
+    pub(crate) fn value(&self, field: &Field) -> Option<Value<'_>> {
+        match field {
+            Field::Named(name) => self.named(*name).or_else(|| self.of_observed(*name)),
+            Field::Header(name) => {
+                let (_, value) = self.headers.iter().find(|(own, _)| own == name)?;
+                Some(Value::Text(Cow::Borrowed(value)))
+            }
+        }
+    }
+
+    fn named(&self, name: FieldName) -> Option<Value<'_>> {
+        let qualified = |namespace: &str, name: &str| owned(qualified(namespace, name));
+        let edge = self.edge;
+        Some(match name {
+            FieldName::Time => owned(line::rfc3339(self.began_unix_us())),
+            FieldName::Direction => text(edge.direction.as_str()),
+            FieldName::Client => qualified(&edge.client_namespace, &edge.client),
+            FieldName::Server => qualified(&edge.server_namespace, &edge.server),
+            FieldName::Service => text(non_empty(&edge.service)?),
+            FieldName::Method => text(self.method),
+            FieldName::Target => Value::Text(masked_target(self.target)),
+            FieldName::Path => Value::Text(Cow::Borrowed(observed::path(self.target))),
+            FieldName::Protocol => text(self.protocol?),
+            FieldName::Status => Value::Number(self.status?.into()),
+            FieldName::GrpcStatus => Value::Number(self.grpc_status?.into()),
+            FieldName::ServerName => text(self.server_name?),
+            FieldName::RequestBytes => Value::Number(self.bytes.0),
+            FieldName::ResponseBytes => Value::Number(self.bytes.1),
+            FieldName::DurationUs => Value::Number(micros(self.duration)),
+            FieldName::Mtls => Value::Flag(edge.mtls),
+            FieldName::Error => text(self.error?),
+            FieldName::TraceId => owned(format!("{:032x}", self.trace?.trace_id)),
+            FieldName::SpanId => owned(format!("{:016x}", self.trace?.span_id)),
+            _ => return None,
+        })
+    }
+
+    fn of_observed(&self, name: FieldName) -> Option<Value<'_>> {
+        let request = self.observed?;
+        let latency = &request.latency;
+        Some(match name {
+            FieldName::Authority => text(non_empty(&request.authority)?),
+            FieldName::Route => text(request.route.as_deref()?),
+            FieldName::Retries => Value::Number(request.retries.into()),
+            FieldName::ClientIdentity => text(request.client_identity.as_deref()?),
+            FieldName::ServerIdentity => text(request.server_identity.as_deref()?),
+            FieldName::ClientProxyUs => Value::Number(latency.client_proxy_us?),
+            FieldName::ServerProxyUs => Value::Number(latency.server_proxy_us?),
+            FieldName::ApplicationUs => Value::Number(latency.application_us?),
+            FieldName::ResponseUs => Value::Number(latency.response_us?),
+            _ => return None,
+        })
+    }
+}
+
+fn text(text: &str) -> Value<'_> {
+    Value::Text(Cow::Borrowed(text.as_bytes()))
+}
+
+fn owned<'a>(text: String) -> Value<'a> {
+    Value::Text(Cow::Owned(text.into_bytes()))
+}
+
+fn non_empty(text: &str) -> Option<&str> {
+    Some(text).filter(|text| !text.is_empty())
+}
+
+fn micros(time: Duration) -> u64 {
+    u64::try_from(time.as_micros()).unwrap_or(u64::MAX)
 }
 
 pub(crate) fn qualified(namespace: &str, name: &str) -> String {
     if namespace.is_empty() { name.to_owned() } else { format!("{namespace}/{name}") }
-}
-
-/// Percent-escapes every byte that could end or distort a field in either format.
-fn escape(bytes: &[u8]) -> String {
-    let mut text = String::with_capacity(bytes.len());
-    for byte in bytes.iter().take(MAX_FIELD_BYTES) {
-        match byte {
-            b'"' | b'\\' | b'%' | b' ' | 0..=0x1f | 0x7f.. => {
-                write!(text, "%{byte:02X}").expect("a string takes every write");
-            }
-            _ => text.push(char::from(*byte)),
-        }
-    }
-    text
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::edge::Direction;
-
-    #[test]
-    fn a_request_cannot_forge_a_line() {
-        let edge = EdgeLabels {
-            direction: Direction::Inbound,
-            client: "web".into(),
-            client_namespace: "shop".into(),
-            server: "cart-0".into(),
-            server_namespace: "shop".into(),
-            service: "".into(),
-            mtls: true,
-        };
-        let record = Record {
-            edge: &edge,
-            method: "GET",
-            protocol: Some("HTTP/2"),
-            target: b"/a\nb \"c\\",
-            status: Some(200),
-            grpc_status: Some(5),
-            server_name: None,
-            bytes: (1, 2),
-            duration: Duration::from_micros(7),
-            error: None,
-        };
-        assert_eq!(
-            record.line(Format::Text),
-            "direction=inbound client=shop/web server=shop/cart-0 method=GET \
-             target=/a%0Ab%20%22c%5C protocol=HTTP/2 status=200 grpc_status=5 request_bytes=1 \
-             response_bytes=2 duration_us=7 mtls=true\n"
-        );
-        assert_eq!(
-            record.line(Format::Json),
-            "{\"direction\":\"inbound\",\"client\":\"shop/web\",\"server\":\"shop/cart-0\",\
-             \"method\":\"GET\",\"target\":\"/a%0Ab%20%22c%5C\",\"protocol\":\"HTTP/2\",\
-             \"status\":200,\"grpc_status\":5,\"request_bytes\":1,\"response_bytes\":2,\"duration_us\":7,\"mtls\":true}\n"
-        );
-    }
 }

@@ -170,6 +170,12 @@ counters! {
     EdgesOverBudget = "leno_series_over_budget" "",
     /// Lines of the access log that were dropped because they could not be written fast enough.
     AccessLogDropped = "leno_access_log_dropped" "",
+    /// Records of the access log, by what became of them.
+    AccessRecordsExported = "leno_access_log_records" r#"result="exported""#,
+    /// Records of the access log, by what became of them.
+    AccessRecordsFailed = "leno_access_log_records" r#"result="failed""#,
+    /// Records of the access log, by what became of them.
+    AccessRecordsDropped = "leno_access_log_records" r#"result="dropped""#,
     /// Spans of traces, by what became of them.
     SpansExported = "leno_trace_spans" r#"result="exported""#,
     /// Spans of traces, by what became of them.

@@ -26,6 +26,7 @@ mod audited;
 mod counter;
 mod edge;
 mod observed;
+mod queue;
 mod registry;
 mod render;
 #[expect(clippy::arithmetic_side_effects, reason = "sums of counters, which do not reach 2^64")]
@@ -39,6 +40,7 @@ pub use audited::{AuditedRequest, MAX_AUDITED, MAX_PATH_BYTES};
 pub use counter::Counter;
 pub use edge::{Direction, Edge, EdgeLabels, Logged};
 pub use leno_requests::BUCKET_BOUNDS_S;
+pub use queue::Queue;
 pub use registry::{
     Begun, EDGE_IDLE, MAX_AUTHORIZATION_POLICIES, MAX_EDGES, MAX_TLS_NAMES, Outcome, Registry,
     Relay,

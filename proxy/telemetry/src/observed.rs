@@ -142,7 +142,7 @@ impl Observed {
             protocol: self.protocol.into(),
             method: self.method.clone(),
             authority: self.authority.clone(),
-            target: masked_target(&String::from_utf8_lossy(&self.target)).into(),
+            target: String::from_utf8_lossy(&masked_target(&self.target)).into(),
             route: self.route.clone(),
             retries: self.retries.get(),
             status: outcome.status,
@@ -178,7 +178,7 @@ fn micros(time: Duration) -> u64 {
 }
 
 /// The path of a target: of `http://host/a?b` it is `/a`.
-fn path(target: &[u8]) -> &[u8] {
+pub(crate) fn path(target: &[u8]) -> &[u8] {
     let end = target.iter().position(|byte| *byte == b'?').unwrap_or(target.len());
     let target = target.get(..end).unwrap_or_default();
     let Some(scheme) = target.windows(3).position(|part| part == b"://") else { return target };

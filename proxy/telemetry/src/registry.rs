@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use leno_requests::{Memory, Rows};
 
-use crate::access::{Log, MAX_FIELD_BYTES, Record};
+use crate::access::{AccessLog, Log, Noted, Record, Records};
 use crate::audited::{AuditedRequest, AuditedRequests};
 use crate::counter::{Counter, Counters};
 use crate::edge::{Direction, Edge, EdgeLabels, Logged};
@@ -46,8 +46,9 @@ const OTHER_NAME: &str = "other";
 pub struct Begun {
     at: Instant,
     protocol: &'static str,
-    request: Option<(Box<str>, Box<[u8]>)>,
-    /// `None` while no tap is open, unless the request may have a span.
+    /// `None` without an access log.
+    noted: Option<Box<Noted>>,
+    /// `None` while no tap is open, unless the request may have a span or the access log shows as much of it.
     observed: Option<Box<Observed>>,
     /// `None` unless the request takes part in a trace.
     trace: Option<Box<Trace>>,
@@ -69,7 +70,7 @@ impl Begun {
         }
     }
 
-    /// Notes the route and the rule that the request follows, if a tap is open or the request may have a span.
+    /// Notes the route and the rule that the request follows, if a tap, a span or the access log may show it.
     pub fn routed(&mut self, route: impl FnOnce() -> Box<str>) {
         let Some(observed) = &mut self.observed else { return };
         let route = route();
@@ -149,7 +150,7 @@ pub struct Registry {
     tls_names: RefCell<BTreeMap<(Direction, Box<str>), u64>>,
     authorization: RefCell<Decisions>,
     audited: RefCell<AuditedRequests>,
-    access: Option<Log>,
+    access: Option<AccessLog>,
     taps: Taps,
     traces: Option<Rc<Traces>>,
 }
@@ -185,8 +186,14 @@ impl Registry {
 
     /// Adds an access log, which all workers share.
     #[must_use]
-    pub fn with_access_log(self, access: Option<Log>) -> Self {
-        Self { access, ..self }
+    pub fn with_access_log(self, log: Option<Log>) -> Self {
+        Self { access: log.map(AccessLog::Lines).or(self.access), ..self }
+    }
+
+    /// Adds an access log that is exported, which belongs to this worker.
+    #[must_use]
+    pub fn with_access_records(self, records: Option<Rc<Records>>) -> Self {
+        Self { access: records.map(AccessLog::Records).or(self.access), ..self }
     }
 
     /// Adds the taps, which all workers share.
@@ -218,17 +225,22 @@ impl Registry {
     where
         H: Iterator<Item = (&'h str, &'h [u8])>,
     {
-        let shown = target.get(..MAX_FIELD_BYTES).unwrap_or(target);
-        let request = self.access.as_ref().map(|_| (method.into(), shown.into()));
+        let noted = self.access.as_ref().and_then(|log| {
+            let noted = log.note(method, target, || of().1)?;
+            Some((Box::new(noted), log.layout().is_observed))
+        });
         let trace = self.traces.as_ref().and_then(|traces| traces.begin(of().1));
         let is_noted = |traces: &Rc<Traces>| trace.as_ref().is_some_and(|one| traces.notes(one));
-        let is_observed = self.taps.is_on() || self.traces.as_ref().is_some_and(is_noted);
+        let is_observed = self.taps.is_on()
+            || self.traces.as_ref().is_some_and(is_noted)
+            || noted.as_ref().is_some_and(|(_, is_observed)| *is_observed);
         let observed = is_observed.then(|| {
             let (authority, headers) = of();
             Box::new(Observed::new(&self.taps, (protocol, method, target), authority, headers))
         });
         let traces = trace.as_ref().and(self.traces.clone());
-        Begun { at: Instant::now(), protocol, request, observed, trace, traces }
+        let noted = noted.map(|(noted, _)| noted);
+        Begun { at: Instant::now(), protocol, noted, observed, trace, traces }
     }
 
     /// Ends a request: counts it on its edge and logs it.
@@ -248,22 +260,22 @@ impl Registry {
                 self.counters.add(lost, 1);
             }
         }
-        let (Some(log), Some((method, target))) = (&self.access, &begun.request) else { return };
-        self.log(
-            log,
-            &Record {
-                edge: &counted.logged(),
-                method,
-                protocol: Some(begun.protocol),
-                target,
-                status: Some(outcome.status),
-                grpc_status: outcome.grpc_status,
-                server_name: None,
-                bytes: outcome.bytes,
-                duration,
-                error: outcome.error,
-            },
-        );
+        let (Some(log), Some(noted)) = (&self.access, &begun.noted) else { return };
+        let edge = counted.logged();
+        let observed = begun.observed.as_ref().filter(|_| log.layout().is_observed);
+        let observed = observed.map(|observed| observed.ended(&edge, begun.at, outcome));
+        let record = Record {
+            protocol: Some(begun.protocol),
+            status: Some(outcome.status),
+            grpc_status: outcome.grpc_status,
+            bytes: outcome.bytes,
+            duration,
+            error: outcome.error,
+            trace: begun.trace.as_ref().map(|trace| trace.ids()),
+            observed: observed.as_ref(),
+            ..noted.record(&edge)
+        };
+        self.log(log, &record);
     }
 
     /// Counts and logs a request that could not be parsed and was answered for `cause`. The log
@@ -273,46 +285,30 @@ impl Registry {
         edge.error(cause);
         edge.request(status, Duration::ZERO);
         let Some(log) = &self.access else { return };
-        self.log(
-            log,
-            &Record {
-                edge: &counted.logged(),
-                method: "",
-                protocol: None,
-                target: b"",
-                status: Some(status),
-                grpc_status: None,
-                server_name: None,
-                bytes: (0, 0),
-                duration: Duration::ZERO,
-                error: Some(cause),
-            },
-        );
+        let edge = counted.logged();
+        self.log(log, &Record { status: Some(status), error: Some(cause), ..Record::of(&edge) });
     }
 
     /// Logs an opaque connection that ended or was refused. Its bytes were counted as they moved.
     pub fn relayed(&self, edge: &EdgeLabels, relay: &Relay<'_>) {
         let Some(log) = &self.access else { return };
-        self.log(
-            log,
-            &Record {
-                edge,
-                method: "TCP",
-                protocol: relay.tls.then_some("TLS"),
-                target: relay.target.to_string().as_bytes(),
-                status: None,
-                grpc_status: None,
-                server_name: relay.server_name,
-                bytes: relay.bytes,
-                duration: relay.duration,
-                error: relay.error,
-            },
-        );
+        let target = relay.target.to_string();
+        let record = Record {
+            method: "TCP",
+            protocol: relay.tls.then_some("TLS"),
+            target: target.as_bytes(),
+            server_name: relay.server_name,
+            bytes: relay.bytes,
+            duration: relay.duration,
+            error: relay.error,
+            ..Record::of(edge)
+        };
+        self.log(log, &record);
     }
 
-    fn log(&self, log: &Log, line: &Record<'_>) {
-        if !log.write(line) {
-            self.counters.add(Counter::AccessLogDropped, 1);
+    fn log(&self, log: &AccessLog, record: &Record<'_>) {
+        if let Some(lost) = log.write(record) {
+            self.counters.add(lost, 1);
         }
     }
 

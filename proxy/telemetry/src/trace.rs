@@ -2,22 +2,20 @@
 //!
 //! ```text
 //! headers ─► begin: the parent's decision, or a share of new traces ─► lines for the next hop
-//!              └─ end: sampled, or kept for what became of it ─► queue ─► Traces::take (the exporter)
+//!              └─ end: sampled, or kept for what became of it ─► queue ─► Queue::take (the exporter)
 //! ```
 //! All of it belongs to one worker: there is no lock. A request waits for nothing here: where the queue is full its span
 //! is dropped and counted. Without settings none of this is there, and a request has no look at its headers.
 
-use std::cell::{Cell, RefCell};
-use std::collections::VecDeque;
+use std::cell::Cell;
 use std::fmt;
-use std::future::poll_fn;
 use std::hash::{BuildHasher, RandomState};
-use std::task::{Poll, Waker};
 use std::time::{Duration, Instant};
 
-use leno_tap::{Span, TappedRequest};
+use leno_tap::{Span, TappedRequest, TraceIds};
 
 use crate::counter::Counter;
+use crate::queue::Queue;
 
 mod context;
 mod settings;
@@ -35,9 +33,7 @@ pub struct Traces {
     settings: TraceSettings,
     /// State of the generator of identifiers, which are no secrets.
     random: Cell<[u64; 2]>,
-    queue: RefCell<VecDeque<Span>>,
-    /// The exporter, and how many spans it waits for.
-    waiting: RefCell<Option<(usize, Waker)>>,
+    queue: Queue<Span>,
     started: Instant,
     /// The second, and the spans that were kept in it.
     kept: Cell<(u64, u32)>,
@@ -67,36 +63,16 @@ impl Traces {
         Self {
             settings,
             random: Cell::new([seed(0), seed(1)]),
-            queue: RefCell::default(),
-            waiting: RefCell::default(),
+            queue: Queue::new(MAX_SPANS),
             started: Instant::now(),
             kept: Cell::default(),
         }
     }
 
-    /// What the worker is told of traces.
+    /// The spans that wait for the exporter.
     #[must_use]
-    pub fn settings(&self) -> &TraceSettings {
-        &self.settings
-    }
-
-    /// Waits until so many spans are queued.
-    pub async fn wait_for(&self, count: usize) {
-        poll_fn(|cx| {
-            if self.queue.borrow().len() >= count {
-                return Poll::Ready(());
-            }
-            self.waiting.replace(Some((count, cx.waker().clone())));
-            Poll::Pending
-        })
-        .await;
-    }
-
-    /// Takes the oldest spans, this many at the most.
-    pub fn take(&self, most: usize) -> Vec<Span> {
-        let mut queue = self.queue.borrow_mut();
-        let count = queue.len().min(most);
-        queue.drain(..count).collect()
+    pub fn queue(&self) -> &Queue<Span> {
+        &self.queue
     }
 
     /// The place of a request in a trace. `None`: it is none of this proxy's business, and is passed on as it came.
@@ -158,24 +134,14 @@ impl Traces {
             }
             false => return None,
         };
-        let mut queue = self.queue.borrow_mut();
-        if queue.len() >= MAX_SPANS {
-            return Some(Counter::SpansDropped);
-        }
-        queue.push_back(Span {
+        let is_queued = self.queue.push(Span {
             trace_id: trace.trace_id,
             span_id: trace.span_id,
             parent: trace.parent,
             sampled: trace.is_sampled,
             request,
         });
-        let count = queue.len();
-        drop(queue);
-        if let Some((_, waker)) = self.waiting.borrow_mut().take_if(|(wanted, _)| count >= *wanted)
-        {
-            waker.wake();
-        }
-        None
+        (!is_queued).then_some(Counter::SpansDropped)
     }
 
     /// Whether a request has a span though its trace is not sampled.
@@ -210,6 +176,11 @@ impl Traces {
 }
 
 impl Trace {
+    /// The trace and the span of the request in it.
+    pub(crate) fn ids(&self) -> TraceIds {
+        TraceIds { trace_id: self.trace_id, span_id: self.span_id, sampled: self.is_sampled }
+    }
+
     /// Whether the trace begins with this request, and nothing has decided on it.
     fn is_new(&self) -> bool {
         self.received.sampled.is_none()

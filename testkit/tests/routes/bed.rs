@@ -23,7 +23,7 @@ impl Bed {
         Self::start_logging("off", documents)
     }
 
-    /// Like [`Self::start`], with an access log in this form.
+    /// Like [`Self::start`], with an access log of these settings, such as `json`.
     pub(crate) fn start_logging(form: &str, documents: &str) -> Result<Self> {
         let (echo, v1, v2) =
             (Echo::start("echo")?, Echo::start("echo-v1")?, Echo::start("echo-v2")?);

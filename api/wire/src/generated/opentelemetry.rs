@@ -4,15 +4,16 @@ pub struct ExportTraceServiceRequest {
     #[prost(message, repeated, tag = "1")]
     pub resource_spans: ::prost::alloc::vec::Vec<ResourceSpans>,
 }
+/// The answers to spans and to records have the same fields.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
-pub struct ExportTraceServiceResponse {
+pub struct ExportServiceResponse {
     #[prost(message, optional, tag = "1")]
-    pub partial_success: ::core::option::Option<ExportTracePartialSuccess>,
+    pub partial_success: ::core::option::Option<ExportPartialSuccess>,
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
-pub struct ExportTracePartialSuccess {
+pub struct ExportPartialSuccess {
     #[prost(int64, tag = "1")]
-    pub rejected_spans: i64,
+    pub rejected: i64,
     #[prost(string, tag = "2")]
     pub error_message: ::prost::alloc::string::String,
 }
@@ -73,6 +74,47 @@ pub struct Status {
     /// 2 is an error.
     #[prost(int32, tag = "3")]
     pub code: i32,
+}
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct ExportLogsServiceRequest {
+    #[prost(message, repeated, tag = "1")]
+    pub resource_logs: ::prost::alloc::vec::Vec<ResourceLogs>,
+}
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct ResourceLogs {
+    #[prost(message, optional, tag = "1")]
+    pub resource: ::core::option::Option<Resource>,
+    #[prost(message, repeated, tag = "2")]
+    pub scope_logs: ::prost::alloc::vec::Vec<ScopeLogs>,
+}
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct ScopeLogs {
+    #[prost(message, optional, tag = "1")]
+    pub scope: ::core::option::Option<InstrumentationScope>,
+    #[prost(message, repeated, tag = "2")]
+    pub log_records: ::prost::alloc::vec::Vec<LogRecord>,
+}
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct LogRecord {
+    #[prost(fixed64, tag = "1")]
+    pub time_unix_nano: u64,
+    /// Of SeverityNumber: 9 is information, 17 an error.
+    #[prost(int32, tag = "2")]
+    pub severity_number: i32,
+    #[prost(string, tag = "3")]
+    pub severity_text: ::prost::alloc::string::String,
+    #[prost(message, repeated, tag = "6")]
+    pub attributes: ::prost::alloc::vec::Vec<KeyValue>,
+    #[prost(fixed32, tag = "8")]
+    pub flags: u32,
+    #[prost(bytes = "bytes", tag = "9")]
+    pub trace_id: ::prost::bytes::Bytes,
+    #[prost(bytes = "bytes", tag = "10")]
+    pub span_id: ::prost::bytes::Bytes,
+    #[prost(fixed64, tag = "11")]
+    pub observed_time_unix_nano: u64,
+    #[prost(string, tag = "12")]
+    pub event_name: ::prost::alloc::string::String,
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct KeyValue {

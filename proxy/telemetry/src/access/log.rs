@@ -5,7 +5,7 @@ use std::io::{self, BufWriter, Write};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::thread::{self, JoinHandle};
 
-use super::{Format, Record};
+use super::{Form, Layout, Record};
 
 /// Lines that may wait to be written, about 300 bytes each: a burst of some hundredths of a second
 /// at 100,000 requests per second. Further lines are dropped and counted, because a log that is
@@ -15,18 +15,19 @@ const MAX_WAITING: usize = 4096;
 /// Takes the lines of all workers. Each worker has a clone.
 #[derive(Clone, Debug)]
 pub struct Log {
-    format: Format,
+    form: Form,
+    layout: Layout,
     lines: SyncSender<String>,
 }
 
 impl Log {
-    /// Starts the thread that writes to standard output. It ends with the process, or when standard
-    /// output is closed and so has no reader.
+    /// Starts the thread that writes lines of this form, text or JSON, to standard output. It ends with the process, or
+    /// when standard output is closed and so has no reader.
     ///
     /// # Errors
     /// If the thread cannot be started.
-    pub fn start(format: Format) -> io::Result<Self> {
-        let (log, _ends_with_the_process) = Self::to(io::stdout(), format)?;
+    pub fn start(form: Form, layout: Layout) -> io::Result<Self> {
+        let (log, _ends_with_the_process) = Self::to(io::stdout(), (form, layout))?;
         Ok(log)
     }
 
@@ -35,20 +36,27 @@ impl Log {
     ///
     /// # Errors
     /// If the thread cannot be started.
-    pub fn to<W>(out: W, format: Format) -> io::Result<(Self, JoinHandle<io::Result<()>>)>
+    pub fn to<W>(
+        out: W,
+        (form, layout): (Form, Layout),
+    ) -> io::Result<(Self, JoinHandle<io::Result<()>>)>
     where
         W: Write + Send + 'static,
     {
         let (lines, waiting) = sync_channel(MAX_WAITING);
         let thread =
             thread::Builder::new().name("access-log".into()).spawn(move || write(&waiting, out))?;
-        Ok((Self { format, lines }, thread))
+        Ok((Self { form, layout, lines }, thread))
     }
 
     /// Queues a line. `false`: the queue is full and the line was dropped.
     #[must_use]
     pub fn write(&self, record: &Record<'_>) -> bool {
-        self.lines.try_send(record.line(self.format)).is_ok()
+        self.lines.try_send(record.line(self.form, &self.layout)).is_ok()
+    }
+
+    pub(crate) fn layout(&self) -> &Layout {
+        &self.layout
     }
 }
 
@@ -69,7 +77,6 @@ fn write(waiting: &Receiver<String>, out: impl Write) -> io::Result<()> {
 #[cfg(test)]
 mod tests {
     use std::sync::mpsc;
-    use std::time::Duration;
 
     use super::*;
     use crate::{Direction, EdgeLabels};
@@ -105,11 +112,7 @@ mod tests {
             protocol: Some("HTTP/1.1"),
             target: b"/",
             status: Some(200),
-            grpc_status: None,
-            server_name: None,
-            bytes: (0, 0),
-            duration: Duration::ZERO,
-            error: None,
+            ..Record::of(&edge)
         };
         (0..lines).filter(|_| log.write(&record)).count()
     }
@@ -122,7 +125,7 @@ mod tests {
     #[test]
     fn lines_are_written_whole_and_the_writer_ends_with_its_logs() {
         let (gate, written) = mpsc::sync_channel(1024);
-        let (log, thread) = Log::to(Gate(gate), Format::Text).unwrap();
+        let (log, thread) = Log::to(Gate(gate), (Form::Text, Layout::default())).unwrap();
         assert_eq!(write_lines(&log, 100), 100);
         drop(log);
         thread.join().unwrap().unwrap();
@@ -132,7 +135,7 @@ mod tests {
     #[test]
     fn lines_that_cannot_be_written_in_time_are_dropped() {
         let (gate, written) = mpsc::sync_channel(0);
-        let (log, thread) = Log::to(Gate(gate), Format::Json).unwrap();
+        let (log, thread) = Log::to(Gate(gate), (Form::Json, Layout::default())).unwrap();
         // The test receives nothing yet, so the queue and one buffer of the writer fill up.
         let taken = write_lines(&log, 4 * MAX_WAITING);
         assert!((MAX_WAITING..2 * MAX_WAITING).contains(&taken), "{taken}");

@@ -1,4 +1,6 @@
-//! Which values a tap never shows.
+//! Which values a tap, a span or a line of the access log never shows.
+
+use std::borrow::Cow;
 
 /// What stands for a secret.
 pub const MASK: &str = "(masked)";
@@ -32,13 +34,28 @@ pub fn is_secret(name: &str) -> bool {
 }
 
 /// A target without the values of secret query parameters.
-pub(crate) fn masked_target(target: &str) -> String {
-    let Some((path, query)) = target.split_once('?') else { return target.to_owned() };
-    let pairs = query.split('&').map(|pair| match pair.split_once('=') {
-        Some((name, _)) if is_secret(name) => format!("{name}={MASK}"),
-        _ => pair.to_owned(),
-    });
-    format!("{path}?{}", pairs.collect::<Vec<_>>().join("&"))
+pub(crate) fn masked_target(target: &[u8]) -> Cow<'_, [u8]> {
+    let (path, query) = target.split_at(position(target, b'?').unwrap_or(target.len()));
+    let secret = |pair: &[u8]| {
+        let (name, _) = pair.split_at(position(pair, b'=')?);
+        // The first one begins with the question mark.
+        let plain = name.strip_prefix(b"?").unwrap_or(name);
+        is_secret(&String::from_utf8_lossy(plain)).then(|| [name, b"=", MASK.as_bytes()].concat())
+    };
+    let pairs = || query.split(|byte| *byte == b'&').map(|pair| secret(pair).ok_or(pair));
+    if pairs().all(|pair| pair.is_err()) {
+        return Cow::Borrowed(target);
+    }
+    let mut masked = path.to_vec();
+    for (count, pair) in pairs().enumerate() {
+        masked.extend_from_slice(if count == 0 { b"" } else { b"&" });
+        masked.extend_from_slice(pair.as_deref().unwrap_or_else(|plain| plain));
+    }
+    Cow::Owned(masked)
+}
+
+fn position(bytes: &[u8], wanted: u8) -> Option<usize> {
+    bytes.iter().position(|byte| *byte == wanted)
 }
 
 #[cfg(test)]
@@ -59,10 +76,16 @@ mod tests {
 
     #[test]
     fn a_target_keeps_its_other_parameters() {
-        assert_eq!(masked_target("/a"), "/a");
-        assert_eq!(
-            masked_target("/a?page=2&access_token=x&b"),
-            "/a?page=2&access_token=(masked)&b"
-        );
+        for (target, shown) in [
+            ("/a", "/a"),
+            ("/a?", "/a?"),
+            ("/token=1", "/token=1"),
+            ("/a?page=2&access_token=x&b", "/a?page=2&access_token=(masked)&b"),
+            ("/a?token=x", "/a?token=(masked)"),
+            ("/a?b&jwt=x=y&jwt", "/a?b&jwt=(masked)&jwt"),
+        ] {
+            assert_eq!(*masked_target(target.as_bytes()), *shown.as_bytes());
+        }
+        assert_eq!(*masked_target(b"/\xff?token=\xff"), *b"/\xff?token=(masked)");
     }
 }

@@ -1,11 +1,12 @@
-//! Traces in a real collector: spans of two proxies a hop, over applications that pass headers on.
+//! Traces and access logs in a real collector: spans and records of two proxies a hop, over applications that pass
+//! headers on.
 //!
 //! ```text
 //! web ──► a (nginx) ──► b (nginx) ──► c (nginx) ──► d (HTTP)
 //!  └───────┴─────────────┴─────────────┴─────────────┴──► collector (OpenTelemetry's receiver), in the mesh
 //! ```
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::fs;
 use std::path::Path;
 use std::time::Duration;
@@ -58,10 +59,11 @@ pub(super) fn cases() -> Vec<Case> {
     vec![
         alone!(a_request_over_four_hops_is_one_tree_in_a_collector),
         alone!(failed_requests_have_spans_in_a_collector_over_http),
+        alone!(the_access_log_is_in_the_collector_of_traces),
     ]
 }
 
-fn start(capture: Capture, traces: &'static str) -> Result<Lab> {
+fn start(capture: Capture, traces: &'static str, log: Option<&'static str>) -> Result<Lab> {
     binaries::require("nginx", "nginx")?;
     let collector = tools::install("collector")?.join("collector");
     let passing = ["a", "b", "c"].map(|name| {
@@ -89,7 +91,7 @@ spec: {{selector: {{app: {name}}}, ports: [{{name: http, port: 80, targetPort: h
     });
     let mesh = format!("{MESH}{}{}", passing.concat(), services.concat());
     let mesh = mesh.replace("@COLLECTOR@", &collector.display().to_string());
-    let options = Options { traces: Some(traces), ..Options::new(capture) };
+    let options = Options { traces: Some(traces), access_log: log, ..Options::new(capture) };
     Lab::start(&options, &mesh, prepare)
 }
 
@@ -142,29 +144,37 @@ fn attributes(list: &Value) -> HashMap<String, String> {
     list.as_array().into_iter().flatten().map(one).collect()
 }
 
-/// All spans so far. The last line may not be written whole yet.
-fn received(lab: &Lab) -> Vec<Span> {
+/// Reads what the collector has written so far, by the names of the three levels of lists. The last line may not be
+/// written whole yet.
+fn for_each(lab: &Lab, levels: (&str, &str, &str), mut read: impl FnMut(&str, &Value)) {
     let text = fs::read_to_string(lab.directory().join("spans")).unwrap_or_default();
     let lists = |of: &Value, name: &str| of[name].as_array().cloned().unwrap_or_default();
-    let mut spans = Vec::new();
     for line in text.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok()) {
-        for of_resource in lists(&line, "resourceSpans") {
+        for of_resource in lists(&line, levels.0) {
             let mut resource = attributes(&of_resource["resource"]["attributes"]);
             let service = resource.remove("service.name").unwrap_or_default();
-            for span in lists(&of_resource, "scopeSpans").iter().flat_map(|of| lists(of, "spans")) {
-                let text = |name: &str| span[name].as_str().unwrap_or_default().to_owned();
-                spans.push(Span {
-                    trace: text("traceId"),
-                    id: text("spanId"),
-                    parent: text("parentSpanId"),
-                    kind: span["kind"].as_u64().unwrap_or_default(),
-                    service: service.clone(),
-                    attributes: attributes(&span["attributes"]),
-                    is_error: span["status"]["code"] == 2,
-                });
+            for scope in lists(&of_resource, levels.1) {
+                lists(&scope, levels.2).iter().for_each(|one| read(&service, one));
             }
         }
     }
+}
+
+/// All spans so far.
+fn received(lab: &Lab) -> Vec<Span> {
+    let mut spans = Vec::new();
+    for_each(lab, ("resourceSpans", "scopeSpans", "spans"), |service, span| {
+        let text = |name: &str| span[name].as_str().unwrap_or_default().to_owned();
+        spans.push(Span {
+            trace: text("traceId"),
+            id: text("spanId"),
+            parent: text("parentSpanId"),
+            kind: span["kind"].as_u64().unwrap_or_default(),
+            service: service.to_owned(),
+            attributes: attributes(&span["attributes"]),
+            is_error: span["status"]["code"] == 2,
+        });
+    });
     spans
 }
 
@@ -240,7 +250,7 @@ fn ask(lab: &Lab, more: &[&str]) -> Result<Value> {
 }
 
 fn a_request_over_four_hops_is_one_tree_in_a_collector(capture: Capture) -> Result<()> {
-    let lab = start(capture, "lab/collector:4317,sampling=100%")?;
+    let lab = start(capture, "lab/collector:4317,sampling=100%", None)?;
     let cases = || -> Result<()> {
         // A trace that the first proxy begins.
         ask(&lab, &["http://a.lab/seen?new&token=hidden-value"])?;
@@ -293,7 +303,8 @@ fn a_request_over_four_hops_is_one_tree_in_a_collector(capture: Capture) -> Resu
 }
 
 fn failed_requests_have_spans_in_a_collector_over_http(capture: Capture) -> Result<()> {
-    let lab = start(capture, "lab/collector:4318,protocol=http,sampling=0%,errors")?;
+    let traces = "lab/collector:4318,protocol=http,sampling=0%,errors";
+    let lab = start(capture, traces, Some("otlp:status,target,error"))?;
     let cases = || -> Result<()> {
         ask(&lab, &["http://a.lab/seen?good"])?;
         let failed = ["curl", "-sS", "-m", "10", "-o", "/dev/null", "http://a.lab/seen?status=503"];
@@ -307,6 +318,115 @@ fn failed_requests_have_spans_in_a_collector_over_http(capture: Capture) -> Resu
         ensure!(chain.len() == SPANS, "{chain:#?}");
         let all = received(&lab);
         ensure!(!all.iter().any(|span| span.is("url.query", "good")), "{all:#?}");
+        // Records come the same way, of all requests.
+        let bad = records_of(&lab, ("leno.target", "/seen?status=503"), SPANS)?;
+        ensure!(bad.iter().all(|record| record.severity == "ERROR"), "{bad:#?}");
+        let good = records_of(&lab, ("leno.target", "/seen?good"), SPANS)?;
+        ensure!(good.iter().all(|record| record.severity == "INFO"), "{good:#?}");
+        Ok(())
+    };
+    lab.explain(cases())
+}
+
+/// A record of the access log as the collector has received it.
+#[derive(Debug)]
+struct Record {
+    trace: String,
+    span: String,
+    severity: String,
+    event: String,
+    service: String,
+    attributes: HashMap<String, String>,
+}
+
+/// All records so far.
+fn records(lab: &Lab) -> Vec<Record> {
+    let mut records = Vec::new();
+    for_each(lab, ("resourceLogs", "scopeLogs", "logRecords"), |service, record| {
+        let text = |name: &str| record[name].as_str().unwrap_or_default().to_owned();
+        records.push(Record {
+            trace: text("traceId"),
+            span: text("spanId"),
+            severity: text("severityText"),
+            event: text("eventName"),
+            service: service.to_owned(),
+            attributes: attributes(&record["attributes"]),
+        });
+    });
+    records
+}
+
+/// The records with this attribute, once there are so many.
+fn records_of(lab: &Lab, (key, value): (&str, &str), count: usize) -> Result<Vec<Record>> {
+    let is_it = |record: &Record| record.attributes.get(key).is_some_and(|own| own == value);
+    let mut last = Vec::new();
+    let found = wait::until("the records", LIMIT, || {
+        last = records(lab).into_iter().filter(is_it).collect();
+        Ok((last.len() >= count).then_some(()))
+    });
+    found.with_context(|| format!("{count} records of {value} are expected: {last:#?}"))?;
+    ensure!(last.len() == count, "{count} records of {value} are expected: {last:#?}");
+    Ok(last)
+}
+
+fn the_access_log_is_in_the_collector_of_traces(capture: Capture) -> Result<()> {
+    let fields = "otlp:direction,client,server,method,path,status,mtls,agent=header(user-agent),\
+                  header(authorization),retries,client_identity,server_identity,client_proxy_us";
+    let lab = start(capture, "lab/collector:4317,sampling=100%", Some(fields))?;
+    let cases = || -> Result<()> {
+        let secret = ["-H", "Authorization: Bearer hidden", "-A", "tester"];
+        ask(&lab, &[&secret[..], &["http://a.lab/seen?log"]].concat())?;
+        let spans = of_query(&lab, "log", SPANS)?;
+        let logged = records_of(&lab, ("url.path", "/seen"), SPANS)?;
+        // Each record is in the trace, with the span of the same proxy and direction.
+        let of_spans = spans.iter().map(|span| {
+            let direction = if span.kind == 2 { "inbound" } else { "outbound" };
+            (&*span.service, direction, &*span.trace, &*span.id)
+        });
+        let of_records = logged.iter().map(|one| {
+            let direction = one.attributes.get("leno.direction").map_or("", String::as_str);
+            (&*one.service, direction, &*one.trace, &*one.span)
+        });
+        let (of_spans, of_records): (HashSet<_>, HashSet<_>) =
+            (of_spans.collect(), of_records.collect());
+        ensure!(of_spans == of_records, "{spans:#?}\n{logged:#?}");
+        for record in &logged {
+            for (key, value) in [
+                ("http.request.method", "GET"),
+                ("http.response.status_code", "200"),
+                ("leno.mtls", "true"),
+                ("http.request.header.authorization", "(masked)"),
+                ("http.request.resend_count", "0"),
+            ] {
+                let own = record.attributes.get(key);
+                ensure!(own.is_some_and(|own| own == value), "{key} is not {value}: {record:#?}");
+            }
+            let is_outbound =
+                record.attributes.get("leno.direction").is_some_and(|own| own == "outbound");
+            let has = |key: &str| record.attributes.contains_key(key);
+            ensure!(has("leno.client.identity") != is_outbound, "{record:#?}");
+            ensure!(has("leno.server.identity") == is_outbound, "{record:#?}");
+            ensure!(has("leno.client_proxy_us") == is_outbound, "{record:#?}");
+            ensure!(record.severity == "INFO" && record.event == "leno.request", "{record:#?}");
+        }
+        let of_web = logged.iter().find(|record| record.service == "web").context("web")?;
+        ensure!(
+            of_web.attributes.get("agent").is_some_and(|agent| agent == "tester"),
+            "{of_web:#?}"
+        );
+        // Exports of records are in none; those of spans are, and end when no request has a span.
+        let own = |record: &Record| {
+            record.attributes.get("url.path").is_some_and(|path| path.contains("LogsService"))
+        };
+        ensure!(!records(&lab).iter().any(own), "{:#?}", records(&lab));
+        let page = lab.metrics("a")?;
+        for wanted in [
+            "leno_access_log_records_total{result=\"failed\"} 0\n",
+            "leno_access_log_records_total{result=\"dropped\"} 0\n",
+        ] {
+            ensure!(page.contains(wanted), "{wanted} is not in {page}");
+        }
+        ensure!(!page.contains("leno_access_log_records_total{result=\"exported\"} 0\n"), "{page}");
         Ok(())
     };
     lab.explain(cases())

@@ -10,7 +10,7 @@ use leno_testkit::proxy::Proxy;
 use leno_testkit::wait;
 use serde_json::Value;
 
-use crate::bed::Bed;
+use crate::bed::{Bed, http_route};
 use crate::client;
 
 /// How long a line may take to be written, and a count to be exported.
@@ -129,6 +129,35 @@ fn requests_agree(form: &str) -> Result<()> {
 #[test]
 fn causes_of_requests_are_in_the_access_log() -> Result<()> {
     ["text", "json"].into_iter().try_for_each(requests_agree)
+}
+
+#[test]
+fn lines_of_the_access_log_have_the_fields_that_settings_name() -> Result<()> {
+    let route = "  - backendRefs: [{name: echo-v2, port: 80}]\n";
+    for (settings, wanted) in [
+        (
+            "text:%status% \"%method% %path%\" %header(user-agent)% %route% %error%",
+            "200 \"GET /a\" me%20too HTTPRoute%20t/route%20rule%200 -\n",
+        ),
+        (
+            "json:code=status,target,header(authorization),retries,header(absent),authority",
+            "{\"code\":200,\"target\":\"/a?b&token=(masked)\",\"authorization\":\"(masked)\",\
+             \"retries\":0,\"authority\":\"echo\"}\n",
+        ),
+    ] {
+        let bed = Bed::start_logging(settings, &http_route("route", route))?;
+        let request = "GET /a?b&token=hidden HTTP/1.1\r\nHost: echo\r\nUser-Agent: me too\r\n\
+                       Authorization: Bearer hidden\r\nConnection: close\r\n\r\n";
+        let response = client::raw(bed.proxy.address(), request.as_bytes(), false)?;
+        ensure!(response.status == 200, "{response:?}");
+        let mut log = String::new();
+        let found = wait::until("a line of the access log", LIMIT, || {
+            log = bed.proxy.log()?;
+            Ok(log.contains(wanted).then_some(()))
+        });
+        found.with_context(|| format!("{settings}: {log}"))?;
+    }
+    Ok(())
 }
 
 /// Malformed requests at the inbound side, which forwards bytes that do not look like HTTP/1 as

@@ -1,12 +1,13 @@
-//! Exports the spans of a worker to a collector, which is a service of the mesh or outside of it, by OTLP.
+//! Exports the spans of a worker, or the records of its access log, to a collector, which is a service of the mesh or
+//! outside of it, by OTLP.
 //!
 //! ```text
-//! requests ─► Traces (bounded) ─► a batch, after a second at the latest ─► a request of the proxy's own ─► the collector
+//! requests ─► Queue (bounded) ─► a batch, after a second at the latest ─► a request of the proxy's own ─► the collector
 //!                                        ▲                                        │
 //!                                        └── waits longer each time, four tries ◄─┘
 //! ```
-//! It runs between the requests of the worker, on its thread, and no request waits for it. Spans that do not fit meanwhile
-//! are dropped and counted.
+//! It runs between the requests of the worker, on its thread, and no request waits for it. What does not fit meanwhile
+//! is dropped and counted.
 
 use std::rc::Rc;
 use std::time::Duration;
@@ -15,16 +16,18 @@ use http_body_util::Full;
 use hyper::{Request, StatusCode};
 use leno_inbound::calls::{Call, CallError, GrpcConnection, over_http};
 use leno_inbound::{MeshPort, MeshServices};
+use leno_telemetry::access::Records;
 use leno_telemetry::trace::{TraceProtocol, TraceSettings, Traces};
 use leno_telemetry::{Counter, Registry};
 use leno_transport::Activity;
 use leno_types::{InstanceName, NameError, ServiceName};
-use leno_wire::{Bytes, otlp};
+use leno_wire::Bytes;
+use leno_wire::otlp::{self, ExportPaths};
 use tokio::time::{sleep, timeout};
 
-/// Most spans of one message: some 300 KB.
+/// Most spans or records of one message: some 300 KB.
 const BATCH: usize = 512;
-/// How long a span waits for others.
+/// How long one waits for others.
 const DELAY: Duration = Duration::from_secs(1);
 /// When an export is given up.
 const TIMEOUT: Duration = Duration::from_secs(10);
@@ -35,7 +38,7 @@ const PAUSE: Duration = Duration::from_secs(1);
 /// What says that a request belongs to no trace, so that exports have no spans.
 const UNTRACED: (&str, &str) = ("b3", "0");
 
-/// What a worker is told of traces.
+/// What a worker is told of traces and of the collector.
 #[derive(Clone, Debug)]
 pub(crate) struct TracePlan {
     /// Which requests have spans, and where these go.
@@ -44,9 +47,16 @@ pub(crate) struct TracePlan {
     pub(crate) workload: String,
 }
 
-/// The exporter of one worker.
+/// What is exported.
+pub(crate) enum Signal {
+    Spans(Rc<Traces>),
+    Records(Rc<Records>),
+}
+
+/// An exporter of one worker.
 pub(crate) struct Exporter {
-    traces: Rc<Traces>,
+    signal: Signal,
+    protocol: TraceProtocol,
     registry: Rc<Registry>,
     activity: Rc<Activity>,
     instance: InstanceName,
@@ -58,16 +68,18 @@ pub(crate) struct Exporter {
 
 impl Exporter {
     pub(crate) fn new(
-        traces: Rc<Traces>,
-        (instance, workload): (InstanceName, String),
+        signal: Signal,
+        plan: &TracePlan,
+        instance: InstanceName,
         services: &dyn MeshServices,
         (registry, activity): (Rc<Registry>, Rc<Activity>),
     ) -> Result<Self, NameError> {
-        let settings = traces.settings();
+        let settings = &plan.settings;
         let service = ServiceName::new(&settings.namespace, &settings.service)?;
         let collector = services.port(&service, settings.port);
+        let (protocol, workload) = (settings.protocol, plan.workload.clone());
         let grpc = GrpcConnection::default();
-        Ok(Self { traces, registry, activity, instance, workload, collector, grpc })
+        Ok(Self { signal, protocol, registry, activity, instance, workload, collector, grpc })
     }
 
     /// Closes idle connections that are too old.
@@ -78,28 +90,28 @@ impl Exporter {
     /// Exports until the worker ends.
     pub(crate) async fn run(self: Rc<Self>) {
         loop {
-            self.traces.wait_for(1).await;
+            self.signal.wait_for(1).await;
             tokio::select! {
-                () = self.traces.wait_for(BATCH) => {}
+                () = self.signal.wait_for(BATCH) => {}
                 () = sleep(DELAY) => {}
                 // A proxy that ends does not wait for more.
                 () = self.activity.drained() => {}
             }
-            let spans = self.traces.take(BATCH);
-            let count = u64::try_from(spans.len()).unwrap_or_default();
             let resource = otlp::Resource {
                 namespace: &self.instance.namespace,
                 service: &self.workload,
                 instance: &self.instance.name,
             };
-            let rejected = self.export(otlp::encode(resource, spans)).await.unwrap_or(count);
-            let rejected = rejected.min(count);
-            self.registry.count_many(Counter::SpansExported, count.saturating_sub(rejected));
-            self.registry.count_many(Counter::SpansFailed, rejected);
+            let (message, count) = self.signal.take(resource);
+            let count = u64::try_from(count).unwrap_or_default();
+            let rejected = self.export(message).await.unwrap_or(count).min(count);
+            let (exported, failed) = self.signal.counters();
+            self.registry.count_many(exported, count.saturating_sub(rejected));
+            self.registry.count_many(failed, rejected);
         }
     }
 
-    /// Sends a batch, several times if it must. Returns how many spans the collector has rejected.
+    /// Sends a batch, several times if it must. Returns how many of it the collector has rejected.
     async fn export(&self, message: Bytes) -> Option<u64> {
         let mut pause = PAUSE;
         for made in 1..=TRIES {
@@ -109,7 +121,8 @@ impl Exporter {
                 Err(_) => "no answer in time".to_owned(),
             };
             if made == TRIES {
-                tracing::warn!(error, "spans are lost: the collector does not take them");
+                let what = self.signal.name();
+                tracing::warn!(error, "{what} are lost: the collector does not take them");
                 break;
             }
             sleep(pause).await;
@@ -119,11 +132,12 @@ impl Exporter {
     }
 
     async fn send(&self, message: Bytes) -> Result<u64, CallError> {
-        match self.traces.settings().protocol {
+        let paths = self.signal.paths();
+        match self.protocol {
             TraceProtocol::Grpc => {
                 let call = Call {
                     authority: "collector",
-                    path: otlp::EXPORT_PATH,
+                    path: paths.grpc,
                     header: Some(UNTRACED),
                     message,
                     timeout: TIMEOUT,
@@ -131,7 +145,7 @@ impl Exporter {
                 Ok(otlp::rejected(&self.grpc.call(&*self.collector, call).await?))
             }
             TraceProtocol::Http => {
-                let request = Request::post(otlp::HTTP_PATH)
+                let request = Request::post(paths.http)
                     .header("host", "collector")
                     .header("content-type", "application/x-protobuf")
                     .header(UNTRACED.0, UNTRACED.1)
@@ -144,6 +158,54 @@ impl Exporter {
                     false => Err(CallError::Unavailable),
                 }
             }
+        }
+    }
+}
+
+impl Signal {
+    async fn wait_for(&self, count: usize) {
+        match self {
+            Self::Spans(traces) => traces.queue().wait_for(count).await,
+            Self::Records(records) => records.queue().wait_for(count).await,
+        }
+    }
+
+    /// The message with the oldest ones, and how many these are.
+    fn take(&self, resource: otlp::Resource<'_>) -> (Bytes, usize) {
+        match self {
+            Self::Spans(traces) => {
+                let spans = traces.queue().take(BATCH);
+                let count = spans.len();
+                (otlp::encode_spans(resource, spans), count)
+            }
+            Self::Records(records) => {
+                let records = records.queue().take(BATCH);
+                let count = records.len();
+                (otlp::encode_records(resource, records), count)
+            }
+        }
+    }
+
+    fn paths(&self) -> ExportPaths {
+        match self {
+            Self::Spans(_) => otlp::SPAN_PATHS,
+            Self::Records(_) => otlp::RECORD_PATHS,
+        }
+    }
+
+    /// Of those that the collector has taken, and of the others.
+    fn counters(&self) -> (Counter, Counter) {
+        match self {
+            Self::Spans(_) => (Counter::SpansExported, Counter::SpansFailed),
+            Self::Records(_) => (Counter::AccessRecordsExported, Counter::AccessRecordsFailed),
+        }
+    }
+
+    /// For messages to operators.
+    fn name(&self) -> &'static str {
+        match self {
+            Self::Spans(_) => "spans",
+            Self::Records(_) => "records of the access log",
         }
     }
 }

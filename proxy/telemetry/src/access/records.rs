@@ -1,0 +1,150 @@
+//! Records of the access log that wait to be exported to a collector.
+
+use leno_tap::{AccessRecord, Attribute};
+
+use super::settings::{Pair, Parts};
+use super::{Layout, Record, Value};
+use crate::queue::Queue;
+
+/// Records of a worker that wait for the exporter: those of a second at 2,000 requests per second, about 2 MB.
+pub const MAX_RECORDS: usize = 2048;
+
+/// The call of gRPC and the request of HTTP by which records are exported, which are in no log: each export would else
+/// be the reason for the next.
+const EXPORTS: [&[u8]; 2] =
+    [b"/opentelemetry.proto.collector.logs.v1.LogsService/Export", b"/v1/logs"];
+
+/// The records of one worker.
+#[derive(Debug)]
+pub struct Records {
+    layout: Layout,
+    queue: Queue<AccessRecord>,
+}
+
+impl Records {
+    /// No records yet. They have the fields of this layout.
+    #[must_use]
+    pub fn new(layout: Layout) -> Self {
+        Self { layout, queue: Queue::new(MAX_RECORDS) }
+    }
+
+    /// The records that wait for the exporter.
+    #[must_use]
+    pub fn queue(&self) -> &Queue<AccessRecord> {
+        &self.queue
+    }
+
+    pub(crate) fn layout(&self) -> &Layout {
+        &self.layout
+    }
+
+    /// Queues a record. `false`: the queue is full, and the record is dropped.
+    pub(super) fn push(&self, record: &Record<'_>) -> bool {
+        // The form of OTLP has no templates.
+        let Parts::Pairs(pairs) = &self.layout.parts else { return true };
+        let attribute = |Pair { key, is_renamed, field }: &Pair| {
+            let key = if *is_renamed { key.to_string() } else { field.attribute() };
+            Some((key, attribute(record.value(field)?)))
+        };
+        self.queue.push(AccessRecord {
+            at_unix_us: record.began_unix_us(),
+            trace: record.trace,
+            is_failed: record.is_failed(),
+            is_request: record.status.is_some(),
+            attributes: pairs.iter().filter_map(attribute).collect(),
+        })
+    }
+}
+
+fn attribute(value: Value<'_>) -> Attribute {
+    match value {
+        Value::Text(text) => Attribute::Text(String::from_utf8_lossy(&text).into_owned()),
+        Value::Number(number) => Attribute::Number(number),
+        Value::Flag(flag) => Attribute::Flag(flag),
+    }
+}
+
+/// Whether a request exports records: it has one of two paths, and the header by which exporters stay out of traces.
+pub(super) fn is_export<'h, H>(target: &[u8], headers: impl Fn() -> H) -> bool
+where
+    H: Iterator<Item = (&'h str, &'h [u8])>,
+{
+    let is_mark = |(name, value): (&str, &[u8])| name.eq_ignore_ascii_case("b3") && value == b"0";
+    EXPORTS.contains(&target) && headers().any(is_mark)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::rc::Rc;
+
+    use super::*;
+    use crate::access::AccessSettings;
+    use crate::{Direction, EdgeLabels, Outcome, Registry};
+
+    fn records(settings: &str) -> Rc<Records> {
+        let settings: AccessSettings = settings.parse().unwrap();
+        Rc::new(Records::new(settings.layout))
+    }
+
+    fn request(registry: &Registry, target: &str, headers: &[(&str, &str)]) {
+        let edge = registry.edge(&EdgeLabels {
+            direction: Direction::Outbound,
+            client: "web-0".into(),
+            client_namespace: "shop".into(),
+            server: "cart-0".into(),
+            server_namespace: "shop".into(),
+            service: "cart".into(),
+            mtls: true,
+        });
+        let headers = || ("cart", headers.iter().map(|(name, value)| (*name, value.as_bytes())));
+        let mut begun = registry.begin(("HTTP/2", "GET", target.as_bytes()), headers);
+        begun.routed(|| "HTTPRoute shop/cart rule 0".into());
+        registry.end(&edge, &begun, &Outcome { status: 503, ..Outcome::default() });
+    }
+
+    #[test]
+    fn a_record_has_the_attributes_that_settings_name() {
+        let records =
+            records("otlp:status,path,code=status,route,authority,header(x-a),header(x-b)");
+        let registry = Registry::new().with_access_records(Some(Rc::clone(&records)));
+        request(&registry, "/items?id=1", &[("X-A", "one"), ("x-a", "two")]);
+        let record = records.queue().take(10).pop().unwrap();
+        let text = |text: &str| Attribute::Text(text.to_owned());
+        let wanted = [
+            ("http.response.status_code", Attribute::Number(503)),
+            ("url.path", text("/items")),
+            ("code", Attribute::Number(503)),
+            ("leno.route", text("HTTPRoute shop/cart rule 0")),
+            ("server.address", text("cart")),
+            ("http.request.header.x-a", text("one")),
+        ]
+        .map(|(key, value)| (key.to_owned(), value));
+        assert_eq!(record.attributes, wanted);
+        assert!(record.is_failed && record.is_request && record.trace.is_none());
+        assert!(record.at_unix_us > 0);
+    }
+
+    #[test]
+    fn exports_are_in_no_log() {
+        let records = records("otlp");
+        let registry = Registry::new().with_access_records(Some(Rc::clone(&records)));
+        request(&registry, "/v1/logs", &[("b3", "0")]);
+        assert!(records.queue().take(10).is_empty());
+        // Those of applications are.
+        request(&registry, "/v1/logs", &[]);
+        request(&registry, "/v1/log", &[("b3", "0")]);
+        assert_eq!(records.queue().take(10).len(), 2);
+    }
+
+    #[test]
+    fn records_beyond_the_queue_are_dropped_and_counted() {
+        let records = records("otlp:status");
+        let registry = Registry::new().with_access_records(Some(Rc::clone(&records)));
+        for _ in 0..MAX_RECORDS + 3 {
+            request(&registry, "/", &[]);
+        }
+        let page = crate::render(&registry.snapshot(), &[], false);
+        assert!(page.contains("leno_access_log_records_total{result=\"dropped\"} 3"), "{page}");
+        assert_eq!(records.queue().take(usize::MAX).len(), MAX_RECORDS);
+    }
+}
