@@ -59,11 +59,16 @@ impl Histogram {
     }
 }
 
+/// The bucket that counts a duration.
+#[must_use]
+pub fn bucket_of(duration: Duration) -> usize {
+    let seconds = duration.as_secs_f64();
+    BUCKET_BOUNDS_S.partition_point(|bound| *bound < seconds)
+}
+
 /// The bucket of a duration, and how much it adds to the sum.
 pub(crate) fn place_of(duration: Duration) -> (usize, u64) {
-    let seconds = duration.as_secs_f64();
-    let bucket = BUCKET_BOUNDS_S.partition_point(|bound| *bound < seconds);
-    (bucket, duration.as_micros().try_into().unwrap_or(u64::MAX))
+    (bucket_of(duration), duration.as_micros().try_into().unwrap_or(u64::MAX))
 }
 
 #[cfg(test)]

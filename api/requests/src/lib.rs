@@ -29,7 +29,7 @@ mod memory;
 mod row;
 mod rows;
 
-pub use histogram::{BUCKET_BOUNDS_S, BUCKETS, Histogram};
+pub use histogram::{BUCKET_BOUNDS_S, BUCKETS, Histogram, bucket_of};
 pub use memory::{MEMORY_NAME, Memory, SEALS};
 pub use row::{CLASSES, GRPC_STATUSES, LABEL_BYTES, Labels, RequestCounts, Row};
 pub use rows::{MAX_ROWS, Rows};

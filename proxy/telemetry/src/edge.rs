@@ -6,7 +6,10 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use leno_requests::{Memory, Row, Rows};
+use leno_requests::{Memory, Row, Rows, bucket_of};
+use leno_tap::TraceIds;
+
+use crate::exemplar::{Exemplar, Exemplars};
 
 /// Statuses that one edge counts separately. Further statuses count as 0. HTTP defines about 60.
 const MAX_STATUSES: usize = 80;
@@ -122,6 +125,8 @@ pub struct Edge {
     pub(crate) retries: Cell<u64>,
     pub(crate) ejected: Cell<Option<&'static str>>,
     pub(crate) used_at: Cell<Instant>,
+    /// The last request with a span in each bucket of durations. `None` before the first one.
+    pub(crate) exemplars: RefCell<Option<Box<Exemplars>>>,
 }
 
 impl Edge {
@@ -140,6 +145,7 @@ impl Edge {
             retries: Cell::new(0),
             ejected: Cell::new(None),
             used_at: Cell::new(now),
+            exemplars: RefCell::default(),
         }
     }
 
@@ -153,6 +159,15 @@ impl Edge {
     pub fn request(&self, status: u16, duration: Duration) {
         count(&mut self.statuses.borrow_mut(), status, 0, MAX_STATUSES);
         self.row.request(status, duration);
+    }
+
+    /// Keeps a request that has a span, in place of the one before in its bucket of durations.
+    pub(crate) fn exemplify(&self, duration: Duration, ids: TraceIds) {
+        let mut exemplars = self.exemplars.borrow_mut();
+        let bucket = exemplars.get_or_insert_default().get_mut(bucket_of(duration));
+        if let Some(place) = bucket {
+            *place = Some(Exemplar::now(duration, ids));
+        }
     }
 
     /// Counts a gRPC call that ended with this `grpc-status`.

@@ -25,6 +25,7 @@
 mod audited;
 mod counter;
 mod edge;
+mod exemplar;
 mod observed;
 mod queue;
 mod registry;

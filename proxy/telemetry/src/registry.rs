@@ -16,7 +16,7 @@ use crate::edge::{Direction, Edge, EdgeLabels, Logged};
 use crate::observed::Observed;
 use crate::snapshot::Snapshot;
 use crate::tap::Taps;
-use crate::trace::{Trace, Traces};
+use crate::trace::{Ended, Trace, Traces};
 
 /// Most edges that a worker counts separately. An edge has about 40 series and 500 bytes, so this
 /// is at most some 10,000 series and a page of 2 MB. A workload calls tens of others.
@@ -254,10 +254,12 @@ impl Registry {
         if let Some(observed) = &begun.observed {
             let edge = counted.logged();
             observed.end(&edge, begun.at, outcome);
-            if let (Some(traces), Some(trace)) = (&begun.traces, &begun.trace)
-                && let Some(lost) = traces.end(trace, || observed.ended(&edge, begun.at, outcome))
-            {
-                self.counters.add(lost, 1);
+            if let (Some(traces), Some(trace)) = (&begun.traces, &begun.trace) {
+                match traces.end(trace, || observed.ended(&edge, begun.at, outcome)) {
+                    Ended::WithSpan => counted.edge().exemplify(duration, trace.ids()),
+                    Ended::Lost(lost) => self.counters.add(lost, 1),
+                    Ended::WithoutSpan => {}
+                }
             }
         }
         let (Some(log), Some(noted)) = (&self.access, &begun.noted) else { return };

@@ -129,10 +129,17 @@ fn requests(page: &mut Page, snapshot: &Snapshot) {
             continue;
         }
         let name = "leno_request_duration_seconds";
-        for (bound, count) in histogram.cumulated() {
+        for (bucket, (bound, count)) in histogram.cumulated().enumerate() {
             let bound = if bound.is_finite() { bound.to_string() } else { "+Inf".to_owned() };
             let le = format_args!(",le=\"{bound}\"");
-            page.sample("leno_request_duration_seconds_bucket", labels, le, count);
+            let name = "leno_request_duration_seconds_bucket";
+            // Only OpenMetrics has exemplars.
+            match counts.exemplars.get(&bucket).filter(|_| page.open) {
+                Some(exemplar) => {
+                    page.sample(name, labels, le, format_args!("{count}{exemplar}"));
+                }
+                None => page.sample(name, labels, le, count),
+            }
         }
         page.line(format_args!("{name}_sum{{{}}} {}", Labels(labels), histogram.sum_s()));
         page.line(format_args!("{name}_count{{{}}} {}", Labels(labels), histogram.count()));

@@ -8,6 +8,7 @@ use leno_requests::Histogram;
 use crate::audited::{AuditedRequest, AuditedRequests};
 use crate::counter::Counter;
 use crate::edge::{Direction, Edge, EdgeLabels};
+use crate::exemplar::{self, Exemplar};
 use crate::registry::Decisions;
 
 /// The counts of one worker, or the sum of several.
@@ -29,6 +30,8 @@ pub(crate) struct EdgeCounts {
     pub(crate) grpc: BTreeMap<u8, u64>,
     pub(crate) errors: BTreeMap<&'static str, u64>,
     pub(crate) durations: Histogram,
+    /// By the bucket of durations.
+    pub(crate) exemplars: BTreeMap<usize, Exemplar>,
     pub(crate) tcp_opened: u64,
     pub(crate) tcp_closed: u64,
     pub(crate) read_bytes: u64,
@@ -123,6 +126,7 @@ impl EdgeCounts {
             grpc: edge.grpc.borrow().iter().copied().collect(),
             errors: edge.errors.borrow().iter().copied().collect(),
             durations: edge.row.durations(),
+            exemplars: exemplar::kept(edge.exemplars.borrow().as_deref()),
             tcp_opened: edge.tcp_opened.get(),
             tcp_closed: edge.tcp_closed.get(),
             read_bytes: edge.read_bytes.get(),
@@ -145,6 +149,12 @@ impl EdgeCounts {
             *self.errors.entry(cause).or_default() += count;
         }
         self.durations.add(&other.durations);
+        for (bucket, exemplar) in &other.exemplars {
+            let newest = self.exemplars.entry(*bucket).or_insert(*exemplar);
+            if exemplar.at > newest.at {
+                *newest = *exemplar;
+            }
+        }
         self.tcp_opened += other.tcp_opened;
         self.tcp_closed += other.tcp_closed;
         self.read_bytes += other.read_bytes;

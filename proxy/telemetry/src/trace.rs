@@ -39,6 +39,17 @@ pub struct Traces {
     kept: Cell<(u64, u32)>,
 }
 
+/// What became of the span of a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Ended {
+    /// It waits to be exported.
+    WithSpan,
+    /// There is none to be.
+    WithoutSpan,
+    /// It was dropped, which is to be counted.
+    Lost(Counter),
+}
+
 /// A request that takes part in a trace.
 #[derive(Debug)]
 pub(crate) struct Trace {
@@ -114,25 +125,21 @@ impl Traces {
         }
     }
 
-    /// Queues the span of a request that has ended, if it is to have one. Returns what is to be counted.
-    pub(crate) fn end(
-        &self,
-        trace: &Trace,
-        request: impl FnOnce() -> TappedRequest,
-    ) -> Option<Counter> {
+    /// Queues the span of a request that has ended, if it is to have one.
+    pub(crate) fn end(&self, trace: &Trace, request: impl FnOnce() -> TappedRequest) -> Ended {
         let request = match trace.is_sampled {
             true => request(),
             false if self.settings.keeps_any() => {
                 let request = request();
                 if !self.is_kept(&request) {
-                    return None;
+                    return Ended::WithoutSpan;
                 }
                 if !self.affords(Instant::now()) {
-                    return Some(Counter::SpansBeyondRate);
+                    return Ended::Lost(Counter::SpansBeyondRate);
                 }
                 request
             }
-            false => return None,
+            false => return Ended::WithoutSpan,
         };
         let is_queued = self.queue.push(Span {
             trace_id: trace.trace_id,
@@ -141,7 +148,7 @@ impl Traces {
             sampled: trace.is_sampled,
             request,
         });
-        (!is_queued).then_some(Counter::SpansDropped)
+        if is_queued { Ended::WithSpan } else { Ended::Lost(Counter::SpansDropped) }
     }
 
     /// Whether a request has a span though its trace is not sampled.
