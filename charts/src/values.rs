@@ -198,6 +198,8 @@ pub struct Proxy {
     pub traces: String,
     /// What is logged of each request, and as what; nothing for no log.
     pub access_log: String,
+    /// The meshes under whose names metrics are served too; nothing for none.
+    pub metrics_compat: String,
 }
 
 /// The kind of container that a proxy runs as.

@@ -35,6 +35,8 @@ pub struct Settings {
     pub access_log: String,
     /// Which requests have spans and where these go, in the form of the proxy's option. `None`: there are no traces.
     pub traces: Option<String>,
+    /// The meshes under whose names metrics are served too, in the form of the proxy's option.
+    pub metrics_compat: String,
     /// Where DNS and the control plane are.
     pub gateway: Addresses,
     /// How long a response may take to begin, where no policy says; zero for no bound.
@@ -89,13 +91,14 @@ impl Settings {
     fn environment(&self, more: &[(&str, &str)]) -> BTreeMap<OsString, OsString> {
         let control = format!("https://{}:{}", self.gateway.v4, ports::CONTROL);
         let response_wait = self.response_wait.as_secs().to_string();
-        let all: [(&str, &str); 6] = [
+        let all: [(&str, &str); 7] = [
             ("LENO_TRUST_DOMAIN", &self.trust_domain),
             ("LENO_CONTROL", &control),
             ("LENO_ROOTS", &self.roots.to_string_lossy()),
             ("LENO_RESPONSE_WAIT", &response_wait),
             ("LENO_LOG", &self.log),
             ("LENO_ACCESS_LOG", &self.access_log),
+            ("LENO_METRICS_COMPAT", &self.metrics_compat),
         ];
         let owned = |(name, value): &(&str, &str)| (OsString::from(name), OsString::from(value));
         let traces = self.traces.as_deref().map(|traces| ("LENO_TRACES", traces));

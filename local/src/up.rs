@@ -85,6 +85,8 @@ pub struct Options {
     pub access_log_file: Option<PathBuf>,
     /// Which requests are traced and where their spans go, in the form of the proxy's option.
     pub traces: Option<String>,
+    /// The meshes under whose names proxies serve metrics too, in the form of the proxy's option.
+    pub metrics_compat: String,
 }
 
 /// Runs a mesh until a signal ends it. Everything runs on the calling thread, which must be the

@@ -241,6 +241,8 @@ impl Inject {
             log: Some(told.proxy.log),
             traces: leno_admission::traces(&told.proxy.traces)?,
             access_log: leno_admission::access_log(&told.proxy.access_log)?,
+            metrics_compat: leno_admission::metrics_compat(&told.proxy.metrics_compat)
+                .map_err(anyhow::Error::msg)?,
             shape: match told.proxy.shape {
                 leno_charts::Shape::Sidecar => Shape::Sidecar,
                 leno_charts::Shape::Container => Shape::Container,

@@ -17,6 +17,7 @@ use leno_local::output::Style;
 use leno_local::plan::{Mode, Share};
 use leno_local::ranges::Range;
 use leno_local::up::{MAX_LIFETIME, MIN_LIFETIME, Options};
+use leno_telemetry::MetricsCompat;
 use leno_telemetry::access::{AccessSettings, AccessSettingsError};
 use leno_telemetry::trace::{TraceSettings, TraceSettingsError};
 use leno_types::{Egress, MtlsMode};
@@ -153,6 +154,11 @@ pub(crate) struct Up {
     #[arg(long, value_name = "SETTINGS", value_parser = traces)]
     traces: Option<String>,
 
+    /// Has proxies serve their metrics under the names and labels of other meshes too: linkerd, istio, both with a comma
+    /// between them, or off
+    #[arg(long, value_name = "MESHES", default_value = "off", value_parser = metrics_compat)]
+    metrics_compat: String,
+
     /// Begins each line with its time
     #[arg(short, long)]
     timestamps: bool,
@@ -230,6 +236,7 @@ pub(crate) fn run(up: &Up) -> Result<bool> {
         access_log: access_log.to_owned(),
         access_log_file: up.access_log_file.clone(),
         traces: up.traces.clone(),
+        metrics_compat: up.metrics_compat.clone(),
     };
     leno_local::up::up(&options)?;
     Ok(true)
@@ -238,6 +245,11 @@ pub(crate) fn run(up: &Up) -> Result<bool> {
 /// Settings of the access log as proxies read them, so that a mistake is found before one starts.
 fn access_log(text: &str) -> Result<String, AccessSettingsError> {
     text.parse::<AccessSettings>().map(|_| text.to_owned())
+}
+
+/// The meshes whose metrics are served too, likewise.
+fn metrics_compat(text: &str) -> Result<String, String> {
+    text.parse::<MetricsCompat>().map(|_| text.to_owned())
 }
 
 /// Settings of traces as proxies read them, likewise.

@@ -5,15 +5,18 @@
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
-use std::time::{Duration, Instant};
+use std::process::Command;
 
 use leno_local::status::Status;
-use leno_testkit::command::Running;
 use leno_testkit::tools;
 use serde_json::Value;
 
 use crate::mesh::{Mesh, root, said, with_server};
+
+mod compat;
+mod server;
+
+use server::Prometheus;
 
 /// `client` makes requests that succeed, fail, are retried, given up and denied, and opaque connections.
 const MESH: &str = "
@@ -59,11 +62,6 @@ spec:
   selector: {matchLabels: {app: locked}}
   rules: [{from: [{serviceAccounts: [others]}]}]
 ";
-
-/// How long every query may take to have an answer: a rate needs two scrapes, and rules another round.
-const PATIENCE: Duration = Duration::from_secs(60);
-/// Where Prometheus listens, in the namespace of the bridge.
-const LISTEN: &str = "127.0.0.1:9090";
 
 fn folder(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../dashboard").join(name)
@@ -184,19 +182,7 @@ fn every_query_of_the_dashboards_and_rules_has_series_of_a_real_mesh() {
         return;
     };
     let Some(mesh) = root(|| Mesh::start(&with_server(MESH))) else { return };
-    let file = mesh.directory().join("prometheus.yml");
-    std::fs::write(&file, configuration(&mesh)).unwrap();
-    let netns = mesh.layout().switch_netns();
-    let within = |program: &Path| {
-        let mut command = Command::new("ip");
-        command.args(["netns", "exec", netns.as_str()]).arg(program).stdin(Stdio::null());
-        command
-    };
-    let mut server = within(&prometheus);
-    server.arg(format!("--config.file={}", file.display()));
-    server.arg(format!("--storage.tsdb.path={}", mesh.directory().join("data").display()));
-    server.arg(format!("--web.listen-address={LISTEN}"));
-    let _running = Running::start(&mut server).unwrap();
+    let server = Prometheus::start((&prometheus, promtool), &mesh, &configuration(&mesh), &[]);
 
     let mut queries: Vec<(String, String)> = Vec::new();
     for (file, board) in dashboards() {
@@ -213,32 +199,11 @@ fn every_query_of_the_dashboards_and_rules_has_series_of_a_real_mesh() {
     queries.extend(recorded.map(|name| ("rules.yaml".to_owned(), name.to_owned())));
     assert!(queries.len() > 40, "{}", queries.len());
 
-    let answer = |query: &str| {
-        let mut command = within(&promtool);
-        command.args(["query", "instant", "-o", "json"]).arg(format!("http://{LISTEN}"));
-        command.arg(query).output().unwrap()
-    };
-    let has_series = |query: &str| {
-        let output = answer(query);
-        let series: Value = serde_json::from_slice(&output.stdout).unwrap_or_default();
-        series.as_array().is_some_and(|series| !series.is_empty())
-    };
-    let deadline = Instant::now() + PATIENCE;
-    loop {
-        queries.retain(|(_, query)| !has_series(query));
-        if queries.is_empty() {
-            break;
-        }
-        let missing: Vec<String> = queries
-            .iter()
-            .map(|(what, query)| format!("{what}\n  {query}\n  {}", said(&answer(query))))
-            .collect();
-        assert!(Instant::now() < deadline, "no series:\n{}", missing.join("\n"));
-        std::thread::sleep(Duration::from_millis(500));
-    }
+    server.until_all_have_series(queries);
     // The figures are those of the mesh: half of what is answered at `web`, its retries included, fails.
-    let output = answer("leno:success:ratio5m{service=\"web\"} < 0.9");
+    let output = server.answer("leno:success:ratio5m{service=\"web\"} < 0.9");
     assert!(said(&output).contains("web"), "{}", said(&output));
-    let output = answer("ALERTS{alertname=~\"LenoFlow.*|LenoControl.*|LenoRoot.*|LenoPanics\"}");
+    let output =
+        server.answer("ALERTS{alertname=~\"LenoFlow.*|LenoControl.*|LenoRoot.*|LenoPanics\"}");
     assert_eq!(said(&output).trim(), "[]", "nothing else is wrong");
 }

@@ -85,6 +85,9 @@ fn environment(settings: &Settings, probes: &Probes) -> Value {
     if let Some(traces) = &settings.traces {
         all.push(said("LENO_TRACES", traces));
     }
+    if let Some(compat) = &settings.metrics_compat {
+        all.push(said("LENO_METRICS_COMPAT", compat));
+    }
     if let Some(log) = &settings.access_log {
         all.push(said("LENO_ACCESS_LOG", &log.replace('$', "$$")));
     }

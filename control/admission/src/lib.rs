@@ -38,7 +38,8 @@ pub use judge::{is_unjudged, judge};
 pub use mode::{ModeOfNamespace, Origin};
 pub use review::{Answer, Review, ReviewError};
 pub use settings::{
-    DEFAULT_CONTROL, Resources, Settings, Shape, access_log, exports, pull_secrets, traces,
+    DEFAULT_CONTROL, Resources, Settings, Shape, access_log, exports, metrics_compat, pull_secrets,
+    traces,
 };
 pub use stored::StoredObjects;
 pub use stream::{Format, StreamError, rewrite};

@@ -1,5 +1,6 @@
 //! What the proxy of a pod is like: what is set for all, and what a pod says of its own.
 
+use leno_telemetry::MetricsCompat;
 use leno_telemetry::access::{AccessSettings, AccessSettingsError, Form};
 use leno_telemetry::trace::{TraceSettings, TraceSettingsError};
 use leno_types::{Owner, TEMPLATE_HASH_LABEL};
@@ -19,8 +20,9 @@ const MEMORY_LIMIT: &str = "leno.dev/proxy-memory-limit";
 const LOG: &str = "leno.dev/proxy-log";
 const TRACES: &str = "leno.dev/proxy-traces";
 const ACCESS_LOG: &str = "leno.dev/proxy-access-log";
-const KNOWN: [&str; 7] =
-    [CPU_REQUEST, CPU_LIMIT, MEMORY_REQUEST, MEMORY_LIMIT, LOG, TRACES, ACCESS_LOG];
+const METRICS_COMPAT: &str = "leno.dev/proxy-metrics-compat";
+const KNOWN: [&str; 8] =
+    [CPU_REQUEST, CPU_LIMIT, MEMORY_REQUEST, MEMORY_LIMIT, LOG, TRACES, ACCESS_LOG, METRICS_COMPAT];
 
 /// The value of an annotation by which a pod takes part in no traces.
 const OFF: &str = "off";
@@ -49,6 +51,9 @@ pub struct Settings {
     pub traces: Option<String>,
     /// Its access log, in the form of its `--access-log`; without it, there is none.
     pub access_log: Option<String>,
+    /// The meshes under whose names it serves metrics too, in the form of its `--metrics-compat`; without it, there are
+    /// none.
+    pub metrics_compat: Option<String>,
     /// The name of the workload that has made the pod, where that is known.
     pub workload: Option<String>,
     /// As what it runs.
@@ -105,6 +110,7 @@ impl Default for Settings {
             log: None,
             traces: None,
             access_log: None,
+            metrics_compat: None,
             workload: None,
             shape: Shape::default(),
         }
@@ -144,6 +150,10 @@ impl Settings {
                 ACCESS_LOG => {
                     settings.access_log =
                         access_log(text).map_err(|error| wrong(error.to_string()))?;
+                    continue;
+                }
+                METRICS_COMPAT => {
+                    settings.metrics_compat = metrics_compat(text).map_err(wrong)?;
                     continue;
                 }
                 _ => return Err(wrong(format!("is not known: use {}", KNOWN.join(", ")))),
@@ -235,6 +245,18 @@ pub fn access_log(text: &str) -> Result<Option<String>, AccessSettingsError> {
     Ok((settings.form != Form::Off).then(|| text.to_owned()))
 }
 
+/// The meshes under whose names all proxies serve metrics too, as checked; `off` and an empty text are none.
+///
+/// # Errors
+/// The text is not of the form.
+pub fn metrics_compat(text: &str) -> Result<Option<String>, String> {
+    if text.is_empty() {
+        return Ok(None);
+    }
+    let compat: MetricsCompat = text.parse()?;
+    Ok(compat.is_any().then(|| text.to_owned()))
+}
+
 /// Whether records of this access log go to the collector of traces.
 #[must_use]
 pub fn exports(access_log: &str) -> bool {
@@ -311,6 +333,22 @@ mod tests {
             let wrong = of("", annotation).unwrap_err().to_string();
             assert!(wrong.contains("leno.dev/proxy-access-log") && wrong.contains(what), "{wrong}");
         }
+    }
+
+    #[test]
+    fn a_pod_names_the_meshes_whose_metrics_its_proxy_serves() {
+        let all =
+            Settings { metrics_compat: metrics_compat("istio").unwrap(), ..Settings::default() };
+        let of = |annotation: &str| {
+            let pod = format!(r#"{{"metadata":{{"annotations":{{{annotation}}}}}}}"#);
+            all.of_pod(&serde_json::from_str(&pod).unwrap()).map(|settings| settings.metrics_compat)
+        };
+        assert_eq!(of(""), Ok(Some("istio".to_owned())));
+        assert_eq!(of(r#""leno.dev/proxy-metrics-compat":"off""#), Ok(None));
+        let both = of(r#""leno.dev/proxy-metrics-compat":"linkerd,istio""#);
+        assert_eq!(both, Ok(Some("linkerd,istio".to_owned())));
+        let wrong = of(r#""leno.dev/proxy-metrics-compat":"consul""#).unwrap_err().to_string();
+        assert!(wrong.contains("proxy-metrics-compat") && wrong.contains("use linkerd"), "{wrong}");
     }
 
     #[test]

@@ -90,6 +90,11 @@ pub(crate) struct Flags {
     #[arg(long, env = "LENO_PROXY_ACCESS_LOG", value_name = "SETTINGS")]
     pub(crate) proxy_access_log: Option<String>,
 
+    /// The meshes under whose names and labels proxies in pods serve their metrics too, where their pods do not say: the
+    /// settings of their --metrics-compat; only with --kubernetes [default: off]
+    #[arg(long, env = "LENO_PROXY_METRICS_COMPAT", value_name = "MESHES")]
+    pub(crate) proxy_metrics_compat: Option<String>,
+
     /// How long each phase of a rotation of the root lasts at least: nodes take that long to put roots into pods; only
     /// with --kubernetes
     #[arg(long, env = "LENO_PHASE_HOLD", value_name = "DURATION", default_value = "3m", value_parser = phase_hold)]
@@ -228,6 +233,11 @@ impl Config {
                     flags.proxy_access_log.as_deref().unwrap_or_default(),
                 )
                 .context("--proxy-access-log")?,
+                metrics_compat: leno_admission::metrics_compat(
+                    flags.proxy_metrics_compat.as_deref().unwrap_or_default(),
+                )
+                .map_err(anyhow::Error::msg)
+                .context("--proxy-metrics-compat")?,
                 shape: if flags.proxy_shape == "container" {
                     Shape::Container
                 } else {

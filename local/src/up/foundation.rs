@@ -103,6 +103,7 @@ pub(super) async fn lay(
         log: options.log.clone(),
         access_log: options.access_log.clone(),
         traces: options.traces.clone(),
+        metrics_compat: options.metrics_compat.clone(),
         gateway: switch.subnet().gateway(),
         response_wait: options.response_wait,
     };

@@ -4,6 +4,7 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 
 use clap::Parser;
+use leno_telemetry::MetricsCompat;
 use leno_telemetry::access::AccessSettings;
 use leno_telemetry::trace::TraceSettings;
 use leno_types::ports;
@@ -143,6 +144,11 @@ pub(crate) struct Flags {
     /// have spans although their trace is not sampled
     #[arg(long, env = "LENO_TRACES", value_name = "SETTINGS")]
     pub(crate) traces: Option<TraceSettings>,
+
+    /// Has /metrics serve the same counts under the names and labels of other meshes too: linkerd, istio, both with a
+    /// comma between them, or off
+    #[arg(long, env = "LENO_METRICS_COMPAT", value_name = "MESHES", default_value = "off")]
+    pub(crate) metrics_compat: MetricsCompat,
 }
 
 fn default_outbound() -> Vec<SocketAddr> {

@@ -16,7 +16,7 @@ use tokio::task::spawn_local;
 
 use crate::config::Flags;
 use crate::setup::{
-    IdentityState, Setup, access_log, budget, drain_timeout, response_wait, traces,
+    IdentityState, Setup, access_log, budget, drain_timeout, response_wait, traces, workload,
 };
 
 /// Longest wait, once there is a policy, for the services that like workloads use.
@@ -45,6 +45,8 @@ pub(crate) fn setup(flags: &Flags, pod_uid: Option<String>) -> anyhow::Result<Se
     spawn_local(async move { match client.run().await {} });
     Ok(Setup {
         traces: traces(flags, &instance),
+        metrics_compat: flags.metrics_compat,
+        workload: workload(flags, &instance),
         instance,
         is_static: false,
         workers: flags.workers,

@@ -21,15 +21,12 @@ use tokio::sync::watch;
 
 use crate::config::Flags;
 use crate::setup::{
-    IdentityState, Setup, access_log, budget, drain_timeout, response_wait, traces,
+    IdentityState, Setup, access_log, budget, drain_timeout, response_wait, traces, workload,
 };
 
 /// Reads the documents and makes of them what a control plane would have said.
 pub(crate) fn setup(flags: &Flags, file: &Path) -> anyhow::Result<Setup> {
-    let documents = load(&[file]).map_err(|problems| {
-        let lines: Vec<String> = problems.iter().map(ToString::to_string).collect();
-        anyhow::anyhow!("{}", lines.join("\n"))
-    })?;
+    let documents = documents(file)?;
     let proxy = only_proxy(&documents, file)?;
     let Proxy { metadata, spec } = proxy;
     let instance = InstanceName::new(&metadata.namespace, &metadata.name)?;
@@ -73,6 +70,8 @@ pub(crate) fn setup(flags: &Flags, file: &Path) -> anyhow::Result<Setup> {
         Directory::fixed(move |subject| index.resolve(subject, &client)).with_server_policy(policy);
     Ok(Setup {
         traces: traces(flags, &instance),
+        metrics_compat: flags.metrics_compat,
+        workload: workload(flags, &instance),
         instance,
         is_static: true,
         workers: u16::try_from(spec.workers).context("spec.workers")?,
@@ -95,6 +94,13 @@ pub(crate) fn setup(flags: &Flags, file: &Path) -> anyhow::Result<Setup> {
         taps: Taps::default(),
         budget: budget(flags),
         limit_table: LimitTable::default(),
+    })
+}
+
+fn documents(file: &Path) -> anyhow::Result<Documents> {
+    load(&[file]).map_err(|problems| {
+        let lines: Vec<String> = problems.iter().map(ToString::to_string).collect();
+        anyhow::anyhow!("{}", lines.join("\n"))
     })
 }
 

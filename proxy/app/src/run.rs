@@ -56,6 +56,8 @@ pub(crate) async fn serve(
 ) -> anyhow::Result<()> {
     let state = Rc::new(State {
         instance: setup.instance.clone(),
+        workload: setup.workload.clone(),
+        metrics_compat: setup.metrics_compat,
         workers: RefCell::default(),
         directory: setup.directory.clone(),
         names: setup.names.clone(),

@@ -12,6 +12,7 @@ use leno_http::Limits;
 use leno_inbound::LimitTable;
 use leno_names::Names;
 use leno_outbound::Fixed;
+use leno_telemetry::MetricsCompat;
 use leno_telemetry::access::{AccessSettings, Form, Layout, Log};
 use leno_telemetry::tap::Taps;
 use leno_tls::{Credentials, Keyring};
@@ -66,6 +67,10 @@ pub(crate) struct Setup {
     pub(crate) taps: Taps,
     /// Which requests have spans, and where these go.
     pub(crate) traces: Option<TracePlan>,
+    /// The meshes under whose names metrics are served too.
+    pub(crate) metrics_compat: MetricsCompat,
+    /// The workload that the instance belongs to.
+    pub(crate) workload: String,
     pub(crate) budget: Budget,
     /// What the workers share of the workload's rate limits.
     pub(crate) limit_table: LimitTable,
@@ -158,8 +163,11 @@ pub(crate) fn response_wait(flags: &Flags) -> Duration {
 }
 
 pub(crate) fn traces(flags: &Flags, instance: &InstanceName) -> Option<TracePlan> {
-    let workload = || flags.workload.clone().unwrap_or_else(|| instance.name.to_string());
-    Some(TracePlan { settings: flags.traces.clone()?, workload: workload() })
+    Some(TracePlan { settings: flags.traces.clone()?, workload: workload(flags, instance) })
+}
+
+pub(crate) fn workload(flags: &Flags, instance: &InstanceName) -> String {
+    flags.workload.clone().unwrap_or_else(|| instance.name.to_string())
 }
 
 /// The access log, whose thread starts here if it has one.

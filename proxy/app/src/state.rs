@@ -8,7 +8,10 @@ use leno_discovery::{Directory, Status};
 use leno_h2::Open;
 use leno_names::{Counts, Names};
 use leno_telemetry::tap::Taps;
-use leno_telemetry::{AuditedRequest, Counter, Kind, Measured, Registry, Snapshot, render};
+use leno_telemetry::{
+    AuditedRequest, Counter, Kind, Measured, MetricsCompat, OwnWorkload, Registry, Snapshot,
+    render_compatible,
+};
 use leno_transport::budget::{Budget, Pool};
 use leno_transport::{Shown, panics};
 use leno_types::mesh::ServerPolicy;
@@ -26,6 +29,9 @@ use crate::worker::{Load, Worker};
 #[derive(Debug)]
 pub(crate) struct State {
     pub(crate) instance: InstanceName,
+    /// The workload that the instance belongs to.
+    pub(crate) workload: String,
+    pub(crate) metrics_compat: MetricsCompat,
     pub(crate) workers: RefCell<Vec<Worker>>,
     pub(crate) directory: Directory,
     pub(crate) names: Names,
@@ -94,7 +100,23 @@ impl State {
     }
 
     pub(crate) async fn metrics(&self, open: bool) -> String {
-        render(&self.counted().await, &self.measured().await, open)
+        let own = if self.metrics_compat.is_any() { self.own() } else { OwnWorkload::default() };
+        let compat = (self.metrics_compat, &own);
+        render_compatible(&self.counted().await, &self.measured().await, open, compat)
+    }
+
+    /// What metrics under the names of other meshes say of the workload.
+    fn own(&self) -> OwnWorkload {
+        let identity = self.identity.borrow().name.clone();
+        OwnWorkload {
+            namespace: self.instance.namespace.to_string(),
+            instance: self.instance.name.to_string(),
+            workload: self.workload.clone(),
+            trust_domain: identity
+                .as_ref()
+                .map_or_else(String::new, |identity| identity.trust_domain().to_string()),
+            identity: identity.map(|identity| identity.to_string()),
+        }
     }
 
     /// What audit policies have matched since the proxy started, as JSON.

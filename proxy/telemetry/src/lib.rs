@@ -46,5 +46,5 @@ pub use registry::{
     Begun, EDGE_IDLE, MAX_AUTHORIZATION_POLICIES, MAX_EDGES, MAX_TLS_NAMES, Outcome, Registry,
     Relay,
 };
-pub use render::{Kind, Measured, render};
+pub use render::{Kind, Measured, MetricsCompat, OwnWorkload, render, render_compatible};
 pub use snapshot::Snapshot;

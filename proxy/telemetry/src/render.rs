@@ -6,6 +6,10 @@ use crate::counter::Counter;
 use crate::edge::EdgeLabels;
 use crate::snapshot::{EdgeCounts, Snapshot};
 
+mod compat;
+
+pub use compat::{MetricsCompat, OwnWorkload};
+
 /// A value that is measured when the page is rendered.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Measured {
@@ -34,6 +38,17 @@ pub enum Kind {
 /// Renders the Prometheus text format, version 0.0.4, or OpenMetrics 1.0.0 if `open`.
 #[must_use]
 pub fn render(snapshot: &Snapshot, measured: &[Measured], open: bool) -> String {
+    render_compatible(snapshot, measured, open, (MetricsCompat::default(), &OwnWorkload::default()))
+}
+
+/// Renders the same, and after it the metrics of other meshes.
+#[must_use]
+pub fn render_compatible(
+    snapshot: &Snapshot,
+    measured: &[Measured],
+    open: bool,
+    (compat, own): (MetricsCompat, &OwnWorkload),
+) -> String {
     let mut page = Page { text: String::with_capacity(16 * 1024), open };
     requests(&mut page, snapshot);
     connections(&mut page, snapshot);
@@ -97,6 +112,7 @@ pub fn render(snapshot: &Snapshot, measured: &[Measured], open: bool) -> String 
             labels => page.line(format_args!("{name}{total}{{{labels}}} {value}")),
         }
     }
+    compat.render(&mut page, own, (snapshot, measured));
     if open {
         page.line(format_args!("# EOF"));
     }

@@ -138,7 +138,7 @@ impl EdgeCounts {
         }
     }
 
-    fn add(&mut self, other: &Self) {
+    pub(crate) fn add(&mut self, other: &Self) {
         for (status, count) in &other.statuses {
             *self.statuses.entry(*status).or_default() += count;
         }

@@ -1,0 +1,91 @@
+//! A Prometheus that runs in the namespace of a mesh's bridge, and what it answers.
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+use std::time::{Duration, Instant};
+
+use leno_testkit::command::Running;
+use serde_json::Value;
+
+use crate::mesh::{Mesh, said};
+
+/// How long every query may take to have an answer: a rate needs two scrapes, and rules another round.
+const PATIENCE: Duration = Duration::from_secs(120);
+/// Where Prometheus listens, in the namespace of the bridge.
+const LISTEN: &str = "127.0.0.1:9090";
+
+/// A running Prometheus; it ends with this.
+pub(super) struct Prometheus {
+    netns: String,
+    promtool: PathBuf,
+    _running: Running,
+}
+
+impl Prometheus {
+    /// Starts it with this configuration and further arguments.
+    pub(super) fn start(
+        (prometheus, promtool): (&Path, PathBuf),
+        mesh: &Mesh,
+        configuration: &str,
+        more: &[&str],
+    ) -> Self {
+        let file = mesh.directory().join("prometheus.yml");
+        std::fs::write(&file, configuration).unwrap();
+        let netns = mesh.layout().switch_netns().as_str().to_owned();
+        let mut server = within(&netns, prometheus);
+        server.arg(format!("--config.file={}", file.display()));
+        server.arg(format!("--storage.tsdb.path={}", mesh.directory().join("data").display()));
+        server.arg(format!("--web.listen-address={LISTEN}")).args(more);
+        let running = Running::start(&mut server).unwrap();
+        Self { netns, promtool, _running: running }
+    }
+
+    /// What it answers to a query of now.
+    pub(super) fn answer(&self, query: &str) -> Output {
+        let mut command = within(&self.netns, &self.promtool);
+        command.args(["query", "instant", "-o", "json"]).arg(format!("http://{LISTEN}"));
+        command.arg(query).output().unwrap()
+    }
+
+    fn has_series(&self, query: &str) -> bool {
+        let series: Value = serde_json::from_slice(&self.answer(query).stdout).unwrap_or_default();
+        series.as_array().is_some_and(|series| !series.is_empty())
+    }
+
+    /// Waits until every query has had series, each with what it is of.
+    pub(super) fn until_all_have_series(&self, mut queries: Vec<(String, String)>) {
+        let deadline = Instant::now() + PATIENCE;
+        loop {
+            queries.retain(|(_, query)| !self.has_series(query));
+            if queries.is_empty() {
+                return;
+            }
+            let missing: Vec<String> = queries
+                .iter()
+                .map(|(what, query)| format!("{what}\n  {query}\n  {}", said(&self.answer(query))))
+                .collect();
+            assert!(Instant::now() < deadline, "no series:\n{}", missing.join("\n"));
+            std::thread::sleep(Duration::from_millis(500));
+        }
+    }
+
+    /// The traces of the exemplars of a query, over all time.
+    pub(super) fn exemplars(&self, query: &str) -> Vec<String> {
+        let mut command = within(&self.netns, Path::new("curl"));
+        command.args(["-sS", "-m", "10", "-G", "--data-urlencode"]).arg(format!("query={query}"));
+        command.args(["--data-urlencode", "start=0", "--data-urlencode", "end=9999999999"]);
+        let output = command.arg(format!("http://{LISTEN}/api/v1/query_exemplars")).output();
+        let answer: Value = serde_json::from_slice(&output.unwrap().stdout).unwrap_or_default();
+        let lists = |of: &Value, name: &str| of[name].as_array().cloned().unwrap_or_default();
+        let exemplars =
+            lists(&answer, "data").into_iter().flat_map(|series| lists(&series, "exemplars"));
+        let trace = |exemplar: Value| exemplar["labels"]["trace_id"].as_str().map(str::to_owned);
+        exemplars.filter_map(trace).collect()
+    }
+}
+
+fn within(netns: &str, program: &Path) -> Command {
+    let mut command = Command::new("ip");
+    command.args(["netns", "exec", netns]).arg(program).stdin(Stdio::null());
+    command
+}

@@ -1,0 +1,207 @@
+//! The same counts under the names and labels of other meshes, so that dashboards made for these go on.
+//!
+//! Nothing is counted for it: a page is made of the snapshot that has the proxy's own metrics. Other meshes count by
+//! workload where Leno counts by instance, so edges with the same labels are added up. A sum has also the edges that are
+//! not shown any more, since a sum that falls would be taken for a restart.
+
+use std::collections::BTreeMap;
+use std::fmt::Write;
+use std::str::FromStr;
+
+use super::{Measured, Page, Value};
+use crate::edge::{Direction, EdgeLabels};
+use crate::snapshot::{EdgeCounts, Snapshot};
+
+mod istio;
+mod linkerd;
+
+/// The meshes under whose names metrics are served too.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct MetricsCompat {
+    linkerd: bool,
+    istio: bool,
+}
+
+impl FromStr for MetricsCompat {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let mut compat = Self::default();
+        if text == "off" {
+            return Ok(compat);
+        }
+        for name in text.split(',').map(str::trim) {
+            match name {
+                "linkerd" => compat.linkerd = true,
+                "istio" => compat.istio = true,
+                _ => {
+                    return Err(format!(
+                        "{name:?} is no mesh whose metrics are served: use linkerd, istio, both with a comma \
+                         between them, or off"
+                    ));
+                }
+            }
+        }
+        Ok(compat)
+    }
+}
+
+/// What metrics of other meshes say of the workload whose proxy this is.
+#[derive(Clone, Debug, Default)]
+pub struct OwnWorkload {
+    /// Its namespace.
+    pub namespace: String,
+    /// The instance.
+    pub instance: String,
+    /// The workload that the instance belongs to.
+    pub workload: String,
+    /// The identity, once there is one.
+    pub identity: Option<String>,
+    /// The trust domain of that identity.
+    pub trust_domain: String,
+}
+
+impl MetricsCompat {
+    /// Whether there is any.
+    #[must_use]
+    pub fn is_any(self) -> bool {
+        self.linkerd || self.istio
+    }
+
+    /// Writes the families of the meshes that were named.
+    pub(super) fn render(
+        self,
+        page: &mut Page,
+        own: &OwnWorkload,
+        (snapshot, measured): (&Snapshot, &[Measured]),
+    ) {
+        if self.linkerd {
+            linkerd::render(page, own, snapshot, measured);
+        }
+        if self.istio {
+            istio::render(page, own, snapshot);
+        }
+    }
+}
+
+impl OwnWorkload {
+    /// The SPIFFE ID of a client of which the account is known.
+    fn identity_of(&self, labels: &EdgeLabels) -> String {
+        let EdgeLabels { client, client_namespace, .. } = labels;
+        format!("spiffe://{}/ns/{client_namespace}/sa/{client}", self.trust_domain)
+    }
+}
+
+/// Edges by the labels that they have in another mesh.
+type Grouped = BTreeMap<String, EdgeCounts>;
+
+/// The edges with a live one among those that have the same labels.
+fn grouped(snapshot: &Snapshot, labels: impl Fn(&EdgeLabels) -> String) -> Grouped {
+    let mut groups = Grouped::new();
+    for (edge, counts) in &snapshot.edges {
+        groups.entry(labels(edge)).or_default().add(counts);
+    }
+    groups.retain(|_, counts| counts.live);
+    groups
+}
+
+/// Responses of one status.
+struct Responses {
+    status: u16,
+    /// The status of gRPC, if they were calls.
+    grpc: Option<u8>,
+    count: u64,
+}
+
+impl Responses {
+    /// Those of an edge. Calls of gRPC are counted by both statuses, that of HTTP being 200.
+    fn of(counts: &EdgeCounts) -> Vec<Self> {
+        let calls: u64 = counts.grpc.values().sum();
+        let of_http = counts.statuses.iter().map(|(status, count)| {
+            let is_ok = *status == 200;
+            let count = if is_ok { count.saturating_sub(calls) } else { *count };
+            Self { status: *status, grpc: None, count }
+        });
+        let of_grpc = counts.grpc.iter().map(|(grpc, count)| Self {
+            status: 200,
+            grpc: Some(*grpc),
+            count: *count,
+        });
+        of_http.chain(of_grpc).filter(|responses| responses.count > 0).collect()
+    }
+
+    fn is_failed(&self) -> bool {
+        self.status >= 500 || self.grpc.is_some_and(leno_tap::is_failed_call)
+    }
+}
+
+/// Appends labels, `key="value",...`, in the form between the braces. Those without a value are left out.
+fn write_labels(to: &mut String, labels: &[(&str, &str)]) {
+    for (key, value) in labels.iter().filter(|(_, value)| !value.is_empty()) {
+        let between = if to.is_empty() { "" } else { "," };
+        write!(to, "{between}{key}=\"{}\"", Value(value)).expect("a string takes every write");
+    }
+}
+
+/// A histogram of milliseconds.
+fn histogram_ms(page: &mut Page, (name, help): (&str, &str), groups: &Grouped) {
+    page.family(name, "histogram", help);
+    for (labels, counts) in groups {
+        let durations = &counts.durations;
+        if durations.count() == 0 {
+            continue;
+        }
+        for (bound, count) in durations.cumulated() {
+            // Bounds are multiples of 10 microseconds.
+            let bound = match bound.is_finite() {
+                true => ((bound * 1e5).round() / 1e2).to_string(),
+                false => "+Inf".to_owned(),
+            };
+            page.line(format_args!("{name}_bucket{{{labels},le=\"{bound}\"}} {count}"));
+        }
+        page.line(format_args!("{name}_sum{{{labels}}} {}", durations.sum_s() * 1000.0));
+        page.line(format_args!("{name}_count{{{labels}}} {}", durations.count()));
+    }
+}
+
+/// A counter of which each edge has one value; those that are 0 are left out.
+fn counter(
+    page: &mut Page,
+    (name, help): (&str, &str),
+    groups: &Grouped,
+    read: fn(&EdgeCounts) -> u64,
+) {
+    page.counter(name, help);
+    for (labels, counts) in groups {
+        let count = read(counts);
+        if count > 0 {
+            page.line(format_args!("{name}_total{{{labels}}} {count}"));
+        }
+    }
+}
+
+/// The name of the workload that has made an instance: `web` of `web-0`, of `web-7d9c6b5f4-x2x4k` and of `web-x2x4k`.
+fn workload_of(instance: &str) -> &str {
+    /// The letters and digits of which Kubernetes makes the ends of names.
+    const RANDOM: &str = "bcdfghjklmnpqrstvwxz2456789";
+    let is_random = |text: &str| text.chars().all(|one| RANDOM.contains(one));
+    let Some((rest, end)) = instance.rsplit_once('-') else { return instance };
+    if !end.is_empty() && end.bytes().all(|byte| byte.is_ascii_digit()) && end.len() < 5 {
+        return rest;
+    }
+    if end.len() != 5 || !is_random(end) {
+        return instance;
+    }
+    match rest.rsplit_once('-') {
+        Some((name, hash)) if (6..=10).contains(&hash.len()) && is_random(hash) => name,
+        _ => rest,
+    }
+}
+
+/// Whether the proxy counted at the client.
+fn is_outbound(labels: &EdgeLabels) -> bool {
+    labels.direction == Direction::Outbound
+}
+
+#[cfg(test)]
+mod tests;
