@@ -8,7 +8,7 @@
 set -uo pipefail
 cd "$(dirname "$0")/.."
 
-steps=(e2e conformance fuzz scale parity images docs dist supply drill)
+steps=(e2e conformance fuzz scale parity shares images docs dist supply drill)
 page=docs/status.md
 logs=${CARGO_TARGET_DIR:-target}/nightly
 mkdir -p "$logs"
@@ -21,6 +21,14 @@ run() { # step
     parity)
       "${CARGO:-cargo}" build -p leno -p leno-proxy -p leno-controller -p leno-testkit --bins --examples &&
         LENO_PARITY_REQUESTS=${LENO_PARITY_REQUESTS:-1000000} scripts/apart.sh "${CARGO:-cargo}" test -p leno-testkit --test lab -- ebpf::flows
+      ;;
+    shares)
+      "${CARGO:-cargo}" build -p leno -p leno-proxy -p leno-controller -p leno-testkit --bins --examples || return
+      local share code=0
+      for share in workload node; do
+        LENO_LAB_SHARE=$share scripts/apart.sh "${CARGO:-cargo}" test -p leno-testkit --test lab -- ebpf:: || code=1
+      done
+      return "$code"
       ;;
     images) make --no-print-directory images images-test ;;
     drill) LENO_DRILL=all scripts/apart.sh "${CARGO:-cargo}" test -p leno --test up -- --nocapture drill:: ;;
@@ -48,6 +56,7 @@ row() { # step: what it is
     fuzz) echo '`make fuzz`: every parser, and the whole proxy' ;;
     scale) echo '`make scale`: the control plane with 50,000 pods' ;;
     parity) echo '`scripts/nightly.sh parity`: 1,000,000 requests of each protocol, counted by the kernel, proxies and clients' ;;
+    shares) echo '`scripts/nightly.sh shares`: every case of the lab in node mode, alone and with others in a process' ;;
     images) echo '`make images images-test`: images, run by containerd' ;;
     docs) echo '`make docs`: links and code blocks of the site' ;;
     supply) echo '`scripts/supply.sh`: dependencies, and two builds of the same bytes' ;;
