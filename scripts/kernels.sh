@@ -104,7 +104,7 @@ make_programs() {
     ln -s busybox "$root/bin/$one"
   done
   ln -s ../bin/busybox "$root/sbin/modprobe" # the kernel's own path
-  for one in ip nft iptables ip6tables iptables-{save,restore} ip6tables-{save,restore}; do
+  for one in ip tc nft iptables ip6tables iptables-{save,restore} ip6tables-{save,restore}; do
     ! command -v "$one" >/dev/null || copy_program "$root" "$(command -v "$one")"
   done
   mkdir -p "$root/usr/lib/x86_64-linux-gnu"

@@ -60,7 +60,9 @@ enum flow_peer {
 struct flow_config {
 	__u8 carries_over;   /* the table is being resized: `flows_before` has entries */
 	__u8 netns_by_inode; /* the kernel has no cookies of network namespaces (before 5.14) */
-	__u8 reserved[6];
+	__u8 drop_names_socket; /* kfree_skb names the socket that a packet was for (since 6.10) */
+	__u8 reserved;
+	__u32 turn; /* drops are counted while `drop_turn` has this number */
 };
 
 /* Value of `workloads`, whose key is the cookie of a network namespace, or its inode if the kernel has no
@@ -77,6 +79,34 @@ struct flow_workload {
 struct flow_address {
 	__be32 ip[4];
 	__u32 port;
+};
+
+/* The programs that run for a workload, as `runs` counts them. */
+enum flow_program {
+	PROGRAM_SOCKOPS,
+	PROGRAM_SENT,
+	PROGRAM_RECEIVED,
+	PROGRAM_DROP,
+	FLOW_PROGRAMS,
+};
+
+/* Value of `runs`, whose index is the workload's id: how often each program has accounted for something of it. */
+struct flow_runs {
+	__u64 of[4]; /* by enum flow_program */
+};
+
+/* Value of `caps`, whose index is the workload's id; all zero without a bound of its own. */
+struct flow_cap {
+	__u32 level;  /* enum flow_level: it has the lesser one of this and FLOW_LEVEL */
+	__u32 budget; /* as FLOW_BUDGET */
+	__u32 cost;   /* its part of what was measured last, as FLOW_COST */
+	__u32 reserved;
+};
+
+/* Key of `drops`, whose value counts packets. {0, 0} is of those that found no room. */
+struct flow_drop {
+	__u32 workload;
+	__u32 reason; /* enum skb_drop_reason of the kernel that runs */
 };
 
 /* Value of `names`, whose key is the workload's id; unused bytes are zero. */
@@ -213,6 +243,12 @@ enum flow_total {
  * configured otherwise, and Linux 65,536 namespaces at most.
  */
 #define MAX_FLOW_WORKLOADS 8192
+
+/* Ids of workloads: the ids of names, from FLOW_PEERS on. */
+#define MAX_FLOW_IDS (MAX_FLOW_WORKLOADS + FLOW_PEERS)
+
+/* Pairs of a workload and a reason: a kernel has some 120 reasons, and a workload meets few. */
+#define MAX_FLOW_DROPS 4096
 
 /* Interfaces whose frames are counted: one for each workload. */
 #define MAX_FLOW_PORTS MAX_FLOW_WORKLOADS

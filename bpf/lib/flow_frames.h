@@ -296,8 +296,9 @@ static __always_inline void count_frame(struct __sk_buff *skb, bool sent)
 	struct packet packet = {};
 	struct frame frame = {};
 
-	if (!workload || flow_setting(FLOW_LEVEL) != LEVEL_FULL)
+	if (!workload || level_of(*workload) != LEVEL_FULL)
 		return;
+	count_run(*workload, sent ? PROGRAM_SENT : PROGRAM_RECEIVED);
 	read_packet(skb, &packet);
 	frame.local = sent ? packet.from : packet.to;
 	frame.remote = sent ? packet.to : packet.from;

@@ -113,6 +113,41 @@ struct {
 	__type(value, __u32);
 } by_frames SEC(".maps");
 
+/* Arrays, so that a program finds the entry of a workload without a hash. Programs write `runs` alone, user space
+ * `caps` alone.
+ */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, MAX_FLOW_IDS);
+	__type(key, __u32);
+	__type(value, struct flow_runs);
+} runs SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, MAX_FLOW_IDS);
+	__type(key, __u32);
+	__type(value, struct flow_cap);
+} caps SEC(".maps");
+
+/* Made whole when it is loaded: a packet may be dropped where the kernel cannot take memory. */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, MAX_FLOW_DROPS);
+	__type(key, struct flow_drop);
+	__type(value, __u64);
+} drops SEC(".maps");
+
+/* Which program counts drops. Links to a tracepoint cannot be updated: while one program is replaced both are
+ * attached, and this decides which one counts.
+ */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, __u32);
+} drop_turn SEC(".maps");
+
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__uint(max_entries, FLOW_TOTALS);
@@ -167,6 +202,32 @@ static __always_inline __u32 flow_setting(enum flow_setting setting)
 	__u32 *value = bpf_map_lookup_elem(&control, &setting);
 
 	return value ? *value : 0;
+}
+
+static __always_inline enum flow_level lesser(__u32 one, __u32 other)
+{
+	if (one == LEVEL_OFF || other == LEVEL_OFF)
+		return LEVEL_OFF;
+	if (one == LEVEL_AGGREGATED || other == LEVEL_AGGREGATED)
+		return LEVEL_AGGREGATED;
+	return one == LEVEL_FULL ? other : one;
+}
+
+/* How much of a workload is accounted for. */
+static __always_inline enum flow_level level_of(__u32 workload)
+{
+	struct flow_cap *cap = bpf_map_lookup_elem(&caps, &workload);
+
+	return lesser(flow_setting(FLOW_LEVEL), cap ? cap->level : LEVEL_FULL);
+}
+
+/* Counts a run that accounts for something, by which the cost of the programs is shared out. */
+static __always_inline void count_run(__u32 workload, enum flow_program program)
+{
+	struct flow_runs *all = bpf_map_lookup_elem(&runs, &workload);
+
+	if (all)
+		add(&all->of[program & 3], 1);
 }
 
 /* The entry of a socket, or 0 if it was evicted: user space counts that. While the table is being resized, user

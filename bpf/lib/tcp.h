@@ -47,6 +47,7 @@ struct ns_common {
 
 struct net {
 	struct ns_common ns;
+	__u64 net_cookie;
 } __attribute__((preserve_access_index));
 
 struct possible_net {

@@ -11,6 +11,8 @@
  *
  *   leno_flow_sent     what the workload sends                ─► flows, pairs, events
  *   leno_flow_received what arrives for it                    ─► flows, pairs, events
+ *
+ *   leno_flow_drop     a packet that the kernel drops         ─► drops
  */
 #include <linux/bpf.h>
 #include <linux/errno.h>
@@ -23,6 +25,7 @@
 #include "../lib/abi.h"
 #include "../lib/address.h"
 #include "../lib/flow_abi.h"
+#include "../lib/flow_drops.h"
 #include "../lib/flow_frames.h"
 #include "../lib/flow_maps.h"
 #include "../lib/tcp.h"
@@ -140,7 +143,7 @@ static __always_inline void open_flow(struct bpf_sock_ops *ops, enum flow_role r
 
 	if (!workload || !sk)
 		return;
-	level = flow_setting(FLOW_LEVEL);
+	level = level_of(workload->id);
 	if (level == LEVEL_OFF) {
 		count_total(FLOW_LEFT_OUT);
 		return;
@@ -150,6 +153,7 @@ static __always_inline void open_flow(struct bpf_sock_ops *ops, enum flow_role r
 	tcp = (struct tcp_sock *)bpf_skc_to_tcp_sock(sk);
 	if (!tcp)
 		return;
+	count_run(workload->id, PROGRAM_SOCKOPS);
 	local = local_of(ops);
 	remote = remote_of(ops);
 	fresh.cookie = bpf_get_socket_cookie(ops);
@@ -269,6 +273,7 @@ static __always_inline void change_state(struct bpf_sock_ops *ops, __u32 from, _
 	tcp = (struct tcp_sock *)bpf_skc_to_tcp_sock(sk);
 	if (!tracked || !tcp || tracked->ended)
 		return;
+	count_run(tracked->pair.workload, PROGRAM_SOCKOPS);
 	now = bpf_ktime_get_ns();
 	if (to == BPF_TCP_ESTABLISHED) {
 		took_us = establish(tracked, tcp, now);
@@ -378,6 +383,13 @@ int leno_flow_read(struct bpf_iter__bpf_sk_storage_map *ctx)
 	if (flow->bytes_sent != counts.sent || flow->bytes_received != counts.received)
 		flow->last_ns = bpf_ktime_get_ns();
 	show(flow, &counts, tcp);
+	return 0;
+}
+
+SEC("tp_btf/kfree_skb")
+int leno_flow_drop(__u64 *ctx)
+{
+	count_drop(ctx);
 	return 0;
 }
 

@@ -128,6 +128,7 @@ impl Accounting {
                 None => layout.instance_cgroup(hierarchy, &instance.name),
             }),
             source: instance.flows,
+            budget: instance.flow_budget,
             port: Some(Port {
                 netns: netns(layout.switch_netns()),
                 name: port_name(switch.subnet(), &instance.addresses),
@@ -145,8 +146,8 @@ impl Accounting {
     /// Has it as the documents say now, if it is there.
     pub async fn adopt(&self, instance: &Instance) {
         let name = instance.name.to_string();
-        let source = instance.flows;
-        self.change(move |accounts| accounts.set_source(&name, source)).await;
+        let (source, budget) = (instance.flows, instance.flow_budget);
+        self.change(move |accounts| accounts.set_source(&name, source, budget)).await;
     }
 
     /// Reads no more, so that the pins can be removed.

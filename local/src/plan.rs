@@ -21,7 +21,7 @@ use std::sync::Arc;
 
 use k8s_openapi::api::discovery::v1::EndpointSlice;
 use leno_capture::Choice;
-use leno_flows::Source;
+use leno_flows::{Budget, Source};
 use leno_resources::{Documents, Located, Object, Problem, Workload};
 use leno_types::{Egress, InstanceName, MtlsMode, ServiceName};
 
@@ -69,6 +69,8 @@ pub struct Instance {
     pub mtls: MtlsMode,
     /// Where its flows are read.
     pub flows: Source,
+    /// The most that accounting for the flows of its workload may cost, if they say so.
+    pub flow_budget: Option<Budget>,
     /// What is started; another one needs a restart, everything else does not.
     pub launch: Launch,
 }

@@ -1,5 +1,5 @@
 //! The admin server: `/metrics`, `/ready`, `/live`, and pages that only clients on the node itself may read: `/captures`,
-//! `/flows`, `/requests`, and `/ebpf/status`, `/ebpf/programs`, `/ebpf/maps`.
+//! `/flows`, `/requests`, `/drops`, and `/ebpf/status`, `/ebpf/programs`, `/ebpf/maps`.
 
 use std::net::IpAddr;
 use std::sync::atomic::Ordering;
@@ -13,7 +13,7 @@ use leno_program::{Answer, answer_pages, chain, refuse_method, respond};
 use tokio::time::Instant;
 
 use crate::captures::{NodeCaptures, Page};
-use crate::flows::{Flows, json};
+use crate::flows::{Flows, json, listed};
 use crate::follow::Pods;
 use crate::keeper::Keeper;
 use crate::metrics::lock;
@@ -28,6 +28,7 @@ const METRICS: &str = "/metrics";
 pub(crate) enum Kernel {
     Flows,
     Requests,
+    Drops,
     Owners,
     Programs,
     Maps,
@@ -38,6 +39,7 @@ impl Kernel {
         Some(match path {
             "/flows" => Self::Flows,
             "/requests" => Self::Requests,
+            "/drops" => Self::Drops,
             "/ebpf/status" => Self::Owners,
             "/ebpf/programs" => Self::Programs,
             "/ebpf/maps" => Self::Maps,
@@ -48,8 +50,9 @@ impl Kernel {
     /// Reads it from the kernel; `None` if nothing is accounted for.
     fn read(self, flows: &Flows) -> Option<Result<String, leno_flows::Error>> {
         match self {
-            Self::Flows => flows.page(false),
-            Self::Requests => flows.page(true),
+            Self::Flows => flows.page(listed),
+            Self::Requests => flows.page(|view| view.requests().map(|rows| json(&rows))),
+            Self::Drops => flows.page(|view| view.drops().map(|rows| json(&rows))),
             Self::Owners => Some(report::owners().map(|rows| json(&rows))),
             Self::Programs => Some(report::programs().map(|rows| json(&rows))),
             Self::Maps => Some(report::maps().map(|rows| json(&rows))),

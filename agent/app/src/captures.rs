@@ -206,6 +206,7 @@ mod tests {
             meshed: true,
             own_network: true,
             flows: None,
+            flow_budget: None,
             ended: false,
             capture: Ok(Choice::Auto),
             own_users: false,

@@ -9,7 +9,7 @@ use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 
-use leno_flows::{Connection, Earlier, Ledger, Member, Namespace, Settings, Source, View};
+use leno_flows::{Budget, Connection, Earlier, Ledger, Member, Namespace, Settings, Source, View};
 use leno_program::chain;
 use leno_types::ports;
 use serde::Serialize;
@@ -64,6 +64,7 @@ struct Enrolled {
     cgroup: Option<PathBuf>,
     workload: String,
     source: Source,
+    budget: Option<Budget>,
     /// Why it is not accounted for, or not as it asks to be.
     failed: Option<String>,
 }
@@ -133,7 +134,8 @@ impl Flows {
         };
         let cgroup = known.as_ref().and_then(|known| known.cgroup.clone()).or_else(cgroup);
         let workload = pod.workload.clone();
-        let wanted = Enrolled { netns, id, cgroup, workload, source, failed: None };
+        let budget = pod.flow_budget.as_ref().and_then(|budget| budget.as_ref().ok()).copied();
+        let wanted = Enrolled { netns, id, cgroup, workload, source, budget, failed: None };
         // One that failed is tried again in each round.
         if known.as_ref() == Some(&wanted) {
             return;
@@ -184,16 +186,18 @@ impl Flows {
         }
     }
 
-    /// The flows of this node, or with `requests` the requests of its proxies, as JSON; `None` if nothing is accounted for.
-    pub(crate) fn page(&self, requests: bool) -> Option<Result<String, leno_flows::Error>> {
+    /// What is accounted for on this node, as `of` writes it; `None` if nothing is.
+    pub(crate) fn page(
+        &self,
+        of: impl FnOnce(&View) -> Result<String, leno_flows::Error>,
+    ) -> Option<Result<String, leno_flows::Error>> {
         let node = self.0.as_ref()?;
         // The rows of proxies are brought up to date first.
         let _metrics = node.ledger.metrics();
-        let view = match View::open(&node.owner) {
-            Ok(view) => view?,
-            Err(error) => return Some(Err(error)),
-        };
-        Some(if requests { view.requests().map(|rows| json(&rows)) } else { listed(&view) })
+        match View::open(&node.owner) {
+            Ok(view) => Some(of(&view?)),
+            Err(error) => Some(Err(error)),
+        }
     }
 
     /// The metrics in Prometheus' text format; empty if nothing is accounted for.
@@ -213,17 +217,20 @@ impl Node {
             proxy_uid: ports::PROXY_UID,
             proxies: wanted.cgroup.clone(),
             source: wanted.source,
+            budget: wanted.budget,
             port: seen.port,
         };
         self.ledger.try_change(|accounts| accounts.enrol(&pod.uid, member))?;
-        match &pod.flows {
-            Some(Err(unknown)) => Err(format!("leno.dev/flow-metrics: {unknown}")),
+        match (&pod.flows, &pod.flow_budget) {
+            (Some(Err(unknown)), _) => Err(format!("leno.dev/flow-metrics: {unknown}")),
+            (_, Some(Err(unknown))) => Err(format!("leno.dev/flow-cpu-budget: {unknown}")),
             _ => Ok(()),
         }
     }
 }
 
-fn listed(view: &View) -> Result<String, leno_flows::Error> {
+/// The flows, those that have not changed for longest left out where there are too many.
+pub(crate) fn listed(view: &View) -> Result<String, leno_flows::Error> {
     let (mut flows, missing) = view.list()?;
     let left_out = flows.len().saturating_sub(MAX_SHOWN);
     if left_out > 0 {

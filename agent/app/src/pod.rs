@@ -2,8 +2,11 @@
 
 use k8s_openapi::api::core::v1::{Container, Pod as Object};
 use leno_capture::{Choice, UnknownBackend};
-use leno_flows::{Source, UnknownSource};
-use leno_resources::{CAPTURE_ANNOTATION as CAPTURE, FLOW_METRICS_ANNOTATION as FLOW_METRICS};
+use leno_flows::{Budget, Source, UnknownBudget, UnknownSource};
+use leno_resources::{
+    CAPTURE_ANNOTATION as CAPTURE, FLOW_CPU_BUDGET_ANNOTATION,
+    FLOW_METRICS_ANNOTATION as FLOW_METRICS,
+};
 use leno_sources::{PROXY_CONTAINER, owner};
 
 /// What the agent needs of a pod.
@@ -26,6 +29,8 @@ pub(crate) struct Pod {
     pub(crate) ended: bool,
     /// Where its flows are to be read, if it says so.
     pub(crate) flows: Option<Result<Source, UnknownSource>>,
+    /// The most that accounting for its flows may cost, if it says so.
+    pub(crate) flow_budget: Option<Result<Budget, UnknownBudget>>,
     /// The capture that it asks for: in its label, if that is absent, in the annotation of that name. The injector does
     /// the same.
     pub(crate) capture: Result<Choice, UnknownBackend>,
@@ -58,6 +63,7 @@ impl Pod {
             meshed: has_proxy && !host_network,
             own_network: !host_network,
             flows: annotation(FLOW_METRICS).map(|text| text.parse()),
+            flow_budget: annotation(FLOW_CPU_BUDGET_ANNOTATION).map(|text| text.parse()),
             ended: matches!(phase, Some("Succeeded" | "Failed")),
             capture: capture.map_or(Ok(Choice::Auto), |text| text.parse()),
             sysctls: spec
@@ -114,6 +120,12 @@ mod tests {
         };
         assert_eq!(asked("packets"), Some(Ok(Source::Packets)));
         assert!(asked("all").unwrap().is_err());
+        let budget = |value: &str| {
+            let metadata = format!(r#","annotations":{{"leno.dev/flow-cpu-budget":"{value}"}}"#);
+            pod(&metadata, SIDECAR, "Pending").flow_budget.unwrap()
+        };
+        assert_eq!(budget("0.2%").unwrap().to_string(), "0.2%");
+        assert!(budget("much").is_err());
     }
 
     #[test]

@@ -157,6 +157,7 @@ fn assumed(request: &Request) -> Option<Pod> {
         meshed: true,
         own_network: true,
         flows: None,
+        flow_budget: None,
         ended: false,
         capture: Ok(Choice::Auto),
         own_users: false,

@@ -195,35 +195,19 @@ fn hook(tried: &ProgramTrial, report: &Report) -> Finding {
         Ok(0) => check.good("loaded and attached"),
         Ok(count) => check.good(format!("loaded and attached; {count} instructions verified")),
         Err(error) => {
-            let why = reason(error);
+            let why = error.reason();
             match tried.part {
                 Part::Capture => lacks_capture(check, &why, report),
                 Part::Flows if tried.hook == "tc" => check.warning(format!(
                     "{why}; `leno.dev/flow-metrics: packets` counts sockets instead"
                 )),
+                Part::Flows if tried.hook.starts_with("tp_btf/") => {
+                    check.warning(format!("{why}; dropped packets are not counted"))
+                }
                 Part::Flows => check.warning(format!("{why}; flows are not accounted for")),
             }
         }
     }
-}
-
-/// Why the kernel refuses a program, on one line: the verifier's last words, or the error.
-fn reason(error: &leno_bpf::Error) -> String {
-    let log = match error {
-        leno_bpf::Error::Bpf { log, .. } => log.as_str(),
-        _ => "",
-    };
-    match last_words(log) {
-        Some(line) => format!("the kernel refuses it: {line}"),
-        None => error::chain(error).replace('\n', " "),
-    }
-}
-
-/// The line of a verifier's log that says why: the last one that is not about its own work.
-fn last_words(log: &str) -> Option<&str> {
-    let noise = ["processed ", "libbpf:", "--", "verification time", "stack depth"];
-    let says = |line: &&str| !line.is_empty() && !noise.iter().any(|noise| line.starts_with(noise));
-    log.lines().map(str::trim).rev().find(says)
 }
 
 /// What programs of others on a hook mean.
@@ -279,7 +263,7 @@ fn memory() -> Finding {
         Ok(()) => check
             .good(format!("the table of flows has room in its usual size (RLIMIT_MEMLOCK {told})")),
         Err(error) => {
-            let why = reason(&error);
+            let why = error.reason();
             check.warning(format!("{why}; flows are not accounted for")).remedy(format!(
                 "raise RLIMIT_MEMLOCK ({told}; counts before Linux 5.11) or the memory limit of the control group, \
                  or lower --flow-map-size"
@@ -339,19 +323,5 @@ impl Report {
         all.extend(self.backends.iter().map(backend));
         all.push(capture(self));
         all
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_reason_is_the_verifiers_last_line() {
-        let log = "libbpf: prog 'x': -- BEGIN PROG LOAD LOG --\n0: R1=ctx()\nunknown func \
-                   bpf_get_netns_cookie#122\nprocessed 9 insns (limit 1000000) max_states 0\n-- END PROG \
-                   LOAD LOG --\nlibbpf: failed to load object";
-        assert_eq!(last_words(log), Some("unknown func bpf_get_netns_cookie#122"));
-        assert_eq!(last_words("libbpf: failed to load object"), None);
     }
 }

@@ -14,8 +14,10 @@ use leno_bpf_abi::flow::{
 };
 
 use crate::budget::{self, Budget, Governor, Measurement, Step};
+use crate::caps::{self, Caps};
 use crate::connection::Protocol;
-use crate::metrics::{self, Gauges};
+use crate::drops::Drops;
+use crate::metrics::{self, CapRow, Gauges};
 use crate::pairs::Published;
 use crate::requests::{self, Place, Requests};
 use crate::setting::Source;
@@ -50,6 +52,8 @@ pub struct Member {
     pub proxy_uid: u32,
     /// Where its own connections are read.
     pub source: Source,
+    /// The most that accounting for its workload may cost; of instances that differ the least one holds.
+    pub budget: Option<Budget>,
     /// The control group in which, or below which, its proxy runs, whose requests are counted; `None` if it has none.
     pub proxies: Option<PathBuf>,
     /// The outer end of its interface, where frames are counted; `None` if it has none.
@@ -71,12 +75,14 @@ pub struct Accounts {
     published: Published,
     requests: Requests,
     published_requests: requests::Published,
+    drops: Drops,
     gauges: Gauges,
     /// Open flows of the table whose socket the last pass did not find.
     missed: BTreeSet<u64>,
     /// How long a flow that has ended stays in the table.
     linger: Duration,
     governor: Option<Governor>,
+    caps: Caps,
     measurement: Option<Measurement>,
     /// Steps down and up.
     steps: [u64; 2],
@@ -86,6 +92,8 @@ pub struct Accounts {
 #[derive(Debug)]
 struct Enrolled {
     member: Member,
+    /// The id of its workload.
+    id: u32,
     /// The key of its namespace, while it is accounted for.
     cookie: Option<u64>,
     /// The number of its interface, while the frames are counted.
@@ -119,7 +127,9 @@ impl Accounts {
     /// If the kernel refuses.
     pub fn resume(owner: &str, cgroup: &Path, sizes: Sizes) -> Result<(Self, Earlier), Error> {
         let (flows, earlier) = Flows::attach(&PinRoot::find()?, owner, cgroup, sizes)?;
-        let ids = view::names(&flows)?.into_iter().map(|(id, name)| (name, id)).collect();
+        let ids: BTreeMap<_, _> =
+            view::names(&flows)?.into_iter().map(|(id, name)| (name, id)).collect();
+        caps::clear(&flows, ids.values().copied())?;
         let requests = Requests::resume(&flows)?;
         let accounts = Self {
             flows,
@@ -131,10 +141,12 @@ impl Accounts {
             elsewhere: BTreeSet::new(),
             strangers: BTreeSet::new(),
             published: Published::default(),
+            drops: Drops::default(),
             gauges: Gauges::default(),
             missed: BTreeSet::new(),
             linger: LINGER,
             governor: None,
+            caps: Caps::default(),
             measurement: None,
             steps: [0, 0],
         };
@@ -189,32 +201,71 @@ impl Accounts {
         self.flows.set_price(Price { level, ..NO_BOUND })
     }
 
-    /// One round of keeping the budget: what the programs have cost since the last round is compared with it. Has the
-    /// kernel time its programs in every second round, and in all rounds while less is accounted for.
+    /// One round of keeping the budgets, of all and of single workloads: what the programs have cost since the last round is
+    /// compared with them. Has the kernel time its programs in every second round, and in all rounds while less is accounted
+    /// for.
     ///
     /// # Errors
     /// If the kernel refuses.
-    pub fn keep_budget(&mut self) -> Result<Option<Step>, Error> {
+    pub fn keep_budget(&mut self) -> Result<Vec<Step>, Error> {
+        if self.governor.is_none() && self.caps.is_empty() {
+            return Ok(Vec::new());
+        }
+        let Some(measurement) = self.measurement.take() else {
+            self.measurement = Some(self.measure()?);
+            return Ok(Vec::new());
+        };
+        let measured = measurement.end(&self.flows)?;
+        let mut steps: Vec<Step> = self.keep_that_of_all(measured.total)?.into_iter().collect();
+        let has_frames = |id| self.members.values().any(|one| one.id == id && one.port.is_some());
+        for (id, step) in self.caps.judge(&self.flows, &measured, has_frames)? {
+            steps.push(Step { of: self.name_of(id), ..step });
+        }
+        let level = self.governor.as_ref().map(Governor::level);
+        if level.is_some_and(|level| level != FlowLevel::Full) || self.caps.are_reduced() {
+            self.measurement = Some(self.measure()?);
+        }
+        Ok(steps)
+    }
+
+    fn measure(&self) -> Result<Measurement, Error> {
+        let all = (!self.caps.is_empty()).then(|| self.ids.values().copied());
+        Measurement::start(&self.flows, all.into_iter().flatten())
+    }
+
+    fn keep_that_of_all(&mut self, cost: f64) -> Result<Option<Step>, Error> {
         let Some(governor) = &mut self.governor else { return Ok(None) };
         governor.set_frames(self.members.values().any(|one| one.port.is_some()));
-        let Some(measurement) = self.measurement.take() else {
-            self.measurement = Some(Measurement::start(&self.flows)?);
-            return Ok(None);
-        };
-        let cost = measurement.end(&self.flows)?;
         let step = governor.judge(cost);
         self.flows.set_price(Price {
             level: governor.level(),
             budget_millionths: governor.budget().millionths(),
             cost_millionths: budget::millionths(cost),
         })?;
-        if governor.level() != FlowLevel::Full {
-            self.measurement = Some(Measurement::start(&self.flows)?);
-        }
-        if let Some(step) = step {
+        if let Some(step) = &step {
             self.steps[usize::from(!step.down)] += 1;
         }
         Ok(step)
+    }
+
+    /// Has the budget of a workload be that of its instances.
+    fn bound(&mut self, id: u32) -> Result<(), Error> {
+        let members = self.members.values().filter(|one| one.id == id);
+        let budgets = members.filter_map(|one| one.member.budget);
+        let least = budgets.min_by(|one, other| one.share().total_cmp(&other.share()));
+        self.caps.set(&self.flows, id, least)
+    }
+
+    fn name_of(&self, id: u32) -> Option<(String, String)> {
+        self.ids.iter().find(|(_, of)| **of == id).map(|(name, _)| name.clone())
+    }
+
+    fn cap_rows(&self) -> Vec<CapRow> {
+        let row = |(id, price, steps)| {
+            let (namespace, workload) = self.name_of(id)?;
+            Some(CapRow { namespace, workload, price, steps })
+        };
+        self.caps.prices().filter_map(row).collect()
     }
 
     /// Says where the control plane is, by which it is named as the peer of proxies.
@@ -260,7 +311,7 @@ impl Accounts {
         if self.members.get(name).is_some_and(|enrolled| enrolled.member == member) {
             return Ok(());
         }
-        self.withdraw(name)?;
+        let before = self.take_out(name)?;
         let id = self.id_of(&member.namespace, &member.workload);
         self.flows.name(
             id,
@@ -280,7 +331,9 @@ impl Accounts {
             _ => Ok(None),
         };
         let (port, refused) = port.map_or_else(|error| (None, Err(error)), |port| (port, Ok(())));
-        self.members.insert(name.to_owned(), Enrolled { member, cookie, port });
+        self.members.insert(name.to_owned(), Enrolled { member, id, cookie, port });
+        self.bound(id)?;
+        before.map_or(Ok(()), |before| self.bound(before))?;
         refused
     }
 
@@ -289,30 +342,42 @@ impl Accounts {
     /// # Errors
     /// If the kernel refuses.
     pub fn withdraw(&mut self, name: &str) -> Result<(), Error> {
-        let Some(enrolled) = self.members.get(name) else { return Ok(()) };
+        let id = self.take_out(name)?;
+        id.map_or(Ok(()), |id| self.bound(id))
+    }
+
+    /// The same, and its workload keeps its budget. Returns the id of that.
+    fn take_out(&mut self, name: &str) -> Result<Option<u32>, Error> {
+        let Some(enrolled) = self.members.get(name) else { return Ok(None) };
         if let Some(cookie) = enrolled.cookie {
             if let Some(port) = enrolled.port {
                 self.flows.withdraw_port(port, cookie)?;
             }
             self.flows.withdraw(cookie)?;
         }
-        let mut addresses = enrolled.member.addresses.clone();
+        let (id, mut addresses) = (enrolled.id, enrolled.member.addresses.clone());
         self.members.remove(name);
         // A later instance may have been given the address of one that has ended.
         let is_taken =
             |ip: &IpAddr| self.members.values().any(|other| other.member.addresses.contains(ip));
         addresses.retain(|ip| !is_taken(ip));
-        self.flows.forget(&addresses.into_iter().map(FlowAddress::new).collect::<Vec<_>>())
+        self.flows.forget(&addresses.into_iter().map(FlowAddress::new).collect::<Vec<_>>())?;
+        Ok(Some(id))
     }
 
-    /// Changes where the connections of an instance are read.
+    /// Changes where the connections of an instance are read, and what that may cost.
     ///
     /// # Errors
     /// If the kernel refuses.
-    pub fn set_source(&mut self, name: &str, source: Source) -> Result<(), Error> {
+    pub fn set_source(
+        &mut self,
+        name: &str,
+        source: Source,
+        budget: Option<Budget>,
+    ) -> Result<(), Error> {
         match self.members.get(name) {
             Some(enrolled) => {
-                let member = Member { source, ..enrolled.member.clone() };
+                let member = Member { source, budget, ..enrolled.member.clone() };
                 self.enrol(name, member)
             }
             None => Ok(()),
@@ -368,6 +433,7 @@ impl Accounts {
         let evicted = totals.added.saturating_sub(totals.removed).saturating_sub(present);
         self.flows.remove(&over)?;
         let folded = self.published.take_in(&self.flows.pairs()?, &names);
+        self.drops.take_in(&self.flows.drops()?, &names);
         self.requests.take_in(&self.flows, &self.places_of_proxies())?;
         self.published_requests.take_in(self.requests.rows());
         self.gauges = Gauges {
@@ -379,6 +445,7 @@ impl Accounts {
             folded: folded as u64 + totals.folded,
             events_dropped: totals.events_dropped,
             price: Some(self.flows.price()?),
+            caps: self.cap_rows(),
             steps: self.steps,
             reduced: [totals.aggregated, totals.left_out],
         };
@@ -388,7 +455,8 @@ impl Accounts {
     /// The metrics as they were collected last, in Prometheus' text format.
     #[must_use]
     pub fn metrics(&self) -> String {
-        metrics::text(self.published.sums(), &self.published_requests, &self.gauges)
+        let (requests, drops) = (&self.published_requests, &self.drops);
+        metrics::text(self.published.sums(), requests, drops, &self.gauges)
     }
 
     /// Detaches and removes everything.

@@ -11,14 +11,15 @@
 //! A level that was left for another one too soon after it was taken again makes the next wait twice as long, up to a
 //! bound, so that a load at the border does not have the level change all the time.
 
+use std::collections::BTreeMap;
 use std::fmt;
 use std::str::FromStr;
 use std::thread::available_parallelism;
 use std::time::{Duration, Instant};
 
-use leno_bpf::flows::Flows;
+use leno_bpf::flows::{Flows, Runs};
 use leno_bpf::{Counting, Error, RunTime};
-use leno_bpf_abi::flow::FlowLevel;
+use leno_bpf_abi::flow::{FlowLevel, FlowProgram};
 
 /// Rounds under half of the budget until more is accounted for again: at first, and at most. A round of `leno up` is
 /// 5 s.
@@ -30,9 +31,15 @@ const LEVELS: [FlowLevel; 4] =
 /// Parts of a share.
 const MILLION: f64 = 1e6;
 
-/// The most CPU time that the kernel's accounting may take, as a share of that of the whole machine.
+/// What a run of a program takes that finds nothing to account for, of one that does (docs/decisions/155-a-cap-for-a-workload.md).
+const IDLE_RUN: f64 = 0.1;
+
+/// The most CPU time that the kernel's accounting may take, of a workload or of all, as a share of that of the whole machine.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Budget(f64);
+
+/// It is a number above 0.
+impl Eq for Budget {}
 
 /// A text that is no [`Budget`].
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -87,6 +94,10 @@ impl fmt::Display for UnknownBudget {
 impl std::error::Error for UnknownBudget {}
 
 impl Budget {
+    pub(crate) fn share(self) -> f64 {
+        self.0
+    }
+
     pub(crate) fn millionths(self) -> u32 {
         millionths(self.0).max(1)
     }
@@ -98,8 +109,10 @@ pub(crate) fn millionths(share: f64) -> u32 {
 }
 
 /// A change of the level.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct Step {
+    /// Of which workload, by namespace and name; `None` if it is that of all.
+    pub of: Option<(String, String)>,
     /// The level from now on.
     pub level: FlowLevel,
     /// Whether it is less than before.
@@ -121,6 +134,9 @@ impl fmt::Display for Step {
             FlowLevel::Off => "connections that begin are not accounted for",
         };
         let cost = (self.cost * MILLION).round() / 1e4;
+        if let Some((namespace, workload)) = &self.of {
+            write!(f, "for {namespace}/{workload} ")?;
+        }
         if self.down {
             return write!(f, "took {cost}% of the CPU, more than {}: {what}", self.budget);
         }
@@ -200,7 +216,7 @@ impl Governor {
 
     fn step(&mut self, level: FlowLevel, down: bool, cost: f64) -> Step {
         self.level = level;
-        Step { level, down, cost, budget: self.budget }
+        Step { of: None, level, down, cost, budget: self.budget }
     }
 }
 
@@ -213,23 +229,75 @@ fn rank(level: FlowLevel) -> Option<usize> {
 pub(crate) struct Measurement {
     _counting: Counting,
     began: Instant,
-    before: RunTime,
+    before: BTreeMap<String, RunTime>,
+    /// What the runs are counted for.
+    workloads: BTreeMap<u32, Runs>,
+}
+
+/// What the programs took in some time, and what they ran for.
+#[derive(Debug, Default)]
+pub(crate) struct Measured {
+    /// The share of the machine's CPU time that all took.
+    pub(crate) total: f64,
+    /// That of each program, and its runs.
+    programs: [(f64, u64); FlowProgram::ALL.len()],
+    /// How often they accounted for something of each workload.
+    workloads: BTreeMap<u32, Runs>,
 }
 
 impl Measurement {
-    pub(crate) fn start(flows: &Flows) -> Result<Self, Error> {
+    /// Also reads what the programs run for, of these workloads.
+    pub(crate) fn start(
+        flows: &Flows,
+        workloads: impl Iterator<Item = u32>,
+    ) -> Result<Self, Error> {
         let counting = Counting::start()?;
-        Ok(Self { before: flows.run_time()?, began: Instant::now(), _counting: counting })
+        let runs = |workload| Ok((workload, flows.runs(workload)?));
+        let workloads = workloads.map(runs).collect::<Result<_, Error>>()?;
+        let before = flows.run_times()?;
+        Ok(Self { before, workloads, began: Instant::now(), _counting: counting })
     }
 
-    /// The share of the machine's CPU time that the programs took.
-    pub(crate) fn end(self, flows: &Flows) -> Result<f64, Error> {
-        let after = flows.run_time()?.took;
-        // Programs that were replaced meanwhile begin at zero.
-        let took = if after >= self.before.took { after - self.before.took } else { after };
-        let processors = available_parallelism().map_or(1, std::num::NonZero::get);
-        let passed = self.began.elapsed().max(Duration::from_micros(1));
-        Ok(took.as_secs_f64() / passed.as_secs_f64() / processors as f64)
+    pub(crate) fn end(self, flows: &Flows) -> Result<Measured, Error> {
+        let after = flows.run_times()?;
+        let processors = available_parallelism().map_or(1, std::num::NonZero::get) as f64;
+        let passed = self.began.elapsed().max(Duration::from_micros(1)).as_secs_f64();
+        let mut measured = Measured::default();
+        for (name, now) in after {
+            let before = self.before.get(&name).copied().unwrap_or_default();
+            // Programs that were replaced meanwhile begin at zero.
+            let since = if now.took >= before.took { before } else { RunTime::default() };
+            let share = (now.took - since.took).as_secs_f64() / passed / processors;
+            measured.total += share;
+            let is_it = |program: &&FlowProgram| program.name().starts_with(&name);
+            if let Some(program) = FlowProgram::ALL.iter().find(is_it) {
+                let runs = now.runs.saturating_sub(since.runs);
+                measured.programs[*program as usize] = (share, runs);
+            }
+        }
+        for (workload, before) in self.workloads {
+            let mut runs = flows.runs(workload)?;
+            runs.iter_mut().zip(before).for_each(|(now, before)| *now = now.wrapping_sub(before));
+            measured.workloads.insert(workload, runs);
+        }
+        Ok(measured)
+    }
+}
+
+impl Measured {
+    /// The part of the cost that one workload causes: of each program in proportion to how often that accounted for
+    /// something of it.
+    pub(crate) fn of(&self, workload: u32) -> f64 {
+        let Some(own) = self.workloads.get(&workload) else { return 0.0 };
+        let mut part = 0.0;
+        for (nth, (share, runs)) in self.programs.iter().enumerate() {
+            let busy: u64 = self.workloads.values().map(|of| of[nth]).sum();
+            let weight = busy as f64 + IDLE_RUN * runs.saturating_sub(busy) as f64;
+            if own[nth] > 0 {
+                part += share * own[nth] as f64 / weight;
+            }
+        }
+        part
     }
 }
 
@@ -297,6 +365,19 @@ mod tests {
     }
 
     #[test]
+    fn the_cost_is_shared_out_by_runs_and_idle_runs_weigh_little() {
+        let mut measured = Measured { total: 0.03, ..Measured::default() };
+        measured.programs[0] = (0.01, 100);
+        measured.programs[1] = (0.02, 1_000);
+        measured.workloads = [(3, [75, 0, 0, 0]), (4, [25, 100, 0, 0])].into();
+        assert!((measured.of(3) - 0.0075).abs() < 1e-9, "{}", measured.of(3));
+        // 900 runs for nothing weigh as much as 90.
+        let frames = 0.02 * 100.0 / 190.0;
+        assert!((measured.of(4) - 0.0025 - frames).abs() < 1e-9, "{}", measured.of(4));
+        assert_eq!(measured.of(5), 0.0);
+    }
+
+    #[test]
     fn budgets_are_shares_of_the_machine() {
         for (text, millionths) in [("1%", 10_000), ("0.5%", 5_000), ("100%", 1_000_000)] {
             let budget: Budget = text.parse().unwrap();
@@ -305,7 +386,8 @@ mod tests {
         for text in ["1", "0%", "101%", "-1%", "x%", "%"] {
             assert!(text.parse::<Budget>().is_err(), "{text}");
         }
-        let step = Step {
+        let mut step = Step {
+            of: None,
             level: FlowLevel::Aggregated,
             down: true,
             cost: 0.0134,
@@ -316,5 +398,7 @@ mod tests {
             "took 1.34% of the CPU, more than 1%: connections that begin are added to the sums of their \
              pairs, and not listed"
         );
+        step.of = Some(("shop".to_owned(), "web".to_owned()));
+        assert!(step.to_string().starts_with("for shop/web took 1.34% of the CPU, more than 1%: "));
     }
 }

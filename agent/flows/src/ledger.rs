@@ -102,10 +102,11 @@ impl Ledger {
 
     /// One round: keeps the budget, and reads the counters unless a scrape has just done so.
     pub fn round(&self) {
-        let kept = self.lock().accounts.as_mut().map_or(Ok(None), Accounts::keep_budget);
+        let kept = self.lock().accounts.as_mut().map_or(Ok(Vec::new()), Accounts::keep_budget);
         match kept {
-            Ok(None) => {}
-            Ok(Some(step)) => (self.say)(&format!("flows: accounting {step}")),
+            Ok(steps) => {
+                steps.iter().for_each(|step| (self.say)(&format!("flows: accounting {step}")));
+            }
             Err(error) => self.tell(Err(error)),
         }
         self.collect(ROUND / 2);

@@ -14,7 +14,9 @@
 
 mod accounts;
 mod budget;
+mod caps;
 mod connection;
+mod drops;
 mod ledger;
 mod metrics;
 mod namespace;
@@ -26,7 +28,9 @@ mod view;
 
 pub use accounts::{Accounts, Member};
 pub use budget::{Bound, Budget, Step, UnknownBudget};
+pub use caps::WorkloadCap;
 pub use connection::{Change, Clock, Connection, Peer, Word};
+pub use drops::DropRow;
 pub use ledger::{Ledger, ROUND, Settings};
 pub use leno_bpf::Error;
 pub use leno_bpf::flows::{Earlier, MAX_EVENTS, MAX_FLOWS, Port, Price, Sizes, probe, self_test};

@@ -6,6 +6,7 @@ use leno_bpf::flows::Price;
 use leno_bpf_abi::flow::{FlowEnd, FlowLevel, FlowState};
 
 use crate::connection::Peer;
+use crate::drops::Drops;
 use crate::pairs::{Pair, Sums};
 use crate::requests;
 
@@ -56,6 +57,8 @@ families! {
         "Pairs of workloads whose requests are counted as other because of the bound on series.";
     EBPF_LEFT_OUT = "leno_ebpf_rows_left_out", "gauge",
         "Rows of proxies that are not in the table of requests because it is full, or are not of its form.";
+    DROPS = "leno_flow_drops_total", "counter",
+        "Packets that the kernel dropped in the network namespace of a workload, by the kernel's reason.";
     ENTRIES = "leno_flow_map_entries", "gauge",
         "Flows in the table, by state.";
     CAPACITY = "leno_flow_map_capacity", "gauge",
@@ -76,6 +79,14 @@ families! {
         "Changes of the level, by direction: down because accounting took more than its budget.";
     REDUCED = "leno_flow_reduced_total", "counter",
         "TCP connections that are not listed (aggregated) or not accounted for (off) because of the level.";
+    WORKLOAD_LEVEL = "leno_flow_workload_level", "gauge",
+        "1 for how much is accounted for of a workload with a budget of its own.";
+    WORKLOAD_BUDGET = "leno_flow_workload_cpu_budget_ratio", "gauge",
+        "Most CPU time that the kernel's accounting may take for a workload, of that of the machine.";
+    WORKLOAD_COST = "leno_flow_workload_cpu_ratio", "gauge",
+        "CPU time that the kernel's accounting took for a workload with a budget of its own, of that of the machine.";
+    WORKLOAD_STEPS = "leno_flow_workload_level_changes_total", "counter",
+        "Changes of the level of a workload with a budget of its own, by direction.";
     DROPPED = "leno_flow_events_dropped_total", "counter",
         "Events of flows that were dropped because their reader was too slow.";
 }
@@ -92,16 +103,29 @@ pub(crate) struct Gauges {
     /// Rows of requests that are not in the table.
     pub(crate) rows_left_out: u64,
     pub(crate) price: Option<Price>,
+    /// Of workloads with a budget of their own.
+    pub(crate) caps: Vec<CapRow>,
     /// Down and up.
     pub(crate) steps: [u64; 2],
     /// Connections that are not listed, and that are not accounted for, because of the level.
     pub(crate) reduced: [u64; 2],
 }
 
+/// A workload with a budget of its own.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct CapRow {
+    pub(crate) namespace: String,
+    pub(crate) workload: String,
+    pub(crate) price: Price,
+    /// Down and up.
+    pub(crate) steps: [u64; 2],
+}
+
 /// The text of all families.
 pub(crate) fn text<'a>(
     pairs: impl Iterator<Item = (&'a Pair, &'a Sums)>,
     requests: &requests::Published,
+    drops: &Drops,
     gauges: &Gauges,
 ) -> String {
     let pairs: Vec<_> = pairs.map(|(pair, sums)| (labels(pair), sums)).collect();
@@ -119,6 +143,16 @@ pub(crate) fn text<'a>(
             EBPF_LEFT_OUT => page.sample(&[], gauges.rows_left_out),
             EBPF_REQUESTS | EBPF_GRPC | EBPF_DURATION => {
                 requests::add_family(&mut page, *family, requests);
+            }
+            DROPS => {
+                for ([namespace, workload, reason], count) in drops.rows() {
+                    let labels =
+                        [("namespace", &**namespace), ("workload", workload), ("reason", reason)];
+                    page.sample(&labels, *count);
+                }
+            }
+            WORKLOAD_LEVEL | WORKLOAD_BUDGET | WORKLOAD_COST | WORKLOAD_STEPS => {
+                gauges.caps.iter().for_each(|cap| add_cap(&mut page, *family, cap));
             }
             ENTRIES => {
                 for state in FlowState::ALL {
@@ -157,6 +191,27 @@ fn add_price(page: &mut leno_program::Family<'_>, family: Family, gauges: &Gauge
         (BUDGET, Some(price)) => page.sample(&[], f64::from(price.budget_millionths) / 1e6),
         (COST, Some(price)) => page.sample(&[], f64::from(price.cost_millionths) / 1e6),
         _ => {}
+    }
+}
+
+/// Adds what one workload with a budget of its own has of a family.
+fn add_cap(page: &mut leno_program::Family<'_>, family: Family, cap: &CapRow) {
+    let labels = [("namespace", &*cap.namespace), ("workload", &*cap.workload)];
+    let with = |label, value| [&labels[..], &[(label, value)]].concat();
+    match family {
+        WORKLOAD_LEVEL => {
+            for level in FlowLevel::ALL {
+                let value = u8::from(*level == cap.price.level);
+                page.sample(&with("level", level.name()), value);
+            }
+        }
+        WORKLOAD_STEPS => {
+            for (direction, steps) in ["down", "up"].into_iter().zip(cap.steps) {
+                page.sample(&with("direction", direction), steps);
+            }
+        }
+        WORKLOAD_BUDGET => page.sample(&labels, f64::from(cap.price.budget_millionths) / 1e6),
+        _ => page.sample(&labels, f64::from(cap.price.cost_millionths) / 1e6),
     }
 }
 
@@ -245,7 +300,8 @@ mod tests {
         sums[7] = 1_500_000;
         sums[12] = 3;
         let gauges = Gauges { overflow: 4, ..Gauges::default() };
-        let text = text([(&pair, &sums)].into_iter(), &requests::Published::default(), &gauges);
+        let (requests, drops) = (requests::Published::default(), Drops::default());
+        let text = text([(&pair, &sums)].into_iter(), &requests, &drops, &gauges);
         let labels = "namespace=\"shop\",workload=\"client\",peer_namespace=\"shop\",\
                       peer_workload=\"web\",role=\"client\",socket=\"application\",protocol=\"tcp\"";
         for row in [

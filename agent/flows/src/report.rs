@@ -4,6 +4,7 @@ use leno_bpf::inspect::{self, PinnedMap, PinnedProgram};
 use leno_bpf::{Error, Leftover, PinRoot};
 use serde::{Deserialize, Serialize};
 
+use crate::caps::WorkloadCap;
 use crate::view::View;
 
 /// What has programs.
@@ -20,6 +21,9 @@ pub struct OwnerRow {
     /// Of what accounts for flows.
     #[serde(flatten)]
     pub price: Option<PriceColumns>,
+    /// Of what accounts for flows: why dropped packets are not counted; `None` if they are.
+    #[serde(default)]
+    pub drops_not_counted: Option<String>,
     /// Where the pins are.
     pub pins: String,
 }
@@ -33,6 +37,24 @@ pub struct PriceColumns {
     pub cpu_percent: f64,
     /// Its bound; `None` without one.
     pub cpu_budget_percent: Option<f64>,
+    /// Workloads with a bound of their own.
+    #[serde(default)]
+    pub workloads: Vec<WorkloadPrice>,
+}
+
+/// What accounting for one workload costs.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct WorkloadPrice {
+    /// Its namespace.
+    pub namespace: String,
+    /// Its name.
+    pub workload: String,
+    /// How much of it is accounted for, where the level of all allows that.
+    pub level: String,
+    /// Its part of what was measured last, as a share of the machine's CPU time.
+    pub cpu_percent: f64,
+    /// Its bound.
+    pub cpu_budget_percent: f64,
 }
 
 /// A program.
@@ -77,13 +99,17 @@ pub struct MapRow {
 /// # Errors
 /// If the pins cannot be read.
 pub fn owners() -> Result<Vec<OwnerRow>, Error> {
-    let row = |one: Leftover| OwnerRow {
-        does: if one.flows { "flows" } else { "capture" }.to_owned(),
-        price: price_of(&one),
-        attached: one.attached,
-        pins: one.directory.display().to_string(),
-        version: one.version,
-        owner: one.owner,
+    let row = |one: Leftover| {
+        let view = one.flows.then(|| View::open(&one.owner).ok().flatten()).flatten();
+        OwnerRow {
+            does: if one.flows { "flows" } else { "capture" }.to_owned(),
+            price: view.as_ref().and_then(price_of),
+            drops_not_counted: view.and_then(|view| view.drops_are_not_counted()),
+            attached: one.attached,
+            pins: one.directory.display().to_string(),
+            version: one.version,
+            owner: one.owner,
+        }
     };
     Ok(leno_bpf::list(&PinRoot::find()?)?.into_iter().map(row).collect())
 }
@@ -114,12 +140,19 @@ pub fn maps() -> Result<Vec<MapRow>, Error> {
     Ok(inspect::maps(&PinRoot::find()?)?.into_iter().map(row).collect())
 }
 
-/// `None` of programs that capture, and of those of another version.
-fn price_of(one: &Leftover) -> Option<PriceColumns> {
-    let view = one.flows.then(|| View::open(&one.owner).ok().flatten()).flatten()?;
+/// `None` of programs of another version.
+fn price_of(view: &View) -> Option<PriceColumns> {
     let price = view.price().ok()?;
     let percent = |millionths: u32| f64::from(millionths) / 1e4;
+    let workload = |cap: WorkloadCap| WorkloadPrice {
+        namespace: cap.namespace,
+        workload: cap.workload,
+        level: cap.price.level.name().to_owned(),
+        cpu_percent: percent(cap.price.cost_millionths),
+        cpu_budget_percent: percent(cap.price.budget_millionths),
+    };
     Some(PriceColumns {
+        workloads: view.caps().ok()?.into_iter().map(workload).collect(),
         level: price.level.name().to_owned(),
         cpu_percent: percent(price.cost_millionths),
         cpu_budget_percent: (price.budget_millionths > 0).then(|| percent(price.budget_millionths)),

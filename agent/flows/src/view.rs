@@ -4,7 +4,9 @@ use leno_bpf::flows::{Flows, Follower, Price};
 use leno_bpf::{Error, PinRoot};
 use leno_bpf_abi::flow::FlowName;
 
+use crate::caps::WorkloadCap;
 use crate::connection::{Change, Clock, Connection, Names};
+use crate::drops::{DropRow, Drops};
 use crate::requests::{self, RequestRow};
 
 /// The flows of one owner.
@@ -69,6 +71,38 @@ impl View {
     /// If the kernel refuses.
     pub fn price(&self) -> Result<Price, Error> {
         self.flows.price()
+    }
+
+    /// The workloads with a budget of their own, in the order of their names.
+    ///
+    /// # Errors
+    /// If the kernel refuses.
+    pub fn caps(&self) -> Result<Vec<WorkloadCap>, Error> {
+        let mut all = Vec::new();
+        for (id, (namespace, workload)) in names(&self.flows)? {
+            let price = self.flows.cap(id)?;
+            if price.budget_millionths > 0 {
+                all.push(WorkloadCap { namespace, workload, price });
+            }
+        }
+        all.sort_by_cached_key(|one| (one.namespace.clone(), one.workload.clone()));
+        Ok(all)
+    }
+
+    /// Packets that the kernel dropped, by workload and reason.
+    ///
+    /// # Errors
+    /// If the kernel refuses.
+    pub fn drops(&self) -> Result<Vec<DropRow>, Error> {
+        let mut drops = Drops::default();
+        drops.take_in(&self.flows.drops()?, &names(&self.flows)?);
+        Ok(drops.into_rows())
+    }
+
+    /// Why dropped packets are not counted; `None` if they are.
+    #[must_use]
+    pub fn drops_are_not_counted(&self) -> Option<String> {
+        self.flows.drops_are_not_counted()
     }
 
     /// Gives the table and the ring of events other sizes while the programs go on; `None` keeps one.

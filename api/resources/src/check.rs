@@ -15,7 +15,9 @@ use std::sync::Arc;
 
 use leno_types::{check_label, check_subdomain};
 
-use crate::metadata::{KEYS_FROM_ANNOTATION, SETTINGS, allowed_values, keys_from};
+use crate::metadata::{
+    FLOW_CPU_BUDGET_ANNOTATION, KEYS_FROM_ANNOTATION, SETTINGS, allowed_values, is_share, keys_from,
+};
 use crate::object::Object;
 use crate::problem::{Position, Problem};
 use crate::tree::{Node, Value};
@@ -188,6 +190,13 @@ impl Check<'_> {
             if key == KEYS_FROM_ANNOTATION {
                 for origin in keys_from(value).filter(|one| !authorization::is_origin(one)) {
                     self.fail(&at, format!("{origin:?} is not an origin: use https://HOST"));
+                }
+                continue;
+            }
+            if key == FLOW_CPU_BUDGET_ANNOTATION {
+                if !is_share(value) {
+                    let reason = "is not a share of the machine's CPU: use for example 0.2%";
+                    self.fail(&at, format!("{value:?} {reason}"));
                 }
                 continue;
             }

@@ -30,6 +30,9 @@ pub const DEFAULT_AUTHORIZATION_ANNOTATION: &str = "leno.dev/default-authorizati
 /// Where the flows of a workload are read: `sockets`, `packets`, `off`. On a workload or a namespace; the workload's
 /// value wins.
 pub const FLOW_METRICS_ANNOTATION: &str = "leno.dev/flow-metrics";
+/// The most CPU time that accounting for the flows of a workload may take, as a share of the machine's, such as `0.2%`. On a
+/// workload or a namespace; the workload's value wins.
+pub const FLOW_CPU_BUDGET_ANNOTATION: &str = "leno.dev/flow-cpu-budget";
 /// The origins from which the control plane fetches keys of issuers of tokens, with commas between them, such as
 /// `https://id.example.com`. On the control plane's own namespace.
 pub const KEYS_FROM_ANNOTATION: &str = "leno.dev/keys-from";
@@ -120,6 +123,12 @@ pub fn keys_from(value: &str) -> impl Iterator<Item = &str> {
     value.split(',').map(str::trim).filter(|origin| !origin.is_empty())
 }
 
+/// Whether a text is a share above 0, such as `0.2%`.
+pub(crate) fn is_share(text: &str) -> bool {
+    let percent = text.strip_suffix('%').and_then(|number| number.parse::<f64>().ok());
+    percent.is_some_and(|percent| percent > 0.0 && percent <= 100.0)
+}
+
 fn default_namespace() -> String {
     DEFAULT_NAMESPACE.to_owned()
 }
@@ -131,7 +140,7 @@ pub fn removal(annotations: &BTreeMap<String, String>) -> Removal {
 }
 
 /// The settings that documents may have as annotations or labels.
-pub(crate) const SETTINGS: [&str; 9] = [
+pub(crate) const SETTINGS: [&str; 10] = [
     MTLS_ANNOTATION,
     INJECT_ANNOTATION,
     MODE_ANNOTATION,
@@ -140,6 +149,7 @@ pub(crate) const SETTINGS: [&str; 9] = [
     EGRESS_ANNOTATION,
     DEFAULT_AUTHORIZATION_ANNOTATION,
     FLOW_METRICS_ANNOTATION,
+    FLOW_CPU_BUDGET_ANNOTATION,
     KEYS_FROM_ANNOTATION,
 ];
 

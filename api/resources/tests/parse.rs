@@ -189,6 +189,17 @@ fn names_settings_and_duplicates_are_checked() {
     );
     assert!(found[1].contains("\"always\" is not one of strict, permissive, disabled"));
     assert!(found[2].contains("metadata.annotations.leno.dev/mtsl: is not a setting of Leno"));
+    let budget = |value: &str| {
+        let annotations = format!("{{leno.dev/flow-cpu-budget: {value}}}");
+        format!(
+            "apiVersion: v1\nkind: Namespace\nmetadata: {{name: shop, annotations: {annotations}}}\n"
+        )
+    };
+    assert!(parse("mesh.yaml", &budget("0.2%")).is_ok());
+    for value in ["0%", "101%", "much"] {
+        let expected = format!("{value:?} is not a share of the machine's CPU");
+        assert!(problems(&budget(value))[0].contains(&expected), "{value}");
+    }
     let twice = format!("{MESH}---\n{MESH}");
     let found = problems(&twice);
     assert_eq!(found.len(), 3);

@@ -21,6 +21,12 @@ pub const MAX_FLOW_PAIRS: u32 = 16384;
 /// Most rows of requests (`MAX_FLOW_REQUESTS`).
 pub const MAX_FLOW_REQUESTS: u32 = 16384;
 
+/// One more than the largest id of a workload (`MAX_FLOW_IDS`).
+pub const MAX_FLOW_IDS: u32 = MAX_FLOW_WORKLOADS + FIRST_WORKLOAD;
+
+/// Most pairs of a workload and a reason for which packets were dropped (`MAX_FLOW_DROPS`).
+pub const MAX_FLOW_DROPS: u32 = 4096;
+
 /// The peer of a flow to an address that belongs to no workload (`PEER_OUTSIDE`).
 pub const PEER_OUTSIDE: u32 = 0;
 
@@ -131,8 +137,12 @@ shared! {
         carries_over: u8,
         /// The kernel has no cookies of network namespaces (before 5.14).
         netns_by_inode: u8,
+        /// The tracepoint of drops names the socket that a packet was for (since 6.10).
+        drop_names_socket: u8,
         /// Padding.
-        reserved: [u8; 6],
+        reserved: u8,
+        /// Drops are counted while `drop_turn` has this number.
+        turn: u32,
     }
     /// Value of `workloads`, whose key is the cookie of a network namespace, or its inode if the kernel has no cookies.
     FlowWorkload as "flow_workload" {
@@ -140,6 +150,29 @@ shared! {
         id: u32,
         /// Sockets of this user are the proxy's.
         proxy_uid: u32,
+    }
+    /// Value of `runs`, whose index is the workload's id.
+    FlowRuns as "flow_runs" {
+        /// How often each [`FlowProgram`] has accounted for something of it.
+        of: [u64; 4],
+    }
+    /// Value of `caps`, whose index is the workload's id; all zero without a bound of its own.
+    FlowCap as "flow_cap" {
+        /// A [`FlowLevel`]: it has the lesser one of this and the machine's.
+        level: u32,
+        /// Most CPU that the programs may take for it, in millionths of the machine's.
+        budget: u32,
+        /// Its part of what they took when it was measured last, in the same unit.
+        cost: u32,
+        /// Padding.
+        reserved: u32,
+    }
+    /// Key of `drops`; all zero for packets that found no room.
+    FlowDrop as "flow_drop" {
+        /// The id of the workload.
+        workload: u32,
+        /// The number of the reason, as the kernel that runs has it.
+        reason: u32,
     }
     /// Key of `addresses`.
     FlowAddress as "flow_address" {
@@ -366,6 +399,17 @@ stored! {
         Off = "off",
         /// Everything, but sockets stand in for frames.
         Sockets = "sockets",
+    }
+    /// A program that runs for a workload.
+    FlowProgram {
+        /// When a connection begins, changes state or ends.
+        Sockops = "leno_flow_sockops",
+        /// For each frame that a workload sends.
+        Sent = "leno_flow_sent",
+        /// For each frame that arrives for it.
+        Received = "leno_flow_received",
+        /// For each packet that the kernel drops.
+        Drop = "leno_flow_drop",
     }
     /// Which side opened a flow.
     FlowRole {

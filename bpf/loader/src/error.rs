@@ -1,5 +1,6 @@
 //! Why kernel programs could not be loaded, attached or removed.
 
+use std::error::Error as _;
 use std::io;
 
 /// What failed. The cause is the `source`.
@@ -60,6 +61,22 @@ pub enum Error {
 }
 
 impl Error {
+    /// Why, on one line: the verifier's last words if there are any, or the error with its causes.
+    #[must_use]
+    pub fn reason(&self) -> String {
+        let log = if let Self::Bpf { log, .. } = self { log } else { "" };
+        if let Some(line) = last_words(log) {
+            return format!("the kernel refuses it: {line}");
+        }
+        let mut text = self.to_string();
+        let mut next = self.source();
+        while let Some(cause) = next {
+            text += &format!(": {cause}");
+            next = cause.source();
+        }
+        text.replace('\n', " ")
+    }
+
     /// Wraps an I/O error with what was tried.
     pub(crate) fn io(action: impl Into<String>) -> impl FnOnce(io::Error) -> Self {
         let action = action.into();
@@ -73,7 +90,30 @@ impl Error {
     }
 }
 
+/// The line of a verifier's log that says why: the last one that is not about its own work.
+fn last_words(log: &str) -> Option<&str> {
+    let noise = ["processed ", "libbpf:", "--", "verification time", "stack depth"];
+    let says = |line: &&str| !line.is_empty() && !noise.iter().any(|noise| line.starts_with(noise));
+    log.lines().map(str::trim).rev().find(says)
+}
+
 /// An empty string, or a colon and the text on lines of its own.
 fn after_colon(log: &str) -> String {
     if log.is_empty() { String::new() } else { format!(":\n{log}") }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_reason_is_the_verifiers_last_line() {
+        let log = "libbpf: prog 'x': -- BEGIN PROG LOAD LOG --\n0: R1=ctx()\nunknown func \
+                   bpf_get_netns_cookie#122\nprocessed 9 insns (limit 1000000) max_states 0\n-- END PROG \
+                   LOAD LOG --\nlibbpf: failed to load object";
+        assert_eq!(last_words(log), Some("unknown func bpf_get_netns_cookie#122"));
+        assert_eq!(last_words("libbpf: failed to load object"), None);
+        let error = Error::io("open a map")(io::Error::other("it is gone"));
+        assert_eq!(error.reason(), "cannot open a map: it is gone");
+    }
 }

@@ -6,6 +6,7 @@ use std::sync::OnceLock;
 
 use libbpf_sys::bpf_insn;
 
+use crate::flows::Tracepoint;
 use crate::netns;
 
 /// Whether network namespaces have cookies (since Linux 5.14).
@@ -13,6 +14,12 @@ use crate::netns;
 pub fn has_netns_cookies() -> bool {
     static HAS: OnceLock<bool> = OnceLock::new();
     *HAS.get_or_init(|| netns::cookie_of_this_thread().is_ok_and(|cookie| cookie != 0))
+}
+
+/// What the tracepoint of dropped packets has.
+pub(crate) fn drops() -> Tracepoint {
+    static FOUND: OnceLock<Tracepoint> = OnceLock::new();
+    *FOUND.get_or_init(Tracepoint::find)
 }
 
 /// Whether programs have atomic instructions that return what was there before (since Linux 5.12). Without the right

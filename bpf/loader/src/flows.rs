@@ -6,11 +6,14 @@
 //!                           link_leno_flow_sockops      on the cgroup
 //!                           program_leno_flow_sent, _received, and link_port<number>_... for each interface whose
 //!                                                       frames are counted
+//!                           link_leno_flow_drop         on a tracepoint of the machine
 //!                           read_leno_flow_read         reading it visits every open socket
 //! ```
 
 mod attach;
+mod caps;
 mod clock;
+mod drops;
 mod events;
 mod migrate;
 mod pin_lock;
@@ -19,7 +22,7 @@ mod requests;
 mod self_test;
 mod sizes;
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File};
 use std::io::{self, Read as _};
 use std::net::{IpAddr, SocketAddr};
@@ -36,7 +39,10 @@ use crate::error::Error;
 use crate::{PinRoot, RunTime, batch, netns, object, pins, run_time};
 
 pub(crate) use attach::open as open_programs;
+pub use caps::Runs;
 pub use clock::monotonic;
+pub(crate) use drops::Tracepoint;
+pub use drops::drop_reasons;
 pub use events::Follower;
 pub use pin_lock::PinLock;
 pub use ports::Port;
@@ -531,9 +537,8 @@ impl Flows {
     /// # Errors
     /// If the kernel refuses.
     pub fn price(&self) -> Result<Price, Error> {
-        let level = u8::try_from(self.setting(LEVEL)?).ok().and_then(FlowLevel::of);
         Ok(Price {
-            level: level.unwrap_or(FlowLevel::Off),
+            level: level_of(self.setting(LEVEL)?),
             budget_millionths: self.setting(BUDGET)?,
             cost_millionths: self.setting(COST)?,
         })
@@ -549,12 +554,12 @@ impl Flows {
         self.set(LEVEL, u32::from(price.level as u8))
     }
 
-    /// The run time of the programs while the kernel measured it ([`Counting`](crate::Counting)).
+    /// The run time of each program by its name while the kernel measured it ([`Counting`](crate::Counting)).
     ///
     /// # Errors
     /// If the pins cannot be read.
-    pub fn run_time(&self) -> Result<RunTime, Error> {
-        run_time::in_directories(std::slice::from_ref(&self.directory))
+    pub fn run_times(&self) -> Result<BTreeMap<String, RunTime>, Error> {
+        run_time::by_name(&self.directory)
     }
 
     /// Has the programs write events, or not.
@@ -606,7 +611,12 @@ fn read_path(directory: &Path) -> PathBuf {
 /// # Errors
 /// The reason why it rejects one.
 pub fn probe() -> Result<(), Error> {
-    object::verify(attach::open(true)?).map(drop)
+    object::verify(attach::open(true, 0)?).map(drop)
+}
+
+/// What another version has written that this one does not know counts as nothing.
+fn level_of(number: u32) -> FlowLevel {
+    u8::try_from(number).ok().and_then(FlowLevel::of).unwrap_or(FlowLevel::Off)
 }
 
 fn update(map: &MapHandle, key: &[u8], value: &[u8], action: &str) -> Result<(), Error> {

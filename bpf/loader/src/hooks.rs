@@ -39,7 +39,7 @@ impl Part {
                 object
             }
             // With all that is there while the table is resized.
-            Self::Flows => flows::open_programs(true)?,
+            Self::Flows => flows::open_programs(true, 0)?,
         };
         for mut map in object.maps_mut() {
             let entries = match map.name().to_str() {
@@ -116,6 +116,9 @@ fn attach(
 ) -> libbpf_rs::Result<Link> {
     if hook == "sk_lookup" {
         return program.attach_netns(netns.as_raw_fd());
+    }
+    if hook.starts_with("tp_btf/") {
+        return program.attach();
     }
     if hook.starts_with("iter/") {
         let sockets = object.maps().find(|map| map.name() == "sockets");

@@ -87,6 +87,7 @@ fn link(pin: &Path) -> Option<(u32, String)> {
         }
         LinkTypeInfo::NetNs(netns) if netns.ino != 0 => format!("namespace {}", netns.ino),
         LinkTypeInfo::Tcx(port) if port.ifindex != 0 => format!("interface {}", port.ifindex),
+        LinkTypeInfo::RawTracepoint(tracepoint) => format!("tracepoint {}", tracepoint.name),
         LinkTypeInfo::Cgroup(_) | LinkTypeInfo::NetNs(_) | LinkTypeInfo::Tcx(_) => {
             "nothing".to_owned()
         }

@@ -66,6 +66,8 @@ fn is_attached(path: &std::path::Path) -> bool {
             LinkTypeInfo::Cgroup(cgroup) => cgroup.cgroup_id != 0,
             LinkTypeInfo::NetNs(netns) => netns.ino != 0,
             LinkTypeInfo::Tcx(port) => port.ifindex != 0,
+            // It is never gone, and counts nothing where nothing else is attached.
+            LinkTypeInfo::RawTracepoint(_) => false,
             _ => true,
         },
         Err(_) => false,

@@ -5,11 +5,11 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::os::fd::{FromRawFd, OwnedFd};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use libbpf_rs::Link;
-use libbpf_rs::query::ProgInfoIter;
+use libbpf_rs::query::{ProgInfoIter, ProgramInfo};
 
 use crate::{Error, PinRoot, pins};
 
@@ -47,6 +47,13 @@ pub struct RunTime {
     pub took: Duration,
 }
 
+impl RunTime {
+    fn add(&mut self, program: &ProgramInfo) {
+        self.runs += program.run_cnt;
+        self.took += Duration::from_nanos(program.run_time_ns);
+    }
+}
+
 /// The run time of these workloads' programs, in total over all measured periods. Workloads without
 /// programs add nothing.
 ///
@@ -54,11 +61,23 @@ pub struct RunTime {
 /// When the directory of a workload cannot be listed.
 pub fn run_time(root: &PinRoot, owners: &[String]) -> Result<RunTime, Error> {
     let directories = owners.iter().map(|owner| root.of(owner)).collect::<Result<Vec<_>, _>>()?;
-    in_directories(&directories)
+    let mut sum = RunTime::default();
+    loaded(&directories)?.iter().for_each(|program| sum.add(program));
+    Ok(sum)
 }
 
-/// The same by the directories of pins.
-pub(crate) fn in_directories(directories: &[PathBuf]) -> Result<RunTime, Error> {
+/// The run time of the programs that are pinned in a directory, by their names as the kernel has them: the first 15 bytes.
+pub(crate) fn by_name(directory: &Path) -> Result<BTreeMap<String, RunTime>, Error> {
+    let mut all: BTreeMap<String, RunTime> = BTreeMap::new();
+    for program in loaded(std::slice::from_ref(&directory.to_owned()))? {
+        let of = all.entry(program.name.to_string_lossy().into_owned()).or_default();
+        of.add(&program);
+    }
+    Ok(all)
+}
+
+/// What the kernel has of the programs that are pinned in these directories.
+fn loaded(directories: &[PathBuf]) -> Result<Vec<ProgramInfo>, Error> {
     let mut programs = BTreeSet::new();
     for directory in directories {
         for path in pins::programs(directory)? {
@@ -67,15 +86,10 @@ pub(crate) fn in_directories(directories: &[PathBuf]) -> Result<RunTime, Error> 
             programs.insert(info.prog_id);
         }
     }
-    let mut sum = RunTime::default();
     if programs.is_empty() {
-        return Ok(sum);
+        return Ok(Vec::new());
     }
-    for program in ProgInfoIter::default().filter(|program| programs.contains(&program.id)) {
-        sum.runs += program.run_cnt;
-        sum.took += Duration::from_nanos(program.run_time_ns);
-    }
-    Ok(sum)
+    Ok(ProgInfoIter::default().filter(|program| programs.contains(&program.id)).collect())
 }
 
 /// The run time of each program of the kernel by its id, in total over all measured periods; empty

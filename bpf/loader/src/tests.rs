@@ -113,6 +113,9 @@ fn maps_of_flows_have_the_bounds_of_the_abi() {
     assert_eq!(bound("names"), flow::MAX_FLOW_WORKLOADS);
     assert_eq!(bound("addresses"), flow::MAX_FLOW_ADDRESSES);
     assert_eq!(bound("totals") as usize, FLOW_TOTALS.len());
+    assert_eq!(bound("runs"), flow::MAX_FLOW_IDS);
+    assert_eq!(bound("caps"), flow::MAX_FLOW_IDS);
+    assert_eq!(bound("drops"), flow::MAX_FLOW_DROPS);
 }
 
 /// Whether this process is root; a skip fails if `LENO_REQUIRE` names root.
@@ -145,9 +148,9 @@ fn the_verifier_follows_few_instructions_of_each_program() {
     if !has_root() {
         return;
     }
-    let flows = object::verify(crate::flows::open_programs(true).unwrap()).unwrap();
+    let flows = object::verify(crate::flows::open_programs(true, 0).unwrap()).unwrap();
     let capture = object::load(object::WIDEST, None).unwrap();
-    for program in flows.progs().chain(capture.progs()) {
+    for program in flows.progs().chain(capture.progs()).filter(|one| one.autoload()) {
         let id = Program::id_from_fd(program.as_fd()).unwrap();
         let followed = crate::hooks::verified_instructions(id);
         eprintln!("{}: {followed}", program.name().to_string_lossy());

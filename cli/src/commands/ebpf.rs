@@ -179,6 +179,22 @@ fn show_status(rows: &[OwnerRow], output: Output) -> Result<()> {
             row.owner, row.does, row.version, row.pins
         );
     }
+    for row in rows {
+        for one in row.price.iter().flat_map(|price| &price.workloads) {
+            text += &format!(
+                "{}: {}/{} has the level {} by its own budget: {} ({})\n",
+                row.owner,
+                one.namespace,
+                one.workload,
+                one.level,
+                one.cpu_percent,
+                one.cpu_budget_percent
+            );
+        }
+        if let Some(why) = &row.drops_not_counted {
+            text += &format!("{}: dropped packets are not counted: {why}\n", row.owner);
+        }
+    }
     print(&text)
 }
 

@@ -1,5 +1,6 @@
 //! `leno flows`.
 
+mod drops;
 mod requests;
 
 use std::time::Duration;
@@ -31,6 +32,7 @@ const NO_WORKLOAD: [&str; 3] = ["outside", "itself", "control-plane"];
 #[command(after_help = "Examples:\n  sudo leno flows web --state established\n  \
                   sudo leno flows -n shop --socket application -o json\n  \
                   sudo leno flows --follow --peer outside\n  sudo leno flows web --requests\n  \
+                  sudo leno flows --drops\n  \
                   leno flows shop/web --node worker-1")]
 pub(crate) struct Flows {
     /// Connections of this workload only; shop/web names its namespace
@@ -74,6 +76,10 @@ pub(crate) struct Flows {
     /// Requests in place of connections: as proxies count them, by client and server, for as long as the mesh has run
     #[arg(long, conflicts_with_all = ["follow", "state", "socket", "protocol", "port"])]
     requests: bool,
+
+    /// Packets that the kernel dropped in place of connections: by workload and the kernel's reason, for as long as the mesh has run
+    #[arg(long, conflicts_with_all = ["requests", "follow", "state", "peer", "role", "socket", "protocol", "port"])]
+    drops: bool,
 
     /// Prints each change of a connection as it happens, until Ctrl-C; one process at a time may. Of this machine alone
     #[arg(short, long, conflicts_with = "node")]
@@ -177,6 +183,12 @@ pub(crate) fn run(flows: &Flows) -> Result<bool> {
     if flows.requests {
         return requests::show(flows, view.requests()?).map(|()| true);
     }
+    if flows.drops {
+        if let Some(why) = view.drops_are_not_counted() {
+            bail!("dropped packets are not counted: {why}");
+        }
+        return drops::show(flows, view.drops()?).map(|()| true);
+    }
     let (all, missing) = view.list()?;
     show(flows, all, missing)?;
     Ok(true)
@@ -186,6 +198,9 @@ pub(crate) fn run(flows: &Flows) -> Result<bool> {
 fn of_node(flows: &Flows) -> Result<()> {
     if flows.requests {
         return requests::show(flows, flows.of.get("/requests")?);
+    }
+    if flows.drops {
+        return drops::show(flows, flows.of.get("/drops")?);
     }
     let page: NodePage = flows.of.get("/flows")?;
     show(flows, page.flows, page.missing)?;

@@ -163,10 +163,10 @@ fn a_kernel_is_checked_before_anything_is_installed() {
     let table = String::from_utf8_lossy(&table.stdout).into_owned();
     let programs = table.lines().filter(|line| line.contains("instructions verified"));
     assert!(programs.count() >= 13, "{table}");
-    assert!(
-        table.lines().any(|line| line.starts_with("ok   cgroup/connect4 (leno_connect4)")),
-        "{table}"
-    );
+    for subject in ["cgroup/connect4 (leno_connect4)", "tp_btf/kfree_skb (leno_flow_drop)"] {
+        let line = format!("ok   {subject}");
+        assert!(table.lines().any(|one| one.starts_with(&line)), "{table}");
+    }
 }
 
 #[test]
@@ -351,7 +351,7 @@ fn a_killed_mesh_counts_on_and_the_end_removes_all() {
     let own = owners(&mesh);
     assert_eq!(own.len(), 1);
     assert_eq!((&own[0]["does"], &own[0]["attached"]), (&"flows".into(), &true.into()));
-    for (what, rows) in [("programs", 2), ("maps", 12)] {
+    for (what, rows) in [("programs", 3), ("maps", 16)] {
         let output = mesh.leno(&["ebpf", what]).output().unwrap();
         let text = String::from_utf8_lossy(&output.stdout).into_owned();
         let of_mesh = text.lines().filter(|line| line.starts_with(&format!("{owner} ")));
@@ -388,6 +388,73 @@ fn a_workload_that_is_off_is_not_accounted_for_and_an_edit_changes_that() {
         !flows(&mesh, &["client", "--peer", "web"]).is_empty()
     });
     assert_eq!(mesh.application("client-0"), before, "nothing is started again");
+}
+
+#[test]
+fn a_workload_over_its_own_budget_is_accounted_for_less_and_the_others_are_not() {
+    let bounded = two().replace(
+        "metadata: {name: client, namespace: shop}",
+        "metadata: {name: client, namespace: shop, annotations: {leno.dev/flow-cpu-budget: 0.0000001%}}",
+    );
+    let Some(mesh) = root(|| Mesh::start(&bounded)) else { return };
+    let call = || mesh.text("client", &["curl", "-sSf", "-o", "/dev/null", "http://web:8080/"]);
+    let at = |level: &str| {
+        let labels = ["workload=\"client\"", &format!("level=\"{level}\"")];
+        metric(&mesh, "leno_flow_workload_level", &labels)
+    };
+    mesh.wait_for("less to be accounted for of the client", || {
+        call();
+        at("aggregated") + at("off") == 1
+    });
+    assert!(mesh.log().contains("flows: accounting for shop/client took "), "{}", mesh.log());
+    assert_eq!(
+        metric(&mesh, "leno_flow_level", &["level=\"full\""]),
+        1,
+        "all others are as before"
+    );
+    assert!(metric(&mesh, "leno_flow_workload_level_changes_total", &["direction=\"down\""]) > 0);
+    let output = mesh.leno(&["ebpf", "status", "-o", "json"]).output().unwrap();
+    let rows: Vec<Value> = serde_json::from_slice(&output.stdout).unwrap();
+    let owner = format!("leno-{}.flows", mesh.name());
+    let row = rows.iter().find(|row| row["owner"] == *owner).unwrap();
+    let of_client = &row["workloads"][0];
+    assert_eq!(
+        (&of_client["namespace"], &of_client["workload"]),
+        (&"shop".into(), &"client".into())
+    );
+    assert_ne!(of_client["level"], "full", "{row:#}");
+    let table = mesh.leno(&["ebpf", "status"]).output().unwrap();
+    let table = String::from_utf8_lossy(&table.stdout).into_owned();
+    assert!(table.contains(&format!("{owner}: shop/client has the level ")), "{table}");
+
+    mesh.edit(&two());
+    mesh.wait_for("the bound to be taken away", || at("full") + at("aggregated") + at("off") == 0);
+    mesh.wait_for("the client's connections", || {
+        call();
+        !flows(&mesh, &["client", "--peer", "web", "--state", "established"]).is_empty()
+            || !flows(&mesh, &["client", "--peer", "web", "--state", "closed"]).is_empty()
+    });
+}
+
+#[test]
+fn packets_that_the_kernel_drops_are_counted_by_workload_and_reason() {
+    let Some(mesh) = started() else { return };
+    let dropped = || {
+        let labels = ["workload=\"web\"", "reason=\"NO_SOCKET\""];
+        metric(&mesh, "leno_flow_drops_total", &labels)
+    };
+    let before = dropped();
+    let status = Status::read(mesh.layout()).unwrap();
+    let web = status.instances.iter().find(|one| one.name == "web-0").unwrap();
+    let address = web.addresses[0].to_string();
+    let send = "import socket, sys\ns = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)\n\
+                for _ in range(7): s.sendto(b'x', (sys.argv[1], 9))\n";
+    mesh.text("client", &["python3", "-c", send, &address]);
+    mesh.wait_for("the datagrams to be counted", || dropped() >= before + 7);
+    let rows = flows(&mesh, &["web", "--drops"]);
+    let row = rows.iter().find(|row| row["reason"] == "NO_SOCKET").unwrap();
+    assert!(row["packets"].as_u64().unwrap() >= before + 7, "{rows:?}");
+    assert!(rows.iter().all(|row| row["workload"] == "web"), "{rows:?}");
 }
 
 #[test]

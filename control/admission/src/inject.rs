@@ -1,8 +1,11 @@
 //! Puts the proxy into a pod.
 
+use std::collections::BTreeMap;
 use std::fmt;
 
-use leno_resources::{CAPTURE_ANNOTATION, FLOW_METRICS_ANNOTATION, INJECT_ANNOTATION};
+use leno_resources::{
+    CAPTURE_ANNOTATION, FLOW_CPU_BUDGET_ANNOTATION, FLOW_METRICS_ANNOTATION, INJECT_ANNOTATION,
+};
 use leno_types::ports::PROXY_UID;
 
 use crate::container::{container, volumes};
@@ -15,6 +18,9 @@ use crate::{CONTAINER, ROOTS, TOKEN_VOLUME, ports};
 /// What injection has made of a pod beside the proxy, for its inverse: the lists and maps that were
 /// not there, and the annotations, by name, with commas between.
 pub(crate) const RECORD: &str = "leno.dev/injected";
+/// The annotations by which a namespace says how the flows of its pods are accounted for, each with its name in the record.
+pub(crate) const FLOW_ANNOTATIONS: [(&str, &str); 2] =
+    [(FLOW_METRICS_ANNOTATION, "flow-metrics"), (FLOW_CPU_BUDGET_ANNOTATION, "flow-cpu-budget")];
 /// In the record, before the name of a Secret that was added.
 pub(crate) const PULL_SECRET: &str = "pull-secret=";
 /// The field of a pod with the Secrets that its images are pulled with.
@@ -121,8 +127,8 @@ pub enum InjectError {
 pub struct Enclosing {
     /// What its namespace says of `leno.dev/capture`.
     pub capture: Option<String>,
-    /// What its namespace says of `leno.dev/flow-metrics`.
-    pub flows: Option<String>,
+    /// What its namespace says of how flows are accounted for, by annotation.
+    pub flows: BTreeMap<&'static str, String>,
     /// What its namespace says of `leno.dev/mode` and `leno.dev/share`.
     pub mode: ModeOfNamespace,
     /// The settings of the namespace that the pod cannot loosen.
@@ -425,10 +431,12 @@ fn annotate(
         all.push((CAPTURE_ANNOTATION, capture.clone()));
         made.push("capture".to_owned());
     }
-    let own_flows = pod.at(&["metadata", "annotations", FLOW_METRICS_ANNOTATION]);
-    if let (None, Some(flows)) = (own_flows, &enclosing.flows) {
-        all.push((FLOW_METRICS_ANNOTATION, flows.clone()));
-        made.push("flow-metrics".to_owned());
+    for (name, recorded) in FLOW_ANNOTATIONS {
+        let own = pod.at(&["metadata", "annotations", name]);
+        if let (None, Some(value)) = (own, enclosing.flows.get(name)) {
+            all.push((name, value.clone()));
+            made.push(recorded.to_owned());
+        }
     }
     let said = pod.at(&["metadata", "annotations", DEFAULT_CONTAINER]).is_some();
     if let (Shape::Container, false, Some(first)) = (settings.shape, said, first) {

@@ -189,13 +189,13 @@ mod tests {
     }
 
     #[test]
-    fn where_the_namespace_has_flows_read_is_copied_where_the_pod_says_nothing() {
+    fn how_the_namespace_has_flows_accounted_for_is_copied_where_the_pod_says_nothing() {
         const NAMESPACE: &str = "apiVersion: v1\nkind: Namespace\nmetadata: {name: shop, \
-            annotations: {leno.dev/flow-metrics: packets}}\n";
+            annotations: {leno.dev/flow-metrics: packets, leno.dev/flow-cpu-budget: 0.2%}}\n";
         let mut stored = crate::StoredObjects::default();
         let parsed = leno_resources::parse("", NAMESPACE).unwrap();
         parsed.objects.iter().for_each(|located| stored.put(&located.value));
-        for (own, expected) in [(None, Some("packets")), (Some("off"), None)] {
+        for (own, expected) in [(None, "packets"), (Some("off"), "off")] {
             let metadata = match own {
                 Some(own) => json!({"annotations": {"leno.dev/flow-metrics": own}}),
                 None => json!({"name": "web"}),
@@ -205,8 +205,10 @@ mod tests {
             let enclosing = stored.enclosing(&review).unwrap();
             let mut injected = review.object.clone();
             inject(&mut injected, &Settings::default(), &enclosing).unwrap();
-            let annotation = injected.at(&["metadata", "annotations", "leno.dev/flow-metrics"]);
-            assert_eq!(annotation.and_then(Value::text), expected.or(own));
+            let annotation =
+                |name: &str| injected.at(&["metadata", "annotations", name]).and_then(Value::text);
+            assert_eq!(annotation("leno.dev/flow-metrics"), Some(expected));
+            assert_eq!(annotation("leno.dev/flow-cpu-budget"), Some("0.2%"));
             crate::uninject(&mut injected).unwrap();
             assert_eq!(injected, review.object);
         }

@@ -9,12 +9,12 @@ use std::sync::Arc;
 
 use leno_resources::gateway::ParentRef;
 use leno_resources::{
-    CAPTURE_ANNOTATION, ExemptSetting, FLOW_METRICS_ANNOTATION, INJECT_ANNOTATION, Kind,
-    MAX_EXEMPTIONS, MODE_ANNOTATION, Object, ObjectKey, SHARE_ANNOTATION,
+    CAPTURE_ANNOTATION, ExemptSetting, INJECT_ANNOTATION, Kind, MAX_EXEMPTIONS, MODE_ANNOTATION,
+    Object, ObjectKey, SHARE_ANNOTATION,
 };
 use leno_types::nearest;
 
-use crate::inject::{Enclosing, Floor};
+use crate::inject::{Enclosing, FLOW_ANNOTATIONS, Floor};
 use crate::mode::ModeOfNamespace;
 use crate::review::Review;
 use crate::value::Value;
@@ -85,8 +85,11 @@ impl StoredObjects {
                 && !exempt(ExemptSetting::Inject),
             capture: !exempt(ExemptSetting::Capture),
         };
-        let flows = found.metadata.annotations.as_ref();
-        let flows = flows.and_then(|all| all.get(FLOW_METRICS_ANNOTATION)).cloned();
+        let annotations = found.metadata.annotations.as_ref();
+        let flows = FLOW_ANNOTATIONS
+            .into_iter()
+            .filter_map(|(name, _)| Some((name, annotations?.get(name)?.clone())));
+        let flows = flows.collect();
         let mode = ModeOfNamespace { mode: said(MODE_ANNOTATION), share: said(SHARE_ANNOTATION) };
         Some(Enclosing { capture: said(CAPTURE_ANNOTATION), flows, mode, floor })
     }

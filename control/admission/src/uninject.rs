@@ -1,8 +1,10 @@
 //! Takes the proxy out of a pod again.
 
-use leno_resources::{CAPTURE_ANNOTATION, FLOW_METRICS_ANNOTATION};
+use leno_resources::CAPTURE_ANNOTATION;
 
-use crate::inject::{DEFAULT_CONTAINER, PULL_SECRET, PULL_SECRETS, RECORD, each_container};
+use crate::inject::{
+    DEFAULT_CONTAINER, FLOW_ANNOTATIONS, PULL_SECRET, PULL_SECRETS, RECORD, each_container,
+};
 use crate::probes::{Probes, VARIABLE};
 use crate::value::Value;
 use crate::{CONTAINER, ROOTS, TOKEN_VOLUME};
@@ -43,12 +45,9 @@ pub fn uninject(pod: &mut Value) -> Result<bool, UninjectError> {
     if let Some(metadata) = bare.get_mut("metadata") {
         if let Some(annotations) = metadata.get_mut("annotations") {
             annotations.remove(RECORD);
-            let ours = [
-                ("capture", CAPTURE_ANNOTATION),
-                ("flow-metrics", FLOW_METRICS_ANNOTATION),
-                ("default-container", DEFAULT_CONTAINER),
-            ];
-            for (_, name) in ours.into_iter().filter(|(what, _)| made(what)) {
+            let ours = [(CAPTURE_ANNOTATION, "capture"), (DEFAULT_CONTAINER, "default-container")];
+            let ours = ours.into_iter().chain(FLOW_ANNOTATIONS);
+            for (name, _) in ours.filter(|(_, what)| made(what)) {
                 annotations.remove(name);
             }
             if made("annotations") && annotations.fields().is_empty() {

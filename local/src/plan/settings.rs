@@ -4,10 +4,11 @@ use std::collections::BTreeMap;
 use std::str::FromStr;
 
 use leno_capture::Choice;
-use leno_flows::Source;
+use leno_flows::{Budget, Source};
 use leno_resources::{
-    CAPTURE_ANNOTATION, Documents, EGRESS_ANNOTATION, FLOW_METRICS_ANNOTATION, INJECT_ANNOTATION,
-    MODE_ANNOTATION, MTLS_ANNOTATION, Object, SHARE_ANNOTATION, Workload,
+    CAPTURE_ANNOTATION, Documents, EGRESS_ANNOTATION, FLOW_CPU_BUDGET_ANNOTATION,
+    FLOW_METRICS_ANNOTATION, INJECT_ANNOTATION, MODE_ANNOTATION, MTLS_ANNOTATION, Object,
+    SHARE_ANNOTATION, Workload,
 };
 use leno_types::{Egress, InstanceName, MtlsMode};
 
@@ -21,6 +22,7 @@ pub(super) struct Settings {
     pub(super) egress: Egress,
     pub(super) capture: Choice,
     pub(super) flows: Source,
+    pub(super) flow_budget: Option<Budget>,
     /// In node mode, which instances share a proxy's process.
     pub(super) share: Option<Share>,
 }
@@ -116,6 +118,7 @@ pub(super) fn of(documents: &Documents, workload: &Workload, defaults: Defaults)
         flows: setting(FLOW_METRICS_ANNOTATION)
             .and_then(|value| value.parse().ok())
             .unwrap_or(defaults.flows),
+        flow_budget: setting(FLOW_CPU_BUDGET_ANNOTATION).and_then(|value| value.parse().ok()),
         share: (mode == Mode::Node).then(|| {
             let share = setting(SHARE_ANNOTATION).and_then(|value| value.parse().ok());
             share.unwrap_or(defaults.share)

@@ -101,6 +101,7 @@ impl Draft<'_> {
                     published: published(workload),
                     mtls: settings.mtls,
                     flows: settings.flows,
+                    flow_budget: settings.flow_budget,
                 }),
                 Err(error) => {
                     let reason = format!("{error} (an instance is named after its workload)");

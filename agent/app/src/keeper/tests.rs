@@ -43,6 +43,7 @@ impl Node {
             meshed: true,
             own_network: true,
             flows: None,
+            flow_budget: None,
             ended: false,
             capture: Ok(Choice::Auto),
             own_users: false,

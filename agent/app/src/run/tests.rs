@@ -53,6 +53,7 @@ fn pod() -> Pod {
         meshed: true,
         own_network: true,
         flows: None,
+        flow_budget: None,
         ended: false,
         // No machine that runs this test has such a backend.
         capture: "tproxy".parse::<Choice>(),

@@ -4,7 +4,7 @@ use std::net::TcpStream;
 use std::time::Duration;
 
 use leno_bpf::{Counting, PinRoot, RunTime, run_time};
-use leno_flows::{FlowLevel, Sizes, Step};
+use leno_flows::{FlowLevel, Sizes, Source, Step};
 use socket2::SockRef;
 
 use crate::lab::{Ending, Lab, SERVER, has_root, read, talk, write};
@@ -29,7 +29,7 @@ fn until_step(lab: &mut Lab, connections: u64) -> (Step, u64) {
             }
             made += connections;
         }
-        if let Some(step) = lab.accounts().keep_budget().unwrap() {
+        if let Some(step) = lab.accounts().keep_budget().unwrap().pop() {
             return (step, made);
         }
     }
@@ -98,6 +98,61 @@ fn connections_while_accounting_is_off_are_counted_as_left_out() {
     let open = lab.flows("client", |flows| flows.iter().any(|flow| flow.remote == to));
     let open = open.iter().find(|flow| flow.remote == to).unwrap();
     assert_eq!((open.bytes_sent, open.state), (5000, "closed"));
+}
+
+#[test]
+fn a_workload_over_its_own_budget_steps_down_alone_and_comes_back() {
+    if !has_root() {
+        return;
+    }
+    let mut lab = Lab::alone(Sizes::default());
+    let listed = |lab: &Lab, side: &str, socket: &str| {
+        let flows = lab.view().list().unwrap().0;
+        let of = flows.iter().filter(|one| one.workload == side && one.socket == socket);
+        of.count() as u64
+    };
+    let level = |lab: &mut Lab, side: &str, level: &str| {
+        let labels = [("workload", side), ("level", level)];
+        lab.metrics().sum("leno_flow_workload_level", &labels)
+    };
+    // However long this takes, connections that have ended stay listed.
+    lab.accounts().set_linger(Duration::from_secs(3600));
+    // Any frame costs more than that.
+    let budget = "0.0000001%".parse().unwrap();
+    lab.accounts().set_source("client-0", Source::Packets, Some(budget)).unwrap();
+    let mut made = 0;
+    for (down, expected) in
+        [FlowLevel::Sockets, FlowLevel::Aggregated, FlowLevel::Off].iter().enumerate()
+    {
+        let (step, connections) = until_step(&mut lab, 5);
+        made += connections;
+        assert_eq!((step.level, step.down), (*expected, true));
+        assert_eq!(step.of, Some(("shop".to_owned(), "client".to_owned())));
+        assert!(step.cost > 0.0, "{step:?}");
+        assert_eq!(level(&mut lab, "client", expected.name()), 1);
+        let caps = lab.view().caps().unwrap();
+        let [cap] = &caps[..] else { panic!("{caps:?}") };
+        assert_eq!(
+            (cap.workload.as_str(), cap.price.level),
+            ("client", *expected),
+            "any process can read it"
+        );
+        assert_eq!(listed(&lab, "server", "application"), made, "the other one has all");
+        // Frames first, then sockets, then none that begin.
+        assert_eq!(listed(&lab, "client", "application") > 0, down > 0);
+    }
+    assert_eq!(lab.metrics().sum("leno_flow_level", &[("level", "full")]), 1);
+    let steps = "leno_flow_workload_level_changes_total";
+    assert_eq!(lab.metrics().sum(steps, &[("workload", "client"), ("direction", "down")]), 3);
+    for expected in [FlowLevel::Aggregated, FlowLevel::Sockets, FlowLevel::Full] {
+        let (step, _) = until_step(&mut lab, 0);
+        assert_eq!((step.level, step.down), (expected, false));
+    }
+    assert_eq!(level(&mut lab, "client", "full"), 1);
+    // Without a budget it is accounted for whole, and is not listed among those that have one.
+    lab.accounts().set_source("client-0", Source::Packets, None).unwrap();
+    assert!(lab.view().caps().unwrap().is_empty());
+    assert_eq!(level(&mut lab, "client", "full"), 0);
 }
 
 /// Not a test: prints what a connection costs at each level, both ends together, by the kernel's own clock.

@@ -118,6 +118,7 @@ impl Lab {
                 proxies: None,
                 // Numbers of interfaces are those of one namespace, and here each side is the outer one of the other.
                 source: if side == "client" { self.source } else { Source::Sockets },
+                budget: None,
                 port: Some(self.port_of(side)),
             };
             self.accounts().enrol(&format!("{side}-0"), member).unwrap();

@@ -266,14 +266,18 @@ fn pins_of_a_version_that_counts_no_frames_are_read_and_upgraded() {
     }
     let mut lab = Lab::new(Sizes::default());
     let pins = PinRoot::find().unwrap().path().join(&lab.owner);
-    for pin in
-        ["map_ports", "map_by_frames", "program_leno_flow_sent", "program_leno_flow_received"]
-    {
+    let maps = ["ports", "by_frames", "runs", "caps", "drops", "drop_turn"];
+    let programs = ["program_leno_flow_sent", "program_leno_flow_received"].map(str::to_owned);
+    for pin in maps.map(|map| format!("map_{map}")).iter().chain(&programs) {
         std::fs::remove_file(pins.join(pin)).unwrap();
     }
+    // Kernels without reasons of drops have no such link.
+    let _absent = std::fs::remove_file(pins.join("link_leno_flow_drop"));
     assert_eq!(lab.view().list().unwrap().0, []);
+    assert_eq!(lab.view().caps().unwrap(), []);
+    assert!(lab.view().drops_are_not_counted().is_some());
     lab.view().upgrade(|| Ok(())).unwrap();
-    lab.accounts().set_source("client-0", leno_flows::Source::Packets).unwrap();
+    lab.accounts().set_source("client-0", leno_flows::Source::Packets, None).unwrap();
 }
 
 #[test]
@@ -291,11 +295,17 @@ fn the_end_leaves_no_program_map_or_pin() {
         .map(|program| program.name.replace(|one: char| one.is_ascii_digit(), ""))
         .collect();
     let of_port = ["port_leno_flow_received", "port_leno_flow_sent"];
-    assert_eq!(names, [&["leno_flow_read", "leno_flow_sockops"], &of_port[..]].concat());
-    assert!(programs[2].attached_to.starts_with("interface "), "{programs:?}");
+    let mut expected = [&["leno_flow_read", "leno_flow_sockops"], &of_port[..]].concat();
+    if lab.view().drops_are_not_counted().is_none() {
+        expected.insert(0, "leno_flow_drop");
+        assert_eq!(programs[0].attached_to, "tracepoint kfree_skb");
+    }
+    assert_eq!(names, expected);
+    let port = programs.iter().find(|one| one.name.starts_with("port")).unwrap();
+    assert!(port.attached_to.starts_with("interface "), "{programs:?}");
     let mut maps: Vec<PinnedMap> = inspect::maps(&root).unwrap();
     maps.retain(|map| of_lab(&map.owner));
-    assert_eq!(maps.len(), 12, "{maps:?}");
+    assert_eq!(maps.len(), 16, "{maps:?}");
     let table = maps.iter().find(|map| map.name == "flows").unwrap();
     // What is told to an operator who wants too many is what the kernel takes, within a tenth.
     let told = leno_bpf::flows::memory_of(65_536);

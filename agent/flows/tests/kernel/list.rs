@@ -118,7 +118,7 @@ fn only_enrolled_namespaces_are_accounted_for_and_loopback_is_the_workload_itsel
         return;
     }
     let mut lab = Lab::new(Sizes::default());
-    lab.accounts().set_source("server-0", Source::Off).unwrap();
+    lab.accounts().set_source("server-0", Source::Off, None).unwrap();
     let listener = lab.listen(SERVER[1]);
     let to = listener.local_addr().unwrap();
     let client = lab.within("client", || TcpStream::connect(to).unwrap());

@@ -4,6 +4,7 @@
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking, in its helpers too")]
 
 mod budget;
+mod drops;
 mod lab;
 mod life;
 mod list;

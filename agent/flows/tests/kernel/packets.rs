@@ -257,7 +257,7 @@ fn an_edit_changes_from_frames_to_sockets_and_back() {
         (Source::Off, 1, 1),
         (Source::Packets, 2, 1),
     ] {
-        lab.accounts().set_source("client-0", source).unwrap();
+        lab.accounts().set_source("client-0", source, None).unwrap();
         connect(&lab);
         let of = |rows: &Rows, socket| rows.of_side("client", CLOSED, &[("socket", socket)]);
         lab.metrics_when(|rows| (of(rows, "wire"), of(rows, "application")) == (wire, application));

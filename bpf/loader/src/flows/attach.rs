@@ -16,7 +16,7 @@ use libbpf_rs::{Link, MapCore, MapFlags, MapHandle, Object, OpenObject, Program}
 
 use super::migrate::Earlier;
 use super::sizes::Capacities;
-use super::{READ, ports, read_path};
+use super::{READ, drops, ports, read_path};
 use crate::error::Error;
 use crate::{batch, features, object, pins};
 
@@ -38,6 +38,10 @@ const MAPS: &[&str] = &[
     "by_frames",
     "addresses",
     "names",
+    "runs",
+    "caps",
+    "drops",
+    "drop_turn",
     "totals",
     "control",
     "events",
@@ -77,9 +81,9 @@ pub(super) fn put_in_place(
     if pin.exists() && opened(&pin, TABLE)?.max_entries() != capacities.flows {
         carry_over(directory, cgroup, capacities)?;
     }
-    let object = load(directory, capacities, None)?;
-    make_rest(&object)?;
-    replace(&object, directory, cgroup)?;
+    let loaded = load(directory, capacities, None)?;
+    make_rest(&loaded.object)?;
+    replace(&loaded, directory, cgroup)?;
     pins::write_note(directory, "layout", &FLOW_LAYOUT.to_string())?;
     pins::write_note(directory, "version", env!("CARGO_PKG_VERSION"))
 }
@@ -92,11 +96,11 @@ fn take_over(
     mut earlier: Earlier,
 ) -> Result<(), Error> {
     let flows = opened(&pins::map_path(directory, TABLE), TABLE)?.max_entries();
-    let object = load(directory, Capacities { flows, ..capacities }, None);
-    let replaced = object.and_then(|object| {
-        make_rest(&object)?;
+    let loaded = load(directory, Capacities { flows, ..capacities }, None);
+    let replaced = loaded.and_then(|loaded| {
+        make_rest(&loaded.object)?;
         earlier.fill(directory)?;
-        replace(&object, directory, cgroup)
+        replace(&loaded, directory, cgroup)
     });
     if let Err(error) = replaced {
         earlier.put_back(directory)?;
@@ -110,9 +114,9 @@ fn take_over(
 /// Has the programs use a new table, and moves the entries of the one before into it.
 fn carry_over(directory: &Path, cgroup: Option<&File>, to: Capacities) -> Result<(), Error> {
     let before = opened(&pins::map_path(directory, TABLE), TABLE)?;
-    let object = load(directory, to, Some(&before))?;
-    make_rest(&object)?;
-    replace(&object, directory, cgroup)?;
+    let loaded = load(directory, to, Some(&before))?;
+    make_rest(&loaded.object)?;
+    replace(&loaded, directory, cgroup)?;
     wait_for_running_programs()?;
     let next = pins::map_path(directory, NEXT_TABLE);
     let table = opened(&next, NEXT_TABLE)?;
@@ -142,8 +146,8 @@ fn wait_for_running_programs() -> Result<(), Error> {
     Err(Error::io("wait for running programs")(io::Error::last_os_error()))
 }
 
-/// The flow programs for this kernel, configured.
-pub(crate) fn open(carries_over: bool) -> Result<OpenObject, Error> {
+/// The flow programs for this kernel, configured; drops are counted in this turn.
+pub(crate) fn open(carries_over: bool, turn: u32) -> Result<OpenObject, Error> {
     let bytes = match features::has_atomic_fetch() {
         true => crate::FLOWS_OBJECT,
         false => crate::FLOWS_PLAIN_OBJECT,
@@ -151,10 +155,15 @@ pub(crate) fn open(carries_over: bool) -> Result<OpenObject, Error> {
     let config = FlowConfig {
         carries_over: carries_over.into(),
         netns_by_inode: (!features::has_netns_cookies()).into(),
-        reserved: [0; 6],
+        drop_names_socket: features::drops().names_socket().into(),
+        reserved: 0,
+        turn,
     };
     let mut object = object::open(bytes)?;
     object::configure(&mut object, &config.to_bytes())?;
+    if features::drops().lacks().is_some() {
+        drops::leave_out(&mut object);
+    }
     Ok(object)
 }
 
@@ -164,8 +173,27 @@ fn load(
     directory: &Path,
     capacities: Capacities,
     before: Option<&MapHandle>,
-) -> Result<Object, Error> {
-    let mut object = open(before.is_some())?;
+) -> Result<Loaded, Error> {
+    let turn = drops::next_turn(directory);
+    let load = |with_drops: bool| {
+        let mut object = prepare(directory, capacities, before, turn)?;
+        if !with_drops {
+            drops::leave_out(&mut object);
+        }
+        object::verify(object)
+    };
+    let object = drops::load_with_or_without(directory, features::drops(), load)?;
+    Ok(Loaded { object, turn })
+}
+
+/// The object with the maps that it is to use.
+fn prepare(
+    directory: &Path,
+    capacities: Capacities,
+    before: Option<&MapHandle>,
+    turn: u32,
+) -> Result<OpenObject, Error> {
+    let mut object = open(before.is_some(), turn)?;
     for mut map in object.maps_mut() {
         let name = map.name().to_string_lossy().into_owned();
         let action = || format!("pin the map {name}");
@@ -195,15 +223,23 @@ fn load(
         }
         map.set_pin_path(pin).map_err(Error::bpf(action()))?;
     }
-    object::verify(object)
+    Ok(object)
+}
+
+/// An object whose programs the kernel has.
+struct Loaded {
+    object: Object,
+    /// The turn in which its program counts drops.
+    turn: u32,
 }
 
 fn opened(pin: &Path, name: &str) -> Result<MapHandle, Error> {
     MapHandle::from_pinned_path(pin).map_err(Error::bpf(format!("open the map {name}")))
 }
 
-/// Makes the sums of the flows whose pair finds no room, which the programs cannot.
+/// Makes the sums of what finds no room, which the programs cannot.
 fn make_rest(object: &Object) -> Result<(), Error> {
+    drops::make_rest(object)?;
     let pairs = object.maps().find(|map| map.name() == "pairs").ok_or_else(missing)?;
     let zero = vec![0; pairs.value_size() as usize];
     for role in FlowRole::ALL {
@@ -222,11 +258,13 @@ fn make_rest(object: &Object) -> Result<(), Error> {
 }
 
 /// Puts the programs of an object in the place of those that are pinned. If one cannot be, those before it are set back.
-fn replace(object: &Object, directory: &Path, cgroup: Option<&File>) -> Result<(), Error> {
+fn replace(loaded: &Loaded, directory: &Path, cgroup: Option<&File>) -> Result<(), Error> {
+    let Loaded { object, turn } = loaded;
     let reader = pin_reader(object, directory)?;
     let mut before = Vec::new();
     let replaced = replace_all(object, directory, cgroup, &mut before)
-        .and_then(|()| rename(&reader, &read_path(directory)));
+        .and_then(|()| rename(&reader, &read_path(directory)))
+        .and_then(|()| drops::replace(object, directory, *turn));
     if replaced.is_err() {
         pins::remove(&reader)?;
         before.into_iter().try_for_each(SetBack::run)?;

@@ -25,7 +25,7 @@ struct Programs(Object);
 
 impl Programs {
     fn load() -> Self {
-        let object = object::verify(flows::open_programs(false).unwrap()).unwrap();
+        let object = object::verify(flows::open_programs(false, 0).unwrap()).unwrap();
         let programs = Self(object);
         let workload = FIRST_WORKLOAD.to_ne_bytes();
         programs.map("ports").update(&LOOPBACK.to_ne_bytes(), &workload, MapFlags::ANY).unwrap();

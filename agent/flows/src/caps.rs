@@ -1,0 +1,111 @@
+//! Budgets of single workloads, each with a [`Governor`] of its own.
+
+use std::collections::BTreeMap;
+
+use leno_bpf::Error;
+use leno_bpf::flows::{Flows, Price};
+use leno_bpf_abi::flow::FlowLevel;
+
+use crate::budget::{Budget, Governor, Measured, Step, millionths};
+
+/// A workload without a budget of its own.
+const FREE: Price = Price { level: FlowLevel::Full, budget_millionths: 0, cost_millionths: 0 };
+
+/// A workload with a budget of its own, as any process can read it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct WorkloadCap {
+    /// Its namespace.
+    pub namespace: String,
+    /// Its name.
+    pub workload: String,
+    /// Its level, its budget, and its part of the cost.
+    pub price: Price,
+}
+
+/// The workloads that have one, by their ids.
+#[derive(Debug, Default)]
+pub(crate) struct Caps(BTreeMap<u32, Cap>);
+
+#[derive(Debug)]
+struct Cap {
+    governor: Governor,
+    cost: f64,
+    /// Down and up.
+    steps: [u64; 2],
+}
+
+impl Cap {
+    fn price(&self) -> Price {
+        Price {
+            level: self.governor.level(),
+            budget_millionths: self.governor.budget().millionths(),
+            cost_millionths: millionths(self.cost),
+        }
+    }
+}
+
+impl Caps {
+    pub(crate) fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// Whether less than everything is accounted for of any of them.
+    pub(crate) fn are_reduced(&self) -> bool {
+        self.0.values().any(|cap| cap.governor.level() != FlowLevel::Full)
+    }
+
+    /// Bounds a workload; `None` takes the bound away. One that has this bound goes on as it was.
+    pub(crate) fn set(
+        &mut self,
+        flows: &Flows,
+        workload: u32,
+        budget: Option<Budget>,
+    ) -> Result<(), Error> {
+        if self.0.get(&workload).map(|cap| cap.governor.budget()) == budget {
+            return Ok(());
+        }
+        let Some(budget) = budget else {
+            self.0.remove(&workload);
+            return flows.set_cap(workload, FREE);
+        };
+        let cap = Cap { governor: Governor::new(budget), cost: 0.0, steps: [0, 0] };
+        flows.set_cap(workload, cap.price())?;
+        self.0.insert(workload, cap);
+        Ok(())
+    }
+
+    /// Takes one measurement in: each workload's own part of it. Returns the changes, by workload.
+    pub(crate) fn judge(
+        &mut self,
+        flows: &Flows,
+        measured: &Measured,
+        has_frames: impl Fn(u32) -> bool,
+    ) -> Result<Vec<(u32, Step)>, Error> {
+        let mut changes = Vec::new();
+        for (workload, cap) in &mut self.0 {
+            cap.cost = measured.of(*workload);
+            cap.governor.set_frames(has_frames(*workload));
+            if let Some(step) = cap.governor.judge(cap.cost) {
+                cap.steps[usize::from(!step.down)] += 1;
+                changes.push((*workload, step));
+            }
+            flows.set_cap(*workload, cap.price())?;
+        }
+        Ok(changes)
+    }
+
+    /// The price of each, and its steps down and up.
+    pub(crate) fn prices(&self) -> impl Iterator<Item = (u32, Price, [u64; 2])> {
+        self.0.iter().map(|(workload, cap)| (*workload, cap.price(), cap.steps))
+    }
+}
+
+/// Takes away the bounds that an earlier process set.
+pub(crate) fn clear(flows: &Flows, workloads: impl Iterator<Item = u32>) -> Result<(), Error> {
+    for workload in workloads {
+        if flows.cap(workload)? != FREE {
+            flows.set_cap(workload, FREE)?;
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,93 @@
+//! Packets that the kernel dropped, under the names of workloads and of the kernel's reasons.
+
+use std::collections::BTreeMap;
+
+use leno_bpf::flows::drop_reasons;
+use leno_bpf_abi::flow::FlowDrop;
+use serde::{Deserialize, Serialize};
+
+use crate::connection::{Names, name_of};
+
+/// What packets share that are one row: namespace, workload, reason.
+pub(crate) type Row = [String; 3];
+
+/// Packets that were dropped, for people and programs.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DropRow {
+    /// The namespace of the workload; empty for those that found no room in the kernel's table.
+    pub namespace: String,
+    /// The workload in whose network namespace they were dropped.
+    pub workload: String,
+    /// The kernel's reason.
+    pub reason: String,
+    /// How many.
+    pub packets: u64,
+}
+
+/// The counts that were published last: at most as many rows as the kernel's table has room for.
+#[derive(Debug, Default)]
+pub(crate) struct Drops {
+    /// Read once, when there is something to name.
+    reasons: BTreeMap<u32, String>,
+    rows: BTreeMap<Row, u64>,
+}
+
+impl Drops {
+    /// Adopts the kernel's counts; one that is lower than before keeps its value.
+    pub(crate) fn take_in(&mut self, counts: &[(FlowDrop, u64)], names: &Names) {
+        if self.reasons.is_empty() && !counts.is_empty() {
+            self.reasons = drop_reasons().into_iter().collect();
+        }
+        for (of, count) in counts {
+            // The kernel counts what its table has no room for under the ID 0, which no workload has.
+            let row = if of.workload == 0 {
+                [String::new(), "other".to_owned(), "other".to_owned()]
+            } else {
+                let (namespace, workload) = name_of(names, of.workload);
+                [namespace, workload, self.reason(of.reason)]
+            };
+            let published = self.rows.entry(row).or_default();
+            *published = (*count).max(*published);
+        }
+    }
+
+    /// The same as rows of their own.
+    pub(crate) fn into_rows(self) -> Vec<DropRow> {
+        let row = |([namespace, workload, reason], packets): (Row, u64)| DropRow {
+            namespace,
+            workload,
+            reason,
+            packets,
+        };
+        self.rows.into_iter().map(row).collect()
+    }
+
+    /// Each row with its count.
+    pub(crate) fn rows(&self) -> impl Iterator<Item = (&Row, &u64)> {
+        self.rows.iter()
+    }
+
+    /// The reasons of modules, for example of a network card's driver, are not in the kernel's list.
+    fn reason(&self, number: u32) -> String {
+        self.reasons.get(&number).cloned().unwrap_or_else(|| number.to_string())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_reason_without_a_name_is_a_number_and_what_found_no_room_is_other() {
+        let mut drops =
+            Drops { reasons: [(3, "NO_SOCKET".to_owned())].into(), rows: BTreeMap::new() };
+        let names = [(7, ("shop".to_owned(), "web".to_owned()))].into();
+        let of = |workload, reason| FlowDrop { workload, reason };
+        drops.take_in(&[(of(7, 3), 5), (of(7, 65_536), 1), (of(0, 0), 2)], &names);
+        drops.take_in(&[(of(7, 3), 4)], &names);
+        let rows: Vec<(String, u64)> =
+            drops.rows().map(|(row, count)| (row.join("/"), *count)).collect();
+        let expected = [("/other/other", 2), ("shop/web/65536", 1), ("shop/web/NO_SOCKET", 5)];
+        assert_eq!(rows, expected.map(|(row, count)| (row.to_owned(), count)));
+    }
+}

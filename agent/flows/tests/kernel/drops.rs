@@ -1,0 +1,140 @@
+//! Packets that the kernel drops, against what it counts of them itself.
+
+use std::fs;
+use std::net::{IpAddr, SocketAddr, UdpSocket};
+
+use leno_flows::{FlowLevel, Sizes};
+use socket2::{Domain, Protocol, SockRef, Socket, Type};
+
+use crate::lab::{CLIENT, Lab, Rows, SERVER, has_root};
+
+const DROPS: &str = "leno_flow_drops_total";
+
+/// Sends datagrams from one side to an address.
+fn send(lab: &Lab, to: SocketAddr, count: usize) {
+    lab.within("client", || {
+        let from = if to.is_ipv4() { CLIENT[0] } else { CLIENT[1] };
+        // Not connected: refusals are not reported to it.
+        let socket = UdpSocket::bind(SocketAddr::new(from.parse().unwrap(), 0)).unwrap();
+        for _ in 0..count {
+            assert_eq!(socket.send_to(&[7; 1000], to).unwrap(), 1000);
+        }
+    });
+}
+
+/// A port of the server that no socket has.
+fn closed(lab: &Lab, ip: &str) -> SocketAddr {
+    let at = SocketAddr::new(ip.parse().unwrap(), 0);
+    lab.within("server", || UdpSocket::bind(at).unwrap().local_addr().unwrap())
+}
+
+/// A counter of UDP of the server's namespace.
+fn of_udp(lab: &Lab, name: &str) -> u64 {
+    lab.within("server", || {
+        let text = fs::read_to_string("/proc/thread-self/net/snmp").unwrap();
+        let mut lines = text.lines().filter(|line| line.starts_with("Udp:"));
+        let (names, numbers) = (lines.next().unwrap(), lines.next().unwrap());
+        let place = names.split(' ').position(|one| one == name).unwrap();
+        numbers.split(' ').nth(place).unwrap().parse().unwrap()
+    })
+}
+
+fn dropped(rows: &Rows, side: &str, reason: &str) -> u64 {
+    rows.sum(DROPS, &[("namespace", "shop"), ("workload", side), ("reason", reason)])
+}
+
+/// Waits until as many are counted for the server, and no more than the kernel counts.
+fn wait_for(lab: &mut Lab, reason: &str, expected: u64) {
+    let rows = lab.metrics_when(|rows| dropped(rows, "server", reason) >= expected);
+    assert_eq!(dropped(&rows, "server", reason), expected, "{rows:#?}");
+}
+
+/// Whether this kernel has the reason of a drop (since Linux 5.17).
+fn has_reasons(lab: &Lab) -> bool {
+    match lab.view().drops_are_not_counted() {
+        None => true,
+        Some(why) => {
+            assert!(why.contains("before Linux 5.17"), "{why}");
+            eprintln!("skipped: {why}");
+            false
+        }
+    }
+}
+
+#[test]
+fn drops_are_counted_by_reason_as_the_kernel_counts_them() {
+    if !has_root() {
+        return;
+    }
+    let mut lab = Lab::new(Sizes::default());
+    if !has_reasons(&lab) {
+        return;
+    }
+    let port = closed(&lab, SERVER[0]);
+    send(&lab, port, 40);
+    send(&lab, closed(&lab, SERVER[1]), 3);
+    wait_for(&mut lab, "NO_SOCKET", 43);
+    assert_eq!(of_udp(&lab, "NoPorts"), 40);
+
+    // A UDP header of its own with a wrong checksum; one of two is right at most.
+    lab.within("client", || {
+        let socket = Socket::new(Domain::IPV4, Type::RAW, Some(Protocol::UDP)).unwrap();
+        let to: IpAddr = SERVER[0].parse().unwrap();
+        for checksum in [0x1234_u16, 0x4321] {
+            let parts = [9, port.port(), 12, checksum].map(u16::to_be_bytes);
+            let datagram = [parts.concat(), b"data".to_vec()].concat();
+            socket.send_to(&datagram, &SocketAddr::new(to, 0).into()).unwrap();
+        }
+    });
+    let wrong = of_udp(&lab, "InCsumErrors");
+    assert!(wrong > 0);
+    wait_for(&mut lab, "UDP_CSUM", wrong);
+    assert_eq!(dropped(&lab.metrics(), "client", "UDP_CSUM"), 0);
+}
+
+#[test]
+fn datagrams_beyond_a_receive_buffer_are_those_that_the_kernel_counts() {
+    if !has_root() {
+        return;
+    }
+    let mut lab = Lab::new(Sizes::default());
+    if !has_reasons(&lab) {
+        return;
+    }
+    let at = SocketAddr::new(SERVER[0].parse().unwrap(), 0);
+    let server = lab.within("server", || UdpSocket::bind(at).unwrap());
+    SockRef::from(&server).set_recv_buffer_size(1).unwrap();
+    send(&lab, server.local_addr().unwrap(), 200);
+    let beyond = of_udp(&lab, "RcvbufErrors");
+    assert!(beyond > 100, "{beyond}");
+    wait_for(&mut lab, "SOCKET_RCVBUFF", beyond);
+}
+
+#[test]
+fn counts_of_drops_outlive_restarts_and_other_programs_and_stop_where_accounting_is_off() {
+    if !has_root() {
+        return;
+    }
+    let mut lab = Lab::new(Sizes::default());
+    if !has_reasons(&lab) {
+        return;
+    }
+    let port = closed(&lab, SERVER[0]);
+    send(&lab, port, 5);
+    wait_for(&mut lab, "NO_SOCKET", 5);
+    lab.restart(Sizes::default());
+    send(&lab, port, 5);
+    wait_for(&mut lab, "NO_SOCKET", 10);
+    lab.view().upgrade(|| Ok(())).unwrap();
+    send(&lab, port, 5);
+    wait_for(&mut lab, "NO_SOCKET", 15);
+    lab.view().resize(Some(2048), Some(64)).unwrap();
+    send(&lab, port, 5);
+    wait_for(&mut lab, "NO_SOCKET", 20);
+    lab.accounts().set_level(FlowLevel::Off).unwrap();
+    send(&lab, port, 5);
+    assert_eq!(of_udp(&lab, "NoPorts"), 25);
+    lab.accounts().set_level(FlowLevel::Full).unwrap();
+    send(&lab, port, 1);
+    wait_for(&mut lab, "NO_SOCKET", 21);
+}

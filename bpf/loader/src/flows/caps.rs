@@ -1,0 +1,65 @@
+//! What single workloads may cost, and how often programs have accounted for something of them.
+
+use std::io;
+
+use leno_bpf_abi::flow::{FlowCap, FlowLevel, FlowProgram, FlowRuns};
+use libbpf_rs::{MapCore as _, MapFlags, MapHandle};
+
+use super::{Flows, Maps, Price};
+use crate::error::Error;
+use crate::pins;
+
+/// How often each [`FlowProgram`] has accounted for something of a workload, in their order.
+pub type Runs = [u64; FlowProgram::ALL.len()];
+
+impl Flows {
+    /// How often programs have accounted for something of a workload.
+    ///
+    /// # Errors
+    /// If the map cannot be read.
+    pub fn runs(&self, workload: u32) -> Result<Runs, Error> {
+        let action = "read how often programs ran for a workload";
+        let value = lookup(&Maps::open_one(&self.directory, "runs")?, workload, action)?;
+        FlowRuns::from_bytes(&value).map(|runs| runs.of).ok_or_else(|| invalid(action))
+    }
+
+    /// The level of one workload, its budget and its part of the cost; all zero without a budget.
+    ///
+    /// # Errors
+    /// If the map cannot be read.
+    pub fn cap(&self, workload: u32) -> Result<Price, Error> {
+        let action = "read the budget of a workload";
+        // Pins of a version without such budgets lack it.
+        if !pins::map_path(&self.directory, "caps").exists() {
+            return Ok(Price { level: FlowLevel::Full, budget_millionths: 0, cost_millionths: 0 });
+        }
+        let value = lookup(&Maps::open_one(&self.directory, "caps")?, workload, action)?;
+        let cap = FlowCap::from_bytes(&value).ok_or_else(|| invalid(action))?;
+        Ok(Price {
+            level: super::level_of(cap.level),
+            budget_millionths: cap.budget,
+            cost_millionths: cap.cost,
+        })
+    }
+
+    /// Has the programs account for what begins from now on of one workload at the lesser one of this level and that of all.
+    ///
+    /// # Errors
+    /// If the kernel refuses.
+    pub fn set_cap(&self, workload: u32, price: Price) -> Result<(), Error> {
+        let Price { level, budget_millionths, cost_millionths } = price;
+        let (level, budget, cost) = (u32::from(level as u8), budget_millionths, cost_millionths);
+        let value = FlowCap { level, budget, cost, reserved: 0 }.to_bytes();
+        let caps = Maps::open_one(&self.directory, "caps")?;
+        super::update(&caps, &workload.to_ne_bytes(), &value, "set the budget of a workload")
+    }
+}
+
+fn lookup(map: &MapHandle, workload: u32, action: &str) -> Result<Vec<u8>, Error> {
+    let value = map.lookup(&workload.to_ne_bytes(), MapFlags::ANY).map_err(Error::bpf(action))?;
+    value.ok_or_else(|| invalid(action))
+}
+
+fn invalid(action: &str) -> Error {
+    Error::io(action)(io::ErrorKind::InvalidData.into())
+}

@@ -1,0 +1,193 @@
+//! The packets that the kernel drops, by workload and reason.
+//!
+//! The program is on a tracepoint, of which there is one for the machine. Its link cannot be updated, so while a program is
+//! replaced both are attached, and the map `drop_turn` has the number of the one that counts.
+
+use std::path::Path;
+
+use leno_bpf_abi::flow::FlowDrop;
+use libbpf_rs::btf::types::{Enum, FuncProto, Ptr, Typedef};
+use libbpf_rs::btf::{Btf, ReferencesType as _};
+use libbpf_rs::{MapCore as _, MapFlags, MapHandle, Object, OpenObject};
+
+use super::{Flows, Maps};
+use crate::error::Error;
+use crate::{batch, pins};
+
+/// The program.
+pub(super) const PROGRAM: &str = "leno_flow_drop";
+/// The link of the next program, until it takes the place of the one before.
+const NEXT: &str = "next_drop";
+/// The note that has why drops are not counted.
+const NOTE: &str = "drops";
+/// The kernel's type of functions on the tracepoint, and how many arguments it has: one of the tracepoint's own, the packet,
+/// the place, the reason (since Linux 5.17), the socket (since 6.10).
+const TRACEPOINT: &str = "btf_trace_kfree_skb";
+const WITH_REASON: usize = 4;
+const WITH_SOCKET: usize = 5;
+/// The kernel's reasons.
+const REASONS: &str = "skb_drop_reason";
+const PREFIXES: [&str; 2] = ["SKB_DROP_REASON_", "SKB_"];
+const ACTION: &str = "count dropped packets";
+
+/// What the tracepoint of this kernel has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Tracepoint {
+    arguments: usize,
+}
+
+impl Tracepoint {
+    /// Reads the kernel's BTF, which takes some milliseconds.
+    pub(crate) fn find() -> Self {
+        let count = || {
+            let btf = Btf::from_vmlinux().ok()?;
+            let pointer: Typedef<'_> = btf.type_by_name(TRACEPOINT)?;
+            let pointer: Ptr<'_> = btf.type_by_id(pointer.referenced_type_id())?;
+            let function: FuncProto<'_> = btf.type_by_id(pointer.referenced_type_id())?;
+            Some(function.iter().count())
+        };
+        Self { arguments: count().unwrap_or_default() }
+    }
+
+    pub(crate) fn names_socket(self) -> bool {
+        self.arguments >= WITH_SOCKET
+    }
+
+    /// Why drops cannot be counted; `None` if they can, as far as is known before the program is loaded.
+    pub(super) fn lacks(self) -> Option<&'static str> {
+        match self.arguments {
+            0 => Some("the kernel describes no tracepoint kfree_skb"),
+            few if few < WITH_REASON => {
+                Some("the kernel's tracepoint kfree_skb has no reason (before Linux 5.17)")
+            }
+            _ => None,
+        }
+    }
+}
+
+/// Has an object loaded without the program.
+pub(super) fn leave_out(object: &mut OpenObject) {
+    for mut program in object.progs_mut().filter(|one| one.name() == PROGRAM) {
+        program.set_autoload(false);
+    }
+}
+
+/// Loads an object by `load`, without the program of drops if the kernel refuses that, or lacks what it reads: then it says
+/// why in a note.
+pub(super) fn load_with_or_without(
+    directory: &Path,
+    tracepoint: Tracepoint,
+    load: impl Fn(bool) -> Result<Object, Error>,
+) -> Result<Object, Error> {
+    let mut why = tracepoint.lacks().map(str::to_owned);
+    let mut loaded = load(why.is_none());
+    if why.is_none()
+        && let Err(error) = &loaded
+    {
+        why = Some(error.reason());
+        loaded = load(false);
+    }
+    let object = loaded?;
+    match why {
+        Some(why) => pins::write_note(directory, NOTE, &why)?,
+        None => pins::remove(&directory.join(NOTE))?,
+    }
+    Ok(object)
+}
+
+/// Why drops are not counted; `None` if they are.
+pub(crate) fn are_not_counted(directory: &Path) -> Option<String> {
+    let is_attached = pins::link_path(directory, PROGRAM).exists();
+    let why = pins::read_note(directory, NOTE);
+    match (is_attached, why.is_empty()) {
+        (true, _) => None,
+        (false, true) => Some("the version that attached the programs counts none".to_owned()),
+        (false, false) => Some(why),
+    }
+}
+
+/// The number that a program is to be configured with, which is not that of the one that counts.
+pub(super) fn next_turn(directory: &Path) -> u32 {
+    let turn = MapHandle::from_pinned_path(pins::map_path(directory, "drop_turn"));
+    turn.ok().and_then(|map| turn_of(&map)).map_or(1, |turn| turn.wrapping_add(1))
+}
+
+fn turn_of(map: &MapHandle) -> Option<u32> {
+    let value = map.lookup(&0u32.to_ne_bytes(), MapFlags::ANY).ok()??;
+    value.as_slice().try_into().ok().map(u32::from_ne_bytes)
+}
+
+/// Puts the program of an object in the place of the one that is attached. A packet that is dropped at the very moment may be
+/// counted by both, or by neither.
+pub(super) fn replace(object: &Object, directory: &Path, turn: u32) -> Result<(), Error> {
+    let path = pins::link_path(directory, PROGRAM);
+    let next = directory.join(NEXT);
+    pins::remove(&next)?;
+    let Some(program) = object.progs_mut().find(|one| one.name() == PROGRAM && one.autoload())
+    else {
+        return pins::detach(&path);
+    };
+    let mut link = match program.attach().map_err(Error::bpf(ACTION)) {
+        Ok(link) => link,
+        Err(error) => {
+            pins::write_note(directory, NOTE, &error.reason())?;
+            return pins::detach(&path);
+        }
+    };
+    link.pin(&next).map_err(Error::bpf(ACTION))?;
+    let map = Maps::open_one(directory, "drop_turn")?;
+    super::update(&map, &0u32.to_ne_bytes(), &turn.to_ne_bytes(), ACTION)?;
+    // The link before ends with its pin.
+    std::fs::rename(&next, &path).map_err(Error::io(ACTION))
+}
+
+/// Makes the row of packets that find no room, which the program cannot.
+pub(super) fn make_rest(object: &Object) -> Result<(), Error> {
+    let Some(drops) = object.maps().find(|map| map.name() == "drops") else { return Ok(()) };
+    let rest = FlowDrop { workload: 0, reason: 0 };
+    match drops.update(&rest.to_bytes(), &0u64.to_ne_bytes(), MapFlags::NO_EXIST) {
+        Err(error) if error.kind() != libbpf_rs::ErrorKind::AlreadyExists => {
+            Err(Error::bpf(ACTION)(error))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// The kernel's reasons by their numbers, as its messages have them: `NO_SOCKET`.
+#[must_use]
+pub fn drop_reasons() -> Vec<(u32, String)> {
+    let Ok(btf) = Btf::from_vmlinux() else { return Vec::new() };
+    let Some(reasons) = btf.type_by_name::<Enum<'_>>(REASONS) else { return Vec::new() };
+    let named = |number: i64, name: &str| {
+        let short = PREFIXES.iter().find_map(|prefix| name.strip_prefix(prefix)).unwrap_or(name);
+        Some((u32::try_from(number).ok()?, short.to_owned()))
+    };
+    let all = reasons.iter();
+    all.filter_map(|one| named(one.value, &one.name?.to_string_lossy())).collect()
+}
+
+impl Flows {
+    /// How many packets were dropped, by workload and reason. Empty if drops are not counted.
+    ///
+    /// # Errors
+    /// If the map cannot be read.
+    pub fn drops(&self) -> Result<Vec<(FlowDrop, u64)>, Error> {
+        // Pins of a version that counts no drops lack it.
+        if !pins::map_path(&self.directory, "drops").exists() {
+            return Ok(Vec::new());
+        }
+        let mut all = Vec::new();
+        let drops = Maps::open_one(&self.directory, "drops")?;
+        batch::for_each(&drops, "read the dropped packets", |key, value| {
+            let count = value.try_into().map(u64::from_ne_bytes).ok();
+            all.extend(FlowDrop::from_bytes(key).zip(count).filter(|(_, count)| *count > 0));
+        })?;
+        Ok(all)
+    }
+
+    /// Why drops are not counted; `None` if they are.
+    #[must_use]
+    pub fn drops_are_not_counted(&self) -> Option<String> {
+        are_not_counted(&self.directory)
+    }
+}
