@@ -191,9 +191,10 @@ fn subject(tried: &ProgramTrial) -> String {
 
 fn hook(tried: &ProgramTrial, report: &Report) -> Finding {
     let check = program(subject(tried));
+    let by = tried.stand_in.map(|one| format!(" by {one}, in place of tcx")).unwrap_or_default();
     match &tried.outcome {
-        Ok(0) => check.good("loaded and attached"),
-        Ok(count) => check.good(format!("loaded and attached; {count} instructions verified")),
+        Ok(0) => check.good(format!("loaded and attached{by}")),
+        Ok(count) => check.good(format!("loaded and attached{by}; {count} instructions verified")),
         Err(error) => {
             let why = error.reason();
             match tried.part {

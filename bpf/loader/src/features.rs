@@ -22,6 +22,30 @@ pub(crate) fn drops() -> Tracepoint {
     *FOUND.get_or_init(Tracepoint::find)
 }
 
+/// Whether interfaces take links of programs (tcx, since Linux 6.6). `LENO_TCX=off` in the environment has the answer be
+/// no.
+pub(crate) fn has_tcx() -> bool {
+    static HAS: OnceLock<bool> = OnceLock::new();
+    *HAS.get_or_init(|| {
+        if std::env::var_os("LENO_TCX").is_some_and(|value| value == "off") {
+            return false;
+        }
+        let (loopback, mut count) = (1, 0u32);
+        // SAFETY: the call is given no room for programs, and `count` lives through it.
+        let result = unsafe {
+            libbpf_sys::bpf_prog_query(
+                loopback,
+                libbpf_sys::BPF_TCX_INGRESS,
+                0,
+                std::ptr::null_mut(),
+                std::ptr::null_mut(),
+                &raw mut count,
+            )
+        };
+        result != -libc::EINVAL
+    })
+}
+
 /// Whether programs have atomic instructions that return what was there before (since Linux 5.12). Without the right
 /// to load programs the answer is yes, and what needs them says why it fails.
 pub(crate) fn has_atomic_fetch() -> bool {

@@ -5,7 +5,7 @@
 //!                           map_<name>                  flows, pairs, sockets, workloads, addresses, names, ...
 //!                           link_leno_flow_sockops      on the cgroup
 //!                           program_leno_flow_sent, _received, and link_port<number>_... for each interface whose
-//!                                                       frames are counted
+//!                                                       frames are counted; or filters_port<number>, a note
 //!                           link_leno_flow_drop         on a tracepoint of the machine
 //!                           read_leno_flow_read         reading it visits every open socket
 //! ```
@@ -15,6 +15,7 @@ mod caps;
 mod clock;
 mod drops;
 mod events;
+mod filters;
 mod migrate;
 mod pin_lock;
 mod ports;
@@ -46,7 +47,7 @@ pub use drops::drop_reasons;
 pub use events::Follower;
 pub use pin_lock::PinLock;
 pub use ports::Port;
-pub(crate) use ports::try_frames;
+pub(crate) use ports::{filtered, try_frames};
 pub use self_test::self_test;
 pub use sizes::{MAX_EVENTS, MAX_FLOWS, Sizes, memory_of, try_memory};
 
@@ -144,7 +145,7 @@ impl Flows {
         if directory.is_dir() {
             kept = Earlier::Kept;
             if !migrate::is_known(&pins::read_note(&directory, "layout")) {
-                pins::remove_all(&directory)?;
+                remove(&directory)?;
                 kept = Earlier::Replaced;
             }
         }
@@ -153,7 +154,7 @@ impl Flows {
         drop(lock);
         if attached.is_err()
             && kept != Earlier::Kept
-            && let Err(error) = pins::remove_all(&directory)
+            && let Err(error) = remove(&directory)
         {
             tracing::warn!(owner, %error, "cannot undo a failed attachment");
         }
@@ -233,7 +234,7 @@ impl Flows {
     /// # Errors
     /// When a pin cannot be removed.
     pub fn detach(&self) -> Result<(), Error> {
-        pins::remove_all(&self.directory)
+        remove(&self.directory)
     }
 
     /// Gives an id its name and addresses.
@@ -312,7 +313,7 @@ impl Flows {
     /// that are made from now on. Returns the number by which [`Flows::withdraw_port`] ends that.
     ///
     /// # Errors
-    /// If the kernel refuses: it has no tcx (before Linux 6.6), or the map is full.
+    /// If the kernel refuses, or the map is full.
     pub fn enrol_port(&self, port: &Port, cookie: u64, workload: u32) -> Result<u32, Error> {
         let action = "count the frames of an interface";
         let [ports, by_frames] = self.maps_of_frames()?;
@@ -630,6 +631,12 @@ fn delete(map: &MapHandle, key: &[u8], action: &str) -> Result<(), Error> {
         }
         _ => Ok(()),
     }
+}
+
+/// Detaches and unpins everything in a directory.
+pub(crate) fn remove(directory: &Path) -> Result<(), Error> {
+    filters::detach_all(directory)?;
+    pins::remove_all(directory)
 }
 
 /// Whether flow programs are pinned in this directory.

@@ -65,6 +65,8 @@ pub struct ProgramTrial {
     /// How many instructions the verifier followed (0 before Linux 5.16, which does not report it); or
     /// why the kernel refuses the program or its attachment.
     pub outcome: Result<u32, Error>,
+    /// What stands in for its hook, if the kernel lacks that.
+    pub stand_in: Option<&'static str>,
 }
 
 /// Loads each program by itself and attaches it to `cgroup` or `netns`, which no process should be in;
@@ -81,14 +83,24 @@ pub fn try_each(cgroup: &File, netns: &File) -> Result<Vec<ProgramTrial>, Error>
             object.progs().map(|one| (text(one.name()), text(one.section()))).collect()
         };
         for (program, hook) in names {
-            let outcome = try_one(part, &program, &hook, cgroup, netns);
-            all.push(ProgramTrial { program, hook, part, outcome });
+            let (outcome, stand_in) = match try_one(part, &program, &hook, cgroup, netns) {
+                Ok((instructions, stand_in)) => (Ok(instructions), stand_in),
+                Err(error) => (Err(error), None),
+            };
+            all.push(ProgramTrial { program, hook, part, outcome, stand_in });
         }
     }
     Ok(all)
 }
 
-fn try_one(part: Part, name: &str, hook: &str, cgroup: &File, netns: &File) -> Result<u32, Error> {
+/// How many instructions were verified, and what stands in for the hook.
+fn try_one(
+    part: Part,
+    name: &str,
+    hook: &str,
+    cgroup: &File,
+    netns: &File,
+) -> Result<(u32, Option<&'static str>), Error> {
     let mut object = part.object()?;
     for mut program in object.progs_mut() {
         let is_it = program.name() == name;
@@ -100,11 +112,11 @@ fn try_one(part: Part, name: &str, hook: &str, cgroup: &File, netns: &File) -> R
     let action = || format!("attach {name} to {hook}");
     let id = Program::id_from_fd(program.as_fd()).map_err(Error::bpf(action()))?;
     if hook == "tc" {
-        flows::try_frames(program.as_fd(), netns).map_err(Error::io(action()))?;
-    } else {
-        drop(attach(&object, &program, hook, cgroup, netns).map_err(Error::bpf(action()))?);
+        let stand_in = flows::try_frames(program.as_fd(), netns).map_err(Error::io(action()))?;
+        return Ok((verified_instructions(id), stand_in));
     }
-    Ok(verified_instructions(id))
+    drop(attach(&object, &program, hook, cgroup, netns).map_err(Error::bpf(action()))?);
+    Ok((verified_instructions(id), None))
 }
 
 fn attach(

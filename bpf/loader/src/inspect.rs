@@ -8,7 +8,7 @@ use std::time::Duration;
 use libbpf_rs::query::{LinkTypeInfo, ProgInfoIter};
 use libbpf_rs::{Link, MapCore as _, MapHandle};
 
-use crate::{Error, PinRoot, leftover, pins};
+use crate::{Error, PinRoot, flows, leftover, pins};
 
 /// A program behind a pinned link.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -52,6 +52,18 @@ pub struct PinnedMap {
 /// If the pins cannot be read.
 pub fn programs(root: &PinRoot) -> Result<Vec<PinnedProgram>, Error> {
     let loaded: Vec<_> = ProgInfoIter::default().collect();
+    let row = |owner: &str, name, (id, attached_to): (u32, String)| {
+        let program = loaded.iter().find(|program| program.id == id);
+        PinnedProgram {
+            owner: owner.to_owned(),
+            name,
+            id,
+            attached_to,
+            verified_instructions: program.map_or(0, |program| program.verified_insns),
+            runs: program.map_or(0, |program| program.run_cnt),
+            took: Duration::from_nanos(program.map_or(0, |program| program.run_time_ns)),
+        }
+    };
     let mut all = Vec::new();
     for leftover in leftover::list(root)? {
         for pin in pins::entries(&leftover.directory)? {
@@ -61,17 +73,11 @@ pub fn programs(root: &PinRoot) -> Result<Vec<PinnedProgram>, Error> {
                 continue;
             };
             let Some(info) = link(&pin) else { continue };
-            let (id, attached_to) = info;
-            let program = loaded.iter().find(|program| program.id == id);
-            all.push(PinnedProgram {
-                owner: leftover.owner.clone(),
-                name: name.to_owned(),
-                id,
-                attached_to,
-                verified_instructions: program.map_or(0, |program| program.verified_insns),
-                runs: program.map_or(0, |program| program.run_cnt),
-                took: Duration::from_nanos(program.map_or(0, |program| program.run_time_ns)),
-            });
+            all.push(row(&leftover.owner, name.to_owned(), info));
+        }
+        for (interface, program, id) in flows::filtered(&leftover.directory)? {
+            let attached_to = format!("interface {interface}, clsact");
+            all.push(row(&leftover.owner, format!("port{interface}_{program}"), (id, attached_to)));
         }
     }
     all.sort_by(|a, b| (&a.owner, &a.name).cmp(&(&b.owner, &b.name)));

@@ -51,7 +51,10 @@ pub fn prune(root: &PinRoot, keep: impl Fn(&Leftover) -> bool) -> Result<Vec<Lef
     let mut removed = Vec::new();
     for leftover in list(root)? {
         if !keep(&leftover) {
-            pins::remove_all(&leftover.directory)?;
+            match leftover.flows {
+                true => flows::remove(&leftover.directory)?,
+                false => pins::remove_all(&leftover.directory)?,
+            }
             removed.push(leftover);
         }
     }

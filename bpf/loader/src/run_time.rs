@@ -11,7 +11,7 @@ use std::time::Duration;
 use libbpf_rs::Link;
 use libbpf_rs::query::{ProgInfoIter, ProgramInfo};
 
-use crate::{Error, PinRoot, pins};
+use crate::{Error, PinRoot, flows, pins};
 
 /// Has the kernel measure the run time of every program of the machine until this is dropped. The
 /// kernel then reads the clock twice for each run of a program.
@@ -85,6 +85,7 @@ fn loaded(directories: &[PathBuf]) -> Result<Vec<ProgramInfo>, Error> {
             let Ok(info) = Link::open(&path).and_then(|link| link.info()) else { continue };
             programs.insert(info.prog_id);
         }
+        programs.extend(flows::filtered(directory)?.iter().map(|(_, _, id)| *id));
     }
     if programs.is_empty() {
         return Ok(Vec::new());

@@ -167,6 +167,10 @@ fn a_kernel_is_checked_before_anything_is_installed() {
         let line = format!("ok   {subject}");
         assert!(table.lines().any(|one| one.starts_with(&line)), "{table}");
     }
+    let without = mesh.leno(&["check", "--pre", "--ebpf"]).env("LENO_TCX", "off").output().unwrap();
+    let without = String::from_utf8_lossy(&without.stdout).into_owned();
+    let by_filters = without.lines().filter(|line| line.contains("by clsact, in place of tcx"));
+    assert_eq!(by_filters.count(), 2, "{without}");
 }
 
 #[test]

@@ -151,6 +151,15 @@ impl Lab {
         })
     }
 
+    /// The filters of one side's interface, as `tc` shows them.
+    pub(crate) fn filters(&self, side: &str, direction: &str) -> String {
+        let namespace = format!("{}-{side}", self.owner);
+        let show = ["-n", &namespace, "filter", "show", "dev", "eth0", direction];
+        let output = Command::new("tc").args(show).output().unwrap();
+        assert!(output.status.success(), "{output:?}");
+        String::from_utf8(output.stdout).unwrap()
+    }
+
     /// A listener of the server on a free port.
     pub(crate) fn listen(&self, ip: &str) -> TcpListener {
         let at = SocketAddr::new(ip.parse().unwrap(), 0);

@@ -301,6 +301,12 @@ fn the_end_leaves_no_program_map_or_pin() {
         assert_eq!(programs[0].attached_to, "tracepoint kfree_skb");
     }
     assert_eq!(names, expected);
+    let filters = lab.filters("server", "ingress");
+    assert_eq!(
+        filters.contains("leno_flow_sent"),
+        std::env::var_os("LENO_TCX").is_some(),
+        "{filters}"
+    );
     let port = programs.iter().find(|one| one.name.starts_with("port")).unwrap();
     assert!(port.attached_to.starts_with("interface "), "{programs:?}");
     let mut maps: Vec<PinnedMap> = inspect::maps(&root).unwrap();
@@ -315,6 +321,9 @@ fn the_end_leaves_no_program_map_or_pin() {
     let loaded = || leno_bpf::run_times().into_keys().collect::<BTreeSet<u32>>();
     assert!(programs.iter().all(|program| loaded().contains(&program.id)));
     lab.accounts.take().unwrap().end().unwrap();
+    for direction in ["ingress", "egress"] {
+        assert_eq!(lab.filters("server", direction), "");
+    }
     assert!(leno_bpf::list(&root).unwrap().iter().all(|left| left.owner != lab.owner));
     // The kernel frees a program after the running ones have ended.
     let deadline = std::time::Instant::now() + std::time::Duration::from_secs(20);

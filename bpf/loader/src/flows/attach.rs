@@ -15,6 +15,7 @@ use libbpf_rs::query::LinkTypeInfo;
 use libbpf_rs::{Link, MapCore, MapFlags, MapHandle, Object, OpenObject, Program};
 
 use super::migrate::Earlier;
+use super::ports::Replaced;
 use super::sizes::Capacities;
 use super::{READ, drops, ports, read_path};
 use crate::error::Error;
@@ -279,7 +280,7 @@ fn replace_all(
     before: &mut Vec<SetBack>,
 ) -> Result<(), Error> {
     before.extend(replace_sockops(object, directory, cgroup)?);
-    ports::replace(object, directory, |link, program| before.push(SetBack { link, program }))
+    ports::replace(object, directory, |of, program| before.push(SetBack { of, program }))
 }
 
 /// Pins the file that is read under a name of its own, which then replaces the one that is there.
@@ -294,22 +295,28 @@ fn pin_reader(object: &Object, directory: &Path) -> Result<PathBuf, Error> {
     Ok(path)
 }
 
-/// The program that a link had before.
+/// The program that a link or a filter had before.
 struct SetBack {
-    link: Link,
+    of: Replaced,
     program: OwnedFd,
 }
 
 impl SetBack {
     fn run(self) -> Result<(), Error> {
-        let (link, program) = (self.link.as_fd().as_raw_fd(), self.program.as_raw_fd());
+        let action = "set a link back to the program before";
+        let link = match self.of {
+            Replaced::Link(link) => link,
+            Replaced::Filter(filters, at) => {
+                return filters.put(at, self.program.as_fd()).map_err(Error::io(action));
+            }
+        };
+        let (link, program) = (link.as_fd().as_raw_fd(), self.program.as_raw_fd());
         // SAFETY: both descriptors live through the call, and no options are given.
         let result = unsafe { libbpf_sys::bpf_link_update(link, program, std::ptr::null()) };
         if result == 0 {
             return Ok(());
         }
-        let error = io::Error::from_raw_os_error(-result);
-        Err(Error::io("set a link back to the program before")(error))
+        Err(Error::io(action)(io::Error::from_raw_os_error(-result)))
     }
 }
 
@@ -328,7 +335,7 @@ fn replace_sockops(
         if cgroup.is_none() || is_on(&info.info, cgroup)? {
             let before = Program::fd_from_id(info.prog_id).map_err(Error::bpf(action()))?;
             link.update_prog(&program).map_err(Error::bpf(action()))?;
-            return Ok(Some(SetBack { link, program: before }));
+            return Ok(Some(SetBack { of: Replaced::Link(link), program: before }));
         }
         pins::detach(&path)?;
     }

@@ -1,5 +1,5 @@
 //! The interfaces whose frames are counted: each has a link to both programs, at the end that is outside of the workload's
-//! network namespace.
+//! network namespace; or filters, where the kernel has no such links.
 //!
 //! The programs are pinned as well as their links: an interface that comes later gets the ones that run.
 #![expect(unsafe_code, reason = "tcx links of a pinned program, and if_nametoindex(3)")]
@@ -14,14 +14,13 @@ use std::path::{Path, PathBuf};
 use libbpf_rs::query::LinkTypeInfo;
 use libbpf_rs::{Link, Object, Program};
 
+use super::filters::{self, Direction, Filters};
 use crate::error::Error;
-use crate::{netns, pins};
+use crate::{features, netns, pins};
 
 /// A program and where it is attached. What a workload sends arrives at the outer end of its interface.
-const PROGRAMS: [(&str, u32); 2] = [
-    ("leno_flow_sent", libbpf_sys::BPF_TCX_INGRESS),
-    ("leno_flow_received", libbpf_sys::BPF_TCX_EGRESS),
-];
+const PROGRAMS: [(&str, Direction); 2] =
+    [("leno_flow_sent", Direction::Ingress), ("leno_flow_received", Direction::Egress)];
 
 /// An interface whose frames are those of one workload.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -41,12 +40,21 @@ impl Port {
         let programs = PROGRAMS.map(|(name, at)| (name, at, program_path(directory, name)));
         let attach = || -> Result<u32, Error> {
             let index = index_of(&self.name).map_err(Error::io(action()))?;
+            let by_filters = !features::has_tcx();
+            if by_filters {
+                // Before they are attached, so that a process that is killed leaves none behind.
+                Filters::of(&self.netns, index).note(directory)?;
+            }
             for (name, at, pin) in programs {
                 let path = link_path(directory, index, name);
                 if is_at(&path, index) {
                     continue;
                 }
                 let program = Program::fd_from_pinned_path(&pin).map_err(Error::bpf(action()))?;
+                if by_filters {
+                    filters::put_here(index, at, program.as_fd()).map_err(Error::io(action()))?;
+                    continue;
+                }
                 let link = link_at(program.as_fd(), index, at).map_err(Error::io(action()))?;
                 pins::detach(&path)?;
                 link.pin(&path).map_err(Error::io(action()))?;
@@ -57,19 +65,35 @@ impl Port {
     }
 }
 
-/// Attaches a program to the loopback interface of a namespace, and detaches it.
-pub(crate) fn try_frames(program: BorrowedFd<'_>, netns: &File) -> io::Result<()> {
+/// Attaches a program to the loopback interface of a namespace that ends soon. Returns what stands in for tcx, if the kernel
+/// has none.
+pub(crate) fn try_frames(
+    program: BorrowedFd<'_>,
+    netns: &File,
+) -> io::Result<Option<&'static str>> {
     let (_, at) = PROGRAMS[0];
-    netns::within(netns, || link_at(program, index_of("lo")?, at).map(drop))?
+    netns::within(netns, || {
+        let index = index_of("lo")?;
+        if features::has_tcx() {
+            return link_at(program, index, at).map(|_| None);
+        }
+        filters::put_here(index, at, program).map(|()| Some("clsact"))
+    })?
 }
 
 /// Detaches both programs; succeeds if the interface is gone.
 pub(super) fn detach(directory: &Path, index: u32) -> Result<(), Error> {
+    for filters in Filters::noted(directory)?.iter().filter(|one| one.index == index) {
+        filters.detach(directory)?;
+    }
     PROGRAMS.iter().try_for_each(|(name, _)| pins::detach(&link_path(directory, index, name)))
 }
 
 /// Detaches from all interfaces but these.
 pub(super) fn detach_others(directory: &Path, kept: &BTreeSet<u32>) -> Result<(), Error> {
+    for filters in Filters::noted(directory)?.iter().filter(|one| !kept.contains(&one.index)) {
+        filters.detach(directory)?;
+    }
     let kept: BTreeSet<PathBuf> = kept
         .iter()
         .flat_map(|index| PROGRAMS.map(|(name, _)| link_path(directory, *index, name)))
@@ -81,6 +105,25 @@ pub(super) fn detach_others(directory: &Path, kept: &BTreeSet<u32>) -> Result<()
         .try_for_each(|(path, _)| pins::detach(path))
 }
 
+/// The interfaces with filters, each with its programs and their numbers.
+pub(crate) fn filtered(directory: &Path) -> Result<Vec<(u32, &'static str, u32)>, Error> {
+    let mut all = Vec::new();
+    for filters in Filters::noted(directory)? {
+        for (name, at) in PROGRAMS {
+            let program = filters.program(at);
+            let id = program.and_then(|program| Program::id_from_fd(program.as_fd()).ok());
+            all.extend(id.map(|id| (filters.index, name, id)));
+        }
+    }
+    Ok(all)
+}
+
+/// What has another program now.
+pub(super) enum Replaced {
+    Link(Link),
+    Filter(Filters, Direction),
+}
+
 /// Whether this link is still at the interface. That of an interface that has gone has the number 0.
 fn is_at(link: &Path, index: u32) -> bool {
     let info = Link::open(link).and_then(|link| link.info());
@@ -88,15 +131,17 @@ fn is_at(link: &Path, index: u32) -> bool {
 }
 
 /// Puts the programs of an object in the place of those that are pinned, and of those at every interface. Calls `replaced`
-/// with each link, and the program that it had before.
+/// with each link or filter, and the program that it had before.
 pub(super) fn replace(
     object: &Object,
     directory: &Path,
-    mut replaced: impl FnMut(Link, OwnedFd),
+    mut replaced: impl FnMut(Replaced, OwnedFd),
 ) -> Result<(), Error> {
     let links = links(directory)?;
+    let filtered = Filters::noted(directory)?;
     for mut program in object.progs_mut() {
-        let Some((name, _)) = PROGRAMS.into_iter().find(|(name, _)| program.name() == *name) else {
+        let Some((name, at)) = PROGRAMS.into_iter().find(|(name, _)| program.name() == *name)
+        else {
             continue;
         };
         let action = || format!("replace {name}");
@@ -109,7 +154,12 @@ pub(super) fn replace(
             }
             let before = Program::fd_from_id(info.prog_id).map_err(Error::bpf(action()))?;
             link.update_prog(&program).map_err(Error::bpf(action()))?;
-            replaced(link, before);
+            replaced(Replaced::Link(link), before);
+        }
+        for filters in &filtered {
+            let Some(before) = filters.program(at) else { continue };
+            filters.put(at, program.as_fd()).map_err(Error::io(action()))?;
+            replaced(Replaced::Filter(filters.clone(), at), before);
         }
         let pin = program_path(directory, name);
         pins::remove(&pin)?;
@@ -159,7 +209,11 @@ impl RawLink {
     }
 }
 
-fn link_at(program: BorrowedFd<'_>, interface: u32, at: u32) -> io::Result<RawLink> {
+fn link_at(program: BorrowedFd<'_>, interface: u32, at: Direction) -> io::Result<RawLink> {
+    let at = match at {
+        Direction::Ingress => libbpf_sys::BPF_TCX_INGRESS,
+        Direction::Egress => libbpf_sys::BPF_TCX_EGRESS,
+    };
     let target = i32::try_from(interface).map_err(io::Error::other)?;
     // SAFETY: the descriptor lives through the call, and no options are given.
     let link =

@@ -55,6 +55,9 @@ fn each_program_is_attached_and_its_verification_is_bounded() {
             assert!(instructions < MOST_INSTRUCTIONS, "{}: {instructions}", one.program);
             println!("{:20} {instructions}", one.program);
         }
+        let stand_ins: Vec<_> = tried.iter().filter_map(|one| one.stand_in).collect();
+        let expected: &[&str] = if crate::features::has_tcx() { &[] } else { &["clsact"; 2] };
+        assert_eq!(stand_ins, expected);
         assert_eq!(others(&File::open(group).unwrap()), [], "nothing stays attached");
     });
 }

@@ -37,7 +37,7 @@ impl Programs {
     }
 
     /// Runs one program for a frame, which must go on as it was.
-    fn run(&self, (name, _): (&str, u32), frame: &[u8]) {
+    fn run(&self, (name, _): (&str, Direction), frame: &[u8]) {
         let mut after = vec![0; frame.len() + 64];
         let program = self.0.progs_mut().find(|one| one.name() == name).unwrap();
         let input = ProgramInput {

@@ -1,0 +1,138 @@
+//! Frames where the kernel has no tcx (before Linux 6.6): filters of the queueing discipline clsact.
+//!
+//! A filter has no link: it stays until it or its interface is removed. Which interfaces have filters is in notes among the pins,
+//! `filters_port<number>`, whose text is the network namespace of the interface. The discipline itself stays, since filters
+//! of others may be on it; without filters it does nothing.
+
+use std::fs::File;
+use std::io;
+use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
+use std::path::{Path, PathBuf};
+
+use libbpf_rs::query::ProgInfoIter;
+use libbpf_rs::{Program, TC_EGRESS, TC_INGRESS, TcAttachPoint, TcHook};
+
+use crate::error::Error;
+use crate::{netns, pins};
+
+/// Where Leno's filters are among those of a direction. What tc and libbpf choose by themselves is 49,152 and below it, and 1
+/// is usual too.
+const PRIORITY: u32 = 19_534;
+const HANDLE: u32 = 1;
+const NOTE: &str = "filters_port";
+/// What the names of the programs begin with, by which a filter is known as Leno's.
+const OURS: &str = "leno_flow_";
+
+/// A direction of an interface, as the kernel has it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Direction {
+    Ingress,
+    Egress,
+}
+
+impl Direction {
+    fn point(self) -> TcAttachPoint {
+        match self {
+            Self::Ingress => TC_INGRESS,
+            Self::Egress => TC_EGRESS,
+        }
+    }
+}
+
+/// The filters of one interface.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Filters {
+    /// The namespace of the interface, as a file.
+    netns: PathBuf,
+    /// Its number.
+    pub(super) index: u32,
+}
+
+impl Filters {
+    pub(super) fn of(netns: &Path, index: u32) -> Self {
+        Self { netns: netns.to_owned(), index }
+    }
+
+    /// Those that are noted among the pins.
+    pub(super) fn noted(directory: &Path) -> Result<Vec<Self>, Error> {
+        let of = |path: PathBuf| {
+            let name = pins::file_name(&path);
+            let index = name.strip_prefix(NOTE)?.parse().ok()?;
+            Some(Self { netns: pins::read_note(directory, &name).into(), index })
+        };
+        Ok(pins::entries(directory)?.into_iter().filter_map(of).collect())
+    }
+
+    pub(super) fn note(&self, directory: &Path) -> Result<(), Error> {
+        pins::write_note(directory, &self.note_name(), &self.netns.to_string_lossy())
+    }
+
+    fn note_name(&self) -> String {
+        format!("{NOTE}{}", self.index)
+    }
+
+    /// Puts a program in the place of the one that is attached, in one step, or attaches it.
+    pub(super) fn put(&self, at: Direction, program: BorrowedFd<'_>) -> io::Result<()> {
+        self.within(|_| put_here(self.index, at, program))?
+    }
+
+    /// The program that is attached; `None` if it is not Leno's, or the interface or its namespace is gone.
+    pub(super) fn program(&self, at: Direction) -> Option<OwnedFd> {
+        let id = self.within(|any| ours(any, self.index, at)).ok().flatten()?;
+        Program::fd_from_id(id).ok()
+    }
+
+    /// Detaches both programs, as far as they are there, and removes the note.
+    pub(super) fn detach(&self, directory: &Path) -> Result<(), Error> {
+        let detach = |any: BorrowedFd<'_>| -> Result<(), libbpf_rs::Error> {
+            for at in [Direction::Ingress, Direction::Egress] {
+                if ours(any, self.index, at).is_some() {
+                    hook(any, self.index, at).detach()?;
+                }
+            }
+            Ok(())
+        };
+        let action = || format!("end the filters of interface {}", self.index);
+        match self.within(detach) {
+            Ok(detached) => detached.map_err(Error::bpf(action()))?,
+            // With the namespace its interfaces have gone.
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+            Err(error) => return Err(Error::io(action())(error)),
+        }
+        pins::remove(&directory.join(self.note_name()))
+    }
+
+    /// Runs something in the namespace, with any descriptor: one is needed to describe a hook, and not used to look at it.
+    fn within<T: Send>(&self, run: impl FnOnce(BorrowedFd<'_>) -> T + Send) -> io::Result<T> {
+        let netns = File::open(&self.netns)?;
+        netns::within(&netns, || run(netns.as_fd()))
+    }
+}
+
+/// Puts a program in the place of the one that is attached to an interface of this thread's namespace, or attaches it. Fails if
+/// a program of others is in that place.
+pub(super) fn put_here(index: u32, at: Direction, program: BorrowedFd<'_>) -> io::Result<()> {
+    let mut hook = hook(program, index, at);
+    hook.replace(ours(program, index, at).is_some());
+    hook.create().and_then(|_| hook.attach()).map(drop).map_err(io::Error::other)
+}
+
+/// The number of Leno's program on an interface of this thread's namespace; `any` is any descriptor.
+fn ours(any: BorrowedFd<'_>, index: u32, at: Direction) -> Option<u32> {
+    let id = hook(any, index, at).query().ok()?;
+    let is_ours = |name: &str| name.starts_with(OURS);
+    let mut loaded = ProgInfoIter::default();
+    loaded.find(|one| one.id == id && is_ours(&one.name.to_string_lossy())).map(|one| one.id)
+}
+
+/// Detaches all filters that are noted among the pins.
+pub(super) fn detach_all(directory: &Path) -> Result<(), Error> {
+    Filters::noted(directory)?.iter().try_for_each(|filters| filters.detach(directory))
+}
+
+fn hook(program: BorrowedFd<'_>, index: u32, at: Direction) -> TcHook {
+    let mut hook = TcHook::new(program);
+    hook.ifindex(i32::try_from(index).unwrap_or_default());
+    hook.attach_point(at.point()).handle(HANDLE).priority(PRIORITY);
+    hook
+}
