@@ -10,8 +10,8 @@ use clap::{CommandFactory, Parser, Subcommand};
 
 use commands::{
     analyze, authz, bench, bug_report, check, cleanup, completion, dashboard, demo, diagnostics,
-    down, ebpf, exec, explain, flows, guard, identity, inject, install, logs, man, observer, open,
-    port_forward, ps, restart, slo, stat, tap, top, uninstall, up, upgrade, why,
+    down, ebpf, edges, exec, explain, flows, guard, identity, inject, install, logs, man, observer,
+    open, port_forward, ps, restart, routes, slo, stat, tap, top, uninstall, up, upgrade, why,
 };
 
 /// A service mesh for one machine or many: encrypts, authenticates, balances and measures the
@@ -37,6 +37,8 @@ enum Command {
     Open(open::Open),
     Exec(exec::Exec),
     Stat(stat::Stat),
+    Edges(edges::Edges),
+    Routes(routes::Routes),
     Top(top::Top),
     Tap(tap::Tap),
     Dashboard(dashboard::Dashboard),
@@ -86,6 +88,8 @@ fn main() -> ExitCode {
         Command::Open(open) => open::run(&open),
         Command::Exec(exec) => return exec::run(&exec),
         Command::Stat(stat) => stat::run(&stat),
+        Command::Edges(edges) => edges::run(&edges),
+        Command::Routes(routes) => routes::run(&routes),
         Command::Top(top) => top::run(&top),
         Command::Tap(tap) => tap::run(&tap),
         Command::Dashboard(dashboard) => dashboard::run(&dashboard),

@@ -29,6 +29,15 @@ impl Default for Histogram {
 }
 
 impl Histogram {
+    /// Adds one duration.
+    pub fn count_one(&mut self, duration: Duration) {
+        let (bucket, more) = place_of(duration);
+        if let Some(count) = self.counts.get_mut(bucket) {
+            *count = count.wrapping_add(1);
+        }
+        self.sum_us = self.sum_us.saturating_add(more);
+    }
+
     /// Adds the counts of another histogram.
     pub fn add(&mut self, other: &Self) {
         for (count, more) in self.counts.iter_mut().zip(&other.counts) {
@@ -79,9 +88,7 @@ mod tests {
     fn a_duration_lands_in_the_bucket_that_bounds_it() {
         let mut histogram = Histogram::default();
         for us in [1, 100, 101, 10_000_000, 10_000_001] {
-            let (bucket, more) = place_of(Duration::from_micros(us));
-            histogram.counts[bucket] += 1;
-            histogram.sum_us += more;
+            histogram.count_one(Duration::from_micros(us));
         }
         let cumulated: Vec<(f64, u64)> = histogram.cumulated().collect();
         assert_eq!(cumulated[0], (0.0001, 2));

@@ -8,11 +8,13 @@ use serde::{Deserialize, Serialize};
 
 mod growth;
 mod proxy_counters;
+mod routes;
 
 use crate::ejected::Ejected;
 
 pub use growth::{EdgeGrowth, Growth, InstanceGrowth, WorkloadGrowth};
 pub use proxy_counters::{Counts, DENIED, Name, ProxyCounters};
+pub use routes::{RouteGrowth, RouteName, RouteReport};
 
 use proxy_counters::EdgeEnds;
 
@@ -67,6 +69,8 @@ pub struct Report {
     pub workloads: Vec<WorkloadReport>,
     /// Every edge, by client and server.
     pub edges: Vec<EdgeReport>,
+    /// Every rule of a route that requests followed, by service and route.
+    pub routes: Vec<RouteReport>,
     /// Endpoints that proxies eject now.
     pub ejected: Vec<Ejected>,
     /// Instances whose proxy did not answer, with the reason.
@@ -102,13 +106,17 @@ pub struct EdgeReport {
     pub server_namespace: String,
     /// The server.
     pub server: String,
+    /// The identity that the client proves where connections use mTLS.
+    pub client_identity: Option<String>,
+    /// The identity that the server proves where connections use mTLS.
+    pub server_identity: Option<String>,
     /// The requests between them.
     #[serde(flatten)]
     pub signals: Signals,
 }
 
 /// The golden signals.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct Signals {
     /// The share of the answered requests that did not fail, 0 to 1; `None` if none was answered.
     pub success_rate: Option<f64>,
@@ -118,6 +126,8 @@ pub struct Signals {
     pub given_up: f64,
     /// The share of requests that an authorization policy denied.
     pub denied: f64,
+    /// Retries of requests and of connections, per second.
+    pub retries_per_s: f64,
     /// Time from a request's head to the end of its response.
     pub latency_ms: Latency,
     /// Opaque connections open at the end of the window.
@@ -150,6 +160,7 @@ struct Total {
     requests_per_s: f64,
     tcp_opened_per_s: f64,
     tcp_bytes_per_s: f64,
+    retries_per_s: f64,
     /// Whether there was traffic, or attempts at it.
     any: bool,
     encrypted: bool,
@@ -215,19 +226,39 @@ impl Scrape {
     /// The increase of each proxy's counters since `before`. A proxy that existed but did not
     /// answer then is left out. All counts of a proxy that did not exist then are new.
     fn increases<'a>(&'a self, before: &'a Self) -> impl Iterator<Item = Increase<'a>> {
+        let increases = self.increases_of(before, |one: &ProxyCounters| &one.edges);
+        increases.map(|(ends, sum, seconds)| Increase { ends, sum, seconds })
+    }
+
+    /// The same of counters by other keys, each with the time in which it has grown, in seconds.
+    fn increases_of<'a, K: Ord + 'a>(
+        &'a self,
+        before: &'a Self,
+        of: impl Fn(&'a ProxyCounters) -> &'a BTreeMap<K, Counts> + Copy,
+    ) -> impl Iterator<Item = (&'a K, Counts, f64)> {
         let told = self.counted.iter().filter(move |(name, _)| !before.unknown.contains(*name));
         told.flat_map(move |(name, now)| {
             let earlier = before.counted.get(name);
             let since = earlier.map_or(before.at, |earlier| earlier.at);
             let seconds = now.at.duration_since(since).as_secs_f64();
-            now.edges.iter().map(move |(ends, sum)| {
-                let sum = match earlier.and_then(|earlier| earlier.edges.get(ends)) {
+            of(now).iter().map(move |(key, sum)| {
+                let sum = match earlier.and_then(|earlier| of(earlier).get(key)) {
                     Some(earlier) => sum.since(earlier),
                     None => sum.clone(),
                 };
-                Increase { ends, sum, seconds }
+                (key, sum, seconds)
             })
         })
+    }
+
+    /// The identities of workloads, by namespace and name.
+    fn identities(&self) -> BTreeMap<Name, String> {
+        let all = self.instances.iter().filter_map(|instance| {
+            let name = (instance.namespace.clone(), instance.name.clone());
+            let identity = self.counted.get(&name)?.identity.clone()?;
+            Some(((instance.namespace.clone(), instance.workload.clone()), identity))
+        });
+        all.collect()
     }
 }
 
@@ -240,6 +271,7 @@ impl Report {
             [&edge.client_namespace, &edge.server_namespace].map(|one| one == namespace)
         };
         self.edges.retain(|edge| of(edge).contains(&true));
+        self.routes.retain(|one| one.namespace == namespace);
         self.ejected
             .retain(|one| one.client_namespace == namespace || one.server_namespace == namespace);
         let place = format!("{namespace}/");
@@ -311,13 +343,22 @@ fn join_attempts(edges: &mut BTreeMap<EdgeKey, Total>) {
 
 fn report(now: &Scrape, before: &Scrape) -> Report {
     let Grown { servers, edges } = grown(now, before);
+    let identities = now.identities();
     let edge = |((client, server, _), total): (EdgeKey, Total)| {
-        (total.any || !total.sum.causes.is_empty()).then(|| EdgeReport {
-            client_namespace: client.0,
-            client: client.1,
-            server_namespace: server.0,
-            server: server.1,
-            signals: total.signals(),
+        (total.any || !total.sum.causes.is_empty()).then(|| {
+            let signals = total.signals();
+            // Plaintext proves nothing.
+            let proven =
+                |name| identities.get(name).filter(|_| signals.mtls == Some(true)).cloned();
+            EdgeReport {
+                client_identity: proven(&client),
+                server_identity: proven(&server),
+                client_namespace: client.0,
+                client: client.1,
+                server_namespace: server.0,
+                server: server.1,
+                signals,
+            }
         })
     };
     Report {
@@ -325,6 +366,7 @@ fn report(now: &Scrape, before: &Scrape) -> Report {
         window_s: now.at.duration_since(before.at).as_secs_f64(),
         workloads: workloads(&now.instances, &servers),
         edges: edges.into_iter().filter_map(edge).collect(),
+        routes: Report::routes_between(now, before),
         ejected: now.counted.values().flat_map(|one| one.ejected.clone()).collect(),
         silent: now.silent(),
     }
@@ -366,16 +408,21 @@ impl<'a> Names<'a> {
 
 impl Total {
     fn add(&mut self, Increase { ends, sum, seconds }: &Increase<'_>) {
-        self.sum.add(sum);
-        if *seconds > 0.0 {
-            self.requests_per_s += sum.requests() / seconds;
-            self.tcp_opened_per_s += sum.tcp_opened / seconds;
-            self.tcp_bytes_per_s += sum.tcp_bytes() / seconds;
-        }
-        self.any |= sum.any();
+        self.count(sum, *seconds);
         // What an edge with mTLS has counted is of a connection that was encrypted or failed to be.
         self.encrypted |= ends.encrypted && !sum.is_empty();
         self.plain |= !ends.encrypted && sum.passed();
+    }
+
+    fn count(&mut self, sum: &Counts, seconds: f64) {
+        self.sum.add(sum);
+        if seconds > 0.0 {
+            self.requests_per_s += sum.requests() / seconds;
+            self.tcp_opened_per_s += sum.tcp_opened / seconds;
+            self.tcp_bytes_per_s += sum.tcp_bytes() / seconds;
+            self.retries_per_s += sum.retries / seconds;
+        }
+        self.any |= sum.any();
     }
 
     fn join(&mut self, other: &Self) {
@@ -383,6 +430,7 @@ impl Total {
         self.requests_per_s += other.requests_per_s;
         self.tcp_opened_per_s += other.tcp_opened_per_s;
         self.tcp_bytes_per_s += other.tcp_bytes_per_s;
+        self.retries_per_s += other.retries_per_s;
         self.any |= other.any;
         self.encrypted |= other.encrypted;
         self.plain |= other.plain;
@@ -398,6 +446,7 @@ impl Total {
             requests_per_s: self.requests_per_s,
             given_up: share(sum.given_up),
             denied: share(sum.denied()),
+            retries_per_s: self.retries_per_s,
             latency_ms: Latency {
                 p50: milliseconds(0.50),
                 p95: milliseconds(0.95),

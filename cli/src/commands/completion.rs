@@ -24,7 +24,7 @@ const AS_ROOT: &str = "LENO_COMPLETE_SUDO";
 const AUTOLOADED: &str = "[[ $funcstack[1] = _leno ]] && _clap_dynamic_completer_leno\n";
 
 /// Commands whose arguments name what runs on this machine.
-const OF_MESHES: [&str; 20] = [
+const OF_MESHES: [&str; 24] = [
     "analyze",
     "authz",
     "bug-report",
@@ -33,6 +33,7 @@ const OF_MESHES: [&str; 20] = [
     "dashboard",
     "diagnostics",
     "down",
+    "edges",
     "exec",
     "explain",
     "flows",
@@ -42,8 +43,11 @@ const OF_MESHES: [&str; 20] = [
     "proxy",
     "ps",
     "restart",
+    "routes",
     "slo",
     "stat",
+    "tap",
+    "top",
     "why",
 ];
 

@@ -1,4 +1,4 @@
-//! The order of the rows of `leno stat` and `leno top`, and which of them are shown.
+//! The order of the rows of figures, and which of them are shown.
 
 use std::cmp::Ordering;
 
@@ -12,7 +12,7 @@ pub(crate) struct Order {
     #[arg(long, value_enum, default_value_t)]
     pub(crate) sort: Sort,
 
-    /// Rows with this in the name of the workload, the client or the server
+    /// Rows with this in the name of the workload, the client, the server, the service or the route
     #[arg(long, value_name = "TEXT")]
     pub(crate) filter: Option<String>,
 }
@@ -42,6 +42,9 @@ impl Order {
     pub(crate) fn of(&self, mut report: Report) -> Report {
         if let Some(part) = self.filter.as_deref().filter(|part| !part.is_empty()) {
             let has = |namespace: &str, name: &str| format!("{namespace}/{name}").contains(part);
+            report
+                .routes
+                .retain(|one| has(&one.namespace, &one.service) || one.route.contains(part));
             report.workloads.retain(|one| has(&one.namespace, &one.name));
             report.edges.retain(|one| {
                 has(&one.client_namespace, &one.client) || has(&one.server_namespace, &one.server)
@@ -49,6 +52,7 @@ impl Order {
         }
         // Equal ones stay in the order of their names, which reports have.
         report.workloads.sort_by(|a, b| self.sort.compare(&a.signals, &b.signals));
+        report.routes.sort_by(|a, b| self.sort.compare(&a.signals, &b.signals));
         report.edges.sort_by(|a, b| self.sort.compare(&a.signals, &b.signals));
         report
     }
@@ -90,9 +94,14 @@ impl Sort {
 
 #[cfg(test)]
 mod tests {
-    use leno_observe::stat::{EdgeReport, Latency};
+    use leno_observe::stat::{EdgeReport, Latency, RouteReport};
 
     use super::*;
+
+    fn signals(requests_per_s: f64, p99: Option<f64>, success_rate: Option<f64>) -> Signals {
+        let latency_ms = Latency { p99, ..Latency::default() };
+        Signals { success_rate, requests_per_s, latency_ms, ..Signals::default() }
+    }
 
     fn report() -> Report {
         let edge = |server: &str, rate, p99, success_rate| EdgeReport {
@@ -100,18 +109,9 @@ mod tests {
             client: "web".to_owned(),
             server_namespace: "shop".to_owned(),
             server: server.to_owned(),
-            signals: Signals {
-                success_rate,
-                requests_per_s: rate,
-                given_up: 0.0,
-                denied: 0.0,
-                latency_ms: Latency { p99, ..Latency::default() },
-                tcp_open: 0.0,
-                tcp_opened_per_s: 0.0,
-                tcp_bytes_per_s: 0.0,
-                causes: std::collections::BTreeMap::new(),
-                mtls: Some(true),
-            },
+            client_identity: None,
+            server_identity: None,
+            signals: signals(rate, p99, success_rate),
         };
         Report {
             mesh: "default".to_owned(),
@@ -122,6 +122,15 @@ mod tests {
                 edge("db", 7.0, None, None),
                 edge("users", 6.0, Some(20.0), Some(0.5)),
             ],
+            routes: [("a", 2.0), ("b", 3.0)]
+                .map(|(route, rate)| RouteReport {
+                    namespace: "shop".to_owned(),
+                    service: "cart".to_owned(),
+                    route: format!("HTTPRoute shop/{route}"),
+                    rule: "0".to_owned(),
+                    signals: signals(rate, None, None),
+                })
+                .into(),
             ejected: Vec::new(),
             silent: Vec::new(),
         }
@@ -139,5 +148,11 @@ mod tests {
         assert_eq!(servers(Sort::Success, None), ["users", "cart", "db"]);
         assert_eq!(servers(Sort::Name, Some("shop/us")), ["users"]);
         assert_eq!(servers(Sort::Name, Some("web")).len(), 3);
+        let routes = |filter: &str| {
+            let order = Order { sort: Sort::Rate, filter: Some(filter.to_owned()) };
+            order.of(report()).routes.into_iter().map(|one| one.route).collect::<Vec<_>>()
+        };
+        assert_eq!(routes("shop/cart"), ["HTTPRoute shop/b", "HTTPRoute shop/a"]);
+        assert_eq!(routes("HTTPRoute shop/a"), ["HTTPRoute shop/a"]);
     }
 }

@@ -1,7 +1,7 @@
-//! The answer of an observer as the report of `leno stat`.
+//! The answers of an observer as reports.
 
-use leno_dashboard::api::{Edge, Mtls, Signals as Observed, Topology, Workload};
-use leno_observe::stat::{EdgeReport, Report, Signals, WorkloadReport};
+use leno_dashboard::api::{Edge, Mtls, Route, Routes, Signals as Observed, Topology, Workload};
+use leno_observe::stat::{EdgeReport, Report, RouteReport, Signals, WorkloadReport};
 
 /// The report of a window of the history.
 pub(crate) fn report(topology: Topology) -> Report {
@@ -11,6 +11,28 @@ pub(crate) fn report(topology: Topology) -> Report {
         window_s: topology.observed_s,
         workloads: topology.workloads.into_iter().map(|one| workload(one, seconds)).collect(),
         edges: topology.edges.into_iter().map(|one| edge(one, seconds)).collect(),
+        routes: Vec::new(),
+        ejected: Vec::new(),
+        silent: Vec::new(),
+    }
+}
+
+/// The report of the routes in a window of the history.
+pub(crate) fn routes(routes: Routes) -> Report {
+    let seconds = routes.observed_s;
+    let route = |one: Route| RouteReport {
+        namespace: one.namespace,
+        service: one.service,
+        route: one.route,
+        rule: one.rule,
+        signals: signals(&one.signals, seconds, None),
+    };
+    Report {
+        mesh: routes.mesh,
+        window_s: seconds,
+        workloads: Vec::new(),
+        edges: Vec::new(),
+        routes: routes.routes.into_iter().map(route).collect(),
         ejected: Vec::new(),
         silent: Vec::new(),
     }
@@ -34,6 +56,8 @@ fn edge(edge: Edge, seconds: f64) -> EdgeReport {
         client: edge.client,
         server_namespace: edge.server_namespace,
         server: edge.server,
+        client_identity: edge.client_identity,
+        server_identity: edge.server_identity,
         signals: signals(&edge.signals, seconds, Some(edge.mtls == Mtls::All)),
     }
 }
@@ -43,6 +67,10 @@ fn signals(observed: &Observed, seconds: f64, mtls: Option<bool>) -> Signals {
         0 => 0.0,
         all => leno_dashboard::tally::float(count) / leno_dashboard::tally::float(all),
     };
+    let rate = |count: u64| match seconds > 0.0 {
+        true => leno_dashboard::tally::float(count) / seconds,
+        false => 0.0,
+    };
     let passed = observed.requests > 0 || observed.tcp_opened > 0 || observed.tcp_open > 0;
     Signals {
         success_rate: observed.success_rate,
@@ -51,10 +79,8 @@ fn signals(observed: &Observed, seconds: f64, mtls: Option<bool>) -> Signals {
         denied: share(observed.denied),
         latency_ms: observed.latency_ms,
         tcp_open: leno_dashboard::tally::float(observed.tcp_open),
-        tcp_opened_per_s: match seconds > 0.0 {
-            true => leno_dashboard::tally::float(observed.tcp_opened) / seconds,
-            false => 0.0,
-        },
+        tcp_opened_per_s: rate(observed.tcp_opened),
+        retries_per_s: rate(observed.retries),
         tcp_bytes_per_s: observed.tcp_read_bytes_per_s + observed.tcp_written_bytes_per_s,
         causes: observed.causes.iter().map(|one| (one.cause.clone(), one.count)).collect(),
         mtls: mtls.filter(|_| passed),

@@ -1,9 +1,11 @@
-//! Edges as a table, for `leno stat` and the demo.
+//! Workloads, edges and routes as tables.
 
 use std::collections::BTreeSet;
 use std::fmt::Write;
 
-use leno_observe::stat::{EdgeReport, Report, WorkloadReport};
+use leno_observe::stat::{EdgeReport, Report, Signals, WorkloadReport};
+
+use super::columns::{self, Column, Side};
 
 /// Narrowest column of a name, so that the live table stands still while edges come.
 const MIN_NAME: usize = 12;
@@ -59,6 +61,127 @@ pub(crate) fn edges(report: &Report) -> String {
     text
 }
 
+/// The figures of requests, for the columns of [`figures`].
+const FIGURES: [Column; 4] = [
+    ("SUCCESS", Side::Right),
+    ("REQUESTS/S", Side::Right),
+    ("P50 MS", Side::Right),
+    ("P99 MS", Side::Right),
+];
+/// Those of wide tables, for the columns of [`more_figures`].
+const MORE_FIGURES: [Column; 4] = [
+    ("P95 MS", Side::Right),
+    ("RETRIES/S", Side::Right),
+    ("GIVEN UP", Side::Right),
+    ("DENIED", Side::Right),
+];
+const OF_CONNECTIONS: [Column; 3] =
+    [("TCP OPEN", Side::Right), ("TCP/S", Side::Right), ("TCP KIB/S", Side::Right)];
+const FAILED: Column = ("FAILED BY THE MESH", Side::Left);
+
+/// A line an edge, with the identities that client and server prove. Wide ones have all figures.
+pub(crate) fn identified(report: &Report, is_wide: bool) -> String {
+    let mut of = vec![("CLIENT", Side::Left), ("SERVER", Side::Left)];
+    of.extend(FIGURES);
+    of.extend([("MTLS", Side::Left), ("CLIENT ID", Side::Left), ("SERVER ID", Side::Left)]);
+    if is_wide {
+        of.extend(MORE_FIGURES);
+        of.extend(OF_CONNECTIONS);
+        of.push(FAILED);
+    }
+    let row = |edge: &EdgeReport| {
+        let signals = &edge.signals;
+        let (client, server) = ends(report, edge);
+        let mut row = vec![client, server];
+        row.extend(figures(signals));
+        row.push(encrypted(signals).to_owned());
+        let id = |identity: &Option<String>| match identity {
+            None => "-".to_owned(),
+            Some(whole) if is_wide => whole.clone(),
+            Some(whole) => account(whole),
+        };
+        row.extend([id(&edge.client_identity), id(&edge.server_identity)]);
+        if is_wide {
+            row.extend(more_figures(signals));
+            row.push(format!("{:.0}", signals.tcp_open));
+            row.push(format!("{:.1}", signals.tcp_opened_per_s));
+            row.push(format!("{:.1}", signals.tcp_bytes_per_s / 1024.0));
+            row.push(causes(signals));
+        }
+        row
+    };
+    columns::lines(&of, &report.edges.iter().map(row).collect::<Vec<_>>())
+}
+
+/// A line a rule of a route. Wide ones have all figures.
+pub(crate) fn routes(report: &Report, is_wide: bool) -> String {
+    let mut of = vec![("SERVICE", Side::Left), ("ROUTE", Side::Left), ("RULE", Side::Left)];
+    of.extend(FIGURES);
+    if is_wide {
+        of.extend(MORE_FIGURES);
+        of.push(FAILED);
+    }
+    let rows = report.routes.iter().map(|one| {
+        let (route, rule) = match one.route.is_empty() {
+            true => ("(no rule matches)", "-"),
+            false => (&*one.route, &*one.rule),
+        };
+        let service = format!("{}/{}", one.namespace, one.service);
+        let mut row = vec![service, route.to_owned(), rule.to_owned()];
+        row.extend(figures(&one.signals));
+        if is_wide {
+            row.extend(more_figures(&one.signals));
+            row.push(causes(&one.signals));
+        }
+        row
+    });
+    columns::lines(&of, &rows.collect::<Vec<_>>())
+}
+
+fn figures(signals: &Signals) -> [String; 4] {
+    [
+        signals.success_rate.map_or_else(|| "-".to_owned(), percent),
+        format!("{:.1}", signals.requests_per_s),
+        ms(signals.latency_ms.p50),
+        ms(signals.latency_ms.p99),
+    ]
+}
+
+fn more_figures(signals: &Signals) -> [String; 4] {
+    [
+        ms(signals.latency_ms.p95),
+        format!("{:.1}", signals.retries_per_s),
+        percent(signals.given_up),
+        percent(signals.denied),
+    ]
+}
+
+const fn encrypted(signals: &Signals) -> &'static str {
+    match signals.mtls {
+        Some(true) => "yes",
+        Some(false) => "no",
+        None => "-",
+    }
+}
+
+/// What the mesh itself failed or refused, by cause.
+fn causes(signals: &Signals) -> String {
+    let causes = signals.causes.iter().map(|(cause, count)| format!("{count} {cause}"));
+    causes.collect::<Vec<String>>().join(", ")
+}
+
+/// `shop/web` of `spiffe://cluster.local/ns/shop/sa/web`; others as they are.
+fn account(identity: &str) -> String {
+    let parts = || {
+        let (_, path) = identity.split_once("/ns/")?;
+        path.split_once("/sa/")
+    };
+    match parts() {
+        Some((namespace, account)) => format!("{namespace}/{account}"),
+        None => identity.to_owned(),
+    }
+}
+
 /// The edges with requests that were not answered, a line each: a success rate does not show them.
 pub(crate) fn unanswered(report: &Report) -> String {
     let mut text = String::new();
@@ -111,13 +234,7 @@ fn row(edge: &EdgeReport) -> String {
         write!(row, "{:>12.1}{p50:>9}{p95:>9}{p99:>9}", signals.requests_per_s)
     };
     written.expect("a string takes every write");
-    row.push_str(match signals.mtls {
-        Some(true) => "  yes ",
-        Some(false) => "  no  ",
-        None => "  -   ",
-    });
-    let causes = signals.causes.iter().map(|(cause, count)| format!("{count} {cause}"));
-    row.push_str(&causes.collect::<Vec<String>>().join(", "));
+    row += &format!("  {:<4}{}", encrypted(signals), causes(signals));
     row.truncate(row.trim_end().len());
     row + "\n"
 }
@@ -134,23 +251,13 @@ pub(crate) fn ms(value: Option<f64>) -> String {
 
 #[cfg(test)]
 mod tests {
-    use leno_observe::stat::{Latency, Signals};
+    use leno_observe::stat::RouteReport;
 
     use super::*;
 
     fn signals() -> Signals {
-        Signals {
-            success_rate: Some(1.0),
-            requests_per_s: 7.0,
-            given_up: 0.0,
-            denied: 0.0,
-            latency_ms: Latency::default(),
-            tcp_open: 0.0,
-            tcp_opened_per_s: 0.0,
-            tcp_bytes_per_s: 0.0,
-            causes: std::collections::BTreeMap::new(),
-            mtls: Some(true),
-        }
+        let (success_rate, mtls) = (Some(1.0), Some(true));
+        Signals { success_rate, requests_per_s: 7.0, mtls, ..Signals::default() }
     }
 
     fn report(namespaces: [&str; 2], server: &str) -> Report {
@@ -168,6 +275,8 @@ mod tests {
             client: "web".into(),
             server_namespace: to.into(),
             server: server.into(),
+            client_identity: Some("spiffe://cluster.local/ns/shop/sa/web".into()),
+            server_identity: None,
             signals: signals(),
         };
         Report {
@@ -175,6 +284,7 @@ mod tests {
             window_s: 1.0,
             workloads: vec![workload(from, "web"), workload(to, server)],
             edges: vec![edge],
+            routes: Vec::new(),
             ejected: Vec::new(),
             silent: Vec::new(),
         }
@@ -214,6 +324,41 @@ mod tests {
              web         db                  -         TCP: 2 open, 0.5/s, 12.5 KiB/s  yes\n\
              web         (outside)           -         0.0        -        -        -  -   3 egress-denied\n"
         );
+    }
+
+    #[test]
+    fn edges_have_the_identities_that_both_ends_prove() {
+        let mut report = report(["shop", "shop"], "db");
+        report.edges[0].signals.causes = [("failfast".to_owned(), 2)].into();
+        assert_eq!(
+            identified(&report, false),
+            "CLIENT  SERVER  SUCCESS  REQUESTS/S  P50 MS  P99 MS  MTLS  CLIENT ID  SERVER ID\n\
+             web     db      100.00%         7.0       -       -  yes   shop/web   -\n"
+        );
+        let wide = identified(&report, true);
+        assert!(wide.contains("  spiffe://cluster.local/ns/shop/sa/web  -  "), "{wide}");
+        assert!(wide.contains("  RETRIES/S  ") && wide.ends_with("  2 failfast\n"), "{wide}");
+        assert_eq!(account("spiffe://other/path"), "spiffe://other/path");
+    }
+
+    #[test]
+    fn routes_have_a_line_for_every_rule_and_one_for_requests_that_match_none() {
+        let mut report = report(["shop", "shop"], "db");
+        let route = |route: &str, rule: &str| RouteReport {
+            namespace: "shop".to_owned(),
+            service: "cart".to_owned(),
+            route: route.to_owned(),
+            rule: rule.to_owned(),
+            signals: signals(),
+        };
+        report.routes = vec![route("", ""), route("HTTPRoute shop/cart", "canary")];
+        assert_eq!(
+            routes(&report, false),
+            "SERVICE    ROUTE                RULE    SUCCESS  REQUESTS/S  P50 MS  P99 MS\n\
+             shop/cart  (no rule matches)    -       100.00%         7.0       -       -\n\
+             shop/cart  HTTPRoute shop/cart  canary  100.00%         7.0       -       -\n"
+        );
+        assert!(routes(&report, true).contains("  RETRIES/S  "));
     }
 
     #[test]

@@ -10,8 +10,8 @@ use anyhow::{Result, bail};
 use clap::Args;
 use tokio::signal::unix::{SignalKind, signal};
 
+use super::figures::{Wanted, reports, window};
 use super::order::Order;
-use super::stat::{Wanted, reports, window};
 use super::{AnyMesh, Output, block_on, print, print_json};
 use screen::{Key, Rows, Screen};
 use terminal::Terminal;

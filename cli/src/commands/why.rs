@@ -9,8 +9,8 @@ use leno_dashboard::history::Mark;
 use leno_local::layout::Layout;
 use leno_local::status::Status;
 
+use super::figures::since;
 use super::{Output, RunningMesh, block_on, print, print_json};
-use leno_console::{duration, within};
 
 /// Says what is broken in a mesh of `leno up`, since when, and what shows it
 ///
@@ -35,11 +35,6 @@ pub(crate) struct Why {
     /// The form of output
     #[arg(short, long, value_enum, default_value_t)]
     output: Output,
-}
-
-/// What the history holds.
-fn since(text: &str) -> Result<Duration, String> {
-    within(duration(text)?, (leno_dashboard::hub::TICK, Duration::from_hours(24)))
 }
 
 pub(crate) fn run(why: &Why) -> Result<bool> {

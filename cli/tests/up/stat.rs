@@ -119,6 +119,96 @@ fn top_shows_sorted_edges_on_a_screen_of_its_own_and_once_for_scripts() {
     assert_eq!(piped.status.code(), Some(2), "{piped:?}");
 }
 
+/// `client` calls three paths of `web`: one that the rule `pages` is for, one that is redirected, and one that no rule matches.
+/// `reader` calls the first one only.
+pub(crate) const ROUTED: &str = "
+apiVersion: v1
+kind: Namespace
+metadata: {name: shop, annotations: {leno.dev/mtls: strict}}
+---
+apiVersion: leno.dev/v1alpha1
+kind: Workload
+metadata: {name: web, namespace: shop}
+spec: {command: [python3, -m, http.server, '8080'], ports: [{name: http, port: 8080, appProtocol: http}]}
+---
+apiVersion: leno.dev/v1alpha1
+kind: Workload
+metadata: {name: client, namespace: shop}
+spec:
+  command:
+  - bash
+  - -c
+  - 'while sleep 0.1; do curl -s -m 5 -o /dev/null http://web:8080/ http://web:8080/old http://web:8080/nothing; done'
+---
+apiVersion: leno.dev/v1alpha1
+kind: Workload
+metadata: {name: reader, namespace: shop}
+spec: {command: [bash, -c, 'while sleep 0.1; do curl -s -m 5 -o /dev/null http://web:8080/; done']}
+---
+apiVersion: gateway.networking.k8s.io/v1
+kind: HTTPRoute
+metadata: {name: web, namespace: shop}
+spec:
+  parentRefs: [{group: '', kind: Service, name: web}]
+  rules:
+  - name: pages
+    matches: [{path: {type: Exact, value: /}}]
+    backendRefs: [{name: web, port: 8080}]
+  - matches: [{path: {value: /old}}]
+    filters: [{type: RequestRedirect, requestRedirect: {path: {type: ReplaceFullPath, replaceFullPath: /}}}]
+";
+
+#[test]
+fn edges_have_identities_and_routes_their_rules_now_and_in_the_history() {
+    let Some(mesh) = root(|| Mesh::start(ROUTED)) else { return };
+    let json = |command: &str, time: [&str; 2]| -> serde_json::Value {
+        let mut leno = mesh.leno(&[command, "--name", mesh.name(), "-o", "json"]);
+        serde_json::from_slice(&leno.args(time).output().unwrap().stdout).unwrap_or_default()
+    };
+    let rows = |command: &str, time| json(command, time)[command].as_array().cloned();
+    let (now, past) = (["--window", "3s"], ["--since", "10m"]);
+    let wanted = [["", ""], ["HTTPRoute shop/web", "1"], ["HTTPRoute shop/web", "pages"]];
+    for time in [now, past] {
+        mesh.wait_for("requests by all rules", || {
+            let routes = rows("routes", time).unwrap_or_default();
+            let names = routes.iter().map(|one| ["route", "rule"].map(|name| one[name].clone()));
+            let is_shown = |one: &serde_json::Value| {
+                one["service"] == "web"
+                    && one["namespace"] == "shop"
+                    && one["requests_per_s"].as_f64() > Some(0.0)
+                    && one["latency_ms"]["p99"].as_f64() > Some(0.0)
+            };
+            names.eq(wanted) && routes.iter().all(is_shown)
+        });
+        let identity = |name: &str| format!("spiffe://cluster.local/ns/shop/sa/{name}");
+        mesh.wait_for("both identities", || {
+            rows("edges", time).unwrap_or_default().iter().any(|edge| {
+                edge["client"] == "reader"
+                    && edge["server"] == "web"
+                    && edge["client_identity"] == identity("default")
+                    && edge["server_identity"] == identity("default")
+                    && edge["mtls"] == true
+                    && edge["success_rate"].as_f64() > Some(0.0)
+            })
+        });
+    }
+
+    let text = |arguments: &[&str]| {
+        let mut leno = mesh.leno(arguments);
+        out(&leno.args(["--name", mesh.name(), "--since", "10m"]).output().unwrap())
+    };
+    let routes =
+        text(&["routes", "--sort", "rate", "--filter", "HTTPRoute shop/web", "-o", "wide"]);
+    assert!(routes.contains("shop/web  HTTPRoute shop/web  pages"), "{routes}");
+    assert!(routes.contains("RETRIES/S") && !routes.contains("(no rule matches)"), "{routes}");
+    let edges = text(&["edges"]);
+    assert!(edges.contains("  yes   shop/default  shop/default\n"), "{edges}");
+    let wide = text(&["stat", "-o", "wide"]);
+    assert!(wide.contains("  spiffe://cluster.local/ns/shop/sa/default  "), "{wide}");
+    let elsewhere = mesh.leno(&["routes", "--name", mesh.name(), "-n", "bank"]).output().unwrap();
+    assert_eq!(elsewhere.status.code(), Some(2), "{elsewhere:?}");
+}
+
 #[test]
 fn a_proxy_that_is_frozen_holds_up_no_report() {
     let Some(mesh) = root(|| Mesh::start(MESH)) else { return };

@@ -4,6 +4,7 @@
 //! |---|---|---|
 //! | `/api/v1/overview` | [`Overview`] | |
 //! | `/api/v1/topology` | [`Topology`] | `at`, `window` |
+//! | `/api/v1/routes` | [`Routes`] | `at`, `window` |
 //! | `/api/v1/series` | [`Points`] | `workload` or `client` and `server`, `from`, `to`, `step` |
 //! | `/api/v1/changes` | [`Changes`] | `from`, `to` |
 //!
@@ -190,9 +191,46 @@ pub struct Edge {
     pub server_namespace: String,
     /// The server.
     pub server: String,
+    /// The identity that the client proves, if all connections are mTLS.
+    #[serde(default)]
+    pub client_identity: Option<String>,
+    /// The identity that the server proves, if all connections are mTLS.
+    #[serde(default)]
+    pub server_identity: Option<String>,
     /// Whether the connections between their proxies were mTLS.
     pub mtls: Mtls,
     /// The requests and connections between them.
+    #[serde(flatten)]
+    pub signals: Signals,
+}
+
+/// The rules of routes over a window of time.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Routes {
+    /// The name of the mesh.
+    pub mesh: String,
+    /// The begin of the window.
+    pub from_ms: u64,
+    /// Its end.
+    pub to_ms: u64,
+    /// How much of it was observed; rates are over this time.
+    pub observed_s: f64,
+    /// The rules that requests followed, by service, route and rule.
+    pub routes: Vec<Route>,
+}
+
+/// A service, and a rule of a route of it.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Route {
+    /// The namespace of the service.
+    pub namespace: String,
+    /// The service that clients called.
+    pub service: String,
+    /// The route, `HTTPRoute shop/cart`. Empty for requests that match no rule.
+    pub route: String,
+    /// The name of the rule, or its place in the route. Empty for requests that match no rule.
+    pub rule: String,
+    /// The requests that followed it.
     #[serde(flatten)]
     pub signals: Signals,
 }

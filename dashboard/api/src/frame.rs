@@ -12,7 +12,7 @@ use flate2::write::DeflateEncoder;
 use crate::bytes::{Reader, put};
 use crate::tally::Tally;
 
-/// Largest frame once unpacked: 16,384 series of 1 KiB. A larger one is not from here.
+/// Largest frame once unpacked: 20,480 series of 800 bytes. A larger one is not from here.
 const MAX_UNPACKED: u64 = 16 * 1024 * 1024;
 
 /// One span of time.

@@ -20,7 +20,7 @@ const FINE_MS: u64 = 60 * 60 * 1000;
 const SLOT_MS: u64 = 10 * 60 * 1000;
 /// How far the history reaches.
 const REACH_MS: u64 = 24 * 60 * 60 * 1000;
-/// Most memory of all frames. With the names of 16,384 series and the making of one coarse frame it stays
+/// Most memory of all frames. With the names of 20,480 series and the making of one coarse frame it stays
 /// below 64 MiB.
 pub const MAX_BYTES: usize = 52 * 1024 * 1024;
 /// Most marks: about one a minute for a day.
@@ -109,6 +109,10 @@ impl History {
             let (client, server) = (one.client.clone(), one.server.clone());
             let subject = Subject::Edge { client, server, encrypted: one.encrypted };
             take(self.series.number(subject), tally);
+        }
+        for one in &growth.routes {
+            let tally = Tally::of(&one.counts, |cause| self.series.cause(cause));
+            take(self.series.number(Subject::Route(one.name.clone())), tally);
         }
         #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "saturates")]
         let millis = (growth.seconds * 1000.0) as u64;

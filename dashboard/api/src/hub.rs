@@ -1,5 +1,6 @@
 //! The history of a mesh together with its state, for a collector that writes and connections that read.
 
+use std::collections::BTreeMap;
 use std::io;
 use std::path::PathBuf;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -7,7 +8,7 @@ use std::time::{Duration, SystemTime};
 
 use leno_observe::stat::{Growth, Name};
 
-use crate::api::{Budget, Changes, ControlPlane, Overview, Points, State, Topology};
+use crate::api::{Budget, Changes, ControlPlane, Overview, Points, Routes, State, Topology};
 use crate::file::Store;
 use crate::history::{History, Mark, MarkKind};
 use crate::problems::problems;
@@ -34,6 +35,8 @@ struct Inner {
     history: History,
     store: Store,
     state: State,
+    /// The identities that workloads prove now.
+    identities: BTreeMap<Name, String>,
 }
 
 impl Hub {
@@ -43,7 +46,8 @@ impl Hub {
     /// When the file is there and cannot be read.
     pub fn open(mesh: &str, path: PathBuf) -> io::Result<Self> {
         let (store, history) = Store::open(path, now_ms())?;
-        let known = Mutex::new(Inner { history, store, state: State::default() });
+        let (state, identities) = (State::default(), BTreeMap::new());
+        let known = Mutex::new(Inner { history, store, state, identities });
         Ok(Self { mesh: mesh.to_owned(), known })
     }
 
@@ -55,7 +59,7 @@ impl Hub {
     pub fn take(&self, growth: Option<&Growth>, state: State, marks: Vec<Mark>) -> io::Result<()> {
         let now_ms = now_ms();
         let mut known = self.lock();
-        let Inner { history, store, state: before } = &mut *known;
+        let Inner { history, store, state: before, identities } = &mut *known;
         for mark in marks {
             if !history.has_mark(&mark) {
                 history.mark(mark);
@@ -69,6 +73,7 @@ impl Hub {
         *before = state;
         if let Some(growth) = growth {
             history.push(now_ms, growth);
+            identities.clone_from(&growth.identities);
         }
         store.save(history)
     }
@@ -93,14 +98,23 @@ impl Hub {
     #[must_use]
     pub fn topology(&self, at_ms: Option<u64>, window_ms: Option<u64>) -> Topology {
         let known = self.lock();
-        let to_ms = at_ms.unwrap_or_else(now_ms);
-        let from_ms = to_ms.saturating_sub(window_ms.unwrap_or(WINDOW_MS).max(tick_ms()));
+        let (from_ms, to_ms) = window_before(at_ms, window_ms);
         let window = known.history.window(from_ms, to_ms);
         let state = at_ms.is_none().then_some(&known.state);
-        let topology = query::topology(&known.history, &self.mesh, &window);
+        let topology = query::topology(&known.history, (&self.mesh, &known.identities), &window);
         let topology = Topology { from_ms, to_ms, ..topology };
         let problems = problems(&known.history, &topology, &window, state);
         Topology { problems, ..topology }
+    }
+
+    /// The rules of routes that requests followed in the window before `at_ms`, or before now.
+    #[must_use]
+    pub fn routes(&self, at_ms: Option<u64>, window_ms: Option<u64>) -> Routes {
+        let known = self.lock();
+        let (from_ms, to_ms) = window_before(at_ms, window_ms);
+        let window = known.history.window(from_ms, to_ms);
+        let routes = query::routes(known.history.names(), &window);
+        Routes { mesh: self.mesh.clone(), from_ms, to_ms, observed_s: window.seconds, routes }
     }
 
     /// One workload or edge over time; `None` where the history does not know it.
@@ -165,6 +179,12 @@ fn control_plane_change(
         (_, ControlPlane::Running) if went_away => Some("the control plane came back"),
         _ => None,
     }
+}
+
+/// The begin and the end of the window before `at_ms`, or before now.
+fn window_before(at_ms: Option<u64>, window_ms: Option<u64>) -> (u64, u64) {
+    let to_ms = at_ms.unwrap_or_else(now_ms);
+    (to_ms.saturating_sub(window_ms.unwrap_or(WINDOW_MS).max(tick_ms())), to_ms)
 }
 
 fn tick_ms() -> u64 {

@@ -2,9 +2,9 @@
 
 use std::collections::BTreeMap;
 
-use leno_observe::stat::{DENIED, Latency, Name};
+use leno_observe::stat::{DENIED, Latency, Name, RouteName};
 
-use crate::api::{Budget, Cause, Edge, Mtls, Point, Points, Signals, Topology, Workload};
+use crate::api::{Budget, Cause, Edge, Mtls, Point, Points, Route, Signals, Topology, Workload};
 use crate::history::{History, Window};
 use crate::series::{Series, Subject};
 use crate::tally::{Tally, float};
@@ -58,8 +58,12 @@ pub(crate) fn edges(names: &Series, window: &Window) -> BTreeMap<(Name, Name), B
     edges
 }
 
-/// Workloads and edges after `from_ms`, up to `to_ms`, without problems.
-pub(crate) fn topology(history: &History, mesh: &str, window: &Window) -> Topology {
+/// Workloads and edges of a window, without problems. `identities`: those that workloads prove now.
+pub(crate) fn topology(
+    history: &History,
+    (mesh, identities): (&str, &BTreeMap<Name, String>),
+    window: &Window,
+) -> Topology {
     let names = history.names();
     let workload = |(series, tally): (&u32, &Tally)| {
         let Some(Subject::Workload((namespace, name))) = names.subject(*series) else {
@@ -77,7 +81,12 @@ pub(crate) fn topology(history: &History, mesh: &str, window: &Window) -> Topolo
     };
     let mut workloads: Vec<Workload> = window.tallies.iter().filter_map(workload).collect();
     workloads.sort_by(|a, b| (&a.namespace, &a.name).cmp(&(&b.namespace, &b.name)));
+    let proven = |name: &Name, both: &Both| {
+        identities.get(name).filter(|_| both.mtls() == Mtls::All).cloned()
+    };
     let edge = |((client, server), both): ((Name, Name), Both)| Edge {
+        client_identity: proven(&client, &both),
+        server_identity: proven(&server, &both),
         client_namespace: client.0,
         client: client.1,
         server_namespace: server.0,
@@ -94,6 +103,23 @@ pub(crate) fn topology(history: &History, mesh: &str, window: &Window) -> Topolo
         edges: edges(names, window).into_iter().map(edge).collect(),
         problems: Vec::new(),
     }
+}
+
+/// The rules of routes that requests followed in a window.
+pub(crate) fn routes(names: &Series, window: &Window) -> Vec<Route> {
+    let of = |(series, tally): (&u32, &Tally)| match names.subject(*series) {
+        Some(Subject::Route(name)) if tally.requests() > 0 => Some((name.clone(), tally.clone())),
+        _ => None,
+    };
+    let routes: BTreeMap<RouteName, Tally> = window.tallies.iter().filter_map(of).collect();
+    let route = |(name, tally): (RouteName, Tally)| Route {
+        namespace: name.service.0,
+        service: name.service.1,
+        route: name.route,
+        rule: name.rule,
+        signals: signals(names, &tally, window.seconds),
+    };
+    routes.into_iter().map(route).collect()
 }
 
 /// One workload or edge over time, in steps; `None` where the history does not know it.
@@ -220,7 +246,7 @@ pub(crate) fn count_of(causes: &[Cause], wanted: &str) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::testing::{edge, growth, workload};
+    use crate::testing::{edge, growth, route, workload};
 
     fn history() -> History {
         let mut history = History::default();
@@ -239,7 +265,9 @@ mod tests {
     #[test]
     fn a_window_is_rates_and_shares() {
         let history = history();
-        let of = |from, to| topology(&history, "default", &history.window(from, to));
+        let identity = "spiffe://cluster.local/ns/shop/sa/web".to_owned();
+        let identities = [(("shop".to_owned(), "web".to_owned()), identity.clone())].into();
+        let of = |from, to| topology(&history, ("default", &identities), &history.window(from, to));
         let minute = of(0, 60_000);
         let [edge] = minute.edges.as_slice() else { panic!("{minute:?}") };
         assert_eq!(edge.mtls, Mtls::Partly);
@@ -249,8 +277,37 @@ mod tests {
         assert_eq!(edge.signals.causes, causes);
         assert_eq!((minute.workloads[0].instances, minute.workloads[0].ready), (2, 1));
         assert_eq!(of(0, 30_000).workloads[0].ready, 2);
-        assert_eq!(of(0, 30_000).edges[0].mtls, Mtls::All);
+        let half = &of(0, 30_000).edges[0];
+        assert_eq!((half.mtls, half.client_identity.as_ref()), (Mtls::All, Some(&identity)));
+        assert_eq!(half.server_identity, None, "it is not known");
+        assert_eq!(edge.client_identity, None, "a part was plaintext");
         assert!(of(100_000, 200_000).edges.is_empty());
+    }
+
+    #[test]
+    fn a_window_has_the_rules_that_requests_followed() {
+        let mut history = History::default();
+        for (tick, requests) in [(1, 9.0), (2, 0.0), (3, 6.0)] {
+            let mut now = growth(5.0, Vec::new());
+            now.routes = vec![route("1", requests), route("0", 2.0 * requests)];
+            history.push(tick * 5_000, &now);
+        }
+        let of = |from, to| {
+            let window = history.window(from, to);
+            let routes = routes(history.names(), &window);
+            let row = |one: Route| (one.service, one.route, one.rule, one.signals.requests);
+            routes.into_iter().map(row).collect::<Vec<_>>()
+        };
+        let row = |rule: &str, requests| {
+            ("cart".to_owned(), "HTTPRoute shop/cart".to_owned(), rule.to_owned(), requests)
+        };
+        assert_eq!(of(0, 15_000), [row("0", 30), row("1", 15)]);
+        assert_eq!(of(5_000, 10_000), []);
+        assert!(
+            topology(&history, ("default", &BTreeMap::new()), &history.window(0, 15_000))
+                .edges
+                .is_empty()
+        );
     }
 
     #[test]

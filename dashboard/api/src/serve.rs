@@ -25,6 +25,7 @@ pub fn answer(hub: &Hub, method: &Method, path: &str, query: Option<&str>) -> An
     let answered = match path.strip_prefix(ROOT) {
         Some("overview") => asked.only(&[]).map(|()| json(&hub.overview())),
         Some("topology") => asked.only(&["at", "window"]).and_then(|()| topology(hub, &asked)),
+        Some("routes") => asked.only(&["at", "window"]).and_then(|()| routes(hub, &asked)),
         Some("series") => {
             let known = ["workload", "client", "server", "from", "to", "step"];
             asked.only(&known).and_then(|()| series(hub, &asked))
@@ -45,6 +46,10 @@ type Rejection = (StatusCode, String);
 
 fn topology(hub: &Hub, asked: &QueryParameters<'_>) -> Result<Answer, Rejection> {
     Ok(json(&hub.topology(asked.number("at")?, asked.number("window")?)))
+}
+
+fn routes(hub: &Hub, asked: &QueryParameters<'_>) -> Result<Answer, Rejection> {
+    Ok(json(&hub.routes(asked.number("at")?, asked.number("window")?)))
 }
 
 fn series(hub: &Hub, asked: &QueryParameters<'_>) -> Result<Answer, Rejection> {
@@ -125,7 +130,7 @@ mod tests {
     use super::*;
     use crate::api::{ControlPlane, State};
     use crate::history::{Mark, MarkKind};
-    use crate::testing::{edge, growth};
+    use crate::testing::{edge, growth, route};
     use http_body_util::BodyExt as _;
 
     fn hub() -> (tempfile::TempDir, Hub) {
@@ -137,7 +142,8 @@ mod tests {
             kind: MarkKind::Documents,
             lines: vec!["Service shop/cart changed".to_owned()],
         };
-        let growth = growth(5.0, vec![edge("web", "cart", 50.0)]);
+        let mut growth = growth(5.0, vec![edge("web", "cart", 50.0)]);
+        growth.routes = vec![route("0", 20.0)];
         hub.take(Some(&growth), state(ControlPlane::Running), vec![mark.clone()]).unwrap();
         hub.take(None, state(ControlPlane::Away), vec![mark]).unwrap();
         (directory, hub)
@@ -159,6 +165,12 @@ mod tests {
         let (status, topology) = get(&hub, "/api/v1/topology?window=60000").await;
         assert_eq!((status, &topology["edges"][0]["requests_per_s"]), (200, &10.0.into()));
         assert_eq!(topology["problems"][0]["about"]["kind"], "control_plane");
+        let (status, routes) = get(&hub, "/api/v1/routes?window=60000").await;
+        let route = &routes["routes"][0];
+        assert_eq!(
+            (status, &route["requests_per_s"], &route["rule"]),
+            (200, &4.0.into(), &"0".into())
+        );
         let target = "/api/v1/series?client=shop%2Fweb&server=shop/cart";
         let (status, series) = get(&hub, target).await;
         assert_eq!((status, &series["points"][0]["requests"]), (200, &50.into()));
@@ -179,6 +191,7 @@ mod tests {
             ("/api/v1/nothing", 404, "no page"),
             ("/api/v1/topology?at=now", 400, "at is not a number"),
             ("/api/v1/topology?namespace=shop", 400, "no parameter \"namespace\""),
+            ("/api/v1/routes?service=cart", 400, "no parameter \"service\""),
             ("/api/v1/series?workload=web", 400, "namespace/name"),
             ("/api/v1/series", 400, "say a workload"),
             ("/api/v1/budget?window=5", 400, "say servers"),

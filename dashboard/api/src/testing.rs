@@ -1,6 +1,6 @@
 //! What the tests of several modules need.
 
-use leno_observe::stat::{Counts, EdgeGrowth, Growth, WorkloadGrowth};
+use leno_observe::stat::{Counts, EdgeGrowth, Growth, RouteGrowth, RouteName, WorkloadGrowth};
 
 pub(crate) fn growth(seconds: f64, edges: Vec<EdgeGrowth>) -> Growth {
     Growth { seconds, edges, ..Growth::default() }
@@ -27,5 +27,17 @@ pub(crate) fn workload(name: &str, (instances, ready): (u32, u32)) -> WorkloadGr
         ready,
         meshed: true,
         counts: Counts::default(),
+    }
+}
+
+/// A rule of the route `cart` of the service `cart` with this many good requests.
+pub(crate) fn route(rule: &str, requests: f64) -> RouteGrowth {
+    RouteGrowth {
+        name: RouteName {
+            service: ("shop".to_owned(), "cart".to_owned()),
+            route: "HTTPRoute shop/cart".to_owned(),
+            rule: rule.to_owned(),
+        },
+        counts: edge("web", "cart", requests).counts,
     }
 }

@@ -1,4 +1,4 @@
-//! How much memory the history of a large mesh takes: a day of 1,000 workloads and 10,000 edges, every one
+//! How much memory the history of a large mesh takes: a day of 1,000 workloads, 10,000 edges and 1,000 rules of routes, every one
 //! of which carries requests all the time.
 
 #![expect(unsafe_code, reason = "an allocator that counts")]
@@ -7,12 +7,13 @@ use std::alloc::{GlobalAlloc, Layout, System};
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use leno_dashboard::history::{History, MAX_BYTES};
-use leno_observe::stat::{Counts, EdgeGrowth, Growth, WorkloadGrowth};
+use leno_observe::stat::{Counts, EdgeGrowth, Growth, RouteGrowth, RouteName, WorkloadGrowth};
 
 /// What a history may take.
 const BOUND: usize = 64 * 1024 * 1024;
 const WORKLOADS: u64 = 1_000;
 const EDGES: u64 = 10_000;
+const ROUTES: u64 = 1_000;
 /// Distances of the frames: fine for the last hour and a slot, and one for each coarse frame before.
 const FINE_MS: u64 = 5_000;
 const COARSE_MS: u64 = 600_000;
@@ -87,7 +88,16 @@ fn growth(random: &mut Random, seconds: u64) -> Growth {
         counts: counts(random, seconds),
     };
     let edges = (0..EDGES).map(edge).collect();
-    Growth { seconds: seconds as f64, workloads, edges, ..Growth::default() }
+    let route = |nth| RouteGrowth {
+        name: RouteName {
+            service: name(nth),
+            route: format!("HTTPRoute namespace-{}/route-{nth}", nth % 20),
+            rule: (nth % 4).to_string(),
+        },
+        counts: counts(random, seconds),
+    };
+    let routes = (0..ROUTES).map(route).collect();
+    Growth { seconds: seconds as f64, workloads, edges, routes, ..Growth::default() }
 }
 
 #[test]

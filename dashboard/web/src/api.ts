@@ -55,6 +55,8 @@ export interface Edge extends Signals {
   client: string;
   server_namespace: string;
   server: string;
+  client_identity: string | null;
+  server_identity: string | null;
   mtls: Mtls;
 }
 

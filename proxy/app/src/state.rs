@@ -1,5 +1,6 @@
 //! What the admin server shows and does.
 
+use std::borrow::Cow;
 use std::cell::{Cell, RefCell};
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -210,6 +211,12 @@ impl State {
                 unix(not_after),
             ));
         }
+        if let Some(name) = &self.identity.borrow().name {
+            measured.push(Measured {
+                labels: format!("identity=\"{name}\"").into(),
+                ..gauge("leno_identity_info", "The identity that the proxy proves; always 1.", 1.0)
+            });
+        }
         measured
     }
 
@@ -318,14 +325,14 @@ impl State {
 }
 
 fn gauge(name: &'static str, help: &'static str, value: f64) -> Measured {
-    Measured { kind: Kind::Gauge, name, labels: "", help, value }
+    Measured { kind: Kind::Gauge, name, labels: "".into(), help, value }
 }
 
 /// How the proxy stands with its control plane.
 fn discovery(status: &Status) -> Vec<Measured> {
     let count = |name, help, value: u64| {
         let value = value as f64;
-        Measured { kind: Kind::Counter, name, labels: "", help, value }
+        Measured { kind: Kind::Counter, name, labels: "".into(), help, value }
     };
     vec![
         gauge(
@@ -367,10 +374,10 @@ fn http2(load: &Load) -> Vec<Measured> {
     const SIDES: [&str; 2] = [r#"with="client""#, r#"with="server""#];
     let of = |name, help, value: fn(&Open) -> u64| {
         let values = load.http2.iter().map(value);
-        SIDES
-            .into_iter()
-            .zip(values)
-            .map(move |(labels, value)| Measured { labels, ..gauge(name, help, value as f64) })
+        SIDES.into_iter().zip(values).map(move |(labels, value)| Measured {
+            labels: labels.into(),
+            ..gauge(name, help, value as f64)
+        })
     };
     let connections =
         of("leno_http2_connections_open", "HTTP/2 connections open.", |open| open.connections);
@@ -383,7 +390,7 @@ fn names(counts: &Counts) -> Vec<Measured> {
     let resolved = |labels, value: u64| Measured {
         kind: Kind::Counter,
         name: "leno_names_resolved",
-        labels,
+        labels: Cow::Borrowed(labels),
         help: "Resolutions of names outside of the mesh, by result.",
         value: value as f64,
     };
@@ -411,7 +418,7 @@ fn taps(taps: &Taps) -> Vec<Measured> {
     let count = |labels, value: u64| Measured {
         kind: Kind::Counter,
         name: "leno_tap_requests",
-        labels,
+        labels: Cow::Borrowed(labels),
         help: "Requests that the filters of taps have matched, by what became of them.",
         value: value as f64,
     };
@@ -429,7 +436,7 @@ fn probes(counts: [u64; 3]) -> impl Iterator<Item = Measured> {
     RESULTS.into_iter().zip(counts).map(|(labels, value)| Measured {
         kind: Kind::Counter,
         name: "leno_probes",
-        labels,
+        labels: Cow::Borrowed(labels),
         help: "Probes of the kubelet that the proxy forwarded to the application, by result.",
         value: value as f64,
     })

@@ -160,7 +160,7 @@ pub(crate) async fn forward<R: Hedgeable>(
         }
         None => (backends, None, Mirrors::default()),
         // In a box: requests without routes hold no room for it.
-        Some(routes) => match Box::pin(follow(shared, &routes, request)).await {
+        Some(routes) => match Box::pin(follow((shared, &mut begun), &routes, request)).await {
             Ok((of_target, applied, mirrors)) => {
                 policy = applied.policy().cloned().unwrap_or(policy);
                 begun.routed(|| applied.rule_name());
@@ -204,14 +204,18 @@ pub(crate) async fn forward<R: Hedgeable>(
 
 /// Where a request's route leads, and what it changes; or what it has the request answered with.
 async fn follow<R: Request>(
-    shared: &Rc<Shared>,
+    (shared, begun): (&Rc<Shared>, &mut Begun),
     routes: &Rc<Routes>,
     request: &mut R,
 ) -> Result<(Rc<Backends>, Rc<Applied>, Mirrors), MeshAnswer> {
     let (target, applied) = match routes.decide(shared, request.view()) {
         Decision::Forward(target, applied) => (target, applied),
-        Decision::Answer(answer) => return Err(answer),
+        Decision::Answer(answer, counter) => {
+            begun.counts_with(&counter);
+            return Err(answer);
+        }
     };
+    begun.counts_with(applied.counter());
     let is_connect = request.view().is_connect();
     if is_connect && !applied.relays_connect() {
         return Err(MeshAnswer::no_tunnel());
@@ -367,6 +371,7 @@ impl<'a, R: Hedgeable> Attempts<'a, R> {
         let done = sending.exchange(&mut *self.request, way, times, judge).await;
         if denied {
             pick.endpoint().edge(self.shared).error(DENIED);
+            self.begun.failed_there(DENIED);
         }
         match self.settle(pick, server, done) {
             Next::End(forwarded) => Some(forwarded),

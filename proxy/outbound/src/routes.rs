@@ -25,6 +25,7 @@ use leno_http::RequestView;
 use leno_policy::{
     MatchedRule, RouteTable, RuleOf, TableRule, cors, effective, rewrite, with_rule,
 };
+use leno_telemetry::RouteCounter;
 use leno_types::mesh::Service;
 use leno_types::routes::Redirect;
 use leno_types::traffic::{Scope, Traffic};
@@ -35,7 +36,7 @@ use crate::policy::RequestPolicy;
 
 pub(crate) use answer::MeshAnswer;
 pub(crate) use applied::Applied;
-use prepared::Prepared;
+use prepared::{Prepared, labels};
 
 /// What requests to one port of a service follow.
 #[derive(Debug)]
@@ -47,6 +48,8 @@ pub(crate) struct Routes {
     rules: Vec<Prepared>,
     /// The policies of routes and rules.
     policies: Vec<RoutePolicy>,
+    /// What counts requests that match no rule.
+    unmatched: Rc<RouteCounter>,
 }
 
 /// What policy says about the requests of a route or rule, and where it says so.
@@ -61,8 +64,8 @@ struct Policies<'a> {
 
 /// What becomes of a request.
 pub(crate) enum Decision {
-    /// The mesh answers it.
-    Answer(MeshAnswer),
+    /// The mesh answers it, and it is counted with this.
+    Answer(MeshAnswer, Rc<RouteCounter>),
     /// It goes to an endpoint of this destination.
     Forward(Rc<Destination>, Rc<Applied>),
 }
@@ -101,11 +104,12 @@ impl Routes {
                 };
             }
             let policy = policies.of(traffic);
-            Prepared { policy, ..Prepared::new(shared, rule) }
+            Prepared { policy, ..Prepared::new(shared, &service.name, rule) }
         };
         let rules = table.rules().iter().enumerate().map(rule).collect();
         let policies = policies.made;
-        Some(Rc::new(Self { port, table, rules, policies }))
+        let unmatched = shared.registry.route(&labels(&service.name, Default::default()));
+        Some(Rc::new(Self { port, table, rules, policies, unmatched }))
     }
 
     /// Closes what is too old at its targets.
@@ -118,18 +122,21 @@ impl Routes {
     /// Decides on a request.
     pub(crate) fn decide(self: &Rc<Self>, shared: &Shared, view: RequestView<'_>) -> Decision {
         let request = Head(view);
+        let by = |found: &MatchedRule<'_>| Rc::clone(&self.rules[found.place].counter);
         match self.table.decide(&request, || shared.random()) {
-            leno_policy::Decision::NoRule if view.is_connect() => {
-                Decision::Answer(MeshAnswer::no_tunnel())
-            }
             leno_policy::Decision::NoRule => {
-                Decision::Answer(MeshAnswer::refused(&self.table.no_rule()))
+                let answer = match view.is_connect() {
+                    true => MeshAnswer::no_tunnel(),
+                    false => MeshAnswer::refused(&self.table.no_rule()),
+                };
+                Decision::Answer(answer, Rc::clone(&self.unmatched))
             }
-            leno_policy::Decision::Preflight(_, cors) => {
-                Decision::Answer(MeshAnswer::with(204, cors::preflight(cors, &request)))
+            leno_policy::Decision::Preflight(found, cors) => {
+                let answer = MeshAnswer::with(204, cors::preflight(cors, &request));
+                Decision::Answer(answer, by(&found))
             }
             leno_policy::Decision::Redirect(found, redirect) => {
-                Decision::Answer(self.redirected(redirect, view, &found))
+                Decision::Answer(self.redirected(redirect, view, &found), by(&found))
             }
             leno_policy::Decision::Backend(found, place) => {
                 let prepared = &self.rules[found.place];
@@ -141,7 +148,8 @@ impl Routes {
                 Decision::Forward(Rc::clone(target), Rc::new(applied))
             }
             leno_policy::Decision::Nowhere(found, why) => {
-                Decision::Answer(MeshAnswer::refused(&self.table.nowhere(found.rule, why)))
+                let answer = MeshAnswer::refused(&self.table.nowhere(found.rule, why));
+                Decision::Answer(answer, by(&found))
             }
         }
     }

@@ -166,7 +166,7 @@ counters! {
     AnswersUnread = "leno_answers_unread" "",
     /// Tasks of one connection or request that panicked, a bug of the proxy; the other tasks go on.
     Panics = "leno_panics" "",
-    /// Times that an edge was counted as `other` because the limit on the number of edges was reached.
+    /// Times that an edge or a rule of a route was counted as `other` because the limit on their number was reached.
     EdgesOverBudget = "leno_series_over_budget" "",
     /// Lines of the access log that were dropped because they could not be written fast enough.
     AccessLogDropped = "leno_access_log_dropped" "",

@@ -11,14 +11,7 @@ use leno_tap::TraceIds;
 
 use crate::exemplar::{Exemplar, Exemplars};
 
-/// Statuses that one edge counts separately. Further statuses count as 0. HTTP defines about 60.
-const MAX_STATUSES: usize = 80;
-/// gRPC statuses that one edge counts separately. Further ones count as 2 (UNKNOWN). gRPC defines
-/// 17.
-const MAX_GRPC_STATUSES: usize = 17;
-/// Causes that one edge counts separately. Causes are constants of the code, so this is never
-/// reached.
-const MAX_CAUSES: usize = 64;
+use crate::answers::Answers;
 
 /// The direction of the traffic, seen from the counting proxy's workload.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -112,9 +105,7 @@ impl<T: Logged> Logged for Rc<T> {
 #[derive(Debug)]
 pub struct Edge {
     pub(crate) labels: EdgeLabels,
-    pub(crate) statuses: RefCell<Vec<(u16, u64)>>,
-    pub(crate) grpc: RefCell<Vec<(u8, u64)>>,
-    pub(crate) errors: RefCell<Vec<(&'static str, u64)>>,
+    pub(crate) answers: Answers,
     /// Statuses by class, gRPC statuses and durations, where the aggregator of flows reads them too.
     pub(crate) row: Row,
     pub(crate) tcp_opened: Cell<u64>,
@@ -133,9 +124,7 @@ impl Edge {
     pub(crate) fn new(labels: EdgeLabels, row: Row, now: Instant) -> Self {
         Self {
             labels,
-            statuses: RefCell::default(),
-            grpc: RefCell::default(),
-            errors: RefCell::default(),
+            answers: Answers::default(),
             row,
             tcp_opened: Cell::new(0),
             tcp_closed: Cell::new(0),
@@ -157,7 +146,7 @@ impl Edge {
 
     /// Counts a request. The server or the mesh answered it with `status` after `duration`.
     pub fn request(&self, status: u16, duration: Duration) {
-        count(&mut self.statuses.borrow_mut(), status, 0, MAX_STATUSES);
+        self.answers.status(status);
         self.row.request(status, duration);
     }
 
@@ -172,13 +161,13 @@ impl Edge {
 
     /// Counts a gRPC call that ended with this `grpc-status`.
     pub fn grpc(&self, status: u8) {
-        count(&mut self.grpc.borrow_mut(), status, 2, MAX_GRPC_STATUSES);
+        self.answers.grpc(status);
         self.row.grpc(status);
     }
 
     /// Counts a request or connection that the mesh itself failed, by cause.
     pub fn error(&self, cause: &'static str) {
-        count(&mut self.errors.borrow_mut(), cause, "other", MAX_CAUSES);
+        self.answers.error(cause);
     }
 
     /// Counts a new opaque connection. [`Self::tcp_closed`] must follow.
@@ -226,17 +215,4 @@ impl Edge {
 
 fn add(cell: &Cell<u64>, count: u64) {
     cell.set(cell.get().wrapping_add(count));
-}
-
-/// Searches the list for the entry, since an edge has only a handful of statuses.
-fn count<K: PartialEq>(entries: &mut Vec<(K, u64)>, key: K, other: K, bound: usize) {
-    let key = if entries.len() < bound || entries.iter().any(|entry| entry.0 == key) {
-        key
-    } else {
-        other
-    };
-    match entries.iter_mut().find(|entry| entry.0 == key) {
-        Some(entry) => entry.1 = entry.1.wrapping_add(1),
-        None => entries.push((key, 1)),
-    }
 }

@@ -10,7 +10,7 @@
 //! ```
 //!
 //! Labels come from discovery and identities, never from requests. The number of edges is limited:
-//! further edges are counted on one edge named `other`.
+//! further edges are counted on one edge named `other`; so are rules of routes.
 
 #![cfg_attr(
     not(test),
@@ -22,6 +22,7 @@
     )
 )]
 
+mod answers;
 mod audited;
 mod counter;
 mod edge;
@@ -30,6 +31,7 @@ mod observed;
 mod queue;
 mod registry;
 mod render;
+mod route;
 #[expect(clippy::arithmetic_side_effects, reason = "sums of counters, which do not reach 2^64")]
 mod snapshot;
 
@@ -47,4 +49,5 @@ pub use registry::{
     Relay,
 };
 pub use render::{Kind, Measured, MetricsCompat, OwnWorkload, render, render_compatible};
+pub use route::{MAX_ROUTES, RouteCounter, RouteLabels};
 pub use snapshot::Snapshot;

@@ -14,6 +14,7 @@ use crate::audited::{AuditedRequest, AuditedRequests};
 use crate::counter::{Counter, Counters};
 use crate::edge::{Direction, Edge, EdgeLabels, Logged};
 use crate::observed::Observed;
+use crate::route::{MAX_ROUTES, RouteCounter, RouteCounters, RouteLabels};
 use crate::snapshot::Snapshot;
 use crate::tap::Taps;
 use crate::trace::{Ended, Trace, Traces};
@@ -53,6 +54,8 @@ pub struct Begun {
     /// `None` unless the request takes part in a trace.
     trace: Option<Box<Trace>>,
     traces: Option<Rc<Traces>>,
+    /// The rule of a route that it follows.
+    route: Option<Rc<RouteCounter>>,
 }
 
 impl Begun {
@@ -68,6 +71,11 @@ impl Begun {
         if let Some(observed) = &self.observed {
             observed.came_from(mark, peer());
         }
+    }
+
+    /// Has the request counted with the rule of a route that it follows, also if the mesh answers it.
+    pub fn counts_with(&mut self, route: &Rc<RouteCounter>) {
+        self.route = Some(Rc::clone(route));
     }
 
     /// Notes the route and the rule that the request follows, if a tap, a span or the access log may show it.
@@ -90,8 +98,18 @@ impl Begun {
         self.observed.as_ref()?.mark(edge, peer())
     }
 
+    /// Counts that the server's proxy has failed the request for this cause, with its route.
+    pub fn failed_there(&self, cause: &'static str) {
+        if let Some(route) = &self.route {
+            route.error(cause);
+        }
+    }
+
     /// The request is sent again.
     pub fn retried(&self) {
+        if let Some(route) = &self.route {
+            route.retried();
+        }
         if let Some(observed) = &self.observed {
             observed.retried();
         }
@@ -147,6 +165,7 @@ pub struct Registry {
     counters: Counters,
     rows: Rc<Rows>,
     edges: RefCell<HashMap<EdgeLabels, Rc<Edge>>>,
+    routes: RefCell<RouteCounters>,
     tls_names: RefCell<BTreeMap<(Direction, Box<str>), u64>>,
     authorization: RefCell<Decisions>,
     audited: RefCell<AuditedRequests>,
@@ -175,6 +194,7 @@ impl Registry {
             counters: Counters::new(),
             rows: Rows::new(memory),
             edges: RefCell::default(),
+            routes: RefCell::default(),
             tls_names: RefCell::default(),
             authorization: RefCell::default(),
             audited: RefCell::default(),
@@ -240,7 +260,7 @@ impl Registry {
         });
         let traces = trace.as_ref().and(self.traces.clone());
         let noted = noted.map(|(noted, _)| noted);
-        Begun { at: Instant::now(), protocol, noted, observed, trace, traces }
+        Begun { at: Instant::now(), protocol, noted, observed, trace, traces, route: None }
     }
 
     /// Ends a request: counts it on its edge and logs it.
@@ -250,6 +270,9 @@ impl Registry {
         edge.request(outcome.status, duration);
         if let Some(status) = outcome.grpc_status {
             edge.grpc(status);
+        }
+        if let Some(route) = &begun.route {
+            route.end(outcome, duration);
         }
         if let Some(observed) = &begun.observed {
             let edge = counted.logged();
@@ -373,6 +396,22 @@ impl Registry {
         }))
     }
 
+    /// The counter of a rule of a route. This is a look-up, so routes should keep the result. Beyond [`MAX_ROUTES`] it is
+    /// that of the route `other`.
+    pub fn route(&self, labels: &RouteLabels) -> Rc<RouteCounter> {
+        let mut routes = self.routes.borrow_mut();
+        if !routes.contains_key(labels) && routes.len() >= MAX_ROUTES {
+            // Those of routes that are no longer there.
+            routes.retain(|_, counter| Rc::strong_count(counter) > 1);
+        }
+        let known = routes.len() < MAX_ROUTES || routes.contains_key(labels);
+        if !known {
+            self.counters.add(Counter::EdgesOverBudget, 1);
+        }
+        let labels = if known { labels.clone() } else { RouteLabels::other() };
+        Rc::clone(routes.entry(labels).or_default())
+    }
+
     /// Forgets which endpoints are ejected, before those that are now say so.
     pub fn forget_ejected(&self) {
         self.edges.borrow().values().for_each(|edge| edge.ejected.set(None));
@@ -386,6 +425,7 @@ impl Registry {
     pub(crate) fn snapshot_at(&self, now: Instant) -> Snapshot {
         let edges = self.edges.borrow();
         Snapshot::of(self.counters.values(), &edges, |edge| is_live(edge, now))
+            .with_routes(&self.routes.borrow())
             .with_tls_names(self.tls_names.borrow().clone())
             .with_authorization(&self.authorization.borrow())
             .with_audited(self.audited.borrow().clone())

@@ -1,9 +1,15 @@
 //! Renders snapshots as Prometheus text or OpenMetrics.
 
+use std::borrow::Cow;
+use std::collections::BTreeMap;
 use std::fmt::{self, Write};
+
+use leno_requests::Histogram;
 
 use crate::counter::Counter;
 use crate::edge::EdgeLabels;
+use crate::exemplar::Exemplar;
+use crate::route::RouteLabels;
 use crate::snapshot::{EdgeCounts, Snapshot};
 
 mod compat;
@@ -19,7 +25,7 @@ pub struct Measured {
     /// adjacent.
     pub name: &'static str,
     /// The labels, in the form between the braces. Empty if there are none.
-    pub labels: &'static str,
+    pub labels: Cow<'static, str>,
     /// The text of the `# HELP` line.
     pub help: &'static str,
     /// The value.
@@ -51,10 +57,11 @@ pub fn render_compatible(
 ) -> String {
     let mut page = Page { text: String::with_capacity(16 * 1024), open };
     requests(&mut page, snapshot);
+    routes(&mut page, snapshot);
     connections(&mut page, snapshot);
     page.counter("leno_errors", "Requests and connections that the mesh itself failed, by cause.");
     for (labels, counts) in snapshot.shown() {
-        for (cause, count) in &counts.errors {
+        for (cause, count) in &counts.answers.errors {
             let cause = format_args!(",cause=\"{cause}\"");
             page.sample("leno_errors_total", labels, cause, count);
         }
@@ -107,7 +114,7 @@ pub fn render_compatible(
             }
         }
         let total = if *kind == Kind::Counter { "_total" } else { "" };
-        match *labels {
+        match &**labels {
             "" => page.line(format_args!("{name}{total} {value}")),
             labels => page.line(format_args!("{name}{total}{{{labels}}} {value}")),
         }
@@ -122,14 +129,14 @@ pub fn render_compatible(
 fn requests(page: &mut Page, snapshot: &Snapshot) {
     page.counter("leno_requests", "Requests answered, by status.");
     for (labels, counts) in snapshot.shown() {
-        for (status, count) in &counts.statuses {
+        for (status, count) in &counts.answers.statuses {
             let status = format_args!(",status=\"{status}\"");
             page.sample("leno_requests_total", labels, status, count);
         }
     }
     page.counter("leno_grpc_responses", "gRPC calls that ended with a status, by grpc-status.");
     for (labels, counts) in snapshot.shown() {
-        for (status, count) in &counts.grpc {
+        for (status, count) in &counts.answers.grpc {
             let status = format_args!(",grpc_status=\"{status}\"");
             page.sample("leno_grpc_responses_total", labels, status, count);
         }
@@ -140,25 +147,63 @@ fn requests(page: &mut Page, snapshot: &Snapshot) {
         "Time from a request's head to the end of its response.",
     );
     for (labels, counts) in snapshot.shown() {
-        let histogram = &counts.durations;
-        if histogram.count() == 0 {
-            continue;
+        if counts.durations.count() > 0 {
+            let durations = (&counts.durations, &counts.exemplars);
+            page.histogram("leno_request_duration_seconds", &Labels(labels), durations);
         }
-        let name = "leno_request_duration_seconds";
-        for (bucket, (bound, count)) in histogram.cumulated().enumerate() {
-            let bound = if bound.is_finite() { bound.to_string() } else { "+Inf".to_owned() };
-            let le = format_args!(",le=\"{bound}\"");
-            let name = "leno_request_duration_seconds_bucket";
-            // Only OpenMetrics has exemplars.
-            match counts.exemplars.get(&bucket).filter(|_| page.open) {
-                Some(exemplar) => {
-                    page.sample(name, labels, le, format_args!("{count}{exemplar}"));
-                }
-                None => page.sample(name, labels, le, count),
-            }
+    }
+}
+
+fn routes(page: &mut Page, snapshot: &Snapshot) {
+    let routes = || snapshot.routes.iter().map(|(labels, counts)| (OfRoute(labels), counts));
+    page.counter(
+        "leno_route_requests",
+        "Requests by the rule of a route that they followed, by status.",
+    );
+    for (labels, counts) in routes() {
+        for (status, count) in &counts.answers.statuses {
+            page.line(format_args!(
+                "leno_route_requests_total{{{labels},status=\"{status}\"}} {count}"
+            ));
         }
-        page.line(format_args!("{name}_sum{{{}}} {}", Labels(labels), histogram.sum_s()));
-        page.line(format_args!("{name}_count{{{}}} {}", Labels(labels), histogram.count()));
+    }
+    page.counter(
+        "leno_route_grpc_responses",
+        "gRPC calls by the rule of a route that they followed, by grpc-status.",
+    );
+    for (labels, counts) in routes() {
+        for (status, count) in &counts.answers.grpc {
+            page.line(format_args!(
+                "leno_route_grpc_responses_total{{{labels},grpc_status=\"{status}\"}} {count}"
+            ));
+        }
+    }
+    page.counter(
+        "leno_route_errors",
+        "Requests that the mesh itself failed, by the rule of a route that they followed and by cause.",
+    );
+    for (labels, counts) in routes() {
+        for (cause, count) in &counts.answers.errors {
+            page.line(format_args!(
+                "leno_route_errors_total{{{labels},cause=\"{cause}\"}} {count}"
+            ));
+        }
+    }
+    page.counter(
+        "leno_route_retries",
+        "Retries of requests, by the rule of a route that they followed.",
+    );
+    for (labels, counts) in routes().filter(|(_, counts)| counts.retries > 0) {
+        page.line(format_args!("leno_route_retries_total{{{labels}}} {}", counts.retries));
+    }
+    page.family(
+        "leno_route_request_duration_seconds",
+        "histogram",
+        "Time from a request's head to the end of its response, by the rule of a route that it followed.",
+    );
+    for (labels, counts) in routes() {
+        let durations = (&counts.durations, &BTreeMap::new());
+        page.histogram("leno_route_request_duration_seconds", &labels, durations);
     }
 }
 
@@ -241,6 +286,25 @@ impl Page {
         self.line(format_args!("{name}{{{}{more}}} {value}", Labels(labels)));
     }
 
+    fn histogram(
+        &mut self,
+        name: &str,
+        labels: &impl fmt::Display,
+        (histogram, exemplars): (&Histogram, &BTreeMap<usize, Exemplar>),
+    ) {
+        for (bucket, (bound, count)) in histogram.cumulated().enumerate() {
+            let bound = if bound.is_finite() { bound.to_string() } else { "+Inf".to_owned() };
+            let sample = format!("{name}_bucket{{{labels},le=\"{bound}\"}} {count}");
+            // Only OpenMetrics has exemplars.
+            match exemplars.get(&bucket).filter(|_| self.open) {
+                Some(exemplar) => self.line(format_args!("{sample}{exemplar}")),
+                None => self.line(format_args!("{sample}")),
+            }
+        }
+        self.line(format_args!("{name}_sum{{{labels}}} {}", histogram.sum_s()));
+        self.line(format_args!("{name}_count{{{labels}}} {}", histogram.count()));
+    }
+
     fn line(&mut self, line: fmt::Arguments<'_>) {
         writeln!(self.text, "{line}").expect("a string takes every write");
     }
@@ -248,6 +312,9 @@ impl Page {
 
 /// The labels between the braces.
 struct Labels<'a>(&'a EdgeLabels);
+
+/// The same of a rule of a route.
+struct OfRoute<'a>(&'a RouteLabels);
 
 /// The value of a label, escaped. Names and identities contain nothing to escape, but a single
 /// unescaped one would make the whole page unreadable.
@@ -267,6 +334,18 @@ impl fmt::Display for Value<'_> {
             })?;
         }
         Ok(())
+    }
+}
+
+impl fmt::Display for OfRoute<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let RouteLabels { service, service_namespace, route, rule } = self.0;
+        let (service, namespace) = (Value(service), Value(service_namespace));
+        let (route, rule) = (Value(route), Value(rule));
+        write!(
+            f,
+            "service=\"{service}\",service_namespace=\"{namespace}\",route=\"{route}\",rule=\"{rule}\""
+        )
     }
 }
 

@@ -5,17 +5,21 @@ use std::rc::Rc;
 
 use leno_requests::Histogram;
 
+use crate::answers::AnswerCounts;
 use crate::audited::{AuditedRequest, AuditedRequests};
 use crate::counter::Counter;
 use crate::edge::{Direction, Edge, EdgeLabels};
 use crate::exemplar::{self, Exemplar};
 use crate::registry::Decisions;
+use crate::route::{RouteCounters, RouteCounts, RouteLabels};
 
 /// The counts of one worker, or the sum of several.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Snapshot {
     pub(crate) counters: Vec<u64>,
     pub(crate) edges: BTreeMap<EdgeLabels, EdgeCounts>,
+    /// Only those that requests have followed.
+    pub(crate) routes: BTreeMap<RouteLabels, RouteCounts>,
     pub(crate) abuses: BTreeMap<&'static str, u64>,
     pub(crate) tls_names: BTreeMap<(Direction, Box<str>), u64>,
     /// By decision and policy.
@@ -26,9 +30,7 @@ pub struct Snapshot {
 /// The counts of one edge.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct EdgeCounts {
-    pub(crate) statuses: BTreeMap<u16, u64>,
-    pub(crate) grpc: BTreeMap<u8, u64>,
-    pub(crate) errors: BTreeMap<&'static str, u64>,
+    pub(crate) answers: AnswerCounts,
     pub(crate) durations: Histogram,
     /// By the bucket of durations.
     pub(crate) exemplars: BTreeMap<usize, Exemplar>,
@@ -53,6 +55,12 @@ impl Snapshot {
         let counts = |edge| EdgeCounts { live: is_live(edge), ..EdgeCounts::of(edge) };
         let edges = edges.iter().map(|(labels, edge)| (labels.clone(), counts(edge)));
         Self { counters, edges: edges.collect(), ..Self::default() }
+    }
+
+    pub(crate) fn with_routes(self, counters: &RouteCounters) -> Self {
+        let counts = counters.iter().map(|(labels, counter)| (labels.clone(), counter.counts()));
+        let routes = counts.filter(|(_, counts)| counts.durations.count() > 0).collect();
+        Self { routes, ..self }
     }
 
     pub(crate) fn with_tls_names(self, tls_names: BTreeMap<(Direction, Box<str>), u64>) -> Self {
@@ -102,6 +110,9 @@ impl Snapshot {
         for (labels, counts) in other.edges {
             self.edges.entry(labels).or_default().add(&counts);
         }
+        for (labels, counts) in other.routes {
+            self.routes.entry(labels).or_default().add(&counts);
+        }
         for (abuse, count) in other.abuses {
             *self.abuses.entry(abuse).or_default() += count;
         }
@@ -122,9 +133,7 @@ impl Snapshot {
 impl EdgeCounts {
     fn of(edge: &Edge) -> Self {
         Self {
-            statuses: edge.statuses.borrow().iter().copied().collect(),
-            grpc: edge.grpc.borrow().iter().copied().collect(),
-            errors: edge.errors.borrow().iter().copied().collect(),
+            answers: edge.answers.counts(),
             durations: edge.row.durations(),
             exemplars: exemplar::kept(edge.exemplars.borrow().as_deref()),
             tcp_opened: edge.tcp_opened.get(),
@@ -139,15 +148,7 @@ impl EdgeCounts {
     }
 
     pub(crate) fn add(&mut self, other: &Self) {
-        for (status, count) in &other.statuses {
-            *self.statuses.entry(*status).or_default() += count;
-        }
-        for (status, count) in &other.grpc {
-            *self.grpc.entry(*status).or_default() += count;
-        }
-        for (cause, count) in &other.errors {
-            *self.errors.entry(cause).or_default() += count;
-        }
+        self.answers.add(&other.answers);
         self.durations.add(&other.durations);
         for (bucket, exemplar) in &other.exemplars {
             let newest = self.exemplars.entry(*bucket).or_insert(*exemplar);

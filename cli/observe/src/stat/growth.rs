@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use super::{Counts, Grown, Instance, Name, ProxyCounters, Scrape, grown};
+use super::{Counts, Grown, Instance, Name, ProxyCounters, RouteGrowth, Scrape, grown, routes};
 
 /// What all proxies of a mesh have counted between two scrapes.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -13,6 +13,10 @@ pub struct Growth {
     pub workloads: Vec<WorkloadGrowth>,
     /// Every edge on which something was counted.
     pub edges: Vec<EdgeGrowth>,
+    /// Every rule of a route that requests followed.
+    pub routes: Vec<RouteGrowth>,
+    /// The identities that the proxies of workloads prove, by namespace and name.
+    pub identities: BTreeMap<Name, String>,
     /// Instances whose proxy did not answer, with the reason.
     pub silent: Vec<String>,
     /// Instances whose proxy has lost the control plane.
@@ -75,12 +79,17 @@ impl Scrape {
             let now = self.counted.entry(name).or_insert_with(|| ProxyCounters {
                 at: earlier.at,
                 edges: BTreeMap::new(),
+                routes: BTreeMap::new(),
+                identity: earlier.identity.clone(),
                 ejected: Vec::new(),
                 detached: false,
                 expired: false,
             });
             for (ends, counts) in &earlier.edges {
                 now.edges.entry(ends.clone()).or_insert_with(|| counts.idle());
+            }
+            for (name, counts) in &earlier.routes {
+                now.routes.entry(name.clone()).or_insert_with(|| counts.idle());
             }
         }
     }
@@ -144,6 +153,12 @@ impl Scrape {
             seconds: self.at.duration_since(before.at).as_secs_f64(),
             workloads: workloads.into_values().collect(),
             edges: edges.into_iter().filter_map(edge).collect(),
+            routes: routes::grown(self, before)
+                .into_iter()
+                .filter(|(_, total)| !total.sum.is_empty())
+                .map(|(name, total)| RouteGrowth { name, counts: total.sum })
+                .collect(),
+            identities: self.identities(),
             silent: self.silent(),
             detached: self.detached(),
             expired: self

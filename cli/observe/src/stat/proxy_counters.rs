@@ -8,12 +8,14 @@ use crate::admin::Reply;
 use crate::ejected::Ejected;
 use crate::metrics::{self, Histogram, Sample};
 
+use super::routes::{self, RouteName};
+
 /// Counter of requests, by edge and status.
-const REQUESTS: &str = "leno_requests_total";
+pub(super) const REQUESTS: &str = "leno_requests_total";
 /// gRPC calls, by edge and grpc-status.
-const GRPC: &str = "leno_grpc_responses_total";
+pub(super) const GRPC: &str = "leno_grpc_responses_total";
 /// Durations of these requests, by edge.
-const DURATIONS: &str = "leno_request_duration_seconds_bucket";
+pub(super) const DURATIONS: &str = "leno_request_duration_seconds_bucket";
 /// Opaque connections open now, by edge.
 const OPEN: &str = "leno_tcp_open_connections";
 /// Opaque connections opened, by edge.
@@ -24,9 +26,9 @@ const WRITTEN: &str = "leno_tcp_written_bytes_total";
 /// Connections to a server that could not be made, by edge.
 const UNCONNECTED: &str = "leno_connect_failures_total";
 /// Retries, by edge.
-const RETRIES: &str = "leno_retries_total";
+pub(super) const RETRIES: &str = "leno_retries_total";
 /// What the mesh itself failed, by edge and cause.
-const ERRORS: &str = "leno_errors_total";
+pub(super) const ERRORS: &str = "leno_errors_total";
 /// Workers that eject the endpoint now, by edge and reason.
 const EJECTED: &str = "leno_endpoint_ejected";
 /// The name of a server that the client's proxy did not look up, because it refused the connection at once.
@@ -40,6 +42,8 @@ const REFUSED: [(&str, &str); 3] = [
 ];
 /// When the proxy's certificate ends, in seconds since 1970.
 const EXPIRATION: &str = "leno_identity_expiration_timestamp_seconds";
+/// The identity that the proxy proves, as a label.
+const IDENTITY: &str = "leno_identity_info";
 /// Whether the control plane is connected.
 const CONNECTED: &str = "leno_discovery_connected";
 /// All that are by edge.
@@ -63,6 +67,10 @@ pub type Name = (String, String);
 pub struct ProxyCounters {
     pub(super) at: Instant,
     pub(super) edges: BTreeMap<EdgeEnds, Counts>,
+    /// Requests of its workload that followed rules of routes.
+    pub(super) routes: BTreeMap<RouteName, Counts>,
+    /// The identity that it proves, if it has one.
+    pub(super) identity: Option<String>,
     /// Endpoints that it ejects.
     pub(super) ejected: Vec<Ejected>,
     /// Whether it has lost the control plane.
@@ -126,10 +134,13 @@ impl ProxyCounters {
             return Err(format!("HTTP {}", reply.status));
         }
         let mut edges: BTreeMap<EdgeEnds, Counts> = BTreeMap::new();
+        let mut routes: BTreeMap<RouteName, Counts> = BTreeMap::new();
         let samples = metrics::parse(&reply.body);
         for sample in &samples {
             if let Some(ends) = EdgeEnds::of(sample) {
-                edges.entry(ends).or_default().take(sample);
+                edges.entry(ends).or_default().take(&sample.name, sample);
+            } else if let Some((name, family)) = routes::of(sample) {
+                routes.entry(name).or_default().take(family, sample);
             } else if let Some((ends, cause)) = refused(sample) {
                 *edges.entry(ends).or_default().causes.entry(cause).or_default() += sample.value;
             }
@@ -138,7 +149,10 @@ impl ProxyCounters {
         let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
         let ends = samples.iter().find(|one| one.name == EXPIRATION && one.value > 0.0);
         let expired = ends.is_some_and(|one| one.value < now.as_secs_f64());
-        Ok(Self { at, edges, ejected: Ejected::of(&samples), detached, expired })
+        let identity = samples.iter().find(|one| one.name == IDENTITY);
+        let identity = identity.and_then(|one| one.labels.get("identity").cloned());
+        let ejected = Ejected::of(&samples);
+        Ok(Self { at, edges, routes, identity, ejected, detached, expired })
     }
 }
 
@@ -225,10 +239,11 @@ impl Counts {
         self.read_bytes + self.written_bytes
     }
 
-    fn take(&mut self, sample: &Sample) {
+    /// Takes a sample of a family, `REQUESTS` and so on.
+    fn take(&mut self, family: &str, sample: &Sample) {
         let label = |name: &str| sample.labels.get(name).map_or("", String::as_str);
         let value = sample.value;
-        match sample.name.as_str() {
+        match family {
             REQUESTS => {
                 let class = label("status").parse().map_or(0, |status: usize| status / 100);
                 self.classes[class.clamp(1, 5) - 1] += value;

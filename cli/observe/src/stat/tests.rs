@@ -301,3 +301,63 @@ fn attempts_that_reach_no_server_are_not_in_plaintext() {
     let [edge] = report.edges.as_slice() else { panic!("{:?}", report.edges) };
     assert_eq!((edge.signals.mtls, edge.signals.success_rate), (Some(true), Some(0.0)));
 }
+
+/// What a client's proxy says of a rule of a route.
+fn rule(name: &str, good: u32, failed: u32) -> String {
+    let labels = format!(
+        "service=\"cart\",service_namespace=\"shop\",route=\"HTTPRoute shop/cart\",rule=\"{name}\""
+    );
+    format!(
+        "leno_route_requests_total{{{labels},status=\"200\"}} {good}\n\
+         leno_route_requests_total{{{labels},status=\"503\"}} {failed}\n\
+         leno_route_errors_total{{{labels},cause=\"failfast\"}} {failed}\n\
+         leno_route_retries_total{{{labels}}} 20\n\
+         leno_route_request_duration_seconds_bucket{{{labels},le=\"0.001\"}} {good}\n\
+         leno_route_request_duration_seconds_bucket{{{labels},le=\"+Inf\"}} {good}\n"
+    )
+}
+
+#[test]
+fn a_rule_of_a_route_is_the_sum_of_its_clients() {
+    let begin = Instant::now();
+    let earlier = rule("canary", 10, 0);
+    let before = scrape(begin, &[(0, Some(&earlier)), (0, Some("")), (0, Some(""))]);
+    let (one, two) = (rule("canary", 40, 10), rule("canary", 60, 0));
+    let now = scrape(begin, &[(10, Some(&one)), (10, Some(&two)), (10, Some(""))]);
+    let report = now.since(&before);
+    let [route] = report.routes.as_slice() else { panic!("{:?}", report.routes) };
+    assert_eq!((route.service.as_str(), route.route.as_str()), ("cart", "HTTPRoute shop/cart"));
+    let signals = &route.signals;
+    assert_eq!((signals.requests_per_s, signals.success_rate), (10.0, Some(0.9)));
+    assert_eq!((signals.retries_per_s, signals.causes["failfast"]), (2.0, 10));
+    assert!(signals.latency_ms.p99.is_some() && signals.mtls.is_none(), "{signals:?}");
+    assert_eq!(now.growth(&before).routes[0].counts.requests(), 100.0);
+    assert_eq!(report.of_namespace("bank").routes, []);
+
+    // A proxy that does not show an idle rule does not begin it again.
+    let mut idle = scrape(begin, &[(20, Some("")), (20, Some("")), (20, Some(""))]);
+    idle.remember(&now);
+    let last = scrape(begin, &[(30, Some(&one)), (30, Some(&two)), (30, Some(""))]);
+    assert_eq!(last.since(&idle).routes, []);
+}
+
+#[test]
+fn identities_are_those_that_proxies_prove_over_mtls() {
+    let info = |name: &str| {
+        format!("leno_identity_info{{identity=\"spiffe://cluster.local/ns/shop/sa/{name}\"}} 1\n")
+    };
+    let of = |mtls: bool| {
+        let begin = Instant::now();
+        let labels = edge("outbound", "web-0", "cart-0", mtls);
+        let web = info("web") + &format!("leno_requests_total{{{labels},status=\"200\"}} 20\n");
+        let cart = info("cart");
+        let before = scrape(begin, &[(0, Some("")); 3]);
+        let now = scrape(begin, &[(10, Some(&cart)), (10, Some("")), (10, Some(&web))]);
+        let mut report = now.since(&before);
+        let edge = report.edges.remove(0);
+        (edge.client_identity, edge.server_identity)
+    };
+    let identity = |name: &str| Some(format!("spiffe://cluster.local/ns/shop/sa/{name}"));
+    assert_eq!(of(true), (identity("web"), identity("cart")));
+    assert_eq!(of(false), (None, None));
+}

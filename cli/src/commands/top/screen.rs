@@ -198,7 +198,7 @@ impl Screen {
 
 #[cfg(test)]
 mod tests {
-    use leno_observe::stat::{Latency, Signals, WorkloadReport};
+    use leno_observe::stat::{Signals, WorkloadReport};
 
     use super::*;
 
@@ -212,14 +212,7 @@ mod tests {
             signals: Signals {
                 success_rate: Some(success),
                 requests_per_s: rate,
-                given_up: 0.0,
-                denied: 0.0,
-                latency_ms: Latency::default(),
-                tcp_open: 0.0,
-                tcp_opened_per_s: 0.0,
-                tcp_bytes_per_s: 0.0,
-                causes: std::collections::BTreeMap::new(),
-                mtls: None,
+                ..Signals::default()
             },
         };
         let workloads =
@@ -229,6 +222,7 @@ mod tests {
             window_s: 2.0,
             workloads,
             edges: Vec::new(),
+            routes: Vec::new(),
             ejected: Vec::new(),
             silent: Vec::new(),
         };

@@ -9,7 +9,7 @@ mod culprits;
 fn found(history: &History, state: Option<&State>) -> Vec<Problem> {
     let end = history.end_ms().unwrap();
     let window = history.window(end.saturating_sub(60_000), end);
-    let topology = query::topology(history, "default", &window);
+    let topology = query::topology(history, ("default", &BTreeMap::new()), &window);
     problems(history, &topology, &window, state)
 }
 
@@ -213,7 +213,7 @@ fn an_edge_that_worked_until_a_policy_was_edited_is_broken() {
 fn the_state_is_judged_before_anything_was_counted() {
     let history = History::default();
     let window = history.window(0, 60_000);
-    let topology = query::topology(&history, "default", &window);
+    let topology = query::topology(&history, ("default", &BTreeMap::new()), &window);
     let judge = |state: &State| problems(&history, &topology, &window, Some(state));
 
     let waits = State { unready: vec![unready("cart-0", "exited with 3")], ..State::default() };
@@ -233,7 +233,7 @@ fn the_state_is_judged_before_anything_was_counted() {
 fn proxies_that_were_started_again_are_named_while_the_window_has_them() {
     let history = History::default();
     let window = history.window(0, 60_000);
-    let empty = query::topology(&history, "default", &window);
+    let empty = query::topology(&history, ("default", &BTreeMap::new()), &window);
     let start = |instance: &str, at_ms, times| Restart {
         namespace: "shop".to_owned(),
         workload: "cart".to_owned(),

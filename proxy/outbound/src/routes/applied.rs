@@ -9,11 +9,12 @@ use std::time::Duration;
 
 use leno_http::{Edits, HeaderLine, RequestView};
 use leno_policy::{cors, rewrite};
+use leno_telemetry::RouteCounter;
 use leno_types::routes::Mirror;
 use smallvec::SmallVec;
 use tokio::time::Instant;
 
-use super::prepared::{Lines, Prepared, PreparedBackend};
+use super::prepared::{Lines, Prepared, PreparedBackend, named};
 use super::session::{self, Kept};
 use super::{Head, Routes};
 use crate::destination::Destination;
@@ -111,13 +112,13 @@ impl Applied {
 
     /// The route and its rule, by its name or number: `HTTPRoute shop/cart rule 1`.
     pub(crate) fn rule_name(&self) -> Box<str> {
-        let of_table = &self.routes.table.rules()[self.rule];
-        let (route, rule) = (of_table.route(), of_table.rule());
-        let name = match &rule.name {
-            Some(name) => name.to_string(),
-            None => of_table.index().to_string(),
-        };
-        format!("{} {}/{} rule {name}", route.kind.as_str(), route.namespace, route.name).into()
+        let (route, rule) = named(&self.routes.table.rules()[self.rule]);
+        format!("{route} rule {rule}").into()
+    }
+
+    /// What counts the requests of the rule.
+    pub(crate) fn counter(&self) -> &Rc<RouteCounter> {
+        &self.prepared().counter
     }
 
     /// Whether a CONNECT is relayed.

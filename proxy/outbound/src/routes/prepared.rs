@@ -7,6 +7,8 @@ use std::time::Duration;
 use leno_balance::hash;
 use leno_http::{HeaderLine, RequestView};
 use leno_policy::{Changes, TableRule};
+use leno_telemetry::{RouteCounter, RouteLabels};
+use leno_types::ServiceName;
 use leno_types::routes::{Backend, Cors, HeaderChanges, Mirror, PathChange, Rule, Session, Target};
 
 use super::session::{self, Kept};
@@ -27,6 +29,8 @@ pub(super) struct Prepared {
     pub(super) session: Option<Session>,
     /// What policy says about its requests; none where it says nothing of its own.
     pub(super) policy: Option<Rc<RequestPolicy>>,
+    /// What counts its requests.
+    pub(super) counter: Rc<RouteCounter>,
 }
 
 /// A backend of a rule: the filters of both together.
@@ -53,7 +57,7 @@ pub(super) struct Lines {
 }
 
 impl Prepared {
-    pub(super) fn new(shared: &Rc<Shared>, of_table: &TableRule) -> Self {
+    pub(super) fn new(shared: &Rc<Shared>, service: &ServiceName, of_table: &TableRule) -> Self {
         let rule = of_table.rule();
         let backend = |backend| PreparedBackend::new(shared, rule, backend);
         Self {
@@ -64,6 +68,7 @@ impl Prepared {
             backend_timeout: rule.timeouts.backend_request,
             session: rule.session.clone(),
             policy: None,
+            counter: shared.registry.route(&labels(service, named(of_table))),
         }
     }
 
@@ -114,6 +119,26 @@ impl PreparedBackend {
     /// Whether requests go out with the host and the path that they came with.
     pub(super) fn keeps_url(&self) -> bool {
         self.path.is_none() && !self.sets_host
+    }
+}
+
+/// A rule's route, `HTTPRoute shop/cart`, and the name of the rule or its place in the route.
+pub(super) fn named(of_table: &TableRule) -> (String, String) {
+    let (route, rule) = (of_table.route(), of_table.rule());
+    let name = match &rule.name {
+        Some(name) => name.to_string(),
+        None => of_table.index().to_string(),
+    };
+    (format!("{} {}/{}", route.kind.as_str(), route.namespace, route.name), name)
+}
+
+/// What the requests are counted with that clients send to this service and that follow this rule of a route.
+pub(super) fn labels(service: &ServiceName, (route, rule): (String, String)) -> RouteLabels {
+    RouteLabels {
+        service: Arc::clone(&service.name),
+        service_namespace: Arc::clone(&service.namespace),
+        route: route.into(),
+        rule: rule.into(),
     }
 }
 

@@ -116,13 +116,13 @@ struct Responses {
 impl Responses {
     /// Those of an edge. Calls of gRPC are counted by both statuses, that of HTTP being 200.
     fn of(counts: &EdgeCounts) -> Vec<Self> {
-        let calls: u64 = counts.grpc.values().sum();
-        let of_http = counts.statuses.iter().map(|(status, count)| {
+        let calls: u64 = counts.answers.grpc.values().sum();
+        let of_http = counts.answers.statuses.iter().map(|(status, count)| {
             let is_ok = *status == 200;
             let count = if is_ok { count.saturating_sub(calls) } else { *count };
             Self { status: *status, grpc: None, count }
         });
-        let of_grpc = counts.grpc.iter().map(|(grpc, count)| Self {
+        let of_grpc = counts.answers.grpc.iter().map(|(grpc, count)| Self {
             status: 200,
             grpc: Some(*grpc),
             count: *count,

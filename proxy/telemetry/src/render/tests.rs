@@ -2,7 +2,7 @@ use std::collections::HashSet;
 use std::time::Duration;
 
 use super::*;
-use crate::{Direction, MAX_EDGES, MAX_TLS_NAMES, Registry};
+use crate::{Direction, MAX_EDGES, MAX_ROUTES, MAX_TLS_NAMES, Outcome, Registry};
 
 fn labels(server: &str) -> EdgeLabels {
     EdgeLabels {
@@ -17,7 +17,7 @@ fn labels(server: &str) -> EdgeLabels {
 }
 
 fn up() -> Measured {
-    Measured { kind: Kind::Gauge, name: "leno_up", labels: "", help: "One.", value: 1.0 }
+    Measured { kind: Kind::Gauge, name: "leno_up", labels: "".into(), help: "One.", value: 1.0 }
 }
 
 fn counted() -> Snapshot {
@@ -127,8 +127,13 @@ fn an_odd_name_does_not_break_the_page() {
 
 #[test]
 fn what_is_measured_has_one_family_for_each_name() {
-    let count =
-        |labels, value| Measured { kind: Kind::Counter, name: "leno_x", labels, help: "X.", value };
+    let count = |labels, value| Measured {
+        kind: Kind::Counter,
+        name: "leno_x",
+        labels: Cow::Borrowed(labels),
+        help: "X.",
+        value,
+    };
     let measured = [count("with=\"client\"", 1.0), count("with=\"server\"", 2.0), up()];
     let text = render(&Snapshot::default(), &measured, false);
     assert_eq!(text.matches("# TYPE leno_x_total counter").count(), 1);
@@ -155,4 +160,57 @@ fn server_names_of_clients_do_not_fill_the_page() {
     ] {
         assert!(text.contains(line), "{line} is not in\n{text}");
     }
+}
+
+fn rule(route: &str, rule: &str) -> RouteLabels {
+    let (service, service_namespace) = ("cart".into(), "shop".into());
+    RouteLabels { service, service_namespace, route: route.into(), rule: rule.into() }
+}
+
+#[test]
+fn a_request_is_counted_with_the_rule_that_it_followed() {
+    let registry = Registry::new();
+    let edge = registry.edge(&labels("cart-0"));
+    let route = registry.route(&rule("HTTPRoute shop/cart", "canary"));
+    let _unused = registry.route(&rule("", ""));
+    let mut begun = registry.begin(("HTTP/1.1", "GET", b"/"), || ("cart", std::iter::empty()));
+    begun.counts_with(&route);
+    begun.retried();
+    begun.failed_there("authorization-denied");
+    let outcome = Outcome { status: 403, grpc_status: Some(7), ..Outcome::default() };
+    registry.end(&edge, &begun, &outcome);
+    let begun = registry.begin(("HTTP/1.1", "GET", b"/"), || ("cart", std::iter::empty()));
+    registry.end(&edge, &begun, &Outcome { status: 200, ..Outcome::default() });
+
+    let mut sum = registry.snapshot();
+    sum.add(registry.snapshot());
+    let text = render(&sum, &[], false);
+    let of =
+        "service=\"cart\",service_namespace=\"shop\",route=\"HTTPRoute shop/cart\",rule=\"canary\"";
+    for line in [
+        format!("leno_route_requests_total{{{of},status=\"403\"}} 2"),
+        format!("leno_route_grpc_responses_total{{{of},grpc_status=\"7\"}} 2"),
+        format!("leno_route_errors_total{{{of},cause=\"authorization-denied\"}} 2"),
+        format!("leno_route_retries_total{{{of}}} 2"),
+        format!("leno_route_request_duration_seconds_count{{{of}}} 2"),
+        format!("leno_route_request_duration_seconds_bucket{{{of},le=\"+Inf\"}} 2"),
+    ] {
+        assert!(text.lines().any(|have| have == line), "{line}\nis not in\n{text}");
+    }
+    assert_eq!(text.matches("leno_route_requests_total{").count(), 1, "{text}");
+}
+
+#[test]
+fn rules_beyond_the_limit_are_counted_as_one_until_there_is_room() {
+    let registry = Registry::new();
+    let all: Vec<_> =
+        (0..MAX_ROUTES + 3).map(|nth| registry.route(&rule("r", &nth.to_string()))).collect();
+    let counted = |text: &str| text.contains("leno_series_over_budget_total 3\n");
+    assert!(counted(&render(&registry.snapshot(), &[], false)));
+    drop(all);
+    let _kept = registry.route(&rule("r", "new"));
+    assert!(
+        counted(&render(&registry.snapshot(), &[], false)),
+        "the others have no route any more"
+    );
 }

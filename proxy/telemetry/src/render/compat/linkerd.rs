@@ -19,7 +19,7 @@ pub(super) fn render(
     let groups = grouped(snapshot, |edge| labels(own, edge));
     page.counter("request", "Requests, as Linkerd counts them.");
     for (labels, counts) in &groups {
-        let count: u64 = counts.statuses.values().sum();
+        let count: u64 = counts.answers.statuses.values().sum();
         if count > 0 {
             page.line(format_args!("request_total{{{labels}}} {count}"));
         }
@@ -70,7 +70,7 @@ fn errors(page: &mut Page, own: &OwnWorkload, snapshot: &Snapshot) {
     for (name, outbound) in [("inbound_http_errors", false), ("outbound_http_errors", true)] {
         let mut causes = std::collections::BTreeMap::<&str, u64>::new();
         let of_direction = snapshot.edges.iter().filter(|(edge, _)| is_outbound(edge) == outbound);
-        for (cause, count) in of_direction.flat_map(|(_, counts)| &counts.errors) {
+        for (cause, count) in of_direction.flat_map(|(_, counts)| &counts.answers.errors) {
             let sum = causes.entry(cause).or_default();
             *sum = sum.saturating_add(*count);
         }

@@ -1,0 +1,50 @@
+//! A table of columns that are as wide as what is in them.
+
+/// Between two columns.
+const GAP: &str = "  ";
+
+/// A column: its heading, and whether it is of numbers.
+pub(crate) type Column = (&'static str, Side);
+
+/// The side at which the cells of a column stand.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Side {
+    Left,
+    Right,
+}
+
+/// The lines of a table, with the headings above. Each row has a cell for every column.
+pub(crate) fn lines(columns: &[Column], rows: &[Vec<String>]) -> String {
+    let width = |(nth, (heading, _)): (usize, &Column)| {
+        let cells = rows.iter().filter_map(|row| row.get(nth)).map(|cell| cell.chars().count());
+        cells.chain([heading.len()]).max().unwrap_or_default()
+    };
+    let widths: Vec<usize> = columns.iter().enumerate().map(width).collect();
+    let headings: Vec<String> = columns.iter().map(|(heading, _)| (*heading).to_owned()).collect();
+    let mut text = String::new();
+    for row in [&headings].into_iter().chain(rows) {
+        let cells =
+            row.iter().zip(columns).zip(&widths).map(|((cell, (_, side)), width)| match side {
+                Side::Left => format!("{cell:<width$}"),
+                Side::Right => format!("{cell:>width$}"),
+            });
+        text += cells.collect::<Vec<_>>().join(GAP).trim_end();
+        text.push('\n');
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn columns_are_as_wide_as_their_widest_cell() {
+        let rows = [["web", "1.0", ""], ["customer", "120.5", "late"]]
+            .map(|row| row.map(str::to_owned).to_vec());
+        assert_eq!(
+            lines(&[("NAME", Side::Left), ("RATE", Side::Right), ("WHY", Side::Left)], &rows),
+            "NAME       RATE  WHY\nweb         1.0\ncustomer  120.5  late\n"
+        );
+    }
+}

@@ -1,0 +1,273 @@
+//! The figures of `leno stat`, `leno edges`, `leno routes` and `leno top`: of which mesh and time, and how they are shown.
+
+use std::io::IsTerminal as _;
+use std::time::{Duration, Instant};
+
+use anyhow::Result;
+use clap::{Args, ValueEnum};
+use leno_dashboard::api::{Routes, Topology};
+use leno_local::layout::Layout;
+use leno_local::status::Status;
+use leno_observe::stat::{Report, Scrape};
+use serde_json::json;
+
+use super::order::Order;
+use super::{AnyMesh, ChosenMesh, block_on, past, print_json, table};
+use leno_console::{duration, within};
+
+/// Moves to the first line of the terminal and clears it: the next report takes the place of the last.
+const HOME_AND_CLEAR: &str = "\x1b[H\x1b[J";
+
+/// Figures that are wanted, and how.
+#[derive(Debug, Args)]
+pub(crate) struct Figures {
+    #[command(flatten)]
+    mesh: AnyMesh,
+
+    /// What concerns this namespace only
+    #[arg(short, long, value_name = "NAME")]
+    namespace: Option<String>,
+
+    /// How long to look, from 100ms to 1h
+    #[arg(long, default_value = "1s", value_name = "DURATION", value_parser = window)]
+    window: Duration,
+
+    /// The time up to now instead of the time from now, from 5s to 24h
+    #[arg(long, value_name = "DURATION", value_parser = since, conflicts_with_all = ["window", "watch"])]
+    since: Option<Duration>,
+
+    /// Goes on until Ctrl-C, a report for each window
+    #[arg(short, long)]
+    watch: bool,
+
+    #[command(flatten)]
+    order: Order,
+
+    /// The form of output
+    #[arg(short, long, value_enum, default_value_t)]
+    output: Form,
+}
+
+/// The forms of output.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+enum Form {
+    /// For people
+    #[default]
+    Table,
+    /// For people, with all columns
+    Wide,
+    /// For programs; names and units are stable
+    Json,
+}
+
+/// What is shown of a report.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum View {
+    /// Workloads and edges.
+    Mesh,
+    Edges,
+    Routes,
+}
+
+/// The window: a rate over a shorter one means nothing, and a longer one takes too long to wait for.
+pub(crate) fn window(text: &str) -> Result<Duration, String> {
+    within(duration(text)?, (Duration::from_millis(100), Duration::from_hours(1)))
+}
+
+/// What the history holds.
+pub(crate) fn since(text: &str) -> Result<Duration, String> {
+    within(duration(text)?, (leno_dashboard::hub::TICK, Duration::from_hours(24)))
+}
+
+impl Figures {
+    /// Shows what is wanted until it ends.
+    pub(crate) fn run(&self, view: View) -> Result<bool> {
+        let shown = |report: Report| {
+            let report = self.order.of(report);
+            if self.watch && self.output != Form::Json && std::io::stdout().is_terminal() {
+                super::print_raw(HOME_AND_CLEAR)?;
+            }
+            view.show(&report, self.output)
+        };
+        if let Some(since) = self.since {
+            let ChosenMesh::Machine(name) = self.mesh.choose()? else {
+                anyhow::bail!("--since is for a mesh of `leno up`: a cluster has no history yet");
+            };
+            let namespace = self.namespace.as_deref();
+            let layout = of_machine(&name, namespace)?;
+            let report = block_on(before_now(&layout, view, since))?;
+            shown(of_namespace(report, namespace))?;
+            return Ok(true);
+        }
+        let wanted = Wanted {
+            mesh: &self.mesh,
+            namespace: self.namespace.as_deref(),
+            window: self.window,
+            goes_on: self.watch,
+        };
+        block_on(reports(&wanted, shown))?;
+        Ok(true)
+    }
+}
+
+impl View {
+    fn show(self, report: &Report, form: Form) -> Result<()> {
+        if form == Form::Json {
+            let Report { mesh, window_s, edges, routes, silent, .. } = report;
+            return match self {
+                Self::Mesh => print_json(report),
+                Self::Edges => print_json(
+                    &json!({"mesh": mesh, "window_s": window_s, "edges": edges, "silent": silent}),
+                ),
+                Self::Routes => print_json(
+                    &json!({"mesh": mesh, "window_s": window_s, "routes": routes, "silent": silent}),
+                ),
+            };
+        }
+        let is_wide = form == Form::Wide;
+        let text = match self {
+            Self::Mesh => mesh(report, is_wide),
+            Self::Edges if report.edges.is_empty() => nothing(report, "no traffic"),
+            Self::Edges => table::identified(report, is_wide),
+            Self::Routes if report.routes.is_empty() => {
+                nothing(report, "no request to a service with an HTTPRoute or a GRPCRoute")
+            }
+            Self::Routes => table::routes(report, is_wide),
+        };
+        super::print(&text)?;
+        for silent in &report.silent {
+            eprintln!("leno: no answer from the proxy of {silent}");
+        }
+        Ok(())
+    }
+}
+
+fn nothing(report: &Report, what: &str) -> String {
+    format!("{what} in {:.1} s\n", report.window_s)
+}
+
+/// Workloads and edges, and what success rates do not show.
+fn mesh(report: &Report, is_wide: bool) -> String {
+    let mut text = table::workloads(report);
+    text += "\n";
+    text += &match report.edges.is_empty() {
+        true => nothing(report, "no traffic"),
+        false if is_wide => table::identified(report, true),
+        false => table::edges(report),
+    };
+    let unanswered = table::unanswered(report);
+    if !unanswered.is_empty() {
+        text += &format!("\n{unanswered}");
+    }
+    for ejected in &report.ejected {
+        text += &format!("\n{ejected}");
+    }
+    if !report.ejected.is_empty() {
+        text += "\n";
+    }
+    text
+}
+
+/// What a view shows of the time up to now, from the history of a mesh of this machine.
+///
+/// # Errors
+/// If the observer of the mesh does not answer.
+pub(crate) async fn before_now(layout: &Layout, view: View, since: Duration) -> Result<Report> {
+    let window = since.as_millis();
+    Ok(match view {
+        View::Mesh | View::Edges => {
+            let target = format!("/api/v1/topology?window={window}");
+            past::report(leno_local::observer::ask::<Topology>(layout, &target).await?)
+        }
+        View::Routes => {
+            let target = format!("/api/v1/routes?window={window}");
+            past::routes(leno_local::observer::ask::<Routes>(layout, &target).await?)
+        }
+    })
+}
+
+/// The paths of a mesh of this machine that has this namespace.
+fn of_machine(mesh: &str, namespace: Option<&str>) -> Result<Layout> {
+    if !nix::unistd::geteuid().is_root() {
+        return Err(leno_local::Error::NeedsRoot.into());
+    }
+    let layout = Layout::new(mesh)?;
+    if let Some(namespace) = namespace {
+        Status::read(&layout)?.has_namespace(namespace)?;
+    }
+    Ok(layout)
+}
+
+fn of_namespace(report: Report, namespace: Option<&str>) -> Report {
+    match namespace {
+        Some(namespace) => report.of_namespace(namespace),
+        None => report,
+    }
+}
+
+/// Reports that are wanted: of which mesh, and how long each looks.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Wanted<'a> {
+    pub(crate) mesh: &'a AnyMesh,
+    /// What concerns this namespace only.
+    pub(crate) namespace: Option<&'a str>,
+    pub(crate) window: Duration,
+    /// Whether a report follows the first.
+    pub(crate) goes_on: bool,
+}
+
+/// Calls `shown` with the report of each window.
+///
+/// # Errors
+/// If there is no such mesh, or `shown` fails.
+pub(crate) async fn reports(
+    wanted: &Wanted<'_>,
+    shown: impl FnMut(Report) -> Result<()>,
+) -> Result<()> {
+    let namespace = wanted.namespace;
+    match wanted.mesh.choose()? {
+        ChosenMesh::Machine(name) => {
+            let layout = of_machine(&name, namespace)?;
+            let take = async |before: Option<&Scrape>| {
+                Ok(leno_local::stat::scrape(&layout, before).await?)
+            };
+            follow(wanted, take, |report| report, shown).await
+        }
+        ChosenMesh::Cluster(target) => {
+            let client = leno_operate::connect(&target).await?;
+            let name = target.name();
+            let take = async |_: Option<&Scrape>| {
+                Ok(leno_operate::scrape(&client, namespace, &name).await?)
+            };
+            follow(wanted, take, meshed, shown).await
+        }
+    }
+}
+
+/// A cluster may run much that is none of the mesh's.
+fn meshed(mut report: Report) -> Report {
+    report.workloads.retain(|workload| workload.meshed);
+    report
+}
+
+async fn follow(
+    wanted: &Wanted<'_>,
+    take: impl AsyncFn(Option<&Scrape>) -> Result<Scrape>,
+    of: impl Fn(Report) -> Report,
+    mut shown: impl FnMut(Report) -> Result<()>,
+) -> Result<()> {
+    // A proxy that does not answer makes the first round longer, but not the window.
+    let mut end = Instant::now() + wanted.window;
+    let mut before = take(None).await?;
+    loop {
+        tokio::time::sleep_until(end.into()).await;
+        end = Instant::now() + wanted.window;
+        // Where more follow, a proxy that answers again is asked again.
+        let now = take((!wanted.goes_on).then_some(&before)).await?;
+        shown(of_namespace(of(now.since(&before)), wanted.namespace))?;
+        if !wanted.goes_on {
+            return Ok(());
+        }
+        before = now;
+    }
+}

@@ -1,0 +1,79 @@
+//! How requests were answered: by status, by `grpc-status`, and by cause where the mesh itself failed them.
+
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+
+/// Statuses that are counted separately. Further statuses count as 0. HTTP defines about 60.
+const MAX_STATUSES: usize = 80;
+/// gRPC statuses that are counted separately. Further ones count as 2 (UNKNOWN). gRPC defines
+/// 17.
+const MAX_GRPC_STATUSES: usize = 17;
+/// Causes that are counted separately. Causes are constants of the code, so this is never
+/// reached.
+const MAX_CAUSES: usize = 64;
+
+/// The counts of an edge or a route on one worker.
+#[derive(Debug, Default)]
+pub(crate) struct Answers {
+    statuses: RefCell<Vec<(u16, u64)>>,
+    grpc: RefCell<Vec<(u8, u64)>>,
+    errors: RefCell<Vec<(&'static str, u64)>>,
+}
+
+/// A copy of [`Answers`], or the sum of several.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct AnswerCounts {
+    pub(crate) statuses: BTreeMap<u16, u64>,
+    pub(crate) grpc: BTreeMap<u8, u64>,
+    pub(crate) errors: BTreeMap<&'static str, u64>,
+}
+
+impl Answers {
+    pub(crate) fn status(&self, status: u16) {
+        count(&mut self.statuses.borrow_mut(), status, 0, MAX_STATUSES);
+    }
+
+    pub(crate) fn grpc(&self, status: u8) {
+        count(&mut self.grpc.borrow_mut(), status, 2, MAX_GRPC_STATUSES);
+    }
+
+    pub(crate) fn error(&self, cause: &'static str) {
+        count(&mut self.errors.borrow_mut(), cause, "other", MAX_CAUSES);
+    }
+
+    pub(crate) fn counts(&self) -> AnswerCounts {
+        AnswerCounts {
+            statuses: self.statuses.borrow().iter().copied().collect(),
+            grpc: self.grpc.borrow().iter().copied().collect(),
+            errors: self.errors.borrow().iter().copied().collect(),
+        }
+    }
+}
+
+impl AnswerCounts {
+    pub(crate) fn add(&mut self, other: &Self) {
+        add(&mut self.statuses, &other.statuses);
+        add(&mut self.grpc, &other.grpc);
+        add(&mut self.errors, &other.errors);
+    }
+}
+
+fn add<K: Copy + Ord>(own: &mut BTreeMap<K, u64>, other: &BTreeMap<K, u64>) {
+    for (key, more) in other {
+        let count = own.entry(*key).or_default();
+        *count = count.wrapping_add(*more);
+    }
+}
+
+/// Searches the list for the entry, since an edge has only a handful of statuses.
+fn count<K: PartialEq>(entries: &mut Vec<(K, u64)>, key: K, other: K, bound: usize) {
+    let key = if entries.len() < bound || entries.iter().any(|entry| entry.0 == key) {
+        key
+    } else {
+        other
+    };
+    match entries.iter_mut().find(|entry| entry.0 == key) {
+        Some(entry) => entry.1 = entry.1.wrapping_add(1),
+        None => entries.push((key, 1)),
+    }
+}

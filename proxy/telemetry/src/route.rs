@@ -1,0 +1,93 @@
+//! One rule of a route, and the requests that followed it.
+
+use std::cell::{Cell, RefCell};
+use std::collections::HashMap;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Duration;
+
+use leno_requests::Histogram;
+
+use crate::answers::{AnswerCounts, Answers};
+use crate::registry::Outcome;
+
+/// Most rules of routes that a worker counts separately, with those that are no longer there. A rule has about 40
+/// series; a workload calls tens of services with a few rules each.
+pub const MAX_ROUTES: usize = 128;
+
+/// A service, and a rule of a route that is attached to it.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct RouteLabels {
+    /// The service that the client called.
+    pub service: Arc<str>,
+    /// Its namespace.
+    pub service_namespace: Arc<str>,
+    /// The kind, the namespace and the name of the route: `HTTPRoute shop/cart`. Empty for requests that match no rule.
+    pub route: Box<str>,
+    /// The name of the rule, or its place in the route. Empty for requests that match no rule.
+    pub rule: Box<str>,
+}
+
+/// The requests that followed one rule, on one worker of the client's proxy.
+#[derive(Debug, Default)]
+pub struct RouteCounter {
+    answers: Answers,
+    durations: RefCell<Histogram>,
+    retries: Cell<u64>,
+}
+
+/// The counters of a worker.
+pub(crate) type RouteCounters = HashMap<RouteLabels, Rc<RouteCounter>>;
+
+/// A copy of a [`RouteCounter`], or the sum of several.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct RouteCounts {
+    pub(crate) answers: AnswerCounts,
+    pub(crate) durations: Histogram,
+    pub(crate) retries: u64,
+}
+
+impl RouteLabels {
+    /// What is counted beyond [`MAX_ROUTES`].
+    pub(crate) fn other() -> Self {
+        let (service, service_namespace) = ("other".into(), "".into());
+        Self { service, service_namespace, route: "other".into(), rule: "".into() }
+    }
+}
+
+impl RouteCounter {
+    pub(crate) fn end(&self, outcome: &Outcome, duration: Duration) {
+        self.answers.status(outcome.status);
+        if let Some(status) = outcome.grpc_status {
+            self.answers.grpc(status);
+        }
+        if let Some(cause) = outcome.error {
+            self.answers.error(cause);
+        }
+        self.durations.borrow_mut().count_one(duration);
+    }
+
+    pub(crate) fn error(&self, cause: &'static str) {
+        self.answers.error(cause);
+    }
+
+    pub(crate) fn retried(&self) {
+        self.retries.set(self.retries.get().wrapping_add(1));
+    }
+
+    pub(crate) fn counts(&self) -> RouteCounts {
+        RouteCounts {
+            answers: self.answers.counts(),
+            durations: self.durations.borrow().clone(),
+            retries: self.retries.get(),
+        }
+    }
+}
+
+impl RouteCounts {
+    pub(crate) fn add(&mut self, other: &Self) {
+        self.answers.add(&other.answers);
+        self.durations.add(&other.durations);
+        self.retries = self.retries.wrapping_add(other.retries);
+    }
+}
