@@ -25,6 +25,7 @@ pub(crate) mod install;
 pub(crate) mod lines;
 pub(crate) mod logs;
 pub(crate) mod man;
+pub(crate) mod mcp;
 pub(crate) mod observer;
 pub(crate) mod open;
 mod order;

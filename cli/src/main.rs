@@ -10,8 +10,9 @@ use clap::{CommandFactory, Parser, Subcommand};
 
 use commands::{
     analyze, authz, bench, bug_report, check, cleanup, completion, dashboard, demo, diagnostics,
-    down, ebpf, edges, exec, explain, flows, guard, identity, inject, install, logs, man, observer,
-    open, port_forward, ps, restart, routes, slo, stat, tap, top, uninstall, up, upgrade, why,
+    down, ebpf, edges, exec, explain, flows, guard, identity, inject, install, logs, man, mcp,
+    observer, open, port_forward, ps, restart, routes, slo, stat, tap, top, uninstall, up, upgrade,
+    why,
 };
 
 /// A service mesh for one machine or many: encrypts, authenticates, balances and measures the
@@ -42,6 +43,7 @@ enum Command {
     Top(top::Top),
     Tap(tap::Tap),
     Dashboard(dashboard::Dashboard),
+    Mcp(mcp::Mcp),
     Why(why::Why),
     Slo(slo::Slo),
     Flows(flows::Flows),
@@ -93,6 +95,7 @@ fn main() -> ExitCode {
         Command::Top(top) => top::run(&top),
         Command::Tap(tap) => tap::run(&tap),
         Command::Dashboard(dashboard) => dashboard::run(&dashboard),
+        Command::Mcp(mcp) => mcp::run(&mcp),
         Command::Why(why) => why::run(&why),
         Command::Slo(slo) => slo::run(&slo),
         Command::Observer(observer) => observer::run(&observer),

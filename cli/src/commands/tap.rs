@@ -10,6 +10,7 @@ use leno_observe::tap::Joiner;
 use leno_tap::{TapPage, TappedRequest};
 
 use super::{AnyMesh, Output, block_on, print, print_raw};
+use leno_console::{duration, within};
 
 mod parties;
 mod reach;
@@ -73,6 +74,10 @@ pub(crate) struct Tap {
     #[arg(long, value_name = "REQUESTS", value_parser = clap::value_parser!(u64).range(1..))]
     count: Option<u64>,
 
+    /// Ends after this time, from 1s to 24h
+    #[arg(long = "for", value_name = "DURATION", value_parser = time)]
+    time: Option<Duration>,
+
     /// Shows the headers of requests, without secrets
     #[arg(long)]
     headers: bool,
@@ -107,12 +112,26 @@ pub(crate) fn run(tap: &Tap) -> Result<bool> {
         let ended = tokio::select! {
             ended = session.follow(tap) => ended,
             asked = tokio::signal::ctrl_c() => asked.map_err(Into::into),
+            () = over(tap.time) => Ok(()),
         };
         session.close().await;
         ended?;
         session.sum_up();
         Ok(true)
     })
+}
+
+/// How long a tap may be open.
+fn time(text: &str) -> Result<Duration, String> {
+    within(duration(text)?, (Duration::from_secs(1), Duration::from_hours(24)))
+}
+
+/// Ready after a time, if there is one.
+async fn over(time: Option<Duration>) {
+    match time {
+        Some(time) => tokio::time::sleep(time).await,
+        None => std::future::pending().await,
+    }
 }
 
 /// Tells the taps of one process number in one container from those in another.

@@ -15,6 +15,7 @@ mod families;
 mod flows;
 mod laptop;
 mod machine;
+mod mcp;
 mod mesh;
 mod mishaps;
 mod node;

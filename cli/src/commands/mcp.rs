@@ -1,0 +1,94 @@
+//! `leno mcp`: the commands that only read, for programs that speak the Model Context Protocol.
+//!
+//! ```text
+//! client ── JSON-RPC over stdin, stdout ──► leno mcp ── one process a call ──► leno stat -o json ...
+//! ```
+//! A call runs the command that a person would type, as the same user: it may read what that user may read, and
+//! proxies log a tap alike. The table of [`tools`] is all that can be called.
+
+mod call;
+mod tools;
+
+use std::sync::Arc;
+
+use anyhow::{Context as _, Result};
+use clap::Args;
+use rmcp::ServiceExt as _;
+use rmcp::handler::server::ServerHandler;
+use rmcp::model::{
+    CallToolRequestParams, CallToolResponse, ErrorData, Implementation, ListToolsResult,
+    PaginatedRequestParams, ServerCapabilities, ServerConfig,
+};
+use rmcp::service::{RequestContext, RoleServer};
+
+use super::{AnyMesh, block_on};
+use call::Caller;
+use tools::TOOLS;
+
+/// What a client is told before it calls anything.
+const INSTRUCTIONS: &str = "Reads a Leno service mesh; nothing here changes it. Begin with `why` for what is broken, \
+     then `edges` and `routes` for figures, `explain` and `authz` for one request, and `tap` for live requests.";
+
+/// Serves what `leno` can tell of a mesh to programs that speak the Model Context Protocol (MCP), over stdin and stdout
+///
+/// The tools are stat, edges, routes, why, explain, authz and tap. None of them changes anything. Each call runs the command
+/// of that name as the user who has started this, so that it reads what this user may read; a mesh of `leno up` needs root.
+/// A call takes a minute at most, and its answer has 1 MiB at most. It ends when stdin does.
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:\n  sudo leno mcp\n  leno mcp --context prod\n  \
+                        {\"mcpServers\": {\"leno\": {\"command\": \"sudo\", \"args\": [\"-n\", \"leno\", \"mcp\"]}}}")]
+pub(crate) struct Mcp {
+    #[command(flatten)]
+    mesh: AnyMesh,
+}
+
+pub(crate) fn run(mcp: &Mcp) -> Result<bool> {
+    let caller = Caller::new(&mcp.mesh).context("cannot find the program that answers calls")?;
+    block_on(async {
+        let server = Server { caller: Arc::new(caller) };
+        let running = server.serve(rmcp::transport::io::stdio()).await;
+        // A client that leaves before it has said anything wanted nothing.
+        let Ok(running) = running else { return Ok(true) };
+        running.waiting().await.context("the server of MCP has panicked")?;
+        Ok(true)
+    })
+}
+
+/// Answers the messages of one client.
+#[derive(Clone)]
+struct Server {
+    caller: Arc<Caller>,
+}
+
+impl ServerHandler for Server {
+    fn get_info(&self) -> ServerConfig {
+        ServerConfig::new(ServerCapabilities::builder().enable_tools().build())
+            .with_server_info(Implementation::new("leno", env!("CARGO_PKG_VERSION")))
+            .with_instructions(INSTRUCTIONS)
+    }
+
+    async fn list_tools(
+        &self,
+        _page: Option<PaginatedRequestParams>,
+        _context: RequestContext<RoleServer>,
+    ) -> Result<ListToolsResult, ErrorData> {
+        Ok(ListToolsResult::with_all_items(TOOLS.iter().map(|tool| tool.described()).collect()))
+    }
+
+    async fn call_tool(
+        &self,
+        asked: CallToolRequestParams,
+        context: RequestContext<RoleServer>,
+    ) -> Result<CallToolResponse, ErrorData> {
+        let Some(tool) = TOOLS.iter().find(|tool| tool.name == asked.name) else {
+            let names = TOOLS.map(|tool| tool.name).join(", ");
+            let text = format!("there is no tool {:?}; there are {names}", asked.name);
+            return Err(ErrorData::invalid_params(text, None));
+        };
+        let arguments = asked.arguments.unwrap_or_default();
+        tokio::select! {
+            answer = self.caller.call(tool, &arguments) => Ok(answer.into()),
+            () = context.ct.cancelled() => Err(ErrorData::internal_error("the call was cancelled", None)),
+        }
+    }
+}

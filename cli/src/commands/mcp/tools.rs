@@ -1,0 +1,394 @@
+//! The tools: commands that change nothing, and the arguments that each takes.
+
+use std::sync::Arc;
+
+use rmcp::model::{JsonObject, ToolAnnotations};
+use serde_json::{Map, Value, json};
+
+/// Longest text of an argument, in bytes, and most texts of a list.
+const MAX_TEXT: usize = 4096;
+const MAX_TEXTS: usize = 32;
+
+/// A command of `leno`.
+#[derive(Debug)]
+pub(super) struct Tool {
+    /// The name of the tool and of the command.
+    pub(super) name: &'static str,
+    description: &'static str,
+    parameters: &'static [Parameter],
+    /// Whether the exit code 1 is an answer, of which the command has printed the reasons.
+    pub(super) answers_no: bool,
+    /// Whether it can be asked of a cluster.
+    pub(super) knows_clusters: bool,
+    /// What an answer that is a list is called, since an answer is an object.
+    pub(super) list: &'static str,
+}
+
+#[derive(Debug)]
+struct Parameter {
+    name: &'static str,
+    place: Place,
+    kind: Kind,
+    is_required: bool,
+    description: &'static str,
+}
+
+/// Where the command line of the command has it.
+#[derive(Clone, Copy, Debug)]
+enum Place {
+    /// `--NAME=VALUE`.
+    Option,
+    Positional,
+    /// Behind `--`.
+    Last,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Kind {
+    Text,
+    Texts,
+    /// One of these.
+    Choice(&'static [&'static str]),
+    /// A whole number from the first to the second; the third where none is given.
+    Number(u64, u64, u64),
+    /// A number of seconds, likewise.
+    Seconds(u64, u64, u64),
+    Flag,
+}
+
+const fn option(name: &'static str, kind: Kind, description: &'static str) -> Parameter {
+    Parameter { name, place: Place::Option, kind, is_required: false, description }
+}
+
+const fn positional(name: &'static str, kind: Kind, description: &'static str) -> Parameter {
+    Parameter { name, place: Place::Positional, kind, is_required: true, description }
+}
+
+const NAMESPACE: Parameter = option(
+    "namespace",
+    Kind::Text,
+    "What concerns this namespace only; of a client or a workload, its namespace",
+);
+const SINCE: Parameter = option(
+    "since",
+    Kind::Text,
+    "The time up to now, from the history, such as 10m; from 5s to 24h, of a mesh of leno up",
+);
+const SORTS: &[&str] = &["name", "success", "rate", "p50", "p95", "p99", "bytes"];
+const FIGURES: &[Parameter] = &[
+    NAMESPACE,
+    option(
+        "window",
+        Kind::Text,
+        "How long to look from now on, such as 5s; 1s where neither this nor since is given",
+    ),
+    SINCE,
+    option(
+        "sort",
+        Kind::Choice(SORTS),
+        "The figure that rows are sorted by, the worst or the most first",
+    ),
+    option(
+        "filter",
+        Kind::Text,
+        "Rows with this in the name of the workload, client, server, service or route",
+    ),
+];
+const REQUEST: Parameter = Parameter {
+    name: "request",
+    place: Place::Last,
+    kind: Kind::Texts,
+    is_required: true,
+    description: "The request: [METHOD] URL [-H 'name: value'], such as [\"GET\", \"http://cart/items\"]",
+};
+
+const fn figures(name: &'static str, description: &'static str) -> Tool {
+    let (answers_no, knows_clusters) = (false, true);
+    Tool { name, description, parameters: FIGURES, answers_no, knows_clusters, list: name }
+}
+
+/// All tools. A command that changes anything does not belong here.
+pub(super) const TOOLS: [&Tool; 7] = [
+    &figures(
+        "stat",
+        "Workloads and edges of the mesh: success rate, requests per second, latency, mTLS, what the mesh itself failed",
+    ),
+    &figures(
+        "edges",
+        "Which workload calls which, with figures and the identities that both prove",
+    ),
+    &figures(
+        "routes",
+        "Requests to services by the route and the rule that they follow, with figures",
+    ),
+    &Tool {
+        name: "why",
+        description: "What is broken, since when, the culprit, the evidence, and the command that shows more",
+        parameters: &[NAMESPACE, SINCE],
+        answers_no: true,
+        knows_clusters: false,
+        list: "problems",
+    },
+    &Tool {
+        name: "explain",
+        description: "What becomes of a request: service, route, rule, backends, endpoints, and why. Nothing is sent",
+        parameters: &[
+            NAMESPACE,
+            positional(
+                "client",
+                Kind::Text,
+                "Who sends it: a workload (web, shop/web), an instance, or sa/web",
+            ),
+            REQUEST,
+        ],
+        answers_no: false,
+        knows_clusters: true,
+        list: "explanations",
+    },
+    &Tool {
+        name: "authz",
+        description: "Who may reach a workload and by which policy, or with `from` and `request` whether one request is permitted",
+        parameters: &[
+            NAMESPACE,
+            Parameter {
+                is_required: false,
+                ..positional(
+                    "workload",
+                    Kind::Text,
+                    "The workload that is reached (orders, shop/orders); all where none is given",
+                )
+            },
+            option(
+                "from",
+                Kind::Text,
+                "Who sends the request: a workload, sa/web, a SPIFFE ID, an address, or anything",
+            ),
+            option(
+                "claim",
+                Kind::Texts,
+                "Claims of the request's token, each NAME=VALUE, which is taken for valid",
+            ),
+            Parameter { is_required: false, ..REQUEST },
+        ],
+        answers_no: true,
+        knows_clusters: true,
+        list: "workloads",
+    },
+    &Tool {
+        name: "tap",
+        description: "Live requests of workloads with identities, route, retries and where their time went; secrets are masked",
+        parameters: &[
+            NAMESPACE,
+            positional(
+                "workloads",
+                Kind::Texts,
+                "Workloads (web) or instances (web-0) whose requests are shown",
+            ),
+            option("to", Kind::Text, "Requests to this workload or service only"),
+            option("from", Kind::Text, "Requests of this workload or service account only"),
+            option("method", Kind::Text, "Requests with this method only"),
+            option("path", Kind::Text, "Requests whose path begins with this"),
+            option(
+                "status",
+                Kind::Text,
+                "Requests with this status (503) or class of statuses (5xx)",
+            ),
+            option("headers", Kind::Flag, "With the headers of requests, secrets masked"),
+            option(
+                "count",
+                Kind::Number(1, 100, 10),
+                "Ends after so many requests, 10 where none is given, 100 at most",
+            ),
+            option(
+                "for",
+                Kind::Seconds(1, 30, 10),
+                "Ends after so many seconds, 10 where none is given, 30 at most",
+            ),
+        ],
+        answers_no: false,
+        knows_clusters: true,
+        list: "requests",
+    },
+];
+
+impl Tool {
+    /// As clients are told.
+    pub(super) fn described(&self) -> rmcp::model::Tool {
+        let schema = |one: &Parameter| (one.name.to_owned(), one.schema());
+        let required = self.parameters.iter().filter(|one| one.is_required).map(|one| one.name);
+        let schema = json!({
+            "type": "object",
+            "properties": self.parameters.iter().map(schema).collect::<Map<String, Value>>(),
+            "required": required.collect::<Vec<_>>(),
+            "additionalProperties": false,
+        });
+        let Value::Object(schema) = schema else { unreachable!("it is written as an object") };
+        let read_only = ToolAnnotations::new().read_only(true).destructive(false);
+        rmcp::model::Tool::new(self.name, self.description, Arc::new(schema))
+            .with_annotations(read_only)
+    }
+
+    /// The arguments of the command, or why those of the call are none.
+    pub(super) fn command_line(&self, given: &JsonObject) -> Result<Vec<String>, String> {
+        let knows = |name: &&String| self.parameters.iter().any(|one| one.name == **name);
+        if let Some(unknown) = given.keys().find(|name| !knows(name)) {
+            let names: Vec<_> = self.parameters.iter().map(|one| one.name).collect();
+            return Err(format!(
+                "{} has no argument {unknown:?}; it has {}",
+                self.name,
+                names.join(", ")
+            ));
+        }
+        let (mut line, mut positionals, mut last) = (Vec::new(), Vec::new(), Vec::new());
+        for parameter in self.parameters {
+            let values =
+                parameter.values(given.get(parameter.name).filter(|one| !one.is_null()))?;
+            match parameter.place {
+                Place::Option => {
+                    line.extend(values.into_iter().map(|value| match parameter.kind {
+                        Kind::Flag => format!("--{}", parameter.name),
+                        _ => format!("--{}={value}", parameter.name),
+                    }))
+                }
+                Place::Positional => positionals.extend(values),
+                Place::Last => last.extend(values),
+            }
+        }
+        // What begins with a dash would be an option of the command.
+        if let Some(odd) = positionals.iter().find(|value| value.starts_with('-')) {
+            return Err(format!("{odd:?} is no name"));
+        }
+        line.extend(positionals);
+        if !last.is_empty() {
+            line.push("--".to_owned());
+            line.extend(last);
+        }
+        Ok(line)
+    }
+}
+
+impl Parameter {
+    fn schema(&self) -> Value {
+        let mut schema = match self.kind {
+            Kind::Text => json!({"type": "string"}),
+            Kind::Texts => json!({"type": "array", "items": {"type": "string"}}),
+            Kind::Choice(names) => json!({"type": "string", "enum": names}),
+            Kind::Number(from, to, usual) | Kind::Seconds(from, to, usual) => {
+                json!({"type": "integer", "minimum": from, "maximum": to, "default": usual})
+            }
+            Kind::Flag => json!({"type": "boolean"}),
+        };
+        schema["description"] = self.description.into();
+        schema
+    }
+
+    /// The texts that stand for a value on the command line.
+    fn values(&self, given: Option<&Value>) -> Result<Vec<String>, String> {
+        let wrong = |what: &str| format!("{} is {what}", self.name);
+        let text = |value: &Value| match value.as_str() {
+            Some(text) if text.len() > MAX_TEXT => Err(wrong("too long")),
+            Some(text) if text.contains('\0') => Err(wrong("a text with a zero byte")),
+            Some(text) => Ok(text.to_owned()),
+            None => Err(wrong("not a text, or not a list of texts")),
+        };
+        let Some(given) = given else {
+            return match self.kind {
+                _ if self.is_required => Err(wrong("missing")),
+                Kind::Number(.., usual) => Ok(vec![usual.to_string()]),
+                Kind::Seconds(.., usual) => Ok(vec![format!("{usual}s")]),
+                _ => Ok(Vec::new()),
+            };
+        };
+        match self.kind {
+            Kind::Text => Ok(vec![text(given)?]),
+            Kind::Texts => {
+                let all = given.as_array().ok_or_else(|| wrong("not a list of texts"))?;
+                match all.len() {
+                    0 if self.is_required => Err(wrong("an empty list")),
+                    many if many > MAX_TEXTS => Err(wrong("a list of too many texts")),
+                    _ => all.iter().map(text).collect(),
+                }
+            }
+            Kind::Choice(names) => {
+                let chosen = names.iter().find(|name| given.as_str() == Some(name));
+                let chosen =
+                    chosen.ok_or_else(|| wrong(&format!("none of {}", names.join(", "))))?;
+                Ok(vec![(*chosen).to_owned()])
+            }
+            Kind::Number(from, to, _) | Kind::Seconds(from, to, _) => {
+                let number = given.as_u64().filter(|number| (from..=to).contains(number));
+                let number =
+                    number.ok_or_else(|| wrong(&format!("no whole number from {from} to {to}")))?;
+                let unit = if matches!(self.kind, Kind::Seconds(..)) { "s" } else { "" };
+                Ok(vec![format!("{number}{unit}")])
+            }
+            Kind::Flag => match given.as_bool() {
+                Some(true) => Ok(vec![String::new()]),
+                Some(false) => Ok(Vec::new()),
+                None => Err(wrong("neither true nor false")),
+            },
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn line(name: &str, given: Value) -> Result<Vec<String>, String> {
+        let tool = TOOLS.iter().find(|tool| tool.name == name).unwrap();
+        tool.command_line(given.as_object().unwrap())
+    }
+
+    #[test]
+    fn arguments_become_a_command_line() {
+        assert_eq!(line("stat", json!({})).unwrap(), [""; 0]);
+        let stat = json!({"since": "10m", "sort": "p99", "namespace": null});
+        assert_eq!(line("stat", stat).unwrap(), ["--since=10m", "--sort=p99"]);
+        let explain = json!({"client": "web", "request": ["GET", "http://cart/", "-H", "x: y"]});
+        let wanted = ["web", "--", "GET", "http://cart/", "-H", "x: y"];
+        assert_eq!(line("explain", explain).unwrap(), wanted);
+        let tap = json!({"workloads": ["web", "cart"], "headers": true, "for": 5, "status": "5xx"});
+        let wanted = ["--status=5xx", "--headers", "--count=10", "--for=5s", "web", "cart"];
+        assert_eq!(line("tap", tap).unwrap(), wanted);
+    }
+
+    #[test]
+    fn what_is_no_argument_is_refused_with_the_reason() {
+        for (tool, given, why) in [
+            ("stat", json!({"since": 5}), "since is not a text"),
+            ("stat", json!({"sort": "size"}), "sort is none of name, success"),
+            ("stat", json!({"file": "x"}), "stat has no argument \"file\"; it has namespace"),
+            ("explain", json!({"client": "web"}), "request is missing"),
+            ("explain", json!({"client": "web", "request": []}), "request is an empty list"),
+            ("explain", json!({"client": "-f/etc/shadow", "request": ["/"]}), "is no name"),
+            ("authz", json!({"workload": "--with=/etc/shadow"}), "is no name"),
+            (
+                "tap",
+                json!({"workloads": ["web"], "count": 1000}),
+                "count is no whole number from 1 to 100",
+            ),
+            (
+                "tap",
+                json!({"workloads": ["web"], "headers": "yes"}),
+                "headers is neither true nor false",
+            ),
+            ("tap", json!({"workloads": ["a\0b"]}), "a text with a zero byte"),
+            ("tap", json!({"workloads": ["x".repeat(5000)]}), "too long"),
+            ("tap", json!({"workloads": vec!["x"; 33]}), "too many"),
+        ] {
+            let refused = line(tool, given.clone()).unwrap_err();
+            assert!(refused.contains(why), "{tool} {given}: {refused}");
+        }
+    }
+
+    #[test]
+    fn every_tool_only_reads() {
+        for tool in &TOOLS {
+            let described = tool.described();
+            let hints = described.annotations.unwrap();
+            assert_eq!((hints.read_only_hint, hints.is_destructive()), (Some(true), false));
+            assert_eq!(described.input_schema["additionalProperties"], false);
+        }
+    }
+}
