@@ -39,6 +39,7 @@ pub(crate) mod stat;
 pub(crate) mod table;
 pub(crate) mod tap;
 pub(crate) mod top;
+pub(crate) mod trace_request;
 pub(crate) mod uninstall;
 pub(crate) mod up;
 pub(crate) mod upgrade;

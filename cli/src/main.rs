@@ -11,8 +11,8 @@ use clap::{CommandFactory, Parser, Subcommand};
 use commands::{
     analyze, authz, bench, bug_report, check, cleanup, completion, dashboard, demo, diagnostics,
     down, ebpf, edges, exec, explain, flows, guard, identity, inject, install, logs, man, mcp,
-    observer, open, port_forward, ps, restart, routes, slo, stat, tap, top, uninstall, up, upgrade,
-    why,
+    observer, open, port_forward, ps, restart, routes, slo, stat, tap, top, trace_request,
+    uninstall, up, upgrade, why,
 };
 
 /// A service mesh for one machine or many: encrypts, authenticates, balances and measures the
@@ -42,6 +42,7 @@ enum Command {
     Routes(routes::Routes),
     Top(top::Top),
     Tap(tap::Tap),
+    TraceRequest(trace_request::TraceRequest),
     Dashboard(dashboard::Dashboard),
     Mcp(mcp::Mcp),
     Why(why::Why),
@@ -94,6 +95,7 @@ fn main() -> ExitCode {
         Command::Routes(routes) => routes::run(&routes),
         Command::Top(top) => top::run(&top),
         Command::Tap(tap) => tap::run(&tap),
+        Command::TraceRequest(trace) => trace_request::run(&trace),
         Command::Dashboard(dashboard) => dashboard::run(&dashboard),
         Command::Mcp(mcp) => mcp::run(&mcp),
         Command::Why(why) => why::run(&why),

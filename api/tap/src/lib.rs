@@ -70,9 +70,26 @@ pub struct TappedRequest {
     /// Headers without secrets, if the tap wants them.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub headers: Vec<(Box<str>, Box<str>)>,
+    /// What the proxies have decided, in order, if the tap wants it.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub decisions: Vec<Decision>,
+    /// By what the request is followed over its hops, in hexadecimal digits.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub followed: Option<Box<str>>,
     /// In hexadecimal digits, the same in the client's proxy and in the server's. Of use to join them only.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mark: Option<Box<str>>,
+}
+
+/// What a proxy has decided on a request.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
+pub struct Decision {
+    /// `client proxy` or `server proxy`.
+    pub by: Cow<'static, str>,
+    /// When, in microseconds since that proxy had the head of the request.
+    pub at_us: u64,
+    /// What, in a line.
+    pub what: Box<str>,
 }
 
 /// The parts of a request's time, in microseconds. `None`: the proxy that knows it was not tapped, or the request did
@@ -168,7 +185,9 @@ impl TappedRequest {
 
     /// The request of the client's proxy with what the server's proxy knows of it, without the mark.
     #[must_use]
-    pub fn join(self, server: &Self) -> Self {
+    pub fn join(mut self, server: &Self) -> Self {
+        self.decisions.extend(server.decisions.iter().cloned());
+        self.server_identity = self.server_identity.or_else(|| server.server_identity.clone());
         let waited = self.latency.first_byte_us().zip(self.latency.client_proxy_us);
         let network_us = waited
             .zip(server.latency.first_byte_us())

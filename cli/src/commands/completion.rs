@@ -24,7 +24,7 @@ const AS_ROOT: &str = "LENO_COMPLETE_SUDO";
 const AUTOLOADED: &str = "[[ $funcstack[1] = _leno ]] && _clap_dynamic_completer_leno\n";
 
 /// Commands whose arguments name what runs on this machine.
-const OF_MESHES: [&str; 25] = [
+const OF_MESHES: [&str; 26] = [
     "analyze",
     "authz",
     "bug-report",
@@ -49,6 +49,7 @@ const OF_MESHES: [&str; 25] = [
     "stat",
     "tap",
     "top",
+    "trace-request",
     "why",
 ];
 

@@ -13,14 +13,14 @@ use super::{AnyMesh, Output, block_on, print, print_raw};
 use leno_console::{duration, within};
 
 mod parties;
-mod reach;
-mod text;
+pub(super) mod reach;
+pub(super) mod text;
 
 use parties::Names;
 use reach::{Proxies, Proxy};
 
 /// Most proxies that are tapped for what is wanted, and as many for the other halves of their requests.
-const MAX_PROXIES: usize = 64;
+pub(super) const MAX_PROXIES: usize = 64;
 
 /// Shows the requests of workloads as they happen, with identities, routes, retries and where their time went
 ///
@@ -34,32 +34,12 @@ const MAX_PROXIES: usize = 64;
                   sudo leno tap web cart --headers --count 10\n  \
                   leno tap --context prod -n shop deploy/web --max-rps 5 -o json")]
 pub(crate) struct Tap {
-    /// Workloads (web, deploy/web) or single instances (web-0, pod/web-0)
-    #[arg(required = true, value_name = "WORKLOAD")]
-    workloads: Vec<String>,
-
     #[command(flatten)]
-    mesh: AnyMesh,
-
-    /// Namespace of the workloads; of `leno up` not needed where their names are in one namespace only
-    #[arg(short, long, value_name = "NAME")]
-    namespace: Option<String>,
-
-    /// Requests to this workload or service only (cart, svc/cart, shop/cart)
-    #[arg(long, value_name = "SERVER")]
-    to: Option<String>,
+    filter: RequestFilter,
 
     /// Requests of this workload or service account only (web, shop/web)
     #[arg(long, value_name = "CLIENT")]
     from: Option<String>,
-
-    /// Requests with this method only
-    #[arg(long, value_name = "METHOD")]
-    method: Option<String>,
-
-    /// Requests whose path begins with this
-    #[arg(long, value_name = "PREFIX")]
-    path: Option<String>,
 
     /// Requests with this status (503) or class of statuses (5xx)
     #[arg(long, value_name = "STATUS")]
@@ -87,10 +67,37 @@ pub(crate) struct Tap {
     output: Output,
 }
 
+/// Whose requests, and which of them.
+#[derive(Debug, Args)]
+pub(super) struct RequestFilter {
+    /// Workloads (web, deploy/web) or single instances (web-0, pod/web-0)
+    #[arg(required = true, value_name = "WORKLOAD")]
+    pub(super) workloads: Vec<String>,
+
+    #[command(flatten)]
+    pub(super) mesh: AnyMesh,
+
+    /// Namespace of the workloads; of `leno up` not needed where their names are in one namespace only
+    #[arg(short, long, value_name = "NAME")]
+    pub(super) namespace: Option<String>,
+
+    /// Requests to this workload or service only (cart, svc/cart, shop/cart)
+    #[arg(long, value_name = "SERVER")]
+    pub(super) to: Option<String>,
+
+    /// Requests with this method only
+    #[arg(long, value_name = "METHOD")]
+    pub(super) method: Option<String>,
+
+    /// Requests whose path begins with this
+    #[arg(long, value_name = "PREFIX")]
+    pub(super) path: Option<String>,
+}
+
 pub(crate) fn run(tap: &Tap) -> Result<bool> {
     block_on(async {
-        let proxies = Proxies::of(tap).await?;
-        let targets = proxies.of_workloads(tap)?;
+        let proxies = Proxies::of(&tap.filter).await?;
+        let targets = proxies.of_workloads(&tap.filter)?;
         if targets.len() > MAX_PROXIES {
             bail!(
                 "{} proxies are meant, and {MAX_PROXIES} can be tapped: name fewer",
@@ -122,7 +129,7 @@ pub(crate) fn run(tap: &Tap) -> Result<bool> {
 }
 
 /// How long a tap may be open.
-fn time(text: &str) -> Result<Duration, String> {
+pub(super) fn time(text: &str) -> Result<Duration, String> {
     within(duration(text)?, (Duration::from_secs(1), Duration::from_hours(24)))
 }
 
@@ -135,7 +142,7 @@ async fn over(time: Option<Duration>) {
 }
 
 /// Tells the taps of one process number in one container from those in another.
-fn started() -> u128 {
+pub(super) fn started() -> u128 {
     let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
     now.map_or(0, |since| since.as_nanos())
 }
@@ -144,31 +151,41 @@ fn started() -> u128 {
 fn query(tap: &Tap, proxies: &Proxies, targets: usize) -> Result<String> {
     let targets = u32::try_from(targets).unwrap_or(u32::MAX).max(1);
     let mut query = format!("&rate={}", tap.max_rps.div_ceil(targets));
-    let mut add = |name: &str, value: &str| {
-        query += &format!("&{name}={}", parties::encoded(value));
-    };
-    if let Some(method) = &tap.method {
-        add("method", method);
-    }
-    if let Some(path) = &tap.path {
-        add("path", path);
-    }
     if let Some(status) = &tap.status {
-        add("status", status);
+        query += &format!("&status={}", parties::encoded(status));
     }
     if tap.headers {
-        add("headers", "true");
+        query += "&headers=true";
     }
-    for (name, wanted, direction) in [("to", &tap.to, "outbound"), ("from", &tap.from, "inbound")] {
-        let Some(wanted) = wanted else { continue };
-        for party in proxies.names().parties(tap.namespace.as_deref(), wanted)? {
-            add(name, &party);
+    Ok(query + &tap.filter.query(proxies, tap.from.as_deref())?)
+}
+
+impl RequestFilter {
+    /// Which requests, of this client only if there is one, as parameters of the page.
+    pub(super) fn query(&self, proxies: &Proxies, from: Option<&str>) -> Result<String> {
+        let mut query = String::new();
+        let mut add = |name: &str, value: &str| {
+            query += &format!("&{name}={}", parties::encoded(value));
+        };
+        if let Some(method) = &self.method {
+            add("method", method);
         }
-        if tap.to.is_none() || tap.from.is_none() {
-            add("direction", direction);
+        if let Some(path) = &self.path {
+            add("path", path);
         }
+        for (name, wanted, direction) in
+            [("to", self.to.as_deref(), "outbound"), ("from", from, "inbound")]
+        {
+            let Some(wanted) = wanted else { continue };
+            for party in proxies.names().parties(self.namespace.as_deref(), wanted)? {
+                add(name, &party);
+            }
+            if self.to.is_none() || from.is_none() {
+                add("direction", direction);
+            }
+        }
+        Ok(query)
     }
-    Ok(query)
 }
 
 /// The taps that are open, and what they have brought.
@@ -266,8 +283,7 @@ impl Session<'_> {
     }
 
     async fn poll(&self, proxy: &Proxy, query: &str) -> Result<TapPage, String> {
-        let reply = self.proxies.post(proxy, &format!("/tap?id={}{query}", self.id)).await?;
-        serde_json::from_str(&reply.page()?).map_err(|error| error.to_string())
+        self.proxies.poll(proxy, &format!("id={}{query}", self.id)).await
     }
 
     /// Closes all taps. One that cannot be closed lapses.
@@ -290,14 +306,13 @@ impl Session<'_> {
     }
 }
 
-impl Tap {
-    fn user() -> String {
-        let of = |name: &str| std::env::var(name).ok();
-        let user = of("SUDO_USER").or_else(|| of("USER")).unwrap_or_else(|| "unknown".to_owned());
-        let fits = |one: &char| one.is_ascii_alphanumeric() || "-._@".contains(*one);
-        let user: String = user.chars().filter(fits).take(64).collect();
-        if user.is_empty() { "unknown".to_owned() } else { user }
-    }
+/// The user, for the logs of proxies.
+fn user() -> String {
+    let of = |name: &str| std::env::var(name).ok();
+    let user = of("SUDO_USER").or_else(|| of("USER")).unwrap_or_else(|| "unknown".to_owned());
+    let fits = |one: &char| one.is_ascii_alphanumeric() || "-._@".contains(*one);
+    let user: String = user.chars().filter(fits).take(64).collect();
+    if user.is_empty() { "unknown".to_owned() } else { user }
 }
 
 /// The namespace of what is wanted, or why there is none.

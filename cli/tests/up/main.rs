@@ -25,6 +25,7 @@ mod prometheus;
 mod report;
 mod slo;
 mod stat;
+mod trace_request;
 mod waits;
 
 use std::process::Stdio;

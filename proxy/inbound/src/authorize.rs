@@ -386,6 +386,29 @@ impl Access {
         Ok(Permit { until, authorizers, grants: policies.grants(self.port, request) })
     }
 
+    /// What the policies say of a request now, in a line for people.
+    pub(crate) fn described(&self, shared: &Shared, request: RequestView<'_>) -> String {
+        let client = match &self.identity {
+            Some(identity) => identity.to_string(),
+            None => format!("{} without an identity", self.client.ip()),
+        };
+        let Some((policies, rules)) = self.rules(shared) else {
+            return format!("permits {client}: no policy selects the workload");
+        };
+        let name = |policy| format!("AuthorizationPolicy {}", policies.name(policy));
+        let forwarded = Forwarded::new(request, &policies);
+        match policies.table.decide(&rules, &forwarded, |_| ()) {
+            AuthorizationDecision::Permitted(Some(policy)) => {
+                format!("permits {client} by {}", name(policy))
+            }
+            AuthorizationDecision::Permitted(None) => format!("permits {client} by default"),
+            AuthorizationDecision::Denied(Denial::Policy(policy)) => {
+                format!("denies {client} by {}", name(policy))
+            }
+            AuthorizationDecision::Denied(other) => format!("denies {client}: {}", other.label()),
+        }
+    }
+
     /// Decides on a connection that is relayed as bytes.
     pub(crate) async fn connection(
         &self,

@@ -177,6 +177,7 @@ async fn forward<S: Io>(
     let mut changed = pin!(shared.changes.notified());
     // The exchange lets go of it before it ends.
     let kept: Box<[u8]> = client.received().get(..request.len()).unwrap_or_default().into();
+    begun.decided(|| caller.access.described(shared, head));
     let Permit { until, authorizers, grants } = match caller.access.request(shared, head).await {
         Ok(permit) => permit,
         Err(denied) => {
@@ -359,6 +360,7 @@ async fn forward_call(
     let begun = &begin((shared, edge), head, call.tap_mark());
     let is_grpc = call.is_grpc();
     let mut changed = pin!(shared.changes.notified());
+    begun.decided(|| caller.access.described(shared, head));
     let Permit { until, authorizers, grants } = match caller.access.request(shared, head).await {
         Ok(permit) => permit,
         Err(denied) => {

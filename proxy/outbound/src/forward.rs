@@ -252,12 +252,14 @@ impl<'a, R: Hedgeable> Attempts<'a, R> {
         let fault = self.policy.fault();
         if let Some(delay) = fault.delay {
             self.shared.registry.count(Counter::FaultsDelayed);
+            self.begun.decided(|| format!("is delayed by a fault of policy: {delay:?}"));
             if let Some(left) = self.pause(delay).await {
                 return left;
             }
         }
         if let Some(status) = fault.abort {
             self.shared.registry.count(Counter::FaultsAborted);
+            self.begun.decided(|| format!("is aborted by a fault of policy: {status}"));
             return self.nowhere(status, FAULT_ABORT);
         }
         let _place = match self.enter().await {
@@ -395,7 +397,7 @@ impl<'a, R: Hedgeable> Attempts<'a, R> {
             }
             Verdict::Again { same_endpoint, cause } => (same_endpoint, cause),
         };
-        self.retry(&pick);
+        self.retry(&pick, cause);
         if !same_endpoint {
             self.backends.note_unreached(pick.endpoint(), cause);
             self.tried.push(pick.endpoint().address);
@@ -431,7 +433,7 @@ impl<'a, R: Hedgeable> Attempts<'a, R> {
 
     /// Has another try by policy begin at another endpoint.
     fn begin_elsewhere(&mut self, pick: &Pick<Remote>) {
-        self.retry(pick);
+        self.retry(pick, "by policy");
         self.tried.push(pick.endpoint().address);
         (self.tries, self.unreached) = Default::default();
         // Its session was where it failed.
@@ -461,12 +463,12 @@ impl<'a, R: Hedgeable> Attempts<'a, R> {
             self.tried.push(pick.endpoint().address);
             let others = !self.plan.decides() || self.backends.has_others(&self.tried);
             if self.goes_on(self.tried.len()) && others {
-                self.retry(pick);
+                self.retry(pick, cause);
                 return None;
             }
             let policy = (self.policy, &*self.shared.registry);
             if let Some(wait) = self.plan.after_connecting(policy) {
-                self.retry(pick);
+                self.retry(pick, cause);
                 (self.tries, self.unreached) = Default::default();
                 return self.pause(wait).await;
             }
@@ -517,7 +519,8 @@ impl<'a, R: Hedgeable> Attempts<'a, R> {
     }
 
     /// Counts that the request is sent again after it went to this endpoint.
-    fn retry(&self, pick: &Pick<Remote>) {
+    fn retry(&self, pick: &Pick<Remote>, cause: &'static str) {
+        self.begun.decided(|| format!("is sent again: {cause}"));
         pick.endpoint().edge(self.shared).retry();
         self.begun.retried();
     }

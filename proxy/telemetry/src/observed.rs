@@ -6,16 +6,18 @@ use std::num::NonZeroU64;
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use leno_tap::{Latency, TappedRequest};
+use leno_tap::{Decision, Latency, TappedRequest};
 
 use crate::access::{MAX_FIELD_BYTES, qualified};
 use crate::edge::{Direction, EdgeLabels};
 use crate::registry::Outcome;
 
-use crate::tap::{MASK, Tap, Taps, is_secret, masked_target};
+use crate::tap::{Carried, MASK, Mark, Tap, Taps, is_secret, masked_target};
 
 /// Most bytes of the headers of one event, so that a full queue is at most 1 MB.
 const MAX_HEADER_BYTES: usize = 2048;
+/// Most decisions of one event: those of a request with the most retries.
+const MAX_DECISIONS: usize = 32;
 
 /// What a tap or a span shows of a request, as far as it is known.
 #[derive(Debug)]
@@ -31,6 +33,9 @@ pub(crate) struct Observed {
     peer: RefCell<Option<Box<str>>>,
     route: Option<Box<str>>,
     retries: Cell<u32>,
+    carried: Carried,
+    /// `None` unless an open tap wants them.
+    decisions: Option<RefCell<Vec<(Instant, String)>>>,
     /// The taps that get the request, once that is decided.
     chosen: RefCell<Option<Vec<Arc<Tap>>>>,
 }
@@ -45,6 +50,8 @@ impl Observed {
         let open = if taps.is_on() { taps.try_read() } else { Vec::new() };
         let is_shown = open.iter().any(|tap| tap.filter.with_headers);
         let headers = if is_shown { shown(headers) } else { Vec::new() };
+        let are_wanted = open.iter().any(|tap| tap.filter.with_decisions);
+        let decisions = are_wanted.then(RefCell::default);
         Self {
             taps: taps.clone(),
             open,
@@ -57,7 +64,29 @@ impl Observed {
             peer: RefCell::default(),
             route: None,
             retries: Cell::new(0),
+            carried: Carried::default(),
+            decisions,
             chosen: RefCell::default(),
+        }
+    }
+
+    /// Reads by what the request is followed, if an open tap follows requests.
+    pub(crate) fn follow<'h, H>(&mut self, headers: impl FnOnce() -> H)
+    where
+        H: Iterator<Item = (&'h str, &'h [u8])>,
+    {
+        let follows = |tap: &Arc<Tap>| tap.filter.follow.or(tap.filter.followed).is_some();
+        if self.open.iter().any(follows) {
+            self.carried = Carried::read(headers());
+        }
+    }
+
+    /// Notes what the proxy has decided on the request, if a tap wants that.
+    pub(crate) fn decided(&self, what: impl FnOnce() -> String) {
+        let Some(decisions) = &self.decisions else { return };
+        let mut decisions = decisions.borrow_mut();
+        if decisions.len() < MAX_DECISIONS {
+            decisions.push((Instant::now(), what()));
         }
     }
 
@@ -76,13 +105,26 @@ impl Observed {
     }
 
     /// The request is sent to this server now. Returns the mark for the server's proxy, if a tap gets the request.
-    pub(crate) fn mark(&self, edge: &EdgeLabels, peer: Option<Box<str>>) -> Option<NonZeroU64> {
+    /// `has_trace`: the proxy itself sends it on as part of a trace.
+    pub(crate) fn mark(
+        &self,
+        edge: &EdgeLabels,
+        peer: Option<Box<str>>,
+        has_trace: bool,
+    ) -> Option<Mark> {
+        self.decided(|| {
+            let server = qualified(&edge.server_namespace, &edge.server);
+            let identity = peer.as_deref().unwrap_or("without mTLS");
+            format!("goes to {server}, {identity}")
+        });
         self.peer.replace(peer);
         let is_chosen = self.decide(edge);
         if is_chosen && self.mark.get().is_none() {
             self.mark.set(NonZeroU64::new(random()));
         }
-        self.mark.get().filter(|_| is_chosen)
+        let number = self.mark.get().filter(|_| is_chosen)?;
+        let follow = self.chosen.borrow().iter().flatten().find_map(|tap| tap.filter.follow);
+        Some(Mark { number, follow, begins_trace: !has_trace && !self.carried.has_parent })
     }
 
     /// Chooses the taps that get the request, once. Those that filter by status may leave it out at the end, so that
@@ -92,7 +134,7 @@ impl Observed {
         let chosen = chosen.get_or_insert_with(|| {
             let now = Instant::now();
             let is_marked = edge.direction == Direction::Inbound && self.mark.get().is_some();
-            let known = (&*self.method, path(&self.target), is_marked);
+            let known = (&*self.method, path(&self.target), is_marked, self.carried.followed);
             let gets = |tap: &&Arc<Tap>| {
                 let is_sampled_now = tap.filter.status.is_none() && !tap.filter.is_marked;
                 tap.filter.matches(known, edge) && (!is_sampled_now || self.taps.afford(tap, now))
@@ -114,9 +156,30 @@ impl Observed {
                 continue;
             }
             let headers = if tap.filter.with_headers { self.headers.clone() } else { Vec::new() };
-            let request = TappedRequest { headers, ..self.ended(edge, at, outcome) };
+            let decisions = match tap.filter.with_decisions {
+                true => self.decisions(edge.direction, at),
+                false => Vec::new(),
+            };
+            let followed = self.carried.followed.or(tap.filter.follow);
+            let followed = followed.map(|id| format!("{id:016x}").into());
+            let request =
+                TappedRequest { headers, decisions, followed, ..self.ended(edge, at, outcome) };
             self.taps.queue(tap, request);
         }
+    }
+
+    fn decisions(&self, direction: Direction, at: Instant) -> Vec<Decision> {
+        let by = match direction {
+            Direction::Outbound => "client proxy",
+            Direction::Inbound => "server proxy",
+        };
+        let Some(decisions) = &self.decisions else { return Vec::new() };
+        let decision = |(then, what): &(Instant, String)| Decision {
+            by: by.into(),
+            at_us: micros(then.saturating_duration_since(at)),
+            what: what.as_str().into(),
+        };
+        decisions.borrow().iter().map(decision).collect()
     }
 
     /// The request at its end.
@@ -152,6 +215,8 @@ impl Observed {
             error: outcome.error.map(Into::into),
             latency,
             headers: Vec::new(),
+            decisions: Vec::new(),
+            followed: None,
             mark: self.mark.get().map(|mark| format!("{mark:016x}").into()),
         }
     }

@@ -16,7 +16,7 @@ use crate::edge::{Direction, Edge, EdgeLabels, Logged};
 use crate::observed::Observed;
 use crate::route::{MAX_ROUTES, RouteCounter, RouteCounters, RouteLabels};
 use crate::snapshot::Snapshot;
-use crate::tap::Taps;
+use crate::tap::{Mark, Taps};
 use crate::trace::{Ended, Trace, Traces};
 
 /// Most edges that a worker counts separately. An edge has about 40 series and 500 bytes, so this
@@ -85,17 +85,21 @@ impl Begun {
         if let (Some(traces), Some(trace)) = (&self.traces, &mut self.trace) {
             traces.routed(trace, &route);
         }
+        observed.decided(|| format!("follows {route}"));
         observed.routed(route);
     }
 
     /// The request is sent to this server now, whose identity is `peer`. Returns the mark for the server's proxy if a
     /// tap gets the request.
-    pub fn mark(
-        &self,
-        edge: &EdgeLabels,
-        peer: impl FnOnce() -> Option<Box<str>>,
-    ) -> Option<NonZeroU64> {
-        self.observed.as_ref()?.mark(edge, peer())
+    pub fn mark(&self, edge: &EdgeLabels, peer: impl FnOnce() -> Option<Box<str>>) -> Option<Mark> {
+        self.observed.as_ref()?.mark(edge, peer(), self.trace.is_some())
+    }
+
+    /// Notes what the proxy has decided on the request, if a tap wants that.
+    pub fn decided(&self, what: impl FnOnce() -> String) {
+        if let Some(observed) = &self.observed {
+            observed.decided(what);
+        }
     }
 
     /// Counts that the server's proxy has failed the request for this cause, with its route.
@@ -256,7 +260,10 @@ impl Registry {
             || noted.as_ref().is_some_and(|(_, is_observed)| *is_observed);
         let observed = is_observed.then(|| {
             let (authority, headers) = of();
-            Box::new(Observed::new(&self.taps, (protocol, method, target), authority, headers))
+            let line = (protocol, method, target);
+            let mut observed = Observed::new(&self.taps, line, authority, headers);
+            observed.follow(|| of().1);
+            Box::new(observed)
         });
         let traces = trace.as_ref().and(self.traces.clone());
         let noted = noted.map(|(noted, _)| noted);

@@ -8,16 +8,19 @@
 
 use std::collections::VecDeque;
 use std::fmt;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, TryLockError};
 use std::time::{Duration, Instant};
 
 use leno_tap::TappedRequest;
 
 mod filter;
+mod follow;
 mod secrets;
 
 pub use filter::{Filter, FilterError, Party};
+pub use follow::Mark;
+pub(crate) use follow::{Carried, are_alike};
 pub(crate) use secrets::masked_target;
 pub use secrets::{MASK, is_secret};
 
@@ -69,6 +72,8 @@ pub struct Counted {
 pub struct Tap {
     name: Box<str>,
     pub(crate) filter: Filter,
+    /// Requests that it has taken, if it takes only so many.
+    taken: AtomicU32,
     /// The second since `opened` in the upper half, the requests of it in the lower.
     spent: AtomicU64,
     opened: Instant,
@@ -206,7 +211,7 @@ impl Taps {
 
     /// Takes a request out of the tap's rate. `false`, counted: the rate is exceeded.
     pub(crate) fn afford(&self, tap: &Tap, now: Instant) -> bool {
-        let is_within = tap.spend(now);
+        let is_within = tap.spend(now) && tap.has_room();
         if !is_within {
             tap.counts.sampled_out.fetch_add(1, Ordering::Relaxed);
             self.0.counts.sampled_out.fetch_add(1, Ordering::Relaxed);
@@ -221,12 +226,20 @@ impl Tap {
         Self {
             name: name.into(),
             filter,
+            taken: AtomicU32::new(0),
             spent: AtomicU64::new(0),
             opened: now,
             polled: Mutex::new(now),
             queue: Mutex::default(),
             counts: Counts::default(),
         }
+    }
+
+    /// Takes one of the requests that the filter is for, where it is for so many only.
+    fn has_room(&self) -> bool {
+        let Some(most) = self.filter.most else { return true };
+        let next = |taken: u32| (taken < most).then_some(taken.saturating_add(1));
+        self.taken.fetch_update(Ordering::Relaxed, Ordering::Relaxed, next).is_ok()
     }
 
     /// Whether a request of this moment is within the rate.

@@ -2,7 +2,7 @@
 //! read.
 
 use leno_telemetry::tap::{Filter, Taps};
-use leno_telemetry::{Direction, EdgeLabels, Outcome, Registry};
+use leno_telemetry::{Direction, EdgeLabels, Outcome, Registry, RouteLabels};
 
 #[path = "../../../testkit/counting.rs"]
 mod counting;
@@ -34,6 +34,17 @@ fn allocated(registry: &Registry, is_read: &mut u64) -> u64 {
     let first = registry.begin(("HTTP/1.1", "GET", b"/"), || ("", std::iter::empty()));
     registry.end(&edge, &first, &outcome);
     drop(first);
+    let labels = RouteLabels {
+        service: "cart".into(),
+        service_namespace: "shop".into(),
+        route: "HTTPRoute shop/cart".into(),
+        rule: "0".into(),
+    };
+    let route = registry.route(&labels);
+    let mut first = registry.begin(("HTTP/1.1", "GET", b"/"), || ("", std::iter::empty()));
+    first.counts_with(&route);
+    registry.end(&edge, &first, &outcome);
+    drop(first);
     let before = ALLOCATIONS.get();
     for _ in 0..REQUESTS {
         let mut begun = registry.begin(("HTTP/1.1", "GET", b"/items?id=1"), || {
@@ -44,6 +55,8 @@ fn allocated(registry: &Registry, is_read: &mut u64) -> u64 {
             note();
             None
         });
+        begun.counts_with(&route);
+        begun.decided(|| "not asked for".to_owned());
         begun.routed(|| {
             note();
             "HTTPRoute shop/cart rule 0".into()

@@ -11,9 +11,10 @@ use leno_local::netns::Netns;
 use leno_local::status::Status;
 use leno_observe::admin::Reply;
 use leno_operate::{PodName, Reach};
+use leno_tap::TapPage;
 
 use super::parties::{Names, split};
-use super::{Tap, namespace_of};
+use super::{RequestFilter, namespace_of, user};
 use crate::commands::ChosenMesh;
 
 /// The header that names the user for the proxy's log.
@@ -21,7 +22,7 @@ const BY: &str = "leno-tap-by";
 
 /// An instance or a pod with a proxy.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) struct Proxy {
+pub(in crate::commands) struct Proxy {
     pub(super) namespace: String,
     pub(super) name: String,
 }
@@ -33,7 +34,7 @@ impl fmt::Display for Proxy {
 }
 
 /// All of a mesh.
-pub(super) struct Proxies {
+pub(in crate::commands) struct Proxies {
     at: ProxyAccess,
     names: Names,
     user: String,
@@ -45,9 +46,9 @@ enum ProxyAccess {
 }
 
 impl Proxies {
-    pub(super) async fn of(tap: &Tap) -> Result<Self> {
-        let user = Tap::user();
-        match tap.mesh.choose()? {
+    pub(in crate::commands) async fn of(wanted: &RequestFilter) -> Result<Self> {
+        let user = user();
+        match wanted.mesh.choose()? {
             ChosenMesh::Machine(name) => {
                 let layout = Layout::new(&name)?;
                 let status = Status::read(&layout)?;
@@ -58,7 +59,7 @@ impl Proxies {
             }
             ChosenMesh::Cluster(target) => {
                 let client = leno_operate::connect(&target).await?;
-                let namespace = match &tap.namespace {
+                let namespace = match &wanted.namespace {
                     Some(namespace) => namespace.clone(),
                     None => client.default_namespace().to_owned(),
                 };
@@ -79,26 +80,42 @@ impl Proxies {
     }
 
     /// The proxies of the workloads that are to be tapped.
-    pub(super) fn of_workloads(&self, tap: &Tap) -> Result<BTreeSet<Proxy>> {
+    pub(in crate::commands) fn of_workloads(&self, of: &RequestFilter) -> Result<BTreeSet<Proxy>> {
         let mut all = BTreeSet::new();
-        for wanted in &tap.workloads {
+        for wanted in &of.workloads {
             let (said, name) = split(wanted);
-            let namespace = said.or(tap.namespace.as_deref());
+            let namespace = said.or(of.namespace.as_deref());
             let namespace = namespace_of(&self.names, namespace, name)?;
             all.extend(self.names.instances(Some(&namespace), name));
         }
         Ok(all)
     }
 
+    /// All of them, or those of a namespace.
+    pub(in crate::commands) fn all(&self, namespace: Option<&str>) -> BTreeSet<Proxy> {
+        let is = |proxy: &&Proxy| namespace.is_none_or(|wanted| wanted == proxy.namespace);
+        self.names.0.iter().map(|(_, proxy)| proxy).filter(is).cloned().collect()
+    }
+
     /// How long to wait between two polls. Through an API server each is a connection of its own.
-    pub(super) fn pause(&self) -> Duration {
+    pub(in crate::commands) fn pause(&self) -> Duration {
         match &self.at {
             ProxyAccess::Machine(_) => Duration::from_millis(200),
             ProxyAccess::Cluster(_) => Duration::from_millis(500),
         }
     }
 
-    pub(super) async fn post(&self, proxy: &Proxy, path: &str) -> Result<Reply, String> {
+    /// Opens or polls a tap.
+    pub(in crate::commands) async fn poll(
+        &self,
+        proxy: &Proxy,
+        query: &str,
+    ) -> Result<TapPage, String> {
+        let reply = self.post(proxy, &format!("/tap?{query}")).await?;
+        serde_json::from_str(&reply.page()?).map_err(|error| error.to_string())
+    }
+
+    async fn post(&self, proxy: &Proxy, path: &str) -> Result<Reply, String> {
         let header = (BY, &*self.user);
         let Proxy { namespace, name } = proxy.clone();
         match &self.at {

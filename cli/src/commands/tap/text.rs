@@ -3,7 +3,7 @@
 use leno_tap::{Latency, TappedRequest};
 
 /// The line of a request, with its headers below it.
-pub(super) fn lines(request: &TappedRequest) -> String {
+pub(in crate::commands) fn lines(request: &TappedRequest) -> String {
     let arrow = if request.mtls { "->" } else { "-(no mTLS)->" };
     let unknown = |name: &str| if name.is_empty() { "?".to_owned() } else { name.to_owned() };
     let mut text = format!(
@@ -60,7 +60,7 @@ fn latency(latency: &Latency) -> String {
     }
 }
 
-fn ms(us: u64) -> String {
+pub(in crate::commands) fn ms(us: u64) -> String {
     format!("{}.{:02}", us / 1000, us % 1000 / 10)
 }
 
@@ -99,6 +99,7 @@ mod tests {
             latency: Latency { total_us: 12_345, client_proxy_us: Some(90), ..Latency::default() },
             headers: vec![("accept".into(), "*/*".into())],
             mark: None,
+            ..TappedRequest::default()
         };
         assert_eq!(
             lines(&request),

@@ -1,11 +1,11 @@
 //! What one try is sent with, whichever copy of the request it is.
 
-use std::num::NonZeroU64;
 use std::rc::Rc;
 use std::time::Instant;
 
 use leno_balance::{Pick, Wanted};
 use leno_http::{Exchange, HeaderLine, Judgement, Order, ResponseView, tap_mark_line};
+use leno_telemetry::tap::Mark;
 
 use crate::Shared;
 use crate::backends::Remote;
@@ -29,7 +29,7 @@ pub(super) struct Sending<'a> {
     /// What tells the next hop of the trace.
     pub(super) trace: &'a [HeaderLine],
     /// What the request is marked with for the server's proxy, if a tap gets it.
-    pub(super) mark: Option<NonZeroU64>,
+    pub(super) mark: Option<Mark>,
 }
 
 /// When a try must be over, and when its response must have begun.
@@ -80,11 +80,20 @@ impl Sending<'_> {
             order.response = applied.response(of_response);
         }
         let set: Vec<HeaderLine>;
-        let mark = self.mark.filter(|_| server.is_mesh).and_then(tap_mark_line);
+        let marked = self.mark.filter(|_| server.is_mesh);
+        let mark = marked.and_then(|mark| tap_mark_line(mark.number));
         if turn.is_some() || mark.is_some() || !self.trace.is_empty() {
-            let own = self.trace.iter().cloned().chain(turn).chain(mark);
+            let parent =
+                HeaderLine::all(marked.and_then(|mark| mark.parent()).into_iter().collect());
+            let own = self.trace.iter().cloned().chain(turn).chain(mark).chain(parent);
             set = order.request.set.iter().cloned().chain(own).collect();
             order.request.set = &set;
+        }
+        let with_state: Vec<HeaderLine>;
+        if let Some(state) = marked.and_then(|mark| mark.state()) {
+            let state = HeaderLine::all(vec![state]);
+            with_state = order.request.add.iter().cloned().chain(state).collect();
+            order.request.add = &with_state;
         }
         // The server has proven that it is a proxy of the mesh: its word is the mesh's.
         order.response.keep_mesh = server.is_mesh;

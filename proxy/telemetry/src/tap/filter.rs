@@ -1,11 +1,13 @@
 //! Which requests a tap is for.
 
 use std::fmt;
+use std::num::NonZeroU64;
 use std::str::FromStr;
 
 use crate::edge::{Direction, EdgeLabels};
 
-use super::MAX_RATE;
+use super::follow::identifier;
+use super::{MAX_RATE, are_alike};
 
 /// Most names of one side: the instances of a workload.
 const MAX_PARTIES: usize = 64;
@@ -31,6 +33,14 @@ pub struct Filter {
     pub is_marked: bool,
     /// Whether events have headers.
     pub with_headers: bool,
+    /// Whether events have what the proxy has decided.
+    pub with_decisions: bool,
+    /// Has the requests known to later hops by this.
+    pub follow: Option<NonZeroU64>,
+    /// Only requests that are followed by this, whichever target has chosen them.
+    pub followed: Option<NonZeroU64>,
+    /// Most requests in all.
+    pub most: Option<u32>,
     /// Most requests in a second.
     pub rate: u32,
 }
@@ -70,6 +80,10 @@ impl Default for Filter {
             to: Vec::new(),
             is_marked: false,
             with_headers: false,
+            with_decisions: false,
+            follow: None,
+            followed: None,
+            most: None,
             rate: DEFAULT_RATE,
         }
     }
@@ -129,6 +143,16 @@ impl Filter {
             }
             "marked" => self.is_marked = switch()?,
             "headers" => self.with_headers = switch()?,
+            "decisions" => self.with_decisions = switch()?,
+            "follow" | "followed" => {
+                let id = identifier(value).ok_or_else(|| invalid("16 hexadecimal digits"))?;
+                let one = if name == "follow" { &mut self.follow } else { &mut self.followed };
+                *one = Some(id);
+            }
+            "most" => {
+                let most = value.parse().ok().filter(|most| *most > 0);
+                self.most = Some(most.ok_or_else(|| invalid("a number from 1 on"))?);
+            }
             "rate" => {
                 let rate = value.parse().ok().filter(|rate| (1..=MAX_RATE).contains(rate));
                 self.rate = rate.ok_or_else(|| invalid("a number from 1 to 500"))?;
@@ -138,10 +162,10 @@ impl Filter {
         Ok(())
     }
 
-    /// What is known before the request is sent on. `path` has no query.
+    /// What is known before the request is sent on. `path` has no query. `followed`: by what it is followed already.
     pub(crate) fn matches(
         &self,
-        (method, path, is_marked): (&str, &[u8], bool),
+        (method, path, is_marked, followed): (&str, &[u8], bool, Option<NonZeroU64>),
         edge: &EdgeLabels,
     ) -> bool {
         let client = |party: &Party| party.is(&edge.client_namespace, &edge.client);
@@ -152,6 +176,7 @@ impl Filter {
         self.method.as_deref().is_none_or(|wanted| wanted == method)
             && self.path.as_deref().is_none_or(|wanted| path.starts_with(wanted.as_bytes()))
             && self.direction.is_none_or(|wanted| wanted == edge.direction)
+            && self.followed.is_none_or(|wanted| followed.is_some_and(|id| are_alike(id, wanted)))
             && (!self.is_marked || is_marked && edge.direction == Direction::Inbound)
             && (self.from.is_empty() || self.from.iter().any(client))
             && (self.to.is_empty() || self.to.iter().any(server))

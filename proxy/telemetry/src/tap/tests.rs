@@ -150,6 +150,7 @@ fn a_request_of_a_tapped_client_has_one_mark_and_is_taken_out_of_the_rate_once()
     assert!(first.is_some());
     begun.retried();
     assert_eq!(begun.mark(&outbound, || Some("spiffe://a".into())), first);
+    let first = first.map(|mark| mark.number);
     let outcome = Outcome { status: 200, ..Outcome::default() };
     registry.end(&registry.edge(&outbound), &begun, &outcome);
     let (events, _) = taps.poll("t").unwrap();
@@ -168,4 +169,45 @@ fn a_request_of_a_tapped_client_has_one_mark_and_is_taken_out_of_the_rate_once()
     }
     let (events, _) = taps.poll("t").unwrap();
     assert_eq!(events.iter().map(shown).collect::<Vec<_>>(), [first]);
+}
+
+#[test]
+fn a_request_is_followed_over_its_hops_and_no_other_one_is() {
+    let (id, other) = ("00000000abcd0001", "00000000abcd0002");
+    let taps = Taps::default();
+    let wanted = [("follow", id), ("most", "1"), ("decisions", "true"), ("direction", "outbound")];
+    taps.open("t", filter(&wanted)).unwrap();
+    let registry = Registry::new().with_taps(taps.clone());
+    let outbound = edge(Direction::Outbound);
+    let outcome = Outcome { status: 200, ..Outcome::default() };
+    let state = [("tracestate", "vendor=1")].map(|(name, value)| (name, value.as_bytes()));
+    let mut marks = Vec::new();
+    for _ in 0..2 {
+        let mut begun = registry.begin(("HTTP/2", "GET", b"/"), || ("", state.into_iter()));
+        begun.routed(|| "HTTPRoute shop/cart rule 0".into());
+        marks.push(begun.mark(&outbound, || Some("spiffe://a".into())));
+        registry.end(&registry.edge(&outbound), &begun, &outcome);
+    }
+    assert_eq!(marks.get(1), Some(&None), "it is for one request");
+    let mark = marks.first().copied().flatten().unwrap();
+    assert_eq!(mark.state().unwrap().1, format!("leno={id}"));
+    assert!(mark.parent().is_some_and(|(_, value)| value.ends_with("-00")), "{mark:?}");
+    let (events, _) = taps.poll("t").unwrap();
+    let event = events.first().unwrap();
+    let decided: Vec<&str> = event.decisions.iter().map(|one| &*one.what).collect();
+    assert_eq!(decided, ["follows HTTPRoute shop/cart rule 0", "goes to shop/cart-0, spiffe://a"]);
+    assert_eq!((events.len(), event.followed.as_deref()), (1, Some(id)));
+
+    // The proxy of a later hop, whichever target has chosen the request.
+    taps.open("t", filter(&[("followed", other)])).unwrap();
+    for member in [format!("leno={id},vendor=1"), "vendor=1".to_owned(), "leno=0".to_owned()] {
+        let headers = || [("Tracestate", member.as_bytes())].into_iter();
+        let begun = registry.begin(("HTTP/2", "GET", b"/"), || ("", headers()));
+        let mark = begun.mark(&outbound, || None);
+        assert!(mark.is_none_or(|mark| mark.state().is_none()), "it has the line already");
+        registry.end(&registry.edge(&outbound), &begun, &outcome);
+    }
+    let (events, _) = taps.poll("t").unwrap();
+    let followed: Vec<_> = events.iter().map(|event| event.followed.as_deref()).collect();
+    assert_eq!(followed, [Some(id)]);
 }

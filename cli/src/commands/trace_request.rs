@@ -1,0 +1,199 @@
+//! `leno trace-request`.
+
+mod hops;
+
+use std::collections::BTreeSet;
+use std::time::{Duration, Instant};
+
+use anyhow::{Result, bail};
+use clap::Args;
+use futures_util::future::join_all;
+use leno_observe::tap::Joiner;
+use leno_tap::TappedRequest;
+use tokio::time::{sleep, timeout};
+
+use super::tap::reach::{Proxies, Proxy};
+use super::tap::{MAX_PROXIES, RequestFilter, started, time};
+use super::{Output, block_on, print, print_json};
+use hops::Hops;
+
+/// How long later hops are waited for once the request has ended: they have ended before, unless it did not wait for them.
+const REST: Duration = Duration::from_secs(1);
+/// How long closing all taps may take; the others lapse.
+const CLOSE: Duration = Duration::from_secs(2);
+
+/// Follows the next request of a workload that matches over all of its hops, with what each proxy decides on it
+///
+/// Shows for every hop the identities, the route, each try, the policy that permits or denies it, headers without secrets and where
+/// the time went. The workload's proxy marks one request (tracestate: leno=...; with a traceparent where it has none); the
+/// requests that applications send for it are known by that where they pass on W3C's Trace Context, as they do for traces.
+/// Bounded, logged by proxies and permitted as leno tap is. Exits 1 if no such request came in time.
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:\n  sudo leno trace-request web --to cart --path /checkout\n  \
+                        leno trace-request --context prod -n shop deploy/web --for 5m -o json")]
+pub(crate) struct TraceRequest {
+    #[command(flatten)]
+    filter: RequestFilter,
+
+    /// How long to wait for such a request, from 1s to 24h
+    #[arg(long = "for", value_name = "DURATION", default_value = "1m", value_parser = time)]
+    time: Duration,
+
+    /// The form of output
+    #[arg(short, long, value_enum, default_value_t)]
+    output: Output,
+}
+
+pub(crate) fn run(trace: &TraceRequest) -> Result<bool> {
+    let traced = block_on(async {
+        let proxies = Proxies::of(&trace.filter).await?;
+        let mut following = Following::new(&trace.filter, &proxies)?;
+        let traced = tokio::select! {
+            traced = following.request(trace.time) => traced,
+            asked = tokio::signal::ctrl_c() => asked.map(|()| None).map_err(Into::into),
+        };
+        following.close().await;
+        traced
+    })?;
+    let Some(hops) = traced else {
+        eprintln!("leno: no request matched in {:?}", trace.time);
+        return Ok(false);
+    };
+    match trace.output {
+        Output::Json => print_json(&hops)?,
+        Output::Table => print(&hops.text())?,
+    }
+    Ok(true)
+}
+
+/// The taps by which one request is followed.
+struct Following<'a> {
+    proxies: &'a Proxies,
+    /// What one target takes, each with its own number.
+    targets: Vec<(Proxy, String)>,
+    /// Those that later hops may come to: all that are known.
+    others: BTreeSet<Proxy>,
+    /// The query of their taps.
+    later: String,
+    id: String,
+    joiner: Joiner,
+    hops: Vec<TappedRequest>,
+}
+
+impl<'a> Following<'a> {
+    fn new(wanted: &RequestFilter, proxies: &'a Proxies) -> Result<Self> {
+        let targets = proxies.of_workloads(wanted)?;
+        let mut others = proxies.all(None);
+        if others.len() > MAX_PROXIES && wanted.namespace.is_some() {
+            others = proxies.all(wanted.namespace.as_deref());
+        }
+        if others.len() > MAX_PROXIES {
+            bail!(
+                "a request may pass {} proxies, and {MAX_PROXIES} can be tapped: name a namespace with -n",
+                others.len()
+            );
+        }
+        // The lowest 16 bits are the target's.
+        #[expect(clippy::cast_possible_truncation, reason = "any number serves")]
+        let base = (started() as u64) << 16;
+        let mut which = wanted.query(proxies, None)?;
+        if wanted.to.is_none() {
+            which += "&direction=outbound";
+        }
+        let target = |(number, proxy): (u64, Proxy)| {
+            let follow = base | number;
+            let query =
+                format!("&follow={follow:016x}&most=1&rate=1&decisions=true&headers=true{which}");
+            (proxy, query)
+        };
+        Ok(Self {
+            proxies,
+            targets: (0..).zip(targets).map(target).collect(),
+            others,
+            later: format!("&followed={base:016x}&decisions=true&headers=true"),
+            id: format!("trace-{}-{base:x}", std::process::id()),
+            joiner: Joiner::default(),
+            hops: Vec::new(),
+        })
+    }
+
+    /// Waits for the request, and for its hops. `None` if it does not come in time.
+    async fn request(&mut self, time: Duration) -> Result<Option<Hops>> {
+        let Ok(root) = timeout(time, self.first()).await else { return Ok(None) };
+        let root = root?;
+        let end = Instant::now() + REST;
+        while Instant::now() < end {
+            self.poll_others().await;
+            sleep(self.proxies.pause()).await;
+        }
+        self.hops.extend(self.joiner.rest(Instant::now()));
+        let followed = root.followed.clone();
+        let hops = std::mem::take(&mut self.hops);
+        Ok(Some(Hops::new(hops.into_iter().filter(|hop| hop.followed == followed).collect())))
+    }
+
+    /// The request that is followed, once it has ended.
+    async fn first(&mut self) -> Result<TappedRequest> {
+        loop {
+            let next = Instant::now() + self.proxies.pause();
+            // The taps of later hops are open before a target chooses.
+            self.poll_others().await;
+            if let Some(request) = self.poll_targets().await? {
+                return Ok(request);
+            }
+            tokio::time::sleep_until(next.into()).await;
+        }
+    }
+
+    /// Takes what the proxies of later hops have recorded. One that cannot be tapped is left out from then on.
+    async fn poll_others(&mut self) {
+        let others: Vec<Proxy> = self.others.iter().cloned().collect();
+        let query = format!("id={}-later{}", self.id, self.later);
+        let pages = join_all(others.iter().map(|proxy| self.proxies.poll(proxy, &query))).await;
+        for (proxy, page) in others.into_iter().zip(pages) {
+            match page {
+                Ok(page) => self.take(page.requests),
+                Err(reason) => {
+                    eprintln!("leno: hops at {proxy} are left out: {reason}");
+                    self.others.remove(&proxy);
+                }
+            }
+        }
+    }
+
+    /// The first request that a target has taken.
+    async fn poll_targets(&mut self) -> Result<Option<TappedRequest>> {
+        let (proxies, id) = (self.proxies, &self.id);
+        let polls = self.targets.iter().map(|(proxy, query)| async move {
+            (proxy, proxies.poll(proxy, &format!("id={id}{query}")).await)
+        });
+        let (mut found, mut lost) = (Vec::new(), Vec::new());
+        for (proxy, page) in join_all(polls).await {
+            match page {
+                Ok(page) => found.extend(page.requests),
+                Err(reason) => lost.push((proxy.clone(), reason)),
+            }
+        }
+        self.targets.retain(|(proxy, _)| !lost.iter().any(|(gone, _)| gone == proxy));
+        if let (true, Some((proxy, reason))) = (self.targets.is_empty(), lost.first()) {
+            bail!("the proxy of {proxy} cannot be tapped: {reason}");
+        }
+        let root = found.iter().min_by_key(|request| request.at_unix_us).cloned();
+        self.take(found);
+        Ok(root)
+    }
+
+    fn take(&mut self, requests: Vec<TappedRequest>) {
+        self.hops.extend(self.joiner.push(requests, true, Instant::now()));
+    }
+
+    async fn close(&self) {
+        let all = self.targets.iter().map(|(proxy, _)| (proxy, self.id.clone()));
+        let later = format!("{}-later", self.id);
+        let all = all.chain(self.others.iter().map(|proxy| (proxy, later.clone())));
+        let closed = join_all(all.map(|(proxy, id)| async move {
+            self.proxies.poll(proxy, &format!("id={id}&close=true")).await
+        }));
+        let _late = timeout(CLOSE, closed).await;
+    }
+}

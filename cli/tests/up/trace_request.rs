@@ -1,0 +1,147 @@
+//! `leno trace-request` on a real mesh: one request over two hops, and none.
+
+use crate::mesh::{Mesh, err, out, root};
+
+/// Passes the context of traces on to `db`.
+const WEB: &str = "import http.server as h, urllib.request as u
+class H(h.BaseHTTPRequestHandler):
+    def do_GET(self):
+        context = {k: v for k, v in self.headers.items() if k.lower() in ('traceparent', 'tracestate')}
+        u.urlopen(u.Request('http://db:8080/', headers=context)).read()
+        self.send_response(200)
+        self.send_header('content-length', '0')
+        self.end_headers()
+    def log_message(self, *a): pass
+h.ThreadingHTTPServer(('', 8080), H).serve_forever()
+";
+
+/// `client` calls `web` over a route, and `web` calls `db`; other calls of `web` do not come from `client`.
+const MESH: &str = "
+apiVersion: v1
+kind: Namespace
+metadata: {name: shop, annotations: {leno.dev/mtls: strict}}
+---
+apiVersion: leno.dev/v1alpha1
+kind: Workload
+metadata: {name: db, namespace: shop, labels: {app: db}}
+spec: {command: [python3, -m, http.server, '8080'], ports: [{name: http, port: 8080, appProtocol: http}]}
+---
+apiVersion: leno.dev/v1alpha1
+kind: Workload
+metadata: {name: web, namespace: shop}
+spec: {command: [python3, -u, -c, @WEB@], ports: [{name: http, port: 8080, appProtocol: http}]}
+---
+apiVersion: leno.dev/v1alpha1
+kind: Workload
+metadata: {name: client, namespace: shop}
+spec:
+  command:
+  - bash
+  - -c
+  - |
+    while sleep 0.1; do
+      curl -s -m 5 -o /dev/null -H 'Authorization: Bearer hush' http://web:8080/work?token=hush
+      curl -s -m 5 -o /dev/null http://web:8080/other
+    done
+---
+apiVersion: gateway.networking.k8s.io/v1
+kind: HTTPRoute
+metadata: {name: web, namespace: shop}
+spec:
+  parentRefs: [{group: '', kind: Service, name: web}]
+  rules: [{name: all, backendRefs: [{name: web, port: 8080}]}]
+---
+apiVersion: leno.dev/v1alpha1
+kind: AuthorizationPolicy
+metadata: {name: db, namespace: shop}
+spec:
+  selector: {matchLabels: {app: db}}
+  rules: [{from: [{serviceAccounts: [default]}]}]
+";
+
+#[test]
+fn one_request_is_followed_over_its_hops_with_what_was_decided_on_it() {
+    let yaml = MESH.replace("@WEB@", &format!("{WEB:?}"));
+    let Some(mesh) = root(|| Mesh::start(&yaml)) else { return };
+    let trace = |more: &[&str]| {
+        let mut trace = mesh.leno(&["trace-request", "--name", mesh.name(), "client"]);
+        trace.args(["--path", "/work", "--for", "60s"]).args(more).output().unwrap()
+    };
+    let traced = trace(&["-o", "json"]);
+    assert_eq!(traced.status.code(), Some(0), "{traced:?}");
+    let text = out(&traced);
+    assert!(!text.contains("hush"), "{text}");
+    let hops: serde_json::Value = serde_json::from_str(&text).unwrap();
+    let hops = hops["hops"].as_array().unwrap();
+    let ends = |hop: &serde_json::Value| {
+        ["client", "server"].map(|name| hop[name].as_str().unwrap().to_owned())
+    };
+    let [first, second] = hops.as_slice() else { panic!("{text}") };
+    assert_eq!(
+        (ends(first), &first["depth"]),
+        (["shop/client-0", "shop/web-0"].map(str::to_owned), &0.into())
+    );
+    assert_eq!(
+        (ends(second), &second["depth"]),
+        (["shop/web-0", "shop/db-0"].map(str::to_owned), &1.into())
+    );
+
+    let identity = "spiffe://cluster.local/ns/shop/sa/default";
+    let decided = |hop: &serde_json::Value| -> Vec<String> {
+        let all = hop["decisions"].as_array().unwrap().iter();
+        let text = |one: &serde_json::Value, name: &str| one[name].as_str().unwrap().to_owned();
+        all.map(|one| format!("{}: {}", text(one, "by"), text(one, "what"))).collect()
+    };
+    assert_eq!(
+        decided(first),
+        [
+            "client proxy: follows HTTPRoute shop/web rule all".to_owned(),
+            format!("client proxy: goes to shop/web-0, {identity}"),
+            format!("server proxy: permits {identity}: no policy selects the workload"),
+        ]
+    );
+    assert_eq!(
+        decided(second),
+        [
+            format!("client proxy: goes to shop/db-0, {identity}"),
+            format!("server proxy: permits {identity} by AuthorizationPolicy shop/db"),
+        ]
+    );
+    for hop in hops {
+        for part in
+            ["total_us", "client_proxy_us", "network_us", "server_proxy_us", "application_us"]
+        {
+            assert!(hop["latency"][part].is_u64(), "{part}: {hop}");
+        }
+        assert_eq!(
+            (&hop["client_identity"], &hop["mtls"]),
+            (&identity.into(), &true.into()),
+            "{hop}"
+        );
+    }
+    let headers = first["headers"].as_array().unwrap();
+    assert!(headers.contains(&serde_json::json!(["Authorization", "(masked)"])), "{headers:?}");
+
+    // A person reads the same; each run has one request.
+    let text = out(&trace(&["--to", "web"]));
+    assert_eq!(text.matches("shop/client-0 -> shop/web-0").count(), 1, "{text}");
+    assert!(text.contains("\n      server proxy at "), "the second hop is below the first: {text}");
+    let log = mesh.run(&["logs", "--proxy", "client"]);
+    assert!(out(&log).contains("a tap of live requests was opened"), "{log:?}");
+}
+
+#[test]
+fn a_request_that_does_not_come_is_said_and_leaves_no_tap() {
+    let yaml = MESH.replace("@WEB@", &format!("{WEB:?}"));
+    let Some(mesh) = root(|| Mesh::start(&yaml)) else { return };
+    let run = |arguments: &[&str]| mesh.run(&[&["trace-request"], arguments].concat());
+    let none = run(&["client", "--path", "/never", "--for", "1s"]);
+    assert_eq!((none.status.code(), out(&none).as_str()), (Some(1), ""), "{none:?}");
+    assert!(err(&none).contains("no request matched in 1s"), "{none:?}");
+    let unknown = run(&["nothing"]);
+    assert_eq!(unknown.status.code(), Some(2), "{unknown:?}");
+    mesh.wait_for("taps that are closed", || {
+        let metrics = ["curl", "-s", "http://127.0.0.1:15020/metrics"];
+        mesh.text("client", &metrics).contains("\nleno_taps_open 0\n")
+    });
+}
