@@ -15,7 +15,7 @@ done < <(git ls-files -z ':!*/generated/*' '*.rs' '*.c' '*.h' '*.sh' '*.go' | xa
 declare -A rank=(
   [leno-types]=0 [leno-checks]=0 [leno-tap]=0 [leno-requests]=0 [leno-program]=0 [leno-bpf-abi]=0 [leno-measure]=0 [leno-cni]=0 [leno-handover]=0
   [leno-charts]=0 [leno-launch]=0 [leno-dashboard]=3 [leno-kube]=0 [leno-observe]=1 [leno-wire]=1 [leno-policy]=1 [leno-resources]=1 [leno-hpack]=1
-  [leno-transport]=2 [leno-tls]=2 [leno-h2]=2 [leno-http]=2 [leno-pool]=2 [leno-balance]=2 [leno-discovery]=2 [leno-names]=2
+  [leno-transport]=2 [leno-tls]=2 [leno-h2]=2 [leno-http]=2 [leno-pool]=2 [leno-balance]=2 [leno-discovery]=2 [leno-spiffe]=2 [leno-names]=2
   [leno-telemetry]=2 [leno-tokens]=2 [leno-resilience]=2 [leno-bpf]=2 [leno-index]=2 [leno-identity]=2 [leno-sources]=2
   [leno-inbound]=3 [leno-outbound]=3 [leno-capture]=3 [leno-flows]=3 [leno-serve]=3 [leno-analysis]=3 [leno-status]=3 [leno-keys]=3
   [leno-local]=4 [leno-cluster]=4 [leno-admission]=4 [leno-operate]=4
@@ -23,7 +23,7 @@ declare -A rank=(
   [leno]=6
   [leno-testkit]=1 [leno-testkit-api]=1 [leno-fuzz]=5
 )
-same_rank_ok=" leno-resources:leno-policy leno-h2:leno-transport leno-http:leno-h2 leno-pool:leno-http leno-pool:leno-h2 leno-pool:leno-transport leno-http:leno-transport leno-tls:leno-transport leno-resilience:leno-balance leno-sources:leno-index leno-bpf:leno-bpf-abi "
+same_rank_ok=" leno-resources:leno-policy leno-h2:leno-transport leno-http:leno-h2 leno-pool:leno-http leno-pool:leno-h2 leno-pool:leno-transport leno-http:leno-transport leno-tls:leno-transport leno-resilience:leno-balance leno-sources:leno-index leno-bpf:leno-bpf-abi leno-discovery:leno-spiffe "
 for manifest in $(git ls-files '*/Cargo.toml'); do
   name=$(awk -F'"' '/^name = / {print $2; exit}' "$manifest")
   [ -n "${rank[$name]:-}" ] || { fail "$manifest: give $name a rank in scripts/lint-tree.sh"; continue; }

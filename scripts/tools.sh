@@ -7,7 +7,7 @@
 #   scripts/tools.sh grpc-interop   grpc-go's interop client and server, a Go module
 #   scripts/tools.sh fortio         Istio's load generator, a Go module
 #   scripts/tools.sh authorizer     an external authorizer, of Envoy's and OPA's Go modules
-#   scripts/tools.sh spiffe         a client of the SPIFFE Workload API, of SPIFFE's Go module
+#   scripts/tools.sh spiffe         a client and a server of the SPIFFE Workload API, of SPIFFE's Go module
 #   scripts/tools.sh collector      what takes spans, of the OpenTelemetry collector's Go modules
 #   scripts/tools.sh mixture        a client and a server of Go's standard library, for requests of many kinds at once
 #   scripts/tools.sh grpcio         Python's gRPC, from PyPI
@@ -98,7 +98,7 @@ for tool in "$@"; do
       install authorizer "$(cat testkit/authorizer/main.go testkit/authorizer/go.* | sha256sum)" \
         of_module testkit/authorizer ;;
     spiffe)
-      install spiffe "$(cat testkit/spiffe/main.go testkit/spiffe/go.* | sha256sum)" \
+      install spiffe "$(cat testkit/spiffe/*.go testkit/spiffe/go.* | sha256sum)" \
         of_module testkit/spiffe ;;
     collector)
       install collector "$(cat testkit/collector/main.go testkit/collector/go.* | sha256sum)" \

@@ -199,6 +199,7 @@ fn plan(documents: &Documents, ranges: Ranges) -> Result<Plan, Vec<Problem>> {
         flows: leno_flows::Source::default(),
         ipv6: network::has_ipv6(),
         ranges,
+        spiffe: false,
     };
     // Each object keeps its outline, so that a problem has the line of its field.
     let with_outlines = documents.objects.iter().zip(&documents.outlines);

@@ -4,6 +4,8 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
+use leno_types::WorkloadApiAddress;
+
 use crate::credentials::Credentials;
 use crate::error::{Attempt, Error, Result};
 use crate::plan::Instance;
@@ -24,8 +26,10 @@ pub struct Environment {
     shell: BTreeMap<String, String>,
     /// Those of `--env-file`.
     given: BTreeMap<String, String>,
-    /// The address of the SPIFFE Workload API.
+    /// The address of the control plane's SPIFFE Workload API.
     workload_api: Option<String>,
+    /// That of the one which issues the proxies' certificates instead.
+    other_api: Option<WorkloadApiAddress>,
 }
 
 /// Where clients of the SPIFFE Workload API look for its address (SPIFFE Workload Endpoint, section 4).
@@ -41,7 +45,7 @@ impl Environment {
         let shell = std::env::vars_os()
             .filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)))
             .collect();
-        let mut environment = Self { shell, given: BTreeMap::new(), workload_api: None };
+        let mut environment = Self { shell, ..Self::default() };
         for file in files {
             let read = environment.read(file)?;
             environment.given.extend(read);
@@ -49,10 +53,12 @@ impl Environment {
         Ok(environment)
     }
 
-    /// The same with the socket of the SPIFFE Workload API, for applications that see it.
+    /// The same with the address of a SPIFFE Workload API, for applications that see its socket: that of its proxy, `other` by
+    /// default, else the control plane's `own`.
     #[must_use]
-    pub fn with_workload_api(self, socket: &Path) -> Self {
-        Self { workload_api: Some(format!("unix://{}", socket.display())), ..self }
+    pub fn with_workload_api(self, own: &Path, other: Option<&WorkloadApiAddress>) -> Self {
+        let own = Some(format!("unix://{}", own.display()));
+        Self { workload_api: own, other_api: other.cloned(), ..self }
     }
 
     /// All variables of an instance's application. Its files are read now, so that each start of the
@@ -75,8 +81,10 @@ impl Environment {
             .chain(passed.chain(inherited).flat_map(|pattern| self.matching(pattern)))
             .collect();
         // In a root of its own the socket is where a volume puts it.
-        let api = self.workload_api.iter().filter(|_| launch.root.is_none());
-        all.extend(api.map(|address| (WORKLOAD_API.to_owned(), address.clone())));
+        let api = launch.certificates.workload_api(self.other_api.as_ref());
+        let api = api.map(ToString::to_string).or_else(|| self.workload_api.clone());
+        let api = api.filter(|_| launch.root.is_none());
+        all.extend(api.map(|address| (WORKLOAD_API.to_owned(), address)));
         let own = credentials.environment();
         all.extend(own.map(|(name, value)| (name.to_owned(), value.to_string_lossy().into())));
         all.extend(self.given.clone());
@@ -157,7 +165,7 @@ mod tests {
             ("AWS_REGION", "r"),
         ];
         let shell = pairs.map(|(name, value)| (name.to_owned(), value.to_owned())).into();
-        Environment { shell, given: BTreeMap::new(), workload_api: None }
+        Environment { shell, ..Environment::default() }
     }
 
     #[test]

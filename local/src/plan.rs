@@ -29,7 +29,7 @@ use crate::addresses::{Addresses, Allocation};
 use crate::listening::OneFamily;
 use crate::ranges::Ranges;
 
-pub use launch::{Launch, Probe, Question, RunAs, Timetable, Volume};
+pub use launch::{Certificates, Launch, Probe, Question, RunAs, Timetable, Volume};
 use services::Service;
 pub use settings::{Mode, Share};
 
@@ -97,6 +97,8 @@ pub struct Defaults {
     pub ipv6: bool,
     /// The addresses of IPv4.
     pub ranges: Ranges,
+    /// Whether certificates of proxies come from a SPIFFE Workload API.
+    pub spiffe: bool,
 }
 
 /// Who has which addresses.

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use leno_handover::Channel;
-use leno_types::ports;
+use leno_types::{WorkloadApiAddress, ports};
 
 use crate::addresses::Addresses;
 use crate::credentials::Credentials;
@@ -37,6 +37,8 @@ pub struct Settings {
     pub traces: Option<String>,
     /// The meshes under whose names metrics are served too, in the form of the proxy's option.
     pub metrics_compat: String,
+    /// The SPIFFE Workload API that issues certificates where a workload's documents do not say.
+    pub spiffe_endpoint_socket: Option<WorkloadApiAddress>,
     /// Where DNS and the control plane are.
     pub gateway: Addresses,
     /// How long a response may take to begin, where no policy says; zero for no bound.
@@ -54,12 +56,20 @@ impl Settings {
         isolation: Isolation,
     ) -> Task {
         let name = &instance.name;
+        let token = token.to_string_lossy();
+        let certificates = &instance.launch.certificates;
+        let api = certificates.workload_api(self.spiffe_endpoint_socket.as_ref());
+        let api = api.map(ToString::to_string);
+        let certificates = match &api {
+            Some(address) => ("SPIFFE_ENDPOINT_SOCKET", address.as_str()),
+            None => ("LENO_TOKEN", &*token),
+        };
         let own: [(&str, &str); 6] = [
             ("LENO_NAME", &name.name),
             ("LENO_WORKLOAD", &instance.workload),
             ("LENO_NAMESPACE", &name.namespace),
             ("LENO_SERVICE_ACCOUNT", &instance.launch.service_account),
-            ("LENO_TOKEN", &token.to_string_lossy()),
+            certificates,
             ("LENO_WORKERS", "1"),
         ];
         confined(vec![program.path().into()], self.environment(&own), isolation, None)

@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 
 use leno_capture::Choice;
 pub use leno_identity::{MAX_LIFETIME, MIN_LIFETIME};
-use leno_types::{Egress, MtlsMode};
+use leno_types::{Egress, MtlsMode, WorkloadApiAddress};
 use tokio::sync::mpsc;
 
 use crate::descriptors::Descriptors;
@@ -67,6 +67,8 @@ pub struct Options {
     pub cert_lifetime: Duration,
     /// The directory with the issuer of certificates; without it the mesh makes a root.
     pub issuer: Option<PathBuf>,
+    /// The SPIFFE Workload API that issues the proxies' certificates; without it the control plane does.
+    pub spiffe_endpoint_socket: Option<WorkloadApiAddress>,
     /// How long applications may take to end.
     pub grace: Duration,
     /// Files of variables for all applications.
@@ -134,6 +136,7 @@ async fn run(options: &Options, output: Output, access_log: Option<Output>) -> R
         flows: options.flows.source,
         ipv6: network::has_ipv6(),
         ranges,
+        spiffe: options.spiffe_endpoint_socket.is_some(),
     };
     let begun = Instant::now();
     let descriptors = Descriptors::raise();

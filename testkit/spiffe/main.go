@@ -1,4 +1,5 @@
-// A client of the SPIFFE Workload API for tests, of SPIFFE's own Go module: what applications use.
+// A client and a server of the SPIFFE Workload API for tests, of SPIFFE's own Go module: what applications use, and what issues
+// certificates as SPIRE does.
 //
 //	spiffe-peer watch COUNT     a line of JSON for each of the first COUNT certificates
 //	spiffe-peer bundles         the trust domains whose bundles it gets
@@ -6,7 +7,10 @@
 //	spiffe-peer serve ADDRESS   answers its client's identity over mTLS
 //	spiffe-peer call ADDRESS ID what the server answers that has this identity
 //
-// The socket is that of SPIFFE_ENDPOINT_SOCKET.
+//	spiffe-peer issue DIRECTORY LIFETIME NAME=ID...
+//	                            serves certificates of ID at DIRECTORY/NAME.sock; SIGHUP moves the roots
+//
+// The socket of clients is that of SPIFFE_ENDPOINT_SOCKET.
 package main
 
 import (
@@ -56,6 +60,12 @@ func run(ctx context.Context, args []string) error {
 		return err
 	case args[0] == "serve" && len(args) == 2:
 		return serve(ctx, args[1])
+	case args[0] == "issue" && len(args) > 3:
+		lifetime, err := time.ParseDuration(args[2])
+		if err != nil {
+			return err
+		}
+		return issue(ctx, args[1], lifetime, args[3:])
 	case args[0] == "call" && len(args) == 3:
 		return call(ctx, args[1], args[2])
 	}

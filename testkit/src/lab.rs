@@ -84,6 +84,8 @@ pub struct Options {
     pub traces: Option<&'static str>,
     /// What proxies log of requests, `leno up --access-log`.
     pub access_log: Option<&'static str>,
+    /// The SPIFFE Workload API that issues certificates, `leno up --spiffe-endpoint-socket`.
+    pub spiffe_endpoint_socket: Option<String>,
 }
 
 impl Options {
@@ -101,6 +103,7 @@ impl Options {
             resolver: None,
             traces: None,
             access_log: None,
+            spiffe_endpoint_socket: None,
         }
     }
 }
@@ -423,6 +426,9 @@ impl Load {
 fn up_command(leno: &Path, name: &str, options: &Options, file: &Path) -> Command {
     let mut command = Command::new(leno);
     command.args(["up", "--name", name, "--capture", options.capture.name()]);
+    if let Some(address) = &options.spiffe_endpoint_socket {
+        command.args(["--spiffe-endpoint-socket", address]);
+    }
     if let Some(traces) = options.traces {
         command.args(["--traces", traces]);
     }

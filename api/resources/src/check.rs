@@ -16,7 +16,8 @@ use std::sync::Arc;
 use leno_types::{check_label, check_subdomain};
 
 use crate::metadata::{
-    FLOW_CPU_BUDGET_ANNOTATION, KEYS_FROM_ANNOTATION, SETTINGS, allowed_values, is_share, keys_from,
+    FLOW_CPU_BUDGET_ANNOTATION, KEYS_FROM_ANNOTATION, SETTINGS, SPIFFE_SOCKET_ANNOTATION,
+    allowed_values, is_share, keys_from, spiffe_socket,
 };
 use crate::object::Object;
 use crate::problem::{Position, Problem};
@@ -197,6 +198,12 @@ impl Check<'_> {
                 if !is_share(value) {
                     let reason = "is not a share of the machine's CPU: use for example 0.2%";
                     self.fail(&at, format!("{value:?} {reason}"));
+                }
+                continue;
+            }
+            if key == SPIFFE_SOCKET_ANNOTATION {
+                if let Err(error) = spiffe_socket(value) {
+                    self.fail(&at, format!("{error}, or off"));
                 }
                 continue;
             }

@@ -57,8 +57,8 @@ pub use metadata::{
     CAPTURE_ANNOTATION, DEFAULT_AUTHORIZATION_ANNOTATION, DEFAULT_NAMESPACE, EGRESS_ANNOTATION,
     FLOW_CPU_BUDGET_ANNOTATION, FLOW_METRICS_ANNOTATION, INJECT_ANNOTATION, KEYS_FROM_ANNOTATION,
     KINDS_CONDITION, MODE_ANNOTATION, MTLS_ANNOTATION, Metadata, NODE_LABEL, REMOVAL_ANNOTATION,
-    REMOVAL_RUN_ANNOTATION, SERVICE_NAME_LABEL, SHARE_ANNOTATION, ZONE_LABEL,
-    default_authorization, egress, keys_from, mtls_mode, place, removal,
+    REMOVAL_RUN_ANNOTATION, SERVICE_NAME_LABEL, SHARE_ANNOTATION, SPIFFE_SOCKET_ANNOTATION, ZONE_LABEL,
+    default_authorization, egress, keys_from, mtls_mode, place, removal, spiffe_socket,
 };
 pub use object::{Kind, Object, ObjectKey, to_yaml};
 pub use objective::{

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use leno_types::authorization::DefaultAuthorization;
 use leno_types::mesh::Topology;
-use leno_types::{Egress, MtlsMode, Removal};
+use leno_types::{Egress, MtlsMode, NoWorkloadApiAddress, Removal, WorkloadApiAddress};
 use serde::{Deserialize, Serialize};
 
 /// The namespace of a document that does not set one.
@@ -36,6 +36,9 @@ pub const FLOW_CPU_BUDGET_ANNOTATION: &str = "leno.dev/flow-cpu-budget";
 /// The origins from which the control plane fetches keys of issuers of tokens, with commas between them, such as
 /// `https://id.example.com`. On the control plane's own namespace.
 pub const KEYS_FROM_ANNOTATION: &str = "leno.dev/keys-from";
+/// Where a workload's proxy gets its certificates: the address of a SPIFFE Workload API, or `off` for the control
+/// plane. On a workload or a namespace; the workload's value wins.
+pub const SPIFFE_SOCKET_ANNOTATION: &str = "leno.dev/spiffe-endpoint-socket";
 /// How far the removal of the mesh has gone: `permissive`, `plaintext`, `released`. `leno
 /// uninstall` sets it on the control plane's own namespace.
 pub const REMOVAL_ANNOTATION: &str = "leno.dev/removal";
@@ -129,6 +132,14 @@ pub(crate) fn is_share(text: &str) -> bool {
     percent.is_some_and(|percent| percent > 0.0 && percent <= 100.0)
 }
 
+/// What a value of [`SPIFFE_SOCKET_ANNOTATION`] says: an address, or `None` for the control plane.
+///
+/// # Errors
+/// It is neither an address nor `off`.
+pub fn spiffe_socket(value: &str) -> Result<Option<WorkloadApiAddress>, NoWorkloadApiAddress> {
+    if value == "off" { Ok(None) } else { value.parse().map(Some) }
+}
+
 fn default_namespace() -> String {
     DEFAULT_NAMESPACE.to_owned()
 }
@@ -140,7 +151,7 @@ pub fn removal(annotations: &BTreeMap<String, String>) -> Removal {
 }
 
 /// The settings that documents may have as annotations or labels.
-pub(crate) const SETTINGS: [&str; 10] = [
+pub(crate) const SETTINGS: [&str; 11] = [
     MTLS_ANNOTATION,
     INJECT_ANNOTATION,
     MODE_ANNOTATION,
@@ -151,6 +162,7 @@ pub(crate) const SETTINGS: [&str; 10] = [
     FLOW_METRICS_ANNOTATION,
     FLOW_CPU_BUDGET_ANNOTATION,
     KEYS_FROM_ANNOTATION,
+    SPIFFE_SOCKET_ANNOTATION,
 ];
 
 /// The values that a `leno.dev/` annotation or label may have; `None` for an unknown key.

@@ -343,6 +343,19 @@ fn only_the_namespace_of_the_control_plane_says_where_keys_come_from() {
     }
 }
 
+#[test]
+fn where_certificates_come_from_is_a_socket_or_off() {
+    let namespace = |value: &str| {
+        let text = format!(
+            "apiVersion: v1\nkind: Namespace\nmetadata: {{name: shop, annotations: {{leno.dev/spiffe-endpoint-socket: '{value}'}}}}\n"
+        );
+        parse("n.yaml", &text).err().map(|problems| problems[0].to_string())
+    };
+    assert_eq!((namespace("off"), namespace("unix:///run/a.sock")), (None, None));
+    let said = namespace("/run/a.sock").unwrap_or_default();
+    assert!(said.contains("use unix:///PATH") && said.contains("or off"), "{said}");
+}
+
 const EXTERNAL: &str = "  selector: {}
   action: External
   rules: [{to: [{paths: [{prefix: /api}]}]}]

@@ -26,6 +26,7 @@ mod owner;
 mod protocol;
 mod removal;
 mod revocation;
+mod workload_api;
 
 pub mod authorization;
 pub mod authorizer;
@@ -46,3 +47,4 @@ pub use owner::{Owner, TEMPLATE_HASH_LABEL};
 pub use protocol::Protocol;
 pub use removal::{Removal, UnknownRemoval};
 pub use revocation::{MAX_REVOKED, Revocations};
+pub use workload_api::{NoWorkloadApiAddress, WorkloadApiAddress};

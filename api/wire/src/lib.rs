@@ -10,6 +10,8 @@
 //! [`ext_authz`] is the protocol of external authorizers, which is Envoy's; [`otlp`] is OpenTelemetry's, by which spans are
 //! exported; [`spiffe`] is the Workload API of SPIFFE.
 //!
+//! A [`Connection`] is what the generated clients call over.
+//!
 //! It does not know sockets, TLS or the state of a stream.
 
 #![cfg_attr(
@@ -22,6 +24,7 @@
     )
 )]
 
+mod connection;
 pub mod decode;
 pub mod encode;
 pub mod ext_authz;
@@ -42,6 +45,7 @@ pub mod proto {
 }
 
 pub use bytes::Bytes;
+pub use connection::Connection;
 pub use decode::{DecodeError, MAX_ENDPOINTS};
 
 /// `type_url` of [`proto::Address`].

@@ -20,7 +20,7 @@ use leno_local::up::{MAX_LIFETIME, MIN_LIFETIME, Options};
 use leno_telemetry::MetricsCompat;
 use leno_telemetry::access::{AccessSettings, AccessSettingsError};
 use leno_telemetry::trace::{TraceSettings, TraceSettingsError};
-use leno_types::{Egress, MtlsMode};
+use leno_types::{Egress, MtlsMode, WorkloadApiAddress};
 use nix::sys::prctl::set_pdeathsig;
 use nix::sys::signal::Signal;
 use tracing_subscriber::filter::Targets;
@@ -109,6 +109,12 @@ pub(crate) struct Up {
     /// tls.key and ca.crt (the roots). Replaced files are taken without a restart [default: a root of the mesh's own]
     #[arg(long, value_name = "DIR", value_parser = directory)]
     issuer: Option<PathBuf>,
+
+    /// The SPIFFE Workload API, such as that of SPIRE's agent, which issues the proxies' certificates in place of the
+    /// control plane, where workloads do not say otherwise by leno.dev/spiffe-endpoint-socket: unix:///PATH. The control
+    /// plane takes its trust bundle, so that both sorts of certificates count
+    #[arg(long, value_name = "ADDRESS")]
+    spiffe_endpoint_socket: Option<WorkloadApiAddress>,
 
     /// How long applications may take to end, up to 1d
     #[arg(long, default_value = "10s", value_name = "DURATION", value_parser = grace)]
@@ -219,6 +225,7 @@ pub(crate) fn run(up: &Up) -> Result<bool> {
         resolvers: up.resolvers.clone(),
         cert_lifetime: up.cert_lifetime,
         issuer: up.issuer.clone(),
+        spiffe_endpoint_socket: up.spiffe_endpoint_socket.clone(),
         grace: up.grace,
         env_files: up.env_files.clone(),
         // Part of a second would be none.

@@ -2,6 +2,7 @@
 
 use leno_telemetry::MetricsCompat;
 use leno_telemetry::access::{AccessSettings, AccessSettingsError, Form};
+use leno_resources::SPIFFE_SOCKET_ANNOTATION;
 use leno_telemetry::trace::{TraceSettings, TraceSettingsError};
 use leno_types::{Owner, TEMPLATE_HASH_LABEL};
 
@@ -122,6 +123,14 @@ impl Settings {
     pub(crate) fn of_pod(&self, pod: &Value) -> Result<Self, InjectError> {
         let mut settings = Self { workload: workload(pod), ..self.clone() };
         let annotations = pod.at(&["metadata", "annotations"]).map_or(&[][..], Value::fields);
+        let spiffe = |(name, value): &&(String, Value)| {
+            name == SPIFFE_SOCKET_ANNOTATION && value.text() != Some(OFF)
+        };
+        if let Some((name, _)) = annotations.iter().find(spiffe) {
+            let reason = "is for `leno up`: in a cluster the control plane issues certificates";
+            let (name, reason) = (name.clone(), reason.to_owned());
+            return Err(InjectError::Annotation { name, reason });
+        }
         for (name, value) in annotations.iter().filter(|(name, _)| name.starts_with(OWN)) {
             let wrong = |reason: String| InjectError::Annotation { name: name.clone(), reason };
             let text = value.text().filter(|text| !text.is_empty() && text.len() <= MAX_VALUE);
@@ -297,6 +306,9 @@ mod tests {
         let traces = |traces| of("StatefulSet", "db", traces).map(|settings| settings.traces);
         assert_eq!(traces(""), Ok(all.traces.clone()));
         assert_eq!(traces(r#""leno.dev/proxy-traces":"off""#), Ok(None));
+        let socket = r#""leno.dev/spiffe-endpoint-socket":"unix:///a""#;
+        assert!(traces(socket).unwrap_err().to_string().contains("is for `leno up`"));
+        assert!(traces(r#""leno.dev/spiffe-endpoint-socket":"off""#).is_ok());
         let own = "shop/spans:4318,protocol=http";
         assert_eq!(
             traces(r#""leno.dev/proxy-traces":"shop/spans:4318,protocol=http""#),

@@ -9,7 +9,7 @@ use clap::Parser;
 use leno_admission::{Settings as Proxies, Shape, pull_secrets};
 use leno_identity::{MAX_LIFETIME, MIN_LIFETIME};
 use leno_program::{duration, within};
-use leno_types::{Egress, MtlsMode, TrustDomain};
+use leno_types::{Egress, MtlsMode, TrustDomain, WorkloadApiAddress};
 
 /// How long streams may last. With the shortest 2,000 proxies connect 200 times a second.
 const STREAM_AGES: (Duration, Duration) = (Duration::from_secs(10), Duration::from_hours(24));
@@ -134,6 +134,11 @@ pub(crate) struct Flags {
     #[arg(long, env = "LENO_WORKLOAD_API", value_name = "PATH", conflicts_with = "kubernetes")]
     pub(crate) workload_api: Option<PathBuf>,
 
+    /// The SPIFFE Workload API, such as that of SPIRE's agent, whose trust bundle counts besides the own roots, so that
+    /// proxies may have certificates of it: unix:///PATH. Nothing is served before its first response
+    #[arg(long, env = "SPIFFE_ENDPOINT_SOCKET", value_name = "ADDRESS")]
+    pub(crate) spiffe_endpoint_socket: Option<WorkloadApiAddress>,
+
     /// The trust domain of the mesh
     #[arg(long, env = "LENO_TRUST_DOMAIN", default_value = "cluster.local")]
     pub(crate) trust_domain: String,
@@ -174,6 +179,8 @@ pub(crate) struct Config {
     pub(crate) trust_domain: TrustDomain,
     /// Where the operator puts an issuer.
     pub(crate) issuer: Option<PathBuf>,
+    /// Where another authority's trust bundle comes from.
+    pub(crate) spiffe_endpoint_socket: Option<WorkloadApiAddress>,
     pub(crate) cert_lifetime: Duration,
     pub(crate) stream_age: Duration,
     pub(crate) default_mtls: MtlsMode,
@@ -277,6 +284,7 @@ impl Config {
             listen: flags.listen,
             trust_domain,
             issuer: flags.issuer,
+            spiffe_endpoint_socket: flags.spiffe_endpoint_socket,
             cert_lifetime: flags.cert_lifetime,
             stream_age: flags.stream_age,
             default_mtls: flags.default_mtls,

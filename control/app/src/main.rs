@@ -17,6 +17,7 @@ mod rotation;
 mod run;
 mod stored;
 mod webhook;
+mod workload_bundles;
 
 use std::process::ExitCode;
 

@@ -77,6 +77,7 @@ impl Shown {
             issuer: trust.issuer().to_owned(),
             chain: trust.chain(),
             roots: trust.roots(),
+            others: trust.others(),
             bundle: self.state.wanted_trust().map(|wanted| wanted.bundle).unwrap_or_default(),
             proxies: progress.report(),
             revoked: state.revoked.keys().cloned().collect(),
@@ -99,7 +100,7 @@ impl Shown {
         };
         let phases = [Phase::Stable, Phase::Add, Phase::Switch, Phase::Remove];
         let number = phases.iter().position(|one| *one == phase).unwrap_or_default();
-        let rows: [(&str, &str, u64); 5] = [
+        let rows: [(&str, &str, u64); 6] = [
             (
                 "root_expiration_timestamp_seconds",
                 "When the root certificate ends.",
@@ -114,6 +115,11 @@ impl Shown {
                 "rotation_phase",
                 "Phase of a rotation of the root: 0 none, 1 add, 2 switch, 3 remove.",
                 number as u64,
+            ),
+            (
+                "other_roots",
+                "Roots of another authority of the trust domain, such as SPIRE, that workloads trust.",
+                trust.others_der().len() as u64,
             ),
             (
                 "trust_current_proxies",

@@ -18,7 +18,7 @@ use crate::config::{Config, Files, MeshSource};
 use crate::plane::{Hook, Plane, Source};
 use crate::reload::Reloads;
 use crate::rotation::{ClusterParts, Rotation, Shown};
-use crate::webhook;
+use crate::{webhook, workload_bundles};
 
 /// How long the webhooks are served on, while `/ready` says no: the API server learns within this time
 /// that this replica goes, and no pod fails to be made for it.
@@ -52,6 +52,13 @@ pub(crate) async fn run(config: Config) -> anyhow::Result<()> {
     };
     let Plane { authority, authenticator, mut source, mut metrics, details, webhook, rotation } =
         plane;
+    if let Some(address) = &config.spiffe_endpoint_socket {
+        let first = workload_bundles::follow(address.clone(), Arc::clone(&authority));
+        tokio::select! {
+            () = first => {}
+            () = signals.any() => return Ok(()),
+        }
+    }
     let identity = Shown::new(Arc::clone(&authority), Arc::clone(&state));
     let rendered = Arc::clone(&identity);
     metrics.push(Box::new(move |text| rendered.render(text)));

@@ -57,11 +57,14 @@ pub struct Authority {
 }
 
 /// What an authority signs with and what verifiers trust, from one change to the next.
+#[derive(Clone)]
 pub struct Trust {
     state: AuthorityState,
-    signer: Signer,
+    signer: Arc<Signer>,
     roots_pem: String,
     roots_der: Vec<Vec<u8>>,
+    /// Roots of other authorities of the same trust domain.
+    others_der: Vec<Vec<u8>>,
 }
 
 impl Authority {
@@ -125,8 +128,23 @@ impl Authority {
     /// As [`from_state`](Self::from_state). Then the authority is as before.
     pub fn apply(&self, kept: &Path, state: AuthorityState) -> Result<(), OpenError> {
         let trust = Trust::load(kept, state, &self.trust_domain)?;
-        self.current.send_replace(Arc::new(trust));
+        self.current.send_modify(|current| {
+            let others_der = current.others_der.clone();
+            *current = Arc::new(Trust { others_der, ..trust });
+        });
         Ok(())
+    }
+
+    /// Has workloads trust the roots of another authority of the same trust domain, such as SPIRE, besides its own. They
+    /// take the place of those that were given before.
+    pub fn trust_others(&self, roots_der: Vec<Vec<u8>>) {
+        self.current.send_if_modified(|current| {
+            let is_other = current.others_der != roots_der;
+            if is_other {
+                *current = Arc::new(Trust { others_der: roots_der, ..Trust::clone(current) });
+            }
+            is_other
+        });
     }
 
     /// The trust domain whose identities it certifies.
@@ -164,10 +182,11 @@ impl Trust {
         trust_domain: &TrustDomain,
     ) -> Result<Self, OpenError> {
         let signer = Signer::load(kept, state.signing(), (trust_domain, SystemTime::now()))?;
+        let signer = Arc::new(signer);
         let roots_pem = state.roots_pem();
         let roots = signer::certificates(&roots_pem).unwrap_or_default();
         let roots_der = roots.into_iter().map(|root| root.to_vec()).collect();
-        Ok(Self { state, signer, roots_pem, roots_der })
+        Ok(Self { state, signer, roots_pem, roots_der, others_der: Vec::new() })
     }
 
     /// The state that it follows from.
@@ -176,16 +195,29 @@ impl Trust {
         &self.state
     }
 
-    /// The trust bundle as PEM.
+    /// Its own roots as PEM: those of the control plane's certificates.
     #[must_use]
     pub fn roots_pem(&self) -> &str {
         &self.roots_pem
     }
 
-    /// The trust bundle, one DER certificate each.
+    /// Its own roots, one DER certificate each.
     #[must_use]
     pub fn roots_der(&self) -> &[Vec<u8>] {
         &self.roots_der
+    }
+
+    /// The roots of other authorities of the trust domain, in DER.
+    #[must_use]
+    pub fn others_der(&self) -> &[Vec<u8>] {
+        &self.others_der
+    }
+
+    /// The trust bundle of workloads: its own roots and those of others, one DER certificate each.
+    #[must_use]
+    pub fn bundle_der(&self) -> Vec<Vec<u8>> {
+        let others = self.others_der.iter().filter(|root| !self.roots_der.contains(root));
+        self.roots_der.iter().chain(others).cloned().collect()
     }
 
     /// The certificates from the one that signs to its root, in DER.

@@ -29,7 +29,10 @@ pub struct IdentityReport {
     pub chain: Vec<CertificateReport>,
     /// The roots that are trusted.
     pub roots: Vec<CertificateReport>,
-    /// The hash of these roots.
+    /// The roots of another authority of the trust domain, such as SPIRE, that are trusted as well.
+    #[serde(default)]
+    pub others: Vec<CertificateReport>,
+    /// The hash of all of these roots.
     pub bundle: String,
     /// The proxies.
     pub proxies: ProxiesReport,
@@ -136,9 +139,15 @@ impl Trust {
         self.chain_der().iter().filter_map(|der| CertificateReport::of(der)).collect()
     }
 
-    /// The roots that are trusted.
+    /// Its own roots.
     #[must_use]
     pub fn roots(&self) -> Vec<CertificateReport> {
         self.roots_der().iter().filter_map(|der| CertificateReport::of(der)).collect()
+    }
+
+    /// The roots of other authorities of the trust domain.
+    #[must_use]
+    pub fn others(&self) -> Vec<CertificateReport> {
+        self.others_der().iter().filter_map(|der| CertificateReport::of(der)).collect()
     }
 }

@@ -67,7 +67,7 @@ impl identity_server::Identity for IdentityService {
                 let Proven { identity, instance } = proven;
                 let instance = instance.map(tracing::field::display);
                 tracing::info!(instance, %identity, client = %address, "certificate issued");
-                Ok(Response::new(response(issued, self.issuer.authority.trust().roots_der())))
+                Ok(Response::new(response(issued, self.issuer.authority.trust().bundle_der())))
             }
             Err(refusal) => {
                 self.metrics.certificates_refused.increment();
@@ -133,11 +133,11 @@ fn served(pod: &proto::ServedPod) -> Result<ServedPod, Refusal> {
     Ok(ServedPod { instance, uid: pod.uid.clone() })
 }
 
-fn response(issued: Issued, roots: &[Vec<u8>]) -> IssueCertificateResponse {
+fn response(issued: Issued, roots: Vec<Vec<u8>>) -> IssueCertificateResponse {
     let end = issued.not_after.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
     IssueCertificateResponse {
         chain: issued.chain_der.into_iter().map(Into::into).collect(),
-        roots: roots.iter().cloned().map(Into::into).collect(),
+        roots: roots.into_iter().map(Into::into).collect(),
         issuer: issued.issuer,
         not_after_unix_s: i64::try_from(end.as_secs()).unwrap_or(i64::MAX),
     }

@@ -77,7 +77,7 @@ pub(crate) struct TrustRecord {
 
 impl PublishedTrust {
     fn new(domain: &str, trust: &Trust) -> Self {
-        let roots: Vec<Bytes> = trust.roots_der().iter().cloned().map(Bytes::from).collect();
+        let roots: Vec<Bytes> = trust.bundle_der().into_iter().map(Bytes::from).collect();
         let bundle = bundle_hash(&roots);
         let issuer = trust.issuer().to_owned();
         let revoked = trust.state().revocations();

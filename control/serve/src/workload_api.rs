@@ -258,7 +258,7 @@ impl WorkloadIssuer {
             spiffe_id: identity.to_string(),
             x509_svid: issued.chain_der.concat().into(),
             x509_svid_key: key.secret_pkcs8_der().to_vec().into(),
-            bundle: self.authority.trust().roots_der().concat().into(),
+            bundle: self.authority.trust().bundle_der().concat().into(),
             hint: String::new(),
         };
         let response = X509svidResponse { svids: vec![svid], ..Default::default() };
@@ -267,7 +267,7 @@ impl WorkloadIssuer {
 
     fn bundles(&self) -> X509BundlesResponse {
         let domain = format!("spiffe://{}", self.authority.trust_domain().as_str());
-        let roots = self.authority.trust().roots_der().concat();
+        let roots = self.authority.trust().bundle_der().concat();
         X509BundlesResponse { crl: Vec::new(), bundles: [(domain, roots.into())].into() }
     }
 }

@@ -10,6 +10,7 @@ use leno_resources::{
     Condition, Cron, GrpcCheck, HttpGet, Limits, Located, Object, PortRef, Restart, STDIN,
     TcpSocket, Workload,
 };
+use leno_types::WorkloadApiAddress;
 use nix::sys::signal::Signal;
 use serde::{Deserialize, Serialize};
 
@@ -39,6 +40,8 @@ pub struct Launch {
     pub meshed: bool,
     /// The group whose node proxy serves it; `None`: it has a proxy of its own, or none.
     pub group: Option<String>,
+    /// Where its proxy gets certificates.
+    pub certificates: Certificates,
     /// How its traffic is captured.
     pub capture: Choice,
     /// The user and the group that it runs as.
@@ -63,6 +66,33 @@ pub struct Launch {
     pub readiness: Option<Probe>,
     /// Whether it lives.
     pub liveness: Option<Probe>,
+}
+
+/// Where a proxy gets certificates.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum Certificates {
+    /// As the options of `leno up` have it.
+    #[default]
+    Unset,
+    /// Of the control plane.
+    ControlPlane,
+    /// Of a SPIFFE Workload API.
+    WorkloadApi(WorkloadApiAddress),
+}
+
+impl Certificates {
+    /// The Workload API, where `default` holds if documents do not say.
+    #[must_use]
+    pub fn workload_api<'a>(
+        &'a self,
+        default: Option<&'a WorkloadApiAddress>,
+    ) -> Option<&'a WorkloadApiAddress> {
+        match self {
+            Self::Unset => default,
+            Self::ControlPlane => None,
+            Self::WorkloadApi(address) => Some(address),
+        }
+    }
 }
 
 /// A schedule, with its time zone as this machine has it.
@@ -192,6 +222,7 @@ impl Draft<'_> {
             service_account: spec.service_account.clone(),
             meshed: settings.meshed,
             group: None,
+            certificates: settings.certificates.clone(),
             capture: settings.capture,
             account,
             volumes: spec.volumes.iter().map(volume).collect(),

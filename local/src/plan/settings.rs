@@ -8,14 +8,14 @@ use leno_flows::{Budget, Source};
 use leno_resources::{
     CAPTURE_ANNOTATION, Documents, EGRESS_ANNOTATION, FLOW_CPU_BUDGET_ANNOTATION,
     FLOW_METRICS_ANNOTATION, INJECT_ANNOTATION, MODE_ANNOTATION, MTLS_ANNOTATION, Object,
-    SHARE_ANNOTATION, Workload,
+    SHARE_ANNOTATION, SPIFFE_SOCKET_ANNOTATION, Workload, spiffe_socket,
 };
 use leno_types::{Egress, InstanceName, MtlsMode};
 
-use super::Defaults;
+use super::{Certificates, Defaults};
 
 /// What holds for one workload.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Settings {
     pub(super) meshed: bool,
     pub(super) mtls: MtlsMode,
@@ -23,6 +23,7 @@ pub(super) struct Settings {
     pub(super) capture: Choice,
     pub(super) flows: Source,
     pub(super) flow_budget: Option<Budget>,
+    pub(super) certificates: Certificates,
     /// In node mode, which instances share a proxy's process.
     pub(super) share: Option<Share>,
 }
@@ -119,6 +120,11 @@ pub(super) fn of(documents: &Documents, workload: &Workload, defaults: Defaults)
             .and_then(|value| value.parse().ok())
             .unwrap_or(defaults.flows),
         flow_budget: setting(FLOW_CPU_BUDGET_ANNOTATION).and_then(|value| value.parse().ok()),
+        certificates: match setting(SPIFFE_SOCKET_ANNOTATION).map(|value| spiffe_socket(value)) {
+            Some(Ok(Some(address))) => Certificates::WorkloadApi(address),
+            Some(Ok(None)) => Certificates::ControlPlane,
+            Some(Err(_)) | None => Certificates::Unset,
+        },
         share: (mode == Mode::Node).then(|| {
             let share = setting(SHARE_ANNOTATION).and_then(|value| value.parse().ok());
             share.unwrap_or(defaults.share)

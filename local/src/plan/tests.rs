@@ -14,6 +14,7 @@ const DEFAULTS: Defaults = Defaults {
     flows: Source::Sockets,
     ipv6: true,
     ranges: Ranges::DEFAULT,
+    spiffe: false,
 };
 
 const SHOP: &str = "\
@@ -283,6 +284,40 @@ fn who_shares_a_node_proxy_is_said_on_workload_or_namespace() {
     let both = format!("{node}, {shared}");
     assert_eq!(group(&both, "leno.dev/share: node").as_deref(), Some("node"));
     assert_eq!(group(&both, "leno.dev/share: workload").as_deref(), Some("workload.shop.web-0"));
+}
+
+#[test]
+fn certificates_of_a_workload_api_are_for_proxies_of_one_workload() {
+    let with = |of_namespace: &str, of_workload: &str| {
+        format!(
+            "apiVersion: v1\nkind: Namespace\nmetadata: {{name: shop, annotations: \
+             {{{of_namespace}}}}}\n---\napiVersion: leno.dev/v1alpha1\nkind: Workload\nmetadata: \
+             {{name: web, namespace: shop, annotations: {{{of_workload}}}}}\nspec: {{command: [run]}}\n"
+        )
+    };
+    let default = "unix:///default".parse().unwrap();
+    let address = |of_namespace: &str, of_workload: &str| {
+        let plan = plan(&with(of_namespace, of_workload));
+        let certificates = &plan.instances[&instance("shop/web-0")].launch.certificates;
+        certificates.workload_api(Some(&default)).map(ToString::to_string)
+    };
+    let (one, other) = (
+        "leno.dev/spiffe-endpoint-socket: 'unix:///one'",
+        "leno.dev/spiffe-endpoint-socket: 'unix:///other'",
+    );
+    let off = "leno.dev/spiffe-endpoint-socket: 'off'";
+    assert_eq!(address("", "").as_deref(), Some("unix:///default"));
+    assert_eq!(address(one, "").as_deref(), Some("unix:///one"));
+    assert_eq!(address(one, other).as_deref(), Some("unix:///other"));
+    assert_eq!(address(one, off), None);
+    let shared = format!("leno.dev/mode: node, {one}");
+    let text = problems(&with("", &shared));
+    assert!(text.contains("a node proxy gets no certificates of a SPIFFE Workload API"), "{text}");
+    let by_default = Defaults { spiffe: true, mode: Mode::Node, ..DEFAULTS };
+    let made = |text: &str| Plan::make(&documents(text), by_default, &Plan::default());
+    assert!(made(&with("", "")).is_err());
+    assert!(made(&with("", off)).is_ok());
+    assert!(made(&with("", "leno.dev/inject: disabled")).is_ok());
 }
 
 #[test]

@@ -4,10 +4,13 @@ use std::collections::BTreeMap;
 use std::net::SocketAddr;
 
 use leno_handover::MAX_MEMBERS;
-use leno_resources::{EGRESS_ANNOTATION, Located, MTLS_ANNOTATION, Object, Workload};
+use leno_resources::{
+    EGRESS_ANNOTATION, Located, MODE_ANNOTATION, MTLS_ANNOTATION, Object, SPIFFE_SOCKET_ANNOTATION,
+    Workload,
+};
 use leno_types::InstanceName;
 
-use super::{Draft, Instance, Launch, settings};
+use super::{Certificates, Draft, Instance, Launch, settings};
 use crate::log::OWN_NAMES;
 
 impl Draft<'_> {
@@ -62,6 +65,22 @@ impl Draft<'_> {
         false
     }
 
+    /// A Workload API finds out by its process which workload calls, and a node proxy is one process for several.
+    fn check_certificates(&mut self, located: &Located<Object>, settings: &settings::Settings) {
+        let is_spiffe = match &settings.certificates {
+            Certificates::Unset => self.defaults.spiffe,
+            Certificates::ControlPlane => false,
+            Certificates::WorkloadApi(_) => true,
+        };
+        if is_spiffe && settings.meshed && settings.share.is_some() {
+            let reason = format!(
+                "a node proxy gets no certificates of a SPIFFE Workload API, which identifies processes: use {MODE_ANNOTATION}: \
+                 sidecar, or {SPIFFE_SOCKET_ANNOTATION}: off"
+            );
+            self.problem(located, "metadata", reason);
+        }
+    }
+
     fn instances(&mut self, located: &Located<Object>, workload: &Workload) -> Vec<Instance> {
         let name = workload.metadata.name.as_str();
         if OWN_NAMES.contains(&name) {
@@ -72,6 +91,7 @@ impl Draft<'_> {
         }
         let settings = settings::of(self.documents, workload, self.defaults);
         let launch = self.launch(located, workload, &settings);
+        self.check_certificates(located, &settings);
         let mut resolved = workload.clone();
         let mode = settings.mtls.as_str().to_owned();
         resolved.metadata.annotations.insert(MTLS_ANNOTATION.to_owned(), mode);

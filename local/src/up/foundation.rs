@@ -104,11 +104,15 @@ pub(super) async fn lay(
         access_log: options.access_log.clone(),
         traces: options.traces.clone(),
         metrics_compat: options.metrics_compat.clone(),
+        spiffe_endpoint_socket: options.spiffe_endpoint_socket.clone(),
         gateway: switch.subnet().gateway(),
         response_wait: options.response_wait,
     };
     let environment =
-        Environment::of_shell(&options.env_files)?.with_workload_api(&layout.workload_api());
+        Environment::of_shell(&options.env_files)?.with_workload_api(
+            &layout.workload_api(),
+            options.spiffe_endpoint_socket.as_ref(),
+        );
     Ok(Foundation { guard, hierarchy, switch, flows, proxy, zone, environment, notes })
 }
 

@@ -7,7 +7,7 @@ use clap::Parser;
 use leno_telemetry::MetricsCompat;
 use leno_telemetry::access::AccessSettings;
 use leno_telemetry::trace::TraceSettings;
-use leno_types::ports;
+use leno_types::{WorkloadApiAddress, ports};
 
 use crate::admin::probe::Probes;
 use crate::hook::Hook;
@@ -54,8 +54,15 @@ pub(crate) struct Flags {
 
     /// File with the token that authenticates the first certificate request; with --node, the folder that the
     /// tokens of its workloads are put into
-    #[arg(long, env = "LENO_TOKEN", value_name = "FILE", required_unless_present_any = ["static_file", "hook", "broker"])]
+    #[arg(long, env = "LENO_TOKEN", value_name = "FILE",
+          required_unless_present_any = ["static_file", "hook", "broker", "spiffe_endpoint_socket"])]
     pub(crate) token: Option<PathBuf>,
+
+    /// The SPIFFE Workload API, such as that of SPIRE's agent, which issues this workload's certificates in place of the
+    /// control plane: unix:///PATH. It has to issue the identity of the workload's service account. Not with --static and
+    /// --node
+    #[arg(long, env = "SPIFFE_ENDPOINT_SOCKET", value_name = "ADDRESS")]
+    pub(crate) spiffe_endpoint_socket: Option<WorkloadApiAddress>,
 
     /// Worker threads; each has its own listeners, pools and counters
     #[arg(long, env = "LENO_WORKERS", default_value_t = 1,

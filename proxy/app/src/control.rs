@@ -5,12 +5,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context;
-use leno_discovery::{Certificate, Client, Directory, Settings};
+use leno_discovery::{Certificate, CertificateSource, Client, Directory, Settings};
 use leno_inbound::LimitTable;
 use leno_names::{Names, Resolvers};
 use leno_telemetry::tap::Taps;
 use leno_tls::{Credentials, CredentialsError, Keyring};
-use leno_types::{InstanceName, TrustDomain};
+use leno_types::{Identity, InstanceName, TrustDomain};
 use tokio::sync::watch;
 use tokio::task::spawn_local;
 
@@ -29,13 +29,14 @@ pub(crate) fn setup(flags: &Flags, pod_uid: Option<String>) -> anyhow::Result<Se
     let given = |option: &'static str| format!("--{option} is missing");
     let name = flags.name.as_deref().with_context(|| given("name"))?;
     let instance = InstanceName::new(&flags.namespace, name)?;
+    let trust_domain = TrustDomain::new(&flags.trust_domain)?;
     let (client, directory) = Client::new(Settings {
         control: flags.control.clone().with_context(|| given("control"))?,
         roots: flags.roots.clone().with_context(|| given("roots"))?,
-        token: flags.token.clone().with_context(|| given("token"))?,
+        certificates: certificates(flags, &trust_domain)?,
         instance: instance.clone(),
         pod_uid,
-        trust_domain: TrustDomain::new(&flags.trust_domain)?,
+        trust_domain,
     });
     let keyring = Keyring::new();
     let identity = watch::Sender::new(IdentityState::default());
@@ -70,6 +71,16 @@ pub(crate) fn setup(flags: &Flags, pod_uid: Option<String>) -> anyhow::Result<Se
         budget: budget(flags),
         limit_table: LimitTable::default(),
     })
+}
+
+fn certificates(flags: &Flags, trust_domain: &TrustDomain) -> anyhow::Result<CertificateSource> {
+    if let Some(address) = &flags.spiffe_endpoint_socket {
+        let (namespace, account) = (&flags.namespace, &flags.service_account);
+        let identity = Identity::new(trust_domain.clone(), namespace, account)?;
+        return Ok(CertificateSource::WorkloadApi(address.clone(), identity));
+    }
+    let token = flags.token.clone();
+    Ok(CertificateSource::Token(token.context("--token is missing")?))
 }
 
 /// Comes back when there is a certificate, a policy, and what is prefetched.

@@ -200,6 +200,8 @@ fn live(
         // The thread of the log is started once for all.
         access_log: AccessSettings { form: Form::Off, ..common.flags.access_log.clone() },
         workload: None,
+        // It identifies processes, and this one is several workloads.
+        spiffe_endpoint_socket: None,
         ..common.flags.clone()
     };
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;

@@ -11,21 +11,39 @@ use x509_parser::parse_x509_certificate;
 /// A certificate with its key and the trust bundle.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Certificate {
-    /// The chain in DER, leaf first, without the root. The control plane has issued it.
+    /// The chain in DER, leaf first, without the root.
     pub chain_der: Vec<Vec<u8>>,
-    /// The private key, PKCS #8 in DER. This proxy made it and never sends it anywhere.
+    /// The private key, PKCS #8 in DER. This proxy, or the server of a Workload API on its machine, made it; it is never sent
+    /// anywhere.
     pub key_der: Vec<u8>,
     /// The trust bundle in DER.
     pub roots_der: Vec<Vec<u8>>,
+    /// Roots of that bundle which hold whatever the control plane publishes, because they came with a certificate of a Workload
+    /// API. Empty for a certificate of the control plane.
+    pub lasting_der: Vec<Vec<u8>>,
     /// When the leaf expires.
     pub not_after: SystemTime,
-    /// The key that signed the leaf, as the control plane calls it; empty if that is of an earlier release.
+    /// The key that signed the leaf, as the control plane calls it; empty if that is of an earlier release. A certificate of a
+    /// Workload API does not depend on the control plane's key: it has whichever signs now, so that no rotation waits for it.
     pub issuer: String,
     /// Certificates of peers that are accepted no longer.
     pub revoked: Revocations,
 }
 
 impl Certificate {
+    /// The same under the trust bundle that the control plane has published.
+    pub(crate) fn under(&self, bundle: &TrustBundle) -> Self {
+        let mut roots_der = self.lasting_der.clone();
+        for root in &bundle.roots {
+            if !roots_der.iter().any(|known| known == root) {
+                roots_der.push(root.to_vec());
+            }
+        }
+        let issuer = if self.lasting_der.is_empty() { &self.issuer } else { &bundle.issuer };
+        let (issuer, revoked) = (issuer.clone(), bundle.revoked.clone());
+        Self { roots_der, issuer, revoked, ..self.clone() }
+    }
+
     /// Whether it is to be renewed early: another key signs now, or it was revoked.
     pub(crate) fn is_outdated(&self, bundle: &TrustBundle) -> bool {
         let is_of_another = !bundle.issuer.is_empty() && bundle.issuer != self.issuer;

@@ -9,7 +9,7 @@ use tokio::time::sleep;
 
 use crate::backoff::Backoff;
 use crate::certificate::Certificate;
-use crate::connection::Connection;
+use crate::connection;
 use crate::directory::{Directory, Live};
 use crate::identity::IdentityClient;
 use crate::leases::{self, Leases, Questions};
@@ -92,7 +92,7 @@ async fn discover(settings: &Settings, live: &Live, identity: &IdentityClient) -
         let mut was_heard = false;
         let opened = match next.take() {
             Some(opened) => Ok(opened),
-            None => Connection::open(settings, certificate.as_deref()).await.map(Into::into),
+            None => connection::connect(settings, certificate.as_deref()).await.map(Into::into),
         };
         let reason = match opened {
             Ok(opened) => {
@@ -100,7 +100,7 @@ async fn discover(settings: &Settings, live: &Live, identity: &IdentityClient) -
                 let reconnect = || -> stream::Opening<'_> {
                     let certificate = newest.borrow().clone();
                     Box::pin(
-                        async move { Connection::open(settings, certificate.as_deref()).await },
+                        async move { connection::connect(settings, certificate.as_deref()).await },
                     )
                 };
                 let heard = || {

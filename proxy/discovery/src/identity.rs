@@ -1,4 +1,5 @@
-//! Gets a certificate and renews it before it expires.
+//! Gets a certificate of the control plane and renews it before it expires; one of a Workload API is
+//! [`workload_api`]'s.
 //!
 //! ```text
 //!   make a key -> request, token -> certificate --published--> 70 % of its life --+
@@ -22,8 +23,9 @@ use tokio::time::{sleep, timeout};
 
 use crate::backoff::{Backoff, random_fraction};
 use crate::certificate::Certificate;
-use crate::connection::{ConnectError, Connection};
-use crate::settings::Settings;
+use crate::connection::{self, ConnectError};
+use crate::settings::{CertificateSource, Settings};
+use crate::workload_api;
 
 /// Longest wait for a certificate on an open connection. Signing takes a millisecond.
 const ISSUE_TIMEOUT: Duration = Duration::from_secs(5);
@@ -61,6 +63,9 @@ pub enum IdentityError {
     /// The token's file cannot be read.
     #[error("cannot read the token in {0}")]
     Token(PathBuf, #[source] io::Error),
+    /// Certificates come from a Workload API.
+    #[error("there is no token: certificates come from a Workload API")]
+    NoToken,
     /// The key or the request could not be made.
     #[error("cannot make a certificate request")]
     Request(#[source] rcgen::Error),
@@ -102,16 +107,24 @@ impl IdentityClient {
     pub(crate) fn trust(&self, bundle: &Arc<TrustBundle>) {
         self.certificate.send_if_modified(|current| {
             let Some(certificate) = current else { return false };
-            if certificate.roots_der == bundle.roots && certificate.revoked == bundle.revoked {
-                return false;
+            let next = certificate.under(bundle);
+            let is_other = next != **certificate;
+            if is_other {
+                *current = Some(Arc::new(next));
             }
-            let roots_der = bundle.roots.iter().map(|root| root.to_vec()).collect();
-            let revoked = bundle.revoked.clone();
-            let next = Certificate { roots_der, revoked, ..Certificate::clone(certificate) };
-            *current = Some(Arc::new(next));
-            true
+            is_other
         });
         self.bundle.send_replace(Some(Arc::clone(bundle)));
+    }
+
+    /// Uses a certificate of a Workload API from now on.
+    pub(crate) fn take(&self, certificate: Certificate) {
+        let bundle = self.bundle.borrow().clone();
+        let certificate = match bundle {
+            Some(bundle) => certificate.under(&bundle),
+            None => certificate,
+        };
+        self.certificate.send_replace(Some(Arc::new(certificate)));
     }
 
     /// Waits until the control plane says that the certificate is to be renewed early.
@@ -130,13 +143,16 @@ impl IdentityClient {
         }
     }
 
-    /// Requests one certificate, with a new key.
+    /// Requests one certificate of the control plane, with a new key.
     ///
     /// # Errors
     /// [`IdentityError`]
     pub async fn issue(&self) -> Result<Certificate, IdentityError> {
-        let failed = |error| IdentityError::Token(self.settings.token.clone(), error);
-        let token = std::fs::read_to_string(&self.settings.token).map_err(failed)?;
+        let CertificateSource::Token(file) = &self.settings.certificates else {
+            return Err(IdentityError::NoToken);
+        };
+        let failed = |error| IdentityError::Token(file.clone(), error);
+        let token = std::fs::read_to_string(file).map_err(failed)?;
         if token.len() > MAX_TOKEN {
             return Err(failed(io::Error::other("it is too long")));
         }
@@ -144,8 +160,8 @@ impl IdentityClient {
         // Presents no certificate: the token is enough, and a certificate that has expired would be
         // refused.
         let current = self.certificate.borrow().clone();
-        let connection = Connection::open_as(&self.settings, current.as_deref(), None).await?;
-        let mut rpc = Rpc::with_origin(connection, Connection::origin());
+        let connection = connection::connect_as(&self.settings, current.as_deref(), None).await?;
+        let mut rpc = Rpc::with_origin(connection, connection::origin());
         let request = proto::IssueCertificateRequest {
             csr: csr.into(),
             token: token.trim().to_owned(),
@@ -165,6 +181,15 @@ impl IdentityClient {
 
     /// Gets a certificate and renews it, for as long as the future is polled.
     pub async fn run(self) -> Infallible {
+        match &self.settings.certificates {
+            CertificateSource::Token(_) => self.renew_by_token().await,
+            CertificateSource::WorkloadApi(address, identity) => {
+                workload_api::follow(&self, address, identity).await
+            }
+        }
+    }
+
+    async fn renew_by_token(&self) -> Infallible {
         let mut backoff = Backoff::new(FIRST_WAIT, LONGEST_WAIT);
         loop {
             match self.issue().await {
@@ -229,6 +254,7 @@ fn certificate(
         chain_der: answer.chain.into_iter().map(Vec::from).collect(),
         key_der: key.serialize_der(),
         roots_der: answer.roots.into_iter().map(Vec::from).collect(),
+        lasting_der: Vec::new(),
         not_after,
         issuer: answer.issuer,
         revoked: Revocations::default(),

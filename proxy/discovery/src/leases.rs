@@ -14,6 +14,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
+use leno_wire::Connection;
 use leno_wire::proto::limits_client::LimitsClient;
 use leno_wire::proto::{LeaseAsk, LeaseGrant, LeaseRequest, Node};
 use tokio::sync::{mpsc, watch};
@@ -22,7 +23,7 @@ use tokio_stream::wrappers::ReceiverStream;
 
 use crate::backoff::Backoff;
 use crate::certificate::Certificate;
-use crate::connection::Connection;
+use crate::connection;
 use crate::settings::Settings;
 
 /// Questions that may wait for the stream. A worker asks at most ten times per second for each
@@ -131,7 +132,7 @@ pub(crate) async fn run(
         };
         let certificate = certificates.borrow().clone();
         let mut heard = || backoff.reset();
-        let reason = match Connection::open(settings, certificate.as_deref()).await {
+        let reason = match connection::connect(settings, certificate.as_deref()).await {
             Ok(connection) => {
                 let asked = (first, &mut questions);
                 converse(settings, connection, asked, &mut heard).await
@@ -160,7 +161,7 @@ async fn converse(
     if requests.try_send(opening).is_err() {
         return "the stream has no room for its first request".to_owned();
     }
-    let mut client = LimitsClient::with_origin(connection, Connection::origin());
+    let mut client = LimitsClient::with_origin(connection, connection::origin());
     let mut responses =
         match timeout(OPEN_TIMEOUT, client.lease(ReceiverStream::new(outgoing))).await {
             Ok(Ok(responses)) => responses.into_inner(),

@@ -4,6 +4,7 @@
 //!  workers --watch(ip)--> Directory <--fills-- Client --delta stream, mTLS--> control plane
 //!                                                |
 //!                          IdentityClient (key, request, token) --> certificate, rotated
+//!                                         (or a SPIFFE Workload API)
 //! ```
 //!
 //! Workers look up an address in the [`Directory`] and get a watch that is kept up to date.
@@ -43,6 +44,7 @@ mod tls;
     reason = "arrays have an element for each `Asker`, which counts watches in a map"
 )]
 mod watches;
+mod workload_api;
 
 pub use certificate::Certificate;
 pub use client::Client;
@@ -50,7 +52,7 @@ pub use connection::ConnectError;
 pub use directory::{Directory, Status};
 pub use identity::{IdentityClient, IdentityError};
 pub use leases::{Asker, Lease, Leases};
-pub use settings::Settings;
+pub use settings::{CertificateSource, Settings};
 pub use watches::{IDLE, MAX_LOGGED, MAX_LOOKED_UP, MAX_WATCHED};
 
 /// An error and its causes in one line.

@@ -1,8 +1,8 @@
-//! The address of the control plane, and the files for authentication.
+//! The address of the control plane, and where certificates come from.
 
 use std::path::PathBuf;
 
-use leno_types::{InstanceName, TrustDomain};
+use leno_types::{Identity, InstanceName, TrustDomain, WorkloadApiAddress};
 use leno_wire::proto;
 
 /// Everything that a proxy needs to reach its control plane.
@@ -12,14 +12,23 @@ pub struct Settings {
     pub control: String,
     /// PEM file with the roots for the control plane's certificate. Read again for each connection.
     pub roots: PathBuf,
-    /// File with the token that authenticates certificate requests. Read again for each request.
-    pub token: PathBuf,
+    /// Where certificates come from.
+    pub certificates: CertificateSource,
     /// The workload instance that the proxy serves.
     pub instance: InstanceName,
     /// The uid of the instance's pod, where the token is that of a node proxy; `None` where it is the instance's own.
     pub pod_uid: Option<String>,
     /// The trust domain of the mesh.
     pub trust_domain: TrustDomain,
+}
+
+/// Where a proxy gets its certificates.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum CertificateSource {
+    /// Of the control plane, against the token in this file. Read again for each request.
+    Token(PathBuf),
+    /// Of a SPIFFE Workload API, such as SPIRE's, which has to issue this identity.
+    WorkloadApi(WorkloadApiAddress, Identity),
 }
 
 impl Settings {

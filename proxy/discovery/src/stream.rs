@@ -20,14 +20,13 @@ use leno_wire::proto::{
     Any, DeltaDiscoveryRequest, DeltaDiscoveryResponse, Node, Resource, Status,
 };
 use leno_wire::{
-    ADDRESS_TYPE, Bytes, MAX_MESSAGE, RECONNECT_TYPE, SERVER_POLICY_TYPE, TRUST_BUNDLE_TYPE,
-    USED_SERVICES_TYPE, decode, names,
+    Connection, ADDRESS_TYPE, Bytes, MAX_MESSAGE, RECONNECT_TYPE, SERVER_POLICY_TYPE, TRUST_BUNDLE_TYPE, USED_SERVICES_TYPE, decode, names,
 };
 use tokio::sync::mpsc;
 use tokio::time::{MissedTickBehavior, interval, timeout};
 use tokio_stream::wrappers::ReceiverStream;
 
-use crate::connection::{ConnectError, Connection};
+use crate::connection::{self, ConnectError};
 use crate::directory::Live;
 use crate::table::{self, Address};
 
@@ -95,7 +94,7 @@ pub(crate) async fn run<'a>(
     let (requests, outgoing) = mpsc::channel(MAX_REQUESTS);
     let requests = Requests(requests);
     requests.start(live).await?;
-    let mut client = DiscoveryClient::with_origin(connection, Connection::origin())
+    let mut client = DiscoveryClient::with_origin(connection, connection::origin())
         .max_decoding_message_size(MAX_MESSAGE);
     let answer = client.delta_aggregated_resources(ReceiverStream::new(outgoing));
     let answer = timeout(SEND_TIMEOUT, answer).await.map_err(|_| StreamError::Stalled)?;

@@ -32,6 +32,7 @@ mod routes;
 mod scale;
 mod shared_limits;
 mod soak;
+mod spire;
 mod stalled;
 mod strangers;
 mod streams;
@@ -123,7 +124,13 @@ pub(crate) fn all() -> [(&'static str, Vec<Case>); 18] {
             .collect(),
         ),
         ("encryption", encryption::cases()),
-        ("identity", [identity::cases(), workload_api::cases()].into_iter().flatten().collect()),
+        (
+            "identity",
+            [identity::cases(), workload_api::cases(), spire::cases()]
+                .into_iter()
+                .flatten()
+                .collect(),
+        ),
         ("strangers", strangers::cases()),
         ("flows", [flows::cases(), tap::cases(), traces::cases()].into_iter().flatten().collect()),
         ("disturbance", disturbance::cases()),

@@ -25,6 +25,10 @@ pub(super) fn page(report: &IdentityReport, now: i64) -> String {
     text.push('\n');
     text += &certificates(&format!("TRUSTED ({})", short(&report.bundle)), &report.roots, now);
     text.push('\n');
+    if !report.others.is_empty() {
+        text += &certificates("TRUSTED BESIDES, OF THE WORKLOAD API", &report.others, now);
+        text.push('\n');
+    }
     text += &rotation(report, now);
     let proxies = &report.proxies;
     let _ = writeln!(
@@ -136,6 +140,7 @@ mod tests {
             issuer: "key".to_owned(),
             chain: vec![root.clone()],
             roots: vec![root],
+            others: Vec::new(),
             bundle: "both".to_owned(),
             proxies: ProxiesReport {
                 connected: 3,

@@ -5,7 +5,9 @@ use std::net::IpAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use leno_discovery::{Certificate, Client, Directory, IdentityClient, Settings, Status};
+use leno_discovery::{
+    Certificate, CertificateSource, Client, Directory, IdentityClient, Settings, Status,
+};
 use leno_testkit_api::{Bed, LIMIT, until};
 use leno_types::mesh::{Resolution, Roots};
 use leno_types::{ServiceName, TrustDomain};
@@ -151,10 +153,10 @@ async fn settings(bed: &Bed, control: String, instance: &str, token: &str) -> Se
     Settings {
         control: control.clone(),
         roots: file("roots.pem".to_owned(), &roots(bed).await),
-        token: file(
+        certificates: CertificateSource::Token(file(
             format!("token-{}-{}", control.rsplit(':').next().unwrap(), instance.replace('/', ".")),
             token,
-        ),
+        )),
         instance: instance.parse().unwrap(),
         pod_uid: None,
         trust_domain: TrustDomain::default(),

@@ -56,8 +56,8 @@ impl ClientVerifier {
 impl BuiltVerifier {
     fn new(trust: Arc<Trust>) -> Result<Self, TlsError> {
         let mut roots = RootCertStore::empty();
-        for root in trust.roots_der() {
-            roots.add(CertificateDer::from(root.as_slice()).into_owned())?;
+        for root in trust.bundle_der() {
+            roots.add(CertificateDer::from(root))?;
         }
         let chain = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider())
             .allow_unauthenticated()

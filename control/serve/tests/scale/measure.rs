@@ -6,7 +6,7 @@ use std::path::Path;
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use leno_discovery::{Client, Directory, Settings};
+use leno_discovery::{CertificateSource, Client, Directory, Settings};
 use leno_types::mesh::Resolution;
 use leno_types::{InstanceName, TrustDomain};
 use tokio::sync::watch;
@@ -222,7 +222,7 @@ impl Proxy {
         let settings = Settings {
             control: format!("https://{control}"),
             roots: roots.to_owned(),
-            token,
+            certificates: CertificateSource::Token(token),
             instance,
             pod_uid: None,
             trust_domain: TrustDomain::default(),

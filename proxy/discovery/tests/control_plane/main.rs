@@ -10,7 +10,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use leno_discovery::{ConnectError, Directory, IdentityClient, IdentityError};
+use leno_discovery::{CertificateSource, ConnectError, Directory, IdentityClient, IdentityError};
 use leno_types::MtlsMode;
 use leno_types::mesh::{Resolution, Service};
 use tokio::sync::watch;
@@ -228,14 +228,16 @@ async fn an_instance_that_is_not_known_shows_its_token_again() {
 async fn a_wrong_token_is_refused() {
     let plane = Plane::start(&mesh(&["10.89.0.7"])).await;
     let mut settings = plane.settings("shop/web-0");
-    std::fs::write(&settings.token, "0".repeat(64)).unwrap();
+    let mut token = plane.grant("shop/web-0");
+    std::fs::write(&token, "0".repeat(64)).unwrap();
     let refused = IdentityClient::new(Arc::new(settings.clone())).issue().await.unwrap_err();
     let IdentityError::Refused(status) = &refused else {
         panic!("not refused: {refused:?}");
     };
     assert_eq!(status.code(), tonic::Code::Unauthenticated, "{status}");
 
-    settings.token.set_extension("absent");
+    token.set_extension("absent");
+    settings.certificates = CertificateSource::Token(token);
     let refused = IdentityClient::new(Arc::new(settings)).issue().await.unwrap_err();
     assert!(matches!(refused, IdentityError::Token(..)), "{refused:?}");
 }

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use leno_discovery::{Client, Directory, Settings};
+use leno_discovery::{CertificateSource, Client, Directory, Settings};
 use leno_identity::{Authority, AuthorityState, Store, TokenStore};
 use leno_index::{Index, Settings as IndexSettings};
 use leno_resources::Problem;
@@ -148,7 +148,7 @@ impl Plane {
         Settings {
             control: format!("https://{}", self.address),
             roots: self.directory.path().join("roots.pem"),
-            token: self.grant(instance),
+            certificates: CertificateSource::Token(self.grant(instance)),
             instance: instance.parse().unwrap(),
             pod_uid: None,
             trust_domain: TrustDomain::default(),

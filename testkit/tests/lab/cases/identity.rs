@@ -2,6 +2,7 @@
 
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::thread::ScopedJoinHandle;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
@@ -78,7 +79,8 @@ pub(super) fn cases() -> Vec<Case> {
 fn a_root_is_replaced_under_load_while_control_planes_are_killed(capture: Capture) -> Result<()> {
     let options = Options { mtls: Some("strict"), ..Options::new(capture) };
     let lab = Lab::start(&options, TWENTY, |_| Ok(()))?;
-    let outcome = under_load(&lab, || {
+    let clients = ["client-0", "client-1", "client-2", "client-3"];
+    let outcome = under_load(&lab, (&clients, "http://web:8080/"), || {
         replaced(&lab).context("replacing the root")?;
         aborted(&lab).context("aborting")
     });
@@ -93,32 +95,39 @@ fn a_root_is_replaced_under_load_while_control_planes_are_killed(capture: Captur
     lab.explain(lab.reach("client-0", "web-0.web:8080").map(|_| ()))
 }
 
-/// Runs `work` while four of the clients send requests; returns how many there were. One that fails is an error.
-fn under_load(lab: &Lab, work: impl FnOnce() -> Result<()>) -> Result<u64> {
-    lab.reach("client-0", "web:8080")?;
+/// Runs `work` while clients send requests to a URL; returns how many there were. One that fails is an error.
+pub(super) fn under_load(
+    lab: &Lab,
+    (clients, url): (&[&str], &str),
+    work: impl FnOnce() -> Result<()>,
+) -> Result<u64> {
+    let service = url.trim_start_matches("http://").trim_end_matches('/');
+    lab.reach(clients.first().context("no client")?, service)?;
     let over = AtomicBool::new(false);
     std::thread::scope(|scope| {
-        let clients = ["client-0", "client-1", "client-2", "client-3"];
-        let loads = clients.map(|client| {
-            let over = &over;
+        let load = |client: &&str| {
+            let (client, over) = (client.to_string(), &over);
             scope.spawn(move || -> Result<u64> {
                 let mut requests = 0;
                 while !over.load(Ordering::Relaxed) {
-                    let arguments = ["--url", "http://web:8080/", "--rate", "100"];
+                    let arguments = ["--url", url, "--rate", "100"];
                     let more = ["--connections", "4", "--duration", "3s"];
-                    let report = lab.load(client, &[arguments, more].concat())?.finish()?;
+                    let report = lab.load(&client, &[arguments, more].concat())?.finish()?;
                     ensure!(report.errors == 0, "{client}: {report:?}");
                     requests += report.requests;
                 }
                 Ok(requests)
             })
-        });
+        };
+        let loads: Vec<_> = clients.iter().map(load).collect();
         let worked = work();
         over.store(true, Ordering::Relaxed);
-        let requests = loads.map(|load| match load.join() {
+        let join = |load: ScopedJoinHandle<'_, Result<u64>>| match load.join() {
             Ok(requests) => requests,
             Err(_panicked) => anyhow::bail!("a load has panicked"),
-        });
+        };
+        // All of them are joined, also where one has failed.
+        let requests: Vec<Result<u64>> = loads.into_iter().map(join).collect();
         worked?;
         requests.into_iter().sum()
     })
@@ -300,12 +309,12 @@ fn open_connections(lab: &Lab) -> Result<Option<u64>> {
 }
 
 /// The value of a metric, with its labels, in what a proxy counts.
-fn number(metrics: &str, name: &str) -> Option<u64> {
+pub(super) fn number(metrics: &str, name: &str) -> Option<u64> {
     let value = metrics.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
     value?.parse().ok()
 }
 
-fn rotate(lab: &Lab, arguments: &[&str]) -> Result<()> {
+pub(super) fn rotate(lab: &Lab, arguments: &[&str]) -> Result<()> {
     command::text(lab.leno("identity rotate-root").args(arguments), ANSWER_LIMIT).map(drop)
 }
 
@@ -316,7 +325,7 @@ fn identity(lab: &Lab) -> Result<Value> {
 }
 
 /// Waits until the report fits; the control plane may be restarting.
-fn until(lab: &Lab, what: &str, fits: impl Fn(&Value) -> bool) -> Result<Value> {
+pub(super) fn until(lab: &Lab, what: &str, fits: impl Fn(&Value) -> bool) -> Result<Value> {
     let mut last = None;
     wait::until(what, PHASE_LIMIT, || {
         let report = identity(lab);

@@ -1,0 +1,57 @@
+//! Certificates that follow each other without a gap, as the Workload API has them.
+
+use std::time::{Duration, SystemTime};
+
+use x509_parser::certificate::X509Certificate;
+use x509_parser::prelude::FromDer;
+
+/// Most certificates of a chain or a bundle: the roots of a few rotations.
+const MAX_CERTIFICATES: usize = 32;
+
+/// Takes them apart. There is at least one.
+pub(crate) fn split(der: &[u8]) -> Result<Vec<Vec<u8>>, &'static str> {
+    let (mut all, mut rest) = (Vec::new(), der);
+    while !rest.is_empty() {
+        if all.len() == MAX_CERTIFICATES {
+            return Err("more than 32 certificates");
+        }
+        let (next, _) = X509Certificate::from_der(rest).map_err(|_| "no X.509 in DER")?;
+        let (one, _) = rest.split_at(rest.len().saturating_sub(next.len()));
+        all.push(one.to_vec());
+        rest = next;
+    }
+    if all.is_empty() { Err("no certificate") } else { Ok(all) }
+}
+
+/// When a certificate ends.
+pub(crate) fn not_after(der: &[u8]) -> Option<SystemTime> {
+    let (_, certificate) = X509Certificate::from_der(der).ok()?;
+    let seconds = u64::try_from(certificate.validity().not_after.timestamp()).ok()?;
+    SystemTime::UNIX_EPOCH.checked_add(Duration::from_secs(seconds))
+}
+
+#[cfg(test)]
+mod tests {
+    use rcgen::{CertificateParams, KeyPair};
+
+    use super::*;
+
+    #[test]
+    fn certificates_are_taken_apart_and_what_is_none_is_refused() {
+        let one = || {
+            let key = KeyPair::generate().unwrap();
+            let params = CertificateParams::new(vec!["a".to_owned()]).unwrap();
+            params.self_signed(&key).unwrap().der().to_vec()
+        };
+        let (first, second) = (one(), one());
+        let both = [first.clone(), second.clone()].concat();
+        assert_eq!(split(&both), Ok(vec![first.clone(), second]));
+        assert!(not_after(&first).unwrap() > SystemTime::now());
+        assert_eq!(split(&[]), Err("no certificate"));
+        assert!(split(&first[1..]).is_err());
+        assert!(split(&[first.as_slice(), b"x"].concat()).is_err());
+        assert!(split(&both[..both.len() - 1]).is_err());
+        assert_eq!(split(&first.repeat(MAX_CERTIFICATES)).unwrap().len(), MAX_CERTIFICATES);
+        assert!(split(&first.repeat(MAX_CERTIFICATES + 1)).is_err());
+    }
+}

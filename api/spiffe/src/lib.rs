@@ -1,0 +1,25 @@
+//! SPIFFE's Workload API as a client: certificates and trust bundles of SPIRE, or of any other server of it.
+//!
+//! ```text
+//! WorkloadApiAddress ── Svids::open ───► next: this process' certificates, whenever they are replaced
+//!                    └─ Bundles::open ─► next: the roots of its trust domain and of federated ones
+//! ```
+//! The server finds out by the kernel which process calls, so that a call has no secret. A stream ends with an error and is
+//! opened again by its caller, which decides how long it waits.
+//!
+//! The crate does not choose among certificates, and keeps none. Read first: [`Svids`], [`Bundles`].
+
+#![cfg_attr(
+    not(test),
+    deny(
+        clippy::arithmetic_side_effects,
+        clippy::indexing_slicing,
+        clippy::panic,
+        clippy::unwrap_used
+    )
+)]
+
+mod certificates;
+mod streams;
+
+pub use streams::{Bundles, Svid, Svids, WorkloadApiError};
