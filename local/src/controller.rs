@@ -118,6 +118,9 @@ fn task(mesh: &Mesh, options: &Options, group: &Cgroup) -> Result<Task> {
     if let Some(address) = &options.spiffe_endpoint_socket {
         command.extend(["--spiffe-endpoint-socket".into(), address.to_string().into()]);
     }
+    for federation in &options.federate {
+        command.extend(["--federate".into(), federation.into()]);
+    }
     let environment: BTreeMap<OsString, OsString> =
         [("LENO_LOG".into(), options.log.clone().into())].into();
     // It resolves names outside of the mesh, of issuers of tokens, as instances do.

@@ -69,6 +69,8 @@ pub struct Options {
     pub issuer: Option<PathBuf>,
     /// The SPIFFE Workload API that issues the proxies' certificates; without it the control plane does.
     pub spiffe_endpoint_socket: Option<WorkloadApiAddress>,
+    /// Other trust domains whose workloads are accepted as clients, in the form of the control plane's option.
+    pub federate: Vec<String>,
     /// How long applications may take to end.
     pub grace: Duration,
     /// Files of variables for all applications.

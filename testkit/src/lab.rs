@@ -86,6 +86,8 @@ pub struct Options {
     pub access_log: Option<&'static str>,
     /// The SPIFFE Workload API that issues certificates, `leno up --spiffe-endpoint-socket`.
     pub spiffe_endpoint_socket: Option<String>,
+    /// Another trust domain and its bundle, `leno up --federate`.
+    pub federate: Option<String>,
 }
 
 impl Options {
@@ -104,6 +106,7 @@ impl Options {
             traces: None,
             access_log: None,
             spiffe_endpoint_socket: None,
+            federate: None,
         }
     }
 }
@@ -428,6 +431,9 @@ fn up_command(leno: &Path, name: &str, options: &Options, file: &Path) -> Comman
     command.args(["up", "--name", name, "--capture", options.capture.name()]);
     if let Some(address) = &options.spiffe_endpoint_socket {
         command.args(["--spiffe-endpoint-socket", address]);
+    }
+    if let Some(federation) = &options.federate {
+        command.args(["--federate", federation]);
     }
     if let Some(traces) = options.traces {
         command.args(["--traces", traces]);

@@ -6,7 +6,7 @@ use x509_parser::certificate::X509Certificate;
 use x509_parser::prelude::FromDer;
 
 /// Most certificates of a chain or a bundle: the roots of a few rotations.
-const MAX_CERTIFICATES: usize = 32;
+pub(crate) const MAX_CERTIFICATES: usize = 32;
 
 /// Takes them apart. There is at least one.
 pub(crate) fn split(der: &[u8]) -> Result<Vec<Vec<u8>>, &'static str> {

@@ -5,12 +5,12 @@ use std::io;
 use std::time::{Duration, SystemTime};
 
 use leno_types::{TrustDomain, WorkloadApiAddress};
-use leno_wire::{Bytes, Connection};
 use leno_wire::spiffe::spiffe_workload_api_client::SpiffeWorkloadApiClient;
 use leno_wire::spiffe::{
     SECURITY_HEADER, X509BundlesRequest, X509BundlesResponse, X509svid, X509svidRequest,
     X509svidResponse,
 };
+use leno_wire::{Bytes, Connection};
 use tokio::net::UnixStream;
 use tokio::time::timeout;
 use tonic::metadata::MetadataValue;

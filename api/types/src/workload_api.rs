@@ -14,7 +14,9 @@ pub struct WorkloadApiAddress(PathBuf);
 
 /// Why a text is not such an address.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{0:?} is not the address of a Workload API: use unix:///PATH of a socket, for example unix:///run/spire/agent.sock")]
+#[error(
+    "{0:?} is not the address of a Workload API: use unix:///PATH of a socket, for example unix:///run/spire/agent.sock"
+)]
 pub struct NoWorkloadApiAddress(String);
 
 impl WorkloadApiAddress {
@@ -62,8 +64,17 @@ mod tests {
         }
         let long = format!("unix:///{}", "a".repeat(MAX_PATH));
         for text in [
-            "", "/run/a.sock", "unix:a", "unix://host/a", "unix:////a", "unix:///", "unix:///a?b",
-            "unix:///a#b", "unix:///a\n", "tcp://127.0.0.1:80", &long,
+            "",
+            "/run/a.sock",
+            "unix:a",
+            "unix://host/a",
+            "unix:////a",
+            "unix:///",
+            "unix:///a?b",
+            "unix:///a#b",
+            "unix:///a\n",
+            "tcp://127.0.0.1:80",
+            &long,
         ] {
             assert!(text.parse::<WorkloadApiAddress>().is_err(), "{text:?}");
         }

@@ -15,13 +15,13 @@ use leno_types::mesh::{
 };
 use leno_types::{
     Egress, IdentityError, MAX_REVOKED, MtlsMode, NameError, Protocol, Removal, Revocations,
-    ServiceName,
+    ServiceName, TrustDomain,
 };
 use prost::Message;
 
 pub use endpoints::ServiceUpdate;
 
-use crate::trust::{MAX_ROOTS, TrustBundle};
+use crate::trust::{MAX_FEDERATED, MAX_ROOTS, TrustBundle};
 use crate::{
     ADDRESS_TYPE, MAX_PREFETCH, SERVER_POLICY_TYPE, TRUST_BUNDLE_TYPE, USED_SERVICES_TYPE, proto,
 };
@@ -160,7 +160,16 @@ pub fn trust_bundle(any: &proto::Any) -> Result<TrustBundle, DecodeError> {
         Ok((one.identity.parse()?, one.last_not_before_unix_s))
     });
     let revoked = Revocations::new(revoked.collect::<Result<Vec<_>, _>>()?);
-    Ok(TrustBundle { roots: message.roots, issuer: message.issuer, revoked })
+    bounded("federated trust domains", message.federated.len(), MAX_FEDERATED)?;
+    let federated = message.federated.into_iter().map(|one| -> Result<_, DecodeError> {
+        bounded("roots of a federated trust domain", one.roots.len(), MAX_ROOTS)?;
+        if one.roots.is_empty() {
+            return Err(DecodeError::Missing("roots of a federated trust domain"));
+        }
+        Ok((TrustDomain::new(&one.trust_domain)?, one.roots))
+    });
+    let federated = federated.collect::<Result<_, _>>()?;
+    Ok(TrustBundle { roots: message.roots, issuer: message.issuer, revoked, federated })
 }
 
 /// Decodes a resource of a response.

@@ -100,13 +100,18 @@ pub fn used_services(names: impl Iterator<Item = ServiceName>) -> proto::Any {
 /// Encodes a trust bundle as the value of a resource.
 #[must_use]
 pub fn trust_bundle(bundle: &TrustBundle) -> proto::Any {
-    let TrustBundle { roots, issuer, revoked } = bundle.clone();
+    let TrustBundle { roots, issuer, revoked, federated } = bundle.clone();
     let revoked = revoked.iter().map(|(identity, last)| proto::Revocation {
         identity: identity.to_string(),
         last_not_before_unix_s: last,
     });
     let revoked = revoked.collect();
-    let value = proto::TrustBundle { roots, issuer, revoked }.encode_to_vec().into();
+    let federated = federated.into_iter().map(|(trust_domain, roots)| proto::FederatedBundle {
+        trust_domain: trust_domain.to_string(),
+        roots,
+    });
+    let federated = federated.collect();
+    let value = proto::TrustBundle { roots, issuer, revoked, federated }.encode_to_vec().into();
     proto::Any { type_url: TRUST_BUNDLE_TYPE.to_owned(), value }
 }
 

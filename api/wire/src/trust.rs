@@ -1,13 +1,16 @@
 //! Trust bundles: what they hold, and the hash by which a proxy acknowledges one.
 
+use std::collections::BTreeMap;
 use std::fmt::Write;
 
 use aws_lc_rs::digest::{Context, SHA256};
 use bytes::Bytes;
-use leno_types::Revocations;
+use leno_types::{Revocations, TrustDomain};
 
 /// Most roots of a bundle: those of a few rotations.
 pub const MAX_ROOTS: usize = 32;
+/// Most trust domains that a mesh federates with. Each proxy verifies clients of all of them.
+pub const MAX_FEDERATED: usize = 64;
 
 /// Bytes of the digest that make the hash: a proxy that wanted another bundle with the same hash would only deceive
 /// itself, and 128 bits tell all others apart.
@@ -22,7 +25,12 @@ pub struct TrustBundle {
     pub issuer: String,
     /// Certificates that are accepted no longer.
     pub revoked: Revocations,
+    /// The roots of other trust domains, each of which proves identities of its own domain alone.
+    pub federated: FederatedRoots,
 }
+
+/// The roots of other trust domains, X.509 in DER.
+pub type FederatedRoots = BTreeMap<TrustDomain, Vec<Bytes>>;
 
 /// The hash of a bundle with these roots, in any order, in lower-case hexadecimal.
 #[must_use]

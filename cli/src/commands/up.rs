@@ -116,6 +116,12 @@ pub(crate) struct Up {
     #[arg(long, value_name = "ADDRESS")]
     spiffe_endpoint_socket: Option<WorkloadApiAddress>,
 
+    /// Another trust domain whose workloads are accepted as clients, and where its trust bundle is: DOMAIN=FILE, a SPIFFE
+    /// bundle or PEM that is read again when it changes, or DOMAIN=workload-api, that of --spiffe-endpoint-socket; repeat
+    /// for several
+    #[arg(long, value_name = "DOMAIN=SOURCE", value_parser = federation)]
+    federate: Vec<String>,
+
     /// How long applications may take to end, up to 1d
     #[arg(long, default_value = "10s", value_name = "DURATION", value_parser = grace)]
     grace: Duration,
@@ -226,6 +232,7 @@ pub(crate) fn run(up: &Up) -> Result<bool> {
         cert_lifetime: up.cert_lifetime,
         issuer: up.issuer.clone(),
         spiffe_endpoint_socket: up.spiffe_endpoint_socket.clone(),
+        federate: up.federate.clone(),
         grace: up.grace,
         env_files: up.env_files.clone(),
         // Part of a second would be none.
@@ -262,6 +269,17 @@ fn metrics_compat(text: &str) -> Result<String, String> {
 /// Settings of traces as proxies read them, likewise.
 fn traces(text: &str) -> Result<String, TraceSettingsError> {
     text.parse::<TraceSettings>().map(|_| text.to_owned())
+}
+
+/// A trust domain and its source; a file by its whole path, since the control plane runs elsewhere.
+fn federation(text: &str) -> Result<String, String> {
+    let form = || format!("{text:?} is not DOMAIN=FILE or DOMAIN=workload-api");
+    let (domain, source) = text.split_once('=').ok_or_else(form)?;
+    if source == "workload-api" {
+        return Ok(text.to_owned());
+    }
+    let whole = std::fs::canonicalize(source).map_err(|error| format!("{source:?}: {error}"))?;
+    Ok(format!("{domain}={}", whole.display()))
 }
 
 /// An address, with port 53 where it names none.

@@ -1,8 +1,8 @@
 //! What the proxy of a pod is like: what is set for all, and what a pod says of its own.
 
+use leno_resources::SPIFFE_SOCKET_ANNOTATION;
 use leno_telemetry::MetricsCompat;
 use leno_telemetry::access::{AccessSettings, AccessSettingsError, Form};
-use leno_resources::SPIFFE_SOCKET_ANNOTATION;
 use leno_telemetry::trace::{TraceSettings, TraceSettingsError};
 use leno_types::{Owner, TEMPLATE_HASH_LABEL};
 

@@ -11,6 +11,8 @@ use leno_identity::{MAX_LIFETIME, MIN_LIFETIME};
 use leno_program::{duration, within};
 use leno_types::{Egress, MtlsMode, TrustDomain, WorkloadApiAddress};
 
+use crate::federation::{self, Federation};
+
 /// How long streams may last. With the shortest 2,000 proxies connect 200 times a second.
 const STREAM_AGES: (Duration, Duration) = (Duration::from_secs(10), Duration::from_hours(24));
 
@@ -139,6 +141,12 @@ pub(crate) struct Flags {
     #[arg(long, env = "SPIFFE_ENDPOINT_SOCKET", value_name = "ADDRESS")]
     pub(crate) spiffe_endpoint_socket: Option<WorkloadApiAddress>,
 
+    /// Another trust domain whose workloads are accepted as clients, and where its trust bundle is: DOMAIN=FILE, a SPIFFE
+    /// bundle or PEM that is read again when it changes, or DOMAIN=workload-api, that of --spiffe-endpoint-socket; repeat
+    /// for several
+    #[arg(long, env = "LENO_FEDERATE", value_name = "DOMAIN=SOURCE", value_delimiter = ',')]
+    pub(crate) federate: Vec<Federation>,
+
     /// The trust domain of the mesh
     #[arg(long, env = "LENO_TRUST_DOMAIN", default_value = "cluster.local")]
     pub(crate) trust_domain: String,
@@ -181,6 +189,7 @@ pub(crate) struct Config {
     pub(crate) issuer: Option<PathBuf>,
     /// Where another authority's trust bundle comes from.
     pub(crate) spiffe_endpoint_socket: Option<WorkloadApiAddress>,
+    pub(crate) federate: Vec<Federation>,
     pub(crate) cert_lifetime: Duration,
     pub(crate) stream_age: Duration,
     pub(crate) default_mtls: MtlsMode,
@@ -279,7 +288,10 @@ impl Config {
                 workload_api: flags.workload_api,
             })
         };
+        federation::check(&flags.federate, &trust_domain, flags.spiffe_endpoint_socket.is_some())
+            .context("--federate")?;
         Ok(Self {
+            federate: flags.federate,
             source,
             listen: flags.listen,
             trust_domain,

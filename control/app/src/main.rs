@@ -10,6 +10,7 @@
 
 mod admin;
 mod config;
+mod federation;
 mod plane;
 mod refused;
 mod reload;

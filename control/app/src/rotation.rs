@@ -78,6 +78,7 @@ impl Shown {
             chain: trust.chain(),
             roots: trust.roots(),
             others: trust.others(),
+            federated: trust.federated(),
             bundle: self.state.wanted_trust().map(|wanted| wanted.bundle).unwrap_or_default(),
             proxies: progress.report(),
             revoked: state.revoked.keys().cloned().collect(),
@@ -100,7 +101,7 @@ impl Shown {
         };
         let phases = [Phase::Stable, Phase::Add, Phase::Switch, Phase::Remove];
         let number = phases.iter().position(|one| *one == phase).unwrap_or_default();
-        let rows: [(&str, &str, u64); 6] = [
+        let rows: [(&str, &str, u64); 7] = [
             (
                 "root_expiration_timestamp_seconds",
                 "When the root certificate ends.",
@@ -120,6 +121,11 @@ impl Shown {
                 "other_roots",
                 "Roots of another authority of the trust domain, such as SPIRE, that workloads trust.",
                 trust.others_der().len() as u64,
+            ),
+            (
+                "federated_trust_domains",
+                "Other trust domains whose workloads are accepted as clients.",
+                trust.federated_der().len() as u64,
             ),
             (
                 "trust_current_proxies",

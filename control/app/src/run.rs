@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use anyhow::Context;
 use leno_cluster::Bearing;
+use leno_identity::Authority;
 use leno_index::{Index, Settings as IndexSettings, Writers};
 use leno_program::listen;
 use leno_serve::{CgroupAttestor, Server, Settings, State, WorkloadApi};
@@ -18,7 +19,7 @@ use crate::config::{Config, Files, MeshSource};
 use crate::plane::{Hook, Plane, Source};
 use crate::reload::Reloads;
 use crate::rotation::{ClusterParts, Rotation, Shown};
-use crate::{webhook, workload_bundles};
+use crate::{federation, webhook, workload_bundles};
 
 /// How long the webhooks are served on, while `/ready` says no: the API server learns within this time
 /// that this replica goes, and no pod fails to be made for it.
@@ -52,12 +53,9 @@ pub(crate) async fn run(config: Config) -> anyhow::Result<()> {
     };
     let Plane { authority, authenticator, mut source, mut metrics, details, webhook, rotation } =
         plane;
-    if let Some(address) = &config.spiffe_endpoint_socket {
-        let first = workload_bundles::follow(address.clone(), Arc::clone(&authority));
-        tokio::select! {
-            () = first => {}
-            () = signals.any() => return Ok(()),
-        }
+    tokio::select! {
+        begun = trust_others(&config, &authority) => begun?,
+        () = signals.any() => return Ok(()),
     }
     let identity = Shown::new(Arc::clone(&authority), Arc::clone(&state));
     let rendered = Arc::clone(&identity);
@@ -98,6 +96,16 @@ pub(crate) async fn run(config: Config) -> anyhow::Result<()> {
         }
     }
     ended
+}
+
+/// Follows what is trusted besides the own roots. Comes back once it is known.
+async fn trust_others(config: &Config, authority: &Arc<Authority>) -> anyhow::Result<()> {
+    federation::begin(&config.federate, authority)?;
+    if let Some(address) = &config.spiffe_endpoint_socket {
+        let federated = federation::of_workload_api(&config.federate);
+        workload_bundles::follow(address.clone(), Arc::clone(authority), federated).await;
+    }
+    Ok(())
 }
 
 struct Signals {

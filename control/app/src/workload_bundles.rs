@@ -1,5 +1,6 @@
 //! The trust bundle of a SPIFFE Workload API, such as SPIRE's, which workloads trust besides the own roots.
 
+use std::collections::BTreeMap;
 use std::convert::Infallible;
 use std::sync::Arc;
 use std::time::Duration;
@@ -7,7 +8,7 @@ use std::time::Duration;
 use anyhow::{Context, bail};
 use leno_identity::Authority;
 use leno_spiffe::Bundles;
-use leno_types::WorkloadApiAddress;
+use leno_types::{TrustDomain, WorkloadApiAddress};
 use tokio::sync::watch;
 use tokio::time::sleep;
 use tokio_rustls::rustls::RootCertStore;
@@ -18,58 +19,90 @@ const WAIT: Duration = Duration::from_secs(1);
 
 /// Follows the bundle of the authority's trust domain until the process ends. Comes back once the first one counts: a control
 /// plane that served before would have proxies forget roots, and refuse peers.
-pub(crate) async fn follow(address: WorkloadApiAddress, authority: Arc<Authority>) {
+pub(crate) async fn follow(
+    address: WorkloadApiAddress,
+    authority: Arc<Authority>,
+    federated: Vec<TrustDomain>,
+) {
     let (known, mut is_known) = watch::channel(false);
-    tokio::spawn(async move { run(&address, &authority, &known).await });
+    let follower = Follower { address, authority, federated, known };
+    tokio::spawn(follower.run());
     // The task ends with the runtime alone.
     let _ended = is_known.wait_for(|known| *known).await;
 }
 
-async fn run(
-    address: &WorkloadApiAddress,
-    authority: &Authority,
-    known: &watch::Sender<bool>,
-) -> Infallible {
-    let mut said = String::new();
-    loop {
-        let Err(error) = take_all(address, authority, known, &mut said).await;
-        let error = format!("{error:#}");
-        // Once for each reason, not once a second.
-        if error != said {
-            let is_known = *known.borrow();
-            tracing::error!(error, is_known, "no trust bundle of the Workload API; trying again");
-            said = error;
-        }
-        sleep(WAIT).await;
-    }
+struct Follower {
+    address: WorkloadApiAddress,
+    authority: Arc<Authority>,
+    /// Other trust domains that it has to have.
+    federated: Vec<TrustDomain>,
+    known: watch::Sender<bool>,
 }
 
-/// Uses what one stream brings, until it ends.
-async fn take_all(
-    address: &WorkloadApiAddress,
-    authority: &Authority,
-    known: &watch::Sender<bool>,
-    said: &mut String,
-) -> anyhow::Result<Infallible> {
-    let mut bundles = Bundles::open(address).await?;
-    let domain = authority.trust_domain();
-    loop {
-        let mut all = bundles.next().await?;
+impl Follower {
+    async fn run(self) -> Infallible {
+        let mut said = String::new();
+        loop {
+            let Err(error) = self.take_all(&mut said).await;
+            let error = format!("{error:#}");
+            // Once for each reason, not once a second.
+            if error != said {
+                let is_known = *self.known.borrow();
+                tracing::error!(
+                    error,
+                    is_known,
+                    "no trust bundle of the Workload API; trying again"
+                );
+                said = error;
+            }
+            sleep(WAIT).await;
+        }
+    }
+
+    /// Uses what one stream brings, until it ends.
+    async fn take_all(&self, said: &mut String) -> anyhow::Result<Infallible> {
+        let mut bundles = Bundles::open(&self.address).await?;
+        let domain = self.authority.trust_domain();
+        loop {
+            let mut all = bundles.next().await?;
+            let own = self.roots(&mut all, domain)?;
+            let federated = self.federated.iter();
+            let federated = federated.map(|domain| Ok((domain, self.roots(&mut all, domain)?)));
+            let federated = federated.collect::<anyhow::Result<Vec<_>>>()?;
+            tracing::info!(roots = own.len(), "trust bundle taken from the Workload API");
+            self.authority.trust_others(own);
+            for (domain, roots) in federated {
+                self.authority.federate(domain, roots);
+            }
+            self.known.send_replace(true);
+            said.clear();
+        }
+    }
+
+    /// The roots of a trust domain, which have to be there.
+    fn roots(
+        &self,
+        all: &mut BTreeMap<TrustDomain, Vec<Vec<u8>>>,
+        domain: &TrustDomain,
+    ) -> anyhow::Result<Vec<Vec<u8>>> {
+        let address = &self.address;
         let Some(roots) = all.remove(domain) else {
-            let others: Vec<&str> = all.keys().map(|domain| domain.as_str()).collect();
+            let others: Vec<&str> = all.keys().map(TrustDomain::as_str).collect();
             bail!(
-                "the Workload API at {address} has no trust bundle of {domain}, the trust domain of this mesh, but of: {}",
+                "the Workload API at {address} has no trust bundle of {domain}, but of: {}",
                 others.join(", ")
             );
         };
-        for root in &roots {
-            let root = CertificateDer::from(root.as_slice());
-            let usable = RootCertStore::empty().add(root);
-            usable.with_context(|| format!("the Workload API at {address} has a root that no proxy can use"))?;
-        }
-        tracing::info!(roots = roots.len(), "trust bundle taken from the Workload API");
-        authority.trust_others(roots);
-        known.send_replace(true);
-        said.clear();
+        check(&roots).with_context(|| format!("the bundle of {domain} at {address}"))?;
+        Ok(roots)
     }
+}
+
+/// Whether proxies can use all of these roots.
+pub(crate) fn check(roots: &[Vec<u8>]) -> anyhow::Result<()> {
+    for root in roots {
+        let usable = RootCertStore::empty().add(CertificateDer::from(root.as_slice()));
+        usable.context("it has a root that no proxy can use")?;
+    }
+    Ok(())
 }

@@ -1,5 +1,6 @@
 //! The certificate authority: what it signs with, and what it certifies.
 
+use std::collections::BTreeMap;
 use std::fmt;
 use std::path::Path;
 use std::sync::Arc;
@@ -65,6 +66,8 @@ pub struct Trust {
     roots_der: Vec<Vec<u8>>,
     /// Roots of other authorities of the same trust domain.
     others_der: Vec<Vec<u8>>,
+    /// Roots of other trust domains.
+    federated_der: BTreeMap<TrustDomain, Vec<Vec<u8>>>,
 }
 
 impl Authority {
@@ -130,7 +133,8 @@ impl Authority {
         let trust = Trust::load(kept, state, &self.trust_domain)?;
         self.current.send_modify(|current| {
             let others_der = current.others_der.clone();
-            *current = Arc::new(Trust { others_der, ..trust });
+            let federated_der = current.federated_der.clone();
+            *current = Arc::new(Trust { others_der, federated_der, ..trust });
         });
         Ok(())
     }
@@ -142,6 +146,23 @@ impl Authority {
             let is_other = current.others_der != roots_der;
             if is_other {
                 *current = Arc::new(Trust { others_der: roots_der, ..Trust::clone(current) });
+            }
+            is_other
+        });
+    }
+
+    /// Has workloads accept clients of another trust domain, by these roots alone; they take the place of those that were given
+    /// before. Does nothing for its own trust domain.
+    pub fn federate(&self, domain: &TrustDomain, roots_der: Vec<Vec<u8>>) {
+        if *domain == self.trust_domain {
+            return;
+        }
+        self.current.send_if_modified(|current| {
+            let is_other = current.federated_der.get(domain) != Some(&roots_der);
+            if is_other {
+                let mut next = Trust::clone(current);
+                next.federated_der.insert(domain.clone(), roots_der);
+                *current = Arc::new(next);
             }
             is_other
         });
@@ -186,7 +207,8 @@ impl Trust {
         let roots_pem = state.roots_pem();
         let roots = signer::certificates(&roots_pem).unwrap_or_default();
         let roots_der = roots.into_iter().map(|root| root.to_vec()).collect();
-        Ok(Self { state, signer, roots_pem, roots_der, others_der: Vec::new() })
+        let (others_der, federated_der) = (Vec::new(), BTreeMap::new());
+        Ok(Self { state, signer, roots_pem, roots_der, others_der, federated_der })
     }
 
     /// The state that it follows from.
@@ -211,6 +233,12 @@ impl Trust {
     #[must_use]
     pub fn others_der(&self) -> &[Vec<u8>] {
         &self.others_der
+    }
+
+    /// The roots of other trust domains, in DER.
+    #[must_use]
+    pub fn federated_der(&self) -> &BTreeMap<TrustDomain, Vec<Vec<u8>>> {
+        &self.federated_der
     }
 
     /// The trust bundle of workloads: its own roots and those of others, one DER certificate each.

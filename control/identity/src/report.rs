@@ -32,7 +32,10 @@ pub struct IdentityReport {
     /// The roots of another authority of the trust domain, such as SPIRE, that are trusted as well.
     #[serde(default)]
     pub others: Vec<CertificateReport>,
-    /// The hash of all of these roots.
+    /// The roots of other trust domains whose workloads are accepted as clients.
+    #[serde(default)]
+    pub federated: BTreeMap<String, Vec<CertificateReport>>,
+    /// The hash of the roots of the own trust domain.
     pub bundle: String,
     /// The proxies.
     pub proxies: ProxiesReport,
@@ -143,6 +146,15 @@ impl Trust {
     #[must_use]
     pub fn roots(&self) -> Vec<CertificateReport> {
         self.roots_der().iter().filter_map(|der| CertificateReport::of(der)).collect()
+    }
+
+    /// The roots of other trust domains.
+    #[must_use]
+    pub fn federated(&self) -> BTreeMap<String, Vec<CertificateReport>> {
+        let report =
+            |roots: &[Vec<u8>]| roots.iter().filter_map(|der| CertificateReport::of(der)).collect();
+        let domains = self.federated_der().iter();
+        domains.map(|(domain, roots)| (domain.to_string(), report(roots))).collect()
     }
 
     /// The roots of other authorities of the trust domain.

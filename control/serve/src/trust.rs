@@ -81,7 +81,11 @@ impl PublishedTrust {
         let bundle = bundle_hash(&roots);
         let issuer = trust.issuer().to_owned();
         let revoked = trust.state().revocations();
-        let any = encode::trust_bundle(&TrustBundle { roots, issuer: issuer.clone(), revoked });
+        let der = |roots: &Vec<Vec<u8>>| roots.iter().cloned().map(Bytes::from).collect();
+        let federated = trust.federated_der().iter();
+        let federated = federated.map(|(domain, roots)| (domain.clone(), der(roots))).collect();
+        let sent = TrustBundle { roots, issuer: issuer.clone(), revoked, federated };
+        let any = encode::trust_bundle(&sent);
         let version: Arc<str> = version_of(&any.value).into();
         let resource = proto::Resource {
             version: version.to_string(),

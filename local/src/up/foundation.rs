@@ -108,11 +108,8 @@ pub(super) async fn lay(
         gateway: switch.subnet().gateway(),
         response_wait: options.response_wait,
     };
-    let environment =
-        Environment::of_shell(&options.env_files)?.with_workload_api(
-            &layout.workload_api(),
-            options.spiffe_endpoint_socket.as_ref(),
-        );
+    let environment = Environment::of_shell(&options.env_files)?
+        .with_workload_api(&layout.workload_api(), options.spiffe_endpoint_socket.as_ref());
     Ok(Foundation { guard, hierarchy, switch, flows, proxy, zone, environment, notes })
 }
 

@@ -9,8 +9,9 @@ use leno_discovery::{Certificate, CertificateSource, Client, Directory, Settings
 use leno_inbound::LimitTable;
 use leno_names::{Names, Resolvers};
 use leno_telemetry::tap::Taps;
-use leno_tls::{Credentials, CredentialsError, Keyring};
+use leno_tls::{Credentials, CredentialsError, FederatedRoots, Keyring};
 use leno_types::{Identity, InstanceName, TrustDomain};
+use leno_wire::Bytes;
 use tokio::sync::watch;
 use tokio::task::spawn_local;
 
@@ -124,6 +125,12 @@ async fn follow(
     }
 }
 
+fn federated(certificate: &Certificate) -> FederatedRoots {
+    let domains = certificate.federated.iter();
+    let der = |roots: &[Bytes]| roots.iter().map(|root| root.to_vec().into()).collect();
+    domains.map(|(domain, roots)| (domain.clone(), der(roots))).collect()
+}
+
 fn put_into_use(
     certificate: &Certificate,
     keyring: &Keyring,
@@ -135,7 +142,8 @@ fn put_into_use(
         key.into(),
         der(&certificate.roots_der),
     )?
-    .with_revoked(certificate.revoked.clone());
+    .with_revoked(certificate.revoked.clone())
+    .with_federated(federated(certificate));
     let state = IdentityState::of(&credentials);
     keyring.rotate(credentials)?;
     Ok(state)

@@ -4,7 +4,7 @@ use std::fmt;
 use std::time::SystemTime;
 
 use leno_types::{Identity, Revocations};
-use leno_wire::trust::TrustBundle;
+use leno_wire::trust::{FederatedRoots, TrustBundle};
 use x509_parser::extensions::GeneralName;
 use x509_parser::parse_x509_certificate;
 
@@ -28,6 +28,8 @@ pub struct Certificate {
     pub issuer: String,
     /// Certificates of peers that are accepted no longer.
     pub revoked: Revocations,
+    /// The roots of other trust domains whose workloads are accepted.
+    pub federated: FederatedRoots,
 }
 
 impl Certificate {
@@ -41,7 +43,8 @@ impl Certificate {
         }
         let issuer = if self.lasting_der.is_empty() { &self.issuer } else { &bundle.issuer };
         let (issuer, revoked) = (issuer.clone(), bundle.revoked.clone());
-        Self { roots_der, issuer, revoked, ..self.clone() }
+        let federated = bundle.federated.clone();
+        Self { roots_der, issuer, revoked, federated, ..self.clone() }
     }
 
     /// Whether it is to be renewed early: another key signs now, or it was revoked.

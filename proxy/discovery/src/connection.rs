@@ -82,10 +82,8 @@ async fn handshake(authority: &str, connector: TlsConnector) -> Result<Connectio
     stream.set_nodelay(true).map_err(failed)?;
     let address = stream.peer_addr().map_err(failed)?;
     let name = ServerName::try_from(SERVER_NAME).expect("it is a DNS name");
-    let stream = connector
-        .connect(name, stream)
-        .await
-        .map_err(|error| ConnectError::Tls(address, error))?;
+    let stream =
+        connector.connect(name, stream).await.map_err(|error| ConnectError::Tls(address, error))?;
     Connection::open(stream, Some(KEEP_ALIVE)).await.map_err(ConnectError::Http)
 }
 

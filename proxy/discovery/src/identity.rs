@@ -16,7 +16,7 @@ use std::time::{Duration, SystemTime};
 use leno_types::Revocations;
 use leno_wire::proto;
 use leno_wire::proto::identity_client::IdentityClient as Rpc;
-use leno_wire::trust::TrustBundle;
+use leno_wire::trust::{FederatedRoots, TrustBundle};
 use rcgen::{CertificateParams, DistinguishedName, KeyPair, PKCS_ECDSA_P256_SHA256};
 use tokio::sync::{Notify, watch};
 use tokio::time::{sleep, timeout};
@@ -175,6 +175,7 @@ impl IdentityClient {
         let mut issued = certificate(answer, &key)?;
         if let Some(bundle) = &*self.bundle.borrow() {
             issued.revoked = bundle.revoked.clone();
+            issued.federated = bundle.federated.clone();
         }
         Ok(issued)
     }
@@ -258,6 +259,7 @@ fn certificate(
         not_after,
         issuer: answer.issuer,
         revoked: Revocations::default(),
+        federated: FederatedRoots::new(),
     })
 }
 

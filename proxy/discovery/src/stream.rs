@@ -20,7 +20,8 @@ use leno_wire::proto::{
     Any, DeltaDiscoveryRequest, DeltaDiscoveryResponse, Node, Resource, Status,
 };
 use leno_wire::{
-    Connection, ADDRESS_TYPE, Bytes, MAX_MESSAGE, RECONNECT_TYPE, SERVER_POLICY_TYPE, TRUST_BUNDLE_TYPE, USED_SERVICES_TYPE, decode, names,
+    ADDRESS_TYPE, Bytes, Connection, MAX_MESSAGE, RECONNECT_TYPE, SERVER_POLICY_TYPE,
+    TRUST_BUNDLE_TYPE, USED_SERVICES_TYPE, decode, names,
 };
 use tokio::sync::mpsc;
 use tokio::time::{MissedTickBehavior, interval, timeout};

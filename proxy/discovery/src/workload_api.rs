@@ -13,6 +13,7 @@ use std::time::{Duration, SystemTime};
 
 use leno_spiffe::{Svid, Svids, WorkloadApiError};
 use leno_types::{Identity, Revocations, WorkloadApiAddress};
+use leno_wire::trust::FederatedRoots;
 use tokio::time::sleep;
 
 use crate::backoff::Backoff;
@@ -37,7 +38,9 @@ enum Mismatch {
          this proxy there"
     )]
     Identity { address: WorkloadApiAddress, issued: String, expected: Identity },
-    #[error("the Workload API at {0} has sent a certificate that has ended already: check the clocks")]
+    #[error(
+        "the Workload API at {0} has sent a certificate that has ended already: check the clocks"
+    )]
     Ended(WorkloadApiAddress),
 }
 
@@ -116,6 +119,7 @@ fn choose(
         not_after,
         issuer: String::new(),
         revoked: Revocations::default(),
+        federated: FederatedRoots::new(),
     })
 }
 
@@ -172,6 +176,7 @@ mod tests {
             roots: roots.iter().map(|root| Bytes::from_static(root)).collect(),
             issuer: issuer.to_owned(),
             revoked: Revocations::default(),
+            federated: FederatedRoots::new(),
         };
         let first = certificate.under(&bundle(&[b"ours", b"theirs"], "one"));
         assert_eq!(first.roots_der, [b"theirs".as_slice(), b"ours"]);

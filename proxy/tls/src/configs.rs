@@ -1,9 +1,10 @@
 //! The configurations of rustls, built once for each set of credentials.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::SystemTime;
 
-use leno_types::Identity;
+use leno_types::{Identity, TrustDomain};
 use rustls::client::{ClientSessionMemoryCache, Resumption};
 use rustls::crypto::aws_lc_rs::{self, Ticketer, cipher_suite, kx_group};
 use rustls::crypto::{CryptoProvider, SupportedKxGroup};
@@ -48,6 +49,8 @@ pub struct TlsConfigs {
     provider: Arc<CryptoProvider>,
     clock: Arc<dyn TimeProvider>,
     roots: Arc<RootCertStore>,
+    /// The roots of other trust domains.
+    federated: BTreeMap<TrustDomain, Arc<RootCertStore>>,
     key: Arc<SingleCertAndKey>,
     verifier: Arc<ClientVerifier>,
     server: Arc<ServerConfig>,
@@ -69,17 +72,18 @@ impl TlsConfigs {
     ) -> Result<Self, CredentialsError> {
         let unusable = |what| move |error| CredentialsError::Unusable(what, error);
         let provider = Arc::new(provider());
-        let mut roots = RootCertStore::empty();
-        for root in &credentials.roots {
-            roots.add(root.clone()).map_err(unusable("trust bundle"))?;
-        }
-        let roots = Arc::new(roots);
+        let roots = store(&credentials.roots).map_err(unusable("trust bundle"))?;
+        let federated = credentials.federated().iter().map(|(domain, roots)| {
+            let roots = store(roots).map_err(unusable("trust bundle of another trust domain"))?;
+            Ok((domain.clone(), roots))
+        });
+        let federated: BTreeMap<_, _> = federated.collect::<Result<_, CredentialsError>>()?;
         let (chain, key) = (credentials.chain.clone(), credentials.key.clone_key());
         let certified =
             CertifiedKey::from_der(chain, key, &provider).map_err(unusable("private key"))?;
         let key = Arc::new(SingleCertAndKey::from(certified));
         let domain = credentials.identity().trust_domain().clone();
-        let verifier = ClientVerifier::new(Arc::clone(&roots), Arc::clone(&provider), domain)
+        let verifier = ClientVerifier::new((&roots, &federated), &provider, domain)
             .map_err(as_rustls)
             .map_err(unusable("trust bundle"))?;
         let verifier = Arc::new(verifier.without(credentials.revoked().clone()));
@@ -89,7 +93,17 @@ impl TlsConfigs {
         let strict = server(Arc::clone(&verifier) as _)?;
         let open_server = server(Arc::new(verifier.optional()))?;
         let server = strict;
-        Ok(Self { credentials, provider, clock, roots, key, verifier, server, open_server })
+        Ok(Self {
+            credentials,
+            provider,
+            clock,
+            roots,
+            federated,
+            key,
+            verifier,
+            server,
+            open_server,
+        })
     }
 
     /// The credentials that these configurations use.
@@ -134,7 +148,7 @@ impl TlsConfigs {
     #[must_use]
     pub fn client(&self, expected: Identity) -> Arc<ClientConfig> {
         let verifier = ServerVerifier {
-            roots: Arc::clone(&self.roots),
+            roots: self.roots_of(expected.trust_domain()),
             algorithms: self.provider.signature_verification_algorithms,
             check: expected,
         };
@@ -153,6 +167,22 @@ impl TlsConfigs {
         Arc::new(client)
     }
 
+    /// The roots that prove identities of a trust domain; none for one that is not known.
+    fn roots_of(&self, domain: &TrustDomain) -> Arc<RootCertStore> {
+        if domain == self.credentials.identity().trust_domain() {
+            return Arc::clone(&self.roots);
+        }
+        self.federated.get(domain).cloned().unwrap_or_else(|| Arc::new(RootCertStore::empty()))
+    }
+
+    /// Checks that a client is of our trust domain or of a federated one.
+    pub(crate) fn check_domain(&self, svid: &Svid) -> Result<(), Refusal> {
+        if self.federated.contains_key(svid.identity.trust_domain()) {
+            return Ok(());
+        }
+        svid.check_domain(self.credentials.identity().trust_domain())
+    }
+
     /// Checks that a peer's certificate was not revoked.
     pub(crate) fn check_revoked(&self, svid: &Svid) -> Result<(), Refusal> {
         svid.check_revoked(self.credentials.revoked())
@@ -162,6 +192,12 @@ impl TlsConfigs {
     pub(crate) fn now(&self) -> Result<UnixTime, rustls::Error> {
         self.clock.current_time().ok_or(rustls::Error::FailedToGetCurrentTime)
     }
+}
+
+fn store(roots: &[CertificateDer<'static>]) -> Result<Arc<RootCertStore>, rustls::Error> {
+    let mut store = RootCertStore::empty();
+    roots.iter().try_for_each(|root| store.add(root.clone()))?;
+    Ok(Arc::new(store))
 }
 
 /// A server configuration with its own ticket keys.

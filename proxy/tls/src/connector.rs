@@ -133,8 +133,8 @@ impl Acceptor {
     }
 
     /// Makes `tcp` an mTLS connection of the mesh. Bytes of it may have been read already. A
-    /// client's identity is always of our trust domain; `client` says whether the client must have
-    /// one.
+    /// client's identity is always of our trust domain or of a federated one; `client` says whether the client
+    /// must have one.
     ///
     /// # Errors
     /// [`HandshakeError`]. A client that presents a certificate without having its key is always
@@ -156,7 +156,7 @@ impl Acceptor {
         let svid = match client {
             ClientIdentity::Required => {
                 let svid = proven(session, &self.current)?;
-                svid.check_domain(current.credentials().identity().trust_domain())?;
+                current.check_domain(&svid)?;
                 Ok(svid)
             }
             ClientIdentity::Optional => {

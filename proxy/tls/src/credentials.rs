@@ -5,10 +5,11 @@
     reason = "a chain has a certificate at least, checked before"
 )]
 
+use std::collections::BTreeMap;
 use std::fmt;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use leno_types::{Identity, Revocations};
+use leno_types::{Identity, Revocations, TrustDomain};
 use rustls_pki_types::pem::PemObject;
 use rustls_pki_types::{CertificateDer, PrivateKeyDer};
 
@@ -29,7 +30,11 @@ pub struct Credentials {
     not_after: SystemTime,
     pub(crate) not_after_s: i64,
     revoked: Revocations,
+    federated: FederatedRoots,
 }
+
+/// The roots of other trust domains, each of which proves identities of its own domain alone.
+pub type FederatedRoots = BTreeMap<TrustDomain, Vec<CertificateDer<'static>>>;
 
 /// Why credentials are not usable.
 #[derive(Debug, thiserror::Error)]
@@ -80,7 +85,23 @@ impl Credentials {
             not_after_s: svid.not_after_s,
             identity: svid.identity,
             revoked: Revocations::default(),
+            federated: FederatedRoots::new(),
         })
+    }
+
+    /// The same, with which peers of other trust domains are verified as well.
+    #[must_use]
+    pub fn with_federated(mut self, mut federated: FederatedRoots) -> Self {
+        // No other list of roots proves an identity of this trust domain.
+        federated.remove(self.identity.trust_domain());
+        self.federated = federated;
+        self
+    }
+
+    /// The roots of other trust domains.
+    #[must_use]
+    pub fn federated(&self) -> &FederatedRoots {
+        &self.federated
     }
 
     /// The same, for which these certificates of peers are accepted no longer.

@@ -14,7 +14,8 @@
 //! but a name.
 //!
 //! webpki validates the certificate chains. This crate adds the rules of SPIFFE: a certificate has
-//! exactly one URI, it is of our trust domain, and a client accepts the expected identity only.
+//! exactly one URI, it is of our trust domain or of a federated one, by the roots of that domain alone, and a client accepts
+//! the expected identity only.
 //! Each refused certificate comes with a [`Refusal`] that names the reason. An acceptor with
 //! [`ClientIdentity::Optional`] accepts such a client without an identity. The crate knows no
 //! further policy and issues no certificates.
@@ -51,7 +52,7 @@ mod verify;
 pub use channel::Channel;
 pub use configs::TlsConfigs;
 pub use connector::{Acceptor, ClientIdentity, Connector, HANDSHAKE_TIMEOUT};
-pub use credentials::{Credentials, CredentialsError};
+pub use credentials::{Credentials, CredentialsError, FederatedRoots};
 pub use error::{HandshakeError, refused_by_server};
 pub use keyring::Keyring;
 pub use live::end_revoked;

@@ -4,6 +4,7 @@ mod bytes;
 mod ca;
 mod certificates;
 mod clients;
+mod federated;
 mod first;
 mod liar;
 mod memory;

@@ -1,5 +1,6 @@
 //! Reads the identity in a certificate and checks it.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use leno_types::{Identity, Revocations, TrustDomain};
@@ -161,7 +162,8 @@ impl<C: CheckServer> ServerCertVerifier for ServerVerifier<C> {
     }
 }
 
-/// The server's check: the client has an identity of our trust domain.
+/// The server's check: the client has an identity of our trust domain, or of a federated one. Each domain's identities are
+/// proven by its own roots alone.
 ///
 /// If an identity is optional, any certificate passes, or none, and is verified after the handshake. The
 /// client then only proves that it has the key of the certificate; otherwise a copied certificate would
@@ -170,21 +172,28 @@ impl<C: CheckServer> ServerCertVerifier for ServerVerifier<C> {
 pub(crate) struct ClientVerifier {
     chain: Arc<dyn ClientCertVerifier>,
     domain: TrustDomain,
+    /// The checks of chains of other trust domains.
+    federated: Arc<BTreeMap<TrustDomain, Arc<dyn ClientCertVerifier>>>,
     revoked: Revocations,
     is_optional: bool,
 }
 
 impl ClientVerifier {
     pub(crate) fn new(
-        roots: Arc<RootCertStore>,
-        provider: Arc<CryptoProvider>,
+        (roots, federated): (&Arc<RootCertStore>, &BTreeMap<TrustDomain, Arc<RootCertStore>>),
+        provider: &Arc<CryptoProvider>,
         domain: TrustDomain,
     ) -> Result<Self, VerifierBuilderError> {
-        let chain = WebPkiClientVerifier::builder_with_provider(roots, provider)
-            // Every client of the mesh has one certificate, so hints would only cost bytes.
-            .clear_root_hint_subjects()
-            .build()?;
-        Ok(Self { chain, domain, revoked: Revocations::default(), is_optional: false })
+        let chain = |roots: &Arc<RootCertStore>| {
+            WebPkiClientVerifier::builder_with_provider(Arc::clone(roots), Arc::clone(provider))
+                // Every client of the mesh has one certificate, so hints would only cost bytes.
+                .clear_root_hint_subjects()
+                .build()
+        };
+        let federated = federated.iter().map(|(domain, roots)| Ok((domain.clone(), chain(roots)?)));
+        let federated = Arc::new(federated.collect::<Result<_, VerifierBuilderError>>()?);
+        let (chain, revoked) = (chain(roots)?, Revocations::default());
+        Ok(Self { chain, domain, federated, revoked, is_optional: false })
     }
 
     /// The same, for which these certificates prove nothing.
@@ -216,9 +225,15 @@ impl ClientCertVerifier for ClientVerifier {
         if self.is_optional {
             return Ok(ClientCertVerified::assertion());
         }
-        let verified = self.chain.verify_client_cert(end_entity, intermediates, now)?;
-        let svid = Svid::read(end_entity)?;
-        svid.check_domain(&self.domain)?;
+        let svid = Svid::read(end_entity);
+        let claimed = svid.as_ref().ok().map(|svid| svid.identity.trust_domain());
+        let federated = claimed.and_then(|domain| self.federated.get(domain));
+        let chain = federated.unwrap_or(&self.chain);
+        let verified = chain.verify_client_cert(end_entity, intermediates, now)?;
+        let svid = svid?;
+        if federated.is_none() {
+            svid.check_domain(&self.domain)?;
+        }
         svid.check_revoked(&self.revoked)?;
         Ok(verified)
     }

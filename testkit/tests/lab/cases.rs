@@ -18,6 +18,7 @@ mod egress;
 mod encryption;
 mod explain;
 mod external;
+mod federation;
 mod flows;
 mod holes;
 mod http;
@@ -126,7 +127,7 @@ pub(crate) fn all() -> [(&'static str, Vec<Case>); 18] {
         ("encryption", encryption::cases()),
         (
             "identity",
-            [identity::cases(), workload_api::cases(), spire::cases()]
+            [identity::cases(), workload_api::cases(), spire::cases(), federation::cases()]
                 .into_iter()
                 .flatten()
                 .collect(),

@@ -1,6 +1,7 @@
 //! The part of a decision that is the same for every request of a connection.
 #![expect(clippy::indexing_slicing, reason = "the bits have a word for each 64 entries")]
 
+use leno_types::Identity;
 use leno_types::authorization::{Action, ClientMatch, DefaultAuthorization, HeaderMatch, IpBlock};
 
 use super::header::is_spelling;
@@ -169,13 +170,17 @@ impl AuthorizationTable {
     fn permits_by_default(&self, client: &ConnectionView<'_>) -> bool {
         match self.default {
             DefaultAuthorization::All => true,
-            DefaultAuthorization::Meshed => client.identity.is_some(),
+            DefaultAuthorization::Meshed => client.identity.is_some_and(|id| self.is_of_mesh(id)),
             DefaultAuthorization::SameNamespace => client.identity.is_some_and(|identity| {
-                *identity.namespace() == *self.namespace
-                    && *identity.trust_domain().as_str() == *self.trust_domain
+                *identity.namespace() == *self.namespace && self.is_of_mesh(identity)
             }),
             DefaultAuthorization::Deny => false,
         }
+    }
+
+    /// Clients of a federated trust domain have identities, too.
+    fn is_of_mesh(&self, identity: &Identity) -> bool {
+        *identity.trust_domain().as_str() == *self.trust_domain
     }
 }
 

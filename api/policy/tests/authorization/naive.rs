@@ -159,7 +159,9 @@ fn evaluate(
     }
     let by_default = match authorization.default {
         DefaultAuthorization::All => true,
-        DefaultAuthorization::Meshed => client.identity.is_some(),
+        DefaultAuthorization::Meshed => client.identity.is_some_and(|identity| {
+            identity.to_string().starts_with(&format!("spiffe://{}/", authorization.trust_domain))
+        }),
         DefaultAuthorization::SameNamespace => client.identity.is_some_and(|identity| {
             let own = format!("spiffe://{}/ns/{namespace}/sa/", authorization.trust_domain);
             identity.to_string().starts_with(&own)

@@ -1582,6 +1582,19 @@ pub struct TrustBundle {
     /// Certificates that are accepted no longer. A proxy whose own certificate is one of them renews it.
     #[prost(message, repeated, tag = "3")]
     pub revoked: ::prost::alloc::vec::Vec<Revocation>,
+    /// Trust domains whose workloads are clients as well, each known by its own roots alone. A proxy of an earlier release
+    /// refuses these clients.
+    #[prost(message, repeated, tag = "4")]
+    pub federated: ::prost::alloc::vec::Vec<FederatedBundle>,
+}
+/// The roots of another trust domain.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct FederatedBundle {
+    #[prost(string, tag = "1")]
+    pub trust_domain: ::prost::alloc::string::String,
+    /// X.509 in DER.
+    #[prost(bytes = "bytes", repeated, tag = "2")]
+    pub roots: ::prost::alloc::vec::Vec<::prost::bytes::Bytes>,
 }
 /// The certificates of an identity that begin at a time or before.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]

@@ -29,6 +29,10 @@ pub(super) fn page(report: &IdentityReport, now: i64) -> String {
         text += &certificates("TRUSTED BESIDES, OF THE WORKLOAD API", &report.others, now);
         text.push('\n');
     }
+    for (domain, roots) in &report.federated {
+        text += &certificates(&format!("FEDERATED {}", escaped(domain)), roots, now);
+        text.push('\n');
+    }
     text += &rotation(report, now);
     let proxies = &report.proxies;
     let _ = writeln!(
@@ -141,6 +145,7 @@ mod tests {
             chain: vec![root.clone()],
             roots: vec![root],
             others: Vec::new(),
+            federated: BTreeMap::new(),
             bundle: "both".to_owned(),
             proxies: ProxiesReport {
                 connected: 3,

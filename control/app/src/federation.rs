@@ -1,0 +1,144 @@
+//! Other trust domains whose workloads are accepted as clients, and where their trust bundles are.
+
+use std::fs::File;
+use std::io::Read as _;
+use std::path::{Path, PathBuf};
+use std::str::FromStr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::{Context, ensure};
+use leno_identity::Authority;
+use leno_types::TrustDomain;
+use leno_wire::trust::MAX_FEDERATED;
+
+use crate::workload_bundles;
+
+/// How often a file is read: bundles change long before their roots do.
+const LOOK: Duration = Duration::from_secs(2);
+/// Largest file in bytes: a few dozen roots.
+const MAX_FILE: u64 = 1 << 20;
+/// The source that is the Workload API.
+const WORKLOAD_API: &str = "workload-api";
+
+/// One trust domain, as `DOMAIN=SOURCE`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Federation {
+    domain: TrustDomain,
+    source: BundleSource,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum BundleSource {
+    File(PathBuf),
+    WorkloadApi,
+}
+
+impl FromStr for Federation {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let form = || format!("{text:?} is not DOMAIN=FILE or DOMAIN={WORKLOAD_API}");
+        let (domain, source) = text.split_once('=').ok_or_else(form)?;
+        let domain = TrustDomain::new(domain).map_err(|error| error.to_string())?;
+        let source = match source {
+            "" => return Err(form()),
+            WORKLOAD_API => BundleSource::WorkloadApi,
+            file => BundleSource::File(file.into()),
+        };
+        Ok(Self { domain, source })
+    }
+}
+
+/// Whether they can be together.
+pub(crate) fn check(
+    all: &[Federation],
+    own: &TrustDomain,
+    has_workload_api: bool,
+) -> anyhow::Result<()> {
+    ensure!(all.len() <= MAX_FEDERATED, "more than {MAX_FEDERATED} trust domains");
+    for (index, one) in all.iter().enumerate() {
+        let Federation { domain, source } = one;
+        ensure!(domain != own, "{domain} is the trust domain of this mesh");
+        let is_again = all.iter().take(index).any(|earlier| earlier.domain == *domain);
+        ensure!(!is_again, "{domain} is named twice");
+        let is_there = has_workload_api || *source != BundleSource::WorkloadApi;
+        ensure!(is_there, "{domain}={WORKLOAD_API} needs --spiffe-endpoint-socket");
+    }
+    Ok(())
+}
+
+/// Those whose bundles the Workload API has.
+pub(crate) fn of_workload_api(all: &[Federation]) -> Vec<TrustDomain> {
+    let of_api = all.iter().filter(|one| one.source == BundleSource::WorkloadApi);
+    of_api.map(|one| one.domain.clone()).collect()
+}
+
+/// Reads all files now, and follows them until the process ends.
+pub(crate) fn begin(all: &[Federation], authority: &Arc<Authority>) -> anyhow::Result<()> {
+    for Federation { domain, source } in all {
+        let BundleSource::File(file) = source else { continue };
+        let roots = read(file).with_context(|| format!("the trust bundle of {domain}"))?;
+        authority.federate(domain, roots);
+        let (domain, file, authority) = (domain.clone(), file.clone(), Arc::clone(authority));
+        tokio::spawn(async move { follow(&domain, &file, &authority).await });
+    }
+    Ok(())
+}
+
+/// Takes each good content of a file; the last good one stays.
+async fn follow(domain: &TrustDomain, file: &Path, authority: &Authority) {
+    let mut said = String::new();
+    loop {
+        tokio::time::sleep(LOOK).await;
+        match read(file) {
+            Ok(roots) => {
+                authority.federate(domain, roots);
+                said.clear();
+            }
+            Err(error) => {
+                let error = format!("{error:#}");
+                if error != said {
+                    tracing::error!(%domain, error, "a trust bundle cannot be read; the last one stays");
+                    said = error;
+                }
+            }
+        }
+    }
+}
+
+fn read(file: &Path) -> anyhow::Result<Vec<Vec<u8>>> {
+    let mut text = String::new();
+    let opened = File::open(file).with_context(|| format!("opening {}", file.display()))?;
+    let read = opened.take(MAX_FILE).read_to_string(&mut text);
+    read.with_context(|| format!("reading {}", file.display()))?;
+    let roots = leno_spiffe::roots_of_bundle(&text)
+        .with_context(|| format!("{} is no trust bundle", file.display()))?;
+    workload_bundles::check(&roots).with_context(|| file.display().to_string())?;
+    Ok(roots)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn checked(all: &[&str], has_workload_api: bool) -> Result<Vec<TrustDomain>, String> {
+        let all = all.iter().map(|one| one.parse()).collect::<Result<Vec<Federation>, _>>()?;
+        let checked = check(&all, &TrustDomain::default(), has_workload_api);
+        checked.map_err(|error| error.to_string())?;
+        Ok(of_workload_api(&all))
+    }
+
+    #[test]
+    fn each_other_trust_domain_has_one_source() {
+        let both = ["a.example=/etc/a.json", "b.example=workload-api"];
+        assert_eq!(checked(&both, true), Ok(vec![TrustDomain::new("b.example").unwrap()]));
+        assert!(checked(&both, false).unwrap_err().contains("--spiffe-endpoint-socket"));
+        let twice = ["a.example=/a", "a.example=/b"];
+        assert!(checked(&twice, false).unwrap_err().contains("twice"));
+        assert!(checked(&["cluster.local=/a"], false).unwrap_err().contains("of this mesh"));
+        for wrong in ["", "a.example", "a.example=", "A=/a"] {
+            assert!(checked(&[wrong], false).is_err(), "{wrong}");
+        }
+    }
+}
