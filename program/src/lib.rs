@@ -3,6 +3,7 @@
 //! ```text
 //!  start     flags ─► log ─► the program ─► exit code
 //!  listen    a listener, even on machines without IPv6
+//!  accept    the next connection, however many fail before it
 //!  shares    connections of a listener, bounded in total and per client ──┐
 //!  admin     HTTP/1 for scrapes and probes, on such a listener ◄──────────┘
 //!  metrics   a page in Prometheus' text format, for such a server
@@ -22,6 +23,7 @@
     )
 )]
 
+mod accept;
 mod admin;
 mod duration;
 mod error;
@@ -30,6 +32,7 @@ mod metrics;
 mod shares;
 mod start;
 
+pub use accept::accept;
 pub use admin::{
     Answer, Ends, answer_pages, connections, readiness, refuse_method, respond, serve, serve_stream,
 };

@@ -8,13 +8,11 @@ use std::net::{IpAddr, SocketAddr};
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll};
-use std::time::Duration;
 
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::oneshot;
 
-/// Pause after a failed accept, so that a full descriptor table is not a busy loop.
-const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+use crate::accept;
 
 /// Places for the connections of holders: addresses or identities.
 #[derive(Debug)]
@@ -81,15 +79,10 @@ impl Shares<IpAddr> {
     /// failures are logged.
     pub async fn accept(&self, listener: &TcpListener) -> (TcpStream, SocketAddr, Share<IpAddr>) {
         loop {
-            match listener.accept().await {
-                Ok((stream, client)) => match self.take(client.ip().to_canonical()) {
-                    Some(share) => return (stream, client, share),
-                    None => tracing::debug!(%client, "connection closed: its address has many"),
-                },
-                Err(error) => {
-                    tracing::warn!(%error, "connection not accepted");
-                    tokio::time::sleep(ACCEPT_PAUSE).await;
-                }
+            let (stream, client) = accept("connection", async || listener.accept().await).await;
+            match self.take(client.ip().to_canonical()) {
+                Some(share) => return (stream, client, share),
+                None => tracing::debug!(%client, "connection closed: its address has many"),
             }
         }
     }

@@ -24,8 +24,6 @@ use crate::pod::Pod;
 const MAX_CALLS: usize = 64;
 /// Longest wait for the plugin's request, one line that it sends at once.
 const LINE_LIMIT: Duration = Duration::from_secs(5);
-/// Pause after a failed accept, so that a full descriptor table does not cause a busy loop.
-const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
 /// Listens; replaces the socket of an earlier agent.
 pub(crate) fn listen(socket: &Path) -> io::Result<UnixListener> {
@@ -48,22 +46,17 @@ pub(crate) async fn serve(
     let places = Arc::new(Semaphore::new(MAX_CALLS));
     loop {
         let Ok(place) = Arc::clone(&places).acquire_owned().await else { return };
-        match listener.accept().await {
-            Ok((stream, _)) => {
-                let cluster = cluster.clone();
-                let node = (Arc::clone(&keeper), Arc::clone(&flows));
-                tokio::spawn(async move {
-                    if let Err(error) = call(stream, &cluster, node).await {
-                        tracing::warn!(%error, "a call of the CNI plugin was not answered");
-                    }
-                    drop(place);
-                });
+        let next =
+            leno_program::accept("a call of the CNI plugin", async || listener.accept().await);
+        let (stream, _) = next.await;
+        let cluster = cluster.clone();
+        let node = (Arc::clone(&keeper), Arc::clone(&flows));
+        tokio::spawn(async move {
+            if let Err(error) = call(stream, &cluster, node).await {
+                tracing::warn!(%error, "a call of the CNI plugin was not answered");
             }
-            Err(error) => {
-                tracing::warn!(%error, "a call of the CNI plugin was not accepted");
-                tokio::time::sleep(ACCEPT_PAUSE).await;
-            }
-        }
+            drop(place);
+        });
     }
 }
 

@@ -24,8 +24,6 @@ use crate::shares::{Share, Shares, UNPROVEN_TIME};
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
 /// Handshakes done that wait for the server to take them.
 const HANDED_ON: usize = 64;
-/// Pause after a failed accept, so that a full descriptor table is not a busy loop.
-const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
 /// One connection after its handshake. It ends with its share, or when its time is over.
 pub(crate) struct Connection<S = TlsStream<TcpStream>> {
@@ -47,17 +45,9 @@ pub(crate) fn accept(
     tokio::spawn(async move {
         let shares = Shares::default();
         loop {
-            let accepted = tokio::select! {
-                accepted = listener.accept() => accepted,
+            let (stream, address) = tokio::select! {
+                accepted = leno_program::accept("connection", async || listener.accept().await) => accepted,
                 () = sender.closed() => return,
-            };
-            let (stream, address) = match accepted {
-                Ok(accepted) => accepted,
-                Err(error) => {
-                    tracing::warn!(%error, "connection not accepted");
-                    tokio::time::sleep(ACCEPT_PAUSE).await;
-                    continue;
-                }
             };
             let Some(share) = shares.unproven(address.ip()) else {
                 metrics.connections_refused.increment();

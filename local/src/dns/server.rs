@@ -24,8 +24,6 @@ const MAX_QUESTION: usize = 4096;
 const MAX_CONNECTIONS: usize = 256;
 /// How long a TCP client may be silent.
 const IDLE: Duration = Duration::from_secs(10);
-/// How long to wait when accepting fails, as it does while descriptors are short.
-const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
 /// The sockets of the server, made inside the namespace of the bridge.
 #[derive(Debug)]
@@ -129,10 +127,8 @@ async fn serve_udp(socket: Arc<tokio::net::UdpSocket>, shared: Arc<ServerState>)
 
 async fn serve_tcp(listener: tokio::net::TcpListener, shared: Arc<ServerState>) {
     loop {
-        let Ok((stream, client)) = listener.accept().await else {
-            tokio::time::sleep(ACCEPT_PAUSE).await;
-            continue;
-        };
+        let next = leno_program::accept("DNS connection", async || listener.accept().await);
+        let (stream, client) = next.await;
         let shared = shared.clone();
         tokio::spawn(async move {
             // Beyond the bound a connection is closed at once.

@@ -5,7 +5,6 @@ use std::io;
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll};
-use std::time::Duration;
 
 use leno_types::InstanceName;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
@@ -22,8 +21,6 @@ const MAX_OF_INSTANCE: usize = 16;
 const MAX_CONNECTIONS: usize = 4_096;
 /// Connections that wait for the server to take them.
 const HANDED_ON: usize = 16;
-/// Pause after a failed accept, so that a full descriptor table is not a busy loop.
-const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
 /// The instance that a connection is of. `None`: the process is no workload. Requests carry it as an extension.
 #[derive(Clone, Debug)]
@@ -57,17 +54,12 @@ pub(super) fn accept(
     tokio::spawn(async move {
         let places = Places::default();
         loop {
-            let accepted = tokio::select! {
-                accepted = listener.accept() => accepted,
+            let next = leno_program::accept("connection of the Workload API", async || {
+                listener.accept().await
+            });
+            let (stream, _) = tokio::select! {
+                accepted = next => accepted,
                 () = sender.closed() => return,
-            };
-            let stream = match accepted {
-                Ok((stream, _)) => stream,
-                Err(error) => {
-                    tracing::warn!(%error, "connection of the Workload API not accepted");
-                    tokio::time::sleep(ACCEPT_PAUSE).await;
-                    continue;
-                }
             };
             let of = match attestor.instance(&stream) {
                 Ok(instance) => Some(instance),

@@ -5,7 +5,6 @@ use std::io;
 use std::os::unix::fs::FileTypeExt;
 use std::path::Path;
 use std::rc::Rc;
-use std::time::Duration;
 
 use anyhow::Context;
 use leno_transport::spawn_contained;
@@ -13,9 +12,6 @@ use tokio::net::{UnixListener, UnixStream};
 
 use super::caller::Caller;
 use crate::state::State;
-
-/// Pause after a failed accept, so that a full descriptor table is not a busy loop.
-const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
 /// Listens on `path`. A socket that a process before this one left behind is replaced.
 pub(crate) fn bind(path: &Path) -> anyhow::Result<UnixListener> {
@@ -41,14 +37,10 @@ fn is_abandoned(path: &Path) -> bool {
 /// time, as all admin connections are.
 pub(crate) async fn serve(listener: UnixListener, state: Rc<State>) {
     loop {
-        let (stream, _) = match listener.accept().await {
-            Ok(accepted) => accepted,
-            Err(error) => {
-                tracing::warn!(%error, "connection to the admin socket not accepted");
-                tokio::time::sleep(ACCEPT_PAUSE).await;
-                continue;
-            }
-        };
+        let next = leno_program::accept("connection to the admin socket", async || {
+            listener.accept().await
+        });
+        let (stream, _) = next.await;
         if !is_trusted(&stream) {
             tracing::warn!("connection to the admin socket refused: not this user's, nor root's");
             continue;

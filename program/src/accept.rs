@@ -1,0 +1,36 @@
+//! Accepting connections, also while the process has no descriptor left for one.
+
+use std::io;
+use std::time::Duration;
+
+/// Pause after a failed accept, so that a full descriptor table does not cause a busy loop.
+const PAUSE: Duration = Duration::from_millis(100);
+
+/// The next connection that `accept` gives. One that it does not is logged as `what`, and followed by a pause.
+pub async fn accept<T>(what: &str, mut accept: impl AsyncFnMut() -> io::Result<T>) -> T {
+    loop {
+        match accept().await {
+            Ok(accepted) => return accepted,
+            Err(error) => {
+                tracing::warn!(%error, "{what} not accepted");
+                tokio::time::sleep(PAUSE).await;
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::time::Instant;
+
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn it_pauses_after_each_failure() {
+        let mut left = vec![Ok(7), Err(libc::EMFILE), Err(libc::ECONNABORTED)];
+        let began = Instant::now();
+        let next = async || left.pop().unwrap().map_err(io::Error::from_raw_os_error);
+        assert_eq!(accept("connection", next).await, 7);
+        assert_eq!(began.elapsed(), 2 * PAUSE);
+    }
+}
