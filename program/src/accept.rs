@@ -7,7 +7,10 @@ use std::time::Duration;
 const PAUSE: Duration = Duration::from_millis(100);
 
 /// The next connection that `accept` gives. One that it does not is logged as `what`, and followed by a pause.
-pub async fn accept<T>(what: &str, mut accept: impl AsyncFnMut() -> io::Result<T>) -> T {
+pub async fn accept<T, F>(what: &str, mut accept: impl FnMut() -> F) -> T
+where
+    F: Future<Output = io::Result<T>>,
+{
     loop {
         match accept().await {
             Ok(accepted) => return accepted,
@@ -21,6 +24,8 @@ pub async fn accept<T>(what: &str, mut accept: impl AsyncFnMut() -> io::Result<T
 
 #[cfg(test)]
 mod tests {
+    use std::future::ready;
+
     use tokio::time::Instant;
 
     use super::*;
@@ -29,7 +34,7 @@ mod tests {
     async fn it_pauses_after_each_failure() {
         let mut left = vec![Ok(7), Err(libc::EMFILE), Err(libc::ECONNABORTED)];
         let began = Instant::now();
-        let next = async || left.pop().unwrap().map_err(io::Error::from_raw_os_error);
+        let next = || ready(left.pop().unwrap().map_err(io::Error::from_raw_os_error));
         assert_eq!(accept("connection", next).await, 7);
         assert_eq!(began.elapsed(), 2 * PAUSE);
     }

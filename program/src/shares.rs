@@ -79,7 +79,7 @@ impl Shares<IpAddr> {
     /// failures are logged.
     pub async fn accept(&self, listener: &TcpListener) -> (TcpStream, SocketAddr, Share<IpAddr>) {
         loop {
-            let (stream, client) = accept("connection", async || listener.accept().await).await;
+            let (stream, client) = accept("connection", || listener.accept()).await;
             match self.take(client.ip().to_canonical()) {
                 Some(share) => return (stream, client, share),
                 None => tracing::debug!(%client, "connection closed: its address has many"),

@@ -46,8 +46,7 @@ pub(crate) async fn serve(
     let places = Arc::new(Semaphore::new(MAX_CALLS));
     loop {
         let Ok(place) = Arc::clone(&places).acquire_owned().await else { return };
-        let next =
-            leno_program::accept("a call of the CNI plugin", async || listener.accept().await);
+        let next = leno_program::accept("a call of the CNI plugin", || listener.accept());
         let (stream, _) = next.await;
         let cluster = cluster.clone();
         let node = (Arc::clone(&keeper), Arc::clone(&flows));

@@ -46,7 +46,7 @@ pub(crate) fn accept(
         let shares = Shares::default();
         loop {
             let (stream, address) = tokio::select! {
-                accepted = leno_program::accept("connection", async || listener.accept().await) => accepted,
+                accepted = leno_program::accept("connection", || listener.accept()) => accepted,
                 () = sender.closed() => return,
             };
             let Some(share) = shares.unproven(address.ip()) else {

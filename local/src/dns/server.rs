@@ -127,7 +127,7 @@ async fn serve_udp(socket: Arc<tokio::net::UdpSocket>, shared: Arc<ServerState>)
 
 async fn serve_tcp(listener: tokio::net::TcpListener, shared: Arc<ServerState>) {
     loop {
-        let next = leno_program::accept("DNS connection", async || listener.accept().await);
+        let next = leno_program::accept("DNS connection", || listener.accept());
         let (stream, client) = next.await;
         let shared = shared.clone();
         tokio::spawn(async move {
