@@ -33,7 +33,7 @@ impl Life {
         );
     }
 
-    async fn watch_families(&self, pid: i32, known: &RefCell<OneFamily>) {
+    async fn watch_families(&self, pid: i32, known: &RefCell<Option<OneFamily>>) {
         if self.instance.launch.meshed || self.instance.listening.is_empty() {
             return;
         }
@@ -43,23 +43,28 @@ impl Life {
         }
     }
 
-    /// Reports in which families ports are open, if those are not `known`, the last that were reported.
-    async fn report_families(&self, pid: i32, known: &RefCell<OneFamily>) {
+    /// Reports in which families ports are open, if those are not `known`, the last that were reported of this process.
+    async fn report_families(&self, pid: i32, known: &RefCell<Option<OneFamily>>) {
         let now = listening::one_family(pid, &self.instance.listening);
-        if known.replace(now.clone()) != now {
+        if known.replace(Some(now.clone())).as_ref() != Some(&now) {
             self.report(Change::Families(now)).await;
         }
     }
 
     /// Reports that it takes traffic, and first in which families, so that no client is sent elsewhere.
-    async fn running(&self, pid: i32, known: &RefCell<OneFamily>) {
+    async fn running(&self, pid: i32, known: &RefCell<Option<OneFamily>>) {
         if !self.instance.launch.meshed {
             self.report_families(pid, known).await;
         }
         self.report(Change::Running).await;
     }
 
-    async fn readiness(&self, place: &InstanceResources, pid: i32, known: &RefCell<OneFamily>) {
+    async fn readiness(
+        &self,
+        place: &InstanceResources,
+        pid: i32,
+        known: &RefCell<Option<OneFamily>>,
+    ) {
         let Some(probe) = &self.instance.launch.readiness else {
             self.until_listening(pid).await;
             return self.running(pid, known).await;
