@@ -275,7 +275,10 @@ impl Operator<'_> {
             Verb::Abort => state.abort(now()),
             Verb::Begin if self.issuer.is_some() => Err(RotationError::Given),
             Verb::Revoke(name) => match name.parse::<Identity>() {
-                Ok(identity) => state.revoke(&identity, self.lifetime, now()),
+                Ok(identity) => {
+                    let begin = shown.authority.newest_begin(self.lifetime, SystemTime::now());
+                    state.revoke(&identity, begin, now())
+                }
                 Err(_) => Err(RotationError::NotAnIdentity),
             },
             Verb::Begin => {

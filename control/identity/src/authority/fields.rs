@@ -31,7 +31,7 @@ pub(super) fn random_serial() -> Result<[u8; SERIAL_LEN], rcgen::Error> {
 }
 
 /// A clock before 1970 is treated as 1970; no certificate is valid then.
-fn since_epoch(time: SystemTime) -> Duration {
+pub(super) fn since_epoch(time: SystemTime) -> Duration {
     let since = time.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
     Duration::from_secs(since.as_secs())
 }

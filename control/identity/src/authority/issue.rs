@@ -125,7 +125,7 @@ impl Authority {
         let id = self.trust_domain.control_plane().try_into().map_err(IssueError::Sign)?;
         let purposes = vec![ExtendedKeyUsagePurpose::ServerAuth];
         let holder = Holder { names: vec![SanType::URI(id)], purposes };
-        let issued = self.certify_as(&key, holder, lifetime, SystemTime::now())?;
+        let issued = self.certify_as(&key, holder, (lifetime, None), SystemTime::now())?;
         Ok(CertificateWithKey { issued, key: key.serialize_der().into() })
     }
 
@@ -145,7 +145,7 @@ impl Authority {
         let names: Result<Vec<SanType>, rcgen::Error> = names.collect();
         let purposes = vec![ExtendedKeyUsagePurpose::ServerAuth];
         let holder = Holder { names: names.map_err(IssueError::Sign)?, purposes };
-        let issued = self.certify_as(&key, holder, lifetime, SystemTime::now())?;
+        let issued = self.certify_as(&key, holder, (lifetime, None), SystemTime::now())?;
         Ok(CertificateWithKey { issued, key: key.serialize_der().into() })
     }
 
@@ -167,14 +167,24 @@ impl Authority {
         let purposes =
             vec![ExtendedKeyUsagePurpose::ServerAuth, ExtendedKeyUsagePurpose::ClientAuth];
         let holder = Holder { names: vec![SanType::URI(uri)], purposes };
-        self.certify_as(key, holder, lifetime, now)
+        let earliest = self.trust().state().earliest_begin(identity);
+        self.certify_as(key, holder, (lifetime, earliest), now)
+    }
+
+    /// When the newest certificate of a workload may begin that was issued until `now` with this lifetime. Other
+    /// authorities have theirs begin when they issue them.
+    #[must_use]
+    pub fn newest_begin(&self, lifetime: Duration, now: SystemTime) -> u64 {
+        let is_alone = self.trust().others_der().is_empty();
+        let skew = if is_alone { CLOCK_SKEW.min(lifetime) } else { Duration::ZERO };
+        fields::since_epoch(now - skew).as_secs()
     }
 
     fn certify_as(
         &self,
         key: &impl PublicKeyData,
         holder: Holder,
-        lifetime: Duration,
+        (lifetime, earliest): (Duration, Option<u64>),
         now: SystemTime,
     ) -> Result<Issued, IssueError> {
         if !(MIN_LIFETIME..=MAX_LIFETIME).contains(&lifetime) {
@@ -187,7 +197,8 @@ impl Authority {
         }
         let not_after = fields::seconds(now + lifetime).min(signer.not_after);
 
-        let begin = now - CLOCK_SKEW.min(lifetime);
+        let earliest = SystemTime::UNIX_EPOCH + Duration::from_secs(earliest.unwrap_or(0));
+        let begin = earliest.max(now - CLOCK_SKEW.min(lifetime));
         let mut params = fields::params(begin, not_after).map_err(IssueError::Sign)?;
         params.subject_alt_names = holder.names;
         // With an empty subject the alternative name is critical, so that every verifier has to

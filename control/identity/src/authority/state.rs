@@ -12,13 +12,12 @@
 
 use std::collections::BTreeMap;
 use std::path::Path;
-use std::time::Duration;
 
 use leno_types::{Identity, MAX_REVOKED, Revocations};
 use serde::{Deserialize, Serialize};
 
 use super::signer::{SignerPem, certificates};
-use super::{CLOCK_SKEW, MAX_LIFETIME, OpenError, webhook_secret};
+use super::{MAX_LIFETIME, OpenError, webhook_secret};
 
 /// Where a rotation of the root is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -133,15 +132,14 @@ impl AuthorityState {
         }
     }
 
-    /// Revokes the certificates of an identity that were issued until `now` with this lifetime. Those that are issued
-    /// a second later are others.
+    /// Revokes the certificates of an identity that begin at `last_begin` or before; both times are seconds of Unix time.
     ///
     /// # Errors
     /// [`RotationError::TooManyRevoked`].
     pub fn revoke(
         &self,
         identity: &Identity,
-        lifetime: Duration,
+        last_begin: u64,
         now_unix_s: u64,
     ) -> Result<Self, RotationError> {
         let mut next = self.without_ended(now_unix_s).unwrap_or_else(|| self.clone());
@@ -149,12 +147,18 @@ impl AuthorityState {
         if next.revoked.len() >= MAX_REVOKED && !next.revoked.contains_key(&name) {
             return Err(RotationError::TooManyRevoked);
         }
-        let skew = CLOCK_SKEW.min(lifetime).as_secs();
-        let begin = i64::try_from(now_unix_s.saturating_sub(skew)).unwrap_or(i64::MAX);
+        let begin = i64::try_from(last_begin).unwrap_or(i64::MAX);
         // Another lifetime may have been set when it was issued.
         let until_unix_s = now_unix_s + MAX_LIFETIME.as_secs();
         next.revoked.insert(name, Revocation { last_not_before_unix_s: begin, until_unix_s });
         Ok(next)
+    }
+
+    /// When the next certificate of an identity may begin at the earliest, in seconds of Unix time: a second after the
+    /// last one that is revoked.
+    pub(super) fn earliest_begin(&self, identity: &Identity) -> Option<u64> {
+        let revoked = self.revoked.get(&identity.to_string())?;
+        u64::try_from(revoked.last_not_before_unix_s.saturating_add(1)).ok()
     }
 
     /// The same without revocations of certificates that have ended; `None` if there are none.
@@ -388,11 +392,11 @@ mod tests {
     fn a_revocation_covers_what_was_issued_and_is_forgotten_once_that_has_ended() {
         let state = AuthorityState::stable(signer("old"), 1);
         let web: Identity = "spiffe://cluster.local/ns/shop/sa/web".parse().unwrap();
-        let (hour, now) = (Duration::from_hours(1), 1_000_000);
-        let revoked = state.revoke(&web, hour, now).unwrap();
-        let begin = i64::try_from(now - CLOCK_SKEW.as_secs()).unwrap();
-        assert!(revoked.revocations().covers(&web, begin), "issued just now");
-        assert!(!revoked.revocations().covers(&web, begin + 1), "issued a second later");
+        let (begin, now) = (999_700, 1_000_000);
+        let revoked = state.revoke(&web, begin, now).unwrap();
+        assert_eq!(revoked.earliest_begin(&web), Some(begin + 1));
+        let covers = |begin: u64| revoked.revocations().covers(&web, begin.try_into().unwrap());
+        assert!(covers(begin) && !covers(begin + 1));
         let rotated = revoked.begin(signer("new"), now).unwrap().advance(now);
         assert_eq!(rotated.revocations(), revoked.revocations());
         assert_eq!(revoked.without_ended(now + 1), None);
