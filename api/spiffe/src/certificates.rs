@@ -3,6 +3,7 @@
 use std::time::{Duration, SystemTime};
 
 use x509_parser::certificate::X509Certificate;
+use x509_parser::extensions::GeneralName;
 use x509_parser::prelude::FromDer;
 
 /// Most certificates of a chain or a bundle: the roots of a few rotations.
@@ -28,6 +29,17 @@ pub(crate) fn not_after(der: &[u8]) -> Option<SystemTime> {
     let (_, certificate) = X509Certificate::from_der(der).ok()?;
     let seconds = u64::try_from(certificate.validity().not_after.timestamp()).ok()?;
     SystemTime::UNIX_EPOCH.checked_add(Duration::from_secs(seconds))
+}
+
+/// Whether a certificate has this URI as its only one.
+pub(crate) fn names_alone(der: &[u8], id: &str) -> bool {
+    let Ok((_, certificate)) = X509Certificate::from_der(der) else { return false };
+    let Ok(Some(names)) = certificate.subject_alternative_name() else { return false };
+    let mut uris = names.value.general_names.iter().filter_map(|name| match name {
+        GeneralName::URI(uri) => Some(*uri),
+        _ => None,
+    });
+    uris.next() == Some(id) && uris.next().is_none()
 }
 
 #[cfg(test)]

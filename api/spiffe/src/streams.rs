@@ -16,7 +16,7 @@ use tokio::time::timeout;
 use tonic::metadata::MetadataValue;
 use tonic::{Request, Status, Streaming};
 
-use crate::certificates::{not_after, split};
+use crate::certificates::{names_alone, not_after, split};
 
 /// Longest wait for a connection: the server is on this machine.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
@@ -122,25 +122,32 @@ impl Bundles {
         Ok(Self(Responses::new(address, stream, client)))
     }
 
-    /// Waits for the next bundles, the roots of each trust domain in DER. They take the place of the earlier ones.
+    /// Waits for the next bundles, the roots of each trust domain in DER, or why it has none that can be used. They take
+    /// the place of the earlier ones.
     ///
     /// # Errors
     /// [`WorkloadApiError`]
-    pub async fn next(&mut self) -> Result<BTreeMap<TrustDomain, Vec<Vec<u8>>>, WorkloadApiError> {
+    pub async fn next(
+        &mut self,
+    ) -> Result<BTreeMap<TrustDomain, Result<Vec<Vec<u8>>, &'static str>>, WorkloadApiError> {
         let response = self.0.next().await?;
-        let unusable = |reason| self.0.unusable("trust bundle", reason);
         if response.bundles.len() > MAX_ENTRIES {
-            return Err(unusable("more than 256 trust domains"));
+            return Err(self.0.unusable("trust bundle", "more than 256 trust domains"));
         }
-        let read = |(id, roots): (String, Bytes)| bundle(&id, &roots);
-        response.bundles.into_iter().map(read).collect::<Result<_, _>>().map_err(unusable)
+        // What is not of a trust domain is no bundle that is asked for.
+        let read = |(id, roots): (String, Bytes)| Some((trust_domain(&id)?, split(&roots)));
+        Ok(response.bundles.into_iter().filter_map(read).collect())
     }
 }
 
 impl Svid {
     fn read(one: X509svid) -> Result<Self, &'static str> {
         let chain_der = split(&one.x509_svid)?;
-        let not_after = chain_der.first().and_then(|leaf| not_after(leaf));
+        let leaf = chain_der.first().map(Vec::as_slice).unwrap_or_default();
+        if !names_alone(leaf, &one.spiffe_id) {
+            return Err("its certificate does not name its SPIFFE ID, or not that alone");
+        }
+        let not_after = not_after(leaf);
         Ok(Self {
             id: one.spiffe_id,
             not_after: not_after.ok_or("its end is not a time")?,
@@ -151,12 +158,10 @@ impl Svid {
     }
 }
 
-/// A trust domain and its roots.
-fn bundle(id: &str, roots: &[u8]) -> Result<(TrustDomain, Vec<Vec<u8>>), &'static str> {
+/// The trust domain of a bundle.
+fn trust_domain(id: &str) -> Option<TrustDomain> {
     // The specification has the ID; some servers leave the scheme out.
-    let name = id.strip_prefix("spiffe://").unwrap_or(id);
-    let domain = TrustDomain::new(name).map_err(|_| "not of a trust domain")?;
-    Ok((domain, split(roots)?))
+    TrustDomain::new(id.strip_prefix("spiffe://").unwrap_or(id)).ok()
 }
 
 impl<T> Responses<T> {

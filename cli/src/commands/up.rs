@@ -278,7 +278,15 @@ fn federation(text: &str) -> Result<String, String> {
     if source == "workload-api" {
         return Ok(text.to_owned());
     }
-    let whole = std::fs::canonicalize(source).map_err(|error| format!("{source:?}: {error}"))?;
+    if source.contains(',') {
+        return Err(format!(
+            "{source:?}: a comma separates trust domains; give the file another name"
+        ));
+    }
+    let unreadable = |error: std::io::Error| format!("{source:?}: {error}");
+    std::fs::metadata(source).map_err(unreadable)?;
+    // A link stays one: it may be replaced to have another bundle taken.
+    let whole = std::path::absolute(source).map_err(unreadable)?;
     Ok(format!("{domain}={}", whole.display()))
 }
 

@@ -7,7 +7,7 @@ use std::str::FromStr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use anyhow::{Context, ensure};
+use anyhow::{Context as _, ensure};
 use leno_identity::Authority;
 use leno_types::TrustDomain;
 use leno_wire::trust::MAX_FEDERATED;
@@ -74,34 +74,35 @@ pub(crate) fn of_workload_api(all: &[Federation]) -> Vec<TrustDomain> {
     of_api.map(|one| one.domain.clone()).collect()
 }
 
-/// Reads all files now, and follows them until the process ends.
-pub(crate) fn begin(all: &[Federation], authority: &Arc<Authority>) -> anyhow::Result<()> {
+/// Reads all files now, and follows them until the process ends. A domain whose file is not good has no clients until
+/// it is: nothing else waits for a partner.
+pub(crate) fn begin(all: &[Federation], authority: &Arc<Authority>) {
     for Federation { domain, source } in all {
         let BundleSource::File(file) = source else { continue };
-        let roots = read(file).with_context(|| format!("the trust bundle of {domain}"))?;
-        authority.federate(domain, roots);
+        let mut said = String::new();
+        take(domain, file, authority, &mut said);
         let (domain, file, authority) = (domain.clone(), file.clone(), Arc::clone(authority));
-        tokio::spawn(async move { follow(&domain, &file, &authority).await });
+        tokio::spawn(async move {
+            loop {
+                tokio::time::sleep(LOOK).await;
+                take(&domain, &file, &authority, &mut said);
+            }
+        });
     }
-    Ok(())
 }
 
-/// Takes each good content of a file; the last good one stays.
-async fn follow(domain: &TrustDomain, file: &Path, authority: &Authority) {
-    let mut said = String::new();
-    loop {
-        tokio::time::sleep(LOOK).await;
-        match read(file) {
-            Ok(roots) => {
-                authority.federate(domain, roots);
-                said.clear();
-            }
-            Err(error) => {
-                let error = format!("{error:#}");
-                if error != said {
-                    tracing::error!(%domain, error, "a trust bundle cannot be read; the last one stays");
-                    said = error;
-                }
+/// Takes the content of a file if it is good; the last good one stays. `said` is the last error.
+fn take(domain: &TrustDomain, file: &Path, authority: &Authority, said: &mut String) {
+    match read(file) {
+        Ok(roots) => {
+            authority.federate(domain, roots);
+            said.clear();
+        }
+        Err(error) => {
+            let error = format!("{error:#}");
+            if error != *said {
+                tracing::error!(%domain, error, "a trust bundle cannot be read; the last one stays, if there is one");
+                *said = error;
             }
         }
     }
@@ -110,8 +111,9 @@ async fn follow(domain: &TrustDomain, file: &Path, authority: &Authority) {
 fn read(file: &Path) -> anyhow::Result<Vec<Vec<u8>>> {
     let mut text = String::new();
     let opened = File::open(file).with_context(|| format!("opening {}", file.display()))?;
-    let read = opened.take(MAX_FILE).read_to_string(&mut text);
-    read.with_context(|| format!("reading {}", file.display()))?;
+    let read = opened.take(MAX_FILE + 1).read_to_string(&mut text);
+    let bytes = read.with_context(|| format!("reading {}", file.display()))?;
+    ensure!(bytes as u64 <= MAX_FILE, "{} has more than {MAX_FILE} bytes", file.display());
     let roots = leno_spiffe::roots_of_bundle(&text)
         .with_context(|| format!("{} is no trust bundle", file.display()))?;
     workload_bundles::check(&roots).with_context(|| file.display().to_string())?;

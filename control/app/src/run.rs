@@ -54,7 +54,7 @@ pub(crate) async fn run(config: Config) -> anyhow::Result<()> {
     let Plane { authority, authenticator, mut source, mut metrics, details, webhook, rotation } =
         plane;
     tokio::select! {
-        begun = trust_others(&config, &authority) => begun?,
+        () = trust_others(&config, &authority) => {}
         () = signals.any() => return Ok(()),
     }
     let identity = Shown::new(Arc::clone(&authority), Arc::clone(&state));
@@ -99,13 +99,12 @@ pub(crate) async fn run(config: Config) -> anyhow::Result<()> {
 }
 
 /// Follows what is trusted besides the own roots. Comes back once it is known.
-async fn trust_others(config: &Config, authority: &Arc<Authority>) -> anyhow::Result<()> {
-    federation::begin(&config.federate, authority)?;
+async fn trust_others(config: &Config, authority: &Arc<Authority>) {
+    federation::begin(&config.federate, authority);
     if let Some(address) = &config.spiffe_endpoint_socket {
         let federated = federation::of_workload_api(&config.federate);
         workload_bundles::follow(address.clone(), Arc::clone(authority), federated).await;
     }
-    Ok(())
 }
 
 struct Signals {

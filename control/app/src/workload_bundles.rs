@@ -34,7 +34,7 @@ pub(crate) async fn follow(
 struct Follower {
     address: WorkloadApiAddress,
     authority: Arc<Authority>,
-    /// Other trust domains that it has to have.
+    /// Other trust domains whose bundles it should have.
     federated: Vec<TrustDomain>,
     known: watch::Sender<bool>,
 }
@@ -66,13 +66,17 @@ impl Follower {
         loop {
             let mut all = bundles.next().await?;
             let own = self.roots(&mut all, domain)?;
-            let federated = self.federated.iter();
-            let federated = federated.map(|domain| Ok((domain, self.roots(&mut all, domain)?)));
-            let federated = federated.collect::<anyhow::Result<Vec<_>>>()?;
             tracing::info!(roots = own.len(), "trust bundle taken from the Workload API");
             self.authority.trust_others(own);
-            for (domain, roots) in federated {
-                self.authority.federate(domain, roots);
+            for domain in &self.federated {
+                // The own bundle does not wait for a partner's.
+                match self.roots(&mut all, domain) {
+                    Ok(roots) => self.authority.federate(domain, roots),
+                    Err(error) => {
+                        let error = format!("{error:#}");
+                        tracing::error!(%domain, error, "the last trust bundle stays, if there is one");
+                    }
+                }
             }
             self.known.send_replace(true);
             said.clear();
@@ -82,7 +86,7 @@ impl Follower {
     /// The roots of a trust domain, which have to be there.
     fn roots(
         &self,
-        all: &mut BTreeMap<TrustDomain, Vec<Vec<u8>>>,
+        all: &mut BTreeMap<TrustDomain, Result<Vec<Vec<u8>>, &'static str>>,
         domain: &TrustDomain,
     ) -> anyhow::Result<Vec<Vec<u8>>> {
         let address = &self.address;
@@ -93,7 +97,9 @@ impl Follower {
                 others.join(", ")
             );
         };
-        check(&roots).with_context(|| format!("the bundle of {domain} at {address}"))?;
+        let bundle = || format!("the bundle of {domain} at {address}");
+        let roots = roots.map_err(anyhow::Error::msg).with_context(bundle)?;
+        check(&roots).with_context(bundle)?;
         Ok(roots)
     }
 }
