@@ -115,6 +115,7 @@ impl AccessLog {
             let value = if is_secret(wanted) { MASK.as_bytes() } else { value };
             Some((wanted.clone(), value.get(..MAX_FIELD_BYTES).unwrap_or(value).into()))
         });
+        let method = method.get(..MAX_FIELD_BYTES).unwrap_or(method);
         Some(Noted { method: method.into(), target: shown.into(), headers: headers.collect() })
     }
 

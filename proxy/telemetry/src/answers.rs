@@ -17,6 +17,8 @@ const MAX_CAUSES: usize = 64;
 pub(crate) struct Answers {
     statuses: RefCell<Vec<(u16, u64)>>,
     grpc: RefCell<Vec<(u8, u64)>>,
+    /// Statuses of HTTP that calls of gRPC are counted with besides 200: the mesh has failed them.
+    failed_calls: RefCell<Vec<(u16, u64)>>,
     errors: RefCell<Vec<(&'static str, u64)>>,
 }
 
@@ -25,6 +27,7 @@ pub(crate) struct Answers {
 pub(crate) struct AnswerCounts {
     pub(crate) statuses: BTreeMap<u16, u64>,
     pub(crate) grpc: BTreeMap<u8, u64>,
+    pub(crate) failed_calls: BTreeMap<u16, u64>,
     pub(crate) errors: BTreeMap<&'static str, u64>,
 }
 
@@ -33,8 +36,12 @@ impl Answers {
         count(&mut self.statuses.borrow_mut(), status, 0, MAX_STATUSES);
     }
 
-    pub(crate) fn grpc(&self, status: u8) {
+    /// A call of gRPC, whose `http` status is counted by [`Self::status`] too.
+    pub(crate) fn grpc(&self, status: u8, http: u16) {
         count(&mut self.grpc.borrow_mut(), status, 2, MAX_GRPC_STATUSES);
+        if http != 200 {
+            count(&mut self.failed_calls.borrow_mut(), http, 0, MAX_STATUSES);
+        }
     }
 
     pub(crate) fn error(&self, cause: &'static str) {
@@ -45,6 +52,7 @@ impl Answers {
         AnswerCounts {
             statuses: self.statuses.borrow().iter().copied().collect(),
             grpc: self.grpc.borrow().iter().copied().collect(),
+            failed_calls: self.failed_calls.borrow().iter().copied().collect(),
             errors: self.errors.borrow().iter().copied().collect(),
         }
     }
@@ -54,6 +62,7 @@ impl AnswerCounts {
     pub(crate) fn add(&mut self, other: &Self) {
         add(&mut self.statuses, &other.statuses);
         add(&mut self.grpc, &other.grpc);
+        add(&mut self.failed_calls, &other.failed_calls);
         add(&mut self.errors, &other.errors);
     }
 }

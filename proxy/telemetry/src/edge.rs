@@ -159,9 +159,9 @@ impl Edge {
         }
     }
 
-    /// Counts a gRPC call that ended with this `grpc-status`.
-    pub fn grpc(&self, status: u8) {
-        self.answers.grpc(status);
+    /// Counts a gRPC call that ended with this `grpc-status`, and is counted as a request with this status of HTTP.
+    pub fn grpc(&self, status: u8, http: u16) {
+        self.answers.grpc(status, http);
         self.row.grpc(status);
     }
 

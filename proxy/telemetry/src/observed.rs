@@ -14,7 +14,7 @@ use crate::registry::Outcome;
 
 use crate::tap::{Carried, MASK, Mark, Tap, Taps, is_secret, masked_target};
 
-/// Most bytes of the headers of one event, so that a full queue is at most 1 MB.
+/// Most bytes of the headers of one event. With its target and decisions an event has a few KB, a full queue 2 MB.
 const MAX_HEADER_BYTES: usize = 2048;
 /// Most decisions of one event: those of a request with the most retries.
 const MAX_DECISIONS: usize = 32;
@@ -56,7 +56,7 @@ impl Observed {
             taps: taps.clone(),
             open,
             protocol,
-            method: method.into(),
+            method: method.get(..MAX_FIELD_BYTES).unwrap_or(method).into(),
             target: target.get(..MAX_FIELD_BYTES).unwrap_or(target).into(),
             authority: authority.get(..MAX_FIELD_BYTES).unwrap_or(authority).into(),
             headers,

@@ -276,7 +276,7 @@ impl Registry {
         let edge = counted.edge();
         edge.request(outcome.status, duration);
         if let Some(status) = outcome.grpc_status {
-            edge.grpc(status);
+            edge.grpc(status, outcome.status);
         }
         if let Some(route) = &begun.route {
             route.end(outcome, duration);

@@ -59,7 +59,7 @@ impl RouteCounter {
     pub(crate) fn end(&self, outcome: &Outcome, duration: Duration) {
         self.answers.status(outcome.status);
         if let Some(status) = outcome.grpc_status {
-            self.answers.grpc(status);
+            self.answers.grpc(status, outcome.status);
         }
         if let Some(cause) = outcome.error {
             self.answers.error(cause);

@@ -114,15 +114,20 @@ struct Responses {
 }
 
 impl Responses {
-    /// Those of an edge. Calls of gRPC are counted by both statuses, that of HTTP being 200.
+    /// Those of an edge. Calls of gRPC are counted by both statuses. That of HTTP is 200 for clients, also where the mesh
+    /// has failed the call.
     fn of(counts: &EdgeCounts) -> Vec<Self> {
-        let calls: u64 = counts.answers.grpc.values().sum();
-        let of_http = counts.answers.statuses.iter().map(|(status, count)| {
-            let is_ok = *status == 200;
-            let count = if is_ok { count.saturating_sub(calls) } else { *count };
-            Self { status: *status, grpc: None, count }
+        let answers = &counts.answers;
+        let calls: u64 = answers.grpc.values().sum();
+        let failed: u64 = answers.failed_calls.values().sum();
+        let of_http = answers.statuses.iter().map(|(status, count)| {
+            let of_calls = match status {
+                200 => calls.saturating_sub(failed),
+                other => answers.failed_calls.get(other).copied().unwrap_or_default(),
+            };
+            Self { status: *status, grpc: None, count: count.saturating_sub(of_calls) }
         });
-        let of_grpc = counts.answers.grpc.iter().map(|(grpc, count)| Self {
+        let of_grpc = answers.grpc.iter().map(|(grpc, count)| Self {
             status: 200,
             grpc: Some(*grpc),
             count: *count,

@@ -52,7 +52,8 @@ impl Carried {
     pub(crate) fn read<'h>(headers: impl Iterator<Item = (&'h str, &'h [u8])>) -> Self {
         let mut carried = Self::default();
         for (name, value) in headers {
-            if name.eq_ignore_ascii_case("traceparent") || name.eq_ignore_ascii_case("b3") {
+            let parents = ["traceparent", "b3", "x-b3-traceid"];
+            if parents.iter().any(|one| name.eq_ignore_ascii_case(one)) {
                 carried.has_parent = true;
             } else if name.eq_ignore_ascii_case("tracestate") {
                 let value = std::str::from_utf8(value).unwrap_or_default();

@@ -40,8 +40,11 @@ fn registry() -> Registry {
     from.request(404, Duration::from_micros(150));
     for grpc in [0, 5, 14] {
         from.request(200, Duration::from_millis(1));
-        from.grpc(grpc);
+        from.grpc(grpc, 200);
     }
+    // One that the mesh has failed.
+    from.request(503, Duration::from_millis(1));
+    from.grpc(14, 503);
     registry
 }
 
@@ -68,13 +71,13 @@ fn counts_have_the_names_of_linkerd() {
         format!("response_latency_ms_sum{{{to}}} 6"),
         format!("tcp_open_connections{{{to},peer=\"src\"}} 1"),
         format!("tcp_write_bytes_total{{{to},peer=\"src\"}} 20"),
-        format!("request_total{{{from}}} 4"),
+        format!("request_total{{{from}}} 5"),
         format!("response_total{{{from},classification=\"success\",status_code=\"404\"}} 1"),
         format!(
             "response_total{{{from},classification=\"success\",status_code=\"200\",grpc_status=\"5\"}} 1"
         ),
         format!(
-            "response_total{{{from},classification=\"failure\",status_code=\"200\",grpc_status=\"14\"}} 1"
+            "response_total{{{from},classification=\"failure\",status_code=\"200\",grpc_status=\"14\"}} 2"
         ),
         format!("response_latency_ms_bucket{{{from},le=\"0.15\"}} 1"),
         format!("outbound_http_errors_total{{{of_web},error=\"failfast\"}} 2"),
@@ -82,6 +85,11 @@ fn counts_have_the_names_of_linkerd() {
         assert!(text.lines().any(|have| have == line), "{line}\nis not in\n{text}");
     }
     assert!(!text.contains("istio_"));
+    let responses =
+        text.lines().filter(|line| line.starts_with(&format!("response_total{{{from}")));
+    let sum: u64 =
+        responses.map(|line| line.rsplit_once(' ').unwrap().1.parse::<u64>().unwrap()).sum();
+    assert_eq!(sum, 5, "each response once in\n{text}");
 }
 
 #[test]
