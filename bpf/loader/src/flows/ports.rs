@@ -61,7 +61,12 @@ impl Port {
             }
             Ok(index)
         };
-        netns::within(&netns, attach).map_err(Error::io(action()))?
+        let index = netns::within(&netns, attach).map_err(Error::io(action()))??;
+        if features::has_tcx() {
+            // Those of a process that was told to use filters would count each frame once more.
+            detach_filters(directory, index)?;
+        }
+        Ok(index)
     }
 }
 
@@ -81,11 +86,14 @@ pub(crate) fn try_frames(
     })?
 }
 
+fn detach_filters(directory: &Path, index: u32) -> Result<(), Error> {
+    let noted = Filters::noted(directory)?;
+    noted.iter().filter(|one| one.index == index).try_for_each(|one| one.detach(directory))
+}
+
 /// Detaches both programs; succeeds if the interface is gone.
 pub(super) fn detach(directory: &Path, index: u32) -> Result<(), Error> {
-    for filters in Filters::noted(directory)?.iter().filter(|one| one.index == index) {
-        filters.detach(directory)?;
-    }
+    detach_filters(directory, index)?;
     PROGRAMS.iter().try_for_each(|(name, _)| pins::detach(&link_path(directory, index, name)))
 }
 
