@@ -59,7 +59,12 @@ pub(crate) enum Run {
     SharedMesh(fn(&Lab) -> Result<()>),
     /// Meshes that the case starts itself.
     Alone(fn(Capture) -> Result<()>),
+    /// The same for a property that does not depend on the capture: it runs with [`ONCE`] alone.
+    Once(fn(Capture) -> Result<()>),
 }
+
+/// What cases run with that do not depend on the capture.
+pub(crate) const ONCE: Capture = Capture::Nftables;
 
 /// A case on the shared mesh, named as its function.
 macro_rules! shared {
@@ -75,7 +80,14 @@ macro_rules! alone {
     };
 }
 
-pub(crate) use {alone, shared};
+/// A case with a mesh of its own that does not depend on the capture, named as its function.
+macro_rules! once {
+    ($name:ident) => {
+        $crate::cases::Case { name: stringify!($name), run: $crate::cases::Run::Once($name) }
+    };
+}
+
+pub(crate) use {alone, once, shared};
 
 /// All cases by group.
 pub(crate) fn all() -> [(&'static str, Vec<Case>); 18] {

@@ -19,7 +19,7 @@ use anyhow::{Result, bail};
 use leno_testkit::lab::Capture;
 use libtest_mimic::{Arguments, Failed, Trial};
 
-use crate::cases::{Case, Run};
+use crate::cases::{Case, ONCE, Run};
 use crate::fixture::SharedMesh;
 
 fn main() -> ExitCode {
@@ -35,6 +35,9 @@ fn main() -> ExitCode {
         meshes.push(Arc::clone(&shared));
         for (group, cases) in cases::all() {
             for case in cases {
+                if matches!(case.run, Run::Once(_)) && capture != ONCE {
+                    continue;
+                }
                 let name = format!("{}::{group}::{}", capture.name(), case.name);
                 let shared = Arc::clone(&shared);
                 let run = move || run(&case, &shared, root);
@@ -64,7 +67,7 @@ fn run(case: &Case, shared: &SharedMesh, root: bool) -> Result<(), Failed> {
         }
         match case.run {
             Run::SharedMesh(run) => shared.with(run),
-            Run::Alone(run) => run(shared.capture()),
+            Run::Alone(run) | Run::Once(run) => run(shared.capture()),
         }
     };
     outcome().map_err(|error| failed(&error))

@@ -14,7 +14,7 @@ use anyhow::{Context, Result, ensure};
 use leno_testkit::lab::{Capture, Lab, Options};
 use leno_testkit::{binaries, command, netns, wait};
 
-use super::{Case, alone};
+use super::{Case, once};
 
 const MESH: &str = "
 apiVersion: leno.dev/v1alpha1
@@ -39,7 +39,7 @@ const LIMIT: Duration = Duration::from_secs(60);
 const FRIEND: &str = "spiffe://near.example/ns/shop/sa/friend";
 
 pub(super) fn cases() -> Vec<Case> {
-    vec![alone!(clients_of_a_federated_trust_domain_are_known_by_its_bundle_alone)]
+    vec![once!(clients_of_a_federated_trust_domain_are_known_by_its_bundle_alone)]
 }
 
 fn clients_of_a_federated_trust_domain_are_known_by_its_bundle_alone(

@@ -22,7 +22,7 @@ use nix::unistd::Pid;
 use serde_json::Value;
 
 use super::identity::{number, rotate, under_load, until};
-use super::{Case, alone};
+use super::{Case, once};
 
 const MESH: &str = "
 apiVersion: leno.dev/v1alpha1
@@ -95,7 +95,7 @@ const LIFETIME: &str = "120s";
 const ANSWER_LIMIT: Duration = Duration::from_secs(120);
 
 pub(super) fn cases() -> Vec<Case> {
-    vec![alone!(certificates_of_a_workload_api_count_and_its_roots_are_replaced_under_load)]
+    vec![once!(certificates_of_a_workload_api_count_and_its_roots_are_replaced_under_load)]
 }
 
 fn certificates_of_a_workload_api_count_and_its_roots_are_replaced_under_load(
