@@ -60,27 +60,18 @@ fn wait_for(lab: &mut Lab, reason: &str, expected: u64) {
     assert_eq!(dropped(&rows, "server", reason), expected, "{rows:#?}");
 }
 
-/// Whether this kernel has the reason of a drop (since Linux 5.17).
-fn has_reasons(lab: &Lab) -> bool {
-    match lab.view().drops_are_not_counted() {
-        None => true,
-        Some(why) => {
-            assert!(why.contains("before Linux 5.17"), "{why}");
-            eprintln!("skipped: {why}");
-            false
-        }
-    }
+/// A lab, with root and where the kernel has the reason of a drop (since Linux 5.17).
+fn started() -> Option<Lab> {
+    let lab = has_root().then(|| Lab::new(Sizes::default()))?;
+    let Some(why) = lab.view().drops_are_not_counted() else { return Some(lab) };
+    assert!(why.contains("before Linux 5.17"), "{why}");
+    eprintln!("skipped: {why}");
+    None
 }
 
 #[test]
 fn drops_are_counted_by_reason_as_the_kernel_counts_them() {
-    if !has_root() {
-        return;
-    }
-    let mut lab = Lab::new(Sizes::default());
-    if !has_reasons(&lab) {
-        return;
-    }
+    let Some(mut lab) = started() else { return };
     let port = closed(&lab, SERVER[0]);
     send(&lab, port, 40);
     send(&lab, closed(&lab, SERVER[1]), 3);
@@ -106,13 +97,7 @@ fn drops_are_counted_by_reason_as_the_kernel_counts_them() {
 
 #[test]
 fn datagrams_beyond_a_receive_buffer_are_those_that_the_kernel_counts() {
-    if !has_root() {
-        return;
-    }
-    let mut lab = Lab::new(Sizes::default());
-    if !has_reasons(&lab) {
-        return;
-    }
+    let Some(mut lab) = started() else { return };
     let at = SocketAddr::new(SERVER[0].parse().unwrap(), 0);
     let server = lab.within("server", || UdpSocket::bind(at).unwrap());
     SockRef::from(&server).set_recv_buffer_size(1).unwrap();
@@ -127,13 +112,7 @@ fn datagrams_beyond_a_receive_buffer_are_those_that_the_kernel_counts() {
 
 #[test]
 fn counts_of_drops_outlive_restarts_and_other_programs_and_stop_where_accounting_is_off() {
-    if !has_root() {
-        return;
-    }
-    let mut lab = Lab::new(Sizes::default());
-    if !has_reasons(&lab) {
-        return;
-    }
+    let Some(mut lab) = started() else { return };
     let port = closed(&lab, SERVER[0]);
     send(&lab, port, 5);
     wait_for(&mut lab, "NO_SOCKET", 5);
