@@ -2,13 +2,11 @@
 
 use std::fs;
 use std::net::{IpAddr, SocketAddr, UdpSocket};
-use std::thread::sleep;
-use std::time::{Duration, Instant};
 
 use leno_flows::{FlowLevel, Sizes};
 use socket2::{Domain, Protocol, SockRef, Socket, Type};
 
-use crate::lab::{CLIENT, Lab, Rows, SERVER, has_root};
+use crate::lab::{CLIENT, Lab, Rows, SERVER, has_root, until};
 
 const DROPS: &str = "leno_flow_drops_total";
 
@@ -43,11 +41,9 @@ fn of_udp(lab: &Lab, name: &str) -> u64 {
 
 /// Waits until these counters of UDP add up to this: what was sent may be processed later.
 fn until_of_udp(lab: &Lab, names: &[&str], sum: u64) {
-    let deadline = Instant::now() + Duration::from_secs(30);
-    while names.iter().map(|name| of_udp(lab, name)).sum::<u64>() != sum {
-        assert!(Instant::now() < deadline, "waited in vain for {names:?} to be {sum}");
-        sleep(Duration::from_millis(10));
-    }
+    until(&format!("{names:?} to be {sum}"), || {
+        names.iter().map(|name| of_udp(lab, name)).sum::<u64>() == sum
+    });
 }
 
 fn dropped(rows: &Rows, side: &str, reason: &str) -> u64 {

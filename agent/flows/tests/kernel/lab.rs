@@ -221,6 +221,15 @@ impl Lab {
     }
 }
 
+/// Waits until `look` is true.
+pub(crate) fn until(what: &str, look: impl Fn() -> bool) {
+    let deadline = Instant::now() + LIMIT;
+    while !look() {
+        assert!(Instant::now() < deadline, "waited in vain for {what}");
+        thread::yield_now();
+    }
+}
+
 fn shared() -> LabLock {
     LabLock::Shared(LAB_LOCK.read().unwrap_or_else(PoisonError::into_inner))
 }

@@ -12,7 +12,7 @@ use leno_bpf::inspect::{self, PinnedMap, PinnedProgram};
 use leno_flows::{Earlier, Namespace, Sizes};
 use socket2::SockRef;
 
-use crate::lab::{CLIENT, Ending, Lab, Rows, SERVER, has_root, read, talk, write};
+use crate::lab::{CLIENT, Ending, Lab, Rows, SERVER, has_root, read, talk, until, write};
 
 const OPENED: &str = "leno_flow_connections_opened_total";
 const CLOSED: &str = "leno_flow_connections_closed_total";
@@ -326,10 +326,8 @@ fn the_end_leaves_no_program_map_or_pin() {
     }
     assert!(leno_bpf::list(&root).unwrap().iter().all(|left| left.owner != lab.owner));
     // The kernel frees a program after the running ones have ended.
-    let deadline = std::time::Instant::now() + std::time::Duration::from_secs(20);
-    while programs.iter().any(|program| loaded().contains(&program.id)) {
-        assert!(std::time::Instant::now() < deadline, "programs are left");
-        std::thread::yield_now();
-    }
+    until("the end of the programs", || {
+        programs.iter().all(|program| !loaded().contains(&program.id))
+    });
     assert!(leno_flows::View::open(&lab.owner).unwrap().is_none());
 }
