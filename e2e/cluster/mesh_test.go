@@ -121,6 +121,7 @@ func TestMesh(t *testing.T) {
 		{"without the agent only pods without a proxy start", mesh.agentIsAway},
 		{"unmodified manifests are in the mesh of a namespace with the label", mesh.injects},
 		{"the command line answers as on one machine", mesh.commands},
+		{"edges, routes and single requests are shown to who may see them, and to no one else", mesh.observes},
 		{"uninstall leaves nothing of the mesh in the cluster and on its nodes", mesh.uninstall},
 	})
 }

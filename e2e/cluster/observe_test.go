@@ -1,0 +1,193 @@
+package main
+
+import (
+	"bufio"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"strings"
+)
+
+// reader may do in the namespace `default` what these commands need, and nothing in `shop`.
+const reader = `
+apiVersion: v1
+kind: ServiceAccount
+metadata: {name: reader, namespace: default}
+---
+apiVersion: rbac.authorization.k8s.io/v1
+kind: Role
+metadata: {name: reader, namespace: default}
+rules:
+- {apiGroups: [""], resources: [pods, services], verbs: [get, list]}
+- {apiGroups: [""], resources: [pods/portforward], verbs: [get, create]}
+---
+apiVersion: rbac.authorization.k8s.io/v1
+kind: RoleBinding
+metadata: {name: reader, namespace: default}
+roleRef: {apiGroup: rbac.authorization.k8s.io, kind: Role, name: reader}
+subjects: [{kind: ServiceAccount, name: reader, namespace: default}]
+`
+
+// identity is what the workloads of namespace `shop` prove.
+const identity = "spiffe://cluster.local/ns/shop/sa/default"
+
+// observes checks what the commands show of the live mesh: edges, routes, single requests, and the same by MCP. The workloads
+// are those of [mesh.commands].
+func (m mesh) observes() {
+	hasRoute := grep(m.output(m.t, "get", "customresourcedefinitions", "-o", "name"), "httproutes") != ""
+	m.until("the edge has identities", func() error {
+		return m.shows([]string{"edges", "-n", "shop", "--window", "2s", "-o", "json"},
+			`"client":"shopper"`, `"server":"till"`, `"client_identity":"`+identity, `"server_identity":"`+identity)
+	})
+	m.until("top shows the edge", func() error {
+		return m.shows([]string{"top", "-n", "shop", "--once", "--sort", "p99", "-o", "json"}, `"client":"shopper"`, `"server":"till"`)
+	})
+	if hasRoute {
+		m.until("the rule is followed", func() error {
+			return m.shows([]string{"routes", "-n", "shop", "--window", "2s", "-o", "json"}, `"route":"HTTPRoute shop/till"`)
+		})
+	}
+	m.until("live requests", func() error {
+		return m.shows([]string{"tap", "-n", "shop", "deploy/shopper", "--to", "till", "--count", "3", "--for", "30s", "--headers", "-o", "json"},
+			`"method":"GET"`, `"mtls":true`, `"client_identity":"`+identity, `"status":200`, "(masked)")
+	})
+	m.until("one request over its hop", func() error {
+		return m.shows([]string{"trace-request", "-n", "shop", "deploy/shopper", "--to", "till", "--for", "30s", "-o", "json"},
+			`"client_identity":"`+identity, `"server_identity":"`+identity, "goes to shop/till-", "server proxy")
+	})
+	m.asksByMCP()
+	m.showsNothingToOthers()
+}
+
+// shows runs a command as the administrator. Its output has to have each of these texts and no secret.
+func (m mesh) shows(arguments []string, wanted ...string) error {
+	output, err := m.leno(arguments...).Output()
+	if err != nil {
+		return fmt.Errorf("leno %v: %w%s", arguments, err, problem(err))
+	}
+	return has(string(output), wanted...)
+}
+
+func has(output string, wanted ...string) error {
+	compact := strings.ReplaceAll(output, `": `, `":`)
+	for _, text := range wanted {
+		if !strings.Contains(compact, text) {
+			return fmt.Errorf("%s is not in\n%s", text, output)
+		}
+	}
+	if strings.Contains(output, planted) {
+		return fmt.Errorf("a secret is in\n%s", output)
+	}
+	return nil
+}
+
+// asksByMCP calls tools of the server of MCP, over the pipes of the program.
+func (m mesh) asksByMCP() {
+	for tool, wanted := range map[string][]string{
+		`"stat","arguments":{"namespace":"shop"}`: {`"name":"till"`, `"isError":false`},
+		`"tap","arguments":{"workloads":["deploy/shopper"],"namespace":"shop","to":"till","count":1,"for":30}`: {
+			`"method":"GET"`, identity, `"isError":false`},
+	} {
+		m.until("the tool answers", func() error {
+			answer, err := callTool(m.leno("mcp", "--cluster"), tool)
+			if err != nil {
+				return err
+			}
+			return has(strings.ReplaceAll(answer, `\"`, `"`), wanted...)
+		})
+	}
+}
+
+// callTool starts a server of MCP, calls one of its tools, and returns the answer.
+func callTool(command *exec.Cmd, tool string) (string, error) {
+	input, err := command.StdinPipe()
+	if err != nil {
+		return "", err
+	}
+	output, err := command.StdoutPipe()
+	if err != nil {
+		return "", err
+	}
+	if err := command.Start(); err != nil {
+		return "", err
+	}
+	// It ends with its input.
+	defer command.Wait()
+	defer input.Close()
+	for _, message := range []string{
+		`{"jsonrpc":"2.0","id":1,"method":"initialize","params":{"protocolVersion":"2025-06-18","capabilities":{},"clientInfo":{"name":"test","version":"1"}}}`,
+		`{"jsonrpc":"2.0","method":"notifications/initialized"}`,
+		`{"jsonrpc":"2.0","id":2,"method":"tools/call","params":{"name":` + tool + `}}`,
+	} {
+		if _, err := fmt.Fprintln(input, message); err != nil {
+			return "", err
+		}
+	}
+	lines := bufio.NewScanner(output)
+	lines.Buffer(nil, 4<<20)
+	for lines.Scan() {
+		var answer struct{ ID int }
+		if json.Unmarshal(lines.Bytes(), &answer) == nil && answer.ID == 2 {
+			return lines.Text(), nil
+		}
+	}
+	return "", errors.Join(errors.New("the server of MCP gave no answer"), lines.Err())
+}
+
+// showsNothingToOthers checks that a user without rights to the namespace gets nothing of it by any command.
+func (m mesh) showsNothingToOthers() {
+	m.must(m.apply(reader))
+	token := strings.TrimSpace(m.output(m.t, "create", "token", "reader", "-n", "default"))
+	file := m.t.TempDir() + "/kubeconfig"
+	text, err := os.ReadFile(m.file("kubeconfig"))
+	m.must(err)
+	m.must(os.WriteFile(file, text, 0o600))
+	for _, change := range [][]string{
+		{"set-credentials", "reader", "--token=" + token},
+		{"set-context", "--current", "--user=reader", "--namespace=default"},
+	} {
+		m.must(run1(exec.CommandContext(m.t.Context(), m.kube, append([]string{"kubectl", "--kubeconfig", file, "config"}, change...)...)))
+	}
+	as := func(arguments ...string) *exec.Cmd {
+		command := m.leno(arguments...)
+		command.Env = append(command.Env, "KUBECONFIG="+file)
+		return command
+	}
+	for _, arguments := range [][]string{
+		{"stat", "-n", "shop", "-o", "json"},
+		{"stat", "-o", "json"},
+		{"edges", "-n", "shop", "-o", "json"},
+		{"routes", "-n", "shop", "-o", "json"},
+		{"top", "-n", "shop", "--once", "-o", "json"},
+		{"tap", "-n", "shop", "deploy/shopper", "--count", "1", "--for", "5s", "-o", "json"},
+		{"trace-request", "-n", "shop", "deploy/shopper", "--for", "5s", "-o", "json"},
+		{"diagnostics", "proxy", "-n", "shop", "deploy/shopper"},
+	} {
+		output, err := as(arguments...).Output()
+		var exit *exec.ExitError
+		if !errors.As(err, &exit) || !strings.Contains(string(exit.Stderr), "forbidden") {
+			m.t.Errorf("leno %v as a reader of default: %v%s", arguments, err, problem(err))
+		}
+		for _, name := range []string{"till", "shopper-", "10.244."} {
+			if strings.Contains(string(output), name) {
+				m.t.Errorf("leno %v shows a reader of default %s", arguments, output)
+			}
+		}
+	}
+	for _, tool := range []string{
+		`"stat","arguments":{"namespace":"shop"}`,
+		`"tap","arguments":{"workloads":["deploy/shopper"],"namespace":"shop","count":1,"for":5}`,
+	} {
+		answer, err := callTool(as("mcp", "--cluster"), tool)
+		if err != nil || !strings.Contains(answer, "forbidden") || strings.Contains(answer, "till-") ||
+			!strings.Contains(strings.ReplaceAll(answer, " ", ""), `"isError":true`) {
+			m.t.Errorf("MCP tells a reader of default %s, %v", answer, err)
+		}
+	}
+	// What it may see it does see.
+	if output, err := as("stat", "-n", "default", "-o", "json").Output(); err != nil {
+		m.t.Errorf("leno stat as a reader of its own namespace: %v%s\n%s", err, problem(err), output)
+	}
+}
