@@ -33,7 +33,7 @@ mirror=${LENO_DEBIAN:-http://deb.debian.org}
 package=linux-image-cloud-amd64
 accel=${LENO_KERNELS_ACCEL:-tcg,thread=multi}
 memory=2048 # MiB: the programs with their libraries are unpacked into it
-limit=${LENO_KERNELS_LIMIT:-1800} # seconds for one kernel: emulated, its tests take a few minutes
+limit=${LENO_KERNELS_LIMIT:-2400} # seconds for one kernel: emulated, its tests take a few minutes
 
 [ "$(uname -m)" = x86_64 ] || { echo "the kernels of the matrix are for amd64" >&2; exit 1; }
 [ "$(id -u)" = 0 ] || { echo "the programs of the tests are copied with what they load: type sudo make test-kernels" >&2; exit 1; }
@@ -104,7 +104,7 @@ make_programs() {
     ln -s busybox "$root/bin/$one"
   done
   ln -s ../bin/busybox "$root/sbin/modprobe" # the kernel's own path
-  for one in ip tc nft iptables ip6tables iptables-{save,restore} ip6tables-{save,restore}; do
+  for one in ip tc ss nft iptables ip6tables iptables-{save,restore} ip6tables-{save,restore}; do
     ! command -v "$one" >/dev/null || copy_program "$root" "$(command -v "$one")"
   done
   mkdir -p "$root/usr/lib/x86_64-linux-gnu"
@@ -149,15 +149,19 @@ echo "@@end $?"
 for group in loader capture flows; do
   echo "@@tests $group"
   case $group in
-    loader) timeout 300 /tests/loader --test-threads=1 2>&1 ;;
-    capture) timeout 900 /tests/capture --test-threads=1 --exact $(cat /tests/cases) 2>&1 ;;
-    flows) timeout 600 /tests/flows --test-threads=1 2>&1 ;;
+    loader) timeout 300 /tests/loader --test-threads=1 --show-output 2>&1 ;;
+    capture) timeout 900 /tests/capture --test-threads=1 --show-output --exact $(cat /tests/cases) 2>&1 ;;
+    flows) timeout 900 /tests/flows --test-threads=1 --show-output 2>&1 ;;
   esac
   echo "@@end $?"
 done
 poweroff -f
 END
   chmod +x "$root/init"
+}
+
+show_progress() { # of a console: groups of tests and their results
+  grep --line-buffered -a -E '^(@@tests|test result)|FAILED' || true
 }
 
 boot() { # folder of a kernel: its console is in `console` there
@@ -180,7 +184,7 @@ boot() { # folder of a kernel: its console is in `console` there
   (cd "$root" && find . | busybox cpio -o -H newc 2>/dev/null) >>"$folder/initrd"
   timeout "$limit" qemu-system-x86_64 -accel "$accel" -cpu max -smp 2 -m "$memory" -nographic -no-reboot -nic none \
     -kernel "$folder/vmlinuz" -initrd "$folder/initrd" -append "console=ttyS0 quiet panic=-1 rdinit=/init" \
-    </dev/null >"$folder/console" 2>&1 || echo "$(cat "$folder/release"): the guest did not end in time" >&2
+    </dev/null 2>&1 | tee "$folder/console" | show_progress || echo "$(cat "$folder/release"): the guest did not end in time" >&2
   rm "$folder/initrd"
 }
 

@@ -5,6 +5,7 @@
  *
  *   leno_flow_sockops  connect, accept, each change of state  ─► flows, pairs, events
  *   leno_flow_read     a read of its pin: every open socket   ─► flows, pairs
+ *   leno_flow_read_tcp the same, in one namespace
  *
  * Both add to the pair what the socket has counted since that was done last, each byte once. Where frames are to be
  * counted instead (UDP, ICMP, what is sent again), programs run for each, at an interface's end outside of the namespace:
@@ -348,19 +349,38 @@ static __always_inline bool read_open(struct tracked *tracked, struct tcp_sock *
 #endif
 }
 
-/* Visits the sockets that are tracked, in all network namespaces: iter/tcp would visit every bucket
- * of the machine's table of connections, once for each namespace, from within it.
+/* Brings the flow and the sums of an open connection up to date. */
+static __always_inline void read_flow(struct tracked *tracked, struct tcp_sock *tcp)
+{
+	struct tcp_counts counts = {};
+	struct flow *flow;
+	bool is_stable;
+	__u64 cookie;
+
+	if (tracked->ended)
+		return;
+	cookie = tracked->cookie;
+	is_stable = read_open(tracked, tcp, &counts);
+	flow = flow_of(&cookie);
+	if (!flow || flow->state == FLOW_CLOSED)
+		return;
+	flow->pass = flow_setting(FLOW_PASS);
+	if (!is_stable)
+		return;
+	if (flow->bytes_sent != counts.sent || flow->bytes_received != counts.received)
+		flow->last_ns = bpf_ktime_get_ns();
+	show(flow, &counts, tcp);
+}
+
+/* Visits the sockets that are tracked, in all network namespaces. Not read on kernels from 7.0 on, whose iterator follows a
+ * null pointer if a socket ends while it is visited (docs/decisions/172-reading-by-namespace.md).
  */
 SEC("iter/bpf_sk_storage_map")
 int leno_flow_read(struct bpf_iter__bpf_sk_storage_map *ctx)
 {
-	struct tcp_counts counts = {};
 	struct sock *sk = ctx->sk;
 	struct tracked *tracked;
 	struct tcp_sock *tcp;
-	struct flow *flow;
-	bool is_stable;
-	__u64 cookie;
 
 	if (!sk)
 		return 0;
@@ -370,21 +390,38 @@ int leno_flow_read(struct bpf_iter__bpf_sk_storage_map *ctx)
 #else
 	tracked = bpf_sk_storage_get(&sockets, sk, 0, 0);
 #endif
-	if (!tcp || !tracked || tracked->ended)
-		return 0;
-	cookie = tracked->cookie;
-	is_stable = read_open(tracked, tcp, &counts);
-	flow = flow_of(&cookie);
-	if (!flow || flow->state == FLOW_CLOSED)
-		return 0;
-	flow->pass = flow_setting(FLOW_PASS);
-	if (!is_stable)
-		return 0;
-	if (flow->bytes_sent != counts.sent || flow->bytes_received != counts.received)
-		flow->last_ns = bpf_ktime_get_ns();
-	show(flow, &counts, tcp);
+	if (tcp && tracked)
+		read_flow(tracked, tcp);
 	return 0;
 }
+
+#ifndef LENO_PLAIN
+/* The context of an iterator over the TCP sockets of the namespace in which its file was opened, as far as it is read. */
+struct bpf_iter__tcp {
+	struct sock_common *sk_common;
+} __attribute__((preserve_access_index));
+
+/* The same where the iterator above is not safe: it visits every bucket of the machine's table of connections, once for
+ * each enrolled namespace.
+ */
+SEC("iter/tcp")
+int leno_flow_read_tcp(struct bpf_iter__tcp *ctx)
+{
+	struct sock_common *sk = ctx->sk_common;
+	struct tracked *tracked;
+	struct tcp_sock *tcp;
+
+	if (!sk)
+		return 0;
+	tcp = (struct tcp_sock *)bpf_skc_to_tcp_sock(sk);
+	if (!tcp)
+		return 0;
+	tracked = bpf_sk_storage_get(&sockets, tcp, 0, 0);
+	if (tracked)
+		read_flow(tracked, tcp);
+	return 0;
+}
+#endif
 
 SEC("tp_btf/kfree_skb")
 int leno_flow_drop(__u64 *ctx)

@@ -9,6 +9,20 @@ use libbpf_sys::bpf_insn;
 use crate::flows::Tracepoint;
 use crate::netns;
 
+/// Whether the kernel is of an earlier version than this one; no if its release cannot be read.
+#[must_use]
+pub fn kernel_is_before(major: u32, minor: u32) -> bool {
+    let release = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
+    version_of(&release).is_some_and(|version| version < (major, minor))
+}
+
+/// The first two numbers of a kernel's release.
+fn version_of(release: &str) -> Option<(u32, u32)> {
+    let mut numbers = release.split(|one: char| !one.is_ascii_digit());
+    let mut next = || numbers.next()?.parse().ok();
+    Some((next()?, next()?))
+}
+
 /// Whether network namespaces have cookies (since Linux 5.14).
 #[must_use]
 pub fn has_netns_cookies() -> bool {
@@ -46,9 +60,23 @@ pub(crate) fn has_tcx() -> bool {
     })
 }
 
+/// Whether the iterator over socket storage is safe. From Linux 7.0 on the storage of a socket is detached from it while the
+/// iterator may be at it, and the kernel then follows a null pointer. `LENO_FLOW_READ=namespaces` in the environment has the
+/// answer be no.
+pub(crate) fn has_safe_storage_iterator() -> bool {
+    static IS_SAFE: OnceLock<bool> = OnceLock::new();
+    *IS_SAFE.get_or_init(|| {
+        if std::env::var_os("LENO_FLOW_READ").is_some_and(|value| value == "namespaces") {
+            return false;
+        }
+        kernel_is_before(7, 0)
+    })
+}
+
 /// Whether programs have atomic instructions that return what was there before (since Linux 5.12). Without the right
-/// to load programs the answer is yes, and what needs them says why it fails.
-pub(crate) fn has_atomic_fetch() -> bool {
+/// to load programs the answer is yes, and what needs them says why it fails. If they have not, the sums of a pair grow when
+/// its connections end.
+pub fn has_atomic_fetch() -> bool {
     static HAS: OnceLock<bool> = OnceLock::new();
     *HAS.get_or_init(|| {
         // r1 = 0; *(u64 *)(r10 - 8) = r1; r1 = atomic_fetch_add((u64 *)(r10 - 8), r1); r0 = 0; exit
@@ -89,4 +117,17 @@ fn loads(instructions: &[bpf_insn]) -> bool {
     // SAFETY: the kernel has just made this descriptor for this call, so no other code owns it.
     drop(unsafe { OwnedFd::from_raw_fd(descriptor) });
     true
+}
+
+#[cfg(test)]
+mod tests {
+    use super::version_of;
+
+    #[test]
+    fn releases_of_kernels_are_compared_by_two_numbers() {
+        assert_eq!(version_of("5.10.0-46-cloud-amd64\n"), Some((5, 10)));
+        assert_eq!(version_of("7.0-rc1"), Some((7, 0)));
+        assert_eq!(version_of(""), None);
+        assert!(version_of("6.4.1") < version_of("6.12"));
+    }
 }

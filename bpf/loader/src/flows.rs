@@ -7,7 +7,8 @@
 //!                           program_leno_flow_sent, _received, and link_port<number>_... for each interface whose
 //!                                                       frames are counted; or filters_port<number>, a note
 //!                           link_leno_flow_drop         on a tracepoint of the machine
-//!                           read_leno_flow_read         reading it visits every open socket
+//!                           read_leno_flow_read         reading it visits every open socket; or, where that is not
+//!                                                       safe, read_leno_flow_read_tcp and notes of namespaces
 //! ```
 
 mod attach;
@@ -19,13 +20,14 @@ mod filters;
 mod migrate;
 mod pin_lock;
 mod ports;
+mod reading;
 mod requests;
 mod self_test;
 mod sizes;
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::fs::{self, File};
-use std::io::{self, Read as _};
+use std::fs::File;
+use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
@@ -51,8 +53,6 @@ pub(crate) use ports::{filtered, try_frames};
 pub use self_test::self_test;
 pub use sizes::{MAX_EVENTS, MAX_FLOWS, Sizes, memory_of, try_memory};
 
-/// The program behind the file that is read.
-const READ: &str = "leno_flow_read";
 /// Indexes of `control`: whether events are followed, and the number of the iterator's pass.
 const FOLLOWED: u32 = 0;
 const PASS: u32 = 1;
@@ -60,8 +60,6 @@ const PASS: u32 = 1;
 const LEVEL: u32 = 2;
 const BUDGET: u32 = 3;
 const COST: u32 = 4;
-/// Most bytes of a read of the iterator, which writes none.
-const READ_SIZE: usize = 4096;
 
 /// The pinned flow programs. Dropping it changes nothing in the kernel.
 #[derive(Debug)]
@@ -297,6 +295,7 @@ impl Flows {
             // The kernel has no cookies: programs tell namespaces apart by their inodes.
             cookie = file.metadata().map_err(Error::io(action()))?.ino();
         }
+        reading::note(&self.directory, cookie, netns)?;
         update(&self.maps.workloads, &cookie.to_ne_bytes(), &workload.to_bytes(), &action())?;
         Ok(cookie)
     }
@@ -396,21 +395,10 @@ impl Flows {
     /// # Errors
     /// If the pin cannot be read.
     pub fn refresh(&self) -> Result<u32, Error> {
-        let action = "read the open connections";
         let pass = self.setting(PASS)?.wrapping_add(1);
         self.set(PASS, pass)?;
-        let mut file = File::open(read_path(&self.directory)).map_err(Error::io(action))?;
-        let mut written = [0; READ_SIZE];
-        loop {
-            match file.read(&mut written) {
-                Ok(0) => return Ok(pass),
-                Ok(_) => {}
-                // After a million sockets the kernel has the caller read on.
-                Err(error) if error.raw_os_error() == Some(libc::EAGAIN) => {}
-                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                Err(error) => return Err(Error::io(action)(error)),
-            }
-        }
+        reading::read(&self.directory)?;
+        Ok(pass)
     }
 
     /// Calls `each` with the cookie of every flow of the table, and the flow.
@@ -601,12 +589,6 @@ impl Maps {
     }
 }
 
-/// Where the file is that is read to visit every open socket. Its name is not that of a link, since it is
-/// attached to nothing that could go.
-fn read_path(directory: &Path) -> PathBuf {
-    directory.join(format!("read_{READ}"))
-}
-
 /// Has the kernel verify the programs without attaching them.
 ///
 /// # Errors
@@ -641,5 +623,5 @@ pub(crate) fn remove(directory: &Path) -> Result<(), Error> {
 
 /// Whether flow programs are pinned in this directory.
 pub(crate) fn are_in(directory: &Path) -> bool {
-    fs::symlink_metadata(read_path(directory)).is_ok()
+    reading::is_pinned(directory)
 }

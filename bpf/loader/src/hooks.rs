@@ -129,7 +129,7 @@ fn attach(
     if hook == "sk_lookup" {
         return program.attach_netns(netns.as_raw_fd());
     }
-    if hook.starts_with("tp_btf/") {
+    if hook.starts_with("tp_btf/") || hook == "iter/tcp" {
         return program.attach();
     }
     if hook.starts_with("iter/") {

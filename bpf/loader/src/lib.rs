@@ -32,7 +32,7 @@ mod pins;
 mod run_time;
 
 pub use error::Error;
-pub use features::has_netns_cookies;
+pub use features::{has_atomic_fetch, has_netns_cookies, kernel_is_before};
 pub use instance::{Counters, Instance, Options, Target};
 pub use leftover::{Leftover, list, prune};
 pub use leno_bpf_abi as abi;

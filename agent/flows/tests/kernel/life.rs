@@ -295,18 +295,18 @@ fn the_end_leaves_no_program_map_or_pin() {
         .map(|program| program.name.replace(|one: char| one.is_ascii_digit(), ""))
         .collect();
     let of_port = ["port_leno_flow_received", "port_leno_flow_sent"];
-    let mut expected = [&["leno_flow_read", "leno_flow_sockops"], &of_port[..]].concat();
+    let by_namespace =
+        std::env::var_os("LENO_FLOW_READ").is_some() || !leno_bpf::kernel_is_before(7, 0);
+    let reader = if by_namespace { "leno_flow_read_tcp" } else { "leno_flow_read" };
+    let mut expected = [&[reader, "leno_flow_sockops"], &of_port[..]].concat();
     if lab.view().drops_are_not_counted().is_none() {
         expected.insert(0, "leno_flow_drop");
         assert_eq!(programs[0].attached_to, "tracepoint kfree_skb");
     }
     assert_eq!(names, expected);
     let filters = lab.filters("server", "ingress");
-    assert_eq!(
-        filters.contains("leno_flow_sent"),
-        std::env::var_os("LENO_TCX").is_some(),
-        "{filters}"
-    );
+    let has_filters = std::env::var_os("LENO_TCX").is_some() || leno_bpf::kernel_is_before(6, 6);
+    assert_eq!(filters.contains("leno_flow_sent"), has_filters, "{filters}");
     let port = programs.iter().find(|one| one.name.starts_with("port")).unwrap();
     assert!(port.attached_to.starts_with("interface "), "{programs:?}");
     let mut maps: Vec<PinnedMap> = inspect::maps(&root).unwrap();
@@ -316,7 +316,12 @@ fn the_end_leaves_no_program_map_or_pin() {
     // What is told to an operator who wants too many is what the kernel takes, within a tenth.
     let told = leno_bpf::flows::memory_of(65_536);
     let ratio = table.memory_bytes as f64 / told as f64;
-    assert!((0.9..1.1).contains(&ratio), "{told} told, {} taken", table.memory_bytes);
+    // Before Linux 6.4 the kernel reports an estimate.
+    assert!(
+        (0.9..1.1).contains(&ratio) || leno_bpf::kernel_is_before(6, 4),
+        "{told} told, {} taken",
+        table.memory_bytes
+    );
 
     let loaded = || leno_bpf::run_times().into_keys().collect::<BTreeSet<u32>>();
     assert!(programs.iter().all(|program| loaded().contains(&program.id)));

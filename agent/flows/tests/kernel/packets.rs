@@ -10,7 +10,7 @@ use leno_bpf::{Counting, PinRoot, RunTime, run_time};
 use leno_flows::{Sizes, Source};
 use socket2::{Domain, Protocol, Socket, Type};
 
-use crate::lab::{Ending, Lab, Rows, SERVER, has_root, ip, read, talk, write};
+use crate::lab::{Ending, Lab, Rows, SERVER, has_root, ip, read, run_again, talk, write};
 
 const BYTES: &str = "leno_flow_bytes_total";
 const FRAMES: &str = "leno_flow_segments_total";
@@ -88,15 +88,8 @@ fn ping(lab: &Lab, to: &str) {
 /// All that is asserted of frames, where the kernel has no tcx: by this test program, told that it has none.
 #[test]
 fn frames_are_counted_by_filters_where_the_kernel_has_no_tcx() {
-    if !has_root() || std::env::var_os("LENO_TCX").is_some() {
-        return;
-    }
     let tests = ["packets::", "life::the_end", "life::no_connection", "life::pins_of"];
-    let program = std::env::current_exe().unwrap();
-    let output = Command::new(program).args(tests).env("LENO_TCX", "off").output().unwrap();
-    let text = String::from_utf8_lossy(&output.stdout).into_owned();
-    assert!(output.status.success(), "{text}\n{}", String::from_utf8_lossy(&output.stderr));
-    assert!(text.contains("packets::frames_are_counted_by_filters"), "{text}");
+    run_again(("LENO_TCX", "off"), &tests);
 }
 
 #[test]

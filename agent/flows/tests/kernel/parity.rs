@@ -4,7 +4,7 @@ use std::net::TcpStream;
 
 use leno_flows::Sizes;
 
-use crate::lab::{Ending, Lab, SERVER, has_root, read, talk, write};
+use crate::lab::{Ending, Lab, SERVER, has_root, read, run_again, talk, write};
 
 const BYTES: &str = "leno_flow_bytes_total";
 const OPENED: &str = "leno_flow_connections_opened_total";
@@ -85,8 +85,10 @@ fn an_open_connection_is_read_to_the_byte_and_counted_once() {
             (0..50).for_each(|_| drop(lab.metrics()));
         });
         let rows = lab.metrics();
-        assert_eq!(rows.of_side("client", BYTES, &[SENT]), sum);
-        assert_eq!(rows.of_side("server", BYTES, &[RECEIVED]), sum);
+        // Before Linux 5.12 sums grow when a connection ends.
+        let summed = if leno_bpf::has_atomic_fetch() { sum } else { 0 };
+        assert_eq!(rows.of_side("client", BYTES, &[SENT]), summed);
+        assert_eq!(rows.of_side("server", BYTES, &[RECEIVED]), summed);
     }
     let flow = &lab.flows("client", |flows| flows.iter().any(|flow| flow.rtt_us > 0))[0];
     assert!(flow.handshake_us > 0 && flow.min_rtt_us > 0 && flow.segments_sent > 3, "{flow:?}");
@@ -96,6 +98,15 @@ fn an_open_connection_is_read_to_the_byte_and_counted_once() {
     assert_eq!(rows.of_side("client", BYTES, &[SENT]), sum + 5);
     assert_eq!(rows.of_side("client", BYTES, &[RECEIVED]), 6);
     assert_eq!(rows.of_side("server", BYTES, &[RECEIVED]), sum + 5);
+}
+
+/// What is asserted of open connections, where the iterator over socket storage is not safe: by this test program, told so.
+#[test]
+fn open_connections_are_read_in_each_namespace_where_those_of_all_cannot_be() {
+    if leno_bpf::has_atomic_fetch() {
+        let tests = ["parity::", "life::counters", "life::no_conn", "life::the_end"];
+        run_again(("LENO_FLOW_READ", "namespaces"), &tests);
+    }
 }
 
 #[test]

@@ -8,7 +8,7 @@ use std::fs::{self, File};
 use std::io;
 use std::os::fd::{AsFd as _, AsRawFd as _, OwnedFd};
 use std::os::unix::fs::MetadataExt as _;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use leno_bpf_abi::flow::{FLOW_LAYOUT, FlowConfig, FlowOwner, FlowPair, FlowRole};
 use libbpf_rs::query::LinkTypeInfo;
@@ -17,7 +17,7 @@ use libbpf_rs::{Link, MapCore, MapFlags, MapHandle, Object, OpenObject, Program}
 use super::migrate::Earlier;
 use super::ports::Replaced;
 use super::sizes::Capacities;
-use super::{READ, drops, ports, read_path};
+use super::{drops, ports, reading};
 use crate::error::Error;
 use crate::{batch, features, object, pins};
 
@@ -162,6 +162,7 @@ pub(crate) fn open(carries_over: bool, turn: u32) -> Result<OpenObject, Error> {
     };
     let mut object = object::open(bytes)?;
     object::configure(&mut object, &config.to_bytes())?;
+    reading::choose(&mut object);
     if features::drops().lacks().is_some() {
         drops::leave_out(&mut object);
     }
@@ -261,10 +262,10 @@ fn make_rest(object: &Object) -> Result<(), Error> {
 /// Puts the programs of an object in the place of those that are pinned. If one cannot be, those before it are set back.
 fn replace(loaded: &Loaded, directory: &Path, cgroup: Option<&File>) -> Result<(), Error> {
     let Loaded { object, turn } = loaded;
-    let reader = pin_reader(object, directory)?;
+    let reader = reading::pin_next(object, directory)?;
     let mut before = Vec::new();
     let replaced = replace_all(object, directory, cgroup, &mut before)
-        .and_then(|()| rename(&reader, &read_path(directory)))
+        .and_then(|()| reading::put_in_place(&reader, directory))
         .and_then(|()| drops::replace(object, directory, *turn));
     if replaced.is_err() {
         pins::remove(&reader)?;
@@ -281,18 +282,6 @@ fn replace_all(
 ) -> Result<(), Error> {
     before.extend(replace_sockops(object, directory, cgroup)?);
     ports::replace(object, directory, |of, program| before.push(SetBack { of, program }))
-}
-
-/// Pins the file that is read under a name of its own, which then replaces the one that is there.
-fn pin_reader(object: &Object, directory: &Path) -> Result<PathBuf, Error> {
-    let sockets = object.maps().find(|map| map.name() == "sockets").ok_or_else(missing)?;
-    let program = object.progs_mut().find(|one| one.name() == READ).ok_or_else(missing)?;
-    let path = directory.join("next_reader");
-    pins::remove(&path)?;
-    let link = program.attach_iter(sockets.as_fd());
-    let mut link = link.map_err(Error::bpf(format!("attach {READ}")))?;
-    link.pin(&path).map_err(Error::bpf(format!("pin {READ}")))?;
-    Ok(path)
 }
 
 /// The program that a link or a filter had before.
@@ -355,11 +344,11 @@ fn is_on(info: &LinkTypeInfo, cgroup: Option<&File>) -> Result<bool, Error> {
     Ok(matches!(info, LinkTypeInfo::Cgroup(on) if on.cgroup_id == id))
 }
 
-fn rename(from: &Path, to: &Path) -> Result<(), Error> {
+pub(super) fn rename(from: &Path, to: &Path) -> Result<(), Error> {
     fs::rename(from, to).map_err(Error::io(format!("rename {}", from.display())))
 }
 
 /// A program or map that the embedded object lacks, which only a build that mixes versions causes.
-fn missing() -> Error {
+pub(super) fn missing() -> Error {
     Error::io("use the flow programs")(io::Error::other("the embedded object is incomplete"))
 }

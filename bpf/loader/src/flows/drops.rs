@@ -54,7 +54,7 @@ impl Tracepoint {
     }
 
     /// Why drops cannot be counted; `None` if they can, as far as is known before the program is loaded.
-    pub(super) fn lacks(self) -> Option<&'static str> {
+    pub(crate) fn lacks(self) -> Option<&'static str> {
         match self.arguments {
             0 => Some("the kernel describes no tracepoint kfree_skb"),
             few if few < WITH_REASON => {
