@@ -20,7 +20,8 @@ run() { # step
     fuzz) FUZZ_SECONDS=${FUZZ_SECONDS:-600} make --no-print-directory fuzz ;;
     parity)
       "${CARGO:-cargo}" build -p leno -p leno-proxy -p leno-controller -p leno-testkit --bins --examples &&
-        LENO_PARITY_REQUESTS=${LENO_PARITY_REQUESTS:-1000000} scripts/apart.sh "${CARGO:-cargo}" test -p leno-testkit --test lab -- ebpf::flows
+        LENO_PARITY_REQUESTS=${LENO_PARITY_REQUESTS:-1000000} LENO_PARITY_RATE=${LENO_PARITY_RATE:-2000} \
+          scripts/apart.sh "${CARGO:-cargo}" test -p leno-testkit --test lab -- ebpf::flows
       ;;
     shares)
       "${CARGO:-cargo}" build -p leno -p leno-proxy -p leno-controller -p leno-testkit --bins --examples || return

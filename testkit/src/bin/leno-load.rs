@@ -70,6 +70,8 @@ enum Spoken {
     Grpc,
     /// Messages on gRPC streams that stay open
     GrpcStream,
+    /// Bytes of the body, and as many back
+    Tcp,
 }
 
 impl From<Spoken> for load::Protocol {
@@ -79,6 +81,7 @@ impl From<Spoken> for load::Protocol {
             Spoken::Http2 => Self::Http2,
             Spoken::Grpc => Self::Grpc,
             Spoken::GrpcStream => Self::GrpcStream,
+            Spoken::Tcp => Self::Tcp,
         }
     }
 }

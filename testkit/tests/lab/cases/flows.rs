@@ -12,20 +12,26 @@ use super::{Case, alone};
 pub(super) fn cases() -> Vec<Case> {
     vec![
         alone!(bytes_and_connections_are_those_of_the_application),
+        alone!(bytes_of_tcp_are_those_of_both_applications),
         alone!(requests_of_every_protocol_are_those_of_the_clients_and_of_the_proxies),
     ]
 }
 
 /// Requests of a client unless `LENO_PARITY_REQUESTS` is set: enough that a lost or doubled reading shows.
 const REQUESTS: usize = 3_000;
-/// What the load generator sends in a second, and for how long at once.
+/// What the load generator sends in a second unless `LENO_PARITY_RATE` is set, and for how long at once.
 const RATE: usize = 500;
 const PART_S: usize = 60;
+/// What a client of TCP sends at once, and gets back.
+const MESSAGE: usize = 100;
 
 /// How many requests a client sends.
 fn requests() -> usize {
-    let wanted = std::env::var("LENO_PARITY_REQUESTS").ok().and_then(|count| count.parse().ok());
-    wanted.unwrap_or(REQUESTS)
+    number("LENO_PARITY_REQUESTS").unwrap_or(REQUESTS)
+}
+
+fn number(variable: &str) -> Option<usize> {
+    std::env::var(variable).ok()?.parse().ok()
 }
 
 /// How long connections may take to end.
@@ -60,6 +66,16 @@ metadata: {name: streams, namespace: lab}
 spec:
   command: [nginx, -c, '@DIR@/streams.conf']
   ports: [{name: http, port: 8081, appProtocol: http}]
+";
+
+const ECHO: &str = "
+---
+apiVersion: leno.dev/v1alpha1
+kind: Workload
+metadata: {name: echo, namespace: lab}
+spec:
+  command: ['@BIN@/leno-peer', echo, --listen, '[::]:7000']
+  ports: [{name: echo, port: 7000, appProtocol: tcp}]
 ";
 
 /// The sum of the rows of this name with all these labels. The bridge reads them, so that reading adds no
@@ -122,6 +138,68 @@ fn bytes_and_connections_are_those_of_the_application(capture: Capture) -> Resul
     lab.end()
 }
 
+/// Sends as many requests as are wanted, in parts. Returns how many were answered, and the connections for that.
+fn load(lab: &Lab, to: &[&str]) -> Result<(u64, u64)> {
+    let rate = number("LENO_PARITY_RATE").unwrap_or(RATE);
+    let mut left = requests().div_ceil(rate);
+    let mut sent = (0, 0);
+    while left > 0 {
+        let seconds = left.min(PART_S);
+        left -= seconds;
+        let (rate, duration) = (rate.to_string(), format!("{seconds}s"));
+        let pace = ["--rate", &rate, "--duration", &duration];
+        let more = ["--connections", "4", "--timeout", "60s"];
+        let report = lab.load("client", &[to, &pace, &more].concat())?.finish()?;
+        ensure!(report.errors == 0, "{to:?}: {:?}", report.errors_by_kind);
+        sent = (sent.0 + report.requests, sent.1 + report.connections_opened);
+    }
+    Ok(sent)
+}
+
+/// Of the connections of an application: bytes sent and received, connections opened and closed.
+fn of_application(lab: &Lab, workload: &str, role: &str) -> Result<[u64; 4]> {
+    let (workload, role) = (format!("workload=\"{workload}\""), format!("role=\"{role}\""));
+    let of = |name: &str, more: &str| {
+        metric(lab, name, &[&workload, &role, "socket=\"application\"", more])
+    };
+    Ok([
+        of("leno_flow_bytes_total", "direction=\"sent\"")?,
+        of("leno_flow_bytes_total", "direction=\"received\"")?,
+        of("leno_flow_connections_opened_total", "")?,
+        of("leno_flow_connections_closed_total", "")?,
+    ])
+}
+
+/// The proxies relay the bytes: each application's own connection has all of them.
+fn bytes_of_tcp_are_those_of_both_applications(capture: Capture) -> Result<()> {
+    let lab = Lab::start(&Options::new(capture), &format!("{TWO}{ECHO}"), |_| Ok(()))?;
+    lab.explain(wait::until("an echo", LIMIT, || {
+        Ok(super::node::echoes(&lab, "echo:7000").is_ok().then_some(()))
+    }))?;
+    let read = || -> Result<[[u64; 4]; 2]> {
+        Ok([of_application(&lab, "client", "client")?, of_application(&lab, "echo", "server")?])
+    };
+    // The connections by which the lab has found out that the server is there.
+    let before = lab.explain(wait::until("earlier connections to end", LIMIT, || {
+        let now = read()?;
+        Ok(now.iter().all(|end| end[2] == end[3]).then_some(now))
+    }))?;
+    let size = MESSAGE.to_string();
+    let to = ["--protocol", "tcp", "--url", "http://echo:7000/", "--body-size", &size];
+    let (requests, connections) = load(&lab, &to)?;
+    let bytes = requests * MESSAGE as u64;
+    let expected = [bytes, bytes, connections, connections];
+    let counted = || -> Result<[[u64; 4]; 2]> {
+        let now = read()?;
+        Ok([0, 1].map(|end| [0, 1, 2, 3].map(|nth| now[end][nth] - before[end][nth])))
+    };
+    lab.explain(wait::until("all connections to end", LIMIT, || {
+        Ok((counted()? == [expected; 2]).then_some(()))
+    }))
+    .with_context(|| format!("{expected:?} at each end, and counted {:?}", counted()))?;
+    lab.end()
+}
+
 fn requests_of_every_protocol_are_those_of_the_clients_and_of_the_proxies(
     capture: Capture,
 ) -> Result<()> {
@@ -138,17 +216,7 @@ fn requests_of_every_protocol_are_those_of_the_clients_and_of_the_proxies(
         ("http2", "http://streams:8081/", 0),
         ("grpc", "http://calls:10000/shop.Cart/Add", 1),
     ] {
-        let mut left = requests().div_ceil(RATE);
-        while left > 0 {
-            let seconds = left.min(PART_S);
-            left -= seconds;
-            let (rate, duration) = (RATE.to_string(), format!("{seconds}s"));
-            let load = ["--protocol", protocol, "--url", url, "--rate", &rate];
-            let more = ["--duration", &duration, "--connections", "4", "--timeout", "60s"];
-            let report = lab.load("client", &[load, more].concat())?.finish()?;
-            ensure!(report.errors == 0, "{protocol}: {:?}", report.errors_by_kind);
-            sent[server] += report.requests;
-        }
+        sent[server] += load(&lab, &["--protocol", protocol, "--url", url])?.0;
     }
     let [web, calls] = sent;
     ensure!(calls > 0 && web > 0, "{sent:?}");

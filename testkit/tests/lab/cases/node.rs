@@ -88,7 +88,7 @@ fn status(lab: &Lab, path: &str) -> Result<String> {
     lab.text("client", &["curl", "-sS", "-m", "10", "-o", "/dev/null", "-w", "%{http_code}", &url])
 }
 
-fn echoes(lab: &Lab, server: &str) -> Result<()> {
+pub(super) fn echoes(lab: &Lab, server: &str) -> Result<()> {
     let steps = [Step::Send("hi".into()), Step::Expect("hi".into())];
     let echoed = lab.talk("client", server, &steps)?;
     ensure!(echoed.failure().is_none(), "{server}: {echoed:?}");
