@@ -113,7 +113,9 @@ def programs_table(kernels):
         cells = [f"`{program}`", f"`{hook}`"]
         for kernel in kernels:
             one = finding(kernel, subject)
-            if one["level"] == "good":
+            if one["text"] == "not tried":
+                cells.append("-")
+            elif one["level"] == "good":
                 count = kernel["preflight"]["verified_instructions"].get(subject)
                 cells.append("yes" if count is None else f"{count:,}")
             else:
@@ -151,7 +153,7 @@ def page(kernels):
             HEAD,
             kernels_table(kernels),
             "How many instructions the verifier followed for each program (`yes`: loaded and attached, and the kernel"
-            " does not\nreport the number, before 5.16; `no`: refused, see below):\n",
+            " does not\nreport the number, before 5.16; `no`: refused, see below; `-`: not\nneeded there):\n",
             programs_table(kernels),
         ]
     ) + notes(kernels)
