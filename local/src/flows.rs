@@ -8,7 +8,7 @@ use std::net::{SocketAddr, TcpListener};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use leno_flows::{Accounts, Earlier, Ledger, Member, Port, ROUND, Settings};
+use leno_flows::{Accounts, Earlier, Ledger, Member, Port, ROUND, Settings, Sizes};
 use leno_types::ports;
 
 use crate::addresses::Addresses;
@@ -148,6 +148,13 @@ impl Accounting {
         let name = instance.name.to_string();
         let (source, budget) = (instance.flows, instance.flow_budget);
         self.change(move |accounts| accounts.set_source(&name, source, budget)).await;
+    }
+
+    /// Has the table and the ring of events these sizes, if others were wanted before.
+    pub async fn resize(&self, sizes: Sizes) {
+        let Some(ledger) = self.0.clone() else { return };
+        // A panic is printed by the runtime.
+        let _ended = tokio::task::spawn_blocking(move || ledger.resize(sizes)).await;
     }
 
     /// Reads no more, so that the pins can be removed.

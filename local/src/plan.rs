@@ -46,6 +46,8 @@ pub struct Plan {
     others: Vec<Object>,
     numbers: Numbers,
     ranges: Ranges,
+    /// How many flows the table holds, and how many changes of them wait, where documents say so.
+    pub flow_sizes: (Option<u32>, Option<u32>),
 }
 
 /// One instance of a workload.
@@ -132,8 +134,12 @@ impl Plan {
         defaults: Defaults,
         before: &Self,
     ) -> Result<Self, Vec<Problem>> {
-        let plan =
-            Self { numbers: before.numbers.clone(), ranges: defaults.ranges, ..Self::default() };
+        let plan = Self {
+            numbers: before.numbers.clone(),
+            ranges: defaults.ranges,
+            flow_sizes: settings::flow_sizes(documents),
+            ..Self::default()
+        };
         let mut draft = Draft { documents, defaults, problems: Vec::new(), plan };
         draft.pass_on();
         draft.add_workloads();

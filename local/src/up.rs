@@ -154,7 +154,10 @@ async fn run(options: &Options, output: Output, access_log: Option<Output>) -> R
     output.keep(log.attempt(|| format!("cannot write {}", layout.log().display()))?).await;
     let orders = orders::listen(&layout)?;
     let subnet = ranges.workloads(defaults.ipv6);
-    let foundation = match foundation::lay(options, subnet, &layout, &mut record, &output).await {
+    let flows = options.flows.with(plan.flow_sizes);
+    let flows = flows.map_err(|error| Error::Refused(error.to_string()))?;
+    let laid = foundation::lay(options, (subnet, flows), &layout, &mut record, &output).await;
+    let foundation = match laid {
         Ok(foundation) => foundation,
         Err(error) => {
             // The first error is the one to report. The next run removes what is left.

@@ -9,7 +9,9 @@ use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 
-use leno_flows::{Budget, Connection, Earlier, Ledger, Member, Namespace, Settings, Source, View};
+use leno_flows::{
+    Budget, Connection, Earlier, Ledger, Member, Namespace, Settings, Sizes, Source, View,
+};
 use leno_program::chain;
 use leno_types::ports;
 use serde::Serialize;
@@ -197,6 +199,13 @@ impl Flows {
         match View::open(&node.owner) {
             Ok(view) => Some(of(&view?)),
             Err(error) => Some(Err(error)),
+        }
+    }
+
+    /// Has the table and the ring of changes these sizes.
+    pub(crate) fn resize(&self, sizes: Sizes) {
+        if let Some(node) = &self.0 {
+            node.ledger.resize(sizes);
         }
     }
 

@@ -29,6 +29,7 @@ mod record;
 mod retry;
 mod run;
 mod server;
+mod sizes;
 
 use std::process::ExitCode;
 

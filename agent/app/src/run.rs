@@ -25,7 +25,7 @@ use crate::peers;
 use crate::pod::Pod;
 use crate::record::Records;
 use crate::retry::Retry;
-use crate::server;
+use crate::{server, sizes};
 
 /// How often all pods of the node are checked, besides when one changes: pods that ended unreported
 /// are released, and failed captures are retried.
@@ -62,7 +62,8 @@ pub(crate) async fn run(flags: Flags) -> anyhow::Result<()> {
     let earlier = Arc::clone(&keeper);
     tokio::task::spawn_blocking(move || earlier.take_over()).await?;
     let (name, cgroup2) = (flags.name.clone(), keeper.cgroup2());
-    let start = move || Flows::start(&name, cgroup2.as_deref(), settings);
+    let at_start = sizes::at_start(&cluster.client, &flags.name, settings).await;
+    let start = move || Flows::start(&name, cgroup2.as_deref(), at_start);
     let flows = Arc::new(tokio::task::spawn_blocking(start).await?);
     let installation = installation(&flags.node);
     let retry = Arc::new(Mutex::new(Retry::default()));
@@ -89,6 +90,8 @@ pub(crate) async fn run(flags: Flags) -> anyhow::Result<()> {
     tokio::spawn(cluster.clone().follow(sender));
     let of_peers = (cluster.client.clone(), Arc::clone(&flows), Arc::clone(&cluster.metrics));
     tokio::spawn(peers::follow(of_peers.0, of_peers.1, of_peers.2));
+    let of_sizes = (cluster.client.clone(), cluster.node.clone(), Arc::clone(&flows));
+    tokio::spawn(sizes::follow(of_sizes.0, of_sizes.1, of_sizes.2, settings));
     tokio::spawn(reconcile(changed, cluster, (keeper, flows), retry));
     tokio::select! {
         _ = terminate.recv() => {}

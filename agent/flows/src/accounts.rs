@@ -182,6 +182,14 @@ impl Accounts {
         self.linger = linger;
     }
 
+    /// Gives the table and the ring of events other sizes, with all that the table holds; `None` keeps one.
+    ///
+    /// # Errors
+    /// If the events have a reader and are to change, or the kernel refuses; the sizes stay as they are then.
+    pub fn resize(&self, flows: Option<u32>, events: Option<u32>) -> Result<(), Error> {
+        self.flows.resize(flows, events)
+    }
+
     /// Bounds what the programs may cost; `None` takes the bound away. [`Accounts::keep_budget`] keeps it.
     ///
     /// # Errors

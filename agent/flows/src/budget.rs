@@ -71,11 +71,8 @@ impl FromStr for Budget {
 
     /// `1%`, `0.5%`.
     fn from_str(text: &str) -> Result<Self, Self::Err> {
-        let percent = text.strip_suffix('%').and_then(|number| number.parse::<f64>().ok());
-        match percent {
-            Some(percent) if percent > 0.0 && percent <= 100.0 => Ok(Self(percent / 100.0)),
-            _ => Err(UnknownBudget(text.to_owned())),
-        }
+        let share = leno_resources::cpu_share(text).map(Self);
+        share.ok_or_else(|| UnknownBudget(text.to_owned()))
     }
 }
 

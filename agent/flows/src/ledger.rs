@@ -30,6 +30,16 @@ pub struct Settings {
     pub budget: Option<Budget>,
 }
 
+impl Settings {
+    /// With other sizes, where they are given.
+    ///
+    /// # Errors
+    /// If a size is beyond its bounds.
+    pub fn with(self, (flows, events): (Option<u32>, Option<u32>)) -> Result<Self, Error> {
+        Ok(Self { sizes: self.sizes.with(flows, events)?, ..self })
+    }
+}
+
 /// See the module. All functions block for as long as the kernel takes.
 pub struct Ledger {
     held: Mutex<Held>,
@@ -40,6 +50,8 @@ pub struct Ledger {
 struct Held {
     /// `None` once it has ended.
     accounts: Option<Accounts>,
+    /// The sizes that were wanted last.
+    sizes: Sizes,
     collected: Option<Instant>,
 }
 
@@ -76,7 +88,7 @@ impl Ledger {
         say: Box<dyn Fn(&str) + Send + Sync>,
     ) -> Self {
         let bounded = accounts.set_budget(settings.budget);
-        let held = Held { accounts: Some(accounts), collected: None };
+        let held = Held { accounts: Some(accounts), sizes: settings.sizes, collected: None };
         let ledger = Self { held: Mutex::new(held), say };
         ledger.tell(bounded);
         ledger
@@ -98,6 +110,28 @@ impl Ledger {
     ) -> Result<(), String> {
         let changed = self.lock().accounts.as_mut().map_or(Ok(()), change);
         changed.map_err(|error| chain(&error))
+    }
+
+    /// Has the table and the ring of events other sizes, if these are not those that were wanted last: what an operator has
+    /// chosen since stays. What the kernel refuses is told to the operator, and tried again with the next call.
+    pub fn resize(&self, sizes: Sizes) {
+        let mut held = self.lock();
+        let (flows, events) = sizes.since(held.sizes);
+        if (flows, events) == (None, None) {
+            return;
+        }
+        let resized =
+            held.accounts.as_ref().map_or(Ok(()), |accounts| accounts.resize(flows, events));
+        match &resized {
+            Ok(()) => {
+                held.sizes = sizes;
+                let (flows, events) = (sizes.flows(), sizes.events());
+                (self.say)(&format!(
+                    "flows: the table holds {flows} now, and {events} changes wait"
+                ));
+            }
+            Err(error) => (self.say)(&format!("flows: {}", chain(error))),
+        }
     }
 
     /// One round: keeps the budget, and reads the counters unless a scrape has just done so.

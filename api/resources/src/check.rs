@@ -15,9 +15,11 @@ use std::sync::Arc;
 
 use leno_types::{check_label, check_subdomain};
 
+use crate::flow_settings::{cpu_share, flow_size};
 use crate::metadata::{
-    FLOW_CPU_BUDGET_ANNOTATION, KEYS_FROM_ANNOTATION, SETTINGS, SPIFFE_SOCKET_ANNOTATION,
-    allowed_values, is_share, keys_from, spiffe_socket,
+    FLOW_CPU_BUDGET_ANNOTATION, FLOW_MAP_SIZE_ANNOTATION, FLOW_RING_SIZE_ANNOTATION,
+    KEYS_FROM_ANNOTATION, SETTINGS, SPIFFE_SOCKET_ANNOTATION, allowed_values, keys_from,
+    spiffe_socket,
 };
 use crate::object::Object;
 use crate::problem::{Position, Problem};
@@ -195,9 +197,15 @@ impl Check<'_> {
                 continue;
             }
             if key == FLOW_CPU_BUDGET_ANNOTATION {
-                if !is_share(value) {
+                if cpu_share(value).is_none() {
                     let reason = "is not a share of the machine's CPU: use for example 0.2%";
                     self.fail(&at, format!("{value:?} {reason}"));
+                }
+                continue;
+            }
+            if [FLOW_MAP_SIZE_ANNOTATION, FLOW_RING_SIZE_ANNOTATION].contains(&key.as_str()) {
+                if let Err(reason) = flow_size(key, value) {
+                    self.fail(&at, reason);
                 }
                 continue;
             }

@@ -25,6 +25,7 @@ mod decode;
 mod definitions;
 mod duration;
 mod exemption;
+mod flow_settings;
 pub mod gateway;
 mod load;
 mod metadata;
@@ -52,11 +53,13 @@ pub use authorization::{
 pub use cron::{ConcurrencyPolicy, Cron, Schedule};
 pub use duration::{Duration, DurationError};
 pub use exemption::{ExemptSetting, MAX_EXEMPTIONS, PodExemption, PodExemptionSpec, PodSelector};
+pub use flow_settings::{MAX_FLOW_SIZE, cpu_share, flow_size};
 pub use load::{STDIN, holds_no_file, is_document, load, load_with};
 pub use metadata::{
     CAPTURE_ANNOTATION, DEFAULT_AUTHORIZATION_ANNOTATION, DEFAULT_NAMESPACE, EGRESS_ANNOTATION,
-    FLOW_CPU_BUDGET_ANNOTATION, FLOW_METRICS_ANNOTATION, INJECT_ANNOTATION, KEYS_FROM_ANNOTATION,
-    KINDS_CONDITION, MODE_ANNOTATION, MTLS_ANNOTATION, Metadata, NODE_LABEL, REMOVAL_ANNOTATION,
+    FLOW_CPU_BUDGET_ANNOTATION, FLOW_MAP_SIZE_ANNOTATION, FLOW_METRICS_ANNOTATION,
+    FLOW_RING_SIZE_ANNOTATION, INJECT_ANNOTATION, KEYS_FROM_ANNOTATION, KINDS_CONDITION,
+    MODE_ANNOTATION, MTLS_ANNOTATION, Metadata, NODE_LABEL, REMOVAL_ANNOTATION,
     REMOVAL_RUN_ANNOTATION, SERVICE_NAME_LABEL, SHARE_ANNOTATION, SPIFFE_SOCKET_ANNOTATION,
     ZONE_LABEL, default_authorization, egress, keys_from, mtls_mode, place, removal, spiffe_socket,
 };

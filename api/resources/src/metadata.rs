@@ -33,6 +33,11 @@ pub const FLOW_METRICS_ANNOTATION: &str = "leno.dev/flow-metrics";
 /// The most CPU time that accounting for the flows of a workload may take, as a share of the machine's, such as `0.2%`. On a
 /// workload or a namespace; the workload's value wins.
 pub const FLOW_CPU_BUDGET_ANNOTATION: &str = "leno.dev/flow-cpu-budget";
+/// How many flows the table of a mesh, or of a node, holds, and how many changes of them wait for a reader. On namespaces
+/// and workloads of a mesh, of which the largest holds, or on a Kubernetes node.
+pub const FLOW_MAP_SIZE_ANNOTATION: &str = "leno.dev/flow-map-size";
+/// See [`FLOW_MAP_SIZE_ANNOTATION`].
+pub const FLOW_RING_SIZE_ANNOTATION: &str = "leno.dev/flow-ring-size";
 /// The origins from which the control plane fetches keys of issuers of tokens, with commas between them, such as
 /// `https://id.example.com`. On the control plane's own namespace.
 pub const KEYS_FROM_ANNOTATION: &str = "leno.dev/keys-from";
@@ -126,12 +131,6 @@ pub fn keys_from(value: &str) -> impl Iterator<Item = &str> {
     value.split(',').map(str::trim).filter(|origin| !origin.is_empty())
 }
 
-/// Whether a text is a share above 0, such as `0.2%`.
-pub(crate) fn is_share(text: &str) -> bool {
-    let percent = text.strip_suffix('%').and_then(|number| number.parse::<f64>().ok());
-    percent.is_some_and(|percent| percent > 0.0 && percent <= 100.0)
-}
-
 /// What a value of [`SPIFFE_SOCKET_ANNOTATION`] says: an address, or `None` for the control plane.
 ///
 /// # Errors
@@ -151,7 +150,7 @@ pub fn removal(annotations: &BTreeMap<String, String>) -> Removal {
 }
 
 /// The settings that documents may have as annotations or labels.
-pub(crate) const SETTINGS: [&str; 11] = [
+pub(crate) const SETTINGS: [&str; 13] = [
     MTLS_ANNOTATION,
     INJECT_ANNOTATION,
     MODE_ANNOTATION,
@@ -161,6 +160,8 @@ pub(crate) const SETTINGS: [&str; 11] = [
     DEFAULT_AUTHORIZATION_ANNOTATION,
     FLOW_METRICS_ANNOTATION,
     FLOW_CPU_BUDGET_ANNOTATION,
+    FLOW_MAP_SIZE_ANNOTATION,
+    FLOW_RING_SIZE_ANNOTATION,
     KEYS_FROM_ANNOTATION,
     SPIFFE_SOCKET_ANNOTATION,
 ];

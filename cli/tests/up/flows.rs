@@ -498,3 +498,30 @@ fn a_table_above_the_bound_is_refused_with_the_memory_it_would_take() {
     let text = String::from_utf8_lossy(&output.stderr).into_owned();
     assert!(text.contains("2000000 flows are too many: they would take 370 MB"), "{text}");
 }
+
+/// The mesh of two with an annotation of its namespace.
+fn with_table(size: &str) -> String {
+    let annotation = format!("annotations: {{leno.dev/flow-map-size: \"{size}\"}}");
+    let namespace =
+        format!("apiVersion: v1\nkind: Namespace\nmetadata: {{name: sizes, {annotation}}}\n---\n");
+    namespace + &two()
+}
+
+#[test]
+fn the_table_has_the_size_of_an_annotation_and_an_edit_changes_it() {
+    let Some(mesh) = root(|| Mesh::start(&with_table("2048"))) else { return };
+    let has_room_for = |flows| metric(&mesh, "leno_flow_map_capacity", &[]) == flows;
+    assert!(has_room_for(2048));
+    let before = metric(&mesh, "leno_flow_connections_opened_total", &[]);
+    mesh.edit(&with_table("4096"));
+    mesh.wait_for("the larger table", || has_room_for(4096));
+    assert!(metric(&mesh, "leno_flow_connections_opened_total", &[]) >= before);
+    mesh.edit(&two());
+    mesh.wait_for("the usual table", || has_room_for(16_384));
+
+    let draft = Mesh::draft(&with_table("2000000"));
+    let output = draft.leno(&["up", "--name", draft.name()]).arg(draft.file()).output().unwrap();
+    assert_eq!(output.status.code(), Some(2));
+    let text = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(text.contains("2000000 flows are too many: they would take 368 MB"), "{text}");
+}

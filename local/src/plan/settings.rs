@@ -7,8 +7,9 @@ use leno_capture::Choice;
 use leno_flows::{Budget, Source};
 use leno_resources::{
     CAPTURE_ANNOTATION, Documents, EGRESS_ANNOTATION, FLOW_CPU_BUDGET_ANNOTATION,
-    FLOW_METRICS_ANNOTATION, INJECT_ANNOTATION, MODE_ANNOTATION, MTLS_ANNOTATION, Object,
-    SHARE_ANNOTATION, SPIFFE_SOCKET_ANNOTATION, Workload, spiffe_socket,
+    FLOW_MAP_SIZE_ANNOTATION, FLOW_METRICS_ANNOTATION, FLOW_RING_SIZE_ANNOTATION,
+    INJECT_ANNOTATION, MODE_ANNOTATION, MTLS_ANNOTATION, Object, SHARE_ANNOTATION,
+    SPIFFE_SOCKET_ANNOTATION, Workload, spiffe_socket,
 };
 use leno_types::{Egress, InstanceName, MtlsMode};
 
@@ -89,6 +90,20 @@ impl Share {
             Self::Node => "node".to_owned(),
         }
     }
+}
+
+/// The sizes of the table of flows and of the ring of their changes. The table is one for all, so of several values the
+/// largest holds.
+pub(super) fn flow_sizes(documents: &Documents) -> (Option<u32>, Option<u32>) {
+    let empty = BTreeMap::new();
+    let annotations = documents.objects.iter().filter_map(|located| match &located.value {
+        Object::Namespace(namespace) => namespace.metadata.annotations.as_ref(),
+        Object::Workload(workload) => Some(&workload.metadata.annotations),
+        _ => None,
+    });
+    let all: Vec<_> = annotations.chain([&empty]).collect();
+    let largest = |key: &str| all.iter().filter_map(|one| one.get(key)?.parse().ok()).max();
+    (largest(FLOW_MAP_SIZE_ANNOTATION), largest(FLOW_RING_SIZE_ANNOTATION))
 }
 
 /// Values of parsed documents were checked, so one that cannot be read counts as nothing said.

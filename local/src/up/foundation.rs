@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use std::rc::Rc;
 use std::sync::Arc;
 
+use leno_flows::Settings;
 use leno_identity::Authority;
 use leno_types::InstanceName;
 use tokio::sync::{mpsc, watch};
@@ -58,7 +59,7 @@ pub(super) struct InstanceContext {
 /// Lays it; what was made before a failure is in the record.
 pub(super) async fn lay(
     options: &Options,
-    subnet: Subnet,
+    (subnet, flows): (Subnet, Settings),
     layout: &Layout,
     record: &mut Record,
     output: &Output,
@@ -67,7 +68,7 @@ pub(super) async fn lay(
     let group = layout.cgroup(&hierarchy);
     record.add(MeshResource::Cgroup(group.clone()))?;
     let guard = Guard::start(&Cgroup::create(group.clone())?)?;
-    let (flows, note) = Accounting::start(options.flows, layout, &group, record, output)?;
+    let (flows, note) = Accounting::start(flows, layout, &group, record, output)?;
     let mut notes: Vec<String> = note.into_iter().collect();
     let name = layout.switch_netns();
     record.add(MeshResource::Netns(name.clone()))?;

@@ -216,6 +216,10 @@ impl<'a> Up<'a> {
             .cloned()
             .collect();
         self.end_instances(unwanted);
+        match self.options.flows.with(self.plan.flow_sizes) {
+            Ok(flows) => self.mesh.flows.resize(flows.sizes).await,
+            Err(error) => self.say(&format!("flows: {error}")),
+        }
         for instance in self.plan.instances.values() {
             self.mesh.flows.adopt(instance).await;
             if !self.lives.contains_key(&instance.name) {

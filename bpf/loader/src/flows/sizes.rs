@@ -63,6 +63,21 @@ impl Sizes {
         self.events
     }
 
+    /// These sizes, where others are not given.
+    ///
+    /// # Errors
+    /// As [`Sizes::new`].
+    pub fn with(self, flows: Option<u32>, events: Option<u32>) -> Result<Self, Error> {
+        Self::new(flows.unwrap_or(self.flows), events.unwrap_or(self.events))
+    }
+
+    /// What differs from `before`, as [`Flows::resize`](super::Flows::resize) takes it: flows, and events.
+    #[must_use]
+    pub fn since(self, before: Self) -> (Option<u32>, Option<u32>) {
+        let flows = (self.flows != before.flows).then_some(self.flows);
+        (flows, (self.events != before.events).then_some(self.events))
+    }
+
     /// What the kernel's maps are made with. A ring buffer's size is a power of two.
     pub(super) fn capacities(self) -> Capacities {
         let bytes = u32::try_from(ring_of(self.events)).expect("the bound on events is far below");
@@ -112,6 +127,15 @@ fn ring_of(events: u32) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_size_that_is_not_given_stays_and_what_differs_is_told() {
+        let usual = Sizes::default();
+        let other = usual.with(Some(65_536), None).unwrap();
+        assert_eq!((other.flows(), other.events()), (65_536, usual.events()));
+        assert_eq!([other.since(usual), usual.since(usual)], [(Some(65_536), None), (None, None)]);
+        assert!(usual.with(None, Some(2_000_000)).is_err());
+    }
 
     #[test]
     fn sizes_above_the_bound_are_refused_with_the_memory_they_would_take() {

@@ -1,0 +1,108 @@
+//! The sizes that the annotations of the node's own object give the table of flows and the ring of their changes.
+//!
+//! ```text
+//!  leno.dev/flow-map-size, -ring-size of the Node ─► watch ─► the sizes of the chart where one is not given ─► the kernel
+//! ```
+
+use std::collections::BTreeMap;
+use std::pin::pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures_util::StreamExt;
+use k8s_openapi::api::core::v1::Node;
+use leno_flows::Settings;
+use leno_kube::api::ListParams;
+use leno_kube::{Api, Client, Event, Report, Selection, watch};
+use leno_resources::{FLOW_MAP_SIZE_ANNOTATION, FLOW_RING_SIZE_ANNOTATION, flow_size};
+
+use crate::flows::Flows;
+
+/// The longest wait after a failed watch, without the jitter.
+const LONGEST_WAIT: Duration = Duration::from_secs(60);
+/// Longest wait for the API server at the start.
+const ASK_LIMIT: Duration = Duration::from_secs(2);
+
+/// The settings to start with, so that a table which an earlier agent made larger is not made smaller meanwhile. If the API
+/// server does not answer soon they are the usual ones.
+pub(crate) async fn at_start(client: &Client, node: &str, usual: Settings) -> Settings {
+    let own = ListParams::default().fields(&format!("metadata.name={node}"));
+    let nodes = Api::<Node>::all(client.clone());
+    let listed = tokio::time::timeout(ASK_LIMIT, nodes.list(&own)).await;
+    let found = listed.ok().and_then(Result::ok).and_then(|nodes| nodes.items.into_iter().next());
+    let annotations = found.and_then(|node| node.metadata.annotations).unwrap_or_default();
+    // The watch reports what cannot be applied.
+    sizes(&annotations, usual).unwrap_or(usual)
+}
+
+/// Applies each change of the annotations until the process ends.
+pub(crate) async fn follow(client: Client, node: String, flows: Arc<Flows>, usual: Settings) {
+    let fields = format!("metadata.name={node}");
+    let selection = Selection { fields, longest_wait: LONGEST_WAIT, ..Selection::default() };
+    let mut reports = pin!(watch(Api::<Node>::all(client), selection));
+    let mut refused = None;
+    while let Some(report) = reports.next().await {
+        let node = match report {
+            Report::Event(Event::Apply(node) | Event::InitApply(node)) => node,
+            Report::Event(_) | Report::Resumed => continue,
+            Report::Failed(error) => {
+                let error = leno_program::chain(&error);
+                tracing::warn!(error, "the node's annotations cannot be followed; tried again");
+                continue;
+            }
+        };
+        match sizes(&node.metadata.annotations.unwrap_or_default(), usual) {
+            Ok(settings) => {
+                refused = None;
+                let flows = Arc::clone(&flows);
+                // A panic is printed by the runtime; the next change is taken.
+                let _ended =
+                    tokio::task::spawn_blocking(move || flows.resize(settings.sizes)).await;
+            }
+            // The node's status changes often.
+            Err(why) if refused.as_ref() == Some(&why) => {}
+            Err(why) => {
+                tracing::warn!("the sizes for flows stay as they are: {why}");
+                refused = Some(why);
+            }
+        }
+    }
+}
+
+/// The settings with the sizes of these annotations.
+fn sizes(annotations: &BTreeMap<String, String>, usual: Settings) -> Result<Settings, String> {
+    let size = |key: &str| {
+        let size = annotations.get(key).map(|text| flow_size(key, text));
+        size.transpose().map_err(|why| format!("{key}: {why}"))
+    };
+    let given = (size(FLOW_MAP_SIZE_ANNOTATION)?, size(FLOW_RING_SIZE_ANNOTATION)?);
+    usual.with(given).map_err(|error| error.to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use leno_flows::{Sizes, Source};
+
+    use super::*;
+
+    #[test]
+    fn annotations_of_the_node_win_over_the_chart_and_are_bounded() {
+        let usual = Settings {
+            source: Source::Sockets,
+            sizes: Sizes::new(32_768, 512).unwrap(),
+            budget: None,
+        };
+        let of = |key: &str, value: &str| {
+            let annotations = [(key.to_owned(), value.to_owned())].into();
+            sizes(&annotations, usual).map(|settings| settings.sizes)
+        };
+        assert_eq!(of("leno.dev/flow-map-size", "65536"), Ok(Sizes::new(65_536, 512).unwrap()));
+        assert_eq!(of("leno.dev/flow-ring-size", "1024"), Ok(Sizes::new(32_768, 1024).unwrap()));
+        assert_eq!(of("other", "x"), Ok(usual.sizes));
+        let refused = of("leno.dev/flow-map-size", "2000000").unwrap_err();
+        assert!(
+            refused.contains("leno.dev/flow-map-size: 2000000 flows are too many"),
+            "{refused}"
+        );
+    }
+}

@@ -1,0 +1,65 @@
+//! Values of the settings of accounting for flows.
+
+use crate::FLOW_MAP_SIZE_ANNOTATION;
+
+/// Most flows that a table may hold, and most changes that may wait for their reader.
+pub const MAX_FLOW_SIZE: u32 = 1 << 20;
+/// The kernel memory of a flow in the table, and of a change that waits, in bytes.
+const FLOW_BYTES: u64 = 184;
+const CHANGE_BYTES: u64 = 136;
+
+/// The share of the machine's CPU time that a text such as `0.2%` names, above 0 and at most 1; `None` if it names none.
+#[must_use]
+pub fn cpu_share(text: &str) -> Option<f64> {
+    let percent = text.strip_suffix('%')?.parse::<f64>().ok()?;
+    (percent > 0.0 && percent <= 100.0).then_some(percent / 100.0)
+}
+
+/// The value of `leno.dev/flow-map-size` or `leno.dev/flow-ring-size`.
+///
+/// # Errors
+/// It is no number, 0, or above the bound; then with the kernel memory that it would take.
+pub fn flow_size(key: &str, text: &str) -> Result<u32, String> {
+    let (what, bytes) = match key {
+        FLOW_MAP_SIZE_ANNOTATION => ("flows", FLOW_BYTES),
+        _ => ("changes", CHANGE_BYTES),
+    };
+    let megabytes = |number: u64| number.saturating_mul(bytes).div_ceil(1_000_000);
+    match text.parse::<u64>() {
+        Ok(number @ 1..) => u32::try_from(number).ok().filter(|size| *size <= MAX_FLOW_SIZE).ok_or_else(|| {
+            format!(
+                "{number} {what} are too many: they would take {} MB of kernel memory; the most is {MAX_FLOW_SIZE}, \
+                 which takes {} MB",
+                megabytes(number),
+                megabytes(MAX_FLOW_SIZE.into())
+            )
+        }),
+        _ => Err(format!("{text:?} is not a number of {what}: use 1 to {MAX_FLOW_SIZE}")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::FLOW_RING_SIZE_ANNOTATION;
+
+    #[test]
+    fn sizes_above_the_bound_are_refused_with_the_memory_they_would_take() {
+        assert_eq!(flow_size(FLOW_MAP_SIZE_ANNOTATION, "65536"), Ok(65_536));
+        assert_eq!(flow_size(FLOW_RING_SIZE_ANNOTATION, "1048576"), Ok(MAX_FLOW_SIZE));
+        assert_eq!(
+            flow_size(FLOW_MAP_SIZE_ANNOTATION, "2000000").unwrap_err(),
+            "2000000 flows are too many: they would take 368 MB of kernel memory; the most is 1048576, which takes 193 MB"
+        );
+        for text in ["0", "-1", "many", "", "1e6"] {
+            let error = flow_size(FLOW_RING_SIZE_ANNOTATION, text).unwrap_err();
+            assert!(error.contains("not a number of changes"), "{error}");
+        }
+    }
+
+    #[test]
+    fn shares_are_percentages_above_zero() {
+        assert_eq!([cpu_share("1%"), cpu_share("100%")], [Some(0.01), Some(1.0)]);
+        assert!(["1", "0%", "101%", "-1%", "x%", "%"].iter().all(|text| cpu_share(text).is_none()));
+    }
+}
