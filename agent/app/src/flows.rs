@@ -240,12 +240,7 @@ impl Node {
 
 /// The flows, those that have not changed for longest left out where there are too many.
 pub(crate) fn listed(view: &View) -> Result<String, leno_flows::Error> {
-    let (mut flows, missing) = view.list()?;
-    let left_out = flows.len().saturating_sub(MAX_SHOWN);
-    if left_out > 0 {
-        flows.sort_by_key(|flow| std::cmp::Reverse(flow.last_seen_unix_ms));
-        flows.truncate(MAX_SHOWN);
-    }
+    let (flows, missing, left_out) = view.list_latest(MAX_SHOWN)?;
     Ok(json(&Page { flows, missing, left_out }))
 }
 

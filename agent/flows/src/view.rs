@@ -1,8 +1,10 @@
 //! Reading flows from pins, by any process that may.
 
+use std::cmp::Reverse;
+
 use leno_bpf::flows::{Flows, Follower, Price};
 use leno_bpf::{Error, PinRoot};
-use leno_bpf_abi::flow::FlowName;
+use leno_bpf_abi::flow::{Flow, FlowName};
 
 use crate::caps::WorkloadCap;
 use crate::connection::{Change, Clock, Connection, Names};
@@ -37,22 +39,39 @@ impl View {
     /// # Errors
     /// If the kernel refuses.
     pub fn list(&self) -> Result<(Vec<Connection>, u64), Error> {
+        self.list_latest(usize::MAX).map(|(flows, missing, _)| (flows, missing))
+    }
+
+    /// The same, of the flows that have changed last, at most `most`; and how many others the table has. Takes memory for those
+    /// that it returns, whatever the size of the table.
+    ///
+    /// # Errors
+    /// If the kernel refuses.
+    pub fn list_latest(&self, most: usize) -> Result<(Vec<Connection>, u64, usize), Error> {
         let _lock = self.flows.lock_pins()?;
         // The counter of added flows is read before the table, that of removed ones after it. So a flow
         // that comes or goes meanwhile does not count as evicted.
         let added = self.flows.totals()?.added;
         self.flows.refresh()?;
-        let (names, clock) = (names(&self.flows)?, Clock::now());
-        let mut all = Vec::new();
-        let mut present = 0;
+        let (mut latest, mut present) = (Vec::new(), 0);
         self.flows.for_each(|cookie, flow| {
             present += 1;
-            all.push(Connection::new(cookie, &flow, &names, clock));
+            latest.push((cookie, flow));
+            if latest.len() >= most.saturating_mul(2) {
+                keep_latest(&mut latest, most);
+            }
         })?;
+        keep_latest(&mut latest, most);
+        let (names, clock) = (names(&self.flows)?, Clock::now());
+        let mut all: Vec<Connection> = latest
+            .iter()
+            .map(|(cookie, flow)| Connection::new(*cookie, flow, &names, clock))
+            .collect();
         all.sort_by_key(|one| (one.first_seen_unix_ms, one.cookie));
+        let left_out = present - all.len();
         let totals = self.flows.totals()?;
-        let evicted = added.saturating_sub(totals.removed).saturating_sub(present);
-        Ok((all, evicted + totals.unlisted))
+        let evicted = added.saturating_sub(totals.removed).saturating_sub(present as u64);
+        Ok((all, evicted + totals.unlisted, left_out))
     }
 
     /// Requests by pair, as they were read from proxies last; the process that enrols reads them every 5 s.
@@ -152,6 +171,13 @@ impl Events<'_> {
     /// If the counter cannot be read.
     pub fn dropped(&self) -> Result<u64, Error> {
         self.follower.dropped()
+    }
+}
+
+fn keep_latest(flows: &mut Vec<(u64, Flow)>, most: usize) {
+    if flows.len() > most {
+        flows.select_nth_unstable_by_key(most, |(_, flow)| Reverse(flow.last_ns));
+        flows.truncate(most);
     }
 }
 

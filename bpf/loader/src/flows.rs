@@ -617,7 +617,7 @@ fn delete(map: &MapHandle, key: &[u8], action: &str) -> Result<(), Error> {
 
 /// Detaches and unpins everything in a directory.
 pub(crate) fn remove(directory: &Path) -> Result<(), Error> {
-    filters::detach_all(directory)?;
+    filters::detach_of(directory, |_| true)?;
     pins::remove_all(directory)
 }
 

@@ -10,7 +10,7 @@ use leno_bpf::{Counting, PinRoot, RunTime, run_time};
 use leno_flows::{Sizes, Source};
 use socket2::{Domain, Protocol, Socket, Type};
 
-use crate::lab::{Ending, Lab, Rows, SERVER, has_root, ip, read, run_again, talk, write};
+use crate::lab::{CLIENT, Ending, Lab, Rows, SERVER, has_root, ip, read, run_again, talk, write};
 
 const BYTES: &str = "leno_flow_bytes_total";
 const FRAMES: &str = "leno_flow_segments_total";
@@ -112,11 +112,8 @@ fn frames_equal_those_of_the_interface() {
         let at = SocketAddr::new(address.parse().unwrap(), 0);
         let answers = lab.within("server", || UdpSocket::bind(at).unwrap());
         let asks = lab.within("client", || {
-            UdpSocket::bind(SocketAddr::new(
-                crate::lab::CLIENT[usize::from(at.is_ipv6())].parse().unwrap(),
-                0,
-            ))
-            .unwrap()
+            UdpSocket::bind(SocketAddr::new(CLIENT[usize::from(at.is_ipv6())].parse().unwrap(), 0))
+                .unwrap()
         });
         for size in [0, 1, 17, 18, 19, 1_000, 1_400, 8_000] {
             asks.send_to(&vec![7; size], answers.local_addr().unwrap()).unwrap();
@@ -333,4 +330,51 @@ fn prints_the_cost_of_a_frame() {
             RunTime { runs: after.runs - before.runs, took: after.took - before.took };
         println!("{exchanges:12}{runs:12}{:12}", took.as_nanos() / u128::from(runs.max(1)));
     }
+}
+
+/// What a process has in memory at most since this was asked last, in bytes.
+fn most_memory() -> u64 {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap();
+    std::fs::write("/proc/self/clear_refs", "5").unwrap();
+    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).unwrap();
+    line.trim().trim_end_matches(" kB").parse::<u64>().unwrap() * 1024
+}
+
+/// Also prints the figures: `cargo test -p leno-flows --test kernel -- --ignored --nocapture a_million_flows`.
+#[test]
+#[ignore = "takes 200 MB of kernel memory and up to a minute"]
+fn a_million_flows_are_read_in_little_memory() {
+    if !has_root() {
+        return;
+    }
+    let mut lab = Lab::of_frames(Sizes::new(leno_flows::MAX_FLOWS, 64).unwrap());
+    let to: IpAddr = SERVER[0].parse().unwrap();
+    lab.metrics();
+    most_memory();
+    let before = most_memory();
+    // Every port of the server from each of sixteen ports.
+    lab.within("client", || {
+        for _ in 0..16 {
+            let from = UdpSocket::bind((CLIENT[0], 0)).unwrap();
+            for port in 1..=u16::MAX {
+                // A refusal of an earlier datagram is reported to a later one.
+                while from.send_to(&[7], (to, port)).is_err() {}
+            }
+        }
+    });
+    let rows = lab.metrics();
+    let entries = rows.sum("leno_flow_map_entries", &[]);
+    assert!(entries > 1_040_000, "{entries}");
+    let read = most_memory().saturating_sub(before);
+    let (listed, _, left_out) = lab.view().list_latest(10_000).unwrap();
+    assert_eq!(listed.len() + left_out, entries as usize);
+    let shown = most_memory().saturating_sub(before);
+    let root = leno_bpf::PinRoot::find().unwrap();
+    let maps = leno_bpf::inspect::maps(&root).unwrap();
+    let kernel: u64 =
+        maps.iter().filter(|map| map.owner == lab.owner).map(|map| map.memory_bytes).sum();
+    println!(
+        "{entries} flows: {kernel} bytes of kernel memory, {read} to read them, {shown} to show 10,000"
+    );
+    assert!(read < 30_000_000 && shown < 30_000_000, "{read} {shown}");
 }

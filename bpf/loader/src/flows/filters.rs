@@ -83,7 +83,7 @@ impl Filters {
     }
 
     /// Detaches both programs, as far as they are there, and removes the note.
-    pub(super) fn detach(&self, directory: &Path) -> Result<(), Error> {
+    fn detach(&self, directory: &Path) -> Result<(), Error> {
         let detach = |any: BorrowedFd<'_>| -> Result<(), libbpf_rs::Error> {
             for at in [Direction::Ingress, Direction::Egress] {
                 if ours(any, self.index, at).is_some() {
@@ -95,8 +95,12 @@ impl Filters {
         let action = || format!("end the filters of interface {}", self.index);
         match self.within(detach) {
             Ok(detached) => detached.map_err(Error::bpf(action()))?,
-            // With the namespace its interfaces have gone.
-            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+            // With the namespace its interfaces have gone; its name may be left, and leads to none then.
+            Err(error)
+                if matches!(
+                    error.kind(),
+                    io::ErrorKind::NotFound | io::ErrorKind::InvalidInput
+                ) => {}
             Err(error) => return Err(Error::io(action())(error)),
         }
         pins::remove(&directory.join(self.note_name()))
@@ -125,9 +129,14 @@ fn ours(any: BorrowedFd<'_>, index: u32, at: Direction) -> Option<u32> {
     loaded.find(|one| one.id == id && is_ours(&one.name.to_string_lossy())).map(|one| one.id)
 }
 
-/// Detaches all filters that are noted among the pins.
-pub(super) fn detach_all(directory: &Path) -> Result<(), Error> {
-    Filters::noted(directory)?.iter().try_for_each(|filters| filters.detach(directory))
+/// Detaches the filters of these interfaces that are noted among the pins. One that cannot be detached keeps no other.
+///
+/// # Errors
+/// The first reason why some cannot; their notes stay.
+pub(super) fn detach_of(directory: &Path, is_over: impl Fn(u32) -> bool) -> Result<(), Error> {
+    let noted = Filters::noted(directory)?.into_iter().filter(|one| is_over(one.index));
+    let failed: Vec<Error> = noted.filter_map(|one| one.detach(directory).err()).collect();
+    failed.into_iter().next().map_or(Ok(()), Err)
 }
 
 fn hook(program: BorrowedFd<'_>, index: u32, at: Direction) -> TcHook {
@@ -135,4 +144,32 @@ fn hook(program: BorrowedFd<'_>, index: u32, at: Direction) -> TcHook {
     hook.ifindex(i32::try_from(index).unwrap_or_default());
     hook.attach_point(at.point()).handle(HANDLE).priority(PRIORITY);
     hook
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::os::unix::fs::symlink;
+
+    use super::*;
+
+    #[test]
+    fn filters_that_cannot_be_reached_keep_no_others() {
+        let directory = std::env::temp_dir().join(format!("leno-filters-{}", std::process::id()));
+        fs::create_dir(&directory).unwrap();
+        let (no_namespace, circle) = (directory.join("file"), directory.join("circle"));
+        fs::write(&no_namespace, "").unwrap();
+        symlink(&circle, &circle).unwrap();
+        let notes = [(1, Path::new("/absent")), (2, &circle), (3, &no_namespace), (4, &circle)];
+        for (index, netns) in notes {
+            Filters::of(netns, index).note(&directory).unwrap();
+        }
+        let refused = detach_of(&directory, |index| index < 4).unwrap_err().to_string();
+        assert_eq!(refused, "cannot end the filters of interface 2");
+        let mut left: Vec<u32> =
+            Filters::noted(&directory).unwrap().iter().map(|one| one.index).collect();
+        left.sort_unstable();
+        assert_eq!(left, [2, 4]);
+        fs::remove_dir_all(&directory).unwrap();
+    }
 }

@@ -87,8 +87,7 @@ pub(crate) fn try_frames(
 }
 
 fn detach_filters(directory: &Path, index: u32) -> Result<(), Error> {
-    let noted = Filters::noted(directory)?;
-    noted.iter().filter(|one| one.index == index).try_for_each(|one| one.detach(directory))
+    filters::detach_of(directory, |noted| noted == index)
 }
 
 /// Detaches both programs; succeeds if the interface is gone.
@@ -99,9 +98,7 @@ pub(super) fn detach(directory: &Path, index: u32) -> Result<(), Error> {
 
 /// Detaches from all interfaces but these.
 pub(super) fn detach_others(directory: &Path, kept: &BTreeSet<u32>) -> Result<(), Error> {
-    for filters in Filters::noted(directory)?.iter().filter(|one| !kept.contains(&one.index)) {
-        filters.detach(directory)?;
-    }
+    filters::detach_of(directory, |index| !kept.contains(&index))?;
     let kept: BTreeSet<PathBuf> = kept
         .iter()
         .flat_map(|index| PROGRAMS.map(|(name, _)| link_path(directory, *index, name)))
