@@ -117,6 +117,7 @@ func TestMesh(t *testing.T) {
 		{"two pods talk with mTLS under nftables, and no stranger", func(m mesh) { m.talk("nftables") }},
 		{"init containers reach the mesh after the proxy, nothing before it, and Jobs end", mesh.initContainersAndJobs},
 		{"an agent that is killed loses nothing, and the next one takes over", mesh.agentIsKilled},
+		{"the annotation of a node sizes the table of flows of its agent", mesh.sizesOfFlows},
 		{"a pod whose sandbox is made again, as after a reboot, is captured again", mesh.sandboxIsMadeAgain},
 		{"without the agent only pods without a proxy start", mesh.agentIsAway},
 		{"unmodified manifests are in the mesh of a namespace with the label", mesh.injects},
@@ -355,10 +356,12 @@ func (m mesh) injects() {
 }
 
 func (m mesh) uninstall() {
+	programs := append(m.programs(1), m.programs(2)...)
 	if said, err := m.leno("uninstall", "--yes").CombinedOutput(); err != nil {
 		m.t.Fatalf("leno uninstall: %v\n%s", err, said)
 	}
 	m.nothingIsLeft()
+	m.areUnloaded(programs)
 	// Running applications keep working, without their proxies.
 	m.until("the shop answers without the mesh", func() error {
 		return m.fetch("stranger", m.output(m.t, "get", "service", "web", "-n", "shop", "-o", "jsonpath={.spec.clusterIP}"))
