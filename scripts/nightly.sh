@@ -21,7 +21,8 @@ run() { # step
     parity)
       "${CARGO:-cargo}" build -p leno -p leno-proxy -p leno-controller -p leno-testkit --bins --examples &&
         LENO_PARITY_REQUESTS=${LENO_PARITY_REQUESTS:-1000000} LENO_PARITY_RATE=${LENO_PARITY_RATE:-2000} \
-          scripts/apart.sh "${CARGO:-cargo}" test -p leno-testkit --test lab -- ebpf::flows
+          scripts/apart.sh "${CARGO:-cargo}" test -p leno-testkit --test lab -- ebpf::flows &&
+        "${CARGO:-cargo}" test -p leno-flows --test kernel -- --ignored a_million_flows
       ;;
     shares)
       "${CARGO:-cargo}" build -p leno -p leno-proxy -p leno-controller -p leno-testkit --bins --examples || return
@@ -56,7 +57,7 @@ row() { # step: what it is
     conformance) echo '`make conformance`: the suite of Gateway API' ;;
     fuzz) echo '`make fuzz`: every parser, and the whole proxy' ;;
     scale) echo '`make scale`: the control plane with 50,000 pods' ;;
-    parity) echo '`scripts/nightly.sh parity`: 1,000,000 requests of each protocol, counted by the kernel, proxies and clients' ;;
+    parity) echo '`scripts/nightly.sh parity`: 1,000,000 requests of each protocol, counted by the kernel, proxies and clients; the memory of as many flows' ;;
     shares) echo '`scripts/nightly.sh shares`: every case of the lab in node mode, alone and with others in a process' ;;
     images) echo '`make images images-test`: images, run by containerd' ;;
     docs) echo '`make docs`: links and code blocks of the site' ;;
