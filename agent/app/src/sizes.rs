@@ -12,7 +12,6 @@ use std::time::Duration;
 use futures_util::StreamExt;
 use k8s_openapi::api::core::v1::Node;
 use leno_flows::Settings;
-use leno_kube::api::ListParams;
 use leno_kube::{Api, Client, Event, Report, Selection, watch};
 use leno_resources::{FLOW_MAP_SIZE_ANNOTATION, FLOW_RING_SIZE_ANNOTATION, flow_size};
 
@@ -26,10 +25,9 @@ const ASK_LIMIT: Duration = Duration::from_secs(2);
 /// The settings to start with, so that a table which an earlier agent made larger is not made smaller meanwhile. If the API
 /// server does not answer soon they are the usual ones.
 pub(crate) async fn at_start(client: &Client, node: &str, usual: Settings) -> Settings {
-    let own = ListParams::default().fields(&format!("metadata.name={node}"));
     let nodes = Api::<Node>::all(client.clone());
-    let listed = tokio::time::timeout(ASK_LIMIT, nodes.list(&own)).await;
-    let found = listed.ok().and_then(Result::ok).and_then(|nodes| nodes.items.into_iter().next());
+    let asked = tokio::time::timeout(ASK_LIMIT, nodes.get_opt(node)).await;
+    let found = asked.ok().and_then(Result::ok).flatten();
     let annotations = found.and_then(|node| node.metadata.annotations).unwrap_or_default();
     // The watch reports what cannot be applied.
     sizes(&annotations, usual).unwrap_or(usual)

@@ -128,10 +128,14 @@ async fn cluster(bed: &Bed) -> String {
 /// How often the agent has read all pods of its node.
 fn whole_reads(bed: &Bed) -> usize {
     let reads = bed.reads("leno-agent");
-    let own = format!("spec.nodeName%3D{NODE}");
-    assert!(reads.iter().all(|read| read.query.contains(&own)), "pods of its own node: {reads:?}");
     assert!(reads.iter().all(|read| !read.is_list), "streams of the server's cache: {reads:?}");
-    reads.iter().filter(|read| read.is_whole()).count()
+    let own = |path: &str| match path {
+        "/api/v1/nodes" => format!("metadata.name%3D{NODE}"),
+        _ => format!("spec.nodeName%3D{NODE}"),
+    };
+    let is_own = reads.iter().all(|read| read.query.contains(&own(&read.path)));
+    assert!(is_own, "its own node and the pods of that: {reads:?}");
+    reads.iter().filter(|read| read.path == "/api/v1/pods" && read.is_whole()).count()
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
