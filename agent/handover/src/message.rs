@@ -82,6 +82,8 @@ pub enum Role {
     Admin,
     /// A socket that asks the kernel about sockets of the namespace (sock_diag(7)).
     Diagnosis,
+    /// A socket on which the kernel announces sockets of the namespace that it destroys.
+    Announcements,
     /// An unconnected socket to find out what the namespace offers.
     Probe,
 }

@@ -10,7 +10,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use anyhow::{Context, bail};
 use leno_handover::{Channel, MAX_DESCRIPTORS, Offer, Role, Serve, Want};
-use leno_transport::{Listener, diagnosis, interface_addresses};
+use leno_transport::{Listener, announcements, diagnosis, interface_addresses};
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use socket2::{Domain, Protocol, Socket, Type};
@@ -104,6 +104,13 @@ impl Namespace {
             .with_context(|| format!("listening on {} for /metrics and so on", flags.admin))?;
         sockets.push((Role::Admin, admin));
         sockets.push((Role::Diagnosis, diagnosis()?.into()));
+        match announcements() {
+            Ok(socket) => sockets.push((Role::Announcements, socket.into())),
+            // The node proxy does without them, and reports it.
+            Err(error) => {
+                tracing::debug!(%error, "sockets that the kernel destroys are not announced")
+            }
+        }
         Ok(Self { sockets, addresses: interface_addresses()? })
     }
 

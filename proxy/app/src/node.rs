@@ -241,9 +241,10 @@ async fn handed(broker: Channel) -> anyhow::Result<Option<(Handed, oneshot::Rece
     }
     let mut all = |role| sorted.remove(&role).unwrap_or_default();
     let (outbound, inbound) = (all(Role::Outbound), all(Role::Inbound));
+    let announcements = all(Role::Announcements).pop();
     let mut one = |role| all(role).pop().with_context(|| format!("a broker offers no {role:?}"));
     let (admin, diagnosis, probe) = (one(Role::Admin)?, one(Role::Diagnosis)?, one(Role::Probe)?);
     let (namespace, ended) =
-        HandedNamespace::new(broker.into_channel(), addresses, diagnosis, probe)?;
+        HandedNamespace::new(broker.into_channel(), addresses, (diagnosis, announcements), probe)?;
     Ok(Some((Handed { outbound, inbound, admin: Some(admin), namespace }, ended)))
 }

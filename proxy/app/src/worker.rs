@@ -4,7 +4,7 @@ use std::cell::{Cell, RefCell};
 use std::io;
 use std::net::SocketAddr;
 use std::rc::Rc;
-use std::sync::Arc;
+use std::sync::{Arc, Once};
 use std::thread;
 use std::time::Duration;
 
@@ -196,6 +196,8 @@ struct Planes {
     panics: Cell<u64>,
     /// Answers of this thread that were not read and are counted in the registry.
     unread_answers: Cell<u64>,
+    /// Announcements of destroyed sockets that this thread has lost and are counted in the registry.
+    lost_announcements: Cell<u64>,
 }
 
 async fn serve(
@@ -220,6 +222,7 @@ async fn serve(
     let mut renewed = plan.acceptor.renewed();
     let planes = Rc::new(Planes::new(plan));
     planes.follow(policy.borrow_and_update().as_deref());
+    planes.follow_destroyed();
     for exporter in &planes.exporters {
         spawn_local(Rc::clone(exporter).run());
     }
@@ -356,6 +359,7 @@ impl Planes {
             exporters,
             panics: Cell::new(0),
             unread_answers: Cell::new(0),
+            lost_announcements: Cell::new(0),
         }
     }
 
@@ -364,6 +368,21 @@ impl Planes {
         if let Some(policy) = policy {
             self.outbound.follow(policy);
             self.activity.close(policy.closes());
+        }
+    }
+
+    /// Has the kernel announce what applications had not read when they closed their connections.
+    fn follow_destroyed(&self) {
+        static REPORT: Once = Once::new();
+        if let Err(error) = leno_transport::follow_destroyed() {
+            self.registry.count(Counter::AnnouncementsMissing);
+            REPORT.call_once(|| {
+                tracing::warn!(
+                    %error,
+                    "the kernel does not announce destroyed sockets (sock_diag(7), Linux 4.2): a request of a method \
+                     that is not idempotent fails when its application closes the connection without reading it"
+                );
+            });
         }
     }
 
@@ -377,6 +396,9 @@ impl Planes {
                 let unread = leno_http::unread_answers();
                 let counted = self.unread_answers.replace(unread);
                 self.registry.count_many(Counter::AnswersUnread, unread.saturating_sub(counted));
+                let lost = leno_transport::lost_announcements();
+                let counted = self.lost_announcements.replace(lost);
+                self.registry.count_many(Counter::AnnouncementsLost, lost.saturating_sub(counted));
                 // Ejections end by themselves: those of now are told.
                 self.outbound.sweep();
                 let _given_up = answer.send(self.registry.snapshot().with_abuses(abuses));

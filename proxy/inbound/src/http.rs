@@ -12,7 +12,7 @@ use leno_http::{
     serve_streams,
 };
 use leno_telemetry::{Begun, Counter, Outcome};
-use leno_transport::{ConnectError, Counted, Peeked, unless_gone};
+use leno_transport::{ConnectError, Counted, Peeked, accepted, unless_gone};
 use tokio::sync::futures::Notified;
 use tokio::time::timeout;
 
@@ -207,11 +207,10 @@ async fn forward<S: Io>(
     let removed = grants.removed();
     let (access, changed, removed) = (&caller.access, changed.as_mut(), &*removed);
     let mut permitted = Permitted { shared, begun, access, changed, until, grants, removed };
+    let mut tries = Tries::new(shared);
     loop {
-        let connected = match pooled(shared, application) {
-            Some(server) => Ok(Ok((server, true))),
-            None => unless_gone(connect(shared, application), |cx| client.poll_gone(cx)).await,
-        };
+        let gone = |cx: &mut Context<'_>| client.poll_gone(cx);
+        let connected = reach(shared, application, tries.is_again, gone).await;
         let (mut server, reused) = match connected {
             Ok(Ok(connection)) => connection,
             Err(failure) => {
@@ -229,9 +228,7 @@ async fn forward<S: Io>(
         server.io_mut().begin();
         let done = exchange(client, request, &mut server, &mut order).await;
         let idempotent = || is_idempotent(request.view(client.received()).method());
-        if may_send_again(&done, reused, idempotent)
-            || reused && never_arrived(&done, &server).await
-        {
+        if tries.again(&done, (&server, reused), idempotent).await {
             permitted.retry(edge);
             continue;
         }
@@ -415,11 +412,10 @@ async fn to_http1(
     mut permitted: Permitted<'_, '_>,
 ) -> Result<Exchange, (u16, &'static str)> {
     let shared = permitted.shared;
+    let mut tries = Tries::new(shared);
     loop {
-        let connected = match pooled(shared, application) {
-            Some(server) => Ok(Ok((server, true))),
-            None => unless_gone(connect(shared, application), |cx| call.poll_gone(cx)).await,
-        };
+        let gone = |cx: &mut Context<'_>| call.poll_gone(cx);
+        let connected = reach(shared, application, tries.is_again, gone).await;
         let (mut server, reused) = match connected {
             Ok(Ok(connection)) => connection,
             Ok(Err(error)) => return Err(unreachable(edge, &error)),
@@ -431,9 +427,7 @@ async fn to_http1(
         server.io_mut().begin();
         let done = h2_to_h1(call, &mut server, &mut order).await;
         let idempotent = || is_idempotent(call.view().method());
-        if may_send_again(&done, reused, idempotent)
-            || reused && never_arrived(&done, &server).await
-        {
+        if tries.again(&done, (&server, reused), idempotent).await {
             permitted.retry(edge);
             continue;
         }
@@ -513,15 +507,45 @@ fn may_send_again(done: &Exchange, reused: bool, idempotent: impl Fn() -> bool) 
     })
 }
 
-/// A pooled connection that the application closed while the request was on its way: where none of the
-/// request has reached its socket, it is sent again whatever its method is.
-async fn never_arrived(done: &Exchange, server: &Conn<Counted>) -> bool {
-    let broke = |failure: &leno_http::Failure| {
-        // Broken: a part of the request was written after the connection was closed.
-        let cause = matches!(failure.cause, Cause::Closed | Cause::Broken(_));
-        cause && failure.retryable && failure.place == Place::Server
-    };
-    done.failure.as_ref().is_some_and(broke) && server.io().never_arrived().await
+/// The tries to hand a request over connections of HTTP/1.
+struct Tries<'a> {
+    shared: &'a Shared,
+    /// How many were over a new connection.
+    new: usize,
+    /// There was one.
+    is_again: bool,
+}
+
+impl<'a> Tries<'a> {
+    fn new(shared: &'a Shared) -> Self {
+        Self { shared, new: 0, is_again: false }
+    }
+
+    /// Whether the request is sent again after it was `done`. An application that closes a connection with the request
+    /// unread gets it again whatever its method is: from any pooled connection, and from [`MAX_TRIES`] new ones.
+    async fn again(
+        &mut self,
+        done: &Exchange,
+        (server, reused): (&Conn<Counted>, bool),
+        idempotent: impl Fn() -> bool,
+    ) -> bool {
+        self.new = self.new.saturating_add(usize::from(!reused));
+        let broke = |failure: &Failure| {
+            // Broken: the connection was reset, or a part of the request was written after it was closed.
+            let cause = matches!(failure.cause, Cause::Closed | Cause::Broken(_));
+            cause && failure.retryable && failure.place == Place::Server
+        };
+        self.is_again = may_send_again(done, reused, idempotent);
+        if !self.is_again
+            && self.new < MAX_TRIES
+            && done.failure.as_ref().is_some_and(broke)
+            && server.io().never_read().await
+        {
+            self.shared.parts.registry.count(Counter::RequestsUnread);
+            self.is_again = true;
+        }
+        self.is_again
+    }
 }
 
 /// Counts a request that the application was given.
@@ -570,6 +594,19 @@ fn grpc_status(status: u16, cause: Option<&str>) -> u8 {
     }
 }
 
+/// A connection to the application, and whether it was used before, unless the client is gone first. `again`: as of [`connect`].
+async fn reach(
+    shared: &Shared,
+    application: &Application,
+    again: bool,
+    gone: impl FnMut(&mut Context<'_>) -> Poll<Failure>,
+) -> Result<Result<(Conn<Counted>, bool), ConnectError>, Failure> {
+    match pooled(shared, application) {
+        Some(server) => Ok(Ok((server, true))),
+        None => unless_gone(connect(shared, application, again), gone).await,
+    }
+}
+
 /// A connection that was used before. An application that is about to end closes idle connections at any time,
 /// perhaps while a request is on its way, so none is used then.
 fn pooled(shared: &Shared, application: &Application) -> Option<Conn<Counted>> {
@@ -581,12 +618,22 @@ fn pooled(shared: &Shared, application: &Application) -> Option<Conn<Counted>> {
     Some(pooled)
 }
 
-/// A new connection, and that it was not used before.
+/// A new connection, and that it was not used before. `again`: the application has closed another one meanwhile.
+///
+/// An application that is about to end closes its listener, which resets what it has not accepted, and the kernel does not
+/// prove that a request on it was not read. So the request waits until it is accepted then.
 async fn connect(
     shared: &Shared,
     application: &Application,
+    again: bool,
 ) -> Result<(Conn<Counted>, bool), ConnectError> {
-    let stream = application.connect().await?;
-    shared.parts.registry.count(Counter::InboundPoolOpened);
-    Ok((Conn::new(Counted::new(stream)), false))
+    let may_end = again || shared.parts.activity.is_draining();
+    for _ in 0..MAX_TRIES {
+        let stream = application.connect().await?;
+        shared.parts.registry.count(Counter::InboundPoolOpened);
+        if !may_end || accepted(&stream).await {
+            return Ok((Conn::new(Counted::new(stream)), false));
+        }
+    }
+    Err(ConnectError::Refused(application.dialled()))
 }

@@ -164,6 +164,12 @@ counters! {
     RateLimitKeysEvicted = "leno_rate_limit_keys_evicted" "",
     /// Answers of the proxy's own that clients of HTTP/1 did not read within 30 s; their connections were reset.
     AnswersUnread = "leno_answers_unread" "",
+    /// Requests that were sent to the application again because it had closed the connection without reading any of them.
+    RequestsUnread = "leno_requests_unread" "",
+    /// Workers of the proxy that the kernel does not announce destroyed sockets to. Requests that an application closes its connection without reading fail there unless their method is idempotent.
+    AnnouncementsMissing = "leno_socket_announcements_missing" "",
+    /// Announcements of destroyed sockets that were lost because more came at once than there is room for.
+    AnnouncementsLost = "leno_socket_announcements_lost" "",
     /// Tasks of one connection or request that panicked, a bug of the proxy; the other tasks go on.
     Panics = "leno_panics" "",
     /// Times that an edge or a rule of a route was counted as `other` because the limit on their number was reached.

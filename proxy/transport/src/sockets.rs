@@ -19,6 +19,7 @@ use tokio::net::TcpSocket;
 use tokio::sync::{Notify, oneshot};
 use tokio::task::spawn_local;
 
+use crate::destroyed;
 use crate::source::Shown;
 
 /// Sockets of one family that are kept. Connections to servers are pooled, so that a burst of new ones is rare; a
@@ -38,6 +39,7 @@ pub struct HandedNamespace {
     channel: Channel,
     addresses: Vec<IpAddr>,
     diagnosis: Socket,
+    announcements: Option<Socket>,
     shown: Shown,
     /// Dropped when the broker has ended.
     alive: oneshot::Sender<()>,
@@ -48,6 +50,7 @@ struct Namespace {
     channel: AsyncChannel,
     addresses: Vec<IpAddr>,
     diagnosis: Socket,
+    announcements: Option<Socket>,
     shown: Shown,
     /// IPv4, IPv6.
     stocks: [Stock; 2],
@@ -66,22 +69,24 @@ struct Stock {
 }
 
 impl HandedNamespace {
-    /// What a broker has handed over: its channel, the addresses of the namespace, a socket of sock_diag(7), and a
-    /// TCP socket that is used up. The receiver ends when the broker has ended.
+    /// What a broker has handed over: its channel, the addresses of the namespace, a socket of sock_diag(7), one of
+    /// [`announcements`](crate::announcements) if the kernel has them, and a TCP socket that is used up. The receiver ends
+    /// when the broker has ended.
     ///
     /// # Errors
     /// If the descriptors are not what they should be.
     pub fn new(
         channel: Channel,
         addresses: Vec<IpAddr>,
-        diagnosis: OwnedFd,
+        (diagnosis, announcements): (OwnedFd, Option<OwnedFd>),
         probe: OwnedFd,
     ) -> io::Result<(Self, oneshot::Receiver<()>)> {
         let diagnosis = Socket::from(diagnosis);
         diagnosis.set_nonblocking(true)?;
         let shown = Shown::by(&TcpSocket::from_std_stream(StdStream::from(probe)));
         let (alive, ended) = oneshot::channel();
-        Ok((Self { channel, addresses, diagnosis, shown, alive }, ended))
+        let announcements = announcements.map(Socket::from);
+        Ok((Self { channel, addresses, diagnosis, announcements, shown, alive }, ended))
     }
 
     /// What applications of the namespace see as the address of their clients.
@@ -95,11 +100,12 @@ impl HandedNamespace {
     /// # Errors
     /// The system's reason.
     pub fn enter(self) -> io::Result<()> {
-        let Self { channel, addresses, diagnosis, shown, alive } = self;
+        let Self { channel, addresses, diagnosis, announcements, shown, alive } = self;
         let namespace = Rc::new(Namespace {
             channel: AsyncChannel::new(channel)?,
             addresses,
             diagnosis,
+            announcements,
             shown,
             stocks: Default::default(),
             ended: Cell::new(false),
@@ -210,6 +216,15 @@ pub fn diagnosis() -> io::Result<Socket> {
     Ok(socket)
 }
 
+/// A socket on which the kernel announces the sockets of this thread's namespace that it destroys.
+pub(crate) fn announcements() -> io::Result<Socket> {
+    match entered().map(|namespace| namespace.announcements.as_ref().map(Socket::try_clone)) {
+        None => destroyed::announcements(),
+        Some(Some(socket)) => socket,
+        Some(None) => Err(io::Error::new(io::ErrorKind::NotFound, "the broker has offered none")),
+    }
+}
+
 /// The addresses of this thread's namespace, if it is not the process' own.
 pub(crate) fn addresses() -> Option<Vec<IpAddr>> {
     entered().map(|namespace| namespace.addresses.clone())
@@ -240,7 +255,8 @@ mod tests {
         let addresses = vec![IpAddr::from([192, 0, 2, 1])];
         let diagnosis = diagnosis().unwrap();
         let (handed, ended) =
-            HandedNamespace::new(channel, addresses, diagnosis.into(), tcp().into()).unwrap();
+            HandedNamespace::new(channel, addresses, (diagnosis.into(), None), tcp().into())
+                .unwrap();
         (broker, handed, ended)
     }
 

@@ -1,28 +1,47 @@
-//! Whether what was written to a connection that broke has ever arrived.
+//! Whether the program at the other end has read any of a request whose connection broke, and whether it has
+//! accepted the connection.
 #![expect(unsafe_code, reason = "no crate in use reads SIOCOUTQ of a socket")]
 
 use std::io;
+use std::net::SocketAddr;
 use std::os::fd::AsRawFd;
-use std::pin::Pin;
+use std::pin::{Pin, pin};
 use std::task::{Context, Poll};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
+use leno_types::canonical;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
+use tokio::time::{sleep, timeout};
 
-use crate::Io;
+use crate::destroyed::{self, DestroyedSockets};
+use crate::{Io, diag};
 
-/// Longest wait for the reset of a connection whose end has been read: a system call of the application's,
-/// on a busy machine.
-const RESET_WAIT: Duration = Duration::from_millis(50);
+/// Longest wait for what the kernel knows of a connection that broke: for the reset of one whose end has been read, a
+/// system call of the application's; for the message that its socket was destroyed, a task of the kernel's; both on a
+/// busy machine.
+const PROOF_WAIT: Duration = Duration::from_millis(100);
 /// How often the reset is looked for. No event is waited for: it may have come with the end.
 const RESET_LOOK: Duration = Duration::from_millis(1);
-const RESET_LOOKS: u128 = RESET_WAIT.as_millis() / RESET_LOOK.as_millis();
 
-/// A connection that knows how much was written since it was asked last.
+/// Longest wait until an application accepts a connection. A request that is written before waits there as long.
+const ACCEPT_WAIT: Duration = Duration::from_secs(1);
+/// How often the kernel is asked (4 us each time).
+const ACCEPT_LOOK: Duration = Duration::from_millis(1);
+
+/// `TCP_ESTABLISHED` and `TCP_CLOSE_WAIT` of net/tcp_states.h. One in SYN_RECV is accepted with the first bytes
+/// (`TCP_DEFER_ACCEPT`).
+const CONNECTED: [u8; 2] = [1, 8];
+
+/// A connection that knows how much was written since the request on it began.
 #[derive(Debug)]
 pub struct Counted {
     stream: TcpStream,
+    /// The address of the socket at the other end, and of this one, where destroyed sockets are followed.
+    ends: Option<(SocketAddr, SocketAddr)>,
+    made: Instant,
+    /// Bytes written before the request, and of it.
+    before: u64,
     written: u64,
     /// The end of what the other end sends has been read.
     ended: bool,
@@ -30,44 +49,105 @@ pub struct Counted {
     reset: bool,
 }
 
+/// What is known of a connection that broke.
+enum Proof {
+    /// Nothing of the request was read.
+    Unread,
+    /// Nothing more can be found out.
+    Missing,
+    /// The kernel has not told yet.
+    Later,
+}
+
 impl Counted {
-    /// A connection on which nothing is under way.
+    /// A connection on which nothing was written yet.
     #[must_use]
     pub fn new(stream: TcpStream) -> Self {
-        Self { stream, written: 0, ended: false, reset: false }
+        let ends = destroyed::of_thread().and_then(|_| ends(&stream));
+        let (before, written) = (0, 0);
+        Self { stream, ends, made: Instant::now(), before, written, ended: false, reset: false }
     }
 
     /// Counts from here on, as everything before has been answered.
     pub fn begin(&mut self) {
+        self.before = self.before.saturating_add(self.written);
         self.written = 0;
     }
 
-    /// Whether the other end has closed the connection before one byte of what was written came to it: then
-    /// nobody there has read any of it. False where that is not certain.
+    /// Whether no program has read a byte of the request that was written to a connection which broke. False where that
+    /// is not certain. The kernel proves it in one of two ways:
     ///
-    /// An application that closes a connection while a request is on its way refuses it so: its FIN, by which
-    /// the end is read here, acknowledges what had come until then, and what comes later is answered with a reset
-    /// and not acknowledged (RFC 9293, 3.10.7.4). A reset without an end says nothing: what came before it may
-    /// have been read, and not been acknowledged yet.
+    /// - The application closed the connection before the request came. Its FIN, by which the end is read here,
+    ///   acknowledges what had come until then, and what comes later is answered with a reset and not acknowledged (RFC
+    ///   9293, 3.10.7.4). So there was an end, a reset, and no byte of the request is acknowledged. The kernel tells a
+    ///   reset that came after the end from others in the first operation after it: that fails with EPIPE, else with
+    ///   ECONNRESET. Every later read then returns 0, as if there had been an end.
+    /// - The application closed the connection with bytes unread, which resets it without an end. The kernel announces how
+    ///   many bytes came to the socket and how many of them were not read ([`follow_destroyed`](crate::follow_destroyed)).
     ///
-    /// The kernel tells the two apart in the first operation after the reset: where the end came before, that fails with
-    /// EPIPE, else with ECONNRESET. Every later read then returns 0, as if there had been an end.
-    ///
-    /// Waits for the reset for a moment: an application that is just closing answers when it has closed.
-    pub async fn never_arrived(&self) -> bool {
-        for _ in 0..=RESET_LOOKS {
-            let none_came = unacknowledged(&self.stream) == Some(self.written);
-            if !self.ended || self.reset || self.written == 0 || !none_came {
-                return false;
-            }
-            // Of a connection that was reset the kernel knows no other end any more (ENOTCONN).
-            if self.stream.peer_addr().is_err() {
-                return true;
-            }
-            tokio::time::sleep(RESET_LOOK).await;
-        }
-        false
+    /// A reset alone proves nothing: an application can read and reset (`SO_LINGER`).
+    pub async fn never_read(&self) -> bool {
+        self.never_read_within(PROOF_WAIT).await
     }
+
+    async fn never_read_within(&self, wait: Duration) -> bool {
+        let sockets = destroyed::of_thread();
+        let proven = async {
+            loop {
+                // Made before the look, so that it hears of what comes after.
+                let changed = sockets.as_ref().map(|sockets| sockets.changed.notified());
+                match self.proof(sockets.as_deref()) {
+                    Proof::Unread => return true,
+                    Proof::Missing => return false,
+                    Proof::Later => {}
+                }
+                tokio::select! {
+                    () = async { changed.expect("checked").await }, if changed.is_some() => {}
+                    () = sleep(RESET_LOOK) => {}
+                }
+            }
+        };
+        timeout(wait, pin!(proven)).await.unwrap_or(false)
+    }
+
+    fn proof(&self, sockets: Option<&DestroyedSockets>) -> Proof {
+        if let Some((sockets, ends)) = sockets.zip(self.ends)
+            && let Some(read) = sockets.take(ends, self.made)
+        {
+            return if read <= self.before { Proof::Unread } else { Proof::Missing };
+        }
+        // Of a connection that was reset the kernel knows no other end any more (ENOTCONN).
+        let was_reset = self.reset || self.stream.peer_addr().is_err();
+        let none_came = unacknowledged(&self.stream) == Some(self.written);
+        if self.ended && !self.reset && none_came && self.written > 0 {
+            return if was_reset { Proof::Unread } else { Proof::Later };
+        }
+        if was_reset && self.ends.is_some() { Proof::Later } else { Proof::Missing }
+    }
+}
+
+/// The canonical addresses of the socket at the other end, and of this one.
+fn ends(stream: &TcpStream) -> Option<(SocketAddr, SocketAddr)> {
+    Some((canonical(stream.peer_addr().ok()?), canonical(stream.local_addr().ok()?)))
+}
+
+/// Waits until the application has accepted a new connection, so that its listener cannot reset it any more. False if
+/// the connection is reset meanwhile: nothing was written to it, so that nothing is lost. True, too, where the kernel
+/// does not know (the application is on another machine), or after [`ACCEPT_WAIT`].
+pub async fn accepted(stream: &TcpStream) -> bool {
+    let waiting = async {
+        loop {
+            let Some((server, own)) = ends(stream) else { return false };
+            match diag::find(server, own) {
+                Ok(Some(found)) if found.inode == 0 && CONNECTED.contains(&found.state) => {
+                    sleep(ACCEPT_LOOK).await;
+                }
+                // Reset between the two looks.
+                _ => return stream.peer_addr().is_ok(),
+            }
+        }
+    };
+    timeout(ACCEPT_WAIT, waiting).await.unwrap_or(true)
 }
 
 /// Bytes written and not acknowledged.
@@ -155,83 +235,4 @@ fn is_reset(error: &io::Error) -> bool {
 }
 
 #[cfg(test)]
-mod tests {
-    use tokio::io::{AsyncReadExt, AsyncWriteExt};
-    use tokio::net::TcpListener;
-
-    use super::*;
-
-    /// A connection over which a first message was answered, and its other end.
-    async fn used() -> (Counted, TcpStream) {
-        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let stream = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
-        let (mut other, _) = listener.accept().await.unwrap();
-        let mut own = Counted::new(stream);
-        own.begin();
-        own.write_all(b"first").await.unwrap();
-        other.read_exact(&mut [0; 5]).await.unwrap();
-        other.write_all(b"answer").await.unwrap();
-        own.read_exact(&mut [0; 6]).await.unwrap();
-        own.begin();
-        (own, other)
-    }
-
-    #[tokio::test]
-    async fn what_comes_to_a_closed_socket_has_not_arrived() {
-        let (mut own, other) = used().await;
-        drop(other);
-        own.write_all(b"second").await.unwrap();
-        assert_eq!(own.read(&mut [0; 16]).await.unwrap(), 0);
-        assert!(own.never_arrived().await);
-    }
-
-    #[tokio::test]
-    async fn what_came_before_a_socket_was_closed_has_arrived_though_nobody_read_it() {
-        let (mut own, other) = used().await;
-        own.write_all(b"second").await.unwrap();
-        other.readable().await.unwrap();
-        drop(other);
-        own.read(&mut [0; 16]).await.unwrap_err();
-        assert!(!own.never_arrived().await);
-    }
-
-    /// Writes until the kernel reports that the connection is closed.
-    async fn write_until_refused(own: &mut Counted) -> io::ErrorKind {
-        loop {
-            if let Err(error) = own.write_all(b"more").await {
-                return error.kind();
-            }
-        }
-    }
-
-    #[tokio::test]
-    async fn a_message_of_several_writes_that_comes_to_a_closed_socket_has_not_arrived() {
-        let (mut own, other) = used().await;
-        drop(other);
-        own.write_all(b"second").await.unwrap();
-        assert_eq!(write_until_refused(&mut own).await, io::ErrorKind::BrokenPipe);
-        assert_eq!(own.read(&mut [0; 16]).await.unwrap(), 0);
-        assert!(own.never_arrived().await);
-    }
-
-    #[tokio::test]
-    async fn a_reset_that_a_write_reports_is_no_end_though_reads_return_nothing_after_it() {
-        let (mut own, other) = used().await;
-        own.write_all(b"second").await.unwrap();
-        other.readable().await.unwrap();
-        drop(other);
-        assert_eq!(write_until_refused(&mut own).await, io::ErrorKind::ConnectionReset);
-        assert_eq!(own.read(&mut [0; 16]).await.unwrap(), 0);
-        assert!(!own.never_arrived().await);
-    }
-
-    #[tokio::test]
-    async fn an_end_that_may_still_read_may_have_read() {
-        let (mut own, mut other) = used().await;
-        other.shutdown().await.unwrap();
-        own.write_all(b"second").await.unwrap();
-        assert_eq!(own.read(&mut [0; 16]).await.unwrap(), 0);
-        assert!(!own.never_arrived().await);
-        other.read_exact(&mut [0; 6]).await.unwrap();
-    }
-}
+mod tests;

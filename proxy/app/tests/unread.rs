@@ -1,0 +1,254 @@
+//! Requests that an application leaves unread when it closes its connections, through the real proxy.
+#![expect(clippy::unwrap_used, reason = "tests")]
+
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::os::fd::AsFd;
+use std::os::unix::net::UnixStream;
+use std::process::{Child, Command, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+
+const LIMIT: Duration = Duration::from_secs(60);
+/// Times that a connection is closed. The proxy waits a moment for the kernel to tell what was read, which on a machine
+/// without a free CPU may pass now and then.
+const ROUNDS: usize = 20;
+
+/// A proxy, the listener of its application, and one connection of a client.
+struct Bed {
+    child: Child,
+    application: TcpListener,
+    address: SocketAddr,
+    client: TcpStream,
+    directory: tempfile::TempDir,
+}
+
+impl Drop for Bed {
+    fn drop(&mut self) {
+        // Both fail only if it has ended already.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// Connects once the proxy listens.
+fn connect(address: SocketAddr) -> TcpStream {
+    let begun = Instant::now();
+    let stream = loop {
+        match TcpStream::connect(address) {
+            Ok(stream) => break stream,
+            Err(error) => assert!(begun.elapsed() < LIMIT, "{error}"),
+        }
+        thread::yield_now();
+    };
+    stream.set_read_timeout(Some(LIMIT)).unwrap();
+    stream
+}
+
+impl Bed {
+    fn start() -> Self {
+        let directory = tempfile::tempdir().unwrap();
+        let application = TcpListener::bind("127.0.0.1:0").unwrap();
+        let free = || TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+        let (address, admin) = (free(), free());
+        let document = format!(
+            "apiVersion: leno.dev/v1alpha1\nkind: Proxy\nmetadata: {{name: web-0, namespace: t}}\n\
+             spec:\n  admin: \"{admin}\"\n  mtls: disabled\n  \
+             inbound: {{listen: \"{address}\", application: \"{}\"}}\n",
+            application.local_addr().unwrap()
+        );
+        std::fs::write(directory.path().join("proxy.yaml"), document).unwrap();
+        let child = Command::new(env!("CARGO_BIN_EXE_leno-proxy"))
+            .arg("--static")
+            .arg(directory.path().join("proxy.yaml"))
+            .arg("--admin-socket")
+            .arg(directory.path().join("admin.sock"))
+            .args(["--drain-timeout-s", "60"])
+            .stdin(Stdio::null())
+            .spawn()
+            .unwrap();
+        let client = connect(address);
+        Self { child, application, address, client, directory }
+    }
+
+    fn admin(&self, line: &str) -> String {
+        let mut admin = UnixStream::connect(self.directory.path().join("admin.sock")).unwrap();
+        let request = format!("{line} HTTP/1.1\r\nHost: any\r\nConnection: close\r\n\r\n");
+        admin.write_all(request.as_bytes()).unwrap();
+        let mut answer = String::new();
+        admin.read_to_string(&mut answer).unwrap();
+        assert!(answer.starts_with("HTTP/1.1 200 "), "{answer}");
+        answer
+    }
+
+    /// Requests that were sent again since the application had not read them.
+    fn sent_again(&self) -> usize {
+        let metrics = self.admin("GET /metrics");
+        let name = "leno_requests_unread_total ";
+        let line = metrics.lines().find_map(|line| line.strip_prefix(name)).unwrap();
+        line.trim().parse().unwrap()
+    }
+
+    fn accept(&self) -> TcpStream {
+        let (stream, _) = self.application.accept().unwrap();
+        stream.set_read_timeout(Some(LIMIT)).unwrap();
+        stream
+    }
+
+    /// Serves the next request on a new connection, which stays open.
+    fn serve(&self) -> TcpStream {
+        let mut stream = self.accept();
+        serve_on(&mut stream);
+        stream
+    }
+}
+
+fn send(client: &mut TcpStream) {
+    client.write_all(b"POST / HTTP/1.1\r\nHost: web\r\nContent-Length: 4\r\n\r\nbody").unwrap();
+}
+
+/// Reads one message whose body, if it has one, is `body`.
+fn receive(stream: &mut TcpStream, body: &[u8]) -> String {
+    let mut message = Vec::new();
+    while !message.ends_with(b"\r\n\r\n") {
+        let mut byte = [0];
+        stream.read_exact(&mut byte).unwrap();
+        message.extend(byte);
+    }
+    let head = String::from_utf8(message).unwrap();
+    let length = head.lines().find_map(|line| {
+        line.to_ascii_lowercase()
+            .strip_prefix("content-length: ")
+            .map(|length| length.parse().unwrap())
+    });
+    let mut rest = vec![0; length.unwrap_or(0)];
+    stream.read_exact(&mut rest).unwrap();
+    if head.starts_with("HTTP/1.1 200 ") || head.starts_with("POST ") {
+        assert_eq!(rest, body);
+    }
+    head
+}
+
+fn serve_on(stream: &mut TcpStream) {
+    receive(stream, b"body");
+    stream.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nwhole").unwrap();
+}
+
+/// Waits until a request has come.
+fn has_come(stream: &TcpStream) {
+    assert_eq!(stream.peek(&mut [0]).unwrap(), 1);
+}
+
+fn is_answered(head: &str) -> bool {
+    let lost = head.starts_with("HTTP/1.1 502 ");
+    assert!(lost || head.starts_with("HTTP/1.1 200 "), "{head}");
+    !lost
+}
+
+#[test]
+fn an_unread_post_on_a_pooled_connection_is_answered_over_the_next() {
+    let mut bed = Bed::start();
+    let mut answered = 0;
+    for _ in 0..ROUNDS {
+        send(&mut bed.client);
+        let pooled = bed.serve();
+        assert!(is_answered(&receive(&mut bed.client, b"whole")));
+        send(&mut bed.client);
+        has_come(&pooled);
+        let before = bed.sent_again();
+        drop(pooled);
+        if bed.comes_again() {
+            drop(bed.serve());
+            assert_eq!(bed.sent_again() - before, 1);
+        }
+        answered += usize::from(is_answered(&receive(&mut bed.client, b"whole")));
+    }
+    assert!(answered > 0, "of {ROUNDS} none was sent again");
+}
+
+#[test]
+fn an_unread_post_on_a_new_connection_is_answered_over_the_next() {
+    let mut bed = Bed::start();
+    let mut answered = 0;
+    for _ in 0..ROUNDS {
+        send(&mut bed.client);
+        let unread = bed.accept();
+        has_come(&unread);
+        drop(unread);
+        if bed.comes_again() {
+            drop(bed.serve());
+        }
+        answered += usize::from(is_answered(&receive(&mut bed.client, b"whole")));
+    }
+    assert!(answered > 0, "of {ROUNDS} none was sent again");
+}
+
+#[test]
+fn a_post_that_is_never_read_is_sent_a_few_times() {
+    let mut bed = Bed::start();
+    send(&mut bed.client);
+    let mut tries = 0;
+    while bed.comes_again() {
+        let unread = bed.accept();
+        has_come(&unread);
+        drop(unread);
+        tries += 1;
+    }
+    assert!(tries <= 3, "{tries}");
+    assert!(!is_answered(&receive(&mut bed.client, b"")));
+}
+
+#[test]
+fn a_post_that_was_read_in_part_is_not_sent_again() {
+    let mut bed = Bed::start();
+    for _ in 0..ROUNDS {
+        send(&mut bed.client);
+        let mut read = bed.accept();
+        read.read_exact(&mut [0; 4]).unwrap();
+        drop(read);
+        let head = receive(&mut bed.client, b"");
+        assert!(head.starts_with("HTTP/1.1 502 "), "{head}");
+    }
+    assert_eq!(bed.sent_again(), 0);
+}
+
+/// The client's proxy sends such a request to another instance: nothing of it was handed over.
+#[test]
+fn a_post_of_a_drain_waits_until_it_is_accepted_and_is_not_lost_with_the_listener() {
+    let mut bed = Bed::start();
+    // One that is in progress, so that the proxy does not end.
+    send(&mut bed.client);
+    let held = bed.accept();
+    bed.admin("POST /drain");
+    // At once: for a client that is silent the proxy connects, too, which would be the connection that is waited for.
+    let mut late = connect(bed.address);
+    send(&mut late);
+    assert!(is_readable(&[&bed.application]));
+    // Binds the application's port to nothing.
+    let free = TcpListener::bind("127.0.0.1:0").unwrap();
+    drop(std::mem::replace(&mut bed.application, free));
+    let head = receive(&mut late, b"");
+    assert!(
+        head.starts_with("HTTP/1.1 503 ") && head.contains("application-unreachable"),
+        "{head}"
+    );
+    drop(held);
+}
+
+/// Waits until one of them can be read, a listener if a connection waits in it.
+fn is_readable(sockets: &[&dyn AsFd]) -> bool {
+    let mut waiting: Vec<_> =
+        sockets.iter().map(|socket| PollFd::new(socket.as_fd(), PollFlags::POLLIN)).collect();
+    let limit = PollTimeout::try_from(LIMIT).unwrap();
+    assert!(poll(&mut waiting, limit).unwrap() > 0, "nothing came");
+    waiting.first().and_then(PollFd::any).unwrap()
+}
+
+impl Bed {
+    /// Waits until the request comes to the application again, or the client is answered without it.
+    fn comes_again(&self) -> bool {
+        is_readable(&[&self.application, &self.client])
+    }
+}

@@ -1,0 +1,195 @@
+//! What programs had not read when their sockets were destroyed, as the kernel announces it.
+//!
+//! Since Linux 4.2 the kernel sends a message for each TCP socket that it destroys to the sockets of sock_diag(7) that
+//! joined a group; no capability is needed, and each network namespace has groups of its own. A filter in the kernel
+//! drops those without unread bytes, so that almost none wakes the proxy.
+//!
+//! ```text
+//! close(2) with unread bytes ─► reset ────────────────────────► the proxy's connection breaks ─► takes
+//!                            └► message ─► filter ─► follow() ─► Table, woken: changed ──────────┘
+//! ```
+#![expect(unsafe_code, reason = "AsyncFd cannot check that a descriptor stays open")]
+
+use std::cell::{Cell, RefCell};
+use std::collections::HashMap;
+use std::io::{self, Read};
+use std::net::SocketAddr;
+use std::os::fd::AsRawFd;
+use std::rc::{Rc, Weak};
+use std::time::{Duration, Instant};
+
+use nix::libc;
+use nix::sys::socket::{NetlinkAddr, bind};
+use socket2::{Domain, Protocol, SockFilter, Socket, Type};
+use tokio::io::unix::AsyncFd;
+use tokio::sync::Notify;
+use tokio::task::spawn_local;
+
+use crate::diag::{self, Destroyed};
+use crate::sockets;
+
+/// `SKNLGRP_INET_TCP_DESTROY` and `SKNLGRP_INET6_TCP_DESTROY` of linux/sock_diag.h, as bits.
+const GROUPS: u32 = 0b101;
+/// Room for messages that have not been read: some hundred, which are the connections that an application with
+/// unread requests closes at once. The kernel caps it (`net.core.rmem_max`); those beyond are counted as lost.
+const RECEIVE_BUFFER: usize = 512 << 10;
+/// Sockets that are remembered, some 100 bytes each.
+const MAX_REMEMBERED: usize = 1024;
+/// How long they are: a request takes what concerns it within milliseconds.
+const REMEMBERED: Duration = Duration::from_secs(1);
+
+thread_local! {
+    /// Held by the task that follows them.
+    static DESTROYED: RefCell<Weak<DestroyedSockets>> = const { RefCell::new(Weak::new()) };
+    static LOST: Cell<u64> = const { Cell::new(0) };
+}
+
+/// Own and remote address of a socket.
+type Ends = (SocketAddr, SocketAddr);
+
+/// The sockets that were destroyed a moment ago with unread bytes.
+#[derive(Debug, Default)]
+pub(crate) struct DestroyedSockets {
+    table: RefCell<Table>,
+    /// There are new ones.
+    pub(crate) changed: Notify,
+}
+
+/// Bytes that were read from each socket, and when the message came.
+#[derive(Debug, Default)]
+struct Table(HashMap<Ends, (u64, Instant)>);
+
+/// A socket on which the kernel announces the sockets of the calling process' network namespace that it destroys with
+/// unread bytes.
+///
+/// # Errors
+/// The system's reason: the kernel has no sock_diag(7), or a filter of system calls refuses it.
+pub fn announcements() -> io::Result<Socket> {
+    let protocol = Protocol::from(libc::NETLINK_SOCK_DIAG);
+    let socket = Socket::new(Domain::from(libc::AF_NETLINK), Type::DGRAM, Some(protocol))?;
+    socket.set_nonblocking(true)?;
+    socket.set_recv_buffer_size(RECEIVE_BUFFER)?;
+    socket.attach_filter(&with_unread_bytes())?;
+    bind(socket.as_raw_fd(), &NetlinkAddr::new(0, GROUPS))?;
+    Ok(socket)
+}
+
+/// Passes messages of sockets with unread bytes, and drops all others.
+fn with_unread_bytes() -> [SockFilter; 4] {
+    use nix::libc::{BPF_ABS, BPF_JEQ, BPF_JMP, BPF_K, BPF_LD, BPF_RET, BPF_W};
+    let step = |code: u32, value, or, otherwise| {
+        SockFilter::new(u16::try_from(code).unwrap_or_default(), or, otherwise, value)
+    };
+    [
+        step(BPF_LD | BPF_W | BPF_ABS, u32::try_from(diag::UNREAD_AT).unwrap_or_default(), 0, 0),
+        step(BPF_JMP | BPF_JEQ | BPF_K, 0, 0, 1),
+        step(BPF_RET | BPF_K, 0, 0, 0),
+        step(BPF_RET | BPF_K, u32::MAX, 0, 0),
+    ]
+}
+
+/// Has the calling thread, which runs a local runtime, follow the announcements of its network namespace until it ends.
+///
+/// # Errors
+/// As of [`announcements`]; requests whose connection is reset are then not known to be unread.
+pub fn follow_destroyed() -> io::Result<()> {
+    // SAFETY: the socket owns its descriptor, returns the same one each time, and is not taken out of what owns it here.
+    let socket = unsafe { AsyncFd::register(sockets::announcements()?) }?;
+    let destroyed = Rc::new(DestroyedSockets::default());
+    DESTROYED.set(Rc::downgrade(&destroyed));
+    // Ends with the runtime.
+    spawn_local(async move {
+        if let Err(error) = destroyed.follow(&socket).await {
+            tracing::error!(%error, "reading which sockets the kernel has destroyed");
+        }
+    });
+    Ok(())
+}
+
+/// Times that messages of this thread were lost, since more came at once than there is room for.
+#[must_use]
+pub fn lost_announcements() -> u64 {
+    LOST.get()
+}
+
+/// Those of this thread, if it follows them.
+pub(crate) fn of_thread() -> Option<Rc<DestroyedSockets>> {
+    DESTROYED.with_borrow(Weak::upgrade)
+}
+
+impl DestroyedSockets {
+    async fn follow(&self, socket: &AsyncFd<Socket>) -> io::Result<()> {
+        let mut message = [0; diag::ROOM];
+        loop {
+            let mut ready = socket.readable().await?;
+            match ready.try_io(|socket| socket.get_ref().read(&mut message)) {
+                Ok(Ok(length)) => {
+                    let message = message.get(..length).unwrap_or_default();
+                    if let Some(destroyed) = diag::read_destroyed(message) {
+                        self.table.borrow_mut().insert(destroyed, Instant::now());
+                        self.changed.notify_waiters();
+                    }
+                }
+                Ok(Err(error)) if error.raw_os_error() == Some(libc::ENOBUFS) => {
+                    LOST.set(LOST.get().wrapping_add(1));
+                }
+                Ok(Err(error)) => return Err(error),
+                Err(_would_block) => {}
+            }
+        }
+    }
+
+    /// The bytes that a program had read from a socket with these ends, which was made after `since`, when it was
+    /// destroyed with others unread.
+    pub(crate) fn take(&self, ends: Ends, since: Instant) -> Option<u64> {
+        let (read, came) = self.table.borrow_mut().0.remove(&ends)?;
+        (came >= since).then_some(read)
+    }
+}
+
+impl Table {
+    fn insert(&mut self, destroyed: Destroyed, now: Instant) {
+        if self.0.len() >= MAX_REMEMBERED {
+            self.0.retain(|_, (_, came)| now.saturating_duration_since(*came) < REMEMBERED);
+        }
+        if self.0.len() >= MAX_REMEMBERED {
+            LOST.set(LOST.get().wrapping_add(1));
+            return;
+        }
+        let read = destroyed.received.saturating_sub(u64::from(destroyed.unread));
+        self.0.insert(destroyed.ends, (read, now));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn of_port(port: u16) -> Destroyed {
+        let ends =
+            (SocketAddr::from(([127, 0, 0, 1], 80)), SocketAddr::from(([127, 0, 0, 1], port)));
+        Destroyed { ends, received: 5, unread: 2 }
+    }
+
+    #[test]
+    fn a_full_table_forgets_sockets_that_no_request_has_asked_for() {
+        let (mut table, begun) = (Table::default(), Instant::now());
+        let lost = lost_announcements();
+        let ports = 0..=u16::try_from(MAX_REMEMBERED).unwrap();
+        ports.for_each(|port| table.insert(of_port(port), begun));
+        assert_eq!((table.0.len(), lost_announcements() - lost), (MAX_REMEMBERED, 1));
+        table.insert(of_port(0), begun + REMEMBERED);
+        assert_eq!((table.0.len(), lost_announcements() - lost), (1, 1));
+    }
+
+    #[test]
+    fn what_was_unread_of_an_earlier_connection_with_the_same_ends_proves_nothing() {
+        let (sockets, came) = (DestroyedSockets::default(), Instant::now());
+        let ends = of_port(1).ends;
+        sockets.table.borrow_mut().insert(of_port(1), came);
+        assert_eq!(sockets.take(ends, came), Some(3));
+        assert_eq!(sockets.take(ends, came), None, "it was taken");
+        sockets.table.borrow_mut().insert(of_port(1), came);
+        assert_eq!(sockets.take(ends, came + Duration::from_nanos(1)), None);
+    }
+}

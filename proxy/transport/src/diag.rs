@@ -1,0 +1,166 @@
+//! What the kernel reports of single TCP sockets (sock_diag(7)), in this thread's network namespace.
+
+use std::io::{self, Read, Write};
+use std::net::{IpAddr, SocketAddr};
+
+use leno_types::canonical;
+use nix::libc;
+
+use crate::sockets;
+
+/// `SOCK_DIAG_BY_FAMILY` of linux/sock_diag.h.
+const BY_FAMILY: u16 = 20;
+/// `INET_DIAG_INFO` of linux/inet_diag.h: `struct tcp_info`.
+const INFO: u16 = 2;
+/// Bytes of `struct nlmsghdr`, of `struct inet_diag_req_v2` and of `struct inet_diag_msg`.
+const HEADER: usize = 16;
+const REQUEST: usize = 56;
+const ANSWER: usize = 72;
+/// Where `struct inet_diag_msg` has its fields, from the beginning of the message.
+const FAMILY_AT: usize = HEADER;
+const STATE_AT: usize = HEADER + 1;
+const PORTS_AT: usize = HEADER + 4;
+const ADDRESSES_AT: usize = HEADER + 8;
+pub(crate) const UNREAD_AT: usize = HEADER + 56;
+const INODE_AT: usize = HEADER + 68;
+/// Where `struct tcp_info` has `tcpi_bytes_received` (Linux 4.2).
+const RECEIVED_AT: usize = 128;
+/// Room for one message: the two structures with their headers take some 400 bytes.
+pub(crate) const ROOM: usize = 1024;
+
+/// A socket that the kernel knows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Found {
+    /// As in `enum` of net/tcp_states.h.
+    pub(crate) state: u8,
+    /// 0 if no program holds it: it was closed, or not accepted yet.
+    pub(crate) inode: u32,
+}
+
+/// A TCP socket that the kernel has destroyed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Destroyed {
+    /// Its own address and the one that it was connected to.
+    pub(crate) ends: (SocketAddr, SocketAddr),
+    /// Bytes that came, in order, with one for the end of the stream.
+    pub(crate) received: u64,
+    /// Those of them that no program has read.
+    pub(crate) unread: u32,
+}
+
+/// The socket that is bound to `local` and connected to `remote`, or a listener there; `None` if there is neither.
+pub(crate) fn find(local: SocketAddr, remote: SocketAddr) -> io::Result<Option<Found>> {
+    let mut kernel = sockets::diagnosis()?;
+    kernel.write_all(&request(local, remote))?;
+    // The kernel has answered when the write returns.
+    let mut answer = [0; ROOM];
+    let length = kernel.read(&mut answer)?;
+    let answer = answer.get(..length).unwrap_or_default();
+    // Else an error: ENOENT, or the kernel was built without the answer.
+    Ok(read_found(answer))
+}
+
+fn read_found(message: &[u8]) -> Option<Found> {
+    is_of_socket(message).then_some(())?;
+    Some(Found { state: *message.get(STATE_AT)?, inode: native(message, INODE_AT)? })
+}
+
+/// Parses the message by which the kernel announces that it has destroyed a TCP socket.
+pub(crate) fn read_destroyed(message: &[u8]) -> Option<Destroyed> {
+    is_of_socket(message).then_some(())?;
+    let ip = |at: usize| -> Option<IpAddr> {
+        if libc::c_int::from(*message.get(FAMILY_AT)?) == libc::AF_INET {
+            return Some(IpAddr::from(bytes::<4>(message, at)?));
+        }
+        Some(IpAddr::from(bytes::<16>(message, at)?))
+    };
+    let address = |index: usize| {
+        let port =
+            u16::from_be_bytes(bytes(message, PORTS_AT.checked_add(index.checked_mul(2)?)?)?);
+        let ip = ip(ADDRESSES_AT.checked_add(index.checked_mul(16)?)?)?;
+        Some(canonical(SocketAddr::new(ip, port)))
+    };
+    let info = attribute(message.get(HEADER + ANSWER..)?, INFO)?;
+    Some(Destroyed {
+        ends: (address(0)?, address(1)?),
+        received: u64::from_ne_bytes(bytes(info, RECEIVED_AT)?),
+        unread: native(message, UNREAD_AT)?,
+    })
+}
+
+fn is_of_socket(message: &[u8]) -> bool {
+    let kind = bytes(message, 4).map(u16::from_ne_bytes);
+    kind == Some(BY_FAMILY) && message.len() >= HEADER + ANSWER
+}
+
+/// The contents of one of the attributes (`struct nlattr`), which begin at multiples of four bytes.
+fn attribute(mut attributes: &[u8], wanted: u16) -> Option<&[u8]> {
+    loop {
+        let length = usize::from(u16::from_ne_bytes(bytes(attributes, 0)?));
+        let kind = u16::from_ne_bytes(bytes(attributes, 2)?);
+        let contents = attributes.get(4..length)?;
+        if kind == wanted {
+            return Some(contents);
+        }
+        attributes = attributes.get(length.checked_next_multiple_of(4)?..)?;
+    }
+}
+
+fn native(message: &[u8], at: usize) -> Option<u32> {
+    bytes(message, at).map(u32::from_ne_bytes)
+}
+
+fn bytes<const N: usize>(message: &[u8], at: usize) -> Option<[u8; N]> {
+    message.get(at..at.checked_add(N)?)?.try_into().ok()
+}
+
+/// Asks for one socket: `struct nlmsghdr` and `struct inet_diag_req_v2`.
+fn request(local: SocketAddr, remote: SocketAddr) -> Vec<u8> {
+    let family = if local.is_ipv4() { libc::AF_INET } else { libc::AF_INET6 };
+    let mut bytes = Vec::with_capacity(HEADER + REQUEST);
+    bytes.extend(((HEADER + REQUEST) as u32).to_ne_bytes());
+    bytes.extend(BY_FAMILY.to_ne_bytes());
+    bytes.extend((libc::NLM_F_REQUEST as u16).to_ne_bytes());
+    // Sequence number and port: one question, one answer.
+    bytes.extend([0; 8]);
+    bytes.extend([family as u8, libc::IPPROTO_TCP as u8, 0, 0]);
+    // In any state.
+    bytes.extend(u32::MAX.to_ne_bytes());
+    bytes.extend(local.port().to_be_bytes());
+    bytes.extend(remote.port().to_be_bytes());
+    bytes.extend(address(local.ip()));
+    bytes.extend(address(remote.ip()));
+    // On any interface, with any cookie (INET_DIAG_NOCOOKIE).
+    bytes.extend(0_u32.to_ne_bytes());
+    bytes.extend([u8::MAX; 8]);
+    bytes
+}
+
+fn address(ip: IpAddr) -> [u8; 16] {
+    match ip {
+        IpAddr::V4(v4) => {
+            let mut bytes = [0; 16];
+            bytes[..4].copy_from_slice(&v4.octets());
+            bytes
+        }
+        IpAddr::V6(v6) => v6.octets(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    proptest! {
+        /// The kernel is trusted; a kernel of another version must not end the proxy.
+        #[test]
+        fn any_message_is_parsed_or_refused(mut message in prop::collection::vec(any::<u8>(), 0..ROOM)) {
+            if message.len() > 6 {
+                message[4..6].copy_from_slice(&BY_FAMILY.to_ne_bytes());
+            }
+            let _ = (read_found(&message), read_destroyed(&message));
+        }
+    }
+}

@@ -1,0 +1,261 @@
+use std::io::Read as _;
+use std::net::{TcpListener, TcpStream as StdStream};
+
+use socket2::SockRef;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::task::LocalSet;
+
+use super::*;
+use crate::destroyed::follow_destroyed;
+
+/// Longest wait for a proof that comes.
+const LIMIT: Duration = Duration::from_secs(60);
+
+/// A listener of the family, which does not wait.
+fn listener(address: &str) -> TcpListener {
+    TcpListener::bind(address).unwrap()
+}
+
+/// Addresses of all kinds of sockets that an application has. One of both families is reached over IPv4.
+const ADDRESSES: [&str; 3] = ["127.0.0.1:0", "[::1]:0", "[::]:0"];
+
+/// The own end of a new connection.
+async fn connect(listener: &TcpListener) -> Counted {
+    let mut address = listener.local_addr().unwrap();
+    if address.ip().is_unspecified() {
+        address.set_ip([127, 0, 0, 1].into());
+    }
+    let mut own = Counted::new(TcpStream::connect(address).await.unwrap());
+    own.begin();
+    own
+}
+
+/// A connection over which a first message was answered, and its other end.
+async fn used(listener: &TcpListener) -> (Counted, StdStream) {
+    let mut own = connect(listener).await;
+    let (mut other, _) = listener.accept().unwrap();
+    own.write_all(b"first").await.unwrap();
+    other.read_exact(&mut [0; 5]).unwrap();
+    std::io::Write::write_all(&mut other, b"answer").unwrap();
+    own.read_exact(&mut [0; 6]).await.unwrap();
+    own.begin();
+    (own, other)
+}
+
+/// Runs a test that follows the sockets that the kernel destroys, and one that does not.
+async fn followed<T>(test: impl AsyncFn() -> T) -> T {
+    let run = async || {
+        follow_destroyed().unwrap();
+        test().await
+    };
+    LocalSet::new().run_until(run()).await
+}
+
+/// Waits until something has come to a socket.
+fn has_come(other: &StdStream) {
+    assert_eq!(other.peek(&mut [0]).unwrap(), 1);
+}
+
+/// Closes a socket as an application does that resets its connections, though it has read everything.
+fn abort(other: StdStream) {
+    SockRef::from(&other).set_linger(Some(Duration::ZERO)).unwrap();
+}
+
+#[tokio::test]
+async fn what_comes_to_a_closed_socket_was_not_read() {
+    let (mut own, other) = used(&listener("127.0.0.1:0")).await;
+    drop(other);
+    own.write_all(b"second").await.unwrap();
+    assert_eq!(own.read(&mut [0; 16]).await.unwrap(), 0);
+    assert!(own.never_read_within(LIMIT).await);
+}
+
+#[tokio::test]
+async fn nothing_is_known_of_a_reset_where_destroyed_sockets_are_not_followed() {
+    let (mut own, other) = used(&listener("127.0.0.1:0")).await;
+    own.write_all(b"second").await.unwrap();
+    has_come(&other);
+    drop(other);
+    own.read(&mut [0; 16]).await.unwrap_err();
+    assert!(!own.never_read().await);
+}
+
+#[tokio::test]
+async fn a_request_that_was_unread_when_its_socket_was_closed_was_not_read() {
+    followed(async || {
+        for address in ADDRESSES {
+            let (mut own, other) = used(&listener(address)).await;
+            own.write_all(b"second").await.unwrap();
+            has_come(&other);
+            drop(other);
+            own.read(&mut [0; 16]).await.unwrap_err();
+            assert!(own.never_read_within(LIMIT).await, "{address}");
+        }
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn the_first_request_of_a_connection_that_was_accepted_was_not_read_when_it_was_closed() {
+    followed(async || {
+        for address in ADDRESSES {
+            let listener = listener(address);
+            let mut own = connect(&listener).await;
+            own.write_all(b"first").await.unwrap();
+            let (other, _) = listener.accept().unwrap();
+            has_come(&other);
+            drop(other);
+            own.read(&mut [0; 16]).await.unwrap_err();
+            assert!(own.never_read_within(LIMIT).await, "{address}");
+        }
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_request_that_was_read_in_part_before_the_reset_was_read() {
+    followed(async || {
+        for address in ADDRESSES {
+            let (mut own, mut other) = used(&listener(address)).await;
+            own.write_all(b"second").await.unwrap();
+            other.read_exact(&mut [0]).unwrap();
+            drop(other);
+            own.read(&mut [0; 16]).await.unwrap_err();
+            assert!(!own.never_read().await, "{address}");
+        }
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_request_that_was_read_whole_before_the_reset_was_read() {
+    followed(async || {
+        for address in ADDRESSES {
+            let (mut own, mut other) = used(&listener(address)).await;
+            own.write_all(b"second").await.unwrap();
+            other.read_exact(&mut [0; 6]).unwrap();
+            abort(other);
+            own.read(&mut [0; 16]).await.unwrap_err();
+            assert!(!own.never_read().await, "{address}");
+        }
+    })
+    .await;
+}
+
+/// The kernel clears what it knew of such a socket, as of one that was aborted after everything was read.
+#[tokio::test]
+async fn a_reset_by_a_listener_that_was_closed_proves_nothing_of_what_was_written() {
+    followed(async || {
+        let listener = listener("127.0.0.1:0");
+        let mut own = connect(&listener).await;
+        own.write_all(b"first").await.unwrap();
+        drop(listener);
+        own.read(&mut [0; 16]).await.unwrap_err();
+        assert!(!own.never_read().await);
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_half_closed_socket_that_is_closed_with_a_request_unread_has_not_read_it() {
+    followed(async || {
+        let (mut own, other) = used(&listener("127.0.0.1:0")).await;
+        other.shutdown(std::net::Shutdown::Write).unwrap();
+        own.write_all(b"second").await.unwrap();
+        has_come(&other);
+        drop(other);
+        assert_eq!(own.read(&mut [0; 16]).await.unwrap_or(0), 0);
+        assert!(own.never_read_within(LIMIT).await);
+    })
+    .await;
+}
+
+/// Writes until the kernel reports that the connection is closed.
+async fn write_until_refused(own: &mut Counted) -> io::ErrorKind {
+    loop {
+        if let Err(error) = own.write_all(b"more").await {
+            return error.kind();
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_message_of_several_writes_that_comes_to_a_closed_socket_was_not_read() {
+    let (mut own, other) = used(&listener("127.0.0.1:0")).await;
+    drop(other);
+    own.write_all(b"second").await.unwrap();
+    assert_eq!(write_until_refused(&mut own).await, io::ErrorKind::BrokenPipe);
+    assert_eq!(own.read(&mut [0; 16]).await.unwrap(), 0);
+    assert!(own.never_read_within(LIMIT).await);
+}
+
+#[tokio::test]
+async fn a_reset_that_a_write_reports_is_no_end_though_reads_return_nothing_after_it() {
+    let (mut own, other) = used(&listener("127.0.0.1:0")).await;
+    own.write_all(b"second").await.unwrap();
+    has_come(&other);
+    drop(other);
+    assert_eq!(write_until_refused(&mut own).await, io::ErrorKind::ConnectionReset);
+    assert_eq!(own.read(&mut [0; 16]).await.unwrap(), 0);
+    assert!(!own.never_read().await);
+}
+
+#[tokio::test]
+async fn an_end_that_may_still_read_may_have_read() {
+    for is_followed in [false, true] {
+        let test = async || {
+            let (mut own, mut other) = used(&listener("127.0.0.1:0")).await;
+            other.shutdown(std::net::Shutdown::Write).unwrap();
+            own.write_all(b"second").await.unwrap();
+            assert_eq!(own.read(&mut [0; 16]).await.unwrap(), 0);
+            assert!(!own.never_read().await);
+            other.read_exact(&mut [0; 6]).unwrap();
+        };
+        if is_followed { followed(test).await } else { test().await }
+    }
+}
+
+#[tokio::test]
+async fn a_connection_is_waited_for_until_it_is_accepted() {
+    for address in ADDRESSES {
+        let listener = listener(address);
+        let own = connect(&listener).await;
+        let mut accepts = pin!(accepted(&own.stream));
+        let early = timeout(ACCEPT_LOOK, accepts.as_mut()).await;
+        assert!(early.is_err(), "{address}: not accepted yet");
+        let _other = listener.accept().unwrap();
+        assert!(accepts.await, "{address}");
+    }
+}
+
+#[tokio::test]
+async fn a_connection_that_its_listener_resets_is_not_accepted() {
+    for address in ADDRESSES {
+        let listener = listener(address);
+        let own = connect(&listener).await;
+        let mut accepts = pin!(accepted(&own.stream));
+        assert!(timeout(ACCEPT_LOOK, accepts.as_mut()).await.is_err(), "{address}");
+        drop(listener);
+        assert!(!accepts.await, "{address}");
+    }
+}
+
+#[tokio::test]
+async fn a_connection_that_is_accepted_with_its_first_bytes_is_not_waited_for() {
+    let listener = listener("127.0.0.1:0");
+    let seconds: libc::c_int = 5;
+    // SAFETY: the option takes one int, to which the pointer is valid for the call.
+    let set = unsafe {
+        let (of, size) = (libc::TCP_DEFER_ACCEPT, size_of_val(&seconds) as libc::socklen_t);
+        libc::setsockopt(
+            listener.as_raw_fd(),
+            libc::IPPROTO_TCP,
+            of,
+            (&raw const seconds).cast(),
+            size,
+        )
+    };
+    assert_eq!(set, 0);
+    let own = connect(&listener).await;
+    assert!(accepted(&own.stream).await);
+}
