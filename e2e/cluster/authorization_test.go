@@ -213,11 +213,15 @@ func (m mesh) decidesByIdentity() {
 	if m.linesAreEchoed("guest") {
 		m.t.Error("the guest has a connection to port 81")
 	}
-	server := m.output(m.t, "get", "pods", "-n", "vault", "-l", "app=safe", "-o", "jsonpath={.items[0].status.podIP}")
-	if m.fetch("stranger", server+":8080") == nil {
-		m.t.Error("a stranger was answered")
+	// Each request went to one of the two.
+	var counted string
+	servers := m.output(m.t, "get", "pods", "-n", "vault", "-l", "app=safe", "-o", "jsonpath={.items[*].status.podIP}")
+	for server := range strings.FieldsSeq(servers) {
+		if m.fetch("stranger", server+":8080") == nil {
+			m.t.Error("a stranger was answered")
+		}
+		counted += m.inside("stranger", "curl", "-s", "-m", "5", "http://"+server+":15020/metrics")
 	}
-	counted := m.inside("stranger", "curl", "-s", "-m", "5", "http://"+server+":15020/metrics")
 	for _, series := range []string{`decision="allow",policy="vault/tellers"`, `decision="deny",policy="vault/no-admin"`, `decision="deny",policy="not-allowed"`} {
 		if !strings.Contains(counted, "leno_authorization_total{"+series+"}") {
 			m.t.Errorf("%s is not in\n%s", series, grep(counted, "leno_authorization_total"))
