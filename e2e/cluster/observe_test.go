@@ -36,7 +36,9 @@ const identity = "spiffe://cluster.local/ns/shop/sa/default"
 // observes checks what the commands show of the live mesh: edges, routes, single requests, and the same by MCP. The workloads
 // are those of [mesh.commands].
 func (m mesh) observes() {
-	hasRoute := grep(m.output(m.t, "get", "customresourcedefinitions", "-o", "name"), "httproutes") != ""
+	m.must(m.apply(routes))
+	m.wait("wait", "--for=condition=Established", "customresourcedefinition/httproutes.gateway.networking.k8s.io")
+	m.must(m.apply(till))
 	m.until("the edge has identities", func() error {
 		return m.shows([]string{"edges", "-n", "shop", "--window", "2s", "-o", "json"},
 			`"client":"shopper"`, `"server":"till"`, `"client_identity":"`+identity, `"server_identity":"`+identity)
@@ -44,11 +46,10 @@ func (m mesh) observes() {
 	m.until("top shows the edge", func() error {
 		return m.shows([]string{"top", "-n", "shop", "--once", "--sort", "p99", "-o", "json"}, `"client":"shopper"`, `"server":"till"`)
 	})
-	if hasRoute {
-		m.until("the rule is followed", func() error {
-			return m.shows([]string{"routes", "-n", "shop", "--window", "2s", "-o", "json"}, `"route":"HTTPRoute shop/till"`)
-		})
-	}
+	m.until("the rule is followed", func() error {
+		return m.shows([]string{"routes", "-n", "shop", "--window", "2s", "-o", "json"}, `"route":"HTTPRoute shop/till"`)
+	})
+	m.must(m.kubectl("delete", "customresourcedefinition/httproutes.gateway.networking.k8s.io"))
 	m.until("live requests", func() error {
 		return m.shows([]string{"tap", "-n", "shop", "deploy/shopper", "--to", "till", "--count", "3", "--for", "30s", "--headers", "-o", "json"},
 			`"method":"GET"`, `"mtls":true`, `"client_identity":"`+identity, `"status":200`, "(masked)")
