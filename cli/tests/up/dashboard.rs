@@ -260,6 +260,18 @@ impl Drop for Served {
 const STAGE: Duration = Duration::from_secs(180);
 
 #[test]
+fn the_dashboard_shows_the_rules_of_routes_in_a_browser() {
+    let Some(browser) = browser() else { return };
+    let Some(mesh) = root(|| Mesh::start(crate::stat::ROUTED)) else { return };
+    mesh.wait_for("requests by all rules", || {
+        let routes = mesh.observed::<leno_dashboard::api::Routes>("/api/v1/routes?window=60000");
+        routes.is_some_and(|now| now.routes.len() >= 3)
+    });
+    let served = Served::start(&mesh);
+    command::text(&mut served.drive("routes", &browser), STAGE).unwrap();
+}
+
+#[test]
 fn the_dashboard_shows_the_mesh_in_a_browser() {
     let Some(browser) = browser() else { return };
     let Some(mut mesh) = root(|| Mesh::start(&documents("ok"))) else { return };

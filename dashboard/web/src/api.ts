@@ -91,6 +91,18 @@ export interface Topology {
   problems: Problem[];
 }
 
+export interface Route extends Signals {
+  namespace: string;
+  service: string;
+  /** `HTTPRoute shop/cart`; empty for requests that match no rule. */
+  route: string;
+  rule: string;
+}
+
+export interface Routes {
+  routes: Route[];
+}
+
 export interface Point extends Signals {
   at_ms: number;
   observed_s: number;
@@ -155,6 +167,9 @@ export const overview = (signal: AbortSignal) => get<Overview>("overview", {}, s
 
 export const topology = (at: number | undefined, window: number, signal: AbortSignal) =>
   get<Topology>("topology", { at, window }, signal);
+
+export const routes = (at: number | undefined, window: number, signal: AbortSignal) =>
+  get<Routes>("routes", { at, window }, signal);
 
 export type Wanted = { workload: string } | { client: string; server: string };
 

@@ -3,17 +3,15 @@
 import { useEffect, useRef } from "preact/hooks";
 
 import * as api from "./api";
-import { useLoaded } from "./load";
+import { TICK, useLoaded } from "./load";
 import { ChangesPage } from "./pages/changes";
 import { EdgePage } from "./pages/edge";
 import { MeshPage } from "./pages/mesh";
+import { RoutesPage } from "./pages/routes";
 import { WorkloadPage } from "./pages/workload";
 import { change, href, usePlace, type Place } from "./route";
 import { StateBar } from "./state";
 import { Timeline } from "./timeline";
-
-/** The proxies are observed this often. */
-const TICK = 5_000;
 
 export function App() {
   const place = usePlace();
@@ -43,6 +41,9 @@ export function App() {
         <nav aria-label="pages">
           <a href={href("/", place)} aria-current={place.parts.length === 0 ? "page" : undefined}>
             Mesh
+          </a>
+          <a href={href("/routes", place)} aria-current={place.parts[0] === "routes" ? "page" : undefined}>
+            Routes
           </a>
           <a href={href("/changes", place)} aria-current={place.parts[0] === "changes" ? "page" : undefined}>
             Changes
@@ -87,6 +88,8 @@ function Page(props: PageProps) {
   switch (kind) {
     case undefined:
       return <MeshPage {...props} />;
+    case "routes":
+      return <RoutesPage {...props} />;
     case "changes":
       return <ChangesPage {...props} />;
     case "workload":

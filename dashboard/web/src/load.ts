@@ -2,6 +2,9 @@
 
 import { useEffect, useState } from "preact/hooks";
 
+/** The proxies are observed this often. */
+export const TICK = 5_000;
+
 export interface Loaded<T> {
   value: T | null;
   /** Why the last attempt failed; the value is that of the attempt before. */

@@ -2,7 +2,7 @@
 
 import type { ComponentChildren } from "preact";
 
-import type { Edge, Signals, Workload } from "./api";
+import type { Edge, Route, Signals, Workload } from "./api";
 import { bytes, edgePage, full, health, milliseconds, mtls, percent, rate, workloadPage } from "./format";
 import { href, type Place } from "./route";
 
@@ -56,9 +56,14 @@ const Dot = ({ of }: { of: Signals }) => {
   return <span class={`dot ${is}`} title={is} role="img" aria-label={is} />;
 };
 
+/** The worst first, of these the busiest. */
+function byHealth(a: Signals, b: Signals): number {
+  const weight = (of: Signals) => ({ bad: 0, warning: 1, good: 2, idle: 3 })[health(of)];
+  return weight(a) - weight(b) || b.requests_per_s - a.requests_per_s;
+}
+
 export function EdgeTable({ edges, place, heading = "Edges" }: { edges: Edge[]; place: Place; heading?: string }) {
-  const weight = (edge: Edge) => ({ bad: 0, warning: 1, good: 2, idle: 3 })[health(edge)];
-  const sorted = [...edges].sort((a, b) => weight(a) - weight(b) || b.requests_per_s - a.requests_per_s);
+  const sorted = [...edges].sort(byHealth);
   const rows = sorted.slice(0, MAX_ROWS).map((edge) => (
     <tr key={edgePage(edge)}>
       <td>
@@ -89,4 +94,20 @@ export function WorkloadTable({ workloads, place }: { workloads: Workload[]; pla
     </tr>
   ));
   return <Table id="workloads" heading="Workloads" columns={["Workload", "Ready", "Success", "Not answered", "Requests/s", "p50", "p99", "Proxy"]} rows={rows} left={workloads.length - rows.length} />;
+}
+
+export function RouteTable({ routes }: { routes: Route[] }) {
+  const sorted = [...routes].sort(byHealth);
+  const rows = sorted.slice(0, MAX_ROWS).map((one) => (
+    <tr key={[one.namespace, one.service, one.route, one.rule].join(" ")}>
+      <td>
+        <Dot of={one} /> {full(one.namespace, one.service)}
+      </td>
+      <td>{one.route === "" ? <span class="quiet">no rule matches</span> : one.route}</td>
+      <td>{one.rule}</td>
+      <Figures of={one} />
+      <td class="number">{one.retries}</td>
+    </tr>
+  ));
+  return <Table id="routes" heading="Rules of routes" columns={["Service", "Route", "Rule", "Success", "Not answered", "Requests/s", "p50", "p99", "Retries"]} rows={rows} left={routes.length - rows.length} />;
 }

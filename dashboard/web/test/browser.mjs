@@ -153,6 +153,44 @@ async function mesh() {
   await shot(small.page, "dashboard-small");
 }
 
+/** The rules of routes: two of `web`, and what matches none; filters, the time, and a small window. */
+async function routes() {
+  const { page, complaints } = await open();
+  await page.goto(address);
+  await page.locator("nav a", { hasText: "Routes" }).click();
+  const row = (rule) => page.locator("[aria-labelledby=routes] tbody tr", { hasText: rule });
+  await row("pages").waitFor();
+  assert.match(await row("pages").innerText(), /shop\/web\s+HTTPRoute shop\/web\s+pages\s+[\d.]+ %/);
+  await row("no rule matches").waitFor();
+  assert.ok((await page.locator("[aria-labelledby=routes] tbody tr").count()) >= 3);
+  await page.locator("a[aria-current=page]", { hasText: "Routes" }).waitFor();
+
+  // The search narrows the table, and the address can be shared.
+  await page.keyboard.press("/");
+  await page.keyboard.type("pages");
+  await page.locator("[aria-labelledby=routes] tbody tr").nth(1).waitFor({ state: "detached" });
+  assert.ok(page.url().endsWith("#/routes?q=pages"), page.url());
+  const shared = await open();
+  await shared.page.goto(page.url());
+  await shared.page.locator("[aria-labelledby=routes] tbody tr", { hasText: "pages" }).waitFor();
+  assert.equal(await shared.page.locator("[aria-labelledby=routes] tbody tr").count(), 1);
+  await shared.page.context().close();
+  await page.keyboard.press("Escape");
+  await row("no rule matches").waitFor();
+
+  // Before the mesh began no rule was followed.
+  const slider = page.locator(".timeline input");
+  await slider.focus();
+  await page.keyboard.press("Home");
+  await page.locator(".live[aria-pressed=false]").waitFor();
+  await page.keyboard.press("l");
+  await row("pages").waitFor();
+  await shot(page, "dashboard-routes");
+  assert.deepEqual(complaints, []);
+  await page.context().close();
+  for (const [width, dark] of [[1280, false], [1280, true], [390, false]]) await looks("#/routes", { width, dark });
+}
+
 /** What no server answered: `front` gives up all it asks of `cart`, and `locked` denies what `customer` asks. */
 async function unanswered() {
   const { page, complaints } = await open();
@@ -222,7 +260,7 @@ async function gone() {
 }
 
 try {
-  await { mesh, unanswered, away, gone }[stage]();
+  await { mesh, routes, unanswered, away, gone }[stage]();
 } finally {
   await browser.close();
 }
