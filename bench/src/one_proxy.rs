@@ -26,6 +26,20 @@ const CONNECTIONS: usize = 32;
 /// The proxies that are measured alone.
 pub(crate) const PROXIES: [&str; 7] =
     ["leno", "leno-proxy", "before", "haproxy", "nginx", "envoy", "none"];
+/// Those, and Leno with what it observes of requests, which takes a mesh.
+const MESHES: [&str; 11] = [
+    "leno",
+    "leno-access-log",
+    "leno-traces-1",
+    "leno-traces-100",
+    "leno-tap",
+    "leno-proxy",
+    "before",
+    "haproxy",
+    "nginx",
+    "envoy",
+    "none",
+];
 
 /// Options that both commands have.
 #[derive(Debug, clap::Args)]
@@ -70,7 +84,7 @@ pub(crate) struct Http {
 pub(crate) struct Mesh {
     /// Which proxies; none measures the server alone
     #[arg(long, value_delimiter = ',', default_value = "leno,haproxy,envoy,none",
-          value_parser = PROXIES)]
+          value_parser = MESHES)]
     proxies: Vec<String>,
     #[command(flatten)]
     rounds: Rounds,

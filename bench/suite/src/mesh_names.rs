@@ -10,6 +10,10 @@ pub const LAB: &[(&str, &str)] = &[
     ("leno-ebpf", "Leno, captured by kernel programs"),
     ("leno-nftables", "Leno, captured by nftables rules"),
     ("leno-iptables", "Leno, captured by iptables rules"),
+    ("leno-access-log", "Leno with an access log, which is thrown away"),
+    ("leno-traces-1", "Leno with spans of 1 % of the requests, sent to the server"),
+    ("leno-traces-100", "Leno with spans of all requests, as far as its bounds go"),
+    ("leno-tap", "Leno while a tap shows as many requests as one may"),
     (
         "leno-proxy",
         "Leno's proxy beside each workload, configured by a file, without a control plane",

@@ -120,7 +120,8 @@ impl LabEnvironment {
     fn set(options: &Options, case: &Case<'_>, interrupt: &Interrupt) -> Result<Self> {
         let name = format!("bench-{}", std::process::id());
         let what = (case.scenario, options.application.as_deref());
-        let lab = Lab::start(&name, what, case.mesh.own(), interrupt)?;
+        let own = (case.mesh.own(), case.mesh.observed());
+        let lab = Lab::start(&name, what, own, interrupt)?;
         let addresses = match case.scenario.churns() && case.mesh.own().is_some() {
             true => vec![lab.churning()?],
             false => lab.addresses(case.scenario)?,

@@ -19,7 +19,7 @@ use anyhow::Result;
 use crate::error::Error;
 use crate::mesh_names::{CLUSTER, LAB, NONE};
 
-pub use adapter::Mesh;
+pub use adapter::{Mesh, Observed};
 
 /// The user's choices about meshes.
 #[derive(Clone, Debug, Default)]

@@ -9,7 +9,7 @@ use std::fs;
 use std::net::{Ipv4Addr, SocketAddrV4};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 use anyhow::{Context, Result};
@@ -20,6 +20,7 @@ use leno_local::program::{find, missing};
 use leno_local::status::{InstanceStatus, Status};
 
 use super::documents::{NAMESPACE, Programs, documents};
+use super::mesh::Observed;
 use crate::application::PORT;
 use crate::interrupt::Interrupt;
 use crate::process::own_program;
@@ -40,17 +41,19 @@ pub(crate) struct Lab {
     layout: Layout,
     application: Option<PathBuf>,
     up: Launched,
+    /// `leno tap`, where that is what is measured.
+    tap: Option<Child>,
     ended: bool,
     directory: tempfile::TempDir,
 }
 
 impl Lab {
     /// Starts the client and the services of a scenario; with Leno's proxies if `capture` names how
-    /// they capture traffic.
+    /// they capture traffic, which observe this much of requests.
     pub(crate) fn start(
         name: &str,
         (scenario, application): (&Scenario, Option<&Path>),
-        capture: Option<Choice>,
+        (capture, observed): (Option<Choice>, Observed),
         interrupt: &Interrupt,
     ) -> Result<Self> {
         let leno = leno()?;
@@ -64,16 +67,30 @@ impl Lab {
         let mut up = Command::new(&leno);
         up.args(["up", "--with-parent", "--name", name, "--mtls", "strict", "--capture"])
             .arg(capture.unwrap_or_default().to_string())
+            .args(settings(observed, scenario))
             .arg(&file)
             // Ctrl-C must only reach the bench, which ends the lab in order.
             .process_group(0);
         let up = Launched::start(&mut up, "").context("cannot start leno up")?;
         let (layout, name) = (Layout::new(name)?, name.to_owned());
-        let lab = Lab { name, layout, application, up, ended: false, directory };
+        let tap = None;
+        let mut lab = Lab { name, layout, application, up, tap, ended: false, directory };
         while !lab.up.poll_ready(READY, lab.status().is_ok_and(|status| status.is_ready()))? {
             interrupt.sleep(LOOK)?;
         }
+        if observed == Observed::Tap {
+            lab.tap = Some(lab.start_tap(&leno)?);
+        }
         Ok(lab)
+    }
+
+    /// Shows as many requests of the client as a tap may, and throws them away.
+    fn start_tap(&self, leno: &Path) -> Result<Child> {
+        let mut tap = Command::new(leno);
+        tap.args(["tap", "--name", &self.name, "-n", NAMESPACE, CLIENT]);
+        tap.args(["--max-rps", "500", "-o", "json"]);
+        tap.stdin(Stdio::null()).stdout(Stdio::null()).process_group(0);
+        tap.spawn().context("cannot start leno tap")
     }
 
     /// The instances that run.
@@ -173,10 +190,29 @@ impl Lab {
 
 impl Drop for Lab {
     fn drop(&mut self) {
+        if let Some(tap) = &mut self.tap {
+            // What it shows is of no use any more.
+            let _gone = tap.kill();
+            let _gone = tap.wait();
+        }
         if !self.ended {
             // The lab is dropped because of another error, which is the one to report.
             self.up.kill();
             let _left = leno_local::cleanup::cleanup(Some(&self.name));
+        }
+    }
+}
+
+/// What `leno up` is told, so that proxies observe as much. Spans go to the first service, which answers whatever it is sent.
+fn settings(observed: Observed, scenario: &Scenario) -> Vec<String> {
+    let words = |words: &[&str]| words.iter().map(|word| (*word).to_owned()).collect();
+    match observed {
+        Observed::Counts | Observed::Tap => Vec::new(),
+        Observed::AccessLog => words(&["--access-log", "json", "--access-log-file", "/dev/null"]),
+        Observed::Traces(percent) => {
+            let service = scenario.service(0);
+            let to = format!("{NAMESPACE}/{service}:{PORT},protocol=http,sampling={percent}%");
+            words(&["--traces", &to])
         }
     }
 }

@@ -33,6 +33,11 @@ pub trait Mesh {
         None
     }
 
+    /// What Leno's own proxies observe of requests besides counting them.
+    fn observed(&self) -> Observed {
+        Observed::Counts
+    }
+
     /// How traffic reaches the proxy beside a workload.
     fn captured(&self, hop: &Hop<'_>) -> Captured {
         let _ = hop;
@@ -51,6 +56,19 @@ pub trait Mesh {
         let _ = hop;
         None
     }
+}
+
+/// What Leno's own proxies observe of requests.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Observed {
+    /// They count them, as they always do.
+    Counts,
+    /// A line for each.
+    AccessLog,
+    /// Spans of this percentage.
+    Traces(u8),
+    /// What a tap shows at its highest rate.
+    Tap,
 }
 
 /// The programs of a mesh.

@@ -2,7 +2,7 @@
 
 use leno_capture::Choice;
 
-use super::adapter::{Mesh, MeshPrograms};
+use super::adapter::{Mesh, MeshPrograms, Observed};
 use super::alone;
 use super::hop::{Configuration, Hop};
 use crate::mesh_names::NONE;
@@ -28,16 +28,29 @@ impl Mesh for None {
 pub(super) struct Leno {
     name: String,
     capture: Choice,
+    observed: Observed,
 }
 
+/// What proxies observe, by the rest of the mesh's name.
+const OBSERVED: [(&str, Observed); 4] = [
+    ("-access-log", Observed::AccessLog),
+    ("-traces-1", Observed::Traces(1)),
+    ("-traces-100", Observed::Traces(100)),
+    ("-tap", Observed::Tap),
+];
+
 impl Leno {
-    /// Parses `leno`, or `leno-` and a kind of capture.
+    /// Parses `leno`, or `leno-` and a kind of capture or what is observed.
     pub(super) fn named(name: &str) -> Option<Self> {
-        let capture = match name.strip_prefix("leno")? {
+        let rest = name.strip_prefix("leno")?;
+        let observed = OBSERVED.iter().find(|(of, _)| *of == rest).map(|(_, observed)| *observed);
+        let capture = match rest {
+            _ if observed.is_some() => Choice::Auto,
             "" => Choice::Auto,
             capture => capture.strip_prefix('-')?.parse().ok()?,
         };
-        Some(Self { name: name.to_owned(), capture })
+        let observed = observed.unwrap_or(Observed::Counts);
+        Some(Self { name: name.to_owned(), capture, observed })
     }
 }
 
@@ -57,6 +70,10 @@ impl Mesh for Leno {
 
     fn own(&self) -> Option<Choice> {
         Some(self.capture)
+    }
+
+    fn observed(&self) -> Observed {
+        self.observed
     }
 
     fn configure(&self, hop: &Hop<'_>) -> Option<Configuration> {
