@@ -8,7 +8,7 @@
 //! [`trust`] has the hash by which proxies acknowledge trust bundles.
 //!
 //! [`ext_authz`] is the protocol of external authorizers, which is Envoy's; [`otlp`] is OpenTelemetry's, by which spans are
-//! exported; [`spiffe`] is the Workload API of SPIFFE.
+//! exported; [`prometheus`] is the form of Prometheus' pages with native histograms; [`spiffe`] is the Workload API of SPIFFE.
 //!
 //! A [`Connection`] is what the generated clients call over.
 //!
@@ -30,6 +30,7 @@ pub mod encode;
 pub mod ext_authz;
 pub mod names;
 pub mod otlp;
+pub mod prometheus;
 pub mod spiffe;
 pub mod trust;
 

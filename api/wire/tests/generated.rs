@@ -6,13 +6,14 @@
 use std::fs;
 use std::path::Path;
 
-const FILES: [&str; 7] = [
+const FILES: [&str; 8] = [
     "envoy/ext_authz.proto",
     "leno/v1/discovery.proto",
     "leno/v1/identity.proto",
     "leno/v1/limits.proto",
     "leno/v1/mesh.proto",
     "opentelemetry/otlp.proto",
+    "prometheus/metrics.proto",
     "spiffe/workload.proto",
 ];
 
@@ -30,7 +31,9 @@ fn the_generated_code_is_that_of_the_proto_files() {
         .unwrap();
     // The protocol of SPIFFE has no package.
     fs::rename(made.path().join("_.rs"), made.path().join("spiffe.rs")).unwrap();
-    for name in ["envoy.service.auth.v3.rs", "leno.v1.rs", "opentelemetry.rs", "spiffe.rs"] {
+    for name in
+        ["envoy.service.auth.v3.rs", "leno.v1.rs", "opentelemetry.rs", "prometheus.rs", "spiffe.rs"]
+    {
         let file = root.join("src/generated").join(name);
         let text = fs::read_to_string(made.path().join(name)).unwrap();
         if std::env::var_os("LENO_UPDATE").is_some() {

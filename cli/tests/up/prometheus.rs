@@ -14,6 +14,7 @@ use serde_json::Value;
 use crate::mesh::{Mesh, root, said, with_server};
 
 mod compat;
+mod native;
 mod server;
 
 use server::Prometheus;

@@ -3,11 +3,12 @@
 use hyper::body::Incoming;
 use hyper::header::{ACCEPT, USER_AGENT};
 use hyper::{Method, Request, StatusCode};
-use leno_program::content::{JSON, PROMETHEUS, TEXT};
+use leno_program::content::{JSON, TEXT};
 use leno_program::{Answer, readiness, refuse_method, respond};
 use leno_transport::test_panic;
 
 pub(crate) mod caller;
+pub(crate) mod metrics;
 pub(crate) mod probe;
 pub(crate) mod server;
 pub(crate) mod socket;
@@ -15,8 +16,7 @@ mod tap;
 
 use crate::state::State;
 use caller::Caller;
-
-const OPENMETRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+use metrics::PageForm;
 
 pub(crate) async fn answer(request: &Request<Incoming>, caller: Caller, state: &State) -> Answer {
     test_panic("admin", request.uri().path().as_bytes());
@@ -58,13 +58,12 @@ pub(crate) async fn answer(request: &Request<Incoming>, caller: Caller, state: &
         "/tap" => tap::answer(request, caller, state),
         "/audited" => respond(StatusCode::OK, JSON, state.audited().await),
         "/config" => respond(StatusCode::OK, JSON, state.config().await),
-        _ => metrics(request, state).await,
+        _ => page_of_metrics(request, state).await,
     }
 }
 
-async fn metrics(request: &Request<Incoming>, state: &State) -> Answer {
+async fn page_of_metrics(request: &Request<Incoming>, state: &State) -> Answer {
     let accepts = request.headers().get(ACCEPT).and_then(|value| value.to_str().ok());
-    let open = accepts.is_some_and(|value| value.contains("application/openmetrics-text"));
-    let text = state.metrics(open).await;
-    respond(StatusCode::OK, if open { OPENMETRICS } else { PROMETHEUS }, text)
+    let form = PageForm::wanted(accepts.unwrap_or_default());
+    respond(StatusCode::OK, form.content_type(), state.metrics(form).await)
 }

@@ -1,0 +1,111 @@
+//! The forms of the page of metrics, and which of them a scraper gets.
+
+use leno_program::content::PROMETHEUS;
+use leno_telemetry::{
+    FIRST_INDEX, Measured, MetricsCompat, NativeHistograms, OwnWorkload, SCHEMA, Snapshot,
+    ZERO_THRESHOLD_S, render_compatible,
+};
+use leno_wire::Bytes;
+use leno_wire::prometheus::{NativeBuckets, encode};
+
+const OPENMETRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+const PROTOBUF: &str = "application/vnd.google.protobuf; \
+                        proto=io.prometheus.client.MetricFamily; encoding=delimited";
+
+/// How the page is written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum PageForm {
+    /// Prometheus' text, version 0.0.4.
+    Text,
+    /// OpenMetrics 1.0, which has exemplars.
+    OpenMetrics,
+    /// Prometheus' protobuf, which has exemplars and native histograms.
+    Protobuf,
+}
+
+impl PageForm {
+    /// The form that a scraper prefers by its header `Accept`: the one with the highest `q`, of several the first one.
+    pub(crate) fn wanted(accept: &str) -> Self {
+        let mut best = (0.0, Self::Text);
+        for range in accept.split(',') {
+            let mut parts = range.split(';').map(str::trim);
+            let form = match parts.next() {
+                Some("application/openmetrics-text") => Self::OpenMetrics,
+                // Other forms of protobuf are not delimited, or have other messages.
+                Some("application/vnd.google.protobuf")
+                    if range.contains("proto=io.prometheus.client.MetricFamily")
+                        && range.contains("encoding=delimited") =>
+                {
+                    Self::Protobuf
+                }
+                Some("text/plain") => Self::Text,
+                _ => continue,
+            };
+            let quality = parts.find_map(|part| part.strip_prefix("q=")?.parse().ok());
+            let quality = quality.unwrap_or(1.0);
+            if quality > best.0 {
+                best = (quality, form);
+            }
+        }
+        best.1
+    }
+
+    pub(crate) fn content_type(self) -> &'static str {
+        match self {
+            Self::Text => PROMETHEUS,
+            Self::OpenMetrics => OPENMETRICS,
+            Self::Protobuf => PROTOBUF,
+        }
+    }
+
+    /// The page with these counts.
+    pub(crate) fn render(
+        self,
+        counted: &Snapshot,
+        measured: &[Measured],
+        compat: (MetricsCompat, &OwnWorkload),
+    ) -> Bytes {
+        let page = render_compatible(counted, measured, self != Self::Text, compat);
+        if self != Self::Protobuf {
+            return page.into();
+        }
+        let histograms = NativeHistograms::of(counted);
+        let native = |family: &str, labels: &str| {
+            let counts = histograms.get(family, labels)?;
+            Some(NativeBuckets {
+                schema: SCHEMA,
+                zero_threshold: ZERO_THRESHOLD_S,
+                zero_count: counts.zero(),
+                first_index: FIRST_INDEX,
+                buckets: counts.buckets(),
+            })
+        };
+        encode(&page, native).into()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_scraper_gets_the_form_that_it_prefers() {
+        const OPEN: &str = "application/openmetrics-text;version=1.0.0";
+        const BINARY: &str = "application/vnd.google.protobuf;\
+                              proto=io.prometheus.client.MetricFamily;encoding=delimited";
+        for (accept, form) in [
+            ("", PageForm::Text),
+            ("*/*", PageForm::Text),
+            ("text/html, */*;q=0.1", PageForm::Text),
+            (OPEN, PageForm::OpenMetrics),
+            // Prometheus 2.42 without and with native histograms, and 3.
+            (&format!("{OPEN},text/plain;version=0.0.4;q=0.5,*/*;q=0.1"), PageForm::OpenMetrics),
+            (&format!("{BINARY},{OPEN};q=0.8,text/plain;version=0.0.4;q=0.5"), PageForm::Protobuf),
+            (&format!("{OPEN};q=0.6,{BINARY};q=0.5,text/plain;q=0.4"), PageForm::OpenMetrics),
+            (&format!("{BINARY};q=0.6,{OPEN};q=0.5,text/plain;q=0.4"), PageForm::Protobuf),
+            ("application/vnd.google.protobuf", PageForm::Text),
+        ] {
+            assert_eq!(PageForm::wanted(accept), form, "{accept}");
+        }
+    }
+}
