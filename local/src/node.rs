@@ -14,6 +14,7 @@ use std::collections::BTreeMap;
 use std::os::fd::AsFd as _;
 use std::path::{Path, PathBuf};
 use std::rc::{Rc, Weak};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use leno_handover::{AsyncChannel, Channel, Member, Serve, WorkloadReleased};
@@ -27,6 +28,7 @@ use crate::error::{Attempt, Result};
 use crate::instance::{Mesh, after};
 use crate::isolation::{Isolation, Names, write_files};
 use crate::layout::Layout;
+use crate::plan::Instance;
 use crate::process::{Running, describe};
 use crate::program::Program;
 use crate::record;
@@ -78,6 +80,7 @@ enum Order {
 /// A member as its group knows it.
 #[derive(Debug)]
 struct Joining {
+    workload: Arc<str>,
     broker: Channel,
     events: mpsc::UnboundedSender<Happened>,
     number: u64,
@@ -149,14 +152,15 @@ impl Group {
     /// `broker` takes the orders for its broker.
     pub fn join(
         &self,
-        instance: &InstanceName,
+        instance: &Instance,
         broker: Channel,
         events: mpsc::UnboundedSender<Happened>,
         number: u64,
     ) {
         // The task ends after the last member.
-        let joining = Joining { broker, events, number };
-        let _ended = self.orders.send(Order::Join(instance.clone(), joining));
+        let workload = Arc::clone(&instance.workload);
+        let joining = Joining { workload, broker, events, number };
+        let _ended = self.orders.send(Order::Join(instance.name.clone(), joining));
     }
 
     /// Has the process finish what is under way for an instance, and waits for that. Returns the channel to its
@@ -274,6 +278,7 @@ impl NodeProxyTask {
         let order = leno_handover::Order::Join(Member {
             namespace: name.namespace.to_string(),
             name: name.name.to_string(),
+            workload: Some(member.workload.to_string()),
             token,
             pod_uid: None,
         });

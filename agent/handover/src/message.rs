@@ -28,6 +28,9 @@ pub struct Member {
     pub namespace: String,
     /// The name of the instance.
     pub name: String,
+    /// The workload that the instance belongs to. Without it the instance is one of its own.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub workload: Option<String>,
     /// The file with the token for its certificate.
     pub token: PathBuf,
     /// The uid of its pod, where the token is that of the node's proxies. Without it the token is the workload's own.

@@ -170,6 +170,42 @@ pub const fn is_failed_call(grpc_status: u8) -> bool {
     matches!(grpc_status, 2 | 4 | 12 | 13 | 14 | 15)
 }
 
+/// What a span or a record takes besides its texts, about.
+const FIXED_BYTES: usize = 256;
+
+impl Span {
+    /// About how many bytes it takes, in memory and in a message.
+    #[must_use]
+    pub fn bytes(&self) -> usize {
+        let request = &self.request;
+        let texts = [
+            request.client.len(),
+            request.server.len(),
+            request.service.len(),
+            request.method.len(),
+            request.authority.len(),
+            request.target.len(),
+        ];
+        let optional = [&request.client_identity, &request.server_identity, &request.route];
+        let optional = optional.into_iter().flatten().map(|text| text.len());
+        texts.into_iter().chain(optional).fold(2 * FIXED_BYTES, usize::saturating_add)
+    }
+}
+
+impl AccessRecord {
+    /// About how many bytes it takes, in memory and in a message.
+    #[must_use]
+    pub fn bytes(&self) -> usize {
+        /// A key and a value each have a tag and a length in a message, and more of it in memory.
+        const ATTRIBUTE: usize = 32;
+        let of = |(key, value): &(String, Attribute)| {
+            let text = if let Attribute::Text(text) = value { text.len() } else { 0 };
+            key.len().saturating_add(text).saturating_add(ATTRIBUTE)
+        };
+        self.attributes.iter().map(of).fold(FIXED_BYTES, usize::saturating_add)
+    }
+}
+
 impl TappedRequest {
     /// Whether the proxy of its client has recorded it.
     #[must_use]

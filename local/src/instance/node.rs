@@ -44,7 +44,7 @@ impl Life {
             let running =
                 mesh.proxy.broker_task(&program, isolation, far).start(&mesh.output, &origin)?;
             number.set(number.get() + 1);
-            group.join(&instance.name, near, events.clone(), number.get());
+            group.join(instance, near, events.clone(), number.get());
             Ok(running)
         };
         let report = move |event: Event| match event {

@@ -27,6 +27,8 @@ use tokio::time::{sleep, timeout};
 
 /// Most spans or records of one message: some 300 KB.
 const BATCH: usize = 512;
+/// Most bytes of one message, about: a collector refuses messages of more than 4 MiB.
+const BATCH_BYTES: usize = 1 << 20;
 /// How long one waits for others.
 const DELAY: Duration = Duration::from_secs(1);
 /// When an export is given up.
@@ -174,12 +176,12 @@ impl Signal {
     fn take(&self, resource: otlp::Resource<'_>) -> (Bytes, usize) {
         match self {
             Self::Spans(traces) => {
-                let spans = traces.queue().take(BATCH);
+                let spans = traces.queue().take(BATCH, BATCH_BYTES);
                 let count = spans.len();
                 (otlp::encode_spans(resource, spans), count)
             }
             Self::Records(records) => {
-                let records = records.queue().take(BATCH);
+                let records = records.queue().take(BATCH, BATCH_BYTES);
                 let count = records.len();
                 (otlp::encode_records(resource, records), count)
             }

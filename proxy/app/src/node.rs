@@ -199,7 +199,7 @@ fn live(
         workers: 1,
         // The thread of the log is started once for all.
         access_log: AccessSettings { form: Form::Off, ..common.flags.access_log.clone() },
-        workload: None,
+        workload: member.workload.clone(),
         // It identifies processes, and this one is several workloads.
         spiffe_endpoint_socket: None,
         ..common.flags.clone()

@@ -11,15 +11,16 @@ use leno_names::{Counts, Names};
 use leno_telemetry::tap::Taps;
 use leno_telemetry::{
     AuditedRequest, Counter, Kind, Measured, MetricsCompat, OwnWorkload, Registry, Snapshot,
-    render_compatible,
 };
 use leno_transport::budget::{Budget, Pool};
 use leno_transport::{Shown, panics};
 use leno_types::mesh::ServerPolicy;
 use leno_types::{InstanceName, Removal, ports};
+use leno_wire::Bytes;
 use serde_json::json;
 use tokio::sync::{Notify, watch};
 
+use crate::admin::metrics::PageForm;
 use crate::admin::probe::Probes;
 use crate::capture::is_marked;
 use crate::known;
@@ -100,10 +101,12 @@ impl State {
         sum
     }
 
-    pub(crate) async fn metrics(&self, open: bool) -> String {
+    /// The page of metrics in a form.
+    pub(crate) async fn metrics(&self, form: PageForm) -> Bytes {
         let own = if self.metrics_compat.is_any() { self.own() } else { OwnWorkload::default() };
         let compat = (self.metrics_compat, &own);
-        render_compatible(&self.counted().await, &self.measured().await, open, compat)
+        let (counted, measured) = (self.counted().await, self.measured().await);
+        form.render(&counted, &measured, compat)
     }
 
     /// What metrics under the names of other meshes say of the workload.

@@ -547,6 +547,16 @@ impl Shared {
             || self.parts.policy.borrow().as_ref().is_some_and(of_policy)
     }
 
+    /// The trust domain of a client that is of another one than the mesh's own; else empty.
+    fn other_trust_domain<'i>(&self, identity: Option<&'i Identity>) -> &'i str {
+        let policy = self.parts.policy.borrow();
+        let own = policy.as_ref().map(|policy| &policy.authorization.trust_domain);
+        match identity.map(Identity::trust_domain) {
+            Some(domain) if own.is_some_and(|own| own != domain) => domain.as_str(),
+            _ => "",
+        }
+    }
+
     /// The edge from this client, on which the service account stands for the workload.
     pub(crate) fn edge(&self, client: &Client) -> Rc<Peer> {
         let workload = &self.parts.workload;
@@ -555,6 +565,7 @@ impl Shared {
             direction: Direction::Inbound,
             client: identity.map_or("", Identity::service_account).into(),
             client_namespace: identity.map_or("", Identity::namespace).into(),
+            client_trust_domain: self.other_trust_domain(identity).into(),
             server: Arc::clone(&workload.name),
             server_namespace: Arc::clone(&workload.namespace),
             service: "".into(),

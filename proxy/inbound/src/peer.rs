@@ -111,6 +111,7 @@ mod tests {
             direction: Direction::Inbound,
             client: account.as_str().into(),
             client_namespace: "shop".into(),
+            client_trust_domain: "".into(),
             server: "cart-0".into(),
             server_namespace: "shop".into(),
             service: "".into(),

@@ -429,6 +429,7 @@ impl Backends {
             direction: Direction::Outbound,
             client: Arc::clone(&self.shared.client),
             client_namespace: Arc::clone(&self.shared.client_namespace),
+            client_trust_domain: "".into(),
             server: workload.map_or_else(|| "".into(), |workload| Arc::clone(&workload.name)),
             server_namespace: Arc::clone(namespace),
             service: Arc::clone(&self.labels.service),

@@ -178,6 +178,7 @@ impl Shared {
             direction: Direction::Outbound,
             client: Arc::clone(&self.client),
             client_namespace: Arc::clone(&self.client_namespace),
+            client_trust_domain: "".into(),
             server: "".into(),
             server_namespace: "".into(),
             service: "".into(),

@@ -25,7 +25,7 @@ use leno_http::RequestView;
 use leno_policy::{
     MatchedRule, RouteTable, RuleOf, TableRule, cors, effective, rewrite, with_rule,
 };
-use leno_telemetry::RouteCounter;
+use leno_telemetry::{CountedRule, RouteCounter};
 use leno_types::mesh::Service;
 use leno_types::routes::Redirect;
 use leno_types::traffic::{Scope, Traffic};
@@ -49,7 +49,7 @@ pub(crate) struct Routes {
     /// The policies of routes and rules.
     policies: Vec<RoutePolicy>,
     /// What counts requests that match no rule.
-    unmatched: Rc<RouteCounter>,
+    unmatched: CountedRule,
 }
 
 /// What policy says about the requests of a route or rule, and where it says so.
@@ -108,7 +108,7 @@ impl Routes {
         };
         let rules = table.rules().iter().enumerate().map(rule).collect();
         let policies = policies.made;
-        let unmatched = shared.registry.route(&labels(&service.name, Default::default()));
+        let unmatched = CountedRule::new(labels(&service.name, Default::default()));
         Some(Rc::new(Self { port, table, rules, policies, unmatched }))
     }
 
@@ -122,14 +122,15 @@ impl Routes {
     /// Decides on a request.
     pub(crate) fn decide(self: &Rc<Self>, shared: &Shared, view: RequestView<'_>) -> Decision {
         let request = Head(view);
-        let by = |found: &MatchedRule<'_>| Rc::clone(&self.rules[found.place].counter);
+        let counter = |rule: &CountedRule| Rc::clone(rule.counter(&shared.registry));
+        let by = |found: &MatchedRule<'_>| counter(&self.rules[found.place].counted);
         match self.table.decide(&request, || shared.random()) {
             leno_policy::Decision::NoRule => {
                 let answer = match view.is_connect() {
                     true => MeshAnswer::no_tunnel(),
                     false => MeshAnswer::refused(&self.table.no_rule()),
                 };
-                Decision::Answer(answer, Rc::clone(&self.unmatched))
+                Decision::Answer(answer, counter(&self.unmatched))
             }
             leno_policy::Decision::Preflight(found, cors) => {
                 let answer = MeshAnswer::with(204, cors::preflight(cors, &request));

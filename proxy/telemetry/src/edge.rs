@@ -9,9 +9,9 @@ use std::time::{Duration, Instant};
 use leno_requests::{Memory, Row, Rows, bucket_of};
 use leno_tap::TraceIds;
 
-use crate::exemplar::{Exemplar, Exemplars};
-
 use crate::answers::Answers;
+use crate::exemplar::{Exemplar, Exemplars};
+use crate::native::NativeHistogram;
 
 /// The direction of the traffic, seen from the counting proxy's workload.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -42,6 +42,8 @@ pub struct EdgeLabels {
     pub client: Arc<str>,
     /// The client's namespace.
     pub client_namespace: Arc<str>,
+    /// The trust domain of a client of another one; empty for clients of the mesh's own.
+    pub client_trust_domain: Arc<str>,
     /// The server workload.
     pub server: Arc<str>,
     /// The server's namespace.
@@ -108,6 +110,8 @@ pub struct Edge {
     pub(crate) answers: Answers,
     /// Statuses by class, gRPC statuses and durations, where the aggregator of flows reads them too.
     pub(crate) row: Row,
+    /// The same durations.
+    pub(crate) native: NativeHistogram,
     pub(crate) tcp_opened: Cell<u64>,
     pub(crate) tcp_closed: Cell<u64>,
     pub(crate) read_bytes: Cell<u64>,
@@ -126,6 +130,7 @@ impl Edge {
             labels,
             answers: Answers::default(),
             row,
+            native: NativeHistogram::default(),
             tcp_opened: Cell::new(0),
             tcp_closed: Cell::new(0),
             read_bytes: Cell::new(0),
@@ -148,6 +153,7 @@ impl Edge {
     pub fn request(&self, status: u16, duration: Duration) {
         self.answers.status(status);
         self.row.request(status, duration);
+        self.native.count(duration);
     }
 
     /// Keeps a request that has a span, in place of the one before in its bucket of durations.

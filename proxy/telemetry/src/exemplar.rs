@@ -66,6 +66,7 @@ mod tests {
             direction: Direction::Outbound,
             client: "web-0".into(),
             client_namespace: "shop".into(),
+            client_trust_domain: "".into(),
             server: "cart-0".into(),
             server_namespace: "shop".into(),
             service: "cart".into(),

@@ -27,6 +27,8 @@ mod audited;
 mod counter;
 mod edge;
 mod exemplar;
+mod forgotten;
+mod native;
 mod observed;
 mod queue;
 mod registry;
@@ -43,11 +45,14 @@ pub use audited::{AuditedRequest, MAX_AUDITED, MAX_PATH_BYTES};
 pub use counter::Counter;
 pub use edge::{Direction, Edge, EdgeLabels, Logged};
 pub use leno_requests::BUCKET_BOUNDS_S;
-pub use queue::Queue;
+pub use native::{FIRST_INDEX, NativeCounts, SCHEMA, ZERO_THRESHOLD_S};
+pub use queue::{Queue, Weigh};
 pub use registry::{
     Begun, EDGE_IDLE, MAX_AUTHORIZATION_POLICIES, MAX_EDGES, MAX_TLS_NAMES, Outcome, Registry,
     Relay,
 };
-pub use render::{Kind, Measured, MetricsCompat, OwnWorkload, render, render_compatible};
-pub use route::{MAX_ROUTES, RouteCounter, RouteLabels};
+pub use render::{
+    Kind, Measured, MetricsCompat, NativeHistograms, OwnWorkload, render, render_compatible,
+};
+pub use route::{CountedRule, MAX_ROUTES, RouteCounter, RouteLabels};
 pub use snapshot::Snapshot;

@@ -1,14 +1,38 @@
 //! A bounded queue between the requests of a worker and a task of the same thread that exports them.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
 use std::fmt;
 use std::future::poll_fn;
 use std::task::{Poll, Waker};
 
+use leno_tap::{AccessRecord, Span};
+
+/// Most bytes of all items in a queue, by [`Weigh`]: an item is a head of a request at most.
+const MAX_BYTES: usize = 4 << 20;
+
+/// An item whose memory is bounded.
+pub trait Weigh {
+    /// About how many bytes it takes, in memory and in a message.
+    fn bytes(&self) -> usize;
+}
+
+impl Weigh for Span {
+    fn bytes(&self) -> usize {
+        Self::bytes(self)
+    }
+}
+
+impl Weigh for AccessRecord {
+    fn bytes(&self) -> usize {
+        Self::bytes(self)
+    }
+}
+
 /// What waits to be exported. It belongs to one thread, so there is no lock.
 pub struct Queue<T> {
     items: RefCell<VecDeque<T>>,
+    bytes: Cell<usize>,
     most: usize,
     /// The exporter, and how many items it waits for.
     waiting: RefCell<Option<(usize, Waker)>>,
@@ -20,19 +44,22 @@ impl<T> fmt::Debug for Queue<T> {
     }
 }
 
-impl<T> Queue<T> {
+impl<T: Weigh> Queue<T> {
     /// A queue of this many items at most.
     pub(crate) fn new(most: usize) -> Self {
-        Self { items: RefCell::default(), most, waiting: RefCell::default() }
+        let (items, bytes) = (RefCell::default(), Cell::new(0));
+        Self { items, bytes, most, waiting: RefCell::default() }
     }
 
     /// Appends an item. `false`: the queue is full, and the item is dropped.
     #[must_use]
     pub(crate) fn push(&self, item: T) -> bool {
         let mut items = self.items.borrow_mut();
-        if items.len() >= self.most {
+        let bytes = self.bytes.get().saturating_add(item.bytes());
+        if items.len() >= self.most || bytes > MAX_BYTES {
             return false;
         }
+        self.bytes.set(bytes);
         items.push_back(item);
         let count = items.len();
         drop(items);
@@ -55,10 +82,19 @@ impl<T> Queue<T> {
         .await;
     }
 
-    /// Takes the oldest items, this many at most.
-    pub fn take(&self, most: usize) -> Vec<T> {
+    /// Takes the oldest items, this many and about so many bytes at most, but one if there is any.
+    pub fn take(&self, most: usize, most_bytes: usize) -> Vec<T> {
         let mut items = self.items.borrow_mut();
-        let count = items.len().min(most);
-        items.drain(..count).collect()
+        let mut taken = Vec::new();
+        let mut bytes = 0_usize;
+        while taken.len() < most
+            && let Some(next) = items.front().map(T::bytes)
+            && (taken.is_empty() || bytes.saturating_add(next) <= most_bytes)
+        {
+            bytes = bytes.saturating_add(next);
+            taken.extend(items.pop_front());
+        }
+        self.bytes.set(self.bytes.get().saturating_sub(bytes));
+        taken
     }
 }

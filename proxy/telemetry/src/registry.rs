@@ -13,6 +13,7 @@ use crate::access::{AccessLog, Log, Noted, Record, Records};
 use crate::audited::{AuditedRequest, AuditedRequests};
 use crate::counter::{Counter, Counters};
 use crate::edge::{Direction, Edge, EdgeLabels, Logged};
+use crate::forgotten::Forgotten;
 use crate::observed::Observed;
 use crate::route::{MAX_ROUTES, RouteCounter, RouteCounters, RouteLabels};
 use crate::snapshot::Snapshot;
@@ -169,6 +170,7 @@ pub struct Registry {
     counters: Counters,
     rows: Rc<Rows>,
     edges: RefCell<HashMap<EdgeLabels, Rc<Edge>>>,
+    forgotten: RefCell<Forgotten>,
     routes: RefCell<RouteCounters>,
     tls_names: RefCell<BTreeMap<(Direction, Box<str>), u64>>,
     authorization: RefCell<Decisions>,
@@ -198,6 +200,7 @@ impl Registry {
             counters: Counters::new(),
             rows: Rows::new(memory),
             edges: RefCell::default(),
+            forgotten: RefCell::default(),
             routes: RefCell::default(),
             tls_names: RefCell::default(),
             authorization: RefCell::default(),
@@ -384,14 +387,17 @@ impl Registry {
     /// The edge with these labels. This is a look-up, so a connection should keep the result.
     /// Beyond [`MAX_EDGES`] it is the edge named `other` of the same direction.
     pub fn edge(&self, labels: &EdgeLabels) -> Rc<Edge> {
-        let now = Instant::now();
+        self.edge_at(labels, Instant::now())
+    }
+
+    pub(crate) fn edge_at(&self, labels: &EdgeLabels, now: Instant) -> Rc<Edge> {
         let mut edges = self.edges.borrow_mut();
         if let Some(edge) = edges.get(labels) {
             edge.used_at.set(now);
             return Rc::clone(edge);
         }
         let known = edges.len() < MAX_EDGES || {
-            forget_idle(&mut edges, now);
+            self.forget_idle(&mut edges, now);
             edges.len() < MAX_EDGES
         };
         let labels = if known { labels.clone() } else { other(labels) };
@@ -401,6 +407,17 @@ impl Registry {
         Rc::clone(edges.entry(labels).or_insert_with_key(|labels| {
             Rc::new(Edge::new(labels.clone(), labels.claim(&self.rows), now))
         }))
+    }
+
+    fn forget_idle(&self, edges: &mut HashMap<EdgeLabels, Rc<Edge>>, now: Instant) {
+        let mut forgotten = self.forgotten.borrow_mut();
+        edges.retain(|_, edge| {
+            let stays = is_live(edge, now);
+            if !stays {
+                forgotten.add(edge);
+            }
+            stays
+        });
     }
 
     /// The counter of a rule of a route. This is a look-up, so routes should keep the result. Beyond [`MAX_ROUTES`] it is
@@ -432,15 +449,12 @@ impl Registry {
     pub(crate) fn snapshot_at(&self, now: Instant) -> Snapshot {
         let edges = self.edges.borrow();
         Snapshot::of(self.counters.values(), &edges, |edge| is_live(edge, now))
+            .with_forgotten(self.forgotten.borrow().counts())
             .with_routes(&self.routes.borrow())
             .with_tls_names(self.tls_names.borrow().clone())
             .with_authorization(&self.authorization.borrow())
             .with_audited(self.audited.borrow().clone())
     }
-}
-
-fn forget_idle(edges: &mut HashMap<EdgeLabels, Rc<Edge>>, now: Instant) {
-    edges.retain(|_, edge| is_live(edge, now));
 }
 
 /// Whether a connection or an endpoint has a handle of the edge, or had one recently. The time of
@@ -457,6 +471,7 @@ fn other(labels: &EdgeLabels) -> EdgeLabels {
         direction: labels.direction,
         client: "other".into(),
         client_namespace: "".into(),
+        client_trust_domain: "".into(),
         server: "other".into(),
         server_namespace: "".into(),
         service: "other".into(),

@@ -1,7 +1,7 @@
 //! Renders snapshots as Prometheus text or OpenMetrics.
 
 use std::borrow::Cow;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::fmt::{self, Write};
 
 use leno_requests::Histogram;
@@ -9,12 +9,18 @@ use leno_requests::Histogram;
 use crate::counter::Counter;
 use crate::edge::EdgeLabels;
 use crate::exemplar::Exemplar;
+use crate::native::NativeCounts;
 use crate::route::RouteLabels;
 use crate::snapshot::{EdgeCounts, Snapshot};
 
 mod compat;
 
+pub(crate) use compat::workload_of;
 pub use compat::{MetricsCompat, OwnWorkload};
+
+/// The histograms that have native buckets too.
+const DURATIONS: &str = "leno_request_duration_seconds";
+const ROUTE_DURATIONS: &str = "leno_route_request_duration_seconds";
 
 /// A value that is measured when the page is rendered.
 #[derive(Clone, Debug, PartialEq)]
@@ -126,6 +132,30 @@ pub fn render_compatible(
     page.text
 }
 
+/// The native buckets of the histograms of a page.
+#[derive(Debug)]
+pub struct NativeHistograms<'a>(HashMap<String, &'a NativeCounts>);
+
+impl<'a> NativeHistograms<'a> {
+    /// Those of all edges and rules.
+    #[must_use]
+    pub fn of(snapshot: &'a Snapshot) -> Self {
+        let edges = snapshot
+            .shown()
+            .map(|(labels, counts)| (format!("{DURATIONS}{{{}}}", Labels(labels)), &counts.native));
+        let routes = snapshot.routes.iter().map(|(labels, counts)| {
+            (format!("{ROUTE_DURATIONS}{{{}}}", OfRoute(labels)), &counts.native)
+        });
+        Self(edges.chain(routes).collect())
+    }
+
+    /// Those of one histogram, by its labels as the page has them.
+    #[must_use]
+    pub fn get(&self, family: &str, labels: &str) -> Option<&'a NativeCounts> {
+        self.0.get(&format!("{family}{{{labels}}}")).copied()
+    }
+}
+
 fn requests(page: &mut Page, snapshot: &Snapshot) {
     page.counter("leno_requests", "Requests answered, by status.");
     for (labels, counts) in snapshot.shown() {
@@ -141,15 +171,11 @@ fn requests(page: &mut Page, snapshot: &Snapshot) {
             page.sample("leno_grpc_responses_total", labels, status, count);
         }
     }
-    page.family(
-        "leno_request_duration_seconds",
-        "histogram",
-        "Time from a request's head to the end of its response.",
-    );
+    page.family(DURATIONS, "histogram", "Time from a request's head to the end of its response.");
     for (labels, counts) in snapshot.shown() {
         if counts.durations.count() > 0 {
             let durations = (&counts.durations, &counts.exemplars);
-            page.histogram("leno_request_duration_seconds", &Labels(labels), durations);
+            page.histogram(DURATIONS, &Labels(labels), durations);
         }
     }
 }
@@ -197,13 +223,13 @@ fn routes(page: &mut Page, snapshot: &Snapshot) {
         page.line(format_args!("leno_route_retries_total{{{labels}}} {}", counts.retries));
     }
     page.family(
-        "leno_route_request_duration_seconds",
+        ROUTE_DURATIONS,
         "histogram",
         "Time from a request's head to the end of its response, by the rule of a route that it followed.",
     );
     for (labels, counts) in routes() {
         let durations = (&counts.durations, &BTreeMap::new());
-        page.histogram("leno_route_request_duration_seconds", &labels, durations);
+        page.histogram(ROUTE_DURATIONS, &labels, durations);
     }
 }
 
@@ -355,6 +381,7 @@ impl fmt::Display for Labels<'_> {
             direction,
             client,
             client_namespace,
+            client_trust_domain,
             server,
             server_namespace,
             service,
@@ -369,7 +396,11 @@ impl fmt::Display for Labels<'_> {
             "direction=\"{direction}\",client=\"{client}\",client_namespace=\"{client_namespace}\",\
              server=\"{server}\",server_namespace=\"{server_namespace}\",service=\"{service}\",\
              mtls=\"{mtls}\""
-        )
+        )?;
+        match &**client_trust_domain {
+            "" => Ok(()),
+            domain => write!(f, ",client_trust_domain=\"{}\"", Value(domain)),
+        }
     }
 }
 

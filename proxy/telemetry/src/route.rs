@@ -1,6 +1,6 @@
 //! One rule of a route, and the requests that followed it.
 
-use std::cell::{Cell, RefCell};
+use std::cell::{Cell, OnceCell, RefCell};
 use std::collections::HashMap;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -9,7 +9,8 @@ use std::time::Duration;
 use leno_requests::Histogram;
 
 use crate::answers::{AnswerCounts, Answers};
-use crate::registry::Outcome;
+use crate::native::{NativeCounts, NativeHistogram};
+use crate::registry::{Outcome, Registry};
 
 /// Most rules of routes that a worker counts separately, with those that are no longer there. A rule has about 40
 /// series; a workload calls tens of services with a few rules each.
@@ -28,11 +29,20 @@ pub struct RouteLabels {
     pub rule: Box<str>,
 }
 
+/// A rule of a route that requests may follow. It has a counter once the first one does, so that rules without requests
+/// take no room of those with requests.
+#[derive(Debug)]
+pub struct CountedRule {
+    labels: RouteLabels,
+    counter: OnceCell<Rc<RouteCounter>>,
+}
+
 /// The requests that followed one rule, on one worker of the client's proxy.
 #[derive(Debug, Default)]
 pub struct RouteCounter {
     answers: Answers,
     durations: RefCell<Histogram>,
+    native: NativeHistogram,
     retries: Cell<u64>,
 }
 
@@ -44,6 +54,7 @@ pub(crate) type RouteCounters = HashMap<RouteLabels, Rc<RouteCounter>>;
 pub(crate) struct RouteCounts {
     pub(crate) answers: AnswerCounts,
     pub(crate) durations: Histogram,
+    pub(crate) native: NativeCounts,
     pub(crate) retries: u64,
 }
 
@@ -52,6 +63,19 @@ impl RouteLabels {
     pub(crate) fn other() -> Self {
         let (service, service_namespace) = ("other".into(), "".into());
         Self { service, service_namespace, route: "other".into(), rule: "".into() }
+    }
+}
+
+impl CountedRule {
+    /// A rule that no request has followed yet.
+    #[must_use]
+    pub fn new(labels: RouteLabels) -> Self {
+        Self { labels, counter: OnceCell::new() }
+    }
+
+    /// Its counter, which is looked up for the first request.
+    pub fn counter(&self, registry: &Registry) -> &Rc<RouteCounter> {
+        self.counter.get_or_init(|| registry.route(&self.labels))
     }
 }
 
@@ -65,6 +89,7 @@ impl RouteCounter {
             self.answers.error(cause);
         }
         self.durations.borrow_mut().count_one(duration);
+        self.native.count(duration);
     }
 
     pub(crate) fn error(&self, cause: &'static str) {
@@ -79,6 +104,7 @@ impl RouteCounter {
         RouteCounts {
             answers: self.answers.counts(),
             durations: self.durations.borrow().clone(),
+            native: self.native.counts(),
             retries: self.retries.get(),
         }
     }
@@ -88,6 +114,7 @@ impl RouteCounts {
     pub(crate) fn add(&mut self, other: &Self) {
         self.answers.add(&other.answers);
         self.durations.add(&other.durations);
+        self.native.add(&other.native);
         self.retries = self.retries.wrapping_add(other.retries);
     }
 }

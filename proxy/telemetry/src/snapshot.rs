@@ -10,6 +10,7 @@ use crate::audited::{AuditedRequest, AuditedRequests};
 use crate::counter::Counter;
 use crate::edge::{Direction, Edge, EdgeLabels};
 use crate::exemplar::{self, Exemplar};
+use crate::native::NativeCounts;
 use crate::registry::Decisions;
 use crate::route::{RouteCounters, RouteCounts, RouteLabels};
 
@@ -18,6 +19,8 @@ use crate::route::{RouteCounters, RouteCounts, RouteLabels};
 pub struct Snapshot {
     pub(crate) counters: Vec<u64>,
     pub(crate) edges: BTreeMap<EdgeLabels, EdgeCounts>,
+    /// What forgotten edges have counted, by labels in which the server is a workload.
+    pub(crate) forgotten: BTreeMap<EdgeLabels, EdgeCounts>,
     /// Only those that requests have followed.
     pub(crate) routes: BTreeMap<RouteLabels, RouteCounts>,
     pub(crate) abuses: BTreeMap<&'static str, u64>,
@@ -32,6 +35,7 @@ pub struct Snapshot {
 pub(crate) struct EdgeCounts {
     pub(crate) answers: AnswerCounts,
     pub(crate) durations: Histogram,
+    pub(crate) native: NativeCounts,
     /// By the bucket of durations.
     pub(crate) exemplars: BTreeMap<usize, Exemplar>,
     pub(crate) tcp_opened: u64,
@@ -55,6 +59,10 @@ impl Snapshot {
         let counts = |edge| EdgeCounts { live: is_live(edge), ..EdgeCounts::of(edge) };
         let edges = edges.iter().map(|(labels, edge)| (labels.clone(), counts(edge)));
         Self { counters, edges: edges.collect(), ..Self::default() }
+    }
+
+    pub(crate) fn with_forgotten(self, forgotten: BTreeMap<EdgeLabels, EdgeCounts>) -> Self {
+        Self { forgotten, ..self }
     }
 
     pub(crate) fn with_routes(self, counters: &RouteCounters) -> Self {
@@ -110,6 +118,9 @@ impl Snapshot {
         for (labels, counts) in other.edges {
             self.edges.entry(labels).or_default().add(&counts);
         }
+        for (labels, counts) in other.forgotten {
+            self.forgotten.entry(labels).or_default().add(&counts);
+        }
         for (labels, counts) in other.routes {
             self.routes.entry(labels).or_default().add(&counts);
         }
@@ -131,10 +142,11 @@ impl Snapshot {
 }
 
 impl EdgeCounts {
-    fn of(edge: &Edge) -> Self {
+    pub(crate) fn of(edge: &Edge) -> Self {
         Self {
             answers: edge.answers.counts(),
             durations: edge.row.durations(),
+            native: edge.native.counts(),
             exemplars: exemplar::kept(edge.exemplars.borrow().as_deref()),
             tcp_opened: edge.tcp_opened.get(),
             tcp_closed: edge.tcp_closed.get(),
@@ -150,6 +162,7 @@ impl EdgeCounts {
     pub(crate) fn add(&mut self, other: &Self) {
         self.answers.add(&other.answers);
         self.durations.add(&other.durations);
+        self.native.add(&other.native);
         for (bucket, exemplar) in &other.exemplars {
             let newest = self.exemplars.entry(*bucket).or_insert(*exemplar);
             if exemplar.at > newest.at {

@@ -16,6 +16,7 @@ fn labels() -> EdgeLabels {
         direction: Direction::Outbound,
         client: "web-0".into(),
         client_namespace: "shop".into(),
+        client_trust_domain: "".into(),
         server: "cart-0".into(),
         server_namespace: "shop".into(),
         service: "cart".into(),

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use leno_http::{Edits, HeaderLine, RequestView};
 use leno_policy::{cors, rewrite};
-use leno_telemetry::RouteCounter;
+use leno_telemetry::{Registry, RouteCounter};
 use leno_types::routes::Mirror;
 use smallvec::SmallVec;
 use tokio::time::Instant;
@@ -117,8 +117,8 @@ impl Applied {
     }
 
     /// What counts the requests of the rule.
-    pub(crate) fn counter(&self) -> &Rc<RouteCounter> {
-        &self.prepared().counter
+    pub(crate) fn counter(&self, registry: &Registry) -> &Rc<RouteCounter> {
+        self.prepared().counted.counter(registry)
     }
 
     /// Whether a CONNECT is relayed.

@@ -7,7 +7,7 @@ use std::time::Duration;
 use leno_balance::hash;
 use leno_http::{HeaderLine, RequestView};
 use leno_policy::{Changes, TableRule};
-use leno_telemetry::{RouteCounter, RouteLabels};
+use leno_telemetry::{CountedRule, RouteLabels};
 use leno_types::ServiceName;
 use leno_types::routes::{Backend, Cors, HeaderChanges, Mirror, PathChange, Rule, Session, Target};
 
@@ -30,7 +30,7 @@ pub(super) struct Prepared {
     /// What policy says about its requests; none where it says nothing of its own.
     pub(super) policy: Option<Rc<RequestPolicy>>,
     /// What counts its requests.
-    pub(super) counter: Rc<RouteCounter>,
+    pub(super) counted: CountedRule,
 }
 
 /// A backend of a rule: the filters of both together.
@@ -68,7 +68,7 @@ impl Prepared {
             backend_timeout: rule.timeouts.backend_request,
             session: rule.session.clone(),
             policy: None,
-            counter: shared.registry.route(&labels(service, named(of_table))),
+            counted: CountedRule::new(labels(service, named(of_table))),
         }
     }
 

@@ -91,6 +91,7 @@ mod tests {
             direction: Direction::Outbound,
             client: "web-0".into(),
             client_namespace: "shop".into(),
+            client_trust_domain: "".into(),
             server: "cart-0".into(),
             server_namespace: "shop".into(),
             service: "cart".into(),
@@ -108,7 +109,7 @@ mod tests {
             records("otlp:status,path,code=status,route,authority,header(x-a),header(x-b)");
         let registry = Registry::new().with_access_records(Some(Rc::clone(&records)));
         request(&registry, "/items?id=1", &[("X-A", "one"), ("x-a", "two")]);
-        let record = records.queue().take(10).pop().unwrap();
+        let record = records.queue().take(10, usize::MAX).pop().unwrap();
         let text = |text: &str| Attribute::Text(text.to_owned());
         let wanted = [
             ("http.response.status_code", Attribute::Number(503)),
@@ -129,11 +130,31 @@ mod tests {
         let records = records("otlp");
         let registry = Registry::new().with_access_records(Some(Rc::clone(&records)));
         request(&registry, "/v1/logs", &[("b3", "0")]);
-        assert!(records.queue().take(10).is_empty());
+        assert!(records.queue().take(10, usize::MAX).is_empty());
         // Those of applications are.
         request(&registry, "/v1/logs", &[]);
         request(&registry, "/v1/log", &[("b3", "0")]);
-        assert_eq!(records.queue().take(10).len(), 2);
+        assert_eq!(records.queue().take(10, usize::MAX).len(), 2);
+    }
+
+    #[test]
+    fn long_records_are_exported_in_several_messages_and_do_not_fill_the_memory() {
+        // A record has 16 fields of 1 KiB.
+        let names: Vec<String> = (0..16).map(|nth| format!("x-{nth}")).collect();
+        let fields: Vec<String> = names.iter().map(|name| format!("header({name})")).collect();
+        let records = records(&format!("otlp:{}", fields.join(",")));
+        let registry = Registry::new().with_access_records(Some(Rc::clone(&records)));
+        let value = "x".repeat(2 << 10);
+        let headers: Vec<(&str, &str)> = names.iter().map(|name| (&**name, &*value)).collect();
+        (0..1000).for_each(|_| request(&registry, "/", &headers));
+        let batch = records.queue().take(512, 1 << 20);
+        assert!((50..65).contains(&batch.len()), "{}", batch.len());
+        // What is longer than a message is one of its own.
+        assert_eq!(records.queue().take(512, 1).len(), 1);
+        let rest = records.queue().take(usize::MAX, usize::MAX).len();
+        assert!(rest < 256, "{rest} records of 16 KiB were queued");
+        request(&registry, "/", &headers);
+        assert_eq!(records.queue().take(512, 1 << 20).len(), 1, "there is room again");
     }
 
     #[test]
@@ -145,6 +166,6 @@ mod tests {
         }
         let page = crate::render(&registry.snapshot(), &[], false);
         assert!(page.contains("leno_access_log_records_total{result=\"dropped\"} 3"), "{page}");
-        assert_eq!(records.queue().take(usize::MAX).len(), MAX_RECORDS);
+        assert_eq!(records.queue().take(usize::MAX, usize::MAX).len(), MAX_RECORDS);
     }
 }

@@ -2,7 +2,7 @@
 //!
 //! Nothing is counted for it: a page is made of the snapshot that has the proxy's own metrics. Other meshes count by
 //! workload where Leno counts by instance, so edges with the same labels are added up. A sum has also the edges that are
-//! not shown any more, since a sum that falls would be taken for a restart.
+//! not shown any more or forgotten, since a sum that falls would be taken for a restart.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -87,8 +87,12 @@ impl MetricsCompat {
 impl OwnWorkload {
     /// The SPIFFE ID of a client of which the account is known.
     fn identity_of(&self, labels: &EdgeLabels) -> String {
-        let EdgeLabels { client, client_namespace, .. } = labels;
-        format!("spiffe://{}/ns/{client_namespace}/sa/{client}", self.trust_domain)
+        let EdgeLabels { client, client_namespace, client_trust_domain, .. } = labels;
+        let domain = match &**client_trust_domain {
+            "" => &*self.trust_domain,
+            other => other,
+        };
+        format!("spiffe://{domain}/ns/{client_namespace}/sa/{client}")
     }
 }
 
@@ -100,6 +104,22 @@ fn grouped(snapshot: &Snapshot, labels: impl Fn(&EdgeLabels) -> String) -> Group
     let mut groups = Grouped::new();
     for (edge, counts) in &snapshot.edges {
         groups.entry(labels(edge)).or_default().add(counts);
+    }
+    groups.retain(|_, counts| counts.live);
+    groups
+}
+
+/// The same by the server's workload, with what forgotten edges have counted.
+fn grouped_by_workload(
+    snapshot: &Snapshot,
+    labels: impl Fn(&EdgeLabels, &str) -> String,
+) -> Grouped {
+    let mut groups = Grouped::new();
+    let edges =
+        snapshot.edges.iter().map(|(edge, counts)| (edge, workload_of(&edge.server), counts));
+    let forgotten = snapshot.forgotten.iter().map(|(edge, counts)| (edge, &*edge.server, counts));
+    for (edge, workload, counts) in edges.chain(forgotten) {
+        groups.entry(labels(edge, workload)).or_default().add(counts);
     }
     groups.retain(|_, counts| counts.live);
     groups
@@ -186,7 +206,7 @@ fn counter(
 }
 
 /// The name of the workload that has made an instance: `web` of `web-0`, of `web-7d9c6b5f4-x2x4k` and of `web-x2x4k`.
-fn workload_of(instance: &str) -> &str {
+pub(crate) fn workload_of(instance: &str) -> &str {
     /// The letters and digits of which Kubernetes makes the ends of names.
     const RANDOM: &str = "bcdfghjklmnpqrstvwxz2456789";
     let is_random = |text: &str| text.chars().all(|one| RANDOM.contains(one));

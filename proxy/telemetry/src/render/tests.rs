@@ -1,14 +1,16 @@
 use std::collections::HashSet;
+use std::rc::Rc;
 use std::time::Duration;
 
 use super::*;
-use crate::{Direction, MAX_EDGES, MAX_ROUTES, MAX_TLS_NAMES, Outcome, Registry};
+use crate::{CountedRule, Direction, MAX_EDGES, MAX_ROUTES, MAX_TLS_NAMES, Outcome, Registry};
 
 fn labels(server: &str) -> EdgeLabels {
     EdgeLabels {
         direction: Direction::Outbound,
         client: "web-0".into(),
         client_namespace: "shop".into(),
+        client_trust_domain: "".into(),
         server: server.into(),
         server_namespace: "shop".into(),
         service: "cart".into(),
@@ -203,11 +205,14 @@ fn a_request_is_counted_with_the_rule_that_it_followed() {
 #[test]
 fn rules_beyond_the_limit_are_counted_as_one_until_there_is_room() {
     let registry = Registry::new();
-    let all: Vec<_> =
-        (0..MAX_ROUTES + 3).map(|nth| registry.route(&rule("r", &nth.to_string()))).collect();
+    let rules: Vec<CountedRule> =
+        (0..2 * MAX_ROUTES).map(|nth| CountedRule::new(rule("r", &nth.to_string()))).collect();
+    // Rules that no request follows take no room.
+    let followed = rules.iter().skip(MAX_ROUTES - 3);
+    let all: Vec<_> = followed.map(|rule| Rc::clone(rule.counter(&registry))).collect();
     let counted = |text: &str| text.contains("leno_series_over_budget_total 3\n");
     assert!(counted(&render(&registry.snapshot(), &[], false)));
-    drop(all);
+    drop((all, rules));
     let _kept = registry.route(&rule("r", "new"));
     assert!(
         counted(&render(&registry.snapshot(), &[], false)),

@@ -6,6 +6,7 @@ fn edge(direction: Direction) -> EdgeLabels {
         direction,
         client: "web-0".into(),
         client_namespace: "shop".into(),
+        client_trust_domain: "".into(),
         server: "cart-0".into(),
         server_namespace: "shop".into(),
         service: "cart".into(),

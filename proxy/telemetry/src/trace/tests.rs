@@ -14,6 +14,7 @@ fn edge(direction: Direction) -> EdgeLabels {
         direction,
         client: "web-0".into(),
         client_namespace: "shop".into(),
+        client_trust_domain: "".into(),
         server: "cart-0".into(),
         server_namespace: "shop".into(),
         service: "cart".into(),
@@ -45,7 +46,7 @@ fn told(lines: &[(&'static str, String)], name: &str) -> Option<String> {
 fn the_own_span_is_the_parent_of_what_follows() {
     let traces = traces("a/b:1,sampling=0%");
     let lines = request(&traces, &[("traceparent", &format!("{PARENT}-01"))], 200);
-    let spans = traces.queue().take(10);
+    let spans = traces.queue().take(10, usize::MAX);
     let [span] = &spans[..] else { panic!("{spans:?}") };
     assert_eq!(span.parent, Some(0xb7ad_6b71_6920_3331));
     assert!(span.sampled && span.span_id != 0 && Some(span.span_id) != span.parent);
@@ -63,23 +64,26 @@ fn the_parent_decides_and_else_a_share_of_new_traces() {
         "it is passed on as it came"
     );
     assert!(request(&all, &[("b3", "0")], 200).is_empty());
-    assert!(all.queue().take(10).is_empty());
+    assert!(all.queue().take(10, usize::MAX).is_empty());
     let lines = request(&all, &[], 200);
     assert!(told(&lines, "traceparent").unwrap().ends_with("-01"));
-    assert_eq!(all.queue().take(10).iter().map(|span| span.parent).collect::<Vec<_>>(), [None]);
+    assert_eq!(
+        all.queue().take(10, usize::MAX).iter().map(|span| span.parent).collect::<Vec<_>>(),
+        [None]
+    );
 
     // The decision against a trace is told, so that the next proxy does not decide otherwise.
     let none = traces("a/b:1,sampling=0%");
     let lines = request(&none, &[("tracestate", "of=another")], 200);
     assert!(told(&lines, "traceparent").unwrap().ends_with("-00"));
     assert_eq!(told(&lines, "tracestate").as_deref(), Some(""));
-    assert!(none.queue().take(10).is_empty());
+    assert!(none.queue().take(10, usize::MAX).is_empty());
     // A route has its own share, which no decision of a parent gives way to.
     let of_route = traces("a/b:1,sampling=0%,route=shop/cart:100%");
     let lines = request(&of_route, &[], 200);
     assert!(told(&lines, "traceparent").unwrap().ends_with("-01"));
     request(&of_route, &[("traceparent", &unsampled)], 200);
-    assert_eq!(of_route.queue().take(10).len(), 1);
+    assert_eq!(of_route.queue().take(10, usize::MAX).len(), 1);
 }
 
 #[test]
@@ -87,7 +91,7 @@ fn b3_is_passed_on_in_the_form_in_which_it_came() {
     let traces = traces("a/b:1");
     let ids = "0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331";
     let lines = request(&traces, &[("b3", &format!("{ids}-1"))], 200);
-    let span = traces.queue().take(1).pop().unwrap();
+    let span = traces.queue().take(1, usize::MAX).pop().unwrap();
     let own = format!("{:016x}", span.span_id);
     assert_eq!(told(&lines, "b3").unwrap(), format!("0af7651916cd43dd8448eb211c80319c-{own}-1"));
     let several = [
@@ -96,7 +100,7 @@ fn b3_is_passed_on_in_the_form_in_which_it_came() {
         ("x-b3-sampled", "1"),
     ];
     let lines = request(&traces, &several, 200);
-    let span = traces.queue().take(1).pop().unwrap();
+    let span = traces.queue().take(1, usize::MAX).pop().unwrap();
     let own = format!("{:016x}", span.span_id);
     assert_eq!(told(&lines, "x-b3-spanid"), Some(own));
     assert_eq!(told(&lines, "x-b3-parentspanid").as_deref(), Some("b7ad6b7169203331"));
@@ -112,8 +116,12 @@ fn failed_and_slow_requests_are_kept_within_a_rate() {
         // So that the spans of a failed request are below each other.
         assert!(told(&lines, "traceparent").unwrap().ends_with("-00"));
     }
-    let statuses: Vec<_> =
-        failed.queue().take(10).iter().map(|span| (span.request.status, span.sampled)).collect();
+    let statuses: Vec<_> = failed
+        .queue()
+        .take(10, usize::MAX)
+        .iter()
+        .map(|span| (span.request.status, span.sampled))
+        .collect();
     assert_eq!(statuses, [(503, false)]);
 
     let slow = traces("a/b:1,sampling=0%,slower=0s");
@@ -122,7 +130,7 @@ fn failed_and_slow_requests_are_kept_within_a_rate() {
     assert_eq!(afforded, MAX_KEPT as usize);
     assert!(slow.affords(now + Duration::from_secs(1)));
     request(&slow, &[], 200);
-    assert_eq!(slow.queue().take(10).len(), 1);
+    assert_eq!(slow.queue().take(10, usize::MAX).len(), 1);
 }
 
 #[test]
@@ -137,5 +145,5 @@ fn spans_beyond_the_queue_are_dropped_and_counted() {
     }
     let page = crate::render(&registry.snapshot(), &[], false);
     assert!(page.contains("leno_trace_spans_total{result=\"dropped\"} 3"), "{page}");
-    assert_eq!(traces.queue().take(usize::MAX).len(), MAX_SPANS);
+    assert_eq!(traces.queue().take(usize::MAX, usize::MAX).len(), MAX_SPANS);
 }

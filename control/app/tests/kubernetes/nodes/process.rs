@@ -77,6 +77,7 @@ impl NodeProxy {
         let member = Member {
             namespace: "shop".to_owned(),
             name: pod.to_owned(),
+            workload: None,
             token: self.token.clone(),
             pod_uid: Some(uid.to_owned()),
         };

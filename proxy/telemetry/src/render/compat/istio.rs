@@ -1,8 +1,6 @@
 //! The standard metrics of Istio.
 
-use super::{
-    OwnWorkload, Responses, grouped, histogram_ms, is_outbound, workload_of, write_labels,
-};
+use super::{OwnWorkload, Responses, grouped_by_workload, histogram_ms, is_outbound, write_labels};
 use crate::edge::EdgeLabels;
 use crate::render::Page;
 use crate::snapshot::{EdgeCounts, Snapshot};
@@ -14,7 +12,7 @@ type Read = fn(&EdgeCounts) -> u64;
 const UNKNOWN: &str = "unknown";
 
 pub(super) fn render(page: &mut Page, own: &OwnWorkload, snapshot: &Snapshot) {
-    let groups = grouped(snapshot, |edge| labels(own, edge));
+    let groups = grouped_by_workload(snapshot, |edge, server| labels(own, edge, server));
     page.counter("istio_requests", "Requests, as Istio counts them.");
     for (labels, counts) in &groups {
         for Responses { status, grpc, count } in Responses::of(counts) {
@@ -28,7 +26,11 @@ pub(super) fn render(page: &mut Page, own: &OwnWorkload, snapshot: &Snapshot) {
             ));
         }
     }
-    let with = |more: &str| grouped(snapshot, |edge| format!("{},{more}", labels(own, edge)));
+    let with = |more: &str| {
+        let labels =
+            |edge: &EdgeLabels, server: &str| format!("{},{more}", labels(own, edge, server));
+        grouped_by_workload(snapshot, labels)
+    };
     let name = "istio_request_duration_milliseconds";
     let help = "Time to the end of the response, as Istio names it.";
     histogram_ms(page, (name, help), &with("request_protocol=\"http\""));
@@ -80,7 +82,8 @@ impl End<'_> {
     }
 }
 
-fn labels(own: &OwnWorkload, edge: &EdgeLabels) -> String {
+/// `server`: the workload that the server belongs to.
+fn labels(own: &OwnWorkload, edge: &EdgeLabels, server: &str) -> String {
     let here = own.identity.as_deref().filter(|_| edge.mtls).unwrap_or_default();
     let (workload, namespace) = (&*own.workload, &*own.namespace);
     let client_identity = if edge.mtls { own.identity_of(edge) } else { String::new() };
@@ -88,7 +91,7 @@ fn labels(own: &OwnWorkload, edge: &EdgeLabels) -> String {
         let source = End { prefix: "source", workload, namespace, principal: here };
         let destination = End {
             prefix: "destination",
-            workload: workload_of(&edge.server),
+            workload: server,
             namespace: &edge.server_namespace,
             principal: "",
         };

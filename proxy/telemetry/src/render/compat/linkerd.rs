@@ -69,7 +69,8 @@ fn connections(page: &mut Page, groups: &Grouped) {
 fn errors(page: &mut Page, own: &OwnWorkload, snapshot: &Snapshot) {
     for (name, outbound) in [("inbound_http_errors", false), ("outbound_http_errors", true)] {
         let mut causes = std::collections::BTreeMap::<&str, u64>::new();
-        let of_direction = snapshot.edges.iter().filter(|(edge, _)| is_outbound(edge) == outbound);
+        let all = snapshot.edges.iter().chain(&snapshot.forgotten);
+        let of_direction = all.filter(|(edge, _)| is_outbound(edge) == outbound);
         for (cause, count) in of_direction.flat_map(|(_, counts)| &counts.answers.errors) {
             let sum = causes.entry(cause).or_default();
             *sum = sum.saturating_add(*count);

@@ -2,7 +2,7 @@ use std::collections::HashSet;
 use std::time::Duration;
 
 use super::*;
-use crate::{EDGE_IDLE, Registry, render_compatible};
+use crate::{EDGE_IDLE, MAX_EDGES, Registry, render_compatible};
 
 fn own() -> OwnWorkload {
     OwnWorkload {
@@ -19,6 +19,7 @@ fn edge(direction: Direction, client: &str, server: &str) -> EdgeLabels {
         direction,
         client: client.into(),
         client_namespace: "shop".into(),
+        client_trust_domain: "".into(),
         server: server.into(),
         server_namespace: "shop".into(),
         service: if direction == Direction::Outbound { "cart".into() } else { "".into() },
@@ -160,6 +161,49 @@ fn a_sum_does_not_fall_when_an_edge_is_not_shown_any_more() {
     let sum = text.lines().find(|line| line.contains("response_code=\"503\"")).unwrap();
     assert!(sum.ends_with(" 2"), "{sum}");
     drop(held);
+}
+
+#[test]
+fn a_sum_does_not_fall_when_an_edge_is_forgotten_for_want_of_room() {
+    let registry = registry();
+    let mut edges = vec![registry.edge(&edge(Direction::Outbound, "web-0", "cart-0"))];
+    registry.edge(&edge(Direction::Outbound, "web-0", "cart-1")).tcp_closed();
+    // `cart-1` is idle, and these take the room.
+    let later = std::time::Instant::now() + EDGE_IDLE * 2;
+    let another = |nth| edge(Direction::Outbound, "web-0", &format!("other-{nth}"));
+    edges.extend((0..MAX_EDGES).map(|nth| registry.edge_at(&another(nth), later)));
+    let mut sum = Snapshot::default();
+    sum.add(registry.snapshot_at(later));
+    assert!(!sum.edges.keys().any(|edge| &*edge.server == "cart-1"), "it is forgotten");
+    let text = page(&sum, "istio,linkerd", false);
+    let count = text.lines().find(|line| line.contains("response_code=\"503\"")).unwrap();
+    assert!(count.contains("destination_workload=\"cart\"") && count.ends_with(" 2"), "{count}");
+    let failed = text.lines().find(|line| line.starts_with("outbound_http_errors_total")).unwrap();
+    assert!(failed.ends_with(" 2"), "{failed}");
+}
+
+#[test]
+fn a_client_of_another_trust_domain_has_that_domain_in_its_identity() {
+    let registry = Registry::new();
+    let partner = edge(Direction::Inbound, "front", "web-0");
+    let partner = EdgeLabels { client_trust_domain: "partner.example".into(), ..partner };
+    registry.edge(&partner).request(200, Duration::from_millis(1));
+    registry.edge(&edge(Direction::Inbound, "front", "web-0")).request(200, Duration::ZERO);
+    let text = page(&registry.snapshot(), "istio,linkerd", false);
+    for identity in
+        ["spiffe://partner.example/ns/shop/sa/front", "spiffe://cluster.local/ns/shop/sa/front"]
+    {
+        for label in ["source_principal", "client_id"] {
+            assert!(
+                text.contains(&format!("{label}=\"{identity}\"")),
+                "{label} {identity}\n{text}"
+            );
+        }
+    }
+    assert_eq!(
+        text.matches(",client_trust_domain=\"partner.example\",status=\"200\"} 1").count(),
+        1
+    );
 }
 
 #[test]

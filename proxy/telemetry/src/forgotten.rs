@@ -1,0 +1,40 @@
+//! What forgotten edges have counted, by workload, so that sums over a workload's instances never fall.
+
+use std::collections::BTreeMap;
+use std::rc::Rc;
+
+use crate::edge::{Edge, EdgeLabels};
+use crate::render::workload_of;
+use crate::snapshot::EdgeCounts;
+
+/// Most workloads of which a worker keeps the sum: 180 KB. Beyond that the one goes to which the least recent edge was
+/// added; if other instances of it are called still, their sum begins again.
+const MAX_FORGOTTEN: usize = 256;
+
+/// The sums of a worker, the most recent last.
+#[derive(Debug, Default)]
+pub(crate) struct Forgotten(Vec<(EdgeLabels, EdgeCounts)>);
+
+impl Forgotten {
+    /// Adds the counts of an edge.
+    pub(crate) fn add(&mut self, edge: &Rc<Edge>) {
+        let server = workload_of(&edge.labels().server).into();
+        let labels = EdgeLabels { server, ..edge.labels().clone() };
+        let known = self.0.iter().position(|(of, _)| *of == labels);
+        let mut sum = known.map(|place| self.0.remove(place).1).unwrap_or_default();
+        sum.add(&EdgeCounts { live: false, ..EdgeCounts::of(edge) });
+        // Those are of the edge itself.
+        sum.exemplars.clear();
+        sum.ejected.clear();
+        sum.native = Default::default();
+        if self.0.len() >= MAX_FORGOTTEN {
+            self.0.remove(0);
+        }
+        self.0.push((labels, sum));
+    }
+
+    /// The sums, by labels in which the server is a workload.
+    pub(crate) fn counts(&self) -> BTreeMap<EdgeLabels, EdgeCounts> {
+        self.0.iter().cloned().collect()
+    }
+}
