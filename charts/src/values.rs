@@ -200,6 +200,8 @@ pub struct Proxy {
     pub access_log: String,
     /// The meshes under whose names metrics are served too; nothing for none.
     pub metrics_compat: String,
+    /// Whether `leno trace-request --bodies` may show the first 4 KiB of bodies.
+    pub tap_bodies: bool,
 }
 
 /// The kind of container that a proxy runs as.

@@ -37,6 +37,8 @@ pub struct Settings {
     pub traces: Option<String>,
     /// The meshes under whose names metrics are served too, in the form of the proxy's option.
     pub metrics_compat: String,
+    /// Whether taps may show bodies.
+    pub tap_bodies: bool,
     /// The SPIFFE Workload API that issues certificates where a workload's documents do not say.
     pub spiffe_endpoint_socket: Option<WorkloadApiAddress>,
     /// Where DNS and the control plane are.
@@ -101,7 +103,8 @@ impl Settings {
     fn environment(&self, more: &[(&str, &str)]) -> BTreeMap<OsString, OsString> {
         let control = format!("https://{}:{}", self.gateway.v4, ports::CONTROL);
         let response_wait = self.response_wait.as_secs().to_string();
-        let all: [(&str, &str); 7] = [
+        let tap_bodies = self.tap_bodies.to_string();
+        let all: [(&str, &str); 8] = [
             ("LENO_TRUST_DOMAIN", &self.trust_domain),
             ("LENO_CONTROL", &control),
             ("LENO_ROOTS", &self.roots.to_string_lossy()),
@@ -109,6 +112,7 @@ impl Settings {
             ("LENO_LOG", &self.log),
             ("LENO_ACCESS_LOG", &self.access_log),
             ("LENO_METRICS_COMPAT", &self.metrics_compat),
+            ("LENO_TAP_BODIES", &tap_bodies),
         ];
         let owned = |(name, value): &(&str, &str)| (OsString::from(name), OsString::from(value));
         let traces = self.traces.as_deref().map(|traces| ("LENO_TRACES", traces));

@@ -91,6 +91,8 @@ pub struct Options {
     pub traces: Option<String>,
     /// The meshes under whose names proxies serve metrics too, in the form of the proxy's option.
     pub metrics_compat: String,
+    /// Whether taps may show bodies.
+    pub tap_bodies: bool,
 }
 
 /// Runs a mesh until a signal ends it. Everything runs on the calling thread, which must be the

@@ -5,9 +5,13 @@
 //! request that is traced the proxy makes a [`Span`], and of a line of its access log an [`AccessRecord`], which it exports.
 //! This crate knows neither proxies nor commands.
 
+mod body;
+
 use std::borrow::Cow;
 
 use serde::{Deserialize, Serialize};
+
+pub use body::{Body, BodyCopies, BodyCopy, MAX_BODY_BYTES};
 
 /// What a proxy answers to a poll of a tap.
 #[derive(Clone, Debug, Default, Deserialize, Serialize)]
@@ -73,6 +77,12 @@ pub struct TappedRequest {
     /// What the proxies have decided, in order, if the tap wants it.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub decisions: Vec<Decision>,
+    /// The beginning of the request's body, if the tap wants it and there is one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub request_body: Option<Body>,
+    /// The same of the response.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub response_body: Option<Body>,
     /// By what the request is followed over its hops, in hexadecimal digits.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub followed: Option<Box<str>>,
@@ -224,6 +234,9 @@ impl TappedRequest {
     pub fn join(mut self, server: &Self) -> Self {
         self.decisions.extend(server.decisions.iter().cloned());
         self.server_identity = self.server_identity.or_else(|| server.server_identity.clone());
+        // One of the proxies may have linked its streams.
+        self.request_body = self.request_body.or_else(|| server.request_body.clone());
+        self.response_body = self.response_body.or_else(|| server.response_body.clone());
         let waited = self.latency.first_byte_us().zip(self.latency.client_proxy_us);
         let network_us = waited
             .zip(server.latency.first_byte_us())

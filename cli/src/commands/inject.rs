@@ -243,6 +243,7 @@ impl Inject {
             access_log: leno_admission::access_log(&told.proxy.access_log)?,
             metrics_compat: leno_admission::metrics_compat(&told.proxy.metrics_compat)
                 .map_err(anyhow::Error::msg)?,
+            tap_bodies: told.proxy.tap_bodies,
             shape: match told.proxy.shape {
                 leno_charts::Shape::Sidecar => Shape::Sidecar,
                 leno_charts::Shape::Container => Shape::Container,

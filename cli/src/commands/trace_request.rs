@@ -39,6 +39,11 @@ pub(crate) struct TraceRequest {
     #[arg(long = "for", value_name = "DURATION", default_value = "1m", value_parser = time)]
     time: Duration,
 
+    /// Shows the first 4 KiB of bodies, with the secrets that are in them, where the mesh permits it (leno up --tap-bodies,
+    /// proxy.tapBodies of the chart); not of HTTP/2 at both ends of a proxy, and not of hedged requests
+    #[arg(long)]
+    bodies: bool,
+
     /// The form of output
     #[arg(short, long, value_enum, default_value_t)]
     output: Output,
@@ -47,7 +52,7 @@ pub(crate) struct TraceRequest {
 pub(crate) fn run(trace: &TraceRequest) -> Result<bool> {
     let traced = block_on(async {
         let proxies = Proxies::of(&trace.filter).await?;
-        let mut following = Following::new(&trace.filter, &proxies)?;
+        let mut following = Following::new(trace, &proxies)?;
         let traced = tokio::select! {
             traced = following.request(trace.time) => traced,
             asked = tokio::signal::ctrl_c() => asked.map(|()| None).map_err(Into::into),
@@ -81,7 +86,11 @@ struct Following<'a> {
 }
 
 impl<'a> Following<'a> {
-    fn new(wanted: &RequestFilter, proxies: &'a Proxies) -> Result<Self> {
+    fn new(trace: &TraceRequest, proxies: &'a Proxies) -> Result<Self> {
+        let wanted = &trace.filter;
+        // Older proxies know nothing of bodies.
+        let bodies = if trace.bodies { "&bodies=true" } else { "" };
+        let shown = format!("&decisions=true&headers=true{bodies}");
         let targets = proxies.of_workloads(wanted)?;
         let mut others = proxies.all(None);
         if others.len() > MAX_PROXIES && wanted.namespace.is_some() {
@@ -102,15 +111,14 @@ impl<'a> Following<'a> {
         }
         let target = |(number, proxy): (u64, Proxy)| {
             let follow = base | number;
-            let query =
-                format!("&follow={follow:016x}&most=1&rate=1&decisions=true&headers=true{which}");
+            let query = format!("&follow={follow:016x}&most=1&rate=1{shown}{which}");
             (proxy, query)
         };
         Ok(Self {
             proxies,
             targets: (0..).zip(targets).map(target).collect(),
             others,
-            later: format!("&followed={base:016x}&decisions=true&headers=true"),
+            later: format!("&followed={base:016x}{shown}"),
             id: format!("trace-{}-{base:x}", std::process::id()),
             joiner: Joiner::default(),
             hops: Vec::new(),

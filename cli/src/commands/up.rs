@@ -171,6 +171,10 @@ pub(crate) struct Up {
     #[arg(long, value_name = "MESHES", default_value = "off", value_parser = metrics_compat)]
     metrics_compat: String,
 
+    /// Permits leno trace-request --bodies to show the first 4 KiB of bodies, with the secrets that are in them
+    #[arg(long)]
+    tap_bodies: bool,
+
     /// Begins each line with its time
     #[arg(short, long)]
     timestamps: bool,
@@ -251,6 +255,7 @@ pub(crate) fn run(up: &Up) -> Result<bool> {
         access_log_file: up.access_log_file.clone(),
         traces: up.traces.clone(),
         metrics_compat: up.metrics_compat.clone(),
+        tap_bodies: up.tap_bodies,
     };
     leno_local::up::up(&options)?;
     Ok(true)

@@ -130,6 +130,66 @@ fn one_request_is_followed_over_its_hops_with_what_was_decided_on_it() {
     assert!(out(&log).contains("a tap of live requests was opened"), "{log:?}");
 }
 
+/// Answers a body with more than is shown.
+const TILL: &str = "import http.server as h
+class H(h.BaseHTTPRequestHandler):
+    def do_POST(self):
+        self.rfile.read(int(self.headers['content-length']))
+        body = b'receipt ' * 1000
+        self.send_response(200)
+        self.send_header('content-length', str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+    def log_message(self, *a): pass
+h.ThreadingHTTPServer(('', 8080), H).serve_forever()
+";
+
+const SALE: &str = "
+apiVersion: leno.dev/v1alpha1
+kind: Workload
+metadata: {name: till, namespace: shop}
+spec: {command: [python3, -u, -c, @TILL@], ports: [{name: http, port: 8080, appProtocol: http}]}
+---
+apiVersion: leno.dev/v1alpha1
+kind: Workload
+metadata: {name: client, namespace: shop}
+spec:
+  command: [sh, -c, 'while sleep 0.1; do curl -s -m 5 -o /dev/null -d item=1 http://till:8080/buy; done']
+";
+
+#[test]
+fn bodies_are_shown_where_the_mesh_permits_it_and_nowhere_else() {
+    let yaml = SALE.replace("@TILL@", &format!("{TILL:?}"));
+    let Some(mesh) = root(|| Mesh::start(&yaml)) else { return };
+    let trace = |mesh: &Mesh, more: &[&str]| {
+        let trace = ["trace-request", "client", "--for", "60s"];
+        mesh.run(&[&trace[..], more].concat())
+    };
+    let refused = trace(&mesh, &["--bodies"]);
+    assert_eq!(refused.status.code(), Some(2), "{refused:?}");
+    assert!(err(&refused).contains("it needs --tap-bodies"), "{refused:?}");
+
+    drop(mesh);
+    let mesh = Mesh::start_by(&yaml, "exec \"$0\" \"$@\" --tap-bodies");
+    mesh.wait_for_line(" ready after ");
+    let without = out(&trace(&mesh, &["-o", "json"]));
+    assert!(without.contains("\"hops\"") && !without.contains("item=1"), "{without}");
+    let traced = trace(&mesh, &["--bodies", "-o", "json"]);
+    let hops: serde_json::Value = serde_json::from_slice(&traced.stdout).unwrap();
+    let hop = &hops["hops"][0];
+    let whole = serde_json::json!({"text": "item=1", "bytes": 6, "is_cut": false});
+    assert_eq!(hop["request_body"], whole, "{hop}");
+    let answer = &hop["response_body"];
+    let text = answer["text"].as_str().unwrap();
+    assert!(text.starts_with("receipt receipt ") && text.len() == 4096, "{hop}");
+    assert_eq!((&answer["bytes"], &answer["is_cut"]), (&8000.into(), &true.into()), "{hop}");
+    // Each proxy has logged that bodies were asked for.
+    for instance in ["client", "till"] {
+        let log = out(&mesh.run(&["logs", "--proxy", instance]));
+        assert!(log.contains("bodies=true"), "{instance}: {log}");
+    }
+}
+
 #[test]
 fn a_request_that_does_not_come_is_said_and_leaves_no_tap() {
     let yaml = MESH.replace("@WEB@", &format!("{WEB:?}"));

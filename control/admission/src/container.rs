@@ -88,6 +88,9 @@ fn environment(settings: &Settings, probes: &Probes) -> Value {
     if let Some(compat) = &settings.metrics_compat {
         all.push(said("LENO_METRICS_COMPAT", compat));
     }
+    if settings.tap_bodies {
+        all.push(said("LENO_TAP_BODIES", "true"));
+    }
     if let Some(log) = &settings.access_log {
         all.push(said("LENO_ACCESS_LOG", &log.replace('$', "$$")));
     }

@@ -55,6 +55,8 @@ pub struct Settings {
     /// The meshes under whose names it serves metrics too, in the form of its `--metrics-compat`; without it, there are
     /// none.
     pub metrics_compat: Option<String>,
+    /// Whether taps may show bodies, which pods cannot permit.
+    pub tap_bodies: bool,
     /// The name of the workload that has made the pod, where that is known.
     pub workload: Option<String>,
     /// As what it runs.
@@ -112,6 +114,7 @@ impl Default for Settings {
             traces: None,
             access_log: None,
             metrics_compat: None,
+            tap_bodies: false,
             workload: None,
             shape: Shape::default(),
         }

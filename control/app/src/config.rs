@@ -97,6 +97,11 @@ pub(crate) struct Flags {
     #[arg(long, env = "LENO_PROXY_METRICS_COMPAT", value_name = "MESHES")]
     pub(crate) proxy_metrics_compat: Option<String>,
 
+    /// Permits leno trace-request --bodies to show the first 4 KiB of bodies of pods, with the secrets that are in them;
+    /// only with --kubernetes
+    #[arg(long, env = "LENO_PROXY_TAP_BODIES")]
+    pub(crate) proxy_tap_bodies: bool,
+
     /// How long each phase of a rotation of the root lasts at least: nodes take that long to put roots into pods; only
     /// with --kubernetes
     #[arg(long, env = "LENO_PHASE_HOLD", value_name = "DURATION", default_value = "3m", value_parser = phase_hold)]
@@ -235,39 +240,7 @@ impl Config {
     pub(crate) fn new(flags: Flags) -> anyhow::Result<Self> {
         let trust_domain = TrustDomain::new(&flags.trust_domain).context("--trust-domain")?;
         let source = if flags.kubernetes {
-            let proxies = Proxies {
-                image: flags.proxy_image,
-                pull_policy: flags.proxy_pull_policy,
-                pull_secrets: pull_secrets(&flags.proxy_pull_secrets)
-                    .context("--proxy-pull-secrets")?,
-                trust_domain: flags.trust_domain,
-                control: format!("https://leno-controller.{}.svc:15010", flags.namespace),
-                log: flags.proxy_log,
-                traces: leno_admission::traces(flags.proxy_traces.as_deref().unwrap_or_default())
-                    .context("--proxy-traces")?,
-                access_log: leno_admission::access_log(
-                    flags.proxy_access_log.as_deref().unwrap_or_default(),
-                )
-                .context("--proxy-access-log")?,
-                metrics_compat: leno_admission::metrics_compat(
-                    flags.proxy_metrics_compat.as_deref().unwrap_or_default(),
-                )
-                .map_err(anyhow::Error::msg)
-                .context("--proxy-metrics-compat")?,
-                shape: if flags.proxy_shape == "container" {
-                    Shape::Container
-                } else {
-                    Shape::Sidecar
-                },
-                ..Proxies::default()
-            };
-            if proxies.traces.is_none()
-                && proxies.access_log.as_deref().is_some_and(leno_admission::exports)
-            {
-                bail!(
-                    "--proxy-access-log otlp exports to the collector of --proxy-traces, which is missing"
-                );
-            }
+            let proxies = proxies(&flags)?;
             MeshSource::Cluster(Cluster {
                 kubeconfig: flags.kubeconfig,
                 namespace: flags.namespace,
@@ -304,6 +277,42 @@ impl Config {
             admin: flags.admin,
         })
     }
+}
+
+/// What is put into pods.
+fn proxies(flags: &Flags) -> anyhow::Result<Proxies> {
+    let proxies = Proxies {
+        image: flags.proxy_image.clone(),
+        pull_policy: flags.proxy_pull_policy.clone(),
+        pull_secrets: pull_secrets(&flags.proxy_pull_secrets).context("--proxy-pull-secrets")?,
+        trust_domain: flags.trust_domain.clone(),
+        control: format!("https://leno-controller.{}.svc:15010", flags.namespace),
+        log: flags.proxy_log.clone(),
+        traces: leno_admission::traces(flags.proxy_traces.as_deref().unwrap_or_default())
+            .context("--proxy-traces")?,
+        access_log: leno_admission::access_log(
+            flags.proxy_access_log.as_deref().unwrap_or_default(),
+        )
+        .context("--proxy-access-log")?,
+        metrics_compat: leno_admission::metrics_compat(
+            flags.proxy_metrics_compat.as_deref().unwrap_or_default(),
+        )
+        .map_err(anyhow::Error::msg)
+        .context("--proxy-metrics-compat")?,
+        tap_bodies: flags.proxy_tap_bodies,
+        shape: match &*flags.proxy_shape {
+            "container" => Shape::Container,
+            _ => Shape::Sidecar,
+        },
+        ..Proxies::default()
+    };
+    let exports = proxies.access_log.as_deref().is_some_and(leno_admission::exports);
+    if proxies.traces.is_none() && exports {
+        bail!(
+            "--proxy-access-log otlp exports to the collector of --proxy-traces, which is missing"
+        );
+    }
+    Ok(proxies)
 }
 
 fn lifetime(text: &str) -> Result<Duration, String> {

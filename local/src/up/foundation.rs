@@ -105,6 +105,7 @@ pub(super) async fn lay(
         access_log: options.access_log.clone(),
         traces: options.traces.clone(),
         metrics_compat: options.metrics_compat.clone(),
+        tap_bodies: options.tap_bodies,
         spiffe_endpoint_socket: options.spiffe_endpoint_socket.clone(),
         gateway: switch.subnet().gateway(),
         response_wait: options.response_wait,

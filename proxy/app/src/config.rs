@@ -156,6 +156,11 @@ pub(crate) struct Flags {
     /// comma between them, or off
     #[arg(long, env = "LENO_METRICS_COMPAT", value_name = "MESHES", default_value = "off")]
     pub(crate) metrics_compat: MetricsCompat,
+
+    /// Permits taps of single requests (leno trace-request --bodies) to show the first 4 KiB of bodies. Bodies are shown
+    /// with the secrets that are in them
+    #[arg(long, env = "LENO_TAP_BODIES")]
+    pub(crate) tap_bodies: bool,
 }
 
 fn default_outbound() -> Vec<SocketAddr> {

@@ -48,6 +48,7 @@ pub(crate) fn setup(flags: &Flags, pod_uid: Option<String>) -> anyhow::Result<Se
     Ok(Setup {
         traces: traces(flags, &instance),
         metrics_compat: flags.metrics_compat,
+        tap_bodies: flags.tap_bodies,
         workload: workload(flags, &instance),
         instance,
         is_static: false,

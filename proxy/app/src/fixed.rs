@@ -71,6 +71,7 @@ pub(crate) fn setup(flags: &Flags, file: &Path) -> anyhow::Result<Setup> {
     Ok(Setup {
         traces: traces(flags, &instance),
         metrics_compat: flags.metrics_compat,
+        tap_bodies: flags.tap_bodies,
         workload: workload(flags, &instance),
         instance,
         is_static: true,

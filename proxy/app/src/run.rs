@@ -58,6 +58,7 @@ pub(crate) async fn serve(
         instance: setup.instance.clone(),
         workload: setup.workload.clone(),
         metrics_compat: setup.metrics_compat,
+        tap_bodies: setup.tap_bodies,
         workers: RefCell::default(),
         directory: setup.directory.clone(),
         names: setup.names.clone(),

@@ -69,6 +69,8 @@ pub(crate) struct Setup {
     pub(crate) traces: Option<TracePlan>,
     /// The meshes under whose names metrics are served too.
     pub(crate) metrics_compat: MetricsCompat,
+    /// Whether taps may show bodies.
+    pub(crate) tap_bodies: bool,
     /// The workload that the instance belongs to.
     pub(crate) workload: String,
     pub(crate) budget: Budget,

@@ -34,6 +34,8 @@ pub(crate) struct State {
     /// The workload that the instance belongs to.
     pub(crate) workload: String,
     pub(crate) metrics_compat: MetricsCompat,
+    /// Whether taps may show bodies.
+    pub(crate) tap_bodies: bool,
     pub(crate) workers: RefCell<Vec<Worker>>,
     pub(crate) directory: Directory,
     pub(crate) names: Names,

@@ -7,6 +7,9 @@
 mod chunked;
 
 use std::ops::Range;
+use std::rc::Rc;
+
+use leno_tap::BodyCopy;
 
 use crate::head::{ConnectionOptions, Framing, RequestHead, ResponseHead};
 use chunked::Chunked;
@@ -87,6 +90,8 @@ impl BodyError {
 #[derive(Debug, Clone)]
 pub struct BodyWalker {
     state: State,
+    /// Where the content is copied to, for a tap.
+    copy: Option<Rc<BodyCopy>>,
 }
 
 #[derive(Debug, Clone)]
@@ -124,7 +129,13 @@ impl BodyWalker {
             Framing::Chunked => State::Chunked(Chunked::new(options)),
             Framing::UntilClose => State::UntilClose,
         };
-        Self { state }
+        Self { state, copy: None }
+    }
+
+    /// Has it copy the content that it walks over.
+    pub(crate) fn copying_to(self, copy: Option<Rc<BodyCopy>>) -> Self {
+        copy.iter().for_each(|copy| copy.begin());
+        Self { copy, ..self }
     }
 
     /// Whether the whole body has been seen.
@@ -144,6 +155,14 @@ impl BodyWalker {
     /// `None`: more bytes are needed; the counted ones are framing, the others are the beginning of a
     /// trailer line and are to be passed again. Nothing follows `End`.
     pub fn next(&mut self, bytes: &[u8]) -> Result<(usize, Option<Event>), BodyError> {
+        let (count, event) = self.step(bytes)?;
+        if let (Some(copy), Some(Event::Data(content))) = (&self.copy, &event) {
+            copy.add(bytes.get(content.clone()).unwrap_or_default());
+        }
+        Ok((count, event))
+    }
+
+    fn step(&mut self, bytes: &[u8]) -> Result<(usize, Option<Event>), BodyError> {
         match &mut self.state {
             State::Done => Ok((0, Some(Event::End))),
             _ if bytes.is_empty() => Ok((0, None)),

@@ -30,9 +30,11 @@ pub use h1_to_h2::h1_to_h2;
 pub use h2_to_h1::h2_to_h1;
 pub use h2_to_h2::h2_to_h2;
 
+use std::rc::Rc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
+use leno_tap::{BodyCopies, BodyCopy};
 use tokio::time::Instant;
 
 use crate::edit::Edits;
@@ -63,6 +65,8 @@ pub struct Order<'a, J = ()> {
     pub connect: bool,
     /// How long the exchange may go on once another protocol has taken over, in place of `deadline`.
     pub upgraded_for: Option<Duration>,
+    /// Where the beginnings of the bodies are copied to, except between two ends of HTTP/2, whose streams are linked.
+    pub copies: Option<BodyCopies>,
     /// Bounds for both sides.
     pub limits: &'a Limits,
     /// Sees the response before it is forwarded.
@@ -81,6 +85,7 @@ impl<'a> Order<'a> {
             mesh: false,
             connect: false,
             upgraded_for: None,
+            copies: None,
             limits,
             judge: (),
         }
@@ -99,6 +104,7 @@ impl<'a, J> Order<'a, J> {
             mesh: self.mesh,
             connect: self.connect,
             upgraded_for: self.upgraded_for,
+            copies: self.copies,
             limits: self.limits,
             judge,
         }
@@ -138,6 +144,16 @@ impl<J> Order<'_, J> {
             return Err(Failure::new(Place::Client, Cause::Head(HeadError::Connect)));
         }
         Ok(())
+    }
+
+    /// Where the request's body is copied to, if it is.
+    fn request_copy(&self) -> Option<Rc<BodyCopy>> {
+        self.copies.as_ref().map(|copies| Rc::clone(&copies.request))
+    }
+
+    /// The same of the response.
+    fn response_copy(&self) -> Option<Rc<BodyCopy>> {
+        self.copies.as_ref().map(|copies| Rc::clone(&copies.response))
     }
 
     /// When an exchange must be over, or a response must have begun. `silent`: none has.

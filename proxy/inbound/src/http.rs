@@ -131,6 +131,7 @@ impl<'n> Permitted<'_, 'n> {
             head,
         });
         self.grants.apply(self.removed, &mut order);
+        order.copies = self.begun.copies().cloned();
         order
     }
 }

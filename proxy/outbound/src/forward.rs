@@ -215,7 +215,7 @@ async fn follow<R: Request>(
             return Err(answer);
         }
     };
-    begun.counts_with(applied.counter());
+    begun.counts_with(applied.counter(&shared.registry));
     let is_connect = request.view().is_connect();
     if is_connect && !applied.relays_connect() {
         return Err(MeshAnswer::no_tunnel());
@@ -428,6 +428,8 @@ impl<'a, R: Hedgeable> Attempts<'a, R> {
             request_by: self.plan.request_by(),
             trace: self.trace,
             mark: self.begun.mark(remote.labels(), identity),
+            // Two copies of a request that are sent side by side would write over each other.
+            copies: self.begun.copies().filter(|_| self.hedge.is_none()).cloned(),
         }
     }
 

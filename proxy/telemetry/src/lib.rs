@@ -45,6 +45,7 @@ pub use audited::{AuditedRequest, MAX_AUDITED, MAX_PATH_BYTES};
 pub use counter::Counter;
 pub use edge::{Direction, Edge, EdgeLabels, Logged};
 pub use leno_requests::BUCKET_BOUNDS_S;
+pub use leno_tap::BodyCopies;
 pub use native::{FIRST_INDEX, NativeCounts, SCHEMA, ZERO_THRESHOLD_S};
 pub use queue::{Queue, Weigh};
 pub use registry::{

@@ -6,13 +6,13 @@ use std::num::NonZeroU64;
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use leno_tap::{Decision, Latency, TappedRequest};
+use leno_tap::{BodyCopies, Decision, Latency, TappedRequest};
 
 use crate::access::{MAX_FIELD_BYTES, qualified};
 use crate::edge::{Direction, EdgeLabels};
 use crate::registry::Outcome;
 
-use crate::tap::{Carried, MASK, Mark, Tap, Taps, is_secret, masked_target};
+use crate::tap::{Carried, MASK, Mark, Tap, Taps, are_alike, is_secret, masked_target};
 
 /// Most bytes of the headers of one event. With its target and decisions an event has a few KB, a full queue 2 MB.
 const MAX_HEADER_BYTES: usize = 2048;
@@ -34,6 +34,8 @@ pub(crate) struct Observed {
     route: Option<Box<str>>,
     retries: Cell<u32>,
     carried: Carried,
+    /// `None` unless an open tap wants bodies of this request.
+    copies: Option<BodyCopies>,
     /// `None` unless an open tap wants them.
     decisions: Option<RefCell<Vec<(Instant, String)>>>,
     /// The taps that get the request, once that is decided.
@@ -65,6 +67,7 @@ impl Observed {
             route: None,
             retries: Cell::new(0),
             carried: Carried::default(),
+            copies: None,
             decisions,
             chosen: RefCell::default(),
         }
@@ -79,6 +82,18 @@ impl Observed {
         if self.open.iter().any(follows) {
             self.carried = Carried::read(headers());
         }
+        let followed = self.carried.followed;
+        let may_have = |tap: &Arc<Tap>| {
+            let wanted = tap.filter.followed;
+            let is_followed = |wanted| followed.is_some_and(|id| are_alike(id, wanted));
+            tap.filter.with_bodies && wanted.is_none_or(is_followed)
+        };
+        self.copies = self.open.iter().any(may_have).then(BodyCopies::default);
+    }
+
+    /// Where the bodies are to be copied to.
+    pub(crate) fn copies(&self) -> Option<&BodyCopies> {
+        self.copies.as_ref()
     }
 
     /// Notes what the proxy has decided on the request, if a tap wants that.
@@ -162,8 +177,15 @@ impl Observed {
             };
             let followed = self.carried.followed.or(tap.filter.follow);
             let followed = followed.map(|id| format!("{id:016x}").into());
-            let request =
-                TappedRequest { headers, decisions, followed, ..self.ended(edge, at, outcome) };
+            let copies = self.copies.as_ref().filter(|_| tap.filter.with_bodies);
+            let request = TappedRequest {
+                headers,
+                decisions,
+                followed,
+                request_body: copies.and_then(|copies| copies.request.shown()),
+                response_body: copies.and_then(|copies| copies.response.shown()),
+                ..self.ended(edge, at, outcome)
+            };
             self.taps.queue(tap, request);
         }
     }
@@ -216,6 +238,8 @@ impl Observed {
             latency,
             headers: Vec::new(),
             decisions: Vec::new(),
+            request_body: None,
+            response_body: None,
             followed: None,
             mark: self.mark.get().map(|mark| format!("{mark:016x}").into()),
         }

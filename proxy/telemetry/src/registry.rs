@@ -8,6 +8,7 @@ use std::rc::Rc;
 use std::time::{Duration, Instant};
 
 use leno_requests::{Memory, Rows};
+use leno_tap::BodyCopies;
 
 use crate::access::{AccessLog, Log, Noted, Record, Records};
 use crate::audited::{AuditedRequest, AuditedRequests};
@@ -101,6 +102,12 @@ impl Begun {
         if let Some(observed) = &self.observed {
             observed.decided(what);
         }
+    }
+
+    /// Where the beginnings of the bodies are to be copied to, if a tap wants them.
+    #[must_use]
+    pub fn copies(&self) -> Option<&BodyCopies> {
+        self.observed.as_ref().and_then(|observed| observed.copies())
     }
 
     /// Counts that the server's proxy has failed the request for this cause, with its route.

@@ -1,6 +1,6 @@
 //! The hops of one request, as a tree.
 
-use leno_tap::TappedRequest;
+use leno_tap::{Body, TappedRequest};
 use serde::Serialize;
 
 use crate::commands::tap::text::{lines, ms};
@@ -63,6 +63,13 @@ impl Hops {
             for header in headers.lines() {
                 text += &format!("{indent}{header}\n");
             }
+            for (of, body) in
+                [("request", &request.request_body), ("response", &request.response_body)]
+            {
+                if let Some(body) = body {
+                    text += &body_text(of, body, &indent);
+                }
+            }
         }
         if let [Hop { request, .. }] = self.hops.as_slice() {
             text += &format!(
@@ -72,6 +79,17 @@ impl Hops {
         }
         text
     }
+}
+
+/// The beginning of a body, a line for each of its lines.
+fn body_text(of: &str, body: &Body, indent: &str) -> String {
+    let Body { text, bytes, is_cut } = body;
+    let shown = if *is_cut { ", of which the first are" } else { "" };
+    let mut lines = format!("{indent}    {of} body, {bytes} bytes{shown}\n");
+    for line in text.lines() {
+        lines += &format!("{indent}      {line}\n");
+    }
+    lines
 }
 
 #[cfg(test)]
@@ -125,12 +143,17 @@ mod tests {
         ];
         let headers = vec![("accept".into(), "*/*".into())];
         let one = request("s/web", "s/cart", 0, 1_000);
+        let request_body = Some(Body { text: "one\ntwo".into(), bytes: 7, is_cut: false });
+        let response_body = Some(Body { text: "three".into(), bytes: 5000, is_cut: true });
+        let one = TappedRequest { request_body, response_body, ..one };
         let text = Hops::new(vec![TappedRequest { decisions, headers, ..one }]).text();
         assert_eq!(
             text,
             "00:00:00.000 s/web -> s/cart  GET /  200  1.00 ms\n    \
              client proxy at 0.02 ms: follows HTTPRoute s/cart rule 0\n    \
-             server proxy at 0.03 ms: permits spiffe://a by AuthorizationPolicy s/cart\n    accept: */*\n\
+             server proxy at 0.03 ms: permits spiffe://a by AuthorizationPolicy s/cart\n    accept: */*\n    \
+             request body, 7 bytes\n      one\n      two\n    \
+             response body, 5000 bytes, of which the first are\n      three\n\
              one hop: requests that s/cart has sent for it are not known unless it passes on tracestate\n"
         );
     }

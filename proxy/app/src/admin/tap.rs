@@ -44,6 +44,9 @@ pub(super) fn answer(request: &Request<Incoming>, caller: Caller, state: &State)
         Ok(wanted) => wanted,
         Err(why) => return respond(StatusCode::BAD_REQUEST, TEXT, why + "\n"),
     };
+    if let Some(refused) = refuse_bodies(&wanted.filter, state) {
+        return refused;
+    }
     if wanted.closes {
         let counted = state.taps.close(&wanted.id);
         if let Some(counted) = &counted {
@@ -61,6 +64,23 @@ pub(super) fn answer(request: &Request<Incoming>, caller: Caller, state: &State)
     }
     let (requests, counted) = state.taps.poll(&wanted.id).unwrap_or_default();
     respond(StatusCode::OK, JSON, page(state, requests, counted))
+}
+
+/// Refuses bodies where the administrator has not permitted them, and those of more than single requests.
+fn refuse_bodies(filter: &Filter, state: &State) -> Option<Answer> {
+    if !filter.with_bodies {
+        return None;
+    }
+    if !state.tap_bodies {
+        let why = "bodies are not shown by this proxy: it needs --tap-bodies (leno up --tap-bodies, proxy.tapBodies of \
+                   the chart)\n";
+        return Some(respond(StatusCode::FORBIDDEN, TEXT, why));
+    }
+    if filter.most != Some(1) && filter.followed.is_none() {
+        let why = "bodies are shown of single requests: add most=1, or use `leno trace-request --bodies`\n";
+        return Some(respond(StatusCode::BAD_REQUEST, TEXT, why));
+    }
+    None
 }
 
 /// Closes taps that are not polled any more, as long as there is one.

@@ -32,7 +32,8 @@ pub async fn exchange<C: Io, S: Io, J: Judge>(
     }
     let plan =
         if client.lost { Plan::default() } else { Plan::request(request, bytes, &order.request) };
-    let up = Pump::new(request.len(), plan, BodyWalker::of_request(request, bytes));
+    let walker = BodyWalker::of_request(request, bytes).copying_to(order.request_copy());
+    let up = Pump::new(request.len(), plan, walker);
     let down = Pump::new(0, Plan::default(), BodyWalker::new(Framing::None));
     let ends = (FromConn::new(client, request), ToConn::new(server));
     let mut relay = Relay::new(ends, (up, down), order);
@@ -105,6 +106,7 @@ impl<C: Io, S: Io, J: Judge> Http1Heads for Http1ToHttp1<'_, '_, '_, C, S, J> {
         let bytes = self.server.conn.received.bytes();
         let plan = Plan::response(head, bytes, &self.order.response, to);
         let walker = BodyWalker::of_response(head, bytes, framing);
+        let walker = walker.copying_to(self.order.response_copy());
         self.begin(plan, walker);
         self.down = Down::Body;
         if self.up == Up::Done {

@@ -41,10 +41,11 @@ pub async fn h1_to_h2<C: Io, J: Judge>(
     if let Err(refused) = order.check_connect(request) {
         return Exchange::ended(refused);
     }
-    let walker = BodyWalker::of_request(request, bytes);
+    let walker = BodyWalker::of_request(request, bytes).copying_to(order.request_copy());
+    let down = Outgoing::new(order.response_copy());
     let up = Incoming::new(request.len(), request.len(), walker);
     let ends = (FromConn::new(client, request), ToStream::new(server));
-    let mut relay = Relay::new(ends, (up, Outgoing::new()), order);
+    let mut relay = Relay::new(ends, (up, down), order);
     let outcome = relay.run().await;
     relay.conclude(outcome)
 }

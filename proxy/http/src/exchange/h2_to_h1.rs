@@ -34,8 +34,9 @@ pub async fn h2_to_h1<S: Io, J: Judge>(
 ) -> Exchange {
     test_panic("request", call.view().target());
     let down = Incoming::new(0, 0, BodyWalker::new(Framing::None));
+    let up = Outgoing::new(order.request_copy());
     let ends = (FromCall::new(call), ToConn::new(server));
-    let mut relay = Relay::new(ends, (Outgoing::new(), down), order);
+    let mut relay = Relay::new(ends, (up, down), order);
     let outcome = relay.run().await;
     relay.conclude(outcome)
 }
@@ -107,6 +108,7 @@ impl<S: Io, J: Judge> Http1Heads for Http2ToHttp1<'_, '_, '_, S, J> {
     fn forward_final(&mut self, framing: Framing, _withheld: bool) -> Result<(), Failure> {
         let bytes = self.server.conn.received.bytes();
         let walker = BodyWalker::of_response(&self.server.head, bytes, framing);
+        let walker = walker.copying_to(self.order.response_copy());
         let end = walker.is_done();
         self.begin(walker);
         let edits = self.order.response;

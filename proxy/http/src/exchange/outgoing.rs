@@ -6,10 +6,12 @@
 
 use std::io::{self, IoSlice};
 use std::pin::Pin;
+use std::rc::Rc;
 use std::task::{Context, Poll, ready};
 
 use leno_h2::Piece;
 use leno_hpack::Block;
+use leno_tap::BodyCopy;
 use smallvec::SmallVec;
 
 use super::passage::{Cut, Mode, Moved, OnConn, OnStream, Passage};
@@ -46,13 +48,16 @@ pub(super) struct Outgoing {
     /// Bytes of the batch that were written.
     done: usize,
     unflushed: bool,
+    /// Where the content is copied to, for a tap.
+    copy: Option<Rc<BodyCopy>>,
     /// Over all batches.
     pub(super) moved: Moved,
 }
 
 impl Outgoing {
-    /// An empty batch.
-    pub(super) fn new() -> Self {
+    /// An empty batch. Content is copied to `copy`.
+    pub(super) fn new(copy: Option<Rc<BodyCopy>>) -> Self {
+        copy.iter().for_each(|copy| copy.begin());
         Self {
             framing: Framing::None,
             head: Rendered::default(),
@@ -65,6 +70,7 @@ impl Outgoing {
             sealed: false,
             done: 0,
             unflushed: false,
+            copy,
             moved: Moved::default(),
         }
     }
@@ -87,6 +93,9 @@ impl Outgoing {
         }
         self.moved.total += piece.len() as u64;
         if !piece.is_empty() {
+            if let Some(copy) = &self.copy {
+                copy.add(&piece);
+            }
             self.content += piece.len();
             self.pieces.push(piece);
         }

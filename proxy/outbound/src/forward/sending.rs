@@ -5,6 +5,7 @@ use std::time::Instant;
 
 use leno_balance::{Pick, Wanted};
 use leno_http::{Exchange, HeaderLine, Judgement, Order, ResponseView, tap_mark_line};
+use leno_telemetry::BodyCopies;
 use leno_telemetry::tap::Mark;
 
 use crate::Shared;
@@ -18,7 +19,7 @@ use crate::server::Server;
 use super::turn::mark;
 
 /// What the tries of a request have in common.
-#[derive(Clone, Copy)]
+#[derive(Clone)]
 pub(super) struct Sending<'a> {
     pub(super) shared: &'a Rc<Shared>,
     pub(super) policy: &'a RequestPolicy,
@@ -30,6 +31,8 @@ pub(super) struct Sending<'a> {
     pub(super) trace: &'a [HeaderLine],
     /// What the request is marked with for the server's proxy, if a tap gets it.
     pub(super) mark: Option<Mark>,
+    /// Where the beginnings of the bodies are copied to, if a tap wants them.
+    pub(super) copies: Option<BodyCopies>,
 }
 
 /// When a try must be over, and when its response must have begun.
@@ -74,6 +77,7 @@ impl Sending<'_> {
         order.deadline = deadline;
         order.response_by = response_by.map(Into::into);
         order.upgraded_for = self.policy.stream_timeout();
+        order.copies.clone_from(&self.copies);
         let removed = self.applied.map(Applied::removed);
         if let (Some(applied), Some((of_request, of_response))) = (&self.applied, &removed) {
             order.request = applied.request(of_request);

@@ -33,6 +33,8 @@ pub struct Filter {
     pub is_marked: bool,
     /// Whether events have headers.
     pub with_headers: bool,
+    /// Whether events have the beginnings of bodies. Only the administrator of the proxy can permit that.
+    pub with_bodies: bool,
     /// Whether events have what the proxy has decided.
     pub with_decisions: bool,
     /// Has the requests known to later hops by this.
@@ -80,6 +82,7 @@ impl Default for Filter {
             to: Vec::new(),
             is_marked: false,
             with_headers: false,
+            with_bodies: false,
             with_decisions: false,
             follow: None,
             followed: None,
@@ -143,6 +146,7 @@ impl Filter {
             }
             "marked" => self.is_marked = switch()?,
             "headers" => self.with_headers = switch()?,
+            "bodies" => self.with_bodies = switch()?,
             "decisions" => self.with_decisions = switch()?,
             "follow" | "followed" => {
                 let id = identifier(value).ok_or_else(|| invalid("16 hexadecimal digits"))?;
