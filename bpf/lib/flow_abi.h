@@ -100,7 +100,7 @@ struct flow_cap {
 	__u32 level;  /* enum flow_level: it has the lesser one of this and FLOW_LEVEL */
 	__u32 budget; /* as FLOW_BUDGET */
 	__u32 cost;   /* its part of what was measured last, as FLOW_COST */
-	__u32 reserved;
+	__u32 samples; /* at the level FULL payload of its frames is sampled: 1 or 0 */
 };
 
 /* Key of `drops`, whose value counts packets. {0, 0} is of those that found no room. */
@@ -150,7 +150,7 @@ struct flow {
 	__u8 owner;
 	__u8 protocol; /* IPPROTO_*; 0 in what an earlier version wrote, and in frames that are not IP */
 	__u8 marks;    /* OWNER_WIRE: MARK_* */
-	__u8 reserved;
+	__u8 talker;   /* of samples, which side's payload came last: 1 sent, 2 received; 0 before any */
 	__u32 pass; /* the last pass of the iterator that found the socket; see MARK_SEQUENCE */
 };
 
@@ -199,6 +199,56 @@ struct flow_requests {
 	__u64 folded_claim;
 };
 
+/* Bytes of payload that a sample has at most: heads of HTTP/1, small frames of HTTP/2, commands, queries. */
+#define FLOW_SAMPLE_BYTES 512
+
+/* The begin of the payload of a frame, in `samples`: of the first one after the other side has spoken, and of each that is
+ * whole in a sample.
+ */
+struct flow_sample {
+	__u64 key;       /* in `flows` */
+	__u64 at_ns;     /* CLOCK_MONOTONIC */
+	__u64 opened_ns; /* with `key` tells connections apart that have the same ports one after another */
+	__u32 workload;
+	__u32 peer;
+	__u32 sequence; /* TCP: the number of the first byte */
+	__u32 payload;  /* how many bytes the frame has */
+	__u16 local_port;
+	__u16 remote_port;
+	__u16 length; /* how many of them are in `bytes` */
+	__u8 role;
+	__u8 protocol; /* IPPROTO_* */
+	__u8 sent;     /* by the workload: 1; received: 0 */
+	__u8 turns;    /* the other side's payload came before: 1 */
+	__u8 reserved[6];
+	__u8 bytes[FLOW_SAMPLE_BYTES]; /* those after `length` are of no meaning */
+};
+
+/* Index into `sample_counts`. */
+enum flow_sample_count {
+	FLOW_SAMPLES_WRITTEN,
+	FLOW_SAMPLES_LOST, /* `samples` was full, or the flow is not in the table */
+	FLOW_SAMPLE_COUNTS,
+};
+
+/* Key of `wire_requests`: what was read from samples. */
+struct flow_wire_key {
+	__u32 workload; /* 0: of rows that found no room */
+	__u32 peer;
+	__u8 role;
+	__u8 protocol; /* a number of leno_flows */
+	__u8 reserved[6];
+	char kind[16];   /* of request, for example GET; unused bytes are zero */
+	char result[16]; /* for example 2xx */
+};
+
+/* Value of `wire_requests`. No program writes it: the process that enrols does. */
+struct flow_wire_requests {
+	__u64 requests;      /* all, of which those with a duration are in `durations` */
+	__u64 duration_us;   /* from the first byte of the request to that of the response */
+	__u64 durations[32]; /* by duration: leno_requests::BUCKET_BOUNDS_S */
+};
+
 /* A change of a flow, in `events`. */
 struct flow_event {
 	__u64 cookie;
@@ -222,6 +272,7 @@ enum flow_level {
 	LEVEL_AGGREGATED, /* sums of pairs alone: connections that begin are not listed */
 	LEVEL_OFF,        /* connections that begin are not accounted for */
 	LEVEL_SOCKETS,    /* full, but frames are not counted: sockets stand in for them */
+	LEVEL_PACKETS,    /* full, but payload of frames is not sampled */
 	FLOW_LEVELS,
 };
 
@@ -263,5 +314,8 @@ enum flow_total {
 
 /* Rows of proxies that run, and those of proxies that have ended: at 1 KiB each, taken when a row is first seen. */
 #define MAX_FLOW_REQUESTS 16384
+
+/* Rows of what was read from samples: a workload has few pairs, kinds and results of each protocol. */
+#define MAX_FLOW_WIRE_REQUESTS 4096
 
 #endif

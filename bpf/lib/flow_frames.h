@@ -20,6 +20,7 @@
 #include "address.h"
 #include "flow_abi.h"
 #include "flow_maps.h"
+#include "flow_samples.h"
 #include "packet.h"
 
 /* The frame goes on to what comes next at the hook: with tcx, and at the end of a classifier. */
@@ -296,7 +297,7 @@ static __always_inline void count_frame(struct __sk_buff *skb, bool sent)
 	struct packet packet = {};
 	struct frame frame = {};
 
-	if (!workload || level_of(*workload) != LEVEL_FULL)
+	if (!workload || !has_frames(level_of(*workload)))
 		return;
 	count_run(*workload, sent ? PROGRAM_SENT : PROGRAM_RECEIVED);
 	read_packet(skb, &packet);
@@ -315,6 +316,13 @@ static __always_inline void count_frame(struct __sk_buff *skb, bool sent)
 	frame.pair.protocol = packet.protocol;
 	frame.key = key_of(&frame);
 	account_frame(&frame);
+	/* What is looked up once more is a number that the verifier does not know: it need not follow what comes before for
+	 * each value.
+	 */
+	if (is_sampled(*workload))
+		leno_flow_sample(skb, frame.key, frame.now,
+				 ((__u64)packet.headers << 32) | packet.payload,
+				 ((__u64)packet.sequence << 1) | sent);
 }
 
 #endif

@@ -93,6 +93,15 @@ struct {
 	__type(value, struct flow_requests);
 } requests SEC(".maps");
 
+/* As `requests`, of what was read from samples. */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__uint(max_entries, MAX_FLOW_WIRE_REQUESTS);
+	__type(key, struct flow_wire_key);
+	__type(value, struct flow_wire_requests);
+} wire_requests SEC(".maps");
+
 /* The workload behind each interface whose frames are counted, by the interface's index in the namespace that the mesh,
  * or the node, has its ends of interfaces in.
  */
@@ -168,6 +177,19 @@ struct {
 	__uint(max_entries, 1 << 20);
 } events SEC(".maps");
 
+/* The loader gives it its size when payload is first sampled. */
+struct {
+	__uint(type, BPF_MAP_TYPE_RINGBUF);
+	__uint(max_entries, 1 << 16);
+} samples SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, FLOW_SAMPLE_COUNTS);
+	__type(key, enum flow_sample_count);
+	__type(value, __u64);
+} sample_counts SEC(".maps");
+
 /* Sets a number and returns what it was. Before 5.12 the kernel has no such instruction: LENO_PLAIN compiles the
  * programs without. Only the end of a connection then adds to the sums, once and under the socket's lock; the
  * iterator brings the table up to date alone.
@@ -210,15 +232,26 @@ static __always_inline enum flow_level lesser(__u32 one, __u32 other)
 		return LEVEL_OFF;
 	if (one == LEVEL_AGGREGATED || other == LEVEL_AGGREGATED)
 		return LEVEL_AGGREGATED;
+	if (one == LEVEL_SOCKETS || other == LEVEL_SOCKETS)
+		return LEVEL_SOCKETS;
 	return one == LEVEL_FULL ? other : one;
+}
+
+static __always_inline enum flow_level level_within(const struct flow_cap *cap)
+{
+	return lesser(flow_setting(FLOW_LEVEL), cap ? cap->level : LEVEL_FULL);
 }
 
 /* How much of a workload is accounted for. */
 static __always_inline enum flow_level level_of(__u32 workload)
 {
-	struct flow_cap *cap = bpf_map_lookup_elem(&caps, &workload);
+	return level_within(bpf_map_lookup_elem(&caps, &workload));
+}
 
-	return lesser(flow_setting(FLOW_LEVEL), cap ? cap->level : LEVEL_FULL);
+/* Whether frames are counted at this level. */
+static __always_inline bool has_frames(__u32 level)
+{
+	return level == LEVEL_FULL || level == LEVEL_PACKETS;
 }
 
 /* Counts a run that accounts for something, by which the cost of the programs is shared out. */

@@ -67,7 +67,7 @@ struct packet {
 	struct socket_address from;
 	struct socket_address to;
 	__u32 headers;  /* bytes before the payload of TCP or UDP, else before that of IP */
-	__u32 payload;  /* bytes of TCP's payload that the frame has, by the length that IP says */
+	__u32 payload;  /* bytes of payload of TCP or UDP that the frame has, by the length that IP says */
 	__u32 sequence; /* TCP */
 	__u8 protocol;  /* IPPROTO_*; 0 for what is not IP */
 	__u8 flags;     /* TCP */
@@ -106,6 +106,7 @@ static __always_inline void read_transport(struct __sk_buff *skb, struct packet 
 		packet->from.port = ports.from;
 		packet->to.port = ports.to;
 		packet->headers = at + 8;
+		packet->payload = end > packet->headers ? end - packet->headers : 0;
 	}
 }
 

@@ -10,8 +10,8 @@
  * Both add to the pair what the socket has counted since that was done last, each byte once. Where frames are to be
  * counted instead (UDP, ICMP, what is sent again), programs run for each, at an interface's end outside of the namespace:
  *
- *   leno_flow_sent     what the workload sends                ─► flows, pairs, events
- *   leno_flow_received what arrives for it                    ─► flows, pairs, events
+ *   leno_flow_sent     what the workload sends                ─► flows, pairs, events, samples
+ *   leno_flow_received what arrives for it                    ─► flows, pairs, events, samples
  *
  *   leno_flow_drop     a packet that the kernel drops         ─► drops
  */
@@ -149,7 +149,7 @@ static __always_inline void open_flow(struct bpf_sock_ops *ops, enum flow_role r
 		count_total(FLOW_LEFT_OUT);
 		return;
 	}
-	if (level == LEVEL_FULL && bpf_map_lookup_elem(&by_frames, &netns))
+	if (has_frames(level) && bpf_map_lookup_elem(&by_frames, &netns))
 		return;
 	tcp = (struct tcp_sock *)bpf_skc_to_tcp_sock(sk);
 	if (!tcp)

@@ -181,6 +181,8 @@ pub enum FlowSource {
     Sockets,
     /// The frames of their interfaces.
     Packets,
+    /// The frames of their interfaces, and of pods without a proxy the requests in them.
+    Requests,
     /// Nowhere, of no pod. In a file of values it is quoted: YAML takes a bare `off` for `false`.
     Off,
 }

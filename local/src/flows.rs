@@ -123,7 +123,7 @@ impl Accounting {
             addresses: instance.addresses.iter().collect(),
             proxy_uid: ports::PROXY_UID,
             // A node proxy is replaced by one with another name.
-            proxies: Some(match instance.launch.group {
+            proxies: instance.launch.meshed.then(|| match instance.launch.group {
                 Some(_) => layout.groups_cgroup(hierarchy),
                 None => layout.instance_cgroup(hierarchy, &instance.name),
             }),

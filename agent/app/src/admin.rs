@@ -1,5 +1,5 @@
 //! The admin server: `/metrics`, `/ready`, `/live`, and pages that only clients on the node itself may read: `/captures`,
-//! `/flows`, `/requests`, `/drops`, and `/ebpf/status`, `/ebpf/programs`, `/ebpf/maps`.
+//! `/flows`, `/requests`, `/wire-requests`, `/drops`, and `/ebpf/status`, `/ebpf/programs`, `/ebpf/maps`.
 
 use std::net::IpAddr;
 use std::sync::atomic::Ordering;
@@ -28,6 +28,7 @@ const METRICS: &str = "/metrics";
 pub(crate) enum Kernel {
     Flows,
     Requests,
+    WireRequests,
     Drops,
     Owners,
     Programs,
@@ -39,6 +40,7 @@ impl Kernel {
         Some(match path {
             "/flows" => Self::Flows,
             "/requests" => Self::Requests,
+            "/wire-requests" => Self::WireRequests,
             "/drops" => Self::Drops,
             "/ebpf/status" => Self::Owners,
             "/ebpf/programs" => Self::Programs,
@@ -52,6 +54,7 @@ impl Kernel {
         match self {
             Self::Flows => flows.page(listed),
             Self::Requests => flows.page(|view| view.requests().map(|rows| json(&rows))),
+            Self::WireRequests => flows.page(|view| view.wire_requests().map(|rows| json(&rows))),
             Self::Drops => flows.page(|view| view.drops().map(|rows| json(&rows))),
             Self::Owners => Some(report::owners().map(|rows| json(&rows))),
             Self::Programs => Some(report::programs().map(|rows| json(&rows))),

@@ -65,7 +65,7 @@ pub(crate) struct Flags {
 #[derive(Clone, Copy, Debug, Args)]
 pub(crate) struct Flows {
     /// Where the metrics of connections are read, where a pod's annotation leno.dev/flow-metrics does not say: sockets,
-    /// packets or off; with off, of no pod
+    /// packets, requests or off; with off, of no pod
     #[arg(
         long = "flow-metrics",
         env = "LENO_FLOW_METRICS",

@@ -13,15 +13,16 @@ use leno_bpf_abi::flow::{
     PEER_CONTROL_PLANE, PEER_OUTSIDE,
 };
 
-use crate::budget::{self, Budget, Governor, Measurement, Step};
+use crate::budget::{self, Budget, Frames, Governor, Measurement, Step};
 use crate::caps::{self, Caps};
 use crate::connection::Protocol;
 use crate::drops::Drops;
-use crate::metrics::{self, CapRow, Gauges};
+use crate::metrics::{self, CapRow, Counted, Gauges};
 use crate::pairs::Published;
 use crate::requests::{self, Place, Requests};
 use crate::setting::Source;
 use crate::view;
+use crate::wire;
 
 /// How long a flow that has ended stays in the table, for readers of the list.
 const LINGER: Duration = Duration::from_secs(10);
@@ -75,6 +76,9 @@ pub struct Accounts {
     published: Published,
     requests: Requests,
     published_requests: requests::Published,
+    /// Requests of plain traffic.
+    reading: wire::Reading,
+    published_wire: wire::Published,
     drops: Drops,
     gauges: Gauges,
     /// Open flows of the table whose socket the last pass did not find.
@@ -131,6 +135,7 @@ impl Accounts {
             view::names(&flows)?.into_iter().map(|(id, name)| (name, id)).collect();
         caps::clear(&flows, ids.values().copied())?;
         let requests = Requests::resume(&flows)?;
+        let reading = wire::Reading::resume(&flows)?;
         let accounts = Self {
             flows,
             requests,
@@ -141,6 +146,8 @@ impl Accounts {
             elsewhere: BTreeSet::new(),
             strangers: BTreeSet::new(),
             published: Published::default(),
+            reading,
+            published_wire: wire::Published::default(),
             drops: Drops::default(),
             gauges: Gauges::default(),
             missed: BTreeSet::new(),
@@ -160,6 +167,7 @@ impl Accounts {
     /// If the kernel refuses.
     pub fn withdraw_unknown(&mut self) -> Result<(), Error> {
         self.requests.know_all();
+        self.sample(&self.ids.values().copied().collect::<Vec<_>>())?;
         let members = || self.members.values();
         self.flows.keep_ports(&members().filter_map(|one| one.port).collect())?;
         let cookies: BTreeSet<u64> = members().filter_map(|one| one.cookie).collect();
@@ -223,10 +231,10 @@ impl Accounts {
             self.measurement = Some(self.measure()?);
             return Ok(Vec::new());
         };
-        let measured = measurement.end(&self.flows)?;
+        let measured = measurement.end(&self.flows, self.reading.took())?;
         let mut steps: Vec<Step> = self.keep_that_of_all(measured.total)?.into_iter().collect();
-        let has_frames = |id| self.members.values().any(|one| one.id == id && one.port.is_some());
-        for (id, step) in self.caps.judge(&self.flows, &measured, has_frames)? {
+        let frames = |id| frames_of(self.members.values().filter(|one| one.id == id));
+        for (id, step) in self.caps.judge(&self.flows, &measured, frames)? {
             steps.push(Step { of: self.name_of(id), ..step });
         }
         let level = self.governor.as_ref().map(Governor::level);
@@ -238,12 +246,12 @@ impl Accounts {
 
     fn measure(&self) -> Result<Measurement, Error> {
         let all = (!self.caps.is_empty()).then(|| self.ids.values().copied());
-        Measurement::start(&self.flows, all.into_iter().flatten())
+        Measurement::start(&self.flows, all.into_iter().flatten(), self.reading.took())
     }
 
     fn keep_that_of_all(&mut self, cost: f64) -> Result<Option<Step>, Error> {
         let Some(governor) = &mut self.governor else { return Ok(None) };
-        governor.set_frames(self.members.values().any(|one| one.port.is_some()));
+        governor.set_frames(frames_of(self.members.values()));
         let step = governor.judge(cost);
         self.flows.set_price(Price {
             level: governor.level(),
@@ -256,12 +264,26 @@ impl Accounts {
         Ok(step)
     }
 
-    /// Has the budget of a workload be that of its instances.
+    /// Has payload of these workloads sampled if any of their instances ask for it, and samples read if any workload does.
+    fn sample(&mut self, ids: &[u32]) -> Result<(), Error> {
+        let is_any = frames_of(self.members.values()).sampled;
+        if is_any {
+            self.reading.set(&self.flows, true)?;
+        }
+        for id in ids {
+            let own = self.members.values().filter(|one| one.id == *id);
+            self.flows.set_sampled(*id, frames_of(own).sampled)?;
+        }
+        if is_any { Ok(()) } else { self.reading.set(&self.flows, false) }
+    }
+
+    /// Has the budget of a workload, and whether its payload is sampled, be as its instances have it.
     fn bound(&mut self, id: u32) -> Result<(), Error> {
         let members = self.members.values().filter(|one| one.id == id);
         let budgets = members.filter_map(|one| one.member.budget);
         let least = budgets.min_by(|one, other| one.share().total_cmp(&other.share()));
-        self.caps.set(&self.flows, id, least)
+        self.caps.set(&self.flows, id, least)?;
+        self.sample(&[id])
     }
 
     fn name_of(&self, id: u32) -> Option<(String, String)> {
@@ -332,7 +354,7 @@ impl Accounts {
             _ => Some(self.flows.enrol(&member.netns, FlowWorkload { id, proxy_uid })?),
         };
         let port = match (member.source, cookie) {
-            (Source::Packets, Some(cookie)) => match &member.port {
+            (source, Some(cookie)) if source.has_frames() => match &member.port {
                 Some(port) => self.flows.enrol_port(port, cookie, id).map(Some),
                 None => Err(no_port()),
             },
@@ -444,8 +466,12 @@ impl Accounts {
         self.drops.take_in(&self.flows.drops()?, &names);
         self.requests.take_in(&self.flows, &self.places_of_proxies())?;
         self.published_requests.take_in(self.requests.rows());
+        self.reading.keep(&self.flows)?;
+        self.published_wire.take_in(&self.reading.rows(), &names);
+        let samples = self.flows.sample_counts()?;
         self.gauges = Gauges {
             entries,
+            samples: [samples.written, samples.lost + self.reading.refused()],
             rows_left_out: self.requests.left_out(),
             capacity: self.flows.capacity()?.into(),
             overflow: self.gauges.overflow.max(evicted + totals.unlisted),
@@ -463,8 +489,13 @@ impl Accounts {
     /// The metrics as they were collected last, in Prometheus' text format.
     #[must_use]
     pub fn metrics(&self) -> String {
-        let (requests, drops) = (&self.published_requests, &self.drops);
-        metrics::text(self.published.sums(), requests, drops, &self.gauges)
+        let counted = Counted {
+            pairs: &self.published,
+            requests: &self.published_requests,
+            wire: &self.published_wire,
+            drops: &self.drops,
+        };
+        metrics::text(&counted, &self.gauges)
     }
 
     /// Detaches and removes everything.
@@ -491,6 +522,18 @@ impl Accounts {
         let key = (namespace.to_owned(), workload.to_owned());
         *self.ids.entry(key).or_insert(next)
     }
+}
+
+/// What there is of the frames of these instances.
+fn frames_of<'a>(members: impl Iterator<Item = &'a Enrolled>) -> Frames {
+    members.fold(Frames::default(), |all, one| {
+        // Requests of a workload with a proxy are counted by that.
+        let is_read = one.member.source == Source::Requests && one.member.proxies.is_none();
+        Frames {
+            counted: all.counted || one.port.is_some(),
+            sampled: all.sampled || (one.port.is_some() && is_read),
+        }
+    })
 }
 
 /// Whether an address is of a network that is not the internet (RFC 1918, RFC 6598, RFC 4193), as those of pods are.

@@ -6,7 +6,8 @@
 //!        ◄───────────────────            ◄───────────────────
 //!         under half of it for `patience` rounds
 //! ```
-//! Where frames are counted, `sockets` comes after `full`: those of all workloads are read from sockets instead.
+//! Where payload is sampled, `packets` comes after `full`: no requests are read. Where frames are counted, `sockets` comes
+//! then: those of all workloads are read from sockets instead.
 //!
 //! A level that was left for another one too soon after it was taken again makes the next wait twice as long, up to a
 //! bound, so that a load at the border does not have the level change all the time.
@@ -26,8 +27,13 @@ use leno_bpf_abi::flow::{FlowLevel, FlowProgram};
 const PATIENCE: u32 = 6;
 const MOST_PATIENCE: u32 = 120;
 /// The levels, from most to least.
-const LEVELS: [FlowLevel; 4] =
-    [FlowLevel::Full, FlowLevel::Sockets, FlowLevel::Aggregated, FlowLevel::Off];
+const LEVELS: [FlowLevel; 5] = [
+    FlowLevel::Full,
+    FlowLevel::Packets,
+    FlowLevel::Sockets,
+    FlowLevel::Aggregated,
+    FlowLevel::Off,
+];
 /// Parts of a share.
 const MILLION: f64 = 1e6;
 
@@ -124,6 +130,7 @@ impl fmt::Display for Step {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let what = match self.level {
             FlowLevel::Full => "each connection is accounted for",
+            FlowLevel::Packets => "frames are counted, and no requests read from them",
             FlowLevel::Sockets => "connections that begin are read from sockets, and no frames",
             FlowLevel::Aggregated => {
                 "connections that begin are added to the sums of their pairs, and not listed"
@@ -141,13 +148,20 @@ impl fmt::Display for Step {
     }
 }
 
+/// What there is of frames at the level `full`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Frames {
+    pub(crate) counted: bool,
+    pub(crate) sampled: bool,
+}
+
 /// Decides on the level; no clock, no I/O.
 #[derive(Debug)]
 pub(crate) struct Governor {
     budget: Budget,
     level: FlowLevel,
-    /// Whether frames are counted.
-    has_frames: bool,
+    /// Whether frames are counted, and whether their payload is sampled.
+    has: Frames,
     /// Rounds under half of the budget, one after another.
     calm: u32,
     /// How many of them a return takes.
@@ -161,16 +175,15 @@ impl Governor {
         Self {
             budget,
             level: FlowLevel::Full,
-            has_frames: false,
+            has: Frames::default(),
             calm: 0,
             patience: PATIENCE,
             since_return: None,
         }
     }
 
-    /// Whether frames are counted at the level `full`.
-    pub(crate) fn set_frames(&mut self, has_frames: bool) {
-        self.has_frames = has_frames;
+    pub(crate) fn set_frames(&mut self, has: Frames) {
+        self.has = has;
     }
 
     pub(crate) fn level(&self) -> FlowLevel {
@@ -207,8 +220,12 @@ impl Governor {
     }
 
     fn levels(&self) -> impl DoubleEndedIterator<Item = FlowLevel> + use<> {
-        let has_frames = self.has_frames;
-        LEVELS.into_iter().filter(move |level| has_frames || *level != FlowLevel::Sockets)
+        let has = self.has;
+        LEVELS.into_iter().filter(move |level| match level {
+            FlowLevel::Packets => has.sampled,
+            FlowLevel::Sockets => has.counted,
+            _ => true,
+        })
     }
 
     fn step(&mut self, level: FlowLevel, down: bool, cost: f64) -> Step {
@@ -227,6 +244,8 @@ pub(crate) struct Measurement {
     _counting: Counting,
     began: Instant,
     before: BTreeMap<String, RunTime>,
+    /// The processor time that reading samples had taken.
+    reading: Duration,
     /// What the runs are counted for.
     workloads: BTreeMap<u32, Runs>,
 }
@@ -247,19 +266,22 @@ impl Measurement {
     pub(crate) fn start(
         flows: &Flows,
         workloads: impl Iterator<Item = u32>,
+        reading: Duration,
     ) -> Result<Self, Error> {
         let counting = Counting::start()?;
         let runs = |workload| Ok((workload, flows.runs(workload)?));
         let workloads = workloads.map(runs).collect::<Result<_, Error>>()?;
         let before = flows.run_times()?;
-        Ok(Self { before, workloads, began: Instant::now(), _counting: counting })
+        Ok(Self { before, reading, workloads, began: Instant::now(), _counting: counting })
     }
 
-    pub(crate) fn end(self, flows: &Flows) -> Result<Measured, Error> {
+    /// `reading` is the processor time that reading samples has taken, which is part of the cost of all.
+    pub(crate) fn end(self, flows: &Flows, reading: Duration) -> Result<Measured, Error> {
         let after = flows.run_times()?;
         let processors = available_parallelism().map_or(1, std::num::NonZero::get) as f64;
         let passed = self.began.elapsed().max(Duration::from_micros(1)).as_secs_f64();
-        let mut measured = Measured::default();
+        let read = reading.saturating_sub(self.reading).as_secs_f64() / passed / processors;
+        let mut measured = Measured { total: read, ..Measured::default() };
         for (name, now) in after {
             let before = self.before.get(&name).copied().unwrap_or_default();
             // Programs that were replaced meanwhile begin at zero.
@@ -334,14 +356,26 @@ mod tests {
     #[test]
     fn sockets_stand_in_for_frames_first() {
         let mut governor = governor();
-        governor.set_frames(true);
+        governor.set_frames(Frames { counted: true, sampled: false });
+        for level in &LEVELS[2..] {
+            assert_eq!(rounds_until(&mut governor, 0.011, *level), 1);
+        }
+        for level in [FlowLevel::Aggregated, FlowLevel::Sockets, FlowLevel::Full] {
+            assert_eq!(rounds_until(&mut governor, 0.0, level), PATIENCE);
+        }
+        assert!((0..500).all(|_| governor.judge(0.0).is_none()), "there is no more");
+    }
+
+    #[test]
+    fn where_payload_is_sampled_requests_go_first_and_come_last() {
+        let mut governor = governor();
+        governor.set_frames(Frames { counted: true, sampled: true });
         for level in &LEVELS[1..] {
             assert_eq!(rounds_until(&mut governor, 0.011, *level), 1);
         }
-        for level in LEVELS[..3].iter().rev() {
+        for level in LEVELS[..4].iter().rev() {
             assert_eq!(rounds_until(&mut governor, 0.0, *level), PATIENCE);
         }
-        assert!((0..500).all(|_| governor.judge(0.0).is_none()), "there is no more");
     }
 
     #[test]

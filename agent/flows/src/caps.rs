@@ -6,7 +6,7 @@ use leno_bpf::Error;
 use leno_bpf::flows::{Flows, Price};
 use leno_bpf_abi::flow::FlowLevel;
 
-use crate::budget::{Budget, Governor, Measured, Step, millionths};
+use crate::budget::{Budget, Frames, Governor, Measured, Step, millionths};
 
 /// A workload without a budget of its own.
 const FREE: Price = Price { level: FlowLevel::Full, budget_millionths: 0, cost_millionths: 0 };
@@ -79,12 +79,12 @@ impl Caps {
         &mut self,
         flows: &Flows,
         measured: &Measured,
-        has_frames: impl Fn(u32) -> bool,
+        frames: impl Fn(u32) -> Frames,
     ) -> Result<Vec<(u32, Step)>, Error> {
         let mut changes = Vec::new();
         for (workload, cap) in &mut self.0 {
             cap.cost = measured.of(*workload);
-            cap.governor.set_frames(has_frames(*workload));
+            cap.governor.set_frames(frames(*workload));
             if let Some(step) = cap.governor.judge(cap.cost) {
                 cap.steps[usize::from(!step.down)] += 1;
                 changes.push((*workload, step));

@@ -4,6 +4,7 @@
 //! ```text
 //!  Ledger     the one process that enrols: leno up, or the agent of a node
 //!   Accounts                                        ─► enrol, withdraw, collect ─► Metrics ─► text
+//!     Reading  a thread, where payload is sampled    ─► requests of plain traffic ─┘
 //!  View       any process that may read the pins    ─► list, follow             ─► Connection
 //! ```
 //! Both meet only in the kernel: names and sums are pinned, so a reader needs no answer of the process that
@@ -25,6 +26,7 @@ pub mod report;
 mod requests;
 mod setting;
 mod view;
+mod wire;
 
 pub use accounts::{Accounts, Member};
 pub use budget::{Bound, Budget, Step, UnknownBudget};
@@ -40,3 +42,4 @@ pub use namespace::Namespace;
 pub use requests::RequestRow;
 pub use setting::{Source, UnknownSource};
 pub use view::{Events, View};
+pub use wire::WireRow;

@@ -7,8 +7,8 @@ use leno_bpf_abi::flow::{FlowEnd, FlowLevel, FlowState};
 
 use crate::connection::Peer;
 use crate::drops::Drops;
-use crate::pairs::{Pair, Sums};
-use crate::requests;
+use crate::pairs::{self, Pair, Sums};
+use crate::{requests, wire};
 
 /// One family of metrics; `docs/guide/metrics.md` has the same texts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -57,6 +57,16 @@ families! {
         "Pairs of workloads whose requests are counted as other because of the bound on series.";
     EBPF_LEFT_OUT = "leno_ebpf_rows_left_out", "gauge",
         "Rows of proxies that are not in the table of requests because it is full, or are not of its form.";
+    WIRE_REQUESTS = "leno_flow_requests_total", "counter",
+        "Requests of plain traffic that were read from frames, by protocol, kind and result.";
+    WIRE_DURATION = "leno_flow_request_duration_seconds", "histogram",
+        "Time from the first byte of a request that was read from frames to the first byte of its response.";
+    WIRE_FOLDED = "leno_flow_requests_folded_total", "counter",
+        "Requests that were read from frames and are counted as other because of the bound on series.";
+    SAMPLES = "leno_flow_samples_total", "counter",
+        "Samples of payload that were taken to read requests.";
+    SAMPLES_LOST = "leno_flow_samples_lost_total", "counter",
+        "Samples of payload that were lost because their reader was too slow, or because there was no room for their flow.";
     DROPS = "leno_flow_drops_total", "counter",
         "Packets that the kernel dropped in the network namespace of a workload, by the kernel's reason.";
     ENTRIES = "leno_flow_map_entries", "gauge",
@@ -70,7 +80,7 @@ families! {
     FOLDED = "leno_flow_pairs_folded", "gauge",
         "Pairs of workloads that are counted as other because of the bound on series.";
     LEVEL = "leno_flow_level", "gauge",
-        "1 for how much is accounted for: full, sockets, aggregated, or off.";
+        "1 for how much is accounted for: full, packets, sockets, aggregated, or off.";
     BUDGET = "leno_flow_cpu_budget_ratio", "gauge",
         "Most CPU time that the kernel's accounting may take, of that of the machine; 0 without a bound.";
     COST = "leno_flow_cpu_ratio", "gauge",
@@ -100,6 +110,8 @@ pub(crate) struct Gauges {
     pub(crate) untracked: u64,
     pub(crate) folded: u64,
     pub(crate) events_dropped: u64,
+    /// Samples of payload, and those that were lost.
+    pub(crate) samples: [u64; 2],
     /// Rows of requests that are not in the table.
     pub(crate) rows_left_out: u64,
     pub(crate) price: Option<Price>,
@@ -121,14 +133,18 @@ pub(crate) struct CapRow {
     pub(crate) steps: [u64; 2],
 }
 
+/// What was counted by workload.
+pub(crate) struct Counted<'a> {
+    pub(crate) pairs: &'a pairs::Published,
+    pub(crate) requests: &'a requests::Published,
+    pub(crate) wire: &'a wire::Published,
+    pub(crate) drops: &'a Drops,
+}
+
 /// The text of all families.
-pub(crate) fn text<'a>(
-    pairs: impl Iterator<Item = (&'a Pair, &'a Sums)>,
-    requests: &requests::Published,
-    drops: &Drops,
-    gauges: &Gauges,
-) -> String {
-    let pairs: Vec<_> = pairs.map(|(pair, sums)| (labels(pair), sums)).collect();
+pub(crate) fn text(counted: &Counted<'_>, gauges: &Gauges) -> String {
+    let Counted { pairs, requests, wire, drops } = *counted;
+    let pairs: Vec<_> = pairs.sums().map(|(pair, sums)| (labels(pair), sums)).collect();
     let mut text = String::new();
     for family in FAMILIES {
         let Family { name, kind, help } = *family;
@@ -144,6 +160,10 @@ pub(crate) fn text<'a>(
             EBPF_REQUESTS | EBPF_GRPC | EBPF_DURATION => {
                 requests::add_family(&mut page, *family, requests);
             }
+            WIRE_REQUESTS | WIRE_DURATION => wire::add_family(&mut page, *family, wire),
+            WIRE_FOLDED => page.sample(&[], wire.folded()),
+            SAMPLES => page.sample(&[], gauges.samples[0]),
+            SAMPLES_LOST => page.sample(&[], gauges.samples[1]),
             DROPS => {
                 for ([namespace, workload, reason], count) in drops.rows() {
                     let labels =
@@ -257,7 +277,21 @@ fn add_pair(
 type Labels<'a> = [(&'static str, &'a str); 7];
 
 fn labels(pair: &Pair) -> Labels<'_> {
-    let (namespace, workload, peer_namespace, peer_workload) = match &pair.of {
+    let [namespace, workload, peer_namespace, peer_workload] = peer_labels(pair.of.as_ref());
+    [
+        namespace,
+        workload,
+        peer_namespace,
+        peer_workload,
+        ("role", pair.role.name()),
+        ("socket", pair.owner.name()),
+        ("protocol", pair.protocol),
+    ]
+}
+
+/// The labels of both ends; `None`: of what is beyond a bound.
+pub(crate) fn peer_labels(of: Option<&(String, String, Peer)>) -> [(&'static str, &str); 4] {
+    let (namespace, workload, peer_namespace, peer_workload) = match of {
         None => ("", "other", "", "other"),
         Some((namespace, workload, peer)) => match peer {
             Peer::Workload { namespace: of, workload: name } => {
@@ -273,35 +307,29 @@ fn labels(pair: &Pair) -> Labels<'_> {
         ("workload", workload),
         ("peer_namespace", peer_namespace),
         ("peer_workload", peer_workload),
-        ("role", pair.role.name()),
-        ("socket", pair.owner.name()),
-        ("protocol", pair.protocol),
     ]
 }
 
 #[cfg(test)]
 mod tests {
-    use leno_bpf_abi::flow::{FlowOwner, FlowRole};
+    use leno_bpf_abi::flow::{FlowPair, FlowSums};
 
     use super::*;
 
     #[test]
     fn a_pair_is_written_with_its_names() {
-        let peer = Peer::Workload { namespace: "shop".into(), workload: "web".into() };
-        let pair = Pair {
-            of: Some(("shop".into(), "client".into(), peer)),
-            role: FlowRole::Client,
-            owner: FlowOwner::Application,
-            protocol: "tcp",
-        };
-        let mut sums = [0; 19];
-        sums[0] = 7;
-        sums[6] = 2;
-        sums[7] = 1_500_000;
-        sums[12] = 3;
+        let pair = FlowPair { workload: 3, peer: 4, role: 0, owner: 0, protocol: 0, reserved: 0 };
+        let mut sums = FlowSums::from_bytes(&[0; size_of::<FlowSums>()]).unwrap();
+        (sums.bytes_sent, sums.established, sums.handshake_us) = (7, 2, 1_500_000);
+        sums.ended[1] = 3;
+        let name = |name: &str| ("shop".to_owned(), name.to_owned());
+        let mut pairs = pairs::Published::default();
+        pairs.take_in(&[(pair, sums)], &[(3, name("client")), (4, name("web"))].into());
         let gauges = Gauges { overflow: 4, ..Gauges::default() };
         let (requests, drops) = (requests::Published::default(), Drops::default());
-        let text = text([(&pair, &sums)].into_iter(), &requests, &drops, &gauges);
+        let wire = wire::Published::default();
+        let counted = Counted { pairs: &pairs, requests: &requests, wire: &wire, drops: &drops };
+        let text = text(&counted, &gauges);
         let labels = "namespace=\"shop\",workload=\"client\",peer_namespace=\"shop\",\
                       peer_workload=\"web\",role=\"client\",socket=\"application\",protocol=\"tcp\"";
         for row in [

@@ -11,6 +11,9 @@ pub enum Source {
     Sockets,
     /// From the frames of its interface: also UDP, ICMP, and what programs without a socket send.
     Packets,
+    /// From frames as well, and payload is sampled, from which requests of plain traffic are read. Of a workload with a proxy
+    /// the same as [`Source::Packets`]: its requests come from that.
+    Requests,
     /// Nowhere: the workload is not accounted for.
     Off,
 }
@@ -20,12 +23,21 @@ pub enum Source {
 pub struct UnknownSource(String);
 
 impl Source {
+    /// All, in the order of what they cost.
+    pub const ALL: [Self; 4] = [Self::Off, Self::Sockets, Self::Packets, Self::Requests];
+
+    /// Whether frames are counted.
+    pub(crate) fn has_frames(self) -> bool {
+        matches!(self, Self::Packets | Self::Requests)
+    }
+
     /// The name in documents and flags.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
             Self::Sockets => "sockets",
             Self::Packets => "packets",
+            Self::Requests => "requests",
             Self::Off => "off",
         }
     }
@@ -41,16 +53,18 @@ impl FromStr for Source {
     type Err = UnknownSource;
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
-        let found = [Self::Sockets, Self::Packets, Self::Off]
-            .into_iter()
-            .find(|source| source.name() == text);
+        let found = Self::ALL.into_iter().find(|source| source.name() == text);
         found.ok_or_else(|| UnknownSource(text.to_owned()))
     }
 }
 
 impl fmt::Display for UnknownSource {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{:?} is no source of flow metrics: use sockets, packets or off", self.0)
+        write!(
+            f,
+            "{:?} is no source of flow metrics: use sockets, packets, requests or off",
+            self.0
+        )
     }
 }
 

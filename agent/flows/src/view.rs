@@ -10,6 +10,7 @@ use crate::caps::WorkloadCap;
 use crate::connection::{Change, Clock, Connection, Names};
 use crate::drops::{DropRow, Drops};
 use crate::requests::{self, RequestRow};
+use crate::wire::{self, WireRow};
 
 /// The flows of one owner.
 #[derive(Debug)]
@@ -82,6 +83,14 @@ impl View {
         let rows = self.flows.requests()?;
         let sums = requests::sums(rows.iter().map(|(_, row)| row));
         Ok(sums.iter().map(|(pair, sums)| RequestRow::new(pair, sums)).collect())
+    }
+
+    /// Requests of plain traffic, as they were read from samples last; the process that enrols keeps them every 5 s.
+    ///
+    /// # Errors
+    /// If the kernel refuses.
+    pub fn wire_requests(&self) -> Result<Vec<WireRow>, Error> {
+        Ok(wire::list(&self.flows.wire_requests()?, &names(&self.flows)?))
     }
 
     /// The level of accounting, its budget of CPU, and the CPU that it takes.

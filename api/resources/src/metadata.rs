@@ -176,7 +176,7 @@ pub(crate) fn allowed_values(key: &str) -> Option<&'static [&'static str]> {
         CAPTURE_ANNOTATION => Some(&["auto", "ebpf", "nftables", "iptables"]),
         EGRESS_ANNOTATION => Some(&["allow", "deny"]),
         DEFAULT_AUTHORIZATION_ANNOTATION => Some(&["deny", "same-namespace", "meshed", "all"]),
-        FLOW_METRICS_ANNOTATION => Some(&["sockets", "packets", "off"]),
+        FLOW_METRICS_ANNOTATION => Some(&["sockets", "packets", "requests", "off"]),
         REMOVAL_ANNOTATION => Some(&["none", "permissive", "plaintext", "released"]),
         _ => None,
     }

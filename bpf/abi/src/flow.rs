@@ -21,6 +21,12 @@ pub const MAX_FLOW_PAIRS: u32 = 16384;
 /// Most rows of requests (`MAX_FLOW_REQUESTS`).
 pub const MAX_FLOW_REQUESTS: u32 = 16384;
 
+/// Most rows of requests that were read from samples (`MAX_FLOW_WIRE_REQUESTS`).
+pub const MAX_FLOW_WIRE_REQUESTS: u32 = 4096;
+
+/// Most bytes of a sample (`FLOW_SAMPLE_BYTES`).
+pub const FLOW_SAMPLE_BYTES: usize = 512;
+
 /// One more than the largest id of a workload (`MAX_FLOW_IDS`).
 pub const MAX_FLOW_IDS: u32 = MAX_FLOW_WORKLOADS + FIRST_WORKLOAD;
 
@@ -164,8 +170,8 @@ shared! {
         budget: u32,
         /// Its part of what they took when it was measured last, in the same unit.
         cost: u32,
-        /// Padding.
-        reserved: u32,
+        /// Whether payload of its frames is sampled at the level [`FlowLevel::Full`]: 1 or 0.
+        samples: u32,
     }
     /// Key of `drops`; all zero for packets that found no room.
     FlowDrop as "flow_drop" {
@@ -237,8 +243,8 @@ shared! {
         protocol: u8,
         /// Of [`FlowOwner::Wire`]: what its frames have had.
         marks: u8,
-        /// Padding.
-        reserved: u8,
+        /// Of samples: which side's payload came last.
+        talker: u8,
         /// The last pass of the iterator that found the socket. Of [`FlowOwner::Wire`]: a sequence number.
         pass: u32,
     }
@@ -307,6 +313,67 @@ shared! {
         folded_memory: u64,
         /// As above.
         folded_claim: u64,
+    }
+    /// The begin of the payload of a frame, in `samples`.
+    FlowSample as "flow_sample" {
+        /// The key of its flow.
+        key: u64,
+        /// When, by `CLOCK_MONOTONIC`.
+        at_ns: u64,
+        /// When its flow was begun.
+        opened_ns: u64,
+        /// The id of the workload.
+        workload: u32,
+        /// The other end, as in [`Flow`].
+        peer: u32,
+        /// TCP: the sequence number of the first byte.
+        sequence: u32,
+        /// How many bytes of payload the frame has.
+        payload: u32,
+        /// The workload's port.
+        local_port: u16,
+        /// The other side's port.
+        remote_port: u16,
+        /// How many of `bytes` are the frame's.
+        length: u16,
+        /// A [`FlowRole`].
+        role: u8,
+        /// The number of the protocol.
+        protocol: u8,
+        /// 1 if the workload sent it.
+        sent: u8,
+        /// 1 if payload of the other side came before it.
+        turns: u8,
+        /// Padding.
+        reserved: [u8; 6],
+        /// The first bytes.
+        bytes: [u8; FLOW_SAMPLE_BYTES],
+    }
+    /// Key of `wire_requests`: requests that were read from samples.
+    FlowWireKey as "flow_wire_key" {
+        /// The id of the workload; 0 for rows that found no room.
+        workload: u32,
+        /// The other end, as in [`Flow`].
+        peer: u32,
+        /// A [`FlowRole`].
+        role: u8,
+        /// Of the protocol that was read.
+        protocol: u8,
+        /// Padding.
+        reserved: [u8; 6],
+        /// The kind of request; unused bytes are zero.
+        kind: [u8; 16],
+        /// What came of it; unused bytes are zero.
+        result: [u8; 16],
+    }
+    /// Value of `wire_requests`.
+    FlowWireRequests as "flow_wire_requests" {
+        /// All requests.
+        requests: u64,
+        /// Over those that were answered.
+        duration_us: u64,
+        /// Those by duration.
+        durations: [u64; 32],
     }
     /// A change of a flow, in `events`.
     FlowEvent as "flow_event" {
@@ -399,6 +466,8 @@ stored! {
         Off = "off",
         /// Everything, but sockets stand in for frames.
         Sockets = "sockets",
+        /// Everything, but payload of frames is not sampled.
+        Packets = "packets",
     }
     /// A program that runs for a workload.
     FlowProgram {
@@ -442,6 +511,9 @@ pub const FLOW_TOTALS: &[&str] = &[
     "flow_left_out",
     "flow_removed",
 ];
+
+/// The indexes of `sample_counts`; `enum flow_sample_count` has them in upper case.
+pub const FLOW_SAMPLE_COUNTS: &[&str] = &["flow_samples_written", "flow_samples_lost"];
 
 /// The indexes of `control`; `enum flow_setting` has them in upper case.
 pub const FLOW_SETTINGS: &[&str] =

@@ -22,6 +22,7 @@ mod pin_lock;
 mod ports;
 mod reading;
 mod requests;
+mod samples;
 mod self_test;
 mod sizes;
 
@@ -43,13 +44,14 @@ use crate::{PinRoot, RunTime, batch, netns, object, pins, run_time};
 
 pub(crate) use attach::open as open_programs;
 pub use caps::Runs;
-pub use clock::monotonic;
+pub use clock::{monotonic, thread_time};
 pub(crate) use drops::Tracepoint;
 pub use drops::drop_reasons;
 pub use events::Follower;
 pub use pin_lock::PinLock;
 pub use ports::Port;
 pub(crate) use ports::{filtered, try_frames};
+pub use samples::{SampleCounts, SampleReader, SamplesAt};
 pub use self_test::self_test;
 pub use sizes::{MAX_EVENTS, MAX_FLOWS, Sizes, memory_of, try_memory};
 
@@ -219,7 +221,9 @@ impl Flows {
 
     fn capacities(&self) -> Result<sizes::Capacities, Error> {
         let of = |name| Maps::open_one(&self.directory, name).map(|map| map.max_entries());
-        Ok(sizes::Capacities { flows: of("flows")?, event_bytes: of("events")? })
+        // Pins of an earlier version have no samples.
+        let sample_bytes = of("samples").unwrap_or(samples::NO_RING);
+        Ok(sizes::Capacities { flows: of("flows")?, event_bytes: of("events")?, sample_bytes })
     }
 
     /// The table of flows: another process may have given it another size.

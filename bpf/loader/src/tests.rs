@@ -42,7 +42,8 @@ fn assert_same(object: &'static [u8], layouts: &[Layout]) {
     let btf = btf(object);
     // Records of a ring buffer are no map's value, so BTF lacks their type; the kernel tests of leno-flows
     // read them.
-    for layout in layouts.iter().filter(|layout| layout.name != "flow_event") {
+    let are_records = ["flow_event", "flow_sample"];
+    for layout in layouts.iter().filter(|layout| !are_records.contains(&layout.name)) {
         let in_c: Struct<'_> = btf.type_by_name(layout.name).expect(layout.name);
         assert_eq!(in_c.size(), layout.size, "{}", layout.name);
         let names: Vec<String> =
@@ -82,6 +83,8 @@ fn counters_and_slots_have_the_same_order_in_c_and_rust() {
     assert_enumerates(crate::OBJECT, "listener_slot", "LISTENER_SLOTS", &slots);
     assert_enumerates(crate::FLOWS_OBJECT, "flow_total", "FLOW_TOTALS", FLOW_TOTALS);
     assert_enumerates(crate::FLOWS_OBJECT, "flow_setting", "FLOW_SETTINGS", FLOW_SETTINGS);
+    let samples = flow::FLOW_SAMPLE_COUNTS;
+    assert_enumerates(crate::FLOWS_OBJECT, "flow_sample_count", "FLOW_SAMPLE_COUNTS", samples);
 }
 
 #[test]
@@ -109,6 +112,7 @@ fn maps_of_flows_have_the_bounds_of_the_abi() {
     };
     assert_eq!(bound("pairs"), flow::MAX_FLOW_PAIRS);
     assert_eq!(bound("requests"), flow::MAX_FLOW_REQUESTS);
+    assert_eq!(bound("wire_requests"), flow::MAX_FLOW_WIRE_REQUESTS);
     assert_eq!(bound("workloads"), flow::MAX_FLOW_WORKLOADS);
     assert_eq!(bound("names"), flow::MAX_FLOW_WORKLOADS);
     assert_eq!(bound("addresses"), flow::MAX_FLOW_ADDRESSES);

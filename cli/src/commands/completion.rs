@@ -104,7 +104,7 @@ fn completing(command: Command) -> Command {
         "mtls" => argument.add(values(&["disabled", "permissive", "strict"])),
         "egress" => argument.add(values(&["allow", "deny"])),
         "capture" => argument.add(values(&["auto", "ebpf", "iptables", "nftables"])),
-        "flow_metrics" => argument.add(values(&["off", "packets", "sockets"])),
+        "flow_metrics" => argument.add(values(&["off", "packets", "requests", "sockets"])),
         _ => argument,
     });
     command.mut_subcommands(completing)

@@ -2,6 +2,7 @@
 
 mod drops;
 mod requests;
+mod wire;
 
 use std::time::Duration;
 
@@ -32,6 +33,7 @@ const NO_WORKLOAD: [&str; 3] = ["outside", "itself", "control-plane"];
 #[command(after_help = "Examples:\n  sudo leno flows web --state established\n  \
                   sudo leno flows -n shop --socket application -o json\n  \
                   sudo leno flows --follow --peer outside\n  sudo leno flows web --requests\n  \
+                  sudo leno flows --requests --socket wire\n  \
                   sudo leno flows --drops\n  \
                   leno flows shop/web --node worker-1")]
 pub(crate) struct Flows {
@@ -73,8 +75,9 @@ pub(crate) struct Flows {
     #[arg(long, value_name = "PORT")]
     port: Option<u16>,
 
-    /// Requests in place of connections: as proxies count them, by client and server, for as long as the mesh has run
-    #[arg(long, conflicts_with_all = ["follow", "state", "socket", "protocol", "port"])]
+    /// Requests in place of connections: as proxies count them, by client and server, for as long as the mesh has run; with
+    /// --socket wire those that were read from frames of workloads without a proxy, by protocol, kind and result
+    #[arg(long, conflicts_with_all = ["follow", "state", "protocol", "port"])]
     requests: bool,
 
     /// Packets that the kernel dropped in place of connections: by workload and the kernel's reason, for as long as the mesh has run
@@ -180,6 +183,9 @@ pub(crate) fn run(flows: &Flows) -> Result<bool> {
     if flows.follow {
         return block_on(follow(flows, &view));
     }
+    if flows.requests && flows.are_of_wire()? {
+        return wire::show(flows, view.wire_requests()?).map(|()| true);
+    }
     if flows.requests {
         return requests::show(flows, view.requests()?).map(|()| true);
     }
@@ -196,6 +202,9 @@ pub(crate) fn run(flows: &Flows) -> Result<bool> {
 
 /// The flows of a node of a cluster, as its agent sends them.
 fn of_node(flows: &Flows) -> Result<()> {
+    if flows.requests && flows.are_of_wire()? {
+        return wire::show(flows, flows.of.get("/wire-requests")?);
+    }
     if flows.requests {
         return requests::show(flows, flows.of.get("/requests")?);
     }
@@ -305,19 +314,36 @@ fn print_changes(flows: &Flows, events: &mut Events<'_>, lost: &mut u64) -> Resu
 }
 
 impl Flows {
-    fn wants(&self, one: &Connection) -> bool {
+    /// Whether the requests that are asked for are those that were read from frames.
+    fn are_of_wire(&self) -> Result<bool> {
+        match self.socket {
+            None => Ok(false),
+            Some(Socket::Wire) => Ok(true),
+            Some(_) => {
+                bail!("requests are those of proxies, or with --socket wire those of frames")
+            }
+        }
+    }
+
+    /// Whether the two ends are asked for.
+    fn wants_ends(&self, (namespace, workload): (&str, &str), peer: &Peer) -> bool {
         let is = |wanted: &Option<String>, namespace: &str, workload: &str| {
             wanted.as_deref().is_none_or(|wanted| names(wanted, namespace, workload))
         };
-        let named = |value: Option<&'static str>, has: &str| value.is_none_or(|name| name == has);
-        let peer = match &one.peer {
+        let is_peer = match peer {
             Peer::Workload { namespace, workload } => is(&self.peer, namespace, workload),
             Peer::Itself => is(&self.peer, "", "itself"),
             Peer::ControlPlane => is(&self.peer, "", "control-plane"),
             Peer::Outside => is(&self.peer, "", "outside"),
         };
-        peer && is(&self.workload, &one.namespace, &one.workload)
-            && self.namespace.as_ref().is_none_or(|namespace| *namespace == one.namespace)
+        is_peer
+            && is(&self.workload, namespace, workload)
+            && self.namespace.as_ref().is_none_or(|wanted| *wanted == namespace)
+    }
+
+    fn wants(&self, one: &Connection) -> bool {
+        let named = |value: Option<&'static str>, has: &str| value.is_none_or(|name| name == has);
+        self.wants_ends((&one.namespace, &one.workload), &one.peer)
             && (self.state.is_empty() || self.state.iter().any(|state| state.name() == one.state))
             && named(self.role.map(Role::name), one.role)
             && named(self.socket.map(Socket::name), one.socket)

@@ -49,7 +49,7 @@ pub(crate) struct Up {
     #[arg(long, default_value = "auto", value_name = "BACKEND")]
     capture: Choice,
 
-    /// Where the metrics of connections are read, where documents do not say: sockets, packets or off
+    /// Where the metrics of connections are read, where documents do not say: sockets, packets, requests or off
     #[arg(long, default_value = "sockets", value_name = "SOURCE")]
     flow_metrics: Source,
 

@@ -53,7 +53,7 @@ fn storm_mesh() -> Mesh {
 }
 
 /// The connections of a workload's application with another workload, as `leno flows -o json` prints them.
-fn flows(mesh: &Mesh, arguments: &[&str]) -> Vec<Value> {
+pub(crate) fn flows(mesh: &Mesh, arguments: &[&str]) -> Vec<Value> {
     let mut command = mesh.leno(&["flows", "--name", mesh.name(), "-o", "json"]);
     let output = command.args(arguments).output().unwrap();
     assert!(output.status.success(), "{output:?}");
@@ -61,7 +61,7 @@ fn flows(mesh: &Mesh, arguments: &[&str]) -> Vec<Value> {
 }
 
 /// The sum of the rows of this name with all these texts, as a workload reads them from the gateway.
-fn metric(mesh: &Mesh, name: &str, labels: &[&str]) -> u64 {
+pub(crate) fn metric(mesh: &Mesh, name: &str, labels: &[&str]) -> u64 {
     let text = mesh.text("client", &["curl", "-sSf", "http://10.89.0.1:15025/metrics"]);
     let rows = text.lines().filter(|row| row.split(['{', ' ']).next() == Some(name));
     let rows = rows.filter(|row| labels.iter().all(|label| row.contains(label)));
@@ -355,7 +355,7 @@ fn a_killed_mesh_counts_on_and_the_end_removes_all() {
     let own = owners(&mesh);
     assert_eq!(own.len(), 1);
     assert_eq!((&own[0]["does"], &own[0]["attached"]), (&"flows".into(), &true.into()));
-    for (what, rows) in [("programs", 3), ("maps", 16)] {
+    for (what, rows) in [("programs", 3), ("maps", 19)] {
         let output = mesh.leno(&["ebpf", what]).output().unwrap();
         let text = String::from_utf8_lossy(&output.stdout).into_owned();
         let of_mesh = text.lines().filter(|line| line.starts_with(&format!("{owner} ")));

@@ -82,7 +82,7 @@ impl RequestRow {
     }
 }
 
-fn quantile_ms(durations: &Histogram, share: f64) -> Option<f64> {
+pub(crate) fn quantile_ms(durations: &Histogram, share: f64) -> Option<f64> {
     let wanted = (durations.count() as f64 * share).ceil();
     let found = durations.cumulated().find(|(_, count)| *count as f64 >= wanted);
     found.map(|(bound, _)| bound * 1e3).filter(|ms| ms.is_finite())
@@ -170,41 +170,44 @@ pub(crate) fn add_family(
 ) {
     for (pair, sums) in &published.sums {
         let labels = labels(pair);
-        let with = |more: (&'static str, &str)| -> Vec<(&'static str, String)> {
-            let all = labels.iter().chain([&more]);
-            all.map(|(name, value)| (*name, (*value).to_owned())).collect()
-        };
-        let mut sample = |ending: &str, more: (&'static str, &str), count: u64| {
-            let labels = with(more);
-            let labels: Vec<_> = labels.iter().map(|(name, value)| (*name, &**value)).collect();
-            page.part(ending, &labels, count);
+        let mut sample = |more: (&'static str, &str), count: u64| {
+            page.sample(&[&labels[..], &[more]].concat(), count);
         };
         match family {
             EBPF_REQUESTS => {
                 let named = CLASS_NAMES.into_iter().zip(sums.classes);
                 named
                     .filter(|(_, count)| *count > 0)
-                    .for_each(|(class, count)| sample("", ("class", class), count));
+                    .for_each(|(class, count)| sample(("class", class), count));
             }
             EBPF_GRPC => {
                 grpc(&sums.grpc)
-                    .for_each(|(status, count)| sample("", ("grpc_status", &status), count));
+                    .for_each(|(status, count)| sample(("grpc_status", &status), count));
             }
-            EBPF_DURATION if sums.durations.count() > 0 => {
-                let all = sums.durations.cumulated().enumerate();
-                let last = BUCKET_BOUNDS_S.len();
-                let shown = all.filter(|(nth, _)| nth.is_multiple_of(BOUND_STEP) || *nth == last);
-                for (_, (bound, count)) in shown {
-                    let bound =
-                        if bound.is_finite() { bound.to_string() } else { "+Inf".to_owned() };
-                    sample("_bucket", ("le", &bound), count);
-                }
-                page.part("_sum", &labels, sums.durations.sum_s());
-                page.part("_count", &labels, sums.durations.count());
-            }
+            EBPF_DURATION => add_histogram(page, &labels, &sums.durations),
             _ => {}
         }
     }
+}
+
+/// Adds the series of one histogram, unless it is empty.
+pub(crate) fn add_histogram(
+    page: &mut leno_program::Family<'_>,
+    labels: &[(&'static str, &str)],
+    durations: &Histogram,
+) {
+    if durations.count() == 0 {
+        return;
+    }
+    let all = durations.cumulated().enumerate();
+    let last = BUCKET_BOUNDS_S.len();
+    for (_, (bound, count)) in all.filter(|(nth, _)| nth.is_multiple_of(BOUND_STEP) || *nth == last)
+    {
+        let bound = if bound.is_finite() { bound.to_string() } else { "+Inf".to_owned() };
+        page.part("_bucket", &[labels, &[("le", &bound)]].concat(), count);
+    }
+    page.part("_sum", labels, durations.sum_s());
+    page.part("_count", labels, durations.count());
 }
 
 fn labels(pair: &PairOfRequests) -> [(&'static str, &str); 7] {

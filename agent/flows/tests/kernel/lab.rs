@@ -78,6 +78,11 @@ impl Lab {
         Self::make(sizes, Source::Packets, shared())
     }
 
+    /// The same, and requests are read from them.
+    pub(crate) fn of_requests(sizes: Sizes) -> Self {
+        Self::make(sizes, Source::Requests, shared())
+    }
+
     /// The same while no other lab is there.
     pub(crate) fn alone(sizes: Sizes) -> Self {
         let alone = LabLock::Alone(LAB_LOCK.write().unwrap_or_else(PoisonError::into_inner));

@@ -10,3 +10,4 @@ mod life;
 mod list;
 mod packets;
 mod parity;
+mod wire;

@@ -33,6 +33,7 @@ const MAPS: &[&str] = &[
     TABLE,
     "pairs",
     "requests",
+    "wire_requests",
     "sockets",
     "workloads",
     "ports",
@@ -46,6 +47,8 @@ const MAPS: &[&str] = &[
     "totals",
     "control",
     "events",
+    "samples",
+    "sample_counts",
 ];
 
 /// Pins everything in a directory, with what is there already.
@@ -215,9 +218,16 @@ fn prepare(
                     pin = pins::map_path(directory, NEXT_TABLE);
                 }
             }
-            "events" => {
-                map.set_max_entries(capacities.event_bytes).map_err(Error::bpf(action()))?;
-                if pin.exists() && opened(&pin, &name)?.max_entries() != capacities.event_bytes {
+            "events" | "samples" => {
+                let there = pin.exists().then(|| opened(&pin, &name)).transpose()?;
+                let there = there.map(|map| map.max_entries());
+                let bytes = match name.as_str() {
+                    "events" => capacities.event_bytes,
+                    // One that has been enlarged stays so: samples may wait in it.
+                    _ => capacities.sample_bytes.max(there.unwrap_or_default()),
+                };
+                map.set_max_entries(bytes).map_err(Error::bpf(action()))?;
+                if there.is_some_and(|there| there != bytes) {
                     pins::remove(&pin)?;
                 }
             }

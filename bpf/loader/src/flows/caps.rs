@@ -28,13 +28,11 @@ impl Flows {
     /// # Errors
     /// If the map cannot be read.
     pub fn cap(&self, workload: u32) -> Result<Price, Error> {
-        let action = "read the budget of a workload";
         // Pins of a version without such budgets lack it.
         if !pins::map_path(&self.directory, "caps").exists() {
             return Ok(Price { level: FlowLevel::Full, budget_millionths: 0, cost_millionths: 0 });
         }
-        let value = lookup(&Maps::open_one(&self.directory, "caps")?, workload, action)?;
-        let cap = FlowCap::from_bytes(&value).ok_or_else(|| invalid(action))?;
+        let cap = self.cap_of(workload)?;
         Ok(Price {
             level: super::level_of(cap.level),
             budget_millionths: cap.budget,
@@ -49,9 +47,19 @@ impl Flows {
     pub fn set_cap(&self, workload: u32, price: Price) -> Result<(), Error> {
         let Price { level, budget_millionths, cost_millionths } = price;
         let (level, budget, cost) = (u32::from(level as u8), budget_millionths, cost_millionths);
-        let value = FlowCap { level, budget, cost, reserved: 0 }.to_bytes();
+        self.set_cap_of(workload, &FlowCap { level, budget, cost, ..self.cap_of(workload)? })
+    }
+
+    pub(super) fn cap_of(&self, workload: u32) -> Result<FlowCap, Error> {
+        let action = "read the budget of a workload";
+        let value = lookup(&Maps::open_one(&self.directory, "caps")?, workload, action)?;
+        FlowCap::from_bytes(&value).ok_or_else(|| invalid(action))
+    }
+
+    pub(super) fn set_cap_of(&self, workload: u32, cap: &FlowCap) -> Result<(), Error> {
         let caps = Maps::open_one(&self.directory, "caps")?;
-        super::update(&caps, &workload.to_ne_bytes(), &value, "set the budget of a workload")
+        let action = "set the budget of a workload";
+        super::update(&caps, &workload.to_ne_bytes(), &cap.to_bytes(), action)
     }
 }
 

@@ -81,7 +81,8 @@ impl Sizes {
     /// What the kernel's maps are made with. A ring buffer's size is a power of two.
     pub(super) fn capacities(self) -> Capacities {
         let bytes = u32::try_from(ring_of(self.events)).expect("the bound on events is far below");
-        Capacities { flows: self.flows, event_bytes: bytes }
+        let sample_bytes = super::samples::NO_RING;
+        Capacities { flows: self.flows, event_bytes: bytes, sample_bytes }
     }
 }
 
@@ -90,8 +91,10 @@ impl Sizes {
 pub(super) struct Capacities {
     /// Entries of the table.
     pub(super) flows: u32,
-    /// Bytes of the ring.
+    /// Bytes of the ring of events.
     pub(super) event_bytes: u32,
+    /// Bytes of the ring of samples.
+    pub(super) sample_bytes: u32,
 }
 
 /// The kernel memory of a table of so many flows, in bytes.

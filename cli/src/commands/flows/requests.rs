@@ -75,6 +75,6 @@ fn text(all: &[RequestRow]) -> String {
 }
 
 /// The bound of a bucket: the value is not above it.
-fn ms(bound: Option<f64>) -> String {
+pub(super) fn ms(bound: Option<f64>) -> String {
     bound.map_or_else(|| ">10000".to_owned(), |ms| format!("{}", (ms * 1e3).round() / 1e3))
 }

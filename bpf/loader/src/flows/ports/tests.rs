@@ -2,8 +2,13 @@
 
 use std::collections::BTreeMap;
 
-use leno_bpf_abi::flow::{FIRST_WORKLOAD, Flow, FlowPair, FlowSums, PEER_OUTSIDE};
-use libbpf_rs::{Map, MapCore as _, MapFlags, ProgramInput};
+use std::cell::RefCell;
+use std::rc::Rc;
+
+use leno_bpf_abi::flow::{
+    FIRST_WORKLOAD, FLOW_SAMPLE_BYTES, Flow, FlowCap, FlowPair, FlowSample, FlowSums, PEER_OUTSIDE,
+};
+use libbpf_rs::{Map, MapCore as _, MapFlags, ProgramInput, RingBufferBuilder};
 
 use super::*;
 use crate::flows;
@@ -30,6 +35,39 @@ impl Programs {
         let workload = FIRST_WORKLOAD.to_ne_bytes();
         programs.map("ports").update(&LOOPBACK.to_ne_bytes(), &workload, MapFlags::ANY).unwrap();
         programs
+    }
+
+    /// The same, and payload is sampled.
+    fn that_sample() -> Self {
+        let programs = Self::load();
+        let cap = FlowCap { level: 0, budget: 0, cost: 0, samples: 1 };
+        let caps = programs.map("caps");
+        caps.update(&FIRST_WORKLOAD.to_ne_bytes(), &cap.to_bytes(), MapFlags::ANY).unwrap();
+        programs
+    }
+
+    /// The samples that were not taken yet.
+    fn samples(&self) -> Vec<FlowSample> {
+        let all = Rc::new(RefCell::new(Vec::new()));
+        let into = Rc::clone(&all);
+        let mut builder = RingBufferBuilder::new();
+        let take = move |bytes: &[u8]| {
+            into.borrow_mut().push(FlowSample::from_bytes(bytes).unwrap());
+            0
+        };
+        let samples = self.map("samples");
+        builder.add(&samples, take).unwrap();
+        builder.build().unwrap().consume().unwrap();
+        all.take()
+    }
+
+    /// How many samples were written, and how many were lost.
+    fn sample_counts(&self) -> [u64; 2] {
+        [0u32, 1].map(|index| {
+            let counts = self.map("sample_counts");
+            let value = counts.lookup(&index.to_ne_bytes(), MapFlags::ANY).unwrap().unwrap();
+            u64::from_ne_bytes(value.try_into().unwrap())
+        })
     }
 
     fn map(&self, name: &str) -> Map<'_> {
@@ -166,10 +204,78 @@ fn each_kind_of_frame_is_read() {
 
 #[test]
 fn what_is_cut_or_mutated_is_never_dropped_and_counted_once() {
+    if has_root() {
+        run_mutated(&Programs::load());
+    }
+}
+
+#[test]
+fn payload_of_what_is_cut_or_mutated_is_sampled_within_the_frame() {
     if !has_root() {
         return;
     }
-    let programs = Programs::load();
+    let programs = Programs::that_sample();
+    run_mutated(&programs);
+    let samples = programs.samples();
+    let [written, lost] = programs.sample_counts();
+    // The small ring of an object that is loaded alone has been full.
+    assert_eq!(written, samples.len() as u64);
+    assert!(written > 50 && lost > 100, "{written} written, {lost} lost");
+    let longest = frames().iter().map(Vec::len).max().unwrap();
+    for one in samples {
+        assert!(one.length > 0 && usize::from(one.length) < longest, "{one:?}");
+        assert!(u32::from(one.length) <= one.payload, "{one:?}");
+    }
+}
+
+#[test]
+fn the_first_frame_of_a_turn_and_each_small_one_have_a_sample() {
+    if !has_root() {
+        return;
+    }
+    let programs = Programs::that_sample();
+    let large = vec![b'x'; FLOW_SAMPLE_BYTES + 1];
+    let run = |side: usize, sequence: u32, payload: &[u8]| {
+        let mut frame = ipv4(6, 0, &tcp(ACK, sequence, payload));
+        if side == 1 {
+            // From the server to the client.
+            frame[26..34].rotate_left(4);
+            frame[34..38].rotate_left(2);
+        }
+        programs.run(PROGRAMS[side], &frame);
+    };
+    run(0, 1, b"");
+    run(0, 1, &large);
+    run(0, 514, &large);
+    run(0, 1_027, b"end");
+    run(1, 7, b"answer");
+    run(1, 13, &large);
+    run(0, 1_030, b"more");
+    programs.run(PROGRAMS[0], &ipv4(17, 0, &udp(b"question")));
+    let samples = programs.samples();
+    let found: Vec<_> = samples
+        .iter()
+        .map(|one| {
+            let bytes = &one.bytes[..usize::from(one.length)];
+            (one.sent, one.turns, one.sequence, one.payload, bytes)
+        })
+        .collect();
+    let expected: [(u8, u8, u32, u32, &[u8]); 5] = [
+        (1, 1, 1, 513, &large[..FLOW_SAMPLE_BYTES]),
+        (1, 0, 1_027, 3, b"end"),
+        (0, 1, 7, 6, b"answer"),
+        (1, 1, 1_030, 4, b"more"),
+        (1, 1, 0, 8, b"question"),
+    ];
+    assert_eq!(found, expected);
+    assert_eq!(programs.sample_counts(), [5, 0]);
+    let first = &samples[0];
+    assert_eq!((first.workload, first.peer, first.role), (FIRST_WORKLOAD, PEER_OUTSIDE, 0));
+    assert_eq!((first.local_port, first.remote_port, first.protocol), (40_000, 80, 6));
+    assert_eq!(samples[0].key, samples[2].key);
+}
+
+fn run_mutated(programs: &Programs) {
     let (mut bytes, mut count) = ([0, 0], [0, 0]);
     let mut run = |side: usize, frame: &[u8]| {
         programs.run(PROGRAMS[side], frame);

@@ -1,0 +1,179 @@
+//! Requests of plain traffic under names, for metrics and for lists.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use leno_bpf_abi::flow::{FlowRole, FlowWireKey, FlowWireRequests};
+use leno_requests::Histogram;
+use serde::{Deserialize, Serialize};
+
+use super::protocol::Protocol;
+use super::rows::{Rows, durations_of};
+use crate::connection::{Names, Peer, name_of, peer_of};
+use crate::metrics::{Family, WIRE_DURATION, WIRE_REQUESTS, peer_labels};
+use crate::requests::{add_histogram, quantile_ms};
+
+/// Most pairs, each of one protocol, with a histogram of their own, about 12 series for each; durations of further ones are
+/// those of `other`. Counts are bounded by the kernel's table.
+const MAX_PAIRS: usize = 500;
+
+/// Requests of plain traffic, as samples of payload show them.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct WireRow {
+    /// The workload's namespace.
+    pub namespace: String,
+    /// The workload whose frames were sampled.
+    pub workload: String,
+    /// The other end.
+    pub peer: Peer,
+    /// `client` if the workload sent the requests, `server` if it received them.
+    pub role: String,
+    /// `http1`, `redis` and so on.
+    pub protocol: String,
+    /// The kind of request: a method, a command.
+    pub kind: String,
+    /// The result: a class of status, `ok`, `error`; `unanswered`, or `unseen` if the samples do not show it.
+    pub result: String,
+    /// How many.
+    pub requests: u64,
+    /// The mean time from the request's first byte to the response's, in milliseconds.
+    pub mean_ms: f64,
+    /// The bound of the bucket that has the median, in milliseconds; `None` if it is above 10 s, or no response was seen.
+    pub p50_ms: Option<f64>,
+    /// The same of the 99th percentile.
+    pub p99_ms: Option<f64>,
+}
+
+/// What requests are told apart by.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Row {
+    pair: Pair,
+    kind: String,
+    result: String,
+}
+
+/// What durations are added up by.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Pair {
+    /// Namespace and workload; `None` for what is beyond a bound.
+    of: Option<(String, String, Peer)>,
+    role: &'static str,
+    protocol: &'static str,
+}
+
+/// The counts that were published last.
+#[derive(Debug, Default)]
+pub(crate) struct Published {
+    rows: BTreeMap<Row, u64>,
+    /// Pairs with a histogram of their own: the first ones that were seen.
+    shown: BTreeSet<Pair>,
+    durations: BTreeMap<Pair, Histogram>,
+    folded: u64,
+}
+
+impl Published {
+    pub(crate) fn take_in(&mut self, rows: &Rows, names: &Names) {
+        self.rows.clear();
+        self.durations.clear();
+        self.folded = rows.folded();
+        for (key, row) in rows.all() {
+            let of = row_of(key, names);
+            let pair = self.within_budget(of.pair.clone());
+            self.durations.entry(pair).or_default().add(&durations_of(row));
+            *self.rows.entry(of).or_default() += row.requests;
+        }
+    }
+
+    /// Requests that are counted as `other` because there was no room for their row.
+    pub(crate) fn folded(&self) -> u64 {
+        self.folded
+    }
+
+    fn within_budget(&mut self, pair: Pair) -> Pair {
+        if self.shown.contains(&pair) {
+            return pair;
+        }
+        if pair.of.is_some() && self.shown.len() < MAX_PAIRS {
+            self.shown.insert(pair.clone());
+            return pair;
+        }
+        Pair { of: None, ..pair }
+    }
+}
+
+fn row_of(key: &FlowWireKey, names: &Names) -> Row {
+    let (namespace, workload) = name_of(names, key.workload);
+    let of = (namespace, workload, peer_of(names, key.peer));
+    let pair = Pair {
+        of: (key.workload != 0).then_some(of),
+        role: FlowRole::of(key.role).map_or("?", FlowRole::name),
+        protocol: Protocol::name_of(key.protocol),
+    };
+    Row { pair, kind: text(&key.kind), result: text(&key.result) }
+}
+
+fn text(bytes: &[u8; 16]) -> String {
+    let word = bytes.split(|byte| *byte == 0).next().unwrap_or_default();
+    String::from_utf8_lossy(word).into_owned()
+}
+
+/// The rows of the kernel's table with their names.
+pub(crate) fn list(all: &[(FlowWireKey, FlowWireRequests)], names: &Names) -> Vec<WireRow> {
+    let mut sums: BTreeMap<Row, (u64, Histogram)> = BTreeMap::new();
+    for (key, row) in all {
+        let (requests, durations) = sums.entry(row_of(key, names)).or_default();
+        *requests += row.requests;
+        durations.add(&durations_of(row));
+    }
+    let row = |(of, (requests, durations)): (Row, (u64, Histogram))| {
+        let other = || (String::new(), "other".to_owned(), Peer::Outside);
+        let (namespace, workload, peer) = of.pair.of.unwrap_or_else(other);
+        WireRow {
+            namespace,
+            workload,
+            peer,
+            role: of.pair.role.to_owned(),
+            protocol: of.pair.protocol.to_owned(),
+            kind: of.kind,
+            result: of.result,
+            requests,
+            mean_ms: durations.sum_s() * 1e3 / durations.count().max(1) as f64,
+            p50_ms: (durations.count() > 0).then(|| quantile_ms(&durations, 0.5)).flatten(),
+            p99_ms: (durations.count() > 0).then(|| quantile_ms(&durations, 0.99)).flatten(),
+        }
+    };
+    sums.into_iter().map(row).collect()
+}
+
+/// Adds the samples of one family.
+pub(crate) fn add_family(
+    page: &mut leno_program::Family<'_>,
+    family: Family,
+    published: &Published,
+) {
+    match family {
+        WIRE_REQUESTS => {
+            for (row, count) in &published.rows {
+                let more = [("kind", &*row.kind), ("result", &row.result)];
+                page.sample(&[&labels(&row.pair)[..], &more].concat(), *count);
+            }
+        }
+        WIRE_DURATION => {
+            for (pair, durations) in &published.durations {
+                add_histogram(page, &labels(pair), durations);
+            }
+        }
+        _ => {}
+    }
+}
+
+fn labels(pair: &Pair) -> [(&'static str, &str); 6] {
+    let [namespace, workload, peer_namespace, peer_workload] = peer_labels(pair.of.as_ref());
+    [
+        namespace,
+        workload,
+        peer_namespace,
+        peer_workload,
+        ("role", pair.role),
+        ("protocol", pair.protocol),
+    ]
+}

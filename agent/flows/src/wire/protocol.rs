@@ -1,0 +1,197 @@
+//! The protocols that are read, and what a parser says of some bytes.
+
+pub(super) mod dns;
+pub(super) mod http1;
+pub(super) mod http2;
+pub(super) mod kafka;
+pub(super) mod mysql;
+pub(super) mod postgresql;
+pub(super) mod redis;
+mod sql;
+
+use dns::Dns;
+use http1::Http1;
+use http2::Http2;
+use kafka::Kafka;
+use mysql::Mysql;
+use postgresql::Postgresql;
+use redis::Redis;
+
+/// Which side of a connection sent bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Side {
+    Client,
+    Server,
+}
+
+/// What a parser makes of the begin of some bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Parsed {
+    /// A message.
+    Message(Message),
+    /// More bytes are needed.
+    Incomplete,
+    /// It is none of the protocol.
+    Foreign,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Message {
+    /// How many bytes it has, perhaps more than there are; `None`: the rest of this side's turn belongs to it.
+    pub(super) length: Option<u32>,
+    pub(super) says: Says,
+}
+
+/// What a message means.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Says {
+    /// Nothing of a request.
+    Nothing,
+    /// A request begins.
+    Request { kind: &'static str, id: u32 },
+    /// The response to a request begins; if nothing else is seen of it, this is the result.
+    Answer { result: &'static str, id: u32 },
+    /// The result of a request.
+    Result { result: &'static str, id: u32 },
+    /// What follows on this connection is not read; the result of the request that led to it.
+    Leaves(&'static str),
+}
+
+impl Parsed {
+    pub(super) fn message(length: impl Into<Option<u32>>, says: Says) -> Self {
+        Self::Message(Message { length: length.into(), says })
+    }
+}
+
+/// A protocol by its number in the kernel's table, which never changes, and its name in metrics.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[repr(u8)]
+pub(super) enum Protocol {
+    Http1 = 1,
+    Redis = 2,
+    Postgresql = 3,
+    Mysql = 4,
+    Kafka = 5,
+    Dns = 6,
+    Http2 = 7,
+    Grpc = 8,
+}
+
+impl Protocol {
+    const ALL: [(Self, &'static str); 8] = [
+        (Self::Http1, "http1"),
+        (Self::Redis, "redis"),
+        (Self::Postgresql, "postgresql"),
+        (Self::Mysql, "mysql"),
+        (Self::Kafka, "kafka"),
+        (Self::Dns, "dns"),
+        (Self::Http2, "http2"),
+        (Self::Grpc, "grpc"),
+    ];
+
+    /// The name of the protocol with this number; `other` of those of a later version.
+    pub(super) fn name_of(number: u8) -> &'static str {
+        let found = Self::ALL.iter().find(|(protocol, _)| *protocol as u8 == number);
+        found.map_or("other", |(_, name)| name)
+    }
+}
+
+/// The parser of a connection.
+#[derive(Debug)]
+pub(super) enum Parser {
+    Http1(Http1),
+    Redis(Redis),
+    Postgresql(Postgresql),
+    Mysql(Mysql),
+    Kafka(Kafka),
+    Dns(Dns),
+    Http2(Box<Http2>),
+}
+
+impl Parser {
+    /// The parser for a connection on which a side begins to speak with these bytes; `None` if they show no protocol.
+    pub(super) fn detect(side: Side, bytes: &[u8]) -> Option<Self> {
+        match side {
+            Side::Client if http1::begins(bytes) => Some(Self::Http1(Http1)),
+            Side::Client if http2::begins(bytes) => Some(Self::Http2(Box::default())),
+            Side::Client if redis::begins(bytes) => Some(Self::Redis(Redis)),
+            Side::Client if postgresql::begins(bytes) => {
+                Some(Self::Postgresql(Postgresql::default()))
+            }
+            side if mysql::begins(side, bytes) => Some(Self::Mysql(Mysql::default())),
+            Side::Client if kafka::begins(bytes) => Some(Self::Kafka(Kafka)),
+            _ => None,
+        }
+    }
+
+    /// The parser of DNS, which is known by its port.
+    pub(super) fn dns(has_lengths: bool) -> Self {
+        Self::Dns(Dns { has_lengths })
+    }
+
+    pub(super) fn protocol(&self) -> Protocol {
+        match self {
+            Self::Http1(_) => Protocol::Http1,
+            Self::Redis(_) => Protocol::Redis,
+            Self::Postgresql(_) => Protocol::Postgresql,
+            Self::Mysql(_) => Protocol::Mysql,
+            Self::Kafka(_) => Protocol::Kafka,
+            Self::Dns(_) => Protocol::Dns,
+            Self::Http2(parser) if parser.is_grpc() => Protocol::Grpc,
+            Self::Http2(_) => Protocol::Http2,
+        }
+    }
+
+    /// Reads the message at the begin of bytes, of which there is at least one.
+    pub(super) fn read(&mut self, side: Side, bytes: &[u8]) -> Parsed {
+        match self {
+            Self::Http1(parser) => parser.read(side, bytes),
+            Self::Redis(parser) => parser.read(side, bytes),
+            Self::Postgresql(parser) => parser.read(side, bytes),
+            Self::Mysql(parser) => parser.read(side, bytes),
+            Self::Kafka(parser) => parser.read(side, bytes),
+            Self::Dns(parser) => parser.read(side, bytes),
+            Self::Http2(parser) => parser.read(side, bytes),
+        }
+    }
+
+    /// Bytes of a side had no sample.
+    pub(super) fn lose(&mut self, side: Side) {
+        if let Self::Http2(parser) = self {
+            parser.lose(side);
+        }
+    }
+
+    /// Whether a request ends the one before it: the protocol has one at a time.
+    pub(super) fn alternates(&self) -> bool {
+        matches!(self, Self::Http1(_))
+    }
+
+    /// Whether requests and responses have ids; else they have the same order.
+    pub(super) fn has_ids(&self) -> bool {
+        matches!(self, Self::Kafka(_) | Self::Dns(_) | Self::Http2(_))
+    }
+}
+
+/// The bytes before the first CRLF, and how many there are with it.
+pub(super) fn line(bytes: &[u8]) -> Option<(&[u8], usize)> {
+    let end = bytes.windows(2).position(|pair| pair == b"\r\n")?;
+    Some((bytes.get(..end)?, end + 2))
+}
+
+/// The name in a list that is the same but for the case; `other` if there is none.
+pub(super) fn known(names: &[&'static str], word: &[u8]) -> &'static str {
+    names.iter().find(|name| name.as_bytes().eq_ignore_ascii_case(word)).copied().unwrap_or("other")
+}
+
+/// The class of an HTTP status.
+pub(super) fn class_of(status: u16) -> &'static str {
+    match status {
+        100..200 => "1xx",
+        200..300 => "2xx",
+        300..400 => "3xx",
+        400..500 => "4xx",
+        500..600 => "5xx",
+        _ => "other",
+    }
+}

@@ -1,0 +1,351 @@
+//! HTTP/2 (RFC 9113) and gRPC in it: the method of a request, its status, and gRPC's status.
+//!
+//! ```text
+//!   client   preface │ frames: HEADERS ─► a request      HEADERS and END_STREAM ─► trailers
+//!   server             frames: HEADERS ─► its response   HEADERS and END_STREAM ─► trailers, grpc-status
+//! ```
+//! Fields are compressed with a table that each section may change (RFC 7541). So a connection is read that begins while it is
+//! followed, and once a section had no sample, only what needs no table: the methods and statuses of the static one. The status
+//! of a gRPC call is not known then.
+
+use leno_hpack::{Block, Decoder, Limits};
+
+use super::{Parsed, Says, Side, class_of, known};
+
+const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
+const FRAME: usize = 9;
+/// The size of a table before a setting, and the largest one that is followed.
+const TABLE: usize = 4096;
+const MAX_TABLE: usize = 64 << 10;
+/// Fields of a section within a sample.
+const LIMITS: Limits = Limits { list_bytes: 16 << 10, fields: 128 };
+/// Most bytes of a frame that is no DATA, as it is without a setting (RFC 9113 section 4.2).
+const MAX_FRAME: u32 = 16_384;
+const METHODS: &[&str] =
+    &["GET", "HEAD", "POST", "PUT", "DELETE", "PATCH", "OPTIONS", "TRACE", "CONNECT"];
+/// The statuses of gRPC.
+const GRPC: [&str; 17] =
+    ["0", "1", "2", "3", "4", "5", "6", "7", "8", "9", "10", "11", "12", "13", "14", "15", "16"];
+
+const DATA: u8 = 0;
+const HEADERS: u8 = 1;
+const PRIORITY: u8 = 2;
+const RST_STREAM: u8 = 3;
+const SETTINGS: u8 = 4;
+const PUSH_PROMISE: u8 = 5;
+const PING: u8 = 6;
+const GOAWAY: u8 = 7;
+const WINDOW_UPDATE: u8 = 8;
+const CONTINUATION: u8 = 9;
+const END_HEADERS: u8 = 4;
+const PADDED: u8 = 8;
+const WITH_PRIORITY: u8 = 0x20;
+const ACK: u8 = 1;
+
+#[derive(Debug)]
+pub(in crate::wire) struct Http2 {
+    /// Of what each side sends; `None` once a section had no sample.
+    client: Option<Decoder>,
+    server: Option<Decoder>,
+    block: Block,
+    /// Whether the last request is a call of gRPC.
+    is_grpc: bool,
+    /// The highest stream that the client has begun: sections of earlier ones are trailers.
+    last_stream: u32,
+}
+
+/// Whether a client begins.
+pub(in crate::wire) fn begins(bytes: &[u8]) -> bool {
+    bytes.starts_with(PREFACE)
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Frame {
+    length: u32,
+    kind: u8,
+    flags: u8,
+    stream: u32,
+}
+
+impl Frame {
+    /// The frame with this head; `None` if none has such a one.
+    fn new(head: [u8; FRAME]) -> Option<Self> {
+        let [a, b, c, kind, flags, d, e, f, g] = head;
+        let length = u32::from_be_bytes([0, a, b, c]);
+        let frame = Self { length, kind, flags, stream: u32::from_be_bytes([d, e, f, g]) };
+        let of_stream = frame.stream != 0;
+        let is_one = match kind {
+            DATA => of_stream,
+            HEADERS | CONTINUATION | PUSH_PROMISE => of_stream && length <= MAX_FRAME,
+            PRIORITY => of_stream && length == 5,
+            RST_STREAM => of_stream && length == 4,
+            SETTINGS => !of_stream && length.is_multiple_of(6) && length <= MAX_FRAME,
+            PING => !of_stream && length == 8,
+            GOAWAY => !of_stream && (8..=MAX_FRAME).contains(&length),
+            WINDOW_UPDATE => length == 4,
+            // Extensions have numbers from here on (RFC 9218, RFC 7838).
+            _ => kind < 0x20 && length <= MAX_FRAME,
+        };
+        (is_one && frame.stream <= i32::MAX as u32).then_some(frame)
+    }
+}
+
+impl Default for Http2 {
+    fn default() -> Self {
+        Self {
+            client: Some(Decoder::new(TABLE)),
+            server: Some(Decoder::new(TABLE)),
+            block: Block::new(),
+            is_grpc: false,
+            last_stream: 0,
+        }
+    }
+}
+
+impl Http2 {
+    pub(in crate::wire) fn is_grpc(&self) -> bool {
+        self.is_grpc
+    }
+
+    /// Bytes of a side had no sample.
+    pub(in crate::wire) fn lose(&mut self, side: Side) {
+        *self.decoder(side) = None;
+    }
+
+    pub(in crate::wire) fn read(&mut self, side: Side, bytes: &[u8]) -> Parsed {
+        if side == Side::Client && bytes.starts_with(b"PRI") {
+            return match bytes.get(..PREFACE.len()) {
+                None => Parsed::Incomplete,
+                Some(PREFACE) => Parsed::message(PREFACE.len() as u32, Says::Nothing),
+                Some(_) => Parsed::Foreign,
+            };
+        }
+        let Some((head, rest)) = bytes.split_first_chunk() else { return Parsed::Incomplete };
+        let Some(frame) = Frame::new(*head) else { return Parsed::Foreign };
+        let body = rest.get(..frame.length as usize);
+        let says = match frame.kind {
+            HEADERS => match body {
+                // The rest may come with the next frame.
+                None if rest.len() < 256 => return Parsed::Incomplete,
+                body => self.section(side, frame, body, rest),
+            },
+            CONTINUATION | PUSH_PROMISE => {
+                self.lose(side);
+                Says::Nothing
+            }
+            SETTINGS if frame.flags & ACK == 0 => {
+                self.settings(side, body.unwrap_or_default());
+                Says::Nothing
+            }
+            RST_STREAM => Says::Result { result: "reset", id: frame.stream },
+            _ => Says::Nothing,
+        };
+        Parsed::message(frame.length.saturating_add(FRAME as u32), says)
+    }
+
+    fn decoder(&mut self, side: Side) -> &mut Option<Decoder> {
+        if side == Side::Client { &mut self.client } else { &mut self.server }
+    }
+
+    /// A side tells how large the table of the other one may be. A smaller one is announced in a section.
+    fn settings(&mut self, side: Side, body: &[u8]) {
+        const HEADER_TABLE_SIZE: [u8; 2] = [0, 1];
+        let other = if side == Side::Client { &mut self.server } else { &mut self.client };
+        for setting in body.chunks_exact(6) {
+            if let ([a, b, value @ ..], Some(decoder)) = (setting, &mut *other)
+                && [*a, *b] == HEADER_TABLE_SIZE
+                && let Ok(value) = value.try_into()
+            {
+                let size = u32::from_be_bytes(value) as usize;
+                if size > MAX_TABLE {
+                    *other = None;
+                } else if size > TABLE {
+                    decoder.set_max_table(size);
+                }
+            }
+        }
+    }
+
+    /// What a section of fields says. `body` is `None` if it is longer than what there is of it.
+    fn section(&mut self, side: Side, frame: Frame, body: Option<&[u8]>, part: &[u8]) -> Says {
+        let section = fields(body.unwrap_or(part), frame.flags, body.is_some());
+        let is_whole = body.is_some() && frame.flags & END_HEADERS != 0;
+        let decoded = match (section, self.decoder(side).take()) {
+            (Some(section), Some(mut decoder)) if is_whole => {
+                let is_decoded = decoder.decode(section, &mut self.block, LIMITS).is_ok();
+                *self.decoder(side) = is_decoded.then_some(decoder);
+                is_decoded
+            }
+            // From here on sections may refer to what this one has put into the table.
+            _ => false,
+        };
+        if !decoded {
+            self.block.clear();
+        }
+        let first = section.and_then(|section| section.first()).copied().unwrap_or_default();
+        match side {
+            Side::Client => self.request(frame.stream, first),
+            Side::Server => self.response(frame.stream, first, decoded),
+        }
+    }
+
+    fn request(&mut self, stream: u32, first: u8) -> Says {
+        let is_new = stream % 2 == 1 && stream > self.last_stream;
+        if !is_new {
+            return Says::Nothing;
+        }
+        self.last_stream = stream;
+        let kind = match (self.block.get(b":method"), first) {
+            (Some(method), _) => known(METHODS, method),
+            (None, 0x82) => "GET",
+            (None, 0x83) => "POST",
+            (None, _) => "other",
+        };
+        if let Some(content) = self.block.get(b"content-type") {
+            self.is_grpc = content.starts_with(b"application/grpc");
+        }
+        Says::Request { kind, id: stream }
+    }
+
+    fn response(&self, stream: u32, first: u8, decoded: bool) -> Says {
+        if let Some(status) = number(self.block.get(b"grpc-status")) {
+            let result = GRPC.get(usize::from(status)).copied().unwrap_or("other");
+            return Says::Result { result, id: stream };
+        }
+        let status = number(self.block.get(b":status")).or_else(|| static_status(first));
+        match status {
+            Some(100..200) => Says::Nothing,
+            // The status of a call is in its trailers.
+            Some(200) if self.is_grpc => Says::Answer { result: "unseen", id: stream },
+            Some(status) => Says::Result { result: class_of(status), id: stream },
+            // Trailers, or what cannot be read.
+            None if decoded && !self.is_grpc => Says::Nothing,
+            None => Says::Result { result: "unseen", id: stream },
+        }
+    }
+}
+
+fn number(value: Option<&[u8]>) -> Option<u16> {
+    std::str::from_utf8(value?).ok()?.parse().ok()
+}
+
+/// The status that a first byte means without any table (RFC 7541 appendix A).
+fn static_status(first: u8) -> Option<u16> {
+    let of = [200, 204, 206, 304, 400, 404, 500];
+    of.get(usize::from(first.checked_sub(0x88)?)).copied()
+}
+
+/// The fields of a HEADERS frame, without padding and priority; `None` if there are none.
+fn fields(mut body: &[u8], flags: u8, is_whole: bool) -> Option<&[u8]> {
+    let mut padding = 0;
+    if flags & PADDED != 0 {
+        let (length, rest) = body.split_first()?;
+        (padding, body) = (usize::from(*length), rest);
+    }
+    if flags & WITH_PRIORITY != 0 {
+        body = body.get(5..)?;
+    }
+    let end = if is_whole { body.len().checked_sub(padding)? } else { body.len() };
+    body.get(..end)
+}
+
+#[cfg(test)]
+mod tests {
+    use leno_hpack::{Encoder, Field};
+
+    use super::*;
+
+    struct Peer(Encoder);
+
+    impl Peer {
+        fn new() -> Self {
+            Self(Encoder::new(TABLE))
+        }
+
+        fn headers(&mut self, stream: u32, end: bool, fields: &[(&str, &str)]) -> Vec<u8> {
+            let mut section = Vec::new();
+            let all =
+                fields.iter().map(|(name, value)| Field::new(name.as_bytes(), value.as_bytes()));
+            self.0.encode(all, &mut section);
+            frame(HEADERS, END_HEADERS | u8::from(end), stream, &section)
+        }
+    }
+
+    fn frame(kind: u8, flags: u8, stream: u32, body: &[u8]) -> Vec<u8> {
+        let length = u32::try_from(body.len()).unwrap().to_be_bytes();
+        [&length[1..], &[kind, flags], &stream.to_be_bytes(), body].concat()
+    }
+
+    fn says(parser: &mut Http2, side: Side, bytes: &[u8]) -> Says {
+        match parser.read(side, bytes) {
+            Parsed::Message(message) => {
+                assert_eq!(message.length, Some(bytes.len() as u32));
+                message.says
+            }
+            other => panic!("{other:?}"),
+        }
+    }
+
+    const CALL: [(&str, &str); 4] = [
+        (":method", "POST"),
+        (":scheme", "http"),
+        (":path", "/shop.Cart/Add"),
+        ("content-type", "application/grpc"),
+    ];
+
+    #[test]
+    fn calls_of_grpc_have_the_status_of_their_trailers_also_from_the_table() {
+        let (mut client, mut server, mut parser) = (Peer::new(), Peer::new(), Http2::default());
+        assert!(begins(PREFACE));
+        assert_eq!(says(&mut parser, Side::Client, PREFACE), Says::Nothing);
+        for stream in [1, 3, 5] {
+            let request = client.headers(stream, false, &CALL);
+            let kind = "POST";
+            assert_eq!(
+                says(&mut parser, Side::Client, &request),
+                Says::Request { kind, id: stream }
+            );
+            assert!(parser.is_grpc());
+            let head = [(":status", "200"), ("content-type", "application/grpc")];
+            let head = server.headers(stream, false, &head);
+            let answer = Says::Answer { result: "unseen", id: stream };
+            assert_eq!(says(&mut parser, Side::Server, &head), answer);
+            assert_eq!(
+                says(&mut parser, Side::Server, &frame(DATA, 0, stream, b"x")),
+                Says::Nothing
+            );
+            let trailers = server.headers(stream, true, &[("grpc-status", "5")]);
+            let result = Says::Result { result: "5", id: stream };
+            assert_eq!(says(&mut parser, Side::Server, &trailers), result);
+        }
+    }
+
+    #[test]
+    fn without_the_table_methods_and_statuses_of_the_static_one_are_known() {
+        let (mut client, mut server, mut parser) = (Peer::new(), Peer::new(), Http2::default());
+        let request = [(":method", "GET"), (":scheme", "http"), (":path", "/a")];
+        let first = client.headers(1, true, &request);
+        // It is longer than its sample.
+        let long = frame(HEADERS, END_HEADERS, 1, &[&first[FRAME..], &[0; 900]].concat());
+        let cut = parser.read(Side::Client, &long[..512]);
+        assert_eq!(cut, Parsed::message(long.len() as u32, Says::Request { kind: "GET", id: 1 }));
+        let again = client.headers(3, true, &request);
+        let expected = Says::Request { kind: "GET", id: 3 };
+        assert_eq!(says(&mut parser, Side::Client, &again), expected);
+        let head = server.headers(3, true, &[(":status", "404"), ("server", "x")]);
+        let expected = Says::Result { result: "4xx", id: 3 };
+        assert_eq!(says(&mut parser, Side::Server, &head), expected);
+        parser.lose(Side::Server);
+        let head = server.headers(3, true, &[(":status", "503"), ("server", "x")]);
+        let expected = Says::Result { result: "unseen", id: 3 };
+        assert_eq!(says(&mut parser, Side::Server, &head), expected);
+        let reset = frame(RST_STREAM, 0, 3, &[0; 4]);
+        let expected = Says::Result { result: "reset", id: 3 };
+        assert_eq!(says(&mut parser, Side::Client, &reset), expected);
+        for other in
+            [frame(PING, 0, 1, &[0; 8]), frame(SETTINGS, 0, 0, &[0; 5]), frame(0x40, 0, 0, b"")]
+        {
+            assert_eq!(parser.read(Side::Client, &other), Parsed::Foreign, "{other:?}");
+        }
+    }
+}

@@ -1,0 +1,244 @@
+//! PostgreSQL, version 3 of its protocol: statements, and whether they failed.
+//!
+//! ```text
+//!   client   Startup │ Query            ─► │ Parse Bind Execute ... Sync ─► │
+//!   server           │ ... ReadyForQuery   │ ... ReadyForQuery              │
+//! ```
+//! A request is a Query, or what comes before a Sync: of several statements in it the first one is its kind, and an error of any
+//! is its result. Rows beyond a sample hide an error after them. Authentication is not counted.
+
+use super::{Parsed, Says, Side, sql};
+
+/// Numbers in place of a version (`SSLRequest`, `GSSENCRequest`, `CancelRequest`), and version 3.
+const SSL: u32 = 80_877_103;
+const GSS: u32 = 80_877_104;
+const CANCEL: u32 = 80_877_102;
+const VERSION_3: std::ops::RangeInclusive<u32> = 0x3_0000..=0x3_0002;
+/// Most bytes of a start, as the server has it, and of a message.
+const MAX_STARTUP: u32 = 10_000;
+const MAX_MESSAGE: u32 = 1 << 30;
+
+#[derive(Debug, Default)]
+pub(in crate::wire) struct Postgresql {
+    /// Between the first message of a request and its Sync.
+    is_open: bool,
+    /// Whether the server has said that it failed.
+    has_failed: bool,
+    /// Whether what the server sends ends a request, and not the start.
+    has_started: bool,
+    /// Whether the client asked for encryption: the server answers with one byte.
+    asked: bool,
+}
+
+/// Whether a client begins, or a statement does.
+pub(in crate::wire) fn begins(bytes: &[u8]) -> bool {
+    if startup(bytes).is_some() {
+        return true;
+    }
+    let Some((kind @ (b'Q' | b'P'), length)) = header(bytes) else { return false };
+    let body = bytes.get(5..).unwrap_or_default();
+    let is_query = kind == b'Q';
+    let is_whole = is_query && bytes.len() == length as usize + 1;
+    let statement = if is_query { body } else { after_name(body) };
+    sql::kind(statement) != "other" && (!is_whole || body.last() == Some(&0))
+}
+
+/// The number that a start has, and its length.
+fn startup(bytes: &[u8]) -> Option<(u32, u32)> {
+    let [length, number] = [be32(bytes, 0)?, be32(bytes, 4)?];
+    let is_one = match number {
+        SSL | GSS => length == 8,
+        CANCEL => length == 16,
+        number => VERSION_3.contains(&number) && (8..=MAX_STARTUP).contains(&length),
+    };
+    is_one.then_some((number, length))
+}
+
+/// The type of a message, and the length that it says, which is without the type.
+fn header(bytes: &[u8]) -> Option<(u8, u32)> {
+    let length = be32(bytes, 1)?;
+    let kind = *bytes.first()?;
+    (kind.is_ascii_graphic() && (4..=MAX_MESSAGE).contains(&length)).then_some((kind, length))
+}
+
+fn be32(bytes: &[u8], at: usize) -> Option<u32> {
+    let four = bytes.get(at..at + 4)?;
+    Some(u32::from_be_bytes(four.try_into().ok()?))
+}
+
+impl Postgresql {
+    pub(in crate::wire) fn read(&mut self, side: Side, bytes: &[u8]) -> Parsed {
+        if side == Side::Client
+            && let Some((number, length)) = startup(bytes)
+        {
+            self.asked = matches!(number, SSL | GSS);
+            (self.has_started, self.is_open) = (false, false);
+            return Parsed::message(length, Says::Nothing);
+        }
+        if side == Side::Server && self.asked {
+            self.asked = false;
+            let says =
+                if bytes.first() == Some(&b'N') { Says::Nothing } else { Says::Leaves("ok") };
+            return Parsed::message(1, says);
+        }
+        let Some((kind, length)) = header(bytes) else {
+            return if bytes.len() < 5 { Parsed::Incomplete } else { Parsed::Foreign };
+        };
+        let says = match side {
+            Side::Client => self.client(kind, bytes.get(5..).unwrap_or_default()),
+            Side::Server => self.server(kind),
+        };
+        says.map_or(Parsed::Foreign, |says| Parsed::message(length + 1, says))
+    }
+
+    fn client(&mut self, message: u8, body: &[u8]) -> Option<Says> {
+        let mut begin = |kind| {
+            self.has_started = true;
+            let was_open = std::mem::replace(&mut self.is_open, true);
+            if was_open { Says::Nothing } else { Says::Request { kind, id: 0 } }
+        };
+        Some(match message {
+            b'Q' => {
+                let says = begin(sql::kind(body));
+                self.is_open = false;
+                says
+            }
+            // The name of the statement comes first.
+            b'P' => begin(sql::kind(after_name(body))),
+            b'B' => begin("EXECUTE"),
+            b'D' | b'E' | b'C' => begin("other"),
+            b'F' => {
+                let says = begin("FUNCTION");
+                self.is_open = false;
+                says
+            }
+            b'S' => {
+                let says = begin("other");
+                self.is_open = false;
+                says
+            }
+            // Flush; COPY's data, end and failure; passwords; the end.
+            b'H' | b'd' | b'c' | b'f' | b'p' | b'X' => Says::Nothing,
+            _ => return None,
+        })
+    }
+
+    fn server(&mut self, message: u8) -> Option<Says> {
+        Some(match message {
+            b'Z' => {
+                let failed = std::mem::take(&mut self.has_failed);
+                match std::mem::replace(&mut self.has_started, true) {
+                    false => Says::Nothing,
+                    true => Says::Result { result: result(failed), id: 0 },
+                }
+            }
+            b'E' => {
+                self.has_failed = true;
+                Says::Answer { result: result(true), id: 0 }
+            }
+            // Notices, notifications and parameters come at any time.
+            b'N' | b'A' | b'S' | b'R' | b'K' | b'v' => Says::Nothing,
+            b'1' | b'2' | b'3' | b'n' | b't' | b'T' | b'D' | b'C' | b'I' | b's' | b'G' | b'H'
+            | b'W' | b'c' | b'd' | b'V' => Says::Answer { result: result(self.has_failed), id: 0 },
+            _ => return None,
+        })
+    }
+}
+
+fn result(failed: bool) -> &'static str {
+    if failed { "error" } else { "ok" }
+}
+
+fn after_name(body: &[u8]) -> &[u8] {
+    let end = body.iter().position(|byte| *byte == 0);
+    end.and_then(|end| body.get(end + 1..)).unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn message(kind: u8, body: &[u8]) -> Vec<u8> {
+        [&[kind][..], &(body.len() as u32 + 4).to_be_bytes(), body].concat()
+    }
+
+    fn startup(number: u32, body: &[u8]) -> Vec<u8> {
+        [&(body.len() as u32 + 8).to_be_bytes()[..], &number.to_be_bytes(), body].concat()
+    }
+
+    /// What the messages of one side mean, without those that mean nothing.
+    fn read(parser: &mut Postgresql, side: Side, mut bytes: &[u8]) -> Vec<Says> {
+        let mut all = Vec::new();
+        while !bytes.is_empty() {
+            let Parsed::Message(message) = parser.read(side, bytes) else { panic!("{bytes:?}") };
+            bytes = &bytes[message.length.unwrap() as usize..];
+            all.extend(Some(message.says).filter(|says| *says != Says::Nothing));
+        }
+        all
+    }
+
+    #[test]
+    fn statements_of_both_protocols_end_with_ready_for_query() {
+        let mut parser = Postgresql::default();
+        let start = startup(SSL, b"");
+        assert!(begins(&start));
+        assert_eq!(read(&mut parser, Side::Client, &start), []);
+        assert_eq!(read(&mut parser, Side::Server, b"N"), []);
+        assert_eq!(read(&mut parser, Side::Client, &startup(0x3_0000, b"user\0a\0\0")), []);
+        let ready = message(b'Z', b"I");
+        let started = [message(b'R', &[0; 4]), message(b'S', b"a\0b\0"), ready.clone()].concat();
+        assert_eq!(read(&mut parser, Side::Server, &started), []);
+        let request = |kind| Says::Request { kind, id: 0 };
+        let (answer, done) =
+            (|result| Says::Answer { result, id: 0 }, |result| Says::Result { result, id: 0 });
+        let query = message(b'Q', b"select 1\0");
+        assert_eq!(read(&mut parser, Side::Client, &query), [request("SELECT")]);
+        let rows =
+            [message(b'T', &[0; 9]), message(b'D', &[0; 9]), message(b'C', b"x\0"), ready.clone()];
+        assert_eq!(
+            read(&mut parser, Side::Server, &rows.concat()),
+            [answer("ok"), answer("ok"), answer("ok"), done("ok")]
+        );
+        let extended = [
+            message(b'P', b"name\0insert into t values ($1)\0"),
+            message(b'B', &[0; 9]),
+            message(b'E', &[0; 5]),
+            message(b'S', b""),
+            message(b'B', &[0; 9]),
+            message(b'S', b""),
+        ];
+        assert_eq!(
+            read(&mut parser, Side::Client, &extended.concat()),
+            [request("INSERT"), request("EXECUTE")]
+        );
+        let failed = [
+            message(b'1', b""),
+            message(b'E', b"SERROR\0"),
+            ready.clone(),
+            message(b'2', b""),
+            ready,
+        ];
+        assert_eq!(
+            read(&mut parser, Side::Server, &failed.concat()),
+            [answer("ok"), answer("error"), done("error"), answer("ok"), done("ok")]
+        );
+    }
+
+    #[test]
+    fn what_is_encrypted_is_left_and_what_is_none_of_it_is_foreign() {
+        let mut parser = Postgresql::default();
+        read(&mut parser, Side::Client, &startup(SSL, b""));
+        assert_eq!(read(&mut parser, Side::Server, b"S"), [Says::Leaves("ok")]);
+        assert!(begins(&message(b'Q', b"select 1\0")));
+        assert!(begins(&message(b'P', b"name\0insert into t values ($1)\0\0\0")));
+        for other in
+            [&b"GET / HTTP/1.1\r\n"[..], b"*1\r\n$4\r\nPING\r\n", &message(b'Q', b"hello\0")]
+        {
+            assert!(!begins(other), "{other:?}");
+        }
+        assert_eq!(
+            Postgresql::default().read(Side::Server, b"\x15\x03\x01\x00\x02"),
+            Parsed::Foreign
+        );
+    }
+}

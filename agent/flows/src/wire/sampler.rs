@@ -1,0 +1,166 @@
+//! The thread that reads samples, and the sums that it shares.
+
+use std::io;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread::{self, JoinHandle};
+use std::time::Duration;
+
+use leno_bpf::Error;
+use leno_bpf::flows::{Flows, SamplesAt, monotonic, thread_time};
+
+use super::rows::Rows;
+use super::talks::Talks;
+
+/// How long samples wait at most: the kernel wakes the reader when many do.
+const WAIT: Duration = Duration::from_millis(100);
+/// How often what waits in vain is looked for.
+const SWEEP: Duration = Duration::from_secs(1);
+
+/// What was read, and the thread that reads while there is something to read.
+#[derive(Debug, Default)]
+pub(crate) struct Reading {
+    shared: Arc<Shared>,
+    sampler: Option<Sampler>,
+}
+
+#[derive(Debug, Default)]
+struct Shared {
+    rows: Mutex<Rows>,
+    /// Samples of connections for which there was no room.
+    refused: AtomicU64,
+    /// Processor time that the threads have taken.
+    took_ns: AtomicU64,
+}
+
+/// The thread; it ends when this is dropped.
+#[derive(Debug)]
+struct Sampler {
+    ends: Arc<AtomicBool>,
+    thread: Option<JoinHandle<Result<(), Error>>>,
+}
+
+impl Reading {
+    /// Goes on with the rows that an earlier process left.
+    pub(crate) fn resume(flows: &Flows) -> Result<Self, Error> {
+        let rows = Mutex::new(Rows::resume(flows.wire_requests()?));
+        let shared = Arc::new(Shared { rows, ..Shared::default() });
+        Ok(Self { shared, sampler: None })
+    }
+
+    /// Reads samples from now on, or no more.
+    pub(crate) fn set(&mut self, flows: &Flows, reads: bool) -> Result<(), Error> {
+        match (reads, &self.sampler) {
+            (false, _) => self.sampler = None,
+            (true, Some(_)) => {}
+            (true, None) => {
+                let sampler = Sampler::start(flows.samples()?, Arc::clone(&self.shared));
+                self.sampler = Some(sampler.map_err(|source| Error::Io {
+                    action: "start the thread that reads samples".to_owned(),
+                    source,
+                })?);
+            }
+        }
+        Ok(())
+    }
+
+    /// Keeps in the kernel what was counted since the last call; starts a thread that has failed again.
+    pub(crate) fn keep(&mut self, flows: &Flows) -> Result<(), Error> {
+        self.rows().keep(|key, row| flows.set_wire_requests(key, row))?;
+        let failed = self.sampler.as_mut().and_then(Sampler::failure);
+        let Some(error) = failed else { return Ok(()) };
+        self.sampler = None;
+        self.set(flows, true)?;
+        Err(error)
+    }
+
+    pub(crate) fn rows(&self) -> MutexGuard<'_, Rows> {
+        self.shared.lock()
+    }
+
+    /// Samples of connections that were one too many.
+    pub(crate) fn refused(&self) -> u64 {
+        self.shared.refused.load(Ordering::Relaxed)
+    }
+
+    /// The processor time that reading has taken so far.
+    pub(crate) fn took(&self) -> Duration {
+        Duration::from_nanos(self.shared.took_ns.load(Ordering::Relaxed))
+    }
+}
+
+impl Shared {
+    /// A panic while it was held leaves counts that are right.
+    fn lock(&self) -> MutexGuard<'_, Rows> {
+        self.rows.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Sampler {
+    fn start(samples: SamplesAt, shared: Arc<Shared>) -> io::Result<Self> {
+        let ends = Arc::new(AtomicBool::new(false));
+        let until = Arc::clone(&ends);
+        let thread = thread::Builder::new().name("flow-samples".to_owned());
+        let thread = thread.spawn(move || read(&samples, &shared, &until))?;
+        Ok(Self { ends, thread: Some(thread) })
+    }
+
+    /// Why the thread has ended; `None` if it has not.
+    fn failure(&mut self) -> Option<Error> {
+        let thread = self.thread.take_if(|thread| thread.is_finished())?;
+        Some(match thread.join() {
+            Ok(Err(error)) => error,
+            Ok(Ok(())) | Err(_) => Error::Io {
+                action: "read samples of payload".to_owned(),
+                source: io::Error::other("the thread has ended"),
+            },
+        })
+    }
+}
+
+impl Drop for Sampler {
+    fn drop(&mut self) {
+        self.ends.store(true, Ordering::Relaxed);
+        if let Some(thread) = self.thread.take() {
+            // It ends within `WAIT`; what it would say of a failure is of no use any more.
+            let _ended = thread.join();
+        }
+    }
+}
+
+fn read(samples: &SamplesAt, shared: &Shared, ends: &AtomicBool) -> Result<(), Error> {
+    let mut reader = samples.open()?;
+    let mut talks = Talks::default();
+    let mut lost = samples.counts()?.lost;
+    let (mut swept, mut charged) = (monotonic(), Duration::ZERO);
+    loop {
+        // Once more after the end: what waits has been sampled before it.
+        let is_last = ends.load(Ordering::Relaxed);
+        let taken = reader.take(if is_last { Duration::ZERO } else { WAIT })?;
+        let lost_now = samples.counts()?.lost;
+        if lost_now != lost {
+            lost = lost_now;
+            talks.doubt();
+        }
+        let now = monotonic();
+        let mut rows = shared.lock();
+        for sample in &taken {
+            if !talks.take(sample, |pair, exchange| rows.count(pair, exchange)) {
+                shared.refused.fetch_add(1, Ordering::Relaxed);
+            }
+        }
+        if now.saturating_sub(swept) >= SWEEP {
+            swept = now;
+            let now_ns = u64::try_from(now.as_nanos()).unwrap_or(u64::MAX);
+            talks.sweep(now_ns, |pair, exchange| rows.count(pair, exchange));
+        }
+        drop(rows);
+        let took = thread_time();
+        let more = took.saturating_sub(charged).as_nanos();
+        shared.took_ns.fetch_add(u64::try_from(more).unwrap_or(u64::MAX), Ordering::Relaxed);
+        charged = took;
+        if is_last {
+            return Ok(());
+        }
+    }
+}

@@ -1,0 +1,333 @@
+//! One connection: follows the messages of both sides through samples, and puts requests and responses together.
+//!
+//! ```text
+//!  a side's place:  unknown ── a turn begins ──► at a message ── its length is known ──► at the next one, perhaps later
+//!                      ▲                             │ its length is not known, or bytes had no sample
+//!                      └─────────────────────────────┘
+//! ```
+
+use std::collections::VecDeque;
+
+use leno_bpf_abi::flow::{FlowRole, FlowSample};
+
+use super::protocol::{Parsed, Parser, Protocol, Says, Side};
+
+/// Most requests of a connection that wait for their responses; the oldest one is given up for another.
+const MAX_PENDING: usize = 256;
+/// Most bytes of a message that wait for the rest of it.
+const MAX_HELD: usize = 1024;
+/// Turns of the client after which a connection whose protocol is not found is read no more.
+const MAX_TRIES: u8 = 4;
+/// The port that DNS is known by, and the number of the protocol in which it has no lengths.
+const DNS_PORT: u16 = 53;
+pub(super) const UDP: u8 = 17;
+/// Results of requests whose response was not seen: a sample of it was lost or is not enough; or none came in time.
+pub(super) const UNSEEN: &str = "unseen";
+pub(super) const UNANSWERED: &str = "unanswered";
+
+/// A request with what came of it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Exchange {
+    pub(super) protocol: Protocol,
+    pub(super) kind: &'static str,
+    pub(super) result: &'static str,
+    /// From the first byte of the request to the first one of the response, if that was seen.
+    pub(super) took_ns: Option<u64>,
+}
+
+/// See the module.
+#[derive(Debug)]
+pub(super) struct Talk {
+    /// When its flow was begun: another connection may have the same key later.
+    pub(super) opened_ns: u64,
+    pub(super) last_ns: u64,
+    reads: Reads,
+    client: Stream,
+    server: Stream,
+    pending: VecDeque<Pending>,
+    /// Bytes had no sample, so requests and responses may not belong together.
+    is_unsure: bool,
+}
+
+#[derive(Debug)]
+enum Reads {
+    /// The protocol is not known yet; how many more turns of the client are looked at.
+    Anything(u8),
+    One(Parser),
+    Nothing,
+}
+
+/// What one side has sent.
+#[derive(Debug, Default)]
+struct Stream {
+    /// The sequence number after the last byte that was seen.
+    end: Option<u32>,
+    /// That of the next message.
+    next: Option<u32>,
+    /// The begin of a message whose rest is to come, and when it came.
+    held: Vec<u8>,
+    held_ns: u64,
+}
+
+/// Bytes that are read, from the begin of a message on.
+struct Part<'a> {
+    side: Side,
+    bytes: &'a [u8],
+    /// The sequence number of the first one, and that after the end of the frame.
+    begin: u32,
+    end: u32,
+    /// When the first message of them began, and when the frame came.
+    times: [u64; 2],
+}
+
+#[derive(Debug)]
+struct Pending {
+    kind: &'static str,
+    id: u32,
+    at_ns: u64,
+    /// When its response began, and the result if nothing else is seen of it.
+    answer: Option<(u64, &'static str)>,
+}
+
+impl Talk {
+    pub(super) fn new(sample: &FlowSample) -> Self {
+        let is_client = sample.role == FlowRole::Client as u8;
+        let port = if is_client { sample.remote_port } else { sample.local_port };
+        let reads = match port {
+            DNS_PORT => Reads::One(Parser::dns(sample.protocol != UDP)),
+            _ => Reads::Anything(MAX_TRIES),
+        };
+        Self {
+            opened_ns: sample.opened_ns,
+            last_ns: sample.at_ns,
+            reads,
+            client: Stream::default(),
+            server: Stream::default(),
+            pending: VecDeque::new(),
+            is_unsure: false,
+        }
+    }
+
+    /// Samples were lost, perhaps of this connection: what comes shows which.
+    pub(super) fn doubt(&mut self) {
+        self.is_unsure = true;
+    }
+
+    /// Takes a sample of TCP in. Calls `each` with what is complete.
+    pub(super) fn take(&mut self, sample: &FlowSample, each: &mut impl FnMut(Exchange)) {
+        self.last_ns = sample.at_ns;
+        let side = side_of(sample);
+        let bytes = sample.bytes.get(..usize::from(sample.length)).unwrap_or_default();
+        let end = sample.sequence.wrapping_add(sample.payload);
+        let stream = if side == Side::Client { &mut self.client } else { &mut self.server };
+        if stream.end.is_some_and(|seen| !is_after(end, seen)) {
+            // It was sent again.
+            return;
+        }
+        stream.end = Some(end);
+        self.find_protocol(side, bytes, sample.turns != 0);
+        if !matches!(self.reads, Reads::One(_)) {
+            return;
+        }
+        if side == Side::Client && sample.turns != 0 && self.is_unsure {
+            self.is_unsure = false;
+            // Those with ids need no order.
+            if matches!(&self.reads, Reads::One(parser) if !parser.has_ids()) {
+                self.give_up(UNSEEN, each);
+            }
+        }
+        let Some(at) = self.begin_of(side, sample) else { return };
+        let bytes = bytes.get(at..).unwrap_or_default();
+        let held = std::mem::take(&mut self.stream(side).held);
+        // The sequence number of the first byte that is read.
+        let begin = sample.sequence.wrapping_add(at as u32).wrapping_sub(held.len() as u32);
+        let times = [self.stream(side).held_ns, sample.at_ns];
+        if held.is_empty() {
+            let times = [sample.at_ns; 2];
+            return self.read_all(&Part { side, bytes, begin, end, times }, each);
+        }
+        let bytes = &*[&*held, bytes].concat();
+        self.read_all(&Part { side, bytes, begin, end, times }, each);
+    }
+
+    /// Takes a datagram in, which is a message.
+    pub(super) fn take_datagram(&mut self, sample: &FlowSample, each: &mut impl FnMut(Exchange)) {
+        self.last_ns = sample.at_ns;
+        let side = side_of(sample);
+        let bytes = sample.bytes.get(..usize::from(sample.length)).unwrap_or_default();
+        if let Reads::One(parser) = &mut self.reads
+            && let Parsed::Message(message) = parser.read(side, bytes)
+        {
+            self.hear(message.says, sample.at_ns, each);
+        }
+    }
+
+    /// Ends what has waited since before this time.
+    pub(super) fn expire(&mut self, before_ns: u64, each: &mut impl FnMut(Exchange)) {
+        while self.pending.front().is_some_and(|oldest| oldest.at_ns < before_ns) {
+            self.end_oldest(UNANSWERED, each);
+        }
+    }
+
+    /// Ends the connection.
+    pub(super) fn end(&mut self, each: &mut impl FnMut(Exchange)) {
+        self.give_up(UNANSWERED, each);
+    }
+
+    fn find_protocol(&mut self, side: Side, bytes: &[u8], turns: bool) {
+        let Reads::Anything(tries) = &mut self.reads else { return };
+        if !turns {
+            return;
+        }
+        if let Some(parser) = Parser::detect(side, bytes) {
+            self.reads = Reads::One(parser);
+        } else if side == Side::Client {
+            match tries.checked_sub(1) {
+                Some(left) => *tries = left,
+                None => self.reads = Reads::Nothing,
+            }
+        }
+    }
+
+    fn stream(&mut self, side: Side) -> &mut Stream {
+        if side == Side::Client { &mut self.client } else { &mut self.server }
+    }
+
+    /// Where in a sample the next message begins; `None` if none does.
+    fn begin_of(&mut self, side: Side, sample: &FlowSample) -> Option<usize> {
+        let stream = self.stream(side);
+        let from_turn = (sample.turns != 0).then_some(0);
+        let Some(next) = stream.next else { return from_turn };
+        let distance = next.wrapping_sub(sample.sequence);
+        if distance < u32::from(sample.length) {
+            return Some(distance as usize);
+        }
+        let begins_before = !is_after(sample.sequence, next);
+        if begins_before && distance >= sample.payload {
+            // All of it belongs to the message before.
+            return None;
+        }
+        // Some bytes had no sample.
+        stream.held.clear();
+        self.lose(side);
+        if begins_before { None } else { from_turn }
+    }
+
+    /// Where the next message of a side begins is not known.
+    fn lose(&mut self, side: Side) {
+        self.stream(side).next = None;
+        self.is_unsure = true;
+        if let Reads::One(parser) = &mut self.reads {
+            parser.lose(side);
+        }
+    }
+
+    fn read_all(&mut self, part: &Part<'_>, each: &mut impl FnMut(Exchange)) {
+        let Part { side, bytes, begin, end, times: [first_ns, now_ns] } = *part;
+        let mut at = 0;
+        // All of the frame is there, up to its end.
+        let is_whole = begin.wrapping_add(bytes.len() as u32) == end;
+        while let Some(rest) = bytes.get(at..).filter(|rest| !rest.is_empty()) {
+            let Reads::One(parser) = &mut self.reads else { return };
+            let at_ns = if at == 0 { first_ns } else { now_ns };
+            match parser.read(side, rest) {
+                Parsed::Message(message) => {
+                    self.is_unsure |= message.length.is_none() && !parser.alternates();
+                    self.hear(message.says, at_ns, each);
+                    match message.length {
+                        // A message has at least one byte.
+                        Some(length) => at = at.saturating_add(length.max(1) as usize),
+                        None => return self.stream(side).next = None,
+                    }
+                }
+                Parsed::Incomplete if is_whole && rest.len() <= MAX_HELD => {
+                    let stream = self.stream(side);
+                    (stream.held, stream.held_ns, stream.next) = (rest.to_vec(), at_ns, Some(end));
+                    return;
+                }
+                Parsed::Incomplete | Parsed::Foreign => return self.lose(side),
+            }
+        }
+        self.stream(side).next = Some(begin.wrapping_add(u32::try_from(at).unwrap_or(u32::MAX)));
+    }
+
+    fn hear(&mut self, says: Says, now_ns: u64, each: &mut impl FnMut(Exchange)) {
+        let Reads::One(parser) = &self.reads else { return };
+        match says {
+            Says::Nothing => {}
+            Says::Request { kind, id } => {
+                if parser.alternates() {
+                    self.give_up(UNSEEN, each);
+                } else if self.pending.len() >= MAX_PENDING {
+                    self.end_oldest(UNSEEN, each);
+                }
+                self.pending.push_back(Pending { kind, id, at_ns: now_ns, answer: None });
+            }
+            Says::Answer { result, id } => {
+                if let Some(of) = self.answered(id)
+                    && let Some(one) = self.pending.get_mut(of)
+                {
+                    one.answer = Some((one.answer.map_or(now_ns, |(first, _)| first), result));
+                }
+            }
+            Says::Result { result, id } => {
+                if let Some(one) = self.answered(id).and_then(|of| self.pending.remove(of)) {
+                    let first_ns = one.answer.map_or(now_ns, |(first, _)| first);
+                    self.report(&one, result, Some(first_ns), each);
+                }
+            }
+            Says::Leaves(result) => {
+                self.give_up(result, each);
+                self.reads = Reads::Nothing;
+            }
+        }
+    }
+
+    /// The request that a response belongs to.
+    fn answered(&self, id: u32) -> Option<usize> {
+        let Reads::One(parser) = &self.reads else { return None };
+        if parser.has_ids() {
+            return self.pending.iter().position(|one| one.id == id);
+        }
+        (!self.pending.is_empty()).then_some(0)
+    }
+
+    fn give_up(&mut self, result: &'static str, each: &mut impl FnMut(Exchange)) {
+        while !self.pending.is_empty() {
+            self.end_oldest(result, each);
+        }
+    }
+
+    /// Ends the oldest request with the result that its response has shown, or this one.
+    fn end_oldest(&mut self, result: &'static str, each: &mut impl FnMut(Exchange)) {
+        let Some(one) = self.pending.pop_front() else { return };
+        let (first_ns, result) =
+            one.answer.map_or((None, result), |(first, shown)| (Some(first), shown));
+        self.report(&one, result, first_ns, each);
+    }
+
+    fn report(
+        &self,
+        one: &Pending,
+        result: &'static str,
+        first_ns: Option<u64>,
+        each: &mut impl FnMut(Exchange),
+    ) {
+        let Reads::One(parser) = &self.reads else { return };
+        let took_ns = first_ns.map(|first| first.saturating_sub(one.at_ns));
+        each(Exchange { protocol: parser.protocol(), kind: one.kind, result, took_ns });
+    }
+}
+
+fn side_of(sample: &FlowSample) -> Side {
+    let by_client = (sample.sent != 0) == (sample.role == FlowRole::Client as u8);
+    if by_client { Side::Client } else { Side::Server }
+}
+
+/// Whether a sequence number comes after another one (RFC 9293 section 3.4).
+fn is_after(one: u32, other: u32) -> bool {
+    one != other && one.wrapping_sub(other) < 1 << 31
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,128 @@
+// SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause)
+/* Passes the begin of payload to user space, which reads requests and responses from it.
+ *
+ * A request begins where the other side has spoken last, and so does a response: the first frame of each such turn has a
+ * sample. So has each frame that fits into one, since it may end what began in another: trailers, commands that follow each
+ * other. The rest of a large message costs no sample.
+ */
+#ifndef LENO_FLOW_SAMPLES_H
+#define LENO_FLOW_SAMPLES_H
+
+#include <linux/bpf.h>
+#include <linux/in.h>
+#include <stdbool.h>
+#include <bpf/bpf_helpers.h>
+
+#include "flow_abi.h"
+#include "flow_maps.h"
+
+/* The datagrams that are read. */
+#define DNS_PORT 53
+
+/* Bytes that wait until their reader is woken before it looks by itself. */
+#define SAMPLES_WAKE (1 << 20)
+
+static __always_inline void count_sample(enum flow_sample_count which)
+{
+	__u64 *value = bpf_map_lookup_elem(&sample_counts, &which);
+
+	if (value)
+		__sync_fetch_and_add(value, 1);
+}
+
+static __always_inline bool is_sampled(__u32 workload)
+{
+	struct flow_cap *cap = bpf_map_lookup_elem(&caps, &workload);
+
+	return cap && cap->samples && level_within(cap) == LEVEL_FULL;
+}
+
+static __always_inline bool is_read(const struct flow *flow)
+{
+	if (flow->protocol == IPPROTO_TCP)
+		return true;
+	return flow->protocol == IPPROTO_UDP &&
+	       (flow->local_port == DNS_PORT || flow->remote_port == DNS_PORT);
+}
+
+/* Notes whose turn it is; whether it was the other side's. */
+static __always_inline bool turns(struct flow *flow, bool sent)
+{
+	__u8 talker = sent ? 1 : 2;
+	bool turns = flow->talker != talker;
+
+	flow->talker = talker;
+	return turns;
+}
+
+static __always_inline void fill_sample(struct flow_sample *sample, const struct flow *flow)
+{
+	sample->opened_ns = flow->opened_ns;
+	sample->workload = flow->workload;
+	sample->peer = flow->peer;
+	sample->local_port = flow->local_port;
+	sample->remote_port = flow->remote_port;
+	sample->role = flow->role;
+	sample->protocol = flow->protocol;
+}
+
+/* Takes a sample of a frame with payload, whose flow has this key. `payload` is where it begins and its length, and
+ * `sequence` that number with `sent` as its last bit. A function by itself, so that the verifier follows it once, and not for
+ * each path that leads to it: kernels before 5.13 let such a function have numbers alone.
+ */
+__attribute__((noinline)) int leno_flow_sample(struct __sk_buff *skb, __u64 key, __u64 now,
+					       __u64 payload, __u64 sequence)
+{
+	__u32 at = payload >> 32, length = payload;
+	struct flow_sample *sample;
+	struct flow *flow;
+	bool is_turn;
+	__u64 wake;
+
+	if (!length)
+		return 0;
+	flow = bpf_map_lookup_elem(&flows, &key);
+	if (!flow) {
+		/* What it says cannot be put together. */
+		count_sample(FLOW_SAMPLES_LOST);
+		return 0;
+	}
+	if (!is_read(flow))
+		return 0;
+	is_turn = turns(flow, sequence & 1);
+	if (length > FLOW_SAMPLE_BYTES && !is_turn)
+		return 0;
+	/* IP may say that there is more than the frame has. */
+	if (at >= skb->len)
+		return 0;
+	if (length > skb->len - at)
+		length = skb->len - at;
+	if (length > FLOW_SAMPLE_BYTES)
+		length = FLOW_SAMPLE_BYTES;
+	sample = bpf_ringbuf_reserve(&samples, sizeof(*sample), 0);
+	if (!sample) {
+		count_sample(FLOW_SAMPLES_LOST);
+		return 0;
+	}
+	fill_sample(sample, flow);
+	sample->key = key;
+	sample->at_ns = now;
+	sample->payload = payload;
+	sample->sequence = sequence >> 1;
+	sample->sent = sequence & 1;
+	sample->turns = is_turn;
+	sample->length = length;
+	/* Keeps the bounds in the register that the verifier looks at. */
+	asm volatile("" : "+r"(length));
+	if (length < 1 || length > FLOW_SAMPLE_BYTES ||
+	    bpf_skb_load_bytes(skb, at, sample->bytes, length)) {
+		bpf_ringbuf_discard(sample, BPF_RB_NO_WAKEUP);
+		return 0;
+	}
+	wake = bpf_ringbuf_query(&samples, BPF_RB_AVAIL_DATA);
+	bpf_ringbuf_submit(sample, wake < SAMPLES_WAKE ? BPF_RB_NO_WAKEUP : BPF_RB_FORCE_WAKEUP);
+	count_sample(FLOW_SAMPLES_WRITTEN);
+	return 0;
+}
+
+#endif
