@@ -136,12 +136,12 @@ fn put_into_use(
     certificate: &Certificate,
     keyring: &Keyring,
 ) -> Result<IdentityState, CredentialsError> {
-    let der = |list: &[Vec<u8>]| list.iter().cloned().map(Into::into).collect();
+    let der = |list: Vec<Vec<u8>>| list.into_iter().map(Into::into).collect();
     let key = rustls_pki_types::PrivatePkcs8KeyDer::from(certificate.key_der.clone());
     let credentials = Credentials::from_der(
-        der(&certificate.chain_der),
+        der(certificate.chain_der.clone()),
         key.into(),
-        der(&certificate.roots_der),
+        der(certificate.roots_der()),
     )?
     .with_revoked(certificate.revoked.clone())
     .with_federated(federated(certificate));

@@ -4,7 +4,7 @@ use std::fmt;
 use std::time::SystemTime;
 
 use leno_types::{Identity, Revocations};
-use leno_wire::trust::{FederatedRoots, TrustBundle};
+use leno_wire::trust::{FederatedRoots, TrustBundle, bundle_hash};
 use x509_parser::extensions::GeneralName;
 use x509_parser::parse_x509_certificate;
 
@@ -16,10 +16,10 @@ pub struct Certificate {
     /// The private key, PKCS #8 in DER. This proxy, or the server of a Workload API on its machine, made it; it is never sent
     /// anywhere.
     pub key_der: Vec<u8>,
-    /// The trust bundle in DER.
-    pub roots_der: Vec<Vec<u8>>,
-    /// Roots of that bundle which hold whatever the control plane publishes, because they came with a certificate of a Workload
-    /// API. Empty for a certificate of the control plane.
+    /// The roots that the control plane has published, in DER.
+    pub published_der: Vec<Vec<u8>>,
+    /// Roots that hold whatever the control plane publishes, because they came with a certificate of a Workload API, in DER.
+    /// Empty for a certificate of the control plane.
     pub lasting_der: Vec<Vec<u8>>,
     /// When the leaf expires.
     pub not_after: SystemTime,
@@ -33,18 +33,28 @@ pub struct Certificate {
 }
 
 impl Certificate {
+    /// The trust bundle in DER: all roots that peers are verified with.
+    #[must_use]
+    pub fn roots_der(&self) -> Vec<Vec<u8>> {
+        let published = self.published_der.iter().filter(|root| !self.lasting_der.contains(root));
+        self.lasting_der.iter().chain(published).cloned().collect()
+    }
+
+    /// What its use acknowledges to the control plane: the hash of the published roots that peers are verified with, and the key
+    /// that signed it. Roots that came with a certificate of a Workload API are not the control plane's to replace: they
+    /// would differ from what it has published for as long as that API is away.
+    #[must_use]
+    pub fn acknowledged(&self) -> (String, String) {
+        (bundle_hash(&self.published_der), self.issuer.clone())
+    }
+
     /// The same under the trust bundle that the control plane has published.
     pub(crate) fn under(&self, bundle: &TrustBundle) -> Self {
-        let mut roots_der = self.lasting_der.clone();
-        for root in &bundle.roots {
-            if !roots_der.iter().any(|known| known == root) {
-                roots_der.push(root.to_vec());
-            }
-        }
+        let published_der = bundle.roots.iter().map(|root| root.to_vec()).collect();
         let issuer = if self.lasting_der.is_empty() { &self.issuer } else { &bundle.issuer };
         let (issuer, revoked) = (issuer.clone(), bundle.revoked.clone());
         let federated = bundle.federated.clone();
-        Self { roots_der, issuer, revoked, federated, ..self.clone() }
+        Self { published_der, issuer, revoked, federated, ..self.clone() }
     }
 
     /// Whether it is to be renewed early: another key signs now, or it was revoked.
@@ -77,7 +87,7 @@ impl fmt::Debug for Certificate {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Certificate")
             .field("chain", &self.chain_der.len())
-            .field("roots", &self.roots_der.len())
+            .field("roots", &self.roots_der().len())
             .field("not_after", &self.not_after)
             .finish_non_exhaustive()
     }

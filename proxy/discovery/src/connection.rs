@@ -101,8 +101,8 @@ fn roots(settings: &Settings, own: Option<&Certificate>) -> Result<RootCertStore
         let certificate = certificate.map_err(|error| failed(io::Error::other(error)))?;
         roots.add(certificate).map_err(ConnectError::Config)?;
     }
-    for certificate in own.iter().flat_map(|own| &own.roots_der) {
-        roots.add(certificate.clone().into()).map_err(ConnectError::Config)?;
+    for certificate in own.iter().flat_map(|own| own.roots_der()) {
+        roots.add(certificate.into()).map_err(ConnectError::Config)?;
     }
     if roots.is_empty() {
         return Err(failed(io::Error::other("it holds no certificate")));

@@ -9,7 +9,7 @@ use std::time::Duration;
 use leno_types::mesh::{Resolution, ServerPolicy, Service, Subject};
 use leno_types::{InstanceName, ServiceName, canonical};
 use leno_wire::proto::TrustInUse;
-use leno_wire::trust::{TrustBundle, bundle_hash};
+use leno_wire::trust::TrustBundle;
 use tokio::sync::{Notify, watch};
 use tokio::time::Instant;
 
@@ -192,8 +192,8 @@ impl Directory {
     /// nothing for a fixed directory.
     pub fn uses(&self, certificate: &Certificate) {
         if let Kind::Live(live) = &self.0 {
-            let bundle = bundle_hash(&certificate.roots_der);
-            live.set_in_use(TrustInUse { bundle, issuer: certificate.issuer.clone() });
+            let (bundle, issuer) = certificate.acknowledged();
+            live.set_in_use(TrustInUse { bundle, issuer });
         }
     }
 

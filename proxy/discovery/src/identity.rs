@@ -254,7 +254,7 @@ fn certificate(
     Ok(Certificate {
         chain_der: answer.chain.into_iter().map(Vec::from).collect(),
         key_der: key.serialize_der(),
-        roots_der: answer.roots.into_iter().map(Vec::from).collect(),
+        published_der: answer.roots.into_iter().map(Vec::from).collect(),
         lasting_der: Vec::new(),
         not_after,
         issuer: answer.issuer,

@@ -114,8 +114,8 @@ fn choose(
     Ok(Certificate {
         chain_der,
         key_der,
-        lasting_der: roots_der.clone(),
-        roots_der,
+        published_der: Vec::new(),
+        lasting_der: roots_der,
         not_after,
         issuer: String::new(),
         revoked: Revocations::default(),
@@ -126,7 +126,7 @@ fn choose(
 #[cfg(test)]
 mod tests {
     use leno_wire::Bytes;
-    use leno_wire::trust::TrustBundle;
+    use leno_wire::trust::{TrustBundle, bundle_hash};
 
     use super::*;
 
@@ -179,10 +179,27 @@ mod tests {
             federated: FederatedRoots::new(),
         };
         let first = certificate.under(&bundle(&[b"ours", b"theirs"], "one"));
-        assert_eq!(first.roots_der, [b"theirs".as_slice(), b"ours"]);
+        assert_eq!(first.roots_der(), [b"theirs".as_slice(), b"ours"]);
         let second = bundle(&[b"next"], "two");
         let next = first.under(&second);
-        assert_eq!(next.roots_der, [b"theirs".as_slice(), b"next"]);
+        assert_eq!(next.roots_der(), [b"theirs".as_slice(), b"next"]);
         assert!(!next.is_outdated(&second));
+    }
+
+    /// A rotation waited for it: its roots were never those that the control plane had published.
+    #[test]
+    fn a_certificate_whose_workload_api_is_away_acknowledges_what_the_control_plane_publishes() {
+        let certificate = chosen(&["spiffe://cluster.local/ns/shop/sa/web"]).unwrap();
+        // The other authority has replaced its root meanwhile, which the control plane has heard of.
+        let roots = [Bytes::from_static(b"ours"), Bytes::from_static(b"their next")];
+        let published = TrustBundle {
+            roots: roots.to_vec(),
+            issuer: "one".to_owned(),
+            revoked: Revocations::default(),
+            federated: FederatedRoots::new(),
+        };
+        let under = certificate.under(&published);
+        assert_eq!(under.acknowledged(), (bundle_hash(&roots), "one".to_owned()));
+        assert_eq!(under.roots_der(), [b"theirs".as_slice(), b"ours", b"their next"]);
     }
 }

@@ -203,8 +203,8 @@ async fn one_replica_writes_what_becomes_of_routes_and_another_takes_over() {
 
     run_pod(&bed, "web-0", "10.244.0.7").await;
     let token = bed.token(("shop", "web"), Some("leno"), Some("web-0")).await;
-    let roots = proxy::issue(&bed, &first, &token).await.unwrap().roots_der;
-    assert_eq!(proxy::issue(&bed, &second, &token).await.unwrap().roots_der, roots);
+    let roots = proxy::issue(&bed, &first, &token).await.unwrap().roots_der();
+    assert_eq!(proxy::issue(&bed, &second, &token).await.unwrap().roots_der(), roots);
     let root = proxy::roots(&bed).await;
     bed.delete(proxy::authority()).await;
     assert_eq!(proxy::roots(&bed).await, root, "the replica that has it puts it back");
