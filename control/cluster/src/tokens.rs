@@ -11,7 +11,7 @@ use leno_kube::{Api, Client};
 use leno_serve::{Answer, AuthenticationError, Authenticator, Proven, ServedPod};
 use leno_types::{Identity, InstanceName, TrustDomain};
 use tokio::sync::Semaphore;
-use tokio::time::timeout;
+use tokio::time::{Instant as Deadline, timeout_at};
 
 mod cache;
 mod claims;
@@ -33,8 +33,8 @@ const AT_ONCE: usize = 16;
 /// Reviews at once of tokens by a key that the cluster does not publish. They are junk, or from the minutes in which
 /// it replaces a key: they keep no other token waiting.
 const UNKNOWN_AT_ONCE: usize = 2;
-/// Longest wait for a turn and an answer. A proxy waits 5 s for its certificate, and should hear why it
-/// has none.
+/// Longest check of a token: all waits for turns and for the API server's answers together. A proxy waits 5 s for its
+/// certificate, and should hear why it has none.
 const ANSWER: Duration = Duration::from_secs(4);
 /// How long a proxy may be ahead of the watch that tells of its pod.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -110,7 +110,7 @@ impl TokenReviewer {
         self.served.render(text);
     }
 
-    async fn check(&self, token: &str) -> Result<Bearer, AuthenticationError> {
+    async fn check(&self, token: &str, deadline: Deadline) -> Result<Bearer, AuthenticationError> {
         let begin = SystemTime::now();
         let ends = claims::check(token, &self.audience, begin).map_err(|error| {
             count(&self.counts.refused);
@@ -122,7 +122,8 @@ impl TokenReviewer {
             count(&self.counts.cached);
             known
         } else {
-            let turns = match self.keys.check(token).await {
+            let signature = timeout_at(deadline, self.keys.check(token)).await;
+            let turns = match signature.unwrap_or(Signature::NoKeys) {
                 Signature::Good | Signature::NoKeys => &self.turns,
                 Signature::UnknownKey => &self.turns_of_unknown,
                 Signature::Bad => {
@@ -131,7 +132,7 @@ impl TokenReviewer {
                     return Err(AuthenticationError::Bad(reason.to_owned()));
                 }
             };
-            let reviewed = self.review(token, turns).await.map_err(|error| {
+            let reviewed = self.review(token, turns, deadline).await.map_err(|error| {
                 count(&self.counts.failed);
                 AuthenticationError::from(error)
             })?;
@@ -144,7 +145,12 @@ impl TokenReviewer {
         reviewed.map_err(AuthenticationError::Bad)
     }
 
-    async fn review(&self, token: &str, turns: &Semaphore) -> Result<Reviewed, NoAnswer> {
+    async fn review(
+        &self,
+        token: &str,
+        turns: &Semaphore,
+        deadline: Deadline,
+    ) -> Result<Reviewed, NoAnswer> {
         let audience = self.audience.clone();
         let spec = TokenReviewSpec { token: token.to_owned(), audiences: Some(vec![audience]) };
         let review = TokenReview { spec, ..TokenReview::default() };
@@ -153,7 +159,7 @@ impl TokenReviewer {
             let _turn = turns.acquire().await;
             self.api.create(&PostParams::default(), &review).await
         };
-        let answer = timeout(ANSWER, asked).await.map_err(|_| NoAnswer::Late)??;
+        let answer = timeout_at(deadline, asked).await.map_err(|_| NoAnswer::Late)??;
         let status = answer.status.unwrap_or_default();
         Ok(proven(status, &self.audience, &self.trust_domain))
     }
@@ -169,7 +175,7 @@ impl Authenticator for TokenReviewer {
         &'a self,
         token: &'a str,
     ) -> Answer<'a, Result<Proven, AuthenticationError>> {
-        Box::pin(async move { Ok(self.check(token).await?.proven) })
+        Box::pin(async move { Ok(self.check(token, deadline()).await?.proven) })
     }
 
     fn authenticate_for<'a>(
@@ -177,7 +183,10 @@ impl Authenticator for TokenReviewer {
         token: &'a str,
         pod: &'a ServedPod,
     ) -> Answer<'a, Result<Proven, AuthenticationError>> {
-        Box::pin(async move { self.served.check(&self.check(token).await?, pod).await })
+        Box::pin(async move {
+            let deadline = deadline();
+            self.served.check(&self.check(token, deadline).await?, pod, deadline).await
+        })
     }
 
     fn identity_of<'a>(&'a self, _instance: &'a InstanceName) -> Answer<'a, Option<Identity>> {
@@ -194,6 +203,10 @@ impl fmt::Debug for TokenReviewer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("TokenReviewer").field("audience", &self.audience).finish_non_exhaustive()
     }
+}
+
+fn deadline() -> Deadline {
+    Deadline::now() + ANSWER
 }
 
 fn count(counter: &AtomicU64) {
@@ -227,6 +240,8 @@ fn proven(status: TokenReviewStatus, audience: &str, trust_domain: &TrustDomain)
 
 #[cfg(test)]
 mod tests {
+    use tokio::net::TcpListener;
+
     use super::*;
 
     fn judged(status: &str) -> Reviewed {
@@ -282,5 +297,30 @@ mod tests {
             let reason = judged(status).unwrap_err();
             assert!(reason.contains(part), "{status}: {reason}");
         }
+    }
+
+    /// The review of a token and the read of a pod had bounds of their own, which were longer together than a proxy waits: it
+    /// heard no reason, and its next request came before this one had ended.
+    #[tokio::test(start_paused = true)]
+    async fn a_check_of_a_token_ends_before_the_proxy_stops_waiting() {
+        let silent = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = format!("http://{}", silent.local_addr().unwrap());
+        let client = leno_kube::connect_to(address.parse().unwrap()).unwrap();
+        let reviewer = TokenReviewer::new(client, AUDIENCE, TrustDomain::default(), "leno-system");
+        let encoded = |text: &str| data_encoding::BASE64URL_NOPAD.encode(text.as_bytes());
+        let (head, claims) = (encoded(r#"{"alg":"ES256"}"#), encoded(r#"{"aud":"leno"}"#));
+        let token = format!("{head}.{claims}.AAAA");
+        let pod = ServedPod { instance: "shop/web-0".parse().unwrap(), uid: "u".to_owned() };
+        let begin = Deadline::now();
+        let checked = reviewer.authenticate_for(&token, &pod).await;
+        assert!(matches!(checked, Err(AuthenticationError::Unavailable(_))), "{checked:?}");
+        assert_eq!(begin.elapsed().as_secs(), ANSWER.as_secs());
+        let end = begin + ANSWER;
+        let identity = Identity::new(TrustDomain::default(), "leno-system", NODE_ACCOUNT).unwrap();
+        let proven = Proven { identity, instance: None };
+        let bearer = Bearer { proven, uid: None, node: Some("n1".to_owned()) };
+        let late = reviewer.served.check(&bearer, &pod, end).await;
+        assert!(matches!(late, Err(AuthenticationError::Unavailable(_))), "{late:?}");
+        assert_eq!(begin.elapsed().as_secs(), ANSWER.as_secs(), "no time is left for the pod");
     }
 }

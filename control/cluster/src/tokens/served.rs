@@ -19,9 +19,9 @@ use leno_resources::MODE_ANNOTATION;
 use leno_serve::{AuthenticationError, Proven, ServedPod};
 use leno_types::{Identity, InstanceName};
 use tokio::sync::Semaphore;
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout_at};
 
-use super::{ANSWER, NoAnswer, count};
+use super::{NoAnswer, count};
 use crate::counts;
 
 /// The service account of node proxies, in the namespace of the control plane.
@@ -91,13 +91,14 @@ impl ServedPods {
         &self,
         bearer: &Bearer,
         served: &ServedPod,
+        deadline: Instant,
     ) -> Result<Proven, AuthenticationError> {
         let asked = async {
             // The semaphore is never closed.
             let _turn = self.turns.acquire().await;
             self.identity(bearer, served).await
         };
-        let checked = timeout(ANSWER, asked).await;
+        let checked = timeout_at(deadline, asked).await;
         match checked.unwrap_or(Err(Refusal::Failed(NoAnswer::Late))) {
             Ok(identity) => {
                 count(&self.accepted);
