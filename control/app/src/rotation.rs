@@ -16,6 +16,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, sleep};
 use std::time::{Duration, Instant, SystemTime};
 
+use anyhow::Context as _;
 use leno_identity::report::{IdentityReport, RequestReport};
 use leno_identity::{
     Authority, AuthorityState, Phase, Request, RotationError, Store, Verb, read_issuer,
@@ -283,7 +284,8 @@ impl Operator<'_> {
             },
             Verb::Begin => {
                 let next = Authority::new_root(shown.authority.trust_domain())?;
-                state.begin(next, now())
+                let begun = state.begin(next, now());
+                begun.and_then(|next| Ok(trust.check_room(&next).map(|()| next)?))
             }
         };
         let (next, last_refused) = match next {
@@ -303,6 +305,7 @@ impl Operator<'_> {
         if let Some(issuer) = self.issuer {
             let given = read_issuer(issuer)?;
             if let Some(next) = trust.state().with_issuer(&given, now()) {
+                trust.check_room(&next).context("the issuer that was given")?;
                 tracing::warn!(phase = next.phase.as_str(), "an issuer was given");
                 return Ok(Some(next));
             }

@@ -67,7 +67,7 @@ impl Follower {
             let mut all = bundles.next().await?;
             let own = self.roots(&mut all, domain)?;
             tracing::info!(roots = own.len(), "trust bundle taken from the Workload API");
-            self.authority.trust_others(own);
+            self.authority.trust_others(own)?;
             for domain in &self.federated {
                 // The own bundle does not wait for a partner's.
                 match self.roots(&mut all, domain) {

@@ -48,6 +48,10 @@ pub const MAX_LIFETIME: Duration = Duration::from_hours(90 * 24);
 /// Default lifetime of a workload's certificate.
 pub const DEFAULT_LIFETIME: Duration = Duration::from_hours(24);
 
+/// Most roots of a trust bundle: those of a rotation of the root, and those of another authority. Proxies refuse a bundle with
+/// more, and would keep the last one.
+pub const MAX_ROOTS: usize = 32;
+
 /// The label under which the webhooks' secret is derived from the authority's key.
 const WEBHOOK: &[u8] = b"leno webhook secret v1";
 
@@ -68,6 +72,18 @@ pub struct Trust {
     others_der: Vec<Vec<u8>>,
     /// Roots of other trust domains.
     federated_der: BTreeMap<TrustDomain, Vec<Vec<u8>>>,
+}
+
+/// A trust bundle would have more roots than proxies accept.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "a trust bundle has {MAX_ROOTS} roots at most, but the mesh has {own} of its own, those of a rotation included, and another authority has {others}: remove roots that sign no certificate any more"
+)]
+pub struct TooManyRoots {
+    /// The mesh's own, of all phases of a rotation.
+    pub own: usize,
+    /// Those of another authority of the trust domain.
+    pub others: usize,
 }
 
 impl Authority {
@@ -141,14 +157,21 @@ impl Authority {
 
     /// Has workloads trust the roots of another authority of the same trust domain, such as SPIRE, besides its own. They
     /// take the place of those that were given before.
-    pub fn trust_others(&self, roots_der: Vec<Vec<u8>>) {
+    ///
+    /// # Errors
+    /// [`TooManyRoots`] if a trust bundle has no room for them and for the own roots, those of a rotation included. Then those
+    /// that were given before stay.
+    pub fn trust_others(&self, roots_der: Vec<Vec<u8>>) -> Result<(), TooManyRoots> {
+        let mut result = Ok(());
         self.current.send_if_modified(|current| {
-            let is_other = current.others_der != roots_der;
+            result = TooManyRoots::check(&current.state, &roots_der);
+            let is_other = result.is_ok() && current.others_der != roots_der;
             if is_other {
                 *current = Arc::new(Trust { others_der: roots_der, ..Trust::clone(current) });
             }
             is_other
         });
+        result
     }
 
     /// Has workloads accept clients of another trust domain, by these roots alone; they take the place of those that were given
@@ -205,10 +228,17 @@ impl Trust {
         let signer = Signer::load(kept, state.signing(), (trust_domain, SystemTime::now()))?;
         let signer = Arc::new(signer);
         let roots_pem = state.roots_pem();
-        let roots = signer::certificates(&roots_pem).unwrap_or_default();
-        let roots_der = roots.into_iter().map(|root| root.to_vec()).collect();
+        let roots_der = state.roots().into_iter().map(|root| root.to_vec()).collect();
         let (others_der, federated_der) = (Vec::new(), BTreeMap::new());
         Ok(Self { state, signer, roots_pem, roots_der, others_der, federated_der })
+    }
+
+    /// Whether a trust bundle has room for the roots of a state that is to follow, besides those of others.
+    ///
+    /// # Errors
+    /// [`TooManyRoots`]
+    pub fn check_room(&self, next: &AuthorityState) -> Result<(), TooManyRoots> {
+        TooManyRoots::check(next, &self.others_der)
     }
 
     /// The state that it follows from.
@@ -279,6 +309,17 @@ impl Trust {
     #[must_use]
     pub fn issuer_not_after(&self) -> SystemTime {
         self.signer.issuer_not_after
+    }
+}
+
+impl TooManyRoots {
+    /// Whether a trust bundle has room for all roots of a state, in each of its phases, and for those of another authority.
+    fn check(state: &AuthorityState, others_der: &[Vec<u8>]) -> Result<(), Self> {
+        let own = state.all_roots();
+        let is_other = |root: &&Vec<u8>| !own.iter().any(|known| known.as_ref() == **root);
+        let others = others_der.iter().filter(is_other).count();
+        let own = own.len();
+        if own + others > MAX_ROOTS { Err(Self { own, others }) } else { Ok(()) }
     }
 }
 

@@ -25,6 +25,9 @@ use crate::state::State;
 /// within a third of this.
 pub const DEPARTED: Duration = Duration::from_secs(20);
 
+/// What proxies accept.
+const _: () = assert!(leno_identity::MAX_ROOTS <= leno_wire::trust::MAX_ROOTS);
+
 /// Most records of proxies without a stream; the oldest ones give way. As many as there may be streams.
 const MAX_DEPARTED: usize = crate::MAX_STREAMS;
 
@@ -116,6 +119,16 @@ impl State {
         let next = PublishedTrust::new(authority.trust_domain().as_str(), &authority.trust());
         let mut published = self.trust.write().unwrap_or_else(PoisonError::into_inner);
         if published.as_ref().is_some_and(|before| before.version == next.version) {
+            return;
+        }
+        let roots = authority.trust().bundle_der().len();
+        if roots > leno_identity::MAX_ROOTS {
+            // Another replica has begun a rotation before it had the roots of another authority that this one has. It waits
+            // for this one.
+            tracing::error!(
+                roots,
+                "the last trust bundle stays: proxies would refuse the next one"
+            );
             return;
         }
         tracing::info!(bundle = next.in_use.bundle, issuer = next.in_use.issuer, "trust published");

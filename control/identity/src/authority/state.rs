@@ -14,10 +14,11 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 use leno_types::{Identity, MAX_REVOKED, Revocations};
+use rustls_pki_types::CertificateDer;
 use serde::{Deserialize, Serialize};
 
 use super::signer::{SignerPem, certificates};
-use super::{MAX_LIFETIME, OpenError, webhook_secret};
+use super::{MAX_LIFETIME, OpenError, TooManyRoots, webhook_secret};
 
 /// Where a rotation of the root is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -94,6 +95,9 @@ pub enum RotationError {
     /// What is to be revoked is no identity.
     #[error("that is no identity of a service account")]
     NotAnIdentity,
+    /// A trust bundle has no room for the roots of the rotation.
+    #[error(transparent)]
+    TooManyRoots(#[from] TooManyRoots),
     /// More than a mesh should have.
     #[error(
         "the certificates of {MAX_REVOKED} identities are revoked already: replace the root with `leno identity rotate-root`"
@@ -209,6 +213,26 @@ impl AuthorityState {
             }
             _ => self.to.roots.clone(),
         }
+    }
+
+    /// What verifiers trust now.
+    pub(super) fn roots(&self) -> Vec<CertificateDer<'static>> {
+        match self.phase {
+            Phase::Add | Phase::Switch => self.all_roots(),
+            Phase::Stable | Phase::Remove => certificates(&self.to.roots).unwrap_or_default(),
+        }
+    }
+
+    /// The roots of all phases: those of what signed before, and of what signs in the end.
+    pub(super) fn all_roots(&self) -> Vec<CertificateDer<'static>> {
+        let read = |signer: &SignerPem| certificates(&signer.roots).unwrap_or_default();
+        let mut all = self.from.as_ref().map(read).unwrap_or_default();
+        for root in read(&self.to) {
+            if !all.contains(&root) {
+                all.push(root);
+            }
+        }
+        all
     }
 
     /// Begins to replace what signs by `next`.

@@ -21,7 +21,7 @@ use x509_parser::prelude::FromDer;
 
 use super::{
     Authority, AuthorityState, CLOCK_SKEW, DEFAULT_LIFETIME, IssueError, Issued, MAX_LIFETIME,
-    MIN_LIFETIME, OpenError, SignerPem,
+    MAX_ROOTS, MIN_LIFETIME, OpenError, RotationError, SignerPem, TooManyRoots,
 };
 use crate::files::FileError;
 
@@ -416,4 +416,60 @@ fn a_state_that_is_kept_elsewhere_is_the_same_authority_again() {
     let foreign = TrustDomain::new("example.com").unwrap();
     let error = load(&pem, &foreign).unwrap_err();
     assert!(matches!(error, OpenError::Foreign { .. }), "{error}");
+}
+
+fn roots(count: usize) -> Vec<String> {
+    let root = |_| Authority::new_root(&domain()).unwrap().roots;
+    (0..count).map(root).collect()
+}
+
+fn der(pem: &[String]) -> Vec<Vec<u8>> {
+    let read = |one: &String| super::signer::certificates(one).unwrap()[0].to_vec();
+    pem.iter().map(read).collect()
+}
+
+/// Each list had room, and both together were more than a proxy accepts, which kept its last bundle for ever.
+#[test]
+fn the_roots_of_a_rotation_and_of_others_fit_into_one_bundle_or_are_refused() {
+    let place = std::path::Path::new("memory");
+    let authority = Authority::ephemeral(&domain()).unwrap();
+    let most = der(&roots(MAX_ROOTS));
+    let (all_but_one, all_but_two) = (most[1..].to_vec(), most[2..].to_vec());
+    let refused = |own, others| Err(TooManyRoots { own, others });
+    assert_eq!(authority.trust_others(most), refused(1, MAX_ROOTS));
+    assert_eq!(authority.trust().others_der().len(), 0);
+    assert_eq!(authority.trust_others(all_but_one.clone()), Ok(()));
+    assert_eq!(authority.trust().bundle_der().len(), MAX_ROOTS);
+
+    let trust = authority.trust();
+    let next = trust.state().begin(Authority::new_root(&domain()).unwrap(), 0).unwrap();
+    assert_eq!(trust.check_room(&next), refused(2, MAX_ROOTS - 1));
+    let said = RotationError::from(trust.check_room(&next).unwrap_err()).to_string();
+    assert!(
+        said.contains("32 roots at most") && said.contains("another authority has 31"),
+        "{said}"
+    );
+    assert_eq!(authority.trust_others(all_but_two), Ok(()));
+    assert_eq!(authority.trust().check_room(&next), Ok(()));
+    authority.apply(place, next.clone()).unwrap();
+    // An abort would trust both again, so that there is no room in its last phase either.
+    authority.apply(place, next.advance(0).advance(0)).unwrap();
+    assert_eq!(authority.trust().bundle_der().len(), MAX_ROOTS - 1);
+    assert_eq!(authority.trust_others(all_but_one), refused(2, MAX_ROOTS - 1));
+}
+
+/// A bundle of both lists was read with the bound of one, and had no root at all.
+#[test]
+fn a_rotation_between_two_long_lists_of_roots_trusts_all_of_them() {
+    let long = |signer: SignerPem| {
+        let roots = [vec![signer.roots.clone()], roots(9)].concat().concat();
+        SignerPem { roots, ..signer }
+    };
+    let [from, to] = [(), ()].map(|()| long(Authority::new_root(&domain()).unwrap()));
+    let state = AuthorityState::stable(from, 0).begin(to, 0).unwrap();
+    let place = std::path::Path::new("memory");
+    let authority = Authority::from_state(place, state.clone(), &domain()).unwrap();
+    assert_eq!(authority.trust().roots_der().len(), 20);
+    authority.apply(place, state.advance(0).advance(0)).unwrap();
+    assert_eq!(authority.trust().roots_der().len(), 10);
 }
