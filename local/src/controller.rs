@@ -7,19 +7,18 @@ use std::net::{Ipv4Addr, SocketAddr};
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
+use leno_supervise::{
+    Backoff, Cgroup, Credentials, Rules, Running, Stop, after, describe, keep_running,
+};
 use leno_types::ports;
 use tokio::sync::{Notify, watch};
 use tokio::task::JoinHandle;
 
-use crate::backoff::Backoff;
-use crate::cgroup::Cgroup;
-use crate::credentials::Credentials;
 use crate::error::Result;
-use crate::instance::{Mesh, after};
+use crate::instance::Mesh;
 use crate::isolation::{Isolation, Names, write_files};
-use crate::process::{Running, Task, describe};
+use crate::process::{Event, Task};
 use crate::program::Program;
-use crate::supervise::{Event, Rules, Stop, keep_running};
 use crate::up::Options;
 
 /// How long it may take to end; it holds nothing that is not on disk.

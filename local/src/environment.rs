@@ -4,9 +4,9 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
+use leno_supervise::Credentials;
 use leno_types::WorkloadApiAddress;
 
-use crate::credentials::Credentials;
 use crate::error::{Attempt, Error, Result};
 use crate::plan::Instance;
 use crate::root;

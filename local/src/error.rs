@@ -26,6 +26,9 @@ pub enum Error {
     /// Traffic cannot be captured.
     #[error(transparent)]
     Capture(#[from] leno_capture::Error),
+    /// A process or its control group is not as it should be.
+    #[error(transparent)]
+    Process(#[from] leno_supervise::Error),
     /// The documents cannot be run; one line a problem, each with file and line.
     #[error("{0}")]
     Documents(String),

@@ -8,15 +8,15 @@ use std::time::{Duration, Instant};
 
 use k8s_openapi::jiff::Timestamp;
 
-use crate::cgroup::Cgroup;
 use crate::check::state;
-use crate::credentials::Credentials;
+use crate::credentials;
 use crate::error::{Attempt, Error, Result};
 use crate::isolation::Isolation;
 use crate::layout::Layout;
 use crate::netns::Netns;
 use crate::process::not_started;
 use crate::status::{InstanceStatus, Phase, Status};
+use leno_supervise::Cgroup;
 
 /// Exit code: there is no such command.
 const NOT_FOUND: u8 = 127;
@@ -89,7 +89,7 @@ fn prepare(
     let surroundings = &instance.surroundings;
     let netns = Netns::open(&surroundings.netns)?;
     let group = Cgroup::at(surroundings.cgroup.clone());
-    let credentials = Credentials::of(&surroundings.account).map_err(|(_, reason)| {
+    let credentials = credentials::of(&surroundings.account).map_err(|(_, reason)| {
         Error::Refused(format!("cannot become {}: {reason}", instance.name))
     })?;
     let mut process = Command::new(program);

@@ -15,11 +15,8 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::Instant;
 
-use crate::backoff::Backoff;
-use crate::cgroup::Cgroup;
 use crate::error::{Attempt, Error, Result};
-use crate::instance::after;
-use crate::process::describe;
+use leno_supervise::{Backoff, Cgroup, after, describe};
 
 /// The guard of a mesh. Dropping it has it end what is left, and waits for that.
 #[derive(Debug)]
@@ -125,5 +122,5 @@ pub fn guard(path: &Path, number: u64) -> Result<()> {
             Ok(_) => {}
         }
     }
-    Cgroup::at(group.0).kill()
+    Ok(Cgroup::at(group.0).kill()?)
 }

@@ -20,14 +20,14 @@ use std::time::{Duration, Instant};
 
 use leno_capture::{Backend, Captured};
 use leno_resources::Condition;
+use leno_supervise::{
+    Backoff, Cgroup, Credentials, Descriptors, Rules, Running, Stop, after, describe, keep_running,
+};
 use leno_types::InstanceName;
 use tokio::sync::{mpsc, watch};
 
 use crate::admin::Admin;
-use crate::backoff::Backoff;
-use crate::cgroup::Cgroup;
-use crate::credentials::Credentials;
-use crate::descriptors::Descriptors;
+use crate::credentials;
 use crate::environment::Environment;
 use crate::error::{Attempt, Error, Result};
 use crate::flows::Accounting;
@@ -41,13 +41,12 @@ use crate::network::Switch;
 use crate::node::{Group, Groups};
 use crate::output::Output;
 use crate::plan::Instance;
-use crate::process::{Running, describe};
+use crate::process::Event;
 use crate::program::Program;
 use crate::proxy;
 use crate::record::{MeshResource, Record};
 use crate::root;
 use crate::status::{Schedule, Surroundings};
-use crate::supervise::{Event, Rules, Stop, keep_running};
 
 /// How often a proxy that is not ready is asked again: it is ready within milliseconds of having
 /// its identity.
@@ -500,7 +499,7 @@ impl Life {
 
     fn surroundings(&self, place: &InstanceResources) -> Surroundings {
         let environment = &self.mesh.environment;
-        let credentials = Credentials::of(&self.instance.launch.account);
+        let credentials = credentials::of(&self.instance.launch.account);
         let credentials = credentials.unwrap_or_else(|_| Credentials::invoking());
         Surroundings {
             netns: place.netns.name().to_owned(),
@@ -531,14 +530,6 @@ impl Life {
 
     fn complain(&self, error: &Error) {
         self.say(&format!("{}: {}", self.instance.label, error.chain()));
-    }
-}
-
-/// When something is tried again, in words.
-pub(crate) fn after(wait: Duration) -> String {
-    match wait.as_secs() {
-        0 => "at once".to_owned(),
-        seconds => format!("in {seconds} s"),
     }
 }
 

@@ -6,14 +6,12 @@ use std::io::{self, Write as _};
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
 
+use leno_supervise::Cgroup;
 use nix::mount::{MsFlags, mount};
 use nix::sched::{CloneFlags, setns, unshare};
-use nix::sys::prctl;
-use nix::sys::signal::Signal;
 use nix::sys::statvfs::{FsFlags, statvfs};
-use nix::unistd::{Pid, getppid, sethostname};
+use nix::unistd::sethostname;
 
-use crate::cgroup::Cgroup;
 use crate::error::{Attempt, Error, Result};
 use crate::netns::Netns;
 use crate::plan::Volume;
@@ -42,10 +40,6 @@ struct Mount {
     /// The flags that make it read-only, where it is.
     read_only: Option<MsFlags>,
 }
-
-/// How a process ends with its parent.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Tether(Pid);
 
 impl Isolation {
     /// Prepares to enter `cgroup` and `netns`; `files` are laid over the system's own: from, onto.
@@ -227,25 +221,6 @@ fn read_only_flags(path: &Path) -> Result<MsFlags> {
         }
     }
     Ok(flags)
-}
-
-impl Tether {
-    /// To the calling process; take it before the fork.
-    #[must_use]
-    pub fn to_this_process() -> Self {
-        Self(nix::unistd::getpid())
-    }
-
-    /// Has the kernel kill the calling process when the parent *thread* ends, so children must be
-    /// started by a thread that lives as long as the mesh. Safe between fork and exec; a change of
-    /// user undoes it, so it comes last.
-    ///
-    /// # Errors
-    /// When the parent has ended already.
-    pub fn tie(self) -> io::Result<()> {
-        prctl::set_pdeathsig(Signal::SIGKILL)?;
-        if getppid() == self.0 { Ok(()) } else { Err(io::ErrorKind::BrokenPipe.into()) }
-    }
 }
 
 /// Writes the files that an instance sees in place of the system's, and says where they go.

@@ -7,8 +7,8 @@ use std::path::{Path, PathBuf};
 
 use leno_resources::{Limits, Memory};
 
-use crate::cgroup::Cgroup;
 use crate::error::{Attempt, Error, Result};
+use leno_supervise::Cgroup;
 
 /// The time that a share of CPU is given out for, in microseconds: the kernel's default.
 const PERIOD_US: u64 = 100_000;

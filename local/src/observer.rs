@@ -22,22 +22,21 @@ use std::time::{Duration, Instant};
 
 use leno_dashboard::hub::Hub;
 use leno_observe::admin;
+use leno_supervise::{
+    Backoff, Cgroup, Credentials, Rules, Running, Stop, after, describe, keep_running,
+};
 use serde::de::DeserializeOwned;
 use tokio::net::{UnixListener, UnixStream};
 use tokio::sync::{Semaphore, watch as channel};
 use tokio::task::JoinHandle;
 
-use crate::backoff::Backoff;
-use crate::cgroup::Cgroup;
-use crate::credentials::Credentials;
 use crate::error::{Attempt, Error, Result};
-use crate::instance::{Mesh, after};
+use crate::instance::Mesh;
 use crate::isolation::Isolation;
 use crate::layout::Layout;
-use crate::process::{Running, Task, describe};
+use crate::process::{Event, Task};
 use crate::program::Program;
 use crate::status::Status;
-use crate::supervise::{Event, Rules, Stop, keep_running};
 
 /// How long it may take to end; it holds nothing that is not on disk.
 const GRACE: Duration = Duration::from_secs(1);

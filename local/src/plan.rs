@@ -30,8 +30,9 @@ use crate::listening::OneFamily;
 use crate::ranges::Ranges;
 
 pub use launch::{Certificates, Launch, Probe, Question, RunAs, Timetable, Volume};
+pub use leno_supervise::Share;
 use services::Service;
-pub use settings::{Mode, Share};
+pub use settings::Mode;
 
 /// What is to run.
 #[derive(Clone, Debug, Default)]

@@ -8,6 +8,7 @@ use std::io;
 use std::time::Duration;
 
 use bytes::{BufMut as _, Bytes, BytesMut};
+use leno_supervise::describe;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 use tokio::task::JoinSet;
@@ -16,7 +17,7 @@ use crate::error::Result;
 use crate::forward::{self, Target};
 use crate::listening;
 use crate::plan::{Probe, Question};
-use crate::process::{Task, describe};
+use crate::process::Task;
 
 /// Most bytes of an answer that are read: more is not looked at.
 const MAX_ANSWER: usize = 16 * 1024;

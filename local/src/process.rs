@@ -12,23 +12,20 @@ use std::process::{ExitStatus, Stdio};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use futures_util::future::join_all;
-use nix::sys::signal::{Signal, kill, killpg};
+use leno_supervise::{Credentials, Descriptors, Running, Tether};
+use nix::sys::signal::{Signal, killpg};
 use nix::unistd::{Pid, chdir};
-use tokio::process::{Child, Command};
-use tokio::task::JoinHandle;
+use tokio::process::Command;
 
-use crate::credentials::Credentials;
-use crate::descriptors::Descriptors;
-use crate::error::{Attempt, Error, Result};
-use crate::isolation::{Isolation, Tether};
+use crate::error::{Error, Result};
+use crate::isolation::Isolation;
 use crate::output::{self, Origin, Output};
 
 /// How long the last lines of a command that has ended may take.
 const LAST_LINES: Duration = Duration::from_millis(50);
 
-/// How long the output of a process that has ended may take to be printed.
-const PRINTED: Duration = Duration::from_millis(250);
+/// What happened to a process of a mesh.
+pub type Event = leno_supervise::Event<Error>;
 
 /// A command line with its surroundings.
 #[derive(Debug)]
@@ -49,15 +46,6 @@ pub struct Task {
     pub stdin: Option<OwnedFd>,
 }
 
-/// A running process whose output is being printed. Killed when dropped.
-#[derive(Debug)]
-pub struct Running {
-    child: Child,
-    pid: Pid,
-    /// Tasks that print its output until the pipes end.
-    readers: Vec<JoinHandle<()>>,
-}
-
 impl Task {
     /// Starts the process. Must be called by a thread that lives as long as the mesh, which is
     /// when the kernel ends the process at the latest.
@@ -75,13 +63,13 @@ impl Task {
     pub fn start_with(self, stdout: &Output, stderr: &Output, origin: &Origin) -> Result<Running> {
         let (to_stdout, to_stderr) = (stdout, stderr);
         let mut running = self.spawn()?;
-        if let Some(stdout) = running.child.stdout.take() {
+        if let Some(stdout) = running.take_stdout() {
             let (output, origin) = (to_stdout.clone(), origin.clone());
-            running.readers.push(tokio::spawn(async move { output.copy(&origin, stdout).await }));
+            running.read_by(tokio::spawn(async move { output.copy(&origin, stdout).await }));
         }
-        if let Some(stderr) = running.child.stderr.take() {
+        if let Some(stderr) = running.take_stderr() {
             let (output, origin) = (to_stderr.clone(), origin.clone());
-            running.readers.push(tokio::spawn(async move { output.copy(&origin, stderr).await }));
+            running.read_by(tokio::spawn(async move { output.copy(&origin, stderr).await }));
         }
         Ok(running)
     }
@@ -93,11 +81,11 @@ impl Task {
     /// As [`start`](Self::start).
     pub async fn finish(self) -> Result<(ExitStatus, String)> {
         let mut running = self.spawn()?;
-        let group = ProcessGroup(running.pid);
+        let group = ProcessGroup(Pid::from_raw(running.pid()));
         let last = Arc::new(Mutex::new(String::new()));
-        let (stdout, stderr) = (running.child.stdout.take(), running.child.stderr.take());
-        running.readers.push(tokio::spawn(output::last_line(stdout, last.clone())));
-        running.readers.push(tokio::spawn(output::last_line(stderr, last.clone())));
+        let (stdout, stderr) = (running.take_stdout(), running.take_stderr());
+        running.read_by(tokio::spawn(output::last_line(stdout, last.clone())));
+        running.read_by(tokio::spawn(output::last_line(stderr, last.clone())));
         let status = running.ended().await;
         // It was reaped: its number may be another group's from here on.
         std::mem::forget(group);
@@ -122,10 +110,7 @@ impl Task {
         command
             .stdin(self.stdin.map_or_else(Stdio::null, Stdio::from))
             .stdout(Stdio::piped())
-            .stderr(Stdio::piped())
-            // Ctrl-C in the terminal is for leno, which ends the mesh in order.
-            .process_group(0)
-            .kill_on_drop(true);
+            .stderr(Stdio::piped());
         let Self { isolation, credentials, descriptors, .. } = self;
         let outside = isolation.outside(&directory);
         let tether = Tether::to_this_process();
@@ -141,60 +126,8 @@ impl Task {
         };
         // SAFETY: `prepare` makes system calls on descriptors and strings that were made before the
         // fork; it neither allocates nor takes a lock.
-        unsafe { command.pre_exec(prepare) };
-        let child = command.spawn().map_err(|reason| not_started(&program, &outside, reason))?;
-        let id = child.id().and_then(|id| id.try_into().ok());
-        let pid = Pid::from_raw(id.expect("a child that was not waited for has an id"));
-        Ok(Running { child, pid, readers: Vec::new() })
-    }
-}
-
-impl Running {
-    /// Its process id.
-    #[must_use]
-    pub fn pid(&self) -> i32 {
-        self.pid.as_raw()
-    }
-
-    /// Waits for its end. Cancel safe.
-    ///
-    /// # Errors
-    /// When the system cannot wait for it.
-    pub async fn ended(&mut self) -> Result<ExitStatus> {
-        let pid = self.pid;
-        self.child.wait().await.attempt(|| format!("cannot wait for process {pid}"))
-    }
-
-    /// After its end: waits until its last lines are printed. Those of a child that it left in the
-    /// background are printed all the same.
-    pub(crate) async fn printed(&mut self) {
-        self.read_out(PRINTED).await;
-    }
-
-    /// After its end: waits until its output is read, up to `limit`, because a child that it left in the
-    /// background may hold the pipes open. Returns the tasks that still read.
-    async fn read_out(&mut self, limit: Duration) -> Vec<JoinHandle<()>> {
-        let mut readers = std::mem::take(&mut self.readers);
-        // A reader's own error is the end of the runtime, or a panic that is logged.
-        let _ = tokio::time::timeout(limit, join_all(&mut readers)).await;
-        readers.retain(|reader| !reader.is_finished());
-        readers
-    }
-
-    /// Asks it to end with `signal` and waits up to `grace`, then kills it.
-    ///
-    /// # Errors
-    /// When the system cannot wait for it.
-    pub async fn end(&mut self, signal: Signal, grace: Duration) -> Result<ExitStatus> {
-        if self.child.id().is_some() {
-            // It is not reaped yet, so the number is still its own.
-            let _ = kill(self.pid, signal);
-        }
-        if let Ok(status) = tokio::time::timeout(grace, self.ended()).await {
-            return status;
-        }
-        self.child.start_kill().attempt(|| format!("cannot kill process {}", self.pid))?;
-        self.ended().await
+        let running = unsafe { Running::spawn(command, prepare) };
+        running.map_err(|reason| not_started(&program, &outside, reason))
     }
 }
 
@@ -228,21 +161,6 @@ pub(crate) fn not_started(program: &OsStr, directory: &Path, reason: io::Error) 
         _ => format!("cannot start {name} in {place}"),
     };
     Error::Os { what, source: reason }
-}
-
-/// How a process ended, in words.
-#[must_use]
-pub fn describe(status: ExitStatus) -> String {
-    use std::os::unix::process::ExitStatusExt as _;
-
-    match (status.code(), status.signal()) {
-        (Some(code), _) => format!("exited with {code}"),
-        (None, Some(number)) => match Signal::try_from(number) {
-            Ok(signal) => format!("was ended by {signal}"),
-            Err(_) => format!("was ended by signal {number}"),
-        },
-        (None, None) => "ended".to_owned(),
-    }
 }
 
 #[cfg(test)]

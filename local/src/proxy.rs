@@ -8,10 +8,10 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use leno_handover::Channel;
+use leno_supervise::Credentials;
 use leno_types::{WorkloadApiAddress, ports};
 
 use crate::addresses::Addresses;
-use crate::credentials::Credentials;
 use crate::isolation::Isolation;
 use crate::plan::Instance;
 use crate::process::Task;

@@ -11,13 +11,13 @@ use std::os::unix::fs::{MetadataExt, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
+use leno_supervise::Cgroup;
 use nix::errno::Errno;
 use nix::fcntl::{Flock, FlockArg};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde::{Deserialize, Serialize};
 
-use crate::cgroup::Cgroup;
 use crate::error::{Attempt, Error, Result};
 use crate::layout::{self, Layout};
 use crate::netns;

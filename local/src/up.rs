@@ -14,10 +14,10 @@ use std::time::{Duration, Instant};
 
 use leno_capture::Choice;
 pub use leno_identity::{MAX_LIFETIME, MIN_LIFETIME};
+use leno_supervise::Descriptors;
 use leno_types::{Egress, MtlsMode, WorkloadApiAddress};
 use tokio::sync::mpsc;
 
-use crate::descriptors::Descriptors;
 use crate::error::{Attempt, Error, Result};
 use crate::layout::Layout;
 use crate::log::LogFile;

@@ -6,10 +6,10 @@ use std::process::{Command, Stdio};
 
 use anyhow::{Context as _, Result};
 use clap::Args;
-use leno_local::credentials::Credentials;
 use leno_local::forward;
 use leno_local::layout::Layout;
 use leno_local::status::{InstanceStatus, Status};
+use leno_supervise::Credentials;
 
 use super::{RunningMesh, block_on, port_forward, print};
 

@@ -7,17 +7,16 @@ use std::process::ExitStatus;
 use std::time::Instant;
 
 use leno_resources::Restart;
+use leno_supervise::{Backoff, Rules, Stop, after, describe, keep_running};
 use nix::sys::signal::Signal;
 use tokio::sync::{mpsc, watch};
 
-use super::{Change, InstanceResources, Life, after};
-use crate::backoff::Backoff;
-use crate::credentials::Credentials;
+use super::{Change, InstanceResources, Life};
+use crate::credentials;
 use crate::error::{Error, Result};
 use crate::isolation::Isolation;
 use crate::output::Origin;
-use crate::process::{Task, describe};
-use crate::supervise::{Event, Rules, Stop, keep_running};
+use crate::process::{Event, Task};
 
 /// What is known of the application's process while it runs.
 #[derive(Debug, Default)]
@@ -231,7 +230,7 @@ impl Life {
     pub(super) fn task(&self, place: &InstanceResources, command: &[String]) -> Result<Task> {
         let instance = &self.instance;
         let launch = &instance.launch;
-        let credentials = Credentials::of(&launch.account)
+        let credentials = credentials::of(&launch.account)
             .map_err(|(_, reason)| Error::Refused(format!("cannot start it: {reason}")))?;
         let environment = self.mesh.environment.of_instance(instance, &credentials)?;
         let isolation = Isolation::new(

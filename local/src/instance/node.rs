@@ -5,16 +5,15 @@ use std::rc::Rc;
 use std::time::Instant;
 
 use leno_handover::Channel;
+use leno_supervise::{Backoff, Happened, Rules, Running, Stop, after, describe, keep_running};
 use tokio::sync::{mpsc, watch};
 
-use super::{DRAIN_BOUND, InstanceResources, Life, after, proxy_label};
-use crate::backoff::Backoff;
+use super::{DRAIN_BOUND, InstanceResources, Life, proxy_label};
 use crate::error::{Attempt, Result};
 use crate::isolation::Isolation;
-use crate::node::{Group, Happened};
-use crate::process::{Running, describe};
+use crate::node::Group;
+use crate::process::Event;
 use crate::program::Program;
-use crate::supervise::{Event, Rules, Stop, keep_running};
 
 /// How the proxy of an instance in node mode ends.
 const LOST: &str = "its process served it no more";

@@ -14,13 +14,14 @@ use futures_util::StreamExt as _;
 use futures_util::stream::FuturesUnordered;
 use k8s_openapi::jiff::{Timestamp, Zoned};
 use leno_resources::{ConcurrencyPolicy, Restart};
+use leno_supervise::{Rules, Stop, after, keep_running};
 use tokio::sync::watch;
 
 use super::application::{Watched, how_it_ended};
-use super::{Change, InstanceResources, Life, after};
+use super::{Change, InstanceResources, Life};
 use crate::plan::Timetable;
+use crate::process::Event;
 use crate::status::{Run, Schedule};
-use crate::supervise::{Event, Rules, Stop, keep_running};
 
 /// Longest wait before the clock is read again: it may be set, and it goes on while the machine sleeps.
 const CLOCK: Duration = Duration::from_secs(10);

@@ -16,7 +16,7 @@ use serde::{Deserialize, Serialize};
 
 use super::Draft;
 use super::settings::Settings;
-use crate::credentials::Credentials;
+use crate::credentials;
 use crate::{root, zone};
 
 /// What is started for an instance.
@@ -197,7 +197,7 @@ impl Draft<'_> {
             group: spec.group.as_ref().map(|group| group.0.clone()),
             root: root.clone(),
         };
-        if let Err((field, reason)) = Credentials::of(&account) {
+        if let Err((field, reason)) = credentials::of(&account) {
             self.problem(located, &format!("spec.{field}"), reason);
         }
         let cron = self.timetable(located, spec.cron.as_ref());

@@ -11,7 +11,8 @@ use leno_resources::{
     INJECT_ANNOTATION, MODE_ANNOTATION, MTLS_ANNOTATION, Object, SHARE_ANNOTATION,
     SPIFFE_SOCKET_ANNOTATION, Workload, spiffe_socket,
 };
-use leno_types::{Egress, InstanceName, MtlsMode};
+use leno_supervise::Share;
+use leno_types::{Egress, MtlsMode};
 
 use super::{Certificates, Defaults};
 
@@ -27,20 +28,6 @@ pub(super) struct Settings {
     pub(super) certificates: Certificates,
     /// In node mode, which instances share a proxy's process.
     pub(super) share: Option<Share>,
-}
-
-/// Which instances share the process of a node proxy.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Share {
-    /// None.
-    Workload,
-    /// Those of one identity, so that no process holds keys of two.
-    #[default]
-    ServiceAccount,
-    /// Those of a namespace.
-    Namespace,
-    /// All that say so.
-    Node,
 }
 
 /// Where proxies run: the value of `leno.dev/mode`.
@@ -61,33 +48,6 @@ impl FromStr for Mode {
             "sidecar" => Ok(Self::Sidecar),
             "node" => Ok(Self::Node),
             _ => Err(format!("{text:?} is no mode: use sidecar or node")),
-        }
-    }
-}
-
-impl FromStr for Share {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, String> {
-        match text {
-            "workload" => Ok(Self::Workload),
-            "service-account" => Ok(Self::ServiceAccount),
-            "namespace" => Ok(Self::Namespace),
-            "node" => Ok(Self::Node),
-            _ => Err(format!("{text:?}: use workload, service-account, namespace or node")),
-        }
-    }
-}
-
-impl Share {
-    /// The name of an instance's group. No part of it has a dot.
-    pub(super) fn group(self, instance: &InstanceName, service_account: &str) -> String {
-        let InstanceName { namespace, name, .. } = instance;
-        match self {
-            Self::Workload => format!("workload.{namespace}.{name}"),
-            Self::ServiceAccount => format!("service-account.{namespace}.{service_account}"),
-            Self::Namespace => format!("namespace.{namespace}"),
-            Self::Node => "node".to_owned(),
         }
     }
 }

@@ -8,13 +8,12 @@ use std::sync::Arc;
 
 use leno_flows::Settings;
 use leno_identity::Authority;
+use leno_supervise::{Cgroup, Descriptors};
 use leno_types::InstanceName;
 use tokio::sync::{mpsc, watch};
 
 use super::Options;
 use crate::addresses::Subnet;
-use crate::cgroup::Cgroup;
-use crate::descriptors::Descriptors;
 use crate::dns::{self, Zone};
 use crate::environment::Environment;
 use crate::error::{Attempt, Result};

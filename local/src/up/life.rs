@@ -4,6 +4,7 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use k8s_openapi::jiff::Timestamp;
+use leno_supervise::Stop;
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
@@ -11,7 +12,6 @@ use crate::instance::{self, Change, Mesh};
 use crate::listening::OneFamily;
 use crate::plan::Instance;
 use crate::status::{Phase, Schedule, Surroundings, Trouble};
-use crate::supervise::Stop;
 
 /// An instance that lives, or is ending.
 pub(super) struct Life {

@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 
 use leno_capture::Choice;
 use leno_resources::Documents;
+use leno_supervise::Stop;
 use leno_types::InstanceName;
 use tokio::sync::{Notify, mpsc, watch};
 use tokio::time::MissedTickBehavior;
@@ -32,7 +33,6 @@ use crate::plan::{Defaults, Plan, Ready};
 use crate::publish::{Published, Publisher};
 use crate::record;
 use crate::status::{Edit, InstanceStatus, Mistake, Phase, Status};
-use crate::supervise::Stop;
 use crate::watch::Files;
 
 /// Between the removal of an endpoint and the end of its application: the control plane tells the

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
-use crate::error::{Attempt, Error, Result};
+use crate::error::{Error, Result};
 
 /// How long processes may take to vanish after SIGKILL. They go within milliseconds; one that
 /// hangs in the kernel for longer is reported instead of waited for.
@@ -30,7 +30,8 @@ impl Cgroup {
     /// # Errors
     /// When the directory cannot be made.
     pub fn create(path: PathBuf) -> Result<Self> {
-        fs::create_dir_all(&path).attempt(|| format!("cannot create {}", path.display()))?;
+        fs::create_dir_all(&path)
+            .map_err(Error::os(|| format!("cannot create {}", path.display())))?;
         Ok(Self(path))
     }
 
@@ -51,8 +52,8 @@ impl Cgroup {
     /// # Errors
     /// When the group is gone.
     pub fn id(&self) -> Result<u64> {
-        let metadata =
-            fs::metadata(&self.0).attempt(|| format!("cannot read {}", self.0.display()))?;
+        let metadata = fs::metadata(&self.0)
+            .map_err(Error::os(|| format!("cannot read {}", self.0.display())))?;
         Ok(metadata.ino())
     }
 
@@ -65,7 +66,7 @@ impl Cgroup {
         OpenOptions::new()
             .write(true)
             .open(&path)
-            .attempt(|| format!("cannot open {}", path.display()))
+            .map_err(Error::os(|| format!("cannot open {}", path.display())))
     }
 
     /// Every process in it and below it.
@@ -108,7 +109,7 @@ impl Cgroup {
             }
             if Instant::now() > deadline {
                 let left: Vec<String> = self.processes().iter().map(Pid::to_string).collect();
-                return Err(Error::Refused(format!(
+                return Err(Error::Survive(format!(
                     "processes {} in {} survive SIGKILL: look at their stacks in /proc",
                     left.join(", "),
                     self.0.display()
@@ -139,8 +140,8 @@ impl Cgroup {
                         std::thread::sleep(POLL);
                     }
                     Err(error) => {
-                        return Err(error)
-                            .attempt(|| format!("cannot remove {}", directory.display()));
+                        let what = || format!("cannot remove {}", directory.display());
+                        return Err(Error::os(what)(error));
                     }
                 }
             }

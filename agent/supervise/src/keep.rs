@@ -8,7 +8,7 @@ use nix::sys::signal::Signal;
 use tokio::sync::watch;
 
 use crate::backoff::Backoff;
-use crate::error::{Error, Result};
+use crate::error::Error;
 use crate::process::Running;
 
 /// How far the end of a mesh or an instance has come. It only ever grows.
@@ -27,7 +27,7 @@ pub enum Stop {
 
 /// What happened to a process.
 #[derive(Debug)]
-pub enum Event {
+pub enum Event<E> {
     /// It was started, with this process id.
     Started(i32),
     /// It ended by itself and will be started again after this time.
@@ -35,7 +35,7 @@ pub enum Event {
     /// It ended by itself and is not started again.
     Over(ExitStatus),
     /// It could not be started or waited for, and will be started again after this time.
-    Failed(Error, Duration),
+    Failed(E, Duration),
     /// It was asked to end.
     Stopping,
     /// It has ended as it was asked to, or was not running.
@@ -77,11 +77,11 @@ impl Rules {
 /// Starts a process with `start`, and again with waits whenever it ends, until `stop` reaches
 /// `until`; then asks it to end and gives it its grace. [`Stop::Now`] kills it. Returns how it ended
 /// where the rules have it not started again, before `stop` was reached.
-pub async fn keep_running(
-    mut start: impl FnMut() -> Result<Running>,
+pub async fn keep_running<E: From<Error>>(
+    mut start: impl FnMut() -> Result<Running, E>,
     mut rules: Rules,
     (stop, until): (watch::Receiver<Stop>, Stop),
-    mut report: impl FnMut(Event),
+    mut report: impl FnMut(Event<E>),
 ) -> Option<ExitStatus> {
     let reached = |level: Stop| {
         let mut stop = stop.clone();
@@ -134,7 +134,7 @@ pub async fn keep_running(
                 let wait = rules.backoff.ended(Instant::now());
                 match ended {
                     Ok(status) => report(Event::Ended(status, wait)),
-                    Err(error) => report(Event::Failed(error, wait)),
+                    Err(error) => report(Event::Failed(error.into(), wait)),
                 }
                 wait
             }

@@ -1,0 +1,141 @@
+//! The users that the processes of a mesh run as.
+
+#![expect(unsafe_code, reason = "prctl(PR_CAPBSET_DROP) has no safe wrapper")]
+
+use std::ffi::{CString, OsStr};
+use std::io;
+use std::path::PathBuf;
+
+use nix::sys::prctl;
+use nix::unistd::{Gid, Uid, User, getgrouplist, setgid, setgroups, setuid};
+
+use crate::descriptors::Descriptors;
+
+/// The kernel numbers capabilities from 0; this is above the highest there may be (a 64-bit set).
+const CAPABILITIES: libc::c_ulong = 64;
+
+/// The user that a process runs as, and what it may do.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Credentials {
+    /// The user.
+    pub uid: Uid,
+    /// Its group.
+    pub gid: Gid,
+    /// All of its groups.
+    pub groups: Vec<Gid>,
+    /// A process of the mesh's own: no capability can ever be gained, not by a set-user-ID program
+    /// either, and as many descriptors as the system permits.
+    pub confined: bool,
+    /// Home directory, for the environment.
+    pub home: Option<PathBuf>,
+    /// The user's name, for the environment.
+    pub name: Option<String>,
+}
+
+impl Credentials {
+    /// Those of the caller of `leno`: the user behind sudo, or the user of this process.
+    #[must_use]
+    pub fn invoking() -> Self {
+        let number = |name: &str| std::env::var(name).ok()?.parse().ok();
+        match (number("SUDO_UID"), number("SUDO_GID")) {
+            (Some(uid), Some(gid)) if uid != 0 && nix::unistd::geteuid().is_root() => {
+                Self::of_user(Uid::from_raw(uid), Gid::from_raw(gid))
+            }
+            _ => Self {
+                uid: nix::unistd::getuid(),
+                gid: nix::unistd::getgid(),
+                groups: nix::unistd::getgroups().unwrap_or_default(),
+                confined: false,
+                home: None,
+                name: None,
+            },
+        }
+    }
+
+    /// A user of the mesh's own, with no group but its own and no way to any privilege.
+    #[must_use]
+    pub fn confined(id: u32) -> Self {
+        Self {
+            uid: Uid::from_raw(id),
+            gid: Gid::from_raw(id),
+            groups: Vec::new(),
+            confined: true,
+            home: None,
+            name: None,
+        }
+    }
+
+    /// Root, which owns the mesh's files, without any of root's capabilities.
+    #[must_use]
+    pub fn powerless_root() -> Self {
+        Self::confined(0)
+    }
+
+    /// The user id.
+    #[must_use]
+    pub fn uid(&self) -> u32 {
+        self.uid.as_raw()
+    }
+
+    /// The group id.
+    #[must_use]
+    pub fn gid(&self) -> u32 {
+        self.gid.as_raw()
+    }
+
+    /// What the environment says about the user, where it differs from this process's.
+    pub fn environment(&self) -> impl Iterator<Item = (&'static str, &OsStr)> {
+        let home = self.home.as_deref().map(|home| ("HOME", home.as_os_str()));
+        let name = self.name.as_deref().map(OsStr::new);
+        let user = name.map(|name| ("USER", name));
+        let logname = name.map(|name| ("LOGNAME", name));
+        [home, user, logname].into_iter().flatten()
+    }
+
+    /// Those of a user of this machine, who need not exist.
+    #[must_use]
+    pub fn of_user(uid: Uid, gid: Gid) -> Self {
+        let user = User::from_uid(uid).ok().flatten();
+        let groups = user.as_ref().and_then(|user| {
+            let name = CString::new(user.name.as_bytes()).ok()?;
+            getgrouplist(&name, gid).ok()
+        });
+        Self {
+            uid,
+            gid,
+            groups: groups.unwrap_or_else(|| vec![gid]),
+            confined: false,
+            home: user.as_ref().map(|user| user.dir.clone()),
+            name: user.map(|user| user.name),
+        }
+    }
+
+    /// Makes the calling process run as this user. Safe between fork and exec.
+    ///
+    /// # Errors
+    /// The system's reason.
+    pub fn assume(&self) -> io::Result<()> {
+        if self.confined {
+            Descriptors::raise()?;
+            drop_capabilities();
+        }
+        // A process that is not root keeps what it has; leno up refuses that case before.
+        if nix::unistd::geteuid().is_root() {
+            setgroups(&self.groups)?;
+            setgid(self.gid)?;
+            setuid(self.uid)?;
+        }
+        if self.confined {
+            prctl::set_no_new_privs()?;
+        }
+        Ok(())
+    }
+}
+
+fn drop_capabilities() {
+    for capability in 0..CAPABILITIES {
+        // SAFETY: PR_CAPBSET_DROP takes a number and touches no memory; a number that the kernel
+        // does not know gives EINVAL, and one that may not be dropped is not held anyway.
+        unsafe { libc::prctl(libc::PR_CAPBSET_DROP, capability, 0, 0, 0) };
+    }
+}

@@ -1,0 +1,295 @@
+//! Node proxies: a process for each group of workloads.
+//!
+//! ```text
+//! workload ── join, leave ──► Group ── keeps running ──► leno-proxy --node      (where its host starts it)
+//!                               │                             ▲
+//!                               └── a channel each ───────────┤ sockets
+//! leno-proxy --broker ────────────────────────────────────────┘     (the workload's namespace and control group)
+//! ```
+//! A process that ends is started again at once, and serves all members again: their brokers, and so their listeners,
+//! live on.
+
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+use std::os::fd::AsFd as _;
+use std::rc::Rc;
+use std::time::{Duration, Instant};
+
+use leno_handover::{AsyncChannel, Channel, Member, Serve, WorkloadReleased};
+use leno_program::chain;
+use leno_types::InstanceName;
+use tokio::sync::{mpsc, oneshot, watch};
+use tokio::task::JoinHandle;
+
+use crate::backoff::Backoff;
+use crate::error::Error;
+use crate::keep::{Event, Rules, Stop, keep_running};
+use crate::process::{Running, after, describe};
+
+/// The longest a process may take to end. It has no members by then.
+const END_BOUND: Duration = Duration::from_secs(5);
+/// Between a member that is served no more, although its broker lives, and the next attempt.
+const AGAIN: Duration = Duration::from_secs(1);
+
+/// Where the process of a group runs, and what is printed of it.
+pub trait NodeProxyHost: 'static {
+    /// Why the process cannot be started.
+    type Error: std::error::Error + From<Error> + 'static;
+
+    /// Starts the process, which takes orders from this channel.
+    ///
+    /// # Errors
+    /// It cannot be started; that is tried again.
+    fn start(&self, orders: Channel) -> Result<Running, Self::Error>;
+
+    /// Prints what an operator should see.
+    fn say(&self, text: &str);
+}
+
+/// A group of workloads and the process that serves them. The process ends with [`Group::end`].
+#[derive(Debug)]
+pub struct Group {
+    orders: mpsc::UnboundedSender<Order>,
+    stop: watch::Sender<Stop>,
+    task: JoinHandle<()>,
+}
+
+/// What a member learns of the process that serves it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Happened {
+    /// It was told to serve the member.
+    Joined,
+    /// It does so no more.
+    Lost,
+}
+
+/// A member as its group knows it.
+#[derive(Debug)]
+pub struct Joining {
+    /// What its proxy is told.
+    pub member: Member,
+    /// Takes the orders for its broker.
+    pub broker: Channel,
+    /// Where it learns what happens to it.
+    pub events: mpsc::UnboundedSender<Happened>,
+    /// Tells it from an earlier one of the same name.
+    pub number: u64,
+}
+
+/// What members want of their group.
+#[derive(Debug)]
+enum Order {
+    Join(InstanceName, Joining),
+    /// Try again for the member that joined with this number, if it is still the same.
+    Again(InstanceName, u64),
+    /// The answer comes when nothing of the member is under way.
+    Leave(InstanceName, oneshot::Sender<Joining>),
+}
+
+impl Group {
+    /// Starts the process of a group without members, in a runtime's `LocalSet`.
+    #[must_use]
+    pub fn start<H: NodeProxyHost>(name: &str, host: H) -> Self {
+        let (orders, received) = mpsc::unbounded_channel();
+        let (stop, stopped) = watch::channel(Stop::No);
+        let task = NodeProxyTask {
+            host: Rc::new(host),
+            name: name.to_owned(),
+            orders: orders.clone(),
+            members: BTreeMap::new(),
+            leaving: BTreeMap::new(),
+            process: None,
+        };
+        let task = tokio::task::spawn_local(task.run(received, stopped));
+        Self { orders, stop, task }
+    }
+
+    /// Has the process serve a workload, in place of an earlier one of the same name.
+    pub fn join(&self, name: &InstanceName, joining: Joining) {
+        // The task ends after the last member.
+        let _ended = self.orders.send(Order::Join(name.clone(), joining));
+    }
+
+    /// Has the process finish what is under way for a workload, and waits for that. Returns the channel to its
+    /// broker, which ends with it.
+    pub async fn leave(&self, name: &InstanceName) -> Option<Channel> {
+        let (answer, answered) = oneshot::channel();
+        let _ended = self.orders.send(Order::Leave(name.clone(), answer));
+        // A sender that is dropped is an answer, too: it was no member.
+        answered.await.ok().map(|joining| joining.broker)
+    }
+
+    /// Ends the process, and waits for that.
+    pub async fn end(self, stop: Stop) {
+        self.stop.send_replace(stop.max(Stop::All));
+        // A panic is printed by the runtime.
+        let _ended = self.task.await;
+    }
+}
+
+/// The task of a group.
+struct NodeProxyTask<H> {
+    host: Rc<H>,
+    name: String,
+    orders: mpsc::UnboundedSender<Order>,
+    members: BTreeMap<InstanceName, Joining>,
+    /// Members until what is under way for them has ended: connections out of their namespaces still need brokers.
+    leaving: BTreeMap<InstanceName, (Joining, oneshot::Sender<Joining>)>,
+    /// Takes orders while the process runs.
+    process: Option<Rc<AsyncChannel>>,
+}
+
+impl<H: NodeProxyHost> NodeProxyTask<H> {
+    async fn run(
+        mut self,
+        mut received: mpsc::UnboundedReceiver<Order>,
+        stop: watch::Receiver<Stop>,
+    ) {
+        let host = Rc::clone(&self.host);
+        let newest = RefCell::new(None);
+        let start = || -> Result<Running, H::Error> {
+            let what = || "cannot make a socket for orders".to_owned();
+            let (near, far) = Channel::pair().map_err(Error::os(what))?;
+            let running = host.start(far)?;
+            let near = AsyncChannel::new(near).map_err(Error::os(what))?;
+            *newest.borrow_mut() = Some(Rc::new(near));
+            Ok(running)
+        };
+        let (events, mut happened) = mpsc::unbounded_channel();
+        let rules = Rules::always(Backoff::eager(Instant::now()), END_BOUND);
+        let process = async {
+            // The receiver is polled beside the process and ends after it.
+            let report = |event| drop(events.send(event));
+            keep_running(start, rules, (stop, Stop::All), report).await;
+            drop(events);
+        };
+        let work = async {
+            loop {
+                let process = self.process.clone();
+                tokio::select! {
+                    event = happened.recv() => match event {
+                        Some(Event::Started(_)) => self.serve_all(newest.borrow_mut().take()),
+                        Some(event) => self.has_ended(&event),
+                        None => break,
+                    },
+                    Some(order) = received.recv() => self.obey(order),
+                    left = hear(process.as_deref()) => self.left(left),
+                }
+            }
+        };
+        tokio::join!(process, work);
+    }
+
+    /// A new process serves all members.
+    fn serve_all(&mut self, process: Option<Rc<AsyncChannel>>) {
+        self.process = process;
+        let members: Vec<InstanceName> = self.members.keys().cloned().collect();
+        members.iter().for_each(|name| self.serve(name));
+    }
+
+    /// Connects a member's broker to the process, if that runs.
+    fn serve(&self, name: &InstanceName) {
+        let (Some(process), Some(joined)) = (&self.process, self.members.get(name)) else { return };
+        let order = leno_handover::Order::Join(joined.member.clone());
+        let connect = || {
+            let (near, far) = Channel::pair()?;
+            joined.broker.send(&Serve {}, &[near.as_fd()])?;
+            process.send(&order, &[far.as_fd()])
+        };
+        match connect() {
+            Ok(()) => {
+                // The workload has an end of its own.
+                let _ending = joined.events.send(Happened::Joined);
+            }
+            // Either the process or the broker has ended, and is started again.
+            Err(error) => {
+                self.host.say(&format!("the proxy of {name} cannot be connected: {error}"));
+            }
+        }
+    }
+
+    fn obey(&mut self, order: Order) {
+        match order {
+            Order::Join(name, joining) => {
+                self.members.insert(name.clone(), joining);
+                self.serve(&name);
+            }
+            Order::Again(name, number) => {
+                if self.members.get(&name).is_some_and(|member| member.number == number) {
+                    self.serve(&name);
+                }
+            }
+            Order::Leave(name, answer) => {
+                let Some(member) = self.members.remove(&name) else { return };
+                let order = leno_handover::Order::Leave {
+                    namespace: name.namespace.to_string(),
+                    name: name.name.to_string(),
+                };
+                let process = self.process.as_ref();
+                if process.is_some_and(|process| process.send(&order, &[]).is_ok()) {
+                    self.leaving.insert(name, (member, answer));
+                } else {
+                    has_left(member, answer);
+                }
+            }
+        }
+    }
+
+    /// The process serves a workload no more, or cannot be heard.
+    fn left(&mut self, left: Option<WorkloadReleased>) {
+        let Some(WorkloadReleased { namespace, name }) = left else {
+            // It has ended, or does so now.
+            self.process = None;
+            return;
+        };
+        let Ok(name) = InstanceName::new(&namespace, &name) else { return };
+        if let Some((member, answer)) = self.leaving.remove(&name) {
+            return has_left(member, answer);
+        }
+        let Some(member) = self.members.get(&name) else { return };
+        let _ending = member.events.send(Happened::Lost);
+        let (orders, number) = (self.orders.clone(), member.number);
+        tokio::task::spawn_local(async move {
+            tokio::time::sleep(AGAIN).await;
+            let _ended = orders.send(Order::Again(name, number));
+        });
+    }
+
+    fn has_ended(&mut self, event: &Event<H::Error>) {
+        self.process = None;
+        // Nothing is under way any more.
+        for (member, answer) in std::mem::take(&mut self.leaving).into_values() {
+            has_left(member, answer);
+        }
+        for member in self.members.values() {
+            let _ending = member.events.send(Happened::Lost);
+        }
+        match event {
+            Event::Ended(status, wait) => {
+                let (how, when) = (describe(*status), after(*wait));
+                let (group, members) = (&self.name, self.members.len());
+                self.host.say(&format!(
+                    "the proxy of group {group} ({members} served) {how}; starting it again {when}"
+                ));
+            }
+            Event::Failed(error, _) => self.host.say(&chain(error)),
+            Event::Started(_) | Event::Over(_) | Event::Stopping | Event::Stopped => {}
+        }
+    }
+}
+
+fn has_left(member: Joining, answer: oneshot::Sender<Joining>) {
+    // The workload may have waited long enough.
+    let _left = answer.send(member);
+}
+
+/// The next workload that the process serves no more; `None` if it says nothing any more. Waits for ever without
+/// a process.
+async fn hear(process: Option<&AsyncChannel>) -> Option<WorkloadReleased> {
+    match process {
+        Some(process) => {
+            process.receive::<WorkloadReleased>().await.ok().flatten().map(|(left, _)| left)
+        }
+        None => std::future::pending().await,
+    }
+}

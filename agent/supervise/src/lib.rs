@@ -1,0 +1,29 @@
+//! Keeps the mesh's processes on a machine running, node proxies of groups of workloads among them.
+//!
+//! ```text
+//!  keep_running ── starts, ends, starts again ──► Running      one process: its user, its control group
+//!       ▲
+//!     Group ── orders: join, leave ─────────────► leno-proxy --node      many workloads in one process
+//! ```
+//! `leno up` and the agent of a Kubernetes node use it alike. It knows no documents and no cluster; where a process
+//! runs, and what is printed of it, are its caller's. Read [`keep_running`] first, then [`Group`].
+
+mod backoff;
+mod cgroup;
+mod credentials;
+mod descriptors;
+mod error;
+mod group;
+mod keep;
+mod process;
+mod share;
+
+pub use backoff::Backoff;
+pub use cgroup::Cgroup;
+pub use credentials::Credentials;
+pub use descriptors::Descriptors;
+pub use error::{Error, Result};
+pub use group::{Group, Happened, Joining, NodeProxyHost};
+pub use keep::{Event, Rules, Stop, keep_running};
+pub use process::{Running, Tether, after, describe};
+pub use share::Share;

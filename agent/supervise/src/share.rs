@@ -1,0 +1,47 @@
+//! Which workloads share the process of a node proxy.
+
+use std::str::FromStr;
+
+use leno_types::InstanceName;
+
+/// Which instances share the process of a node proxy: the value of `leno.dev/share`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Share {
+    /// None.
+    Workload,
+    /// Those of one identity, so that no process holds keys of two.
+    #[default]
+    ServiceAccount,
+    /// Those of a namespace.
+    Namespace,
+    /// All that say so.
+    Node,
+}
+
+impl FromStr for Share {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text {
+            "workload" => Ok(Self::Workload),
+            "service-account" => Ok(Self::ServiceAccount),
+            "namespace" => Ok(Self::Namespace),
+            "node" => Ok(Self::Node),
+            _ => Err(format!("{text:?}: use workload, service-account, namespace or node")),
+        }
+    }
+}
+
+impl Share {
+    /// The name of an instance's group.
+    #[must_use]
+    pub fn group(self, instance: &InstanceName, service_account: &str) -> String {
+        let InstanceName { namespace, name, .. } = instance;
+        match self {
+            Self::Workload => format!("workload.{namespace}.{name}"),
+            Self::ServiceAccount => format!("service-account.{namespace}.{service_account}"),
+            Self::Namespace => format!("namespace.{namespace}"),
+            Self::Node => "node".to_owned(),
+        }
+    }
+}
