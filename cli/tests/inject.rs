@@ -96,7 +96,7 @@ fn namespaces_of_the_manifest_say_how_their_pods_are_captured() {
 }
 
 #[test]
-fn a_pod_in_node_mode_is_refused_unless_it_says_sidecar() {
+fn a_pod_in_node_mode_is_left_unless_it_says_sidecar() {
     let namespace = |setting: &str| {
         format!(
             "apiVersion: v1\nkind: Namespace\nmetadata: {{name: shop, labels: {{{setting}}}}}\n---\n"
@@ -105,20 +105,21 @@ fn a_pod_in_node_mode_is_refused_unless_it_says_sidecar() {
     let sidecar =
         POD.replace("  namespace: shop", "  namespace: shop\n  labels: {leno.dev/mode: sidecar}");
     assert_ne!(sidecar, POD);
-    for (stream, said) in [
-        (
-            namespace("leno.dev/mode: node") + POD,
-            "not injected: its namespace says leno.dev/mode: node",
-        ),
-        (namespace("leno.dev/mode: nod") + POD, "\"nod\", which its namespace says, is none of"),
-        (namespace("leno.dev/mode: node") + &sidecar, "Pod shop/web: injected\n"),
+    for (stream, said, code) in [
+        (namespace("leno.dev/mode: node") + POD, "a proxy of its node serves it", 0),
+        (namespace("leno.dev/mode: nod") + POD, "\"nod\", which its namespace says, is none of", 1),
+        (namespace("leno.dev/mode: node") + &sidecar, "Pod shop/web: injected\n", 0),
     ] {
         let injected = leno(&["inject", "-"], &stream);
         let stderr = text(&injected.stderr);
         assert!(stderr.contains(said), "{stderr}");
-        let refused = !said.ends_with("injected\n");
-        assert_eq!(injected.status.code(), Some(i32::from(refused)), "{stderr}");
-        assert_eq!(text(&injected.stdout) == stream, refused, "a refused pod is printed unchanged");
+        assert_eq!(injected.status.code(), Some(code), "{stderr}");
+        let unchanged = !said.ends_with("injected\n");
+        assert_eq!(
+            text(&injected.stdout) == stream,
+            unchanged,
+            "a pod without a sidecar is printed unchanged"
+        );
     }
 }
 

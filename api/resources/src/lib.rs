@@ -29,6 +29,7 @@ mod flow_settings;
 pub mod gateway;
 mod load;
 mod metadata;
+mod node_mode;
 mod object;
 mod objective;
 mod parse;
@@ -63,6 +64,7 @@ pub use metadata::{
     REMOVAL_RUN_ANNOTATION, SERVICE_NAME_LABEL, SHARE_ANNOTATION, SPIFFE_SOCKET_ANNOTATION,
     ZONE_LABEL, default_authorization, egress, keys_from, mtls_mode, place, removal, spiffe_socket,
 };
+pub use node_mode::{NamespaceMode, PodMode, setting, share};
 pub use object::{Kind, Object, ObjectKey, to_yaml};
 pub use objective::{
     DEFAULT_OBJECTIVE_WINDOW, LatencyObjective, ServiceLevelObjective, ServiceLevelObjectiveSpec,

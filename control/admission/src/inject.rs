@@ -9,7 +9,7 @@ use leno_resources::{
 use leno_types::ports::PROXY_UID;
 
 use crate::container::{container, volumes};
-use crate::mode::{self, ModeOfNamespace, Origin};
+use crate::mode::{self, ModeOfNamespace};
 use crate::probes::Probes;
 use crate::settings::{Settings, Shape};
 use crate::value::Value;
@@ -58,6 +58,8 @@ pub enum SkipReason {
     Windows,
     /// It would not end for a proxy that is an ordinary container.
     Ends,
+    /// A proxy of its node serves it.
+    NodeMode,
 }
 
 /// Why a pod cannot be injected. It is unchanged then.
@@ -74,11 +76,12 @@ pub enum InjectError {
         /// What is wrong with it.
         reason: String,
     },
-    /// The proxy is to run outside of the pod, which no node of a cluster does yet.
+    /// It is in node mode, and declines the proxy that its namespace prescribes.
     #[error(
-        "{0} leno.dev/mode: node, which is only there in leno up: set leno.dev/mode: sidecar on the pod"
+        "it says leno.dev/inject: disabled, but pods of its namespace have a proxy: remove it from the pod, or have an \
+         administrator create a PodExemption with settings: [inject]"
     )]
-    NodeMode(Origin),
+    DeclinesNodeMode,
     /// One of its volumes is called as one of the proxy's.
     #[error(
         "it has a volume {0} already, which is the name of one of the proxy's: call it otherwise"
@@ -163,7 +166,13 @@ pub fn inject(
     check(pod)?;
     check_captured(pod)?;
     check_capture(pod, enclosing)?;
-    mode::check(pod, &enclosing.mode)?;
+    if mode::is_node(pod, &enclosing.mode)? {
+        // Where its namespace has it, the injector would give it a proxy all the same; the agent reads its setting.
+        return match declines(pod) {
+            true => Err(InjectError::DeclinesNodeMode),
+            false => Ok(Outcome::Skipped(SkipReason::NodeMode)),
+        };
+    }
     if settings.shape == Shape::Container && has_init_containers(pod) {
         return Err(InjectError::Before);
     }
@@ -473,6 +482,9 @@ impl fmt::Display for SkipReason {
             Self::HostNetwork => "it shares its node's network",
             Self::Mirror => "its node has it from a file",
             Self::Windows => "it runs on Windows",
+            Self::NodeMode => {
+                "it says leno.dev/mode: node, or its namespace does: a proxy of its node serves it"
+            }
             Self::Ends => {
                 "it is to end, and would not with a proxy that is an ordinary container: \
                  use a native sidecar (Kubernetes 1.29)"

@@ -35,7 +35,7 @@ mod workload;
 
 pub use inject::{Enclosing, Floor, InjectError, Outcome, SkipReason, inject, patch};
 pub use judge::{is_unjudged, judge};
-pub use mode::{ModeOfNamespace, Origin};
+pub use mode::ModeOfNamespace;
 pub use review::{Answer, Review, ReviewError};
 pub use settings::{
     DEFAULT_CONTROL, Resources, Settings, Shape, access_log, exports, metrics_compat, pull_secrets,

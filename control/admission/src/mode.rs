@@ -1,7 +1,6 @@
 //! Where the proxy of a pod runs: as the pod says, else as its namespace says.
 
 use std::collections::BTreeMap;
-use std::fmt;
 
 use leno_resources::{MODE_ANNOTATION, SHARE_ANNOTATION};
 
@@ -14,15 +13,6 @@ const MODES: [&str; 2] = [SIDECAR, NODE];
 const SHARES: [&str; 4] = ["workload", "service-account", "namespace", "node"];
 const SIDECAR: &str = "sidecar";
 const NODE: &str = "node";
-
-/// What says where a proxy runs.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Origin {
-    /// The pod, which decides.
-    Pod,
-    /// Its namespace.
-    Namespace,
-}
 
 /// What a namespace says of where the proxies of its pods run, as it is written there.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -41,33 +31,34 @@ impl ModeOfNamespace {
         Self { mode: of(MODE_ANNOTATION), share: of(SHARE_ANNOTATION) }
     }
 
-    /// Whether pods that set neither themselves get a proxy.
+    /// Whether its values can be read.
     ///
     /// # Errors
-    /// Why they are refused.
+    /// Why pods that set neither themselves are refused.
     pub fn check(&self) -> Result<(), InjectError> {
-        check(&Value::map(), self)
+        is_node(&Value::map(), self).map(|_| ())
     }
 }
 
-/// Checks that a pod gets the proxy that it and its namespace ask for. A pod that asks for node mode gets no sidecar in
-/// its place: who shares a process with it would not be what its author relies on.
-pub(crate) fn check(pod: &Value, namespace: &ModeOfNamespace) -> Result<(), InjectError> {
+/// Whether a pod is in node mode.
+///
+/// # Errors
+/// It or its namespace has a misspelt value. Such a pod gets no sidecar in its place: who shares a process with it would
+/// not be what its author relies on.
+pub(crate) fn is_node(pod: &Value, namespace: &ModeOfNamespace) -> Result<bool, InjectError> {
     one_of(setting(pod, SHARE_ANNOTATION), namespace.share.as_deref(), SHARE_ANNOTATION, &SHARES)?;
     let own = setting(pod, MODE_ANNOTATION);
-    match one_of(own, namespace.mode.as_deref(), MODE_ANNOTATION, &MODES)? {
-        Some((NODE, origin)) => Err(InjectError::NodeMode(origin)),
-        _ => Ok(()),
-    }
+    let mode = one_of(own, namespace.mode.as_deref(), MODE_ANNOTATION, &MODES)?;
+    Ok(mode == Some(NODE))
 }
 
-/// The value that holds, and what says it. The pod's hides its namespace's, also a wrong one.
+/// The value that holds. The pod's hides its namespace's, also a wrong one.
 fn one_of<'v>(
     own: Option<&'v Value>,
     of_namespace: Option<&'v str>,
     name: &str,
     allowed: &[&str],
-) -> Result<Option<(&'v str, Origin)>, InjectError> {
+) -> Result<Option<&'v str>, InjectError> {
     let wrong = |text: &str, remedy: &str| InjectError::Annotation {
         name: name.to_owned(),
         reason: format!("{text} is none of {}{remedy}", allowed.join(", ")),
@@ -75,10 +66,9 @@ fn one_of<'v>(
     match (own, of_namespace) {
         (Some(own), _) => {
             let text = own.text().filter(|text| allowed.contains(text));
-            let text = text.ok_or_else(|| wrong(&said(own), ""))?;
-            Ok(Some((text, Origin::Pod)))
+            text.ok_or_else(|| wrong(&said(own), "")).map(Some)
         }
-        (None, Some(text)) if allowed.contains(&text) => Ok(Some((text, Origin::Namespace))),
+        (None, Some(text)) if allowed.contains(&text) => Ok(Some(text)),
         (None, Some(text)) => {
             let text = format!("{text:?}, which its namespace says,");
             Err(wrong(&text, ": correct it there, or set it on the pod"))
@@ -87,41 +77,32 @@ fn one_of<'v>(
     }
 }
 
-impl fmt::Display for Origin {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Pod => "it says",
-            Self::Namespace => "its namespace says",
-        })
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn checked(own: &str, mode: Option<&str>, share: Option<&str>) -> Result<(), String> {
+    fn checked(own: &str, mode: Option<&str>, share: Option<&str>) -> Result<bool, String> {
         let pod: Value = serde_json::from_str(&format!(r#"{{"metadata":{{{own}}}}}"#)).unwrap();
         let of_namespace =
             ModeOfNamespace { mode: mode.map(str::to_owned), share: share.map(str::to_owned) };
-        check(&pod, &of_namespace).map_err(|error| error.to_string())
+        is_node(&pod, &of_namespace).map_err(|error| error.to_string())
     }
 
     #[test]
     fn a_pod_decides_its_mode_and_else_its_namespace_does() {
         let sidecar = r#""labels":{"leno.dev/mode":"sidecar"}"#;
         let node = r#""annotations":{"leno.dev/mode":"node"}"#;
-        for (own, mode) in [("", None), ("", Some("sidecar")), (sidecar, Some("node"))] {
-            assert_eq!(checked(own, mode, None), Ok(()), "{own} {mode:?}");
-        }
-        // The value of the namespace is not read.
-        assert_eq!(checked(sidecar, Some("nod"), None), Ok(()));
-        for (own, mode, who) in
-            [("", Some("node"), "its namespace says"), (node, Some("sidecar"), "it says")]
-        {
-            let refused = checked(own, mode, None).unwrap_err();
-            assert!(refused.starts_with(&format!("{who} leno.dev/mode: node")), "{refused}");
-            assert!(refused.contains("leno.dev/mode: sidecar on the pod"), "{refused}");
+        for (own, mode, expected) in [
+            ("", None, false),
+            ("", Some("sidecar"), false),
+            ("", Some("node"), true),
+            (sidecar, Some("node"), false),
+            (node, None, true),
+            (node, Some("sidecar"), true),
+            // The value of the namespace is not read.
+            (sidecar, Some("nod"), false),
+        ] {
+            assert_eq!(checked(own, mode, None), Ok(expected), "{own} {mode:?}");
         }
     }
 
@@ -154,6 +135,6 @@ mod tests {
             assert!(refused.contains(part), "{own} {mode:?} {share:?}: {refused}");
         }
         let share = r#""labels":{"leno.dev/share":"namespace"}"#;
-        assert_eq!(checked(share, None, Some("pods")), Ok(()), "the pod decides");
+        assert_eq!(checked(share, None, Some("pods")), Ok(false), "the pod decides");
     }
 }

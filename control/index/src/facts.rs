@@ -10,9 +10,10 @@ mod routes;
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use leno_resources::{
-    ExemptSetting, Object, ObjectKey, PodExemption, default_authorization, egress, mtls_mode,
-    removal,
+    ExemptSetting, NamespaceMode, Object, ObjectKey, PodExemption, default_authorization, egress,
+    mtls_mode, removal,
 };
 use leno_types::authorization::DefaultAuthorization;
 use leno_types::{Egress, Identity, InstanceName, MtlsMode, Removal, ServiceName, TrustDomain};
@@ -61,21 +62,22 @@ pub(crate) struct Facts {
 }
 
 /// What a namespace sets for its workloads.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct NamespaceRow {
     mtls: Option<MtlsMode>,
     egress: Option<Egress>,
     authorization: Option<DefaultAuthorization>,
+    mode: NamespaceMode,
 }
 
 impl NamespaceRow {
-    const NOTHING: Self = Self { mtls: None, egress: None, authorization: None };
-
-    fn new(annotations: &BTreeMap<String, String>) -> Self {
+    fn new(metadata: &ObjectMeta) -> Self {
+        let annotations = metadata.annotations.as_ref();
         Self {
-            mtls: mtls_mode(annotations),
-            egress: egress(annotations),
-            authorization: default_authorization(annotations),
+            mtls: annotations.and_then(mtls_mode),
+            egress: annotations.and_then(egress),
+            authorization: annotations.and_then(default_authorization),
+            mode: NamespaceMode::new(metadata.labels.as_ref(), annotations),
         }
     }
 }
@@ -121,8 +123,8 @@ impl Facts {
         let taken = match object {
             Object::Namespace(namespace) => {
                 let annotations = namespace.metadata.annotations.as_ref();
-                let row = annotations.map_or(NamespaceRow::NOTHING, NamespaceRow::new);
-                if row != NamespaceRow::NOTHING {
+                let row = NamespaceRow::new(&namespace.metadata);
+                if row != NamespaceRow::default() {
                     self.namespaces.insert(key.name.clone(), row);
                     self.touch_namespace(&key.name, touched);
                 }
@@ -322,8 +324,8 @@ impl Facts {
     }
 
     /// The rows of all instances.
-    pub(crate) fn all_instances(&self) -> impl Iterator<Item = &InstanceRow> {
-        self.instances.keys().filter_map(|name| self.instance(name))
+    pub(crate) fn all_instances(&self) -> impl Iterator<Item = (&InstanceName, &InstanceRow)> {
+        self.instances.keys().filter_map(|name| Some((name, self.instance(name)?)))
     }
 
     /// Among the objects that claim an instance, the one that wins, and its row.
@@ -418,11 +420,18 @@ impl Facts {
         self.settings.writers == Writers::Tenants && !exempt()
     }
 
+    /// Whether an instance has a proxy, be it of its own or a node proxy.
+    pub(crate) fn is_meshed(&self, name: &InstanceName, row: &InstanceRow) -> bool {
+        let of_namespace = || self.namespaces.get(&*name.namespace).map(|row| row.mode);
+        row.meshed || row.mode.is_some_and(|mode| mode.is_node(of_namespace().unwrap_or_default()))
+    }
+
     /// The identity that a client expects of an instance over mTLS; `None` means plaintext.
     pub(crate) fn identity(&self, name: &InstanceName) -> Option<&Identity> {
         let row = self.instance(name)?;
         let stays = self.removal < Removal::Plaintext;
-        let speaks = row.meshed && stays && self.mode(name, row) != MtlsMode::Disabled;
+        let speaks =
+            self.is_meshed(name, row) && stays && self.mode(name, row) != MtlsMode::Disabled;
         speaks.then_some(&row.identity)
     }
 

@@ -118,18 +118,19 @@ impl Index {
     /// Which of the instances of a namespace with these labels have a proxy.
     #[must_use]
     pub fn proxies_with(&self, namespace: &str, labels: &BTreeMap<String, String>) -> Proxies {
-        let rows = self.facts.instances_in(namespace).filter_map(|name| self.facts.instance(name));
+        let of = |name| self.facts.instance(name).map(|row| (name, row));
+        let rows = self.facts.instances_in(namespace).filter_map(of);
         let has = |row: &InstanceRow, (key, value): (&String, &String)| {
             row.labels.get(key) == Some(value)
         };
-        let selected = rows.filter(|row| labels.iter().all(|label| has(row, label)));
-        proxies(selected.map(|row| row.meshed))
+        let selected = rows.filter(|(_, row)| labels.iter().all(|label| has(row, label)));
+        proxies(selected.map(|(name, row)| self.facts.is_meshed(name, row)))
     }
 
     /// Which instances of the mesh have a proxy.
     #[must_use]
     pub fn proxies(&self) -> Proxies {
-        proxies(self.facts.all_instances().map(|row| row.meshed))
+        proxies(self.facts.all_instances().map(|(name, row)| self.facts.is_meshed(name, row)))
     }
 
     /// Whether each of the issuers of an authorization policy has keys, in the order of its document. Empty for a policy
@@ -150,8 +151,9 @@ impl Index {
     /// Which of the instances behind a target of a policy in `namespace` have a proxy.
     #[must_use]
     pub fn proxies_at(&self, namespace: &str, target: &PolicyTarget) -> Proxies {
-        let has_proxy =
-            |name: &InstanceName| self.facts.instance(name).is_some_and(|row| row.meshed);
+        let has_proxy = |name: &InstanceName| {
+            self.facts.instance(name).is_some_and(|row| self.facts.is_meshed(name, row))
+        };
         match row(target, namespace) {
             Some(TargetRow::Service(name, section)) => {
                 let wanted = place(&self.facts, &name, section.as_deref());

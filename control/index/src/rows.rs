@@ -16,7 +16,7 @@ use k8s_openapi::api::discovery::v1::Endpoint;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 use leno_resources::{
-    EndpointSlice, SERVICE_NAME_LABEL, Service, Workload, egress, mtls_mode, place,
+    EndpointSlice, PodMode, SERVICE_NAME_LABEL, Service, Workload, egress, mtls_mode, place,
 };
 use leno_types::mesh::{Distribution, Topology};
 use leno_types::{Egress, Identity, InstanceName, MtlsMode, Protocol, ServiceName, TrustDomain};
@@ -85,7 +85,10 @@ pub(crate) struct EndpointRow {
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct InstanceRow {
     pub(crate) addresses: Vec<IpAddr>,
+    /// It has a proxy of its own.
     pub(crate) meshed: bool,
+    /// What a pod without a proxy of its own sets, by which a node proxy may serve it.
+    pub(crate) mode: Option<PodMode>,
     pub(crate) mtls: Option<MtlsMode>,
     pub(crate) egress: Option<Egress>,
     /// Its labels, by which policies select it.
@@ -220,18 +223,22 @@ pub(crate) fn instances(
     let created = metadata.created();
     let (mtls, egress) = (mtls_mode(&metadata.annotations), egress(&metadata.annotations));
     let labels = Arc::new(metadata.labels.clone());
+    let mode = PodMode::new(Some(&metadata.labels), Some(&metadata.annotations));
     let row = |instance: &leno_resources::InstanceStatus| {
         let origin = match &instance.pod {
             Some(_) => Origin::Pod { ending: instance.ending, created },
             None => Origin::Workload { created },
         };
         let node = instance.pod.iter().flat_map(|pod| &pod.addresses).copied();
+        let may_be_served =
+            instance.pod.as_ref().is_some_and(|pod| !pod.shared && !instance.meshed);
         let row = InstanceRow {
             origin,
             node: addresses(node).into(),
             shares_node: instance.pod.as_ref().is_some_and(|pod| pod.shared),
             addresses: addresses(instance.addresses.iter().copied()),
             meshed: instance.meshed,
+            mode: may_be_served.then_some(mode),
             mtls,
             egress,
             labels: labels.clone(),

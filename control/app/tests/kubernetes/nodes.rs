@@ -239,7 +239,6 @@ async fn the_injector_reads_the_mode_of_a_pod_and_of_its_namespace() {
     admission::injected(&bed, &plain).await;
 
     for (annotations, why) in [
-        (node_mode(), "its namespace says leno.dev/mode: node"),
         (json!({"leno.dev/mode": "nod"}), "which its namespace says, is none of sidecar, node"),
         (json!({"leno.dev/share": "pods"}), "which its namespace says, is none of workload"),
     ] {
@@ -253,10 +252,15 @@ async fn the_injector_reads_the_mode_of_a_pod_and_of_its_namespace() {
     }
     let own = json!({"leno.dev/mode": "sidecar", "leno.dev/share": "node"});
     admission::injected(&bed, &admission::pod("shop", own)).await;
+    shop(node_mode()).await;
+    until("a pod in node mode is not touched", async || {
+        let stored = bed.tried(&plain).await.ok()?;
+        stored["spec"]["initContainers"].is_null().then_some(())
+    })
+    .await;
     shop(json!({})).await;
     admission::injected(&bed, &plain).await;
     for (own, why) in [
-        (json!({"leno.dev/mode": "node"}), "set leno.dev/mode: sidecar on the pod"),
         (json!({"leno.dev/mode": "Sidecar"}), "is none of sidecar, node"),
         (json!({"leno.dev/share": "pod"}), "is none of workload, service-account, namespace, node"),
     ] {

@@ -56,6 +56,50 @@ fn refused(index: &mut Index, endpoints: &str) -> Vec<(EndpointRefusal, usize)> 
     refused
 }
 
+/// A pod without a proxy of its own, as the source reads it.
+fn bare_pod(labels: &str) -> String {
+    format!(
+        "apiVersion: leno.dev/v1alpha1\nkind: Workload\n\
+         metadata: {{name: bare, namespace: shop, labels: {{{labels}}}}}\n\
+         spec: {{serviceAccount: web, command: [web], ports: [{{name: http, port: 8080}}]}}\n\
+         status: {{instances: [{{name: bare, addresses: [10.89.0.7], ready: true}}]}}\n"
+    )
+}
+
+#[test]
+fn a_pod_in_node_mode_is_meshed_as_its_namespace_or_it_says_and_when_that_changes() {
+    let mut index = cluster();
+    put_pods(&mut index, &bare_pod("app: bare"), false);
+    put(
+        &mut index,
+        &tenant("bare", "", "[{addresses: [10.89.0.7], targetRef: {kind: Pod, name: bare}}]")
+            .replace("evil", "shop"),
+    );
+    let identity = |index: &Index| {
+        let service = service(index, "shop/bare");
+        let port = service.port(80).unwrap();
+        port.endpoints.first().unwrap().identity.as_ref().map(ToString::to_string)
+    };
+    let namespace = |labels: &str| {
+        format!("apiVersion: v1\nkind: Namespace\nmetadata: {{name: shop, labels: {{{labels}}}}}\n")
+    };
+    let meshed = Some("spiffe://cluster.local/ns/shop/sa/web".to_owned());
+    assert_eq!(identity(&index), None);
+    for (labels, expected) in [
+        ("leno.dev/inject: enabled, leno.dev/mode: node", &meshed),
+        ("leno.dev/inject: enabled, leno.dev/mode: sidecar", &None),
+        ("leno.dev/mode: node", &None),
+        ("leno.dev/inject: enabled, leno.dev/mode: node", &meshed),
+    ] {
+        put(&mut index, &namespace(labels));
+        assert_eq!(identity(&index), *expected, "{labels}");
+    }
+    put_pods(&mut index, &bare_pod("leno.dev/mode: sidecar"), false);
+    assert_eq!(identity(&index), None, "the pod decides");
+    put_pods(&mut index, &bare_pod("app: bare"), true);
+    assert_eq!(identity(&index), None, "it shares its node's network");
+}
+
 /// CVE-2021-25740: a tenant's slice names a pod of another namespace, or its address.
 #[test]
 fn a_foreign_endpoint_slice_sends_no_client_to_pods_of_another_namespace() {

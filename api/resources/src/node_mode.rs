@@ -1,0 +1,122 @@
+//! Whether a pod is served by a node proxy: by its own labels and annotations, and by those of its namespace.
+
+use std::collections::BTreeMap;
+
+use crate::metadata::{INJECT_ANNOTATION, MODE_ANNOTATION, SHARE_ANNOTATION};
+
+/// The annotation of a pod that the kubelet has from a file, not from the API server.
+const MIRROR: &str = "kubernetes.io/config.mirror";
+
+type Map = BTreeMap<String, String>;
+
+/// What a pod sets.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct PodMode {
+    node: Option<bool>,
+    meshed: Option<bool>,
+}
+
+/// What a namespace sets for pods that do not.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct NamespaceMode {
+    node: bool,
+    meshed: bool,
+}
+
+/// The value of a label or, where no label has the key, of an annotation.
+#[must_use]
+pub fn setting<'m>(
+    labels: Option<&'m Map>,
+    annotations: Option<&'m Map>,
+    key: &str,
+) -> Option<&'m str> {
+    let of = |map: Option<&'m Map>| map.and_then(|map| map.get(key));
+    of(labels).or_else(|| of(annotations)).map(String::as_str)
+}
+
+/// Which pods share a process, where the pod or else its namespace says so.
+#[must_use]
+pub fn share<'m>(labels: Option<&'m Map>, annotations: Option<&'m Map>) -> Option<&'m str> {
+    setting(labels, annotations, SHARE_ANNOTATION)
+}
+
+impl PodMode {
+    /// Reads the labels and annotations of a pod.
+    #[must_use]
+    pub fn new(labels: Option<&Map>, annotations: Option<&Map>) -> Self {
+        // The kubelet has a mirrored pod from a file, and calls it by another uid.
+        let mirrored = annotations.is_some_and(|annotations| annotations.contains_key(MIRROR));
+        let declines =
+            mirrored || setting(labels, annotations, INJECT_ANNOTATION) == Some("disabled");
+        Self {
+            node: setting(labels, annotations, MODE_ANNOTATION).map(|mode| mode == "node"),
+            // The API server selects the pods that are to have a proxy by their labels alone.
+            meshed: if declines { Some(false) } else { is_enabled(labels).then_some(true) },
+        }
+    }
+
+    /// Whether the pod is in the mesh and in node mode. A misspelt value is no node mode.
+    #[must_use]
+    pub fn is_node(self, namespace: NamespaceMode) -> bool {
+        self.meshed.unwrap_or(namespace.meshed) && self.node.unwrap_or(namespace.node)
+    }
+}
+
+impl NamespaceMode {
+    /// Reads the labels and annotations of a namespace.
+    #[must_use]
+    pub fn new(labels: Option<&Map>, annotations: Option<&Map>) -> Self {
+        Self {
+            node: setting(labels, annotations, MODE_ANNOTATION) == Some("node"),
+            meshed: is_enabled(labels),
+        }
+    }
+}
+
+fn is_enabled(labels: Option<&Map>) -> bool {
+    setting(labels, None, INJECT_ANNOTATION) == Some("enabled")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn map(text: &str) -> Map {
+        text.split_whitespace()
+            .filter_map(|pair| pair.split_once('='))
+            .map(|(key, value)| (format!("leno.dev/{key}"), value.to_owned()))
+            .collect()
+    }
+
+    #[test]
+    fn a_pod_is_in_node_mode_if_it_is_to_have_a_proxy_and_its_mode_is_node() {
+        let rows = [
+            // Labels and annotations of the pod, labels and annotations of its namespace.
+            ("", "", "inject=enabled mode=node", "", true),
+            ("", "", "inject=enabled", "mode=node", true),
+            ("", "", "mode=node", "", false),
+            ("", "", "mode=node", "inject=enabled", false),
+            ("inject=enabled mode=node", "", "", "", true),
+            ("inject=enabled", "mode=node", "", "", true),
+            ("", "inject=enabled mode=node", "", "", false),
+            ("inject=enabled", "", "", "mode=node", true),
+            ("inject=disabled", "", "inject=enabled mode=node", "", false),
+            ("", "inject=disabled", "inject=enabled mode=node", "", false),
+            ("mode=sidecar", "", "inject=enabled mode=node", "", false),
+            ("mode=sidecar", "mode=node", "inject=enabled", "", false),
+            ("mode=Node", "", "inject=enabled mode=node", "", false),
+            ("", "", "inject=enabled mode=nod", "", false),
+        ];
+        for (labels, annotations, of_namespace, annotations_of_namespace, expected) in rows {
+            let pod = PodMode::new(Some(&map(labels)), Some(&map(annotations)));
+            let namespace =
+                NamespaceMode::new(Some(&map(of_namespace)), Some(&map(annotations_of_namespace)));
+            assert_eq!(
+                pod.is_node(namespace),
+                expected,
+                "{labels:?} {annotations:?} {of_namespace:?} {annotations_of_namespace:?}"
+            );
+        }
+        assert!(!PodMode::new(None, None).is_node(NamespaceMode::default()));
+    }
+}
