@@ -30,6 +30,8 @@ RUN apt-get update && apt-get install -y --no-install-recommends nftables iptabl
  && rm -rf /var/lib/apt/lists/*
 COPY --from=build /out/leno-agent /leno-agent
 COPY --from=build /out/leno-cni /leno-cni
+# The brokers of pods in node mode, and the proxies that serve these.
+COPY --from=build /out/leno-proxy /leno-proxy
 ENTRYPOINT ["/leno-agent"]
 
 # The client and the services of `leno bench run --context`.

@@ -70,7 +70,7 @@ for platform in "${platforms[@]}"; do
   for extension in "$root"/usr/lib/*-linux-gnu/xtables/*.so; do
     tools+=("${extension#"$root"}=$extension")
   done
-  image leno-agent 0:0 "/leno-agent=$binaries/leno-agent" "/leno-cni=$binaries/leno-cni" "${tools[@]}"
+  image leno-agent 0:0 "/leno-agent=$binaries/leno-agent" "/leno-cni=$binaries/leno-cni" "/leno-proxy=$binaries/leno-proxy" "${tools[@]}"
 
   # The client and the services of `leno bench run --context`.
   image leno-bench 65532:65532 "/leno-bench=$binaries/leno-bench"

@@ -35,13 +35,14 @@ pub const INSTALLED: &str = "leno-installed";
 pub const INSTALLED_VALUES: &str = "values.json";
 
 /// The chart's templates, in the order in which they are printed.
-const TEMPLATES: [(&str, &str); 6] = [
+const TEMPLATES: [(&str, &str); 7] = [
     ("definitions.yaml", include_str!("../leno/templates/definitions.yaml")),
     ("installed.yaml", include_str!("../leno/templates/installed.yaml")),
     ("controller-rights.yaml", include_str!("../leno/templates/controller-rights.yaml")),
     ("controller.yaml", include_str!("../leno/templates/controller.yaml")),
     ("webhook.yaml", include_str!("../leno/templates/webhook.yaml")),
     ("agent.yaml", include_str!("../leno/templates/agent.yaml")),
+    ("node.yaml", include_str!("../leno/templates/node.yaml")),
 ];
 
 /// The template that only Helm reads: the hook by which `helm uninstall` is refused.

@@ -24,6 +24,8 @@ pub struct Values {
     pub controller: Controller,
     /// The agents of the nodes.
     pub agent: Agent,
+    /// The proxies of pods in node mode.
+    pub node: Node,
     /// The proxies that are injected into pods.
     pub proxy: Proxy,
     /// The webhooks by which the API server calls the control plane.
@@ -127,6 +129,15 @@ pub struct Controller {
     /// Near what it is to run (Kubernetes' `Affinity`).
     pub affinity: Map<String, Value>,
     /// Its requests and limits (Kubernetes' `ResourceRequirements`).
+    pub resources: Map<String, Value>,
+}
+
+/// The proxies of pods in node mode, and their supervisors.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct Node {
+    /// What all proxies of a node request, and their limits (Kubernetes' `ResourceRequirements`).
     pub resources: Map<String, Value>,
 }
 

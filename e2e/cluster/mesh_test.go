@@ -449,6 +449,7 @@ func (m mesh) loadImagesAs(binaries, before, after string) {
 		images[nth].files["/"+program] = filepath.Join(binaries, program)
 		if program == "leno-agent" {
 			images[nth].files["/leno-cni"] = filepath.Join(binaries, "leno-cni")
+			images[nth].files["/leno-proxy"] = filepath.Join(binaries, "leno-proxy")
 		}
 		file := filepath.Join(m.t.TempDir(), program+".tar")
 		m.must(images[nth].write(file))

@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::rc::{Rc, Weak};
 
-use leno_handover::{Channel, Member};
+use leno_handover::{Channel, KubeletProbes, Member};
 use leno_supervise::{Cgroup, Group as Process, Happened, Joining, NodeProxyHost, Running, Stop};
 use leno_types::InstanceName;
 use tokio::sync::mpsc;
@@ -115,6 +115,7 @@ impl Group {
             workload: Some(instance.workload.to_string()),
             token: self.mesh.layout.token().with_file_name(Layout::token_name(name)),
             pod_uid: None,
+            kubelet: KubeletProbes::default(),
         };
         self.process.join(name, Joining { member, broker, events, number });
     }

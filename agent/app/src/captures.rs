@@ -211,6 +211,11 @@ mod tests {
             capture: Ok(Choice::Auto),
             own_users: false,
             sysctls: false,
+            account: "default".to_owned(),
+            mode: None,
+            share: None,
+            probes: String::new(),
+            group: None,
         }
     }
 

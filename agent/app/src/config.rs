@@ -39,6 +39,10 @@ pub(crate) struct Flags {
     #[arg(long, env = "LENO_CNI_BINARY", value_name = "FILE")]
     pub(crate) cni_binary: Option<PathBuf>,
 
+    /// Proxy's binary, which makes sockets in pods of node mode; by default leno-proxy beside this program
+    #[arg(long, env = "LENO_PROXY_BINARY", value_name = "FILE")]
+    pub(crate) proxy_binary: Option<PathBuf>,
+
     /// Where the kubelet keeps its pods, as the node names it
     #[arg(long, env = "LENO_KUBELET", value_name = "FOLDER", default_value = "/var/lib/kubelet")]
     pub(crate) kubelet: PathBuf,
@@ -137,11 +141,30 @@ pub(crate) struct Node {
 }
 
 /// A task that the agent does instead of running.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Subcommand)]
+#[derive(Clone, Debug, Subcommand)]
 pub(crate) enum Task {
     /// Removes everything of the mesh from the node: captures, plugin, configuration. End the agent
     /// first, it would put them back
     Cleanup,
+    /// Runs the node proxies of the pods that the agent of this node hands over; the DaemonSet leno-node does. Variables
+    /// that begin with LENO_ are the settings of the proxies
+    Supervise(Supervise),
+}
+
+/// The supervisor's flags.
+#[derive(Clone, Debug, Args)]
+pub(crate) struct Supervise {
+    /// The agent's socket
+    #[arg(long, value_name = "PATH", default_value = "/run/leno/node/supervisor.sock")]
+    pub(crate) socket: PathBuf,
+
+    /// The folder with the file `token`, by which the proxies request certificates of the pods of this node
+    #[arg(long, env = "LENO_TOKEN", value_name = "FOLDER")]
+    pub(crate) token: PathBuf,
+
+    /// The proxy's binary; by default leno-proxy beside this program
+    #[arg(long, value_name = "FILE")]
+    pub(crate) proxy_binary: Option<PathBuf>,
 }
 
 #[cfg(test)]

@@ -1,18 +1,21 @@
 //! The pods of the node, as the API server reports them.
 
 use std::collections::BTreeMap;
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
 use std::pin::pin;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use futures_util::StreamExt;
-use k8s_openapi::api::core::v1::Pod as Object;
+use k8s_openapi::api::core::v1::{Namespace, Pod as Object};
 use leno_kube::{Api, Client, Event, Reflection, Report, Selection, watch};
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, watch as seen};
 
 use crate::metrics::{Metrics, lock};
-use crate::pod::Pod;
+use crate::pod::{NamespaceSettings, Pod};
 
 /// The longest wait after a failed watch, without the jitter. Every node has an agent, and a pod that starts meanwhile is
 /// captured by the CNI plugin's call.
@@ -29,16 +32,45 @@ type Key = (String, String);
 #[derive(Debug, Default)]
 pub(crate) struct Pods {
     cached: Mutex<Reflection<Key, Pod>>,
+    /// The namespaces that set something for their pods.
+    namespaces: Mutex<Reflection<String, NamespaceSettings>>,
+    /// Whether all namespaces were listed.
+    listed: seen::Sender<bool>,
 }
 
 impl Pods {
     /// All cached pods.
     pub(crate) fn all(&self) -> Vec<Pod> {
-        lock(&self.cached).values().values().cloned().collect()
+        let pods: Vec<Pod> = lock(&self.cached).values().values().cloned().collect();
+        pods.into_iter().map(|pod| self.within(pod)).collect()
     }
 
     fn find(&self, namespace: &str, name: &str) -> Option<Pod> {
-        lock(&self.cached).values().get(&(namespace.to_owned(), name.to_owned())).cloned()
+        let key = (namespace.to_owned(), name.to_owned());
+        let found = lock(&self.cached).values().get(&key).cloned();
+        found.map(|pod| self.within(pod))
+    }
+
+    /// The pod in its namespace.
+    fn within(&self, pod: Pod) -> Pod {
+        let namespaces = lock(&self.namespaces);
+        let namespace = namespaces.values().get(&pod.namespace);
+        pod.within(namespace)
+    }
+
+    /// Writes the namespaces in node mode to a file, if it has others.
+    fn note(&self, file: &Path) -> io::Result<()> {
+        let text: String = {
+            let namespaces = lock(&self.namespaces);
+            let in_node_mode = namespaces.values().iter().filter(|(_, own)| own.is_node());
+            in_node_mode.map(|(name, _)| format!("{name}\n")).collect()
+        };
+        if fs::read_to_string(file).is_ok_and(|noted| noted == text) {
+            return Ok(());
+        }
+        let fresh = file.with_extension("new");
+        fs::write(&fresh, text)?;
+        fs::rename(fresh, file)
     }
 
     /// Applies an event of the watch.
@@ -89,6 +121,12 @@ impl Cluster {
         name: &str,
         uid: Option<&str>,
     ) -> Result<Option<Pod>, String> {
+        // The receiver ends with this agent's cache, which outlives it.
+        let mut listed = self.pods.listed.subscribe();
+        let known = tokio::time::timeout(ASK_LIMIT, listed.wait_for(|listed| *listed)).await;
+        if !known.is_ok_and(|known| known.is_ok()) {
+            return Err(format!("the namespaces have not been listed for {ASK_LIMIT:?}"));
+        }
         // Pods of a StatefulSet reuse their names; another uid means another pod.
         if let Some(pod) = self.pods.find(namespace, name)
             && uid.is_none_or(|uid| uid == pod.uid)
@@ -97,9 +135,53 @@ impl Cluster {
         }
         let api = Api::<Object>::namespaced(self.client.clone(), namespace);
         match tokio::time::timeout(ASK_LIMIT, api.get_opt(name)).await {
-            Ok(Ok(found)) => Ok(found.as_ref().map(Pod::new)),
+            Ok(Ok(found)) => Ok(found.as_ref().map(|object| self.pods.within(Pod::new(object)))),
             Ok(Err(error)) => Err(leno_program::chain(&error)),
             Err(_late) => Err(format!("the API server has not answered for {ASK_LIMIT:?}")),
+        }
+    }
+
+    /// Follows the namespaces until the receiver is dropped; the pods of one that changes are sent, and those in node mode
+    /// are noted in a file for the CNI plugin.
+    pub(crate) async fn follow_namespaces(self, changed: mpsc::Sender<Change>, note: PathBuf) {
+        let selection = Selection { longest_wait: LONGEST_WAIT, ..Selection::default() };
+        let mut reports = pin!(watch(Api::<Namespace>::all(self.client.clone()), selection));
+        while let Some(report) = reports.next().await {
+            let event = match report {
+                Report::Event(event) => event,
+                Report::Resumed => continue,
+                Report::Failed(error) => {
+                    let error = leno_program::chain(&error);
+                    tracing::warn!(error, "namespaces cannot be followed; tried again");
+                    continue;
+                }
+            };
+            let (name, listed) = match &event {
+                Event::Apply(object) => (object.metadata.name.clone(), false),
+                event => (None, matches!(event, Event::InitDone)),
+            };
+            lock(&self.pods.namespaces).take(event, |object| {
+                let settings = NamespaceSettings::new(&object.metadata);
+                (object.metadata.name.unwrap_or_default(), settings)
+            });
+            if listed {
+                self.pods.listed.send_replace(true);
+            }
+            if *self.pods.listed.borrow()
+                && let Err(error) = self.pods.note(&note)
+            {
+                tracing::warn!(%error, file = %note.display(), "cannot be written");
+            }
+            if name.is_none() && !listed {
+                continue;
+            }
+            let concerns = |pod: &Pod| name.as_ref().is_none_or(|name| *name == pod.namespace);
+            let pods = self.pods.all().into_iter().filter(concerns);
+            for change in pods.filter_map(changes) {
+                if changed.send(change).await.is_err() {
+                    return;
+                }
+            }
         }
     }
 
@@ -133,12 +215,12 @@ impl Cluster {
             Event::Init => (Event::Init, None),
             Event::InitApply(object) => {
                 let pod = Pod::new(&object);
-                (Event::InitApply(pod.clone()), changes(pod))
+                (Event::InitApply(pod.clone()), changes(self.pods.within(pod)))
             }
             Event::InitDone => (Event::InitDone, Some(Change::Listed)),
             Event::Apply(object) => {
                 let pod = Pod::new(&object);
-                (Event::Apply(pod.clone()), changes(pod))
+                (Event::Apply(pod.clone()), changes(self.pods.within(pod)))
             }
             Event::Delete(object) => (Event::Delete(Pod::new(&object)), None),
         };

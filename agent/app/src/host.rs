@@ -3,6 +3,7 @@
 use std::collections::{HashMap, HashSet};
 use std::fs;
 use std::io;
+use std::net::IpAddr;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
@@ -14,6 +15,9 @@ use serde::{Deserialize, Serialize};
 const MAX_DEPTH: usize = 8;
 /// Most directories that one search reads: forty for each of a thousand pods.
 const MAX_DIRECTORIES: usize = 40_000;
+
+/// Most addresses of a node that are handed to a node proxy. A bridge for pods is made before the first of these.
+const MAX_ADDRESSES: usize = 64;
 
 /// Hierarchies of version 1 that list a pod's processes if version 2 is not mounted.
 const VERSION_1: [&str; 3] = ["pids", "memory", "systemd"];
@@ -57,6 +61,19 @@ impl Host {
     /// The pod's control group of version 2. The kubelet makes it before anything else of the pod.
     pub(crate) fn pod_cgroup(&self, uid: &str) -> Option<PathBuf> {
         find(&self.cgroup2()?, uid)
+    }
+
+    /// The pod's control groups: of version 2, and of version 1.
+    pub(crate) fn groups_of(&self, uid: &str) -> (Option<PathBuf>, Vec<PathBuf>) {
+        let hierarchies = directories(&self.cgroups).unwrap_or_default();
+        let version_2 = self.cgroup2();
+        let is_version_1 = |root: &PathBuf| version_2.as_ref() != Some(root);
+        let others = match &version_2 {
+            Some(root) if *root == self.cgroups => Vec::new(),
+            _ => hierarchies.into_iter().filter(is_version_1).collect(),
+        };
+        let groups = others.iter().filter_map(|root| find(root, uid)).collect();
+        (version_2.and_then(|root| find(&root, uid)), groups)
     }
 
     /// The process ids of the pod.
@@ -104,6 +121,17 @@ impl Host {
             fs::read_to_string(path).is_ok_and(|text| listens(&text, ports::INBOUND))
         })
     }
+}
+
+/// The addresses of the node, one of which its kubelet has towards a pod.
+pub(crate) fn addresses() -> Vec<IpAddr> {
+    let interfaces = nix::ifaddrs::getifaddrs().into_iter().flatten();
+    let addresses = interfaces.filter_map(|interface| {
+        let address = interface.address?;
+        let v4 = address.as_sockaddr_in().map(|address| IpAddr::V4(address.ip()));
+        v4.or_else(|| address.as_sockaddr_in6().map(|address| IpAddr::V6(address.ip())))
+    });
+    addresses.filter(|address| !address.is_loopback()).take(MAX_ADDRESSES).collect()
 }
 
 /// Whether a table of `/proc/net/tcp` has a listener on this port (proc(5): state 0A).

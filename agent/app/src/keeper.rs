@@ -18,8 +18,9 @@ use std::time::{Instant, SystemTime};
 use leno_capture::{Backend, BackendReport, Captured, Choice, Report};
 use leno_program::chain;
 
+use crate::brokers::{Brokers, PodPlace};
 use crate::captures::unix_s;
-use crate::host::{Host, NetnsId};
+use crate::host::{self, Host, NetnsId};
 use crate::metrics::{Metrics, Origin, Reason, lock};
 use crate::pod::Pod;
 use crate::record::{Record, Records};
@@ -59,6 +60,8 @@ pub(crate) struct Keeper {
     places: Mutex<HashMap<String, Arc<Mutex<CaptureSlot>>>>,
     /// The pods whose last try failed, by uid.
     failures: Mutex<HashMap<String, Failure>>,
+    /// Of the pods in node mode; `None` where no pod is captured.
+    brokers: Option<Arc<Brokers>>,
     pub(crate) metrics: Arc<Metrics>,
 }
 
@@ -70,12 +73,26 @@ impl Keeper {
             records,
             places: Mutex::default(),
             failures: Mutex::default(),
+            brokers: None,
             metrics,
         }
     }
 
+    pub(crate) fn with_brokers(self, brokers: Arc<Brokers>) -> Self {
+        Self { brokers: Some(brokers), ..self }
+    }
+
     /// Captures a pod whose sandbox was just made; repeats the capture if an earlier attempt was made.
     pub(crate) fn add(&self, pod: &Pod, netns: &Path, container: &str) -> Result<Backend, Failed> {
+        let done = self.add_captured(pod, netns, container).and_then(|backend| {
+            // Not under the pod's lock: the supervisor may be replaced at this time.
+            self.served(pod, Brokers::until_served).map(|()| backend)
+        });
+        self.note(&pod.uid, &done);
+        done
+    }
+
+    fn add_captured(&self, pod: &Pod, netns: &Path, container: &str) -> Result<Backend, Failed> {
         let place = self.place(&pod.uid);
         let mut place = lock(&place);
         let missing = || {
@@ -83,12 +100,11 @@ impl Keeper {
             Failed::new(Reason::Refused, message)
         };
         let done = NetnsId::of(netns).ok_or_else(missing).inspect_err(|f| self.count(f));
-        let done = done.and_then(|id| {
-            let started = (netns.to_owned(), id, Some(container.to_owned()));
-            self.capture(&mut place, pod, started, Origin::Cni)
-        });
-        self.note(&pod.uid, &done);
-        done
+        let id = done?;
+        let started = (netns.to_owned(), id, Some(container.to_owned()));
+        let backend = self.capture(&mut place, pod, started, Origin::Cni)?;
+        self.offer(&place, pod)?;
+        Ok(backend)
     }
 
     /// Captures a pod that runs uncaptured: it started before the agent, or the plugin was not called
@@ -114,11 +130,44 @@ impl Keeper {
         {
             // The pod's own sysctls are written after the plugin was called, and may overwrite the mark.
             let again = pod.sysctls.then(|| leno_capture::mark(&kept.record.netns)).transpose();
-            return again.map(|_| true).map_err(|error| refused(&error));
+            again.map_err(|error| refused(&error))?;
+        } else {
+            // Without a process the agent cannot find the namespace; the plugin's call will name it.
+            let Some((netns, id)) = self.host.netns_of(&pod.uid) else { return Ok(false) };
+            self.capture(&mut place, pod, (netns, id, None), Origin::Reconciled)?;
         }
-        // Without a process the agent cannot find the namespace; the plugin's call will name it.
-        let Some((netns, id)) = self.host.netns_of(&pod.uid) else { return Ok(false) };
-        self.capture(&mut place, pod, (netns, id, None), Origin::Reconciled).map(|_| true)
+        self.offer(&place, pod)?;
+        drop(place);
+        self.served(pod, Brokers::check_served).map(|()| true)
+    }
+
+    /// Has the supervisor of node proxies serve a captured pod, if it is in node mode. Its listeners are made after the
+    /// capture, which notices them then.
+    fn offer(&self, place: &CaptureSlot, pod: &Pod) -> Result<(), Failed> {
+        let (Some(brokers), Some(mut placed), Some(kept)) = (&self.brokers, pod.placed(), &place.0)
+        else {
+            return Ok(());
+        };
+        placed.kubelet.addresses = host::addresses();
+        let (cgroup, others) = self.host.groups_of(&pod.uid);
+        let at = PodPlace { netns: &kept.record.netns, cgroup, others };
+        brokers.serve(placed, &at).map_err(|error| {
+            Failed::new(Reason::Unserved, format!("its broker cannot be started: {error}"))
+        })
+    }
+
+    /// Whether a pod in node mode is served.
+    fn served(
+        &self,
+        pod: &Pod,
+        check: impl FnOnce(&Brokers, &str) -> Result<(), String>,
+    ) -> Result<(), Failed> {
+        match &self.brokers {
+            Some(brokers) if pod.group.is_some() => check(brokers, &pod.uid)
+                .map_err(|why| Failed::new(Reason::Unserved, why))
+                .inspect_err(|failed| self.count(failed)),
+            _ => Ok(()),
+        }
     }
 
     /// Whether a pod is captured.
@@ -379,7 +428,8 @@ impl Keeper {
         if backend != Backend::Ebpf {
             return Ok(None);
         }
-        if pod.own_users {
+        // A node proxy is outside of the pod's user namespace.
+        if pod.own_users && pod.group.is_none() {
             return Err("with hostUsers: false its proxy is another user to the kernel".to_owned());
         }
         if origin == Origin::Reconciled && self.host.proxy_listens(&pod.uid) {
@@ -413,6 +463,9 @@ impl Keeper {
             return Err(error);
         }
         self.remove_record(&kept.record.uid);
+        if let Some(brokers) = &self.brokers {
+            brokers.release(&kept.record.uid);
+        }
         tracing::info!(pod, "released");
         Ok(())
     }

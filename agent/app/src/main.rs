@@ -11,10 +11,14 @@
 //! ends, the kernel keeps what was set up, and the next agent takes it over from its records
 //! (`record`).
 //!
+//! A pod in node mode has no proxy of its own: the agent starts its broker (`brokers`) and hands it to the supervisor of
+//! node proxies, which is this program as well (`supervisor`), run beside the agent without its privileges.
+//!
 //! It does not know services, identities or policies, and has no connection to a proxy. Read `keeper`
 //! first. It exits with 0 after SIGTERM or SIGINT, 2 on an error, 64 on wrong usage.
 
 mod admin;
+mod brokers;
 mod captures;
 mod config;
 mod flows;
@@ -30,6 +34,7 @@ mod retry;
 mod run;
 mod server;
 mod sizes;
+mod supervisor;
 
 use std::process::ExitCode;
 
@@ -47,8 +52,10 @@ fn main() -> ExitCode {
 }
 
 fn start(flags: Flags) -> anyhow::Result<()> {
-    if flags.task == Some(Task::Cleanup) {
-        return run::cleanup(&flags.node);
+    match flags.task {
+        Some(Task::Cleanup) => return run::cleanup(&flags.node),
+        Some(Task::Supervise(flags)) => return supervisor::run(flags),
+        None => {}
     }
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(THREADS)

@@ -21,6 +21,8 @@ pub(crate) enum Reason {
     Refused,
     /// The record could not be written.
     Record,
+    /// No node proxy serves the pod.
+    Unserved,
 }
 
 impl Reason {
@@ -30,6 +32,7 @@ impl Reason {
             Self::Unusable => "unusable",
             Self::Refused => "refused",
             Self::Record => "record",
+            Self::Unserved => "unserved",
         }
     }
 }

@@ -1,13 +1,19 @@
 //! The part of a pod's specification that the agent uses.
 
 use k8s_openapi::api::core::v1::{Container, Pod as Object};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use leno_capture::{Choice, UnknownBackend};
 use leno_flows::{Budget, Source, UnknownBudget, UnknownSource};
+use leno_handover::{KubeletProbes, PlacedPod};
 use leno_resources::{
     CAPTURE_ANNOTATION as CAPTURE, FLOW_CPU_BUDGET_ANNOTATION,
-    FLOW_METRICS_ANNOTATION as FLOW_METRICS,
+    FLOW_METRICS_ANNOTATION as FLOW_METRICS, NamespaceMode, PodMode, share,
 };
 use leno_sources::{PROXY_CONTAINER, owner};
+use leno_supervise::Share;
+use leno_types::InstanceName;
+
+mod probes;
 
 /// What the agent needs of a pod.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -21,7 +27,7 @@ pub(crate) struct Pod {
     pub(crate) uid: String,
     /// What made it, as users know it: its Deployment, StatefulSet, CronJob, ..., or itself.
     pub(crate) workload: String,
-    /// Whether it has a proxy and a network namespace of its own.
+    /// Whether it has a proxy, be it a sidecar or a node proxy, and a network namespace of its own.
     pub(crate) meshed: bool,
     /// Whether it has a network namespace of its own.
     pub(crate) own_network: bool,
@@ -39,6 +45,37 @@ pub(crate) struct Pod {
     pub(crate) own_users: bool,
     /// Whether it sets kernel parameters (sysctls) in its namespaces.
     pub(crate) sysctls: bool,
+    pub(crate) account: String,
+    /// What it sets of node mode, if it has no proxy and a network of its own.
+    pub(crate) mode: Option<PodMode>,
+    /// Which pods share its process in node mode, as far as it sets that itself.
+    pub(crate) share: Option<String>,
+    /// Its HTTP probes as JSON, for its node proxy.
+    pub(crate) probes: String,
+    /// The group whose node proxy serves it; `None` if it is not in node mode.
+    pub(crate) group: Option<String>,
+}
+
+/// What a namespace sets for its pods.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct NamespaceSettings {
+    mode: NamespaceMode,
+    share: Option<String>,
+}
+
+impl NamespaceSettings {
+    /// Whether its pods are in node mode if they do not say otherwise.
+    pub(crate) fn is_node(&self) -> bool {
+        PodMode::default().is_node(self.mode)
+    }
+
+    /// Reads a namespace of the API server; `None` if it sets nothing.
+    pub(crate) fn new(metadata: &ObjectMeta) -> Option<Self> {
+        let (labels, annotations) = (metadata.labels.as_ref(), metadata.annotations.as_ref());
+        let mode = NamespaceMode::new(labels, annotations);
+        let own = Self { mode, share: share(labels, annotations).map(str::to_owned) };
+        (own != Self::default()).then_some(own)
+    }
 }
 
 impl Pod {
@@ -70,7 +107,46 @@ impl Pod {
                 .and_then(|spec| spec.security_context.as_ref()?.sysctls.as_ref())
                 .is_some_and(|sysctls| !sysctls.is_empty()),
             own_users: spec.is_some_and(|spec| spec.host_users == Some(false)),
+            account: spec
+                .and_then(|spec| spec.service_account_name.clone())
+                .unwrap_or_else(|| "default".to_owned()),
+            mode: (!has_proxy && !host_network)
+                .then(|| PodMode::new(metadata.labels.as_ref(), metadata.annotations.as_ref())),
+            share: share(metadata.labels.as_ref(), metadata.annotations.as_ref())
+                .map(str::to_owned),
+            probes: match host_network || has_proxy {
+                true => String::new(),
+                false => probes::of(spec),
+            },
+            group: None,
         }
+    }
+
+    /// The pod in its namespace, whose settings hold where it has none.
+    pub(crate) fn within(mut self, namespace: Option<&NamespaceSettings>) -> Self {
+        let of_namespace = namespace.map(|settings| settings.mode).unwrap_or_default();
+        if !self.mode.is_some_and(|mode| mode.is_node(of_namespace)) {
+            return self;
+        }
+        let Ok(name) = InstanceName::new(&self.namespace, &self.name) else { return self };
+        let share = self.share.as_ref().or(namespace.and_then(|settings| settings.share.as_ref()));
+        // The injector refuses a misspelt value; one that is written later is not obeyed.
+        let share: Share = share.and_then(|text| text.parse().ok()).unwrap_or_default();
+        self.group = Some(share.group(&name, &self.account));
+        self.meshed = true;
+        self
+    }
+
+    /// The pod for its node proxy, if it is in node mode.
+    pub(crate) fn placed(&self) -> Option<PlacedPod> {
+        Some(PlacedPod {
+            namespace: self.namespace.clone(),
+            name: self.name.clone(),
+            workload: Some(self.workload.clone()),
+            uid: self.uid.clone(),
+            group: self.group.clone()?,
+            kubelet: KubeletProbes { probes: self.probes.clone(), addresses: Vec::new() },
+        })
     }
 }
 
@@ -134,6 +210,32 @@ mod tests {
         let annotations = names.map(|name| format!(r#""{name}":"victim""#)).join(",");
         let metadata = format!(r#","annotations":{{{annotations}}}"#);
         assert_eq!(pod(&metadata, SIDECAR, "Running").uid, "u");
+    }
+
+    #[test]
+    fn a_pod_in_node_mode_has_a_group_and_is_meshed() {
+        let namespace = |labels: &str| {
+            let metadata = format!(r#"{{"name":"shop","labels":{labels}}}"#);
+            NamespaceSettings::new(&serde_json::from_str(&metadata).unwrap())
+        };
+        let node = namespace(r#"{"leno.dev/inject":"enabled","leno.dev/mode":"node"}"#);
+        assert_eq!(namespace("{}"), None);
+        let plain = r#"{"serviceAccountName":"web","containers":[{"name":"web"}]}"#;
+        let group = |metadata: &str, spec: &str, namespace: &Option<NamespaceSettings>| {
+            let pod = pod(metadata, spec, "Pending").within(namespace.as_ref());
+            assert_eq!(pod.meshed, pod.group.is_some() || spec.contains("leno-proxy"));
+            pod.group
+        };
+        let of = |metadata: &str| group(metadata, plain, &node);
+        assert_eq!(of("").as_deref(), Some("service-account.shop.web"));
+        let share = |share: &str| format!(r#","annotations":{{"leno.dev/share":"{share}"}}"#);
+        assert_eq!(of(&share("node")).as_deref(), Some("node"));
+        assert_eq!(of(&share("workload")).as_deref(), Some("workload.shop.web-0"));
+        assert_eq!(of(r#","labels":{"leno.dev/mode":"sidecar"}"#), None);
+        assert_eq!(group("", plain, &None), None);
+        assert_eq!(group("", SIDECAR, &node), None, "it has a proxy");
+        let host = plain.replacen('{', r#"{"hostNetwork":true,"#, 1);
+        assert_eq!(group("", &host, &node), None);
     }
 
     #[test]

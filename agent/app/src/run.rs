@@ -9,11 +9,13 @@ use anyhow::{Context, bail};
 use leno_capture::Report;
 use leno_kube::connect;
 use leno_program::Ends;
+use tokio::runtime::Handle;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::mpsc;
 use tokio::time::Instant;
 
 use crate::admin::Admin;
+use crate::brokers::{self, Brokers};
 use crate::config::{Flags, Node};
 use crate::flows::{self, Flows};
 use crate::follow::{Change, Cluster, Pods};
@@ -40,7 +42,9 @@ pub(crate) async fn run(flags: Flags) -> anyhow::Result<()> {
     }
     let settings = flags.flows.settings().map_err(|error| anyhow::anyhow!("{error}"))?;
     let metrics = Arc::new(Metrics::default());
-    let keeper = Arc::new(keeper(&flags.node, Arc::clone(&metrics))?);
+    let (brokers, ended) = start_brokers(&flags)?;
+    let keeper = keeper(&flags.node, Arc::clone(&metrics))?.with_brokers(brokers);
+    let keeper = Arc::new(keeper);
     let client = connect(flags.kubeconfig.as_deref(), None).await?;
     let cluster = Cluster {
         client,
@@ -87,12 +91,14 @@ pub(crate) async fn run(flags: Flags) -> anyhow::Result<()> {
         tokio::spawn(installation.keep(binary, entry, metrics));
     }
     let (sender, changed) = mpsc::channel(MAX_CHANGES);
-    tokio::spawn(cluster.clone().follow(sender));
+    tokio::spawn(cluster.clone().follow(sender.clone()));
+    let note = flags.node.state.join(leno_cni::plugin::NODE_MODE);
+    tokio::spawn(cluster.clone().follow_namespaces(sender, note));
     let of_peers = (cluster.client.clone(), Arc::clone(&flows), Arc::clone(&cluster.metrics));
     tokio::spawn(peers::follow(of_peers.0, of_peers.1, of_peers.2));
     let of_sizes = (cluster.client.clone(), cluster.node.clone(), Arc::clone(&flows));
     tokio::spawn(sizes::follow(of_sizes.0, of_sizes.1, of_sizes.2, settings));
-    tokio::spawn(reconcile(changed, cluster, (keeper, flows), retry));
+    tokio::spawn(reconcile((changed, ended), cluster, (keeper, flows), retry));
     tokio::select! {
         _ = terminate.recv() => {}
         _ = interrupt.recv() => {}
@@ -101,9 +107,21 @@ pub(crate) async fn run(flags: Flags) -> anyhow::Result<()> {
     Ok(())
 }
 
+/// Listens for the supervisor of node proxies. The receiver learns which pods need another broker.
+fn start_brokers(flags: &Flags) -> anyhow::Result<(Arc<Brokers>, mpsc::Receiver<String>)> {
+    let beside = || Ok::<_, std::io::Error>(std::env::current_exe()?.with_file_name("leno-proxy"));
+    let program = flags.proxy_binary.clone().map_or_else(beside, Ok)?;
+    let (brokers, ended) = Brokers::new(program, flags.log.clone(), Handle::current());
+    let path = flags.node.state.join(brokers::SOCKET);
+    brokers.listen(&path).with_context(|| {
+        format!("listening on {} for the supervisor of node proxies", path.display())
+    })?;
+    Ok((brokers, ended))
+}
+
 /// Checks pods that change, and all pods every [`ROUND`], until the sender of changes is dropped.
 async fn reconcile(
-    mut changed: mpsc::Receiver<Change>,
+    (mut changed, mut ended): (mpsc::Receiver<Change>, mpsc::Receiver<String>),
     cluster: Cluster,
     (keeper, flows): (Arc<Keeper>, Arc<Flows>),
     retry: Arc<Mutex<Retry>>,
@@ -122,6 +140,9 @@ async fn reconcile(
                 }
                 None => return,
             },
+            Some(uid) = ended.recv() => {
+                cluster.pods.all().into_iter().filter(|pod| pod.uid == uid).collect()
+            }
             _ = round.tick() => {
                 is_round = true;
                 let of_all = Arc::clone(&keeper);
@@ -186,6 +207,8 @@ pub(crate) fn cleanup(node: &Node) -> anyhow::Result<()> {
         left.push(format!("flow programs: {}", leno_program::chain(&error)));
     }
     remove(&node.state.join("agent.sock"))?;
+    remove(&node.state.join("node"))?;
+    remove(&node.state.join(leno_cni::plugin::NODE_MODE))?;
     left.extend(unfinished(&node.state.join("pods"))?);
     match leno_capture::unmount_unused() {
         Ok(true) => {}

@@ -154,6 +154,11 @@ fn assumed(request: &Request) -> Option<Pod> {
         capture: Ok(Choice::Auto),
         own_users: false,
         sysctls: false,
+        account: "default".to_owned(),
+        mode: None,
+        share: None,
+        probes: String::new(),
+        group: None,
     })
 }
 

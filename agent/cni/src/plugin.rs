@@ -7,6 +7,7 @@
 //! |---|---|---|
 //! | has the volume | its answer decides | fails after [`PATIENCE`] and the wait for the last answer; the kubelet retries |
 //! | has no such volume | its answer decides (the proxy may have been written by hand) | passes at once |
+//! | has no such volume, and its namespace is in node mode ([`NODE_MODE`]) | its answer decides | fails as in the first row |
 //! | has no readable directory | its answer decides | fails, except in the `exempt` namespaces |
 
 use std::collections::HashMap;
@@ -22,6 +23,10 @@ use crate::protocol::{Answer, Command, Request, SOCKET, ask};
 
 /// The volume that every injected proxy has.
 pub const VOLUME: &str = "leno-token";
+
+/// The file beside the agent's socket with the namespaces whose pods are in node mode, one in a line. An agent that is
+/// away leaves it.
+pub const NODE_MODE: &str = "node-mode";
 
 /// Supported versions of the CNI specification: those with chained plugins. The result of the earlier plugins is
 /// passed on unchanged, so the versions do not differ here.
@@ -243,6 +248,8 @@ fn request(
     let namespace = argument("K8S_POD_NAMESPACE")?;
     let uid = argument("K8S_POD_UID");
     let seen = uid.as_deref().and_then(|uid| has_proxy(&configuration.kubelet, uid));
+    // Its volumes do not show a node proxy: the agent's answer decides.
+    let seen = seen.filter(|seen| *seen || !is_in_node_mode(&configuration.socket, &namespace));
     let exempt = configuration.exempt.contains(&namespace);
     Some(Request {
         command,
@@ -263,6 +270,12 @@ fn resolved(file: &Path) -> PathBuf {
         (Some(folder), Some(name)) => folder.join(name),
         _ => file.to_owned(),
     }
+}
+
+/// Whether pods of a namespace are in node mode, as the agent has noted beside its socket.
+fn is_in_node_mode(socket: &Path, namespace: &str) -> bool {
+    let noted = std::fs::read_to_string(socket.with_file_name(NODE_MODE)).unwrap_or_default();
+    noted.lines().any(|line| line == namespace)
 }
 
 /// Whether the pod has the proxy's volume; `None` if the kubelet's directories cannot be read.

@@ -5,12 +5,18 @@
     reason = "descriptors travel in control messages, whose macros are unsafe in every binding"
 )]
 
+use std::fs;
 use std::io;
 use std::mem::{size_of, zeroed};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::Path;
 
 use nix::fcntl::{FcntlArg, OFlag, fcntl};
-use nix::sys::socket::{AddressFamily, SockFlag, SockType, socketpair};
+use nix::sys::socket::{
+    AddressFamily, Backlog, SockFlag, SockType, UnixAddr, accept4, bind, connect, listen, socket,
+    socketpair,
+};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use tokio::io::Interest;
@@ -18,6 +24,8 @@ use tokio::io::unix::AsyncFd;
 
 /// Most descriptors of one message; the kernel takes 253.
 pub const MAX_DESCRIPTORS: usize = 32;
+/// Connections that may wait to be accepted: one is, from the next supervisor.
+const WAITING: i32 = 4;
 /// Longest message in bytes: some addresses, or a path.
 const MAX_MESSAGE: usize = 16 * 1024;
 /// Room for the control message of [`MAX_DESCRIPTORS`], in words for its alignment.
@@ -26,6 +34,10 @@ const CONTROL: usize = 4 + MAX_DESCRIPTORS / 2;
 /// One end of a connection. A message arrives whole, with all of its descriptors, or not at all.
 #[derive(Debug)]
 pub struct Channel(OwnedFd);
+
+/// Where processes of root connect a [`Channel`].
+#[derive(Debug)]
+pub struct ChannelListener(OwnedFd);
 
 /// A [`Channel`] that is read without blocking, in a runtime of tokio.
 #[derive(Debug)]
@@ -40,6 +52,24 @@ impl Channel {
         let (one, other) =
             socketpair(AddressFamily::Unix, SockType::SeqPacket, None, SockFlag::SOCK_CLOEXEC)?;
         Ok((Self(one), Self(other)))
+    }
+
+    /// A new connection to the process that listens at this path.
+    ///
+    /// # Errors
+    /// The system's reason: no process listens, or this one may not connect.
+    pub fn connect(path: &Path) -> io::Result<Self> {
+        let own = unix_socket()?;
+        connect(own.as_raw_fd(), &UnixAddr::new(path)?)?;
+        Ok(Self(own))
+    }
+
+    /// The same end of the connection, for another owner; it ends when both are dropped.
+    ///
+    /// # Errors
+    /// The system's reason, for example no descriptor left.
+    pub fn try_clone(&self) -> io::Result<Self> {
+        self.0.try_clone().map(Self)
     }
 
     /// Sends a message with descriptors; the caller keeps its own.
@@ -69,6 +99,39 @@ impl Channel {
         fcntl(&self.0, FcntlArg::F_SETFL(flags | OFlag::O_NONBLOCK))?;
         Ok(())
     }
+}
+
+impl ChannelListener {
+    /// Listens at a path, in place of an earlier process. Only root may connect.
+    ///
+    /// # Errors
+    /// The system's reason.
+    pub fn bind(path: &Path) -> io::Result<Self> {
+        match fs::remove_file(path) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+            _ => {}
+        }
+        let own = unix_socket()?;
+        bind(own.as_raw_fd(), &UnixAddr::new(path)?)?;
+        fs::set_permissions(path, fs::Permissions::from_mode(0o600))?;
+        listen(&own, Backlog::new(WAITING)?)?;
+        Ok(Self(own))
+    }
+
+    /// Waits for the next connection.
+    ///
+    /// # Errors
+    /// The system's reason, for example no descriptor left.
+    pub fn accept(&self) -> io::Result<Channel> {
+        let accepted = accept4(self.0.as_raw_fd(), SockFlag::SOCK_CLOEXEC)?;
+        // SAFETY: the descriptor is new to this process and has no other owner.
+        Ok(Channel(unsafe { OwnedFd::from_raw_fd(accepted) }))
+    }
+}
+
+fn unix_socket() -> io::Result<OwnedFd> {
+    let flags = SockFlag::SOCK_CLOEXEC;
+    Ok(socket(AddressFamily::Unix, SockType::SeqPacket, flags, None)?)
 }
 
 impl From<OwnedFd> for Channel {
@@ -242,6 +305,25 @@ mod tests {
         let (_, descriptors) = other.receive::<Want>().unwrap().unwrap();
         assert!(descriptors.is_empty());
         assert!(other.receive::<Want>().unwrap().is_none(), "the other end is closed");
+    }
+
+    #[test]
+    fn a_channel_is_connected_by_its_path_and_lasts_as_long_as_one_of_its_owners() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("supervisor.sock");
+        let error = Channel::connect(&path).unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::NotFound);
+        drop(ChannelListener::bind(&path).unwrap());
+        let listener = ChannelListener::bind(&path).unwrap();
+        assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
+        let near = Channel::connect(&path).unwrap();
+        let far = listener.accept().unwrap();
+        let also_near = near.try_clone().unwrap();
+        drop(near);
+        also_near.send(&Want { ipv6: false, count: 1 }, &[]).unwrap();
+        assert!(far.receive::<Want>().unwrap().is_some());
+        drop(also_near);
+        assert!(far.receive::<Want>().unwrap().is_none());
     }
 
     #[test]

@@ -12,6 +12,9 @@
 //! namespace and control group and answers with sockets of these alone; neither it nor the node proxy has a
 //! capability. [`Order`], [`WorkloadReleased`], [`Offer`] and [`Want`] are all that is said.
 //!
+//! On Kubernetes the agent of a node starts brokers, and hands them to the supervisor over the one socket with a path
+//! ([`ChannelListener`]), which only root may open: [`Placement`], [`PlacementReport`].
+//!
 //! This crate starts no process and makes no socket of traffic.
 
 #![cfg_attr(
@@ -29,6 +32,8 @@ pub const MAX_MEMBERS: u16 = 64;
 
 mod channel;
 mod message;
+mod placement;
 
-pub use channel::{AsyncChannel, Channel, MAX_DESCRIPTORS};
-pub use message::{Member, Offer, Order, Role, Serve, Want, WorkloadReleased};
+pub use channel::{AsyncChannel, Channel, ChannelListener, MAX_DESCRIPTORS};
+pub use message::{KubeletProbes, Member, Offer, Order, Role, Serve, Want, WorkloadReleased};
+pub use placement::{PlacedPod, Placement, PlacementReport};

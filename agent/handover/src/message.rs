@@ -36,6 +36,18 @@ pub struct Member {
     /// The uid of its pod, where the token is that of the node's proxies. Without it the token is the workload's own.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pod_uid: Option<String>,
+    /// What a kubelet asks the workload, for which it has no certificate.
+    #[serde(default)]
+    pub kubelet: KubeletProbes,
+}
+
+/// The HTTP probes of a pod, which the kubelet sends to the pod itself.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct KubeletProbes {
+    /// As JSON, in the form of the proxy's option `--probes`; empty without probes.
+    pub probes: String,
+    /// The addresses of the node, by which the kubelet's connections are recognised.
+    pub addresses: Vec<IpAddr>,
 }
 
 /// Node proxy to supervisor: a workload is served no more, because it was to leave, or because its broker has

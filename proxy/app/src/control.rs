@@ -66,6 +66,7 @@ pub(crate) fn setup(flags: &Flags, pod_uid: Option<String>) -> anyhow::Result<Se
         keyring,
         identity: identity_seen,
         probes: flags.probes.clone(),
+        kubelet: Vec::new(),
         drain_timeout: drain_timeout(flags),
         response_wait: response_wait(flags),
         access_log: access_log(flags)?,

@@ -89,6 +89,7 @@ pub(crate) fn setup(flags: &Flags, file: &Path) -> anyhow::Result<Setup> {
         keyring,
         identity: watch::Sender::new(identity).subscribe(),
         probes: flags.probes.clone(),
+        kubelet: Vec::new(),
         drain_timeout: drain_timeout(flags),
         response_wait: response_wait(flags),
         access_log: access_log(flags)?,

@@ -27,6 +27,7 @@ use leno_transport::budget::{Budget, Pool};
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::LocalSet;
 
+use crate::admin::probe::Probes;
 use crate::config::Flags;
 use crate::confine::confine;
 use crate::control;
@@ -196,6 +197,7 @@ fn live(
         name: Some(member.name.clone()),
         namespace: member.namespace.clone(),
         token: Some(member.token.clone()),
+        probes: probes(member)?,
         workers: 1,
         // The thread of the log is started once for all.
         access_log: AccessSettings { form: Form::Off, ..common.flags.access_log.clone() },
@@ -210,6 +212,7 @@ fn live(
         let mut setup = control::setup(&flags, member.pod_uid.clone())?;
         setup.access_log.clone_from(&common.log);
         setup.admin = None;
+        setup.kubelet.clone_from(&member.kubelet.addresses);
         setup.sharing = SHARE;
         setup.budget = common.budget();
         setup.handed.replace(Some(handed));
@@ -218,6 +221,14 @@ fn live(
             () = has_gone(broker_ended) => Ok(()),
         }
     })
+}
+
+/// The probes that its kubelet sends to the workload.
+fn probes(member: &Member) -> anyhow::Result<Probes> {
+    match member.kubelet.probes.as_str() {
+        "" => Ok(Probes::default()),
+        text => text.parse().context("reading its probes"),
+    }
 }
 
 async fn has_gone(broker: oneshot::Receiver<()>) {

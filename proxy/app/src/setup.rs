@@ -1,7 +1,7 @@
 //! What both ways to run have in common, once configuration has been read.
 
 use std::cell::RefCell;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
@@ -23,7 +23,7 @@ use leno_types::{Identity, InstanceName};
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use tokio::sync::watch;
 
-use crate::admin::probe::Probes;
+use crate::admin::probe::{KubeletCalls, Probes};
 use crate::config::Flags;
 use crate::export::TracePlan;
 use crate::worker::Plan;
@@ -59,6 +59,8 @@ pub(crate) struct Setup {
     pub(crate) keyring: Keyring,
     pub(crate) identity: watch::Receiver<IdentityState>,
     pub(crate) probes: Probes,
+    /// The addresses from which a kubelet sends probes to the workload itself; none for a sidecar.
+    pub(crate) kubelet: Vec<IpAddr>,
     pub(crate) drain_timeout: Duration,
     /// How long a response may take to begin while nothing moves, where no policy says.
     pub(crate) response_wait: Duration,
@@ -139,6 +141,7 @@ impl Setup {
             outbound: self.outbound.clone(),
             inbound: self.inbound.clone(),
             handed: self.handed.take(),
+            kubelet: KubeletCalls::new(self.probes.clone(), self.kubelet.clone()),
             fixed: self.fixed.clone(),
             application: self.application,
             access_log: self.access_log.clone(),

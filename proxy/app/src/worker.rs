@@ -32,6 +32,7 @@ use tokio::runtime::{Builder, LocalOptions};
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::{JoinHandle, spawn_local};
 
+use crate::admin::probe::KubeletCalls;
 use crate::export::{Exporter, Signal, TracePlan};
 use crate::services::OfOutbound;
 use crate::setup::{AccessLog, Handed};
@@ -61,6 +62,8 @@ pub(crate) struct Plan {
     pub(crate) inbound: Vec<SocketAddr>,
     /// The sockets of another network namespace, in place of listeners of this one.
     pub(crate) handed: Option<Handed>,
+    /// What a kubelet asks the workload itself.
+    pub(crate) kubelet: Option<KubeletCalls>,
     pub(crate) fixed: Option<Fixed>,
     pub(crate) application: Option<SocketAddr>,
     pub(crate) access_log: Option<AccessLog>,
@@ -347,6 +350,9 @@ impl Planes {
             workers: plan.workers,
             limit_table: plan.limit_table,
         });
+        if let Some(kubelet) = plan.kubelet {
+            inbound.answer_probes(Rc::new(kubelet));
+        }
         Self {
             outbound,
             inbound,

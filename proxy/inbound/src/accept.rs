@@ -15,6 +15,7 @@
 
 use std::io;
 use std::net::IpAddr;
+use std::rc::Rc;
 use std::time::Duration;
 
 use leno_telemetry::{Counter, Direction};
@@ -29,6 +30,7 @@ use crate::Shared;
 use crate::application::Application;
 use crate::authorize::{Access, Silence};
 use crate::own_tls::own_tls;
+use crate::probe::ProbeAnswers;
 use crate::race::{FirstSpeaker, race};
 
 /// Longest wait for the look-up of a client's address; after it the client counts as unmeshed.
@@ -115,6 +117,10 @@ pub(crate) async fn accept(
             registry.count(Counter::InboundDetectedMesh);
             handshake(shared, client, rules.mtls).await
         }
+        Ok(_) if let Some((answers, probe)) = kubelet_probe(shared, application, from, &client) => {
+            answers.answer(probe, application.dialled(), client).await;
+            None
+        }
         Ok(_) if rules.mtls != MtlsMode::Strict => {
             plaintext(shared, client, server, application, rules).await
         }
@@ -126,6 +132,18 @@ pub(crate) async fn accept(
         }
         Err(error) => broke_off(client, &error),
     }
+}
+
+/// What answers the probe that a kubelet has sent to the workload itself. It has no certificate, and no policy permits it.
+fn kubelet_probe<'s>(
+    shared: &'s Shared,
+    application: &Application,
+    from: &Access,
+    client: &Peeked<TcpStream>,
+) -> Option<(&'s Rc<dyn ProbeAnswers>, String)> {
+    let answers = shared.probes.get()?;
+    let probe = answers.find(from.address().ip(), application.dialled().port(), client.bytes())?;
+    Some((answers, probe))
 }
 
 fn broke_off<T>(client: Peeked<TcpStream>, error: &io::Error) -> Option<T> {

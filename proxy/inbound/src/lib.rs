@@ -39,10 +39,11 @@ mod limit;
 mod opaque;
 mod own_tls;
 mod peer;
+mod probe;
 mod race;
 mod standing;
 
-use std::cell::{Cell, RefCell};
+use std::cell::{Cell, OnceCell, RefCell};
 use std::collections::HashMap;
 use std::net::{IpAddr, SocketAddr};
 use std::pin::Pin;
@@ -72,6 +73,7 @@ use peer::{Instance, Peer};
 
 pub use external::{MeshPort, MeshServices, NoServices};
 pub use limit::LimitTable;
+pub use probe::ProbeAnswers;
 
 /// Most pools of connections to the application that are kept apart: one for each of its ports, which
 /// are a handful, and client, where it sees the client's address. Further clients have no idle
@@ -148,6 +150,8 @@ pub(crate) struct Shared {
     pub(crate) asked: Cell<usize>,
     /// Bodies that are read for authorizers now.
     pub(crate) held: Cell<usize>,
+    /// Answers a kubelet that calls the workload itself.
+    pub(crate) probes: OnceCell<Rc<dyn ProbeAnswers>>,
 }
 
 /// What the requests of a connection are counted by, and whether they are permitted.
@@ -208,9 +212,16 @@ impl Inbound {
             log: LogBudget::default(),
             asked: Cell::new(0),
             held: Cell::new(0),
+            probes: OnceCell::new(),
         };
         let shared = Rc::new(shared);
         Self { shared, client_address: Rc::default(), servers: RefCell::default() }
+    }
+
+    /// Has a kubelet that calls the workload itself answered. Before the first connection.
+    pub fn answer_probes(&self, answers: Rc<dyn ProbeAnswers>) {
+        // Those that came first stay.
+        let _set = self.shared.probes.set(answers);
     }
 
     /// Serves one accepted connection to its end, as far as it is `admitted` once the client has

@@ -96,7 +96,11 @@ impl Keeper {
     /// The text of `/metrics`.
     pub(crate) fn metrics(&self) -> String {
         let failing = lock(&self.failures).len();
-        self.metrics.render(&self.captured(), failing)
+        let mut text = self.metrics.render(&self.captured(), failing);
+        if let Some(brokers) = &self.brokers {
+            brokers.render(&mut text);
+        }
+        text
     }
 
     /// How many pods each backend captures.

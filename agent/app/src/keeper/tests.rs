@@ -48,6 +48,11 @@ impl Node {
             capture: Ok(Choice::Auto),
             own_users: false,
             sysctls: false,
+            account: "default".to_owned(),
+            mode: None,
+            share: None,
+            probes: String::new(),
+            group: None,
         };
         let netns = Path::new("/run/netns").join(&uid);
         let folder = tempfile::tempdir().unwrap();

@@ -26,6 +26,7 @@ impl Keeper {
                 let _failed = self.forget(&mut place);
             }
         }
+        self.prune_brokers();
         for record in self.records.all().unwrap_or_default() {
             self.prune_record(&record.uid);
         }
@@ -50,6 +51,18 @@ impl Keeper {
             && !self.finds(&mut record)
         {
             self.remove_record(uid);
+        }
+    }
+
+    /// Ends the brokers of pods that are not captured: they ended while no agent ran.
+    fn prune_brokers(&self) {
+        let Some(brokers) = &self.brokers else { return };
+        for uid in brokers.uids() {
+            let place = self.place(&uid);
+            let place = lock(&place);
+            if place.0.is_none() {
+                brokers.release(&uid);
+            }
         }
     }
 

@@ -59,6 +59,11 @@ fn pod() -> Pod {
         capture: "tproxy".parse::<Choice>(),
         own_users: false,
         sysctls: false,
+        account: "default".to_owned(),
+        mode: None,
+        share: None,
+        probes: String::new(),
+        group: None,
     }
 }
 
@@ -89,8 +94,13 @@ async fn a_pod_that_failed_once_leaves_the_agent_unready_and_one_that_always_fai
         installs: false,
         turn: tokio::sync::Mutex::default(),
     };
-    let rounds =
-        tokio::spawn(reconcile(changed, cluster, (Arc::clone(&keeper), Arc::default()), retry));
+    let (_no_broker, ended) = mpsc::channel(1);
+    let rounds = tokio::spawn(reconcile(
+        (changed, ended),
+        cluster,
+        (Arc::clone(&keeper), Arc::default()),
+        retry,
+    ));
     let is_ready = || keeper.metrics.reconciled.load(Ordering::Relaxed);
     while failures(&keeper) < 2 {
         assert!(!is_ready(), "after {} failures", failures(&keeper));

@@ -111,6 +111,19 @@ fn without_the_agent_only_pods_that_have_no_proxy_pass() {
 }
 
 #[test]
+fn without_an_agent_no_pod_of_a_namespace_in_node_mode_starts() {
+    let node = Node::new().with_pod("other");
+    assert_eq!(node.call("ADD"), Ok(result()));
+    fs::write(node.folder.path().join(NODE_MODE), "bank\nshop\nkube-system\n").unwrap();
+    assert_eq!(node.call("ADD").unwrap_err().code, 11);
+    assert_eq!(node.call_for("sho", "ADD"), Ok(result()));
+    assert!(node.call("DEL").is_ok());
+    let agent = node.agent(Answer { backend: Some("ebpf".into()), error: None });
+    assert_eq!(node.call("ADD"), Ok(result()));
+    assert_eq!(agent.join().unwrap().has_proxy, None, "the agent's answer decides");
+}
+
+#[test]
 fn an_agent_that_hangs_up_is_one_that_does_not_answer() {
     let node = Node::new().with_pod(VOLUME);
     let listener = UnixListener::bind(node.folder.path().join("agent.sock")).unwrap();

@@ -96,8 +96,6 @@ fn a_pod_in_node_mode_is_meshed_as_its_namespace_or_it_says_and_when_that_change
     }
     put_pods(&mut index, &bare_pod("leno.dev/mode: sidecar"), false);
     assert_eq!(identity(&index), None, "the pod decides");
-    put_pods(&mut index, &bare_pod("app: bare"), true);
-    assert_eq!(identity(&index), None, "it shares its node's network");
 }
 
 /// CVE-2021-25740: a tenant's slice names a pod of another namespace, or its address.

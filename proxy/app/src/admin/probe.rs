@@ -15,6 +15,7 @@ use std::time::Duration;
 use anyhow::{Context, ensure};
 use hyper::StatusCode;
 use hyper::header::HeaderValue;
+use leno_transport::ConnectError;
 use rustls::ClientConfig;
 use serde_json::Value;
 use tokio::sync::OnceCell;
@@ -23,7 +24,10 @@ use tokio::time::timeout;
 
 mod ask;
 mod grpc;
+mod kubelet;
 mod tls;
+
+pub(crate) use kubelet::KubeletCalls;
 
 /// Most probes of one workload: three for each of its containers, which are few.
 const MAX_PROBES: usize = 256;
@@ -157,6 +161,20 @@ impl Probes {
         told
     }
 
+    /// The plain HTTP probe of this port and path, by its name.
+    fn http(&self, port: u16, wanted: &str) -> Option<&str> {
+        let is_it = |probe: &Probe| match &probe.handler {
+            Handler::Http { path, tls: None, .. } => probe.port == port && path == wanted,
+            _ => false,
+        };
+        let mut all = self.0.probes.iter();
+        all.find(|(_, probe)| is_it(probe)).map(|(name, _)| name.as_str())
+    }
+
+    fn is_empty(&self) -> bool {
+        self.0.probes.is_empty()
+    }
+
     /// Probes that succeeded, that failed, and that were answered by one under way.
     pub(crate) fn counts(&self) -> [u64; 3] {
         let Counts { success, failure, shared } = &self.0.counts;
@@ -199,7 +217,7 @@ impl Drop for Task {
 #[derive(Debug)]
 enum Failed {
     /// No connection.
-    Connect(std::io::Error),
+    Connect(ConnectError),
     /// No TLS.
     Tls(std::io::Error),
     /// What is to be asked is no request.

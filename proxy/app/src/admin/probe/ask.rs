@@ -27,7 +27,7 @@ pub(super) async fn ask(
     agent: Option<&HeaderValue>,
 ) -> Result<String, Failed> {
     let to = SocketAddr::new(address.to_canonical(), probe.port);
-    let stream = TcpStream::connect(to).await.map_err(Failed::Connect)?;
+    let stream = leno_transport::connect(to, probe.timeout).await.map_err(Failed::Connect)?;
     let agent = agent.cloned().unwrap_or(AGENT);
     match &probe.handler {
         Handler::Tcp => Ok("connected".to_owned()),

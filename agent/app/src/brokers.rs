@@ -1,0 +1,336 @@
+//! Brokers of the pods in node mode, and the supervisor that they are handed to.
+//!
+//! ```text
+//!  keeper ── serve, release ──► Brokers ── fork ──► leno-proxy --broker     (the pod's namespace and control group)
+//!                                  │  ▲ orders                 ▲
+//!             Serve, Release       │  │ Held, Served           │ orders
+//!                                  ▼  │                        │
+//!                               supervisor (DaemonSet leno-node) ──► leno-proxy --node
+//! ```
+//! A broker ends once no process holds the channel of its orders. This agent and the supervisor both hold it, so the
+//! pod's listeners outlive an update of either, and end with the pod.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::io;
+use std::os::fd::AsFd as _;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Condvar, Mutex};
+use std::time::{Duration, Instant};
+
+use leno_handover::{
+    AsyncChannel, Channel, ChannelListener, PlacedPod, Placement, PlacementReport,
+};
+use leno_supervise::Backoff;
+use tokio::runtime::Handle;
+use tokio::sync::mpsc;
+use tokio::task::AbortHandle;
+
+use crate::metrics::lock;
+
+mod spawn;
+
+/// The supervisor's socket, below the agent's folder. The folder holds nothing else, so that the supervisor's pod mounts
+/// it and reaches no other socket.
+pub(crate) const SOCKET: &str = "node/supervisor.sock";
+/// Longest wait of a starting pod for the supervisor, which may be replaced at that time.
+const SERVED_LIMIT: Duration = Duration::from_secs(10);
+/// The pause after a connection could not be accepted.
+const PAUSE: Duration = Duration::from_secs(1);
+/// Ends of brokers that wait to be handled. One that does not fit is found in the next round.
+pub(crate) const MAX_ENDED: usize = 64;
+
+const UNSERVED: &str = "no supervisor of node proxies on this node serves it: look at the DaemonSet leno-node, or \
+                        set leno.dev/mode: sidecar";
+
+/// See the module.
+#[derive(Debug)]
+pub(crate) struct Brokers {
+    program: PathBuf,
+    log: String,
+    runtime: Handle,
+    state: Mutex<State>,
+    /// Notified when a pod is served, and when it no longer is one of node mode.
+    changed: Condvar,
+    /// The uids of pods whose broker has ended, and may be started again.
+    ended: mpsc::Sender<String>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    supervisor: Option<Arc<AsyncChannel>>,
+    brokers: BTreeMap<String, Broker>,
+    /// By uid, the waits of brokers that ended by themselves.
+    waits: BTreeMap<String, Backoff>,
+    started: u64,
+    ended: u64,
+}
+
+#[derive(Debug)]
+struct Broker {
+    pod: PlacedPod,
+    orders: Channel,
+    /// Tells it from an earlier one of the same pod.
+    number: u64,
+    served: bool,
+    watch: AbortHandle,
+}
+
+/// The network namespace and the control groups of a pod.
+#[derive(Debug)]
+pub(crate) struct PodPlace<'a> {
+    pub(crate) netns: &'a Path,
+    /// Of version 2; `None` if the node has none.
+    pub(crate) cgroup: Option<PathBuf>,
+    /// Of version 1, by which the runtime and the kubelet find processes of the pod.
+    pub(crate) others: Vec<PathBuf>,
+}
+
+impl Brokers {
+    /// Starts brokers by this program. The receiver learns which pods need another one.
+    pub(crate) fn new(
+        program: PathBuf,
+        log: String,
+        runtime: Handle,
+    ) -> (Arc<Self>, mpsc::Receiver<String>) {
+        let (ended, has_ended) = mpsc::channel(MAX_ENDED);
+        let state = Mutex::default();
+        let own = Self { program, log, runtime, state, changed: Condvar::new(), ended };
+        (Arc::new(own), has_ended)
+    }
+
+    /// Listens for the supervisor, on a thread that ends with the process.
+    ///
+    /// # Errors
+    /// The socket cannot be made.
+    pub(crate) fn listen(self: &Arc<Self>, path: &Path) -> io::Result<()> {
+        if let Some(folder) = path.parent() {
+            fs::create_dir_all(folder)?;
+        }
+        let listener = ChannelListener::bind(path)?;
+        let brokers = Arc::clone(self);
+        let thread = std::thread::Builder::new().name("supervisor".to_owned());
+        thread.spawn(move || {
+            loop {
+                match listener.accept() {
+                    Ok(channel) => {
+                        brokers.runtime.spawn(Arc::clone(&brokers).meet(channel));
+                    }
+                    Err(error) => {
+                        tracing::warn!(%error, "the supervisor of node proxies cannot connect");
+                        std::thread::sleep(PAUSE);
+                    }
+                }
+            }
+        })?;
+        Ok(())
+    }
+
+    /// Has a captured pod served: starts its broker if there is none, and offers it to the supervisor.
+    ///
+    /// # Errors
+    /// The broker cannot be started.
+    pub(crate) fn serve(self: &Arc<Self>, pod: PlacedPod, place: &PodPlace<'_>) -> io::Result<()> {
+        let mut state = lock(&self.state);
+        if state.brokers.contains_key(&pod.uid) {
+            return Ok(());
+        }
+        let _context = self.runtime.enter();
+        let orders = spawn::broker(&self.program, &self.log, place)?;
+        let uid = pod.uid.clone();
+        self.insert(&mut state, pod, orders, false)?;
+        state.offer(&uid);
+        Ok(())
+    }
+
+    /// Whether a supervisor serves the pod.
+    ///
+    /// # Errors
+    /// Why it does not.
+    pub(crate) fn check_served(&self, uid: &str) -> Result<(), String> {
+        match lock(&self.state).brokers.get(uid) {
+            Some(broker) if broker.served => Ok(()),
+            _ => Err(UNSERVED.to_owned()),
+        }
+    }
+
+    /// Waits until a supervisor serves the pod.
+    ///
+    /// # Errors
+    /// Why it does not.
+    pub(crate) fn until_served(&self, uid: &str) -> Result<(), String> {
+        let deadline = Instant::now() + SERVED_LIMIT;
+        let waits = |state: &mut State| state.brokers.get(uid).is_some_and(|broker| !broker.served);
+        let left = deadline.saturating_duration_since(Instant::now());
+        let waited = self.changed.wait_timeout_while(lock(&self.state), left, waits);
+        drop(waited);
+        self.check_served(uid)
+    }
+
+    /// Ends the broker of a pod, and its service.
+    pub(crate) fn release(&self, uid: &str) {
+        let mut state = lock(&self.state);
+        state.waits.remove(uid);
+        let Some(broker) = state.brokers.remove(uid) else { return };
+        broker.watch.abort();
+        state.send(&Placement::Release { uid: uid.to_owned() }, None);
+        self.changed.notify_all();
+    }
+
+    /// The uids of all pods with a broker.
+    pub(crate) fn uids(&self) -> Vec<String> {
+        lock(&self.state).brokers.keys().cloned().collect()
+    }
+
+    /// Appends what was counted, as Prometheus text.
+    pub(crate) fn render(&self, text: &mut String) {
+        let state = lock(&self.state);
+        let served = state.brokers.values().filter(|broker| broker.served).count();
+        let rows = [
+            (
+                "node_pods",
+                "gauge",
+                "Pods in node mode that have a broker.",
+                state.brokers.len() as u64,
+            ),
+            (
+                "node_pods_served",
+                "gauge",
+                "Pods in node mode that a node proxy serves.",
+                served as u64,
+            ),
+            (
+                "supervisor_connected",
+                "gauge",
+                "Whether the supervisor of node proxies is connected.",
+                u64::from(state.supervisor.is_some()),
+            ),
+            ("broker_ends_total", "counter", "Brokers that ended before their pods.", state.ended),
+        ];
+        for (name, kind, help, value) in rows {
+            text.push_str(&format!(
+                "# HELP leno_agent_{name} {help}\n# TYPE leno_agent_{name} {kind}\nleno_agent_{name} {value}\n"
+            ));
+        }
+    }
+
+    /// Adds a broker, and watches it.
+    fn insert(
+        self: &Arc<Self>,
+        state: &mut State,
+        pod: PlacedPod,
+        orders: Channel,
+        served: bool,
+    ) -> io::Result<()> {
+        state.started = state.started.wrapping_add(1);
+        let (uid, number) = (pod.uid.clone(), state.started);
+        state
+            .waits
+            .entry(uid.clone())
+            .or_insert_with(|| Backoff::eager(Instant::now()))
+            .started(Instant::now());
+        let (brokers, watched) = (Arc::clone(self), orders.try_clone()?);
+        let of = uid.clone();
+        let watch = self.runtime.spawn(async move {
+            // A broker sends nothing, so that whatever is received is its end.
+            if let Ok(watched) = AsyncChannel::new(watched) {
+                let _ended = watched.receive::<()>().await;
+            }
+            brokers.has_ended(of, number).await;
+        });
+        let watch = watch.abort_handle();
+        state.brokers.insert(uid, Broker { pod, orders, number, served, watch });
+        Ok(())
+    }
+
+    async fn has_ended(self: Arc<Self>, uid: String, number: u64) {
+        let wait = {
+            let mut state = lock(&self.state);
+            if state.brokers.get(&uid).is_none_or(|broker| broker.number != number) {
+                return;
+            }
+            state.brokers.remove(&uid);
+            state.ended = state.ended.wrapping_add(1);
+            let now = Instant::now();
+            state.waits.get_mut(&uid).map_or(Duration::ZERO, |backoff| backoff.ended(now))
+        };
+        tracing::warn!(uid, "the broker of a pod has ended; it is started again");
+        tokio::time::sleep(wait).await;
+        // The next round finds it, too.
+        let _full = self.ended.try_send(uid);
+    }
+
+    /// A connection of the supervisor, until it ends.
+    async fn meet(self: Arc<Self>, channel: Channel) {
+        let Ok(channel) = AsyncChannel::new(channel) else { return };
+        let channel = Arc::new(channel);
+        let mut held = BTreeSet::new();
+        while let Ok(Some((report, descriptors))) = channel.receive::<PlacementReport>().await {
+            let mut state = lock(&self.state);
+            match report {
+                PlacementReport::Held(pod) => {
+                    held.insert(pod.uid.clone());
+                    if let Some(broker) = state.brokers.get_mut(&pod.uid) {
+                        broker.served = true;
+                    } else if let Ok([orders]) = <[_; 1]>::try_from(descriptors) {
+                        let uid = pod.uid.clone();
+                        if let Err(error) =
+                            self.insert(&mut state, pod, Channel::from(orders), true)
+                        {
+                            tracing::warn!(uid, %error, "the broker of a pod cannot be taken over");
+                        }
+                    }
+                }
+                PlacementReport::Complete => {
+                    tracing::info!("the supervisor of node proxies is connected");
+                    let waiting = state.brokers.keys().filter(|uid| !held.contains(*uid));
+                    let waiting: Vec<String> = waiting.cloned().collect();
+                    // In an update of the DaemonSet the earlier supervisor is still there.
+                    for uid in &waiting {
+                        state.send(&Placement::Release { uid: uid.clone() }, None);
+                    }
+                    state.supervisor = Some(Arc::clone(&channel));
+                    waiting.iter().for_each(|uid| state.offer(uid));
+                }
+                PlacementReport::Served { uid } => {
+                    if let Some(broker) = state.brokers.get_mut(&uid) {
+                        broker.served = true;
+                    }
+                }
+            }
+            self.changed.notify_all();
+        }
+        let mut state = lock(&self.state);
+        if state.supervisor.as_ref().is_some_and(|current| Arc::ptr_eq(current, &channel)) {
+            state.supervisor = None;
+            state.brokers.values_mut().for_each(|broker| broker.served = false);
+            tracing::warn!(
+                "the supervisor of node proxies has ended; its pods wait for the next one"
+            );
+        }
+    }
+}
+
+impl State {
+    /// Offers the broker of a pod to the supervisor, if there is one; the next one gets all of them.
+    fn offer(&mut self, uid: &str) {
+        let Some(broker) = self.brokers.get_mut(uid) else { return };
+        broker.served = false;
+        let placement = Placement::Serve(broker.pod.clone());
+        match broker.orders.try_clone() {
+            Ok(orders) => self.send(&placement, Some(&orders)),
+            Err(error) => tracing::warn!(uid, %error, "the broker of a pod cannot be offered"),
+        }
+    }
+
+    fn send(&mut self, placement: &Placement, orders: Option<&Channel>) {
+        let Some(supervisor) = &self.supervisor else { return };
+        let descriptors: Vec<_> = orders.iter().map(|orders| orders.as_fd()).collect();
+        if let Err(error) = supervisor.send(placement, &descriptors) {
+            // It connects again, and then gets everything.
+            tracing::warn!(%error, "the supervisor of node proxies cannot be told");
+            self.supervisor = None;
+            self.brokers.values_mut().for_each(|broker| broker.served = false);
+        }
+    }
+}

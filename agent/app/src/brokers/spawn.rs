@@ -1,0 +1,73 @@
+//! Starts a broker inside of a pod.
+
+#![expect(unsafe_code, reason = "pre_exec runs between fork and exec")]
+
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Write as _};
+use std::os::fd::OwnedFd;
+use std::path::{Path, PathBuf};
+use std::process::Stdio;
+
+use leno_handover::Channel;
+use leno_supervise::Credentials;
+use leno_types::ports::PROXY_UID;
+use nix::sched::{CloneFlags, setns};
+use tokio::process::Command;
+
+use super::PodPlace;
+
+/// The broker's control group of version 2, below the pod's: a group with controllers holds no process itself.
+const GROUP: &str = "leno-broker";
+
+/// Starts it as the proxies' user, and returns the channel for its orders. It does not end with this process: it is in
+/// the pod's control groups, by which the kubelet ends what is left of a pod.
+pub(super) fn broker(program: &Path, log: &str, place: &PodPlace<'_>) -> io::Result<Channel> {
+    let (near, far) = Channel::pair()?;
+    let netns = File::open(place.netns)?;
+    let group = place.cgroup.as_ref().map(|pod| own_group(pod)).transpose()?;
+    let group = group.as_deref().map(entry).transpose()?;
+    let others: Vec<File> = place.others.iter().filter_map(|group| entry(group).ok()).collect();
+    let credentials = Credentials::confined(PROXY_UID);
+    let mut command = Command::new(program);
+    command
+        .arg("--broker")
+        .env_clear()
+        .env("LENO_LOG", log)
+        .stdin(Stdio::from(OwnedFd::from(far)))
+        .stdout(Stdio::null())
+        .current_dir("/")
+        .process_group(0);
+    let prepare = move || {
+        if let Some(mut group) = group.as_ref() {
+            group.write_all(b"0")?;
+        }
+        for mut other in &others {
+            // A group of version 1 whose CPUs are not set takes no process. The one of version 2 decides the capture.
+            let _full = other.write_all(b"0");
+        }
+        setns(&netns, CloneFlags::CLONE_NEWNET)?;
+        credentials.assume()
+    };
+    // SAFETY: `prepare` makes system calls on descriptors that were opened before the fork; it neither allocates nor
+    // takes a lock.
+    unsafe { command.pre_exec(prepare) };
+    let mut child = command.spawn()?;
+    // Its end is seen on the channel.
+    tokio::spawn(async move {
+        let _reaped = child.wait().await;
+    });
+    Ok(near)
+}
+
+fn own_group(pod: &Path) -> io::Result<PathBuf> {
+    let group = pod.join(GROUP);
+    match fs::create_dir(&group) {
+        Err(error) if error.kind() != io::ErrorKind::AlreadyExists => Err(error),
+        _ => Ok(group),
+    }
+}
+
+/// The file that a process writes 0 to in order to join a control group.
+fn entry(group: &Path) -> io::Result<File> {
+    OpenOptions::new().write(true).open(group.join("cgroup.procs"))
+}

@@ -1,0 +1,288 @@
+package main
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"regexp"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+)
+
+// inNodeMode is an application whose namespaces are in node mode. Its pods share one process a node in `shared`, and have
+// one each in `alone`; nothing else in its manifests refers to the mesh.
+func inNodeMode() string {
+	var text strings.Builder
+	for namespace, share := range map[string]string{"shared": "node", "alone": "workload"} {
+		fmt.Fprintf(&text, "---\napiVersion: v1\nkind: Namespace\nmetadata: {name: %s, labels: {leno.dev/inject: enabled}, "+
+			"annotations: {leno.dev/mode: node, leno.dev/share: %s}}\n", namespace, share)
+		for _, name := range []string{"server", "client"} {
+			fmt.Fprintf(&text, "---\napiVersion: v1\nkind: ServiceAccount\nmetadata: {name: %s, namespace: %s}\n", name, namespace)
+			text.WriteString(plainPod(namespace, name))
+		}
+		fmt.Fprintf(&text, "---\napiVersion: v1\nkind: Service\nmetadata: {name: server, namespace: %s}\nspec: {selector: {app: server}, ports: [{port: 80, targetPort: 8080}]}\n", namespace)
+	}
+	return text.String()
+}
+
+// plainPod is a pod of the first node that serves, with probes; it says nothing of the mesh.
+func plainPod(namespace, name string) string {
+	return fmt.Sprintf(`---
+apiVersion: v1
+kind: Pod
+metadata: {name: %[1]s, namespace: %[2]s, labels: {app: %[1]s}}
+spec:
+  nodeSelector: {kubernetes.io/hostname: n1}
+  terminationGracePeriodSeconds: 1
+  serviceAccountName: %[1]s
+  containers:
+  - {name: application, image: %[3]s, imagePullPolicy: Never, command: [sh, -c, "mkdir -p /tmp/www; echo served >/tmp/www/index.html; exec httpd -f -p 8080 -h /tmp/www"],
+     readinessProbe: {httpGet: {path: /index.html, port: 8080}, periodSeconds: 1}, livenessProbe: {httpGet: {path: /index.html, port: 8080}, periodSeconds: 1, timeoutSeconds: 10}}
+`, name, namespace, boxImage)
+}
+
+// TestNodeMode runs pods in node mode on a real cluster. It has the requirements of TestMesh.
+func TestNodeMode(t *testing.T) {
+	binaries := os.Getenv("CLUSTER_BIN")
+	if binaries == "" {
+		leaveOut(t, "needs CLUSTER_BIN: scripts/cluster.sh test")
+	}
+	m := mesh{startCluster(t), t}
+	m.loadImages(binaries)
+	m.installWith()
+	m.wait("rollout", "status", "daemonset/leno-node", "-n", "leno-system")
+	m.stranger()
+	m.must(m.apply(inNodeMode()))
+	for _, namespace := range []string{"shared", "alone"} {
+		m.wait("wait", "--for=condition=Ready", "pod/server", "pod/client", "-n", namespace)
+	}
+	m.runs([]part{
+		{"pods are as their author wrote them, and talk with mTLS", mesh.nodeModeTalks},
+		{"pods share a process as they say, which has no privilege", mesh.processesAreShared},
+		{"the policy of a server is enforced", mesh.nodeModePolicy},
+		{"a node proxy that is killed is back", mesh.nodeProxyIsKilled},
+		{"a broker that is killed is back", mesh.brokerIsKilled},
+		{"the agent and the supervisor are replaced", mesh.supervisorIsReplaced},
+		{"a pod that ends leaves nothing", mesh.nodeModePodEnds},
+		{"without the supervisor or the agent no pod in node mode starts", mesh.nothingStartsUnserved},
+		{"a namespace changes its mode, and its pods when they are made again", mesh.modeChanges},
+	})
+}
+
+// from has a pod in node mode send a request to another one of its namespace.
+func (m mesh) from(namespace, pod, url string) error {
+	return run1(m.administer("exec", "-n", namespace, pod, "-c", "application", "--", "curl", "-sf", "-m", "5", "-o", "/dev/null", url))
+}
+
+// addressIn is the address of a pod in a namespace.
+func (m mesh) addressIn(namespace, pod string) string {
+	return m.output(m.t, "get", "pod", pod, "-n", namespace, "-o", "jsonpath={.status.podIP}")
+}
+
+func (m mesh) nodeModeTalks() {
+	for _, namespace := range []string{"shared", "alone"} {
+		m.until("an answer in "+namespace, func() error { return m.from(namespace, "client", "http://server") })
+		var pod struct {
+			Spec struct {
+				Containers     []struct{ Name string }
+				InitContainers []struct{ Name string }
+				Volumes        []struct{ Name string }
+			}
+			Status struct {
+				ContainerStatuses []struct{ RestartCount int }
+			}
+		}
+		m.must(json.Unmarshal([]byte(m.output(m.t, "get", "pod", "server", "-n", namespace, "-o", "json")), &pod))
+		// The API server adds the volume of the service account's token.
+		if len(pod.Spec.Containers) != 1 || len(pod.Spec.InitContainers) != 0 || len(pod.Spec.Volumes) != 1 {
+			m.t.Errorf("%s: the pod's spec was changed: %+v", namespace, pod.Spec)
+		}
+		for _, status := range pod.Status.ContainerStatuses {
+			if status.RestartCount != 0 {
+				m.t.Errorf("%s: the application was restarted %d times: its probes fail", namespace, status.RestartCount)
+			}
+		}
+		address := m.addressIn(namespace, "server")
+		seen := m.inside("stranger", "curl", "-s", "-m", "5", "http://"+address+":15020/metrics")
+		edge := regexp.MustCompile(`leno_requests_total\{[^}]*direction="inbound"[^}]*client="client"[^}]*mtls="true"`)
+		if !edge.MatchString(seen) {
+			m.t.Errorf("%s: no request with mTLS:\n%s", namespace, grep(seen, "leno_requests_total"))
+		}
+		if err := m.fetch("stranger", address+":8080"); err == nil {
+			m.t.Errorf("%s: a stranger was answered under strict mTLS", namespace)
+		}
+	}
+	// Of one namespace to the other, through two processes.
+	m.until("an answer from alone to shared", func() error { return m.from("alone", "client", "http://server.shared") })
+}
+
+// proxies are the process ids of the proxies of a node with this argument: `--node` or `--broker`.
+func (m mesh) proxies(number int, argument string) []int {
+	m.t.Helper()
+	all, err := processes(m.node(number).tree())
+	m.must(err)
+	var found []int
+	for _, pid := range all {
+		// It may have ended.
+		words, _ := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", pid))
+		if strings.HasSuffix(string(words), "leno-proxy\x00"+argument+"\x00") {
+			found = append(found, pid)
+		}
+	}
+	return found
+}
+
+func (m mesh) nodeProxies(number int) []int { return m.proxies(number, "--node") }
+
+// kill kills processes at once.
+func (m mesh) kill(pids []int) {
+	m.t.Helper()
+	for _, pid := range pids {
+		m.must(syscall.Kill(pid, syscall.SIGKILL))
+	}
+}
+
+func (m mesh) processesAreShared() {
+	// One for all pods of `shared`, and one for each of `alone`.
+	pids := m.nodeProxies(1)
+	if len(pids) != 3 {
+		m.t.Errorf("node proxies: %v", pids)
+	}
+	if others := m.nodeProxies(2); len(others) != 0 {
+		m.t.Errorf("node proxies of the other node: %v", others)
+	}
+	for _, pid := range pids {
+		text, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
+		m.must(err)
+		status := string(text)
+		for _, wanted := range []string{`Uid:\t2102\t2102\t2102\t2102`, `CapEff:\t0000000000000000`, `CapPrm:\t0000000000000000`, `CapBnd:\t00000000000000`, `NoNewPrivs:\t1`, `Seccomp:\t2`} {
+			if !regexp.MustCompile(wanted).MatchString(status) {
+				m.t.Errorf("node proxy %d is not %s:\n%s", pid, wanted, status)
+			}
+		}
+	}
+}
+
+func (m mesh) nodeModePolicy() {
+	m.must(m.apply(`
+apiVersion: leno.dev/v1alpha1
+kind: AuthorizationPolicy
+metadata: {name: no-client, namespace: shared}
+spec:
+  selector: {matchLabels: {app: server}}
+  action: Deny
+  rules: [{from: [{serviceAccounts: [client]}], to: [{paths: [{exact: /denied}]}]}]
+`))
+	m.until("the request is denied", func() error {
+		output, _ := m.administer("exec", "-n", "shared", "client", "--", "curl", "-s", "-m", "5", "-o", "/dev/null", "-w", "%{http_code}", "http://server/denied").CombinedOutput()
+		if string(output) != "403" {
+			return fmt.Errorf("answered %s", output)
+		}
+		return nil
+	})
+	m.must(m.from("shared", "client", "http://server/"))
+}
+
+func (m mesh) nodeProxyIsKilled() {
+	before := m.nodeProxies(1)
+	m.kill(before)
+	m.until("the service is back", func() error { return m.from("shared", "client", "http://server") })
+	m.until("the service is back", func() error { return m.from("alone", "client", "http://server") })
+	after := m.nodeProxies(1)
+	if len(after) != len(before) || slices.ContainsFunc(after, func(pid int) bool { return slices.Contains(before, pid) }) {
+		m.t.Errorf("processes %v after %v", after, before)
+	}
+}
+
+func (m mesh) brokerIsKilled() {
+	brokers := m.proxies(1, "--broker")
+	m.kill(brokers)
+	m.until("the service is back", func() error { return m.from("shared", "client", "http://server") })
+	m.until("the service is back", func() error { return m.from("alone", "client", "http://server") })
+	if ends := m.metric(1, `leno_agent_broker_ends_total`); ends != 4 || len(brokers) != 4 {
+		m.t.Errorf("%v brokers of %v have ended", ends, brokers)
+	}
+}
+
+func (m mesh) supervisorIsReplaced() {
+	for _, daemonset := range []string{"leno-agent", "leno-node"} {
+		m.must(run1(m.administer("rollout", "restart", "daemonset/"+daemonset, "-n", "leno-system")))
+		m.wait("rollout", "status", "daemonset/"+daemonset, "-n", "leno-system")
+		for _, namespace := range []string{"shared", "alone"} {
+			m.until("an answer after "+daemonset+" was replaced", func() error { return m.from(namespace, "client", "http://server") })
+			if err := m.fetch("stranger", m.addressIn(namespace, "server")+":8080"); err == nil {
+				m.t.Errorf("%s: a stranger was answered under strict mTLS", namespace)
+			}
+		}
+	}
+	m.until("all pods are served", func() error {
+		if served := m.metric(1, `leno_agent_node_pods_served`); served != 4 {
+			return fmt.Errorf("%v are", served)
+		}
+		return nil
+	})
+}
+
+func (m mesh) nodeModePodEnds() {
+	uid := m.output(m.t, "get", "pod", "client", "-n", "alone", "-o", "jsonpath={.metadata.uid}")
+	m.must(run1(m.administer("delete", "pod", "client", "-n", "alone")))
+	m.until("its capture, its broker and its process are gone", func() error {
+		if left := m.command(1, "ls", "/run/leno/pods", "/sys/fs/bpf/leno"); strings.Contains(left, uid) {
+			return errors.New(left)
+		}
+		if pids := m.nodeProxies(1); len(pids) != 2 {
+			return fmt.Errorf("node proxies: %v", pids)
+		}
+		if pods := m.metric(1, `leno_agent_node_pods`); pods != 3 {
+			return fmt.Errorf("%v pods have a broker", pods)
+		}
+		return nil
+	})
+	m.must(m.from("shared", "client", "http://server"))
+}
+
+func (m mesh) nothingStartsUnserved() {
+	for _, part := range [][2]string{
+		{"leno-node", "no supervisor of node proxies on this node serves it"},
+		{"leno-agent", "agent of this node does not answer"},
+	} {
+		daemonset, why := part[0], part[1]
+		m.must(run1(m.administer("delete", "daemonset", daemonset, "-n", "leno-system", "--cascade=foreground")))
+		m.must(run1(m.administer("delete", "pod", "client", "-n", "shared")))
+		m.must(m.apply(plainPod("shared", "client")))
+		m.until("the reason is told", func() error {
+			if events := m.output(m.t, "events", "-n", "shared", "--for", "pod/client"); !strings.Contains(events, why) {
+				return errors.New(events)
+			}
+			return nil
+		})
+		m.startAgent()
+		m.wait("wait", "--for=condition=Ready", "pod/client", "-n", "shared")
+		m.until("an answer", func() error { return m.from("shared", "client", "http://server") })
+	}
+}
+
+func (m mesh) modeChanges() {
+	for _, mode := range []string{"sidecar", "node"} {
+		m.must(run1(m.administer("annotate", "namespace", "shared", "--overwrite", "leno.dev/mode="+mode)))
+		// The webhook follows namespaces by a watch.
+		m.until("the server has its proxy where its namespace says", func() error {
+			m.must(run1(m.administer("delete", "pod", "server", "-n", "shared", "--ignore-not-found")))
+			m.must(m.apply(plainPod("shared", "server")))
+			containers := m.output(m.t, "get", "pod", "server", "-n", "shared", "-o", "jsonpath={.spec.initContainers[*].name}")
+			if strings.Contains(containers, "leno-proxy") != (mode == "sidecar") {
+				return fmt.Errorf("%s: init containers: %q", mode, containers)
+			}
+			return nil
+		})
+		m.wait("wait", "--for=condition=Ready", "pod/server", "-n", "shared")
+		// The client keeps the proxy that it has.
+		m.until("an answer of a "+mode, func() error { return m.from("shared", "client", "http://server") })
+		if err := m.fetch("stranger", m.addressIn("shared", "server")+":8080"); err == nil {
+			m.t.Errorf("%s: a stranger was answered under strict mTLS", mode)
+		}
+	}
+}
